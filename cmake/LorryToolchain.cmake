@@ -1,0 +1,31 @@
+# Language level, warnings, sanitizers, and the fast linker and compiler cache where they are installed.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+
+find_program(LORRY_CCACHE ccache)
+if(LORRY_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+      CCACHE_NOHASHDIR=1 ${LORRY_CCACHE})
+endif()
+find_program(LORRY_MOLD mold)
+if(LORRY_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_library(lorry_warnings INTERFACE)
+target_compile_options(lorry_warnings INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(lorry_warnings INTERFACE -Wthread-safety)
+endif()
+if(LORRY_WERROR)
+  target_compile_options(lorry_warnings INTERFACE -Werror)
+endif()
+
+if(LORRY_SANITIZE)
+  add_compile_options(-fsanitize=${LORRY_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${LORRY_SANITIZE})
+endif()

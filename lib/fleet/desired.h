@@ -1,0 +1,92 @@
+// Desired: the whole document that the orchestrator wants one member to make true. Latest wins; there are no commands.
+//
+// Plain values, shared by both machines and the simulator; lib/rpc converts them to lorry.sync.v1.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/ids.h"
+#include "lib/fleet/engine_name.h"
+
+namespace lorry::fleet {
+
+// A door's route for one adapter (semantics: OPEN serves, HELD keeps new requests waiting, LOCKED admits nothing until
+// it learns a decision, CLOSED admits nothing because there is nothing verified to serve).
+enum class RowMode { kClosed, kOpen, kHeld, kLocked };
+
+struct DesiredRow {
+  AdapterName adapter;
+  RowMode mode = RowMode::kClosed;
+  Epoch epoch;             // OPEN: of the decision; HELD and LOCKED: of the sync that asks
+  EngineName target;       // OPEN: what new requests of `latest` get; otherwise empty
+  int64_t hold_for_ms = 0; // HELD: the member's own deadline, counted from the moment it holds
+  auto operator<=>(const DesiredRow&) const = default;
+};
+
+// Lag of a version outside of the pool's current lineage (another run's, or never activated here).
+inline constexpr uint32_t kLagNone = std::numeric_limits<uint32_t>::max();
+
+struct WantedVersion {
+  EngineName name;
+  VersionKey key;
+  Digest digest;
+  VersionTraits traits;
+  Render render = Render::kPlain;
+  bool must = false;             // MUST stays loaded; MAY leaves when room is needed
+  uint32_t eviction_rank = 0;    // among MAY: the lowest leaves first
+  uint32_t lag = kLagNone;       // versions activated after it in the current lineage
+  bool probe_token = true;       // answer one token before reporting LOADED
+  auto operator<=>(const WantedVersion&) const = default;
+};
+
+// `policy@eval` at this door.
+struct AliasRoute {
+  AdapterName adapter;
+  AliasName alias;
+  EngineName target;
+  auto operator<=>(const AliasRoute&) const = default;
+};
+
+enum class StaleAction { kRefuse, kHold, kTag };
+enum class NoAdapterAction { kRefuse, kLatest, kBase };
+
+// What the door must know of an adapter's policy.
+struct DoorRules {
+  AdapterName adapter;
+  RunId current_run;             // explicit versions (`policy@12`) resolve within it
+  uint32_t max_staleness = 1;
+  StaleAction stale = StaleAction::kRefuse;
+  NoAdapterAction no_adapter = NoAdapterAction::kRefuse;
+  int64_t hold_limit_ms = 30'000;  // a request waits at most this long at a HELD row
+  auto operator<=>(const DoorRules&) const = default;
+};
+
+enum class PauseKind { kNone, kAbort, kRetract, kInPlace, kWait, kKeep, kDrain };
+
+struct DesiredPause {
+  PauseKind kind = PauseKind::kNone;
+  int64_t deadline_ms = 0;       // the proxy's own deadline, counted from the pause
+  bool flush = false;
+  auto operator<=>(const DesiredPause&) const = default;
+};
+
+struct Desired {
+  Term term;
+  Revision revision;             // counts documents within the term, per member
+  JournalId journal;             // the journal this document is bound to; a proxy with another refuses it
+  BootId boot;                   // the engine boot it was computed for; informative for rows, binding for nothing
+  std::vector<DesiredRow> rows;        // sorted by adapter
+  std::vector<WantedVersion> wanted;   // sorted by name
+  std::vector<AliasRoute> aliases;     // sorted by adapter, alias
+  std::vector<DoorRules> rules;        // sorted by adapter
+  std::optional<DesiredPause> pause;
+  auto operator<=>(const Desired&) const = default;
+};
+
+}  // namespace lorry::fleet

@@ -1,0 +1,57 @@
+#include "lib/fleet/engine_name.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
+
+namespace lorry::fleet {
+
+std::string_view ToString(EngineKind kind) {
+  switch (kind) {
+    case EngineKind::kUnknown: return "unknown";
+    case EngineKind::kSglang: return "sglang";
+    case EngineKind::kVllm: return "vllm";
+  }
+  return "unknown";
+}
+
+std::string_view ToString(Render render) {
+  switch (render) {
+    case Render::kPlain: return "plain";
+    case Render::kRsloraFolded: return "rslora-folded";
+  }
+  return "plain";
+}
+
+Render RenderFor(EngineKind kind, const VersionTraits& traits) {
+  return kind == EngineKind::kSglang && traits.rslora ? Render::kRsloraFolded : Render::kPlain;
+}
+
+EngineName MakeEngineName(const VersionKey& key, const Digest& digest, Render render) {
+  const Sha256 hash = HashSha256(
+      absl::StrCat("lorry.engine-name.v1\n", digest.value, "\n", ToAbsl(ToString(render))));
+  const std::string hex = ToHex(hash).substr(0, 12);
+  return EngineName(absl::StrCat(key.adapter.value, "-v", key.number.value, "-", hex));
+}
+
+std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& traits) {
+  if (limits.rank_limit != 0 && traits.rank_max > limits.rank_limit) {
+    return absl::StrCat("rank ", traits.rank_max, " is above the engine's --max-lora-rank ", limits.rank_limit,
+                        "; restart the engine with a larger one or train with a smaller r");
+  }
+  if (traits.rank_or_alpha_pattern) {
+    return "rank_pattern and alpha_pattern are ignored by the engine, which would serve other weights than were "
+           "trained; train with one r and one lora_alpha";
+  }
+  if (!limits.engine_modules.empty()) {
+    for (const std::string& module : traits.modules) {
+      if (std::find(limits.engine_modules.begin(), limits.engine_modules.end(), module) == limits.engine_modules.end()) {
+        return absl::StrCat("module ", module, " is not among the engine's --lora-target-modules; add it there");
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace lorry::fleet

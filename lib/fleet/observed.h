@@ -1,0 +1,59 @@
+// Observed: the whole document with which a member answers. Latest wins.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/fleet/desired.h"
+
+namespace lorry::fleet {
+
+enum class ResidencyState { kAbsent, kFetching, kFetched, kLoading, kLoaded, kUnloading, kFailed };
+std::string_view ToString(ResidencyState state);
+std::string_view ToString(RowMode mode);
+
+struct ObservedResidency {
+  EngineName name;
+  VersionKey key;
+  ResidencyState state = ResidencyState::kAbsent;
+  std::string reason;            // FAILED: a word of docs/ERRORS.md; otherwise empty
+  std::string detail;            // for people
+  uint64_t bytes_done = 0;       // FETCHING
+  uint64_t bytes_total = 0;
+  uint32_t in_flight = 0;        // requests the door counts on it
+  bool count_known = true;       // false after a proxy restart until the engine was seen quiet
+  auto operator<=>(const ObservedResidency&) const = default;
+};
+
+struct ObservedRow {
+  AdapterName adapter;
+  RowMode mode = RowMode::kClosed;
+  Epoch epoch;
+  EngineName target;
+  bool hold_revoked = false;     // the member's own hold deadline passed and reopened the old version
+  auto operator<=>(const ObservedRow&) const = default;
+};
+
+// What the proxy itself can say of its engine; EXCLUDED, LOST and DEAD are the orchestrator's words.
+enum class MemberHealth { kJoining, kReady, kAsleep, kWedged };
+std::string_view ToString(MemberHealth health);
+
+struct Observed {
+  JournalId journal;
+  BootId boot;                   // empty while no engine answers
+  Term term;                     // the highest this proxy has accepted
+  Revision revision;             // of the Desired this reflects
+  MemberHealth health = MemberHealth::kJoining;
+  std::string health_detail;     // for people: the missing flag, what it waits for
+  EngineLimits limits;
+  std::string engine_version;
+  std::vector<ObservedRow> rows;              // sorted by adapter
+  std::vector<ObservedResidency> residencies; // sorted by name; ABSENT ones are left out
+  std::optional<DesiredPause> paused;         // a pause that Lorry began and that holds
+  std::vector<EngineName> killers;            // names whose load or probe the engine did not survive, on any boot of this journal
+  auto operator<=>(const Observed&) const = default;
+};
+
+}  // namespace lorry::fleet
