@@ -1,7 +1,7 @@
 # lorry_library(base SRCS a.cc DEPS absl::strings)      -> target lorry_base, alias lorry::base
 # lorry_executable(adapter-store SRCS main.cc DEPS ...) -> build/<preset>/bin/adapter-store
 # lorry_test(peft_digest SRCS digest_test.cc DEPS lorry::peft [LABELS slow] [TIMEOUT 120])
-# lorry_proto(NAME common PROTOS lorry/common/v1/x.proto [GRPC])
+# lorry_proto(NAME proto PROTOS lorry/common/v1/x.proto [GRPC])  -> alias lorry::proto
 #
 # Includes are written from the repository root: #include "lib/base/status.h".
 
@@ -45,7 +45,7 @@ endfunction()
 # Generated code is compiled once, with warnings off, and its headers are SYSTEM headers.
 function(lorry_proto)
   cmake_parse_arguments(ARG "GRPC" "NAME" "PROTOS;DEPS" ${ARGN})
-  set(target lorry_${ARG_NAME}_proto)
+  set(target lorry_${ARG_NAME})
   add_library(${target} STATIC ${ARG_PROTOS})
   target_link_libraries(${target} PUBLIC protobuf::libprotobuf ${ARG_DEPS})
   target_include_directories(${target} SYSTEM PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
@@ -58,5 +58,5 @@ function(lorry_proto)
       PROTOC_OUT_DIR ${CMAKE_CURRENT_BINARY_DIR} GENERATE_EXTENSIONS .grpc.pb.h .grpc.pb.cc
       PLUGIN "protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>")
   endif()
-  add_library(lorry::${ARG_NAME}_proto ALIAS ${target})
+  add_library(lorry::${ARG_NAME} ALIAS ${target})
 endfunction()
