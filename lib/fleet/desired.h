@@ -26,6 +26,8 @@ struct DesiredRow {
   Epoch epoch;             // OPEN: of the decision; HELD and LOCKED: of the sync that asks
   EngineName target;       // OPEN: what new requests of `latest` get; otherwise empty
   int64_t hold_for_ms = 0; // HELD: the member's own deadline, counted from the moment it holds
+  bool serve_old = false;  // OPEN: an open row goes on with its old version until `target` is LOADED here (ROLLING);
+                           // otherwise it closes meanwhile (BARRIER)
   auto operator<=>(const DesiredRow&) const = default;
 };
 
@@ -39,9 +41,11 @@ struct WantedVersion {
   VersionTraits traits;
   Render render = Render::kPlain;
   bool must = false;             // MUST stays loaded; MAY leaves when room is needed
+  bool load = true;              // false: fetch and verify only; another member tries it on an engine first
   uint32_t eviction_rank = 0;    // among MAY: the lowest leaves first
   uint32_t lag = kLagNone;       // versions activated after it in the current lineage
   bool probe_token = true;       // answer one token before reporting LOADED
+  bool leased = false;           // clients call the engine directly: the engine's own load is asked before it leaves
   auto operator<=>(const WantedVersion&) const = default;
 };
 

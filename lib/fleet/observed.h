@@ -40,8 +40,16 @@ struct ObservedRow {
 enum class MemberHealth { kJoining, kReady, kAsleep, kWedged };
 std::string_view ToString(MemberHealth health);
 
+// A name whose load or probe an engine did not survive, and how often, over all boots of this journal.
+struct Killer {
+  EngineName name;
+  uint32_t deaths = 0;
+  auto operator<=>(const Killer&) const = default;
+};
+
 struct Observed {
   JournalId journal;
+  uint64_t sequence = 0;         // counts documents of one proxy process; a lower one is an old one overtaken
   BootId boot;                   // empty while no engine answers
   Term term;                     // the highest this proxy has accepted
   Revision revision;             // of the Desired this reflects
@@ -52,7 +60,7 @@ struct Observed {
   std::vector<ObservedRow> rows;              // sorted by adapter
   std::vector<ObservedResidency> residencies; // sorted by name; ABSENT ones are left out
   std::optional<DesiredPause> paused;         // a pause that Lorry began and that holds
-  std::vector<EngineName> killers;            // names whose load or probe the engine did not survive, on any boot of this journal
+  std::vector<Killer> killers;                // sorted by name
   auto operator<=>(const Observed&) const = default;
 };
 

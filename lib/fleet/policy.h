@@ -1,0 +1,72 @@
+// AdapterPolicy: how one adapter is synced, kept and served (semantics §7). The store keeps it, the orchestrator acts on
+// it, a door sees the part that DoorRules carries. Plain values; the defaults are the documented ones.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+
+#include "lib/fleet/desired.h"
+
+namespace lorry::fleet {
+
+enum class SyncMode { kRolling, kBarrier };
+enum class SkipRule { kAllowed, kNever };
+enum class InFlightRule { kFinishOnOld, kAbort, kResumeOnNew };
+enum class FlushRule { kAuto, kAlways, kNever };
+enum class ProbeRule { kToken, kPresence, kDiffers };
+
+// How many members must have a version before it may be decided: a count, or a share of the sync's members, rounded
+// up. Never less than one.
+struct MinEngines {
+  bool is_share = true;
+  uint32_t value = 50;  // percent, or engines
+  auto operator<=>(const MinEngines&) const = default;
+
+  uint32_t Of(uint32_t members) const;
+};
+
+// How many activated versions of the current lineage stay wanted, the active one among them.
+struct KeepRule {
+  enum class Kind { kStalenessPlusOne, kCount, kAll };
+  Kind kind = Kind::kStalenessPlusOne;
+  uint32_t count = 0;  // kCount
+  auto operator<=>(const KeepRule&) const = default;
+};
+
+// Where a pool's `latest` comes from: what is published, another pool's decision, or an alias.
+struct PoolSource {
+  enum class Kind { kPublished, kPool, kAlias };
+  Kind kind = Kind::kPublished;
+  PoolName pool;    // kPool
+  AliasName alias;  // kAlias
+  auto operator<=>(const PoolSource&) const = default;
+};
+
+struct AdapterPolicy {
+  std::map<PoolName, PoolSource> pools = {{PoolName("rollout"), PoolSource{}}};
+  SyncMode mode = SyncMode::kRolling;
+  MinEngines min_engines;
+  SkipRule skip = SkipRule::kAllowed;
+  InFlightRule in_flight = InFlightRule::kFinishOnOld;
+  uint32_t max_staleness = 1;
+  KeepRule keep;
+  StaleAction stale = StaleAction::kRefuse;
+  NoAdapterAction no_adapter = NoAdapterAction::kRefuse;
+  PauseKind quiesce = PauseKind::kNone;
+  FlushRule flush = FlushRule::kAuto;
+  ProbeRule probe = ProbeRule::kToken;
+  int64_t stage_deadline_ms = 60'000;
+  int64_t barrier_deadline_ms = 30'000;
+  int64_t framework_pause_deadline_ms = 900'000;
+  int64_t drain_deadline_ms = 600'000;
+  uint64_t norm_limit = 0;          // largest Frobenius norm of one tensor; 0 = not judged
+  uint64_t quota_bytes = 0;         // stored image bytes of all versions; 0 = not bounded
+  uint32_t quota_versions = 0;      // stored versions; 0 = not bounded
+  auto operator<=>(const AdapterPolicy&) const = default;
+
+  // Versions in the window; kAll is the largest number.
+  uint32_t KeepCount() const;
+};
+
+}  // namespace lorry::fleet
