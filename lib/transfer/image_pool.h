@@ -1,0 +1,69 @@
+// Recycles image files of one directory (such as /dev/shm/lorry-<member>): the pages of a retired
+// version take the next one, since an adapter's image has about the same size in every version of a
+// run.
+//
+// One process owns the directory (locked); what a crashed predecessor left under the pool's own
+// names is removed at start, files that were moved to other names are their owners' to judge. A
+// file comes back only when its owner says so: nobody may open or map it any more, engines
+// included. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/mutex.h"
+#include "lib/transfer/image_file.h"
+
+namespace lorry::transfer {
+
+class ImagePool {
+ public:
+  struct Options {
+    std::string directory;                        // created if absent, mode 0700
+    uint64_t idle_bytes_max = uint64_t{4} << 30;  // files kept for reuse, together
+    size_t idle_files_max = 16;
+    uint64_t total_bytes_max = uint64_t{1}
+                               << 42;  // idle and handed out; RESOURCE_EXHAUSTED POOL_FULL
+  };
+  struct Counts {
+    uint64_t created = 0, recycled = 0, dropped = 0;
+    uint64_t idle_bytes = 0, busy_bytes = 0;
+  };
+
+  // FAILED_PRECONDITION POOL_IN_USE when another process holds the directory.
+  static absl::StatusOr<std::unique_ptr<ImagePool>> Open(Options options);
+  ~ImagePool();  // removes idle files; files that are out stay
+
+  // A writable, pre-faulted file of exactly `bytes` under a name of the pool's own; its old content
+  // may be anything. May take a fraction of a second for a fresh file: not for a transport's
+  // thread. RESOURCE_EXHAUSTED DISK_FULL or POOL_FULL, after idle files were given up for it.
+  absl::StatusOr<std::unique_ptr<ImageFile>> Acquire(uint64_t bytes) LORRY_EXCLUDES(mutex_);
+
+  // Takes back a file from Acquire, wherever it was moved to since; keeps it for reuse or removes
+  // it. The caller promises that no one else has it open or mapped.
+  void Recycle(std::unique_ptr<ImageFile> file) LORRY_EXCLUDES(mutex_);
+  // The file stays in the world under its present name but leaves the pool's account (an engine may
+  // still hold it).
+  void Forget(std::unique_ptr<ImageFile> file) LORRY_EXCLUDES(mutex_);
+
+  Counts counts() const LORRY_EXCLUDES(mutex_);
+
+ private:
+  ImagePool(Options options, int lock_fd);
+  std::unique_ptr<ImageFile> TakeIdle(uint64_t bytes) LORRY_REQUIRES(mutex_);
+  std::unique_ptr<ImageFile> TakeOldest() LORRY_REQUIRES(mutex_);
+  std::string FreshName() LORRY_REQUIRES(mutex_);
+
+  const Options options_;
+  const int lock_fd_;
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<ImageFile>> idle_ LORRY_GUARDED_BY(mutex_);  // oldest first
+  Counts counts_ LORRY_GUARDED_BY(mutex_);
+  uint64_t next_name_ LORRY_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace lorry::transfer
