@@ -1,0 +1,69 @@
+# The verbs of the project. Each installs what it needs first, which takes under a second once it is there.
+# Settings: PRESET=ci|dev|release|asan|tsan   JOBS=2   KEEP=1 (demo: leave it running)   TESTS=regex (test: only these)
+PRESET ?= ci
+JOBS ?= $(shell nproc)
+BUILD := build/$(PRESET)
+CONFIGURE = cmake --preset $(PRESET) -DPython3_EXECUTABLE=$$(command -v python3) > /dev/null
+TIDY_PATHS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test build soak bench fuzz tidy format docs setup clean
+
+help: ## print this list
+	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
+	@sed -n 's/^# Settings: /  /p' $(MAKEFILE_LIST)
+
+demo: ## two real engines, a real training loop, version after version (KEEP=1 leaves it running)
+	tools/setup packages venvs
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry"
+	KEEP=$(KEEP) BIN_DIR=$(CURDIR)/build/release/bin examples/demo/run
+
+test: ## build, then every test: C++, Python, simulation, engines, lint, charts
+	tools/setup
+	$(MAKE) --no-print-directory compile
+	ctest --test-dir $(BUILD) -j2 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)')
+
+build: ## build everything (PRESET=dev|release|asan|tsan|ci)
+	tools/setup packages
+	$(MAKE) --no-print-directory compile
+
+soak: ## the simulator over fresh seeds until stopped, or for SECONDS
+	tools/setup packages
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS=sim_soak
+	build/release/bin/sim_soak $(if $(SECONDS),--seconds=$(SECONDS))
+
+bench: ## first honest figures: transfer and door, beside their peers
+	tools/setup packages venvs
+	$(MAKE) --no-print-directory compile PRESET=release
+	BIN_DIR=$(CURDIR)/build/release/bin tests/bench/run
+
+fuzz: ## libFuzzer over every parser of foreign bytes, SECONDS each (60 by default)
+	tools/setup packages
+	$(MAKE) --no-print-directory compile PRESET=clang-tsa
+	tests/fuzz/run build/clang-tsa/bin $(or $(SECONDS),60)
+
+tidy: ## sizes, includes, banned calls, formatting; then clang-tidy over TIDY_PATHS or what differs from main
+	tools/setup packages
+	tools/tidy
+	$(CONFIGURE) && tools/clang-tidy $(BUILD) $(TIDY_PATHS)
+
+format: ## clang-format over the C++ of the tree
+	tools/setup packages
+	git ls-files -z '*.h' '*.cc' | xargs -0 -r clang-format-16 -i
+
+docs: ## regenerate what is generated: the dashboard, the flag reference
+	tools/setup packages tools
+	.cache/tools/venv/bin/python deploy/grafana/dashboard.py
+	@if [ -x tools/flag-reference ]; then tools/flag-reference build/release/bin; fi
+
+setup: ## install the packages, tools and Python environments only
+	tools/setup
+
+clean: ## remove build outputs; installed tools and environments stay
+	rm -rf build
+
+.PHONY: compile
+compile:
+	$(CONFIGURE)
+	cmake --build $(BUILD) -j$(JOBS) $(if $(TARGETS),--target $(TARGETS))
