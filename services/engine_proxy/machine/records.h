@@ -1,0 +1,83 @@
+// The proxy's journal: what it promised, as a map from key to record (semantics §11). A driver persists the changes of a
+// Ready in one synced transaction: a record without a value is deleted. Everything not here is reported again.
+#pragma once
+
+#include <compare>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/fleet/desired.h"
+
+namespace lorry::proxy {
+
+// "journal": written once. A journal that is lost begins another, and Desired documents bound to the old one are refused.
+struct JournalRecord {
+  MemberId member;
+  JournalId journal;
+  auto operator<=>(const JournalRecord&) const = default;
+};
+// "term": the highest ever accepted; a lower one changes nothing.
+struct TermRecord {
+  Term term;
+  auto operator<=>(const TermRecord&) const = default;
+};
+// "row/<adapter>": the decision this row stands on, and the lock if one was acknowledged.
+struct RowRecord {
+  uint64_t incarnation = 0;  // whose epochs these are
+  bool open = false;         // false: CLOSED, until `target` of a decision is LOADED
+  Epoch epoch;               // of the last decision this row stood on
+  EngineName target;
+  Epoch locked;              // LOCKED(locked) when not 0
+  auto operator<=>(const RowRecord&) const = default;
+};
+// "boot": the engine life last seen.
+struct BootRecord {
+  BootId boot;
+  auto operator<=>(const BootRecord&) const = default;
+};
+// "name/<engine name>": a directory that exists, and the boot that was last asked to load it.
+struct NameRecord {
+  VersionKey key;
+  Digest digest;
+  fleet::Render render = fleet::Render::kPlain;
+  std::string path;
+  BootId loaded_on;  // empty: no boot was ever asked
+  auto operator<=>(const NameRecord&) const = default;
+};
+// "paused": written before the pause is sent, deleted after the engine was seen to go on.
+struct PausedRecord {
+  BootId boot;
+  fleet::PauseKind kind = fleet::PauseKind::kNone;
+  auto operator<=>(const PausedRecord&) const = default;
+};
+// "wedged": an unload passed its deadline on this boot; loads would hang behind it.
+struct WedgedRecord {
+  BootId boot;
+  EngineName name;
+  auto operator<=>(const WedgedRecord&) const = default;
+};
+// "killer/<engine name>": boots that ended while it was loading or probed.
+struct KillerRecord {
+  uint32_t deaths = 0;
+  auto operator<=>(const KillerRecord&) const = default;
+};
+
+using RecordValue = std::variant<JournalRecord, TermRecord, RowRecord, BootRecord, NameRecord,
+                                 PausedRecord, WedgedRecord, KillerRecord>;
+struct Record {
+  std::string key;
+  std::optional<RecordValue> value;  // none: delete
+  auto operator<=>(const Record&) const = default;
+};
+using Records = std::map<std::string, RecordValue>;
+
+// Canonical JSON, with the record's kind in it; records_json.cc.
+std::string Encode(const RecordValue& value);
+absl::StatusOr<RecordValue> Decode(std::string_view text);
+
+}  // namespace lorry::proxy
