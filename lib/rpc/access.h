@@ -1,0 +1,86 @@
+// Who may call what: a role per call, from a bearer token or a client certificate. Thread-safe,
+// immutable but for the tokens, which are read again when their file changes.
+//
+// Tokens file: one `<role>[,<role>...] <token> [name]` a line, `#` begins a comment. A client
+// certificate names its roles by URI subject alternative names ending in `/role/<role>`. With
+// neither configured everybody is an operator: that is for loopback, and Server refuses it
+// elsewhere unless told so.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/mutex.h"
+
+namespace lorry::rpc {
+
+enum class Role : uint8_t { kReader = 1, kPublisher = 2, kEngine = 4, kOperator = 8 };
+
+// A set of roles. As a requirement it means "any of these"; an operator satisfies every
+// requirement, and whoever has any role satisfies kReader.
+class Roles {
+ public:
+  constexpr Roles() = default;
+  constexpr Roles(Role role)
+      : bits_(static_cast<uint8_t>(role)) {}  // NOLINT: a role is a set of one
+  constexpr Roles(std::initializer_list<Role> roles) {
+    for (const Role role : roles) bits_ |= static_cast<uint8_t>(role);
+  }
+  constexpr bool Permits(Roles wanted) const {
+    if (bits_ & static_cast<uint8_t>(Role::kOperator)) return true;
+    if (bits_ != 0 && (wanted.bits_ & static_cast<uint8_t>(Role::kReader))) return true;
+    return (bits_ & wanted.bits_) != 0;
+  }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr Roles operator|(Roles other) const {
+    Roles both;
+    both.bits_ = bits_ | other.bits_;
+    return both;
+  }
+
+ private:
+  uint8_t bits_ = 0;
+};
+
+absl::StatusOr<Role> ParseRole(std::string_view word);
+std::string ToString(Roles roles);
+
+struct Caller {
+  std::string name;  // the token's or certificate's name; the peer's address where there is neither
+  Roles roles;
+};
+
+class Access {
+ public:
+  // `tokens_file` may be empty; `certificates` says that the server asks clients for certificates.
+  static absl::StatusOr<std::unique_ptr<Access>> Open(std::string tokens_file, bool certificates);
+
+  // UNAUTHENTICATED UNAUTHENTICATED without a known token or certificate, PERMISSION_DENIED
+  // ROLE_MISSING when its roles do not suffice. The token itself is never logged or quoted.
+  absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, Roles wanted);
+
+  bool open_to_all() const { return tokens_file_.empty() && !certificates_; }
+
+ private:
+  Access(std::string tokens_file, bool certificates)
+      : tokens_file_(std::move(tokens_file)), certificates_(certificates) {}
+  absl::Status ReloadIfChanged();
+
+  const std::string tokens_file_;
+  const bool certificates_;
+  Mutex mutex_;
+  int64_t tokens_stamp_ LORRY_GUARDED_BY(mutex_) = -1;  // mtime in ns of what was read
+  int64_t next_look_ms_ LORRY_GUARDED_BY(mutex_) =
+      0;  // the file's time is asked at most once a second
+  std::map<std::string, Caller> callers_
+      LORRY_GUARDED_BY(mutex_);  // by the token's SHA-256, in hex
+};
+
+}  // namespace lorry::rpc

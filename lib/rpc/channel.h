@@ -1,0 +1,46 @@
+// Channels to other services: keepalive, credentials, retries and deadlines in one place.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/clock.h"
+
+namespace lorry::rpc {
+
+struct ClientTls {
+  std::string ca, cert,
+      key;  // PEM files; `ca` alone checks the server, all three are mTLS; empty = plaintext
+  bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
+};
+
+struct ChannelOptions {
+  std::string target;  // host:port, unix:path, dns:///name:port
+  ClientTls tls = {};
+  std::string token_file = {};  // sent as `authorization: Bearer ...`; read once
+  // Idempotent calls, "lorry.store.v1.StoreService/GetVersion" or "lorry.store.v1.StoreService" for
+  // all of its calls: repeated on UNAVAILABLE, at most 4 times with backoff, within their deadline
+  // and a retry budget.
+  std::vector<std::string> idempotent = {};
+  bool own_connection =
+      false;  // a TCP connection of its own, for streams that must not share a window
+  int receive_max_bytes = 4 << 20;
+  int64_t keepalive_interval_ms = 5'000;
+  int64_t keepalive_timeout_ms = 5'000;
+};
+
+// INVALID_ARGUMENT when a named file cannot be read. Connects on first use.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options);
+
+// Every call has a deadline.
+void SetDeadlineIn(grpc::ClientContext& context, int64_t ms);
+// What is left until `deadline` (SteadyClock); already past gives a call that fails at once.
+void SetDeadlineAt(grpc::ClientContext& context, Tick deadline);
+
+}  // namespace lorry::rpc

@@ -1,0 +1,93 @@
+// The gate that every call passes: who calls, until when, how many at once, and no longer when the
+// server leaves.
+//
+// A handler is parse, validate, call, convert:
+//
+//   grpc::Status OpenRun(grpc::ServerContext* context, const OpenRunRequest* request,
+//   OpenRunResponse* response) override {
+//     return gate_.Serve(*context, "OpenRun", rpc::Role::kPublisher, [&](const rpc::Call& call) {
+//     return catalog_.OpenRun(...); });
+//   }
+//
+// Unary calls are served synchronously, one thread each, bounded by `calls_max`; long streams are
+// BidiStream and WriteStream (lib/rpc/stream.h), which pass the same gate. Thread-safe; outlives
+// the server that it guards.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "lib/base/clock.h"
+#include "lib/base/mutex.h"
+#include "lib/rpc/access.h"
+#include "lib/rpc/stream_registry.h"
+
+namespace lorry::rpc {
+
+struct Call {
+  Caller caller;
+  Tick deadline;  // on SteadyClock; pass what is left of it to whatever the handler calls
+};
+
+struct CallReport {
+  std::string_view method;
+  absl::StatusCode code;
+  double seconds;
+};
+
+class Gate {
+ public:
+  struct Options {
+    // A control call that takes longer than this is stuck: the longest legitimate one syncs a large
+    // image.
+    int64_t deadline_max_ms = 120'000;
+    // Without a deadline a call gets this, or is refused (DEADLINE_REQUIRED) when
+    // `deadline_required`.
+    int64_t deadline_default_ms = 30'000;
+    bool deadline_required = false;
+    // Sync handlers hold a thread each; 64 threads of 8 MiB address space are what a small
+    // container affords.
+    int calls_max = 64;
+    // Told of each finished unary call; the service turns it into metrics. Must not block.
+    std::function<void(const CallReport&)> on_call = {};
+  };
+  explicit Gate(Access& access) : Gate(access, Options{}) {}
+  Gate(Access& access, Options options);
+
+  // Serves one unary call: admits it, runs `handler` on this thread, converts the status.
+  grpc::Status Serve(grpc::ServerContext& context, std::string_view method, Roles wanted,
+                     absl::FunctionRef<absl::Status(const Call&)> handler);
+
+  // Admits a long stream; it has no deadline.
+  absl::StatusOr<Caller> AdmitStream(const grpc::ServerContextBase& context, Roles wanted);
+
+  StreamRegistry& streams() { return streams_; }
+
+  // From now on every call is refused with UNAVAILABLE SHUTTING_DOWN.
+  void Close();
+  // Waits until no unary call is left, at most until `deadline`; returns how many are, by method.
+  std::map<std::string, int> WaitIdle(Tick deadline);
+
+ private:
+  absl::StatusOr<Call> Admit(grpc::ServerContext& context, std::string_view method, Roles wanted);
+  absl::StatusOr<Tick> DeadlineOf(const grpc::ServerContext& context) const;
+  void Leave(std::string_view method);
+
+  Access& access_;  // outlives the gate
+  const Options options_;
+  SteadyClock clock_;
+  StreamRegistry streams_;
+  Mutex mutex_;
+  CondVar idle_;
+  bool closed_ LORRY_GUARDED_BY(mutex_) = false;
+  int calls_ LORRY_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, int, std::less<>> by_method_ LORRY_GUARDED_BY(mutex_);
+};
+
+}  // namespace lorry::rpc

@@ -1,0 +1,205 @@
+#include "lib/rpc/policy_messages.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+
+namespace lorry::rpc {
+namespace {
+
+namespace cm = lorry::common::v1;
+
+// A day: longer deadlines are mistakes of unit.
+constexpr int64_t kDeadlineMsMax = 86'400'000;
+// Longer windows than any trainer was seen to ask for; beyond it versions are leased, not kept.
+constexpr uint32_t kKeepMax = 1'000;
+constexpr int kPoolsMax = 100;
+
+absl::Status Invalid(std::string_view what) {
+  return Error(absl::StatusCode::kInvalidArgument, "POLICY_INVALID", what);
+}
+
+// The first row is the default, which UNSPECIFIED (0) stands for.
+constexpr std::array kModes{std::pair{fleet::SyncMode::kRolling, cm::SYNC_MODE_ROLLING},
+                            std::pair{fleet::SyncMode::kBarrier, cm::SYNC_MODE_BARRIER}};
+constexpr std::array kSkips{std::pair{fleet::SkipRule::kAllowed, cm::SKIP_MODE_ALLOWED},
+                            std::pair{fleet::SkipRule::kNever, cm::SKIP_MODE_NEVER}};
+constexpr std::array kInFlights{
+    std::pair{fleet::InFlightRule::kFinishOnOld, cm::IN_FLIGHT_MODE_FINISH_ON_OLD},
+    std::pair{fleet::InFlightRule::kAbort, cm::IN_FLIGHT_MODE_ABORT},
+    std::pair{fleet::InFlightRule::kResumeOnNew, cm::IN_FLIGHT_MODE_RESUME_ON_NEW}};
+constexpr std::array kStales{std::pair{fleet::StaleAction::kRefuse, cm::STALE_MODE_REFUSE},
+                             std::pair{fleet::StaleAction::kHold, cm::STALE_MODE_HOLD},
+                             std::pair{fleet::StaleAction::kTag, cm::STALE_MODE_TAG}};
+constexpr std::array kNoAdapters{
+    std::pair{fleet::NoAdapterAction::kRefuse, cm::NO_ADAPTER_MODE_REFUSE},
+    std::pair{fleet::NoAdapterAction::kLatest, cm::NO_ADAPTER_MODE_LATEST},
+    std::pair{fleet::NoAdapterAction::kBase, cm::NO_ADAPTER_MODE_BASE}};
+constexpr std::array kQuiesces{std::pair{fleet::PauseKind::kNone, cm::QUIESCE_MODE_NONE},
+                               std::pair{fleet::PauseKind::kAbort, cm::QUIESCE_MODE_ABORT},
+                               std::pair{fleet::PauseKind::kRetract, cm::QUIESCE_MODE_RETRACT},
+                               std::pair{fleet::PauseKind::kInPlace, cm::QUIESCE_MODE_IN_PLACE},
+                               std::pair{fleet::PauseKind::kWait, cm::QUIESCE_MODE_WAIT},
+                               std::pair{fleet::PauseKind::kKeep, cm::QUIESCE_MODE_KEEP},
+                               std::pair{fleet::PauseKind::kDrain, cm::QUIESCE_MODE_DRAIN}};
+constexpr std::array kFlushes{std::pair{fleet::FlushRule::kAuto, cm::FLUSH_MODE_AUTO},
+                              std::pair{fleet::FlushRule::kAlways, cm::FLUSH_MODE_ALWAYS},
+                              std::pair{fleet::FlushRule::kNever, cm::FLUSH_MODE_NEVER}};
+constexpr std::array kProbes{std::pair{fleet::ProbeRule::kToken, cm::PROBE_MODE_TOKEN},
+                             std::pair{fleet::ProbeRule::kPresence, cm::PROBE_MODE_PRESENCE},
+                             std::pair{fleet::ProbeRule::kDiffers, cm::PROBE_MODE_DIFFERS}};
+
+template <typename Plain, typename Wire, size_t N>
+absl::Status Read(const std::array<std::pair<Plain, Wire>, N>& table, Wire value, std::string_view field, Plain& out) {
+  if (static_cast<int>(value) == 0) {
+    out = table[0].first;
+    return absl::OkStatus();
+  }
+  for (const auto& [plain, wire] : table) {
+    if (wire == value) {
+      out = plain;
+      return absl::OkStatus();
+    }
+  }
+  return Invalid(absl::StrCat(ToAbsl(field), " has an unknown value ", static_cast<int>(value),
+                              "; this server may be older than the client"));
+}
+
+template <typename Plain, typename Wire, size_t N>
+Wire Write(const std::array<std::pair<Plain, Wire>, N>& table, Plain value) {
+  for (const auto& [plain, wire] : table)
+    if (plain == value) return wire;
+  return table[0].second;
+}
+
+absl::Status ReadDeadline(bool set, int64_t value, std::string_view field, int64_t& out) {
+  if (!set) return absl::OkStatus();
+  if (value < 1 || value > kDeadlineMsMax) {
+    return Invalid(absl::StrCat(ToAbsl(field), " is ", value, " ms; it must be 1 to ", kDeadlineMsMax));
+  }
+  out = value;
+  return absl::OkStatus();
+}
+
+absl::Status ReadPools(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& out) {
+  if (policy.pools_size() == 0) return absl::OkStatus();
+  if (policy.pools_size() > kPoolsMax) return Invalid(absl::StrCat("more than ", kPoolsMax, " pools"));
+  out.pools.clear();
+  for (const cm::PoolRule& rule : policy.pools()) {
+    LORRY_RETURN_IF_ERROR(CheckName("the pool", rule.pool()));
+    fleet::PoolSource source;
+    if (rule.has_other_pool()) {
+      LORRY_RETURN_IF_ERROR(CheckName("the followed pool", rule.other_pool()));
+      source = {.kind = fleet::PoolSource::Kind::kPool, .pool = PoolName(rule.other_pool())};
+    } else if (rule.has_alias()) {
+      LORRY_RETURN_IF_ERROR(CheckName("the followed alias", rule.alias()));
+      source = {.kind = fleet::PoolSource::Kind::kAlias, .alias = AliasName(rule.alias())};
+    }
+    if (!out.pools.emplace(PoolName(rule.pool()), source).second) {
+      return Invalid(absl::StrCat("pool ", rule.pool(), " is named twice; name it once"));
+    }
+  }
+  for (const auto& [name, source] : out.pools) {
+    if (source.kind != fleet::PoolSource::Kind::kPool) continue;
+    const auto followed = out.pools.find(source.pool);
+    if (followed == out.pools.end() || followed->second.kind == fleet::PoolSource::Kind::kPool) {
+      return Invalid(absl::StrCat("pool ", name.value, " follows ", source.pool.value,
+                                  ", which must be a pool of this policy that follows no other pool"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadCounts(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& out) {
+  if (policy.has_max_staleness()) out.max_staleness = policy.max_staleness();
+  if (out.max_staleness >= kKeepMax) return Invalid(absl::StrCat("max_staleness must be below ", kKeepMax));
+  if (policy.keep().has_versions()) {
+    out.keep = {.kind = fleet::KeepRule::Kind::kCount, .count = policy.keep().versions()};
+    if (out.keep.count < 1 || out.keep.count > kKeepMax) {
+      return Invalid(absl::StrCat("keep is ", out.keep.count, "; it must be 1 to ", kKeepMax, ", or all"));
+    }
+  } else if (policy.keep().all()) {
+    out.keep = {.kind = fleet::KeepRule::Kind::kAll};
+  }
+  if (out.KeepCount() < out.max_staleness + 1) {
+    return Invalid(absl::StrCat("keep ", out.KeepCount(), " is less than max_staleness + 1 = ", out.max_staleness + 1,
+                                ": versions that may still be asked for would be gone; raise keep"));
+  }
+  const cm::MinEngines& min = policy.min_engines();
+  if (min.has_count()) out.min_engines = {.is_share = false, .value = min.count()};
+  if (min.has_percent()) out.min_engines = {.is_share = true, .value = min.percent()};
+  if (out.min_engines.value < 1 || (out.min_engines.is_share && out.min_engines.value > 100)) {
+    return Invalid("min_engines must be a count of at least 1 or 1 to 100 percent");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& policy) {
+  fleet::AdapterPolicy out;
+  LORRY_RETURN_IF_ERROR(ReadPools(policy, out));
+  LORRY_RETURN_IF_ERROR(ReadCounts(policy, out));
+  LORRY_RETURN_IF_ERROR(Read(kModes, policy.mode(), "mode", out.mode));
+  LORRY_RETURN_IF_ERROR(Read(kSkips, policy.skip(), "skip", out.skip));
+  LORRY_RETURN_IF_ERROR(Read(kInFlights, policy.in_flight(), "in_flight", out.in_flight));
+  LORRY_RETURN_IF_ERROR(Read(kStales, policy.stale(), "stale", out.stale));
+  LORRY_RETURN_IF_ERROR(Read(kNoAdapters, policy.no_adapter(), "no_adapter", out.no_adapter));
+  LORRY_RETURN_IF_ERROR(Read(kQuiesces, policy.quiesce(), "quiesce", out.quiesce));
+  LORRY_RETURN_IF_ERROR(Read(kFlushes, policy.flush(), "flush", out.flush));
+  LORRY_RETURN_IF_ERROR(Read(kProbes, policy.probe(), "probe", out.probe));
+  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_stage_deadline_ms(), policy.stage_deadline_ms(), "stage_deadline_ms",
+                                     out.stage_deadline_ms));
+  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_barrier_deadline_ms(), policy.barrier_deadline_ms(),
+                                     "barrier_deadline_ms", out.barrier_deadline_ms));
+  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_framework_pause_deadline_ms(), policy.framework_pause_deadline_ms(),
+                                     "framework_pause_deadline_ms", out.framework_pause_deadline_ms));
+  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_drain_deadline_ms(), policy.drain_deadline_ms(), "drain_deadline_ms",
+                                     out.drain_deadline_ms));
+  out.norm_limit = policy.max_tensor_norm();
+  out.quota_bytes = policy.quota_bytes();
+  out.quota_versions = policy.quota_versions();
+  return out;
+}
+
+cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {
+  cm::AdapterPolicy out;
+  for (const auto& [name, source] : policy.pools) {
+    cm::PoolRule& rule = *out.add_pools();
+    rule.set_pool(name.value);
+    if (source.kind == fleet::PoolSource::Kind::kPool) rule.set_other_pool(source.pool.value);
+    if (source.kind == fleet::PoolSource::Kind::kAlias) rule.set_alias(source.alias.value);
+  }
+  out.set_mode(Write(kModes, policy.mode));
+  if (policy.min_engines.is_share) {
+    out.mutable_min_engines()->set_percent(policy.min_engines.value);
+  } else {
+    out.mutable_min_engines()->set_count(policy.min_engines.value);
+  }
+  out.set_skip(Write(kSkips, policy.skip));
+  out.set_in_flight(Write(kInFlights, policy.in_flight));
+  out.set_max_staleness(policy.max_staleness);
+  if (policy.keep.kind == fleet::KeepRule::Kind::kAll) {
+    out.mutable_keep()->set_all(true);
+  } else {
+    out.mutable_keep()->set_versions(policy.KeepCount());
+  }
+  out.set_stale(Write(kStales, policy.stale));
+  out.set_no_adapter(Write(kNoAdapters, policy.no_adapter));
+  out.set_quiesce(Write(kQuiesces, policy.quiesce));
+  out.set_flush(Write(kFlushes, policy.flush));
+  out.set_probe(Write(kProbes, policy.probe));
+  out.set_stage_deadline_ms(policy.stage_deadline_ms);
+  out.set_barrier_deadline_ms(policy.barrier_deadline_ms);
+  out.set_framework_pause_deadline_ms(policy.framework_pause_deadline_ms);
+  out.set_drain_deadline_ms(policy.drain_deadline_ms);
+  out.set_max_tensor_norm(policy.norm_limit);
+  out.set_quota_bytes(policy.quota_bytes);
+  out.set_quota_versions(policy.quota_versions);
+  return out;
+}
+
+}  // namespace lorry::rpc

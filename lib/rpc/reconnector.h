@@ -1,0 +1,55 @@
+// The part of a reconnecting stream that does not depend on its messages: a thread that dials,
+// waits for the end, backs off, dials again.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "lib/base/mutex.h"
+#include "lib/base/prng.h"
+
+namespace lorry::rpc {
+
+struct Backoff {
+  // A restarted service answers within a few hundred ms; 500 members that dial every 5 s are 100
+  // dials a second.
+  int64_t min_ms = 100;
+  int64_t max_ms = 5'000;
+  uint64_t jitter_seed = 0;  // 0: from the process id and the time
+};
+
+// The wait before try `failures` + 1: doubles from min to max, less up to half by jitter.
+int64_t BackoffMs(const Backoff& backoff, int failures, Prng& prng);
+
+// One try to hold a stream open.
+class Dial {
+ public:
+  virtual ~Dial() = default;
+  virtual void Cancel() = 0;
+  // Blocks until the try has ended and its last callback has returned. True when the stream was
+  // open.
+  virtual bool Wait() = 0;
+};
+
+class Reconnector {
+ public:
+  Reconnector(Backoff backoff, std::function<std::shared_ptr<Dial>()> dial);
+  ~Reconnector();  // Stop()
+  void Start();
+  void Redial();
+  void Stop();  // cancels the try at hand and waits for its end; not from a callback
+
+ private:
+  void Run();
+  const Backoff backoff_;
+  const std::function<std::shared_ptr<Dial>()> dial_;
+  Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Dial> current_ LORRY_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace lorry::rpc

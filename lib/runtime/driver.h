@@ -1,0 +1,106 @@
+// Runs one pure machine: one thread that drains a mailbox, steps the machine and carries out what
+// it asks for.
+//
+//   turn:  drain a batch → Step each → TakeReady → persist records → run effects → send replies
+//
+// Records are durable before any effect is begun, replies go last, and a whole batch shares one
+// persist, so that many events cost one fsync. Effects return nothing: their answers come back as
+// events, by PostAnswer.
+//
+// A machine is any value with
+//   void Step(Tick now, const Event&);                       // Event: a copyable or movable value
+//   Ready TakeReady();                                       // Ready: { records, effects, replies:
+//   vectors;
+//                                                            //          std::optional<Tick>
+//                                                            wake_at; }
+// At wake_at the driver steps it with the event that Hooks::tick makes.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/base/clock.h"
+#include "lib/runtime/mailbox.h"
+
+namespace lorry::runtime {
+
+struct DriverOptions {
+  std::string name;           // the thread's, in logs and `top`; at most 15 bytes
+  size_t mailbox_max = 4096;  // a few events from each of 1,000 members
+  size_t batch_max = 256;     // events that share one persist
+  int64_t persist_retry_ms =
+      500;  // between tries while the disk is full; the mailbox fills and refuses meanwhile
+};
+
+template <typename M, typename E = typename M::Event>
+class Driver {
+ public:
+  using Event = E;
+  using Ready = decltype(std::declval<M&>().TakeReady());
+  using Records = decltype(Ready::records);
+  using Effect = typename decltype(Ready::effects)::value_type;
+  using Reply = typename decltype(Ready::replies)::value_type;
+
+  // Called on the driver's thread only.
+  struct Hooks {
+    std::function<Event()> tick;
+    // Durable when it returns OK. RESOURCE_EXHAUSTED and UNAVAILABLE are tried again, nothing else
+    // goes on meanwhile; any other error (ABORTED: another leader holds the term) ends the driver.
+    std::function<absl::Status(const Records&)> persist;
+    std::function<void(Effect)> run;  // begins it, never blocks
+    std::function<void(Reply)> reply;
+    std::function<void(const absl::Status&)>
+        on_fatal;  // the driver has ended; the process should too
+  };
+
+  // `clock` outlives the driver; it gives the machine its ticks.
+  Driver(M machine, const Clock& clock, Hooks hooks, DriverOptions options);
+  ~Driver();  // Stop()
+
+  void Start();
+  // From any thread. RESOURCE_EXHAUSTED MAILBOX_FULL or UNAVAILABLE SHUTTING_DOWN.
+  absl::Status Post(Event event) { return mailbox_.Post(std::move(event)); }
+  // An answer to an effect, or a fact that must not be lost: never refused while the driver lives.
+  void PostAnswer(Event event) { mailbox_.PostAnswer(std::move(event)); }
+  // Lets `look` see the machine, on the driver's thread, between steps: status pages, metrics.
+  absl::Status Inspect(std::function<void(const M&)> look) {
+    return mailbox_.Post(std::move(look));
+  }
+  // Refuses new events, finishes the ones inside, joins.
+  void Stop();
+
+  // One turn over what waits, on the caller's thread: for tests, instead of Start. False when the
+  // driver has ended.
+  bool Turn() { return Turn(std::chrono::milliseconds(0)); }
+
+ private:
+  using Item = std::variant<Event, std::function<void(const M&)>>;
+  bool Turn(std::optional<std::chrono::milliseconds> wait);
+  bool CarryOut(Ready ready);
+  absl::Status Persist(const Records& records);
+  std::optional<std::chrono::milliseconds> UntilWake() const;
+  void Run();
+
+  M machine_;
+  const Clock& clock_;
+  const Hooks hooks_;
+  const DriverOptions options_;
+  Mailbox<Item> mailbox_;
+  std::vector<Item> batch_;
+  std::optional<Tick> wake_at_;
+  Mutex mutex_;
+  CondVar stop_wake_;
+  bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
+  bool ended_ = false;  // driver's thread
+  std::thread thread_;
+};
+
+}  // namespace lorry::runtime
+
+#include "lib/runtime/driver_impl.h"

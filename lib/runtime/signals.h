@@ -1,0 +1,29 @@
+// SIGTERM and SIGINT drain; a second one ends the process at once. SIGPIPE is ignored.
+//
+// Construct it first thing in main, before any thread: threads inherit the blocked mask, and
+// signals arrive at Wait.
+#pragma once
+
+#include <csignal>
+
+namespace lorry::runtime {
+
+class Signals {
+ public:
+  Signals();
+  ~Signals();  // restores the mask; for tests
+  Signals(const Signals&) = delete;
+
+  // Blocks until SIGTERM, SIGINT or RequestStop; returns the signal's number, 0 for RequestStop.
+  // From then on another SIGTERM or SIGINT ends the process with 128 + signal.
+  int Wait();
+  // From any thread: makes Wait return, for instance after a fatal error of a driver.
+  void RequestStop();
+
+ private:
+  int signal_fd_ = -1;
+  int stop_fd_ = -1;
+  sigset_t before_;
+};
+
+}  // namespace lorry::runtime
