@@ -1,0 +1,78 @@
+// The orchestrator's machine: which member should serve which version, as a deterministic value (semantics §3, §4, §6).
+//
+// Step(now, event) changes state; then planners run over the whole of it (syncs, retention, slots, leases, watches), so
+// that nothing depends on which event came. TakeReady() hands out what came of it. Contract of a Ready: `records` are
+// durable in one transaction, conditional on the stored meta record being `fence`, before `effects` are sent; `replies`
+// go last. When the condition fails the reign is over: drop the machine, restore another when leadership returns.
+// Events may be batched: several Steps, one Ready.
+//
+// Not thread-safe: one thread owns a machine and everything else posts to that thread. No I/O, clock or randomness.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/clock.h"
+#include "services/sync_orchestrator/machine/effects.h"
+#include "services/sync_orchestrator/machine/events.h"
+#include "services/sync_orchestrator/machine/records.h"
+#include "services/sync_orchestrator/machine/status.h"
+
+namespace lorry::sync {
+
+struct Config {
+  // Taken when the records hold no incarnation; must be above any that proxies may remember (seconds of the epoch do).
+  uint64_t new_incarnation = 1;
+  // A session that ended counts as LOST, and drops out of a running sync, after this long: longer than a proxy needs to
+  // dial again, shorter than any stage deadline.
+  int64_t lost_after_ms = 5'000;
+  // A canary that has not answered its token after this share of the stage deadline gets a second beside it.
+  uint32_t canary_percent = 25;
+  // After an ABORT, or a member's failure, the next try waits: doubling between these two.
+  int64_t retry_min_ms = 1'000;
+  int64_t retry_max_ms = 60'000;
+  // Desired and holds are sent again when they were not answered for so long.
+  int64_t resend_ms = 2'000;
+  // After a COMMIT a watch is final when every reachable member serves it, or after this long.
+  int64_t deliver_ms = 60'000;
+  // With skip NEVER so many versions wait; more is SYNC_BACKLOG. A trainer that far ahead should be told.
+  uint32_t backlog_limit = 8;
+  // Engine deaths that make a version POISONED.
+  uint32_t deaths_limit = 2;
+};
+
+struct Ready {
+  std::optional<MetaRecord> fence;  // what "meta" must hold in storage for the transaction to happen; none: no meta yet
+  std::vector<Record> records;
+  std::vector<Effect> effects;
+  std::vector<Reply> replies;
+  std::optional<Tick> wake_at;      // send TimePassed then, or earlier
+};
+
+class Machine {
+ public:
+  // Begins a new term over the records; its first Ready writes it. INTERNAL RECORDS_INVALID when they contradict.
+  static absl::StatusOr<Machine> Restore(const Config& config, const Records& records, Tick now);
+  Machine(Machine&&) noexcept;
+  Machine& operator=(Machine&&) noexcept;
+  ~Machine();
+
+  void Step(Tick now, const Event& event);
+  bool HasReady() const;
+  Ready TakeReady();
+
+  Term term() const;
+  Status GetStatus() const;
+  // One line a member and one a pool, for people and transcripts.
+  std::string Describe() const;
+
+ private:
+  struct State;
+  explicit Machine(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lorry::sync

@@ -1,0 +1,50 @@
+// What the machine knows, for GetStatus, the CLI and tests: values copied out, never read back.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "services/sync_orchestrator/machine/effects.h"
+
+namespace lorry::sync {
+
+enum class MemberStanding { kJoining, kReady, kAsleep, kWedged, kExcluded, kLost, kDead };
+std::string_view ToString(MemberStanding standing);
+
+struct MemberStatus {
+  MemberId member;
+  PoolName pool;
+  MemberStanding standing = MemberStanding::kLost;
+  std::string reason;                    // EXCLUDED, WEDGED, JOINING: why
+  bool current = false;                  // its rows and residencies are what is desired
+  fleet::Observed observed;              // the last seen; empty journal when none in this reign
+};
+
+enum class SyncPhase { kIdle, kStaging, kHolding, kLocking };
+std::string_view ToString(SyncPhase phase);
+
+struct PoolStatus {
+  AdapterName adapter;
+  PoolName pool;
+  SyncPhase phase = SyncPhase::kIdle;
+  std::optional<Activation> committed;
+  std::optional<SyncRecord> sync;
+  std::vector<VersionKey> pending;
+  std::optional<VersionKey> override_to;
+  std::string waits_for;                 // why a waiting version does not begin: TOO_FEW_ENGINES, NO_SLOT, ...
+  std::string detail;                    // for people
+  std::optional<DecisionRecord> last_decision;
+};
+
+struct Status {
+  Term term;
+  bool store_known = false;
+  bool adoption_needed = false;          // the records were lost and members remember another incarnation
+  std::vector<MemberStatus> members;
+  std::vector<PoolStatus> pools;
+  std::vector<LeaseRecord> leases;
+  std::vector<VersionKey> poisoned;
+};
+
+}  // namespace lorry::sync
