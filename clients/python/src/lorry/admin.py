@@ -1,0 +1,122 @@
+"""Looking at adapters, versions, aliases and engines, and changing what may be changed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import json_format
+
+from lorry.common.v1 import adapter_pb2
+from lorry.connection import Connection
+from lorry.store.v1 import store_pb2
+from lorry.sync.v1 import sync_pb2
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """A stored version. ``image_bytes``: length of its image; ``stored_at_ms``: since 1970, UTC."""
+
+    adapter: str
+    run: int
+    number: int
+    digest: str
+    image_bytes: int
+    stored_at_ms: int
+
+
+class Admin:
+    """Everything but publishing. Thread-safe.
+
+    Args:
+        as :class:`lorry.Connection`.
+    """
+
+    def __init__(self, store: str | None = None, orchestrator: str | None = None, **credentials: str | None) -> None:
+        self._connection = Connection(store, orchestrator, **credentials)
+
+    def versions(self, adapter: str, run: int = 0) -> list[VersionInfo]:
+        """Stored versions, newest first; ``run`` 0: of all runs. Raises LorryError."""
+        out: list[VersionInfo] = []
+        token = ""
+        while True:
+            page = self._connection.call(
+                self._connection.store.ListVersions,
+                store_pb2.ListVersionsRequest(adapter=adapter, run=run, page_size=1000, page_token=token),
+            )
+            out += [_info(v) for v in page.versions]
+            token = page.next_page_token
+            if not token:
+                return out
+
+    def set_policy(self, adapter: str, policy: Mapping[str, Any]) -> None:
+        """Creates the adapter or replaces its whole policy.
+
+        Args:
+            policy: fields of ``lorry.common.v1.AdapterPolicy`` by their proto names, e.g.
+                ``{"max_staleness": 0, "mode": "SYNC_MODE_ROLLING", "keep": {"versions": 3}}``.
+
+        Raises:
+            LorryError: POLICY_INVALID says what to change.
+        """
+        message = json_format.ParseDict(dict(policy), adapter_pb2.AdapterPolicy())
+        self._connection.call(
+            self._connection.store.SetAdapter, store_pb2.SetAdapterRequest(name=adapter, policy=message)
+        )
+
+    def set_alias(self, adapter: str, alias: str, version: int | tuple[int, int] | None,
+                  expected_generation: int | None = None) -> int:
+        """Moves ``adapter@alias`` to a version (number of the current run, or (run, number)); None removes it.
+
+        Returns:
+            the alias' new generation.
+
+        Raises:
+            LorryError: ALIAS_MOVED when it is not where ``expected_generation`` saw it; NOT_FOUND.
+        """
+        request = store_pb2.SetAliasRequest(adapter=adapter, alias=alias)
+        if version is not None:
+            request.version.CopyFrom(_ref(adapter, version))
+        if expected_generation is not None:
+            request.expected_generation = expected_generation
+        generation: int = self._connection.call(self._connection.store.SetAlias, request).alias.generation
+        return generation
+
+    def aliases(self, adapter: str) -> dict[str, tuple[int, int]]:
+        """Alias → (run, number). Raises LorryError."""
+        answer = self._connection.call(self._connection.store.GetAdapter, store_pb2.GetAdapterRequest(name=adapter))
+        return {a.name: (a.version.run, a.version.number) for a in answer.aliases}
+
+    def delete(self, adapter: str, version: int | tuple[int, int]) -> None:
+        """Deletes a version. Raises LorryError: IN_USE names who holds it."""
+        self._connection.call(
+            self._connection.store.DeleteVersion, store_pb2.DeleteVersionRequest(version=_ref(adapter, version))
+        )
+
+    def rollback(self, adapter: str, version: int | tuple[int, int] | None, pool: str = "") -> None:
+        """Pins a pool to a stored version; None lifts the pin. Raises LorryError."""
+        request = sync_pb2.SetOverrideRequest(adapter=adapter, pool=pool)
+        if version is not None:
+            request.version.CopyFrom(_ref(adapter, version))
+        self._connection.call(self._connection.sync.SetOverride, request)
+
+    def status(self) -> dict[str, Any]:
+        """What the orchestrator sees, as plain dictionaries (``lorry.sync.v1.GetStatusResponse``). Raises LorryError."""
+        answer = self._connection.call(self._connection.sync.GetStatus, sync_pb2.GetStatusRequest())
+        plain: dict[str, Any] = json_format.MessageToDict(answer, preserving_proto_field_name=True)
+        return plain
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._connection.close()
+
+
+def _ref(adapter: str, version: int | tuple[int, int]) -> adapter_pb2.VersionRef:
+    run, number = version if isinstance(version, tuple) else (0, version)
+    return adapter_pb2.VersionRef(adapter=adapter, run=run, number=number)
+
+
+def _info(version: adapter_pb2.Version) -> VersionInfo:
+    return VersionInfo(version.ref.adapter, version.ref.run, version.ref.number, version.digest, version.image_bytes,
+                       version.stored_at_ms)

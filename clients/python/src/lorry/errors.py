@@ -1,0 +1,76 @@
+"""Errors that a trainer can react to."""
+
+from __future__ import annotations
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+
+class LorryError(RuntimeError):
+    """Something Lorry refused or could not do.
+
+    Attributes:
+        reason: a stable word of docs/ERRORS.md, such as ``VERSION_CONFLICT``; empty for plain transport errors.
+        code: the canonical gRPC code's name, such as ``FAILED_PRECONDITION``.
+    """
+
+    def __init__(self, message: str, reason: str = "", code: str = "UNKNOWN") -> None:
+        super().__init__(f"{reason}: {message}" if reason else message)
+        self.reason = reason
+        self.code = code
+        self.message = message
+
+
+class RunFenced(LorryError):
+    """Another process opened a newer run of this adapter; this one must stop publishing."""
+
+
+class VersionConflict(LorryError):
+    """The number is taken by other bytes, or is below the run's newest."""
+
+
+class Refused(LorryError):
+    """The adapter is not something engines can be trusted with; the message says what to change."""
+
+
+class SyncFailed(LorryError):
+    """The version is stored, but will not be served; the reason says why."""
+
+
+class Superseded(LorryError):
+    """A newer version was decided instead. Attribute ``by``: its number."""
+
+    def __init__(self, message: str, by: int) -> None:
+        super().__init__(message, "SUPERSEDED", "ABORTED")
+        self.by = by
+
+
+class Cancelled(LorryError):
+    """``cancel()`` was called, or Ctrl-C."""
+
+
+_BY_REASON: dict[str, type[LorryError]] = {
+    "RUN_FENCED": RunFenced,
+    "RUN_CONFLICT": RunFenced,
+    "ATTEMPT_FENCED": RunFenced,
+    "VERSION_CONFLICT": VersionConflict,
+    "VERSION_TOO_OLD": VersionConflict,
+}
+
+
+def from_rpc_error(error: grpc.RpcError) -> LorryError:
+    """The Lorry error behind a gRPC error, with its reason where the server gave one."""
+    code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
+    details = (error.details() or "") if isinstance(error, grpc.Call) else str(error)
+    reason = ""
+    try:
+        status = rpc_status.from_call(error) if isinstance(error, grpc.Call) else None
+    except ValueError:  # the trailer disagrees with the status: trust the status
+        status = None
+    for detail in status.details if status is not None else []:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info):
+            reason = info.reason
+    kind = _BY_REASON.get(reason, Refused if code == "INVALID_ARGUMENT" else LorryError)
+    return kind(details, reason, code)

@@ -1,0 +1,210 @@
+"""What ``publish`` returns: one version on its way from this process into every engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+
+from lorry import errors
+from lorry.common.v1 import adapter_pb2
+from lorry.connection import Connection
+from lorry.store.v1 import store_pb2
+from lorry.sync.v1 import sync_pb2
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a sync ended well.
+
+    Attributes:
+        epoch: number of the decision; 0 where no engine follows the adapter.
+        active: members whose door serves the version as ``latest``.
+        members: members of the sync that did not drop out.
+        wait_ms, stage_ms, commit_ms, activate_ms: how long each phase took, milliseconds.
+    """
+
+    epoch: int
+    active: int
+    members: int
+    wait_ms: int = 0
+    stage_ms: int = 0
+    commit_ms: int = 0
+    activate_ms: int = 0
+
+
+@dataclass
+class Status:
+    """The latest that the orchestrator said of the version. ``members``: name → state, for people."""
+
+    state: str = "UPLOADING"
+    reason: str = ""
+    detail: str = ""
+    members: dict[str, str] = field(default_factory=dict)
+
+
+class PublishHandle:
+    """Follows one version. Any thread.
+
+    Attributes:
+        adapter, run, number: the version.
+        bytes_total: bytes that this rank sends.
+        status: the latest that is known.
+    """
+
+    def __init__(self, connection: Connection, adapter: str, run: int, number: int, bytes_total: int) -> None:
+        self.adapter = adapter
+        self.run = run
+        self.number = number
+        self.bytes_total = bytes_total
+        self.status = Status()
+        self._connection = connection
+        self._done = threading.Event()
+        self._bytes_done = 0
+        self._version: adapter_pb2.Version | None = None
+        self._error: BaseException | None = None
+        self._cancelled = False
+        self._canceller: Callable[[], None] | None = None
+        self._upload_id = ""
+        self._watch: grpc.Call | None = None
+
+    @property
+    def bytes_done(self) -> int:
+        """Bytes of this rank's part that the store has verified."""
+        return self._bytes_done
+
+    @property
+    def digest(self) -> str:
+        """The stored version's digest; empty until it is stored."""
+        return self._version.digest if self._version is not None else ""
+
+    def done(self) -> bool:
+        """True once it is stored, or failed."""
+        return self._done.is_set()
+
+    def wait(self, until: str = "serving", timeout: float | None = 300.0) -> Serving:
+        """Waits until the version is ``"stored"`` or ``"serving"``. Ctrl-C cancels the upload and is passed on.
+
+        Args:
+            until: ``"stored"``: whole and durable at the store. ``"serving"``: decided, and every member that
+                can serve it does.
+            timeout: seconds; None waits as long as something moves.
+
+        Raises:
+            Cancelled, RunFenced, VersionConflict, Refused, SyncFailed, Superseded, LorryError;
+            TimeoutError: not yet; wait again.
+        """
+        if until not in ("stored", "serving"):
+            raise ValueError(f'until is "stored" or "serving", not {until!r}')
+        give_up_at = None if timeout is None else time.monotonic() + timeout
+        try:
+            if not self._done.wait(timeout):
+                raise TimeoutError(f"{self} is not stored yet: {self._bytes_done} of {self.bytes_total} bytes sent")
+            if self._error is not None:
+                raise self._error
+            return Serving(0, 0, 0) if until == "stored" else self._wait_serving(give_up_at)
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Ends the upload at the store and every wait here. A version that is stored already stays stored."""
+        self._cancelled = True
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._canceller is not None and not self._done.is_set():
+            self._canceller()
+        if self._upload_id and self._version is None:
+            request = store_pb2.AbortUploadRequest(upload_id=self._upload_id)
+            try:
+                self._connection.call(self._connection.store.AbortUpload, request, budget_s=2.0)
+            except errors.LorryError:
+                pass  # the upload dies by its idle deadline
+
+    def __str__(self) -> str:
+        return f"{self.adapter} r{self.run}.{self.number}"
+
+    # --- The orchestrator's side ---
+
+    def _wait_serving(self, give_up_at: float | None) -> Serving:
+        pause_s = 0.05
+        while True:
+            self._check_cancelled()
+            left = None if give_up_at is None else give_up_at - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"{self} is stored, but not serving yet: {self.status.state} {self.status.detail}")
+            try:
+                answer = self._follow(left)
+                if answer is not None:
+                    return answer
+            except grpc.RpcError as error:
+                self._check_cancelled()
+                failure = errors.from_rpc_error(error)
+                if failure.code == "DEADLINE_EXCEEDED":
+                    continue
+                if failure.code not in ("UNAVAILABLE", "NOT_FOUND", "CANCELLED"):
+                    raise failure from None
+                self.status = Status("UNKNOWN", failure.reason, failure.message)
+            time.sleep(min(pause_s, left) if left is not None else pause_s)
+            pause_s = min(2 * pause_s, 2.0)
+
+    def _follow(self, timeout: float | None) -> Serving | None:
+        request = sync_pb2.WatchSyncRequest(
+            version=adapter_pb2.VersionRef(adapter=self.adapter, run=self.run, number=self.number)
+        )
+        call = self._connection.sync.WatchSync(request, timeout=timeout, metadata=self._connection.metadata())
+        self._watch = call
+        try:
+            for progress in call:
+                ended = self._take(progress)
+                if ended is not None:
+                    return ended
+        finally:
+            self._watch = None
+            call.cancel()
+        return None
+
+    def _take(self, progress: sync_pb2.WatchSyncResponse) -> Serving | None:
+        state = sync_pb2.SyncState.Name(progress.state).removeprefix("SYNC_STATE_")
+        members = {p.member: "ACTIVE" if p.active else p.dropped or str(p.state) for p in progress.progress}
+        self.status = Status(state, progress.reason, progress.detail, members)
+        if state == "FAILED":
+            raise errors.SyncFailed(f"{self}: {progress.detail}", progress.reason, "FAILED_PRECONDITION")
+        if state == "SUPERSEDED":
+            by = progress.superseded_by.number
+            raise errors.Superseded(f"{self} was superseded by v{by}", by)
+        if state not in ("ACTIVE", "STORED"):
+            return None
+        t = progress.times
+        return Serving(progress.epoch, progress.active, progress.members, t.wait_ms, t.stage_ms, t.commit_ms,
+                       t.activate_ms)
+
+    # --- The publishing thread's side ---
+
+    def _advance(self, length: int) -> None:
+        self._bytes_done += length
+
+    def _set_canceller(self, canceller: Callable[[], None]) -> None:
+        self._canceller = canceller
+        if self._cancelled:
+            canceller()
+
+    def _set_upload(self, upload_id: str) -> None:
+        self._upload_id = upload_id
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise errors.Cancelled(f"{self} was cancelled", "", "CANCELLED")
+
+    def _stored(self, version: adapter_pb2.Version) -> None:
+        self._version = version
+        self.status = Status("STORED_AT_STORE")
+        self._done.set()
+
+    def _failed(self, error: BaseException) -> None:
+        self._error = error
+        self.status = Status("FAILED", getattr(error, "reason", ""), str(error))
+        self._done.set()

@@ -1,0 +1,213 @@
+"""The adapter image: the exact bytes of ``adapter_model.safetensors``, laid out once in the trainer's memory.
+
+The layout is that of the ``safetensors`` package 0.8: dtype descending, then name; compact JSON; spaces up to a
+multiple of 8. ``tests/test_image.py`` compares the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lorry.errors import Refused
+from lorry.names import canonical_name
+
+Bytes = npt.NDArray[np.uint8]
+
+# safetensors' own order of dtypes, ascending; an image lists them descending.
+_DTYPES = {"F8_E5M2": 1, "F8_E4M3": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "F64": 8}
+_ORDER = list(_DTYPES)
+_TORCH = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+_NUMPY = {"float32": "F32", "float16": "F16", "float64": "F64", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """This rank's part of a tensor.
+
+    Args:
+        local: the part, a torch tensor or numpy array.
+        global_shape: shape of the whole tensor, e.g. ``(r, in_features)``.
+        offset: index of the part's first element in the whole, one number a dimension.
+    """
+
+    local: Any
+    global_shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes ``[offset, offset + length)`` of the image that this rank fills."""
+
+    offset: int
+    length: int
+
+
+@dataclass
+class Image:
+    """An image, or this rank's part of one.
+
+    Attributes:
+        header: the image's first bytes, the same on every rank.
+        data: the whole image; only ``pieces`` (and the header) hold meaning.
+        pieces: what this rank has to send, sorted, coalesced.
+    """
+
+    header: bytes
+    data: Bytes
+    pieces: list[Piece]
+
+
+class BufferPool:
+    """Keeps the buffers of past images: the same adapter has the same size at every step, and touching
+    fresh pages costs more than the copy (measured: 1.9 GB/s against 12)."""
+
+    def __init__(self, keep: int = 2) -> None:
+        self._keep = keep
+        self._free: list[Bytes] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> Bytes:
+        """A buffer of exactly ``size`` bytes with any content."""
+        with self._lock:
+            for i, buffer in enumerate(self._free):
+                if buffer.nbytes == size:
+                    return self._free.pop(i)
+        return np.empty(size, dtype=np.uint8)
+
+    def give(self, buffer: Bytes) -> None:
+        """Gives a buffer back that nobody reads any more."""
+        with self._lock:
+            self._free = [*self._free[-(self._keep - 1) :], buffer]
+
+
+def build(state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool) -> Image:
+    """Lays out ``state`` and copies this rank's part of it.
+
+    Args:
+        state: name → torch tensor, numpy array, DTensor or Shard; names as PEFT saves them or as the
+            wrapped model has them (prefixes and ``.default.`` are stripped).
+        rank, world_size: tensors that are whole on every rank are dealt out by turns, so that no rank sends
+            for the others.
+
+    Raises:
+        Refused: not a tensor state dict of a plain LoRA, or two names that mean one tensor.
+    """
+    shards: dict[str, Shard] = {}
+    for name, value in state.items():
+        key = canonical_name(name)
+        if key in shards:
+            raise Refused(f"two entries mean {key}: one of them is {name}", "TENSOR_AMBIGUOUS", "INVALID_ARGUMENT")
+        shards[key] = _as_shard(value)
+    if not shards:
+        raise Refused("the state dict has no tensors", "TENSOR_UNKNOWN", "INVALID_ARGUMENT")
+    names = sorted(shards, key=lambda n: (-_ORDER.index(_dtype(shards[n].local)), n))
+    header, offsets = _header(names, shards)
+    last = shards[names[-1]]
+    data = pool.take(offsets[names[-1]] + _bytes_of(last))
+    data[: len(header)] = np.frombuffer(header, dtype=np.uint8)
+    pieces: list[Piece] = []
+    for index, name in enumerate(names):
+        shard = shards[name]
+        whole = tuple(np.shape(shard.local)) == shard.global_shape
+        if not whole or index % world_size == rank:
+            pieces += _copy(data, offsets[name], shard)
+    return Image(header, data, _coalesce(pieces))
+
+
+def _header(names: list[str], shards: Mapping[str, Shard]) -> tuple[bytes, dict[str, int]]:
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    begin = 0
+    relative: dict[str, int] = {}
+    for name in names:
+        length = _bytes_of(shards[name])
+        shape = list(shards[name].global_shape)
+        entries[name] = {"dtype": _dtype(shards[name].local), "shape": shape, "data_offsets": [begin, begin + length]}
+        relative[name] = begin
+        begin += length
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    return header, {name: len(header) + at for name, at in relative.items()}
+
+
+def _copy(data: Bytes, base: int, shard: Shard) -> list[Piece]:
+    """Copies a shard's rows to where they belong in the whole tensor."""
+    local = _as_bytes(shard.local)
+    item = _DTYPES[_dtype(shard.local)]
+    shape, total = tuple(np.shape(shard.local)), shard.global_shape
+    if 0 in shape:
+        return []
+    # The trailing dimensions that are whole make one contiguous run of bytes.
+    split = len(total)
+    while split > 0 and shape[split - 1] == total[split - 1]:
+        split -= 1
+    split = max(split - 1, 0)
+    run = math.prod(shape[split:]) * item
+    pieces = []
+    for n, index in enumerate(np.ndindex(shape[:split])):
+        at = 0
+        for d in range(len(total)):
+            first = shard.offset[d] + (index[d] if d < split else 0)
+            at = at * total[d] + first
+        pieces.append(Piece(base + at * item, run))
+        data[base + at * item : base + at * item + run] = local[n * run : (n + 1) * run]
+    return pieces
+
+
+def _coalesce(pieces: list[Piece]) -> list[Piece]:
+    merged: list[Piece] = []
+    for piece in sorted(pieces, key=lambda p: p.offset):
+        if merged and merged[-1].offset + merged[-1].length == piece.offset:
+            merged[-1] = Piece(merged[-1].offset, merged[-1].length + piece.length)
+        else:
+            merged.append(piece)
+    return merged
+
+
+def _as_shard(value: Any) -> Shard:
+    if isinstance(value, Shard):
+        return value
+    if hasattr(value, "placements") and hasattr(value, "to_local"):  # torch.distributed.tensor.DTensor
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        local = value.to_local()
+        _, offset = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
+        return Shard(local, tuple(value.shape), tuple(offset))
+    shape = tuple(np.shape(value))
+    return Shard(value, shape, (0,) * len(shape))
+
+
+def _bytes_of(shard: Shard) -> int:
+    return math.prod(shard.global_shape) * _DTYPES[_dtype(shard.local)]
+
+
+def _dtype(value: Any) -> str:
+    name = str(getattr(value, "dtype", type(value))).removeprefix("torch.")
+    table = _NUMPY if isinstance(value, np.ndarray) else _TORCH
+    if name not in table:
+        raise Refused(
+            f"a tensor has dtype {name}; adapters are float32, float16 or bfloat16: cast it before publishing",
+            "TENSOR_DTYPE",
+            "INVALID_ARGUMENT",
+        )
+    return table[name]
+
+
+def _as_bytes(value: Any) -> Bytes:
+    """The value's bytes in row-major order, copied only where they are elsewhere (a GPU, another layout)."""
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    import torch
+
+    flat = value.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    array: Bytes = flat.numpy()
+    return array

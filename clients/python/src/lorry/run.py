@@ -1,0 +1,200 @@
+"""A run: one training process from its start, and the versions that it publishes."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from tqdm import tqdm
+
+from lorry import collectives, errors, state
+from lorry.common.v1 import adapter_pb2
+from lorry.connection import Connection
+from lorry.handle import PublishHandle
+from lorry.image import BufferPool, Image, build
+from lorry.store.v1 import store_pb2
+from lorry.upload import Uploader
+
+# A bar for uploads that a person would wait for; smaller ones are over before it could be read.
+PROGRESS_BAR_BYTES = 64 << 20
+
+
+def open_run(
+    adapter: str,
+    *,
+    resume_from: int | tuple[int, int] | None = None,
+    expected_run: int | None = None,
+    store: str | None = None,
+    orchestrator: str | None = None,
+    token: str | None = None,
+    ca_file: str | None = None,
+    group: Any = None,
+) -> Run:
+    """Opens a run of ``adapter`` and fences the process that had the previous one.
+
+    Every rank of a torch.distributed job calls it; rank 0 asks the store, the others learn the answer.
+
+    Args:
+        adapter: ``^[a-z0-9][a-z0-9._-]{0,62}$``; created with the default policy if it is new.
+        resume_from: the version that training goes on from: a number of the current run, or (run, number).
+        expected_run: refuse unless this run is the current one; 0 for "none yet".
+        store, orchestrator, token, ca_file: see :class:`lorry.Connection`.
+        group: torch.distributed process group; default: the default group where one is initialised.
+
+    Raises:
+        RunFenced: ``expected_run`` is not the current run.
+        LorryError: the store refused or stayed away.
+    """
+    connection = Connection(store, orchestrator, token, ca_file)
+    ranks = collectives.Ranks(group)
+
+    def ask() -> tuple[int, int]:
+        request = store_pb2.OpenRunRequest(adapter=adapter, request_id=uuid.uuid4().hex)
+        if resume_from is not None:
+            run, number = resume_from if isinstance(resume_from, tuple) else (0, resume_from)
+            request.resume_from.CopyFrom(adapter_pb2.VersionRef(adapter=adapter, run=run, number=number))
+        if expected_run is not None:
+            request.expected_run = expected_run
+        answer = connection.call(connection.store.OpenRun, request)
+        # One attempt number a process group: later incarnations are higher, whatever their pids.
+        return answer.run, time.time_ns() // 1_000_000
+
+    number, attempt = ranks.from_first(ask)
+    return Run(connection, adapter, number, attempt, ranks)
+
+
+class Run:
+    """Publishes versions. Not thread-safe: one thread of each rank publishes, in the order of the numbers.
+
+    Attributes:
+        adapter: the adapter's name.
+        number: the run's number.
+    """
+
+    def __init__(
+        self, connection: Connection, adapter: str, number: int, attempt: int, ranks: collectives.Ranks
+    ) -> None:
+        self.adapter = adapter
+        self.number = number
+        self._attempt = attempt
+        self._connection = connection
+        self._ranks = ranks
+        self._pool = BufferPool()
+
+    def publish(
+        self,
+        source: Any,
+        *,
+        version: int,
+        config: Mapping[str, Any] | None = None,
+        progress: bool | None = None,
+    ) -> PublishHandle:
+        """Publishes ``source`` as ``version``; returns once its bytes are copied, so training may go on.
+
+        Every rank of a sharded model calls it with its own slices; nobody gathers for the others.
+
+        Args:
+            source: a PeftModel, a state dict (name → tensor, numpy array, DTensor or :class:`lorry.Shard`),
+                or the path of a PEFT directory.
+            version: the trainer's weight version, >= 0, above all that this run published.
+            config: adapter_config.json's fields; needed with a state dict.
+            progress: show a bar on stderr; default: for more than 64 MiB, on a terminal, on rank 0.
+
+        Raises:
+            Refused: this can never be a version, and why.
+        """
+        tensors, fields = state.collect(source, config)
+        image = build(tensors, self._ranks.rank, self._ranks.world_size, self._pool)
+        total = sum(p.length for p in image.pieces)
+        if progress is None:
+            progress = total >= PROGRESS_BAR_BYTES and sys.stderr.isatty() and self._ranks.rank == 0
+        handle = PublishHandle(self._connection, self.adapter, self.number, version, total)
+        thread = threading.Thread(
+            target=self._publish,
+            args=(handle, image, json.dumps(fields, sort_keys=True), progress),
+            name=f"lorry-publish-{version}",
+            daemon=True,
+        )
+        thread.start()
+        return handle
+
+    def _publish(self, handle: PublishHandle, image: Image, config_json: str, progress: bool) -> None:
+        bar = tqdm(total=handle.bytes_total, unit="B", unit_scale=True, disable=not progress, file=sys.stderr,
+                   desc=f"{self.adapter} v{handle.number}", leave=False)
+
+        def on_progress(length: int) -> None:
+            handle._advance(length)
+            bar.update(length)
+
+        uploader = Uploader(self._connection, image, on_progress)
+        handle._set_canceller(uploader.cancel)
+        try:
+            handle._stored(self._upload(handle, image, config_json, uploader))
+        except BaseException as error:  # the handle is where the caller looks
+            handle._failed(error)
+        finally:
+            bar.close()
+            self._pool.give(image.data)
+
+    def _upload(
+        self, handle: PublishHandle, image: Image, config_json: str, uploader: Uploader
+    ) -> adapter_pb2.Version:
+        call, store = self._connection.call, self._connection.store
+        begun = call(
+            store.BeginUpload,
+            store_pb2.BeginUploadRequest(
+                version=adapter_pb2.VersionRef(adapter=self.adapter, run=self.number, number=handle.number),
+                attempt=self._attempt,
+                header=image.header,
+                config_json=config_json,
+                image_bytes=image.data.nbytes,
+            ),
+        )
+        if begun.HasField("stored"):
+            handle._advance(handle.bytes_total)
+            stored: adapter_pb2.Version = begun.stored
+            return stored
+        handle._set_upload(begun.upload_id)
+        uploader.send(begun)
+        return self._commit(handle, begun)
+
+    def _commit(self, handle: PublishHandle, begun: store_pb2.BeginUploadResponse) -> adapter_pb2.Version:
+        """Any rank commits; until the last rank has sent its slices the answer is RANGES_MISSING."""
+        call, store = self._connection.call, self._connection.store
+        pause_s, idle_s = 0.01, begun.idle_deadline_ms / 1000 or 60.0
+        missing, since = -1, time.monotonic()
+        while True:
+            handle._check_cancelled()
+            try:
+                answer = call(store.CommitUpload, store_pb2.CommitUploadRequest(upload_id=begun.upload_id))
+                version: adapter_pb2.Version = answer.version
+                return version
+            except errors.LorryError as error:
+                if error.reason != "RANGES_MISSING":
+                    raise
+            upload = call(store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id))
+            left = sum(r.length for r in upload.missing)
+            if left != missing:
+                missing, since = left, time.monotonic()
+            elif time.monotonic() - since > idle_s:
+                raise errors.LorryError(
+                    f"{left} bytes of {self.adapter} v{handle.number} never came: another rank died or did not "
+                    "publish; call publish on every rank", "RANGES_MISSING", "DEADLINE_EXCEEDED")
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, 0.5)
+
+    def close(self) -> None:
+        """Ends the connection; published versions stay."""
+        self._connection.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

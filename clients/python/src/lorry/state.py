@@ -1,0 +1,75 @@
+"""What to publish: tensors and config out of a PeftModel, a state dict or a PEFT directory."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from lorry.errors import Refused
+
+# adapter_config.json is at most 1 MiB at the store; a larger file is not one.
+_CONFIG_BYTES_MAX = 1 << 20
+
+
+def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Tensors by name and the config's fields.
+
+    Raises:
+        Refused: the source is none of the three, or lacks its config.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _directory(pathlib.Path(source), config)
+    if isinstance(source, Mapping):
+        if config is None:
+            raise Refused("a state dict needs config=: the fields of adapter_config.json", "CONFIG_MISSING",
+                          "INVALID_ARGUMENT")
+        return source, dict(config)
+    if hasattr(source, "peft_config"):
+        return _peft_model(source, config)
+    raise Refused(
+        f"cannot publish a {type(source).__name__}: pass a PeftModel, a state dict with config=, or a directory",
+        "SOURCE_UNKNOWN", "INVALID_ARGUMENT")
+
+
+def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    from peft import get_peft_model_state_dict
+
+    active = model.active_adapter
+    name = active if isinstance(active, str) else active[0]
+    fields = _plain(model.peft_config[name].to_dict())
+    fields.update(config or {})
+    return get_peft_model_state_dict(model, adapter_name=name), fields
+
+
+def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    file = path / "adapter_config.json"
+    if not file.is_file():
+        raise Refused(f"{path} is no PEFT directory: it has no adapter_config.json", "CONFIG_MISSING",
+                      "INVALID_ARGUMENT")
+    if file.stat().st_size > _CONFIG_BYTES_MAX:
+        raise Refused(f"{file} is larger than 1 MiB", "CONFIG_MALFORMED", "INVALID_ARGUMENT")
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    weights = path / "adapter_model.safetensors"
+    if not weights.is_file():
+        raise Refused(f"{path} has no adapter_model.safetensors; save it with safe_serialization=True",
+                      "IMAGE_MISSING", "INVALID_ARGUMENT")
+    from safetensors.torch import load_file
+
+    return load_file(weights), {**fields, **(config or {})}
+
+
+def _plain(value: Any) -> Any:
+    """PEFT keeps sets and enumerations where JSON has lists and words."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value

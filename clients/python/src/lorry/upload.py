@@ -1,0 +1,169 @@
+"""Sends an image's pieces to the adapter-store over ``lorry.transfer.v1.TransferService.Put``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import grpc
+import xxhash
+
+from lorry import errors
+from lorry.connection import RETRY_BUDGET_S, Connection
+from lorry.image import Bytes, Image
+from lorry.store.v1 import store_pb2
+from lorry.transfer.v1 import transfer_pb2, transfer_pb2_grpc
+
+# Chunks end at multiples of the digest's leaf size, as the protocol asks.
+CHUNK_BYTES = 1 << 20
+# Chunks that may be unanswered at a time: enough to fill a link, little enough to notice a stopped store.
+UNANSWERED_MAX = 16
+# A stream on which nothing is answered for this long is given up and resumed.
+IDLE_DEADLINE_S = 30.0
+
+Span = tuple[int, int]  # offset, end
+
+
+@dataclass
+class Progress:
+    """Where an upload stands, in bytes of this rank's part."""
+
+    done: int = 0
+    total: int = 0
+
+
+def intersect(mine: Iterable[Span], missing: Iterable[Span]) -> list[Span]:
+    """The spans that are in both sorted lists."""
+    out: list[Span] = []
+    wanted = list(missing)
+    for begin, end in mine:
+        for low, high in wanted:
+            if low < end and begin < high:
+                out.append((max(begin, low), min(end, high)))
+    return out
+
+
+def chunks(spans: Iterable[Span]) -> Iterator[Span]:
+    """Cuts spans at multiples of CHUNK_BYTES."""
+    for begin, end in spans:
+        while begin < end:
+            stop = min(end, (begin // CHUNK_BYTES + 1) * CHUNK_BYTES)
+            yield begin, stop
+            begin = stop
+
+
+class Uploader:
+    """Sends one image, resuming after lost connections. One thread calls ``send``; any may call ``cancel``."""
+
+    def __init__(self, connection: Connection, image: Image, on_progress: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._image = image
+        self._on_progress = on_progress
+        self._cancelled = threading.Event()
+        self._call: grpc.Call | None = None
+
+    def cancel(self) -> None:
+        """Makes ``send`` raise Cancelled soon."""
+        self._cancelled.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    def send(self, begun: store_pb2.BeginUploadResponse) -> None:
+        """Sends what is missing of this rank's pieces; returns when the store has all of it.
+
+        Raises:
+            Cancelled, LorryError.
+        """
+        mine = [(p.offset, p.offset + p.length) for p in self._image.pieces]
+        missing = [(r.offset, r.offset + r.length) for r in begun.missing]
+        give_up_at = time.monotonic() + RETRY_BUDGET_S
+        pause_s = 0.1
+        while True:
+            left = intersect(mine, missing)
+            if not left:
+                return
+            try:
+                self._stream(begun, left)
+                return
+            except grpc.RpcError as error:
+                if self._cancelled.is_set():
+                    raise errors.Cancelled("the upload was cancelled", "", "CANCELLED") from None
+                failure = errors.from_rpc_error(error)
+                if failure.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"):
+                    raise failure from None
+                if time.monotonic() + pause_s > give_up_at:
+                    raise failure from None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2.0)
+            answer = self._connection.call(
+                self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id)
+            )
+            if answer.state == store_pb2.GetUploadResponse.STATE_DEAD:
+                raise errors.LorryError("the upload ended at the store", answer.reason, "ABORTED")
+            missing = [(r.offset, r.offset + r.length) for r in answer.missing]
+
+    def _stream(self, begun: store_pb2.BeginUploadResponse, spans: list[Span]) -> None:
+        # The address that the store advertises may be of a network that this host does not see; the channel
+        # that control calls go over is known to work, and the store serves both on it.
+        stub = transfer_pb2_grpc.TransferServiceStub(self._connection.store_channel)
+        window = threading.BoundedSemaphore(UNANSWERED_MAX)
+        ended = threading.Event()
+        todo = list(chunks(spans))
+
+        def requests() -> Iterator[transfer_pb2.PutRequest]:
+            yield transfer_pb2.PutRequest(open=transfer_pb2.PutRequest.Open(ticket=begun.ticket))
+            for begin, end in todo:
+                while not window.acquire(timeout=0.5):
+                    if ended.is_set():
+                        return
+                yield transfer_pb2.PutRequest(chunk=_chunk(self._image.data, begin, end))
+
+        call = stub.Put(requests(), metadata=self._connection.metadata(), timeout=24 * 3600)
+        self._call = call
+        idle = _Watchdog(call, IDLE_DEADLINE_S)
+        try:
+            accepted = 0
+            for response in call:
+                idle.touch()
+                if response.WhichOneof("kind") == "accepted":
+                    window.release()
+                    accepted += 1
+                    self._on_progress(response.accepted.length)
+            if accepted != len(todo):
+                raise errors.LorryError(f"the store answered {accepted} of {len(todo)} chunks", "", "UNAVAILABLE")
+        finally:
+            ended.set()
+            idle.stop()
+            self._call = None
+
+
+def _chunk(data: Bytes, begin: int, end: int) -> transfer_pb2.Chunk:
+    piece = data[begin:end].tobytes()
+    return transfer_pb2.Chunk(offset=begin, data=piece, checksum=xxhash.xxh3_128_digest(piece))
+
+
+class _Watchdog:
+    """Cancels a call on which nothing happens for a while."""
+
+    def __init__(self, call: grpc.Call, idle_s: float) -> None:
+        self._call = call
+        self._idle_s = idle_s
+        self._last = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="lorry-idle", daemon=True)
+        self._thread.start()
+
+    def touch(self) -> None:
+        self._last = time.monotonic()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(1.0):
+            if time.monotonic() - self._last > self._idle_s:
+                self._call.cancel()
+                return

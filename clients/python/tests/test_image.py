@@ -1,0 +1,99 @@
+"""The image is byte for byte what the safetensors package writes, however its parts arrive."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lorry.errors import Refused
+from lorry.image import BufferPool, Shard, build
+
+A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+B = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"
+
+
+def whole_bytes(state: dict[str, torch.Tensor], folder: pathlib.Path) -> bytes:
+    path = folder / "adapter_model.safetensors"
+    save_file({k: v.contiguous() for k, v in state.items()}, path, metadata={"format": "pt"})
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_rank_lays_out_what_safetensors_writes(tmp_path: pathlib.Path, dtype: torch.dtype) -> None:
+    state = {B: torch.randn(64, 8).to(dtype), A: torch.randn(8, 32).to(dtype)}
+    image = build(state, 0, 1, BufferPool())
+    assert image.data.tobytes() == whole_bytes(state, tmp_path)
+
+
+def test_mixed_dtypes_are_ordered_as_safetensors_orders_them(tmp_path: pathlib.Path) -> None:
+    other_a, other_b = A.replace("q_proj", "k_proj"), B.replace("q_proj", "k_proj")
+    state = {
+        A: torch.randn(8, 33, dtype=torch.float16),
+        B: torch.randn(5, 8),
+        other_a: torch.randn(8, 3).bfloat16(),
+        other_b: torch.randn(3, 8, dtype=torch.float64),
+    }
+    assert build(state, 0, 1, BufferPool()).data.tobytes() == whole_bytes(state, tmp_path)
+
+
+def test_ranks_fill_disjoint_pieces_that_cover_the_data(tmp_path: pathlib.Path) -> None:
+    a, b, k = torch.randn(8, 32), torch.randn(64, 8), torch.randn(4, 32)
+    other = A.replace("q_proj", "k_proj")
+    expected = whole_bytes({A: a, B: b, other: k}, tmp_path)
+    pool = BufferPool()
+    seen = np.zeros(len(expected), dtype=np.int32)
+    merged = np.zeros(len(expected), dtype=np.uint8)
+    for rank in range(2):
+        state = {
+            A: Shard(a[:, rank * 16 : rank * 16 + 16], (8, 32), (0, rank * 16)),  # columns
+            B: Shard(b[rank * 32 : rank * 32 + 32], (64, 8), (rank * 32, 0)),  # rows
+            other: k,  # whole everywhere
+        }
+        image = build(state, rank, 2, pool)
+        merged[: len(image.header)] = np.frombuffer(image.header, dtype=np.uint8)
+        seen[: len(image.header)] = 1
+        for piece in image.pieces:
+            part = slice(piece.offset, piece.offset + piece.length)
+            seen[part] += 1
+            merged[part] = image.data[part]
+    assert (seen == 1).all()
+    assert merged.tobytes() == expected
+
+
+def test_a_buffer_is_used_again_for_the_next_version() -> None:
+    pool = BufferPool()
+    first = build({A: torch.zeros(8, 32)}, 0, 1, pool).data
+    pool.give(first)
+    assert build({A: torch.ones(8, 32)}, 0, 1, pool).data is first
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("base_model.model.lm_head.lora_A.weight", "EMBEDDING_UNSUPPORTED"),
+        ("base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector.weight", "DORA_UNSUPPORTED"),
+        ("base_model.model.score.modules_to_save.weight", "MODULES_TO_SAVE_UNSUPPORTED"),
+        ("model.layers.0.mlp.up_proj.weight", "TENSOR_UNKNOWN"),
+    ],
+)
+def test_what_is_no_plain_lora_is_refused_by_name(name: str, reason: str) -> None:
+    if reason == "EMBEDDING_UNSUPPORTED":
+        name = name.replace("lora_A", "lora_embedding_A")
+    with pytest.raises(Refused) as refused:
+        build({name: torch.zeros(2, 2)}, 0, 1, BufferPool())
+    assert refused.value.reason == reason
+
+
+def test_two_names_of_one_tensor_are_refused() -> None:
+    twin = "module." + A.replace(".weight", ".default.weight")
+    with pytest.raises(Refused, match="TENSOR_AMBIGUOUS"):
+        build({A: torch.zeros(2, 2), twin: torch.zeros(2, 2)}, 0, 1, BufferPool())
+
+
+def test_integer_tensors_are_refused() -> None:
+    with pytest.raises(Refused, match="TENSOR_DTYPE"):
+        build({A: torch.zeros(2, 2, dtype=torch.int32)}, 0, 1, BufferPool())
