@@ -12,8 +12,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -38,6 +41,7 @@ class Roles {
     if (bits_ != 0 && (wanted.bits_ & static_cast<uint8_t>(Role::kReader))) return true;
     return (bits_ & wanted.bits_) != 0;
   }
+  constexpr bool Has(Role role) const { return (bits_ & static_cast<uint8_t>(role)) != 0; }
   constexpr bool empty() const { return bits_ == 0; }
   constexpr Roles operator|(Roles other) const {
     Roles both;
@@ -71,7 +75,8 @@ class Access {
  private:
   Access(std::string tokens_file, bool certificates)
       : tokens_file_(std::move(tokens_file)), certificates_(certificates) {}
-  absl::Status ReloadIfChanged();
+  absl::Status Reload() LORRY_REQUIRES(mutex_);
+  std::optional<Caller> FindToken(const std::string& token);
 
   const std::string tokens_file_;
   const bool certificates_;

@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -34,6 +35,9 @@ struct Call {
   Caller caller;
   Tick deadline;  // on SteadyClock; pass what is left of it to whatever the handler calls
 };
+
+// UNAVAILABLE SHUTTING_DOWN.
+absl::Status ShuttingDown();
 
 struct CallReport {
   std::string_view method;
@@ -68,6 +72,7 @@ class Gate {
   absl::StatusOr<Caller> AdmitStream(const grpc::ServerContextBase& context, Roles wanted);
 
   StreamRegistry& streams() { return streams_; }
+  bool open_to_all() const { return access_.open_to_all(); }
 
   // From now on every call is refused with UNAVAILABLE SHUTTING_DOWN.
   void Close();

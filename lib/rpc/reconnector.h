@@ -43,6 +43,8 @@ class Reconnector {
 
  private:
   void Run();
+  std::shared_ptr<Dial> Begin();  // null once stopping
+  void Pause(int64_t wait_ms);
   const Backoff backoff_;
   const std::function<std::shared_ptr<Dial>()> dial_;
   Mutex mutex_;

@@ -51,7 +51,12 @@ class StreamWriter : public Reactor, public OpenStream {
   virtual void OnOpen() {}
   virtual void OnClosed(const absl::Status& why) = 0;
   virtual void BeginReading() {}
-  bool closing() const;
+  // Runs `start` unless the stream has finished: gRPC wants no read after Finish.
+  template <typename Start>
+  void ReadAgain(Start start) {
+    MutexLock lock(mutex_);
+    if (!finished_) start();
+  }
 
  private:
   template <typename Stream>
@@ -72,6 +77,7 @@ class StreamWriter : public Reactor, public OpenStream {
   bool writing_ LORRY_GUARDED_BY(mutex_) = false;
   bool closing_ LORRY_GUARDED_BY(mutex_) = false;
   bool finished_ LORRY_GUARDED_BY(mutex_) = false;
+  bool done_ LORRY_GUARDED_BY(mutex_) = false;
   Tick write_began_ LORRY_GUARDED_BY(mutex_) = 0;
   absl::Status why_ LORRY_GUARDED_BY(mutex_);
   // Constant after Begin.
@@ -101,7 +107,9 @@ class BidiStream : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out> {
   virtual void OnMessage(In message) = 0;
 
  private:
-  void BeginReading() final { this->StartRead(&incoming_); }
+  void BeginReading() final {
+    this->ReadAgain([this] { this->StartRead(&incoming_); });
+  }
   void OnReadDone(bool ok) final;
   In incoming_;
 };

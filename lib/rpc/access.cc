@@ -1,0 +1,165 @@
+#include "lib/rpc/access.h"
+
+#include <sys/stat.h>
+
+#include <array>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "lib/base/clock.h"
+#include "lib/base/digest.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+
+namespace lorry::rpc {
+namespace {
+
+constexpr std::array<std::pair<Role, const char*>, 4> kRoleWords = {{
+    {Role::kReader, "reader"},
+    {Role::kPublisher, "publisher"},
+    {Role::kEngine, "engine"},
+    {Role::kOperator, "operator"},
+}};
+constexpr std::string_view kBearer = "Bearer ";
+constexpr std::string_view kRoleUri = "/role/";
+constexpr int64_t kLookIntervalMs = 1'000;
+// A token that can be guessed is none: 128 bits in base64 are 22 characters.
+constexpr size_t kTokenBytesMin = 16;
+
+absl::StatusOr<Roles> ParseRoles(std::string_view words) {
+  Roles roles;
+  for (const absl::string_view word : absl::StrSplit(ToAbsl(words), ',')) {
+    LORRY_ASSIGN_OR_RETURN(const Role role, ParseRole(ToStd(word)));
+    roles = roles | role;
+  }
+  return roles;
+}
+
+absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    return Error(absl::StatusCode::kFailedPrecondition, "",
+                 absl::StrCat("the tokens file ", path, " cannot be read"));
+  }
+  std::map<std::string, Caller> callers;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string roles_word, token, name;
+    if (!(words >> roles_word)) continue;
+    words >> token >> name;
+    const absl::StatusOr<Roles> roles = ParseRoles(roles_word);
+    if (!roles.ok() || token.size() < kTokenBytesMin) {
+      return Error(absl::StatusCode::kInvalidArgument, "",
+                   absl::StrCat(path, ":", number,
+                                ": expected `<role>[,<role>] <token of 16 characters or more> "
+                                "[name]`, roles reader, publisher, engine, operator"));
+    }
+    if (name.empty()) name = absl::StrCat("token of line ", number);
+    callers[ToHex(HashSha256(token))] = Caller{.name = name, .roles = *roles};
+  }
+  return callers;
+}
+
+// The modification time in ns, -1 when there is no such file.
+int64_t StampOf(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return -1;
+  return info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+Caller CallerOfCertificate(const grpc::AuthContext& peer) {
+  Caller caller;
+  for (const grpc::string_ref& uri : peer.FindPropertyValues("peer_uri")) {
+    const std::string_view text(uri.data(), uri.size());
+    const size_t at = text.rfind(kRoleUri);
+    if (at == std::string_view::npos) continue;
+    const absl::StatusOr<Role> role = ParseRole(text.substr(at + kRoleUri.size()));
+    if (!role.ok()) continue;
+    caller.roles = caller.roles | *role;
+    caller.name = text;
+  }
+  return caller;
+}
+
+std::string BearerToken(const grpc::ServerContextBase& context) {
+  const auto it = context.client_metadata().find("authorization");
+  if (it == context.client_metadata().end()) return {};
+  const std::string_view value(it->second.data(), it->second.size());
+  return value.substr(0, kBearer.size()) == kBearer ? std::string(value.substr(kBearer.size()))
+                                                    : std::string();
+}
+
+}  // namespace
+
+absl::StatusOr<Role> ParseRole(std::string_view word) {
+  for (const auto& [role, name] : kRoleWords) {
+    if (word == name) return role;
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "",
+               absl::StrCat("no role is named \"", ToAbsl(word), "\""));
+}
+
+std::string ToString(Roles roles) {
+  std::vector<std::string> words;
+  for (const auto& [role, name] : kRoleWords) {
+    if (roles.Has(role)) words.push_back(name);
+  }
+  return absl::StrJoin(words, ",");
+}
+
+absl::StatusOr<std::unique_ptr<Access>> Access::Open(std::string tokens_file, bool certificates) {
+  std::unique_ptr<Access> access(new Access(std::move(tokens_file), certificates));
+  MutexLock lock(access->mutex_);
+  if (!access->tokens_file_.empty()) LORRY_RETURN_IF_ERROR(access->Reload());
+  return access;
+}
+
+absl::Status Access::Reload() {
+  const int64_t stamp = StampOf(tokens_file_);
+  if (stamp == tokens_stamp_ && stamp != -1) return absl::OkStatus();
+  LORRY_ASSIGN_OR_RETURN(callers_, ReadTokens(tokens_file_));
+  tokens_stamp_ = stamp;
+  return absl::OkStatus();
+}
+
+std::optional<Caller> Access::FindToken(const std::string& token) {
+  // Looked up by hash, so that the time of a look-up tells nothing about tokens that exist.
+  const std::string key = ToHex(HashSha256(token));
+  MutexLock lock(mutex_);
+  const int64_t now_ms = SteadyClock().Now();
+  if (now_ms >= next_look_ms_) {
+    next_look_ms_ = now_ms + kLookIntervalMs;
+    // A file that is half-written or gone for a moment must not lock everybody out: the old tokens
+    // stay.
+    (void)Reload();
+  }
+  const auto it = callers_.find(key);
+  if (it == callers_.end()) return std::nullopt;
+  return it->second;
+}
+
+absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context, Roles wanted) {
+  if (open_to_all()) return Caller{.name = context.peer(), .roles = Role::kOperator};
+  Caller caller;
+  if (certificates_) caller = CallerOfCertificate(*context.auth_context());
+  if (const std::string token = BearerToken(context); !tokens_file_.empty() && !token.empty()) {
+    if (std::optional<Caller> known = FindToken(token)) caller = *std::move(known);
+  }
+  if (caller.roles.empty()) {
+    return Error(absl::StatusCode::kUnauthenticated, "UNAUTHENTICATED",
+                 "no known bearer token and no certificate with a role came with this call");
+  }
+  if (!caller.roles.Permits(wanted)) {
+    return Error(absl::StatusCode::kPermissionDenied, "ROLE_MISSING",
+                 absl::StrCat(caller.name, " is ", ToString(caller.roles), "; this call needs ",
+                              ToString(wanted)));
+  }
+  return caller;
+}
+
+}  // namespace lorry::rpc

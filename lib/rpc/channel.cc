@@ -1,0 +1,134 @@
+#include "lib/rpc/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/client_interceptor.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+
+namespace lorry::rpc {
+namespace {
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 absl::StrCat("the file ", path, " cannot be read"));
+  }
+  return text.str();
+}
+
+// gRPC refuses call credentials on plaintext channels, loopback or not; an interceptor adds the
+// header to any.
+class TokenInterceptor final : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenInterceptor(const std::string& header) : header_(header) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("authorization", header_);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string header_;
+};
+
+class TokenInterceptorFactory final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenInterceptorFactory(std::string token) : header_(absl::StrCat("Bearer ", token)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new TokenInterceptor(header_);
+  }
+
+ private:
+  const std::string header_;
+};
+
+// gRPC's own retries, by service config: with a budget, so that a struggling server is not drowned
+// in them.
+std::string RetryConfig(const std::vector<std::string>& idempotent) {
+  nlohmann::json names = nlohmann::json::array();
+  for (const std::string& call : idempotent) {
+    const size_t slash = call.find('/');
+    nlohmann::json name = {{"service", call.substr(0, slash)}};
+    if (slash != std::string::npos) name["method"] = call.substr(slash + 1);
+    names.push_back(std::move(name));
+  }
+  return nlohmann::json{{"retryThrottling", {{"maxTokens", 10}, {"tokenRatio", 0.1}}},
+                        {"methodConfig",
+                         {{{"name", names},
+                           {"retryPolicy",
+                            {{"maxAttempts", 5},
+                             {"initialBackoff", "0.1s"},
+                             {"maxBackoff", "2s"},
+                             {"backoffMultiplier", 2},
+                             {"retryableStatusCodes", {"UNAVAILABLE"}}}}}}}}
+      .dump();
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(const ClientTls& tls) {
+  if (tls.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  LORRY_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(tls.ca));
+  LORRY_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile(tls.cert));
+  LORRY_ASSIGN_OR_RETURN(options.pem_private_key, ReadFile(tls.key));
+  return grpc::SslCredentials(options);
+}
+
+grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(options.keepalive_interval_ms));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(options.keepalive_timeout_ms));
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // A service that was restarted is dialled again soon: gRPC's own backoff grows to two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, options.own_connection ? 1 : 0);
+  // A proxy variable of the environment must not catch calls between Lorry's own services.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(options.receive_max_bytes);
+  if (!options.idempotent.empty()) {
+    arguments.SetServiceConfigJSON(RetryConfig(options.idempotent));
+  }
+  return arguments;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {
+  LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
+  LORRY_ASSIGN_OR_RETURN(std::string token, ReadFile(options.token_file));
+  absl::StripAsciiWhitespace(&token);
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  if (!token.empty()) {
+    interceptors.push_back(std::make_unique<TokenInterceptorFactory>(std::move(token)));
+  }
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      options.target, credentials, MakeArguments(options), std::move(interceptors));
+}
+
+void SetDeadlineIn(grpc::ClientContext& context, int64_t ms) {
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(ms));
+}
+
+void SetDeadlineAt(grpc::ClientContext& context, Tick deadline) {
+  SetDeadlineIn(context, deadline - SteadyClock().Now());
+}
+
+}  // namespace lorry::rpc

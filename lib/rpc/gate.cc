@@ -1,0 +1,99 @@
+#include "lib/rpc/gate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lib/rpc/status.h"
+
+namespace lorry::rpc {
+
+absl::Status ShuttingDown() {
+  return Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN",
+               "this server is shutting down; dial again");
+}
+
+Gate::Gate(Access& access, Options options) : access_(access), options_(std::move(options)) {}
+
+grpc::Status Gate::Serve(grpc::ServerContext& context, std::string_view method, Roles wanted,
+                         absl::FunctionRef<absl::Status(const Call&)> handler) {
+  const auto began = std::chrono::steady_clock::now();
+  absl::StatusOr<Call> call = Admit(context, method, wanted);
+  absl::Status status = call.status();
+  if (call.ok()) {
+    status = handler(*call);
+    Leave(method);
+  }
+  if (options_.on_call) {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    options_.on_call({.method = method, .code = status.code(), .seconds = took.count()});
+  }
+  return ToGrpc(status);
+}
+
+absl::StatusOr<Caller> Gate::AdmitStream(const grpc::ServerContextBase& context, Roles wanted) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return ShuttingDown();
+  }
+  return access_.Check(context, wanted);
+}
+
+absl::StatusOr<Call> Gate::Admit(grpc::ServerContext& context, std::string_view method,
+                                 Roles wanted) {
+  Call call;
+  LORRY_ASSIGN_OR_RETURN(call.caller, access_.Check(context, wanted));
+  LORRY_ASSIGN_OR_RETURN(call.deadline, DeadlineOf(context));
+  MutexLock lock(mutex_);
+  if (closed_) return ShuttingDown();
+  if (calls_ >= options_.calls_max) {
+    return Error(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
+                 absl::StrCat("this server already serves ", calls_, " calls; try again shortly"));
+  }
+  ++calls_;
+  const auto it = by_method_.find(method);
+  ++(it != by_method_.end() ? it : by_method_.emplace(std::string(method), 0).first)->second;
+  return call;
+}
+
+absl::StatusOr<Tick> Gate::DeadlineOf(const grpc::ServerContext& context) const {
+  const Tick now = clock_.Now();
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) {
+    if (options_.deadline_required) {
+      return Error(absl::StatusCode::kInvalidArgument, "DEADLINE_REQUIRED",
+                   "this call needs a deadline; set one");
+    }
+    return now + options_.deadline_default_ms;
+  }
+  const int64_t left = std::chrono::duration_cast<std::chrono::milliseconds>(
+                           deadline - std::chrono::system_clock::now())
+                           .count();
+  return now + std::min(left, options_.deadline_max_ms);
+}
+
+void Gate::Leave(std::string_view method) {
+  MutexLock lock(mutex_);
+  --calls_;
+  const auto it = by_method_.find(method);
+  if (--it->second == 0) by_method_.erase(it);
+  if (calls_ == 0) idle_.notify_all();
+}
+
+void Gate::Close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+}
+
+std::map<std::string, int> Gate::WaitIdle(Tick deadline) {
+  MutexLock lock(mutex_);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
+  while (calls_ > 0 && idle_.wait_until(mutex_, until) != std::cv_status::timeout) {
+  }
+  return {by_method_.begin(), by_method_.end()};
+}
+
+}  // namespace lorry::rpc

@@ -1,0 +1,183 @@
+#include "lib/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <grpcpp/server_builder.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/error.h"
+
+namespace lorry::rpc {
+namespace {
+
+constexpr int kCertificatesRefreshS = 60;
+// How often stalled streams are looked for; a tenth of the shortest stall that makes sense.
+constexpr int64_t kWatchIntervalMs = 500;
+// Of shutdown_max_ms: what streams get to end by themselves, and what gRPC keeps for its own end.
+constexpr int64_t kStreamsGraceMs = 300;
+constexpr int64_t kGrpcGraceMs = 500;
+
+bool IsLoopback(const std::string& address) {
+  return absl::StartsWith(address, "127.") || absl::StartsWith(address, "localhost:") ||
+         absl::StartsWith(address, "[::1]:") || absl::StartsWith(address, "unix:");
+}
+
+absl::Status CheckExposure(const ServerOptions& options, const Gate& gate) {
+  if (IsLoopback(options.address)) return absl::OkStatus();
+  if (!gate.open_to_all() && !options.tls.empty()) return absl::OkStatus();
+  const std::string what = absl::StrCat(
+      "listening on ", options.address,
+      gate.open_to_all() ? " without credentials" : " with tokens in plaintext",
+      ": whoever reaches this port can ", gate.open_to_all() ? "command the fleet" : "read them");
+  if (!options.allow_insecure) {
+    return Error(absl::StatusCode::kFailedPrecondition, "INSECURE_LISTEN",
+                 absl::StrCat(what,
+                              "; configure TLS with tokens or client certificates, listen on "
+                              "loopback, or allow it explicitly"));
+  }
+  spdlog::warn("{}", what);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const ServerTls& tls) {
+  if (tls.empty()) return grpc::InsecureServerCredentials();
+  for (const std::string& file : {tls.cert, tls.key, tls.client_ca}) {
+    if (!file.empty() && access(file.c_str(), R_OK) != 0) {
+      return Error(absl::StatusCode::kInvalidArgument, "",
+                   absl::StrCat("the PEM file ", file, " cannot be read"));
+    }
+  }
+  if (tls.cert.empty() || tls.key.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "", "TLS needs both a certificate and a key");
+  }
+  using grpc::experimental::FileWatcherCertificateProvider;
+  grpc::experimental::TlsServerCredentialsOptions options(
+      std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.cert, tls.client_ca,
+                                                       kCertificatesRefreshS));
+  options.watch_identity_key_cert_pairs();
+  if (!tls.client_ca.empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  grpc::ResourceQuota quota("lorry");
+  quota.Resize(static_cast<size_t>(options.memory_max_bytes));
+  builder.SetResourceQuota(quota);
+  builder.SetMaxReceiveMessageSize(options.receive_max_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_per_connection_max);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             static_cast<int>(options.keepalive_interval_ms));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             static_cast<int>(options.keepalive_timeout_ms));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Clients ping as often as we do; anything below half of it would be a flood.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             static_cast<int>(options.keepalive_interval_ms / 2));
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Gate& gate,
+                                                      std::vector<grpc::Service*> services) {
+  LORRY_RETURN_IF_ERROR(CheckExposure(options, gate));
+  LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
+  grpc::EnableDefaultHealthCheckService(true);
+  if (options.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+
+  std::unique_ptr<Server> server(new Server(std::move(options), gate));
+  grpc::ServerBuilder builder;
+  Configure(server->options_, builder);
+  builder.AddListeningPort(server->options_.address, credentials, &server->port_);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  server->server_ = builder.BuildAndStart();
+  if (server->server_ == nullptr) {
+    return Error(absl::StatusCode::kUnavailable, "LISTEN_FAILED",
+                 absl::StrCat("cannot listen on ", server->options_.address,
+                              ": the port is taken or the address is not this machine's"));
+  }
+  server->SetServing(false);
+  server->watcher_ = std::thread([raw = server.get()] { raw->WatchStreams(); });
+  return server;
+}
+
+Server::~Server() {
+  const absl::Status stopped = Shutdown();
+  if (!stopped.ok()) spdlog::error("rpc server: {}", std::string(stopped.message()));
+}
+
+std::string Server::address() const {
+  if (absl::StartsWith(options_.address, "unix:")) return options_.address;
+  const std::string host = options_.address.substr(0, options_.address.rfind(':'));
+  const bool any = host == "0.0.0.0" || host == "[::]";
+  return absl::StrCat(any ? "127.0.0.1" : host, ":", port_);
+}
+
+void Server::SetServing(bool serving) {
+  if (auto* health = server_->GetHealthCheckService()) health->SetServingStatus(serving);
+}
+
+absl::Status Server::Shutdown() {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return absl::OkStatus();
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  if (server_ == nullptr) return absl::OkStatus();
+  const SteadyClock clock;
+  const Tick end = clock.Now() + options_.shutdown_max_ms;
+
+  SetServing(false);
+  gate_.Close();
+  gate_.streams().CloseAll(ShuttingDown());
+  if (!gate_.streams().WaitEmpty(clock.Now() + kStreamsGraceMs)) {
+    gate_.streams().CancelAll(ShuttingDown());
+  }
+  const auto running = gate_.WaitIdle(end - kGrpcGraceMs);
+
+  // A handler that never returns would hold gRPC's Shutdown for ever, so it gets a thread that can
+  // be left behind.
+  auto stopped = std::make_shared<std::promise<void>>();
+  std::future<void> done = stopped->get_future();
+  std::shared_ptr<grpc::Server> server = std::move(server_);
+  std::thread([server, stopped] {
+    server->Shutdown(std::chrono::system_clock::now());
+    stopped->set_value();
+  }).detach();
+  if (done.wait_for(std::chrono::milliseconds(end - clock.Now())) == std::future_status::ready) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kDeadlineExceeded, "",
+               absl::StrCat("handlers still run: ",
+                            absl::StrJoin(running, ", ", absl::PairFormatter(" x"))));
+}
+
+void Server::WatchStreams() {
+  const SteadyClock clock;
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    wake_.wait_for(mutex_, std::chrono::milliseconds(kWatchIntervalMs));
+    if (stopping_) return;
+    const int cancelled = gate_.streams().CancelStalled(clock.Now(), options_.stream_stall_max_ms);
+    if (cancelled > 0) spdlog::warn("rpc server: cancelled {} streams that do not read", cancelled);
+  }
+}
+
+}  // namespace lorry::rpc

@@ -1,0 +1,75 @@
+#include "lib/rpc/status.h"
+
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lorry/common/v1/status.pb.h"
+
+namespace lorry::rpc {
+namespace {
+
+constexpr char kErrorInfoType[] = "type.googleapis.com/google.rpc.ErrorInfo";
+// gRPC's default limit for all metadata of a call is 8 KiB, and the message travels twice (as text
+// and in the details).
+constexpr size_t kMessageBytesMax = 2048;
+constexpr size_t kDetailsBytesMax = 3072;
+
+std::string EncodeDetails(const absl::Status& status, const std::string& message,
+                          const ErrorMetadata& metadata) {
+  common::v1::RpcErrorInfo info;
+  info.set_reason(ReasonOf(status));
+  info.set_domain(kErrorDomain);
+  info.mutable_metadata()->insert(metadata.begin(), metadata.end());
+
+  common::v1::RpcStatus details;
+  details.set_code(static_cast<int>(status.code()));
+  details.set_message(message);
+  google::protobuf::Any* any = details.add_details();
+  any->set_type_url(kErrorInfoType);
+  any->set_value(info.SerializeAsString());
+  std::string bytes = details.SerializeAsString();
+  if (bytes.size() <= kDetailsBytesMax) return bytes;
+  info.clear_metadata();
+  any->set_value(info.SerializeAsString());
+  return details.SerializeAsString();
+}
+
+// The first ErrorInfo of our domain; an empty one when there is none.
+common::v1::RpcErrorInfo InfoOf(const grpc::Status& status) {
+  common::v1::RpcStatus details;
+  common::v1::RpcErrorInfo info;
+  if (!details.ParseFromString(status.error_details())) return {};
+  for (const google::protobuf::Any& any : details.details()) {
+    if (any.type_url() == kErrorInfoType && info.ParseFromString(any.value()) &&
+        info.domain() == kErrorDomain) {
+      return info;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status, const ErrorMetadata& metadata) {
+  if (status.ok()) return grpc::Status::OK;
+  std::string message(status.message().substr(0, kMessageBytesMax));
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  if (ReasonOf(status).empty()) return grpc::Status(code, message);
+  const std::string details = EncodeDetails(status, message, metadata);
+  return grpc::Status(code, message, details);
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  // Codes beyond the sixteen that exist come from a broken peer.
+  const int code = status.error_code();
+  const auto known =
+      code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
+  return Error(known, InfoOf(status).reason(), status.error_message());
+}
+
+ErrorMetadata MetadataOf(const grpc::Status& status) {
+  const common::v1::RpcErrorInfo info = InfoOf(status);
+  return {info.metadata().begin(), info.metadata().end()};
+}
+
+}  // namespace lorry::rpc

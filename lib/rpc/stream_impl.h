@@ -1,0 +1,132 @@
+// The templates of lib/rpc/stream.h. gRPC's rules kept here: one read and one write in flight,
+// Finish exactly once and after the write in flight, no read begun after Finish, the reactor lives
+// until OnDone.
+#pragma once
+
+#include <utility>
+
+namespace lorry::rpc {
+
+template <typename Reactor, typename Out>
+void StreamWriter<Reactor, Out>::Begin(Gate& gate, grpc::CallbackServerContext& context,
+                                       Roles wanted, std::shared_ptr<StreamWriter> self) {
+  self_ = std::move(self);
+  context_ = &context;
+  absl::StatusOr<Caller> caller = gate.AdmitStream(context, wanted);
+  if (caller.ok()) {
+    caller_ = *std::move(caller);
+    if (gate.streams().Add(self_)) registry_ = &gate.streams();
+  }
+  if (registry_ == nullptr) {
+    MutexLock lock(mutex_);
+    closing_ = finished_ = true;
+    this->Finish(ToGrpc(caller.ok() ? ShuttingDown() : caller.status()));
+    return;
+  }
+  {
+    // Tells the client that it is admitted. Under the lock, so that a Close by another thread comes
+    // after.
+    MutexLock lock(mutex_);
+    if (!finished_) this->StartSendInitialMetadata();
+  }
+  OnOpen();
+  BeginReading();
+}
+
+template <typename Reactor, typename Out>
+bool StreamWriter<Reactor, Out>::Send(Out message) {
+  MutexLock lock(mutex_);
+  if (closing_) return false;
+  if (!outbox_.Put(std::move(message))) {
+    closing_ = true;
+    why_ = Error(absl::StatusCode::kResourceExhausted, "STREAM_TOO_SLOW",
+                 "the reader fell too far behind; list and watch again");
+    FinishIfIdle();
+    return false;
+  }
+  if (!writing_) StartNextWrite();
+  return true;
+}
+
+template <typename Reactor, typename Out>
+void StreamWriter<Reactor, Out>::Close(absl::Status status) {
+  MutexLock lock(mutex_);
+  if (closing_) return;
+  closing_ = true;
+  why_ = std::move(status);
+  FinishIfIdle();
+}
+
+template <typename Reactor, typename Out>
+void StreamWriter<Reactor, Out>::Cancel(absl::Status status) {
+  Close(std::move(status));
+  // self_ is set until OnDone, and the registry, which calls this, holds the stream: but context_
+  // is gRPC's and is gone after OnDone, which waits for this lock.
+  MutexLock lock(mutex_);
+  if (!done_) context_->TryCancel();
+}
+
+template <typename Reactor, typename Out>
+int64_t StreamWriter<Reactor, Out>::WriteStalledMs(Tick now) const {
+  MutexLock lock(mutex_);
+  return writing_ ? now - write_began_ : 0;
+}
+
+template <typename Reactor, typename Out>
+void StreamWriter<Reactor, Out>::StartNextWrite() {
+  std::optional<Out> next = outbox_.Take();
+  if (!next.has_value()) return;
+  in_flight_ = *std::move(next);
+  writing_ = true;
+  write_began_ = SteadyClock().Now();
+  this->StartWrite(&in_flight_);
+}
+
+template <typename Reactor, typename Out>
+void StreamWriter<Reactor, Out>::FinishIfIdle() {
+  if (!closing_ || writing_ || finished_) return;
+  finished_ = true;
+  this->Finish(ToGrpc(why_));
+}
+
+template <typename Reactor, typename Out>
+void StreamWriter<Reactor, Out>::OnWriteDone(bool ok) {
+  MutexLock lock(mutex_);
+  writing_ = false;
+  if (!ok && !closing_) {
+    closing_ = true;
+    why_ = absl::UnavailableError("the peer is gone");
+  }
+  if (closing_) {
+    FinishIfIdle();
+  } else {
+    StartNextWrite();
+  }
+}
+
+template <typename Reactor, typename Out>
+void StreamWriter<Reactor, Out>::OnDone() {
+  absl::Status why;
+  {
+    MutexLock lock(mutex_);
+    done_ = true;
+    why = why_;
+  }
+  if (registry_ != nullptr) OnClosed(why);
+  // Last: whoever waits for the registry to be empty may then destroy what OnClosed uses.
+  const std::shared_ptr<StreamWriter> self = std::move(self_);
+  if (registry_ != nullptr) registry_->Remove(self);
+}
+
+template <typename In, typename Out>
+void BidiStream<In, Out>::OnReadDone(bool ok) {
+  if (!ok) {
+    this->Close(absl::OkStatus());
+    return;
+  }
+  OnMessage(std::move(incoming_));
+  incoming_ = In();
+  this->ReadAgain([this] { this->StartRead(&incoming_); });
+}
+
+}  // namespace lorry::rpc
