@@ -1,0 +1,36 @@
+#include "services/engine_proxy/door/explain.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lorry::door {
+
+void ExplainRing::Put(Explained explained) {
+  MutexLock lock(mutex_);
+  if (ring_.size() < capacity_) {
+    ring_.push_back(std::move(explained));
+  } else {
+    ring_[next_] = std::move(explained);
+  }
+  next_ = (next_ + 1) % capacity_;
+}
+
+std::optional<Explained> ExplainRing::Find(std::string_view id) const {
+  MutexLock lock(mutex_);
+  for (size_t i = 1; i <= ring_.size(); ++i) {
+    const Explained& one = ring_[(next_ + capacity_ - i) % capacity_];
+    if (one.request_id == id || (!id.empty() && one.client_id == id)) return one;
+  }
+  return std::nullopt;
+}
+
+std::vector<Explained> ExplainRing::Recent(size_t limit) const {
+  MutexLock lock(mutex_);
+  std::vector<Explained> out;
+  for (size_t i = 1; i <= std::min(limit, ring_.size()); ++i) {
+    out.push_back(ring_[(next_ + capacity_ - i) % capacity_]);
+  }
+  return out;
+}
+
+}  // namespace lorry::door

@@ -1,0 +1,224 @@
+#include "services/engine_proxy/door/framing.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace lorry::door {
+namespace {
+
+char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+
+bool IsTokenChar(char c) {
+  constexpr std::string_view kOthers = "!#$%&'*+-.^_`|~";
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+         kOthers.find(c) != std::string_view::npos;
+}
+
+bool IsToken(std::string_view s) {
+  return !s.empty() && std::all_of(s.begin(), s.end(), IsTokenChar);
+}
+
+bool IsVisible(char c) { return c > 0x20 && c < 0x7f; }
+
+std::string_view Trim(std::string_view s) {
+  while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
+  while (!s.empty() && (s.back() == ' ' || s.back() == '\t')) s.remove_suffix(1);
+  return s;
+}
+
+// Calls `f` with each trimmed member of a comma list, until it returns true.
+template <typename F>
+bool AnyListMember(std::string_view list, F f) {
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    if (f(Trim(list.substr(0, comma)))) return true;
+    if (comma == std::string_view::npos) break;
+    list.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+using Problem = std::optional<HeadProblem>;
+
+Problem Bad(std::string_view message) { return HeadProblem{400, std::string(message)}; }
+
+// Cuts the first line off `rest`. A line ends in CR LF and holds no other CR, LF or NUL.
+bool TakeLine(std::string_view* rest, std::string_view* line) {
+  const size_t end = rest->find("\r\n");
+  if (end == std::string_view::npos) return false;
+  *line = rest->substr(0, end);
+  rest->remove_prefix(end + 2);
+  return line->find_first_of(std::string_view("\r\n\0", 3)) == std::string_view::npos;
+}
+
+Problem ReadRequestLine(std::string_view line, RequestHead* head, std::string* authority) {
+  const size_t a = line.find(' ');
+  const size_t b = line.rfind(' ');
+  if (a == std::string_view::npos || a == b) return Bad("the request line has no three parts");
+  const std::string_view method = line.substr(0, a);
+  std::string_view target = line.substr(a + 1, b - a - 1);
+  const std::string_view version = line.substr(b + 1);
+  if (!IsToken(method)) return Bad("the method is not a token");
+  if (version != "HTTP/1.1" && version != "HTTP/1.0") {
+    return HeadProblem{505, "only HTTP/1.1 and HTTP/1.0 are spoken here"};
+  }
+  constexpr std::string_view kScheme = "http://";
+  if (EqualsIgnoreCase(target.substr(0, kScheme.size()), kScheme)) {
+    target.remove_prefix(kScheme.size());
+    const size_t slash = std::min(target.find('/'), target.size());
+    *authority = target.substr(0, slash);
+    if (authority->empty()) return Bad("the target names no host");
+    target.remove_prefix(slash);
+    if (target.empty()) target = "/";
+  }
+  if (target.empty() || target.front() != '/' ||
+      !std::all_of(target.begin(), target.end(), IsVisible) ||
+      target.find('#') != std::string_view::npos) {
+    return Bad("the target is not a path");
+  }
+  const size_t question = std::min(target.find('?'), target.size());
+  head->method = method;
+  head->path = target.substr(0, question);
+  head->query = target.substr(question);
+  head->http11 = version == "HTTP/1.1";
+  return std::nullopt;
+}
+
+Problem ReadField(std::string_view line, RequestHead* head) {
+  if (line.front() == ' ' || line.front() == '\t') return Bad("a header line is folded");
+  const size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return Bad("a header line has no colon");
+  const std::string_view name = line.substr(0, colon);
+  if (!IsToken(name)) return Bad("a header name is not a token");
+  const std::string_view value = Trim(line.substr(colon + 1));
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\t') || byte == 0x7f) {
+      return Bad("a header value has a control character");
+    }
+  }
+  head->fields.push_back({std::string(name), std::string(value)});
+  return std::nullopt;
+}
+
+Problem ReadContentLength(std::string_view value, RequestHead* head) {
+  if (head->content_length) return Bad("Content-Length is given twice");
+  uint64_t length = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), length);
+  if (value.empty() || error != std::errc() || end != value.data() + value.size()) {
+    return Bad("Content-Length is not a number");
+  }
+  head->content_length = length;
+  return std::nullopt;
+}
+
+Problem ReadFraming(std::string_view authority, RequestHead* head) {
+  int hosts = 0;
+  int transfer_encodings = 0;
+  head->keep_alive = head->http11;
+  for (const HeaderField& field : head->fields) {
+    if (EqualsIgnoreCase(field.name, "content-length")) {
+      if (Problem problem = ReadContentLength(field.value, head)) return problem;
+    } else if (EqualsIgnoreCase(field.name, "transfer-encoding")) {
+      if (++transfer_encodings > 1) return Bad("Transfer-Encoding is given twice");
+      if (!EqualsIgnoreCase(field.value, "chunked")) {
+        return HeadProblem{501, "the only Transfer-Encoding understood here is chunked"};
+      }
+      head->chunked = true;
+    } else if (EqualsIgnoreCase(field.name, "host")) {
+      if (++hosts > 1 || field.value.empty()) return Bad("there must be one Host with a value");
+      if (!authority.empty() && !EqualsIgnoreCase(authority, field.value)) {
+        return Bad("Host and the target's host differ");
+      }
+    } else if (EqualsIgnoreCase(field.name, "connection")) {
+      AnyListMember(field.value, [&](std::string_view token) {
+        if (EqualsIgnoreCase(token, "close")) head->keep_alive = false;
+        if (EqualsIgnoreCase(token, "keep-alive") && !head->http11) head->keep_alive = true;
+        return false;
+      });
+    } else if (EqualsIgnoreCase(field.name, "expect")) {
+      if (!EqualsIgnoreCase(field.value, "100-continue")) {
+        return HeadProblem{417, "the only expectation understood here is 100-continue"};
+      }
+      head->expects_continue = head->http11;
+    }
+  }
+  if (head->http11 && hosts == 0) return Bad("HTTP/1.1 needs a Host");
+  if (head->chunked && head->content_length) {
+    return Bad("Content-Length and Transfer-Encoding exclude each other");
+  }
+  if (head->chunked && !head->http11) return Bad("HTTP/1.0 has no Transfer-Encoding");
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
+                                            [](char x, char y) { return Lower(x) == Lower(y); });
+}
+
+std::string_view RequestHead::Get(std::string_view name) const {
+  for (const HeaderField& field : fields) {
+    if (EqualsIgnoreCase(field.name, name)) return field.value;
+  }
+  return {};
+}
+
+std::variant<RequestHead, HeadProblem> ReadHead(std::string_view raw, const HeadLimits& limits) {
+  if (raw.size() > limits.bytes) return HeadProblem{431, "the request head is too large"};
+  RequestHead head;
+  std::string authority;
+  std::string_view line;
+  if (!TakeLine(&raw, &line)) return *Bad("a line does not end in CR LF alone");
+  if (Problem problem = ReadRequestLine(line, &head, &authority)) return *problem;
+  for (;;) {
+    if (!TakeLine(&raw, &line)) return *Bad("a line does not end in CR LF alone");
+    if (line.empty()) break;
+    if (head.fields.size() == limits.fields) return HeadProblem{431, "too many header fields"};
+    if (Problem problem = ReadField(line, &head)) return *problem;
+  }
+  if (!raw.empty()) return *Bad("bytes follow the head");
+  if (Problem problem = ReadFraming(authority, &head)) return *problem;
+  return head;
+}
+
+bool IsHopByHop(std::string_view name, std::string_view connection) {
+  constexpr std::array<std::string_view, 9> kAlways = {"connection",
+                                                       "keep-alive",
+                                                       "proxy-connection",
+                                                       "proxy-authenticate",
+                                                       "proxy-authorization",
+                                                       "te",
+                                                       "trailer",
+                                                       "transfer-encoding",
+                                                       "upgrade"};
+  for (const std::string_view known : kAlways) {
+    if (EqualsIgnoreCase(name, known)) return true;
+  }
+  return AnyListMember(connection,
+                       [&](std::string_view token) { return EqualsIgnoreCase(token, name); });
+}
+
+void AppendField(std::string_view name, std::string_view value, std::string* head) {
+  head->append(name).append(": ").append(value).append("\r\n");
+}
+
+void AppendForwardable(const std::vector<HeaderField>& fields,
+                       const std::vector<std::string_view>& drop, std::string* head) {
+  std::string connection;
+  for (const HeaderField& field : fields) {
+    if (EqualsIgnoreCase(field.name, "connection")) connection.append(field.value).append(",");
+  }
+  for (const HeaderField& field : fields) {
+    const bool dropped = std::any_of(drop.begin(), drop.end(), [&](std::string_view name) {
+      return EqualsIgnoreCase(name, field.name);
+    });
+    if (!dropped && !IsHopByHop(field.name, connection)) {
+      AppendField(field.name, field.value, head);
+    }
+  }
+}
+
+}  // namespace lorry::door

@@ -1,0 +1,69 @@
+// The strict reading of a request head, before anything else trusts it.
+//
+// Pure functions, any thread. Beast parses the same bytes afterwards; this check exists because
+// Beast 1.81 lets through what two HTTP implementations may understand differently (folded lines,
+// `Transfer-Encoding: gzip` before a Content-Length): the stuff of request smuggling. The door
+// never copies framing, it writes its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace lorry::door {
+
+struct HeadLimits {
+  size_t bytes =
+      64 *
+      1024;  // llm-d allows 1 MiB, Envoy 60 KiB, nginx 4 x 8 KiB; traces and tokens fit in 64 KiB
+  size_t fields = 100;  // Envoy's default
+};
+
+struct HeaderField {
+  std::string name;  // as the client wrote it
+  std::string value;
+};
+
+struct RequestHead {
+  std::string method;
+  std::string path;   // without the query
+  std::string query;  // with its '?', empty when there is none
+  bool http11 = true;
+  bool keep_alive = true;
+  bool chunked = false;
+  bool expects_continue = false;
+  std::optional<uint64_t> content_length;
+  std::vector<HeaderField> fields;
+
+  // The first field of that name (any case), empty when absent.
+  std::string_view Get(std::string_view name) const;
+  bool has_body() const { return chunked || content_length.value_or(0) > 0; }
+};
+
+struct HeadProblem {
+  int status = 400;
+  std::string message;
+};
+
+// `raw` is a whole head, with the empty line that ends it.
+std::variant<RequestHead, HeadProblem> ReadHead(std::string_view raw, const HeadLimits& limits);
+
+// RFC 9110 §7.6.1: fields that speak of one connection, and those that the list in `connection`
+// names.
+bool IsHopByHop(std::string_view name, std::string_view connection);
+
+bool EqualsIgnoreCase(std::string_view a, std::string_view b);
+
+// "name: value" lines that may be forwarded; `drop` (lower case) names those that the door writes
+// itself.
+void AppendForwardable(const std::vector<HeaderField>& fields,
+                       const std::vector<std::string_view>& drop, std::string* head);
+
+void AppendField(std::string_view name, std::string_view value, std::string* head);
+
+}  // namespace lorry::door

@@ -1,0 +1,84 @@
+// Finds byte ranges in a JSON body and splices bytes there; everything else stays as the client
+// wrote it.
+//
+// Pure functions, any thread. A `PaddedBody` owns the bytes with the padding that simdjson reads
+// over. Ranges and keys refer to the body they came from and die with it. The whole document is
+// walked, so that what the door accepts has one meaning: one value, balanced, no key twice in the
+// objects it looks at, bounded depth.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace lorry::door {
+
+// Python's json gives up at about 1,000 levels and answers 500; no API of the engines nests deeper
+// than 20.
+inline constexpr int kMaxJsonDepth = 64;
+// Request objects of both engines have fewer than 120 fields.
+inline constexpr size_t kMaxJsonKeys = 512;
+
+enum class JsonKind { kObject, kArray, kString, kNumber, kBool, kNull };
+
+struct JsonRange {
+  size_t offset = 0;
+  size_t length = 0;
+  JsonKind kind = JsonKind::kNull;
+};
+
+struct JsonField {
+  std::string key;  // unescaped
+  JsonRange value;
+};
+
+class PaddedBody {
+ public:
+  explicit PaddedBody(std::string bytes);
+  std::string_view view() const { return {bytes_.data(), size_}; }
+  std::string_view Text(const JsonRange& range) const {
+    return view().substr(range.offset, range.length);
+  }
+  JsonRange whole() const { return {0, size_, JsonKind::kObject}; }
+  size_t padding() const { return bytes_.size() - size_; }
+
+ private:
+  std::string bytes_;  // size_ bytes of body, then padding
+  size_t size_;
+};
+
+// The fields of the object in `range` (the body itself by default), in order. INVALID_ARGUMENT
+// REQUEST_INVALID for anything that is not one JSON object, names a key twice, has too many keys or
+// is nested too deep.
+absl::StatusOr<std::vector<JsonField>> ObjectFields(const PaddedBody& body, JsonRange range);
+absl::StatusOr<std::vector<JsonField>> ObjectFields(const PaddedBody& body);
+
+// The elements of the array in `range`; at most `limit`.
+absl::StatusOr<std::vector<JsonRange>> ArrayElements(const PaddedBody& body, JsonRange range,
+                                                     size_t limit);
+
+// The unescaped text of the string in `range`.
+absl::StatusOr<std::string> StringValue(const PaddedBody& body, JsonRange range);
+
+const JsonField* FindField(const std::vector<JsonField>& fields, std::string_view key);
+
+// `text` as a JSON string with its quotes.
+std::string QuoteJson(std::string_view text);
+
+// Replaces [offset, offset + length) of `body` by `text`. Edits are sorted by offset and do not
+// overlap.
+struct Edit {
+  size_t offset = 0;
+  size_t length = 0;
+  std::string text;
+};
+std::string ApplyEdits(std::string_view body, std::vector<Edit> edits);
+
+// An edit that adds a field to the object at `object` (whose first byte is '{').
+Edit InsertField(const JsonRange& object, bool object_is_empty, std::string_view key,
+                 std::string_view json_value);
+
+}  // namespace lorry::door

@@ -1,0 +1,36 @@
+// The texts that the door writes itself: error bodies in the engine's own shape, and the X-Lorry
+// headers.
+//
+// Pure functions, any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/fleet/engine_name.h"
+#include "services/engine_proxy/door/router.h"
+
+namespace lorry::door {
+
+// A JSON error body as a client of that engine and path expects it; the reason stands in `type`.
+std::string ErrorBody(fleet::EngineKind kind, std::string_view path, const Refused& refused);
+
+// "X-Lorry-Adapter: ..." and so on, one line each; several versions in one request are joined by ",
+// " in order.
+std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
+                         std::string_view request_id);
+
+// "HTTP/1.1 404 Not Found\r\n"
+std::string StatusLine(int status);
+
+// GET /v1/models: the engine's base cards, then what this door routes, under the clients' names.
+absl::StatusOr<std::string> ModelsBody(const std::string& engine_reply,
+                                       const proxy::DoorTable& table);
+
+// /server_info with every key, token and password blanked (SGLang shows its own in clear,
+// sglang#30166).
+absl::StatusOr<std::string> RedactedInfo(const std::string& engine_reply);
+
+}  // namespace lorry::door

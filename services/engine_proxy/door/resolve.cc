@@ -1,0 +1,204 @@
+#include "services/engine_proxy/door/resolve.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace lorry::door {
+namespace {
+
+using fleet::NoAdapterAction;
+using fleet::RowMode;
+using proxy::DoorRoute;
+using proxy::DoorRow;
+using proxy::DoorTable;
+using Result = std::variant<Resolved, Held, Refused>;
+
+// A decision reaches a member within a second or so, a load takes one to ten.
+constexpr int kRetrySoonS = 1;
+constexpr int kRetryLoadS = 2;
+constexpr size_t kListedVersions = 8;
+
+Refused NoAdapter(std::string_view why) {
+  return {
+      400, "NO_ADAPTER",
+      std::string(why) +
+          "; name one in `model` or `lora_path`, for instance policy, policy@12 or policy@eval"};
+}
+
+Refused Unknown(std::string_view reference, const std::vector<std::string>& known) {
+  std::string message =
+      "no adapter is called '" + std::string(reference.substr(0, 128)) + "' at this engine";
+  const std::vector<std::string> near = NearestNames(reference, known);
+  for (size_t i = 0; i < near.size(); ++i) {
+    message += (i == 0 ? "; did you mean " : ", ") + near[i];
+  }
+  return {404, "UNKNOWN_ADAPTER", message};
+}
+
+Refused UnknownAdapter(const DoorTable& table, std::string_view reference) {
+  std::vector<std::string> known;
+  for (const DoorRow& row : table.rows) known.push_back(row.adapter.value);
+  return Unknown(reference, known);
+}
+
+std::string LoadedVersions(const DoorTable& table, const AdapterName& adapter) {
+  std::string out;
+  size_t listed = 0;
+  for (const DoorRoute& route : table.routes) {
+    if (route.key.adapter != adapter) continue;
+    if (listed++ == kListedVersions) return out + ", ...";
+    out += (out.empty() ? "" : ", ") + ToString(route.key);
+  }
+  return out.empty() ? "none" : out;
+}
+
+Refused NotLoaded(const DoorTable& table, const AdapterName& adapter, std::string_view reference) {
+  return {409, "NOT_LOADED",
+          std::string(reference) + " is not loaded at this engine; loaded of " + adapter.value +
+              ": " + LoadedVersions(table, adapter)};
+}
+
+Resolved From(const DoorTable& table, const DoorRoute& route, Epoch epoch) {
+  Resolved resolved{route.name, route.key, route.digest, epoch, std::nullopt};
+  if (table.lag_known && route.lag != fleet::kLagNone) resolved.lag = route.lag;
+  return resolved;
+}
+
+Held HoldAt(const fleet::DoorRules& rules, Refused too_late) {
+  return {rules.hold_limit_ms, std::move(too_late)};
+}
+
+// An explicit version or alias: it cannot become another by waiting.
+Result Explicit(const DoorTable& table, const DoorRoute& route, std::optional<uint64_t> min) {
+  if (min && route.key.number.value < *min) {
+    return Refused{409, "STALE_VERSION",
+                   ToString(route.key) + " is below X-Lorry-Min-Version " + std::to_string(*min)};
+  }
+  return From(table, route, Epoch());
+}
+
+Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& rules,
+            std::optional<uint64_t> min) {
+  const DoorRoute* route = table.FindRoute(row.target);
+  if (route == nullptr) return NotLoaded(table, row.adapter, row.adapter.value);
+  const Resolved resolved = From(table, *route, row.epoch);
+  if (min && route->key.number.value < *min) {
+    return HoldAt(rules, {503, "CATCHING_UP",
+                          row.adapter.value + " serves " + ToString(route->key) +
+                              " here, below X-Lorry-Min-Version " + std::to_string(*min),
+                          kRetrySoonS});
+  }
+  if (resolved.lag && *resolved.lag > rules.max_staleness &&
+      rules.stale != fleet::StaleAction::kTag) {
+    Refused stale{409, "STALE_VERSION",
+                  ToString(route->key) + " is " + std::to_string(*resolved.lag) +
+                      " versions behind, policy allows " + std::to_string(rules.max_staleness) +
+                      "; the engine is behind the fleet, ask another or wait",
+                  kRetryLoadS};
+    if (rules.stale == fleet::StaleAction::kHold) return HoldAt(rules, std::move(stale));
+    return stale;
+  }
+  return resolved;
+}
+
+Result Latest(const DoorTable& table, const DoorRow& row, std::optional<uint64_t> min) {
+  const fleet::DoorRules defaults;
+  const fleet::DoorRules* found = table.FindRules(row.adapter);
+  const fleet::DoorRules& rules = found ? *found : defaults;
+  switch (row.mode) {
+    case RowMode::kOpen:
+      return Open(table, row, rules, min);
+    case RowMode::kHeld:
+      return HoldAt(rules, {503, "HELD_TOO_LONG",
+                            row.adapter.value + " is held for the sync of epoch " +
+                                std::to_string(row.epoch.value) +
+                                ", which has not been decided within the hold limit",
+                            kRetrySoonS});
+    case RowMode::kLocked:
+      return Refused{
+          503, "SYNC_IN_DOUBT",
+          row.adapter.value + " waits for the decision of epoch " + std::to_string(row.epoch.value),
+          kRetrySoonS};
+    case RowMode::kClosed:
+      break;
+  }
+  if (row.catching_up) {
+    return Refused{503, "CATCHING_UP",
+                   "the decided version of " + row.adapter.value + " is still loading here",
+                   kRetryLoadS};
+  }
+  return NotLoaded(table, row.adapter, row.adapter.value);
+}
+
+bool AllowsBase(const DoorTable& table, const AdapterName& adapter) {
+  if (!adapter.empty()) {
+    const fleet::DoorRules* rules = table.FindRules(adapter);
+    return rules && rules->no_adapter == NoAdapterAction::kBase;
+  }
+  return std::any_of(table.rules.begin(), table.rules.end(), [](const fleet::DoorRules& rules) {
+    return rules.no_adapter == NoAdapterAction::kBase;
+  });
+}
+
+// Several adapters may share a door: LATEST needs exactly one that says so, BASE needs all of them.
+Result NothingNamed(const DoorTable& table, std::optional<uint64_t> min) {
+  const fleet::DoorRules* latest = nullptr;
+  size_t latest_count = 0;
+  size_t base_count = 0;
+  for (const fleet::DoorRules& rules : table.rules) {
+    if (rules.no_adapter == NoAdapterAction::kLatest) {
+      latest = &rules;
+      ++latest_count;
+    }
+    if (rules.no_adapter == NoAdapterAction::kBase) ++base_count;
+  }
+  if (latest_count == 1) {
+    if (const DoorRow* row = table.FindRow(latest->adapter)) return Latest(table, *row, min);
+  }
+  if (base_count > 0 && base_count == table.rules.size()) return Resolved{};
+  return NoAdapter("the request names no adapter");
+}
+
+}  // namespace
+
+Result ResolveOne(const DoorTable& table, std::string_view reference,
+                  std::optional<uint64_t> min_version) {
+  if (const DoorRoute* route = table.FindRoute(EngineName(std::string(reference)))) {
+    return Explicit(table, *route, min_version);
+  }
+  const Selector selector = ParseSelector(reference);
+  if (selector.kind == SelectorKind::kNone) return NothingNamed(table, min_version);
+  if (selector.kind == SelectorKind::kBase) {
+    if (AllowsBase(table, selector.adapter)) return Resolved{};
+    return NoAdapter("the policy does not allow the base model here");
+  }
+  const DoorRow* row = table.FindRow(selector.adapter);
+  if (row == nullptr) return UnknownAdapter(table, reference);
+  switch (selector.kind) {
+    case SelectorKind::kNumber: {
+      const DoorRoute* route = table.FindVersion(selector.adapter, selector.number);
+      if (route == nullptr) return NotLoaded(table, selector.adapter, reference);
+      return Explicit(table, *route, min_version);
+    }
+    case SelectorKind::kAlias: {
+      const fleet::AliasRoute* alias = table.FindAlias(selector.adapter, selector.alias);
+      if (alias == nullptr) {
+        std::vector<std::string> known = {selector.adapter.value};
+        for (const fleet::AliasRoute& other : table.aliases) {
+          if (other.adapter == selector.adapter) {
+            known.push_back(other.adapter.value + "@" + other.alias.value);
+          }
+        }
+        return Unknown(reference, known);
+      }
+      const DoorRoute* route = table.FindRoute(alias->target);
+      if (route == nullptr) return NotLoaded(table, selector.adapter, reference);
+      return Explicit(table, *route, min_version);
+    }
+    default:
+      return Latest(table, *row, min_version);
+  }
+}
+
+}  // namespace lorry::door

@@ -1,0 +1,17 @@
+// One adapter reference against one table: the rules of semantics §5 and §8 as a pure function.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "services/engine_proxy/door/router.h"
+
+namespace lorry::door {
+
+std::variant<Resolved, Held, Refused> ResolveOne(const proxy::DoorTable& table,
+                                                 std::string_view reference,
+                                                 std::optional<uint64_t> min_version);
+
+}  // namespace lorry::door

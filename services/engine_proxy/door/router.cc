@@ -1,0 +1,110 @@
+#include "services/engine_proxy/door/router.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/base/check.h"
+#include "services/engine_proxy/door/resolve.h"
+
+namespace lorry::door {
+namespace {
+
+bool IsRouted(const proxy::DoorTable& table, const EngineName& name) {
+  return std::any_of(table.rows.begin(), table.rows.end(),
+                     [&](const proxy::DoorRow& row) { return row.target == name; }) ||
+         std::any_of(table.aliases.begin(), table.aliases.end(),
+                     [&](const fleet::AliasRoute& alias) { return alias.target == name; });
+}
+
+}  // namespace
+
+Admission::Admission(Admission&& other) noexcept
+    : router_(std::exchange(other.router_, nullptr)), names_(std::move(other.names_)) {}
+
+Admission& Admission::operator=(Admission&& other) noexcept {
+  if (this != &other) {
+    Release();
+    router_ = std::exchange(other.router_, nullptr);
+    names_ = std::move(other.names_);
+  }
+  return *this;
+}
+
+void Admission::Release() {
+  if (Router* router = std::exchange(router_, nullptr)) router->Release(names_);
+}
+
+Router::Router(uint32_t max_live, std::function<void()> on_quiet)
+    : max_live_(max_live),
+      on_quiet_(std::move(on_quiet)),
+      table_(std::make_shared<const proxy::DoorTable>()) {}
+
+void Router::SetTable(proxy::DoorTable table) {
+  auto fresh = std::make_shared<const proxy::DoorTable>(std::move(table));
+  MutexLock lock(mutex_);
+  table_.swap(fresh);
+}
+
+std::shared_ptr<const proxy::DoorTable> Router::table() const {
+  MutexLock lock(mutex_);
+  return table_;
+}
+
+Outcome Router::Resolve(const Ask& ask) {
+  MutexLock lock(mutex_);
+  if (table_->boot.empty() || table_->engine == fleet::EngineKind::kUnknown) {
+    return Refused{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
+  }
+  Admitted admitted;
+  std::vector<EngineName> names;
+  for (const std::string& reference : ask.adapters) {
+    auto result = ResolveOne(*table_, reference, ask.min_version);
+    if (auto* refused = std::get_if<Refused>(&result)) return std::move(*refused);
+    if (auto* held = std::get_if<Held>(&result)) return std::move(*held);
+    Resolved& resolved = std::get<Resolved>(result);
+    if (std::find(names.begin(), names.end(), resolved.name) == names.end()) {
+      names.push_back(resolved.name);
+    }
+    admitted.resolved.push_back(std::move(resolved));
+  }
+  if (live_ >= max_live_) {
+    return Refused{429, "DOOR_FULL",
+                   std::to_string(live_) + " requests are running, which is this door's limit", 1};
+  }
+  ++live_;
+  for (const EngineName& name : names) ++in_flight_[name];
+  admitted.admission = Admission(this, std::move(names));
+  return admitted;
+}
+
+Counts Router::Snapshot() const {
+  MutexLock lock(mutex_);
+  Counts counts{.revision = table_->revision, .live = live_};
+  for (const auto& [name, count] : in_flight_) {
+    if (name.empty()) {
+      counts.base_in_flight = count;
+    } else {
+      counts.in_flight.emplace(name, count);
+    }
+  }
+  return counts;
+}
+
+void Router::Release(const std::vector<EngineName>& names) {
+  bool quiet = false;
+  {
+    MutexLock lock(mutex_);
+    LORRY_CHECK(live_ > 0);
+    --live_;
+    for (const EngineName& name : names) {
+      const auto it = in_flight_.find(name);
+      LORRY_CHECK(it != in_flight_.end() && it->second > 0);
+      if (--it->second > 0) continue;
+      in_flight_.erase(it);
+      quiet = quiet || (!name.empty() && !IsRouted(*table_, name));
+    }
+  }
+  if (quiet && on_quiet_) on_quiet_();
+}
+
+}  // namespace lorry::door

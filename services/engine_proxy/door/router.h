@@ -1,0 +1,110 @@
+// Resolves a request's adapter references and counts it, in one critical section.
+//
+// Thread-safe. Because resolving and counting share one mutex, every thread resolves by the new
+// table from the moment SetTable returns: nothing further has to be waited for before a HELD row is
+// acknowledged. The Router outlives every Admission. No sockets here; waiting at a HELD row is the
+// caller's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "lib/base/mutex.h"
+#include "services/engine_proxy/door/selector.h"
+#include "services/engine_proxy/machine/door_table.h"
+
+namespace lorry::door {
+
+class Router;
+
+// One request, counted under every name that it uses, until destruction. Move-only.
+class Admission {
+ public:
+  Admission() = default;
+  Admission(Admission&& other) noexcept;
+  Admission& operator=(Admission&& other) noexcept;
+  ~Admission() { Release(); }
+  void Release();
+  bool held() const { return router_ != nullptr; }
+
+ private:
+  friend class Router;
+  Admission(Router* router, std::vector<EngineName> names)
+      : router_(router), names_(std::move(names)) {}
+  Router* router_ = nullptr;
+  std::vector<EngineName> names_;  // distinct; the empty name is the base model
+};
+
+// What one reference came to. The base model has an empty name and key.
+struct Resolved {
+  EngineName name;
+  VersionKey key;
+  Digest digest;
+  Epoch epoch;                  // of the decision, where `latest` was asked; otherwise 0
+  std::optional<uint32_t> lag;  // none: unknown, or outside of the lineage
+  bool operator==(const Resolved&) const = default;
+};
+
+struct Ask {
+  std::vector<std::string> adapters;  // one a reference; empty text: none was named
+  std::optional<uint64_t> min_version;
+};
+
+struct Admitted {
+  Admission admission;
+  std::vector<Resolved> resolved;  // one for each of Ask::adapters
+};
+
+struct Refused {
+  int status = 503;
+  std::string reason;  // docs/ERRORS.md
+  std::string message;
+  int retry_after_s = 0;  // 0: no Retry-After
+};
+
+// Ask again after the next table, at most this long; then answer `too_late`.
+struct Held {
+  int64_t limit_ms = 0;
+  Refused too_late;
+};
+
+using Outcome = std::variant<Admitted, Held, Refused>;
+
+struct Counts {
+  Revision revision;                         // every thread resolves by this table
+  std::map<EngineName, uint32_t> in_flight;  // names without an entry have none
+  uint32_t base_in_flight = 0;
+  uint32_t live = 0;  // requests at the engine, whatever they name; several names count once
+};
+
+class Router {
+ public:
+  // `on_quiet` is called without the lock, by whichever thread released last, when a name that no
+  // row and no alias routes to has no request left: then it may be unloaded.
+  Router(uint32_t max_live, std::function<void()> on_quiet);
+
+  void SetTable(proxy::DoorTable table) LORRY_EXCLUDES(mutex_);
+  std::shared_ptr<const proxy::DoorTable> table() const LORRY_EXCLUDES(mutex_);
+  Outcome Resolve(const Ask& ask) LORRY_EXCLUDES(mutex_);
+  Counts Snapshot() const LORRY_EXCLUDES(mutex_);
+
+ private:
+  friend class Admission;
+  void Release(const std::vector<EngineName>& names) LORRY_EXCLUDES(mutex_);
+
+  const uint32_t max_live_;
+  const std::function<void()> on_quiet_;
+  mutable Mutex mutex_;
+  std::shared_ptr<const proxy::DoorTable> table_ LORRY_GUARDED_BY(mutex_);
+  std::map<EngineName, uint32_t> in_flight_ LORRY_GUARDED_BY(mutex_);
+  uint32_t live_ LORRY_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace lorry::door

@@ -1,0 +1,155 @@
+#include "services/engine_proxy/door/routes.h"
+
+#include <span>
+#include <utility>
+
+namespace lorry::door {
+namespace {
+
+using fleet::EngineKind;
+constexpr auto kPass = RouteAction::kPass;
+constexpr auto kRewrite = RouteAction::kRewrite;
+constexpr auto kRefuse = RouteAction::kRefuse;
+
+constexpr std::string_view kPublish =
+    "publish the version with lorry (clients/python, `lorry publish`); this door loads and unloads "
+    "by itself";
+constexpr std::string_view kPauses =
+    "the proxy pauses and flushes as the adapter's policy says; ask for `quiesce` there";
+constexpr std::string_view kMemory = "drain the proxy first and call the engine directly";
+constexpr std::string_view kWeights =
+    "stop the proxy, update the engine's weights, start both again";
+constexpr std::string_view kLocal = "call the engine directly from its own host";
+
+constexpr Route kSglang[] = {
+    {"POST,PUT", "/generate", kRewrite, BodyShape::kGenerate},
+    {"POST", "/v1/completions", kRewrite, BodyShape::kCompletion},
+    {"POST", "/v1/chat/completions", kRewrite, BodyShape::kChat},
+    {"POST", "/tokenize", kPass},
+    {"POST", "/v1/tokenize", kPass},
+    {"POST", "/detokenize", kPass},
+    {"POST", "/v1/detokenize", kPass},
+    {"GET", "/v1/models", RouteAction::kModels},
+    {"GET,HEAD", "/health", RouteAction::kHealth},
+    {"GET,HEAD", "/health_generate", RouteAction::kHealth},
+    {"GET,HEAD", "/ping", RouteAction::kHealth},
+    {"GET", "/server_info", RouteAction::kServerInfo},
+    {"GET", "/get_server_info", RouteAction::kServerInfo},
+    {"GET", "/model_info", kPass},
+    {"GET", "/get_model_info", kPass},
+    {"GET", "/v1/loads", kPass},
+    {"GET", "/get_load", kPass},
+    {"GET", "/metrics", kPass},
+    {"POST", "/abort_request", RouteAction::kAbort},
+    {"POST", "/load_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
+    {"POST", "/load_lora_adapter_from_tensors", kRefuse, BodyShape::kNone, kPublish},
+    {"POST", "/unload_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
+    {"POST", "/pause_generation", kRefuse, BodyShape::kNone, kPauses},
+    {"POST", "/continue_generation", kRefuse, BodyShape::kNone, kPauses},
+    {"GET,POST", "/flush_cache", kRefuse, BodyShape::kNone, kPauses},
+    {"GET,POST", "/release_memory_occupation", kRefuse, BodyShape::kNone, kMemory},
+    {"GET,POST", "/resume_memory_occupation", kRefuse, BodyShape::kNone, kMemory},
+    {"POST", "/update_weights_from_disk", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/update_weights_from_tensor", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/update_weights_from_distributed", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/update_weights_from_ipc", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/init_weights_update_group", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/update_weight_version", kRefuse, BodyShape::kNone, kWeights},
+};
+
+constexpr Route kVllm[] = {
+    {"POST", "/v1/completions", kRewrite, BodyShape::kCompletion},
+    {"POST", "/v1/chat/completions", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/responses", kRewrite, BodyShape::kChat},
+    {"POST", "/inference/v1/generate", kRewrite, BodyShape::kChat},
+    {"POST", "/tokenize", kRewrite, BodyShape::kChat},
+    {"POST", "/detokenize", kRewrite, BodyShape::kChat},
+    {"POST", "/pooling", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/embeddings", kRewrite, BodyShape::kChat},
+    {"GET", "/v1/models", RouteAction::kModels},
+    {"GET,HEAD", "/health", RouteAction::kHealth},
+    {"GET,HEAD,POST", "/ping", RouteAction::kHealth},
+    {"GET", "/server_info", RouteAction::kServerInfo},
+    {"GET", "/version", kPass},
+    {"GET", "/load", kPass},
+    {"GET", "/metrics", kPass},
+    {"GET", "/is_paused", kPass},
+    {"GET", "/is_sleeping", kPass},
+    {"POST", "/v1/load_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
+    {"POST", "/v1/unload_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
+    {"POST", "/load_lora_adapter/", kRefuse, BodyShape::kNone, kPublish},
+    {"POST", "/pause", kRefuse, BodyShape::kNone, kPauses},
+    {"POST", "/resume", kRefuse, BodyShape::kNone, kPauses},
+    {"POST", "/reset_prefix_cache", kRefuse, BodyShape::kNone, kPauses},
+    {"POST", "/abort_requests", kRefuse, BodyShape::kNone, "close the request's own connection"},
+    {"POST", "/sleep", kRefuse, BodyShape::kNone, kMemory},
+    {"POST", "/wake_up", kRefuse, BodyShape::kNone, kMemory},
+    {"POST", "/collective_rpc", kRefuse, BodyShape::kNone, kLocal},
+    {"POST", "/init_weight_transfer_engine", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/start_weight_update", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/update_weights", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/finish_weight_update", kRefuse, BodyShape::kNone, kWeights},
+};
+
+std::span<const Route> TableFor(EngineKind kind) {
+  switch (kind) {
+    case EngineKind::kSglang:
+      return kSglang;
+    case EngineKind::kVllm:
+      return kVllm;
+    case EngineKind::kUnknown:
+      break;
+  }
+  return {};
+}
+
+bool Allows(std::string_view methods, std::string_view method) {
+  while (!methods.empty()) {
+    const size_t comma = methods.find(',');
+    if (methods.substr(0, comma) == method) return true;
+    if (comma == std::string_view::npos) break;
+    methods.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+// What an ASGI server turns into another path, or a router redirects.
+bool HasSecondReading(std::string_view path) {
+  return path.find('%') != std::string_view::npos || path.find("//") != std::string_view::npos ||
+         path.find("/.") != std::string_view::npos || path.find('\\') != std::string_view::npos ||
+         path.find(';') != std::string_view::npos;
+}
+
+RouteChoice Refuse(int status, std::string message) {
+  return {RouteAction::kRefuse, BodyShape::kNone, status, std::move(message)};
+}
+
+}  // namespace
+
+RouteChoice ChooseRoute(EngineKind kind, std::string_view method, std::string_view path,
+                        bool allow_unknown) {
+  if (kind == EngineKind::kUnknown && path == "/health") return {RouteAction::kHealth};
+  const Route* of_path = nullptr;
+  for (const Route& route : TableFor(kind)) {
+    if (route.path != path) continue;
+    of_path = &route;
+    if (!Allows(route.methods, method)) continue;
+    if (route.action != RouteAction::kRefuse) return {route.action, route.shape};
+    return Refuse(
+        403, std::string(path) + " is not for clients of this door: " + std::string(route.remedy));
+  }
+  if (of_path != nullptr) {
+    return Refuse(405, std::string(path) + " is asked by " + std::string(of_path->methods));
+  }
+  if (HasSecondReading(path)) {
+    return Refuse(403, "paths are taken literally here; write the route without escapes or dots");
+  }
+  if (allow_unknown && kind != EngineKind::kUnknown) return {RouteAction::kPass};
+  return Refuse(
+      403,
+      std::string(path.substr(0, 128)) +
+          " is no route of this door, it might reach the base model; if that is meant, start the "
+          "proxy with --door-allow-unknown-routes");
+}
+
+}  // namespace lorry::door

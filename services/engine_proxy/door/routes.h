@@ -1,0 +1,52 @@
+// What the door does with each path of each engine's API.
+//
+// A constant table, any thread. Paths are matched exactly: an escaped, doubled or dotted path is no
+// route, because the engine's own server would decode it into one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lib/fleet/engine_name.h"
+
+namespace lorry::door {
+
+enum class RouteAction {
+  kPass,     // as it is; reads nothing of the adapters
+  kRewrite,  // names an adapter: resolved, counted, rewritten
+  kModels,   // /v1/models under the clients' names
+  kHealth,   // answered by the door: an engine's own /health generates a token and fails during a
+             // pause
+  kServerInfo,  // passed with secrets redacted
+  kAbort,       // a client's own request id, translated to the engine's
+  kRefuse,
+};
+
+// Where a rewritten body keeps its batch, its n and its adapter.
+enum class BodyShape {
+  kNone,
+  kGenerate,    // SGLang /generate: text | input_ids, sampling_params.n, lora_path
+  kCompletion,  // OpenAI: prompt, n, model
+  kChat,        // OpenAI: one conversation, n, model
+};
+
+struct Route {
+  std::string_view methods;  // comma list
+  std::string_view path;
+  RouteAction action = RouteAction::kRefuse;
+  BodyShape shape = BodyShape::kNone;
+  std::string_view remedy = {};  // kRefuse: what to do instead
+};
+
+struct RouteChoice {
+  RouteAction action = RouteAction::kRefuse;
+  BodyShape shape = BodyShape::kNone;
+  int status = 403;     // of the refusal
+  std::string message;  // of the refusal
+};
+
+// `allow_unknown` passes paths that no table names; they may reach the base model.
+RouteChoice ChooseRoute(fleet::EngineKind kind, std::string_view method, std::string_view path,
+                        bool allow_unknown);
+
+}  // namespace lorry::door

@@ -1,0 +1,116 @@
+#include "services/engine_proxy/door/reply.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "services/engine_proxy/door/explain.h"
+#include "services/engine_proxy/door/merge.h"
+#include "tests/unit/engine_proxy/door/tables.h"
+
+namespace lorry::door {
+namespace {
+
+using fleet::EngineKind;
+using testing::NameOf;
+using testing::TableMaker;
+
+TEST(Reply, SpeaksTheEnginesOwnErrorShape) {
+  const Refused refused{404, "UNKNOWN_ADAPTER", "no \"x\""};
+  EXPECT_EQ(
+      ErrorBody(EngineKind::kSglang, "/v1/completions", refused),
+      R"({"object":"error","message":"no \"x\"","type":"UNKNOWN_ADAPTER","param":null,"code":404})");
+  const std::string nested =
+      R"({"error":{"message":"no \"x\"","type":"UNKNOWN_ADAPTER","param":null,"code":404}})";
+  EXPECT_EQ(ErrorBody(EngineKind::kVllm, "/v1/completions", refused), nested);
+  EXPECT_EQ(ErrorBody(EngineKind::kSglang, "/generate", refused), nested);
+  EXPECT_EQ(StatusLine(409), "HTTP/1.1 409 Conflict\r\n");
+}
+
+TEST(Reply, SaysWhatProducedIt) {
+  const Resolved policy{NameOf("policy", 12),
+                        {AdapterName("policy"), RunId(2), VersionNumber(12)},
+                        Digest{"sha256-xxh3:ab"},
+                        Epoch(7),
+                        1};
+  EXPECT_EQ(LorryHeaders({policy, policy}, true, "id"),
+            "X-Lorry-Request-Id: id\r\nX-Lorry-Adapter: policy\r\nX-Lorry-Version: 12\r\n"
+            "X-Lorry-Run: 2\r\nX-Lorry-Epoch: 7\r\nX-Lorry-Digest: sha256-xxh3:ab\r\n"
+            "X-Lorry-Lag: 1\r\n");
+  const std::string mixed = LorryHeaders({policy, {}}, false, "id");
+  EXPECT_NE(mixed.find("X-Lorry-Adapter: policy, @base\r\n"), std::string::npos);
+  EXPECT_NE(mixed.find("X-Lorry-Lag: unknown, -\r\n"), std::string::npos);
+  EXPECT_EQ(LorryHeaders({}, true, "id"), "X-Lorry-Request-Id: id\r\n");
+}
+
+TEST(Reply, ListsModelsUnderTheClientsNames) {
+  TableMaker maker;
+  maker.Loaded("policy", 11).Loaded("policy", 12).Loaded("policy", 3, 0, 2);
+  maker.Row("policy", fleet::RowMode::kOpen, 12).Alias("policy", "eval", 11);
+  const auto body = ModelsBody(
+      R"({"object":"list","data":[{"id":"base","parent":null,"max_model_len":1024},{"id":"policy-v12-0123456789ab","parent":"base"}]})",
+      maker.Make());
+  ASSERT_TRUE(body.ok());
+  EXPECT_NE(body->find(R"({"id":"base","parent":null,"max_model_len":1024})"), std::string::npos);
+  EXPECT_NE(body->find(R"("id":"policy","object")"), std::string::npos);
+  EXPECT_NE(body->find(R"("id":"policy@12","object")"), std::string::npos);
+  EXPECT_NE(body->find(R"("id":"policy@eval","object")"), std::string::npos);
+  EXPECT_EQ(body->find(R"("id":"policy-v12)"), std::string::npos);
+  EXPECT_EQ(body->find(R"("id":"policy@3")"), std::string::npos) << "of another run";
+  EXPECT_FALSE(ModelsBody("nonsense", maker.Make()).ok());
+  EXPECT_FALSE(ModelsBody(R"({"data":[1]})", maker.Make()).ok());
+}
+
+TEST(Reply, RedactsSecretsAtAnyDepth) {
+  const auto info = RedactedInfo(
+      R"({"api_key":"k","admin_api_key":null,"a":[{"ssl_keyfile_password":"p","rank":16}],"version":"1"})");
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(
+      *info,
+      R"({"api_key":"***","admin_api_key":null,"a":[{"ssl_keyfile_password":"***","rank":16}],"version":"1"})");
+}
+
+TEST(Merge, NumbersTheChoicesAndAddsUpTheTokens) {
+  const auto merged = MergeOpenAi(
+      {R"({"id":"x","choices":[{"index":0,"text":"a","logprobs":-0.10}],"usage":{"prompt_tokens":5,"total_tokens":7,"completion_tokens":2}})",
+       R"({"id":"y","choices":[ {"text":"b","index":0}],"usage":{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}})"});
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(
+      *merged,
+      R"({"id":"x","choices":[{"index":0,"text":"a","logprobs":-0.10},{"text":"b","index":1}],"usage":{"prompt_tokens":5,"total_tokens":11,"completion_tokens":6}})");
+  EXPECT_FALSE(MergeOpenAi({R"({"choices":[]})", R"({})"}).ok());
+  EXPECT_EQ(MergeGenerate({"{}", "{\"a\":1}"}), "[{},{\"a\":1}]");
+}
+
+TEST(IdRestorer, RestoresIdsThatAreCutAnywhere) {
+  const std::string ours = "00112233445566778899aabbccddeeff";
+  const std::string text = "{\"id\":\"" + ours + "\"}0011{\"id\":\"" + ours + "\"}001";
+  const std::string expected = "{\"id\":\"my \\\"id\"}0011{\"id\":\"my \\\"id\"}001";
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    IdRestorer restorer({ours}, {"my \"id"});
+    std::string out = restorer.Feed(text.substr(0, cut), false);
+    out += restorer.Feed(text.substr(cut), false);
+    out += restorer.Feed("", true);
+    EXPECT_EQ(out, expected) << cut;
+  }
+}
+
+TEST(ExplainRing, KeepsTheLastOnes) {
+  ExplainRing ring(2);
+  EXPECT_FALSE(ring.Find("a").has_value());
+  for (const char* id : {"a", "b", "c"}) {
+    Explained one;
+    one.request_id = id;
+    one.client_id = "mine";
+    one.status = id[0];
+    ring.Put(one);
+  }
+  EXPECT_FALSE(ring.Find("a").has_value());
+  EXPECT_EQ(ring.Find("b")->status, 'b');
+  EXPECT_EQ(ring.Find("mine")->request_id, "c");
+  EXPECT_EQ(ring.Recent(5).size(), 2u);
+  EXPECT_EQ(ring.Recent(1)[0].request_id, "c");
+}
+
+}  // namespace
+}  // namespace lorry::door

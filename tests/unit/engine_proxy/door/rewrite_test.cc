@@ -1,0 +1,163 @@
+#include "services/engine_proxy/door/rewrite.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "lib/base/error.h"
+
+namespace lorry::door {
+namespace {
+
+using fleet::EngineKind;
+
+const EngineFacts kEngine{.base_models = {"base", "org/Base-7B"}};
+constexpr auto kGenerate = BodyShape::kGenerate;
+constexpr auto kChat = BodyShape::kChat;
+constexpr auto kCompletion = BodyShape::kCompletion;
+
+// The adapters that the body names, joined by '|', or the reason of the refusal.
+std::string Named(EngineKind kind, BodyShape shape, const std::string& text) {
+  const PaddedBody body(text);
+  const auto facts = ReadBody(kind, shape, kEngine, body);
+  if (!facts.ok()) return ReasonOf(facts.status());
+  std::string out;
+  for (size_t i = 0; i < facts->adapters.size(); ++i) {
+    out += (i == 0 ? "" : "|") + facts->adapters[i];
+  }
+  return out;
+}
+
+// The body after each reference X was resolved to the engine name X!.
+std::string Rewritten(EngineKind kind, BodyShape shape, const std::string& text,
+                      bool split = false) {
+  const PaddedBody body(text);
+  const auto facts = ReadBody(kind, shape, kEngine, body);
+  if (!facts.ok()) return facts.status().ToString();
+  std::vector<Resolved> resolved;
+  for (const std::string& adapter : facts->adapters) {
+    resolved.push_back({.name = EngineName(adapter.empty() ? "" : adapter + "!")});
+  }
+  std::vector<std::string> ids = {"ID0"};
+  for (size_t i = 1; i < facts->batch; ++i) ids.push_back("ID" + std::to_string(i));
+  return RewriteBody(kind, shape, kEngine, body, *facts, resolved, ids, split);
+}
+
+TEST(Rewrite, FindsTheAdapterWhereverItIsNamed) {
+  for (const auto& [text, adapter] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"model":"policy"})", "policy"},
+           {R"({"model":"base"})", ""},
+           {R"({"model":"default"})", ""},
+           {R"({"model":""})", ""},
+           {R"({"model":null})", ""},
+           {R"({})", ""},
+           {R"({"model":"base:policy@eval"})", "policy@eval"},
+           {R"({"model":"any/thing:policy"})", "policy"},
+           {R"({"model":"base","lora_path":"policy"})", "policy"},
+           {R"({"lora_path":"policy"})", "policy"},
+           {R"({"lora_path":""})", ""},
+           {R"({"lora_path":null,"model":"policy"})", "policy"},
+           {R"({"model":"policy","lora_path":"policy"})", "policy"},
+           {R"({"model":"policy","lora_path":"critic"})", "REQUEST_INVALID"},
+           {R"({"model":7})", "REQUEST_INVALID"},
+           {R"({"lora_path":{}})", "REQUEST_INVALID"},
+           {R"({"model":"policy","mod\u0065l":"base"})", "REQUEST_INVALID"},
+       }) {
+    EXPECT_EQ(Named(EngineKind::kSglang, kChat, text), adapter) << text;
+  }
+  EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"model":"org/Base-7B"})"), "");
+  EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"model":"base:policy"})"), "policy");
+  EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"model":"odd:policy"})"), "odd:policy");
+  EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"lora_path":["a"]})"), "REQUEST_INVALID");
+}
+
+TEST(Rewrite, ReadsBatches) {
+  EXPECT_EQ(Named(EngineKind::kSglang, kGenerate,
+                  R"({"text":["a","b","c"],"lora_path":["x",null,"y@2"]})"),
+            "x||y@2");
+  EXPECT_EQ(Named(EngineKind::kSglang, kGenerate, R"({"text":["a"],"lora_path":["x","y"]})"),
+            "REQUEST_INVALID");
+  EXPECT_EQ(Named(EngineKind::kSglang, kGenerate, R"({"text":"a","lora_path":["x"]})"),
+            "REQUEST_INVALID");
+  EXPECT_EQ(Named(EngineKind::kSglang, kGenerate, R"({"text":["a"],"lora_path":[1]})"),
+            "REQUEST_INVALID");
+}
+
+TEST(Rewrite, RoutesSglangByLoraPathAlone) {
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate,
+                      R"({"text":"a", "lora_path": "policy" ,"sampling_params":{"t":1.50}})"),
+            R"({"rid":"ID0","text":"a", "lora_path": "policy!" ,"sampling_params":{"t":1.50}})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kChat, R"({"model":"policy","messages":[]})"),
+            R"({"lora_path":"policy!","rid":"ID0","model":"base","messages":[]})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kChat, R"({"model":"org/Base-7B:policy"})"),
+            R"({"lora_path":"policy!","rid":"ID0","model":"base"})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kChat,
+                      R"({"rid":"mine","model":"org/Base-7B","lora_path":"policy"})"),
+            R"({"rid":"ID0","model":"org/Base-7B","lora_path":"policy!"})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate, "{}"), R"({"lora_path":null,"rid":"ID0"})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kCompletion, " { }"),
+            R"( {"model":"base","lora_path":null,"rid":"ID0" })");
+}
+
+TEST(Rewrite, GivesEachOfABatchItsOwnId) {
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate,
+                      R"({"text":["a","b"],"lora_path":["x",null],"rid":"r"})"),
+            R"({"text":["a","b"],"lora_path":["x!",null],"rid":["ID0","ID1"]})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate, R"({"input_ids":[[1],[2]],"lora_path":"x"})"),
+            R"({"rid":["ID0","ID1"],"input_ids":[[1],[2]],"lora_path":"x!"})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kCompletion, R"({"prompt":[1,2],"lora_path":"x"})"),
+            R"({"model":"base","rid":"ID0","prompt":[1,2],"lora_path":"x!"})");
+}
+
+TEST(Rewrite, NamesVllmAdaptersInModel) {
+  EXPECT_EQ(Rewritten(EngineKind::kVllm, kChat, R"({"temperature":1,"model":"policy"})"),
+            R"({"temperature":1,"model":"policy!"})");
+  EXPECT_EQ(Rewritten(EngineKind::kVllm, kChat, R"({"model":"base"})"), R"({"model":"base"})");
+  EXPECT_EQ(Rewritten(EngineKind::kVllm, kChat, R"({"lora_path":"policy"})"),
+            R"({"model":"policy!","lora_path":"policy"})");
+}
+
+TEST(Rewrite, FindsNWhereTheRouteKeepsIt) {
+  const auto n_of = [](BodyShape shape, const std::string& text) -> uint64_t {
+    const PaddedBody body(text);
+    const auto facts = ReadBody(EngineKind::kSglang, shape, kEngine, body);
+    return facts.ok() ? facts->n : 999;
+  };
+  EXPECT_EQ(n_of(kChat, R"({"n":3})"), 3u);
+  EXPECT_EQ(n_of(kGenerate, R"({"n":3})"), 1u);
+  EXPECT_EQ(n_of(kGenerate, R"({"sampling_params":{"n":4}})"), 4u);
+  EXPECT_EQ(n_of(kGenerate, R"({"text":["a","b"],"sampling_params":[{"n":1},{"n":5}]})"), 5u);
+  EXPECT_EQ(n_of(kChat, R"({"n":null})"), 1u);
+  EXPECT_EQ(n_of(kChat, R"({"n":1.5})"), 999u);
+  EXPECT_EQ(n_of(kChat, R"({"n":"2"})"), 999u);
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate,
+                      R"({"lora_path":"x","rid":"r","sampling_params":{"n": 4}})", true),
+            R"({"lora_path":"x!","rid":"ID0","sampling_params":{"n": 1}})");
+}
+
+TEST(Routes, EveryRouteHasOneAnswer) {
+  const auto action = [](EngineKind kind, const char* method, const char* path, bool any = false) {
+    return ChooseRoute(kind, method, path, any).action;
+  };
+  const auto kSglang = EngineKind::kSglang;
+  const auto kVllm = EngineKind::kVllm;
+  EXPECT_EQ(action(kSglang, "POST", "/generate"), RouteAction::kRewrite);
+  EXPECT_EQ(action(kVllm, "POST", "/generate"), RouteAction::kRefuse);
+  EXPECT_EQ(action(kVllm, "POST", "/inference/v1/generate"), RouteAction::kRewrite);
+  EXPECT_EQ(action(kVllm, "GET", "/v1/models"), RouteAction::kModels);
+  EXPECT_EQ(action(EngineKind::kUnknown, "GET", "/health"), RouteAction::kHealth);
+  EXPECT_EQ(action(kSglang, "POST", "/load_lora_adapter", true), RouteAction::kRefuse);
+  EXPECT_EQ(action(kSglang, "POST", "/encode"), RouteAction::kRefuse);
+  EXPECT_EQ(action(kSglang, "POST", "/encode", true), RouteAction::kPass);
+  for (const char* path : {"/%67enerate", "//generate", "/./generate", "/x/../generate",
+                           "/generate;x", "/load%5flora_adapter"}) {
+    EXPECT_EQ(action(kSglang, "POST", path, true), RouteAction::kRefuse) << path;
+  }
+  EXPECT_EQ(ChooseRoute(kSglang, "GET", "/generate", true).status, 405);
+  EXPECT_NE(ChooseRoute(kSglang, "POST", "/load_lora_adapter", true).message.find("lorry publish"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lorry::door

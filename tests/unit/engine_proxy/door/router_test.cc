@@ -1,0 +1,207 @@
+#include "services/engine_proxy/door/router.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/engine_proxy/door/tables.h"
+
+namespace lorry::door {
+namespace {
+
+using fleet::NoAdapterAction;
+using fleet::RowMode;
+using fleet::StaleAction;
+using testing::NameOf;
+using testing::TableMaker;
+
+fleet::DoorRules RulesOf(const std::string& adapter,
+                         NoAdapterAction none = NoAdapterAction::kRefuse,
+                         StaleAction stale = StaleAction::kRefuse) {
+  return {
+      .adapter = AdapterName(adapter), .current_run = RunId(1), .stale = stale, .no_adapter = none};
+}
+
+// The engine name, or "HELD", or the reason of the refusal.
+std::string Ask1(Router& router, const std::string& reference,
+                 std::optional<uint64_t> min = std::nullopt) {
+  Outcome outcome = router.Resolve({{reference}, min});
+  if (auto* refused = std::get_if<Refused>(&outcome)) {
+    return std::to_string(refused->status) + " " + refused->reason;
+  }
+  if (auto* held = std::get_if<Held>(&outcome)) return "HELD else " + held->too_late.reason;
+  const Resolved& resolved = std::get<Admitted>(outcome).resolved[0];
+  return resolved.name.empty() ? "@base" : resolved.name.value;
+}
+
+TableMaker Ordinary() {
+  TableMaker maker;
+  maker.Loaded("policy", 11, 1).Loaded("policy", 12).Loaded("policy", 9, 3, 2).Loaded("critic", 4);
+  maker.Row("policy", RowMode::kOpen, 12).Row("critic", RowMode::kOpen, 4);
+  maker.Alias("policy", "eval", 11).Alias("policy", "best", 3);
+  return maker;
+}
+
+class RouterTest : public ::testing::Test {
+ protected:
+  Router router_{100, [this] { ++quiet_; }};
+  int quiet_ = 0;
+};
+
+TEST_F(RouterTest, UnderstandsEverySpelling) {
+  router_.SetTable(Ordinary().Make());
+  const std::string v12 = NameOf("policy", 12).value;
+  const std::string v11 = NameOf("policy", 11).value;
+  EXPECT_EQ(Ask1(router_, "policy"), v12);
+  EXPECT_EQ(Ask1(router_, "policy@latest"), v12);
+  EXPECT_EQ(Ask1(router_, "policy@11"), v11);
+  EXPECT_EQ(Ask1(router_, "policy-v11"), v11);
+  EXPECT_EQ(Ask1(router_, "policy@eval"), v11);
+  EXPECT_EQ(Ask1(router_, v11), v11);
+}
+
+TEST_F(RouterTest, RefusesWhatItCannotServe) {
+  router_.SetTable(Ordinary().Make());
+  EXPECT_EQ(Ask1(router_, ""), "400 NO_ADAPTER");
+  EXPECT_EQ(Ask1(router_, "@base"), "400 NO_ADAPTER");
+  EXPECT_EQ(Ask1(router_, "policy@base"), "400 NO_ADAPTER");
+  EXPECT_EQ(Ask1(router_, "polciy"), "404 UNKNOWN_ADAPTER");
+  EXPECT_EQ(Ask1(router_, "policy@nope"), "404 UNKNOWN_ADAPTER");
+  EXPECT_EQ(Ask1(router_, "policy@best"), "409 NOT_LOADED");
+  EXPECT_EQ(Ask1(router_, "policy@10"), "409 NOT_LOADED");
+  EXPECT_EQ(Ask1(router_, "policy-v9"), "409 NOT_LOADED") << "loaded, but of another run";
+  EXPECT_EQ(Ask1(router_, "policy-v10-0123456789ab"), "404 UNKNOWN_ADAPTER");
+  EXPECT_EQ(router_.Snapshot().live, 0u);
+}
+
+TEST_F(RouterTest, SuggestsTheNearestNames) {
+  router_.SetTable(Ordinary().Make());
+  Outcome outcome = router_.Resolve({{"polcy"}, {}});
+  EXPECT_NE(std::get<Refused>(outcome).message.find("did you mean policy"), std::string::npos);
+  outcome = router_.Resolve({{"policy@evl"}, {}});
+  EXPECT_NE(std::get<Refused>(outcome).message.find("did you mean policy@eval"), std::string::npos);
+}
+
+TEST_F(RouterTest, FollowsTheRow) {
+  const auto with = [&](RowMode mode, bool catching_up = false) {
+    TableMaker maker;
+    maker.Loaded("policy", 1).Row("policy", mode, 1, catching_up);
+    router_.SetTable(maker.Make());
+    return Ask1(router_, "policy");
+  };
+  EXPECT_EQ(with(RowMode::kOpen), NameOf("policy", 1).value);
+  EXPECT_EQ(with(RowMode::kHeld), "HELD else HELD_TOO_LONG");
+  EXPECT_EQ(Ask1(router_, "policy@1"), NameOf("policy", 1).value) << "explicit ones are outside";
+  EXPECT_EQ(with(RowMode::kLocked), "503 SYNC_IN_DOUBT");
+  EXPECT_EQ(with(RowMode::kClosed), "409 NOT_LOADED");
+  EXPECT_EQ(with(RowMode::kClosed, true), "503 CATCHING_UP");
+}
+
+TEST_F(RouterTest, RefusesEverythingWithoutAnEngine) {
+  EXPECT_EQ(Ask1(router_, "policy"), "503 ENGINE_UNREACHABLE");
+  TableMaker maker = Ordinary();
+  maker.raw().boot = BootId();
+  router_.SetTable(maker.Make());
+  EXPECT_EQ(Ask1(router_, "policy"), "503 ENGINE_UNREACHABLE");
+}
+
+TEST_F(RouterTest, JudgesStaleness) {
+  const auto with = [&](StaleAction stale, uint32_t lag, bool known = true) {
+    TableMaker maker;
+    maker.raw().lag_known = known;
+    maker.Rules(RulesOf("policy", NoAdapterAction::kRefuse, stale));
+    maker.Loaded("policy", 1, lag).Row("policy", RowMode::kOpen, 1).Alias("policy", "eval", 1);
+    router_.SetTable(maker.Make());
+    return Ask1(router_, "policy");
+  };
+  const std::string served = NameOf("policy", 1).value;
+  EXPECT_EQ(with(StaleAction::kRefuse, 1), served);
+  EXPECT_EQ(with(StaleAction::kRefuse, 2), "409 STALE_VERSION");
+  EXPECT_EQ(Ask1(router_, "policy@eval"), served) << "aliases are exempt";
+  EXPECT_EQ(Ask1(router_, "policy@1"), served) << "explicit versions are exempt";
+  EXPECT_EQ(with(StaleAction::kHold, 2), "HELD else STALE_VERSION");
+  EXPECT_EQ(with(StaleAction::kTag, 2), served);
+  EXPECT_EQ(with(StaleAction::kRefuse, 2, false), served) << "last knowledge";
+}
+
+TEST_F(RouterTest, HonoursTheLowestVersionAsked) {
+  router_.SetTable(Ordinary().Make());
+  EXPECT_EQ(Ask1(router_, "policy", 12), NameOf("policy", 12).value);
+  EXPECT_EQ(Ask1(router_, "policy", 13), "HELD else CATCHING_UP");
+  EXPECT_EQ(Ask1(router_, "policy@11", 12), "409 STALE_VERSION");
+}
+
+TEST_F(RouterTest, LetsThePolicySayWhatNoAdapterMeans) {
+  TableMaker one;
+  one.Rules(RulesOf("policy", NoAdapterAction::kLatest));
+  router_.SetTable(one.Loaded("policy", 1).Row("policy", RowMode::kOpen, 1).Make());
+  EXPECT_EQ(Ask1(router_, ""), NameOf("policy", 1).value);
+  TableMaker base;
+  base.Rules(RulesOf("policy", NoAdapterAction::kBase));
+  router_.SetTable(base.Loaded("policy", 1).Row("policy", RowMode::kOpen, 1).Make());
+  EXPECT_EQ(Ask1(router_, ""), "@base");
+  EXPECT_EQ(Ask1(router_, "@base"), "@base");
+  EXPECT_EQ(Ask1(router_, "policy@base"), "@base");
+  base.Row("critic", RowMode::kClosed);
+  router_.SetTable(base.Make());
+  EXPECT_EQ(Ask1(router_, ""), "400 NO_ADAPTER") << "another adapter's policy refuses";
+  EXPECT_EQ(Ask1(router_, "critic@base"), "400 NO_ADAPTER");
+}
+
+TEST_F(RouterTest, CountsUntilTheAdmissionEnds) {
+  router_.SetTable(Ordinary().Make());
+  {
+    Outcome outcome = router_.Resolve({{"policy", "policy@12", "policy@11", "critic"}, {}});
+    Admission moved = std::move(std::get<Admitted>(outcome).admission);
+    const Counts counts = router_.Snapshot();
+    EXPECT_EQ(counts.live, 1u);
+    EXPECT_EQ(counts.in_flight.at(NameOf("policy", 12)), 1u) << "named twice, counted once";
+    EXPECT_EQ(counts.in_flight.at(NameOf("policy", 11)), 1u);
+    EXPECT_EQ(counts.in_flight.at(NameOf("critic", 4)), 1u);
+  }
+  EXPECT_EQ(router_.Snapshot().live, 0u);
+  EXPECT_TRUE(router_.Snapshot().in_flight.empty());
+  EXPECT_EQ(quiet_, 0) << "all of them are still routed to";
+}
+
+TEST_F(RouterTest, AdmitsAllOrNothing) {
+  router_.SetTable(Ordinary().Make());
+  const Outcome outcome = router_.Resolve({{"policy", "nope"}, {}});
+  EXPECT_TRUE(std::holds_alternative<Refused>(outcome));
+  EXPECT_EQ(router_.Snapshot().live, 0u);
+}
+
+TEST_F(RouterTest, SaysWhenAnUnroutedNameIsQuiet) {
+  router_.SetTable(Ordinary().Make());
+  Outcome outcome = router_.Resolve({{"policy"}, {}});
+  TableMaker later = Ordinary();
+  later.raw().rows[0].target = NameOf("policy", 11);
+  later.raw().revision = Revision(2);
+  router_.SetTable(later.Make());
+  EXPECT_EQ(router_.Snapshot().revision, Revision(2));
+  EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 1u) << "counted over tables";
+  std::get<Admitted>(outcome).admission.Release();
+  EXPECT_EQ(quiet_, 1);
+}
+
+TEST_F(RouterTest, RefusesBeyondItsLimit) {
+  Router router(1, nullptr);
+  router.SetTable(Ordinary().Make());
+  const Outcome first = router.Resolve({{"policy"}, {}});
+  EXPECT_TRUE(std::holds_alternative<Admitted>(first));
+  EXPECT_EQ(Ask1(router, "policy"), "429 DOOR_FULL");
+}
+
+TEST_F(RouterTest, TellsWhatProducedAReply) {
+  router_.SetTable(Ordinary().Make());
+  Outcome outcome = router_.Resolve({{"policy", "policy@11"}, {}});
+  const auto& resolved = std::get<Admitted>(outcome).resolved;
+  EXPECT_EQ(resolved[0].epoch, Epoch(7));
+  EXPECT_EQ(resolved[0].lag, 0u);
+  EXPECT_EQ(resolved[1].epoch, Epoch());
+  EXPECT_EQ(resolved[1].lag, 1u);
+  EXPECT_EQ(resolved[1].digest.value, "sha256-xxh3:" + NameOf("policy", 11).value);
+}
+
+}  // namespace
+}  // namespace lorry::door
