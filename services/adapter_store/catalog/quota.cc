@@ -1,0 +1,105 @@
+// Room for an upload: under the adapter's quota, the store's limit and the bound on open uploads.
+//
+// Versions stay until somebody deletes them, unless a quota asks for room. Then the oldest leave
+// that nobody holds, of this adapter alone, and never the newest few of the current run.
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "services/adapter_store/catalog/catalog.h"
+#include "services/adapter_store/catalog/draft.h"
+#include "services/adapter_store/catalog/keys.h"
+
+namespace lorry::store {
+namespace {
+
+uint64_t OrUnlimited(uint64_t limit) {
+  return limit == 0 ? std::numeric_limits<uint64_t>::max() : limit;
+}
+
+// What is taken, counting open uploads with their full length, and what may be.
+struct Account {
+  uint64_t adapter_bytes = 0, adapter_bytes_max = 0;
+  uint64_t total_bytes = 0, total_bytes_max = 0;
+  uint64_t versions = 0, versions_max = 0;
+
+  bool Fits(uint64_t bytes) const {
+    return adapter_bytes + bytes <= adapter_bytes_max && total_bytes + bytes <= total_bytes_max &&
+           versions + 1 <= versions_max;
+  }
+  std::string WhyNot(std::string_view adapter, uint64_t bytes) const {
+    if (adapter_bytes + bytes > adapter_bytes_max) {
+      return absl::StrCat(adapter_bytes, " bytes of ", ToAbsl(adapter), " + ", bytes,
+                          " of this image > its quota of ", adapter_bytes_max);
+    }
+    if (total_bytes + bytes > total_bytes_max) {
+      return absl::StrCat(total_bytes, " bytes in the store + ", bytes,
+                          " of this image > its limit of ", total_bytes_max);
+    }
+    return absl::StrCat(versions, " versions of ", ToAbsl(adapter), " + 1 > its quota of ",
+                        versions_max);
+  }
+};
+
+}  // namespace
+
+// Oldest first.
+absl::StatusOr<std::vector<Version>> Catalog::Expendable(const Adapter& adapter) {
+  LORRY_ASSIGN_OR_RETURN(std::vector<Version> versions,
+                         ListRecords<Version>(store_, keys::VersionsOf(adapter.name)));
+  LORRY_ASSIGN_OR_RETURN(const auto holds, Holds(adapter.name));
+  size_t newest = 0;
+  std::erase_if(versions, [&](const Version& version) {
+    const bool kept = version.key.run == adapter.current_run && newest++ < kNewestKept;
+    return kept || holds.contains(version.key);
+  });
+  std::reverse(versions.begin(), versions.end());
+  return versions;
+}
+
+absl::Status Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
+                               const BeginUploadArgs& args) {
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> open, ListOpenUploads());
+  LORRY_ASSIGN_OR_RETURN(const uint64_t stored, draft.GetNumber(keys::kBytes));
+  const Policy& policy = adapter.policy;
+  Account account{.adapter_bytes = adapter.stored_bytes,
+                  .adapter_bytes_max = OrUnlimited(
+                      policy.quota_bytes != 0 ? policy.quota_bytes : options_.adapter_bytes_max),
+                  .total_bytes = stored,
+                  .total_bytes_max = OrUnlimited(options_.total_bytes_max),
+                  .versions = adapter.versions,
+                  .versions_max = OrUnlimited(policy.quota_versions)};
+  size_t open_count = 0;
+  for (const Upload& upload : open) {
+    // One that this call has just fenced is still listed; its room is free again.
+    LORRY_ASSIGN_OR_RETURN(const auto still, draft.GetText(keys::OfOpenUpload(upload.id)));
+    if (!still.has_value()) continue;
+    ++open_count;
+    account.total_bytes += upload.image_bytes;
+    if (upload.key.adapter != adapter.name) continue;
+    account.adapter_bytes += upload.image_bytes;
+    ++account.versions;
+  }
+  if (open_count >= kOpenUploadsMax) {
+    return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_UPLOADS",
+                 absl::StrCat(open_count, " uploads are open; commit or abort some, or wait"));
+  }
+  if (account.Fits(args.image_bytes)) return absl::OkStatus();
+
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Version> expendable, Expendable(adapter));
+  for (const Version& version : expendable) {
+    LORRY_RETURN_IF_ERROR(Remove(draft, news, adapter, version));
+    account.adapter_bytes -= version.image_bytes;
+    account.total_bytes -= version.image_bytes;
+    --account.versions;
+    if (account.Fits(args.image_bytes)) return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
+               absl::StrCat(account.WhyNot(adapter.name.value, args.image_bytes),
+                            ", and what else is stored is held or among the newest ", kNewestKept,
+                            "; raise the quota, drop aliases or delete versions"));
+}
+
+}  // namespace lorry::store
