@@ -1,0 +1,143 @@
+"""What happens to requests that run while adapters leave and generation is paused."""
+
+import threading
+
+import pytest
+from testing.engine_api import PAUSE_MODES
+
+# Long enough that a case's calls fall inside of it: about 3 s on a real engine here, 0.6 s on a fake.
+LONG = 300
+
+
+class Background:
+    """A call made on a thread; `returned` says whether it has come back."""
+
+    def __init__(self, call, *args):
+        self.result = None
+        self._thread = threading.Thread(target=self._run, args=(call, args), daemon=True)
+        self._thread.start()
+
+    def _run(self, call, args):
+        self.result = call(*args)
+
+    def returned_within(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+
+def test_streams_repeat_themselves_on_sglang_and_go_on_on_vllm(api):
+    events = api.stream(None, tokens=6).wait_end()
+    texts = [e["text"] for e in events] if api.kind == "sglang" else None
+    if texts:
+        assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:]))
+        assert texts[-1] == api.generate(None, tokens=6).text
+    else:
+        joined = "".join(e["choices"][0]["text"] for e in events if e["choices"])
+        assert joined == api.generate(None, tokens=6).text
+
+
+def test_the_engine_counts_what_runs(api):
+    assert api.load_counts() == (0, 0)
+    stream = api.stream(None, LONG)
+    stream.wait_for(3)
+    assert sum(api.load_counts()) == 1
+    stream.wait_end()
+
+
+def test_an_unload_under_a_running_request(api, adapters, fresh):
+    """vLLM answers at once and the request goes on; SGLang answers when the request has ended."""
+    name = fresh()
+    api.load(name, adapters / "v1")
+    stream = api.stream(name, LONG)
+    stream.wait_for(3)
+    unload = Background(api.unload, name)
+    if api.kind == "vllm":
+        assert unload.returned_within(10) and unload.result.status == 200
+        assert not stream.ended
+        assert api.generate(name).status == 404
+        events = stream.wait_end()
+    else:
+        events = stream.wait_end()
+        assert unload.returned_within(10) and unload.result.status == 200
+    assert api.finish_reason(events) == "length"
+    assert name not in api.listed()
+
+
+@pytest.mark.kind("sglang")
+def test_sglang_holds_every_load_behind_an_unload_that_waits(api, adapters, fresh):
+    name, other = fresh(), fresh()
+    api.load(name, adapters / "v1")
+    stream = api.stream(name, LONG)
+    stream.wait_for(3)
+    api.pause("in_place")
+    unload = Background(api.unload, name)
+    assert not unload.returned_within(0.3)
+    load = Background(api.load, other, adapters / "v2")
+    assert not load.returned_within(0.5)
+    api.resume()
+    stream.wait_end()
+    assert unload.returned_within(30) and load.returned_within(30)
+    assert unload.result.status == 200 and load.result.status == 200
+
+
+def modes_that(*effects):
+    """(kind, mode) pairs by what they do to running requests."""
+    table = {
+        "abort": [("sglang", "abort"), ("vllm", "abort")],
+        "freeze": [("sglang", "retract"), ("sglang", "in_place"), ("vllm", "keep")],
+        "finish": [("vllm", "wait")],
+    }
+    return [pair for effect in effects for pair in table[effect]]
+
+
+@pytest.mark.parametrize("mode", sorted({m for _, m in modes_that("abort", "freeze", "finish")}))
+def test_new_requests_wait_during_a_pause_and_loading_works(api, adapters, fresh, mode):
+    if mode not in PAUSE_MODES[api.kind]:
+        pytest.skip(f"{api.kind} has no such mode")
+    name = fresh()
+    assert api.pause(mode).status == 200
+    held = Background(api.generate, None)
+    assert not held.returned_within(0.5)
+    assert api.load(name, adapters / "v1").status == 200
+    assert api.resume().status == 200
+    assert held.returned_within(30) and held.result.status == 200
+    assert api.generate(name).status == 200
+
+
+@pytest.mark.parametrize("mode", ["abort", "retract", "in_place", "keep", "wait"])
+def test_what_a_pause_does_to_a_running_request(api, mode):
+    if mode not in PAUSE_MODES[api.kind]:
+        pytest.skip(f"{api.kind} has no such mode")
+    stream = api.stream(None, LONG)
+    stream.wait_for(3)
+    assert api.pause(mode).status == 200
+    frozen = (api.kind, mode) in modes_that("freeze")
+    if frozen:
+        assert not stream.ended
+    else:
+        stream.wait_end(10)
+    assert api.resume().status == 200
+    want = "abort" if mode == "abort" else "length"
+    assert api.finish_reason(stream.wait_end()) == want
+
+
+def test_an_unknown_pause_mode_is_refused(api):
+    assert api.pause("no-such-mode").status == 400
+
+
+def test_the_boot_marker_stays_within_a_life(api):
+    assert api.boot_marker() == api.boot_marker()
+
+
+@pytest.mark.kind("sglang")
+def test_aborted_and_queued_requests_do_not_leak_references(api, adapters, fresh):
+    """SGLang 0.5.23 gives references back where older releases did not; the proxy must not rely on it, and knows here."""
+    name = fresh()
+    api.load(name, adapters / "v1")
+    streams = [api.stream(name, 40, prompt=f"request {i}") for i in range(12)]
+    streams[0].wait_for(2)
+    api.engine.call("POST", "/abort_request", {"abort_all": True})
+    for stream in streams:
+        stream.wait_end()
+    unload = Background(api.unload, name)
+    assert unload.returned_within(10) and unload.result.status == 200

@@ -1,0 +1,90 @@
+"""What only the fakes can be told to do: the failures that tests of the proxy need on demand."""
+
+import pytest
+from engine_core import expected_tokens, text_of
+from testing import engines
+from testing.engine_api import EngineApi
+
+pytestmark = pytest.mark.fake_only
+
+
+@pytest.fixture(params=engines.KINDS)
+def own(request, tmp_path):
+    """An engine of the case's own, to be changed and killed."""
+    with engines.fake(request.param, log_dir=tmp_path) as engine:
+        yield EngineApi(engine)
+
+
+def test_tokens_tell_which_bytes_answered(own, adapters, fresh):
+    name = fresh()
+    own.load(name, adapters / "v2")
+    assert own.generate(name).text == text_of(expected_tokens(adapters / "v2", "the quick brown", 5))
+    assert own.generate(None).text == text_of(expected_tokens(None, "the quick brown", 5))
+    own.engine.set(serve_base=True)
+    assert own.generate(name).text == own.generate(None).text
+
+
+def test_a_restart_forgets_adapters_and_changes_the_boot_marker(own, adapters, fresh):
+    before = own.boot_marker()
+    own.load(fresh(), adapters / "v1")
+    own.engine.restart(kill=True)
+    assert own.listed() == {}
+    assert own.boot_marker() != before
+
+
+def test_a_load_whose_caller_left_succeeds_all_the_same(own, adapters, fresh):
+    name = fresh()
+    own.engine.set(hold_loads=True)
+    with pytest.raises(OSError):
+        own.load(name, adapters / "v1", timeout_s=0.2)
+    assert name not in own.listed()
+    own.engine.set(hold_loads=False)
+    assert "already" in own.load(name, adapters / "v1").message
+    assert own.listed()[name] == str(adapters / "v1")
+
+
+def test_a_refused_load_and_a_vanished_adapter(own, adapters, fresh):
+    name = fresh()
+    own.engine.set(load_error="no space left on device")
+    assert "no space left" in own.load(name, adapters / "v1").message
+    own.engine.set(load_error="")
+    own.load(name, adapters / "v1")
+    own.engine.set(vanish=name)
+    assert name not in own.listed()
+
+
+def test_leaked_references_make_an_unload_hang(tmp_path, adapters, fresh):
+    args = ["--max-running-requests", "1"]
+    switches = {"leak_on_queue_abort": True, "token_delay_s": 0.02}
+    with engines.fake("sglang", log_dir=tmp_path, args=args, switches=switches) as engine:
+        api, name = EngineApi(engine), fresh()
+        api.load(name, adapters / "v1")
+        running = api.stream(None, 50)
+        running.wait_for(1)
+        queued = api.stream(name, 5)
+        while engine.state()["waiting"] == 0:
+            pass
+        api.engine.call("POST", "/abort_request", {"abort_all": True})
+        queued.wait_end()
+        with pytest.raises(OSError):
+            api.unload(name, timeout_s=0.5)
+
+
+def test_told_to_die_it_dies(own):
+    with pytest.raises(OSError):
+        own.engine.call("POST", "/_fake/die")
+    own.engine.wait_dead()
+
+
+@pytest.mark.parametrize("flag", ["--no-enable-lora"])
+def test_without_lora_a_load_says_so(tmp_path, adapters, flag):
+    for kind in engines.KINDS:
+        with engines.fake(kind, log_dir=tmp_path, args=[flag]) as engine:
+            assert "LoRA is not enabled" in EngineApi(engine).load("x", adapters / "v1").message
+
+
+def test_without_runtime_updates_vllm_has_no_such_route(tmp_path, adapters):
+    environment = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"}
+    with engines.fake("vllm", log_dir=tmp_path, env=environment) as engine:
+        reply = EngineApi(engine).load("x", adapters / "v1")
+        assert (reply.status, reply.body) == (404, {"detail": "Not Found"})
