@@ -1,0 +1,158 @@
+#include "lib/rpc/access.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "lib/base/error.h"
+#include "tests/unit/rpc/echo_service.h"
+
+namespace lorry::rpc {
+namespace {
+
+// A file under the test's own directory, removed with it.
+class File {
+ public:
+  explicit File(const std::string& text) {
+    char name[] = "/tmp/lorry_access_XXXXXX";
+    close(mkstemp(name));
+    path_ = name;
+    std::ofstream(path_) << text;
+  }
+  ~File() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+constexpr char kTokens[] =
+    "# who may do what\n"
+    "publisher publisher-token-0001 trainer\n"
+    "engine    engine-token-00000001\n"
+    "reader    reader-token-00000001\n"
+    "operator  operator-token-000001 alice  # on call\n"
+    "\n";
+
+absl::Status SayWithToken(EchoServer& server, const std::string& token) {
+  const File file(token + "\n");
+  return Say(*server.Stub({.token_file = token.empty() ? "" : file.path()}), "hello");
+}
+
+TEST(Roles, PermitWhatTheyContain) {
+  EXPECT_TRUE(Roles(Role::kPublisher).Permits(Role::kPublisher));
+  EXPECT_FALSE(Roles(Role::kPublisher).Permits(Role::kEngine));
+  EXPECT_TRUE(Roles(Role::kPublisher).Permits(Roles({Role::kEngine, Role::kPublisher})));
+  EXPECT_TRUE(Roles(Role::kEngine).Permits(Role::kReader)) << "whoever has a role may read";
+  EXPECT_FALSE(Roles(Role::kReader).Permits(Role::kOperator));
+  EXPECT_TRUE(Roles(Role::kOperator).Permits(Role::kEngine)) << "an operator may do everything";
+  EXPECT_FALSE(Roles().Permits(Role::kReader));
+}
+
+TEST(Access, IsOpenWithoutCredentials) {
+  EchoServer server;
+  EXPECT_TRUE(SayWithToken(server, "").ok());
+}
+
+TEST(Access, AdmitsARoleThatSuffices) {
+  const File tokens(kTokens);
+  EchoServer server({}, {}, tokens.path());
+  std::string name;
+  server.service.handler = [&](const Call& call) {
+    name = call.caller.name;
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(SayWithToken(server, "publisher-token-0001").ok());
+  EXPECT_EQ(name, "trainer");
+  EXPECT_TRUE(SayWithToken(server, "operator-token-000001").ok());
+}
+
+TEST(Access, RefusesEverybodyElseWithAReason) {
+  const File tokens(kTokens);
+  EchoServer server({}, {}, tokens.path());
+  const absl::Status none = SayWithToken(server, "");
+  EXPECT_EQ(none.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(ReasonOf(none), "UNAUTHENTICATED");
+  const absl::Status unknown = SayWithToken(server, "publisher-token-0002");
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(unknown.message().find("publisher-token-0002"), absl::string_view::npos);
+  const absl::Status reader = SayWithToken(server, "reader-token-00000001");
+  EXPECT_EQ(reader.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(ReasonOf(reader), "ROLE_MISSING");
+}
+
+TEST(Access, AFileThatCannotBeUnderstoodIsRefusedByLine) {
+  const File bad_role("reader reader-token-00000001\nking royal-token-0000001\n");
+  EXPECT_THAT(std::string(Access::Open(bad_role.path(), false).status().message()),
+              testing::HasSubstr(":2:"));
+  const File short_token("reader abc\n");
+  EXPECT_FALSE(Access::Open(short_token.path(), false).ok());
+  EXPECT_FALSE(Access::Open("/nonexistent/tokens", false).ok());
+}
+
+TEST(Listen, ElsewhereThanLoopbackNeedsCredentialsOrAWord) {
+  auto access = *Access::Open("", false);
+  Gate gate(*access);
+  const auto refused = Server::Start({.address = "0.0.0.0:0"}, gate, {});
+  EXPECT_EQ(ReasonOf(refused.status()), "INSECURE_LISTEN");
+  const auto allowed = Server::Start({.address = "0.0.0.0:0", .allow_insecure = true}, gate, {});
+  EXPECT_TRUE(allowed.ok()) << allowed.status();
+}
+
+// Certificates made by openssl once a run; roles are in the URI names.
+class Tls : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    char name[] = "/tmp/lorry_tls_XXXXXX";
+    dir_ = mkdtemp(name);
+    const std::string script = "cd " + dir_ +
+                               " && exec 2>/dev/null && set -e\n"
+                               "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 "
+                               "-nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem\n"
+                               "make() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 "
+                               "-nodes -subj /CN=$1 -keyout $1.key -out $1.csr\n"
+                               "  printf \"subjectAltName=$2\" > $1.ext\n"
+                               "  openssl x509 -req -in $1.csr -CA ca.pem -CAkey ca.key "
+                               "-CAcreateserial -days 2 -extfile $1.ext -out $1.pem; }\n"
+                               "make server DNS:localhost,IP:127.0.0.1\n"
+                               "make publisher URI:spiffe://lorry/role/publisher\n"
+                               "make reader URI:spiffe://lorry/role/reader\n";
+    ASSERT_EQ(std::system(("bash -c '" + script + "'").c_str()), 0);
+  }
+  static void TearDownTestSuite() { std::system(("rm -rf " + dir_).c_str()); }
+  static std::string At(const std::string& file) { return dir_ + "/" + file; }
+  static absl::Status SayAs(EchoServer& server, const std::string& who) {
+    ChannelOptions options{.target = "localhost:" + std::to_string(server.server->port()),
+                           .tls = {.ca = At("ca.pem")}};
+    if (!who.empty()) {
+      options.tls.cert = At(who + ".pem");
+      options.tls.key = At(who + ".key");
+    }
+    return Say(*server.Stub(options), "hello");
+  }
+
+  static inline std::string dir_;
+};
+
+TEST_F(Tls, TheCertificatesRoleDecides) {
+  EchoServer server(
+      {.address = "localhost:0",
+       .tls = {.cert = At("server.pem"), .key = At("server.key"), .client_ca = At("ca.pem")}});
+  const absl::Status publisher = SayAs(server, "publisher");
+  EXPECT_TRUE(publisher.ok()) << publisher;
+  EXPECT_EQ(SayAs(server, "reader").code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(SayAs(server, "").ok());
+}
+
+TEST_F(Tls, FilesThatCannotBeReadAreNamed) {
+  auto access = *Access::Open("", true);
+  Gate gate(*access);
+  const auto server =
+      Server::Start({.tls = {.cert = At("none.pem"), .key = At("server.key")}}, gate, {});
+  EXPECT_THAT(std::string(server.status().message()), testing::HasSubstr("none.pem"));
+}
+
+}  // namespace
+}  // namespace lorry::rpc

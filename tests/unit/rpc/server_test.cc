@@ -1,0 +1,184 @@
+#include "lib/rpc/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <latch>
+#include <thread>
+
+#include "lib/base/error.h"
+#include "tests/unit/rpc/echo_service.h"
+
+namespace lorry::rpc {
+namespace {
+
+int64_t MsSince(Tick began) { return SteadyClock().Now() - began; }
+
+TEST(Server, TakesAFreePortAndSaysWhich) {
+  EchoServer first, second;
+  EXPECT_GT(first.server->port(), 0);
+  EXPECT_NE(first.server->port(), second.server->port());
+  EXPECT_TRUE(Say(*first.Stub(), "hello").ok());
+}
+
+TEST(Server, APortThatIsTakenIsAnError) {
+  EchoServer first;
+  auto access = *Access::Open("", false);
+  Gate gate(*access);
+  const auto second = Server::Start({.address = first.server->address()}, gate, {});
+  EXPECT_EQ(ReasonOf(second.status()), "LISTEN_FAILED");
+}
+
+TEST(Server, HandlersErrorsReachTheClientWithTheirReason) {
+  EchoServer server;
+  server.service.handler = [](const Call&) {
+    return Error(absl::StatusCode::kAlreadyExists, "VERSION_CONFLICT", "policy r1.7 is stored");
+  };
+  const absl::Status status = Say(*server.Stub(), "x");
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReasonOf(status), "VERSION_CONFLICT");
+}
+
+TEST(Gate, GivesEveryCallADeadline) {
+  EchoServer server({}, {.deadline_max_ms = 5'000, .deadline_default_ms = 1'000});
+  int64_t left = 0;
+  server.service.handler = [&](const Call& call) {
+    left = call.deadline - SteadyClock().Now();
+    return absl::OkStatus();
+  };
+  const auto stub = server.Stub();
+  EXPECT_TRUE(Say(*stub, "far").ok());  // 20 s
+  EXPECT_LE(left, 5'000);
+  EXPECT_GT(left, 1'000);
+  grpc::ClientContext none;
+  echo::EchoResponse response;
+  EXPECT_TRUE(stub->Echo(&none, {}, &response).ok());
+  EXPECT_LE(left, 1'000);
+}
+
+TEST(Gate, MayRequireDeadlines) {
+  EchoServer server({}, {.deadline_required = true});
+  grpc::ClientContext none;
+  echo::EchoResponse response;
+  EXPECT_EQ(ReasonOf(FromGrpc(server.Stub()->Echo(&none, {}, &response))), "DEADLINE_REQUIRED");
+}
+
+TEST(Gate, RefusesCallsBeyondItsLimit) {
+  EchoServer server({}, {.calls_max = 2});
+  std::latch both_in(2), leave(1);
+  server.service.handler = [&](const Call&) {
+    both_in.count_down();
+    leave.wait();
+    return absl::OkStatus();
+  };
+  const auto stub = server.Stub();
+  auto one = std::async(std::launch::async, [&] { return Say(*stub, "1"); });
+  auto two = std::async(std::launch::async, [&] { return Say(*stub, "2"); });
+  both_in.wait();
+  const absl::Status third = Say(*stub, "3");
+  leave.count_down();
+  EXPECT_EQ(third.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(third), "SERVER_BUSY");
+  EXPECT_TRUE(one.get().ok());
+  EXPECT_TRUE(two.get().ok());
+}
+
+TEST(Gate, ReportsEachCall) {
+  Collected<std::pair<std::string, absl::StatusCode>> reports;
+  EchoServer server({}, {.on_call = [&](const CallReport& report) {
+                      reports.Add({std::string(report.method), report.code});
+                    }});
+  EXPECT_TRUE(Say(*server.Stub(), "x").ok());
+  EXPECT_EQ(reports.WaitForCount(1).at(0),
+            std::make_pair(std::string("Echo"), absl::StatusCode::kOk));
+}
+
+TEST(Channel, RepeatsIdempotentCallsThatFoundNobody) {
+  EchoServer server;
+  std::atomic<int> calls = 0;
+  server.service.handler = [&](const Call&) {
+    return ++calls < 3 ? absl::UnavailableError("not yet") : absl::OkStatus();
+  };
+  EXPECT_TRUE(Say(*server.Stub({.idempotent = {"lorry.test.v1.EchoService/Echo"}}), "x").ok());
+  EXPECT_EQ(calls, 3);
+  calls = 0;
+  EXPECT_FALSE(Say(*server.Stub(), "x").ok()) << "others are not repeated";
+}
+
+TEST(Shutdown, AnswersNewCallsWithUnavailable) {
+  EchoServer server;
+  const auto stub = server.Stub();
+  EXPECT_TRUE(Say(*stub, "x").ok());
+  EXPECT_TRUE(server.server->Shutdown().ok());
+  EXPECT_EQ(Say(*stub, "x").code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(Shutdown, LetsCallsFinish) {
+  EchoServer server;
+  std::latch inside(1), leave(1);
+  server.service.handler = [&](const Call&) {
+    inside.count_down();
+    leave.wait();
+    return absl::OkStatus();
+  };
+  const auto stub = server.Stub();
+  auto call = std::async(std::launch::async, [&] { return Say(*stub, "x"); });
+  inside.wait();
+  auto stop = std::async(std::launch::async, [&] { return server.server->Shutdown(); });
+  leave.count_down();
+  EXPECT_TRUE(call.get().ok());
+  EXPECT_TRUE(stop.get().ok());
+}
+
+TEST(Shutdown, ReturnsThoughAHandlerDoesNot) {
+  EchoServer server({.shutdown_max_ms = 900});
+  std::latch inside(1), leave(1);
+  std::promise<void> left;
+  server.service.handler = [&](const Call&) {
+    inside.count_down();
+    leave.wait();
+    return absl::OkStatus();
+  };
+  const auto stub = server.Stub();
+  auto call = std::async(std::launch::async, [&] { return Say(*stub, "x"); });
+  inside.wait();
+  const Tick began = SteadyClock().Now();
+  const absl::Status stopped = server.server->Shutdown();
+  EXPECT_EQ(stopped.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(stopped.message()), testing::HasSubstr("Echo x1"));
+  EXPECT_LT(MsSince(began), 2'000);
+  leave.count_down();  // so that the left-behind thread ends before what it uses
+  (void)call.get();
+  EXPECT_TRUE(server.gate.WaitIdle(SteadyClock().Now() + 10'000).empty());
+}
+
+TEST(Shutdown, EndsOpenStreamsFirst) {
+  EchoServer server;
+  const auto stub = server.Stub();
+  grpc::ClientContext attach, watch;
+  auto attached = stub->Attach(&attach);
+  attached->WaitForInitialMetadata();
+  auto watching = stub->Watch(&watch, {});
+  watching->WaitForInitialMetadata();
+  server.service.watches.WaitForCount(1);
+
+  const Tick began = SteadyClock().Now();
+  EXPECT_TRUE(server.server->Shutdown().ok());
+  EXPECT_LT(MsSince(began), 2'000);
+  echo::EchoResponse response;
+  EXPECT_FALSE(attached->Read(&response));
+  EXPECT_EQ(ReasonOf(FromGrpc(attached->Finish())), "SHUTTING_DOWN");
+  EXPECT_FALSE(watching->Read(&response));
+  EXPECT_EQ(ReasonOf(FromGrpc(watching->Finish())), "SHUTTING_DOWN");
+}
+
+TEST(Shutdown, TwiceIsOnce) {
+  EchoServer server;
+  EXPECT_TRUE(server.server->Shutdown().ok());
+  EXPECT_TRUE(server.server->Shutdown().ok());
+}
+
+}  // namespace
+}  // namespace lorry::rpc

@@ -1,0 +1,84 @@
+#include "lib/rpc/status.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/escaping.h"
+#include "lib/base/error.h"
+
+namespace lorry::rpc {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+TEST(RpcStatus, OkStaysOk) {
+  EXPECT_TRUE(ToGrpc(absl::OkStatus()).ok());
+  EXPECT_TRUE(FromGrpc(grpc::Status::OK).ok());
+}
+
+TEST(RpcStatus, CodeMessageAndReasonSurviveTheWire) {
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status before =
+        Error(static_cast<absl::StatusCode>(code), "SOME_REASON", "what happened");
+    const absl::Status after = FromGrpc(ToGrpc(before));
+    EXPECT_EQ(after.code(), before.code());
+    EXPECT_EQ(after.message(), "what happened");
+    EXPECT_EQ(ReasonOf(after), "SOME_REASON");
+  }
+}
+
+TEST(RpcStatus, MetadataSurvivesTheWire) {
+  const grpc::Status status =
+      ToGrpc(Error(absl::StatusCode::kAlreadyExists, "VERSION_CONFLICT", "other bytes"),
+             {{"adapter", "policy"}, {"version", "7"}});
+  EXPECT_THAT(MetadataOf(status),
+              UnorderedElementsAre(Pair("adapter", "policy"), Pair("version", "7")));
+}
+
+TEST(RpcStatus, NoReasonMeansNoDetails) {
+  EXPECT_THAT(ToGrpc(absl::InternalError("x")).error_details(), IsEmpty());
+  EXPECT_EQ(ReasonOf(FromGrpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, "x"))), "");
+}
+
+// Bytes as googleapis' own protobuf classes serialise them: Status{3, "m", [Any(ErrorInfo{"R",
+// "lorry"})]}.
+TEST(RpcStatus, DetailsAreThoseOfGoogleRpc) {
+  const grpc::Status status = ToGrpc(Error(absl::StatusCode::kInvalidArgument, "R", "m"));
+  EXPECT_EQ(
+      absl::BytesToHexString(status.error_details()),
+      "080312016d1a360a28747970652e676f6f676c65617069732e636f6d2f676f6f676c652e7270632e4572726f72"
+      "496e666f120a0a015212056c6f727279");
+}
+
+TEST(RpcStatus, DetailsOfStrangersAreIgnored) {
+  const std::string details =
+      ToGrpc(Error(absl::StatusCode::kAborted, "LORRY", "m")).error_details();
+  std::string other_domain = details;
+  other_domain.replace(other_domain.find("lorry"), 5, "other");
+  EXPECT_EQ(ReasonOf(FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, "m", other_domain))), "");
+  EXPECT_EQ(ReasonOf(FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, "m", "\xff\xff garbage"))),
+            "");
+  for (size_t cut = 0; cut < details.size(); ++cut) {
+    const absl::Status status =
+        FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, "m", details.substr(0, cut)));
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  }
+}
+
+TEST(RpcStatus, ACodeThatDoesNotExistIsUnknown) {
+  EXPECT_EQ(FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(77), "x")).code(),
+            absl::StatusCode::kUnknown);
+}
+
+TEST(RpcStatus, LongErrorsFitTheMetadataLimit) {
+  const grpc::Status status =
+      ToGrpc(Error(absl::StatusCode::kInternal, "LONG", std::string(100'000, 'x')),
+             {{"k", std::string(10'000, 'y')}});
+  EXPECT_LT(status.error_message().size() + status.error_details().size(), 8192u);
+  EXPECT_EQ(ReasonOf(FromGrpc(status)), "LONG");
+}
+
+}  // namespace
+}  // namespace lorry::rpc

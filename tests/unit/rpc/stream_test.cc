@@ -1,0 +1,192 @@
+#include "lib/rpc/stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "lib/base/error.h"
+#include "lib/rpc/reconnecting_stream.h"
+#include "tests/unit/rpc/echo_service.h"
+
+namespace lorry::rpc {
+namespace {
+
+using ::testing::ElementsAre;
+
+echo::EchoRequest Request(std::string text) {
+  echo::EchoRequest request;
+  request.set_text(std::move(text));
+  return request;
+}
+echo::EchoResponse Response(std::string text) {
+  echo::EchoResponse response;
+  response.set_text(std::move(text));
+  return response;
+}
+
+TEST(Outbox, LatestWinsHoldsOne) {
+  Outbox<int> outbox;
+  EXPECT_TRUE(outbox.Put(1));
+  EXPECT_TRUE(outbox.Put(2));
+  EXPECT_EQ(outbox.Take(), 2);
+  EXPECT_EQ(outbox.Take(), std::nullopt);
+}
+
+TEST(Outbox, FifoKeepsOrderAndRefusesBeyondItsLimit) {
+  Outbox<int> outbox(2);
+  EXPECT_TRUE(outbox.Put(1));
+  EXPECT_TRUE(outbox.Put(2));
+  EXPECT_FALSE(outbox.Put(3));
+  EXPECT_EQ(outbox.Take(), 1);
+  EXPECT_EQ(outbox.Take(), 2);
+}
+
+TEST(Backoff, DoublesWithJitterUpToItsLimit) {
+  Prng prng(1);
+  const Backoff backoff{.min_ms = 100, .max_ms = 1'000};
+  for (const auto& [failures, longest] :
+       {std::pair(0, 100), {1, 200}, {3, 800}, {4, 1'000}, {1'000, 1'000}}) {
+    for (int i = 0; i < 50; ++i) {
+      const int64_t wait = BackoffMs(backoff, failures, prng);
+      EXPECT_GE(wait, longest / 2);
+      EXPECT_LE(wait, longest);
+    }
+  }
+}
+
+// A client of Attach whose events are collected.
+struct AttachClient {
+  explicit AttachClient(std::unique_ptr<echo::EchoService::Stub> with)
+      : stub(std::move(with)),
+        stream({.start = [this](auto* context,
+                                auto* reactor) { stub->async()->Attach(context, reactor); },
+                .hello = [] { return Request("hello"); },
+                .on_open = [this] { opened.Add(true); },
+                .on_message = [this](echo::EchoResponse message) { heard.Add(message.text()); },
+                .on_closed = [this](absl::Status why) { closed.Add(std::move(why)); }},
+               {.min_ms = 10, .max_ms = 100, .jitter_seed = 7}) {
+    stream.Start();
+  }
+  std::unique_ptr<echo::EchoService::Stub> stub;
+  Collected<bool> opened;
+  Collected<std::string> heard;
+  Collected<absl::Status> closed;
+  ReconnectingStream<echo::EchoRequest, echo::EchoResponse> stream;
+};
+
+TEST(Attach, BeginsWithHelloAndCarriesBothWays) {
+  EchoServer server;
+  AttachClient client(server.Stub());
+  EXPECT_THAT(client.heard.WaitForCount(1), ElementsAre("hello"));
+  EXPECT_TRUE(client.stream.Send(Request("one")));
+  EXPECT_THAT(client.heard.WaitForCount(2), ElementsAre("hello", "one"));
+  client.stream.Stop();
+  EXPECT_EQ(server.service.closed.WaitForCount(1).size(), 1u);
+  EXPECT_FALSE(client.stream.Send(Request("late")));
+}
+
+TEST(Attach, TheServersReasonReachesTheClientWhichDialsAgain) {
+  EchoServer server;
+  AttachClient client(server.Stub());
+  client.heard.WaitForCount(1);
+  client.stream.Send(Request("close"));
+  EXPECT_EQ(ReasonOf(client.closed.WaitForCount(1).at(0)), "TERM_FENCED");
+  EXPECT_THAT(client.heard.WaitForCount(2), ElementsAre("hello", "hello"));
+  EXPECT_EQ(server.service.sessions.WaitForCount(2).size(), 2u);
+}
+
+TEST(Attach, ARefusedStreamIsNeverOpen) {
+  char name[] = "/tmp/lorry_stream_XXXXXX";
+  close(mkstemp(name));
+  std::ofstream(name) << "engine engine-token-00000001\n";
+  EchoServer server({}, {}, name);
+  std::remove(name);
+  AttachClient client(server.Stub());
+  const auto closed = client.closed.WaitForCount(2);
+  EXPECT_EQ(ReasonOf(closed.at(0)), "UNAUTHENTICATED");
+  client.stream.Stop();
+  EXPECT_TRUE(client.opened.WaitForCount(0).empty());
+}
+
+TEST(Attach, DialsUntilSomebodyAnswers) {
+  auto first = std::make_unique<EchoServer>();
+  const std::string address = first->server->address();
+  AttachClient client(first->Stub());
+  client.heard.WaitForCount(1);
+  first.reset();
+  EXPECT_FALSE(client.closed.WaitForCount(2).at(1).ok());
+  EchoServer second({.address = address});
+  ASSERT_NE(second.server, nullptr);
+  EXPECT_THAT(client.heard.WaitForCount(2), ElementsAre("hello", "hello"));
+}
+
+TEST(Attach, StopReturnsWhileNobodyAnswers) {
+  std::string nowhere;
+  { nowhere = EchoServer().server->address(); }
+  AttachClient client(echo::EchoService::NewStub(*MakeChannel({.target = nowhere})));
+  client.closed.WaitForCount(1);
+  client.stream.Stop();
+}
+
+TEST(Attach, AHeldSessionOutlivesItsStreamHarmlessly) {
+  EchoServer server;
+  std::shared_ptr<EchoSession> session;
+  {
+    AttachClient client(server.Stub());
+    session = server.service.sessions.WaitForCount(1).at(0);
+  }
+  server.service.closed.WaitForCount(1);
+  EXPECT_FALSE(session->Send(Response("too late")));
+  session->Close(absl::OkStatus());
+  session->Cancel(absl::OkStatus());
+  EXPECT_EQ(server.service.closed.WaitForCount(1).size(), 1u) << "closed once";
+}
+
+TEST(Watch, DeliversInOrder) {
+  EchoServer server;
+  const auto stub = server.Stub();
+  Collected<std::string> heard;
+  const echo::EchoRequest request;
+  ReconnectingReader<echo::EchoResponse> reader(
+      {.start = [&](auto* context,
+                    auto* reactor) { stub->async()->Watch(context, &request, reactor); },
+       .on_message = [&](echo::EchoResponse message) { heard.Add(message.text()); }});
+  reader.Start();
+  const auto session = server.service.watches.WaitForCount(1).at(0);
+  for (const char* text : {"1", "2", "3"}) EXPECT_TRUE(session->Send(Response(text)));
+  EXPECT_THAT(heard.WaitForCount(3), ElementsAre("1", "2", "3"));
+  reader.Stop();
+}
+
+// A reader that takes nothing: the window fills, then the FIFO.
+TEST(Watch, AReaderThatFallsBehindIsToldSo) {
+  EchoServer server({.stream_stall_max_ms = 60'000});
+  server.service.watch_fifo_max = 4;
+  const auto stub = server.Stub();
+  grpc::ClientContext context;
+  const auto reader = stub->Watch(&context, {});
+  reader->WaitForInitialMetadata();
+  const auto session = server.service.watches.WaitForCount(1).at(0);
+  int sent = 0;
+  while (session->Send(Response(std::string(1 << 20, 'x')))) ASSERT_LT(++sent, 100);
+  echo::EchoResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(ReasonOf(FromGrpc(reader->Finish())), "STREAM_TOO_SLOW");
+}
+
+TEST(Stream, APeerThatDoesNotReadIsCancelled) {
+  EchoServer server({.stream_stall_max_ms = 300});
+  const auto stub = server.Stub();
+  grpc::ClientContext context;
+  const auto reader = stub->Attach(&context);
+  reader->WaitForInitialMetadata();
+  const auto session = server.service.sessions.WaitForCount(1).at(0);
+  for (int i = 0; i < 100; ++i) session->Send(Response(std::string(1 << 20, 'x')));
+  EXPECT_EQ(server.service.closed.WaitForCount(1).at(0).code(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace lorry::rpc
