@@ -55,8 +55,10 @@ class Driver {
     std::function<absl::Status(const Records&)> persist;
     std::function<void(Effect)> run;  // begins it, never blocks
     std::function<void(Reply)> reply;
-    std::function<void(const absl::Status&)>
-        on_fatal;  // the driver has ended; the process should too
+    // Each failed try of persist that will be repeated: log it, count it, report not ready.
+    std::function<void(const absl::Status&)> on_stuck = {};
+    std::function<void(const absl::Status&)> on_fatal =
+        {};  // the driver has ended; the process should too
   };
 
   // `clock` outlives the driver; it gives the machine its ticks.
@@ -97,7 +99,8 @@ class Driver {
   Mutex mutex_;
   CondVar stop_wake_;
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
-  bool ended_ = false;  // driver's thread
+  bool started_ = false;  // driver's thread: so is ended_
+  bool ended_ = false;
   std::thread thread_;
 };
 

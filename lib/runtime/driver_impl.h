@@ -1,0 +1,109 @@
+// The templates of lib/runtime/driver.h.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "lib/base/check.h"
+#include "lib/base/error.h"
+#include "lib/runtime/thread_name.h"
+
+namespace lorry::runtime {
+
+template <typename M, typename E>
+Driver<M, E>::Driver(M machine, const Clock& clock, Hooks hooks, DriverOptions options)
+    : machine_(std::move(machine)),
+      clock_(clock),
+      hooks_(std::move(hooks)),
+      options_(std::move(options)),
+      mailbox_(options_.mailbox_max) {
+  LORRY_CHECK(hooks_.tick && hooks_.persist && hooks_.run && hooks_.reply);
+}
+
+template <typename M, typename E>
+Driver<M, E>::~Driver() {
+  Stop();
+}
+
+template <typename M, typename E>
+void Driver<M, E>::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+template <typename M, typename E>
+void Driver<M, E>::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  stop_wake_.notify_all();
+  mailbox_.Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+template <typename M, typename E>
+void Driver<M, E>::Run() {
+  NameThisThread(options_.name);
+  // A restored machine may have something to do before anything happens.
+  while (Turn(UntilWake())) {
+  }
+}
+
+template <typename M, typename E>
+std::optional<std::chrono::milliseconds> Driver<M, E>::UntilWake() const {
+  if (!started_) return std::chrono::milliseconds(0);
+  if (!wake_at_.has_value()) return std::nullopt;
+  return std::chrono::milliseconds(std::max<Tick>(*wake_at_ - clock_.Now(), 0));
+}
+
+template <typename M, typename E>
+bool Driver<M, E>::Turn(std::optional<std::chrono::milliseconds> wait) {
+  if (ended_ || !mailbox_.Drain(batch_, options_.batch_max, wait)) return false;
+  started_ = true;
+  const Tick now = clock_.Now();
+  if (wake_at_.has_value() && now >= *wake_at_) machine_.Step(now, hooks_.tick());
+  for (Item& item : batch_) {
+    if (const Event* event = std::get_if<0>(&item)) machine_.Step(now, *event);
+  }
+  ended_ = !CarryOut(machine_.TakeReady());
+  // Whoever looks sees what is durable and under way.
+  for (Item& item : batch_) {
+    if (auto* look = std::get_if<1>(&item)) (*look)(machine_);
+  }
+  batch_.clear();
+  return !ended_;
+}
+
+template <typename M, typename E>
+bool Driver<M, E>::CarryOut(Ready ready) {
+  if (!ready.records.empty()) {
+    const absl::Status persisted = Persist(ready.records);
+    if (!persisted.ok()) {
+      mailbox_.Close();
+      if (hooks_.on_fatal) hooks_.on_fatal(persisted);
+      return false;
+    }
+  }
+  for (auto& effect : ready.effects) hooks_.run(std::move(effect));
+  for (auto& reply : ready.replies) hooks_.reply(std::move(reply));
+  wake_at_ = ready.wake_at;
+  return true;
+}
+
+template <typename M, typename E>
+absl::Status Driver<M, E>::Persist(const Records& records) {
+  while (true) {
+    absl::Status status = hooks_.persist(records);
+    const bool may_pass = status.code() == absl::StatusCode::kResourceExhausted ||
+                          status.code() == absl::StatusCode::kUnavailable;
+    if (!may_pass) return status;
+    if (hooks_.on_stuck) hooks_.on_stuck(status);
+    MutexLock lock(mutex_);
+    if (stopping_) return status;
+    stop_wake_.wait_for(mutex_, std::chrono::milliseconds(options_.persist_retry_ms));
+    if (stopping_) return status;
+  }
+}
+
+}  // namespace lorry::runtime

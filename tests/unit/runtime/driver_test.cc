@@ -1,0 +1,207 @@
+#include "lib/runtime/driver.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <latch>
+#include <string>
+
+#include "lib/base/error.h"
+
+namespace lorry::runtime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Adds numbers. Each becomes a record, an effect and a reply; 0 is the tick; a negative one asks to
+// be woken in -n ms.
+class Adder {
+ public:
+  using Event = int;
+  struct Ready {
+    std::vector<std::string> records, effects, replies;
+    std::optional<Tick> wake_at;
+  };
+  void Step(Tick now, const int& event) {
+    if (event < 0) {
+      ready_.wake_at = now - event;
+      return;
+    }
+    sum_ += event;
+    const std::string text = std::to_string(event);
+    ready_.records.push_back("record " + text);
+    ready_.effects.push_back("effect " + text);
+    ready_.replies.push_back("reply " + text);
+  }
+  Ready TakeReady() { return std::exchange(ready_, {}); }
+  int sum() const { return sum_; }
+
+ private:
+  int sum_ = 0;
+  Ready ready_;
+};
+
+// A driver whose every act is written down, on a clock that the test moves.
+class DriverTest : public testing::Test {
+ protected:
+  Driver<Adder>::Hooks Hooks() {
+    return {.tick = [] { return 0; },
+            .persist =
+                [this](const std::vector<std::string>& records) {
+                  const absl::Status status = persist_status_;
+                  for (const std::string& record : records) acts_.push_back(record);
+                  acts_.push_back(status.ok() ? "durable" : "not durable");
+                  return status;
+                },
+            .run = [this](const std::string& effect) { acts_.push_back(effect); },
+            .reply = [this](const std::string& reply) { acts_.push_back(reply); },
+            .on_fatal = [this](const absl::Status&) { acts_.push_back("fatal"); }};
+  }
+  std::vector<std::string> TakeActs() { return std::exchange(acts_, {}); }
+
+  ManualClock clock_;
+  absl::Status persist_status_;
+  std::vector<std::string> acts_;
+};
+
+TEST_F(DriverTest, RecordsAreDurableBeforeEffectsAndRepliesGoLast) {
+  Driver<Adder> driver({}, clock_, Hooks(), {.name = "test"});
+  ASSERT_TRUE(driver.Post(1).ok());
+  ASSERT_TRUE(driver.Post(2).ok());
+  EXPECT_TRUE(driver.Turn());
+  EXPECT_THAT(TakeActs(), ElementsAre("record 1", "record 2", "durable", "effect 1", "effect 2",
+                                      "reply 1", "reply 2"));
+}
+
+TEST_F(DriverTest, NothingIsPersistedWithoutRecords) {
+  Driver<Adder> driver({}, clock_, Hooks(), {.name = "test"});
+  EXPECT_TRUE(driver.Turn());
+  EXPECT_THAT(TakeActs(), IsEmpty());
+}
+
+TEST_F(DriverTest, WakesTheMachineWhenItAskedFor) {
+  Driver<Adder> driver({}, clock_, Hooks(), {.name = "test"});
+  ASSERT_TRUE(driver.Post(-50).ok());
+  driver.Turn();
+  clock_.Advance(49);
+  driver.Turn();
+  EXPECT_THAT(TakeActs(), IsEmpty());
+}
+
+TEST_F(DriverTest, WakesOnceDue) {
+  Driver<Adder> driver({}, clock_, Hooks(), {.name = "test"});
+  ASSERT_TRUE(driver.Post(-50).ok());
+  driver.Turn();
+  clock_.Advance(50);
+  driver.Turn();
+  EXPECT_THAT(TakeActs(), ElementsAre("record 0", "durable", "effect 0", "reply 0"));
+  driver.Turn();
+  EXPECT_THAT(TakeActs(), IsEmpty()) << "once";
+}
+
+TEST_F(DriverTest, ALostFenceEndsItBeforeAnyEffect) {
+  Driver<Adder> driver({}, clock_, Hooks(), {.name = "test"});
+  persist_status_ = Error(absl::StatusCode::kAborted, "CONDITION_FAILED", "another term");
+  ASSERT_TRUE(driver.Post(1).ok());
+  EXPECT_FALSE(driver.Turn());
+  EXPECT_THAT(TakeActs(), ElementsAre("record 1", "not durable", "fatal"));
+  EXPECT_EQ(driver.Post(2).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(DriverTest, AFullDiskHoldsEffectsUntilThereIsRoom) {
+  int tries = 0;
+  auto hooks = Hooks();
+  hooks.persist = [&](const std::vector<std::string>&) {
+    ++tries;
+    return tries < 3 ? Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "")
+                     : absl::OkStatus();
+  };
+  int stuck = 0;
+  hooks.on_stuck = [&](const absl::Status&) { ++stuck; };
+  Driver<Adder> driver({}, clock_, std::move(hooks), {.name = "test", .persist_retry_ms = 1});
+  ASSERT_TRUE(driver.Post(1).ok());
+  EXPECT_TRUE(driver.Turn());
+  EXPECT_EQ(tries, 3);
+  EXPECT_EQ(stuck, 2);
+  EXPECT_THAT(TakeActs(), ElementsAre("effect 1", "reply 1"));
+}
+
+TEST_F(DriverTest, AFullMailboxRefusesPostsButNotAnswers) {
+  Driver<Adder> driver({}, clock_, Hooks(), {.name = "test", .mailbox_max = 1});
+  ASSERT_TRUE(driver.Post(1).ok());
+  EXPECT_EQ(ReasonOf(driver.Post(2)), "MAILBOX_FULL");
+  driver.PostAnswer(3);
+  driver.Turn();
+  EXPECT_THAT(TakeActs(), testing::Contains("effect 3"));
+}
+
+// From here on with real threads; ThreadSanitizer runs these.
+
+TEST_F(DriverTest, StopCarriesOutWhatWasPosted) {
+  Driver<Adder> driver({}, clock_, Hooks(), {.name = "test"});
+  driver.Start();
+  for (int i = 1; i <= 100; ++i) driver.PostAnswer(i);
+  driver.Stop();
+  EXPECT_EQ(std::count(acts_.begin(), acts_.end(), "reply 100"), 1);
+  EXPECT_EQ(ReasonOf(driver.Post(1)), "SHUTTING_DOWN");
+}
+
+TEST_F(DriverTest, TakesEventsFromManyThreads) {
+  std::atomic<int> replies = 0;
+  auto hooks = Hooks();
+  hooks.persist = [](const std::vector<std::string>&) { return absl::OkStatus(); };
+  hooks.run = [](const std::string&) {};
+  hooks.reply = [&](const std::string&) { ++replies; };
+  Driver<Adder> driver({}, clock_, std::move(hooks), {.name = "test"});
+  driver.Start();
+  std::vector<std::thread> posters;
+  std::atomic<int> accepted = 0;
+  for (int t = 0; t < 4; ++t) {
+    posters.emplace_back([&] {
+      for (int i = 0; i < 1'000; ++i) accepted += driver.Post(1).ok() ? 1 : 0;
+    });
+  }
+  for (auto& poster : posters) poster.join();
+  std::promise<int> sum;
+  ASSERT_TRUE(driver.Inspect([&](const Adder& adder) { sum.set_value(adder.sum()); }).ok());
+  EXPECT_EQ(sum.get_future().get(), accepted);
+  driver.Stop();
+  EXPECT_EQ(replies, accepted);
+}
+
+TEST_F(DriverTest, SleepsUntilWakeAt) {
+  const SteadyClock steady;
+  std::promise<void> woken;
+  auto hooks = Hooks();
+  hooks.reply = [&](const std::string& reply) {
+    if (reply == "reply 0") woken.set_value();
+  };
+  Driver<Adder> driver({}, steady, std::move(hooks), {.name = "test"});
+  driver.Start();
+  ASSERT_TRUE(driver.Post(-5).ok());
+  EXPECT_EQ(woken.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  driver.Stop();
+}
+
+TEST_F(DriverTest, StopEndsAWaitForDiskSpace) {
+  auto hooks = Hooks();
+  std::latch tried(1);
+  std::atomic<bool> first = true;
+  hooks.persist = [&](const std::vector<std::string>&) {
+    if (first.exchange(false)) tried.count_down();
+    return Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "");
+  };
+  Driver<Adder> driver({}, clock_, std::move(hooks),
+                       {.name = "test", .persist_retry_ms = 1'000'000});
+  driver.Start();
+  driver.PostAnswer(1);
+  tried.wait();
+  driver.Stop();
+  EXPECT_THAT(acts_, ElementsAre("fatal"));
+}
+
+}  // namespace
+}  // namespace lorry::runtime
