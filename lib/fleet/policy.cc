@@ -13,9 +13,12 @@ uint32_t MinEngines::Of(uint32_t members) const {
 uint32_t AdapterPolicy::KeepCount() const {
   switch (keep.kind) {
     case KeepRule::Kind::kStalenessPlusOne:
-      return max_staleness == std::numeric_limits<uint32_t>::max() ? max_staleness : max_staleness + 1;
-    case KeepRule::Kind::kCount: return std::max<uint32_t>(1, keep.count);
-    case KeepRule::Kind::kAll: return std::numeric_limits<uint32_t>::max();
+      return max_staleness == std::numeric_limits<uint32_t>::max() ? max_staleness
+                                                                   : max_staleness + 1;
+    case KeepRule::Kind::kCount:
+      return std::max<uint32_t>(1, keep.count);
+    case KeepRule::Kind::kAll:
+      return std::numeric_limits<uint32_t>::max();
   }
   return 1;
 }

@@ -1,5 +1,6 @@
-// AdapterPolicy: how one adapter is synced, kept and served (semantics §7). The store keeps it, the orchestrator acts on
-// it, a door sees the part that DoorRules carries. Plain values; the defaults are the documented ones.
+// AdapterPolicy: how one adapter is synced, kept and served (semantics §7). The store keeps it, the
+// orchestrator acts on it, a door sees the part that DoorRules carries. Plain values; the defaults
+// are the documented ones.
 #pragma once
 
 #include <compare>
@@ -16,8 +17,8 @@ enum class InFlightRule { kFinishOnOld, kAbort, kResumeOnNew };
 enum class FlushRule { kAuto, kAlways, kNever };
 enum class ProbeRule { kToken, kPresence, kDiffers };
 
-// How many members must have a version before it may be decided: a count, or a share of the sync's members, rounded
-// up. Never less than one.
+// How many members must have a version before it may be decided: a count, or a share of the sync's
+// members, rounded up. Never less than one.
 struct MinEngines {
   bool is_share = true;
   uint32_t value = 50;  // percent, or engines
@@ -60,9 +61,9 @@ struct AdapterPolicy {
   int64_t barrier_deadline_ms = 30'000;
   int64_t framework_pause_deadline_ms = 900'000;
   int64_t drain_deadline_ms = 600'000;
-  uint64_t norm_limit = 0;          // largest Frobenius norm of one tensor; 0 = not judged
-  uint64_t quota_bytes = 0;         // stored image bytes of all versions; 0 = not bounded
-  uint32_t quota_versions = 0;      // stored versions; 0 = not bounded
+  uint64_t norm_limit = 0;      // largest Frobenius norm of one tensor; 0 = not judged
+  uint64_t quota_bytes = 0;     // stored image bytes of all versions; 0 = not bounded
+  uint32_t quota_versions = 0;  // stored versions; 0 = not bounded
   auto operator<=>(const AdapterPolicy&) const = default;
 
   // Versions in the window; kAll is the largest number.

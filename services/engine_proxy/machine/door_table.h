@@ -1,9 +1,10 @@
 // DoorTable: everything the HTTP door needs to resolve a request, as one immutable value.
 //
-// The machine builds a whole table whenever something in it changes and emits SetDoorTable; the door hands it to each
-// io_context, and once every one resolves by it, answers DoorReport{revision, counts}. Latest wins. Resolving by a table
-// and counting the request are one critical section: after a report of revision R no request is admitted by an older
-// table, so a name that R does not route and that the report counts 0 for has no request left.
+// The machine builds a whole table whenever something in it changes and emits SetDoorTable; the
+// door hands it to each io_context, and once every one resolves by it, answers DoorReport{revision,
+// counts}. Latest wins. Resolving by a table and counting the request are one critical section:
+// after a report of revision R no request is admitted by an older table, so a name that R does not
+// route and that the report counts 0 for has no request left.
 //
 // A plain value: share it as shared_ptr<const DoorTable>, any thread.
 #pragma once
@@ -33,27 +34,29 @@ struct DoorRoute {
 //   OPEN    new requests go to `target`, which is among the routes
 //   HELD    new requests wait, at most rules.hold_limit_ms
 //   LOCKED  503 SYNC_IN_DOUBT
-//   CLOSED  503 with Retry-After when `catching_up` (a decision exists, its version is not loaded yet),
+//   CLOSED  503 with Retry-After when `catching_up` (a decision exists, its version is not loaded
+//   yet),
 //           otherwise 409 NOT_LOADED
 struct DoorRow {
   AdapterName adapter;
   fleet::RowMode mode = fleet::RowMode::kClosed;
-  Epoch epoch;         // of the decision OPEN serves; of the sync that holds or locks
-  EngineName target;   // OPEN only
+  Epoch epoch;        // of the decision OPEN serves; of the sync that holds or locks
+  EngineName target;  // OPEN only
   bool catching_up = false;
   auto operator<=>(const DoorRow&) const = default;
 };
 
 struct DoorTable {
-  Revision revision;                      // counts tables of one proxy process, from 1
-  BootId boot;                            // empty while no engine answers; a route is good for this boot alone
+  Revision revision;  // counts tables of one proxy process, from 1
+  BootId boot;        // empty while no engine answers; a route is good for this boot alone
   fleet::EngineKind engine = fleet::EngineKind::kUnknown;
-  bool lag_known = false;                 // false without a session: say `X-Lorry-Lag: unknown`
-  bool paused = false;                    // a pause that Lorry began holds: replies may be slow
-  std::vector<DoorRow> rows;              // sorted by adapter; an adapter without a row is UNKNOWN_ADAPTER
-  std::vector<DoorRoute> routes;          // sorted by name
-  std::vector<fleet::AliasRoute> aliases; // sorted; a target that is not among the routes is NOT_LOADED
-  std::vector<fleet::DoorRules> rules;    // sorted by adapter
+  bool lag_known = false;         // false without a session: say `X-Lorry-Lag: unknown`
+  bool paused = false;            // a pause that Lorry began holds: replies may be slow
+  std::vector<DoorRow> rows;      // sorted by adapter; an adapter without a row is UNKNOWN_ADAPTER
+  std::vector<DoorRoute> routes;  // sorted by name
+  std::vector<fleet::AliasRoute>
+      aliases;  // sorted; a target that is not among the routes is NOT_LOADED
+  std::vector<fleet::DoorRules> rules;  // sorted by adapter
   auto operator<=>(const DoorTable&) const = default;
 
   // Lookups by binary search; null where there is none.

@@ -1,6 +1,7 @@
-// What a proxy's machine asks for. Every effect is sent after the records of its Ready are durable, returns nothing, and
-// is answered by an event with the same `op`. At most one operation on the engine's registry (Load, Unload) is
-// outstanding. A driver that restarts knows nothing of earlier operations, and need not.
+// What a proxy's machine asks for. Every effect is sent after the records of its Ready are durable,
+// returns nothing, and is answered by an event with the same `op`. At most one operation on the
+// engine's registry (Load, Unload) is outstanding. A driver that restarts knows nothing of earlier
+// operations, and need not.
 #pragma once
 
 #include <string>
@@ -12,8 +13,9 @@
 
 namespace lorry::proxy {
 
-// Fetches the image, verifies `digest`, writes the directory (image and rendered config) under a path of its own for
-// `name`, synced. The path must be the same for the same name, and differ between names.
+// Fetches the image, verifies `digest`, writes the directory (image and rendered config) under a
+// path of its own for `name`, synced. The path must be the same for the same name, and differ
+// between names.
 struct Fetch {
   OpId op = 0;
   EngineName name;
@@ -22,26 +24,72 @@ struct Fetch {
   fleet::VersionTraits traits;
   fleet::Render render = fleet::Render::kPlain;
 };
-struct CancelFetch { OpId op = 0; };  // of the fetch; answered by FetchCancelled, or by its own end if that was first
-// Reads the directory again and compares with the digest: what a restarted proxy finds on disk is not trusted.
-struct HashDirectory { OpId op = 0; EngineName name; Digest digest; fleet::Render render; std::string path; };
+struct CancelFetch {
+  OpId op = 0;
+};  // of the fetch; answered by FetchCancelled, or by its own end if that was first
+// Reads the directory again and compares with the digest: what a restarted proxy finds on disk is
+// not trusted.
+struct HashDirectory {
+  OpId op = 0;
+  EngineName name;
+  Digest digest;
+  fleet::Render render;
+  std::string path;
+};
 // Removes the directory, or keeps its file for reuse under another name.
-struct DeleteDirectory { OpId op = 0; EngineName name; std::string path; };
+struct DeleteDirectory {
+  OpId op = 0;
+  EngineName name;
+  std::string path;
+};
 
 // On the engine; `boot` lets the driver drop what was meant for an earlier life of it.
-struct List { OpId op = 0; BootId boot; };
-struct Load { OpId op = 0; BootId boot; EngineName name; std::string path; };
-struct Probe { OpId op = 0; BootId boot; EngineName name; bool token = true; };  // answer one token, or be listed
-struct Unload { OpId op = 0; BootId boot; EngineName name; int64_t deadline_ms = 0; };
-struct AskEngineLoad { OpId op = 0; BootId boot; };  // running + waiting, by the engine's own account
-struct PauseEngine { OpId op = 0; BootId boot; fleet::PauseKind kind; bool flush = false; };
-struct ResumeEngine { OpId op = 0; BootId boot; };
+struct List {
+  OpId op = 0;
+  BootId boot;
+};
+struct Load {
+  OpId op = 0;
+  BootId boot;
+  EngineName name;
+  std::string path;
+};
+struct Probe {
+  OpId op = 0;
+  BootId boot;
+  EngineName name;
+  bool token = true;
+};  // answer one token, or be listed
+struct Unload {
+  OpId op = 0;
+  BootId boot;
+  EngineName name;
+  int64_t deadline_ms = 0;
+};
+struct AskEngineLoad {
+  OpId op = 0;
+  BootId boot;
+};  // running + waiting, by the engine's own account
+struct PauseEngine {
+  OpId op = 0;
+  BootId boot;
+  fleet::PauseKind kind;
+  bool flush = false;
+};
+struct ResumeEngine {
+  OpId op = 0;
+  BootId boot;
+};
 
-struct SetDoorTable { DoorTable table; };         // to the door; answered by DoorReport
-struct SendObserved { fleet::Observed observed; };  // to the orchestrator; latest wins
+struct SetDoorTable {
+  DoorTable table;
+};  // to the door; answered by DoorReport
+struct SendObserved {
+  fleet::Observed observed;
+};  // to the orchestrator; latest wins
 
-using Effect = std::variant<Fetch, CancelFetch, HashDirectory, DeleteDirectory, List, Load, Probe,
-                            Unload, AskEngineLoad, PauseEngine, ResumeEngine, SetDoorTable,
-                            SendObserved>;
+using Effect =
+    std::variant<Fetch, CancelFetch, HashDirectory, DeleteDirectory, List, Load, Probe, Unload,
+                 AskEngineLoad, PauseEngine, ResumeEngine, SetDoorTable, SendObserved>;
 
 }  // namespace lorry::proxy

@@ -1,7 +1,7 @@
 // What a proxy's machine is told. Plain values; drivers and the door build them, the simulator too.
 //
-// Every answer names the operation (`op`) of the effect that asked; an answer whose operation the machine has forgotten
-// (a new boot, a cancelled fetch) is ignored. Duplicates are harmless.
+// Every answer names the operation (`op`) of the effect that asked; an answer whose operation the
+// machine has forgotten (a new boot, a cancelled fetch) is ignored. Duplicates are harmless.
 #pragma once
 
 #include <cstdint>
@@ -17,59 +17,103 @@ namespace lorry::proxy {
 // Counts operations of one proxy process; 0 is none.
 using OpId = uint64_t;
 
-// Ends of an operation on the engine. kUnknown: no answer within the driver's deadline, or the connection broke: it may
-// have happened, or may happen yet.
+// Ends of an operation on the engine. kUnknown: no answer within the driver's deadline, or the
+// connection broke: it may have happened, or may happen yet.
 enum class Outcome { kOk, kFailed, kUnknown };
 
 // --- the orchestrator's session
-struct SessionUp {};    // attached; Observed documents may be sent
+struct SessionUp {};  // attached; Observed documents may be sent
 struct SessionDown {};
-struct DesiredReceived { fleet::Desired desired; };
+struct DesiredReceived {
+  fleet::Desired desired;
+};
 
 // --- the engine's driver
-struct EngineSeen {     // it answers, and this is its start marker; repeated as often as the driver polls
+struct EngineSeen {  // it answers, and this is its start marker; repeated as often as the driver
+                     // polls
   BootId boot;
   fleet::EngineLimits limits;
   std::string version;
-  std::string problem;  // preflight: the missing or wrong flag, for people; not empty keeps the member JOINING
+  std::string problem;  // preflight: the missing or wrong flag, for people; not empty keeps the
+                        // member JOINING
   bool asleep = false;  // memory released
 };
-struct EngineLost {};   // it does not answer, or its process ended; routes stay only where a boot is known
-struct Listed {         // List: names the engine has registered, with their paths (empty where the engine hides them)
+struct EngineLost {    // it does not answer; routes stay, the engine's own errors pass
+  bool ended = false;  // its process is gone (connection refused, exit seen): what it was loading
+                       // may have killed it
+};
+struct Listed {  // List: names the engine has registered, with their paths (empty where the engine
+                 // hides them)
   OpId op = 0;
   Outcome outcome = Outcome::kOk;
   std::map<EngineName, std::string> paths;
 };
-struct LoadDone { OpId op = 0; Outcome outcome = Outcome::kOk; std::string reason; std::string detail; };
-struct ProbeDone { OpId op = 0; Outcome outcome = Outcome::kOk; std::string reason; std::string detail; };
-struct UnloadDone { OpId op = 0; Outcome outcome = Outcome::kOk; };  // kUnknown: its deadline passed
-struct EngineLoadSeen { OpId op = 0; Outcome outcome = Outcome::kOk; uint64_t running_and_waiting = 0; };
-struct PauseDone { OpId op = 0; Outcome outcome = Outcome::kOk; };
-struct ResumeDone { OpId op = 0; Outcome outcome = Outcome::kOk; };
+struct LoadDone {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;
+  std::string reason;
+  std::string detail;
+};
+struct ProbeDone {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;
+  std::string reason;
+  std::string detail;
+};
+struct UnloadDone {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;
+};  // kUnknown: its deadline passed
+struct EngineLoadSeen {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;
+  uint64_t running_and_waiting = 0;
+};
+struct PauseDone {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;
+};
+struct ResumeDone {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;
+};
 
 // --- the fetcher and its directories
-struct FetchProgress { OpId op = 0; uint64_t bytes_done = 0; uint64_t bytes_total = 0; };
-struct FetchDone {      // the directory is complete, rendered, synced, and its digest is the wanted one
+struct FetchProgress {
+  OpId op = 0;
+  uint64_t bytes_done = 0;
+  uint64_t bytes_total = 0;
+};
+struct FetchDone {  // the directory is complete, rendered, synced, and its digest is the wanted one
   OpId op = 0;
   std::string path;
 };
 struct FetchFailed {
   OpId op = 0;
-  std::string reason;   // a word of docs/ERRORS.md
+  std::string reason;  // a word of docs/ERRORS.md
   std::string detail;
-  bool permanent = false;  // a refusal that the same bytes would meet again: no retry until asked anew
+  bool permanent =
+      false;  // a refusal that the same bytes would meet again: no retry until asked anew
 };
-struct FetchCancelled { OpId op = 0; };            // nothing writes the directory any more, it is removed
-struct DirectoryDeleted { OpId op = 0; Outcome outcome = Outcome::kOk; };
-struct DirectoryHashed { OpId op = 0; bool matches = false; };
+struct FetchCancelled {
+  OpId op = 0;
+};  // nothing writes the directory any more, it is removed
+struct DirectoryDeleted {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;
+};
+struct DirectoryHashed {
+  OpId op = 0;
+  bool matches = false;
+};
 
 // --- the door
 struct DoorReport {
-  Revision revision;    // every io_context resolves by this table or a later one
+  Revision revision;  // every io_context resolves by this table or a later one
   std::map<EngineName, uint32_t> in_flight;  // counts as of now; a name without an entry has none
 };
 
-struct TimePassed {};   // `wake_at` came
+struct TimePassed {};  // `wake_at` came
 
 using Event = std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed,
                            LoadDone, ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone,

@@ -1,10 +1,13 @@
-// The proxy's machine: one engine's residencies, rows and pauses, as a deterministic value (semantics §3, §6; tables.md).
+// The proxy's machine: one engine's residencies, rows and pauses, as a deterministic value
+// (semantics §3, §6; tables.md).
 //
-// Step(now, event) changes state; then a planner compares Desired with what is here and asks for at most what is missing;
-// TakeReady() hands out what came of it. Contract of a Ready: its records are durable before its effects are sent, all of
-// them in one transaction; a driver that cannot persist ends the process. Events may be batched: several Steps, one Ready.
+// Step(now, event) changes state; then a planner compares Desired with what is here and asks for at
+// most what is missing; TakeReady() hands out what came of it. Contract of a Ready: its records are
+// durable before its effects are sent, all of them in one transaction; a driver that cannot persist
+// ends the process. Events may be batched: several Steps, one Ready.
 //
-// Not thread-safe: one thread owns a machine and everything else posts to that thread. No I/O, clock or randomness.
+// Not thread-safe: one thread owns a machine and everything else posts to that thread. No I/O,
+// clock or randomness.
 #pragma once
 
 #include <memory>
@@ -24,16 +27,19 @@ struct Config {
   MemberId member;
   JournalId new_journal;  // a fresh random id, taken when the records hold none
 
-  // An unload that takes longer makes an SGLang engine WEDGED; the drain before it is not part of it.
+  // An unload that takes longer makes an SGLang engine WEDGED; the drain before it is not part of
+  // it.
   int64_t unload_deadline_ms = 15'000;
   // Retries of a failed fetch, load or probe: doubling between these two.
   int64_t retry_min_ms = 500;
   int64_t retry_max_ms = 30'000;
-  // A fetch that failed so often in a row is FAILED; it is tried again after retry_max_ms all the same.
+  // A fetch that failed so often in a row is FAILED; it is tried again after retry_max_ms all the
+  // same.
   uint32_t fetch_tries = 3;
   // A name that ended this many engine lives is not tried again until it leaves Desired.
   uint32_t deaths_limit = 2;
-  // How often the engine is asked again while something waits for its answer (listing, load, resume).
+  // How often the engine is asked again while something waits for its answer (listing, load,
+  // resume).
   int64_t poll_ms = 1'000;
   // A member's own answer is repeated so often, in case the last one was lost.
   int64_t observed_ms = 2'000;

@@ -1,5 +1,6 @@
-// The proxy's journal: what it promised, as a map from key to record (semantics §11). A driver persists the changes of a
-// Ready in one synced transaction: a record without a value is deleted. Everything not here is reported again.
+// The proxy's journal: what it promised, as a map from key to record (semantics §11). A driver
+// persists the changes of a Ready in one synced transaction: a record without a value is deleted.
+// Everything not here is reported again.
 #pragma once
 
 #include <compare>
@@ -15,7 +16,8 @@
 
 namespace lorry::proxy {
 
-// "journal": written once. A journal that is lost begins another, and Desired documents bound to the old one are refused.
+// "journal": written once. A journal that is lost begins another, and Desired documents bound to
+// the old one are refused.
 struct JournalRecord {
   MemberId member;
   JournalId journal;
@@ -32,7 +34,7 @@ struct RowRecord {
   bool open = false;         // false: CLOSED, until `target` of a decision is LOADED
   Epoch epoch;               // of the last decision this row stood on
   EngineName target;
-  Epoch locked;              // LOCKED(locked) when not 0
+  Epoch locked;  // LOCKED(locked) when not 0
   auto operator<=>(const RowRecord&) const = default;
 };
 // "boot": the engine life last seen.

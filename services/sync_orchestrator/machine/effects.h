@@ -1,5 +1,6 @@
-// What the orchestrator's machine asks for, after the records of its Ready are durable. Effects return nothing; latest
-// wins for SetDesired (per member) and SetHolds; whatever is lost is sent again by the machine.
+// What the orchestrator's machine asks for, after the records of its Ready are durable. Effects
+// return nothing; latest wins for SetDesired (per member) and SetHolds; whatever is lost is sent
+// again by the machine.
 #pragma once
 
 #include <cstdint>
@@ -13,45 +14,72 @@
 
 namespace lorry::sync {
 
-struct SetDesired { SessionId session = 0; MemberId member; fleet::Desired desired; };
+struct SetDesired {
+  SessionId session = 0;
+  MemberId member;
+  fleet::Desired desired;
+};
 
-// Ends an Attach stream with FAILED_PRECONDITION and this reason: TERM_FENCED, ENGINE_CLAIMED, SESSION_REPLACED.
-struct EndSession { SessionId session = 0; absl::Status status; };
+// Ends an Attach stream with FAILED_PRECONDITION and this reason: TERM_FENCED, ENGINE_CLAIMED,
+// SESSION_REPLACED.
+struct EndSession {
+  SessionId session = 0;
+  absl::Status status;
+};
 
 // The whole holder set of the orchestrator at the store; answered by HoldsAcked.
-struct SetHolds { Revision revision; std::vector<VersionKey> versions; };
+struct SetHolds {
+  Revision revision;
+  std::vector<VersionKey> versions;
+};
 
 // One state of WatchSync. The last one is final; the machine forgets the watch after it.
 struct WatchEvent {
-  enum class State { kWaiting, kStaging, kHolding, kLocking, kDelivering, kActive, kSuperseded, kFailed, kStored };
+  enum class State {
+    kWaiting,
+    kStaging,
+    kHolding,
+    kLocking,
+    kDelivering,
+    kActive,
+    kSuperseded,
+    kFailed,
+    kStored
+  };
   State state = State::kWaiting;
   bool final = false;
-  std::string reason;        // kWaiting: TOO_FEW_ENGINES, NO_SLOT, OVERRIDDEN, ...; kFailed: POISONED, SYNC_BACKLOG, ...
-  std::string detail;        // for people
-  Epoch epoch;               // of the sync or the decision
-  uint32_t done = 0;         // members that have it LOADED (staging), or serve it (delivering, active): n of m
+  std::string reason;  // kWaiting: TOO_FEW_ENGINES, NO_SLOT, OVERRIDDEN, ...; kFailed: POISONED,
+                       // SYNC_BACKLOG, ...
+  std::string detail;  // for people
+  Epoch epoch;         // of the sync or the decision
+  uint32_t done =
+      0;  // members that have it LOADED (staging), or serve it (delivering, active): n of m
   uint32_t members = 0;
-  uint64_t bytes_done = 0;   // over the members that fetch
+  uint64_t bytes_done = 0;  // over the members that fetch
   uint64_t bytes_total = 0;
   VersionKey superseded_by;  // kSuperseded
   auto operator<=>(const WatchEvent&) const = default;
 };
-struct NotifyWatch { WatchId watch = 0; WatchEvent event; };
+struct NotifyWatch {
+  WatchId watch = 0;
+  WatchEvent event;
+};
 
 using Effect = std::variant<SetDesired, EndSession, SetHolds, NotifyWatch>;
 
 // Answers, sent last. `status` carries a reason of docs/ERRORS.md.
-struct Resolved {                                // of LeaseAsked
+struct Resolved {  // of LeaseAsked
   VersionInfo version;
-  std::vector<fleet::Render> renders;            // of the pool's engine kinds: engine names follow by MakeEngineName
-  uint32_t loaded = 0;                           // READY members that have it LOADED now
-  uint32_t members = 0;                          // READY members
+  std::vector<fleet::Render>
+      renders;           // of the pool's engine kinds: engine names follow by MakeEngineName
+  uint32_t loaded = 0;   // READY members that have it LOADED now
+  uint32_t members = 0;  // READY members
 };
 struct Reply {
   RequestId request = 0;
   absl::Status status;
-  Resolved resolved;                             // LeaseAsked
-  Epoch epoch;                                   // OverrideSet: of the sync or decision that serves it, 0 while it waits
+  Resolved resolved;  // LeaseAsked
+  Epoch epoch;        // OverrideSet: of the sync or decision that serves it, 0 while it waits
 };
 
 }  // namespace lorry::sync

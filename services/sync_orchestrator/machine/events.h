@@ -1,5 +1,5 @@
-// What the orchestrator's machine is told: the store's watch, members' sessions, clients' and operators' calls, time.
-// Plain values; drivers and RPC handlers build them, the simulator too.
+// What the orchestrator's machine is told: the store's watch, members' sessions, clients' and
+// operators' calls, time. Plain values; drivers and RPC handlers build them, the simulator too.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace lorry::sync {
 
-using SessionId = uint64_t;  // a driver's number for one Attach stream; never used twice in a process
+using SessionId =
+    uint64_t;  // a driver's number for one Attach stream; never used twice in a process
 using RequestId = uint64_t;  // a driver's number for one call; answered by exactly one Reply
 using WatchId = uint64_t;    // a driver's number for one WatchSync
 
@@ -22,7 +23,7 @@ using WatchId = uint64_t;    // a driver's number for one WatchSync
 struct AdapterInfo {
   AdapterName adapter;
   fleet::AdapterPolicy policy;
-  RunId current_run;                         // 0: no run was opened
+  RunId current_run;  // 0: no run was opened
   auto operator<=>(const AdapterInfo&) const = default;
 };
 struct AliasInfo {
@@ -31,39 +32,60 @@ struct AliasInfo {
   VersionKey target;
   auto operator<=>(const AliasInfo&) const = default;
 };
-// Everything, at one revision: the answer to listing. Nothing is decided or retired before the first one.
+// Everything, at one revision: the answer to listing. Nothing is decided or retired before the
+// first one.
 struct StoreListed {
   std::vector<AdapterInfo> adapters;
   std::vector<VersionInfo> versions;
   std::vector<AliasInfo> aliases;
 };
-struct AdapterSet { AdapterInfo info; };     // created, its policy changed, or a run opened
-struct AdapterDeleted { AdapterName adapter; };
-struct VersionStored { VersionInfo version; };
-struct VersionDeleted { VersionKey version; };
-struct AliasSet { AdapterName adapter; AliasName alias; std::optional<VersionKey> target; };  // none: removed
-struct HoldsAcked { Revision revision; std::vector<VersionKey> missing; };                      // SetHolds was done
+struct AdapterSet {
+  AdapterInfo info;
+};  // created, its policy changed, or a run opened
+struct AdapterDeleted {
+  AdapterName adapter;
+};
+struct VersionStored {
+  VersionInfo version;
+};
+struct VersionDeleted {
+  VersionKey version;
+};
+struct AliasSet {
+  AdapterName adapter;
+  AliasName alias;
+  std::optional<VersionKey> target;
+};  // none: removed
+struct HoldsAcked {
+  Revision revision;
+  std::vector<VersionKey> missing;
+};  // SetHolds was done
 
 // --- members
-struct SessionOpened {                       // Attach's Hello
+struct SessionOpened {  // Attach's Hello
   SessionId session = 0;
   MemberId member;
   PoolName pool;
-  fleet::Observed observed;                  // journal and term are in it
+  fleet::Observed observed;  // journal and term are in it
 };
-struct SessionLost { SessionId session = 0; };
-struct MemberObserved { SessionId session = 0; fleet::Observed observed; };
+struct SessionLost {
+  SessionId session = 0;
+};
+struct MemberObserved {
+  SessionId session = 0;
+  fleet::Observed observed;
+};
 
 // --- clients and operators
-struct Selector {                            // what of an adapter is meant
+struct Selector {  // what of an adapter is meant
   enum class Kind { kLatest, kNewest, kAlias, kNumber, kVersion };
   AdapterName adapter;
   Kind kind = Kind::kLatest;
-  AliasName alias;                           // kAlias
-  RunId run;                                 // kVersion
-  VersionNumber number;                      // kNumber (in the current run), kVersion
+  AliasName alias;       // kAlias
+  RunId run;             // kVersion
+  VersionNumber number;  // kNumber (in the current run), kVersion
 };
-struct LeaseAsked {                          // Resolve; ttl 0 releases
+struct LeaseAsked {  // Resolve; ttl 0 releases
   RequestId request = 0;
   Selector selector;
   PoolName pool;
@@ -74,18 +96,32 @@ struct OverrideSet {
   RequestId request = 0;
   AdapterName adapter;
   PoolName pool;
-  std::optional<VersionKey> version;         // none lifts it
+  std::optional<VersionKey> version;  // none lifts it
 };
 enum class MemberMark { kExcluded, kIncluded, kDead };
-struct MemberMarked { RequestId request = 0; MemberId member; MemberMark mark; std::string why; };
-struct FleetAdopted { RequestId request = 0; };
-struct WatchOpened { WatchId watch = 0; VersionKey version; PoolName pool; };
-struct WatchClosed { WatchId watch = 0; };
+struct MemberMarked {
+  RequestId request = 0;
+  MemberId member;
+  MemberMark mark;
+  std::string why;
+};
+struct FleetAdopted {
+  RequestId request = 0;
+};
+struct WatchOpened {
+  WatchId watch = 0;
+  VersionKey version;
+  PoolName pool;
+};
+struct WatchClosed {
+  WatchId watch = 0;
+};
 
-struct TimePassed {};                        // `wake_at` came
+struct TimePassed {};  // `wake_at` came
 
-using Event = std::variant<StoreListed, AdapterSet, AdapterDeleted, VersionStored, VersionDeleted, AliasSet,
-                           HoldsAcked, SessionOpened, SessionLost, MemberObserved, LeaseAsked, OverrideSet,
-                           MemberMarked, FleetAdopted, WatchOpened, WatchClosed, TimePassed>;
+using Event =
+    std::variant<StoreListed, AdapterSet, AdapterDeleted, VersionStored, VersionDeleted, AliasSet,
+                 HoldsAcked, SessionOpened, SessionLost, MemberObserved, LeaseAsked, OverrideSet,
+                 MemberMarked, FleetAdopted, WatchOpened, WatchClosed, TimePassed>;
 
 }  // namespace lorry::sync

@@ -1,12 +1,15 @@
-// The orchestrator's machine: which member should serve which version, as a deterministic value (semantics §3, §4, §6).
+// The orchestrator's machine: which member should serve which version, as a deterministic value
+// (semantics §3, §4, §6).
 //
-// Step(now, event) changes state; then planners run over the whole of it (syncs, retention, slots, leases, watches), so
-// that nothing depends on which event came. TakeReady() hands out what came of it. Contract of a Ready: `records` are
-// durable in one transaction, conditional on the stored meta record being `fence`, before `effects` are sent; `replies`
-// go last. When the condition fails the reign is over: drop the machine, restore another when leadership returns.
-// Events may be batched: several Steps, one Ready.
+// Step(now, event) changes state; then planners run over the whole of it (syncs, retention, slots,
+// leases, watches), so that nothing depends on which event came. TakeReady() hands out what came of
+// it. Contract of a Ready: `records` are durable in one transaction, conditional on the stored meta
+// record being `fence`, before `effects` are sent; `replies` go last. When the condition fails the
+// reign is over: drop the machine, restore another when leadership returns. Events may be batched:
+// several Steps, one Ready.
 //
-// Not thread-safe: one thread owns a machine and everything else posts to that thread. No I/O, clock or randomness.
+// Not thread-safe: one thread owns a machine and everything else posts to that thread. No I/O,
+// clock or randomness.
 #pragma once
 
 #include <memory>
@@ -24,12 +27,14 @@
 namespace lorry::sync {
 
 struct Config {
-  // Taken when the records hold no incarnation; must be above any that proxies may remember (seconds of the epoch do).
+  // Taken when the records hold no incarnation; above any that proxies may remember and below 2^18,
+  // so that hold revisions can carry it (hours since 2026 last until 2055).
   uint64_t new_incarnation = 1;
-  // A session that ended counts as LOST, and drops out of a running sync, after this long: longer than a proxy needs to
-  // dial again, shorter than any stage deadline.
+  // A session that ended counts as LOST, and drops out of a running sync, after this long: longer
+  // than a proxy needs to dial again, shorter than any stage deadline.
   int64_t lost_after_ms = 5'000;
-  // A canary that has not answered its token after this share of the stage deadline gets a second beside it.
+  // A canary that has not answered its token after this share of the stage deadline gets a second
+  // beside it.
   uint32_t canary_percent = 25;
   // After an ABORT, or a member's failure, the next try waits: doubling between these two.
   int64_t retry_min_ms = 1'000;
@@ -38,23 +43,26 @@ struct Config {
   int64_t resend_ms = 2'000;
   // After a COMMIT a watch is final when every reachable member serves it, or after this long.
   int64_t deliver_ms = 60'000;
-  // With skip NEVER so many versions wait; more is SYNC_BACKLOG. A trainer that far ahead should be told.
+  // With skip NEVER so many versions wait; more is SYNC_BACKLOG. A trainer that far ahead should be
+  // told.
   uint32_t backlog_limit = 8;
   // Engine deaths that make a version POISONED.
   uint32_t deaths_limit = 2;
 };
 
 struct Ready {
-  std::optional<MetaRecord> fence;  // what "meta" must hold in storage for the transaction to happen; none: no meta yet
+  std::optional<MetaRecord>
+      fence;  // what "meta" must hold in storage for the transaction to happen; none: no meta yet
   std::vector<Record> records;
   std::vector<Effect> effects;
   std::vector<Reply> replies;
-  std::optional<Tick> wake_at;      // send TimePassed then, or earlier
+  std::optional<Tick> wake_at;  // send TimePassed then, or earlier
 };
 
 class Machine {
  public:
-  // Begins a new term over the records; its first Ready writes it. INTERNAL RECORDS_INVALID when they contradict.
+  // Begins a new term over the records; its first Ready writes it. INTERNAL RECORDS_INVALID when
+  // they contradict.
   static absl::StatusOr<Machine> Restore(const Config& config, const Records& records, Tick now);
   Machine(Machine&&) noexcept;
   Machine& operator=(Machine&&) noexcept;

@@ -1,5 +1,6 @@
-// The orchestrator's durable state, as a map from key to record (semantics §11). A driver writes the changes of a Ready in
-// one transaction that is conditional on the meta record (Ready::fence): whoever lost the leadership writes nothing.
+// The orchestrator's durable state, as a map from key to record (semantics §11). A driver writes
+// the changes of a Ready in one transaction that is conditional on the meta record (Ready::fence):
+// whoever lost the leadership writes nothing.
 #pragma once
 
 #include <compare>
@@ -19,17 +20,18 @@ namespace lorry::sync {
 // "meta"
 struct MetaRecord {
   Term term;
-  bool settled = false;  // false: begun over empty records, and members may yet remember decisions (FleetAdopted)
+  bool settled = false;  // false: begun over empty records, and members may yet remember decisions
+                         // (FleetAdopted)
   auto operator<=>(const MetaRecord&) const = default;
 };
 // "member/<member>": the roster. Written again, conditional on the term, whenever a session begins.
 struct MemberRecord {
   PoolName pool;
-  JournalId journal;         // Desired documents are bound to it
+  JournalId journal;  // Desired documents are bound to it
   uint64_t attached_term = 0;
-  bool excluded = false;     // by an operator
+  bool excluded = false;  // by an operator
   std::string excluded_why;
-  bool dead = false;         // by an operator; a new session brings it back as a newcomer
+  bool dead = false;  // by an operator; a new session brings it back as a newcomer
   auto operator<=>(const MemberRecord&) const = default;
 };
 // What a version is known by, kept where the store's own answer may be away.
@@ -46,18 +48,21 @@ struct Activation {
 };
 // "pool/<adapter>/<pool>"
 struct PoolRecord {
-  Epoch epoch;                            // the highest given out, decided or not
-  std::vector<Activation> history;        // of the current lineage, oldest first; the last is what is committed
-  std::vector<VersionKey> pending;        // waits for a sync: the newest, or with skip NEVER a few, oldest first
-  std::vector<VersionKey> refused;        // the last few that a full queue turned away (SYNC_BACKLOG)
+  Epoch epoch;  // the highest given out, decided or not
+  std::vector<Activation>
+      history;  // of the current lineage, oldest first; the last is what is committed
+  std::vector<VersionKey>
+      pending;  // waits for a sync: the newest, or with skip NEVER a few, oldest first
+  std::vector<VersionKey> refused;  // the last few that a full queue turned away (SYNC_BACKLOG)
   std::optional<VersionKey> considered;   // the newest version ever queued or refused
   std::optional<VersionKey> override_to;  // an operator's; automatic syncs wait while it is set
   auto operator<=>(const PoolRecord&) const = default;
 };
 struct SyncMember {
   MemberId member;
-  BootId boot;               // frozen: another boot is the member's death
-  std::string dropped;       // why it dropped out; empty while it takes part
+  BootId boot;                 // frozen: another boot is the member's death
+  std::string dropped;         // why it dropped out; empty while it takes part
+  uint32_t deaths_before = 0;  // engine lives the version had ended here when the sync began
   auto operator<=>(const SyncMember&) const = default;
 };
 // "sync/<adapter>/<pool>": the running one. It ends with its decision.
@@ -65,16 +70,17 @@ struct SyncRecord {
   Epoch epoch;
   VersionInfo version;
   fleet::SyncMode mode = fleet::SyncMode::kRolling;
-  bool overriding = false;   // started by an override: restarts the lineage
+  bool overriding = false;  // started by an override: restarts the lineage
   std::vector<SyncMember> members;
   auto operator<=>(const SyncRecord&) const = default;
 };
-// "decision/<adapter>/<pool>": the last sync's end. Written by compare-and-set in the transaction that ends the sync.
+// "decision/<adapter>/<pool>": the last sync's end. Written by compare-and-set in the transaction
+// that ends the sync.
 struct DecisionRecord {
   Epoch epoch;
   VersionKey version;
   bool commit = false;
-  std::string reason;        // ABORT: why
+  std::string reason;  // ABORT: why
   auto operator<=>(const DecisionRecord&) const = default;
 };
 // "lease/<adapter>/<pool>/<run>.<number>/<holder>": one promise; asked again it is renewed.

@@ -16,9 +16,9 @@ struct MemberStatus {
   MemberId member;
   PoolName pool;
   MemberStanding standing = MemberStanding::kLost;
-  std::string reason;                    // EXCLUDED, WEDGED, JOINING: why
-  bool current = false;                  // its rows and residencies are what is desired
-  fleet::Observed observed;              // the last seen; empty journal when none in this reign
+  std::string reason;        // EXCLUDED, WEDGED, JOINING: why
+  bool current = false;      // its rows and residencies are what is desired
+  fleet::Observed observed;  // the last seen; empty journal when none in this reign
 };
 
 enum class SyncPhase { kIdle, kStaging, kHolding, kLocking };
@@ -32,15 +32,15 @@ struct PoolStatus {
   std::optional<SyncRecord> sync;
   std::vector<VersionKey> pending;
   std::optional<VersionKey> override_to;
-  std::string waits_for;                 // why a waiting version does not begin: TOO_FEW_ENGINES, NO_SLOT, ...
-  std::string detail;                    // for people
+  std::string waits_for;  // why a waiting version does not begin: TOO_FEW_ENGINES, NO_SLOT, ...
+  std::string detail;     // for people
   std::optional<DecisionRecord> last_decision;
 };
 
 struct Status {
   Term term;
   bool store_known = false;
-  bool adoption_needed = false;          // the records were lost and members remember another incarnation
+  bool adoption_needed = false;  // the records were lost and members remember another incarnation
   std::vector<MemberStatus> members;
   std::vector<PoolStatus> pools;
   std::vector<LeaseRecord> leases;

@@ -1,0 +1,200 @@
+#include "services/sync_orchestrator/driver/orchestrator.h"
+
+#include <chrono>
+#include <condition_variable>
+
+#include "lib/base/check.h"
+#include "lib/base/error.h"
+
+namespace lorry::sync {
+
+struct Orchestrator::Waiting {
+  Mutex mutex;
+  CondVar answered;
+  std::optional<Reply> reply LORRY_GUARDED_BY(mutex);
+};
+
+Orchestrator::Orchestrator(kv::Store& store, const Clock& clock, Options options)
+    : clock_(clock), options_(std::move(options)), journal_(store, "orchestrator/", &Decode, "meta") {}
+
+absl::StatusOr<std::unique_ptr<Orchestrator>> Orchestrator::Create(kv::Store& store, const Clock& clock,
+                                                                   Options options) {
+  std::unique_ptr<Orchestrator> self(new Orchestrator(store, clock, std::move(options)));
+  LORRY_ASSIGN_OR_RETURN(const Records records, self->journal_.Load());
+  LORRY_ASSIGN_OR_RETURN(Machine machine, Machine::Restore(self->options_.machine, records, clock.Now()));
+  Orchestrator* const o = self.get();
+  o->driver_ = std::make_unique<MachineDriver>(
+      std::move(machine), clock,
+      MachineDriver::Hooks{.tick = [] { return Event(TimePassed{}); },
+                           .persist = [o](const std::vector<Record>& records) { return o->Persist(records); },
+                           .run = [o](Effect effect) { o->Run(std::move(effect)); },
+                           .reply = [o](Reply reply) { o->Deliver(std::move(reply)); },
+                           .on_fatal = o->options_.on_fatal},
+      runtime::DriverOptions{.name = "orchestrator"});
+  return self;
+}
+
+Orchestrator::~Orchestrator() { Stop(); }
+
+void Orchestrator::Connect(HoldsPort& holds, SyncObserver& observer) {
+  holds_ = &holds;
+  observer_ = &observer;
+}
+
+void Orchestrator::Start() {
+  LORRY_CHECK(holds_ != nullptr && observer_ != nullptr);
+  driver_->Start();
+}
+
+void Orchestrator::Stop() { driver_->Stop(); }
+
+absl::StatusOr<SessionId> Orchestrator::OpenSession(MemberId member, PoolName pool, fleet::Observed observed,
+                                                    std::shared_ptr<MemberSession> session) {
+  const SessionId id = next_id_.fetch_add(1);
+  {
+    MutexLock lock(mutex_);
+    sessions_.emplace(id, std::move(session));
+  }
+  absl::Status posted = Post(SessionOpened{id, std::move(member), std::move(pool), std::move(observed)});
+  if (posted.ok()) return id;
+  MutexLock lock(mutex_);
+  sessions_.erase(id);
+  return posted;
+}
+
+void Orchestrator::CloseSession(SessionId session) {
+  {
+    MutexLock lock(mutex_);
+    sessions_.erase(session);
+  }
+  PostAnswer(SessionLost{session});
+}
+
+absl::StatusOr<WatchId> Orchestrator::OpenWatch(VersionKey version, PoolName pool,
+                                                std::shared_ptr<SyncWatcher> watcher) {
+  const WatchId id = next_id_.fetch_add(1);
+  {
+    MutexLock lock(mutex_);
+    watches_.emplace(id, OpenWatchEntry{std::move(watcher), version, pool});
+  }
+  absl::Status posted = Post(WatchOpened{id, std::move(version), std::move(pool)});
+  if (posted.ok()) return id;
+  MutexLock lock(mutex_);
+  watches_.erase(id);
+  return posted;
+}
+
+void Orchestrator::CloseWatch(WatchId watch) {
+  {
+    MutexLock lock(mutex_);
+    if (watches_.erase(watch) == 0) return;  // its final event was sent: the machine forgot it too
+  }
+  PostAnswer(WatchClosed{watch});
+}
+
+absl::StatusOr<Reply> Orchestrator::WaitForReply(RequestId request, Event event, Tick deadline) {
+  auto waiting = std::make_shared<Waiting>();
+  {
+    MutexLock lock(mutex_);
+    waiting_.emplace(request, waiting);
+  }
+  absl::Status posted = Post(std::move(event));
+  std::optional<Reply> reply;
+  if (posted.ok()) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
+    MutexLock lock(waiting->mutex);
+    while (!waiting->reply.has_value()) {
+      if (waiting->answered.wait_until(waiting->mutex, until) == std::cv_status::timeout) break;
+    }
+    reply = waiting->reply;
+  }
+  {
+    MutexLock lock(mutex_);
+    waiting_.erase(request);
+  }
+  LORRY_RETURN_IF_ERROR(posted);
+  if (!reply.has_value()) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "", "the orchestrator did not answer in time; ask again");
+  }
+  LORRY_RETURN_IF_ERROR(reply->status);
+  return *std::move(reply);
+}
+
+absl::StatusOr<Status> Orchestrator::GetStatus(Tick deadline) {
+  struct Box {
+    Mutex mutex;
+    CondVar filled;
+    std::optional<Status> status LORRY_GUARDED_BY(mutex);
+  };
+  auto box = std::make_shared<Box>();
+  LORRY_RETURN_IF_ERROR(driver_->Inspect([box](const Machine& machine) {
+    MutexLock lock(box->mutex);
+    box->status = machine.GetStatus();
+    box->filled.notify_all();
+  }));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
+  MutexLock lock(box->mutex);
+  while (!box->status.has_value()) {
+    if (box->filled.wait_until(box->mutex, until) == std::cv_status::timeout) break;
+  }
+  if (!box->status.has_value()) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "", "the orchestrator is busy; ask again");
+  }
+  return *std::move(box->status);
+}
+
+// --- the driver's thread
+
+absl::Status Orchestrator::Persist(const std::vector<Record>& records) {
+  const Tick began = clock_.Now();
+  LORRY_RETURN_IF_ERROR(journal_.Persist(records));
+  observer_->OnPersisted(records, began, clock_.Now());
+  return absl::OkStatus();
+}
+
+void Orchestrator::Run(Effect effect) {
+  std::shared_ptr<MemberSession> session;
+  const auto find = [&](SessionId id) {
+    MutexLock lock(mutex_);
+    const auto it = sessions_.find(id);
+    return it == sessions_.end() ? nullptr : it->second;
+  };
+  if (const auto* desired = std::get_if<SetDesired>(&effect)) {
+    if ((session = find(desired->session))) session->SendDesired(desired->desired);
+  } else if (const auto* end = std::get_if<EndSession>(&effect)) {
+    if ((session = find(end->session))) session->End(end->status);
+  } else if (auto* holds = std::get_if<SetHolds>(&effect)) {
+    holds_->SetHolds(holds->revision, std::move(holds->versions));
+  } else if (const auto* notify = std::get_if<NotifyWatch>(&effect)) {
+    Notify(*notify);
+  }
+}
+
+void Orchestrator::Notify(const NotifyWatch& notify) {
+  OpenWatchEntry entry;
+  {
+    MutexLock lock(mutex_);
+    const auto it = watches_.find(notify.watch);
+    if (it == watches_.end()) return;
+    entry = it->second;
+    if (notify.event.final) watches_.erase(it);
+  }
+  const Tick now = clock_.Now();
+  if (notify.event.state == WatchEvent::State::kActive) observer_->OnActive(entry.version, entry.pool, now);
+  entry.watcher->OnWatch(notify.event, observer_->Times(entry.version, entry.pool, 0, now));
+}
+
+void Orchestrator::Deliver(Reply reply) {
+  std::shared_ptr<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    const auto it = waiting_.find(reply.request);
+    if (it == waiting_.end()) return;  // its caller gave up
+    waiting = it->second;
+  }
+  MutexLock lock(waiting->mutex);
+  waiting->reply = std::move(reply);
+  waiting->answered.notify_all();
+}
+
+}  // namespace lorry::sync

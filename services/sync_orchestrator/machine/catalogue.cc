@@ -1,0 +1,129 @@
+#include "services/sync_orchestrator/machine/catalogue.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace lorry::sync {
+namespace {
+
+void Refuse(Pool& pool, const VersionKey& key) {
+  pool.record.refused.push_back(key);
+  if (pool.record.refused.size() > kRefusedLimit) {
+    pool.record.refused.erase(pool.record.refused.begin());
+  }
+}
+
+void Queue(const Core& core, const fleet::AdapterPolicy& policy, Pool& pool,
+           const VersionKey& key) {
+  if (policy.skip == fleet::SkipRule::kAllowed) {
+    pool.record.pending = {key};
+  } else if (pool.record.pending.size() < core.config.backlog_limit) {
+    pool.record.pending.push_back(key);
+  } else {
+    Refuse(pool, key);
+  }
+  pool.record.considered = key;
+}
+
+// Stored versions of `run` in order of their numbers, above `after` where one is given.
+std::vector<VersionKey> StoredSince(const Core& core, const AdapterName& adapter, RunId run,
+                                    const std::optional<VersionKey>& after) {
+  const VersionKey first{adapter, run, VersionNumber(0)};
+  auto it = after.has_value() && *after >= first ? core.versions.upper_bound(*after)
+                                                 : core.versions.lower_bound(first);
+  std::vector<VersionKey> keys;
+  for (; it != core.versions.end() && it->first.adapter == adapter && it->first.run == run; ++it) {
+    keys.push_back(it->first);
+  }
+  return keys;
+}
+
+void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& source,
+                 const PoolId& id) {
+  Pool& pool = core.pools[id];
+  const PoolRecord before = pool.record;
+  std::erase_if(pool.record.pending, [&](const VersionKey& key) {
+    return key.run != info.current_run || !core.versions.contains(key) || core.IsPoisoned(key);
+  });
+  if (source.kind == fleet::PoolSource::Kind::kPublished) {
+    std::vector<VersionKey> stored =
+        StoredSince(core, id.adapter, info.current_run, pool.record.considered);
+    // Of what was there before this pool was first looked at, only the newest was ever meant for
+    // it.
+    if (!pool.record.considered.has_value() && stored.size() > 1) {
+      stored.erase(stored.begin(), stored.end() - 1);
+    }
+    for (const VersionKey& key : stored) Queue(core, info.policy, pool, key);
+  }
+  if (pool.record != before) core.SavePool(id, pool);
+}
+
+}  // namespace
+
+void HandleListed(Core& core, const StoreListed& event) {
+  core.adapters.clear();
+  core.versions.clear();
+  core.aliases.clear();
+  for (const AdapterInfo& info : event.adapters) core.adapters[info.adapter] = info;
+  for (const VersionInfo& version : event.versions) core.versions[version.key] = version;
+  for (const AliasInfo& alias : event.aliases)
+    core.aliases[{alias.adapter, alias.alias}] = alias.target;
+  core.store_known = true;
+}
+
+void HandleAdapterSet(Core& core, const AdapterSet& event) {
+  core.adapters[event.info.adapter] = event.info;
+}
+
+void HandleAdapterDeleted(Core& core, const AdapterDeleted& event) {
+  core.adapters.erase(event.adapter);
+}
+
+void HandleStored(Core& core, const VersionStored& event) {
+  core.versions[event.version.key] = event.version;
+}
+
+void HandleDeleted(Core& core, const VersionDeleted& event) { core.versions.erase(event.version); }
+
+void HandleAliasSet(Core& core, const AliasSet& event) {
+  if (event.target.has_value()) {
+    core.aliases[{event.adapter, event.alias}] = *event.target;
+  } else {
+    core.aliases.erase({event.adapter, event.alias});
+  }
+}
+
+void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
+  const auto sent = core.holds_sent.find(event.revision);
+  if (sent == core.holds_sent.end()) return;
+  core.holds_acked = event.revision;
+  for (const VersionKey& key : sent->second) {
+    if (core.holds.contains(key)) core.held.insert(key);
+  }
+  core.holds_sent.erase(core.holds_sent.begin(), std::next(sent));
+  for (const VersionKey& key : event.missing) {
+    core.held.erase(key);
+    core.versions.erase(key);
+  }
+}
+
+void AdvanceCatalogue(Core& core) {
+  if (!core.store_known) return;
+  for (const auto& [adapter, info] : core.adapters) {
+    for (const auto& [pool, source] : info.policy.pools)
+      AdvancePool(core, info, source, {adapter, pool});
+  }
+}
+
+const VersionInfo* NewestOf(const Core& core, const AdapterName& adapter) {
+  const AdapterInfo* info = core.FindAdapter(adapter);
+  if (info == nullptr) return nullptr;
+  const VersionKey last{adapter, info->current_run,
+                        VersionNumber(std::numeric_limits<uint64_t>::max())};
+  auto it = core.versions.upper_bound(last);
+  if (it == core.versions.begin()) return nullptr;
+  --it;
+  return it->first.adapter == adapter && it->first.run == info->current_run ? &it->second : nullptr;
+}
+
+}  // namespace lorry::sync

@@ -1,0 +1,120 @@
+#include "services/sync_orchestrator/machine/leases.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
+#include "services/sync_orchestrator/machine/keys.h"
+#include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/slots.h"
+
+namespace lorry::sync {
+namespace {
+
+absl::StatusOr<const VersionInfo*> Select(Core& core, const Selector& selector,
+                                          const PoolName& pool) {
+  const AdapterInfo* info = core.FindAdapter(selector.adapter);
+  if (info == nullptr || !info->policy.pools.contains(pool)) {
+    return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
+                 absl::StrCat("no adapter ", selector.adapter.value, " in pool ", pool.value));
+  }
+  const VersionInfo* version = nullptr;
+  switch (selector.kind) {
+    case Selector::Kind::kLatest: {
+      const auto it = core.pools.find({selector.adapter, pool});
+      const Activation* committed = it != core.pools.end() ? it->second.committed() : nullptr;
+      version = committed != nullptr ? &committed->version : nullptr;
+      break;
+    }
+    case Selector::Kind::kNewest:
+      version = NewestOf(core, selector.adapter);
+      break;
+    case Selector::Kind::kAlias: {
+      const auto alias = core.aliases.find({selector.adapter, selector.alias});
+      if (alias != core.aliases.end()) version = core.FindVersion(alias->second);
+      break;
+    }
+    case Selector::Kind::kNumber:
+      version = core.FindVersion({selector.adapter, info->current_run, selector.number});
+      break;
+    case Selector::Kind::kVersion:
+      version = core.FindVersion({selector.adapter, selector.run, selector.number});
+      break;
+  }
+  if (version != nullptr) return version;
+  return Error(absl::StatusCode::kNotFound, "VERSION_UNKNOWN",
+               absl::StrCat("adapter ", selector.adapter.value, " has no such version in pool ",
+                            pool.value));
+}
+
+Resolved Describe(Core& core, const VersionInfo& version, const PoolName& pool) {
+  Resolved resolved;
+  resolved.version = version;
+  std::set<fleet::Render> renders;
+  for (const auto& [id, member] : core.members) {
+    if (member.record.pool != pool || StandingOf(core, member) != MemberStanding::kReady) continue;
+    const fleet::EngineKind kind = member.observed->limits.kind;
+    renders.insert(fleet::RenderFor(kind, version.traits));
+    ++resolved.members;
+    if (IsLoaded(member, core.NameOf(version, kind))) ++resolved.loaded;
+  }
+  resolved.renders.assign(renders.begin(), renders.end());
+  return resolved;
+}
+
+void Answer(Core& core, RequestId request, absl::Status status, Resolved resolved = {}) {
+  core.replies.push_back(Reply{request, std::move(status), std::move(resolved), {}});
+}
+
+}  // namespace
+
+void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
+  if (!core.store_known) {
+    return Answer(core, event.request,
+                  Error(absl::StatusCode::kUnavailable, "STORE_UNKNOWN",
+                        "the store was not read yet; retry"));
+  }
+  const absl::StatusOr<const VersionInfo*> found = Select(core, event.selector, event.pool);
+  if (!found.ok()) return Answer(core, event.request, found.status());
+  const VersionInfo version = **found;
+  const std::string key = LeaseKey(version.key, event.pool, event.holder);
+  if (event.ttl_ms <= 0) {
+    if (core.leases.erase(key) > 0) core.Erase(key);
+    return Answer(core, event.request, absl::OkStatus(), Describe(core, version, event.pool));
+  }
+  if (!core.leases.contains(key)) {
+    const std::string why = WhyNoSlotForLease(core, event.pool, version);
+    if (!why.empty()) {
+      return Answer(core, event.request,
+                    Error(absl::StatusCode::kFailedPrecondition, "NO_SLOT", why));
+    }
+  }
+  Lease& lease = core.leases[key];
+  lease.record = LeaseRecord{version, event.pool, event.holder, event.ttl_ms};
+  lease.expires_at = core.now + event.ttl_ms;
+  core.Save(key, lease.record);
+  Answer(core, event.request, absl::OkStatus(), Describe(core, version, event.pool));
+}
+
+void AdvanceLeases(Core& core) {
+  for (auto it = core.leases.begin(); it != core.leases.end();) {
+    if (core.now < it->second.expires_at) {
+      ++it;
+      continue;
+    }
+    core.Erase(it->first);
+    it = core.leases.erase(it);
+  }
+}
+
+std::optional<Tick> LeaseWakeAt(const Core& core) {
+  std::optional<Tick> wake;
+  for (const auto& [key, lease] : core.leases) {
+    wake = wake.has_value() ? std::min(*wake, lease.expires_at) : lease.expires_at;
+  }
+  return wake;
+}
+
+}  // namespace lorry::sync

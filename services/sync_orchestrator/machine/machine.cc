@@ -1,0 +1,172 @@
+#include "services/sync_orchestrator/machine/machine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/adoption.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
+#include "services/sync_orchestrator/machine/keys.h"
+#include "services/sync_orchestrator/machine/leases.h"
+#include "services/sync_orchestrator/machine/machine_state.h"
+#include "services/sync_orchestrator/machine/retention.h"
+#include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/sync.h"
+#include "services/sync_orchestrator/machine/watches.h"
+
+namespace lorry::sync {
+namespace {
+
+constexpr uint64_t kIncarnationLimit = uint64_t{1} << 18;
+
+template <class... Ts>
+struct Overload : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+Overload(Ts...) -> Overload<Ts...>;
+
+absl::Status Invalid(const std::string& key) {
+  return Error(absl::StatusCode::kInternal, "RECORDS_INVALID",
+               absl::StrCat("record ", key, " has a value of another kind"));
+}
+
+void Handle(Core& core, const Event& event) {
+  std::visit(Overload{
+                 [&](const StoreListed& e) { HandleListed(core, e); },
+                 [&](const AdapterSet& e) { HandleAdapterSet(core, e); },
+                 [&](const AdapterDeleted& e) { HandleAdapterDeleted(core, e); },
+                 [&](const VersionStored& e) { HandleStored(core, e); },
+                 [&](const VersionDeleted& e) { HandleDeleted(core, e); },
+                 [&](const AliasSet& e) { HandleAliasSet(core, e); },
+                 [&](const HoldsAcked& e) { HandleHoldsAcked(core, e); },
+                 [&](const SessionOpened& e) { HandleSessionOpened(core, e); },
+                 [&](const SessionLost& e) { HandleSessionLost(core, e); },
+                 [&](const MemberObserved& e) { HandleObserved(core, e); },
+                 [&](const LeaseAsked& e) { HandleLeaseAsked(core, e); },
+                 [&](const OverrideSet& e) { HandleOverride(core, e); },
+                 [&](const MemberMarked& e) { HandleMarked(core, e); },
+                 [&](const FleetAdopted& e) { HandleAdopted(core, e); },
+                 [&](const WatchOpened& e) { HandleWatchOpened(core, e); },
+                 [&](const WatchClosed& e) { core.watches.erase(e.watch); },
+                 [&](const TimePassed&) {},
+             },
+             event);
+}
+
+void Plan(Core& core) {
+  AdvanceAdoption(core);
+  AdvanceRoster(core);
+  AdvanceLeases(core);
+  AdvanceCatalogue(core);
+  AdvanceSyncs(core);
+  AdvanceDesired(core);
+  AdvanceHolds(core);
+  AdvanceWatches(core);
+}
+
+absl::Status RestorePoolPart(Core& core, const std::string& key, const RecordValue& value) {
+  const PoolId id{AdapterName(MiddlePart(key)), PoolName(LastPart(key))};
+  if (const auto* pool = std::get_if<PoolRecord>(&value)) {
+    core.pools[id].record = *pool;
+  } else if (const auto* sync = std::get_if<SyncRecord>(&value)) {
+    core.pools[id].sync = *sync;
+    core.pools[id].sync_began = core.now;
+  } else if (const auto* decision = std::get_if<DecisionRecord>(&value)) {
+    core.pools[id].decision = *decision;
+    core.pools[id].decided_at = core.now;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& value) {
+  if (const auto* meta = std::get_if<MetaRecord>(&value)) {
+    core.stored_meta = *meta;
+    return key == MetaKey() ? absl::OkStatus() : Invalid(key);
+  }
+  if (const auto* record = std::get_if<MemberRecord>(&value)) {
+    Member& member = core.members[MemberId(LastPart(key))];
+    member.id = MemberId(LastPart(key));
+    member.record = *record;
+    member.lost_at = core.now;
+    return key == MemberKey(member.id) ? absl::OkStatus() : Invalid(key);
+  }
+  if (const auto* lease = std::get_if<LeaseRecord>(&value)) {
+    core.leases[key] = Lease{*lease, core.now + lease->ttl_ms};  // a new term restarts them
+    return key == LeaseKey(lease->version.key, lease->pool, lease->holder) ? absl::OkStatus()
+                                                                           : Invalid(key);
+  }
+  if (const auto* poison = std::get_if<PoisonRecord>(&value)) {
+    core.poison[poison->version] = *poison;
+    return key == PoisonKey(poison->version) ? absl::OkStatus() : Invalid(key);
+  }
+  return RestorePoolPart(core, key, value);
+}
+
+std::optional<Tick> WakeAt(const Core& core) {
+  std::optional<Tick> wake;
+  const auto at = [&](std::optional<Tick> tick) {
+    if (tick.has_value() && *tick > core.now && (!wake.has_value() || *tick < *wake)) wake = tick;
+  };
+  at(SyncWakeAt(core));
+  at(LeaseWakeAt(core));
+  at(AdoptionWakeAt(core));
+  if (core.holds_acked != core.holds_revision) at(core.holds_sent_at + core.config.resend_ms);
+  for (const auto& [id, member] : core.members) {
+    if (!member.session.has_value()) at(member.lost_at + core.config.lost_after_ms);
+    if (!member.excluded_reason.empty()) at(member.excluded_until);
+    if (member.session.has_value() && member.observed->revision != member.desired.revision) {
+      at(member.sent_at + core.config.resend_ms);
+    }
+  }
+  return wake;
+}
+
+}  // namespace
+
+Machine::Machine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Machine::Machine(Machine&&) noexcept = default;
+Machine& Machine::operator=(Machine&&) noexcept = default;
+Machine::~Machine() = default;
+
+absl::StatusOr<Machine> Machine::Restore(const Config& config, const Records& records, Tick now) {
+  if (config.new_incarnation == 0 || config.new_incarnation >= kIncarnationLimit) {
+    return Error(absl::StatusCode::kInvalidArgument, "INCARNATION_INVALID",
+                 "the incarnation must be from 1 to 2^18 - 1; hours since 2026 do");
+  }
+  auto state = std::make_unique<State>();
+  state->config = config;
+  state->now = now;
+  state->began_at = now;
+  for (const auto& [key, value] : records) LORRY_RETURN_IF_ERROR(RestoreOne(*state, key, value));
+  state->meta = state->stored_meta.value_or(MetaRecord{Term{config.new_incarnation, 0}, false});
+  ++state->meta.term.term;
+  state->Save(MetaKey(), state->meta);
+  return Machine(std::move(state));
+}
+
+void Machine::Step(Tick now, const Event& event) {
+  if (now > state_->now) state_->now = now;
+  Handle(*state_, event);
+  Plan(*state_);
+}
+
+bool Machine::HasReady() const {
+  return !state_->dirty.empty() || !state_->effects.empty() || !state_->replies.empty();
+}
+
+Ready Machine::TakeReady() {
+  Ready ready;
+  ready.fence = state_->stored_meta;
+  for (auto& [key, value] : state_->dirty) ready.records.push_back({key, std::move(value)});
+  state_->dirty.clear();
+  state_->stored_meta = state_->meta;
+  ready.effects = std::exchange(state_->effects, {});
+  ready.replies = std::exchange(state_->replies, {});
+  ready.wake_at = WakeAt(*state_);
+  return ready;
+}
+
+Term Machine::term() const { return state_->meta.term; }
+
+}  // namespace lorry::sync

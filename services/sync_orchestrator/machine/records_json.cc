@@ -1,0 +1,199 @@
+// Records as canonical JSON: {"kind": ..., fields}. nlohmann sorts keys, so equal records are equal
+// text.
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "nlohmann/json.hpp"
+#include "services/sync_orchestrator/machine/records.h"
+
+namespace lorry::sync {
+namespace {
+
+using Json = nlohmann::json;
+
+Json ToJson(const VersionKey& key) {
+  return {{"adapter", key.adapter.value}, {"run", key.run.value}, {"number", key.number.value}};
+}
+Json ToJson(const VersionInfo& info) {
+  const fleet::VersionTraits& traits = info.traits;
+  return {{"key", ToJson(info.key)},
+          {"digest", info.digest.value},
+          {"rank_max", traits.rank_max},
+          {"rslora", traits.rslora},
+          {"pattern", traits.rank_or_alpha_pattern},
+          {"zero", traits.all_b_zero},
+          {"modules", traits.modules}};
+}
+Json ToJson(const std::vector<VersionKey>& keys) {
+  Json list = Json::array();
+  for (const VersionKey& key : keys) list.push_back(ToJson(key));
+  return list;
+}
+Json ToJson(const std::optional<VersionKey>& key) {
+  return key.has_value() ? ToJson(*key) : Json();
+}
+
+VersionKey KeyFrom(const Json& json) {
+  return {AdapterName(json.at("adapter").get<std::string>()), RunId(json.at("run").get<uint64_t>()),
+          VersionNumber(json.at("number").get<uint64_t>())};
+}
+VersionInfo InfoFrom(const Json& json) {
+  VersionInfo info;
+  info.key = KeyFrom(json.at("key"));
+  info.digest = Digest{json.at("digest").get<std::string>()};
+  info.traits.rank_max = json.at("rank_max").get<uint32_t>();
+  info.traits.rslora = json.at("rslora").get<bool>();
+  info.traits.rank_or_alpha_pattern = json.at("pattern").get<bool>();
+  info.traits.all_b_zero = json.at("zero").get<bool>();
+  info.traits.modules = json.at("modules").get<std::vector<std::string>>();
+  return info;
+}
+std::vector<VersionKey> KeysFrom(const Json& json) {
+  std::vector<VersionKey> keys;
+  for (const Json& item : json) keys.push_back(KeyFrom(item));
+  return keys;
+}
+std::optional<VersionKey> MaybeKeyFrom(const Json& json) {
+  return json.is_null() ? std::nullopt : std::optional(KeyFrom(json));
+}
+
+Json Fields(const MetaRecord& r) {
+  return {{"kind", "meta"},
+          {"incarnation", r.term.incarnation},
+          {"term", r.term.term},
+          {"settled", r.settled}};
+}
+Json Fields(const MemberRecord& r) {
+  return {{"kind", "member"},        {"pool", r.pool.value},   {"journal", r.journal.value},
+          {"term", r.attached_term}, {"excluded", r.excluded}, {"excluded_why", r.excluded_why},
+          {"dead", r.dead}};
+}
+Json Fields(const PoolRecord& r) {
+  Json history = Json::array();
+  for (const Activation& a : r.history)
+    history.push_back({{"epoch", a.epoch.value}, {"version", ToJson(a.version)}});
+  return {{"kind", "pool"},
+          {"epoch", r.epoch.value},
+          {"history", history},
+          {"pending", ToJson(r.pending)},
+          {"refused", ToJson(r.refused)},
+          {"considered", ToJson(r.considered)},
+          {"override", ToJson(r.override_to)}};
+}
+Json Fields(const SyncRecord& r) {
+  Json members = Json::array();
+  for (const SyncMember& m : r.members) {
+    members.push_back({{"member", m.member.value},
+                       {"boot", m.boot.value},
+                       {"dropped", m.dropped},
+                       {"deaths", m.deaths_before}});
+  }
+  return {{"kind", "sync"},
+          {"epoch", r.epoch.value},
+          {"version", ToJson(r.version)},
+          {"barrier", r.mode == fleet::SyncMode::kBarrier},
+          {"overriding", r.overriding},
+          {"members", members}};
+}
+Json Fields(const DecisionRecord& r) {
+  return {{"kind", "decision"},
+          {"epoch", r.epoch.value},
+          {"version", ToJson(r.version)},
+          {"commit", r.commit},
+          {"reason", r.reason}};
+}
+Json Fields(const LeaseRecord& r) {
+  return {{"kind", "lease"},
+          {"version", ToJson(r.version)},
+          {"pool", r.pool.value},
+          {"holder", r.holder},
+          {"ttl_ms", r.ttl_ms}};
+}
+Json Fields(const PoisonRecord& r) {
+  Json deaths = Json::object();
+  for (const auto& [member, count] : r.deaths) deaths[member.value] = count;
+  return {{"kind", "poison"}, {"version", ToJson(r.version)}, {"deaths", deaths}};
+}
+
+MetaRecord MetaFrom(const Json& j) {
+  return {Term{j.at("incarnation").get<uint64_t>(), j.at("term").get<uint64_t>()},
+          j.at("settled").get<bool>()};
+}
+MemberRecord MemberFrom(const Json& j) {
+  return {PoolName(j.at("pool").get<std::string>()),
+          JournalId(j.at("journal").get<std::string>()),
+          j.at("term").get<uint64_t>(),
+          j.at("excluded").get<bool>(),
+          j.at("excluded_why").get<std::string>(),
+          j.at("dead").get<bool>()};
+}
+PoolRecord PoolFrom(const Json& j) {
+  PoolRecord r;
+  r.epoch = Epoch(j.at("epoch").get<uint64_t>());
+  for (const Json& item : j.at("history")) {
+    r.history.push_back({Epoch(item.at("epoch").get<uint64_t>()), InfoFrom(item.at("version"))});
+  }
+  r.pending = KeysFrom(j.at("pending"));
+  r.refused = KeysFrom(j.at("refused"));
+  r.considered = MaybeKeyFrom(j.at("considered"));
+  r.override_to = MaybeKeyFrom(j.at("override"));
+  return r;
+}
+SyncRecord SyncFrom(const Json& j) {
+  SyncRecord r;
+  r.epoch = Epoch(j.at("epoch").get<uint64_t>());
+  r.version = InfoFrom(j.at("version"));
+  r.mode = j.at("barrier").get<bool>() ? fleet::SyncMode::kBarrier : fleet::SyncMode::kRolling;
+  r.overriding = j.at("overriding").get<bool>();
+  for (const Json& item : j.at("members")) {
+    r.members.push_back({MemberId(item.at("member").get<std::string>()),
+                         BootId(item.at("boot").get<std::string>()),
+                         item.at("dropped").get<std::string>(), item.at("deaths").get<uint32_t>()});
+  }
+  return r;
+}
+DecisionRecord DecisionFrom(const Json& j) {
+  return {Epoch(j.at("epoch").get<uint64_t>()), KeyFrom(j.at("version")),
+          j.at("commit").get<bool>(), j.at("reason").get<std::string>()};
+}
+LeaseRecord LeaseFrom(const Json& j) {
+  return {InfoFrom(j.at("version")), PoolName(j.at("pool").get<std::string>()),
+          j.at("holder").get<std::string>(), j.at("ttl_ms").get<int64_t>()};
+}
+PoisonRecord PoisonFrom(const Json& j) {
+  PoisonRecord r;
+  r.version = KeyFrom(j.at("version"));
+  for (const auto& [member, count] : j.at("deaths").items())
+    r.deaths[MemberId(member)] = count.get<uint32_t>();
+  return r;
+}
+
+// Throws nlohmann's exceptions; Decode keeps them inside.
+RecordValue From(const std::string& kind, const Json& json) {
+  if (kind == "meta") return MetaFrom(json);
+  if (kind == "member") return MemberFrom(json);
+  if (kind == "pool") return PoolFrom(json);
+  if (kind == "sync") return SyncFrom(json);
+  if (kind == "decision") return DecisionFrom(json);
+  if (kind == "lease") return LeaseFrom(json);
+  if (kind == "poison") return PoisonFrom(json);
+  throw Json::other_error::create(501, "unknown kind " + kind, nullptr);
+}
+
+}  // namespace
+
+std::string Encode(const RecordValue& value) {
+  return std::visit([](const auto& record) { return Fields(record).dump(); }, value);
+}
+
+absl::StatusOr<RecordValue> Decode(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    return From(json.at("kind").get<std::string>(), json);
+  } catch (const Json::exception& e) {
+    return Error(absl::StatusCode::kDataLoss, "RECORDS_INVALID",
+                 absl::StrCat("a stored record cannot be read: ", e.what()));
+  }
+}
+
+}  // namespace lorry::sync

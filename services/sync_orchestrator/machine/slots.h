@@ -1,0 +1,27 @@
+// Slot arithmetic: whether one more version fits into every engine's registry, and who holds the
+// slots when not. MAY versions that are idle make room; MUST versions, what is in flight and what a
+// row serves do not.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "services/sync_orchestrator/machine/state.h"
+
+namespace lorry::sync {
+
+struct SlotVerdict {
+  std::set<MemberId> without_slot;
+  std::string
+      detail;  // for people: the arithmetic of one full member and the names that hold its slots
+};
+
+// Whether `version` can be staged on each of `members`, by what they desire and report now.
+SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members, const VersionInfo& version);
+
+// Whether a lease on `version` leaves a slot for staging on every READY member of the pool; the
+// refusal's text when not.
+std::string WhyNoSlotForLease(Core& core, const PoolName& pool, const VersionInfo& version);
+
+}  // namespace lorry::sync

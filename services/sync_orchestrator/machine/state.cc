@@ -1,0 +1,67 @@
+#include "services/sync_orchestrator/machine/state.h"
+
+#include <algorithm>
+
+#include "services/sync_orchestrator/machine/keys.h"
+
+namespace lorry::sync {
+
+void Core::SavePool(const PoolId& id, const Pool& pool) {
+  Save(PoolKey(id.adapter, id.pool), pool.record);
+}
+
+void Core::SaveSync(const PoolId& id, const Pool& pool) {
+  if (pool.sync.has_value()) {
+    Save(SyncKey(id.adapter, id.pool), *pool.sync);
+  } else {
+    Erase(SyncKey(id.adapter, id.pool));
+  }
+}
+
+const EngineName& Core::NameOf(const VersionInfo& version, fleet::EngineKind kind) {
+  const fleet::Render render = fleet::RenderFor(kind, version.traits);
+  const auto key = std::make_pair(version.key, render);
+  auto it = names.find(key);
+  if (it == names.end()) {
+    it = names.emplace(key, fleet::MakeEngineName(version.key, version.digest, render)).first;
+    named.emplace(it->second, version.key);
+  }
+  return it->second;
+}
+
+const VersionInfo* Core::FindVersion(const VersionKey& key) const {
+  const auto stored = versions.find(key);
+  if (stored != versions.end()) return &stored->second;
+  for (const auto& [id, pool] : pools) {
+    if (pool.sync.has_value() && pool.sync->version.key == key) return &pool.sync->version;
+    for (const Activation& activation : pool.record.history) {
+      if (activation.version.key == key) return &activation.version;
+    }
+  }
+  for (const auto& [id, lease] : leases) {
+    if (lease.record.version.key == key) return &lease.record.version;
+  }
+  return nullptr;
+}
+
+const AdapterInfo* Core::FindAdapter(const AdapterName& adapter) const {
+  const auto it = adapters.find(adapter);
+  return it != adapters.end() ? &it->second : nullptr;
+}
+
+bool Core::IsPoisoned(const VersionKey& key) const {
+  const auto it = poison.find(key);
+  if (it == poison.end()) return false;
+  uint32_t deaths = 0;
+  for (const auto& [member, count] : it->second.deaths) deaths += count;
+  return deaths >= config.deaths_limit;
+}
+
+int64_t Core::Backoff(uint32_t failures) const {
+  constexpr uint32_t kDoublingsLimit = 20;  // beyond it retry_max_ms has long been reached
+  const int64_t grown = config.retry_min_ms
+                        << std::min(failures > 0 ? failures - 1 : 0, kDoublingsLimit);
+  return std::min(grown, config.retry_max_ms);
+}
+
+}  // namespace lorry::sync

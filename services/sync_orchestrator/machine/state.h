@@ -1,0 +1,126 @@
+// The inside of the orchestrator's machine: its state as plain members, shared by the files of this
+// folder (catalogue, roster, sync, retention, slots, leases, watches, adoption). Private to the
+// folder; one thread.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/sync_orchestrator/machine/machine.h"
+
+namespace lorry::sync {
+
+// Activated versions remembered per pool: more than any window that slots allow, few enough for one
+// record.
+inline constexpr size_t kHistoryLimit = 64;
+// Refused versions remembered per pool, so that their watchers are told.
+inline constexpr size_t kRefusedLimit = 16;
+
+// Unacknowledged hold sets remembered; an acknowledgement of an older one is waited for again.
+inline constexpr size_t kHoldsSentLimit = 8;
+
+struct PoolId {
+  AdapterName adapter;
+  PoolName pool;
+  auto operator<=>(const PoolId&) const = default;
+};
+
+struct Member {
+  MemberId id;
+  MemberRecord record;
+  std::optional<SessionId> session;
+  bool served = false;  // Desired may be sent: the roster names this session's journal, by a write
+                        // of this term
+  std::optional<fleet::Observed> observed;  // the last of this session, or of the last session
+  Tick lost_at = 0;        // without a session since; counts as LOST lost_after_ms later
+  fleet::Desired desired;  // the last sent, revision and all
+  Tick sent_at = 0;
+  std::string excluded_reason;  // by a failure in a sync; empty when not
+  Tick excluded_until = 0;
+  uint32_t failures = 0;  // in a row, for the backoff
+};
+
+struct Pool {
+  PoolRecord record;
+  std::optional<SyncRecord> sync;
+  std::optional<DecisionRecord> decision;
+  Tick sync_began = 0;  // in this reign: deadlines begin again with it
+  std::set<std::string>
+      canaries_passed;  // groups of members (kind, version, config) one of which answered
+  Tick decided_at = 0;
+  Tick retry_at = 0;    // after an ABORT
+  uint32_t aborts = 0;  // in a row, for the backoff
+  std::optional<Tick> no_slot_since;
+  std::string waits_for;
+  std::string detail;
+
+  const Activation* committed() const {
+    return record.history.empty() ? nullptr : &record.history.back();
+  }
+};
+
+struct Lease {
+  LeaseRecord record;
+  Tick expires_at = 0;
+};
+
+struct WatchState {
+  VersionKey version;
+  PoolName pool;
+  std::optional<WatchEvent> last;
+};
+
+struct Core {
+  Config config;
+  Tick now = 0;
+  Tick began_at = 0;
+  MetaRecord meta;
+  std::optional<MetaRecord> stored_meta;  // the fence of the next Ready
+
+  // the store, as last heard
+  bool store_known = false;
+  std::map<AdapterName, AdapterInfo> adapters;
+  std::map<VersionKey, VersionInfo> versions;
+  std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases;
+
+  std::map<MemberId, Member> members;
+  std::map<SessionId, MemberId> sessions;
+  std::map<PoolId, Pool> pools;
+  std::map<std::string, Lease> leases;  // by record key
+  std::map<VersionKey, PoisonRecord> poison;
+  std::map<WatchId, WatchState> watches;
+
+  // holders at the store
+  std::set<VersionKey> holds;
+  Revision holds_revision;
+  Revision holds_acked;
+  std::map<Revision, std::set<VersionKey>> holds_sent;  // not acknowledged yet, the newest few
+  std::set<VersionKey> held;                            // of `holds`, what the store acknowledged
+  Tick holds_sent_at = 0;
+
+  // what came of the last steps
+  std::map<std::string, std::optional<RecordValue>> dirty;
+  std::vector<Effect> effects;
+  std::vector<Reply> replies;
+  std::map<std::pair<VersionKey, fleet::Render>, EngineName>
+      names;  // MakeEngineName hashes: once a name
+  std::map<EngineName, VersionKey> named;
+
+  void Save(std::string key, RecordValue value) { dirty[std::move(key)] = std::move(value); }
+  void Erase(std::string key) { dirty[std::move(key)] = std::nullopt; }
+  void SavePool(const PoolId& id, const Pool& pool);
+  void SaveSync(const PoolId& id, const Pool& pool);
+
+  const EngineName& NameOf(const VersionInfo& version, fleet::EngineKind kind);
+  // The version's info from the store, or from a record that names it.
+  const VersionInfo* FindVersion(const VersionKey& key) const;
+  const AdapterInfo* FindAdapter(const AdapterName& adapter) const;
+  bool IsPoisoned(const VersionKey& key) const;
+  int64_t Backoff(uint32_t failures) const;
+};
+
+}  // namespace lorry::sync

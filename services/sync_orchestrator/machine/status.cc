@@ -1,0 +1,124 @@
+#include "services/sync_orchestrator/machine/status.h"
+
+#include "absl/strings/str_cat.h"
+#include "services/sync_orchestrator/machine/adoption.h"
+#include "services/sync_orchestrator/machine/machine_state.h"
+#include "services/sync_orchestrator/machine/retention.h"
+#include "services/sync_orchestrator/machine/roster.h"
+
+namespace lorry::sync {
+namespace {
+
+SyncPhase PhaseOf(const Pool& pool) {
+  return pool.sync.has_value() ? SyncPhase::kStaging : SyncPhase::kIdle;
+}
+
+std::string Line(const MemberStatus& status) {
+  std::string line =
+      absl::StrCat("member ", status.member.value, " ", std::string(ToString(status.standing)));
+  if (!status.reason.empty()) absl::StrAppend(&line, "(", status.reason, ")");
+  absl::StrAppend(&line, status.current ? " current" : " behind",
+                  " boot=", status.observed.boot.value);
+  for (const fleet::ObservedRow& row : status.observed.rows) {
+    absl::StrAppend(&line, " ", row.adapter.value, ":", std::string(fleet::ToString(row.mode)), "(",
+                    row.epoch.value, ")", row.target.empty() ? "" : "=", row.target.value);
+  }
+  for (const fleet::ObservedResidency& residency : status.observed.residencies) {
+    absl::StrAppend(&line, " [", residency.name.value, " ",
+                    std::string(fleet::ToString(residency.state)),
+                    residency.reason.empty() ? "" : " ", residency.reason, "]");
+  }
+  return line;
+}
+
+std::string Line(const PoolStatus& status) {
+  std::string line = absl::StrCat("pool ", status.adapter.value, "/", status.pool.value, " ",
+                                  std::string(ToString(status.phase)));
+  if (status.committed.has_value()) {
+    absl::StrAppend(&line, " committed=", ToString(status.committed->version.key), "@",
+                    status.committed->epoch.value);
+  }
+  if (status.sync.has_value()) {
+    absl::StrAppend(&line, " syncing=", ToString(status.sync->version.key), "@",
+                    status.sync->epoch.value);
+    for (const SyncMember& part : status.sync->members) {
+      if (!part.dropped.empty()) absl::StrAppend(&line, " ", part.member.value, "-", part.dropped);
+    }
+  }
+  for (const VersionKey& key : status.pending) absl::StrAppend(&line, " waiting=", ToString(key));
+  if (status.override_to.has_value())
+    absl::StrAppend(&line, " override=", ToString(*status.override_to));
+  if (!status.waits_for.empty()) absl::StrAppend(&line, " ", status.waits_for);
+  if (status.last_decision.has_value() && !status.last_decision->commit) {
+    absl::StrAppend(&line, " aborted=", status.last_decision->epoch.value, ":",
+                    status.last_decision->reason);
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string_view ToString(SyncPhase phase) {
+  switch (phase) {
+    case SyncPhase::kIdle:
+      return "IDLE";
+    case SyncPhase::kStaging:
+      return "STAGING";
+    case SyncPhase::kHolding:
+      return "HOLDING";
+    case SyncPhase::kLocking:
+      return "LOCKING";
+  }
+  return "IDLE";
+}
+
+Status Machine::GetStatus() const {
+  const Core& core = *state_;
+  Status status;
+  status.term = core.meta.term;
+  status.store_known = core.store_known;
+  status.adoption_needed = AdoptionNeeded(core);
+  for (const auto& [id, member] : core.members) {
+    MemberStatus& out = status.members.emplace_back();
+    out.member = id;
+    out.pool = member.record.pool;
+    out.standing = StandingOf(core, member);
+    out.reason = StandingReason(core, member);
+    out.current = IsCurrent(member);
+    if (member.observed.has_value()) out.observed = *member.observed;
+  }
+  for (const auto& [id, pool] : core.pools) {
+    PoolStatus& out = status.pools.emplace_back();
+    out.adapter = id.adapter;
+    out.pool = id.pool;
+    out.phase = PhaseOf(pool);
+    if (const Activation* committed = pool.committed()) out.committed = *committed;
+    out.sync = pool.sync;
+    out.pending = pool.record.pending;
+    out.override_to = pool.record.override_to;
+    out.waits_for = pool.waits_for;
+    out.detail = pool.detail;
+    out.last_decision = pool.decision;
+  }
+  for (const auto& [key, lease] : core.leases) status.leases.push_back(lease.record);
+  for (const auto& [key, poison] : core.poison) {
+    if (core.IsPoisoned(key)) status.poisoned.push_back(key);
+  }
+  return status;
+}
+
+std::string Machine::Describe() const {
+  const Status status = GetStatus();
+  std::string text = absl::StrCat("term ", ToString(status.term),
+                                  status.adoption_needed ? " ADOPTION_NEEDED" : "", "\n");
+  for (const PoolStatus& pool : status.pools) absl::StrAppend(&text, Line(pool), "\n");
+  for (const MemberStatus& member : status.members) absl::StrAppend(&text, Line(member), "\n");
+  for (const LeaseRecord& lease : status.leases) {
+    absl::StrAppend(&text, "lease ", ToString(lease.version.key), " ", lease.holder, "\n");
+  }
+  for (const VersionKey& key : status.poisoned)
+    absl::StrAppend(&text, "poisoned ", ToString(key), "\n");
+  return text;
+}
+
+}  // namespace lorry::sync
