@@ -1,0 +1,40 @@
+// What others must know of a version to judge where it can be served; lib/fleet keeps the same as
+// VersionTraits. Values only, any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/peft/config.h"
+
+namespace lorry::peft {
+
+// One lora_A, lora_B pair.
+struct AdapterModule {
+  std::string path;  // "model.layers.0.self_attn.q_proj"
+  size_t a = 0;      // indices into ImageHeader::tensors
+  size_t b = 0;
+  uint32_t rank = 0;
+  uint64_t in = 0;
+  uint64_t out = 0;
+};
+
+struct Traits {
+  uint32_t rank_max = 0;
+  bool rslora = false;  // scale = alpha / sqrt(r), else alpha / r
+  bool rank_or_alpha_pattern =
+      false;  // some module's rank or alpha is not the config's r or lora_alpha
+  // Some layer has q without v, k or v without q, or up without gate: SGLang takes the load and
+  // dies at the first request.
+  bool partial_groups = false;
+  bool all_b_zero = false;  // a fresh adapter; known once the values were scanned (values.h)
+  std::vector<std::string> modules;  // last name components, sorted
+  bool operator==(const Traits&) const = default;
+};
+
+// Everything but all_b_zero.
+Traits TraitsOf(const Config& config, std::span<const AdapterModule> modules);
+
+}  // namespace lorry::peft

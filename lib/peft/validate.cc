@@ -1,0 +1,135 @@
+#include "lib/peft/validate.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lib/peft/names.h"
+#include "lib/peft/refusal.h"
+
+namespace lorry::peft {
+namespace {
+
+struct Pair {
+  std::optional<size_t> a, b;
+};
+
+std::string ShapeText(const Tensor& tensor) {
+  return absl::StrCat("[", absl::StrJoin(tensor.shape, ","), "]");
+}
+
+absl::Status CheckTensor(const Tensor& tensor) {
+  if (!IsAdapterDtype(tensor.dtype)) {
+    return Refuse("TENSOR_DTYPE",
+                  absl::StrCat(Quoted(tensor.name), " is ", ToAbsl(ToString(tensor.dtype)),
+                               ", engines read F32, F16 and BF16; cast it before publishing"));
+  }
+  const bool is_matrix = tensor.shape.size() == 2 && tensor.shape[0] > 0 && tensor.shape[1] > 0;
+  if (!is_matrix) {
+    return Refuse("TENSOR_SHAPE",
+                  absl::StrCat(Quoted(tensor.name), " has the shape ", ShapeText(tensor),
+                               ", a LoRA weight has two dimensions; publish one matrix a module"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::map<std::string, Pair>> PairUp(const ImageHeader& header) {
+  std::map<std::string, Pair> pairs;
+  for (size_t i = 0; i < header.tensors.size(); ++i) {
+    LORRY_ASSIGN_OR_RETURN(const LoraName name, ReadCanonicalName(header.tensors[i].name));
+    LORRY_RETURN_IF_ERROR(CheckTensor(header.tensors[i]));
+    Pair& pair = pairs[name.path];
+    (name.is_b ? pair.b : pair.a) = i;
+  }
+  return pairs;
+}
+
+// Whether `rank` is what the config says of `path`; any rank it names will do where only PEFT can
+// tell.
+bool RankFits(const Config& config, std::string_view path, uint64_t rank) {
+  const auto configured = RankOf(config, path);
+  if (configured) return rank == *configured;
+  return rank == config.r || std::any_of(config.rank_pattern.begin(), config.rank_pattern.end(),
+                                         [&](const auto& entry) { return entry.second == rank; });
+}
+
+// PEFT's own match of a list of names. An expression is left to PEFT: it made the tensors from it.
+bool IsTargeted(const ModuleSet& targets, std::string_view path) {
+  if (targets.names.empty()) return true;
+  return std::any_of(targets.names.begin(), targets.names.end(), [&](std::string_view name) {
+    if (!path.ends_with(name)) return false;
+    return path.size() == name.size() || path[path.size() - name.size() - 1] == '.';
+  });
+}
+
+absl::Status CheckPair(const Tensor& a, const Tensor& b, const Config& config,
+                       std::string_view path) {
+  if (a.shape[0] != b.shape[1]) {
+    return Refuse(
+        "TENSOR_SHAPE",
+        absl::StrCat(Quoted(path), ": lora_A ", ShapeText(a), " (r, in) and lora_B ", ShapeText(b),
+                     " (out, r) do not share one r; publish both from the same model"));
+  }
+  if (!RankFits(config, path, a.shape[0])) {
+    return Refuse("RANK_MISMATCH",
+                  absl::StrCat(Quoted(path), " has rank ", a.shape[0], ", the config says ",
+                               RankOf(config, path).value_or(config.r),
+                               "; publish the adapter_config.json that was trained with"));
+  }
+  if (!IsTargeted(config.target_modules, path)) {
+    return Refuse("MODULE_UNKNOWN",
+                  absl::StrCat(Quoted(path),
+                               " is not among the config's target_modules; publish the "
+                               "adapter_config.json that was trained with"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAgainstBase(const AdapterModule& module, const BaseModel& base) {
+  const auto shape = ShapeOf(base, module.path);
+  if (!shape) {
+    return Refuse(
+        "MODULE_UNKNOWN",
+        absl::StrCat("the base model has no linear module ", Quoted(module.path),
+                     "; check that the adapter was trained on it and how its names begin"));
+  }
+  if (module.in != shape->in || module.out != shape->out) {
+    return Refuse("TENSOR_SHAPE",
+                  absl::StrCat(Quoted(module.path), " takes ", module.in, " inputs and gives ",
+                               module.out, " outputs, in the base model it is ", shape->in, " and ",
+                               shape->out, "; check that the adapter was trained on it"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config& config,
+                                        const BaseModel* base) {
+  LORRY_ASSIGN_OR_RETURN(const auto pairs, PairUp(header));
+  Adapter adapter;
+  for (const auto& [path, pair] : pairs) {
+    if (!pair.a || !pair.b) {
+      return Refuse("TENSOR_UNPAIRED",
+                    absl::StrCat(Quoted(path), " has no ", pair.a ? "lora_B" : "lora_A",
+                                 "; publish both tensors of every module"));
+    }
+    const Tensor &a = header.tensors[*pair.a], &b = header.tensors[*pair.b];
+    LORRY_RETURN_IF_ERROR(CheckPair(a, b, config, path));
+    adapter.modules.push_back({.path = path,
+                               .a = *pair.a,
+                               .b = *pair.b,
+                               .rank = static_cast<uint32_t>(a.shape[0]),
+                               .in = a.shape[1],
+                               .out = b.shape[0]});
+    if (base != nullptr) LORRY_RETURN_IF_ERROR(CheckAgainstBase(adapter.modules.back(), *base));
+  }
+  adapter.traits = TraitsOf(config, adapter.modules);
+  return adapter;
+}
+
+}  // namespace lorry::peft

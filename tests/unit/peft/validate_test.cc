@@ -1,0 +1,174 @@
+#include "lib/peft/validate.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/peft/test_image.h"
+
+namespace lorry::peft {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kQ[] = "model.layers.0.self_attn.q_proj";
+constexpr char kV[] = "model.layers.1.self_attn.v_proj";
+
+const BaseModel kBase{.hidden_size = 16,
+                      .intermediate_size = 32,
+                      .layers = 2,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_dim = 4,
+                      .vocab_size = 64};
+
+Config ConfigWith(const json& fields = json::object()) {
+  json all = {{"peft_type", "LORA"}, {"r", 8}, {"lora_alpha", 16}};
+  all.update(fields);
+  return ParseConfig(all.dump()).value();
+}
+
+absl::StatusOr<Adapter> Validate(const TestImage& image, const Config& config = ConfigWith(),
+                                 const BaseModel* base = &kBase) {
+  return ValidateAdapter(image.Header(), config, base);
+}
+
+TEST(Validate, APlainLoraPasses) {
+  const auto adapter = Validate(TestImage().Module(kQ, 16, 16).Module(kV, 16, 8, 8, Dtype::kBf16));
+  ASSERT_THAT(adapter, IsOk());
+  ASSERT_EQ(adapter->modules.size(), 2u);
+  const AdapterModule& v = adapter->modules[1];
+  EXPECT_EQ(v.path, kV);
+  EXPECT_EQ(v.rank, 8u);
+  EXPECT_EQ(v.in, 16u);
+  EXPECT_EQ(v.out, 8u);
+}
+
+TEST(Validate, WhatTheSafetensorsPackageWroteForPeftPasses) {
+  const auto header = Parse(ReadTestdata("images/lora_bf16.safetensors"));
+  ASSERT_THAT(header, IsOk());
+  const auto adapter = ValidateAdapter(*header, ConfigWith({{"r", 4}}), nullptr);
+  ASSERT_THAT(adapter, IsOk());
+  EXPECT_EQ(adapter->modules.size(), 36u);
+  EXPECT_EQ(adapter->traits.modules, (std::vector<std::string>{"k_proj", "q_proj", "v_proj"}));
+}
+
+TEST(Validate, BothTensorsOfAModuleAreNeeded) {
+  EXPECT_THAT(Validate(TestImage().Tensor("base_model.model.x.lora_A.weight", Dtype::kF32, {8, 16}),
+                       ConfigWith(), nullptr),
+              RefusedAs("TENSOR_UNPAIRED"));
+  EXPECT_THAT(Validate(TestImage().Tensor("base_model.model.x.lora_B.weight", Dtype::kF32, {16, 8}),
+                       ConfigWith(), nullptr),
+              RefusedAs("TENSOR_UNPAIRED"));
+}
+
+TEST(Validate, NamesMustBeCanonicalLoraNames) {
+  const auto with = [](std::string name) {
+    return Validate(TestImage().Module(kQ, 16, 16).Tensor(std::move(name), Dtype::kF32, {8, 16}));
+  };
+  EXPECT_THAT(with("base_model.model.model.layers.0.mlp.up_proj.lora_A.default.weight"),
+              RefusedAs("TENSOR_UNKNOWN"));
+  EXPECT_THAT(with("model.layers.0.mlp.up_proj.lora_A.weight"), RefusedAs("TENSOR_UNKNOWN"));
+  EXPECT_THAT(with("base_model.model.model.norm.weight"), RefusedAs("TENSOR_UNKNOWN"));
+  EXPECT_THAT(with("base_model.model.model.embed_tokens.weight"),
+              RefusedAs("EMBEDDING_UNSUPPORTED"));
+  EXPECT_THAT(with("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"),
+              RefusedAs("DORA_UNSUPPORTED"));
+  EXPECT_THAT(with("base_model.model.score.modules_to_save.weight"),
+              RefusedAs("MODULES_TO_SAVE_UNSUPPORTED"));
+}
+
+TEST(Validate, OnlyTypesThatEnginesReadPass) {
+  for (const Dtype dtype : {Dtype::kF64, Dtype::kI32, Dtype::kU8, Dtype::kF8E4M3, Dtype::kBool}) {
+    EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 8, dtype)), RefusedAs("TENSOR_DTYPE"));
+  }
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+    EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 8, dtype)), IsOk());
+  }
+}
+
+TEST(Validate, WeightsAreMatricesThatFitTogether) {
+  const std::string a = std::string("base_model.model.") + kQ + ".lora_A.weight";
+  const std::string b = std::string("base_model.model.") + kQ + ".lora_B.weight";
+  const auto with = [&](std::vector<uint64_t> shape_a, std::vector<uint64_t> shape_b) {
+    return Validate(TestImage().Tensor(a, Dtype::kF32, shape_a).Tensor(b, Dtype::kF32, shape_b));
+  };
+  EXPECT_THAT(with({8, 16}, {16, 8}), IsOk());
+  EXPECT_THAT(with({128}, {16, 8}), RefusedAs("TENSOR_SHAPE"));
+  EXPECT_THAT(with({1, 8, 16}, {16, 8}), RefusedAs("TENSOR_SHAPE"));
+  EXPECT_THAT(with({8, 0}, {16, 8}), RefusedAs("TENSOR_SHAPE"));
+  EXPECT_THAT(with({8, 16}, {16, 4}), RefusedAs("TENSOR_SHAPE"));
+  EXPECT_THAT(with({16, 8}, {8, 16}), RefusedAs("RANK_MISMATCH")) << "transposed";
+}
+
+TEST(Validate, TheRankIsTheConfigured) {
+  EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 4)), RefusedAs("RANK_MISMATCH"));
+  const Config patterned = ConfigWith({{"rank_pattern", {{"q_proj", 4}}}});
+  EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 4), patterned), IsOk());
+  EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 8), patterned), RefusedAs("RANK_MISMATCH"));
+  EXPECT_THAT(Validate(TestImage().Module(kV, 16, 8, 8), patterned), IsOk());
+  const Config regex = ConfigWith({{"rank_pattern", {{".*q_(proj|x)", 4}}}});
+  EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 4), regex), IsOk());
+  EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 5), regex), RefusedAs("RANK_MISMATCH"));
+}
+
+TEST(Validate, ModulesAreTheTargetedOnes) {
+  const Config targeted = ConfigWith({{"target_modules", {"q_proj"}}});
+  EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16), targeted), IsOk());
+  EXPECT_THAT(Validate(TestImage().Module(kV, 16, 8), targeted), RefusedAs("MODULE_UNKNOWN"));
+  EXPECT_THAT(Validate(TestImage().Module("x.not_q_proj", 16, 16), targeted, nullptr),
+              RefusedAs("MODULE_UNKNOWN"));
+  EXPECT_THAT(
+      Validate(TestImage().Module(kV, 16, 8), ConfigWith({{"target_modules", "all-linear"}})),
+      IsOk());
+}
+
+TEST(Validate, AKnownBaseHasTheModulesInTheirShapes) {
+  EXPECT_THAT(Validate(TestImage().Module("model.layers.0.self_attn.nosuch_proj", 16, 16)),
+              RefusedAs("MODULE_UNKNOWN"));
+  EXPECT_THAT(Validate(TestImage().Module("model.layers.2.self_attn.q_proj", 16, 16)),
+              RefusedAs("MODULE_UNKNOWN"));
+  EXPECT_THAT(Validate(TestImage().Module("layers.0.self_attn.q_proj", 16, 16)),
+              RefusedAs("MODULE_UNKNOWN"));
+  EXPECT_THAT(Validate(TestImage().Module(kV, 16, 16)), RefusedAs("TENSOR_SHAPE"))
+      << "kv heads are fewer";
+  EXPECT_THAT(Validate(TestImage().Module(kQ, 8, 16)), RefusedAs("TENSOR_SHAPE"));
+  EXPECT_THAT(Validate(TestImage().Module(kV, 999, 1), ConfigWith(), nullptr), IsOk())
+      << "no base, no judgement";
+}
+
+TEST(Traits, SayWhatOthersMustKnow) {
+  const TestImage image = TestImage().Module(kQ, 16, 16).Module(kV, 16, 8);
+  const Traits plain = Validate(image)->traits;
+  EXPECT_EQ(plain.rank_max, 8u);
+  EXPECT_EQ(plain.modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_FALSE(plain.rslora || plain.rank_or_alpha_pattern || plain.all_b_zero);
+  EXPECT_TRUE(Validate(image, ConfigWith({{"use_rslora", true}}))->traits.rslora);
+}
+
+TEST(Traits, PatternsCountWhereTheyMatch) {
+  const TestImage image = TestImage().Module(kQ, 16, 16);
+  const auto patterned = [&](const json& fields) {
+    return Validate(image, ConfigWith(fields))->traits.rank_or_alpha_pattern;
+  };
+  EXPECT_FALSE(patterned({{"alpha_pattern", {{"v_proj", 99}}}}));
+  EXPECT_FALSE(patterned({{"alpha_pattern", {{"q_proj", 16}}}}));
+  EXPECT_TRUE(patterned({{"alpha_pattern", {{"q_proj", 99}}}}));
+  EXPECT_TRUE(patterned({{"alpha_pattern", {{"(q|v)_proj", 99}}}})) << "what cannot be told counts";
+}
+
+TEST(Traits, GroupsThatSglangCannotFuseAreSeen) {
+  const auto partial = [](std::vector<std::string> modules) {
+    TestImage image;
+    for (const auto& module : modules) image.Module("model.layers.0.self_attn." + module, 16, 16);
+    return Validate(image, ConfigWith(), nullptr)->traits.partial_groups;
+  };
+  EXPECT_FALSE(partial({"q_proj", "v_proj"}));
+  EXPECT_FALSE(partial({"q_proj", "k_proj", "v_proj", "o_proj"}));
+  EXPECT_FALSE(partial({"o_proj", "gate_proj", "down_proj"}));
+  EXPECT_TRUE(partial({"q_proj"}));
+  EXPECT_TRUE(partial({"v_proj"}));
+  EXPECT_TRUE(partial({"k_proj"}));
+  EXPECT_TRUE(partial({"up_proj"}));
+}
+
+}  // namespace
+}  // namespace lorry::peft
