@@ -54,7 +54,8 @@ format: ## clang-format over the C++ of the tree
 
 docs: ## regenerate what is generated: the dashboard, the flag reference
 	tools/setup packages tools
-	.cache/tools/venv/bin/python deploy/grafana/dashboard.py
+	.cache/tools/venv/bin/python -B deploy/grafana/dashboard.py
+	cp deploy/prometheus/alerts.yaml helm/lorry/files/alerts.yaml
 	@if [ -x tools/flag-reference ]; then tools/flag-reference build/release/bin; fi
 
 setup: ## install the packages, tools and Python environments only

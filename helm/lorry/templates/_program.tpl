@@ -1,0 +1,108 @@
+{{/*
+A program with a volume: StatefulSet of one replica (SQLite and local files have one writer; the set never runs two) and its
+Service. Takes (dict "root" $ "name" "store" "binary" "adapter-store" "values" .Values.store "args" (list …)).
+*/}}
+{{- define "lorry.program" -}}
+{{- $full := printf "%s-%s" (include "lorry.fullname" .root) .name -}}
+{{- $labels := dict "root" .root "component" .name -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ $full }}
+  labels:
+    {{- include "lorry.labels" $labels | nindent 4 }}
+spec:
+  # Headless: gRPC and UCX reach the pod itself, and find it again when it moves.
+  clusterIP: None
+  selector:
+    {{- include "lorry.selectorLabels" $labels | nindent 4 }}
+  ports:
+    {{- range $name, $port := .values.ports }}
+    - {name: {{ $name }}, port: {{ $port }}, targetPort: {{ $name }}{{ if eq $name "grpc" }}, appProtocol: grpc{{ end }}}
+    {{- end }}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: {{ $full }}
+  labels:
+    {{- include "lorry.labels" $labels | nindent 4 }}
+spec:
+  replicas: 1
+  serviceName: {{ $full }}
+  persistentVolumeClaimRetentionPolicy:
+    whenDeleted: {{ ternary "Retain" "Delete" .values.persistence.keepOnDelete }}
+    whenScaled: Retain
+  selector:
+    matchLabels:
+      {{- include "lorry.selectorLabels" $labels | nindent 6 }}
+  template:
+    metadata:
+      labels:
+        {{- include "lorry.labels" $labels | nindent 8 }}
+      {{- with .values.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    spec:
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: {{ .values.terminationGracePeriodSeconds }}
+      {{- with .root.Values.imagePullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      securityContext:
+        runAsNonRoot: true
+        fsGroup: 65532
+        fsGroupChangePolicy: OnRootMismatch
+        seccompProfile: {type: RuntimeDefault}
+      containers:
+        - name: {{ .binary }}
+          image: {{ include "lorry.image" (dict "root" .root "image" .values.image) }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          args:
+            - --listen=0.0.0.0:{{ .values.ports.grpc }}
+            - --admin-listen=0.0.0.0:{{ .values.ports.admin }}
+            - --data-dir=/data
+            {{- range .args }}
+            - {{ . }}
+            {{- end }}
+            {{- with include "lorry.credentialArgs" .root | trim }}{{ . | nindent 12 }}{{- end }}
+            {{- with .values.extraArgs }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          ports:
+            {{- range $name, $port := .values.ports }}
+            - {name: {{ $name }}, containerPort: {{ $port }}}
+            {{- end }}
+          {{- include "lorry.probes" (dict "port" "admin") | nindent 10 }}
+          securityContext:
+            {{- include "lorry.containerSecurity" . | nindent 12 }}
+          resources:
+            {{- toYaml .values.resources | nindent 12 }}
+          volumeMounts:
+            - {name: data, mountPath: /data}
+            {{- with include "lorry.credentialMounts" .root | trim }}{{ . | nindent 12 }}{{- end }}
+      {{- with include "lorry.credentialVolumes" .root | trim }}
+      volumes:
+        {{- . | nindent 8 }}
+      {{- end }}
+      {{- range $field := list "nodeSelector" "affinity" "tolerations" }}
+      {{- with get $.values $field }}
+      {{ $field }}:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- end }}
+  volumeClaimTemplates:
+    - metadata:
+        name: data
+        labels:
+          {{- include "lorry.selectorLabels" $labels | nindent 10 }}
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- with .values.persistence.storageClass }}
+        storageClassName: {{ . }}
+        {{- end }}
+        resources: {requests: {storage: {{ .values.persistence.size }}}}
+{{- end -}}

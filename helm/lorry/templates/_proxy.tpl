@@ -1,0 +1,69 @@
+{{/*
+The engine-proxy beside an engine, in four pieces for the engine's pod. From this chart, or from a chart that has this one as
+a dependency, give them (dict "root" $lorry "engineUrl" "http://127.0.0.1:8000"), where $lorry has Chart, Release and Lorry's
+Values: `$` here, `.Subcharts.lorry` in the parent. "pool" may name another pool.
+
+  initContainers:  {{- include "lorry.engineProxy.sidecar" $args | nindent 8 }}
+  volumes:         {{- include "lorry.engineProxy.volumes" $args | nindent 8 }}
+  the engine's volumeMounts:    {{- include "lorry.engineProxy.engineMounts" $args | nindent 12 }}
+  the pod template's labels:    {{- include "lorry.engineProxy.podLabels" $args | nindent 8 }}
+
+A native sidecar starts before the engine and stops after it, so the door answers for the whole of the engine's life.
+*/}}
+{{- define "lorry.engineProxy.sidecar" -}}
+{{- $values := .root.Values -}}
+{{- $proxy := $values.proxy -}}
+- name: engine-proxy
+  image: {{ include "lorry.image" (dict "root" .root "image" $proxy.image) }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  restartPolicy: Always
+  args:
+    - --engine={{ required "engineUrl: where the sidecar finds its engine" .engineUrl }}
+    - --member=$(LORRY_MEMBER)
+    - --pool={{ .pool | default $proxy.pool }}
+    - --door-listen=0.0.0.0:{{ $proxy.ports.door }}
+    - --listen=127.0.0.1:{{ $proxy.ports.grpc }}
+    - --admin-listen=0.0.0.0:{{ $proxy.ports.admin }}
+    - --orchestrator={{ include "lorry.orchestratorAddress" .root }}
+    - --store={{ include "lorry.storeAddress" .root }}
+    - --data-dir=/data
+    - --image-dir=/dev/shm/lorry
+    {{- with include "lorry.credentialArgs" .root | trim }}{{ . | nindent 4 }}{{- end }}
+    {{- with $proxy.extraArgs }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  env:
+    # A member keeps its name over restarts of its containers; a new pod is a new member.
+    - name: LORRY_MEMBER
+      valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  ports:
+    - {name: door, containerPort: {{ $proxy.ports.door }}}
+    - {name: lorry-admin, containerPort: {{ $proxy.ports.admin }}}
+  {{- include "lorry.probes" (dict "port" "lorry-admin") | nindent 2 }}
+  securityContext:
+    {{- include "lorry.containerSecurity" . | nindent 4 }}
+  resources:
+    {{- toYaml $proxy.resources | nindent 4 }}
+  volumeMounts:
+    - {name: lorry-journal, mountPath: /data}
+    - {name: lorry-images, mountPath: /dev/shm/lorry}
+    {{- with include "lorry.credentialMounts" .root | trim }}{{ . | nindent 4 }}{{- end }}
+{{- end -}}
+
+{{- define "lorry.engineProxy.volumes" -}}
+# The journal lives as long as the pod, which is as long as the engine process that it speaks of.
+- name: lorry-journal
+  emptyDir: {sizeLimit: 256Mi}
+- name: lorry-images
+  emptyDir: {medium: Memory, sizeLimit: {{ .root.Values.proxy.imagesSizeLimit }}}
+{{- include "lorry.credentialVolumes" .root }}
+{{- end -}}
+
+{{- define "lorry.engineProxy.engineMounts" -}}
+- {name: lorry-images, mountPath: /dev/shm/lorry, readOnly: true}
+{{- end -}}
+
+{{- define "lorry.engineProxy.podLabels" -}}
+lorry.dev/engine-proxy: "true"
+lorry.dev/release: {{ .root.Release.Name }}
+{{- end -}}

@@ -1,0 +1,167 @@
+"""The Helm chart under several sets of values: lint, schemas of two Kubernetes releases, security, refusals."""
+
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm/lorry"
+VALUES = sorted((CHART / "ci").glob("*.yaml"))
+RELEASES = ("1.29", "1.34")  # tools/setup lays out the schemas of these
+SERVICES = {
+    "adapter-store": ROOT / "services/adapter_store",
+    "sync-orchestrator": ROOT / "services/sync_orchestrator",
+    "engine-proxy": ROOT / "services/engine_proxy",
+}
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def render(*arguments: str) -> str:
+    done = run("helm", "template", "release", str(CHART), "--namespace", "fleet", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(*arguments: str) -> list[dict]:
+    return [item for item in yaml.safe_load_all(render(*arguments)) if item]
+
+
+def pod_specs(items: list[dict]) -> list[dict]:
+    return [item["spec"]["template"]["spec"] for item in items if item["kind"] in ("StatefulSet", "Deployment")]
+
+
+def lorry_containers(items: list[dict]) -> list[dict]:
+    found = [c for pod in pod_specs(items) for c in pod.get("initContainers", []) + pod["containers"]]
+    return [container for container in found if container["name"] in SERVICES]
+
+
+class Chart(unittest.TestCase):
+    def test_lint_is_clean_for_every_set_of_values(self):
+        for values in VALUES:
+            done = run("helm", "lint", "--strict", str(CHART), "-f", str(values))
+            self.assertEqual(done.returncode, 0, f"{values.name}: {done.stdout}{done.stderr}")
+
+    def test_every_object_is_valid_for_both_releases(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for values in VALUES:
+                (pathlib.Path(folder) / values.name).write_text(render("-f", str(values)))
+            for release in RELEASES:
+                kinds = f"{ROOT}/.cache/tools/schemas/v{release}.0-standalone-strict/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+                ours = f"{ROOT}/tests/charts/schemas/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+                done = run("kubeconform", "-strict", "-output", "json", "-summary", "-schema-location", kinds, "-schema-location", ours, folder)
+                self.assertEqual(done.returncode, 0, f"{release}: {done.stdout}{done.stderr}")
+                summary = json.loads(done.stdout)["summary"]
+                self.assertGreater(summary["valid"], 20)
+                self.assertEqual(summary["skipped"], 0)
+
+    def test_the_schemas_do_refuse(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken = render().replace("replicas: 1", 'replicas: "two"')
+            (pathlib.Path(folder) / "broken.yaml").write_text(broken)
+            kinds = f"{ROOT}/.cache/tools/schemas/v{RELEASES[1]}.0-standalone-strict/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+            self.assertNotEqual(run("kubeconform", "-strict", "-schema-location", kinds, folder).returncode, 0)
+
+    def test_wrong_values_are_refused_before_anything_is_made(self):
+        for setting in ("store.replicas=3", "proxy.pool=Rollout Pool", "engine.replicas=two", "store.ports.grpc=70000",
+                        "image.pullPolicy=Sometimes", "store.persistence.size=lots", "storre.image.repository=x",
+                        "proxy.extraArgs={no-dashes}"):
+            done = run("helm", "template", "release", str(CHART), "--set", setting)
+            self.assertNotEqual(done.returncode, 0, f"{setting} was accepted")
+
+    def test_half_a_setting_says_what_is_missing(self):
+        for setting, missing in (("tls.enabled=true", "tls.existingSecret"), ("engine.enabled=true", "engine.image")):
+            done = run("helm", "template", "release", str(CHART), "--set", setting)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(missing, done.stderr)
+
+
+class Pods(unittest.TestCase):
+    def test_lorrys_containers_meet_the_restricted_standard(self):
+        for values in VALUES:
+            for container in lorry_containers(objects("-f", str(values))):
+                security = container["securityContext"]
+                self.assertIs(security["allowPrivilegeEscalation"], False)
+                self.assertEqual(security["capabilities"], {"drop": ["ALL"]})
+                self.assertIs(security["runAsNonRoot"], True)
+                self.assertIs(security["readOnlyRootFilesystem"], True)
+                self.assertEqual(security["seccompProfile"], {"type": "RuntimeDefault"})
+                self.assertIn("limits", container["resources"])
+
+    def test_the_proxy_is_a_native_sidecar_that_starts_without_its_engine(self):
+        (pod,) = [p for p in pod_specs(objects("-f", str(CHART / "ci/vllm-values.yaml"))) if p.get("initContainers")]
+        (proxy,) = pod["initContainers"]
+        self.assertEqual(proxy["restartPolicy"], "Always")
+        self.assertEqual(proxy["startupProbe"]["httpGet"]["path"], "/livez")
+        self.assertEqual(proxy["readinessProbe"]["httpGet"]["path"], "/readyz")
+
+    def test_proxy_and_engine_see_the_images_at_one_path_and_the_engine_only_reads(self):
+        (pod,) = [p for p in pod_specs(objects("-f", str(CHART / "ci/vllm-values.yaml"))) if p.get("initContainers")]
+        mounts = {c["name"]: {m["name"]: m for m in c["volumeMounts"]} for c in pod["initContainers"] + pod["containers"]}
+        written, read = mounts["engine-proxy"]["lorry-images"], mounts["engine"]["lorry-images"]
+        self.assertEqual(written["mountPath"], read["mountPath"])
+        self.assertIs(read["readOnly"], True)
+        self.assertNotIn("readOnly", written)
+        self.assertIn(f"--image-dir={written['mountPath']}", pod["initContainers"][0]["args"])
+
+    def test_every_mount_has_its_volume(self):
+        for values in VALUES:
+            for item in objects("-f", str(values)):
+                if item["kind"] not in ("StatefulSet", "Deployment"):
+                    continue
+                pod = item["spec"]["template"]["spec"]
+                volumes = {volume["name"] for volume in pod.get("volumes", [])}
+                volumes |= {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
+                for container in pod.get("initContainers", []) + pod["containers"]:
+                    self.assertLessEqual({mount["name"] for mount in container.get("volumeMounts", [])}, volumes)
+
+    def test_a_program_listens_openly_only_where_nobody_asked_for_credentials(self):
+        for values in VALUES:
+            for container in lorry_containers(objects("-f", str(values))):
+                is_open = "--insecure-listen-anywhere" in container["args"]
+                self.assertEqual(is_open, values.name == "open-values.yaml", values.name)
+
+    def test_addresses_that_programs_are_given_are_services_of_the_release(self):
+        items = objects("-f", str(CHART / "ci/vllm-values.yaml"))
+        served = {f"{s['metadata']['name']}.fleet.svc:{p['port']}" for s in items if s["kind"] == "Service" for p in s["spec"]["ports"]}
+        given = {arg.split("=", 1)[1] for c in lorry_containers(items) for arg in c["args"] if re.match("--(store|orchestrator)=", arg)}
+        self.assertEqual(len(given), 2)
+        self.assertLessEqual(given, served)
+
+
+class Flags(unittest.TestCase):
+    """Flags that the deployments pass exist in the programs (absl names them with underscores)."""
+
+    def defined(self, binary: str) -> set[str]:
+        sources = [*SERVICES[binary].rglob("*.cc"), *(ROOT / "lib").rglob("*.cc")]
+        found = (re.findall(r"ABSL_FLAG\(\s*[^,]+?(?:<[^>]*>)?,\s*(\w+)", path.read_text()) for path in sources)
+        return {name.replace("_", "-") for names in found for name in names}
+
+    def check(self, binary: str, arguments: list[str], where: str) -> None:
+        if not (SERVICES[binary] / "main.cc").exists():
+            self.skipTest(f"{binary} has no main.cc in this tree")
+        passed = {argument.split("=", 1)[0].removeprefix("--") for argument in arguments}
+        self.assertLessEqual(passed, self.defined(binary), f"{where}: flags that {binary} does not have")
+
+    def test_of_the_chart(self):
+        for values in VALUES:
+            for container in lorry_containers(objects("-f", str(values))):
+                with self.subTest(f"{values.name} {container['name']}"):
+                    self.check(container["name"], container["args"], values.name)
+
+    def test_of_compose(self):
+        compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
+        for name in SERVICES:
+            with self.subTest(name):
+                self.check(name, compose["services"][name]["command"], "compose.yaml")
+
+
+if __name__ == "__main__":
+    unittest.main()

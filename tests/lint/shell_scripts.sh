@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# shellcheck over every shell script of the tree, found by its first line.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+mapfile -t scripts < <(git ls-files -z | xargs -0 grep -lIE -m1 '^#!.*\b(bash|sh)$')
+existing=()
+for script in "${scripts[@]}"; do [ ! -f "$script" ] || existing+=("$script"); done
+shellcheck --severity=warning "${existing[@]}"
+echo "${#existing[@]} scripts, no finding"
