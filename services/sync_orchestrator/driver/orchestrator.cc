@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<Orchestrator>> Orchestrator::Create(kv::Store& st
   o->driver_ = std::make_unique<MachineDriver>(
       std::move(machine), clock,
       MachineDriver::Hooks{.tick = [] { return Event(TimePassed{}); },
-                           .persist = [o](const std::vector<Record>& records) { return o->Persist(records); },
+                           .persist = [o](const Ready& ready) { return o->Persist(ready.records); },
                            .run = [o](Effect effect) { o->Run(std::move(effect)); },
                            .reply = [o](Reply reply) { o->Deliver(std::move(reply)); },
                            .on_fatal = o->options_.on_fatal},

@@ -1,0 +1,135 @@
+#include "lib/program/program.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port of the gRPC services; port 0 takes a free one");
+ABSL_FLAG(std::string, admin_listen, "127.0.0.1:0", "host:port of /metrics, /livez, /readyz and /configz (plain HTTP)");
+ABSL_FLAG(std::string, data_dir, "", "directory of everything durable; created if it is missing");
+ABSL_FLAG(std::string, auth_token_file, "", "who may call: one `<role>[,<role>...] <token> [name]` a line");
+ABSL_FLAG(std::string, tls_cert, "", "PEM file of the server's certificate");
+ABSL_FLAG(std::string, tls_key, "", "PEM file of its key");
+ABSL_FLAG(std::string, tls_client_ca, "", "PEM file of the authority that clients' certificates must be signed by (mTLS)");
+ABSL_FLAG(bool, insecure_listen_anywhere, false,
+          "allow to listen elsewhere than on loopback without credentials; everybody who reaches the port is an operator");
+ABSL_FLAG(std::string, token_file, "", "file with the bearer token that this program shows to other services");
+ABSL_FLAG(std::string, tls_ca, "", "PEM file of the authority that signs other services' certificates");
+ABSL_FLAG(std::string, ready_file, "", "written once everything serves: a JSON object of addresses");
+ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error");
+
+namespace lorry::program {
+namespace {
+
+bool IsOurFlagFile(absl::string_view file) { return !absl::StartsWith(file, "absl/") && !absl::StrContains(file, "/absl/"); }
+
+void SetUpLogging(std::string_view name) {
+  auto logger = spdlog::stderr_color_mt(std::string(name));
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %n %v");
+  logger->set_level(spdlog::level::from_str(absl::GetFlag(FLAGS_log_level)));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(logger);
+}
+
+}  // namespace
+
+int Main(int argc, char** argv, std::string_view name, std::string_view what_for,
+         const std::function<absl::Status(runtime::Signals&)>& run) {
+  absl::SetProgramUsageMessage(absl::StrCat(ToAbsl(what_for), "\nusage: ", ToAbsl(name), " [--flag=value ...]"));
+  absl::FlagsUsageConfig usage;
+  usage.contains_helpshort_flags = IsOurFlagFile;
+  usage.contains_help_flags = IsOurFlagFile;
+  usage.version_string = [name] { return absl::StrCat(ToAbsl(name), " ", kVersion, "\n"); };
+  absl::SetFlagsUsageConfig(usage);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    std::fprintf(stderr, "%s: unexpected argument \"%s\"; flags are written --flag=value, see --help\n",
+                 std::string(name).c_str(), rest[1]);
+    return 2;
+  }
+  SetUpLogging(name);
+  runtime::Signals signals;
+  const absl::Status status = run(signals);
+  if (status.ok()) return 0;
+  const std::string reason = ReasonOf(status);
+  spdlog::error("{}{}{}", reason, reason.empty() ? "" : ": ", std::string(status.message()));
+  return 1;
+}
+
+rpc::ServerOptions ServerFlags() {
+  rpc::ServerOptions options;
+  options.address = absl::GetFlag(FLAGS_listen);
+  options.tls = {absl::GetFlag(FLAGS_tls_cert), absl::GetFlag(FLAGS_tls_key), absl::GetFlag(FLAGS_tls_client_ca)};
+  options.allow_insecure = absl::GetFlag(FLAGS_insecure_listen_anywhere);
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags() {
+  return rpc::Access::Open(absl::GetFlag(FLAGS_auth_token_file), !absl::GetFlag(FLAGS_tls_client_ca).empty());
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target, std::vector<std::string> idempotent) {
+  rpc::ChannelOptions options;
+  options.target = target;
+  options.tls.ca = absl::GetFlag(FLAGS_tls_ca);
+  options.tls.cert = options.tls.ca.empty() ? "" : absl::GetFlag(FLAGS_tls_cert);
+  options.tls.key = options.tls.ca.empty() ? "" : absl::GetFlag(FLAGS_tls_key);
+  options.token_file = absl::GetFlag(FLAGS_token_file);
+  options.idempotent = std::move(idempotent);
+  return rpc::MakeChannel(options);
+}
+
+absl::StatusOr<std::string> DataDir() {
+  const std::string path = absl::GetFlag(FLAGS_data_dir);
+  if (path.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "", "--data-dir is missing: name a directory on a disk that lasts");
+  }
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 absl::StrCat("--data-dir=", path, " cannot be made: ", error.message()));
+  }
+  return path;
+}
+
+absl::Status Ready(const std::map<std::string, std::string>& addresses) {
+  const std::string json = nlohmann::json(addresses).dump();
+  spdlog::info("ready {}", json);
+  const std::string path = absl::GetFlag(FLAGS_ready_file);
+  if (path.empty()) return absl::OkStatus();
+  {
+    std::ofstream file(path + ".tmp", std::ios::trunc);
+    file << json << "\n";
+    file.flush();
+    if (!file) return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat("--ready-file=", path, " cannot be written"));
+  }
+  std::error_code error;
+  std::filesystem::rename(path + ".tmp", path, error);
+  if (error) return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat("--ready-file=", path, ": ", error.message()));
+  return absl::OkStatus();
+}
+
+std::string FlagsJson() {
+  nlohmann::json flags = nlohmann::json::object();
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (IsOurFlagFile(flag->Filename())) flags[std::string(name)] = flag->CurrentValue();
+  }
+  return flags.dump(2);
+}
+
+}  // namespace lorry::program

@@ -1,0 +1,88 @@
+// sync-orchestrator: wires store link, machine, RPC and metrics. Nothing is decided here.
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+
+#include "absl/flags/flag.h"
+#include "lib/base/error.h"
+#include "lib/kv/sqlite/sqlite_store.h"
+#include "lib/metrics/admin_server.h"
+#include "lib/program/program.h"
+#include "services/sync_orchestrator/driver/orchestrator.h"
+#include "services/sync_orchestrator/rpc/gauges.h"
+#include "services/sync_orchestrator/rpc/store_link.h"
+#include "services/sync_orchestrator/rpc/sync_service.h"
+
+ABSL_FLAG(std::string, store, "", "host:port of the adapter-store");
+ABSL_FLAG(std::string, cluster, "lorry", "this fleet's name: holds at the store are kept under it, AdoptFleet repeats it");
+
+namespace lorry::sync {
+namespace {
+
+// Hours since 2026: above any incarnation that members of a lost orchestrator may remember.
+uint64_t NewIncarnation() {
+  constexpr int64_t kUnixHoursOf2026 = 490'896;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::max<int64_t>(1, std::chrono::duration_cast<std::chrono::hours>(now).count() - kUnixHoursOf2026));
+}
+
+absl::Status Run(runtime::Signals& signals) {
+  if (absl::GetFlag(FLAGS_store).empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "", "--store is missing: host:port of the adapter-store");
+  }
+  const SteadyClock clock;
+  LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
+  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<kv::Store> kv, kv::OpenSqliteStore({.path = data_dir + "/orchestrator.db"}));
+
+  metrics::Registry registry({.service = "sync-orchestrator", .version = program::kVersion});
+  absl::Status fatal;
+  LORRY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Orchestrator> orchestrator,
+      Orchestrator::Create(*kv, clock,
+                           {.machine = {.new_incarnation = NewIncarnation()}, .on_fatal = [&](const absl::Status& why) {
+                              fatal = why;
+                              signals.RequestStop();
+                            }}));
+  SyncObserver observer(PhaseMetrics(registry));
+
+  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> store,
+                         program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/SetHolds"}));
+  StoreLink store_link(store, "orchestrator:" + absl::GetFlag(FLAGS_cluster), *orchestrator);
+  orchestrator->Connect(store_link, observer);
+
+  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Access> access, program::AccessFlags());
+  rpc::Gate gate(*access);
+  SyncService service(gate, *orchestrator, store_link, clock, absl::GetFlag(FLAGS_cluster));
+  Gauges gauges(registry, *orchestrator, store_link, clock);
+  LORRY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<metrics::AdminServer> admin,
+      metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
+                                   .ready = [&] {
+                                     return store_link.connected() ? absl::OkStatus()
+                                                                   : absl::UnavailableError("the adapter-store does not answer");
+                                   },
+                                   .config_json = program::FlagsJson},
+                                  registry));
+  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
+                         rpc::Server::Start(program::ServerFlags(), gate, {&service}));
+  orchestrator->Start();
+  store_link.Start();
+  server->SetServing(true);
+  LORRY_RETURN_IF_ERROR(program::Ready({{"grpc", server->address()},
+                                        {"admin", "127.0.0.1:" + std::to_string(admin->port())}}));
+
+  signals.Wait();
+  spdlog::info("stopping");
+  const absl::Status stopped = server->Shutdown();
+  store_link.Stop();
+  orchestrator->Stop();
+  return fatal.ok() ? stopped : fatal;
+}
+
+}  // namespace
+}  // namespace lorry::sync
+
+int main(int argc, char** argv) {
+  return lorry::program::Main(argc, argv, "sync-orchestrator", "Decides which engine serves which adapter version.",
+                              lorry::sync::Run);
+}

@@ -1,0 +1,38 @@
+// The orchestrator's metrics (docs/METRICS.md): histograms fed by the SyncObserver, gauges read off the status at each scrape.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "lib/base/clock.h"
+#include "lib/metrics/registry.h"
+#include "services/sync_orchestrator/driver/orchestrator.h"
+#include "services/sync_orchestrator/rpc/store_link.h"
+
+namespace lorry::sync {
+
+SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry);
+
+// Refreshed on the scraper's thread. All outlive it; it must outlive the admin server.
+class Gauges {
+ public:
+  Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store, const Clock& clock);
+
+ private:
+  using Family = std::pair<std::string, std::string>;  // name, help
+  void Refresh();
+  void ShowPool(const PoolStatus& pool);
+  void ShowMembers(const Status& status);
+  void ShowLag(const Status& status, const PoolStatus& pool);
+  // Sets one gauge; those that were set at the last scrape and not at this one are removed.
+  void Set(const Family& family, const metrics::Labels& labels, double value);
+
+  metrics::Registry& registry_;
+  Orchestrator& orchestrator_;
+  const StoreLink& store_;
+  const Clock& clock_;
+  std::map<std::pair<std::string, metrics::Labels>, bool> shown_;  // true: set by the refresh at hand
+};
+
+}  // namespace lorry::sync

@@ -1,0 +1,189 @@
+#include "services/sync_orchestrator/rpc/store_link.h"
+
+#include <spdlog/spdlog.h>
+
+#include "lib/rpc/channel.h"
+#include "lib/rpc/fleet_messages.h"
+#include "lib/rpc/policy_messages.h"
+#include "lib/rpc/status.h"
+
+namespace lorry::sync {
+namespace {
+
+// A holder set is a few thousand names at most; a store that cannot write it in this time is asked again.
+constexpr int64_t kHoldsDeadlineMs = 5'000;
+
+absl::StatusOr<VersionInfo> VersionOf(const common::v1::Version& version) {
+  VersionInfo out;
+  LORRY_ASSIGN_OR_RETURN(out.key, rpc::FromProto(version.ref()));
+  LORRY_ASSIGN_OR_RETURN(out.traits, rpc::FromProto(version.traits()));
+  out.digest = Digest{version.digest()};
+  return out;
+}
+
+absl::StatusOr<AdapterInfo> AdapterOf(const store::v1::Adapter& adapter) {
+  LORRY_RETURN_IF_ERROR(CheckAdapterName(adapter.name()));
+  AdapterInfo out{.adapter = AdapterName(adapter.name()), .policy = {}, .current_run = RunId(adapter.current_run())};
+  LORRY_ASSIGN_OR_RETURN(out.policy, rpc::PolicyFromProto(adapter.policy()));
+  return out;
+}
+
+}  // namespace
+
+StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder, Orchestrator& orchestrator)
+    : stub_(store::v1::StoreService::NewStub(channel)),
+      holder_(std::move(holder)),
+      orchestrator_(orchestrator),
+      executor_({.name = "holds", .threads = 1, .waiting_max = 16}),
+      watch_({.start =
+                  [this](grpc::ClientContext* context, auto* reactor) {
+                    MutexLock lock(mutex_);
+                    request_.set_from_revision(cursor_);
+                    stub_->async()->Watch(context, &request_, reactor);
+                  },
+              .on_open =
+                  [this] {
+                    MutexLock lock(mutex_);
+                    connected_ = true;
+                    if (cursor_ == 0) {
+                      synced_ = false;
+                      adapters_.clear();
+                      versions_.clear();
+                      aliases_.clear();
+                    }
+                  },
+              .on_message = [this](store::v1::WatchResponse message) { OnMessage(std::move(message)); },
+              .on_closed = [this](const absl::Status& why) { OnClosed(why); }}) {}
+
+StoreLink::~StoreLink() { Stop(); }
+
+void StoreLink::Start() { watch_.Start(); }
+
+void StoreLink::Stop() {
+  watch_.Stop();
+  executor_.Stop();
+}
+
+bool StoreLink::connected() const {
+  MutexLock lock(mutex_);
+  return connected_ && synced_;
+}
+
+std::map<AdapterName, VersionKey> StoreLink::Newest() const {
+  MutexLock lock(mutex_);
+  std::map<AdapterName, VersionKey> newest;
+  for (const auto& [key, version] : versions_) {  // ascending: the last one stays
+    const auto adapter = adapters_.find(key.adapter);
+    if (adapter != adapters_.end() && adapter->second.current_run == key.run) newest[key.adapter] = key;
+  }
+  return newest;
+}
+
+std::optional<AdapterInfo> StoreLink::Find(const AdapterName& adapter) const {
+  MutexLock lock(mutex_);
+  const auto it = adapters_.find(adapter);
+  if (it == adapters_.end()) return std::nullopt;
+  return it->second;
+}
+
+void StoreLink::OnClosed(const absl::Status& why) {
+  MutexLock lock(mutex_);
+  connected_ = false;
+  // Also when the present state was cut short: it has to begin again.
+  if (why.code() == absl::StatusCode::kOutOfRange || !synced_) cursor_ = 0;
+}
+
+// Facts must not be lost: a full mailbox ends the watch, which then goes on from the cursor.
+void StoreLink::Post(Event event) { orchestrator_.PostAnswer(std::move(event)); }
+
+void StoreLink::OnMessage(store::v1::WatchResponse message) {
+  MutexLock lock(mutex_);
+  for (const store::v1::Change& change : message.changes()) Apply(change);
+  if (message.synced()) {
+    synced_ = true;
+    StoreListed listed;
+    for (const auto& [name, info] : adapters_) listed.adapters.push_back(info);
+    for (const auto& [key, info] : versions_) listed.versions.push_back(info);
+    for (const auto& [name, target] : aliases_) listed.aliases.push_back({name.first, name.second, target});
+    Post(std::move(listed));
+  }
+  if (synced_) cursor_ = message.revision();
+}
+
+void StoreLink::Apply(const store::v1::Change& change) {
+  if (change.has_version_stored()) {
+    absl::StatusOr<VersionInfo> version = VersionOf(change.version_stored());
+    if (!version.ok()) {
+      spdlog::error("the store sent a version that cannot be read: {}", std::string(version.status().message()));
+      return;
+    }
+    versions_[version->key] = *version;
+    if (synced_) Post(VersionStored{*std::move(version)});
+  } else if (change.has_version_deleted()) {
+    absl::StatusOr<VersionKey> key = rpc::FromProto(change.version_deleted());
+    if (!key.ok()) return;
+    versions_.erase(*key);
+    if (synced_) Post(VersionDeleted{*std::move(key)});
+  } else if (change.has_adapter_set()) {
+    absl::StatusOr<AdapterInfo> adapter = AdapterOf(change.adapter_set());
+    if (!adapter.ok()) {
+      spdlog::error("the store sent an adapter that cannot be read: {}", std::string(adapter.status().message()));
+      return;
+    }
+    adapters_[adapter->adapter] = *adapter;
+    if (synced_) Post(AdapterSet{*std::move(adapter)});
+  } else if (change.has_alias_set()) {
+    const store::v1::Alias& alias = change.alias_set();
+    AliasSet set{.adapter = AdapterName(alias.adapter()), .alias = AliasName(alias.name()), .target = std::nullopt};
+    if (alias.has_version()) {
+      absl::StatusOr<VersionKey> target = rpc::FromProto(alias.version());
+      if (!target.ok()) return;
+      set.target = *std::move(target);
+    }
+    const auto key = std::pair(set.adapter, set.alias);
+    if (set.target.has_value()) {
+      aliases_[key] = *set.target;
+    } else {
+      aliases_.erase(key);
+    }
+    if (synced_) Post(std::move(set));
+  }
+}
+
+void StoreLink::SetHolds(Revision revision, std::vector<VersionKey> versions) {
+  {
+    MutexLock lock(mutex_);
+    holds_ = Holds{revision, std::move(versions)};
+  }
+  // Refused when sixteen wait already: one of those sends the newest set.
+  (void)executor_.Submit([this] { SendHolds(); });
+}
+
+void StoreLink::SendHolds() {
+  std::optional<Holds> holds;
+  {
+    MutexLock lock(mutex_);
+    holds.swap(holds_);
+  }
+  if (!holds.has_value()) return;
+  store::v1::SetHoldsRequest request;
+  request.set_holder(holder_);
+  request.set_revision(holds->revision.value);
+  for (const VersionKey& key : holds->versions) *request.add_versions() = rpc::ToProto(key);
+  grpc::ClientContext context;
+  rpc::SetDeadlineIn(context, kHoldsDeadlineMs);
+  store::v1::SetHoldsResponse response;
+  const absl::Status status = rpc::FromGrpc(stub_->SetHolds(&context, request, &response));
+  if (!status.ok()) {
+    // Not answered: the machine sends it again.
+    spdlog::debug("holds revision={} not taken: {}", holds->revision.value, std::string(status.message()));
+    return;
+  }
+  HoldsAcked acked{.revision = holds->revision, .missing = {}};
+  for (const common::v1::VersionRef& ref : response.missing()) {
+    if (absl::StatusOr<VersionKey> key = rpc::FromProto(ref); key.ok()) acked.missing.push_back(*std::move(key));
+  }
+  Post(std::move(acked));
+}
+
+}  // namespace lorry::sync

@@ -1,0 +1,64 @@
+// The orchestrator's side of the store: follows its watch, turns changes into events, keeps its holder set there.
+//
+// Callbacks run on gRPC's threads and only translate and post; SetHolds runs on an executor of one thread, newest set
+// wins. Owned by main; the orchestrator outlives it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/mutex.h"
+#include "lib/rpc/reconnecting_stream.h"
+#include "lib/runtime/executor.h"
+#include "lorry/store/v1/store.grpc.pb.h"
+#include "services/sync_orchestrator/driver/orchestrator.h"
+
+namespace lorry::sync {
+
+class StoreLink final : public HoldsPort {
+ public:
+  // `holder` names this orchestrator's set at the store: "orchestrator:<cluster>".
+  StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder, Orchestrator& orchestrator);
+  ~StoreLink() override;
+
+  void Start();
+  void Stop();
+  bool connected() const;
+
+  void SetHolds(Revision revision, std::vector<VersionKey> versions) override;
+
+  // What the watch said last.
+  std::map<AdapterName, VersionKey> Newest() const;        // newest of each adapter's current run
+  std::optional<AdapterInfo> Find(const AdapterName& adapter) const;
+
+ private:
+  struct Holds {
+    Revision revision;
+    std::vector<VersionKey> versions;
+  };
+  void OnMessage(store::v1::WatchResponse message);
+  void OnClosed(const absl::Status& why);
+  void Apply(const store::v1::Change& change);
+  void Post(Event event);
+  void SendHolds();
+
+  const std::unique_ptr<store::v1::StoreService::Stub> stub_;
+  const std::string holder_;
+  Orchestrator& orchestrator_;
+  mutable Mutex mutex_;
+  bool connected_ LORRY_GUARDED_BY(mutex_) = false;
+  bool synced_ LORRY_GUARDED_BY(mutex_) = false;             // the present state was complete once
+  uint64_t cursor_ LORRY_GUARDED_BY(mutex_) = 0;             // 0: the next watch begins with the present state
+  store::v1::WatchRequest request_ LORRY_GUARDED_BY(mutex_);  // of the watch at hand
+  std::map<AdapterName, AdapterInfo> adapters_ LORRY_GUARDED_BY(mutex_);
+  std::map<VersionKey, VersionInfo> versions_ LORRY_GUARDED_BY(mutex_);
+  std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases_ LORRY_GUARDED_BY(mutex_);
+  std::optional<Holds> holds_ LORRY_GUARDED_BY(mutex_);      // waits to be sent
+  runtime::Executor executor_;
+  rpc::ReconnectingReader<store::v1::WatchResponse> watch_;
+};
+
+}  // namespace lorry::sync

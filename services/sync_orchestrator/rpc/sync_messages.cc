@@ -1,0 +1,165 @@
+#include "services/sync_orchestrator/rpc/sync_messages.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lib/fleet/engine_name.h"
+#include "lib/rpc/fleet_messages.h"
+
+namespace lorry::sync {
+namespace {
+
+v1::SyncState StateOf(WatchEvent::State state) {
+  switch (state) {
+    case WatchEvent::State::kWaiting: return v1::SYNC_STATE_WAITING;
+    case WatchEvent::State::kStaging: return v1::SYNC_STATE_STAGING;
+    case WatchEvent::State::kHolding: return v1::SYNC_STATE_HOLDING;
+    case WatchEvent::State::kLocking: return v1::SYNC_STATE_LOCKING;
+    case WatchEvent::State::kDelivering: return v1::SYNC_STATE_COMMITTED;
+    case WatchEvent::State::kActive: return v1::SYNC_STATE_ACTIVE;
+    case WatchEvent::State::kSuperseded: return v1::SYNC_STATE_SUPERSEDED;
+    case WatchEvent::State::kFailed: return v1::SYNC_STATE_FAILED;
+    case WatchEvent::State::kStored: return v1::SYNC_STATE_STORED;
+  }
+  return v1::SYNC_STATE_UNSPECIFIED;
+}
+
+v1::SyncState StateOf(SyncPhase phase) {
+  switch (phase) {
+    case SyncPhase::kIdle: return v1::SYNC_STATE_WAITING;
+    case SyncPhase::kStaging: return v1::SYNC_STATE_STAGING;
+    case SyncPhase::kHolding: return v1::SYNC_STATE_HOLDING;
+    case SyncPhase::kLocking: return v1::SYNC_STATE_LOCKING;
+  }
+  return v1::SYNC_STATE_UNSPECIFIED;
+}
+
+void FillMember(const MemberStatus& member, const std::map<MemberId, MemberContact>& contacts, Tick now,
+                v1::MemberStatus& out) {
+  out.set_member(member.member.value);
+  out.set_pool(member.pool.value);
+  out.set_state(std::string(ToString(member.standing)));
+  out.set_detail(member.reason.empty() ? member.observed.health_detail : member.reason);
+  *out.mutable_observed() = rpc::ToProto(member.observed);
+  if (const auto contact = contacts.find(member.member); contact != contacts.end()) {
+    out.set_door_address(contact->second.door_address);
+    out.set_admin_address(contact->second.admin_address);
+    out.set_observed_age_ms(now - contact->second.heard_at);
+  }
+}
+
+void FillPool(const PoolStatus& pool, const Status& status, const std::map<AdapterName, VersionKey>& newest,
+              v1::PoolStatus& out) {
+  out.set_adapter(pool.adapter.value);
+  out.set_pool(pool.pool.value);
+  if (pool.committed.has_value()) {
+    out.set_epoch(pool.committed->epoch.value);
+    *out.mutable_latest() = rpc::ToProto(pool.committed->version.key);
+  }
+  if (const auto it = newest.find(pool.adapter); it != newest.end()) *out.mutable_newest() = rpc::ToProto(it->second);
+  const VersionKey* about = pool.sync.has_value()     ? &pool.sync->version.key
+                            : !pool.pending.empty() ? &pool.pending.back()
+                                                    : nullptr;
+  if (about != nullptr) {
+    *out.mutable_running_version() = rpc::ToProto(*about);
+    v1::WatchSyncResponse& running = *out.mutable_running();
+    running.set_state(StateOf(pool.phase));
+    running.set_reason(pool.waits_for);
+    running.set_detail(pool.detail);
+    AddProgress(status, *about, pool.pool, running);
+  }
+  if (pool.override_to.has_value()) *out.mutable_override() = rpc::ToProto(*pool.override_to);
+  for (const VersionKey& key : status.poisoned) {
+    if (key.adapter == pool.adapter) *out.add_poisoned() = rpc::ToProto(key);
+  }
+  out.set_leases(static_cast<uint32_t>(std::count_if(
+      status.leases.begin(), status.leases.end(),
+      [&](const LeaseRecord& l) { return l.pool == pool.pool && l.version.key.adapter == pool.adapter; })));
+}
+
+bool Wanted(const std::string& filter, const std::string& value) { return filter.empty() || filter == value; }
+
+}  // namespace
+
+v1::WatchSyncResponse ToProto(const WatchEvent& event, const PhaseTimes& times) {
+  v1::WatchSyncResponse out;
+  out.set_state(StateOf(event.state));
+  out.set_epoch(event.epoch.value);
+  out.set_active(event.done);
+  out.set_members(event.members);
+  out.set_reason(event.reason);
+  out.set_detail(event.detail);
+  if (event.state == WatchEvent::State::kSuperseded) *out.mutable_superseded_by() = rpc::ToProto(event.superseded_by);
+  out.mutable_times()->set_wait_ms(times.wait_ms);
+  out.mutable_times()->set_stage_ms(times.stage_ms);
+  out.mutable_times()->set_commit_ms(times.commit_ms);
+  out.mutable_times()->set_activate_ms(times.activate_ms);
+  return out;
+}
+
+void AddProgress(const Status& status, const VersionKey& version, const PoolName& pool, v1::WatchSyncResponse& out) {
+  for (const MemberStatus& member : status.members) {
+    if (member.pool != pool) continue;
+    v1::MemberProgress& progress = *out.add_progress();
+    progress.set_member(member.member.value);
+    for (const fleet::ObservedResidency& residency : member.observed.residencies) {
+      if (residency.key != version) continue;
+      fleet::Observed one;
+      one.residencies.push_back(residency);
+      progress.set_state(rpc::ToProto(one).residencies(0).state());
+      progress.set_bytes_done(residency.bytes_done);
+      progress.set_bytes_total(residency.bytes_total);
+      for (const fleet::ObservedRow& row : member.observed.rows) {
+        if (row.adapter == version.adapter && row.target == residency.name) progress.set_active(true);
+      }
+    }
+    if (member.standing != MemberStanding::kReady) progress.set_dropped(std::string(ToString(member.standing)));
+  }
+}
+
+v1::GetStatusResponse ToProto(const Status& status, const std::map<MemberId, MemberContact>& contacts,
+                              const std::map<AdapterName, VersionKey>& newest, const std::string& pool,
+                              const std::string& adapter, Tick now) {
+  v1::GetStatusResponse out;
+  *out.mutable_term() = rpc::ToProto(status.term);
+  out.set_store_connected(status.store_known);
+  for (const MemberStatus& member : status.members) {
+    if (Wanted(pool, member.pool.value)) FillMember(member, contacts, now, *out.add_members());
+  }
+  for (const PoolStatus& p : status.pools) {
+    if (Wanted(pool, p.pool.value) && Wanted(adapter, p.adapter.value)) FillPool(p, status, newest, *out.add_pools());
+  }
+  return out;
+}
+
+absl::StatusOr<Selector> ParseSelector(std::string_view text) {
+  Selector out;
+  const size_t at = text.find('@');
+  const std::string_view what = at == std::string_view::npos ? std::string_view() : text.substr(at + 1);
+  std::string_view name = text.substr(0, at);
+  uint64_t number = 0;
+  if (at == std::string_view::npos) {
+    const size_t dash = name.rfind("-v");
+    if (dash != std::string_view::npos && absl::SimpleAtoi(ToAbsl(name.substr(dash + 2)), &number)) {
+      out.kind = Selector::Kind::kNumber;
+      name = name.substr(0, dash);
+    }
+  } else if (absl::SimpleAtoi(ToAbsl(what), &number)) {
+    out.kind = Selector::Kind::kNumber;
+  } else if (what == "newest") {
+    out.kind = Selector::Kind::kNewest;
+  } else if (what != "latest") {
+    LORRY_RETURN_IF_ERROR(CheckName("the alias", what));
+    out.kind = Selector::Kind::kAlias;
+    out.alias = AliasName(std::string(what));
+  }
+  LORRY_RETURN_IF_ERROR(CheckAdapterName(name));
+  out.adapter = AdapterName(std::string(name));
+  out.number = VersionNumber(number);
+  return out;
+}
+
+}  // namespace lorry::sync

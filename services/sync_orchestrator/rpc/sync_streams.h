@@ -1,0 +1,153 @@
+// The three long streams of SyncService. Included by sync_service.cc alone.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lib/rpc/fleet_messages.h"
+#include "services/sync_orchestrator/rpc/sync_service.h"
+
+namespace lorry::sync {
+
+// A proxy's session. The first message is Hello; every later one is Observed.
+class SyncService::AttachStream final : public rpc::BidiStream<v1::AttachRequest, v1::AttachResponse> {
+ public:
+  explicit AttachStream(SyncService& service) : service_(service), port_(std::make_shared<Port>()) {}
+
+ private:
+  // What the driver holds: it may call after the stream has gone.
+  class Port final : public MemberSession {
+   public:
+    void SendDesired(const fleet::Desired& desired) override {
+      v1::AttachResponse message;
+      *message.mutable_desired() = rpc::ToProto(desired);
+      MutexLock lock(mutex_);
+      if (stream_ != nullptr) (void)stream_->Send(std::move(message));
+    }
+    void End(const absl::Status& status) override {
+      MutexLock lock(mutex_);
+      if (stream_ != nullptr) stream_->Close(status);
+    }
+    void Bind(AttachStream* stream) {
+      MutexLock lock(mutex_);
+      stream_ = stream;
+    }
+
+   private:
+    Mutex mutex_;
+    AttachStream* stream_ LORRY_GUARDED_BY(mutex_) = nullptr;
+  };
+
+  void OnMessage(v1::AttachRequest message) override {
+    const absl::Status status = message.has_hello() ? Open(message.hello()) : Take(message.observed());
+    if (!status.ok()) Close(status);
+  }
+
+  absl::Status Open(const v1::Hello& hello) {
+    if (session_.has_value()) {
+      return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID", "a session has one Hello");
+    }
+    LORRY_RETURN_IF_ERROR(CheckName("the member", hello.member()));
+    LORRY_RETURN_IF_ERROR(CheckName("the pool", hello.pool()));
+    LORRY_ASSIGN_OR_RETURN(fleet::Observed observed, rpc::FromProto(hello.observed()));
+    member_ = MemberId(hello.member());
+    service_.Heard(member_, &hello);
+    port_->Bind(this);
+    LORRY_ASSIGN_OR_RETURN(session_, service_.orchestrator().OpenSession(member_, PoolName(hello.pool()),
+                                                                         std::move(observed), port_));
+    return absl::OkStatus();
+  }
+
+  absl::Status Take(const v1::Observed& message) {
+    if (!session_.has_value()) {
+      return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID", "a session begins with Hello");
+    }
+    LORRY_ASSIGN_OR_RETURN(fleet::Observed observed, rpc::FromProto(message));
+    service_.Heard(member_, nullptr);
+    return service_.orchestrator().Post(MemberObserved{*session_, std::move(observed)});
+  }
+
+  void OnClosed(const absl::Status&) override {
+    port_->Bind(nullptr);
+    if (session_.has_value()) service_.orchestrator().CloseSession(*session_);
+  }
+
+  SyncService& service_;
+  const std::shared_ptr<Port> port_;
+  MemberId member_;                   // messages come one at a time
+  std::optional<SessionId> session_;
+};
+
+// A few states a second at most; a reader that is so far behind has gone.
+inline constexpr size_t kWatchFifoMax = 64;
+
+class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse> {
+ public:
+  WatchSyncStream(Orchestrator& orchestrator, absl::StatusOr<VersionKey> version, PoolName pool)
+      : WriteStream(kWatchFifoMax),
+        orchestrator_(orchestrator),
+        version_(std::move(version)),
+        pool_(std::move(pool)),
+        port_(std::make_shared<Port>()) {}
+
+ private:
+  class Port final : public SyncWatcher {
+   public:
+    void OnWatch(const WatchEvent& event, const PhaseTimes& times) override {
+      MutexLock lock(mutex_);
+      if (stream_ == nullptr) return;
+      (void)stream_->Send(ToProto(event, times));
+      if (event.final) stream_->Close(absl::OkStatus());
+    }
+    void Bind(WatchSyncStream* stream) {
+      MutexLock lock(mutex_);
+      stream_ = stream;
+    }
+
+   private:
+    Mutex mutex_;
+    WatchSyncStream* stream_ LORRY_GUARDED_BY(mutex_) = nullptr;
+  };
+
+  void OnOpen() override {
+    if (!version_.ok()) return Close(version_.status());
+    port_->Bind(this);
+    absl::StatusOr<WatchId> watch = orchestrator_.OpenWatch(*version_, pool_, port_);
+    if (!watch.ok()) return Close(watch.status());
+    MutexLock lock(watch_mutex_);
+    watch_ = *watch;
+  }
+
+  void OnClosed(const absl::Status&) override {
+    port_->Bind(nullptr);
+    MutexLock lock(watch_mutex_);
+    if (watch_.has_value()) orchestrator_.CloseWatch(*watch_);
+  }
+
+  Orchestrator& orchestrator_;
+  const absl::StatusOr<VersionKey> version_;
+  const PoolName pool_;
+  const std::shared_ptr<Port> port_;
+  Mutex watch_mutex_;
+  std::optional<WatchId> watch_ LORRY_GUARDED_BY(watch_mutex_);
+};
+
+// The whole picture, again and again. Latest wins.
+class SyncService::WatchStream final : public rpc::WriteStream<v1::WatchResponse> {
+ public:
+  explicit WatchStream(std::string pool) : WriteStream(rpc::kLatestWins), pool_(std::move(pool)) {}
+
+  const std::string& pool() const { return pool_; }
+  void Show(v1::GetStatusResponse status) {
+    v1::WatchResponse message;
+    *message.mutable_status() = std::move(status);
+    (void)Send(std::move(message));
+  }
+
+ private:
+  void OnClosed(const absl::Status&) override {}
+
+  const std::string pool_;
+};
+
+}  // namespace lorry::sync
