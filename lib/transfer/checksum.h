@@ -7,33 +7,25 @@
 // the digest's. Pure functions, any thread.
 #pragma once
 
-#include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "lib/peft/digest.h"
 #include "lib/transfer/ranges.h"
 
 namespace lorry::transfer {
 
-inline constexpr uint64_t kLeafBytes = uint64_t{1} << 20;
+using peft::kLeafBytes;
+using peft::LeafCount;
 
 // The canonical (big-endian) form of an XXH3-128 value, as it is written on the wire and into
 // digests.
-struct Checksum {
-  std::array<uint8_t, 16> bytes{};
-  auto operator<=>(const Checksum&) const = default;
-};
+using Checksum = peft::Leaf;
 
-Checksum ChecksumOf(std::span<const std::byte> data);
-
-// How many leaves an image has; how many pieces the grid cuts `range` into.
-constexpr uint64_t LeafCount(uint64_t image_bytes) {
-  return (image_bytes + kLeafBytes - 1) / kLeafBytes;
-}
+// How many pieces the grid cuts `range` into.
 constexpr uint64_t PieceCount(const Range& range) {
   return range.length == 0 ? 0 : (range.end() - 1) / kLeafBytes - range.offset / kLeafBytes + 1;
 }

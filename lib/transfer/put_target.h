@@ -72,6 +72,7 @@ class PutTarget : public std::enable_shared_from_this<PutTarget> {
   // committed). Slots may still be open; `idle` tells when none is and no byte can change any more.
   void End(absl::Status status) LORRY_EXCLUDES(mutex_);
   bool idle() const LORRY_EXCLUDES(mutex_);
+  absl::Status ended() const LORRY_EXCLUDES(mutex_);  // what ended it; OK while it takes ranges
 
   RangeSet received() const LORRY_EXCLUDES(mutex_);
   std::vector<Range> missing() const LORRY_EXCLUDES(mutex_);

@@ -34,8 +34,9 @@ class TransportSet {
   const std::vector<std::unique_ptr<Transport>>& transports() const { return transports_; }
 
  private:
-  class Attempts;
-  std::vector<std::string> Ordered(std::vector<std::string> addresses) const;
+  template <typename Request>
+  std::shared_ptr<Transfer> Begin(std::vector<std::string> addresses, Request request,
+                                  OnRange on_range, OnDone on_done);
 
   std::vector<std::unique_ptr<Transport>> transports_;
 };

@@ -1,0 +1,374 @@
+// The service: a reactor for each stream. One operation at a time, so flow control is HTTP/2's own.
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+#include "lib/base/error.h"
+#include "lib/rpc/status.h"
+#include "lib/transfer/grpc/convert.h"
+#include "lib/transfer/grpc/grpc_transport.h"
+#include "lib/transfer/grpc/streams.h"
+#include "lorry/transfer/v1/transfer.grpc.pb.h"
+
+namespace lorry::transfer {
+namespace {
+
+// As the GetRequest's comment says.
+constexpr int kAskedRangesMax = 65'536;
+
+// What the service and its streams share.
+struct Shared {
+  ServerLimits limits;
+  const TicketKeys& keys;
+  TransferHandler& handler;
+  Counters counters;
+  Streams streams;
+};
+
+// What both kinds of stream do: count themselves, and end when nothing moves. `Owner` is kept by
+// itself until gRPC is done with it; handlers' late answers hold it weakly.
+template <typename Owner>
+class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
+ public:
+  // SweptStream
+  void Sweep(Tick now) override {
+    MutexLock lock(mutex_);
+    if (now - progressed_at_ >= shared_.limits.idle_deadline_ms) {
+      FinishLocked(IdleFor(shared_.limits.idle_deadline_ms));
+    } else {
+      Retry();
+    }
+  }
+  void Abort() override {
+    MutexLock lock(mutex_);
+    FinishLocked(ConnectionLost("the server closes"));
+  }
+
+ protected:
+  Stream(Shared& shared, grpc::CallbackServerContext& context)
+      : shared_(shared), context_(context) {
+    ++shared_.counters.sessions_opened;
+    ++shared_.counters.sessions_open;
+  }
+
+  // Takes the stream into account, or ends it.
+  bool Register(Owner* owner) {
+    self_ = std::shared_ptr<Owner>(owner);
+    const bool full = shared_.streams.size() >= static_cast<size_t>(shared_.limits.sessions_max);
+    registered_ = !full && shared_.streams.Add(this);
+    if (registered_) return true;
+    MutexLock lock(mutex_);
+    FinishLocked(full ? TooManySessions(shared_.limits.sessions_max)
+                      : ConnectionLost("the server closes"));
+    return false;
+  }
+  void HandleDone() {
+    if (registered_) shared_.streams.Remove(this);
+    --shared_.counters.sessions_open;
+    {
+      MutexLock lock(mutex_);
+      finished_ = true;
+    }
+    self_ = nullptr;  // the last owner, unless a handler is just answering
+  }
+  // The status goes out once no operation is in flight; one that waits for a stopped peer is
+  // cancelled.
+  void FinishLocked(absl::Status status) LORRY_REQUIRES(mutex_) {
+    if (finished_) return;
+    finished_ = true;
+    if (!status.ok()) ++shared_.counters.sessions_failed;
+    if (busy_) context_.TryCancel();
+    SendStatus(rpc::ToGrpc(status));
+  }
+  void Progress() LORRY_REQUIRES(mutex_) { progressed_at_ = clock_.Now(); }
+  virtual void SendStatus(const grpc::Status& status) = 0;
+  virtual void Retry() LORRY_REQUIRES(mutex_) {}
+
+  Shared& shared_;
+  grpc::CallbackServerContext& context_;  // gRPC's, valid until OnDone
+  const SteadyClock clock_;
+  Mutex mutex_;
+  bool busy_ LORRY_GUARDED_BY(mutex_) = false;      // an operation is in flight
+  bool finished_ LORRY_GUARDED_BY(mutex_) = false;  // Finish was called
+  Tick progressed_at_ LORRY_GUARDED_BY(mutex_) = clock_.Now();
+  std::shared_ptr<Owner> self_;
+  bool registered_ = false;
+};
+
+class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public Stream<GetStream> {
+ public:
+  GetStream(Shared& shared, grpc::CallbackServerContext& context) : Stream(shared, context) {}
+
+  void Begin(const pb::GetRequest& request) {
+    if (!Register(this)) return;
+    auto claims = Admit(shared_.keys, request.ticket(), Direction::kGet, shared_.counters);
+    absl::Status status = claims.status();
+    if (claims.ok()) status = Choose(*claims, request);
+    if (!status.ok()) {
+      MutexLock lock(mutex_);
+      return FinishLocked(std::move(status));
+    }
+    shared_.handler.OpenGet(*claims, [weak = weak_from_this()](absl::StatusOr<GetSource> source) {
+      if (const auto self = weak.lock()) self->HandleOpened(std::move(source));
+    });
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(mutex_);
+    busy_ = false;
+    if (finished_) return;
+    if (!ok) return FinishLocked(ConnectionLost("the receiver has gone"));
+    Progress();
+    if (response_.has_chunk()) shared_.counters.bytes_sent += response_.chunk().data().size();
+    if (next_ == chunks_.size()) return FinishLocked(absl::OkStatus());
+    const Range& range = chunks_[next_++];
+    FillChunk(*response_.mutable_chunk(), range, source_.bytes.data() + range.offset,
+              PieceChecksums(range, source_.bytes, source_.leaves)[0]);
+    busy_ = true;
+    StartWrite(&response_);
+  }
+  void OnCancel() override { Abort(); }
+  void OnDone() override { HandleDone(); }
+
+ private:
+  void SendStatus(const grpc::Status& status) override { Finish(status); }
+
+  absl::Status Choose(const TicketClaims& claims, const pb::GetRequest& request) {
+    if (request.ranges_size() > kAskedRangesMax)
+      return ProtocolViolation("too many ranges in one request");
+    std::vector<Range> ranges;
+    for (const pb::ByteRange& range : request.ranges())
+      ranges.push_back({range.offset(), range.length()});
+    if (ranges.empty()) ranges = claims.ranges;
+    if (ranges.empty() && claims.image_bytes > 0) ranges.push_back({0, claims.image_bytes});
+    for (const Range& range : ranges) {
+      if (absl::Status allowed = CheckAllowed(claims, range); !allowed.ok()) {
+        ++shared_.counters.ranges_refused;
+        return allowed;
+      }
+    }
+    chunks_ = CutRanges(ranges, kLeafBytes);
+    return absl::OkStatus();
+  }
+
+  void HandleOpened(absl::StatusOr<GetSource> source) {
+    MutexLock lock(mutex_);
+    if (finished_) return;
+    if (!source.ok()) return FinishLocked(source.status());
+    source_ = *std::move(source);
+    for (const Range& chunk : chunks_) {
+      if (absl::Status inside = CheckRange(chunk, source_.bytes.size()); !inside.ok()) {
+        return FinishLocked(std::move(inside));
+      }
+    }
+    Progress();
+    response_.mutable_opened()->set_image_bytes(source_.bytes.size());
+    busy_ = true;
+    StartWrite(&response_);
+  }
+
+  std::vector<Range> chunks_;
+  size_t next_ = 0;
+  GetSource source_;
+  pb::GetResponse response_;
+};
+
+class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutResponse>,
+                        public Stream<PutStream> {
+ public:
+  PutStream(Shared& shared, grpc::CallbackServerContext& context) : Stream(shared, context) {}
+
+  void Begin() {
+    if (!Register(this)) return;
+    MutexLock lock(mutex_);
+    Read();
+  }
+
+  void OnReadDone(bool ok) override {
+    MutexLock lock(mutex_);
+    busy_ = false;
+    if (finished_) return;
+    // Half-closed: every chunk was answered before the next was read.
+    if (!ok)
+      return FinishLocked(target_ == nullptr ? ProtocolViolation("nothing was opened")
+                                             : absl::OkStatus());
+    Progress();
+    if (target_ == nullptr) {
+      if (!request_.has_open())
+        return FinishLocked(ProtocolViolation("the first message has to open"));
+      Open();
+    } else if (!request_.has_chunk()) {
+      FinishLocked(ProtocolViolation("an upload is opened once"));
+    } else {
+      Take();
+    }
+  }
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(mutex_);
+    busy_ = false;
+    if (finished_) return;
+    if (!ok) return FinishLocked(ConnectionLost("the sender has gone"));
+    Progress();
+    Read();
+  }
+  void OnCancel() override { Abort(); }
+  void OnDone() override { HandleDone(); }
+
+ private:
+  void SendStatus(const grpc::Status& status) override { Finish(status); }
+  void Retry() override {
+    if (waiting_ && !finished_) Take();
+  }
+  void Read() LORRY_REQUIRES(mutex_) {
+    busy_ = true;
+    StartRead(&request_);
+  }
+  void Open() LORRY_REQUIRES(mutex_) {
+    auto claims = Admit(shared_.keys, request_.open().ticket(), Direction::kPut, shared_.counters);
+    if (!claims.ok()) return FinishLocked(claims.status());
+    claims_ = *std::move(claims);
+    // Handlers may answer at once, on this thread: not under the lock.
+    mutex_.unlock();
+    shared_.handler.OpenPut(
+        claims_, [weak = weak_from_this()](absl::StatusOr<std::shared_ptr<PutTarget>> target) {
+          if (const auto self = weak.lock()) self->HandleOpened(std::move(target));
+        });
+    mutex_.lock();
+  }
+  void HandleOpened(absl::StatusOr<std::shared_ptr<PutTarget>> target) {
+    MutexLock lock(mutex_);
+    if (finished_) return;
+    if (!target.ok()) return FinishLocked(target.status());
+    target_ = *std::move(target);
+    Progress();
+    response_.mutable_opened()->set_image_bytes(target_->image_bytes());
+    busy_ = true;
+    StartWrite(&response_);
+  }
+
+  // One chunk: reserved, copied, verified, answered. A busy range waits for the next sweep.
+  void Take() LORRY_REQUIRES(mutex_) {
+    waiting_ = false;
+    const pb::Chunk& chunk = request_.chunk();
+    const auto range = ShapeOf(chunk);
+    if (!range.ok()) return FinishLocked(range.status());
+    absl::Status status = CheckAllowed(claims_, *range);
+    if (status.ok()) {
+      auto slot = target_->Begin(*range);
+      if (ReasonOf(slot.status()) == "RANGE_BUSY") {
+        waiting_ = true;
+        return;
+      }
+      status = slot.status();
+      if (slot.ok()) {
+        std::memcpy(slot->destination().data(), chunk.data().data(), chunk.data().size());
+        const Checksum sum = ChecksumIn(chunk);
+        status = target_->Finish(*std::move(slot), std::span(&sum, 1));
+      }
+    }
+    if (!status.ok()) {
+      ++shared_.counters.ranges_refused;
+      return FinishLocked(std::move(status));
+    }
+    shared_.counters.bytes_received += range->length;
+    pb::ByteRange& accepted = *response_.mutable_accepted();
+    accepted.set_offset(range->offset);
+    accepted.set_length(range->length);
+    busy_ = true;
+    StartWrite(&response_);
+  }
+
+  TicketClaims claims_;
+  std::shared_ptr<PutTarget> target_;
+  bool waiting_ LORRY_GUARDED_BY(mutex_) = false;
+  pb::PutRequest request_;
+  pb::PutResponse response_;
+};
+
+class Service final : public GrpcTransferService {
+ public:
+  Service(ServerLimits limits, const TicketKeys& keys, TransferHandler& handler)
+      : shared_{.limits = limits, .keys = keys, .handler = handler}, rpc_(shared_) {}
+  grpc::Service* service() override { return &rpc_; }
+  void Close() override { shared_.streams.CloseAndWait(); }
+  TransportStats stats() const override { return shared_.counters.Snapshot(); }
+
+ private:
+  class Rpc final : public pb::TransferService::CallbackService {
+   public:
+    explicit Rpc(Shared& shared) : shared_(shared) {}
+    grpc::ServerWriteReactor<pb::GetResponse>* Get(grpc::CallbackServerContext* context,
+                                                   const pb::GetRequest* request) override {
+      auto* stream = new GetStream(shared_, *context);
+      stream->Begin(*request);
+      return stream;
+    }
+    grpc::ServerBidiReactor<pb::PutRequest, pb::PutResponse>* Put(
+        grpc::CallbackServerContext* context) override {
+      auto* stream = new PutStream(shared_, *context);
+      stream->Begin();
+      return stream;
+    }
+
+   private:
+    Shared& shared_;
+  };
+
+  Shared shared_;
+  Rpc rpc_;
+};
+
+class GrpcServer final : public TransferServer {
+ public:
+  GrpcServer(const std::string& host, int port, ServerLimits limits, const TicketKeys& keys,
+             TransferHandler& handler)
+      : service_(CreateGrpcTransferService(limits, keys, handler)) {
+    grpc::ServerBuilder builder;
+    // Without this two servers may share a port, each getting some of the connections.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(service_->service());
+    server_ = builder.BuildAndStart();
+    address_ = absl::StrCat("grpc://", host, ":", port_);
+  }
+  ~GrpcServer() override {
+    service_->Close();
+    if (server_ == nullptr) return;
+    server_->Shutdown();
+    server_->Wait();
+  }
+  bool listening() const { return server_ != nullptr && port_ != 0; }
+  std::string address() const override { return address_; }
+  TransportStats stats() const override { return service_->stats(); }
+
+ private:
+  std::unique_ptr<GrpcTransferService> service_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+}  // namespace
+
+std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limits,
+                                                               const TicketKeys& keys,
+                                                               TransferHandler& handler) {
+  return std::make_unique<Service>(limits, keys, handler);
+}
+
+absl::StatusOr<std::unique_ptr<TransferServer>> StartGrpcServer(const std::string& host, int port,
+                                                                ServerLimits limits,
+                                                                const TicketKeys& keys,
+                                                                TransferHandler& handler) {
+  auto server = std::make_unique<GrpcServer>(host, port, limits, keys, handler);
+  if (!server->listening()) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", host, ":", port));
+  }
+  return server;
+}
+
+}  // namespace lorry::transfer

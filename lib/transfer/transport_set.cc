@@ -1,0 +1,180 @@
+#include "lib/transfer/transport_set.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/mutex.h"
+#include "lib/transfer/session.h"
+
+namespace lorry::transfer {
+namespace {
+
+uint64_t ImageBytes(const FetchRequest& request) { return request.destination.size(); }
+uint64_t ImageBytes(const PushRequest& request) { return request.source.size(); }
+
+std::shared_ptr<Transfer> StartOn(Transport& transport, FetchRequest request, OnRange on_range,
+                                  OnDone done) {
+  return transport.Fetch(std::move(request), std::move(on_range), std::move(done));
+}
+std::shared_ptr<Transfer> StartOn(Transport& transport, PushRequest request, OnRange on_range,
+                                  OnDone done) {
+  return transport.Push(std::move(request), std::move(on_range), std::move(done));
+}
+
+// One transfer over several attempts. Each attempt's OnDone starts the next from the transport's
+// thread.
+template <typename Request>
+class Attempts final : public Transfer, public std::enable_shared_from_this<Attempts<Request>> {
+ public:
+  struct Place {
+    std::string address;
+    Transport* transport;
+  };
+  Attempts(std::vector<Place> places, Request request, OnRange on_range, OnDone on_done)
+      : places_(std::move(places)),
+        request_(std::move(request)),
+        on_range_(std::move(on_range)),
+        on_done_(std::move(on_done)),
+        ends_at_(clock_.Now() + request_.options.deadline_ms) {
+    if (request_.ranges.empty() && ImageBytes(request_) > 0)
+      request_.ranges.push_back({0, ImageBytes(request_)});
+  }
+
+  void Cancel() override {
+    std::shared_ptr<Transfer> current;
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+      current = current_;
+    }
+    if (current != nullptr) current->Cancel();
+  }
+
+  // From Begin, then from each attempt's OnDone.
+  void Start() {
+    const int attempt = ++attempts_;
+    const Place& place = places_[at_];
+    Request request = request_;
+    request.address = place.address;
+    request.options.deadline_ms = std::max<Tick>(1, ends_at_ - clock_.Now());
+    auto transfer = StartOn(*place.transport, std::move(request), on_range_,
+                            [self = this->shared_from_this()](Outcome outcome) {
+                              self->HandleDone(std::move(outcome));
+                            });
+    bool cancelled;
+    {
+      MutexLock lock(mutex_);
+      // An attempt that ended at once may have started its successor already: keep the latest.
+      if (attempt > current_attempt_) {
+        current_ = transfer;
+        current_attempt_ = attempt;
+      }
+      cancelled = cancelled_;
+    }
+    if (cancelled) transfer->Cancel();
+  }
+
+ private:
+  void HandleDone(Outcome outcome) {
+    total_.bytes += outcome.bytes;
+    for (const Range& range : outcome.done.Ranges()) total_.done.Add(range).IgnoreError();
+    total_.transport = outcome.transport;
+    total_.status = outcome.status;
+    if (!absl::IsUnavailable(outcome.status) || attempts_ >= kAttemptsMax ||
+        clock_.Now() >= ends_at_) {
+      return Finish();
+    }
+    std::vector<Range> missing;
+    for (const Range& range : request_.ranges) {
+      for (const Range& left : outcome.done.Missing(range)) missing.push_back(left);
+    }
+    request_.ranges = std::move(missing);
+    if (outcome.bytes == 0) ++at_;
+    if (at_ == places_.size()) return Finish();
+    Start();
+  }
+
+  void Finish() {
+    {
+      MutexLock lock(mutex_);
+      current_ = nullptr;  // it holds this object
+      current_attempt_ = kAttemptsMax + 1;
+    }
+    on_done_(std::move(total_));
+  }
+
+  const std::vector<Place> places_;
+  Request request_;
+  const OnRange on_range_;
+  const OnDone on_done_;
+  const SteadyClock clock_;
+  const Tick ends_at_;
+  Outcome total_;
+  size_t at_ = 0;
+  int attempts_ = 0;
+
+  Mutex mutex_;
+  std::shared_ptr<Transfer> current_ LORRY_GUARDED_BY(mutex_);
+  int current_attempt_ LORRY_GUARDED_BY(mutex_) = 0;
+  bool cancelled_ LORRY_GUARDED_BY(mutex_) = false;
+};
+
+// Stands for a transfer that could not begin.
+class Ended final : public Transfer {
+ public:
+  void Cancel() override {}
+};
+
+}  // namespace
+
+TransportSet::TransportSet(std::vector<std::unique_ptr<Transport>> transports)
+    : transports_(std::move(transports)) {}
+
+TransportSet::~TransportSet() {
+  // In order: an attempt that fails may go on at a later transport, never at an earlier one.
+  for (auto& transport : transports_) transport.reset();
+}
+
+Transport* TransportSet::Find(std::string_view scheme) const {
+  for (const auto& transport : transports_) {
+    if (transport->scheme() == scheme) return transport.get();
+  }
+  return nullptr;
+}
+
+template <typename Request>
+std::shared_ptr<Transfer> TransportSet::Begin(std::vector<std::string> addresses, Request request,
+                                              OnRange on_range, OnDone on_done) {
+  std::vector<typename Attempts<Request>::Place> places;
+  for (const auto& transport : transports_) {
+    for (const std::string& address : addresses) {
+      if (SchemeOf(address) == transport->scheme()) places.push_back({address, transport.get()});
+    }
+  }
+  if (places.empty()) {
+    on_done({.status = Error(absl::StatusCode::kFailedPrecondition, "NO_TRANSPORT",
+                             absl::StrCat("none of the ", addresses.size(),
+                                          " addresses has a transport that this process speaks"))});
+    return std::make_shared<Ended>();
+  }
+  auto attempts = std::make_shared<Attempts<Request>>(std::move(places), std::move(request),
+                                                      std::move(on_range), std::move(on_done));
+  attempts->Start();
+  return attempts;
+}
+
+std::shared_ptr<Transfer> TransportSet::Fetch(std::vector<std::string> addresses,
+                                              FetchRequest request, OnRange on_range,
+                                              OnDone on_done) {
+  return Begin(std::move(addresses), std::move(request), std::move(on_range), std::move(on_done));
+}
+
+std::shared_ptr<Transfer> TransportSet::Push(std::vector<std::string> addresses,
+                                             PushRequest request, OnRange on_range,
+                                             OnDone on_done) {
+  return Begin(std::move(addresses), std::move(request), std::move(on_range), std::move(on_done));
+}
+
+}  // namespace lorry::transfer
