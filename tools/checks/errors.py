@@ -6,9 +6,10 @@ from checks.tree import Finding, Tree, line_of
 
 TABLE = "docs/ERRORS.md"
 _WORD = r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+"
-# Error(absl::StatusCode::kX, "REASON", …) and the local shorthands around it: RefuseShape("REASON", …).
+# Error(absl::StatusCode::kX, "REASON", …) and the shorthands around it: Refuse("REASON", …), Refused{503, "REASON", …}.
 _CALL = re.compile(
-    rf'\b\w*(?:Error|Refus\w*|Reject\w*|Invalid\w*|Precondition|Conflict\w*)\(\s*(?:[\w:]*StatusCode::k\w+\s*,\s*)?"({_WORD})"'
+    r"\b\w*(?:Error|[Rr]efus\w*|Reject\w*|Invalid\w*|Precondition|Conflict\w*)[({]\s*"
+    r'(?:\d{3}\s*,\s*|[\w:]*StatusCode::k\w+\s*,\s*)?"(' + _WORD + ')"'
 )
 _LITERAL = re.compile(rf'["\'`]({_WORD})["\'`]')
 _ROW = re.compile(rf"^\| `({_WORD})` \|", re.MULTILINE)
