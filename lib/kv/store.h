@@ -86,10 +86,13 @@ class Store : public Reader {
   virtual absl::StatusOr<std::unique_ptr<Snapshot>> TakeSnapshot() = 0;
 };
 
-// What every implementation checks before anything else.
+// For implementations: what all of them check before anything else, and how a failed condition
+// reads.
 absl::Status CheckTransaction(const Transaction& transaction);
+absl::Status ConditionFailed(std::string_view key, uint64_t wanted, uint64_t found);
 
-// All entries under `prefix`, page by page, of one state: for loading at start.
+// All entries under `prefix`, page by page: of one snapshot, for loading at start.
+absl::StatusOr<std::vector<Entry>> ListAll(Reader& reader, std::string_view prefix);
 absl::StatusOr<std::vector<Entry>> ListAll(Store& store, std::string_view prefix);
 
 }  // namespace lorry::kv

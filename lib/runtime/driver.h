@@ -8,18 +8,18 @@
 // events, by PostAnswer.
 //
 // A machine is any value with
-//   void Step(Tick now, const Event&);                       // Event: a copyable or movable value
-//   Ready TakeReady();                                       // Ready: { records, effects, replies:
-//   vectors;
-//                                                            //          std::optional<Tick>
-//                                                            wake_at; }
-// At wake_at the driver steps it with the event that Hooks::tick makes.
+//   void Step(Tick now, const Event&);
+//   Ready TakeReady();
+// where Ready is a struct of vectors `records`, `effects` and, if it has any, `replies`, and
+// std::optional<Tick> `wake_at`: the driver steps the machine then, with the event that Hooks::tick
+// makes. Each Ready states wake_at anew; none = not before the next event.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -30,12 +30,22 @@
 
 namespace lorry::runtime {
 
+// A machine may have no replies at all.
+template <typename Ready>
+struct RepliesOf {
+  using Reply = std::monostate;
+};
+template <typename Ready>
+  requires requires(Ready ready) { ready.replies; }
+struct RepliesOf<Ready> {
+  using Reply = typename decltype(Ready::replies)::value_type;
+};
+
 struct DriverOptions {
-  std::string name;           // the thread's, in logs and `top`; at most 15 bytes
-  size_t mailbox_max = 4096;  // a few events from each of 1,000 members
-  size_t batch_max = 256;     // events that share one persist
-  int64_t persist_retry_ms =
-      500;  // between tries while the disk is full; the mailbox fills and refuses meanwhile
+  std::string name;                // the thread's, in logs and `top`; at most 15 bytes
+  size_t mailbox_max = 4096;       // a few events from each of 1,000 members
+  size_t batch_max = 256;          // events that share one persist
+  int64_t persist_retry_ms = 500;  // between tries while the disk is full; posts fill the mailbox
 };
 
 template <typename M, typename E = typename M::Event>
@@ -43,22 +53,23 @@ class Driver {
  public:
   using Event = E;
   using Ready = decltype(std::declval<M&>().TakeReady());
-  using Records = decltype(Ready::records);
   using Effect = typename decltype(Ready::effects)::value_type;
-  using Reply = typename decltype(Ready::replies)::value_type;
+  using Reply = typename RepliesOf<Ready>::Reply;
 
   // Called on the driver's thread only.
   struct Hooks {
     std::function<Event()> tick;
-    // Durable when it returns OK. RESOURCE_EXHAUSTED and UNAVAILABLE are tried again, nothing else
-    // goes on meanwhile; any other error (ABORTED: another leader holds the term) ends the driver.
-    std::function<absl::Status(const Records&)> persist;
-    std::function<void(Effect)> run;  // begins it, never blocks
-    std::function<void(Reply)> reply;
+    // Makes the records durable, under their fence if the machine has one; not called without any.
+    // RESOURCE_EXHAUSTED (nothing changed) is tried again and nothing else goes on meanwhile. Any
+    // other error ends the driver: another leader holds the term, or it is not known whether the
+    // records last, and only a restart, which reads them again, can tell.
+    std::function<absl::Status(const Ready&)> persist;
+    std::function<void(Effect)> run;        // begins it, never blocks
+    std::function<void(Reply)> reply = {};  // needed if the machine has replies
     // Each failed try of persist that will be repeated: log it, count it, report not ready.
     std::function<void(const absl::Status&)> on_stuck = {};
-    std::function<void(const absl::Status&)> on_fatal =
-        {};  // the driver has ended; the process should too
+    // The driver has ended; the process should too.
+    std::function<void(const absl::Status&)> on_fatal = {};
   };
 
   // `clock` outlives the driver; it gives the machine its ticks.
@@ -82,10 +93,11 @@ class Driver {
   bool Turn() { return Turn(std::chrono::milliseconds(0)); }
 
  private:
+  static constexpr bool kHasReplies = !std::is_same_v<Reply, std::monostate>;
   using Item = std::variant<Event, std::function<void(const M&)>>;
   bool Turn(std::optional<std::chrono::milliseconds> wait);
   bool CarryOut(Ready ready);
-  absl::Status Persist(const Records& records);
+  absl::Status Persist(const Ready& ready);
   std::optional<std::chrono::milliseconds> UntilWake() const;
   void Run();
 

@@ -18,7 +18,7 @@ Driver<M, E>::Driver(M machine, const Clock& clock, Hooks hooks, DriverOptions o
       hooks_(std::move(hooks)),
       options_(std::move(options)),
       mailbox_(options_.mailbox_max) {
-  LORRY_CHECK(hooks_.tick && hooks_.persist && hooks_.run && hooks_.reply);
+  LORRY_CHECK(hooks_.tick && hooks_.persist && hooks_.run && (hooks_.reply || !kHasReplies));
 }
 
 template <typename M, typename E>
@@ -78,7 +78,7 @@ bool Driver<M, E>::Turn(std::optional<std::chrono::milliseconds> wait) {
 template <typename M, typename E>
 bool Driver<M, E>::CarryOut(Ready ready) {
   if (!ready.records.empty()) {
-    const absl::Status persisted = Persist(ready.records);
+    const absl::Status persisted = Persist(ready);
     if (!persisted.ok()) {
       mailbox_.Close();
       if (hooks_.on_fatal) hooks_.on_fatal(persisted);
@@ -86,18 +86,18 @@ bool Driver<M, E>::CarryOut(Ready ready) {
     }
   }
   for (auto& effect : ready.effects) hooks_.run(std::move(effect));
-  for (auto& reply : ready.replies) hooks_.reply(std::move(reply));
+  if constexpr (kHasReplies) {
+    for (auto& reply : ready.replies) hooks_.reply(std::move(reply));
+  }
   wake_at_ = ready.wake_at;
   return true;
 }
 
 template <typename M, typename E>
-absl::Status Driver<M, E>::Persist(const Records& records) {
+absl::Status Driver<M, E>::Persist(const Ready& ready) {
   while (true) {
-    absl::Status status = hooks_.persist(records);
-    const bool may_pass = status.code() == absl::StatusCode::kResourceExhausted ||
-                          status.code() == absl::StatusCode::kUnavailable;
-    if (!may_pass) return status;
+    absl::Status status = hooks_.persist(ready);
+    if (status.code() != absl::StatusCode::kResourceExhausted) return status;
     if (hooks_.on_stuck) hooks_.on_stuck(status);
     MutexLock lock(mutex_);
     if (stopping_) return status;

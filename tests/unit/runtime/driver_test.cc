@@ -50,9 +50,9 @@ class DriverTest : public testing::Test {
   Driver<Adder>::Hooks Hooks() {
     return {.tick = [] { return 0; },
             .persist =
-                [this](const std::vector<std::string>& records) {
+                [this](const Adder::Ready& ready) {
                   const absl::Status status = persist_status_;
-                  for (const std::string& record : records) acts_.push_back(record);
+                  for (const std::string& record : ready.records) acts_.push_back(record);
                   acts_.push_back(status.ok() ? "durable" : "not durable");
                   return status;
                 },
@@ -114,7 +114,7 @@ TEST_F(DriverTest, ALostFenceEndsItBeforeAnyEffect) {
 TEST_F(DriverTest, AFullDiskHoldsEffectsUntilThereIsRoom) {
   int tries = 0;
   auto hooks = Hooks();
-  hooks.persist = [&](const std::vector<std::string>&) {
+  hooks.persist = [&](const Adder::Ready&) {
     ++tries;
     return tries < 3 ? Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "")
                      : absl::OkStatus();
@@ -138,6 +138,33 @@ TEST_F(DriverTest, AFullMailboxRefusesPostsButNotAnswers) {
   EXPECT_THAT(TakeActs(), testing::Contains("effect 3"));
 }
 
+// The orchestrator's fence travels beside the records, and the proxy's machine has no replies.
+struct Quiet {
+  using Event = int;
+  struct Ready {
+    int fence = 0;
+    std::vector<int> records, effects;
+    std::optional<Tick> wake_at;
+  };
+  void Step(Tick, const int& event) { ready.fence = event, ready.records.push_back(event); }
+  Ready TakeReady() { return std::exchange(ready, {}); }
+  Ready ready;
+};
+
+TEST(Driver, PersistSeesTheWholeReady) {
+  const ManualClock clock;
+  int fence = 0;
+  Driver<Quiet> driver(
+      {}, clock,
+      {.tick = [] { return 0; },
+       .persist = [&](const Quiet::Ready& ready) { return fence = ready.fence, absl::OkStatus(); },
+       .run = [](int) {}},
+      {.name = "test"});
+  ASSERT_TRUE(driver.Post(7).ok());
+  EXPECT_TRUE(driver.Turn());
+  EXPECT_EQ(fence, 7);
+}
+
 // From here on with real threads; ThreadSanitizer runs these.
 
 TEST_F(DriverTest, StopCarriesOutWhatWasPosted) {
@@ -152,7 +179,7 @@ TEST_F(DriverTest, StopCarriesOutWhatWasPosted) {
 TEST_F(DriverTest, TakesEventsFromManyThreads) {
   std::atomic<int> replies = 0;
   auto hooks = Hooks();
-  hooks.persist = [](const std::vector<std::string>&) { return absl::OkStatus(); };
+  hooks.persist = [](const Adder::Ready&) { return absl::OkStatus(); };
   hooks.run = [](const std::string&) {};
   hooks.reply = [&](const std::string&) { ++replies; };
   Driver<Adder> driver({}, clock_, std::move(hooks), {.name = "test"});
@@ -190,7 +217,7 @@ TEST_F(DriverTest, StopEndsAWaitForDiskSpace) {
   auto hooks = Hooks();
   std::latch tried(1);
   std::atomic<bool> first = true;
-  hooks.persist = [&](const std::vector<std::string>&) {
+  hooks.persist = [&](const Adder::Ready&) {
     if (first.exchange(false)) tried.count_down();
     return Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "");
   };
