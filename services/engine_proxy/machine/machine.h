@@ -41,6 +41,9 @@ struct Config {
   // How often the engine is asked again while something waits for its answer (listing, load,
   // resume).
   int64_t poll_ms = 1'000;
+  // How often the engine's list is read though nothing asks for it: a name that vanished is noticed
+  // within this.
+  int64_t list_ms = 5'000;
   // A member's own answer is repeated so often, in case the last one was lost.
   int64_t observed_ms = 2'000;
   // Fetches at once; loads and unloads go one by one.

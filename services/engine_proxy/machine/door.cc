@@ -1,0 +1,83 @@
+#include "services/engine_proxy/machine/door.h"
+
+#include <algorithm>
+
+#include "services/engine_proxy/machine/rows.h"
+#include "services/engine_proxy/machine/unload.h"
+
+namespace lorry::proxy {
+namespace {
+
+bool IsRouted(const Core& core, const Residency& residency) {
+  return residency.state == fleet::ResidencyState::kLoaded && !IsLeaving(core, residency);
+}
+
+DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {
+  DoorRow out;
+  out.adapter = adapter;
+  out.mode = ModeOf(core, row);
+  out.epoch = row.record.epoch;
+  if (out.mode == fleet::RowMode::kOpen) out.target = row.record.target;
+  if (out.mode == fleet::RowMode::kHeld) out.epoch = row.held;
+  if (out.mode == fleet::RowMode::kLocked) out.epoch = row.record.locked;
+  const fleet::DesiredRow* wanted = core.WantedRow(adapter);
+  out.catching_up =
+      out.mode == fleet::RowMode::kClosed &&
+      (row.record.open || (wanted != nullptr && wanted->mode != fleet::RowMode::kClosed));
+  return out;
+}
+
+DoorTable Build(const Core& core) {
+  DoorTable table;
+  table.revision = core.table.revision;
+  table.boot = core.boot;
+  table.engine = core.limits.kind;
+  table.lag_known = core.session && core.desired.has_value();
+  table.paused = core.pause.record.has_value();
+  for (const auto& [adapter, row] : core.rows) table.rows.push_back(RowFor(core, adapter, row));
+  for (const auto& [name, residency] : core.residencies) {
+    if (!IsRouted(core, residency)) continue;
+    const fleet::WantedVersion* wanted = core.Wanted(name);
+    table.routes.push_back({name, residency.key, residency.digest, residency.render,
+                            wanted != nullptr ? wanted->lag : fleet::kLagNone});
+  }
+  if (core.desired.has_value()) {
+    table.aliases = core.desired->aliases;
+    table.rules = core.desired->rules;
+  }
+  return table;
+}
+
+}  // namespace
+
+void HandleReport(Core& core, const DoorReport& event) {
+  if (event.revision < core.reported) return;
+  core.reported = event.revision;
+  core.in_flight = event.in_flight;
+}
+
+void AdvanceDoor(Core& core) {
+  DoorTable table = Build(core);
+  if (table != core.table || core.table.revision.value == 0) {
+    table.revision = Revision(core.table.revision.value + 1);
+    core.table = std::move(table);
+    core.effects.push_back(SetDoorTable{core.table});
+  }
+  for (auto& [name, residency] : core.residencies) {
+    if (IsRouted(core, residency)) {
+      residency.closed_at = Revision();
+    } else if (residency.closed_at.value == 0) {
+      residency.closed_at = core.table.revision;
+    }
+  }
+  for (auto& [adapter, row] : core.rows) {
+    if (ModeOf(core, row) == fleet::RowMode::kOpen) {
+      row.was_open = true;
+      row.shut_at = Revision();
+    } else if (row.shut_at.value == 0) {
+      row.shut_at = core.table.revision;
+    }
+  }
+}
+
+}  // namespace lorry::proxy

@@ -1,0 +1,189 @@
+#include "services/engine_proxy/machine/machine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "services/engine_proxy/machine/door.h"
+#include "services/engine_proxy/machine/engine.h"
+#include "services/engine_proxy/machine/observe.h"
+#include "services/engine_proxy/machine/pauses.h"
+#include "services/engine_proxy/machine/residency.h"
+#include "services/engine_proxy/machine/rows.h"
+#include "services/engine_proxy/machine/state.h"
+#include "services/engine_proxy/machine/unload.h"
+
+namespace lorry::proxy {
+
+struct Machine::State : Core {};
+
+namespace {
+
+template <class... Ts>
+struct Overload : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+Overload(Ts...) -> Overload<Ts...>;
+
+// A lower term, an older document and one for another journal change nothing (FENCED).
+void HandleDesired(Core& core, const DesiredReceived& event) {
+  const fleet::Desired& desired = event.desired;
+  if (desired.journal != core.journal.journal || desired.term < core.term) return;
+  const bool same_reign = core.desired.has_value() && core.desired->term == desired.term;
+  if (same_reign && desired.revision <= core.desired->revision) return;
+  if (desired.term > core.term) {
+    core.term = desired.term;
+    core.Save("term", TermRecord{core.term});
+  }
+  core.desired = desired;
+}
+
+void HandleSession(Core& core, bool up) {
+  core.session = up;
+  core.sent = fleet::Observed();
+  core.sent_at = core.now - core.config.observed_ms;
+}
+
+void Handle(Core& core, const Event& event) {
+  std::visit(Overload{
+                 [&](const SessionUp&) { HandleSession(core, true); },
+                 [&](const SessionDown&) { HandleSession(core, false); },
+                 [&](const DesiredReceived& e) { HandleDesired(core, e); },
+                 [&](const EngineSeen& e) { HandleSeen(core, e); },
+                 [&](const EngineLost& e) { HandleLost(core, e); },
+                 [&](const Listed& e) { HandleListed(core, e); },
+                 [&](const LoadDone& e) { HandleLoadDone(core, e); },
+                 [&](const ProbeDone& e) { HandleProbeDone(core, e); },
+                 [&](const UnloadDone& e) { HandleUnloadDone(core, e); },
+                 [&](const EngineLoadSeen& e) { HandleEngineLoad(core, e); },
+                 [&](const PauseDone& e) { HandlePauseDone(core, e); },
+                 [&](const ResumeDone& e) { HandleResumeDone(core, e); },
+                 [&](const FetchProgress& e) { HandleFetchProgress(core, e); },
+                 [&](const FetchDone& e) { HandleFetchDone(core, e); },
+                 [&](const FetchFailed& e) { HandleFetchFailed(core, e); },
+                 [&](const FetchCancelled& e) { HandleFetchCancelled(core, e); },
+                 [&](const DirectoryDeleted& e) { HandleDeleted(core, e); },
+                 [&](const DirectoryHashed& e) { HandleHashed(core, e); },
+                 [&](const DoorReport& e) { HandleReport(core, e); },
+                 [&](const TimePassed&) {},
+             },
+             event);
+}
+
+void Plan(Core& core) {
+  AdvancePause(core);
+  AdvanceResidencies(core);
+  AdvanceRows(core);
+  AdvanceDoor(core);  // before unloads: what they wait for is a table without the name
+  AdvanceUnloads(core);
+  AdvanceDoor(core);
+  AdvanceEngine(core);
+  AdvanceObserved(core);
+  core.quiet = false;
+}
+
+absl::Status Invalid(const std::string& key) {
+  return Error(absl::StatusCode::kInternal, "RECORDS_INVALID",
+               absl::StrCat("record ", key, " has a value of another kind"));
+}
+
+void RestoreName(Core& core, const EngineName& name, const NameRecord& record) {
+  Residency& residency = core.residencies[name];
+  residency.name = name;
+  residency.key = record.key;
+  residency.digest = record.digest;
+  residency.render = record.render;
+  residency.path = record.path;
+  residency.loaded_on = record.loaded_on;
+  residency.state = fleet::ResidencyState::kFetched;
+}
+
+absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& value) {
+  const std::string last = key.substr(key.rfind('/') + 1);
+  if (const auto* journal = std::get_if<JournalRecord>(&value)) core.journal = *journal;
+  if (const auto* term = std::get_if<TermRecord>(&value)) core.term = term->term;
+  if (const auto* boot = std::get_if<BootRecord>(&value)) core.journal_boot = boot->boot;
+  if (const auto* wedged = std::get_if<WedgedRecord>(&value)) core.wedged = *wedged;
+  if (const auto* row = std::get_if<RowRecord>(&value)) {
+    if (key != RowKey(AdapterName(last))) return Invalid(key);
+    core.rows[AdapterName(last)].record = *row;
+  }
+  if (const auto* name = std::get_if<NameRecord>(&value)) {
+    if (key != NameKey(EngineName(last))) return Invalid(key);
+    RestoreName(core, EngineName(last), *name);
+  }
+  if (const auto* killer = std::get_if<KillerRecord>(&value))
+    core.killers[EngineName(last)] = *killer;
+  if (const auto* paused = std::get_if<PausedRecord>(&value)) {
+    core.pause.record = *paused;
+    core.pause.ending = true;  // nobody knows any more what it was for
+  }
+  return absl::OkStatus();
+}
+
+std::optional<Tick> WakeAt(const Core& core) {
+  std::optional<Tick> wake;
+  const auto at = [&](std::optional<Tick> tick) {
+    if (tick.has_value() && *tick > core.now && (!wake.has_value() || *tick < *wake)) wake = tick;
+  };
+  at(ResidencyWakeAt(core));
+  at(RowWakeAt(core));
+  at(PauseWakeAt(core));
+  if (core.answers) at(core.list_due);
+  if (core.answers) at(core.list_after);
+  if (!core.counts_known || WaitsForQuiet(core)) at(core.load_due);
+  if (core.session) at(core.sent_at + core.config.observed_ms);
+  return wake;
+}
+
+}  // namespace
+
+Machine::Machine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Machine::Machine(Machine&&) noexcept = default;
+Machine& Machine::operator=(Machine&&) noexcept = default;
+Machine::~Machine() = default;
+
+absl::StatusOr<Machine> Machine::Restore(const Config& config, const Records& records, Tick now) {
+  auto state = std::make_unique<State>();
+  state->config = config;
+  state->now = now;
+  for (const auto& [key, value] : records) LORRY_RETURN_IF_ERROR(RestoreOne(*state, key, value));
+  if (state->journal.journal.empty()) {
+    state->journal = JournalRecord{config.member, config.new_journal};
+    state->Save("journal", state->journal);
+  }
+  if (state->journal.member != config.member) {
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "JOURNAL_FOREIGN",
+        absl::StrCat("the journal belongs to member ", state->journal.member.value, ", not to ",
+                     config.member.value, "; give each proxy a directory of its own"));
+  }
+  Plan(*state);
+  return Machine(std::move(state));
+}
+
+void Machine::Step(Tick now, const Event& event) {
+  if (now > state_->now) state_->now = now;
+  Handle(*state_, event);
+  Plan(*state_);
+}
+
+bool Machine::HasReady() const { return !state_->dirty.empty() || !state_->effects.empty(); }
+
+Ready Machine::TakeReady() {
+  Ready ready;
+  for (auto& [key, value] : state_->dirty) ready.records.push_back({key, std::move(value)});
+  state_->dirty.clear();
+  ready.effects = std::exchange(state_->effects, {});
+  ready.wake_at = WakeAt(*state_);
+  return ready;
+}
+
+JournalId Machine::journal() const { return state_->journal.journal; }
+Term Machine::term() const { return state_->term; }
+fleet::Observed Machine::Observe() const { return proxy::Observe(*state_); }
+const DoorTable& Machine::door_table() const { return state_->table; }
+std::string Machine::Describe() const { return proxy::Describe(*state_); }
+
+}  // namespace lorry::proxy

@@ -1,0 +1,124 @@
+#include "services/engine_proxy/machine/observe.h"
+
+#include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/rows.h"
+
+namespace lorry::proxy {
+namespace {
+
+fleet::MemberHealth HealthOf(const Core& core) {
+  if (core.boot.empty() || !core.problem.empty() || core.listing_at == 0)
+    return fleet::MemberHealth::kJoining;
+  if (core.asleep) return fleet::MemberHealth::kAsleep;
+  return core.IsWedged() ? fleet::MemberHealth::kWedged : fleet::MemberHealth::kReady;
+}
+
+std::string HealthDetail(const Core& core) {
+  if (!core.problem.empty()) return core.problem;
+  if (core.boot.empty()) return "waits for the engine";
+  if (core.listing_at == 0) return "waits for the engine's list of adapters";
+  if (core.IsWedged()) {
+    return absl::StrCat("the unload of ", core.wedged->name.value,
+                        " did not end; the engine serves what it has and needs a restart");
+  }
+  return "";
+}
+
+fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residency) {
+  fleet::ObservedResidency out;
+  out.name = residency.name;
+  out.key = residency.key;
+  out.state = residency.state;
+  // On the engine, but not verified, or on its way out: it holds a slot, and that is what matters.
+  if (residency.state != fleet::ResidencyState::kLoaded && core.IsListed(residency) &&
+      !core.IsWanted(residency.name)) {
+    out.state = fleet::ResidencyState::kUnloading;
+  }
+  if (out.state == fleet::ResidencyState::kFailed) out.reason = residency.reason;
+  if (out.state == fleet::ResidencyState::kFailed) out.detail = residency.detail;
+  if (out.state == fleet::ResidencyState::kFetching) out.bytes_done = residency.bytes_done;
+  if (out.state == fleet::ResidencyState::kFetching) out.bytes_total = residency.bytes_total;
+  out.in_flight = core.InFlight(residency.name);
+  out.count_known = core.counts_known;
+  return out;
+}
+
+fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row& row) {
+  fleet::ObservedRow out;
+  out.adapter = adapter;
+  out.mode = ReportedModeOf(core, row);
+  out.epoch = row.record.epoch;
+  if (out.mode == fleet::RowMode::kHeld) out.epoch = row.held;
+  if (out.mode == fleet::RowMode::kLocked) out.epoch = row.record.locked;
+  // What it stands on, whatever its mode: after a loss of the orchestrator's records this is what
+  // remembers.
+  if (row.record.open) out.target = row.record.target;
+  out.hold_revoked = row.revoked.value != 0;
+  return out;
+}
+
+bool OnlyCountsDiffer(fleet::Observed a, fleet::Observed b) {
+  for (fleet::Observed* document : {&a, &b}) {
+    document->sequence = 0;
+    for (fleet::ObservedResidency& residency : document->residencies) {
+      residency.bytes_done = residency.bytes_total = 0;
+      residency.in_flight = residency.in_flight > 0 ? 1 : 0;
+    }
+  }
+  return a == b;
+}
+
+}  // namespace
+
+fleet::Observed Observe(const Core& core) {
+  fleet::Observed observed;
+  observed.journal = core.journal.journal;
+  observed.sequence = core.sequence;
+  observed.boot = core.boot;
+  observed.term = core.term;
+  if (core.desired.has_value()) observed.revision = core.desired->revision;
+  observed.health = HealthOf(core);
+  observed.health_detail = HealthDetail(core);
+  observed.limits = core.limits;
+  observed.engine_version = core.engine_version;
+  for (const auto& [adapter, row] : core.rows) observed.rows.push_back(RowOf(core, adapter, row));
+  for (const auto& [name, residency] : core.residencies) {
+    const fleet::ObservedResidency out = ResidencyOf(core, residency);
+    if (out.state != fleet::ResidencyState::kAbsent) observed.residencies.push_back(out);
+  }
+  if (core.pause.record.has_value() && core.pause.confirmed) observed.paused = core.pause.wanted;
+  for (const auto& [name, killer] : core.killers) observed.killers.push_back({name, killer.deaths});
+  return observed;
+}
+
+void AdvanceObserved(Core& core) {
+  if (!core.session) return;
+  fleet::Observed observed = Observe(core);
+  const bool due = core.now - core.sent_at >= core.config.observed_ms;
+  if (!due && OnlyCountsDiffer(observed, core.sent)) return;
+  observed.sequence = ++core.sequence;
+  core.sent = observed;
+  core.sent_at = core.now;
+  core.effects.push_back(SendObserved{std::move(observed)});
+}
+
+std::string Describe(const Core& core) {
+  const fleet::Observed observed = Observe(core);
+  std::string line =
+      absl::StrCat("boot=", core.boot.value.empty() ? "-" : core.boot.value, " ",
+                   std::string(fleet::ToString(observed.health)), core.session ? "" : " no-session",
+                   " term=", ToString(core.term), " rev=", observed.revision.value);
+  for (const fleet::ObservedRow& row : observed.rows) {
+    absl::StrAppend(&line, " ", row.adapter.value, ":", std::string(fleet::ToString(row.mode)), "(",
+                    row.epoch.value, ")", row.target.empty() ? "" : "=", row.target.value);
+  }
+  for (const fleet::ObservedResidency& residency : observed.residencies) {
+    absl::StrAppend(
+        &line, " [", residency.name.value, " ", std::string(fleet::ToString(residency.state)),
+        residency.reason.empty() ? "" : " ", residency.reason,
+        residency.in_flight > 0 ? " busy" : "", residency.count_known ? "" : " count?", "]");
+  }
+  return line;
+}
+
+}  // namespace lorry::proxy

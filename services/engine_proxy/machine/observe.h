@@ -1,0 +1,18 @@
+// What the orchestrator and people are told.
+#pragma once
+
+#include <string>
+
+#include "services/engine_proxy/machine/state.h"
+
+namespace lorry::proxy {
+
+fleet::Observed Observe(const Core& core);
+
+// Sends Observed when something changed, or when the last one is old. Counts and bytes alone do not
+// hurry.
+void AdvanceObserved(Core& core);
+
+std::string Describe(const Core& core);
+
+}  // namespace lorry::proxy

@@ -1,0 +1,331 @@
+#include "services/engine_proxy/machine/residency.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "services/engine_proxy/machine/unload.h"
+
+namespace lorry::proxy {
+namespace {
+
+using fleet::ResidencyState;
+
+ResidencyState Resting(const Residency& residency) {
+  return residency.path.empty() ? ResidencyState::kAbsent : ResidencyState::kFetched;
+}
+
+void Rest(Residency& residency) {
+  residency.state = Resting(residency);
+  residency.doing = Doing::kNothing;
+  residency.op = 0;
+}
+
+// {adapter}-v{number}-{12 hex}: only Lorry makes such names, so what carries one is ours to unload.
+bool IsOurName(const std::string& name) {
+  constexpr size_t kHexDigits = 12;
+  if (name.size() < kHexDigits + 5 || name[name.size() - kHexDigits - 1] != '-') return false;
+  const size_t hex = name.size() - kHexDigits;
+  if (name.find_first_not_of("0123456789abcdef", hex) != std::string::npos) return false;
+  const size_t digits = name.find_last_not_of("0123456789", hex - 2);
+  return digits != std::string::npos && digits >= 1 && digits + 1 < hex - 1 &&
+         name[digits] == 'v' && name[digits - 1] == '-';
+}
+
+void JudgeLoad(Core& core, Residency& residency) {
+  if (!core.IsListedAsOurs(residency)) {
+    const std::string reason = residency.reason.empty() ? "LOAD_VANISHED" : residency.reason;
+    return Fail(core, residency, reason, residency.detail);
+  }
+  const fleet::WantedVersion* wanted = core.Wanted(residency.name);
+  residency.state = ResidencyState::kLoading;
+  residency.doing = Doing::kProbing;
+  residency.op = core.NewOp();
+  core.effects.push_back(
+      Probe{residency.op, core.boot, residency.name, wanted == nullptr || wanted->probe_token});
+}
+
+void BeginFetch(Core& core, Residency& residency) {
+  residency.state = ResidencyState::kFetching;
+  residency.doing = Doing::kFetching;
+  residency.op = core.NewOp();
+  residency.bytes_done = residency.bytes_total = 0;
+  core.effects.push_back(Fetch{residency.op, residency.name, residency.key, residency.digest,
+                               residency.traits, residency.render});
+}
+
+void BeginHash(Core& core, Residency& residency) {
+  residency.doing = Doing::kHashing;
+  residency.op = core.NewOp();
+  core.effects.push_back(HashDirectory{residency.op, residency.name, residency.digest,
+                                       residency.render, residency.path});
+}
+
+void BeginLoad(Core& core, Residency& residency) {
+  residency.state = ResidencyState::kLoading;
+  residency.doing = Doing::kLoading;
+  residency.op = core.NewOp();
+  residency.changed = ++core.registry;
+  residency.reason.clear();
+  residency.detail.clear();
+  residency.loaded_on = core.boot;
+  core.SaveName(
+      residency);  // a survivor is trusted only if the journal says that this boot was asked
+  core.effects.push_back(Load{residency.op, core.boot, residency.name, residency.path});
+}
+
+bool SlotFree(const Core& core, const Residency& residency) {
+  const uint32_t slots = core.limits.slots;
+  if (slots == 0) return true;
+  const fleet::WantedVersion* wanted = core.Wanted(residency.name);
+  const bool must = wanted == nullptr || wanted->must;
+  // The last slot is for what must be loaded next; MAY versions do not stand in its way.
+  return SlotsUsed(core) + (must ? 0 : 1) < slots;
+}
+
+void AdvanceFetched(Core& core, Residency& residency) {
+  if (residency.broken || (core.desired.has_value() && !core.IsWanted(residency.name))) {
+    return MaybeDelete(core, residency);
+  }
+  if (!core.IsWanted(residency.name)) return;
+  if (!residency.trusted) return BeginHash(core, residency);
+  if (!core.IsWantedLoaded(residency.name) || !core.FreshlyListed(residency) || core.asleep ||
+      !core.answers)
+    return;
+  if (core.IsListedAsOurs(residency)) return JudgeLoad(core, residency);
+  if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's
+  if (core.IsWedged() || RegistryBusy(core) || !SlotFree(core, residency)) return;
+  BeginLoad(core, residency);
+}
+
+void AdvanceFailed(Core& core, Residency& residency) {
+  const bool unwanted = core.desired.has_value() && !core.IsWanted(residency.name);
+  if (unwanted) {
+    residency.blocked = false;
+    residency.tries = 0;
+  } else if (residency.blocked || core.now < residency.retry_at) {
+    return;
+  }
+  Rest(residency);
+}
+
+void AdvanceOne(Core& core, Residency& residency, uint32_t& fetches) {
+  if (residency.state == ResidencyState::kFailed && residency.doing == Doing::kNothing)
+    AdvanceFailed(core, residency);
+  switch (residency.state) {
+    case ResidencyState::kAbsent:
+      if (residency.doing != Doing::kNothing || !core.IsWanted(residency.name)) return;
+      if (fetches >= core.config.fetches_limit || core.now < residency.retry_at) return;
+      ++fetches;
+      return BeginFetch(core, residency);
+    case ResidencyState::kFetching:
+      if (residency.doing != Doing::kFetching || core.IsWanted(residency.name)) return;
+      residency.doing = Doing::kCancelling;
+      core.effects.push_back(CancelFetch{residency.op});
+      return;
+    case ResidencyState::kFetched:
+      if (residency.doing == Doing::kNothing) AdvanceFetched(core, residency);
+      return;
+    default:
+      return;
+  }
+}
+
+void Meet(Core& core, const fleet::WantedVersion& wanted) {
+  Residency& residency = core.residencies[wanted.name];
+  if (wanted.must) residency.evicting = false;
+  residency.name = wanted.name;
+  residency.key = wanted.key;
+  residency.digest = wanted.digest;
+  residency.traits = wanted.traits;
+  residency.render = wanted.render;
+}
+
+// MUST first, and among MAY those that would leave last.
+std::vector<EngineName> ByUrgency(const Core& core) {
+  std::vector<std::tuple<bool, uint32_t, EngineName>> order;
+  for (const auto& [name, residency] : core.residencies) {
+    const fleet::WantedVersion* wanted = core.Wanted(name);
+    const bool later = wanted != nullptr && !wanted->must;
+    order.emplace_back(later, later ? ~wanted->eviction_rank : 0, name);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<EngineName> names;
+  for (const auto& [later, rank, name] : order) names.push_back(name);
+  return names;
+}
+
+bool IsGone(const Core& core, const Residency& residency) {
+  return residency.state == ResidencyState::kAbsent && residency.doing == Doing::kNothing &&
+         !core.IsWanted(residency.name) && !core.IsListed(residency) && residency.path.empty();
+}
+
+}  // namespace
+
+void Fail(Core& core, Residency& residency, std::string reason, std::string detail) {
+  residency.state = ResidencyState::kFailed;
+  residency.doing = Doing::kNothing;
+  residency.op = 0;
+  residency.reason = std::move(reason);
+  residency.detail = std::move(detail);
+  ++residency.tries;
+  residency.retry_at = core.now + core.Backoff(residency.tries);
+}
+
+void HandleFetchProgress(Core& core, const FetchProgress& event) {
+  Residency* residency = core.FindByOp(event.op, Doing::kFetching);
+  if (residency == nullptr) return;
+  residency->bytes_done = event.bytes_done;
+  residency->bytes_total = event.bytes_total;
+}
+
+void HandleFetchDone(Core& core, const FetchDone& event) {
+  Residency* residency = core.FindByOp(event.op, Doing::kFetching);
+  if (residency == nullptr) residency = core.FindByOp(event.op, Doing::kCancelling);
+  if (residency == nullptr) return;
+  residency->path = event.path;
+  residency->trusted = true;
+  residency->broken = false;
+  residency->tries = 0;
+  residency->loaded_on = BootId();
+  residency->reason.clear();
+  residency->detail.clear();
+  Rest(*residency);
+  core.SaveName(*residency);
+}
+
+void HandleFetchFailed(Core& core, const FetchFailed& event) {
+  if (Residency* cancelled = core.FindByOp(event.op, Doing::kCancelling)) return Rest(*cancelled);
+  Residency* residency = core.FindByOp(event.op, Doing::kFetching);
+  if (residency == nullptr) return;
+  if (!event.permanent && residency->tries + 1 < core.config.fetch_tries) {
+    ++residency->tries;
+    residency->retry_at = core.now + core.Backoff(residency->tries);
+    return Rest(*residency);
+  }
+  Fail(core, *residency, event.reason, event.detail);
+  if (event.permanent) residency->retry_at = core.now + core.config.retry_max_ms;
+}
+
+void HandleFetchCancelled(Core& core, const FetchCancelled& event) {
+  if (Residency* residency = core.FindByOp(event.op, Doing::kCancelling)) Rest(*residency);
+}
+
+void HandleHashed(Core& core, const DirectoryHashed& event) {
+  Residency* residency = core.FindByOp(event.op, Doing::kHashing);
+  if (residency == nullptr) return;
+  Rest(*residency);
+  residency->trusted = event.matches;
+  if (event.matches) return;
+  residency->broken = true;
+  residency->loaded_on = BootId();  // whatever the engine has of it is not what it should be
+  core.SaveName(*residency);
+}
+
+void HandleDeleted(Core& core, const DirectoryDeleted& event) {
+  Residency* residency = core.FindByOp(event.op, Doing::kDeleting);
+  if (residency == nullptr) return;
+  Rest(*residency);
+  if (event.outcome != Outcome::kOk) {
+    residency->retry_at = core.now + core.config.poll_ms;
+    return;
+  }
+  residency->path.clear();
+  residency->trusted = residency->broken = false;
+  residency->state = ResidencyState::kAbsent;
+  core.Erase(NameKey(residency->name));
+}
+
+void HandleLoadDone(Core& core, const LoadDone& event) {
+  Residency* residency = core.FindByOp(event.op, Doing::kLoading);
+  if (residency == nullptr) return;
+  residency->changed = ++core.registry;
+  residency->doing = Doing::kVerifying;  // whatever it answered, the list says what is there
+  residency->op = 0;
+  if (event.outcome == Outcome::kOk) return;
+  residency->reason = event.reason.empty() ? "LOAD_UNKNOWN" : event.reason;
+  residency->detail = event.detail;
+}
+
+void HandleProbeDone(Core& core, const ProbeDone& event) {
+  Residency* residency = core.FindByOp(event.op, Doing::kProbing);
+  if (residency == nullptr) return;
+  if (event.outcome != Outcome::kOk) {
+    return Fail(core, *residency, event.reason.empty() ? "PROBE_FAILED" : event.reason,
+                event.detail);
+  }
+  Rest(*residency);
+  residency->state = ResidencyState::kLoaded;
+  residency->tries = 0;
+  residency->reason.clear();
+  residency->detail.clear();
+}
+
+void AdoptListing(Core& core) {
+  for (const auto& [name, path] : core.listing) {
+    if (core.residencies.contains(name) || !IsOurName(name.value)) continue;
+    core.residencies[name].name = name;
+  }
+  for (auto& [name, residency] : core.residencies) {
+    if (!core.FreshlyListed(residency)) continue;
+    if (residency.doing == Doing::kVerifying) {
+      JudgeLoad(core, residency);
+    } else if (residency.state == ResidencyState::kLoaded && !core.IsListedAsOurs(residency)) {
+      residency.changed = core.registry;
+      Rest(residency);
+    }
+  }
+}
+
+void AdvanceResidencies(Core& core) {
+  if (core.desired.has_value()) {
+    for (const fleet::WantedVersion& wanted : core.desired->wanted) Meet(core, wanted);
+  }
+  uint32_t fetches = 0;
+  for (const auto& [name, residency] : core.residencies) {
+    if (residency.state == ResidencyState::kFetching) ++fetches;
+  }
+  for (const EngineName& name : ByUrgency(core))
+    AdvanceOne(core, core.residencies.at(name), fetches);
+  std::erase_if(core.residencies, [&](const auto& entry) { return IsGone(core, entry.second); });
+}
+
+bool WaitsForList(const Core& core, const Residency& residency) {
+  if (residency.doing == Doing::kVerifying) return true;
+  if (residency.doing != Doing::kNothing) return false;
+  if (residency.state == ResidencyState::kFetched) {
+    return core.desired.has_value() || core.IsWanted(residency.name);
+  }
+  return residency.state == ResidencyState::kFailed && !residency.path.empty();
+}
+
+uint32_t SlotsUsed(const Core& core) {
+  std::set<EngineName> used;
+  for (const auto& [name, path] : core.listing) {
+    const Residency* residency = core.Find(name);
+    if (residency == nullptr || core.FreshlyListed(*residency)) used.insert(name);
+  }
+  for (const auto& [name, residency] : core.residencies) {
+    if (residency.state == ResidencyState::kLoading || residency.state == ResidencyState::kLoaded ||
+        residency.state == ResidencyState::kUnloading) {
+      used.insert(name);
+    }
+  }
+  return static_cast<uint32_t>(used.size());
+}
+
+bool RegistryBusy(const Core& core) {
+  return std::any_of(core.residencies.begin(), core.residencies.end(), [](const auto& entry) {
+    return entry.second.doing == Doing::kLoading || entry.second.doing == Doing::kUnloading;
+  });
+}
+
+std::optional<Tick> ResidencyWakeAt(const Core& core) {
+  std::optional<Tick> wake;
+  for (const auto& [name, residency] : core.residencies) {
+    if (residency.retry_at > core.now && (!wake.has_value() || residency.retry_at < *wake))
+      wake = residency.retry_at;
+  }
+  return wake;
+}
+
+}  // namespace lorry::proxy

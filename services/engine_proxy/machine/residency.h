@@ -1,0 +1,38 @@
+// Residencies: where each engine name stands on this boot, and what is done next for it
+// (tables.md).
+#pragma once
+
+#include <optional>
+
+#include "services/engine_proxy/machine/state.h"
+
+namespace lorry::proxy {
+
+void HandleFetchProgress(Core& core, const FetchProgress& event);
+void HandleFetchDone(Core& core, const FetchDone& event);
+void HandleFetchFailed(Core& core, const FetchFailed& event);
+void HandleFetchCancelled(Core& core, const FetchCancelled& event);
+void HandleHashed(Core& core, const DirectoryHashed& event);
+void HandleDeleted(Core& core, const DirectoryDeleted& event);
+void HandleLoadDone(Core& core, const LoadDone& event);
+void HandleProbeDone(Core& core, const ProbeDone& event);
+
+// After a listing: what vanished is fetched again, what an earlier life left behind gets a
+// residency, loads that ended are judged.
+void AdoptListing(Core& core);
+
+// Makes residencies for what is wanted, forgets what is gone, and begins what can be begun.
+void AdvanceResidencies(Core& core);
+
+// Whether something about the name cannot be decided before the engine has been listed.
+bool WaitsForList(const Core& core, const Residency& residency);
+
+// Slots of the engine's registry that are taken, ours and others'.
+uint32_t SlotsUsed(const Core& core);
+bool RegistryBusy(const Core& core);
+
+void Fail(Core& core, Residency& residency, std::string reason, std::string detail);
+
+std::optional<Tick> ResidencyWakeAt(const Core& core);
+
+}  // namespace lorry::proxy

@@ -1,0 +1,94 @@
+#include "services/engine_proxy/machine/state.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace lorry::proxy {
+
+std::string NameKey(const EngineName& name) { return absl::StrCat("name/", name.value); }
+std::string RowKey(const AdapterName& adapter) { return absl::StrCat("row/", adapter.value); }
+std::string KillerKey(const EngineName& name) { return absl::StrCat("killer/", name.value); }
+
+void Core::SaveName(const Residency& residency) {
+  Save(NameKey(residency.name), NameRecord{residency.key, residency.digest, residency.render,
+                                           residency.path, residency.loaded_on});
+}
+
+const fleet::WantedVersion* Core::Wanted(const EngineName& name) const {
+  if (!desired.has_value()) return nullptr;
+  const auto& wanted = desired->wanted;
+  const auto it = std::lower_bound(
+      wanted.begin(), wanted.end(), name,
+      [](const fleet::WantedVersion& item, const EngineName& key) { return item.name < key; });
+  return it != wanted.end() && it->name == name ? &*it : nullptr;
+}
+
+bool Core::IsWanted(const EngineName& name) const {
+  return desired.has_value() ? Wanted(name) != nullptr : IsRowTarget(name);
+}
+
+bool Core::IsWantedLoaded(const EngineName& name) const {
+  if (!desired.has_value()) return IsRowTarget(name);
+  const fleet::WantedVersion* wanted = Wanted(name);
+  return wanted != nullptr && wanted->load;
+}
+
+bool Core::IsRowTarget(const EngineName& name) const {
+  return std::any_of(rows.begin(), rows.end(), [&](const auto& entry) {
+    return entry.second.record.open && entry.second.record.target == name;
+  });
+}
+
+const fleet::DesiredRow* Core::WantedRow(const AdapterName& adapter) const {
+  if (!desired.has_value()) return nullptr;
+  for (const fleet::DesiredRow& row : desired->rows) {
+    if (row.adapter == adapter) return &row;
+  }
+  return nullptr;
+}
+
+Residency* Core::FindByOp(OpId op, Doing doing) {
+  for (auto& [name, residency] : residencies) {
+    if (op != 0 && residency.op == op && residency.doing == doing) return &residency;
+  }
+  return nullptr;
+}
+
+const Residency* Core::Find(const EngineName& name) const {
+  const auto it = residencies.find(name);
+  return it != residencies.end() ? &it->second : nullptr;
+}
+
+bool Core::IsLoaded(const EngineName& name) const {
+  const Residency* residency = Find(name);
+  return residency != nullptr && residency->state == fleet::ResidencyState::kLoaded;
+}
+
+uint32_t Core::InFlight(const EngineName& name) const {
+  const auto it = in_flight.find(name);
+  return it != in_flight.end() ? it->second : 0;
+}
+
+uint64_t Core::LiveRequests() const {
+  uint64_t live = 0;
+  for (const auto& [name, count] : in_flight) live += count;
+  return live;
+}
+
+bool Core::IsListed(const Residency& residency) const {
+  return FreshlyListed(residency) && listing.contains(residency.name);
+}
+
+bool Core::IsListedAsOurs(const Residency& residency) const {
+  return IsListed(residency) && residency.loaded_on == boot && !residency.path.empty() &&
+         listing.at(residency.name) == residency.path;
+}
+
+int64_t Core::Backoff(uint32_t tries) const {
+  constexpr uint32_t kDoublingsLimit = 20;  // beyond it retry_max_ms has long been reached
+  const int64_t grown = config.retry_min_ms << std::min(tries > 0 ? tries - 1 : 0, kDoublingsLimit);
+  return std::min(grown, config.retry_max_ms);
+}
+
+}  // namespace lorry::proxy
