@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/runtime/fault_point.h"
 #include "services/adapter_store/catalog/codec.h"
 #include "services/adapter_store/catalog/draft.h"
 #include "services/adapter_store/catalog/keys.h"
@@ -52,7 +53,9 @@ absl::Status Catalog::Transact(Decide decide) {
       LORRY_RETURN_IF_ERROR(Announce(draft, news));
       if (draft.empty()) break;
       LORRY_ASSIGN_OR_RETURN(revision, draft.GetNumber(keys::kRevision));
+      LORRY_FAULT_POINT("store.catalog.before_commit");
       committed = draft.Commit();
+      LORRY_FAULT_POINT("store.catalog.after_commit");
       if (ReasonOf(committed) != "CONDITION_FAILED") break;
     }
     LORRY_RETURN_IF_ERROR(committed);

@@ -1,0 +1,34 @@
+// Garbage: files that no record needs any more, removed in the background.
+//
+// Two kinds. Blobs that the catalogue says are DELETING, once no ticket can name them: the file
+// goes first, then the record, so that a crash between the two repeats the removal. Files without a
+// record, left by a crash between the two steps. The files are listed before the records: a file is
+// created after its record, so whatever is listed without one is garbage for good.
+// One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "lib/blob/store.h"
+#include "services/adapter_store/catalog/catalog.h"
+
+namespace lorry::store {
+
+class Collector {
+ public:
+  // Catalogue and blobs outlive it.
+  Collector(Catalog& catalog, blob::Store& blobs, std::function<int64_t()> now_unix_ms)
+      : catalog_(catalog), blobs_(blobs), now_unix_ms_(std::move(now_unix_ms)) {}
+
+  // Removes what may go now; returns how many files went. What is still open is left for later.
+  absl::StatusOr<int> Run();
+
+ private:
+  Catalog& catalog_;
+  blob::Store& blobs_;
+  const std::function<int64_t()> now_unix_ms_;
+};
+
+}  // namespace lorry::store

@@ -1,0 +1,68 @@
+// What tickets open: the store's side of bulk transfer. Mints tickets, and gives transports the
+// mapping behind each.
+//
+// Thread-safe. OpenGet and OpenPut return at once; the work, which may touch the disk, runs on a
+// few threads of this object.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/mutex.h"
+#include "lib/blob/store.h"
+#include "lib/runtime/executor.h"
+#include "lib/transfer/server.h"
+#include "lib/transfer/ticket.h"
+#include "services/adapter_store/catalog/catalog.h"
+#include "services/adapter_store/images/uploads.h"
+
+namespace lorry::store {
+
+struct Manifest {
+  Version version;
+  std::string leaves;  // 16 bytes each
+  std::string ticket;
+};
+
+class Transfers final : public transfer::TransferHandler {
+ public:
+  struct Options {
+    int64_t ticket_life_ms = 600'000;
+    std::function<int64_t()> now_unix_ms = &transfer::NowUnixMs;
+  };
+  // All outlive it.
+  Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads,
+            const transfer::TicketKeys& keys, Options options);
+  // Answers what was asked; later opens are refused. Before the objects above go.
+  void Stop() { threads_.Stop(); }
+
+  absl::StatusOr<std::string> PutTicket(const Upload& upload, std::string_view peer);
+  // A version and the right of `peer` to read its image.
+  absl::StatusOr<Manifest> OpenFetch(const VersionKey& key, std::string_view peer);
+
+  void OpenGet(const transfer::TicketClaims& claims, GetOpened done) override;
+  void OpenPut(const transfer::TicketClaims& claims, PutOpened done) override;
+
+ private:
+  absl::StatusOr<transfer::GetSource> SourceOf(const BlobKey& blob) LORRY_EXCLUDES(mutex_);
+
+  Catalog& catalog_;
+  blob::Store& blobs_;
+  Uploads& uploads_;
+  const transfer::TicketKeys& keys_;
+  const Options options_;
+  Mutex mutex_;
+  // Images that somebody reads, so that a fan-out maps each once.
+  std::map<BlobKey, std::weak_ptr<const blob::Mapping>> mapped_ LORRY_GUARDED_BY(mutex_);
+  runtime::Executor threads_;  // last: its threads use the rest
+};
+
+// The ticket key of a data directory: read from `path`, or made there (mode 0600) on first start.
+absl::StatusOr<transfer::TicketKeys::Secret> LoadTicketKey(const std::string& path);
+
+}  // namespace lorry::store

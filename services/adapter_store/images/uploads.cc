@@ -1,0 +1,302 @@
+#include "services/adapter_store/images/uploads.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lib/runtime/fault_point.h"
+#include "services/adapter_store/images/check.h"
+#include "services/adapter_store/images/live_upload.h"
+
+namespace lorry::store {
+namespace {
+
+using transfer::PutTarget;
+
+// Checks that wait for a thread: every open upload may be committed at once.
+constexpr size_t kChecksWaitingMax = kOpenUploadsMax;
+
+std::span<const std::byte> AsBytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+absl::Status DeadUpload(std::string_view message) {
+  return Error(absl::StatusCode::kAborted, "UPLOAD_DEAD", message);
+}
+
+absl::Status MissingRanges(const std::vector<transfer::Range>& missing) {
+  uint64_t bytes = 0;
+  for (const transfer::Range& range : missing) bytes += range.length;
+  return Error(absl::StatusCode::kFailedPrecondition, "RANGES_MISSING",
+               absl::StrCat(bytes, " bytes in ", missing.size(), " ranges have not arrived, first ",
+                            transfer::ToString(missing.front()),
+                            "; send them (GetUpload lists all) and commit again"));
+}
+
+}  // namespace
+
+Uploads::Uploads(Catalog& catalog, blob::Store& blobs, const Clock& clock, UploadsOptions options)
+    : catalog_(catalog),
+      blobs_(blobs),
+      clock_(clock),
+      options_(std::move(options)),
+      checks_(
+          {.name = "checks", .threads = options_.check_threads, .waiting_max = kChecksWaitingMax}) {
+}
+
+std::shared_ptr<Uploads::Live> Uploads::Find(const UploadId& id) const {
+  MutexLock lock(mutex_);
+  const auto it = live_.find(id);
+  return it == live_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<Uploads::Live> Uploads::FindOrAdd(const Upload& upload) {
+  MutexLock lock(mutex_);
+  std::shared_ptr<Live>& live = live_[upload.id];
+  if (live == nullptr) live = std::make_shared<Live>(upload, clock_.Now());
+  return live;
+}
+
+void Uploads::Drop(const UploadId& id) {
+  MutexLock lock(mutex_);
+  live_.erase(id);
+}
+
+absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
+  if (request.config_json.size() > kConfigBytesMax) {
+    return Error(absl::StatusCode::kInvalidArgument, "CONFIG_MALFORMED",
+                 absl::StrCat("adapter_config.json has ", request.config_json.size(),
+                              " bytes; at most ", kConfigBytesMax, " are taken"));
+  }
+  const auto header = AsBytes(request.header);
+  const peft::BaseModel* base = options_.base_model.has_value() ? &*options_.base_model : nullptr;
+  LORRY_ASSIGN_OR_RETURN(const std::string canonical,
+                         CheckAnnouncement(header, request.image_bytes, request.config_json, base));
+  LORRY_ASSIGN_OR_RETURN(const BegunUpload begun,
+                         catalog_.BeginUpload({.key = request.key,
+                                               .attempt = request.attempt,
+                                               .image_bytes = request.image_bytes,
+                                               .header_bytes = request.header.size(),
+                                               .header_sha256 = ToHex(HashSha256(request.header)),
+                                               .config_json = request.config_json,
+                                               .canonical_config = canonical,
+                                               .expected_digest = request.expected_digest}));
+  LORRY_FAULT_POINT("store.begin.recorded");
+  if (begun.stored.has_value()) return BeginReply{.stored = begun.stored};
+
+  const std::shared_ptr<Live> live = FindOrAdd(begun.upload);
+  if (absl::Status opened = OpenFile(live); !opened.ok()) {
+    Drop(begun.upload.id);
+    LORRY_RETURN_IF_ERROR(catalog_.EndUpload(begun.upload.id, opened));
+    return opened;
+  }
+  // An end before `live` was findable did not reach it; any later one does.
+  LORRY_ASSIGN_OR_RETURN(const Upload now, catalog_.GetUpload(begun.upload.id));
+  if (now.state != UploadState::kOpen) {
+    Drop(now.id);
+    LORRY_ASSIGN_OR_RETURN(const Version version, Ended(now.id));
+    return BeginReply{.stored = version};
+  }
+  LORRY_RETURN_IF_ERROR(PutHeader(*live, request.header));
+  LORRY_FAULT_POINT("store.begin.opened");
+  live->progress = clock_.Now();
+  const std::shared_ptr<PutTarget> target = live->Target();
+  BeginReply reply{.upload = begun.upload};
+  if (target != nullptr) reply.missing = target->missing();
+  return reply;
+}
+
+absl::Status Uploads::OpenFile(const std::shared_ptr<Live>& live) {
+  if (live->opened) return absl::OkStatus();  // joining does not wait for a check
+  MutexLock lock(live->io);
+  if (live->opened) return absl::OkStatus();
+  LORRY_ASSIGN_OR_RETURN(live->staging,
+                         blobs_.Create(live->record.blob.value, live->record.image_bytes));
+  live->opened = true;
+  LORRY_FAULT_POINT("store.begin.allocated");
+  SetTarget(live, {});
+  return absl::OkStatus();
+}
+
+// The header takes the way of every range, so that a conflict with what is there is found.
+absl::Status Uploads::PutHeader(Live& live, std::string_view header) {
+  const std::shared_ptr<PutTarget> target = live.Target();
+  const transfer::Range range{.offset = 0, .length = header.size()};
+  if (target == nullptr || target->received().Contains(range)) return absl::OkStatus();
+  absl::StatusOr<PutTarget::Slot> slot = target->Begin(range);
+  // Busy: another rank is putting the same header at this moment.
+  if (ReasonOf(slot.status()) == "RANGE_BUSY") return absl::OkStatus();
+  LORRY_RETURN_IF_ERROR(slot.status());
+  std::memcpy(slot->destination().data(), header.data(), header.size());
+  return target->Finish(*std::move(slot), transfer::PieceChecksums(0, AsBytes(header)));
+}
+
+void Uploads::SetTarget(const std::shared_ptr<Live>& live, transfer::RangeSet received) {
+  std::weak_ptr<Live> weak = live;
+  auto target = PutTarget::Create(
+      {.owner = live->staging,
+       .bytes = live->staging->bytes(),
+       .received = std::move(received),
+       .on_range = [this, weak](const transfer::Range& range, std::span<const transfer::Checksum>) {
+         if (const std::shared_ptr<Live> upload = weak.lock()) {
+           upload->progress = clock_.Now();
+           upload->unledgered += range.length;
+         }
+         return absl::OkStatus();
+       }});
+  MutexLock lock(live->mutex);
+  live->target = std::move(target);
+}
+
+absl::StatusOr<std::shared_ptr<PutTarget>> Uploads::TargetOf(const UploadId& id) {
+  const auto complete = [] {
+    return Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE",
+                 "every byte of this upload is here; commit it");
+  };
+  if (const std::shared_ptr<Live> live = Find(id)) {
+    if (std::shared_ptr<PutTarget> target = live->Target()) return target;
+    return complete();
+  }
+  const absl::StatusOr<Version> ended = Ended(id);
+  return ended.ok() ? complete() : ended.status();
+}
+
+// What became of an upload that is not live.
+absl::StatusOr<Version> Uploads::Ended(const UploadId& id) {
+  LORRY_ASSIGN_OR_RETURN(const Upload upload, catalog_.GetUpload(id));
+  switch (upload.state) {
+    case UploadState::kStored:
+      return catalog_.GetVersion(upload.key);
+    case UploadState::kDead:
+      return upload.why;
+    case UploadState::kOpen:
+      break;
+  }
+  return Error(absl::StatusCode::kUnavailable, "UPLOAD_OPENING",
+               absl::StrCat("upload ", id.value, " is just being opened; try again"));
+}
+
+absl::StatusOr<Standing> Uploads::Get(const UploadId& id) {
+  Standing standing;
+  LORRY_ASSIGN_OR_RETURN(standing.upload, catalog_.GetUpload(id));
+  if (standing.upload.state == UploadState::kStored) {
+    const absl::StatusOr<Version> version = catalog_.GetVersion(standing.upload.key);
+    if (version.ok()) standing.version = *version;
+  }
+  if (standing.upload.state != UploadState::kOpen) return standing;
+  const std::shared_ptr<Live> live = Find(id);
+  if (live == nullptr) return standing;
+  standing.checking = live->Checking();
+  if (const std::shared_ptr<PutTarget> target = live->Target())
+    standing.missing = target->missing();
+  return standing;
+}
+
+absl::Status Uploads::Abort(const UploadId& id) {
+  return catalog_.EndUpload(id, DeadUpload("the upload was aborted by its publisher"));
+}
+
+absl::StatusOr<Version> Uploads::Commit(const UploadId& id, Tick deadline) {
+  const std::shared_ptr<Live> live = Find(id);
+  if (live == nullptr) return Ended(id);
+  LORRY_RETURN_IF_ERROR(SweepOne(live));  // a conflict ends it before anything is checked
+  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<Check> check, StartCheck(live));
+  MutexLock lock(live->mutex);
+  while (!check->result.has_value()) {
+    const int64_t left = deadline - clock_.Now();
+    if (left <= 0) {
+      return Error(absl::StatusCode::kDeadlineExceeded, "CHECK_RUNNING",
+                   "the image is still being checked; commit again to learn the outcome");
+    }
+    check->ended.wait_for(live->mutex, std::chrono::milliseconds(left));
+  }
+  return *check->result;
+}
+
+// The check that runs, or a new one.
+absl::StatusOr<std::shared_ptr<Uploads::Check>> Uploads::StartCheck(
+    const std::shared_ptr<Live>& live) {
+  MutexLock lock(live->mutex);
+  if (live->check != nullptr) return live->check;
+  if (live->target != nullptr) {
+    const std::vector<transfer::Range> missing = live->target->missing();
+    if (!missing.empty()) return MissingRanges(missing);
+  }
+  auto check = std::make_shared<Check>();
+  LORRY_RETURN_IF_ERROR(checks_.Submit([this, live, check] {
+    absl::StatusOr<Version> result = RunCheck(live);
+    MutexLock guard(live->mutex);
+    // After a failure that is not the image's own the next commit may try again.
+    live->check = nullptr;
+    check->result = std::move(result);
+    check->ended.notify_all();
+  }));
+  live->check = check;
+  return check;
+}
+
+absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
+  MutexLock lock(live->io);
+  std::span<const std::byte> image;
+  if (live->sealed != nullptr) {
+    image = live->sealed->bytes();
+  } else {
+    const std::shared_ptr<PutTarget> target = live->Target();
+    target->End(Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE",
+                      "every byte of this upload is here and it is being checked"));
+    // Ranges sent twice may still be on their way beside the image; their connections' idle
+    // deadline bounds the wait.
+    while (!target->idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    image = live->staging->bytes();
+  }
+  absl::StatusOr<Version> stored = SealAndStore(*live, image);
+  if (stored.ok()) {
+    options_.on_ended("stored", "");
+    Drop(live->record.id);
+    return stored;
+  }
+  const absl::StatusOr<Upload> now = catalog_.GetUpload(live->record.id);
+  const bool retry = now.ok() && now->state == UploadState::kOpen;
+  if (retry && live->sealed == nullptr) {
+    SetTarget(live, transfer::RangeSet(std::vector<transfer::Range>{{0, image.size()}}));
+  }
+  return stored;
+}
+
+absl::StatusOr<Version> Uploads::SealAndStore(Live& live, std::span<const std::byte> image) {
+  const Upload& upload = live.record;
+  LORRY_ASSIGN_OR_RETURN(const Adapter adapter, catalog_.GetAdapter(upload.key.adapter));
+  const CheckRules rules{.max_tensor_norm = adapter.policy.max_tensor_norm,
+                         .base = options_.base_model.has_value() ? &*options_.base_model : nullptr};
+  const absl::StatusOr<CheckOutcome> checked = CheckImage(image, upload.config_json, rules);
+  if (!checked.ok()) {
+    LORRY_RETURN_IF_ERROR(catalog_.EndUpload(upload.id, checked.status()));
+    return checked.status();
+  }
+  LORRY_FAULT_POINT("store.commit.checked");
+  if (live.sealed == nullptr) {
+    LORRY_RETURN_IF_ERROR(live.staging->Seal());
+    LORRY_FAULT_POINT("store.commit.sealed");
+    // From here on what is committed is the sealed file, also by a retry.
+    LORRY_ASSIGN_OR_RETURN(live.sealed, blobs_.Open(upload.blob.value));
+    live.ClearTarget();
+  }
+  LORRY_RETURN_IF_ERROR(catalog_.PutLeaves(upload.blob, checked->leaves));
+  LORRY_FAULT_POINT("store.commit.leaves_kept");
+  absl::StatusOr<Version> version = catalog_.StoreVersion(upload.id, checked->image);
+  LORRY_FAULT_POINT("store.commit.published");
+  return version;
+}
+
+void Uploads::OnUploadEnded(const Upload& upload) {
+  options_.on_ended("dead", ReasonOf(upload.why));
+  const std::shared_ptr<Live> live = Find(upload.id);
+  if (live == nullptr) return;
+  Drop(upload.id);
+  if (const std::shared_ptr<PutTarget> target = live->Target()) target->End(upload.why);
+}
+
+}  // namespace lorry::store
