@@ -77,7 +77,7 @@ absl::Status RefuseForeign(std::string_view name, const Segments& segments) {
     return refuse("ADAPTER_KIND_UNSUPPORTED",
                   "belongs to another kind of adapter; sync merged weights instead");
   }
-  if (segments.back() == "bias") {
+  if (!segments.empty() && segments.back() == "bias") {
     return refuse("BIAS_UNSUPPORTED",
                   "is a bias; train with bias=\"none\" or sync merged weights instead");
   }

@@ -1,0 +1,47 @@
+// One tensor name a line: refused with a reason, or planned under canonical names that read back
+// unchanged.
+#include <set>
+
+#include "absl/strings/str_split.h"
+#include "lib/base/check.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lib/peft/names.h"
+
+using namespace lorry;        // NOLINT(google-build-using-namespace)
+using namespace lorry::peft;  // NOLINT(google-build-using-namespace)
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  constexpr BaseModel kBase{.hidden_size = 16,
+                            .intermediate_size = 32,
+                            .layers = 2,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 4,
+                            .vocab_size = 64};
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  std::vector<SourceTensor> sources;
+  for (const auto line : absl::StrSplit(ToAbsl(text), '\n')) {
+    // The fused B has the rows that kBase asks for, so that splitting is reached.
+    const bool is_gate_up = line.find("gate_up") != absl::string_view::npos;
+    sources.push_back({std::string(line), {is_gate_up ? 64u : 32u, 4}});
+  }
+  for (const BaseModel* base : {&kBase, static_cast<const BaseModel*>(nullptr)}) {
+    const auto plan = PlanNames(sources, base);
+    if (!plan.ok()) {
+      LORRY_CHECK(!ReasonOf(plan.status()).empty());
+      continue;
+    }
+    std::set<std::string> modules;
+    for (const PlannedTensor& tensor : plan->tensors) {
+      LORRY_CHECK(tensor.source < sources.size());
+      LORRY_CHECK(tensor.row_begin <= tensor.row_end &&
+                  tensor.row_end <= sources[tensor.source].shape[0]);
+      const auto name = ReadCanonicalName(tensor.name);
+      LORRY_CHECK(name.ok());
+      modules.emplace(ModuleOf(name->path));
+    }
+    LORRY_CHECK(std::vector<std::string>(modules.begin(), modules.end()) == plan->target_modules);
+  }
+  return 0;
+}
