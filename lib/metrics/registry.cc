@@ -1,0 +1,118 @@
+#include "lib/metrics/registry.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <chrono>
+#include <utility>
+
+#include "lib/base/check.h"
+#include "lib/base/mutex.h"
+
+namespace lorry::metrics {
+
+Buckets DurationBuckets() {
+  return {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120};
+}
+
+Buckets ByteBuckets() {
+  Buckets buckets;
+  for (double bytes = 64 << 10; bytes <= 16.0 * (1 << 30); bytes *= 4) buckets.push_back(bytes);
+  return buckets;
+}
+
+Buckets LatencyBuckets() {
+  return {.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10};
+}
+
+void Counter::Add(double by) {
+  if (counter_ != nullptr) counter_->Increment(by);
+}
+double Counter::value() const { return counter_ == nullptr ? 0 : counter_->Value(); }
+
+void Gauge::Set(double value) {
+  if (gauge_ != nullptr) gauge_->Set(value);
+}
+void Gauge::Add(double by) {
+  if (gauge_ != nullptr) gauge_->Increment(by);
+}
+double Gauge::value() const { return gauge_ == nullptr ? 0 : gauge_->Value(); }
+
+void Histogram::Observe(double value) {
+  if (histogram_ != nullptr) histogram_->Observe(value);
+}
+
+// prometheus::Build...().Register() hands out the known family for a known name and throws for one
+// of another kind or help: that is a programmer's mistake, so it ends the process here.
+struct Registry::Impl {
+  prometheus::Registry registry{prometheus::Registry::InsertBehavior::Merge};
+  Mutex mutex;
+  std::map<std::string, prometheus::Family<prometheus::Gauge>*> gauges LORRY_GUARDED_BY(mutex);
+  std::vector<std::function<void()>> refreshers LORRY_GUARDED_BY(mutex);
+
+  template <typename Builder>
+  auto& FamilyOf(Builder builder, const std::string& name, const std::string& help) {
+    decltype(&builder.Register(registry)) family = nullptr;
+    try {
+      family = &builder.Name(name).Help(help).Register(registry);
+    } catch (const std::exception&) {
+    }
+    LORRY_CHECK(family != nullptr && "a metric's name is bad or known with another kind or help");
+    return *family;
+  }
+};
+
+Registry::Registry(const BuildInfo& info) : impl_(std::make_unique<Impl>()) {
+  AddGauge("lorry_build_info", "1; what runs is in the labels",
+           {{"service", info.service}, {"version", info.version}, {"revision", info.revision}})
+      .Set(1);
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  AddGauge("lorry_process_start_time_seconds", "When this process began, in Unix time")
+      .Set(now.count());
+}
+
+Registry::~Registry() = default;
+
+Counter Registry::AddCounter(const std::string& name, const std::string& help,
+                             const Labels& labels) {
+  return Counter(&impl_->FamilyOf(prometheus::BuildCounter(), name, help).Add(labels));
+}
+
+Gauge Registry::AddGauge(const std::string& name, const std::string& help, const Labels& labels) {
+  auto& family = impl_->FamilyOf(prometheus::BuildGauge(), name, help);
+  MutexLock lock(impl_->mutex);
+  impl_->gauges[name] = &family;
+  return Gauge(&family.Add(labels));
+}
+
+Histogram Registry::AddHistogram(const std::string& name, const std::string& help,
+                                 const Buckets& buckets, const Labels& labels) {
+  return Histogram(&impl_->FamilyOf(prometheus::BuildHistogram(), name, help).Add(labels, buckets));
+}
+
+void Registry::RemoveGauge(const std::string& name, const Labels& labels) {
+  MutexLock lock(impl_->mutex);
+  const auto family = impl_->gauges.find(name);
+  if (family == impl_->gauges.end() || !family->second->Has(labels)) return;
+  family->second->Remove(&family->second->Add(labels));
+}
+
+void Registry::OnScrape(std::function<void()> refresh) {
+  MutexLock lock(impl_->mutex);
+  impl_->refreshers.push_back(std::move(refresh));
+}
+
+std::string Registry::Scrape() {
+  std::vector<std::function<void()>> refreshers;
+  {
+    MutexLock lock(impl_->mutex);
+    refreshers = impl_->refreshers;
+  }
+  for (const auto& refresh : refreshers) refresh();
+  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+}
+
+}  // namespace lorry::metrics

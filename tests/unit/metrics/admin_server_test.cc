@@ -1,0 +1,108 @@
+#include "lib/metrics/admin_server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "lib/base/error.h"
+
+namespace lorry::metrics {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// Sends `request`, returns all that comes back until the server closes.
+std::string Exchange(int port, const std::string& request) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string reply;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0 &&
+      send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
+    char buffer[4096];
+    for (ssize_t n; (n = read(fd, buffer, sizeof(buffer))) > 0;)
+      reply.append(buffer, static_cast<size_t>(n));
+  }
+  close(fd);
+  return reply;
+}
+std::string Get(const AdminServer& server, const std::string& path) {
+  return Exchange(server.port(),
+                  "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+}
+
+class AdminServerTest : public testing::Test {
+ protected:
+  std::unique_ptr<AdminServer> Start(AdminOptions options = {}) {
+    auto server = AdminServer::Start(std::move(options), registry_);
+    EXPECT_TRUE(server.ok()) << server.status();
+    return *std::move(server);
+  }
+  Registry registry_{{.service = "test", .version = "0"}};
+};
+
+TEST_F(AdminServerTest, ServesMetrics) {
+  registry_.AddCounter("lorry_test_total", "Things").Add(3);
+  const std::string reply = Get(*Start(), "/metrics");
+  EXPECT_THAT(reply, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(reply, HasSubstr("lorry_test_total 3"));
+}
+
+TEST_F(AdminServerTest, LivenessAndReadinessAreTwoThings) {
+  std::atomic<bool> ready = false;
+  const auto server = Start({.ready = [&] {
+    return ready ? absl::OkStatus()
+                 : Error(absl::StatusCode::kUnavailable, "", "restoring the journal");
+  }});
+  EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(Get(*server, "/readyz"),
+              testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("restoring the journal")));
+  ready = true;
+  EXPECT_THAT(Get(*server, "/readyz?verbose"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(AdminServerTest, ShowsConfigAndPages) {
+  const auto server = Start({.config_json = [] { return std::string("{\"port\": 1}"); },
+                             .pages = {{"/statusz", [] { return Page{.body = "fine"}; }}}});
+  EXPECT_THAT(Get(*server, "/configz"), HasSubstr("{\"port\": 1}"));
+  EXPECT_THAT(Get(*server, "/statusz"), HasSubstr("fine"));
+  EXPECT_THAT(Get(*server, "/other"),
+              testing::AllOf(StartsWith("HTTP/1.1 404"), HasSubstr("/statusz")));
+}
+
+TEST_F(AdminServerTest, RefusesWhatItDoesNotServe) {
+  const auto server = Start();
+  EXPECT_THAT(
+      Exchange(server->port(), "POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
+      StartsWith("HTTP/1.1 405"));
+  EXPECT_EQ(Exchange(server->port(), "nonsense\r\n\r\n"), "");
+  EXPECT_EQ(Exchange(server->port(), "GET /" + std::string(20'000, 'x')), "");
+  EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200")) << "and goes on";
+}
+
+TEST_F(AdminServerTest, ASilentConnectionHoldsNobodyUp) {
+  const auto server = Start();
+  const int silent = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(server->port()))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(silent, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200"));
+  close(silent);
+}
+
+TEST_F(AdminServerTest, AnAddressThatCannotBeIsAnError) {
+  const auto first = Start();
+  const auto taken =
+      AdminServer::Start({.address = "127.0.0.1:" + std::to_string(first->port())}, registry_);
+  EXPECT_EQ(ReasonOf(taken.status()), "LISTEN_FAILED");
+  EXPECT_EQ(AdminServer::Start({.address = "nowhere"}, registry_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lorry::metrics

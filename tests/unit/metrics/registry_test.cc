@@ -1,0 +1,113 @@
+#include "lib/metrics/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "lib/metrics/per_adapter.h"
+
+namespace lorry::metrics {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const BuildInfo kInfo = {.service = "adapter-store", .version = "0.1.0", .revision = "abc"};
+
+TEST(Registry, SaysWhatRunsAndSinceWhen) {
+  Registry registry(kInfo);
+  const std::string text = registry.Scrape();
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "lorry_build_info{revision=\"abc\",service=\"adapter-store\",version=\"0.1.0\"} 1"));
+  EXPECT_THAT(text, HasSubstr("# TYPE lorry_process_start_time_seconds gauge"));
+}
+
+TEST(Registry, HandlesCount) {
+  Registry registry(kInfo);
+  Counter bytes = registry.AddCounter("lorry_test_bytes_total", "Bytes", {{"transport", "ucx"}});
+  bytes.Add(4096);
+  bytes.Add();
+  Gauge version = registry.AddGauge("lorry_test_version", "Version");
+  version.Set(7);
+  version.Add(-2);
+  Histogram seconds = registry.AddHistogram("lorry_test_seconds", "Seconds", {0.1, 1});
+  seconds.Observe(0.5);
+  const std::string text = registry.Scrape();
+  EXPECT_THAT(text, HasSubstr("lorry_test_bytes_total{transport=\"ucx\"} 4097"));
+  EXPECT_THAT(text, HasSubstr("lorry_test_version 5"));
+  EXPECT_THAT(text, HasSubstr("lorry_test_seconds_bucket{le=\"1\"} 1"));
+  EXPECT_EQ(bytes.value(), 4097);
+}
+
+TEST(Registry, TheSameNameAndLabelsAreTheSameMetric) {
+  Registry registry(kInfo);
+  registry.AddCounter("lorry_test_total", "Things").Add(1);
+  registry.AddCounter("lorry_test_total", "Things").Add(1);
+  EXPECT_EQ(registry.AddCounter("lorry_test_total", "Things").value(), 2);
+}
+
+TEST(Registry, AHandleOfNothingCountsNowhere) {
+  Counter().Add();
+  Gauge().Set(1);
+  Histogram().Observe(1);
+  EXPECT_EQ(Counter().value(), 0);
+}
+
+TEST(Registry, RemovedGaugesLeaveTheScrape) {
+  Registry registry(kInfo);
+  registry.AddGauge("lorry_test_version", "Version", {{"adapter", "gone"}}).Set(1);
+  registry.RemoveGauge("lorry_test_version", {{"adapter", "gone"}});
+  registry.RemoveGauge("lorry_test_version", {{"adapter", "never there"}});
+  EXPECT_THAT(registry.Scrape(), Not(HasSubstr("gone")));
+}
+
+TEST(Registry, RefreshesBeforeEachScrape) {
+  Registry registry(kInfo);
+  Gauge scrapes = registry.AddGauge("lorry_test_scrapes", "Scrapes");
+  registry.OnScrape([&] { scrapes.Add(1); });
+  registry.Scrape();
+  EXPECT_THAT(registry.Scrape(), HasSubstr("lorry_test_scrapes 2"));
+}
+
+TEST(RegistryDeathTest, MistakesEndTheProcess) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  Registry registry(kInfo);
+  registry.AddCounter("lorry_test_total", "Things");
+  EXPECT_DEATH(registry.AddGauge("lorry_test_total", "Things"), "CHECK failed");
+  EXPECT_DEATH(registry.AddCounter("lorry-dashed_total", "Things"), "CHECK failed");
+}
+
+TEST(PerAdapter, CapsTheLabel) {
+  Registry registry(kInfo);
+  PerAdapter<Counter> requests(
+      [&](const Labels& labels) {
+        return registry.AddCounter("lorry_test_requests_total", "Requests", labels);
+      },
+      {{"pool", "rollout"}});
+  for (size_t i = 0; i < kAdaptersMax + 5; ++i) requests.For("adapter-" + std::to_string(i)).Add();
+  requests.For("adapter-0").Add();
+  const std::string text = registry.Scrape();
+  EXPECT_THAT(text, HasSubstr("{adapter=\"adapter-0\",pool=\"rollout\"} 2"));
+  EXPECT_THAT(text, HasSubstr("{adapter=\"other\",pool=\"rollout\"} 5"));
+  EXPECT_THAT(text, Not(HasSubstr("adapter-1002")));
+}
+
+#ifdef LORRY_PROMTOOL
+TEST(Registry, PromtoolFindsNothingWrong) {
+  Registry registry(kInfo);
+  registry.AddCounter("lorry_test_bytes_total", "Bytes").Add();
+  registry.AddHistogram("lorry_test_duration_seconds", "Seconds", DurationBuckets()).Observe(1);
+  registry.AddHistogram("lorry_test_image_bytes", "Bytes", ByteBuckets()).Observe(1);
+  registry.AddHistogram("lorry_test_added_latency_seconds", "Seconds", LatencyBuckets()).Observe(1);
+  FILE* tool = popen(LORRY_PROMTOOL " check metrics 2>&1", "w");
+  ASSERT_NE(tool, nullptr);
+  std::fputs(registry.Scrape().c_str(), tool);
+  EXPECT_EQ(pclose(tool), 0);
+}
+#endif
+
+}  // namespace
+}  // namespace lorry::metrics
