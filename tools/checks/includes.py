@@ -16,6 +16,7 @@ LIBRARIES = {
     "kv": (),
     "blob": (),
     "rpc": ("fleet", "peft", "runtime", "metrics"),
+    "program": ("rpc", "runtime", "metrics"),
     "transfer": ("peft", "rpc", "blob", "runtime", "metrics"),
 }
 

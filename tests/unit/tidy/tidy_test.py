@@ -116,7 +116,7 @@ class Banned(TreeCase):
             "throw": "throw 1;",
             "print": "std::cout << 1;",
             "raw-mutex": "std::mutex m;",
-            "discarded-status": "Run().IgnoreError();",
+            "using-namespace": "using namespace std;",
         }.items():
             with self.subTest(rule):
                 self.breaks("banned", rule, {"lib/a/a.cc": f"void F() {{ {line} }}\n"})
@@ -137,6 +137,7 @@ class Banned(TreeCase):
         self.breaks("banned", "fixed-port", {"tests/unit/a/a_test.cc": 'F("127.0.0.1:8080");\n'})
         self.is_fine("banned", {"tests/unit/a/a_test.cc": 'F("127.0.0.1:0");\n'})
         self.breaks("banned", "shared-temp", {"tests/unit/a/a_test.cc": 'F("/tmp/x");\n'})
+        self.is_fine("banned", {"tests/unit/a/a_test.cc": 'char name[] = "/tmp/x_XXXXXX"; mkstemp(name);\n'})
         self.breaks("banned", "fixed-port", {"tests/fakes/a.py": 'URL = "http://localhost:30000"\n'})
 
     def test_a_machine_reads_no_clock(self):
