@@ -30,12 +30,14 @@ struct Bf16 {
 struct F16 {
   using Bits = uint16_t;
   static constexpr Bits kMagnitude = 0x7fff, kNotFinite = 0x7c00;
-  // The magnitude; only squares are taken of it.
+  // The magnitude; only squares are taken of it. No branch, so that it becomes vector code: a
+  // subnormal gets the exponent of the smallest normal, which is then subtracted again.
   static float Value(Bits bits) {
     const uint32_t magnitude = bits & kMagnitude;
-    const float normal = std::bit_cast<float>((magnitude << 13) + (112u << 23));
-    const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f;
-    return magnitude < 0x400 ? subnormal : normal;
+    const uint32_t if_subnormal = magnitude < 0x400 ? ~0u : 0u;
+    const float biased =
+        std::bit_cast<float>((magnitude << 13) + (112u << 23) + (if_subnormal & (1u << 23)));
+    return biased - std::bit_cast<float>(if_subnormal & std::bit_cast<uint32_t>(0x1p-14f));
   }
 };
 
