@@ -41,7 +41,7 @@ bench: ## first honest figures: transfer and door, beside their peers
 fuzz: ## libFuzzer over every parser of foreign bytes, SECONDS each (60 by default)
 	tools/setup packages
 	$(MAKE) --no-print-directory compile PRESET=clang-tsa
-	tests/fuzz/run build/clang-tsa/bin $(or $(SECONDS),60)
+	tools/fuzz build/clang-tsa/bin $(or $(SECONDS),60)
 
 tidy: ## sizes, includes, banned calls, formatting; then clang-tidy over TIDY_PATHS or what differs from main
 	tools/setup packages

@@ -1,5 +1,6 @@
 """The Helm chart under several sets of values: lint, schemas of two Kubernetes releases, security, refusals."""
 
+import base64
 import json
 import pathlib
 import re
@@ -122,11 +123,22 @@ class Pods(unittest.TestCase):
                 for container in pod.get("initContainers", []) + pod["containers"]:
                     self.assertLessEqual({mount["name"] for mount in container.get("volumeMounts", [])}, volumes)
 
-    def test_a_program_listens_openly_only_where_nobody_asked_for_credentials(self):
+    def test_a_program_listens_in_plaintext_only_where_there_are_no_certificates(self):
         for values in VALUES:
+            has_tls = (yaml.safe_load(values.read_text()).get("tls") or {}).get("enabled", False)
             for container in lorry_containers(objects("-f", str(values))):
-                is_open = "--insecure-listen-anywhere" in container["args"]
-                self.assertEqual(is_open, values.name == "open-values.yaml", values.name)
+                self.assertNotEqual("--insecure-listen-anywhere" in container["args"], has_tls, values.name)
+
+    def test_each_program_shows_a_token_of_its_role_that_all_programs_know(self):
+        items = objects("-f", str(CHART / "ci/vllm-values.yaml"))
+        (secret,) = [item for item in items if item["kind"] == "Secret"]
+        data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+        known = [line.split() for line in data.pop("tokens").splitlines()]
+        self.assertEqual({role: token for role, token, _ in known}, data)
+        self.assertEqual(len(set(data.values())), 4)
+        shown = {c["name"]: arg for c in lorry_containers(items) for arg in c["args"] if arg.startswith("--token-file=")}
+        self.assertEqual({name: path.rsplit("/", 1)[1] for name, path in shown.items()},
+                         {"adapter-store": "operator", "sync-orchestrator": "operator", "engine-proxy": "engine"})
 
     def test_addresses_that_programs_are_given_are_services_of_the_release(self):
         items = objects("-f", str(CHART / "ci/vllm-values.yaml"))

@@ -52,18 +52,24 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ include "lorry.fullname" . }}-orchestrator.{{ .Release.Namespace }}.svc:{{ .Values.orchestrator.ports.grpc }}
 {{- end -}}
 
-{{/* Flags that say who may speak to a program, and the mounts and volumes behind them. */}}
+{{/*
+Flags that say who may speak to a program and how it shows itself to others, and the mounts and volumes behind them. Takes
+(dict "root" $ "as" "engine"): the role whose token the program shows.
+*/}}
 {{- define "lorry.credentialArgs" -}}
-{{- if .Values.auth.enabled }}
-- --auth-token-file=/etc/lorry/auth/{{ .Values.auth.key }}
+{{- with .root.Values -}}
+{{- if .auth.enabled }}
+- --auth-token-file=/etc/lorry/auth/tokens
+- --token-file=/etc/lorry/auth/{{ $.as }}
 {{- end }}
-{{- if .Values.tls.enabled }}
+{{- if .tls.enabled }}
 - --tls-cert=/etc/lorry/tls/tls.crt
 - --tls-key=/etc/lorry/tls/tls.key
 - --tls-client-ca=/etc/lorry/tls/ca.crt
-{{- end }}
-{{- if not (or .Values.auth.enabled .Values.tls.enabled) }}
+- --tls-ca=/etc/lorry/tls/ca.crt
+{{- else }}
 - --insecure-listen-anywhere
+{{- end }}
 {{- end }}
 {{- end -}}
 

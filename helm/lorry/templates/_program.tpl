@@ -68,7 +68,7 @@ spec:
             {{- range .args }}
             - {{ . }}
             {{- end }}
-            {{- with include "lorry.credentialArgs" .root | trim }}{{ . | nindent 12 }}{{- end }}
+            {{- with include "lorry.credentialArgs" (dict "root" .root "as" "operator") | trim }}{{ . | nindent 12 }}{{- end }}
             {{- with .values.extraArgs }}
             {{- toYaml . | nindent 12 }}
             {{- end }}

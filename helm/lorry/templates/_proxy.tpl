@@ -28,7 +28,7 @@ A native sidecar starts before the engine and stops after it, so the door answer
     - --store={{ include "lorry.storeAddress" .root }}
     - --data-dir=/data
     - --image-dir=/dev/shm/lorry
-    {{- with include "lorry.credentialArgs" .root | trim }}{{ . | nindent 4 }}{{- end }}
+    {{- with include "lorry.credentialArgs" (dict "root" .root "as" "engine") | trim }}{{ . | nindent 4 }}{{- end }}
     {{- with $proxy.extraArgs }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
