@@ -60,7 +60,8 @@ class Store {
   // Goes on with a staging that nobody holds: of a process that crashed. NOT_FOUND;
   // FAILED_PRECONDITION BLOB_BUSY.
   virtual absl::StatusOr<std::unique_ptr<Staging>> Resume(std::string_view key) = 0;
-  // NOT_FOUND, also for a staging. DATA_LOSS when its file is not as it was sealed.
+  // NOT_FOUND, also for a staging. DATA_LOSS when its file was emptied; content is its reader's to
+  // check.
   virtual absl::StatusOr<std::shared_ptr<const Mapping>> Open(std::string_view key) = 0;
   // Sealed or staging, durably gone when it returns. NOT_FOUND; BLOB_BUSY for a staging that
   // somebody holds.
@@ -73,5 +74,11 @@ class Store {
 absl::Status CheckKey(std::string_view key);
 
 absl::StatusOr<uint64_t> BytesUsed(Store& store);
+
+// How every implementation words these: NOT_FOUND, ALREADY_EXISTS BLOB_EXISTS, FAILED_PRECONDITION
+// BLOB_BUSY.
+absl::Status BlobMissing(std::string_view key);
+absl::Status BlobExists(std::string_view key);
+absl::Status BlobBusy(std::string_view key);
 
 }  // namespace lorry::blob

@@ -1,0 +1,99 @@
+#include "lib/blob/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+
+namespace lorry::blob {
+
+absl::Status ErrnoStatus(int error, std::string_view doing) {
+  const std::string what = absl::StrCat(ToAbsl(doing), ": ", std::strerror(error));
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return Error(absl::StatusCode::kResourceExhausted, "DISK_FULL",
+                   absl::StrCat(what, "; make room and try again"));
+    case ENOENT:
+    case ENOTDIR:
+      return Error(absl::StatusCode::kNotFound, "", what);
+    case EEXIST:
+      return Error(absl::StatusCode::kAlreadyExists, "", what);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return Error(absl::StatusCode::kPermissionDenied, "", what);
+    default:
+      return Error(absl::StatusCode::kUnavailable, "DISK_FAILED", what);
+  }
+}
+
+Fd::~Fd() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::StatusOr<Fd> Fd::Open(const std::string& path, int flags) {
+  const int fd = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  return Fd(fd);
+}
+
+absl::StatusOr<MappedFile> MappedFile::Map(const Fd& fd, bool writable) {
+  LORRY_ASSIGN_OR_RETURN(const uint64_t bytes, SizeOf(fd));
+  if (bytes == 0) return Error(absl::StatusCode::kDataLoss, "", "the blob's file is empty");
+  void* const at =
+      mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (at == MAP_FAILED) return ErrnoStatus(errno, "mapping a blob");
+  MappedFile file;
+  file.bytes_ = {static_cast<std::byte*>(at), bytes};
+  return file;
+}
+
+void MappedFile::Unmap() {
+  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+  bytes_ = {};
+}
+
+absl::StatusOr<uint64_t> SizeOf(const Fd& fd) {
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "asking a file's size");
+  return static_cast<uint64_t>(info.st_size);
+}
+
+absl::Status Allocate(const Fd& fd, uint64_t bytes) {
+  const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (error == 0) return absl::OkStatus();
+  return ErrnoStatus(error == EFBIG ? ENOSPC : error, absl::StrCat("allocating ", bytes, " bytes"));
+}
+
+absl::Status SyncFile(const Fd& fd) {
+  return fsync(fd.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "syncing a blob");
+}
+
+absl::Status SyncDirectory(const std::string& path) {
+  LORRY_ASSIGN_OR_RETURN(const Fd fd, Fd::Open(path, O_RDONLY | O_DIRECTORY));
+  return fsync(fd.get()) == 0 ? absl::OkStatus()
+                              : ErrnoStatus(errno, absl::StrCat("syncing ", path));
+}
+
+absl::Status MakeDirectory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("making ", path));
+}
+
+absl::Status RenameNew(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, absl::StrCat("renaming ", from));
+}
+
+}  // namespace lorry::blob

@@ -1,0 +1,262 @@
+#include "lib/blob/local_store.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/mutex.h"
+#include "lib/base/strings.h"
+#include "lib/blob/file.h"
+
+namespace lorry::blob {
+namespace {
+
+class LocalMapping final : public Mapping {
+ public:
+  explicit LocalMapping(MappedFile file) : file_(std::move(file)) {}
+  std::span<const std::byte> bytes() const override { return file_.bytes(); }
+
+ private:
+  const MappedFile file_;
+};
+
+// The store's directories. What is in creating/ has no space yet and is swept at the next start.
+struct Layout {
+  explicit Layout(const std::string& root)
+      : creating(root + "/creating/"), staging(root + "/staging/"), sealed(root + "/sealed/") {}
+  const std::string creating, staging, sealed;
+};
+
+// Which stagings are held; shared with them, so that a staging may outlive its store.
+class Held {
+ public:
+  bool Take(std::string_view key) {
+    MutexLock lock(mutex_);
+    return keys_.emplace(key).second;
+  }
+  void Release(const std::string& key) {
+    MutexLock lock(mutex_);
+    keys_.erase(key);
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<std::string, std::less<>> keys_ LORRY_GUARDED_BY(mutex_);
+};
+
+// One key while it is held.
+class Hold {
+ public:
+  Hold(std::shared_ptr<Held> held, std::string_view key)
+      : held_(std::move(held)), key_(key), taken_(held_->Take(key)) {}
+  Hold(Hold&& other) noexcept
+      : held_(other.held_), key_(other.key_), taken_(std::exchange(other.taken_, false)) {}
+  ~Hold() {
+    if (taken_) held_->Release(key_);
+  }
+  bool taken() const { return taken_; }
+  const std::string& key() const { return key_; }
+
+ private:
+  const std::shared_ptr<Held> held_;
+  const std::string key_;
+  bool taken_;
+};
+
+class LocalStaging final : public Staging {
+ public:
+  LocalStaging(const Layout& layout, Hold hold, Fd fd, MappedFile file)
+      : layout_(layout), hold_(std::move(hold)), fd_(std::move(fd)), file_(std::move(file)) {}
+
+  std::span<std::byte> bytes() override { return file_.bytes(); }
+  absl::Status Sync() override { return SyncFile(fd_); }
+  absl::Status Seal() override;
+
+ private:
+  const Layout layout_;
+  const Hold hold_;
+  const Fd fd_;
+  MappedFile file_;
+};
+
+absl::Status LocalStaging::Seal() {
+  if (file_.bytes().empty()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "",
+                 absl::StrCat("the blob ", hold_.key(), " is sealed already"));
+  }
+  if (fchmod(fd_.get(), 0400) != 0) return ErrnoStatus(errno, "sealing a blob");
+  LORRY_RETURN_IF_ERROR(SyncFile(fd_));
+  const std::string from = layout_.staging + hold_.key(), to = layout_.sealed + hold_.key();
+  LORRY_RETURN_IF_ERROR(RenameNew(from, to));
+  absl::Status synced = SyncDirectory(layout_.sealed);
+  if (synced.ok()) synced = SyncDirectory(layout_.staging);
+  if (!synced.ok()) {
+    // Not durable, so not visible either.
+    (void)RenameNew(to, from);
+    return synced;
+  }
+  file_.Unmap();
+  return absl::OkStatus();
+}
+
+class LocalStore final : public Store {
+ public:
+  LocalStore(LocalOptions options, Fd lock)
+      : options_(std::move(options)), layout_(options_.root), lock_(std::move(lock)) {}
+
+  absl::StatusOr<std::unique_ptr<Staging>> Create(std::string_view key, uint64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<Staging>> Resume(std::string_view key) override;
+  absl::StatusOr<std::shared_ptr<const Mapping>> Open(std::string_view key) override;
+  absl::Status Delete(std::string_view key) override;
+  absl::StatusOr<std::vector<BlobInfo>> List() override;
+
+ private:
+  absl::Status CheckFree(uint64_t bytes) const;
+  absl::Status Fill(const std::string& path, uint64_t bytes) const;
+
+  const LocalOptions options_;
+  const Layout layout_;
+  const Fd lock_;
+  const std::shared_ptr<Held> held_ = std::make_shared<Held>();
+};
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+absl::StatusOr<std::unique_ptr<Staging>> LocalStore::Create(std::string_view key, uint64_t bytes) {
+  LORRY_RETURN_IF_ERROR(CheckKey(key));
+  if (bytes == 0)
+    return Error(absl::StatusCode::kInvalidArgument, "", "a blob has at least a byte");
+  LORRY_RETURN_IF_ERROR(CheckFree(bytes));
+  Hold hold(held_, key);
+  const std::string name(key);
+  if (!hold.taken() || Exists(layout_.sealed + name) || Exists(layout_.staging + name)) {
+    return BlobExists(key);
+  }
+  // A staging appears whole: its space is allocated before it has its name.
+  const std::string path = layout_.creating + name;
+  const absl::Status filled = Fill(path, bytes);
+  if (!filled.ok()) {
+    unlink(path.c_str());
+    return filled;
+  }
+  LORRY_RETURN_IF_ERROR(RenameNew(path, layout_.staging + name));
+  LORRY_RETURN_IF_ERROR(SyncDirectory(layout_.staging));
+  LORRY_ASSIGN_OR_RETURN(Fd fd, Fd::Open(layout_.staging + name, O_RDWR));
+  LORRY_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(fd, /*writable=*/true));
+  return std::make_unique<LocalStaging>(layout_, std::move(hold), std::move(fd), std::move(file));
+}
+
+absl::Status LocalStore::Fill(const std::string& path, uint64_t bytes) const {
+  LORRY_ASSIGN_OR_RETURN(const Fd fd, Fd::Open(path, O_RDWR | O_CREAT | O_EXCL));
+  LORRY_RETURN_IF_ERROR(Allocate(fd, bytes));
+  return SyncFile(fd);
+}
+
+absl::Status LocalStore::CheckFree(uint64_t bytes) const {
+  struct statvfs disk {};
+  if (statvfs(options_.root.c_str(), &disk) != 0)
+    return ErrnoStatus(errno, "asking for free space");
+  const uint64_t free_bytes = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
+  if (free_bytes >= bytes && free_bytes - bytes >= options_.free_bytes_min) return absl::OkStatus();
+  return Error(absl::StatusCode::kResourceExhausted, "DISK_FULL",
+               absl::StrCat("a blob of ", bytes, " bytes does not fit: ", free_bytes,
+                            " are free and ", options_.free_bytes_min, " must stay so"));
+}
+
+absl::StatusOr<std::unique_ptr<Staging>> LocalStore::Resume(std::string_view key) {
+  LORRY_RETURN_IF_ERROR(CheckKey(key));
+  Hold hold(held_, key);
+  if (!hold.taken()) return BlobBusy(key);
+  const std::string path = layout_.staging + std::string(key);
+  if (!Exists(path)) return BlobMissing(key);
+  LORRY_ASSIGN_OR_RETURN(Fd fd, Fd::Open(path, O_RDWR));
+  LORRY_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(fd, /*writable=*/true));
+  return std::make_unique<LocalStaging>(layout_, std::move(hold), std::move(fd), std::move(file));
+}
+
+absl::StatusOr<std::shared_ptr<const Mapping>> LocalStore::Open(std::string_view key) {
+  LORRY_RETURN_IF_ERROR(CheckKey(key));
+  absl::StatusOr<Fd> fd = Fd::Open(layout_.sealed + std::string(key), O_RDONLY);
+  if (absl::IsNotFound(fd.status())) return BlobMissing(key);
+  LORRY_RETURN_IF_ERROR(fd.status());
+  LORRY_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(*fd, /*writable=*/false));
+  return std::make_shared<LocalMapping>(std::move(file));
+}
+
+absl::Status LocalStore::Delete(std::string_view key) {
+  LORRY_RETURN_IF_ERROR(CheckKey(key));
+  const std::string name(key);
+  if (unlink((layout_.sealed + name).c_str()) == 0) return SyncDirectory(layout_.sealed);
+  if (errno != ENOENT) return ErrnoStatus(errno, absl::StrCat("deleting ", name));
+  const Hold hold(held_, key);
+  if (!hold.taken()) return BlobBusy(key);
+  if (unlink((layout_.staging + name).c_str()) == 0) return SyncDirectory(layout_.staging);
+  return errno == ENOENT ? BlobMissing(key) : ErrnoStatus(errno, absl::StrCat("deleting ", name));
+}
+
+absl::Status ListDirectory(const std::string& path, BlobState state, std::vector<BlobInfo>& found) {
+  DIR* const directory = opendir(path.c_str());
+  if (directory == nullptr) return ErrnoStatus(errno, absl::StrCat("listing ", path));
+  while (const dirent* entry = readdir(directory)) {
+    struct stat info {};
+    if (!CheckKey(entry->d_name).ok() ||
+        fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+      continue;
+    }
+    found.push_back(
+        {.key = entry->d_name, .bytes = static_cast<uint64_t>(info.st_size), .state = state});
+  }
+  closedir(directory);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<BlobInfo>> LocalStore::List() {
+  std::vector<BlobInfo> found;
+  LORRY_RETURN_IF_ERROR(ListDirectory(layout_.staging, BlobState::kStaging, found));
+  LORRY_RETURN_IF_ERROR(ListDirectory(layout_.sealed, BlobState::kSealed, found));
+  std::sort(found.begin(), found.end());
+  // A blob that was sealed between the two looks was seen twice: it is sealed, which sorts last.
+  std::reverse(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end(),
+                          [](const auto& a, const auto& b) { return a.key == b.key; }),
+              found.end());
+  std::reverse(found.begin(), found.end());
+  return found;
+}
+
+absl::Status Sweep(const std::string& path) {
+  std::vector<BlobInfo> leftovers;
+  LORRY_RETURN_IF_ERROR(ListDirectory(path, BlobState::kStaging, leftovers));
+  for (const BlobInfo& leftover : leftovers) unlink((path + leftover.key).c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> OpenLocalStore(const LocalOptions& options) {
+  LORRY_RETURN_IF_ERROR(MakeDirectory(options.root));
+  LORRY_ASSIGN_OR_RETURN(Fd lock, Fd::Open(options.root + "/lock", O_RDWR | O_CREAT));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, "ALREADY_LOCKED",
+                 absl::StrCat(options.root, " is locked: another process has this store open"));
+  }
+  const Layout layout(options.root);
+  for (const std::string& directory : {layout.creating, layout.staging, layout.sealed}) {
+    LORRY_RETURN_IF_ERROR(MakeDirectory(directory));
+  }
+  LORRY_RETURN_IF_ERROR(Sweep(layout.creating));
+  LORRY_RETURN_IF_ERROR(SyncDirectory(options.root));
+  return std::make_unique<LocalStore>(options, std::move(lock));
+}
+
+}  // namespace lorry::blob
