@@ -18,6 +18,8 @@ namespace {
 
 // As the GetRequest's comment says.
 constexpr int kAskedRangesMax = 65'536;
+// The same as lib/rpc's servers have.
+constexpr int kKeepaliveMs = 5'000;
 
 // What the service and its streams share.
 struct Shared {
@@ -329,6 +331,10 @@ class GrpcServer final : public TransferServer {
     grpc::ServerBuilder builder;
     // Without this two servers may share a port, each getting some of the connections.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    // A write towards a stopped peer ends with its connection only, which is TCP_USER_TIMEOUT's
+    // work; gRPC sets that from the keepalive timeout.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
                              &port_);
     builder.RegisterService(service_->service());

@@ -1,0 +1,160 @@
+#include "tests/contract/transfer/world.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "lib/base/check.h"
+#include "lib/base/error.h"
+#include "lib/base/prng.h"
+#include "lib/transfer/grpc/grpc_transport.h"
+#include "lib/transfer/memory/memory_transport.h"
+#include "lib/transfer/ucx/ucx_transport.h"
+
+namespace lorry::transfer {
+namespace {
+
+absl::Status Unknown() {
+  return Error(absl::StatusCode::kNotFound, "VERSION_UNKNOWN", "no such object");
+}
+
+template <typename T>
+T Started(absl::StatusOr<T> started) {
+  if (!started.ok()) std::fprintf(stderr, "%s\n", started.status().ToString().c_str());
+  LORRY_CHECK(started.ok());
+  return *std::move(started);
+}
+
+}  // namespace
+
+Bytes MakeImage(uint64_t bytes, uint64_t seed) {
+  Bytes image(bytes);
+  Prng prng(seed);
+  for (uint64_t at = 0; at < bytes; at += 8) {
+    const uint64_t value = prng.Next();
+    std::memcpy(image.data() + at, &value, std::min<uint64_t>(8, bytes - at));
+  }
+  return image;
+}
+
+std::unique_ptr<TicketKeys> TestKeys() {
+  auto keys = std::make_unique<TicketKeys>();
+  TicketKeys::Secret secret;
+  secret.fill(0x5a);
+  keys->Add(7, secret);
+  return keys;
+}
+
+TicketClaims ClaimsFor(Direction direction, const std::string& object, uint64_t image_bytes) {
+  return {.ticket_id = "test",
+          .direction = direction,
+          .object = object,
+          .image_bytes = image_bytes,
+          .peer = "tester",
+          .expires_unix_ms = NowUnixMs() + 600'000};
+}
+
+std::string TicketFor(const TicketKeys& keys, Direction direction, const std::string& object,
+                      uint64_t image_bytes) {
+  return *keys.Mint(ClaimsFor(direction, object, image_bytes));
+}
+
+void TestHandler::Serve(const std::string& object, Bytes image, bool with_leaves) {
+  auto leaves = with_leaves ? LeavesOf(image) : std::vector<Checksum>();
+  ServeWithLeaves(object, std::move(image), std::move(leaves));
+}
+
+void TestHandler::ServeWithLeaves(const std::string& object, Bytes image,
+                                  std::vector<Checksum> leaves) {
+  const auto owned = std::make_shared<const Bytes>(std::move(image));
+  MutexLock lock(mutex_);
+  images_[object] = {.owner = owned, .bytes = *owned, .leaves = std::move(leaves)};
+}
+
+std::shared_ptr<PutTarget> TestHandler::Expect(const std::string& object, uint64_t bytes,
+                                               std::function<absl::Status(const Range&)> on_range) {
+  Upload upload{.bytes = std::make_shared<Bytes>(bytes, std::byte{0xee})};
+  upload.target = PutTarget::Create(
+      {.owner = upload.bytes,
+       .bytes = *upload.bytes,
+       .on_range = [on_range = std::move(on_range)](const Range& range, std::span<const Checksum>) {
+         return on_range ? on_range(range) : absl::OkStatus();
+       }});
+  MutexLock lock(mutex_);
+  uploads_[object] = upload;
+  return upload.target;
+}
+
+const Bytes& TestHandler::Received(const std::string& object) {
+  MutexLock lock(mutex_);
+  return *uploads_.at(object).bytes;
+}
+
+void TestHandler::OpenGet(const TicketClaims& claims, GetOpened done) {
+  absl::StatusOr<GetSource> opened = Unknown();
+  {
+    MutexLock lock(mutex_);
+    if (silent_) return unanswered_gets_.push_back(std::move(done));
+    if (const auto found = images_.find(claims.object); found != images_.end())
+      opened = found->second;
+  }
+  done(std::move(opened));
+}
+
+void TestHandler::OpenPut(const TicketClaims& claims, PutOpened done) {
+  absl::StatusOr<std::shared_ptr<PutTarget>> opened = Unknown();
+  {
+    MutexLock lock(mutex_);
+    if (silent_) return unanswered_puts_.push_back(std::move(done));
+    if (const auto found = uploads_.find(claims.object); found != uploads_.end())
+      opened = found->second.target;
+  }
+  done(std::move(opened));
+}
+
+void TestHandler::AnswerLate(const absl::Status& status) {
+  std::vector<GetOpened> gets;
+  std::vector<PutOpened> puts;
+  {
+    MutexLock lock(mutex_);
+    gets.swap(unanswered_gets_);
+    puts.swap(unanswered_puts_);
+  }
+  for (const auto& done : gets) done(status);
+  for (const auto& done : puts) done(status);
+}
+
+std::unique_ptr<TransferServer> StartServer(std::string_view kind, ServerLimits limits,
+                                            const TicketKeys& keys, TransferHandler& handler) {
+  if (kind == "ucx") return Started(StartUcxServer({.limits = limits}, keys, handler));
+  if (kind == "grpc") return Started(StartGrpcServer("127.0.0.1", 0, limits, keys, handler));
+  return StartMemoryServer(limits, keys, handler);
+}
+
+std::unique_ptr<Transport> CreateTransport(std::string_view kind) {
+  if (kind == "ucx") return Started(CreateUcxTransport());
+  if (kind == "grpc") return CreateGrpcTransport();
+  return CreateMemoryTransport();
+}
+
+bool Eventually(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+OnDone Running::Promise() {
+  return [promise = promise_](Outcome outcome) { promise->set_value(std::move(outcome)); };
+}
+
+Running::Running(Transport& transport, FetchRequest request, OnRange on_range)
+    : transfer_(transport.Fetch(std::move(request), std::move(on_range), Promise())) {}
+
+Running::Running(Transport& transport, PushRequest request, OnRange on_range)
+    : transfer_(transport.Push(std::move(request), std::move(on_range), Promise())) {}
+
+}  // namespace lorry::transfer
