@@ -40,9 +40,13 @@ class Switches:
     load_error: str = ""  # the next loads are refused with this text
     hold_loads: bool = False  # loads hang until this is false again
     serve_base: bool = False  # adapters are listed and accepted, and the base model answers
-    leak_on_queue_abort: bool = False  # sglang before 0.5.2x: a request aborted while queued keeps its reference
+    leak_on_queue_abort: bool = (
+        False  # sglang before 0.5.2x: a request aborted while queued keeps its reference
+    )
     leak_on_n: bool = False  # sglang before 0.5.2x: n > 1 releases once too often
-    implicit_reload: bool = True  # sglang: an unloaded name is loaded again by the next request that names it
+    implicit_reload: bool = (
+        True  # sglang: an unloaded name is loaded again by the next request that names it
+    )
     base_for_unknown: bool = True  # sglang: OpenAI routes answer unknown names with the base model
     vanish: str = ""  # this name drops out of the listing, as after drift
 
@@ -147,7 +151,9 @@ def text_of(tokens: list[int]) -> str:
     return "".join(f"w{token:03d}" for token in tokens)
 
 
-def expected_tokens(adapter_dir: str | os.PathLike | None, prompt: str | list[int], count: int) -> list[int]:
+def expected_tokens(
+    adapter_dir: str | os.PathLike | None, prompt: str | list[int], count: int
+) -> list[int]:
     """What a fake engine answers for the adapter in `adapter_dir`, or for the base model (None)."""
     digest = BASE_DIGEST
     if adapter_dir is not None:
@@ -259,12 +265,14 @@ def die(why: str) -> None:
 
 
 def serve(app: FastAPI, port: int, startup_delay_s: float) -> None:
-    """Serves until SIGTERM. Prints `listening on PORT` as its first line on stdout, so that a test may ask for port 0."""
-    time.sleep(startup_delay_s)
+    """Serves until SIGTERM. Its first line on stdout is `listening on PORT`, so that a test may ask for port 0."""
+    time.sleep(startup_delay_s)  # tidy: allow sleep: a slow start is what the caller asked for
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen(512)
     print(f"listening on {listener.getsockname()[1]}", flush=True)
-    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=5, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, log_level="warning", timeout_keep_alive=5, timeout_graceful_shutdown=1
+    )
     uvicorn.Server(config).run(sockets=[listener])

@@ -2,174 +2,33 @@
 error bodies as seen on the real one (tests/contract/engines runs the same cases against both). It computes nothing;
 see engine_core.
 
-usage: .venv/dev/bin/python tests/fakes/fake_vllm.py --port 0 [--model DIR] [flags of vLLM] [--fake '{"switch": value}']
+usage: fake_vllm.py --port 0 [--model DIR] [flags of vLLM] [--fake '{"switch": value}']
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import os
 import time
 import uuid
-from collections import OrderedDict
-
-from fastapi import FastAPI, Request as HttpRequest
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from engine_core import (
-    BASE_DIGEST,
-    PROJECTIONS,
-    Adapter,
-    AdapterError,
     Request,
-    Scheduler,
     Switches,
     add_control_routes,
-    die,
-    module_shapes,
     prompt_ids,
-    read_adapter,
     serve,
     text_of,
 )
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from vllm_state import BASE, FakeVllm, Refused
 
 VERSION = "0.32.0"
-BASE = "base"
 PAUSE_MODES = ("abort", "wait", "keep")
-
-
-class Refused(Exception):
-    def __init__(self, status: int, kind: str, message: str, param: str | None = None):
-        super().__init__(message)
-        self.status, self.kind, self.param = status, kind, param
-
-    def reply(self) -> JSONResponse:
-        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
-        return JSONResponse({"error": error}, self.status)
-
-
-class FakeVllm:
-    def __init__(self, args: argparse.Namespace, switches: Switches):
-        self.args, self.switches = args, switches
-        self.scheduler = Scheduler(switches, args.max_num_seqs)
-        self.shapes = module_shapes(args.model)
-        self.registry: dict[str, Adapter] = {}  # what the HTTP process lists
-        self.cache: OrderedDict[int, Adapter] = OrderedDict()  # what the workers hold; LRU first
-        self.name_locks: dict[str, asyncio.Lock] = {}
-        self.paused = False
-        self.started = time.time()
-
-    def listing(self) -> dict[str, str]:
-        return {a.name: a.path for a in self.registry.values() if a.name != self.switches.vanish}
-
-    def read(self, name: str, path: str) -> Adapter:
-        try:
-            modules = set(PROJECTIONS) | {"lm_head", "embed_tokens"}
-            return read_adapter(name, path, self.shapes, modules, self.args.max_lora_rank)
-        except AdapterError as error:
-            if error.kind in ("missing", "no_config"):
-                text = f"Loading lora {name} failed: No adapter found for <path>"
-                raise Refused(404, "NotFoundError", text) from None
-            worker = {
-                "rank": f"LoRA rank {error.detail} is greater than max_lora_rank {self.args.max_lora_rank}.",
-                "unsupported": "vLLM does not yet support DoRA.",
-                "modules": "While loading <path>, expected target modules in "
-                f"{set(PROJECTIONS)} but received {error.detail}. "
-                "Please verify that the loaded LoRA module is correct",
-            }.get(error.kind, str(error))
-            text = (
-                f"Call to add_lora method failed: Worker failed with error '{worker}', "
-                "please check the stack trace above for the root cause"
-            )
-            raise Refused(500, "InternalServerError", text) from None
-
-    def keep(self, adapter: Adapter) -> None:
-        self.cache[adapter.id] = adapter
-        self.cache.move_to_end(adapter.id)
-        while len(self.cache) > self.args.max_cpu_loras:
-            self.cache.popitem(last=False)
-
-    async def load(self, name: str, path: str, inplace: bool) -> None:
-        if not name or not path:
-            raise Refused(400, "InvalidUserInput", "Both 'lora_name' and 'lora_path' must be provided.")
-        if name == BASE:
-            text = f"The lora adapter '{name}' conflicts with a served base model."
-            raise Refused(400, "InvalidUserInput", text)
-        async with self.name_locks.setdefault(name, asyncio.Lock()):
-            if name in self.registry and not inplace:
-                text = (
-                    f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in "
-                    "place, set 'load_inplace' to True."
-                )
-                raise Refused(400, "InvalidUserInput", text)
-            await asyncio.sleep(self.switches.load_delay_s)
-            while self.switches.hold_loads:
-                await asyncio.sleep(0.01)
-            if self.switches.load_error:
-                raise Refused(500, "InternalServerError", self.switches.load_error)
-            if not self.args.enable_lora:
-                text = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
-                raise Refused(500, "InternalServerError", text)
-            adapter = self.read(name, path)
-            adapter.inplace = inplace  # vLLM keeps the flag, and reads the directory again at every use
-            self.keep(adapter)
-            self.registry[name] = adapter
-
-    async def unload(self, name: str) -> None:
-        await asyncio.sleep(self.switches.unload_delay_s)
-        if name not in self.registry:
-            raise Refused(404, "NotFoundError", f"The lora adapter '{name}' cannot be found.")
-        del self.registry[name]
-
-    def resident(self, adapter: Adapter) -> Adapter:
-        """The worker's copy; an evicted one is read again, and if that fails the engine core is dead."""
-        if adapter.id in self.cache and not adapter.inplace:
-            self.cache.move_to_end(adapter.id)
-            return self.cache[adapter.id]
-        try:
-            again = self.read(adapter.name, adapter.path)
-        except Refused:
-            die(f"{adapter.path} could not be read again")
-        self.keep(dataclasses.replace(again, id=adapter.id))
-        return again
-
-    async def begin(self, model: str | None, ids: list[int], params: dict, rid: str) -> list[Request]:
-        if model and model != BASE and model not in self.registry:
-            text = f"The model `{model}` does not exist. Valid aliases: {BASE}."
-            raise Refused(404, "NotFoundError", text, "model")
-        adapter = self.registry.get(model or BASE)
-        await self.scheduler.wait_for(lambda: not self.paused)
-        digest = BASE_DIGEST
-        if adapter is not None:
-            digest = self.resident(adapter).digest
-            if self.switches.serve_base:
-                digest = BASE_DIGEST
-        limit = params.get("max_tokens") or 16
-        name = model if adapter else None
-        return [Request(f"{rid}-{i}", name, digest, ids, limit) for i in range(params.get("n") or 1)]
-
-    async def drain(self, requests: list[Request]) -> None:
-        async def one(request: Request) -> None:
-            async for _ in self.scheduler.run(request):
-                pass
-
-        await asyncio.gather(*(one(r) for r in requests))
-
-    async def pause(self, mode: str) -> None:
-        self.paused = True
-        if mode == "abort":
-            await self.scheduler.abort(lambda r: True)
-        elif mode == "keep":
-            await self.scheduler.set_frozen(True)
-        else:
-            await self.scheduler.wait_for(lambda: not self.scheduler.requests)
-
-    async def resume(self) -> None:
-        self.paused = False
-        await self.scheduler.set_frozen(False)
 
 
 def missing_field(body: dict, *names: str) -> None:
@@ -197,7 +56,9 @@ def add_lora_routes(app: FastAPI, engine: FakeVllm) -> None:
         body = await http.json()
         missing_field(body, "lora_name")
         await asyncio.shield(asyncio.ensure_future(engine.unload(body["lora_name"])))
-        return PlainTextResponse(f"Success: LoRA adapter '{body['lora_name']}' removed successfully.")
+        return PlainTextResponse(
+            f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
+        )
 
 
 def logprobs_of(request: Request, since: int) -> dict:
@@ -205,37 +66,41 @@ def logprobs_of(request: Request, since: int) -> dict:
         "text_offset": [5 * i for i in range(since, len(request.tokens))],
         "token_logprobs": request.logprobs[since:],
         "tokens": [text_of([t]) for t in request.tokens[since:]],
-        "top_logprobs": [{text_of([t]): p} for t, p in zip(request.tokens, request.logprobs)][since:],
+        "top_logprobs": [{text_of([t]): p} for t, p in zip(request.tokens, request.logprobs)][
+            since:
+        ],
+    }
+
+
+def render(request: Request, body: dict, rid: str, index: int, since: int, chat: bool, whole: bool):
+    tokens = request.tokens[since:]
+    choice: dict = {"index": index, "finish_reason": request.finish, "stop_reason": None}
+    choice["token_ids"] = tokens if body.get("return_token_ids") else None
+    choice["logprobs"] = logprobs_of(request, since) if body.get("logprobs") and not chat else None
+    if not chat:
+        choice["text"] = text_of(tokens)
+    else:
+        choice["message" if whole else "delta"] = {"role": "assistant", "content": text_of(tokens)}
+    kind = "text_completion" if not chat else "chat.completion" + ("" if whole else ".chunk")
+    return {
+        "id": rid,
+        "object": kind,
+        "created": int(time.time()),
+        "model": body.get("model") or BASE,
+        "choices": [choice],
+    }
+
+
+def usage(requests: list[Request]) -> dict:
+    prompt, completion = len(requests[0].ids), sum(len(r.tokens) for r in requests)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
     }
 
 
 def add_generate_routes(app: FastAPI, engine: FakeVllm) -> None:
-    def render(request: Request, body: dict, rid: str, index: int, since: int, chat: bool, whole: bool):
-        tokens = request.tokens[since:]
-        choice: dict = {"index": index, "finish_reason": request.finish, "stop_reason": None}
-        choice["token_ids"] = tokens if body.get("return_token_ids") else None
-        choice["logprobs"] = logprobs_of(request, since) if body.get("logprobs") and not chat else None
-        if not chat:
-            choice["text"] = text_of(tokens)
-        else:
-            choice["message" if whole else "delta"] = {"role": "assistant", "content": text_of(tokens)}
-        kind = "text_completion" if not chat else "chat.completion" + ("" if whole else ".chunk")
-        return {
-            "id": rid,
-            "object": kind,
-            "created": int(time.time()),
-            "model": body.get("model") or BASE,
-            "choices": [choice],
-        }
-
-    def usage(requests: list[Request]) -> dict:
-        prompt, completion = len(requests[0].ids), sum(len(r.tokens) for r in requests)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
-
     async def stream(requests: list[Request], body: dict, rid: str, chat: bool):
         request, sent = requests[0], 0
         async for _ in engine.scheduler.run(request):
@@ -253,7 +118,9 @@ def add_generate_routes(app: FastAPI, engine: FakeVllm) -> None:
         prompt = "\n".join(str(m["content"]) for m in body["messages"]) if chat else body["prompt"]
         requests = await engine.begin(body.get("model"), prompt_ids(prompt), body, rid)
         if body.get("stream"):
-            return StreamingResponse(stream(requests, body, rid, chat), media_type="text/event-stream")
+            return StreamingResponse(
+                stream(requests, body, rid, chat), media_type="text/event-stream"
+            )
         await engine.drain(requests)
         replies = [render(r, body, rid, i, 0, chat, True) for i, r in enumerate(requests)]
         choices = [c for reply in replies for c in reply["choices"]]
@@ -326,7 +193,10 @@ def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
         config = {
             "model_config": {"model": args.model, "served_model_name": BASE},
             "lora_config": lora if args.enable_lora else None,
-            "parallel_config": {"tensor_parallel_size": 1, "data_parallel_size": args.data_parallel_size},
+            "parallel_config": {
+                "tensor_parallel_size": 1,
+                "data_parallel_size": args.data_parallel_size,
+            },
         }
         return {"vllm_config": config if config_format == "json" else str(config)}
 
@@ -378,15 +248,21 @@ def add_info_routes(app: FastAPI, engine: FakeVllm) -> None:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--model", help="the base model's directory; its shapes are checked against")
+    parser.add_argument(
+        "--model", help="the base model's directory; its shapes are checked against"
+    )
     parser.add_argument("--enable-lora", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--max-lora-rank", type=int, default=16)
     parser.add_argument("--max-loras", type=int, default=4)
     parser.add_argument("--max-cpu-loras", type=int, default=8)
     parser.add_argument("--max-num-seqs", type=int, default=8)
     parser.add_argument("--data-parallel-size", type=int, default=1)
-    parser.add_argument("--startup-delay", type=float, default=0.0, help="seconds before the port opens")
-    parser.add_argument("--fake", type=json.loads, default={}, help="switches, as JSON (engine_core.Switches)")
+    parser.add_argument(
+        "--startup-delay", type=float, default=0.0, help="seconds before the port opens"
+    )
+    parser.add_argument(
+        "--fake", type=json.loads, default={}, help="switches, as JSON (engine_core.Switches)"
+    )
     return parser.parse_args()
 
 

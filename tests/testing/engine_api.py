@@ -30,7 +30,9 @@ class Reply:
         if isinstance(body, dict):
             error = body.get("error")
             inner = error.get("message") if isinstance(error, dict) else error
-            return str(inner or body.get("error_message") or body.get("message") or body.get("detail"))
+            return str(
+                inner or body.get("error_message") or body.get("message") or body.get("detail")
+            )
         return str(body)
 
 
@@ -42,7 +44,9 @@ class Stream:
         self._changed = threading.Condition()
         self.ended = False
         self._connection = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=120)
-        self._connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        self._connection.request(
+            "POST", path, json.dumps(body), {"content-type": "application/json"}
+        )
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -61,7 +65,9 @@ class Stream:
     def wait_for(self, count: int, timeout_s: float = 60) -> None:
         """Until `count` events have arrived."""
         with self._changed:
-            done = self._changed.wait_for(lambda: len(self.events) >= count or self.ended, timeout_s)
+            done = self._changed.wait_for(
+                lambda: len(self.events) >= count or self.ended, timeout_s
+            )
         assert done and len(self.events) >= count, f"{len(self.events)} of {count} events"
 
     def wait_end(self, timeout_s: float = 60) -> list[dict]:
@@ -96,7 +102,9 @@ class EngineApi:
         _, body = self.engine.call("GET", "/v1/models")
         return {m["id"]: m["root"] for m in body["data"] if m["parent"]}
 
-    def _generation(self, name: str | None, tokens: int, prompt: str, stream: bool) -> tuple[str, dict]:
+    def _generation(
+        self, name: str | None, tokens: int, prompt: str, stream: bool
+    ) -> tuple[str, dict]:
         if self.kind == "sglang":
             params = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
             body = {"text": prompt, "sampling_params": params, "return_logprob": not stream}
@@ -104,7 +112,9 @@ class EngineApi:
         body = {"model": name or "base", "prompt": prompt, "max_tokens": tokens, "temperature": 0}
         return "/v1/completions", body | {"logprobs": 1, "ignore_eos": True, "stream": stream}
 
-    def generate(self, name: str | None, tokens: int = 5, prompt: str = PROMPT, timeout_s: float = 60) -> Reply:
+    def generate(
+        self, name: str | None, tokens: int = 5, prompt: str = PROMPT, timeout_s: float = 60
+    ) -> Reply:
         reply = self._post(*self._generation(name, tokens, prompt, stream=False), timeout_s)
         if reply.status == 200 and self.kind == "sglang":
             reply.text = reply.body["text"]
@@ -129,22 +139,33 @@ class EngineApi:
         return self._post(f"/pause?mode={mode}")
 
     def resume(self) -> Reply:
-        return self._post("/continue_generation", {}) if self.kind == "sglang" else self._post("/resume")
+        return (
+            self._post("/continue_generation", {})
+            if self.kind == "sglang"
+            else self._post("/resume")
+        )
 
     def load_counts(self) -> tuple[int, int]:
         """(running, waiting) requests."""
         if self.kind == "sglang":
             rows = self.engine.call("GET", "/v1/loads")[1]["loads"]
-            return sum(r["num_running_reqs"] for r in rows), sum(r["num_waiting_reqs"] for r in rows)
+            return sum(r["num_running_reqs"] for r in rows), sum(
+                r["num_waiting_reqs"] for r in rows
+            )
         text = self.engine.call("GET", "/metrics")[1]
 
         def total(name: str) -> int:
-            return sum(int(float(v)) for v in re.findall(rf"^vllm:num_requests_{name}{{.*}} (.*)$", text, re.M))
+            return sum(
+                int(float(v))
+                for v in re.findall(rf"^vllm:num_requests_{name}{{.*}} (.*)$", text, re.M)
+            )
 
         return total("running"), total("waiting")
 
     def boot_marker(self) -> str:
         if self.kind == "sglang":
-            return json.dumps(self.engine.call("GET", "/server_info")[1]["startup_time"], sort_keys=True)
+            return json.dumps(
+                self.engine.call("GET", "/server_info")[1]["startup_time"], sort_keys=True
+            )
         text = self.engine.call("GET", "/metrics")[1]
         return re.search(r"^process_start_time_seconds (.*)$", text, re.M).group(1)

@@ -44,7 +44,9 @@ class EngineFailed(RuntimeError):
     """An engine ended, or did not answer, while it was awaited; the text holds the end of its log."""
 
 
-def http_json(method: str, url: str, body: object = None, timeout_s: float = 60.0) -> tuple[int, object]:
+def http_json(
+    method: str, url: str, body: object = None, timeout_s: float = 60.0
+) -> tuple[int, object]:
     """(status, decoded JSON or text); an HTTP error is a status, a failed connection raises OSError."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"}
@@ -67,7 +69,7 @@ def free_port() -> int:
 
 
 def tiny_model() -> pathlib.Path:
-    """The directory that tools/engines/tiny_model.py makes (model/ and adapters/), made once per version of the script."""
+    """The directory that tools/engines/tiny_model.py makes (model/, adapters/), made once for each version of it."""
     script = ROOT / "tools" / "engines" / "tiny_model.py"
     key = hashlib.sha256(script.read_bytes()).hexdigest()[:12]
     out = ROOT / ".cache" / f"tiny-model-{key}"
@@ -81,8 +83,17 @@ def tiny_model() -> pathlib.Path:
 class Engine:
     """One engine process group. Use `real(...)` or `fake(...)` to make one."""
 
-    def __init__(self, kind: str, command: Sequence[str | os.PathLike], *, port: int, environment: dict,
-                 log_dir: os.PathLike | None, start_deadline_s: float, is_fake: bool):
+    def __init__(
+        self,
+        kind: str,
+        command: Sequence[str | os.PathLike],
+        *,
+        port: int,
+        environment: dict,
+        log_dir: os.PathLike | None,
+        start_deadline_s: float,
+        is_fake: bool,
+    ):
         if kind not in KINDS:
             raise ValueError(f"no engine kind {kind!r}; there are {KINDS}")
         self.kind, self.is_fake = kind, is_fake
@@ -122,8 +133,13 @@ class Engine:
         command = [part.replace("{port}", str(self.port)) for part in self._command]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env=self._environment, cwd=self.log_dir,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=self._environment,
+                cwd=self.log_dir,
             )
         return self
 
@@ -181,7 +197,9 @@ class Engine:
         if self._own_logs:
             shutil.rmtree(self.log_dir, ignore_errors=True)
 
-    def call(self, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> tuple[int, object]:
+    def call(
+        self, method: str, path: str, body: object = None, timeout_s: float = 60.0
+    ) -> tuple[int, object]:
         return http_json(method, self.url + path, body, timeout_s)
 
     def set(self, **switches: object) -> None:
@@ -216,24 +234,62 @@ class Engine:
         self.close()
 
 
-def real(kind: str, model_dir: os.PathLike, *, port: int = 0, log_dir: os.PathLike | None = None,
-         args: Sequence[str] = (), env: dict | None = None) -> Engine:
+def real(
+    kind: str,
+    model_dir: os.PathLike,
+    *,
+    port: int = 0,
+    log_dir: os.PathLike | None = None,
+    args: Sequence[str] = (),
+    env: dict | None = None,
+) -> Engine:
     """A real engine on the CPU, not yet started. Needs tools/setup-venvs. About 3.5 GB of memory."""
     script = ROOT / "tools" / "engines" / f"run_{kind}"
     port = port or free_port()
-    return Engine(kind, [script, pathlib.Path(model_dir).resolve(), "{port}", *args], port=port,
-                  environment=env or {}, log_dir=log_dir, start_deadline_s=REAL_START_DEADLINE_S, is_fake=False)
+    return Engine(
+        kind,
+        [script, pathlib.Path(model_dir).resolve(), "{port}", *args],
+        port=port,
+        environment=env or {},
+        log_dir=log_dir,
+        start_deadline_s=REAL_START_DEADLINE_S,
+        is_fake=False,
+    )
 
 
-def fake(kind: str, model_dir: os.PathLike | None = None, *, port: int = 0, log_dir: os.PathLike | None = None,
-         args: Sequence[str] = (), env: dict | None = None, switches: dict | None = None) -> Engine:
+def fake(
+    kind: str,
+    model_dir: os.PathLike | None = None,
+    *,
+    port: int = 0,
+    log_dir: os.PathLike | None = None,
+    args: Sequence[str] = (),
+    env: dict | None = None,
+    switches: dict | None = None,
+) -> Engine:
     """A strict fake of an engine, not yet started. Needs .venv/dev."""
     script = ROOT / "tests" / "fakes" / f"fake_{kind}.py"
     model = ["--model", model_dir] if model_dir else []
     port = port or free_port()
-    command = [DEV_PYTHON, script, "--port", "{port}", *model, "--fake", json.dumps(switches or {}), *args]
-    return Engine(kind, command, port=port, environment=env or {}, log_dir=log_dir,
-                  start_deadline_s=FAKE_START_DEADLINE_S, is_fake=True)
+    command = [
+        DEV_PYTHON,
+        script,
+        "--port",
+        "{port}",
+        *model,
+        "--fake",
+        json.dumps(switches or {}),
+        *args,
+    ]
+    return Engine(
+        kind,
+        command,
+        port=port,
+        environment=env or {},
+        log_dir=log_dir,
+        start_deadline_s=FAKE_START_DEADLINE_S,
+        is_fake=True,
+    )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Engines for the contract suite. Each is started once a run; the real ones start side by side.
 
-    .venv/dev/bin/python -m pytest tests/contract/engines --engines fake     # seconds
-    .venv/dev/bin/python -m pytest tests/contract/engines --engines real     # needs tools/setup-venvs; minutes
+.venv/dev/bin/python -m pytest tests/contract/engines --engines fake     # seconds
+.venv/dev/bin/python -m pytest tests/contract/engines --engines real     # needs tools/setup-venvs; minutes
 """
 
 import pathlib
@@ -28,7 +28,9 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--engines") == "real":
-        skip = pytest.mark.skip(reason="a switch that only the fakes have, or a restart that takes minutes")
+        skip = pytest.mark.skip(
+            reason="a switch that only the fakes have, or a restart that takes minutes"
+        )
         for item in items:
             if item.get_closest_marker("fake_only"):
                 item.add_marker(skip)

@@ -50,7 +50,9 @@ def test_generating_with_an_unknown_name_is_refused(api, fresh):
 
 
 @pytest.mark.kind("sglang")
-def test_sglang_answers_with_the_base_model_when_an_openai_route_names_an_adapter_alone(api, adapters, fresh):
+def test_sglang_answers_with_the_base_model_when_an_openai_route_names_an_adapter_alone(
+    api, adapters, fresh
+):
     name = fresh()
     api.load(name, adapters / "v1")
     want = {"base": api.generate(None).text, "adapter": api.generate(name).text}
@@ -68,14 +70,23 @@ def test_sglang_answers_with_the_base_model_when_an_openai_route_names_an_adapte
 
 
 REFUSALS = {  # adapter: (SGLang's status and text, vLLM's)
-    "no-such-directory": ((400, "Repo id must be in the form"), (404, "No adapter found for <path>")),
-    "noconfig": ((400, "[Errno 2] No such file or directory"), (404, "No adapter found for <path>")),
+    "no-such-directory": (
+        (400, "Repo id must be in the form"),
+        (404, "No adapter found for <path>"),
+    ),
+    "noconfig": (
+        (400, "[Errno 2] No such file or directory"),
+        (404, "No adapter found for <path>"),
+    ),
     "truncated": ((400, "file not fully covered"), (500, "file not fully covered")),
     "bigrank": (
         (400, "with rank 64 is incompatible with the current LoRA memory pool configuration"),
         (500, "LoRA rank 64 is greater than max_lora_rank 16."),
     ),
-    "absent": ((400, "is incompatible with the current LoRA memory pool"), (500, "expected target modules in")),
+    "absent": (
+        (400, "is incompatible with the current LoRA memory pool"),
+        (500, "expected target modules in"),
+    ),
     "dora": ((400, "DoRA"), (500, "vLLM does not yet support DoRA.")),
 }
 
@@ -124,7 +135,9 @@ def test_an_unloaded_name_is_gone_on_vllm_and_comes_back_on_sglang(api, adapters
     assert "already loaded" in api.load(name, adapters / "v2").message
 
 
-def test_more_adapters_than_slots_are_accepted_and_the_oldest_one_is_read_again_when_used(api, adapters, fresh):
+def test_more_adapters_than_slots_are_accepted_and_the_oldest_one_is_read_again_when_used(
+    api, adapters, fresh
+):
     names = [fresh() for _ in range(SLOTS + 2)]
     for i, name in enumerate(names):
         assert api.load(name, adapters / f"v{i % 3 + 1}").status == 200
@@ -147,5 +160,7 @@ def test_sglang_survives_a_deleted_directory(api, adapters, fresh):
     shutil.rmtree(adapters / "gone")
     reply = api.generate(name)
     assert reply.status == 400
-    assert reply.message.startswith(f"Failed to implicitly load LoRA adapter {name}: Repo id must be")
+    assert reply.message.startswith(
+        f"Failed to implicitly load LoRA adapter {name}: Repo id must be"
+    )
     assert api.generate(kept).status == 200

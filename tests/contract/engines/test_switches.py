@@ -18,7 +18,9 @@ def own(request, tmp_path):
 def test_tokens_tell_which_bytes_answered(own, adapters, fresh):
     name = fresh()
     own.load(name, adapters / "v2")
-    assert own.generate(name).text == text_of(expected_tokens(adapters / "v2", "the quick brown", 5))
+    assert own.generate(name).text == text_of(
+        expected_tokens(adapters / "v2", "the quick brown", 5)
+    )
     assert own.generate(None).text == text_of(expected_tokens(None, "the quick brown", 5))
     own.engine.set(serve_base=True)
     assert own.generate(name).text == own.generate(None).text

@@ -1,0 +1,98 @@
+// Engine: one inference engine as the proxy needs it, whatever its HTTP dialect.
+//
+// Every verb returns at once and answers exactly once, on a thread of the io_context that the
+// engine was made with, within about `within`. No verb retries: a caller that gets an answer of
+// MayHaveHappened() lists and decides. Verbs may be called from any thread and may overlap, but the
+// engines serialise loads and unloads themselves, and a hanging one hangs those behind it: keep at
+// most one of them outstanding. Destroying an Engine cancels nothing; answers of calls in flight
+// still come.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/ids.h"
+#include "lib/fleet/desired.h"
+#include "lib/fleet/engine_name.h"
+
+namespace lorry::engines {
+
+// Why an engine cannot be used as it was started. `remedy` names the flag or the variable to
+// change.
+struct Problem {
+  std::string
+      reason;  // ENGINE_LORA_DISABLED, ENGINE_RUNTIME_LORA_DISABLED, ENGINE_DP_UNSUPPORTED, ...
+  std::string remedy;
+  auto operator<=>(const Problem&) const = default;
+};
+
+struct EngineFacts {
+  BootId boot;  // changes with every start of the engine's process
+  std::string version;
+  fleet::EngineLimits limits;       // zeros and empty lists where the engine does not say
+  std::string base_model;           // the name under which it serves its base model
+  bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
+  std::vector<Problem> problems;    // empty: ready for adapters
+};
+
+struct EngineLoad {
+  uint64_t running = 0;
+  uint64_t waiting = 0;
+};
+
+// kPresence: it is listed. kToken: it answers one token. kDiffers: the token's log-probability
+// differs from the base model's, which a zero adapter's does not.
+enum class ProbeKind { kPresence, kToken, kDiffers };
+
+class Engine {
+ public:
+  template <typename T>
+  using Answer = std::function<void(T)>;
+  using Millis = std::chrono::milliseconds;
+  using Listing =
+      std::map<EngineName, std::string>;  // adapters with their paths, without the base model
+
+  virtual ~Engine() = default;
+  virtual fleet::EngineKind kind() const = 0;
+
+  virtual void Inspect(Millis within, Answer<absl::StatusOr<EngineFacts>> answer) = 0;
+  virtual void List(Millis within, Answer<absl::StatusOr<Listing>> answer) = 0;
+
+  // OK: `name` is registered with `path`, now or already. ALREADY_EXISTS ENGINE_NAME_TAKEN: the
+  // name has another path. INVALID_ARGUMENT ENGINE_REFUSED: the engine's own words say why. A load
+  // is never in place, and `name` is never one that had other contents.
+  virtual void Load(const EngineName& name, const std::string& path, Millis within,
+                    Answer<absl::Status> answer) = 0;
+
+  // NOT_FOUND ENGINE_NAME_UNKNOWN, FAILED_PRECONDITION PROBE_FAILED or PROBE_SAME_AS_BASE. While
+  // the engine is paused a probe other than kPresence waits.
+  virtual void Probe(const EngineName& name, ProbeKind kind, Millis within,
+                     Answer<absl::Status> answer) = 0;
+
+  // OK: the engine does not list `name` (any more). SGLang answers when the last request on it has
+  // ended, and keeps every other load and unload waiting until then, even after `within`.
+  virtual void Unload(const EngineName& name, Millis within, Answer<absl::Status> answer) = 0;
+
+  // By the engine's own account, which lags: SGLang publishes after a prefill, every 15 decode
+  // steps and when idle, so a 0 may hide a request that has just begun. Two answers some seconds
+  // apart are worth more than one.
+  virtual void GetLoad(Millis within, Answer<absl::StatusOr<EngineLoad>> answer) = 0;
+
+  // kNone resumes. INVALID_ARGUMENT ENGINE_PAUSE_KIND: this kind of engine has no such pause. With
+  // `flush`, caches are dropped; FAILED_PRECONDITION ENGINE_FLUSH_FAILED leaves it paused.
+  virtual void SetPause(fleet::PauseKind pause, bool flush, Millis within,
+                        Answer<absl::Status> answer) = 0;
+};
+
+// True when the call may have taken effect, or may take it yet: the deadline passed or the
+// connection broke after the request was sent. False for every answer the engine gave, and when it
+// could not be reached at all.
+bool MayHaveHappened(const absl::Status& status);
+
+}  // namespace lorry::engines

@@ -1,0 +1,65 @@
+// HttpClient: bounded HTTP/1.1 calls to one server, as Asio coroutines.
+//
+// A connection per call: the engines close idle connections after 5 s, and a request that meets
+// such a close may or may not have been taken. Control calls are a few a second, a connect on
+// loopback is some 50 us. Nothing is retried and no redirect is followed. Thread-safe; calls run on
+// strands of the io_context, which must outlive them.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace lorry::engines {
+
+// "http://host[:port]" taken apart; INVALID_ARGUMENT ENGINE_URL_INVALID shows one that would do.
+struct HttpTarget {
+  std::string host;
+  std::string port;
+};
+absl::StatusOr<HttpTarget> ParseHttpUrl(std::string_view url);
+
+struct HttpCall {
+  std::string method;  // "GET", "POST"
+  std::string path;    // with the query
+  std::string body;    // sent as application/json when not empty
+  std::string bearer;  // Authorization: Bearer, when not empty
+};
+
+struct HttpReply {
+  unsigned status = 0;
+  std::string body;
+};
+
+class HttpClient {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // /metrics of a real vLLM is 62 KB after a few adapters and grows by their names; a listing of
+  // 1,000 adapters is 300 KB. 16 MiB is far above both and still no burden.
+  static constexpr size_t kMaxReplyBytes = 16 << 20;
+  static constexpr size_t kMaxHeaderBytes = 64 << 10;
+
+  HttpClient(boost::asio::io_context& io, HttpTarget target);
+
+  // The reply, whatever its status. UNAVAILABLE ENGINE_UNREACHABLE: nothing was sent. UNKNOWN
+  // ENGINE_CONNECTION_BROKEN and DEADLINE_EXCEEDED ENGINE_TIMEOUT: the request may have been taken.
+  boost::asio::awaitable<absl::StatusOr<HttpReply>> Call(HttpCall call,
+                                                         Clock::time_point deadline) const;
+
+  boost::asio::io_context& io() const { return io_; }
+  const std::string& name() const { return name_; }  // "host:port", for messages
+
+ private:
+  boost::asio::io_context& io_;
+  const HttpTarget target_;
+  const std::string name_;
+};
+
+}  // namespace lorry::engines

@@ -1,0 +1,29 @@
+// What a probe's answers mean, the same for both kinds. Pure functions.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "services/engine_proxy/engines/wire.h"
+
+namespace lorry::engines {
+
+// Token ids that every vocabulary has; several, so that attention has something to look at.
+Json ProbePrompt();
+
+// A load was answered with "already loaded": OK when the listing shows our path, ALREADY_EXISTS
+// ENGINE_NAME_TAKEN when it shows another one, UNAVAILABLE ENGINE_LOAD_UNSETTLED when the name has
+// left the listing meanwhile.
+absl::Status JudgeAlreadyLoaded(const Engine::Listing& listing, const EngineName& name,
+                                const std::string& path);
+
+absl::Status JudgePresence(const Engine::Listing& listing, const EngineName& name);
+
+// The adapter's first token against the base model's, by log-probability where the engine gives
+// one.
+absl::Status JudgeDiffers(const EngineName& name, const ProbeToken& adapter,
+                          const ProbeToken& base);
+
+absl::Status NameUnknown(const std::string& name, const HttpReply& reply);
+
+}  // namespace lorry::engines

@@ -1,0 +1,164 @@
+// SGLang over HTTP. Routing is by `lora_path`, which is the adapter's name: a bare name in `model`
+// would be answered by the base model. Adapters are loaded from directories; the tensor route is
+// left alone, because a bad payload ends the server.
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "services/engine_proxy/engines/engines.h"
+#include "services/engine_proxy/engines/http_engine.h"
+#include "services/engine_proxy/engines/probe.h"
+#include "services/engine_proxy/engines/wire.h"
+
+namespace lorry::engines {
+namespace {
+
+using TimePoint = HttpClient::Clock::time_point;
+
+class SglangCalls {
+ public:
+  static constexpr fleet::EngineKind kKind = fleet::EngineKind::kSglang;
+
+  SglangCalls(boost::asio::io_context& io, HttpTarget target, EngineOptions options)
+      : client_(io, std::move(target)),
+        api_key_(std::move(options.api_key)),
+        admin_key_(options.admin_key.empty() ? api_key_ : std::move(options.admin_key)) {}
+
+  boost::asio::io_context& io() const { return client_.io(); }
+
+  Task<absl::StatusOr<EngineFacts>> Inspect(TimePoint deadline) {
+    auto reply = co_await Get("/server_info", deadline);
+    if (reply.ok() && IsMissingRoute(*reply)) reply = co_await Get("/get_server_info", deadline);
+    if (!reply.ok()) co_return reply.status();
+    co_return ParseSglangInfo(*reply);
+  }
+
+  Task<absl::StatusOr<Engine::Listing>> List(TimePoint deadline) {
+    const auto reply = co_await Get("/v1/models", deadline);
+    if (!reply.ok()) co_return reply.status();
+    auto models = ParseModels(*reply);
+    if (!models.ok()) co_return models.status();
+    co_return std::move(models->adapters);
+  }
+
+  Task<absl::Status> Load(EngineName name, std::string path, TimePoint deadline) {
+    const Json body = {{"lora_name", name.value}, {"lora_path", path}};
+    const auto reply = co_await Post("/load_lora_adapter", body, admin_key_, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status == 200) co_return absl::OkStatus();
+    if (!IsAlreadyLoaded(*reply)) co_return StatusOfRefusal("load " + name.value, *reply);
+    const auto listing = co_await List(deadline);
+    if (!listing.ok()) co_return listing.status();
+    co_return JudgeAlreadyLoaded(*listing, name, path);
+  }
+
+  Task<absl::Status> Unload(EngineName name, TimePoint deadline) {
+    const Json body = {{"lora_name", name.value}};
+    const auto reply = co_await Post("/unload_lora_adapter", body, admin_key_, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status == 200 || IsUnknownAdapter(fleet::EngineKind::kSglang, *reply)) {
+      co_return absl::OkStatus();
+    }
+    co_return StatusOfRefusal("unload " + name.value, *reply);
+  }
+
+  Task<absl::Status> Probe(EngineName name, ProbeKind kind, TimePoint deadline) {
+    if (kind == ProbeKind::kPresence) {
+      const auto listing = co_await List(deadline);
+      co_return listing.ok() ? JudgePresence(*listing, name) : listing.status();
+    }
+    const auto answered = co_await Token(name.value, deadline);
+    if (kind == ProbeKind::kToken || !answered.ok()) co_return answered.status();
+    const auto base = co_await Token("", deadline);
+    co_return base.ok() ? JudgeDiffers(name, *answered, *base) : base.status();
+  }
+
+  Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
+    const auto reply = co_await Get("/v1/loads", deadline);
+    if (!reply.ok()) co_return reply.status();
+    co_return ParseSglangLoads(*reply);
+  }
+
+  Task<absl::Status> SetPause(fleet::PauseKind pause, bool flush, TimePoint deadline) {
+    const char* mode = ModeOf(pause);
+    if (mode == nullptr) {
+      co_return Error(absl::StatusCode::kInvalidArgument, "ENGINE_PAUSE_KIND",
+                      "SGLang pauses by abort, retract or in_place");
+    }
+    const bool resume = pause == fleet::PauseKind::kNone;
+    Json body = Json::object();  // SGLang wants a body even where every field has a default
+    if (!resume) body["mode"] = mode;
+    const auto path = resume ? "/continue_generation" : "/pause_generation";
+    const auto reply = co_await Post(path, body, admin_key_, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status != 200) co_return StatusOfRefusal(path, *reply);
+    if (flush && !resume) co_return co_await Flush(deadline);
+    co_return absl::OkStatus();
+  }
+
+ private:
+  static const char* ModeOf(fleet::PauseKind pause) {
+    switch (pause) {
+      case fleet::PauseKind::kNone:
+        return "";
+      case fleet::PauseKind::kAbort:
+        return "abort";
+      case fleet::PauseKind::kRetract:
+        return "retract";
+      case fleet::PauseKind::kInPlace:
+        return "in_place";
+      default:
+        return nullptr;
+    }
+  }
+
+  Task<absl::Status> Flush(TimePoint deadline) {
+    const auto reply = co_await Post("/flush_cache", Json::object(), admin_key_, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status == 200) co_return absl::OkStatus();
+    co_return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_FLUSH_FAILED",
+                    absl::StrCat("SGLang drops its cache only while nothing runs or waits: ",
+                                 ErrorText(*reply)));
+  }
+
+  // One greedy token of the adapter `name`, or of the base model.
+  Task<absl::StatusOr<ProbeToken>> Token(std::string name, TimePoint deadline) {
+    Json body = {
+        {"input_ids", ProbePrompt()},
+        {"sampling_params", {{"max_new_tokens", 1}, {"temperature", 0}, {"ignore_eos", true}}},
+        {"return_logprob", true}};
+    if (!name.empty()) body["lora_path"] = name;
+    const auto reply = co_await Post("/generate", body, api_key_, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (IsUnknownAdapter(fleet::EngineKind::kSglang, *reply)) co_return NameUnknown(name, *reply);
+    co_return ParseSglangToken(*reply);
+  }
+
+  Task<absl::StatusOr<HttpReply>> Get(std::string path, TimePoint deadline) {
+    return client_.Call(
+        {.method = "GET", .path = std::move(path), .body = "", .bearer = admin_key_}, deadline);
+  }
+  Task<absl::StatusOr<HttpReply>> Post(std::string path, const Json& body, std::string key,
+                                       TimePoint deadline) {
+    return client_.Call(
+        {.method = "POST", .path = std::move(path), .body = body.dump(), .bearer = std::move(key)},
+        deadline);
+  }
+
+  const HttpClient client_;
+  const std::string api_key_;
+  const std::string admin_key_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> MakeSglang(boost::asio::io_context& io,
+                                                   EngineOptions options) {
+  auto target = ParseHttpUrl(options.url);
+  if (!target.ok()) return target.status();
+  auto calls = std::make_shared<SglangCalls>(io, *std::move(target), std::move(options));
+  return std::make_unique<HttpEngine<SglangCalls>>(std::move(calls));
+}
+
+}  // namespace lorry::engines

@@ -1,0 +1,116 @@
+// SGLang's replies, 0.5.9 to 0.5.23.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/digest.h"
+#include "lib/base/error.h"
+#include "services/engine_proxy/engines/wire.h"
+
+namespace lorry::engines {
+namespace {
+
+uint32_t UnsignedIn(const Json& object, const char* key) {
+  const int64_t value = IntegerIn(object, key).value_or(0);
+  return value > 0 && value <= UINT32_MAX ? static_cast<uint32_t>(value) : 0;
+}
+
+// `startup_time` holds measured durations of this start: no time of day, but never the same twice.
+// The members that name the process (none today) would come for free.
+BootId BootOf(const Json& info) {
+  const Json& startup = MemberOf(info, "startup_time");
+  if (startup.is_null()) return BootId();
+  return BootId("sglang-" + ToHex(HashSha256(startup.dump())).substr(0, 16));
+}
+
+std::vector<Problem> ProblemsOf(const Json& info) {
+  std::vector<Problem> problems;
+  if (!BoolIn(info, "enable_lora")) problems.push_back(LoraDisabled(fleet::EngineKind::kSglang));
+  if (IntegerIn(info, "dp_size").value_or(1) > 1 && !BoolIn(info, "enable_dp_attention")) {
+    problems.push_back({"ENGINE_DP_UNSUPPORTED",
+                        "start one SGLang per data-parallel replica (--dp-size 1), each with its "
+                        "own proxy: SGLang "
+                        "refuses to load adapters at run time with --dp-size above 1"});
+  }
+  if (IntegerIn(info, "tokenizer_worker_num").value_or(1) > 1) {
+    problems.push_back(
+        {"ENGINE_TOKENIZER_WORKERS",
+         "start SGLang with --tokenizer-worker-num 1: each worker has a registry of its own, and a "
+         "loaded adapter is seen by one of them"});
+  }
+  if (StringIn(info, "load_format") == "dummy") {
+    problems.push_back(
+        {"ENGINE_LOAD_FORMAT",
+         "start SGLang without --load-format dummy, with which it cannot load adapters from disk"});
+  }
+  if (BootOf(info).empty()) {
+    problems.push_back({"ENGINE_VERSION_UNSUPPORTED",
+                        "use SGLang 0.5.9 or later: this one does not report startup_time, by "
+                        "which a restart is seen"});
+  }
+  return problems;
+}
+
+}  // namespace
+
+absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
+  if (reply.status != 200) return StatusOfRefusal("GET /server_info", reply);
+  const Json info = ParseJson(reply.body);
+  if (!info.is_object() || !info.contains("enable_lora")) {
+    return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_UNKNOWN",
+                 "GET /server_info is not SGLang's; is the address the engine's own?");
+  }
+  EngineFacts facts;
+  facts.boot = BootOf(info);
+  facts.version = StringIn(info, "version");
+  facts.base_model = StringIn(info, "served_model_name");
+  facts.cumulative_streams = !BoolIn(info, "incremental_streaming_output");
+  facts.limits.kind = fleet::EngineKind::kSglang;
+  facts.limits.rank_limit = UnsignedIn(info, "max_lora_rank");
+  facts.limits.slots = UnsignedIn(info, "max_loaded_loras");  // null: not bounded
+  facts.limits.batch_slots = UnsignedIn(info, "max_loras_per_batch");
+  if (const Json& modules = MemberOf(info, "lora_target_modules"); modules.is_array()) {
+    for (const Json& module : modules) {
+      if (module.is_string()) facts.limits.engine_modules.push_back(module.get<std::string>());
+    }
+  }
+  auto& modules = facts.limits.engine_modules;
+  std::sort(modules.begin(), modules.end());
+  if (std::binary_search(modules.begin(), modules.end(), "all")) modules.clear();
+  facts.problems = ProblemsOf(info);
+  return facts;
+}
+
+absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& reply) {
+  if (reply.status != 200) return StatusOfRefusal("GET /v1/loads", reply);
+  const Json body = ParseJson(reply.body);
+  const Json& rows = MemberOf(body, "loads");
+  if (!rows.is_array() || rows.empty()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_UNKNOWN",
+                 "GET /v1/loads lists no load");
+  }
+  EngineLoad load;
+  for (const Json& row : rows) {
+    load.running += UnsignedIn(row, "num_running_reqs");
+    load.waiting += UnsignedIn(row, "num_waiting_reqs");
+  }
+  return load;
+}
+
+absl::StatusOr<ProbeToken> ParseSglangToken(const HttpReply& reply) {
+  if (reply.status != 200) return StatusOfRefusal("probe", reply);
+  const Json body = ParseJson(reply.body);
+  const Json& ids = MemberOf(body, "output_ids");
+  if (!ids.is_array() || ids.empty() || !ids[0].is_number_integer()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "PROBE_FAILED",
+                 absl::StrCat("the engine answered without a token: ", ErrorText(reply)));
+  }
+  ProbeToken token{absl::StrCat(ids[0].get<int64_t>()), std::nullopt};
+  const Json& logprobs = MemberOf(MemberOf(body, "meta_info"), "output_token_logprobs");
+  if (logprobs.is_array() && !logprobs.empty() && logprobs[0].is_array() && !logprobs[0].empty() &&
+      logprobs[0][0].is_number()) {
+    token.logprob = logprobs[0][0].get<double>();
+  }
+  return token;
+}
+
+}  // namespace lorry::engines

@@ -1,0 +1,179 @@
+// vLLM over HTTP (Python frontend). `load_inplace` is never sent: it stays with the adapter and
+// makes vLLM read the directory again at every use. What needs VLLM_SERVER_DEV_MODE=1 (limits,
+// pauses) is missed without it and said so.
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "services/engine_proxy/engines/engines.h"
+#include "services/engine_proxy/engines/http_engine.h"
+#include "services/engine_proxy/engines/probe.h"
+#include "services/engine_proxy/engines/wire.h"
+
+namespace lorry::engines {
+namespace {
+
+using TimePoint = HttpClient::Clock::time_point;
+
+class VllmCalls {
+ public:
+  static constexpr fleet::EngineKind kKind = fleet::EngineKind::kVllm;
+
+  VllmCalls(boost::asio::io_context& io, HttpTarget target, EngineOptions options)
+      : client_(io, std::move(target)), api_key_(std::move(options.api_key)) {}
+
+  boost::asio::io_context& io() const { return client_.io(); }
+
+  Task<absl::StatusOr<EngineFacts>> Inspect(TimePoint deadline) {
+    EngineFacts facts;
+    facts.limits.kind = kKind;
+    const auto metrics = co_await Get("/metrics", deadline);
+    if (!metrics.ok()) co_return metrics.status();
+    auto boot = ParseVllmBoot(*metrics);
+    if (!boot.ok()) co_return boot.status();
+    facts.boot = *std::move(boot);
+
+    const auto version = co_await Get("/version", deadline);
+    if (!version.ok()) co_return version.status();
+    facts.version = StringIn(ParseJson(version->body), "version");
+
+    const auto listed = co_await Get("/v1/models", deadline);
+    if (!listed.ok()) co_return listed.status();
+    const auto models = ParseModels(*listed);
+    if (!models.ok()) co_return models.status();
+    facts.base_model = models->base_model;
+
+    // A route that exists answers a GET with 405; one that is switched off is not there.
+    const auto route = co_await Get("/v1/load_lora_adapter", deadline);
+    if (!route.ok()) co_return route.status();
+    if (IsMissingRoute(*route)) facts.problems.push_back(RuntimeLoraDisabled());
+
+    // The first call of a real one takes some 2 s: it collects a description of the machine.
+    const auto info = co_await Get("/server_info?config_format=json", deadline);
+    if (!info.ok()) co_return info.status();
+    AddVllmServerInfo(*info, facts);
+    co_return facts;
+  }
+
+  Task<absl::StatusOr<Engine::Listing>> List(TimePoint deadline) {
+    const auto reply = co_await Get("/v1/models", deadline);
+    if (!reply.ok()) co_return reply.status();
+    auto models = ParseModels(*reply);
+    if (!models.ok()) co_return models.status();
+    co_return std::move(models->adapters);
+  }
+
+  Task<absl::Status> Load(EngineName name, std::string path, TimePoint deadline) {
+    const Json body = {{"lora_name", name.value}, {"lora_path", path}};
+    const auto reply = co_await Post("/v1/load_lora_adapter", body, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status == 200) co_return absl::OkStatus();
+    if (IsMissingRoute(*reply)) co_return ToStatus(RuntimeLoraDisabled());
+    if (!IsAlreadyLoaded(*reply)) co_return StatusOfRefusal("load " + name.value, *reply);
+    const auto listing = co_await List(deadline);
+    if (!listing.ok()) co_return listing.status();
+    co_return JudgeAlreadyLoaded(*listing, name, path);
+  }
+
+  Task<absl::Status> Unload(EngineName name, TimePoint deadline) {
+    const Json body = {{"lora_name", name.value}};
+    const auto reply = co_await Post("/v1/unload_lora_adapter", body, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status == 200 || IsUnknownAdapter(kKind, *reply)) co_return absl::OkStatus();
+    if (IsMissingRoute(*reply)) co_return ToStatus(RuntimeLoraDisabled());
+    co_return StatusOfRefusal("unload " + name.value, *reply);
+  }
+
+  Task<absl::Status> Probe(EngineName name, ProbeKind kind, TimePoint deadline) {
+    const auto listed = co_await Get("/v1/models", deadline);
+    if (!listed.ok()) co_return listed.status();
+    const auto models = ParseModels(*listed);
+    if (!models.ok()) co_return models.status();
+    if (kind == ProbeKind::kPresence) co_return JudgePresence(models->adapters, name);
+    const auto answered = co_await Token(name.value, deadline);
+    if (kind == ProbeKind::kToken || !answered.ok()) co_return answered.status();
+    const auto base = co_await Token(models->base_model, deadline);
+    co_return base.ok() ? JudgeDiffers(name, *answered, *base) : base.status();
+  }
+
+  Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
+    const auto reply = co_await Get("/metrics", deadline);
+    if (!reply.ok()) co_return reply.status();
+    co_return ParseVllmLoad(*reply);
+  }
+
+  Task<absl::Status> SetPause(fleet::PauseKind pause, bool flush, TimePoint deadline) {
+    const std::string path = PathOf(pause, flush);
+    if (path.empty()) {
+      co_return Error(absl::StatusCode::kInvalidArgument, "ENGINE_PAUSE_KIND",
+                      "vLLM pauses by abort, wait or keep");
+    }
+    const auto reply = co_await Post(path, Json(), deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status == 200) co_return absl::OkStatus();
+    if (IsMissingRoute(*reply)) {
+      co_return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_DEV_MODE_OFF",
+                      "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment: pausing is one "
+                      "of its dev routes");
+    }
+    co_return StatusOfRefusal(path, *reply);
+  }
+
+ private:
+  static std::string PathOf(fleet::PauseKind pause, bool flush) {
+    const char* mode = nullptr;
+    switch (pause) {
+      case fleet::PauseKind::kNone:
+        return "/resume";
+      case fleet::PauseKind::kAbort:
+        mode = "abort";
+        break;
+      case fleet::PauseKind::kWait:
+        mode = "wait";
+        break;
+      case fleet::PauseKind::kKeep:
+        mode = "keep";
+        break;
+      default:
+        return "";
+    }
+    return absl::StrCat("/pause?mode=", mode, "&clear_cache=", flush ? "true" : "false");
+  }
+
+  // One greedy token of `model`: an adapter, or the base model by its own name.
+  Task<absl::StatusOr<ProbeToken>> Token(std::string model, TimePoint deadline) {
+    const Json body = {{"model", model},   {"prompt", ProbePrompt()}, {"max_tokens", 1},
+                       {"temperature", 0}, {"ignore_eos", true},      {"logprobs", 1}};
+    const auto reply = co_await Post("/v1/completions", body, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(model, *reply);
+    co_return ParseVllmToken(*reply);
+  }
+
+  Task<absl::StatusOr<HttpReply>> Get(std::string path, TimePoint deadline) {
+    return client_.Call({.method = "GET", .path = std::move(path), .body = "", .bearer = api_key_},
+                        deadline);
+  }
+  Task<absl::StatusOr<HttpReply>> Post(std::string path, const Json& body, TimePoint deadline) {
+    std::string text = body.is_null() ? std::string() : body.dump();
+    return client_.Call(
+        {.method = "POST", .path = std::move(path), .body = std::move(text), .bearer = api_key_},
+        deadline);
+  }
+
+  const HttpClient client_;
+  const std::string api_key_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> MakeVllm(boost::asio::io_context& io,
+                                                 EngineOptions options) {
+  auto target = ParseHttpUrl(options.url);
+  if (!target.ok()) return target.status();
+  auto calls = std::make_shared<VllmCalls>(io, *std::move(target), std::move(options));
+  return std::make_unique<HttpEngine<VllmCalls>>(std::move(calls));
+}
+
+}  // namespace lorry::engines

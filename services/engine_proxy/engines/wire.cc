@@ -1,0 +1,143 @@
+#include "services/engine_proxy/engines/wire.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+
+namespace lorry::engines {
+namespace {
+
+// Long enough for every text the engines are known to give, short enough for a log line.
+constexpr size_t kMaxErrorTextBytes = 500;
+
+// SGLang puts it in error_message (LoRA routes), message (OpenAI routes) or error.message
+// (/generate); vLLM in error.message, error (pause routes) or detail (no such route).
+std::string RawErrorText(const Json& body) {
+  const Json& error = MemberOf(body, "error");
+  if (error.is_object()) return StringIn(error, "message");
+  for (const char* key : {"error", "error_message", "message", "detail"}) {
+    if (std::string text = StringIn(body, key); !text.empty()) return text;
+  }
+  return "";
+}
+
+}  // namespace
+
+Json ParseJson(std::string_view text) { return Json::parse(text, nullptr, false); }
+
+const Json& MemberOf(const Json& object, const char* key) {
+  static const Json* const kNone = new Json(Json::value_t::null);
+  if (!object.is_object()) return *kNone;
+  const auto found = object.find(key);
+  return found == object.end() ? *kNone : *found;
+}
+
+std::string StringIn(const Json& object, const char* key) {
+  const Json& member = MemberOf(object, key);
+  return member.is_string() ? member.get<std::string>() : std::string();
+}
+
+std::optional<int64_t> IntegerIn(const Json& object, const char* key) {
+  const Json& member = MemberOf(object, key);
+  if (!member.is_number_integer()) return std::nullopt;
+  return member.get<int64_t>();
+}
+
+bool BoolIn(const Json& object, const char* key) {
+  const Json& member = MemberOf(object, key);
+  return member.is_boolean() && member.get<bool>();
+}
+
+std::string ErrorText(const HttpReply& reply) {
+  std::string text = RawErrorText(ParseJson(reply.body));
+  if (text.empty()) text = reply.body;
+  if (text.empty()) text = absl::StrCat("HTTP status ", reply.status);
+  if (text.size() > kMaxErrorTextBytes) text = text.substr(0, kMaxErrorTextBytes) + "...";
+  return text;
+}
+
+absl::Status StatusOfRefusal(std::string_view what, const HttpReply& reply) {
+  const std::string text = ErrorText(reply);
+  if (reply.status == 401 || reply.status == 403) {
+    return Error(
+        absl::StatusCode::kUnauthenticated, "ENGINE_UNAUTHORIZED",
+        absl::StrCat(ToAbsl(what),
+                     ": the engine wants another key; give the proxy the engine's API key (", text,
+                     ")"));
+  }
+  if (absl::StrContains(text, "LoRA is not enabled")) {
+    const bool vllm = absl::StrContains(text, "Use --enable-lora");
+    return ToStatus(LoraDisabled(vllm ? fleet::EngineKind::kVllm : fleet::EngineKind::kSglang));
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "ENGINE_REFUSED",
+               absl::StrCat(ToAbsl(what), ": the engine answered ", reply.status, ": ", text));
+}
+
+absl::StatusOr<Models> ParseModels(const HttpReply& reply) {
+  if (reply.status != 200) return StatusOfRefusal("GET /v1/models", reply);
+  const Json body = ParseJson(reply.body);
+  const Json& data = MemberOf(body, "data");
+  if (!data.is_array()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_UNKNOWN",
+                 "GET /v1/models lists no models; is this an SGLang or vLLM server?");
+  }
+  Models models;
+  for (const Json& card : data) {
+    const std::string id = StringIn(card, "id");
+    if (!StringIn(card, "parent").empty()) {
+      models.adapters[EngineName(id)] = StringIn(card, "root");
+    } else if (models.base_model.empty()) {
+      models.base_model = id;
+      models.owned_by = StringIn(card, "owned_by");
+    }
+  }
+  return models;
+}
+
+bool IsMissingRoute(const HttpReply& reply) {
+  return reply.status == 404 && StringIn(ParseJson(reply.body), "detail") == "Not Found";
+}
+
+bool IsUnknownAdapter(fleet::EngineKind kind, const HttpReply& reply) {
+  const std::string text = ErrorText(reply);
+  if (kind == fleet::EngineKind::kSglang) {
+    return reply.status == 400 && (absl::StrContains(text, "does not exist. Loaded LoRAs") ||
+                                   absl::StrContains(text, "never been loaded") ||
+                                   absl::StrContains(text, "are not loaded"));
+  }
+  return reply.status == 404 && !IsMissingRoute(reply);
+}
+
+bool IsAlreadyLoaded(const HttpReply& reply) {
+  const std::string text = ErrorText(reply);
+  return reply.status == 400 && (absl::StrContains(text, "already loaded") ||
+                                 absl::StrContains(text, "already been loaded"));
+}
+
+Problem LoraDisabled(fleet::EngineKind kind) {
+  if (kind == fleet::EngineKind::kSglang) {
+    return {"ENGINE_LORA_DISABLED",
+            "start SGLang with --enable-lora --max-lora-rank RANK --lora-target-modules all (or "
+            "the modules your "
+            "adapters train)"};
+  }
+  return {"ENGINE_LORA_DISABLED",
+          "start vLLM with --enable-lora --max-lora-rank RANK --max-loras N --max-cpu-loras M"};
+}
+
+Problem RuntimeLoraDisabled() {
+  return {"ENGINE_RUNTIME_LORA_DISABLED",
+          "start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"};
+}
+
+absl::Status ToStatus(const Problem& problem) {
+  return Error(absl::StatusCode::kFailedPrecondition, problem.reason, problem.remedy);
+}
+
+bool MayHaveHappened(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return reason == "ENGINE_TIMEOUT" || reason == "ENGINE_CONNECTION_BROKEN";
+}
+
+}  // namespace lorry::engines

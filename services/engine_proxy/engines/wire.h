@@ -1,0 +1,76 @@
+// What the engines' replies mean: pure functions over their bodies. No I/O, any thread.
+//
+// The engines name errors by text more than by code, and the codes move between releases (vLLM's
+// 400s became 500s), so texts are looked for where they are known, and passed on where they are
+// not.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/engine_proxy/engines/engine.h"
+#include "services/engine_proxy/engines/http_client.h"
+
+namespace lorry::engines {
+
+using Json = nlohmann::json;
+
+// A discarded value where `text` is no JSON; reading a member of it, or one of another type, gives
+// the fallback.
+Json ParseJson(std::string_view text);
+std::string StringIn(const Json& object, const char* key);
+std::optional<int64_t> IntegerIn(const Json& object, const char* key);
+bool BoolIn(const Json& object, const char* key);
+const Json& MemberOf(const Json& object, const char* key);
+
+// The error's own words, wherever this body keeps them; at most 500 bytes, for messages.
+std::string ErrorText(const HttpReply& reply);
+
+// The status of a reply that is not the 200 it should be: UNAUTHENTICATED ENGINE_UNAUTHORIZED,
+// FAILED_PRECONDITION ENGINE_LORA_DISABLED, otherwise INVALID_ARGUMENT ENGINE_REFUSED.
+absl::Status StatusOfRefusal(std::string_view what, const HttpReply& reply);
+
+// GET /v1/models, alike on both.
+struct Models {
+  std::string base_model;
+  std::string owned_by;  // "sglang" or "vllm"
+  Engine::Listing adapters;
+};
+absl::StatusOr<Models> ParseModels(const HttpReply& reply);
+
+absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& server_info);
+absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& loads);
+// (token id as text, log-probability) of a one-token answer.
+struct ProbeToken {
+  std::string token;
+  std::optional<double> logprob;
+};
+absl::StatusOr<ProbeToken> ParseSglangToken(const HttpReply& reply);
+
+// The value of a metric summed over its series; nullopt when there is none.
+std::optional<double> SumOfMetric(std::string_view exposition, std::string_view name);
+absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& metrics);
+absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& metrics);
+// Adds limits and problems; a reply that is not 200 adds nothing (vLLM has the route in dev mode
+// alone).
+void AddVllmServerInfo(const HttpReply& server_info, EngineFacts& facts);
+absl::StatusOr<ProbeToken> ParseVllmToken(const HttpReply& reply);
+
+// True for the replies that mean "there is no such adapter", false for a missing route.
+bool IsUnknownAdapter(fleet::EngineKind kind, const HttpReply& reply);
+bool IsAlreadyLoaded(const HttpReply& reply);
+// 404 {"detail":"Not Found"}: the server has no such route, which is how it says that a feature is
+// off.
+bool IsMissingRoute(const HttpReply& reply);
+
+// Each with the flag or the variable that repairs it.
+Problem LoraDisabled(fleet::EngineKind kind);
+Problem RuntimeLoraDisabled();
+absl::Status ToStatus(const Problem& problem);  // FAILED_PRECONDITION
+
+}  // namespace lorry::engines

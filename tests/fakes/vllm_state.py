@@ -1,0 +1,165 @@
+"""The state of the fake vLLM: registry, the workers' cache of adapters, pauses. fake_vllm.py puts vLLM's routes in
+front of it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import time
+from collections import OrderedDict
+
+from engine_core import (
+    BASE_DIGEST,
+    PROJECTIONS,
+    Adapter,
+    AdapterError,
+    Request,
+    Scheduler,
+    Switches,
+    die,
+    module_shapes,
+    read_adapter,
+)
+from fastapi.responses import JSONResponse
+
+BASE = "base"
+
+
+class Refused(Exception):
+    def __init__(self, status: int, kind: str, message: str, param: str | None = None):
+        super().__init__(message)
+        self.status, self.kind, self.param = status, kind, param
+
+    def reply(self) -> JSONResponse:
+        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
+        return JSONResponse({"error": error}, self.status)
+
+
+class FakeVllm:
+    def __init__(self, args: argparse.Namespace, switches: Switches):
+        self.args, self.switches = args, switches
+        self.scheduler = Scheduler(switches, args.max_num_seqs)
+        self.shapes = module_shapes(args.model)
+        self.registry: dict[str, Adapter] = {}  # what the HTTP process lists
+        self.cache: OrderedDict[int, Adapter] = OrderedDict()  # what the workers hold; LRU first
+        self.name_locks: dict[str, asyncio.Lock] = {}
+        self.paused = False
+        self.started = time.time()
+
+    def listing(self) -> dict[str, str]:
+        return {a.name: a.path for a in self.registry.values() if a.name != self.switches.vanish}
+
+    def read(self, name: str, path: str) -> Adapter:
+        try:
+            modules = set(PROJECTIONS) | {"lm_head", "embed_tokens"}
+            return read_adapter(name, path, self.shapes, modules, self.args.max_lora_rank)
+        except AdapterError as error:
+            if error.kind in ("missing", "no_config"):
+                text = f"Loading lora {name} failed: No adapter found for <path>"
+                raise Refused(404, "NotFoundError", text) from None
+            worker = {
+                "rank": f"LoRA rank {error.detail} is greater than max_lora_rank {self.args.max_lora_rank}.",
+                "unsupported": "vLLM does not yet support DoRA.",
+                "modules": "While loading <path>, expected target modules in "
+                f"{set(PROJECTIONS)} but received {error.detail}. "
+                "Please verify that the loaded LoRA module is correct",
+            }.get(error.kind, str(error))
+            text = (
+                f"Call to add_lora method failed: Worker failed with error '{worker}', "
+                "please check the stack trace above for the root cause"
+            )
+            raise Refused(500, "InternalServerError", text) from None
+
+    def keep(self, adapter: Adapter) -> None:
+        self.cache[adapter.id] = adapter
+        self.cache.move_to_end(adapter.id)
+        while len(self.cache) > self.args.max_cpu_loras:
+            self.cache.popitem(last=False)
+
+    async def load(self, name: str, path: str, inplace: bool) -> None:
+        if not name or not path:
+            raise Refused(
+                400, "InvalidUserInput", "Both 'lora_name' and 'lora_path' must be provided."
+            )
+        if name == BASE:
+            text = f"The lora adapter '{name}' conflicts with a served base model."
+            raise Refused(400, "InvalidUserInput", text)
+        async with self.name_locks.setdefault(name, asyncio.Lock()):
+            if name in self.registry and not inplace:
+                text = (
+                    f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in "
+                    "place, set 'load_inplace' to True."
+                )
+                raise Refused(400, "InvalidUserInput", text)
+            await asyncio.sleep(self.switches.load_delay_s)
+            while self.switches.hold_loads:
+                await asyncio.sleep(0.01)
+            if self.switches.load_error:
+                raise Refused(500, "InternalServerError", self.switches.load_error)
+            if not self.args.enable_lora:
+                text = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
+                raise Refused(500, "InternalServerError", text)
+            adapter = self.read(name, path)
+            adapter.inplace = (
+                inplace  # vLLM keeps the flag, and reads the directory again at every use
+            )
+            self.keep(adapter)
+            self.registry[name] = adapter
+
+    async def unload(self, name: str) -> None:
+        await asyncio.sleep(self.switches.unload_delay_s)
+        if name not in self.registry:
+            raise Refused(404, "NotFoundError", f"The lora adapter '{name}' cannot be found.")
+        del self.registry[name]
+
+    def resident(self, adapter: Adapter) -> Adapter:
+        """The worker's copy; an evicted one is read again, and if that fails the engine core is dead."""
+        if adapter.id in self.cache and not adapter.inplace:
+            self.cache.move_to_end(adapter.id)
+            return self.cache[adapter.id]
+        try:
+            again = self.read(adapter.name, adapter.path)
+        except Refused:
+            die(f"{adapter.path} could not be read again")
+        self.keep(dataclasses.replace(again, id=adapter.id))
+        return again
+
+    async def begin(
+        self, model: str | None, ids: list[int], params: dict, rid: str
+    ) -> list[Request]:
+        if model and model != BASE and model not in self.registry:
+            text = f"The model `{model}` does not exist. Valid aliases: {BASE}."
+            raise Refused(404, "NotFoundError", text, "model")
+        adapter = self.registry.get(model or BASE)
+        await self.scheduler.wait_for(lambda: not self.paused)
+        digest = BASE_DIGEST
+        if adapter is not None:
+            digest = self.resident(adapter).digest
+            if self.switches.serve_base:
+                digest = BASE_DIGEST
+        limit = params.get("max_tokens") or 16
+        name = model if adapter else None
+        return [
+            Request(f"{rid}-{i}", name, digest, ids, limit) for i in range(params.get("n") or 1)
+        ]
+
+    async def drain(self, requests: list[Request]) -> None:
+        async def one(request: Request) -> None:
+            async for _ in self.scheduler.run(request):
+                pass
+
+        await asyncio.gather(*(one(r) for r in requests))
+
+    async def pause(self, mode: str) -> None:
+        self.paused = True
+        if mode == "abort":
+            await self.scheduler.abort(lambda r: True)
+        elif mode == "keep":
+            await self.scheduler.set_frozen(True)
+        else:
+            await self.scheduler.wait_for(lambda: not self.scheduler.requests)
+
+    async def resume(self) -> None:
+        self.paused = False
+        await self.scheduler.set_frozen(False)

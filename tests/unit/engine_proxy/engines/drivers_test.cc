@@ -1,0 +1,309 @@
+// Both drivers against the fakes, which the contract suite holds to the real engines. With
+// LORRY_SGLANG_URL and LORRY_VLLM_URL set, the cases that need no switch run against those servers
+// instead.
+#include <gmock/gmock.h>
+
+#include <boost/asio/io_context.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+
+#include "lib/base/error.h"
+#include "services/engine_proxy/engines/engines.h"
+#include "tests/unit/engine_proxy/engines/fake_process.h"
+
+namespace lorry::engines {
+namespace {
+
+using fleet::EngineKind;
+using fleet::PauseKind;
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr milliseconds kLong{30'000};
+
+// The verbs as plain calls: runs the io_context until the answer is there.
+class Blocking {
+ public:
+  Blocking(std::unique_ptr<Engine> engine, boost::asio::io_context& io)
+      : engine_(std::move(engine)), io_(io) {}
+
+  EngineKind kind() const { return engine_->kind(); }
+  absl::StatusOr<EngineFacts> Inspect() {
+    return Wait<absl::StatusOr<EngineFacts>>([&](auto done) { engine_->Inspect(kLong, done); });
+  }
+  Engine::Listing List() {
+    return Wait<absl::StatusOr<Engine::Listing>>([&](auto done) { engine_->List(kLong, done); })
+        .value();
+  }
+  absl::Status Load(const std::string& name, const std::string& path, milliseconds within = kLong) {
+    return Wait<absl::Status>(
+        [&](auto done) { engine_->Load(EngineName(name), path, within, done); });
+  }
+  absl::Status Probe(const std::string& name, ProbeKind probe, milliseconds within = kLong) {
+    return Wait<absl::Status>(
+        [&](auto done) { engine_->Probe(EngineName(name), probe, within, done); });
+  }
+  absl::Status Unload(const std::string& name, milliseconds within = kLong) {
+    return Wait<absl::Status>([&](auto done) { engine_->Unload(EngineName(name), within, done); });
+  }
+  absl::StatusOr<EngineLoad> GetLoad() {
+    return Wait<absl::StatusOr<EngineLoad>>([&](auto done) { engine_->GetLoad(kLong, done); });
+  }
+  absl::Status SetPause(PauseKind pause, bool flush = false) {
+    return Wait<absl::Status>([&](auto done) { engine_->SetPause(pause, flush, kLong, done); });
+  }
+
+ private:
+  template <typename T, typename Call>
+  T Wait(Call call) {
+    std::optional<T> answer;
+    call([&](T value) { answer = std::move(value); });
+    io_.restart();
+    while (!answer) io_.run_one();
+    return *std::move(answer);
+  }
+
+  std::unique_ptr<Engine> engine_;
+  boost::asio::io_context& io_;
+};
+
+absl::StatusOr<std::unique_ptr<Engine>> Detect(boost::asio::io_context& io,
+                                               const std::string& url) {
+  std::optional<absl::StatusOr<std::unique_ptr<Engine>>> found;
+  DetectEngine(io, {.url = url, .api_key = "", .admin_key = ""}, kLong,
+               [&](auto engine) { found = std::move(engine); });
+  io.restart();
+  while (!found) io.run_one();
+  return *std::move(found);
+}
+
+class DriverTest : public testing::TestWithParam<const char*> {
+ protected:
+  bool is_sglang() const { return std::string(GetParam()) == "sglang"; }
+
+  // A fake of its own, or the server that the environment names.
+  Blocking Engine(std::vector<std::string> arguments = {},
+                  std::vector<std::string> environment = {}) {
+    const char* url = std::getenv(is_sglang() ? "LORRY_SGLANG_URL" : "LORRY_VLLM_URL");
+    if (url == nullptr) fake_.emplace(GetParam(), std::move(arguments), std::move(environment));
+    auto engine = Detect(io_, url != nullptr ? url : fake_->url());
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return Blocking(*std::move(engine), io_);
+  }
+  bool HasFake() const { return fake_.has_value(); }
+  FakeProcess& fake() { return *fake_; }
+
+  std::string Adapter(const std::string& name) const { return TinyAdapters() + "/" + name; }
+
+  // Names are never used twice, not even by two runs against one server.
+  std::string Fresh() const {
+    static int count = 0;
+    return "policy-v" + std::to_string(++count) + "-" + std::to_string(getpid());
+  }
+
+ private:
+  boost::asio::io_context io_;
+  std::optional<FakeProcess> fake_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, DriverTest, testing::Values("sglang", "vllm"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+TEST_P(DriverTest, DetectsTheKindAndInspectsLimits) {
+  Blocking engine = Engine();
+  EXPECT_EQ(engine.kind(), is_sglang() ? EngineKind::kSglang : EngineKind::kVllm);
+  const auto facts = engine.Inspect();
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_EQ(facts->version, is_sglang() ? "0.5.23" : "0.32.0");
+  EXPECT_EQ(facts->base_model, "base");
+  EXPECT_EQ(facts->limits.rank_limit, 16u);
+  EXPECT_EQ(facts->limits.batch_slots, 4u);
+  EXPECT_EQ(facts->limits.engine_modules.size(), is_sglang() ? 7u : 0u);
+  EXPECT_EQ(facts->cumulative_streams, is_sglang());
+  EXPECT_THAT(facts->problems, IsEmpty());
+  EXPECT_EQ(engine.Inspect()->boot, facts->boot);
+}
+
+TEST_P(DriverTest, LoadsProbesAndUnloads) {
+  Blocking engine = Engine();
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.List().at(EngineName(name)), Adapter("v1"));
+  EXPECT_EQ(engine.Probe(name, ProbeKind::kPresence), absl::OkStatus());
+  EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
+  EXPECT_EQ(engine.Probe(name, ProbeKind::kDiffers), absl::OkStatus());
+  EXPECT_EQ(engine.Unload(name), absl::OkStatus());
+  EXPECT_THAT(engine.List(), Not(testing::Contains(testing::Key(EngineName(name)))));
+  EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kPresence)), "ENGINE_NAME_UNKNOWN");
+}
+
+TEST_P(DriverTest, LoadingAgainIsSuccessOnlyFromTheSamePath) {
+  Blocking engine = Engine();
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  const absl::Status other = engine.Load(name, Adapter("v2"));
+  EXPECT_EQ(other.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReasonOf(other), "ENGINE_NAME_TAKEN");
+  EXPECT_EQ(engine.Unload(name), absl::OkStatus());
+}
+
+TEST_P(DriverTest, WhatIsGoneIsGone) {
+  Blocking engine = Engine();
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Unload(name), absl::OkStatus());
+  EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kToken)), "ENGINE_NAME_UNKNOWN");
+}
+
+TEST_P(DriverTest, ABadAdapterIsRefusedInTheEnginesWords) {
+  Blocking engine = Engine();
+  for (const char* damage : {"bigrank", "absent", "truncated", "noconfig", "no-such-directory"}) {
+    const absl::Status status = engine.Load(Fresh(), Adapter(damage));
+    EXPECT_EQ(ReasonOf(status), "ENGINE_REFUSED") << damage << ": " << status;
+    EXPECT_FALSE(MayHaveHappened(status));
+  }
+  EXPECT_THAT(std::string(engine.Load(Fresh(), Adapter("bigrank")).message()), HasSubstr("64"));
+}
+
+TEST_P(DriverTest, PausesOnlyInTheEnginesOwnWays) {
+  Blocking engine = Engine();
+  const PauseKind own[] = {PauseKind::kAbort, is_sglang() ? PauseKind::kRetract : PauseKind::kKeep,
+                           is_sglang() ? PauseKind::kInPlace : PauseKind::kWait};
+  for (const PauseKind pause : own) {
+    EXPECT_EQ(engine.SetPause(pause, /*flush=*/true), absl::OkStatus());
+    EXPECT_EQ(engine.SetPause(PauseKind::kNone), absl::OkStatus());
+  }
+  EXPECT_EQ(ReasonOf(engine.SetPause(is_sglang() ? PauseKind::kKeep : PauseKind::kInPlace)),
+            "ENGINE_PAUSE_KIND");
+  EXPECT_EQ(engine.GetLoad()->running, 0u);
+}
+
+TEST_P(DriverTest, AProbeWaitsDuringAPauseUntilItsDeadline) {
+  Blocking engine = Engine();
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.SetPause(PauseKind::kAbort), absl::OkStatus());
+  const absl::Status status = engine.Probe(name, ProbeKind::kToken, milliseconds(300));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(engine.Probe(name, ProbeKind::kPresence), absl::OkStatus());
+  EXPECT_EQ(engine.SetPause(PauseKind::kNone), absl::OkStatus());
+  EXPECT_EQ(engine.Unload(name), absl::OkStatus());
+}
+
+TEST_P(DriverTest, ALoadThatTimedOutIsUnknownAndSettlesByLoadingAgain) {
+  Blocking engine = Engine();
+  if (!HasFake()) GTEST_SKIP() << "needs a switch";
+  const std::string name = Fresh();
+  fake().Set(R"({"hold_loads": true})");
+  const absl::Status status = engine.Load(name, Adapter("v1"), milliseconds(300));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(MayHaveHappened(status));
+  fake().Set(R"({"hold_loads": false})");
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.List().at(EngineName(name)), Adapter("v1"));
+}
+
+TEST_P(DriverTest, AnAdapterThatHasNoEffectIsCaughtByComparingWithTheBase) {
+  Blocking engine = Engine({"--fake", R"({"serve_base": true})"});
+  if (!HasFake()) GTEST_SKIP() << "needs a switch";
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
+  EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kDiffers)), "PROBE_SAME_AS_BASE");
+}
+
+TEST_P(DriverTest, ARestartForgetsAdaptersAndHasAnotherBoot) {
+  Blocking engine = Engine();
+  if (!HasFake()) GTEST_SKIP() << "restarts the engine";
+  const BootId first = engine.Inspect()->boot;
+  EXPECT_EQ(engine.Load(Fresh(), Adapter("v1")), absl::OkStatus());
+  fake().Kill();
+  EXPECT_EQ(ReasonOf(engine.Inspect().status()), "ENGINE_UNREACHABLE");
+  fake().StartAgain();
+  EXPECT_NE(engine.Inspect()->boot, first);
+  EXPECT_THAT(engine.List(), IsEmpty());
+}
+
+TEST_P(DriverTest, LoraSwitchedOffIsNamedByThePreflightAndByLoads) {
+  Blocking engine = Engine({"--no-enable-lora"});
+  if (!HasFake()) GTEST_SKIP() << "needs a flag";
+  const auto facts = engine.Inspect();
+  ASSERT_EQ(facts->problems.size(), 1u);
+  EXPECT_EQ(facts->problems[0].reason, "ENGINE_LORA_DISABLED");
+  EXPECT_THAT(facts->problems[0].remedy, HasSubstr("--enable-lora"));
+  EXPECT_EQ(ReasonOf(engine.Load(Fresh(), Adapter("v1"))), "ENGINE_LORA_DISABLED");
+}
+
+class SglangTest : public DriverTest {};
+INSTANTIATE_TEST_SUITE_P(Kinds, SglangTest, testing::Values("sglang"));
+
+TEST_P(SglangTest, FlagsThatBreakAdaptersAreNamed) {
+  Blocking engine = Engine({"--tokenizer-worker-num", "2", "--dp-size", "2"});
+  if (!HasFake()) GTEST_SKIP() << "needs a flag";
+  const auto facts = engine.Inspect();
+  ASSERT_EQ(facts->problems.size(), 2u);
+  EXPECT_EQ(facts->problems[0].reason, "ENGINE_DP_UNSUPPORTED");
+  EXPECT_EQ(facts->problems[1].reason, "ENGINE_TOKENIZER_WORKERS");
+}
+
+TEST_P(SglangTest, AnUnloadThatHangsIsLeftAtItsDeadline) {
+  Blocking engine = Engine({"--fake", R"({"unload_delay_s": 60})"});
+  if (!HasFake()) GTEST_SKIP() << "needs a switch";
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_TRUE(MayHaveHappened(engine.Unload(name, milliseconds(300))));
+  EXPECT_TRUE(MayHaveHappened(engine.Load(Fresh(), Adapter("v2"), milliseconds(300))));
+}
+
+TEST_P(SglangTest, AWrongShapeEndsTheEngineAtItsProbe) {
+  Blocking engine = Engine();
+  if (!HasFake()) GTEST_SKIP() << "ends the engine";
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("wrongshape")), absl::OkStatus());
+  EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kToken)), "ENGINE_CONNECTION_BROKEN");
+  EXPECT_EQ(ReasonOf(engine.Inspect().status()), "ENGINE_UNREACHABLE");
+}
+
+class VllmTest : public DriverTest {};
+INSTANTIATE_TEST_SUITE_P(Kinds, VllmTest, testing::Values("vllm"));
+
+TEST_P(VllmTest, RuntimeUpdatesSwitchedOffAreNamed) {
+  Blocking engine = Engine({}, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING=0"});
+  if (!HasFake()) GTEST_SKIP() << "needs another environment";
+  const auto facts = engine.Inspect();
+  ASSERT_EQ(facts->problems.size(), 1u);
+  EXPECT_EQ(facts->problems[0].reason, "ENGINE_RUNTIME_LORA_DISABLED");
+  EXPECT_EQ(ReasonOf(engine.Load(Fresh(), Adapter("v1"))), "ENGINE_RUNTIME_LORA_DISABLED");
+  EXPECT_EQ(ReasonOf(engine.Unload(Fresh())), "ENGINE_RUNTIME_LORA_DISABLED");
+}
+
+TEST_P(VllmTest, WithoutDevModeLimitsAreUnknownAndPausesRefused) {
+  Blocking engine = Engine({}, {"VLLM_SERVER_DEV_MODE=0"});
+  if (!HasFake()) GTEST_SKIP() << "needs another environment";
+  const auto facts = engine.Inspect();
+  EXPECT_THAT(facts->problems, IsEmpty());
+  EXPECT_EQ(facts->limits.slots, 0u);
+  EXPECT_EQ(ReasonOf(engine.SetPause(PauseKind::kAbort)), "ENGINE_DEV_MODE_OFF");
+}
+
+TEST(Detect, ANonsenseAddressAndAClosedPort) {
+  boost::asio::io_context io;
+  EXPECT_EQ(ReasonOf(Detect(io, "engine:1").status()), "ENGINE_URL_INVALID");
+  EXPECT_EQ(ReasonOf(Detect(io, "http://127.0.0.1:1").status()), "ENGINE_UNREACHABLE");
+}
+
+}  // namespace
+}  // namespace lorry::engines
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (!lorry::engines::CanRunFakes()) {
+    std::cerr << "skipped: the fakes need .venv/dev; run tools/setup-venvs dev\n";
+    return 77;
+  }
+  return RUN_ALL_TESTS();
+}

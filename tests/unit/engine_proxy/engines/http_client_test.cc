@@ -1,0 +1,154 @@
+// The HTTP client against servers that misbehave.
+#include "services/engine_proxy/engines/http_client.h"
+
+#include <gmock/gmock.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/streambuf.hpp>
+#include <boost/asio/write.hpp>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "lib/base/error.h"
+#include "services/engine_proxy/engines/engine.h"
+
+namespace lorry::engines {
+namespace {
+
+namespace net = boost::asio;
+using net::ip::tcp;
+using testing::HasSubstr;
+
+// Takes one connection, reads a request's head, writes `reply`, and closes unless told to hang.
+class OneShotServer {
+ public:
+  explicit OneShotServer(std::string reply, bool hang = false)
+      : acceptor_(io_, tcp::endpoint(net::ip::make_address("127.0.0.1"), 0)),
+        thread_([this, reply = std::move(reply), hang] {
+          boost::system::error_code ignored;
+          tcp::socket peer(io_);
+          acceptor_.accept(peer, ignored);
+          net::streambuf head;
+          net::read_until(peer, head, "\r\n\r\n", ignored);
+          request_ = {net::buffers_begin(head.data()), net::buffers_end(head.data())};
+          net::write(peer, net::buffer(reply), ignored);
+          char byte = 0;
+          if (hang) peer.read_some(net::buffer(&byte, 1), ignored);  // until the client goes
+        }) {}
+  ~OneShotServer() { Join(); }
+
+  std::string port() const { return std::to_string(acceptor_.local_endpoint().port()); }
+  const std::string& request() {
+    Join();
+    return request_;
+  }
+
+ private:
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  net::io_context io_;
+  tcp::acceptor acceptor_;
+  std::string request_;
+  std::thread thread_;
+};
+
+absl::StatusOr<HttpReply> CallOf(const std::string& host, const std::string& port, HttpCall call,
+                                 std::chrono::milliseconds within = std::chrono::seconds(20)) {
+  net::io_context io;
+  const HttpClient client(io, {host, port});
+  std::optional<absl::StatusOr<HttpReply>> answer;
+  net::co_spawn(io, client.Call(std::move(call), HttpClient::Clock::now() + within),
+                [&](std::exception_ptr error, absl::StatusOr<HttpReply> reply) {
+                  EXPECT_FALSE(error);
+                  answer = std::move(reply);
+                });
+  io.run();
+  return *std::move(answer);
+}
+
+const HttpCall kGet{.method = "GET", .path = "/x", .body = "", .bearer = ""};
+
+TEST(HttpClient, SendsWhatItIsToldAndReturnsAnyStatus) {
+  OneShotServer server("HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone");
+  const auto reply = CallOf("127.0.0.1", server.port(),
+                            {.method = "POST", .path = "/y?a=1", .body = "{}", .bearer = "key"});
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->status, 404u);
+  EXPECT_EQ(reply->body, "gone");
+  EXPECT_THAT(server.request(), HasSubstr("POST /y?a=1 HTTP/1.1\r\n"));
+  EXPECT_THAT(server.request(), HasSubstr("Authorization: Bearer key\r\n"));
+  EXPECT_THAT(server.request(), HasSubstr("Content-Type: application/json\r\n"));
+  EXPECT_THAT(server.request(), HasSubstr("Connection: close\r\n"));
+}
+
+TEST(HttpClient, ReadsChunkedBodies) {
+  OneShotServer server(
+      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n");
+  EXPECT_EQ(CallOf("127.0.0.1", server.port(), kGet)->body, "abc");
+}
+
+TEST(HttpClient, ResolvesNames) {
+  OneShotServer server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+  EXPECT_TRUE(CallOf("localhost", server.port(), kGet).ok());
+}
+
+TEST(HttpClient, ARefusedConnectionMeansThatNothingHappened) {
+  const std::string port = [] {
+    net::io_context io;
+    tcp::acceptor closed(io, tcp::endpoint(net::ip::make_address("127.0.0.1"), 0));
+    return std::to_string(closed.local_endpoint().port());
+  }();
+  const auto reply = CallOf("127.0.0.1", port, kGet);
+  EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(reply.status()), "ENGINE_UNREACHABLE");
+  EXPECT_FALSE(MayHaveHappened(reply.status()));
+}
+
+TEST(HttpClient, ABrokenReplyMeansThatItMayHaveHappened) {
+  for (const char* cut :
+       {"", "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", "nonsense\r\n\r\n"}) {
+    OneShotServer server(cut);
+    const auto reply = CallOf("127.0.0.1", server.port(), kGet);
+    EXPECT_EQ(ReasonOf(reply.status()), "ENGINE_CONNECTION_BROKEN") << cut;
+    EXPECT_TRUE(MayHaveHappened(reply.status()));
+  }
+}
+
+TEST(HttpClient, TheDeadlineCoversTheWholeCall) {
+  for (const char* beginning : {"", "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"}) {
+    OneShotServer server(beginning, /*hang=*/true);
+    const auto reply = CallOf("127.0.0.1", server.port(), kGet, std::chrono::milliseconds(50));
+    EXPECT_EQ(reply.status().code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(ReasonOf(reply.status()), "ENGINE_TIMEOUT");
+    EXPECT_TRUE(MayHaveHappened(reply.status()));
+  }
+}
+
+TEST(HttpClient, AnEndlessBodyIsCutOff) {
+  OneShotServer server("HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n");
+  EXPECT_EQ(ReasonOf(CallOf("127.0.0.1", server.port(), kGet).status()),
+            "ENGINE_CONNECTION_BROKEN");
+}
+
+TEST(ParseHttpUrl, TakesHostAndPort) {
+  EXPECT_EQ(ParseHttpUrl("http://127.0.0.1:30000")->port, "30000");
+  EXPECT_EQ(ParseHttpUrl("http://engine.local/")->host, "engine.local");
+  EXPECT_EQ(ParseHttpUrl("http://engine.local")->port, "80");
+  EXPECT_EQ(ParseHttpUrl("http://[::1]:8000")->host, "::1");
+}
+
+TEST(ParseHttpUrl, RefusesWhatIsNoEnginesAddress) {
+  for (const char* url :
+       {"", "127.0.0.1:1", "https://a:1", "http://", "http://:80", "http://a:", "http://a:0",
+        "http://a:70000", "http://a:1x", "http://a/b", "http://u@a:1", "http://a?b"}) {
+    EXPECT_EQ(ReasonOf(ParseHttpUrl(url).status()), "ENGINE_URL_INVALID") << url;
+  }
+}
+
+}  // namespace
+}  // namespace lorry::engines

@@ -1,0 +1,214 @@
+// What real replies mean to the drivers. The samples were recorded from SGLang 0.5.23 and vLLM
+// 0.32.0, shortened.
+#include "services/engine_proxy/engines/wire.h"
+
+#include <gmock/gmock.h>
+
+#include "lib/base/error.h"
+#include "services/engine_proxy/engines/probe.h"
+
+namespace lorry::engines {
+namespace {
+
+using fleet::EngineKind;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Pair;
+
+constexpr char kSglangInfo[] = R"({"model_path":"m","tokenizer_worker_num":1,"dp_size":1,
+  "enable_dp_attention":false,"served_model_name":"base","load_format":"auto",
+  "incremental_streaming_output":false,"enable_lora":true,"max_lora_rank":16,
+  "lora_target_modules":["q_proj","k_proj"],"max_loaded_loras":null,"max_loras_per_batch":4,
+  "startup_time":{"load_weight":0.067,"tokenizer_e2e":66.06},"version":"0.5.23"})";
+
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::vector<std::string> ReasonsOf(const EngineFacts& facts) {
+  std::vector<std::string> reasons;
+  for (const Problem& problem : facts.problems) reasons.push_back(problem.reason);
+  return reasons;
+}
+
+EngineFacts SglangFacts(const std::string& from = "", const std::string& to = "") {
+  const std::string text = from.empty() ? kSglangInfo : Replaced(kSglangInfo, from, to);
+  return ParseSglangInfo({200, text}).value();
+}
+
+TEST(SglangInfo, TellsLimitsAndHasNoProblems) {
+  const EngineFacts facts = SglangFacts();
+  EXPECT_EQ(facts.version, "0.5.23");
+  EXPECT_EQ(facts.base_model, "base");
+  EXPECT_TRUE(facts.cumulative_streams);
+  EXPECT_EQ(facts.limits,
+            (fleet::EngineLimits{EngineKind::kSglang, 16, 0, 4, {"k_proj", "q_proj"}}));
+  EXPECT_THAT(facts.problems, IsEmpty());
+}
+
+TEST(SglangInfo, TheBootMarkerIsAFingerprintOfTheStartUpDurations) {
+  EXPECT_EQ(SglangFacts().boot,
+            SglangFacts("\"version\":\"0.5.23\"", "\"version\":\"0.5.24\"").boot);
+  EXPECT_NE(SglangFacts().boot, SglangFacts("66.06", "66.07").boot);
+}
+
+TEST(SglangInfo, NamesTheFlagThatIsMissingOrWrong) {
+  const struct {
+    const char *from, *to, *reason, *remedy;
+  } cases[] = {
+      {"\"enable_lora\":true", "\"enable_lora\":false", "ENGINE_LORA_DISABLED", "--enable-lora"},
+      {"\"dp_size\":1", "\"dp_size\":2", "ENGINE_DP_UNSUPPORTED", "--dp-size 1"},
+      {"worker_num\":1", "worker_num\":2", "ENGINE_TOKENIZER_WORKERS", "--tokenizer-worker-num 1"},
+      {"\"auto\"", "\"dummy\"", "ENGINE_LOAD_FORMAT", "--load-format"},
+      {"startup_time", "other_time", "ENGINE_VERSION_UNSUPPORTED", "startup_time"},
+  };
+  for (const auto& c : cases) {
+    const EngineFacts facts = SglangFacts(c.from, c.to);
+    ASSERT_THAT(ReasonsOf(facts), ElementsAre(c.reason));
+    EXPECT_THAT(facts.problems[0].remedy, HasSubstr(c.remedy));
+  }
+}
+
+TEST(SglangInfo, AllModulesMeansNoLimit) {
+  EXPECT_THAT(SglangFacts(R"(["q_proj","k_proj"])", R"(["all"])").limits.engine_modules, IsEmpty());
+}
+
+TEST(SglangInfo, AnotherServersPageIsUnknown) {
+  EXPECT_EQ(ReasonOf(ParseSglangInfo({200, "{}"}).status()), "ENGINE_UNKNOWN");
+  EXPECT_EQ(ReasonOf(ParseSglangInfo({200, "<html>"}).status()), "ENGINE_UNKNOWN");
+  EXPECT_EQ(ReasonOf(ParseSglangInfo({401, R"({"error":"Unauthorized"})"}).status()),
+            "ENGINE_UNAUTHORIZED");
+}
+
+TEST(SglangLoads, AreSummedOverReplicas) {
+  const auto load = ParseSglangLoads(
+      {200, R"({"loads":[{"num_running_reqs":2,"num_waiting_reqs":1},{"num_running_reqs":3}]})"});
+  EXPECT_EQ(load->running, 5u);
+  EXPECT_EQ(load->waiting, 1u);
+  EXPECT_FALSE(ParseSglangLoads({200, R"({"loads":[]})"}).ok());
+}
+
+TEST(Models, AdaptersAreTheCardsWithAParent) {
+  const auto models = ParseModels({200, R"({"object":"list","data":[
+    {"id":"base","owned_by":"vllm","root":"/m","parent":null},
+    {"id":"p-v1","owned_by":"vllm","root":"/a/v1","parent":"base"}]})"});
+  EXPECT_EQ(models->base_model, "base");
+  EXPECT_EQ(models->owned_by, "vllm");
+  EXPECT_THAT(models->adapters, ElementsAre(Pair(EngineName("p-v1"), "/a/v1")));
+  EXPECT_EQ(ReasonOf(ParseModels({200, "[]"}).status()), "ENGINE_UNKNOWN");
+}
+
+constexpr char kVllmMetrics[] = R"(# HELP process_start_time_seconds Start time of the process.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 1.79525667783e+09
+vllm:num_requests_running{engine="0",model_name="ba} se"} 2.0
+vllm:num_requests_running{engine="1",model_name="base"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="base"} 4.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 4.0
+)";
+
+TEST(VllmMetrics, TellBootAndLoad) {
+  EXPECT_EQ(ParseVllmBoot({200, kVllmMetrics}).value(), BootId("vllm-1795256677830"));
+  const auto load = ParseVllmLoad({200, kVllmMetrics});
+  EXPECT_EQ(load->running, 3u);
+  EXPECT_EQ(load->waiting, 4u);
+  EXPECT_EQ(ReasonOf(ParseVllmBoot({200, ""}).status()), "ENGINE_VERSION_UNSUPPORTED");
+  EXPECT_EQ(ReasonOf(ParseVllmLoad({200, ""}).status()), "ENGINE_METRICS_DISABLED");
+}
+
+EngineFacts VllmFacts(const HttpReply& server_info) {
+  EngineFacts facts;
+  AddVllmServerInfo(server_info, facts);
+  return facts;
+}
+
+TEST(VllmServerInfo, TellsLimits) {
+  const EngineFacts facts = VllmFacts({200, R"({"vllm_config":{"lora_config":
+    {"max_lora_rank":16,"max_loras":4,"max_cpu_loras":8,"target_modules":null}}})"});
+  EXPECT_EQ(facts.limits.rank_limit, 16u);
+  EXPECT_EQ(facts.limits.slots, 8u);
+  EXPECT_EQ(facts.limits.batch_slots, 4u);
+  EXPECT_THAT(facts.problems, IsEmpty());
+}
+
+TEST(VllmServerInfo, WithoutALoraConfigLoraIsOff) {
+  EXPECT_THAT(ReasonsOf(VllmFacts({200, R"({"vllm_config":{"lora_config":null}})"})),
+              ElementsAre("ENGINE_LORA_DISABLED"));
+}
+
+TEST(VllmServerInfo, WithoutTheRouteOrWithABrokenOneLimitsAreUnknown) {
+  for (const HttpReply& reply : {HttpReply{404, R"({"detail":"Not Found"})"},
+                                 HttpReply{500, R"({"error":{"message":"'NoneType' ..."}})"}}) {
+    EXPECT_EQ(VllmFacts(reply).limits, fleet::EngineLimits());
+    EXPECT_THAT(VllmFacts(reply).problems, IsEmpty());
+  }
+}
+
+TEST(Errors, AreFoundWhereverTheEngineKeepsThem) {
+  EXPECT_EQ(ErrorText({400, R"({"success":false,"error_message":"no rank"})"}), "no rank");
+  EXPECT_EQ(ErrorText({400, R"({"object":"error","message":"no prompt","code":400})"}),
+            "no prompt");
+  EXPECT_EQ(ErrorText({404, R"({"error":{"message":"no model","code":404}})"}), "no model");
+  EXPECT_EQ(ErrorText({401, R"({"error":"Unauthorized"})"}), "Unauthorized");
+  EXPECT_EQ(ErrorText({404, R"({"detail":"Not Found"})"}), "Not Found");
+  EXPECT_EQ(ErrorText({400, "Flush cache failed.\n"}), "Flush cache failed.\n");
+  EXPECT_EQ(ErrorText({502, ""}), "HTTP status 502");
+  EXPECT_LT(ErrorText({500, std::string(100'000, 'x')}).size(), 600u);
+}
+
+TEST(Errors, KnowAMissingAdapterFromAMissingRoute) {
+  const HttpReply sglang{400, R"_({"error_message":"LoRA with name x does not exist. Loaded LoRAs: odict_keys([])"})_"};
+  const HttpReply vllm{404, R"({"error":{"message":"The lora adapter 'x' cannot be found.","code":404}})"};
+  const HttpReply route{404, R"({"detail":"Not Found"})"};
+  EXPECT_TRUE(IsUnknownAdapter(EngineKind::kSglang, sglang));
+  EXPECT_TRUE(IsUnknownAdapter(EngineKind::kVllm, vllm));
+  EXPECT_FALSE(IsUnknownAdapter(EngineKind::kVllm, route));
+  EXPECT_FALSE(IsUnknownAdapter(EngineKind::kSglang, route));
+  EXPECT_TRUE(IsMissingRoute(route));
+  EXPECT_FALSE(IsMissingRoute(vllm));
+}
+
+TEST(Errors, LoraSwitchedOffIsSaidWithTheFlag) {
+  const auto status = StatusOfRefusal(
+      "load x",
+      {500,
+       R"({"error":{"message":"Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."}})"});
+  EXPECT_EQ(ReasonOf(status), "ENGINE_LORA_DISABLED");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--max-cpu-loras"));
+}
+
+TEST(Probe, ATokenIsAToken) {
+  const auto sglang = ParseSglangToken({200, R"({"text":"x","output_ids":[164],
+    "meta_info":{"output_token_logprobs":[[-0.79,164,null]]}})"});
+  EXPECT_EQ(sglang->token, "164");
+  EXPECT_DOUBLE_EQ(*sglang->logprob, -0.79);
+  const auto vllm = ParseVllmToken({200, R"({"choices":[{"text":"x","logprobs":
+    {"token_logprobs":[-0.79]}}],"usage":{"completion_tokens":1}})"});
+  EXPECT_EQ(vllm->token, "x");
+  EXPECT_EQ(ReasonOf(ParseSglangToken({200, R"({"output_ids":[]})"}).status()), "PROBE_FAILED");
+  EXPECT_EQ(ReasonOf(ParseVllmToken({200, R"({"choices":[]})"}).status()), "PROBE_FAILED");
+}
+
+TEST(Probe, TheSameTokenWithTheSameLogprobIsTheBaseModels) {
+  const EngineName name("p-v1");
+  EXPECT_TRUE(JudgeDiffers(name, {"5", -1.0}, {"6", -1.0}).ok());
+  EXPECT_TRUE(JudgeDiffers(name, {"5", -1.0}, {"5", -1.1}).ok());
+  EXPECT_EQ(ReasonOf(JudgeDiffers(name, {"5", -1.0}, {"5", -1.0})), "PROBE_SAME_AS_BASE");
+  EXPECT_EQ(ReasonOf(JudgeDiffers(name, {"5", {}}, {"5", {}})), "PROBE_SAME_AS_BASE");
+}
+
+TEST(AlreadyLoaded, IsSuccessOnlyAtOurPath) {
+  const EngineName name("p-v1");
+  EXPECT_TRUE(JudgeAlreadyLoaded({{name, "/a"}}, name, "/a").ok());
+  const auto taken = JudgeAlreadyLoaded({{name, "/b"}}, name, "/a");
+  EXPECT_EQ(ReasonOf(taken), "ENGINE_NAME_TAKEN");
+  EXPECT_THAT(std::string(taken.message()), AllOf(HasSubstr("/a"), HasSubstr("/b")));
+  EXPECT_EQ(ReasonOf(JudgeAlreadyLoaded({}, name, "/a")), "ENGINE_LOAD_UNSETTLED");
+}
+
+}  // namespace
+}  // namespace lorry::engines
