@@ -1,0 +1,76 @@
+// The engine as the machine sees it: looks at it every second, carries out what the machine asks, answers by events.
+//
+// One io_context on one thread; everything of the engine happens there. Public methods may be called from any thread.
+// Owned by main; the sink outlives it.
+#pragma once
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "services/engine_proxy/driver/event_sink.h"
+#include "services/engine_proxy/engines/engine.h"
+#include "services/engine_proxy/engines/engines.h"
+#include "services/engine_proxy/machine/effects.h"
+
+namespace lorry::proxy {
+
+class EngineLink {
+ public:
+  struct Options {
+    engines::EngineOptions engine;
+    // Between two looks: a restarted engine is noticed within a second, and a look costs it one HTTP request.
+    int64_t look_every_ms = 1'000;
+    int64_t look_deadline_ms = 5'000;
+    // So many looks in a row must fail before an engine that still accepts connections counts as lost: SGLang answers
+    // nothing while it loads an adapter.
+    int lost_after = 3;
+    int64_t call_deadline_ms = 10'000;   // List, GetLoad, pauses
+    int64_t load_deadline_ms = 60'000;   // reads the files; a large adapter on a cold disk
+    int64_t probe_deadline_ms = 30'000;  // one token behind everything that the engine is doing
+  };
+  // Told of each new set of facts (the door needs them), on the link's thread.
+  using OnFacts = std::function<void(const engines::EngineFacts&)>;
+  // How a load or unload went: "load", seconds, outcome.
+  using OnTimed = std::function<void(std::string_view verb, double seconds, Outcome outcome)>;
+
+  EngineLink(Options options, EventSink sink, OnFacts on_facts, OnTimed on_timed);
+  ~EngineLink();
+
+  void Start();
+  void Stop();  // calls in flight are dropped
+
+  void Run(const List& list);
+  void Run(const Load& load);
+  void Run(const Probe& probe);
+  void Run(const Unload& unload);
+  void Run(const AskEngineLoad& ask);
+  void Run(const PauseEngine& pause);
+  void Run(const ResumeEngine& resume);
+
+ private:
+  void Look();
+  void LookAgain();
+  void OnLook(const absl::StatusOr<engines::EngineFacts>& facts);
+  // Runs `call` on the link's thread with the engine, or `otherwise` when there is none, or another boot than asked.
+  void With(const BootId& boot, std::function<void(engines::Engine&)> call, std::function<void()> otherwise);
+
+  const Options options_;
+  const EventSink sink_;
+  const OnFacts on_facts_;
+  const OnTimed on_timed_;
+  boost::asio::io_context io_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  boost::asio::steady_timer timer_;
+  // The link's thread alone.
+  std::unique_ptr<engines::Engine> engine_;
+  BootId boot_;
+  int failures_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace lorry::proxy

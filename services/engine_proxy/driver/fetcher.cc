@@ -1,0 +1,194 @@
+#include "services/engine_proxy/driver/fetcher.h"
+
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/peft/config.h"
+#include "lib/peft/digest.h"
+
+namespace lorry::proxy {
+namespace {
+
+// Progress is for people: twenty steps are enough for a bar.
+constexpr uint64_t kProgressSteps = 20;
+
+bool IsPermanent(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kDataLoss:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What the manifest's own parts hash to must be what was asked for.
+absl::Status Prove(const Manifest& manifest, const Digest& wanted) {
+  LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(manifest.config_json));
+  LORRY_ASSIGN_OR_RETURN(const std::string canonical, peft::CanonicalConfig(config));
+  LORRY_ASSIGN_OR_RETURN(const Digest digest, peft::DigestOf(manifest.image_bytes, manifest.leaves, canonical));
+  if (digest == wanted) return absl::OkStatus();
+  return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH",
+               absl::StrCat("the store's manifest hashes to ", digest.value, " and not to ", wanted.value));
+}
+
+}  // namespace
+
+struct Fetcher::Job {
+  explicit Job(Fetch f) : fetch(std::move(f)) {}
+  const Fetch fetch;
+  std::atomic<bool> cancelled{false};
+  std::atomic<uint64_t> bytes_done{0};
+  std::atomic<uint64_t> steps_said{0};
+  // Written by the executor before the transfer starts, read after it ended.
+  Manifest manifest;
+  std::unique_ptr<transfer::ImageFile> image;
+  Mutex mutex;
+  std::shared_ptr<transfer::Transfer> transfer LORRY_GUARDED_BY(mutex);
+};
+
+Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source, EventSink sink)
+    : shelf_(shelf),
+      transports_(transports),
+      source_(std::move(source)),
+      sink_(std::move(sink)),
+      executor_({.name = "fetch", .threads = 2, .waiting_max = 256}) {}
+
+Fetcher::~Fetcher() {
+  std::vector<OpId> running;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    for (const auto& [op, job] : jobs_) running.push_back(op);
+  }
+  for (const OpId op : running) Cancel(op);
+  {
+    MutexLock lock(mutex_);
+    while (!jobs_.empty()) idle_.wait(mutex_);
+  }
+  executor_.Stop();
+}
+
+void Fetcher::Start(const Fetch& fetch) {
+  auto job = std::make_shared<Job>(fetch);
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    jobs_.emplace(fetch.op, job);
+  }
+  if (absl::Status queued = executor_.Submit([this, job] { Run(job); }); !queued.ok()) Fail(job, queued);
+}
+
+void Fetcher::Cancel(OpId op) {
+  std::shared_ptr<Job> job;
+  {
+    MutexLock lock(mutex_);
+    const auto it = jobs_.find(op);
+    if (it == jobs_.end()) return;
+    job = it->second;
+  }
+  job->cancelled = true;
+  MutexLock lock(job->mutex);
+  if (job->transfer != nullptr) job->transfer->Cancel();
+}
+
+void Fetcher::Run(const std::shared_ptr<Job>& job) {
+  if (absl::Status status = Begin(job); !status.ok()) Fail(job, status);
+}
+
+absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
+  LORRY_ASSIGN_OR_RETURN(job->manifest, source_(job->fetch.key));
+  LORRY_RETURN_IF_ERROR(Prove(job->manifest, job->fetch.digest));
+  if (job->cancelled) return absl::CancelledError("no longer wanted");
+  LORRY_ASSIGN_OR_RETURN(job->image, shelf_.Acquire(job->manifest.image_bytes));
+  transfer::FetchRequest request;
+  request.ticket = job->manifest.ticket;
+  request.destination = job->image->writable();
+  request.leaves = job->manifest.leaves;
+  auto started = transports_.Fetch(
+      job->manifest.addresses, std::move(request),
+      [this, job](const transfer::Range& range, std::span<const transfer::Checksum>) { OnRange(*job, range.length); },
+      [this, job](transfer::Outcome outcome) { OnDone(job, std::move(outcome)); });
+  MutexLock lock(job->mutex);
+  job->transfer = std::move(started);
+  if (job->cancelled) job->transfer->Cancel();
+  return absl::OkStatus();
+}
+
+void Fetcher::OnRange(Job& job, uint64_t bytes) {
+  const uint64_t total = job.manifest.image_bytes;
+  const uint64_t done = job.bytes_done += bytes;
+  const uint64_t step = done * kProgressSteps / std::max<uint64_t>(total, 1);
+  uint64_t said = job.steps_said;
+  while (step > said) {
+    if (job.steps_said.compare_exchange_weak(said, step)) {
+      sink_(FetchProgress{job.fetch.op, done, total});
+      return;
+    }
+  }
+}
+
+void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome) {
+  {
+    MutexLock lock(mutex_);
+    fetched_bytes_[outcome.transport] += outcome.bytes;
+  }
+  if (!outcome.status.ok()) return Fail(job, outcome.status);
+  spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes, outcome.transport);
+  // On a transport's thread: writing and syncing files belongs elsewhere.
+  if (absl::Status queued = executor_.Submit([this, job] { Finish(job); }); !queued.ok()) Fail(job, queued);
+}
+
+void Fetcher::Finish(const std::shared_ptr<Job>& job) {
+  if (job->cancelled) return Fail(job, absl::CancelledError("no longer wanted"));
+  const Fetch& fetch = job->fetch;
+  absl::StatusOr<std::string> path =
+      shelf_.Place(fetch.name, std::move(job->image), job->manifest.config_json, fetch.traits, fetch.render);
+  if (!path.ok()) return Fail(job, path.status());
+  End(job, FetchDone{fetch.op, *std::move(path)});
+}
+
+void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status) {
+  if (job->image != nullptr) shelf_.GiveBack(std::move(job->image));
+  if (job->cancelled) return End(job, FetchCancelled{job->fetch.op});
+  const std::string reason = ReasonOf(status);
+  spdlog::warn("fetch failed name={} reason={} {}", job->fetch.name.value, reason, std::string(status.message()));
+  End(job, FetchFailed{.op = job->fetch.op,
+                       .reason = reason.empty() ? "FETCH_FAILED" : reason,
+                       .detail = std::string(status.message()),
+                       .permanent = IsPermanent(status)});
+}
+
+void Fetcher::End(const std::shared_ptr<Job>& job, Event event) {
+  sink_(std::move(event));
+  MutexLock lock(mutex_);
+  jobs_.erase(job->fetch.op);
+  idle_.notify_all();
+}
+
+void Fetcher::Hash(const HashDirectory& hash) {
+  const auto work = [this, hash] {
+    sink_(DirectoryHashed{hash.op, shelf_.Proves(hash.name, hash.path, hash.digest, hash.render)});
+  };
+  if (!executor_.Submit(work).ok()) sink_(DirectoryHashed{hash.op, false});
+}
+
+void Fetcher::Delete(const DeleteDirectory& deletion) {
+  const auto work = [this, deletion] {
+    const absl::Status status = shelf_.Delete(deletion.name);
+    if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
+    sink_(DirectoryDeleted{deletion.op, status.ok() ? Outcome::kOk : Outcome::kFailed});
+  };
+  if (!executor_.Submit(work).ok()) sink_(DirectoryDeleted{deletion.op, Outcome::kFailed});
+}
+
+std::map<std::string, uint64_t> Fetcher::fetched_bytes() const {
+  MutexLock lock(mutex_);
+  return fetched_bytes_;
+}
+
+}  // namespace lorry::proxy

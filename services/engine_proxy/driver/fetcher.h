@@ -1,0 +1,72 @@
+// Fetches versions: manifest from the store, ranges from wherever it says, a directory on the shelf in the end.
+//
+// The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves, config), so a range that
+// agrees with its leaf is right wherever it came from. Work that blocks runs on an executor; transfers on their transports'
+// threads. Thread-safe. Owned by main; shelf, transports and source outlive it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/mutex.h"
+#include "lib/runtime/executor.h"
+#include "lib/transfer/transport_set.h"
+#include "services/engine_proxy/driver/event_sink.h"
+#include "services/engine_proxy/driver/image_shelf.h"
+#include "services/engine_proxy/machine/effects.h"
+
+namespace lorry::proxy {
+
+// What the store says of a version's image.
+struct Manifest {
+  Digest digest;
+  uint64_t image_bytes = 0;
+  std::string config_json;
+  std::vector<transfer::Checksum> leaves;
+  std::string ticket;
+  std::vector<std::string> addresses;  // best first
+};
+
+// The store. Blocks within a deadline of its own; called on an executor.
+using ManifestSource = std::function<absl::StatusOr<Manifest>(const VersionKey& key)>;
+
+class Fetcher {
+ public:
+  Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source, EventSink sink);
+  ~Fetcher();  // cancels what runs
+
+  void Start(const Fetch& fetch);
+  void Cancel(OpId op);
+  void Hash(const HashDirectory& hash);
+  void Delete(const DeleteDirectory& deletion);
+
+  // Bytes that arrived, by transport.
+  std::map<std::string, uint64_t> fetched_bytes() const;
+
+ private:
+  struct Job;  // one fetch
+  void Run(const std::shared_ptr<Job>& job);
+  absl::Status Begin(const std::shared_ptr<Job>& job);
+  void OnRange(Job& job, uint64_t bytes);
+  void OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome);
+  void Finish(const std::shared_ptr<Job>& job);
+  void End(const std::shared_ptr<Job>& job, Event event);
+  void Fail(const std::shared_ptr<Job>& job, const absl::Status& status);
+
+  ImageShelf& shelf_;
+  transfer::TransportSet& transports_;
+  const ManifestSource source_;
+  const EventSink sink_;
+  mutable Mutex mutex_;
+  std::map<OpId, std::shared_ptr<Job>> jobs_ LORRY_GUARDED_BY(mutex_);
+  std::map<std::string, uint64_t> fetched_bytes_ LORRY_GUARDED_BY(mutex_);
+  bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
+  CondVar idle_;
+  runtime::Executor executor_;
+};
+
+}  // namespace lorry::proxy

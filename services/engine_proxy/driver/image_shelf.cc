@@ -1,0 +1,159 @@
+#include "services/engine_proxy/driver/image_shelf.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/peft/config.h"
+#include "lib/peft/image.h"
+#include "lib/peft/render.h"
+#include "lib/peft/traits.h"
+#include "lib/peft/validate.h"
+#include "lib/transfer/checksum.h"
+
+namespace lorry::proxy {
+namespace {
+
+namespace fs = std::filesystem;
+
+// adapter_config.json is a few KB; the store refuses more than this.
+constexpr uintmax_t kConfigBytesMax = 1 << 20;
+
+absl::Status DiskError(std::string_view what, const std::string& path, int error) {
+  const bool full = error == ENOSPC || error == EDQUOT;
+  return Error(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, full ? "DISK_FULL" : "DISK_FAILED",
+               absl::StrCat(std::string(what), " ", path, ": ", std::strerror(error),
+                            full ? "; make room or give --image-dir a larger file system" : ""));
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return DiskError("writing", path, errno);
+  size_t done = 0;
+  int error = 0;
+  while (done < text.size() && error == 0) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno != EINTR) error = errno;
+    if (n > 0) done += static_cast<size_t>(n);
+  }
+  if (error == 0 && ::fsync(fd) != 0) error = errno;
+  ::close(fd);
+  return error == 0 ? absl::OkStatus() : DiskError("writing", path, error);
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error || bytes > kConfigBytesMax) return absl::NotFoundError(path);
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+absl::StatusOr<std::string> Rendered(const std::string& config_json, std::span<const std::string> modules,
+                                     fleet::Render render) {
+  LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(config_json));
+  return peft::RenderConfig(config, modules,
+                            {.fold_rslora = render == fleet::Render::kRsloraFolded, .base_model_name_or_path = ""});
+}
+
+// The modules that an image on disk adapts.
+absl::StatusOr<std::vector<std::string>> ModulesOf(std::span<const std::byte> image, const peft::Config& config) {
+  LORRY_ASSIGN_OR_RETURN(const peft::ImageHeader header, peft::ParseImageHeader(image, image.size()));
+  LORRY_ASSIGN_OR_RETURN(const peft::Adapter adapter, peft::ValidateAdapter(header, config));
+  return adapter.traits.modules;
+}
+
+}  // namespace
+
+ImageShelf::ImageShelf(std::string root, std::unique_ptr<transfer::ImagePool> pool)
+    : root_(std::move(root)), pool_(std::move(pool)) {}
+
+absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& root) {
+  for (const char* folder : {"/versions", "/manifests"}) {
+    std::error_code error;
+    fs::create_directories(root + folder, error);
+    if (error) return DiskError("making", root + folder, error.value());
+  }
+  LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImagePool> pool, transfer::ImagePool::Open({.directory = root + "/pool"}));
+  return std::unique_ptr<ImageShelf>(new ImageShelf(root, std::move(pool)));
+}
+
+absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name, std::unique_ptr<transfer::ImageFile> image,
+                                              const std::string& config_json, const fleet::VersionTraits& traits,
+                                              fleet::Render render) {
+  LORRY_ASSIGN_OR_RETURN(const std::string rendered, Rendered(config_json, traits.modules, render));
+  const std::string path = PathOf(name);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return DiskError("making", path, error.value());
+  LORRY_RETURN_IF_ERROR(WriteFile(ManifestOf(name), config_json));
+  LORRY_RETURN_IF_ERROR(WriteFile(path + "/adapter_config.json", rendered));
+  LORRY_RETURN_IF_ERROR(image->Sync());
+  LORRY_RETURN_IF_ERROR(image->MoveTo(path + "/adapter_model.safetensors"));
+  // The engine may run as another user of the same pod.
+  if (::chmod(image->path().c_str(), 0644) != 0) return DiskError("opening up", image->path(), errno);
+  MutexLock lock(mutex_);
+  placed_[name] = std::move(image);
+  return path;
+}
+
+bool ImageShelf::Proves(const EngineName& name, const std::string& path, const Digest& digest, fleet::Render render) {
+  if (path != PathOf(name)) return false;
+  const absl::StatusOr<std::string> config_json = ReadFile(ManifestOf(name));
+  const absl::StatusOr<std::string> on_disk = ReadFile(path + "/adapter_config.json");
+  if (!config_json.ok() || !on_disk.ok()) return false;
+  const absl::StatusOr<peft::Config> config = peft::ParseConfig(*config_json);
+  if (!config.ok()) return false;
+  const absl::StatusOr<std::unique_ptr<transfer::ImageFile>> image =
+      transfer::ImageFile::Open(path + "/adapter_model.safetensors");
+  if (!image.ok()) return false;
+  const absl::StatusOr<std::string> canonical = peft::CanonicalConfig(*config);
+  if (!canonical.ok()) return false;
+  const absl::StatusOr<Digest> found =
+      peft::DigestOf((*image)->size(), transfer::LeavesOf((*image)->bytes()), *canonical);
+  if (!found.ok() || *found != digest) return false;
+  const absl::StatusOr<std::vector<std::string>> modules = ModulesOf((*image)->bytes(), *config);
+  if (!modules.ok()) return false;
+  const absl::StatusOr<std::string> rendered = Rendered(*config_json, *modules, render);
+  return rendered.ok() && *rendered == *on_disk;
+}
+
+absl::Status ImageShelf::Delete(const EngineName& name) {
+  std::unique_ptr<transfer::ImageFile> image;
+  {
+    MutexLock lock(mutex_);
+    if (const auto it = placed_.find(name); it != placed_.end()) {
+      image = std::move(it->second);
+      placed_.erase(it);
+    }
+  }
+  if (image != nullptr) pool_->Recycle(std::move(image));
+  std::error_code error;
+  fs::remove_all(PathOf(name), error);
+  if (error) return DiskError("removing", PathOf(name), error.value());
+  fs::remove(ManifestOf(name), error);
+  return absl::OkStatus();
+}
+
+void ImageShelf::RemoveOrphans(const std::set<EngineName>& known, const std::set<std::string>& listed) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root_ + "/versions", error)) {
+    const EngineName name(entry.path().filename().string());
+    const bool is_placed = [&] {
+      MutexLock lock(mutex_);
+      return placed_.contains(name);
+    }();
+    if (is_placed || known.contains(name) || listed.contains(PathOf(name))) continue;
+    (void)Delete(name);
+  }
+}
+
+}  // namespace lorry::proxy

@@ -1,0 +1,82 @@
+#include "services/engine_proxy/driver/proxy.h"
+
+#include <chrono>
+#include <optional>
+
+#include "lib/base/error.h"
+#include "lib/base/mutex.h"
+
+namespace lorry::proxy {
+
+Proxy::Proxy(kv::Store& store, const Clock& clock, Options options)
+    : clock_(clock), options_(std::move(options)), journal_(store, "proxy/", &Decode) {}
+
+absl::StatusOr<std::unique_ptr<Proxy>> Proxy::Create(kv::Store& store, const Clock& clock, Options options) {
+  std::unique_ptr<Proxy> self(new Proxy(store, clock, std::move(options)));
+  Proxy* const p = self.get();
+  LORRY_ASSIGN_OR_RETURN(const Records records, p->journal_.Load());
+  LORRY_ASSIGN_OR_RETURN(Machine machine, Machine::Restore(p->options_.machine, records, clock.Now()));
+  p->first_observed_ = machine.Observe();
+  p->driver_ = std::make_unique<MachineDriver>(
+      std::move(machine), clock,
+      MachineDriver::Hooks{.tick = [] { return Event(TimePassed{}); },
+                           .persist = [p](const Ready& ready) { return p->journal_.Persist(ready.records); },
+                           .run = [p](Effect effect) { p->Run(std::move(effect)); },
+                           .on_fatal = p->options_.on_fatal},
+      runtime::DriverOptions{.name = "proxy"});
+  return self;
+}
+
+Proxy::~Proxy() { Stop(); }
+
+void Proxy::Start(Parts parts) {
+  parts_ = std::move(parts);
+  driver_->Start();
+}
+
+void Proxy::Stop() { driver_->Stop(); }
+
+void Proxy::Run(Effect effect) {
+  struct Runner {
+    Parts& parts;
+    void operator()(Fetch& e) { parts.fetcher->Start(e); }
+    void operator()(CancelFetch& e) { parts.fetcher->Cancel(e.op); }
+    void operator()(HashDirectory& e) { parts.fetcher->Hash(e); }
+    void operator()(DeleteDirectory& e) { parts.fetcher->Delete(e); }
+    void operator()(List& e) { parts.engine->Run(e); }
+    void operator()(Load& e) { parts.engine->Run(e); }
+    void operator()(Probe& e) { parts.engine->Run(e); }
+    void operator()(Unload& e) { parts.engine->Run(e); }
+    void operator()(AskEngineLoad& e) { parts.engine->Run(e); }
+    void operator()(PauseEngine& e) { parts.engine->Run(e); }
+    void operator()(ResumeEngine& e) { parts.engine->Run(e); }
+    void operator()(SetDoorTable& e) { parts.set_door_table(std::move(e.table)); }
+    void operator()(SendObserved& e) { parts.send_observed(e.observed); }
+  };
+  std::visit(Runner{parts_}, effect);
+}
+
+absl::StatusOr<Proxy::View> Proxy::GetView(Tick deadline) {
+  struct Box {
+    Mutex mutex;
+    CondVar filled;
+    std::optional<View> view LORRY_GUARDED_BY(mutex);
+  };
+  auto box = std::make_shared<Box>();
+  LORRY_RETURN_IF_ERROR(driver_->Inspect([box](const Machine& machine) {
+    MutexLock lock(box->mutex);
+    box->view = View{machine.Observe(), machine.door_table(), machine.Describe()};
+    box->filled.notify_all();
+  }));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
+  MutexLock lock(box->mutex);
+  while (!box->view.has_value()) {
+    if (box->filled.wait_until(box->mutex, until) == std::cv_status::timeout) break;
+  }
+  if (!box->view.has_value()) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "", "the proxy is busy; ask again");
+  }
+  return *std::move(box->view);
+}
+
+}  // namespace lorry::proxy

@@ -1,0 +1,283 @@
+// engine-proxy: wires machine, engine, door, transfers and sessions. Nothing is decided here.
+#include <spdlog/spdlog.h>
+
+#include <fstream>
+#include <random>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/numbers.h"
+#include "lib/base/error.h"
+#include "lib/kv/sqlite/sqlite_store.h"
+#include "lib/metrics/admin_server.h"
+#include "lib/program/program.h"
+#include "lib/transfer/grpc/grpc_transport.h"
+#include "lib/transfer/ucx/ucx_transport.h"
+#include "services/engine_proxy/driver/engine_claim.h"
+#include "services/engine_proxy/rpc/attach_client.h"
+#include "services/engine_proxy/rpc/proxy_metrics.h"
+#include "services/engine_proxy/rpc/proxy_service.h"
+#include "services/engine_proxy/rpc/store_client.h"
+
+ABSL_FLAG(std::string, engine, "", "the engine's own URL: http://host:port");
+ABSL_FLAG(std::string, engine_key_file, "", "file with the engine's API key");
+ABSL_FLAG(std::string, engine_admin_key_file, "", "file with SGLang's admin API key");
+ABSL_FLAG(std::string, door_listen, "127.0.0.1:0", "host:port where rollout clients come in");
+ABSL_FLAG(std::string, door_advertise, "", "host:port under which they reach it; default: where it listens");
+ABSL_FLAG(uint32_t, door_threads, 0, "threads of the door; 0: one a core, at most 4");
+ABSL_FLAG(std::string, store, "", "host:port of the adapter-store");
+ABSL_FLAG(std::string, orchestrator, "", "host:port of the sync-orchestrator");
+ABSL_FLAG(std::string, member, "", "this engine's name in the fleet, the same over restarts of engine and proxy");
+ABSL_FLAG(std::string, pool, "rollout", "engines that share one `latest` per adapter");
+ABSL_FLAG(std::string, image_dir, "", "memory-backed directory of adapter images, readable by the engine: /dev/shm/lorry/<member>");
+ABSL_FLAG(bool, ucx, true, "fetch over UCX where the store offers it");
+ABSL_FLAG(int64_t, drain_grace_ms, 25'000, "how long running requests may go on after SIGTERM");
+
+namespace lorry::proxy {
+namespace {
+
+absl::StatusOr<std::string> FirstLine(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat(path, " cannot be read"));
+  return line;
+}
+
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+
+absl::StatusOr<HostPort> ParseHostPort(std::string text, std::string_view flag) {
+  if (text.starts_with("http://")) text = text.substr(7);
+  while (text.ends_with("/")) text.pop_back();
+  const size_t colon = text.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 absl::StrCat(std::string(flag), " is \"", text, "\"; write it as host:port"));
+  }
+  return HostPort{text.substr(0, colon), static_cast<uint16_t>(port)};
+}
+
+absl::Status CheckFlags() {
+  const std::pair<const char*, std::string> needed[] = {{"--engine", absl::GetFlag(FLAGS_engine)},
+                                                        {"--store", absl::GetFlag(FLAGS_store)},
+                                                        {"--orchestrator", absl::GetFlag(FLAGS_orchestrator)},
+                                                        {"--member", absl::GetFlag(FLAGS_member)}};
+  for (const auto& [flag, value] : needed) {
+    if (value.empty()) return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat(flag, " is missing; see --help"));
+  }
+  LORRY_RETURN_IF_ERROR(CheckName("--member", absl::GetFlag(FLAGS_member)));
+  return CheckName("--pool", absl::GetFlag(FLAGS_pool));
+}
+
+JournalId NewJournal() {
+  std::random_device random;
+  const uint64_t bits = (static_cast<uint64_t>(random()) << 32) | random();
+  return JournalId(absl::StrCat("j", absl::Hex(bits, absl::kZeroPad16)));
+}
+
+absl::StatusOr<std::unique_ptr<transfer::TransportSet>> MakeTransports() {
+  std::vector<std::unique_ptr<transfer::Transport>> transports;
+  if (absl::GetFlag(FLAGS_ucx)) {
+    absl::StatusOr<std::unique_ptr<transfer::Transport>> ucx = transfer::CreateUcxTransport();
+    if (ucx.ok()) {
+      transports.push_back(*std::move(ucx));
+    } else {
+      spdlog::warn("no UCX, fetching over gRPC: {}", std::string(ucx.status().message()));
+    }
+  }
+  transports.push_back(transfer::CreateGrpcTransport([](const std::string& target) {
+    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = program::Dial(target, {});
+    return channel.ok() ? *std::move(channel) : nullptr;
+  }));
+  return std::make_unique<transfer::TransportSet>(std::move(transports));
+}
+
+// The parts of the program in the order in which they are made; they go in the reverse order.
+class App {
+ public:
+  explicit App(runtime::Signals& signals)
+      : signals_(signals), registry_({.service = "engine-proxy", .version = program::kVersion}), metrics_(registry_) {}
+
+  absl::Status Open();   // the journal, the shelf, the claim on the engine
+  absl::Status Wire();   // engine, door, transfers, sessions
+  absl::Status Serve();  // starts them and says so
+  absl::Status Drain();
+
+ private:
+  absl::Status WireEngine();
+  absl::Status WireTransfers();
+  absl::Status WireSessions();
+  absl::Status IsReady();
+  EventSink Sink() {
+    return [this](Event event) { proxy_->Post(std::move(event)); };
+  }
+
+  runtime::Signals& signals_;
+  const SteadyClock clock_;
+  const std::string member_ = absl::GetFlag(FLAGS_member);
+  const std::string pool_ = absl::GetFlag(FLAGS_pool);
+  HostPort engine_at_, door_at_;
+  std::string door_address_;
+  absl::Status fatal_;
+  metrics::Registry registry_;
+  ProxyMetrics metrics_;
+  std::unique_ptr<EngineClaim> claim_;
+  std::unique_ptr<kv::Store> kv_;
+  std::unique_ptr<ImageShelf> shelf_;
+  std::unique_ptr<Proxy> proxy_;
+  std::unique_ptr<door::Door> door_;
+  std::unique_ptr<EngineLink> engine_;
+  std::unique_ptr<StoreClient> store_;
+  std::unique_ptr<transfer::TransportSet> transports_;
+  std::unique_ptr<Fetcher> fetcher_;
+  std::unique_ptr<AttachClient> attach_;
+  std::unique_ptr<rpc::Access> access_;
+  std::unique_ptr<rpc::Gate> gate_;
+  std::unique_ptr<ProxyService> service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<metrics::AdminServer> admin_;
+};
+
+absl::Status App::Open() {
+  LORRY_ASSIGN_OR_RETURN(engine_at_, ParseHostPort(absl::GetFlag(FLAGS_engine), "--engine"));
+  LORRY_ASSIGN_OR_RETURN(door_at_, ParseHostPort(absl::GetFlag(FLAGS_door_listen), "--door-listen"));
+  LORRY_ASSIGN_OR_RETURN(claim_, EngineClaim::Take(engine_at_.host, engine_at_.port));
+  LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
+  LORRY_ASSIGN_OR_RETURN(kv_, kv::OpenSqliteStore({.path = data_dir + "/proxy.db"}));
+  const std::string image_dir = absl::GetFlag(FLAGS_image_dir);
+  LORRY_ASSIGN_OR_RETURN(shelf_, ImageShelf::Open(image_dir.empty() ? "/dev/shm/lorry/" + member_ : image_dir));
+  const auto on_fatal = [this](const absl::Status& why) {
+    fatal_ = why;
+    signals_.RequestStop();
+  };
+  LORRY_ASSIGN_OR_RETURN(
+      proxy_, Proxy::Create(*kv_, clock_,
+                            {.machine = {.member = MemberId(member_), .new_journal = NewJournal()}, .on_fatal = on_fatal}));
+  return absl::OkStatus();
+}
+
+absl::Status App::Wire() {
+  LORRY_RETURN_IF_ERROR(WireEngine());
+  LORRY_RETURN_IF_ERROR(WireTransfers());
+  return WireSessions();
+}
+
+absl::Status App::WireEngine() {
+  engines::EngineOptions options{.url = absl::StrCat("http://", engine_at_.host, ":", engine_at_.port)};
+  LORRY_ASSIGN_OR_RETURN(options.api_key, FirstLine(absl::GetFlag(FLAGS_engine_key_file)));
+  LORRY_ASSIGN_OR_RETURN(options.admin_key, FirstLine(absl::GetFlag(FLAGS_engine_admin_key_file)));
+  const std::string key = options.admin_key.empty() ? options.api_key : options.admin_key;
+
+  door_ = std::make_unique<door::Door>(
+      door::DoorOptions{.listen_host = door_at_.host,
+                        .port = door_at_.port,
+                        .engine_host = engine_at_.host,
+                        .engine_port = engine_at_.port,
+                        .threads = absl::GetFlag(FLAGS_door_threads),
+                        .observer = &metrics_,
+                        .on_counts = [sink = Sink()](const door::Counts& counts) {
+                          sink(DoorReport{.revision = counts.revision, .in_flight = counts.in_flight});
+                        }});
+  const auto on_facts = [this, key](const engines::EngineFacts& facts) {
+    metrics_.OnBoot();
+    door_->SetEngineFacts({.base_models = {facts.base_model},
+                           .split_n = facts.limits.kind == fleet::EngineKind::kSglang,
+                           .control_authorization = key.empty() ? "" : "Bearer " + key});
+  };
+  const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {
+    metrics_.OnTimed(verb, seconds, outcome);
+  };
+  engine_ = std::make_unique<EngineLink>(EngineLink::Options{.engine = options}, Sink(), on_facts, on_timed);
+  LORRY_RETURN_IF_ERROR(door_->Start());
+  const std::string advertised = absl::GetFlag(FLAGS_door_advertise);
+  door_address_ =
+      absl::StrCat("http://", advertised.empty() ? absl::StrCat(door_at_.host, ":", door_->port()) : advertised);
+  return absl::OkStatus();
+}
+
+absl::Status App::WireTransfers() {
+  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
+  store_ = std::make_unique<StoreClient>(channel, member_);
+  LORRY_ASSIGN_OR_RETURN(transports_, MakeTransports());
+  fetcher_ = std::make_unique<Fetcher>(
+      *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); }, Sink());
+  return absl::OkStatus();
+}
+
+absl::Status App::WireSessions() {
+  LORRY_ASSIGN_OR_RETURN(access_, program::AccessFlags());
+  gate_ = std::make_unique<rpc::Gate>(*access_);
+  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                         program::Dial(absl::GetFlag(FLAGS_orchestrator), {}));
+  attach_ = std::make_unique<AttachClient>(
+      channel,
+      AttachClient::Self{
+          .member = member_, .pool = pool_, .door_address = door_address_, .lorry_version = program::kVersion},
+      *proxy_);
+  service_ = std::make_unique<ProxyService>(
+      *gate_, ProxyService::Self{member_, pool_, absl::GetFlag(FLAGS_engine), door_address_}, *proxy_, *fetcher_, *attach_,
+      *door_);
+  LORRY_ASSIGN_OR_RETURN(server_, rpc::Server::Start(program::ServerFlags(), *gate_, {service_.get()}));
+  attach_->SetAdminAddress(server_->address());
+  LORRY_ASSIGN_OR_RETURN(admin_, metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
+                                                              .ready = [this] { return IsReady(); },
+                                                              .config_json = program::FlagsJson},
+                                                             registry_));
+  return absl::OkStatus();
+}
+
+absl::Status App::IsReady() {
+  constexpr int64_t kViewDeadlineMs = 1'000;
+  LORRY_ASSIGN_OR_RETURN(const Proxy::View view, proxy_->GetView(clock_.Now() + kViewDeadlineMs));
+  if (view.observed.health != fleet::MemberHealth::kJoining) return absl::OkStatus();
+  return absl::UnavailableError("joining: " + view.observed.health_detail);
+}
+
+absl::Status App::Serve() {
+  proxy_->Start({.fetcher = fetcher_.get(),
+                 .engine = engine_.get(),
+                 .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
+                 .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); }});
+  metrics_.Watch(*proxy_, *fetcher_, *door_, clock_);
+  engine_->Start();
+  attach_->Start();
+  server_->SetServing(true);
+  return program::Ready({{"door", door_address_},
+                         {"grpc", server_->address()},
+                         {"admin", absl::StrCat("127.0.0.1:", admin_->port())}});
+}
+
+absl::Status App::Drain() {
+  spdlog::info("draining");
+  door_->Drain(absl::GetFlag(FLAGS_drain_grace_ms));
+  attach_->Stop();
+  engine_->Stop();
+  const absl::Status stopped = server_->Shutdown();
+  admin_.reset();
+  fetcher_.reset();
+  proxy_->Stop();
+  return fatal_.ok() ? stopped : fatal_;
+}
+
+absl::Status Run(runtime::Signals& signals) {
+  LORRY_RETURN_IF_ERROR(CheckFlags());
+  App app(signals);
+  LORRY_RETURN_IF_ERROR(app.Open());
+  LORRY_RETURN_IF_ERROR(app.Wire());
+  LORRY_RETURN_IF_ERROR(app.Serve());
+  signals.Wait();
+  return app.Drain();
+}
+
+}  // namespace
+}  // namespace lorry::proxy
+
+int main(int argc, char** argv) {
+  return lorry::program::Main(argc, argv, "engine-proxy", "Serves adapter versions through one inference engine.",
+                              lorry::proxy::Run);
+}

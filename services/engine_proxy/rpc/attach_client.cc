@@ -1,0 +1,89 @@
+#include "services/engine_proxy/rpc/attach_client.h"
+
+#include <grpcpp/channel.h>
+#include <spdlog/spdlog.h>
+
+#include "lib/base/error.h"
+#include "lib/rpc/fleet_messages.h"
+
+namespace lorry::proxy {
+
+AttachClient::AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Proxy& proxy)
+    : stub_(sync::v1::SyncService::NewStub(channel)),
+      self_(std::move(self)),
+      proxy_(proxy),
+      observed_(proxy.first_observed()),
+      stream_({.start = [this](grpc::ClientContext* context,
+                               auto* reactor) { stub_->async()->Attach(context, reactor); },
+               .hello = [this] { return Hello(); },
+               .on_open =
+                   [this] {
+                     {
+                       MutexLock lock(mutex_);
+                       attached_ = true;
+                     }
+                     spdlog::info("attached member={} pool={}", self_.member, self_.pool);
+                     proxy_.Post(SessionUp{});
+                   },
+               .on_message = [this](sync::v1::AttachResponse message) { OnMessage(std::move(message)); },
+               .on_closed =
+                   [this](const absl::Status& why) {
+                     bool was_attached = false;
+                     {
+                       MutexLock lock(mutex_);
+                       std::swap(was_attached, attached_);
+                     }
+                     if (!was_attached) return;
+                     spdlog::warn("detached {} {}", ReasonOf(why), std::string(why.message()));
+                     proxy_.Post(SessionDown{});
+                   }}) {}
+
+sync::v1::AttachRequest AttachClient::Hello() const {
+  sync::v1::AttachRequest message;
+  sync::v1::Hello& hello = *message.mutable_hello();
+  hello.set_member(self_.member);
+  hello.set_pool(self_.pool);
+  hello.set_door_address(self_.door_address);
+  hello.set_admin_address(admin_address_);
+  hello.set_lorry_version(self_.lorry_version);
+  MutexLock lock(mutex_);
+  *hello.mutable_observed() = rpc::ToProto(observed_);
+  return message;
+}
+
+void AttachClient::Send(const fleet::Observed& observed) {
+  {
+    MutexLock lock(mutex_);
+    observed_ = observed;
+    if (!attached_) return;
+  }
+  sync::v1::AttachRequest message;
+  *message.mutable_observed() = rpc::ToProto(observed);
+  (void)stream_.Send(std::move(message));  // latest wins, and the machine repeats itself
+}
+
+void AttachClient::OnMessage(sync::v1::AttachResponse message) {
+  absl::StatusOr<fleet::Desired> desired = rpc::FromProto(message.desired());
+  if (!desired.ok()) {
+    spdlog::error("a Desired that cannot be read: {}", std::string(desired.status().message()));
+    return stream_.Redial();
+  }
+  {
+    MutexLock lock(mutex_);
+    desired_ = *desired;
+  }
+  // Refused when the machine is far behind: the orchestrator sends the newest again.
+  (void)proxy_.TryPost(DesiredReceived{*std::move(desired)});
+}
+
+bool AttachClient::attached() const {
+  MutexLock lock(mutex_);
+  return attached_;
+}
+
+fleet::Desired AttachClient::desired() const {
+  MutexLock lock(mutex_);
+  return desired_;
+}
+
+}  // namespace lorry::proxy

@@ -1,0 +1,50 @@
+// The proxy's session with the orchestrator: dials, says Hello with all that is, then Observed out and Desired in.
+//
+// Send from any thread; callbacks post to the machine. Owned by main; the proxy outlives it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lib/base/mutex.h"
+#include "lib/fleet/desired.h"
+#include "lib/fleet/observed.h"
+#include "lib/rpc/reconnecting_stream.h"
+#include "lorry/sync/v1/sync.grpc.pb.h"
+#include "services/engine_proxy/driver/proxy.h"
+
+namespace lorry::proxy {
+
+class AttachClient {
+ public:
+  struct Self {
+    std::string member;
+    std::string pool;
+    std::string door_address;  // "http://host:port"
+    std::string lorry_version;
+  };
+  AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Proxy& proxy);
+
+  void SetAdminAddress(std::string address) { admin_address_ = std::move(address); }  // before Start
+  void Start() { stream_.Start(); }
+  void Stop() { stream_.Stop(); }
+  void Send(const fleet::Observed& observed);
+  bool attached() const;
+  fleet::Desired desired() const;  // the last that came
+
+ private:
+  sync::v1::AttachRequest Hello() const;
+  void OnMessage(sync::v1::AttachResponse message);
+
+  const std::unique_ptr<sync::v1::SyncService::Stub> stub_;
+  const Self self_;
+  std::string admin_address_;
+  Proxy& proxy_;
+  mutable Mutex mutex_;
+  bool attached_ LORRY_GUARDED_BY(mutex_) = false;
+  fleet::Observed observed_ LORRY_GUARDED_BY(mutex_);
+  fleet::Desired desired_ LORRY_GUARDED_BY(mutex_);
+  rpc::ReconnectingStream<sync::v1::AttachRequest, sync::v1::AttachResponse> stream_;
+};
+
+}  // namespace lorry::proxy

@@ -1,0 +1,50 @@
+// The proxy's metrics (docs/METRICS.md): the door's observer, timings of loads, gauges read off the machine at each scrape.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "lib/base/clock.h"
+#include "lib/base/mutex.h"
+#include "lib/metrics/registry.h"
+#include "services/engine_proxy/door/door.h"
+#include "services/engine_proxy/door/observer.h"
+#include "services/engine_proxy/driver/fetcher.h"
+#include "services/engine_proxy/driver/proxy.h"
+
+namespace lorry::proxy {
+
+class ProxyMetrics final : public door::DoorObserver {
+ public:
+  explicit ProxyMetrics(metrics::Registry& registry);
+
+  // What scrapes look at; all outlive the admin server. Once.
+  void Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door, const Clock& clock);
+
+  void OnRefused(std::string_view reason) override LORRY_EXCLUDES(mutex_);
+  void OnFirstByte(double ms) override;
+  void OnDone(int code, double seconds, uint64_t reply_bytes) override LORRY_EXCLUDES(mutex_);
+  void OnBoot() { boots_.Add(); }
+  void OnTimed(std::string_view verb, double seconds, Outcome outcome);
+
+ private:
+  void Refresh();
+  void ShowCounts(const Proxy::View& view, const door::Counts& counts);
+
+  metrics::Registry& registry_;
+  Proxy* proxy_ = nullptr;
+  const Fetcher* fetcher_ = nullptr;
+  const door::Door* door_ = nullptr;
+  const Clock* clock_ = nullptr;
+  metrics::Histogram load_seconds_, first_byte_seconds_, request_seconds_;
+  metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
+  metrics::Gauge loaded_, retained_, slots_, wedged_, live_;
+  Mutex mutex_;
+  std::map<int, metrics::Counter> by_code_ LORRY_GUARDED_BY(mutex_);
+  std::map<std::string, metrics::Counter, std::less<>> by_reason_ LORRY_GUARDED_BY(mutex_);
+  std::map<std::string, double> fetched_;  // the scraper's thread: what was counted already
+};
+
+}  // namespace lorry::proxy

@@ -1,0 +1,47 @@
+#include "services/engine_proxy/rpc/store_client.h"
+
+#include <cstring>
+
+#include "lib/base/error.h"
+#include "lib/rpc/channel.h"
+#include "lib/rpc/fleet_messages.h"
+#include "lib/rpc/status.h"
+
+namespace lorry::proxy {
+namespace {
+
+// A manifest of a 64 GB image has 1 MB of leaves; a store that takes longer is asked again by the machine.
+constexpr int64_t kOpenFetchDeadlineMs = 10'000;
+
+}  // namespace
+
+StoreClient::StoreClient(std::shared_ptr<grpc::Channel> channel, std::string peer)
+    : stub_(store::v1::StoreService::NewStub(channel)), peer_(std::move(peer)) {}
+
+absl::StatusOr<Manifest> StoreClient::OpenFetch(const VersionKey& key) {
+  store::v1::OpenFetchRequest request;
+  *request.mutable_version() = rpc::ToProto(key);
+  request.set_peer(peer_);
+  store::v1::OpenFetchResponse response;
+  grpc::ClientContext context;
+  rpc::SetDeadlineIn(context, kOpenFetchDeadlineMs);
+  LORRY_RETURN_IF_ERROR(rpc::FromGrpc(stub_->OpenFetch(&context, request, &response)));
+  Manifest out;
+  out.digest = Digest{response.version().digest()};
+  out.image_bytes = response.version().image_bytes();
+  out.config_json = response.version().config_json();
+  out.ticket = response.ticket();
+  out.addresses.assign(response.addresses().begin(), response.addresses().end());
+  const std::string& leaves = response.leaves();
+  if (leaves.size() != transfer::LeafCount(out.image_bytes) * sizeof(transfer::Checksum::bytes)) {
+    return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "the store's manifest has another number of leaves than its image");
+  }
+  out.leaves.resize(transfer::LeafCount(out.image_bytes));
+  for (size_t i = 0; i < out.leaves.size(); ++i) {
+    std::memcpy(out.leaves[i].bytes.data(), leaves.data() + i * sizeof(transfer::Checksum::bytes),
+                sizeof(transfer::Checksum::bytes));
+  }
+  return out;
+}
+
+}  // namespace lorry::proxy
