@@ -45,6 +45,16 @@ void SetUpLogging(std::string_view name) {
   spdlog::set_default_logger(logger);
 }
 
+// Abseil knows flags by their C++ names; people, charts and compose files write --data-dir. In place: a value never changes.
+void UnderscoreFlagNames(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (!absl::StartsWith(argv[i], "--")) continue;
+    for (char* c = argv[i] + 2; *c != '\0' && *c != '='; ++c) {
+      if (*c == '-') *c = '_';
+    }
+  }
+}
+
 }  // namespace
 
 int Main(int argc, char** argv, std::string_view name, std::string_view what_for,
@@ -55,6 +65,7 @@ int Main(int argc, char** argv, std::string_view name, std::string_view what_for
   usage.contains_help_flags = IsOurFlagFile;
   usage.version_string = [name] { return absl::StrCat(ToAbsl(name), " ", kVersion, "\n"); };
   absl::SetFlagsUsageConfig(usage);
+  UnderscoreFlagNames(argc, argv);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     std::fprintf(stderr, "%s: unexpected argument \"%s\"; flags are written --flag=value, see --help\n",
