@@ -22,6 +22,7 @@ A native sidecar starts before the engine and stops after it, so the door answer
     - --member=$(LORRY_MEMBER)
     - --pool={{ .pool | default $proxy.pool }}
     - --door-listen=0.0.0.0:{{ $proxy.ports.door }}
+    - --door-advertise=$(LORRY_POD_IP):{{ $proxy.ports.door }}
     - --listen=127.0.0.1:{{ $proxy.ports.grpc }}
     - --admin-listen=0.0.0.0:{{ $proxy.ports.admin }}
     - --orchestrator={{ include "lorry.orchestratorAddress" .root }}
@@ -36,6 +37,8 @@ A native sidecar starts before the engine and stops after it, so the door answer
     # A member keeps its name over restarts of its containers; a new pod is a new member.
     - name: LORRY_MEMBER
       valueFrom: {fieldRef: {fieldPath: metadata.name}}
+    - name: LORRY_POD_IP
+      valueFrom: {fieldRef: {fieldPath: status.podIP}}
   ports:
     - {name: door, containerPort: {{ $proxy.ports.door }}}
     - {name: lorry-admin, containerPort: {{ $proxy.ports.admin }}}
