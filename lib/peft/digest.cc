@@ -1,7 +1,7 @@
 #include "lib/peft/digest.h"
 
 #if defined(__x86_64__)
-#include <xxh_x86dispatch.h>  // picks AVX2 or AVX-512 at run time: twice as fast as the baseline SSE2
+#include <xxh_x86dispatch.h>  // AVX2 or AVX-512 at run time, twice as fast as the baseline
 #else
 #include <xxhash.h>
 #endif

@@ -13,8 +13,12 @@ namespace lorry::peft {
 namespace {
 
 absl::Status AppendString(std::string_view text, std::string& json) {
-  LORRY_ASSIGN_OR_RETURN(const std::string quoted, JsonString(text));
-  json += quoted;
+  const auto quoted = JsonString(text);
+  if (!quoted.ok()) {
+    return Refuse("IMAGE_MALFORMED",
+                  absl::StrCat("the name ", Quoted(text), " is not UTF-8; rename it"));
+  }
+  json += *quoted;
   return absl::OkStatus();
 }
 

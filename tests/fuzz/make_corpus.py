@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds under corpus/ from the golden files of tests/unit/peft. Found inputs are added by hand."""
+"""Writes the seeds in corpus/ from the goldens of tests/unit/peft; found inputs are added by hand."""
 
 import json
 import pathlib
@@ -17,24 +17,41 @@ def write(target, name, data):
 def main():
     small = ("odd_names", "every_dtype", "lora_f16_bare", "empty_metadata")
     for name in small:
-        write("image_header", f"{name}.safetensors", (GOLDEN / "images" / f"{name}.safetensors").read_bytes())
+        write(
+            "image_header",
+            f"{name}.safetensors",
+            (GOLDEN / "images" / f"{name}.safetensors").read_bytes(),
+        )
     configs = json.loads((GOLDEN / "configs.json").read_text())
     for index, row in enumerate(configs):
         write("adapter_config", f"{index:02}.json", row["config"].encode())
     names = json.loads((GOLDEN / "names.json").read_text())
     for row in names:
         if row["sources"][0]["name"] and "base" in row:
-            write("adapter_config", "base_" + row["base"]["model_type"] + ".json", json.dumps(row["base"]).encode())
+            write(
+                "adapter_config",
+                "base_" + row["base"]["model_type"] + ".json",
+                json.dumps(row["base"]).encode(),
+            )
     lines = [[source["name"] for source in row["sources"]] for row in names]
     for index, row in enumerate(lines):
         write("tensor_names", f"{index:02}.txt", "\n".join(row).encode())
-    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["k_proj", "q_proj", "v_proj"]}
+    config = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["k_proj", "q_proj", "v_proj"],
+    }
     for name in ("lora_f16_bare", "empty_metadata"):
         image = (GOLDEN / "images" / f"{name}.safetensors").read_bytes()
         write("adapter", name, json.dumps(config).encode() + b"\0" + image)
     zero = (GOLDEN / "images" / "lora_f16_bare.safetensors").read_bytes()
     begin = 8 + int.from_bytes(zero[:8], "little")
-    write("adapter", "all_zero", json.dumps(config).encode() + b"\0" + zero[:begin] + bytes(len(zero) - begin))
+    write(
+        "adapter",
+        "all_zero",
+        json.dumps(config).encode() + b"\0" + zero[:begin] + bytes(len(zero) - begin),
+    )
 
 
 if __name__ == "__main__":

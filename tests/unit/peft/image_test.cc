@@ -155,8 +155,8 @@ TEST(ImageReader, RefusesMalformedHeaders) {
        R"({"__metadata__":{"x":1},"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
       {"metadata nested",
        R"({"__metadata__":{"x":{}},"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
-      {"metadata key twice",
-       R"({"__metadata__":{"x":"1","x":"2"},"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
+      {"metadata key twice", R"({"__metadata__":{"x":"1","x":"2"},"t":{"dtype":"F32","shape":[16],)"
+                             R"("data_offsets":[0,64]}})"},
       {"metadata twice", R"({"__metadata__":{},"__metadata__":{},"t":{"dtype":"F32","shape":[16],)"
                          R"("data_offsets":[0,64]}})"},
       {"only metadata", R"({"__metadata__":{"format":"pt"}})"},
@@ -191,7 +191,7 @@ TEST(ImageWriter, RefusesWhatTheReaderWould) {
   EXPECT_THAT(LayOutImage({{"t", Dtype::kF32, {1ull << 62, 4}}}, std::nullopt),
               RefusedAs("TENSOR_SHAPE"));
   EXPECT_THAT(LayOutImage({{"\xff", Dtype::kF32, {1}}}, std::nullopt),
-              RefusedAs("CONFIG_MALFORMED"));
+              RefusedAs("IMAGE_MALFORMED"));
 }
 
 }  // namespace

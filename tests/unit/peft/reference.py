@@ -1,4 +1,4 @@
-"""An independent reading of what lib/peft/config.h and digest.h specify, for golden vectors and comparisons."""
+"""What lib/peft/config.h and digest.h specify, read independently, to compare with."""
 
 import hashlib
 import json
@@ -44,7 +44,9 @@ def canonical_config(fields):
         "exclude_modules": names(fields.get("exclude_modules")),
         "fan_in_fan_out": "true" if fields.get("fan_in_fan_out") else "false",
         "layers_pattern": names(layers_pattern),
-        "layers_to_transform": "[" + ",".join(str(n) for n in sorted({int(n) for n in layers})) + "]",
+        "layers_to_transform": "["
+        + ",".join(str(n) for n in sorted({int(n) for n in layers}))
+        + "]",
         "lora_alpha": number(fields.get("lora_alpha", 8)),
         "modules_to_save": "[]",
         "peft_type": '"LORA"',
@@ -58,9 +60,14 @@ def canonical_config(fields):
 
 
 def leaves(image):
-    return [xxhash.xxh3_128_digest(image[at : at + LEAF_BYTES]) for at in range(0, len(image), LEAF_BYTES)]
+    return [
+        xxhash.xxh3_128_digest(image[at : at + LEAF_BYTES])
+        for at in range(0, len(image), LEAF_BYTES)
+    ]
 
 
 def digest(image, canonical):
-    preimage = b"lorry.digest.v1\nxxh3-128\n" + struct.pack("<Q", len(image)) + b"".join(leaves(image))
+    preimage = (
+        b"lorry.digest.v1\nxxh3-128\n" + struct.pack("<Q", len(image)) + b"".join(leaves(image))
+    )
     return "sha256-xxh3:" + hashlib.sha256(preimage + canonical.encode()).hexdigest()
