@@ -8,12 +8,14 @@ version must have answered: see `expected_tokens`.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import dataclasses
 import hashlib
 import itertools
 import json
 import os
 import pathlib
+import signal
 import socket
 import sys
 import time
@@ -264,8 +266,16 @@ def die(why: str) -> None:
     os._exit(1)
 
 
+def die_with_parent() -> None:
+    """Linux ends this process when the thread that started it ends, however that ends: a crashed test leaves nothing."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def serve(app: FastAPI, port: int, startup_delay_s: float) -> None:
     """Serves until SIGTERM. Its first line on stdout is `listening on PORT`, so that a test may ask for port 0."""
+    if os.environ.get("LORRY_FAKE_DIES_WITH_PARENT"):
+        die_with_parent()
     time.sleep(startup_delay_s)  # tidy: allow sleep: a slow start is what the caller asked for
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

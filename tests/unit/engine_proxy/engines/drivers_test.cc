@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <optional>
 
 #include "lib/base/error.h"
@@ -85,16 +86,21 @@ class DriverTest : public testing::TestWithParam<const char*> {
  protected:
   bool is_sglang() const { return std::string(GetParam()) == "sglang"; }
 
-  // A fake of its own, or the server that the environment names.
-  Blocking Engine(std::vector<std::string> arguments = {},
-                  std::vector<std::string> environment = {}) {
+  // The fake that all cases share, or the server that the environment names.
+  Blocking Engine() {
+    static std::map<std::string, FakeProcess>* const shared =
+        new std::map<std::string, FakeProcess>();
     const char* url = std::getenv(is_sglang() ? "LORRY_SGLANG_URL" : "LORRY_VLLM_URL");
-    if (url == nullptr) fake_.emplace(GetParam(), std::move(arguments), std::move(environment));
-    auto engine = Detect(io_, url != nullptr ? url : fake_->url());
-    EXPECT_TRUE(engine.ok()) << engine.status();
-    return Blocking(*std::move(engine), io_);
+    if (url != nullptr) return Detected(url);
+    return Detected(shared->try_emplace(GetParam(), GetParam()).first->second.url());
   }
-  bool HasFake() const { return fake_.has_value(); }
+
+  // A fake of the case's own, to be changed and killed.
+  Blocking OwnFake(std::vector<std::string> arguments = {},
+                   std::vector<std::string> environment = {}) {
+    fake_.emplace(GetParam(), std::move(arguments), std::move(environment));
+    return Detected(fake_->url());
+  }
   FakeProcess& fake() { return *fake_; }
 
   std::string Adapter(const std::string& name) const { return TinyAdapters() + "/" + name; }
@@ -106,6 +112,12 @@ class DriverTest : public testing::TestWithParam<const char*> {
   }
 
  private:
+  Blocking Detected(const std::string& url) {
+    auto engine = Detect(io_, url);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return Blocking(*std::move(engine), io_);
+  }
+
   boost::asio::io_context io_;
   std::optional<FakeProcess> fake_;
 };
@@ -195,8 +207,7 @@ TEST_P(DriverTest, AProbeWaitsDuringAPauseUntilItsDeadline) {
 }
 
 TEST_P(DriverTest, ALoadThatTimedOutIsUnknownAndSettlesByLoadingAgain) {
-  Blocking engine = Engine();
-  if (!HasFake()) GTEST_SKIP() << "needs a switch";
+  Blocking engine = OwnFake();
   const std::string name = Fresh();
   fake().Set(R"({"hold_loads": true})");
   const absl::Status status = engine.Load(name, Adapter("v1"), milliseconds(300));
@@ -208,8 +219,7 @@ TEST_P(DriverTest, ALoadThatTimedOutIsUnknownAndSettlesByLoadingAgain) {
 }
 
 TEST_P(DriverTest, AnAdapterThatHasNoEffectIsCaughtByComparingWithTheBase) {
-  Blocking engine = Engine({"--fake", R"({"serve_base": true})"});
-  if (!HasFake()) GTEST_SKIP() << "needs a switch";
+  Blocking engine = OwnFake({"--fake", R"({"serve_base": true})"});
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
   EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
@@ -217,8 +227,7 @@ TEST_P(DriverTest, AnAdapterThatHasNoEffectIsCaughtByComparingWithTheBase) {
 }
 
 TEST_P(DriverTest, ARestartForgetsAdaptersAndHasAnotherBoot) {
-  Blocking engine = Engine();
-  if (!HasFake()) GTEST_SKIP() << "restarts the engine";
+  Blocking engine = OwnFake();
   const BootId first = engine.Inspect()->boot;
   EXPECT_EQ(engine.Load(Fresh(), Adapter("v1")), absl::OkStatus());
   fake().Kill();
@@ -229,8 +238,7 @@ TEST_P(DriverTest, ARestartForgetsAdaptersAndHasAnotherBoot) {
 }
 
 TEST_P(DriverTest, LoraSwitchedOffIsNamedByThePreflightAndByLoads) {
-  Blocking engine = Engine({"--no-enable-lora"});
-  if (!HasFake()) GTEST_SKIP() << "needs a flag";
+  Blocking engine = OwnFake({"--no-enable-lora"});
   const auto facts = engine.Inspect();
   ASSERT_EQ(facts->problems.size(), 1u);
   EXPECT_EQ(facts->problems[0].reason, "ENGINE_LORA_DISABLED");
@@ -242,8 +250,7 @@ class SglangTest : public DriverTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, SglangTest, testing::Values("sglang"));
 
 TEST_P(SglangTest, FlagsThatBreakAdaptersAreNamed) {
-  Blocking engine = Engine({"--tokenizer-worker-num", "2", "--dp-size", "2"});
-  if (!HasFake()) GTEST_SKIP() << "needs a flag";
+  Blocking engine = OwnFake({"--tokenizer-worker-num", "2", "--dp-size", "2"});
   const auto facts = engine.Inspect();
   ASSERT_EQ(facts->problems.size(), 2u);
   EXPECT_EQ(facts->problems[0].reason, "ENGINE_DP_UNSUPPORTED");
@@ -251,8 +258,7 @@ TEST_P(SglangTest, FlagsThatBreakAdaptersAreNamed) {
 }
 
 TEST_P(SglangTest, AnUnloadThatHangsIsLeftAtItsDeadline) {
-  Blocking engine = Engine({"--fake", R"({"unload_delay_s": 60})"});
-  if (!HasFake()) GTEST_SKIP() << "needs a switch";
+  Blocking engine = OwnFake({"--fake", R"({"unload_delay_s": 60})"});
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
   EXPECT_TRUE(MayHaveHappened(engine.Unload(name, milliseconds(300))));
@@ -260,8 +266,7 @@ TEST_P(SglangTest, AnUnloadThatHangsIsLeftAtItsDeadline) {
 }
 
 TEST_P(SglangTest, AWrongShapeEndsTheEngineAtItsProbe) {
-  Blocking engine = Engine();
-  if (!HasFake()) GTEST_SKIP() << "ends the engine";
+  Blocking engine = OwnFake();
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("wrongshape")), absl::OkStatus());
   EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kToken)), "ENGINE_CONNECTION_BROKEN");
@@ -272,8 +277,7 @@ class VllmTest : public DriverTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, VllmTest, testing::Values("vllm"));
 
 TEST_P(VllmTest, RuntimeUpdatesSwitchedOffAreNamed) {
-  Blocking engine = Engine({}, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING=0"});
-  if (!HasFake()) GTEST_SKIP() << "needs another environment";
+  Blocking engine = OwnFake({}, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING=0"});
   const auto facts = engine.Inspect();
   ASSERT_EQ(facts->problems.size(), 1u);
   EXPECT_EQ(facts->problems[0].reason, "ENGINE_RUNTIME_LORA_DISABLED");
@@ -282,8 +286,7 @@ TEST_P(VllmTest, RuntimeUpdatesSwitchedOffAreNamed) {
 }
 
 TEST_P(VllmTest, WithoutDevModeLimitsAreUnknownAndPausesRefused) {
-  Blocking engine = Engine({}, {"VLLM_SERVER_DEV_MODE=0"});
-  if (!HasFake()) GTEST_SKIP() << "needs another environment";
+  Blocking engine = OwnFake({}, {"VLLM_SERVER_DEV_MODE=0"});
   const auto facts = engine.Inspect();
   EXPECT_THAT(facts->problems, IsEmpty());
   EXPECT_EQ(facts->limits.slots, 0u);

@@ -82,7 +82,9 @@ void FakeProcess::Start() {
   std::vector<std::string> command{kPython, kRoot + "/tests/fakes/fake_" + kind_ + ".py", "--port",
                                    port_};
   command.insert(command.end(), arguments_.begin(), arguments_.end());
-  const std::string line = FirstLine(std::move(command), environment_, pid_);
+  std::vector<std::string> environment(environment_);
+  environment.push_back("LORRY_FAKE_DIES_WITH_PARENT=1");
+  const std::string line = FirstLine(std::move(command), environment, pid_);
   const std::string prefix = "listening on ";
   LORRY_CHECK(line.rfind(prefix, 0) == 0);
   port_ = line.substr(prefix.size());

@@ -161,8 +161,11 @@ TEST(Errors, AreFoundWhereverTheEngineKeepsThem) {
 }
 
 TEST(Errors, KnowAMissingAdapterFromAMissingRoute) {
-  const HttpReply sglang{400, R"_({"error_message":"LoRA with name x does not exist. Loaded LoRAs: odict_keys([])"})_"};
-  const HttpReply vllm{404, R"({"error":{"message":"The lora adapter 'x' cannot be found.","code":404}})"};
+  const HttpReply sglang{
+      400,
+      R"_({"error_message":"LoRA with name x does not exist. Loaded LoRAs: odict_keys([])"})_"};
+  const HttpReply vllm{
+      404, R"({"error":{"message":"The lora adapter 'x' cannot be found.","code":404}})"};
   const HttpReply route{404, R"({"detail":"Not Found"})"};
   EXPECT_TRUE(IsUnknownAdapter(EngineKind::kSglang, sglang));
   EXPECT_TRUE(IsUnknownAdapter(EngineKind::kVllm, vllm));
