@@ -88,6 +88,7 @@ struct BegunUpload {
   std::optional<Version> stored;  // the content is there already; `upload` says nothing then
   Upload upload;
   bool fresh = false;  // false: joined
+  int evicted = 0;     // versions that left to make room for it
 };
 
 // What a check found out about an image.
@@ -151,6 +152,8 @@ class Catalog {
   absl::StatusOr<Alias> SetAlias(const AdapterName& adapter, const AliasName& name,
                                  std::optional<VersionKey> version,
                                  std::optional<uint64_t> expected_generation);
+  // Also one that was removed (without a version). NOT_FOUND when there never was one.
+  absl::StatusOr<Alias> GetAlias(const AdapterName& adapter, const AliasName& name);
   absl::StatusOr<std::vector<Alias>> ListAliases(const AdapterName& adapter);
   absl::StatusOr<std::vector<VersionKey>> SetHolds(const std::string& holder, uint64_t revision,
                                                    std::vector<VersionKey> versions);
@@ -202,7 +205,8 @@ class Catalog {
   absl::StatusOr<std::optional<Version>> AlreadyStored(Draft& draft, const BeginUploadArgs& args);
   absl::StatusOr<std::optional<Upload>> JoinOrFence(Draft& draft, News& news,
                                                     const BeginUploadArgs& args);
-  absl::Status MakeRoom(Draft& draft, News& news, Adapter& adapter, const BeginUploadArgs& args);
+  absl::StatusOr<int> MakeRoom(Draft& draft, News& news, Adapter& adapter,
+                               const BeginUploadArgs& args);
   absl::StatusOr<std::vector<Version>> Expendable(const Adapter& adapter);
   absl::Status ClaimEngineNames(Draft& draft, const Version& version);
   absl::StatusOr<Version> Publish(Draft& draft, News& news, Upload upload,

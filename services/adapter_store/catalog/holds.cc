@@ -36,6 +36,15 @@ absl::StatusOr<std::map<VersionKey, std::vector<std::string>>> Catalog::Holds(
   return holds;
 }
 
+absl::StatusOr<Alias> Catalog::GetAlias(const AdapterName& adapter, const AliasName& name) {
+  LORRY_ASSIGN_OR_RETURN(std::optional<Alias> alias,
+                         Find<Alias>(store_, keys::OfAlias(adapter, name)));
+  if (!alias.has_value()) {
+    return absl::NotFoundError(absl::StrCat(adapter.value, " has no alias ", name.value));
+  }
+  return *std::move(alias);
+}
+
 absl::StatusOr<std::vector<Alias>> Catalog::ListAliases(const AdapterName& adapter) {
   LORRY_ASSIGN_OR_RETURN(std::vector<Alias> aliases,
                          ListRecords<Alias>(store_, keys::AliasesOf(adapter)));

@@ -59,8 +59,9 @@ absl::StatusOr<std::vector<Version>> Catalog::Expendable(const Adapter& adapter)
   return versions;
 }
 
-absl::Status Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
-                               const BeginUploadArgs& args) {
+// Returns how many versions had to leave.
+absl::StatusOr<int> Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
+                                      const BeginUploadArgs& args) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> open, ListOpenUploads());
   LORRY_ASSIGN_OR_RETURN(const uint64_t stored, draft.GetNumber(keys::kBytes));
   const Policy& policy = adapter.policy;
@@ -86,15 +87,17 @@ absl::Status Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
     return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_UPLOADS",
                  absl::StrCat(open_count, " uploads are open; commit or abort some, or wait"));
   }
-  if (account.Fits(args.image_bytes)) return absl::OkStatus();
+  if (account.Fits(args.image_bytes)) return 0;
 
+  int evicted = 0;
   LORRY_ASSIGN_OR_RETURN(const std::vector<Version> expendable, Expendable(adapter));
   for (const Version& version : expendable) {
     LORRY_RETURN_IF_ERROR(Remove(draft, news, adapter, version));
     account.adapter_bytes -= version.image_bytes;
     account.total_bytes -= version.image_bytes;
     --account.versions;
-    if (account.Fits(args.image_bytes)) return absl::OkStatus();
+    ++evicted;
+    if (account.Fits(args.image_bytes)) return evicted;
   }
   return Error(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
                absl::StrCat(account.WhyNot(adapter.name.value, args.image_bytes),

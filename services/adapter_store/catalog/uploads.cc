@@ -136,7 +136,7 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
       begun.upload = **joined;
       return absl::OkStatus();
     }
-    LORRY_RETURN_IF_ERROR(MakeRoom(draft, news, adapter, args));
+    LORRY_ASSIGN_OR_RETURN(begun.evicted, MakeRoom(draft, news, adapter, args));
     Upload& upload = begun.upload;
     begun.fresh = true;
     LORRY_ASSIGN_OR_RETURN(const std::string id, NewId(draft, "u"));

@@ -18,6 +18,7 @@ using transfer::PutTarget;
 
 // Checks that wait for a thread: every open upload may be committed at once.
 constexpr size_t kChecksWaitingMax = kOpenUploadsMax;
+constexpr std::chrono::milliseconds kIdlePoll(1);
 
 std::span<const std::byte> AsBytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -85,6 +86,7 @@ absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
                                                .canonical_config = canonical,
                                                .expected_digest = request.expected_digest}));
   LORRY_FAULT_POINT("store.begin.recorded");
+  if (begun.evicted > 0) options_.on_evicted(begun.evicted);
   if (begun.stored.has_value()) return BeginReply{.stored = begun.stored};
 
   const std::shared_ptr<Live> live = FindOrAdd(begun.upload);
@@ -247,9 +249,11 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
     const std::shared_ptr<PutTarget> target = live->Target();
     target->End(Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE",
                       "every byte of this upload is here and it is being checked"));
-    // Ranges sent twice may still be on their way beside the image; their connections' idle
-    // deadline bounds the wait.
-    while (!target->idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    // Ranges sent twice may still be on their way beside the image, which is seldom; their
+    // connections' idle deadline bounds the wait.
+    while (!target->idle()) {
+      std::this_thread::sleep_for(kIdlePoll);  // tidy: allow sleep: a PutTarget does not notify
+    }
     image = live->staging->bytes();
   }
   absl::StatusOr<Version> stored = SealAndStore(*live, image);

@@ -37,6 +37,7 @@ struct UploadsOptions {
   // "stored" with an empty reason, or "dead" with one. Must not block.
   std::function<void(std::string_view result, std::string_view reason)> on_ended =
       [](std::string_view, std::string_view) {};
+  std::function<void(int versions)> on_evicted = [](int) {};  // a quota asked for room
 };
 
 struct BeginRequest {

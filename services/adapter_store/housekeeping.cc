@@ -1,0 +1,48 @@
+#include "services/adapter_store/housekeeping.h"
+
+#include <spdlog/spdlog.h>
+
+namespace lorry::store {
+
+Housekeeping::Housekeeping(Catalog& catalog, Uploads& uploads, Collector& collector,
+                           int64_t interval_ms)
+    : catalog_(catalog),
+      uploads_(uploads),
+      collector_(collector),
+      interval_(interval_ms),
+      thread_([this] { Run(); }) {}
+
+Housekeeping::~Housekeeping() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Housekeeping::Run() {
+  while (true) {
+    Sweep();
+    MutexLock lock(mutex_);
+    const auto until = std::chrono::steady_clock::now() + interval_;
+    while (!stopping_ && wake_.wait_until(mutex_, until) != std::cv_status::timeout) {
+    }
+    if (stopping_) return;
+  }
+}
+
+void Housekeeping::Sweep() {
+  uploads_.Sweep();
+  if (const auto removed = collector_.Run(); !removed.ok()) {
+    spdlog::warn("garbage could not be removed, the next sweep tries again: {}",
+                 removed.status().ToString());
+  } else if (*removed > 0) {
+    spdlog::info("removed {} image files that nothing needs any more", *removed);
+  }
+  if (absl::Status tidied = catalog_.Tidy(); !tidied.ok()) {
+    spdlog::warn("the catalogue could not be tidied: {}", tidied.ToString());
+  }
+}
+
+}  // namespace lorry::store

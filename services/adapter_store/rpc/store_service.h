@@ -1,0 +1,71 @@
+// lorry.store.v1.StoreService: parse, validate, call, convert. Unary calls run on threads of their
+// own and may block; Watch is a stream served by WatchHub. Thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/rpc/gate.h"
+#include "lorry/store/v1/store.grpc.pb.h"
+#include "services/adapter_store/catalog/catalog.h"
+#include "services/adapter_store/images/transfers.h"
+#include "services/adapter_store/images/uploads.h"
+#include "services/adapter_store/rpc/watch_hub.h"
+
+namespace lorry::store {
+
+class StoreService final
+    : public v1::StoreService::WithCallbackMethod_Watch<v1::StoreService::Service> {
+ public:
+  // What it stands on; all outlive the server that it is registered with.
+  struct Parts {
+    rpc::Gate& gate;
+    Catalog& catalog;
+    Uploads& uploads;
+    Transfers& transfers;
+    WatchHub& hub;
+    int64_t upload_idle_deadline_ms;
+  };
+  explicit StoreService(Parts parts) : parts_(parts) {}
+  // Where ranges may be sent to and fetched from, best first. Before the server says SERVING.
+  void SetAddresses(std::vector<std::string> addresses) { addresses_ = std::move(addresses); }
+
+ private:
+  grpc::Status OpenRun(grpc::ServerContext*, const v1::OpenRunRequest*,
+                       v1::OpenRunResponse*) override;
+  grpc::Status BeginUpload(grpc::ServerContext*, const v1::BeginUploadRequest*,
+                           v1::BeginUploadResponse*) override;
+  grpc::Status GetUpload(grpc::ServerContext*, const v1::GetUploadRequest*,
+                         v1::GetUploadResponse*) override;
+  grpc::Status AbortUpload(grpc::ServerContext*, const v1::AbortUploadRequest*,
+                           v1::AbortUploadResponse*) override;
+  grpc::Status CommitUpload(grpc::ServerContext*, const v1::CommitUploadRequest*,
+                            v1::CommitUploadResponse*) override;
+  grpc::Status OpenFetch(grpc::ServerContext*, const v1::OpenFetchRequest*,
+                         v1::OpenFetchResponse*) override;
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*,
+                                                     const v1::WatchRequest*) override;
+  grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
+                          v1::GetVersionResponse*) override;
+  grpc::Status ListVersions(grpc::ServerContext*, const v1::ListVersionsRequest*,
+                            v1::ListVersionsResponse*) override;
+  grpc::Status DeleteVersion(grpc::ServerContext*, const v1::DeleteVersionRequest*,
+                             v1::DeleteVersionResponse*) override;
+  grpc::Status SetAdapter(grpc::ServerContext*, const v1::SetAdapterRequest*,
+                          v1::SetAdapterResponse*) override;
+  grpc::Status GetAdapter(grpc::ServerContext*, const v1::GetAdapterRequest*,
+                          v1::GetAdapterResponse*) override;
+  grpc::Status ListAdapters(grpc::ServerContext*, const v1::ListAdaptersRequest*,
+                            v1::ListAdaptersResponse*) override;
+  grpc::Status SetAlias(grpc::ServerContext*, const v1::SetAliasRequest*,
+                        v1::SetAliasResponse*) override;
+  grpc::Status SetHolds(grpc::ServerContext*, const v1::SetHoldsRequest*,
+                        v1::SetHoldsResponse*) override;
+
+  absl::StatusOr<v1::Adapter> Describe(const Adapter& adapter);
+
+  const Parts parts_;
+  std::vector<std::string> addresses_;  // constant while serving
+};
+
+}  // namespace lorry::store

@@ -1,0 +1,191 @@
+#include "services/adapter_store/rpc/watch_hub.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/rpc/fleet_messages.h"
+#include "services/adapter_store/rpc/messages.h"
+
+namespace lorry::store {
+namespace {
+
+// Revisions read at a time, so that one watcher far behind does not hold up the others for long.
+constexpr size_t kRevisionsAtATime = 256;
+// A quarter of what gRPC takes as one message.
+constexpr size_t kPictureMessageBytes = 1 << 20;
+
+// Cuts the picture into messages.
+class PictureWriter {
+ public:
+  PictureWriter(WatchSession& session, uint64_t revision) : session_(session) {
+    message_.set_revision(revision);
+  }
+  void Add(v1::Change change) {
+    const size_t bytes = change.ByteSizeLong();
+    if (message_bytes_ + bytes > kPictureMessageBytes) Flush(/*synced=*/false);
+    message_bytes_ += bytes;
+    *message_.add_changes() = std::move(change);
+  }
+  void Flush(bool synced) {
+    message_.set_synced(synced);
+    (void)session_.Send(message_);  // a session that ends is removed by itself
+    message_.clear_changes();
+    message_bytes_ = 0;
+  }
+
+ private:
+  WatchSession& session_;
+  v1::WatchResponse message_;
+  size_t message_bytes_ = 0;
+};
+
+}  // namespace
+
+WatchSession::WatchSession(WatchHub& hub, uint64_t from_revision)
+    : rpc::WriteStream<v1::WatchResponse>(WatchHub::kQueuedMax), hub_(hub) {
+  if (from_revision != 0) seen_ = from_revision;
+}
+
+void WatchSession::OnOpen() { hub_.Add(shared_from_this()); }
+void WatchSession::OnClosed(const absl::Status&) { hub_.Remove(this); }
+
+WatchHub::WatchHub(Catalog& catalog) : catalog_(catalog), thread_([this] { Run(); }) {}
+
+WatchHub::~WatchHub() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void WatchHub::OnChanged() {
+  {
+    MutexLock lock(mutex_);
+    changed_ = true;
+  }
+  wake_.notify_all();
+}
+
+void WatchHub::Add(std::shared_ptr<WatchSession> session) {
+  bool full = false;
+  {
+    MutexLock lock(mutex_);
+    full = sessions_.size() >= kWatchersMax;
+    if (!full) sessions_.emplace(session.get(), session);
+    changed_ = true;
+  }
+  wake_.notify_all();
+  if (full) {
+    session->Close(Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_WATCHERS",
+                         absl::StrCat(kWatchersMax, " watchers are served already")));
+  }
+}
+
+void WatchHub::Remove(const WatchSession* session) {
+  std::shared_ptr<WatchSession> last;  // dropped after the lock
+  MutexLock lock(mutex_);
+  if (const auto it = sessions_.find(session); it != sessions_.end()) {
+    last = std::move(it->second);
+    sessions_.erase(it);
+  }
+}
+
+void WatchHub::Run() {
+  while (true) {
+    std::vector<std::shared_ptr<WatchSession>> sessions;
+    {
+      MutexLock lock(mutex_);
+      while (!changed_ && !stopping_) wake_.wait(mutex_);
+      if (stopping_) return;
+      changed_ = false;
+      for (const auto& [key, session] : sessions_) sessions.push_back(session);
+    }
+    for (const std::shared_ptr<WatchSession>& session : sessions) {
+      if (absl::Status served = Serve(*session); !served.ok()) session->Close(served);
+    }
+  }
+}
+
+absl::Status WatchHub::Serve(WatchSession& session) {
+  if (!session.seen_.has_value()) LORRY_RETURN_IF_ERROR(SendPicture(session));
+  while (true) {
+    LORRY_ASSIGN_OR_RETURN(const bool more, SendChanges(session));
+    if (!more) return absl::OkStatus();
+  }
+}
+
+absl::Status WatchHub::SendPicture(WatchSession& session) {
+  LORRY_ASSIGN_OR_RETURN(const Picture picture, catalog_.TakePicture());
+  PictureWriter writer(session, picture.revision);
+  for (const Adapter& adapter : picture.adapters) {
+    LORRY_ASSIGN_OR_RETURN(const std::vector<store::Run> runs, catalog_.ListRuns(adapter.name));
+    v1::Change change;
+    *change.mutable_adapter_set() = ToProto(adapter, runs);
+    writer.Add(std::move(change));
+  }
+  for (const Version& version : picture.versions) {
+    v1::Change change;
+    *change.mutable_version_stored() = ToProto(version);
+    writer.Add(std::move(change));
+  }
+  for (const Alias& alias : picture.aliases) {
+    v1::Change change;
+    *change.mutable_alias_set() = ToProto(alias);
+    writer.Add(std::move(change));
+  }
+  writer.Flush(/*synced=*/true);
+  session.seen_ = picture.revision;
+  return absl::OkStatus();
+}
+
+// True when there may be more.
+absl::StatusOr<bool> WatchHub::SendChanges(WatchSession& session) {
+  size_t sent = 0;
+  bool open = true;
+  LORRY_RETURN_IF_ERROR(
+      catalog_.ReadLog(*session.seen_, kRevisionsAtATime,
+                       [&](uint64_t revision, const std::vector<Change>& changes) {
+                         if (!open) return;
+                         open = session.Send(Describe(revision, changes));
+                         session.seen_ = revision;
+                         ++sent;
+                       }));
+  return open && sent == kRevisionsAtATime;
+}
+
+// The log says what changed; told is what it is now. What has gone since is told by a later entry.
+v1::WatchResponse WatchHub::Describe(uint64_t revision, const std::vector<Change>& changes) {
+  v1::WatchResponse response;
+  response.set_revision(revision);
+  for (const Change& change : changes) {
+    switch (change.kind) {
+      case Change::Kind::kVersionStored:
+        if (const auto version = catalog_.GetVersion(change.key); version.ok()) {
+          *response.add_changes()->mutable_version_stored() = ToProto(*version);
+        }
+        break;
+      case Change::Kind::kVersionDeleted:
+        *response.add_changes()->mutable_version_deleted() = rpc::ToProto(change.key);
+        break;
+      case Change::Kind::kAdapterSet: {
+        const auto adapter = catalog_.GetAdapter(change.key.adapter);
+        const auto runs = catalog_.ListRuns(change.key.adapter);
+        if (adapter.ok() && runs.ok()) {
+          *response.add_changes()->mutable_adapter_set() = ToProto(*adapter, *runs);
+        }
+        break;
+      }
+      case Change::Kind::kAliasSet: {
+        const auto alias = catalog_.GetAlias(change.key.adapter, change.alias);
+        if (alias.ok()) *response.add_changes()->mutable_alias_set() = ToProto(*alias);
+        break;
+      }
+    }
+  }
+  return response;
+}
+
+}  // namespace lorry::store

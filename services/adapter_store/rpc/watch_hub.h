@@ -1,0 +1,69 @@
+// Everybody who watches the store. Each watcher has a cursor into the catalogue's revision log; one
+// thread reads what is new for each and sends it.
+//
+// A watcher that does not keep up costs a bounded queue and is then ended (RESOURCE_EXHAUSTED
+// STREAM_TOO_SLOW); one that comes back for revisions that are gone gets OUT_OF_RANGE
+// REVISION_COMPACTED. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "lib/base/mutex.h"
+#include "lib/rpc/stream.h"
+#include "lorry/store/v1/store.pb.h"
+#include "services/adapter_store/catalog/catalog.h"
+
+namespace lorry::store {
+
+class WatchHub;
+
+// One watcher. `next_` belongs to the hub's thread.
+class WatchSession final : public rpc::WriteStream<v1::WatchResponse>,
+                           public std::enable_shared_from_this<WatchSession> {
+ public:
+  WatchSession(WatchHub& hub, uint64_t from_revision);
+
+ private:
+  friend class WatchHub;
+  void OnOpen() override;
+  void OnClosed(const absl::Status& why) override;
+
+  WatchHub& hub_;                 // outlives the server and so every session
+  std::optional<uint64_t> seen_;  // none: the picture has not been sent
+};
+
+class WatchHub {
+ public:
+  // A fleet has one orchestrator, a few dashboards and people; each watcher may queue some MB.
+  static constexpr size_t kWatchersMax = 256;
+  // Messages that wait for a reader: a burst of publishing, or the picture of a large store.
+  static constexpr size_t kQueuedMax = 1024;
+
+  explicit WatchHub(Catalog& catalog);  // outlives the hub
+  ~WatchHub();
+
+  void OnChanged();  // something was committed
+  void Add(std::shared_ptr<WatchSession> session);
+  void Remove(const WatchSession* session);
+
+ private:
+  void Run();
+  absl::Status Serve(WatchSession& session);
+  absl::Status SendPicture(WatchSession& session);
+  absl::StatusOr<bool> SendChanges(WatchSession& session);
+  v1::WatchResponse Describe(uint64_t revision, const std::vector<Change>& changes);
+
+  Catalog& catalog_;
+  Mutex mutex_;
+  CondVar wake_;
+  bool changed_ LORRY_GUARDED_BY(mutex_) = false;
+  bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
+  std::map<const WatchSession*, std::shared_ptr<WatchSession>> sessions_ LORRY_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace lorry::store

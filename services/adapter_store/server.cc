@@ -1,0 +1,219 @@
+#include "services/adapter_store/server.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lib/blob/local_store.h"
+#include "lib/kv/sqlite/sqlite_store.h"
+#include "lib/metrics/admin_server.h"
+#include "lib/transfer/grpc/grpc_transport.h"
+#include "lib/transfer/ucx/ucx_transport.h"
+#include "services/adapter_store/housekeeping.h"
+#include "services/adapter_store/rpc/store_service.h"
+#include "services/adapter_store/store_metrics.h"
+
+namespace lorry::store {
+namespace {
+
+constexpr uint32_t kTicketKeyId = 1;
+// A header of 16 MiB, a config of 128 KiB and what surrounds them.
+constexpr int kReceiveBytesMax = 17 << 20;
+
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+
+absl::StatusOr<HostPort> ParseHostPort(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  HostPort parsed;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(ToAbsl(std::string_view(address).substr(colon + 1)), &parsed.port) ||
+      parsed.port < 0 || parsed.port > 65535) {
+    return Error(absl::StatusCode::kInvalidArgument, "ARGUMENT_INVALID",
+                 absl::StrCat("\"", address, "\" is no host:port, for instance 127.0.0.1:0"));
+  }
+  parsed.host = address.substr(0, colon);
+  return parsed;
+}
+
+// "ucx://10.0.0.1:4711" with the host that peers shall dial.
+std::string Advertised(std::string_view scheme, const std::string& host_port,
+                       const std::string& host) {
+  const std::string port = host_port.substr(host_port.rfind(':') + 1);
+  return absl::StrCat(ToAbsl(scheme), "://", host.empty() ? host_port : host + ":" + port);
+}
+
+absl::StatusOr<std::optional<peft::BaseModel>> LoadBaseModel(const std::string& path) {
+  if (path.empty()) return std::optional<peft::BaseModel>();
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    return Error(absl::StatusCode::kNotFound, "DATA_DIR_UNUSABLE",
+                 absl::StrCat("cannot read the base model's config ", path));
+  }
+  LORRY_ASSIGN_OR_RETURN(auto model, peft::ParseBaseModel(text.str()));
+  if (!model.has_value()) {
+    spdlog::warn(
+        "{} is of an architecture that is not known here: shapes are checked only among "
+        "themselves",
+        path);
+  }
+  return model;
+}
+
+class Server final : public StoreServer, private Observer {
+ public:
+  explicit Server(StoreOptions options)
+      : options_(std::move(options)),
+        registry_({.service = "adapter-store", .version = options_.version}),
+        metrics_(registry_) {}
+  ~Server() override {
+    if (absl::Status stopped = Stop(); !stopped.ok()) spdlog::error("{}", stopped.ToString());
+  }
+
+  absl::Status Start() {
+    LORRY_RETURN_IF_ERROR(OpenData());
+    LORRY_RETURN_IF_ERROR(uploads_->Recover());
+    LORRY_RETURN_IF_ERROR(Listen());
+    LORRY_RETURN_IF_ERROR(StartAdmin());
+    housekeeping_.emplace(*catalog_, *uploads_, *collector_, options_.sweep_interval_ms);
+    grpc_->SetServing(true);
+    return absl::OkStatus();
+  }
+
+  absl::Status Stop() override {
+    absl::Status stopped;
+    admin_ = nullptr;
+    housekeeping_.reset();
+    if (transfer_service_ != nullptr) transfer_service_->Close();
+    if (grpc_ != nullptr) stopped = grpc_->Shutdown();
+    if (!stopped.ok()) return stopped;  // handlers still use the rest
+    ucx_ = nullptr;
+    if (transfers_.has_value()) transfers_->Stop();
+    if (uploads_.has_value()) uploads_->Stop();
+    grpc_ = nullptr;
+    return absl::OkStatus();
+  }
+
+  std::string grpc_address() const override { return grpc_->address(); }
+  int admin_port() const override { return admin_->port(); }
+  std::vector<std::string> transfer_addresses() const override { return addresses_; }
+
+ private:
+  absl::Status OpenData() {
+    if (::mkdir(options_.data_dir.c_str(), 0700) != 0 && errno != EEXIST) {
+      return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
+                   absl::StrCat("cannot create ", options_.data_dir, ": ", std::strerror(errno)));
+    }
+    LORRY_ASSIGN_OR_RETURN(kv_, kv::OpenSqliteStore({.path = options_.data_dir + "/catalog.db"}));
+    LORRY_ASSIGN_OR_RETURN(blobs_,
+                           blob::OpenLocalStore({.root = options_.data_dir + "/blobs",
+                                                 .free_bytes_min = options_.disk_free_min}));
+    LORRY_ASSIGN_OR_RETURN(const auto secret, LoadTicketKey(options_.data_dir + "/ticket.key"));
+    keys_.Add(kTicketKeyId, secret);
+    LORRY_ASSIGN_OR_RETURN(catalog_, Catalog::Open(*kv_, options_.catalog));
+    UploadsOptions uploads{.idle_deadline_ms = options_.catalog.ticket_life_ms};
+    LORRY_ASSIGN_OR_RETURN(uploads.base_model, LoadBaseModel(options_.base_model_config));
+    uploads.on_ended = [this](std::string_view result, std::string_view reason) {
+      metrics_.UploadEnded(result, reason);
+    };
+    uploads.on_evicted = [this](int versions) { metrics_.Evicted(versions); };
+    uploads_.emplace(*catalog_, *blobs_, clock_, std::move(uploads));
+    transfers_.emplace(*catalog_, *blobs_, *uploads_, keys_,
+                       Transfers::Options{.ticket_life_ms = options_.catalog.ticket_life_ms,
+                                          .now_unix_ms = options_.catalog.now_unix_ms});
+    collector_.emplace(*catalog_, *blobs_, options_.catalog.now_unix_ms);
+    hub_.emplace(*catalog_);
+    catalog_->SetObserver(this);
+    return absl::OkStatus();
+  }
+
+  absl::Status Listen() {
+    const rpc::ServerTls& tls = options_.listen.tls;
+    LORRY_ASSIGN_OR_RETURN(access_,
+                           rpc::Access::Open(options_.tokens_file, !tls.client_ca.empty()));
+    gate_.emplace(*access_);
+    service_.emplace(
+        StoreService::Parts{.gate = *gate_,
+                            .catalog = *catalog_,
+                            .uploads = *uploads_,
+                            .transfers = *transfers_,
+                            .hub = *hub_,
+                            .upload_idle_deadline_ms = options_.catalog.ticket_life_ms});
+    transfer_service_ = transfer::CreateGrpcTransferService({}, keys_, *transfers_);
+    options_.listen.receive_max_bytes = kReceiveBytesMax;
+    LORRY_ASSIGN_OR_RETURN(grpc_, rpc::Server::Start(options_.listen, *gate_,
+                                                     {&*service_, transfer_service_->service()}));
+    if (options_.transfer_listen != "off") {
+      LORRY_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options_.transfer_listen));
+      LORRY_ASSIGN_OR_RETURN(
+          ucx_, transfer::StartUcxServer({.host = at.host, .port = at.port}, keys_, *transfers_));
+      const std::string dialled(transfer::HostPortOf(ucx_->address()));
+      addresses_.push_back(Advertised("ucx", dialled, options_.advertise_host));
+    }
+    addresses_.push_back(Advertised("grpc", grpc_->address(), options_.advertise_host));
+    service_->SetAddresses(addresses_);
+    return absl::OkStatus();
+  }
+
+  absl::Status StartAdmin() {
+    registry_.OnScrape([this] {
+      metrics_.Refresh(*catalog_);
+      metrics_.Refresh("grpc", transfer_service_->stats());
+      if (ucx_ != nullptr) metrics_.Refresh("ucx", ucx_->stats());
+    });
+    LORRY_ASSIGN_OR_RETURN(admin_, metrics::AdminServer::Start(
+                                       {.address = options_.admin_listen,
+                                        .ready = [this] { return catalog_->Revision().status(); }},
+                                       registry_));
+    return absl::OkStatus();
+  }
+
+  void OnChanged(uint64_t) override { hub_->OnChanged(); }
+  void OnUploadEnded(const Upload& upload) override { uploads_->OnUploadEnded(upload); }
+
+  // In the order of use: what stands below uses what stands above.
+  StoreOptions options_;
+  SteadyClock clock_;
+  metrics::Registry registry_;
+  StoreMetrics metrics_;
+  transfer::TicketKeys keys_;
+  std::unique_ptr<kv::Store> kv_;
+  std::unique_ptr<blob::Store> blobs_;
+  std::unique_ptr<Catalog> catalog_;
+  std::optional<Uploads> uploads_;
+  std::optional<Transfers> transfers_;
+  std::optional<Collector> collector_;
+  std::optional<WatchHub> hub_;
+  std::unique_ptr<rpc::Access> access_;
+  std::optional<rpc::Gate> gate_;
+  std::optional<StoreService> service_;
+  std::unique_ptr<transfer::GrpcTransferService> transfer_service_;
+  std::unique_ptr<rpc::Server> grpc_;
+  std::unique_ptr<transfer::TransferServer> ucx_;
+  std::vector<std::string> addresses_;
+  std::optional<Housekeeping> housekeeping_;
+  std::unique_ptr<metrics::AdminServer> admin_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(StoreOptions options) {
+  auto server = std::make_unique<Server>(std::move(options));
+  LORRY_RETURN_IF_ERROR(server->Start());
+  return std::unique_ptr<StoreServer>(std::move(server));
+}
+
+}  // namespace lorry::store

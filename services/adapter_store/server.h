@@ -1,0 +1,45 @@
+// The whole adapter-store in one object: what main runs and integration tests start in process.
+//
+// Start opens the data directory (one process at a time), takes up open uploads, listens. Stop, or
+// the destructor, drains: no new calls, running ones end, checks finish, everything is closed.
+// Used from one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/rpc/server.h"
+#include "services/adapter_store/catalog/catalog.h"
+
+namespace lorry::store {
+
+struct StoreOptions {
+  std::string data_dir;                          // created if its parent exists
+  rpc::ServerOptions listen;                     // gRPC: control and the transfer fallback
+  std::string tokens_file;                       // empty: everybody on loopback
+  std::string admin_listen = "127.0.0.1:0";      // metrics and probes
+  std::string transfer_listen = "127.0.0.1:0";   // UCX; "off": gRPC only
+  std::string advertise_host;                    // what peers dial; empty: as listened on
+  std::string base_model_config;                 // file; empty: shapes are checked among themselves
+  uint64_t disk_free_min = uint64_t{256} << 20;  // left to the catalogue and to others
+  CatalogOptions catalog;
+  int64_t sweep_interval_ms = 1'000;
+  std::string version = "unknown";  // of this program, for metrics
+};
+
+class StoreServer {
+ public:
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(StoreOptions options);
+  virtual ~StoreServer() = default;  // Stop()
+
+  // NOT OK when a handler did not return in time; the process should then leave by _exit.
+  virtual absl::Status Stop() = 0;
+  virtual std::string grpc_address() const = 0;  // host:port on this machine
+  virtual int admin_port() const = 0;
+  virtual std::vector<std::string> transfer_addresses() const = 0;  // as advertised, best first
+};
+
+}  // namespace lorry::store

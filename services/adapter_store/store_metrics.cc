@@ -1,0 +1,57 @@
+#include "services/adapter_store/store_metrics.h"
+
+namespace lorry::store {
+
+StoreMetrics::StoreMetrics(metrics::Registry& registry)
+    : registry_(registry),
+      versions_(registry.AddGauge("lorry_store_versions",
+                                  "Versions that are stored and not being deleted")),
+      blob_bytes_(registry.AddGauge("lorry_store_blob_bytes", "Bytes of all stored images")),
+      uploads_open_(registry.AddGauge("lorry_store_uploads_open",
+                                      "Uploads that have begun and neither committed nor died")),
+      evicted_(registry.AddCounter("lorry_store_gc_deleted_total",
+                                   "Versions deleted because nothing held them any more")) {}
+
+void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason) {
+  registry_
+      .AddCounter("lorry_store_uploads_total",
+                  "Uploads that ended: result is stored or dead, reason says why one died",
+                  {{"result", std::string(result)}, {"reason", std::string(reason)}})
+      .Add();
+}
+
+void StoreMetrics::Refresh(Catalog& catalog) {
+  const absl::StatusOr<Totals> totals = catalog.Count();
+  if (!totals.ok()) return;  // the gauges keep what was last true
+  versions_.Set(static_cast<double>(totals->versions));
+  blob_bytes_.Set(static_cast<double>(totals->stored_bytes));
+  uploads_open_.Set(static_cast<double>(totals->open_uploads));
+}
+
+void StoreMetrics::Refresh(const std::string& transport, const transfer::TransportStats& stats) {
+  transfer::TransportStats last;
+  {
+    MutexLock lock(mutex_);
+    last = std::exchange(last_[transport], stats);
+  }
+  const auto bytes = [&](const char* direction, uint64_t now, uint64_t before) {
+    registry_
+        .AddCounter("lorry_transfer_bytes_total",
+                    "Image bytes moved: transport is ucx, grpc or memory, direction is in or out",
+                    {{"transport", transport}, {"direction", direction}})
+        .Add(static_cast<double>(now - before));
+  };
+  const auto errors = [&](const char* reason, uint64_t now, uint64_t before) {
+    registry_
+        .AddCounter("lorry_transfer_errors_total", "Transfers that failed",
+                    {{"transport", transport}, {"reason", reason}})
+        .Add(static_cast<double>(now - before));
+  };
+  bytes("in", stats.bytes_received, last.bytes_received);
+  bytes("out", stats.bytes_sent, last.bytes_sent);
+  errors("BAD_TICKET", stats.tickets_refused, last.tickets_refused);
+  errors("BAD_RANGE", stats.ranges_refused, last.ranges_refused);
+  errors("CONNECTION_LOST", stats.sessions_failed, last.sessions_failed);
+}
+
+}  // namespace lorry::store

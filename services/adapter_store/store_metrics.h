@@ -1,0 +1,35 @@
+// The store's metric families; docs/METRICS.md lists them. Thread-safe.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lib/base/mutex.h"
+#include "lib/metrics/registry.h"
+#include "lib/transfer/transport.h"
+#include "services/adapter_store/catalog/catalog.h"
+
+namespace lorry::store {
+
+class StoreMetrics {
+ public:
+  explicit StoreMetrics(metrics::Registry& registry);  // outlives it
+
+  void UploadEnded(std::string_view result, std::string_view reason);
+  void Evicted(int versions) { evicted_.Add(versions); }
+  // At a scrape: gauges from the catalogue, counters moved on to what a server counts.
+  void Refresh(Catalog& catalog);
+  void Refresh(const std::string& transport, const transfer::TransportStats& stats)
+      LORRY_EXCLUDES(mutex_);
+
+ private:
+  metrics::Registry& registry_;
+  metrics::Gauge versions_, blob_bytes_, uploads_open_;
+  metrics::Counter evicted_;
+  Mutex mutex_;
+  std::map<std::string, transfer::TransportStats> last_ LORRY_GUARDED_BY(mutex_);
+};
+
+}  // namespace lorry::store
