@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# shellcheck over every shell script of the tree, found by its first line.
+# Runs shellcheck over every shell script of the tree, found by its first line.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 mapfile -t scripts < <(git ls-files -z | xargs -0 grep -lIE -m1 '^#!.*\b(bash|sh)$')
