@@ -1,0 +1,56 @@
+// The oracle: sees everything in the simulated world and knows the invariants of semantics §10. A violation is recorded
+// with its time; the run ends at the first.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "services/engine_proxy/machine/machine.h"
+#include "services/sync_orchestrator/machine/machine.h"
+
+namespace lorry::sim {
+
+class Oracle {
+ public:
+  explicit Oracle(const std::function<Tick()>& now) : now_(now) {}
+
+  bool violated() const { return violation_.has_value(); }
+  const std::string& violation() const { return *violation_; }
+  void Violate(int invariant, const std::string& what);
+
+  // 1: an engine name never means two contents.
+  void NameMeans(const EngineName& name, const Digest& content);
+  // 3, 4: what the orchestrator made durable.
+  void Durable(const Term& term, const sync::Record& record);
+  // 3, 4: a door opened a row.
+  void RowOpened(const JournalId& journal, uint64_t incarnation, const AdapterName& adapter, const PoolName& pool,
+                 Epoch epoch, const VersionKey& version);
+  // 9: a document of a lower term reached a proxy.
+  void StaleDocument(const fleet::Observed& before, const fleet::Observed& after);
+  // 14: a call was answered.
+  void Called(sync::RequestId request) { answers_[request] = 0; }
+  void Answered(sync::RequestId request);
+
+  // What was decided last for (adapter, pool) in any incarnation so far.
+  uint64_t commits() const { return commits_; }
+  uint64_t aborts() const { return aborts_; }
+
+ private:
+  using EpochKey = std::tuple<uint64_t, AdapterName, PoolName, Epoch>;
+
+  const std::function<Tick()>& now_;
+  std::optional<std::string> violation_;
+  std::map<EngineName, Digest> contents_;
+  std::map<EpochKey, VersionKey> started_;
+  std::map<EpochKey, sync::DecisionRecord> decided_;
+  std::map<std::tuple<JournalId, uint64_t, AdapterName>, Epoch> opened_;
+  std::map<sync::RequestId, int> answers_;
+  uint64_t commits_ = 0;
+  uint64_t aborts_ = 0;
+};
+
+}  // namespace lorry::sim

@@ -1,0 +1,101 @@
+// What every part of the simulated world shares: the clock with its queue of things to come, the seed's random numbers,
+// the faults it drew, the trace, and the oracle. One thread; everything happens in the order of (tick, number).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/prng.h"
+#include "tests/sim/oracle.h"
+
+namespace lorry::sim {
+
+// Chances are per 1000; a seed draws its own of each, many of them zero (swarm testing).
+struct Faults {
+  uint64_t drop = 0;             // a message between a proxy and a leader
+  uint64_t duplicate = 0;
+  int64_t delay_ms = 5;          // a message takes up to so long, so that later ones overtake it
+  uint64_t partition = 0;        // each second, for each proxy
+  uint64_t proxy_crash = 0;      // at each stage of each Ready
+  uint64_t proxy_kill = 0;       // each second
+  uint64_t journal_loss = 0;     // when a proxy restarts
+  uint64_t rot = 0;              // a directory has other bytes when a proxy restarts
+  uint64_t leader_crash = 0;     // at each stage of each Ready
+  uint64_t leader_kill = 0;      // each second
+  uint64_t leader_zombie = 0;    // the killed leader goes on for a while beside its successor
+  uint64_t engine_kill = 0;      // each second, for each engine
+  uint64_t engine_slow = 0;      // a load takes up to a minute
+  uint64_t answer_lost = 0;      // a load or unload happens, its answer does not come
+  uint64_t load_fails = 0;
+  uint64_t probe_fails = 0;
+  uint64_t counter_leaks = 0;    // a request's end is not counted by an SGLang engine: unloads of its name block
+  uint64_t vanish = 0;           // each second, for each engine: a loaded name is gone
+  uint64_t implicit_reload = 0;  // after an unload a late request loads it again
+  uint64_t fetch_fails = 0;
+  uint64_t killer_version = 0;   // a published version kills engines
+  uint64_t long_request = 0;     // a request lasts minutes
+};
+
+// Bugs planted in what surrounds the machines, to see that the oracle catches them.
+enum class Plant { kNone, kCountsAreZero, kBootIsHidden, kFenceIsIgnored };
+
+class Queue {
+ public:
+  Tick now() const { return now_; }
+  void At(Tick at, std::function<void()> then) {
+    heap_.push({at < now_ ? now_ : at, ++number_, std::move(then)});
+  }
+  void In(Tick delay, std::function<void()> then) { At(now_ + delay, std::move(then)); }
+  // Runs everything up to `until`, inclusive.
+  void RunUntil(Tick until) {
+    while (!heap_.empty() && heap_.top().at <= until) {
+      Entry entry = std::move(const_cast<Entry&>(heap_.top()));
+      heap_.pop();
+      now_ = entry.at;
+      entry.then();
+    }
+    now_ = until;
+  }
+
+ private:
+  struct Entry {
+    Tick at;
+    uint64_t number;
+    std::function<void()> then;
+    bool operator<(const Entry& other) const {
+      return at != other.at ? at > other.at : number > other.number;
+    }
+  };
+  Tick now_ = 0;
+  uint64_t number_ = 0;
+  std::priority_queue<Entry> heap_;
+};
+
+struct Sim {
+  explicit Sim(uint64_t seed) : prng(seed), oracle(queue_now) {}
+
+  Queue queue;
+  std::function<Tick()> queue_now = [this] { return queue.now(); };
+  Prng prng;
+  Faults faults;
+  Plant plant = Plant::kNone;
+  Oracle oracle;
+  uint64_t hash = 0xcbf29ce484222325ull;
+
+  Tick now() const { return queue.now(); }
+  bool Chance(uint64_t per_mille) { return per_mille > 0 && prng.Chance(per_mille); }
+  // A small latency, or up to `most` ms.
+  int64_t Latency(int64_t most) { return most <= 1 ? 1 : 1 + static_cast<int64_t>(prng.Below(most)); }
+  // Mixes what happens into the trace's hash.
+  void Trace(std::string_view what, uint64_t value = 0) {
+    for (const char c : what) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
+    hash = (hash ^ (value + static_cast<uint64_t>(now()) * 0x9e3779b97f4a7c15ull)) * 0x100000001b3ull;
+  }
+};
+
+}  // namespace lorry::sim

@@ -1,0 +1,177 @@
+#include "tests/sim/sim_engine.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace lorry::sim {
+
+using proxy::Outcome;
+
+SimEngine::SimEngine(Sim& sim, std::string id, fleet::EngineLimits limits, SimDisk& disk)
+    : sim_(sim), id_(std::move(id)), limits_(std::move(limits)), disk_(disk) {}
+
+void SimEngine::Start() {
+  if (up_) return;
+  up_ = true;
+  boot_ = BootId(absl::StrCat(id_, ".", ++boots_));
+  sim_.Trace("engine up", boots_);
+}
+
+void SimEngine::Kill() {
+  if (!up_) return;
+  up_ = false;
+  sim_.Trace("engine down", boots_);
+  loaded_.clear();
+  excused_.clear();
+  running_.clear();
+  leaked_.clear();
+  locked_by_.reset();
+}
+
+void SimEngine::Die() { Kill(); }
+
+bool SimEngine::ListsPath(const std::string& path) const {
+  for (const auto& [name, loaded] : loaded_) {
+    if (loaded.path == path) return true;
+  }
+  return false;
+}
+
+std::map<EngineName, std::string> SimEngine::List() const {
+  std::map<EngineName, std::string> names;
+  for (const auto& [name, loaded] : loaded_) names[name] = loaded.path;
+  return names;
+}
+
+void SimEngine::Load(const EngineName& name, const std::string& path, Done done) {
+  const BootId boot = boot_;
+  const bool lost = sim_.Chance(sim_.faults.answer_lost);
+  const int64_t takes = sim_.Chance(sim_.faults.engine_slow) ? sim_.Latency(60'000) : sim_.Latency(50);
+  if (lost) {
+    // The caller gives up; the load goes on, or hangs behind a lock and never ends.
+    sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
+    done = [](Outcome, std::string) {};
+  }
+  sim_.queue.In(takes, [this, boot, name, path, done] {
+    if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST");
+    if (RegistryLocked()) {
+      return sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
+    }
+    FinishLoad(name, path, done);
+  });
+}
+
+void SimEngine::FinishLoad(const EngineName& name, const std::string& path, const Done& done) {
+  const auto directory = disk_.find(path);
+  if (loaded_.contains(name)) return done(Outcome::kFailed, "ALREADY_LOADED");
+  if (directory == disk_.end()) return done(Outcome::kFailed, "DIRECTORY_MISSING");
+  if (sim_.Chance(sim_.faults.load_fails)) return done(Outcome::kFailed, "LOAD_REFUSED");
+  if (limits_.slots != 0 && loaded_.size() >= limits_.slots) {
+    sim_.oracle.Violate(6, absl::StrCat(id_, " was asked to load ", name.value, " without a free slot"));
+  }
+  if (directory->second.kills) {
+    Die();
+    return done(Outcome::kUnknown, "ENGINE_LOST");
+  }
+  loaded_[name] = Loaded{path, directory->second};
+  excused_.erase(name);
+  sim_.oracle.NameMeans(name, directory->second.digest);
+  done(Outcome::kOk, "");
+}
+
+void SimEngine::Probe(const EngineName& name, Done done) {
+  const BootId boot = boot_;
+  sim_.queue.In(sim_.Latency(50), [this, boot, name, done] {
+    if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST");
+    if (!loaded_.contains(name) || sim_.Chance(sim_.faults.probe_fails)) {
+      return done(Outcome::kFailed, "PROBE_FAILED");
+    }
+    done(Outcome::kOk, "");
+  });
+}
+
+bool SimEngine::CountedIdle(const EngineName& name) const {
+  return !running_.contains(name) && !leaked_.contains(name);
+}
+
+void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
+  if (up_ && running(name) > 0) {
+    sim_.oracle.Violate(6, absl::StrCat(id_, " unloads ", name.value, " with ", running(name), " requests on it"));
+  }
+  const BootId boot = boot_;
+  const bool lost = sim_.Chance(sim_.faults.answer_lost);
+  sim_.queue.In(sim_.Latency(20), [this, boot, name, deadline_ms, done, lost] {
+    if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "");
+    if (limits_.kind == fleet::EngineKind::kSglang && !CountedIdle(name)) {
+      locked_by_ = name;  // for ever: the counter never comes back
+      loaded_.erase(name);
+      return sim_.queue.In(deadline_ms, [done] { done(Outcome::kUnknown, ""); });
+    }
+    FinishUnload(name, lost ? Done([](Outcome, std::string) {}) : done);
+    if (lost) sim_.queue.In(deadline_ms, [done] { done(Outcome::kUnknown, ""); });
+  });
+}
+
+void SimEngine::FinishUnload(const EngineName& name, const Done& done) {
+  const auto it = loaded_.find(name);
+  if (it == loaded_.end()) return done(Outcome::kFailed, "NOT_LOADED");
+  const std::string path = it->second.path;
+  loaded_.erase(it);
+  if (limits_.kind == fleet::EngineKind::kSglang && sim_.Chance(sim_.faults.implicit_reload)) {
+    const BootId boot = boot_;
+    sim_.queue.In(sim_.Latency(3'000), [this, boot, name, path] {
+      const auto directory = disk_.find(path);
+      if (up_ && boot_ == boot && directory != disk_.end() && !loaded_.contains(name) && !RegistryLocked() &&
+          (limits_.slots == 0 || loaded_.size() < limits_.slots)) {
+        loaded_[name] = Loaded{path, directory->second};
+      }
+    });
+  }
+  done(Outcome::kOk, "");
+}
+
+bool SimEngine::Begin(const EngineName& name, const Digest& digest, const BootId& boot) {
+  if (!up_) return false;
+  const auto it = loaded_.find(name);
+  if (it == loaded_.end()) {
+    if (boot_ == boot && !excused_.contains(name)) {
+      sim_.oracle.Violate(2, absl::StrCat("a request reached ", id_, " under ", name.value, ", which is not loaded"));
+    }
+    if (boot_ != boot && sim_.plant == Plant::kBootIsHidden) {
+      sim_.oracle.Violate(2, absl::StrCat("a request reached another boot of ", id_, " under ", name.value));
+    }
+    return false;
+  }
+  if (it->second.content.digest != digest) {
+    sim_.oracle.Violate(2, absl::StrCat(name.value, " on ", id_, " answers with other bytes than announced"));
+  }
+  ++running_[name];
+  return true;
+}
+
+void SimEngine::End(const EngineName& name, const BootId& boot) {
+  if (!up_ || boot_ != boot) return;
+  const auto it = running_.find(name);
+  if (it != running_.end() && --it->second == 0) running_.erase(it);
+  if (limits_.kind == fleet::EngineKind::kSglang && sim_.Chance(sim_.faults.counter_leaks)) ++leaked_[name];
+}
+
+uint64_t SimEngine::running() const {
+  uint64_t all = 0;
+  for (const auto& [name, count] : running_) all += count;
+  return all;
+}
+
+uint32_t SimEngine::running(const EngineName& name) const {
+  const auto it = running_.find(name);
+  return it != running_.end() ? it->second : 0;
+}
+
+void SimEngine::Vanish() {
+  if (!up_ || loaded_.empty() || RegistryLocked()) return;
+  auto it = loaded_.begin();
+  std::advance(it, sim_.prng.Below(loaded_.size()));
+  excused_.insert(it->first);
+  loaded_.erase(it);
+}
+
+}  // namespace lorry::sim

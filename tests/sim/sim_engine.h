@@ -1,0 +1,72 @@
+// A simulated engine with its registry of adapters and the bugs of the real ones as faults.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "services/engine_proxy/machine/events.h"
+#include "tests/sim/sim.h"
+
+namespace lorry::sim {
+
+struct SimDirectory {
+  Digest digest;       // of what is in it
+  bool kills = false;  // an engine that loads it dies
+};
+using SimDisk = std::map<std::string, SimDirectory>;
+
+class SimEngine {
+ public:
+  SimEngine(Sim& sim, std::string id, fleet::EngineLimits limits, SimDisk& disk);
+
+  void Start();
+  void Kill();  // its process is gone; Start begins another boot
+  bool up() const { return up_; }
+  BootId boot() const { return boot_; }
+  const fleet::EngineLimits& limits() const { return limits_; }
+
+  // Each answers through `done`, after a while, or with kUnknown when the answer is lost or the engine is gone.
+  using Done = std::function<void(proxy::Outcome, std::string reason)>;
+  void Load(const EngineName& name, const std::string& path, Done done);
+  void Probe(const EngineName& name, Done done);
+  void Unload(const EngineName& name, int64_t deadline_ms, Done done);
+  std::map<EngineName, std::string> List() const;
+  bool Lists(const EngineName& name) const { return loaded_.contains(name); }
+  bool ListsPath(const std::string& path) const;
+
+  // A request that was resolved to `name` of `digest` for `boot` begins; false when the engine refuses it. The oracle
+  // looks at what it would answer.
+  bool Begin(const EngineName& name, const Digest& digest, const BootId& boot);
+  void End(const EngineName& name, const BootId& boot);
+  uint64_t running() const;
+  uint32_t running(const EngineName& name) const;
+
+  void Vanish();  // one loaded name is dropped, as by the engine's own eviction
+
+ private:
+  struct Loaded {
+    std::string path;
+    SimDirectory content;
+  };
+  bool RegistryLocked() const { return locked_by_.has_value(); }
+  void FinishLoad(const EngineName& name, const std::string& path, const Done& done);
+  void FinishUnload(const EngineName& name, const Done& done);
+  bool CountedIdle(const EngineName& name) const;
+  void Die();
+
+  Sim& sim_;
+  std::string id_;
+  fleet::EngineLimits limits_;
+  SimDisk& disk_;
+  bool up_ = false;
+  uint64_t boots_ = 0;
+  BootId boot_;
+  std::map<EngineName, Loaded> loaded_;
+  std::set<EngineName> excused_;              // gone from the registry by a fault, not by an unload
+  std::map<EngineName, uint32_t> running_;
+  std::map<EngineName, uint32_t> leaked_;     // ends that its own counter missed
+  std::optional<EngineName> locked_by_;       // SGLang: an unload that waits holds the registry's lock
+};
+
+}  // namespace lorry::sim

@@ -1,0 +1,243 @@
+#include "tests/sim/sim_proxy.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace lorry::sim {
+
+using proxy::Outcome;
+
+SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits limits, Hooks hooks)
+    : sim_(sim),
+      member_(std::move(member)),
+      pool_(std::move(pool)),
+      hooks_(std::move(hooks)),
+      engine_(sim, member_.value, std::move(limits), disk_) {}
+
+void SimProxy::Start() {
+  if (alive()) return;
+  ++life_;
+  sim_.Trace("proxy up", life_);
+  proxy::Config config;
+  config.member = member_;
+  config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
+  proxy::Records records;
+  for (const auto& [key, value] : journal_) {
+    absl::StatusOr<proxy::RecordValue> decoded = proxy::Decode(proxy::Encode(value));
+    if (!decoded.ok() || *decoded != value) sim_.oracle.Violate(0, "a journal record does not survive its text");
+    records[key] = value;
+  }
+  absl::StatusOr<proxy::Machine> machine = proxy::Machine::Restore(config, records, sim_.now());
+  if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
+  machine_ = std::move(*machine);
+  doors_.push_back(std::make_unique<SimDoor>(sim_, engine_, [this, life = life_](proxy::DoorReport report) {
+    // Posted, as everything from another thread is.
+    sim_.queue.In(1, [this, life, report = std::move(report)] {
+      if (alive() && life_ == life) Step(report);
+    });
+  }));
+  cancelled_.clear();
+  seen_boot_ = BootId();
+  wake_at_ = -1;
+  Pump();
+  if (!alive()) return;
+  EngineChanged();
+  hooks_.dial();
+}
+
+void SimProxy::Kill(bool lose_journal) {
+  if (alive()) {
+    sim_.Trace("proxy down", life_);
+    machine_.reset();
+    hooks_.hang_up();
+  }
+  if (lose_journal) journal_.clear();
+}
+
+void SimProxy::SessionUp() {
+  if (alive()) Step(proxy::SessionUp{});
+}
+
+void SimProxy::SessionDown() {
+  if (!alive()) return;
+  Step(proxy::SessionDown{});
+}
+
+void SimProxy::Receive(const fleet::Desired& desired) {
+  if (!alive()) return;
+  if (desired.term >= machine_->term()) return Step(proxy::DesiredReceived{desired});
+  const fleet::Observed before = machine_->Observe();
+  Step(proxy::DesiredReceived{desired});
+  if (alive()) sim_.oracle.StaleDocument(before, machine_->Observe());
+}
+
+void SimProxy::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
+  if (alive()) doors_.back()->Request(adapter, by_name, lasts_ms);
+}
+
+void SimProxy::EngineChanged() {
+  sim_.queue.In(sim_.Latency(500), [this, life = life_] {
+    if (!alive() || life_ != life) return;
+    if (!engine_.up()) {
+      if (!seen_boot_.empty()) Step(proxy::EngineLost{true});
+      seen_boot_ = BootId();
+      return;
+    }
+    // A planted bug: restarts of the engine go unnoticed.
+    if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
+    seen_boot_ = engine_.boot();
+    Step(proxy::EngineSeen{engine_.boot(), engine_.limits(), "1", "", false});
+  });
+}
+
+void SimProxy::Rot() {
+  for (auto& [path, directory] : disk_) {
+    if (engine_.ListsPath(path)) continue;  // what an engine has read it keeps
+    directory.digest = Digest{"rotten"};
+    return;
+  }
+}
+
+std::string SimProxy::Describe() const {
+  return absl::StrCat(member_.value, " ", alive() ? machine_->Describe() : "down", engine_.up() ? "" : " engine-down");
+}
+
+void SimProxy::Step(const proxy::Event& event) {
+  if (sim_.oracle.violated()) return;
+  sim_.Trace("proxy", event.index());
+  machine_->Step(sim_.now(), event);
+  Pump();
+}
+
+void SimProxy::Later(int64_t delay, proxy::Event event) {
+  sim_.queue.In(delay, [this, life = life_, event = std::move(event)] {
+    if (alive() && life_ == life) Step(event);
+  });
+}
+
+void SimProxy::Pump() {
+  const uint64_t life = life_;
+  const auto dies = [&] {
+    if (!sim_.Chance(sim_.faults.proxy_crash)) return false;
+    Kill(sim_.Chance(sim_.faults.journal_loss));
+    return true;
+  };
+  if (!machine_->HasReady()) return Wake(machine_->TakeReady().wake_at);
+  proxy::Ready ready = machine_->TakeReady();
+  if (dies()) return;  // nothing was written
+  for (proxy::Record& record : ready.records) {
+    if (record.value.has_value()) {
+      journal_[record.key] = *record.value;
+    } else {
+      journal_.erase(record.key);
+    }
+  }
+  for (const proxy::Effect& effect : ready.effects) {
+    if (dies()) return;
+    std::visit([this](const auto& e) { Do(e); }, effect);
+    if (!alive() || life_ != life) return;
+  }
+  Wake(ready.wake_at);
+}
+
+void SimProxy::Wake(std::optional<Tick> at) {
+  if (!at.has_value() || (wake_at_ > sim_.now() && wake_at_ <= *at)) return;
+  wake_at_ = *at;
+  sim_.queue.At(*at, [this, life = life_, at = *at] {
+    if (!alive() || life_ != life || wake_at_ != at) return;
+    Step(proxy::TimePassed{});
+  });
+}
+
+void SimProxy::Do(const proxy::Fetch& effect) {
+  const std::string path = absl::StrCat("/", machine_->journal().value, "/", effect.name.value);
+  sim_.queue.In(sim_.Latency(200), [this, life = life_, effect, path] {
+    if (!alive() || life_ != life) return;
+    if (cancelled_.erase(effect.op) > 0) return Step(proxy::FetchCancelled{effect.op});
+    if (!hooks_.stored(effect.key)) return Step(proxy::FetchFailed{effect.op, "NOT_FOUND", "", true});
+    if (sim_.Chance(sim_.faults.fetch_fails)) return Step(proxy::FetchFailed{effect.op, "FETCH_FAILED", "", false});
+    if (engine_.ListsPath(path)) {
+      sim_.oracle.Violate(10, absl::StrCat("a fetch writes ", path, ", which the engine lists"));
+    }
+    disk_[path] = SimDirectory{effect.digest, hooks_.kills(effect.digest)};
+    Step(proxy::FetchDone{effect.op, path});
+  });
+}
+
+void SimProxy::Do(const proxy::CancelFetch& effect) { cancelled_.insert(effect.op); }
+
+void SimProxy::Do(const proxy::HashDirectory& effect) {
+  const auto directory = disk_.find(effect.path);
+  const bool matches = directory != disk_.end() && directory->second.digest == effect.digest;
+  Later(sim_.Latency(50), proxy::DirectoryHashed{effect.op, matches});
+}
+
+void SimProxy::Do(const proxy::DeleteDirectory& effect) {
+  if (engine_.up() && engine_.ListsPath(effect.path)) {
+    sim_.oracle.Violate(10, absl::StrCat(effect.path, " is deleted while the engine lists it"));
+  }
+  disk_.erase(effect.path);
+  Later(sim_.Latency(10), proxy::DirectoryDeleted{effect.op, Outcome::kOk});
+}
+
+void SimProxy::Do(const proxy::List& effect) {
+  sim_.queue.In(sim_.Latency(10), [this, life = life_, effect] {
+    if (!alive() || life_ != life) return;
+    if (!engine_.up()) return Step(proxy::Listed{effect.op, Outcome::kUnknown, {}});
+    Step(proxy::Listed{effect.op, Outcome::kOk, engine_.List()});
+  });
+}
+
+void SimProxy::Do(const proxy::Load& effect) {
+  engine_.Load(effect.name, effect.path, [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
+    if (!engine_.up()) EngineChanged();
+    if (alive() && life_ == life) Step(proxy::LoadDone{op, outcome, reason, ""});
+  });
+}
+
+void SimProxy::Do(const proxy::Probe& effect) {
+  engine_.Probe(effect.name, [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
+    if (alive() && life_ == life) Step(proxy::ProbeDone{op, outcome, reason, ""});
+  });
+}
+
+void SimProxy::Do(const proxy::Unload& effect) {
+  engine_.Unload(effect.name, effect.deadline_ms, [this, life = life_, op = effect.op](Outcome outcome, std::string) {
+    if (alive() && life_ == life) Step(proxy::UnloadDone{op, outcome});
+  });
+}
+
+void SimProxy::Do(const proxy::AskEngineLoad& effect) {
+  sim_.queue.In(sim_.Latency(10), [this, life = life_, effect] {
+    if (!alive() || life_ != life) return;
+    const Outcome outcome = engine_.up() ? Outcome::kOk : Outcome::kUnknown;
+    Step(proxy::EngineLoadSeen{effect.op, outcome, engine_.running()});
+  });
+}
+
+void SimProxy::Do(const proxy::PauseEngine& effect) { Later(5, proxy::PauseDone{effect.op, Outcome::kOk}); }
+void SimProxy::Do(const proxy::ResumeEngine& effect) { Later(5, proxy::ResumeDone{effect.op, Outcome::kOk}); }
+
+void SimProxy::Do(const proxy::SetDoorTable& effect) {
+  Check(effect.table);
+  doors_.back()->Take(effect.table);
+}
+
+void SimProxy::Do(const proxy::SendObserved& effect) { hooks_.send(effect.observed); }
+
+void SimProxy::Check(const proxy::DoorTable& table) {
+  for (const proxy::DoorRow& row : table.rows) {
+    if (row.mode != fleet::RowMode::kOpen) continue;
+    const proxy::DoorRoute* route = table.FindRoute(row.target);
+    if (route == nullptr) {
+      sim_.oracle.Violate(2, absl::StrCat("row ", row.adapter.value, " opens a version that is not loaded"));
+      continue;
+    }
+    // A row that stands on an earlier incarnation's decision says so by epoch 0.
+    if (row.epoch.value == 0) continue;
+    sim_.oracle.RowOpened(machine_->journal(), machine_->term().incarnation, row.adapter, pool_, row.epoch, route->key);
+  }
+}
+
+}  // namespace lorry::sim

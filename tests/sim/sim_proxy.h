@@ -1,0 +1,89 @@
+// A simulated proxy: the machine in a process that can die at any stage of a Ready, with its journal and disk, which
+// survive, and the glue to engine, door and network. Network and leaders are behind two functions.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "services/engine_proxy/machine/machine.h"
+#include "tests/sim/sim_door.h"
+#include "tests/sim/sim_engine.h"
+
+namespace lorry::sim {
+
+class SimProxy {
+ public:
+  struct Hooks {
+    std::function<void()> dial;                               // this process wants a session
+    std::function<void(const fleet::Observed&)> send;         // to the session's leader
+    std::function<void()> hang_up;                            // the process died with its session
+    std::function<bool(const VersionKey&)> stored;            // whether the store has it
+    std::function<bool(const Digest&)> kills;                 // whether these bytes kill engines
+  };
+
+  SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits limits, Hooks hooks);
+
+  void Start();
+  void Kill(bool lose_journal);
+  bool alive() const { return machine_.has_value(); }
+  uint64_t life() const { return life_; }
+
+  // From the network; a session belongs to one life.
+  void SessionUp();
+  void SessionDown();
+  void Receive(const fleet::Desired& desired);
+
+  void Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
+  void EngineChanged();  // the driver's poll notices what the engine is now, a little later
+  void Rot();            // some directory has other bytes
+
+  const MemberId& member() const { return member_; }
+  const PoolName& pool() const { return pool_; }
+  SimEngine& engine() { return engine_; }
+  const proxy::Machine& machine() const { return *machine_; }
+  std::string Describe() const;
+
+ private:
+  void Step(const proxy::Event& event);
+  void Later(int64_t delay, proxy::Event event);  // for this life only
+  void Pump();
+  bool Perform(const proxy::Effect& effect);
+  void Check(const proxy::DoorTable& table);
+  void Wake(std::optional<Tick> at);
+
+  void Do(const proxy::Fetch& effect);
+  void Do(const proxy::CancelFetch& effect);
+  void Do(const proxy::HashDirectory& effect);
+  void Do(const proxy::DeleteDirectory& effect);
+  void Do(const proxy::List& effect);
+  void Do(const proxy::Load& effect);
+  void Do(const proxy::Probe& effect);
+  void Do(const proxy::Unload& effect);
+  void Do(const proxy::AskEngineLoad& effect);
+  void Do(const proxy::PauseEngine& effect);
+  void Do(const proxy::ResumeEngine& effect);
+  void Do(const proxy::SetDoorTable& effect);
+  void Do(const proxy::SendObserved& effect);
+
+  Sim& sim_;
+  MemberId member_;
+  PoolName pool_;
+  Hooks hooks_;
+  SimDisk disk_;
+  SimEngine engine_;
+  proxy::Records journal_;
+  uint64_t journals_ = 0;
+  uint64_t life_ = 0;
+  std::optional<proxy::Machine> machine_;
+  // Doors of dead lives stay: their requests are still on the engine.
+  std::vector<std::unique_ptr<SimDoor>> doors_;
+  std::set<proxy::OpId> cancelled_;
+  BootId seen_boot_;
+  Tick wake_at_ = -1;
+};
+
+}  // namespace lorry::sim

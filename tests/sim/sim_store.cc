@@ -1,0 +1,89 @@
+#include "tests/sim/sim_store.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace lorry::sim {
+
+void SimStore::SetAdapter(const AdapterName& adapter, const fleet::AdapterPolicy& policy) {
+  sync::AdapterInfo& info = adapters_[adapter];
+  info.adapter = adapter;
+  info.policy = policy;
+  Tell(sync::AdapterSet{info});
+}
+
+RunId SimStore::OpenRun(const AdapterName& adapter) {
+  sync::AdapterInfo& info = adapters_.at(adapter);
+  info.current_run = RunId(info.current_run.value + 1);
+  Tell(sync::AdapterSet{info});
+  return info.current_run;
+}
+
+std::optional<VersionKey> SimStore::Newest(const AdapterName& adapter) const {
+  std::optional<VersionKey> newest;
+  for (const auto& [key, info] : versions_) {
+    if (key.adapter == adapter && key.run == adapters_.at(adapter).current_run) newest = key;
+  }
+  return newest;
+}
+
+VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNumber> number, bool kills) {
+  const std::optional<VersionKey> newest = Newest(adapter);
+  const VersionNumber next(newest.has_value() ? newest->number.value + 1 : 1);
+  sync::VersionInfo info;
+  info.key = VersionKey{adapter, adapters_.at(adapter).current_run, number.value_or(next)};
+  info.digest = Digest{absl::StrCat("bytes-", ++contents_)};
+  info.traits.rank_max = 8;
+  info.traits.rslora = contents_ % 3 == 0;
+  if (kills) killers_.insert(info.digest);
+  versions_[info.key] = info;
+  Tell(sync::VersionStored{info});
+  return info.key;
+}
+
+void SimStore::SetAlias(const AdapterName& adapter, const AliasName& alias, const std::optional<VersionKey>& target) {
+  if (target.has_value()) {
+    aliases_[{adapter, alias}] = *target;
+  } else {
+    aliases_.erase({adapter, alias});
+  }
+  Tell(sync::AliasSet{adapter, alias, target});
+}
+
+void SimStore::CollectGarbage() {
+  for (auto it = versions_.begin(); it != versions_.end();) {
+    const VersionKey key = it->first;
+    const bool aliased = std::any_of(aliases_.begin(), aliases_.end(), [&](const auto& a) { return a.second == key; });
+    if (held_.contains(key) || aliased || Newest(key.adapter) == key) {
+      ++it;
+      continue;
+    }
+    it = versions_.erase(it);
+    Tell(sync::VersionDeleted{key});
+  }
+}
+
+bool SimStore::SetHolds(Revision revision, const std::vector<VersionKey>& versions, std::vector<VersionKey>& missing) {
+  if (revision < held_revision_) return false;
+  held_revision_ = revision;
+  held_.clear();
+  for (const VersionKey& key : versions) {
+    if (Has(key)) {
+      held_.insert(key);
+    } else {
+      missing.push_back(key);
+    }
+  }
+  return true;
+}
+
+sync::StoreListed SimStore::List() const {
+  sync::StoreListed listed;
+  for (const auto& [adapter, info] : adapters_) listed.adapters.push_back(info);
+  for (const auto& [key, info] : versions_) listed.versions.push_back(info);
+  for (const auto& [name, target] : aliases_) listed.aliases.push_back({name.first, name.second, target});
+  return listed;
+}
+
+}  // namespace lorry::sim

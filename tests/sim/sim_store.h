@@ -1,0 +1,55 @@
+// A simulated adapter-store: adapters, versions, aliases and the orchestrator's holds; durable at once, watched in order.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "services/sync_orchestrator/machine/events.h"
+#include "tests/sim/sim.h"
+
+namespace lorry::sim {
+
+class SimStore {
+ public:
+  explicit SimStore(Sim& sim) : sim_(sim) {}
+
+  using Watcher = std::function<void(const sync::Event&)>;
+  void Watch(Watcher watcher) { watcher_ = std::move(watcher); }  // told of each change, at once
+
+  void SetAdapter(const AdapterName& adapter, const fleet::AdapterPolicy& policy);
+  RunId OpenRun(const AdapterName& adapter);
+  // The next number of the run when none is given. `kills`: an engine that loads it dies.
+  VersionKey Publish(const AdapterName& adapter, std::optional<VersionNumber> number, bool kills);
+  void SetAlias(const AdapterName& adapter, const AliasName& alias, const std::optional<VersionKey>& target);
+  // Deletes what no holder names, newest versions excepted.
+  void CollectGarbage();
+
+  // False for a set that is older than the one it has; `missing` are versions that it has not.
+  bool SetHolds(Revision revision, const std::vector<VersionKey>& versions, std::vector<VersionKey>& missing);
+
+  sync::StoreListed List() const;
+  bool Has(const VersionKey& key) const { return versions_.contains(key); }
+  bool Kills(const Digest& digest) const { return killers_.contains(digest); }
+  const std::map<AdapterName, sync::AdapterInfo>& adapters() const { return adapters_; }
+  const std::map<VersionKey, sync::VersionInfo>& versions() const { return versions_; }
+  std::optional<VersionKey> Newest(const AdapterName& adapter) const;
+
+ private:
+  void Tell(const sync::Event& event) {
+    if (watcher_) watcher_(event);
+  }
+
+  Sim& sim_;
+  Watcher watcher_;
+  std::map<AdapterName, sync::AdapterInfo> adapters_;
+  std::map<VersionKey, sync::VersionInfo> versions_;
+  std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases_;
+  std::set<Digest> killers_;
+  std::set<VersionKey> held_;
+  Revision held_revision_;
+  uint64_t contents_ = 0;
+};
+
+}  // namespace lorry::sim

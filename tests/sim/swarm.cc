@@ -1,0 +1,331 @@
+#include "tests/sim/swarm.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/world.h"
+
+namespace lorry::sim {
+namespace {
+
+const AdapterName kMath("math");
+const AdapterName kCode("code");
+const PoolName kRollout("rollout");
+const PoolName kEval("eval");
+
+constexpr int64_t kSecond = 1'000;
+
+class Run {
+ public:
+  Run(uint64_t seed, Plant plant) : world_(seed), sim_(world_.sim()) { sim_.plant = plant; }
+
+  Result Do() {
+    DrawFleet();
+    const Faults drawn = DrawFaults();
+    world_.RunFor(2 * kSecond);
+    sim_.faults = drawn;
+    const int64_t seconds = 30 + static_cast<int64_t>(sim_.prng.Below(60));
+    for (int64_t second = 0; second < seconds && !Violated(); ++second) {
+      Disturb();
+      Work();
+      world_.RunFor(kSecond);
+      CheckSyncs();
+    }
+    Heal();
+    Demand();
+    return Report();
+  }
+
+ private:
+  bool Violated() const { return world_.sim().oracle.violated(); }
+  uint64_t Below(uint64_t bound) { return sim_.prng.Below(bound); }
+  uint64_t Some(uint64_t most) { return Below(2) == 0 ? 0 : Below(most + 1); }
+
+  void DrawFleet() {
+    fleet::AdapterPolicy policy;
+    policy.stage_deadline_ms = 20 * kSecond;
+    policy.max_staleness = static_cast<uint32_t>(Below(3));
+    if (Below(3) == 0) policy.skip = fleet::SkipRule::kNever;
+    if (Below(3) == 0) policy.min_engines = {false, 1};
+    if (Below(3) == 0) policy.keep = {fleet::KeepRule::Kind::kCount, 1 + static_cast<uint32_t>(Below(2))};
+    const bool has_eval = Below(4) == 0;
+    if (has_eval) policy.pools[kEval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
+    adapters_.push_back(kMath);
+    if (Below(2) == 0) adapters_.push_back(kCode);
+    // Enough for each adapter's window, one alias, one lease and the next version; sometimes one too few.
+    const uint32_t slots = Below(3) == 0 ? 0
+                                         : static_cast<uint32_t>(adapters_.size()) * (policy.KeepCount() + 2) + 3 -
+                                               static_cast<uint32_t>(Below(2));
+    for (const AdapterName& adapter : adapters_) {
+      world_.store().SetAdapter(adapter, policy);
+      world_.store().OpenRun(adapter);
+    }
+    world_.StartLeader();
+    const uint64_t members = 1 + Below(4);
+    for (uint64_t i = 1; i <= members; ++i) {
+      const fleet::EngineKind kind = Below(2) == 0 ? fleet::EngineKind::kSglang : fleet::EngineKind::kVllm;
+      world_.AddMember(absl::StrCat("e", i), kind, slots, has_eval && i == members && i > 1 ? kEval : kRollout);
+    }
+  }
+
+  Faults DrawFaults() {
+    Faults faults;
+    faults.drop = Some(200);
+    faults.duplicate = Some(200);
+    faults.delay_ms = Below(3) == 0 ? 2'000 : 5;
+    faults.partition = Some(30);
+    faults.proxy_crash = Some(10);
+    faults.proxy_kill = Some(20);
+    faults.journal_loss = Some(100);
+    faults.rot = Some(100);
+    faults.leader_crash = Some(5);
+    faults.leader_kill = Some(40);
+    faults.leader_zombie = Some(500);
+    faults.engine_kill = Some(30);
+    faults.engine_slow = Some(200);
+    faults.answer_lost = Some(100);
+    faults.load_fails = Some(200);
+    faults.probe_fails = Some(100);
+    faults.counter_leaks = Below(4) == 0 ? 50 : 0;
+    faults.vanish = Some(30);
+    faults.implicit_reload = Some(300);
+    faults.fetch_fails = Some(200);
+    faults.killer_version = Some(150);
+    faults.long_request = Some(50);
+    return faults;
+  }
+
+  void Disturb() {
+    for (auto& [member, proxy] : world_.proxies()) {
+      if (sim_.Chance(sim_.faults.engine_kill)) world_.KillEngine(*proxy);
+      if (!proxy->engine().up() && Below(5) == 0) world_.StartEngine(*proxy);
+      if (sim_.Chance(sim_.faults.vanish)) proxy->engine().Vanish();
+      if (sim_.Chance(sim_.faults.proxy_kill)) proxy->Kill(sim_.Chance(sim_.faults.journal_loss));
+      if (!proxy->alive() && Below(3) == 0) {
+        if (sim_.Chance(sim_.faults.rot)) proxy->Rot();
+        proxy->Start();
+      }
+      if (sim_.Chance(sim_.faults.partition)) {
+        world_.Partition(member, sim_.now() + static_cast<int64_t>(Below(15 * kSecond)));
+      }
+    }
+    if (sim_.Chance(sim_.faults.leader_kill)) {
+      if (sim_.Chance(sim_.faults.leader_zombie)) {
+        world_.AbandonLeader();
+      } else {
+        world_.KillLeader();
+      }
+    }
+    if (world_.leader() == nullptr && Below(3) == 0) world_.StartLeader();
+  }
+
+  void Work() {
+    for (const AdapterName& adapter : adapters_) WorkOn(adapter);
+    if (Below(10) == 0) world_.store().CollectGarbage();
+    if (Below(30) == 0) Mark();
+    for (auto& [member, proxy] : world_.proxies()) {
+      for (uint64_t i = Below(4); i > 0; --i) {
+        const int64_t lasts = sim_.Chance(sim_.faults.long_request) ? 60 * kSecond : 1 + static_cast<int64_t>(Below(3 * kSecond));
+        proxy->Request(adapters_[Below(adapters_.size())], Below(3) == 0, lasts);
+      }
+    }
+  }
+
+  void WorkOn(const AdapterName& adapter) {
+    if (Below(6) == 0) Publish(adapter);
+    if (Below(60) == 0) Resume(adapter);
+    const std::optional<VersionKey> newest = world_.store().Newest(adapter);
+    if (!newest.has_value()) return;
+    if (Below(25) == 0) world_.Watch(*newest, kRollout);
+    if (Below(25) == 0) {
+      world_.store().SetAlias(adapter, AliasName("eval"), Below(3) == 0 ? std::nullopt : newest);
+    }
+    if (Below(20) == 0) {
+      sync::LeaseAsked ask;
+      ask.request = world_.NewRequest();
+      ask.selector = {adapter, Below(2) == 0 ? sync::Selector::Kind::kLatest : sync::Selector::Kind::kNewest, {}, {}, {}};
+      ask.pool = kRollout;
+      ask.holder = "client";
+      ask.ttl_ms = Below(3) == 0 ? 0 : static_cast<int64_t>(Below(20 * kSecond));
+      world_.Call(ask, ask.request);
+    }
+    if (Below(40) == 0) Override(adapter);
+  }
+
+  void Publish(const AdapterName& adapter) {
+    const VersionKey key = world_.store().Publish(adapter, std::nullopt, sim_.Chance(sim_.faults.killer_version));
+    if (Below(3) == 0) world_.Watch(key, kRollout);
+  }
+
+  // The trainer goes back: a new run, whose numbers begin lower.
+  void Resume(const AdapterName& adapter) {
+    const std::optional<VersionKey> newest = world_.store().Newest(adapter);
+    world_.store().OpenRun(adapter);
+    const uint64_t back = newest.has_value() ? newest->number.value / 2 + 1 : 1;
+    world_.store().Publish(adapter, VersionNumber(back), false);
+  }
+
+  void Override(const AdapterName& adapter) {
+    sync::OverrideSet set;
+    set.request = world_.NewRequest();
+    set.adapter = adapter;
+    set.pool = kRollout;
+    if (Below(2) == 0) {
+      const auto& versions = world_.store().versions();
+      auto it = versions.begin();
+      std::advance(it, Below(versions.size()));
+      if (it->first.adapter == adapter) set.version = it->first;
+    }
+    world_.Call(set, set.request);
+  }
+
+  void Mark() {
+    sync::MemberMarked mark;
+    mark.request = world_.NewRequest();
+    mark.member = MemberId(absl::StrCat("e", 1 + Below(world_.proxies().size())));
+    const sync::MemberMark marks[] = {sync::MemberMark::kExcluded, sync::MemberMark::kIncluded,
+                                      sync::MemberMark::kDead};
+    mark.mark = marks[Below(3)];
+    mark.why = "test";
+    world_.Call(mark, mark.request);
+  }
+
+  // 11: no sync lasts beyond its stage deadline, whatever its members do.
+  void CheckSyncs() {
+    SimLeader* leader = world_.leader();
+    if (leader == nullptr) return syncs_.clear();
+    if (leader->id() != syncs_of_) syncs_.clear();
+    syncs_of_ = leader->id();
+    for (const sync::PoolStatus& pool : leader->machine().GetStatus().pools) {
+      const std::string id = absl::StrCat(pool.adapter.value, "/", pool.pool.value);
+      if (!pool.sync.has_value()) {
+        syncs_.erase(id);
+        continue;
+      }
+      auto& [epoch, since] = syncs_[id];
+      if (epoch != pool.sync->epoch) since = sim_.now();
+      epoch = pool.sync->epoch;
+      if (sim_.now() - since > 23 * kSecond) {
+        sim_.oracle.Violate(11, absl::StrCat("the sync of ", id, " outlived its stage deadline"));
+      }
+    }
+  }
+
+  // No more faults, everything is started again, operators lift what they imposed.
+  void Heal() {
+    if (Violated()) return;
+    sim_.faults = Faults();
+    if (world_.leader() == nullptr) world_.StartLeader();
+    for (auto& [member, proxy] : world_.proxies()) {
+      world_.StartEngine(*proxy);
+      proxy->Start();
+      sync::MemberMarked mark{world_.NewRequest(), member, sync::MemberMark::kIncluded, ""};
+      world_.Call(mark, mark.request);
+    }
+    for (const AdapterName& adapter : adapters_) {
+      sync::OverrideSet lift{world_.NewRequest(), adapter, kRollout, std::nullopt};
+      world_.Call(lift, lift.request);
+      world_.store().SetAlias(adapter, AliasName("eval"), std::nullopt);
+    }
+    // 12: under endless publishing some version is decided.
+    const uint64_t before = sim_.oracle.commits();
+    for (int i = 0; i < 80 && !Violated(); ++i) {
+      for (const AdapterName& adapter : adapters_) world_.store().Publish(adapter, std::nullopt, false);
+      world_.RunFor(kSecond / 2);
+    }
+    if (!Violated() && sim_.oracle.commits() == before && !Excused()) {
+      sim_.oracle.Violate(12, "nothing was decided under endless publishing");
+    }
+  }
+
+  // Whether the fleet says itself why nothing moves.
+  bool Excused() {
+    SimLeader* leader = world_.leader();
+    if (leader == nullptr) return false;
+    const sync::Status status = leader->machine().GetStatus();
+    const bool nobody = std::none_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
+      return m.standing == sync::MemberStanding::kReady || m.standing == sync::MemberStanding::kExcluded;
+    });
+    const bool reported = std::any_of(status.pools.begin(), status.pools.end(), [](const sync::PoolStatus& pool) {
+      return pool.waits_for == "NO_SLOT" || pool.waits_for == "TOO_FEW_ENGINES";
+    });
+    return nobody || reported;
+  }
+
+  // 13: every live member reaches what is desired, or says why not.
+  void Demand() {
+    for (int i = 0; i < 40 && !Violated(); ++i) {
+      world_.RunFor(5 * kSecond);
+      if (Settled("")) return;
+    }
+    if (!Violated()) {
+      std::string why;
+      Settled("", &why);
+      sim_.oracle.Violate(13, why);
+    }
+  }
+
+  bool Settled(const std::string&, std::string* why = nullptr) {
+    const auto no = [&](const std::string& text) {
+      if (why != nullptr) *why = text;
+      return false;
+    };
+    SimLeader* leader = world_.leader();
+    if (leader == nullptr) return no("there is no leader");
+    const sync::Status status = leader->machine().GetStatus();
+    for (const sync::MemberStatus& member : status.members) {
+      using sync::MemberStanding;
+      if (member.standing == MemberStanding::kWedged) continue;
+      if (member.standing != MemberStanding::kReady) return no(absl::StrCat(member.member.value, " is not ready"));
+      if (!member.current && !HasNoSlot(member)) return no(absl::StrCat(member.member.value, " is not at what is desired"));
+    }
+    const bool any_ready = std::any_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
+      return m.standing == sync::MemberStanding::kReady && m.pool == kRollout;
+    });
+    for (const sync::PoolStatus& pool : status.pools) {
+      if (!any_ready || pool.pool != kRollout) continue;
+      if (pool.waits_for == "NO_SLOT") continue;
+      const std::optional<VersionKey> newest = world_.store().Newest(pool.adapter);
+      if (!newest.has_value()) continue;
+      if (!pool.committed.has_value() || pool.committed->version.key != *newest) {
+        return no(absl::StrCat("the newest of ", pool.adapter.value, " was not decided"));
+      }
+    }
+    return true;
+  }
+
+  // Every slot is taken by what MUST be there or cannot leave: reported, not silent.
+  bool HasNoSlot(const sync::MemberStatus& member) const {
+    const uint32_t slots = member.observed.limits.slots;
+    if (slots == 0) return false;
+    const auto taken = std::count_if(member.observed.residencies.begin(), member.observed.residencies.end(),
+                                     [](const fleet::ObservedResidency& r) {
+                                       return r.state == fleet::ResidencyState::kLoaded ||
+                                              r.state == fleet::ResidencyState::kUnloading;
+                                     });
+    return static_cast<uint32_t>(taken) >= slots;
+  }
+
+  Result Report() {
+    Result result;
+    result.hash = sim_.hash;
+    if (Violated()) result.violation = sim_.oracle.violation();
+    result.state = world_.Describe();
+    result.commits = sim_.oracle.commits();
+    result.aborts = sim_.oracle.aborts();
+    return result;
+  }
+
+  World world_;
+  Sim& sim_;
+  std::vector<AdapterName> adapters_;
+  std::map<std::string, std::pair<Epoch, Tick>> syncs_;
+  uint64_t syncs_of_ = 0;
+};
+
+}  // namespace
+
+Result RunSeed(uint64_t seed, Plant plant) { return Run(seed, plant).Do(); }
+
+}  // namespace lorry::sim

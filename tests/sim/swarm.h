@@ -1,0 +1,23 @@
+// One seed's run: it draws a fleet, faults and a workload, lets them happen, then heals everything and demands that
+// the fleet reaches what is desired.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tests/sim/sim.h"
+
+namespace lorry::sim {
+
+struct Result {
+  uint64_t hash = 0;
+  std::string violation;   // empty when every invariant held
+  std::string state;       // one line per pool and member, at the end
+  uint64_t commits = 0;
+  uint64_t aborts = 0;
+  uint64_t served = 0;
+};
+
+Result RunSeed(uint64_t seed, Plant plant = Plant::kNone);
+
+}  // namespace lorry::sim

@@ -1,0 +1,255 @@
+#include "tests/sim/world.h"
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+
+namespace lorry::sim {
+namespace {
+
+std::string_view ToString(sync::WatchEvent::State state) {
+  using State = sync::WatchEvent::State;
+  switch (state) {
+    case State::kWaiting: return "WAITING";
+    case State::kStaging: return "STAGING";
+    case State::kHolding: return "HOLDING";
+    case State::kLocking: return "LOCKING";
+    case State::kDelivering: return "DELIVERING";
+    case State::kActive: return "ACTIVE";
+    case State::kSuperseded: return "SUPERSEDED";
+    case State::kFailed: return "FAILED";
+    case State::kStored: return "STORED";
+  }
+  return "";
+}
+
+}  // namespace
+
+World::World(uint64_t seed) : sim_(seed), store_(sim_) {
+  store_.Watch([this](const sync::Event& event) {
+    for (auto& [id, leader] : leaders_) {
+      // A watch is a stream: in order, and nothing of it is lost while its leader lives.
+      sim_.queue.In(2, [this, id = id, event] {
+        if (SimLeader* alive = Find(id)) alive->Step(event);
+      });
+    }
+  });
+}
+
+void World::RunFor(int64_t ms) {
+  if (!sim_.oracle.violated()) sim_.queue.RunUntil(sim_.now() + ms);
+}
+
+SimProxy& World::AddMember(const std::string& id, fleet::EngineKind kind, uint32_t slots, const PoolName& pool) {
+  const MemberId member(id);
+  fleet::EngineLimits limits;
+  limits.kind = kind;
+  limits.slots = slots;
+  SimProxy::Hooks hooks;
+  hooks.dial = [this, member] { Dial(member); };
+  hooks.hang_up = [this, member] { BreakAll(member, -1); };
+  hooks.stored = [this](const VersionKey& key) { return store_.Has(key); };
+  hooks.kills = [this](const Digest& digest) { return store_.Kills(digest); };
+  hooks.send = [this, member](const fleet::Observed& observed) {
+    for (const auto& [id, session] : sessions_) {
+      if (session.open && session.member == member) ToLeader(id, observed);
+    }
+  };
+  auto proxy = std::make_unique<SimProxy>(sim_, member, pool, limits, std::move(hooks));
+  SimProxy& added = *proxy;
+  proxies_[member] = std::move(proxy);
+  added.engine().Start();
+  added.Start();
+  return added;
+}
+
+void World::StartEngine(SimProxy& proxy) {
+  proxy.engine().Start();
+  proxy.EngineChanged();
+}
+
+void World::KillEngine(SimProxy& proxy) {
+  proxy.engine().Kill();
+  proxy.EngineChanged();
+}
+
+// --- leaders
+
+SimLeader* World::Find(uint64_t leader) {
+  const auto it = leaders_.find(leader);
+  return it != leaders_.end() && it->second->alive() ? it->second.get() : nullptr;
+}
+
+SimLeader* World::leader() { return Find(current_leader_); }
+
+void World::StartLeader() {
+  const uint64_t id = ++last_leader_;
+  SimLeader::Hooks hooks;
+  hooks.desired = [this, id](const sync::SetDesired& effect) { ToProxy(id, effect); };
+  hooks.end_session = [this](const sync::EndSession& effect) { Break(effect.session); };
+  hooks.holds = [this, id](const sync::SetHolds& effect) { ToStore(id, effect); };
+  hooks.notify = [this](const sync::NotifyWatch& effect) {
+    const sync::WatchEvent& event = effect.event;
+    notes_.push_back(absl::StrCat(
+        "watch ", lorry::ToString(watched_[effect.watch]), ": ", std::string(ToString(event.state)),
+        event.reason.empty() ? "" : " ", event.reason,
+        event.members > 0 ? absl::StrCat(" ", event.done, " of ", event.members) : "",
+        event.state == sync::WatchEvent::State::kSuperseded ? absl::StrCat(" by ", lorry::ToString(event.superseded_by))
+                                                            : "",
+        event.final ? " (final)" : ""));
+  };
+  hooks.reply = [this](const sync::Reply& reply) {
+    sim_.oracle.Answered(reply.request);
+    replies_[reply.request] = reply;
+  };
+  hooks.died = [this, id] {
+    for (auto& [session_id, session] : sessions_) {
+      if (session.leader == id && session.open) Break(session_id);
+    }
+  };
+  leaders_[id] = std::make_unique<SimLeader>(sim_, shared_, id, std::move(hooks));
+  current_leader_ = id;
+  sync::Config config;
+  if (shared_.records.empty()) ++incarnations_;
+  config.new_incarnation = std::max<uint64_t>(1, incarnations_);
+  leaders_[id]->Start(config);
+  sim_.queue.In(sim_.Latency(20), [this, id] {
+    if (SimLeader* alive = Find(id)) alive->Step(store_.List());
+  });
+}
+
+void World::KillLeader() {
+  if (SimLeader* current = leader()) current->Kill();
+}
+
+void World::AbandonLeader() { current_leader_ = 0; }
+
+// --- the network
+
+bool World::Lost(const MemberId& member) {
+  const auto it = partitioned_until_.find(member);
+  return it != partitioned_until_.end() && sim_.now() < it->second;
+}
+
+void World::Send(const MemberId& member, const std::function<void()>& then) {
+  const int copies = sim_.Chance(sim_.faults.duplicate) ? 2 : 1;
+  for (int copy = 0; copy < copies; ++copy) {
+    if (Lost(member) || sim_.Chance(sim_.faults.drop)) continue;
+    sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, member, then] {
+      if (!Lost(member)) then();
+    });
+  }
+}
+
+void World::Partition(const MemberId& member, Tick until) {
+  Tick& known = partitioned_until_[member];
+  known = std::max(known, until);
+  // Keep-alives end the sessions of a longer one, on both sides, each in its own time.
+  if (until - sim_.now() > 3'000) sim_.queue.In(3'000, [this, member] { BreakAll(member, 0); });
+}
+
+void World::Dial(const MemberId& member) {
+  sim_.queue.In(sim_.Latency(200), [this, member, life = proxies_.at(member)->life()] { Attach(member, life); });
+}
+
+void World::Attach(const MemberId& member, uint64_t life) {
+  SimProxy& proxy = *proxies_.at(member);
+  if (!proxy.alive() || proxy.life() != life) return;
+  for (const auto& [id, session] : sessions_) {
+    if (session.open && session.member == member && session.life == life) return;
+  }
+  SimLeader* current = leader();
+  if (current == nullptr || Lost(member)) {
+    sim_.queue.In(500, [this, member, life] { Attach(member, life); });
+    return;
+  }
+  const sync::SessionId id = ++last_session_;
+  sessions_[id] = Session{current->id(), member, life, proxy.pool()};
+  const fleet::Observed hello = proxy.machine().Observe();
+  const uint64_t leader_id = current->id();
+  sim_.queue.In(sim_.Latency(10), [this, id, member, life, hello, leader_id] {
+    SimLeader* alive = Find(leader_id);
+    if (alive == nullptr || !sessions_.at(id).open) return;
+    alive->Step(sync::SessionOpened{id, member, sessions_.at(id).pool, hello});
+    if (sessions_.at(id).open && proxies_.at(member)->life() == life) proxies_.at(member)->SessionUp();
+  });
+}
+
+// Both ends learn of it, each in its own time.
+void World::Break(sync::SessionId id) {
+  Session& session = sessions_.at(id);
+  if (!session.open) return;
+  session.open = false;
+  sim_.queue.In(sim_.Latency(1'000), [this, id] {
+    if (SimLeader* alive = Find(sessions_.at(id).leader)) alive->Step(sync::SessionLost{id});
+  });
+  sim_.queue.In(sim_.Latency(1'000), [this, id] {
+    const Session& ended = sessions_.at(id);
+    SimProxy& proxy = *proxies_.at(ended.member);
+    if (!proxy.alive() || proxy.life() != ended.life) return;
+    proxy.SessionDown();
+    Dial(ended.member);
+  });
+}
+
+void World::BreakAll(const MemberId& member, int64_t) {
+  for (auto& [id, session] : sessions_) {
+    if (session.member == member && session.open) Break(id);
+  }
+}
+
+void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
+  Send(sessions_.at(id).member, [this, id, observed] {
+    const Session& session = sessions_.at(id);
+    SimLeader* alive = Find(session.leader);
+    if (alive != nullptr) alive->Step(sync::MemberObserved{id, observed});
+  });
+}
+
+void World::ToProxy(uint64_t, const sync::SetDesired& effect) {
+  const auto it = sessions_.find(effect.session);
+  if (it == sessions_.end()) return;
+  Send(it->second.member, [this, effect] {
+    const Session& session = sessions_.at(effect.session);
+    SimProxy& proxy = *proxies_.at(session.member);
+    if (proxy.life() == session.life) proxy.Receive(effect.desired);
+  });
+}
+
+void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
+  if (sim_.Chance(sim_.faults.drop)) return;
+  sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, leader, effect] {
+    sync::HoldsAcked acked;
+    acked.revision = effect.revision;
+    if (!store_.SetHolds(effect.revision, effect.versions, acked.missing)) return;
+    if (sim_.Chance(sim_.faults.drop)) return;
+    sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, leader, acked] {
+      if (SimLeader* alive = Find(leader)) alive->Step(acked);
+    });
+  });
+}
+
+// --- clients
+
+sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
+  sim_.oracle.Called(request);
+  sim_.queue.In(1, [this, event = std::move(event)] {
+    if (SimLeader* current = leader()) current->Step(event);
+  });
+  return request;
+}
+
+void World::Watch(const VersionKey& version, const PoolName& pool) {
+  const sync::WatchId watch = ++last_watch_;
+  watched_[watch] = version;
+  sim_.queue.In(1, [this, watch, version, pool] {
+    if (SimLeader* current = leader()) current->Step(sync::WatchOpened{watch, version, pool});
+  });
+}
+
+std::string World::Describe() {
+  std::string text = leader() != nullptr ? leader()->machine().Describe() : "no leader\n";
+  for (const auto& [member, proxy] : proxies_) absl::StrAppend(&text, proxy->Describe(), "\n");
+  return text;
+}
+
+}  // namespace lorry::sim

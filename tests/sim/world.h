@@ -1,0 +1,90 @@
+// The simulated world: a store, leaders over shared records, proxies with their engines, and the network between them,
+// all from one seed. Verbs for tests and transcripts; RunFor lets time pass.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/sim_leader.h"
+#include "tests/sim/sim_proxy.h"
+#include "tests/sim/sim_store.h"
+
+namespace lorry::sim {
+
+class World {
+ public:
+  explicit World(uint64_t seed);
+
+  Sim& sim() { return sim_; }
+  SimStore& store() { return store_; }
+  void RunFor(int64_t ms);
+
+  // Members; kind and slots of the engine, its proxy and engine started at once.
+  SimProxy& AddMember(const std::string& id, fleet::EngineKind kind, uint32_t slots,
+                      const PoolName& pool = PoolName("rollout"));
+  SimProxy& proxy(const std::string& id) { return *proxies_.at(MemberId(id)); }
+  std::map<MemberId, std::unique_ptr<SimProxy>>& proxies() { return proxies_; }
+  void StartEngine(SimProxy& proxy);
+  void KillEngine(SimProxy& proxy);
+
+  // Leaders; a new one takes over whatever the old one does. Losing the records begins another incarnation.
+  void StartLeader();
+  void KillLeader();
+  void AbandonLeader();  // it goes on, nobody new dials it
+  void LoseRecords() { shared_.records.clear(); }
+  SimLeader* leader();   // the one that proxies and clients dial; null while there is none
+
+  // Messages between a proxy and everyone are lost until the time given.
+  void Partition(const MemberId& member, Tick until);
+
+  // Calls to the leader; the answer, when it came, in replies().
+  sync::RequestId Call(sync::Event event, sync::RequestId request);
+  sync::RequestId NewRequest() { return ++last_request_; }
+  const std::map<sync::RequestId, sync::Reply>& replies() const { return replies_; }
+  void Watch(const VersionKey& version, const PoolName& pool);
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  // The orchestrator's view, then each proxy's own, one line each.
+  std::string Describe();
+
+ private:
+  struct Session {
+    uint64_t leader;
+    MemberId member;
+    uint64_t life;
+    PoolName pool;
+    bool open = true;
+  };
+  void Dial(const MemberId& member);
+  void Attach(const MemberId& member, uint64_t life);
+  void Break(sync::SessionId session);
+  void BreakAll(const MemberId& member, int64_t proxy_notices_ms);
+  void ToLeader(sync::SessionId session, const fleet::Observed& observed);
+  void ToProxy(uint64_t leader, const sync::SetDesired& effect);
+  void ToStore(uint64_t leader, const sync::SetHolds& effect);
+  bool Lost(const MemberId& member);
+  // Runs `then` after a delay, once or twice or never.
+  void Send(const MemberId& member, const std::function<void()>& then);
+  SimLeader* Find(uint64_t leader);
+
+  Sim sim_;
+  SimStore store_;
+  SharedRecords shared_;
+  std::map<MemberId, std::unique_ptr<SimProxy>> proxies_;
+  std::map<uint64_t, std::unique_ptr<SimLeader>> leaders_;
+  uint64_t current_leader_ = 0;
+  uint64_t last_leader_ = 0;
+  uint64_t incarnations_ = 0;
+  std::map<sync::SessionId, Session> sessions_;
+  sync::SessionId last_session_ = 0;
+  std::map<MemberId, Tick> partitioned_until_;
+  sync::RequestId last_request_ = 0;
+  sync::WatchId last_watch_ = 0;
+  std::map<sync::WatchId, VersionKey> watched_;
+  std::map<sync::RequestId, sync::Reply> replies_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace lorry::sim
