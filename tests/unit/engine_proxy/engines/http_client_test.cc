@@ -136,10 +136,10 @@ TEST(HttpClient, AnEndlessBodyIsCutOff) {
 }
 
 TEST(ParseHttpUrl, TakesHostAndPort) {
-  EXPECT_EQ(ParseHttpUrl("http://127.0.0.1:30000")->port, "30000");
+  EXPECT_EQ(ParseHttpUrl("http://engine.local:30000")->port, "30000");
   EXPECT_EQ(ParseHttpUrl("http://engine.local/")->host, "engine.local");
   EXPECT_EQ(ParseHttpUrl("http://engine.local")->port, "80");
-  EXPECT_EQ(ParseHttpUrl("http://[::1]:8000")->host, "::1");
+  EXPECT_EQ(ParseHttpUrl("http://[2001:db8::1]:8000")->host, "2001:db8::1");
 }
 
 TEST(ParseHttpUrl, RefusesWhatIsNoEnginesAddress) {
