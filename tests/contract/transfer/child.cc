@@ -33,9 +33,13 @@ Child::~Child() {
 }
 
 std::string Child::ReadLine() {
-  std::string line;
-  for (char c; read(output_, &c, 1) == 1 && c != '\n';) line.push_back(c);
-  return line;
+  for (;;) {
+    std::string line;
+    char c = 0;
+    while (read(output_, &c, 1) == 1 && c != '\n') line.push_back(c);
+    // UCX writes its warnings to the standard output; they begin with a time in brackets.
+    if (c != '\n' || line.empty() || line.front() != '[') return line;
+  }
 }
 
 void Child::Signal(int signal) {

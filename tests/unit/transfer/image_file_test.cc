@@ -1,0 +1,97 @@
+#include "lib/transfer/image_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/statvfs.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "lib/base/error.h"
+#include "lib/transfer/arena.h"
+
+namespace lorry::transfer {
+namespace {
+
+class ImageFileTest : public testing::Test {
+ public:
+  ImageFileTest() {
+    std::string name = testing::TempDir() + "image_file_XXXXXX";
+    directory_ = mkdtemp(name.data());
+  }
+  ~ImageFileTest() override { std::filesystem::remove_all(directory_); }
+  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+
+ private:
+  std::string directory_;
+};
+
+TEST_F(ImageFileTest, WhatIsWrittenIsInTheFile) {
+  auto file = *ImageFile::Create(Path("a"), 10'000, {});
+  std::memset(file->writable().data(), 'x', 10'000);
+  ASSERT_TRUE(file->Sync().ok());
+  const auto reader = *ImageFile::Open(Path("a"));
+  EXPECT_EQ(reader->size(), 10'000u);
+  EXPECT_EQ(reader->bytes()[9'999], std::byte{'x'});
+}
+
+TEST_F(ImageFileTest, ANameIsTakenOnce) {
+  auto file = *ImageFile::Create(Path("a"), 10, {});
+  EXPECT_EQ(ImageFile::Create(Path("a"), 10, {}).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ImageFile::Open(Path("b")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ImageFile::Open(Path("")).status().code(), absl::StatusCode::kFailedPrecondition)
+      << "a directory";
+}
+
+TEST_F(ImageFileTest, AFullDiskIsAnErrorAndLeavesNothing) {
+  struct statvfs info {};
+  ASSERT_EQ(statvfs(testing::TempDir().c_str(), &info), 0);
+  const uint64_t more = info.f_blocks * info.f_frsize + (uint64_t{1} << 30);
+  const auto refused = ImageFile::Create(Path("a"), more, {});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  EXPECT_EQ(ReasonOf(refused.status()), "DISK_FULL");
+  EXPECT_FALSE(std::filesystem::exists(Path("a")));
+}
+
+TEST_F(ImageFileTest, EmptyImages) {
+  auto file = *ImageFile::Create(Path("a"), 0, {});
+  EXPECT_TRUE(file->bytes().empty());
+  EXPECT_TRUE((*ImageFile::Open(Path("a")))->bytes().empty());
+}
+
+TEST_F(ImageFileTest, MovesShrinksAndGoes) {
+  auto file = *ImageFile::Create(Path("a"), 10'000, {});
+  std::ofstream(Path("b")) << "old";
+  ASSERT_TRUE(file->MoveTo(Path("b")).ok());
+  EXPECT_FALSE(std::filesystem::exists(Path("a")));
+  ASSERT_TRUE(file->Shrink(5'001).ok());
+  EXPECT_EQ(std::filesystem::file_size(Path("b")), 5'001u);
+  EXPECT_EQ(file->writable().size(), 5'001u);
+  ASSERT_TRUE(file->Unlink().ok());
+  EXPECT_FALSE(std::filesystem::exists(Path("b")));
+  file->writable()[5'000] = std::byte{1};  // still mapped
+}
+
+TEST(ArenaPool, ReusesTheSmallestThatFitsAndIsBounded) {
+  constexpr uint64_t kBlock = uint64_t{2} << 20;
+  ArenaPool pool(4 * kBlock);
+  auto large = *pool.Acquire(3 * kBlock), small = *pool.Acquire(1);
+  EXPECT_EQ(small->capacity(), kBlock);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(small->bytes().data()) % kBlock, 0u)
+      << "on a huge page's boundary";
+  const auto* where = small->bytes().data();
+  pool.Release(std::move(large));
+  pool.Release(std::move(small));
+  EXPECT_EQ(pool.idle_bytes(), 4 * kBlock);
+  auto again = *pool.Acquire(kBlock);
+  EXPECT_EQ(again->bytes().data(), where);
+  pool.Release(std::move(again));
+  pool.Release(*pool.Acquire(4 * kBlock));
+  EXPECT_EQ(pool.idle_bytes(), 4 * kBlock) << "the oldest made room";
+  pool.Release(*Arena::Create(5 * kBlock));
+  EXPECT_EQ(pool.idle_bytes(), 4 * kBlock) << "too large to keep";
+}
+
+}  // namespace
+}  // namespace lorry::transfer

@@ -1,0 +1,129 @@
+#include "lib/transfer/transport_set.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "lib/base/error.h"
+#include "tests/contract/transfer/world.h"
+
+namespace lorry::transfer {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Ends each fetch at once as it was told, and remembers what it was asked for.
+class Scripted final : public Transport {
+ public:
+  struct Asked {
+    std::string address;
+    std::vector<Range> ranges;
+    bool operator==(const Asked &) const = default;
+  };
+  struct Ended final : Transfer {
+    void Cancel() override {}
+  };
+  explicit Scripted(std::string scheme) : scheme_(std::move(scheme)) {}
+
+  std::string_view scheme() const override { return scheme_; }
+  std::shared_ptr<Transfer> Fetch(FetchRequest request, OnRange, OnDone on_done) override {
+    asked.push_back({request.address, request.ranges});
+    Outcome outcome{.status = absl::UnavailableError("lost"), .transport = scheme_};
+    if (!script.empty()) {
+      outcome = script.front();
+      script.pop_front();
+    }
+    on_done(outcome);
+    return std::make_shared<Ended>();
+  }
+  std::shared_ptr<Transfer> Push(PushRequest, OnRange, OnDone) override { return nullptr; }
+  TransportStats stats() const override { return {}; }
+
+  std::deque<Outcome> script;
+  std::vector<Asked> asked;
+
+ private:
+  const std::string scheme_;
+};
+
+Outcome Brought(absl::Status status, std::vector<Range> done) {
+  Outcome outcome{.status = std::move(status), .done = RangeSet(done)};
+  outcome.bytes = outcome.done.bytes();
+  return outcome;
+}
+
+class TransportSetTest : public testing::Test {
+ public:
+  TransportSetTest() {
+    auto ucx = std::make_unique<Scripted>("ucx");
+    auto grpc = std::make_unique<Scripted>("grpc");
+    ucx_ = ucx.get();
+    grpc_ = grpc.get();
+    std::vector<std::unique_ptr<Transport>> transports;
+    transports.push_back(std::move(ucx));
+    transports.push_back(std::move(grpc));
+    set_ = std::make_unique<TransportSet>(std::move(transports));
+  }
+  Outcome Fetch(std::vector<std::string> addresses) {
+    std::optional<Outcome> ended;
+    set_->Fetch(std::move(addresses), {.destination = into_}, {},
+                [&](Outcome outcome) { ended = std::move(outcome); });
+    return ended.value();
+  }
+
+  Bytes into_ = Bytes(100);
+  Scripted *ucx_, *grpc_;
+  std::unique_ptr<TransportSet> set_;
+};
+
+TEST_F(TransportSetTest, PrefersUcxWhateverTheOrder) {
+  ucx_->script = {Brought(absl::OkStatus(), {{0, 100}})};
+  EXPECT_TRUE(Fetch({"grpc://a", "ucx://b"}).status.ok());
+  EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"ucx://b", {{0, 100}}}));
+  EXPECT_THAT(grpc_->asked, IsEmpty());
+}
+
+TEST_F(TransportSetTest, GoesOnWithWhatIsMissing) {
+  ucx_->script = {Brought(absl::UnavailableError("lost"), {{0, 40}}),
+                  Brought(absl::UnavailableError("lost"), {})};
+  grpc_->script = {Brought(absl::OkStatus(), {{40, 60}})};
+  const Outcome outcome = Fetch({"ucx://a", "grpc://a"});
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.bytes, 100u);
+  EXPECT_EQ(outcome.done.bytes(), 100u);
+  EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"ucx://a", {{0, 100}}},
+                                       Scripted::Asked{"ucx://a", {{40, 60}}}));
+  EXPECT_THAT(grpc_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{40, 60}}}));
+}
+
+TEST_F(TransportSetTest, DoesNotRetryWhatWillNotGetBetter) {
+  ucx_->script = {Brought(Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT", ""), {{0, 40}})};
+  EXPECT_EQ(ReasonOf(Fetch({"ucx://a", "grpc://a"}).status), "RANGE_CORRUPT");
+  EXPECT_THAT(grpc_->asked, IsEmpty());
+}
+
+TEST_F(TransportSetTest, GivesUpWhenNobodyHelps) {
+  EXPECT_TRUE(absl::IsUnavailable(Fetch({"ucx://a", "ucx://b", "grpc://a"}).status));
+  EXPECT_EQ(ucx_->asked.size(), 2u);
+  EXPECT_EQ(grpc_->asked.size(), 1u);
+}
+
+TEST_F(TransportSetTest, TriesABoundedNumberOfTimes) {
+  for (uint64_t i = 0; i < 50; ++i)
+    ucx_->script.push_back(Brought(absl::UnavailableError("lost"), {{i, 1}}));
+  const Outcome outcome = Fetch({"ucx://a"});
+  EXPECT_TRUE(absl::IsUnavailable(outcome.status));
+  EXPECT_EQ(ucx_->asked.size(), static_cast<size_t>(kAttemptsMax));
+  EXPECT_EQ(outcome.done.bytes(), static_cast<uint64_t>(kAttemptsMax));
+}
+
+TEST_F(TransportSetTest, SaysWhenItSpeaksNoneOfTheSchemes) {
+  EXPECT_EQ(ReasonOf(Fetch({"smoke://hill"}).status), "NO_TRANSPORT");
+  EXPECT_EQ(set_->Find("smoke"), nullptr);
+  EXPECT_EQ(set_->Find("grpc"), grpc_);
+}
+
+}  // namespace
+}  // namespace lorry::transfer
