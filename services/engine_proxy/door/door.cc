@@ -1,0 +1,209 @@
+#include "services/engine_proxy/door/door.h"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "lib/base/digest.h"
+#include "lib/base/error.h"
+#include "services/engine_proxy/door/session.h"
+
+namespace lorry::door {
+namespace {
+
+using Acceptor = asio::basic_socket_acceptor<Tcp, Executor>;
+
+// More threads than this only move the engine's own work off its cores.
+constexpr uint32_t kMaxDefaultThreads = 4;
+// After the grace of a drain: time for aborts to reach the engine.
+constexpr int64_t kAbortGraceMs = 2'000;
+// Out of descriptors: accepting again at once would spin.
+constexpr std::chrono::milliseconds kAcceptPause{50};
+
+constexpr std::string_view kFullReply =
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nX-Lorry-Reason: DOOR_FULL\r\n"
+    "Content-Length: 0\r\nConnection: close\r\n\r\n";
+
+Task<void> SweepLoop(Shard& shard) {
+  Timer timer(shard.io.get_executor());
+  for (;;) {
+    timer.expires_after(std::chrono::milliseconds(shard.shared.options.limits.sweep_ms));
+    auto [error] = co_await timer.async_wait(kAwait);
+    if (error) co_return;
+    shard.sweeper.Sweep();
+    shard.pool.CloseIdle();
+  }
+}
+
+uint64_t RandomSeed() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+}  // namespace
+
+std::string Shard::NewId() {
+  uint8_t bytes[16];
+  for (int half = 0; half < 2; ++half) {
+    uint64_t random = prng.Next();
+    for (int i = 0; i < 8; ++i, random >>= 8) bytes[half * 8 + i] = static_cast<uint8_t>(random);
+  }
+  return ToHex(bytes);
+}
+
+struct Door::State {
+  explicit State(DoorOptions options) : shared(std::move(options)) {}
+
+  Task<void> AcceptLoop();
+  void EachShard(std::function<void(Shard&)> f) {
+    for (auto& shard : shards) asio::post(shard->io, [s = shard.get(), f] { f(*s); });
+  }
+  bool WaitForNoConnection(int64_t ms);
+
+  Shared shared;
+  std::vector<std::unique_ptr<Shard>> shards;
+  std::unique_ptr<Acceptor>
+      acceptor;  // of the first shard; the others get their sockets from there
+  std::vector<std::thread> threads;
+  uint16_t port = 0;
+};
+
+// One acceptor deals the connections out in turn. SO_REUSEPORT would let the kernel deal by hash,
+// which puts the few long connections of a rollout client on one thread, and drops queued ones when
+// an acceptor closes.
+Task<void> Door::State::AcceptLoop() {
+  for (size_t next = 0;; next = (next + 1) % shards.size()) {
+    Shard& shard = *shards[next];
+    auto [error, socket] = co_await acceptor->async_accept(shard.io, kAwait);
+    if (error == asio::error::operation_aborted || !acceptor->is_open()) co_return;
+    if (error) {
+      Timer pause(shards[0]->io.get_executor());
+      pause.expires_after(kAcceptPause);
+      auto [ignored] = co_await pause.async_wait(kAwait);
+      (void)ignored;
+      continue;
+    }
+    if (shared.connections.fetch_add(1) >= shared.options.limits.connections) {
+      shared.connections.fetch_sub(1);
+      ErrorCode ignored;
+      socket.non_blocking(true, ignored);
+      socket.send(asio::buffer(kFullReply.data(), kFullReply.size()), 0, ignored);
+      if (shared.options.observer) shared.options.observer->OnRefused("DOOR_FULL");
+      continue;
+    }
+    asio::post(shard.io, [&shard, client = std::move(socket)]() mutable {
+      auto session = std::make_shared<Session>(shard, std::move(client));
+      asio::co_spawn(shard.io, session->Run(), asio::detached);
+    });
+  }
+}
+
+bool Door::State::WaitForNoConnection(int64_t ms) {
+  const int64_t until = NowMs() + ms;
+  while (shared.connections.load() > 0 && NowMs() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return shared.connections.load() == 0;
+}
+
+Door::Door(DoorOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+
+Door::~Door() { Drain(0); }
+
+absl::Status Door::Start() {
+  State& state = *state_;
+  const DoorOptions& options = state.shared.options;
+  const auto unavailable = [](std::string_view reason, const std::string& message) {
+    return Error(absl::StatusCode::kUnavailable, reason, message);
+  };
+  ErrorCode error;
+  asio::io_context resolving;
+  asio::ip::basic_resolver<Tcp, Executor> resolver(resolving.get_executor());
+  const auto found =
+      resolver.resolve(options.engine_host, std::to_string(options.engine_port), error);
+  if (error || found.empty()) {
+    return unavailable("ENGINE_UNREACHABLE", "cannot resolve the engine's host " +
+                                                 options.engine_host + ": " + error.message());
+  }
+  state.shared.engine_authority = options.engine_host + ":" + std::to_string(options.engine_port);
+  const uint32_t threads =
+      options.threads > 0 ? options.threads
+                          : std::clamp(std::thread::hardware_concurrency(), 1u, kMaxDefaultThreads);
+  for (uint32_t i = 0; i < threads; ++i) {
+    state.shards.push_back(
+        std::make_unique<Shard>(state.shared, found.begin()->endpoint(), RandomSeed()));
+  }
+  const auto address = asio::ip::make_address(options.listen_host, error);
+  if (error) return unavailable("LISTEN_FAILED", options.listen_host + " is not an IP address");
+  const Tcp::endpoint at(address, options.port);
+  state.acceptor = std::make_unique<Acceptor>(state.shards[0]->io.get_executor());
+  state.acceptor->open(at.protocol(), error);
+  if (!error) state.acceptor->set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) state.acceptor->bind(at, error);
+  if (!error) state.acceptor->listen(asio::socket_base::max_listen_connections, error);
+  if (error) {
+    return unavailable("LISTEN_FAILED", "cannot listen on " + options.listen_host + ":" +
+                                            std::to_string(options.port) + ": " + error.message());
+  }
+  state.port = state.acceptor->local_endpoint().port();
+  for (auto& shard : state.shards) {
+    asio::co_spawn(shard->io, SweepLoop(*shard), asio::detached);
+  }
+  asio::co_spawn(state.shards[0]->io, state.AcceptLoop(), asio::detached);
+  for (auto& shard : state.shards) {
+    state.threads.emplace_back([s = shard.get()] { s->io.run(); });
+  }
+  return absl::OkStatus();
+}
+
+uint16_t Door::port() const { return state_->port; }
+
+void Door::SetEngineFacts(EngineFacts facts) {
+  state_->shared.facts.store(std::make_shared<const EngineFacts>(std::move(facts)));
+}
+
+void Door::SetTable(proxy::DoorTable table) {
+  state_->shared.router.SetTable(std::move(table));
+  state_->EachShard([](Shard& shard) {
+    for (Timer* timer : shard.held) timer->cancel();
+  });
+  if (state_->shared.options.on_counts) state_->shared.options.on_counts(Snapshot());
+}
+
+Counts Door::Snapshot() const { return state_->shared.router.Snapshot(); }
+
+std::optional<Explained> Door::Explain(std::string_view request_id) const {
+  return state_->shared.explained.Find(request_id);
+}
+
+std::vector<Explained> Door::Recent(size_t limit) const {
+  return state_->shared.explained.Recent(limit);
+}
+
+void Door::Drain(int64_t grace_ms) {
+  State& state = *state_;
+  if (state.threads.empty()) return;
+  state.shared.draining = true;
+  asio::post(state.shards[0]->io, [&state] {
+    ErrorCode ignored;
+    state.acceptor->close(ignored);
+  });
+  state.EachShard([](Shard& shard) {
+    for (Session* session : shard.sessions) session->LeaveIfIdle();
+  });
+  if (!state.WaitForNoConnection(grace_ms)) {
+    state.EachShard([](Shard& shard) {
+      for (Session* session : shard.sessions) session->Abandon();
+    });
+    state.WaitForNoConnection(kAbortGraceMs);
+  }
+  for (auto& shard : state.shards) shard->io.stop();
+  for (std::thread& thread : state.threads) thread.join();
+  state.threads.clear();
+}
+
+}  // namespace lorry::door

@@ -1,0 +1,94 @@
+// The door: an HTTP/1.1 reverse proxy in front of one engine, where rollout clients come in.
+//
+// Each request is resolved once, at admission, against the table that the machine set last; only
+// its adapter reference is rewritten; it counts until the last byte was relayed or the engine was
+// read to the end. Public methods may be called from any thread; callbacks come from the door's
+// threads and must not block. Asio stays behind this header.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/engine_proxy/door/explain.h"
+#include "services/engine_proxy/door/framing.h"
+#include "services/engine_proxy/door/observer.h"
+#include "services/engine_proxy/door/rewrite.h"
+#include "services/engine_proxy/door/router.h"
+
+namespace lorry::door {
+
+// Times are idle times: they start anew with every byte. 0 turns an engine_* limit off.
+struct DoorLimits {
+  HeadLimits head;
+  size_t body_bytes = 32u << 20;         // prompts as token lists of 1 M tokens are 8 MB
+  size_t all_bodies_bytes = 512u << 20;  // of all requests together, before the engine has them
+  size_t split_reply_bytes = 16u << 20;  // of one of n: logprobs of 32 k tokens are 4 MB
+  uint32_t connections = 16'384;         // one descriptor each, and one at the engine
+  uint32_t live_requests = 8'192;        // above any engine's own queue
+  uint32_t held_requests = 8'192;        // waiting at HELD rows
+  uint32_t pooled_connections = 256;     // idle ones to the engine, a thread
+  int64_t head_ms = 10'000;              // haproxy's `timeout http-request`; for the whole head
+  int64_t body_ms = 30'000;
+  int64_t keep_alive_ms = 75'000;    // nginx's default
+  int64_t client_write_ms = 60'000;  // a reader that takes nothing for so long has left
+  int64_t engine_connect_ms = 5'000;
+  int64_t engine_idle_ms =
+      300'000;  // no byte from the engine; generation may be silent during a pause
+  int64_t engine_pool_ms = 4'000;  // uvicorn closes idle connections after 5 s
+  int64_t sweep_ms = 250;          // how often limits are looked at, so their precision
+};
+
+struct DoorOptions {
+  std::string listen_host = "127.0.0.1";
+  uint16_t port = 0;  // 0: any free one, see port()
+  std::string engine_host = "127.0.0.1";
+  uint16_t engine_port = 0;
+  uint32_t threads = 0;  // 0: one a core, at most 4; engines need the others
+  bool allow_unknown_routes = false;
+  DoorLimits limits;
+  size_t explained_requests = 4096;
+  DoorObserver* observer = nullptr;  // outlives the door
+  // After every SetTable (from its thread), and when a name that nothing routes to has no request
+  // left (from any).
+  std::function<void(const Counts&)> on_counts;
+};
+
+class Door {
+ public:
+  explicit Door(DoorOptions options);
+  ~Door();  // drains with no grace
+  Door(const Door&) = delete;
+  Door& operator=(const Door&) = delete;
+
+  // Binds, resolves the engine's address and starts the threads. UNAVAILABLE LISTEN_FAILED or
+  // ENGINE_UNREACHABLE.
+  absl::Status Start();
+  uint16_t port() const;
+
+  // What the engine's driver found out; may change with every boot.
+  void SetEngineFacts(EngineFacts facts);
+  // From its return on, no request is admitted by an older table. Requests waiting at HELD rows
+  // resolve anew.
+  void SetTable(proxy::DoorTable table);
+  Counts Snapshot() const;
+
+  std::optional<Explained> Explain(std::string_view request_id) const;
+  std::vector<Explained> Recent(size_t limit) const;
+
+  // Stops accepting, lets running requests end (replies say `Connection: close`), aborts what is
+  // left after `grace_ms`, joins the threads. Blocks; may be called once.
+  void Drain(int64_t grace_ms);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lorry::door

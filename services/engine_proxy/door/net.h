@@ -1,0 +1,90 @@
+// The asio types of the door, and sockets whose time limits a sweeper enforces.
+//
+// Everything here belongs to one shard: one io_context, run by one thread, which alone touches it.
+// A timer per operation would cost a heap operation per read and write; one sweep every 250 ms
+// closes what is over its limit instead.
+#pragma once
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/basic_waitable_timer.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <unordered_set>
+#include <utility>
+
+namespace lorry::door {
+
+namespace asio = boost::asio;
+using ErrorCode = boost::system::error_code;
+using Tcp = asio::ip::tcp;
+using Executor = asio::io_context::executor_type;  // concrete: the polymorphic one costs an
+                                                   // indirection an operation
+using Socket = asio::basic_stream_socket<Tcp, Executor>;
+using SteadyTime = std::chrono::steady_clock;
+using Timer = asio::basic_waitable_timer<SteadyTime, asio::wait_traits<SteadyTime>, Executor>;
+template <typename T>
+using Task = asio::awaitable<T, Executor>;
+// co_await f(..., kAwait) gives a tuple that begins with the error code: no exceptions.
+inline constexpr asio::as_tuple_t<asio::use_awaitable_t<Executor>> kAwait{};
+
+inline int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(SteadyTime::now().time_since_epoch())
+      .count();
+}
+
+class TimedSocket;
+
+class Sweeper {
+ public:
+  void Sweep();
+
+ private:
+  friend class TimedSocket;
+  std::unordered_set<TimedSocket*> sockets_;
+};
+
+class TimedSocket {
+ public:
+  TimedSocket(Sweeper& sweeper, Socket socket) : sweeper_(sweeper), socket_(std::move(socket)) {
+    sweeper_.sockets_.insert(this);
+  }
+  ~TimedSocket() { sweeper_.sockets_.erase(this); }
+  TimedSocket(const TimedSocket&) = delete;
+  TimedSocket& operator=(const TimedSocket&) = delete;
+
+  Socket& socket() { return socket_; }
+  // Pending operations end with an error once `ms` have passed; 0 is for ever.
+  void ExpireIn(int64_t ms) { deadline_ = ms > 0 ? NowMs() + ms : kNever; }
+  void NeverExpire() { deadline_ = kNever; }
+  bool expired() const { return expired_; }
+  void Close() {
+    ErrorCode ignored;
+    socket_.close(ignored);
+  }
+
+ private:
+  friend class Sweeper;
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  Sweeper& sweeper_;
+  Socket socket_;
+  int64_t deadline_ = kNever;
+  bool expired_ = false;
+};
+
+inline void Sweeper::Sweep() {
+  const int64_t now = NowMs();
+  for (TimedSocket* timed : sockets_) {
+    if (timed->deadline_ > now) continue;
+    timed->deadline_ = TimedSocket::kNever;
+    timed->expired_ = true;
+    timed->Close();  // completions run later, from the io_context: the set does not change here
+  }
+}
+
+}  // namespace lorry::door

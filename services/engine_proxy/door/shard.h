@@ -1,0 +1,95 @@
+// What the connections of one thread share, and what all threads share.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "lib/base/mutex.h"
+#include "lib/base/prng.h"
+#include "services/engine_proxy/door/door.h"
+#include "services/engine_proxy/door/net.h"
+#include "services/engine_proxy/door/upstream.h"
+
+namespace lorry::door {
+
+class Session;
+
+// A request on SGLang while it runs, so that a client can abort it by its own id. The flags meet in
+// either order: an abort reaches the engine only after the first token, because aborting a queued
+// request leaks its reference (sglang#34205).
+struct LiveRequest {
+  std::vector<std::string> engine_ids;
+  std::atomic<bool> answered{false};  // the first byte of a stream was seen
+  std::atomic<bool> abort_wanted{false};
+};
+
+// Client ids → running requests. Thread-safe.
+class LiveIds {
+ public:
+  void Add(const std::string& id, std::shared_ptr<LiveRequest> request) LORRY_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    live_.emplace(id, std::move(request));
+  }
+  void Remove(const std::string& id, const LiveRequest* request) LORRY_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    auto [it, end] = live_.equal_range(id);
+    while (it != end) it = it->second.get() == request ? live_.erase(it) : std::next(it);
+  }
+  std::vector<std::shared_ptr<LiveRequest>> Find(const std::string& id) LORRY_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    std::vector<std::shared_ptr<LiveRequest>> found;
+    for (auto [it, end] = live_.equal_range(id); it != end; ++it) found.push_back(it->second);
+    return found;
+  }
+
+ private:
+  Mutex mutex_;
+  std::unordered_multimap<std::string, std::shared_ptr<LiveRequest>> live_ LORRY_GUARDED_BY(mutex_);
+};
+
+// Shared by all threads; everything in it is constant, atomic or locked. Outlives the shards.
+struct Shared {
+  explicit Shared(DoorOptions given)
+      : options(std::move(given)),
+        router(options.limits.live_requests,
+               [this] {
+                 if (options.on_counts) options.on_counts(router.Snapshot());
+               }),
+        explained(options.explained_requests),
+        facts(std::make_shared<const EngineFacts>()) {}
+
+  const DoorOptions options;
+  Router router;
+  ExplainRing explained;
+  LiveIds live_ids;
+  std::atomic<std::shared_ptr<const EngineFacts>> facts;
+  std::atomic<bool> draining{false};
+  std::atomic<uint32_t> connections{0};
+  std::atomic<uint32_t> held{0};
+  std::atomic<size_t> body_bytes{0};
+  std::string engine_authority;  // for Host; set before the threads start
+};
+
+struct Shard {
+  Shard(Shared& shared_state, Tcp::endpoint engine, uint64_t seed)
+      : shared(shared_state), pool(io, sweeper, shared.options.limits, engine), prng(seed) {}
+
+  // A random id of 32 hex digits: unique, and no id is the prefix of another.
+  std::string NewId();
+
+  Shared& shared;
+  Sweeper sweeper;  // outlives the sockets that io and pool hold
+  std::unordered_set<Session*> sessions;
+  std::unordered_set<Timer*> held;  // requests at HELD rows: cancelled when a new table is there
+  asio::io_context io{1};
+  UpstreamPool pool;
+  Prng prng;
+};
+
+}  // namespace lorry::door

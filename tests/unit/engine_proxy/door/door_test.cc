@@ -1,0 +1,339 @@
+// The door from outside: what a client and an engine see of it.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/engine_proxy/door/door_fixture.h"
+
+namespace lorry::door {
+namespace {
+
+using fleet::EngineKind;
+using fleet::RowMode;
+using testing::Chunk;
+using testing::DoorTest;
+using testing::Eventually;
+using testing::Gate;
+using testing::Get;
+using testing::JsonReply;
+using testing::Message;
+using testing::NameOf;
+using testing::PolicyTable;
+using testing::Post;
+using testing::ReadMessage;
+using testing::StreamHead;
+using testing::TableMaker;
+using testing::Wire;
+
+TEST_F(DoorTest, RewritesOneReferenceAndSaysWhatProducedTheReply) {
+  StartBefore([&](const Message&, Wire& wire) {
+    EXPECT_EQ(InFlight(12), 1u);
+    return wire.Send(JsonReply(R"({"text":"x","logprob":-0.10})"));
+  });
+  const Message reply = Ask(Post("/generate?a=b", R"({"text":"a","lora_path":"policy"})",
+                                 "X-Client: 7\r\nConnection: x-hop\r\nX-Hop: 1\r\n"));
+  EXPECT_EQ(reply.status(), 200);
+  EXPECT_EQ(reply.body, R"({"text":"x","logprob":-0.10})");
+  EXPECT_EQ(reply.Get("X-Lorry-Adapter"), "policy");
+  EXPECT_EQ(reply.Get("X-Lorry-Version"), "12");
+  EXPECT_EQ(reply.Get("X-Lorry-Run"), "1");
+  EXPECT_EQ(reply.Get("X-Lorry-Epoch"), "7");
+  EXPECT_EQ(reply.Get("X-Lorry-Lag"), "0");
+  EXPECT_EQ(reply.Get("X-Lorry-Digest"), "sha256-xxh3:" + NameOf("policy", 12).value);
+  const std::string id = reply.Get("X-Lorry-Request-Id");
+  EXPECT_EQ(id.size(), 32u);
+  const Message seen = engine_->requests().at(0);
+  EXPECT_EQ(seen.path(), "/generate?a=b");
+  EXPECT_EQ(seen.body, R"({"rid":")" + id + R"(","text":"a","lora_path":")" +
+                           NameOf("policy", 12).value + R"("})");
+  EXPECT_EQ(seen.Get("X-Client"), "7");
+  EXPECT_EQ(seen.Get("X-Hop"), "");
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(DoorTest, PassesAStreamOnPieceByPiece) {
+  Gate first_seen;
+  StartBefore([&](const Message&, Wire& wire) {
+    wire.Send(StreamHead() + Chunk("data: 1\n\n"));
+    EXPECT_TRUE(first_seen.Wait());
+    return wire.Send(Chunk("data: [DONE]\n\n") + Chunk(""));
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/v1/completions", R"({"model":"policy@11","prompt":"a","stream":true})"));
+  const std::string head = wire.ReadUntil("\r\n\r\n");
+  EXPECT_NE(head.find("X-Accel-Buffering: no\r\n"), std::string::npos);
+  EXPECT_NE(head.find("X-Lorry-Version: 11\r\n"), std::string::npos);
+  wire.ReadUntil("data: 1\n\n");
+  EXPECT_EQ(InFlight(11), 1u);
+  first_seen.Open();
+  wire.ReadUntil("0\r\n\r\n");
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(DoorTest, ClosesTheEnginesConnectionWhenAVllmClientLeaves) {
+  Gate closed;
+  StartBefore(
+      [&](const Message&, Wire& wire) {
+        wire.Send(StreamHead() + Chunk("data: 1\n\n"));
+        if (wire.AtEnd()) closed.Open();
+        return false;
+      },
+      EngineKind::kVllm);
+  {
+    Wire wire = Connect();
+    wire.Send(Post("/v1/completions", R"({"model":"policy","stream":true})"));
+    wire.ReadUntil("data: 1\n\n");
+  }
+  EXPECT_TRUE(closed.Wait());
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+// SGLang forgets a request whose connection breaks: it is aborted by id and read to the end, and
+// counts until then.
+TEST_F(DoorTest, AbortsByIdAndReadsOnWhenASglangClientLeaves) {
+  Gate aborted;
+  Gate counted;
+  std::string aborted_body;
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      aborted_body = request.body;
+      aborted.Open();
+      return wire.Send(JsonReply(""));
+    }
+    wire.Send(StreamHead() + Chunk("data: 1\n\n"));
+    EXPECT_TRUE(aborted.Wait());
+    EXPECT_EQ(InFlight(12), 1u);
+    counted.Open();
+    return wire.Send(Chunk("data: abort\n\n") + Chunk(""));
+  });
+  std::string id;
+  {
+    Wire wire = Connect();
+    wire.Send(Post("/generate", R"({"text":"a","lora_path":"policy","stream":true})"));
+    const std::string head = wire.ReadUntil("data: 1\n\n");
+    id = head.substr(head.find("X-Lorry-Request-Id: ") + 20, 32);
+  }
+  EXPECT_TRUE(counted.Wait());
+  EXPECT_EQ(aborted_body, R"({"rid":")" + id + R"("})");
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_TRUE(Eventually([&] { return door_->Explain(id).has_value(); }));
+  EXPECT_EQ(door_->Explain(id)->reason, "CLIENT_GONE");
+}
+
+TEST_F(DoorTest, AbortsASglangRequestOnlyAfterItsFirstToken) {
+  Gate left;
+  Gate aborted;
+  std::atomic<bool> token_sent{false};
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      EXPECT_TRUE(token_sent);
+      aborted.Open();
+      return wire.Send(JsonReply(""));
+    }
+    EXPECT_TRUE(left.Wait());
+    token_sent = true;
+    wire.Send(StreamHead() + Chunk("data: 1\n\n"));
+    EXPECT_TRUE(aborted.Wait());
+    return wire.Send(Chunk(""));
+  });
+  {
+    Wire wire = Connect();
+    wire.Send(Post("/generate", R"({"text":"a","lora_path":"policy","stream":true})"));
+    EXPECT_TRUE(Eventually([&] { return engine_->requests().size() == 1; }));
+    wire.HalfClose();
+    EXPECT_TRUE(wire.AtEnd()) << "a half-closed client has left";
+  }
+  EXPECT_EQ(InFlight(12), 1u);
+  left.Open();
+  EXPECT_TRUE(aborted.Wait());
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(DoorTest, HoldsRequestsUntilTheRowOpens) {
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  TableMaker held = PolicyTable();
+  held.raw().rows[0].mode = RowMode::kHeld;
+  held.raw().revision = Revision(2);
+  door_->SetTable(held.Make());
+  EXPECT_EQ(door_->Snapshot().revision, Revision(2));
+  Wire waiting = Connect();
+  waiting.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy@11"})")).Get("X-Lorry-Version"), "11")
+      << "explicit versions are outside of the barrier";
+  EXPECT_EQ(Ask(Get("/health")).status(), 200);
+  EXPECT_EQ(engine_->requests().size(), 1u);
+  TableMaker open = PolicyTable();
+  open.raw().rows[0].target = NameOf("policy", 11);
+  door_->SetTable(open.Make());
+  EXPECT_EQ(ReadMessage(waiting).Get("X-Lorry-Version"), "11") << "resolved at release";
+}
+
+TEST_F(DoorTest, LetsAHeldRequestGo) {
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  TableMaker held;
+  held.Rules({.adapter = AdapterName("policy"), .current_run = RunId(1), .hold_limit_ms = 20});
+  held.Row("policy", RowMode::kHeld);
+  door_->SetTable(held.Make());
+  const Message late = Ask(Post("/v1/completions", R"({"model":"policy"})"));
+  EXPECT_EQ(late.status(), 503);
+  EXPECT_EQ(late.Get("X-Lorry-Reason"), "HELD_TOO_LONG");
+  EXPECT_EQ(late.Get("Retry-After"), "1");
+  EXPECT_EQ(late.Get("X-Lorry-Request-Id").size(), 32u);
+  held.raw().rules[0].hold_limit_ms = 60'000;
+  door_->SetTable(held.Make());
+  {
+    Wire leaving = Connect();
+    leaving.Send(Post("/v1/completions", R"({"model":"policy"})", "X-Request-Id: gone\r\n"));
+    leaving.HalfClose();
+    EXPECT_TRUE(leaving.AtEnd());
+  }
+  EXPECT_TRUE(Eventually([&] { return door_->Explain("gone").has_value(); }));
+  EXPECT_EQ(door_->Explain("gone")->status, 499);
+  EXPECT_TRUE(engine_->requests().empty());
+}
+
+TEST_F(DoorTest, RefusesInTheEnginesOwnShape) {
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  const Message none = Ask(Post("/v1/completions", R"({"model":"base"})"));
+  EXPECT_EQ(none.status(), 400);
+  EXPECT_EQ(none.body.find(R"({"object":"error","message":)"), 0u);
+  EXPECT_NE(none.body.find(R"("type":"NO_ADAPTER")"), std::string::npos);
+  EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"nope"})")).status(), 404);
+  EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy@5"})")).Get("X-Lorry-Reason"),
+            "NOT_LOADED");
+  EXPECT_EQ(Ask(Post("/load_lora_adapter", "{}")).Get("X-Lorry-Reason"), "ROUTE_REFUSED");
+  EXPECT_EQ(Ask(Post("/encode", "{}")).status(), 403);
+  EXPECT_EQ(Ask(Post("/generate", "{\"lora_path\":\"policy\"")).Get("X-Lorry-Reason"),
+            "REQUEST_INVALID");
+  EXPECT_EQ(
+      Ask(Post("/generate", R"({"lora_path":"policy"})", "X-Lorry-Min-Version: x\r\n")).status(),
+      400);
+  EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy@11"})", "X-Lorry-Min-Version: 12\r\n"))
+                .Get("X-Lorry-Reason"),
+            "STALE_VERSION");
+  EXPECT_EQ(Ask(Post("/generate", "x", "Content-Encoding: gzip\r\n")).status(), 415);
+  EXPECT_TRUE(engine_->requests().empty());
+}
+
+TEST_F(DoorTest, SplitsSeveralCompletionsOnSglang) {
+  StartBefore([](const Message& request, Wire& wire) {
+    EXPECT_NE(request.body.find(R"("n": 1)"), std::string::npos);
+    return wire.Send(JsonReply(
+        R"({"choices":[{"index":0}],"usage":{"prompt_tokens":1,"total_tokens":3,"completion_tokens":2}})"));
+  });
+  const Message reply = Ask(Post("/v1/completions", R"({"model":"policy","n": 3})"));
+  EXPECT_EQ(
+      reply.body,
+      R"({"choices":[{"index":0},{"index":1},{"index":2}],"usage":{"prompt_tokens":1,"total_tokens":7,"completion_tokens":6}})");
+  EXPECT_EQ(reply.Get("X-Lorry-Version"), "12");
+  const auto seen = engine_->requests();
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_NE(seen[0].body, seen[1].body) << "each has its own id";
+  EXPECT_EQ(Ask(Post("/v1/completions", R"({"model":"policy","n":3,"stream":true})"))
+                .Get("X-Lorry-Reason"),
+            "N_UNSUPPORTED_ON_SGLANG");
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(DoorTest, GivesClientsTheirOwnIdsBack) {
+  Gate first;
+  Gate aborted;
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      aborted.Open();
+      return wire.Send(JsonReply(""));
+    }
+    const std::string id = request.body.substr(request.body.find("\"rid\":\"") + 7, 32);
+    wire.Send(StreamHead() + Chunk("data: {\"id\":\"" + id + "\"}\n\n"));
+    first.Open();
+    EXPECT_TRUE(aborted.Wait());
+    return wire.Send(Chunk(""));
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy","rid":"mine","stream":true})"));
+  EXPECT_NE(wire.ReadUntil("}\n\n").find(R"(data: {"id":"mine"})"), std::string::npos);
+  EXPECT_EQ(Ask(Post("/abort_request", R"({"rid":"other"})")).status(), 200);
+  EXPECT_EQ(Ask(Post("/abort_request", R"({"abort_all":true})")).status(), 403);
+  EXPECT_EQ(Ask(Post("/abort_request", R"({"rid":"mine"})")).status(), 200);
+  EXPECT_TRUE(aborted.Wait());
+  wire.ReadUntil("0\r\n\r\n");
+  EXPECT_TRUE(Eventually([&] { return door_->Explain("mine").has_value(); }));
+}
+
+TEST_F(DoorTest, AnswersControlRoutesTruthfully) {
+  StartBefore([](const Message& request, Wire& wire) {
+    if (request.path() == "/v1/models") {
+      return wire.Send(JsonReply(R"({"object":"list","data":[{"id":"base","parent":null}]})"));
+    }
+    return wire.Send(JsonReply(R"({"api_key":"k","version":"1"})"));
+  });
+  EXPECT_NE(Ask(Get("/v1/models")).body.find(R"("id":"policy@12")"), std::string::npos);
+  EXPECT_EQ(Ask(Get("/server_info")).body, R"({"api_key":"***","version":"1"})");
+  EXPECT_EQ(Ask(Get("/model_info")).body, R"({"api_key":"k","version":"1"})") << "passed";
+  EXPECT_EQ(Ask(Get("/generate")).status(), 405);
+  door_->SetTable(proxy::DoorTable{});
+  EXPECT_EQ(Ask(Get("/health")).status(), 503) << "no engine answers";
+  EXPECT_EQ(Ask(Get("/v1/models")).status(), 503);
+}
+
+TEST_F(DoorTest, CountsARequestThatTheEngineBreaksOff) {
+  StartBefore([](const Message&, Wire& wire) {
+    wire.Send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nhalf");
+    return false;
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  EXPECT_NE(wire.ReadAll().find("half"), std::string::npos) << "and then the connection ends";
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_TRUE(Eventually([&] { return !door_->Recent(1).empty(); }));
+  EXPECT_EQ(door_->Recent(1)[0].reason, "ENGINE_BROKE_OFF");
+}
+
+TEST_F(DoorTest, SaysThatNoEngineListens) {
+  uint16_t port = 0;
+  { port = testing::ScriptedEngine(nullptr).port(); }
+  StartBefore(port);
+  const Message reply = Ask(Post("/generate", R"({"lora_path":"policy"})"));
+  EXPECT_EQ(reply.status(), 503);
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_UNREACHABLE");
+  EXPECT_EQ(reply.Get("X-Lorry-Version"), "12");
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(DoorTest, FinishesWhatRunsAndThenStops) {
+  Gate draining;
+  StartBefore([&](const Message&, Wire& wire) {
+    EXPECT_TRUE(draining.Wait());
+    return wire.Send(JsonReply("{}"));
+  });
+  Wire idle = Connect();
+  Wire running = Connect();
+  running.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  ASSERT_TRUE(Eventually([&] { return engine_->requests().size() == 1; }));
+  std::thread stopper([&] { door_->Drain(10'000); });
+  EXPECT_TRUE(idle.AtEnd());
+  draining.Open();
+  const Message reply = ReadMessage(running);
+  EXPECT_EQ(reply.status(), 200);
+  EXPECT_EQ(reply.Get("Connection"), "close");
+  stopper.join();
+}
+
+TEST_F(DoorTest, AbandonsWhatOutlivesTheGrace) {
+  Gate closed;
+  StartBefore(
+      [&](const Message&, Wire& wire) {
+        if (wire.AtEnd()) closed.Open();
+        return false;
+      },
+      EngineKind::kVllm);
+  Wire running = Connect();
+  running.Send(Post("/v1/completions", R"({"model":"policy"})"));
+  ASSERT_TRUE(Eventually([&] { return engine_->requests().size() == 1; }));
+  door_->Drain(1);
+  EXPECT_TRUE(closed.Wait());
+  EXPECT_EQ(door_->Snapshot().live, 0u);
+}
+
+}  // namespace
+}  // namespace lorry::door

@@ -1,0 +1,265 @@
+// The door as an HTTP/1.1 server and client: framing, limits, backpressure, pooled connections.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "tests/unit/engine_proxy/door/door_fixture.h"
+
+namespace lorry::door {
+namespace {
+
+using testing::Chunk;
+using testing::DoorTest;
+using testing::Gate;
+using testing::Get;
+using testing::JsonReply;
+using testing::Message;
+using testing::Post;
+using testing::ReadMessage;
+using testing::StreamHead;
+using testing::Wire;
+
+constexpr const char* kAsk = R"({"lora_path":"policy"})";
+
+class HttpTest : public DoorTest {
+ protected:
+  void StartEcho() {
+    StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  }
+  // The status of the first reply to raw bytes; the client has then said all it has to say.
+  int Raw(std::string_view bytes) {
+    Wire wire = Connect();
+    wire.Send(bytes);
+    return ReadMessage(wire).status();
+  }
+};
+
+TEST_F(HttpTest, NothingSmuggledReachesTheEngine) {
+  StartEcho();
+  const std::string inner =
+      "POST /unload_lora_adapter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}";
+  const auto with = [&](const std::string& fields, const std::string& body) {
+    return "POST /generate HTTP/1.1\r\nHost: door\r\n" + fields + "\r\n" + body;
+  };
+  const std::string chunked = "Transfer-Encoding: chunked\r\n";
+  const std::vector<std::string> corpus = {
+      with("Content-Length: 4\r\n" + chunked, "0\r\n\r\n" + inner),
+      with(chunked + "Content-Length: 4\r\n", "0\r\n\r\n" + inner),
+      with("Content-Length: 0\r\nContent-Length: 80\r\n", inner),
+      with("Content-Length: 0, 80\r\n", inner),
+      with("Transfer-Encoding: gzip\r\nContent-Length: 4\r\n", inner),
+      with("Transfer-Encoding: xchunked\r\n", "0\r\n\r\n" + inner),
+      with("Transfer-Encoding : chunked\r\n", "0\r\n\r\n" + inner),
+      with("Transfer-Encoding:\x0b"
+           "chunked\r\n",
+           "0\r\n\r\n" + inner),
+      with("X: y\r\n Transfer-Encoding: chunked\r\n", "0\r\n\r\n" + inner),
+      with("X: y\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n" + inner),
+      with("Content-Length: -1\r\n", inner),
+      with("Content-Length: +2\r\n", "{}" + inner),
+      with(chunked, "0x2\r\n{}\r\n0\r\n\r\n" + inner),
+      with(chunked, "-1\r\n{}\r\n0\r\n\r\n" + inner),
+      with(chunked, "2\r\n{}XX0\r\n\r\n" + inner),
+      with(chunked, "2\n{}\n0\n\n" + inner),
+      with(chunked, "ffffffffffffffff1\r\n{}\r\n0\r\n\r\n" + inner),
+      with(chunked, "2 ;\n\r\n{}\r\n0\r\n\r\n" + inner),
+      "POST /generate HTTP/1.0\r\n" + chunked + "\r\n0\r\n\r\n" + inner,
+      "POST /generate HTTP/1.1\nHost: door\nContent-Length: 2\n\n{}\r\n\r\n" + inner,
+  };
+  for (const std::string& bytes : corpus) {
+    const int status = Raw(bytes);
+    EXPECT_TRUE(status == 400 || status == 501) << status << "\n" << bytes;
+  }
+  EXPECT_TRUE(engine_->requests().empty());
+}
+
+TEST_F(HttpTest, ChunkExtensionsAndTrailersEndHere) {
+  StartEcho();
+  EXPECT_EQ(Raw("POST /generate HTTP/1.1\r\nHost: door\r\nTransfer-Encoding: chunked\r\n\r\n"
+                "16;x=\"y\"\r\n{\"lora_path\":\"policy\"}\r\n0\r\nX-Trailer: 1\r\n\r\n"),
+            200);
+  const Message seen = engine_->requests().at(0);
+  EXPECT_EQ(seen.Get("Transfer-Encoding"), "");
+  EXPECT_EQ(seen.Get("Content-Length"), std::to_string(seen.body.size()));
+  EXPECT_EQ(seen.Get("X-Trailer"), "");
+}
+
+TEST_F(HttpTest, AnswersPipelinedRequestsInOrder) {
+  StartEcho();
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy@11"})") + Get("/health") +
+            Post("/generate", kAsk));
+  EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "11");
+  EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "");
+  EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "12");
+}
+
+TEST_F(HttpTest, AsksForTheBodyOnlyWhenItWillReadIt) {
+  StartEcho();
+  Wire wire = Connect();
+  wire.Send(
+      "POST /generate HTTP/1.1\r\nHost: door\r\nExpect: 100-continue\r\nContent-Length: "
+      "22\r\n\r\n");
+  EXPECT_EQ(wire.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  wire.Send(kAsk);
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+  EXPECT_EQ(engine_->requests().at(0).Get("Expect"), "");
+  EXPECT_EQ(Raw("POST /generate HTTP/1.1\r\nHost: door\r\nExpect: 100-continue\r\n"
+                "Content-Length: 99999999\r\n\r\n"),
+            413);
+}
+
+TEST_F(HttpTest, BoundsHeadsBodiesAndConnections) {
+  options_.limits.body_bytes = 1000;
+  options_.limits.connections = 3;
+  StartEcho();
+  EXPECT_EQ(Raw(Post("/generate", std::string(1001, ' '))), 413);
+  EXPECT_EQ(Raw("POST /generate HTTP/1.1\r\nHost: door\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                Chunk(std::string(600, ' ')) + Chunk(std::string(600, ' '))),
+            413);
+  EXPECT_EQ(Raw("GET / HTTP/1.1\r\nX: " + std::string(100'000, 'a')), 431);
+  // Those connections may still linger; three that are certainly open make a fourth too many.
+  EXPECT_TRUE(testing::Eventually([&] {
+    Wire a = Connect(), b = Connect(), c = Connect(), d = Connect();
+    return d.ReadUntil("\r\n\r\n").find("DOOR_FULL") != std::string::npos;
+  }));
+}
+
+TEST_F(HttpTest, ClosesClientsThatDawdle) {
+  options_.limits.head_ms = 10;
+  options_.limits.body_ms = 10;
+  options_.limits.keep_alive_ms = 10;
+  StartEcho();
+  Wire silent = Connect();
+  EXPECT_TRUE(silent.AtEnd());
+  Wire slow_head = Connect();
+  slow_head.Send("POST /generate HT");
+  EXPECT_TRUE(slow_head.AtEnd());
+  Wire slow_body = Connect();
+  slow_body.Send("POST /generate HTTP/1.1\r\nHost: door\r\nContent-Length: 22\r\n\r\n{");
+  EXPECT_TRUE(slow_body.AtEnd());
+}
+
+TEST_F(HttpTest, ReusesConnectionsToTheEngine) {
+  StartEcho();
+  Wire wire = Connect();  // one connection stays on one thread, and so on one pool
+  for (int i = 0; i < 5; ++i) {
+    wire.Send(Post("/generate", kAsk));
+    EXPECT_EQ(ReadMessage(wire).status(), 200);
+  }
+  EXPECT_EQ(engine_->connections(), 1);
+}
+
+TEST_F(HttpTest, SendsAgainWhenAPooledConnectionWasClosedMeanwhile) {
+  StartBefore([](const Message&, Wire& wire) {
+    wire.Send(JsonReply("{}"));
+    return false;  // promised to stay, and closes
+  });
+  Wire wire = Connect();
+  for (int i = 0; i < 20; ++i) {
+    wire.Send(Post("/generate", kAsk));
+    EXPECT_EQ(ReadMessage(wire).status(), 200) << i;
+  }
+  EXPECT_EQ(engine_->requests().size(), 20u);
+}
+
+TEST_F(HttpTest, NeverSendsTwiceWhatAFreshConnectionLost) {
+  StartBefore([](const Message&, Wire&) { return false; });
+  const Message reply = Ask(Post("/generate", kAsk));
+  EXPECT_EQ(reply.status(), 502);
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_BROKE_OFF");
+  EXPECT_EQ(engine_->requests().size(), 1u);
+}
+
+TEST_F(HttpTest, GivesUpOnASilentEngine) {
+  options_.limits.engine_idle_ms = 20;
+  StartBefore([](const Message&, Wire& wire) { return !wire.AtEnd(); });
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).Get("X-Lorry-Reason"), "ENGINE_TIMEOUT");
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(HttpTest, SpeaksHttp10AndHead) {
+  StartBefore([](const Message& request, Wire& wire) {
+    if (request.head.compare(0, 4, "HEAD") == 0)
+      return wire.Send("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n");
+    return wire.Send(StreamHead() + Chunk("data: 1\n\n") + Chunk(""));
+  });
+  Wire old = Connect();
+  old.Send("POST /generate HTTP/1.0\r\nContent-Length: 22\r\n\r\n" + std::string(kAsk));
+  const std::string reply = old.ReadAll();
+  EXPECT_EQ(reply.find("Transfer-Encoding"), std::string::npos);
+  EXPECT_NE(reply.find("\r\n\r\ndata: 1\n\n"), std::string::npos);
+  Wire head = Connect();
+  head.Send("HEAD /health HTTP/1.1\r\nHost: door\r\n\r\n" + Get("/health"));
+  EXPECT_EQ(ReadMessage(head, true).status(), 200);
+  EXPECT_EQ(ReadMessage(head).status(), 200);
+}
+
+// A client that does not read stops the engine's stream: what the door and the kernel hold of it is
+// bounded.
+TEST_F(HttpTest, ASlowReaderSlowsTheEngineAndNothingPilesUp) {
+  constexpr size_t kStream = 64u << 20;
+  std::atomic<size_t> stalled_at{0};
+  Gate stalled;
+  StartBefore([&](const Message&, Wire& wire) {
+    wire.Send(StreamHead());
+    const std::string chunk = Chunk(std::string(64 * 1024, 'x'));
+    std::string pending;
+    size_t sent = 0;
+    for (size_t made = 0; made < kStream || !pending.empty();) {
+      if (pending.empty()) {
+        pending = chunk;
+        made += 64 * 1024;
+      }
+      pollfd writable{wire.fd(), POLLOUT, 0};
+      if (::poll(&writable, 1, stalled_at == 0 ? 200 : 10'000) == 0) {
+        if (stalled_at != 0) return false;
+        stalled_at = sent;
+        stalled.Open();
+        continue;
+      }
+      const ssize_t n =
+          ::send(wire.fd(), pending.data(), pending.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0) continue;
+      pending.erase(0, static_cast<size_t>(n));
+      sent += static_cast<size_t>(n);
+    }
+    return wire.Send(Chunk(""));
+  });
+  Wire wire = Wire::Connect(door_->port(), 64 * 1024);
+  wire.Send(Post("/generate", R"({"lora_path":"policy","stream":true})"));
+  ASSERT_TRUE(stalled.Wait());
+  EXPECT_LT(stalled_at.load(), 20u << 20) << "kernel buffers of two sockets, and 150 KiB of ours";
+  const Message reply = ReadMessage(wire);
+  EXPECT_EQ(reply.body.size(), kStream);
+  EXPECT_EQ(std::count(reply.body.begin(), reply.body.end(), 'x'), static_cast<long>(kStream));
+}
+
+TEST_F(HttpTest, ASlowReaderThatNeverReadsHasLeft) {
+  options_.limits.client_write_ms = 50;
+  Gate aborted;
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      aborted.Open();
+      return wire.Send(JsonReply(""));
+    }
+    wire.Send(StreamHead());
+    const std::string chunk = Chunk(std::string(64 * 1024, 'x'));
+    for (int i = 0; i < 512; ++i) {
+      if (!wire.Send(chunk)) return false;
+    }
+    EXPECT_TRUE(aborted.Wait());
+    return wire.Send(Chunk(""));
+  });
+  Wire wire = Wire::Connect(door_->port(), 16 * 1024);
+  wire.Send(Post("/generate", R"({"lora_path":"policy","stream":true})"));
+  EXPECT_TRUE(aborted.Wait());
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+}  // namespace
+}  // namespace lorry::door
