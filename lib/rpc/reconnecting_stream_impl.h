@@ -46,7 +46,6 @@ class ReconnectingStream<Out, In>::Connection final : public Reactor, public Dia
     hooks_.start(&context_, this);
     // Writes come from other threads until the stream ends.
     this->AddHold();
-    this->StartRead(&incoming_);
     {
       MutexLock lock(mutex_);
       Write(hooks_.hello());
@@ -84,13 +83,15 @@ class ReconnectingStream<Out, In>::Connection final : public Reactor, public Dia
   }
 
   void OnReadInitialMetadataDone(bool ok) override {
-    if (!ok) return;
+    if (!ok) return EndWrites();
     {
       MutexLock lock(mutex_);
       open_ = !ended_;
     }
     state_.SetOpened();
     hooks_.on_open();
+    // Not before: gRPC may report a message and the initial metadata in either order.
+    this->StartRead(&incoming_);
   }
   void OnReadDone(bool ok) override {
     if (!ok) return EndWrites();
@@ -149,7 +150,6 @@ class ReconnectingReader<In>::Connection final : public Reactor, public Dial {
 
   void Start() {
     hooks_.start(&context_, this);
-    this->StartRead(&incoming_);
     this->StartCall();
   }
   void Cancel() override { context_.TryCancel(); }
@@ -160,6 +160,8 @@ class ReconnectingReader<In>::Connection final : public Reactor, public Dial {
     if (!ok) return;
     state_.SetOpened();
     hooks_.on_open();
+    // Not before: gRPC may report a message and the initial metadata in either order.
+    this->StartRead(&incoming_);
   }
   void OnReadDone(bool ok) override {
     if (!ok) return;
