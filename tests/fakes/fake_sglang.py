@@ -36,8 +36,7 @@ PUBLISH_STEPS = 15  # --load-snapshot-publish-interval
 PAUSE_MODES = ("abort", "retract", "in_place")
 
 
-def openai_error(status: int, text: str) -> JSONResponse:
-    kind = "BadRequestError" if status == 400 else "NotFoundError"
+def openai_error(status: int, text: str, kind: str = "BadRequestError") -> JSONResponse:
     body = {"object": "error", "message": text, "type": kind, "param": None, "code": status}
     return JSONResponse(body, status)
 
@@ -53,10 +52,7 @@ def missing_field(body: dict, *names: str) -> JSONResponse | None:
     text = f"{len(absent)} validation errors:\n  " + "\n  ".join(
         f"{{'type': 'missing', 'loc': ('body', '{n}'), 'msg': 'Field required'}}" for n in absent
     )
-    reply = openai_error(400, text)
-    reply.body = reply.body.replace(b"BadRequestError", b"Bad Request")
-    reply.headers["content-length"] = str(len(reply.body))
-    return reply
+    return openai_error(400, text, "Bad Request")
 
 
 def add_lora_routes(app: FastAPI, engine: FakeSglang) -> None:
@@ -149,7 +145,7 @@ def add_openai_routes(app: FastAPI, engine: FakeSglang) -> None:
         base, _, suffix = str(body.get("model", "")).partition(":")
         name = suffix or body.get("lora_path")
         if name is None and base not in ("", "base") and not engine.switches.base_for_unknown:
-            return openai_error(404, f"The model {base} does not exist.")
+            return openai_error(404, f"The model {base} does not exist.", "NotFoundError")
         prompt = "\n".join(str(m["content"]) for m in body["messages"]) if chat else body["prompt"]
         rid = body.get("rid") or uuid.uuid4().hex
         try:

@@ -190,7 +190,7 @@ class FakeSglang:
         return {"type": "length", "length": request.max_tokens} if request.finish else None
 
     def chunk(self, request: Request, logprobs: bool, since: int = 0) -> dict:
-        meta = {
+        meta: dict[str, object] = {
             "id": request.id,
             "finish_reason": self.finish_reason(request),
             "prompt_tokens": len(request.ids),

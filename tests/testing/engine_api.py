@@ -9,6 +9,7 @@ import json
 import re
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 from testing.engines import Engine
 
@@ -21,7 +22,7 @@ class Reply:
     status: int
     text: str = ""  # what was generated
     logprobs: list[float] = field(default_factory=list)
-    body: object = None
+    body: Any = None  # decoded JSON, or text
 
     @property
     def message(self) -> str:
@@ -168,4 +169,4 @@ class EngineApi:
                 self.engine.call("GET", "/server_info")[1]["startup_time"], sort_keys=True
             )
         text = self.engine.call("GET", "/metrics")[1]
-        return re.search(r"^process_start_time_seconds (.*)$", text, re.M).group(1)
+        return re.findall(r"^process_start_time_seconds (.*)$", text, re.M)[0]

@@ -15,6 +15,7 @@ in processes of their own, which outlive a parent that is killed alone. Nothing 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -28,13 +29,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEV_PYTHON = ROOT / ".venv" / "dev" / "bin" / "python"
 KINDS = ("sglang", "vllm")
 
-# Start-up is Python imports: 70 s on two idle cores, 135 s seen on busy ones, doubled here for a machine under load.
-REAL_START_DEADLINE_S = 300.0
+# Start-up is Python imports: 105 s on two cores that also compile, 360 s seen with twenty processes waiting for them.
+REAL_START_DEADLINE_S = 600.0
 FAKE_START_DEADLINE_S = 60.0
 # SIGTERM lets a real engine remove its shared memory; one that hangs is killed.
 STOP_DEADLINE_S = 10.0
@@ -46,7 +48,7 @@ class EngineFailed(RuntimeError):
 
 def http_json(
     method: str, url: str, body: object = None, timeout_s: float = 60.0
-) -> tuple[int, object]:
+) -> tuple[int, Any]:
     """(status, decoded JSON or text); an HTTP error is a status, a failed connection raises OSError."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"}
@@ -73,10 +75,13 @@ def tiny_model() -> pathlib.Path:
     script = ROOT / "tools" / "engines" / "tiny_model.py"
     key = hashlib.sha256(script.read_bytes()).hexdigest()[:12]
     out = ROOT / ".cache" / f"tiny-model-{key}"
-    if not out.is_dir():
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
-        command = [DEV_PYTHON, script, out]
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    out.parent.mkdir(exist_ok=True)
+    with (out.parent / "tiny-model.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # runs that overlap make it once
+        if not out.is_dir():
+            environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+            command = [os.fspath(DEV_PYTHON), os.fspath(script), os.fspath(out)]
+            subprocess.run(command, check=True, env=environment, capture_output=True)
     return out
 
 
@@ -119,8 +124,11 @@ class Engine:
     @property
     def pid(self) -> int:
         """The parent process, which also names the process group."""
+        return self._started().pid
+
+    def _started(self) -> subprocess.Popen:
         assert self._process is not None, "not started"
-        return self._process.pid
+        return self._process
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -154,13 +162,13 @@ class Engine:
                     self.ready_after_s = time.monotonic() - self._began
                     return self
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=0.05 if self.is_fake else 0.5)
+                self._started().wait(timeout=0.05 if self.is_fake else 0.5)
         raise EngineFailed(f"{self.kind} did not answer /health in time:\n{self.log_tail()}")
 
     def wait_dead(self, deadline_s: float = 30.0) -> None:
         """Returns once the parent process has ended by itself."""
         try:
-            self._process.wait(timeout=deadline_s)
+            self._started().wait(timeout=deadline_s)
         except subprocess.TimeoutExpired:
             raise EngineFailed(f"{self.kind} still runs:\n{self.log_tail()}") from None
         self.kill()
@@ -179,6 +187,7 @@ class Engine:
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
+        self._process = None  # its group's number may soon be another's
 
     def suspend(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -199,7 +208,7 @@ class Engine:
 
     def call(
         self, method: str, path: str, body: object = None, timeout_s: float = 60.0
-    ) -> tuple[int, object]:
+    ) -> tuple[int, Any]:
         return http_json(method, self.url + path, body, timeout_s)
 
     def set(self, **switches: object) -> None:
@@ -269,7 +278,7 @@ def fake(
 ) -> Engine:
     """A strict fake of an engine, not yet started. Needs .venv/dev."""
     script = ROOT / "tests" / "fakes" / f"fake_{kind}.py"
-    model = ["--model", model_dir] if model_dir else []
+    model = ["--model", os.fspath(model_dir)] if model_dir else []
     port = port or free_port()
     command = [
         DEV_PYTHON,
