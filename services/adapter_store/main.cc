@@ -11,6 +11,8 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
 #include "lib/runtime/signals.h"
 #include "services/adapter_store/server.h"
 
@@ -116,6 +118,11 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "keeps LoRA adapter versions: takes uploads, checks and stores them, hands them out.\n"
       "  adapter-store --data-dir=/var/lib/lorry/store");
+  absl::FlagsUsageConfig usage;  // --help shows this program's own flags
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::EndsWith(file, "adapter_store/main.cc");
+  };
+  absl::SetFlagsUsageConfig(usage);
   std::vector<char*> args = lorry::store::WithUnderscores(argc, argv);
   absl::ParseCommandLine(argc, args.data());
   if (absl::GetFlag(FLAGS_data_dir).empty()) {

@@ -9,7 +9,7 @@ using ::testing::HasSubstr;
 class RunsTest : public CatalogTest {
  protected:
   absl::StatusOr<store::Run> Open(std::optional<uint64_t> expected, std::string request_id = "",
-                           std::optional<VersionKey> resume = std::nullopt) {
+                                  std::optional<VersionKey> resume = std::nullopt) {
     return catalog_->OpenRun({.adapter = AdapterName("policy"),
                               .resume_from = resume,
                               .expected_run = expected,

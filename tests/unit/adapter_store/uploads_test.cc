@@ -1,0 +1,239 @@
+#include "tests/unit/adapter_store/images_dsl.h"
+
+namespace lorry::store {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class UploadsTest : public ImagesTest {
+ protected:
+  // As ranks see it: from the middle of the data to its end.
+  static transfer::Range SecondHalf(const TestAdapter& adapter) {
+    const uint64_t half = adapter.image.size() / 2;
+    return {.offset = half, .length = adapter.image.size() - half};
+  }
+  static transfer::Range FirstHalf(const TestAdapter& adapter) {
+    return {.offset = adapter.header_bytes,
+            .length = adapter.image.size() / 2 - adapter.header_bytes};
+  }
+  const TestAdapter adapter_ = MakeAdapter(7);
+};
+
+TEST_F(UploadsTest, AnImageBecomesAVersionWithItsDigest) {
+  const auto version = PublishImage(7, adapter_);
+  ASSERT_THAT(version, IsOk());
+  EXPECT_EQ(version->digest, DigestOf(adapter_.bytes(), adapter_.config));
+  EXPECT_EQ(version->traits.rank_max, kTestRank);
+  EXPECT_THAT(version->traits.modules, ElementsAre("k_proj", "q_proj", "v_proj"));
+  EXPECT_FALSE(version->traits.all_b_zero);
+}
+
+TEST_F(UploadsTest, RanksSendTheirSlicesAndAnyCommits) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  EXPECT_EQ(BeginImage(7, adapter_)->upload.id, id);
+  ASSERT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsOk());
+  const auto early = Commit(id);
+  EXPECT_THAT(early, IsError("RANGES_MISSING"));
+  EXPECT_THAT(std::string(early.status().message()), HasSubstr("in 1 ranges"));
+  ASSERT_THAT(Send(id, adapter_, FirstHalf(adapter_)), IsOk());
+  const auto first = Commit(id);
+  ASSERT_THAT(first, IsOk());
+  EXPECT_EQ(*Commit(id), *first);
+  EXPECT_EQ(BeginImage(7, adapter_)->stored, *first);
+}
+
+TEST_F(UploadsTest, TheSameRangeAgainIsANoOpAndOtherBytesEndTheUpload) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsOk());
+  ASSERT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsOk());
+  TestAdapter other = adapter_;
+  other.image.back() ^= 1;
+  EXPECT_THAT(Send(id, other, SecondHalf(other)), IsError("RANGE_CONFLICT"));
+  EXPECT_THAT(Commit(id), IsError("RANGE_CONFLICT"));
+  EXPECT_EQ(StateOf(id), "DEAD RANGE_CONFLICT");
+  EXPECT_THAT(Send(id, adapter_, FirstHalf(adapter_)), IsError("RANGE_CONFLICT"));
+  EXPECT_THAT(PublishImage(7, adapter_), IsOk());
+}
+
+TEST_F(UploadsTest, ANewerAttemptDropsTheRangesOfTheOlder) {
+  const UploadId old = BeginImage(7, adapter_, 1)->upload.id;
+  ASSERT_THAT(Send(old, adapter_, SecondHalf(adapter_)), IsOk());
+  const auto fresh = BeginImage(7, adapter_, 2);
+  ASSERT_THAT(fresh, IsOk());
+  EXPECT_THAT(fresh->missing,
+              ElementsAre(transfer::Range{adapter_.header_bytes,
+                                          adapter_.image.size() - adapter_.header_bytes}));
+  EXPECT_THAT(Send(old, adapter_, FirstHalf(adapter_)), IsError("ATTEMPT_FENCED"));
+  EXPECT_THAT(Commit(old), IsError("ATTEMPT_FENCED"));
+}
+
+TEST_F(UploadsTest, ANewRunEndsTheOpenUploads) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  OpenRun();
+  EXPECT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsError("RUN_FENCED"));
+  EXPECT_THAT(Commit(id), IsError("RUN_FENCED"));
+}
+
+TEST_F(UploadsTest, AnIdleUploadDiesAndAnActiveOneDoesNot) {
+  const UploadId idle = BeginImage(7, adapter_)->upload.id;
+  const UploadId busy = BeginImage(8, adapter_)->upload.id;
+  clock_.Advance(900);
+  ASSERT_THAT(Send(busy, adapter_, SecondHalf(adapter_)), IsOk());
+  clock_.Advance(900);
+  uploads_->Sweep();
+  EXPECT_EQ(StateOf(idle), "DEAD UPLOAD_DEAD");
+  EXPECT_EQ(StateOf(busy), "OPEN");
+  EXPECT_THAT(Commit(idle), IsError("UPLOAD_DEAD"));
+}
+
+TEST_F(UploadsTest, AnAbortedUploadIsOver) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(uploads_->Abort(id), IsOk());
+  ASSERT_THAT(uploads_->Abort(id), IsOk());
+  EXPECT_THAT(Commit(id), IsError("UPLOAD_DEAD"));
+  EXPECT_THAT(uploads_->Abort(UploadId("u-x")), IsError("UNKNOWN_UPLOAD"));
+}
+
+TEST_F(UploadsTest, AfterARestartAnUploadGoesOnFromItsLedger) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsOk());
+  uploads_->Sweep();
+  RestartAll();
+  EXPECT_THAT(uploads_->Get(id)->missing, ElementsAre(FirstHalf(adapter_)));
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  EXPECT_EQ(Commit(id)->digest, DigestOf(adapter_.bytes(), adapter_.config));
+}
+
+TEST_F(UploadsTest, WhatNoLedgerNamesComesAgain) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsOk());
+  RestartAll();
+  EXPECT_EQ(uploads_->Get(id)->missing.size(), 1u);
+  EXPECT_THAT(Commit(id), IsError("RANGES_MISSING"));
+  EXPECT_EQ(BeginImage(7, adapter_)->upload.id, id);
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  EXPECT_THAT(Commit(id), IsOk());
+}
+
+TEST_F(UploadsTest, ASealThatFailsLeavesTheUploadOpenForAnotherCommit) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  failing_.Fail(blob::BlobOp::kSeal, absl::UnavailableError("the disk is away"));
+  EXPECT_TRUE(absl::IsUnavailable(Commit(id).status()));
+  EXPECT_EQ(StateOf(id), "OPEN");
+  EXPECT_THAT(Stored(), IsEmpty());
+  failing_.Heal();
+  EXPECT_THAT(Commit(id), IsOk());
+}
+
+TEST_F(UploadsTest, ACrashAfterTheSealGoesOnFromTheSealedFile) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  failing_.Fail(blob::BlobOp::kOpen, absl::UnavailableError("the process is about to die"));
+  EXPECT_TRUE(absl::IsUnavailable(Commit(id).status()));
+  failing_.Heal();
+  RestartAll();
+  EXPECT_EQ(StateOf(id), "OPEN");
+  EXPECT_THAT(uploads_->Get(id)->missing, IsEmpty());
+  EXPECT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsError("UPLOAD_COMPLETE"));
+  EXPECT_EQ(Commit(id)->digest, DigestOf(adapter_.bytes(), adapter_.config));
+}
+
+TEST_F(UploadsTest, AFullDiskIsAnErrorAtTheBeginning) {
+  const TestAdapter large = MakeAdapter(1, /*width=*/100'000);
+  EXPECT_THAT(BeginImage(7, large), IsError("DISK_FULL"));
+  EXPECT_EQ(catalog_->Count()->open_uploads, 0u);
+  EXPECT_THAT(PublishImage(7, adapter_), IsOk());
+}
+
+TEST_F(UploadsTest, WhatCannotBecomeAVersionIsRefusedAtOnce) {
+  TestAdapter bad = adapter_;
+  bad.config =
+      R"({"peft_type":"LORA","r":8,"lora_alpha":16,"use_dora":true,"target_modules":["q_proj"]})";
+  EXPECT_THAT(BeginImage(7, bad), IsError("DORA_UNSUPPORTED"));
+  bad.config = R"({"peft_type":"IA3"})";
+  EXPECT_THAT(BeginImage(7, bad), IsError("ADAPTER_KIND_UNSUPPORTED"));
+  bad = adapter_;
+  bad.config.replace(bad.config.find("\"r\":8"), 5, "\"r\":4");
+  EXPECT_THAT(BeginImage(7, bad), IsError("RANK_MISMATCH"));
+  bad = adapter_;
+  bad.image.resize(bad.image.size() - 4);
+  EXPECT_THAT(BeginImage(7, bad), IsError("IMAGE_TRUNCATED"));
+  bad = adapter_;
+  bad.header_bytes += 8;
+  EXPECT_THAT(BeginImage(7, bad), IsError("IMAGE_MALFORMED"));
+  bad = adapter_;
+  bad.image.replace(0, 8, std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8));
+  EXPECT_FALSE(BeginImage(7, bad).ok());
+  bad = adapter_;
+  bad.config = std::string(kConfigBytesMax + 1, ' ');
+  EXPECT_THAT(BeginImage(7, bad), IsError("CONFIG_MALFORMED"));
+  EXPECT_EQ(Files(), 0u);
+}
+
+TEST_F(UploadsTest, AValueThatIsNotFiniteEndsTheUploadForEveryRank) {
+  TestAdapter bad = adapter_;
+  const uint32_t nan = 0x7fc00000;
+  std::memcpy(bad.image.data() + bad.image.size() - 4, &nan, 4);
+  const UploadId id = BeginImage(7, bad)->upload.id;
+  ASSERT_THAT(SendRest(id, bad), IsOk());
+  EXPECT_THAT(Commit(id), IsError("TENSOR_NOT_FINITE"));
+  EXPECT_THAT(Commit(id), IsError("TENSOR_NOT_FINITE"));
+  EXPECT_EQ(StateOf(id), "DEAD TENSOR_NOT_FINITE");
+  EXPECT_THAT(Stored(), IsEmpty());
+}
+
+TEST_F(UploadsTest, TheNormOfThePolicyIsKept) {
+  Policy policy;
+  policy.max_tensor_norm = 1;
+  ASSERT_THAT(catalog_->SetAdapter(AdapterName("policy"), policy, std::nullopt), IsOk());
+  EXPECT_THAT(PublishImage(7, adapter_), IsError("NORM_EXCEEDED"));
+}
+
+TEST_F(UploadsTest, TheAnnouncedDigestIsCompared) {
+  BeginRequest request = Request(7, adapter_);
+  request.expected_digest = DigestOf(MakeAdapter(8).bytes(), adapter_.config);
+  const UploadId id = uploads_->Begin(request)->upload.id;
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  EXPECT_THAT(Commit(id), IsError("DIGEST_MISMATCH"));
+}
+
+TEST_F(UploadsTest, GarbageIsCollectedAndNothingElse) {
+  ASSERT_THAT(PublishImage(7, adapter_), IsOk());
+  const UploadId dead = BeginImage(8, adapter_)->upload.id;
+  const UploadId open = BeginImage(9, adapter_)->upload.id;
+  ASSERT_THAT(blobs_->Create("b-orphan", 100), IsOk());
+  ASSERT_THAT(uploads_->Abort(dead), IsOk());
+  EXPECT_EQ(Files(), 4u);
+  EXPECT_EQ(*collector_->Run(), 2);
+  EXPECT_EQ(Files(), 2u);
+  ASSERT_THAT(SendRest(open, adapter_), IsOk());
+  EXPECT_THAT(Commit(open), IsOk());
+  EXPECT_EQ(*collector_->Run(), 0);
+}
+
+TEST_F(UploadsTest, ADeletedImageCanBeReadUntilItsTicketsAreOver) {
+  const auto version = PublishImage(7, adapter_);
+  ASSERT_THAT(catalog_->DeleteVersion(Key(7)), IsOk());
+  EXPECT_EQ(*collector_->Run(), 0);
+  EXPECT_THAT(blobs_->Open(version->blob.value), IsOk());
+  now_ms_ += options_.ticket_life_ms;
+  EXPECT_EQ(*collector_->Run(), 1);
+  EXPECT_FALSE(blobs_->Open(version->blob.value).ok());
+  EXPECT_THAT(catalog_->ListBlobs().value(), IsEmpty());
+}
+
+TEST_F(UploadsTest, AConnectionThatStillWritesPutsCollectingOff) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  {
+    const auto target = *uploads_->TargetOf(id);
+    ASSERT_THAT(uploads_->Abort(id), IsOk());
+    EXPECT_EQ(*collector_->Run(), 0);
+  }
+  EXPECT_EQ(*collector_->Run(), 1);
+}
+
+}  // namespace
+}  // namespace lorry::store
