@@ -236,12 +236,15 @@ std::string RewriteBody(EngineKind kind, BodyShape shape, const EngineFacts& eng
     const std::string base = engine.base_models.empty() ? "" : engine.base_models.front();
     writer.Set("model", facts.model,
                QuoteJson(resolved[0].name.empty() ? base : resolved[0].name.value));
+    // vLLM ignores it; the rewritten body names one adapter in one place all the same.
+    if (facts.lora_path.length > 0) writer.Set("lora_path", facts.lora_path, "null");
     return ApplyEdits(body.view(), std::move(writer.edits));
   }
   LORRY_CHECK(!ids.empty());
   // A name alone in `model` would silently mean the base model, and one with a colon would beat
   // lora_path.
-  if (shape != BodyShape::kGenerate && (!facts.model_names_base || facts.model.length == 0)) {
+  const bool needs_model = shape != BodyShape::kGenerate && facts.model.length == 0;
+  if (!facts.model_names_base || needs_model) {
     const std::string base = engine.base_models.empty() ? "default" : engine.base_models.front();
     writer.Set("model", facts.model, QuoteJson(base));
   }

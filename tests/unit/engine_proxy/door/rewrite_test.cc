@@ -115,7 +115,7 @@ TEST(Rewrite, NamesVllmAdaptersInModel) {
             R"({"temperature":1,"model":"policy!"})");
   EXPECT_EQ(Rewritten(EngineKind::kVllm, kChat, R"({"model":"base"})"), R"({"model":"base"})");
   EXPECT_EQ(Rewritten(EngineKind::kVllm, kChat, R"({"lora_path":"policy"})"),
-            R"({"model":"policy!","lora_path":"policy"})");
+            R"({"model":"policy!","lora_path":null})");
 }
 
 TEST(Rewrite, FindsNWhereTheRouteKeepsIt) {

@@ -1,0 +1,40 @@
+// Any bytes as a request body on each kind of route: refused with a reason, or the rewritten body
+// names the resolved adapter and nothing else, wherever the client had named one.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lib/base/check.h"
+#include "lib/base/error.h"
+#include "services/engine_proxy/door/merge.h"
+#include "services/engine_proxy/door/rewrite.h"
+
+using namespace lorry;        // NOLINT(google-build-using-namespace)
+using namespace lorry::door;  // NOLINT(google-build-using-namespace)
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  const EngineFacts engine{.base_models = {"base"}};
+  for (const auto kind : {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm}) {
+    for (const auto shape : {BodyShape::kGenerate, BodyShape::kCompletion, BodyShape::kChat}) {
+      const PaddedBody body(text);
+      const auto facts = ReadBody(kind, shape, engine, body);
+      if (!facts.ok()) {
+        LORRY_CHECK(!ReasonOf(facts.status()).empty());
+        continue;
+      }
+      const std::vector<Resolved> resolved(facts->adapters.size(),
+                                           Resolved{.name = EngineName("the-one")});
+      if (resolved.empty()) continue;
+      const std::vector<std::string> ids(std::max<size_t>(facts->batch, 1), "id");
+      const PaddedBody rewritten(
+          RewriteBody(kind, shape, engine, body, *facts, resolved, ids, false));
+      const auto again = ReadBody(kind, shape, engine, rewritten);
+      LORRY_CHECK(again.ok() && again->adapters.size() == facts->adapters.size());
+      for (const std::string& adapter : again->adapters) LORRY_CHECK(adapter == "the-one");
+      LORRY_CHECK(again->n == facts->n && again->stream == facts->stream);
+    }
+  }
+  (void)MergeOpenAi({text, text});
+  return 0;
+}
