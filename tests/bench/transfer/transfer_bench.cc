@@ -1,0 +1,211 @@
+// How fast a stored image reaches one and two receivers, beside memcpy and a peer program,
+// interleaved:
+//   transfer_bench KIND ROUNDS [PEER_COMMAND]
+// KIND is ucx or grpc. PEER_COMMAND is run by sh once a round and prints GB/s (ucx_perftest, by
+// ../transfer.sh). The image lies in a file of the server's; receivers write into image files in
+// /dev/shm; every byte is verified. Internally also `serve KIND` and `receive ADDRESS`: processes
+// of their own, as in production.
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "lib/base/check.h"
+#include "lib/transfer/arena.h"
+#include "lib/transfer/image_file.h"
+#include "lib/transfer/ucx/ucx_transport.h"
+#include "tests/contract/transfer/child.h"
+#include "tests/contract/transfer/world.h"
+
+namespace lorry::transfer {
+namespace {
+
+// 450 bf16 tensors of a rank-32 adapter, as in the figures of other transports.
+constexpr uint64_t kImageBytes = 200'048'640;
+constexpr int kWarmUps = 3;
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::unique_ptr<ImageFile> SharedFile() {
+  auto file =
+      *ImageFile::Create("/dev/shm/lorry-bench-" + std::to_string(getpid()), kImageBytes, {});
+  LORRY_CHECK(file->Unlink().ok());
+  return file;
+}
+
+int Serve(const std::string& kind) {
+  class Handler final : public TransferHandler {
+   public:
+    Handler() {
+      const Bytes image = MakeImage(kImageBytes);
+      std::copy(image.begin(), image.end(), file_->writable().begin());
+      leaves_ = LeavesOf(image);
+    }
+    void OpenGet(const TicketClaims&, GetOpened done) override {
+      done(GetSource{file_, file_->bytes(), leaves_});
+    }
+    void OpenPut(const TicketClaims&, PutOpened done) override {
+      done(absl::UnimplementedError(""));
+    }
+
+   private:
+    const std::shared_ptr<ImageFile> file_ = SharedFile();
+    std::vector<Checksum> leaves_;
+  } handler;
+  const auto keys = TestKeys();
+  const auto server = StartServer(kind, {}, *keys, handler);
+  std::printf("%s\n", server->address().c_str());
+  std::fflush(stdout);
+  pause();
+  return 0;
+}
+
+// Fetches once for each SIGUSR1, and prints the seconds that it took.
+int Receive(const std::string& address) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const auto keys = TestKeys();
+  const auto transport = CreateTransport(SchemeOf(address));
+  const auto file = SharedFile();
+  std::printf("ready\n");
+  std::fflush(stdout);
+  for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+    const double start = Seconds();
+    const Outcome outcome =
+        FetchAndWait(*transport, {.address = address,
+                                  .ticket = TicketFor(*keys, Direction::kGet, "image", kImageBytes),
+                                  .destination = file->writable()});
+    std::printf("%.6f\n", outcome.status.ok() ? Seconds() - start : -1);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+// One cache line between two cores: nanoseconds a round trip. Tells in which state a virtual
+// machine is.
+double PingNs() {
+  constexpr int kTrips = 200'000;
+  std::atomic<int> ball{0};
+  const auto pin = [](int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    sched_setaffinity(0, sizeof(set), &set);
+  };
+  std::thread other([&] {
+    pin(1);
+    for (int i = 0; i < kTrips; ++i) {
+      while (ball.load(std::memory_order_acquire) != 2 * i + 1) {
+      }
+      ball.store(2 * i + 2, std::memory_order_release);
+    }
+  });
+  double elapsed = 0;
+  std::thread one([&] {
+    pin(0);
+    const double start = Seconds();
+    for (int i = 0; i < kTrips; ++i) {
+      ball.store(2 * i + 1, std::memory_order_release);
+      while (ball.load(std::memory_order_acquire) != 2 * i + 2) {
+      }
+    }
+    elapsed = Seconds() - start;
+  });
+  one.join();
+  other.join();
+  return elapsed / kTrips * 1e9;
+}
+
+double PeerGBps(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  double value = 0;
+  if (pipe == nullptr || std::fscanf(pipe, "%lf", &value) != 1) value = 0;
+  if (pipe != nullptr) pclose(pipe);
+  return value;
+}
+
+// min/median/max.
+std::string Spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  char text[64];
+  std::snprintf(text, sizeof(text), "%6.2f / %6.2f / %6.2f", values.front(),
+                values[values.size() / 2], values.back());
+  return text;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double FetchGBps(std::vector<std::unique_ptr<Child>>& receivers, size_t count) {
+  const double start = Seconds();
+  for (size_t i = 0; i < count; ++i) receivers[i]->Signal(SIGUSR1);
+  for (size_t i = 0; i < count; ++i) {
+    if (std::strtod(receivers[i]->ReadLine().c_str(), nullptr) <= 0) return 0;
+  }
+  return static_cast<double>(count * kImageBytes) / (Seconds() - start) / 1e9;
+}
+
+int Drive(const std::string& self, const std::string& kind, int rounds,
+          const std::string& peer_command) {
+  const auto from = *Arena::Create(kImageBytes);
+  const auto to = SharedFile();
+  Child server({self, "serve", kind});
+  const std::string address = server.ReadLine();
+  std::vector<std::unique_ptr<Child>> receivers;
+  for (int i = 0; i < 2; ++i)
+    receivers.push_back(
+        std::make_unique<Child>(std::vector{self, std::string("receive"), address}));
+  for (const auto& receiver : receivers) receiver->ReadLine();
+  for (int i = 0; i < kWarmUps; ++i) FetchGBps(receivers, 2);
+
+  std::vector<double> ping, copy, one, two, peer;
+  for (int round = 0; round < rounds; ++round) {
+    ping.push_back(PingNs());
+    const double start = Seconds();
+    std::memcpy(to->writable().data(), from->bytes().data(), kImageBytes);
+    copy.push_back(kImageBytes / (Seconds() - start) / 1e9);
+    if (!peer_command.empty()) peer.push_back(PeerGBps(peer_command));
+    one.push_back(FetchGBps(receivers, 1));
+    two.push_back(FetchGBps(receivers, 2));
+  }
+  std::printf("%s, %s, %llu bytes, %d rounds, %u cores; min / median / max\n", address.c_str(),
+              UcxVersion().c_str(), static_cast<unsigned long long>(kImageBytes), rounds,
+              std::thread::hardware_concurrency());
+  std::printf("  core-to-core round trip, ns     %s\n", Spread(ping).c_str());
+  std::printf("  memcpy, GB/s                    %s\n", Spread(copy).c_str());
+  if (!peer.empty()) std::printf("  peer program, GB/s              %s\n", Spread(peer).c_str());
+  std::printf("  stored -> 1 receiver, GB/s      %s\n", Spread(one).c_str());
+  std::printf("  stored -> 2 receivers, GB/s     %s  (both together)\n", Spread(two).c_str());
+  std::printf("  ratio to memcpy %.2f", Median(one) / Median(copy));
+  if (!peer.empty()) std::printf(", to the peer program %.2f", Median(one) / Median(peer));
+  std::printf("\n");
+  return 0;
+}
+
+}  // namespace
+}  // namespace lorry::transfer
+
+int main(int argc, char** argv) {
+  using namespace lorry::transfer;  // NOLINT(google-build-using-namespace)
+  if (argc < 3) return 2;
+  const std::string verb = argv[1];
+  if (verb == "serve" || verb == "receive") prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (verb == "serve") return Serve(argv[2]);
+  if (verb == "receive") return Receive(argv[2]);
+  return Drive(argv[0], verb, std::atoi(argv[2]), argc > 3 ? argv[3] : "");
+}
