@@ -1,4 +1,5 @@
-// Runs seeds: each twice, and both runs must be the same. The first failure ends the program with its seed and state.
+// Runs seeds: each twice, and both runs must be the same. The first failure ends the program with
+// its seed and state.
 //
 //   sim_tests --seed 42 | --seeds 1..3000 | --soak-seconds 600 [--first 1000000] | --kept FILE
 #include <chrono>
@@ -22,7 +23,8 @@ bool RunOne(uint64_t seed, bool verbose) {
   total_aborts += first.aborts;
   if (verbose || !first.violation.empty()) std::printf("%s", first.state.c_str());
   if (!first.violation.empty()) {
-    std::printf("seed=%llu FAILED: %s\n", static_cast<unsigned long long>(seed), first.violation.c_str());
+    std::printf("seed=%llu FAILED: %s\n", static_cast<unsigned long long>(seed),
+                first.violation.c_str());
     return false;
   }
   if (first.hash != second.hash) {
@@ -30,8 +32,9 @@ bool RunOne(uint64_t seed, bool verbose) {
     return false;
   }
   if (verbose) {
-    std::printf("seed=%llu ok hash=%016llx commits=%llu aborts=%llu\n", static_cast<unsigned long long>(seed),
-                static_cast<unsigned long long>(first.hash), static_cast<unsigned long long>(first.commits),
+    std::printf("seed=%llu ok hash=%016llx commits=%llu aborts=%llu\n",
+                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(first.hash),
+                static_cast<unsigned long long>(first.commits),
                 static_cast<unsigned long long>(first.aborts));
   }
   return true;
@@ -42,7 +45,8 @@ int RunRange(uint64_t first, uint64_t last) {
     if (!RunOne(seed, false)) return 1;
   }
   std::printf("%llu seeds, each twice: every invariant held; %llu commits, %llu aborts\n",
-              static_cast<unsigned long long>(last - first + 1), static_cast<unsigned long long>(total_commits),
+              static_cast<unsigned long long>(last - first + 1),
+              static_cast<unsigned long long>(total_commits),
               static_cast<unsigned long long>(total_aborts));
   return 0;
 }
@@ -53,7 +57,8 @@ int RunSoak(uint64_t first, int seconds) {
   while (std::chrono::steady_clock::now() < end) {
     if (!RunOne(seed++, false)) return 1;
   }
-  std::printf("%llu seeds from %llu: every invariant held\n", static_cast<unsigned long long>(seed - first),
+  std::printf("%llu seeds from %llu: every invariant held\n",
+              static_cast<unsigned long long>(seed - first),
               static_cast<unsigned long long>(first));
   return 0;
 }
@@ -87,9 +92,11 @@ int main(int argc, char** argv) {
     if (flag == "--seeds") {
       const size_t dots = value.find("..");
       if (dots == std::string::npos) break;
-      return RunRange(std::strtoull(value.c_str(), nullptr, 10), std::strtoull(value.c_str() + dots + 2, nullptr, 10));
+      return RunRange(std::strtoull(value.c_str(), nullptr, 10),
+                      std::strtoull(value.c_str() + dots + 2, nullptr, 10));
     }
   }
-  std::printf("usage: sim_tests --seed N | --seeds A..B | --soak-seconds N [--first N] | --kept FILE\n");
+  std::printf(
+      "usage: sim_tests --seed N | --seeds A..B | --soak-seconds N [--first N] | --kept FILE\n");
   return 2;
 }

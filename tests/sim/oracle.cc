@@ -33,9 +33,9 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
     const auto [it, is_new] = decided_.emplace(id(decision->epoch), *decision);
     if (is_new) ++(decision->commit ? commits_ : aborts_);
     if (!is_new && it->second != *decision) {
-      Violate(4, absl::StrCat("epoch ", decision->epoch.value, " was decided twice: ",
-                              it->second.commit ? "COMMIT" : "ABORT", " and ",
-                              decision->commit ? "COMMIT" : "ABORT"));
+      Violate(4, absl::StrCat("epoch ", decision->epoch.value,
+                              " was decided twice: ", it->second.commit ? "COMMIT" : "ABORT",
+                              " and ", decision->commit ? "COMMIT" : "ABORT"));
     }
   }
 }

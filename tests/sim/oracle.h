@@ -1,5 +1,5 @@
-// The oracle: sees everything in the simulated world and knows the invariants of semantics §10. A violation is recorded
-// with its time; the run ends at the first.
+// The oracle: sees everything in the simulated world and knows the invariants of semantics §10. A
+// violation is recorded with its time; the run ends at the first.
 #pragma once
 
 #include <functional>
@@ -27,8 +27,8 @@ class Oracle {
   // 3, 4: what the orchestrator made durable.
   void Durable(const Term& term, const sync::Record& record);
   // 3, 4: a door opened a row.
-  void RowOpened(const JournalId& journal, uint64_t incarnation, const AdapterName& adapter, const PoolName& pool,
-                 Epoch epoch, const VersionKey& version);
+  void RowOpened(const JournalId& journal, uint64_t incarnation, const AdapterName& adapter,
+                 const PoolName& pool, Epoch epoch, const VersionKey& version);
   // 9: a document of a lower term reached a proxy.
   void StaleDocument(const fleet::Observed& before, const fleet::Observed& after);
   // 14: a call was answered.

@@ -1,5 +1,6 @@
-// What every part of the simulated world shares: the clock with its queue of things to come, the seed's random numbers,
-// the faults it drew, the trace, and the oracle. One thread; everything happens in the order of (tick, number).
+// What every part of the simulated world shares: the clock with its queue of things to come, the
+// seed's random numbers, the faults it drew, the trace, and the oracle. One thread; everything
+// happens in the order of (tick, number).
 #pragma once
 
 #include <cstdint>
@@ -17,28 +18,29 @@ namespace lorry::sim {
 
 // Chances are per 1000; a seed draws its own of each, many of them zero (swarm testing).
 struct Faults {
-  uint64_t drop = 0;             // a message between a proxy and a leader
+  uint64_t drop = 0;  // a message between a proxy and a leader
   uint64_t duplicate = 0;
-  int64_t delay_ms = 5;          // a message takes up to so long, so that later ones overtake it
-  uint64_t partition = 0;        // each second, for each proxy
-  uint64_t proxy_crash = 0;      // at each stage of each Ready
-  uint64_t proxy_kill = 0;       // each second
-  uint64_t journal_loss = 0;     // when a proxy restarts
-  uint64_t rot = 0;              // a directory has other bytes when a proxy restarts
-  uint64_t leader_crash = 0;     // at each stage of each Ready
-  uint64_t leader_kill = 0;      // each second
-  uint64_t leader_zombie = 0;    // the killed leader goes on for a while beside its successor
-  uint64_t engine_kill = 0;      // each second, for each engine
-  uint64_t engine_slow = 0;      // a load takes up to a minute
-  uint64_t answer_lost = 0;      // a load or unload happens, its answer does not come
+  int64_t delay_ms = 5;        // a message takes up to so long, so that later ones overtake it
+  uint64_t partition = 0;      // each second, for each proxy
+  uint64_t proxy_crash = 0;    // at each stage of each Ready
+  uint64_t proxy_kill = 0;     // each second
+  uint64_t journal_loss = 0;   // when a proxy restarts
+  uint64_t rot = 0;            // a directory has other bytes when a proxy restarts
+  uint64_t leader_crash = 0;   // at each stage of each Ready
+  uint64_t leader_kill = 0;    // each second
+  uint64_t leader_zombie = 0;  // the killed leader goes on for a while beside its successor
+  uint64_t engine_kill = 0;    // each second, for each engine
+  uint64_t engine_slow = 0;    // a load takes up to a minute
+  uint64_t answer_lost = 0;    // a load or unload happens, its answer does not come
   uint64_t load_fails = 0;
   uint64_t probe_fails = 0;
-  uint64_t counter_leaks = 0;    // a request's end is not counted by an SGLang engine: unloads of its name block
+  uint64_t counter_leaks =
+      0;  // a request's end is not counted by an SGLang engine: unloads of its name block
   uint64_t vanish = 0;           // each second, for each engine: a loaded name is gone
   uint64_t implicit_reload = 0;  // after an unload a late request loads it again
   uint64_t fetch_fails = 0;
-  uint64_t killer_version = 0;   // a published version kills engines
-  uint64_t long_request = 0;     // a request lasts minutes
+  uint64_t killer_version = 0;  // a published version kills engines
+  uint64_t long_request = 0;    // a request lasts minutes
 };
 
 // Bugs planted in what surrounds the machines, to see that the oracle catches them.
@@ -90,11 +92,14 @@ struct Sim {
   Tick now() const { return queue.now(); }
   bool Chance(uint64_t per_mille) { return per_mille > 0 && prng.Chance(per_mille); }
   // A small latency, or up to `most` ms.
-  int64_t Latency(int64_t most) { return most <= 1 ? 1 : 1 + static_cast<int64_t>(prng.Below(most)); }
+  int64_t Latency(int64_t most) {
+    return most <= 1 ? 1 : 1 + static_cast<int64_t>(prng.Below(most));
+  }
   // Mixes what happens into the trace's hash.
   void Trace(std::string_view what, uint64_t value = 0) {
     for (const char c : what) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
-    hash = (hash ^ (value + static_cast<uint64_t>(now()) * 0x9e3779b97f4a7c15ull)) * 0x100000001b3ull;
+    hash =
+        (hash ^ (value + static_cast<uint64_t>(now()) * 0x9e3779b97f4a7c15ull)) * 0x100000001b3ull;
   }
 };
 

@@ -1,5 +1,5 @@
-// A simulated door: two io_contexts that take a new table at different times, requests that are resolved and counted in
-// one step, and the report once both resolve by it.
+// A simulated door: two io_contexts that take a new table at different times, requests that are
+// resolved and counted in one step, and the report once both resolve by it.
 #pragma once
 
 #include <array>

@@ -1,5 +1,7 @@
 #include "tests/sim/sim_engine.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace lorry::sim {
@@ -25,6 +27,12 @@ void SimEngine::Kill() {
   running_.clear();
   leaked_.clear();
   locked_by_.reset();
+  busy_until_ = 0;
+}
+
+int64_t SimEngine::Serialised(int64_t takes) {
+  busy_until_ = std::max(busy_until_, sim_.now()) + takes;
+  return busy_until_ - sim_.now();
 }
 
 void SimEngine::Die() { Kill(); }
@@ -45,13 +53,14 @@ std::map<EngineName, std::string> SimEngine::List() const {
 void SimEngine::Load(const EngineName& name, const std::string& path, Done done) {
   const BootId boot = boot_;
   const bool lost = sim_.Chance(sim_.faults.answer_lost);
-  const int64_t takes = sim_.Chance(sim_.faults.engine_slow) ? sim_.Latency(60'000) : sim_.Latency(50);
+  const int64_t takes =
+      sim_.Chance(sim_.faults.engine_slow) ? sim_.Latency(60'000) : sim_.Latency(50);
   if (lost) {
     // The caller gives up; the load goes on, or hangs behind a lock and never ends.
     sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     done = [](Outcome, std::string) {};
   }
-  sim_.queue.In(takes, [this, boot, name, path, done] {
+  sim_.queue.In(Serialised(takes), [this, boot, name, path, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST");
     if (RegistryLocked()) {
       return sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
@@ -66,7 +75,8 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   if (directory == disk_.end()) return done(Outcome::kFailed, "DIRECTORY_MISSING");
   if (sim_.Chance(sim_.faults.load_fails)) return done(Outcome::kFailed, "LOAD_REFUSED");
   if (limits_.slots != 0 && loaded_.size() >= limits_.slots) {
-    sim_.oracle.Violate(6, absl::StrCat(id_, " was asked to load ", name.value, " without a free slot"));
+    sim_.oracle.Violate(
+        6, absl::StrCat(id_, " was asked to load ", name.value, " without a free slot"));
   }
   if (directory->second.kills) {
     Die();
@@ -95,11 +105,12 @@ bool SimEngine::CountedIdle(const EngineName& name) const {
 
 void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
   if (up_ && running(name) > 0) {
-    sim_.oracle.Violate(6, absl::StrCat(id_, " unloads ", name.value, " with ", running(name), " requests on it"));
+    sim_.oracle.Violate(
+        6, absl::StrCat(id_, " unloads ", name.value, " with ", running(name), " requests on it"));
   }
   const BootId boot = boot_;
   const bool lost = sim_.Chance(sim_.faults.answer_lost);
-  sim_.queue.In(sim_.Latency(20), [this, boot, name, deadline_ms, done, lost] {
+  sim_.queue.In(Serialised(sim_.Latency(20)), [this, boot, name, deadline_ms, done, lost] {
     if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "");
     if (limits_.kind == fleet::EngineKind::kSglang && !CountedIdle(name)) {
       locked_by_ = name;  // for ever: the counter never comes back
@@ -120,8 +131,8 @@ void SimEngine::FinishUnload(const EngineName& name, const Done& done) {
     const BootId boot = boot_;
     sim_.queue.In(sim_.Latency(3'000), [this, boot, name, path] {
       const auto directory = disk_.find(path);
-      if (up_ && boot_ == boot && directory != disk_.end() && !loaded_.contains(name) && !RegistryLocked() &&
-          (limits_.slots == 0 || loaded_.size() < limits_.slots)) {
+      if (up_ && boot_ == boot && directory != disk_.end() && !loaded_.contains(name) &&
+          !RegistryLocked() && (limits_.slots == 0 || loaded_.size() < limits_.slots)) {
         loaded_[name] = Loaded{path, directory->second};
       }
     });
@@ -134,15 +145,18 @@ bool SimEngine::Begin(const EngineName& name, const Digest& digest, const BootId
   const auto it = loaded_.find(name);
   if (it == loaded_.end()) {
     if (boot_ == boot && !excused_.contains(name)) {
-      sim_.oracle.Violate(2, absl::StrCat("a request reached ", id_, " under ", name.value, ", which is not loaded"));
+      sim_.oracle.Violate(2, absl::StrCat("a request reached ", id_, " under ", name.value,
+                                          ", which is not loaded"));
     }
     if (boot_ != boot && sim_.plant == Plant::kBootIsHidden) {
-      sim_.oracle.Violate(2, absl::StrCat("a request reached another boot of ", id_, " under ", name.value));
+      sim_.oracle.Violate(
+          2, absl::StrCat("a request reached another boot of ", id_, " under ", name.value));
     }
     return false;
   }
   if (it->second.content.digest != digest) {
-    sim_.oracle.Violate(2, absl::StrCat(name.value, " on ", id_, " answers with other bytes than announced"));
+    sim_.oracle.Violate(
+        2, absl::StrCat(name.value, " on ", id_, " answers with other bytes than announced"));
   }
   ++running_[name];
   return true;
@@ -152,7 +166,8 @@ void SimEngine::End(const EngineName& name, const BootId& boot) {
   if (!up_ || boot_ != boot) return;
   const auto it = running_.find(name);
   if (it != running_.end() && --it->second == 0) running_.erase(it);
-  if (limits_.kind == fleet::EngineKind::kSglang && sim_.Chance(sim_.faults.counter_leaks)) ++leaked_[name];
+  if (limits_.kind == fleet::EngineKind::kSglang && sim_.Chance(sim_.faults.counter_leaks))
+    ++leaked_[name];
 }
 
 uint64_t SimEngine::running() const {

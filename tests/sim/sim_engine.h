@@ -26,7 +26,8 @@ class SimEngine {
   BootId boot() const { return boot_; }
   const fleet::EngineLimits& limits() const { return limits_; }
 
-  // Each answers through `done`, after a while, or with kUnknown when the answer is lost or the engine is gone.
+  // Each answers through `done`, after a while, or with kUnknown when the answer is lost or the
+  // engine is gone.
   using Done = std::function<void(proxy::Outcome, std::string reason)>;
   void Load(const EngineName& name, const std::string& path, Done done);
   void Probe(const EngineName& name, Done done);
@@ -35,8 +36,8 @@ class SimEngine {
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
   bool ListsPath(const std::string& path) const;
 
-  // A request that was resolved to `name` of `digest` for `boot` begins; false when the engine refuses it. The oracle
-  // looks at what it would answer.
+  // A request that was resolved to `name` of `digest` for `boot` begins; false when the engine
+  // refuses it. The oracle looks at what it would answer.
   bool Begin(const EngineName& name, const Digest& digest, const BootId& boot);
   void End(const EngineName& name, const BootId& boot);
   uint64_t running() const;
@@ -52,6 +53,8 @@ class SimEngine {
   bool RegistryLocked() const { return locked_by_.has_value(); }
   void FinishLoad(const EngineName& name, const std::string& path, const Done& done);
   void FinishUnload(const EngineName& name, const Done& done);
+  // When a registry call that takes so long will be done.
+  int64_t Serialised(int64_t takes);
   bool CountedIdle(const EngineName& name) const;
   void Die();
 
@@ -63,10 +66,11 @@ class SimEngine {
   uint64_t boots_ = 0;
   BootId boot_;
   std::map<EngineName, Loaded> loaded_;
-  std::set<EngineName> excused_;              // gone from the registry by a fault, not by an unload
+  std::set<EngineName> excused_;  // gone from the registry by a fault, not by an unload
   std::map<EngineName, uint32_t> running_;
-  std::map<EngineName, uint32_t> leaked_;     // ends that its own counter missed
-  std::optional<EngineName> locked_by_;       // SGLang: an unload that waits holds the registry's lock
+  std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
+  Tick busy_until_ = 0;                    // registry calls are taken one after another
+  std::optional<EngineName> locked_by_;    // SGLang: an unload that waits holds the registry's lock
 };
 
 }  // namespace lorry::sim

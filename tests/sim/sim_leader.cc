@@ -2,8 +2,8 @@
 
 namespace lorry::sim {
 
-bool SharedRecords::Write(const std::optional<sync::MetaRecord>& fence, const std::vector<sync::Record>& changes,
-                          bool ignore_fence) {
+bool SharedRecords::Write(const std::optional<sync::MetaRecord>& fence,
+                          const std::vector<sync::Record>& changes, bool ignore_fence) {
   const auto meta = records.find("meta");
   std::optional<sync::MetaRecord> stored;
   if (meta != records.end()) stored = std::get<sync::MetaRecord>(meta->second);
@@ -25,9 +25,11 @@ void SimLeader::Start(const sync::Config& config) {
   sim_.Trace("leader up", id_);
   for (const auto& [key, value] : shared_.records) {
     absl::StatusOr<sync::RecordValue> decoded = sync::Decode(sync::Encode(value));
-    if (!decoded.ok() || *decoded != value) sim_.oracle.Violate(0, "a record does not survive its text: " + key);
+    if (!decoded.ok() || *decoded != value)
+      sim_.oracle.Violate(0, "a record does not survive its text: " + key);
   }
-  absl::StatusOr<sync::Machine> machine = sync::Machine::Restore(config, shared_.records, sim_.now());
+  absl::StatusOr<sync::Machine> machine =
+      sync::Machine::Restore(config, shared_.records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
   machine_ = std::move(*machine);
   Pump();
@@ -58,7 +60,8 @@ void SimLeader::Pump() {
   sync::Ready ready = machine_->TakeReady();
   if (something && Dies()) return;
   if (!ready.records.empty()) {
-    if (!shared_.Write(ready.fence, ready.records, sim_.plant == Plant::kFenceIsIgnored)) return Kill();  // deposed
+    if (!shared_.Write(ready.fence, ready.records, sim_.plant == Plant::kFenceIsIgnored))
+      return Kill();  // deposed
     for (const sync::Record& record : ready.records) sim_.oracle.Durable(machine_->term(), record);
   }
   for (const sync::Effect& effect : ready.effects) {

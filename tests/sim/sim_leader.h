@@ -1,5 +1,5 @@
-// A simulated orchestrator process: the machine, fenced writes to a store of records that all leaders share, and death at
-// any stage of a Ready.
+// A simulated orchestrator process: the machine, fenced writes to a store of records that all
+// leaders share, and death at any stage of a Ready.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,12 @@
 
 namespace lorry::sim {
 
-// The records that every leader reads and writes; a transaction happens only if the meta record is the expected one.
+// The records that every leader reads and writes; a transaction happens only if the meta record is
+// the expected one.
 struct SharedRecords {
   sync::Records records;
-  bool Write(const std::optional<sync::MetaRecord>& fence, const std::vector<sync::Record>& changes, bool ignore_fence);
+  bool Write(const std::optional<sync::MetaRecord>& fence, const std::vector<sync::Record>& changes,
+             bool ignore_fence);
 };
 
 class SimLeader {

@@ -8,7 +8,8 @@ namespace lorry::sim {
 
 using proxy::Outcome;
 
-SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits limits, Hooks hooks)
+SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits limits,
+                   Hooks hooks)
     : sim_(sim),
       member_(std::move(member)),
       pool_(std::move(pool)),
@@ -25,18 +26,20 @@ void SimProxy::Start() {
   proxy::Records records;
   for (const auto& [key, value] : journal_) {
     absl::StatusOr<proxy::RecordValue> decoded = proxy::Decode(proxy::Encode(value));
-    if (!decoded.ok() || *decoded != value) sim_.oracle.Violate(0, "a journal record does not survive its text");
+    if (!decoded.ok() || *decoded != value)
+      sim_.oracle.Violate(0, "a journal record does not survive its text");
     records[key] = value;
   }
   absl::StatusOr<proxy::Machine> machine = proxy::Machine::Restore(config, records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
   machine_ = std::move(*machine);
-  doors_.push_back(std::make_unique<SimDoor>(sim_, engine_, [this, life = life_](proxy::DoorReport report) {
-    // Posted, as everything from another thread is.
-    sim_.queue.In(1, [this, life, report = std::move(report)] {
-      if (alive() && life_ == life) Step(report);
-    });
-  }));
+  doors_.push_back(
+      std::make_unique<SimDoor>(sim_, engine_, [this, life = life_](proxy::DoorReport report) {
+        // Posted, as everything from another thread is.
+        sim_.queue.In(1, [this, life, report = std::move(report)] {
+          if (alive() && life_ == life) Step(report);
+        });
+      }));
   cancelled_.clear();
   seen_boot_ = BootId();
   wake_at_ = -1;
@@ -100,7 +103,8 @@ void SimProxy::Rot() {
 }
 
 std::string SimProxy::Describe() const {
-  return absl::StrCat(member_.value, " ", alive() ? machine_->Describe() : "down", engine_.up() ? "" : " engine-down");
+  return absl::StrCat(member_.value, " ", alive() ? machine_->Describe() : "down",
+                      engine_.up() ? "" : " engine-down");
 }
 
 void SimProxy::Step(const proxy::Event& event) {
@@ -155,8 +159,10 @@ void SimProxy::Do(const proxy::Fetch& effect) {
   sim_.queue.In(sim_.Latency(200), [this, life = life_, effect, path] {
     if (!alive() || life_ != life) return;
     if (cancelled_.erase(effect.op) > 0) return Step(proxy::FetchCancelled{effect.op});
-    if (!hooks_.stored(effect.key)) return Step(proxy::FetchFailed{effect.op, "NOT_FOUND", "", true});
-    if (sim_.Chance(sim_.faults.fetch_fails)) return Step(proxy::FetchFailed{effect.op, "FETCH_FAILED", "", false});
+    if (!hooks_.stored(effect.key))
+      return Step(proxy::FetchFailed{effect.op, "NOT_FOUND", "", true});
+    if (sim_.Chance(sim_.faults.fetch_fails))
+      return Step(proxy::FetchFailed{effect.op, "FETCH_FAILED", "", false});
     if (engine_.ListsPath(path)) {
       sim_.oracle.Violate(10, absl::StrCat("a fetch writes ", path, ", which the engine lists"));
     }
@@ -190,22 +196,25 @@ void SimProxy::Do(const proxy::List& effect) {
 }
 
 void SimProxy::Do(const proxy::Load& effect) {
-  engine_.Load(effect.name, effect.path, [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
-    if (!engine_.up()) EngineChanged();
-    if (alive() && life_ == life) Step(proxy::LoadDone{op, outcome, reason, ""});
-  });
+  engine_.Load(effect.name, effect.path,
+               [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
+                 if (!engine_.up()) EngineChanged();
+                 if (alive() && life_ == life) Step(proxy::LoadDone{op, outcome, reason, ""});
+               });
 }
 
 void SimProxy::Do(const proxy::Probe& effect) {
-  engine_.Probe(effect.name, [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
-    if (alive() && life_ == life) Step(proxy::ProbeDone{op, outcome, reason, ""});
-  });
+  engine_.Probe(effect.name,
+                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
+                  if (alive() && life_ == life) Step(proxy::ProbeDone{op, outcome, reason, ""});
+                });
 }
 
 void SimProxy::Do(const proxy::Unload& effect) {
-  engine_.Unload(effect.name, effect.deadline_ms, [this, life = life_, op = effect.op](Outcome outcome, std::string) {
-    if (alive() && life_ == life) Step(proxy::UnloadDone{op, outcome});
-  });
+  engine_.Unload(effect.name, effect.deadline_ms,
+                 [this, life = life_, op = effect.op](Outcome outcome, std::string) {
+                   if (alive() && life_ == life) Step(proxy::UnloadDone{op, outcome});
+                 });
 }
 
 void SimProxy::Do(const proxy::AskEngineLoad& effect) {
@@ -216,8 +225,12 @@ void SimProxy::Do(const proxy::AskEngineLoad& effect) {
   });
 }
 
-void SimProxy::Do(const proxy::PauseEngine& effect) { Later(5, proxy::PauseDone{effect.op, Outcome::kOk}); }
-void SimProxy::Do(const proxy::ResumeEngine& effect) { Later(5, proxy::ResumeDone{effect.op, Outcome::kOk}); }
+void SimProxy::Do(const proxy::PauseEngine& effect) {
+  Later(5, proxy::PauseDone{effect.op, Outcome::kOk});
+}
+void SimProxy::Do(const proxy::ResumeEngine& effect) {
+  Later(5, proxy::ResumeDone{effect.op, Outcome::kOk});
+}
 
 void SimProxy::Do(const proxy::SetDoorTable& effect) {
   Check(effect.table);
@@ -231,12 +244,14 @@ void SimProxy::Check(const proxy::DoorTable& table) {
     if (row.mode != fleet::RowMode::kOpen) continue;
     const proxy::DoorRoute* route = table.FindRoute(row.target);
     if (route == nullptr) {
-      sim_.oracle.Violate(2, absl::StrCat("row ", row.adapter.value, " opens a version that is not loaded"));
+      sim_.oracle.Violate(
+          2, absl::StrCat("row ", row.adapter.value, " opens a version that is not loaded"));
       continue;
     }
     // A row that stands on an earlier incarnation's decision says so by epoch 0.
     if (row.epoch.value == 0) continue;
-    sim_.oracle.RowOpened(machine_->journal(), machine_->term().incarnation, row.adapter, pool_, row.epoch, route->key);
+    sim_.oracle.RowOpened(machine_->journal(), machine_->term().incarnation, row.adapter, pool_,
+                          row.epoch, route->key);
   }
 }
 

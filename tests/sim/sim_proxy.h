@@ -1,5 +1,6 @@
-// A simulated proxy: the machine in a process that can die at any stage of a Ready, with its journal and disk, which
-// survive, and the glue to engine, door and network. Network and leaders are behind two functions.
+// A simulated proxy: the machine in a process that can die at any stage of a Ready, with its
+// journal and disk, which survive, and the glue to engine, door and network. Network and leaders
+// are behind two functions.
 #pragma once
 
 #include <functional>
@@ -18,11 +19,11 @@ namespace lorry::sim {
 class SimProxy {
  public:
   struct Hooks {
-    std::function<void()> dial;                               // this process wants a session
-    std::function<void(const fleet::Observed&)> send;         // to the session's leader
-    std::function<void()> hang_up;                            // the process died with its session
-    std::function<bool(const VersionKey&)> stored;            // whether the store has it
-    std::function<bool(const Digest&)> kills;                 // whether these bytes kill engines
+    std::function<void()> dial;                        // this process wants a session
+    std::function<void(const fleet::Observed&)> send;  // to the session's leader
+    std::function<void()> hang_up;                     // the process died with its session
+    std::function<bool(const VersionKey&)> stored;     // whether the store has it
+    std::function<bool(const Digest&)> kills;          // whether these bytes kill engines
   };
 
   SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits limits, Hooks hooks);

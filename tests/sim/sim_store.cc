@@ -28,7 +28,8 @@ std::optional<VersionKey> SimStore::Newest(const AdapterName& adapter) const {
   return newest;
 }
 
-VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNumber> number, bool kills) {
+VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNumber> number,
+                             bool kills) {
   const std::optional<VersionKey> newest = Newest(adapter);
   const VersionNumber next(newest.has_value() ? newest->number.value + 1 : 1);
   sync::VersionInfo info;
@@ -42,7 +43,8 @@ VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNu
   return info.key;
 }
 
-void SimStore::SetAlias(const AdapterName& adapter, const AliasName& alias, const std::optional<VersionKey>& target) {
+void SimStore::SetAlias(const AdapterName& adapter, const AliasName& alias,
+                        const std::optional<VersionKey>& target) {
   if (target.has_value()) {
     aliases_[{adapter, alias}] = *target;
   } else {
@@ -54,7 +56,8 @@ void SimStore::SetAlias(const AdapterName& adapter, const AliasName& alias, cons
 void SimStore::CollectGarbage() {
   for (auto it = versions_.begin(); it != versions_.end();) {
     const VersionKey key = it->first;
-    const bool aliased = std::any_of(aliases_.begin(), aliases_.end(), [&](const auto& a) { return a.second == key; });
+    const bool aliased = std::any_of(aliases_.begin(), aliases_.end(),
+                                     [&](const auto& a) { return a.second == key; });
     if (held_.contains(key) || aliased || Newest(key.adapter) == key) {
       ++it;
       continue;
@@ -64,7 +67,8 @@ void SimStore::CollectGarbage() {
   }
 }
 
-bool SimStore::SetHolds(Revision revision, const std::vector<VersionKey>& versions, std::vector<VersionKey>& missing) {
+bool SimStore::SetHolds(Revision revision, const std::vector<VersionKey>& versions,
+                        std::vector<VersionKey>& missing) {
   if (revision < held_revision_) return false;
   held_revision_ = revision;
   held_.clear();
@@ -82,7 +86,8 @@ sync::StoreListed SimStore::List() const {
   sync::StoreListed listed;
   for (const auto& [adapter, info] : adapters_) listed.adapters.push_back(info);
   for (const auto& [key, info] : versions_) listed.versions.push_back(info);
-  for (const auto& [name, target] : aliases_) listed.aliases.push_back({name.first, name.second, target});
+  for (const auto& [name, target] : aliases_)
+    listed.aliases.push_back({name.first, name.second, target});
   return listed;
 }
 

@@ -1,4 +1,5 @@
-// A simulated adapter-store: adapters, versions, aliases and the orchestrator's holds; durable at once, watched in order.
+// A simulated adapter-store: adapters, versions, aliases and the orchestrator's holds; durable at
+// once, watched in order.
 #pragma once
 
 #include <functional>
@@ -22,12 +23,14 @@ class SimStore {
   RunId OpenRun(const AdapterName& adapter);
   // The next number of the run when none is given. `kills`: an engine that loads it dies.
   VersionKey Publish(const AdapterName& adapter, std::optional<VersionNumber> number, bool kills);
-  void SetAlias(const AdapterName& adapter, const AliasName& alias, const std::optional<VersionKey>& target);
+  void SetAlias(const AdapterName& adapter, const AliasName& alias,
+                const std::optional<VersionKey>& target);
   // Deletes what no holder names, newest versions excepted.
   void CollectGarbage();
 
   // False for a set that is older than the one it has; `missing` are versions that it has not.
-  bool SetHolds(Revision revision, const std::vector<VersionKey>& versions, std::vector<VersionKey>& missing);
+  bool SetHolds(Revision revision, const std::vector<VersionKey>& versions,
+                std::vector<VersionKey>& missing);
 
   sync::StoreListed List() const;
   bool Has(const VersionKey& key) const { return versions_.contains(key); }

@@ -38,7 +38,7 @@ class Run {
   }
 
  private:
-  bool Violated() const { return world_.sim().oracle.violated(); }
+  bool Violated() const { return sim_.oracle.violated(); }
   uint64_t Below(uint64_t bound) { return sim_.prng.Below(bound); }
   uint64_t Some(uint64_t most) { return Below(2) == 0 ? 0 : Below(most + 1); }
 
@@ -48,15 +48,18 @@ class Run {
     policy.max_staleness = static_cast<uint32_t>(Below(3));
     if (Below(3) == 0) policy.skip = fleet::SkipRule::kNever;
     if (Below(3) == 0) policy.min_engines = {false, 1};
-    if (Below(3) == 0) policy.keep = {fleet::KeepRule::Kind::kCount, 1 + static_cast<uint32_t>(Below(2))};
+    if (Below(3) == 0)
+      policy.keep = {fleet::KeepRule::Kind::kCount, 1 + static_cast<uint32_t>(Below(2))};
     const bool has_eval = Below(4) == 0;
     if (has_eval) policy.pools[kEval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
     adapters_.push_back(kMath);
     if (Below(2) == 0) adapters_.push_back(kCode);
-    // Enough for each adapter's window, one alias, one lease and the next version; sometimes one too few.
-    const uint32_t slots = Below(3) == 0 ? 0
-                                         : static_cast<uint32_t>(adapters_.size()) * (policy.KeepCount() + 2) + 3 -
-                                               static_cast<uint32_t>(Below(2));
+    // Enough for each adapter's window, one alias, one lease and the next version; sometimes one
+    // too few.
+    const uint32_t slots =
+        Below(3) == 0 ? 0
+                      : static_cast<uint32_t>(adapters_.size()) * (policy.KeepCount() + 2) + 3 -
+                            static_cast<uint32_t>(Below(2));
     for (const AdapterName& adapter : adapters_) {
       world_.store().SetAdapter(adapter, policy);
       world_.store().OpenRun(adapter);
@@ -64,8 +67,10 @@ class Run {
     world_.StartLeader();
     const uint64_t members = 1 + Below(4);
     for (uint64_t i = 1; i <= members; ++i) {
-      const fleet::EngineKind kind = Below(2) == 0 ? fleet::EngineKind::kSglang : fleet::EngineKind::kVllm;
-      world_.AddMember(absl::StrCat("e", i), kind, slots, has_eval && i == members && i > 1 ? kEval : kRollout);
+      const fleet::EngineKind kind =
+          Below(2) == 0 ? fleet::EngineKind::kSglang : fleet::EngineKind::kVllm;
+      world_.AddMember(absl::StrCat("e", i), kind, slots,
+                       has_eval && i == members && i > 1 ? kEval : kRollout);
     }
   }
 
@@ -126,7 +131,9 @@ class Run {
     if (Below(30) == 0) Mark();
     for (auto& [member, proxy] : world_.proxies()) {
       for (uint64_t i = Below(4); i > 0; --i) {
-        const int64_t lasts = sim_.Chance(sim_.faults.long_request) ? 60 * kSecond : 1 + static_cast<int64_t>(Below(3 * kSecond));
+        const int64_t lasts = sim_.Chance(sim_.faults.long_request)
+                                  ? 60 * kSecond
+                                  : 1 + static_cast<int64_t>(Below(3 * kSecond));
         proxy->Request(adapters_[Below(adapters_.size())], Below(3) == 0, lasts);
       }
     }
@@ -144,7 +151,11 @@ class Run {
     if (Below(20) == 0) {
       sync::LeaseAsked ask;
       ask.request = world_.NewRequest();
-      ask.selector = {adapter, Below(2) == 0 ? sync::Selector::Kind::kLatest : sync::Selector::Kind::kNewest, {}, {}, {}};
+      ask.selector = {adapter,
+                      Below(2) == 0 ? sync::Selector::Kind::kLatest : sync::Selector::Kind::kNewest,
+                      {},
+                      {},
+                      {}};
       ask.pool = kRollout;
       ask.holder = "client";
       ask.ttl_ms = Below(3) == 0 ? 0 : static_cast<int64_t>(Below(20 * kSecond));
@@ -154,7 +165,8 @@ class Run {
   }
 
   void Publish(const AdapterName& adapter) {
-    const VersionKey key = world_.store().Publish(adapter, std::nullopt, sim_.Chance(sim_.faults.killer_version));
+    const VersionKey key =
+        world_.store().Publish(adapter, std::nullopt, sim_.Chance(sim_.faults.killer_version));
     if (Below(3) == 0) world_.Watch(key, kRollout);
   }
 
@@ -228,10 +240,17 @@ class Run {
       world_.Call(lift, lift.request);
       world_.store().SetAlias(adapter, AliasName("eval"), std::nullopt);
     }
+    // Requests and loads that began under faults may still take their minute.
+    for (int i = 0; i < 14 && !Violated(); ++i) {
+      Supervise();
+      world_.RunFor(5 * kSecond);
+    }
     // 12: under endless publishing some version is decided.
     const uint64_t before = sim_.oracle.commits();
     for (int i = 0; i < 80 && !Violated(); ++i) {
-      for (const AdapterName& adapter : adapters_) world_.store().Publish(adapter, std::nullopt, false);
+      for (const AdapterName& adapter : adapters_)
+        world_.store().Publish(adapter, std::nullopt, false);
+      Supervise();
       world_.RunFor(kSecond / 2);
     }
     if (!Violated() && sim_.oracle.commits() == before && !Excused()) {
@@ -244,29 +263,40 @@ class Run {
     SimLeader* leader = world_.leader();
     if (leader == nullptr) return false;
     const sync::Status status = leader->machine().GetStatus();
-    const bool nobody = std::none_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
-      return m.standing == sync::MemberStanding::kReady || m.standing == sync::MemberStanding::kExcluded;
-    });
-    const bool reported = std::any_of(status.pools.begin(), status.pools.end(), [](const sync::PoolStatus& pool) {
-      return pool.waits_for == "NO_SLOT" || pool.waits_for == "TOO_FEW_ENGINES";
-    });
+    const bool nobody =
+        std::none_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
+          return m.standing == sync::MemberStanding::kReady ||
+                 m.standing == sync::MemberStanding::kExcluded;
+        });
+    const bool reported =
+        std::any_of(status.pools.begin(), status.pools.end(), [](const sync::PoolStatus& pool) {
+          return pool.waits_for == "NO_SLOT" || pool.waits_for == "TOO_FEW_ENGINES";
+        });
     return nobody || reported;
   }
 
   // 13: every live member reaches what is desired, or says why not.
   void Demand() {
     for (int i = 0; i < 40 && !Violated(); ++i) {
+      Supervise();
       world_.RunFor(5 * kSecond);
-      if (Settled("")) return;
+      if (Settled()) return;
     }
     if (!Violated()) {
       std::string why;
-      Settled("", &why);
+      Settled(&why);
       sim_.oracle.Violate(13, why);
     }
   }
 
-  bool Settled(const std::string&, std::string* why = nullptr) {
+  // Engines that died of what was published before are started again, as by anyone's supervisor.
+  void Supervise() {
+    for (auto& [member, proxy] : world_.proxies()) {
+      if (!proxy->engine().up()) world_.StartEngine(*proxy);
+    }
+  }
+
+  bool Settled(std::string* why = nullptr) {
     const auto no = [&](const std::string& text) {
       if (why != nullptr) *why = text;
       return false;
@@ -277,17 +307,24 @@ class Run {
     for (const sync::MemberStatus& member : status.members) {
       using sync::MemberStanding;
       if (member.standing == MemberStanding::kWedged) continue;
-      if (member.standing != MemberStanding::kReady) return no(absl::StrCat(member.member.value, " is not ready"));
-      if (!member.current && !HasNoSlot(member)) return no(absl::StrCat(member.member.value, " is not at what is desired"));
+      if (member.standing != MemberStanding::kReady)
+        return no(absl::StrCat(member.member.value, " is not ready"));
+      if (!member.current && !HasNoSlot(member))
+        return no(absl::StrCat(member.member.value, " is not at what is desired"));
     }
-    const bool any_ready = std::any_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
-      return m.standing == sync::MemberStanding::kReady && m.pool == kRollout;
-    });
+    const bool any_ready =
+        std::any_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
+          return m.standing == sync::MemberStanding::kReady && m.pool == kRollout;
+        });
     for (const sync::PoolStatus& pool : status.pools) {
       if (!any_ready || pool.pool != kRollout) continue;
       if (pool.waits_for == "NO_SLOT") continue;
       const std::optional<VersionKey> newest = world_.store().Newest(pool.adapter);
       if (!newest.has_value()) continue;
+      // With skip NEVER a full queue turned the newest away, and said so.
+      const bool never =
+          world_.store().adapters().at(pool.adapter).policy.skip == fleet::SkipRule::kNever;
+      if (never && pool.pending.empty() && pool.committed.has_value()) continue;
       if (!pool.committed.has_value() || pool.committed->version.key != *newest) {
         return no(absl::StrCat("the newest of ", pool.adapter.value, " was not decided"));
       }
@@ -299,11 +336,12 @@ class Run {
   bool HasNoSlot(const sync::MemberStatus& member) const {
     const uint32_t slots = member.observed.limits.slots;
     if (slots == 0) return false;
-    const auto taken = std::count_if(member.observed.residencies.begin(), member.observed.residencies.end(),
-                                     [](const fleet::ObservedResidency& r) {
-                                       return r.state == fleet::ResidencyState::kLoaded ||
-                                              r.state == fleet::ResidencyState::kUnloading;
-                                     });
+    const auto taken =
+        std::count_if(member.observed.residencies.begin(), member.observed.residencies.end(),
+                      [](const fleet::ObservedResidency& r) {
+                        return r.state == fleet::ResidencyState::kLoaded ||
+                               r.state == fleet::ResidencyState::kUnloading;
+                      });
     return static_cast<uint32_t>(taken) >= slots;
   }
 

@@ -1,5 +1,5 @@
-// One seed's run: it draws a fleet, faults and a workload, lets them happen, then heals everything and demands that
-// the fleet reaches what is desired.
+// One seed's run: it draws a fleet, faults and a workload, lets them happen, then heals everything
+// and demands that the fleet reaches what is desired.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace lorry::sim {
 
 struct Result {
   uint64_t hash = 0;
-  std::string violation;   // empty when every invariant held
-  std::string state;       // one line per pool and member, at the end
+  std::string violation;  // empty when every invariant held
+  std::string state;      // one line per pool and member, at the end
   uint64_t commits = 0;
   uint64_t aborts = 0;
   uint64_t served = 0;

@@ -9,15 +9,24 @@ namespace {
 std::string_view ToString(sync::WatchEvent::State state) {
   using State = sync::WatchEvent::State;
   switch (state) {
-    case State::kWaiting: return "WAITING";
-    case State::kStaging: return "STAGING";
-    case State::kHolding: return "HOLDING";
-    case State::kLocking: return "LOCKING";
-    case State::kDelivering: return "DELIVERING";
-    case State::kActive: return "ACTIVE";
-    case State::kSuperseded: return "SUPERSEDED";
-    case State::kFailed: return "FAILED";
-    case State::kStored: return "STORED";
+    case State::kWaiting:
+      return "WAITING";
+    case State::kStaging:
+      return "STAGING";
+    case State::kHolding:
+      return "HOLDING";
+    case State::kLocking:
+      return "LOCKING";
+    case State::kDelivering:
+      return "DELIVERING";
+    case State::kActive:
+      return "ACTIVE";
+    case State::kSuperseded:
+      return "SUPERSEDED";
+    case State::kFailed:
+      return "FAILED";
+    case State::kStored:
+      return "STORED";
   }
   return "";
 }
@@ -39,7 +48,8 @@ void World::RunFor(int64_t ms) {
   if (!sim_.oracle.violated()) sim_.queue.RunUntil(sim_.now() + ms);
 }
 
-SimProxy& World::AddMember(const std::string& id, fleet::EngineKind kind, uint32_t slots, const PoolName& pool) {
+SimProxy& World::AddMember(const std::string& id, fleet::EngineKind kind, uint32_t slots,
+                           const PoolName& pool) {
   const MemberId member(id);
   fleet::EngineLimits limits;
   limits.kind = kind;
@@ -93,8 +103,9 @@ void World::StartLeader() {
         "watch ", lorry::ToString(watched_[effect.watch]), ": ", std::string(ToString(event.state)),
         event.reason.empty() ? "" : " ", event.reason,
         event.members > 0 ? absl::StrCat(" ", event.done, " of ", event.members) : "",
-        event.state == sync::WatchEvent::State::kSuperseded ? absl::StrCat(" by ", lorry::ToString(event.superseded_by))
-                                                            : "",
+        event.state == sync::WatchEvent::State::kSuperseded
+            ? absl::StrCat(" by ", lorry::ToString(event.superseded_by))
+            : "",
         event.final ? " (final)" : ""));
   };
   hooks.reply = [this](const sync::Reply& reply) {
@@ -148,7 +159,8 @@ void World::Partition(const MemberId& member, Tick until) {
 }
 
 void World::Dial(const MemberId& member) {
-  sim_.queue.In(sim_.Latency(200), [this, member, life = proxies_.at(member)->life()] { Attach(member, life); });
+  sim_.queue.In(sim_.Latency(200),
+                [this, member, life = proxies_.at(member)->life()] { Attach(member, life); });
 }
 
 void World::Attach(const MemberId& member, uint64_t life) {
@@ -170,7 +182,8 @@ void World::Attach(const MemberId& member, uint64_t life) {
     SimLeader* alive = Find(leader_id);
     if (alive == nullptr || !sessions_.at(id).open) return;
     alive->Step(sync::SessionOpened{id, member, sessions_.at(id).pool, hello});
-    if (sessions_.at(id).open && proxies_.at(member)->life() == life) proxies_.at(member)->SessionUp();
+    if (sessions_.at(id).open && proxies_.at(member)->life() == life)
+      proxies_.at(member)->SessionUp();
   });
 }
 

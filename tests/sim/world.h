@@ -1,5 +1,5 @@
-// The simulated world: a store, leaders over shared records, proxies with their engines, and the network between them,
-// all from one seed. Verbs for tests and transcripts; RunFor lets time pass.
+// The simulated world: a store, leaders over shared records, proxies with their engines, and the
+// network between them, all from one seed. Verbs for tests and transcripts; RunFor lets time pass.
 #pragma once
 
 #include <map>
@@ -29,12 +29,13 @@ class World {
   void StartEngine(SimProxy& proxy);
   void KillEngine(SimProxy& proxy);
 
-  // Leaders; a new one takes over whatever the old one does. Losing the records begins another incarnation.
+  // Leaders; a new one takes over whatever the old one does. Losing the records begins another
+  // incarnation.
   void StartLeader();
   void KillLeader();
   void AbandonLeader();  // it goes on, nobody new dials it
   void LoseRecords() { shared_.records.clear(); }
-  SimLeader* leader();   // the one that proxies and clients dial; null while there is none
+  SimLeader* leader();  // the one that proxies and clients dial; null while there is none
 
   // Messages between a proxy and everyone are lost until the time given.
   void Partition(const MemberId& member, Tick until);

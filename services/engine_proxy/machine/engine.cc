@@ -55,6 +55,7 @@ void EndBoot(Core& core) {
   core.list_op = 0;
   core.load_op = 0;
   core.quiet_streak = 0;
+  core.hung_loads = 0;
   ++core.registry;
   for (auto& [name, residency] : core.residencies) LeaveEngine(core, residency);
   std::erase_if(core.residencies, [](const auto& entry) {

@@ -38,6 +38,9 @@ struct Config {
   uint32_t fetch_tries = 3;
   // A name that ended this many engine lives is not tried again until it leaves Desired.
   uint32_t deaths_limit = 2;
+  // So many loads in a row without an answer mean that something holds the registry's lock: an
+  // SGLang engine is WEDGED.
+  uint32_t hung_loads_limit = 3;
   // How often the engine is asked again while something waits for its answer (listing, load,
   // resume).
   int64_t poll_ms = 1'000;

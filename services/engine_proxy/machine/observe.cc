@@ -18,8 +18,8 @@ std::string HealthDetail(const Core& core) {
   if (core.boot.empty()) return "waits for the engine";
   if (core.listing_at == 0) return "waits for the engine's list of adapters";
   if (core.IsWedged()) {
-    return absl::StrCat("the unload of ", core.wedged->name.value,
-                        " did not end; the engine serves what it has and needs a restart");
+    return absl::StrCat("the registry hangs since ", core.wedged->name.value,
+                        "; the engine serves what it has and needs a restart");
   }
   return "";
 }

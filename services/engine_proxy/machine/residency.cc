@@ -79,7 +79,8 @@ bool SlotFree(const Core& core, const Residency& residency) {
   const fleet::WantedVersion* wanted = core.Wanted(residency.name);
   const bool must = wanted == nullptr || wanted->must;
   // The last slot is for what must be loaded next; MAY versions do not stand in its way.
-  return SlotsUsed(core) + (must ? 0 : 1) < slots;
+  const uint32_t others = SlotsUsed(core) - (IsUncertain(core, residency) ? 1 : 0);
+  return others + (must ? 0 : 1) < slots;
 }
 
 void AdvanceFetched(Core& core, Residency& residency) {
@@ -161,6 +162,22 @@ bool IsGone(const Core& core, const Residency& residency) {
 
 }  // namespace
 
+void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
+  if (outcome == Outcome::kUnknown) {
+    residency.uncertain_on = core.boot;
+    if (++core.hung_loads >= core.config.hung_loads_limit) Wedge(core, residency.name);
+    return;
+  }
+  // Engines take registry calls one after another: an answer to this one means that earlier ones
+  // are over.
+  core.hung_loads = 0;
+  for (auto& [name, other] : core.residencies) {
+    if (other.uncertain_on == core.boot && !other.uncertain_on.empty())
+      other.changed = core.registry;
+    other.uncertain_on = BootId();
+  }
+}
+
 void Fail(Core& core, Residency& residency, std::string reason, std::string detail) {
   residency.state = ResidencyState::kFailed;
   residency.doing = Doing::kNothing;
@@ -241,6 +258,7 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   residency->changed = ++core.registry;
   residency->doing = Doing::kVerifying;  // whatever it answered, the list says what is there
   residency->op = 0;
+  NoteAnswer(core, *residency, event.outcome);
   if (event.outcome == Outcome::kOk) return;
   residency->reason = event.reason.empty() ? "LOAD_UNKNOWN" : event.reason;
   residency->detail = event.detail;
@@ -267,6 +285,7 @@ void AdoptListing(Core& core) {
   }
   for (auto& [name, residency] : core.residencies) {
     if (!core.FreshlyListed(residency)) continue;
+    if (core.listing.contains(name)) residency.uncertain_on = BootId();
     if (residency.doing == Doing::kVerifying) {
       JudgeLoad(core, residency);
     } else if (residency.state == ResidencyState::kLoaded && !core.IsListedAsOurs(residency)) {
@@ -306,11 +325,15 @@ uint32_t SlotsUsed(const Core& core) {
   }
   for (const auto& [name, residency] : core.residencies) {
     if (residency.state == ResidencyState::kLoading || residency.state == ResidencyState::kLoaded ||
-        residency.state == ResidencyState::kUnloading) {
+        residency.state == ResidencyState::kUnloading || IsUncertain(core, residency)) {
       used.insert(name);
     }
   }
   return static_cast<uint32_t>(used.size());
+}
+
+bool IsUncertain(const Core& core, const Residency& residency) {
+  return !residency.uncertain_on.empty() && residency.uncertain_on == core.boot;
 }
 
 bool RegistryBusy(const Core& core) {

@@ -31,6 +31,11 @@ bool WaitsForList(const Core& core, const Residency& residency);
 uint32_t SlotsUsed(const Core& core);
 bool RegistryBusy(const Core& core);
 
+// Whether a load of it got no answer on this boot, and may yet happen.
+bool IsUncertain(const Core& core, const Residency& residency);
+// After the answer, or its absence, to a load or unload.
+void NoteAnswer(Core& core, Residency& residency, Outcome outcome);
+
 void Fail(Core& core, Residency& residency, std::string reason, std::string detail);
 
 std::optional<Tick> ResidencyWakeAt(const Core& core);

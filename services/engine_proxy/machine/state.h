@@ -42,6 +42,7 @@ struct Residency {
   bool broken =
       false;  // its directory has other bytes than it should: to be removed and fetched again
   BootId loaded_on;      // the boot last asked to load it
+  BootId uncertain_on;   // a load there got no answer, and may happen yet
   uint64_t changed = 0;  // the registry's count when it was last loaded or unloaded
   std::string reason, detail;
   uint32_t tries = 0;  // failures in a row
@@ -56,9 +57,9 @@ struct Row {
   RowRecord record;
   Epoch held;  // HELD(held) when not 0
   Tick held_until = 0;
-  Epoch revoked;     // the last hold that ended by its own deadline
-  bool was_open = false;    // some table of this process had it open
-  Revision shut_at;         // the first table since whose row admits nothing; 0 while it is open
+  Epoch revoked;          // the last hold that ended by its own deadline
+  bool was_open = false;  // some table of this process had it open
+  Revision shut_at;       // the first table since whose row admits nothing; 0 while it is open
 };
 
 struct Pause {
@@ -88,6 +89,7 @@ struct Core {
   fleet::EngineLimits limits;
   std::string engine_version, problem;
   std::optional<WedgedRecord> wedged;
+  uint32_t hung_loads = 0;  // loads in a row that got no answer
   std::map<EngineName, std::string> listing;
   uint64_t listing_at =
       0;  // the registry's count when the listing was asked for; 0: none on this boot

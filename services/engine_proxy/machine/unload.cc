@@ -11,7 +11,10 @@ using fleet::ResidencyState;
 
 bool IsOnEngine(const Core& core, const Residency& residency) {
   if (residency.doing != Doing::kNothing) return false;
-  return residency.state == ResidencyState::kLoaded || core.IsListed(residency);
+  // What may yet be loaded is unloaded too: the answer says that the load is over, one way or the
+  // other.
+  return residency.state == ResidencyState::kLoaded || core.IsListed(residency) ||
+         IsUncertain(core, residency);
 }
 
 // Everything but the engine's own load: not routed by any table that some io_context still resolves
@@ -45,8 +48,8 @@ void MakeRoom(Core& core) {
     if (residency.state == ResidencyState::kUnloading) return;
     if (IsOnEngine(core, residency) && IsLeaving(core, residency) && idle) return;
     const fleet::WantedVersion* wanted = core.Wanted(name);
-    const bool may_leave = residency.state == ResidencyState::kLoaded && wanted != nullptr &&
-                           !wanted->must && !core.IsRowTarget(name);
+    const bool may_leave = IsOnEngine(core, residency) && wanted != nullptr && !wanted->must &&
+                           !core.IsRowTarget(name);
     if (!may_leave || !idle) continue;
     if (leaves == nullptr || wanted->eviction_rank < leaves_rank) {
       leaves = &residency;
@@ -68,6 +71,12 @@ bool IsLeaving(const Core& core, const Residency& residency) {
          !core.IsListedAsOurs(residency);
 }
 
+void Wedge(Core& core, const EngineName& name) {
+  if (core.limits.kind != fleet::EngineKind::kSglang || core.IsWedged()) return;
+  core.wedged = WedgedRecord{core.boot, name};
+  core.Save("wedged", *core.wedged);
+}
+
 void HandleUnloadDone(Core& core, const UnloadDone& event) {
   Residency* residency = core.FindByOp(event.op, Doing::kUnloading);
   if (residency == nullptr) return;
@@ -83,6 +92,10 @@ void HandleUnloadDone(Core& core, const UnloadDone& event) {
   residency->doing = Doing::kNothing;
   residency->state = residency->path.empty() ? ResidencyState::kAbsent : ResidencyState::kFetched;
   residency->evicting = false;
+  if (event.outcome == Outcome::kOk && !residency->path.empty()) {
+    residency->loaded_on = BootId();
+    core.SaveName(*residency);
+  }
   if (event.outcome != Outcome::kOk) residency->retry_at = core.now + core.config.poll_ms;
 }
 
@@ -107,7 +120,8 @@ void AdvanceUnloads(Core& core) {
 
 void MaybeDelete(Core& core, Residency& residency) {
   if (core.boot.empty() || !core.answers || !core.FreshlyListed(residency)) return;
-  if (core.now < residency.retry_at || core.IsListed(residency)) return;
+  if (core.now < residency.retry_at || core.IsListed(residency) || IsUncertain(core, residency))
+    return;
   const bool path_listed =
       std::any_of(core.listing.begin(), core.listing.end(),
                   [&](const auto& entry) { return entry.second == residency.path; });

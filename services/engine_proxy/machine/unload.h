@@ -8,6 +8,9 @@ namespace lorry::proxy {
 
 void HandleUnloadDone(Core& core, const UnloadDone& event);
 
+// An SGLang engine whose registry hangs; durable, until another boot.
+void Wedge(Core& core, const EngineName& name);
+
 // Chooses a MAY version to leave where a MUST has no slot, and sends at most one unload.
 void AdvanceUnloads(Core& core);
 

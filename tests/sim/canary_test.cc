@@ -1,0 +1,35 @@
+// The simulator can fail: with a bug planted in what surrounds the machines, some seed breaks the
+// invariant that the bug offends.
+#include "gtest/gtest.h"
+#include "tests/sim/swarm.h"
+
+namespace lorry::sim {
+namespace {
+
+constexpr uint64_t kSeeds = 300;
+
+// The first violation that some seed finds, empty when none does.
+std::string FirstViolation(Plant plant) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const Result result = RunSeed(seed, plant);
+    if (!result.violation.empty()) return result.violation;
+  }
+  return "";
+}
+
+TEST(Canary, UnloadingWithACountIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kCountsAreZero).rfind("invariant 6", 0), 0u);
+}
+
+TEST(Canary, IgnoringThatAnEngineHasAnotherBootIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kBootIsHidden).rfind("invariant 2", 0), 0u);
+}
+
+TEST(Canary, AStaleLeaderThatStillWritesIsCaught) {
+  const std::string violation = FirstViolation(Plant::kFenceIsIgnored);
+  EXPECT_TRUE(violation.rfind("invariant 3", 0) == 0 || violation.rfind("invariant 4", 0) == 0)
+      << violation;
+}
+
+}  // namespace
+}  // namespace lorry::sim
