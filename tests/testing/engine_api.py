@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from testing.engines import Engine
+from testing.engines import CALL_DEADLINE_S, Engine
 
 PROMPT = "the quick brown"
 PAUSE_MODES = {"sglang": ("abort", "retract", "in_place"), "vllm": ("abort", "wait", "keep")}
@@ -44,7 +44,9 @@ class Stream:
         self.events: list[dict] = []
         self._changed = threading.Condition()
         self.ended = False
-        self._connection = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=120)
+        self._connection = http.client.HTTPConnection(
+            "127.0.0.1", engine.port, timeout=CALL_DEADLINE_S
+        )
         self._connection.request(
             "POST", path, json.dumps(body), {"content-type": "application/json"}
         )
@@ -63,7 +65,7 @@ class Stream:
             self.ended = True
             self._changed.notify_all()
 
-    def wait_for(self, count: int, timeout_s: float = 60) -> None:
+    def wait_for(self, count: int, timeout_s: float = CALL_DEADLINE_S) -> None:
         """Until `count` events have arrived."""
         with self._changed:
             done = self._changed.wait_for(
@@ -71,7 +73,7 @@ class Stream:
             )
         assert done and len(self.events) >= count, f"{len(self.events)} of {count} events"
 
-    def wait_end(self, timeout_s: float = 60) -> list[dict]:
+    def wait_end(self, timeout_s: float = CALL_DEADLINE_S) -> list[dict]:
         with self._changed:
             assert self._changed.wait_for(lambda: self.ended, timeout_s), "the stream goes on"
         return self.events
@@ -87,15 +89,15 @@ class EngineApi:
         self.engine, self.kind = engine, engine.kind
         self.v1 = "" if engine.kind == "sglang" else "/v1"
 
-    def _post(self, path: str, body: object = None, timeout_s: float = 60) -> Reply:
+    def _post(self, path: str, body: object = None, timeout_s: float = CALL_DEADLINE_S) -> Reply:
         status, reply = self.engine.call("POST", path, body, timeout_s)
         return Reply(status, body=reply)
 
-    def load(self, name: str, path, timeout_s: float = 60) -> Reply:
+    def load(self, name: str, path, timeout_s: float = CALL_DEADLINE_S) -> Reply:
         body = {"lora_name": name, "lora_path": str(path)}
         return self._post(f"{self.v1}/load_lora_adapter", body, timeout_s)
 
-    def unload(self, name: str, timeout_s: float = 60) -> Reply:
+    def unload(self, name: str, timeout_s: float = CALL_DEADLINE_S) -> Reply:
         return self._post(f"{self.v1}/unload_lora_adapter", {"lora_name": name}, timeout_s)
 
     def listed(self) -> dict[str, str]:
@@ -114,7 +116,11 @@ class EngineApi:
         return "/v1/completions", body | {"logprobs": 1, "ignore_eos": True, "stream": stream}
 
     def generate(
-        self, name: str | None, tokens: int = 5, prompt: str = PROMPT, timeout_s: float = 60
+        self,
+        name: str | None,
+        tokens: int = 5,
+        prompt: str = PROMPT,
+        timeout_s: float = CALL_DEADLINE_S,
     ) -> Reply:
         reply = self._post(*self._generation(name, tokens, prompt, stream=False), timeout_s)
         if reply.status == 200 and self.kind == "sglang":

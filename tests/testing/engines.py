@@ -38,6 +38,8 @@ KINDS = ("sglang", "vllm")
 # Start-up is Python imports: 105 s on two cores that also compile, 360 s seen with twenty processes waiting for them.
 REAL_START_DEADLINE_S = 600.0
 FAKE_START_DEADLINE_S = 60.0
+# One call on an engine: 300 tokens take 0.4 to 3 s on an idle machine, 60 s were seen with twenty processes waiting.
+CALL_DEADLINE_S = 300.0
 # SIGTERM lets a real engine remove its shared memory; one that hangs is killed.
 STOP_DEADLINE_S = 10.0
 
@@ -47,7 +49,7 @@ class EngineFailed(RuntimeError):
 
 
 def http_json(
-    method: str, url: str, body: object = None, timeout_s: float = 60.0
+    method: str, url: str, body: object = None, timeout_s: float = CALL_DEADLINE_S
 ) -> tuple[int, Any]:
     """(status, decoded JSON or text); an HTTP error is a status, a failed connection raises OSError."""
     data = None if body is None else json.dumps(body).encode()
@@ -165,7 +167,7 @@ class Engine:
                 self._started().wait(timeout=0.05 if self.is_fake else 0.5)
         raise EngineFailed(f"{self.kind} did not answer /health in time:\n{self.log_tail()}")
 
-    def wait_dead(self, deadline_s: float = 30.0) -> None:
+    def wait_dead(self, deadline_s: float = CALL_DEADLINE_S) -> None:
         """Returns once the parent process has ended by itself."""
         try:
             self._started().wait(timeout=deadline_s)
@@ -207,7 +209,7 @@ class Engine:
             shutil.rmtree(self.log_dir, ignore_errors=True)
 
     def call(
-        self, method: str, path: str, body: object = None, timeout_s: float = 60.0
+        self, method: str, path: str, body: object = None, timeout_s: float = CALL_DEADLINE_S
     ) -> tuple[int, Any]:
         return http_json(method, self.url + path, body, timeout_s)
 

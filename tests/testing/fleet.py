@@ -34,7 +34,9 @@ class ServiceFailed(RuntimeError):
 class Service:
     """One process. `name` is its binary's; `label` tells several of one kind apart."""
 
-    def __init__(self, binary: pathlib.Path, label: str, folder: pathlib.Path, flags: Mapping[str, object]) -> None:
+    def __init__(
+        self, binary: pathlib.Path, label: str, folder: pathlib.Path, flags: Mapping[str, object]
+    ) -> None:
         self.label = label
         self.folder = folder
         self.data_dir = folder / "data"
@@ -42,8 +44,12 @@ class Service:
         self.ready_file = folder / "ready.json"
         self.addresses: dict[str, str] = {}
         self.environment: dict[str, str] = {}
-        self._command = [os.fspath(binary), *(f"--{k}={v}" for k, v in flags.items()),
-                         f"--data-dir={self.data_dir}", f"--ready-file={self.ready_file}"]
+        self._command = [
+            os.fspath(binary),
+            *(f"--{k}={v}" for k, v in flags.items()),
+            f"--data-dir={self.data_dir}",
+            f"--ready-file={self.ready_file}",
+        ]
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -60,8 +66,14 @@ class Service:
         assert not self.is_running(), f"{self.label} runs already"
         self.ready_file.unlink(missing_ok=True)
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                             start_new_session=True, env=os.environ | self.environment)
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | self.environment,
+            )
         return self
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> Service:
@@ -103,7 +115,9 @@ class Service:
         return self._process.returncode
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{self.addresses['admin']}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(
+            f"http://{self.addresses['admin']}/metrics", timeout=10
+        ) as reply:
             return reply.read().decode()
 
     def log_tail(self, lines: int = 40) -> str:
@@ -121,24 +135,53 @@ class Service:
 class Fleet:
     """Store, orchestrator, and one proxy for each engine. `engines`: member → URL."""
 
-    def __init__(self, bin_dir: os.PathLike[str], folder: os.PathLike[str], engines: Mapping[str, str],
-                 store_flags: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        bin_dir: os.PathLike[str],
+        folder: os.PathLike[str],
+        engines: Mapping[str, str],
+        store_flags: Mapping[str, object] | None = None,
+    ) -> None:
         bins, self.folder = pathlib.Path(bin_dir), pathlib.Path(folder)
-        self._store_at, self._orchestrator_at = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-        self.store = Service(bins / "adapter-store", "store", self.folder / "store",
-                             {"listen": self._store_at, "transfer-listen": f"127.0.0.1:{free_port()}",
-                              **(store_flags or {})})
-        self.orchestrator = Service(bins / "sync-orchestrator", "orchestrator", self.folder / "orchestrator",
-                                    {"listen": self._orchestrator_at, "store": self._store_at})
+        self._store_at, self._orchestrator_at = (
+            f"127.0.0.1:{free_port()}",
+            f"127.0.0.1:{free_port()}",
+        )
+        self.store = Service(
+            bins / "adapter-store",
+            "store",
+            self.folder / "store",
+            {
+                "listen": self._store_at,
+                "transfer-listen": f"127.0.0.1:{free_port()}",
+                **(store_flags or {}),
+            },
+        )
+        self.orchestrator = Service(
+            bins / "sync-orchestrator",
+            "orchestrator",
+            self.folder / "orchestrator",
+            {"listen": self._orchestrator_at, "store": self._store_at},
+        )
         # Images on a tmpfs of their own: two fleets on one machine share nothing.
         self.image_root = pathlib.Path("/dev/shm") / f"lorry-{os.getpid()}-{free_port()}"
         self.proxies = {member: self._proxy(bins, member, url) for member, url in engines.items()}
 
     def _proxy(self, bins: pathlib.Path, member: str, url: str) -> Service:
-        return Service(bins / "engine-proxy", f"proxy {member}", self.folder / f"proxy-{member}",
-                       {"engine": url, "member": member, "store": self._store_at,
-                        "orchestrator": self._orchestrator_at, "door-listen": f"127.0.0.1:{free_port()}",
-                        "listen": f"127.0.0.1:{free_port()}", "image-dir": self.image_root / member})
+        return Service(
+            bins / "engine-proxy",
+            f"proxy {member}",
+            self.folder / f"proxy-{member}",
+            {
+                "engine": url,
+                "member": member,
+                "store": self._store_at,
+                "orchestrator": self._orchestrator_at,
+                "door-listen": f"127.0.0.1:{free_port()}",
+                "listen": f"127.0.0.1:{free_port()}",
+                "image-dir": self.image_root / member,
+            },
+        )
 
     def services(self) -> list[Service]:
         return [self.store, self.orchestrator, *self.proxies.values()]
