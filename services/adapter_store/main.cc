@@ -38,6 +38,7 @@ ABSL_FLAG(uint64_t, disk_free_min_bytes, uint64_t{256} << 20,
           "Uploads are refused rather than leave less free");
 ABSL_FLAG(std::string, base_model_config, "",
           "config.json of the base model: shapes are checked against it");
+ABSL_FLAG(int64_t, sweep_interval_ms, 1'000, "How often idle uploads and garbage are looked for");
 ABSL_FLAG(int64_t, ticket_life_ms, 600'000,
           "Life of transfer tickets; an upload idle for so long is dead");
 
@@ -60,6 +61,7 @@ static StoreOptions OptionsFromFlags() {
   options.catalog.total_bytes_max = absl::GetFlag(FLAGS_quota_bytes);
   options.catalog.adapter_bytes_max = absl::GetFlag(FLAGS_adapter_quota_bytes);
   options.catalog.ticket_life_ms = absl::GetFlag(FLAGS_ticket_life_ms);
+  options.sweep_interval_ms = absl::GetFlag(FLAGS_sweep_interval_ms);
   options.version = LORRY_VERSION;
   return options;
 }

@@ -79,8 +79,9 @@ void WatchHub::Add(std::shared_ptr<WatchSession> session) {
   }
   wake_.notify_all();
   if (full) {
-    session->Close(Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_WATCHERS",
-                         absl::StrCat(kWatchersMax, " watchers are served already")));
+    session->Close(
+        Error(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
+              absl::StrCat(kWatchersMax, " watchers are served already; try again later")));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "lib/base/prng.h"
 #include "tests/integration/store/store_client.h"
 #include "tests/integration/store/store_process.h"
@@ -48,7 +49,8 @@ class KillTest : public ::testing::Test {
   bool GoOn(StoreClient& client) {
     const std::vector<std::function<absl::Status()>> steps = {
         [&] { return client.OpenRun("policy", "first").status(); },
-        [&] { return Publish(client, Key(1, 1)); },
+        [&] { return client.Begin(Key(1, 1), Content(Key(1, 1)), /*attempt=*/1).status(); },
+        [&] { return Publish(client, Key(1, 1), /*attempt=*/2); },  // the first is garbage now
         [&] { return Publish(client, Key(1, 2)); },
         [&] { return SetAlias(client, Key(1, 1)); },
         [&] { return Delete(client, Key(1, 2)); },
@@ -66,8 +68,8 @@ class KillTest : public ::testing::Test {
     }
     return true;
   }
-  absl::Status Publish(StoreClient& client, const VersionKey& key) {
-    LORRY_RETURN_IF_ERROR(client.Publish(key, Content(key)).status());
+  absl::Status Publish(StoreClient& client, const VersionKey& key, uint64_t attempt = 1) {
+    LORRY_RETURN_IF_ERROR(client.Publish(key, Content(key), attempt).status());
     acknowledged_.insert(key);
     return absl::OkStatus();
   }
@@ -185,8 +187,10 @@ TEST_F(KillTest, AtEveryFaultPoint) {
 }
 
 TEST_F(KillTest, AtAnyMoment) {
-  const char* lives_text = std::getenv("LORRY_KILL_LIVES");
-  const int lives = lives_text != nullptr ? std::atoi(lives_text) : 25;
+  int lives = 25;
+  if (const char* text = std::getenv("LORRY_KILL_LIVES")) {
+    ASSERT_TRUE(absl::SimpleAtoi(text, &lives));
+  }
   const uint64_t seed = std::chrono::steady_clock::now().time_since_epoch().count();
   SCOPED_TRACE("seed " + std::to_string(seed));
   Prng prng(seed);

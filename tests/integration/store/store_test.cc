@@ -1,0 +1,273 @@
+// A whole store in process, spoken to as its clients do: gRPC for control, UCX and gRPC for bytes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "lib/transfer/ucx/ucx_transport.h"
+#include "services/adapter_store/server.h"
+#include "tests/integration/store/store_client.h"
+
+namespace lorry::store {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+MATCHER_P(FailsWith, reason, "") {
+  *result_listener << arg.ToString();
+  return !arg.ok() && ReasonOf(arg) == reason;
+}
+
+VersionKey Key(uint64_t number, uint64_t run = 1) {
+  return {.adapter = AdapterName("policy"), .run = RunId(run), .number = VersionNumber(number)};
+}
+
+// One watcher that reads message by message.
+class Watcher {
+ public:
+  Watcher(v1::StoreService::Stub& stub, uint64_t from_revision) {
+    v1::WatchRequest request;
+    request.set_from_revision(from_revision);
+    rpc::SetDeadlineIn(context_, 20'000);
+    stream_ = stub.Watch(&context_, request);
+  }
+  ~Watcher() { context_.TryCancel(); }
+  bool Next() { return stream_->Read(&message); }
+  absl::Status End() { return rpc::FromGrpc(stream_->Finish()); }
+  // "adapter policy", "stored 7", "deleted 7", "alias eval 7", of the last message.
+  std::vector<std::string> Changes() const {
+    std::vector<std::string> told;
+    for (const v1::Change& change : message.changes()) {
+      if (change.has_adapter_set()) told.push_back("adapter " + change.adapter_set().name());
+      if (change.has_version_stored()) {
+        told.push_back(absl::StrCat("stored ", change.version_stored().ref().number()));
+      }
+      if (change.has_version_deleted()) {
+        told.push_back(absl::StrCat("deleted ", change.version_deleted().number()));
+      }
+      if (change.has_alias_set()) {
+        told.push_back(absl::StrCat("alias ", change.alias_set().name(), " ",
+                                    change.alias_set().version().number()));
+      }
+    }
+    return told;
+  }
+
+  v1::WatchResponse message;
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::WatchResponse>> stream_;
+};
+
+class StoreTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  StoreTest() {
+    std::string pattern = ::testing::TempDir() + "lorry_store_XXXXXX";
+    root_ = ::mkdtemp(pattern.data());
+    options_.data_dir = root_ + "/data";
+    if (Scheme() == "ucx") {
+      transport_ = transfer::CreateUcxTransport().value();
+    } else {
+      transport_ = transfer::CreateGrpcTransport();
+    }
+    Start();
+  }
+  ~StoreTest() override {
+    client_.reset();
+    server_.reset();
+    std::filesystem::remove_all(root_);
+  }
+  std::string Scheme() const { return GetParam(); }
+  void Start() {
+    client_.reset();
+    server_.reset();
+    auto started = StoreServer::Start(options_);
+    ASSERT_TRUE(started.ok()) << started.status();
+    server_ = *std::move(started);
+    client_.emplace(server_->grpc_address(), *transport_);
+  }
+
+  std::string root_;
+  StoreOptions options_;
+  std::unique_ptr<transfer::Transport> transport_;
+  std::unique_ptr<StoreServer> server_;
+  std::optional<StoreClient> client_;
+};
+
+TEST_P(StoreTest, WhatIsPublishedIsFetchedByteForByte) {
+  const TestAdapter adapter = MakeAdapter(1, /*width=*/100'000);  // 19 MB
+  ASSERT_EQ(*client_->OpenRun("policy"), 1u);
+  const auto version = client_->Publish(Key(7), adapter);
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_EQ(version->digest(), DigestOf(adapter.bytes(), adapter.config).value);
+  const auto image = client_->Fetch(Key(7));
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_TRUE(*image == adapter.image);
+  EXPECT_EQ(client_->Publish(Key(7), adapter)->revision(), version->revision());
+
+  Start();
+  EXPECT_TRUE(*client_->Fetch(Key(7)) == adapter.image);
+}
+
+TEST_P(StoreTest, TwoRanksSendTheirHalvesOverTheirOwnConnections) {
+  const TestAdapter adapter = MakeAdapter(1, /*width=*/100'000);
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  const uint64_t half = adapter.image.size() / 2;
+  const auto first = client_->Begin(Key(7), adapter);
+  StoreClient other_rank(server_->grpc_address(), *transport_);
+  const auto second = other_rank.Begin(Key(7), adapter);
+  ASSERT_EQ(first->upload_id(), second->upload_id());
+  ASSERT_TRUE(client_->Push(*first, adapter, {{0, half}}).ok());
+  EXPECT_THAT(client_->Commit(first->upload_id()).status(), FailsWith("RANGES_MISSING"));
+  ASSERT_TRUE(other_rank.Push(*second, adapter, {{half, adapter.image.size() - half}}).ok());
+  EXPECT_TRUE(other_rank.Commit(first->upload_id()).ok());
+}
+
+TEST_P(StoreTest, ConflictingRangesEndTheUpload) {
+  const TestAdapter adapter = MakeAdapter(1), other = MakeAdapter(2);
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  const auto upload = client_->Begin(Key(7), adapter);
+  const transfer::Range data{adapter.header_bytes, adapter.image.size() - adapter.header_bytes};
+  ASSERT_TRUE(client_->Push(*upload, adapter, {data}).ok());
+  EXPECT_THAT(client_->Push(*upload, other, {data}), FailsWith("RANGE_CONFLICT"));
+  EXPECT_THAT(client_->Commit(upload->upload_id()).status(), FailsWith("RANGE_CONFLICT"));
+  EXPECT_TRUE(client_->Publish(Key(7), adapter, /*attempt=*/2).ok());
+}
+
+TEST_P(StoreTest, TicketsAreForOneThingAlone) {
+  const TestAdapter adapter = MakeAdapter(1);
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  ASSERT_TRUE(client_->Publish(Key(1), adapter).ok());
+  auto upload = client_->Begin(Key(2), MakeAdapter(2));
+  upload->set_ticket(client_->OpenFetch(Key(1))->ticket());
+  EXPECT_THAT(client_->Push(*upload, MakeAdapter(2)), FailsWith("BAD_TICKET"));
+  upload->set_ticket("made up");
+  EXPECT_THAT(client_->Push(*upload, MakeAdapter(2)), FailsWith("BAD_TICKET"));
+}
+
+TEST_P(StoreTest, AWatcherSeesThePresentThenEveryChange) {
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  ASSERT_TRUE(client_->Publish(Key(1), MakeAdapter(1)).ok());
+  Watcher watcher(client_->stub(), 0);
+  ASSERT_TRUE(watcher.Next());
+  EXPECT_TRUE(watcher.message.synced());
+  EXPECT_THAT(watcher.Changes(), ElementsAre("adapter policy", "stored 1"));
+  const uint64_t present = watcher.message.revision();
+
+  ASSERT_TRUE(client_->Publish(Key(2), MakeAdapter(2)).ok());
+  ASSERT_TRUE(client_->SetAlias(Key(1), "eval").ok());
+  ASSERT_TRUE(client_->Delete(Key(2)).ok());
+  std::vector<std::string> told;
+  while (told.empty() || told.back() != "deleted 2") {
+    ASSERT_TRUE(watcher.Next());
+    for (const std::string& change : watcher.Changes()) told.push_back(change);
+  }
+  EXPECT_EQ(watcher.message.revision(), present + 3);
+
+  Watcher late(client_->stub(), present + 1);  // goes on where another connection ended
+  ASSERT_TRUE(late.Next());
+  EXPECT_THAT(late.Changes(), ElementsAre("alias eval 1"));
+}
+
+TEST_P(StoreTest, AWatcherOfRevisionsThatAreGoneIsToldSo) {
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  Watcher watcher(client_->stub(), 77);
+  EXPECT_FALSE(watcher.Next());
+  EXPECT_THAT(watcher.End(), FailsWith("REVISION_COMPACTED"));
+}
+
+TEST_P(StoreTest, StoppingEndsWatchersAndReleasesTheDataDirectory) {
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  EXPECT_FALSE(StoreServer::Start(options_).ok());  // one process at a time
+  Watcher watcher(client_->stub(), 0);
+  ASSERT_TRUE(watcher.Next());
+  ASSERT_TRUE(server_->Stop().ok());
+  EXPECT_FALSE(watcher.Next());
+  EXPECT_TRUE(absl::IsUnavailable(watcher.End()));
+  Start();
+  EXPECT_EQ(*client_->OpenRun("policy"), 2u);
+}
+
+TEST_P(StoreTest, PoliciesAreCheckedAndKept) {
+  v1::SetAdapterRequest request;
+  request.set_name("policy");
+  request.mutable_policy()->mutable_min_engines()->set_percent(101);
+  EXPECT_THAT(client_->Call(&v1::StoreService::Stub::SetAdapter, request).status(),
+              FailsWith("POLICY_INVALID"));
+  request.mutable_policy()->mutable_min_engines()->set_percent(100);
+  request.mutable_policy()->set_quota_bytes(1000);
+  const auto set = client_->Call(&v1::StoreService::Stub::SetAdapter, request);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->adapter().policy().SerializeAsString(), request.policy().SerializeAsString());
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  EXPECT_THAT(client_->Publish(Key(1), MakeAdapter(1)).status(), FailsWith("QUOTA_EXCEEDED"));
+}
+
+TEST_P(StoreTest, NamesAndNumbersOutOfRangeAreRefused) {
+  EXPECT_THAT(client_->OpenRun("Policy").status(), FailsWith("NAME_INVALID"));
+  EXPECT_THAT(client_->OpenRun("policy-v7").status(), FailsWith("NAME_INVALID"));
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  EXPECT_THAT(client_->Publish(Key(1, /*run=*/0), MakeAdapter(1)).status(),
+              FailsWith("ARGUMENT_INVALID"));
+  ASSERT_TRUE(client_->Publish(Key(1), MakeAdapter(1)).ok());
+  EXPECT_THAT(client_->SetAlias(Key(1), "latest"), FailsWith("NAME_INVALID"));
+  EXPECT_THAT(client_->Delete(Key(1, /*run=*/0)), FailsWith("ARGUMENT_INVALID"));
+  EXPECT_THAT(client_->Fetch(Key(2)).status(), FailsWith("UNKNOWN_VERSION"));
+  EXPECT_EQ(client_->OpenFetch(Key(1, /*run=*/0))->version().ref().run(), 1u);
+}
+
+TEST_P(StoreTest, HoldersAreNamedAndKeepWhatTheyHold) {
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  ASSERT_TRUE(client_->Publish(Key(1), MakeAdapter(1)).ok());
+  v1::SetHoldsRequest request;
+  request.set_holder("orchestrator:test");
+  request.set_revision(1);
+  for (const uint64_t number : {1, 2}) *request.add_versions() = rpc::ToProto(Key(number));
+  const auto held = client_->Call(&v1::StoreService::Stub::SetHolds, request);
+  ASSERT_TRUE(held.ok()) << held.status();
+  ASSERT_EQ(held->missing_size(), 1);
+  EXPECT_EQ(held->missing(0).number(), 2u);
+  EXPECT_THAT(client_->Delete(Key(1)), FailsWith("IN_USE"));
+  v1::GetVersionRequest get;
+  *get.mutable_version() = rpc::ToProto(Key(1));
+  EXPECT_THAT(client_->Call(&v1::StoreService::Stub::GetVersion, get)->holders(),
+              ElementsAre("orchestrator:test"));
+}
+
+TEST_P(StoreTest, AFullDiskIsAnError) {
+  options_.disk_free_min = uint64_t{1} << 60;
+  Start();
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  EXPECT_THAT(client_->Begin(Key(1), MakeAdapter(1)).status(), FailsWith("DISK_FULL"));
+}
+
+TEST_P(StoreTest, ABaseModelsConfigIsHeldAgainstShapes) {
+  options_.base_model_config = root_ + "/config.json";
+  std::ofstream(options_.base_model_config)
+      << R"({"model_type":"llama","architectures":["LlamaForCausalLM"],"hidden_size":128,)"
+      << R"("intermediate_size":512,"num_hidden_layers":1,"num_attention_heads":4,)"
+      << R"("num_key_value_heads":4,"vocab_size":1000})";
+  Start();
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  EXPECT_THAT(client_->Begin(Key(1), MakeAdapter(1, /*width=*/256)).status(),
+              FailsWith("TENSOR_SHAPE"));
+  const auto fits = client_->Publish(Key(1), MakeAdapter(1, /*width=*/128));
+  EXPECT_TRUE(fits.ok()) << fits.status();
+}
+
+TEST_P(StoreTest, RolesAreAsked) {
+  options_.tokens_file = root_ + "/tokens";
+  std::ofstream(options_.tokens_file) << "reader reader-secret-0123456789 somebody\n";
+  Start();
+  EXPECT_TRUE(absl::IsUnauthenticated(client_->OpenRun("policy").status()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, StoreTest, ::testing::Values("grpc", "ucx"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace lorry::store
