@@ -97,7 +97,8 @@ void StreamWriter<Reactor, Out>::OnWriteDone(bool ok) {
     closing_ = true;
     why_ = absl::UnavailableError("the peer is gone");
   }
-  if (closing_) {
+  // A stream that ends well delivers what it has said: the last state of a WatchSync is its point.
+  if (closing_ && (!why_.ok() || outbox_.empty())) {
     FinishIfIdle();
   } else {
     StartNextWrite();

@@ -81,14 +81,27 @@ class SyncService::AttachStream final : public rpc::BidiStream<v1::AttachRequest
 // A few states a second at most; a reader that is so far behind has gone.
 inline constexpr size_t kWatchFifoMax = 64;
 
-class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse> {
+// The store's watch is milliseconds behind a commit; seconds when the store or the connection has just restarted.
+inline constexpr int64_t kKnownWithinMs = 10'000;
+
+class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse>,
+                                             public std::enable_shared_from_this<WatchSyncStream> {
  public:
-  WatchSyncStream(Orchestrator& orchestrator, absl::StatusOr<VersionKey> version, PoolName pool)
-      : WriteStream(kWatchFifoMax),
-        orchestrator_(orchestrator),
-        version_(std::move(version)),
-        pool_(std::move(pool)),
-        port_(std::make_shared<Port>()) {}
+  WatchSyncStream(SyncService& service, v1::WatchSyncRequest request)
+      : WriteStream(kWatchFifoMax), service_(service), request_(std::move(request)), port_(std::make_shared<Port>()) {}
+
+  const v1::WatchSyncRequest& request() const { return request_; }
+
+  // On the service's loop, once.
+  void OpenWatch(const absl::StatusOr<VersionKey>& version, const PoolName& pool) {
+    if (!version.ok()) return Close(version.status());
+    port_->Bind(this);
+    absl::StatusOr<WatchId> watch = service_.orchestrator().OpenWatch(*version, pool, port_);
+    if (!watch.ok()) return Close(watch.status());
+    MutexLock lock(watch_mutex_);
+    watch_ = *watch;
+    if (closed_) service_.orchestrator().CloseWatch(*watch_);
+  }
 
  private:
   class Port final : public SyncWatcher {
@@ -101,34 +114,34 @@ class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSync
     }
     void Bind(WatchSyncStream* stream) {
       MutexLock lock(mutex_);
-      stream_ = stream;
+      if (!unbound_) stream_ = stream;
+      unbound_ = unbound_ || stream == nullptr;
     }
 
    private:
     Mutex mutex_;
     WatchSyncStream* stream_ LORRY_GUARDED_BY(mutex_) = nullptr;
+    bool unbound_ LORRY_GUARDED_BY(mutex_) = false;  // for ever
   };
 
   void OnOpen() override {
-    if (!version_.ok()) return Close(version_.status());
-    port_->Bind(this);
-    absl::StatusOr<WatchId> watch = orchestrator_.OpenWatch(*version_, pool_, port_);
-    if (!watch.ok()) return Close(watch.status());
-    MutexLock lock(watch_mutex_);
-    watch_ = *watch;
+    service_.loop_.PostAnswer([self = shared_from_this()] {
+      self->service_.OpenWhenKnown(self, self->service_.clock_.Now() + kKnownWithinMs);
+    });
   }
 
   void OnClosed(const absl::Status&) override {
     port_->Bind(nullptr);
     MutexLock lock(watch_mutex_);
-    if (watch_.has_value()) orchestrator_.CloseWatch(*watch_);
+    closed_ = true;
+    if (watch_.has_value()) service_.orchestrator().CloseWatch(*watch_);
   }
 
-  Orchestrator& orchestrator_;
-  const absl::StatusOr<VersionKey> version_;
-  const PoolName pool_;
+  SyncService& service_;
+  const v1::WatchSyncRequest request_;
   const std::shared_ptr<Port> port_;
   Mutex watch_mutex_;
+  bool closed_ LORRY_GUARDED_BY(watch_mutex_) = false;
   std::optional<WatchId> watch_ LORRY_GUARDED_BY(watch_mutex_);
 };
 
