@@ -1,0 +1,366 @@
+#include "clients/cpp/client.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/error.h"
+#include "lib/rpc/status.h"
+#include "lorry/engine/v1/proxy.grpc.pb.h"
+#include "lorry/store/v1/store.grpc.pb.h"
+#include "lorry/sync/v1/sync.grpc.pb.h"
+
+namespace lorry::client {
+namespace {
+
+// BeginUpload carries a safetensors header of at most 16 MiB, a page of versions their configs.
+constexpr int kMessageBytesMax = 24 << 20;
+constexpr uint32_t kPageSize = 200;
+// A member that does not answer must not hold up the question to the others.
+constexpr int64_t kMemberTimeoutMs = 3'000;
+// An orchestrator that restarts is back within a second or two; it is asked again at this pace.
+constexpr int64_t kRedialMs = 200;
+
+using StoreStub = store::v1::StoreService::Stub;
+using SyncStub = lorry::sync::v1::SyncService::Stub;
+using ProxyStub = engine::v1::ProxyService::Stub;
+
+// One unary call with a deadline. `who` names the other side where it does not answer.
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Call(Stub& stub,
+                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           Response*),
+                              const Request& request, int64_t timeout_ms, const std::string& who) {
+  grpc::ClientContext context;
+  rpc::SetDeadlineIn(context, timeout_ms);
+  Response response;
+  const absl::Status status = rpc::FromGrpc((stub.*method)(&context, request, &response));
+  if (status.ok()) return response;
+  if (!ReasonOf(status).empty()) return status;
+  if (absl::IsUnavailable(status)) return Annotate(status, absl::StrCat(who, " does not answer"));
+  if (absl::IsDeadlineExceeded(status)) {
+    return Annotate(status, absl::StrCat(who, " did not answer within ", timeout_ms, " ms"));
+  }
+  return Annotate(status, who);
+}
+
+absl::Status NotNamed(const char* service, const char* flag, const char* variable) {
+  return Error(
+      absl::StatusCode::kInvalidArgument, "NO_ADDRESS",
+      absl::StrCat("no ", service, " is named: give its host:port by ", flag, " or ", variable));
+}
+
+// Makes a repeated call recognisable; two in a row never coincide.
+std::string RandomId() {
+  std::random_device random;
+  return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+}
+
+}  // namespace
+
+struct Client::Stubs {
+  explicit Stubs(const ConnectOptions& o)
+      : timeout_ms(o.call_timeout_ms),
+        store_name(absl::StrCat("the adapter-store at ", o.store)),
+        sync_name(absl::StrCat("the sync-orchestrator at ", o.orchestrator)) {}
+
+  absl::Status NoOrchestrator() const {
+    return NotNamed("sync-orchestrator", "--orchestrator", "LORRY_ORCHESTRATOR");
+  }
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> OfStore(grpc::Status (StoreStub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Response*),
+                                   const Request& request) const {
+    if (store == nullptr) return NotNamed("adapter-store", "--store", "LORRY_STORE");
+    return Call(*store, method, request, timeout_ms, store_name);
+  }
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> OfSync(grpc::Status (SyncStub::*method)(grpc::ClientContext*,
+                                                                   const Request&, Response*),
+                                  const Request& request) const {
+    if (sync == nullptr) return NoOrchestrator();
+    return Call(*sync, method, request, timeout_ms, sync_name);
+  }
+
+  // Until something changes about the connection, at most kRedialMs.
+  static void Pause(grpc::Channel& channel) {
+    channel.WaitForStateChange(channel.GetState(true), std::chrono::system_clock::now() +
+                                                           std::chrono::milliseconds(kRedialMs));
+  }
+
+  const int64_t timeout_ms;
+  const std::string store_name, sync_name;  // as messages name them
+  std::shared_ptr<grpc::Channel> store_channel, sync_channel;
+  std::unique_ptr<StoreStub> store;
+  std::unique_ptr<SyncStub> sync;
+};
+
+common::v1::VersionRef MakeRef(const std::string& adapter, uint64_t run, uint64_t number) {
+  common::v1::VersionRef ref;
+  ref.set_adapter(adapter);
+  ref.set_run(run);
+  ref.set_number(number);
+  return ref;
+}
+
+Client::Client(ConnectOptions options)
+    : options_(std::move(options)),
+      stubs_(std::make_unique<Stubs>(options_)),
+      mover_({.channel = ChannelTo(""), .ucx = options_.ucx}) {}
+
+Client::~Client() = default;
+
+rpc::ChannelOptions Client::ChannelTo(const std::string& target) const {
+  return {.target = target,
+          .tls = options_.tls,
+          .token_file = options_.token_file,
+          .receive_max_bytes = kMessageBytesMax};
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ConnectOptions options) {
+  std::unique_ptr<Client> client(new Client(std::move(options)));
+  const ConnectOptions& named = client->options_;
+  if (!named.store.empty()) {
+    rpc::ChannelOptions store = client->ChannelTo(named.store);
+    store.idempotent = {"lorry.store.v1.StoreService"};
+    LORRY_ASSIGN_OR_RETURN(client->stubs_->store_channel, rpc::MakeChannel(store));
+    client->stubs_->store = store::v1::StoreService::NewStub(client->stubs_->store_channel);
+  }
+  if (!named.orchestrator.empty()) {
+    rpc::ChannelOptions orchestrator = client->ChannelTo(named.orchestrator);
+    for (const char* call : {"GetStatus", "SetOverride", "MarkMember", "Resolve"}) {
+      orchestrator.idempotent.push_back(absl::StrCat("lorry.sync.v1.SyncService/", call));
+    }
+    LORRY_ASSIGN_OR_RETURN(client->stubs_->sync_channel, rpc::MakeChannel(orchestrator));
+    client->stubs_->sync = lorry::sync::v1::SyncService::NewStub(client->stubs_->sync_channel);
+  }
+  return client;
+}
+
+absl::StatusOr<store::v1::OpenRunResponse> Client::OpenRun(const RunRequest& asked) {
+  store::v1::OpenRunRequest request;
+  request.set_adapter(asked.adapter);
+  if (asked.resume_from.has_value()) *request.mutable_resume_from() = *asked.resume_from;
+  if (asked.expected_run.has_value()) request.set_expected_run(*asked.expected_run);
+  request.set_request_id(RandomId());
+  return stubs_->OfStore(&StoreStub::OpenRun, request);
+}
+
+absl::StatusOr<store::v1::BeginUploadResponse> Client::BeginUpload(
+    const store::v1::BeginUploadRequest& request) {
+  return stubs_->OfStore(&StoreStub::BeginUpload, request);
+}
+
+void Client::PauseBeforeRetry() { stubs_->Pause(*stubs_->store_channel); }
+
+absl::StatusOr<common::v1::Version> Client::Commit(const std::string& upload_id) {
+  store::v1::CommitUploadRequest request;
+  request.set_upload_id(upload_id);
+  LORRY_ASSIGN_OR_RETURN(auto response, stubs_->OfStore(&StoreStub::CommitUpload, request));
+  return std::move(*response.mutable_version());
+}
+
+absl::StatusOr<store::v1::OpenFetchResponse> Client::OpenFetch(
+    const common::v1::VersionRef& version) {
+  store::v1::OpenFetchRequest request;
+  *request.mutable_version() = version;
+  request.set_peer("lorry-export");
+  return stubs_->OfStore(&StoreStub::OpenFetch, request);
+}
+
+absl::StatusOr<store::v1::GetVersionResponse> Client::GetVersion(
+    const common::v1::VersionRef& version) {
+  store::v1::GetVersionRequest request;
+  *request.mutable_version() = version;
+  return stubs_->OfStore(&StoreStub::GetVersion, request);
+}
+
+absl::StatusOr<std::vector<common::v1::Version>> Client::Versions(const std::string& adapter,
+                                                                  uint64_t run, size_t limit) {
+  std::vector<common::v1::Version> versions;
+  store::v1::ListVersionsRequest request;
+  request.set_adapter(adapter);
+  request.set_run(run);
+  request.set_page_size(limit == 0 ? kPageSize
+                                   : static_cast<uint32_t>(std::min<size_t>(limit, kPageSize)));
+  do {
+    LORRY_ASSIGN_OR_RETURN(auto response, stubs_->OfStore(&StoreStub::ListVersions, request));
+    for (common::v1::Version& version : *response.mutable_versions()) {
+      versions.push_back(std::move(version));
+      if (limit != 0 && versions.size() == limit) return versions;
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return versions;
+}
+
+absl::Status Client::Delete(const common::v1::VersionRef& version) {
+  store::v1::DeleteVersionRequest request;
+  *request.mutable_version() = version;
+  return stubs_->OfStore(&StoreStub::DeleteVersion, request).status();
+}
+
+absl::StatusOr<std::vector<store::v1::Adapter>> Client::Adapters() {
+  std::vector<store::v1::Adapter> adapters;
+  store::v1::ListAdaptersRequest request;
+  request.set_page_size(kPageSize);
+  do {
+    LORRY_ASSIGN_OR_RETURN(auto response, stubs_->OfStore(&StoreStub::ListAdapters, request));
+    for (store::v1::Adapter& adapter : *response.mutable_adapters()) {
+      adapters.push_back(std::move(adapter));
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return adapters;
+}
+
+absl::StatusOr<store::v1::GetAdapterResponse> Client::GetAdapter(const std::string& adapter) {
+  store::v1::GetAdapterRequest request;
+  request.set_name(adapter);
+  return stubs_->OfStore(&StoreStub::GetAdapter, request);
+}
+
+absl::StatusOr<store::v1::Adapter> Client::SetPolicy(const std::string& adapter,
+                                                     const common::v1::AdapterPolicy& policy,
+                                                     std::optional<uint64_t> expected_generation) {
+  store::v1::SetAdapterRequest request;
+  request.set_name(adapter);
+  *request.mutable_policy() = policy;
+  if (expected_generation.has_value()) request.set_expected_generation(*expected_generation);
+  LORRY_ASSIGN_OR_RETURN(auto response, stubs_->OfStore(&StoreStub::SetAdapter, request));
+  return std::move(*response.mutable_adapter());
+}
+
+absl::StatusOr<store::v1::Alias> Client::SetAlias(
+    const std::string& adapter, const std::string& alias,
+    const std::optional<common::v1::VersionRef>& version,
+    std::optional<uint64_t> expected_generation) {
+  store::v1::SetAliasRequest request;
+  request.set_adapter(adapter);
+  request.set_alias(alias);
+  if (version.has_value()) *request.mutable_version() = *version;
+  if (expected_generation.has_value()) request.set_expected_generation(*expected_generation);
+  LORRY_ASSIGN_OR_RETURN(auto response, stubs_->OfStore(&StoreStub::SetAlias, request));
+  return std::move(*response.mutable_alias());
+}
+
+absl::StatusOr<lorry::sync::v1::GetStatusResponse> Client::Status(const std::string& pool,
+                                                                  const std::string& adapter) {
+  lorry::sync::v1::GetStatusRequest request;
+  request.set_pool(pool);
+  request.set_adapter(adapter);
+  return stubs_->OfSync(&SyncStub::GetStatus, request);
+}
+
+absl::Status Client::Watch(const std::string& pool, const WatchFn& on_status) {
+  if (stubs_->sync == nullptr) return stubs_->NoOrchestrator();
+  grpc::ClientContext context;  // a watch lasts as long as its reader wants it to
+  lorry::sync::v1::WatchRequest request;
+  request.set_pool(pool);
+  const auto reader = stubs_->sync->Watch(&context, request);
+  lorry::sync::v1::WatchResponse response;
+  while (reader->Read(&response)) {
+    if (on_status(response.status())) continue;
+    context.TryCancel();
+    while (reader->Read(&response)) {
+    }
+    reader->Finish();
+    return absl::OkStatus();
+  }
+  return Annotate(rpc::FromGrpc(reader->Finish()), stubs_->sync_name);
+}
+
+absl::StatusOr<lorry::sync::v1::WatchSyncResponse> Client::WatchSync(
+    const common::v1::VersionRef& version, const std::string& pool, int64_t timeout_ms,
+    const WatchSyncFn& on_progress) {
+  if (stubs_->sync == nullptr) return stubs_->NoOrchestrator();
+  lorry::sync::v1::WatchSyncRequest request;
+  *request.mutable_version() = version;
+  request.set_pool(pool);
+  const SteadyClock clock;
+  const Tick ends_at = clock.Now() + timeout_ms;
+  while (true) {
+    grpc::ClientContext context;
+    rpc::SetDeadlineAt(context, ends_at);
+    const auto reader = stubs_->sync->WatchSync(&context, request);
+    lorry::sync::v1::WatchSyncResponse last, progress;
+    while (reader->Read(&progress)) {
+      last = progress;
+      if (on_progress) on_progress(last);
+    }
+    const absl::Status ended = rpc::FromGrpc(reader->Finish());
+    if (last.state() >= lorry::sync::v1::SYNC_STATE_ACTIVE) return last;
+    const bool again = ended.ok() || absl::IsUnavailable(ended) || absl::IsNotFound(ended);
+    if (!again || clock.Now() + kRedialMs >= ends_at) {
+      return Annotate(ended.ok() ? absl::UnavailableError("the stream ended early") : ended,
+                      stubs_->sync_name);
+    }
+    stubs_->Pause(*stubs_->sync_channel);
+  }
+}
+
+absl::StatusOr<lorry::sync::v1::ResolveResponse> Client::Resolve(
+    const lorry::sync::v1::ResolveRequest& request) {
+  return stubs_->OfSync(&SyncStub::Resolve, request);
+}
+
+absl::Status Client::SetOverride(const std::string& adapter, const std::string& pool,
+                                 const std::optional<common::v1::VersionRef>& version) {
+  lorry::sync::v1::SetOverrideRequest request;
+  request.set_adapter(adapter);
+  request.set_pool(pool);
+  if (version.has_value()) *request.mutable_version() = *version;
+  request.set_request_id(RandomId());
+  return stubs_->OfSync(&SyncStub::SetOverride, request).status();
+}
+
+absl::Status Client::MarkMember(const lorry::sync::v1::MarkMemberRequest& request) {
+  return stubs_->OfSync(&SyncStub::MarkMember, request).status();
+}
+
+absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> Client::AdoptFleet(const std::string& cluster) {
+  lorry::sync::v1::AdoptFleetRequest request;
+  request.set_cluster(cluster);
+  return stubs_->OfSync(&SyncStub::AdoptFleet, request);
+}
+
+absl::StatusOr<engine::v1::GetStatusResponse> Client::ProxyStatus(
+    const std::string& admin_address) {
+  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelTo(admin_address)));
+  const auto stub = engine::v1::ProxyService::NewStub(channel);
+  return Call(*stub, &ProxyStub::GetStatus, engine::v1::GetStatusRequest(), kMemberTimeoutMs,
+              absl::StrCat("the engine-proxy at ", admin_address));
+}
+
+absl::StatusOr<engine::v1::ExplainResponse> Client::ExplainAt(const std::string& admin_address,
+                                                              const std::string& request_id) {
+  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelTo(admin_address)));
+  const auto stub = engine::v1::ProxyService::NewStub(channel);
+  engine::v1::ExplainRequest request;
+  request.set_request_id(request_id);
+  return Call(*stub, &ProxyStub::Explain, request, kMemberTimeoutMs,
+              absl::StrCat("the engine-proxy at ", admin_address));
+}
+
+absl::StatusOr<Client::Explained> Client::Explain(const std::string& request_id) {
+  LORRY_ASSIGN_OR_RETURN(const auto status, Status());
+  std::vector<std::string> silent;
+  for (const auto& member : status.members()) {
+    if (member.admin_address().empty()) continue;
+    auto answer = ExplainAt(member.admin_address(), request_id);
+    if (answer.ok()) return Explained{member.member(), *std::move(answer)};
+    if (!absl::IsNotFound(answer.status())) silent.push_back(member.member());
+  }
+  return Error(
+      absl::StatusCode::kNotFound, "UNKNOWN_REQUEST",
+      absl::StrCat(
+          "none of ", status.members_size(), " engines remembers request ", request_id,
+          silent.empty() ? "" : absl::StrCat("; no answer from ", absl::StrJoin(silent, ", "))));
+}
+
+}  // namespace lorry::client

@@ -1,0 +1,95 @@
+#include "clients/cpp/image_mover.h"
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "lib/transfer/grpc/grpc_transport.h"
+#include "lib/transfer/ucx/ucx_transport.h"
+
+namespace lorry::client {
+namespace {
+
+// A transfer's end, for the thread that waits for it.
+class Waiter {
+ public:
+  void Done(transfer::Outcome outcome) {
+    MutexLock lock(mutex_);
+    outcome_ = std::move(outcome);
+    done_.notify_all();
+  }
+  transfer::Outcome Wait() {
+    MutexLock lock(mutex_);
+    while (!outcome_.has_value()) done_.wait(mutex_);
+    return *std::move(outcome_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar done_;
+  std::optional<transfer::Outcome> outcome_ LORRY_GUARDED_BY(mutex_);
+};
+
+uint64_t Bytes(const std::vector<transfer::Range>& ranges, uint64_t whole) {
+  if (ranges.empty()) return whole;
+  uint64_t sum = 0;
+  for (const transfer::Range& range : ranges) sum += range.length;
+  return sum;
+}
+
+transfer::OnRange Counting(const Progress& progress, uint64_t total, uint64_t moving) {
+  if (!progress) return [](const transfer::Range&, std::span<const transfer::Checksum>) {};
+  auto done = std::make_shared<std::atomic<uint64_t>>(total - moving);
+  progress(*done, total);
+  return
+      [progress, total, done](const transfer::Range& range, std::span<const transfer::Checksum>) {
+        progress(*done += range.length, total);
+      };
+}
+
+}  // namespace
+
+transfer::TransportSet& ImageMover::Transports() {
+  MutexLock lock(mutex_);
+  if (transports_ != nullptr) return *transports_;
+  std::vector<std::unique_ptr<transfer::Transport>> transports;
+  if (options_.ucx) {
+    // Without UCX on this machine gRPC carries everything, at a fraction of the rate.
+    auto ucx = transfer::CreateUcxTransport();
+    if (ucx.ok()) transports.push_back(*std::move(ucx));
+  }
+  transports.push_back(transfer::CreateGrpcTransport(
+      [options = options_.channel](const std::string& target) -> std::shared_ptr<grpc::Channel> {
+        rpc::ChannelOptions dialled = options;
+        dialled.target = target;
+        dialled.own_connection = true;
+        auto channel = rpc::MakeChannel(dialled);
+        return channel.ok() ? *std::move(channel) : nullptr;
+      }));
+  transports_ = std::make_unique<transfer::TransportSet>(std::move(transports));
+  return *transports_;
+}
+
+transfer::Outcome ImageMover::Push(std::vector<std::string> addresses,
+                                   transfer::PushRequest request, const Progress& progress) {
+  const uint64_t total = request.source.size();
+  auto on_range = Counting(progress, total, Bytes(request.ranges, total));
+  Waiter waiter;
+  const auto running =
+      Transports().Push(std::move(addresses), std::move(request), std::move(on_range),
+                        [&](transfer::Outcome outcome) { waiter.Done(std::move(outcome)); });
+  return waiter.Wait();
+}
+
+transfer::Outcome ImageMover::Fetch(std::vector<std::string> addresses,
+                                    transfer::FetchRequest request, const Progress& progress) {
+  const uint64_t total = request.destination.size();
+  auto on_range = Counting(progress, total, Bytes(request.ranges, total));
+  Waiter waiter;
+  const auto running =
+      Transports().Fetch(std::move(addresses), std::move(request), std::move(on_range),
+                         [&](transfer::Outcome outcome) { waiter.Done(std::move(outcome)); });
+  return waiter.Wait();
+}
+
+}  // namespace lorry::client

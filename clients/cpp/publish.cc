@@ -1,0 +1,164 @@
+// The two calls of Client that move bytes.
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cpp/client.h"
+#include "clients/cpp/peft_directory.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lib/peft/config.h"
+#include "lib/peft/digest.h"
+#include "lib/transfer/image_file.h"
+
+namespace lorry::client {
+namespace {
+
+// Whether going round again may help: the connection broke, the ticket grew old, another rank's
+// bytes are on their way, a check still runs.
+bool MayHelp(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  if (reason == "TICKET_EXPIRED" || reason == "RANGES_MISSING" || reason == "CHECK_RUNNING" ||
+      reason == "RANGE_CORRUPT") {
+    return true;
+  }
+  return absl::IsUnavailable(status) || (absl::IsDeadlineExceeded(status) && reason.empty());
+}
+
+std::vector<transfer::Range> RangesOf(const store::v1::BeginUploadResponse& begun) {
+  std::vector<transfer::Range> ranges;
+  for (const store::v1::Range& range : begun.missing()) {
+    ranges.push_back({range.offset(), range.length()});
+  }
+  return ranges;
+}
+
+uint64_t ThisMoment() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+}
+
+// What the manifest's own parts hash to must be what the version says.
+absl::StatusOr<std::vector<peft::Leaf>> ProvenLeaves(const store::v1::OpenFetchResponse& manifest) {
+  const common::v1::Version& version = manifest.version();
+  std::vector<peft::Leaf> leaves(manifest.leaves().size() / sizeof(peft::Leaf::bytes));
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    manifest.leaves().copy(reinterpret_cast<char*>(leaves[i].bytes.data()), leaves[i].bytes.size(),
+                           i * leaves[i].bytes.size());
+  }
+  LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(version.config_json()));
+  LORRY_ASSIGN_OR_RETURN(const std::string canonical, peft::CanonicalConfig(config));
+  LORRY_ASSIGN_OR_RETURN(const Digest digest,
+                         peft::DigestOf(version.image_bytes(), leaves, canonical));
+  if (digest.value == version.digest()) return leaves;
+  return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH",
+               absl::StrCat("the store's manifest hashes to ", digest.value, " and not to ",
+                            version.digest()));
+}
+
+absl::Status WriteText(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
+               absl::StrCat(path.string(), " cannot be written"));
+}
+
+absl::Status PrepareDirectory(const std::filesystem::path& directory, bool replace) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) {
+    return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
+                 absl::StrCat(directory.string(), " cannot be made: ", error.message()));
+  }
+  for (const char* name : {kConfigFile, kImageFile}) {
+    if (!replace && std::filesystem::exists(directory / name, error)) {
+      return Error(absl::StatusCode::kAlreadyExists, "DIRECTORY_INVALID",
+                   absl::StrCat(directory.string(),
+                                " holds an adapter already; name another "
+                                "directory, or ask to replace it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<common::v1::Version> Client::UploadOnce(const store::v1::BeginUploadRequest& request,
+                                                       const AdapterImage& image,
+                                                       const Progress& progress, Tick ends_at) {
+  LORRY_ASSIGN_OR_RETURN(const store::v1::BeginUploadResponse begun, BeginUpload(request));
+  if (begun.has_stored()) {
+    if (progress) progress(image.size(), image.size());
+    return begun.stored();
+  }
+  if (begun.missing_size() > 0) {
+    const transfer::Outcome outcome =
+        mover_.Push({begun.addresses().begin(), begun.addresses().end()},
+                    {.ticket = begun.ticket(),
+                     .ranges = RangesOf(begun),
+                     .source = image.bytes(),
+                     .options = {.deadline_ms = std::max<Tick>(1, ends_at - SteadyClock().Now())}},
+                    progress);
+    LORRY_RETURN_IF_ERROR(outcome.status);
+  }
+  return Commit(begun.upload_id());
+}
+
+absl::StatusOr<common::v1::Version> Client::Publish(const AdapterImage& image,
+                                                    const common::v1::VersionRef& version,
+                                                    const PublishOptions& options) {
+  store::v1::BeginUploadRequest request;
+  *request.mutable_version() = version;
+  request.set_attempt(options.attempt == 0 ? ThisMoment() : options.attempt);
+  request.set_header(image.header_bytes());
+  request.set_config_json(image.config_json());
+  request.set_image_bytes(image.size());
+  request.set_expected_digest(options.expected_digest);
+
+  const SteadyClock clock;
+  const Tick ends_at = clock.Now() + options_.transfer_timeout_ms;
+  while (true) {
+    auto stored = UploadOnce(request, image, options.progress, ends_at);
+    if (stored.ok() || !MayHelp(stored.status()) || clock.Now() >= ends_at) return stored;
+    PauseBeforeRetry();  // what arrived stays: the next round asks only for what is missing
+  }
+}
+
+absl::StatusOr<common::v1::Version> Client::Export(const common::v1::VersionRef& version,
+                                                   const std::string& directory, bool replace,
+                                                   const Progress& progress) {
+  const std::filesystem::path target(directory);
+  LORRY_RETURN_IF_ERROR(PrepareDirectory(target, replace));
+  LORRY_ASSIGN_OR_RETURN(const store::v1::OpenFetchResponse manifest, OpenFetch(version));
+  LORRY_ASSIGN_OR_RETURN(std::vector<peft::Leaf> leaves, ProvenLeaves(manifest));
+
+  // Under another name until it is whole, so that no half image is ever read as an adapter.
+  const std::string part = (target / absl::StrCat(".", kImageFile, ".part")).string();
+  std::error_code ignored;
+  std::filesystem::remove(part, ignored);  // of an export that was broken off
+  LORRY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<transfer::ImageFile> file,
+      transfer::ImageFile::Create(part, manifest.version().image_bytes(), {.prefault = false}));
+  const transfer::Outcome outcome =
+      mover_.Fetch({manifest.addresses().begin(), manifest.addresses().end()},
+                   {.ticket = manifest.ticket(),
+                    .destination = file->writable(),
+                    .leaves = std::move(leaves),
+                    .options = {.deadline_ms = options_.transfer_timeout_ms}},
+                   progress);
+  absl::Status written = outcome.status;
+  if (written.ok()) written = file->Sync();
+  if (written.ok()) written = WriteText(target / kConfigFile, manifest.version().config_json());
+  if (written.ok()) written = file->MoveTo((target / kImageFile).string());
+  if (!written.ok()) {
+    file->Unlink().IgnoreError();
+    return written;
+  }
+  return manifest.version();
+}
+
+}  // namespace lorry::client
