@@ -221,7 +221,7 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
 
  private:
   void SendStatus(const grpc::Status& status) override { Finish(status); }
-  void Retry() override {
+  void Retry() override LORRY_REQUIRES(mutex_) {
     if (waiting_ && !finished_) Take();
   }
   void Read() LORRY_REQUIRES(mutex_) {
