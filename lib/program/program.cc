@@ -18,24 +18,34 @@
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 
-ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port of the gRPC services; port 0 takes a free one");
-ABSL_FLAG(std::string, admin_listen, "127.0.0.1:0", "host:port of /metrics, /livez, /readyz and /configz (plain HTTP)");
+ABSL_FLAG(std::string, listen, "127.0.0.1:0",
+          "host:port of the gRPC services; port 0 takes a free one");
+ABSL_FLAG(std::string, admin_listen, "127.0.0.1:0",
+          "host:port of /metrics, /livez, /readyz and /configz (plain HTTP)");
 ABSL_FLAG(std::string, data_dir, "", "directory of everything durable; created if it is missing");
-ABSL_FLAG(std::string, auth_token_file, "", "who may call: one `<role>[,<role>...] <token> [name]` a line");
+ABSL_FLAG(std::string, auth_token_file, "",
+          "who may call: one `<role>[,<role>...] <token> [name]` a line");
 ABSL_FLAG(std::string, tls_cert, "", "PEM file of the server's certificate");
 ABSL_FLAG(std::string, tls_key, "", "PEM file of its key");
-ABSL_FLAG(std::string, tls_client_ca, "", "PEM file of the authority that clients' certificates must be signed by (mTLS)");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "PEM file of the authority that clients' certificates must be signed by (mTLS)");
 ABSL_FLAG(bool, insecure_listen_anywhere, false,
-          "allow to listen elsewhere than on loopback without credentials; everybody who reaches the port is an operator");
-ABSL_FLAG(std::string, token_file, "", "file with the bearer token that this program shows to other services");
-ABSL_FLAG(std::string, tls_ca, "", "PEM file of the authority that signs other services' certificates");
-ABSL_FLAG(std::string, ready_file, "", "written once everything serves: a JSON object of addresses");
+          "allow to listen elsewhere than on loopback without credentials; everybody who reaches "
+          "the port is an operator");
+ABSL_FLAG(std::string, token_file, "",
+          "file with the bearer token that this program shows to other services");
+ABSL_FLAG(std::string, tls_ca, "",
+          "PEM file of the authority that signs other services' certificates");
+ABSL_FLAG(std::string, ready_file, "",
+          "written once everything serves: a JSON object of addresses");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error");
 
 namespace lorry::program {
 namespace {
 
-bool IsOurFlagFile(absl::string_view file) { return !absl::StartsWith(file, "absl/") && !absl::StrContains(file, "/absl/"); }
+bool IsOurFlagFile(absl::string_view file) {
+  return !absl::StartsWith(file, "absl/") && !absl::StrContains(file, "/absl/");
+}
 
 void SetUpLogging(std::string_view name) {
   auto logger = spdlog::stderr_color_mt(std::string(name));
@@ -45,7 +55,8 @@ void SetUpLogging(std::string_view name) {
   spdlog::set_default_logger(logger);
 }
 
-// Abseil knows flags by their C++ names; people, charts and compose files write --data-dir. In place: a value never changes.
+// Abseil knows flags by their C++ names; people, charts and compose files write --data-dir. In
+// place: a value never changes.
 void UnderscoreFlagNames(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (!absl::StartsWith(argv[i], "--")) continue;
@@ -59,7 +70,8 @@ void UnderscoreFlagNames(int argc, char** argv) {
 
 int Main(int argc, char** argv, std::string_view name, std::string_view what_for,
          const std::function<absl::Status(runtime::Signals&)>& run) {
-  absl::SetProgramUsageMessage(absl::StrCat(ToAbsl(what_for), "\nusage: ", ToAbsl(name), " [--flag=value ...]"));
+  absl::SetProgramUsageMessage(
+      absl::StrCat(ToAbsl(what_for), "\nusage: ", ToAbsl(name), " [--flag=value ...]"));
   absl::FlagsUsageConfig usage;
   usage.contains_helpshort_flags = IsOurFlagFile;
   usage.contains_help_flags = IsOurFlagFile;
@@ -68,7 +80,8 @@ int Main(int argc, char** argv, std::string_view name, std::string_view what_for
   UnderscoreFlagNames(argc, argv);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
-    std::fprintf(stderr, "%s: unexpected argument \"%s\"; flags are written --flag=value, see --help\n",
+    std::fprintf(stderr,
+                 "%s: unexpected argument \"%s\"; flags are written --flag=value, see --help\n",
                  std::string(name).c_str(), rest[1]);
     return 2;
   }
@@ -84,16 +97,19 @@ int Main(int argc, char** argv, std::string_view name, std::string_view what_for
 rpc::ServerOptions ServerFlags() {
   rpc::ServerOptions options;
   options.address = absl::GetFlag(FLAGS_listen);
-  options.tls = {absl::GetFlag(FLAGS_tls_cert), absl::GetFlag(FLAGS_tls_key), absl::GetFlag(FLAGS_tls_client_ca)};
+  options.tls = {absl::GetFlag(FLAGS_tls_cert), absl::GetFlag(FLAGS_tls_key),
+                 absl::GetFlag(FLAGS_tls_client_ca)};
   options.allow_insecure = absl::GetFlag(FLAGS_insecure_listen_anywhere);
   return options;
 }
 
 absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags() {
-  return rpc::Access::Open(absl::GetFlag(FLAGS_auth_token_file), !absl::GetFlag(FLAGS_tls_client_ca).empty());
+  return rpc::Access::Open(absl::GetFlag(FLAGS_auth_token_file),
+                           !absl::GetFlag(FLAGS_tls_client_ca).empty());
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target, std::vector<std::string> idempotent) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
+                                                    std::vector<std::string> idempotent) {
   rpc::ChannelOptions options;
   options.target = target;
   options.tls.ca = absl::GetFlag(FLAGS_tls_ca);
@@ -107,7 +123,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target, s
 absl::StatusOr<std::string> DataDir() {
   const std::string path = absl::GetFlag(FLAGS_data_dir);
   if (path.empty()) {
-    return Error(absl::StatusCode::kInvalidArgument, "", "--data-dir is missing: name a directory on a disk that lasts");
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 "--data-dir is missing: name a directory on a disk that lasts");
   }
   std::error_code error;
   std::filesystem::create_directories(path, error);
@@ -127,11 +144,15 @@ absl::Status Ready(const std::map<std::string, std::string>& addresses) {
     std::ofstream file(path + ".tmp", std::ios::trunc);
     file << json << "\n";
     file.flush();
-    if (!file) return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat("--ready-file=", path, " cannot be written"));
+    if (!file)
+      return Error(absl::StatusCode::kInvalidArgument, "",
+                   absl::StrCat("--ready-file=", path, " cannot be written"));
   }
   std::error_code error;
   std::filesystem::rename(path + ".tmp", path, error);
-  if (error) return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat("--ready-file=", path, ": ", error.message()));
+  if (error)
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 absl::StrCat("--ready-file=", path, ": ", error.message()));
   return absl::OkStatus();
 }
 

@@ -1,7 +1,8 @@
 // What every service's main has in common: flags, logging, credentials, the ready file.
 //
 //   int main(int argc, char** argv) {
-//     return program::Main(argc, argv, "sync-orchestrator", "Decides which engine serves which version.", Run);
+//     return program::Main(argc, argv, "sync-orchestrator", "Decides which engine serves which
+//     version.", Run);
 //   }
 //
 // main's thread only.
@@ -29,8 +30,8 @@ namespace lorry::program {
 
 inline constexpr char kVersion[] = "0.1.0";
 
-// Parses flags, sets up logging and signals, calls `run`, and turns what it returns into an exit status: 0 after a drain,
-// 1 with the error on stderr. Arguments that are no flags are an error.
+// Parses flags, sets up logging and signals, calls `run`, and turns what it returns into an exit
+// status: 0 after a drain, 1 with the error on stderr. Arguments that are no flags are an error.
 int Main(int argc, char** argv, std::string_view name, std::string_view what_for,
          const std::function<absl::Status(runtime::Signals&)>& run);
 
@@ -39,13 +40,14 @@ rpc::ServerOptions ServerFlags();
 // From --auth-token-file and --tls-client-ca.
 absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags();
 // A channel to `target` with --token-file and --tls-ca. `idempotent`: as rpc::ChannelOptions.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target, std::vector<std::string> idempotent);
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
+                                                    std::vector<std::string> idempotent);
 
 // --data-dir, created with its parents; INVALID_ARGUMENT when it is not named.
 absl::StatusOr<std::string> DataDir();
 
-// Says in the log, and where --ready-file asks for it in that file as one JSON object, where the program listens.
-// The file appears whole (written beside and renamed), once everything serves.
+// Says in the log, and where --ready-file asks for it in that file as one JSON object, where the
+// program listens. The file appears whole (written beside and renamed), once everything serves.
 absl::Status Ready(const std::map<std::string, std::string>& addresses);
 
 // Every flag's value as JSON, for /configz.

@@ -14,7 +14,8 @@ namespace {
 namespace pb = lorry::sync::v1;
 namespace cm = lorry::common::v1;
 
-// More adapters, versions or aliases than any engine was seen to hold; beyond it a document is an attack or a bug.
+// More adapters, versions or aliases than any engine was seen to hold; beyond it a document is an
+// attack or a bug.
 constexpr int kEntriesMax = 10'000;
 constexpr size_t kTextBytesMax = 4096;
 
@@ -31,7 +32,8 @@ Wire ToWire(const std::array<std::pair<Plain, Wire>, N>& table, Plain value) {
 }
 
 template <typename Plain, typename Wire, size_t N>
-absl::StatusOr<Plain> ToPlain(const std::array<std::pair<Plain, Wire>, N>& table, Wire value, std::string_view what) {
+absl::StatusOr<Plain> ToPlain(const std::array<std::pair<Plain, Wire>, N>& table, Wire value,
+                              std::string_view what) {
   for (const auto& [plain, wire] : table)
     if (wire == value) return plain;
   return Bad(absl::StrCat(ToAbsl(what), " has an unknown value ", static_cast<int>(value)));
@@ -49,9 +51,10 @@ constexpr std::array kRenders{std::pair{fleet::Render::kPlain, pb::RENDER_PLAIN}
 constexpr std::array kStales{std::pair{fleet::StaleAction::kRefuse, cm::STALE_MODE_REFUSE},
                              std::pair{fleet::StaleAction::kHold, cm::STALE_MODE_HOLD},
                              std::pair{fleet::StaleAction::kTag, cm::STALE_MODE_TAG}};
-constexpr std::array kNoAdapters{std::pair{fleet::NoAdapterAction::kRefuse, cm::NO_ADAPTER_MODE_REFUSE},
-                                 std::pair{fleet::NoAdapterAction::kLatest, cm::NO_ADAPTER_MODE_LATEST},
-                                 std::pair{fleet::NoAdapterAction::kBase, cm::NO_ADAPTER_MODE_BASE}};
+constexpr std::array kNoAdapters{
+    std::pair{fleet::NoAdapterAction::kRefuse, cm::NO_ADAPTER_MODE_REFUSE},
+    std::pair{fleet::NoAdapterAction::kLatest, cm::NO_ADAPTER_MODE_LATEST},
+    std::pair{fleet::NoAdapterAction::kBase, cm::NO_ADAPTER_MODE_BASE}};
 constexpr std::array kPauses{std::pair{fleet::PauseKind::kNone, pb::PAUSE_KIND_UNSPECIFIED},
                              std::pair{fleet::PauseKind::kAbort, pb::PAUSE_KIND_ABORT},
                              std::pair{fleet::PauseKind::kRetract, pb::PAUSE_KIND_RETRACT},
@@ -59,13 +62,14 @@ constexpr std::array kPauses{std::pair{fleet::PauseKind::kNone, pb::PAUSE_KIND_U
                              std::pair{fleet::PauseKind::kWait, pb::PAUSE_KIND_WAIT},
                              std::pair{fleet::PauseKind::kKeep, pb::PAUSE_KIND_KEEP},
                              std::pair{fleet::PauseKind::kDrain, pb::PAUSE_KIND_DRAIN}};
-constexpr std::array kStates{std::pair{fleet::ResidencyState::kAbsent, pb::RESIDENCY_STATE_UNSPECIFIED},
-                             std::pair{fleet::ResidencyState::kFetching, pb::RESIDENCY_STATE_FETCHING},
-                             std::pair{fleet::ResidencyState::kFetched, pb::RESIDENCY_STATE_FETCHED},
-                             std::pair{fleet::ResidencyState::kLoading, pb::RESIDENCY_STATE_LOADING},
-                             std::pair{fleet::ResidencyState::kLoaded, pb::RESIDENCY_STATE_LOADED},
-                             std::pair{fleet::ResidencyState::kUnloading, pb::RESIDENCY_STATE_UNLOADING},
-                             std::pair{fleet::ResidencyState::kFailed, pb::RESIDENCY_STATE_FAILED}};
+constexpr std::array kStates{
+    std::pair{fleet::ResidencyState::kAbsent, pb::RESIDENCY_STATE_UNSPECIFIED},
+    std::pair{fleet::ResidencyState::kFetching, pb::RESIDENCY_STATE_FETCHING},
+    std::pair{fleet::ResidencyState::kFetched, pb::RESIDENCY_STATE_FETCHED},
+    std::pair{fleet::ResidencyState::kLoading, pb::RESIDENCY_STATE_LOADING},
+    std::pair{fleet::ResidencyState::kLoaded, pb::RESIDENCY_STATE_LOADED},
+    std::pair{fleet::ResidencyState::kUnloading, pb::RESIDENCY_STATE_UNLOADING},
+    std::pair{fleet::ResidencyState::kFailed, pb::RESIDENCY_STATE_FAILED}};
 constexpr std::array kHealths{std::pair{fleet::MemberHealth::kJoining, pb::MEMBER_HEALTH_JOINING},
                               std::pair{fleet::MemberHealth::kReady, pb::MEMBER_HEALTH_READY},
                               std::pair{fleet::MemberHealth::kAsleep, pb::MEMBER_HEALTH_ASLEEP},
@@ -77,13 +81,15 @@ absl::StatusOr<AdapterName> Adapter(const std::string& name) {
 }
 
 absl::StatusOr<EngineName> Engine(const std::string& name, bool may_be_empty) {
-  if (name.empty() ? !may_be_empty : name.size() > 128) return Bad("an engine name is missing or too long");
+  if (name.empty() ? !may_be_empty : name.size() > 128)
+    return Bad("an engine name is missing or too long");
   return EngineName(name);
 }
 
 absl::Status CheckCount(int count, std::string_view what) {
   if (count <= kEntriesMax) return absl::OkStatus();
-  return Bad(absl::StrCat(count, " ", ToAbsl(what), " in one document, the limit is ", kEntriesMax));
+  return Bad(
+      absl::StrCat(count, " ", ToAbsl(what), " in one document, the limit is ", kEntriesMax));
 }
 
 pb::Pause PauseToProto(const fleet::DesiredPause& pause) {
@@ -122,7 +128,8 @@ absl::StatusOr<fleet::WantedVersion> WantedFromProto(const pb::WantedVersion& wa
   fleet::WantedVersion out;
   LORRY_ASSIGN_OR_RETURN(out.name, Engine(wanted.engine_name(), false));
   LORRY_ASSIGN_OR_RETURN(out.key, FromProto(wanted.version()));
-  if (wanted.digest().empty() || wanted.digest().size() > 128) return Bad("a digest is missing or too long");
+  if (wanted.digest().empty() || wanted.digest().size() > 128)
+    return Bad("a digest is missing or too long");
   out.digest = Digest{wanted.digest()};
   LORRY_ASSIGN_OR_RETURN(out.traits, FromProto(wanted.traits()));
   LORRY_ASSIGN_OR_RETURN(out.render, ToPlain(kRenders, wanted.render(), "WantedVersion.render"));
@@ -152,7 +159,8 @@ absl::StatusOr<fleet::DoorRules> RulesFromProto(const pb::DoorRules& rules) {
   out.current_run = RunId(rules.current_run());
   out.max_staleness = rules.max_staleness();
   LORRY_ASSIGN_OR_RETURN(out.stale, ToPlain(kStales, rules.stale(), "DoorRules.stale"));
-  LORRY_ASSIGN_OR_RETURN(out.no_adapter, ToPlain(kNoAdapters, rules.no_adapter(), "DoorRules.no_adapter"));
+  LORRY_ASSIGN_OR_RETURN(out.no_adapter,
+                         ToPlain(kNoAdapters, rules.no_adapter(), "DoorRules.no_adapter"));
   out.hold_limit_ms = rules.hold_limit_ms();
   return out;
 }
@@ -220,7 +228,8 @@ pb::Desired ToProto(const fleet::Desired& desired) {
     r.set_hold_for_ms(row.hold_for_ms);
     r.set_serve_old(row.serve_old);
   }
-  for (const fleet::WantedVersion& wanted : desired.wanted) *out.add_wanted() = WantedToProto(wanted);
+  for (const fleet::WantedVersion& wanted : desired.wanted)
+    *out.add_wanted() = WantedToProto(wanted);
   for (const fleet::AliasRoute& alias : desired.aliases) {
     pb::AliasRoute& a = *out.add_aliases();
     a.set_adapter(alias.adapter.value);
@@ -331,11 +340,13 @@ absl::StatusOr<fleet::Observed> FromProto(const pb::Observed& observed) {
   out.revision = Revision(observed.revision());
   LORRY_ASSIGN_OR_RETURN(out.health, ToPlain(kHealths, observed.health(), "Observed.health"));
   out.health_detail = observed.health_detail().substr(0, kTextBytesMax);
-  LORRY_ASSIGN_OR_RETURN(out.limits.kind, ToPlain(kKinds, observed.limits().kind(), "EngineLimits.kind"));
+  LORRY_ASSIGN_OR_RETURN(out.limits.kind,
+                         ToPlain(kKinds, observed.limits().kind(), "EngineLimits.kind"));
   out.limits.rank_limit = observed.limits().rank_limit();
   out.limits.slots = observed.limits().slots();
   out.limits.batch_slots = observed.limits().batch_slots();
-  out.limits.engine_modules.assign(observed.limits().modules().begin(), observed.limits().modules().end());
+  out.limits.engine_modules.assign(observed.limits().modules().begin(),
+                                   observed.limits().modules().end());
   out.engine_version = observed.engine_version().substr(0, kTextBytesMax);
   for (const pb::ObservedRow& row : observed.rows()) {
     fleet::ObservedRow r;

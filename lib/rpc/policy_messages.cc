@@ -53,7 +53,8 @@ constexpr std::array kProbes{std::pair{fleet::ProbeRule::kToken, cm::PROBE_MODE_
                              std::pair{fleet::ProbeRule::kDiffers, cm::PROBE_MODE_DIFFERS}};
 
 template <typename Plain, typename Wire, size_t N>
-absl::Status Read(const std::array<std::pair<Plain, Wire>, N>& table, Wire value, std::string_view field, Plain& out) {
+absl::Status Read(const std::array<std::pair<Plain, Wire>, N>& table, Wire value,
+                  std::string_view field, Plain& out) {
   if (static_cast<int>(value) == 0) {
     out = table[0].first;
     return absl::OkStatus();
@@ -78,7 +79,8 @@ Wire Write(const std::array<std::pair<Plain, Wire>, N>& table, Plain value) {
 absl::Status ReadDeadline(bool set, int64_t value, std::string_view field, int64_t& out) {
   if (!set) return absl::OkStatus();
   if (value < 1 || value > kDeadlineMsMax) {
-    return Invalid(absl::StrCat(ToAbsl(field), " is ", value, " ms; it must be 1 to ", kDeadlineMsMax));
+    return Invalid(
+        absl::StrCat(ToAbsl(field), " is ", value, " ms; it must be 1 to ", kDeadlineMsMax));
   }
   out = value;
   return absl::OkStatus();
@@ -86,7 +88,8 @@ absl::Status ReadDeadline(bool set, int64_t value, std::string_view field, int64
 
 absl::Status ReadPools(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& out) {
   if (policy.pools_size() == 0) return absl::OkStatus();
-  if (policy.pools_size() > kPoolsMax) return Invalid(absl::StrCat("more than ", kPoolsMax, " pools"));
+  if (policy.pools_size() > kPoolsMax)
+    return Invalid(absl::StrCat("more than ", kPoolsMax, " pools"));
   out.pools.clear();
   for (const cm::PoolRule& rule : policy.pools()) {
     LORRY_RETURN_IF_ERROR(CheckName("the pool", rule.pool()));
@@ -106,8 +109,9 @@ absl::Status ReadPools(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& ou
     if (source.kind != fleet::PoolSource::Kind::kPool) continue;
     const auto followed = out.pools.find(source.pool);
     if (followed == out.pools.end() || followed->second.kind == fleet::PoolSource::Kind::kPool) {
-      return Invalid(absl::StrCat("pool ", name.value, " follows ", source.pool.value,
-                                  ", which must be a pool of this policy that follows no other pool"));
+      return Invalid(
+          absl::StrCat("pool ", name.value, " follows ", source.pool.value,
+                       ", which must be a pool of this policy that follows no other pool"));
     }
   }
   return absl::OkStatus();
@@ -115,18 +119,21 @@ absl::Status ReadPools(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& ou
 
 absl::Status ReadCounts(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& out) {
   if (policy.has_max_staleness()) out.max_staleness = policy.max_staleness();
-  if (out.max_staleness >= kKeepMax) return Invalid(absl::StrCat("max_staleness must be below ", kKeepMax));
+  if (out.max_staleness >= kKeepMax)
+    return Invalid(absl::StrCat("max_staleness must be below ", kKeepMax));
   if (policy.keep().has_versions()) {
     out.keep = {.kind = fleet::KeepRule::Kind::kCount, .count = policy.keep().versions()};
     if (out.keep.count < 1 || out.keep.count > kKeepMax) {
-      return Invalid(absl::StrCat("keep is ", out.keep.count, "; it must be 1 to ", kKeepMax, ", or all"));
+      return Invalid(
+          absl::StrCat("keep is ", out.keep.count, "; it must be 1 to ", kKeepMax, ", or all"));
     }
   } else if (policy.keep().all()) {
     out.keep = {.kind = fleet::KeepRule::Kind::kAll};
   }
   if (out.KeepCount() < out.max_staleness + 1) {
-    return Invalid(absl::StrCat("keep ", out.KeepCount(), " is less than max_staleness + 1 = ", out.max_staleness + 1,
-                                ": versions that may still be asked for would be gone; raise keep"));
+    return Invalid(absl::StrCat(
+        "keep ", out.KeepCount(), " is less than max_staleness + 1 = ", out.max_staleness + 1,
+        ": versions that may still be asked for would be gone; raise keep"));
   }
   const cm::MinEngines& min = policy.min_engines();
   if (min.has_count()) out.min_engines = {.is_share = false, .value = min.count()};
@@ -151,14 +158,15 @@ absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& po
   LORRY_RETURN_IF_ERROR(Read(kQuiesces, policy.quiesce(), "quiesce", out.quiesce));
   LORRY_RETURN_IF_ERROR(Read(kFlushes, policy.flush(), "flush", out.flush));
   LORRY_RETURN_IF_ERROR(Read(kProbes, policy.probe(), "probe", out.probe));
-  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_stage_deadline_ms(), policy.stage_deadline_ms(), "stage_deadline_ms",
-                                     out.stage_deadline_ms));
+  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_stage_deadline_ms(), policy.stage_deadline_ms(),
+                                     "stage_deadline_ms", out.stage_deadline_ms));
   LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_barrier_deadline_ms(), policy.barrier_deadline_ms(),
                                      "barrier_deadline_ms", out.barrier_deadline_ms));
-  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_framework_pause_deadline_ms(), policy.framework_pause_deadline_ms(),
-                                     "framework_pause_deadline_ms", out.framework_pause_deadline_ms));
-  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_drain_deadline_ms(), policy.drain_deadline_ms(), "drain_deadline_ms",
-                                     out.drain_deadline_ms));
+  LORRY_RETURN_IF_ERROR(
+      ReadDeadline(policy.has_framework_pause_deadline_ms(), policy.framework_pause_deadline_ms(),
+                   "framework_pause_deadline_ms", out.framework_pause_deadline_ms));
+  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_drain_deadline_ms(), policy.drain_deadline_ms(),
+                                     "drain_deadline_ms", out.drain_deadline_ms));
   out.norm_limit = policy.max_tensor_norm();
   out.quota_bytes = policy.quota_bytes();
   out.quota_versions = policy.quota_versions();

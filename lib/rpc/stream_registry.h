@@ -19,8 +19,8 @@ namespace lorry::rpc {
 class OpenStream {
  public:
   virtual ~OpenStream() = default;
-  // Ends the stream with `status` once the write in flight is done; OK also writes what still waits. The first call
-  // counts.
+  // Ends the stream with `status` once the write in flight is done; OK also writes what still
+  // waits. The first call counts.
   virtual void Close(absl::Status status) = 0;
   // Ends it at once: what is in flight is dropped.
   virtual void Cancel(absl::Status status) = 0;

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/kv/sqlite/sqlite_store.h"
 #include "lib/metrics/admin_server.h"
@@ -23,13 +23,19 @@ ABSL_FLAG(std::string, engine, "", "the engine's own URL: http://host:port");
 ABSL_FLAG(std::string, engine_key_file, "", "file with the engine's API key");
 ABSL_FLAG(std::string, engine_admin_key_file, "", "file with SGLang's admin API key");
 ABSL_FLAG(std::string, door_listen, "127.0.0.1:0", "host:port where rollout clients come in");
-ABSL_FLAG(std::string, door_advertise, "", "host:port under which they reach it; default: where it listens");
+ABSL_FLAG(std::string, door_advertise, "",
+          "host:port under which they reach it; default: where it listens");
 ABSL_FLAG(uint32_t, door_threads, 0, "threads of the door; 0: one a core, at most 4");
+ABSL_FLAG(bool, door_allow_unknown_routes, false,
+          "pass requests of routes that the door does not know to the engine as they are");
 ABSL_FLAG(std::string, store, "", "host:port of the adapter-store");
 ABSL_FLAG(std::string, orchestrator, "", "host:port of the sync-orchestrator");
-ABSL_FLAG(std::string, member, "", "this engine's name in the fleet, the same over restarts of engine and proxy");
+ABSL_FLAG(std::string, member, "",
+          "this engine's name in the fleet, the same over restarts of engine and proxy");
 ABSL_FLAG(std::string, pool, "rollout", "engines that share one `latest` per adapter");
-ABSL_FLAG(std::string, image_dir, "", "memory-backed directory of adapter images, readable by the engine: /dev/shm/lorry/<member>");
+ABSL_FLAG(
+    std::string, image_dir, "",
+    "memory-backed directory of adapter images, readable by the engine: /dev/shm/lorry/<member>");
 ABSL_FLAG(bool, ucx, true, "fetch over UCX where the store offers it");
 ABSL_FLAG(int64_t, drain_grace_ms, 25'000, "how long running requests may go on after SIGTERM");
 
@@ -40,7 +46,8 @@ absl::StatusOr<std::string> FirstLine(const std::string& path) {
   if (path.empty()) return std::string();
   std::ifstream file(path);
   std::string line;
-  if (!std::getline(file, line)) return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat(path, " cannot be read"));
+  if (!std::getline(file, line))
+    return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat(path, " cannot be read"));
   return line;
 }
 
@@ -54,7 +61,8 @@ absl::StatusOr<HostPort> ParseHostPort(std::string text, std::string_view flag) 
   while (text.ends_with("/")) text.pop_back();
   const size_t colon = text.rfind(':');
   uint32_t port = 0;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
     return Error(absl::StatusCode::kInvalidArgument, "",
                  absl::StrCat(std::string(flag), " is \"", text, "\"; write it as host:port"));
   }
@@ -62,12 +70,15 @@ absl::StatusOr<HostPort> ParseHostPort(std::string text, std::string_view flag) 
 }
 
 absl::Status CheckFlags() {
-  const std::pair<const char*, std::string> needed[] = {{"--engine", absl::GetFlag(FLAGS_engine)},
-                                                        {"--store", absl::GetFlag(FLAGS_store)},
-                                                        {"--orchestrator", absl::GetFlag(FLAGS_orchestrator)},
-                                                        {"--member", absl::GetFlag(FLAGS_member)}};
+  const std::pair<const char*, std::string> needed[] = {
+      {"--engine", absl::GetFlag(FLAGS_engine)},
+      {"--store", absl::GetFlag(FLAGS_store)},
+      {"--orchestrator", absl::GetFlag(FLAGS_orchestrator)},
+      {"--member", absl::GetFlag(FLAGS_member)}};
   for (const auto& [flag, value] : needed) {
-    if (value.empty()) return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat(flag, " is missing; see --help"));
+    if (value.empty())
+      return Error(absl::StatusCode::kInvalidArgument, "",
+                   absl::StrCat(flag, " is missing; see --help"));
   }
   LORRY_RETURN_IF_ERROR(CheckName("--member", absl::GetFlag(FLAGS_member)));
   return CheckName("--pool", absl::GetFlag(FLAGS_pool));
@@ -100,7 +111,9 @@ absl::StatusOr<std::unique_ptr<transfer::TransportSet>> MakeTransports() {
 class App {
  public:
   explicit App(runtime::Signals& signals)
-      : signals_(signals), registry_({.service = "engine-proxy", .version = program::kVersion}), metrics_(registry_) {}
+      : signals_(signals),
+        registry_({.service = "engine-proxy", .version = program::kVersion}),
+        metrics_(registry_) {}
 
   absl::Status Open();   // the journal, the shelf, the claim on the engine
   absl::Status Wire();   // engine, door, transfers, sessions
@@ -144,19 +157,22 @@ class App {
 
 absl::Status App::Open() {
   LORRY_ASSIGN_OR_RETURN(engine_at_, ParseHostPort(absl::GetFlag(FLAGS_engine), "--engine"));
-  LORRY_ASSIGN_OR_RETURN(door_at_, ParseHostPort(absl::GetFlag(FLAGS_door_listen), "--door-listen"));
+  LORRY_ASSIGN_OR_RETURN(door_at_,
+                         ParseHostPort(absl::GetFlag(FLAGS_door_listen), "--door-listen"));
   LORRY_ASSIGN_OR_RETURN(claim_, EngineClaim::Take(engine_at_.host, engine_at_.port));
   LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
   LORRY_ASSIGN_OR_RETURN(kv_, kv::OpenSqliteStore({.path = data_dir + "/proxy.db"}));
   const std::string image_dir = absl::GetFlag(FLAGS_image_dir);
-  LORRY_ASSIGN_OR_RETURN(shelf_, ImageShelf::Open(image_dir.empty() ? "/dev/shm/lorry/" + member_ : image_dir));
+  LORRY_ASSIGN_OR_RETURN(
+      shelf_, ImageShelf::Open(image_dir.empty() ? "/dev/shm/lorry/" + member_ : image_dir));
   const auto on_fatal = [this](const absl::Status& why) {
     fatal_ = why;
     signals_.RequestStop();
   };
   LORRY_ASSIGN_OR_RETURN(
       proxy_, Proxy::Create(*kv_, clock_,
-                            {.machine = {.member = MemberId(member_), .new_journal = NewJournal()}, .on_fatal = on_fatal}));
+                            {.machine = {.member = MemberId(member_), .new_journal = NewJournal()},
+                             .on_fatal = on_fatal}));
   return absl::OkStatus();
 }
 
@@ -167,21 +183,23 @@ absl::Status App::Wire() {
 }
 
 absl::Status App::WireEngine() {
-  engines::EngineOptions options{.url = absl::StrCat("http://", engine_at_.host, ":", engine_at_.port)};
+  engines::EngineOptions options{
+      .url = absl::StrCat("http://", engine_at_.host, ":", engine_at_.port)};
   LORRY_ASSIGN_OR_RETURN(options.api_key, FirstLine(absl::GetFlag(FLAGS_engine_key_file)));
   LORRY_ASSIGN_OR_RETURN(options.admin_key, FirstLine(absl::GetFlag(FLAGS_engine_admin_key_file)));
   const std::string key = options.admin_key.empty() ? options.api_key : options.admin_key;
 
-  door_ = std::make_unique<door::Door>(
-      door::DoorOptions{.listen_host = door_at_.host,
-                        .port = door_at_.port,
-                        .engine_host = engine_at_.host,
-                        .engine_port = engine_at_.port,
-                        .threads = absl::GetFlag(FLAGS_door_threads),
-                        .observer = &metrics_,
-                        .on_counts = [sink = Sink()](const door::Counts& counts) {
-                          sink(DoorReport{.revision = counts.revision, .in_flight = counts.in_flight});
-                        }});
+  door_ = std::make_unique<door::Door>(door::DoorOptions{
+      .listen_host = door_at_.host,
+      .port = door_at_.port,
+      .engine_host = engine_at_.host,
+      .engine_port = engine_at_.port,
+      .threads = absl::GetFlag(FLAGS_door_threads),
+      .allow_unknown_routes = absl::GetFlag(FLAGS_door_allow_unknown_routes),
+      .observer = &metrics_,
+      .on_counts = [sink = Sink()](const door::Counts& counts) {
+        sink(DoorReport{.revision = counts.revision, .in_flight = counts.in_flight});
+      }});
   const auto on_facts = [this, key](const engines::EngineFacts& facts) {
     metrics_.OnBoot();
     door_->SetEngineFacts({.base_models = {facts.base_model},
@@ -191,21 +209,24 @@ absl::Status App::WireEngine() {
   const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {
     metrics_.OnTimed(verb, seconds, outcome);
   };
-  engine_ = std::make_unique<EngineLink>(EngineLink::Options{.engine = options}, Sink(), on_facts, on_timed);
+  engine_ = std::make_unique<EngineLink>(EngineLink::Options{.engine = options}, Sink(), on_facts,
+                                         on_timed);
   LORRY_RETURN_IF_ERROR(door_->Start());
   const std::string advertised = absl::GetFlag(FLAGS_door_advertise);
-  door_address_ =
-      absl::StrCat("http://", advertised.empty() ? absl::StrCat(door_at_.host, ":", door_->port()) : advertised);
+  door_address_ = absl::StrCat(
+      "http://", advertised.empty() ? absl::StrCat(door_at_.host, ":", door_->port()) : advertised);
   return absl::OkStatus();
 }
 
 absl::Status App::WireTransfers() {
-  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                         program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
+  LORRY_ASSIGN_OR_RETURN(
+      const std::shared_ptr<grpc::Channel> channel,
+      program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
   store_ = std::make_unique<StoreClient>(channel, member_);
   LORRY_ASSIGN_OR_RETURN(transports_, MakeTransports());
   fetcher_ = std::make_unique<Fetcher>(
-      *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); }, Sink());
+      *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },
+      Sink());
   return absl::OkStatus();
 }
 
@@ -214,20 +235,23 @@ absl::Status App::WireSessions() {
   gate_ = std::make_unique<rpc::Gate>(*access_);
   LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                          program::Dial(absl::GetFlag(FLAGS_orchestrator), {}));
-  attach_ = std::make_unique<AttachClient>(
-      channel,
-      AttachClient::Self{
-          .member = member_, .pool = pool_, .door_address = door_address_, .lorry_version = program::kVersion},
-      *proxy_);
+  attach_ = std::make_unique<AttachClient>(channel,
+                                           AttachClient::Self{.member = member_,
+                                                              .pool = pool_,
+                                                              .door_address = door_address_,
+                                                              .lorry_version = program::kVersion},
+                                           *proxy_);
   service_ = std::make_unique<ProxyService>(
-      *gate_, ProxyService::Self{member_, pool_, absl::GetFlag(FLAGS_engine), door_address_}, *proxy_, *fetcher_, *attach_,
-      *door_);
-  LORRY_ASSIGN_OR_RETURN(server_, rpc::Server::Start(program::ServerFlags(), *gate_, {service_.get()}));
+      *gate_, ProxyService::Self{member_, pool_, absl::GetFlag(FLAGS_engine), door_address_},
+      *proxy_, *fetcher_, *attach_, *door_);
+  LORRY_ASSIGN_OR_RETURN(server_,
+                         rpc::Server::Start(program::ServerFlags(), *gate_, {service_.get()}));
   attach_->SetAdminAddress(server_->address());
-  LORRY_ASSIGN_OR_RETURN(admin_, metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
-                                                              .ready = [this] { return IsReady(); },
-                                                              .config_json = program::FlagsJson},
-                                                             registry_));
+  LORRY_ASSIGN_OR_RETURN(admin_,
+                         metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
+                                                      .ready = [this] { return IsReady(); },
+                                                      .config_json = program::FlagsJson},
+                                                     registry_));
   return absl::OkStatus();
 }
 
@@ -239,10 +263,11 @@ absl::Status App::IsReady() {
 }
 
 absl::Status App::Serve() {
-  proxy_->Start({.fetcher = fetcher_.get(),
-                 .engine = engine_.get(),
-                 .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
-                 .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); }});
+  proxy_->Start(
+      {.fetcher = fetcher_.get(),
+       .engine = engine_.get(),
+       .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
+       .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); }});
   metrics_.Watch(*proxy_, *fetcher_, *door_, clock_);
   engine_->Start();
   attach_->Start();
@@ -278,6 +303,7 @@ absl::Status Run(runtime::Signals& signals) {
 }  // namespace lorry::proxy
 
 int main(int argc, char** argv) {
-  return lorry::program::Main(argc, argv, "engine-proxy", "Serves adapter versions through one inference engine.",
+  return lorry::program::Main(argc, argv, "engine-proxy",
+                              "Serves adapter versions through one inference engine.",
                               lorry::proxy::Run);
 }

@@ -14,7 +14,8 @@
 #include "services/sync_orchestrator/rpc/sync_service.h"
 
 ABSL_FLAG(std::string, store, "", "host:port of the adapter-store");
-ABSL_FLAG(std::string, cluster, "lorry", "this fleet's name: holds at the store are kept under it, AdoptFleet repeats it");
+ABSL_FLAG(std::string, cluster, "lorry",
+          "this fleet's name: holds at the store are kept under it, AdoptFleet repeats it");
 
 namespace lorry::sync {
 namespace {
@@ -23,30 +24,34 @@ namespace {
 uint64_t NewIncarnation() {
   constexpr int64_t kUnixHoursOf2026 = 490'896;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::max<int64_t>(1, std::chrono::duration_cast<std::chrono::hours>(now).count() - kUnixHoursOf2026));
+  return static_cast<uint64_t>(std::max<int64_t>(
+      1, std::chrono::duration_cast<std::chrono::hours>(now).count() - kUnixHoursOf2026));
 }
 
 absl::Status Run(runtime::Signals& signals) {
   if (absl::GetFlag(FLAGS_store).empty()) {
-    return Error(absl::StatusCode::kInvalidArgument, "", "--store is missing: host:port of the adapter-store");
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 "--store is missing: host:port of the adapter-store");
   }
   const SteadyClock clock;
   LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
-  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<kv::Store> kv, kv::OpenSqliteStore({.path = data_dir + "/orchestrator.db"}));
+  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<kv::Store> kv,
+                         kv::OpenSqliteStore({.path = data_dir + "/orchestrator.db"}));
 
   metrics::Registry registry({.service = "sync-orchestrator", .version = program::kVersion});
   absl::Status fatal;
-  LORRY_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Orchestrator> orchestrator,
-      Orchestrator::Create(*kv, clock,
-                           {.machine = {.new_incarnation = NewIncarnation()}, .on_fatal = [&](const absl::Status& why) {
-                              fatal = why;
-                              signals.RequestStop();
-                            }}));
+  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<Orchestrator> orchestrator,
+                         Orchestrator::Create(*kv, clock,
+                                              {.machine = {.new_incarnation = NewIncarnation()},
+                                               .on_fatal = [&](const absl::Status& why) {
+                                                 fatal = why;
+                                                 signals.RequestStop();
+                                               }}));
   SyncObserver observer(PhaseMetrics(registry));
 
-  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> store,
-                         program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/SetHolds"}));
+  LORRY_ASSIGN_OR_RETURN(
+      const std::shared_ptr<grpc::Channel> store,
+      program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/SetHolds"}));
   StoreLink store_link(store, "orchestrator:" + absl::GetFlag(FLAGS_cluster), *orchestrator);
   orchestrator->Connect(store_link, observer);
 
@@ -57,10 +62,13 @@ absl::Status Run(runtime::Signals& signals) {
   LORRY_ASSIGN_OR_RETURN(
       const std::unique_ptr<metrics::AdminServer> admin,
       metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
-                                   .ready = [&] {
-                                     return store_link.connected() ? absl::OkStatus()
-                                                                   : absl::UnavailableError("the adapter-store does not answer");
-                                   },
+                                   .ready =
+                                       [&] {
+                                         return store_link.connected()
+                                                    ? absl::OkStatus()
+                                                    : absl::UnavailableError(
+                                                          "the adapter-store does not answer");
+                                       },
                                    .config_json = program::FlagsJson},
                                   registry));
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
@@ -68,8 +76,8 @@ absl::Status Run(runtime::Signals& signals) {
   orchestrator->Start();
   store_link.Start();
   server->SetServing(true);
-  LORRY_RETURN_IF_ERROR(program::Ready({{"grpc", server->address()},
-                                        {"admin", "127.0.0.1:" + std::to_string(admin->port())}}));
+  LORRY_RETURN_IF_ERROR(program::Ready(
+      {{"grpc", server->address()}, {"admin", "127.0.0.1:" + std::to_string(admin->port())}}));
 
   signals.Wait();
   spdlog::info("stopping");
@@ -83,6 +91,7 @@ absl::Status Run(runtime::Signals& signals) {
 }  // namespace lorry::sync
 
 int main(int argc, char** argv) {
-  return lorry::program::Main(argc, argv, "sync-orchestrator", "Decides which engine serves which adapter version.",
+  return lorry::program::Main(argc, argv, "sync-orchestrator",
+                              "Decides which engine serves which adapter version.",
                               lorry::sync::Run);
 }

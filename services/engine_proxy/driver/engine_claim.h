@@ -1,4 +1,5 @@
-// One proxy per engine: a lock on this host that names the engine's address and goes with the process.
+// One proxy per engine: a lock on this host that names the engine's address and goes with the
+// process.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@ namespace lorry::proxy {
 
 class EngineClaim {
  public:
-  // FAILED_PRECONDITION ENGINE_CLAIMED: another proxy on this host serves that engine; two would unload each other's
-  // adapters.
+  // FAILED_PRECONDITION ENGINE_CLAIMED: another proxy on this host serves that engine; two would
+  // unload each other's adapters.
   static absl::StatusOr<std::unique_ptr<EngineClaim>> Take(const std::string& host, uint16_t port);
   ~EngineClaim();
   EngineClaim(const EngineClaim&) = delete;

@@ -71,7 +71,8 @@ void EngineLink::Look() {
                             return LookAgain();
                           }
                           engine_ = *std::move(engine);
-                          spdlog::info("engine kind={}", std::string(fleet::ToString(engine_->kind())));
+                          spdlog::info("engine kind={}",
+                                       std::string(fleet::ToString(engine_->kind())));
                           Look();
                         });
 }
@@ -79,7 +80,8 @@ void EngineLink::Look() {
 void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
   if (!facts.ok()) {
     // Refused at once: nobody listens. Slow or broken off: it may be busy.
-    const bool ended = facts.status().code() == absl::StatusCode::kUnavailable && !engines::MayHaveHappened(facts.status());
+    const bool ended = facts.status().code() == absl::StatusCode::kUnavailable &&
+                       !engines::MayHaveHappened(facts.status());
     ++failures_;
     if (!ended && failures_ < options_.lost_after) return;
     if (!boot_.empty()) spdlog::warn("engine lost: {}", Text(facts.status()));
@@ -89,7 +91,8 @@ void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
   }
   failures_ = 0;
   if (facts->boot != boot_) {
-    spdlog::info("engine boot={} version={} problems={}", facts->boot.value, facts->version, facts->problems.size());
+    spdlog::info("engine boot={} version={} problems={}", facts->boot.value, facts->version,
+                 facts->problems.size());
     boot_ = facts->boot;
     on_facts_(*facts);
   }
@@ -99,7 +102,8 @@ void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
                    .problem = ProblemText(facts->problems)});
 }
 
-void EngineLink::With(const BootId& boot, std::function<void(engines::Engine&)> call, std::function<void()> otherwise) {
+void EngineLink::With(const BootId& boot, std::function<void(engines::Engine&)> call,
+                      std::function<void()> otherwise) {
   boost::asio::post(io_, [this, boot, call = std::move(call), otherwise = std::move(otherwise)] {
     if (engine_ == nullptr || boot != boot_) return otherwise();
     call(*engine_);
@@ -107,87 +111,128 @@ void EngineLink::With(const BootId& boot, std::function<void(engines::Engine&)> 
 }
 
 void EngineLink::Run(const List& list) {
-  With(list.boot,
-       [this, list](engines::Engine& engine) {
-         engine.List(Millis(options_.call_deadline_ms), [this, list](absl::StatusOr<engines::Engine::Listing> listing) {
-           Listed listed{.op = list.op, .outcome = OutcomeOf(listing.status()), .paths = {}};
-           if (listing.ok()) listed.paths = *std::move(listing);
-           sink_(std::move(listed));
-         });
-       },
-       [this, list] { sink_(Listed{.op = list.op, .outcome = Outcome::kFailed, .paths = {}}); });
+  With(
+      list.boot,
+      [this, list](engines::Engine& engine) {
+        engine.List(Millis(options_.call_deadline_ms),
+                    [this, list](absl::StatusOr<engines::Engine::Listing> listing) {
+                      Listed listed{
+                          .op = list.op, .outcome = OutcomeOf(listing.status()), .paths = {}};
+                      if (listing.ok()) listed.paths = *std::move(listing);
+                      sink_(std::move(listed));
+                    });
+      },
+      [this, list] { sink_(Listed{.op = list.op, .outcome = Outcome::kFailed, .paths = {}}); });
 }
 
 void EngineLink::Run(const Load& load) {
-  With(load.boot,
-       [this, load](engines::Engine& engine) {
-         const Tick began = SteadyClock().Now();
-         engine.Load(load.name, load.path, Millis(options_.load_deadline_ms), [this, load, began](absl::Status status) {
-           const Outcome outcome = OutcomeOf(status);
-           on_timed_("load", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
-           spdlog::info("load name={} {}", load.name.value, status.ok() ? "ok" : Text(status));
-           sink_(LoadDone{.op = load.op, .outcome = outcome, .reason = ReasonOf(status), .detail = Text(status)});
-         });
-       },
-       [this, load] { sink_(LoadDone{.op = load.op, .outcome = Outcome::kFailed, .reason = "ENGINE_RESTARTED", .detail = ""}); });
+  With(
+      load.boot,
+      [this, load](engines::Engine& engine) {
+        const Tick began = SteadyClock().Now();
+        engine.Load(
+            load.name, load.path, Millis(options_.load_deadline_ms),
+            [this, load, began](absl::Status status) {
+              const Outcome outcome = OutcomeOf(status);
+              on_timed_("load", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
+              spdlog::info("load name={} {}", load.name.value, status.ok() ? "ok" : Text(status));
+              sink_(LoadDone{.op = load.op,
+                             .outcome = outcome,
+                             .reason = ReasonOf(status),
+                             .detail = Text(status)});
+            });
+      },
+      [this, load] {
+        sink_(LoadDone{.op = load.op,
+                       .outcome = Outcome::kFailed,
+                       .reason = "ENGINE_RESTARTED",
+                       .detail = ""});
+      });
 }
 
 void EngineLink::Run(const Probe& probe) {
-  With(probe.boot,
-       [this, probe](engines::Engine& engine) {
-         const auto kind = probe.token ? engines::ProbeKind::kToken : engines::ProbeKind::kPresence;
-         engine.Probe(probe.name, kind, Millis(options_.probe_deadline_ms), [this, probe](absl::Status status) {
-           if (!status.ok()) spdlog::warn("probe name={} {}", probe.name.value, Text(status));
-           sink_(ProbeDone{
-               .op = probe.op, .outcome = OutcomeOf(status), .reason = ReasonOf(status), .detail = Text(status)});
-         });
-       },
-       [this, probe] {
-         sink_(ProbeDone{.op = probe.op, .outcome = Outcome::kFailed, .reason = "ENGINE_RESTARTED", .detail = ""});
-       });
+  With(
+      probe.boot,
+      [this, probe](engines::Engine& engine) {
+        const auto kind = probe.token ? engines::ProbeKind::kToken : engines::ProbeKind::kPresence;
+        engine.Probe(probe.name, kind, Millis(options_.probe_deadline_ms),
+                     [this, probe](absl::Status status) {
+                       if (!status.ok())
+                         spdlog::warn("probe name={} {}", probe.name.value, Text(status));
+                       sink_(ProbeDone{.op = probe.op,
+                                       .outcome = OutcomeOf(status),
+                                       .reason = ReasonOf(status),
+                                       .detail = Text(status)});
+                     });
+      },
+      [this, probe] {
+        sink_(ProbeDone{.op = probe.op,
+                        .outcome = Outcome::kFailed,
+                        .reason = "ENGINE_RESTARTED",
+                        .detail = ""});
+      });
 }
 
 void EngineLink::Run(const Unload& unload) {
-  With(unload.boot,
-       [this, unload](engines::Engine& engine) {
-         const Tick began = SteadyClock().Now();
-         engine.Unload(unload.name, Millis(unload.deadline_ms), [this, unload, began](absl::Status status) {
-           const Outcome outcome = OutcomeOf(status);
-           on_timed_("unload", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
-           spdlog::info("unload name={} {}", unload.name.value, status.ok() ? "ok" : Text(status));
-           sink_(UnloadDone{unload.op, outcome});
-         });
-       },
-       [this, unload] { sink_(UnloadDone{unload.op, Outcome::kFailed}); });
+  With(
+      unload.boot,
+      [this, unload](engines::Engine& engine) {
+        const Tick began = SteadyClock().Now();
+        engine.Unload(
+            unload.name, Millis(unload.deadline_ms), [this, unload, began](absl::Status status) {
+              const Outcome outcome = OutcomeOf(status);
+              on_timed_("unload", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
+              spdlog::info("unload name={} {}", unload.name.value,
+                           status.ok() ? "ok" : Text(status));
+              sink_(UnloadDone{unload.op, outcome});
+            });
+      },
+      [this, unload] {
+        sink_(UnloadDone{unload.op, Outcome::kFailed});
+      });
 }
 
 void EngineLink::Run(const AskEngineLoad& ask) {
-  With(ask.boot,
-       [this, ask](engines::Engine& engine) {
-         engine.GetLoad(Millis(options_.call_deadline_ms), [this, ask](absl::StatusOr<engines::EngineLoad> load) {
-           const uint64_t requests = load.ok() ? load->running + load->waiting : 0;
-           sink_(EngineLoadSeen{ask.op, OutcomeOf(load.status()), requests});
-         });
-       },
-       [this, ask] { sink_(EngineLoadSeen{ask.op, Outcome::kFailed, 0}); });
+  With(
+      ask.boot,
+      [this, ask](engines::Engine& engine) {
+        engine.GetLoad(Millis(options_.call_deadline_ms),
+                       [this, ask](absl::StatusOr<engines::EngineLoad> load) {
+                         const uint64_t requests = load.ok() ? load->running + load->waiting : 0;
+                         sink_(EngineLoadSeen{ask.op, OutcomeOf(load.status()), requests});
+                       });
+      },
+      [this, ask] {
+        sink_(EngineLoadSeen{ask.op, Outcome::kFailed, 0});
+      });
 }
 
 void EngineLink::Run(const PauseEngine& pause) {
-  With(pause.boot,
-       [this, pause](engines::Engine& engine) {
-         engine.SetPause(pause.kind, pause.flush, Millis(options_.call_deadline_ms),
-                         [this, pause](absl::Status status) { sink_(PauseDone{pause.op, OutcomeOf(status)}); });
-       },
-       [this, pause] { sink_(PauseDone{pause.op, Outcome::kFailed}); });
+  With(
+      pause.boot,
+      [this, pause](engines::Engine& engine) {
+        engine.SetPause(pause.kind, pause.flush, Millis(options_.call_deadline_ms),
+                        [this, pause](absl::Status status) {
+                          sink_(PauseDone{pause.op, OutcomeOf(status)});
+                        });
+      },
+      [this, pause] {
+        sink_(PauseDone{pause.op, Outcome::kFailed});
+      });
 }
 
 void EngineLink::Run(const ResumeEngine& resume) {
-  With(resume.boot,
-       [this, resume](engines::Engine& engine) {
-         engine.SetPause(fleet::PauseKind::kNone, false, Millis(options_.call_deadline_ms),
-                         [this, resume](absl::Status status) { sink_(ResumeDone{resume.op, OutcomeOf(status)}); });
-       },
-       [this, resume] { sink_(ResumeDone{resume.op, Outcome::kFailed}); });
+  With(
+      resume.boot,
+      [this, resume](engines::Engine& engine) {
+        engine.SetPause(fleet::PauseKind::kNone, false, Millis(options_.call_deadline_ms),
+                        [this, resume](absl::Status status) {
+                          sink_(ResumeDone{resume.op, OutcomeOf(status)});
+                        });
+      },
+      [this, resume] {
+        sink_(ResumeDone{resume.op, Outcome::kFailed});
+      });
 }
 
 }  // namespace lorry::proxy

@@ -1,7 +1,8 @@
-// The engine as the machine sees it: looks at it every second, carries out what the machine asks, answers by events.
+// The engine as the machine sees it: looks at it every second, carries out what the machine asks,
+// answers by events.
 //
-// One io_context on one thread; everything of the engine happens there. Public methods may be called from any thread.
-// Owned by main; the sink outlives it.
+// One io_context on one thread; everything of the engine happens there. Public methods may be
+// called from any thread. Owned by main; the sink outlives it.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -23,11 +24,12 @@ class EngineLink {
  public:
   struct Options {
     engines::EngineOptions engine;
-    // Between two looks: a restarted engine is noticed within a second, and a look costs it one HTTP request.
+    // Between two looks: a restarted engine is noticed within a second, and a look costs it one
+    // HTTP request.
     int64_t look_every_ms = 1'000;
     int64_t look_deadline_ms = 5'000;
-    // So many looks in a row must fail before an engine that still accepts connections counts as lost: SGLang answers
-    // nothing while it loads an adapter.
+    // So many looks in a row must fail before an engine that still accepts connections counts as
+    // lost: SGLang answers nothing while it loads an adapter.
     int lost_after = 3;
     int64_t call_deadline_ms = 10'000;   // List, GetLoad, pauses
     int64_t load_deadline_ms = 60'000;   // reads the files; a large adapter on a cold disk
@@ -56,8 +58,10 @@ class EngineLink {
   void Look();
   void LookAgain();
   void OnLook(const absl::StatusOr<engines::EngineFacts>& facts);
-  // Runs `call` on the link's thread with the engine, or `otherwise` when there is none, or another boot than asked.
-  void With(const BootId& boot, std::function<void(engines::Engine&)> call, std::function<void()> otherwise);
+  // Runs `call` on the link's thread with the engine, or `otherwise` when there is none, or another
+  // boot than asked.
+  void With(const BootId& boot, std::function<void(engines::Engine&)> call,
+            std::function<void()> otherwise);
 
   const Options options_;
   const EventSink sink_;

@@ -30,10 +30,12 @@ bool IsPermanent(const absl::Status& status) {
 absl::Status Prove(const Manifest& manifest, const Digest& wanted) {
   LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(manifest.config_json));
   LORRY_ASSIGN_OR_RETURN(const std::string canonical, peft::CanonicalConfig(config));
-  LORRY_ASSIGN_OR_RETURN(const Digest digest, peft::DigestOf(manifest.image_bytes, manifest.leaves, canonical));
+  LORRY_ASSIGN_OR_RETURN(const Digest digest,
+                         peft::DigestOf(manifest.image_bytes, manifest.leaves, canonical));
   if (digest == wanted) return absl::OkStatus();
-  return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH",
-               absl::StrCat("the store's manifest hashes to ", digest.value, " and not to ", wanted.value));
+  return Error(
+      absl::StatusCode::kDataLoss, "DIGEST_MISMATCH",
+      absl::StrCat("the store's manifest hashes to ", digest.value, " and not to ", wanted.value));
 }
 
 }  // namespace
@@ -51,7 +53,8 @@ struct Fetcher::Job {
   std::shared_ptr<transfer::Transfer> transfer LORRY_GUARDED_BY(mutex);
 };
 
-Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source, EventSink sink)
+Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
+                 EventSink sink)
     : shelf_(shelf),
       transports_(transports),
       source_(std::move(source)),
@@ -80,7 +83,8 @@ void Fetcher::Start(const Fetch& fetch) {
     if (stopping_) return;
     jobs_.emplace(fetch.op, job);
   }
-  if (absl::Status queued = executor_.Submit([this, job] { Run(job); }); !queued.ok()) Fail(job, queued);
+  if (absl::Status queued = executor_.Submit([this, job] { Run(job); }); !queued.ok())
+    Fail(job, queued);
 }
 
 void Fetcher::Cancel(OpId op) {
@@ -111,7 +115,9 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   request.leaves = job->manifest.leaves;
   auto started = transports_.Fetch(
       job->manifest.addresses, std::move(request),
-      [this, job](const transfer::Range& range, std::span<const transfer::Checksum>) { OnRange(*job, range.length); },
+      [this, job](const transfer::Range& range, std::span<const transfer::Checksum>) {
+        OnRange(*job, range.length);
+      },
       [this, job](transfer::Outcome outcome) { OnDone(job, std::move(outcome)); });
   MutexLock lock(job->mutex);
   job->transfer = std::move(started);
@@ -138,16 +144,18 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
     fetched_bytes_[outcome.transport] += outcome.bytes;
   }
   if (!outcome.status.ok()) return Fail(job, outcome.status);
-  spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes, outcome.transport);
+  spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
+                outcome.transport);
   // On a transport's thread: writing and syncing files belongs elsewhere.
-  if (absl::Status queued = executor_.Submit([this, job] { Finish(job); }); !queued.ok()) Fail(job, queued);
+  if (absl::Status queued = executor_.Submit([this, job] { Finish(job); }); !queued.ok())
+    Fail(job, queued);
 }
 
 void Fetcher::Finish(const std::shared_ptr<Job>& job) {
   if (job->cancelled) return Fail(job, absl::CancelledError("no longer wanted"));
   const Fetch& fetch = job->fetch;
-  absl::StatusOr<std::string> path =
-      shelf_.Place(fetch.name, std::move(job->image), job->manifest.config_json, fetch.traits, fetch.render);
+  absl::StatusOr<std::string> path = shelf_.Place(
+      fetch.name, std::move(job->image), job->manifest.config_json, fetch.traits, fetch.render);
   if (!path.ok()) return Fail(job, path.status());
   End(job, FetchDone{fetch.op, *std::move(path)});
 }
@@ -156,7 +164,8 @@ void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status) 
   if (job->image != nullptr) shelf_.GiveBack(std::move(job->image));
   if (job->cancelled) return End(job, FetchCancelled{job->fetch.op});
   const std::string reason = ReasonOf(status);
-  spdlog::warn("fetch failed name={} reason={} {}", job->fetch.name.value, reason, std::string(status.message()));
+  spdlog::warn("fetch failed name={} reason={} {}", job->fetch.name.value, reason,
+               std::string(status.message()));
   End(job, FetchFailed{.op = job->fetch.op,
                        .reason = reason.empty() ? "FETCH_FAILED" : reason,
                        .detail = std::string(status.message()),

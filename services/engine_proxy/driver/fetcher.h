@@ -1,8 +1,10 @@
-// Fetches versions: manifest from the store, ranges from wherever it says, a directory on the shelf in the end.
+// Fetches versions: manifest from the store, ranges from wherever it says, a directory on the shelf
+// in the end.
 //
-// The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves, config), so a range that
-// agrees with its leaf is right wherever it came from. Work that blocks runs on an executor; transfers on their transports'
-// threads. Thread-safe. Owned by main; shelf, transports and source outlive it.
+// The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves,
+// config), so a range that agrees with its leaf is right wherever it came from. Work that blocks
+// runs on an executor; transfers on their transports' threads. Thread-safe. Owned by main; shelf,
+// transports and source outlive it.
 #pragma once
 
 #include <functional>
@@ -36,7 +38,8 @@ using ManifestSource = std::function<absl::StatusOr<Manifest>(const VersionKey& 
 
 class Fetcher {
  public:
-  Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source, EventSink sink);
+  Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
+          EventSink sink);
   ~Fetcher();  // cancels what runs
 
   void Start(const Fetch& fetch);

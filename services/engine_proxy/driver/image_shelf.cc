@@ -27,7 +27,8 @@ constexpr uintmax_t kConfigBytesMax = 1 << 20;
 
 absl::Status DiskError(std::string_view what, const std::string& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT;
-  return Error(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable, full ? "DISK_FULL" : "DISK_FAILED",
+  return Error(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
+               full ? "DISK_FULL" : "DISK_FAILED",
                absl::StrCat(std::string(what), " ", path, ": ", std::strerror(error),
                             full ? "; make room or give --image-dir a larger file system" : ""));
 }
@@ -57,16 +58,19 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text.str();
 }
 
-absl::StatusOr<std::string> Rendered(const std::string& config_json, std::span<const std::string> modules,
-                                     fleet::Render render) {
+absl::StatusOr<std::string> Rendered(const std::string& config_json,
+                                     std::span<const std::string> modules, fleet::Render render) {
   LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(config_json));
-  return peft::RenderConfig(config, modules,
-                            {.fold_rslora = render == fleet::Render::kRsloraFolded, .base_model_name_or_path = ""});
+  return peft::RenderConfig(
+      config, modules,
+      {.fold_rslora = render == fleet::Render::kRsloraFolded, .base_model_name_or_path = ""});
 }
 
 // The modules that an image on disk adapts.
-absl::StatusOr<std::vector<std::string>> ModulesOf(std::span<const std::byte> image, const peft::Config& config) {
-  LORRY_ASSIGN_OR_RETURN(const peft::ImageHeader header, peft::ParseImageHeader(image, image.size()));
+absl::StatusOr<std::vector<std::string>> ModulesOf(std::span<const std::byte> image,
+                                                   const peft::Config& config) {
+  LORRY_ASSIGN_OR_RETURN(const peft::ImageHeader header,
+                         peft::ParseImageHeader(image, image.size()));
   LORRY_ASSIGN_OR_RETURN(const peft::Adapter adapter, peft::ValidateAdapter(header, config));
   return adapter.traits.modules;
 }
@@ -82,12 +86,15 @@ absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& 
     fs::create_directories(root + folder, error);
     if (error) return DiskError("making", root + folder, error.value());
   }
-  LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImagePool> pool, transfer::ImagePool::Open({.directory = root + "/pool"}));
+  LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImagePool> pool,
+                         transfer::ImagePool::Open({.directory = root + "/pool"}));
   return std::unique_ptr<ImageShelf>(new ImageShelf(root, std::move(pool)));
 }
 
-absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name, std::unique_ptr<transfer::ImageFile> image,
-                                              const std::string& config_json, const fleet::VersionTraits& traits,
+absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name,
+                                              std::unique_ptr<transfer::ImageFile> image,
+                                              const std::string& config_json,
+                                              const fleet::VersionTraits& traits,
                                               fleet::Render render) {
   LORRY_ASSIGN_OR_RETURN(const std::string rendered, Rendered(config_json, traits.modules, render));
   const std::string path = PathOf(name);
@@ -99,13 +106,15 @@ absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name, std::uniqu
   LORRY_RETURN_IF_ERROR(image->Sync());
   LORRY_RETURN_IF_ERROR(image->MoveTo(path + "/adapter_model.safetensors"));
   // The engine may run as another user of the same pod.
-  if (::chmod(image->path().c_str(), 0644) != 0) return DiskError("opening up", image->path(), errno);
+  if (::chmod(image->path().c_str(), 0644) != 0)
+    return DiskError("opening up", image->path(), errno);
   MutexLock lock(mutex_);
   placed_[name] = std::move(image);
   return path;
 }
 
-bool ImageShelf::Proves(const EngineName& name, const std::string& path, const Digest& digest, fleet::Render render) {
+bool ImageShelf::Proves(const EngineName& name, const std::string& path, const Digest& digest,
+                        fleet::Render render) {
   if (path != PathOf(name)) return false;
   const absl::StatusOr<std::string> config_json = ReadFile(ManifestOf(name));
   const absl::StatusOr<std::string> on_disk = ReadFile(path + "/adapter_config.json");
@@ -143,7 +152,8 @@ absl::Status ImageShelf::Delete(const EngineName& name) {
   return absl::OkStatus();
 }
 
-void ImageShelf::RemoveOrphans(const std::set<EngineName>& known, const std::set<std::string>& listed) {
+void ImageShelf::RemoveOrphans(const std::set<EngineName>& known,
+                               const std::set<std::string>& listed) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(root_ + "/versions", error)) {
     const EngineName name(entry.path().filename().string());

@@ -1,9 +1,11 @@
 // The adapter directories that the engine reads: one a name, complete before anything knows of it.
 //
 //   <root>/pool/...                            recycled files (lib/transfer/image_pool.h)
-//   <root>/versions/<engine name>/             adapter_model.safetensors, adapter_config.json: nothing else, because SGLang
+//   <root>/versions/<engine name>/             adapter_model.safetensors, adapter_config.json:
+//   nothing else, because SGLang
 //                                              reads every *.safetensors that it finds
-//   <root>/manifests/<engine name>.json        the config as published, from which the digest can be proved again
+//   <root>/manifests/<engine name>.json        the config as published, from which the digest can
+//   be proved again
 //
 // A name certifies its contents, so its path is the same for ever. Thread-safe. Owned by main.
 #pragma once
@@ -25,36 +27,46 @@ namespace lorry::proxy {
 
 class ImageShelf {
  public:
-  // FAILED_PRECONDITION POOL_IN_USE: another proxy has `root`. Put it on a tmpfs such as /dev/shm, shared with the engine.
+  // FAILED_PRECONDITION POOL_IN_USE: another proxy has `root`. Put it on a tmpfs such as /dev/shm,
+  // shared with the engine.
   static absl::StatusOr<std::unique_ptr<ImageShelf>> Open(const std::string& root);
 
   // A file to fetch into. As ImagePool::Acquire.
-  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes) { return pool_->Acquire(bytes); }
+  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes) {
+    return pool_->Acquire(bytes);
+  }
   void GiveBack(std::unique_ptr<transfer::ImageFile> file) { pool_->Recycle(std::move(file)); }
 
-  // Makes the directory of `name` out of a fetched image; returns its path. `modules`, `render`: for the engine's config.
-  absl::StatusOr<std::string> Place(const EngineName& name, std::unique_ptr<transfer::ImageFile> image,
-                                    const std::string& config_json, const fleet::VersionTraits& traits,
-                                    fleet::Render render);
+  // Makes the directory of `name` out of a fetched image; returns its path. `modules`, `render`:
+  // for the engine's config.
+  absl::StatusOr<std::string> Place(const EngineName& name,
+                                    std::unique_ptr<transfer::ImageFile> image,
+                                    const std::string& config_json,
+                                    const fleet::VersionTraits& traits, fleet::Render render);
 
   // True when what is on disk under `path` is what `digest` names, and the engine's config is ours.
-  bool Proves(const EngineName& name, const std::string& path, const Digest& digest, fleet::Render render);
+  bool Proves(const EngineName& name, const std::string& path, const Digest& digest,
+              fleet::Render render);
 
   // Removes the directory; its file is recycled. OK when there is none.
   absl::Status Delete(const EngineName& name);
 
-  // Removes directories that are neither `known` nor among `listed` paths: what a crash left behind.
+  // Removes directories that are neither `known` nor among `listed` paths: what a crash left
+  // behind.
   void RemoveOrphans(const std::set<EngineName>& known, const std::set<std::string>& listed);
 
  private:
   ImageShelf(std::string root, std::unique_ptr<transfer::ImagePool> pool);
   std::string PathOf(const EngineName& name) const { return root_ + "/versions/" + name.value; }
-  std::string ManifestOf(const EngineName& name) const { return root_ + "/manifests/" + name.value + ".json"; }
+  std::string ManifestOf(const EngineName& name) const {
+    return root_ + "/manifests/" + name.value + ".json";
+  }
 
   const std::string root_;
   const std::unique_ptr<transfer::ImagePool> pool_;
   Mutex mutex_;
-  std::map<EngineName, std::unique_ptr<transfer::ImageFile>> placed_ LORRY_GUARDED_BY(mutex_);  // by this process
+  std::map<EngineName, std::unique_ptr<transfer::ImageFile>> placed_
+      LORRY_GUARDED_BY(mutex_);  // by this process
 };
 
 }  // namespace lorry::proxy

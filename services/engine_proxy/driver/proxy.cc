@@ -11,18 +11,21 @@ namespace lorry::proxy {
 Proxy::Proxy(kv::Store& store, const Clock& clock, Options options)
     : clock_(clock), options_(std::move(options)), journal_(store, "proxy/", &Decode) {}
 
-absl::StatusOr<std::unique_ptr<Proxy>> Proxy::Create(kv::Store& store, const Clock& clock, Options options) {
+absl::StatusOr<std::unique_ptr<Proxy>> Proxy::Create(kv::Store& store, const Clock& clock,
+                                                     Options options) {
   std::unique_ptr<Proxy> self(new Proxy(store, clock, std::move(options)));
   Proxy* const p = self.get();
   LORRY_ASSIGN_OR_RETURN(const Records records, p->journal_.Load());
-  LORRY_ASSIGN_OR_RETURN(Machine machine, Machine::Restore(p->options_.machine, records, clock.Now()));
+  LORRY_ASSIGN_OR_RETURN(Machine machine,
+                         Machine::Restore(p->options_.machine, records, clock.Now()));
   p->first_observed_ = machine.Observe();
   p->driver_ = std::make_unique<MachineDriver>(
       std::move(machine), clock,
-      MachineDriver::Hooks{.tick = [] { return Event(TimePassed{}); },
-                           .persist = [p](const Ready& ready) { return p->journal_.Persist(ready.records); },
-                           .run = [p](Effect effect) { p->Run(std::move(effect)); },
-                           .on_fatal = p->options_.on_fatal},
+      MachineDriver::Hooks{
+          .tick = [] { return Event(TimePassed{}); },
+          .persist = [p](const Ready& ready) { return p->journal_.Persist(ready.records); },
+          .run = [p](Effect effect) { p->Run(std::move(effect)); },
+          .on_fatal = p->options_.on_fatal},
       runtime::DriverOptions{.name = "proxy"});
   return self;
 }
@@ -68,7 +71,8 @@ absl::StatusOr<Proxy::View> Proxy::GetView(Tick deadline) {
     box->view = View{machine.Observe(), machine.door_table(), machine.Describe()};
     box->filled.notify_all();
   }));
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
   MutexLock lock(box->mutex);
   while (!box->view.has_value()) {
     if (box->filled.wait_until(box->mutex, until) == std::cv_status::timeout) break;

@@ -1,6 +1,8 @@
-// Runs the proxy's machine: events in from engine, fetcher, door and orchestrator, records into the journal, effects out.
+// Runs the proxy's machine: events in from engine, fetcher, door and orchestrator, records into the
+// journal, effects out.
 //
-// Owned by main. Post and GetView from any thread. Effects run on the driver's thread and only begin things.
+// Owned by main. Post and GetView from any thread. Effects run on the driver's thread and only
+// begin things.
 #pragma once
 
 #include <functional>
@@ -22,7 +24,8 @@ class Proxy {
  public:
   struct Options {
     Config machine;
-    std::function<void(const absl::Status&)> on_fatal;  // the journal cannot be written: the process must end
+    std::function<void(const absl::Status&)>
+        on_fatal;  // the journal cannot be written: the process must end
   };
   // Where effects end. All outlive the driver's Stop.
   struct Parts {
@@ -37,7 +40,8 @@ class Proxy {
     std::string description;
   };
 
-  static absl::StatusOr<std::unique_ptr<Proxy>> Create(kv::Store& store, const Clock& clock, Options options);
+  static absl::StatusOr<std::unique_ptr<Proxy>> Create(kv::Store& store, const Clock& clock,
+                                                       Options options);
   ~Proxy();
 
   void Start(Parts parts);
@@ -47,7 +51,9 @@ class Proxy {
   // Events from the network, which may be refused: RESOURCE_EXHAUSTED MAILBOX_FULL.
   absl::Status TryPost(Event event) { return driver_->Post(std::move(event)); }
   absl::StatusOr<View> GetView(Tick deadline);
-  const fleet::Observed& first_observed() const { return first_observed_; }  // as restored, for the first Hello
+  const fleet::Observed& first_observed() const {
+    return first_observed_;
+  }  // as restored, for the first Hello
 
  private:
   using MachineDriver = runtime::Driver<Machine, Event>;

@@ -25,7 +25,8 @@ AttachClient::AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Pr
                      spdlog::info("attached member={} pool={}", self_.member, self_.pool);
                      proxy_.Post(SessionUp{});
                    },
-               .on_message = [this](sync::v1::AttachResponse message) { OnMessage(std::move(message)); },
+               .on_message =
+                   [this](sync::v1::AttachResponse message) { OnMessage(std::move(message)); },
                .on_closed =
                    [this](const absl::Status& why) {
                      bool was_attached = false;

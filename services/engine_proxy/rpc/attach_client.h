@@ -1,4 +1,5 @@
-// The proxy's session with the orchestrator: dials, says Hello with all that is, then Observed out and Desired in.
+// The proxy's session with the orchestrator: dials, says Hello with all that is, then Observed out
+// and Desired in.
 //
 // Send from any thread; callbacks post to the machine. Owned by main; the proxy outlives it.
 #pragma once
@@ -25,7 +26,9 @@ class AttachClient {
   };
   AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Proxy& proxy);
 
-  void SetAdminAddress(std::string address) { admin_address_ = std::move(address); }  // before Start
+  void SetAdminAddress(std::string address) {
+    admin_address_ = std::move(address);
+  }  // before Start
   void Start() { stream_.Start(); }
   void Stop() { stream_.Stop(); }
   void Send(const fleet::Observed& observed);

@@ -10,25 +10,38 @@ constexpr int64_t kViewDeadlineMs = 1'000;
 
 ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
     : registry_(registry),
-      load_seconds_(registry.AddHistogram("lorry_proxy_load_seconds", "One load: sent to the engine until answered",
+      load_seconds_(registry.AddHistogram("lorry_proxy_load_seconds",
+                                          "One load: sent to the engine until answered",
                                           metrics::DurationBuckets())),
-      first_byte_seconds_(registry.AddHistogram("lorry_door_first_byte_seconds",
-                                                "From the request's last byte to the first byte of the reply's body",
-                                                metrics::DurationBuckets())),
+      first_byte_seconds_(registry.AddHistogram(
+          "lorry_door_first_byte_seconds",
+          "From the request's last byte to the first byte of the reply's body",
+          metrics::DurationBuckets())),
       request_seconds_(registry.AddHistogram("lorry_door_request_seconds",
-                                             "From the request's first byte to the reply's last", metrics::DurationBuckets())),
-      boots_(registry.AddCounter("lorry_proxy_engine_boots_total", "Lives of the engine process that this proxy has seen begin")),
-      unload_done_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome", {{"outcome", "done"}})),
-      unload_deadline_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome", {{"outcome", "deadline"}})),
-      unload_refused_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome", {{"outcome", "refused"}})),
-      loaded_(registry.AddGauge("lorry_proxy_loaded_versions", "Versions loaded in the engine and verified there")),
-      retained_(registry.AddGauge("lorry_proxy_retained_versions", "Loaded versions that no row is open on")),
-      slots_(registry.AddGauge("lorry_proxy_slots", "Adapter slots of the engine; 0 when it has no bound")),
-      wedged_(registry.AddGauge("lorry_proxy_wedged",
-                                "1 while the engine must be restarted before it can load or unload")),
-      live_(registry.AddGauge("lorry_door_live_requests", "Requests admitted at the door and not finished")) {}
+                                             "From the request's first byte to the reply's last",
+                                             metrics::DurationBuckets())),
+      boots_(registry.AddCounter("lorry_proxy_engine_boots_total",
+                                 "Lives of the engine process that this proxy has seen begin")),
+      unload_done_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
+                                       {{"outcome", "done"}})),
+      unload_deadline_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
+                                           {{"outcome", "deadline"}})),
+      unload_refused_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
+                                          {{"outcome", "refused"}})),
+      loaded_(registry.AddGauge("lorry_proxy_loaded_versions",
+                                "Versions loaded in the engine and verified there")),
+      retained_(registry.AddGauge("lorry_proxy_retained_versions",
+                                  "Loaded versions that no row is open on")),
+      slots_(registry.AddGauge("lorry_proxy_slots",
+                               "Adapter slots of the engine; 0 when it has no bound")),
+      wedged_(
+          registry.AddGauge("lorry_proxy_wedged",
+                            "1 while the engine must be restarted before it can load or unload")),
+      live_(registry.AddGauge("lorry_door_live_requests",
+                              "Requests admitted at the door and not finished")) {}
 
-void ProxyMetrics::Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door, const Clock& clock) {
+void ProxyMetrics::Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door,
+                         const Clock& clock) {
   proxy_ = &proxy;
   fetcher_ = &fetcher;
   door_ = &door;
@@ -42,7 +55,8 @@ void ProxyMetrics::OnRefused(std::string_view reason) {
   if (it == by_reason_.end()) {
     const std::string label(reason);
     it = by_reason_
-             .emplace(label, registry_.AddCounter("lorry_door_refused_total", "Requests that the door refused itself",
+             .emplace(label, registry_.AddCounter("lorry_door_refused_total",
+                                                  "Requests that the door refused itself",
                                                   {{"reason", label}}))
              .first;
   }
@@ -57,7 +71,8 @@ void ProxyMetrics::OnDone(int code, double seconds, uint64_t) {
   auto it = by_code_.find(code);
   if (it == by_code_.end()) {
     it = by_code_
-             .emplace(code, registry_.AddCounter("lorry_door_requests_total", "Requests answered at the door, by status code",
+             .emplace(code, registry_.AddCounter("lorry_door_requests_total",
+                                                 "Requests answered at the door, by status code",
                                                  {{"code", std::to_string(code)}}))
              .first;
   }
@@ -67,9 +82,12 @@ void ProxyMetrics::OnDone(int code, double seconds, uint64_t) {
 void ProxyMetrics::OnTimed(std::string_view verb, double seconds, Outcome outcome) {
   if (verb == "load") return load_seconds_.Observe(seconds);
   switch (outcome) {
-    case Outcome::kOk: return unload_done_.Add();
-    case Outcome::kUnknown: return unload_deadline_.Add();
-    case Outcome::kFailed: return unload_refused_.Add();
+    case Outcome::kOk:
+      return unload_done_.Add();
+    case Outcome::kUnknown:
+      return unload_deadline_.Add();
+    case Outcome::kFailed:
+      return unload_refused_.Add();
   }
 }
 
@@ -82,7 +100,8 @@ void ProxyMetrics::Refresh() {
   for (const auto& [transport, bytes] : fetcher_->fetched_bytes()) {
     double& counted = fetched_[transport];
     registry_
-        .AddCounter("lorry_proxy_fetch_bytes_total", "Image bytes fetched and verified", {{"transport", transport}})
+        .AddCounter("lorry_proxy_fetch_bytes_total", "Image bytes fetched and verified",
+                    {{"transport", transport}})
         .Add(static_cast<double>(bytes) - counted);
     counted = static_cast<double>(bytes);
   }
@@ -98,24 +117,29 @@ void ProxyMetrics::ShowCounts(const Proxy::View& view, const door::Counts& count
     const auto in_flight = counts.in_flight.find(route.name);
     const double requests = in_flight == counts.in_flight.end() ? 0 : in_flight->second;
     by_adapter[route.key.adapter.value] += requests;
-    if (route.lag != fleet::kLagNone) by_lag[route.lag < 3 ? std::to_string(route.lag) : "3+"] += requests;
+    if (route.lag != fleet::kLagNone)
+      by_lag[route.lag < 3 ? std::to_string(route.lag) : "3+"] += requests;
   }
   for (const DoorRow& row : view.table.rows) {
     const bool is_open = row.mode == fleet::RowMode::kOpen;
     const DoorRoute* route = is_open ? view.table.FindRoute(row.target) : nullptr;
     routed += route != nullptr;
     registry_
-        .AddGauge("lorry_proxy_observed_version", "Version that this door's row is open on; -1 while it is closed",
+        .AddGauge("lorry_proxy_observed_version",
+                  "Version that this door's row is open on; -1 while it is closed",
                   {{"adapter", row.adapter.value}})
         .Set(route != nullptr ? static_cast<double>(route->key.number.value) : -1);
   }
   loaded_.Set(loaded);
   retained_.Set(loaded - routed);
   for (const auto& [adapter, requests] : by_adapter) {
-    registry_.AddGauge("lorry_proxy_in_flight", "Requests in flight", {{"adapter", adapter}}).Set(requests);
+    registry_.AddGauge("lorry_proxy_in_flight", "Requests in flight", {{"adapter", adapter}})
+        .Set(requests);
   }
   for (const auto& [lag, requests] : by_lag) {
-    registry_.AddGauge("lorry_proxy_in_flight_by_lag", "Requests in flight by the lag of their version", {{"lag", lag}})
+    registry_
+        .AddGauge("lorry_proxy_in_flight_by_lag", "Requests in flight by the lag of their version",
+                  {{"lag", lag}})
         .Set(requests);
   }
 }

@@ -1,4 +1,5 @@
-// The proxy's metrics (docs/METRICS.md): the door's observer, timings of loads, gauges read off the machine at each scrape.
+// The proxy's metrics (docs/METRICS.md): the door's observer, timings of loads, gauges read off the
+// machine at each scrape.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// lorry.engine.v1.ProxyService: what this proxy is doing, what happened to a request, drain. Owned by main.
+// lorry.engine.v1.ProxyService: what this proxy is doing, what happened to a request, drain. Owned
+// by main.
 #pragma once
 
 #include <string>
@@ -21,9 +22,14 @@ class ProxyService final : public engine::v1::ProxyService::Service {
     std::string door_address;
   };
   // All outlive the service.
-  ProxyService(rpc::Gate& gate, Self self, Proxy& proxy, const Fetcher& fetcher, const AttachClient& attach,
-               door::Door& door)
-      : gate_(gate), self_(std::move(self)), proxy_(proxy), fetcher_(fetcher), attach_(attach), door_(door) {}
+  ProxyService(rpc::Gate& gate, Self self, Proxy& proxy, const Fetcher& fetcher,
+               const AttachClient& attach, door::Door& door)
+      : gate_(gate),
+        self_(std::move(self)),
+        proxy_(proxy),
+        fetcher_(fetcher),
+        attach_(attach),
+        door_(door) {}
 
   grpc::Status GetStatus(grpc::ServerContext* context, const engine::v1::GetStatusRequest* request,
                          engine::v1::GetStatusResponse* response) override;

@@ -10,7 +10,8 @@
 namespace lorry::proxy {
 namespace {
 
-// A manifest of a 64 GB image has 1 MB of leaves; a store that takes longer is asked again by the machine.
+// A manifest of a 64 GB image has 1 MB of leaves; a store that takes longer is asked again by the
+// machine.
 constexpr int64_t kOpenFetchDeadlineMs = 10'000;
 
 }  // namespace
@@ -34,7 +35,8 @@ absl::StatusOr<Manifest> StoreClient::OpenFetch(const VersionKey& key) {
   out.addresses.assign(response.addresses().begin(), response.addresses().end());
   const std::string& leaves = response.leaves();
   if (leaves.size() != transfer::LeafCount(out.image_bytes) * sizeof(transfer::Checksum::bytes)) {
-    return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "the store's manifest has another number of leaves than its image");
+    return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH",
+                 "the store's manifest has another number of leaves than its image");
   }
   out.leaves.resize(transfer::LeafCount(out.image_bytes));
   for (size_t i = 0; i < out.leaves.size(); ++i) {

@@ -1,4 +1,5 @@
-// The proxy's side of the store: manifests and tickets. Blocks within its deadline; any thread but a gRPC or transport one.
+// The proxy's side of the store: manifests and tickets. Blocks within its deadline; any thread but
+// a gRPC or transport one.
 #pragma once
 
 #include <memory>

@@ -15,13 +15,17 @@ struct Orchestrator::Waiting {
 };
 
 Orchestrator::Orchestrator(kv::Store& store, const Clock& clock, Options options)
-    : clock_(clock), options_(std::move(options)), journal_(store, "orchestrator/", &Decode, "meta") {}
+    : clock_(clock),
+      options_(std::move(options)),
+      journal_(store, "orchestrator/", &Decode, "meta") {}
 
-absl::StatusOr<std::unique_ptr<Orchestrator>> Orchestrator::Create(kv::Store& store, const Clock& clock,
+absl::StatusOr<std::unique_ptr<Orchestrator>> Orchestrator::Create(kv::Store& store,
+                                                                   const Clock& clock,
                                                                    Options options) {
   std::unique_ptr<Orchestrator> self(new Orchestrator(store, clock, std::move(options)));
   LORRY_ASSIGN_OR_RETURN(const Records records, self->journal_.Load());
-  LORRY_ASSIGN_OR_RETURN(Machine machine, Machine::Restore(self->options_.machine, records, clock.Now()));
+  LORRY_ASSIGN_OR_RETURN(Machine machine,
+                         Machine::Restore(self->options_.machine, records, clock.Now()));
   Orchestrator* const o = self.get();
   o->driver_ = std::make_unique<MachineDriver>(
       std::move(machine), clock,
@@ -48,14 +52,16 @@ void Orchestrator::Start() {
 
 void Orchestrator::Stop() { driver_->Stop(); }
 
-absl::StatusOr<SessionId> Orchestrator::OpenSession(MemberId member, PoolName pool, fleet::Observed observed,
+absl::StatusOr<SessionId> Orchestrator::OpenSession(MemberId member, PoolName pool,
+                                                    fleet::Observed observed,
                                                     std::shared_ptr<MemberSession> session) {
   const SessionId id = next_id_.fetch_add(1);
   {
     MutexLock lock(mutex_);
     sessions_.emplace(id, std::move(session));
   }
-  absl::Status posted = Post(SessionOpened{id, std::move(member), std::move(pool), std::move(observed)});
+  absl::Status posted =
+      Post(SessionOpened{id, std::move(member), std::move(pool), std::move(observed)});
   if (posted.ok()) return id;
   MutexLock lock(mutex_);
   sessions_.erase(id);
@@ -101,7 +107,8 @@ absl::StatusOr<Reply> Orchestrator::WaitForReply(RequestId request, Event event,
   absl::Status posted = Post(std::move(event));
   std::optional<Reply> reply;
   if (posted.ok()) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
     MutexLock lock(waiting->mutex);
     while (!waiting->reply.has_value()) {
       if (waiting->answered.wait_until(waiting->mutex, until) == std::cv_status::timeout) break;
@@ -114,7 +121,8 @@ absl::StatusOr<Reply> Orchestrator::WaitForReply(RequestId request, Event event,
   }
   LORRY_RETURN_IF_ERROR(posted);
   if (!reply.has_value()) {
-    return Error(absl::StatusCode::kDeadlineExceeded, "", "the orchestrator did not answer in time; ask again");
+    return Error(absl::StatusCode::kDeadlineExceeded, "",
+                 "the orchestrator did not answer in time; ask again");
   }
   LORRY_RETURN_IF_ERROR(reply->status);
   return *std::move(reply);
@@ -132,7 +140,8 @@ absl::StatusOr<Status> Orchestrator::GetStatus(Tick deadline) {
     box->status = machine.GetStatus();
     box->filled.notify_all();
   }));
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
   MutexLock lock(box->mutex);
   while (!box->status.has_value()) {
     if (box->filled.wait_until(box->mutex, until) == std::cv_status::timeout) break;
@@ -180,7 +189,8 @@ void Orchestrator::Notify(const NotifyWatch& notify) {
     if (notify.event.final) watches_.erase(it);
   }
   const Tick now = clock_.Now();
-  if (notify.event.state == WatchEvent::State::kActive) observer_->OnActive(entry.version, entry.pool, now);
+  if (notify.event.state == WatchEvent::State::kActive)
+    observer_->OnActive(entry.version, entry.pool, now);
   entry.watcher->OnWatch(notify.event, observer_->Times(entry.version, entry.pool, 0, now));
 }
 

@@ -1,7 +1,8 @@
-// Runs the orchestrator's machine: events in from any thread, records into the kv store, effects out to the ports.
+// Runs the orchestrator's machine: events in from any thread, records into the kv store, effects
+// out to the ports.
 //
-// Owned by main. The RPC layer calls in from gRPC's threads; every method is thread-safe and none waits for the machine
-// except Ask... and GetStatus, which wait until their deadline.
+// Owned by main. The RPC layer calls in from gRPC's threads; every method is thread-safe and none
+// waits for the machine except Ask... and GetStatus, which wait until their deadline.
 #pragma once
 
 #include <atomic>
@@ -28,12 +29,15 @@ class Orchestrator {
  public:
   struct Options {
     Config machine;
-    // The process cannot go on (another leader writes, the disk failed): called once, on the driver's thread.
+    // The process cannot go on (another leader writes, the disk failed): called once, on the
+    // driver's thread.
     std::function<void(const absl::Status&)> on_fatal;
   };
 
-  // Restores the machine from `store` and begins a new term. `store` and `clock` outlive the orchestrator.
-  static absl::StatusOr<std::unique_ptr<Orchestrator>> Create(kv::Store& store, const Clock& clock, Options options);
+  // Restores the machine from `store` and begins a new term. `store` and `clock` outlive the
+  // orchestrator.
+  static absl::StatusOr<std::unique_ptr<Orchestrator>> Create(kv::Store& store, const Clock& clock,
+                                                              Options options);
   ~Orchestrator();
 
   // Before Start; both outlive the orchestrator.
@@ -41,7 +45,8 @@ class Orchestrator {
   void Start();
   void Stop();
 
-  // Facts: the store's watch, a member's documents. RESOURCE_EXHAUSTED MAILBOX_FULL: the sender should come back.
+  // Facts: the store's watch, a member's documents. RESOURCE_EXHAUSTED MAILBOX_FULL: the sender
+  // should come back.
   absl::Status Post(Event event) { return driver_->Post(std::move(event)); }
   void PostAnswer(Event event) { driver_->PostAnswer(std::move(event)); }
 
@@ -49,11 +54,13 @@ class Orchestrator {
                                         std::shared_ptr<MemberSession> session);
   void CloseSession(SessionId session);
 
-  absl::StatusOr<WatchId> OpenWatch(VersionKey version, PoolName pool, std::shared_ptr<SyncWatcher> watcher);
+  absl::StatusOr<WatchId> OpenWatch(VersionKey version, PoolName pool,
+                                    std::shared_ptr<SyncWatcher> watcher);
   void CloseWatch(WatchId watch);
 
-  // Sends an event that is answered by a Reply and waits for it: LeaseAsked, OverrideSet, MemberMarked, FleetAdopted.
-  // Fills in `event.request`. DEADLINE_EXCEEDED: it may have happened; ask again, all of them are idempotent.
+  // Sends an event that is answered by a Reply and waits for it: LeaseAsked, OverrideSet,
+  // MemberMarked, FleetAdopted. Fills in `event.request`. DEADLINE_EXCEEDED: it may have happened;
+  // ask again, all of them are idempotent.
   template <typename E>
   absl::StatusOr<Reply> Ask(E event, Tick deadline) {
     const RequestId request = next_id_.fetch_add(1);

@@ -1,5 +1,5 @@
-// What the driver's effects end in: the RPC layer implements these, tests too. Methods are called on the driver's thread,
-// must not block, and may be called after the other side has gone.
+// What the driver's effects end in: the RPC layer implements these, tests too. Methods are called
+// on the driver's thread, must not block, and may be called after the other side has gone.
 #pragma once
 
 #include <vector>
@@ -32,7 +32,8 @@ class SyncWatcher {
   virtual void OnWatch(const WatchEvent& event, const PhaseTimes& times) = 0;
 };
 
-// The store, as far as the orchestrator changes it. Answered by HoldsAcked; what is lost is sent again.
+// The store, as far as the orchestrator changes it. Answered by HoldsAcked; what is lost is sent
+// again.
 class HoldsPort {
  public:
   virtual ~HoldsPort() = default;

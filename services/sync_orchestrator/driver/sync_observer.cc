@@ -62,7 +62,8 @@ void SyncObserver::OnActive(const VersionKey& version, const PoolName& pool, Tic
   sinks_.phase("activate", static_cast<double>(Between(timeline.decided_at, now)) / 1e3);
 }
 
-PhaseTimes SyncObserver::Times(const VersionKey& version, const PoolName& pool, Tick watched_since, Tick now) {
+PhaseTimes SyncObserver::Times(const VersionKey& version, const PoolName& pool, Tick watched_since,
+                               Tick now) {
   MutexLock lock(mutex_);
   const Timeline& t = At({version, pool});
   const Tick stage_end = t.decided_at != 0 ? t.decided_at - t.commit_ms : now;

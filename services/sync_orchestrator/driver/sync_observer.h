@@ -19,7 +19,8 @@ namespace lorry::sync {
 class SyncObserver {
  public:
   struct Sinks {
-    std::function<void(std::string_view phase, double seconds)> phase = [](std::string_view, double) {};
+    std::function<void(std::string_view phase, double seconds)> phase = [](std::string_view,
+                                                                           double) {};
     std::function<void(std::string_view result)> ended = [](std::string_view) {};
   };
   explicit SyncObserver(Sinks sinks) : sinks_(std::move(sinks)) {}
@@ -28,7 +29,8 @@ class SyncObserver {
   void OnPersisted(const std::vector<Record>& records, Tick began, Tick now) LORRY_EXCLUDES(mutex_);
   // Every member that can serve a version does.
   void OnActive(const VersionKey& version, const PoolName& pool, Tick now) LORRY_EXCLUDES(mutex_);
-  PhaseTimes Times(const VersionKey& version, const PoolName& pool, Tick watched_since, Tick now) LORRY_EXCLUDES(mutex_);
+  PhaseTimes Times(const VersionKey& version, const PoolName& pool, Tick watched_since, Tick now)
+      LORRY_EXCLUDES(mutex_);
 
  private:
   struct Timeline {

@@ -111,6 +111,7 @@ std::optional<Tick> WakeAt(const Core& core) {
   at(SyncWakeAt(core));
   at(LeaseWakeAt(core));
   at(AdoptionWakeAt(core));
+  at(WatchWakeAt(core));
   if (core.holds_acked != core.holds_revision) at(core.holds_sent_at + core.config.resend_ms);
   for (const auto& [id, member] : core.members) {
     if (!member.session.has_value()) at(member.lost_at + core.config.lost_after_ms);

@@ -7,6 +7,10 @@ namespace lorry::sync {
 namespace {
 
 absl::Status CheckOverride(const Core& core, const OverrideSet& event) {
+  if (!core.store_known) {
+    return Error(absl::StatusCode::kUnavailable, "STORE_UNKNOWN",
+                 "the store was not read yet; retry");
+  }
   const AdapterInfo* info = core.FindAdapter(event.adapter);
   if (info == nullptr || !info->policy.pools.contains(event.pool)) {
     return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",

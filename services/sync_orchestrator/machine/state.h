@@ -71,6 +71,7 @@ struct Lease {
 struct WatchState {
   VersionKey version;
   PoolName pool;
+  Tick opened_at = 0;
   std::optional<WatchEvent> last;
 };
 

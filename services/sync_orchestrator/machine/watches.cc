@@ -91,6 +91,11 @@ WatchEvent Waiting(const Core& core, const Pool& pool, const VersionKey& version
   return event;
 }
 
+bool IsUnknown(const WatchEvent& view) {
+  return view.state == State::kFailed &&
+         (view.reason == "VERSION_UNKNOWN" || view.reason == "UNKNOWN_ADAPTER");
+}
+
 }  // namespace
 
 WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_name) {
@@ -131,12 +136,27 @@ WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_na
 }
 
 void HandleWatchOpened(Core& core, const WatchOpened& event) {
-  core.watches[event.watch] = WatchState{event.version, event.pool, std::nullopt};
+  core.watches[event.watch] = WatchState{event.version, event.pool, core.now, std::nullopt};
+}
+
+std::optional<Tick> WatchWakeAt(const Core& core) {
+  std::optional<Tick> wake;
+  for (const auto& [id, watch] : core.watches) {
+    const Tick at = watch.opened_at + core.config.lost_after_ms;
+    if (at > core.now && (!wake.has_value() || at < *wake)) wake = at;
+  }
+  return wake;
 }
 
 void AdvanceWatches(Core& core) {
   for (auto it = core.watches.begin(); it != core.watches.end();) {
     WatchEvent view = ViewOf(core, it->second.version, it->second.pool);
+    // The publisher may be faster than the store's watch: what it has just stored is not unknown
+    // yet.
+    if (IsUnknown(view) && core.now < it->second.opened_at + core.config.lost_after_ms) {
+      view = WatchEvent{};
+      view.reason = "VERSION_UNKNOWN";
+    }
     const bool final = view.final;
     if (it->second.last != view) {
       it->second.last = view;

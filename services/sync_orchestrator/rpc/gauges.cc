@@ -9,27 +9,32 @@ namespace {
 // A scrape waits at most this long for the machine; the next one is seconds away.
 constexpr int64_t kStatusDeadlineMs = 1'000;
 
-constexpr MemberStanding kStandings[] = {MemberStanding::kJoining,  MemberStanding::kReady, MemberStanding::kAsleep,
-                                         MemberStanding::kWedged,   MemberStanding::kExcluded,
-                                         MemberStanding::kLost,     MemberStanding::kDead};
+constexpr MemberStanding kStandings[] = {MemberStanding::kJoining,  MemberStanding::kReady,
+                                         MemberStanding::kAsleep,   MemberStanding::kWedged,
+                                         MemberStanding::kExcluded, MemberStanding::kLost,
+                                         MemberStanding::kDead};
 
 }  // namespace
 
 SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry) {
   auto phases = std::make_shared<std::map<std::string, metrics::Histogram, std::less<>>>();
   for (const char* phase : {"stage", "commit", "activate"}) {
-    (*phases)[phase] = registry.AddHistogram("lorry_sync_phase_seconds", "Time in a phase of a sync",
-                                             metrics::DurationBuckets(), {{"phase", phase}});
+    (*phases)[phase] =
+        registry.AddHistogram("lorry_sync_phase_seconds", "Time in a phase of a sync",
+                              metrics::DurationBuckets(), {{"phase", phase}});
   }
   auto results = std::make_shared<std::map<std::string, metrics::Counter, std::less<>>>();
   for (const char* result : {"active", "failed", "superseded", "aborted"}) {
-    (*results)[result] = registry.AddCounter("lorry_sync_total", "Syncs that ended", {{"result", result}});
+    (*results)[result] =
+        registry.AddCounter("lorry_sync_total", "Syncs that ended", {{"result", result}});
   }
-  return {.phase = [phases](std::string_view phase, double seconds) { phases->find(phase)->second.Observe(seconds); },
+  return {.phase = [phases](std::string_view phase,
+                            double seconds) { phases->find(phase)->second.Observe(seconds); },
           .ended = [results](std::string_view result) { results->find(result)->second.Add(); }};
 }
 
-Gauges::Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store, const Clock& clock)
+Gauges::Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store,
+               const Clock& clock)
     : registry_(registry), orchestrator_(orchestrator), store_(store), clock_(clock) {
   registry.OnScrape([this] { Refresh(); });
 }
@@ -49,8 +54,8 @@ void Gauges::Refresh() {
   }
   ShowMembers(*status);
   for (const auto& [adapter, newest] : store_.Newest()) {
-    Set({"lorry_newest_version", "Newest version that the store holds in the current run"}, {{"adapter", adapter.value}},
-        static_cast<double>(newest.number.value));
+    Set({"lorry_newest_version", "Newest version that the store holds in the current run"},
+        {{"adapter", adapter.value}}, static_cast<double>(newest.number.value));
   }
   Set({"lorry_leases", "Leases that are alive"}, {}, static_cast<double>(status->leases.size()));
   Set({"lorry_poisoned_versions", "Versions that killed engines and are not staged any more"}, {},
@@ -66,20 +71,23 @@ void Gauges::Refresh() {
 void Gauges::ShowPool(const PoolStatus& pool) {
   const metrics::Labels labels = {{"adapter", pool.adapter.value}, {"pool", pool.pool.value}};
   if (pool.committed.has_value()) {
-    Set({"lorry_sync_epoch", "Epoch of the last decision"}, labels, static_cast<double>(pool.committed->epoch.value));
+    Set({"lorry_sync_epoch", "Epoch of the last decision"}, labels,
+        static_cast<double>(pool.committed->epoch.value));
     Set({"lorry_desired_version", "Version of the last decision"}, labels,
         static_cast<double>(pool.committed->version.key.number.value));
   }
   if (pool.waits_for.empty()) return;
   metrics::Labels blocked = labels;
   blocked["reason"] = pool.waits_for;
-  Set({"lorry_sync_blocked", "1 while a version waits and cannot be staged or decided, by reason"}, blocked, 1);
+  Set({"lorry_sync_blocked", "1 while a version waits and cannot be staged or decided, by reason"},
+      blocked, 1);
 }
 
 void Gauges::ShowMembers(const Status& status) {
   std::map<std::pair<PoolName, MemberStanding>, int> counts;
   for (const MemberStatus& member : status.members) {
-    for (const MemberStanding standing : kStandings) counts[{member.pool, standing}] += member.standing == standing;
+    for (const MemberStanding standing : kStandings)
+      counts[{member.pool, standing}] += member.standing == standing;
   }
   for (const auto& [key, count] : counts) {
     Set({"lorry_members", "Members by state"},

@@ -1,4 +1,5 @@
-// The orchestrator's metrics (docs/METRICS.md): histograms fed by the SyncObserver, gauges read off the status at each scrape.
+// The orchestrator's metrics (docs/METRICS.md): histograms fed by the SyncObserver, gauges read off
+// the status at each scrape.
 #pragma once
 
 #include <map>
@@ -17,7 +18,8 @@ SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry);
 // Refreshed on the scraper's thread. All outlive it; it must outlive the admin server.
 class Gauges {
  public:
-  Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store, const Clock& clock);
+  Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store,
+         const Clock& clock);
 
  private:
   using Family = std::pair<std::string, std::string>;  // name, help
@@ -32,7 +34,8 @@ class Gauges {
   Orchestrator& orchestrator_;
   const StoreLink& store_;
   const Clock& clock_;
-  std::map<std::pair<std::string, metrics::Labels>, bool> shown_;  // true: set by the refresh at hand
+  std::map<std::pair<std::string, metrics::Labels>, bool>
+      shown_;  // true: set by the refresh at hand
 };
 
 }  // namespace lorry::sync

@@ -10,7 +10,8 @@
 namespace lorry::sync {
 namespace {
 
-// A holder set is a few thousand names at most; a store that cannot write it in this time is asked again.
+// A holder set is a few thousand names at most; a store that cannot write it in this time is asked
+// again.
 constexpr int64_t kHoldsDeadlineMs = 5'000;
 
 absl::StatusOr<VersionInfo> VersionOf(const common::v1::Version& version) {
@@ -23,14 +24,17 @@ absl::StatusOr<VersionInfo> VersionOf(const common::v1::Version& version) {
 
 absl::StatusOr<AdapterInfo> AdapterOf(const store::v1::Adapter& adapter) {
   LORRY_RETURN_IF_ERROR(CheckAdapterName(adapter.name()));
-  AdapterInfo out{.adapter = AdapterName(adapter.name()), .policy = {}, .current_run = RunId(adapter.current_run())};
+  AdapterInfo out{.adapter = AdapterName(adapter.name()),
+                  .policy = {},
+                  .current_run = RunId(adapter.current_run())};
   LORRY_ASSIGN_OR_RETURN(out.policy, rpc::PolicyFromProto(adapter.policy()));
   return out;
 }
 
 }  // namespace
 
-StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder, Orchestrator& orchestrator)
+StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
+                     Orchestrator& orchestrator)
     : stub_(store::v1::StoreService::NewStub(channel)),
       holder_(std::move(holder)),
       orchestrator_(orchestrator),
@@ -52,7 +56,8 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
                       aliases_.clear();
                     }
                   },
-              .on_message = [this](store::v1::WatchResponse message) { OnMessage(std::move(message)); },
+              .on_message =
+                  [this](store::v1::WatchResponse message) { OnMessage(std::move(message)); },
               .on_closed = [this](const absl::Status& why) { OnClosed(why); }}) {}
 
 StoreLink::~StoreLink() { Stop(); }
@@ -74,7 +79,8 @@ std::map<AdapterName, VersionKey> StoreLink::Newest() const {
   std::map<AdapterName, VersionKey> newest;
   for (const auto& [key, version] : versions_) {  // ascending: the last one stays
     const auto adapter = adapters_.find(key.adapter);
-    if (adapter != adapters_.end() && adapter->second.current_run == key.run) newest[key.adapter] = key;
+    if (adapter != adapters_.end() && adapter->second.current_run == key.run)
+      newest[key.adapter] = key;
   }
   return newest;
 }
@@ -109,7 +115,8 @@ void StoreLink::OnMessage(store::v1::WatchResponse message) {
     StoreListed listed;
     for (const auto& [name, info] : adapters_) listed.adapters.push_back(info);
     for (const auto& [key, info] : versions_) listed.versions.push_back(info);
-    for (const auto& [name, target] : aliases_) listed.aliases.push_back({name.first, name.second, target});
+    for (const auto& [name, target] : aliases_)
+      listed.aliases.push_back({name.first, name.second, target});
     Post(std::move(listed));
   }
   if (synced_) cursor_ = message.revision();
@@ -119,7 +126,8 @@ void StoreLink::Apply(const store::v1::Change& change) {
   if (change.has_version_stored()) {
     absl::StatusOr<VersionInfo> version = VersionOf(change.version_stored());
     if (!version.ok()) {
-      spdlog::error("the store sent a version that cannot be read: {}", std::string(version.status().message()));
+      spdlog::error("the store sent a version that cannot be read: {}",
+                    std::string(version.status().message()));
       return;
     }
     versions_[version->key] = *version;
@@ -132,14 +140,17 @@ void StoreLink::Apply(const store::v1::Change& change) {
   } else if (change.has_adapter_set()) {
     absl::StatusOr<AdapterInfo> adapter = AdapterOf(change.adapter_set());
     if (!adapter.ok()) {
-      spdlog::error("the store sent an adapter that cannot be read: {}", std::string(adapter.status().message()));
+      spdlog::error("the store sent an adapter that cannot be read: {}",
+                    std::string(adapter.status().message()));
       return;
     }
     adapters_[adapter->adapter] = *adapter;
     if (synced_) Post(AdapterSet{*std::move(adapter)});
   } else if (change.has_alias_set()) {
     const store::v1::Alias& alias = change.alias_set();
-    AliasSet set{.adapter = AdapterName(alias.adapter()), .alias = AliasName(alias.name()), .target = std::nullopt};
+    AliasSet set{.adapter = AdapterName(alias.adapter()),
+                 .alias = AliasName(alias.name()),
+                 .target = std::nullopt};
     if (alias.has_version()) {
       absl::StatusOr<VersionKey> target = rpc::FromProto(alias.version());
       if (!target.ok()) return;
@@ -181,12 +192,14 @@ void StoreLink::SendHolds() {
   const absl::Status status = rpc::FromGrpc(stub_->SetHolds(&context, request, &response));
   if (!status.ok()) {
     // Not answered: the machine sends it again.
-    spdlog::debug("holds revision={} not taken: {}", holds->revision.value, std::string(status.message()));
+    spdlog::debug("holds revision={} not taken: {}", holds->revision.value,
+                  std::string(status.message()));
     return;
   }
   HoldsAcked acked{.revision = holds->revision, .missing = {}};
   for (const common::v1::VersionRef& ref : response.missing()) {
-    if (absl::StatusOr<VersionKey> key = rpc::FromProto(ref); key.ok()) acked.missing.push_back(*std::move(key));
+    if (absl::StatusOr<VersionKey> key = rpc::FromProto(ref); key.ok())
+      acked.missing.push_back(*std::move(key));
   }
   Post(std::move(acked));
 }

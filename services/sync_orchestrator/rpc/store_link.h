@@ -1,7 +1,8 @@
-// The orchestrator's side of the store: follows its watch, turns changes into events, keeps its holder set there.
+// The orchestrator's side of the store: follows its watch, turns changes into events, keeps its
+// holder set there.
 //
-// Callbacks run on gRPC's threads and only translate and post; SetHolds runs on an executor of one thread, newest set
-// wins. Owned by main; the orchestrator outlives it.
+// Callbacks run on gRPC's threads and only translate and post; SetHolds runs on an executor of one
+// thread, newest set wins. Owned by main; the orchestrator outlives it.
 #pragma once
 
 #include <map>
@@ -31,7 +32,7 @@ class StoreLink final : public HoldsPort {
   void SetHolds(Revision revision, std::vector<VersionKey> versions) override;
 
   // What the watch said last.
-  std::map<AdapterName, VersionKey> Newest() const;        // newest of each adapter's current run
+  std::map<AdapterName, VersionKey> Newest() const;  // newest of each adapter's current run
   std::optional<AdapterInfo> Find(const AdapterName& adapter) const;
   bool Knows(const VersionKey& version) const;
 
@@ -51,13 +52,13 @@ class StoreLink final : public HoldsPort {
   Orchestrator& orchestrator_;
   mutable Mutex mutex_;
   bool connected_ LORRY_GUARDED_BY(mutex_) = false;
-  bool synced_ LORRY_GUARDED_BY(mutex_) = false;             // the present state was complete once
-  uint64_t cursor_ LORRY_GUARDED_BY(mutex_) = 0;             // 0: the next watch begins with the present state
+  bool synced_ LORRY_GUARDED_BY(mutex_) = false;  // the present state was complete once
+  uint64_t cursor_ LORRY_GUARDED_BY(mutex_) = 0;  // 0: the next watch begins with the present state
   store::v1::WatchRequest request_ LORRY_GUARDED_BY(mutex_);  // of the watch at hand
   std::map<AdapterName, AdapterInfo> adapters_ LORRY_GUARDED_BY(mutex_);
   std::map<VersionKey, VersionInfo> versions_ LORRY_GUARDED_BY(mutex_);
   std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases_ LORRY_GUARDED_BY(mutex_);
-  std::optional<Holds> holds_ LORRY_GUARDED_BY(mutex_);      // waits to be sent
+  std::optional<Holds> holds_ LORRY_GUARDED_BY(mutex_);  // waits to be sent
   runtime::Executor executor_;
   rpc::ReconnectingReader<store::v1::WatchResponse> watch_;
 };

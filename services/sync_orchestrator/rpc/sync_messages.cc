@@ -14,31 +14,44 @@ namespace {
 
 v1::SyncState StateOf(WatchEvent::State state) {
   switch (state) {
-    case WatchEvent::State::kWaiting: return v1::SYNC_STATE_WAITING;
-    case WatchEvent::State::kStaging: return v1::SYNC_STATE_STAGING;
-    case WatchEvent::State::kHolding: return v1::SYNC_STATE_HOLDING;
-    case WatchEvent::State::kLocking: return v1::SYNC_STATE_LOCKING;
-    case WatchEvent::State::kDelivering: return v1::SYNC_STATE_COMMITTED;
-    case WatchEvent::State::kActive: return v1::SYNC_STATE_ACTIVE;
-    case WatchEvent::State::kSuperseded: return v1::SYNC_STATE_SUPERSEDED;
-    case WatchEvent::State::kFailed: return v1::SYNC_STATE_FAILED;
-    case WatchEvent::State::kStored: return v1::SYNC_STATE_STORED;
+    case WatchEvent::State::kWaiting:
+      return v1::SYNC_STATE_WAITING;
+    case WatchEvent::State::kStaging:
+      return v1::SYNC_STATE_STAGING;
+    case WatchEvent::State::kHolding:
+      return v1::SYNC_STATE_HOLDING;
+    case WatchEvent::State::kLocking:
+      return v1::SYNC_STATE_LOCKING;
+    case WatchEvent::State::kDelivering:
+      return v1::SYNC_STATE_COMMITTED;
+    case WatchEvent::State::kActive:
+      return v1::SYNC_STATE_ACTIVE;
+    case WatchEvent::State::kSuperseded:
+      return v1::SYNC_STATE_SUPERSEDED;
+    case WatchEvent::State::kFailed:
+      return v1::SYNC_STATE_FAILED;
+    case WatchEvent::State::kStored:
+      return v1::SYNC_STATE_STORED;
   }
   return v1::SYNC_STATE_UNSPECIFIED;
 }
 
 v1::SyncState StateOf(SyncPhase phase) {
   switch (phase) {
-    case SyncPhase::kIdle: return v1::SYNC_STATE_WAITING;
-    case SyncPhase::kStaging: return v1::SYNC_STATE_STAGING;
-    case SyncPhase::kHolding: return v1::SYNC_STATE_HOLDING;
-    case SyncPhase::kLocking: return v1::SYNC_STATE_LOCKING;
+    case SyncPhase::kIdle:
+      return v1::SYNC_STATE_WAITING;
+    case SyncPhase::kStaging:
+      return v1::SYNC_STATE_STAGING;
+    case SyncPhase::kHolding:
+      return v1::SYNC_STATE_HOLDING;
+    case SyncPhase::kLocking:
+      return v1::SYNC_STATE_LOCKING;
   }
   return v1::SYNC_STATE_UNSPECIFIED;
 }
 
-void FillMember(const MemberStatus& member, const std::map<MemberId, MemberContact>& contacts, Tick now,
-                v1::MemberStatus& out) {
+void FillMember(const MemberStatus& member, const std::map<MemberId, MemberContact>& contacts,
+                Tick now, v1::MemberStatus& out) {
   out.set_member(member.member.value);
   out.set_pool(member.pool.value);
   out.set_state(std::string(ToString(member.standing)));
@@ -51,16 +64,17 @@ void FillMember(const MemberStatus& member, const std::map<MemberId, MemberConta
   }
 }
 
-void FillPool(const PoolStatus& pool, const Status& status, const std::map<AdapterName, VersionKey>& newest,
-              v1::PoolStatus& out) {
+void FillPool(const PoolStatus& pool, const Status& status,
+              const std::map<AdapterName, VersionKey>& newest, v1::PoolStatus& out) {
   out.set_adapter(pool.adapter.value);
   out.set_pool(pool.pool.value);
   if (pool.committed.has_value()) {
     out.set_epoch(pool.committed->epoch.value);
     *out.mutable_latest() = rpc::ToProto(pool.committed->version.key);
   }
-  if (const auto it = newest.find(pool.adapter); it != newest.end()) *out.mutable_newest() = rpc::ToProto(it->second);
-  const VersionKey* about = pool.sync.has_value()     ? &pool.sync->version.key
+  if (const auto it = newest.find(pool.adapter); it != newest.end())
+    *out.mutable_newest() = rpc::ToProto(it->second);
+  const VersionKey* about = pool.sync.has_value()   ? &pool.sync->version.key
                             : !pool.pending.empty() ? &pool.pending.back()
                                                     : nullptr;
   if (about != nullptr) {
@@ -75,12 +89,15 @@ void FillPool(const PoolStatus& pool, const Status& status, const std::map<Adapt
   for (const VersionKey& key : status.poisoned) {
     if (key.adapter == pool.adapter) *out.add_poisoned() = rpc::ToProto(key);
   }
-  out.set_leases(static_cast<uint32_t>(std::count_if(
-      status.leases.begin(), status.leases.end(),
-      [&](const LeaseRecord& l) { return l.pool == pool.pool && l.version.key.adapter == pool.adapter; })));
+  out.set_leases(static_cast<uint32_t>(
+      std::count_if(status.leases.begin(), status.leases.end(), [&](const LeaseRecord& l) {
+        return l.pool == pool.pool && l.version.key.adapter == pool.adapter;
+      })));
 }
 
-bool Wanted(const std::string& filter, const std::string& value) { return filter.empty() || filter == value; }
+bool Wanted(const std::string& filter, const std::string& value) {
+  return filter.empty() || filter == value;
+}
 
 }  // namespace
 
@@ -92,7 +109,8 @@ v1::WatchSyncResponse ToProto(const WatchEvent& event, const PhaseTimes& times) 
   out.set_members(event.members);
   out.set_reason(event.reason);
   out.set_detail(event.detail);
-  if (event.state == WatchEvent::State::kSuperseded) *out.mutable_superseded_by() = rpc::ToProto(event.superseded_by);
+  if (event.state == WatchEvent::State::kSuperseded)
+    *out.mutable_superseded_by() = rpc::ToProto(event.superseded_by);
   out.mutable_times()->set_wait_ms(times.wait_ms);
   out.mutable_times()->set_stage_ms(times.stage_ms);
   out.mutable_times()->set_commit_ms(times.commit_ms);
@@ -100,7 +118,8 @@ v1::WatchSyncResponse ToProto(const WatchEvent& event, const PhaseTimes& times) 
   return out;
 }
 
-void AddProgress(const Status& status, const VersionKey& version, const PoolName& pool, v1::WatchSyncResponse& out) {
+void AddProgress(const Status& status, const VersionKey& version, const PoolName& pool,
+                 v1::WatchSyncResponse& out) {
   for (const MemberStatus& member : status.members) {
     if (member.pool != pool) continue;
     v1::MemberProgress& progress = *out.add_progress();
@@ -113,16 +132,19 @@ void AddProgress(const Status& status, const VersionKey& version, const PoolName
       progress.set_bytes_done(residency.bytes_done);
       progress.set_bytes_total(residency.bytes_total);
       for (const fleet::ObservedRow& row : member.observed.rows) {
-        if (row.adapter == version.adapter && row.target == residency.name) progress.set_active(true);
+        if (row.adapter == version.adapter && row.target == residency.name)
+          progress.set_active(true);
       }
     }
-    if (member.standing != MemberStanding::kReady) progress.set_dropped(std::string(ToString(member.standing)));
+    if (member.standing != MemberStanding::kReady)
+      progress.set_dropped(std::string(ToString(member.standing)));
   }
 }
 
-v1::GetStatusResponse ToProto(const Status& status, const std::map<MemberId, MemberContact>& contacts,
-                              const std::map<AdapterName, VersionKey>& newest, const std::string& pool,
-                              const std::string& adapter, Tick now) {
+v1::GetStatusResponse ToProto(const Status& status,
+                              const std::map<MemberId, MemberContact>& contacts,
+                              const std::map<AdapterName, VersionKey>& newest,
+                              const std::string& pool, const std::string& adapter, Tick now) {
   v1::GetStatusResponse out;
   *out.mutable_term() = rpc::ToProto(status.term);
   out.set_store_connected(status.store_known);
@@ -130,7 +152,8 @@ v1::GetStatusResponse ToProto(const Status& status, const std::map<MemberId, Mem
     if (Wanted(pool, member.pool.value)) FillMember(member, contacts, now, *out.add_members());
   }
   for (const PoolStatus& p : status.pools) {
-    if (Wanted(pool, p.pool.value) && Wanted(adapter, p.adapter.value)) FillPool(p, status, newest, *out.add_pools());
+    if (Wanted(pool, p.pool.value) && Wanted(adapter, p.adapter.value))
+      FillPool(p, status, newest, *out.add_pools());
   }
   return out;
 }
@@ -138,12 +161,14 @@ v1::GetStatusResponse ToProto(const Status& status, const std::map<MemberId, Mem
 absl::StatusOr<Selector> ParseSelector(std::string_view text) {
   Selector out;
   const size_t at = text.find('@');
-  const std::string_view what = at == std::string_view::npos ? std::string_view() : text.substr(at + 1);
+  const std::string_view what =
+      at == std::string_view::npos ? std::string_view() : text.substr(at + 1);
   std::string_view name = text.substr(0, at);
   uint64_t number = 0;
   if (at == std::string_view::npos) {
     const size_t dash = name.rfind("-v");
-    if (dash != std::string_view::npos && absl::SimpleAtoi(ToAbsl(name.substr(dash + 2)), &number)) {
+    if (dash != std::string_view::npos &&
+        absl::SimpleAtoi(ToAbsl(name.substr(dash + 2)), &number)) {
       out.kind = Selector::Kind::kNumber;
       name = name.substr(0, dash);
     }

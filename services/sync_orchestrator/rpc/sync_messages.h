@@ -22,14 +22,17 @@ struct MemberContact {
 v1::WatchSyncResponse ToProto(const WatchEvent& event, const PhaseTimes& times);
 
 // How far each member is with `version` in `pool`.
-void AddProgress(const Status& status, const VersionKey& version, const PoolName& pool, v1::WatchSyncResponse& out);
+void AddProgress(const Status& status, const VersionKey& version, const PoolName& pool,
+                 v1::WatchSyncResponse& out);
 
 // Filters by pool and adapter where they are not empty.
-v1::GetStatusResponse ToProto(const Status& status, const std::map<MemberId, MemberContact>& contacts,
-                              const std::map<AdapterName, VersionKey>& newest, const std::string& pool,
-                              const std::string& adapter, Tick now);
+v1::GetStatusResponse ToProto(const Status& status,
+                              const std::map<MemberId, MemberContact>& contacts,
+                              const std::map<AdapterName, VersionKey>& newest,
+                              const std::string& pool, const std::string& adapter, Tick now);
 
-// "policy", "policy@12", "policy@eval", "policy@newest", "policy@latest", "policy-v12". INVALID_ARGUMENT NAME_INVALID.
+// "policy", "policy@12", "policy@eval", "policy@newest", "policy@latest", "policy-v12".
+// INVALID_ARGUMENT NAME_INVALID.
 absl::StatusOr<Selector> ParseSelector(std::string_view text);
 
 }  // namespace lorry::sync

@@ -17,8 +17,8 @@ constexpr int64_t kLookAgainMs = 20;
 
 }  // namespace
 
-SyncService::SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store, const Clock& clock,
-                         std::string cluster)
+SyncService::SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store,
+                         const Clock& clock, std::string cluster)
     : gate_(gate),
       orchestrator_(orchestrator),
       store_(store),
@@ -44,8 +44,9 @@ absl::StatusOr<VersionKey> SyncService::CompleteVersion(const common::v1::Versio
   if (key.run.value != 0) return key;
   const std::optional<AdapterInfo> adapter = store_.Find(key.adapter);
   if (!adapter.has_value()) {
-    return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
-                 absl::StrCat("the store has no adapter \"", key.adapter.value, "\"; see `lorry versions`"));
+    return Error(
+        absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
+        absl::StrCat("the store has no adapter \"", key.adapter.value, "\"; see `lorry versions`"));
   }
   key.run = adapter->current_run;
   return key;
@@ -64,12 +65,14 @@ PoolName SyncService::CompletePool(const std::string& pool, const AdapterName& a
 
 grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* SyncService::Attach(
     grpc::CallbackServerContext* context) {
-  return rpc::StartStream(gate_, *context, rpc::Role::kEngine, std::make_shared<AttachStream>(*this));
+  return rpc::StartStream(gate_, *context, rpc::Role::kEngine,
+                          std::make_shared<AttachStream>(*this));
 }
 
-grpc::ServerWriteReactor<v1::WatchSyncResponse>* SyncService::WatchSync(grpc::CallbackServerContext* context,
-                                                                        const v1::WatchSyncRequest* request) {
-  return rpc::StartStream(gate_, *context, rpc::Role::kReader, std::make_shared<WatchSyncStream>(*this, *request));
+grpc::ServerWriteReactor<v1::WatchSyncResponse>* SyncService::WatchSync(
+    grpc::CallbackServerContext* context, const v1::WatchSyncRequest* request) {
+  return rpc::StartStream(gate_, *context, rpc::Role::kReader,
+                          std::make_shared<WatchSyncStream>(*this, *request));
 }
 
 void SyncService::OpenWhenKnown(std::shared_ptr<WatchSyncStream> stream, Tick give_up_at) {
@@ -79,11 +82,12 @@ void SyncService::OpenWhenKnown(std::shared_ptr<WatchSyncStream> stream, Tick gi
     loop_.After(kLookAgainMs, [this, stream, give_up_at] { OpenWhenKnown(stream, give_up_at); });
     return;
   }
-  stream->OpenWatch(version, version.ok() ? CompletePool(stream->request().pool(), version->adapter) : PoolName());
+  stream->OpenWatch(version, version.ok() ? CompletePool(stream->request().pool(), version->adapter)
+                                          : PoolName());
 }
 
-grpc::ServerWriteReactor<v1::WatchResponse>* SyncService::Watch(grpc::CallbackServerContext* context,
-                                                                const v1::WatchRequest* request) {
+grpc::ServerWriteReactor<v1::WatchResponse>* SyncService::Watch(
+    grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
   auto stream = std::make_shared<WatchStream>(request->pool());
   {
     MutexLock lock(mutex_);
@@ -112,91 +116,113 @@ void SyncService::Refresh() {
   }
 }
 
-absl::StatusOr<v1::GetStatusResponse> SyncService::StatusNow(const std::string& pool, const std::string& adapter,
+absl::StatusOr<v1::GetStatusResponse> SyncService::StatusNow(const std::string& pool,
+                                                             const std::string& adapter,
                                                              Tick deadline) {
   LORRY_ASSIGN_OR_RETURN(const Status status, orchestrator_.GetStatus(deadline));
   MutexLock lock(mutex_);
   return ToProto(status, contacts_, store_.Newest(), pool, adapter, clock_.Now());
 }
 
-grpc::Status SyncService::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
+grpc::Status SyncService::GetStatus(grpc::ServerContext* context,
+                                    const v1::GetStatusRequest* request,
                                     v1::GetStatusResponse* response) {
-  return gate_.Serve(*context, "GetStatus", rpc::Role::kReader, [&](const rpc::Call& call) -> absl::Status {
-    LORRY_ASSIGN_OR_RETURN(*response, StatusNow(request->pool(), request->adapter(), call.deadline));
-    return absl::OkStatus();
-  });
+  return gate_.Serve(
+      *context, "GetStatus", rpc::Role::kReader, [&](const rpc::Call& call) -> absl::Status {
+        LORRY_ASSIGN_OR_RETURN(*response,
+                               StatusNow(request->pool(), request->adapter(), call.deadline));
+        return absl::OkStatus();
+      });
 }
 
 grpc::Status SyncService::Resolve(grpc::ServerContext* context, const v1::ResolveRequest* request,
                                   v1::ResolveResponse* response) {
-  return gate_.Serve(*context, "Resolve", rpc::Role::kPublisher, [&](const rpc::Call& call) -> absl::Status {
-    LORRY_RETURN_IF_ERROR(CheckName("the holder", request->holder()));
-    LeaseAsked ask;
-    LORRY_ASSIGN_OR_RETURN(ask.selector, ParseSelector(request->selector()));
-    ask.pool = CompletePool(request->pool(), ask.selector.adapter);
-    ask.holder = request->holder();
-    ask.ttl_ms = request->ttl_ms();
-    LORRY_ASSIGN_OR_RETURN(const Reply reply, orchestrator_.Ask(std::move(ask), call.deadline));
-    const VersionInfo& version = reply.resolved.version;
-    *response->mutable_version() = rpc::ToProto(version.key);
-    response->set_digest(version.digest.value);
-    response->set_ttl_ms(request->ttl_ms());
-    for (const fleet::EngineKind kind : {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm}) {
-      v1::EngineNameOfKind& name = *response->add_engine_names();
-      name.set_kind(rpc::ToProto(kind));
-      name.set_engine_name(
-          fleet::MakeEngineName(version.key, version.digest, fleet::RenderFor(kind, version.traits)).value);
-    }
-    return absl::OkStatus();
-  });
+  return gate_.Serve(
+      *context, "Resolve", rpc::Role::kPublisher, [&](const rpc::Call& call) -> absl::Status {
+        LORRY_RETURN_IF_ERROR(CheckName("the holder", request->holder()));
+        LeaseAsked ask;
+        LORRY_ASSIGN_OR_RETURN(ask.selector, ParseSelector(request->selector()));
+        ask.pool = CompletePool(request->pool(), ask.selector.adapter);
+        ask.holder = request->holder();
+        ask.ttl_ms = request->ttl_ms();
+        LORRY_ASSIGN_OR_RETURN(const Reply reply, orchestrator_.Ask(std::move(ask), call.deadline));
+        const VersionInfo& version = reply.resolved.version;
+        *response->mutable_version() = rpc::ToProto(version.key);
+        response->set_digest(version.digest.value);
+        response->set_ttl_ms(request->ttl_ms());
+        for (const fleet::EngineKind kind :
+             {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm}) {
+          v1::EngineNameOfKind& name = *response->add_engine_names();
+          name.set_kind(rpc::ToProto(kind));
+          name.set_engine_name(fleet::MakeEngineName(version.key, version.digest,
+                                                     fleet::RenderFor(kind, version.traits))
+                                   .value);
+        }
+        return absl::OkStatus();
+      });
 }
 
-grpc::Status SyncService::SetOverride(grpc::ServerContext* context, const v1::SetOverrideRequest* request,
+grpc::Status SyncService::SetOverride(grpc::ServerContext* context,
+                                      const v1::SetOverrideRequest* request,
                                       v1::SetOverrideResponse* response) {
-  return gate_.Serve(*context, "SetOverride", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
-    LORRY_RETURN_IF_ERROR(CheckAdapterName(request->adapter()));
-    OverrideSet set{.adapter = AdapterName(request->adapter())};
-    set.pool = CompletePool(request->pool(), set.adapter);
-    if (request->has_version()) {
-      LORRY_ASSIGN_OR_RETURN(set.version, CompleteVersion(request->version()));
-      if (set.version->adapter != set.adapter) {
-        return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID", "the version is of another adapter");
-      }
-    }
-    LORRY_ASSIGN_OR_RETURN(const Reply reply, orchestrator_.Ask(std::move(set), call.deadline));
-    response->set_epoch(reply.epoch.value);
-    return absl::OkStatus();
-  });
+  return gate_.Serve(
+      *context, "SetOverride", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
+        LORRY_RETURN_IF_ERROR(CheckAdapterName(request->adapter()));
+        OverrideSet set{.adapter = AdapterName(request->adapter())};
+        set.pool = CompletePool(request->pool(), set.adapter);
+        if (request->has_version()) {
+          LORRY_ASSIGN_OR_RETURN(set.version, CompleteVersion(request->version()));
+          if (set.version->adapter != set.adapter) {
+            return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                         "the version is of another adapter");
+          }
+        }
+        LORRY_ASSIGN_OR_RETURN(const Reply reply, orchestrator_.Ask(std::move(set), call.deadline));
+        response->set_epoch(reply.epoch.value);
+        return absl::OkStatus();
+      });
 }
 
-grpc::Status SyncService::MarkMember(grpc::ServerContext* context, const v1::MarkMemberRequest* request,
+grpc::Status SyncService::MarkMember(grpc::ServerContext* context,
+                                     const v1::MarkMemberRequest* request,
                                      v1::MarkMemberResponse*) {
-  return gate_.Serve(*context, "MarkMember", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
-    LORRY_RETURN_IF_ERROR(CheckName("the member", request->member()));
-    MemberMarked marked{.member = MemberId(request->member()), .why = request->reason()};
-    switch (request->mark()) {
-      case v1::MarkMemberRequest::MARK_EXCLUDED: marked.mark = MemberMark::kExcluded; break;
-      case v1::MarkMemberRequest::MARK_INCLUDED: marked.mark = MemberMark::kIncluded; break;
-      case v1::MarkMemberRequest::MARK_DEAD: marked.mark = MemberMark::kDead; break;
-      default:
-        return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID", "mark must be EXCLUDED, INCLUDED or DEAD");
-    }
-    return orchestrator_.Ask(std::move(marked), call.deadline).status();
-  });
+  return gate_.Serve(
+      *context, "MarkMember", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
+        LORRY_RETURN_IF_ERROR(CheckName("the member", request->member()));
+        MemberMarked marked{.member = MemberId(request->member()), .why = request->reason()};
+        switch (request->mark()) {
+          case v1::MarkMemberRequest::MARK_EXCLUDED:
+            marked.mark = MemberMark::kExcluded;
+            break;
+          case v1::MarkMemberRequest::MARK_INCLUDED:
+            marked.mark = MemberMark::kIncluded;
+            break;
+          case v1::MarkMemberRequest::MARK_DEAD:
+            marked.mark = MemberMark::kDead;
+            break;
+          default:
+            return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                         "mark must be EXCLUDED, INCLUDED or DEAD");
+        }
+        return orchestrator_.Ask(std::move(marked), call.deadline).status();
+      });
 }
 
-grpc::Status SyncService::AdoptFleet(grpc::ServerContext* context, const v1::AdoptFleetRequest* request,
+grpc::Status SyncService::AdoptFleet(grpc::ServerContext* context,
+                                     const v1::AdoptFleetRequest* request,
                                      v1::AdoptFleetResponse* response) {
-  return gate_.Serve(*context, "AdoptFleet", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
-    if (request->cluster() != cluster_) {
-      return Error(absl::StatusCode::kInvalidArgument, "WRONG_CLUSTER",
-                   absl::StrCat("this orchestrator serves cluster \"", cluster_, "\"; repeat that name to adopt it"));
-    }
-    LORRY_RETURN_IF_ERROR(orchestrator_.Ask(FleetAdopted{}, call.deadline).status());
-    LORRY_ASSIGN_OR_RETURN(const Status status, orchestrator_.GetStatus(call.deadline));
-    *response->mutable_term() = rpc::ToProto(status.term);
-    return absl::OkStatus();
-  });
+  return gate_.Serve(
+      *context, "AdoptFleet", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
+        if (request->cluster() != cluster_) {
+          return Error(absl::StatusCode::kInvalidArgument, "WRONG_CLUSTER",
+                       absl::StrCat("this orchestrator serves cluster \"", cluster_,
+                                    "\"; repeat that name to adopt it"));
+        }
+        LORRY_RETURN_IF_ERROR(orchestrator_.Ask(FleetAdopted{}, call.deadline).status());
+        LORRY_ASSIGN_OR_RETURN(const Status status, orchestrator_.GetStatus(call.deadline));
+        *response->mutable_term() = rpc::ToProto(status.term);
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace lorry::sync

@@ -1,7 +1,7 @@
 // lorry.sync.v1.SyncService over the orchestrator: parse, validate, call, convert.
 //
-// Attach, WatchSync and Watch are callback streams that never block; the rest are synchronous and wait for the machine
-// within their deadline. Owned by main, outlives the server.
+// Attach, WatchSync and Watch are callback streams that never block; the rest are synchronous and
+// wait for the machine within their deadline. Owned by main, outlives the server.
 #pragma once
 
 #include <map>
@@ -19,19 +19,21 @@
 
 namespace lorry::sync {
 
-using SyncServiceBase = v1::SyncService::WithCallbackMethod_Attach<
-    v1::SyncService::WithCallbackMethod_WatchSync<v1::SyncService::WithCallbackMethod_Watch<v1::SyncService::Service>>>;
+using SyncServiceBase =
+    v1::SyncService::WithCallbackMethod_Attach<v1::SyncService::WithCallbackMethod_WatchSync<
+        v1::SyncService::WithCallbackMethod_Watch<v1::SyncService::Service>>>;
 
 class SyncService final : public SyncServiceBase {
  public:
   // All outlive the service. `cluster`: what AdoptFleet must repeat.
-  SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store, const Clock& clock,
-              std::string cluster);
+  SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store,
+              const Clock& clock, std::string cluster);
   ~SyncService() override;
 
-  grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(grpc::CallbackServerContext* context) override;
-  grpc::ServerWriteReactor<v1::WatchSyncResponse>* WatchSync(grpc::CallbackServerContext* context,
-                                                             const v1::WatchSyncRequest* request) override;
+  grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerWriteReactor<v1::WatchSyncResponse>* WatchSync(
+      grpc::CallbackServerContext* context, const v1::WatchSyncRequest* request) override;
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest* request) override;
 
@@ -48,7 +50,8 @@ class SyncService final : public SyncServiceBase {
 
   // Hello, and each document after it.
   void Heard(const MemberId& member, const v1::Hello* hello);
-  absl::StatusOr<v1::GetStatusResponse> StatusNow(const std::string& pool, const std::string& adapter, Tick deadline);
+  absl::StatusOr<v1::GetStatusResponse> StatusNow(const std::string& pool,
+                                                  const std::string& adapter, Tick deadline);
   Orchestrator& orchestrator() { return orchestrator_; }
 
  private:
@@ -56,8 +59,8 @@ class SyncService final : public SyncServiceBase {
   class WatchSyncStream;
   class WatchStream;
 
-  // The store's watch may be a moment behind the publisher who asks: looks again until the version is known, then opens
-  // the watch; the machine answers for one that never comes.
+  // The store's watch may be a moment behind the publisher who asks: looks again until the version
+  // is known, then opens the watch; the machine answers for one that never comes.
   void OpenWhenKnown(std::shared_ptr<WatchSyncStream> stream, Tick give_up_at);
   absl::StatusOr<VersionKey> CompleteVersion(const common::v1::VersionRef& ref) const;
   PoolName CompletePool(const std::string& pool, const AdapterName& adapter) const;

@@ -10,9 +10,11 @@
 namespace lorry::sync {
 
 // A proxy's session. The first message is Hello; every later one is Observed.
-class SyncService::AttachStream final : public rpc::BidiStream<v1::AttachRequest, v1::AttachResponse> {
+class SyncService::AttachStream final
+    : public rpc::BidiStream<v1::AttachRequest, v1::AttachResponse> {
  public:
-  explicit AttachStream(SyncService& service) : service_(service), port_(std::make_shared<Port>()) {}
+  explicit AttachStream(SyncService& service)
+      : service_(service), port_(std::make_shared<Port>()) {}
 
  private:
   // What the driver holds: it may call after the stream has gone.
@@ -39,13 +41,15 @@ class SyncService::AttachStream final : public rpc::BidiStream<v1::AttachRequest
   };
 
   void OnMessage(v1::AttachRequest message) override {
-    const absl::Status status = message.has_hello() ? Open(message.hello()) : Take(message.observed());
+    const absl::Status status =
+        message.has_hello() ? Open(message.hello()) : Take(message.observed());
     if (!status.ok()) Close(status);
   }
 
   absl::Status Open(const v1::Hello& hello) {
     if (session_.has_value()) {
-      return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID", "a session has one Hello");
+      return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                   "a session has one Hello");
     }
     LORRY_RETURN_IF_ERROR(CheckName("the member", hello.member()));
     LORRY_RETURN_IF_ERROR(CheckName("the pool", hello.pool()));
@@ -53,14 +57,16 @@ class SyncService::AttachStream final : public rpc::BidiStream<v1::AttachRequest
     member_ = MemberId(hello.member());
     service_.Heard(member_, &hello);
     port_->Bind(this);
-    LORRY_ASSIGN_OR_RETURN(session_, service_.orchestrator().OpenSession(member_, PoolName(hello.pool()),
-                                                                         std::move(observed), port_));
+    LORRY_ASSIGN_OR_RETURN(session_,
+                           service_.orchestrator().OpenSession(member_, PoolName(hello.pool()),
+                                                               std::move(observed), port_));
     return absl::OkStatus();
   }
 
   absl::Status Take(const v1::Observed& message) {
     if (!session_.has_value()) {
-      return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID", "a session begins with Hello");
+      return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                   "a session begins with Hello");
     }
     LORRY_ASSIGN_OR_RETURN(fleet::Observed observed, rpc::FromProto(message));
     service_.Heard(member_, nullptr);
@@ -74,21 +80,25 @@ class SyncService::AttachStream final : public rpc::BidiStream<v1::AttachRequest
 
   SyncService& service_;
   const std::shared_ptr<Port> port_;
-  MemberId member_;                   // messages come one at a time
+  MemberId member_;  // messages come one at a time
   std::optional<SessionId> session_;
 };
 
 // A few states a second at most; a reader that is so far behind has gone.
 inline constexpr size_t kWatchFifoMax = 64;
 
-// The store's watch is milliseconds behind a commit; seconds when the store or the connection has just restarted.
+// The store's watch is milliseconds behind a commit; seconds when the store or the connection has
+// just restarted.
 inline constexpr int64_t kKnownWithinMs = 10'000;
 
 class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse>,
-                                             public std::enable_shared_from_this<WatchSyncStream> {
+                                           public std::enable_shared_from_this<WatchSyncStream> {
  public:
   WatchSyncStream(SyncService& service, v1::WatchSyncRequest request)
-      : WriteStream(kWatchFifoMax), service_(service), request_(std::move(request)), port_(std::make_shared<Port>()) {}
+      : WriteStream(kWatchFifoMax),
+        service_(service),
+        request_(std::move(request)),
+        port_(std::make_shared<Port>()) {}
 
   const v1::WatchSyncRequest& request() const { return request_; }
 
