@@ -6,7 +6,7 @@
 namespace lorry::sim {
 namespace {
 
-constexpr uint64_t kSeeds = 300;
+constexpr uint64_t kSeeds = 100;
 
 // The first violation that some seed finds, empty when none does.
 std::string FirstViolation(Plant plant) {

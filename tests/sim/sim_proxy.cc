@@ -221,7 +221,8 @@ void SimProxy::Do(const proxy::AskEngineLoad& effect) {
   sim_.queue.In(sim_.Latency(10), [this, life = life_, effect] {
     if (!alive() || life_ != life) return;
     const Outcome outcome = engine_.up() ? Outcome::kOk : Outcome::kUnknown;
-    Step(proxy::EngineLoadSeen{effect.op, outcome, engine_.running()});
+    const uint64_t running = sim_.plant == Plant::kCountsAreZero ? 0 : engine_.running();
+    Step(proxy::EngineLoadSeen{effect.op, outcome, running});
   });
 }
 

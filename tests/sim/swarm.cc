@@ -229,6 +229,7 @@ class Run {
     if (Violated()) return;
     sim_.faults = Faults();
     if (world_.leader() == nullptr) world_.StartLeader();
+    world_.RunFor(kSecond);  // it has read the store
     for (auto& [member, proxy] : world_.proxies()) {
       world_.StartEngine(*proxy);
       proxy->Start();
