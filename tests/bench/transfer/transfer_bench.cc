@@ -19,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "lib/base/check.h"
 #include "lib/transfer/arena.h"
 #include "lib/transfer/image_file.h"
@@ -207,5 +208,7 @@ int main(int argc, char** argv) {
   if (verb == "serve" || verb == "receive") prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (verb == "serve") return Serve(argv[2]);
   if (verb == "receive") return Receive(argv[2]);
-  return Drive(argv[0], verb, std::atoi(argv[2]), argc > 3 ? argv[3] : "");
+  int rounds = 0;
+  if (!absl::SimpleAtoi(argv[2], &rounds) || rounds < 1) return 2;
+  return Drive(argv[0], verb, rounds, argc > 3 ? argv[3] : "");
 }

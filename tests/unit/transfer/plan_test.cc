@@ -48,8 +48,8 @@ TEST(Plan, HasTwoDeadlines) {
 }
 
 TEST(Addresses, AreSchemeAndPlace) {
-  EXPECT_EQ(SchemeOf("ucx://[::1]:47"), "ucx");
-  EXPECT_EQ(HostPortOf("ucx://[::1]:47"), "[::1]:47");
+  EXPECT_EQ(SchemeOf("ucx://[::1]:p"), "ucx");
+  EXPECT_EQ(HostPortOf("ucx://[::1]:p"), "[::1]:p");
   EXPECT_EQ(SchemeOf("host:1"), "");
   EXPECT_EQ(HostPortOf("host:1"), "host:1");
 }
