@@ -76,7 +76,9 @@ def render(request: Request, body: dict, rid: str, index: int, since: int, chat:
     tokens = request.tokens[since:]
     choice: dict = {"index": index, "finish_reason": request.finish, "stop_reason": None}
     choice["token_ids"] = tokens if body.get("return_token_ids") else None
-    choice["logprobs"] = logprobs_of(request, since) if body.get("logprobs") and not chat else None
+    # 0 asks for the generated tokens' own log-probabilities.
+    wanted = body.get("logprobs") is not None and not chat
+    choice["logprobs"] = logprobs_of(request, since) if wanted else None
     if not chat:
         choice["text"] = text_of(tokens)
     else:

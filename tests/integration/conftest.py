@@ -1,0 +1,90 @@
+"""The real programs in front of fake engines, or of real ones.
+
+LORRY_BIN_DIR=build/dev/bin .venv/dev/bin/python -m pytest tests/integration                   # fakes: minutes
+LORRY_BIN_DIR=build/dev/bin .venv/dev/bin/python -m pytest tests/integration --engines real    # real: minutes
+"""
+
+import os
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "clients" / "python" / "src")]
+
+import numpy as np  # noqa: E402
+from safetensors.numpy import load_file, save_file  # noqa: E402
+from testing import engines  # noqa: E402
+from testing.world import World  # noqa: E402
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--engines", choices=("fake", "real"), default="fake")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "real: runs against real engines only")
+
+
+def pytest_collection_modifyitems(config, items):
+    chosen = config.getoption("--engines") == "real"
+    other = [i for i in items if bool(i.get_closest_marker("real")) != chosen]
+    config.hook.pytest_deselected(items=other)
+    items[:] = [i for i in items if i not in other]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    """A failure shows what the services said."""
+    outcome = yield
+    world = getattr(item, "funcargs", {}).get("world")
+    if outcome.get_result().failed and isinstance(world, World):
+        world.print_logs()
+
+
+@pytest.fixture(scope="session")
+def bin_dir():
+    folder = os.environ.get("LORRY_BIN_DIR")
+    if not folder:
+        pytest.fail("LORRY_BIN_DIR names no folder with the programs")
+    return pathlib.Path(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """tools/engines/tiny_model.py: model/, adapters/."""
+    return engines.tiny_model()
+
+
+@pytest.fixture(scope="session")
+def make_adapter(tiny, tmp_path_factory):
+    """make_adapter(n): a directory of a good adapter; each n has bytes of its own."""
+    folder = tmp_path_factory.mktemp("adapters")
+    tensors = load_file(tiny / "adapters" / "v1" / WEIGHTS)
+
+    def make(n: int) -> pathlib.Path:
+        out = folder / f"a{n}"
+        if not out.is_dir():
+            shutil.copytree(tiny / "adapters" / "v1", out)
+            noise = np.random.default_rng(n)
+            changed = {
+                k: v + noise.standard_normal(v.shape, dtype=v.dtype) * np.float32(0.01) if "lora_B" in k else v
+                for k, v in tensors.items()
+            }
+            save_file(changed, out / WEIGHTS, metadata={"format": "pt"})
+        return out
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def world(bin_dir, tiny, tmp_path_factory):
+    """A fleet in front of one fake SGLang and one fake vLLM."""
+    folder = tmp_path_factory.mktemp("fleet")
+    pair = [engines.fake(kind, tiny / "model", log_dir=folder) for kind in engines.KINDS]
+    with World(bin_dir, folder, *pair) as made:
+        yield made

@@ -1,0 +1,198 @@
+"""A fleet in front of engines, what was published on it, and rollout clients whose every answer is proved.
+
+    with World(bin_dir, folder, engines.fake("sglang", model), engines.fake("vllm", model)) as world:
+        with world.open_run() as run:
+            world.publish(run, 1, adapter_dir)
+        world.prove(world.doors["vllm"].ask("policy"), version=1)
+
+A fake engine's tokens follow from the bytes that it loaded, so an answer proves which version gave it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import pathlib
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lorry
+from testing.doors import Answer, DoorClient
+from testing.engines import ROOT, Engine
+from testing.fleet import Fleet, Service
+from testing.waiting import DEADLINE_S, until
+
+sys.path.append(str(ROOT / "tests" / "fakes"))
+from engine_core import expected_tokens  # noqa: E402
+
+ADAPTER = "policy"
+
+
+class World:
+    """Starts engines and fleet; ends both, and prints the services' logs when the block failed."""
+
+    def __init__(
+        self,
+        bin_dir: os.PathLike[str],
+        folder: pathlib.Path,
+        *engines: Engine,
+        store_flags: Mapping[str, object] | None = None,
+    ) -> None:
+        self.engines: dict[str, Engine] = {e.kind: e for e in engines}
+        self.fleet = Fleet(bin_dir, folder, {e.kind: e.url for e in engines}, store_flags)
+        self.published: dict[str, tuple[int, int, pathlib.Path]] = {}  # digest → run, number, directory
+        self.doors: dict[str, DoorClient] = {}
+        self.admin = lorry.Admin(**self.fleet.addresses())
+
+    def __enter__(self) -> World:
+        try:
+            for engine in self.engines.values():
+                engine.start()
+            for engine in self.engines.values():
+                engine.wait_ready()
+            self.fleet.start()
+            self.doors = {m: DoorClient(m, self.fleet.door(m)) for m in self.engines}
+            for member in self.engines:
+                until(lambda m=member: self.member(m).get("state") == "READY", f"{member} is READY")
+        except BaseException:
+            self.print_logs()
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.admin.close()
+        self.fleet.close()
+        for engine in self.engines.values():
+            engine.close()
+
+    def print_logs(self, lines: int = 30) -> None:
+        for service in self.fleet.services():
+            print(f"===== {service.label}\n{service.log_tail(lines)}")
+
+    # --- Publishing ---
+
+    def open_run(self, adapter: str = ADAPTER, **arguments: Any) -> lorry.Run:
+        return lorry.open_run(adapter, **arguments, **self.fleet.addresses())
+
+    def publish(
+        self, run: lorry.Run, number: int, folder: pathlib.Path, until_: str = "serving", timeout: float = DEADLINE_S
+    ) -> lorry.PublishHandle:
+        """Publishes and waits until it is stored or serving."""
+        handle = run.publish(folder, version=number)
+        handle.wait("stored", timeout)
+        self.published[handle.digest] = run.number, number, folder
+        handle.wait(until_, timeout)
+        return handle
+
+    # --- What the orchestrator says ---
+
+    def member(self, member: str) -> dict[str, Any]:
+        found = [m for m in self.admin.status().get("members", []) if m["member"] == member]
+        return found[0] if found else {}
+
+    def loaded(self, member: str) -> set[tuple[int, int]]:
+        """(run, number) of what the member reports as LOADED."""
+        residencies = self.member(member).get("observed", {}).get("residencies", [])
+        return {
+            (int(r["version"]["run"]), int(r["version"].get("number", 0)))
+            for r in residencies
+            if r["state"] == "RESIDENCY_STATE_LOADED"
+        }
+
+    def latest(self, adapter: str = ADAPTER) -> tuple[int, int]:
+        """(run, number) of the pool's last decision; (0, 0) before the first."""
+        for pool in self.admin.status().get("pools", []):
+            if pool["adapter"] == adapter and "latest" in pool:
+                return int(pool["latest"]["run"]), int(pool["latest"].get("number", 0))
+        return 0, 0
+
+    def serves(self, member: str, number: int, name: str = ADAPTER) -> bool:
+        """Whether the member's door answers `name` with that version, proved."""
+        answer = self.doors[member].ask(name)
+        if answer.status != 200:
+            return False
+        self.prove(answer)
+        return answer.version == number
+
+    def wait_serves(self, number: int, members: Sequence[str] = (), deadline_s: float = DEADLINE_S) -> None:
+        for member in members or self.engines:
+            until(lambda m=member: self.serves(m, number), f"{member} serves v{number}", deadline_s)
+
+    # --- Proof ---
+
+    def prove(self, answer: Answer, version: int | None = None, run: int | None = None) -> None:
+        """Asserts that a 200 was generated by exactly the version that its headers announce (fakes only)."""
+        assert answer.status == 200, f"{answer.status} {answer.reason} {answer.message}"
+        assert answer.digest in self.published, f"announced a digest that nobody published: {answer.headers}"
+        made_by, number, folder = self.published[answer.digest]
+        assert (answer.run, answer.version) == (made_by, number), answer.headers
+        assert answer.tokens == expected_tokens(folder, answer.prompt, len(answer.tokens)), (
+            f"announced r{made_by}.{number}, but its bytes would have answered otherwise"
+        )
+        assert answer.tokens
+        assert version is None or answer.version == version, f"v{answer.version} and not v{version}"
+        assert run is None or answer.run == run, f"run {answer.run} and not {run}"
+
+
+class Traffic:
+    """Clients that ask every door for `policy`, over and over, from enter to exit; `check()` judges what they saw."""
+
+    def __init__(self, world: World, workers: int = 2, name: str = ADAPTER, pause_s: float = 0.01) -> None:
+        self.answers: list[tuple[str, Answer]] = []
+        self.broken: list[tuple[str, str]] = []
+        self._world, self._name, self._pause_s = world, name, pause_s
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, args=(member, i), daemon=True)
+            for member in world.doors
+            for i in range(workers)
+        ]
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+
+    def _work(self, member: str, seed: int) -> None:
+        turn = seed
+        while not self._stop.is_set():
+            turn += 1
+            try:
+                answer = self._world.doors[member].ask(self._name, tokens=6, stream=turn % 3 == 0)
+                self.answers.append((member, answer))
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                self.broken.append((member, f"{type(error).__name__}: {error}"))
+            self._stop.wait(self._pause_s)
+
+    def good(self, member: str = "") -> int:
+        return sum(a.status == 200 and member in ("", m) for m, a in self.answers)
+
+    def refused(self) -> set[tuple[str, str]]:
+        """(member, reason) of every answer that is no 200."""
+        return {(m, a.reason or f"{a.status} {a.message}") for m, a in self.answers if a.status != 200}
+
+    def check(self) -> None:
+        """Asserts that every 200 was what it announced."""
+        for _, answer in list(self.answers):
+            if answer.status == 200:
+                self._world.prove(answer)
+
+
+def restart(*services: Service, kill: bool = True) -> None:
+    """Ends the services, by SIGKILL unless told otherwise, and starts them again."""
+    for service in services:
+        service.kill() if kill else service.stop()
+        service.start()
+    for service in services:
+        service.wait_ready()
