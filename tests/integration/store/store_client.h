@@ -120,12 +120,17 @@ class StoreClient {
     return image;
   }
 
+  // All of them, page by page.
   absl::StatusOr<std::vector<common::v1::Version>> List(const std::string& adapter) {
+    std::vector<common::v1::Version> versions;
     v1::ListVersionsRequest request;
     request.set_adapter(adapter);
-    LORRY_ASSIGN_OR_RETURN(const auto response,
-                           Call(&v1::StoreService::Stub::ListVersions, request));
-    return std::vector<common::v1::Version>(response.versions().begin(), response.versions().end());
+    do {
+      LORRY_ASSIGN_OR_RETURN(const auto page, Call(&v1::StoreService::Stub::ListVersions, request));
+      versions.insert(versions.end(), page.versions().begin(), page.versions().end());
+      request.set_page_token(page.next_page_token());
+    } while (!request.page_token().empty());
+    return versions;
   }
 
   absl::Status SetAlias(const VersionKey& key, const std::string& alias) {
