@@ -87,6 +87,8 @@ class Run {
     faults.leader_crash = Some(5);
     faults.leader_kill = Some(40);
     faults.leader_zombie = Some(500);
+    if (sim_.plant == Plant::kFenceIsIgnored)
+      faults.leader_zombie = faults.leader_kill = 300;  // two at once, often
     faults.engine_kill = Some(30);
     faults.engine_slow = Some(200);
     faults.answer_lost = Some(100);

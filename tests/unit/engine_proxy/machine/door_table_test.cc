@@ -8,7 +8,8 @@ namespace {
 TEST(DoorTable, FindsWhatItHasAndNothingElse) {
   const AdapterName math("math");
   DoorTable table;
-  table.rows = {{AdapterName("code"), fleet::RowMode::kClosed, {}, {}, true}, {math, fleet::RowMode::kOpen, Epoch(3), EngineName("m-2"), false}};
+  table.rows = {{AdapterName("code"), fleet::RowMode::kClosed, {}, {}, true},
+                {math, fleet::RowMode::kOpen, Epoch(3), EngineName("m-2"), false}};
   table.routes = {{EngineName("m-1"), {math, RunId(1), VersionNumber(1)}, {}, {}, 1},
                   {EngineName("m-2"), {math, RunId(2), VersionNumber(1)}, {}, {}, 0}};
   table.aliases = {{math, AliasName("eval"), EngineName("m-1")}};

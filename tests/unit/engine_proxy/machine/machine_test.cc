@@ -47,7 +47,9 @@ class Bench {
       wanted.eviction_rank = static_cast<uint32_t>(number);
       desired.wanted.push_back(wanted);
     }
-    if (epoch > 0) desired.rows = {{kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back()), 0, true}};
+    if (epoch > 0)
+      desired.rows = {
+          {kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back()), 0, true}};
     Tell(DesiredReceived{desired});
   }
   void Row(fleet::RowMode mode, uint64_t epoch) {
@@ -59,7 +61,8 @@ class Bench {
     wanted.name = NameOf(1);
     wanted.must = true;
     desired.wanted = {wanted};
-    desired.rows = {{kMath, mode, Epoch(epoch), mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), 5'000, false}};
+    desired.rows = {{kMath, mode, Epoch(epoch),
+                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), 5'000, false}};
     Tell(DesiredReceived{desired});
   }
   void Tell(const Event& event) {
@@ -72,7 +75,9 @@ class Bench {
       Tell(TimePassed{});
     }
   }
-  static EngineName NameOf(uint64_t number) { return EngineName("math-v" + std::to_string(number) + "-0123456789ab"); }
+  static EngineName NameOf(uint64_t number) {
+    return EngineName("math-v" + std::to_string(number) + "-0123456789ab");
+  }
   fleet::ResidencyState StateOf(uint64_t number) const {
     for (const fleet::ObservedResidency& residency : machine_->Observe().residencies) {
       if (residency.name == NameOf(number)) return residency.state;
@@ -80,15 +85,17 @@ class Bench {
     return fleet::ResidencyState::kAbsent;
   }
   fleet::ObservedRow TheRow() const { return machine_->Observe().rows.at(0); }
-  bool Routed(uint64_t number) const { return machine_->door_table().FindRoute(NameOf(number)) != nullptr; }
+  bool Routed(uint64_t number) const {
+    return machine_->door_table().FindRoute(NameOf(number)) != nullptr;
+  }
 
   std::optional<Machine> machine_;
   Records records_;
-  std::map<EngineName, uint32_t> counts_;         // what the door reports
-  std::map<EngineName, std::string> engine_;      // what the engine lists
-  std::set<size_t> silent_;                       // indexes of effects that are not answered
+  std::map<EngineName, uint32_t> counts_;     // what the door reports
+  std::map<EngineName, std::string> engine_;  // what the engine lists
+  std::set<size_t> silent_;                   // indexes of effects that are not answered
   uint64_t running_ = 0;
-  std::optional<LoadDone> load_answer_;           // instead of loading
+  std::optional<LoadDone> load_answer_;  // instead of loading
   int unloads_ = 0, deletes_ = 0, resumes_ = 0;
   BootId boot_ = BootId("boot1");
   fleet::EngineLimits limits_;
@@ -109,7 +116,8 @@ class Bench {
         }
       }
       for (const Effect& effect : ready.effects) {
-        if (!silent_.contains(effect.index())) std::visit([this](const auto& e) { Answer(e); }, effect);
+        if (!silent_.contains(effect.index()))
+          std::visit([this](const auto& e) { Answer(e); }, effect);
       }
     } while (!events_.empty());
   }
@@ -136,7 +144,9 @@ class Bench {
     engine_.erase(e.name);
     events_.push_back(UnloadDone{e.op, Outcome::kOk});
   }
-  void Answer(const AskEngineLoad& e) { events_.push_back(EngineLoadSeen{e.op, Outcome::kOk, running_}); }
+  void Answer(const AskEngineLoad& e) {
+    events_.push_back(EngineLoadSeen{e.op, Outcome::kOk, running_});
+  }
   void Answer(const PauseEngine& e) { events_.push_back(PauseDone{e.op, Outcome::kOk}); }
   void Answer(const ResumeEngine& e) {
     ++resumes_;
@@ -327,7 +337,11 @@ TEST(Records, SurviveTheirText) {
       TermRecord{Term{1, 2}},
       RowRecord{1, true, Epoch(3), EngineName("n"), Epoch(4)},
       BootRecord{BootId("b")},
-      NameRecord{{kMath, RunId(1), VersionNumber(2)}, Digest{"d"}, fleet::Render::kRsloraFolded, "/p", BootId("b")},
+      NameRecord{{kMath, RunId(1), VersionNumber(2)},
+                 Digest{"d"},
+                 fleet::Render::kRsloraFolded,
+                 "/p",
+                 BootId("b")},
       PausedRecord{BootId("b"), fleet::PauseKind::kKeep},
       WedgedRecord{BootId("b"), EngineName("n")},
       KillerRecord{2},

@@ -1,4 +1,5 @@
-// The orchestrator's machine by hand: members answer what they are told to, and states are asserted.
+// The orchestrator's machine by hand: members answer what they are told to, and states are
+// asserted.
 #include "services/sync_orchestrator/machine/machine.h"
 
 #include <map>
@@ -39,7 +40,9 @@ class Fleet {
     Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
   }
   VersionKey Publish(uint64_t number) {
-    const VersionInfo info{{kMath, adapter_.current_run, VersionNumber(number)}, Digest{"d" + std::to_string(number)}, {}};
+    const VersionInfo info{{kMath, adapter_.current_run, VersionNumber(number)},
+                           Digest{"d" + std::to_string(number)},
+                           {}};
     versions_.push_back(info);
     Step(VersionStored{info});
     return info.key;
@@ -53,7 +56,8 @@ class Fleet {
       fleet::ObservedResidency residency;
       residency.name = wanted.name;
       residency.key = wanted.key;
-      residency.state = wanted.load ? fleet::ResidencyState::kLoaded : fleet::ResidencyState::kFetched;
+      residency.state =
+          wanted.load ? fleet::ResidencyState::kLoaded : fleet::ResidencyState::kFetched;
       observed.residencies.push_back(residency);
     }
     observed.rows.clear();
@@ -95,7 +99,9 @@ class Fleet {
     const PoolStatus pool = Pool();
     return pool.committed.has_value() ? pool.committed->version.key.number.value : 0;
   }
-  SessionId SessionOf(const MemberId& id) { return std::hash<std::string>()(id.value) % 1'000 + generation_ * 1'000; }
+  SessionId SessionOf(const MemberId& id) {
+    return std::hash<std::string>()(id.value) % 1'000 + generation_ * 1'000;
+  }
   void Restart() {
     ++generation_;
     Begin();
@@ -120,7 +126,8 @@ class Fleet {
     for (const Reply& reply : ready.replies) replies_.push_back(reply);
     std::vector<Revision> holds;
     for (const Effect& effect : ready.effects) {
-      if (const auto* desired = std::get_if<SetDesired>(&effect)) desired_[desired->member] = desired->desired;
+      if (const auto* desired = std::get_if<SetDesired>(&effect))
+        desired_[desired->member] = desired->desired;
       if (const auto* ended = std::get_if<EndSession>(&effect)) ended_.push_back(*ended);
       if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
       if (const auto* set = std::get_if<SetHolds>(&effect)) holds.push_back(set->revision);

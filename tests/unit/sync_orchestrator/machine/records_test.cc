@@ -6,12 +6,19 @@ namespace lorry::sync {
 namespace {
 
 TEST(Records, SurviveTheirText) {
-  const VersionInfo version{{AdapterName("math"), RunId(2), VersionNumber(81)}, Digest{"d"}, {8, true, false, false, {"q_proj"}}};
+  const VersionInfo version{{AdapterName("math"), RunId(2), VersionNumber(81)},
+                            Digest{"d"},
+                            {8, true, false, false, {"q_proj"}}};
   const std::vector<RecordValue> records = {
       MetaRecord{Term{3, 4}, true},
       MemberRecord{PoolName("rollout"), JournalId("j"), 4, true, "broken", false},
-      PoolRecord{Epoch(7), {{Epoch(6), version}}, {version.key}, {version.key}, version.key, std::nullopt},
-      SyncRecord{Epoch(7), version, fleet::SyncMode::kBarrier, true, {{MemberId("e1"), BootId("b"), "NO_SLOT", 1}}},
+      PoolRecord{
+          Epoch(7), {{Epoch(6), version}}, {version.key}, {version.key}, version.key, std::nullopt},
+      SyncRecord{Epoch(7),
+                 version,
+                 fleet::SyncMode::kBarrier,
+                 true,
+                 {{MemberId("e1"), BootId("b"), "NO_SLOT", 1}}},
       DecisionRecord{Epoch(7), version.key, false, "STAGE_DEADLINE"},
       LeaseRecord{version, PoolName("rollout"), "client", 1'000},
       PoisonRecord{version.key, {{MemberId("e1"), 2}}},
