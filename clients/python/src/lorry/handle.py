@@ -185,7 +185,8 @@ class PublishHandle:
     # --- The publishing thread's side ---
 
     def _advance(self, length: int) -> None:
-        self._bytes_done += length
+        # Bytes that a restarted store lacks are sent, and reported, once more.
+        self._bytes_done = min(self._bytes_done + length, self.bytes_total)
 
     def _set_canceller(self, canceller: Callable[[], None]) -> None:
         self._canceller = canceller

@@ -162,10 +162,15 @@ class Run:
             return stored
         handle._set_upload(begun.upload_id)
         uploader.send(begun)
-        return self._commit(handle, begun)
+        return self._commit(handle, begun, uploader)
 
-    def _commit(self, handle: PublishHandle, begun: store_pb2.BeginUploadResponse) -> adapter_pb2.Version:
-        """Any rank commits; until the last rank has sent its slices the answer is RANGES_MISSING."""
+    def _commit(
+        self, handle: PublishHandle, begun: store_pb2.BeginUploadResponse, uploader: Uploader
+    ) -> adapter_pb2.Version:
+        """Any rank commits; until the last rank has sent its slices the answer is RANGES_MISSING.
+
+        A store that died meanwhile may lack bytes that it had accepted: this rank's are sent again.
+        """
         call, store = self._connection.call, self._connection.store
         pause_s, idle_s = 0.01, begun.idle_deadline_ms / 1000 or 60.0
         missing, since = -1, time.monotonic()
@@ -180,6 +185,9 @@ class Run:
                     raise
             upload = call(store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id))
             left = sum(r.length for r in upload.missing)
+            begun.ClearField("missing")
+            begun.missing.extend(upload.missing)
+            uploader.send(begun)
             if left != missing:
                 missing, since = left, time.monotonic()
             elif time.monotonic() - since > idle_s:
