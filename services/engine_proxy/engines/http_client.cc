@@ -107,6 +107,8 @@ net::awaitable<absl::StatusOr<HttpReply>> HttpClient::Call(HttpCall call,
   beast::tcp_stream stream(co_await net::this_coro::executor);
   stream.expires_at(deadline);
   auto [connect_error, endpoint] = co_await stream.async_connect(resolved.second, kTuple);
+  // A busy engine accepts late; only a refused connection says that nobody is there.
+  if (connect_error == beast::error::timeout) co_return Broken(name_, call, connect_error);
   if (connect_error) co_return Unreachable(name_, connect_error.message());
 
   const auto request = MakeRequest(call, name_);

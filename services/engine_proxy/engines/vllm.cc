@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/mutex.h"
 #include "services/engine_proxy/engines/engines.h"
 #include "services/engine_proxy/engines/http_engine.h"
 #include "services/engine_proxy/engines/probe.h"
@@ -33,6 +34,10 @@ class VllmCalls {
     auto boot = ParseVllmBoot(*metrics);
     if (!boot.ok()) co_return boot.status();
     facts.boot = *std::move(boot);
+    // Nothing of what follows changes within a life of the process, and asking for it costs up to 2
+    // s.
+    const std::shared_ptr<const EngineFacts> known = Known(facts.boot);
+    if (known != nullptr) co_return *known;
 
     const auto version = co_await Get("/version", deadline);
     if (!version.ok()) co_return version.status();
@@ -53,6 +58,7 @@ class VllmCalls {
     const auto info = co_await Get("/server_info?config_format=json", deadline);
     if (!info.ok()) co_return info.status();
     AddVllmServerInfo(*info, facts);
+    if (info->status == 200) Remember(facts);
     co_return facts;
   }
 
@@ -163,7 +169,18 @@ class VllmCalls {
   }
 
   const HttpClient client_;
+  std::shared_ptr<const EngineFacts> Known(const BootId& boot) const {
+    MutexLock lock(mutex_);
+    return known_ != nullptr && known_->boot == boot ? known_ : nullptr;
+  }
+  void Remember(const EngineFacts& facts) {
+    MutexLock lock(mutex_);
+    known_ = std::make_shared<const EngineFacts>(facts);
+  }
+
   const std::string api_key_;
+  mutable Mutex mutex_;
+  std::shared_ptr<const EngineFacts> known_ LORRY_GUARDED_BY(mutex_);  // of the last boot inspected
 };
 
 }  // namespace
