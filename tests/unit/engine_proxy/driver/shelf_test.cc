@@ -1,0 +1,200 @@
+// The shelf and the fetcher together: a stored image becomes a directory that an engine may read,
+// or nothing at all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <optional>
+
+#include "lib/base/error.h"
+#include "lib/peft/config.h"
+#include "lib/peft/digest.h"
+#include "lib/peft/image.h"
+#include "lib/transfer/memory/memory_transport.h"
+#include "services/engine_proxy/driver/fetcher.h"
+
+namespace lorry::proxy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kConfig[] =
+    R"({"peft_type":"LORA","r":4,"lora_alpha":8,"target_modules":["q_proj"],"use_rslora":true})";
+constexpr char kPrefix[] = "base_model.model.model.layers.0.self_attn.q_proj.";
+
+// An image of one module, its digest and its leaves.
+struct Stored {
+  std::vector<std::byte> bytes;
+  std::vector<transfer::Checksum> leaves;
+  Digest digest;
+
+  explicit Stored(uint8_t fill) {
+    const auto layout =
+        peft::LayOutImage({{std::string(kPrefix) + "lora_A.weight", peft::Dtype::kF32, {4, 64}},
+                           {std::string(kPrefix) + "lora_B.weight", peft::Dtype::kF32, {64, 4}}},
+                          peft::Metadata{{"format", "pt"}});
+    bytes.assign(layout->header.image_bytes, std::byte{fill});
+    std::memcpy(bytes.data(), layout->header_bytes.data(), layout->header_bytes.size());
+    leaves = transfer::LeavesOf(bytes);
+    const auto canonical = peft::CanonicalConfig(*peft::ParseConfig(kConfig));
+    digest = *peft::DigestOf(bytes.size(), leaves, *canonical);
+  }
+};
+
+class Store final : public transfer::TransferHandler {
+ public:
+  explicit Store(const Stored& stored) : stored_(stored) {}
+  void OpenGet(const transfer::TicketClaims&, GetOpened done) override {
+    done(transfer::GetSource{.owner = nullptr, .bytes = stored_.bytes, .leaves = {}});
+  }
+  void OpenPut(const transfer::TicketClaims&, PutOpened done) override {
+    done(absl::UnimplementedError(""));
+  }
+
+ private:
+  const Stored& stored_;
+};
+
+class ShelfTest : public ::testing::Test {
+ protected:
+  ShelfTest() : root_(::testing::TempDir() + "/shelf-" + std::to_string(::getpid())) {
+    fs::remove_all(root_);
+    server_ = transfer::StartMemoryServer({}, *keys_, store_);
+    std::vector<std::unique_ptr<transfer::Transport>> one;
+    one.push_back(transfer::CreateMemoryTransport());
+    transports_ = std::make_unique<transfer::TransportSet>(std::move(one));
+    shelf_ = ImageShelf::Open(root_).value();
+  }
+  ~ShelfTest() override {
+    shelf_.reset();
+    fs::remove_all(root_);
+  }
+
+  absl::StatusOr<Manifest> ManifestNow() {
+    transfer::TicketClaims claims{
+        .ticket_id = "t", .object = "image", .image_bytes = stored_.bytes.size()};
+    claims.expires_unix_ms = transfer::NowUnixMs() + 60'000;
+    return Manifest{.digest = stored_.digest,
+                    .image_bytes = stored_.bytes.size(),
+                    .config_json = kConfig,
+                    .leaves = stored_.leaves,
+                    .ticket = keys_->Mint(claims).value(),
+                    .addresses = {server_->address()}};
+  }
+
+  Fetch Wanting(const Digest& digest) {
+    Fetch fetch{.op = 1,
+                .name = EngineName("policy-v1-0123456789ab"),
+                .digest = digest,
+                .render = fleet::Render::kRsloraFolded};
+    fetch.traits.modules = {"q_proj"};
+    return fetch;
+  }
+
+  // Runs one fetch and returns the event that ended it.
+  Event Run(const Fetch& fetch, ManifestSource source) {
+    std::mutex mutex;
+    std::condition_variable ended;
+    std::optional<Event> end;
+    Fetcher fetcher(*shelf_, *transports_, std::move(source), [&](Event event) {
+      if (std::holds_alternative<FetchProgress>(event)) return;
+      const std::lock_guard lock(mutex);
+      end = std::move(event);
+      ended.notify_all();
+    });
+    fetcher.Start(fetch);
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(ended.wait_for(lock, std::chrono::seconds(30), [&] { return end.has_value(); }));
+    return *end;
+  }
+
+  const std::string root_;
+  const Stored stored_{0};
+  Store store_{stored_};
+  std::unique_ptr<transfer::TicketKeys> keys_ = transfer::TicketKeys::Generate();
+  std::unique_ptr<transfer::TransferServer> server_;
+  std::unique_ptr<transfer::TransportSet> transports_;
+  std::unique_ptr<ImageShelf> shelf_;
+};
+
+TEST_F(ShelfTest, AFetchedVersionIsADirectoryOfTwoFilesThatProvesItself) {
+  const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
+  const std::string path = std::get<FetchDone>(end).path;
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(path)) files.push_back(entry.path().filename());
+  EXPECT_THAT(files,
+              ::testing::UnorderedElementsAre("adapter_config.json", "adapter_model.safetensors"));
+  EXPECT_EQ(fs::file_size(path + "/adapter_model.safetensors"), stored_.bytes.size());
+  const EngineName name = Wanting(stored_.digest).name;
+  EXPECT_TRUE(shelf_->Proves(name, path, stored_.digest, fleet::Render::kRsloraFolded));
+  EXPECT_FALSE(shelf_->Proves(name, path, stored_.digest, fleet::Render::kPlain))
+      << "another config is another content";
+  EXPECT_FALSE(shelf_->Proves(name, path, Digest{"sha256-xxh3:00"}, fleet::Render::kRsloraFolded));
+}
+
+TEST_F(ShelfTest, RsloraIsFoldedIntoAlphaInTheEnginesConfig) {
+  const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  std::ifstream file(std::get<FetchDone>(end).path + "/adapter_config.json");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(text, ::testing::HasSubstr("\"use_rslora\": false"));
+  EXPECT_THAT(text, ::testing::HasSubstr("\"lora_alpha\": 16"));  // 8 * sqrt(4)
+}
+
+TEST_F(ShelfTest, ChangedBytesOnDiskProveNothing) {
+  const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  const std::string path = std::get<FetchDone>(end).path;
+  {
+    std::fstream file(path + "/adapter_model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+  }
+  EXPECT_FALSE(shelf_->Proves(Wanting(stored_.digest).name, path, stored_.digest,
+                              fleet::Render::kRsloraFolded));
+}
+
+TEST_F(ShelfTest, AManifestThatIsNotTheDigestsIsRefusedBeforeAByteIsAskedFor) {
+  const Stored other(1);
+  const Event end = Run(Wanting(other.digest), [&](const VersionKey&) { return ManifestNow(); });
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+  EXPECT_EQ(std::get<FetchFailed>(end).reason, "DIGEST_MISMATCH");
+  EXPECT_TRUE(std::get<FetchFailed>(end).permanent);
+  EXPECT_TRUE(fs::is_empty(root_ + "/versions"));
+}
+
+TEST_F(ShelfTest, AStoreThatIsAwayIsTriedAgain) {
+  const Event end = Run(Wanting(stored_.digest), [](const VersionKey&) -> absl::StatusOr<Manifest> {
+    return Error(absl::StatusCode::kUnavailable, "", "connection refused");
+  });
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+  EXPECT_FALSE(std::get<FetchFailed>(end).permanent);
+}
+
+TEST_F(ShelfTest, ADeletedVersionsFileIsUsedForTheNext) {
+  const Fetch fetch = Wanting(stored_.digest);
+  Run(fetch, [&](const VersionKey&) { return ManifestNow(); });
+  ASSERT_TRUE(shelf_->Delete(fetch.name).ok());
+  EXPECT_TRUE(fs::is_empty(root_ + "/versions"));
+  const auto file = shelf_->Acquire(stored_.bytes.size());
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ((*file)->size(), stored_.bytes.size());
+}
+
+TEST_F(ShelfTest, OrphansGoUnlessTheEngineListsThem) {
+  fs::create_directories(root_ + "/versions/left-v1-000000000000");
+  fs::create_directories(root_ + "/versions/listed-v1-000000000000");
+  fs::create_directories(root_ + "/versions/known-v1-000000000000");
+  shelf_->RemoveOrphans({EngineName("known-v1-000000000000")},
+                        {root_ + "/versions/listed-v1-000000000000"});
+  EXPECT_FALSE(fs::exists(root_ + "/versions/left-v1-000000000000"));
+  EXPECT_TRUE(fs::exists(root_ + "/versions/listed-v1-000000000000"));
+  EXPECT_TRUE(fs::exists(root_ + "/versions/known-v1-000000000000"));
+}
+
+}  // namespace
+}  // namespace lorry::proxy

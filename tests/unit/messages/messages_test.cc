@@ -1,0 +1,149 @@
+// Values survive the wire, and what does not make sense stops at the edge.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lib/base/error.h"
+#include "lib/rpc/fleet_messages.h"
+#include "lib/rpc/policy_messages.h"
+
+namespace lorry::rpc {
+namespace {
+
+VersionKey Version(uint64_t number) {
+  return {AdapterName("policy"), RunId(2), VersionNumber(number)};
+}
+
+fleet::Desired SomeDesired() {
+  fleet::Desired desired{
+      .term = {3, 4}, .revision = Revision(9), .journal = JournalId("j1"), .boot = BootId("b1")};
+  desired.rows = {{.adapter = AdapterName("policy"),
+                   .mode = fleet::RowMode::kOpen,
+                   .epoch = Epoch(7),
+                   .target = EngineName("policy-v12-aaaaaaaaaaaa"),
+                   .serve_old = true},
+                  {.adapter = AdapterName("second"),
+                   .mode = fleet::RowMode::kHeld,
+                   .epoch = Epoch(8),
+                   .hold_for_ms = 500}};
+  desired.wanted = {{.name = EngineName("policy-v12-aaaaaaaaaaaa"),
+                     .key = Version(12),
+                     .digest = Digest{"sha256-xxh3:ab"},
+                     .traits = {.rank_max = 8, .rslora = true, .modules = {"k_proj", "q_proj"}},
+                     .render = fleet::Render::kRsloraFolded,
+                     .must = true,
+                     .load = false,
+                     .eviction_rank = 2,
+                     .lag = 0,
+                     .probe_token = false,
+                     .leased = true}};
+  desired.aliases = {
+      {AdapterName("policy"), AliasName("eval"), EngineName("policy-v12-aaaaaaaaaaaa")}};
+  desired.rules = {{.adapter = AdapterName("policy"),
+                    .current_run = RunId(2),
+                    .max_staleness = 3,
+                    .stale = fleet::StaleAction::kTag,
+                    .no_adapter = fleet::NoAdapterAction::kLatest,
+                    .hold_limit_ms = 10}};
+  desired.pause =
+      fleet::DesiredPause{.kind = fleet::PauseKind::kKeep, .deadline_ms = 5, .flush = true};
+  return desired;
+}
+
+fleet::Observed SomeObserved() {
+  fleet::Observed observed{.journal = JournalId("j1"),
+                           .sequence = 5,
+                           .boot = BootId("b1"),
+                           .term = {3, 4},
+                           .revision = Revision(9),
+                           .health = fleet::MemberHealth::kWedged,
+                           .health_detail = "why"};
+  observed.limits = {.kind = fleet::EngineKind::kSglang,
+                     .rank_limit = 16,
+                     .slots = 8,
+                     .batch_slots = 4,
+                     .engine_modules = {"q_proj"}};
+  observed.engine_version = "0.5";
+  observed.rows = {{AdapterName("policy"), fleet::RowMode::kLocked, Epoch(7), EngineName(), true}};
+  observed.residencies = {{.name = EngineName("policy-v12-aaaaaaaaaaaa"),
+                           .key = Version(12),
+                           .state = fleet::ResidencyState::kFailed,
+                           .reason = "PROBE_FAILED",
+                           .detail = "d",
+                           .bytes_done = 1,
+                           .bytes_total = 2,
+                           .in_flight = 3,
+                           .count_known = false}};
+  observed.paused = fleet::DesiredPause{.kind = fleet::PauseKind::kAbort, .deadline_ms = 7};
+  observed.killers = {{EngineName("policy-v13-bbbbbbbbbbbb"), 2}};
+  return observed;
+}
+
+TEST(Messages, DesiredSurvivesTheWire) {
+  const auto back = FromProto(ToProto(SomeDesired()));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(*back == SomeDesired());
+}
+
+TEST(Messages, ObservedSurvivesTheWire) {
+  const auto back = FromProto(ToProto(SomeObserved()));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(*back == SomeObserved());
+}
+
+TEST(Messages, UnknownEnumerationsStopAtTheEdge) {
+  auto desired = ToProto(SomeDesired());
+  desired.mutable_rows(0)->set_mode(static_cast<lorry::sync::v1::RowMode>(77));
+  EXPECT_EQ(ReasonOf(FromProto(desired).status()), "MESSAGE_INVALID");
+}
+
+TEST(Messages, NamesAreCheckedAtTheEdge) {
+  auto desired = ToProto(SomeDesired());
+  desired.mutable_rows(0)->set_adapter("../etc");
+  EXPECT_EQ(ReasonOf(FromProto(desired).status()), "NAME_INVALID");
+  desired = ToProto(SomeDesired());
+  desired.mutable_rows(0)->clear_target();
+  EXPECT_EQ(ReasonOf(FromProto(desired).status()), "MESSAGE_INVALID")
+      << "an open row serves something";
+}
+
+TEST(Messages, AnEmptyPolicyIsTheDefault) {
+  const auto policy = PolicyFromProto({});
+  ASSERT_TRUE(policy.ok());
+  EXPECT_TRUE(*policy == fleet::AdapterPolicy{});
+}
+
+TEST(Messages, APolicySurvivesTheWire) {
+  fleet::AdapterPolicy policy;
+  policy.pools = {
+      {PoolName("rollout"), {}},
+      {PoolName("eval"), {fleet::PoolSource::Kind::kPool, PoolName("rollout"), AliasName()}},
+      {PoolName("best"), {fleet::PoolSource::Kind::kAlias, PoolName(), AliasName("best")}}};
+  policy.max_staleness = 4;
+  policy.keep = {fleet::KeepRule::Kind::kCount, 6};
+  policy.min_engines = {.is_share = false, .value = 2};
+  policy.skip = fleet::SkipRule::kNever;
+  policy.stage_deadline_ms = 1'000;
+  const auto back = PolicyFromProto(PolicyToProto(policy));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(*back == policy);
+}
+
+TEST(Messages, AWindowSmallerThanTheStalenessIsRefusedWithTheArithmetic) {
+  common::v1::AdapterPolicy policy;
+  policy.set_max_staleness(3);
+  policy.mutable_keep()->set_versions(2);
+  const absl::Status status = PolicyFromProto(policy).status();
+  EXPECT_EQ(ReasonOf(status), "POLICY_INVALID");
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("max_staleness + 1 = 4"));
+}
+
+TEST(Messages, PoolsThatFollowNobodyAreRefused) {
+  common::v1::AdapterPolicy policy;
+  auto& pool = *policy.add_pools();
+  pool.set_pool("eval");
+  pool.set_other_pool("nowhere");
+  EXPECT_EQ(ReasonOf(PolicyFromProto(policy).status()), "POLICY_INVALID");
+}
+
+}  // namespace
+}  // namespace lorry::rpc
