@@ -107,6 +107,16 @@ class Service:
                 self._process.kill()
             self._process.wait()
 
+    def suspend(self) -> None:
+        """SIGSTOP: alive for the kernel, silent for its peers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self.is_running():
+            assert self._process is not None
+            self._process.send_signal(signal.SIGCONT)
+
     def wait_dead(self, deadline_s: float = 30.0) -> int:
         """Until it ended by itself; its exit status. Raises ServiceFailed."""
         assert self._process is not None

@@ -15,7 +15,7 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lorry
@@ -105,6 +105,13 @@ class World:
             if r["state"] == "RESIDENCY_STATE_LOADED"
         }
 
+    def residency(self, member: str, number: int) -> str:
+        """Where version `number` stands on the member: "LOADING", "LOADED", ...; empty: nowhere."""
+        for r in self.member(member).get("observed", {}).get("residencies", []):
+            if int(r["version"].get("number", 0)) == number:
+                return str(r["state"]).removeprefix("RESIDENCY_STATE_")
+        return ""
+
     def latest(self, adapter: str = ADAPTER) -> tuple[int, int]:
         """(run, number) of the pool's last decision; (0, 0) before the first."""
         for pool in self.admin.status().get("pools", []):
@@ -138,6 +145,35 @@ class World:
         assert answer.tokens
         assert version is None or answer.version == version, f"v{answer.version} and not v{version}"
         assert run is None or answer.run == run, f"run {answer.run} and not {run}"
+
+
+class Steps:
+    """A training loop: each `next()` publishes the next number with bytes of its own."""
+
+    def __init__(self, world: World, run: lorry.Run, make_adapter: Callable[[int], pathlib.Path]) -> None:
+        self.number = 0
+        self.epoch = 0
+        self._world, self._run, self._make = world, run, make_adapter
+
+    def next(self, until_: str = "serving") -> lorry.PublishHandle:
+        """Publishes, and waits until it is stored or serving."""
+        self.number += 1
+        return self._world.publish(self._run, self.number, self._make(self.number), until_)
+
+    def begin(self) -> lorry.PublishHandle:
+        """Publishes without waiting; `finish` waits."""
+        self.number += 1
+        return self._run.publish(self._make(self.number), version=self.number)
+
+    def finish(self, handle: lorry.PublishHandle, timeout: float = DEADLINE_S) -> None:
+        """Until it is stored, decided in an epoch above all before, and served at every door."""
+        handle.wait("stored", timeout)
+        self._world.published[handle.digest] = self._run.number, handle.number, self._make(handle.number)
+        epoch = handle.wait("serving", timeout).epoch
+        assert epoch > self.epoch, f"epoch {epoch} after {self.epoch}"
+        self.epoch = epoch
+        assert self._world.latest() == (self._run.number, handle.number)
+        self._world.wait_serves(handle.number)
 
 
 class Traffic:

@@ -1,0 +1,177 @@
+"""Whatever dies, and whenever: syncs are decided by the rules, delivered, and every 200 is what it announces."""
+
+import random
+import time
+
+import pytest
+from testing.engines import KINDS
+from testing.waiting import moment, until
+from testing.world import ADAPTER, Steps, Traffic, restart
+
+# Short, so that a member that does not answer is dropped within the test's patience.
+STAGE_DEADLINE_S = 4.0
+# Beyond the deadline: the decision, the flip and this machine's other work.
+GRACE_S = 15.0
+SEED = 20261121
+# A sync on fakes takes about 100 ms on an idle machine: moments within it, and before and after.
+MOMENT_S = 0.25
+
+# What a publishing store passes; tests/integration/store kills it at every point, alone.
+STORE_FAULTS = (
+    "store.begin.recorded",
+    "store.begin.allocated",
+    "store.commit.checked",
+    "store.commit.sealed",
+    "store.commit.leaves_kept",
+    "store.commit.published",
+    "store.catalog.before_commit:3",
+    "store.catalog.after_commit:4",
+)
+
+
+@pytest.fixture(scope="module")
+def steps(world, make_adapter):
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000)})
+    with world.open_run() as run:
+        steps = Steps(world, run, make_adapter)
+        steps.next()
+        yield steps
+
+
+@pytest.fixture
+def hold_loads(world):
+    """Both engines keep every load waiting until the block ends, so that a sync stands in STAGING."""
+
+    def set_all(hold: bool) -> None:
+        for engine in world.engines.values():
+            engine.set(hold_loads=hold)
+
+    yield set_all
+    set_all(False)
+
+
+def service(world, name):
+    return getattr(world.fleet, name, None) or world.fleet.proxies[name]
+
+
+# --- Engines ---
+
+
+@pytest.mark.parametrize("victim, other", [("sglang", "vllm"), ("vllm", "sglang")])
+def test_a_killed_engine_is_brought_to_desired_before_it_serves(world, steps, victim, other):
+    engine = world.engines[victim]
+    with Traffic(world) as traffic:
+        until(lambda: traffic.good(victim) > 3, "traffic flows")
+        engine.kill()
+        handle = steps.next("stored")
+        began = time.monotonic()
+        world.wait_serves(steps.number, [other], STAGE_DEADLINE_S + GRACE_S)
+        waited = time.monotonic() - began
+        restarted_at = len(traffic.answers)
+        engine.start().wait_ready()
+        world.wait_serves(steps.number, [victim])
+        handle.wait("serving", 30)
+        seen = len(traffic.answers)
+        until(lambda: len(traffic.answers) > seen + 20, "traffic flows again")
+    traffic.check()
+    assert waited < STAGE_DEADLINE_S + GRACE_S
+    late = [a for m, a in traffic.answers[restarted_at:] if m == victim and a.status == 200]
+    assert late and {a.version for a in late} == {steps.number}
+    assert not [r for r in traffic.refused() if r[0] == other], traffic.refused()
+    assert not [b for b in traffic.broken if b[0] == other], traffic.broken
+
+
+@pytest.mark.parametrize("victim, other", [("sglang", "vllm"), ("vllm", "sglang")])
+def test_an_engine_that_dies_while_loading_delays_nobody_for_long(world, steps, hold_loads, victim, other):
+    engine = world.engines[victim]
+    with Traffic(world) as traffic:
+        engine.set(hold_loads=True)
+        handle = steps.next("stored")
+        until(lambda: world.residency(victim, steps.number) == "LOADING", f"{victim} loads")
+        engine.kill()
+        world.wait_serves(steps.number, [other], 2 * STAGE_DEADLINE_S + GRACE_S)
+        engine.start().wait_ready()
+        world.wait_serves(steps.number, [victim])
+        handle.wait("serving", 30)
+    traffic.check()
+    assert not [r for r in traffic.refused() if r[0] == other], traffic.refused()
+
+
+def test_an_engine_that_forgets_a_version_is_repaired(world, steps):
+    steps.next()
+    name = next(r["target"] for r in world.member("vllm")["observed"]["rows"] if r["adapter"] == ADAPTER)
+    engine = world.engines["vllm"]
+    status, _ = engine.call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+    assert status == 200
+    until(lambda: name in engine.state()["listed"], "the proxy has loaded it again")
+    world.wait_serves(steps.number)
+
+
+# --- Services, in a sync that stands still ---
+
+
+@pytest.mark.parametrize("victim", ["store", "orchestrator", *KINDS])
+def test_a_service_killed_in_the_middle_of_staging(world, steps, hold_loads, victim):
+    hold_loads(True)
+    handle = steps.next("stored")
+    for member in KINDS:
+        until(lambda m=member: world.residency(m, steps.number) in ("LOADING", "FETCHED"), f"{member} has it")
+    with Traffic(world) as traffic:
+        restart(service(world, victim))
+        until(lambda: traffic.good() > 5, "the old version serves on")
+        hold_loads(False)
+        steps.finish(handle)
+    traffic.check()
+
+
+def test_a_stopped_proxy_delays_the_others_at_most_to_the_stage_deadline(world, steps):
+    proxy = world.fleet.proxies["sglang"]
+    proxy.suspend()
+    try:
+        handle = steps.next("stored")
+        began = time.monotonic()
+        world.wait_serves(steps.number, ["vllm"], STAGE_DEADLINE_S + GRACE_S)
+        assert time.monotonic() - began < STAGE_DEADLINE_S + GRACE_S
+    finally:
+        proxy.resume()
+    steps.finish(handle)
+
+
+# --- Services, at the store's fault points and at drawn moments ---
+
+
+@pytest.mark.parametrize("point", STORE_FAULTS)
+def test_the_store_killed_at_a_point_of_a_publish(world, steps, point):
+    store = world.fleet.store
+    store.environment["LORRY_FAULT"] = point
+    try:
+        restart(store, kill=False)
+        handle = steps.begin()
+        store.wait_dead()
+    finally:
+        store.environment.pop("LORRY_FAULT")
+        if not store.is_running():
+            store.start().wait_ready()
+    steps.finish(handle)
+
+
+@pytest.mark.parametrize("victims", [("store",), ("orchestrator",), ("sglang",), ("vllm",),
+                                     ("store", "orchestrator", "sglang")], ids="+".join)
+def test_services_killed_at_drawn_moments(world, steps, victims):
+    draw = random.Random(f"{SEED} {victims}")
+    with Traffic(world) as traffic:
+        for _ in range(4):
+            delay = draw.uniform(0, MOMENT_S)
+            print(f"seed {SEED} {victims}: killed {delay:.3f} s after publish()")
+            handle = steps.begin()
+            moment(delay)
+            restart(*(service(world, v) for v in victims))
+            steps.finish(handle)
+        until(lambda: traffic.good() > 5, "traffic flows")
+    traffic.check()
+
+
+def test_no_version_was_lost_on_the_way(world, steps):
+    """Last: every number that was published is stored, once."""
+    stored = [v.number for v in world.admin.versions(ADAPTER)]
+    assert stored == list(range(steps.number, 0, -1))
