@@ -1,0 +1,172 @@
+#include "clients/cli/context.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "clients/cli/remedies.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+
+namespace lorry::cli {
+namespace {
+
+// A call answers within milliseconds; ten seconds outlast a restart and a person's patience.
+constexpr int64_t kCallTimeoutMs = 10'000;
+// Ten minutes carry 46 GB, the largest known adapter, at 80 MB/s.
+constexpr int64_t kTransferTimeoutMs = 600'000;
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string FirstOf(std::string a, std::string b, std::string c) {
+  return !a.empty() ? std::move(a) : !b.empty() ? std::move(b) : std::move(c);
+}
+
+// "INVALID_ARGUMENT" for a status that carries no reason.
+std::string CodeWord(const absl::Status& status) { return absl::StatusCodeToString(status.code()); }
+
+}  // namespace
+
+std::string StateDir() {
+  const std::string state = Environment("XDG_STATE_HOME");
+  if (!state.empty()) return state + "/lorry";
+  return Environment("HOME") + "/.local/state/lorry";
+}
+
+std::string UpFile() { return StateDir() + "/up.json"; }
+
+Context::Context(const std::vector<Verb>& verbs, const Arguments& arguments)
+    : verbs_(verbs), arguments_(arguments) {
+  if (arguments.Has("timeout")) timeout_ms_ = arguments.Milliseconds("timeout");
+  json_ = arguments.Has("json");
+  terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  const bool plain = arguments.Has("no-colour") || !Environment("NO_COLOR").empty() || json_;
+  colour_ = terminal_ && !plain;
+  bars_ = ::isatty(STDERR_FILENO) == 1 && !json_;
+  FindAddresses();
+}
+
+void Context::FindAddresses() {
+  nlohmann::json up = nlohmann::json::object();
+  if (std::ifstream file(UpFile()); file) {
+    // A file that is being replaced or was broken off says nothing; flags and environment remain.
+    up = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!up.is_object()) up = nlohmann::json::object();
+  }
+  const auto of_up = [&](const char* key) {
+    return up.contains(key) && up[key].is_string() ? up[key].get<std::string>() : std::string();
+  };
+  store_ = FirstOf(arguments_.Text("store"), Environment("LORRY_STORE"), of_up("store"));
+  orchestrator_ = FirstOf(arguments_.Text("orchestrator"), Environment("LORRY_ORCHESTRATOR"),
+                          of_up("orchestrator"));
+}
+
+absl::StatusOr<client::Client*> Context::Client() {
+  if (client_ != nullptr) return client_.get();
+  LORRY_ASSIGN_OR_RETURN(
+      client_, client::Client::Connect({.store = store_,
+                                        .orchestrator = orchestrator_,
+                                        .token_file = arguments_.Text("token-file"),
+                                        .tls = {.ca = arguments_.Text("tls-ca"),
+                                                .cert = arguments_.Text("tls-cert"),
+                                                .key = arguments_.Text("tls-key")},
+                                        .call_timeout_ms = TimeoutOr(kCallTimeoutMs),
+                                        .transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs)}));
+  return client_.get();
+}
+
+absl::StatusOr<common::v1::VersionRef> Context::Resolve(const std::string& adapter,
+                                                        const VersionWord& word,
+                                                        const std::string& pool) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, Client());
+  const auto unknown = [&](const std::string& what) {
+    return Error(absl::StatusCode::kNotFound, "UNKNOWN_VERSION", absl::StrCat(adapter, " ", what));
+  };
+  switch (word.kind) {
+    case VersionWord::Kind::kNumber:
+      return client::MakeRef(adapter, word.run, word.number);
+    case VersionWord::Kind::kNewest: {
+      LORRY_ASSIGN_OR_RETURN(const auto newest, client->Versions(adapter, 0, 1));
+      if (newest.empty()) return unknown("has no stored version yet");
+      return newest.front().ref();
+    }
+    case VersionWord::Kind::kLatest: {
+      LORRY_ASSIGN_OR_RETURN(const auto status, client->Status(pool, adapter));
+      for (const auto& state : status.pools()) {
+        if (state.has_latest()) return state.latest();
+      }
+      return unknown("has no version that a pool decided on yet");
+    }
+    case VersionWord::Kind::kAlias:
+      break;
+  }
+  LORRY_ASSIGN_OR_RETURN(const auto known, client->GetAdapter(adapter));
+  std::string names;
+  for (const auto& alias : known.aliases()) {
+    if (alias.name() == word.alias) return alias.version();
+    absl::StrAppend(&names, names.empty() ? "" : ", ", alias.name());
+  }
+  return unknown(
+      absl::StrCat("has no alias \"", word.alias, "\"; it has ", names.empty() ? "none" : names));
+}
+
+std::string ToText(const common::v1::VersionRef& ref) {
+  return ref.run() == 0 ? absl::StrCat("v", ref.number())
+                        : absl::StrCat("r", ref.run(), ".", ref.number());
+}
+
+std::string ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
+  return status.ok() ? json : "{}";
+}
+
+void Context::PrintJson(const google::protobuf::Message& message) const {
+  Print(ToJson(message) + "\n");
+}
+
+std::string EnumWord(const google::protobuf::EnumDescriptor& type, int value) {
+  const auto* found = type.FindValueByNumber(value);
+  const auto* zero = type.FindValueByNumber(0);
+  if (found == nullptr || zero == nullptr) return absl::StrCat(value);
+  // The zero value is TYPE_NAME_UNSPECIFIED, which gives the common beginning.
+  const std::string& base = zero->name();
+  const size_t prefix = base.size() - std::string_view("UNSPECIFIED").size();
+  return found->name().size() > prefix ? found->name().substr(prefix) : found->name();
+}
+
+int Report(const absl::Status& status, bool json, bool colour) {
+  const std::string reason = ReasonOf(status);
+  const std::string word = reason.empty() ? CodeWord(status) : reason;
+  const bool unreachable = absl::IsUnavailable(status) && reason.empty();
+  std::string remedy = Remedy(reason);
+  if (reason == "USAGE") remedy = "`lorry help` lists the verbs, `lorry help VERB` says more";
+  if (reason == "NO_ADDRESS") remedy = "start the services with `lorry up`, or name them";
+  if (unreachable) remedy = "check the address, and `lorry doctor`";
+  const std::string message(status.message());
+  if (json) {
+    const nlohmann::json object = {{"reason", word}, {"message", message}, {"remedy", remedy}};
+    std::fprintf(stderr, "%s\n",
+                 object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  } else {
+    std::fprintf(stderr, "%s %s: %s\n", Paint("lorry:", Colour::kBad, colour).c_str(), word.c_str(),
+                 message.c_str());
+    if (!remedy.empty()) std::fprintf(stderr, "  → %s\n", remedy.c_str());
+  }
+  if (reason == "USAGE") return kUsage;
+  return unreachable ? kUnreachable : kFailed;
+}
+
+}  // namespace lorry::cli

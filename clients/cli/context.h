@@ -1,0 +1,77 @@
+// What every verb works with: where the services are, how to print, one client. Owned by main, used
+// on its thread.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "clients/cli/output.h"
+#include "clients/cli/selector.h"
+#include "clients/cli/verb.h"
+#include "clients/cpp/client.h"
+
+namespace lorry::cli {
+
+// Exit statuses, as docs/CLI.md lists them.
+inline constexpr int kOk = 0, kFailed = 1, kUsage = 2, kUnreachable = 3;
+
+// Where `lorry up` says what it runs: $XDG_STATE_HOME/lorry/up.json or
+// ~/.local/state/lorry/up.json.
+std::string StateDir();
+std::string UpFile();
+
+class Context {
+ public:
+  Context(const std::vector<Verb>& verbs, const Arguments& arguments);
+
+  // Addresses from flags, else environment, else what `lorry up` wrote.
+  absl::StatusOr<client::Client*> Client();
+  std::string store() const { return store_; }
+  std::string orchestrator() const { return orchestrator_; }
+  // --timeout, or `fallback_ms` where it is not given.
+  int64_t TimeoutOr(int64_t fallback_ms) const { return timeout_ms_.value_or(fallback_ms); }
+
+  bool json() const { return json_; }
+  bool colour() const { return colour_; }
+  bool terminal() const { return terminal_; }
+  bool bars() const { return bars_; }
+  const std::vector<Verb>& verbs() const { return verbs_; }
+
+  std::string Painted(const std::string& text, Colour colour) const {
+    return Paint(text, colour, colour_);
+  }
+  void Print(const std::string& text) const { std::fputs(text.c_str(), stdout); }
+  void Print(const Table& table) const { Print(table.Render(colour_)); }
+  // One line of JSON, with field names as in the .proto files.
+  void PrintJson(const google::protobuf::Message& message) const;
+
+  // The stored version that a word names: aliases and `newest` are asked of the store, `latest` of
+  // the orchestrator.
+  absl::StatusOr<common::v1::VersionRef> Resolve(const std::string& adapter,
+                                                 const VersionWord& word, const std::string& pool);
+
+ private:
+  void FindAddresses();
+  const std::vector<Verb>& verbs_;
+  const Arguments& arguments_;
+  std::string store_, orchestrator_;
+  std::optional<int64_t> timeout_ms_;
+  bool json_ = false, colour_ = false, terminal_ = false, bars_ = false;
+  std::unique_ptr<client::Client> client_;
+};
+
+// "r2.81"
+std::string ToText(const common::v1::VersionRef& ref);
+std::string ToJson(const google::protobuf::Message& message);
+// "BARRIER" of SYNC_MODE_BARRIER: what an enumerator says beyond its type's name.
+std::string EnumWord(const google::protobuf::EnumDescriptor& type, int value);
+
+// Prints one line and its remedy on stderr; returns the exit status.
+int Report(const absl::Status& status, bool json, bool colour);
+
+}  // namespace lorry::cli

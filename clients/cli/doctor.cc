@@ -1,0 +1,206 @@
+#include "clients/cli/doctor.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "clients/cli/remedies.h"
+#include "lib/base/error.h"
+#include "lib/rpc/policy_messages.h"
+
+namespace lorry::cli {
+namespace {
+
+using Grade = Finding::Grade;
+using lorry::sync::v1::GetStatusResponse;
+using lorry::sync::v1::MemberStatus;
+
+Finding Unreachable(const std::string& what, const absl::Status& status) {
+  const std::string remedy = Remedy(ReasonOf(status));
+  return {Grade::kBad, absl::StrCat(what, ": ", std::string(status.message())),
+          remedy.empty() ? "start it with `lorry up`, or name it by --store and --orchestrator"
+                         : remedy};
+}
+
+bool Serves(const fleet::AdapterPolicy& policy, const std::string& pool) {
+  return policy.pools.contains(PoolName(pool));
+}
+
+// One examination; findings in the order in which a reader wants to mend them.
+class Examination {
+ public:
+  explicit Examination(client::Client& client, const Context& context)
+      : client_(client), context_(context) {}
+
+  std::vector<Finding> Run() {
+    LookAtStore();
+    LookAtOrchestrator();
+    for (const MemberStatus& member : status_.members()) LookAtMember(member);
+    LookAtEngineVersions();
+    for (Finding& finding : LookAtMachine()) findings_.push_back(std::move(finding));
+    return std::move(findings_);
+  }
+
+ private:
+  void Add(Grade grade, std::string what, std::string remedy = "") {
+    findings_.push_back({grade, std::move(what), std::move(remedy)});
+  }
+
+  void LookAtStore() {
+    auto adapters = client_.Adapters();
+    if (!adapters.ok()) return findings_.push_back(Unreachable("adapter-store", adapters.status()));
+    adapters_ = *std::move(adapters);
+    Add(Grade::kGood, absl::StrCat("adapter-store at ", context_.store(), " answers, ",
+                                   adapters_.size(), " adapters"));
+  }
+
+  void LookAtOrchestrator() {
+    auto status = client_.Status();
+    if (!status.ok()) {
+      return findings_.push_back(Unreachable("sync-orchestrator", status.status()));
+    }
+    status_ = *std::move(status);
+    Add(Grade::kGood, absl::StrCat("sync-orchestrator at ", context_.orchestrator(), " answers, ",
+                                   status_.members_size(), " engines on the roster"));
+    if (!status_.store_connected()) {
+      Add(Grade::kBad, "the orchestrator does not reach the adapter-store",
+          "start it with --store at the address that this line names: " + context_.store());
+    }
+    if (status_.members_size() == 0) {
+      Add(Grade::kWarning, "no engine has attached",
+          "lorry up --engine URL, or engine-proxy --orchestrator " + context_.orchestrator());
+    }
+  }
+
+  void LookAtMember(const MemberStatus& member) {
+    const std::string& name = member.member();
+    const auto proxy = client_.ProxyStatus(member.admin_address());
+    if (!proxy.ok()) {
+      Add(Grade::kBad, absl::StrCat(name, ": ", std::string(proxy.status().message())),
+          absl::StrCat("bring its engine-proxy back; if its machine is gone for good: lorry mark ",
+                       name, " dead"));
+    } else if (!proxy->attached()) {
+      Add(Grade::kBad, absl::StrCat(name, " has no session with the orchestrator"),
+          "look for a firewall between them, and at the proxy's log");
+    }
+    const std::string& why = member.observed().health_detail().empty()
+                                 ? member.detail()
+                                 : member.observed().health_detail();
+    if (member.state() == "READY") {
+      Add(Grade::kGood, absl::StrCat(name, " is READY, door ", member.door_address()));
+    } else {
+      const bool broken = member.state() != "ASLEEP" && member.state() != "EXCLUDED";
+      Add(broken ? Grade::kBad : Grade::kWarning,
+          absl::StrCat(name, " is ", member.state(), why.empty() ? "" : ": ", why), RemedyOf(why));
+    }
+    LookAtSlots(member);
+  }
+
+  // The first reason of docs/ERRORS.md that a text begins with.
+  static std::string RemedyOf(const std::string& why) {
+    const size_t end = why.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
+    return Remedy(why.substr(0, end));
+  }
+
+  void LookAtSlots(const MemberStatus& member) {
+    std::vector<SlotDemand> demands;
+    for (const store::v1::Adapter& adapter : adapters_) {
+      const auto policy = rpc::PolicyFromProto(adapter.policy());
+      if (!policy.ok() || !Serves(*policy, member.pool())) continue;
+      SlotDemand demand{.adapter = adapter.name(),
+                        .keep = policy->keep.kind == fleet::KeepRule::Kind::kAll
+                                    ? policy->max_staleness + 1
+                                    : policy->KeepCount()};
+      if (auto known = client_.GetAdapter(adapter.name()); known.ok()) {
+        demand.aliases = static_cast<uint32_t>(known->aliases_size());
+      }
+      for (const auto& pool : status_.pools()) {
+        if (pool.adapter() == adapter.name() && pool.pool() == member.pool()) {
+          demand.leases = pool.leases();
+        }
+      }
+      demands.push_back(std::move(demand));
+    }
+    const auto& limits = member.observed().limits();
+    if (demands.empty() || member.observed().boot_id().empty()) return;
+    findings_.push_back(JudgeSlots(member.member(), limits.slots(), demands));
+  }
+
+  void LookAtEngineVersions() {
+    std::map<int, std::set<std::string>> versions;
+    for (const MemberStatus& member : status_.members()) {
+      const auto& observed = member.observed();
+      if (!observed.engine_version().empty()) {
+        versions[observed.limits().kind()].insert(observed.engine_version());
+      }
+    }
+    for (const auto& [kind, found] : versions) {
+      if (found.size() < 2) continue;
+      Add(Grade::kWarning,
+          absl::StrCat("engines of one kind run versions ", absl::StrJoin(found, " and ")),
+          "one version everywhere: the same adapter may answer differently");
+    }
+  }
+
+  client::Client& client_;
+  const Context& context_;
+  std::vector<store::v1::Adapter> adapters_;
+  GetStatusResponse status_;
+  std::vector<Finding> findings_;
+};
+
+const char* Mark(Grade grade) {
+  return grade == Grade::kGood ? "✓" : grade == Grade::kBad ? "✗" : "!";
+}
+
+}  // namespace
+
+Finding JudgeSlots(const std::string& member, uint32_t slots,
+                   const std::vector<SlotDemand>& demands) {
+  uint32_t needed = 0;
+  std::vector<std::string> terms;
+  for (const SlotDemand& demand : demands) {
+    needed += demand.keep + 1 + demand.aliases + demand.leases;
+    terms.push_back(absl::StrCat(demand.adapter, " ", demand.keep, " kept + 1 + ", demand.aliases,
+                                 " aliases + ", demand.leases, " leases"));
+  }
+  const std::string sum = absl::StrCat(needed, " slots (", absl::StrJoin(terms, "; "), ")");
+  if (slots == 0) return {Grade::kGood, absl::StrCat(member, " has no slot limit; needs ", sum)};
+  if (needed <= slots) {
+    return {Grade::kGood, absl::StrCat(member, " has ", slots, " slots, needs ", sum)};
+  }
+  return {Grade::kBad, absl::StrCat(member, " has ", slots, " slots, needs ", sum),
+          "raise SGLang's --max-loaded-loras or vLLM's --max-cpu-loras, or lower keep"};
+}
+
+std::string RenderFindings(const std::vector<Finding>& findings, bool colour) {
+  std::string out;
+  for (const Finding& finding : findings) {
+    const Colour paint = finding.grade == Grade::kGood  ? Colour::kGood
+                         : finding.grade == Grade::kBad ? Colour::kBad
+                                                        : Colour::kWarn;
+    absl::StrAppend(&out, Paint(Mark(finding.grade), paint, colour), " ", finding.what, "\n");
+    if (!finding.remedy.empty()) absl::StrAppend(&out, "    → ", finding.remedy, "\n");
+  }
+  return out;
+}
+
+absl::StatusOr<int> Doctor(Context& context, const Arguments&) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  const std::vector<Finding> findings = Examination(*client, context).Run();
+  bool broken = false;
+  nlohmann::json json = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    broken = broken || finding.grade == Grade::kBad;
+    const char* grade = finding.grade == Grade::kGood  ? "good"
+                        : finding.grade == Grade::kBad ? "bad"
+                                                       : "warning";
+    json.push_back({{"grade", grade}, {"what", finding.what}, {"remedy", finding.remedy}});
+  }
+  context.Print(context.json() ? json.dump() + "\n" : RenderFindings(findings, context.colour()));
+  return broken ? kFailed : kOk;
+}
+
+}  // namespace lorry::cli

@@ -1,0 +1,36 @@
+// `lorry doctor`: findings about services, engines and this machine, each with a remedy.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "clients/cli/context.h"
+#include "lib/fleet/policy.h"
+
+namespace lorry::cli {
+
+struct Finding {
+  enum class Grade { kGood, kWarning, kBad };
+  Grade grade = Grade::kGood;
+  std::string what;
+  std::string remedy = {};
+};
+
+// Slots that adapters need on a member, against those it has (semantics §6): every adapter of its
+// pool wants its window and one to load the next into, and one for each alias and lease. Pure.
+struct SlotDemand {
+  std::string adapter;
+  uint32_t keep = 2;  // fleet::AdapterPolicy::KeepCount()
+  uint32_t aliases = 0;
+  uint32_t leases = 0;
+};
+Finding JudgeSlots(const std::string& member, uint32_t slots,
+                   const std::vector<SlotDemand>& demands);
+
+std::vector<Finding> LookAtMachine();
+std::string RenderFindings(const std::vector<Finding>& findings, bool colour);
+
+// The verb. Exit status 1 when something is broken.
+absl::StatusOr<int> Doctor(Context& context, const Arguments& arguments);
+
+}  // namespace lorry::cli

@@ -1,0 +1,268 @@
+#include "clients/cli/local_fleet.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "clients/cli/verb.h"
+#include "lib/base/error.h"
+
+namespace lorry::cli {
+namespace {
+
+// How often a ready file is looked for; services are up within some 300 ms.
+constexpr int64_t kLookMs = 20;
+// A proxy lets running requests go on for 25 s; then it has had its time.
+constexpr int64_t kStopMs = 30'000;
+// Waits before a restart: 0.5 s, doubling up to 30 s; after a minute of life they begin anew.
+constexpr int64_t kBackoffFirstMs = 500;
+constexpr int64_t kBackoffLastMs = 30'000;
+constexpr int64_t kHealthyMs = 60'000;
+constexpr char kAnyPort[] = "127.0.0.1:0";
+
+std::string HostPort(std::string address) {
+  const size_t scheme = address.find("://");
+  return scheme == std::string::npos ? address : address.substr(scheme + 3);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> EngineUrl(const std::string& text) {
+  std::string rest = text;
+  if (rest.starts_with("http://")) rest = rest.substr(7);
+  while (rest.ends_with("/")) rest.pop_back();
+  uint32_t port = 0;
+  if (absl::SimpleAtoi(rest, &port)) rest = absl::StrCat("127.0.0.1:", port);
+  const size_t colon = rest.rfind(':');
+  const bool named = colon != std::string::npos && colon > 0;
+  if (!named || !absl::SimpleAtoi(rest.substr(colon + 1), &port) || port == 0 || port > 65535 ||
+      rest.find('/') != std::string::npos) {
+    return Usage(absl::StrCat("--engine=", text, " is no engine; write http://127.0.0.1:30000"));
+  }
+  return "http://" + rest;
+}
+
+std::string MemberName(const std::string& engine_url) {
+  const std::string address = HostPort(engine_url);
+  const size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon), port = address.substr(colon + 1);
+  const bool here = host == "127.0.0.1" || host == "localhost" || host == "[::1]";
+  std::string name = absl::StrCat(here ? "engine" : host, "-", port);
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    const bool allowed = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+    if (!allowed) c = '-';
+  }
+  name.erase(0, name.find_first_not_of('-'));
+  constexpr size_t kNameMax = 63;
+  return name.size() > kNameMax ? name.substr(name.size() - kNameMax) : name;
+}
+
+LocalFleet::LocalFleet(LocalFleetOptions options) : options_(std::move(options)) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int number : {SIGINT, SIGTERM, SIGCHLD}) ::sigaddset(&signals, number);
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+  signal_fd_ = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  services_.push_back({.name = "adapter-store", .binary = "adapter-store"});
+  services_.push_back({.name = "sync-orchestrator", .binary = "sync-orchestrator"});
+  for (const std::string& engine : options_.engines) {
+    services_.push_back({.name = MemberName(engine), .binary = "engine-proxy", .engine = engine});
+  }
+}
+
+LocalFleet::~LocalFleet() {
+  Stop();
+  ::close(signal_fd_);
+}
+
+bool LocalFleet::Wait(int64_t ms) {
+  pollfd readable = {.fd = signal_fd_, .events = POLLIN, .revents = 0};
+  if (::poll(&readable, 1, static_cast<int>(ms)) > 0) {
+    signalfd_siginfo info;
+    while (::read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+      asked_to_stop_ = asked_to_stop_ || info.ssi_signo != SIGCHLD;
+    }
+  }
+  return asked_to_stop_;
+}
+
+// What a service listens on: what it got the first time, so that the others find it again.
+std::string LocalFleet::Bound(const Service& service, const char* what) const {
+  const auto found = service.ready.find(what);
+  if (found == service.ready.end()) return kAnyPort;
+  if (found->is_string()) return HostPort(found->get<std::string>());
+  if (found->is_array()) {
+    for (const auto& address : *found) {
+      const std::string text = address.is_string() ? address.get<std::string>() : "";
+      if (text.starts_with("ucx://")) return HostPort(text);
+    }
+  }
+  return kAnyPort;
+}
+
+std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
+  std::vector<std::string> arguments = {
+      absl::StrCat("--data-dir=", options_.data_dir, "/", service.name),
+      absl::StrCat("--ready-file=", options_.data_dir, "/run/", service.name, ".json"),
+      absl::StrCat("--listen=", Bound(service, "grpc")),
+      absl::StrCat("--admin-listen=", Bound(service, "admin"))};
+  const auto add = [&](const std::string& argument) { arguments.push_back(argument); };
+  if (service.binary == "adapter-store") {
+    add(absl::StrCat("--transfer-listen=", Bound(service, "transfer")));
+    if (!options_.base_model_config.empty()) {
+      add(absl::StrCat("--base-model-config=", options_.base_model_config));
+    }
+    return arguments;
+  }
+  add(absl::StrCat("--store=", Bound(services_[0], "grpc")));
+  if (service.binary == "engine-proxy") {
+    add(absl::StrCat("--orchestrator=", Bound(services_[1], "grpc")));
+    add(absl::StrCat("--engine=", service.engine));
+    add(absl::StrCat("--member=", service.name));
+    add(absl::StrCat("--pool=", options_.pool));
+    add(absl::StrCat("--door-listen=", Bound(service, "door")));
+  }
+  return arguments;
+}
+
+absl::Status LocalFleet::StartService(Service& service) {
+  LORRY_ASSIGN_OR_RETURN(
+      service.child,
+      Child::Start({.name = service.name,
+                    .binary = absl::StrCat(options_.bin_dir, "/", service.binary),
+                    .arguments = ArgumentsOf(service),
+                    .ready_file = absl::StrCat(options_.data_dir, "/run/", service.name, ".json"),
+                    .log_file = absl::StrCat(options_.data_dir, "/logs/", service.name, ".log")}));
+  service.started_at = clock_.Now();
+  service.start_again_at = 0;
+  return absl::OkStatus();
+}
+
+absl::Status LocalFleet::AwaitReady(Service& service) {
+  while (true) {
+    if (auto ready = service.child->ReadyFile()) {
+      service.ready = *std::move(ready);
+      if (const auto port = service.ready.find("admin_port"); port != service.ready.end()) {
+        service.ready["admin"] = absl::StrCat("127.0.0.1:", port->get<int>());
+      }
+      return absl::OkStatus();
+    }
+    if (!service.child->Running()) {
+      return Error(absl::StatusCode::kAborted, "SERVICE_ENDED",
+                   absl::StrCat(service.name, " ", service.child->HowItEnded(),
+                                " before it was ready:\n", service.child->LastWords()));
+    }
+    if (clock_.Now() - service.started_at > options_.ready_timeout_ms) {
+      return Error(
+          absl::StatusCode::kDeadlineExceeded, "SERVICE_NOT_READY",
+          absl::StrCat(service.name, " is not ready after ", options_.ready_timeout_ms / 1000,
+                       " s; its log is ", service.child->spec().log_file));
+    }
+    if (Wait(kLookMs)) return absl::CancelledError("stopped");
+  }
+}
+
+absl::Status LocalFleet::Start() {
+  std::error_code error;
+  for (const char* folder : {"run", "logs"}) {
+    std::filesystem::create_directories(std::filesystem::path(options_.data_dir) / folder, error);
+    if (error) {
+      return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
+                   absl::StrCat(options_.data_dir, " cannot be made: ", error.message()));
+    }
+  }
+  // The store, then the orchestrator, which needs its address, then all proxies at once.
+  for (size_t i = 0; i < 2; ++i) {
+    LORRY_RETURN_IF_ERROR(StartService(services_[i]));
+    LORRY_RETURN_IF_ERROR(AwaitReady(services_[i]));
+  }
+  for (size_t i = 2; i < services_.size(); ++i) LORRY_RETURN_IF_ERROR(StartService(services_[i]));
+  for (size_t i = 2; i < services_.size(); ++i) LORRY_RETURN_IF_ERROR(AwaitReady(services_[i]));
+  return absl::OkStatus();
+}
+
+absl::Status LocalFleet::HandleDeath(Service& service) {
+  const std::string how = absl::StrCat(service.name, " ", service.child->HowItEnded());
+  if (!options_.keep_going) {
+    return Error(absl::StatusCode::kAborted, "SERVICE_ENDED",
+                 absl::StrCat(how, "; stopping the rest\n", service.child->LastWords()));
+  }
+  if (clock_.Now() - service.started_at > kHealthyMs) service.deaths = 0;
+  const int64_t pause = std::min(kBackoffLastMs, kBackoffFirstMs << std::min(service.deaths, 10));
+  ++service.deaths;
+  service.start_again_at = clock_.Now() + pause;
+  std::fprintf(stderr, "lorry: %s; starting it again in %lld ms\n%s", how.c_str(),
+               static_cast<long long>(pause), service.child->LastWords().c_str());
+  service.child.reset();
+  return absl::OkStatus();
+}
+
+absl::Status LocalFleet::Run() {
+  while (true) {
+    int64_t wait_ms = 1'000;
+    for (Service& service : services_) {
+      if (service.child != nullptr && !service.child->Running()) {
+        LORRY_RETURN_IF_ERROR(HandleDeath(service));
+      }
+      if (service.child == nullptr && clock_.Now() >= service.start_again_at) {
+        std::fprintf(stderr, "lorry: starting %s again\n", service.name.c_str());
+        LORRY_RETURN_IF_ERROR(StartService(service));
+      }
+      if (service.child == nullptr) {
+        wait_ms = std::clamp<int64_t>(service.start_again_at - clock_.Now(), 1, wait_ms);
+      }
+    }
+    if (Wait(wait_ms)) return absl::OkStatus();
+  }
+}
+
+void LocalFleet::Stop() {
+  // In the reverse order of need; the proxies together, since each may wait for its requests.
+  const auto end = [this](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (services_[i].child != nullptr) services_[i].child->Signal(SIGTERM);
+    }
+    const Tick deadline = clock_.Now() + kStopMs;
+    asked_to_stop_ = false;  // from here on another signal means: at once
+    for (size_t i = begin; i < end; ++i) {
+      while (services_[i].child != nullptr && services_[i].child->Running()) {
+        if (!Wait(kLookMs) && clock_.Now() < deadline) continue;
+        std::fprintf(stderr, "lorry: killing %s\n", services_[i].name.c_str());
+        break;
+      }
+      services_[i].child.reset();
+    }
+  };
+  end(2, services_.size());
+  end(1, 2);
+  end(0, 1);
+}
+
+nlohmann::json LocalFleet::Addresses() const {
+  nlohmann::json engines = nlohmann::json::array();
+  for (size_t i = 2; i < services_.size(); ++i) {
+    engines.push_back({{"member", services_[i].name},
+                       {"engine", services_[i].engine},
+                       {"door", services_[i].ready.value("door", "")},
+                       {"admin", services_[i].ready.value("admin", "")}});
+  }
+  return {{"store", services_[0].ready.value("grpc", "")},
+          {"orchestrator", services_[1].ready.value("grpc", "")},
+          {"store_admin", services_[0].ready.value("admin", "")},
+          {"orchestrator_admin", services_[1].ready.value("admin", "")},
+          {"engines", engines},
+          {"data_dir", options_.data_dir},
+          {"pid", ::getpid()}};
+}
+
+}  // namespace lorry::cli

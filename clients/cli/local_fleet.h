@@ -1,0 +1,72 @@
+// All services on this machine, as `lorry up` runs them: one adapter-store, one sync-orchestrator,
+// one engine-proxy an engine, on free loopback ports. Used on main's thread, which must be the only
+// one when it is made (it blocks SIGINT, SIGTERM and SIGCHLD and reads them itself).
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "clients/cli/child.h"
+#include "lib/base/clock.h"
+
+namespace lorry::cli {
+
+struct LocalFleetOptions {
+  std::string data_dir;
+  std::string bin_dir;
+  std::vector<std::string> engines;  // URLs
+  std::string pool = "rollout";
+  std::string base_model_config = {};
+  bool keep_going = false;       // start again what dies, with backoff
+  int64_t ready_timeout_ms = 0;  // each service
+};
+
+// "http://127.0.0.1:30000" of itself, "127.0.0.1:30000" or "30000".
+absl::StatusOr<std::string> EngineUrl(const std::string& text);
+// "engine-30000" of an engine on loopback, "10-0-0-7-30000" of another: stable over restarts.
+std::string MemberName(const std::string& engine_url);
+
+class LocalFleet {
+ public:
+  explicit LocalFleet(LocalFleetOptions options);
+  ~LocalFleet();
+
+  // Starts everything and waits until it serves. CANCELLED after a signal.
+  absl::Status Start();
+  // Waits for a signal, or for a death that nothing is to be done about; then ABORTED.
+  absl::Status Run();
+  // Proxies first, the store last, each asked and, past its deadline, killed.
+  void Stop();
+
+  // {"store", "orchestrator", "engines": [{member, engine, door, admin}], "data_dir", "pid"}
+  nlohmann::json Addresses() const;
+  // Waits at most this long for a signal or a child's end. True: a signal asks to stop.
+  bool Wait(int64_t ms);
+
+ private:
+  struct Service {
+    std::string name, binary, engine;
+    std::unique_ptr<Child> child;
+    nlohmann::json ready = nlohmann::json::object();  // its addresses, kept over restarts
+    int deaths = 0;
+    Tick started_at = 0;
+    Tick start_again_at = 0;  // 0: it runs
+  };
+  absl::Status StartService(Service& service);
+  absl::Status AwaitReady(Service& service);
+  std::vector<std::string> ArgumentsOf(const Service& service) const;
+  absl::Status HandleDeath(Service& service);
+  std::string Bound(const Service& service, const char* what) const;
+
+  const LocalFleetOptions options_;
+  const SteadyClock clock_;
+  int signal_fd_ = -1;
+  bool asked_to_stop_ = false;
+  std::vector<Service> services_;  // store, orchestrator, proxies
+};
+
+}  // namespace lorry::cli

@@ -1,0 +1,75 @@
+// What `lorry doctor` finds on the machine it runs on: UCX, shared memory, copies between
+// processes.
+#include <sys/prctl.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cli/doctor.h"
+#include "lib/transfer/ucx/ucx_transport.h"
+
+namespace lorry::cli {
+namespace {
+
+using Grade = Finding::Grade;
+
+// Room for a handful of adapters of 200 MB beside what engines keep there themselves.
+constexpr uint64_t kSharedMemoryMin = uint64_t{1} << 30;
+
+Finding LookAtUcx() {
+  const auto transport = transfer::CreateUcxTransport();
+  if (transport.ok()) return {Grade::kGood, absl::StrCat(transfer::UcxVersion(), " starts")};
+  return {Grade::kWarning,
+          absl::StrCat("UCX does not start: ", std::string(transport.status().message())),
+          "transfers fall back to gRPC, at a fraction of the rate; UCX_LOG_LEVEL=info says why"};
+}
+
+Finding LookAtSharedMemory() {
+  struct statvfs fs = {};
+  if (::statvfs("/dev/shm", &fs) != 0) {
+    return {Grade::kBad, absl::StrCat("/dev/shm: ", std::strerror(errno)),
+            "mount a tmpfs there, or give engine-proxy another --image-dir"};
+  }
+  const uint64_t free_bytes = uint64_t{fs.f_bavail} * fs.f_frsize;
+  const std::string what = absl::StrCat("/dev/shm has ", Bytes(free_bytes), " free of ",
+                                        Bytes(uint64_t{fs.f_blocks} * fs.f_frsize));
+  if (free_bytes >= kSharedMemoryMin) return {Grade::kGood, what};
+  return {Grade::kWarning, what,
+          "give containers --shm-size=8g (Kubernetes: an emptyDir with medium: Memory), or use "
+          "--image-dir"};
+}
+
+// The system call that UCX's CMA uses, upon ourselves: seccomp forbids it there, too.
+Finding LookAtCrossMemory() {
+  char from = 1, to = 0;
+  iovec local = {&to, 1}, remote = {&from, 1};
+  if (::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) != 1) {
+    return {Grade::kWarning,
+            absl::StrCat("process_vm_readv is not permitted: ", std::strerror(errno)),
+            "allow it in the container's seccomp profile, or add CAP_SYS_PTRACE; shared-memory "
+            "transfers are slower without"};
+  }
+  int scope = 0;
+  if (std::ifstream file("/proc/sys/kernel/yama/ptrace_scope"); file) file >> scope;
+  if (scope == 0 || ::geteuid() == 0) {
+    return {Grade::kGood, "copies between processes (CMA) are permitted"};
+  }
+  return {Grade::kWarning,
+          absl::StrCat("kernel.yama.ptrace_scope is ", scope,
+                       ": copies between processes (CMA) are not permitted"),
+          "sysctl kernel.yama.ptrace_scope=0, or add CAP_SYS_PTRACE; without, transfers on one "
+          "machine are slower"};
+}
+
+}  // namespace
+
+std::vector<Finding> LookAtMachine() {
+  return {LookAtUcx(), LookAtSharedMemory(), LookAtCrossMemory()};
+}
+
+}  // namespace lorry::cli

@@ -1,0 +1,33 @@
+// lorry: the command line. Finds the verb, runs it, prints what went wrong.
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cli/context.h"
+#include "clients/cli/help.h"
+#include "clients/cli/verbs.h"
+
+int main(int argc, char** argv) {
+  namespace cli = lorry::cli;
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const std::vector<cli::Verb> verbs = cli::AllVerbs();
+  const bool colour = ::isatty(STDERR_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
+  if (words == std::vector<std::string>{"--version"}) return cli::PrintVersion();
+
+  const absl::StatusOr<cli::Parsed> parsed = cli::Parse(verbs, words);
+  if (!parsed.ok()) return cli::Report(parsed.status(), false, colour);
+  const cli::Arguments& arguments = parsed->arguments;
+  cli::Context context(verbs, arguments);
+  if (parsed->verb == nullptr) {
+    context.Print(cli::Overview(verbs));
+    return words.empty() ? cli::kUsage : cli::kOk;
+  }
+  if (arguments.Has("help")) {
+    context.Print(cli::HelpFor(*parsed->verb));
+    return cli::kOk;
+  }
+  const absl::StatusOr<int> exit_status = parsed->verb->run(context, arguments);
+  if (exit_status.ok()) return *exit_status;
+  return cli::Report(exit_status.status(), context.json(), colour && !arguments.Has("no-colour"));
+}

@@ -1,0 +1,193 @@
+#include "clients/cli/policy_text.h"
+
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "clients/cli/context.h"
+#include "clients/cli/verb.h"
+#include "lib/base/error.h"
+#include "lib/rpc/policy_messages.h"
+
+namespace lorry::cli {
+namespace {
+
+using common::v1::AdapterPolicy;
+using Field = google::protobuf::FieldDescriptor;
+
+absl::Status Bad(const Field& field, const std::string& value, const std::string& would_do) {
+  return Usage(absl::StrCat(field.name(), "=", value, " cannot be; write ", would_do));
+}
+
+std::optional<uint64_t> ParseBytes(absl::string_view text) {
+  static constexpr std::pair<const char*, int> kUnits[] = {
+      {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"", 0}};
+  for (const auto& [unit, shift] : kUnits) {
+    if (!absl::EndsWith(text, unit)) continue;
+    uint64_t number = 0;
+    if (!absl::SimpleAtoi(absl::StripSuffix(text, unit), &number)) continue;
+    if (number > (~uint64_t{0} >> shift)) return std::nullopt;
+    return number << shift;
+  }
+  return std::nullopt;
+}
+
+absl::Status SetEnum(AdapterPolicy& policy, const Field& field, const std::string& value) {
+  const auto& type = *field.enum_type();
+  std::string word = absl::AsciiStrToUpper(value);
+  for (char& c : word) c = c == '-' ? '_' : c;
+  std::vector<std::string> words;
+  for (int i = 1; i < type.value_count(); ++i) {
+    const auto& known = *type.value(i);
+    words.push_back(absl::AsciiStrToLower(EnumWord(type, known.number())));
+    if (word != EnumWord(type, known.number()) && word != known.name()) continue;
+    policy.GetReflection()->SetEnum(&policy, &field, &known);
+    return absl::OkStatus();
+  }
+  return Bad(field, value, absl::StrJoin(words, ", "));
+}
+
+absl::Status SetNumber(AdapterPolicy& policy, const Field& field, const std::string& value) {
+  const auto& reflection = *policy.GetReflection();
+  uint32_t small = 0;
+  switch (field.cpp_type()) {
+    case Field::CPPTYPE_INT64: {
+      // Every signed number of a policy is a span of time in ms.
+      int64_t plain = 0;
+      const auto ms = absl::SimpleAtoi(value, &plain) ? plain : ParseDuration(value);
+      if (!ms.has_value()) return Bad(field, value, "milliseconds, or 30s, 5m");
+      reflection.SetInt64(&policy, &field, *ms);
+      return absl::OkStatus();
+    }
+    case Field::CPPTYPE_UINT64: {
+      const auto bytes = ParseBytes(value);
+      if (!bytes.has_value()) return Bad(field, value, "a whole number, or 10GiB");
+      reflection.SetUInt64(&policy, &field, *bytes);
+      return absl::OkStatus();
+    }
+    default:
+      if (!absl::SimpleAtoi(value, &small)) return Bad(field, value, "a whole number");
+      reflection.SetUInt32(&policy, &field, small);
+      return absl::OkStatus();
+  }
+}
+
+absl::Status SetKeep(AdapterPolicy& policy, const Field& field, const std::string& value) {
+  uint32_t versions = 0;
+  if (value == "all") {
+    policy.mutable_keep()->set_all(true);
+  } else if (absl::SimpleAtoi(value, &versions)) {
+    policy.mutable_keep()->set_versions(versions);
+  } else {
+    return Bad(field, value, "a number of versions, or all");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetMinEngines(AdapterPolicy& policy, const Field& field, const std::string& value) {
+  uint32_t number = 0;
+  if (!absl::SimpleAtoi(absl::StripSuffix(value, "%"), &number)) {
+    return Bad(field, value, "a number of engines, or a share as in 50%");
+  }
+  if (absl::EndsWith(value, "%")) {
+    policy.mutable_min_engines()->set_percent(number);
+  } else {
+    policy.mutable_min_engines()->set_count(number);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetPools(AdapterPolicy& policy, const Field& field, const std::string& value) {
+  policy.clear_pools();
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(value, ','))) {
+    const std::pair<std::string, std::string> rule = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    if (rule.first.empty()) return Bad(field, value, "rollout,eval=rollout,canary=@alias");
+    auto& added = *policy.add_pools();
+    added.set_pool(rule.first);
+    if (absl::StartsWith(rule.second, "@")) {
+      added.set_alias(rule.second.substr(1));
+    } else if (!rule.second.empty()) {
+      added.set_other_pool(rule.second);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string ValueOf(const AdapterPolicy& policy, const Field& field) {
+  const auto& reflection = *policy.GetReflection();
+  if (field.name() == "pools") {
+    return absl::StrJoin(policy.pools(), ",", [](std::string* out, const auto& rule) {
+      absl::StrAppend(out, rule.pool());
+      if (!rule.other_pool().empty()) absl::StrAppend(out, "=", rule.other_pool());
+      if (!rule.alias().empty()) absl::StrAppend(out, "=@", rule.alias());
+    });
+  }
+  if (field.name() == "keep") {
+    return policy.keep().all() ? "all" : absl::StrCat(policy.keep().versions());
+  }
+  if (field.name() == "min_engines") {
+    return policy.min_engines().has_count() ? absl::StrCat(policy.min_engines().count())
+                                            : absl::StrCat(policy.min_engines().percent(), "%");
+  }
+  switch (field.cpp_type()) {
+    case Field::CPPTYPE_ENUM:
+      return absl::AsciiStrToLower(
+          EnumWord(*field.enum_type(), reflection.GetEnumValue(policy, &field)));
+    case Field::CPPTYPE_INT64:
+      return absl::StrCat(reflection.GetInt64(policy, &field));
+    case Field::CPPTYPE_UINT64:
+      return absl::StrCat(reflection.GetUInt64(policy, &field));
+    default:
+      return absl::StrCat(reflection.GetUInt32(policy, &field));
+  }
+}
+
+}  // namespace
+
+absl::Status SetField(AdapterPolicy& policy, const std::string& assignment) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(assignment, absl::MaxSplits('=', 1));
+  const auto& [name, value] = parts;
+  const auto& type = *AdapterPolicy::descriptor();
+  const Field* field = type.FindFieldByName(name);
+  if (field == nullptr) field = type.FindFieldByName(name + "_ms");
+  if (field == nullptr) {
+    std::vector<std::string> names;
+    for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
+    return Usage(
+        absl::StrCat("a policy has no field \"", name, "\"; it has ", absl::StrJoin(names, ", ")));
+  }
+  if (value.empty()) return Usage(absl::StrCat("write --set ", field->name(), "=VALUE"));
+  if (value == "default") {
+    policy.GetReflection()->ClearField(&policy, field);
+    return absl::OkStatus();
+  }
+  if (field->name() == "pools") return SetPools(policy, *field, value);
+  if (field->name() == "keep") return SetKeep(policy, *field, value);
+  if (field->name() == "min_engines") return SetMinEngines(policy, *field, value);
+  if (field->cpp_type() == Field::CPPTYPE_ENUM) return SetEnum(policy, *field, value);
+  return SetNumber(policy, *field, value);
+}
+
+absl::StatusOr<std::vector<PolicyLine>> DescribePolicy(const AdapterPolicy& policy) {
+  LORRY_ASSIGN_OR_RETURN(const fleet::AdapterPolicy complete, rpc::PolicyFromProto(policy));
+  AdapterPolicy filled = rpc::PolicyToProto(complete);
+  if (!policy.has_keep()) filled.mutable_keep()->set_versions(complete.KeepCount());
+  LORRY_ASSIGN_OR_RETURN(const fleet::AdapterPolicy defaults, rpc::PolicyFromProto({}));
+  AdapterPolicy plain = rpc::PolicyToProto(defaults);
+  plain.mutable_keep()->set_versions(complete.max_staleness + 1);
+
+  std::vector<PolicyLine> lines;
+  const auto& type = *AdapterPolicy::descriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const std::string value = ValueOf(filled, *type.field(i));
+    lines.push_back({type.field(i)->name(), value, value == ValueOf(plain, *type.field(i))});
+  }
+  return lines;
+}
+
+}  // namespace lorry::cli

@@ -1,0 +1,27 @@
+// An adapter's policy in words, as `lorry policy` reads and prints it. Fields are named as in
+// lorry.common.v1.AdapterPolicy. Pure functions.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lorry/common/v1/adapter.pb.h"
+
+namespace lorry::cli {
+
+// "mode=barrier", "keep=3", "keep=all", "min_engines=75%", "stage_deadline_ms=90s",
+// "quota_bytes=10GiB", "pools=rollout,eval=rollout,canary=@best"; "field=default" unsets it.
+// INVALID_ARGUMENT USAGE names the fields or words that would do.
+absl::Status SetField(common::v1::AdapterPolicy& policy, const std::string& assignment);
+
+// Every field with the value that counts, defaults included, in the order of the message.
+struct PolicyLine {
+  std::string field, value;
+  bool is_default = false;
+};
+absl::StatusOr<std::vector<PolicyLine>> DescribePolicy(const common::v1::AdapterPolicy& policy);
+
+}  // namespace lorry::cli

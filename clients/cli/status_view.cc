@@ -1,0 +1,243 @@
+#include "clients/cli/status_view.h"
+
+#include <map>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "clients/cli/context.h"
+#include "lib/base/strings.h"
+
+namespace lorry::cli {
+namespace {
+
+using lorry::sync::v1::MemberStatus;
+using lorry::sync::v1::ObservedResidency;
+using lorry::sync::v1::ObservedRow;
+using lorry::sync::v1::PoolStatus;
+
+std::string Lower(const google::protobuf::EnumDescriptor& type, int value) {
+  return absl::AsciiStrToLower(EnumWord(type, value));
+}
+
+Colour ColourOf(const std::string& state) {
+  if (state == "READY") return Colour::kGood;
+  if (state == "JOINING" || state == "ASLEEP" || state == "EXCLUDED") return Colour::kWarn;
+  return Colour::kBad;
+}
+
+const ObservedRow* RowOf(const MemberStatus& member, const std::string& adapter) {
+  for (const ObservedRow& row : member.observed().rows()) {
+    if (row.adapter() == adapter) return &row;
+  }
+  return nullptr;
+}
+
+// "v12 fetching 45 %", "v12 FAILED STAGING_FAILED": what is neither loaded nor leaving.
+std::string Coming(const ObservedResidency& residency) {
+  namespace pb = lorry::sync::v1;
+  const std::string version = ShortVersion(residency.engine_name(), residency.version().adapter());
+  switch (residency.state()) {
+    case pb::RESIDENCY_STATE_FETCHING:
+      return residency.bytes_total() == 0
+                 ? version + " fetching"
+                 : absl::StrCat(version, " fetching ",
+                                residency.bytes_done() * 100 / residency.bytes_total(), " %");
+    case pb::RESIDENCY_STATE_FETCHED:
+      return version + " fetched";
+    case pb::RESIDENCY_STATE_LOADING:
+      return version + " loading";
+    case pb::RESIDENCY_STATE_FAILED:
+      return absl::StrCat(version, " FAILED ", residency.reason());
+    default:
+      return "";
+  }
+}
+
+Cell CellOf(const MemberStatus& member, const std::string& adapter) {
+  namespace pb = lorry::sync::v1;
+  std::vector<std::string> parts;
+  Colour colour = Colour::kPlain;
+  if (const ObservedRow* row = RowOf(member, adapter)) {
+    const std::string version = ShortVersion(row->target(), adapter);
+    const bool open = row->mode() == pb::ROW_MODE_OPEN;
+    colour = open ? Colour::kGood : Colour::kWarn;
+    const std::string mode = Lower(*pb::RowMode_descriptor(), row->mode());
+    parts.push_back(open ? version : version.empty() ? mode : absl::StrCat(version, " ", mode));
+  }
+  uint32_t in_flight = 0;
+  for (const ObservedResidency& residency : member.observed().residencies()) {
+    if (residency.version().adapter() != adapter) continue;
+    in_flight += residency.in_flight();
+    const std::string coming = Coming(residency);
+    if (coming.empty()) continue;
+    parts.push_back(coming);
+    if (residency.state() == pb::RESIDENCY_STATE_FAILED) colour = Colour::kBad;
+  }
+  if (in_flight > 0) parts.push_back(absl::StrCat(in_flight, " in flight"));
+  return {parts.empty() ? "-" : absl::StrJoin(parts, ", "), parts.empty() ? Colour::kDim : colour};
+}
+
+// Adapters that a pool decides on or a door has a row for.
+std::set<std::string> AdaptersOf(const StatusMessage& status) {
+  std::set<std::string> adapters;
+  for (const PoolStatus& pool : status.pools()) adapters.insert(pool.adapter());
+  for (const MemberStatus& member : status.members()) {
+    for (const ObservedRow& row : member.observed().rows()) adapters.insert(row.adapter());
+  }
+  return adapters;
+}
+
+std::string RefOr(bool has, const common::v1::VersionRef& ref) { return has ? ToText(ref) : "-"; }
+
+std::string PhaseOf(const PoolStatus& pool) {
+  if (!pool.has_running()) return "idle";
+  const std::string state = Lower(*lorry::sync::v1::SyncState_descriptor(), pool.running().state());
+  return pool.has_running_version() ? absl::StrCat(state, " ", ToText(pool.running_version()))
+                                    : state;
+}
+
+std::string WhyOf(const PoolStatus& pool) {
+  std::string why = pool.running().reason();
+  if (!pool.running().detail().empty()) {
+    absl::StrAppend(&why, why.empty() ? "" : ": ", pool.running().detail());
+  }
+  if (pool.has_override()) {
+    absl::StrAppend(&why, why.empty() ? "" : "; ", "pinned to ", ToText(pool.override()));
+  }
+  return why;
+}
+
+std::string PoolLine(const PoolStatus& pool) {
+  const std::string why = WhyOf(pool);
+  return absl::StrCat(pool.adapter(), " in ", pool.pool(), ": latest ",
+                      RefOr(pool.has_latest(), pool.latest()), " (epoch ", pool.epoch(), "), ",
+                      PhaseOf(pool), why.empty() ? "" : ", ", why);
+}
+
+std::string MemberLine(const MemberStatus& member, const std::set<std::string>& adapters) {
+  std::vector<std::string> parts = {absl::StrCat(member.member(), " ", member.state())};
+  if (!member.detail().empty()) parts.push_back(member.detail());
+  for (const std::string& adapter : adapters) {
+    const Cell cell = CellOf(member, adapter);
+    if (cell.text != "-") parts.push_back(absl::StrCat(adapter, " ", cell.text));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
+// Lines by what they are about, in order.
+std::map<std::string, std::string> LinesOf(const StatusMessage& status) {
+  std::map<std::string, std::string> lines;
+  const std::set<std::string> adapters = AdaptersOf(status);
+  for (const PoolStatus& pool : status.pools()) {
+    lines[absl::StrCat("pool ", pool.adapter(), " ", pool.pool())] = PoolLine(pool);
+  }
+  for (const MemberStatus& member : status.members()) {
+    lines[absl::StrCat("engine ", member.member())] = MemberLine(member, adapters);
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string ShortVersion(const std::string& engine_name, const std::string& adapter) {
+  if (!engine_name.starts_with(adapter + "-v")) return engine_name;
+  const std::string rest = engine_name.substr(adapter.size() + 1);
+  return rest.substr(0, rest.rfind('-'));
+}
+
+Table EnginesByAdapter(const StatusMessage& status) {
+  const std::set<std::string> adapters = AdaptersOf(status);
+  std::vector<std::string> header = {"ENGINE", "STATE"};
+  header.insert(header.end(), adapters.begin(), adapters.end());
+  Table table(std::move(header));
+  for (const MemberStatus& member : status.members()) {
+    std::vector<Cell> row = {{member.member(), Colour::kBold},
+                             {member.state(), ColourOf(member.state())}};
+    for (const std::string& adapter : adapters) row.push_back(CellOf(member, adapter));
+    table.Add(std::move(row));
+  }
+  return table;
+}
+
+Table Pools(const StatusMessage& status) {
+  Table table({"ADAPTER", "POOL", "LATEST", "EPOCH", "NEWEST", "PHASE", "WHY"});
+  for (const PoolStatus& pool : status.pools()) {
+    const bool idle = !pool.has_running();
+    table.Add({{pool.adapter(), Colour::kBold},
+               pool.pool(),
+               RefOr(pool.has_latest(), pool.latest()),
+               absl::StrCat(pool.epoch()),
+               RefOr(pool.has_newest(), pool.newest()),
+               {PhaseOf(pool), idle ? Colour::kDim : Colour::kWarn},
+               WhyOf(pool)});
+  }
+  return table;
+}
+
+Table Engines(const StatusMessage& status) {
+  namespace pb = lorry::sync::v1;
+  Table table(
+      {"ENGINE", "POOL", "STATE", "KIND", "LOADED", "SLOTS", "IN FLIGHT", "DOOR", "DETAIL"});
+  for (const MemberStatus& member : status.members()) {
+    const auto& observed = member.observed();
+    int loaded = 0;
+    uint32_t in_flight = 0;
+    for (const ObservedResidency& residency : observed.residencies()) {
+      if (residency.state() == pb::RESIDENCY_STATE_LOADED) ++loaded;
+      in_flight += residency.in_flight();
+    }
+    const std::string kind = Lower(*pb::EngineKind_descriptor(), observed.limits().kind());
+    std::string detail = member.detail();
+    if (!observed.health_detail().empty() && detail != observed.health_detail()) {
+      absl::StrAppend(&detail, detail.empty() ? "" : "; ", observed.health_detail());
+    }
+    table.Add({{member.member(), Colour::kBold},
+               member.pool(),
+               {member.state(), ColourOf(member.state())},
+               absl::StrCat(kind, observed.engine_version().empty() ? "" : " ",
+                            observed.engine_version()),
+               absl::StrCat(loaded),
+               observed.limits().slots() == 0 ? "any" : absl::StrCat(observed.limits().slots()),
+               absl::StrCat(in_flight),
+               member.door_address(),
+               detail});
+  }
+  return table;
+}
+
+std::vector<std::string> Warnings(const StatusMessage& status) {
+  std::vector<std::string> warnings;
+  if (!status.store_connected()) {
+    warnings.push_back("the orchestrator does not reach the adapter-store: nothing new is synced");
+  }
+  for (const PoolStatus& pool : status.pools()) {
+    for (const auto& version : pool.poisoned()) {
+      warnings.push_back(absl::StrCat(pool.adapter(), " ", ToText(version), " is POISONED in ",
+                                      pool.pool(),
+                                      ": engines died on it; publish the next number"));
+    }
+    if (pool.has_override()) {
+      warnings.push_back(absl::StrCat(pool.adapter(), " is pinned to ", ToText(pool.override()),
+                                      " in ", pool.pool(), "; lorry rollback ", pool.adapter(),
+                                      " --lift lets it go on"));
+    }
+  }
+  return warnings;
+}
+
+std::vector<std::string> Changes(const StatusMessage& before, const StatusMessage& after) {
+  const auto old_lines = LinesOf(before), new_lines = LinesOf(after);
+  std::vector<std::string> changes;
+  for (const auto& [key, line] : new_lines) {
+    const auto old_line = old_lines.find(key);
+    if (old_line == old_lines.end() || old_line->second != line) changes.push_back(line);
+  }
+  for (const auto& [key, line] : old_lines) {
+    if (!new_lines.contains(key)) changes.push_back(key + " is gone");
+  }
+  return changes;
+}
+
+}  // namespace lorry::cli

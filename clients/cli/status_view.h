@@ -1,0 +1,29 @@
+// The orchestrator's picture of the fleet as tables and as lines of change. Pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "clients/cli/output.h"
+#include "lorry/sync/v1/sync.pb.h"
+
+namespace lorry::cli {
+
+using StatusMessage = lorry::sync::v1::GetStatusResponse;
+
+// Engines down, adapters across: what each door serves and what is on its way there.
+Table EnginesByAdapter(const StatusMessage& status);
+// One line for each adapter and pool: the decision, the newest version, what runs or waits and why.
+Table Pools(const StatusMessage& status);
+// One line an engine: health, limits, load, address.
+Table Engines(const StatusMessage& status);
+// Sentences that `lorry status` adds: the store is away, versions are poisoned, pools are pinned.
+std::vector<std::string> Warnings(const StatusMessage& status);
+
+// What to say when the picture changed, one line each; everything where `before` is empty.
+std::vector<std::string> Changes(const StatusMessage& before, const StatusMessage& after);
+
+// "v12" of "policy-v12-0a1b2c3d4e5f"; the name itself where it has another form.
+std::string ShortVersion(const std::string& engine_name, const std::string& adapter);
+
+}  // namespace lorry::cli

@@ -1,0 +1,203 @@
+// adapters, versions, alias, policy, delete: what the store keeps.
+#include <chrono>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "clients/cli/context.h"
+#include "clients/cli/policy_text.h"
+#include "clients/cli/verbs.h"
+#include "lib/base/error.h"
+
+namespace lorry::cli {
+namespace {
+
+int64_t NowMs() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+absl::StatusOr<int> Adapters(Context& context, const Arguments&) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const auto adapters, client->Adapters());
+  Table table({"ADAPTER", "RUN", "NEWEST", "STORED"});
+  for (const auto& adapter : adapters) {
+    if (context.json()) {
+      context.PrintJson(adapter);
+      continue;
+    }
+    const bool any = adapter.runs_size() > 0 && adapter.runs(0).has_newest();
+    table.Add({{adapter.name(), Colour::kBold},
+               adapter.current_run() == 0 ? "-" : absl::StrCat(adapter.current_run()),
+               any ? absl::StrCat("v", adapter.runs(0).newest()) : "-",
+               Bytes(adapter.stored_bytes())});
+  }
+  if (context.json()) return kOk;
+  if (table.empty()) {
+    context.Print("no adapters yet; `lorry publish DIR --adapter NAME` stores the first version\n");
+  } else {
+    context.Print(table);
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> Versions(Context& context, const Arguments& arguments) {
+  const std::string adapter = arguments.At(0);
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const auto versions, client->Versions(adapter, arguments.Number("run"),
+                                                               arguments.Number("limit")));
+  if (context.json()) {
+    for (const auto& version : versions) context.PrintJson(version);
+    return kOk;
+  }
+  LORRY_ASSIGN_OR_RETURN(const auto known, client->GetAdapter(adapter));
+  std::map<std::string, std::vector<std::string>> aliases;
+  for (const auto& alias : known.aliases()) {
+    aliases[ToText(alias.version())].push_back(alias.name());
+  }
+  Table table({"VERSION", "STORED", "SIZE", "RANK", "MODULES", "ALIASES", "DIGEST"});
+  for (const auto& version : versions) {
+    const std::string name = ToText(version.ref());
+    table.Add({{name, Colour::kBold},
+               absl::StrCat(Age(NowMs() - version.stored_at_ms()), " ago"),
+               Bytes(version.image_bytes()),
+               absl::StrCat(version.traits().rank_max()),
+               absl::StrCat(version.traits().modules_size()),
+               absl::StrJoin(aliases[name], ","),
+               version.digest().substr(0, 25)});
+  }
+  if (table.empty()) {
+    context.Print(absl::StrCat(adapter, " has no stored version yet\n"));
+  } else {
+    context.Print(table);
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> Alias(Context& context, const Arguments& arguments) {
+  const std::string adapter = arguments.At(0), name = arguments.At(1);
+  const bool remove = arguments.Has("remove");
+  if (remove == !arguments.At(2).empty()) {
+    return Usage("alias needs either a VERSION or --remove");
+  }
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  std::optional<common::v1::VersionRef> target;
+  if (!remove) {
+    LORRY_ASSIGN_OR_RETURN(const VersionWord word, ParseVersionWord(arguments.At(2)));
+    LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, word, ""));
+  }
+  std::optional<uint64_t> expected;
+  if (arguments.Has("expect")) expected = arguments.Number("expect");
+  LORRY_ASSIGN_OR_RETURN(const auto alias, client->SetAlias(adapter, name, target, expected));
+  if (context.json()) {
+    context.PrintJson(alias);
+  } else {
+    context.Print(absl::StrCat(adapter, "@", name,
+                               remove ? " is removed" : " is " + ToText(alias.version()),
+                               ", generation ", alias.generation(), "\n"));
+  }
+  return kOk;
+}
+
+absl::StatusOr<store::v1::Adapter> Adjusted(client::Client& client, const std::string& name,
+                                            const std::vector<std::string>& assignments) {
+  const auto known = client.GetAdapter(name);
+  if (assignments.empty()) {
+    if (!known.ok()) return known.status();
+    return known->adapter();
+  }
+  if (!known.ok() && !absl::IsNotFound(known.status())) return known.status();
+  common::v1::AdapterPolicy policy;
+  std::optional<uint64_t> generation;
+  if (known.ok()) {
+    policy = known->adapter().policy();
+    generation = known->adapter().generation();
+  }
+  for (const std::string& assignment : assignments) {
+    LORRY_RETURN_IF_ERROR(SetField(policy, assignment));
+  }
+  return client.SetPolicy(name, policy, generation);
+}
+
+absl::StatusOr<int> Policy(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const store::v1::Adapter adapter,
+                         Adjusted(*client, arguments.At(0), arguments.Texts("set")));
+  if (context.json()) {
+    context.PrintJson(adapter.policy());
+    return kOk;
+  }
+  LORRY_ASSIGN_OR_RETURN(const auto lines, DescribePolicy(adapter.policy()));
+  Table table({"FIELD", "VALUE", ""});
+  for (const PolicyLine& line : lines) {
+    table.Add({line.field,
+               {line.value, line.is_default ? Colour::kPlain : Colour::kBold},
+               {line.is_default ? "default" : "", Colour::kDim}});
+  }
+  context.Print(absl::StrCat(adapter.name(), ", generation ", adapter.generation(), "\n"));
+  context.Print(table);
+  return kOk;
+}
+
+absl::StatusOr<int> Delete(Context& context, const Arguments& arguments) {
+  const std::string adapter = arguments.At(0);
+  LORRY_ASSIGN_OR_RETURN(const VersionWord word, ParseVersionWord(arguments.At(1)));
+  if (word.kind != VersionWord::Kind::kNumber) {
+    return Usage("delete takes a number, as 12 or r2.12: a name may move while you type");
+  }
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  const common::v1::VersionRef version = client::MakeRef(adapter, word.run, word.number);
+  LORRY_RETURN_IF_ERROR(client->Delete(version));
+  if (!context.json()) {
+    context.Print(absl::StrCat(adapter, " ", ToText(version), " is deleted\n"));
+  }
+  return kOk;
+}
+
+}  // namespace
+
+std::vector<Verb> AdapterVerbs() {
+  const Positional adapter{"ADAPTER", "the adapter's name"};
+  const Positional version{"VERSION", "12, r2.12, newest, latest or an alias"};
+  return {
+      {.name = "adapters", .summary = "Lists the adapters that the store knows", .run = Adapters},
+      {.name = "versions",
+       .summary = "Lists stored versions, newest first",
+       .positionals = {adapter},
+       .options = {{.name = "run", .value = "N", .help = "of this run only", .kind = Kind::kNumber},
+                   {.name = "limit",
+                    .value = "N",
+                    .help = "at most so many; 0 for all",
+                    .kind = Kind::kNumber,
+                    .fallback = "50"}},
+       .run = Versions},
+      {.name = "alias",
+       .summary = "Moves, creates or removes a durable name of a version",
+       .positionals = {adapter, {"NAME", "eval, best, ..."}, {"VERSION", version.help, true}},
+       .options = {{.name = "remove", .help = "remove the alias", .kind = Kind::kSwitch},
+                   {.name = "expect",
+                    .value = "GENERATION",
+                    .help = "refuse unless the alias has this generation (0: is new)",
+                    .kind = Kind::kNumber}},
+       .examples = {"lorry alias policy eval 12", "lorry alias policy eval --remove"},
+       .run = Alias},
+      {.name = "policy",
+       .summary = "Shows an adapter's policy, or changes fields of it",
+       .details =
+           "Fields are those of lorry.common.v1.AdapterPolicy; FIELD=default goes back to the "
+           "default. A change that somebody else made meanwhile is not overwritten.",
+       .positionals = {adapter},
+       .options = {{.name = "set",
+                    .value = "FIELD=VALUE",
+                    .help = "mode=barrier, keep=3, min_engines=75%, stage_deadline_ms=90s, "
+                            "pools=rollout,eval=rollout",
+                    .repeated = true}},
+       .examples = {"lorry policy policy --set mode=barrier --set max_staleness=0"},
+       .run = Policy},
+      {.name = "delete",
+       .summary = "Deletes a stored version that nobody holds",
+       .positionals = {adapter, {"VERSION", "12 or r2.12"}},
+       .run = Delete}};
+}
+
+}  // namespace lorry::cli

@@ -1,0 +1,221 @@
+// status, engines, watch, rollback, mark, adopt, why: what the orchestrator knows and does.
+#include <ctime>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "clients/cli/context.h"
+#include "clients/cli/remedies.h"
+#include "clients/cli/status_view.h"
+#include "clients/cli/verbs.h"
+#include "lib/base/error.h"
+
+namespace lorry::cli {
+namespace {
+
+constexpr char kNoEngines[] =
+    "no engine has attached yet; `lorry up --engine URL` or engine-proxy --orchestrator brings "
+    "one\n";
+
+std::string StatusScreen(const StatusMessage& status, bool colour) {
+  std::string screen;
+  for (const std::string& warning : Warnings(status)) {
+    absl::StrAppend(&screen, Paint("! " + warning, Colour::kWarn, colour), "\n");
+  }
+  screen += status.members_size() == 0 ? kNoEngines : EnginesByAdapter(status).Render(colour);
+  if (status.pools_size() > 0) absl::StrAppend(&screen, "\n", Pools(status).Render(colour));
+  return screen;
+}
+
+absl::StatusOr<int> Status(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const StatusMessage status,
+                         client->Status(arguments.Text("pool"), arguments.Text("adapter")));
+  if (context.json()) {
+    context.PrintJson(status);
+  } else {
+    context.Print(StatusScreen(status, context.colour()));
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> ListEngines(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const StatusMessage status, client->Status(arguments.Text("pool")));
+  if (context.json()) {
+    for (const auto& member : status.members()) context.PrintJson(member);
+  } else if (status.members_size() == 0) {
+    context.Print(kNoEngines);
+  } else {
+    context.Print(Engines(status));
+  }
+  return kOk;
+}
+
+std::string ClockTime() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  char text[16];
+  localtime_r(&now, &local);
+  std::strftime(text, sizeof(text), "%H:%M:%S", &local);
+  return text;
+}
+
+absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  StatusMessage before;
+  const bool screen = context.terminal() && !context.json();
+  const auto show = [&](const StatusMessage& status) {
+    if (context.json()) {
+      context.PrintJson(status);
+    } else if (screen) {
+      context.Print(absl::StrCat("\033[H\033[2J", context.Painted("lorry watch", Colour::kBold),
+                                 "  ", ClockTime(), "  Ctrl-C ends\n\n",
+                                 StatusScreen(status, context.colour())));
+    } else {
+      for (const std::string& line : Changes(before, status)) {
+        context.Print(absl::StrCat(ClockTime(), " ", line, "\n"));
+      }
+      before = status;
+    }
+    std::fflush(stdout);
+    return !arguments.Has("once");
+  };
+  LORRY_RETURN_IF_ERROR(client->Watch(arguments.Text("pool"), show));
+  return kOk;
+}
+
+absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
+  const std::string adapter = arguments.At(0), pool = arguments.Text("pool");
+  const bool lift = arguments.Has("lift");
+  if (lift == !arguments.At(1).empty()) return Usage("rollback needs either a VERSION or --lift");
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  std::optional<common::v1::VersionRef> target;
+  if (!lift) {
+    LORRY_ASSIGN_OR_RETURN(const VersionWord word, ParseVersionWord(arguments.At(1)));
+    LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, word, pool));
+  }
+  LORRY_RETURN_IF_ERROR(client->SetOverride(adapter, pool, target));
+  if (!context.json()) {
+    context.Print(lift ? absl::StrCat(adapter, " follows what is published again\n")
+                       : absl::StrCat(adapter, " is pinned to ", ToText(*target),
+                                      "; `lorry status` shows the sync, `lorry rollback ", adapter,
+                                      " --lift` ends the pin\n"));
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> Mark(Context& context, const Arguments& arguments) {
+  using lorry::sync::v1::MarkMemberRequest;
+  MarkMemberRequest request;
+  request.set_member(arguments.At(0));
+  request.set_reason(arguments.Text("reason"));
+  const std::string name = absl::StrCat("MARK_", absl::AsciiStrToUpper(arguments.At(1)));
+  MarkMemberRequest::Mark mark = MarkMemberRequest::MARK_UNSPECIFIED;
+  if (!MarkMemberRequest::Mark_Parse(name, &mark) || mark == MarkMemberRequest::MARK_UNSPECIFIED) {
+    return Usage(
+        absl::StrCat("\"", arguments.At(1), "\" is no mark; write excluded, included or dead"));
+  }
+  request.set_mark(mark);
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_RETURN_IF_ERROR(client->MarkMember(request));
+  if (!context.json()) {
+    context.Print(absl::StrCat(request.member(), " is ", arguments.At(1), "\n"));
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> Adopt(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const auto adopted, client->AdoptFleet(arguments.Text("cluster")));
+  if (context.json()) {
+    context.PrintJson(adopted);
+  } else {
+    context.Print(absl::StrCat("the fleet is adopted under incarnation ",
+                               adopted.term().incarnation(), "\n"));
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> Why(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const auto explained, client->Explain(arguments.At(0)));
+  const auto& what = explained.what;
+  if (context.json()) {
+    context.PrintJson(what);
+    return kOk;
+  }
+  Table table({"REQUEST", what.request_id()});
+  table.Add({"engine", explained.member});
+  table.Add({"route", what.route()});
+  table.Add({"asked for", what.selector().empty() ? "nothing" : what.selector()});
+  table.Add(
+      {"got", what.engine_name().empty()
+                  ? Cell("nothing", Colour::kBad)
+                  : Cell(absl::StrCat(what.engine_name(), ", epoch ", what.epoch(),
+                                      what.has_lag() ? absl::StrCat(", lag ", what.lag()) : ""))});
+  table.Add({"status", what.status() == 0
+                           ? Cell("still running")
+                           : Cell(absl::StrCat(what.status()),
+                                  what.status() < 400 ? Colour::kGood : Colour::kBad)});
+  if (!what.reason().empty()) table.Add({"reason", {what.reason(), Colour::kBad}});
+  const std::string remedy = Remedy(what.reason());
+  if (!remedy.empty()) table.Add({"what to do", remedy});
+  if (what.held_ms() > 0) table.Add({"waited at a held row", Milliseconds(what.held_ms())});
+  table.Add({"first byte after", Milliseconds(what.first_byte_ms())});
+  if (what.total_ms() > 0) table.Add({"last byte after", Milliseconds(what.total_ms())});
+  context.Print(table);
+  return kOk;
+}
+
+const Option kPool{.name = "pool", .value = "NAME", .help = "of this pool only"};
+
+}  // namespace
+
+std::vector<Verb> FleetVerbs() {
+  return {
+      {.name = "status",
+       .summary = "Shows what every engine serves and what each sync is doing",
+       .options = {kPool, {.name = "adapter", .value = "NAME", .help = "of this adapter only"}},
+       .run = Status},
+      {.name = "engines",
+       .summary = "Lists engines with health, slots, load and address",
+       .options = {kPool},
+       .run = ListEngines},
+      {.name = "watch",
+       .summary = "Follows the fleet: a screen that is redrawn, or a line a change where stdout is "
+                  "no terminal",
+       .options = {kPool, {.name = "once", .help = "show it once and end", .kind = Kind::kSwitch}},
+       .run = Watch},
+      {.name = "rollback",
+       .summary = "Pins a pool to a stored version, or lifts the pin",
+       .details = "A sync like any other; newer versions wait until the pin is lifted.",
+       .positionals = {{"ADAPTER", "the adapter's name"},
+                       {"VERSION", "12, r2.12 or an alias", true}},
+       .options = {{.name = "lift",
+                    .help = "follow what is published again",
+                    .kind = Kind::kSwitch},
+                   {.name = "pool", .value = "NAME", .help = "the pool; default rollout"}},
+       .examples = {"lorry rollback policy 11", "lorry rollback policy --lift"},
+       .run = Rollback},
+      {.name = "mark",
+       .summary = "Declares an engine excluded, included or dead",
+       .details = "dead is your promise that its door answers nobody: barriers then no longer wait "
+                  "for it.",
+       .positionals = {{"MEMBER", "its name, as in `lorry engines`"},
+                       {"MARK", "excluded, included or dead"}},
+       .options = {{.name = "reason", .value = "TEXT", .help = "for whoever looks later"}},
+       .run = Mark},
+      {.name = "adopt",
+       .summary = "Adopts what the engines report, after the orchestrator lost its state",
+       .options = {{.name = "cluster",
+                    .value = "NAME",
+                    .help = "the orchestrator's --cluster, so that it is not sent to the wrong one",
+                    .required = true}},
+       .run = Adopt},
+      {.name = "why",
+       .summary = "Says what happened to one request",
+       .positionals = {{"REQUEST_ID", "X-Lorry-Request-Id of its reply"}},
+       .run = Why}};
+}
+
+}  // namespace lorry::cli

@@ -1,0 +1,191 @@
+// up and doctor: what concerns this machine.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cli/context.h"
+#include "clients/cli/doctor.h"
+#include "clients/cli/local_fleet.h"
+#include "clients/cli/verbs.h"
+#include "lib/base/error.h"
+
+namespace lorry::cli {
+namespace {
+
+// A service that is not up after this long on a laptop will not come up.
+constexpr int64_t kReadyTimeoutMs = 60'000;
+// An engine that runs already is recognised within a second or two.
+constexpr int64_t kEnginesTimeoutMs = 10'000;
+constexpr int64_t kEnginesLookMs = 100;
+
+// Beside this program, where builds and packages put them.
+std::string OwnFolder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+// Whole or not at all: other commands read it at any moment.
+absl::Status WriteUpFile(const nlohmann::json& addresses) {
+  std::error_code error;
+  std::filesystem::create_directories(StateDir(), error);
+  const std::string part = UpFile() + ".part";
+  std::ofstream file(part, std::ios::trunc);
+  file << addresses.dump(2) << "\n";
+  file.close();
+  if (file) std::filesystem::rename(part, UpFile(), error);
+  if (file && !error) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
+               absl::StrCat(UpFile(), " cannot be written; set XDG_STATE_HOME"));
+}
+
+// Removes the file unless another `lorry up` has written its own meanwhile.
+void RemoveUpFile() {
+  std::ifstream file(UpFile());
+  const nlohmann::json up = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  std::error_code ignored;
+  if (up.is_object() && up.value("pid", 0) == ::getpid()) {
+    std::filesystem::remove(UpFile(), ignored);
+  }
+}
+
+// The orchestrator's picture once every engine is more than JOINING, or when time is up.
+lorry::sync::v1::GetStatusResponse AwaitEngines(LocalFleet& fleet, client::Client& client,
+                                                size_t engines) {
+  const SteadyClock clock;
+  const Tick ends_at = clock.Now() + kEnginesTimeoutMs;
+  lorry::sync::v1::GetStatusResponse status;
+  do {
+    if (auto answer = client.Status(); answer.ok()) status = *std::move(answer);
+    size_t settled = 0;
+    for (const auto& member : status.members()) {
+      if (member.state() == "READY" || !member.observed().health_detail().empty()) ++settled;
+    }
+    if (settled >= engines) break;
+  } while (!fleet.Wait(kEnginesLookMs) && clock.Now() < ends_at);
+  return status;
+}
+
+std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusResponse& status,
+                    const Context& context) {
+  Table table({"SERVICE", "ADDRESS", "STATE", "DETAIL"});
+  const auto text = [](const nlohmann::json& object, const char* key) {
+    return object.value(key, std::string());
+  };
+  table.Add({{"adapter-store", Colour::kBold}, text(up, "store"), {"ready", Colour::kGood}});
+  table.Add(
+      {{"sync-orchestrator", Colour::kBold}, text(up, "orchestrator"), {"ready", Colour::kGood}});
+  std::string door;
+  for (const nlohmann::json& engine : up["engines"]) {
+    if (door.empty()) door = text(engine, "door");
+    Cell state("not attached", Colour::kWarn),
+        detail(absl::StrCat("engine ", text(engine, "engine")));
+    for (const auto& member : status.members()) {
+      if (member.member() != text(engine, "member")) continue;
+      state = {member.state(), member.state() == "READY" ? Colour::kGood : Colour::kWarn};
+      const std::string& why = member.observed().health_detail();
+      if (!why.empty()) absl::StrAppend(&detail.text, "; ", why);
+    }
+    table.Add({{text(engine, "member"), Colour::kBold}, text(engine, "door"), state, detail});
+  }
+  std::string out = table.Render(context.colour());
+  absl::StrAppend(&out, "\ndata and logs in ", text(up, "data_dir"), "; Ctrl-C stops everything\n",
+                  "\nin another terminal:\n",
+                  "  lorry publish DIR --adapter policy --wait serving\n", "  lorry watch\n");
+  if (!door.empty()) {
+    absl::StrAppend(&out, "  curl ", door,
+                    "/v1/completions -H 'Content-Type: application/json' \\\n",
+                    "    -d '{\"model\": \"policy\", \"prompt\": \"Hello\", \"max_tokens\": 8}'\n");
+  } else {
+    out += "  lorry up --engine URL puts a door in front of a running engine\n";
+  }
+  return out;
+}
+
+absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments) {
+  LocalFleetOptions options;
+  options.data_dir = arguments.Text("data-dir");
+  if (options.data_dir.empty()) options.data_dir = StateDir() + "/data";
+  options.data_dir = std::filesystem::absolute(options.data_dir).lexically_normal().string();
+  options.bin_dir = arguments.Has("bin-dir") ? arguments.Text("bin-dir") : OwnFolder();
+  options.pool = arguments.Text("pool");
+  options.base_model_config = arguments.Text("base-model-config");
+  options.keep_going = arguments.Has("keep-going");
+  options.ready_timeout_ms = kReadyTimeoutMs;
+  for (const std::string& engine : arguments.Texts("engine")) {
+    LORRY_ASSIGN_OR_RETURN(const std::string url, EngineUrl(engine));
+    options.engines.push_back(url);
+  }
+  return options;
+}
+
+absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(LocalFleetOptions options, OptionsFrom(arguments));
+  options.ready_timeout_ms = context.TimeoutOr(options.ready_timeout_ms);
+  LocalFleet fleet(options);
+  const absl::Status started = fleet.Start();
+  if (absl::IsCancelled(started)) return kOk;
+  LORRY_RETURN_IF_ERROR(started);
+  const nlohmann::json up = fleet.Addresses();
+  LORRY_RETURN_IF_ERROR(WriteUpFile(up));
+  if (context.json()) {
+    context.Print(up.dump() + "\n");
+  } else {
+    LORRY_ASSIGN_OR_RETURN(const auto client,
+                           client::Client::Connect({.store = up.value("store", ""),
+                                                    .orchestrator = up.value("orchestrator", ""),
+                                                    .call_timeout_ms = kEnginesTimeoutMs}));
+    context.Print(Welcome(up, AwaitEngines(fleet, *client, options.engines.size()), context));
+  }
+  std::fflush(stdout);
+  const absl::Status ended = fleet.Run();
+  RemoveUpFile();
+  fleet.Stop();
+  LORRY_RETURN_IF_ERROR(ended);
+  return kOk;
+}
+
+}  // namespace
+
+std::vector<Verb> LocalVerbs() {
+  return {
+      {.name = "up",
+       .summary = "Runs all services on this machine, in front of engines that run already",
+       .details =
+           "One adapter-store, one sync-orchestrator and one engine-proxy an engine, on free "
+           "loopback ports. Their addresses are written where the other verbs find them "
+           "($XDG_STATE_HOME/lorry/up.json, else ~/.local/state/lorry/up.json). When a "
+           "service ends, the rest is stopped and the exit status is 1, unless "
+           "--keep-going says otherwise.",
+       .options =
+           {{.name = "engine",
+             .value = "URL",
+             .help = "a running SGLang or vLLM: http://127.0.0.1:30000",
+             .repeated = true},
+            {.name = "data-dir",
+             .value = "DIR",
+             .help = "everything durable, and logs; default beside up.json"},
+            {.name = "pool", .value = "NAME", .help = "the engines' pool", .fallback = "rollout"},
+            {.name = "base-model-config",
+             .value = "FILE",
+             .help = "config.json of the base model: the store checks shapes against it"},
+            {.name = "keep-going",
+             .help = "start a service that ended again, with growing pauses",
+             .kind = Kind::kSwitch},
+            {.name = "bin-dir",
+             .value = "DIR",
+             .help = "where the services' programs are; default beside this one"}},
+       .examples = {"lorry up --engine http://127.0.0.1:30000",
+                    "lorry up --engine 30000 --engine 30001 --data-dir /var/tmp/lorry"},
+       .run = Up},
+      {.name = "doctor",
+       .summary = "Looks for what is broken or slow, and says what to do about it",
+       .details =
+           "Services, engines, slots, UCX, shared memory and the kernel's permission to copy "
+           "between processes.",
+       .run = Doctor}};
+}
+
+}  // namespace lorry::cli

@@ -1,0 +1,303 @@
+// publish, import, export: what moves bytes.
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "clients/cli/context.h"
+#include "clients/cli/verbs.h"
+#include "clients/cpp/peft_directory.h"
+#include "lib/base/error.h"
+#include "lib/base/ids.h"
+
+namespace lorry::cli {
+namespace {
+
+// A sync over a few engines takes seconds; five minutes cover a cold start of one.
+constexpr int64_t kServingTimeoutMs = 300'000;
+// Bars for what a person would wait for; smaller uploads are over before one could be read.
+constexpr uint64_t kBarBytesMin = uint64_t{32} << 20;
+
+// The run to publish in: the current one, or a new one where asked or where there is none.
+absl::StatusOr<uint64_t> PickRun(client::Client& client, const std::string& adapter,
+                                 const std::string& which) {
+  if (which == "current") {
+    const auto known = client.GetAdapter(adapter);
+    if (!known.ok() && !absl::IsNotFound(known.status())) return known.status();
+    if (known.ok() && known->adapter().current_run() > 0) return known->adapter().current_run();
+  }
+  LORRY_ASSIGN_OR_RETURN(const auto opened, client.OpenRun({.adapter = adapter}));
+  return opened.run();
+}
+
+// `text` as a number; "next" is one above the newest of the run, 1 in an empty one.
+absl::StatusOr<uint64_t> PickNumber(client::Client& client, const std::string& adapter,
+                                    uint64_t run, const std::string& text) {
+  uint64_t number = 0;
+  if (absl::SimpleAtoi(text, &number)) return number;
+  if (text != "next") {
+    return Usage(absl::StrCat("--version=", text, " is neither a whole number nor next"));
+  }
+  LORRY_ASSIGN_OR_RETURN(const auto newest, client.Versions(adapter, run, 1));
+  return newest.empty() ? 1 : newest.front().ref().number() + 1;
+}
+
+absl::StatusOr<common::v1::Version> Upload(Context& context, client::Client& client,
+                                           const std::string& directory,
+                                           const common::v1::VersionRef& version,
+                                           const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(const client::AdapterImage image,
+                         client::ReadPeftDirectory(
+                             directory, {.base_model_config = arguments.Text("base-model-config"),
+                                         .adapter_in_file = arguments.Text("adapter-in-file")}));
+  ProgressBar bar(absl::StrCat(version.adapter(), " v", version.number()),
+                  context.bars() && image.size() >= kBarBytesMin);
+  const SteadyClock clock;
+  const Tick began = clock.Now();
+  LORRY_ASSIGN_OR_RETURN(
+      const common::v1::Version stored,
+      client.Publish(image, version, {.progress = [&](uint64_t done, uint64_t total) {
+                       bar.Update(done, total);
+                     }}));
+  bar.Clear();
+  if (!context.json()) {
+    context.Print(absl::StrCat(context.Painted("✓", Colour::kGood), " stored ", version.adapter(),
+                               " ", ToText(stored.ref()), ", ", Bytes(stored.image_bytes()), " in ",
+                               Milliseconds(clock.Now() - began), ", ", stored.digest(), "\n"));
+  }
+  return stored;
+}
+
+std::string StateWord(const lorry::sync::v1::WatchSyncResponse& progress) {
+  return EnumWord(*lorry::sync::v1::SyncState_descriptor(), progress.state());
+}
+
+// Waits for the sync's end and says how it ended.
+absl::StatusOr<int> WaitServing(Context& context, client::Client& client,
+                                const common::v1::VersionRef& version, const std::string& pool) {
+  std::string said;
+  const auto on_progress = [&](const lorry::sync::v1::WatchSyncResponse& progress) {
+    const std::string line =
+        absl::StrCat(StateWord(progress), progress.reason().empty() ? "" : " ", progress.reason(),
+                     progress.detail().empty() ? "" : ": ", progress.detail());
+    if (line == said || context.json() || progress.state() >= lorry::sync::v1::SYNC_STATE_ACTIVE) {
+      return;
+    }
+    said = line;
+    std::fprintf(stderr, "  %s\n", line.c_str());
+  };
+  LORRY_ASSIGN_OR_RETURN(
+      const auto end,
+      client.WatchSync(version, pool, context.TimeoutOr(kServingTimeoutMs), on_progress));
+  if (context.json()) {
+    context.PrintJson(end);
+  }
+  using lorry::sync::v1::SYNC_STATE_ACTIVE;
+  using lorry::sync::v1::SYNC_STATE_STORED;
+  if (end.state() == SYNC_STATE_ACTIVE || end.state() == SYNC_STATE_STORED) {
+    if (context.json()) return kOk;
+    const auto& times = end.times();
+    context.Print(end.state() == SYNC_STATE_STORED
+                      ? std::string("✓ stored; no engine follows this adapter\n")
+                      : absl::StrCat(context.Painted("✓", Colour::kGood), " serving on ",
+                                     end.active(), " of ", end.members(), " engines, epoch ",
+                                     end.epoch(), " (stage ", Milliseconds(times.stage_ms()),
+                                     ", activate ", Milliseconds(times.activate_ms()), ")\n"));
+    return kOk;
+  }
+  if (end.state() == lorry::sync::v1::SYNC_STATE_SUPERSEDED) {
+    return Error(absl::StatusCode::kAborted, "SUPERSEDED",
+                 absl::StrCat(version.adapter(), " ", ToText(version), " will not be served: ",
+                              ToText(end.superseded_by()), " was decided instead"));
+  }
+  return Error(absl::StatusCode::kFailedPrecondition,
+               end.reason().empty() ? "STAGING_FAILED" : end.reason(),
+               absl::StrCat(version.adapter(), " ", ToText(version), " will not be served",
+                            end.detail().empty() ? "" : ": ", end.detail()));
+}
+
+absl::StatusOr<int> Publish(Context& context, const Arguments& arguments) {
+  const std::string adapter = arguments.Text("adapter");
+  LORRY_RETURN_IF_ERROR(CheckAdapterName(adapter));
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const uint64_t run, PickRun(*client, adapter, arguments.Text("run")));
+  LORRY_ASSIGN_OR_RETURN(const uint64_t number,
+                         PickNumber(*client, adapter, run, arguments.Text("version")));
+  LORRY_ASSIGN_OR_RETURN(
+      const common::v1::Version stored,
+      Upload(context, *client, arguments.At(0), client::MakeRef(adapter, run, number), arguments));
+  if (context.json()) context.PrintJson(stored);
+  if (arguments.Text("wait") != "serving") return kOk;
+  return WaitServing(context, *client, stored.ref(), arguments.Text("pool"));
+}
+
+struct Found {
+  std::string directory;
+  NamedVersion named;
+};
+
+// A PEFT directory stands for itself, any other for those right below it.
+absl::StatusOr<std::vector<Found>> FindDirectories(const Arguments& arguments) {
+  std::vector<std::string> candidates;
+  for (const std::string& named : arguments.positionals) {
+    if (client::IsPeftDirectory(named)) {
+      candidates.push_back(named);
+      continue;
+    }
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(named, error)) {
+      if (client::IsPeftDirectory(entry.path().string()))
+        candidates.push_back(entry.path().string());
+    }
+    if (error) {
+      return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
+                   absl::StrCat(named, " cannot be read: ", error.message()));
+    }
+  }
+  std::vector<Found> found;
+  for (const std::string& directory : candidates) {
+    std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();
+    auto named = VersionOfDirectory(path.filename().string());
+    if (!named.has_value()) {
+      return Usage(absl::StrCat(directory,
+                                " does not say which version it is; name it v7, "
+                                "policy-v7 or checkpoint-7, or use publish --version"));
+    }
+    if (arguments.Has("adapter")) named->adapter = arguments.Text("adapter");
+    if (named->adapter.empty()) {
+      return Usage(absl::StrCat(directory, " does not say which adapter it is; give --adapter"));
+    }
+    found.push_back({directory, *named});
+  }
+  std::ranges::sort(found, {},
+                    [](const Found& f) { return std::pair(f.named.adapter, f.named.number); });
+  return found;
+}
+
+absl::StatusOr<int> Import(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Found> found, FindDirectories(arguments));
+  if (found.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
+                 "no adapter directory was found there");
+  }
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  std::string adapter;
+  uint64_t run = 0;
+  for (const Found& next : found) {
+    if (next.named.adapter != adapter) {
+      adapter = next.named.adapter;
+      LORRY_RETURN_IF_ERROR(CheckAdapterName(adapter));
+      LORRY_ASSIGN_OR_RETURN(run, PickRun(*client, adapter, arguments.Text("run")));
+    }
+    auto stored = Upload(context, *client, next.directory,
+                         client::MakeRef(adapter, run, next.named.number), arguments);
+    if (!stored.ok()) return Annotate(stored.status(), next.directory);
+    if (context.json()) context.PrintJson(*stored);
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> Export(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(arguments.At(0)));
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(
+      const common::v1::VersionRef version,
+      context.Resolve(selector.adapter, selector.version.value_or(VersionWord{}), ""));
+  ProgressBar bar(absl::StrCat(selector.adapter, " ", ToText(version)), context.bars());
+  LORRY_ASSIGN_OR_RETURN(const common::v1::Version exported,
+                         client->Export(version, arguments.At(1), arguments.Has("force"),
+                                        [&](uint64_t done, uint64_t total) {
+                                          if (total >= kBarBytesMin) bar.Update(done, total);
+                                        }));
+  bar.Clear();
+  if (context.json()) {
+    context.PrintJson(exported);
+  } else {
+    context.Print(absl::StrCat(context.Painted("✓", Colour::kGood), " ", selector.adapter, " ",
+                               ToText(exported.ref()), " in ", arguments.At(1), ", ",
+                               Bytes(exported.image_bytes()), ", ", exported.digest(), "\n"));
+  }
+  return kOk;
+}
+
+const Option kRun{.name = "run",
+                  .value = "current|new",
+                  .help =
+                      "the adapter's current run (a new one where there is none), or a new one, "
+                      "which fences the process that had the old",
+                  .kind = Kind::kChoice,
+                  .fallback = "current"};
+const Option kBaseModel{.name = "base-model-config",
+                        .value = "FILE",
+                        .help =
+                            "config.json of the base model: fused qkv and gate_up projections "
+                            "are split by it, shapes are checked"};
+const Option kAdapterInFile{.name = "adapter-in-file",
+                            .value = "NAME",
+                            .help = "which adapter's tensors, where the file holds several"};
+
+}  // namespace
+
+std::vector<Verb> PublishVerbs() {
+  return {
+      {.name = "publish",
+       .summary = "Stores a PEFT directory as a version",
+       .details =
+           "Names are made canonical, what engines cannot serve is refused with a reason, and "
+           "the bytes travel over UCX, or gRPC where UCX does not reach. A lost connection "
+           "is resumed.",
+       .positionals = {{"DIR", "adapter_config.json beside adapter_model.safetensors"}},
+       .options = {{.name = "adapter",
+                    .value = "NAME",
+                    .help = "the adapter; created if it is new",
+                    .required = true},
+                   {.name = "version",
+                    .value = "N|next",
+                    .help = "the version's number; next is one above the run's newest",
+                    .fallback = "next"},
+                   kRun,
+                   {.name = "wait",
+                    .value = "stored|serving",
+                    .help = "return once it is durable at the store, or once every engine that can "
+                            "serve it does (at most --timeout, by default 5m)",
+                    .kind = Kind::kChoice,
+                    .fallback = "stored"},
+                   {.name = "pool",
+                    .value = "NAME",
+                    .help = "the pool that --wait serving watches; default the policy's first"},
+                   kBaseModel,
+                   kAdapterInFile},
+       .examples = {"lorry publish out/step-7 --adapter policy --version 7 --wait serving",
+                    "lorry publish out/final --adapter policy"},
+       .run = Publish},
+      {.name = "import",
+       .summary = "Stores several PEFT directories, oldest first",
+       .details =
+           "Each directory's name says its number: v7, policy-v7, checkpoint-7, step-7 or 7. A "
+           "directory that is no adapter itself stands for those right below it.",
+       .positionals = {{"DIR", "adapters, or directories of them", false, true}},
+       .options = {{.name = "adapter",
+                    .value = "NAME",
+                    .help = "the adapter; default what the directories' names say"},
+                   kRun,
+                   kBaseModel,
+                   kAdapterInFile},
+       .examples = {"lorry import runs/policy-v1 runs/policy-v2",
+                    "lorry import out --adapter policy"},
+       .run = Import},
+      {.name = "export",
+       .summary = "Writes a stored version as a PEFT directory",
+       .details =
+           "Every leaf and the digest are verified; the config is written as it was published.",
+       .positionals = {{"ADAPTER[@VERSION]", "policy, policy@12, policy@r2.12, policy@eval"},
+                       {"DIR", "made if it is missing"}},
+       .options = {{.name = "force",
+                    .help = "replace the adapter that DIR holds",
+                    .kind = Kind::kSwitch}},
+       .examples = {"lorry export policy@best out/best"},
+       .run = Export}};
+}
+
+}  // namespace lorry::cli
