@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import xxhash
 from tqdm import tqdm
 
 from lorry import collectives, errors, state
@@ -23,6 +24,8 @@ from lorry.upload import Uploader
 
 # A bar for uploads that a person would wait for; smaller ones are over before it could be read.
 PROGRESS_BAR_BYTES = 64 << 20
+# Numbers that a loop may repeat by mistake lie close together; a thousand take 100 KB.
+FINGERPRINTS_MAX = 1000
 
 
 def open_run(
@@ -69,6 +72,14 @@ def open_run(
     return Run(connection, adapter, number, attempt, ranks)
 
 
+def _fingerprint(image: Image) -> bytes:
+    """Of the header and this rank's bytes."""
+    hasher = xxhash.xxh3_128(image.header)
+    for piece in image.pieces:
+        hasher.update(memoryview(image.data[piece.offset : piece.offset + piece.length]))
+    return hasher.digest()
+
+
 class Run:
     """Publishes versions. Not thread-safe: one thread of each rank publishes, in the order of the numbers.
 
@@ -86,6 +97,7 @@ class Run:
         self._connection = connection
         self._ranks = ranks
         self._pool = BufferPool()
+        self._stored: dict[int, bytes] = {}  # number → fingerprint of what this rank sent for it
 
     def publish(
         self,
@@ -156,13 +168,23 @@ class Run:
                 image_bytes=image.data.nbytes,
             ),
         )
+        fingerprint = _fingerprint(image)
         if begun.HasField("stored"):
+            # The store takes an attempt that comes again by its header's word; only this process knows the bytes.
+            if self._stored.get(handle.number, fingerprint) != fingerprint:
+                raise errors.VersionConflict(
+                    f"{handle} is stored with other bytes, by this process; publish the next number",
+                    "VERSION_CONFLICT", "ALREADY_EXISTS")
             handle._advance(handle.bytes_total)
             stored: adapter_pb2.Version = begun.stored
             return stored
         handle._set_upload(begun.upload_id)
         uploader.send(begun)
-        return self._commit(handle, begun, uploader)
+        version = self._commit(handle, begun, uploader)
+        self._stored[handle.number] = fingerprint
+        while len(self._stored) > FINGERPRINTS_MAX:
+            del self._stored[next(iter(self._stored))]
+        return version
 
     def _commit(
         self, handle: PublishHandle, begun: store_pb2.BeginUploadResponse, uploader: Uploader

@@ -13,6 +13,8 @@ from lorry.errors import Refused
 
 # adapter_config.json is at most 1 MiB at the store; a larger file is not one.
 _CONFIG_BYTES_MAX = 1 << 20
+# The store takes headers of at most 16 MiB; what claims more is garbage and not a header.
+_HEADER_BYTES_MAX = 16 << 20
 
 
 def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
@@ -52,14 +54,51 @@ def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Ma
                       "INVALID_ARGUMENT")
     if file.stat().st_size > _CONFIG_BYTES_MAX:
         raise Refused(f"{file} is larger than 1 MiB", "CONFIG_MALFORMED", "INVALID_ARGUMENT")
-    fields = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Refused(f"{file} is not JSON ({error}); write it with save_pretrained", "CONFIG_MALFORMED",
+                      "INVALID_ARGUMENT") from None
+    if not isinstance(fields, dict):
+        raise Refused(f"{file} is no JSON object; write it with save_pretrained", "CONFIG_MALFORMED",
+                      "INVALID_ARGUMENT")
+    if fields.get("modules_to_save"):  # its tensors look like trained embeddings
+        raise Refused(f"{path} holds whole trained modules: {fields['modules_to_save']}; leave modules_to_save empty "
+                      "or sync merged weights instead", "MODULES_TO_SAVE_UNSUPPORTED", "INVALID_ARGUMENT")
     weights = path / "adapter_model.safetensors"
     if not weights.is_file():
         raise Refused(f"{path} has no adapter_model.safetensors; save it with safe_serialization=True",
                       "IMAGE_MISSING", "INVALID_ARGUMENT")
+    return _tensors(weights), {**fields, **(config or {})}
+
+
+def _tensors(weights: pathlib.Path) -> Mapping[str, Any]:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    return load_file(weights), {**fields, **(config or {})}
+    try:
+        tensors: Mapping[str, Any] = load_file(weights)
+        return tensors
+    except SafetensorError as error:
+        if _ends_early(weights):
+            raise Refused(f"{weights} ends before its tensors do; publish once writing has ended", "IMAGE_TRUNCATED",
+                          "INVALID_ARGUMENT") from None
+        raise Refused(f"{weights} is no safetensors file ({error}); write it with save_file", "IMAGE_MALFORMED",
+                      "INVALID_ARGUMENT") from None
+
+
+def _ends_early(weights: pathlib.Path) -> bool:
+    """Whether a file has fewer bytes than its header says. safetensors has one error for this and for worse."""
+    size = weights.stat().st_size
+    with weights.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 + length:
+            return length <= _HEADER_BYTES_MAX
+        try:
+            entries = json.loads(file.read(length))
+            return any(e["data_offsets"][1] > size - 8 - length for n, e in entries.items() if n != "__metadata__")
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return False
 
 
 def _plain(value: Any) -> Any:
