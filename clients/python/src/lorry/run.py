@@ -76,7 +76,7 @@ def _fingerprint(image: Image) -> bytes:
     """Of the header and this rank's bytes."""
     hasher = xxhash.xxh3_128(image.header)
     for piece in image.pieces:
-        hasher.update(memoryview(image.data[piece.offset : piece.offset + piece.length]))
+        hasher.update(image.data[piece.offset : piece.offset + piece.length].data)
     return hasher.digest()
 
 
