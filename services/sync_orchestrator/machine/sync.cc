@@ -159,14 +159,19 @@ void WaitFor(Pool& pool, std::string reason, std::string detail = "") {
   pool.detail = std::move(detail);
 }
 
-// READY members of the pool that can serve the version at all.
-std::vector<Member*> Eligible(Core& core, const PoolId& id, const VersionInfo& version) {
+// READY members of the pool that can serve the version at all; `unfit` says why others cannot.
+std::vector<Member*> Eligible(Core& core, const PoolId& id, const VersionInfo& version,
+                              std::string& unfit) {
   std::vector<Member*> members;
   for (auto& [member_id, member] : core.members) {
     if (member.record.pool != id.pool || StandingOf(core, member) != MemberStanding::kReady)
       continue;
-    if (!fleet::WhyNotServable(member.observed->limits, version.traits).empty()) continue;
-    members.push_back(&member);
+    const std::string why = fleet::WhyNotServable(member.observed->limits, version.traits);
+    if (why.empty()) {
+      members.push_back(&member);
+    } else {
+      absl::StrAppend(&unfit, "; ", member_id.value, ": ", why);
+    }
   }
   return members;
 }
@@ -208,11 +213,13 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   }
   if (!core.held.contains(next->version.key)) return WaitFor(pool, "HOLD_PENDING");
   if (core.now < pool.retry_at) return WaitFor(pool, "RETRY_LATER", pool.decision->reason);
-  const std::vector<Member*> members = Eligible(core, id, next->version);
+  std::string unfit;
+  const std::vector<Member*> members = Eligible(core, id, next->version, unfit);
   const uint32_t needed = policy->min_engines.Of(static_cast<uint32_t>(members.size()));
   if (members.size() < needed) {
-    return WaitFor(pool, "TOO_FEW_ENGINES",
-                   absl::StrCat(members.size(), " engines are ready, ", needed, " are needed"));
+    return WaitFor(
+        pool, "TOO_FEW_ENGINES",
+        absl::StrCat(members.size(), " engines are ready, ", needed, " are needed", unfit));
   }
   const SlotVerdict verdict = CheckSlots(core, members, next->version);
   if (!verdict.without_slot.empty()) {
