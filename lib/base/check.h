@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define LORRY_CHECK(condition)                                                                 \
-  do {                                                                                         \
-    if (!(condition)) [[unlikely]] {                                                           \
-      std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition);       \
-      std::abort();                                                                            \
-    }                                                                                          \
+#define LORRY_CHECK(condition)                                                           \
+  do {                                                                                   \
+    if (!(condition)) [[unlikely]] {                                                     \
+      std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                      \
+    }                                                                                    \
   } while (false)

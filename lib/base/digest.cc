@@ -34,10 +34,13 @@ absl::StatusOr<Sha256> Sha256FromHex(std::string_view hex) {
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     return -1;
   };
-  if (hex.size() != 64) return Error(absl::StatusCode::kInvalidArgument, "", "a SHA-256 has 64 hex digits");
+  if (hex.size() != 64)
+    return Error(absl::StatusCode::kInvalidArgument, "", "a SHA-256 has 64 hex digits");
   for (size_t i = 0; i < 32; ++i) {
     const int high = nibble(hex[2 * i]), low = nibble(hex[2 * i + 1]);
-    if (high < 0 || low < 0) return Error(absl::StatusCode::kInvalidArgument, "", "a SHA-256 has lower-case hex digits only");
+    if (high < 0 || low < 0)
+      return Error(absl::StatusCode::kInvalidArgument, "",
+                   "a SHA-256 has lower-case hex digits only");
     hash.bytes[i] = static_cast<uint8_t>(high * 16 + low);
   }
   return hash;

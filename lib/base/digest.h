@@ -1,4 +1,5 @@
-// SHA-256 values and their text form. What goes into an adapter's digest is lib/peft/digest.h's business.
+// SHA-256 values and their text form. What goes into an adapter's digest is lib/peft/digest.h's
+// business.
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@ std::string ToHex(std::span<const uint8_t> bytes);
 inline std::string ToHex(const Sha256& hash) { return ToHex(hash.bytes); }
 absl::StatusOr<Sha256> Sha256FromHex(std::string_view hex);
 
-// An adapter version's digest: names image bytes and config. Text: "sha256-xxh3:<64 hex>"; the leaf algorithm is
-// part of it, so that digests of different leaf algorithms never compare equal.
+// An adapter version's digest: names image bytes and config. Text: "sha256-xxh3:<64 hex>"; the leaf
+// algorithm is part of it, so that digests of different leaf algorithms never compare equal.
 struct Digest {
   std::string value;
   bool empty() const { return value.empty(); }

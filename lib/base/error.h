@@ -1,8 +1,9 @@
 // Operating errors: absl::Status with a machine-readable reason.
 //
-// A reason is one word in UPPER_SNAKE from docs/ERRORS.md. It travels in the status' payload here and as
-// google.rpc.ErrorInfo on the wire (lib/rpc converts). A new reason exists only if someone reacts to it.
-// The message says what happened, to which adapter, version or engine, and what the reader can do.
+// A reason is one word in UPPER_SNAKE from docs/ERRORS.md. It travels in the status' payload here
+// and as google.rpc.ErrorInfo on the wire (lib/rpc converts). A new reason exists only if someone
+// reacts to it. The message says what happened, to which adapter, version or engine, and what the
+// reader can do.
 #pragma once
 
 #include <string>
@@ -14,7 +15,8 @@
 
 namespace lorry {
 
-// Error(absl::StatusCode::kAlreadyExists, "VERSION_CONFLICT", "policy r1.7 is stored with other bytes; ...").
+// Error(absl::StatusCode::kAlreadyExists, "VERSION_CONFLICT", "policy r1.7 is stored with other
+// bytes; ...").
 absl::Status Error(absl::StatusCode code, std::string_view reason, std::string_view message);
 
 // The reason of `status`, empty when it carries none.
@@ -25,10 +27,10 @@ absl::Status Annotate(const absl::Status& status, std::string_view context);
 
 }  // namespace lorry
 
-#define LORRY_RETURN_IF_ERROR(expr)                        \
-  do {                                                     \
+#define LORRY_RETURN_IF_ERROR(expr)                                            \
+  do {                                                                         \
     if (absl::Status _lorry_status = (expr); !_lorry_status.ok()) [[unlikely]] \
-      return _lorry_status;                                \
+      return _lorry_status;                                                    \
   } while (false)
 
 #define LORRY_CONCAT_INNER(a, b) a##b

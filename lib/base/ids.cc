@@ -10,7 +10,8 @@
 namespace lorry {
 namespace {
 
-// 62 after the first keeps `{adapter}-v{number}-{12 hex}` below 128 bytes, the shortest limit any engine was seen to have.
+// 62 after the first keeps `{adapter}-v{number}-{12 hex}` below 128 bytes, the shortest limit any
+// engine was seen to have.
 constexpr size_t kNameBytesMax = 63;
 
 bool IsNameByte(char c) {
@@ -32,12 +33,16 @@ std::string ToString(const VersionKey& key) {
 std::string ToString(const Term& term) { return absl::StrCat(term.incarnation, ".", term.term); }
 
 absl::Status CheckName(std::string_view what, std::string_view name) {
-  const bool starts_well = !name.empty() && IsNameByte(name[0]) && std::isalnum(static_cast<unsigned char>(name[0]));
-  if (starts_well && name.size() <= kNameBytesMax && std::all_of(name.begin(), name.end(), IsNameByte)) {
+  const bool starts_well =
+      !name.empty() && IsNameByte(name[0]) && std::isalnum(static_cast<unsigned char>(name[0]));
+  if (starts_well && name.size() <= kNameBytesMax &&
+      std::all_of(name.begin(), name.end(), IsNameByte)) {
     return absl::OkStatus();
   }
-  return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
-               absl::StrCat(ToAbsl(what), " must match ^[a-z0-9][a-z0-9._-]{0,62}$, for instance \"math-policy\""));
+  return Error(
+      absl::StatusCode::kInvalidArgument, "NAME_INVALID",
+      absl::StrCat(ToAbsl(what),
+                   " must match ^[a-z0-9][a-z0-9._-]{0,62}$, for instance \"math-policy\""));
 }
 
 absl::Status CheckAdapterName(std::string_view name) {

@@ -1,4 +1,5 @@
-// The names of things, as types that cannot be mixed up. Values are checked where they enter (rpc, door, CLI).
+// The names of things, as types that cannot be mixed up. Values are checked where they enter (rpc,
+// door, CLI).
 #pragma once
 
 #include <compare>
@@ -30,17 +31,22 @@ struct NumberId {
   auto operator<=>(const NumberId&) const = default;
 };
 
-using AdapterName = StringId<struct AdapterNameTag>;  // ^[a-z0-9][a-z0-9._-]{0,62}$, not ending in -v<digits>
-using PoolName = StringId<struct PoolNameTag>;        // the same alphabet
-using AliasName = StringId<struct AliasNameTag>;      // the same alphabet; `latest`, `newest`, `base` are reserved
-using MemberId = StringId<struct MemberIdTag>;        // one engine and its proxy, stable over restarts of both
-using JournalId = StringId<struct JournalIdTag>;      // one life of a proxy's journal; a lost journal has another
-using BootId = StringId<struct BootIdTag>;            // one life of an engine process
-using EngineName = StringId<struct EngineNameTag>;    // {adapter}-v{number}-{12 hex}: what an engine sees
+using AdapterName =
+    StringId<struct AdapterNameTag>;  // ^[a-z0-9][a-z0-9._-]{0,62}$, not ending in -v<digits>
+using PoolName = StringId<struct PoolNameTag>;  // the same alphabet
+using AliasName =
+    StringId<struct AliasNameTag>;  // the same alphabet; `latest`, `newest`, `base` are reserved
+using MemberId =
+    StringId<struct MemberIdTag>;  // one engine and its proxy, stable over restarts of both
+using JournalId =
+    StringId<struct JournalIdTag>;  // one life of a proxy's journal; a lost journal has another
+using BootId = StringId<struct BootIdTag>;  // one life of an engine process
+using EngineName =
+    StringId<struct EngineNameTag>;  // {adapter}-v{number}-{12 hex}: what an engine sees
 
-using RunId = NumberId<struct RunIdTag>;              // lineage of an adapter, counted from 1 by the store
+using RunId = NumberId<struct RunIdTag>;  // lineage of an adapter, counted from 1 by the store
 using VersionNumber = NumberId<struct VersionNumberTag>;
-using Epoch = NumberId<struct EpochTag>;              // decisions of one (adapter, pool), counted from 1
+using Epoch = NumberId<struct EpochTag>;  // decisions of one (adapter, pool), counted from 1
 using Revision = NumberId<struct RevisionTag>;
 
 // One leader's reign. Ordered: a proxy refuses anything lower than it has seen.
@@ -62,7 +68,8 @@ struct VersionKey {
 std::string ToString(const VersionKey& key);
 std::string ToString(const Term& term);
 
-// OK, or INVALID_ARGUMENT NAME_INVALID that says what is wrong with `name` and shows a name that would do.
+// OK, or INVALID_ARGUMENT NAME_INVALID that says what is wrong with `name` and shows a name that
+// would do.
 absl::Status CheckName(std::string_view what, std::string_view name);
 absl::Status CheckAdapterName(std::string_view name);
 

@@ -1,5 +1,5 @@
-// A small deterministic generator (splitmix64), passed explicitly: the same seed gives the same run on
-// every compiler. No floats, so that a simulation's trace never depends on rounding.
+// A small deterministic generator (splitmix64), passed explicitly: the same seed gives the same run
+// on every compiler. No floats, so that a simulation's trace never depends on rounding.
 #pragma once
 
 #include <cstdint>

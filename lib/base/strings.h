@@ -1,5 +1,5 @@
-// Debian's Abseil keeps its own string_view; our interfaces use std::string_view. This is the one place
-// where the two meet.
+// Debian's Abseil keeps its own string_view; our interfaces use std::string_view. This is the one
+// place where the two meet.
 #pragma once
 
 #include <string>

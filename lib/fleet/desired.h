@@ -1,4 +1,5 @@
-// Desired: the whole document that the orchestrator wants one member to make true. Latest wins; there are no commands.
+// Desired: the whole document that the orchestrator wants one member to make true. Latest wins;
+// there are no commands.
 //
 // Plain values, shared by both machines and the simulator; lib/rpc converts them to lorry.sync.v1.
 #pragma once
@@ -16,18 +17,19 @@
 
 namespace lorry::fleet {
 
-// A door's route for one adapter (semantics: OPEN serves, HELD keeps new requests waiting, LOCKED admits nothing until
-// it learns a decision, CLOSED admits nothing because there is nothing verified to serve).
+// A door's route for one adapter (semantics: OPEN serves, HELD keeps new requests waiting, LOCKED
+// admits nothing until it learns a decision, CLOSED admits nothing because there is nothing
+// verified to serve).
 enum class RowMode { kClosed, kOpen, kHeld, kLocked };
 
 struct DesiredRow {
   AdapterName adapter;
   RowMode mode = RowMode::kClosed;
-  Epoch epoch;             // OPEN: of the decision; HELD and LOCKED: of the sync that asks
-  EngineName target;       // OPEN: what new requests of `latest` get; otherwise empty
-  int64_t hold_for_ms = 0; // HELD: the member's own deadline, counted from the moment it holds
-  bool serve_old = false;  // OPEN: an open row goes on with its old version until `target` is LOADED here (ROLLING);
-                           // otherwise it closes meanwhile (BARRIER)
+  Epoch epoch;              // OPEN: of the decision; HELD and LOCKED: of the sync that asks
+  EngineName target;        // OPEN: what new requests of `latest` get; otherwise empty
+  int64_t hold_for_ms = 0;  // HELD: the member's own deadline, counted from the moment it holds
+  bool serve_old = false;   // OPEN: an open row goes on with its old version until `target` is
+                           // LOADED here (ROLLING); otherwise it closes meanwhile (BARRIER)
   auto operator<=>(const DesiredRow&) const = default;
 };
 
@@ -40,12 +42,13 @@ struct WantedVersion {
   Digest digest;
   VersionTraits traits;
   Render render = Render::kPlain;
-  bool must = false;             // MUST stays loaded; MAY leaves when room is needed
-  bool load = true;              // false: fetch and verify only; another member tries it on an engine first
-  uint32_t eviction_rank = 0;    // among MAY: the lowest leaves first
-  uint32_t lag = kLagNone;       // versions activated after it in the current lineage
-  bool probe_token = true;       // answer one token before reporting LOADED
-  bool leased = false;           // clients call the engine directly: the engine's own load is asked before it leaves
+  bool must = false;  // MUST stays loaded; MAY leaves when room is needed
+  bool load = true;   // false: fetch and verify only; another member tries it on an engine first
+  uint32_t eviction_rank = 0;  // among MAY: the lowest leaves first
+  uint32_t lag = kLagNone;     // versions activated after it in the current lineage
+  bool probe_token = true;     // answer one token before reporting LOADED
+  bool leased =
+      false;  // clients call the engine directly: the engine's own load is asked before it leaves
   auto operator<=>(const WantedVersion&) const = default;
 };
 
@@ -63,7 +66,7 @@ enum class NoAdapterAction { kRefuse, kLatest, kBase };
 // What the door must know of an adapter's policy.
 struct DoorRules {
   AdapterName adapter;
-  RunId current_run;             // explicit versions (`policy@12`) resolve within it
+  RunId current_run;  // explicit versions (`policy@12`) resolve within it
   uint32_t max_staleness = 1;
   StaleAction stale = StaleAction::kRefuse;
   NoAdapterAction no_adapter = NoAdapterAction::kRefuse;
@@ -75,20 +78,20 @@ enum class PauseKind { kNone, kAbort, kRetract, kInPlace, kWait, kKeep, kDrain }
 
 struct DesiredPause {
   PauseKind kind = PauseKind::kNone;
-  int64_t deadline_ms = 0;       // the proxy's own deadline, counted from the pause
+  int64_t deadline_ms = 0;  // the proxy's own deadline, counted from the pause
   bool flush = false;
   auto operator<=>(const DesiredPause&) const = default;
 };
 
 struct Desired {
   Term term;
-  Revision revision;             // counts documents within the term, per member
-  JournalId journal;             // the journal this document is bound to; a proxy with another refuses it
-  BootId boot;                   // the engine boot it was computed for; informative for rows, binding for nothing
-  std::vector<DesiredRow> rows;        // sorted by adapter
-  std::vector<WantedVersion> wanted;   // sorted by name
-  std::vector<AliasRoute> aliases;     // sorted by adapter, alias
-  std::vector<DoorRules> rules;        // sorted by adapter
+  Revision revision;  // counts documents within the term, per member
+  JournalId journal;  // the journal this document is bound to; a proxy with another refuses it
+  BootId boot;  // the engine boot it was computed for; informative for rows, binding for nothing
+  std::vector<DesiredRow> rows;       // sorted by adapter
+  std::vector<WantedVersion> wanted;  // sorted by name
+  std::vector<AliasRoute> aliases;    // sorted by adapter, alias
+  std::vector<DoorRules> rules;       // sorted by adapter
   std::optional<DesiredPause> pause;
   auto operator<=>(const Desired&) const = default;
 };

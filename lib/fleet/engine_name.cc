@@ -9,17 +9,22 @@ namespace lorry::fleet {
 
 std::string_view ToString(EngineKind kind) {
   switch (kind) {
-    case EngineKind::kUnknown: return "unknown";
-    case EngineKind::kSglang: return "sglang";
-    case EngineKind::kVllm: return "vllm";
+    case EngineKind::kUnknown:
+      return "unknown";
+    case EngineKind::kSglang:
+      return "sglang";
+    case EngineKind::kVllm:
+      return "vllm";
   }
   return "unknown";
 }
 
 std::string_view ToString(Render render) {
   switch (render) {
-    case Render::kPlain: return "plain";
-    case Render::kRsloraFolded: return "rslora-folded";
+    case Render::kPlain:
+      return "plain";
+    case Render::kRsloraFolded:
+      return "rslora-folded";
   }
   return "plain";
 }
@@ -37,17 +42,26 @@ EngineName MakeEngineName(const VersionKey& key, const Digest& digest, Render re
 
 std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& traits) {
   if (limits.rank_limit != 0 && traits.rank_max > limits.rank_limit) {
-    return absl::StrCat("rank ", traits.rank_max, " is above the engine's --max-lora-rank ", limits.rank_limit,
+    return absl::StrCat("rank ", traits.rank_max, " is above the engine's --max-lora-rank ",
+                        limits.rank_limit,
                         "; restart the engine with a larger one or train with a smaller r");
   }
   if (traits.rank_or_alpha_pattern) {
-    return "rank_pattern and alpha_pattern are ignored by the engine, which would serve other weights than were "
+    return "rank_pattern and alpha_pattern are ignored by the engine, which would serve other "
+           "weights than were "
            "trained; train with one r and one lora_alpha";
+  }
+  if (traits.partial_groups && limits.kind == EngineKind::kSglang) {
+    return "SGLang takes q, k and v of a layer together, and gate with up, and may die of an "
+           "adapter that has only some; "
+           "train with q_proj and v_proj (k_proj with them), and gate_proj wherever up_proj is";
   }
   if (!limits.engine_modules.empty()) {
     for (const std::string& module : traits.modules) {
-      if (std::find(limits.engine_modules.begin(), limits.engine_modules.end(), module) == limits.engine_modules.end()) {
-        return absl::StrCat("module ", module, " is not among the engine's --lora-target-modules; add it there");
+      if (std::find(limits.engine_modules.begin(), limits.engine_modules.end(), module) ==
+          limits.engine_modules.end()) {
+        return absl::StrCat("module ", module,
+                            " is not among the engine's --lora-target-modules; add it there");
       }
     }
   }

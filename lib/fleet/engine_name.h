@@ -1,7 +1,8 @@
 // What an engine sees of a version, and how a version is rendered for one kind of engine.
 //
-// Engine names certify themselves: the hex part is a hash over (digest, render id), so one name never means two
-// contents, whoever computes it and after any loss of state. Pure functions, no state, any thread.
+// Engine names certify themselves: the hex part is a hash over (digest, render id), so one name
+// never means two contents, whoever computes it and after any loss of state. Pure functions, no
+// state, any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,22 @@ namespace lorry::fleet {
 enum class EngineKind { kUnknown, kSglang, kVllm };
 std::string_view ToString(EngineKind kind);
 
-// What the orchestrator and the proxy must know of a version's config to judge and name it; the store reads it off
-// the canonical config at commit (lib/peft) and hands it out with the version.
+// What the orchestrator and the proxy must know of a version's config to judge and name it; the
+// store reads it off the canonical config at commit (lib/peft) and hands it out with the version.
 struct VersionTraits {
-  uint32_t rank_max = 0;                  // the largest rank of any module
-  bool rslora = false;                    // scale = alpha / sqrt(r)
-  bool rank_or_alpha_pattern = false;     // modules differ in rank or alpha
-  bool all_b_zero = false;                // a fresh adapter: output equals the base's, so DIFFERS probes are skipped
-  std::vector<std::string> modules;       // last name components, sorted: "down_proj", "q_proj", ...
+  uint32_t rank_max = 0;               // the largest rank of any module
+  bool rslora = false;                 // scale = alpha / sqrt(r)
+  bool rank_or_alpha_pattern = false;  // modules differ in rank or alpha
+  bool partial_groups = false;  // some layer has q without v, k without q, or up without gate
+  bool all_b_zero =
+      false;  // a fresh adapter: output equals the base's, so DIFFERS probes are skipped
+  std::vector<std::string> modules;  // last name components, sorted: "down_proj", "q_proj", ...
   auto operator<=>(const VersionTraits&) const = default;
 };
 
-// "plain": the stored files as they are. "rslora-folded": use_rslora=false, lora_alpha' = lora_alpha * sqrt(r),
-// because SGLang scales by alpha / r whatever use_rslora says (sgl-project/sglang#40835).
+// "plain": the stored files as they are. "rslora-folded": use_rslora=false, lora_alpha' =
+// lora_alpha * sqrt(r), because SGLang scales by alpha / r whatever use_rslora says
+// (sgl-project/sglang#40835).
 enum class Render { kPlain, kRsloraFolded };
 std::string_view ToString(Render render);
 Render RenderFor(EngineKind kind, const VersionTraits& traits);
@@ -37,14 +41,15 @@ Render RenderFor(EngineKind kind, const VersionTraits& traits);
 // {adapter}-v{number}-{12 hex}
 EngineName MakeEngineName(const VersionKey& key, const Digest& digest, Render render);
 
-// Why an engine of this kind cannot serve a version, empty when it can. The text names the flag or the config field
-// to change. `rank_limit` 0 and empty `engine_modules` mean "not known, do not judge".
+// Why an engine of this kind cannot serve a version, empty when it can. The text names the flag or
+// the config field to change. `rank_limit` 0 and empty `engine_modules` mean "not known, do not
+// judge".
 struct EngineLimits {
   EngineKind kind = EngineKind::kUnknown;
   uint32_t rank_limit = 0;
-  uint32_t slots = 0;                      // adapters the engine's registry holds; 0 = not bounded by the engine
-  uint32_t batch_slots = 0;                // distinct adapters in one batch (a performance limit); 0 = not known
-  std::vector<std::string> engine_modules; // modules that --lora-target-modules names; empty = all
+  uint32_t slots = 0;        // adapters the engine's registry holds; 0 = not bounded by the engine
+  uint32_t batch_slots = 0;  // distinct adapters in one batch (a performance limit); 0 = not known
+  std::vector<std::string> engine_modules;  // modules that --lora-target-modules names; empty = all
   auto operator<=>(const EngineLimits&) const = default;
 };
 std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& traits);

@@ -18,12 +18,12 @@ struct ObservedResidency {
   EngineName name;
   VersionKey key;
   ResidencyState state = ResidencyState::kAbsent;
-  std::string reason;            // FAILED: a word of docs/ERRORS.md; otherwise empty
-  std::string detail;            // for people
-  uint64_t bytes_done = 0;       // FETCHING
+  std::string reason;       // FAILED: a word of docs/ERRORS.md; otherwise empty
+  std::string detail;       // for people
+  uint64_t bytes_done = 0;  // FETCHING
   uint64_t bytes_total = 0;
-  uint32_t in_flight = 0;        // requests the door counts on it
-  bool count_known = true;       // false after a proxy restart until the engine was seen quiet
+  uint32_t in_flight = 0;   // requests the door counts on it
+  bool count_known = true;  // false after a proxy restart until the engine was seen quiet
   auto operator<=>(const ObservedResidency&) const = default;
 };
 
@@ -32,15 +32,17 @@ struct ObservedRow {
   RowMode mode = RowMode::kClosed;
   Epoch epoch;
   EngineName target;
-  bool hold_revoked = false;     // the member's own hold deadline passed and reopened the old version
+  bool hold_revoked = false;  // the member's own hold deadline passed and reopened the old version
   auto operator<=>(const ObservedRow&) const = default;
 };
 
-// What the proxy itself can say of its engine; EXCLUDED, LOST and DEAD are the orchestrator's words.
+// What the proxy itself can say of its engine; EXCLUDED, LOST and DEAD are the orchestrator's
+// words.
 enum class MemberHealth { kJoining, kReady, kAsleep, kWedged };
 std::string_view ToString(MemberHealth health);
 
-// A name whose load or probe an engine did not survive, and how often, over all boots of this journal.
+// A name whose load or probe an engine did not survive, and how often, over all boots of this
+// journal.
 struct Killer {
   EngineName name;
   uint32_t deaths = 0;
@@ -49,18 +51,19 @@ struct Killer {
 
 struct Observed {
   JournalId journal;
-  uint64_t sequence = 0;         // counts documents of one proxy process; a lower one is an old one overtaken
-  BootId boot;                   // empty while no engine answers
-  Term term;                     // the highest this proxy has accepted
-  Revision revision;             // of the Desired this reflects
+  uint64_t sequence =
+      0;              // counts documents of one proxy process; a lower one is an old one overtaken
+  BootId boot;        // empty while no engine answers
+  Term term;          // the highest this proxy has accepted
+  Revision revision;  // of the Desired this reflects
   MemberHealth health = MemberHealth::kJoining;
-  std::string health_detail;     // for people: the missing flag, what it waits for
+  std::string health_detail;  // for people: the missing flag, what it waits for
   EngineLimits limits;
   std::string engine_version;
-  std::vector<ObservedRow> rows;              // sorted by adapter
-  std::vector<ObservedResidency> residencies; // sorted by name; ABSENT ones are left out
-  std::optional<DesiredPause> paused;         // a pause that Lorry began and that holds
-  std::vector<Killer> killers;                // sorted by name
+  std::vector<ObservedRow> rows;               // sorted by adapter
+  std::vector<ObservedResidency> residencies;  // sorted by name; ABSENT ones are left out
+  std::optional<DesiredPause> paused;          // a pause that Lorry began and that holds
+  std::vector<Killer> killers;                 // sorted by name
   auto operator<=>(const Observed&) const = default;
 };
 

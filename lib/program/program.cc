@@ -87,7 +87,8 @@ int Main(int argc, char** argv, std::string_view name, std::string_view what_for
     return 2;
   }
   SetUpLogging(name);
-  ::setenv("UCX_LOG_FILE", "stderr", 0);  // it logs to stdout otherwise, which belongs to our own output
+  ::setenv("UCX_LOG_FILE", "stderr",
+           0);  // it logs to stdout otherwise, which belongs to our own output
   runtime::Signals signals;
   const absl::Status status = run(signals);
   if (status.ok()) return 0;
@@ -104,6 +105,8 @@ rpc::ServerOptions ServerFlags() {
   options.allow_insecure = absl::GetFlag(FLAGS_insecure_listen_anywhere);
   return options;
 }
+
+std::string TokensFile() { return absl::GetFlag(FLAGS_auth_token_file); }
 
 absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags() {
   return rpc::Access::Open(absl::GetFlag(FLAGS_auth_token_file),
@@ -140,6 +143,8 @@ absl::StatusOr<std::string> DataDir() {
 absl::Status Ready(const std::map<std::string, std::string>& addresses) {
   const std::string json = nlohmann::json(addresses).dump();
   spdlog::info("ready {}", json);
+  std::printf("READY %s\n", json.c_str());
+  std::fflush(stdout);
   const std::string path = absl::GetFlag(FLAGS_ready_file);
   if (path.empty()) return absl::OkStatus();
   {

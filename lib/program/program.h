@@ -39,6 +39,8 @@ int Main(int argc, char** argv, std::string_view name, std::string_view what_for
 rpc::ServerOptions ServerFlags();
 // From --auth-token-file and --tls-client-ca.
 absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags();
+// --auth-token-file; empty: everybody on loopback.
+std::string TokensFile();
 // A channel to `target` with --token-file and --tls-ca. `idempotent`: as rpc::ChannelOptions.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
                                                     std::vector<std::string> idempotent);
@@ -46,7 +48,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
 // --data-dir, created with its parents; INVALID_ARGUMENT when it is not named.
 absl::StatusOr<std::string> DataDir();
 
-// Says in the log, and where --ready-file asks for it in that file as one JSON object, where the
+// Says in the log, as `READY {json}` on stdout, and in --ready-file where one is named, where the
 // program listens. The file appears whole (written beside and renamed), once everything serves.
 absl::Status Ready(const std::map<std::string, std::string>& addresses);
 

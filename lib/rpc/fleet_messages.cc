@@ -185,6 +185,7 @@ cm::VersionTraits ToProto(const fleet::VersionTraits& traits) {
   out.set_rank_max(traits.rank_max);
   out.set_rslora(traits.rslora);
   out.set_rank_or_alpha_pattern(traits.rank_or_alpha_pattern);
+  out.set_partial_groups(traits.partial_groups);
   out.set_all_b_zero(traits.all_b_zero);
   for (const std::string& module : traits.modules) out.add_modules(module);
   return out;
@@ -196,6 +197,7 @@ absl::StatusOr<fleet::VersionTraits> FromProto(const cm::VersionTraits& traits) 
   out.rank_max = traits.rank_max();
   out.rslora = traits.rslora();
   out.rank_or_alpha_pattern = traits.rank_or_alpha_pattern();
+  out.partial_groups = traits.partial_groups();
   out.all_b_zero = traits.all_b_zero();
   out.modules.assign(traits.modules().begin(), traits.modules().end());
   std::sort(out.modules.begin(), out.modules.end());

@@ -53,6 +53,7 @@ json ToJson(const fleet::VersionTraits& traits) {
   return {{"rank_max", traits.rank_max},
           {"rslora", traits.rslora},
           {"rank_or_alpha_pattern", traits.rank_or_alpha_pattern},
+          {"partial_groups", traits.partial_groups},
           {"all_b_zero", traits.all_b_zero},
           {"modules", traits.modules}};
 }
@@ -60,6 +61,7 @@ void Read(const json& from, fleet::VersionTraits& traits) {
   from.at("rank_max").get_to(traits.rank_max);
   from.at("rslora").get_to(traits.rslora);
   from.at("rank_or_alpha_pattern").get_to(traits.rank_or_alpha_pattern);
+  from.at("partial_groups").get_to(traits.partial_groups);
   from.at("all_b_zero").get_to(traits.all_b_zero);
   from.at("modules").get_to(traits.modules);
 }

@@ -35,6 +35,7 @@ fleet::VersionTraits ToFleet(const peft::Traits& traits) {
   out.rank_max = traits.rank_max;
   out.rslora = traits.rslora;
   out.rank_or_alpha_pattern = traits.rank_or_alpha_pattern;
+  out.partial_groups = traits.partial_groups;
   out.all_b_zero = traits.all_b_zero;
   out.modules = traits.modules;
   return out;

@@ -21,6 +21,7 @@ Json ToJson(const VersionInfo& info) {
           {"rank_max", traits.rank_max},
           {"rslora", traits.rslora},
           {"pattern", traits.rank_or_alpha_pattern},
+          {"partial", traits.partial_groups},
           {"zero", traits.all_b_zero},
           {"modules", traits.modules}};
 }
@@ -44,6 +45,7 @@ VersionInfo InfoFrom(const Json& json) {
   info.traits.rank_max = json.at("rank_max").get<uint32_t>();
   info.traits.rslora = json.at("rslora").get<bool>();
   info.traits.rank_or_alpha_pattern = json.at("pattern").get<bool>();
+  info.traits.partial_groups = json.at("partial").get<bool>();
   info.traits.all_b_zero = json.at("zero").get<bool>();
   info.traits.modules = json.at("modules").get<std::vector<std::string>>();
   return info;

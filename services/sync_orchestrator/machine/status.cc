@@ -93,6 +93,7 @@ Status Machine::GetStatus() const {
     out.pool = id.pool;
     out.phase = PhaseOf(pool);
     if (const Activation* committed = pool.committed()) out.committed = *committed;
+    out.history = pool.record.history;
     out.sync = pool.sync;
     out.pending = pool.record.pending;
     out.override_to = pool.record.override_to;

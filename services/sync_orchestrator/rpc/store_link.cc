@@ -92,11 +92,6 @@ std::optional<AdapterInfo> StoreLink::Find(const AdapterName& adapter) const {
   return it->second;
 }
 
-bool StoreLink::Knows(const VersionKey& version) const {
-  MutexLock lock(mutex_);
-  return versions_.contains(version);
-}
-
 void StoreLink::OnClosed(const absl::Status& why) {
   MutexLock lock(mutex_);
   connected_ = false;

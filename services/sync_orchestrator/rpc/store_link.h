@@ -34,7 +34,6 @@ class StoreLink final : public HoldsPort {
   // What the watch said last.
   std::map<AdapterName, VersionKey> Newest() const;  // newest of each adapter's current run
   std::optional<AdapterInfo> Find(const AdapterName& adapter) const;
-  bool Knows(const VersionKey& version) const;
 
  private:
   struct Holds {

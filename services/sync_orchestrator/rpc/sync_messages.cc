@@ -74,6 +74,9 @@ void FillPool(const PoolStatus& pool, const Status& status,
   }
   if (const auto it = newest.find(pool.adapter); it != newest.end())
     *out.mutable_newest() = rpc::ToProto(it->second);
+  for (auto it = pool.history.rbegin(); it != pool.history.rend(); ++it) {
+    *out.add_history() = rpc::ToProto(it->version.key);
+  }
   const VersionKey* about = pool.sync.has_value()   ? &pool.sync->version.key
                             : !pool.pending.empty() ? &pool.pending.back()
                                                     : nullptr;

@@ -13,7 +13,6 @@ namespace {
 // A watcher of the whole picture is for people: five times a second is more than they can read.
 constexpr int64_t kRefreshMs = 200;
 constexpr int64_t kRefreshDeadlineMs = 2'000;
-constexpr int64_t kLookAgainMs = 20;
 
 }  // namespace
 
@@ -71,19 +70,11 @@ grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* SyncService::Att
 
 grpc::ServerWriteReactor<v1::WatchSyncResponse>* SyncService::WatchSync(
     grpc::CallbackServerContext* context, const v1::WatchSyncRequest* request) {
-  return rpc::StartStream(gate_, *context, rpc::Role::kReader,
-                          std::make_shared<WatchSyncStream>(*this, *request));
-}
-
-void SyncService::OpenWhenKnown(std::shared_ptr<WatchSyncStream> stream, Tick give_up_at) {
-  const absl::StatusOr<VersionKey> version = CompleteVersion(stream->request().version());
-  const bool may_come = version.ok() || absl::IsNotFound(version.status());
-  if (may_come && (!version.ok() || !store_.Knows(*version)) && clock_.Now() < give_up_at) {
-    loop_.After(kLookAgainMs, [this, stream, give_up_at] { OpenWhenKnown(stream, give_up_at); });
-    return;
-  }
-  stream->OpenWatch(version, version.ok() ? CompletePool(stream->request().pool(), version->adapter)
-                                          : PoolName());
+  absl::StatusOr<VersionKey> version = CompleteVersion(request->version());
+  const PoolName pool = version.ok() ? CompletePool(request->pool(), version->adapter) : PoolName();
+  return rpc::StartStream(
+      gate_, *context, rpc::Role::kReader,
+      std::make_shared<WatchSyncStream>(orchestrator_, std::move(version), pool));
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* SyncService::Watch(

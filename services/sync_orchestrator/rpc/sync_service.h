@@ -59,9 +59,6 @@ class SyncService final : public SyncServiceBase {
   class WatchSyncStream;
   class WatchStream;
 
-  // The store's watch may be a moment behind the publisher who asks: looks again until the version
-  // is known, then opens the watch; the machine answers for one that never comes.
-  void OpenWhenKnown(std::shared_ptr<WatchSyncStream> stream, Tick give_up_at);
   absl::StatusOr<VersionKey> CompleteVersion(const common::v1::VersionRef& ref) const;
   PoolName CompletePool(const std::string& pool, const AdapterName& adapter) const;
   void Refresh();

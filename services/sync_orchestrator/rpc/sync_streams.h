@@ -87,31 +87,14 @@ class SyncService::AttachStream final
 // A few states a second at most; a reader that is so far behind has gone.
 inline constexpr size_t kWatchFifoMax = 64;
 
-// The store's watch is milliseconds behind a commit; seconds when the store or the connection has
-// just restarted.
-inline constexpr int64_t kKnownWithinMs = 10'000;
-
-class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse>,
-                                           public std::enable_shared_from_this<WatchSyncStream> {
+class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse> {
  public:
-  WatchSyncStream(SyncService& service, v1::WatchSyncRequest request)
+  WatchSyncStream(Orchestrator& orchestrator, absl::StatusOr<VersionKey> version, PoolName pool)
       : WriteStream(kWatchFifoMax),
-        service_(service),
-        request_(std::move(request)),
+        orchestrator_(orchestrator),
+        version_(std::move(version)),
+        pool_(std::move(pool)),
         port_(std::make_shared<Port>()) {}
-
-  const v1::WatchSyncRequest& request() const { return request_; }
-
-  // On the service's loop, once.
-  void OpenWatch(const absl::StatusOr<VersionKey>& version, const PoolName& pool) {
-    if (!version.ok()) return Close(version.status());
-    port_->Bind(this);
-    absl::StatusOr<WatchId> watch = service_.orchestrator().OpenWatch(*version, pool, port_);
-    if (!watch.ok()) return Close(watch.status());
-    MutexLock lock(watch_mutex_);
-    watch_ = *watch;
-    if (closed_) service_.orchestrator().CloseWatch(*watch_);
-  }
 
  private:
   class Port final : public SyncWatcher {
@@ -135,20 +118,25 @@ class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSync
   };
 
   void OnOpen() override {
-    service_.loop_.PostAnswer([self = shared_from_this()] {
-      self->service_.OpenWhenKnown(self, self->service_.clock_.Now() + kKnownWithinMs);
-    });
+    if (!version_.ok()) return Close(version_.status());
+    port_->Bind(this);
+    absl::StatusOr<WatchId> watch = orchestrator_.OpenWatch(*version_, pool_, port_);
+    if (!watch.ok()) return Close(watch.status());
+    MutexLock lock(watch_mutex_);
+    watch_ = *watch;
+    if (closed_) orchestrator_.CloseWatch(*watch_);
   }
 
   void OnClosed(const absl::Status&) override {
     port_->Bind(nullptr);
     MutexLock lock(watch_mutex_);
     closed_ = true;
-    if (watch_.has_value()) service_.orchestrator().CloseWatch(*watch_);
+    if (watch_.has_value()) orchestrator_.CloseWatch(*watch_);
   }
 
-  SyncService& service_;
-  const v1::WatchSyncRequest request_;
+  Orchestrator& orchestrator_;
+  const absl::StatusOr<VersionKey> version_;
+  const PoolName pool_;
   const std::shared_ptr<Port> port_;
   Mutex watch_mutex_;
   bool closed_ LORRY_GUARDED_BY(watch_mutex_) = false;

@@ -71,7 +71,8 @@ class StoreProcess {
       if (text.rfind("READY ", 0) != 0) continue;
       const auto ready = nlohmann::json::parse(text.substr(6));
       grpc_ = ready.at("grpc");
-      admin_port_ = ready.at("admin_port");
+      const std::string admin = ready.at("admin");
+      admin_port_ = std::stoi(admin.substr(admin.rfind(':') + 1));
       return;
     }
   }
