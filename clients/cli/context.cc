@@ -69,6 +69,12 @@ void Context::FindAddresses() {
   store_ = FirstOf(arguments_.Text("store"), Environment("LORRY_STORE"), of_up("store"));
   orchestrator_ = FirstOf(arguments_.Text("orchestrator"), Environment("LORRY_ORCHESTRATOR"),
                           of_up("orchestrator"));
+  if (store_.empty() || store_ != of_up("store")) return;
+  admin_["adapter-store"] = of_up("store_admin");
+  admin_["sync-orchestrator"] = of_up("orchestrator_admin");
+  for (const nlohmann::json& engine : up.value("engines", nlohmann::json::array())) {
+    if (engine.is_object()) admin_[engine.value("member", "")] = engine.value("admin", "");
+  }
 }
 
 absl::StatusOr<client::Client*> Context::Client() {
@@ -152,8 +158,6 @@ int Report(const absl::Status& status, bool json, bool colour) {
   const std::string word = reason.empty() ? CodeWord(status) : reason;
   const bool unreachable = absl::IsUnavailable(status) && reason.empty();
   std::string remedy = Remedy(reason);
-  if (reason == "USAGE") remedy = "`lorry help` lists the verbs, `lorry help VERB` says more";
-  if (reason == "NO_ADDRESS") remedy = "start the services with `lorry up`, or name them";
   if (unreachable) remedy = "check the address, and `lorry doctor`";
   const std::string message(status.message());
   if (json) {

@@ -5,6 +5,7 @@
 #include <google/protobuf/message.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,9 @@ class Context {
   absl::StatusOr<client::Client*> Client();
   std::string store() const { return store_; }
   std::string orchestrator() const { return orchestrator_; }
+  // Admin ports (plain HTTP) of what `lorry up` runs, by service; empty where that is not the fleet
+  // this command talks to.
+  const std::map<std::string, std::string>& AdminAddresses() const { return admin_; }
   // --timeout, or `fallback_ms` where it is not given.
   int64_t TimeoutOr(int64_t fallback_ms) const { return timeout_ms_.value_or(fallback_ms); }
 
@@ -60,6 +64,7 @@ class Context {
   const std::vector<Verb>& verbs_;
   const Arguments& arguments_;
   std::string store_, orchestrator_;
+  std::map<std::string, std::string> admin_;
   std::optional<int64_t> timeout_ms_;
   bool json_ = false, colour_ = false, terminal_ = false, bars_ = false;
   std::unique_ptr<client::Client> client_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "clients/cli/build_info.h"
 #include "clients/cli/remedies.h"
 #include "lib/base/error.h"
 #include "lib/rpc/policy_messages.h"
@@ -39,6 +40,7 @@ class Examination {
     LookAtOrchestrator();
     for (const MemberStatus& member : status_.members()) LookAtMember(member);
     LookAtEngineVersions();
+    LookAtLorryVersions();
     for (Finding& finding : LookAtMachine()) findings_.push_back(std::move(finding));
     return std::move(findings_);
   }
@@ -76,26 +78,35 @@ class Examination {
 
   void LookAtMember(const MemberStatus& member) {
     const std::string& name = member.member();
-    const auto proxy = client_.ProxyStatus(member.admin_address());
-    if (!proxy.ok()) {
-      Add(Grade::kBad, absl::StrCat(name, ": ", std::string(proxy.status().message())),
-          absl::StrCat("bring its engine-proxy back; if its machine is gone for good: lorry mark ",
-                       name, " dead"));
-    } else if (!proxy->attached()) {
-      Add(Grade::kBad, absl::StrCat(name, " has no session with the orchestrator"),
-          "look for a firewall between them, and at the proxy's log");
-    }
+    if (!member.admin_address().empty()) LookAtProxy(member);
     const std::string& why = member.observed().health_detail().empty()
                                  ? member.detail()
                                  : member.observed().health_detail();
     if (member.state() == "READY") {
       Add(Grade::kGood, absl::StrCat(name, " is READY, door ", member.door_address()));
     } else {
-      const bool broken = member.state() != "ASLEEP" && member.state() != "EXCLUDED";
+      const bool broken =
+          member.state() != "ASLEEP" && member.state() != "EXCLUDED" && member.state() != "DEAD";
+      const std::string mend =
+          member.state() == "LOST"
+              ? absl::StrCat("bring its engine-proxy back; if it is gone for good: lorry mark ",
+                             name, " dead")
+              : RemedyOf(why);
       Add(broken ? Grade::kBad : Grade::kWarning,
-          absl::StrCat(name, " is ", member.state(), why.empty() ? "" : ": ", why), RemedyOf(why));
+          absl::StrCat(name, " is ", member.state(), why.empty() ? "" : ": ", why), mend);
     }
     LookAtSlots(member);
+  }
+
+  void LookAtProxy(const MemberStatus& member) {
+    const auto proxy = client_.ProxyStatus(member.admin_address());
+    if (!proxy.ok()) {
+      Add(Grade::kBad, absl::StrCat(member.member(), ": ", std::string(proxy.status().message())),
+          "look whether it runs, and for a firewall before its admin port");
+    } else if (!proxy->attached()) {
+      Add(Grade::kBad, absl::StrCat(member.member(), " has no session with the orchestrator"),
+          "look for a firewall between them, and at the proxy's log");
+    }
   }
 
   // The first reason of docs/ERRORS.md that a text begins with.
@@ -142,6 +153,25 @@ class Examination {
           absl::StrCat("engines of one kind run versions ", absl::StrJoin(found, " and ")),
           "one version everywhere: the same adapter may answer differently");
     }
+  }
+
+  // Of what `lorry up` runs; others keep their admin ports to themselves.
+  void LookAtLorryVersions() {
+    std::map<std::string, std::vector<std::string>> services;
+    for (const auto& [service, admin] : context_.AdminAddresses()) {
+      if (auto version = VersionAt(admin); version.ok()) services[*version].push_back(service);
+    }
+    if (services.empty()) return;
+    services[LORRY_VERSION].push_back("this program");
+    if (services.size() == 1) {
+      return Add(Grade::kGood, absl::StrCat("everything is Lorry ", LORRY_VERSION));
+    }
+    std::vector<std::string> parts;
+    for (const auto& [version, who] : services) {
+      parts.push_back(absl::StrCat(version, " (", absl::StrJoin(who, ", "), ")"));
+    }
+    Add(Grade::kWarning, absl::StrCat("versions of Lorry differ: ", absl::StrJoin(parts, ", ")),
+        "bring all to one version, the store first");
   }
 
   client::Client& client_;

@@ -52,21 +52,20 @@ std::string Table::Render(bool colour) const {
     }
   }
   std::string out;
-  const auto add = [&](std::string_view text, Colour painted, size_t column, bool last) {
-    out += Paint(text, painted, colour);
-    if (!last) out.append(widths[column] - Width(text) + 2, ' ');
-  };
-  for (size_t i = 0; i < header_.size(); ++i) {
-    add(header_[i], Colour::kDim, i, i + 1 == header_.size());
-  }
-  out += '\n';
-  for (const auto& row : rows_) {
+  const auto add_row = [&](const std::vector<Cell>& row) {
     // Empty cells at the end would leave spaces that nobody sees and every diff shows.
     size_t used = std::min(row.size(), widths.size());
     while (used > 0 && row[used - 1].text.empty()) --used;
-    for (size_t i = 0; i < used; ++i) add(row[i].text, row[i].colour, i, i + 1 == used);
+    for (size_t i = 0; i < used; ++i) {
+      out += Paint(row[i].text, row[i].colour, colour);
+      if (i + 1 < used) out.append(widths[i] - Width(row[i].text) + 2, ' ');
+    }
     out += '\n';
-  }
+  };
+  std::vector<Cell> titles;
+  for (const std::string& title : header_) titles.emplace_back(title, Colour::kDim);
+  add_row(titles);
+  for (const auto& row : rows_) add_row(row);
   return out;
 }
 

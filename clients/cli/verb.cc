@@ -198,9 +198,11 @@ std::optional<int64_t> ParseDuration(std::string_view text) {
   constexpr int64_t kMsMax = int64_t{365} * 24 * 3'600'000;
   for (const auto& [unit, ms] : kUnits) {
     if (!text.ends_with(unit)) continue;
+    const std::string_view digits = text.substr(0, text.size() - unit.size());
     int64_t number = 0;
-    if (!absl::SimpleAtoi(ToAbsl(text.substr(0, text.size() - unit.size())), &number)) continue;
-    if (number < 0 || number > kMsMax / ms) return std::nullopt;
+    if (digits.find_first_not_of("0123456789") != digits.npos) continue;  // no signs, no spaces
+    if (!absl::SimpleAtoi(ToAbsl(digits), &number)) continue;
+    if (number > kMsMax / ms) return std::nullopt;
     return number * ms;
   }
   return std::nullopt;

@@ -146,7 +146,12 @@ absl::StatusOr<int> Delete(Context& context, const Arguments& arguments) {
     return Usage("delete takes a number, as 12 or r2.12: a name may move while you type");
   }
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
-  const common::v1::VersionRef version = client::MakeRef(adapter, word.run, word.number);
+  common::v1::VersionRef version = client::MakeRef(adapter, word.run, word.number);
+  if (word.run == 0) {
+    // The store wants the run named, since the current one may change at any moment.
+    LORRY_ASSIGN_OR_RETURN(const auto known, client->GetVersion(version));
+    version = known.version().ref();
+  }
   LORRY_RETURN_IF_ERROR(client->Delete(version));
   if (!context.json()) {
     context.Print(absl::StrCat(adapter, " ", ToText(version), " is deleted\n"));

@@ -51,19 +51,29 @@ void RemoveUpFile() {
   }
 }
 
+const lorry::sync::v1::MemberStatus* FindMember(const lorry::sync::v1::GetStatusResponse& status,
+                                                const std::string& name) {
+  for (const auto& member : status.members()) {
+    if (member.member() == name) return &member;
+  }
+  return nullptr;
+}
+
 // The orchestrator's picture once every engine is more than JOINING, or when time is up.
 lorry::sync::v1::GetStatusResponse AwaitEngines(LocalFleet& fleet, client::Client& client,
-                                                size_t engines) {
+                                                const nlohmann::json& engines) {
   const SteadyClock clock;
   const Tick ends_at = clock.Now() + kEnginesTimeoutMs;
   lorry::sync::v1::GetStatusResponse status;
   do {
     if (auto answer = client.Status(); answer.ok()) status = *std::move(answer);
     size_t settled = 0;
-    for (const auto& member : status.members()) {
-      if (member.state() == "READY" || !member.observed().health_detail().empty()) ++settled;
+    for (const nlohmann::json& engine : engines) {
+      const auto* member = FindMember(status, engine.value("member", ""));
+      if (member == nullptr) continue;
+      if (member->state() == "READY" || !member->observed().health_detail().empty()) ++settled;
     }
-    if (settled >= engines) break;
+    if (settled >= engines.size()) break;
   } while (!fleet.Wait(kEnginesLookMs) && clock.Now() < ends_at);
   return status;
 }
@@ -82,10 +92,9 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
     if (door.empty()) door = text(engine, "door");
     Cell state("not attached", Colour::kWarn),
         detail(absl::StrCat("engine ", text(engine, "engine")));
-    for (const auto& member : status.members()) {
-      if (member.member() != text(engine, "member")) continue;
-      state = {member.state(), member.state() == "READY" ? Colour::kGood : Colour::kWarn};
-      const std::string& why = member.observed().health_detail();
+    if (const auto* member = FindMember(status, text(engine, "member"))) {
+      state = {member->state(), member->state() == "READY" ? Colour::kGood : Colour::kWarn};
+      const std::string& why = member->observed().health_detail();
       if (!why.empty()) absl::StrAppend(&detail.text, "; ", why);
     }
     table.Add({{text(engine, "member"), Colour::kBold}, text(engine, "door"), state, detail});
@@ -137,7 +146,7 @@ absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
                            client::Client::Connect({.store = up.value("store", ""),
                                                     .orchestrator = up.value("orchestrator", ""),
                                                     .call_timeout_ms = kEnginesTimeoutMs}));
-    context.Print(Welcome(up, AwaitEngines(fleet, *client, options.engines.size()), context));
+    context.Print(Welcome(up, AwaitEngines(fleet, *client, up["engines"]), context));
   }
   std::fflush(stdout);
   const absl::Status ended = fleet.Run();

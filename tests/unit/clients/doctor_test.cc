@@ -1,0 +1,65 @@
+// Slots, engines' names and how findings read.
+#include "clients/cli/doctor.h"
+
+#include <gmock/gmock.h>
+
+#include "clients/cli/build_info.h"
+#include "clients/cli/local_fleet.h"
+
+namespace lorry::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using Grade = Finding::Grade;
+
+TEST(JudgeSlots, CountsWindowNextAliasesAndLeases) {
+  const std::vector<SlotDemand> demands = {{.adapter = "policy", .keep = 2, .aliases = 1},
+                                           {.adapter = "critic", .keep = 1, .leases = 2}};
+  const Finding enough = JudgeSlots("e1", 8, demands);
+  EXPECT_EQ(enough.grade, Grade::kGood);
+  EXPECT_THAT(enough.what, HasSubstr("needs 8 slots"));
+  const Finding few = JudgeSlots("e1", 7, demands);
+  EXPECT_EQ(few.grade, Grade::kBad);
+  EXPECT_THAT(few.remedy, HasSubstr("--max-loaded-loras"));
+  EXPECT_EQ(JudgeSlots("e1", 0, demands).grade, Grade::kGood);
+}
+
+TEST(RenderFindings, MarksEachLineAndNamesTheRemedy) {
+  EXPECT_EQ(RenderFindings({{Grade::kGood, "fine"},
+                            {Grade::kWarning, "slow", "make it fast"},
+                            {Grade::kBad, "broken", "mend it"}},
+                           false),
+            "✓ fine\n! slow\n    → make it fast\n✗ broken\n    → mend it\n");
+}
+
+TEST(LookAtMachine, FindsSomethingToSayOfEachPart) {
+  for (const Finding& finding : LookAtMachine()) {
+    EXPECT_FALSE(finding.what.empty());
+    EXPECT_EQ(finding.grade == Grade::kGood, finding.remedy.empty()) << finding.what;
+  }
+}
+
+TEST(VersionIn, IsALabelOfTheBuildInfo) {
+  EXPECT_EQ(VersionIn("# HELP x\nlorry_build_info{service=\"a\",version=\"0.1.0\"} 1\nother 2\n"),
+            "0.1.0");
+  EXPECT_EQ(VersionIn("lorry_build_info{service=\"a\"} 1\nother{version=\"2\"} 2\n"), std::nullopt);
+  EXPECT_EQ(VersionIn(""), std::nullopt);
+}
+
+TEST(EngineUrl, MayBeAPortAlone) {
+  EXPECT_EQ(*EngineUrl("30000"), "http://127.0.0.1:30000");
+  EXPECT_EQ(*EngineUrl("gpu7:8000"), "http://gpu7:8000");
+  EXPECT_EQ(*EngineUrl("http://gpu7:8000/"), "http://gpu7:8000");
+  for (const char* wrong : {"", "gpu7", "https://gpu7:8000", "gpu7:8000/v1", "gpu7:0", "0"}) {
+    EXPECT_FALSE(EngineUrl(wrong).ok()) << wrong;
+  }
+}
+
+TEST(MemberName, IsStableAndAName) {
+  EXPECT_EQ(MemberName(*EngineUrl("30000")), "engine-30000");
+  EXPECT_EQ(MemberName(*EngineUrl("10.0.0.7:30000")), "10-0-0-7-30000");
+  EXPECT_EQ(MemberName(*EngineUrl("GPU_7.lab:8000")), "gpu-7-lab-8000");
+}
+
+}  // namespace
+}  // namespace lorry::cli

@@ -1,0 +1,129 @@
+// What a PEFT directory becomes: canonical names, split projections, the config that belongs to
+// them, and what is refused.
+#include "clients/cpp/peft_directory.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/error.h"
+#include "tests/unit/clients/adapter_dir.h"
+
+namespace lorry::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kQ[] = "base_model.model.model.layers.0.self_attn.q_proj";
+
+std::vector<std::string> NamesOf(const AdapterImage& image) {
+  std::vector<std::string> names;
+  for (const peft::Tensor& tensor : image.header().tensors) names.push_back(tensor.name);
+  std::ranges::sort(names);
+  return names;
+}
+
+// The first value of a tensor of the image.
+float FirstOf(const AdapterImage& image, const std::string& name) {
+  for (const peft::Tensor& tensor : image.header().tensors) {
+    float value = 0;
+    if (tensor.name == name) {
+      std::memcpy(&value, image.bytes().data() + tensor.begin, sizeof(value));
+      return value;
+    }
+  }
+  return -1;
+}
+
+TEST(PeftDirectory, ACanonicalOneStaysByteForByte) {
+  AdapterDir dir;
+  dir.With(std::string(kQ) + ".lora_A.weight", 2, 8, 10);
+  dir.With(std::string(kQ) + ".lora_B.weight", 8, 2, 50);
+  const auto image = ReadPeftDirectory(dir.Write());
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_EQ(FirstOf(*image, std::string(kQ) + ".lora_A.weight"), 10);
+  EXPECT_EQ(FirstOf(*image, std::string(kQ) + ".lora_B.weight"), 50);
+  EXPECT_THAT(image->config_json(), HasSubstr(R"("target_modules": ["q_proj"])"));
+  EXPECT_TRUE(image->ComputeDigest()->starts_with("sha256-xxh3:"));
+}
+
+TEST(PeftDirectory, WrappersAndTheAdaptersNameAreStripped) {
+  AdapterDir dir;
+  dir.With("module._orig_mod." + std::string(kQ) + ".lora_A.default.weight", 2, 8);
+  dir.With("module._orig_mod." + std::string(kQ) + ".lora_B.default.weight", 8, 2);
+  const auto image = ReadPeftDirectory(dir.Write());
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_THAT(NamesOf(*image),
+              ElementsAre(std::string(kQ) + ".lora_A.weight", std::string(kQ) + ".lora_B.weight"));
+}
+
+TEST(PeftDirectory, AnExpressionBecomesTheModulesThatAreThere) {
+  AdapterDir dir;
+  dir.Config(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": "all-linear"})");
+  dir.With(std::string(kQ) + ".lora_A.weight", 2, 8);
+  dir.With(std::string(kQ) + ".lora_B.weight", 8, 2);
+  const auto image = ReadPeftDirectory(dir.Write());
+  ASSERT_TRUE(image.ok()) << image.status();
+  const auto config = nlohmann::json::parse(image->config_json());
+  EXPECT_EQ(config["target_modules"], nlohmann::json({"q_proj"}));
+  EXPECT_EQ(config["lora_alpha"], 4);
+}
+
+TEST(PeftDirectory, AFusedProjectionIsSplitByTheBaseModel) {
+  AdapterDir dir;
+  dir.File("base.json", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+      "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 32})");
+  dir.Config(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["qkv_proj"]})");
+  const std::string fused = "base_model.model.model.layers.0.self_attn.qkv_proj";
+  dir.With(fused + ".lora_A.weight", 2, 8, 7);
+  dir.With(fused + ".lora_B.weight", 16, 2, 100);
+  const auto image =
+      ReadPeftDirectory(dir.Write(), {.base_model_config = dir.path() + "/base.json"});
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_EQ(image->header().tensors.size(), 6u);
+  const std::string layer = "base_model.model.model.layers.0.self_attn.";
+  EXPECT_EQ(FirstOf(*image, layer + "k_proj.lora_A.weight"), 7);
+  // q has 8 rows of 2 before k, k 4 before v.
+  EXPECT_EQ(FirstOf(*image, layer + "q_proj.lora_B.weight"), 100);
+  EXPECT_EQ(FirstOf(*image, layer + "k_proj.lora_B.weight"), 116);
+  EXPECT_EQ(FirstOf(*image, layer + "v_proj.lora_B.weight"), 124);
+  EXPECT_EQ(nlohmann::json::parse(image->config_json())["target_modules"],
+            nlohmann::json({"k_proj", "q_proj", "v_proj"}));
+}
+
+TEST(PeftDirectory, WhatIsNoAdapterIsRefusedWithARemedy) {
+  AdapterDir empty;
+  const auto nothing = ReadPeftDirectory(empty.path());
+  EXPECT_EQ(ReasonOf(nothing.status()), "DIRECTORY_INVALID");
+  EXPECT_THAT(std::string(nothing.status().message()), HasSubstr("save_pretrained"));
+
+  AdapterDir pickled;
+  pickled.File("adapter_config.json", "{}").File("adapter_model.bin", "PK");
+  const auto bin = ReadPeftDirectory(pickled.path());
+  EXPECT_THAT(std::string(bin.status().message()), HasSubstr("safe_serialization=True"));
+
+  EXPECT_EQ(ReasonOf(ReadPeftDirectory("/nowhere/at/all").status()), "DIRECTORY_INVALID");
+  EXPECT_FALSE(IsPeftDirectory(empty.path()));
+}
+
+TEST(PeftDirectory, WhatTheStoreWouldRefuseIsRefusedHere) {
+  AdapterDir unpaired;
+  unpaired.With(std::string(kQ) + ".lora_A.weight", 2, 8);
+  EXPECT_EQ(ReasonOf(ReadPeftDirectory(unpaired.Write()).status()), "TENSOR_UNPAIRED");
+
+  AdapterDir dora;
+  dora.Config(R"({"peft_type": "LORA", "r": 2, "use_dora": true, "target_modules": ["q_proj"]})");
+  dora.With(std::string(kQ) + ".lora_A.weight", 2, 8);
+  EXPECT_EQ(ReasonOf(ReadPeftDirectory(dora.Write()).status()), "DORA_UNSUPPORTED");
+
+  AdapterDir cut;
+  cut.With(std::string(kQ) + ".lora_A.weight", 2, 8).Write();
+  cut.File("adapter_model.safetensors", "\x10");
+  EXPECT_EQ(ReasonOf(ReadPeftDirectory(cut.path()).status()), "IMAGE_TRUNCATED");
+}
+
+}  // namespace
+}  // namespace lorry::client

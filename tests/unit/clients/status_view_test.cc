@@ -1,0 +1,110 @@
+// The fleet as tables and as lines of change.
+#include "clients/cli/status_view.h"
+
+#include <gmock/gmock.h>
+
+namespace lorry::cli {
+namespace {
+
+namespace pb = lorry::sync::v1;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+pb::MemberStatus& AddMember(StatusMessage& status, const std::string& name,
+                            const std::string& state) {
+  auto& member = *status.add_members();
+  member.set_member(name);
+  member.set_pool("rollout");
+  member.set_state(state);
+  return member;
+}
+
+void Serve(pb::MemberStatus& member, pb::RowMode mode, const std::string& target) {
+  auto& row = *member.mutable_observed()->add_rows();
+  row.set_adapter("policy");
+  row.set_mode(mode);
+  row.set_target(target);
+}
+
+pb::ObservedResidency& Hold(pb::MemberStatus& member, pb::ResidencyState state,
+                            const std::string& name) {
+  auto& residency = *member.mutable_observed()->add_residencies();
+  residency.set_engine_name(name);
+  residency.mutable_version()->set_adapter("policy");
+  residency.set_state(state);
+  return residency;
+}
+
+// One engine serves v11 and fetches v12, the other failed to load it.
+StatusMessage Fleet() {
+  StatusMessage status;
+  status.set_store_connected(true);
+  auto& one = AddMember(status, "e1", "READY");
+  Serve(one, pb::ROW_MODE_OPEN, "policy-v11-0123456789ab");
+  Hold(one, pb::RESIDENCY_STATE_LOADED, "policy-v11-0123456789ab").set_in_flight(3);
+  auto& fetching = Hold(one, pb::RESIDENCY_STATE_FETCHING, "policy-v12-ba9876543210");
+  fetching.set_bytes_done(45);
+  fetching.set_bytes_total(100);
+  auto& two = AddMember(status, "e2", "WEDGED");
+  Serve(two, pb::ROW_MODE_HELD, "policy-v11-0123456789ab");
+  Hold(two, pb::RESIDENCY_STATE_FAILED, "policy-v12-ba9876543210").set_reason("ENGINE_REFUSED");
+  auto& pool = *status.add_pools();
+  pool.set_adapter("policy");
+  pool.set_pool("rollout");
+  pool.set_epoch(4);
+  pool.mutable_latest()->set_run(1);
+  pool.mutable_latest()->set_number(11);
+  pool.mutable_running()->set_state(pb::SYNC_STATE_STAGING);
+  pool.mutable_running_version()->set_run(1);
+  pool.mutable_running_version()->set_number(12);
+  return status;
+}
+
+TEST(StatusView, ShowsEnginesDownAndAdaptersAcross) {
+  EXPECT_EQ(EnginesByAdapter(Fleet()).Render(false),
+            "ENGINE  STATE   policy\n"
+            "e1      READY   v11, v12 fetching 45 %, 3 in flight\n"
+            "e2      WEDGED  v11 held, v12 FAILED ENGINE_REFUSED\n");
+}
+
+TEST(StatusView, ShowsDecisionsAndWhatRuns) {
+  EXPECT_EQ(Pools(Fleet()).Render(false),
+            "ADAPTER  POOL     LATEST  EPOCH  NEWEST  PHASE          WHY\n"
+            "policy   rollout  r1.11   4      -       staging r1.12\n");
+}
+
+TEST(StatusView, CountsWhatEnginesHold) {
+  EXPECT_THAT(Engines(Fleet()).Render(false), HasSubstr("e1      rollout  READY"));
+}
+
+TEST(StatusView, SaysOnlyWhatChanged) {
+  const StatusMessage before = Fleet();
+  EXPECT_THAT(Changes(before, before), IsEmpty());
+  EXPECT_EQ(Changes({}, before).size(), 3u);
+  StatusMessage after = before;
+  after.mutable_members(0)->set_state("LOST");
+  EXPECT_THAT(Changes(before, after), ElementsAre(HasSubstr("e1 LOST")));
+  after = before;
+  after.mutable_members()->RemoveLast();
+  EXPECT_THAT(Changes(before, after), ElementsAre("engine e2 is gone"));
+}
+
+TEST(StatusView, WarnsOfWhatNeedsSomebody) {
+  StatusMessage status = Fleet();
+  EXPECT_THAT(Warnings(status), IsEmpty());
+  status.set_store_connected(false);
+  status.mutable_pools(0)->mutable_override()->set_number(9);
+  status.mutable_pools(0)->add_poisoned()->set_number(10);
+  EXPECT_THAT(Warnings(status), ElementsAre(HasSubstr("adapter-store"), HasSubstr("POISONED"),
+                                            HasSubstr("rollback policy --lift")));
+}
+
+TEST(ShortVersion, IsTheMiddleOfAnEngineName) {
+  EXPECT_EQ(ShortVersion("policy-v12-0123456789ab", "policy"), "v12");
+  EXPECT_EQ(ShortVersion("other", "policy"), "other");
+  EXPECT_EQ(ShortVersion("", "policy"), "");
+}
+
+}  // namespace
+}  // namespace lorry::cli
