@@ -29,7 +29,7 @@ struct DesiredRow {
   EngineName target;        // OPEN: what new requests of `latest` get; otherwise empty
   int64_t hold_for_ms = 0;  // HELD: the member's own deadline, counted from the moment it holds
   bool serve_old = false;   // OPEN: an open row goes on with its old version until `target` is
-                           // LOADED here (ROLLING); otherwise it closes meanwhile (BARRIER)
+                            // LOADED here (ROLLING); otherwise it closes meanwhile (BARRIER)
   auto operator<=>(const DesiredRow&) const = default;
 };
 

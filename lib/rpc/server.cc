@@ -160,6 +160,7 @@ absl::Status Server::Shutdown() {
   std::thread([server, stopped] {
     server->Shutdown(std::chrono::system_clock::now());
     stopped->set_value();
+    // tidy: allow detach: it outlives a Shutdown that hangs, and owns what it uses
   }).detach();
   if (done.wait_for(std::chrono::milliseconds(end - clock.Now())) == std::future_status::ready) {
     return absl::OkStatus();

@@ -105,6 +105,7 @@ Task<void> Door::State::AcceptLoop() {
 bool Door::State::WaitForNoConnection(int64_t ms) {
   const int64_t until = NowMs() + ms;
   while (shared.connections.load() > 0 && NowMs() < until) {
+    // tidy: allow sleep: a bounded poll while the process ends; the threads must not wait for it
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return shared.connections.load() == 0;

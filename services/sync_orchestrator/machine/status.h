@@ -29,7 +29,7 @@ struct PoolStatus {
   PoolName pool;
   SyncPhase phase = SyncPhase::kIdle;
   std::optional<Activation> committed;
-  std::vector<Activation> history;       // the current lineage, oldest first
+  std::vector<Activation> history;  // the current lineage, oldest first
   std::optional<SyncRecord> sync;
   std::vector<VersionKey> pending;
   std::optional<VersionKey> override_to;

@@ -18,8 +18,9 @@ int main(int argc, char** argv) {
   }
   using namespace lorry;
   const bool sglang = std::string(argv[2]) == "sglang";
-  door::Door door({.engine_port = static_cast<uint16_t>(std::atoi(argv[1])),
-                   .threads = argc > 3 ? static_cast<uint32_t>(std::atoi(argv[3])) : 0});
+  door::Door door(
+      {.engine_port = static_cast<uint16_t>(std::strtoul(argv[1], nullptr, 10)),
+       .threads = argc > 3 ? static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)) : 0});
   if (const absl::Status started = door.Start(); !started.ok()) {
     std::cerr << started << "\n";
     return 1;

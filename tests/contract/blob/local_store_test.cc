@@ -52,6 +52,7 @@ TEST(LocalCrash, KilledAtAnyMomentEveryBlobIsWholeOrAStaging) {
     int number = -1, returned = next - 1;
     while (returned < next && read(told[0], &number, sizeof(number)) == sizeof(number))
       returned = number;
+    // tidy: allow sleep: no synchronisation, a random instant to kill at
     usleep(static_cast<useconds_t>(
         prng.Below(2'000)));  // not a synchronisation: a random instant to kill at
     kill(child, SIGKILL);

@@ -52,6 +52,7 @@ TEST(SqliteCrash, KilledAtAnyMomentItLosesNothingThatReturned) {
     uint64_t number = 0;
     while (number < target && read(told[0], &number, sizeof(number)) == sizeof(number))
       returned = number;
+    // tidy: allow sleep: no synchronisation, a random instant to kill at
     usleep(static_cast<useconds_t>(
         prng.Below(1'500)));  // not a synchronisation: a random instant to kill at
     kill(child, SIGKILL);

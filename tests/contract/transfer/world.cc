@@ -142,6 +142,7 @@ bool Eventually(const std::function<bool()>& condition) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > until) return false;
+    // tidy: allow sleep: a bounded poll of another process, which cannot notify
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return true;

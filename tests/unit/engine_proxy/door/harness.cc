@@ -234,6 +234,7 @@ bool Eventually(const std::function<bool()>& condition) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(kLimitS);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > until) return false;
+    // tidy: allow sleep: a bounded poll of counters that notify nobody
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;

@@ -51,7 +51,9 @@ struct Message {
   std::string head;  // with its empty line
   std::string body;  // decoded where chunked
   std::string Get(const std::string& name) const;
-  int status() const { return head.size() > 12 ? std::atoi(head.c_str() + 9) : 0; }
+  int status() const {
+    return head.size() > 12 ? static_cast<int>(std::strtol(head.c_str() + 9, nullptr, 10)) : 0;
+  }
   std::string path() const;
 };
 
