@@ -1,0 +1,150 @@
+"""Two ranks with torch gloo, each publishing its own slices: what arrives is the whole; a rank that dies is noticed."""
+
+import json
+import multiprocessing
+import os
+import traceback
+
+import lorry
+import pytest
+from testing import engines
+from testing.engines import KINDS
+from testing.world import ADAPTER, World
+
+RANKS = 2
+# An upload without progress for so long is dead; also the life of tickets, so that a sync must fit in.
+IDLE_S = 8
+# Two Python processes that import torch, on a busy machine.
+DEADLINE_S = 150
+
+
+def rank_main(rank, meeting, results, addresses, folder, job):
+    """One rank's process: meets the other by a file, does its job, tells what came of it."""
+    try:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
+        results.put((rank, "ok", JOBS[job](rank, addresses, folder)))
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException as error:
+        results.put((rank, getattr(error, "reason", "") or type(error).__name__, f"{error}\n{traceback.format_exc()}"))
+
+
+def halves(folder, rank, make):
+    """The adapter in `folder` with every tensor cut in two by `make(tensor, dimension, rank)`; lora_A by columns, lora_B by rows."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(folder / "adapter_model.safetensors")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    return {k: make(v, 1 if "lora_A" in k else 0, rank) for k, v in tensors.items()}, config
+
+
+def as_shard(tensor, dimension, rank):
+    half = tensor.shape[dimension] // RANKS
+    offset = tuple(half * rank if d == dimension else 0 for d in range(tensor.dim()))
+    return lorry.Shard(tensor.narrow(dimension, half * rank, half), tuple(tensor.shape), offset)
+
+
+def as_dtensor(tensor, dimension, rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    return distribute_tensor(tensor, init_device_mesh("cpu", (RANKS,)), [Shard(dimension)])
+
+
+def publish(make):
+    def job(rank, addresses, folder):
+        state, config = halves(folder, rank, make)
+        with lorry.open_run(ADAPTER, **addresses) as run:
+            handle = run.publish(state, config=config, version=1)
+            handle.wait("serving", 60)
+            return run.number, handle.digest, handle.bytes_total
+
+    return job
+
+
+def publish_whole(rank, addresses, folder):
+    with lorry.open_run(ADAPTER, **addresses) as run:
+        handle = run.publish(folder, version=1)
+        handle.wait("serving", 60)
+        return run.number, handle.digest, handle.bytes_total
+
+
+def die_half_way(rank, addresses, folder):
+    state, config = halves(folder, rank, as_shard)
+    run = lorry.open_run(ADAPTER, **addresses)
+    if rank == 1:
+        os._exit(1)  # as by SIGKILL: nothing of its slices was sent
+    run.publish(state, config=config, version=1).wait("stored", 4 * IDLE_S)
+
+
+JOBS = {
+    "shards": publish(as_shard),
+    "dtensors": publish(as_dtensor),
+    "whole tensors": publish_whole,
+    "a death": die_half_way,
+}
+
+
+@pytest.fixture(scope="module")
+def world(bin_dir, tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet")
+    pair = [engines.fake(kind, tiny / "model", log_dir=folder) for kind in KINDS]
+    with World(bin_dir, folder, *pair, store_flags={"ticket-life-ms": IDLE_S * 1000}) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def serving(world, make_adapter):
+    """A version that serves before the ranks come."""
+    with world.open_run() as run:
+        return world.publish(run, 0, make_adapter(0))
+
+
+def run_ranks(world, tmp_path, folder, job, expect=RANKS):
+    """Starts both ranks; {rank: (outcome, what it returned or its error)}."""
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    ranks = [
+        spawn.Process(
+            target=rank_main,
+            args=(rank, tmp_path / "meeting", results, world.fleet.addresses(), folder, job),
+            daemon=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        for process in ranks:
+            process.start()
+        return {rank: (outcome, value) for rank, outcome, value in (results.get(timeout=DEADLINE_S) for _ in range(expect))}
+    finally:
+        for process in ranks:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+@pytest.mark.parametrize("job", ["shards", "dtensors", "whole tensors"])
+def test_slices_of_all_ranks_make_the_whole(world, serving, make_adapter, tmp_path, job):
+    folder = make_adapter(500 + list(JOBS).index(job))
+    results = run_ranks(world, tmp_path, folder, job)
+    assert [results[r][0] for r in range(RANKS)] == ["ok"] * RANKS, results
+    (run, digest, sent_0), (run_1, digest_1, sent_1) = results[0][1], results[1][1]
+    assert (run, digest) == (run_1, digest_1)
+    assert min(sent_0, sent_1) > 0.4 * max(sent_0, sent_1), "nobody sends for the others"
+    world.published[digest] = run, 1, folder
+    for member in KINDS:  # tokens follow from the file's bytes: it equals what safetensors wrote of the whole
+        world.prove(world.doors[member].ask(ADAPTER), version=1, run=run)
+
+
+def test_a_rank_that_dies_is_noticed_by_the_other(world, serving, make_adapter, tmp_path):
+    before = world.latest()
+    results = run_ranks(world, tmp_path, make_adapter(600), "a death", expect=1)
+    outcome, text = results[0]
+    assert outcome in ("RANGES_MISSING", "UPLOAD_DEAD"), results
+    assert "rank" in text or "progress" in text, text
+    assert world.latest() == before
+    for member in KINDS:
+        assert world.doors[member].ask(ADAPTER).status == 200
