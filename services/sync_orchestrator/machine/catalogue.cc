@@ -68,24 +68,32 @@ void HandleListed(Core& core, const StoreListed& event) {
   for (const VersionInfo& version : event.versions) core.versions[version.key] = version;
   for (const AliasInfo& alias : event.aliases)
     core.aliases[{alias.adapter, alias.alias}] = alias.target;
+  ++core.changes;
   core.store_known = true;
 }
 
 void HandleAdapterSet(Core& core, const AdapterSet& event) {
   core.adapters[event.info.adapter] = event.info;
+  ++core.changes;
 }
 
 void HandleAdapterDeleted(Core& core, const AdapterDeleted& event) {
   core.adapters.erase(event.adapter);
+  ++core.changes;
 }
 
 void HandleStored(Core& core, const VersionStored& event) {
   core.versions[event.version.key] = event.version;
+  ++core.changes;
 }
 
-void HandleDeleted(Core& core, const VersionDeleted& event) { core.versions.erase(event.version); }
+void HandleDeleted(Core& core, const VersionDeleted& event) {
+  core.versions.erase(event.version);
+  ++core.changes;
+}
 
 void HandleAliasSet(Core& core, const AliasSet& event) {
+  ++core.changes;
   if (event.target.has_value()) {
     core.aliases[{event.adapter, event.alias}] = *event.target;
   } else {
@@ -104,11 +112,13 @@ void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
   for (const VersionKey& key : event.missing) {
     core.held.erase(key);
     core.versions.erase(key);
+    ++core.changes;
   }
 }
 
 void AdvanceCatalogue(Core& core) {
-  if (!core.store_known) return;
+  if (!core.store_known || core.queued_at == core.changes) return;
+  core.queued_at = core.changes;  // what this pass changes is looked at by the next one
   for (const auto& [adapter, info] : core.adapters) {
     for (const auto& [pool, source] : info.policy.pools)
       AdvancePool(core, info, source, {adapter, pool});

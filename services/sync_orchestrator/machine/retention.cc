@@ -105,7 +105,7 @@ void AddAdapter(Core& core, const AdapterInfo& info, const PoolId& id, const Mem
   desired.rows.push_back(RowFor(core, info, pool, member));
   desired.rules.push_back(RulesFor(info));
   WantHistory(core, info, pool, member, wanted);
-  WantSync(info.policy, pool, member, MembersThatLoad(core, id), wanted);
+  WantSync(info.policy, pool, member, pool.loaders, wanted);
   for (const auto& [name, target] : core.aliases) {
     const VersionInfo* version = name.first == info.adapter ? core.FindVersion(target) : nullptr;
     if (version == nullptr) continue;
@@ -120,6 +120,24 @@ void AddAdapter(Core& core, const AdapterInfo& info, const PoolId& id, const Mem
   }
 }
 
+std::set<VersionKey> WhatToHold(const Core& core) {
+  std::set<VersionKey> holds;
+  for (const auto& [id, pool] : core.pools) {
+    if (pool.sync.has_value()) holds.insert(pool.sync->version.key);
+    for (const Activation& activation : pool.record.history) holds.insert(activation.version.key);
+    holds.insert(pool.record.pending.begin(), pool.record.pending.end());
+    if (pool.record.override_to.has_value()) holds.insert(*pool.record.override_to);
+    if (const std::optional<Candidate> next = CandidateOf(core, id))
+      holds.insert(next->version.key);
+  }
+  for (const auto& [key, lease] : core.leases) holds.insert(lease.record.version.key);
+  for (const auto& [alias, target] : core.aliases) holds.insert(target);
+  for (const auto& [id, member] : core.members) {
+    for (const fleet::WantedVersion& wanted : member.desired.wanted) holds.insert(wanted.key);
+  }
+  return holds;
+}
+
 // Above every revision of an earlier reign, so that the store tells a stale leader's set by its
 // number: 18 bits of incarnation, 20 of term (a million reigns), 26 for the sets of one reign (one
 // a second for two years).
@@ -127,10 +145,15 @@ Revision FirstHoldsRevision(const Term& term) {
   return Revision((term.incarnation << 46) | ((term.term & 0xfffff) << 26) | 1);
 }
 
-bool SameButRevision(const fleet::Desired& a, const fleet::Desired& b) {
-  fleet::Desired same = a;
-  same.revision = b.revision;
-  return same == b;
+// Time and residencies decide who loads; everything else that documents are made of is counted.
+void RefreshLoaders(Core& core) {
+  for (auto& [id, pool] : core.pools) {
+    if (!pool.sync.has_value()) continue;
+    std::set<MemberId> loaders = MembersThatLoad(core, id);
+    if (loaders == pool.loaders) continue;
+    pool.loaders = std::move(loaders);
+    ++core.changes;
+  }
 }
 
 }  // namespace
@@ -159,39 +182,33 @@ fleet::Desired BuildDesired(Core& core, const Member& member) {
 
 void AdvanceDesired(Core& core) {
   if (!core.store_known || !core.meta.settled) return;
+  RefreshLoaders(core);
   for (auto& [id, member] : core.members) {
     if (!member.session.has_value() || !member.served) continue;
-    fleet::Desired desired = BuildDesired(core, member);
-    const bool changed = !SameButRevision(desired, member.desired);
     const bool answered = member.observed->term == core.meta.term &&
                           member.observed->revision == member.desired.revision;
-    if (!changed && (answered || core.now - member.sent_at < core.config.resend_ms)) continue;
+    const bool overdue = !answered && core.now - member.sent_at >= core.config.resend_ms;
+    if (member.built_at == core.changes && !overdue) continue;
+    fleet::Desired desired = BuildDesired(core, member);
+    member.built_at = core.changes;
+    desired.revision = member.desired.revision;
+    if (desired == member.desired && !overdue) continue;
     desired.revision = Revision(member.desired.revision.value + 1);
     member.desired = std::move(desired);
     member.sent_at = core.now;
+    core.held_at = 0;
     core.effects.push_back(SetDesired{*member.session, id, member.desired});
   }
 }
 
 void AdvanceHolds(Core& core) {
   if (!core.store_known) return;
-  std::set<VersionKey> holds;
-  for (const auto& [id, pool] : core.pools) {
-    if (pool.sync.has_value()) holds.insert(pool.sync->version.key);
-    for (const Activation& activation : pool.record.history) holds.insert(activation.version.key);
-    holds.insert(pool.record.pending.begin(), pool.record.pending.end());
-    if (pool.record.override_to.has_value()) holds.insert(*pool.record.override_to);
-    if (const std::optional<Candidate> next = CandidateOf(core, id))
-      holds.insert(next->version.key);
-  }
-  for (const auto& [key, lease] : core.leases) holds.insert(lease.record.version.key);
-  for (const auto& [alias, target] : core.aliases) holds.insert(target);
-  for (const auto& [id, member] : core.members) {
-    for (const fleet::WantedVersion& wanted : member.desired.wanted) holds.insert(wanted.key);
-  }
   const bool overdue = core.holds_acked != core.holds_revision &&
                        core.now - core.holds_sent_at >= core.config.resend_ms;
   const bool first = core.holds_revision.value == 0;
+  if (core.held_at == core.changes && !overdue && !first) return;
+  core.held_at = core.changes;
+  std::set<VersionKey> holds = WhatToHold(core);
   if (holds == core.holds && !overdue && !first) return;
   core.holds_revision =
       first ? FirstHoldsRevision(core.meta.term) : Revision(core.holds_revision.value + 1);

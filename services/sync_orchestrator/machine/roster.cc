@@ -99,7 +99,13 @@ void HandleObserved(Core& core, const MemberObserved& event) {
   if (it == core.sessions.end()) return;
   Member& member = core.members.at(it->second);
   if (event.observed.journal != member.record.journal) return;
-  if (event.observed.sequence <= member.observed->sequence) return;  // overtaken on the way
+  const fleet::Observed& before = *member.observed;
+  if (event.observed.sequence <= before.sequence) return;  // overtaken on the way
+  // Of a report, documents are computed from these alone.
+  if (event.observed.boot != before.boot || event.observed.limits != before.limits ||
+      event.observed.rows != before.rows) {
+    ++core.changes;
+  }
   member.observed = event.observed;
   CountDeaths(core, member);
 }

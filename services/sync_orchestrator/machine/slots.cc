@@ -22,7 +22,9 @@ bool IsServed(const Member& member, const EngineName& name) {
 
 std::set<EngineName> MustNames(Core& core, const Member& member) {
   std::set<EngineName> must;
-  for (const fleet::WantedVersion& wanted : BuildDesired(core, member).wanted) {
+  const bool is_known = member.built_at == core.changes;
+  const fleet::Desired built = is_known ? fleet::Desired() : BuildDesired(core, member);
+  for (const fleet::WantedVersion& wanted : (is_known ? member.desired : built).wanted) {
     if (wanted.must) must.insert(wanted.name);
   }
   return must;

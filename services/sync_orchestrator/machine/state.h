@@ -42,6 +42,7 @@ struct Member {
   std::string excluded_reason;  // by a failure in a sync; empty when not
   Tick excluded_until = 0;
   uint32_t failures = 0;  // in a row, for the backoff
+  uint64_t built_at = 0;  // Core::changes when `desired` was last computed
 };
 
 struct Pool {
@@ -50,7 +51,8 @@ struct Pool {
   std::optional<DecisionRecord> decision;
   Tick sync_began = 0;  // in this reign: deadlines begin again with it
   std::set<std::string>
-      canaries_passed;  // groups of members (kind, version, config) one of which answered
+      canaries_passed;         // groups of members (kind, version, config) one of which answered
+  std::set<MemberId> loaders;  // of the running sync, as of the last AdvanceDesired
   Tick decided_at = 0;
   Tick retry_at = 0;    // after an ABORT
   uint32_t aborts = 0;  // in a row, for the backoff
@@ -103,6 +105,13 @@ struct Core {
   std::set<VersionKey> held;                            // of `holds`, what the store acknowledged
   Tick holds_sent_at = 0;
 
+  // Counts changes of what queues, documents and holds are computed from: everything durable, what
+  // the store said, and boots, limits and rows of members. A planner that ran at this count has
+  // nothing to do until it grows.
+  uint64_t changes = 1;
+  uint64_t queued_at = 0;  // the count at which AdvanceCatalogue last began
+  uint64_t held_at = 0;    // the count at which AdvanceHolds last ran; 0 after Desired was sent
+
   // what came of the last steps
   std::map<std::string, std::optional<RecordValue>> dirty;
   std::vector<Effect> effects;
@@ -111,8 +120,14 @@ struct Core {
       names;  // MakeEngineName hashes: once a name
   std::map<EngineName, VersionKey> named;
 
-  void Save(std::string key, RecordValue value) { dirty[std::move(key)] = std::move(value); }
-  void Erase(std::string key) { dirty[std::move(key)] = std::nullopt; }
+  void Save(std::string key, RecordValue value) {
+    ++changes;
+    dirty[std::move(key)] = std::move(value);
+  }
+  void Erase(std::string key) {
+    ++changes;
+    dirty[std::move(key)] = std::nullopt;
+  }
   void SavePool(const PoolId& id, const Pool& pool);
   void SaveSync(const PoolId& id, const Pool& pool);
 
