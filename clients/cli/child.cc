@@ -99,6 +99,10 @@ std::optional<nlohmann::json> Child::ReadyFile() const {
   if (!file) return std::nullopt;
   nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
+  // Every address is a text; anything else is not one of ours.
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) return std::nullopt;
+  }
   return json;
 }
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "clients/cli/verb.h"
 #include "lib/base/error.h"
 
@@ -98,14 +98,16 @@ bool LocalFleet::Wait(int64_t ms) {
 
 // What a service listens on: what it got the first time, so that the others find it again.
 std::string LocalFleet::Bound(const Service& service, const char* what) const {
-  const auto found = service.ready.find(what);
-  if (found == service.ready.end()) return kAnyPort;
-  if (found->is_string()) return HostPort(found->get<std::string>());
-  if (found->is_array()) {
-    for (const auto& address : *found) {
-      const std::string text = address.is_string() ? address.get<std::string>() : "";
-      if (text.starts_with("ucx://")) return HostPort(text);
-    }
+  const std::string address = service.ready.value(what, std::string());
+  return address.empty() ? kAnyPort : HostPort(address);
+}
+
+// "ucx://host:port grpc://host:port": only the first has a port of its own.
+std::string LocalFleet::BoundTransfer(const Service& service) const {
+  constexpr char kUcx[] = "ucx://";
+  for (const std::string& address : std::vector<std::string>(
+           absl::StrSplit(service.ready.value("transfer", std::string()), ' '))) {
+    if (address.starts_with(kUcx)) return HostPort(address);
   }
   return kAnyPort;
 }
@@ -118,7 +120,7 @@ std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
       absl::StrCat("--admin-listen=", Bound(service, "admin"))};
   const auto add = [&](const std::string& argument) { arguments.push_back(argument); };
   if (service.binary == "adapter-store") {
-    add(absl::StrCat("--transfer-listen=", Bound(service, "transfer")));
+    add(absl::StrCat("--transfer-listen=", BoundTransfer(service)));
     if (!options_.base_model_config.empty()) {
       add(absl::StrCat("--base-model-config=", options_.base_model_config));
     }
@@ -152,9 +154,6 @@ absl::Status LocalFleet::AwaitReady(Service& service) {
   while (true) {
     if (auto ready = service.child->ReadyFile()) {
       service.ready = *std::move(ready);
-      if (const auto port = service.ready.find("admin_port"); port != service.ready.end()) {
-        service.ready["admin"] = absl::StrCat("127.0.0.1:", port->get<int>());
-      }
       return absl::OkStatus();
     }
     if (!service.child->Running()) {

@@ -145,7 +145,7 @@ class Parser {
       if (equals != std::string::npos) return Usage(absl::StrCat("--", name, " takes no value"));
     } else if (equals != std::string::npos) {
       value = word.substr(equals + 1);
-    } else if (++i < words.size()) {
+    } else if (++i < words.size() && !words[i].starts_with("--")) {
       value = words[i];
     } else {
       return Usage(absl::StrCat("--", name, " needs a value: ", option->value));

@@ -95,6 +95,9 @@ absl::StatusOr<common::v1::Version> Client::UploadOnce(const store::v1::BeginUpl
     if (progress) progress(image.size(), image.size());
     return begun.stored();
   }
+  if (begun.missing_size() > 0 && begun.addresses_size() == 0) {
+    return absl::UnavailableError("the adapter-store offers no transfer address yet");
+  }
   if (begun.missing_size() > 0) {
     const transfer::Outcome outcome =
         mover_.Push({begun.addresses().begin(), begun.addresses().end()},

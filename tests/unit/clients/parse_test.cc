@@ -89,6 +89,7 @@ TEST(Parse, WhatIsMissingOrTooMuchIsNamed) {
   EXPECT_THAT(Refusal("send out"), HasSubstr("needs --adapter NAME"));
   EXPECT_THAT(Refusal("status now"), HasSubstr("no use for \"now\""));
   EXPECT_THAT(Refusal("send out --adapter"), HasSubstr("needs a value"));
+  EXPECT_THAT(Refusal("send out --adapter --force"), HasSubstr("needs a value"));
   EXPECT_THAT(Refusal("send out --adapter x --adapter y"), HasSubstr("given twice"));
   EXPECT_THAT(Refusal("send out --adapter x --force=1"), HasSubstr("takes no value"));
 }
