@@ -59,7 +59,7 @@ const lorry::sync::v1::MemberStatus* FindMember(const lorry::sync::v1::GetStatus
   return nullptr;
 }
 
-// The orchestrator's picture once every engine is more than JOINING, or when time is up.
+// The orchestrator's picture once every engine is READY or needs somebody, or when time is up.
 lorry::sync::v1::GetStatusResponse AwaitEngines(LocalFleet& fleet, client::Client& client,
                                                 const nlohmann::json& engines) {
   const SteadyClock clock;
@@ -71,7 +71,9 @@ lorry::sync::v1::GetStatusResponse AwaitEngines(LocalFleet& fleet, client::Clien
     for (const nlohmann::json& engine : engines) {
       const auto* member = FindMember(status, engine.value("member", ""));
       if (member == nullptr) continue;
-      if (member->state() == "READY" || !member->observed().health_detail().empty()) ++settled;
+      // JOINING with a reason, ENGINE_LORA_DISABLED for instance, waits for somebody's hand.
+      const bool stuck = member->observed().health_detail().starts_with("ENGINE_");
+      if (member->state() == "READY" || stuck) ++settled;
     }
     if (settled >= engines.size()) break;
   } while (!fleet.Wait(kEnginesLookMs) && clock.Now() < ends_at);
