@@ -47,6 +47,7 @@ TEST(VersionIn, IsALabelOfTheBuildInfo) {
 }
 
 TEST(EngineUrl, MayBeAPortAlone) {
+  // tidy: allow fixed-port: a text that is read, nothing is bound
   EXPECT_EQ(*EngineUrl("30000"), "http://127.0.0.1:30000");
   EXPECT_EQ(*EngineUrl("gpu7:8000"), "http://gpu7:8000");
   EXPECT_EQ(*EngineUrl("http://gpu7:8000/"), "http://gpu7:8000");
