@@ -32,7 +32,7 @@ def rank_main(rank, meeting, results, addresses, folder, job):
 
 
 def halves(folder, rank, make):
-    """The adapter in `folder` with every tensor cut in two by `make(tensor, dimension, rank)`; lora_A by columns, lora_B by rows."""
+    """The adapter in `folder`, every tensor cut in two by `make(tensor, dimension, rank)`: A by columns, B by rows."""
     from safetensors.torch import load_file
 
     tensors = load_file(folder / "adapter_model.safetensors")
