@@ -37,7 +37,7 @@ DoorTable Build(const Core& core) {
   for (const auto& [adapter, row] : core.rows) table.rows.push_back(RowFor(core, adapter, row));
   for (const auto& [name, residency] : core.residencies) {
     if (!IsRouted(core, residency)) continue;
-    const fleet::WantedVersion* wanted = core.Wanted(name);
+    const fleet::WantedVersion* wanted = residency.wanted;
     table.routes.push_back({name, residency.key, residency.digest, residency.render,
                             wanted != nullptr ? wanted->lag : fleet::kLagNone});
   }
@@ -46,6 +46,29 @@ DoorTable Build(const Core& core) {
     table.rules = core.desired->rules;
   }
   return table;
+}
+
+// Whether the table still says what is so. A residency is among its routes exactly while no table
+// has closed it.
+bool IsUpToDate(const Core& core) {
+  const DoorTable& table = core.table;
+  if (core.table_stale || table.revision.value == 0 || table.boot != core.boot ||
+      table.engine != core.limits.kind || table.paused != core.pause.record.has_value() ||
+      table.lag_known != (core.session && core.desired.has_value()) ||
+      table.rows.size() != core.rows.size()) {
+    return false;
+  }
+  size_t routes = 0;
+  for (const auto& [name, residency] : core.residencies) {
+    const bool is_routed = IsRouted(core, residency);
+    if (is_routed != (residency.closed_at.value == 0)) return false;
+    if (is_routed) ++routes;
+  }
+  if (routes != table.routes.size()) return false;  // one of them is gone altogether
+  auto said = table.rows.begin();
+  return std::all_of(core.rows.begin(), core.rows.end(), [&](const auto& entry) {
+    return *said++ == RowFor(core, entry.first, entry.second);
+  });
 }
 
 }  // namespace
@@ -57,6 +80,8 @@ void HandleReport(Core& core, const DoorReport& event) {
 }
 
 void AdvanceDoor(Core& core) {
+  if (IsUpToDate(core)) return;
+  core.table_stale = false;
   DoorTable table = Build(core);
   if (table != core.table || core.table.revision.value == 0) {
     table.revision = Revision(core.table.revision.value + 1);

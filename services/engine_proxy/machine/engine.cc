@@ -62,6 +62,7 @@ void EndBoot(Core& core) {
     return entry.second.state == fleet::ResidencyState::kAbsent &&
            entry.second.doing == Doing::kNothing;
   });
+  core.met = false;
 }
 
 void BeginBoot(Core& core, const BootId& boot) {
@@ -112,7 +113,7 @@ void HandleListed(Core& core, const Listed& event) {
     core.list_after = core.now + core.config.poll_ms;
     return;
   }
-  core.listing = event.paths;
+  if (core.listing != event.paths) core.listing = event.paths;
   core.listing_at = core.list_asked_at;
   core.list_due = core.now + core.config.list_ms;
   AdoptListing(core);

@@ -37,6 +37,7 @@ void HandleDesired(Core& core, const DesiredReceived& event) {
     core.Save("term", TermRecord{core.term});
   }
   core.desired = desired;
+  MeetDesired(core);
 }
 
 void HandleSession(Core& core, bool up) {
@@ -76,8 +77,7 @@ void Plan(Core& core) {
   AdvanceResidencies(core);
   AdvanceRows(core);
   AdvanceDoor(core);  // before unloads: what they wait for is a table without the name
-  AdvanceUnloads(core);
-  AdvanceDoor(core);
+  if (AdvanceUnloads(core)) AdvanceDoor(core);
   AdvanceEngine(core);
   AdvanceObserved(core);
   core.quiet = false;

@@ -1,5 +1,7 @@
 #include "services/engine_proxy/machine/observe.h"
 
+#include <tuple>
+
 #include "absl/strings/str_cat.h"
 #include "services/engine_proxy/machine/rows.h"
 
@@ -24,16 +26,18 @@ std::string HealthDetail(const Core& core) {
   return "";
 }
 
+fleet::ResidencyState StateOf(const Core& core, const Residency& residency) {
+  // On the engine, but not verified, or on its way out: it holds a slot, and that is what matters.
+  const bool is_there = residency.state != fleet::ResidencyState::kLoaded &&
+                        !core.IsWanted(residency) && core.IsListed(residency);
+  return is_there ? fleet::ResidencyState::kUnloading : residency.state;
+}
+
 fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residency) {
   fleet::ObservedResidency out;
   out.name = residency.name;
   out.key = residency.key;
-  out.state = residency.state;
-  // On the engine, but not verified, or on its way out: it holds a slot, and that is what matters.
-  if (residency.state != fleet::ResidencyState::kLoaded && core.IsListed(residency) &&
-      !core.IsWanted(residency.name)) {
-    out.state = fleet::ResidencyState::kUnloading;
-  }
+  out.state = StateOf(core, residency);
   if (out.state == fleet::ResidencyState::kFailed) out.reason = residency.reason;
   if (out.state == fleet::ResidencyState::kFailed) out.detail = residency.detail;
   if (out.state == fleet::ResidencyState::kFetching) out.bytes_done = residency.bytes_done;
@@ -57,20 +61,26 @@ fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row
   return out;
 }
 
-bool OnlyCountsDiffer(fleet::Observed a, fleet::Observed b) {
-  for (fleet::Observed* document : {&a, &b}) {
-    document->sequence = 0;
-    for (fleet::ObservedResidency& residency : document->residencies) {
-      residency.bytes_done = residency.bytes_total = 0;
-      residency.in_flight = residency.in_flight > 0 ? 1 : 0;
+// Whether `sent` says of the residencies what is so now, but for the figures.
+bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResidency>& sent) {
+  auto said = sent.begin();
+  for (const auto& [name, residency] : core.residencies) {
+    const fleet::ResidencyState state = StateOf(core, residency);
+    if (state == fleet::ResidencyState::kAbsent) continue;
+    if (said == sent.end() || said->state != state || said->count_known != core.counts_known ||
+        (said->in_flight > 0) != (core.InFlight(name) > 0) || said->name != name ||
+        said->key != residency.key) {
+      return false;
     }
+    const bool failed = state == fleet::ResidencyState::kFailed;
+    if (failed && (said->reason != residency.reason || said->detail != residency.detail))
+      return false;
+    ++said;
   }
-  return a == b;
+  return said == sent.end();
 }
 
-}  // namespace
-
-fleet::Observed Observe(const Core& core) {
+fleet::Observed WithoutResidencies(const Core& core) {
   fleet::Observed observed;
   observed.journal = core.journal.journal;
   observed.sequence = core.sequence;
@@ -82,20 +92,40 @@ fleet::Observed Observe(const Core& core) {
   observed.limits = core.limits;
   observed.engine_version = core.engine_version;
   for (const auto& [adapter, row] : core.rows) observed.rows.push_back(RowOf(core, adapter, row));
-  for (const auto& [name, residency] : core.residencies) {
-    const fleet::ObservedResidency out = ResidencyOf(core, residency);
-    if (out.state != fleet::ResidencyState::kAbsent) observed.residencies.push_back(out);
-  }
   if (core.pause.record.has_value() && core.pause.confirmed) observed.paused = core.pause.wanted;
   for (const auto& [name, killer] : core.killers) observed.killers.push_back({name, killer.deaths});
   return observed;
 }
 
+// Nothing but the figures of residencies has changed since the last document.
+bool IsSaid(const Core& core) {
+  fleet::Observed now = WithoutResidencies(core);
+  const fleet::Observed& sent = core.sent;
+  return std::tie(now.journal, now.boot, now.term, now.revision, now.health, now.health_detail,
+                  now.limits, now.engine_version, now.rows, now.paused, now.killers) ==
+             std::tie(sent.journal, sent.boot, sent.term, sent.revision, sent.health,
+                      sent.health_detail, sent.limits, sent.engine_version, sent.rows, sent.paused,
+                      sent.killers) &&
+         OnlyCountsDiffer(core, sent.residencies);
+}
+
+}  // namespace
+
+fleet::Observed Observe(const Core& core) {
+  fleet::Observed observed = WithoutResidencies(core);
+  observed.residencies.reserve(core.residencies.size());
+  for (const auto& [name, residency] : core.residencies) {
+    if (StateOf(core, residency) == fleet::ResidencyState::kAbsent) continue;
+    observed.residencies.push_back(ResidencyOf(core, residency));
+  }
+  return observed;
+}
+
 void AdvanceObserved(Core& core) {
   if (!core.session) return;
-  fleet::Observed observed = Observe(core);
   const bool due = core.now - core.sent_at >= core.config.observed_ms;
-  if (!due && OnlyCountsDiffer(observed, core.sent)) return;
+  if (!due && IsSaid(core)) return;
+  fleet::Observed observed = Observe(core);
   observed.sequence = ++core.sequence;
   core.sent = observed;
   core.sent_at = core.now;

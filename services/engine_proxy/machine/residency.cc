@@ -1,7 +1,8 @@
 #include "services/engine_proxy/machine/residency.h"
 
 #include <algorithm>
-#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "services/engine_proxy/machine/unload.h"
 
@@ -36,7 +37,7 @@ void JudgeLoad(Core& core, Residency& residency) {
     const std::string reason = residency.reason.empty() ? "LOAD_VANISHED" : residency.reason;
     return Fail(core, residency, reason, residency.detail);
   }
-  const fleet::WantedVersion* wanted = core.Wanted(residency.name);
+  const fleet::WantedVersion* wanted = residency.wanted;
   residency.state = ResidencyState::kLoading;
   residency.doing = Doing::kProbing;
   residency.op = core.NewOp();
@@ -76,7 +77,7 @@ void BeginLoad(Core& core, Residency& residency) {
 bool SlotFree(const Core& core, const Residency& residency) {
   const uint32_t slots = core.limits.slots;
   if (slots == 0) return true;
-  const fleet::WantedVersion* wanted = core.Wanted(residency.name);
+  const fleet::WantedVersion* wanted = residency.wanted;
   const bool must = wanted == nullptr || wanted->must;
   // The last slot is for what must be loaded next; MAY versions do not stand in its way.
   const uint32_t others = SlotsUsed(core) - (IsUncertain(core, residency) ? 1 : 0);
@@ -84,12 +85,12 @@ bool SlotFree(const Core& core, const Residency& residency) {
 }
 
 void AdvanceFetched(Core& core, Residency& residency) {
-  if (residency.broken || (core.desired.has_value() && !core.IsWanted(residency.name))) {
+  if (residency.broken || (core.desired.has_value() && !core.IsWanted(residency))) {
     return MaybeDelete(core, residency);
   }
-  if (!core.IsWanted(residency.name)) return;
+  if (!core.IsWanted(residency)) return;
   if (!residency.trusted) return BeginHash(core, residency);
-  if (!core.IsWantedLoaded(residency.name) || !core.FreshlyListed(residency) || core.asleep ||
+  if (!core.IsWantedLoaded(residency) || !core.FreshlyListed(residency) || core.asleep ||
       !core.answers)
     return;
   if (core.IsListedAsOurs(residency)) return JudgeLoad(core, residency);
@@ -99,7 +100,7 @@ void AdvanceFetched(Core& core, Residency& residency) {
 }
 
 void AdvanceFailed(Core& core, Residency& residency) {
-  const bool unwanted = core.desired.has_value() && !core.IsWanted(residency.name);
+  const bool unwanted = core.desired.has_value() && !core.IsWanted(residency);
   if (unwanted) {
     residency.blocked = false;
     residency.tries = 0;
@@ -114,12 +115,12 @@ void AdvanceOne(Core& core, Residency& residency, uint32_t& fetches) {
     AdvanceFailed(core, residency);
   switch (residency.state) {
     case ResidencyState::kAbsent:
-      if (residency.doing != Doing::kNothing || !core.IsWanted(residency.name)) return;
+      if (residency.doing != Doing::kNothing || !core.IsWanted(residency)) return;
       if (fetches >= core.config.fetches_limit || core.now < residency.retry_at) return;
       ++fetches;
       return BeginFetch(core, residency);
     case ResidencyState::kFetching:
-      if (residency.doing != Doing::kFetching || core.IsWanted(residency.name)) return;
+      if (residency.doing != Doing::kFetching || core.IsWanted(residency)) return;
       residency.doing = Doing::kCancelling;
       core.effects.push_back(CancelFetch{residency.op});
       return;
@@ -135,29 +136,37 @@ void Meet(Core& core, const fleet::WantedVersion& wanted) {
   Residency& residency = core.residencies[wanted.name];
   if (wanted.must) residency.evicting = false;
   residency.name = wanted.name;
+  residency.wanted = &wanted;
   residency.key = wanted.key;
   residency.digest = wanted.digest;
   residency.traits = wanted.traits;
   residency.render = wanted.render;
 }
 
-// MUST first, and among MAY those that would leave last.
-std::vector<EngineName> ByUrgency(const Core& core) {
-  std::vector<std::tuple<bool, uint32_t, EngineName>> order;
-  for (const auto& [name, residency] : core.residencies) {
-    const fleet::WantedVersion* wanted = core.Wanted(name);
-    const bool later = wanted != nullptr && !wanted->must;
-    order.emplace_back(later, later ? ~wanted->eviction_rank : 0, name);
+// Those that something may have to be done for: MUST first, and among MAY those that would leave
+// last.
+std::vector<Residency*> ByUrgency(Core& core) {
+  std::vector<Residency*> order;
+  for (auto& [name, residency] : core.residencies) {
+    const ResidencyState state = residency.state;
+    if (state == ResidencyState::kAbsent || state == ResidencyState::kFetching ||
+        state == ResidencyState::kFetched || state == ResidencyState::kFailed) {
+      order.push_back(&residency);
+    }
   }
-  std::sort(order.begin(), order.end());
-  std::vector<EngineName> names;
-  for (const auto& [later, rank, name] : order) names.push_back(name);
-  return names;
+  const auto urgency = [](const Residency* residency) {
+    const fleet::WantedVersion* wanted = residency->wanted;
+    const bool later = wanted != nullptr && !wanted->must;
+    return std::make_pair(later, later ? ~wanted->eviction_rank : 0);
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const Residency* a, const Residency* b) { return urgency(a) < urgency(b); });
+  return order;
 }
 
 bool IsGone(const Core& core, const Residency& residency) {
   return residency.state == ResidencyState::kAbsent && residency.doing == Doing::kNothing &&
-         !core.IsWanted(residency.name) && !core.IsListed(residency) && residency.path.empty();
+         !core.IsWanted(residency) && residency.path.empty() && !core.IsListed(residency);
 }
 
 }  // namespace
@@ -282,6 +291,7 @@ void AdoptListing(Core& core) {
   for (const auto& [name, path] : core.listing) {
     if (core.residencies.contains(name) || !IsOurName(name.value)) continue;
     core.residencies[name].name = name;
+    core.met = false;
   }
   for (auto& [name, residency] : core.residencies) {
     if (!core.FreshlyListed(residency)) continue;
@@ -295,41 +305,49 @@ void AdoptListing(Core& core) {
   }
 }
 
+void MeetDesired(Core& core) {
+  core.met = true;
+  if (!core.desired.has_value()) return;
+  core.table_stale = true;
+  for (auto& [name, residency] : core.residencies) residency.wanted = nullptr;
+  for (const fleet::WantedVersion& wanted : core.desired->wanted) Meet(core, wanted);
+}
+
 void AdvanceResidencies(Core& core) {
-  if (core.desired.has_value()) {
-    for (const fleet::WantedVersion& wanted : core.desired->wanted) Meet(core, wanted);
-  }
+  if (!core.met) MeetDesired(core);
+  const std::vector<Residency*> order = ByUrgency(core);
   uint32_t fetches = 0;
-  for (const auto& [name, residency] : core.residencies) {
-    if (residency.state == ResidencyState::kFetching) ++fetches;
+  for (const Residency* residency : order) {
+    if (residency->state == ResidencyState::kFetching) ++fetches;
   }
-  for (const EngineName& name : ByUrgency(core))
-    AdvanceOne(core, core.residencies.at(name), fetches);
-  std::erase_if(core.residencies, [&](const auto& entry) { return IsGone(core, entry.second); });
+  for (Residency* residency : order) AdvanceOne(core, *residency, fetches);
+  for (const Residency* residency : order) {
+    if (IsGone(core, *residency)) core.residencies.erase(EngineName(residency->name));
+  }
 }
 
 bool WaitsForList(const Core& core, const Residency& residency) {
   if (residency.doing == Doing::kVerifying) return true;
   if (residency.doing != Doing::kNothing) return false;
   if (residency.state == ResidencyState::kFetched) {
-    return core.desired.has_value() || core.IsWanted(residency.name);
+    return core.desired.has_value() || core.IsWanted(residency);
   }
   return residency.state == ResidencyState::kFailed && !residency.path.empty();
 }
 
 uint32_t SlotsUsed(const Core& core) {
-  std::set<EngineName> used;
+  uint32_t used = 0;
   for (const auto& [name, path] : core.listing) {
-    const Residency* residency = core.Find(name);
-    if (residency == nullptr || core.FreshlyListed(*residency)) used.insert(name);
+    if (core.Find(name) == nullptr) ++used;
   }
   for (const auto& [name, residency] : core.residencies) {
     if (residency.state == ResidencyState::kLoading || residency.state == ResidencyState::kLoaded ||
-        residency.state == ResidencyState::kUnloading || IsUncertain(core, residency)) {
-      used.insert(name);
+        residency.state == ResidencyState::kUnloading || IsUncertain(core, residency) ||
+        core.IsListed(residency)) {
+      ++used;
     }
   }
-  return static_cast<uint32_t>(used.size());
+  return used;
 }
 
 bool IsUncertain(const Core& core, const Residency& residency) {

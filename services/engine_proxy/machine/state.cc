@@ -15,23 +15,13 @@ void Core::SaveName(const Residency& residency) {
                                            residency.path, residency.loaded_on});
 }
 
-const fleet::WantedVersion* Core::Wanted(const EngineName& name) const {
-  if (!desired.has_value()) return nullptr;
-  const auto& wanted = desired->wanted;
-  const auto it = std::lower_bound(
-      wanted.begin(), wanted.end(), name,
-      [](const fleet::WantedVersion& item, const EngineName& key) { return item.name < key; });
-  return it != wanted.end() && it->name == name ? &*it : nullptr;
+bool Core::IsWanted(const Residency& residency) const {
+  return desired.has_value() ? residency.wanted != nullptr : IsRowTarget(residency.name);
 }
 
-bool Core::IsWanted(const EngineName& name) const {
-  return desired.has_value() ? Wanted(name) != nullptr : IsRowTarget(name);
-}
-
-bool Core::IsWantedLoaded(const EngineName& name) const {
-  if (!desired.has_value()) return IsRowTarget(name);
-  const fleet::WantedVersion* wanted = Wanted(name);
-  return wanted != nullptr && wanted->load;
+bool Core::IsWantedLoaded(const Residency& residency) const {
+  if (!desired.has_value()) return IsRowTarget(residency.name);
+  return residency.wanted != nullptr && residency.wanted->load;
 }
 
 bool Core::IsRowTarget(const EngineName& name) const {
@@ -66,6 +56,7 @@ bool Core::IsLoaded(const EngineName& name) const {
 }
 
 uint32_t Core::InFlight(const EngineName& name) const {
+  if (in_flight.empty()) return 0;
   const auto it = in_flight.find(name);
   return it != in_flight.end() ? it->second : 0;
 }

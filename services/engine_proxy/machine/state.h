@@ -30,6 +30,7 @@ enum class Doing {
 
 struct Residency {
   EngineName name;
+  const fleet::WantedVersion* wanted = nullptr;  // in `desired`, as of the last MeetDesired
   VersionKey key;
   Digest digest;
   fleet::VersionTraits traits;
@@ -80,6 +81,7 @@ struct Core {
   Term term;
   bool session = false;
   std::optional<fleet::Desired> desired;  // accepted in this process
+  bool met = false;                       // every wanted version has a residency, which knows it
 
   // the engine
   BootId boot;          // empty while its process is gone or was not seen yet
@@ -111,7 +113,8 @@ struct Core {
 
   // the door
   DoorTable table;
-  Revision reported;  // every io_context resolves by this table or a later one
+  bool table_stale = true;  // Desired may have changed what the table says
+  Revision reported;        // every io_context resolves by this table or a later one
   std::map<EngineName, uint32_t> in_flight;
 
   // what came of the last steps
@@ -127,10 +130,9 @@ struct Core {
   void Erase(std::string key) { dirty[std::move(key)] = std::nullopt; }
   void SaveName(const Residency& residency);
 
-  const fleet::WantedVersion* Wanted(const EngineName& name) const;
   // Wanted by Desired, or before the first one, by a row of the journal.
-  bool IsWanted(const EngineName& name) const;
-  bool IsWantedLoaded(const EngineName& name) const;
+  bool IsWanted(const Residency& residency) const;
+  bool IsWantedLoaded(const Residency& residency) const;
   // A row stands on it, whatever the row's mode is now.
   bool IsRowTarget(const EngineName& name) const;
   const fleet::DesiredRow* WantedRow(const AdapterName& adapter) const;

@@ -17,37 +17,44 @@ bool IsOnEngine(const Core& core, const Residency& residency) {
          IsUncertain(core, residency);
 }
 
-// Everything but the engine's own load: not routed by any table that some io_context still resolves
-// by, nothing in flight and the count known, no pause, nothing else at work in the registry.
+// Whether the engine can take an unload of anything: no pause, nothing else at work in its
+// registry, counts known.
+bool MayUnloadAny(const Core& core) {
+  if (!core.answers || core.boot.empty() || core.asleep || !core.counts_known) return false;
+  return !core.pause.record.has_value() && !core.IsWedged() && !RegistryBusy(core);
+}
+
+// Of one name, where MayUnloadAny: not routed by any table that some io_context still resolves by,
+// and nothing in flight. All that is left to ask is the engine's own load.
 bool MayUnload(const Core& core, const Residency& residency) {
   if (!IsOnEngine(core, residency) || !IsLeaving(core, residency)) return false;
-  if (!core.answers || core.boot.empty() || core.asleep || core.IsWedged() || RegistryBusy(core))
-    return false;
-  if (core.pause.record.has_value() || core.now < residency.retry_at) return false;
+  if (core.now < residency.retry_at) return false;
   const bool closed = residency.closed_at.value != 0 && core.reported >= residency.closed_at;
-  return closed && core.counts_known && core.InFlight(residency.name) == 0;
+  return closed && core.InFlight(residency.name) == 0;
 }
 
 bool WaitsForASlot(const Core& core) {
-  if (core.limits.slots == 0 || SlotsUsed(core) < core.limits.slots) return false;
-  return std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
-    const fleet::WantedVersion* wanted = core.Wanted(entry.first);
-    return wanted != nullptr && wanted->must && wanted->load && !core.IsListed(entry.second) &&
-           entry.second.state == ResidencyState::kFetched;
-  });
+  if (core.limits.slots == 0) return false;
+  const bool waits =
+      std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
+        const fleet::WantedVersion* wanted = entry.second.wanted;
+        return entry.second.state == ResidencyState::kFetched && wanted != nullptr &&
+               wanted->must && wanted->load && !core.IsListed(entry.second);
+      });
+  return waits && SlotsUsed(core) >= core.limits.slots;
 }
 
 // Idle ones first, and of those the oldest; a busy one would not be gone any sooner than it is
 // idle.
-void MakeRoom(Core& core) {
-  if (!WaitsForASlot(core)) return;
+bool MakeRoom(Core& core) {
+  if (!WaitsForASlot(core)) return false;
   Residency* leaves = nullptr;
   uint32_t leaves_rank = 0;
   for (auto& [name, residency] : core.residencies) {
     const bool idle = core.InFlight(name) == 0;
-    if (residency.state == ResidencyState::kUnloading) return;
-    if (IsOnEngine(core, residency) && IsLeaving(core, residency) && idle) return;
-    const fleet::WantedVersion* wanted = core.Wanted(name);
+    if (residency.state == ResidencyState::kUnloading) return false;
+    if (IsOnEngine(core, residency) && IsLeaving(core, residency) && idle) return false;
+    const fleet::WantedVersion* wanted = residency.wanted;
     const bool may_leave = IsOnEngine(core, residency) && wanted != nullptr && !wanted->must &&
                            !core.IsRowTarget(name);
     if (!may_leave || !idle) continue;
@@ -57,18 +64,20 @@ void MakeRoom(Core& core) {
     }
   }
   if (leaves != nullptr) leaves->evicting = true;
+  return leaves != nullptr;
 }
 
 }  // namespace
 
 bool IsLeaving(const Core& core, const Residency& residency) {
-  if (core.IsRowTarget(residency.name) && residency.state == ResidencyState::kLoaded) return false;
-  if (residency.evicting) return true;
-  if (!core.desired.has_value()) return false;
-  if (!core.IsWanted(residency.name)) return true;
+  const bool unwanted = core.desired.has_value() && residency.wanted == nullptr;
+  const bool leaves = residency.evicting || unwanted;
+  if (residency.state == ResidencyState::kLoaded) {
+    return leaves && !core.IsRowTarget(residency.name);
+  }
+  if (leaves || !core.desired.has_value()) return leaves;
   // Wanted, but what the engine has under this name is not what this journal loaded there.
-  return residency.state != ResidencyState::kLoaded && core.IsListed(residency) &&
-         !core.IsListedAsOurs(residency);
+  return core.IsListed(residency) && !core.IsListedAsOurs(residency);
 }
 
 void Wedge(Core& core, const EngineName& name) {
@@ -100,13 +109,14 @@ void HandleUnloadDone(Core& core, const UnloadDone& event) {
 }
 
 bool WaitsForQuiet(const Core& core) {
-  return std::any_of(core.residencies.begin(), core.residencies.end(),
+  return MayUnloadAny(core) &&
+         std::any_of(core.residencies.begin(), core.residencies.end(),
                      [&](const auto& entry) { return MayUnload(core, entry.second); });
 }
 
-void AdvanceUnloads(Core& core) {
-  MakeRoom(core);
-  if (!core.quiet) return;
+bool AdvanceUnloads(Core& core) {
+  const bool made_room = MakeRoom(core);
+  if (!core.quiet || !MayUnloadAny(core)) return made_room;
   for (auto& [name, residency] : core.residencies) {
     if (!MayUnload(core, residency)) continue;
     residency.state = ResidencyState::kUnloading;
@@ -114,8 +124,9 @@ void AdvanceUnloads(Core& core) {
     residency.op = core.NewOp();
     residency.changed = ++core.registry;
     core.effects.push_back(Unload{residency.op, core.boot, name, core.config.unload_deadline_ms});
-    return;
+    return true;
   }
+  return made_room;
 }
 
 void MaybeDelete(Core& core, Residency& residency) {

@@ -12,7 +12,8 @@ void HandleUnloadDone(Core& core, const UnloadDone& event);
 void Wedge(Core& core, const EngineName& name);
 
 // Chooses a MAY version to leave where a MUST has no slot, and sends at most one unload.
-void AdvanceUnloads(Core& core);
+// Whether what the door may route has changed.
+bool AdvanceUnloads(Core& core);
 
 // Whether an unload waits for nothing but the engine's own load.
 bool WaitsForQuiet(const Core& core);
