@@ -1,0 +1,125 @@
+"""Real SGLang and real vLLM: what they answer equals torch + peft for the announced version, also after a crash."""
+
+import os
+
+import pytest
+from testing import engines
+from testing.doors import DoorClient
+from testing.engines import KINDS
+from testing.reference import TOLERANCE, Reference
+from testing.waiting import until
+from testing.world import ADAPTER, World
+
+pytestmark = pytest.mark.real
+VERSIONS = (1, 2, 3)
+TOKENS = 8
+PROMPTS = [[1, 40 + 7 * i, 90 + 5 * i, 130 + 3 * i] for i in range(3)]
+# A token of a real engine on a busy machine; a load and its probe take seconds there.
+SERVING_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def reference(tiny):
+    return Reference(tiny / "model", [tiny / "adapters" / f"v{n}" for n in VERSIONS])
+
+
+@pytest.fixture(scope="module")
+def world(bin_dir, tiny, reference, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet")
+    pair = [engines.real(kind, tiny / "model", log_dir=folder) for kind in KINDS]
+    with World(bin_dir, folder, *pair) as made:
+        for engine in pair:
+            print(f"{engine.kind} ready after {engine.ready_after_s:.0f} s")
+        made.judge = reference.judge
+        made.admin.set_policy(ADAPTER, {"keep": {"versions": 3}, "max_staleness": 2})
+        with made.open_run() as run:
+            for number in VERSIONS:
+                made.publish(run, number, tiny / "adapters" / f"v{number}", timeout=SERVING_S)
+        yield made
+
+
+@pytest.mark.parametrize("member", KINDS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_version_answers_as_torch_and_peft_do(world, member, version):
+    for prompt in PROMPTS:
+        for stream in (False, True):
+            answer = world.doors[member].ask(f"{ADAPTER}@{version}", tokens=TOKENS, prompt=prompt, stream=stream)
+            world.prove(answer, version=version)
+
+
+@pytest.mark.parametrize("member", KINDS)
+def test_versions_differ_from_the_base_and_from_each_other(world, reference, member):
+    engine = world.engines[member]
+    base = DoorClient(member, engine.url).ask(None, tokens=TOKENS)
+    assert reference.gap(base, None) <= TOLERANCE
+    answers = [world.doors[member].ask(f"{ADAPTER}@{n}", tokens=TOKENS) for n in VERSIONS]
+    said = {tuple(base.tokens), *(tuple(a.tokens) for a in answers)}
+    assert len(said) == 1 + len(VERSIONS), "random adapters of this size say different things"
+
+
+def test_both_engines_say_the_same(world):
+    for name in (ADAPTER, f"{ADAPTER}@1"):
+        said = {tuple(world.doors[m].ask(name, tokens=TOKENS).tokens) for m in KINDS}
+        assert len(said) == 1, said
+
+
+class MistralRs:
+    """mistral.rs in this process: a third implementation, which shares no code with torch or the engines."""
+
+    def __init__(self, tiny):
+        import mistralrs
+        from transformers import AutoTokenizer
+
+        os.environ["MISTRALRS_CPU_KV_F32"] = "1"
+        self._module = mistralrs
+        which = mistralrs.Which.Lora(
+            model_id=str(tiny / "model"), arch=mistralrs.Architecture.Llama, dtype=mistralrs.ModelDType.F32
+        )
+        self._runner = mistralrs.Runner(which=which, token_source="none")
+        self._tokenizer = AutoTokenizer.from_pretrained(tiny / "model")
+
+    def load(self, name, folder):
+        self._runner.load_lora_adapter(name, str(folder))
+
+    def text(self, prompt, adapter):
+        request = self._module.CompletionRequest(
+            prompt=prompt, model="default", max_tokens=TOKENS, temperature=0.0, top_k=1, ignore_eos=True, adapter=adapter
+        )
+        return self._runner.send_completion_request(request).choices[0].text
+
+    def ids(self, prompt):
+        return self._tokenizer(prompt).input_ids
+
+    def decoded(self, tokens):
+        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def test_mistral_rs_says_the_same(world, tiny):
+    """An independent check of what a version means, greedy text by greedy text."""
+    pytest.importorskip("mistralrs")
+    prompt, mistral = "the quick brown", MistralRs(tiny)
+    for number in VERSIONS:
+        mistral.load(f"v{number}", tiny / "adapters" / f"v{number}")
+        text = mistral.text(prompt, f"v{number}")
+        assert text != mistral.text(prompt, None)
+        for member in KINDS:
+            answer = world.doors[member].ask(f"{ADAPTER}@{number}", tokens=TOKENS, prompt=mistral.ids(prompt))
+            assert mistral.decoded(answer.tokens) == text, (member, number)
+
+
+@pytest.mark.parametrize("member", KINDS)
+def test_the_base_model_is_refused(world, member):
+    answer = world.doors[member].ask(None)
+    assert (answer.status, answer.reason) == (400, "NO_ADAPTER")
+
+
+def test_a_killed_vllm_is_brought_to_desired(world):
+    engine = world.engines["vllm"]
+    engine.kill()
+    until(lambda: world.member("vllm").get("state") != "READY", "the death is noticed", SERVING_S)
+    world.prove(world.doors["sglang"].ask(ADAPTER, tokens=TOKENS), version=VERSIONS[-1])
+    assert world.doors["vllm"].ask(ADAPTER).status in (502, 503)
+    engine.start().wait_ready()
+    until(lambda: world.doors["vllm"].ask(ADAPTER).status == 200, "vllm serves again", SERVING_S)
+    for prompt in PROMPTS:
+        world.prove(world.doors["vllm"].ask(ADAPTER, tokens=TOKENS, prompt=prompt), version=VERSIONS[-1])
