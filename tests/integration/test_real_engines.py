@@ -83,7 +83,13 @@ class MistralRs:
 
     def text(self, prompt, adapter):
         request = self._module.CompletionRequest(
-            prompt=prompt, model="default", max_tokens=TOKENS, temperature=0.0, top_k=1, ignore_eos=True, adapter=adapter
+            prompt=prompt,
+            model="default",
+            max_tokens=TOKENS,
+            temperature=0.0,
+            top_k=1,
+            ignore_eos=True,
+            adapter=adapter,
         )
         return self._runner.send_completion_request(request).choices[0].text
 

@@ -117,7 +117,8 @@ def run_ranks(world, tmp_path, folder, job, expect=RANKS):
     try:
         for process in ranks:
             process.start()
-        return {rank: (outcome, value) for rank, outcome, value in (results.get(timeout=DEADLINE_S) for _ in range(expect))}
+        came = [results.get(timeout=DEADLINE_S) for _ in range(expect)]
+        return {rank: (outcome, value) for rank, outcome, value in came}
     finally:
         for process in ranks:
             process.join(5)

@@ -58,7 +58,9 @@ class DoorClient:
         parts = urllib.parse.urlsplit(url)
         self._at = parts.hostname or "127.0.0.1", parts.port or 80
 
-    def ask(self, name: str | None, *, tokens: int = 4, prompt: list[int] | None = None, stream: bool = False) -> Answer:
+    def ask(
+        self, name: str | None, *, tokens: int = 4, prompt: list[int] | None = None, stream: bool = False
+    ) -> Answer:
         """One greedy generation by adapter `name`. Raises OSError or http.client.HTTPException when it breaks off."""
         prompt = prompt or PROMPT
         path, body = self._request(name, tokens, prompt, stream)
