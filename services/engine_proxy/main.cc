@@ -140,8 +140,8 @@ class App {
   ProxyMetrics metrics_;
   std::unique_ptr<EngineClaim> claim_;
   std::unique_ptr<kv::Store> kv_;
-  std::unique_ptr<ImageShelf> shelf_;
   std::unique_ptr<Proxy> proxy_;
+  std::unique_ptr<ImageShelf> shelf_;
   std::unique_ptr<door::Door> door_;
   std::unique_ptr<EngineLink> engine_;
   std::unique_ptr<StoreClient> store_;
@@ -162,9 +162,6 @@ absl::Status App::Open() {
   LORRY_ASSIGN_OR_RETURN(claim_, EngineClaim::Take(engine_at_.host, engine_at_.port));
   LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
   LORRY_ASSIGN_OR_RETURN(kv_, kv::OpenSqliteStore({.path = data_dir + "/proxy.db"}));
-  const std::string image_dir = absl::GetFlag(FLAGS_image_dir);
-  LORRY_ASSIGN_OR_RETURN(
-      shelf_, ImageShelf::Open(image_dir.empty() ? "/dev/shm/lorry/" + member_ : image_dir));
   const auto on_fatal = [this](const absl::Status& why) {
     fatal_ = why;
     signals_.RequestStop();
@@ -173,6 +170,11 @@ absl::Status App::Open() {
       proxy_, Proxy::Create(*kv_, clock_,
                             {.machine = {.member = MemberId(member_), .new_journal = NewJournal()},
                              .on_fatal = on_fatal}));
+  const std::string image_dir = absl::GetFlag(FLAGS_image_dir);
+  LORRY_ASSIGN_OR_RETURN(
+      shelf_, ImageShelf::Open(image_dir.empty() ? "/dev/shm/lorry/" + member_ : image_dir,
+                               proxy_->journal()));
+  shelf_->RemoveUnrecorded(proxy_->recorded_names());
   return absl::OkStatus();
 }
 
@@ -209,8 +211,11 @@ absl::Status App::WireEngine() {
   const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {
     metrics_.OnTimed(verb, seconds, outcome);
   };
+  const auto on_listed = [this](const std::set<std::string>& paths) {
+    shelf_->RemoveForeign(paths);
+  };
   engine_ = std::make_unique<EngineLink>(EngineLink::Options{.engine = options}, Sink(), on_facts,
-                                         on_timed);
+                                         on_timed, on_listed);
   LORRY_RETURN_IF_ERROR(door_->Start());
   const std::string advertised = absl::GetFlag(FLAGS_door_advertise);
   door_address_ = absl::StrCat(

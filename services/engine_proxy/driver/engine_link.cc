@@ -29,11 +29,13 @@ std::string ProblemText(const std::vector<engines::Problem>& problems) {
 
 }  // namespace
 
-EngineLink::EngineLink(Options options, EventSink sink, OnFacts on_facts, OnTimed on_timed)
+EngineLink::EngineLink(Options options, EventSink sink, OnFacts on_facts, OnTimed on_timed,
+                       OnListed on_listed)
     : options_(std::move(options)),
       sink_(std::move(sink)),
       on_facts_(std::move(on_facts)),
       on_timed_(std::move(on_timed)),
+      on_listed_(std::move(on_listed)),
       work_(boost::asio::make_work_guard(io_)),
       timer_(io_) {}
 
@@ -118,7 +120,12 @@ void EngineLink::Run(const List& list) {
                     [this, list](absl::StatusOr<engines::Engine::Listing> listing) {
                       Listed listed{
                           .op = list.op, .outcome = OutcomeOf(listing.status()), .paths = {}};
-                      if (listing.ok()) listed.paths = *std::move(listing);
+                      if (listing.ok()) {
+                        std::set<std::string> paths;
+                        for (const auto& [name, path] : *listing) paths.insert(path);
+                        on_listed_(paths);
+                        listed.paths = *std::move(listing);
+                      }
                       sink_(std::move(listed));
                     });
       },

@@ -10,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -39,8 +40,11 @@ class EngineLink {
   using OnFacts = std::function<void(const engines::EngineFacts&)>;
   // How a load or unload went: "load", seconds, outcome.
   using OnTimed = std::function<void(std::string_view verb, double seconds, Outcome outcome)>;
+  // The paths that the engine lists, each time it was asked.
+  using OnListed = std::function<void(const std::set<std::string>& paths)>;
 
-  EngineLink(Options options, EventSink sink, OnFacts on_facts, OnTimed on_timed);
+  EngineLink(Options options, EventSink sink, OnFacts on_facts, OnTimed on_timed,
+             OnListed on_listed);
   ~EngineLink();
 
   void Start();
@@ -67,6 +71,7 @@ class EngineLink {
   const EventSink sink_;
   const OnFacts on_facts_;
   const OnTimed on_timed_;
+  const OnListed on_listed_;
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::steady_timer timer_;

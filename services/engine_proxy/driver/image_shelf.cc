@@ -77,18 +77,24 @@ absl::StatusOr<std::vector<std::string>> ModulesOf(std::span<const std::byte> im
 
 }  // namespace
 
-ImageShelf::ImageShelf(std::string root, std::unique_ptr<transfer::ImagePool> pool)
-    : root_(std::move(root)), pool_(std::move(pool)) {}
+ImageShelf::ImageShelf(std::string root, const JournalId& journal,
+                       std::unique_ptr<transfer::ImagePool> pool)
+    : root_(std::move(root)),
+      versions_(root_ + "/versions/" + journal.value),
+      manifests_(root_ + "/manifests/" + journal.value),
+      pool_(std::move(pool)) {}
 
-absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& root) {
-  for (const char* folder : {"/versions", "/manifests"}) {
+absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& root,
+                                                             const JournalId& journal) {
+  for (const char* folder : {"/versions/", "/manifests/"}) {
+    const std::string path = root + folder + journal.value;
     std::error_code error;
-    fs::create_directories(root + folder, error);
-    if (error) return DiskError("making", root + folder, error.value());
+    fs::create_directories(path, error);
+    if (error) return DiskError("making", path, error.value());
   }
   LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImagePool> pool,
                          transfer::ImagePool::Open({.directory = root + "/pool"}));
-  return std::unique_ptr<ImageShelf>(new ImageShelf(root, std::move(pool)));
+  return std::unique_ptr<ImageShelf>(new ImageShelf(root, journal, std::move(pool)));
 }
 
 absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name,
@@ -152,17 +158,23 @@ absl::Status ImageShelf::Delete(const EngineName& name) {
   return absl::OkStatus();
 }
 
-void ImageShelf::RemoveOrphans(const std::set<EngineName>& known,
-                               const std::set<std::string>& listed) {
+void ImageShelf::RemoveUnrecorded(const std::set<EngineName>& recorded) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root_ + "/versions", error)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(versions_, error)) {
     const EngineName name(entry.path().filename().string());
-    const bool is_placed = [&] {
-      MutexLock lock(mutex_);
-      return placed_.contains(name);
-    }();
-    if (is_placed || known.contains(name) || listed.contains(PathOf(name))) continue;
-    (void)Delete(name);
+    if (!recorded.contains(name)) (void)Delete(name);
+  }
+}
+
+void ImageShelf::RemoveForeign(const std::set<std::string>& listed) {
+  std::error_code error;
+  for (const fs::directory_entry& journal : fs::directory_iterator(root_ + "/versions", error)) {
+    const std::string path = journal.path().string();
+    if (path == versions_) continue;
+    const auto first = listed.lower_bound(path + "/");
+    if (first != listed.end() && first->starts_with(path + "/")) continue;
+    fs::remove_all(journal.path(), error);
+    fs::remove_all(root_ + "/manifests/" + journal.path().filename().string(), error);
   }
 }
 

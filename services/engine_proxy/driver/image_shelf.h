@@ -1,13 +1,15 @@
 // The adapter directories that the engine reads: one a name, complete before anything knows of it.
 //
 //   <root>/pool/...                            recycled files (lib/transfer/image_pool.h)
-//   <root>/versions/<engine name>/             adapter_model.safetensors, adapter_config.json:
-//   nothing else, because SGLang
+//   <root>/versions/<journal>/<engine name>/             adapter_model.safetensors,
+//   adapter_config.json: nothing else, because SGLang
 //                                              reads every *.safetensors that it finds
-//   <root>/manifests/<engine name>.json        the config as published, from which the digest can
-//   be proved again
+//   <root>/manifests/<journal>/<engine name>.json        the config as published, from which the
+//   digest can be proved again
 //
-// A name certifies its contents, so its path is the same for ever. Thread-safe. Owned by main.
+// A name certifies its contents, so its path is the same for as long as the journal lives. A proxy
+// that lost its journal writes under another: it never touches a directory that the engine may have
+// open. Thread-safe. Owned by main.
 #pragma once
 
 #include <map>
@@ -29,7 +31,8 @@ class ImageShelf {
  public:
   // FAILED_PRECONDITION POOL_IN_USE: another proxy has `root`. Put it on a tmpfs such as /dev/shm,
   // shared with the engine.
-  static absl::StatusOr<std::unique_ptr<ImageShelf>> Open(const std::string& root);
+  static absl::StatusOr<std::unique_ptr<ImageShelf>> Open(const std::string& root,
+                                                          const JournalId& journal);
 
   // A file to fetch into. As ImagePool::Acquire.
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes) {
@@ -51,18 +54,21 @@ class ImageShelf {
   // Removes the directory; its file is recycled. OK when there is none.
   absl::Status Delete(const EngineName& name);
 
-  // Removes directories that are neither `known` nor among `listed` paths: what a crash left
-  // behind.
-  void RemoveOrphans(const std::set<EngineName>& known, const std::set<std::string>& listed);
+  // At start: removes this journal's directories that it has no record of. They were being written
+  // when a predecessor died, and no engine was ever asked to load them.
+  void RemoveUnrecorded(const std::set<EngineName>& recorded);
+  // Removes other journals' directories, unless the engine lists a path in them.
+  void RemoveForeign(const std::set<std::string>& listed);
 
  private:
-  ImageShelf(std::string root, std::unique_ptr<transfer::ImagePool> pool);
-  std::string PathOf(const EngineName& name) const { return root_ + "/versions/" + name.value; }
+  ImageShelf(std::string root, const JournalId& journal, std::unique_ptr<transfer::ImagePool> pool);
+  std::string PathOf(const EngineName& name) const { return versions_ + "/" + name.value; }
   std::string ManifestOf(const EngineName& name) const {
-    return root_ + "/manifests/" + name.value + ".json";
+    return manifests_ + "/" + name.value + ".json";
   }
 
   const std::string root_;
+  const std::string versions_, manifests_;  // this journal's
   const std::unique_ptr<transfer::ImagePool> pool_;
   Mutex mutex_;
   std::map<EngineName, std::unique_ptr<transfer::ImageFile>> placed_

@@ -19,6 +19,10 @@ absl::StatusOr<std::unique_ptr<Proxy>> Proxy::Create(kv::Store& store, const Clo
   LORRY_ASSIGN_OR_RETURN(Machine machine,
                          Machine::Restore(p->options_.machine, records, clock.Now()));
   p->first_observed_ = machine.Observe();
+  constexpr std::string_view kNamePrefix = "name/";
+  for (const auto& [key, record] : records) {
+    if (key.starts_with(kNamePrefix)) p->recorded_names_.emplace(key.substr(kNamePrefix.size()));
+  }
   p->driver_ = std::make_unique<MachineDriver>(
       std::move(machine), clock,
       MachineDriver::Hooks{

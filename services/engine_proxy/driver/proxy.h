@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -51,6 +52,9 @@ class Proxy {
   // Events from the network, which may be refused: RESOURCE_EXHAUSTED MAILBOX_FULL.
   absl::Status TryPost(Event event) { return driver_->Post(std::move(event)); }
   absl::StatusOr<View> GetView(Tick deadline);
+  const JournalId& journal() const { return first_observed_.journal; }
+  // Directories that the journal knew of at start.
+  const std::set<EngineName>& recorded_names() const { return recorded_names_; }
   const fleet::Observed& first_observed() const {
     return first_observed_;
   }  // as restored, for the first Hello
@@ -64,6 +68,7 @@ class Proxy {
   const Options options_;
   kv::RecordJournal<RecordValue> journal_;  // driver's thread, once started
   fleet::Observed first_observed_;
+  std::set<EngineName> recorded_names_;
   Parts parts_;
   std::unique_ptr<MachineDriver> driver_;
 };

@@ -67,7 +67,7 @@ class ShelfTest : public ::testing::Test {
     std::vector<std::unique_ptr<transfer::Transport>> one;
     one.push_back(transfer::CreateMemoryTransport());
     transports_ = std::make_unique<transfer::TransportSet>(std::move(one));
-    shelf_ = ImageShelf::Open(root_).value();
+    shelf_ = ImageShelf::Open(root_, JournalId("j1")).value();
   }
   ~ShelfTest() override {
     shelf_.reset();
@@ -164,7 +164,7 @@ TEST_F(ShelfTest, AManifestThatIsNotTheDigestsIsRefusedBeforeAByteIsAskedFor) {
   ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
   EXPECT_EQ(std::get<FetchFailed>(end).reason, "DIGEST_MISMATCH");
   EXPECT_TRUE(std::get<FetchFailed>(end).permanent);
-  EXPECT_TRUE(fs::is_empty(root_ + "/versions"));
+  EXPECT_TRUE(fs::is_empty(root_ + "/versions/j1"));
 }
 
 TEST_F(ShelfTest, AStoreThatIsAwayIsTriedAgain) {
@@ -179,21 +179,28 @@ TEST_F(ShelfTest, ADeletedVersionsFileIsUsedForTheNext) {
   const Fetch fetch = Wanting(stored_.digest);
   Run(fetch, [&](const VersionKey&) { return ManifestNow(); });
   ASSERT_TRUE(shelf_->Delete(fetch.name).ok());
-  EXPECT_TRUE(fs::is_empty(root_ + "/versions"));
+  EXPECT_TRUE(fs::is_empty(root_ + "/versions/j1"));
   const auto file = shelf_->Acquire(stored_.bytes.size());
   ASSERT_TRUE(file.ok());
   EXPECT_EQ((*file)->size(), stored_.bytes.size());
 }
 
-TEST_F(ShelfTest, OrphansGoUnlessTheEngineListsThem) {
-  fs::create_directories(root_ + "/versions/left-v1-000000000000");
-  fs::create_directories(root_ + "/versions/listed-v1-000000000000");
-  fs::create_directories(root_ + "/versions/known-v1-000000000000");
-  shelf_->RemoveOrphans({EngineName("known-v1-000000000000")},
-                        {root_ + "/versions/listed-v1-000000000000"});
-  EXPECT_FALSE(fs::exists(root_ + "/versions/left-v1-000000000000"));
-  EXPECT_TRUE(fs::exists(root_ + "/versions/listed-v1-000000000000"));
-  EXPECT_TRUE(fs::exists(root_ + "/versions/known-v1-000000000000"));
+TEST_F(ShelfTest, WhatTheJournalHasNoRecordOfGoesAtStart) {
+  fs::create_directories(root_ + "/versions/j1/half-v1-000000000000");
+  fs::create_directories(root_ + "/versions/j1/known-v1-000000000000");
+  shelf_->RemoveUnrecorded({EngineName("known-v1-000000000000")});
+  EXPECT_FALSE(fs::exists(root_ + "/versions/j1/half-v1-000000000000"));
+  EXPECT_TRUE(fs::exists(root_ + "/versions/j1/known-v1-000000000000"));
+}
+
+TEST_F(ShelfTest, AnotherJournalsDirectoriesGoOnceTheEngineListsNoneOfThem) {
+  fs::create_directories(root_ + "/versions/j0/listed-v1-000000000000");
+  fs::create_directories(root_ + "/versions/j1/ours-v1-000000000000");
+  shelf_->RemoveForeign({root_ + "/versions/j0/listed-v1-000000000000"});
+  EXPECT_TRUE(fs::exists(root_ + "/versions/j0"));
+  shelf_->RemoveForeign({"/elsewhere"});
+  EXPECT_FALSE(fs::exists(root_ + "/versions/j0"));
+  EXPECT_TRUE(fs::exists(root_ + "/versions/j1/ours-v1-000000000000"));
 }
 
 }  // namespace
