@@ -1,6 +1,7 @@
 // The proxy's machine by hand: an obedient world answers its effects, unless a test says otherwise.
 #include "services/engine_proxy/machine/machine.h"
 
+#include <algorithm>
 #include <deque>
 #include <set>
 
@@ -224,6 +225,27 @@ TEST(Residency, ASurvivorIsServedAgainAfterARestartWithoutTheOrchestrator) {
   bench.Start();
   EXPECT_EQ(bench.StateOf(1), fleet::ResidencyState::kLoaded);
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen);
+}
+
+TEST(Residency, ASurvivorOfALostJournalIsKnownByItsNameAndLeaves) {
+  Bench bench;
+  const EngineName stranger("other-v7-0123456789ab");
+  bench.engine_[stranger] = "/elsewhere";
+  bench.engine_[EngineName("not-one-of-ours")] = "/by-hand";
+  bench.Reboot();
+  bench.engine_[stranger] = "/elsewhere";
+  bench.engine_[EngineName("not-one-of-ours")] = "/by-hand";
+  bench.silent_.insert(kUnloadEffect);
+  bench.Desire(0, {1});
+  bench.Pass(10'000);
+  const fleet::Observed observed = bench.machine_->Observe();
+  const auto it = std::find_if(observed.residencies.begin(), observed.residencies.end(),
+                               [&](const auto& r) { return r.name == stranger; });
+  ASSERT_NE(it, observed.residencies.end());
+  EXPECT_EQ(it->key, (VersionKey{AdapterName("other"), RunId(), VersionNumber(7)}));
+  for (const auto& residency : observed.residencies) {
+    EXPECT_NE(residency.name, EngineName("not-one-of-ours")) << "what others loaded is theirs";
+  }
 }
 
 TEST(Residency, ANewBootLosesEverythingAndGetsItAgain) {
