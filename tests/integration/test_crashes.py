@@ -74,6 +74,7 @@ def test_a_killed_engine_is_brought_to_desired_before_it_serves(world, steps, vi
         seen = len(traffic.answers)
         until(lambda: len(traffic.answers) > seen + 20, "traffic flows again")
     traffic.check()
+    print(f"{other} served v{steps.number} {waited:.2f} s after it was stored, {victim} being dead")
     assert waited < STAGE_DEADLINE_S + GRACE_S
     late = [a for m, a in traffic.answers[restarted_at:] if m == victim and a.status == 200]
     assert late and {a.version for a in late} == {steps.number}
