@@ -67,11 +67,12 @@ void SimProxy::SessionDown() {
   Step(proxy::SessionDown{});
 }
 
-void SimProxy::Receive(const fleet::Desired& desired) {
+void SimProxy::Receive(const proxy::Event& document) {
   if (!alive()) return;
-  if (desired.term >= machine_->term()) return Step(proxy::DesiredReceived{desired});
+  const Term term = std::get<proxy::DesiredReceived>(document).desired.term;
+  if (term >= machine_->term()) return Step(document);
   const fleet::Observed before = machine_->Observe();
-  Step(proxy::DesiredReceived{desired});
+  Step(document);
   if (alive()) sim_.oracle.StaleDocument(before, machine_->Observe());
 }
 

@@ -36,7 +36,7 @@ class SimProxy {
   // From the network; a session belongs to one life.
   void SessionUp();
   void SessionDown();
-  void Receive(const fleet::Desired& desired);
+  void Receive(const proxy::Event& document);  // a DesiredReceived
 
   void Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later

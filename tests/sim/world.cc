@@ -35,10 +35,12 @@ std::string_view ToString(sync::WatchEvent::State state) {
 
 World::World(uint64_t seed) : sim_(seed), store_(sim_) {
   store_.Watch([this](const sync::Event& event) {
+    const auto shared = std::make_shared<const sync::Event>(event);
     for (auto& [id, leader] : leaders_) {
+      if (!leader->alive()) continue;
       // A watch is a stream: in order, and nothing of it is lost while its leader lives.
-      sim_.queue.In(2, [this, id = id, event] {
-        if (SimLeader* alive = Find(id)) alive->Step(event);
+      sim_.queue.In(2, [this, id = id, shared] {
+        if (SimLeader* alive = Find(id)) alive->Step(*shared);
       });
     }
   });
@@ -211,20 +213,22 @@ void World::BreakAll(const MemberId& member, int64_t) {
 }
 
 void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
-  Send(sessions_.at(id).member, [this, id, observed] {
+  const auto event = std::make_shared<const sync::Event>(sync::MemberObserved{id, observed});
+  Send(sessions_.at(id).member, [this, id, event] {
     const Session& session = sessions_.at(id);
     SimLeader* alive = Find(session.leader);
-    if (alive != nullptr) alive->Step(sync::MemberObserved{id, observed});
+    if (alive != nullptr) alive->Step(*event);
   });
 }
 
 void World::ToProxy(uint64_t, const sync::SetDesired& effect) {
   const auto it = sessions_.find(effect.session);
   if (it == sessions_.end()) return;
-  Send(it->second.member, [this, effect] {
-    const Session& session = sessions_.at(effect.session);
+  const auto event = std::make_shared<const proxy::Event>(proxy::DesiredReceived{effect.desired});
+  Send(it->second.member, [this, id = effect.session, event] {
+    const Session& session = sessions_.at(id);
     SimProxy& proxy = *proxies_.at(session.member);
-    if (proxy.life() == session.life) proxy.Receive(effect.desired);
+    if (proxy.life() == session.life) proxy.Receive(*event);
   });
 }
 

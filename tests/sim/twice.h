@@ -1,0 +1,17 @@
+// Runs a seed twice: both runs must be the same, and hold every invariant. Prints what a person
+// needs when they do not. One thread.
+#pragma once
+
+#include <cstdint>
+
+namespace lorry::sim {
+
+struct Totals {
+  uint64_t commits = 0;
+  uint64_t aborts = 0;
+};
+
+// False when an invariant broke or the runs differ; `verbose` prints the state at the end too.
+bool RunTwice(uint64_t seed, bool verbose, Totals& totals);
+
+}  // namespace lorry::sim
