@@ -68,9 +68,8 @@ ENGINES = [
     ("Unloads by outcome", "ops", "A missed deadline wedges SGLang: its engine must be restarted.", [
         (f"sum by (outcome) (rate(lorry_proxy_unload_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{outcome}}"),
     ]),
-    ("Engine troubles", "none", "New lives of engine processes, versions that vanished and were repaired, engines that need a restart.", [
+    ("Engine troubles", "none", "New lives of engine processes, engines that need a restart.", [
         (f"increase(lorry_proxy_engine_boots_total{{{PER_INSTANCE}}}[$__rate_interval])", "{{instance}} boots"),
-        (f"increase(lorry_proxy_drift_repaired_total{{{PER_INSTANCE}}}[$__rate_interval])", "{{instance}} drift"),
         (f"lorry_proxy_wedged{{{PER_INSTANCE}}}", "{{instance}} wedged"),
     ]),
 ]
@@ -81,11 +80,10 @@ DOOR = [
     ("Refused by reason", "reqps", "Refused by the door itself, before an engine saw them.", [
         (f"sum by (reason) (rate(lorry_door_refused_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{reason}}"),
     ]),
-    ("Latency, p50 and p99", "s", "First byte and whole request include the engine; added is the door alone.", [
+    ("Latency, p50 and p99", "s", "First byte and whole request, the engine's time included.", [
         (f"histogram_quantile(0.5, sum by (le) (rate(lorry_door_first_byte_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "first byte p50"),
         (f"histogram_quantile(0.99, sum by (le) (rate(lorry_door_first_byte_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "first byte p99"),
         (f"histogram_quantile(0.99, sum by (le) (rate(lorry_door_request_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "request p99"),
-        (f"histogram_quantile(0.99, sum by (le) (rate(lorry_door_added_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "added p99"),
     ]),
     ("In flight", "none", "Requests in flight, by the lag of their version.", [
         (f"sum by (lag) (lorry_proxy_in_flight_by_lag{{{PER_INSTANCE}}})", "lag {{lag}}"),

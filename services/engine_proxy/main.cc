@@ -231,7 +231,10 @@ absl::Status App::WireTransfers() {
   LORRY_ASSIGN_OR_RETURN(transports_, MakeTransports());
   fetcher_ = std::make_unique<Fetcher>(
       *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },
-      Sink());
+      Sink(),
+      [this](const std::string& transport, double seconds) {
+        metrics_.OnFetched(transport, seconds);
+      });
   return absl::OkStatus();
 }
 

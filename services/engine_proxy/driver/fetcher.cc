@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/error.h"
 #include "lib/peft/config.h"
 #include "lib/peft/digest.h"
@@ -43,6 +44,7 @@ absl::Status Prove(const Manifest& manifest, const Digest& wanted) {
 struct Fetcher::Job {
   explicit Job(Fetch f) : fetch(std::move(f)) {}
   const Fetch fetch;
+  const Tick began = SteadyClock().Now();
   std::atomic<bool> cancelled{false};
   std::atomic<uint64_t> bytes_done{0};
   std::atomic<uint64_t> steps_said{0};
@@ -54,11 +56,12 @@ struct Fetcher::Job {
 };
 
 Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
-                 EventSink sink)
+                 EventSink sink, OnFetched on_fetched)
     : shelf_(shelf),
       transports_(transports),
       source_(std::move(source)),
       sink_(std::move(sink)),
+      on_fetched_(std::move(on_fetched)),
       executor_({.name = "fetch", .threads = 2, .waiting_max = 256}) {}
 
 Fetcher::~Fetcher() {
@@ -144,6 +147,7 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
     fetched_bytes_[outcome.transport] += outcome.bytes;
   }
   if (!outcome.status.ok()) return Fail(job, outcome.status);
+  on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
   spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
                 outcome.transport);
   // On a transport's thread: writing and syncing files belongs elsewhere.

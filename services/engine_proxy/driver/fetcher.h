@@ -34,12 +34,15 @@ struct Manifest {
 };
 
 // The store. Blocks within a deadline of its own; called on an executor.
+// One image came, by this transport, in so many seconds.
+using OnFetched = std::function<void(const std::string& transport, double seconds)>;
+
 using ManifestSource = std::function<absl::StatusOr<Manifest>(const VersionKey& key)>;
 
 class Fetcher {
  public:
   Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
-          EventSink sink);
+          EventSink sink, OnFetched on_fetched);
   ~Fetcher();  // cancels what runs
 
   void Start(const Fetch& fetch);
@@ -64,6 +67,7 @@ class Fetcher {
   transfer::TransportSet& transports_;
   const ManifestSource source_;
   const EventSink sink_;
+  const OnFetched on_fetched_;
   mutable Mutex mutex_;
   std::map<OpId, std::shared_ptr<Job>> jobs_ LORRY_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> fetched_bytes_ LORRY_GUARDED_BY(mutex_);

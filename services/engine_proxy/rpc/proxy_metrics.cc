@@ -91,6 +91,13 @@ void ProxyMetrics::OnTimed(std::string_view verb, double seconds, Outcome outcom
   }
 }
 
+void ProxyMetrics::OnFetched(const std::string& transport, double seconds) {
+  registry_
+      .AddHistogram("lorry_transfer_seconds", "One image from asking to its last checked byte",
+                    metrics::DurationBuckets(), {{"transport", transport}, {"direction", "in"}})
+      .Observe(seconds);
+}
+
 void ProxyMetrics::Refresh() {
   const absl::StatusOr<Proxy::View> view = proxy_->GetView(clock_->Now() + kViewDeadlineMs);
   if (!view.ok()) return;

@@ -28,6 +28,7 @@ class ProxyMetrics final : public door::DoorObserver {
   void OnFirstByte(double ms) override;
   void OnDone(int code, double seconds, uint64_t reply_bytes) override LORRY_EXCLUDES(mutex_);
   void OnBoot() { boots_.Add(); }
+  void OnFetched(const std::string& transport, double seconds);
   void OnTimed(std::string_view verb, double seconds, Outcome outcome);
 
  private:

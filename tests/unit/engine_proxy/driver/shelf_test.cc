@@ -100,12 +100,15 @@ class ShelfTest : public ::testing::Test {
     std::mutex mutex;
     std::condition_variable ended;
     std::optional<Event> end;
-    Fetcher fetcher(*shelf_, *transports_, std::move(source), [&](Event event) {
-      if (std::holds_alternative<FetchProgress>(event)) return;
-      const std::lock_guard lock(mutex);
-      end = std::move(event);
-      ended.notify_all();
-    });
+    Fetcher fetcher(
+        *shelf_, *transports_, std::move(source),
+        [&](Event event) {
+          if (std::holds_alternative<FetchProgress>(event)) return;
+          const std::lock_guard lock(mutex);
+          end = std::move(event);
+          ended.notify_all();
+        },
+        [](const std::string&, double) {});
     fetcher.Start(fetch);
     std::unique_lock lock(mutex);
     EXPECT_TRUE(ended.wait_for(lock, std::chrono::seconds(30), [&] { return end.has_value(); }));
