@@ -23,6 +23,7 @@ void SimEngine::Kill() {
   up_ = false;
   sim_.Trace("engine down", boots_);
   loaded_.clear();
+  to_read_.clear();
   excused_.clear();
   running_.clear();
   leaked_.clear();
@@ -60,8 +61,10 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     done = [](Outcome, std::string) {};
   }
+  if (up_) to_read_.insert(path);
   sim_.queue.In(Serialised(takes), [this, boot, name, path, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST");
+    if (const auto it = to_read_.find(path); it != to_read_.end()) to_read_.erase(it);
     if (RegistryLocked()) {
       return sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     }

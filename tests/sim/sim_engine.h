@@ -35,6 +35,8 @@ class SimEngine {
   std::map<EngineName, std::string> List() const;
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
   bool ListsPath(const std::string& path) const;
+  // Whether a load that was asked for is still to read it.
+  bool WillRead(const std::string& path) const { return to_read_.contains(path); }
 
   // A request that was resolved to `name` of `digest` for `boot` begins; false when the engine
   // refuses it. The oracle looks at what it would answer.
@@ -66,7 +68,8 @@ class SimEngine {
   uint64_t boots_ = 0;
   BootId boot_;
   std::map<EngineName, Loaded> loaded_;
-  std::set<EngineName> excused_;  // gone from the registry by a fault, not by an unload
+  std::multiset<std::string> to_read_;  // by loads under way
+  std::set<EngineName> excused_;        // gone from the registry by a fault, not by an unload
   std::map<EngineName, uint32_t> running_;
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
   Tick busy_until_ = 0;                    // registry calls are taken one after another

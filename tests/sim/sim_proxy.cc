@@ -97,7 +97,8 @@ void SimProxy::EngineChanged() {
 
 void SimProxy::Rot() {
   for (auto& [path, directory] : disk_) {
-    if (engine_.ListsPath(path)) continue;  // what an engine has read it keeps
+    // What an engine has read it keeps; what it is about to read was hashed before.
+    if (engine_.ListsPath(path) || engine_.WillRead(path)) continue;
     directory.digest = Digest{"rotten"};
     return;
   }
