@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "lib/base/error.h"
+#include "services/sync_orchestrator/driver/sync_observer.h"
 
 namespace lorry::sync {
 namespace {
