@@ -35,10 +35,13 @@ CONF
   nginx -c "$work/$1/nginx.conf" 2>/dev/null & pids+=($!)
   wait_port "$2"
 }
+door_port="" door_slow=""  # set by start_door
 start_door() {  # variable for the port, engine's port
   mkfifo "$work/stdin$2"
   "$door_alone" "$2" vllm 2 <"$work/stdin$2" >"$work/port$2" & pids+=($!)
-  exec {hold}>"$work/stdin$2"  # the door serves as long as this end is open
+  local hold
+  # shellcheck disable=SC2034  # the door serves as long as this end is open
+  exec {hold}>"$work/stdin$2"
   for _ in $(seq 100); do [ -s "$work/port$2" ] && break; sleep 0.05; done
   printf -v "$1" '%s' "$(head -1 "$work/port$2")"
 }
@@ -74,6 +77,7 @@ for _ in $(seq "$rounds"); do
     run door "$door_port" $connections
   done
   for pair in "direct $slow_port" "nginx $nginx_slow" "door $door_slow"; do
+    # shellcheck disable=SC2086  # name and port
     set -- $pair
     echo "$1 $(python3 "$here/engine.py" measure "$2" 50)" >>"$work/streams"
   done
