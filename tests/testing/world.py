@@ -22,12 +22,14 @@ import lorry
 from testing.doors import Answer, DoorClient
 from testing.engines import ROOT, Engine
 from testing.fleet import Fleet, Service
-from testing.waiting import DEADLINE_S, until
+from testing.waiting import DEADLINE_S, NeverCame, until
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
 from engine_core import expected_tokens  # noqa: E402
 
 ADAPTER = "policy"
+# A member that failed again and again waits up to 60 s before the orchestrator tries it anew, and then stages.
+CONVERGE_S = 150.0
 
 
 def judge_fake(answer: Answer, folder: pathlib.Path) -> None:
@@ -136,9 +138,14 @@ class World:
         self.prove(answer)
         return answer.version == number
 
-    def wait_serves(self, number: int, members: Sequence[str] = (), deadline_s: float = DEADLINE_S) -> None:
+    def wait_serves(self, number: int, members: Sequence[str] = (), deadline_s: float = CONVERGE_S) -> None:
+        """Until the members' doors announce `number`."""
         for member in members or self.engines:
-            until(lambda m=member: self.serves(m, number), f"{member} serves v{number}", deadline_s)
+            try:
+                until(lambda m=member: self.serves(m, number), f"{member} serves v{number}", deadline_s)
+            except NeverCame:
+                self.print_logs()
+                raise
 
     # --- Proof ---
 
