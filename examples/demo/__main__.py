@@ -82,6 +82,7 @@ class Demo:
     def train(self, fleet: Fleet, trainer: Trainer) -> Clients:
         doors = [Door(member, member, fleet.door(member)) for member in fleet.proxies]
         clients = Clients(doors, PROMPTS, self.arguments.workers)
+        self.wait_for_engines(len(doors))
         with lorry.open_run(ADAPTER, **fleet.addresses()) as run:
             self.publish(run, trainer, 0)
             self.screen.clients = clients
@@ -98,6 +99,17 @@ class Demo:
             finally:
                 clients.stop()
         return clients
+
+    def wait_for_engines(self, count: int) -> None:
+        """A member that joins later would be brought up to date too, but its door has nothing to serve until then."""
+        self.screen.say("waiting for both proxies to know their engines")
+        end = time.monotonic() + SERVING_DEADLINE_S
+        while time.monotonic() < end:
+            self.scene.status = self.admin.status()
+            if sum(m["state"] == "READY" for m in self.scene.status.get("members", [])) == count:
+                return
+            time.sleep(0.2)
+        raise TimeoutError(f"not all engines became READY: {self.scene.status}")
 
     def publish(self, run: lorry.Run, trainer: Trainer, version: int) -> None:
         self.screen.say(f"publishing v{version}")
