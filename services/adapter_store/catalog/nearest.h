@@ -14,7 +14,4 @@ inline constexpr size_t kNamesCompared = 1'000;
 // "; did you mean policy or policy-b?", or nothing where no name is near.
 std::string DidYouMean(std::string_view name, const std::vector<std::string>& names);
 
-// Single-character edits between two names.
-size_t EditDistance(std::string_view a, std::string_view b);
-
 }  // namespace lorry::store

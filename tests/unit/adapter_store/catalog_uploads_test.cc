@@ -1,3 +1,4 @@
+#include "lib/base/edit_distance.h"
 #include "services/adapter_store/catalog/nearest.h"
 #include "tests/unit/adapter_store/catalog_dsl.h"
 
