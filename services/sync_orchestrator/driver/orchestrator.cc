@@ -81,7 +81,7 @@ absl::StatusOr<WatchId> Orchestrator::OpenWatch(VersionKey version, PoolName poo
   const WatchId id = next_id_.fetch_add(1);
   {
     MutexLock lock(mutex_);
-    watches_.emplace(id, OpenWatchEntry{std::move(watcher), version, pool});
+    watches_.emplace(id, OpenWatchEntry{std::move(watcher), version, pool, clock_.Now()});
   }
   absl::Status posted = Post(WatchOpened{id, std::move(version), std::move(pool)});
   if (posted.ok()) return id;
@@ -191,7 +191,8 @@ void Orchestrator::Notify(const NotifyWatch& notify) {
   const Tick now = clock_.Now();
   if (notify.event.state == WatchEvent::State::kActive)
     observer_->OnActive(entry.version, entry.pool, now);
-  entry.watcher->OnWatch(notify.event, observer_->Times(entry.version, entry.pool, 0, now));
+  entry.watcher->OnWatch(notify.event,
+                         observer_->Times(entry.version, entry.pool, entry.opened_at, now));
 }
 
 void Orchestrator::Deliver(Reply reply) {

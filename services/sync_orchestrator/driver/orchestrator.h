@@ -77,6 +77,7 @@ class Orchestrator {
     std::shared_ptr<SyncWatcher> watcher;
     VersionKey version;
     PoolName pool;
+    Tick opened_at = 0;
   };
 
   Orchestrator(kv::Store& store, const Clock& clock, Options options);
