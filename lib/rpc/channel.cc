@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/rpc/callback_queue.h"
 
 namespace lorry::rpc {
 namespace {
@@ -112,6 +113,7 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {
+  HoldCallbackQueue();
   LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
   LORRY_ASSIGN_OR_RETURN(std::string token, ReadFile(options.token_file));
   absl::StripAsciiWhitespace(&token);

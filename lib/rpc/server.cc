@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/error.h"
+#include "lib/rpc/callback_queue.h"
 
 namespace lorry::rpc {
 namespace {
@@ -95,6 +96,7 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Gate& gate,
                                                       std::vector<grpc::Service*> services) {
+  HoldCallbackQueue();
   LORRY_RETURN_IF_ERROR(CheckExposure(options, gate));
   LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
   grpc::EnableDefaultHealthCheckService(true);

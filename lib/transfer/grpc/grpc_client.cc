@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/rpc/callback_queue.h"
 #include "lib/rpc/status.h"
 #include "lib/transfer/grpc/convert.h"
 #include "lib/transfer/grpc/grpc_transport.h"
@@ -338,6 +339,7 @@ class GrpcTransport final : public Transport {
 
 std::unique_ptr<Transport> CreateGrpcTransport(
     std::function<std::shared_ptr<grpc::Channel>(const std::string& host_port)> dial) {
+  rpc::HoldCallbackQueue();
   return std::make_unique<GrpcTransport>(std::move(dial));
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/base/error.h"
+#include "lib/rpc/callback_queue.h"
 #include "lib/rpc/status.h"
 #include "lib/transfer/grpc/convert.h"
 #include "lib/transfer/grpc/grpc_transport.h"
@@ -328,6 +329,7 @@ class GrpcServer final : public TransferServer {
   GrpcServer(const std::string& host, int port, ServerLimits limits, const TicketKeys& keys,
              TransferHandler& handler)
       : service_(CreateGrpcTransferService(limits, keys, handler)) {
+    rpc::HoldCallbackQueue();
     grpc::ServerBuilder builder;
     // Without this two servers may share a port, each getting some of the connections.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -292,7 +292,9 @@ bool Session::TakeFirst() {
                        }
                        --self->receiving_;
                        --self->server_.receiving();
-                       self->Close();
+                       // One that arrived after the session had failed must not close it: the last
+                       // word, which says why, may still be on its way.
+                       if (status != UCS_OK) self->Close();
                      });
   return true;
 }
