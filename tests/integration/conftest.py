@@ -7,23 +7,15 @@ LORRY_BIN_DIR=build/dev/bin .venv/dev/bin/python -m pytest tests/integration --e
 import os
 import pathlib
 import shutil
-import sys
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+from testing import engines
+from testing.world import World
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "clients" / "python" / "src")]
-
-import numpy as np  # noqa: E402
-from safetensors.numpy import load_file, save_file  # noqa: E402
-from testing import engines  # noqa: E402
-from testing.world import World  # noqa: E402
-
+HERE = pathlib.Path(__file__).resolve().parent
 WEIGHTS = "adapter_model.safetensors"
-
-
-def pytest_addoption(parser):
-    parser.addoption("--engines", choices=("fake", "real"), default="fake")
 
 
 def pytest_configure(config):
@@ -32,7 +24,8 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     chosen = config.getoption("--engines") == "real"
-    other = [i for i in items if bool(i.get_closest_marker("real")) != chosen]
+    own = [i for i in items if i.path.is_relative_to(HERE)]
+    other = [i for i in own if bool(i.get_closest_marker("real")) != chosen]
     config.hook.pytest_deselected(items=other)
     items[:] = [i for i in items if i not in other]
 

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-from testing import engines
 from testing.doors import DoorClient
 from testing.engines import KINDS
 from testing.reference import TOLERANCE, Reference
@@ -24,12 +23,8 @@ def reference(tiny):
 
 
 @pytest.fixture(scope="module")
-def world(bin_dir, tiny, reference, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet")
-    pair = [engines.real(kind, tiny / "model", log_dir=folder) for kind in KINDS]
-    with World(bin_dir, folder, *pair) as made:
-        for engine in pair:
-            print(f"{engine.kind} ready after {engine.ready_after_s:.0f} s")
+def world(bin_dir, tiny, reference, engine_pair, tmp_path_factory):
+    with World(bin_dir, tmp_path_factory.mktemp("fleet"), *engine_pair.values()) as made:
         made.judge = reference.judge
         made.admin.set_policy(ADAPTER, {"keep": {"versions": 3}, "max_staleness": 2})
         with made.open_run() as run:

@@ -35,6 +35,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEV_PYTHON = ROOT / ".venv" / "dev" / "bin" / "python"
 KINDS = ("sglang", "vllm")
 
+# Both kinds are told to hold eight adapters (and run eight requests), so that the same case reaches the same limit.
+SLOTS = 8
+SLOT_ARGS = {"sglang": ["--max-loaded-loras", str(SLOTS)], "vllm": ["--max-cpu-loras", str(SLOTS)]}
+
 # Start-up is Python imports: 105 s on two cores that also compile, 360 s seen with twenty processes waiting for them.
 REAL_START_DEADLINE_S = 600.0
 FAKE_START_DEADLINE_S = 60.0

@@ -39,7 +39,7 @@ def judge_fake(answer: Answer, folder: pathlib.Path) -> None:
 
 
 class World:
-    """Starts engines and fleet; ends both, and prints the services' logs when the block failed."""
+    """Starts the engines that do not run yet, and the fleet; ends both, and prints the services' logs when the block failed."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class World:
     ) -> None:
         self._wait_ready = wait_ready
         self.engines: dict[str, Engine] = {e.kind: e for e in engines}
+        self._own_engines = [e for e in engines if not e.is_running()]
         self.fleet = Fleet(bin_dir, folder, {e.kind: e.url for e in engines}, store_flags)
         self.judge: Callable[[Answer, pathlib.Path], None] = judge_fake
         self.published: dict[str, tuple[int, int, pathlib.Path]] = {}  # digest → run, number, directory
@@ -59,9 +60,9 @@ class World:
 
     def __enter__(self) -> World:
         try:
-            for engine in self.engines.values():
+            for engine in self._own_engines:
                 engine.start()
-            for engine in self.engines.values():
+            for engine in self._own_engines:
                 engine.wait_ready()
             self.fleet.start()
             self.doors = {m: DoorClient(m, self.fleet.door(m)) for m in self.engines}
@@ -79,7 +80,7 @@ class World:
     def close(self) -> None:
         self.admin.close()
         self.fleet.close()
-        for engine in self.engines.values():
+        for engine in self._own_engines:
             engine.close()
 
     def print_logs(self, lines: int = 30) -> None:

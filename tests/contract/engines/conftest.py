@@ -1,4 +1,4 @@
-"""Engines for the contract suite. Each is started once a run; the real ones start side by side.
+"""The contract suite of engines: fakes, or real ones.
 
 .venv/dev/bin/python -m pytest tests/contract/engines --engines fake     # seconds
 .venv/dev/bin/python -m pytest tests/contract/engines --engines real     # needs tools/setup-venvs; minutes
@@ -6,31 +6,16 @@
 
 import pathlib
 import shutil
-import sys
 import uuid
 
 import pytest
-
-TESTS = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "fakes")]
-
-from testing import engines  # noqa: E402
-from testing.engine_api import EngineApi  # noqa: E402
-
-SLOTS = 8
-# Both kinds hold eight adapters and run eight requests, so that the same case reaches the same limit.
-ARGS = {"sglang": ["--max-loaded-loras", str(SLOTS)], "vllm": ["--max-cpu-loras", str(SLOTS)]}
-
-
-def pytest_addoption(parser):
-    parser.addoption("--engines", choices=("fake", "real"), default="fake")
+from testing import engines
+from testing.engine_api import EngineApi
 
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--engines") == "real":
-        skip = pytest.mark.skip(
-            reason="a switch that only the fakes have, or a restart that takes minutes"
-        )
+        skip = pytest.mark.skip(reason="a switch that only the fakes have, or a restart that takes minutes")
         for item in items:
             if item.get_closest_marker("fake_only"):
                 item.add_marker(skip)
@@ -47,24 +32,17 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("api", [only] if only else engines.KINDS, indirect=True)
 
 
-@pytest.fixture(scope="session")
-def all_engines(request, tmp_path_factory):
-    logs, model = tmp_path_factory.mktemp("engines"), engines.tiny_model() / "model"
-    make = engines.real if request.config.getoption("--engines") == "real" else engines.fake
-    chosen = [make(kind, model, log_dir=logs, args=ARGS[kind]) for kind in engines.KINDS]
-    with engines.running(*chosen):
-        for engine in chosen:
-            print(f"\n{engine.kind} ready after {engine.ready_after_s:.1f} s")
-        yield {engine.kind: engine for engine in chosen}
-
-
 @pytest.fixture
-def api(request, all_engines):
-    """The engine, left as it was found: nothing loaded, nothing paused."""
-    engine = all_engines[request.param]
-    api = EngineApi(engine)
+def api(request, engine_pair):
+    """The engine with nothing loaded and nothing paused, before and after."""
+    api = EngineApi(engine_pair[request.param])
+    clear(api)
     yield api
-    if engine.is_running():
+    clear(api)
+
+
+def clear(api):
+    if api.engine.is_running():
         api.resume()
         for name in api.listed():
             api.unload(name)

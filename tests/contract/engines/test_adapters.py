@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from conftest import SLOTS
+from testing.engines import SLOTS
 
 
 def test_a_loaded_adapter_is_listed_at_its_path_and_answers_unlike_the_base(api, adapters, fresh):

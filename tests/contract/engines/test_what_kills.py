@@ -5,7 +5,7 @@ import http.client
 import shutil
 
 import pytest
-from conftest import SLOTS
+from testing.engines import SLOTS
 
 
 @pytest.mark.kind("sglang")
