@@ -9,6 +9,7 @@ import torch
 from demo.rollouts import Rollout
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from transformers import LlamaForCausalLM
+from transformers.utils import logging
 
 # A quarter of the vocabulary: the untrained policy says one of them about every fourth token.
 WANTED_TOKENS = range(384, 512)
@@ -22,6 +23,7 @@ class Trainer:
 
     def __init__(self, model_dir: pathlib.Path) -> None:
         torch.manual_seed(7)
+        logging.disable_progress_bar()  # the screen is the demo's
         base = LlamaForCausalLM.from_pretrained(model_dir, torch_dtype=torch.float32)
         config = LoraConfig(r=8, lora_alpha=16, target_modules=PROJECTIONS, task_type="CAUSAL_LM")
         self.model = get_peft_model(base, config)
