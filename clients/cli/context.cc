@@ -92,38 +92,43 @@ absl::StatusOr<client::Client*> Context::Client() {
 }
 
 absl::StatusOr<common::v1::VersionRef> Context::Resolve(const std::string& adapter,
-                                                        const VersionWord& word,
+                                                        const fleet::Selector& version,
                                                         const std::string& pool) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, Client());
   const auto unknown = [&](const std::string& what) {
     return Error(absl::StatusCode::kNotFound, "UNKNOWN_VERSION", absl::StrCat(adapter, " ", what));
   };
-  switch (word.kind) {
-    case VersionWord::Kind::kNumber:
-      return client::MakeRef(adapter, word.run, word.number);
-    case VersionWord::Kind::kNewest: {
+  using Kind = fleet::Selector::Kind;
+  switch (version.kind) {
+    case Kind::kNumber:
+      return client::MakeRef(adapter, 0, version.number.value);
+    case Kind::kVersion:
+      return client::MakeRef(adapter, version.run.value, version.number.value);
+    case Kind::kNewest: {
       LORRY_ASSIGN_OR_RETURN(const auto newest, client->Versions(adapter, 0, 1));
       if (newest.empty()) return unknown("has no stored version yet");
       return newest.front().ref();
     }
-    case VersionWord::Kind::kLatest: {
+    case Kind::kLatest: {
       LORRY_ASSIGN_OR_RETURN(const auto status, client->Status(pool, adapter));
       for (const auto& state : status.pools()) {
         if (state.has_latest()) return state.latest();
       }
       return unknown("has no version that a pool decided on yet");
     }
-    case VersionWord::Kind::kAlias:
+    case Kind::kBase:
+      return unknown("is asked for its base model, which is no stored version");
+    case Kind::kAlias:
       break;
   }
   LORRY_ASSIGN_OR_RETURN(const auto known, client->GetAdapter(adapter));
   std::string names;
   for (const auto& alias : known.aliases()) {
-    if (alias.name() == word.alias) return alias.version();
+    if (alias.name() == version.alias.value) return alias.version();
     absl::StrAppend(&names, names.empty() ? "" : ", ", alias.name());
   }
-  return unknown(
-      absl::StrCat("has no alias \"", word.alias, "\"; it has ", names.empty() ? "none" : names));
+  return unknown(absl::StrCat("has no alias \"", version.alias.value, "\"; it has ",
+                              names.empty() ? "none" : names));
 }
 
 std::string ToText(const common::v1::VersionRef& ref) {

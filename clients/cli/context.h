@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "clients/cli/output.h"
-#include "clients/cli/selector.h"
 #include "clients/cli/verb.h"
 #include "clients/cpp/client.h"
+#include "lib/fleet/selector.h"
 
 namespace lorry::cli {
 
@@ -54,10 +54,11 @@ class Context {
   // One line of JSON, with field names as in the .proto files.
   void PrintJson(const google::protobuf::Message& message) const;
 
-  // The stored version that a word names: aliases and `newest` are asked of the store, `latest` of
-  // the orchestrator.
+  // The stored version that is meant: aliases and `newest` are asked of the store, `latest` of the
+  // orchestrator. The adapter counts of `adapter`.
   absl::StatusOr<common::v1::VersionRef> Resolve(const std::string& adapter,
-                                                 const VersionWord& word, const std::string& pool);
+                                                 const fleet::Selector& version,
+                                                 const std::string& pool);
 
  private:
   void FindAddresses();

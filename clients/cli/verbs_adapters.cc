@@ -8,6 +8,7 @@
 #include "clients/cli/policy_text.h"
 #include "clients/cli/verbs.h"
 #include "lib/base/error.h"
+#include "lib/fleet/selector.h"
 
 namespace lorry::cli {
 namespace {
@@ -83,8 +84,8 @@ absl::StatusOr<int> Alias(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   std::optional<common::v1::VersionRef> target;
   if (!remove) {
-    LORRY_ASSIGN_OR_RETURN(const VersionWord word, ParseVersionWord(arguments.At(2)));
-    LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, word, ""));
+    LORRY_ASSIGN_OR_RETURN(const fleet::Selector version, fleet::ParseVersion(arguments.At(2)));
+    LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, version, ""));
   }
   std::optional<uint64_t> expected;
   if (arguments.Has("expect")) expected = arguments.Number("expect");
@@ -141,13 +142,14 @@ absl::StatusOr<int> Policy(Context& context, const Arguments& arguments) {
 
 absl::StatusOr<int> Delete(Context& context, const Arguments& arguments) {
   const std::string adapter = arguments.At(0);
-  LORRY_ASSIGN_OR_RETURN(const VersionWord word, ParseVersionWord(arguments.At(1)));
-  if (word.kind != VersionWord::Kind::kNumber) {
+  LORRY_ASSIGN_OR_RETURN(const fleet::Selector named, fleet::ParseVersion(arguments.At(1)));
+  const bool with_run = named.kind == fleet::Selector::Kind::kVersion;
+  if (!with_run && named.kind != fleet::Selector::Kind::kNumber) {
     return Usage("delete takes a number, as 12 or r2.12: a name may move while you type");
   }
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
-  common::v1::VersionRef version = client::MakeRef(adapter, word.run, word.number);
-  if (word.run == 0) {
+  common::v1::VersionRef version = client::MakeRef(adapter, named.run.value, named.number.value);
+  if (!with_run) {
     // The store wants the run named, since the current one may change at any moment.
     LORRY_ASSIGN_OR_RETURN(const auto known, client->GetVersion(version));
     version = known.version().ref();

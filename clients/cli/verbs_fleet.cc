@@ -8,6 +8,7 @@
 #include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
 #include "lib/base/error.h"
+#include "lib/fleet/selector.h"
 
 namespace lorry::cli {
 namespace {
@@ -91,8 +92,8 @@ absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   std::optional<common::v1::VersionRef> target;
   if (!lift) {
-    LORRY_ASSIGN_OR_RETURN(const VersionWord word, ParseVersionWord(arguments.At(1)));
-    LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, word, pool));
+    LORRY_ASSIGN_OR_RETURN(const fleet::Selector version, fleet::ParseVersion(arguments.At(1)));
+    LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, version, pool));
   }
   LORRY_RETURN_IF_ERROR(client->SetOverride(adapter, pool, target));
   if (!context.json()) {

@@ -6,10 +6,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "clients/cli/context.h"
+#include "clients/cli/directory_name.h"
 #include "clients/cli/verbs.h"
 #include "clients/cpp/peft_directory.h"
 #include "lib/base/error.h"
 #include "lib/base/ids.h"
+#include "lib/fleet/selector.h"
 
 namespace lorry::cli {
 namespace {
@@ -200,12 +202,14 @@ absl::StatusOr<int> Import(Context& context, const Arguments& arguments) {
 }
 
 absl::StatusOr<int> Export(Context& context, const Arguments& arguments) {
-  LORRY_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(arguments.At(0)));
+  LORRY_ASSIGN_OR_RETURN(fleet::Selector selector, fleet::ParseSelector(arguments.At(0)));
+  const std::string& adapter = selector.adapter.value;
+  // An adapter alone: the newest stored, which asks no orchestrator.
+  if (arguments.At(0) == adapter) selector.kind = fleet::Selector::Kind::kNewest;
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
-  LORRY_ASSIGN_OR_RETURN(
-      const common::v1::VersionRef version,
-      context.Resolve(selector.adapter, selector.version.value_or(VersionWord{}), ""));
-  ProgressBar bar(absl::StrCat(selector.adapter, " ", ToText(version)), context.bars());
+  LORRY_ASSIGN_OR_RETURN(const common::v1::VersionRef version,
+                         context.Resolve(adapter, selector, ""));
+  ProgressBar bar(absl::StrCat(adapter, " ", ToText(version)), context.bars());
   LORRY_ASSIGN_OR_RETURN(const common::v1::Version exported,
                          client->Export(version, arguments.At(1), arguments.Has("force"),
                                         [&](uint64_t done, uint64_t total) {
@@ -215,7 +219,7 @@ absl::StatusOr<int> Export(Context& context, const Arguments& arguments) {
   if (context.json()) {
     context.PrintJson(exported);
   } else {
-    context.Print(absl::StrCat(context.Painted("✓", Colour::kGood), " ", selector.adapter, " ",
+    context.Print(absl::StrCat(context.Painted("✓", Colour::kGood), " ", adapter, " ",
                                ToText(exported.ref()), " in ", arguments.At(1), ", ",
                                Bytes(exported.image_bytes()), ", ", exported.digest(), "\n"));
   }
@@ -291,7 +295,8 @@ std::vector<Verb> PublishVerbs() {
        .summary = "Writes a stored version as a PEFT directory",
        .details =
            "Every leaf and the digest are verified; the config is written as it was published.",
-       .positionals = {{"ADAPTER[@VERSION]", "policy, policy@12, policy@r2.12, policy@eval"},
+       .positionals = {{"ADAPTER[@VERSION]",
+                        "policy (the newest), policy@12, policy@r2.12, policy@eval"},
                        {"DIR", "made if it is missing"}},
        .options = {{.name = "force",
                     .help = "replace the adapter that DIR holds",

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/fleet/policy.h"
+#include "lib/fleet/selector.h"
 #include "lib/peft/image.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/rpc/policy_messages.h"
@@ -134,13 +135,7 @@ absl::StatusOr<BeginRequest> FromProto(const v1::BeginUploadRequest& request) {
 }
 
 absl::StatusOr<AliasName> AliasOf(const std::string& name) {
-  LORRY_RETURN_IF_ERROR(CheckName("the alias", name));
-  if (name == "latest" || name == "newest" || name == "base") {
-    return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
-                 absl::StrCat("the alias \"", name,
-                              "\" is reserved: doors give it a meaning of their own; choose "
-                              "another, such as best"));
-  }
+  LORRY_RETURN_IF_ERROR(fleet::CheckAliasName(name));
   return AliasName(name);
 }
 

@@ -4,11 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/strings.h"
+#include "lib/fleet/selector.h"
+#include "services/engine_proxy/door/nearest.h"
+
 namespace lorry::door {
 namespace {
 
 using fleet::NoAdapterAction;
 using fleet::RowMode;
+using fleet::Selector;
 using proxy::DoorRoute;
 using proxy::DoorRow;
 using proxy::DoorTable;
@@ -26,9 +31,11 @@ Refused NoAdapter(std::string_view why) {
           "; name one in `model` or `lora_path`, for instance policy, policy@12 or policy@eval"};
 }
 
-Refused Unknown(std::string_view reference, const std::vector<std::string>& known) {
+Refused Unknown(std::string_view reference, const std::vector<std::string>& known,
+                std::string_view why = {}) {
   std::string message =
       "no adapter is called '" + std::string(reference.substr(0, 128)) + "' at this engine";
+  if (!why.empty()) message += ": " + std::string(why);
   const std::vector<std::string> near = NearestNames(reference, known);
   for (size_t i = 0; i < near.size(); ++i) {
     message += (i == 0 ? "; did you mean " : ", ") + near[i];
@@ -36,20 +43,42 @@ Refused Unknown(std::string_view reference, const std::vector<std::string>& know
   return {404, "UNKNOWN_ADAPTER", message};
 }
 
-Refused UnknownAdapter(const DoorTable& table, std::string_view reference) {
+std::vector<std::string> Adapters(const DoorTable& table) {
   std::vector<std::string> known;
   for (const DoorRow& row : table.rows) known.push_back(row.adapter.value);
-  return Unknown(reference, known);
+  return known;
 }
 
-std::string LoadedVersions(const DoorTable& table, const AdapterName& adapter) {
-  std::string out;
-  size_t listed = 0;
-  for (const DoorRoute& route : table.routes) {
-    if (route.key.adapter != adapter) continue;
-    if (listed++ == kListedVersions) return out + ", ...";
-    out += (out.empty() ? "" : ", ") + ToString(route.key);
+std::vector<std::string> Aliases(const DoorTable& table, const AdapterName& adapter) {
+  std::vector<std::string> known = {adapter.value};
+  for (const fleet::AliasRoute& alias : table.aliases) {
+    if (alias.adapter == adapter) known.push_back(adapter.value + "@" + alias.alias.value);
   }
+  return known;
+}
+
+// As a client would ask for it here.
+std::string Typed(const DoorTable& table, const VersionKey& key) {
+  const fleet::DoorRules* rules = table.FindRules(key.adapter);
+  const bool current = rules != nullptr && rules->current_run == key.run;
+  return fleet::ToString({.adapter = key.adapter,
+                          .kind = current ? Selector::Kind::kNumber : Selector::Kind::kVersion,
+                          .run = key.run,
+                          .number = key.number});
+}
+
+// The newest first, as they can be asked for.
+std::string LoadedVersions(const DoorTable& table, const AdapterName& adapter) {
+  std::vector<VersionKey> loaded;
+  for (const DoorRoute& route : table.routes) {
+    if (route.key.adapter == adapter) loaded.push_back(route.key);
+  }
+  std::sort(loaded.rbegin(), loaded.rend());
+  std::string out;
+  for (size_t i = 0; i < std::min(loaded.size(), kListedVersions); ++i) {
+    out += (i == 0 ? "" : ", ") + Typed(table, loaded[i]);
+  }
+  if (loaded.size() > kListedVersions) return out + ", ...";
   return out.empty() ? "none" : out;
 }
 
@@ -160,6 +189,41 @@ Result NothingNamed(const DoorTable& table, std::optional<uint64_t> min) {
   return NoAdapter("the request names no adapter");
 }
 
+const DoorRoute* FindVersion(const DoorTable& table, const VersionKey& key) {
+  const auto it = std::find_if(table.routes.begin(), table.routes.end(),
+                               [&](const DoorRoute& route) { return route.key == key; });
+  return it != table.routes.end() ? &*it : nullptr;
+}
+
+Result Named(const DoorTable& table, const Selector& selector, std::string_view reference,
+             std::optional<uint64_t> min) {
+  const DoorRow* row = table.FindRow(selector.adapter);
+  if (row == nullptr) return Unknown(reference, Adapters(table));
+  const DoorRoute* route = nullptr;
+  switch (selector.kind) {
+    case Selector::Kind::kNumber:
+      route = table.FindVersion(selector.adapter, selector.number);
+      break;
+    case Selector::Kind::kVersion:
+      route = FindVersion(table, {selector.adapter, selector.run, selector.number});
+      break;
+    case Selector::Kind::kAlias: {
+      const fleet::AliasRoute* alias = table.FindAlias(selector.adapter, selector.alias);
+      if (alias == nullptr) return Unknown(reference, Aliases(table, selector.adapter));
+      route = table.FindRoute(alias->target);
+      break;
+    }
+    case Selector::Kind::kNewest:
+      return Unknown(reference, Aliases(table, selector.adapter),
+                     "what is stored but not decided on is known to the store alone; name the "
+                     "adapter, its number or an alias");
+    default:
+      return Latest(table, *row, min);
+  }
+  if (route == nullptr) return NotLoaded(table, selector.adapter, reference);
+  return Explicit(table, *route, min);
+}
+
 }  // namespace
 
 Result ResolveOne(const DoorTable& table, std::string_view reference,
@@ -167,38 +231,16 @@ Result ResolveOne(const DoorTable& table, std::string_view reference,
   if (const DoorRoute* route = table.FindRoute(EngineName(std::string(reference)))) {
     return Explicit(table, *route, min_version);
   }
-  const Selector selector = ParseSelector(reference);
-  if (selector.kind == SelectorKind::kNone) return NothingNamed(table, min_version);
-  if (selector.kind == SelectorKind::kBase) {
-    if (AllowsBase(table, selector.adapter)) return Resolved{};
+  if (reference.empty()) return NothingNamed(table, min_version);
+  const auto selector = fleet::ParseSelector(reference);
+  if (!selector.ok()) {
+    return Unknown(reference, Adapters(table), ToStd(selector.status().message()));
+  }
+  if (selector->kind == Selector::Kind::kBase) {
+    if (AllowsBase(table, selector->adapter)) return Resolved{};
     return NoAdapter("the policy does not allow the base model here");
   }
-  const DoorRow* row = table.FindRow(selector.adapter);
-  if (row == nullptr) return UnknownAdapter(table, reference);
-  switch (selector.kind) {
-    case SelectorKind::kNumber: {
-      const DoorRoute* route = table.FindVersion(selector.adapter, selector.number);
-      if (route == nullptr) return NotLoaded(table, selector.adapter, reference);
-      return Explicit(table, *route, min_version);
-    }
-    case SelectorKind::kAlias: {
-      const fleet::AliasRoute* alias = table.FindAlias(selector.adapter, selector.alias);
-      if (alias == nullptr) {
-        std::vector<std::string> known = {selector.adapter.value};
-        for (const fleet::AliasRoute& other : table.aliases) {
-          if (other.adapter == selector.adapter) {
-            known.push_back(other.adapter.value + "@" + other.alias.value);
-          }
-        }
-        return Unknown(reference, known);
-      }
-      const DoorRoute* route = table.FindRoute(alias->target);
-      if (route == nullptr) return NotLoaded(table, selector.adapter, reference);
-      return Explicit(table, *route, min_version);
-    }
-    default:
-      return Latest(table, *row, min_version);
-  }
+  return Named(table, *selector, reference, min_version);
 }
 
 }  // namespace lorry::door

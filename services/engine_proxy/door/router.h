@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "lib/base/mutex.h"
-#include "services/engine_proxy/door/selector.h"
 #include "services/engine_proxy/machine/door_table.h"
 
 namespace lorry::door {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/fleet/observed.h"
+#include "lib/fleet/selector.h"
 #include "services/sync_orchestrator/machine/records.h"
 
 namespace lorry::sync {
@@ -77,14 +78,7 @@ struct MemberObserved {
 };
 
 // --- clients and operators
-struct Selector {  // what of an adapter is meant
-  enum class Kind { kLatest, kNewest, kAlias, kNumber, kVersion };
-  AdapterName adapter;
-  Kind kind = Kind::kLatest;
-  AliasName alias;       // kAlias
-  RunId run;             // kVersion
-  VersionNumber number;  // kNumber (in the current run), kVersion
-};
+using fleet::Selector;
 struct LeaseAsked {  // Resolve; ttl 0 releases
   RequestId request = 0;
   Selector selector;

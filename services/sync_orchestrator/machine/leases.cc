@@ -42,6 +42,8 @@ absl::StatusOr<const VersionInfo*> Select(Core& core, const Selector& selector,
     case Selector::Kind::kVersion:
       version = core.FindVersion({selector.adapter, selector.run, selector.number});
       break;
+    case Selector::Kind::kBase:
+      break;  // no version at all
   }
   if (version != nullptr) return version;
   return Error(absl::StatusCode::kNotFound, "VERSION_UNKNOWN",

@@ -2,11 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "lib/base/error.h"
-#include "lib/base/strings.h"
-#include "lib/fleet/engine_name.h"
 #include "lib/rpc/fleet_messages.h"
 
 namespace lorry::sync {
@@ -158,35 +153,6 @@ v1::GetStatusResponse ToProto(const Status& status,
     if (Wanted(pool, p.pool.value) && Wanted(adapter, p.adapter.value))
       FillPool(p, status, newest, *out.add_pools());
   }
-  return out;
-}
-
-absl::StatusOr<Selector> ParseSelector(std::string_view text) {
-  Selector out;
-  const size_t at = text.find('@');
-  const std::string_view what =
-      at == std::string_view::npos ? std::string_view() : text.substr(at + 1);
-  std::string_view name = text.substr(0, at);
-  uint64_t number = 0;
-  if (at == std::string_view::npos) {
-    const size_t dash = name.rfind("-v");
-    if (dash != std::string_view::npos &&
-        absl::SimpleAtoi(ToAbsl(name.substr(dash + 2)), &number)) {
-      out.kind = Selector::Kind::kNumber;
-      name = name.substr(0, dash);
-    }
-  } else if (absl::SimpleAtoi(ToAbsl(what), &number)) {
-    out.kind = Selector::Kind::kNumber;
-  } else if (what == "newest") {
-    out.kind = Selector::Kind::kNewest;
-  } else if (what != "latest") {
-    LORRY_RETURN_IF_ERROR(CheckName("the alias", what));
-    out.kind = Selector::Kind::kAlias;
-    out.alias = AliasName(std::string(what));
-  }
-  LORRY_RETURN_IF_ERROR(CheckAdapterName(name));
-  out.adapter = AdapterName(std::string(name));
-  out.number = VersionNumber(number);
   return out;
 }
 

@@ -4,7 +4,6 @@
 #include <map>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "lib/base/clock.h"
 #include "lorry/sync/v1/sync.pb.h"
 #include "services/sync_orchestrator/driver/ports.h"
@@ -30,9 +29,5 @@ v1::GetStatusResponse ToProto(const Status& status,
                               const std::map<MemberId, MemberContact>& contacts,
                               const std::map<AdapterName, VersionKey>& newest,
                               const std::string& pool, const std::string& adapter, Tick now);
-
-// "policy", "policy@12", "policy@eval", "policy@newest", "policy@latest", "policy-v12".
-// INVALID_ARGUMENT NAME_INVALID.
-absl::StatusOr<Selector> ParseSelector(std::string_view text);
 
 }  // namespace lorry::sync

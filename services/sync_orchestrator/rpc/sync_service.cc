@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/fleet/engine_name.h"
+#include "lib/fleet/selector.h"
 #include "lib/rpc/fleet_messages.h"
 #include "services/sync_orchestrator/rpc/sync_streams.h"
 
@@ -132,7 +134,7 @@ grpc::Status SyncService::Resolve(grpc::ServerContext* context, const v1::Resolv
       *context, "Resolve", rpc::Role::kPublisher, [&](const rpc::Call& call) -> absl::Status {
         LORRY_RETURN_IF_ERROR(CheckName("the holder", request->holder()));
         LeaseAsked ask;
-        LORRY_ASSIGN_OR_RETURN(ask.selector, ParseSelector(request->selector()));
+        LORRY_ASSIGN_OR_RETURN(ask.selector, fleet::ParseSelector(request->selector()));
         ask.pool = CompletePool(request->pool(), ask.selector.adapter);
         ask.holder = request->holder();
         ask.ttl_ms = request->ttl_ms();

@@ -57,6 +57,9 @@ TEST_F(RouterTest, UnderstandsEverySpelling) {
   EXPECT_EQ(Ask1(router_, "policy@11"), v11);
   EXPECT_EQ(Ask1(router_, "policy-v11"), v11);
   EXPECT_EQ(Ask1(router_, "policy@eval"), v11);
+  EXPECT_EQ(Ask1(router_, "policy@r1.11"), v11);
+  EXPECT_EQ(Ask1(router_, "policy r1.11"), v11) << "as logs print it";
+  EXPECT_EQ(Ask1(router_, "policy@r2.9"), NameOf("policy", 9).value + "-r2") << "an older run";
   EXPECT_EQ(Ask1(router_, v11), v11);
 }
 
@@ -70,7 +73,10 @@ TEST_F(RouterTest, RefusesWhatItCannotServe) {
   EXPECT_EQ(Ask1(router_, "policy@best"), "409 NOT_LOADED");
   EXPECT_EQ(Ask1(router_, "policy@10"), "409 NOT_LOADED");
   EXPECT_EQ(Ask1(router_, "policy-v9"), "409 NOT_LOADED") << "loaded, but of another run";
+  EXPECT_EQ(Ask1(router_, "policy@r3.9"), "409 NOT_LOADED");
   EXPECT_EQ(Ask1(router_, "policy-v10-0123456789ab"), "404 UNKNOWN_ADAPTER");
+  EXPECT_EQ(Ask1(router_, "policy@newest"), "404 UNKNOWN_ADAPTER");
+  EXPECT_EQ(Ask1(router_, "policy@Eval"), "404 UNKNOWN_ADAPTER");
   EXPECT_EQ(router_.Snapshot().live, 0u);
 }
 
@@ -80,6 +86,24 @@ TEST_F(RouterTest, SuggestsTheNearestNames) {
   EXPECT_NE(std::get<Refused>(outcome).message.find("did you mean policy"), std::string::npos);
   outcome = router_.Resolve({{"policy@evl"}, {}});
   EXPECT_NE(std::get<Refused>(outcome).message.find("did you mean policy@eval"), std::string::npos);
+}
+
+TEST_F(RouterTest, ListsWhatIsLoadedAsItCanBeAskedFor) {
+  router_.SetTable(Ordinary().Make());
+  const Outcome outcome = router_.Resolve({{"policy@10"}, {}});
+  EXPECT_EQ(std::get<Refused>(outcome).message,
+            "policy@10 is not loaded at this engine; loaded of policy: policy@r2.9, policy@12, "
+            "policy@11");
+  for (const char* listed : {"policy@r2.9", "policy@12", "policy@11"}) {
+    EXPECT_TRUE(std::holds_alternative<Admitted>(router_.Resolve({{listed}, {}}))) << listed;
+  }
+}
+
+TEST_F(RouterTest, SaysHowToWriteWhatCannotBeRead) {
+  router_.SetTable(Ordinary().Make());
+  const Outcome outcome = router_.Resolve({{"policy@Eval"}, {}});
+  const std::string& message = std::get<Refused>(outcome).message;
+  EXPECT_NE(message.find("write 12, r2.12"), std::string::npos) << message;
 }
 
 TEST_F(RouterTest, FollowsTheRow) {
