@@ -1,13 +1,14 @@
 // Runs seeds: each twice, and both runs must be the same. The first failure ends the program with
 // its seed and state.
 //
-//   sim_tests --seed 42 | --seeds 1..3000 | --kept FILE
+//   sim_tests --seed 42 | --trace 42 | --seeds 1..3000 | --kept FILE
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <string_view>
 
+#include "tests/sim/swarm.h"
 #include "tests/sim/twice.h"
 
 namespace {
@@ -15,6 +16,13 @@ namespace {
 lorry::sim::Totals totals;
 
 bool RunOne(uint64_t seed, bool verbose) { return lorry::sim::RunTwice(seed, verbose, totals); }
+
+// Once, with everything that happens.
+int Trace(uint64_t seed) {
+  const lorry::sim::Result result = lorry::sim::RunSeed(seed, lorry::sim::Plant::kNone, true);
+  std::printf("%s%s\n", result.state.c_str(), result.violation.c_str());
+  return result.violation.empty() ? 0 : 1;
+}
 
 int RunRange(uint64_t first, uint64_t last) {
   for (uint64_t seed = first; seed <= last; ++seed) {
@@ -49,6 +57,7 @@ int main(int argc, char** argv) {
     const std::string_view flag = argv[i];
     const std::string value = argv[i + 1];
     if (flag == "--seed") return RunOne(std::strtoull(value.c_str(), nullptr, 10), true) ? 0 : 1;
+    if (flag == "--trace") return Trace(std::strtoull(value.c_str(), nullptr, 10));
     if (flag == "--kept") return RunKept(value);
     if (flag == "--seeds") {
       const size_t dots = value.find("..");
@@ -57,6 +66,6 @@ int main(int argc, char** argv) {
                       std::strtoull(value.c_str() + dots + 2, nullptr, 10));
     }
   }
-  std::printf("usage: sim_tests --seed N | --seeds A..B | --kept FILE\n");
+  std::printf("usage: sim_tests --seed N | --trace N | --seeds A..B | --kept FILE\n");
   return 2;
 }

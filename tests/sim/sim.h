@@ -86,6 +86,7 @@ struct Sim {
   Prng prng;
   Faults faults;
   Plant plant = Plant::kNone;
+  bool narrates = false;  // prints what happens (narrate.h)
   Oracle oracle;
   uint64_t hash = 0xcbf29ce484222325ull;
 

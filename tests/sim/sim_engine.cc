@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/narrate.h"
 
 namespace lorry::sim {
 
@@ -16,15 +17,19 @@ void SimEngine::Start() {
   up_ = true;
   boot_ = BootId(absl::StrCat(id_, ".", ++boots_));
   sim_.Trace("engine up", boots_);
+  Narrate(sim_, id_, "engine starts");
 }
 
 void SimEngine::Kill() {
   if (!up_) return;
   up_ = false;
   sim_.Trace("engine down", boots_);
+  Narrate(sim_, id_, "engine dies");
   loaded_.clear();
   to_read_.clear();
+  loading_.clear();
   excused_.clear();
+  known_.clear();
   running_.clear();
   leaked_.clear();
   locked_by_.reset();
@@ -45,10 +50,22 @@ bool SimEngine::ListsPath(const std::string& path) const {
   return false;
 }
 
-std::map<EngineName, std::string> SimEngine::List() const {
+std::map<EngineName, std::string> SimEngine::List() {
   std::map<EngineName, std::string> names;
   for (const auto& [name, loaded] : loaded_) names[name] = loaded.path;
+  std::erase_if(known_, [&](const EngineName& name) { return !loading_.contains(name); });
+  for (const auto& [name, path] : names) known_.insert(name);
   return names;
+}
+
+// 6: room is made before a load, by what the proxy can know. What it cannot know (a name that the
+// engine loads again by itself, loads of a lost journal) is the engine's to deal with.
+void SimEngine::CheckSlots(const EngineName& name) {
+  known_.insert(name);
+  if (limits_.slots != 0 && known_.size() > limits_.slots) {
+    sim_.oracle.Violate(
+        6, absl::StrCat(id_, " was asked to load ", name.value, " without a free slot"));
+  }
 }
 
 void SimEngine::Load(const EngineName& name, const std::string& path, Done done) {
@@ -61,14 +78,20 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     done = [](Outcome, std::string) {};
   }
-  if (up_) to_read_.insert(path);
+  if (up_) {
+    CheckSlots(name);
+    to_read_.insert(path);
+    loading_.insert(name);
+  }
   sim_.queue.In(Serialised(takes), [this, boot, name, path, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST");
     if (const auto it = to_read_.find(path); it != to_read_.end()) to_read_.erase(it);
     if (RegistryLocked()) {
       return sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     }
+    if (const auto it = loading_.find(name); it != loading_.end()) loading_.erase(it);
     FinishLoad(name, path, done);
+    if (!loaded_.contains(name)) known_.erase(name);
   });
 }
 
@@ -77,18 +100,29 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   if (loaded_.contains(name)) return done(Outcome::kFailed, "ALREADY_LOADED");
   if (directory == disk_.end()) return done(Outcome::kFailed, "DIRECTORY_MISSING");
   if (sim_.Chance(sim_.faults.load_fails)) return done(Outcome::kFailed, "LOAD_REFUSED");
-  if (limits_.slots != 0 && loaded_.size() >= limits_.slots) {
-    sim_.oracle.Violate(
-        6, absl::StrCat(id_, " was asked to load ", name.value, " without a free slot"));
-  }
   if (directory->second.kills) {
     Die();
     return done(Outcome::kUnknown, "ENGINE_LOST");
   }
+  MakeRoom(name);
   loaded_[name] = Loaded{path, directory->second};
+  Narrate(sim_, id_, "engine has loaded " + name.value);
   excused_.erase(name);
   sim_.oracle.NameMeans(name, directory->second.digest);
   done(Outcome::kOk, "");
+}
+
+// SGLang drops what was not used for long; vLLM goes on listing what left its cache.
+void SimEngine::MakeRoom(const EngineName& name) {
+  if (limits_.kind != fleet::EngineKind::kSglang || limits_.slots == 0) return;
+  if (loaded_.size() < limits_.slots) return;
+  for (const auto& [other, loaded] : loaded_) {
+    if (other == name || !CountedIdle(other)) continue;
+    Narrate(sim_, id_, "engine drops " + other.value);
+    excused_.insert(other);
+    loaded_.erase(other);
+    return;
+  }
 }
 
 void SimEngine::Probe(const EngineName& name, Done done) {
@@ -130,17 +164,23 @@ void SimEngine::FinishUnload(const EngineName& name, const Done& done) {
   if (it == loaded_.end()) return done(Outcome::kFailed, "NOT_LOADED");
   const std::string path = it->second.path;
   loaded_.erase(it);
+  known_.erase(name);
+  Narrate(sim_, id_, "engine has unloaded " + name.value);
   if (limits_.kind == fleet::EngineKind::kSglang && sim_.Chance(sim_.faults.implicit_reload)) {
-    const BootId boot = boot_;
-    sim_.queue.In(sim_.Latency(3'000), [this, boot, name, path] {
-      const auto directory = disk_.find(path);
-      if (up_ && boot_ == boot && directory != disk_.end() && !loaded_.contains(name) &&
-          !RegistryLocked() && (limits_.slots == 0 || loaded_.size() < limits_.slots)) {
-        loaded_[name] = Loaded{path, directory->second};
-      }
+    sim_.queue.In(sim_.Latency(3'000), [this, boot = boot_, name, path] {
+      if (up_ && boot_ == boot) ReloadByItself(name, path);
     });
   }
   done(Outcome::kOk, "");
+}
+
+// A late request for a name that was unloaded: SGLang reads it again from where it was.
+void SimEngine::ReloadByItself(const EngineName& name, const std::string& path) {
+  const auto directory = disk_.find(path);
+  if (directory == disk_.end() || loaded_.contains(name) || RegistryLocked()) return;
+  MakeRoom(name);
+  loaded_[name] = Loaded{path, directory->second};
+  Narrate(sim_, id_, "engine loads again by itself " + name.value);
 }
 
 bool SimEngine::Begin(const EngineName& name, const Digest& digest, const BootId& boot) {

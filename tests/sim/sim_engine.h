@@ -32,7 +32,7 @@ class SimEngine {
   void Load(const EngineName& name, const std::string& path, Done done);
   void Probe(const EngineName& name, Done done);
   void Unload(const EngineName& name, int64_t deadline_ms, Done done);
-  std::map<EngineName, std::string> List() const;
+  std::map<EngineName, std::string> List();
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
   bool ListsPath(const std::string& path) const;
   // Whether a load that was asked for is still to read it.
@@ -45,6 +45,9 @@ class SimEngine {
   uint64_t running() const;
   uint32_t running(const EngineName& name) const;
 
+  // The proxy lost its journal: it knows nothing of what it asked for.
+  void Forgotten() { known_.clear(); }
+
   void Vanish();  // one loaded name is dropped, as by the engine's own eviction
 
  private:
@@ -52,6 +55,9 @@ class SimEngine {
     std::string path;
     SimDirectory content;
   };
+  void CheckSlots(const EngineName& name);
+  void MakeRoom(const EngineName& name);
+  void ReloadByItself(const EngineName& name, const std::string& path);
   bool RegistryLocked() const { return locked_by_.has_value(); }
   void FinishLoad(const EngineName& name, const std::string& path, const Done& done);
   void FinishUnload(const EngineName& name, const Done& done);
@@ -69,7 +75,10 @@ class SimEngine {
   BootId boot_;
   std::map<EngineName, Loaded> loaded_;
   std::multiset<std::string> to_read_;  // by loads under way
-  std::set<EngineName> excused_;        // gone from the registry by a fault, not by an unload
+  std::multiset<EngineName> loading_;
+  std::set<EngineName> excused_;  // gone from the registry by a fault, not by an unload
+  // What the proxy can know to hold a slot: what it was told, and what it asked for since.
+  std::set<EngineName> known_;
   std::map<EngineName, uint32_t> running_;
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
   Tick busy_until_ = 0;                    // registry calls are taken one after another

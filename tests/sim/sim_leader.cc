@@ -1,5 +1,8 @@
 #include "tests/sim/sim_leader.h"
 
+#include "absl/strings/str_cat.h"
+#include "tests/sim/narrate.h"
+
 namespace lorry::sim {
 
 bool SharedRecords::Write(const std::optional<sync::MetaRecord>& fence,
@@ -45,6 +48,7 @@ void SimLeader::Kill() {
 void SimLeader::Step(const sync::Event& event) {
   if (!alive() || sim_.oracle.violated()) return;
   sim_.Trace("leader", event.index());
+  if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), event);
   machine_->Step(sim_.now(), event);
   Pump();
 }
@@ -62,7 +66,10 @@ void SimLeader::Pump() {
   if (!ready.records.empty()) {
     if (!shared_.Write(ready.fence, ready.records, sim_.plant == Plant::kFenceIsIgnored))
       return Kill();  // deposed
-    for (const sync::Record& record : ready.records) sim_.oracle.Durable(machine_->term(), record);
+    for (const sync::Record& record : ready.records) {
+      if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), record);
+      sim_.oracle.Durable(machine_->term(), record);
+    }
   }
   for (const sync::Effect& effect : ready.effects) {
     if (Dies()) return;
@@ -73,6 +80,7 @@ void SimLeader::Pump() {
 }
 
 void SimLeader::Perform(const sync::Effect& effect) {
+  if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), effect);
   if (const auto* desired = std::get_if<sync::SetDesired>(&effect)) hooks_.desired(*desired);
   if (const auto* end = std::get_if<sync::EndSession>(&effect)) hooks_.end_session(*end);
   if (const auto* holds = std::get_if<sync::SetHolds>(&effect)) hooks_.holds(*holds);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/narrate.h"
 
 namespace lorry::sim {
 
@@ -20,6 +21,7 @@ void SimProxy::Start() {
   if (alive()) return;
   ++life_;
   sim_.Trace("proxy up", life_);
+  Narrate(sim_, member_.value, "starts");
   proxy::Config config;
   config.member = member_;
   config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
@@ -52,10 +54,13 @@ void SimProxy::Start() {
 void SimProxy::Kill(bool lose_journal) {
   if (alive()) {
     sim_.Trace("proxy down", life_);
+    Narrate(sim_, member_.value, lose_journal ? "dies and loses its journal" : "dies");
     machine_.reset();
     hooks_.hang_up();
   }
-  if (lose_journal) journal_.clear();
+  if (!lose_journal) return;
+  journal_.clear();
+  engine_.Forgotten();
 }
 
 void SimProxy::SessionUp() {
@@ -112,6 +117,7 @@ std::string SimProxy::Describe() const {
 void SimProxy::Step(const proxy::Event& event) {
   if (sim_.oracle.violated()) return;
   sim_.Trace("proxy", event.index());
+  if (sim_.narrates) Narrate(sim_, member_.value, event);
   machine_->Step(sim_.now(), event);
   Pump();
 }
@@ -141,6 +147,7 @@ void SimProxy::Pump() {
   }
   for (const proxy::Effect& effect : ready.effects) {
     if (dies()) return;
+    if (sim_.narrates) Narrate(sim_, member_.value, effect);
     std::visit([this](const auto& e) { Do(e); }, effect);
     if (!alive() || life_ != life) return;
   }

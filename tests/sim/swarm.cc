@@ -20,7 +20,10 @@ constexpr int kEndlessPublishes = 80;
 
 class Run {
  public:
-  Run(uint64_t seed, Plant plant) : world_(seed), sim_(world_.sim()) { sim_.plant = plant; }
+  Run(uint64_t seed, Plant plant, bool narrates) : world_(seed), sim_(world_.sim()) {
+    sim_.plant = plant;
+    sim_.narrates = narrates;
+  }
 
   Result Do() {
     DrawFleet();
@@ -373,6 +376,8 @@ class Run {
 
 }  // namespace
 
-Result RunSeed(uint64_t seed, Plant plant) { return Run(seed, plant).Do(); }
+Result RunSeed(uint64_t seed, Plant plant, bool narrates) {
+  return Run(seed, plant, narrates).Do();
+}
 
 }  // namespace lorry::sim

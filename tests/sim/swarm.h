@@ -18,6 +18,6 @@ struct Result {
   uint64_t served = 0;
 };
 
-Result RunSeed(uint64_t seed, Plant plant = Plant::kNone);
+Result RunSeed(uint64_t seed, Plant plant = Plant::kNone, bool narrates = false);
 
 }  // namespace lorry::sim

@@ -81,7 +81,7 @@ void BeginBoot(Core& core, const BootId& boot) {
 
 bool WantsList(const Core& core) {
   if (core.now < core.list_after) return false;
-  if (core.listing_at == 0 || core.now >= core.list_due) return true;
+  if (core.listing_at == 0 || !core.SlotsListed() || core.now >= core.list_due) return true;
   return std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
     return !core.FreshlyListed(entry.second) && WaitsForList(core, entry.second);
   });

@@ -105,7 +105,8 @@ void AdvanceFetched(Core& core, Residency& residency) {
     return;
   if (core.IsListedAsOurs(residency)) return JudgeLoad(core, residency);
   if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's
-  if (core.IsWedged() || RegistryBusy(core) || !SlotFree(core, residency)) return;
+  if (core.IsWedged() || RegistryBusy(core) || !core.SlotsListed() || !SlotFree(core, residency))
+    return;
   BeginLoad(core, residency);
 }
 
@@ -274,7 +275,7 @@ void HandleDeleted(Core& core, const DirectoryDeleted& event) {
 void HandleLoadDone(Core& core, const LoadDone& event) {
   Residency* residency = core.FindByOp(event.op, Doing::kLoading);
   if (residency == nullptr) return;
-  residency->changed = ++core.registry;
+  residency->changed = core.call_ended_at = ++core.registry;
   residency->doing = Doing::kVerifying;  // whatever it answered, the list says what is there
   residency->op = 0;
   NoteAnswer(core, *residency, event.outcome);

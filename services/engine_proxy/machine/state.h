@@ -95,7 +95,8 @@ struct Core {
   std::map<EngineName, std::string> listing;
   uint64_t listing_at =
       0;  // the registry's count when the listing was asked for; 0: none on this boot
-  uint64_t registry = 0;  // counts changes of the engine's registry, and listings asked for
+  uint64_t registry = 0;       // counts changes of the engine's registry, and listings asked for
+  uint64_t call_ended_at = 0;  // the registry's count when a load or unload last ended
   OpId list_op = 0;
   uint64_t list_asked_at = 0;
   Tick list_due = 0;    // the next, though nothing waits for it
@@ -144,6 +145,9 @@ struct Core {
   uint64_t LiveRequests() const;
   // Whether the newest listing is younger than what happened to the name, and names it.
   bool FreshlyListed(const Residency& residency) const { return listing_at > residency.changed; }
+  // Whether the listing shows what the last load or unload left behind. Slots are counted by no
+  // other: such an end also settles what was uncertain until then, one way or the other.
+  bool SlotsListed() const { return listing_at > call_ended_at; }
   bool IsListed(const Residency& residency) const;
   bool IsListedAsOurs(const Residency& residency) const;
   int64_t Backoff(uint32_t tries) const;

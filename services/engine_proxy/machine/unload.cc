@@ -89,7 +89,7 @@ void Wedge(Core& core, const EngineName& name) {
 void HandleUnloadDone(Core& core, const UnloadDone& event) {
   Residency* residency = core.FindByOp(event.op, Doing::kUnloading);
   if (residency == nullptr) return;
-  residency->changed = ++core.registry;
+  residency->changed = core.call_ended_at = ++core.registry;
   residency->op = 0;
   if (event.outcome == Outcome::kUnknown && core.limits.kind == fleet::EngineKind::kSglang) {
     // Its registry lock is held by this unload until requests that it counts are over, perhaps

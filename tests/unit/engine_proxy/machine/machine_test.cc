@@ -300,6 +300,19 @@ TEST(Residency, AnOldMayVersionMakesRoomForAMust) {
   EXPECT_EQ(bench.StateOf(3), fleet::ResidencyState::kLoaded);
 }
 
+TEST(Residency, SlotsAreCountedByAListingThatShowsWhatTheLastLoadSettled) {
+  Bench bench(fleet::EngineKind::kVllm, 3);
+  bench.running_ = 1;  // nothing can be unloaded
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "", ""};
+  bench.Desire(0, {1});
+  // The engine works off its queue: with the answer to the next load, that of 1 has happened.
+  bench.load_answer_.reset();
+  bench.engine_[Bench::NameOf(1)] = "/" + Bench::NameOf(1).value;
+  bench.Desire(0, {2, 3});
+  EXPECT_EQ(bench.StateOf(3), fleet::ResidencyState::kLoaded);
+  EXPECT_EQ(bench.StateOf(2), fleet::ResidencyState::kFetched) << "the last slot is for a MUST";
+}
+
 TEST(Rows, ARollingRowServesTheOldVersionUntilTheNewOneIsLoaded) {
   Bench bench;
   bench.Desire(1, {1});
