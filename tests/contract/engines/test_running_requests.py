@@ -5,10 +5,11 @@ import threading
 import pytest
 from testing.engine_api import PAUSE_MODES
 from testing.engines import CALL_DEADLINE_S
+from testing.waiting import until
 
-# Long enough that a case's calls fall inside of it: about 1 s on a real engine, 0.4 s on a fake. A machine under load
+# Long enough that a case's calls fall inside of it: about 2 s on a real engine, 0.8 s on a fake. A machine under load
 # slows the calls and the tokens alike.
-LONG = 150
+LONG = 300
 
 
 class Background:
@@ -39,12 +40,13 @@ def test_streams_repeat_themselves_on_sglang_and_go_on_on_vllm(api):
 
 
 def test_the_engine_counts_what_runs(api):
-    """SGLang publishes its counts every 15 decode steps: before that a running request may be counted or not."""
-    assert api.load_counts() == (0, 0)
-    stream = api.stream(None, LONG)
-    stream.wait_for(35)
-    assert sum(api.load_counts()) == 1
+    """Not at once: SGLang publishes its counts every 15 decode steps, vLLM after its next step."""
+    until(lambda: api.load_counts() == (0, 0), "nothing runs")
+    stream = api.stream(None, 3 * LONG)
+    until(lambda: stream.ended or sum(api.load_counts()) == 1, "the request is counted")
+    assert not stream.ended
     stream.wait_end()
+    until(lambda: api.load_counts() == (0, 0), "nothing runs any more")
 
 
 def test_an_unload_under_a_running_request(api, adapters, fresh):
