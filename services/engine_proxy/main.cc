@@ -191,17 +191,21 @@ absl::Status App::WireEngine() {
   LORRY_ASSIGN_OR_RETURN(options.admin_key, FirstLine(absl::GetFlag(FLAGS_engine_admin_key_file)));
   const std::string key = options.admin_key.empty() ? options.api_key : options.admin_key;
 
-  door_ = std::make_unique<door::Door>(door::DoorOptions{
-      .listen_host = door_at_.host,
-      .port = door_at_.port,
-      .engine_host = engine_at_.host,
-      .engine_port = engine_at_.port,
-      .threads = absl::GetFlag(FLAGS_door_threads),
-      .allow_unknown_routes = absl::GetFlag(FLAGS_door_allow_unknown_routes),
-      .observer = &metrics_,
-      .on_counts = [sink = Sink()](const door::Counts& counts) {
-        sink(DoorReport{.revision = counts.revision, .in_flight = counts.in_flight});
-      }});
+  const auto report = [sink = Sink()](const door::Counts& counts) {
+    DoorReport said{.revision = counts.revision, .in_flight = counts.in_flight};
+    // Under no name: the engine counts them too.
+    if (counts.base_in_flight > 0) said.in_flight[EngineName()] = counts.base_in_flight;
+    sink(std::move(said));
+  };
+  door_ = std::make_unique<door::Door>(
+      door::DoorOptions{.listen_host = door_at_.host,
+                        .port = door_at_.port,
+                        .engine_host = engine_at_.host,
+                        .engine_port = engine_at_.port,
+                        .threads = absl::GetFlag(FLAGS_door_threads),
+                        .allow_unknown_routes = absl::GetFlag(FLAGS_door_allow_unknown_routes),
+                        .observer = &metrics_,
+                        .on_counts = report});
   const auto on_facts = [this, key](const engines::EngineFacts& facts) {
     metrics_.OnBoot();
     door_->SetEngineFacts({.base_models = {facts.base_model},
@@ -214,8 +218,12 @@ absl::Status App::WireEngine() {
   const auto on_listed = [this](const std::set<std::string>& paths) {
     shelf_->RemoveForeign(paths);
   };
-  engine_ = std::make_unique<EngineLink>(EngineLink::Options{.engine = options}, Sink(), on_facts,
-                                         on_timed, on_listed);
+  engine_ = std::make_unique<EngineLink>(
+      EngineLink::Options{.engine = options}, Sink(),
+      EngineLink::Listeners{.on_facts = on_facts,
+                            .on_timed = on_timed,
+                            .on_listed = on_listed,
+                            .report_counts = [this, report] { report(door_->Snapshot()); }});
   LORRY_RETURN_IF_ERROR(door_->Start());
   const std::string advertised = absl::GetFlag(FLAGS_door_advertise);
   door_address_ = absl::StrCat(

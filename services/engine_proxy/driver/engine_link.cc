@@ -29,13 +29,10 @@ std::string ProblemText(const std::vector<engines::Problem>& problems) {
 
 }  // namespace
 
-EngineLink::EngineLink(Options options, EventSink sink, OnFacts on_facts, OnTimed on_timed,
-                       OnListed on_listed)
+EngineLink::EngineLink(Options options, EventSink sink, Listeners listeners)
     : options_(std::move(options)),
       sink_(std::move(sink)),
-      on_facts_(std::move(on_facts)),
-      on_timed_(std::move(on_timed)),
-      on_listed_(std::move(on_listed)),
+      listeners_(std::move(listeners)),
       work_(boost::asio::make_work_guard(io_)),
       timer_(io_) {}
 
@@ -96,7 +93,7 @@ void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
     spdlog::info("engine boot={} version={} problems={}", facts->boot.value, facts->version,
                  facts->problems.size());
     boot_ = facts->boot;
-    on_facts_(*facts);
+    listeners_.on_facts(*facts);
   }
   sink_(EngineSeen{.boot = facts->boot,
                    .limits = facts->limits,
@@ -123,7 +120,7 @@ void EngineLink::Run(const List& list) {
                       if (listing.ok()) {
                         std::set<std::string> paths;
                         for (const auto& [name, path] : *listing) paths.insert(path);
-                        on_listed_(paths);
+                        listeners_.on_listed(paths);
                         listed.paths = *std::move(listing);
                       }
                       sink_(std::move(listed));
@@ -137,17 +134,18 @@ void EngineLink::Run(const Load& load) {
       load.boot,
       [this, load](engines::Engine& engine) {
         const Tick began = SteadyClock().Now();
-        engine.Load(
-            load.name, load.path, Millis(options_.load_deadline_ms),
-            [this, load, began](absl::Status status) {
-              const Outcome outcome = OutcomeOf(status);
-              on_timed_("load", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
-              spdlog::info("load name={} {}", load.name.value, status.ok() ? "ok" : Text(status));
-              sink_(LoadDone{.op = load.op,
-                             .outcome = outcome,
-                             .reason = ReasonOf(status),
-                             .detail = Text(status)});
-            });
+        engine.Load(load.name, load.path, Millis(options_.load_deadline_ms),
+                    [this, load, began](absl::Status status) {
+                      const Outcome outcome = OutcomeOf(status);
+                      listeners_.on_timed(
+                          "load", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
+                      spdlog::info("load name={} {}", load.name.value,
+                                   status.ok() ? "ok" : Text(status));
+                      sink_(LoadDone{.op = load.op,
+                                     .outcome = outcome,
+                                     .reason = ReasonOf(status),
+                                     .detail = Text(status)});
+                    });
       },
       [this, load] {
         sink_(LoadDone{.op = load.op,
@@ -188,7 +186,8 @@ void EngineLink::Run(const Unload& unload) {
         engine.Unload(
             unload.name, Millis(unload.deadline_ms), [this, unload, began](absl::Status status) {
               const Outcome outcome = OutcomeOf(status);
-              on_timed_("unload", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
+              listeners_.on_timed("unload", static_cast<double>(SteadyClock().Now() - began) / 1e3,
+                                  outcome);
               spdlog::info("unload name={} {}", unload.name.value,
                            status.ok() ? "ok" : Text(status));
               sink_(UnloadDone{unload.op, outcome});
@@ -206,6 +205,7 @@ void EngineLink::Run(const AskEngineLoad& ask) {
         engine.GetLoad(Millis(options_.call_deadline_ms),
                        [this, ask](absl::StatusOr<engines::EngineLoad> load) {
                          const uint64_t requests = load.ok() ? load->running + load->waiting : 0;
+                         listeners_.report_counts();
                          sink_(EngineLoadSeen{ask.op, OutcomeOf(load.status()), requests});
                        });
       },

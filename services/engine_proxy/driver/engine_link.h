@@ -36,15 +36,20 @@ class EngineLink {
     int64_t load_deadline_ms = 60'000;   // reads the files; a large adapter on a cold disk
     int64_t probe_deadline_ms = 30'000;  // one token behind everything that the engine is doing
   };
-  // Told of each new set of facts (the door needs them), on the link's thread.
-  using OnFacts = std::function<void(const engines::EngineFacts&)>;
-  // How a load or unload went: "load", seconds, outcome.
-  using OnTimed = std::function<void(std::string_view verb, double seconds, Outcome outcome)>;
-  // The paths that the engine lists, each time it was asked.
-  using OnListed = std::function<void(const std::set<std::string>& paths)>;
+  // All on the link's thread.
+  struct Listeners {
+    // Each new set of facts: the door needs them.
+    std::function<void(const engines::EngineFacts&)> on_facts;
+    // How a load or unload went: "load", seconds, outcome.
+    std::function<void(std::string_view verb, double seconds, Outcome outcome)> on_timed;
+    // The paths that the engine lists, each time it was asked.
+    std::function<void(const std::set<std::string>& paths)> on_listed;
+    // Posts a DoorReport to the sink: what the engine says of its load is compared with the door's
+    // counts, and an older count would contradict it for as long as requests keep coming.
+    std::function<void()> report_counts;
+  };
 
-  EngineLink(Options options, EventSink sink, OnFacts on_facts, OnTimed on_timed,
-             OnListed on_listed);
+  EngineLink(Options options, EventSink sink, Listeners listeners);
   ~EngineLink();
 
   void Start();
@@ -69,9 +74,7 @@ class EngineLink {
 
   const Options options_;
   const EventSink sink_;
-  const OnFacts on_facts_;
-  const OnTimed on_timed_;
-  const OnListed on_listed_;
+  const Listeners listeners_;
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::steady_timer timer_;
