@@ -1,6 +1,6 @@
 // The strict reading of a request head, before anything else trusts it.
 //
-// Pure functions, any thread. Beast parses the same bytes afterwards; this check exists because
+// Pure functions, any thread. Beast decodes chunked bodies afterwards; this check exists because
 // Beast 1.81 lets through what two HTTP implementations may understand differently (folded lines,
 // `Transfer-Encoding: gzip` before a Content-Length): the stuff of request smuggling. The door
 // never copies framing, it writes its own.

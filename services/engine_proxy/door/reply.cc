@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/beast/http/status.hpp>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "lib/base/error.h"
 #include "services/engine_proxy/door/framing.h"
@@ -49,7 +50,7 @@ void Redact(Json& json) {
 }
 
 template <typename F>
-std::string Joined(const std::vector<Resolved>& resolved, F text) {
+std::string Joined(std::span<const Resolved> resolved, F text) {
   std::string out;
   for (const Resolved& one : resolved) {
     out += (out.empty() ? "" : ", ") + (one.name.empty() ? std::string("-") : text(one));
@@ -77,13 +78,9 @@ std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
   AppendField("X-Lorry-Request-Id", request_id, &out);
   if (resolved.empty()) return out;
   // A batch that uses one version throughout says so once.
-  std::vector<Resolved> distinct = {resolved.front()};
-  for (const Resolved& one : resolved) {
-    if (!(one == resolved.front())) {
-      distinct = resolved;
-      break;
-    }
-  }
+  const bool mixed = std::any_of(resolved.begin(), resolved.end(),
+                                 [&](const Resolved& one) { return one != resolved.front(); });
+  const std::span<const Resolved> distinct(resolved.data(), mixed ? resolved.size() : 1);
   const auto number = [](uint64_t value) { return std::to_string(value); };
   std::string adapters;
   for (const Resolved& one : distinct) {

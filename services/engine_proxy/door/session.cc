@@ -15,7 +15,6 @@ constexpr size_t kReadBytes = 16 * 1024;
 // What a client may still be sending while it is told that its request is refused.
 constexpr size_t kLingerBytes = 256 * 1024;
 constexpr int64_t kLingerMs = 1'000;
-constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 int64_t UnixMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -90,88 +89,6 @@ void Session::Finish(Exchange& x) {
   shard_.shared.explained.Put(std::move(x.record));
 }
 
-Task<std::optional<RequestHead>> Session::ReadHead() {
-  size_t searched = 0;
-  client_.ExpireIn(in_.size() > 0 ? limits_.head_ms : limits_.keep_alive_ms);
-  std::string_view raw;
-  for (;;) {
-    raw = {static_cast<const char*>(in_.data().data()), in_.size()};
-    const size_t end = raw.find(kHeadEnd, searched);
-    if (end != std::string_view::npos) {
-      raw = raw.substr(0, end + kHeadEnd.size());
-      break;
-    }
-    if (raw.size() > limits_.head.bytes) {
-      co_await Reject(431, "the request head is too large");
-      co_return std::nullopt;
-    }
-    searched = raw.size() < kHeadEnd.size() ? 0 : raw.size() - kHeadEnd.size();
-    auto [error, n] = co_await client_.socket().async_read_some(in_.prepare(kReadBytes), kAwait);
-    if (error) co_return std::nullopt;
-    if (in_.size() == 0)
-      client_.ExpireIn(limits_.head_ms);  // from the first byte, for the whole head
-    in_.commit(n);
-  }
-  client_.NeverExpire();
-  auto read = lorry::door::ReadHead(raw, limits_.head);
-  if (HeadProblem* problem = std::get_if<HeadProblem>(&read)) {
-    co_await Reject(problem->status, std::move(problem->message));
-    co_return std::nullopt;
-  }
-  co_return std::get<RequestHead>(std::move(read));
-}
-
-Task<bool> Session::ReadRequestBody(Exchange& x) {
-  const auto too_large = [&] {
-    return Reject(413, "the body is larger than " + std::to_string(limits_.body_bytes) + " bytes");
-  };
-  if (x.head.content_length.value_or(0) > limits_.body_bytes) {
-    co_await too_large();
-    co_return false;
-  }
-  parser_.emplace();
-  parser_->eager(true);
-  parser_->header_limit(static_cast<uint32_t>(limits_.head.bytes));
-  parser_->body_limit(limits_.body_bytes);
-  bool continued = !x.head.expects_continue;
-  std::atomic<size_t>& all = shard_.shared.body_bytes;
-  for (;;) {
-    ErrorCode error;
-    if (in_.size() > 0) in_.consume(parser_->put(in_.data(), error));
-    const size_t have = parser_->get().body().size();
-    all += have - body_lease_;
-    body_lease_ = have;
-    if (parser_->is_done()) break;
-    if (error == http::error::body_limit) {
-      co_await too_large();
-      co_return false;
-    }
-    if ((error && error != http::error::need_more) || in_.size() > limits_.head.bytes) {
-      co_await Reject(400, "the body's framing is not HTTP/1.1: " + error.message());
-      co_return false;
-    }
-    if (all.load() > limits_.all_bodies_bytes) {
-      co_await Reject(503, "too many bytes of request bodies are being received");
-      co_return false;
-    }
-    if (!continued) {
-      continued = true;
-      const bool sent = co_await WriteClient("HTTP/1.1 100 Continue\r\n\r\n", {}, {});
-      if (!sent) co_return false;
-    }
-    client_.ExpireIn(limits_.body_ms);
-    auto [failed, n] =
-        co_await client_.socket().async_read_some(in_.prepare(4 * kReadBytes), kAwait);
-    if (failed) co_return false;
-    in_.commit(n);
-    client_.NeverExpire();
-  }
-  x.body = std::move(parser_->get().body());
-  parser_.reset();
-  written_ = 0;
-  co_return true;
-}
-
 Task<bool> Session::WriteClient(std::string_view a, std::string_view b, std::string_view c) {
   if (client_left_) co_return false;
   const std::array<asio::const_buffer, 3> buffers = {asio::buffer(a.data(), a.size()),
@@ -231,6 +148,8 @@ void Session::WatchClient() {
       Socket::wait_read, [self = shared_from_this()](const ErrorCode& error) {
         self->watching_ = false;
         if (error || !self->client_.socket().is_open()) return;
+        // Between two requests ReadHead reads, and sees for itself when the client leaves.
+        if (self->exchange_ == nullptr) return;
         char byte;
         const ssize_t n =
             ::recv(self->client_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -238,7 +157,7 @@ void Session::WatchClient() {
           return;  // the next request, pipelined: nothing more can be learnt until it is read
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
           self->WatchClient();
-        } else if (self->exchange_) {
+        } else {
           self->OnClientLeft();
         }
       });

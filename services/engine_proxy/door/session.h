@@ -59,6 +59,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // Nothing: the connection ends, an answer has been sent where one is due.
   Task<std::optional<RequestHead>> ReadHead();
   Task<bool> ReadRequestBody(Exchange& x);
+  Task<bool> ReadSizedBody(Exchange& x, size_t length);
+  Task<bool> ReadChunkedBody(Exchange& x);
+  Task<bool> ReadMoreBody(bool* continued);
+  bool LeaseBody(size_t bytes);
   // Each answers one request; true when the connection may carry another.
   Task<bool> Serve(Exchange& x);
   Task<bool> ServeRewritten(Exchange& x);
@@ -73,7 +77,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // expression byte by byte into the frame, and then destroys it twice.
   Task<bool> Refuse(Exchange& x, Refused refused);
   Task<bool> RefuseCall(Exchange& x, CallResult result);
-  Task<bool> Reject(int status, std::string message);
+  Task<bool> Reject(int status, std::string message);  // always false
+  Task<bool> RejectTooLarge();
+  Task<bool> RejectNoRoom();
 
   // Waits at HELD rows; nothing when the client left.
   Task<std::optional<Outcome>> Admit(Exchange& x, const Ask& ask);
@@ -97,8 +103,9 @@ class Session : public std::enable_shared_from_this<Session> {
   const DoorLimits& limits_;
   TimedSocket client_;
   beast::flat_buffer in_;
-  std::optional<http::request_parser<http::string_body>> parser_;
+  std::optional<http::request_parser<http::string_body>> parser_;  // a chunked body
   Exchange* exchange_ = nullptr;
+  size_t head_bytes_ = 0;  // of the request that begins in in_
   size_t body_lease_ = 0;
   bool idle_ = true;
   bool watching_ = false;

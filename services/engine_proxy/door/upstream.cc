@@ -13,6 +13,8 @@ namespace {
 // Tokens come in pieces of 100 bytes to 4 KiB; 16 KiB a stream are 32 MB for 2,000 streams.
 constexpr size_t kPieceBytes = 16 * 1024;
 constexpr size_t kHeadBytes = 64 * 1024;
+// Room for these at once saves growing step by step.
+constexpr size_t kUsualFields = 16;
 // Chunk framing that has not ended within this is no chunk framing.
 constexpr size_t kBufferBytes = 128 * 1024;
 
@@ -123,9 +125,10 @@ Task<bool> UpstreamCall::Fill() {
 }
 
 Task<UpstreamCall::Piece> UpstreamCall::Read() {
-  if (!piece_) piece_ = std::make_unique_for_overwrite<char[]>(kPieceBytes);
+  std::unique_ptr<char[]>& bytes = connection_->piece;
+  if (!bytes) bytes = std::make_unique_for_overwrite<char[]>(kPieceBytes);
   auto& body = parser_->get().body();
-  body.data = piece_.get();
+  body.data = bytes.get();
   body.size = kPieceBytes;
   body.more = true;
   for (;;) {
@@ -134,7 +137,7 @@ Task<UpstreamCall::Piece> UpstreamCall::Read() {
       connection_->buffer.consume(parser_->put(connection_->buffer.data(), error));
     }
     const size_t produced = kPieceBytes - body.size;
-    const Piece piece{{piece_.get(), produced}, parser_->is_done(), false};
+    const Piece piece{{bytes.get(), produced}, parser_->is_done(), false};
     if (piece.end) co_return piece;
     if (error && error != http::error::need_more && error != http::error::need_buffer) {
       co_return Piece{{}, false, true};
@@ -168,6 +171,7 @@ std::string_view UpstreamCall::Field(std::string_view name) const {
 
 std::vector<HeaderField> UpstreamCall::Fields() const {
   std::vector<HeaderField> fields;
+  fields.reserve(kUsualFields);
   for (const auto& field : parser_->get()) {
     const auto name = field.name_string();
     const auto value = field.value();

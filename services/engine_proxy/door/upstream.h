@@ -25,6 +25,7 @@ struct UpstreamConnection {
   UpstreamConnection(Sweeper& sweeper, Socket socket) : link(sweeper, std::move(socket)) {}
   TimedSocket link;
   beast::flat_buffer buffer;
+  std::unique_ptr<char[]> piece;  // what Piece::data points into; kept from call to call
   bool reused = false;
   int64_t idle_since_ms = 0;
 };
@@ -87,7 +88,6 @@ class UpstreamCall {
   const DoorLimits& limits_;
   std::unique_ptr<UpstreamConnection> connection_;
   std::optional<http::response_parser<http::buffer_body>> parser_;
-  std::unique_ptr<char[]> piece_;
   uint64_t received_ = 0;
   bool pending_end_ = false;  // the reply ends with the connection
   bool cancelled_ = false;
