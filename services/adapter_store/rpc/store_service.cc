@@ -24,6 +24,20 @@ absl::StatusOr<AdapterName> AdapterOf(const std::string& name) {
 
 }  // namespace
 
+void StoreService::SetAddresses(std::vector<std::string> addresses) {
+  MutexLock lock(mutex_);
+  addresses_ = std::move(addresses);
+}
+
+absl::StatusOr<std::vector<std::string>> StoreService::Addresses() const {
+  MutexLock lock(mutex_);
+  if (addresses_.empty()) {
+    return Error(absl::StatusCode::kUnavailable, "",
+                 "the store is starting; try again in a moment");
+  }
+  return addresses_;
+}
+
 absl::StatusOr<v1::Adapter> StoreService::Describe(const Adapter& adapter) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<Run> runs, parts_.catalog.ListRuns(adapter.name));
   return ToProto(adapter, runs);
@@ -46,6 +60,7 @@ grpc::Status StoreService::BeginUpload(grpc::ServerContext* context,
                                        v1::BeginUploadResponse* response) {
   const auto serve = [&](const Call& call) -> absl::Status {
     LORRY_ASSIGN_OR_RETURN(const BeginRequest begin, FromProto(*request));
+    LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, Addresses());
     LORRY_ASSIGN_OR_RETURN(const BeginReply reply, parts_.uploads.Begin(begin));
     if (reply.stored.has_value()) {
       *response->mutable_stored() = ToProto(*reply.stored);
@@ -55,7 +70,7 @@ grpc::Status StoreService::BeginUpload(grpc::ServerContext* context,
                            parts_.transfers.PutTicket(reply.upload, call.caller.name));
     response->set_upload_id(reply.upload.id.value);
     for (const transfer::Range& range : reply.missing) *response->add_missing() = ToProto(range);
-    for (const std::string& address : addresses_) response->add_addresses(address);
+    for (const std::string& address : addresses) response->add_addresses(address);
     response->set_idle_deadline_ms(parts_.upload_idle_deadline_ms);
     return absl::OkStatus();
   };
@@ -101,11 +116,12 @@ grpc::Status StoreService::OpenFetch(grpc::ServerContext* context,
                                      v1::OpenFetchResponse* response) {
   const auto serve = [&](const Call&) -> absl::Status {
     LORRY_ASSIGN_OR_RETURN(const VersionKey key, rpc::FromProto(request->version()));
+    LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, Addresses());
     LORRY_ASSIGN_OR_RETURN(Manifest manifest, parts_.transfers.OpenFetch(key, request->peer()));
     *response->mutable_version() = ToProto(manifest.version);
     response->set_leaves(std::move(manifest.leaves));
     response->set_ticket(std::move(manifest.ticket));
-    for (const std::string& address : addresses_) response->add_addresses(address);
+    for (const std::string& address : addresses) response->add_addresses(address);
     response->set_canonical_config(manifest.version.canonical_config);
     return absl::OkStatus();
   };

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/mutex.h"
 #include "lib/rpc/gate.h"
 #include "lorry/store/v1/store.grpc.pb.h"
 #include "services/adapter_store/catalog/catalog.h"
@@ -27,8 +28,9 @@ class StoreService final
     int64_t upload_idle_deadline_ms;
   };
   explicit StoreService(Parts parts) : parts_(parts) {}
-  // Where ranges may be sent to and fetched from, best first. Before the server says SERVING.
-  void SetAddresses(std::vector<std::string> addresses) { addresses_ = std::move(addresses); }
+  // Where ranges may be sent to and fetched from, best first. Calls that came before, which a store
+  // that has just started gets from everybody who waited for it, are UNAVAILABLE.
+  void SetAddresses(std::vector<std::string> addresses) LORRY_EXCLUDES(mutex_);
 
  private:
   grpc::Status OpenRun(grpc::ServerContext*, const v1::OpenRunRequest*,
@@ -65,7 +67,10 @@ class StoreService final
   absl::StatusOr<v1::Adapter> Describe(const Adapter& adapter);
 
   const Parts parts_;
-  std::vector<std::string> addresses_;  // constant while serving
+  absl::StatusOr<std::vector<std::string>> Addresses() const LORRY_EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;
+  std::vector<std::string> addresses_ LORRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace lorry::store

@@ -108,7 +108,12 @@ void Fetcher::Run(const std::shared_ptr<Job>& job) {
 }
 
 absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
-  LORRY_ASSIGN_OR_RETURN(job->manifest, source_(job->fetch.key));
+  absl::StatusOr<Manifest> manifest = source_(job->fetch.key);
+  if (!manifest.ok()) {
+    Fail(job, manifest.status(), Whose::kPeers);
+    return absl::OkStatus();
+  }
+  job->manifest = *std::move(manifest);
   LORRY_RETURN_IF_ERROR(Prove(job->manifest, job->fetch.digest));
   if (job->cancelled) return absl::CancelledError("no longer wanted");
   LORRY_ASSIGN_OR_RETURN(job->image, shelf_.Acquire(job->manifest.image_bytes));
@@ -146,7 +151,7 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
     MutexLock lock(mutex_);
     fetched_bytes_[outcome.transport] += outcome.bytes;
   }
-  if (!outcome.status.ok()) return Fail(job, outcome.status);
+  if (!outcome.status.ok()) return Fail(job, outcome.status, Whose::kPeers);
   on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
   spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
                 outcome.transport);
@@ -164,7 +169,7 @@ void Fetcher::Finish(const std::shared_ptr<Job>& job) {
   End(job, FetchDone{fetch.op, *std::move(path)});
 }
 
-void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status) {
+void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status, Whose whose) {
   if (job->image != nullptr) shelf_.GiveBack(std::move(job->image));
   if (job->cancelled) return End(job, FetchCancelled{job->fetch.op});
   const std::string reason = ReasonOf(status);
@@ -173,7 +178,8 @@ void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status) 
   End(job, FetchFailed{.op = job->fetch.op,
                        .reason = reason.empty() ? "FETCH_FAILED" : reason,
                        .detail = std::string(status.message()),
-                       .permanent = IsPermanent(status)});
+                       .permanent = IsPermanent(status),
+                       .away = whose == Whose::kPeers && absl::IsUnavailable(status)});
 }
 
 void Fetcher::End(const std::shared_ptr<Job>& job, Event event) {

@@ -61,7 +61,9 @@ class Fetcher {
   void OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome);
   void Finish(const std::shared_ptr<Job>& job);
   void End(const std::shared_ptr<Job>& job, Event event);
-  void Fail(const std::shared_ptr<Job>& job, const absl::Status& status);
+  enum class Whose { kOurs, kPeers };  // on whose side it failed
+  void Fail(const std::shared_ptr<Job>& job, const absl::Status& status,
+            Whose whose = Whose::kOurs);
 
   ImageShelf& shelf_;
   transfer::TransportSet& transports_;

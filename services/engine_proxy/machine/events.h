@@ -93,7 +93,8 @@ struct FetchFailed {
   std::string reason;  // a word of docs/ERRORS.md
   std::string detail;
   bool permanent =
-      false;  // a refusal that the same bytes would meet again: no retry until asked anew
+      false;          // a refusal that the same bytes would meet again: no retry until asked anew
+  bool away = false;  // nobody answered: not this member's fault, so it waits without being FAILED
 };
 struct FetchCancelled {
   OpId op = 0;

@@ -36,6 +36,10 @@ struct Config {
   // A fetch that failed so often in a row is FAILED; it is tried again after retry_max_ms all the
   // same.
   uint32_t fetch_tries = 3;
+  // A fetch that found nobody is tried again for as long as it is wanted, doubling between these
+  // two: a store that comes back meets every member's try within two seconds.
+  int64_t away_min_ms = 100;
+  int64_t away_max_ms = 2'000;
   // A name that ended this many engine lives is not tried again until it leaves Desired.
   uint32_t deaths_limit = 2;
   // So many loads in a row without an answer mean that something holds the registry's lock: an

@@ -222,7 +222,7 @@ void HandleFetchDone(Core& core, const FetchDone& event) {
   residency->path = event.path;
   residency->trusted = true;
   residency->broken = false;
-  residency->tries = 0;
+  residency->tries = residency->waits = 0;
   residency->loaded_on = BootId();
   residency->reason.clear();
   residency->detail.clear();
@@ -234,6 +234,11 @@ void HandleFetchFailed(Core& core, const FetchFailed& event) {
   if (Residency* cancelled = core.FindByOp(event.op, Doing::kCancelling)) return Rest(*cancelled);
   Residency* residency = core.FindByOp(event.op, Doing::kFetching);
   if (residency == nullptr) return;
+  if (event.away) {
+    residency->retry_at = core.now + core.AwayBackoff(++residency->waits);
+    return Rest(*residency);
+  }
+  residency->waits = 0;
   if (!event.permanent && residency->tries + 1 < core.config.fetch_tries) {
     ++residency->tries;
     residency->retry_at = core.now + core.Backoff(residency->tries);

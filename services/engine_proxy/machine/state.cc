@@ -5,6 +5,14 @@
 #include "absl/strings/str_cat.h"
 
 namespace lorry::proxy {
+namespace {
+
+int64_t Doubled(int64_t min_ms, int64_t max_ms, uint32_t tries) {
+  constexpr uint32_t kDoublingsLimit = 20;  // beyond it any maximum has long been reached
+  return std::min(min_ms << std::min(tries > 0 ? tries - 1 : 0, kDoublingsLimit), max_ms);
+}
+
+}  // namespace
 
 std::string NameKey(const EngineName& name) { return absl::StrCat("name/", name.value); }
 std::string RowKey(const AdapterName& adapter) { return absl::StrCat("row/", adapter.value); }
@@ -77,9 +85,11 @@ bool Core::IsListedAsOurs(const Residency& residency) const {
 }
 
 int64_t Core::Backoff(uint32_t tries) const {
-  constexpr uint32_t kDoublingsLimit = 20;  // beyond it retry_max_ms has long been reached
-  const int64_t grown = config.retry_min_ms << std::min(tries > 0 ? tries - 1 : 0, kDoublingsLimit);
-  return std::min(grown, config.retry_max_ms);
+  return Doubled(config.retry_min_ms, config.retry_max_ms, tries);
+}
+
+int64_t Core::AwayBackoff(uint32_t waits) const {
+  return Doubled(config.away_min_ms, config.away_max_ms, waits);
 }
 
 }  // namespace lorry::proxy

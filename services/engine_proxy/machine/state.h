@@ -47,6 +47,7 @@ struct Residency {
   uint64_t changed = 0;  // the registry's count when it was last loaded or unloaded
   std::string reason, detail;
   uint32_t tries = 0;  // failures in a row
+  uint32_t waits = 0;  // fetches in a row that found nobody
   Tick retry_at = 0;
   bool blocked = false;   // engines died of it: not tried again until it leaves Desired
   bool evicting = false;  // MAY that makes room
@@ -151,6 +152,7 @@ struct Core {
   bool IsListed(const Residency& residency) const;
   bool IsListedAsOurs(const Residency& residency) const;
   int64_t Backoff(uint32_t tries) const;
+  int64_t AwayBackoff(uint32_t waits) const;
 };
 
 std::string NameKey(const EngineName& name);

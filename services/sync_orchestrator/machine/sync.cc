@@ -112,7 +112,9 @@ void Abort(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy*
                          (pool.record.pending.empty() || policy->skip == fleet::SkipRule::kNever);
   if (goes_back) pool.record.pending.insert(pool.record.pending.begin(), key);
   ++pool.aborts;
-  pool.retry_at = core.now + core.Backoff(pool.aborts);
+  // A try that met its deadline has waited long enough, and what it waited for may be back.
+  const bool waited = why == "STAGE_DEADLINE";
+  pool.retry_at = core.now + (waited ? core.config.retry_min_ms : core.Backoff(pool.aborts));
   WriteDecision(core, id, pool, false, why);
 }
 

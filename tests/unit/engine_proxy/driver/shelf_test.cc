@@ -175,6 +175,7 @@ TEST_F(ShelfTest, AStoreThatIsAwayIsTriedAgain) {
     return Error(absl::StatusCode::kUnavailable, "", "connection refused");
   });
   ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+  EXPECT_TRUE(std::get<FetchFailed>(end).away);
   EXPECT_FALSE(std::get<FetchFailed>(end).permanent);
 }
 

@@ -96,7 +96,9 @@ class Bench {
   std::map<EngineName, std::string> engine_;  // what the engine lists
   std::set<size_t> silent_;                   // indexes of effects that are not answered
   uint64_t running_ = 0;
-  std::optional<LoadDone> load_answer_;  // instead of loading
+  std::optional<LoadDone> load_answer_;       // instead of loading
+  std::optional<FetchFailed> fetch_failure_;  // instead of fetching
+  int fetches_ = 0;
   int unloads_ = 0, deletes_ = 0, resumes_ = 0;
   BootId boot_ = BootId("boot1");
   fleet::EngineLimits limits_;
@@ -122,7 +124,14 @@ class Bench {
       }
     } while (!events_.empty());
   }
-  void Answer(const Fetch& e) { events_.push_back(FetchDone{e.op, "/" + e.name.value}); }
+  void Answer(const Fetch& e) {
+    ++fetches_;
+    if (fetch_failure_.has_value()) {
+      fetch_failure_->op = e.op;
+      return events_.push_back(*fetch_failure_);
+    }
+    events_.push_back(FetchDone{e.op, "/" + e.name.value});
+  }
   void Answer(const CancelFetch& e) { events_.push_back(FetchCancelled{e.op}); }
   void Answer(const HashDirectory& e) { events_.push_back(DirectoryHashed{e.op, true}); }
   void Answer(const DeleteDirectory& e) {
@@ -171,6 +180,29 @@ TEST(Residency, AWantedVersionIsFetchedLoadedProbedAndRouted) {
   EXPECT_EQ(bench.StateOf(1), fleet::ResidencyState::kLoaded);
   EXPECT_TRUE(bench.Routed(1));
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen);
+}
+
+TEST(Residency, AStoreThatIsAwayFailsNobodyAndIsMetSoonAfterItsReturn) {
+  Bench proxy;
+  proxy.fetch_failure_ = FetchFailed{.reason = "", .detail = "refused", .away = true};
+  proxy.Desire(1, {1});
+  for (int s = 0; s < 120; ++s) {
+    proxy.Pass(1'000);
+    ASSERT_EQ(proxy.StateOf(1), fleet::ResidencyState::kAbsent);
+  }
+  EXPECT_LT(proxy.fetches_, 70);
+  proxy.fetch_failure_.reset();
+  proxy.Pass(2'000);
+  EXPECT_TRUE(proxy.Routed(1));
+}
+
+TEST(Residency, AFetchThatFailsHereIsFailedAfterAFewTries) {
+  Bench proxy;
+  proxy.fetch_failure_ = FetchFailed{.reason = "DISK_FULL", .detail = ""};
+  proxy.Desire(1, {1});
+  proxy.Pass(2'000);
+  EXPECT_EQ(proxy.StateOf(1), fleet::ResidencyState::kFailed);
+  EXPECT_EQ(proxy.fetches_, 3);
 }
 
 TEST(Residency, NothingIsUnloadedWithACount) {

@@ -201,6 +201,19 @@ TEST(Sync, FewerThanNeededAbortAndTheVersionWaits) {
   EXPECT_EQ(fleet.Pool().pending.size(), 1u);
 }
 
+TEST(Sync, TheTryAfterADeadlineComesSoonHoweverManyThereWere) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Pass(600'000);  // the store answers nobody
+  ASSERT_EQ(fleet.Committed(), 0u);
+  for (int second = 0; second < 2; ++second) {
+    fleet.Pass(1'000);
+    fleet.Obey("e1");
+  }
+  EXPECT_EQ(fleet.Committed(), 1u);
+}
+
 TEST(Sync, NewestWinsAmongThoseThatWaitButNotOverTheRunningOne) {
   Fleet fleet;
   fleet.Join("e1");
