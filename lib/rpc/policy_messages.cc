@@ -1,11 +1,9 @@
 #include "lib/rpc/policy_messages.h"
 
-#include <array>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/rpc/enum_table.h"
 
 namespace lorry::rpc {
 namespace {
@@ -31,13 +29,6 @@ constexpr std::array kInFlights{
     std::pair{fleet::InFlightRule::kFinishOnOld, cm::IN_FLIGHT_MODE_FINISH_ON_OLD},
     std::pair{fleet::InFlightRule::kAbort, cm::IN_FLIGHT_MODE_ABORT},
     std::pair{fleet::InFlightRule::kResumeOnNew, cm::IN_FLIGHT_MODE_RESUME_ON_NEW}};
-constexpr std::array kStales{std::pair{fleet::StaleAction::kRefuse, cm::STALE_MODE_REFUSE},
-                             std::pair{fleet::StaleAction::kHold, cm::STALE_MODE_HOLD},
-                             std::pair{fleet::StaleAction::kTag, cm::STALE_MODE_TAG}};
-constexpr std::array kNoAdapters{
-    std::pair{fleet::NoAdapterAction::kRefuse, cm::NO_ADAPTER_MODE_REFUSE},
-    std::pair{fleet::NoAdapterAction::kLatest, cm::NO_ADAPTER_MODE_LATEST},
-    std::pair{fleet::NoAdapterAction::kBase, cm::NO_ADAPTER_MODE_BASE}};
 constexpr std::array kQuiesces{std::pair{fleet::PauseKind::kNone, cm::QUIESCE_MODE_NONE},
                                std::pair{fleet::PauseKind::kAbort, cm::QUIESCE_MODE_ABORT},
                                std::pair{fleet::PauseKind::kRetract, cm::QUIESCE_MODE_RETRACT},
@@ -53,27 +44,15 @@ constexpr std::array kProbes{std::pair{fleet::ProbeRule::kToken, cm::PROBE_MODE_
                              std::pair{fleet::ProbeRule::kDiffers, cm::PROBE_MODE_DIFFERS}};
 
 template <typename Plain, typename Wire, size_t N>
-absl::Status Read(const std::array<std::pair<Plain, Wire>, N>& table, Wire value,
-                  std::string_view field, Plain& out) {
-  if (static_cast<int>(value) == 0) {
-    out = table[0].first;
+absl::Status Read(const EnumTable<Plain, Wire, N>& table, Wire value, std::string_view field,
+                  Plain& out) {
+  if (static_cast<int>(value) == 0) value = table.front().second;
+  if (const Plain* plain = FindPlain(table, value)) {
+    out = *plain;
     return absl::OkStatus();
-  }
-  for (const auto& [plain, wire] : table) {
-    if (wire == value) {
-      out = plain;
-      return absl::OkStatus();
-    }
   }
   return Invalid(absl::StrCat(ToAbsl(field), " has an unknown value ", static_cast<int>(value),
                               "; this server may be older than the client"));
-}
-
-template <typename Plain, typename Wire, size_t N>
-Wire Write(const std::array<std::pair<Plain, Wire>, N>& table, Plain value) {
-  for (const auto& [plain, wire] : table)
-    if (plain == value) return wire;
-  return table[0].second;
 }
 
 absl::Status ReadDeadline(bool set, int64_t value, std::string_view field, int64_t& out) {
@@ -144,12 +123,7 @@ absl::Status ReadCounts(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& o
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& policy) {
-  fleet::AdapterPolicy out;
-  LORRY_RETURN_IF_ERROR(ReadPools(policy, out));
-  LORRY_RETURN_IF_ERROR(ReadCounts(policy, out));
+absl::Status ReadRules(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& out) {
   LORRY_RETURN_IF_ERROR(Read(kModes, policy.mode(), "mode", out.mode));
   LORRY_RETURN_IF_ERROR(Read(kSkips, policy.skip(), "skip", out.skip));
   LORRY_RETURN_IF_ERROR(Read(kInFlights, policy.in_flight(), "in_flight", out.in_flight));
@@ -158,6 +132,10 @@ absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& po
   LORRY_RETURN_IF_ERROR(Read(kQuiesces, policy.quiesce(), "quiesce", out.quiesce));
   LORRY_RETURN_IF_ERROR(Read(kFlushes, policy.flush(), "flush", out.flush));
   LORRY_RETURN_IF_ERROR(Read(kProbes, policy.probe(), "probe", out.probe));
+  return absl::OkStatus();
+}
+
+absl::Status ReadDeadlines(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& out) {
   LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_stage_deadline_ms(), policy.stage_deadline_ms(),
                                      "stage_deadline_ms", out.stage_deadline_ms));
   LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_barrier_deadline_ms(), policy.barrier_deadline_ms(),
@@ -167,6 +145,17 @@ absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& po
                    "framework_pause_deadline_ms", out.framework_pause_deadline_ms));
   LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_drain_deadline_ms(), policy.drain_deadline_ms(),
                                      "drain_deadline_ms", out.drain_deadline_ms));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& policy) {
+  fleet::AdapterPolicy out;
+  LORRY_RETURN_IF_ERROR(ReadPools(policy, out));
+  LORRY_RETURN_IF_ERROR(ReadCounts(policy, out));
+  LORRY_RETURN_IF_ERROR(ReadRules(policy, out));
+  LORRY_RETURN_IF_ERROR(ReadDeadlines(policy, out));
   out.norm_limit = policy.max_tensor_norm();
   out.quota_bytes = policy.quota_bytes();
   out.quota_versions = policy.quota_versions();
@@ -181,25 +170,25 @@ cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {
     if (source.kind == fleet::PoolSource::Kind::kPool) rule.set_other_pool(source.pool.value);
     if (source.kind == fleet::PoolSource::Kind::kAlias) rule.set_alias(source.alias.value);
   }
-  out.set_mode(Write(kModes, policy.mode));
+  out.set_mode(ToWire(kModes, policy.mode));
   if (policy.min_engines.is_share) {
     out.mutable_min_engines()->set_percent(policy.min_engines.value);
   } else {
     out.mutable_min_engines()->set_count(policy.min_engines.value);
   }
-  out.set_skip(Write(kSkips, policy.skip));
-  out.set_in_flight(Write(kInFlights, policy.in_flight));
+  out.set_skip(ToWire(kSkips, policy.skip));
+  out.set_in_flight(ToWire(kInFlights, policy.in_flight));
   out.set_max_staleness(policy.max_staleness);
   if (policy.keep.kind == fleet::KeepRule::Kind::kAll) {
     out.mutable_keep()->set_all(true);
   } else {
     out.mutable_keep()->set_versions(policy.KeepCount());
   }
-  out.set_stale(Write(kStales, policy.stale));
-  out.set_no_adapter(Write(kNoAdapters, policy.no_adapter));
-  out.set_quiesce(Write(kQuiesces, policy.quiesce));
-  out.set_flush(Write(kFlushes, policy.flush));
-  out.set_probe(Write(kProbes, policy.probe));
+  out.set_stale(ToWire(kStales, policy.stale));
+  out.set_no_adapter(ToWire(kNoAdapters, policy.no_adapter));
+  out.set_quiesce(ToWire(kQuiesces, policy.quiesce));
+  out.set_flush(ToWire(kFlushes, policy.flush));
+  out.set_probe(ToWire(kProbes, policy.probe));
   out.set_stage_deadline_ms(policy.stage_deadline_ms);
   out.set_barrier_deadline_ms(policy.barrier_deadline_ms);
   out.set_framework_pause_deadline_ms(policy.framework_pause_deadline_ms);

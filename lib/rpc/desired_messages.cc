@@ -1,0 +1,161 @@
+// Desired: what the orchestrator wants of a member.
+#include <utility>
+
+#include "lib/base/error.h"
+#include "lib/rpc/fleet_messages.h"
+#include "lib/rpc/fleet_parts.h"
+
+namespace lorry::rpc {
+namespace {
+
+namespace pb = lorry::sync::v1;
+
+constexpr std::array kRenders{std::pair{fleet::Render::kPlain, pb::RENDER_PLAIN},
+                              std::pair{fleet::Render::kRsloraFolded, pb::RENDER_RSLORA_FOLDED}};
+
+pb::DesiredRow RowToProto(const fleet::DesiredRow& row) {
+  pb::DesiredRow out;
+  out.set_adapter(row.adapter.value);
+  out.set_mode(ToWire(kRowModes, row.mode));
+  out.set_epoch(row.epoch.value);
+  out.set_target(row.target.value);
+  out.set_hold_for_ms(row.hold_for_ms);
+  out.set_serve_old(row.serve_old);
+  return out;
+}
+
+absl::StatusOr<fleet::DesiredRow> RowFromProto(const pb::DesiredRow& row) {
+  fleet::DesiredRow out;
+  LORRY_ASSIGN_OR_RETURN(out.adapter, AdapterOf(row.adapter()));
+  LORRY_ASSIGN_OR_RETURN(out.mode, ToPlain(kRowModes, row.mode(), "DesiredRow.mode"));
+  out.epoch = Epoch(row.epoch());
+  LORRY_ASSIGN_OR_RETURN(out.target, EngineOf(row.target(), out.mode != fleet::RowMode::kOpen));
+  out.hold_for_ms = row.hold_for_ms();
+  out.serve_old = row.serve_old();
+  return out;
+}
+
+pb::WantedVersion WantedToProto(const fleet::WantedVersion& wanted) {
+  pb::WantedVersion out;
+  out.set_engine_name(wanted.name.value);
+  *out.mutable_version() = ToProto(wanted.key);
+  out.set_digest(wanted.digest.value);
+  *out.mutable_traits() = ToProto(wanted.traits);
+  out.set_render(ToWire(kRenders, wanted.render));
+  out.set_must(wanted.must);
+  out.set_eviction_rank(wanted.eviction_rank);
+  if (wanted.lag != fleet::kLagNone) out.set_lag(wanted.lag);
+  out.set_probe_token(wanted.probe_token);
+  out.set_load(wanted.load);
+  out.set_leased(wanted.leased);
+  return out;
+}
+
+absl::StatusOr<fleet::WantedVersion> WantedFromProto(const pb::WantedVersion& wanted) {
+  fleet::WantedVersion out;
+  LORRY_ASSIGN_OR_RETURN(out.name, EngineOf(wanted.engine_name(), false));
+  LORRY_ASSIGN_OR_RETURN(out.key, FromProto(wanted.version()));
+  if (wanted.digest().empty() || wanted.digest().size() > 128)
+    return BadMessage("a digest is missing or too long");
+  out.digest = Digest{wanted.digest()};
+  LORRY_ASSIGN_OR_RETURN(out.traits, FromProto(wanted.traits()));
+  LORRY_ASSIGN_OR_RETURN(out.render, ToPlain(kRenders, wanted.render(), "WantedVersion.render"));
+  out.must = wanted.must();
+  out.eviction_rank = wanted.eviction_rank();
+  out.lag = wanted.has_lag() ? wanted.lag() : fleet::kLagNone;
+  out.probe_token = wanted.probe_token();
+  out.load = wanted.load();
+  out.leased = wanted.leased();
+  return out;
+}
+
+pb::DoorRules RulesToProto(const fleet::DoorRules& rules) {
+  pb::DoorRules out;
+  out.set_adapter(rules.adapter.value);
+  out.set_current_run(rules.current_run.value);
+  out.set_max_staleness(rules.max_staleness);
+  out.set_stale(ToWire(kStales, rules.stale));
+  out.set_no_adapter(ToWire(kNoAdapters, rules.no_adapter));
+  out.set_hold_limit_ms(rules.hold_limit_ms);
+  return out;
+}
+
+absl::StatusOr<fleet::DoorRules> RulesFromProto(const pb::DoorRules& rules) {
+  fleet::DoorRules out;
+  LORRY_ASSIGN_OR_RETURN(out.adapter, AdapterOf(rules.adapter()));
+  out.current_run = RunId(rules.current_run());
+  out.max_staleness = rules.max_staleness();
+  LORRY_ASSIGN_OR_RETURN(out.stale, ToPlain(kStales, rules.stale(), "DoorRules.stale"));
+  LORRY_ASSIGN_OR_RETURN(out.no_adapter,
+                         ToPlain(kNoAdapters, rules.no_adapter(), "DoorRules.no_adapter"));
+  out.hold_limit_ms = rules.hold_limit_ms();
+  return out;
+}
+
+pb::AliasRoute AliasToProto(const fleet::AliasRoute& alias) {
+  pb::AliasRoute out;
+  out.set_adapter(alias.adapter.value);
+  out.set_alias(alias.alias.value);
+  out.set_target(alias.target.value);
+  return out;
+}
+
+absl::StatusOr<fleet::AliasRoute> AliasFromProto(const pb::AliasRoute& alias) {
+  fleet::AliasRoute out;
+  LORRY_ASSIGN_OR_RETURN(out.adapter, AdapterOf(alias.adapter()));
+  LORRY_RETURN_IF_ERROR(CheckName("the alias", alias.alias()));
+  out.alias = AliasName(alias.alias());
+  LORRY_ASSIGN_OR_RETURN(out.target, EngineOf(alias.target(), false));
+  return out;
+}
+
+}  // namespace
+
+pb::Desired ToProto(const fleet::Desired& desired) {
+  pb::Desired out;
+  *out.mutable_term() = ToProto(desired.term);
+  out.set_revision(desired.revision.value);
+  out.set_journal_id(desired.journal.value);
+  out.set_boot_id(desired.boot.value);
+  for (const fleet::DesiredRow& row : desired.rows) *out.add_rows() = RowToProto(row);
+  for (const fleet::WantedVersion& wanted : desired.wanted)
+    *out.add_wanted() = WantedToProto(wanted);
+  for (const fleet::AliasRoute& alias : desired.aliases) *out.add_aliases() = AliasToProto(alias);
+  for (const fleet::DoorRules& rules : desired.rules) *out.add_rules() = RulesToProto(rules);
+  if (desired.pause.has_value()) *out.mutable_pause() = PauseToProto(*desired.pause);
+  return out;
+}
+
+absl::StatusOr<fleet::Desired> FromProto(const pb::Desired& desired) {
+  LORRY_RETURN_IF_ERROR(CheckCount(desired.rows_size(), "rows"));
+  LORRY_RETURN_IF_ERROR(CheckCount(desired.wanted_size(), "wanted versions"));
+  LORRY_RETURN_IF_ERROR(CheckCount(desired.aliases_size(), "aliases"));
+  LORRY_RETURN_IF_ERROR(CheckCount(desired.rules_size(), "rules"));
+  fleet::Desired out;
+  out.term = FromProto(desired.term());
+  out.revision = Revision(desired.revision());
+  out.journal = JournalId(desired.journal_id());
+  out.boot = BootId(desired.boot_id());
+  for (const pb::DesiredRow& row : desired.rows()) {
+    LORRY_ASSIGN_OR_RETURN(fleet::DesiredRow r, RowFromProto(row));
+    out.rows.push_back(std::move(r));
+  }
+  for (const pb::WantedVersion& wanted : desired.wanted()) {
+    LORRY_ASSIGN_OR_RETURN(fleet::WantedVersion w, WantedFromProto(wanted));
+    out.wanted.push_back(std::move(w));
+  }
+  for (const pb::AliasRoute& alias : desired.aliases()) {
+    LORRY_ASSIGN_OR_RETURN(fleet::AliasRoute a, AliasFromProto(alias));
+    out.aliases.push_back(std::move(a));
+  }
+  for (const pb::DoorRules& rules : desired.rules()) {
+    LORRY_ASSIGN_OR_RETURN(fleet::DoorRules r, RulesFromProto(rules));
+    out.rules.push_back(std::move(r));
+  }
+  if (desired.has_pause()) {
+    LORRY_ASSIGN_OR_RETURN(out.pause, PauseFromProto(desired.pause()));
+  }
+  return out;
+}
+
+}  // namespace lorry::rpc

@@ -1,0 +1,157 @@
+// Observed: what a member reports.
+#include <utility>
+
+#include "lib/base/error.h"
+#include "lib/rpc/fleet_messages.h"
+#include "lib/rpc/fleet_parts.h"
+
+namespace lorry::rpc {
+namespace {
+
+namespace pb = lorry::sync::v1;
+
+// Reasons and details are sentences; longer ones are cut.
+constexpr size_t kTextBytesMax = 4096;
+
+constexpr std::array kStates{
+    std::pair{fleet::ResidencyState::kAbsent, pb::RESIDENCY_STATE_UNSPECIFIED},
+    std::pair{fleet::ResidencyState::kFetching, pb::RESIDENCY_STATE_FETCHING},
+    std::pair{fleet::ResidencyState::kFetched, pb::RESIDENCY_STATE_FETCHED},
+    std::pair{fleet::ResidencyState::kLoading, pb::RESIDENCY_STATE_LOADING},
+    std::pair{fleet::ResidencyState::kLoaded, pb::RESIDENCY_STATE_LOADED},
+    std::pair{fleet::ResidencyState::kUnloading, pb::RESIDENCY_STATE_UNLOADING},
+    std::pair{fleet::ResidencyState::kFailed, pb::RESIDENCY_STATE_FAILED}};
+constexpr std::array kHealths{std::pair{fleet::MemberHealth::kJoining, pb::MEMBER_HEALTH_JOINING},
+                              std::pair{fleet::MemberHealth::kReady, pb::MEMBER_HEALTH_READY},
+                              std::pair{fleet::MemberHealth::kAsleep, pb::MEMBER_HEALTH_ASLEEP},
+                              std::pair{fleet::MemberHealth::kWedged, pb::MEMBER_HEALTH_WEDGED}};
+
+pb::EngineLimits LimitsToProto(const fleet::EngineLimits& limits) {
+  pb::EngineLimits out;
+  out.set_kind(ToWire(kKinds, limits.kind));
+  out.set_rank_limit(limits.rank_limit);
+  out.set_slots(limits.slots);
+  out.set_batch_slots(limits.batch_slots);
+  for (const std::string& module : limits.engine_modules) out.add_modules(module);
+  return out;
+}
+
+absl::StatusOr<fleet::EngineLimits> LimitsFromProto(const pb::EngineLimits& limits) {
+  LORRY_RETURN_IF_ERROR(CheckCount(limits.modules_size(), "modules"));
+  fleet::EngineLimits out;
+  LORRY_ASSIGN_OR_RETURN(out.kind, ToPlain(kKinds, limits.kind(), "EngineLimits.kind"));
+  out.rank_limit = limits.rank_limit();
+  out.slots = limits.slots();
+  out.batch_slots = limits.batch_slots();
+  out.engine_modules.assign(limits.modules().begin(), limits.modules().end());
+  return out;
+}
+
+pb::ObservedRow RowToProto(const fleet::ObservedRow& row) {
+  pb::ObservedRow out;
+  out.set_adapter(row.adapter.value);
+  out.set_mode(ToWire(kRowModes, row.mode));
+  out.set_epoch(row.epoch.value);
+  out.set_target(row.target.value);
+  out.set_hold_revoked(row.hold_revoked);
+  return out;
+}
+
+absl::StatusOr<fleet::ObservedRow> RowFromProto(const pb::ObservedRow& row) {
+  fleet::ObservedRow out;
+  LORRY_ASSIGN_OR_RETURN(out.adapter, AdapterOf(row.adapter()));
+  LORRY_ASSIGN_OR_RETURN(out.mode, ToPlain(kRowModes, row.mode(), "ObservedRow.mode"));
+  out.epoch = Epoch(row.epoch());
+  LORRY_ASSIGN_OR_RETURN(out.target, EngineOf(row.target(), true));
+  out.hold_revoked = row.hold_revoked();
+  return out;
+}
+
+pb::ObservedResidency ResidencyToProto(const fleet::ObservedResidency& residency) {
+  pb::ObservedResidency out;
+  out.set_engine_name(residency.name.value);
+  *out.mutable_version() = ToProto(residency.key);
+  out.set_state(ToWire(kStates, residency.state));
+  out.set_reason(residency.reason);
+  out.set_detail(residency.detail);
+  out.set_bytes_done(residency.bytes_done);
+  out.set_bytes_total(residency.bytes_total);
+  out.set_in_flight(residency.in_flight);
+  out.set_count_known(residency.count_known);
+  return out;
+}
+
+absl::StatusOr<fleet::ObservedResidency> ResidencyFromProto(
+    const pb::ObservedResidency& residency) {
+  fleet::ObservedResidency out;
+  LORRY_ASSIGN_OR_RETURN(out.name, EngineOf(residency.engine_name(), false));
+  LORRY_ASSIGN_OR_RETURN(out.key, FromProto(residency.version()));
+  LORRY_ASSIGN_OR_RETURN(out.state, ToPlain(kStates, residency.state(), "ObservedResidency.state"));
+  out.reason = residency.reason().substr(0, kTextBytesMax);
+  out.detail = residency.detail().substr(0, kTextBytesMax);
+  out.bytes_done = residency.bytes_done();
+  out.bytes_total = residency.bytes_total();
+  out.in_flight = residency.in_flight();
+  out.count_known = residency.count_known();
+  return out;
+}
+
+}  // namespace
+
+pb::Observed ToProto(const fleet::Observed& observed) {
+  pb::Observed out;
+  out.set_journal_id(observed.journal.value);
+  out.set_boot_id(observed.boot.value);
+  *out.mutable_term() = ToProto(observed.term);
+  out.set_revision(observed.revision.value);
+  out.set_health(ToWire(kHealths, observed.health));
+  out.set_health_detail(observed.health_detail);
+  *out.mutable_limits() = LimitsToProto(observed.limits);
+  out.set_engine_version(observed.engine_version);
+  for (const fleet::ObservedRow& row : observed.rows) *out.add_rows() = RowToProto(row);
+  for (const fleet::ObservedResidency& residency : observed.residencies) {
+    *out.add_residencies() = ResidencyToProto(residency);
+  }
+  if (observed.paused.has_value()) *out.mutable_paused() = PauseToProto(*observed.paused);
+  for (const fleet::Killer& killer : observed.killers) {
+    pb::Killer& k = *out.add_killers();
+    k.set_engine_name(killer.name.value);
+    k.set_deaths(killer.deaths);
+  }
+  out.set_sequence(observed.sequence);
+  return out;
+}
+
+absl::StatusOr<fleet::Observed> FromProto(const pb::Observed& observed) {
+  LORRY_RETURN_IF_ERROR(CheckCount(observed.rows_size(), "rows"));
+  LORRY_RETURN_IF_ERROR(CheckCount(observed.residencies_size(), "residencies"));
+  LORRY_RETURN_IF_ERROR(CheckCount(observed.killers_size(), "killers"));
+  fleet::Observed out;
+  out.journal = JournalId(observed.journal_id());
+  out.boot = BootId(observed.boot_id());
+  out.term = FromProto(observed.term());
+  out.revision = Revision(observed.revision());
+  LORRY_ASSIGN_OR_RETURN(out.health, ToPlain(kHealths, observed.health(), "Observed.health"));
+  out.health_detail = observed.health_detail().substr(0, kTextBytesMax);
+  LORRY_ASSIGN_OR_RETURN(out.limits, LimitsFromProto(observed.limits()));
+  out.engine_version = observed.engine_version().substr(0, kTextBytesMax);
+  for (const pb::ObservedRow& row : observed.rows()) {
+    LORRY_ASSIGN_OR_RETURN(fleet::ObservedRow r, RowFromProto(row));
+    out.rows.push_back(std::move(r));
+  }
+  for (const pb::ObservedResidency& residency : observed.residencies()) {
+    LORRY_ASSIGN_OR_RETURN(fleet::ObservedResidency r, ResidencyFromProto(residency));
+    out.residencies.push_back(std::move(r));
+  }
+  if (observed.has_paused()) {
+    LORRY_ASSIGN_OR_RETURN(out.paused, PauseFromProto(observed.paused()));
+  }
+  for (const pb::Killer& killer : observed.killers()) {
+    LORRY_ASSIGN_OR_RETURN(EngineName name, EngineOf(killer.engine_name(), false));
+    out.killers.push_back({std::move(name), killer.deaths()});
+  }
+  out.sequence = observed.sequence();
+  return out;
+}
+
+}  // namespace lorry::rpc
