@@ -18,25 +18,73 @@ void Oracle::NameMeans(const EngineName& name, const Digest& content) {
 
 void Oracle::Durable(const Term& term, const sync::Record& record) {
   if (!record.value.has_value()) return;
+  if (const auto* meta = std::get_if<sync::MetaRecord>(&*record.value)) return Reigns(*meta);
   const auto id = [&](Epoch epoch) {
     return EpochKey{term.incarnation, AdapterName(sync::MiddlePart(record.key)),
                     PoolName(sync::LastPart(record.key)), epoch};
   };
   if (const auto* sync = std::get_if<sync::SyncRecord>(&*record.value)) {
+    if (sync->mode == fleet::SyncMode::kBarrier)
+      Violate(5, "a BARRIER sync began: it is not built");
     const auto [it, is_new] = started_.emplace(id(sync->epoch), sync->version.key);
     if (!is_new && it->second != sync->version.key) {
       Violate(3, absl::StrCat("epoch ", sync->epoch.value, " syncs ", ToString(it->second), " and ",
                               ToString(sync->version.key)));
     }
   }
+  if (const auto* pool = std::get_if<sync::PoolRecord>(&*record.value)) {
+    if (!pool->history.empty())
+      Remembered(id(pool->history.back().epoch), pool->history.back().version.key);
+  }
   if (const auto* decision = std::get_if<sync::DecisionRecord>(&*record.value)) {
     const auto [it, is_new] = decided_.emplace(id(decision->epoch), *decision);
     if (is_new) ++(decision->commit ? commits_ : aborts_);
+    if (decision->commit)
+      committed_[{std::get<1>(it->first), std::get<2>(it->first)}] = decision->version;
     if (!is_new && it->second != *decision) {
       Violate(4, absl::StrCat("epoch ", decision->epoch.value,
                               " was decided twice: ", it->second.commit ? "COMMIT" : "ABORT",
                               " and ", decision->commit ? "COMMIT" : "ABORT"));
     }
+  }
+}
+
+// A reign over lost records forgets what was decided, unless it adopts it (by its pool records,
+// which are written with this one).
+void Oracle::Reigns(const sync::MetaRecord& meta) {
+  if (!meta.settled) {
+    unsettled_.insert(meta.term);
+  } else if (unsettled_.erase(meta.term) > 0) {
+    committed_.clear();
+  }
+}
+
+// What a pool serves was committed; in a later incarnation, what was adopted of an earlier one.
+// (An older one of its history may have been superseded in the very transaction that decided it.)
+void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
+  if (decided_.contains(id)) return;
+  const auto& [incarnation, adapter, pool, epoch] = id;
+  for (const auto& [earlier, decision] : decided_) {
+    const bool same_pool = std::get<1>(earlier) == adapter && std::get<2>(earlier) == pool;
+    if (same_pool && decision.commit && decision.version == version) {
+      committed_[{adapter, pool}] = version;
+      decided_[id] = sync::DecisionRecord{epoch, version, true, "adopted"};
+      return;
+    }
+  }
+  Violate(4,
+          absl::StrCat("epoch ", epoch.value, " of ", ToString(version), " was never committed"));
+}
+
+void Oracle::DesiredSent(const Term& term) {
+  if (unsettled_.contains(term)) Violate(4, "something is desired before the fleet was adopted");
+}
+
+void Oracle::Deleted(const VersionKey& version) {
+  for (const auto& [pool, committed] : committed_) {
+    if (committed == version)
+      Violate(
+          8, absl::StrCat(ToString(version), " was deleted, which ", pool.second.value, " serves"));
   }
 }
 
@@ -58,6 +106,10 @@ void Oracle::StaleDocument(const fleet::Observed& before, const fleet::Observed&
   if (before.term != after.term || before.revision != after.revision || before.rows != after.rows) {
     Violate(9, "a document of a lower term changed a proxy");
   }
+}
+
+void Oracle::MustBeAnswered(sync::RequestId request) {
+  if (answers_[request] == 0) Violate(14, absl::StrCat("call ", request, " was not answered"));
 }
 
 void Oracle::Answered(sync::RequestId request) {

@@ -29,11 +29,16 @@ class Oracle {
   // 3, 4: a door opened a row.
   void RowOpened(const JournalId& journal, uint64_t incarnation, const AdapterName& adapter,
                  const PoolName& pool, Epoch epoch, const VersionKey& version);
+  // 4: nothing is desired by a reign that does not know yet what was decided before it.
+  void DesiredSent(const Term& term);
+  // 8, 10: the store deleted a version.
+  void Deleted(const VersionKey& version);
   // 9: a document of a lower term reached a proxy.
   void StaleDocument(const fleet::Observed& before, const fleet::Observed& after);
   // 14: a call was answered.
   void Called(sync::RequestId request) { answers_[request] = 0; }
   void Answered(sync::RequestId request);
+  void MustBeAnswered(sync::RequestId request);  // the leader has had its turn
 
   // What was decided last for (adapter, pool) in any incarnation so far.
   uint64_t commits() const { return commits_; }
@@ -42,11 +47,16 @@ class Oracle {
  private:
   using EpochKey = std::tuple<uint64_t, AdapterName, PoolName, Epoch>;
 
+  void Reigns(const sync::MetaRecord& meta);
+  void Remembered(const EpochKey& id, const VersionKey& version);
+
   const std::function<Tick()>& now_;
   std::optional<std::string> violation_;
   std::map<EngineName, Digest> contents_;
   std::map<EpochKey, VersionKey> started_;
   std::map<EpochKey, sync::DecisionRecord> decided_;
+  std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
+  std::set<Term> unsettled_;
   std::map<std::tuple<JournalId, uint64_t, AdapterName>, Epoch> opened_;
   std::map<sync::RequestId, int> answers_;
   uint64_t commits_ = 0;

@@ -149,6 +149,8 @@ void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
   const bool lost = sim_.Chance(sim_.faults.answer_lost);
   sim_.queue.In(Serialised(sim_.Latency(20)), [this, boot, name, deadline_ms, done, lost] {
     if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "");
+    if (RegistryLocked())
+      return sim_.queue.In(deadline_ms, [done] { done(Outcome::kUnknown, ""); });
     if (limits_.kind == fleet::EngineKind::kSglang && !CountedIdle(name)) {
       locked_by_ = name;  // for ever: the counter never comes back
       loaded_.erase(name);

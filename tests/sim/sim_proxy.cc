@@ -199,12 +199,14 @@ void SimProxy::Do(const proxy::DeleteDirectory& effect) {
 void SimProxy::Do(const proxy::List& effect) {
   sim_.queue.In(sim_.Latency(10), [this, life = life_, effect] {
     if (!alive() || life_ != life) return;
-    if (!engine_.up()) return Step(proxy::Listed{effect.op, Outcome::kUnknown, {}});
+    if (!Reaches(effect.boot)) return Step(proxy::Listed{effect.op, Outcome::kUnknown, {}});
     Step(proxy::Listed{effect.op, Outcome::kOk, engine_.List()});
   });
 }
 
 void SimProxy::Do(const proxy::Load& effect) {
+  if (!Reaches(effect.boot))
+    return Later(1, proxy::LoadDone{effect.op, Outcome::kUnknown, "ENGINE_LOST", ""});
   engine_.Load(effect.name, effect.path,
                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
                  if (!engine_.up()) EngineChanged();
@@ -213,6 +215,8 @@ void SimProxy::Do(const proxy::Load& effect) {
 }
 
 void SimProxy::Do(const proxy::Probe& effect) {
+  if (!Reaches(effect.boot))
+    return Later(1, proxy::ProbeDone{effect.op, Outcome::kUnknown, "ENGINE_LOST", ""});
   engine_.Probe(effect.name,
                 [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
                   if (alive() && life_ == life) Step(proxy::ProbeDone{op, outcome, reason, ""});
@@ -220,6 +224,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
 }
 
 void SimProxy::Do(const proxy::Unload& effect) {
+  if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kUnknown});
   engine_.Unload(effect.name, effect.deadline_ms,
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
                    if (alive() && life_ == life) Step(proxy::UnloadDone{op, outcome});
@@ -229,7 +234,7 @@ void SimProxy::Do(const proxy::Unload& effect) {
 void SimProxy::Do(const proxy::AskEngineLoad& effect) {
   sim_.queue.In(sim_.Latency(10), [this, life = life_, effect] {
     if (!alive() || life_ != life) return;
-    const Outcome outcome = engine_.up() ? Outcome::kOk : Outcome::kUnknown;
+    const Outcome outcome = Reaches(effect.boot) ? Outcome::kOk : Outcome::kUnknown;
     const uint64_t running = sim_.plant == Plant::kCountsAreZero ? 0 : engine_.running();
     Step(proxy::EngineLoadSeen{effect.op, outcome, running});
   });

@@ -53,6 +53,8 @@ class SimProxy {
   void Later(int64_t delay, proxy::Event event);  // for this life only
   void Pump();
   bool Perform(const proxy::Effect& effect);
+  // A call goes to the process that it is meant for, or to nobody.
+  bool Reaches(const BootId& boot) const { return engine_.up() && engine_.boot() == boot; }
   void Check(const proxy::DoorTable& table);
   void Wake(std::optional<Tick> at);
 

@@ -63,6 +63,7 @@ void SimStore::CollectGarbage() {
       continue;
     }
     it = versions_.erase(it);
+    sim_.oracle.Deleted(key);
     Tell(sync::VersionDeleted{key});
   }
 }

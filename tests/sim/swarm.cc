@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/demands.h"
+#include "tests/sim/draw.h"
 #include "tests/sim/world.h"
 
 namespace lorry::sim {
@@ -20,19 +22,23 @@ constexpr int kEndlessPublishes = 80;
 
 class Run {
  public:
-  Run(uint64_t seed, Plant plant, bool narrates) : world_(seed), sim_(world_.sim()) {
+  Run(uint64_t seed, Plant plant, bool narrates)
+      : world_(seed), sim_(world_.sim()), mishaps_(seed) {
     sim_.plant = plant;
     sim_.narrates = narrates;
   }
 
   Result Do() {
     DrawFleet();
-    const Faults drawn = DrawFaults();
+    Faults drawn = DrawFaults(sim_.prng);
+    if (sim_.plant == Plant::kFenceIsIgnored)
+      drawn.leader_zombie = drawn.leader_kill = 300;  // two at once, often
     world_.RunFor(2 * kSecond);
     sim_.faults = drawn;
     const int64_t seconds = 30 + static_cast<int64_t>(sim_.prng.Below(60));
     for (int64_t second = 0; second < seconds && !Violated(); ++second) {
       Disturb();
+      Mishap();
       Work();
       world_.RunFor(kSecond);
       CheckSyncs();
@@ -45,16 +51,9 @@ class Run {
  private:
   bool Violated() const { return sim_.oracle.violated(); }
   uint64_t Below(uint64_t bound) { return sim_.prng.Below(bound); }
-  uint64_t Some(uint64_t most) { return Below(2) == 0 ? 0 : Below(most + 1); }
 
   void DrawFleet() {
-    fleet::AdapterPolicy policy;
-    policy.stage_deadline_ms = 20 * kSecond;
-    policy.max_staleness = static_cast<uint32_t>(Below(3));
-    if (Below(3) == 0) policy.skip = fleet::SkipRule::kNever;
-    if (Below(3) == 0) policy.min_engines = {false, 1};
-    if (Below(3) == 0)
-      policy.keep = {fleet::KeepRule::Kind::kCount, 1 + static_cast<uint32_t>(Below(2))};
+    fleet::AdapterPolicy policy = DrawPolicy(sim_.prng);
     const bool has_eval = Below(4) == 0;
     if (has_eval) policy.pools[kEval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
     adapters_.push_back(kMath);
@@ -79,35 +78,6 @@ class Run {
     }
   }
 
-  Faults DrawFaults() {
-    Faults faults;
-    faults.drop = Some(200);
-    faults.duplicate = Some(200);
-    faults.delay_ms = Below(3) == 0 ? 2'000 : 5;
-    faults.partition = Some(30);
-    faults.proxy_crash = Some(10);
-    faults.proxy_kill = Some(20);
-    faults.journal_loss = Some(100);
-    faults.rot = Some(100);
-    faults.leader_crash = Some(5);
-    faults.leader_kill = Some(40);
-    faults.leader_zombie = Some(500);
-    if (sim_.plant == Plant::kFenceIsIgnored)
-      faults.leader_zombie = faults.leader_kill = 300;  // two at once, often
-    faults.engine_kill = Some(30);
-    faults.engine_slow = Some(200);
-    faults.answer_lost = Some(100);
-    faults.load_fails = Some(200);
-    faults.probe_fails = Some(100);
-    faults.counter_leaks = Below(4) == 0 ? 50 : 0;
-    faults.vanish = Some(30);
-    faults.implicit_reload = Some(300);
-    faults.fetch_fails = Some(200);
-    faults.killer_version = Some(150);
-    faults.long_request = Some(50);
-    return faults;
-  }
-
   void Disturb() {
     for (auto& [member, proxy] : world_.proxies()) {
       if (sim_.Chance(sim_.faults.engine_kill)) world_.KillEngine(*proxy);
@@ -130,6 +100,25 @@ class Run {
       }
     }
     if (world_.leader() == nullptr && Below(3) == 0) world_.StartLeader();
+  }
+
+  void Mishap() {
+    Prng& prng = mishaps_.prng;
+    if (mishaps_.Chance(mishaps_.watch_break)) {
+      world_.BreakWatch(static_cast<int64_t>(prng.Below(10 * kSecond)));
+    }
+    if (mishaps_.Chance(mishaps_.policy_change)) {
+      const AdapterName& adapter = adapters_[prng.Below(adapters_.size())];
+      fleet::AdapterPolicy policy = DrawPolicy(prng);
+      policy.pools = world_.store().adapters().at(adapter).policy.pools;
+      if (mishaps_.Chance(mishaps_.barrier)) policy.mode = fleet::SyncMode::kBarrier;
+      world_.store().SetAdapter(adapter, policy);
+    }
+    if (mishaps_.Chance(mishaps_.records_loss)) {
+      world_.LoseRecords();
+      world_.KillLeader();
+    }
+    if (prng.Below(3) == 0) world_.AdoptIfAsked();
   }
 
   void Work() {
@@ -251,6 +240,7 @@ class Run {
     // Requests and loads that began under faults may still take their minute.
     for (int i = 0; i < 14 && !Violated(); ++i) {
       Supervise();
+      world_.AdoptIfAsked();
       world_.RunFor(5 * kSecond);
     }
     // 12: under endless publishing some version is decided.
@@ -265,26 +255,9 @@ class Run {
       Supervise();
       world_.RunFor(kSecond / 2);
     }
-    if (!Violated() && sim_.oracle.commits() == before && !Excused()) {
+    if (!Violated() && sim_.oracle.commits() == before && !SaysWhyNothingMoves(world_)) {
       sim_.oracle.Violate(12, "nothing was decided under endless publishing");
     }
-  }
-
-  // Whether the fleet says itself why nothing moves.
-  bool Excused() {
-    SimLeader* leader = world_.leader();
-    if (leader == nullptr) return false;
-    const sync::Status status = leader->machine().GetStatus();
-    const bool nobody =
-        std::none_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
-          return m.standing == sync::MemberStanding::kReady ||
-                 m.standing == sync::MemberStanding::kExcluded;
-        });
-    const bool reported =
-        std::any_of(status.pools.begin(), status.pools.end(), [](const sync::PoolStatus& pool) {
-          return pool.waits_for == "NO_SLOT" || pool.waits_for == "TOO_FEW_ENGINES";
-        });
-    return nobody || reported;
   }
 
   // 13: every live member reaches what is desired, or says why not.
@@ -292,13 +265,9 @@ class Run {
     for (int i = 0; i < 40 && !Violated(); ++i) {
       Supervise();
       world_.RunFor(5 * kSecond);
-      if (Settled()) return;
+      if (WhyUnsettled(world_, kRollout).empty()) return;
     }
-    if (!Violated()) {
-      std::string why;
-      Settled(&why);
-      sim_.oracle.Violate(13, why);
-    }
+    if (!Violated()) sim_.oracle.Violate(13, WhyUnsettled(world_, kRollout));
   }
 
   // Engines that died of what was published before are started again, as by anyone's supervisor.
@@ -306,55 +275,6 @@ class Run {
     for (auto& [member, proxy] : world_.proxies()) {
       if (!proxy->engine().up()) world_.StartEngine(*proxy);
     }
-  }
-
-  bool Settled(std::string* why = nullptr) {
-    const auto no = [&](const std::string& text) {
-      if (why != nullptr) *why = text;
-      return false;
-    };
-    SimLeader* leader = world_.leader();
-    if (leader == nullptr) return no("there is no leader");
-    const sync::Status status = leader->machine().GetStatus();
-    for (const sync::MemberStatus& member : status.members) {
-      using sync::MemberStanding;
-      if (member.standing == MemberStanding::kWedged) continue;
-      if (member.standing != MemberStanding::kReady)
-        return no(absl::StrCat(member.member.value, " is not ready"));
-      if (!member.current && !HasNoSlot(member))
-        return no(absl::StrCat(member.member.value, " is not at what is desired"));
-    }
-    const bool any_ready =
-        std::any_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
-          return m.standing == sync::MemberStanding::kReady && m.pool == kRollout;
-        });
-    for (const sync::PoolStatus& pool : status.pools) {
-      if (!any_ready || pool.pool != kRollout) continue;
-      if (pool.waits_for == "NO_SLOT") continue;
-      const std::optional<VersionKey> newest = world_.store().Newest(pool.adapter);
-      if (!newest.has_value()) continue;
-      // With skip NEVER a full queue turned the newest away, and said so.
-      const bool never =
-          world_.store().adapters().at(pool.adapter).policy.skip == fleet::SkipRule::kNever;
-      if (never && pool.pending.empty() && pool.committed.has_value()) continue;
-      if (!pool.committed.has_value() || pool.committed->version.key != *newest) {
-        return no(absl::StrCat("the newest of ", pool.adapter.value, " was not decided"));
-      }
-    }
-    return true;
-  }
-
-  // Every slot is taken by what MUST be there or cannot leave: reported, not silent.
-  bool HasNoSlot(const sync::MemberStatus& member) const {
-    const uint32_t slots = member.observed.limits.slots;
-    if (slots == 0) return false;
-    const auto taken =
-        std::count_if(member.observed.residencies.begin(), member.observed.residencies.end(),
-                      [](const fleet::ObservedResidency& r) {
-                        return r.state == fleet::ResidencyState::kLoaded ||
-                               r.state == fleet::ResidencyState::kUnloading;
-                      });
-    return static_cast<uint32_t>(taken) >= slots;
   }
 
   Result Report() {
@@ -369,6 +289,7 @@ class Run {
 
   World world_;
   Sim& sim_;
+  Mishaps mishaps_;
   std::vector<AdapterName> adapters_;
   std::map<std::string, std::pair<Epoch, Tick>> syncs_;
   uint64_t syncs_of_ = 0;

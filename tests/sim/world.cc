@@ -1,7 +1,10 @@
 #include "tests/sim/world.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "tests/sim/narrate.h"
 
 namespace lorry::sim {
 namespace {
@@ -35,6 +38,7 @@ std::string_view ToString(sync::WatchEvent::State state) {
 
 World::World(uint64_t seed) : sim_(seed), store_(sim_) {
   store_.Watch([this](const sync::Event& event) {
+    if (sim_.now() < watch_back_) return;
     const auto shared = std::make_shared<const sync::Event>(event);
     for (auto& [id, leader] : leaders_) {
       if (!leader->alive()) continue;
@@ -101,9 +105,10 @@ void World::StartLeader() {
   hooks.holds = [this, id](const sync::SetHolds& effect) { ToStore(id, effect); };
   hooks.notify = [this](const sync::NotifyWatch& effect) {
     const sync::WatchEvent& event = effect.event;
+    watched_[effect.watch].answer = event;
     notes_.push_back(absl::StrCat(
-        "watch ", lorry::ToString(watched_[effect.watch]), ": ", std::string(ToString(event.state)),
-        event.reason.empty() ? "" : " ", event.reason,
+        "watch ", lorry::ToString(watched_[effect.watch].version), ": ",
+        std::string(ToString(event.state)), event.reason.empty() ? "" : " ", event.reason,
         event.members > 0 ? absl::StrCat(" ", event.done, " of ", event.members) : "",
         event.state == sync::WatchEvent::State::kSuperseded
             ? absl::StrCat(" by ", lorry::ToString(event.superseded_by))
@@ -132,6 +137,28 @@ void World::StartLeader() {
 
 void World::KillLeader() {
   if (SimLeader* current = leader()) current->Kill();
+}
+
+void World::LoseRecords() {
+  Narrate(sim_, "records", "are lost");
+  shared_.records.clear();
+}
+
+void World::AdoptIfAsked() {
+  SimLeader* current = leader();
+  if (current == nullptr || !current->machine().GetStatus().adoption_needed) return;
+  const sync::RequestId request = NewRequest();
+  Call(sync::FleetAdopted{request}, request);
+}
+
+void World::BreakWatch(int64_t ms) {
+  watch_back_ = std::max(watch_back_, sim_.now() + ms);
+  sim_.queue.At(watch_back_, [this] {
+    if (sim_.now() < watch_back_) return;
+    for (auto& [id, leader] : leaders_) {
+      if (leader->alive()) leader->Step(store_.List());
+    }
+  });
 }
 
 void World::AbandonLeader() { current_leader_ = 0; }
@@ -222,8 +249,10 @@ void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
 }
 
 void World::ToProxy(uint64_t, const sync::SetDesired& effect) {
+  sim_.oracle.DesiredSent(effect.desired.term);
   const auto it = sessions_.find(effect.session);
   if (it == sessions_.end()) return;
+  desired_[effect.member] = effect.desired;
   const auto event = std::make_shared<const proxy::Event>(proxy::DesiredReceived{effect.desired});
   Send(it->second.member, [this, id = effect.session, event] {
     const Session& session = sessions_.at(id);
@@ -249,18 +278,43 @@ void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
 
 sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
   sim_.oracle.Called(request);
-  sim_.queue.In(1, [this, event = std::move(event)] {
-    if (SimLeader* current = leader()) current->Step(event);
+  sim_.queue.In(1, [this, event = std::move(event), request] {
+    SimLeader* current = leader();
+    if (current == nullptr) return;
+    current->Step(event);
+    if (current->alive()) sim_.oracle.MustBeAnswered(request);
   });
   return request;
 }
 
 void World::Watch(const VersionKey& version, const PoolName& pool) {
   const sync::WatchId watch = ++last_watch_;
-  watched_[watch] = version;
+  watched_[watch].version = version;
   sim_.queue.In(1, [this, watch, version, pool] {
-    if (SimLeader* current = leader()) current->Step(sync::WatchOpened{watch, version, pool});
+    SimLeader* current = leader();
+    if (current == nullptr) return;
+    watched_[watch].leader = current->id();
+    current->Step(sync::WatchOpened{watch, version, pool});
   });
+}
+
+std::string World::WhyNamesStay(const MemberId& member) {
+  const std::vector<fleet::WantedVersion>& wanted = desired_[member].wanted;
+  for (const fleet::ObservedResidency& has : proxy(member.value).machine().Observe().residencies) {
+    const bool stays = std::none_of(wanted.begin(), wanted.end(),
+                                    [&](const auto& version) { return version.name == has.name; });
+    if (stays) return absl::StrCat(member.value, " keeps ", has.name.value);
+  }
+  return "";
+}
+
+std::string World::WhyWatchesHang() {
+  for (const auto& [watch, watched] : watched_) {
+    const sync::WatchEvent& answer = watched.answer;
+    if (watched.leader != current_leader_ || answer.final || !answer.reason.empty()) continue;
+    return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");
+  }
+  return "";
 }
 
 std::string World::Describe() {

@@ -34,11 +34,15 @@ class World {
   void StartLeader();
   void KillLeader();
   void AbandonLeader();  // it goes on, nobody new dials it
-  void LoseRecords() { shared_.records.clear(); }
+  void LoseRecords();
+  void AdoptIfAsked();  // an operator answers a leader that waits for FleetAdopted
   SimLeader* leader();  // the one that proxies and clients dial; null while there is none
 
   // Messages between a proxy and everyone are lost until the time given.
   void Partition(const MemberId& member, Tick until);
+
+  // Leaders hear nothing of the store for so long, then read all of it again.
+  void BreakWatch(int64_t ms);
 
   // Calls to the leader; the answer, when it came, in replies().
   sync::RequestId Call(sync::Event event, sync::RequestId request);
@@ -46,6 +50,11 @@ class World {
   const std::map<sync::RequestId, sync::Reply>& replies() const { return replies_; }
   void Watch(const VersionKey& version, const PoolName& pool);
   const std::vector<std::string>& notes() const { return notes_; }
+
+  // A name that a member keeps though it is not in what was last desired; empty when none.
+  std::string WhyNamesStay(const MemberId& member);
+  // A watch of the present leader that has no final answer, and no reason to wait; empty when none.
+  std::string WhyWatchesHang();
 
   // The orchestrator's view, then each proxy's own, one line each.
   std::string Describe();
@@ -81,9 +90,16 @@ class World {
   std::map<sync::SessionId, Session> sessions_;
   sync::SessionId last_session_ = 0;
   std::map<MemberId, Tick> partitioned_until_;
+  std::map<MemberId, fleet::Desired> desired_;  // as last sent
   sync::RequestId last_request_ = 0;
   sync::WatchId last_watch_ = 0;
-  std::map<sync::WatchId, VersionKey> watched_;
+  struct Watched {
+    VersionKey version;
+    uint64_t leader = 0;      // that was asked
+    sync::WatchEvent answer;  // the last
+  };
+  std::map<sync::WatchId, Watched> watched_;
+  Tick watch_back_ = 0;
   std::map<sync::RequestId, sync::Reply> replies_;
   std::vector<std::string> notes_;
 };

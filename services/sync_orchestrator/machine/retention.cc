@@ -202,7 +202,8 @@ void AdvanceDesired(Core& core) {
 }
 
 void AdvanceHolds(Core& core) {
-  if (!core.store_known) return;
+  // Until the fleet was adopted the store keeps what the earlier reign named.
+  if (!core.store_known || !core.meta.settled) return;
   const bool overdue = core.holds_acked != core.holds_revision &&
                        core.now - core.holds_sent_at >= core.config.resend_ms;
   const bool first = core.holds_revision.value == 0;

@@ -308,6 +308,18 @@ TEST(Residency, ADirectoryIsNotRemovedWhileALoadOfItMayYetHappen) {
   EXPECT_EQ(bench.deletes_, 0);
 }
 
+TEST(Residency, TheAnswerToAnUnloadSettlesALoadThatGotNone) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "", ""};
+  bench.Desire(0, {1});
+  bench.load_answer_.reset();
+  bench.Desire(0, {});
+  bench.Pass(10'000);
+  EXPECT_EQ(bench.unloads_, 1);
+  EXPECT_EQ(bench.deletes_, 1);
+  EXPECT_EQ(bench.StateOf(1), fleet::ResidencyState::kAbsent);
+}
+
 TEST(Residency, AnUnloadPastItsDeadlineWedgesAnSglangEngine) {
   Bench bench(fleet::EngineKind::kSglang);
   bench.Desire(1, {1});

@@ -20,8 +20,7 @@ class Fleet {
   Fleet() { Begin(); }
 
   void Begin() {
-    machine_.emplace(*Machine::Restore(Config{}, records_, now_));
-    members_.clear();
+    machine_.emplace(*Machine::Restore(config_, records_, now_));
     Take();
     Step(StoreListed{{adapter_}, versions_, {}});
   }
@@ -39,6 +38,13 @@ class Fleet {
     observed.sequence = 1;
     Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
   }
+  // The same proxy attaches again, and knows the term given.
+  void Rejoin(const std::string& id, const Term& term) {
+    fleet::Observed& observed = members_.at(MemberId(id));
+    observed.term = term;
+    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
+  }
+  Term DesiredTerm(const std::string& id) const { return desired_.at(MemberId(id)).term; }
   VersionKey Publish(uint64_t number) {
     const VersionInfo info{{kMath, adapter_.current_run, VersionNumber(number)},
                            Digest{"d" + std::to_string(number)},
@@ -112,6 +118,8 @@ class Fleet {
   std::vector<WatchEvent> told_;
   AdapterInfo adapter_{kMath, {}, RunId(1)};
   Records records_;
+  Config config_;
+  std::vector<std::vector<VersionKey>> holds_;  // as they were set
 
  private:
   void Take() {
@@ -124,15 +132,18 @@ class Fleet {
       }
     }
     for (const Reply& reply : ready.replies) replies_.push_back(reply);
-    std::vector<Revision> holds;
+    std::vector<Revision> revisions;
     for (const Effect& effect : ready.effects) {
       if (const auto* desired = std::get_if<SetDesired>(&effect))
         desired_[desired->member] = desired->desired;
       if (const auto* ended = std::get_if<EndSession>(&effect)) ended_.push_back(*ended);
       if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
-      if (const auto* set = std::get_if<SetHolds>(&effect)) holds.push_back(set->revision);
+      if (const auto* set = std::get_if<SetHolds>(&effect)) {
+        holds_.push_back(set->versions);
+        revisions.push_back(set->revision);
+      }
     }
-    for (const Revision revision : holds) Step(HoldsAcked{revision, {}});
+    for (const Revision revision : revisions) Step(HoldsAcked{revision, {}});
   }
 
   Tick now_ = 1'000;
@@ -361,6 +372,30 @@ TEST(Roster, AnotherJournalWhileTheFirstIsAttachedIsRefused) {
   other.journal = JournalId("j-other");
   fleet.Step(SessionOpened{99'999, MemberId("e1"), kRollout, other});
   EXPECT_EQ(ReasonOf(fleet.ended_.back().status), "ENGINE_CLAIMED");
+}
+
+TEST(Roster, AReignOverLostRecordsDesiresAndReleasesNothingBeforeItAdopts) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  ASSERT_EQ(fleet.Committed(), 1u);
+  fleet.Obey("e1");  // it opens the row, and says so
+  const Term lost{1, 1};
+  fleet.records_.clear();
+  fleet.config_.new_incarnation = 2;
+  fleet.holds_.clear();
+  fleet.Restart();
+  fleet.Rejoin("e1", lost);
+  fleet.Pass(60'000);
+  EXPECT_TRUE(fleet.holds_.empty()) << "the store keeps what the lost reign named";
+  EXPECT_EQ(fleet.DesiredTerm("e1"), lost);
+  fleet.Step(FleetAdopted{1});
+  EXPECT_TRUE(fleet.replies_.back().status.ok());
+  EXPECT_EQ(fleet.Committed(), 1u);
+  ASSERT_FALSE(fleet.holds_.empty());
+  EXPECT_EQ(fleet.holds_.back().size(), 1u);
+  EXPECT_EQ(fleet.DesiredTerm("e1"), (Term{2, 1}));
 }
 
 TEST(Roster, AProxyOfALaterReignIsRefused) {

@@ -1,0 +1,16 @@
+// What the fleet must reach once nothing disturbs it any more, and what it may say instead.
+#pragma once
+
+#include <string>
+
+#include "tests/sim/world.h"
+
+namespace lorry::sim {
+
+// Whether the orchestrator reports a reason for which nothing may be decided.
+bool SaysWhyNothingMoves(World& world);
+
+// What is not yet as desired, and not reported either; empty when all is.
+std::string WhyUnsettled(World& world, const PoolName& pool);
+
+}  // namespace lorry::sim
