@@ -12,11 +12,21 @@ constexpr size_t kUsualFields = 16;
 
 char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
-bool IsTokenChar(char c) {
-  constexpr std::string_view kOthers = "!#$%&'*+-.^_`|~";
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-         kOthers.find(c) != std::string_view::npos;
+constexpr std::array<bool, 256> TokenChars() {
+  std::array<bool, 256> is = {};
+  for (const char c : std::string_view("!#$%&'*+-.^_`|~")) is[static_cast<unsigned char>(c)] = true;
+  for (int c = '0'; c <= '9'; ++c) is[c] = true;
+  for (int c = 'a'; c <= 'z'; ++c) is[c] = true;
+  for (int c = 'A'; c <= 'Z'; ++c) is[c] = true;
+  return is;
 }
+
+bool IsTokenChar(char c) {
+  static constexpr std::array<bool, 256> kIs = TokenChars();
+  return kIs[static_cast<unsigned char>(c)];
+}
+
+bool EndsLine(char c) { return c == '\r' || c == '\n' || c == '\0'; }
 
 bool IsToken(std::string_view s) {
   return !s.empty() && std::all_of(s.begin(), s.end(), IsTokenChar);
@@ -52,7 +62,7 @@ bool TakeLine(std::string_view* rest, std::string_view* line) {
   if (end == std::string_view::npos) return false;
   *line = rest->substr(0, end);
   rest->remove_prefix(end + 2);
-  return line->find_first_of(std::string_view("\r\n\0", 3)) == std::string_view::npos;
+  return std::none_of(line->begin(), line->end(), EndsLine);
 }
 
 Problem ReadRequestLine(std::string_view line, RequestHead* head, std::string* authority) {

@@ -12,6 +12,8 @@ namespace {
 
 // A reply with a known length that fits here leaves in one write with its head.
 constexpr uint64_t kOneWriteBytes = 16 * 1024;
+// Most heads that the door writes fit at once.
+constexpr size_t kHeadRoom = 1024;
 
 std::string ChunkHead(size_t size) {
   char text[24];
@@ -28,7 +30,10 @@ bool IsEventStream(std::string_view content_type) {
 // Our own framing and identity, the client's other fields. Compression would hide ids, and buffers
 // tokens.
 std::string Session::EngineHead(const Exchange& x, size_t body_size) const {
-  std::string head = x.head.method + " " + x.head.path + x.head.query + " HTTP/1.1\r\n";
+  std::string head;
+  head.reserve(kHeadRoom);
+  head.append(x.head.method).append(" ").append(x.head.path).append(x.head.query);
+  head.append(" HTTP/1.1\r\n");
   AppendField("Host", shard_.shared.engine_authority, &head);
   AppendForwardable(x.head.fields, {"host", "content-length", "expect", "accept-encoding", "via"},
                     &head);
@@ -36,11 +41,14 @@ std::string Session::EngineHead(const Exchange& x, size_t body_size) const {
   if (body_size > 0 || x.head.method == "POST" || x.head.method == "PUT") {
     AppendField("Content-Length", std::to_string(body_size), &head);
   }
-  return head + "\r\n";
+  head += "\r\n";
+  return head;
 }
 
 std::string Session::ReplyHead(Exchange& x, UpstreamCall& call, bool keep, bool* chunked) const {
-  std::string head = StatusLine(call.status());
+  std::string head;
+  head.reserve(kHeadRoom);
+  head += StatusLine(call.status());
   const std::vector<HeaderField> fields = call.Fields();
   std::vector<std::string_view> drop = {"content-length", "x-accel-buffering"};
   for (const HeaderField& field : fields) {
@@ -61,7 +69,8 @@ std::string Session::ReplyHead(Exchange& x, UpstreamCall& call, bool keep, bool*
     }
   }
   AppendField("Connection", keep ? "keep-alive" : "close", &head);
-  return head + "\r\n";
+  head += "\r\n";
+  return head;
 }
 
 void Session::OnFirstByte(Exchange& x, bool streaming) {

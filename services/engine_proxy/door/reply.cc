@@ -13,6 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The fields of one version fit at once.
+constexpr size_t kFieldsRoom = 512;
+
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -75,6 +78,7 @@ std::string ErrorBody(fleet::EngineKind kind, std::string_view path, const Refus
 std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
                          std::string_view request_id) {
   std::string out;
+  out.reserve(kFieldsRoom);
   AppendField("X-Lorry-Request-Id", request_id, &out);
   if (resolved.empty()) return out;
   // A batch that uses one version throughout says so once.
