@@ -43,8 +43,9 @@ Task<BufferedReply> Session::Fetch(std::string head, std::string body, UpstreamC
   co_return reply;
 }
 
-// n > 1 as n requests of n = 1, at once; SGLang's scheduler shares the prefix that waiting requests
-// have in common.
+// n > 1 as n requests of n = 1, at once. SGLang computes the prompt that they have in common once
+// where it schedules by `lpm`, and for each of them where it schedules by `fcfs`, its default: a
+// warm-up before them would cost every short prompt a round through the engine's queue.
 Task<bool> Session::ServeSplit(Exchange& x, std::string body, uint64_t n) {
   auto gather = std::make_shared<Gather>(n);
   Timer done(shard_.io.get_executor());
