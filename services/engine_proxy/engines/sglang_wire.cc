@@ -9,11 +9,6 @@
 namespace lorry::engines {
 namespace {
 
-uint32_t UnsignedIn(const Json& object, const char* key) {
-  const int64_t value = IntegerIn(object, key).value_or(0);
-  return value > 0 && value <= UINT32_MAX ? static_cast<uint32_t>(value) : 0;
-}
-
 // `startup_time` holds measured durations of this start: no time of day, but never the same twice.
 // The members that name the process (none today) would come for free.
 BootId BootOf(const Json& info) {
@@ -65,16 +60,11 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   facts.base_model = StringIn(info, "served_model_name");
   facts.cumulative_streams = !BoolIn(info, "incremental_streaming_output");
   facts.limits.kind = fleet::EngineKind::kSglang;
-  facts.limits.rank_limit = UnsignedIn(info, "max_lora_rank");
-  facts.limits.slots = UnsignedIn(info, "max_loaded_loras");  // null: not bounded
-  facts.limits.batch_slots = UnsignedIn(info, "max_loras_per_batch");
-  if (const Json& modules = MemberOf(info, "lora_target_modules"); modules.is_array()) {
-    for (const Json& module : modules) {
-      if (module.is_string()) facts.limits.engine_modules.push_back(module.get<std::string>());
-    }
-  }
-  auto& modules = facts.limits.engine_modules;
-  std::sort(modules.begin(), modules.end());
+  facts.limits.rank_limit = CountIn(info, "max_lora_rank");
+  facts.limits.slots = CountIn(info, "max_loaded_loras");  // null: not bounded
+  facts.limits.batch_slots = CountIn(info, "max_loras_per_batch");
+  std::vector<std::string>& modules = facts.limits.engine_modules;
+  modules = NamesIn(info, "lora_target_modules");
   if (std::binary_search(modules.begin(), modules.end(), "all")) modules.clear();
   facts.problems = ProblemsOf(info);
   return facts;
@@ -90,8 +80,8 @@ absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& reply) {
   }
   EngineLoad load;
   for (const Json& row : rows) {
-    load.running += UnsignedIn(row, "num_running_reqs");
-    load.waiting += UnsignedIn(row, "num_waiting_reqs");
+    load.running += CountIn(row, "num_running_reqs");
+    load.waiting += CountIn(row, "num_waiting_reqs");
   }
   return load;
 }
@@ -101,8 +91,7 @@ absl::StatusOr<ProbeToken> ParseSglangToken(const HttpReply& reply) {
   const Json body = ParseJson(reply.body);
   const Json& ids = MemberOf(body, "output_ids");
   if (!ids.is_array() || ids.empty() || !ids[0].is_number_integer()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "PROBE_FAILED",
-                 absl::StrCat("the engine answered without a token: ", ErrorText(reply)));
+    return NoToken(reply);
   }
   ProbeToken token{absl::StrCat(ids[0].get<int64_t>()), std::nullopt};
   const Json& logprobs = MemberOf(MemberOf(body, "meta_info"), "output_token_logprobs");

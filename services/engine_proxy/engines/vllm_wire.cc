@@ -70,20 +70,11 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
     facts.problems.push_back(LoraDisabled(fleet::EngineKind::kVllm));
     return;
   }
-  const auto limit = [&](const char* key) {
-    return static_cast<uint32_t>(
-        std::clamp<int64_t>(IntegerIn(lora, key).value_or(0), 0, UINT32_MAX));
-  };
-  facts.limits.rank_limit = limit("max_lora_rank");
-  facts.limits.batch_slots = limit("max_loras");
-  facts.limits.slots = limit("max_cpu_loras");
+  facts.limits.rank_limit = CountIn(lora, "max_lora_rank");
+  facts.limits.batch_slots = CountIn(lora, "max_loras");
+  facts.limits.slots = CountIn(lora, "max_cpu_loras");
   if (facts.limits.slots == 0) facts.limits.slots = facts.limits.batch_slots;  // vLLM's own default
-  if (const Json& modules = MemberOf(lora, "target_modules"); modules.is_array()) {
-    for (const Json& module : modules) {
-      if (module.is_string()) facts.limits.engine_modules.push_back(module.get<std::string>());
-    }
-    std::sort(facts.limits.engine_modules.begin(), facts.limits.engine_modules.end());
-  }
+  facts.limits.engine_modules = NamesIn(lora, "target_modules");
 }
 
 absl::StatusOr<ProbeToken> ParseVllmToken(const HttpReply& reply) {
@@ -93,8 +84,7 @@ absl::StatusOr<ProbeToken> ParseVllmToken(const HttpReply& reply) {
   const Json& usage = MemberOf(body, "usage");
   if (!choices.is_array() || choices.empty() ||
       IntegerIn(usage, "completion_tokens").value_or(0) < 1) {
-    return Error(absl::StatusCode::kFailedPrecondition, "PROBE_FAILED",
-                 absl::StrCat("the engine answered without a token: ", ErrorText(reply)));
+    return NoToken(reply);
   }
   ProbeToken token{StringIn(choices[0], "text"), std::nullopt};
   const Json& logprobs = MemberOf(MemberOf(choices[0], "logprobs"), "token_logprobs");

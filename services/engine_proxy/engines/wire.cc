@@ -1,5 +1,7 @@
 #include "services/engine_proxy/engines/wire.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
@@ -44,6 +46,22 @@ std::optional<int64_t> IntegerIn(const Json& object, const char* key) {
   return member.get<int64_t>();
 }
 
+uint32_t CountIn(const Json& object, const char* key) {
+  const int64_t value = IntegerIn(object, key).value_or(0);
+  return static_cast<uint32_t>(std::clamp<int64_t>(value, 0, UINT32_MAX));
+}
+
+std::vector<std::string> NamesIn(const Json& object, const char* key) {
+  std::vector<std::string> names;
+  const Json& list = MemberOf(object, key);
+  if (!list.is_array()) return names;
+  for (const Json& name : list) {
+    if (name.is_string()) names.push_back(name.get<std::string>());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 bool BoolIn(const Json& object, const char* key) {
   const Json& member = MemberOf(object, key);
   return member.is_boolean() && member.get<bool>();
@@ -72,6 +90,11 @@ absl::Status StatusOfRefusal(std::string_view what, const HttpReply& reply) {
   }
   return Error(absl::StatusCode::kInvalidArgument, "ENGINE_REFUSED",
                absl::StrCat(ToAbsl(what), ": the engine answered ", reply.status, ": ", text));
+}
+
+absl::Status NoToken(const HttpReply& reply) {
+  return Error(absl::StatusCode::kFailedPrecondition, "PROBE_FAILED",
+               absl::StrCat("the engine answered without a token: ", ErrorText(reply)));
 }
 
 absl::StatusOr<Models> ParseModels(const HttpReply& reply) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,8 @@ using Json = nlohmann::json;
 Json ParseJson(std::string_view text);
 std::string StringIn(const Json& object, const char* key);
 std::optional<int64_t> IntegerIn(const Json& object, const char* key);
+uint32_t CountIn(const Json& object, const char* key);                  // 0 where there is none
+std::vector<std::string> NamesIn(const Json& object, const char* key);  // sorted
 bool BoolIn(const Json& object, const char* key);
 const Json& MemberOf(const Json& object, const char* key);
 
@@ -50,6 +53,8 @@ struct ProbeToken {
   std::string token;
   std::optional<double> logprob;
 };
+// What one says to a 200 without a token: FAILED_PRECONDITION PROBE_FAILED.
+absl::Status NoToken(const HttpReply& reply);
 absl::StatusOr<ProbeToken> ParseSglangToken(const HttpReply& reply);
 
 // The value of a metric summed over its series; nullopt when there is none.

@@ -16,7 +16,7 @@
 #include "lib/base/prng.h"
 #include "lib/blob/failing_store.h"
 #include "lib/blob/memory_store.h"
-#include "tests/contract/blob/temp_dir.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::blob {
 namespace {

@@ -14,7 +14,7 @@
 #include "lib/base/prng.h"
 #include "lib/kv/sqlite/connection.h"
 #include "lib/kv/sqlite/sqlite_store.h"
-#include "tests/contract/kv/temp_dir.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::kv {
 namespace {

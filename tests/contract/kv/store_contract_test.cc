@@ -9,7 +9,7 @@
 #include "lib/kv/memory_store.h"
 #include "lib/kv/sqlite/sqlite_store.h"
 #include "lib/kv/store.h"
-#include "tests/contract/kv/temp_dir.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::kv {
 namespace {

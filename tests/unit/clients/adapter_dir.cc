@@ -1,25 +1,12 @@
 #include "tests/unit/clients/adapter_dir.h"
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 
 #include "lib/base/check.h"
 #include "lib/peft/image.h"
 
 namespace lorry::client {
-
-AdapterDir::AdapterDir() : path_(::testing::TempDir() + "/lorry-adapter-XXXXXX") {
-  LORRY_CHECK(::mkdtemp(path_.data()) != nullptr);
-}
-
-AdapterDir::~AdapterDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 AdapterDir& AdapterDir::With(const std::string& name, uint64_t rows, uint64_t columns,
                              float first) {
@@ -33,7 +20,7 @@ AdapterDir& AdapterDir::Config(const std::string& json) {
 }
 
 AdapterDir& AdapterDir::File(const std::string& name, const std::string& text) {
-  std::ofstream(path_ + "/" + name, std::ios::binary) << text;
+  std::ofstream(dir_ / name, std::ios::binary) << text;
   return *this;
 }
 
@@ -56,7 +43,7 @@ const std::string& AdapterDir::Write() {
   }
   File("adapter_model.safetensors", image);
   File("adapter_config.json", config_);
-  return path_;
+  return path();
 }
 
 }  // namespace lorry::client

@@ -3,14 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 
 #include <cerrno>
-#include <filesystem>
 
 #include "lib/base/check.h"
 #include "lib/base/error.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::cli {
 namespace {
@@ -19,21 +18,16 @@ using ::testing::HasSubstr;
 
 class ChildTest : public ::testing::Test {
  protected:
-  ChildTest() : folder_(::testing::TempDir() + "/lorry-child-XXXXXX") {
-    LORRY_CHECK(::mkdtemp(folder_.data()) != nullptr);
-  }
-  ~ChildTest() override { std::filesystem::remove_all(folder_); }
-
   std::unique_ptr<Child> Shell(const std::string& script) {
     auto child = Child::Start({.name = "shell",
                                .binary = "/bin/sh",
                                .arguments = {"-c", script, "sh", ready_file()},
                                .ready_file = ready_file(),
-                               .log_file = folder_ + "/log"});
+                               .log_file = folder_ / "log"});
     LORRY_CHECK(child.ok());
     return *std::move(child);
   }
-  std::string ready_file() const { return folder_ + "/ready.json"; }
+  std::string ready_file() const { return folder_ / "ready.json"; }
 
   // Returns once the process has ended, without taking its status.
   static void AwaitEnd(const Child& child) {
@@ -43,7 +37,7 @@ class ChildTest : public ::testing::Test {
     }
   }
 
-  std::string folder_;
+  const TempDir folder_;
 };
 
 TEST_F(ChildTest, SaysWhatItWroteAndHowItEnded) {
@@ -81,7 +75,7 @@ TEST_F(ChildTest, LeavesNoProcessBehind) {
 }
 
 TEST_F(ChildTest, AMissingProgramIsAnError) {
-  const auto child = Child::Start({.name = "none", .binary = folder_ + "/none"});
+  const auto child = Child::Start({.name = "none", .binary = folder_ / "none"});
   EXPECT_EQ(ReasonOf(child.status()), "BINARY_MISSING");
 }
 
