@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "lib/base/clock.h"
 #include "lib/runtime/mailbox.h"
 
@@ -85,6 +86,10 @@ class Driver {
   absl::Status Inspect(std::function<void(const M&)> look) {
     return mailbox_.Post(std::move(look));
   }
+  // What `look` returns, waited for until `deadline` of the driver's clock; not from its thread.
+  // DEADLINE_EXCEEDED: the machine is busy, or the driver ended.
+  template <typename F>
+  absl::StatusOr<std::invoke_result_t<F, const M&>> Ask(F look, Tick deadline);
   // Refuses new events, finishes the ones inside, joins.
   void Stop();
 

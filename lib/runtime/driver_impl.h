@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "lib/base/check.h"
 #include "lib/base/error.h"
+#include "lib/runtime/awaited.h"
 #include "lib/runtime/thread_name.h"
 
 namespace lorry::runtime {
@@ -29,6 +31,18 @@ Driver<M, E>::~Driver() {
 template <typename M, typename E>
 void Driver<M, E>::Start() {
   thread_ = std::thread([this] { Run(); });
+}
+
+template <typename M, typename E>
+template <typename F>
+absl::StatusOr<std::invoke_result_t<F, const M&>> Driver<M, E>::Ask(F look, Tick deadline) {
+  auto answer = std::make_shared<Awaited<std::invoke_result_t<F, const M&>>>();
+  LORRY_RETURN_IF_ERROR(
+      Inspect([answer, look = std::move(look)](const M& machine) { answer->Set(look(machine)); }));
+  auto taken = answer->Take(deadline - clock_.Now());
+  if (taken.has_value()) return *std::move(taken);
+  return Error(absl::StatusCode::kDeadlineExceeded, "",
+               "the " + options_.name + " is busy; ask again");
 }
 
 template <typename M, typename E>

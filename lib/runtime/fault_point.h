@@ -5,7 +5,9 @@
 // LORRY_FAULT=name[:n] in the environment makes the process SIGKILL itself the n-th time (default:
 // the first) that it passes the point of that name. Otherwise a point costs one load and a
 // predicted branch, so they stay in releases. LORRY_FAULT=? prints each point's name to stderr when
-// it is first passed, so that a test can list and kill at all.
+// it is first passed, so that a test can list and kill at all. LORRY_FAULT=@file lists them too,
+// and kills at the point that the file's line names when it is passed, after removing the file: so
+// a test chooses while the process runs, and it may be started again as it was.
 #pragma once
 
 namespace lorry::runtime {

@@ -199,6 +199,20 @@ TEST_F(DriverTest, TakesEventsFromManyThreads) {
   EXPECT_EQ(replies, accepted);
 }
 
+TEST_F(DriverTest, AskWaitsForWhatTheMachineKnows) {
+  const SteadyClock steady;
+  Driver<Adder> driver({}, steady, Hooks(), {.name = "test"});
+  const auto sum = [](const Adder& adder) { return adder.sum(); };
+  EXPECT_EQ(driver.Ask(sum, steady.Now()).status().code(), absl::StatusCode::kDeadlineExceeded);
+  driver.Start();
+  ASSERT_TRUE(driver.Post(7).ok());
+  const auto answer = driver.Ask(sum, steady.Now() + 30'000);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(*answer, 7);
+  driver.Stop();
+  EXPECT_EQ(driver.Ask(sum, steady.Now() + 30'000).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(DriverTest, SleepsUntilWakeAt) {
   const SteadyClock steady;
   std::promise<void> woken;

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -72,6 +73,18 @@ TEST(FaultPoint, KillsTheProcessTheNthTime) {
     const int status = RunWithFault(fault);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << fault;
   }
+}
+
+TEST(FaultPoint, AFileNamesThePointAndIsRemovedByIt) {
+  const std::string file = testing::TempDir() + "fault";
+  for (const char* named : {"other.point", "test.point"}) {
+    std::ofstream(file) << named << "\n";
+    const int status = RunWithFault(("@" + file).c_str());
+    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    EXPECT_EQ(killed, std::string(named) == "test.point");
+    EXPECT_EQ(std::ifstream(file).good(), !killed);
+  }
+  EXPECT_EQ(RunWithFault(("@" + file).c_str()), 0);
 }
 
 TEST(FaultPoint, OthersPass) {
