@@ -6,6 +6,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/error.h"
+#include "lib/runtime/fault_point.h"
 
 namespace lorry::proxy {
 namespace {
@@ -134,8 +135,10 @@ void EngineLink::Run(const Load& load) {
       load.boot,
       [this, load](engines::Engine& engine) {
         const Tick began = SteadyClock().Now();
+        LORRY_FAULT_POINT("proxy.load.before_call");
         engine.Load(load.name, load.path, Millis(options_.load_deadline_ms),
                     [this, load, began](absl::Status status) {
+                      LORRY_FAULT_POINT("proxy.load.answered");
                       const Outcome outcome = OutcomeOf(status);
                       listeners_.on_timed(
                           "load", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
@@ -146,6 +149,7 @@ void EngineLink::Run(const Load& load) {
                                      .reason = ReasonOf(status),
                                      .detail = Text(status)});
                     });
+        LORRY_FAULT_POINT("proxy.load.called");
       },
       [this, load] {
         sink_(LoadDone{.op = load.op,
@@ -162,6 +166,7 @@ void EngineLink::Run(const Probe& probe) {
         const auto kind = probe.token ? engines::ProbeKind::kToken : engines::ProbeKind::kPresence;
         engine.Probe(probe.name, kind, Millis(options_.probe_deadline_ms),
                      [this, probe](absl::Status status) {
+                       LORRY_FAULT_POINT("proxy.probe.answered");
                        if (!status.ok())
                          spdlog::warn("probe name={} {}", probe.name.value, Text(status));
                        sink_(ProbeDone{.op = probe.op,
@@ -183,8 +188,10 @@ void EngineLink::Run(const Unload& unload) {
       unload.boot,
       [this, unload](engines::Engine& engine) {
         const Tick began = SteadyClock().Now();
+        LORRY_FAULT_POINT("proxy.unload.before_call");
         engine.Unload(
             unload.name, Millis(unload.deadline_ms), [this, unload, began](absl::Status status) {
+              LORRY_FAULT_POINT("proxy.unload.answered");
               const Outcome outcome = OutcomeOf(status);
               listeners_.on_timed("unload", static_cast<double>(SteadyClock().Now() - began) / 1e3,
                                   outcome);
@@ -192,6 +199,7 @@ void EngineLink::Run(const Unload& unload) {
                            status.ok() ? "ok" : Text(status));
               sink_(UnloadDone{unload.op, outcome});
             });
+        LORRY_FAULT_POINT("proxy.unload.called");
       },
       [this, unload] {
         sink_(UnloadDone{unload.op, Outcome::kFailed});

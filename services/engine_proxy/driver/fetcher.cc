@@ -9,6 +9,7 @@
 #include "lib/base/error.h"
 #include "lib/peft/config.h"
 #include "lib/peft/digest.h"
+#include "lib/runtime/fault_point.h"
 
 namespace lorry::proxy {
 namespace {
@@ -114,6 +115,7 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
     return absl::OkStatus();
   }
   job->manifest = *std::move(manifest);
+  LORRY_FAULT_POINT("proxy.fetch.opened");
   LORRY_RETURN_IF_ERROR(Prove(job->manifest, job->fetch.digest));
   if (job->cancelled) return absl::CancelledError("no longer wanted");
   LORRY_ASSIGN_OR_RETURN(job->image, shelf_.Acquire(job->manifest.image_bytes));
@@ -155,6 +157,7 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
   on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
   spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
                 outcome.transport);
+  LORRY_FAULT_POINT("proxy.fetch.arrived");
   // On a transport's thread: writing and syncing files belongs elsewhere.
   if (absl::Status queued = executor_.Submit([this, job] { Finish(job); }); !queued.ok())
     Fail(job, queued);
@@ -166,6 +169,7 @@ void Fetcher::Finish(const std::shared_ptr<Job>& job) {
   absl::StatusOr<std::string> path = shelf_.Place(
       fetch.name, std::move(job->image), job->manifest.config_json, fetch.traits, fetch.render);
   if (!path.ok()) return Fail(job, path.status());
+  LORRY_FAULT_POINT("proxy.fetch.placed");
   End(job, FetchDone{fetch.op, *std::move(path)});
 }
 

@@ -1,10 +1,9 @@
 #include "services/engine_proxy/driver/proxy.h"
 
-#include <chrono>
-#include <optional>
+#include <algorithm>
 
 #include "lib/base/error.h"
-#include "lib/base/mutex.h"
+#include "lib/runtime/fault_point.h"
 
 namespace lorry::proxy {
 
@@ -25,11 +24,10 @@ absl::StatusOr<std::unique_ptr<Proxy>> Proxy::Create(kv::Store& store, const Clo
   }
   p->driver_ = std::make_unique<MachineDriver>(
       std::move(machine), clock,
-      MachineDriver::Hooks{
-          .tick = [] { return Event(TimePassed{}); },
-          .persist = [p](const Ready& ready) { return p->journal_.Persist(ready.records); },
-          .run = [p](Effect effect) { p->Run(std::move(effect)); },
-          .on_fatal = p->options_.on_fatal},
+      MachineDriver::Hooks{.tick = [] { return Event(TimePassed{}); },
+                           .persist = [p](const Ready& ready) { return p->Persist(ready.records); },
+                           .run = [p](Effect effect) { p->Run(std::move(effect)); },
+                           .on_fatal = p->options_.on_fatal},
       runtime::DriverOptions{.name = "proxy"});
   return self;
 }
@@ -42,6 +40,18 @@ void Proxy::Start(Parts parts) {
 }
 
 void Proxy::Stop() { driver_->Stop(); }
+
+absl::Status Proxy::Persist(const std::vector<Record>& records) {
+  const bool flips = std::any_of(records.begin(), records.end(), [](const Record& record) {
+    return record.value.has_value() && std::holds_alternative<RowRecord>(*record.value);
+  });
+  LORRY_FAULT_POINT("proxy.journal.before_sync");
+  if (flips) LORRY_FAULT_POINT("proxy.row.before_sync");
+  LORRY_RETURN_IF_ERROR(journal_.Persist(records));
+  LORRY_FAULT_POINT("proxy.journal.synced");
+  if (flips) LORRY_FAULT_POINT("proxy.row.synced");
+  return absl::OkStatus();
+}
 
 void Proxy::Run(Effect effect) {
   struct Runner {
@@ -57,34 +67,25 @@ void Proxy::Run(Effect effect) {
     void operator()(AskEngineLoad& e) { parts.engine->Run(e); }
     void operator()(PauseEngine& e) { parts.engine->Run(e); }
     void operator()(ResumeEngine& e) { parts.engine->Run(e); }
-    void operator()(SetDoorTable& e) { parts.set_door_table(std::move(e.table)); }
-    void operator()(SendObserved& e) { parts.send_observed(e.observed); }
+    void operator()(SetDoorTable& e) {
+      parts.set_door_table(std::move(e.table));
+      LORRY_FAULT_POINT("proxy.door.table_set");
+    }
+    void operator()(SendObserved& e) {
+      LORRY_FAULT_POINT("proxy.observed.before_send");
+      parts.send_observed(e.observed);
+      LORRY_FAULT_POINT("proxy.observed.sent");
+    }
   };
   std::visit(Runner{parts_}, effect);
 }
 
 absl::StatusOr<Proxy::View> Proxy::GetView(Tick deadline) {
-  struct Box {
-    Mutex mutex;
-    CondVar filled;
-    std::optional<View> view LORRY_GUARDED_BY(mutex);
-  };
-  auto box = std::make_shared<Box>();
-  LORRY_RETURN_IF_ERROR(driver_->Inspect([box](const Machine& machine) {
-    MutexLock lock(box->mutex);
-    box->view = View{machine.Observe(), machine.door_table(), machine.Describe()};
-    box->filled.notify_all();
-  }));
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
-  MutexLock lock(box->mutex);
-  while (!box->view.has_value()) {
-    if (box->filled.wait_until(box->mutex, until) == std::cv_status::timeout) break;
-  }
-  if (!box->view.has_value()) {
-    return Error(absl::StatusCode::kDeadlineExceeded, "", "the proxy is busy; ask again");
-  }
-  return *std::move(box->view);
+  return driver_->Ask(
+      [](const Machine& machine) {
+        return View{machine.Observe(), machine.door_table(), machine.Describe()};
+      },
+      deadline);
 }
 
 }  // namespace lorry::proxy

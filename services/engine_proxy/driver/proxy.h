@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "lib/base/clock.h"
@@ -62,6 +63,7 @@ class Proxy {
  private:
   using MachineDriver = runtime::Driver<Machine, Event>;
   Proxy(kv::Store& store, const Clock& clock, Options options);
+  absl::Status Persist(const std::vector<Record>& records);
   void Run(Effect effect);
 
   const Clock& clock_;

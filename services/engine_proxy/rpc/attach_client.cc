@@ -5,6 +5,7 @@
 
 #include "lib/base/error.h"
 #include "lib/rpc/fleet_messages.h"
+#include "lib/runtime/fault_point.h"
 
 namespace lorry::proxy {
 
@@ -73,6 +74,7 @@ void AttachClient::OnMessage(sync::v1::AttachResponse message) {
     MutexLock lock(mutex_);
     desired_ = *desired;
   }
+  LORRY_FAULT_POINT("proxy.desired.received");
   // Refused when the machine is far behind: the orchestrator sends the newest again.
   (void)proxy_.TryPost(DesiredReceived{*std::move(desired)});
 }

@@ -1,18 +1,24 @@
 #include "services/sync_orchestrator/driver/orchestrator.h"
 
-#include <chrono>
-#include <condition_variable>
+#include <algorithm>
+#include <optional>
 
 #include "lib/base/check.h"
 #include "lib/base/error.h"
+#include "lib/runtime/fault_point.h"
 
 namespace lorry::sync {
 
-struct Orchestrator::Waiting {
-  Mutex mutex;
-  CondVar answered;
-  std::optional<Reply> reply LORRY_GUARDED_BY(mutex);
-};
+namespace {
+
+template <typename T>
+bool Holds(const std::vector<Record>& records) {
+  return std::any_of(records.begin(), records.end(), [](const Record& record) {
+    return record.value.has_value() && std::holds_alternative<T>(*record.value);
+  });
+}
+
+}  // namespace
 
 Orchestrator::Orchestrator(kv::Store& store, const Clock& clock, Options options)
     : clock_(clock),
@@ -23,9 +29,9 @@ absl::StatusOr<std::unique_ptr<Orchestrator>> Orchestrator::Create(kv::Store& st
                                                                    const Clock& clock,
                                                                    Options options) {
   std::unique_ptr<Orchestrator> self(new Orchestrator(store, clock, std::move(options)));
-  LORRY_ASSIGN_OR_RETURN(const Records records, self->journal_.Load());
+  LORRY_ASSIGN_OR_RETURN(self->restored_, self->journal_.Load());
   LORRY_ASSIGN_OR_RETURN(Machine machine,
-                         Machine::Restore(self->options_.machine, records, clock.Now()));
+                         Machine::Restore(self->options_.machine, self->restored_, clock.Now()));
   Orchestrator* const o = self.get();
   o->driver_ = std::make_unique<MachineDriver>(
       std::move(machine), clock,
@@ -47,6 +53,7 @@ void Orchestrator::Connect(HoldsPort& holds, SyncObserver& observer) {
 
 void Orchestrator::Start() {
   LORRY_CHECK(holds_ != nullptr && observer_ != nullptr);
+  Follow(observer_->OnRestored(std::exchange(restored_, {}), clock_.Now()));
   driver_->Start();
 }
 
@@ -62,6 +69,7 @@ absl::StatusOr<SessionId> Orchestrator::OpenSession(MemberId member, PoolName po
   }
   absl::Status posted =
       Post(SessionOpened{id, std::move(member), std::move(pool), std::move(observed)});
+  LORRY_FAULT_POINT("orchestrator.attach.opened");
   if (posted.ok()) return id;
   MutexLock lock(mutex_);
   sessions_.erase(id);
@@ -99,22 +107,14 @@ void Orchestrator::CloseWatch(WatchId watch) {
 }
 
 absl::StatusOr<Reply> Orchestrator::WaitForReply(RequestId request, Event event, Tick deadline) {
-  auto waiting = std::make_shared<Waiting>();
+  auto waiting = std::make_shared<runtime::Awaited<Reply>>();
   {
     MutexLock lock(mutex_);
     waiting_.emplace(request, waiting);
   }
-  absl::Status posted = Post(std::move(event));
+  const absl::Status posted = Post(std::move(event));
   std::optional<Reply> reply;
-  if (posted.ok()) {
-    const auto until =
-        std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
-    MutexLock lock(waiting->mutex);
-    while (!waiting->reply.has_value()) {
-      if (waiting->answered.wait_until(waiting->mutex, until) == std::cv_status::timeout) break;
-    }
-    reply = waiting->reply;
-  }
+  if (posted.ok()) reply = waiting->Take(deadline - clock_.Now());
   {
     MutexLock lock(mutex_);
     waiting_.erase(request);
@@ -129,36 +129,33 @@ absl::StatusOr<Reply> Orchestrator::WaitForReply(RequestId request, Event event,
 }
 
 absl::StatusOr<Status> Orchestrator::GetStatus(Tick deadline) {
-  struct Box {
-    Mutex mutex;
-    CondVar filled;
-    std::optional<Status> status LORRY_GUARDED_BY(mutex);
-  };
-  auto box = std::make_shared<Box>();
-  LORRY_RETURN_IF_ERROR(driver_->Inspect([box](const Machine& machine) {
-    MutexLock lock(box->mutex);
-    box->status = machine.GetStatus();
-    box->filled.notify_all();
-  }));
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
-  MutexLock lock(box->mutex);
-  while (!box->status.has_value()) {
-    if (box->filled.wait_until(box->mutex, until) == std::cv_status::timeout) break;
-  }
-  if (!box->status.has_value()) {
-    return Error(absl::StatusCode::kDeadlineExceeded, "", "the orchestrator is busy; ask again");
-  }
-  return *std::move(box->status);
+  return driver_->Ask([](const Machine& machine) { return machine.GetStatus(); }, deadline);
 }
 
 // --- the driver's thread
 
 absl::Status Orchestrator::Persist(const std::vector<Record>& records) {
   const Tick began = clock_.Now();
+  LORRY_FAULT_POINT("orchestrator.record.before_sync");
+  if (Holds<DecisionRecord>(records)) LORRY_FAULT_POINT("orchestrator.decision.before_sync");
   LORRY_RETURN_IF_ERROR(journal_.Persist(records));
-  observer_->OnPersisted(records, began, clock_.Now());
+  LORRY_FAULT_POINT("orchestrator.record.synced");
+  if (Holds<SyncRecord>(records)) LORRY_FAULT_POINT("orchestrator.sync.synced");
+  if (Holds<DecisionRecord>(records)) LORRY_FAULT_POINT("orchestrator.decision.synced");
+  if (Holds<MemberRecord>(records)) LORRY_FAULT_POINT("orchestrator.attach.synced");
+  Follow(observer_->OnPersisted(records, began, clock_.Now()));
   return absl::OkStatus();
+}
+
+void Orchestrator::Follow(const std::vector<SyncObserver::Key>& syncs) {
+  for (const auto& [version, pool] : syncs) {
+    const WatchId id = next_id_.fetch_add(1);
+    {
+      MutexLock lock(mutex_);
+      watches_.emplace(id, OpenWatchEntry{nullptr, version, pool, clock_.Now()});
+    }
+    PostAnswer(WatchOpened{id, version, pool});
+  }
 }
 
 void Orchestrator::Run(Effect effect) {
@@ -169,11 +166,14 @@ void Orchestrator::Run(Effect effect) {
     return it == sessions_.end() ? nullptr : it->second;
   };
   if (const auto* desired = std::get_if<SetDesired>(&effect)) {
+    LORRY_FAULT_POINT("orchestrator.desired.before_send");
     if ((session = find(desired->session))) session->SendDesired(desired->desired);
+    LORRY_FAULT_POINT("orchestrator.desired.sent");
   } else if (const auto* end = std::get_if<EndSession>(&effect)) {
     if ((session = find(end->session))) session->End(end->status);
   } else if (auto* holds = std::get_if<SetHolds>(&effect)) {
     holds_->SetHolds(holds->revision, std::move(holds->versions));
+    LORRY_FAULT_POINT("orchestrator.holds.sent");
   } else if (const auto* notify = std::get_if<NotifyWatch>(&effect)) {
     Notify(*notify);
   }
@@ -189,23 +189,24 @@ void Orchestrator::Notify(const NotifyWatch& notify) {
     if (notify.event.final) watches_.erase(it);
   }
   const Tick now = clock_.Now();
-  if (notify.event.state == WatchEvent::State::kActive)
-    observer_->OnActive(entry.version, entry.pool, now);
+  if (entry.watcher == nullptr) {
+    if (notify.event.final)
+      observer_->OnEnded({entry.version, entry.pool}, notify.event.state, now);
+    return;
+  }
   entry.watcher->OnWatch(notify.event,
                          observer_->Times(entry.version, entry.pool, entry.opened_at, now));
 }
 
 void Orchestrator::Deliver(Reply reply) {
-  std::shared_ptr<Waiting> waiting;
+  std::shared_ptr<runtime::Awaited<Reply>> waiting;
   {
     MutexLock lock(mutex_);
     const auto it = waiting_.find(reply.request);
     if (it == waiting_.end()) return;  // its caller gave up
     waiting = it->second;
   }
-  MutexLock lock(waiting->mutex);
-  waiting->reply = std::move(reply);
-  waiting->answered.notify_all();
+  waiting->Set(std::move(reply));
 }
 
 }  // namespace lorry::sync

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,7 @@
 #include "lib/base/mutex.h"
 #include "lib/kv/record_journal.h"
 #include "lib/kv/store.h"
+#include "lib/runtime/awaited.h"
 #include "lib/runtime/driver.h"
 #include "services/sync_orchestrator/driver/ports.h"
 #include "services/sync_orchestrator/driver/sync_observer.h"
@@ -72,9 +74,8 @@ class Orchestrator {
 
  private:
   using MachineDriver = runtime::Driver<Machine, Event>;
-  struct Waiting;  // one call that waits for its Reply
   struct OpenWatchEntry {
-    std::shared_ptr<SyncWatcher> watcher;
+    std::shared_ptr<SyncWatcher> watcher;  // none: the observer's own
     VersionKey version;
     PoolName pool;
     Tick opened_at = 0;
@@ -82,6 +83,7 @@ class Orchestrator {
 
   Orchestrator(kv::Store& store, const Clock& clock, Options options);
   absl::Status Persist(const std::vector<Record>& records);
+  void Follow(const std::vector<SyncObserver::Key>& syncs);
   void Run(Effect effect);
   void Deliver(Reply reply);
   void Notify(const NotifyWatch& notify);
@@ -90,6 +92,7 @@ class Orchestrator {
   const Clock& clock_;
   const Options options_;
   kv::RecordJournal<RecordValue> journal_;  // driver's thread, once started
+  Records restored_;                        // until Start
   std::unique_ptr<MachineDriver> driver_;
   HoldsPort* holds_ = nullptr;
   SyncObserver* observer_ = nullptr;
@@ -97,7 +100,7 @@ class Orchestrator {
   Mutex mutex_;
   std::map<SessionId, std::shared_ptr<MemberSession>> sessions_ LORRY_GUARDED_BY(mutex_);
   std::map<WatchId, OpenWatchEntry> watches_ LORRY_GUARDED_BY(mutex_);
-  std::map<RequestId, std::shared_ptr<Waiting>> waiting_ LORRY_GUARDED_BY(mutex_);
+  std::map<RequestId, std::shared_ptr<runtime::Awaited<Reply>>> waiting_ LORRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace lorry::sync

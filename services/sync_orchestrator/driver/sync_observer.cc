@@ -1,5 +1,6 @@
 #include "services/sync_orchestrator/driver/sync_observer.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_split.h"
@@ -32,31 +33,76 @@ SyncObserver::Timeline& SyncObserver::At(const Key& key) {
   return it->second;
 }
 
-void SyncObserver::OnPersisted(const std::vector<Record>& records, Tick began, Tick now) {
-  MutexLock lock(mutex_);
-  for (const Record& record : records) {
-    if (!record.value.has_value()) continue;
-    if (const auto* sync = std::get_if<SyncRecord>(&*record.value)) {
-      Timeline& timeline = At({sync->version.key, PoolOf(record.key)});
-      if (timeline.staged_at == 0) timeline.staged_at = began;
-    } else if (const auto* decision = std::get_if<DecisionRecord>(&*record.value)) {
-      Timeline& timeline = At({decision->version, PoolOf(record.key)});
-      if (!decision->commit) {
-        timeline.staged_at = 0;  // the next try begins anew
-        sinks_.ended("aborted");
-        continue;
-      }
-      timeline.decided_at = now;
-      timeline.commit_ms = now - began;
-      sinks_.phase("stage", static_cast<double>(Between(timeline.staged_at, began)) / 1e3);
-      sinks_.phase("commit", static_cast<double>(timeline.commit_ms) / 1e3);
-    }
+void SyncObserver::Follow(const Key& key, std::vector<Key>& follow) {
+  if (followed_.insert(key).second) follow.push_back(key);
+}
+
+// The record is written again when a member drops out; another epoch is the next try, or a
+// rollback.
+void SyncObserver::HandleSync(const Key& key, Epoch epoch, Tick began) {
+  Timeline& timeline = At(key);
+  if (timeline.epoch != epoch || timeline.staged_at == 0) {
+    timeline = Timeline{.epoch = epoch, .staged_at = began};
   }
 }
 
-void SyncObserver::OnActive(const VersionKey& version, const PoolName& pool, Tick now) {
+void SyncObserver::HandleDecision(const Key& key, const DecisionRecord& decision, Tick began,
+                                  Tick now) {
+  sinks_.ended(decision.commit ? "active" : "aborted");
+  if (!decision.commit) return;
+  Timeline& timeline = At(key);
+  timeline.decided_at = now;
+  timeline.commit_ms = now - began;
+  sinks_.phase("stage", static_cast<double>(Between(timeline.staged_at, began)) / 1e3);
+  sinks_.phase("commit", static_cast<double>(timeline.commit_ms) / 1e3);
+}
+
+std::vector<SyncObserver::Key> SyncObserver::OnPersisted(const std::vector<Record>& records,
+                                                         Tick began, Tick now) {
   MutexLock lock(mutex_);
-  Timeline& timeline = At({version, pool});
+  std::vector<Key> follow;
+  for (const Record& record : records) {
+    if (!record.value.has_value()) continue;
+    const PoolName pool = PoolOf(record.key);
+    if (const auto* sync = std::get_if<SyncRecord>(&*record.value)) {
+      HandleSync({sync->version.key, pool}, sync->epoch, began);
+    } else if (const auto* decision = std::get_if<DecisionRecord>(&*record.value)) {
+      HandleDecision({decision->version, pool}, *decision, began, now);
+      if (decision->commit) Follow({decision->version, pool}, follow);
+    } else if (const auto* known = std::get_if<PoolRecord>(&*record.value)) {
+      for (const VersionKey& version : known->pending) Follow({version, pool}, follow);
+      std::vector<VersionKey>& refused = refused_[record.key];
+      for (const VersionKey& version : known->refused) {
+        const bool is_new = std::find(refused.begin(), refused.end(), version) == refused.end();
+        if (is_new) sinks_.ended("failed");
+      }
+      refused = known->refused;
+    }
+  }
+  return follow;
+}
+
+std::vector<SyncObserver::Key> SyncObserver::OnRestored(const Records& records, Tick now) {
+  MutexLock lock(mutex_);
+  std::vector<Key> follow;
+  for (const auto& [key, value] : records) {
+    if (const auto* sync = std::get_if<SyncRecord>(&value)) {
+      HandleSync({sync->version.key, PoolOf(key)}, sync->epoch, now);
+    } else if (const auto* known = std::get_if<PoolRecord>(&value)) {
+      for (const VersionKey& version : known->pending) Follow({version, PoolOf(key)}, follow);
+      refused_[key] = known->refused;
+    }
+  }
+  return follow;
+}
+
+void SyncObserver::OnEnded(const Key& key, WatchEvent::State state, Tick now) {
+  MutexLock lock(mutex_);
+  followed_.erase(key);
+  if (state == WatchEvent::State::kSuperseded) sinks_.ended("superseded");
+  if (state == WatchEvent::State::kFailed) sinks_.ended("failed");
+  if (state != WatchEvent::State::kActive) return;
+  Timeline& timeline = At(key);
   if (timeline.active_at != 0 || timeline.decided_at == 0) return;
   timeline.active_at = now;
   sinks_.phase("activate", static_cast<double>(Between(timeline.decided_at, now)) / 1e3);

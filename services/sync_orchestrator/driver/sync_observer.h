@@ -1,10 +1,13 @@
-// Measures syncs from what is persisted and notified: how long each phase took, how syncs ended.
+// Measures syncs from what is persisted, and by watches of its own, so that nobody else has to
+// look: how long each phase took, how syncs and the versions that waited for one ended.
 //
 // Driver's thread for On..., any thread for Times.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -25,27 +28,39 @@ class SyncObserver {
   };
   explicit SyncObserver(Sinks sinks) : sinks_(std::move(sinks)) {}
 
-  // A Ready's records became durable between `began` and `now`.
-  void OnPersisted(const std::vector<Record>& records, Tick began, Tick now) LORRY_EXCLUDES(mutex_);
-  // Every member that can serve a version does.
-  void OnActive(const VersionKey& version, const PoolName& pool, Tick now) LORRY_EXCLUDES(mutex_);
+  using Key = std::pair<VersionKey, PoolName>;
+
+  // A Ready's records became durable between `began` and `now`. Returns what is to be watched until
+  // its end, which is told by OnEnded: versions that wait now, and those just committed.
+  std::vector<Key> OnPersisted(const std::vector<Record>& records, Tick began, Tick now)
+      LORRY_EXCLUDES(mutex_);
+  // What an earlier process left: as OnPersisted, but counts nothing again.
+  std::vector<Key> OnRestored(const Records& records, Tick now) LORRY_EXCLUDES(mutex_);
+  void OnEnded(const Key& key, WatchEvent::State state, Tick now) LORRY_EXCLUDES(mutex_);
   PhaseTimes Times(const VersionKey& version, const PoolName& pool, Tick watched_since, Tick now)
       LORRY_EXCLUDES(mutex_);
 
  private:
   struct Timeline {
+    Epoch epoch;
     Tick staged_at = 0;     // the sync record became durable
     Tick decided_at = 0;    // the decision did
     int64_t commit_ms = 0;  // how long writing it took
     Tick active_at = 0;
   };
-  using Key = std::pair<VersionKey, PoolName>;
   Timeline& At(const Key& key) LORRY_REQUIRES(mutex_);
+  void HandleSync(const Key& key, Epoch epoch, Tick began) LORRY_REQUIRES(mutex_);
+  void HandleDecision(const Key& key, const DecisionRecord& decision, Tick began, Tick now)
+      LORRY_REQUIRES(mutex_);
+  void Follow(const Key& key, std::vector<Key>& follow) LORRY_REQUIRES(mutex_);
 
   const Sinks sinks_;
   Mutex mutex_;
   std::map<Key, Timeline> timelines_ LORRY_GUARDED_BY(mutex_);
   std::vector<Key> order_ LORRY_GUARDED_BY(mutex_);  // oldest first, bounded
+  std::set<Key> followed_ LORRY_GUARDED_BY(mutex_);  // until OnEnded
+  // By record key: the versions that the pool's last record turned away.
+  std::map<std::string, std::vector<VersionKey>> refused_ LORRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace lorry::sync
