@@ -49,7 +49,7 @@ Faults DrawFaults(Prng& prng) {
 Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
   watch_break = Seldom(prng, 60);
   policy_change = Seldom(prng, 60);
-  barrier = Seldom(prng, 200);
+  barrier = Some(prng, 500);
   records_loss = Seldom(prng, 20);
   sleep = Seldom(prng, 60);
   pause = Seldom(prng, 150);

@@ -18,7 +18,7 @@ struct Mishaps {
   // Per 1000, each second.
   uint64_t watch_break = 0;    // leaders hear nothing of the store for a while, and read it again
   uint64_t policy_change = 0;  // of an adapter
-  uint64_t barrier = 0;        // an adapter's policy says BARRIER, which is not built
+  uint64_t barrier = 0;        // of these changes: the policy says BARRIER, which is not built
   uint64_t records_loss = 0;   // the orchestrator begins another incarnation and adopts the fleet
   uint64_t sleep = 0;          // an engine's memory is released for a while
   uint64_t pause = 0;          // an operator wants an engine paused for a while

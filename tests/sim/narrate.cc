@@ -63,6 +63,9 @@ std::string Fields(const T& it) {
     absl::StrAppend(&text, " ", std::string(kOutcomes[static_cast<int>(it.outcome)]));
   }
   if constexpr (requires { it.reason.size(); }) absl::StrAppend(&text, " ", it.reason);
+  if constexpr (requires { it.asleep; }) text += it.asleep ? " asleep" : "";
+  if constexpr (requires { it.info.policy; })
+    text += it.info.policy.mode == fleet::SyncMode::kBarrier ? " BARRIER" : " ROLLING";
   if constexpr (requires { it.paths; }) text += Tell(it.paths);
   if constexpr (requires { it.desired; }) text += Tell(it.desired);
   if constexpr (requires { it.version.key; })

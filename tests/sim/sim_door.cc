@@ -27,7 +27,7 @@ void SimDoor::Report() {
   report_(std::move(report));
 }
 
-void SimDoor::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
+bool SimDoor::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
   const proxy::DoorTable& table = *tables_[sim_.prng.Below(kContexts)];
   const proxy::DoorRoute* route = nullptr;
   if (by_name) {
@@ -37,13 +37,14 @@ void SimDoor::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms
     route = table.FindRoute(row->target);
     if (route == nullptr) sim_.oracle.Violate(2, "an open row has a target without a route");
   }
-  if (route == nullptr) return;
+  if (route == nullptr) return false;
   const EngineName name = route->name;
-  if (!engine_.Begin(name, route->digest, table.boot)) return;
+  if (!engine_.Begin(name, route->digest, table.boot)) return false;
   ++in_flight_[name];
   ++served_;
   Report();
   sim_.queue.In(lasts_ms, [this, name, boot = engine_.boot()] { End(name, boot); });
+  return true;
 }
 
 void SimDoor::End(const EngineName& name, const BootId& boot) {

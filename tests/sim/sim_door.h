@@ -18,7 +18,8 @@ class SimDoor {
 
   void Take(const proxy::DoorTable& table);
   // One client's request for `latest` of the adapter, or for any loaded name; it lasts `lasts_ms`.
-  void Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
+  // Whether it was admitted.
+  bool Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
   uint64_t served() const { return served_; }
 
  private:

@@ -34,6 +34,19 @@ void SimEngine::Kill() {
   leaked_.clear();
   locked_by_.reset();
   busy_until_ = 0;
+  asleep_ = false;
+  paused_since_.reset();
+}
+
+void SimEngine::SetPaused(bool paused) {
+  if (!up_ || paused == paused_since_.has_value()) return;
+  Narrate(sim_, id_, paused ? "engine is paused" : "engine goes on");
+  paused_since_ = paused ? std::optional(sim_.now()) : std::nullopt;
+}
+
+void SimEngine::Forgotten() {
+  known_.clear();
+  SetPaused(false);
 }
 
 int64_t SimEngine::Serialised(int64_t takes) {
@@ -48,6 +61,13 @@ bool SimEngine::ListsPath(const std::string& path) const {
     if (loaded.path == path) return true;
   }
   return false;
+}
+
+bool SimEngine::ListsPathAsKnown(const std::string& path) const {
+  return std::any_of(known_.begin(), known_.end(), [&](const EngineName& name) {
+    const auto it = loaded_.find(name);
+    return it != loaded_.end() && it->second.path == path;
+  });
 }
 
 std::map<EngineName, std::string> SimEngine::List() {
@@ -145,6 +165,8 @@ void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
     sim_.oracle.Violate(
         6, absl::StrCat(id_, " unloads ", name.value, " with ", running(name), " requests on it"));
   }
+  if (paused_since_.has_value())
+    sim_.oracle.Violate(6, absl::StrCat(id_, " unloads ", name.value, " under a pause"));
   const BootId boot = boot_;
   const bool lost = sim_.Chance(sim_.faults.answer_lost);
   sim_.queue.In(Serialised(sim_.Latency(20)), [this, boot, name, deadline_ms, done, lost] {

@@ -35,6 +35,8 @@ class SimEngine {
   std::map<EngineName, std::string> List();
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
   bool ListsPath(const std::string& path) const;
+  // Whether it does so under a name of which the proxy can know.
+  bool ListsPathAsKnown(const std::string& path) const;
   // Whether a load that was asked for is still to read it.
   bool WillRead(const std::string& path) const { return to_read_.contains(path); }
 
@@ -45,8 +47,16 @@ class SimEngine {
   uint64_t running() const;
   uint32_t running(const EngineName& name) const;
 
-  // The proxy lost its journal: it knows nothing of what it asked for.
-  void Forgotten() { known_.clear(); }
+  // Memory released, until it wakes or dies.
+  void SetAsleep(bool asleep) { asleep_ = up_ && asleep; }
+  bool asleep() const { return asleep_; }
+  // Asked by the proxy.
+  void SetPaused(bool paused);
+  std::optional<Tick> paused_since() const { return paused_since_; }
+
+  // The proxy lost its journal: it knows nothing of what it asked for. Whoever finds the engine
+  // paused lets it go on.
+  void Forgotten();
 
   void Vanish();  // one loaded name is dropped, as by the engine's own eviction
 
@@ -81,8 +91,10 @@ class SimEngine {
   std::set<EngineName> known_;
   std::map<EngineName, uint32_t> running_;
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
-  Tick busy_until_ = 0;                    // registry calls are taken one after another
-  std::optional<EngineName> locked_by_;    // SGLang: an unload that waits holds the registry's lock
+  bool asleep_ = false;
+  std::optional<Tick> paused_since_;
+  Tick busy_until_ = 0;                  // registry calls are taken one after another
+  std::optional<EngineName> locked_by_;  // SGLang: an unload that waits holds the registry's lock
 };
 
 }  // namespace lorry::sim

@@ -20,6 +20,7 @@ SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits
 void SimProxy::Start() {
   if (alive()) return;
   ++life_;
+  began_at_ = sim_.now();
   sim_.Trace("proxy up", life_);
   Narrate(sim_, member_.value, "starts");
   proxy::Config config;
@@ -44,6 +45,7 @@ void SimProxy::Start() {
       }));
   cancelled_.clear();
   seen_boot_ = BootId();
+  seen_asleep_ = false;
   wake_at_ = -1;
   Pump();
   if (!alive()) return;
@@ -60,6 +62,7 @@ void SimProxy::Kill(bool lose_journal) {
   }
   if (!lose_journal) return;
   journal_.clear();
+  locked_.clear();
   engine_.Forgotten();
 }
 
@@ -74,15 +77,49 @@ void SimProxy::SessionDown() {
 
 void SimProxy::Receive(const proxy::Event& document) {
   if (!alive()) return;
-  const Term term = std::get<proxy::DesiredReceived>(document).desired.term;
-  if (term >= machine_->term()) return Step(document);
+  const fleet::Desired& desired = std::get<proxy::DesiredReceived>(document).desired;
+  if (desired.term >= machine_->term()) {
+    std::erase_if(locked_, [&](const auto& lock) {
+      return std::none_of(desired.rows.begin(), desired.rows.end(), [&](const auto& row) {
+        const bool shut = row.mode == fleet::RowMode::kHeld || row.mode == fleet::RowMode::kLocked;
+        return row.adapter == lock.first && shut;
+      });
+    });
+    return Step(document);
+  }
   const fleet::Observed before = machine_->Observe();
   Step(document);
   if (alive()) sim_.oracle.StaleDocument(before, machine_->Observe());
 }
 
 void SimProxy::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
-  if (alive()) doors_.back()->Request(adapter, by_name, lasts_ms);
+  if (!alive()) return;
+  if (doors_.back()->Request(adapter, by_name, lasts_ms) && !by_name) CheckShut(adapter);
+}
+
+// 5: from the moment that a row says it is HELD or LOCKED it admits nothing.
+void SimProxy::CheckShut(const AdapterName& adapter) {
+  for (const fleet::ObservedRow& row : machine_->Observe().rows) {
+    if (row.adapter != adapter) continue;
+    if (row.mode != fleet::RowMode::kHeld && row.mode != fleet::RowMode::kLocked) continue;
+    sim_.oracle.Violate(5, absl::StrCat(member_.value, " admits a request where it says ",
+                                        std::string(fleet::ToString(row.mode))));
+  }
+  if (locked_.contains(adapter))
+    sim_.oracle.Violate(5, absl::StrCat(member_.value, " forgot that it is LOCKED"));
+}
+
+void SimProxy::CheckPause(int64_t deadline_ms) {
+  constexpr int64_t kSlackMs = 15'000;  // resumes whose answers are lost are sent again each second
+  if (!alive() || !engine_.paused_since().has_value()) return;
+  const Tick since = std::max(began_at_, *engine_.paused_since());
+  if (sim_.now() - since > deadline_ms + kSlackMs)
+    sim_.oracle.Violate(7, absl::StrCat(member_.value, " leaves its engine paused"));
+}
+
+void SimProxy::CheckAwake(const EngineName& name) {
+  if (seen_asleep_ && engine_.asleep())
+    sim_.oracle.Violate(6, absl::StrCat(name.value, " is moved on an engine that sleeps"));
 }
 
 void SimProxy::EngineChanged() {
@@ -96,7 +133,8 @@ void SimProxy::EngineChanged() {
     // A planted bug: restarts of the engine go unnoticed.
     if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
     seen_boot_ = engine_.boot();
-    Step(proxy::EngineSeen{engine_.boot(), engine_.limits(), "1", "", false});
+    seen_asleep_ = engine_.asleep();
+    Step(proxy::EngineSeen{engine_.boot(), engine_.limits(), "1", "", engine_.asleep()});
   });
 }
 
@@ -172,7 +210,7 @@ void SimProxy::Do(const proxy::Fetch& effect) {
       return Step(proxy::FetchFailed{effect.op, "NOT_FOUND", "", true});
     if (sim_.Chance(sim_.faults.fetch_fails))
       return Step(proxy::FetchFailed{effect.op, "FETCH_FAILED", "", false});
-    if (engine_.ListsPath(path)) {
+    if (engine_.ListsPathAsKnown(path)) {
       sim_.oracle.Violate(10, absl::StrCat("a fetch writes ", path, ", which the engine lists"));
     }
     disk_[path] = SimDirectory{effect.digest, hooks_.kills(effect.digest)};
@@ -189,7 +227,7 @@ void SimProxy::Do(const proxy::HashDirectory& effect) {
 }
 
 void SimProxy::Do(const proxy::DeleteDirectory& effect) {
-  if (engine_.up() && engine_.ListsPath(effect.path)) {
+  if (engine_.up() && engine_.ListsPathAsKnown(effect.path)) {
     sim_.oracle.Violate(10, absl::StrCat(effect.path, " is deleted while the engine lists it"));
   }
   disk_.erase(effect.path);
@@ -205,6 +243,7 @@ void SimProxy::Do(const proxy::List& effect) {
 }
 
 void SimProxy::Do(const proxy::Load& effect) {
+  CheckAwake(effect.name);
   if (!Reaches(effect.boot))
     return Later(1, proxy::LoadDone{effect.op, Outcome::kUnknown, "ENGINE_LOST", ""});
   engine_.Load(effect.name, effect.path,
@@ -224,6 +263,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
 }
 
 void SimProxy::Do(const proxy::Unload& effect) {
+  CheckAwake(effect.name);
   if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kUnknown});
   engine_.Unload(effect.name, effect.deadline_ms,
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
@@ -241,10 +281,16 @@ void SimProxy::Do(const proxy::AskEngineLoad& effect) {
 }
 
 void SimProxy::Do(const proxy::PauseEngine& effect) {
-  Later(5, proxy::PauseDone{effect.op, Outcome::kOk});
+  const bool reaches = Reaches(effect.boot);
+  if (reaches) engine_.SetPaused(true);
+  const bool lost = !reaches || sim_.Chance(sim_.faults.answer_lost);
+  Later(5, proxy::PauseDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
 }
+
 void SimProxy::Do(const proxy::ResumeEngine& effect) {
-  Later(5, proxy::ResumeDone{effect.op, Outcome::kOk});
+  const bool lost = !Reaches(effect.boot) || sim_.Chance(sim_.faults.answer_lost);
+  if (!lost) engine_.SetPaused(false);
+  Later(5, proxy::ResumeDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
 }
 
 void SimProxy::Do(const proxy::SetDoorTable& effect) {
@@ -252,7 +298,12 @@ void SimProxy::Do(const proxy::SetDoorTable& effect) {
   doors_.back()->Take(effect.table);
 }
 
-void SimProxy::Do(const proxy::SendObserved& effect) { hooks_.send(effect.observed); }
+void SimProxy::Do(const proxy::SendObserved& effect) {
+  for (const fleet::ObservedRow& row : effect.observed.rows) {
+    if (row.mode == fleet::RowMode::kLocked) locked_[row.adapter] = row.epoch;
+  }
+  hooks_.send(effect.observed);
+}
 
 void SimProxy::Check(const proxy::DoorTable& table) {
   for (const proxy::DoorRow& row : table.rows) {

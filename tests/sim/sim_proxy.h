@@ -39,6 +39,8 @@ class SimProxy {
   void Receive(const proxy::Event& document);  // a DesiredReceived
 
   void Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
+  // 7: a pause that was asked for with this deadline is over by now, if it must be.
+  void CheckPause(int64_t deadline_ms);
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
   void Rot();            // some directory has other bytes
 
@@ -56,6 +58,8 @@ class SimProxy {
   // A call goes to the process that it is meant for, or to nobody.
   bool Reaches(const BootId& boot) const { return engine_.up() && engine_.boot() == boot; }
   void Check(const proxy::DoorTable& table);
+  void CheckShut(const AdapterName& adapter);
+  void CheckAwake(const EngineName& name);
   void Wake(std::optional<Tick> at);
 
   void Do(const proxy::Fetch& effect);
@@ -86,6 +90,10 @@ class SimProxy {
   std::vector<std::unique_ptr<SimDoor>> doors_;
   std::set<proxy::OpId> cancelled_;
   BootId seen_boot_;
+  bool seen_asleep_ = false;
+  Tick began_at_ = 0;  // this life
+  // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
+  std::map<AdapterName, Epoch> locked_;
   Tick wake_at_ = -1;
 };
 

@@ -19,6 +19,7 @@ const PoolName kEval("eval");
 constexpr int64_t kSecond = 1'000;
 // Two a second: longer than the stage deadline, beyond which a sync must have ended.
 constexpr int kEndlessPublishes = 80;
+constexpr int64_t kPauseDeadline = 5 * kSecond;
 
 class Run {
  public:
@@ -119,6 +120,35 @@ class Run {
       world_.KillLeader();
     }
     if (prng.Below(3) == 0) world_.AdoptIfAsked();
+    for (auto& [member, proxy] : world_.proxies()) {
+      if (mishaps_.Chance(mishaps_.sleep)) {
+        world_.PutToSleep(member, static_cast<int64_t>(prng.Below(15 * kSecond)));
+        if (prng.Below(2) == 0) proxy->engine().Vanish();
+      }
+      Operate(member, *proxy);
+    }
+    world_.RepeatWishes();
+  }
+
+  // Pauses, holds and locks, as a barrier asks for them; most last longer than their deadlines.
+  void Operate(const MemberId& member, SimProxy& proxy) {
+    proxy.CheckPause(kPauseDeadline);
+    if (mishaps_.pause + mishaps_.hold == 0) return;
+    World::Wish& wish = wishes_[member];
+    const World::Wish before = wish;
+    if (mishaps_.prng.Below(6) == 0) wish = World::Wish();
+    if (mishaps_.Chance(mishaps_.pause)) {
+      constexpr fleet::PauseKind kKinds[] = {fleet::PauseKind::kAbort, fleet::PauseKind::kInPlace,
+                                             fleet::PauseKind::kKeep, fleet::PauseKind::kDrain};
+      wish.pause = {kKinds[mishaps_.prng.Below(4)], kPauseDeadline, false};
+    }
+    if (wish.rows == fleet::RowMode::kHeld && mishaps_.prng.Below(2) == 0) {
+      wish.rows = fleet::RowMode::kLocked;
+    } else if (mishaps_.Chance(mishaps_.hold)) {
+      wish.rows = fleet::RowMode::kHeld;
+      wish.hold_for_ms = static_cast<int64_t>(mishaps_.prng.Below(4 * kSecond));
+    }
+    if (wish != before) world_.SetWish(member, wish);
   }
 
   void Work() {
@@ -224,6 +254,7 @@ class Run {
   void Heal() {
     if (Violated()) return;
     sim_.faults = Faults();
+    for (const auto& [member, wish] : wishes_) world_.SetWish(member, World::Wish());
     if (world_.leader() == nullptr) world_.StartLeader();
     world_.RunFor(kSecond);  // it has read the store
     for (auto& [member, proxy] : world_.proxies()) {
@@ -241,6 +272,7 @@ class Run {
     for (int i = 0; i < 14 && !Violated(); ++i) {
       Supervise();
       world_.AdoptIfAsked();
+      world_.RepeatWishes();
       world_.RunFor(5 * kSecond);
     }
     // 12: under endless publishing some version is decided.
@@ -290,6 +322,7 @@ class Run {
   World world_;
   Sim& sim_;
   Mishaps mishaps_;
+  std::map<MemberId, World::Wish> wishes_;
   std::vector<AdapterName> adapters_;
   std::map<std::string, std::pair<Epoch, Tick>> syncs_;
   uint64_t syncs_of_ = 0;

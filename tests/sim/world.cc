@@ -34,6 +34,26 @@ std::string_view ToString(sync::WatchEvent::State state) {
   return "";
 }
 
+// Fewer documents are delivered in a run, and fewer revisions given out in a term.
+constexpr int kRenumberBits = 20;
+
+fleet::Observed AsLeadersKnow(fleet::Observed observed) {
+  const uint64_t number = observed.revision.value >> kRenumberBits;
+  if (number != 0) observed.revision = Revision(number);
+  return observed;
+}
+
+void PutInto(fleet::Desired& desired, const World::Wish& wish) {
+  desired.pause = wish.pause;
+  for (fleet::DesiredRow& row : desired.rows) {
+    if (row.mode != fleet::RowMode::kOpen || wish.rows == fleet::RowMode::kOpen) continue;
+    row.mode = wish.rows;
+    row.epoch = Epoch(row.epoch.value + 1);
+    row.target = EngineName();
+    row.hold_for_ms = wish.hold_for_ms;
+  }
+}
+
 }  // namespace
 
 World::World(uint64_t seed) : sim_(seed), store_(sim_) {
@@ -100,7 +120,7 @@ SimLeader* World::leader() { return Find(current_leader_); }
 void World::StartLeader() {
   const uint64_t id = ++last_leader_;
   SimLeader::Hooks hooks;
-  hooks.desired = [this, id](const sync::SetDesired& effect) { ToProxy(id, effect); };
+  hooks.desired = [this](const sync::SetDesired& effect) { ToProxy(effect); };
   hooks.end_session = [this](const sync::EndSession& effect) { Break(effect.session); };
   hooks.holds = [this, id](const sync::SetHolds& effect) { ToStore(id, effect); };
   hooks.notify = [this](const sync::NotifyWatch& effect) {
@@ -205,7 +225,7 @@ void World::Attach(const MemberId& member, uint64_t life) {
   }
   const sync::SessionId id = ++last_session_;
   sessions_[id] = Session{current->id(), member, life, proxy.pool()};
-  const fleet::Observed hello = proxy.machine().Observe();
+  const fleet::Observed hello = AsLeadersKnow(proxy.machine().Observe());
   const uint64_t leader_id = current->id();
   sim_.queue.In(sim_.Latency(10), [this, id, member, life, hello, leader_id] {
     SimLeader* alive = Find(leader_id);
@@ -240,7 +260,8 @@ void World::BreakAll(const MemberId& member, int64_t) {
 }
 
 void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
-  const auto event = std::make_shared<const sync::Event>(sync::MemberObserved{id, observed});
+  const auto event =
+      std::make_shared<const sync::Event>(sync::MemberObserved{id, AsLeadersKnow(observed)});
   Send(sessions_.at(id).member, [this, id, event] {
     const Session& session = sessions_.at(id);
     SimLeader* alive = Find(session.leader);
@@ -248,16 +269,52 @@ void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
   });
 }
 
-void World::ToProxy(uint64_t, const sync::SetDesired& effect) {
+void World::ToProxy(const sync::SetDesired& effect) {
   sim_.oracle.DesiredSent(effect.desired.term);
-  const auto it = sessions_.find(effect.session);
-  if (it == sessions_.end()) return;
-  desired_[effect.member] = effect.desired;
-  const auto event = std::make_shared<const proxy::Event>(proxy::DesiredReceived{effect.desired});
-  Send(it->second.member, [this, id = effect.session, event] {
+  if (!sessions_.contains(effect.session)) return;
+  desired_[effect.member] = effect;
+  Deliver(effect);
+}
+
+// Documents to a member with wishes are numbered anew on their way, so that one can be delivered
+// again with another wish in it; Observed has the leader's own number back.
+void World::Deliver(const sync::SetDesired& effect) {
+  fleet::Desired desired = effect.desired;
+  if (const auto wish = wishes_.find(effect.member); wish != wishes_.end()) {
+    desired.revision = Revision((desired.revision.value << kRenumberBits) + ++deliveries_);
+    delivered_[effect.member] = desired.revision;
+    PutInto(desired, wish->second);
+  }
+  const auto event = std::make_shared<const proxy::Event>(proxy::DesiredReceived{desired});
+  Send(effect.member, [this, id = effect.session, event] {
     const Session& session = sessions_.at(id);
     SimProxy& proxy = *proxies_.at(session.member);
     if (proxy.life() == session.life) proxy.Receive(*event);
+  });
+}
+
+void World::SetWish(const MemberId& member, const Wish& wish) {
+  wishes_[member] = wish;
+  if (const auto last = desired_.find(member); last != desired_.end()) Deliver(last->second);
+}
+
+void World::RepeatWishes() {
+  for (const auto& [member, wish] : wishes_) {
+    SimProxy& to = *proxies_.at(member);
+    const auto last = desired_.find(member);
+    if (last == desired_.end() || !to.alive() || to.machine().term() != last->second.desired.term)
+      continue;
+    if (to.machine().Observe().revision < delivered_[member]) Deliver(last->second);
+  }
+}
+
+void World::PutToSleep(const MemberId& member, int64_t ms) {
+  SimProxy& proxy = *proxies_.at(member);
+  proxy.engine().SetAsleep(true);
+  proxy.EngineChanged();
+  sim_.queue.In(ms, [&proxy] {
+    proxy.engine().SetAsleep(false);
+    proxy.EngineChanged();
   });
 }
 
@@ -299,7 +356,7 @@ void World::Watch(const VersionKey& version, const PoolName& pool) {
 }
 
 std::string World::WhyNamesStay(const MemberId& member) {
-  const std::vector<fleet::WantedVersion>& wanted = desired_[member].wanted;
+  const std::vector<fleet::WantedVersion>& wanted = desired_[member].desired.wanted;
   for (const fleet::ObservedResidency& has : proxy(member.value).machine().Observe().residencies) {
     const bool stays = std::none_of(wanted.begin(), wanted.end(),
                                     [&](const auto& version) { return version.name == has.name; });

@@ -38,6 +38,20 @@ class World {
   void AdoptIfAsked();  // an operator answers a leader that waits for FleetAdopted
   SimLeader* leader();  // the one that proxies and clients dial; null while there is none
 
+  // What an orchestrator with BARRIER and quiescing would ask of a member, put into the documents
+  // on their way: a pause, and each open row HELD or LOCKED for the next epoch.
+  struct Wish {
+    std::optional<fleet::DesiredPause> pause;
+    fleet::RowMode rows = fleet::RowMode::kOpen;
+    int64_t hold_for_ms = 0;
+    auto operator<=>(const Wish&) const = default;
+  };
+  void SetWish(const MemberId& member, const Wish& wish);
+  void RepeatWishes();  // to members that have not met theirs
+
+  // The engine's memory is released for so long.
+  void PutToSleep(const MemberId& member, int64_t ms);
+
   // Messages between a proxy and everyone are lost until the time given.
   void Partition(const MemberId& member, Tick until);
 
@@ -72,7 +86,8 @@ class World {
   void Break(sync::SessionId session);
   void BreakAll(const MemberId& member, int64_t proxy_notices_ms);
   void ToLeader(sync::SessionId session, const fleet::Observed& observed);
-  void ToProxy(uint64_t leader, const sync::SetDesired& effect);
+  void ToProxy(const sync::SetDesired& effect);
+  void Deliver(const sync::SetDesired& effect);
   void ToStore(uint64_t leader, const sync::SetHolds& effect);
   bool Lost(const MemberId& member);
   // Runs `then` after a delay, once or twice or never.
@@ -90,7 +105,10 @@ class World {
   std::map<sync::SessionId, Session> sessions_;
   sync::SessionId last_session_ = 0;
   std::map<MemberId, Tick> partitioned_until_;
-  std::map<MemberId, fleet::Desired> desired_;  // as last sent
+  std::map<MemberId, sync::SetDesired> desired_;  // as last sent by a leader
+  std::map<MemberId, Wish> wishes_;               // for good once there was one
+  std::map<MemberId, Revision> delivered_;        // numbers on the way, see Deliver
+  uint64_t deliveries_ = 0;
   sync::RequestId last_request_ = 0;
   sync::WatchId last_watch_ = 0;
   struct Watched {
