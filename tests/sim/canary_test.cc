@@ -1,5 +1,5 @@
-// The simulator can fail: with a bug planted in what surrounds the machines, some seed breaks the
-// invariant that the bug offends.
+// The simulator can fail: with a bug planted in a machine or in what surrounds it, some seed of a
+// few breaks the invariant that the bug offends.
 #include "gtest/gtest.h"
 #include "tests/sim/swarm.h"
 
@@ -28,6 +28,22 @@ TEST(Canary, IgnoringThatAnEngineHasAnotherBootIsCaught) {
 TEST(Canary, AStaleLeaderThatStillWritesIsCaught) {
   // Two leaders that undo each other's records: which invariant breaks first depends on the seed.
   EXPECT_NE(FirstViolation(Plant::kFenceIsIgnored), "");
+}
+
+TEST(Canary, ADecisionThatIsNotDurableIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kDecisionIsNotWritten).rfind("invariant 4", 0), 0u);
+}
+
+TEST(Canary, AForgottenLeaseIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kLeaseIsNotWritten).rfind("invariant 10", 0), 0u);
+}
+
+TEST(Canary, AForgottenLockIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kLockIsNotWritten).rfind("invariant 5", 0), 0u);
+}
+
+TEST(Canary, ObeyingAStaleLeaderIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kLowerTermIsObeyed).rfind("invariant 9", 0), 0u);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "tests/sim/oracle.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "services/sync_orchestrator/machine/keys.h"
 
@@ -100,6 +102,25 @@ void Oracle::RowOpened(const JournalId& journal, uint64_t incarnation, const Ada
     Violate(3, absl::StrCat("a row's epoch fell from ", last.value, " to ", epoch.value));
   }
   last = epoch;
+}
+
+void Oracle::Leased(const VersionKey& version, const std::string& holder, Tick until) {
+  if (until > now_()) {
+    leases_[{version, holder}] = until;
+  } else {
+    leases_.erase({version, holder});
+  }
+}
+
+void Oracle::KnowsLeases(const std::vector<sync::LeaseRecord>& leases) {
+  std::erase_if(leases_, [&](const auto& lease) { return lease.second <= now_(); });
+  for (const auto& [promise, until] : leases_) {
+    const bool known = std::any_of(leases.begin(), leases.end(), [&](const auto& lease) {
+      return lease.version.key == promise.first && lease.holder == promise.second;
+    });
+    if (!known)
+      Violate(10, absl::StrCat("the lease of ", ToString(promise.first), " is forgotten"));
+  }
 }
 
 void Oracle::StaleDocument(const fleet::Observed& before, const fleet::Observed& after) {

@@ -33,6 +33,11 @@ class Oracle {
   void DesiredSent(const Term& term);
   // 8, 10: the store deleted a version.
   void Deleted(const VersionKey& version);
+  // 10: what was promised to a holder, until then; 0 releases it. A reign must know what it, or one
+  // before it, promised.
+  void Leased(const VersionKey& version, const std::string& holder, Tick until);
+  void LeasesForgotten() { leases_.clear(); }  // the records are lost
+  void KnowsLeases(const std::vector<sync::LeaseRecord>& leases);
   // 9: a document of a lower term reached a proxy.
   void StaleDocument(const fleet::Observed& before, const fleet::Observed& after);
   // 14: a call was answered.
@@ -57,6 +62,7 @@ class Oracle {
   std::map<EpochKey, sync::DecisionRecord> decided_;
   std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
   std::set<Term> unsettled_;
+  std::map<std::pair<VersionKey, std::string>, Tick> leases_;
   std::map<std::tuple<JournalId, uint64_t, AdapterName>, Epoch> opened_;
   std::map<sync::RequestId, int> answers_;
   uint64_t commits_ = 0;

@@ -43,8 +43,18 @@ struct Faults {
   uint64_t long_request = 0;    // a request lasts minutes
 };
 
-// Bugs planted in what surrounds the machines, to see that the oracle catches them.
-enum class Plant { kNone, kCountsAreZero, kBootIsHidden, kFenceIsIgnored };
+// Planted bugs, to see that the oracle catches them: in what surrounds the machines, and as a
+// machine would have them, by changing what it hands out or is told.
+enum class Plant {
+  kNone,
+  kCountsAreZero,
+  kBootIsHidden,
+  kFenceIsIgnored,
+  kDecisionIsNotWritten,  // an orchestrator acts on what is not durable
+  kLeaseIsNotWritten,     // an orchestrator promises what it forgets when it dies
+  kLockIsNotWritten,      // a proxy acknowledges a lock that it forgets when it dies
+  kLowerTermIsObeyed,     // a proxy takes a stale leader's document for a new one
+};
 
 class Queue {
  public:

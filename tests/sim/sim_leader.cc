@@ -63,6 +63,10 @@ void SimLeader::Pump() {
   const bool something = machine_->HasReady();
   sync::Ready ready = machine_->TakeReady();
   if (something && Dies()) return;
+  std::erase_if(ready.records, [&](const sync::Record& record) {
+    return (sim_.plant == Plant::kDecisionIsNotWritten && record.key.starts_with("decision/")) ||
+           (sim_.plant == Plant::kLeaseIsNotWritten && record.key.starts_with("lease/"));
+  });
   if (!ready.records.empty()) {
     if (!shared_.Write(ready.fence, ready.records, sim_.plant == Plant::kFenceIsIgnored))
       return Kill();  // deposed

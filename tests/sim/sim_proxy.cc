@@ -9,6 +9,16 @@ namespace lorry::sim {
 
 using proxy::Outcome;
 
+namespace {
+
+bool Locks(const proxy::Record& record) {
+  if (!record.value.has_value()) return false;
+  const auto* row = std::get_if<proxy::RowRecord>(&*record.value);
+  return row != nullptr && row->locked.value != 0;
+}
+
+}  // namespace
+
 SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits limits,
                    Hooks hooks)
     : sim_(sim),
@@ -88,7 +98,14 @@ void SimProxy::Receive(const proxy::Event& document) {
     return Step(document);
   }
   const fleet::Observed before = machine_->Observe();
-  Step(document);
+  if (sim_.plant == Plant::kLowerTermIsObeyed) {
+    proxy::DesiredReceived obeyed{desired};
+    obeyed.desired.term = machine_->term();
+    obeyed.desired.revision = Revision(before.revision.value + 1);
+    Step(obeyed);
+  } else {
+    Step(document);
+  }
   if (alive()) sim_.oracle.StaleDocument(before, machine_->Observe());
 }
 
@@ -177,6 +194,7 @@ void SimProxy::Pump() {
   proxy::Ready ready = machine_->TakeReady();
   if (dies()) return;  // nothing was written
   for (proxy::Record& record : ready.records) {
+    if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
     if (record.value.has_value()) {
       journal_[record.key] = *record.value;
     } else {

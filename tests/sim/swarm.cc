@@ -32,8 +32,7 @@ class Run {
   Result Do() {
     DrawFleet();
     Faults drawn = DrawFaults(sim_.prng);
-    if (sim_.plant == Plant::kFenceIsIgnored)
-      drawn.leader_zombie = drawn.leader_kill = 300;  // two at once, often
+    Provoke(drawn);
     world_.RunFor(2 * kSecond);
     sim_.faults = drawn;
     const int64_t seconds = 30 + static_cast<int64_t>(sim_.prng.Below(60));
@@ -77,6 +76,15 @@ class Run {
       world_.AddMember(absl::StrCat("e", i), kind, slots,
                        has_eval && i == members && i > 1 ? kEval : kRollout);
     }
+  }
+
+  // What a planted bug needs to show itself, often.
+  void Provoke(Faults& drawn) {
+    const Plant plant = sim_.plant;
+    if (plant == Plant::kFenceIsIgnored || plant == Plant::kLowerTermIsObeyed)
+      drawn.leader_zombie = drawn.leader_kill = 300;
+    if (plant == Plant::kLeaseIsNotWritten) drawn.leader_kill = 100;
+    if (plant == Plant::kLockIsNotWritten) drawn.proxy_kill = mishaps_.hold = 150;
   }
 
   void Disturb() {
@@ -235,7 +243,9 @@ class Run {
     if (leader == nullptr) return syncs_.clear();
     if (leader->id() != syncs_of_) syncs_.clear();
     syncs_of_ = leader->id();
-    for (const sync::PoolStatus& pool : leader->machine().GetStatus().pools) {
+    const sync::Status status = leader->machine().GetStatus();
+    sim_.oracle.KnowsLeases(status.leases);
+    for (const sync::PoolStatus& pool : status.pools) {
       const std::string id = absl::StrCat(pool.adapter.value, "/", pool.pool.value);
       if (!pool.sync.has_value()) {
         syncs_.erase(id);

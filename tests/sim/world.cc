@@ -162,6 +162,7 @@ void World::KillLeader() {
 void World::LoseRecords() {
   Narrate(sim_, "records", "are lost");
   shared_.records.clear();
+  sim_.oracle.LeasesForgotten();
 }
 
 void World::AdoptIfAsked() {
@@ -340,6 +341,11 @@ sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
     if (current == nullptr) return;
     current->Step(event);
     if (current->alive()) sim_.oracle.MustBeAnswered(request);
+    const auto* lease = std::get_if<sync::LeaseAsked>(&event);
+    const auto reply = replies_.find(request);
+    if (lease == nullptr || reply == replies_.end() || !reply->second.status.ok()) return;
+    sim_.oracle.Leased(reply->second.resolved.version.key, lease->holder,
+                       sim_.now() + lease->ttl_ms);
   });
   return request;
 }
