@@ -155,23 +155,21 @@ class Examination {
     }
   }
 
-  // Of what `lorry up` runs; others keep their admin ports to themselves.
+  // The orchestrator and the proxies say it of themselves; of the rest those that `lorry up` runs
+  // are asked at their admin ports.
   void LookAtLorryVersions() {
-    std::map<std::string, std::vector<std::string>> services;
+    std::map<std::string, std::string> versions;
     for (const auto& [service, admin] : context_.AdminAddresses()) {
-      if (auto version = VersionAt(admin); version.ok()) services[*version].push_back(service);
+      if (auto version = VersionAt(admin); version.ok()) versions[service] = *std::move(version);
     }
-    if (services.empty()) return;
-    services[LORRY_VERSION].push_back("this program");
-    if (services.size() == 1) {
-      return Add(Grade::kGood, absl::StrCat("everything is Lorry ", LORRY_VERSION));
+    if (!status_.version().empty()) versions["sync-orchestrator"] = status_.version();
+    for (const MemberStatus& member : status_.members()) {
+      if (member.lorry_version().empty() || member.state() == "LOST") continue;
+      versions[absl::StrCat("the proxy of ", member.member())] = member.lorry_version();
     }
-    std::vector<std::string> parts;
-    for (const auto& [version, who] : services) {
-      parts.push_back(absl::StrCat(version, " (", absl::StrJoin(who, ", "), ")"));
-    }
-    Add(Grade::kWarning, absl::StrCat("versions of Lorry differ: ", absl::StrJoin(parts, ", ")),
-        "bring all to one version, the store first");
+    if (versions.empty()) return;
+    versions["this program"] = LORRY_VERSION;
+    findings_.push_back(JudgeVersions(versions));
   }
 
   client::Client& client_;
@@ -186,6 +184,26 @@ const char* Mark(Grade grade) {
 }
 
 }  // namespace
+
+Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name) {
+  std::map<std::string, std::vector<std::string>> names;
+  std::set<std::string> minors;
+  for (const auto& [name, version] : version_by_name) {
+    names[version].push_back(name);
+    minors.insert(version.substr(0, version.rfind('.')));
+  }
+  if (names.size() == 1) {
+    return {Grade::kGood, absl::StrCat("everything is Lorry ", names.begin()->first)};
+  }
+  std::vector<std::string> parts;
+  for (const auto& [version, who] : names) {
+    parts.push_back(absl::StrCat(version, " (", absl::StrJoin(who, ", "), ")"));
+  }
+  const std::string all = absl::StrJoin(parts, ", ");
+  if (minors.size() == 1) return {Grade::kGood, absl::StrCat("Lorry of one minor version: ", all)};
+  return {Grade::kWarning, absl::StrCat("versions of Lorry differ: ", all),
+          "bring all to one version, the store first"};
+}
 
 Finding JudgeSlots(const std::string& member, uint32_t slots,
                    const std::vector<SlotDemand>& demands) {

@@ -1,6 +1,7 @@
 // `lorry doctor`: findings about services, engines and this machine, each with a remedy.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ struct SlotDemand {
 };
 Finding JudgeSlots(const std::string& member, uint32_t slots,
                    const std::vector<SlotDemand>& demands);
+
+// Who runs which version of Lorry, "this program" among them; a warning where two differ before the
+// last dot, as messages may have changed between them. Pure.
+Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name);
 
 std::vector<Finding> LookAtMachine();
 std::string RenderFindings(const std::vector<Finding>& findings, bool colour);

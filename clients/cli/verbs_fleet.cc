@@ -24,6 +24,10 @@ std::string StatusScreen(const StatusMessage& status, bool colour) {
   }
   screen += status.members_size() == 0 ? kNoEngines : EnginesByAdapter(status).Render(colour);
   if (status.pools_size() > 0) absl::StrAppend(&screen, "\n", Pools(status).Render(colour));
+  if (!status.version().empty()) {
+    const std::string line = absl::StrCat("sync-orchestrator ", status.version());
+    absl::StrAppend(&screen, "\n", Paint(line, Colour::kDim, colour), "\n");
+  }
   return screen;
 }
 

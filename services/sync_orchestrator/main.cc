@@ -57,7 +57,8 @@ absl::Status Run(runtime::Signals& signals) {
 
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Access> access, program::AccessFlags());
   rpc::Gate gate(*access);
-  SyncService service(gate, *orchestrator, store_link, clock, absl::GetFlag(FLAGS_cluster));
+  SyncService service(gate, *orchestrator, store_link, clock, absl::GetFlag(FLAGS_cluster),
+                      program::kVersion);
   Gauges gauges(registry, *orchestrator, store_link, clock);
   LORRY_ASSIGN_OR_RETURN(
       const std::unique_ptr<metrics::AdminServer> admin,

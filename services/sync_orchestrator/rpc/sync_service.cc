@@ -19,12 +19,13 @@ constexpr int64_t kRefreshDeadlineMs = 2'000;
 }  // namespace
 
 SyncService::SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store,
-                         const Clock& clock, std::string cluster)
+                         const Clock& clock, std::string cluster, std::string version)
     : gate_(gate),
       orchestrator_(orchestrator),
       store_(store),
       clock_(clock),
       cluster_(std::move(cluster)),
+      version_(std::move(version)),
       loop_("status") {
   loop_.PostAnswer([this] { Refresh(); });
 }
@@ -38,6 +39,7 @@ void SyncService::Heard(const MemberId& member, const v1::Hello* hello) {
   if (hello == nullptr) return;
   contact.door_address = hello->door_address();
   contact.admin_address = hello->admin_address();
+  contact.lorry_version = hello->lorry_version();
 }
 
 absl::StatusOr<VersionKey> SyncService::CompleteVersion(const common::v1::VersionRef& ref) const {
@@ -105,7 +107,7 @@ void SyncService::Refresh() {
   const absl::StatusOr<Status> status = orchestrator_.GetStatus(clock_.Now() + kRefreshDeadlineMs);
   if (!status.ok()) return;
   for (const std::shared_ptr<WatchStream>& stream : watchers) {
-    stream->Show(ToProto(*status, contacts, store_.Newest(), stream->pool(), "", clock_.Now()));
+    stream->Show(Describe(*status, contacts, stream->pool(), ""));
   }
 }
 
@@ -114,7 +116,17 @@ absl::StatusOr<v1::GetStatusResponse> SyncService::StatusNow(const std::string& 
                                                              Tick deadline) {
   LORRY_ASSIGN_OR_RETURN(const Status status, orchestrator_.GetStatus(deadline));
   MutexLock lock(mutex_);
-  return ToProto(status, contacts_, store_.Newest(), pool, adapter, clock_.Now());
+  return Describe(status, contacts_, pool, adapter);
+}
+
+v1::GetStatusResponse SyncService::Describe(const Status& status,
+                                            const std::map<MemberId, MemberContact>& contacts,
+                                            const std::string& pool,
+                                            const std::string& adapter) const {
+  v1::GetStatusResponse out =
+      ToProto(status, contacts, store_.Newest(), pool, adapter, clock_.Now());
+  out.set_version(version_);
+  return out;
 }
 
 grpc::Status SyncService::GetStatus(grpc::ServerContext* context,

@@ -25,9 +25,10 @@ using SyncServiceBase =
 
 class SyncService final : public SyncServiceBase {
  public:
-  // All outlive the service. `cluster`: what AdoptFleet must repeat.
+  // All outlive the service. `cluster`: what AdoptFleet must repeat. `version`: what GetStatus says
+  // of this program.
   SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store,
-              const Clock& clock, std::string cluster);
+              const Clock& clock, std::string cluster, std::string version);
   ~SyncService() override;
 
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
@@ -62,12 +63,16 @@ class SyncService final : public SyncServiceBase {
   absl::StatusOr<VersionKey> CompleteVersion(const common::v1::VersionRef& ref) const;
   PoolName CompletePool(const std::string& pool, const AdapterName& adapter) const;
   void Refresh();
+  v1::GetStatusResponse Describe(const Status& status,
+                                 const std::map<MemberId, MemberContact>& contacts,
+                                 const std::string& pool, const std::string& adapter) const;
 
   rpc::Gate& gate_;
   Orchestrator& orchestrator_;
   const StoreLink& store_;
   const Clock& clock_;
   const std::string cluster_;
+  const std::string version_;
   Mutex mutex_;
   std::map<MemberId, MemberContact> contacts_ LORRY_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<WatchStream>> watchers_ LORRY_GUARDED_BY(mutex_);

@@ -24,6 +24,18 @@ TEST(JudgeSlots, CountsWindowNextAliasesAndLeases) {
   EXPECT_EQ(JudgeSlots("e1", 0, demands).grade, Grade::kGood);
 }
 
+TEST(JudgeVersions, WarnsWhereMoreThanThePatchDiffers) {
+  EXPECT_EQ(JudgeVersions({{"sync-orchestrator", "0.1.0"}, {"this program", "0.1.0"}}).what,
+            "everything is Lorry 0.1.0");
+  const Finding patch = JudgeVersions({{"sync-orchestrator", "0.1.0"}, {"this program", "0.1.4"}});
+  EXPECT_EQ(patch.grade, Grade::kGood);
+  const Finding minor = JudgeVersions(
+      {{"sync-orchestrator", "0.2.0"}, {"the proxy of e1", "0.1.0"}, {"this program", "0.1.0"}});
+  EXPECT_EQ(minor.grade, Grade::kWarning);
+  EXPECT_THAT(minor.what, HasSubstr("0.1.0 (the proxy of e1, this program), 0.2.0"));
+  EXPECT_FALSE(minor.remedy.empty());
+}
+
 TEST(RenderFindings, MarksEachLineAndNamesTheRemedy) {
   EXPECT_EQ(RenderFindings({{Grade::kGood, "fine"},
                             {Grade::kWarning, "slow", "make it fast"},

@@ -1,0 +1,39 @@
+// The machine's picture of the fleet as GetStatus tells it.
+#include "services/sync_orchestrator/rpc/sync_messages.h"
+
+#include <gtest/gtest.h>
+
+namespace lorry::sync {
+namespace {
+
+MemberStatus MemberOf(const char* name, const char* pool) {
+  MemberStatus member;
+  member.member = MemberId(name);
+  member.pool = PoolName(pool);
+  member.standing = MemberStanding::kReady;
+  return member;
+}
+
+TEST(GetStatus, TellsOfAMemberWhatItsSessionSaid) {
+  Status status;
+  status.members = {MemberOf("e1", "rollout")};
+  const std::map<MemberId, MemberContact> contacts = {
+      {MemberId("e1"), {.door_address = "http://d", .lorry_version = "0.1.0", .heard_at = 1'000}}};
+  const auto told = ToProto(status, contacts, {}, "", "", 1'250);
+  ASSERT_EQ(told.members_size(), 1);
+  EXPECT_EQ(told.members(0).state(), "READY");
+  EXPECT_EQ(told.members(0).door_address(), "http://d");
+  EXPECT_EQ(told.members(0).lorry_version(), "0.1.0");
+  EXPECT_EQ(told.members(0).observed_age_ms(), 250);
+}
+
+TEST(GetStatus, IsOfThePoolThatWasAskedFor) {
+  Status status;
+  status.members = {MemberOf("e1", "rollout"), MemberOf("e2", "eval")};
+  const auto told = ToProto(status, {}, {}, "eval", "", 0);
+  ASSERT_EQ(told.members_size(), 1);
+  EXPECT_EQ(told.members(0).member(), "e2");
+}
+
+}  // namespace
+}  // namespace lorry::sync
