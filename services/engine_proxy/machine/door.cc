@@ -77,6 +77,7 @@ void HandleReport(Core& core, const DoorReport& event) {
   if (event.revision < core.reported) return;
   core.reported = event.revision;
   core.in_flight = event.in_flight;
+  core.live_low = std::min(core.live_low, core.LiveRequests());
 }
 
 void AdvanceDoor(Core& core) {

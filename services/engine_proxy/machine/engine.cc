@@ -55,6 +55,7 @@ void EndBoot(Core& core) {
   core.list_op = 0;
   core.load_op = 0;
   core.quiet_streak = 0;
+  core.load_seen.reset();
   core.hung_loads = 0;
   ++core.registry;
   for (auto& [name, residency] : core.residencies) LeaveEngine(core, residency);
@@ -85,6 +86,15 @@ bool WantsList(const Core& core) {
   return std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
     return !core.FreshlyListed(entry.second) && WaitsForList(core, entry.second);
   });
+}
+
+// A request that the engine has ended and the door has not would hide one of an earlier process:
+// compared is the fewest that the door had, until it must know of every end that the engine knew.
+void JudgeQuiet(Core& core) {
+  if (!core.load_seen.has_value() || core.now < core.judge_at) return;
+  core.quiet_streak = *core.load_seen <= core.live_low ? core.quiet_streak + 1 : 0;
+  core.load_seen.reset();
+  if (core.quiet_streak >= kQuietSamples) core.counts_known = true;
 }
 
 }  // namespace
@@ -123,15 +133,17 @@ void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
   if (event.op == 0 || event.op != core.load_op) return;
   core.load_op = 0;
   core.load_due = core.now + core.config.poll_ms;
-  const bool quiet =
-      event.outcome == Outcome::kOk && event.running_and_waiting <= core.LiveRequests();
-  core.quiet_streak = quiet ? core.quiet_streak + 1 : 0;
-  if (core.quiet_streak >= kQuietSamples) core.counts_known = true;
-  core.quiet = quiet;
+  const bool answered = event.outcome == Outcome::kOk;
+  core.quiet = answered && event.running_and_waiting <= core.LiveRequests();
+  if (!answered) core.quiet_streak = 0;
+  if (!answered || core.counts_known) return;
+  core.load_seen = event.running_and_waiting;
+  core.judge_at = core.now + core.config.door_lag_ms;
 }
 
 void AdvanceEngine(Core& core) {
   if (core.boot.empty() || !core.answers) return;
+  JudgeQuiet(core);
   if (core.list_op == 0 && WantsList(core)) {
     core.list_op = core.NewOp();
     core.list_asked_at = ++core.registry;
@@ -140,6 +152,7 @@ void AdvanceEngine(Core& core) {
   const bool asks = !core.counts_known || WaitsForQuiet(core);
   if (core.load_op == 0 && asks && core.now >= core.load_due) {
     core.load_op = core.NewOp();
+    core.live_low = core.LiveRequests();
     core.effects.push_back(AskEngineLoad{core.load_op, core.boot});
   }
 }

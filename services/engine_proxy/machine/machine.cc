@@ -135,6 +135,7 @@ std::optional<Tick> WakeAt(const Core& core) {
   if (core.answers) at(core.list_due);
   if (core.answers) at(core.list_after);
   if (!core.counts_known || WaitsForQuiet(core)) at(core.load_due);
+  if (core.load_seen.has_value()) at(core.judge_at);
   if (core.session) at(core.sent_at + core.config.observed_ms);
   return wake;
 }

@@ -48,6 +48,9 @@ struct Config {
   // How often the engine is asked again while something waits for its answer (listing, load,
   // resume).
   int64_t poll_ms = 1'000;
+  // The end of a request is known here so much later than the engine knows it, at most: its last
+  // bytes pass the door, and the door reports it. Far below poll_ms.
+  int64_t door_lag_ms = 50;
   // How often the engine's list is read though nothing asks for it: a name that vanished is noticed
   // within this.
   int64_t list_ms = 5'000;

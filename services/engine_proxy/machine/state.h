@@ -104,7 +104,10 @@ struct Core {
   Tick list_after = 0;  // not before: the last one failed
   bool counts_known = false;
   uint32_t quiet_streak = 0;
-  OpId load_op = 0;  // AskEngineLoad
+  std::optional<uint64_t> load_seen;  // judged at judge_at, while counts are not known
+  Tick judge_at = 0;
+  uint64_t live_low = 0;  // the fewest live requests since that load was asked for
+  OpId load_op = 0;       // AskEngineLoad
   Tick load_due = 0;
   bool quiet = false;  // during one step: the engine's own load has just not contradicted
 

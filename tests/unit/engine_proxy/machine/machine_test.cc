@@ -251,6 +251,20 @@ TEST(Residency, AfterARestartCountsAreUnknownUntilTheEngineIsQuietTwice) {
   EXPECT_TRUE(bench.machine_->Observe().residencies.at(0).count_known);
 }
 
+TEST(Residency, ARequestThatTheDoorHasNotEndedYetHidesNoneOfAnEarlierProcess) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.running_ = 1;  // admitted before the restart
+  bench.Start();
+  for (int second = 0; second < 20; ++second) {
+    // What the door counts while the engine is asked, the engine has ended already.
+    bench.Tell(DoorReport{bench.machine_->door_table().revision, {{Bench::NameOf(1), 1}}});
+    bench.Pass(500);
+    bench.Tell(DoorReport{bench.machine_->door_table().revision, {}});
+  }
+  EXPECT_FALSE(bench.machine_->Observe().residencies.at(0).count_known);
+}
+
 TEST(Residency, ASurvivorIsServedAgainAfterARestartWithoutTheOrchestrator) {
   Bench bench;
   bench.Desire(1, {1});
