@@ -112,6 +112,12 @@ void Oracle::Leased(const VersionKey& version, const std::string& holder, Tick u
   }
 }
 
+void Oracle::LeaseUnanswered(const AdapterName& adapter, const std::string& holder) {
+  std::erase_if(leases_, [&](const auto& lease) {
+    return lease.first.first.adapter == adapter && lease.first.second == holder;
+  });
+}
+
 void Oracle::KnowsLeases(const std::vector<sync::LeaseRecord>& leases) {
   std::erase_if(leases_, [&](const auto& lease) { return lease.second <= now_(); });
   for (const auto& [promise, until] : leases_) {

@@ -36,6 +36,8 @@ class Oracle {
   // 10: what was promised to a holder, until then; 0 releases it. A reign must know what it, or one
   // before it, promised.
   void Leased(const VersionKey& version, const std::string& holder, Tick until);
+  // Whether it was renewed or released nobody knows.
+  void LeaseUnanswered(const AdapterName& adapter, const std::string& holder);
   void LeasesForgotten() { leases_.clear(); }  // the records are lost
   void KnowsLeases(const std::vector<sync::LeaseRecord>& leases);
   // 9: a document of a lower term reached a proxy.

@@ -334,6 +334,15 @@ void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
 
 // --- clients
 
+void World::NoteLease(const sync::LeaseAsked& asked) {
+  const auto reply = replies_.find(asked.request);
+  if (reply == replies_.end()) {
+    sim_.oracle.LeaseUnanswered(asked.selector.adapter, asked.holder);
+  } else if (reply->second.status.ok()) {
+    sim_.oracle.Leased(reply->second.resolved.version.key, asked.holder, sim_.now() + asked.ttl_ms);
+  }
+}
+
 sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
   sim_.oracle.Called(request);
   sim_.queue.In(1, [this, event = std::move(event), request] {
@@ -341,11 +350,7 @@ sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
     if (current == nullptr) return;
     current->Step(event);
     if (current->alive()) sim_.oracle.MustBeAnswered(request);
-    const auto* lease = std::get_if<sync::LeaseAsked>(&event);
-    const auto reply = replies_.find(request);
-    if (lease == nullptr || reply == replies_.end() || !reply->second.status.ok()) return;
-    sim_.oracle.Leased(reply->second.resolved.version.key, lease->holder,
-                       sim_.now() + lease->ttl_ms);
+    if (const auto* lease = std::get_if<sync::LeaseAsked>(&event)) NoteLease(*lease);
   });
   return request;
 }

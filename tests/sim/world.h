@@ -90,6 +90,7 @@ class World {
   void Deliver(const sync::SetDesired& effect);
   void ToStore(uint64_t leader, const sync::SetHolds& effect);
   bool Lost(const MemberId& member);
+  void NoteLease(const sync::LeaseAsked& asked);
   // Runs `then` after a delay, once or twice or never.
   void Send(const MemberId& member, const std::function<void()>& then);
   SimLeader* Find(uint64_t leader);
