@@ -12,6 +12,9 @@ from testing.world import ADAPTER, Steps, Traffic, restart
 STAGE_DEADLINE_S = 4.0
 # Beyond the deadline: the decision, the flip and this machine's other work.
 GRACE_S = 15.0
+# What we promise once everything is up again, on a machine that compiles beside it.
+BACK_WITHIN_S = 10.0
+VLLM_SLOTS = 8  # of the fake: tests/fakes/fake_vllm.py
 SEED = 20261121
 # A sync on fakes takes about 100 ms on an idle machine: moments within it, and before and after.
 MOMENT_S = 0.25
@@ -136,6 +139,26 @@ def test_a_stopped_proxy_delays_the_others_at_most_to_the_stage_deadline(world, 
     finally:
         proxy.resume()
     steps.finish(handle)
+
+
+def test_slots_that_are_full_under_steady_traffic_delay_nothing(world, steps):
+    """What the door counts must be as young as what the engine says, or nothing is ever unloaded."""
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": 60_000})
+    for engine in world.engines.values():
+        engine.set(token_delay_s=0.03)
+    for _ in range(VLLM_SLOTS + 4):
+        steps.next()
+    with Traffic(world, workers=3) as traffic:
+        until(lambda: traffic.good() > 20, "traffic flows")
+        handle = steps.next("stored")
+        began = time.monotonic()
+        steps.finish(handle)
+        print(f"served {time.monotonic() - began:.2f} s after it was stored")
+        assert time.monotonic() - began < BACK_WITHIN_S
+    traffic.check()
+    for engine in world.engines.values():
+        engine.set(token_delay_s=0.0)
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000)})
 
 
 # --- Services, at the store's fault points and at drawn moments ---
