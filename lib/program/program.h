@@ -28,7 +28,7 @@ ABSL_DECLARE_FLAG(std::string, data_dir);
 
 namespace lorry::program {
 
-inline constexpr char kVersion[] = "0.1.0";
+inline constexpr char kVersion[] = LORRY_VERSION;  // of CMakeLists.txt
 
 // Parses flags, sets up logging and signals, calls `run`, and turns what it returns into an exit
 // status: 0 after a drain, 1 with the error on stderr. Arguments that are no flags are an error.
