@@ -32,7 +32,8 @@ class Counted : public testing::Test {
   }
   SyncObserver::Key KeyOf(uint64_t number) const { return {Version(number), pool_}; }
   std::vector<SyncObserver::Key> Persist(RecordValue value, const std::string& kind) {
-    return observer_.OnPersisted({{kind + "/policy/rollout", std::move(value)}}, ++now_, now_);
+    ++now_;
+    return observer_.OnPersisted({{kind + "/policy/rollout", std::move(value)}}, now_, now_);
   }
   std::vector<SyncObserver::Key> Decide(uint64_t number, bool commit) {
     return Persist(DecisionRecord{.version = Version(number), .commit = commit}, "decision");
