@@ -4,7 +4,6 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -87,8 +86,6 @@ int Main(int argc, char** argv, std::string_view name, std::string_view what_for
     return 2;
   }
   SetUpLogging(name);
-  ::setenv("UCX_LOG_FILE", "stderr",
-           0);  // it logs to stdout otherwise, which belongs to our own output
   runtime::Signals signals;
   const absl::Status status = run(signals);
   if (status.ok()) return 0;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/transfer/ucx/config.h"
+#include "lib/transfer/ucx/log.h"
 
 namespace lorry::transfer::ucx {
 namespace {
@@ -160,6 +161,7 @@ void Endpoint::HandleError(void* endpoint, ucp_ep_h, ucs_status_t status) {
 }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(Hooks hooks) {
+  LogToStderr();
   ucp_config_t* config = nullptr;
   if (const ucs_status_t status = ReadConfig(&config); status != UCS_OK) {
     return FromUcx(status, "read its configuration");
