@@ -1,6 +1,8 @@
 #include "tests/sim/sim_engine.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/narrate.h"
@@ -8,6 +10,12 @@
 namespace lorry::sim {
 
 using proxy::Outcome;
+
+namespace {
+
+constexpr int64_t kLoadDeadlineMs = 60'000;  // the driver's own
+
+}  // namespace
 
 SimEngine::SimEngine(Sim& sim, std::string id, fleet::EngineLimits limits, SimDisk& disk)
     : sim_(sim), id_(std::move(id)), limits_(std::move(limits)), disk_(disk) {}
@@ -88,8 +96,20 @@ void SimEngine::CheckSlots(const EngineName& name) {
   }
 }
 
+// As a driver asks: one answer, by the deadline at the latest.
+SimEngine::Done SimEngine::WithDeadline(Done done) {
+  const auto once = [answered = false, done = std::move(done)](Outcome outcome,
+                                                               std::string reason) mutable {
+    if (!std::exchange(answered, true)) done(outcome, std::move(reason));
+  };
+  const auto shared = std::make_shared<Done>(once);
+  sim_.queue.In(kLoadDeadlineMs, [shared] { (*shared)(Outcome::kUnknown, "LOAD_TIMEOUT"); });
+  return [shared](Outcome outcome, std::string reason) { (*shared)(outcome, std::move(reason)); };
+}
+
 void SimEngine::Load(const EngineName& name, const std::string& path, Done done) {
   const BootId boot = boot_;
+  done = WithDeadline(std::move(done));
   const bool lost = sim_.Chance(sim_.faults.answer_lost);
   const int64_t takes =
       sim_.Chance(sim_.faults.engine_slow) ? sim_.Latency(60'000) : sim_.Latency(50);

@@ -72,6 +72,7 @@ class SimEngine {
   void FinishLoad(const EngineName& name, const std::string& path, const Done& done);
   void FinishUnload(const EngineName& name, const Done& done);
   // When a registry call that takes so long will be done.
+  Done WithDeadline(Done done);
   int64_t Serialised(int64_t takes);
   bool CountedIdle(const EngineName& name) const;
   void Die();
