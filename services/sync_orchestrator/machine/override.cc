@@ -42,7 +42,7 @@ void HandleOverride(Core& core, const OverrideSet& event) {
   if (pool.record.override_to != event.version) {
     pool.record.override_to = event.version;
     pool.retry_at = 0;
-    pool.aborts = 0;
+    pool.deaths = 0;
     core.SavePool(id, pool);
   }
   AdvanceSyncs(core);  // so that the answer can name the epoch

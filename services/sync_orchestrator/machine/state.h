@@ -55,7 +55,7 @@ struct Pool {
   std::set<MemberId> loaders;  // of the running sync, as of the last AdvanceDesired
   Tick decided_at = 0;
   Tick retry_at = 0;    // after an ABORT
-  uint32_t aborts = 0;  // in a row, for the backoff
+  uint32_t deaths = 0;  // syncs in a row that ended with an engine's death, for the backoff
   std::optional<Tick> no_slot_since;
   std::string waits_for;
   std::string detail;

@@ -98,7 +98,7 @@ void Commit(Core& core, const PoolId& id, Pool& pool) {
   for (const SyncMember& part : sync.members) {
     if (part.dropped.empty()) core.members.at(part.member).failures = 0;
   }
-  pool.aborts = 0;
+  pool.deaths = 0;
   WriteDecision(core, id, pool, true, "");
 }
 
@@ -111,10 +111,10 @@ void Abort(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy*
   const bool goes_back = from_queue && !core.IsPoisoned(key) &&
                          (pool.record.pending.empty() || policy->skip == fleet::SkipRule::kNever);
   if (goes_back) pool.record.pending.insert(pool.record.pending.begin(), key);
-  ++pool.aborts;
-  // A try that met its deadline has waited long enough, and what it waited for may be back.
-  const bool waited = why == "STAGE_DEADLINE";
-  pool.retry_at = core.now + (waited ? core.config.retry_min_ms : core.Backoff(pool.aborts));
+  // Versions that kill engines may do so ever more seldom. Whatever else ended it, a deadline or
+  // too few engines, may be over by the next try, and that try may be of another version.
+  const bool died = why == "ENGINE_DIED";
+  pool.retry_at = core.now + (died ? core.Backoff(++pool.deaths) : core.config.retry_min_ms);
   WriteDecision(core, id, pool, false, why);
 }
 
