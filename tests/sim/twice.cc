@@ -6,10 +6,10 @@
 
 namespace lorry::sim {
 
-bool RunChecked(uint64_t seed, bool twice, bool verbose, Totals& totals) {
+bool RunTwice(uint64_t seed, bool verbose, Totals& totals) {
   const auto number = static_cast<unsigned long long>(seed);
   const Result first = RunSeed(seed);
-  const uint64_t second_hash = twice ? RunSeed(seed).hash : first.hash;
+  const uint64_t second_hash = RunSeed(seed).hash;
   totals.commits += first.commits;
   totals.aborts += first.aborts;
   if (verbose || !first.violation.empty()) std::printf("%s", first.state.c_str());
