@@ -347,10 +347,14 @@ def test_and_the_next_good_one_is_served(world, run, tiny):
 def test_an_engine_without_lora_says_which_flag_it_lacks(bin_dir, tiny, tmp_path):
     bare = [engines.fake(k, tiny / "model", log_dir=tmp_path, args=["--no-enable-lora"]) for k in KINDS]
     with World(bin_dir, tmp_path, *bare, wait_ready=False) as world, world.open_run() as run:
+
+        def detail(member):
+            return world.member(member).get("observed", {}).get("health_detail", "")
+
         for member in KINDS:
-            detail = until(lambda m=member: world.member(m).get("observed", {}).get("health_detail"), "a detail")
+            until(lambda m=member: "ENGINE_LORA_DISABLED" in detail(m), "the engine was looked at")
             assert world.member(member)["state"] == "JOINING"
-            assert "ENGINE_LORA_DISABLED" in detail and "--enable-lora" in detail, detail
+            assert "--enable-lora" in detail(member), detail(member)
             assert world.doors[member].ask(ADAPTER).status in (404, 409, 503)
         handle = world.publish(run, 1, tiny / "adapters" / "v1", "stored")
         for number, kind in enumerate(KINDS):

@@ -52,7 +52,7 @@ class World:
     ) -> None:
         self._wait_ready = wait_ready
         self.engines: dict[str, Engine] = {e.kind: e for e in engines}
-        self._own_engines = [e for e in engines if not e.is_running()]
+        self._borrowed = [e for e in engines if e.is_running()]
         self.fleet = Fleet(bin_dir, folder, {e.kind: e.url for e in engines}, store_flags)
         self.judge: Callable[[Answer, pathlib.Path], None] = judge_fake
         self.published: dict[str, tuple[int, int, pathlib.Path]] = {}  # digest → run, number, directory
@@ -61,9 +61,9 @@ class World:
 
     def __enter__(self) -> World:
         try:
-            for engine in self._own_engines:
+            for engine in self._own_engines():
                 engine.start()
-            for engine in self._own_engines:
+            for engine in self._own_engines():
                 engine.wait_ready()
             self.fleet.start()
             self.doors = {m: DoorClient(m, self.fleet.door(m)) for m in self.engines}
@@ -81,8 +81,11 @@ class World:
     def close(self) -> None:
         self.admin.close()
         self.fleet.close()
-        for engine in self._own_engines:
+        for engine in self._own_engines():
             engine.close()
+
+    def _own_engines(self) -> list[Engine]:
+        return [e for e in self.engines.values() if e not in self._borrowed]
 
     def print_logs(self, lines: int = 30) -> None:
         for service in self.fleet.services():

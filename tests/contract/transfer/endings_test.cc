@@ -161,8 +161,9 @@ TEST_P(Endings, MemoryStaysBounded) {
   for (int i = 0; i < 5; ++i) fetch();
   const uint64_t before = ResidentBytes();
   for (int i = 0; i < 25; ++i) fetch();
-  // 25 × 32 MiB went by; what one connection needs is some hundreds of KB.
-  EXPECT_LT(ResidentBytes(), before + 24 * kMiB);
+  // 25 × 32 MiB went by; what one connection needs is some hundreds of KB. Allocators keep tens of
+  // MiB for threads that come late.
+  EXPECT_LT(ResidentBytes(), before + 3 * kSize);
 }
 
 }  // namespace
