@@ -11,6 +11,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 sys.dont_write_bytecode = True
 
 from checks import CHECKS, Tree  # noqa: E402
+from checks.errors import NO_REASON  # noqa: E402
 
 HEADER = "// A thing.\n#pragma once\n"
 
@@ -180,8 +181,28 @@ class Errors(TreeCase):
         self.breaks("errors", "errors", {"lib/a/a.cc": used + 'Error(absl::StatusCode::kAborted, "NOT_LISTED", "m");\n',
                                          "docs/ERRORS.md": self.TABLE})
 
+    def test_a_reason_is_found_whatever_way_it_goes(self):
+        used = 'Error(c, "BAD_TICKET", "m");\n'
+        for line in ('return WaitFor(pool, "POISONED", "m");', 'auto why = given.empty() ? "LOAD_VANISHED" : given;',
+                     'event.reason = "OVERRIDDEN";', 'errors("LOST_IT", now);', 'constexpr char kWhy[] = "DISK_FULL";'):
+            self.breaks("errors", "errors", {"services/a/a.cc": used + line, "docs/ERRORS.md": self.TABLE})
+            self.assertIn("is not in docs/ERRORS.md", self.findings[0].message)
+        self.breaks("errors", "errors", {"clients/python/src/a.py": "raise Refused(m, 'NOT_LISTED')\n", "lib/a/a.cc": used,
+                                         "docs/ERRORS.md": self.TABLE})
+
+    def test_what_is_no_reason_passes_where_it_is_listed_only(self):
+        used = 'Error(c, "BAD_TICKET", "m"); Get("F16", "%s GB_S");  // "IN_A_COMMENT"\n'
+        words = NO_REASON["services/sync_orchestrator/machine/status.cc"].split()
+        phases = "".join(f'Show("{word}");\n' for word in words)
+        status, other = "services/sync_orchestrator/machine/status.cc", "services/sync_orchestrator/machine/a.cc"
+        self.is_fine("errors", {status: used + phases, "docs/ERRORS.md": self.TABLE})
+        self.breaks("errors", "errors", {other: used + f'Show("{words[0]}");\n', "docs/ERRORS.md": self.TABLE})
+        self.breaks("errors", "errors", {"tools/checks/errors.py": "", status: used + phases.replace(words[0], "x"),
+                                         "docs/ERRORS.md": self.TABLE})
+        self.assertIn(f"has no {words[0]} any more", self.findings[0].message)
+
     def test_a_row_that_nothing_gives_is_dead(self):
-        self.breaks("errors", "errors", {"docs/ERRORS.md": self.TABLE, "lib/a/a.cc": "int x;\n"})
+        self.breaks("errors", "errors", {"docs/ERRORS.md": self.TABLE, "lib/a/a.cc": '// "BAD_TICKET"\nint x;\n'})
 
     def test_a_planned_reason_in_use_must_move(self):
         used = 'Error(c, "x"); Refuse("BAD_TICKET"); RefuseSlot("NO_SLOT", "m");\n'
