@@ -1,5 +1,5 @@
-// Runs seeds, single ones and some of a range twice: both runs must be the same. The first failure
-// ends the program with its seed and state.
+// Runs every seed twice: both runs must be the same. The first failure ends the program with its
+// seed and state.
 //
 //   sim_tests --seed 42 | --trace 42 | --seeds 1..3000 | --kept FILE
 #include <cstdio>
