@@ -51,10 +51,13 @@ class RawPublisher:
         self._transfer = transfer_pb2_grpc.TransferServiceStub(self._connection.store_channel)
         self._adapter, self._run = adapter, run
 
-    def begin(self, number: int, image: RawImage, expected_digest: str = "") -> store_pb2.BeginUploadResponse:
+    def begin(
+        self, number: int, image: RawImage, expected_digest: str = "", attempt: int = 0
+    ) -> store_pb2.BeginUploadResponse:
+        """`attempt` 0: a newer one than any before."""
         request = store_pb2.BeginUploadRequest(
             version=adapter_pb2.VersionRef(adapter=self._adapter, run=self._run, number=number),
-            attempt=time.time_ns() // 1_000_000,
+            attempt=attempt or time.time_ns() // 1_000_000,
             header=image.header,
             config_json=image.config_json,
             image_bytes=image.image_bytes,
