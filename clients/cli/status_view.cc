@@ -17,6 +17,9 @@ using lorry::sync::v1::ObservedResidency;
 using lorry::sync::v1::ObservedRow;
 using lorry::sync::v1::PoolStatus;
 
+// A line names so many engines; of more it says how many.
+constexpr size_t kNamedMax = 4;
+
 std::string Lower(const google::protobuf::EnumDescriptor& type, int value) {
   return absl::AsciiStrToLower(EnumWord(type, value));
 }
@@ -205,6 +208,26 @@ Table Engines(const StatusMessage& status) {
                detail});
   }
   return table;
+}
+
+std::string Progress(const lorry::sync::v1::WatchSyncResponse& progress) {
+  namespace pb = lorry::sync::v1;
+  std::map<std::string, std::vector<std::string>> members;
+  for (const pb::MemberProgress& its : progress.progress()) {
+    const std::string state = its.state() == pb::RESIDENCY_STATE_UNSPECIFIED
+                                  ? "absent"
+                                  : Lower(*pb::ResidencyState_descriptor(), its.state());
+    members[its.active()            ? "active"
+            : its.dropped().empty() ? state
+                                    : its.dropped()]
+        .push_back(its.member());
+  }
+  std::vector<std::string> parts;
+  for (const auto& [word, names] : members) {
+    parts.push_back(names.size() > kNamedMax ? absl::StrCat(names.size(), " engines ", word)
+                                             : absl::StrCat(absl::StrJoin(names, ", "), " ", word));
+  }
+  return absl::StrJoin(parts, "; ");
 }
 
 std::vector<std::string> Warnings(const StatusMessage& status) {

@@ -17,6 +17,8 @@ Table EnginesByAdapter(const StatusMessage& status);
 Table Pools(const StatusMessage& status);
 // One line an engine: health, limits, load, address.
 Table Engines(const StatusMessage& status);
+// "e1 active; e2, e3 fetching; 12 engines loaded": where a version stands, empty when nobody says.
+std::string Progress(const lorry::sync::v1::WatchSyncResponse& progress);
 // Sentences that `lorry status` adds: the store is away, versions are poisoned, pools are pinned.
 std::vector<std::string> Warnings(const StatusMessage& status);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "clients/cli/context.h"
 #include "clients/cli/directory_name.h"
+#include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
 #include "clients/cpp/peft_directory.h"
 #include "lib/base/error.h"
@@ -80,9 +81,11 @@ absl::StatusOr<int> WaitServing(Context& context, client::Client& client,
                                 const common::v1::VersionRef& version, const std::string& pool) {
   std::string said;
   const auto on_progress = [&](const lorry::sync::v1::WatchSyncResponse& progress) {
-    const std::string line =
+    std::string line =
         absl::StrCat(StateWord(progress), progress.reason().empty() ? "" : " ", progress.reason(),
                      progress.detail().empty() ? "" : ": ", progress.detail());
+    const std::string members = Progress(progress);
+    if (!members.empty()) absl::StrAppend(&line, " (", members, ")");
     if (line == said || context.json() || progress.state() >= lorry::sync::v1::SYNC_STATE_ACTIVE) {
       return;
     }

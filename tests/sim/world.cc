@@ -125,15 +125,19 @@ void World::StartLeader() {
   hooks.holds = [this, id](const sync::SetHolds& effect) { ToStore(id, effect); };
   hooks.notify = [this](const sync::NotifyWatch& effect) {
     const sync::WatchEvent& event = effect.event;
-    watched_[effect.watch].answer = event;
-    notes_.push_back(absl::StrCat(
-        "watch ", lorry::ToString(watched_[effect.watch].version), ": ",
-        std::string(ToString(event.state)), event.reason.empty() ? "" : " ", event.reason,
+    Watched& watched = watched_[effect.watch];
+    watched.answer = event;
+    std::string note = absl::StrCat(
+        "watch ", lorry::ToString(watched.version), ": ", std::string(ToString(event.state)),
+        event.reason.empty() ? "" : " ", event.reason,
         event.members > 0 ? absl::StrCat(" ", event.done, " of ", event.members) : "",
         event.state == sync::WatchEvent::State::kSuperseded
             ? absl::StrCat(" by ", lorry::ToString(event.superseded_by))
             : "",
-        event.final ? " (final)" : ""));
+        event.final ? " (final)" : "");
+    if (note == watched.note) return;
+    watched.note = note;
+    notes_.push_back(std::move(note));
   };
   hooks.reply = [this](const sync::Reply& reply) {
     sim_.oracle.Answered(reply.request);

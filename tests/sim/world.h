@@ -116,6 +116,7 @@ class World {
     VersionKey version;
     uint64_t leader = 0;      // that was asked
     sync::WatchEvent answer;  // the last
+    std::string note;         // what was noted of it; how far each member is, is not
   };
   std::map<sync::WatchId, Watched> watched_;
   Tick watch_back_ = 0;

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "lib/fleet/desired.h"
+#include "lib/fleet/observed.h"
 #include "services/sync_orchestrator/machine/events.h"
 
 namespace lorry::sync {
@@ -33,7 +34,19 @@ struct SetHolds {
   std::vector<VersionKey> versions;
 };
 
-// One state of WatchSync. The last one is final; the machine forgets the watch after it.
+// How far one member of a pool is with one version.
+struct MemberProgress {
+  MemberId member;
+  fleet::ResidencyState state = fleet::ResidencyState::kAbsent;
+  uint64_t bytes_done = 0;  // kFetching
+  uint64_t bytes_total = 0;
+  bool active = false;  // its door serves the version as `latest`
+  std::string dropped;  // why it takes no part: it left the sync, or its standing where not READY
+  auto operator<=>(const MemberProgress&) const = default;
+};
+
+// One state of WatchSync. The last one is final; the machine forgets the watch after it. Sent at
+// once when anything but `progress` changed; what changed in `progress` alone waits for its pace.
 struct WatchEvent {
   enum class State {
     kWaiting,
@@ -55,9 +68,8 @@ struct WatchEvent {
   uint32_t done =
       0;  // members that have it LOADED (staging), or serve it (delivering, active): n of m
   uint32_t members = 0;
-  uint64_t bytes_done = 0;  // over the members that fetch
-  uint64_t bytes_total = 0;
-  VersionKey superseded_by;  // kSuperseded
+  VersionKey superseded_by;              // kSuperseded
+  std::vector<MemberProgress> progress;  // of the pool's members, unless dead, by name
   auto operator<=>(const WatchEvent&) const = default;
 };
 struct NotifyWatch {

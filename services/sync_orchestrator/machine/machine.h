@@ -48,6 +48,9 @@ struct Config {
   uint32_t backlog_limit = 8;
   // Engine deaths that make a version POISONED.
   uint32_t deaths_limit = 2;
+  // What changes in a watch's progress alone, bytes most of all, is told at most so often: the pace
+  // of Watch, and more than people can read.
+  int64_t progress_ms = 100;
 };
 
 struct Ready {

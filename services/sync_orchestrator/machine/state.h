@@ -75,6 +75,8 @@ struct WatchState {
   PoolName pool;
   Tick opened_at = 0;
   std::optional<WatchEvent> last;
+  Tick told_at = 0;
+  bool more_to_tell = false;  // its progress went on since, and waits for its pace
 };
 
 struct Core {

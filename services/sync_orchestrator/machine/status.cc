@@ -5,6 +5,7 @@
 #include "services/sync_orchestrator/machine/machine_state.h"
 #include "services/sync_orchestrator/machine/retention.h"
 #include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/watches.h"
 
 namespace lorry::sync {
 namespace {
@@ -96,6 +97,13 @@ Status Machine::GetStatus() const {
     out.history = pool.record.history;
     out.sync = pool.sync;
     out.pending = pool.record.pending;
+    if (pool.sync.has_value()) {
+      out.about = pool.sync->version.key;
+    } else if (!pool.record.pending.empty()) {
+      out.about = pool.record.pending.back();
+    }
+    const VersionInfo* about = out.about.has_value() ? core.FindVersion(*out.about) : nullptr;
+    if (about != nullptr) out.progress = ProgressOf(core, id, *about);
     out.override_to = pool.record.override_to;
     out.waits_for = pool.waits_for;
     out.detail = pool.detail;

@@ -32,6 +32,8 @@ struct PoolStatus {
   std::vector<Activation> history;  // the current lineage, oldest first
   std::optional<SyncRecord> sync;
   std::vector<VersionKey> pending;
+  std::optional<VersionKey> about;       // what is synced now, or what waits last
+  std::vector<MemberProgress> progress;  // with `about`
   std::optional<VersionKey> override_to;
   std::string waits_for;  // why a waiting version does not begin: TOO_FEW_ENGINES, NO_SLOT, ...
   std::string detail;     // for people

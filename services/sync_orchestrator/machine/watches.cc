@@ -1,6 +1,8 @@
 #include "services/sync_orchestrator/machine/watches.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -25,7 +27,7 @@ WatchEvent Superseded(const VersionKey& by) {
   return event;
 }
 
-WatchEvent Staging(Core& core, const Pool& pool) {
+WatchEvent Staging(Core& core, const PoolId& id, const Pool& pool) {
   WatchEvent event;
   event.state = State::kStaging;
   event.epoch = pool.sync->epoch;
@@ -41,10 +43,9 @@ WatchEvent Staging(Core& core, const Pool& pool) {
     const fleet::ObservedResidency* residency =
         ResidencyOf(member, core.NameOf(pool.sync->version, member.observed->limits.kind));
     if (residency == nullptr) continue;
-    event.bytes_done += residency->bytes_done;
-    event.bytes_total += residency->bytes_total;
     if (residency->state == fleet::ResidencyState::kLoaded) ++event.done;
   }
+  event.progress = ProgressOf(core, id, pool.sync->version);
   return event;
 }
 
@@ -68,6 +69,7 @@ WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
     event.state = State::kActive;
     event.final = true;
   }
+  event.progress = ProgressOf(core, id, activation.version);
   return event;
 }
 
@@ -88,7 +90,37 @@ WatchEvent Waiting(const Core& core, const Pool& pool, const VersionKey& version
   if (pool.sync.has_value()) event.reason = "SYNC_RUNNING";
   if (pool.record.override_to.has_value() && pool.record.override_to != version)
     event.reason = "OVERRIDDEN";
+  if (const VersionInfo* info = core.FindVersion(version))
+    event.progress = ProgressOf(core, id, *info);
   return event;
+}
+
+// Whether they differ in nothing but their progress.
+bool SaysTheSame(const WatchEvent& a, const WatchEvent& b) {
+  const auto said = [](const WatchEvent& e) {
+    return std::tie(e.state, e.final, e.reason, e.detail, e.epoch, e.done, e.members,
+                    e.superseded_by);
+  };
+  return said(a) == said(b);
+}
+
+void Tell(Core& core, WatchId id, WatchState& watch, WatchEvent view) {
+  const bool is_news = !watch.last.has_value() || !SaysTheSame(*watch.last, view);
+  watch.more_to_tell = !is_news && watch.last->progress != view.progress;
+  const bool in_pace = core.now - watch.told_at >= core.config.progress_ms;
+  if (!is_news && !(watch.more_to_tell && in_pace)) return;
+  watch.more_to_tell = false;
+  watch.told_at = core.now;
+  watch.last = view;
+  core.effects.push_back(NotifyWatch{id, std::move(view)});
+}
+
+// As Core::NameOf, but to look at: a name that is remembered takes part in what deaths are counted.
+EngineName NameIn(const Core& core, const VersionInfo& version, fleet::EngineKind kind) {
+  const fleet::Render render = fleet::RenderFor(kind, version.traits);
+  const auto known = core.names.find({version.key, render});
+  return known != core.names.end() ? known->second
+                                   : fleet::MakeEngineName(version.key, version.digest, render);
 }
 
 bool IsUnknown(const WatchEvent& view) {
@@ -97,6 +129,42 @@ bool IsUnknown(const WatchEvent& view) {
 }
 
 }  // namespace
+
+std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
+                                       const VersionInfo& version) {
+  std::map<fleet::EngineKind, EngineName> names;
+  std::vector<MemberProgress> progress;
+  for (const auto& [member_id, member] : core.members) {
+    if (member.record.pool != id.pool || member.record.dead) continue;
+    MemberProgress& its = progress.emplace_back();
+    its.member = member_id;
+    const MemberStanding standing = StandingOf(core, member);
+    if (standing != MemberStanding::kReady) its.dropped = ToString(standing);
+    if (!member.observed.has_value()) continue;
+    const fleet::EngineKind kind = member.observed->limits.kind;
+    const auto [known, is_new] = names.try_emplace(kind);
+    if (is_new) known->second = NameIn(core, version, kind);
+    const EngineName& name = known->second;
+    if (const fleet::ObservedResidency* residency = ResidencyOf(member, name)) {
+      its.state = residency->state;
+      its.bytes_done = residency->bytes_done;
+      its.bytes_total = residency->bytes_total;
+    }
+    const fleet::ObservedRow* row = RowOf(member, id.adapter);
+    its.active = member.session.has_value() && row != nullptr &&
+                 row->mode == fleet::RowMode::kOpen && row->target == name;
+  }
+  const auto pool = core.pools.find(id);
+  if (pool == core.pools.end() || !pool->second.sync.has_value()) return progress;
+  const SyncRecord& sync = *pool->second.sync;
+  if (sync.version.key != version.key) return progress;
+  for (const SyncMember& part : sync.members) {
+    const auto its = std::ranges::lower_bound(progress, part.member, {}, &MemberProgress::member);
+    if (part.dropped.empty() || its == progress.end() || its->member != part.member) continue;
+    its->dropped = part.dropped;
+  }
+  return progress;
+}
 
 WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_name) {
   const PoolId id{version.adapter, pool_name};
@@ -113,7 +181,7 @@ WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_na
   if (core.IsPoisoned(version)) {
     return Final(State::kFailed, "POISONED", "engines died while they loaded or probed it");
   }
-  if (pool.sync.has_value() && pool.sync->version.key == version) return Staging(core, pool);
+  if (pool.sync.has_value() && pool.sync->version.key == version) return Staging(core, id, pool);
   const PoolRecord& record = pool.record;
   if (record.override_to == version ||
       std::find(record.pending.begin(), record.pending.end(), version) != record.pending.end()) {
@@ -136,14 +204,20 @@ WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_na
 }
 
 void HandleWatchOpened(Core& core, const WatchOpened& event) {
-  core.watches[event.watch] = WatchState{event.version, event.pool, core.now, std::nullopt};
+  WatchState& watch = core.watches[event.watch];
+  watch.version = event.version;
+  watch.pool = event.pool;
+  watch.opened_at = core.now;
 }
 
 std::optional<Tick> WatchWakeAt(const Core& core) {
   std::optional<Tick> wake;
+  const auto at = [&](Tick tick) {
+    if (tick > core.now && (!wake.has_value() || tick < *wake)) wake = tick;
+  };
   for (const auto& [id, watch] : core.watches) {
-    const Tick at = watch.opened_at + core.config.lost_after_ms;
-    if (at > core.now && (!wake.has_value() || at < *wake)) wake = at;
+    at(watch.opened_at + core.config.lost_after_ms);
+    if (watch.more_to_tell) at(watch.told_at + core.config.progress_ms);
   }
   return wake;
 }
@@ -158,10 +232,7 @@ void AdvanceWatches(Core& core) {
       view.reason = "VERSION_UNKNOWN";
     }
     const bool final = view.final;
-    if (it->second.last != view) {
-      it->second.last = view;
-      core.effects.push_back(NotifyWatch{it->first, std::move(view)});
-    }
+    Tell(core, it->first, it->second, std::move(view));
     it = final ? core.watches.erase(it) : std::next(it);
   }
 }

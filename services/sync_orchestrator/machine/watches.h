@@ -14,6 +14,10 @@ void AdvanceWatches(Core& core);
 
 std::optional<Tick> WatchWakeAt(const Core& core);
 
+// How far each member of the pool is with `version`.
+std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
+                                       const VersionInfo& version);
+
 // What a watch of `version` in `pool` would be told now.
 WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool);
 

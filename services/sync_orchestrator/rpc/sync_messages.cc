@@ -45,6 +45,38 @@ v1::SyncState StateOf(SyncPhase phase) {
   return v1::SYNC_STATE_UNSPECIFIED;
 }
 
+v1::ResidencyState StateOf(fleet::ResidencyState state) {
+  switch (state) {
+    case fleet::ResidencyState::kAbsent:
+      return v1::RESIDENCY_STATE_UNSPECIFIED;
+    case fleet::ResidencyState::kFetching:
+      return v1::RESIDENCY_STATE_FETCHING;
+    case fleet::ResidencyState::kFetched:
+      return v1::RESIDENCY_STATE_FETCHED;
+    case fleet::ResidencyState::kLoading:
+      return v1::RESIDENCY_STATE_LOADING;
+    case fleet::ResidencyState::kLoaded:
+      return v1::RESIDENCY_STATE_LOADED;
+    case fleet::ResidencyState::kUnloading:
+      return v1::RESIDENCY_STATE_UNLOADING;
+    case fleet::ResidencyState::kFailed:
+      return v1::RESIDENCY_STATE_FAILED;
+  }
+  return v1::RESIDENCY_STATE_UNSPECIFIED;
+}
+
+void AddProgress(const std::vector<MemberProgress>& progress, v1::WatchSyncResponse& out) {
+  for (const MemberProgress& its : progress) {
+    v1::MemberProgress& one = *out.add_progress();
+    one.set_member(its.member.value);
+    one.set_state(StateOf(its.state));
+    one.set_bytes_done(its.bytes_done);
+    one.set_bytes_total(its.bytes_total);
+    one.set_active(its.active);
+    one.set_dropped(its.dropped);
+  }
+}
+
 void FillMember(const MemberStatus& member, const std::map<MemberId, MemberContact>& contacts,
                 Tick now, v1::MemberStatus& out) {
   out.set_member(member.member.value);
@@ -73,16 +105,13 @@ void FillPool(const PoolStatus& pool, const Status& status,
   for (auto it = pool.history.rbegin(); it != pool.history.rend(); ++it) {
     *out.add_history() = rpc::ToProto(it->version.key);
   }
-  const VersionKey* about = pool.sync.has_value()   ? &pool.sync->version.key
-                            : !pool.pending.empty() ? &pool.pending.back()
-                                                    : nullptr;
-  if (about != nullptr) {
-    *out.mutable_running_version() = rpc::ToProto(*about);
+  if (pool.about.has_value()) {
+    *out.mutable_running_version() = rpc::ToProto(*pool.about);
     v1::WatchSyncResponse& running = *out.mutable_running();
     running.set_state(StateOf(pool.phase));
     running.set_reason(pool.waits_for);
     running.set_detail(pool.detail);
-    AddProgress(status, *about, pool.pool, running);
+    AddProgress(pool.progress, running);
   }
   if (pool.override_to.has_value()) *out.mutable_override() = rpc::ToProto(*pool.override_to);
   for (const VersionKey& key : status.poisoned) {
@@ -110,34 +139,12 @@ v1::WatchSyncResponse ToProto(const WatchEvent& event, const PhaseTimes& times) 
   out.set_detail(event.detail);
   if (event.state == WatchEvent::State::kSuperseded)
     *out.mutable_superseded_by() = rpc::ToProto(event.superseded_by);
+  AddProgress(event.progress, out);
   out.mutable_times()->set_wait_ms(times.wait_ms);
   out.mutable_times()->set_stage_ms(times.stage_ms);
   out.mutable_times()->set_commit_ms(times.commit_ms);
   out.mutable_times()->set_activate_ms(times.activate_ms);
   return out;
-}
-
-void AddProgress(const Status& status, const VersionKey& version, const PoolName& pool,
-                 v1::WatchSyncResponse& out) {
-  for (const MemberStatus& member : status.members) {
-    if (member.pool != pool) continue;
-    v1::MemberProgress& progress = *out.add_progress();
-    progress.set_member(member.member.value);
-    for (const fleet::ObservedResidency& residency : member.observed.residencies) {
-      if (residency.key != version) continue;
-      fleet::Observed one;
-      one.residencies.push_back(residency);
-      progress.set_state(rpc::ToProto(one).residencies(0).state());
-      progress.set_bytes_done(residency.bytes_done);
-      progress.set_bytes_total(residency.bytes_total);
-      for (const fleet::ObservedRow& row : member.observed.rows) {
-        if (row.adapter == version.adapter && row.target == residency.name)
-          progress.set_active(true);
-      }
-    }
-    if (member.standing != MemberStanding::kReady)
-      progress.set_dropped(std::string(ToString(member.standing)));
-  }
 }
 
 v1::GetStatusResponse ToProto(const Status& status,

@@ -21,10 +21,6 @@ struct MemberContact {
 
 v1::WatchSyncResponse ToProto(const WatchEvent& event, const PhaseTimes& times);
 
-// How far each member is with `version` in `pool`.
-void AddProgress(const Status& status, const VersionKey& version, const PoolName& pool,
-                 v1::WatchSyncResponse& out);
-
 // Filters by pool and adapter where they are not empty.
 v1::GetStatusResponse ToProto(const Status& status,
                               const std::map<MemberId, MemberContact>& contacts,

@@ -84,13 +84,11 @@ class SyncService::AttachStream final
   std::optional<SessionId> session_;
 };
 
-// A few states a second at most; a reader that is so far behind has gone.
-inline constexpr size_t kWatchFifoMax = 64;
-
+// One version's states. Latest wins: a slow reader misses states between, never the last.
 class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse> {
  public:
   WatchSyncStream(Orchestrator& orchestrator, absl::StatusOr<VersionKey> version, PoolName pool)
-      : WriteStream(kWatchFifoMax),
+      : WriteStream(rpc::kLatestWins),
         orchestrator_(orchestrator),
         version_(std::move(version)),
         pool_(std::move(pool)),

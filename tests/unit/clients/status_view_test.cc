@@ -100,6 +100,24 @@ TEST(StatusView, WarnsOfWhatNeedsSomebody) {
                                             HasSubstr("rollback policy --lift")));
 }
 
+TEST(Progress, NamesAFewEnginesAndCountsMany) {
+  pb::WatchSyncResponse progress;
+  EXPECT_EQ(Progress(progress), "");
+  const auto add = [&](const std::string& member, pb::ResidencyState state) -> auto& {
+    auto& its = *progress.add_progress();
+    its.set_member(member);
+    its.set_state(state);
+    return its;
+  };
+  add("e1", pb::RESIDENCY_STATE_LOADED).set_active(true);
+  add("e2", pb::RESIDENCY_STATE_FETCHING);
+  add("e3", pb::RESIDENCY_STATE_FETCHING);
+  add("e4", pb::RESIDENCY_STATE_UNSPECIFIED).set_dropped("NO_SLOT");
+  EXPECT_EQ(Progress(progress), "e4 NO_SLOT; e1 active; e2, e3 fetching");
+  for (int i = 5; i < 10; ++i) add("e" + std::to_string(i), pb::RESIDENCY_STATE_LOADED);
+  EXPECT_THAT(Progress(progress), HasSubstr("; 5 engines loaded"));
+}
+
 TEST(ShortVersion, IsTheMiddleOfAnEngineName) {
   EXPECT_EQ(ShortVersion("policy-v12-0123456789ab", "policy"), "v12");
   EXPECT_EQ(ShortVersion("other", "policy"), "other");

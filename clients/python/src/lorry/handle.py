@@ -13,7 +13,7 @@ from lorry import errors
 from lorry.common.v1 import adapter_pb2
 from lorry.connection import Connection
 from lorry.store.v1 import store_pb2
-from lorry.sync.v1 import sync_pb2
+from lorry.sync.v1 import fleet_pb2, sync_pb2
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,14 @@ class Serving:
 
 @dataclass
 class Status:
-    """The latest that the orchestrator said of the version. ``members``: name → state, for people."""
+    """The latest that the orchestrator said of the version.
+
+    Attributes:
+        state: UPLOADING, STORED_AT_STORE, then a ``lorry.sync.v1.SyncState``: WAITING, STAGING, ..., ACTIVE.
+        reason, detail: why it waits or failed.
+        members: engine → ACTIVE where its door serves the version, why it takes no part (NO_SLOT, LOST, ...), or where
+            the version stands on it: ABSENT, FETCHING, FETCHED, LOADING, LOADED, FAILED. Kept up while ``wait`` waits.
+    """
 
     state: str = "UPLOADING"
     reason: str = ""
@@ -169,7 +176,7 @@ class PublishHandle:
 
     def _take(self, progress: sync_pb2.WatchSyncResponse) -> Serving | None:
         state = sync_pb2.SyncState.Name(progress.state).removeprefix("SYNC_STATE_")
-        members = {p.member: "ACTIVE" if p.active else p.dropped or str(p.state) for p in progress.progress}
+        members = {p.member: _word(p) for p in progress.progress}
         self.status = Status(state, progress.reason, progress.detail, members)
         if state == "FAILED":
             raise errors.SyncFailed(f"{self}: {progress.detail}", progress.reason, "FAILED_PRECONDITION")
@@ -209,3 +216,10 @@ class PublishHandle:
         self._error = error
         self.status = Status("FAILED", getattr(error, "reason", ""), str(error))
         self._done.set()
+
+
+def _word(progress: sync_pb2.MemberProgress) -> str:
+    if progress.active or progress.dropped:
+        return "ACTIVE" if progress.active else progress.dropped
+    state = fleet_pb2.ResidencyState.Name(progress.state).removeprefix("RESIDENCY_STATE_")
+    return "ABSENT" if state == "UNSPECIFIED" else state

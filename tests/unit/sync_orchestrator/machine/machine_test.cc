@@ -79,6 +79,25 @@ class Fleet {
     ++observed.sequence;
     Step(MemberObserved{SessionOf(MemberId(id)), observed});
   }
+  void Fetch(const std::string& id, const VersionKey& key, uint64_t bytes_done) {
+    fleet::ObservedResidency residency;
+    residency.name = desired_.at(MemberId(id)).wanted.at(0).name;
+    residency.key = key;
+    residency.state = fleet::ResidencyState::kFetching;
+    residency.bytes_done = bytes_done;
+    residency.bytes_total = 100;
+    Of(id).residencies = {residency};
+    Report(id);
+  }
+  // What the last word of a watch said of a member.
+  std::string Told(const std::string& id) const {
+    for (const MemberProgress& its : told_.back().progress) {
+      if (its.member.value != id) continue;
+      return std::string(fleet::ToString(its.state)) + (its.active ? " active" : "") +
+             (its.dropped.empty() ? "" : " " + its.dropped);
+    }
+    return "nothing";
+  }
   fleet::Observed& Of(const std::string& id) { return members_.at(MemberId(id)); }
   void Pass(int64_t ms) {
     now_ += ms;
@@ -297,6 +316,69 @@ TEST(Sync, BarrierIsRefusedWhereItWouldBegin) {
   fleet.Join("e1");
   fleet.Publish(1);
   EXPECT_EQ(fleet.Pool().waits_for, "UNIMPLEMENTED");
+}
+
+TEST(Watch, TellsHowFarEachMemberIs) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Join("e2");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_EQ(fleet.Told("e1"), "ABSENT");
+  EXPECT_EQ(fleet.Told("e2"), "ABSENT");
+  fleet.Obey("e1");  // the first of its kind
+  EXPECT_EQ(fleet.Told("e1"), "LOADED");
+  fleet.Obey("e2");
+  EXPECT_EQ(fleet.Told("e2"), "LOADED");
+  fleet.Obey("e1");
+  EXPECT_EQ(fleet.Told("e1"), "LOADED active");
+  EXPECT_FALSE(fleet.told_.back().final);
+  fleet.Obey("e2");
+  EXPECT_EQ(fleet.Told("e2"), "LOADED active");
+  EXPECT_TRUE(fleet.told_.back().final);
+}
+
+TEST(Watch, TellsBytesAtItsPaceAndTheNewestOnly) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  const size_t told = fleet.told_.size();
+  for (uint64_t done = 1; done <= 50; ++done) fleet.Fetch("e1", key, done);
+  EXPECT_EQ(fleet.told_.size(), told);
+  fleet.Pass(100);
+  ASSERT_EQ(fleet.told_.size(), told + 1);
+  EXPECT_EQ(fleet.told_.back().progress.at(0).bytes_done, 50u);
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.told_.size(), told + 1) << "nothing is new";
+  fleet.Obey("e1");
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "a decision does not wait";
+}
+
+TEST(Watch, SaysWhyAMemberTakesNoPart) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Join("e2");
+  fleet.Join("e3");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  fleet.Of("e2").boot = BootId("e2.2");
+  fleet.Report("e2");
+  EXPECT_EQ(fleet.Told("e2"), "ABSENT ENGINE_RESTARTED");
+  fleet.Step(SessionLost{fleet.SessionOf(MemberId("e3"))});
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.Told("e3"), "ABSENT LOST");
+}
+
+TEST(Status, TellsOfTheRunningSyncHowFarEachMemberIs) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Join("e2");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Obey("e1");
+  EXPECT_EQ(fleet.Pool().about, key);
+  ASSERT_EQ(fleet.Pool().progress.size(), 2u);
+  EXPECT_EQ(fleet.Pool().progress[0].state, fleet::ResidencyState::kLoaded);
 }
 
 TEST(Retention, TheWindowIsKeptAndTheRestLeaves) {
