@@ -192,14 +192,16 @@ std::vector<Verb> AdapterVerbs() {
        .summary = "Shows an adapter's policy, or changes fields of it",
        .details =
            "Fields are those of lorry.common.v1.AdapterPolicy; FIELD=default goes back to the "
-           "default. A change that somebody else made meanwhile is not overwritten.",
+           "default. A change that somebody else made meanwhile is not overwritten. Not built yet: "
+           "mode=barrier, with which no sync begins, and in_flight=abort and resume_on_new, which "
+           "are refused.",
        .positionals = {adapter},
        .options = {{.name = "set",
                     .value = "FIELD=VALUE",
-                    .help = "mode=barrier, keep=3, min_engines=75%, stage_deadline_ms=90s, "
+                    .help = "skip=never, keep=3, min_engines=75%, stage_deadline_ms=90s, "
                             "pools=rollout,eval=rollout",
                     .repeated = true}},
-       .examples = {"lorry policy policy --set mode=barrier --set max_staleness=0"},
+       .examples = {"lorry policy policy --set keep=4 --set max_staleness=2"},
        .run = Policy},
       {.name = "delete",
        .summary = "Deletes a stored version that nobody holds",

@@ -162,6 +162,14 @@ absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& po
   return out;
 }
 
+absl::Status CheckBuilt(const fleet::AdapterPolicy& policy) {
+  if (policy.in_flight == fleet::InFlightRule::kFinishOnOld) return absl::OkStatus();
+  return Invalid(absl::StrCat(
+      "in_flight=", policy.in_flight == fleet::InFlightRule::kAbort ? "abort" : "resume_on_new",
+      " is not built yet: requests in flight finish on the version they began with; set "
+      "in_flight=finish_on_old"));
+}
+
 cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {
   cm::AdapterPolicy out;
   for (const auto& [name, source] : policy.pools) {

@@ -137,6 +137,20 @@ TEST(Messages, AWindowSmallerThanTheStalenessIsRefusedWithTheArithmetic) {
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("max_staleness + 1 = 4"));
 }
 
+TEST(Messages, WhatHappensToRequestsInFlightIsRefusedWhereItIsNotBuilt) {
+  common::v1::AdapterPolicy policy;
+  EXPECT_TRUE(CheckBuilt(*PolicyFromProto(policy)).ok());
+  policy.set_in_flight(common::v1::IN_FLIGHT_MODE_FINISH_ON_OLD);
+  EXPECT_TRUE(CheckBuilt(*PolicyFromProto(policy)).ok());
+  policy.set_in_flight(common::v1::IN_FLIGHT_MODE_ABORT);
+  ASSERT_TRUE(PolicyFromProto(policy).ok()) << "an older store may hold it";
+  const absl::Status status = CheckBuilt(*PolicyFromProto(policy));
+  EXPECT_EQ(ReasonOf(status), "POLICY_INVALID");
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("set in_flight=finish_on_old"));
+  policy.set_in_flight(common::v1::IN_FLIGHT_MODE_RESUME_ON_NEW);
+  EXPECT_EQ(ReasonOf(CheckBuilt(*PolicyFromProto(policy))), "POLICY_INVALID");
+}
+
 TEST(Messages, PoolsThatFollowNobodyAreRefused) {
   common::v1::AdapterPolicy policy;
   auto& pool = *policy.add_pools();
