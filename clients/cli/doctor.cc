@@ -82,7 +82,10 @@ class Examination {
     const std::string& why = member.observed().health_detail().empty()
                                  ? member.detail()
                                  : member.observed().health_detail();
-    if (member.state() == "READY") {
+    const std::string& warning = member.observed().health_detail();
+    if (member.state() == "READY" && !warning.empty()) {
+      Add(Grade::kWarning, absl::StrCat(name, " is READY, but ", warning), RemedyOf(warning));
+    } else if (member.state() == "READY") {
       Add(Grade::kGood, absl::StrCat(name, " is READY, door ", member.door_address()));
     } else {
       const bool broken =
@@ -136,7 +139,10 @@ class Examination {
     }
     const auto& limits = member.observed().limits();
     if (demands.empty() || member.observed().boot_id().empty()) return;
-    findings_.push_back(JudgeSlots(member.member(), limits.slots(), demands));
+    const bool is_vllm = limits.kind() == lorry::sync::v1::ENGINE_KIND_VLLM;
+    findings_.push_back(JudgeSlots(member.member(),
+                                   is_vllm ? fleet::EngineKind::kVllm : fleet::EngineKind::kSglang,
+                                   limits.slots(), demands));
   }
 
   void LookAtEngineVersions() {
@@ -205,7 +211,7 @@ Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name)
           "bring all to one version, the store first"};
 }
 
-Finding JudgeSlots(const std::string& member, uint32_t slots,
+Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t slots,
                    const std::vector<SlotDemand>& demands) {
   uint32_t needed = 0;
   std::vector<std::string> terms;
@@ -215,6 +221,12 @@ Finding JudgeSlots(const std::string& member, uint32_t slots,
                                  " aliases + ", demand.leases, " leases"));
   }
   const std::string sum = absl::StrCat(needed, " slots (", absl::StrJoin(terms, "; "), ")");
+  if (slots == 0 && kind == fleet::EngineKind::kVllm) {
+    return {Grade::kWarning,
+            absl::StrCat(member, " has a slot limit that is not known; needs ", sum),
+            "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment, and --max-cpu-loras of at "
+            "least so many"};
+  }
   if (slots == 0) return {Grade::kGood, absl::StrCat(member, " has no slot limit; needs ", sum)};
   if (needed <= slots) {
     return {Grade::kGood, absl::StrCat(member, " has ", slots, " slots, needs ", sum)};

@@ -25,7 +25,8 @@ struct SlotDemand {
   uint32_t aliases = 0;
   uint32_t leases = 0;
 };
-Finding JudgeSlots(const std::string& member, uint32_t slots,
+// No slots: SGLang has no limit then; vLLM always has one, and tells it in dev mode alone.
+Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t slots,
                    const std::vector<SlotDemand>& demands);
 
 // Who runs which version of Lorry, "this program" among them; a warning where two differ before the

@@ -244,6 +244,14 @@ def add_info_routes(app: FastAPI, engine: FakeVllm) -> None:
             "# TYPE vllm:num_requests_waiting gauge\n"
             f"vllm:num_requests_waiting{labels} {float(engine.scheduler.waiting)}\n"
         )
+        if engine.args.enable_lora:  # declared from the start; a series comes with the first request
+            text += "# TYPE vllm:lora_requests_info gauge\n"
+        if engine.args.enable_lora and engine.has_begun:
+            names = ",".join(sorted({r.name for r in engine.scheduler.requests if r.name}))
+            text += (
+                f'vllm:lora_requests_info{{max_lora="{engine.args.max_loras}",running_lora_adapters="{names}",'
+                f'waiting_lora_adapters="{names}"}} {time.time()}\n'
+            )
         return PlainTextResponse(text)
 
 

@@ -46,6 +46,7 @@ class FakeVllm:
         self.name_locks: dict[str, asyncio.Lock] = {}
         self.paused = False
         self.started = time.time()
+        self.has_begun = False  # a request was scheduled
 
     def listing(self) -> dict[str, str]:
         return {a.name: a.path for a in self.registry.values() if a.name != self.switches.vanish}
@@ -139,6 +140,7 @@ class FakeVllm:
             if self.switches.serve_base:
                 digest = BASE_DIGEST
         limit = params.get("max_tokens") or 16
+        self.has_begun = True
         name = model if adapter else None
         return [
             Request(f"{rid}-{i}", name, digest, ids, limit) for i in range(params.get("n") or 1)

@@ -1,6 +1,7 @@
 """Bad input: each kind is refused with its own reason and a remedy, and the version before it goes on serving."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -369,7 +370,12 @@ def test_an_engine_without_lora_says_which_flag_it_lacks(bin_dir, tiny, tmp_path
             until(lambda m=member: "ENGINE_LORA_DISABLED" in detail(m), "the engine was looked at")
             assert world.member(member)["state"] == "JOINING"
             assert "--enable-lora" in detail(member), detail(member)
-            assert world.doors[member].ask(ADAPTER).status in (404, 409, 503)
+
+            def is_refused(m=member):
+                answer = world.doors[m].ask(ADAPTER)
+                return (answer.status, answer.reason) == (409, "NOT_LOADED")
+
+            until(is_refused, "the door has heard of the adapter, and has nothing of it")
         handle = world.publish(run, 1, tiny / "adapters" / "v1", "stored")
         for number, kind in enumerate(KINDS):
             bare[number].kill()
@@ -378,3 +384,56 @@ def test_an_engine_without_lora_says_which_flag_it_lacks(bin_dir, tiny, tmp_path
             good.start().wait_ready()
         handle.wait("serving", 60)
         world.wait_serves(1)
+
+
+NO_DEV_MODE = {"VLLM_SERVER_DEV_MODE": "0"}
+
+
+def test_a_vllm_without_dev_mode_serves_and_says_what_is_not_known_of_it(bin_dir, tiny, tmp_path):
+    engine = engines.fake("vllm", tiny / "model", log_dir=tmp_path, env=NO_DEV_MODE)
+    with World(bin_dir, tmp_path, engine) as world, world.open_run() as run:
+        world.publish(run, 1, tiny / "adapters" / "v1")
+        world.wait_serves(1)
+        observed = world.member("vllm")["observed"]
+        assert observed["health_detail"].startswith("ENGINE_DEV_MODE_OFF: "), observed
+        assert "VLLM_SERVER_DEV_MODE=1" in observed["health_detail"]
+        assert "slots" not in observed["limits"], observed["limits"]
+        findings = doctor(bin_dir, world)
+        about = [f for f in findings if f["what"].startswith("vllm ") and f["grade"] != "good"]
+        assert [f["grade"] for f in about] == ["warning", "warning"], findings
+        assert "ENGINE_DEV_MODE_OFF" in about[0]["what"]
+        assert "slot limit that is not known" in about[1]["what"]
+        assert all("VLLM_SERVER_DEV_MODE=1" in f["remedy"] for f in about), about
+        # A rank above its own is found out by the load alone, and that is said with the engine's words.
+        handle = run.publish(tiny / "adapters" / "bigrank", version=2)
+        handle.wait("stored", 30)
+        why = until(lambda: failures(world, "vllm", 2), "the load is refused")
+        assert why[0] == "ENGINE_REFUSED", why
+        assert "64" in why[1], why
+        world.prove(world.doors["vllm"].ask(ADAPTER), version=1)
+
+
+def test_a_vllm_without_dev_mode_and_without_lora_is_known_all_the_same(bin_dir, tiny, tmp_path):
+    bare = engines.fake("vllm", tiny / "model", log_dir=tmp_path, env=NO_DEV_MODE, args=["--no-enable-lora"])
+    with World(bin_dir, tmp_path, bare, wait_ready=False) as world:
+        detail = until(lambda: world.member("vllm").get("observed", {}).get("health_detail"), "the engine was looked at")
+        assert detail.startswith("ENGINE_LORA_DISABLED: "), detail
+        assert "--enable-lora" in detail
+        assert world.member("vllm")["state"] == "JOINING"
+        assert any(f["grade"] == "bad" and "ENGINE_LORA_DISABLED" in f["what"] for f in doctor(bin_dir, world))
+
+
+def doctor(bin_dir, world):
+    """What `lorry doctor` finds: [{grade, what, remedy}]."""
+    at = [f"--{service}={address}" for service, address in world.fleet.addresses().items()]
+    ran = subprocess.run([bin_dir / "lorry", "--json", *at, "doctor"], check=False, capture_output=True, text=True)
+    assert ran.stdout, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def failures(world, member, number):
+    """(reason, detail) of the version's residency on the member, once it FAILED."""
+    for r in world.member(member).get("observed", {}).get("residencies", []):
+        if int(r["version"].get("number", 0)) == number and r["state"] == "RESIDENCY_STATE_FAILED":
+            return r["reason"], r["detail"]
+    return None

@@ -20,7 +20,7 @@ Outcome OutcomeOf(const absl::Status& status) {
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
-std::string ProblemText(const std::vector<engines::Problem>& problems) {
+std::string TextOf(const std::vector<engines::Problem>& problems) {
   std::string text;
   for (const engines::Problem& problem : problems) {
     text += (text.empty() ? "" : "; ") + problem.reason + ": " + problem.remedy;
@@ -94,12 +94,14 @@ void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
     spdlog::info("engine boot={} version={} problems={}", facts->boot.value, facts->version,
                  facts->problems.size());
     boot_ = facts->boot;
+    if (!facts->warnings.empty()) spdlog::warn("engine {}", TextOf(facts->warnings));
     listeners_.on_facts(*facts);
   }
   sink_(EngineSeen{.boot = facts->boot,
                    .limits = facts->limits,
                    .version = facts->version,
-                   .problem = ProblemText(facts->problems)});
+                   .problem = TextOf(facts->problems),
+                   .warning = TextOf(facts->warnings)});
 }
 
 void EngineLink::With(const BootId& boot, std::function<void(engines::Engine&)> call,

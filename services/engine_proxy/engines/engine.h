@@ -39,6 +39,7 @@ struct EngineFacts {
   std::string base_model;           // the name under which it serves its base model
   bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
   std::vector<Problem> problems;    // empty: ready for adapters
+  std::vector<Problem> warnings;    // it serves, and this is amiss all the same
 };
 
 struct EngineLoad {

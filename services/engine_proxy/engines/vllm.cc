@@ -1,6 +1,6 @@
 // vLLM over HTTP (Python frontend). `load_inplace` is never sent: it stays with the adapter and
 // makes vLLM read the directory again at every use. What needs VLLM_SERVER_DEV_MODE=1 (limits,
-// pauses) is missed without it and said so.
+// pauses) is missed without it, and a warning says so.
 #include <memory>
 #include <utility>
 
@@ -27,38 +27,13 @@ class VllmCalls {
   boost::asio::io_context& io() const { return client_.io(); }
 
   Task<absl::StatusOr<EngineFacts>> Inspect(TimePoint deadline) {
-    EngineFacts facts;
-    facts.limits.kind = kKind;
     const auto metrics = co_await Get("/metrics", deadline);
     if (!metrics.ok()) co_return metrics.status();
     auto boot = ParseVllmBoot(*metrics);
     if (!boot.ok()) co_return boot.status();
-    facts.boot = *std::move(boot);
-    // Nothing of what follows changes within a life of the process, and asking for it costs up to 2
-    // s.
-    const std::shared_ptr<const EngineFacts> known = Known(facts.boot);
-    if (known != nullptr) co_return *known;
-
-    const auto version = co_await Get("/version", deadline);
-    if (!version.ok()) co_return version.status();
-    facts.version = StringIn(ParseJson(version->body), "version");
-
-    const auto listed = co_await Get("/v1/models", deadline);
-    if (!listed.ok()) co_return listed.status();
-    const auto models = ParseModels(*listed);
-    if (!models.ok()) co_return models.status();
-    facts.base_model = models->base_model;
-
-    // A route that exists answers a GET with 405; one that is switched off is not there.
-    const auto route = co_await Get("/v1/load_lora_adapter", deadline);
-    if (!route.ok()) co_return route.status();
-    if (IsMissingRoute(*route)) facts.problems.push_back(RuntimeLoraDisabled());
-
-    // The first call of a real one takes some 2 s: it collects a description of the machine.
-    const auto info = co_await Get("/server_info?config_format=json", deadline);
-    if (!info.ok()) co_return info.status();
-    AddVllmServerInfo(*info, facts);
-    if (info->status == 200) Remember(facts);
+    absl::StatusOr<EngineFacts> facts = Known(*boot);
+    if (!facts.ok()) facts = co_await InspectBoot(*std::move(boot), deadline);
+    if (facts.ok()) AddVllmMetrics(metrics->body, *facts);
     co_return facts;
   }
 
@@ -118,15 +93,39 @@ class VllmCalls {
     const auto reply = co_await Post(path, Json(), deadline);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == 200) co_return absl::OkStatus();
-    if (IsMissingRoute(*reply)) {
-      co_return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_DEV_MODE_OFF",
-                      "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment: pausing is one "
-                      "of its dev routes");
-    }
+    if (IsMissingRoute(*reply)) co_return ToStatus(DevModeOff());
     co_return StatusOfRefusal(path, *reply);
   }
 
  private:
+  // Nothing of this changes within a life of the process, and asking for it costs up to 2 s.
+  Task<absl::StatusOr<EngineFacts>> InspectBoot(BootId boot, TimePoint deadline) {
+    EngineFacts facts;
+    facts.boot = std::move(boot);
+    facts.limits.kind = kKind;
+    const auto version = co_await Get("/version", deadline);
+    if (!version.ok()) co_return version.status();
+    facts.version = StringIn(ParseJson(version->body), "version");
+
+    const auto listed = co_await Get("/v1/models", deadline);
+    if (!listed.ok()) co_return listed.status();
+    const auto models = ParseModels(*listed);
+    if (!models.ok()) co_return models.status();
+    facts.base_model = models->base_model;
+
+    // A route that exists answers a GET with 405; one that is switched off is not there.
+    const auto route = co_await Get("/v1/load_lora_adapter", deadline);
+    if (!route.ok()) co_return route.status();
+    if (IsMissingRoute(*route)) facts.problems.push_back(RuntimeLoraDisabled());
+
+    // The first call of a real one takes some 2 s: it collects a description of the machine.
+    const auto info = co_await Get("/server_info?config_format=json", deadline);
+    if (!info.ok()) co_return info.status();
+    AddVllmServerInfo(*info, facts);
+    if (info->status == 200 || IsMissingRoute(*info)) Remember(facts);
+    co_return facts;
+  }
+
   static std::string PathOf(fleet::PauseKind pause, bool flush) {
     const char* mode = nullptr;
     switch (pause) {
@@ -168,19 +167,21 @@ class VllmCalls {
         deadline);
   }
 
-  const HttpClient client_;
-  std::shared_ptr<const EngineFacts> Known(const BootId& boot) const {
+  // NOT_FOUND: this boot was not inspected yet.
+  absl::StatusOr<EngineFacts> Known(const BootId& boot) const {
     MutexLock lock(mutex_);
-    return known_ != nullptr && known_->boot == boot ? known_ : nullptr;
+    if (known_.boot == boot) return known_;
+    return absl::NotFoundError("");
   }
   void Remember(const EngineFacts& facts) {
     MutexLock lock(mutex_);
-    known_ = std::make_shared<const EngineFacts>(facts);
+    known_ = facts;
   }
 
+  const HttpClient client_;
   const std::string api_key_;
   mutable Mutex mutex_;
-  std::shared_ptr<const EngineFacts> known_ LORRY_GUARDED_BY(mutex_);  // of the last boot inspected
+  EngineFacts known_ LORRY_GUARDED_BY(mutex_);  // of the last boot inspected
 };
 
 }  // namespace

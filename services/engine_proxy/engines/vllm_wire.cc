@@ -1,6 +1,7 @@
 // vLLM's replies, 0.27 to 0.32, Python frontend.
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -28,6 +29,29 @@ std::optional<double> ValueOfSample(absl::string_view line, absl::string_view na
   return value;
 }
 
+constexpr absl::string_view kRunning = "vllm:num_requests_running";
+constexpr absl::string_view kWaiting = "vllm:num_requests_waiting";
+// Declared where LoRA is on, whether or not it has samples yet.
+constexpr absl::string_view kLoraInfo = "vllm:lora_requests_info";
+
+bool IsDeclared(absl::string_view exposition, absl::string_view name) {
+  return absl::StrContains(exposition, absl::StrCat("# TYPE ", name, " "));
+}
+
+// The number in `label="7"` of the first sample of `name`; 0 where there is none.
+uint32_t CountInLabel(absl::string_view exposition, absl::string_view name,
+                      absl::string_view label) {
+  for (absl::string_view line : absl::StrSplit(exposition, '\n')) {
+    if (!ValueOfSample(line, name)) continue;
+    const size_t at = line.find(absl::StrCat(label, "=\""));
+    if (at == absl::string_view::npos) continue;
+    line.remove_prefix(at + label.size() + 2);
+    uint32_t count = 0;
+    if (absl::SimpleAtoi(line.substr(0, line.find('"')), &count)) return count;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::optional<double> SumOfMetric(std::string_view exposition, std::string_view name) {
@@ -40,13 +64,9 @@ std::optional<double> SumOfMetric(std::string_view exposition, std::string_view 
 
 absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("GET /metrics", reply);
-  const auto running = SumOfMetric(reply.body, "vllm:num_requests_running");
-  const auto waiting = SumOfMetric(reply.body, "vllm:num_requests_waiting");
-  if (!running || !waiting || *running < 0 || *waiting < 0) {
-    return Error(
-        absl::StatusCode::kFailedPrecondition, "ENGINE_METRICS_DISABLED",
-        "GET /metrics has no vllm:num_requests_running; start vLLM without --disable-log-stats");
-  }
+  const auto running = SumOfMetric(reply.body, ToStd(kRunning));
+  const auto waiting = SumOfMetric(reply.body, ToStd(kWaiting));
+  if (!running || !waiting || *running < 0 || *waiting < 0) return ToStatus(MetricsDisabled());
   return EngineLoad{static_cast<uint64_t>(*running), static_cast<uint64_t>(*waiting)};
 }
 
@@ -60,8 +80,24 @@ absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& reply) {
   return BootId(absl::StrCat("vllm-", static_cast<int64_t>(*started * 1000)));
 }
 
+void AddVllmMetrics(std::string_view exposition, EngineFacts& facts) {
+  const absl::string_view text = ToAbsl(exposition);
+  if (!IsDeclared(text, kRunning)) return facts.warnings.push_back(MetricsDisabled());
+  const Problem off = LoraDisabled(fleet::EngineKind::kVllm);
+  const bool is_said = std::count(facts.problems.begin(), facts.problems.end(), off) > 0;
+  if (!IsDeclared(text, kLoraInfo) && !is_said) facts.problems.push_back(off);
+  if (facts.limits.batch_slots == 0)
+    facts.limits.batch_slots = CountInLabel(text, kLoraInfo, "max_lora");
+}
+
 void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
-  if (reply.status != 200) return;
+  if (IsMissingRoute(reply)) return facts.warnings.push_back(DevModeOff());
+  if (reply.status != 200) {
+    return facts.warnings.push_back(
+        {"ENGINE_REPLY_INVALID",
+         absl::StrCat("GET /server_info, which tells --max-lora-rank and --max-cpu-loras, answers ",
+                      reply.status, ": ", ErrorText(reply))});
+  }
   const Json body = ParseJson(reply.body);
   const Json& config = MemberOf(body, "vllm_config");
   if (!config.is_object()) return;

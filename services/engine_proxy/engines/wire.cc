@@ -154,6 +154,19 @@ Problem RuntimeLoraDisabled() {
           "start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"};
 }
 
+Problem DevModeOff() {
+  return {"ENGINE_DEV_MODE_OFF",
+          "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; without it --max-lora-rank, "
+          "--max-cpu-loras and the modules are unknown here, so that what does not fit is found "
+          "out by the load, and it cannot be paused"};
+}
+
+Problem MetricsDisabled() {
+  return {"ENGINE_METRICS_DISABLED",
+          "start vLLM without --disable-log-stats; without its count of requests no adapter is "
+          "ever unloaded"};
+}
+
 absl::Status ToStatus(const Problem& problem) {
   return Error(absl::StatusCode::kFailedPrecondition, problem.reason, problem.remedy);
 }

@@ -61,9 +61,12 @@ absl::StatusOr<ProbeToken> ParseSglangToken(const HttpReply& reply);
 std::optional<double> SumOfMetric(std::string_view exposition, std::string_view name);
 absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& metrics);
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& metrics);
-// Adds limits and problems; a reply that is not 200 adds nothing (vLLM has the route in dev mode
-// alone).
+// Adds limits and problems; where there is no such page (vLLM has the route in dev mode alone), a
+// warning of what stays unknown.
 void AddVllmServerInfo(const HttpReply& server_info, EngineFacts& facts);
+// Adds what the metrics tell, with and without dev mode: whether LoRA is on, and the batch's limit
+// once a request has been scheduled.
+void AddVllmMetrics(std::string_view exposition, EngineFacts& facts);
 absl::StatusOr<ProbeToken> ParseVllmToken(const HttpReply& reply);
 
 // True for the replies that mean "there is no such adapter", false for a missing route.
@@ -76,6 +79,8 @@ bool IsMissingRoute(const HttpReply& reply);
 // Each with the flag or the variable that repairs it.
 Problem LoraDisabled(fleet::EngineKind kind);
 Problem RuntimeLoraDisabled();
+Problem DevModeOff();
+Problem MetricsDisabled();
 absl::Status ToStatus(const Problem& problem);  // FAILED_PRECONDITION
 
 }  // namespace lorry::engines

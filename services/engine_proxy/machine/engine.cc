@@ -109,6 +109,7 @@ void HandleSeen(Core& core, const EngineSeen& event) {
   core.limits = event.limits;
   core.engine_version = event.version;
   core.problem = event.problem;
+  core.warning = event.warning;
 }
 
 void HandleLost(Core& core, const EngineLost& event) {

@@ -37,6 +37,7 @@ struct EngineSeen {  // it answers, and this is its start marker; repeated as of
   std::string problem;  // preflight: the missing or wrong flag, for people; not empty keeps the
                         // member JOINING
   bool asleep = false;  // memory released
+  std::string warning = {};  // preflight: what is amiss and keeps it from nothing, for people
 };
 struct EngineLost {    // it does not answer; routes stay, the engine's own errors pass
   bool ended = false;  // its process is gone (connection refused, exit seen): what it was loading

@@ -23,7 +23,7 @@ std::string HealthDetail(const Core& core) {
     return absl::StrCat("the registry hangs since ", core.wedged->name.value,
                         "; the engine serves what it has and needs a restart");
   }
-  return "";
+  return core.warning;
 }
 
 fleet::ResidencyState StateOf(const Core& core, const Residency& residency) {

@@ -90,7 +90,7 @@ struct Core {
   bool answers = false;
   bool asleep = false;
   fleet::EngineLimits limits;
-  std::string engine_version, problem;
+  std::string engine_version, problem, warning;
   std::optional<WedgedRecord> wedged;
   uint32_t hung_loads = 0;  // loads in a row that got no answer
   std::map<EngineName, std::string> listing;

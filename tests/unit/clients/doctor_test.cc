@@ -15,13 +15,20 @@ using Grade = Finding::Grade;
 TEST(JudgeSlots, CountsWindowNextAliasesAndLeases) {
   const std::vector<SlotDemand> demands = {{.adapter = "policy", .keep = 2, .aliases = 1},
                                            {.adapter = "critic", .keep = 1, .leases = 2}};
-  const Finding enough = JudgeSlots("e1", 8, demands);
+  const Finding enough = JudgeSlots("e1", fleet::EngineKind::kVllm, 8, demands);
   EXPECT_EQ(enough.grade, Grade::kGood);
   EXPECT_THAT(enough.what, HasSubstr("needs 8 slots"));
-  const Finding few = JudgeSlots("e1", 7, demands);
+  const Finding few = JudgeSlots("e1", fleet::EngineKind::kSglang, 7, demands);
   EXPECT_EQ(few.grade, Grade::kBad);
   EXPECT_THAT(few.remedy, HasSubstr("--max-loaded-loras"));
-  EXPECT_EQ(JudgeSlots("e1", 0, demands).grade, Grade::kGood);
+}
+
+TEST(JudgeSlots, NoLimitIsGoodOnSglangAndUnknownOnVllm) {
+  const std::vector<SlotDemand> demands = {{.adapter = "policy"}};
+  EXPECT_EQ(JudgeSlots("e1", fleet::EngineKind::kSglang, 0, demands).grade, Grade::kGood);
+  const Finding unknown = JudgeSlots("e1", fleet::EngineKind::kVllm, 0, demands);
+  EXPECT_EQ(unknown.grade, Grade::kWarning);
+  EXPECT_THAT(unknown.remedy, HasSubstr("VLLM_SERVER_DEV_MODE=1"));
 }
 
 TEST(JudgeVersions, WarnsWhereMoreThanThePatchDiffers) {

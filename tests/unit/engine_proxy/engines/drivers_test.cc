@@ -137,6 +137,7 @@ TEST_P(DriverTest, DetectsTheKindAndInspectsLimits) {
   EXPECT_EQ(facts->limits.engine_modules.size(), is_sglang() ? 7u : 0u);
   EXPECT_EQ(facts->cumulative_streams, is_sglang());
   EXPECT_THAT(facts->problems, IsEmpty());
+  EXPECT_THAT(facts->warnings, IsEmpty());
   EXPECT_EQ(engine.Inspect()->boot, facts->boot);
 }
 
@@ -291,12 +292,27 @@ TEST_P(VllmTest, RuntimeUpdatesSwitchedOffAreNamed) {
   EXPECT_EQ(ReasonOf(engine.Unload(Fresh())), "ENGINE_RUNTIME_LORA_DISABLED");
 }
 
-TEST_P(VllmTest, WithoutDevModeLimitsAreUnknownAndPausesRefused) {
+TEST_P(VllmTest, WithoutDevModeLimitsAreUnknownPausesRefusedAndThatIsSaid) {
   Blocking engine = OwnFake({}, {"VLLM_SERVER_DEV_MODE=0"});
   const auto facts = engine.Inspect();
   EXPECT_THAT(facts->problems, IsEmpty());
+  ASSERT_EQ(facts->warnings.size(), 1u);
+  EXPECT_EQ(facts->warnings[0].reason, "ENGINE_DEV_MODE_OFF");
   EXPECT_EQ(facts->limits.slots, 0u);
+  EXPECT_EQ(facts->limits.batch_slots, 0u);
   EXPECT_EQ(ReasonOf(engine.SetPause(PauseKind::kAbort)), "ENGINE_DEV_MODE_OFF");
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
+  EXPECT_EQ(engine.Inspect()->limits.batch_slots, 4u) << "known since a request was scheduled";
+}
+
+TEST_P(VllmTest, WithoutDevModeLoraSwitchedOffIsNamedAllTheSame) {
+  Blocking engine = OwnFake({"--no-enable-lora"}, {"VLLM_SERVER_DEV_MODE=0"});
+  const auto facts = engine.Inspect();
+  ASSERT_EQ(facts->problems.size(), 1u);
+  EXPECT_EQ(facts->problems[0].reason, "ENGINE_LORA_DISABLED");
+  EXPECT_EQ(ReasonOf(engine.Load(Fresh(), Adapter("v1"))), "ENGINE_LORA_DISABLED");
 }
 
 TEST(Detect, ANonsenseAddressAndAClosedPort) {

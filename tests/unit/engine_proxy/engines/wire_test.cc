@@ -120,6 +120,25 @@ TEST(VllmMetrics, TellBootAndLoad) {
   EXPECT_EQ(ReasonOf(ParseVllmLoad({200, ""}).status()), "ENGINE_METRICS_DISABLED");
 }
 
+TEST(VllmMetrics, TellLoraAndItsBatchWithoutDevMode) {
+  const std::string stats = "# TYPE vllm:num_requests_running gauge\n";
+  const std::string lora = stats + "# TYPE vllm:lora_requests_info gauge\n";
+  const auto facts = [](const std::string& exposition) {
+    EngineFacts added;
+    AddVllmMetrics(exposition, added);
+    return added;
+  };
+  EXPECT_THAT(ReasonsOf(facts(stats)), ElementsAre("ENGINE_LORA_DISABLED"));
+  EXPECT_EQ(facts(lora).problems, facts(lora).warnings);  // none
+  EXPECT_EQ(facts(lora).limits.batch_slots, 0u);
+  const std::string sample =
+      R"(vllm:lora_requests_info{max_lora="4",running_lora_adapters="max_lora=9"} 1.7e+09)";
+  EXPECT_EQ(facts(lora + sample).limits.batch_slots, 4u);
+  EXPECT_THAT(facts("").problems, IsEmpty()) << "without statistics nothing is known";
+  ASSERT_EQ(facts("").warnings.size(), 1u);
+  EXPECT_EQ(facts("").warnings[0].reason, "ENGINE_METRICS_DISABLED");
+}
+
 EngineFacts VllmFacts(const HttpReply& server_info) {
   EngineFacts facts;
   AddVllmServerInfo(server_info, facts);
@@ -140,11 +159,20 @@ TEST(VllmServerInfo, WithoutALoraConfigLoraIsOff) {
               ElementsAre("ENGINE_LORA_DISABLED"));
 }
 
-TEST(VllmServerInfo, WithoutTheRouteOrWithABrokenOneLimitsAreUnknown) {
-  for (const HttpReply& reply : {HttpReply{404, R"({"detail":"Not Found"})"},
-                                 HttpReply{500, R"({"error":{"message":"'NoneType' ..."}})"}}) {
-    EXPECT_EQ(VllmFacts(reply).limits, fleet::EngineLimits());
-    EXPECT_THAT(VllmFacts(reply).problems, IsEmpty());
+TEST(VllmServerInfo, WithoutTheRouteOrWithABrokenOneLimitsAreUnknownAndThatIsSaid) {
+  const struct {
+    HttpReply reply;
+    const char *reason, *remedy;
+  } cases[] = {
+      {{404, R"({"detail":"Not Found"})"}, "ENGINE_DEV_MODE_OFF", "VLLM_SERVER_DEV_MODE=1"},
+      {{500, R"({"error":{"message":"'NoneType' ..."}})"}, "ENGINE_REPLY_INVALID", "500"}};
+  for (const auto& c : cases) {
+    const EngineFacts facts = VllmFacts(c.reply);
+    EXPECT_EQ(facts.limits, fleet::EngineLimits());
+    EXPECT_THAT(facts.problems, IsEmpty());
+    ASSERT_EQ(facts.warnings.size(), 1u);
+    EXPECT_EQ(facts.warnings[0].reason, c.reason);
+    EXPECT_THAT(facts.warnings[0].remedy, HasSubstr(c.remedy));
   }
 }
 
