@@ -112,6 +112,14 @@ class Pods(unittest.TestCase):
         self.assertNotIn("readOnly", written)
         self.assertIn(f"--image-dir={written['mountPath']}", pod["initContainers"][0]["args"])
 
+    def test_an_engine_on_loopback_is_asked_inside_its_container(self):
+        for values in ("vllm", "sglang"):
+            (pod,) = [p for p in pod_specs(objects("-f", str(CHART / f"ci/{values}-values.yaml"))) if p.get("initContainers")]
+            (engine,) = pod["containers"]
+            self.assertIn("--host=127.0.0.1", engine["args"])
+            for probe in ("startupProbe", "livenessProbe"):
+                self.assertIn(f"http://127.0.0.1:{engine['ports'][0]['containerPort']}/health", engine[probe]["exec"]["command"][-1])
+
     def test_every_mount_has_its_volume(self):
         for values in VALUES:
             for item in objects("-f", str(values)):
