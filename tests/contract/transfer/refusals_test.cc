@@ -39,6 +39,17 @@ TEST_P(Refusals, ExpiredTickets) {
   fetch.ticket = *world.keys->Mint(claims);
   EXPECT_THAT(FetchAndWait(*world.transport, fetch),
               EndsWithCode(StatusCode::kPermissionDenied, "TICKET_EXPIRED"));
+
+  const Bytes image = MakeImage(kSize);
+  const auto target = world.handler.Expect("upload", kSize);
+  claims.direction = Direction::kPut;
+  claims.object = "upload";
+  PushRequest push = world.PushOf("upload", image);
+  push.ticket = *world.keys->Mint(claims);
+  EXPECT_THAT(PushAndWait(*world.transport, push),
+              EndsWithCode(StatusCode::kPermissionDenied, "TICKET_EXPIRED"));
+  EXPECT_TRUE(target->received().empty());
+  EXPECT_EQ(world.server->stats().tickets_refused, 2u);
 }
 
 TEST_P(Refusals, TheOtherDirection) {
