@@ -12,6 +12,9 @@ from testing.world import ADAPTER, Steps, Traffic, restart
 STAGE_DEADLINE_S = 4.0
 # Beyond the deadline: the decision, the flip and this machine's other work.
 GRACE_S = 15.0
+# Where nobody shall be waited for: whoever waits all the same waits for the deadline, three times as long as is allowed.
+LONG_DEADLINE_S = 60.0
+AT_ONCE_S = 20.0
 # What we promise once everything is up again, on a machine that compiles beside it.
 BACK_WITHIN_S = 10.0
 VLLM_SLOTS = 8  # of the fake: tests/fakes/fake_vllm.py
@@ -42,6 +45,14 @@ def steps(world, make_adapter):
 
 
 @pytest.fixture
+def long_deadline(world):
+    """Syncs wait for their members for LONG_DEADLINE_S until the test ends."""
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(LONG_DEADLINE_S * 1000)})
+    yield
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000)})
+
+
+@pytest.fixture
 def hold_loads(world):
     """Both engines keep every load waiting until the block ends, so that a sync stands in STAGING."""
 
@@ -66,44 +77,42 @@ def service(world, name):
 
 
 @pytest.mark.parametrize("victim, other", [("sglang", "vllm"), ("vllm", "sglang")])
-def test_a_killed_engine_is_brought_to_desired_before_it_serves(world, steps, victim, other):
+def test_a_killed_engine_is_not_waited_for_and_is_brought_to_desired_before_it_serves(world, steps, long_deadline, victim, other):
     engine = world.engines[victim]
     with Traffic(world) as traffic:
         until(lambda: traffic.good(victim) > 3, "traffic flows")
         engine.kill()
+        until(lambda: world.member(victim)["state"] != "READY", f"{victim} is known to be dead")
         handle = steps.next("stored")
         began = time.monotonic()
-        world.wait_serves(steps.number, [other], STAGE_DEADLINE_S + GRACE_S)
-        waited = time.monotonic() - began
+        world.wait_serves(steps.number, [other], AT_ONCE_S)
+        print(f"{other} served v{steps.number} {time.monotonic() - began:.2f} s after it was stored, {victim} being dead")
         restarted_at = len(traffic.answers)
         engine.start().wait_ready()
         world.wait_serves(steps.number, [victim])
         handle.wait("serving", 30)
         seen = len(traffic.answers)
         until(lambda: len(traffic.answers) > seen + 20, "traffic flows again")
-    traffic.check()
-    print(f"{other} served v{steps.number} {waited:.2f} s after it was stored, {victim} being dead")
-    assert waited < STAGE_DEADLINE_S + GRACE_S
+    traffic.check(victim)
     late = [a for m, a in traffic.answers[restarted_at:] if m == victim and a.status == 200]
     assert late and {a.version for a in late} == {steps.number}
-    assert not [r for r in traffic.refused() if r[0] == other], traffic.refused()
-    assert not [b for b in traffic.broken if b[0] == other], traffic.broken
 
 
 @pytest.mark.parametrize("victim, other", [("sglang", "vllm"), ("vllm", "sglang")])
-def test_an_engine_that_dies_while_loading_delays_nobody_for_long(world, steps, hold_loads, victim, other):
+def test_an_engine_that_dies_while_loading_delays_nobody_for_long(world, steps, hold_loads, long_deadline, victim, other):
     engine = world.engines[victim]
     with Traffic(world) as traffic:
         engine.set(hold_loads=True)
         handle = steps.next("stored")
         until(lambda: world.residency(victim, steps.number) == "LOADING", f"{victim} loads")
         engine.kill()
-        world.wait_serves(steps.number, [other], 2 * STAGE_DEADLINE_S + GRACE_S)
+        began = time.monotonic()
+        world.wait_serves(steps.number, [other], AT_ONCE_S)
+        print(f"{other} served v{steps.number} {time.monotonic() - began:.2f} s after {victim} died")
         engine.start().wait_ready()
         world.wait_serves(steps.number, [victim])
         handle.wait("serving", 30)
-    traffic.check()
-    assert not [r for r in traffic.refused() if r[0] == other], traffic.refused()
+    traffic.check(victim)
 
 
 def test_an_engine_that_forgets_a_version_is_repaired(world, steps):
@@ -130,7 +139,7 @@ def test_a_service_killed_in_the_middle_of_staging(world, steps, hold_loads, vic
         until(lambda: traffic.good() > 5, "the old version serves on")
         hold_loads(False)
         steps.finish(handle)
-    traffic.check()
+    traffic.check(victim)
 
 
 def test_a_stopped_proxy_delays_the_others_at_most_to_the_stage_deadline(world, steps):
@@ -138,9 +147,7 @@ def test_a_stopped_proxy_delays_the_others_at_most_to_the_stage_deadline(world, 
     proxy.suspend()
     try:
         handle = steps.next("stored")
-        began = time.monotonic()
         world.wait_serves(steps.number, ["vllm"], STAGE_DEADLINE_S + GRACE_S)
-        assert time.monotonic() - began < STAGE_DEADLINE_S + GRACE_S
     finally:
         proxy.resume()
     steps.finish(handle)
@@ -161,9 +168,8 @@ def test_a_store_that_was_away_for_longer_than_syncs_last_is_met_when_it_returns
     steps.finish(handle, BACK_WITHIN_S)
 
 
-def test_slots_that_are_full_under_steady_traffic_delay_nothing(world, steps):
+def test_slots_that_are_full_under_steady_traffic_delay_nothing(world, steps, long_deadline):
     """What the door counts must be as young as what the engine says, or nothing is ever unloaded."""
-    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": 60_000})
     for engine in world.engines.values():
         engine.set(token_delay_s=0.03)
     for _ in range(VLLM_SLOTS + 4):
@@ -174,7 +180,6 @@ def test_slots_that_are_full_under_steady_traffic_delay_nothing(world, steps):
     traffic.check()
     for engine in world.engines.values():
         engine.set(token_delay_s=0.0)
-    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000)})
 
 
 # --- Services, at the store's fault points and at drawn moments ---
@@ -208,7 +213,7 @@ def test_services_killed_at_drawn_moments(world, steps, victims):
             restart(*(service(world, v) for v in victims))
             steps.finish(handle)
         until(lambda: traffic.good() > 5, "traffic flows")
-    traffic.check()
+    traffic.check(*victims)
 
 
 def test_no_version_was_lost_on_the_way(world, steps):

@@ -55,8 +55,11 @@ def arm(service: Service, point: str) -> None:
     fresh.rename(service.folder / "fault")
 
 
-def kill_at(point: str, service: Service, world: World, steps: Steps, provoke=lambda: None) -> None:
-    """Publishes; the service dies at the point and is started again; the version is decided and served all the same."""
+def kill_at(point: str, service: Service, world: World, steps: Steps, victims: tuple[str, ...], provoke=lambda: None) -> None:
+    """Publishes; the service dies at the point and is started again; the version is decided and served all the same.
+
+    The doors of all but the victims' answer every request.
+    """
     with Traffic(world) as traffic:
         until(lambda: traffic.good() > 3, "traffic flows")
         handle = steps.begin()
@@ -65,7 +68,7 @@ def kill_at(point: str, service: Service, world: World, steps: Steps, provoke=la
         assert service.wait_dead(PASSED_WITHIN_S) == -signal.SIGKILL
         service.start().wait_ready()
         steps.finish(handle)
-    traffic.check()
+    traffic.check(*victims)
 
 
 def test_there_are_points():
@@ -76,13 +79,13 @@ def test_there_are_points():
 @pytest.mark.parametrize("point", ORCHESTRATOR)
 def test_the_orchestrator_killed_at(world, steps, point):
     attaches = ".attach." in point
-    kill_at(point, world.fleet.orchestrator, world, steps,
+    kill_at(point, world.fleet.orchestrator, world, steps, ("vllm",) if attaches else (),
             lambda: restart(world.fleet.proxies["vllm"]) if attaches else None)
 
 
 @pytest.mark.parametrize("point, member", [(p, KINDS[i % len(KINDS)]) for i, p in enumerate(PROXY)])
 def test_a_proxy_killed_at(world, steps, point, member):
-    kill_at(point, world.fleet.proxies[member], world, steps)
+    kill_at(point, world.fleet.proxies[member], world, steps, (member,))
 
 
 def directories(world: World, member: str) -> set[str]:

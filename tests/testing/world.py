@@ -237,11 +237,14 @@ class Traffic:
         """(member, reason) of every answer that is no 200."""
         return {(m, a.reason or f"{a.status} {a.message}") for m, a in self.answers if a.status != 200}
 
-    def check(self) -> None:
-        """Asserts that every 200 was what it announced."""
+    def check(self, *victims: str) -> None:
+        """Asserts that every 200 was what it announced, and that no door but the victims' gave or lost anything else."""
         for _, answer in list(self.answers):
             if answer.status == 200:
                 self._world.prove(answer)
+        refused = {(m, why) for m, why in self.refused() if m not in victims}
+        broken = [(m, why) for m, why in self.broken if m not in victims]
+        assert not refused and not broken, f"refused {sorted(refused)}, broken {broken[:5]}, of {len(self.answers)} answers"
 
 
 def restart(*services: Service, kill: bool = True) -> None:
