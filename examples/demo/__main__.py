@@ -21,6 +21,7 @@ from demo import ledger
 from demo.rollouts import ADAPTER, Clients, Door, Rollout
 from demo.screen import Scene, Screen, Sync
 from demo.trainer import State, Trainer
+from demo.watch import Watcher
 from testing import engines
 from testing.fleet import Fleet
 
@@ -67,13 +68,15 @@ class Demo:
         with self.screen:
             self.screen.say("starting SGLang and vLLM on the CPU (about a minute: Python imports)")
             with engines.running(*pair), Fleet(os.environ["BIN_DIR"], self.folder, {e.kind: e.url for e in pair}) as fleet:
-                self.admin = lorry.Admin(**fleet.addresses())
                 trainer = Trainer(model)
-                clients = self.train(fleet, trainer)
-                self.screen.say(f"recomputing {len(clients.rollouts)} answers with torch and peft")
-                verdict = ledger.judge(trainer, self.states, self.digests, clients.rollouts)
-                moved = bytes_by_transport(fleet)
-                self.screen.__exit__()
+                admin = lorry.Admin(**fleet.addresses())
+                with Watcher(self.scene, admin):
+                    clients = self.train(fleet, trainer)
+                    self.screen.say(f"recomputing {len(clients.rollouts)} answers with torch and peft")
+                    verdict = ledger.judge(trainer, self.states, self.digests, clients.rollouts)
+                    moved = bytes_by_transport(fleet)
+                    self.screen.__exit__()
+                admin.close()
                 holds = summary(self.screen, self.scene, clients, verdict, moved)
                 if self.arguments.keep:
                     self.keep(fleet)
@@ -105,7 +108,6 @@ class Demo:
         self.screen.say("waiting for both proxies to know their engines")
         end = time.monotonic() + SERVING_DEADLINE_S
         while time.monotonic() < end:
-            self.scene.status = self.admin.status()
             if sum(m["state"] == "READY" for m in self.scene.status.get("members", [])) == count:
                 return
             time.sleep(0.2)
@@ -122,7 +124,6 @@ class Demo:
         self.digests[version] = handle.digest
         self.scene.syncs.append(Sync(version, (stored - began) * 1e3, serving.stage_ms, serving.commit_ms,
                                      serving.activate_ms, (time.monotonic() - began) * 1e3, serving.active))
-        self.scene.status = self.admin.status()
 
     def keep(self, fleet: Fleet) -> None:
         store, orchestrator = fleet.addresses()["store"], fleet.addresses()["orchestrator"]

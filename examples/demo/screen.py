@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 BARS = "▁▂▃▄▅▆▇█"
+# A status older than this is said to be old: four times what passes between two of them.
+OLD_S = 2.0
 
 
 @dataclass
@@ -31,12 +33,17 @@ class Sync:
 
 @dataclass
 class Scene:
-    """What the screen shows; written by the main loop alone."""
+    """What the screen shows. The watcher writes the last three, the main loop the rest; fields are replaced whole."""
 
     step: str = "starting"
     rewards: list[float] = field(default_factory=list)
     syncs: list[Sync] = field(default_factory=list)
     status: dict = field(default_factory=dict)
+    seen_at: float = 0.0  # when the status came, by the monotonic clock; 0: never
+    trouble: str = ""  # why the last question had no answer
+
+    def saw(self, status: dict, now: float) -> None:
+        self.status, self.seen_at, self.trouble = status, now, ""
 
 
 class Screen:
@@ -79,30 +86,38 @@ class Screen:
                      Panel(self._training(), title="training", title_align="left"),
                      Text(f" {self._scene.step}", style="dim"))
 
-    def _engines(self) -> Table:
+    def _engines(self) -> Group:
         table = Table(box=None, pad_edge=False)
-        for column in ("engine", "state", "serves", "loaded", "in flight"):
-            table.add_column(column, min_width=10)
+        for column, width in (("engine", 8), ("state", 8), ("serves", 6), ("loaded", 14), ("on the way", 22), ("in flight", 14)):
+            table.add_column(column, min_width=width)
         for member in self._scene.status.get("members", []):
             observed = member.get("observed", {})
-            versions = {r["engine_name"]: int(r["version"].get("number", 0)) for r in observed.get("residencies", [])}
+            residencies = sorted(observed.get("residencies", []), key=number)
+            versions = {r["engine_name"]: number(r) for r in residencies}
             serves = [f"v{versions.get(r.get('target', ''), '?')}" for r in observed.get("rows", []) if r.get("target")]
-            loaded = sorted(int(r["version"].get("number", 0)) for r in observed.get("residencies", [])
-                            if r.get("state") == "RESIDENCY_STATE_LOADED")
-            flying = sum(int(r.get("in_flight", 0)) for r in observed.get("residencies", []))
-            state = member["state"]
-            table.add_row(member["member"], Text(state, style="green" if state == "READY" else "yellow"),
-                          " ".join(serves) or "–", " ".join(f"v{v}" for v in loaded) or "–", str(flying))
-        return table
+            loaded = [f"v{number(r)}" for r in residencies if state(r) == "LOADED"]
+            moving = [f"v{number(r)} {progress(r)}" for r in residencies if state(r) != "LOADED"]
+            flying = [f"v{number(r)}: {r['in_flight']}" for r in residencies if int(r.get("in_flight", 0))]
+            table.add_row(member["member"], Text(member["state"], style="green" if member["state"] == "READY" else "yellow"),
+                          " ".join(serves) or "–", " ".join(loaded) or "–", Text(", ".join(moving) or "–", style="cyan"),
+                          " ".join(flying) or "–")
+        return Group(table, self._news())
 
-    def _syncs(self) -> Table:
+    def _news(self) -> Text:
+        """Empty while the orchestrator answers."""
+        age_s = time.monotonic() - self._scene.seen_at
+        if not self._scene.seen_at or age_s < OLD_S:
+            return Text("")
+        return Text(f"the orchestrator was heard {age_s:.0f} s ago {self._scene.trouble}", style="yellow")
+
+    def _syncs(self) -> Group:
         table = Table(box=None, pad_edge=False)
         for column in ("version", "upload", "stage", "commit", "activate", "publish → serving"):
             table.add_column(column, justify="right", min_width=8)
         for s in self._scene.syncs[-6:]:
             table.add_row(f"v{s.version}", f"{s.upload_ms:.0f}", str(s.stage_ms), str(s.commit_ms), str(s.activate_ms),
                           f"{s.total_ms:.0f}")
-        return table
+        return Group(table, Text(f"now: {running(self._scene.status)}", style="cyan"))
 
     def _training(self) -> Text:
         rewards = self._scene.rewards
@@ -120,3 +135,49 @@ class Screen:
         self._rates = [*[r for r in self._rates if now - r[0] < 10], (now, len(self.clients.rollouts))]
         (t0, n0), (t1, n1) = self._rates[0], self._rates[-1]
         return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
+
+
+def number(residency: dict) -> int:
+    return int(residency["version"].get("number", 0))
+
+
+def state(residency: dict) -> str:
+    return residency.get("state", "").removeprefix("RESIDENCY_STATE_")
+
+
+def progress(residency: dict) -> str:
+    """"fetching 40 %", "loading", "failed ENGINE_REFUSED"."""
+    text = state(residency).lower() or "wanted"
+    done, total = int(residency.get("bytes_done", 0)), int(residency.get("bytes_total", 0))
+    if text == "fetching" and total:
+        return f"{text} {100 * done // total} %"
+    return f"{text} {residency.get('reason', '')}".rstrip()
+
+
+def running(status: dict) -> str:
+    """The sync that runs or waits, with its phase; after a decision, whose door does not serve it yet."""
+    for pool in status.get("pools", []):
+        if "running" in pool:
+            about, now = int(pool["running_version"].get("number", 0)), pool["running"]
+            phase = now.get("state", "").removeprefix("SYNC_STATE_").lower()
+            parts = [f"{m['member']} {member_state(m)}" for m in now.get("progress", [])]
+            why = " ".join(x for x in (now.get("reason", ""), now.get("detail", "")) if x)
+            return f"v{about} {phase}  {', '.join(parts)}  {why}".rstrip()
+        latest = int(pool.get("latest", {}).get("number", 0))
+        behind = [m["member"] for m in status.get("members", []) if m["state"] == "READY" and latest not in served(m)]
+        if behind and "latest" in pool:
+            return f"v{latest} decided, not served yet by {', '.join(behind)}"
+    return "no sync runs"
+
+
+def served(member: dict) -> set[int]:
+    """Versions that the member's door announces as latest."""
+    observed = member.get("observed", {})
+    numbers = {r["engine_name"]: number(r) for r in observed.get("residencies", [])}
+    return {numbers[r["target"]] for r in observed.get("rows", []) if r.get("target") in numbers}
+
+
+def member_state(part: dict) -> str:
+    if part.get("dropped"):
+        return f"dropped: {part['dropped']}"
+    return progress(part)
