@@ -6,34 +6,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 
 namespace lorry::cli {
 namespace {
-
-// Letters that must be changed, added or left out to turn one word into the other.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
-    }
-  }
-  return row.back();
-}
-
-// "; did you mean X?" where a known word is at most two letters away.
-std::string Nearest(std::string_view word, const std::vector<std::string>& known) {
-  constexpr size_t kLettersMax = 2;
-  const auto best = std::ranges::min_element(
-      known, {}, [&](const std::string& candidate) { return Distance(word, candidate); });
-  if (best == known.end() || Distance(word, *best) > kLettersMax) return "";
-  return absl::StrCat("; did you mean ", *best, "?");
-}
 
 const Option* Find(const std::vector<Option>& options, std::string_view name) {
   const auto it = std::ranges::find(options, name, &Option::name);
@@ -103,7 +81,7 @@ class Parser {
         std::vector<std::string> names;
         for (const Verb& known : verbs_) names.push_back(known.name);
         return Usage(
-            absl::StrCat("there is no verb \"", words[i], "\"", ToAbsl(Nearest(words[i], names))));
+            absl::StrCat("there is no verb \"", words[i], "\"", DidYouMean(words[i], names)));
       }
       parsed_.verb = &*verb;
       verb_at_ = i;
@@ -137,7 +115,7 @@ class Parser {
       if (parsed_.verb != nullptr) {
         for (const Option& known : parsed_.verb->options) names.push_back("--" + known.name);
       }
-      return Usage(absl::StrCat("there is no option ", word, Nearest("--" + name, names)));
+      return Usage(absl::StrCat("there is no option ", word, DidYouMean("--" + name, names)));
     }
     const size_t equals = word.find('=');
     std::string value;

@@ -1,11 +1,17 @@
 #include "lib/fleet/engine_name.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
 
 namespace lorry::fleet {
+namespace {
+
+constexpr size_t kHashDigits = 12;
+
+}  // namespace
 
 std::string_view ToString(EngineKind kind) {
   switch (kind) {
@@ -36,8 +42,26 @@ Render RenderFor(EngineKind kind, const VersionTraits& traits) {
 EngineName MakeEngineName(const VersionKey& key, const Digest& digest, Render render) {
   const Sha256 hash = HashSha256(
       absl::StrCat("lorry.engine-name.v1\n", digest.value, "\n", ToAbsl(ToString(render))));
-  const std::string hex = ToHex(hash).substr(0, 12);
+  const std::string hex = ToHex(hash).substr(0, kHashDigits);
   return EngineName(absl::StrCat(key.adapter.value, "-v", key.number.value, "-", hex));
+}
+
+std::optional<VersionKey> KeyOfEngineName(const EngineName& name) {
+  const std::string_view text = name.value;
+  const size_t dash = text.rfind('-');
+  if (dash == text.npos) return std::nullopt;
+  const std::string_view hash = text.substr(dash + 1), before = text.substr(0, dash);
+  const bool is_hash =
+      hash.size() == kHashDigits && hash.find_first_not_of("0123456789abcdef") == hash.npos;
+  const size_t mark = before.rfind("-v");
+  if (!is_hash || mark == before.npos) return std::nullopt;
+  const std::string_view adapter = before.substr(0, mark), digits = before.substr(mark + 2);
+  uint64_t number = 0;
+  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  // A number has one spelling: 7, and neither 07 nor 7x.
+  if (read.ec != std::errc() || absl::StrCat(number) != ToAbsl(digits)) return std::nullopt;
+  if (!CheckAdapterName(adapter).ok()) return std::nullopt;
+  return VersionKey{AdapterName(std::string(adapter)), RunId(), VersionNumber(number)};
 }
 
 std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& traits) {

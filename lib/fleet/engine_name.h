@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,10 @@ Render RenderFor(EngineKind kind, const VersionTraits& traits);
 
 // {adapter}-v{number}-{12 hex}
 EngineName MakeEngineName(const VersionKey& key, const Digest& digest, Render render);
+
+// What a name that MakeEngineName may have made says of itself; nothing for other names. The run is
+// not in it.
+std::optional<VersionKey> KeyOfEngineName(const EngineName& name);
 
 // Why an engine of this kind cannot serve a version, empty when it can. The text names the flag or
 // the config field to change. `rank_limit` 0 and empty `engine_modules` mean "not known, do not

@@ -8,11 +8,13 @@
 // One thread at a time; the store outlives it.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +22,14 @@
 #include "lib/kv/store.h"
 
 namespace lorry::kv {
+
+// Whether one of `records`, whose value is a variant, writes a T.
+template <typename T, typename Record>
+bool Writes(const std::vector<Record>& records) {
+  return std::any_of(records.begin(), records.end(), [](const Record& record) {
+    return record.value.has_value() && std::holds_alternative<T>(*record.value);
+  });
+}
 
 template <typename Value>
 class RecordJournal {

@@ -127,31 +127,15 @@ pb::Desired ToProto(const fleet::Desired& desired) {
 }
 
 absl::StatusOr<fleet::Desired> FromProto(const pb::Desired& desired) {
-  LORRY_RETURN_IF_ERROR(CheckCount(desired.rows_size(), "rows"));
-  LORRY_RETURN_IF_ERROR(CheckCount(desired.wanted_size(), "wanted versions"));
-  LORRY_RETURN_IF_ERROR(CheckCount(desired.aliases_size(), "aliases"));
-  LORRY_RETURN_IF_ERROR(CheckCount(desired.rules_size(), "rules"));
   fleet::Desired out;
   out.term = FromProto(desired.term());
   out.revision = Revision(desired.revision());
   out.journal = JournalId(desired.journal_id());
   out.boot = BootId(desired.boot_id());
-  for (const pb::DesiredRow& row : desired.rows()) {
-    LORRY_ASSIGN_OR_RETURN(fleet::DesiredRow r, RowFromProto(row));
-    out.rows.push_back(std::move(r));
-  }
-  for (const pb::WantedVersion& wanted : desired.wanted()) {
-    LORRY_ASSIGN_OR_RETURN(fleet::WantedVersion w, WantedFromProto(wanted));
-    out.wanted.push_back(std::move(w));
-  }
-  for (const pb::AliasRoute& alias : desired.aliases()) {
-    LORRY_ASSIGN_OR_RETURN(fleet::AliasRoute a, AliasFromProto(alias));
-    out.aliases.push_back(std::move(a));
-  }
-  for (const pb::DoorRules& rules : desired.rules()) {
-    LORRY_ASSIGN_OR_RETURN(fleet::DoorRules r, RulesFromProto(rules));
-    out.rules.push_back(std::move(r));
-  }
+  LORRY_RETURN_IF_ERROR(ReadAll(desired.rows(), "rows", RowFromProto, out.rows));
+  LORRY_RETURN_IF_ERROR(ReadAll(desired.wanted(), "wanted versions", WantedFromProto, out.wanted));
+  LORRY_RETURN_IF_ERROR(ReadAll(desired.aliases(), "aliases", AliasFromProto, out.aliases));
+  LORRY_RETURN_IF_ERROR(ReadAll(desired.rules(), "rules", RulesFromProto, out.rules));
   if (desired.has_pause()) {
     LORRY_ASSIGN_OR_RETURN(out.pause, PauseFromProto(desired.pause()));
   }

@@ -4,9 +4,11 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
 #include "lib/base/strings.h"
 #include "lib/fleet/desired.h"
 #include "lib/fleet/observed.h"
@@ -36,6 +38,20 @@ absl::StatusOr<Plain> ToPlain(const EnumTable<Plain, Wire, N>& table, Wire value
 }
 
 absl::Status CheckCount(int count, std::string_view what);
+
+// Each message by `read`, in their order; the first that cannot be read ends it. `what`: the
+// field's plural, for a refusal of too many.
+template <typename Wire, typename Plain>
+absl::Status ReadAll(const google::protobuf::RepeatedPtrField<Wire>& messages,
+                     std::string_view what, absl::StatusOr<Plain> (*read)(const Wire&),
+                     std::vector<Plain>& out) {
+  LORRY_RETURN_IF_ERROR(CheckCount(messages.size(), what));
+  for (const Wire& message : messages) {
+    LORRY_ASSIGN_OR_RETURN(out.emplace_back(), read(message));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<AdapterName> AdapterOf(const std::string& name);
 absl::StatusOr<EngineName> EngineOf(const std::string& name, bool may_be_empty);
 

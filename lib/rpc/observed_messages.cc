@@ -96,6 +96,20 @@ absl::StatusOr<fleet::ObservedResidency> ResidencyFromProto(
   return out;
 }
 
+pb::Killer KillerToProto(const fleet::Killer& killer) {
+  pb::Killer out;
+  out.set_engine_name(killer.name.value);
+  out.set_deaths(killer.deaths);
+  return out;
+}
+
+absl::StatusOr<fleet::Killer> KillerFromProto(const pb::Killer& killer) {
+  fleet::Killer out;
+  LORRY_ASSIGN_OR_RETURN(out.name, EngineOf(killer.engine_name(), false));
+  out.deaths = killer.deaths();
+  return out;
+}
+
 }  // namespace
 
 pb::Observed ToProto(const fleet::Observed& observed) {
@@ -113,19 +127,12 @@ pb::Observed ToProto(const fleet::Observed& observed) {
     *out.add_residencies() = ResidencyToProto(residency);
   }
   if (observed.paused.has_value()) *out.mutable_paused() = PauseToProto(*observed.paused);
-  for (const fleet::Killer& killer : observed.killers) {
-    pb::Killer& k = *out.add_killers();
-    k.set_engine_name(killer.name.value);
-    k.set_deaths(killer.deaths);
-  }
+  for (const fleet::Killer& killer : observed.killers) *out.add_killers() = KillerToProto(killer);
   out.set_sequence(observed.sequence);
   return out;
 }
 
 absl::StatusOr<fleet::Observed> FromProto(const pb::Observed& observed) {
-  LORRY_RETURN_IF_ERROR(CheckCount(observed.rows_size(), "rows"));
-  LORRY_RETURN_IF_ERROR(CheckCount(observed.residencies_size(), "residencies"));
-  LORRY_RETURN_IF_ERROR(CheckCount(observed.killers_size(), "killers"));
   fleet::Observed out;
   out.journal = JournalId(observed.journal_id());
   out.boot = BootId(observed.boot_id());
@@ -135,21 +142,13 @@ absl::StatusOr<fleet::Observed> FromProto(const pb::Observed& observed) {
   out.health_detail = observed.health_detail().substr(0, kTextBytesMax);
   LORRY_ASSIGN_OR_RETURN(out.limits, LimitsFromProto(observed.limits()));
   out.engine_version = observed.engine_version().substr(0, kTextBytesMax);
-  for (const pb::ObservedRow& row : observed.rows()) {
-    LORRY_ASSIGN_OR_RETURN(fleet::ObservedRow r, RowFromProto(row));
-    out.rows.push_back(std::move(r));
-  }
-  for (const pb::ObservedResidency& residency : observed.residencies()) {
-    LORRY_ASSIGN_OR_RETURN(fleet::ObservedResidency r, ResidencyFromProto(residency));
-    out.residencies.push_back(std::move(r));
-  }
+  LORRY_RETURN_IF_ERROR(ReadAll(observed.rows(), "rows", RowFromProto, out.rows));
+  LORRY_RETURN_IF_ERROR(
+      ReadAll(observed.residencies(), "residencies", ResidencyFromProto, out.residencies));
   if (observed.has_paused()) {
     LORRY_ASSIGN_OR_RETURN(out.paused, PauseFromProto(observed.paused()));
   }
-  for (const pb::Killer& killer : observed.killers()) {
-    LORRY_ASSIGN_OR_RETURN(EngineName name, EngineOf(killer.engine_name(), false));
-    out.killers.push_back({std::move(name), killer.deaths()});
-  }
+  LORRY_RETURN_IF_ERROR(ReadAll(observed.killers(), "killers", KillerFromProto, out.killers));
   out.sequence = observed.sequence();
   return out;
 }

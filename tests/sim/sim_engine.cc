@@ -98,13 +98,12 @@ void SimEngine::CheckSlots(const EngineName& name) {
 
 // As a driver asks: one answer, by the deadline at the latest.
 SimEngine::Done SimEngine::WithDeadline(Done done) {
-  const auto once = [answered = false, done = std::move(done)](Outcome outcome,
-                                                               std::string reason) mutable {
-    if (!std::exchange(answered, true)) done(outcome, std::move(reason));
+  const auto waiting = std::make_shared<Done>(std::move(done));
+  Done once = [waiting](Outcome outcome, std::string reason) {
+    if (const Done first = std::exchange(*waiting, nullptr)) first(outcome, std::move(reason));
   };
-  const auto shared = std::make_shared<Done>(once);
-  sim_.queue.In(kLoadDeadlineMs, [shared] { (*shared)(Outcome::kUnknown, "LOAD_TIMEOUT"); });
-  return [shared](Outcome outcome, std::string reason) { (*shared)(outcome, std::move(reason)); };
+  sim_.queue.In(kLoadDeadlineMs, [once] { once(Outcome::kUnknown, "LOAD_TIMEOUT"); });
+  return once;
 }
 
 void SimEngine::Load(const EngineName& name, const std::string& path, Done done) {

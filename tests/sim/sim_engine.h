@@ -71,8 +71,8 @@ class SimEngine {
   bool RegistryLocked() const { return locked_by_.has_value(); }
   void FinishLoad(const EngineName& name, const std::string& path, const Done& done);
   void FinishUnload(const EngineName& name, const Done& done);
-  // When a registry call that takes so long will be done.
   Done WithDeadline(Done done);
+  // How long from now a registry call that takes so long will be done.
   int64_t Serialised(int64_t takes);
   bool CountedIdle(const EngineName& name) const;
   void Die();

@@ -2,14 +2,17 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "services/adapter_store/catalog/catalog.h"
 #include "services/adapter_store/catalog/draft.h"
 #include "services/adapter_store/catalog/keys.h"
-#include "services/adapter_store/catalog/nearest.h"
 
 namespace lorry::store {
 namespace {
+
+// For a suggestion: enough for people, cheap for a store of any size.
+constexpr uint32_t kNamesCompared = 1'000;
 
 Adapter NewAdapter(const AdapterName& name) {
   Adapter adapter;

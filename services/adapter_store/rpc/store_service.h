@@ -65,10 +65,9 @@ class StoreService final
                         v1::SetHoldsResponse*) override;
 
   absl::StatusOr<v1::Adapter> Describe(const Adapter& adapter);
-
-  const Parts parts_;
   absl::StatusOr<std::vector<std::string>> Addresses() const LORRY_EXCLUDES(mutex_);
 
+  const Parts parts_;
   mutable Mutex mutex_;
   std::vector<std::string> addresses_ LORRY_GUARDED_BY(mutex_);
 };

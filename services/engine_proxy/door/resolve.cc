@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/did_you_mean.h"
 #include "lib/base/strings.h"
 #include "lib/fleet/selector.h"
-#include "services/engine_proxy/door/nearest.h"
 
 namespace lorry::door {
 namespace {
@@ -36,11 +36,7 @@ Refused Unknown(std::string_view reference, const std::vector<std::string>& know
   std::string message =
       "no adapter is called '" + std::string(reference.substr(0, 128)) + "' at this engine";
   if (!why.empty()) message += ": " + std::string(why);
-  const std::vector<std::string> near = NearestNames(reference, known);
-  for (size_t i = 0; i < near.size(); ++i) {
-    message += (i == 0 ? "; did you mean " : ", ") + near[i];
-  }
-  return {404, "UNKNOWN_ADAPTER", message};
+  return {404, "UNKNOWN_ADAPTER", message + DidYouMean(reference, known)};
 }
 
 std::vector<std::string> Adapters(const DoorTable& table) {

@@ -34,10 +34,10 @@ struct Manifest {
 };
 
 // The store. Blocks within a deadline of its own; called on an executor.
+using ManifestSource = std::function<absl::StatusOr<Manifest>(const VersionKey& key)>;
+
 // One image came, by this transport, in so many seconds.
 using OnFetched = std::function<void(const std::string& transport, double seconds)>;
-
-using ManifestSource = std::function<absl::StatusOr<Manifest>(const VersionKey& key)>;
 
 class Fetcher {
  public:

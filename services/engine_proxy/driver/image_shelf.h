@@ -1,11 +1,9 @@
 // The adapter directories that the engine reads: one a name, complete before anything knows of it.
 //
-//   <root>/pool/...                            recycled files (lib/transfer/image_pool.h)
-//   <root>/versions/<journal>/<engine name>/             adapter_model.safetensors,
-//   adapter_config.json: nothing else, because SGLang
-//                                              reads every *.safetensors that it finds
-//   <root>/manifests/<journal>/<engine name>.json        the config as published, from which the
-//   digest can be proved again
+//   <root>/pool/...                                recycled files (lib/transfer/image_pool.h)
+//   <root>/versions/<journal>/<engine name>/       adapter_model.safetensors, adapter_config.json;
+//                                                  nothing else: SGLang reads any *.safetensors
+//   <root>/manifests/<journal>/<engine name>.json  the config as published: proves the digest again
 //
 // A name certifies its contents, so its path is the same for as long as the journal lives. A proxy
 // that lost its journal writes under another: it never touches a directory that the engine may have

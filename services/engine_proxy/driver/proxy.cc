@@ -1,7 +1,5 @@
 #include "services/engine_proxy/driver/proxy.h"
 
-#include <algorithm>
-
 #include "lib/base/error.h"
 #include "lib/runtime/fault_point.h"
 
@@ -42,9 +40,7 @@ void Proxy::Start(Parts parts) {
 void Proxy::Stop() { driver_->Stop(); }
 
 absl::Status Proxy::Persist(const std::vector<Record>& records) {
-  const bool flips = std::any_of(records.begin(), records.end(), [](const Record& record) {
-    return record.value.has_value() && std::holds_alternative<RowRecord>(*record.value);
-  });
+  const bool flips = kv::Writes<RowRecord>(records);
   LORRY_FAULT_POINT("proxy.journal.before_sync");
   if (flips) LORRY_FAULT_POINT("proxy.row.before_sync");
   LORRY_RETURN_IF_ERROR(journal_.Persist(records));

@@ -22,26 +22,6 @@ void Rest(Residency& residency) {
   residency.op = 0;
 }
 
-// What a name in the engine says of itself, if it is one that Lorry gives: {adapter}-v{number}-{12
-// hex}. The run is not in it: a proxy that lost its journal does not know that of a survivor, and
-// does not need it to unload it.
-std::optional<VersionKey> KeyInName(const std::string& name) {
-  constexpr size_t kHexDigits = 12;
-  if (name.size() < kHexDigits + 5 || name[name.size() - kHexDigits - 1] != '-')
-    return std::nullopt;
-  const size_t hex = name.size() - kHexDigits;
-  if (name.find_first_not_of("0123456789abcdef", hex) != std::string::npos) return std::nullopt;
-  const size_t v = name.find_last_not_of("0123456789", hex - 2);
-  const bool is_ours = v != std::string::npos && v >= 2 && v + 1 < hex - 1 && hex - v < 22 &&
-                       name[v] == 'v' && name[v - 1] == '-';
-  if (!is_ours) return std::nullopt;
-  uint64_t number = 0;
-  for (size_t i = v + 1; i < hex - 1; ++i)
-    number = number * 10 + static_cast<uint64_t>(name[i] - '0');
-  VersionKey key{AdapterName(name.substr(0, v - 1)), RunId(), VersionNumber(number)};
-  return CheckAdapterName(key.adapter.value).ok() ? std::optional(key) : std::nullopt;
-}
-
 void JudgeLoad(Core& core, Residency& residency) {
   if (!core.IsListedAsOurs(residency)) {
     const std::string reason = residency.reason.empty() ? "LOAD_VANISHED" : residency.reason;
@@ -306,7 +286,8 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
 void AdoptListing(Core& core) {
   for (const auto& [name, path] : core.listing) {
     if (core.residencies.contains(name)) continue;
-    std::optional<VersionKey> key = KeyInName(name.value);
+    // A proxy that lost its journal does not know a survivor's run, and can unload it without.
+    std::optional<VersionKey> key = fleet::KeyOfEngineName(name);
     if (!key.has_value()) continue;
     Residency& survivor = core.residencies[name];
     survivor.name = name;

@@ -21,9 +21,10 @@ void HandleProbeDone(Core& core, const ProbeDone& event);
 // residency, loads that ended are judged.
 void AdoptListing(Core& core);
 
-// Makes residencies for what is wanted, forgets what is gone, and begins what can be begun.
 // Gives every wanted version its residency, and each residency what Desired says of it.
 void MeetDesired(Core& core);
+
+// Meets Desired where that is due, begins what can be begun, and forgets what is gone.
 void AdvanceResidencies(Core& core);
 
 // Whether something about the name cannot be decided before the engine has been listed.

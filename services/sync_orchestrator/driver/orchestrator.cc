@@ -1,6 +1,5 @@
 #include "services/sync_orchestrator/driver/orchestrator.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "lib/base/check.h"
@@ -8,17 +7,6 @@
 #include "lib/runtime/fault_point.h"
 
 namespace lorry::sync {
-
-namespace {
-
-template <typename T>
-bool Holds(const std::vector<Record>& records) {
-  return std::any_of(records.begin(), records.end(), [](const Record& record) {
-    return record.value.has_value() && std::holds_alternative<T>(*record.value);
-  });
-}
-
-}  // namespace
 
 Orchestrator::Orchestrator(kv::Store& store, const Clock& clock, Options options)
     : clock_(clock),
@@ -137,12 +125,12 @@ absl::StatusOr<Status> Orchestrator::GetStatus(Tick deadline) {
 absl::Status Orchestrator::Persist(const std::vector<Record>& records) {
   const Tick began = clock_.Now();
   LORRY_FAULT_POINT("orchestrator.record.before_sync");
-  if (Holds<DecisionRecord>(records)) LORRY_FAULT_POINT("orchestrator.decision.before_sync");
+  if (kv::Writes<DecisionRecord>(records)) LORRY_FAULT_POINT("orchestrator.decision.before_sync");
   LORRY_RETURN_IF_ERROR(journal_.Persist(records));
   LORRY_FAULT_POINT("orchestrator.record.synced");
-  if (Holds<SyncRecord>(records)) LORRY_FAULT_POINT("orchestrator.sync.synced");
-  if (Holds<DecisionRecord>(records)) LORRY_FAULT_POINT("orchestrator.decision.synced");
-  if (Holds<MemberRecord>(records)) LORRY_FAULT_POINT("orchestrator.attach.synced");
+  if (kv::Writes<SyncRecord>(records)) LORRY_FAULT_POINT("orchestrator.sync.synced");
+  if (kv::Writes<DecisionRecord>(records)) LORRY_FAULT_POINT("orchestrator.decision.synced");
+  if (kv::Writes<MemberRecord>(records)) LORRY_FAULT_POINT("orchestrator.attach.synced");
   Follow(observer_->OnPersisted(records, began, clock_.Now()));
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "lib/base/prng.h"
 #include "tests/integration/store/store_client.h"
 #include "tests/integration/store/store_process.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::store {
 namespace {
@@ -29,14 +30,8 @@ TestAdapter Content(const VersionKey& key) {
 
 class KillTest : public ::testing::Test {
  protected:
-  KillTest() {
-    std::string pattern = ::testing::TempDir() + "lorry_store_kill_XXXXXX";
-    root_ = ::mkdtemp(pattern.data());
-  }
-  ~KillTest() override { std::filesystem::remove_all(root_); }
-
-  std::string log() const { return root_ + "/stderr"; }
-  std::string Fresh() { return root_ + "/data" + std::to_string(++directories_); }
+  std::string log() const { return root_ / "stderr"; }
+  std::string Fresh() { return root_ / ("data" + std::to_string(++directories_)); }
   void Forget() {
     acknowledged_.clear();
     deleted_.clear();
@@ -159,7 +154,7 @@ class KillTest : public ::testing::Test {
     return points;
   }
 
-  std::string root_;
+  TempDir root_;
   int directories_ = 0;
   std::unique_ptr<transfer::Transport> transport_ = transfer::CreateGrpcTransport();
   size_t next_step_ = 0;

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "lib/transfer/ucx/ucx_transport.h"
 #include "services/adapter_store/server.h"
 #include "tests/integration/store/store_client.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::store {
 namespace {
@@ -66,20 +66,13 @@ class Watcher {
 class StoreTest : public ::testing::TestWithParam<std::string> {
  protected:
   StoreTest() {
-    std::string pattern = ::testing::TempDir() + "lorry_store_XXXXXX";
-    root_ = ::mkdtemp(pattern.data());
-    options_.data_dir = root_ + "/data";
+    options_.data_dir = root_ / "data";
     if (Scheme() == "ucx") {
       transport_ = transfer::CreateUcxTransport().value();
     } else {
       transport_ = transfer::CreateGrpcTransport();
     }
     Start();
-  }
-  ~StoreTest() override {
-    client_.reset();
-    server_.reset();
-    std::filesystem::remove_all(root_);
   }
   std::string Scheme() const { return GetParam(); }
   void Start() {
@@ -91,7 +84,7 @@ class StoreTest : public ::testing::TestWithParam<std::string> {
     client_.emplace(server_->grpc_address(), *transport_);
   }
 
-  std::string root_;
+  TempDir root_;
   StoreOptions options_;
   std::unique_ptr<transfer::Transport> transport_;
   std::unique_ptr<StoreServer> server_;
@@ -246,7 +239,7 @@ TEST_P(StoreTest, AFullDiskIsAnError) {
 }
 
 TEST_P(StoreTest, ABaseModelsConfigIsHeldAgainstShapes) {
-  options_.base_model_config = root_ + "/config.json";
+  options_.base_model_config = root_ / "config.json";
   std::ofstream(options_.base_model_config)
       << R"({"model_type":"llama","architectures":["LlamaForCausalLM"],"hidden_size":128,)"
       << R"("intermediate_size":512,"num_hidden_layers":1,"num_attention_heads":4,)"
@@ -260,7 +253,7 @@ TEST_P(StoreTest, ABaseModelsConfigIsHeldAgainstShapes) {
 }
 
 TEST_P(StoreTest, RolesAreAsked) {
-  options_.tokens_file = root_ + "/tokens";
+  options_.tokens_file = root_ / "tokens";
   std::ofstream(options_.tokens_file) << "reader reader-secret-0123456789 somebody\n";
   Start();
   EXPECT_TRUE(absl::IsUnauthenticated(client_->OpenRun("policy").status()));

@@ -1,5 +1,3 @@
-#include "lib/base/edit_distance.h"
-#include "services/adapter_store/catalog/nearest.h"
 #include "tests/unit/adapter_store/catalog_dsl.h"
 
 namespace lorry::store {
@@ -231,12 +229,6 @@ TEST_F(UploadsCatalogTest, AnUnknownAdapterOrRunIsNamed) {
   BeginUploadArgs args = Args(1);
   args.key.adapter = AdapterName("nobody");
   EXPECT_THAT(catalog_->BeginUpload(args), IsError("UNKNOWN_ADAPTER"));
-}
-
-TEST(Nearest, CountsEdits) {
-  EXPECT_EQ(EditDistance("", "abc"), 3u);
-  EXPECT_EQ(EditDistance("policy", "polcy"), 1u);
-  EXPECT_EQ(DidYouMean("policy", {"quite-different"}), "");
 }
 
 }  // namespace

@@ -3,29 +3,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <fstream>
+#include <optional>
 
 #include "lib/base/error.h"
+#include "tests/testing/temp_dir.h"
 #include "tests/unit/rpc/echo_service.h"
 
 namespace lorry::rpc {
 namespace {
 
-// A file under the test's own directory, removed with it.
 class File {
  public:
-  explicit File(const std::string& text) {
-    char name[] = "/tmp/lorry_access_XXXXXX";
-    close(mkstemp(name));
-    path_ = name;
-    std::ofstream(path_) << text;
-  }
-  ~File() { std::remove(path_.c_str()); }
+  explicit File(const std::string& text) { std::ofstream(path_) << text; }
   const std::string& path() const { return path_; }
 
  private:
-  std::string path_;
+  TempDir directory_;
+  std::string path_ = directory_ / "tokens";
 };
 
 constexpr char kTokens[] =
@@ -105,9 +100,8 @@ TEST(Listen, ElsewhereThanLoopbackNeedsCredentialsOrAWord) {
 class Tls : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    char name[] = "/tmp/lorry_tls_XXXXXX";
-    dir_ = mkdtemp(name);
-    const std::string script = "cd " + dir_ +
+    dir_.emplace();
+    const std::string script = "cd " + dir_->path() +
                                " && exec 2>/dev/null && set -e\n"
                                "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 "
                                "-nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem\n"
@@ -121,8 +115,8 @@ class Tls : public testing::Test {
                                "make reader URI:spiffe://lorry/role/reader\n";
     ASSERT_EQ(std::system(("bash -c '" + script + "'").c_str()), 0);
   }
-  static void TearDownTestSuite() { std::system(("rm -rf " + dir_).c_str()); }
-  static std::string At(const std::string& file) { return dir_ + "/" + file; }
+  static void TearDownTestSuite() { dir_.reset(); }
+  static std::string At(const std::string& file) { return *dir_ / file; }
   static absl::Status SayAs(EchoServer& server, const std::string& who) {
     ChannelOptions options{.target = "localhost:" + std::to_string(server.server->port()),
                            .tls = {.ca = At("ca.pem")}};
@@ -133,7 +127,7 @@ class Tls : public testing::Test {
     return Say(*server.Stub(options), "hello");
   }
 
-  static inline std::string dir_;
+  static inline std::optional<TempDir> dir_;
 };
 
 TEST_F(Tls, TheCertificatesRoleDecides) {

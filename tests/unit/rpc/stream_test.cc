@@ -7,6 +7,7 @@
 
 #include "lib/base/error.h"
 #include "lib/rpc/reconnecting_stream.h"
+#include "tests/testing/temp_dir.h"
 #include "tests/unit/rpc/echo_service.h"
 
 namespace lorry::rpc {
@@ -97,11 +98,9 @@ TEST(Attach, TheServersReasonReachesTheClientWhichDialsAgain) {
 }
 
 TEST(Attach, ARefusedStreamIsNeverOpen) {
-  char name[] = "/tmp/lorry_stream_XXXXXX";
-  close(mkstemp(name));
-  std::ofstream(name) << "engine engine-token-00000001\n";
-  EchoServer server({}, {}, name);
-  std::remove(name);
+  const TempDir directory;
+  std::ofstream(directory / "tokens") << "engine engine-token-00000001\n";
+  EchoServer server({}, {}, directory / "tokens");
   AttachClient client(server.Stub());
   const auto closed = client.closed.WaitForCount(2);
   EXPECT_EQ(ReasonOf(closed.at(0)), "UNAUTHENTICATED");

@@ -10,21 +10,17 @@
 
 #include "lib/base/error.h"
 #include "lib/transfer/arena.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::transfer {
 namespace {
 
 class ImageFileTest : public testing::Test {
  public:
-  ImageFileTest() {
-    std::string name = testing::TempDir() + "image_file_XXXXXX";
-    directory_ = mkdtemp(name.data());
-  }
-  ~ImageFileTest() override { std::filesystem::remove_all(directory_); }
-  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string Path(const std::string& name) const { return directory_ / name; }
 
  private:
-  std::string directory_;
+  TempDir directory_;
 };
 
 TEST_F(ImageFileTest, WhatIsWrittenIsInTheFile) {

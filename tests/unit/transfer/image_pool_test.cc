@@ -8,6 +8,7 @@
 
 #include "lib/base/error.h"
 #include "lib/transfer/ranges.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::transfer {
 namespace {
@@ -16,32 +17,26 @@ constexpr uint64_t kSize = 64 * 1024;
 
 class ImagePoolTest : public testing::Test {
  public:
-  ImagePoolTest() {
-    std::string name = testing::TempDir() + "image_pool_XXXXXX";
-    directory_ = mkdtemp(name.data());
-  }
-  ~ImagePoolTest() override { std::filesystem::remove_all(directory_); }
-
   std::unique_ptr<ImagePool> Open() {
-    return *ImagePool::Open({.directory = directory_, .idle_files_max = 2});
+    return *ImagePool::Open({.directory = directory_.path(), .idle_files_max = 2});
   }
   std::vector<std::string> Files() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
       if (entry.path().filename() != ".lorry-pool-lock") names.push_back(entry.path().filename());
     }
     return names;
   }
-  std::string directory_;
+  TempDir directory_;
 };
 
 TEST_F(ImagePoolTest, GivesARetiredFileToTheNextVersion) {
   const auto pool = Open();
   auto first = *pool->Acquire(kSize);
   const auto* where = first->bytes().data();
-  ASSERT_TRUE(first->MoveTo(directory_ + "/v1.safetensors").ok());
+  ASSERT_TRUE(first->MoveTo(directory_ / "v1.safetensors").ok());
   pool->Recycle(std::move(first));
-  EXPECT_FALSE(std::filesystem::exists(directory_ + "/v1.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "v1.safetensors"));
   auto second = *pool->Acquire(kSize - 100);
   EXPECT_EQ(second->bytes().data(), where) << "its pages are touched already";
   EXPECT_EQ(second->size(), kSize - 100);
@@ -72,7 +67,7 @@ TEST_F(ImagePoolTest, CleansUpAfterACrashButNotOthersFiles) {
   {
     const auto pool = Open();
     auto lost = *pool->Acquire(kSize), forgotten = *pool->Acquire(kSize);
-    ASSERT_TRUE(forgotten->MoveTo(directory_ + "/v1.safetensors").ok());
+    ASSERT_TRUE(forgotten->MoveTo(directory_ / "v1.safetensors").ok());
     pool->Forget(std::move(forgotten));
     EXPECT_EQ(pool->counts().busy_bytes, kSize);
   }
@@ -83,11 +78,12 @@ TEST_F(ImagePoolTest, CleansUpAfterACrashButNotOthersFiles) {
 
 TEST_F(ImagePoolTest, OneProcessOwnsTheDirectory) {
   const auto pool = Open();
-  EXPECT_EQ(ReasonOf(ImagePool::Open({.directory = directory_}).status()), "POOL_IN_USE");
+  EXPECT_EQ(ReasonOf(ImagePool::Open({.directory = directory_.path()}).status()), "POOL_IN_USE");
 }
 
 TEST_F(ImagePoolTest, RefusesBeyondItsLimit) {
-  const auto pool = *ImagePool::Open({.directory = directory_, .total_bytes_max = 2 * kSize});
+  const auto pool =
+      *ImagePool::Open({.directory = directory_.path(), .total_bytes_max = 2 * kSize});
   auto first = *pool->Acquire(kSize), second = *pool->Acquire(kSize);
   EXPECT_EQ(ReasonOf(pool->Acquire(1).status()), "POOL_FULL");
   pool->Recycle(std::move(first));
@@ -95,7 +91,8 @@ TEST_F(ImagePoolTest, RefusesBeyondItsLimit) {
 }
 
 TEST_F(ImagePoolTest, AFullDiskIsAnErrorAndCostsNothing) {
-  const auto pool = *ImagePool::Open({.directory = directory_, .total_bytes_max = kImageBytesMax});
+  const auto pool =
+      *ImagePool::Open({.directory = directory_.path(), .total_bytes_max = kImageBytesMax});
   pool->Recycle(*pool->Acquire(kSize));
   const auto refused = pool->Acquire(kImageBytesMax / 2);
   EXPECT_EQ(ReasonOf(refused.status()), "DISK_FULL") << refused.status();
