@@ -11,12 +11,12 @@
 #include "lib/base/check.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/transfer/byte_codec.h"
 
 namespace lorry::transfer {
 namespace {
 
-// Layout: format byte, key id, fields, HMAC over all before it. Integers little-endian, texts after
-// a 16-bit length. Fixed widths: two encodings of the same claims do not exist.
+// Layout: format byte, key id, fields, HMAC over all before it.
 constexpr uint8_t kFormat = 1;
 constexpr size_t kMacBytes = 32;
 
@@ -24,55 +24,6 @@ absl::Status Refused(std::string_view why) {
   return Error(absl::StatusCode::kPermissionDenied, "BAD_TICKET",
                absl::StrCat("the ticket ", ToAbsl(why)));
 }
-
-class Writer {
- public:
-  void Number(uint64_t value, int width) {
-    for (int i = 0; i < width; ++i) out_.push_back(static_cast<char>(value >> (8 * i)));
-  }
-  void Text(std::string_view text) {
-    Number(text.size(), 2);
-    out_.append(text);
-  }
-  std::string Take() { return std::move(out_); }
-
- private:
-  std::string out_;
-};
-
-// After a short read everything reads as zero and `ok` stays false.
-class Reader {
- public:
-  explicit Reader(std::string_view in) : in_(in) {}
-  uint64_t Number(int width) {
-    uint64_t value = 0;
-    const std::string_view bytes = Take(width);
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      value |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
-    }
-    return value;
-  }
-  std::string Text() {
-    const uint64_t length = Number(2);
-    if (length > kTicketTextBytesMax) ok_ = false;
-    return std::string(Take(length));
-  }
-  bool ok() const { return ok_; }
-  bool at_end() const { return in_.empty(); }
-
- private:
-  std::string_view Take(size_t count) {
-    if (!ok_ || count > in_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const std::string_view taken = in_.substr(0, count);
-    in_.remove_prefix(count);
-    return taken;
-  }
-  std::string_view in_;
-  bool ok_ = true;
-};
 
 std::array<uint8_t, kMacBytes> MacOf(const TicketKeys::Secret& secret, std::string_view text) {
   std::array<uint8_t, kMacBytes> mac{};
@@ -85,20 +36,20 @@ std::array<uint8_t, kMacBytes> MacOf(const TicketKeys::Secret& secret, std::stri
 }
 
 std::string Encode(uint32_t key_id, const TicketClaims& claims) {
-  Writer out;
+  ByteWriter out;
   out.Number(kFormat, 1);
   out.Number(key_id, 4);
-  out.Text(claims.ticket_id);
+  out.Text(claims.ticket_id, kTicketTextBytesMax);
   out.Number(static_cast<uint8_t>(claims.direction), 1);
-  out.Text(claims.object);
+  out.Text(claims.object, kTicketTextBytesMax);
   out.Number(claims.image_bytes, 8);
   out.Number(claims.ranges.size(), 2);
   for (const Range& range : claims.ranges) {
     out.Number(range.offset, 8);
     out.Number(range.length, 8);
   }
-  out.Text(claims.owner);
-  out.Text(claims.peer);
+  out.Text(claims.owner, kTicketTextBytesMax);
+  out.Text(claims.peer, kTicketTextBytesMax);
   out.Number(static_cast<uint64_t>(claims.expires_unix_ms), 8);
   return out.Take();
 }
@@ -124,19 +75,19 @@ absl::Status CheckLimits(const TicketClaims& claims) {
   return absl::OkStatus();
 }
 
-TicketClaims Decode(Reader& in) {
+TicketClaims Decode(ByteReader& in) {
   TicketClaims claims;
-  claims.ticket_id = in.Text();
+  claims.ticket_id = in.Text(kTicketTextBytesMax);
   claims.direction = static_cast<Direction>(in.Number(1));
-  claims.object = in.Text();
+  claims.object = in.Text(kTicketTextBytesMax);
   claims.image_bytes = in.Number(8);
   const uint64_t count = in.Number(2);
   for (uint64_t i = 0; i < count && in.ok(); ++i) {
     const uint64_t offset = in.Number(8);
     claims.ranges.push_back({offset, in.Number(8)});
   }
-  claims.owner = in.Text();
-  claims.peer = in.Text();
+  claims.owner = in.Text(kTicketTextBytesMax);
+  claims.peer = in.Text(kTicketTextBytesMax);
   claims.expires_unix_ms = static_cast<int64_t>(in.Number(8));
   return claims;
 }
@@ -183,7 +134,7 @@ absl::StatusOr<TicketClaims> TicketKeys::Verify(std::string_view token, int64_t 
   }
   const std::string_view text = token.substr(0, token.size() - kMacBytes);
   const std::string_view mac = token.substr(text.size());
-  Reader in(text);
+  ByteReader in(text);
   if (in.Number(1) != kFormat) return Refused("has an unknown format");
   const auto key_id = static_cast<uint32_t>(in.Number(4));
   Secret secret;
@@ -198,7 +149,7 @@ absl::StatusOr<TicketClaims> TicketKeys::Verify(std::string_view token, int64_t 
     return Refused("was not made here, or was altered");
   }
   TicketClaims claims = Decode(in);
-  if (!in.ok() || !in.at_end() || !CheckLimits(claims).ok()) return Refused("is malformed");
+  if (!in.whole() || !CheckLimits(claims).ok()) return Refused("is malformed");
   if (now_unix_ms >= claims.expires_unix_ms) {
     return Error(absl::StatusCode::kPermissionDenied, "TICKET_EXPIRED",
                  absl::StrCat("ticket ", claims.ticket_id, " for ", claims.object,

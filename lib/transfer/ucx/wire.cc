@@ -4,78 +4,36 @@
 
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/transfer/byte_codec.h"
 #include "lib/transfer/session.h"
 
 namespace lorry::transfer::ucx {
 namespace {
 
-// Every header: format, kind, session, request; then the kind's own fields. Little-endian.
+// Every header: format, kind, session, request; then the kind's own fields.
 constexpr uint8_t kFormat = 1;
 
-void PutNumber(std::string& out, uint64_t value, int width) {
-  for (int i = 0; i < width; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-}
-
-void PutText(std::string& out, std::string_view text, size_t max) {
-  text = text.substr(0, max);
-  PutNumber(out, text.size(), 2);
-  out.append(text);
-}
-
-class Reader {
- public:
-  explicit Reader(std::string_view in) : in_(in) {}
-  uint64_t Number(int width) {
-    uint64_t value = 0;
-    const std::string_view bytes = Take(width);
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      value |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
-    }
-    return value;
-  }
-  std::string_view Text(size_t max) {
-    const uint64_t length = Number(2);
-    if (length > max) ok_ = false;
-    return Take(length);
-  }
-  std::string_view Take(size_t count) {
-    if (!ok_ || count > in_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const std::string_view taken = in_.substr(0, count);
-    in_.remove_prefix(count);
-    return taken;
-  }
-  bool whole() const { return ok_ && in_.empty(); }
-  bool ok() const { return ok_; }
-
- private:
-  std::string_view in_;
-  bool ok_ = true;
-};
-
-void EncodePieces(std::string& out, const Message& message) {
-  PutNumber(out, message.pieces.size(), 1);
+void EncodePieces(ByteWriter& out, const Message& message) {
+  out.Number(message.pieces.size(), 1);
   for (const Checksum& sum : message.pieces) {
-    out.append(reinterpret_cast<const char*>(sum.bytes.data()), sum.bytes.size());
+    out.Bytes({reinterpret_cast<const char*>(sum.bytes.data()), sum.bytes.size()});
   }
 }
 
-absl::Status DecodePieces(Reader& in, Message& message) {
+absl::Status DecodePieces(ByteReader& in, Message& message) {
   const uint64_t count = in.Number(1);
   if (count > kPiecesMax || count != PieceCount(message.range)) {
     return ProtocolViolation("a range with the wrong number of checksums");
   }
   for (uint64_t i = 0; i < count; ++i) {
-    const std::string_view bytes = in.Take(sizeof(Checksum::bytes));
+    const std::string_view bytes = in.Bytes(sizeof(Checksum::bytes));
     if (!in.ok()) break;
     std::memcpy(message.pieces.emplace_back().bytes.data(), bytes.data(), bytes.size());
   }
   return absl::OkStatus();
 }
 
-absl::Status DecodeRange(Reader& in, Message& message) {
+absl::Status DecodeRange(ByteReader& in, Message& message) {
   message.range.offset = in.Number(8);
   message.range.length = in.Number(8);
   if (!in.ok()) return ProtocolViolation("a header cut short");
@@ -83,7 +41,7 @@ absl::Status DecodeRange(Reader& in, Message& message) {
   return CheckRange(message.range, kImageBytesMax);
 }
 
-absl::Status DecodeFields(Reader& in, Message& message) {
+absl::Status DecodeFields(ByteReader& in, Message& message) {
   switch (message.kind) {
     case Kind::kOpen:
       message.direction = static_cast<Direction>(in.Number(1));
@@ -116,38 +74,38 @@ absl::Status DecodeFields(Reader& in, Message& message) {
 }  // namespace
 
 std::string Encode(const Message& message) {
-  std::string out;
-  PutNumber(out, kFormat, 1);
-  PutNumber(out, static_cast<uint8_t>(message.kind), 1);
-  PutNumber(out, message.session, 8);
-  PutNumber(out, message.request, 4);
+  ByteWriter out;
+  out.Number(kFormat, 1);
+  out.Number(static_cast<uint8_t>(message.kind), 1);
+  out.Number(message.session, 8);
+  out.Number(message.request, 4);
   switch (message.kind) {
     case Kind::kOpen:
-      PutNumber(out, static_cast<uint8_t>(message.direction), 1);
-      PutText(out, message.ticket, kTicketBytesMax);
+      out.Number(static_cast<uint8_t>(message.direction), 1);
+      out.Text(message.ticket, kTicketBytesMax);
       break;
     case Kind::kOpened:
-      PutNumber(out, message.image_bytes, 8);
+      out.Number(message.image_bytes, 8);
       break;
     case Kind::kGet:
     case Kind::kData:
     case Kind::kPut:
-      PutNumber(out, message.range.offset, 8);
-      PutNumber(out, message.range.length, 8);
+      out.Number(message.range.offset, 8);
+      out.Number(message.range.length, 8);
       if (message.kind != Kind::kGet) EncodePieces(out, message);
       break;
     case Kind::kDone:
-      PutNumber(out, static_cast<uint64_t>(message.status.raw_code()), 1);
-      PutText(out, ReasonOf(message.status), kStatusTextMax);
-      PutText(out, ToStd(message.status.message()), kStatusTextMax);
+      out.Number(static_cast<uint64_t>(message.status.raw_code()), 1);
+      out.Text(ReasonOf(message.status), kStatusTextMax);
+      out.Text(ToStd(message.status.message()), kStatusTextMax);
       break;
   }
-  return out;
+  return out.Take();
 }
 
 absl::StatusOr<Message> Decode(std::string_view header) {
   if (header.size() > kHeaderBytesMax) return ProtocolViolation("a header too long");
-  Reader in(header);
+  ByteReader in(header);
   Message message;
   if (in.Number(1) != kFormat) return ProtocolViolation("an unknown header format");
   message.kind = static_cast<Kind>(in.Number(1));
