@@ -46,5 +46,13 @@ TEST(Canary, ObeyingAStaleLeaderIsCaught) {
   EXPECT_EQ(FirstViolation(Plant::kLowerTermIsObeyed).rfind("invariant 9", 0), 0u);
 }
 
+TEST(Canary, UnloadingWhatIsRoutedIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kRoutedIsUnloaded).rfind("invariant 6", 0), 0u);
+}
+
+TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kLagIsForgotten).rfind("invariant 15", 0), 0u);
+}
+
 }  // namespace
 }  // namespace lorry::sim

@@ -9,17 +9,10 @@ namespace {
 
 using sync::MemberStanding;
 
-// Every slot is taken by what MUST be there or cannot leave: reported, not silent.
-bool HasNoSlot(const sync::MemberStatus& member) {
-  const uint32_t slots = member.observed.limits.slots;
-  if (slots == 0) return false;
-  const auto taken =
-      std::count_if(member.observed.residencies.begin(), member.observed.residencies.end(),
-                    [](const fleet::ObservedResidency& r) {
-                      return r.state == fleet::ResidencyState::kLoaded ||
-                             r.state == fleet::ResidencyState::kUnloading;
-                    });
-  return static_cast<uint32_t>(taken) >= slots;
+// Some version finds its slots taken by what must stay: reported, not silent.
+bool SaysNoSlot(const sync::MemberStatus& member) {
+  return std::any_of(member.observed.residencies.begin(), member.observed.residencies.end(),
+                     [](const fleet::ObservedResidency& r) { return r.reason == "NO_SLOT"; });
 }
 
 std::string WhyNotAtNewest(World& world, const sync::PoolStatus& pool) {
@@ -63,7 +56,7 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
     if (member.standing == MemberStanding::kWedged) continue;
     if (member.standing != MemberStanding::kReady)
       return absl::StrCat(member.member.value, " is not ready");
-    if (!member.current && !HasNoSlot(member))
+    if (!member.current && !SaysNoSlot(member))
       return absl::StrCat(member.member.value, " is not at what is desired");
     if (std::string why = world.WhyNamesStay(member.member); !why.empty()) return why;
     any_ready = any_ready || member.pool == pool_name;

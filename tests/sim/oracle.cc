@@ -82,7 +82,39 @@ void Oracle::DesiredSent(const Term& term) {
   if (unsettled_.contains(term)) Violate(4, "something is desired before the fleet was adopted");
 }
 
+void Oracle::ServedLatest(uint64_t incarnation, const PoolName& pool, Epoch known,
+                          const VersionKey& version, uint32_t max_staleness) {
+  std::set<VersionKey> since;  // decided on after it; one that came back counts once
+  const EpochKey from{incarnation, version.adapter, pool, Epoch()};
+  for (auto it = decided_.lower_bound(from); it != decided_.end(); ++it) {
+    const auto& [in, adapter, of, epoch] = it->first;
+    if (in != incarnation || adapter != version.adapter || of != pool) break;
+    if (!it->second.commit) continue;
+    if (it->second.version == version) {
+      since.clear();
+      if (epoch > known) return;  // it has heard of more since
+    } else if (epoch <= known) {
+      since.insert(it->second.version);
+    }
+  }
+  if (since.size() > max_staleness) {
+    Violate(15,
+            absl::StrCat("a request of latest is answered by ", ToString(version), ", ",
+                         since.size(), " versions behind, where ", max_staleness, " are allowed"));
+  }
+}
+
 void Oracle::Deleted(const VersionKey& version) {
+  for (const auto& [promise, until] : leases_) {
+    if (promise.first == version && until > now_())
+      Violate(10,
+              absl::StrCat(ToString(version), " was deleted, which ", promise.second, " leases"));
+  }
+  for (const auto& [id, synced] : started_) {
+    const bool reigns = std::get<0>(id) == std::get<0>(started_.rbegin()->first);
+    if (reigns && synced == version && !decided_.contains(id))
+      Violate(10, absl::StrCat(ToString(version), " was deleted, which a sync stages"));
+  }
   for (const auto& [pool, committed] : committed_) {
     if (committed == version)
       Violate(

@@ -1,5 +1,5 @@
-// The oracle: sees everything in the simulated world and knows the invariants of semantics §10. A
-// violation is recorded with its time; the run ends at the first.
+// The oracle: sees everything in the simulated world and knows the invariants of semantics §10, and
+// §5 as number 15. A violation is recorded with its time; the run ends at the first.
 #pragma once
 
 #include <functional>
@@ -31,6 +31,9 @@ class Oracle {
                  const PoolName& pool, Epoch epoch, const VersionKey& version);
   // 4: nothing is desired by a reign that does not know yet what was decided before it.
   void DesiredSent(const Term& term);
+  // 15 (§5): a request of `latest` was admitted where the decision `known` is known.
+  void ServedLatest(uint64_t incarnation, const PoolName& pool, Epoch known,
+                    const VersionKey& version, uint32_t max_staleness);
   // 8, 10: the store deleted a version.
   void Deleted(const VersionKey& version);
   // 10: what was promised to a holder, until then; 0 releases it. A reign must know what it, or one

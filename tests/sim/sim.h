@@ -54,6 +54,8 @@ enum class Plant {
   kLeaseIsNotWritten,     // an orchestrator promises what it forgets when it dies
   kLockIsNotWritten,      // a proxy acknowledges a lock that it forgets when it dies
   kLowerTermIsObeyed,     // a proxy takes a stale leader's document for a new one
+  kRoutedIsUnloaded,      // a proxy unloads what its door still routes to
+  kLagIsForgotten,        // a door does not know that its row is behind
 };
 
 class Queue {

@@ -1,6 +1,9 @@
 #include "tests/sim/sim_door.h"
 
 #include <algorithm>
+#include <variant>
+
+#include "services/engine_proxy/door/resolve.h"
 
 namespace lorry::sim {
 
@@ -10,7 +13,10 @@ SimDoor::SimDoor(Sim& sim, SimEngine& engine, std::function<void(proxy::DoorRepo
 }
 
 void SimDoor::Take(const proxy::DoorTable& table) {
-  const auto shared = std::make_shared<const proxy::DoorTable>(table);
+  const auto shared = std::make_shared<proxy::DoorTable>(table);
+  if (sim_.plant == Plant::kLagIsForgotten) {
+    for (proxy::DoorRow& row : shared->rows) row.behind = false;
+  }
   for (size_t context = 0; context < kContexts; ++context) {
     sim_.queue.In(sim_.Latency(5), [this, context, shared] {
       if (tables_[context]->revision >= shared->revision) return;
@@ -27,24 +33,28 @@ void SimDoor::Report() {
   report_(std::move(report));
 }
 
-bool SimDoor::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
+SimDoor::Answer SimDoor::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
   const proxy::DoorTable& table = *tables_[sim_.prng.Below(kContexts)];
-  const proxy::DoorRoute* route = nullptr;
+  std::string reference = adapter.value;
   if (by_name) {
-    if (!table.routes.empty()) route = &table.routes[sim_.prng.Below(table.routes.size())];
-  } else if (const proxy::DoorRow* row = table.FindRow(adapter);
-             row != nullptr && row->mode == fleet::RowMode::kOpen) {
-    route = table.FindRoute(row->target);
-    if (route == nullptr) sim_.oracle.Violate(2, "an open row has a target without a route");
+    if (table.routes.empty()) return {{}, "NOT_LOADED"};
+    reference = table.routes[sim_.prng.Below(table.routes.size())].name.value;
   }
-  if (route == nullptr) return false;
-  const EngineName name = route->name;
-  if (!engine_.Begin(name, route->digest, table.boot)) return false;
+  const auto outcome = door::ResolveOne(table, reference, std::nullopt);
+  if (const auto* refused = std::get_if<door::Refused>(&outcome)) return {{}, refused->reason};
+  if (const auto* held = std::get_if<door::Held>(&outcome)) return {{}, held->too_late.reason};
+  const auto& resolved = std::get<door::Resolved>(outcome);
+  const EngineName name = resolved.name;
+  if (!engine_.Begin(name, resolved.digest, table.boot)) return {{}, "ENGINE_UNREACHABLE"};
   ++in_flight_[name];
-  ++served_;
   Report();
   sim_.queue.In(lasts_ms, [this, name, boot = engine_.boot()] { End(name, boot); });
-  return true;
+  return {resolved.key, ""};
+}
+
+bool SimDoor::Routes(const EngineName& name) const {
+  return std::any_of(tables_.begin(), tables_.end(),
+                     [&](const auto& table) { return table->FindRoute(name) != nullptr; });
 }
 
 void SimDoor::End(const EngineName& name, const BootId& boot) {

@@ -1,10 +1,13 @@
 // A simulated door: two io_contexts that take a new table at different times, requests that are
-// resolved and counted in one step, and the report once both resolve by it.
+// resolved (as the real door resolves them) and counted in one step, and the report once both
+// resolve by it.
 #pragma once
 
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "services/engine_proxy/machine/door_table.h"
 #include "tests/sim/sim_engine.h"
@@ -18,9 +21,13 @@ class SimDoor {
 
   void Take(const proxy::DoorTable& table);
   // One client's request for `latest` of the adapter, or for any loaded name; it lasts `lasts_ms`.
-  // Whether it was admitted.
-  bool Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
-  uint64_t served() const { return served_; }
+  struct Answer {
+    std::optional<VersionKey> served;
+    std::string refused;  // the reason, or the one that ends its waiting
+  };
+  Answer Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
+  // Whether a request may still resolve to it.
+  bool Routes(const EngineName& name) const;
 
  private:
   static constexpr size_t kContexts = 2;
@@ -32,7 +39,6 @@ class SimDoor {
   std::function<void(proxy::DoorReport)> report_;
   std::array<std::shared_ptr<const proxy::DoorTable>, kContexts> tables_;
   std::map<EngineName, uint32_t> in_flight_;
-  uint64_t served_ = 0;
 };
 
 }  // namespace lorry::sim

@@ -64,6 +64,11 @@ int64_t SimEngine::Serialised(int64_t takes) {
 
 void SimEngine::Die() { Kill(); }
 
+bool SimEngine::HasFrom(const EngineName& name, const std::string& path) const {
+  const auto it = loaded_.find(name);
+  return up_ && it != loaded_.end() && it->second.path == path && it->second.asked;
+}
+
 bool SimEngine::ListsPath(const std::string& path) const {
   for (const auto& [name, loaded] : loaded_) {
     if (loaded.path == path) return true;
@@ -222,7 +227,7 @@ void SimEngine::ReloadByItself(const EngineName& name, const std::string& path) 
   const auto directory = disk_.find(path);
   if (directory == disk_.end() || loaded_.contains(name) || RegistryLocked()) return;
   MakeRoom(name);
-  loaded_[name] = Loaded{path, directory->second};
+  loaded_[name] = Loaded{path, directory->second, /*asked=*/false};
   Narrate(sim_, id_, "engine loads again by itself " + name.value);
 }
 

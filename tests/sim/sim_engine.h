@@ -34,6 +34,8 @@ class SimEngine {
   void Unload(const EngineName& name, int64_t deadline_ms, Done done);
   std::map<EngineName, std::string> List();
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
+  // Whether it was asked to load the name from there, and still has it.
+  bool HasFrom(const EngineName& name, const std::string& path) const;
   bool ListsPath(const std::string& path) const;
   // Whether it does so under a name of which the proxy can know.
   bool ListsPathAsKnown(const std::string& path) const;
@@ -64,6 +66,7 @@ class SimEngine {
   struct Loaded {
     std::string path;
     SimDirectory content;
+    bool asked = true;  // not by the engine itself
   };
   void CheckSlots(const EngineName& name);
   void MakeRoom(const EngineName& name);

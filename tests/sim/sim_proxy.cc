@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
 #include "tests/sim/narrate.h"
 
 namespace lorry::sim {
@@ -10,6 +11,8 @@ namespace lorry::sim {
 using proxy::Outcome;
 
 namespace {
+
+const Digest kRotten{"rotten"};
 
 bool Locks(const proxy::Record& record) {
   if (!record.value.has_value()) return false;
@@ -46,6 +49,7 @@ void SimProxy::Start() {
   absl::StatusOr<proxy::Machine> machine = proxy::Machine::Restore(config, records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
   machine_ = std::move(*machine);
+  taken_.clear();
   doors_.push_back(
       std::make_unique<SimDoor>(sim_, engine_, [this, life = life_](proxy::DoorReport report) {
         // Posted, as everything from another thread is.
@@ -95,7 +99,7 @@ void SimProxy::Receive(const proxy::Event& document) {
         return row.adapter == lock.first && shut;
       });
     });
-    return Step(document);
+    return Take(desired);
   }
   const fleet::Observed before = machine_->Observe();
   if (sim_.plant == Plant::kLowerTermIsObeyed) {
@@ -109,9 +113,70 @@ void SimProxy::Receive(const proxy::Event& document) {
   if (alive()) sim_.oracle.StaleDocument(before, machine_->Observe());
 }
 
-void SimProxy::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
-  if (!alive()) return;
-  if (doors_.back()->Request(adapter, by_name, lasts_ms) && !by_name) CheckShut(adapter);
+void SimProxy::Take(const fleet::Desired& desired) {
+  taken_.push_back({sim_.now(), desired});  // what the step does is judged by it
+  Step(proxy::DesiredReceived{desired});
+  if (!alive() || taken_.empty()) return;
+  const fleet::Observed observed = machine_->Observe();
+  const bool obeys = observed.term == desired.term && observed.revision == desired.revision;
+  if (!obeys) taken_.pop_back();
+}
+
+SimDoor::Answer SimProxy::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
+  if (!alive()) return {{}, "nobody listens"};
+  SimDoor::Answer answer = doors_.back()->Request(adapter, by_name, lasts_ms);
+  if (answer.served.has_value() && !by_name) {
+    CheckShut(adapter);
+    CheckFresh(adapter, *answer.served);
+  }
+  return answer;
+}
+
+// §5: by the last decision that the door knows.
+void SimProxy::CheckFresh(const AdapterName& adapter, const VersionKey& served) {
+  constexpr int64_t kDoorTakesMs = 10;  // a new table
+  while (taken_.size() > 1 && taken_[1].at + kDoorTakesMs < sim_.now()) taken_.pop_front();
+  if (taken_.empty() || taken_.front().at + kDoorTakesMs >= sim_.now()) return;
+  const fleet::Desired& known = taken_.front().desired;
+  for (const fleet::DesiredRow& row : known.rows) {
+    if (row.adapter != adapter || row.mode != fleet::RowMode::kOpen) continue;
+    for (const fleet::DoorRules& rules : known.rules) {
+      if (rules.adapter != adapter || rules.stale == fleet::StaleAction::kTag) continue;
+      sim_.oracle.ServedLatest(known.term.incarnation, pool_, row.epoch, served,
+                               rules.max_staleness);
+    }
+  }
+}
+
+// 6: what may not leave, of all that the proxy was told.
+void SimProxy::CheckUnload(const EngineName& name) {
+  const auto violate = [&](std::string_view why) {
+    sim_.oracle.Violate(6, absl::StrCat(member_.value, " unloads ", name.value, ", ", ToAbsl(why)));
+  };
+  if (doors_.back()->Routes(name)) violate("which its door routes to");
+  if (taken_.empty() || !engine_.HasFrom(name, PathOf(name))) return;
+  for (const fleet::WantedVersion& wanted : taken_.back().desired.wanted) {
+    if (wanted.name == name && wanted.must && wanted.load) violate("which must be loaded");
+  }
+}
+
+// 10: who may still open what is there.
+void SimProxy::CheckDelete(const EngineName& name, const std::string& path) {
+  const auto violate = [&](std::string_view why) {
+    sim_.oracle.Violate(10, absl::StrCat(path, " is deleted ", ToAbsl(why)));
+  };
+  if (engine_.up() && engine_.ListsPathAsKnown(path)) violate("while the engine lists it");
+  if (engine_.up() && engine_.WillRead(path)) violate("while the engine is about to read it");
+  // Other bytes than it should have: nobody may, and it is fetched again.
+  const auto directory = disk_.find(path);
+  if (directory == disk_.end() || directory->second.digest == kRotten) return;
+  for (const fleet::ObservedRow& row : machine_->Observe().rows) {
+    if (row.target == name) violate("while a row stands on it");
+  }
+  if (taken_.empty()) return;
+  for (const fleet::WantedVersion& wanted : taken_.back().desired.wanted) {
+    if (wanted.name == name) violate("while it is wanted");
+  }
 }
 
 // 5: from the moment that a row says it is HELD or LOCKED it admits nothing.
@@ -132,6 +197,13 @@ void SimProxy::CheckPause(int64_t deadline_ms) {
   const Tick since = std::max(began_at_, *engine_.paused_since());
   if (sim_.now() - since > deadline_ms + kSlackMs)
     sim_.oracle.Violate(7, absl::StrCat(member_.value, " leaves its engine paused"));
+}
+
+void SimProxy::UnloadOneThatIsRouted() {
+  for (const proxy::DoorRoute& route : machine_->door_table().routes) {
+    if (engine_.running(route.name) == 0 && doors_.back()->Routes(route.name))
+      return Do(proxy::Unload{0, engine_.boot(), route.name, 1'000});
+  }
 }
 
 void SimProxy::CheckAwake(const EngineName& name) {
@@ -159,7 +231,7 @@ void SimProxy::Rot() {
   for (auto& [path, directory] : disk_) {
     // What an engine has read it keeps; what it is about to read was hashed before.
     if (engine_.ListsPath(path) || engine_.WillRead(path)) continue;
-    directory.digest = Digest{"rotten"};
+    directory.digest = kRotten;
     return;
   }
 }
@@ -220,7 +292,7 @@ void SimProxy::Wake(std::optional<Tick> at) {
 }
 
 void SimProxy::Do(const proxy::Fetch& effect) {
-  const std::string path = absl::StrCat("/", machine_->journal().value, "/", effect.name.value);
+  const std::string path = PathOf(effect.name);
   sim_.queue.In(sim_.Latency(200), [this, life = life_, effect, path] {
     if (!alive() || life_ != life) return;
     if (cancelled_.erase(effect.op) > 0) return Step(proxy::FetchCancelled{effect.op});
@@ -245,9 +317,7 @@ void SimProxy::Do(const proxy::HashDirectory& effect) {
 }
 
 void SimProxy::Do(const proxy::DeleteDirectory& effect) {
-  if (engine_.up() && engine_.ListsPathAsKnown(effect.path)) {
-    sim_.oracle.Violate(10, absl::StrCat(effect.path, " is deleted while the engine lists it"));
-  }
+  CheckDelete(effect.name, effect.path);
   disk_.erase(effect.path);
   Later(sim_.Latency(10), proxy::DirectoryDeleted{effect.op, Outcome::kOk});
 }
@@ -282,6 +352,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
 
 void SimProxy::Do(const proxy::Unload& effect) {
   CheckAwake(effect.name);
+  CheckUnload(effect.name);
   if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kUnknown});
   engine_.Unload(effect.name, effect.deadline_ms,
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
@@ -314,6 +385,7 @@ void SimProxy::Do(const proxy::ResumeEngine& effect) {
 void SimProxy::Do(const proxy::SetDoorTable& effect) {
   Check(effect.table);
   doors_.back()->Take(effect.table);
+  if (sim_.plant == Plant::kRoutedIsUnloaded && sim_.Chance(20)) UnloadOneThatIsRouted();
 }
 
 void SimProxy::Do(const proxy::SendObserved& effect) {

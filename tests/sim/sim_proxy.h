@@ -3,6 +3,7 @@
 // are behind two functions.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,7 +39,7 @@ class SimProxy {
   void SessionDown();
   void Receive(const proxy::Event& document);  // a DesiredReceived
 
-  void Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
+  SimDoor::Answer Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
   // 7: a pause that was asked for with this deadline is over by now, if it must be.
   void CheckPause(int64_t deadline_ms);
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
@@ -54,12 +55,19 @@ class SimProxy {
   void Step(const proxy::Event& event);
   void Later(int64_t delay, proxy::Event event);  // for this life only
   void Pump();
-  bool Perform(const proxy::Effect& effect);
   // A call goes to the process that it is meant for, or to nobody.
   bool Reaches(const BootId& boot) const { return engine_.up() && engine_.boot() == boot; }
   void Check(const proxy::DoorTable& table);
+  void Take(const fleet::Desired& desired);
   void CheckShut(const AdapterName& adapter);
+  void CheckFresh(const AdapterName& adapter, const VersionKey& served);
   void CheckAwake(const EngineName& name);
+  void CheckUnload(const EngineName& name);
+  void CheckDelete(const EngineName& name, const std::string& path);
+  void UnloadOneThatIsRouted();  // a planted bug
+  std::string PathOf(const EngineName& name) const {
+    return "/" + machine_->journal().value + "/" + name.value;
+  }
   void Wake(std::optional<Tick> at);
 
   void Do(const proxy::Fetch& effect);
@@ -94,6 +102,12 @@ class SimProxy {
   Tick began_at_ = 0;  // this life
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
+  // Documents that this life took, from the newest that every context of its door resolves by.
+  struct Taken {
+    Tick at;
+    fleet::Desired desired;
+  };
+  std::deque<Taken> taken_;
   Tick wake_at_ = -1;
 };
 

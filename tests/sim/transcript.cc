@@ -43,7 +43,7 @@ class Player {
     else if (verb == "override")
       Override();
     else if (verb == "request")
-      world_.proxy(Word(1)).Request(AdapterName(Word(2)), false, std::stoll(Word(3)));
+      answer = Request();
     else if (verb == "tick")
       world_.RunFor(std::stoll(Word(1)));
     else if (verb == "state")
@@ -118,6 +118,12 @@ class Player {
     if (!number.empty() && number != "kills") chosen = VersionNumber(std::stoull(number));
     world_.Watch(world_.store().Publish(AdapterName(Word(1)), chosen, Has("kills")),
                  PoolName("rollout"));
+  }
+  std::string Request() {
+    const SimDoor::Answer answer =
+        world_.proxy(Word(1)).Request(AdapterName(Word(2)), false, std::stoll(Word(3)));
+    return answer.served.has_value() ? absl::StrCat("served by ", ToString(*answer.served), "\n")
+                                     : absl::StrCat("refused: ", answer.refused, "\n");
   }
   void Lease() {
     const std::optional<VersionKey> version = Version(Word(2));

@@ -103,6 +103,12 @@ Result Explicit(const DoorTable& table, const DoorRoute& route, std::optional<ui
   return From(table, route, Epoch());
 }
 
+std::string HowFarBehind(const DoorRoute& route) {
+  if (route.lag != fleet::kLagNone) return std::to_string(route.lag) + " versions behind";
+  return "not among the versions that led to the last decision (a rollback, a new run, or long "
+         "ago)";
+}
+
 Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& rules,
             std::optional<uint64_t> min) {
   const DoorRoute* route = table.FindRoute(row.target);
@@ -114,11 +120,10 @@ Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& 
                               " here, below X-Lorry-Min-Version " + std::to_string(*min),
                           kRetrySoonS});
   }
-  if (resolved.lag && *resolved.lag > rules.max_staleness &&
-      rules.stale != fleet::StaleAction::kTag) {
+  if (row.behind && route->lag > rules.max_staleness && rules.stale != fleet::StaleAction::kTag) {
     Refused stale{409, "STALE_VERSION",
-                  ToString(route->key) + " is " + std::to_string(*resolved.lag) +
-                      " versions behind, policy allows " + std::to_string(rules.max_staleness) +
+                  ToString(route->key) + " is " + HowFarBehind(*route) + ", policy allows " +
+                      std::to_string(rules.max_staleness) +
                       "; the engine is behind the fleet, ask another or wait",
                   kRetryLoadS};
     if (rules.stale == fleet::StaleAction::kHold) return HoldAt(rules, std::move(stale));

@@ -24,6 +24,8 @@ DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {
   out.catching_up =
       out.mode == fleet::RowMode::kClosed &&
       (row.record.open || (wanted != nullptr && wanted->mode != fleet::RowMode::kClosed));
+  out.behind = out.mode == fleet::RowMode::kOpen && wanted != nullptr &&
+               wanted->mode == fleet::RowMode::kOpen && wanted->epoch > row.record.epoch;
   return out;
 }
 

@@ -26,7 +26,8 @@ struct DoorRoute {
   VersionKey key;
   Digest digest;
   fleet::Render render = fleet::Render::kPlain;
-  uint32_t lag = fleet::kLagNone;  // as of the last decision this proxy knows
+  // As of the last decision this proxy knows; kLagNone outside of that decision's lineage.
+  uint32_t lag = fleet::kLagNone;
   auto operator<=>(const DoorRoute&) const = default;
 };
 
@@ -43,6 +44,7 @@ struct DoorRow {
   Epoch epoch;        // of the decision OPEN serves; of the sync that holds or locks
   EngineName target;  // OPEN only
   bool catching_up = false;
+  bool behind = false;  // OPEN, and a later decision is known: the target's lag counts
   auto operator<=>(const DoorRow&) const = default;
 };
 

@@ -133,9 +133,10 @@ void HandleListed(Core& core, const Listed& event) {
 void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
   if (event.op == 0 || event.op != core.load_op) return;
   core.load_op = 0;
-  core.load_due = core.now + core.config.poll_ms;
   const bool answered = event.outcome == Outcome::kOk;
   core.quiet = answered && event.running_and_waiting <= core.LiveRequests();
+  // A good answer lets one name go; for the next one the engine is asked as soon as that is done.
+  core.load_due = core.quiet && core.counts_known ? core.now : core.now + core.config.poll_ms;
   if (!answered) core.quiet_streak = 0;
   if (!answered || core.counts_known) return;
   core.load_seen = event.running_and_waiting;

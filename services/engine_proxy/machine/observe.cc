@@ -33,13 +33,18 @@ fleet::ResidencyState StateOf(const Core& core, const Residency& residency) {
   return is_there ? fleet::ResidencyState::kUnloading : residency.state;
 }
 
+bool SaysWhy(const Residency& residency, fleet::ResidencyState state) {
+  if (state == fleet::ResidencyState::kFailed) return true;
+  return state == fleet::ResidencyState::kFetched && residency.reason == kNoSlot;
+}
+
 fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residency) {
   fleet::ObservedResidency out;
   out.name = residency.name;
   out.key = residency.key;
   out.state = StateOf(core, residency);
-  if (out.state == fleet::ResidencyState::kFailed) out.reason = residency.reason;
-  if (out.state == fleet::ResidencyState::kFailed) out.detail = residency.detail;
+  if (SaysWhy(residency, out.state)) out.reason = residency.reason;
+  if (SaysWhy(residency, out.state)) out.detail = residency.detail;
   if (out.state == fleet::ResidencyState::kFetching) out.bytes_done = residency.bytes_done;
   if (out.state == fleet::ResidencyState::kFetching) out.bytes_total = residency.bytes_total;
   out.in_flight = core.InFlight(residency.name);
@@ -72,9 +77,11 @@ bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResiden
         said->key != residency.key) {
       return false;
     }
-    const bool failed = state == fleet::ResidencyState::kFailed;
-    if (failed && (said->reason != residency.reason || said->detail != residency.detail))
+    const bool says_why = SaysWhy(residency, state);
+    if (said->reason != (says_why ? residency.reason : "") ||
+        said->detail != (says_why ? residency.detail : "")) {
       return false;
+    }
     ++said;
   }
   return said == sent.end();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/engine_proxy/machine/unload.h"
 
 namespace lorry::proxy {
@@ -64,6 +65,13 @@ void BeginLoad(Core& core, Residency& residency) {
   core.effects.push_back(Load{residency.op, core.boot, residency.name, residency.path});
 }
 
+bool TakesSlot(const Core& core, const Residency& residency) {
+  return residency.state == ResidencyState::kLoading ||
+         residency.state == ResidencyState::kLoaded ||
+         residency.state == ResidencyState::kUnloading || IsUncertain(core, residency) ||
+         core.IsListed(residency);
+}
+
 bool SlotFree(const Core& core, const Residency& residency) {
   const uint32_t slots = core.limits.slots;
   if (slots == 0) return true;
@@ -74,10 +82,42 @@ bool SlotFree(const Core& core, const Residency& residency) {
   return others + (must ? 0 : 1) < slots;
 }
 
-void AdvanceFetched(Core& core, Residency& residency) {
-  if (residency.broken || (core.desired.has_value() && !core.IsWanted(residency))) {
-    return MaybeDelete(core, residency);
+// Taken by what cannot leave for another: what MUST be loaded, what rows stand on, what is not
+// Lorry's.
+uint32_t SlotsKept(const Core& core, const Residency& except) {
+  uint32_t kept = 0;
+  for (const auto& [name, path] : core.listing) {
+    if (core.Find(name) == nullptr) ++kept;
   }
+  for (const auto& [name, residency] : core.residencies) {
+    const bool must = residency.wanted != nullptr && residency.wanted->must;
+    const bool stays = core.IsRowTarget(name) || (must && residency.wanted->load);
+    if (&residency != &except && TakesSlot(core, residency) && stays) ++kept;
+  }
+  return kept;
+}
+
+// Said while no version would make room, whatever is unloaded.
+void SaySlot(const Core& core, Residency& residency) {
+  const bool must = residency.wanted != nullptr && residency.wanted->must;
+  const uint32_t kept = must ? SlotsKept(core, residency) : 0;
+  if (must && core.limits.slots != 0 && kept >= core.limits.slots) {
+    residency.reason = kNoSlot;
+    residency.detail = absl::StrCat(
+        "all ", core.limits.slots, " slots of the engine hold what must stay; give it more (",
+        core.limits.kind == fleet::EngineKind::kVllm ? "--max-cpu-loras" : "--max-loaded-loras",
+        "), keep fewer versions, or end a lease or an alias");
+  } else if (residency.reason == kNoSlot) {
+    residency.reason.clear();
+    residency.detail.clear();
+  }
+}
+
+void AdvanceFetched(Core& core, Residency& residency) {
+  // A row that is locked may open again on what nobody wants any more.
+  const bool unwanted =
+      core.desired.has_value() && !core.IsWanted(residency) && !core.IsRowTarget(residency.name);
+  if (residency.broken || unwanted) return MaybeDelete(core, residency);
   if (!core.IsWanted(residency)) return;
   if (!residency.trusted) return BeginHash(core, residency);
   if (!core.IsWantedLoaded(residency) || !core.FreshlyListed(residency) || core.asleep ||
@@ -85,6 +125,7 @@ void AdvanceFetched(Core& core, Residency& residency) {
     return;
   if (core.IsListedAsOurs(residency)) return JudgeLoad(core, residency);
   if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's
+  if (core.SlotsListed()) SaySlot(core, residency);
   if (core.IsWedged() || RegistryBusy(core) || !core.SlotsListed() || !SlotFree(core, residency))
     return;
   BeginLoad(core, residency);
@@ -342,11 +383,7 @@ uint32_t SlotsUsed(const Core& core) {
     if (core.Find(name) == nullptr) ++used;
   }
   for (const auto& [name, residency] : core.residencies) {
-    if (residency.state == ResidencyState::kLoading || residency.state == ResidencyState::kLoaded ||
-        residency.state == ResidencyState::kUnloading || IsUncertain(core, residency) ||
-        core.IsListed(residency)) {
-      ++used;
-    }
+    if (TakesSlot(core, residency)) ++used;
   }
   return used;
 }

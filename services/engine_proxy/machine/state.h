@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "services/engine_proxy/machine/machine.h"
@@ -27,6 +28,9 @@ enum class Doing {
   kUnloading,
   kDeleting,
 };
+
+// Why a FETCHED version that MUST be loaded is not.
+inline constexpr std::string_view kNoSlot = "NO_SLOT";
 
 struct Residency {
   EngineName name;

@@ -106,7 +106,7 @@ void HandleUnloadDone(Core& core, const UnloadDone& event) {
     residency->loaded_on = BootId();
     core.SaveName(*residency);
   }
-  if (event.outcome != Outcome::kOk) residency->retry_at = core.now + core.config.poll_ms;
+  residency->retry_at = core.now + core.config.poll_ms;  // an engine may answer, and not do it
 }
 
 bool WaitsForQuiet(const Core& core) {

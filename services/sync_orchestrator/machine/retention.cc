@@ -59,8 +59,8 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
   return row;
 }
 
-// The window is the newest `keep` activations, and what a row here still serves while its lag
-// allows that.
+// The window is the newest `keep` activations, and what a row here still stands on, so that its
+// door knows the lag.
 void WantHistory(Core& core, const AdapterInfo& info, const Pool& pool, const Member& member,
                  WantedSet& wanted) {
   const std::vector<Activation>& history = pool.record.history;
@@ -70,7 +70,7 @@ void WantHistory(Core& core, const AdapterInfo& info, const Pool& pool, const Me
     const size_t lag = history.size() - 1 - i;
     const bool in_window = lag < keep;
     const bool served =
-        row != nullptr && row->mode == fleet::RowMode::kOpen && lag <= info.policy.max_staleness &&
+        row != nullptr && row->mode != fleet::RowMode::kClosed &&
         row->target == core.NameOf(history[i].version, member.observed->limits.kind);
     if (in_window || served) {
       wanted.Want(info.policy, pool, history[i].version, lag == 0, static_cast<uint32_t>(i));

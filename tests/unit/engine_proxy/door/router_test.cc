@@ -145,7 +145,9 @@ TEST_F(RouterTest, JudgesStaleness) {
   EXPECT_EQ(Ask1(router_, "policy@1"), served) << "explicit versions are exempt";
   EXPECT_EQ(with(StaleAction::kHold, 2), "HELD else STALE_VERSION");
   EXPECT_EQ(with(StaleAction::kTag, 2), served);
-  EXPECT_EQ(with(StaleAction::kRefuse, 2, false), served) << "last knowledge";
+  EXPECT_EQ(with(StaleAction::kRefuse, fleet::kLagNone), "409 STALE_VERSION") << "rolled back";
+  EXPECT_EQ(with(StaleAction::kRefuse, 1, false), served) << "the orchestrator is away";
+  EXPECT_EQ(with(StaleAction::kRefuse, 2, false), "409 STALE_VERSION") << "by what was known last";
 }
 
 TEST_F(RouterTest, HonoursTheLowestVersionAsked) {

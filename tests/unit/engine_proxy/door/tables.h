@@ -54,6 +54,10 @@ class TableMaker {
     std::sort(table_.rows.begin(), table_.rows.end());
     std::sort(table_.routes.begin(), table_.routes.end());
     std::sort(table_.aliases.begin(), table_.aliases.end());
+    for (proxy::DoorRow& row : table_.rows) {
+      const proxy::DoorRoute* route = table_.FindRoute(row.target);
+      row.behind = row.mode == fleet::RowMode::kOpen && route != nullptr && route->lag > 0;
+    }
     return table_;
   }
   proxy::DoorTable& raw() { return table_; }

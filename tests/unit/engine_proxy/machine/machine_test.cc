@@ -98,6 +98,7 @@ class Bench {
   uint64_t running_ = 0;
   std::optional<LoadDone> load_answer_;       // instead of loading
   std::optional<FetchFailed> fetch_failure_;  // instead of fetching
+  std::set<EngineName> keeps_;                // whatever it answers to an unload
   int fetches_ = 0;
   int unloads_ = 0, deletes_ = 0, resumes_ = 0;
   BootId boot_ = BootId("boot1");
@@ -151,7 +152,7 @@ class Bench {
   void Answer(const Probe& e) { events_.push_back(ProbeDone{e.op, Outcome::kOk, "", ""}); }
   void Answer(const Unload& e) {
     ++unloads_;
-    engine_.erase(e.name);
+    if (!keeps_.contains(e.name)) engine_.erase(e.name);
     events_.push_back(UnloadDone{e.op, Outcome::kOk});
   }
   void Answer(const AskEngineLoad& e) {
@@ -238,6 +239,49 @@ TEST(Residency, TheEnginesOwnLoadContradictsAnUnload) {
   bench.Desire(2, {2});
   bench.Pass(10'000);
   EXPECT_EQ(bench.unloads_, 0);
+}
+
+TEST(Residency, AVersionWithoutARoomThatCouldBeMadeSaysNoSlot) {
+  Bench bench;
+  bench.limits_ = {.kind = fleet::EngineKind::kSglang, .slots = 1};
+  bench.Start();
+  bench.Desire(1, {1});
+  bench.Desire(2, {2});
+  bench.Pass(2'000);
+  const fleet::Observed observed = bench.machine_->Observe();
+  EXPECT_EQ(observed.residencies.at(1).reason, "NO_SLOT");
+  EXPECT_NE(observed.residencies.at(1).detail.find("--max-loaded-loras"), std::string::npos);
+  EXPECT_EQ(observed.residencies.at(0).reason, "");
+}
+
+TEST(Row, SaysThatItIsBehindWhileALaterDecisionCannotBeServed) {
+  Bench bench;
+  bench.Desire(1, {1});
+  EXPECT_FALSE(bench.machine_->door_table().rows.at(0).behind);
+  bench.silent_.insert(kLoadEffect);
+  bench.Desire(2, {1, 2});
+  EXPECT_EQ(bench.TheRow().epoch, Epoch(1));
+  EXPECT_TRUE(bench.machine_->door_table().rows.at(0).behind);
+}
+
+TEST(Residency, ManyAreUnloadedOneByOneWithoutAPause) {
+  Bench bench;
+  bench.Desire(1, {1, 2, 3, 4});
+  bench.Pass(5'000);
+  bench.Desire(5, {5});
+  bench.Pass(100);
+  EXPECT_EQ(bench.unloads_, 4);
+  EXPECT_TRUE(bench.engine_.contains(Bench::NameOf(5)));
+}
+
+TEST(Residency, AnUnloadThatIsAnsweredAndNotDoneIsNotAskedForAgainAtOnce) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.keeps_.insert(Bench::NameOf(1));
+  bench.Desire(2, {2});
+  bench.Pass(10'000);
+  EXPECT_GT(bench.unloads_, 1);
+  EXPECT_LE(bench.unloads_, 11);
 }
 
 TEST(Residency, AfterARestartCountsAreUnknownUntilTheEngineIsQuietTwice) {
