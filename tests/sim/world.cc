@@ -340,7 +340,8 @@ void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
 
 void World::NoteLease(const sync::LeaseAsked& asked) {
   const auto reply = replies_.find(asked.request);
-  if (reply == replies_.end()) {
+  // A release ends everything of the holder's; whatever else it may have ended is not known.
+  if (reply == replies_.end() || asked.ttl_ms <= 0) {
     sim_.oracle.LeaseUnanswered(asked.selector.adapter, asked.holder);
   } else if (reply->second.status.ok()) {
     sim_.oracle.Leased(reply->second.resolved.version.key, asked.holder, sim_.now() + asked.ttl_ms);

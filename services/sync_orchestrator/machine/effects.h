@@ -81,11 +81,13 @@ using Effect = std::variant<SetDesired, EndSession, SetHolds, NotifyWatch>;
 
 // Answers, sent last. `status` carries a reason of docs/ERRORS.md.
 struct Resolved {  // of LeaseAsked
+  // Of a release: the newest that was released; its key's adapter is empty when nothing was.
   VersionInfo version;
   std::vector<fleet::Render>
-      renders;           // of the pool's engine kinds: engine names follow by MakeEngineName
-  uint32_t loaded = 0;   // READY members that have it LOADED now
-  uint32_t members = 0;  // READY members
+      renders;            // of the pool's engine kinds: engine names follow by MakeEngineName
+  uint32_t loaded = 0;    // READY members that have it LOADED now
+  uint32_t members = 0;   // READY members
+  uint32_t released = 0;  // leases that a release ended
 };
 struct Reply {
   RequestId request = 0;

@@ -79,7 +79,10 @@ struct MemberObserved {
 
 // --- clients and operators
 using fleet::Selector;
-struct LeaseAsked {  // Resolve; ttl 0 releases
+// Resolve. A ttl of 0 releases what the holder leases of the adapter in the pool: where the
+// selector names a number that alone, otherwise everything, for what `latest`, `newest` and an
+// alias meant when they were leased may have moved on.
+struct LeaseAsked {
   RequestId request = 0;
   Selector selector;
   PoolName pool;

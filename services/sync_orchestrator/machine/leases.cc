@@ -66,6 +66,36 @@ Resolved Describe(Core& core, const VersionInfo& version, const PoolName& pool) 
   return resolved;
 }
 
+bool Releases(const LeaseAsked& ask, const LeaseRecord& lease) {
+  const VersionKey& key = lease.version.key;
+  if (lease.holder != ask.holder || lease.pool != ask.pool || key.adapter != ask.selector.adapter)
+    return false;
+  switch (ask.selector.kind) {
+    case Selector::Kind::kNumber:  // of any run: the one that was current may not be any more
+      return key.number == ask.selector.number;
+    case Selector::Kind::kVersion:
+      return key.run == ask.selector.run && key.number == ask.selector.number;
+    default:
+      return true;
+  }
+}
+
+// Needs neither store nor version: whoever was promised something can always give it back.
+Resolved Release(Core& core, const LeaseAsked& ask) {
+  Resolved resolved;
+  for (auto it = core.leases.begin(); it != core.leases.end();) {
+    if (!Releases(ask, it->second.record)) {
+      ++it;
+      continue;
+    }
+    const VersionInfo& version = it->second.record.version;
+    if (resolved.released++ == 0 || resolved.version.key < version.key) resolved.version = version;
+    core.Erase(it->first);
+    it = core.leases.erase(it);
+  }
+  return resolved;
+}
+
 void Answer(Core& core, RequestId request, absl::Status status, Resolved resolved = {}) {
   core.replies.push_back(Reply{request, std::move(status), std::move(resolved), {}});
 }
@@ -73,6 +103,9 @@ void Answer(Core& core, RequestId request, absl::Status status, Resolved resolve
 }  // namespace
 
 void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
+  if (event.ttl_ms <= 0) {
+    return Answer(core, event.request, absl::OkStatus(), Release(core, event));
+  }
   if (!core.store_known) {
     return Answer(core, event.request,
                   Error(absl::StatusCode::kUnavailable, "STORE_UNKNOWN",
@@ -82,10 +115,6 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
   if (!found.ok()) return Answer(core, event.request, found.status());
   const VersionInfo version = **found;
   const std::string key = LeaseKey(version.key, event.pool, event.holder);
-  if (event.ttl_ms <= 0) {
-    if (core.leases.erase(key) > 0) core.Erase(key);
-    return Answer(core, event.request, absl::OkStatus(), Describe(core, version, event.pool));
-  }
   if (!core.leases.contains(key)) {
     const std::string why = WhyNoSlotForLease(core, event.pool, version);
     if (!why.empty()) {

@@ -152,6 +152,10 @@ grpc::Status SyncService::Resolve(grpc::ServerContext* context, const v1::Resolv
         ask.ttl_ms = request->ttl_ms();
         LORRY_ASSIGN_OR_RETURN(const Reply reply, orchestrator_.Ask(std::move(ask), call.deadline));
         const VersionInfo& version = reply.resolved.version;
+        response->set_loaded(reply.resolved.loaded);
+        response->set_members(reply.resolved.members);
+        response->set_released(reply.resolved.released);
+        if (version.key.adapter.empty()) return absl::OkStatus();  // nothing was leased
         *response->mutable_version() = rpc::ToProto(version.key);
         response->set_digest(version.digest.value);
         response->set_ttl_ms(request->ttl_ms());

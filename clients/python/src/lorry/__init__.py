@@ -10,7 +10,7 @@
 Services are named by ``LORRY_STORE`` and ``LORRY_ORCHESTRATOR`` (``host:port``) or by arguments.
 """
 
-from lorry.admin import Admin, VersionInfo
+from lorry.admin import Admin, Lease, VersionInfo
 from lorry.connection import Connection
 from lorry.errors import (
     Cancelled,
@@ -26,6 +26,6 @@ from lorry.image import Shard
 from lorry.run import Run, open_run
 
 __all__ = [
-    "Admin", "Cancelled", "Connection", "LorryError", "PublishHandle", "Refused", "Run", "RunFenced", "Serving",
-    "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo", "open_run",
+    "Admin", "Cancelled", "Connection", "Lease", "LorryError", "PublishHandle", "Refused", "Run", "RunFenced",
+    "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo", "open_run",
 ]

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from lorry.common.v1 import adapter_pb2
 from lorry.connection import Connection
 from lorry.store.v1 import store_pb2
-from lorry.sync.v1 import sync_pb2
+from lorry.sync.v1 import fleet_pb2, sync_pb2
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,31 @@ class VersionInfo:
     digest: str
     image_bytes: int
     stored_at_ms: int
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A version that stays loaded for as long as it is leased, for clients that call engines without a door.
+
+    Attributes:
+        adapter, run, number, digest: the version.
+        engine_names: what to write in a request, by kind of engine: ``{"SGLANG": name, "VLLM": name}``.
+        loaded: READY engines of the pool that have it loaded now.
+        members: READY engines of the pool.
+    """
+
+    adapter: str
+    run: int
+    number: int
+    digest: str
+    engine_names: Mapping[str, str]
+    loaded: int
+    members: int
+
+    @property
+    def ready(self) -> bool:
+        """Every engine of the pool has it: requests may begin anywhere."""
+        return 0 < self.members <= self.loaded
 
 
 class Admin:
@@ -100,6 +125,33 @@ class Admin:
         if version is not None:
             request.version.CopyFrom(_ref(adapter, version))
         self._connection.call(self._connection.sync.SetOverride, request)
+
+    def lease(self, selector: str, holder: str, ttl_s: float, pool: str = "") -> Lease:
+        """Leases a version for ``ttl_s`` seconds from now; asked again it is renewed, and ``loaded`` counted anew.
+
+        Args:
+            selector: ``"policy"`` (latest), ``"policy@12"``, ``"policy@r2.12"``, ``"policy@eval"``, ``"policy@newest"``.
+            holder: who leases, a name of your own; a selector that moved on makes it another lease of the same holder.
+
+        Raises:
+            LorryError: NO_SLOT names what takes the room; VERSION_UNKNOWN, UNKNOWN_ADAPTER.
+        """
+        request = sync_pb2.ResolveRequest(selector=selector, pool=pool, holder=holder, ttl_ms=max(1, int(ttl_s * 1000)))
+        got = self._connection.call(self._connection.sync.Resolve, request)
+        names = {fleet_pb2.EngineKind.Name(n.kind).removeprefix("ENGINE_KIND_"): n.engine_name
+                 for n in got.engine_names}
+        return Lease(got.version.adapter, got.version.run, got.version.number, got.digest, names, got.loaded,
+                     got.members)
+
+    def release(self, selector: str, holder: str, pool: str = "") -> int:
+        """Ends the holder's lease of a number (``"policy@12"``), or all of the adapter's (``"policy"``). Raises LorryError.
+
+        Returns:
+            how many leases ended.
+        """
+        request = sync_pb2.ResolveRequest(selector=selector, pool=pool, holder=holder, ttl_ms=0)
+        released: int = self._connection.call(self._connection.sync.Resolve, request).released
+        return released
 
     def status(self) -> dict[str, Any]:
         """What the orchestrator sees, as plain dictionaries (``lorry.sync.v1.GetStatusResponse``). Raises LorryError."""

@@ -1,177 +1,10 @@
-// The orchestrator's machine by hand: members answer what they are told to, and states are
-// asserted.
-#include "services/sync_orchestrator/machine/machine.h"
-
-#include <map>
-
-#include "gmock/gmock.h"
+// What the machine decides and tells: syncs, watches, retention, the roster.
 #include "gtest/gtest.h"
 #include "lib/base/error.h"
+#include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
 
 namespace lorry::sync {
 namespace {
-
-const AdapterName kMath("math");
-const PoolName kRollout("rollout");
-
-// A fleet whose members do what Desired says as soon as they are let.
-class Fleet {
- public:
-  Fleet() { Begin(); }
-
-  void Begin() {
-    machine_.emplace(*Machine::Restore(config_, records_, now_));
-    Take();
-    Step(StoreListed{{adapter_}, versions_, {}});
-  }
-  void Policy(const fleet::AdapterPolicy& policy) {
-    adapter_.policy = policy;
-    Step(AdapterSet{adapter_});
-  }
-  void Join(const std::string& id, uint32_t slots = 0) {
-    fleet::Observed& observed = members_[MemberId(id)];
-    observed.journal = JournalId("j-" + id);
-    observed.boot = BootId(id + ".1");
-    observed.health = fleet::MemberHealth::kReady;
-    observed.limits.kind = fleet::EngineKind::kVllm;
-    observed.limits.slots = slots;
-    observed.sequence = 1;
-    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
-  }
-  // The same proxy attaches again, and knows the term given.
-  void Rejoin(const std::string& id, const Term& term) {
-    fleet::Observed& observed = members_.at(MemberId(id));
-    observed.term = term;
-    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
-  }
-  Term DesiredTerm(const std::string& id) const { return desired_.at(MemberId(id)).term; }
-  VersionKey Publish(uint64_t number) {
-    const VersionInfo info{{kMath, adapter_.current_run, VersionNumber(number)},
-                           Digest{"d" + std::to_string(number)},
-                           {}};
-    versions_.push_back(info);
-    Step(VersionStored{info});
-    return info.key;
-  }
-  // The member loads what it may load and opens what it should open.
-  void Obey(const std::string& id) {
-    fleet::Observed& observed = members_.at(MemberId(id));
-    const fleet::Desired& desired = desired_[MemberId(id)];
-    observed.residencies.clear();
-    for (const fleet::WantedVersion& wanted : desired.wanted) {
-      fleet::ObservedResidency residency;
-      residency.name = wanted.name;
-      residency.key = wanted.key;
-      residency.state =
-          wanted.load ? fleet::ResidencyState::kLoaded : fleet::ResidencyState::kFetched;
-      observed.residencies.push_back(residency);
-    }
-    observed.rows.clear();
-    for (const fleet::DesiredRow& row : desired.rows) {
-      observed.rows.push_back({row.adapter, row.mode, row.epoch, row.target, false});
-    }
-    Report(id);
-  }
-  void Report(const std::string& id) {
-    fleet::Observed& observed = members_.at(MemberId(id));
-    observed.term = machine_->term();
-    observed.revision = desired_[MemberId(id)].revision;
-    ++observed.sequence;
-    Step(MemberObserved{SessionOf(MemberId(id)), observed});
-  }
-  void Fetch(const std::string& id, const VersionKey& key, uint64_t bytes_done) {
-    fleet::ObservedResidency residency;
-    residency.name = desired_.at(MemberId(id)).wanted.at(0).name;
-    residency.key = key;
-    residency.state = fleet::ResidencyState::kFetching;
-    residency.bytes_done = bytes_done;
-    residency.bytes_total = 100;
-    Of(id).residencies = {residency};
-    Report(id);
-  }
-  // What the last word of a watch said of a member.
-  std::string Told(const std::string& id) const {
-    for (const MemberProgress& its : told_.back().progress) {
-      if (its.member.value != id) continue;
-      return std::string(fleet::ToString(its.state)) + (its.active ? " active" : "") +
-             (its.dropped.empty() ? "" : " " + its.dropped);
-    }
-    return "nothing";
-  }
-  fleet::Observed& Of(const std::string& id) { return members_.at(MemberId(id)); }
-  void Pass(int64_t ms) {
-    now_ += ms;
-    Step(TimePassed{});
-  }
-  void Step(const Event& event) {
-    machine_->Step(now_, event);
-    Take();
-  }
-  PoolStatus Pool() const { return machine_->GetStatus().pools.at(0); }
-  bool Wants(const std::string& id, uint64_t number) const {
-    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
-      if (wanted.key.number.value == number) return true;
-    }
-    return false;
-  }
-  bool MayLoad(const std::string& id, uint64_t number) const {
-    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
-      if (wanted.key.number.value == number) return wanted.load;
-    }
-    return false;
-  }
-  uint64_t Committed() const {
-    const PoolStatus pool = Pool();
-    return pool.committed.has_value() ? pool.committed->version.key.number.value : 0;
-  }
-  SessionId SessionOf(const MemberId& id) {
-    return std::hash<std::string>()(id.value) % 1'000 + generation_ * 1'000;
-  }
-  void Restart() {
-    ++generation_;
-    Begin();
-  }
-
-  std::vector<Reply> replies_;
-  std::vector<EndSession> ended_;
-  std::vector<WatchEvent> told_;
-  AdapterInfo adapter_{kMath, {}, RunId(1)};
-  Records records_;
-  Config config_;
-  std::vector<std::vector<VersionKey>> holds_;  // as they were set
-
- private:
-  void Take() {
-    Ready ready = machine_->TakeReady();
-    for (const Record& record : ready.records) {
-      if (record.value.has_value()) {
-        records_[record.key] = *record.value;
-      } else {
-        records_.erase(record.key);
-      }
-    }
-    for (const Reply& reply : ready.replies) replies_.push_back(reply);
-    std::vector<Revision> revisions;
-    for (const Effect& effect : ready.effects) {
-      if (const auto* desired = std::get_if<SetDesired>(&effect))
-        desired_[desired->member] = desired->desired;
-      if (const auto* ended = std::get_if<EndSession>(&effect)) ended_.push_back(*ended);
-      if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
-      if (const auto* set = std::get_if<SetHolds>(&effect)) {
-        holds_.push_back(set->versions);
-        revisions.push_back(set->revision);
-      }
-    }
-    for (const Revision revision : revisions) Step(HoldsAcked{revision, {}});
-  }
-
-  Tick now_ = 1'000;
-  uint64_t generation_ = 1;
-  std::optional<Machine> machine_;
-  std::map<MemberId, fleet::Observed> members_;
-  std::map<MemberId, fleet::Desired> desired_;
-  std::vector<VersionInfo> versions_;
-};
 
 TEST(Sync, AVersionIsCommittedOnceEveryMemberHasIt) {
   Fleet fleet;
@@ -398,13 +231,7 @@ TEST(Retention, ALeaseKeepsAVersionUntilItExpires) {
   fleet.Join("e1");
   fleet.Publish(1);
   fleet.Obey("e1");
-  LeaseAsked ask;
-  ask.request = 1;
-  ask.selector = {kMath, Selector::Kind::kNumber, {}, {}, VersionNumber(1)};
-  ask.pool = kRollout;
-  ask.holder = "client";
-  ask.ttl_ms = 10'000;
-  fleet.Step(ask);
+  fleet.Lease({kMath, Selector::Kind::kNumber, {}, {}, VersionNumber(1)}, 10'000);
   EXPECT_TRUE(fleet.replies_.back().status.ok());
   for (uint64_t number = 2; number <= 4; ++number) {
     fleet.Publish(number);
@@ -432,19 +259,6 @@ TEST(Retention, ARollbackRestartsTheLineage) {
   fleet.Step(OverrideSet{2, kMath, kRollout, std::nullopt});
   fleet.Obey("e1");
   EXPECT_EQ(fleet.Committed(), 3u);
-}
-
-TEST(Slots, NoSlotNamesTheHolders) {
-  Fleet fleet;
-  fleet::AdapterPolicy policy;
-  policy.keep = {fleet::KeepRule::Kind::kCount, 1};
-  fleet.Policy(policy);
-  fleet.Join("e1", 1);
-  fleet.Publish(1);
-  fleet.Obey("e1");
-  fleet.Publish(2);
-  EXPECT_EQ(fleet.Pool().waits_for, "NO_SLOT");
-  EXPECT_THAT(fleet.Pool().detail, testing::HasSubstr("math-v1-"));
 }
 
 TEST(Roster, AnotherJournalWhileTheFirstIsAttachedIsRefused) {

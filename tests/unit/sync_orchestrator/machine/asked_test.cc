@@ -1,0 +1,78 @@
+// What clients and operators ask of the machine, and what room there is: leases, overrides, slots.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/base/error.h"
+#include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
+
+namespace lorry::sync {
+namespace {
+
+TEST(Leases, SayOnHowManyMembersTheVersionIsLoaded) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Obey("e1");
+  fleet.Join("e2");  // a newcomer
+  Resolved resolved = fleet.Lease(kLatest, 10'000);
+  EXPECT_EQ(resolved.version.key.number, VersionNumber(1));
+  EXPECT_EQ(resolved.loaded, 1u);
+  EXPECT_EQ(resolved.members, 2u);
+  fleet.Obey("e2");
+  EXPECT_EQ(fleet.Lease(kLatest, 10'000).loaded, 2u);
+}
+
+TEST(Leases, AReleaseOfLatestEndsWhatLatestWas) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Lease(kLatest, 100'000);
+  fleet.Publish(2);
+  fleet.Obey("e1");
+  fleet.Lease(kLatest, 100'000);
+  fleet.Publish(3);
+  fleet.Obey("e1");
+  fleet.Lease(kLatest, 100'000, "another");
+  const Resolved released = fleet.Lease(kLatest, 0);
+  EXPECT_EQ(released.released, 2u);
+  EXPECT_EQ(released.version.key.number, VersionNumber(2)) << "the newest of them";
+  EXPECT_EQ(fleet.Lease(kLatest, 0).released, 0u) << "a retry finds nothing, and that is well";
+  fleet.Restart();
+  ASSERT_EQ(fleet.Leases().size(), 1u);
+  EXPECT_EQ(fleet.Leases()[0].holder, "another");
+}
+
+TEST(Leases, AReleaseOfANumberLeavesTheOthers) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Publish(2);
+  fleet.Obey("e1");
+  const Selector first{kMath, Selector::Kind::kNumber, {}, {}, VersionNumber(1)};
+  fleet.Lease(first, 100'000);
+  fleet.Lease(kLatest, 100'000);
+  fleet.NewRun();  // the numbers begin anew
+  EXPECT_EQ(fleet.Lease(first, 0).released, 1u);
+  ASSERT_EQ(fleet.Leases().size(), 1u);
+  EXPECT_EQ(fleet.Leases()[0].version.key.number, VersionNumber(2));
+  const Selector exact{kMath, Selector::Kind::kVersion, {}, RunId(2), VersionNumber(2)};
+  EXPECT_EQ(fleet.Lease(exact, 0).released, 0u) << "another run's 2";
+}
+
+TEST(Slots, NoSlotNamesTheHolders) {
+  Fleet fleet;
+  fleet::AdapterPolicy policy;
+  policy.keep = {fleet::KeepRule::Kind::kCount, 1};
+  fleet.Policy(policy);
+  fleet.Join("e1", 1);
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Publish(2);
+  EXPECT_EQ(fleet.Pool().waits_for, "NO_SLOT");
+  EXPECT_THAT(fleet.Pool().detail, testing::HasSubstr("math-v1-"));
+}
+
+}  // namespace
+}  // namespace lorry::sync

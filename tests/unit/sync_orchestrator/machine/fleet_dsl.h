@@ -1,0 +1,191 @@
+// The orchestrator's machine by hand, for the tests beside it: members that answer what they are
+// told to, records that survive a restart, and what was said, to be asserted on. One thread.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "services/sync_orchestrator/machine/machine.h"
+
+namespace lorry::sync {
+
+inline const AdapterName kMath("math");
+inline const PoolName kRollout("rollout");
+inline const Selector kLatest{kMath, Selector::Kind::kLatest, {}, {}, {}};
+
+// A fleet whose members do what Desired says as soon as they are let.
+class Fleet {
+ public:
+  Fleet() { Begin(); }
+
+  void Begin() {
+    machine_.emplace(*Machine::Restore(config_, records_, now_));
+    Take();
+    Step(StoreListed{{adapter_}, versions_, {}});
+  }
+  void Policy(const fleet::AdapterPolicy& policy) {
+    adapter_.policy = policy;
+    Step(AdapterSet{adapter_});
+  }
+  void Join(const std::string& id, uint32_t slots = 0) {
+    fleet::Observed& observed = members_[MemberId(id)];
+    observed.journal = JournalId("j-" + id);
+    observed.boot = BootId(id + ".1");
+    observed.health = fleet::MemberHealth::kReady;
+    observed.limits.kind = fleet::EngineKind::kVllm;
+    observed.limits.slots = slots;
+    observed.sequence = 1;
+    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
+  }
+  // The same proxy attaches again, and knows the term given.
+  void Rejoin(const std::string& id, const Term& term) {
+    fleet::Observed& observed = members_.at(MemberId(id));
+    observed.term = term;
+    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
+  }
+  Term DesiredTerm(const std::string& id) const { return desired_.at(MemberId(id)).term; }
+  VersionKey Publish(uint64_t number, const fleet::VersionTraits& traits = {}) {
+    const VersionInfo info{{kMath, adapter_.current_run, VersionNumber(number)},
+                           Digest{"d" + std::to_string(number)},
+                           traits};
+    versions_.push_back(info);
+    Step(VersionStored{info});
+    return info.key;
+  }
+  // The member loads what it may load and opens what it should open.
+  void Obey(const std::string& id) {
+    fleet::Observed& observed = members_.at(MemberId(id));
+    const fleet::Desired& desired = desired_[MemberId(id)];
+    observed.residencies.clear();
+    for (const fleet::WantedVersion& wanted : desired.wanted) {
+      fleet::ObservedResidency residency;
+      residency.name = wanted.name;
+      residency.key = wanted.key;
+      residency.state =
+          wanted.load ? fleet::ResidencyState::kLoaded : fleet::ResidencyState::kFetched;
+      observed.residencies.push_back(residency);
+    }
+    observed.rows.clear();
+    for (const fleet::DesiredRow& row : desired.rows) {
+      observed.rows.push_back({row.adapter, row.mode, row.epoch, row.target, false});
+    }
+    Report(id);
+  }
+  void Report(const std::string& id) {
+    fleet::Observed& observed = members_.at(MemberId(id));
+    observed.term = machine_->term();
+    observed.revision = desired_[MemberId(id)].revision;
+    ++observed.sequence;
+    Step(MemberObserved{SessionOf(MemberId(id)), observed});
+  }
+  void Fetch(const std::string& id, const VersionKey& key, uint64_t bytes_done) {
+    fleet::ObservedResidency residency;
+    residency.name = desired_.at(MemberId(id)).wanted.at(0).name;
+    residency.key = key;
+    residency.state = fleet::ResidencyState::kFetching;
+    residency.bytes_done = bytes_done;
+    residency.bytes_total = 100;
+    Of(id).residencies = {residency};
+    Report(id);
+  }
+  // What the last word of a watch said of a member.
+  std::string Told(const std::string& id) const {
+    for (const MemberProgress& its : told_.back().progress) {
+      if (its.member.value != id) continue;
+      return std::string(fleet::ToString(its.state)) + (its.active ? " active" : "") +
+             (its.dropped.empty() ? "" : " " + its.dropped);
+    }
+    return "nothing";
+  }
+  fleet::Observed& Of(const std::string& id) { return members_.at(MemberId(id)); }
+  // A ttl of 0 releases.
+  Resolved Lease(const Selector& selector, int64_t ttl_ms, const std::string& holder = "client") {
+    Step(LeaseAsked{++requests_, selector, kRollout, holder, ttl_ms});
+    EXPECT_TRUE(replies_.back().status.ok()) << replies_.back().status;
+    return replies_.back().resolved;
+  }
+  std::vector<LeaseRecord> Leases() const { return machine_->GetStatus().leases; }
+  void NewRun() {
+    adapter_.current_run = RunId(adapter_.current_run.value + 1);
+    Step(AdapterSet{adapter_});
+  }
+  void Pass(int64_t ms) {
+    now_ += ms;
+    Step(TimePassed{});
+  }
+  void Step(const Event& event) {
+    machine_->Step(now_, event);
+    Take();
+  }
+  PoolStatus Pool() const { return machine_->GetStatus().pools.at(0); }
+  bool Wants(const std::string& id, uint64_t number) const {
+    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
+      if (wanted.key.number.value == number) return true;
+    }
+    return false;
+  }
+  bool MayLoad(const std::string& id, uint64_t number) const {
+    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
+      if (wanted.key.number.value == number) return wanted.load;
+    }
+    return false;
+  }
+  uint64_t Committed() const {
+    const PoolStatus pool = Pool();
+    return pool.committed.has_value() ? pool.committed->version.key.number.value : 0;
+  }
+  SessionId SessionOf(const MemberId& id) {
+    return std::hash<std::string>()(id.value) % 1'000 + generation_ * 1'000;
+  }
+  void Restart() {
+    ++generation_;
+    Begin();
+  }
+
+  std::vector<Reply> replies_;
+  std::vector<EndSession> ended_;
+  std::vector<WatchEvent> told_;
+  AdapterInfo adapter_{kMath, {}, RunId(1)};
+  Records records_;
+  Config config_;
+  std::vector<std::vector<VersionKey>> holds_;  // as they were set
+
+ private:
+  void Take() {
+    Ready ready = machine_->TakeReady();
+    for (const Record& record : ready.records) {
+      if (record.value.has_value()) {
+        records_[record.key] = *record.value;
+      } else {
+        records_.erase(record.key);
+      }
+    }
+    for (const Reply& reply : ready.replies) replies_.push_back(reply);
+    std::vector<Revision> revisions;
+    for (const Effect& effect : ready.effects) {
+      if (const auto* desired = std::get_if<SetDesired>(&effect))
+        desired_[desired->member] = desired->desired;
+      if (const auto* ended = std::get_if<EndSession>(&effect)) ended_.push_back(*ended);
+      if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
+      if (const auto* set = std::get_if<SetHolds>(&effect)) {
+        holds_.push_back(set->versions);
+        revisions.push_back(set->revision);
+      }
+    }
+    for (const Revision revision : revisions) Step(HoldsAcked{revision, {}});
+  }
+
+  Tick now_ = 1'000;
+  uint64_t generation_ = 1;
+  RequestId requests_ = 1'000;
+  std::optional<Machine> machine_;
+  std::map<MemberId, fleet::Observed> members_;
+  std::map<MemberId, fleet::Desired> desired_;
+  std::vector<VersionInfo> versions_;
+};
+
+}  // namespace lorry::sync
