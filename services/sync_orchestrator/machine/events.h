@@ -94,6 +94,9 @@ struct OverrideSet {
   AdapterName adapter;
   PoolName pool;
   std::optional<VersionKey> version;  // none lifts it
+  // Whoever asks again with it, however late, gets the answer of the first time, and nothing is
+  // done again. Empty: each call counts.
+  std::string request_id = {};
 };
 enum class MemberMark { kExcluded, kIncluded, kDead };
 struct MemberMarked {

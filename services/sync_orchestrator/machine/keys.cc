@@ -15,6 +15,9 @@ std::string SyncKey(const AdapterName& adapter, const PoolName& pool) {
 std::string DecisionKey(const AdapterName& adapter, const PoolName& pool) {
   return absl::StrCat("decision/", adapter.value, "/", pool.value);
 }
+std::string RequestsKey(const AdapterName& adapter, const PoolName& pool) {
+  return absl::StrCat("requests/", adapter.value, "/", pool.value);
+}
 std::string LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder) {
   return absl::StrCat("lease/", version.adapter.value, "/", pool.value, "/", version.run.value, ".",
                       version.number.value, "/", holder);

@@ -12,6 +12,7 @@ std::string MemberKey(const MemberId& member);
 std::string PoolKey(const AdapterName& adapter, const PoolName& pool);
 std::string SyncKey(const AdapterName& adapter, const PoolName& pool);
 std::string DecisionKey(const AdapterName& adapter, const PoolName& pool);
+std::string RequestsKey(const AdapterName& adapter, const PoolName& pool);
 std::string LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder);
 std::string PoisonKey(const VersionKey& version);
 

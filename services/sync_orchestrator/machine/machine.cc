@@ -75,6 +75,8 @@ absl::Status RestorePoolPart(Core& core, const std::string& key, const RecordVal
   } else if (const auto* decision = std::get_if<DecisionRecord>(&value)) {
     core.pools[id].decision = *decision;
     core.pools[id].decided_at = core.now;
+  } else if (const auto* requests = std::get_if<RequestsRecord>(&value)) {
+    core.pools[id].requests = *requests;
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,9 @@
 // Overrides: an operator's choice for a pool. A sync like any other; it restarts the lineage.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/sync.h"
 
 namespace lorry::sync {
@@ -29,14 +32,37 @@ absl::Status CheckOverride(const Core& core, const OverrideSet& event) {
   return absl::OkStatus();
 }
 
+// What the same request was answered before; null when it is new.
+const OverrideResult* Remembered(const Core& core, const OverrideSet& event) {
+  const auto pool = core.pools.find({event.adapter, event.pool});
+  if (event.request_id.empty() || pool == core.pools.end()) return nullptr;
+  for (const OverrideResult& result : pool->second.requests.overrides) {
+    if (result.request_id == event.request_id) return &result;
+  }
+  return nullptr;
+}
+
+void Remember(Core& core, const PoolId& id, Pool& pool, const OverrideSet& event, Epoch epoch) {
+  if (event.request_id.empty()) return;
+  std::vector<OverrideResult>& overrides = pool.requests.overrides;
+  overrides.push_back({event.request_id, event.version, epoch});
+  if (overrides.size() > kRequestsLimit) overrides.erase(overrides.begin());
+  core.Save(RequestsKey(id.adapter, id.pool), pool.requests);
+}
+
 }  // namespace
 
 void HandleOverride(Core& core, const OverrideSet& event) {
-  const absl::Status status = CheckOverride(core, event);
-  if (!status.ok()) {
-    core.replies.push_back(Reply{event.request, status, {}, {}});
-    return;
+  const auto answer = [&](absl::Status status, Epoch epoch = Epoch()) {
+    core.replies.push_back(Reply{event.request, std::move(status), {}, epoch});
+  };
+  if (const OverrideResult* before = Remembered(core, event)) {
+    if (before->version == event.version) return answer(absl::OkStatus(), before->epoch);
+    return answer(Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
+                        "this request_id set another version; choose a fresh one"));
   }
+  absl::Status status = CheckOverride(core, event);
+  if (!status.ok()) return answer(std::move(status));
   const PoolId id{event.adapter, event.pool};
   Pool& pool = core.pools[id];
   if (pool.record.override_to != event.version) {
@@ -54,7 +80,8 @@ void HandleOverride(Core& core, const OverrideSet& event) {
              committed != nullptr && event.version == committed->version.key) {
     epoch = committed->epoch;
   }
-  core.replies.push_back(Reply{event.request, absl::OkStatus(), {}, epoch});
+  Remember(core, id, pool, event, epoch);
+  answer(absl::OkStatus(), epoch);
 }
 
 }  // namespace lorry::sync

@@ -83,6 +83,17 @@ struct DecisionRecord {
   std::string reason;  // ABORT: why
   auto operator<=>(const DecisionRecord&) const = default;
 };
+// "requests/<adapter>/<pool>": what the last few overrides were answered, oldest first.
+struct OverrideResult {
+  std::string request_id;
+  std::optional<VersionKey> version;
+  Epoch epoch;
+  auto operator<=>(const OverrideResult&) const = default;
+};
+struct RequestsRecord {
+  std::vector<OverrideResult> overrides;
+  auto operator<=>(const RequestsRecord&) const = default;
+};
 // "lease/<adapter>/<pool>/<run>.<number>/<holder>": one promise; asked again it is renewed.
 struct LeaseRecord {
   VersionInfo version;
@@ -99,7 +110,7 @@ struct PoisonRecord {
 };
 
 using RecordValue = std::variant<MetaRecord, MemberRecord, PoolRecord, SyncRecord, DecisionRecord,
-                                 LeaseRecord, PoisonRecord>;
+                                 LeaseRecord, PoisonRecord, RequestsRecord>;
 struct Record {
   std::string key;
   std::optional<RecordValue> value;  // none: delete

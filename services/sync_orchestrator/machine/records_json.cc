@@ -1,5 +1,6 @@
 // Records as canonical JSON: {"kind": ..., fields}. nlohmann sorts keys, so equal records are equal
 // text.
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
@@ -32,6 +33,14 @@ Json ToJson(const std::vector<VersionKey>& keys) {
 }
 Json ToJson(const std::optional<VersionKey>& key) {
   return key.has_value() ? ToJson(*key) : Json();
+}
+
+// Ids are bytes of a caller's choice, and JSON has text alone.
+std::string Base64(const std::string& bytes) { return absl::Base64Escape(bytes); }
+std::string FromBase64(const std::string& text) {
+  std::string bytes;
+  absl::Base64Unescape(text, &bytes);
+  return bytes;
 }
 
 VersionKey KeyFrom(const Json& json) {
@@ -116,6 +125,14 @@ Json Fields(const PoisonRecord& r) {
   for (const auto& [member, count] : r.deaths) deaths[member.value] = count;
   return {{"kind", "poison"}, {"version", ToJson(r.version)}, {"deaths", deaths}};
 }
+Json Fields(const RequestsRecord& r) {
+  Json overrides = Json::array();
+  for (const OverrideResult& o : r.overrides) {
+    overrides.push_back(
+        {{"id", Base64(o.request_id)}, {"version", ToJson(o.version)}, {"epoch", o.epoch.value}});
+  }
+  return {{"kind", "requests"}, {"overrides", overrides}};
+}
 
 MetaRecord MetaFrom(const Json& j) {
   return {Term{j.at("incarnation").get<uint64_t>(), j.at("term").get<uint64_t>()},
@@ -169,6 +186,15 @@ PoisonRecord PoisonFrom(const Json& j) {
     r.deaths[MemberId(member)] = count.get<uint32_t>();
   return r;
 }
+RequestsRecord RequestsFrom(const Json& j) {
+  RequestsRecord r;
+  for (const Json& item : j.at("overrides")) {
+    r.overrides.push_back({FromBase64(item.at("id").get<std::string>()),
+                           MaybeKeyFrom(item.at("version")),
+                           Epoch(item.at("epoch").get<uint64_t>())});
+  }
+  return r;
+}
 
 // Throws nlohmann's exceptions; Decode keeps them inside.
 RecordValue From(const std::string& kind, const Json& json) {
@@ -178,6 +204,7 @@ RecordValue From(const std::string& kind, const Json& json) {
   if (kind == "sync") return SyncFrom(json);
   if (kind == "decision") return DecisionFrom(json);
   if (kind == "lease") return LeaseFrom(json);
+  if (kind == "requests") return RequestsFrom(json);
   if (kind == "poison") return PoisonFrom(json);
   throw Json::other_error::create(501, "unknown kind " + kind, nullptr);
 }

@@ -19,6 +19,9 @@ namespace lorry::sync {
 inline constexpr size_t kHistoryLimit = 64;
 // Refused versions remembered per pool, so that their watchers are told.
 inline constexpr size_t kRefusedLimit = 16;
+// Overrides whose answers are remembered per pool: an operator's retry comes within seconds, and
+// pins are set by hand, a few a day.
+inline constexpr size_t kRequestsLimit = 16;
 
 // Unacknowledged hold sets remembered; an acknowledgement of an older one is waited for again.
 inline constexpr size_t kHoldsSentLimit = 8;
@@ -49,6 +52,7 @@ struct Pool {
   PoolRecord record;
   std::optional<SyncRecord> sync;
   std::optional<DecisionRecord> decision;
+  RequestsRecord requests;
   Tick sync_began = 0;  // in this reign: deadlines begin again with it
   std::set<std::string>
       canaries_passed;         // groups of members (kind, version, config) one of which answered

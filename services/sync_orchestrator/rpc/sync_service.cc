@@ -15,6 +15,8 @@ namespace {
 // A watcher of the whole picture is for people: five times a second is more than they can read.
 constexpr int64_t kRefreshMs = 200;
 constexpr int64_t kRefreshDeadlineMs = 2'000;
+// As the store's: room for a UUID and a word before it.
+constexpr size_t kRequestIdBytesMax = 64;
 
 }  // namespace
 
@@ -177,7 +179,12 @@ grpc::Status SyncService::SetOverride(grpc::ServerContext* context,
   return gate_.Serve(
       *context, "SetOverride", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
         LORRY_RETURN_IF_ERROR(CheckAdapterName(request->adapter()));
-        OverrideSet set{.adapter = AdapterName(request->adapter())};
+        if (request->request_id().size() > kRequestIdBytesMax) {
+          return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                       "request_id is longer than 64 bytes");
+        }
+        OverrideSet set{.adapter = AdapterName(request->adapter()),
+                        .request_id = request->request_id()};
         set.pool = CompletePool(request->pool(), set.adapter);
         if (request->has_version()) {
           LORRY_ASSIGN_OR_RETURN(set.version, CompleteVersion(request->version()));

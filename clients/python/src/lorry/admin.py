@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +122,7 @@ class Admin:
 
     def rollback(self, adapter: str, version: int | tuple[int, int] | None, pool: str = "") -> None:
         """Pins a pool to a stored version; None lifts the pin. Raises LorryError."""
-        request = sync_pb2.SetOverrideRequest(adapter=adapter, pool=pool)
+        request = sync_pb2.SetOverrideRequest(adapter=adapter, pool=pool, request_id=uuid.uuid4().hex)
         if version is not None:
             request.version.CopyFrom(_ref(adapter, version))
         self._connection.call(self._connection.sync.SetOverride, request)

@@ -61,6 +61,53 @@ TEST(Leases, AReleaseOfANumberLeavesTheOthers) {
   EXPECT_EQ(fleet.Lease(exact, 0).released, 0u) << "another run's 2";
 }
 
+TEST(Overrides, ALateRetryChangesNothingAndGetsTheFirstAnswer) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey first = fleet.Publish(1);
+  fleet.Obey("e1");
+  const VersionKey second = fleet.Publish(2);
+  fleet.Obey("e1");
+  EXPECT_EQ(fleet.Override(first, "call-1").epoch, Epoch(3));
+  fleet.Obey("e1");
+  fleet.Override(second, "call-2");
+  fleet.Obey("e1");
+  EXPECT_EQ(fleet.Override(first, "call-1").epoch, Epoch(3)) << "sent again by somebody patient";
+  EXPECT_EQ(fleet.Pool().override_to, second);
+  fleet.Restart();
+  fleet.Join("e1");
+  EXPECT_EQ(fleet.Override(first, "call-1").epoch, Epoch(3));
+  EXPECT_EQ(fleet.Pool().override_to, second);
+  EXPECT_EQ(ReasonOf(fleet.Override(second, "call-1").status), "REQUEST_ID_REUSED");
+  fleet.Override(first, "call-3");
+  EXPECT_EQ(fleet.Pool().override_to, first) << "a call of its own";
+}
+
+TEST(Overrides, WhatWasRefusedIsTriedAgain) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey later{kMath, RunId(1), VersionNumber(1)};
+  EXPECT_EQ(ReasonOf(fleet.Override(later, "call-1").status), "VERSION_UNKNOWN");
+  fleet.Publish(1);
+  EXPECT_TRUE(fleet.Override(later, "call-1").status.ok());
+}
+
+TEST(Overrides, TheLastFewAreRemembered) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey key = fleet.Publish(1);
+  for (int call = 0; call < 17; ++call) {
+    fleet.Override(key, "pin-" + std::to_string(call));
+    fleet.Override(std::nullopt, "");
+  }
+  EXPECT_EQ(std::get<RequestsRecord>(fleet.records_.at("requests/math/rollout")).overrides.size(),
+            16u);
+  fleet.Override(key, "pin-16");
+  EXPECT_FALSE(fleet.Pool().override_to.has_value());
+  fleet.Override(key, "pin-0");
+  EXPECT_TRUE(fleet.Pool().override_to.has_value()) << "as long ago as that is a new call";
+}
+
 TEST(Slots, NoSlotNamesTheHolders) {
   Fleet fleet;
   fleet::AdapterPolicy policy;

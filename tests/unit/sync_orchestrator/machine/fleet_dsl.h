@@ -108,6 +108,10 @@ class Fleet {
     EXPECT_TRUE(replies_.back().status.ok()) << replies_.back().status;
     return replies_.back().resolved;
   }
+  Reply Override(std::optional<VersionKey> version, const std::string& request_id) {
+    Step(OverrideSet{++requests_, kMath, kRollout, std::move(version), request_id});
+    return replies_.back();
+  }
   std::vector<LeaseRecord> Leases() const { return machine_->GetStatus().leases; }
   void NewRun() {
     adapter_.current_run = RunId(adapter_.current_run.value + 1);

@@ -22,6 +22,7 @@ TEST(Records, SurviveTheirText) {
       DecisionRecord{Epoch(7), version.key, false, "STAGE_DEADLINE"},
       LeaseRecord{version, PoolName("rollout"), "client", 1'000},
       PoisonRecord{version.key, {{MemberId("e1"), 2}}},
+      RequestsRecord{{{"a\xff", version.key, Epoch(7)}, {"b", std::nullopt, Epoch(0)}}},
   };
   for (const RecordValue& record : records) {
     const absl::StatusOr<RecordValue> decoded = Decode(Encode(record));
