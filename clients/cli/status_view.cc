@@ -142,6 +142,28 @@ std::map<std::string, std::string> LinesOf(const StatusMessage& status) {
   return lines;
 }
 
+// "e1, e2", "12 engines".
+std::string Named(const std::vector<std::string>& names) {
+  return names.size() > kNamedMax ? absl::StrCat(names.size(), " engines")
+                                  : absl::StrJoin(names, ", ");
+}
+
+// What several engines have in common is said once.
+std::vector<std::string> SlotWarnings(const StatusMessage& status) {
+  std::map<std::string, std::vector<std::string>> engines;
+  for (const MemberStatus& member : status.members()) {
+    for (const std::string* text :
+         {&member.slot_need().shortage(), &member.slot_need().batch_cost()}) {
+      if (!text->empty()) engines[*text].push_back(member.member());
+    }
+  }
+  std::vector<std::string> warnings;
+  for (const auto& [text, names] : engines) {
+    warnings.push_back(absl::StrCat(Named(names), ": ", text));
+  }
+  return warnings;
+}
+
 }  // namespace
 
 std::string ShortVersion(const std::string& engine_name, const std::string& adapter) {
@@ -224,8 +246,7 @@ std::string Progress(const lorry::sync::v1::WatchSyncResponse& progress) {
   }
   std::vector<std::string> parts;
   for (const auto& [word, names] : members) {
-    parts.push_back(names.size() > kNamedMax ? absl::StrCat(names.size(), " engines ", word)
-                                             : absl::StrCat(absl::StrJoin(names, ", "), " ", word));
+    parts.push_back(absl::StrCat(Named(names), " ", word));
   }
   return absl::StrJoin(parts, "; ");
 }
@@ -247,6 +268,7 @@ std::vector<std::string> Warnings(const StatusMessage& status) {
                                       " --lift lets it go on"));
     }
   }
+  for (const std::string& warning : SlotWarnings(status)) warnings.push_back(warning);
   return warnings;
 }
 

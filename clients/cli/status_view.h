@@ -19,7 +19,8 @@ Table Pools(const StatusMessage& status);
 Table Engines(const StatusMessage& status);
 // "e1 active; e2, e3 fetching; 12 engines loaded": where a version stands, empty when nobody says.
 std::string Progress(const lorry::sync::v1::WatchSyncResponse& progress);
-// Sentences that `lorry status` adds: the store is away, versions are poisoned, pools are pinned.
+// Sentences that `lorry status` adds: the store is away, versions are poisoned, pools are pinned,
+// engines have fewer slots than their adapters ask for.
 std::vector<std::string> Warnings(const StatusMessage& status);
 
 // What to say when the picture changed, one line each; everything where `before` is empty.

@@ -1,7 +1,10 @@
 #include "services/sync_orchestrator/machine/slots.h"
 
+#include <string_view>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/retention.h"
 #include "services/sync_orchestrator/machine/roster.h"
 
@@ -48,6 +51,49 @@ std::string Join(const std::set<EngineName>& names) {
   });
 }
 
+// The versions of `adapter` that an alias names, and those that a lease does and no alias.
+struct Named {
+  std::set<VersionKey> aliased;
+  std::set<VersionKey> leased;
+};
+
+Named NamedOf(const Core& core, const AdapterName& adapter, const PoolName& pool) {
+  Named named;
+  for (const auto& [alias, target] : core.aliases) {
+    if (alias.first == adapter) named.aliased.insert(target);
+  }
+  for (const auto& [key, lease] : core.leases) {
+    const VersionKey& version = lease.record.version.key;
+    if (lease.record.pool == pool && version.adapter == adapter && !named.aliased.contains(version))
+      named.leased.insert(version);
+  }
+  return named;
+}
+
+// `keep: ALL` evicts before the engine's limit is met, and never what staleness allows to be asked.
+uint32_t WindowOf(const fleet::AdapterPolicy& policy) {
+  return policy.keep.kind == fleet::KeepRule::Kind::kAll ? policy.max_staleness + 1
+                                                         : policy.KeepCount();
+}
+
+// The flags that set an engine's two limits.
+struct Flags {
+  std::string_view slots;
+  std::string_view batch;
+};
+
+Flags FlagsOf(fleet::EngineKind kind) {
+  switch (kind) {
+    case fleet::EngineKind::kSglang:
+      return {"--max-loaded-loras", "--max-loras-per-batch"};
+    case fleet::EngineKind::kVllm:
+      return {"--max-cpu-loras", "--max-loras"};
+    case fleet::EngineKind::kUnknown:
+      break;
+  }
+  return {"the engine's adapter limit", "the engine's batch limit"};
+}
+
 }  // namespace
 
 SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members,
@@ -80,6 +126,42 @@ std::string WhyNoSlotForLease(Core& core, const PoolName& pool, const VersionInf
                         ") and one must stay free for the next version");
   }
   return "";
+}
+
+SlotDemand DemandOf(const Core& core, const PoolName& pool) {
+  SlotDemand demand;
+  std::vector<std::string> terms;
+  for (const auto& [adapter, info] : core.adapters) {
+    if (!info.policy.pools.contains(pool)) continue;
+    const Named named = NamedOf(core, adapter, pool);
+    const uint32_t window = WindowOf(info.policy);
+    const auto aliased = static_cast<uint32_t>(named.aliased.size());
+    const auto leased = static_cast<uint32_t>(named.leased.size());
+    demand.kept += window + aliased + leased;
+    demand.needed += window + 1 + aliased + leased;
+    terms.push_back(absl::StrCat(adapter.value, " ", window, " kept + 1 next + ", aliased,
+                                 " aliased + ", leased, " leased"));
+  }
+  demand.arithmetic = absl::StrJoin(terms, "; ");
+  return demand;
+}
+
+SlotNeed NeedOf(const SlotDemand& demand, const fleet::EngineLimits& limits) {
+  SlotNeed need{.needed = demand.needed, .kept = demand.kept};
+  const Flags flags = FlagsOf(limits.kind);
+  if (limits.slots != 0 && need.needed > limits.slots) {
+    need.shortage = absl::StrCat(
+        limits.slots, " adapter slots, ", need.needed, " are needed (", demand.arithmetic,
+        "): versions leave before their time, or the next one ", "waits with NO_SLOT; raise ",
+        ToAbsl(flags.slots), ", or lower keep, aliases or leases");
+  }
+  if (limits.batch_slots != 0 && need.kept > limits.batch_slots) {
+    need.batch_cost = absl::StrCat(
+        "batches requests of ", limits.batch_slots, " adapters and keeps up to ", need.kept,
+        ": while more are asked for, requests wait for another's batch to end; raise ",
+        ToAbsl(flags.batch), " where the memory allows it");
+  }
+  return need;
 }
 
 }  // namespace lorry::sync

@@ -24,4 +24,15 @@ SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members, const Ve
 // refusal's text when not.
 std::string WhyNoSlotForLease(Core& core, const PoolName& pool, const VersionInfo& version);
 
+// What a pool asks of each of its engines, over all of its adapters.
+struct SlotDemand {
+  uint32_t needed = 0;
+  uint32_t kept = 0;
+  std::string arithmetic;  // for people: a term an adapter
+};
+SlotDemand DemandOf(const Core& core, const PoolName& pool);
+
+// The demand against one engine's limits. Told, not refused: docs/adr/0006.
+SlotNeed NeedOf(const SlotDemand& demand, const fleet::EngineLimits& limits);
+
 }  // namespace lorry::sync

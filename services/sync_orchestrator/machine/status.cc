@@ -1,10 +1,13 @@
 #include "services/sync_orchestrator/machine/status.h"
 
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/machine_state.h"
 #include "services/sync_orchestrator/machine/retention.h"
 #include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/slots.h"
 #include "services/sync_orchestrator/machine/watches.h"
 
 namespace lorry::sync {
@@ -79,6 +82,7 @@ Status Machine::GetStatus() const {
   status.term = core.meta.term;
   status.store_known = core.store_known;
   status.adoption_needed = AdoptionNeeded(core);
+  std::map<PoolName, SlotDemand> demands;
   for (const auto& [id, member] : core.members) {
     MemberStatus& out = status.members.emplace_back();
     out.member = id;
@@ -87,6 +91,11 @@ Status Machine::GetStatus() const {
     out.reason = StandingReason(core, member);
     out.current = IsCurrent(member);
     if (member.observed.has_value()) out.observed = *member.observed;
+    if (member.observed.has_value() && !member.record.dead) {
+      const auto [demand, is_new] = demands.try_emplace(out.pool);
+      if (is_new) demand->second = DemandOf(core, out.pool);
+      out.slot_need = NeedOf(demand->second, out.observed.limits);
+    }
   }
   for (const auto& [id, pool] : core.pools) {
     PoolStatus& out = status.pools.emplace_back();

@@ -12,6 +12,17 @@ namespace lorry::sync {
 enum class MemberStanding { kJoining, kReady, kAsleep, kWedged, kExcluded, kLost, kDead };
 std::string_view ToString(MemberStanding standing);
 
+// The slot arithmetic of a member over all adapters of its pool (semantics §6), by their policies
+// and not by what is stored yet: of each adapter `keep` versions and one to load the next into, and
+// one for every version that an alias or a lease names, as it falls out of the window in time.
+struct SlotNeed {
+  uint32_t needed = 0;
+  uint32_t kept = 0;       // of `needed`, what requests may ask for: all but the ones loaded next
+  std::string shortage;    // for people: the engine's registry holds fewer than `needed`; empty: no
+  std::string batch_cost;  // for people: the engine batches fewer than `kept`; empty: it does not
+  auto operator<=>(const SlotNeed&) const = default;
+};
+
 struct MemberStatus {
   MemberId member;
   PoolName pool;
@@ -19,6 +30,7 @@ struct MemberStatus {
   std::string reason;        // EXCLUDED, WEDGED, JOINING: why
   bool current = false;      // its rows and residencies are what is desired
   fleet::Observed observed;  // the last seen; empty journal when none in this reign
+  SlotNeed slot_need;        // with `observed`, unless declared dead
 };
 
 enum class SyncPhase { kIdle, kStaging, kHolding, kLocking };

@@ -84,6 +84,11 @@ void FillMember(const MemberStatus& member, const std::map<MemberId, MemberConta
   out.set_state(std::string(ToString(member.standing)));
   out.set_detail(member.reason.empty() ? member.observed.health_detail : member.reason);
   *out.mutable_observed() = rpc::ToProto(member.observed);
+  v1::SlotNeed& need = *out.mutable_slot_need();
+  need.set_needed(member.slot_need.needed);
+  need.set_kept(member.slot_need.kept);
+  need.set_shortage(member.slot_need.shortage);
+  need.set_batch_cost(member.slot_need.batch_cost);
   if (const auto contact = contacts.find(member.member); contact != contacts.end()) {
     out.set_door_address(contact->second.door_address);
     out.set_admin_address(contact->second.admin_address);

@@ -100,6 +100,16 @@ TEST(StatusView, WarnsOfWhatNeedsSomebody) {
                                             HasSubstr("rollback policy --lift")));
 }
 
+TEST(StatusView, SaysOnceWhatSeveralEnginesHaveTooFewSlotsFor) {
+  StatusMessage status = Fleet();
+  for (auto& member : *status.mutable_members()) {
+    member.mutable_slot_need()->set_shortage("2 adapter slots, 3 are needed");
+  }
+  status.mutable_members(1)->mutable_slot_need()->set_batch_cost("batches requests of 1 adapters");
+  EXPECT_THAT(Warnings(status), ElementsAre("e1, e2: 2 adapter slots, 3 are needed",
+                                            "e2: batches requests of 1 adapters"));
+}
+
 TEST(Progress, NamesAFewEnginesAndCountsMany) {
   pb::WatchSyncResponse progress;
   EXPECT_EQ(Progress(progress), "");

@@ -121,5 +121,51 @@ TEST(Slots, NoSlotNamesTheHolders) {
   EXPECT_THAT(fleet.Pool().detail, testing::HasSubstr("math-v1-"));
 }
 
+TEST(Slots, TheArithmeticIsOverEveryAdapterOfThePool) {
+  Fleet fleet;
+  fleet.Join("e1", 4);
+  EXPECT_EQ(fleet.Need("e1").needed, 3u) << "math: 2 kept, 1 next";
+  EXPECT_EQ(fleet.Need("e1").shortage, "");
+  AdapterInfo code{AdapterName("code"), {}, RunId(1)};
+  code.policy.keep = {fleet::KeepRule::Kind::kCount, 3};
+  fleet.Step(AdapterSet{code});
+  EXPECT_EQ(fleet.Need("e1").needed, 7u);
+  EXPECT_EQ(fleet.Need("e1").kept, 5u);
+  EXPECT_THAT(fleet.Need("e1").shortage,
+              testing::AllOf(testing::HasSubstr("4 adapter slots, 7 are needed (code 3 kept + 1 "
+                                                "next + 0 aliased + 0 leased; math 2 kept"),
+                             testing::HasSubstr("raise --max-cpu-loras")));
+  code.policy.pools = {{PoolName("eval"), {}}};
+  fleet.Step(AdapterSet{code});
+  EXPECT_EQ(fleet.Need("e1").needed, 3u) << "another pool's";
+}
+
+TEST(Slots, AVersionThatAnAliasAndALeaseNameCountsOnce) {
+  Fleet fleet;
+  fleet.Join("e1", 8);
+  const VersionKey key = fleet.Publish(1);
+  fleet.Obey("e1");
+  for (const char* alias : {"eval", "best"}) fleet.Step(AliasSet{kMath, AliasName(alias), key});
+  fleet.Lease(kLatest, 10'000);
+  EXPECT_EQ(fleet.Need("e1").needed, 4u);
+  fleet.Publish(2);
+  fleet.Obey("e1");
+  fleet.Lease(kLatest, 10'000);
+  EXPECT_EQ(fleet.Need("e1").needed, 5u);
+  fleet.Pass(10'000);
+  EXPECT_EQ(fleet.Need("e1").needed, 4u);
+}
+
+TEST(Slots, ASmallerBatchLimitIsAWarningWithItsCost) {
+  Fleet fleet;
+  fleet.Join("e1", 4);
+  fleet.Of("e1").limits.batch_slots = 1;
+  fleet.Report("e1");
+  EXPECT_EQ(fleet.Need("e1").shortage, "");
+  EXPECT_THAT(fleet.Need("e1").batch_cost,
+              testing::AllOf(testing::HasSubstr("of 1 adapters and keeps up to 2"),
+                             testing::HasSubstr("--max-loras")));
+}
+
 }  // namespace
 }  // namespace lorry::sync

@@ -112,6 +112,12 @@ class Fleet {
     Step(OverrideSet{++requests_, kMath, kRollout, std::move(version), request_id});
     return replies_.back();
   }
+  SlotNeed Need(const std::string& id) const {
+    for (const MemberStatus& member : machine_->GetStatus().members) {
+      if (member.member.value == id) return member.slot_need;
+    }
+    return {};
+  }
   std::vector<LeaseRecord> Leases() const { return machine_->GetStatus().leases; }
   void NewRun() {
     adapter_.current_run = RunId(adapter_.current_run.value + 1);
