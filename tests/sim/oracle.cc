@@ -54,6 +54,7 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
 // A reign over lost records forgets what was decided, unless it adopts it (by its pool records,
 // which are written with this one).
 void Oracle::Reigns(const sync::MetaRecord& meta) {
+  if (meta.settled) incarnation_ = meta.term.incarnation;
   if (!meta.settled) {
     unsettled_.insert(meta.term);
   } else if (unsettled_.erase(meta.term) > 0) {
@@ -111,7 +112,7 @@ void Oracle::Deleted(const VersionKey& version) {
               absl::StrCat(ToString(version), " was deleted, which ", promise.second, " leases"));
   }
   for (const auto& [id, synced] : started_) {
-    const bool reigns = std::get<0>(id) == std::get<0>(started_.rbegin()->first);
+    const bool reigns = std::get<0>(id) == incarnation_;
     if (reigns && synced == version && !decided_.contains(id))
       Violate(10, absl::StrCat(ToString(version), " was deleted, which a sync stages"));
   }

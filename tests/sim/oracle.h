@@ -67,6 +67,7 @@ class Oracle {
   std::map<EpochKey, sync::DecisionRecord> decided_;
   std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
   std::set<Term> unsettled_;
+  uint64_t incarnation_ = 0;  // the last that knew, or adopted, what was decided
   std::map<std::pair<VersionKey, std::string>, Tick> leases_;
   std::map<std::tuple<JournalId, uint64_t, AdapterName>, Epoch> opened_;
   std::map<sync::RequestId, int> answers_;

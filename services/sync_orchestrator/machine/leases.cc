@@ -126,6 +126,13 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
   lease.record = LeaseRecord{version, event.pool, event.holder, event.ttl_ms};
   lease.expires_at = core.now + event.ttl_ms;
   core.Save(key, lease.record);
+  if (!core.held.contains(version.key)) {
+    // Not promised before the store has said that it keeps the version; asked for it is already.
+    return Answer(core, event.request,
+                  Error(absl::StatusCode::kUnavailable, "HOLD_PENDING",
+                        absl::StrCat("the store has not confirmed yet that it keeps ",
+                                     ToString(version.key), "; retry")));
+  }
   Answer(core, event.request, absl::OkStatus(), Describe(core, version, event.pool));
 }
 

@@ -22,6 +22,20 @@ TEST(Leases, SayOnHowManyMembersTheVersionIsLoaded) {
   EXPECT_EQ(fleet.Lease(kLatest, 10'000).loaded, 2u);
 }
 
+TEST(Leases, NothingIsPromisedBeforeTheStoreSaysThatItKeepsIt) {
+  Fleet fleet;
+  fleet.Join("e1");
+  for (uint64_t number = 1; number <= 3; ++number) fleet.Publish(number);
+  for (int i = 0; i < 3; ++i) fleet.Obey("e1");
+  ASSERT_EQ(fleet.Committed(), 3u);
+  const Selector skipped{kMath, Selector::Kind::kNumber, {}, {}, VersionNumber(2)};
+  fleet.store_is_silent_ = true;
+  fleet.Step(LeaseAsked{1, skipped, kRollout, "client", 10'000});
+  EXPECT_EQ(ReasonOf(fleet.replies_.back().status), "HOLD_PENDING");
+  fleet.StoreAnswers();
+  EXPECT_EQ(fleet.Lease(skipped, 10'000).version.key.number, VersionNumber(2));
+}
+
 TEST(Leases, AReleaseOfLatestEndsWhatLatestWas) {
   Fleet fleet;
   fleet.Join("e1");

@@ -164,6 +164,11 @@ class Fleet {
   Config config_;
   std::vector<std::vector<VersionKey>> holds_;  // as they were set
 
+  bool store_is_silent_ = false;  // it takes holds, and does not say so
+  void StoreAnswers() {
+    for (const Revision revision : std::exchange(unanswered_, {})) Step(HoldsAcked{revision, {}});
+  }
+
  private:
   void Take() {
     Ready ready = machine_->TakeReady();
@@ -175,7 +180,6 @@ class Fleet {
       }
     }
     for (const Reply& reply : ready.replies) replies_.push_back(reply);
-    std::vector<Revision> revisions;
     for (const Effect& effect : ready.effects) {
       if (const auto* desired = std::get_if<SetDesired>(&effect))
         desired_[desired->member] = desired->desired;
@@ -183,10 +187,10 @@ class Fleet {
       if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
       if (const auto* set = std::get_if<SetHolds>(&effect)) {
         holds_.push_back(set->versions);
-        revisions.push_back(set->revision);
+        unanswered_.push_back(set->revision);
       }
     }
-    for (const Revision revision : revisions) Step(HoldsAcked{revision, {}});
+    if (!store_is_silent_) StoreAnswers();
   }
 
   Tick now_ = 1'000;
@@ -196,6 +200,7 @@ class Fleet {
   std::map<MemberId, fleet::Observed> members_;
   std::map<MemberId, fleet::Desired> desired_;
   std::vector<VersionInfo> versions_;
+  std::vector<Revision> unanswered_;
 };
 
 }  // namespace lorry::sync
