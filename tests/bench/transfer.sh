@@ -1,8 +1,11 @@
 #!/bin/sh
-# Stored image -> one and two receivers, beside memcpy and ucx_perftest, interleaved.
+# Stored image -> one and two receivers, and -> two proxies by the programs themselves, beside memcpy and ucx_perftest,
+# interleaved.
 #   BIN_DIR=build/release/bin tests/bench/transfer.sh [ROUNDS]
 # ucx_perftest runs with the same UCX settings and with peer errors, as Lorry does.
 set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+python=$root/.venv/dev/bin/python
 bin=${BIN_DIR:-build/release/bin}
 rounds=${1:-12}
 
@@ -22,6 +25,10 @@ kill "$server" 2>/dev/null; wait "$server" 2>/dev/null
 echo "${result:-0}"
 PEER
 )
-"$bin/transfer_bench" ucx "$rounds" "$peer"
+
+export PYTHONPATH="$root/tests:$root/clients/python/src"
+"$python" -B "$root/clients/python/generate.py"
+fleet="'$python' -B '$root/tests/bench/transfer/end_to_end.py' '$bin'"
+"$bin/transfer_bench" ucx "$rounds" "$peer" "$fleet"
 UCX_TLS=tcp "$bin/transfer_bench" ucx "$rounds" "$peer"
 "$bin/transfer_bench" grpc "$rounds"

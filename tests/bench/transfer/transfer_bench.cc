@@ -1,10 +1,11 @@
 // How fast a stored image reaches one and two receivers, beside memcpy and a peer program,
 // interleaved:
-//   transfer_bench KIND ROUNDS [PEER_COMMAND]
+//   transfer_bench KIND ROUNDS [PEER_COMMAND [FLEET_COMMAND]]
 // KIND is ucx or grpc. PEER_COMMAND is run by sh once a round and prints GB/s (ucx_perftest, by
-// ../transfer.sh). The image lies in a file of the server's; receivers write into image files in
-// /dev/shm; every byte is verified. Internally also `serve KIND` and `receive ADDRESS`: processes
-// of their own, as in production.
+// ../transfer.sh). FLEET_COMMAND is run by sh once, beside the rounds: end_to_end.py, whose word is
+// there. The image lies in a file of the server's; receivers write into image files in /dev/shm;
+// every byte is verified. Internally also `serve KIND` and `receive ADDRESS`: processes of their
+// own, as in production.
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -161,8 +163,68 @@ double FetchGBps(std::vector<std::unique_ptr<Child>>& receivers, size_t count) {
   return static_cast<double>(count * kImageBytes) / (Seconds() - start) / 1e9;
 }
 
+// The services themselves, with two proxies: publishes a version for each Publish().
+class Fleet {
+ public:
+  explicit Fleet(const std::string& command) : child_({"/bin/sh", "-c", "exec " + command}) {
+    unsigned long long bytes = 0;
+    ready_ = std::sscanf(child_.ReadLine().c_str(), "ready %llu", &bytes) == 1;
+    image_bytes_ = static_cast<double>(bytes);
+  }
+  ~Fleet() {  // it ends its services before itself
+    child_.Signal(SIGTERM);
+    while (!child_.ReadLine().empty()) {
+    }
+  }
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+
+  bool ready() const { return ready_; }
+  // Seconds from stored until both proxies had it; 0 when it failed.
+  double Publish() {
+    child_.Signal(SIGUSR1);
+    return std::max(0.0, std::strtod(child_.ReadLine().c_str(), nullptr));
+  }
+  double GBps(double seconds) const { return seconds > 0 ? 2 * image_bytes_ / seconds / 1e9 : 0; }
+
+ private:
+  Child child_;
+  bool ready_ = false;
+  double image_bytes_ = 0;
+};
+
+// What was measured, a value a round; peer and fleet may be empty.
+struct Series {
+  std::vector<double> ping, copy, peer, one, two, fleet, fleet_ms;
+
+  void PrintRatio(const char* what, const std::vector<double>& values) const {
+    if (values.empty()) return;
+    std::printf("  %-32s%10.2f", what, Median(values) / Median(copy));
+    if (!peer.empty()) std::printf("%18.2f", Median(values) / Median(peer));
+    std::printf("\n");
+  }
+
+  void Print() const {
+    const auto line = [](const char* what, const std::vector<double>& values, const char* note) {
+      if (!values.empty()) std::printf("  %-32s%s%s\n", what, Spread(values).c_str(), note);
+    };
+    line("core-to-core round trip, ns", ping, "");
+    line("memcpy, GB/s", copy, "");
+    line("peer program, GB/s", peer, "");
+    line("stored -> 1 receiver, GB/s", one, "");
+    line("stored -> 2 receivers, GB/s", two, "  (both together)");
+    line("stored -> 2 proxies, GB/s", fleet, "  (both together; the programs end to end)");
+    line("stored -> 2 proxies, ms", fleet_ms, "");
+    std::printf("  %-32s%10s%s\n", "ratio of medians", "to memcpy",
+                peer.empty() ? "" : "       to the peer");
+    PrintRatio("1 receiver", one);
+    PrintRatio("2 receivers", two);
+    PrintRatio("2 proxies, end to end", fleet);
+  }
+};
+
 int Drive(const std::string& self, const std::string& kind, int rounds,
-          const std::string& peer_command) {
+          const std::string& peer_command, const std::string& fleet_command) {
   const auto from = *Arena::Create(kImageBytes);
   const auto to = SharedFile();
   Child server({self, "serve", kind});
@@ -172,29 +234,35 @@ int Drive(const std::string& self, const std::string& kind, int rounds,
     receivers.push_back(
         std::make_unique<Child>(std::vector{self, std::string("receive"), address}));
   for (const auto& receiver : receivers) receiver->ReadLine();
-  for (int i = 0; i < kWarmUps; ++i) FetchGBps(receivers, 2);
+  std::optional<Fleet> fleet;
+  if (!fleet_command.empty()) fleet.emplace(fleet_command);
+  if (fleet.has_value() && !fleet->ready()) {
+    std::fprintf(stderr, "the services did not start: %s\n", fleet_command.c_str());
+    return 1;
+  }
+  for (int i = 0; i < kWarmUps; ++i) {
+    FetchGBps(receivers, 2);
+    if (fleet.has_value()) fleet->Publish();
+  }
 
-  std::vector<double> ping, copy, one, two, peer;
+  Series series;
   for (int round = 0; round < rounds; ++round) {
-    ping.push_back(PingNs());
+    series.ping.push_back(PingNs());
     const double start = Seconds();
     std::memcpy(to->writable().data(), from->bytes().data(), kImageBytes);
-    copy.push_back(kImageBytes / (Seconds() - start) / 1e9);
-    if (!peer_command.empty()) peer.push_back(PeerGBps(peer_command));
-    one.push_back(FetchGBps(receivers, 1));
-    two.push_back(FetchGBps(receivers, 2));
+    series.copy.push_back(kImageBytes / (Seconds() - start) / 1e9);
+    if (!peer_command.empty()) series.peer.push_back(PeerGBps(peer_command));
+    series.one.push_back(FetchGBps(receivers, 1));
+    series.two.push_back(FetchGBps(receivers, 2));
+    if (!fleet.has_value()) continue;
+    const double seconds = fleet->Publish();
+    series.fleet.push_back(fleet->GBps(seconds));
+    series.fleet_ms.push_back(seconds * 1e3);
   }
   std::printf("%s, %s, %llu bytes, %d rounds, %u cores; min / median / max\n", address.c_str(),
               UcxVersion().c_str(), static_cast<unsigned long long>(kImageBytes), rounds,
               std::thread::hardware_concurrency());
-  std::printf("  core-to-core round trip, ns     %s\n", Spread(ping).c_str());
-  std::printf("  memcpy, GB/s                    %s\n", Spread(copy).c_str());
-  if (!peer.empty()) std::printf("  peer program, GB/s              %s\n", Spread(peer).c_str());
-  std::printf("  stored -> 1 receiver, GB/s      %s\n", Spread(one).c_str());
-  std::printf("  stored -> 2 receivers, GB/s     %s  (both together)\n", Spread(two).c_str());
-  std::printf("  ratio to memcpy %.2f", Median(one) / Median(copy));
-  if (!peer.empty()) std::printf(", to the peer program %.2f", Median(one) / Median(peer));
-  std::printf("\n");
+  series.Print();
   return 0;
 }
 
@@ -210,5 +278,5 @@ int main(int argc, char** argv) {
   if (verb == "receive") return Receive(argv[2]);
   int rounds = 0;
   if (!absl::SimpleAtoi(argv[2], &rounds) || rounds < 1) return 2;
-  return Drive(argv[0], verb, rounds, argc > 3 ? argv[3] : "");
+  return Drive(argv[0], verb, rounds, argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : "");
 }
