@@ -52,11 +52,13 @@ format: ## clang-format over the C++ of the tree
 	tools/setup packages
 	git ls-files -z '*.h' '*.cc' | xargs -0 -r clang-format-16 -i
 
-docs: ## regenerate what is generated: the dashboard, the flag reference
+docs: ## regenerate what is generated: the dashboard, the chart's rules, docs/CLI.md
 	tools/setup packages tools
 	.cache/tools/venv/bin/python -B deploy/grafana/dashboard.py
 	cp deploy/prometheus/alerts.yaml helm/lorry/files/alerts.yaml
-	@if [ -x tools/flag-reference ]; then tools/flag-reference build/release/bin; fi
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS=lorry
+	build/release/bin/lorry help --markdown > build/release/CLI.md
+	cp build/release/CLI.md docs/CLI.md
 
 setup: ## install the packages, tools and Python environments only
 	tools/setup
