@@ -15,7 +15,6 @@ enum class SyncMode { kRolling, kBarrier };
 enum class SkipRule { kAllowed, kNever };
 enum class InFlightRule { kFinishOnOld, kAbort, kResumeOnNew };
 enum class FlushRule { kAuto, kAlways, kNever };
-enum class ProbeRule { kToken, kPresence, kDiffers };
 
 // How many members must have a version before it may be decided: a count, or a share of the sync's
 // members, rounded up. Never less than one.

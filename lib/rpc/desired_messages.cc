@@ -8,6 +8,7 @@
 namespace lorry::rpc {
 namespace {
 
+namespace cm = lorry::common::v1;
 namespace pb = lorry::sync::v1;
 
 constexpr std::array kRenders{std::pair{fleet::Render::kPlain, pb::RENDER_PLAIN},
@@ -45,7 +46,7 @@ pb::WantedVersion WantedToProto(const fleet::WantedVersion& wanted) {
   out.set_must(wanted.must);
   out.set_eviction_rank(wanted.eviction_rank);
   if (wanted.lag != fleet::kLagNone) out.set_lag(wanted.lag);
-  out.set_probe_token(wanted.probe_token);
+  out.set_probe(ToWire(kProbes, wanted.probe));
   out.set_load(wanted.load);
   out.set_leased(wanted.leased);
   return out;
@@ -63,7 +64,9 @@ absl::StatusOr<fleet::WantedVersion> WantedFromProto(const pb::WantedVersion& wa
   out.must = wanted.must();
   out.eviction_rank = wanted.eviction_rank();
   out.lag = wanted.has_lag() ? wanted.lag() : fleet::kLagNone;
-  out.probe_token = wanted.probe_token();
+  if (wanted.probe() != cm::PROBE_MODE_UNSPECIFIED) {
+    LORRY_ASSIGN_OR_RETURN(out.probe, ToPlain(kProbes, wanted.probe(), "WantedVersion.probe"));
+  }
   out.load = wanted.load();
   out.leased = wanted.leased();
   return out;

@@ -34,7 +34,7 @@ const Plain* FindPlain(const EnumTable<Plain, Wire, N>& table, Wire value) {
   return nullptr;
 }
 
-// What stands both in a policy and in what a door is told of it; the first row is the default.
+// What stands both in a policy and in what members are told of it; the first row is the default.
 inline constexpr std::array kStales{
     std::pair{fleet::StaleAction::kRefuse, common::v1::STALE_MODE_REFUSE},
     std::pair{fleet::StaleAction::kHold, common::v1::STALE_MODE_HOLD},
@@ -43,5 +43,9 @@ inline constexpr std::array kNoAdapters{
     std::pair{fleet::NoAdapterAction::kRefuse, common::v1::NO_ADAPTER_MODE_REFUSE},
     std::pair{fleet::NoAdapterAction::kLatest, common::v1::NO_ADAPTER_MODE_LATEST},
     std::pair{fleet::NoAdapterAction::kBase, common::v1::NO_ADAPTER_MODE_BASE}};
+inline constexpr std::array kProbes{
+    std::pair{fleet::ProbeRule::kToken, common::v1::PROBE_MODE_TOKEN},
+    std::pair{fleet::ProbeRule::kPresence, common::v1::PROBE_MODE_PRESENCE},
+    std::pair{fleet::ProbeRule::kDiffers, common::v1::PROBE_MODE_DIFFERS}};
 
 }  // namespace lorry::rpc

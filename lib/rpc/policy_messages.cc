@@ -39,9 +39,6 @@ constexpr std::array kQuiesces{std::pair{fleet::PauseKind::kNone, cm::QUIESCE_MO
 constexpr std::array kFlushes{std::pair{fleet::FlushRule::kAuto, cm::FLUSH_MODE_AUTO},
                               std::pair{fleet::FlushRule::kAlways, cm::FLUSH_MODE_ALWAYS},
                               std::pair{fleet::FlushRule::kNever, cm::FLUSH_MODE_NEVER}};
-constexpr std::array kProbes{std::pair{fleet::ProbeRule::kToken, cm::PROBE_MODE_TOKEN},
-                             std::pair{fleet::ProbeRule::kPresence, cm::PROBE_MODE_PRESENCE},
-                             std::pair{fleet::ProbeRule::kDiffers, cm::PROBE_MODE_DIFFERS}};
 
 template <typename Plain, typename Wire, size_t N>
 absl::Status Read(const EnumTable<Plain, Wire, N>& table, Wire value, std::string_view field,

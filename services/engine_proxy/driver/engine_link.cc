@@ -20,6 +20,18 @@ Outcome OutcomeOf(const absl::Status& status) {
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
+engines::ProbeKind KindOf(fleet::ProbeRule rule) {
+  switch (rule) {
+    case fleet::ProbeRule::kPresence:
+      return engines::ProbeKind::kPresence;
+    case fleet::ProbeRule::kDiffers:
+      return engines::ProbeKind::kDiffers;
+    case fleet::ProbeRule::kToken:
+      break;
+  }
+  return engines::ProbeKind::kToken;
+}
+
 std::string TextOf(const std::vector<engines::Problem>& problems) {
   std::string text;
   for (const engines::Problem& problem : problems) {
@@ -165,8 +177,7 @@ void EngineLink::Run(const Probe& probe) {
   With(
       probe.boot,
       [this, probe](engines::Engine& engine) {
-        const auto kind = probe.token ? engines::ProbeKind::kToken : engines::ProbeKind::kPresence;
-        engine.Probe(probe.name, kind, Millis(options_.probe_deadline_ms),
+        engine.Probe(probe.name, KindOf(probe.rule), Millis(options_.probe_deadline_ms),
                      [this, probe](absl::Status status) {
                        LORRY_FAULT_POINT("proxy.probe.answered");
                        if (!status.ok())

@@ -58,8 +58,8 @@ struct Probe {
   OpId op = 0;
   BootId boot;
   EngineName name;
-  bool token = true;
-};  // answer one token, or be listed
+  fleet::ProbeRule rule = fleet::ProbeRule::kToken;
+};
 struct Unload {
   OpId op = 0;
   BootId boot;

@@ -32,8 +32,8 @@ void JudgeLoad(Core& core, Residency& residency) {
   residency.state = ResidencyState::kLoading;
   residency.doing = Doing::kProbing;
   residency.op = core.NewOp();
-  core.effects.push_back(
-      Probe{residency.op, core.boot, residency.name, wanted == nullptr || wanted->probe_token});
+  const fleet::ProbeRule rule = wanted == nullptr ? fleet::ProbeRule::kToken : wanted->probe;
+  core.effects.push_back(Probe{residency.op, core.boot, residency.name, rule});
 }
 
 void BeginFetch(Core& core, Residency& residency) {

@@ -34,7 +34,7 @@ fleet::Desired SomeDesired() {
                      .load = false,
                      .eviction_rank = 2,
                      .lag = 0,
-                     .probe_token = false,
+                     .probe = fleet::ProbeRule::kDiffers,
                      .leased = true}};
   desired.aliases = {
       {AdapterName("policy"), AliasName("eval"), EngineName("policy-v12-aaaaaaaaaaaa")}};

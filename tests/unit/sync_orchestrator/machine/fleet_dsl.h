@@ -138,6 +138,12 @@ class Fleet {
     }
     return false;
   }
+  std::optional<fleet::ProbeRule> Probe(const std::string& id, uint64_t number) const {
+    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
+      if (wanted.key.number.value == number) return wanted.probe;
+    }
+    return std::nullopt;
+  }
   bool MayLoad(const std::string& id, uint64_t number) const {
     for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
       if (wanted.key.number.value == number) return wanted.load;
