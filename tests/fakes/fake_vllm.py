@@ -169,6 +169,22 @@ def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
         await engine.resume()
         return {"status": "resumed"}
 
+    @app.post("/sleep")
+    async def sleep(level: int = 1, mode: str = "abort"):
+        await engine.pause(mode)
+        engine.awake = False
+        return {"status": "sleeping", "level": level}
+
+    @app.post("/wake_up")
+    async def wake_up():
+        engine.awake = True
+        await engine.resume()
+        return {"status": "awake", "tags": None}
+
+    @app.get("/is_sleeping")
+    async def is_sleeping():
+        return {"is_sleeping": engine.paused}  # also of one that is only paused
+
     @app.get("/is_paused")
     async def is_paused():
         return {"is_paused": engine.paused}
@@ -244,6 +260,8 @@ def add_info_routes(app: FastAPI, engine: FakeVllm) -> None:
             "# TYPE vllm:num_requests_waiting gauge\n"
             f"vllm:num_requests_waiting{labels} {float(engine.scheduler.waiting)}\n"
         )
+        for state, is_it in (("awake", engine.awake), ("weights_offloaded", not engine.awake)):
+            text += f'vllm:engine_sleep_state{{engine="0",model_name="{BASE}",sleep_state="{state}"}} {float(is_it)}\n'
         if engine.args.enable_lora:  # declared from the start; a series comes with the first request
             text += "# TYPE vllm:lora_requests_info gauge\n"
         if engine.args.enable_lora and engine.has_begun:

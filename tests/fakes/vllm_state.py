@@ -46,6 +46,7 @@ class FakeVllm:
         self.name_locks: dict[str, asyncio.Lock] = {}
         self.paused = False
         self.started = time.time()
+        self.awake = True
         self.has_begun = False  # a request was scheduled
 
     def listing(self) -> dict[str, str]:

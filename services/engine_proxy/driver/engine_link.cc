@@ -113,6 +113,7 @@ void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
                    .limits = facts->limits,
                    .version = facts->version,
                    .problem = TextOf(facts->problems),
+                   .asleep = facts->asleep,
                    .warning = TextOf(facts->warnings)});
 }
 

@@ -38,6 +38,7 @@ struct EngineFacts {
   fleet::EngineLimits limits;       // zeros and empty lists where the engine does not say
   std::string base_model;           // the name under which it serves its base model
   bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
+  bool asleep = false;              // its memory is released; SGLang does not say
   std::vector<Problem> problems;    // empty: ready for adapters
   std::vector<Problem> warnings;    // it serves, and this is amiss all the same
 };

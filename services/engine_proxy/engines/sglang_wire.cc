@@ -67,6 +67,8 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   modules = NamesIn(info, "lora_target_modules");
   if (std::binary_search(modules.begin(), modules.end(), "all")) modules.clear();
   facts.problems = ProblemsOf(info);
+  // `asleep` stays false: SGLang keeps which memory was released inside its scheduler, and no route
+  // tells it (0.5.23). Loads and probes fail meanwhile, and are tried again.
   return facts;
 }
 

@@ -38,6 +38,17 @@ bool IsDeclared(absl::string_view exposition, absl::string_view name) {
   return absl::StrContains(exposition, absl::StrCat("# TYPE ", name, " "));
 }
 
+// At any level of sleep, and until the last of its memory is back. The page of the dev routes for
+// this, /is_sleeping, says true of an engine that is only paused, too.
+bool IsAsleep(absl::string_view exposition) {
+  constexpr absl::string_view kSleep = "vllm:engine_sleep_state";
+  for (absl::string_view line : absl::StrSplit(exposition, '\n')) {
+    const auto value = ValueOfSample(line, kSleep);
+    if (value == 0.0 && absl::StrContains(line, "sleep_state=\"awake\"")) return true;
+  }
+  return false;
+}
+
 // The number in `label="7"` of the first sample of `name`; 0 where there is none.
 uint32_t CountInLabel(absl::string_view exposition, absl::string_view name,
                       absl::string_view label) {
@@ -82,6 +93,7 @@ absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& reply) {
 
 void AddVllmMetrics(std::string_view exposition, EngineFacts& facts) {
   const absl::string_view text = ToAbsl(exposition);
+  facts.asleep = IsAsleep(text);
   if (!IsDeclared(text, kRunning)) return facts.warnings.push_back(MetricsDisabled());
   const Problem off = LoraDisabled(fleet::EngineKind::kVllm);
   const bool is_said = std::count(facts.problems.begin(), facts.problems.end(), off) > 0;

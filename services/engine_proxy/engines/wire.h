@@ -64,8 +64,8 @@ absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& metrics);
 // Adds limits and problems; where there is no such page (vLLM has the route in dev mode alone), a
 // warning of what stays unknown.
 void AddVllmServerInfo(const HttpReply& server_info, EngineFacts& facts);
-// Adds what the metrics tell, with and without dev mode: whether LoRA is on, and the batch's limit
-// once a request has been scheduled.
+// Adds what the metrics tell, with and without dev mode: whether it sleeps, whether LoRA is on, and
+// the batch's limit once a request has been scheduled.
 void AddVllmMetrics(std::string_view exposition, EngineFacts& facts);
 absl::StatusOr<ProbeToken> ParseVllmToken(const HttpReply& reply);
 

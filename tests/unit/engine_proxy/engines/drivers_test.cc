@@ -315,6 +315,18 @@ TEST_P(VllmTest, WithoutDevModeLoraSwitchedOffIsNamedAllTheSame) {
   EXPECT_EQ(ReasonOf(engine.Load(Fresh(), Adapter("v1"))), "ENGINE_LORA_DISABLED");
 }
 
+TEST_P(VllmTest, SleepIsSeenAndToldFromAPause) {
+  Blocking engine = OwnFake();
+  EXPECT_FALSE(engine.Inspect()->asleep);
+  EXPECT_EQ(engine.SetPause(PauseKind::kAbort), absl::OkStatus());
+  EXPECT_FALSE(engine.Inspect()->asleep);
+  EXPECT_EQ(engine.SetPause(PauseKind::kNone), absl::OkStatus());
+  fake().Post("/sleep?level=1", "");
+  EXPECT_TRUE(engine.Inspect()->asleep);
+  fake().Post("/wake_up", "");
+  EXPECT_FALSE(engine.Inspect()->asleep);
+}
+
 TEST(Detect, ANonsenseAddressAndAClosedPort) {
   boost::asio::io_context io;
   EXPECT_EQ(ReasonOf(Detect(io, "engine:1").status()), "ENGINE_URL_INVALID");

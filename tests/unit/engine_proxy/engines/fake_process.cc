@@ -102,17 +102,16 @@ void FakeProcess::StartAgain() {
   Start();
 }
 
-void FakeProcess::Set(const std::string& switches) const {
+void FakeProcess::Post(const std::string& path, const std::string& body) const {
   boost::asio::io_context io;
   const HttpClient client(io, {"127.0.0.1", port_});
   unsigned status = 0;
-  boost::asio::co_spawn(
-      io,
-      client.Call({.method = "POST", .path = "/_fake/set", .body = switches, .bearer = ""},
-                  HttpClient::Clock::now() + std::chrono::seconds(20)),
-      [&](std::exception_ptr, absl::StatusOr<HttpReply> reply) {
-        if (reply.ok()) status = reply->status;
-      });
+  boost::asio::co_spawn(io,
+                        client.Call({.method = "POST", .path = path, .body = body, .bearer = ""},
+                                    HttpClient::Clock::now() + std::chrono::seconds(20)),
+                        [&](std::exception_ptr, absl::StatusOr<HttpReply> reply) {
+                          if (reply.ok()) status = reply->status;
+                        });
   io.run();
   LORRY_CHECK(status == 200);
 }

@@ -27,8 +27,9 @@ class FakeProcess {
   void Kill();
   void StartAgain();  // a new life on the same port
 
-  // POST /_fake/set: flips switches, as JSON.
-  void Set(const std::string& switches) const;
+  void Post(const std::string& path, const std::string& body) const;
+  // Flips switches, as JSON.
+  void Set(const std::string& switches) const { Post("/_fake/set", switches); }
 
  private:
   void Start();

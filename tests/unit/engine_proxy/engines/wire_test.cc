@@ -120,6 +120,21 @@ TEST(VllmMetrics, TellBootAndLoad) {
   EXPECT_EQ(ReasonOf(ParseVllmLoad({200, ""}).status()), "ENGINE_METRICS_DISABLED");
 }
 
+TEST(VllmMetrics, TellSleepOfAnyLevelAndOfAnyEngine) {
+  const auto asleep = [](const std::string& first, const std::string& second) {
+    const std::string sample = R"(vllm:engine_sleep_state{engine="0",sleep_state="awake"} )";
+    const std::string other = R"(vllm:engine_sleep_state{engine="1",sleep_state="awake"} )";
+    const std::string level =
+        R"(vllm:engine_sleep_state{engine="0",sleep_state="discard_all"} 0.0)";
+    EngineFacts facts;
+    AddVllmMetrics(sample + first + "\n" + other + second + "\n" + level + "\n", facts);
+    return facts.asleep;
+  };
+  EXPECT_FALSE(asleep("1.0", "1.0"));
+  EXPECT_TRUE(asleep("0.0", "0.0"));
+  EXPECT_TRUE(asleep("1.0", "0.0"));
+}
+
 TEST(VllmMetrics, TellLoraAndItsBatchWithoutDevMode) {
   const std::string stats = "# TYPE vllm:num_requests_running gauge\n";
   const std::string lora = stats + "# TYPE vllm:lora_requests_info gauge\n";
