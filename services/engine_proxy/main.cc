@@ -14,6 +14,7 @@
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
 #include "services/engine_proxy/driver/engine_claim.h"
+#include "services/engine_proxy/driver/wedge_watch.h"
 #include "services/engine_proxy/rpc/attach_client.h"
 #include "services/engine_proxy/rpc/proxy_metrics.h"
 #include "services/engine_proxy/rpc/proxy_service.h"
@@ -37,10 +38,17 @@ ABSL_FLAG(
     std::string, image_dir, "",
     "memory-backed directory of adapter images, readable by the engine: /dev/shm/lorry/<member>");
 ABSL_FLAG(bool, ucx, true, "fetch over UCX where the store offers it");
+ABSL_FLAG(std::string, on_wedged, "",
+          "exec:COMMAND is run by /bin/sh -c once for each boot of the engine that hangs in its "
+          "adapter registry and needs a restart; with LORRY_MEMBER, LORRY_ENGINE_URL and "
+          "LORRY_BOOT_ID in its environment, its output in this log; it ends with this program");
+ABSL_FLAG(int64_t, on_wedged_limit_ms, 60'000, "then COMMAND and what it started are killed");
 ABSL_FLAG(int64_t, drain_grace_ms, 25'000, "how long running requests may go on after SIGTERM");
 
 namespace lorry::proxy {
 namespace {
+
+constexpr int64_t kViewDeadlineMs = 1'000;  // a step of the machine takes milliseconds
 
 absl::StatusOr<std::string> FirstLine(const std::string& path) {
   if (path.empty()) return std::string();
@@ -81,6 +89,7 @@ absl::Status CheckFlags() {
                    absl::StrCat(flag, " is missing; see --help"));
   }
   LORRY_RETURN_IF_ERROR(CheckName("--member", absl::GetFlag(FLAGS_member)));
+  LORRY_RETURN_IF_ERROR(ParseOnWedged(absl::GetFlag(FLAGS_on_wedged)).status());
   return CheckName("--pool", absl::GetFlag(FLAGS_pool));
 }
 
@@ -122,6 +131,7 @@ class App {
 
  private:
   absl::Status WireEngine();
+  absl::Status WireWedgeWatch();
   absl::Status WireTransfers();
   absl::Status WireSessions();
   absl::Status IsReady();
@@ -144,6 +154,7 @@ class App {
   std::unique_ptr<ImageShelf> shelf_;
   std::unique_ptr<door::Door> door_;
   std::unique_ptr<EngineLink> engine_;
+  std::unique_ptr<WedgeWatch> wedge_watch_;
   std::unique_ptr<StoreClient> store_;
   std::unique_ptr<transfer::TransportSet> transports_;
   std::unique_ptr<Fetcher> fetcher_;
@@ -180,6 +191,7 @@ absl::Status App::Open() {
 
 absl::Status App::Wire() {
   LORRY_RETURN_IF_ERROR(WireEngine());
+  LORRY_RETURN_IF_ERROR(WireWedgeWatch());
   LORRY_RETURN_IF_ERROR(WireTransfers());
   return WireSessions();
 }
@@ -231,6 +243,26 @@ absl::Status App::WireEngine() {
   return absl::OkStatus();
 }
 
+absl::Status App::WireWedgeWatch() {
+  LORRY_ASSIGN_OR_RETURN(std::string command, ParseOnWedged(absl::GetFlag(FLAGS_on_wedged)));
+  if (command.empty()) return absl::OkStatus();
+  LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
+  const auto look = [this]() -> std::optional<BootId> {
+    const absl::StatusOr<Proxy::View> view = proxy_->GetView(clock_.Now() + kViewDeadlineMs);
+    if (!view.ok() || view->observed.health != fleet::MemberHealth::kWedged) return std::nullopt;
+    return view->observed.boot;
+  };
+  wedge_watch_ = std::make_unique<WedgeWatch>(
+      WedgeWatch::Options{.command = std::move(command),
+                          .environment = {"LORRY_MEMBER=" + member_,
+                                          absl::StrCat("LORRY_ENGINE_URL=http://", engine_at_.host,
+                                                       ":", engine_at_.port)},
+                          .marker = data_dir + "/on_wedged.boot",
+                          .limit_ms = absl::GetFlag(FLAGS_on_wedged_limit_ms)},
+      look);
+  return absl::OkStatus();
+}
+
 absl::Status App::WireTransfers() {
   LORRY_ASSIGN_OR_RETURN(
       const std::shared_ptr<grpc::Channel> channel,
@@ -272,7 +304,6 @@ absl::Status App::WireSessions() {
 }
 
 absl::Status App::IsReady() {
-  constexpr int64_t kViewDeadlineMs = 1'000;
   LORRY_ASSIGN_OR_RETURN(const Proxy::View view, proxy_->GetView(clock_.Now() + kViewDeadlineMs));
   if (view.observed.health != fleet::MemberHealth::kJoining) return absl::OkStatus();
   return absl::UnavailableError("joining: " + view.observed.health_detail);
@@ -286,6 +317,7 @@ absl::Status App::Serve() {
        .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); }});
   metrics_.Watch(*proxy_, *fetcher_, *door_, clock_);
   engine_->Start();
+  if (wedge_watch_ != nullptr) wedge_watch_->Start();
   attach_->Start();
   server_->SetServing(true);
   return program::Ready({{"door", door_address_},
@@ -296,6 +328,7 @@ absl::Status App::Serve() {
 absl::Status App::Drain() {
   spdlog::info("draining");
   door_->Drain(absl::GetFlag(FLAGS_drain_grace_ms));
+  wedge_watch_.reset();
   attach_->Stop();
   engine_->Stop();
   const absl::Status stopped = server_->Shutdown();

@@ -151,6 +151,7 @@ class Fleet:
         folder: os.PathLike[str],
         engines: Mapping[str, str],
         store_flags: Mapping[str, object] | None = None,
+        proxy_flags: Mapping[str, object] | None = None,
     ) -> None:
         bins, self.folder = pathlib.Path(bin_dir), pathlib.Path(folder)
         self._store_at, self._orchestrator_at = (
@@ -174,6 +175,7 @@ class Fleet:
             self.folder / "orchestrator",
             {"listen": self._orchestrator_at, "store": self._store_at},
         )
+        self._proxy_flags = dict(proxy_flags or {})
         # Images on a tmpfs of their own: two fleets on one machine share nothing.
         self.image_root = pathlib.Path("/dev/shm") / f"lorry-{os.getpid()}-{free_port()}"
         self.proxies = {member: self._proxy(bins, member, url) for member, url in engines.items()}
@@ -191,6 +193,7 @@ class Fleet:
                 "door-listen": f"127.0.0.1:{free_port()}",
                 "listen": f"127.0.0.1:{free_port()}",
                 "image-dir": self.image_root / member,
+                **self._proxy_flags,
             },
         )
 

@@ -48,12 +48,13 @@ class World:
         folder: pathlib.Path,
         *engines: Engine,
         store_flags: Mapping[str, object] | None = None,
+        proxy_flags: Mapping[str, object] | None = None,
         wait_ready: bool = True,
     ) -> None:
         self._wait_ready = wait_ready
         self.engines: dict[str, Engine] = {e.kind: e for e in engines}
         self._borrowed = [e for e in engines if e.is_running()]
-        self.fleet = Fleet(bin_dir, folder, {e.kind: e.url for e in engines}, store_flags)
+        self.fleet = Fleet(bin_dir, folder, {e.kind: e.url for e in engines}, store_flags, proxy_flags)
         self.judge: Callable[[Answer, pathlib.Path], None] = judge_fake
         self.published: dict[str, tuple[int, int, pathlib.Path]] = {}  # digest → run, number, directory
         self.doors: dict[str, DoorClient] = {}

@@ -1,0 +1,115 @@
+"""Engines that need more than a load: one that is asked whether a version has an effect, one asleep, one wedged."""
+
+import pytest
+from testing import engines
+from testing.engines import KINDS
+from testing.fleet import Service
+from testing.waiting import until
+from testing.world import ADAPTER, World
+
+# An unload's deadline (15 s), the drain before it, and two looks.
+WEDGED_WITHIN_S = 45.0
+
+
+def failure(world, member, number):
+    """(reason, detail) of the version's residency on the member, once it FAILED."""
+    for r in world.member(member).get("observed", {}).get("residencies", []):
+        if int(r["version"].get("number", 0)) == number and r["state"] == "RESIDENCY_STATE_FAILED":
+            return r["reason"], r["detail"]
+    return None
+
+
+@pytest.fixture
+def states(bin_dir, tiny, tmp_path):
+    pair = [engines.fake(kind, tiny / "model", log_dir=tmp_path) for kind in KINDS]
+    with World(bin_dir, tmp_path, *pair) as made:
+        made.admin.set_policy(ADAPTER, {"stage_deadline_ms": 4000})
+        yield made
+
+
+def test_a_version_without_effect_is_refused_where_policy_asks_for_a_difference(states, make_adapter):
+    world = states
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": 4000, "probe": "PROBE_MODE_DIFFERS"})
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        for engine in world.engines.values():
+            engine.set(serve_base=True)  # takes adapters, and applies none of their modules
+        handle = run.publish(make_adapter(2), version=2)
+        handle.wait("stored")
+        tried = until(lambda: [w for m in KINDS if (w := failure(world, m, 2))], "a member refuses it")
+        assert tried[0][0] == "PROBE_SAME_AS_BASE", tried
+        with pytest.raises(TimeoutError):
+            handle.wait("serving", 10)
+        assert world.latest() == (run.number, 1)
+        for member in KINDS:
+            assert (run.number, 2) not in world.loaded(member)
+            assert world.doors[member].ask(ADAPTER).version == 1
+            assert world.doors[member].ask(f"{ADAPTER}@2").reason == "NOT_LOADED"
+        for engine in world.engines.values():
+            engine.set(serve_base=False)
+        # With its effect it is served: nothing of the refusal sticks to it.
+        world.published[handle.digest] = run.number, 2, make_adapter(2)
+        handle.wait("serving", 90)
+        world.wait_serves(2)
+
+
+def test_a_version_that_answers_like_the_base_is_served_where_policy_asks_for_a_token(states, make_adapter):
+    world = states
+    with world.open_run() as run:
+        for engine in world.engines.values():
+            engine.set(serve_base=True)
+        run.publish(make_adapter(1), version=1).wait("serving", 60)
+        assert world.latest() == (run.number, 1)
+
+
+def test_an_engine_asleep_takes_no_part_and_comes_back(states, make_adapter):
+    world, vllm = states, states.engines["vllm"]
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        assert vllm.call("POST", "/sleep?level=1")[0] == 200
+        until(lambda: world.member("vllm").get("state") == "ASLEEP", "the sleep is seen")
+        handle = world.publish(run, 2, make_adapter(2))
+        assert world.latest() == (run.number, 2)
+        world.wait_serves(2, ["sglang"])
+        assert (run.number, 2) not in world.loaded("vllm")
+        assert vllm.call("POST", "/wake_up")[0] == 200
+        until(lambda: world.member("vllm").get("state") == "READY", "it is awake")
+        handle.wait("serving")
+        world.wait_serves(2)
+
+
+@pytest.fixture
+def wedged(bin_dir, tiny, tmp_path):
+    """(world, lines of what --on-wedged ran): a SGLang that never ends an unload."""
+    out = tmp_path / "ran"
+    command = f"echo \"$LORRY_MEMBER $LORRY_BOOT_ID $LORRY_ENGINE_URL\" >> {out}; echo asked for a restart"
+    sglang = engines.fake("sglang", tiny / "model", log_dir=tmp_path, switches={"unload_delay_s": 600})
+    with World(bin_dir, tmp_path, sglang, proxy_flags={"on-wedged": f"exec:{command}"}) as world:
+        world.admin.set_policy(ADAPTER, {"keep": {"versions": 1}, "max_staleness": 0})
+        yield world, lambda: out.read_text().splitlines() if out.exists() else []
+
+
+def test_the_operators_command_runs_once_for_each_wedged_boot(wedged, make_adapter):
+    world, ran = wedged
+    proxy: Service = world.fleet.proxies["sglang"]
+    engine = world.engines["sglang"]
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.publish(run, 2, make_adapter(2))
+        until(lambda: world.member("sglang")["state"] == "WEDGED", "the unload hangs", WEDGED_WITHIN_S)
+        boot = world.member("sglang")["observed"]["boot_id"]
+        until(ran, "the command runs")
+        until(lambda: "on-wedged: asked for a restart" in proxy.log_path.read_text(), "its output is in the log")
+        world.wait_serves(2)
+
+        proxy.kill()
+        proxy.start().wait_ready()
+        until(lambda: world.member("sglang").get("state") == "WEDGED", "the journal remembers it")
+        engine.restart(kill=True)
+        until(lambda: world.member("sglang").get("state") == "READY", "a new boot is not wedged")
+        assert ran() == [f"sglang {boot} {engine.url}"]
+        world.wait_serves(2)
+
+        world.publish(run, 3, make_adapter(3))
+        until(lambda: len(ran()) == 2, "the next boot is wedged, too", WEDGED_WITHIN_S)
+        assert ran()[1].split()[1] == world.member("sglang")["observed"]["boot_id"] != boot
