@@ -1,4 +1,5 @@
 # The verbs of the project. Each installs what it needs first, which takes under a second once it is there.
+# What must be downloaded comes while the compiler works.
 # Settings: PRESET=ci|dev|release|asan|tsan   JOBS=2   KEEP=1 (demo: leave it running)   TESTS=regex (test: only these)
 PRESET ?= ci
 JOBS ?= $(shell nproc)
@@ -15,13 +16,17 @@ help: ## print this list
 	@sed -n 's/^# Settings: /  /p' $(MAKEFILE_LIST)
 
 demo: ## two real engines, a real training loop, version after version (KEEP=1 leaves it running)
-	tools/setup packages venvs
-	$(MAKE) --no-print-directory compile PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry"
+	tools/setup packages
+	@tools/setup venvs & downloads=$$!; \
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry"; \
+	compiled=$$?; wait $$downloads && exit $$compiled
 	KEEP=$(KEEP) BIN_DIR=$(CURDIR)/build/release/bin examples/demo/run
 
 test: ## build, then every test: C++, Python, simulation, engines, lint, charts
-	tools/setup
-	$(MAKE) --no-print-directory compile
+	tools/setup packages
+	@tools/setup tools venvs & downloads=$$!; \
+	$(MAKE) --no-print-directory compile; \
+	compiled=$$?; wait $$downloads && exit $$compiled
 	ctest --test-dir $(BUILD) -j2 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)')
 
 build: ## build everything (PRESET=dev|release|asan|tsan|ci)
