@@ -149,6 +149,8 @@ void AdvanceOne(Core& core, Residency& residency, uint32_t& fetches) {
     case ResidencyState::kAbsent:
       if (residency.doing != Doing::kNothing || !core.IsWanted(residency)) return;
       if (fetches >= core.config.fetches_limit || core.now < residency.retry_at) return;
+      // SGLang loads a name again by itself: it goes before its directory is written anew.
+      if (core.IsListed(residency)) return;
       ++fetches;
       return BeginFetch(core, residency);
     case ResidencyState::kFetching:
@@ -401,8 +403,9 @@ bool RegistryBusy(const Core& core) {
 std::optional<Tick> ResidencyWakeAt(const Core& core) {
   std::optional<Tick> wake;
   for (const auto& [name, residency] : core.residencies) {
-    if (residency.retry_at > core.now && (!wake.has_value() || residency.retry_at < *wake))
-      wake = residency.retry_at;
+    for (const Tick tick : {residency.retry_at, residency.unload_after}) {
+      if (tick > core.now && (!wake.has_value() || tick < *wake)) wake = tick;
+    }
   }
   return wake;
 }

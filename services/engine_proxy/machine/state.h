@@ -53,6 +53,7 @@ struct Residency {
   uint32_t tries = 0;  // failures in a row
   uint32_t waits = 0;  // fetches in a row that found nobody
   Tick retry_at = 0;
+  Tick unload_after = 0;  // an engine may refuse, or answer and not do it
   bool blocked = false;   // engines died of it: not tried again until it leaves Desired
   bool evicting = false;  // MAY that makes room
   uint64_t bytes_done = 0, bytes_total = 0;

@@ -28,7 +28,7 @@ bool MayUnloadAny(const Core& core) {
 // and nothing in flight. All that is left to ask is the engine's own load.
 bool MayUnload(const Core& core, const Residency& residency) {
   if (!IsOnEngine(core, residency) || !IsLeaving(core, residency)) return false;
-  if (core.now < residency.retry_at) return false;
+  if (core.now < residency.unload_after) return false;
   const bool closed = residency.closed_at.value != 0 && core.reported >= residency.closed_at;
   return closed && core.InFlight(residency.name) == 0;
 }
@@ -106,7 +106,7 @@ void HandleUnloadDone(Core& core, const UnloadDone& event) {
     residency->loaded_on = BootId();
     core.SaveName(*residency);
   }
-  residency->retry_at = core.now + core.config.poll_ms;  // an engine may answer, and not do it
+  residency->unload_after = core.now + core.config.poll_ms;
 }
 
 bool WaitsForQuiet(const Core& core) {
