@@ -1,0 +1,156 @@
+"""What people are told while a version is on its way, and what their own calls answer: policy, pins, leases, slots."""
+
+import subprocess
+import threading
+
+import lorry
+import pytest
+from lorry.common.v1 import adapter_pb2
+from lorry.sync.v1 import sync_pb2
+from testing.engine_api import EngineApi
+from testing.engines import KINDS
+from testing.waiting import DEADLINE_S, until
+from testing.world import ADAPTER, Steps, restart
+
+
+@pytest.fixture(scope="module")
+def steps(world, make_adapter):
+    with world.open_run() as run:
+        steps = Steps(world, run, make_adapter)
+        steps.next()
+        yield steps
+
+
+@pytest.fixture
+def words(world, bin_dir):
+    """words("status"): the command line."""
+    at = world.fleet.addresses()
+    return lambda *said: [bin_dir / "lorry", *said, "--store", at["store"], "--orchestrator", at["orchestrator"]]
+
+
+@pytest.fixture
+def cli(words):
+    """cli("status"): the program's exit code, stdout and stderr."""
+
+    def run(*said: str) -> tuple[int, str, str]:
+        done = subprocess.run(words(*said), capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture
+def held_loads(world):
+    """Engines whose loads hang; `held_loads()` lets them go on."""
+
+    def hold(on: bool = False) -> None:
+        for engine in world.engines.values():
+            engine.set(hold_loads=on)
+
+    hold(True)
+    yield hold
+    hold(False)
+
+
+def test_a_publisher_sees_where_its_version_stands_on_each_engine(world, steps, held_loads):
+    handle = steps.begin()
+    waiting = threading.Thread(target=steps.finish, args=(handle,))
+    waiting.start()
+    try:
+        until(lambda: handle.status.members == dict.fromkeys(KINDS, "LOADING"), "both engines load it")
+        assert handle.status.state == "STAGING"
+    finally:
+        held_loads()
+        waiting.join(DEADLINE_S)
+    assert handle.status.state == "ACTIVE"
+    assert handle.status.members == dict.fromkeys(KINDS, "ACTIVE")
+
+
+def test_the_command_line_shows_where_a_version_stands_on_each_engine(steps, make_adapter, held_loads, words):
+    steps.number += 1
+    publish = ["publish", str(make_adapter(steps.number)), "--adapter", ADAPTER, "--version", str(steps.number)]
+    command = words(*publish, "--wait", "serving", "--timeout", f"{DEADLINE_S:.0f}s")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        said = next((line for line in program.stderr if "(sglang, vllm loading)" in line), "")
+        held_loads()
+        out, err = program.communicate(timeout=DEADLINE_S)
+    assert said.strip() == "STAGING (sglang, vllm loading)", err
+    assert program.returncode == 0, err
+    assert "serving on 2 of 2 engines" in out
+
+
+@pytest.mark.parametrize("rule", ["ABORT", "RESUME_ON_NEW"])
+def test_a_policy_that_would_do_nothing_is_refused(world, cli, rule):
+    with pytest.raises(lorry.LorryError) as refused:
+        world.admin.set_policy(ADAPTER, {"in_flight": f"IN_FLIGHT_MODE_{rule}"})
+    assert refused.value.reason == "POLICY_INVALID"
+    assert "set in_flight=finish_on_old" in str(refused.value)
+    code, _, err = cli("policy", ADAPTER, "--set", f"in_flight={rule.lower()}")
+    assert code != 0
+    assert f"in_flight={rule.lower()} is not built yet" in err
+    code, out, _ = cli("policy", ADAPTER)
+    assert code == 0
+    assert "finish_on_old" in out
+
+
+def test_a_lease_says_when_its_version_may_be_used(world, steps, held_loads):
+    for _ in range(2):  # until v1 has left the window
+        held_loads()
+        steps.next()
+    until(lambda: all((1, 1) not in world.loaded(m) for m in KINDS), "v1 left")
+    held_loads(True)
+    leased = world.admin.lease(f"{ADAPTER}@1", "direct", ttl_s=600)
+    assert (leased.number, leased.loaded, leased.members) == (1, 0, 2)
+    assert not leased.ready
+    held_loads()
+    until(lambda: world.admin.lease(f"{ADAPTER}@1", "direct", ttl_s=600).ready, "both engines have v1")
+    for member, kind in (("sglang", "SGLANG"), ("vllm", "VLLM")):
+        assert leased.engine_names[kind] in EngineApi(world.engines[member]).listed()
+    assert world.admin.release(f"{ADAPTER}@1", "direct") == 1
+    assert world.admin.release(f"{ADAPTER}@1", "direct") == 0
+    until(lambda: all((1, 1) not in world.loaded(m) for m in KINDS), "v1 left again")
+
+
+def test_a_release_by_the_adapter_ends_what_latest_was(world, steps):
+    first = world.admin.lease(ADAPTER, "trainer", ttl_s=600)
+    steps.next()
+    assert world.admin.lease(ADAPTER, "trainer", ttl_s=600).number == first.number + 1
+    assert world.admin.release(ADAPTER, "trainer") == 2
+
+
+def test_a_late_retry_of_a_pin_changes_nothing(world, steps):
+    def pin(number: int, request_id: str) -> int:
+        version = adapter_pb2.VersionRef(adapter=ADAPTER, run=1, number=number)
+        request = sync_pb2.SetOverrideRequest(adapter=ADAPTER, version=version, request_id=request_id)
+        return connection.call(connection.sync.SetOverride, request).epoch
+
+    connection = lorry.Connection(**world.fleet.addresses())
+    latest = world.latest()[1]
+    try:
+        epoch = pin(latest - 1, "first")
+        pin(latest, "second")
+        restart(world.fleet.orchestrator)
+        assert pin(latest - 1, "first") == epoch
+        assert pinned(world) == latest
+        with pytest.raises(lorry.LorryError) as refused:
+            pin(latest, "first")
+        assert refused.value.reason == "REQUEST_ID_REUSED"
+    finally:
+        world.admin.rollback(ADAPTER, None)
+        connection.close()
+
+
+def test_slots_that_the_policies_ask_for_are_told_with_the_arithmetic(world, steps, cli):
+    world.admin.set_policy(ADAPTER, {"keep": {"versions": 900}})
+    until(lambda: world.member("vllm")["slot_need"].get("needed") == 901, "the orchestrator heard of the policy")
+    assert "policy 900 kept + 1 next" in world.member("vllm")["slot_need"]["shortage"]
+    _, out, _ = cli("status")
+    assert "901 are needed (policy 900 kept + 1 next + 0 aliased + 0 leased)" in out
+    assert "--max-cpu-loras" in out
+    world.admin.set_policy(ADAPTER, {})
+    until(lambda: "shortage" not in world.member("vllm")["slot_need"], "it fits again")
+
+
+def pinned(world) -> int:
+    """The number that the pool is pinned to; 0: none."""
+    return next((int(p["override"]["number"]) for p in world.admin.status()["pools"] if "override" in p), 0)
