@@ -1,6 +1,6 @@
-// Both drivers against the fakes, which the contract suite holds to the real engines. With
-// LORRY_SGLANG_URL and LORRY_VLLM_URL set, the cases that need no switch run against those servers
-// instead.
+// The seam engines::Engine: both drivers against the fakes, which tests/contract/engines holds to
+// the real engines. With LORRY_SGLANG_URL and LORRY_VLLM_URL set, SeamTest, whose cases need no
+// switch, runs against those servers instead: so it does once a `make test`, against the real ones.
 #include <gmock/gmock.h>
 
 #include <boost/asio/io_context.hpp>
@@ -125,7 +125,11 @@ class DriverTest : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Kinds, DriverTest, testing::Values("sglang", "vllm"),
                          [](const auto& kind) { return std::string(kind.param); });
 
-TEST_P(DriverTest, DetectsTheKindAndInspectsLimits) {
+class SeamTest : public DriverTest {};
+INSTANTIATE_TEST_SUITE_P(Kinds, SeamTest, testing::Values("sglang", "vllm"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+TEST_P(SeamTest, DetectsTheKindAndInspectsLimits) {
   Blocking engine = Engine();
   EXPECT_EQ(engine.kind(), is_sglang() ? EngineKind::kSglang : EngineKind::kVllm);
   const auto facts = engine.Inspect();
@@ -141,7 +145,7 @@ TEST_P(DriverTest, DetectsTheKindAndInspectsLimits) {
   EXPECT_EQ(engine.Inspect()->boot, facts->boot);
 }
 
-TEST_P(DriverTest, LoadsProbesAndUnloads) {
+TEST_P(SeamTest, LoadsProbesAndUnloads) {
   Blocking engine = Engine();
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
@@ -154,7 +158,7 @@ TEST_P(DriverTest, LoadsProbesAndUnloads) {
   EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kPresence)), "ENGINE_NAME_UNKNOWN");
 }
 
-TEST_P(DriverTest, LoadingAgainIsSuccessOnlyFromTheSamePath) {
+TEST_P(SeamTest, LoadingAgainIsSuccessOnlyFromTheSamePath) {
   Blocking engine = Engine();
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
@@ -165,14 +169,14 @@ TEST_P(DriverTest, LoadingAgainIsSuccessOnlyFromTheSamePath) {
   EXPECT_EQ(engine.Unload(name), absl::OkStatus());
 }
 
-TEST_P(DriverTest, WhatIsGoneIsGone) {
+TEST_P(SeamTest, WhatIsGoneIsGone) {
   Blocking engine = Engine();
   const std::string name = Fresh();
   EXPECT_EQ(engine.Unload(name), absl::OkStatus());
   EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kToken)), "ENGINE_NAME_UNKNOWN");
 }
 
-TEST_P(DriverTest, ABadAdapterIsRefusedInTheEnginesWords) {
+TEST_P(SeamTest, ABadAdapterIsRefusedInTheEnginesWords) {
   Blocking engine = Engine();
   for (const char* damage : {"bigrank", "absent", "truncated", "noconfig", "no-such-directory"}) {
     const absl::Status status = engine.Load(Fresh(), Adapter(damage));
@@ -182,7 +186,7 @@ TEST_P(DriverTest, ABadAdapterIsRefusedInTheEnginesWords) {
   EXPECT_THAT(std::string(engine.Load(Fresh(), Adapter("bigrank")).message()), HasSubstr("64"));
 }
 
-TEST_P(DriverTest, PausesOnlyInTheEnginesOwnWays) {
+TEST_P(SeamTest, PausesOnlyInTheEnginesOwnWays) {
   Blocking engine = Engine();
   const PauseKind own[] = {PauseKind::kAbort, is_sglang() ? PauseKind::kRetract : PauseKind::kKeep,
                            is_sglang() ? PauseKind::kInPlace : PauseKind::kWait};
@@ -195,7 +199,7 @@ TEST_P(DriverTest, PausesOnlyInTheEnginesOwnWays) {
   EXPECT_EQ(engine.GetLoad()->running, 0u);
 }
 
-TEST_P(DriverTest, AProbeWaitsDuringAPauseUntilItsDeadline) {
+TEST_P(SeamTest, AProbeWaitsDuringAPauseUntilItsDeadline) {
   Blocking engine = Engine();
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
