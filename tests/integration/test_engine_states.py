@@ -113,3 +113,23 @@ def test_the_operators_command_runs_once_for_each_wedged_boot(wedged, make_adapt
         world.publish(run, 3, make_adapter(3))
         until(lambda: len(ran()) == 2, "the next boot is wedged, too", WEDGED_WITHIN_S)
         assert ran()[1].split()[1] == world.member("sglang")["observed"]["boot_id"] != boot
+
+
+def test_an_engine_left_behind_refuses_what_policy_calls_too_old(bin_dir, tiny, tmp_path, make_adapter):
+    sglang = engines.fake("sglang", tiny / "model", log_dir=tmp_path, switches={"unload_delay_s": 600})
+    vllm = engines.fake("vllm", tiny / "model", log_dir=tmp_path)
+    with World(bin_dir, tmp_path, sglang, vllm) as world, world.open_run() as run:
+        world.admin.set_policy(ADAPTER, {"max_staleness": 1, "stage_deadline_ms": 4000})
+        for version in (1, 2, 3):  # for the third, the first is unloaded
+            world.publish(run, version, make_adapter(version))
+        until(lambda: world.member("sglang")["state"] == "WEDGED", "the unload hangs", WEDGED_WITHIN_S)
+        door = world.doors["sglang"]
+        world.publish(run, 4, make_adapter(4))
+        until(lambda: door.ask(ADAPTER).headers.get("x-lorry-lag") == "1", "it knows that it is one behind")
+        assert door.ask(ADAPTER).version == 3
+        world.publish(run, 5, make_adapter(5))
+        until(lambda: door.ask(ADAPTER).reason == "STALE_VERSION", "two behind are too many")
+        assert door.ask(f"{ADAPTER}@3").version == 3, "whoever names a version gets it"
+        world.wait_serves(5, ["vllm"])
+        sglang.restart(kill=True)
+        world.wait_serves(5)
