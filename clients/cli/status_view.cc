@@ -164,6 +164,12 @@ std::vector<std::string> SlotWarnings(const StatusMessage& status) {
   return warnings;
 }
 
+// vLLM always has a limit; where it does not tell it, nobody knows.
+std::string SlotsOf(const lorry::sync::v1::EngineLimits& limits) {
+  if (limits.slots() > 0) return absl::StrCat(limits.slots());
+  return limits.kind() == lorry::sync::v1::ENGINE_KIND_VLLM ? "unknown" : "any";
+}
+
 }  // namespace
 
 std::string ShortVersion(const std::string& engine_name, const std::string& adapter) {
@@ -224,7 +230,7 @@ Table Engines(const StatusMessage& status) {
                absl::StrCat(kind, observed.engine_version().empty() ? "" : " ",
                             observed.engine_version()),
                absl::StrCat(loaded),
-               observed.limits().slots() == 0 ? "any" : absl::StrCat(observed.limits().slots()),
+               SlotsOf(observed.limits()),
                absl::StrCat(in_flight),
                member.door_address(),
                detail});

@@ -110,6 +110,15 @@ TEST(StatusView, SaysOnceWhatSeveralEnginesHaveTooFewSlotsFor) {
                                             "e2: batches requests of 1 adapters"));
 }
 
+TEST(StatusView, CallsSlotsUnknownWhereAnEngineThatHasALimitDoesNotTellIt) {
+  StatusMessage status;
+  auto& limits = *AddMember(status, "e1", "READY").mutable_observed()->mutable_limits();
+  limits.set_kind(pb::ENGINE_KIND_VLLM);
+  EXPECT_THAT(Engines(status).Render(false), HasSubstr("unknown"));
+  limits.set_kind(pb::ENGINE_KIND_SGLANG);
+  EXPECT_THAT(Engines(status).Render(false), HasSubstr("any"));
+}
+
 TEST(Progress, NamesAFewEnginesAndCountsMany) {
   pb::WatchSyncResponse progress;
   EXPECT_EQ(Progress(progress), "");
