@@ -48,7 +48,8 @@ std::string Coming(const ObservedResidency& residency) {
                  : absl::StrCat(version, " fetching ",
                                 residency.bytes_done() * 100 / residency.bytes_total(), " %");
     case pb::RESIDENCY_STATE_FETCHED:
-      return version + " fetched";
+      return residency.reason().empty() ? version + " fetched"
+                                        : absl::StrCat(version, " fetched, ", residency.reason());
     case pb::RESIDENCY_STATE_LOADING:
       return version + " loading";
     case pb::RESIDENCY_STATE_FAILED:
