@@ -416,8 +416,12 @@ def test_a_vllm_without_dev_mode_serves_and_says_what_is_not_known_of_it(bin_dir
 def test_a_vllm_without_dev_mode_and_without_lora_is_known_all_the_same(bin_dir, tiny, tmp_path):
     bare = engines.fake("vllm", tiny / "model", log_dir=tmp_path, env=NO_DEV_MODE, args=["--no-enable-lora"])
     with World(bin_dir, tmp_path, bare, wait_ready=False) as world:
-        detail = until(lambda: world.member("vllm").get("observed", {}).get("health_detail"), "the engine was looked at")
-        assert detail.startswith("ENGINE_LORA_DISABLED: "), detail
+
+        def found():  # before that it waits for the engine
+            detail = world.member("vllm").get("observed", {}).get("health_detail", "")
+            return detail if detail.startswith("ENGINE_LORA_DISABLED: ") else ""
+
+        detail = until(found, "the engine was looked at")
         assert "--enable-lora" in detail
         assert world.member("vllm")["state"] == "JOINING"
         assert any(f["grade"] == "bad" and "ENGINE_LORA_DISABLED" in f["what"] for f in doctor(bin_dir, world))
