@@ -17,8 +17,9 @@ struct Finding {
   std::string remedy = {};
 };
 
-// Slots that adapters need on a member, against those it has (semantics §6): every adapter of its
-// pool wants its window and one to load the next into, and one for each alias and lease. Pure.
+// Slots that adapters need on a member, against those it has (docs/SEMANTICS.md §6): every adapter
+// of its pool wants its window and one to load the next into, and one for each alias and lease.
+// Pure.
 struct SlotDemand {
   std::string adapter;
   uint32_t keep = 2;  // fleet::AdapterPolicy::KeepCount()

@@ -17,9 +17,9 @@
 
 namespace lorry::fleet {
 
-// A door's route for one adapter (semantics: OPEN serves, HELD keeps new requests waiting, LOCKED
-// admits nothing until it learns a decision, CLOSED admits nothing because there is nothing
-// verified to serve).
+// A door's route for one adapter (docs/SEMANTICS.md §1: OPEN serves, HELD keeps new requests
+// waiting, LOCKED admits nothing until it learns a decision, CLOSED admits nothing because there is
+// nothing verified to serve).
 enum class RowMode { kClosed, kOpen, kHeld, kLocked };
 
 struct DesiredRow {

@@ -1,6 +1,6 @@
-// AdapterPolicy: how one adapter is synced, kept and served (semantics §7). The store keeps it, the
-// orchestrator acts on it, a door sees the part that DoorRules carries. Plain values; the defaults
-// are the documented ones.
+// AdapterPolicy: how one adapter is synced, kept and served (docs/SEMANTICS.md §7). The store keeps
+// it, the orchestrator acts on it, a door sees the part that DoorRules carries. Plain values; the
+// defaults are the documented ones.
 #pragma once
 
 #include <compare>

@@ -1,5 +1,5 @@
-// The oracle: sees everything in the simulated world and knows the invariants of semantics §10, and
-// §5 as number 15. A violation is recorded with its time; the run ends at the first.
+// The oracle: sees everything in the simulated world and knows the rules of docs/SEMANTICS.md §10.
+// A violation is recorded with its time; the run ends at the first.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-// One adapter reference against one table: the rules of semantics §5 and §8 as a pure function.
+// One adapter reference against one table: the rules of docs/SEMANTICS.md §5 and §8 as a pure
+// function.
 #pragma once
 
 #include <cstdint>

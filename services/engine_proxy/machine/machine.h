@@ -1,5 +1,5 @@
 // The proxy's machine: one engine's residencies, rows and pauses, as a deterministic value
-// (semantics §3, §6; tables.md).
+// (docs/SEMANTICS.md §3, §6).
 //
 // Step(now, event) changes state; then a planner compares Desired with what is here and asks for at
 // most what is missing; TakeReady() hands out what came of it. Contract of a Ready: its records are

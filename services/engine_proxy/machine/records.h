@@ -1,6 +1,6 @@
-// The proxy's journal: what it promised, as a map from key to record (semantics §11). A driver
-// persists the changes of a Ready in one synced transaction: a record without a value is deleted.
-// Everything not here is reported again.
+// The proxy's journal: what it promised, as a map from key to record (docs/SEMANTICS.md §11). A
+// driver persists the changes of a Ready in one synced transaction: a record without a value is
+// deleted. Everything not here is reported again.
 #pragma once
 
 #include <compare>

@@ -1,5 +1,5 @@
 // Residencies: where each engine name stands on this boot, and what is done next for it
-// (tables.md).
+// (docs/SEMANTICS.md §1, §6).
 #pragma once
 
 #include <optional>

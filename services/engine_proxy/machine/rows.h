@@ -1,6 +1,6 @@
-// Rows: what the door does with an adapter's bare name (tables.md). A row stands on the last
-// decision that was LOADED here; HELD is this process's own and ends by its deadline, LOCKED is the
-// journal's and ends by a decision alone.
+// Rows: what the door does with an adapter's bare name (docs/SEMANTICS.md §4, §5). A row stands on
+// the last decision that was LOADED here; HELD is this process's own and ends by its deadline,
+// LOCKED is the journal's and ends by a decision alone.
 #pragma once
 
 #include <optional>

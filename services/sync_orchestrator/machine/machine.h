@@ -1,5 +1,5 @@
 // The orchestrator's machine: which member should serve which version, as a deterministic value
-// (semantics §3, §4, §6).
+// (docs/SEMANTICS.md §3, §4, §6).
 //
 // Step(now, event) changes state; then planners run over the whole of it (syncs, retention, slots,
 // leases, watches), so that nothing depends on which event came. TakeReady() hands out what came of

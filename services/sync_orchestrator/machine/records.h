@@ -1,6 +1,6 @@
-// The orchestrator's durable state, as a map from key to record (semantics §11). A driver writes
-// the changes of a Ready in one transaction that is conditional on the meta record (Ready::fence):
-// whoever lost the leadership writes nothing.
+// The orchestrator's durable state, as a map from key to record (docs/SEMANTICS.md §11). A driver
+// writes the changes of a Ready in one transaction that is conditional on the meta record
+// (Ready::fence): whoever lost the leadership writes nothing.
 #pragma once
 
 #include <compare>

@@ -12,9 +12,10 @@ namespace lorry::sync {
 enum class MemberStanding { kJoining, kReady, kAsleep, kWedged, kExcluded, kLost, kDead };
 std::string_view ToString(MemberStanding standing);
 
-// The slot arithmetic of a member over all adapters of its pool (semantics §6), by their policies
-// and not by what is stored yet: of each adapter `keep` versions and one to load the next into, and
-// one for every version that an alias or a lease names, as it falls out of the window in time.
+// The slot arithmetic of a member over all adapters of its pool (docs/SEMANTICS.md §6), by their
+// policies and not by what is stored yet: of each adapter `keep` versions and one to load the next
+// into, and one for every version that an alias or a lease names, as it falls out of the window in
+// time.
 struct SlotNeed {
   uint32_t needed = 0;
   uint32_t kept = 0;       // of `needed`, what requests may ask for: all but the ones loaded next
