@@ -2,12 +2,14 @@
 
 import os
 
+import mistralrs
 import pytest
 from testing.doors import DoorClient
 from testing.engines import KINDS
 from testing.reference import TOLERANCE, Reference
 from testing.waiting import until
-from testing.world import ADAPTER, World
+from testing.world import ADAPTER, Traffic, World
+from transformers import AutoTokenizer
 
 pytestmark = pytest.mark.real
 VERSIONS = (1, 2, 3)
@@ -62,9 +64,6 @@ class MistralRs:
     """mistral.rs in this process: a third implementation, which shares no code with torch or the engines."""
 
     def __init__(self, tiny):
-        import mistralrs
-        from transformers import AutoTokenizer
-
         os.environ["MISTRALRS_CPU_KV_F32"] = "1"
         self._module = mistralrs
         which = mistralrs.Which.Lora(
@@ -97,7 +96,6 @@ class MistralRs:
 
 def test_mistral_rs_says_the_same(world, tiny):
     """An independent check of what a version means, greedy text by greedy text."""
-    pytest.importorskip("mistralrs")
     prompt, mistral = "the quick brown", MistralRs(tiny)
     for number in VERSIONS:
         mistral.load(f"v{number}", tiny / "adapters" / f"v{number}")
@@ -114,13 +112,27 @@ def test_the_base_model_is_refused(world, member):
     assert (answer.status, answer.reason) == (400, "NO_ADAPTER")
 
 
-def test_a_killed_vllm_is_brought_to_desired(world):
-    engine = world.engines["vllm"]
-    engine.kill()
-    until(lambda: world.member("vllm").get("state") != "READY", "the death is noticed", SERVING_S)
-    world.prove(world.doors["sglang"].ask(ADAPTER, tokens=TOKENS), version=VERSIONS[-1])
-    assert world.doors["vllm"].ask(ADAPTER).status in (502, 503)
-    engine.start().wait_ready()
-    until(lambda: world.doors["vllm"].ask(ADAPTER).status == 200, "vllm serves again", SERVING_S)
+def test_a_vllm_killed_under_traffic_and_a_publish_is_brought_to_desired(world, tiny):
+    """Last: what it publishes, in a run of its own, is v1's bytes as another version."""
+    engine, number = world.engines["vllm"], VERSIONS[-1] + 1
+    with Traffic(world, workers=1, pause_s=0.2) as traffic, world.open_run() as run:
+        for member in KINDS:
+            until(lambda m=member: traffic.good(m) > 1, f"traffic flows at {member}", SERVING_S)
+        engine.kill()
+        handle = run.publish(tiny / "adapters" / "v1", version=number)
+        handle.wait("stored", SERVING_S)
+        world.published[handle.digest] = run.number, number, tiny / "adapters" / "v1"
+        until(lambda: world.member("vllm").get("state") != "READY", "the death is noticed", SERVING_S)
+        world.wait_serves(number, ["sglang"], SERVING_S)
+        assert world.latest() == (run.number, number)
+        assert world.doors["vllm"].ask(ADAPTER).status in (502, 503)
+        engine.start().wait_ready()
+        until(lambda: world.doors["vllm"].ask(ADAPTER).status == 200, "vllm serves again", SERVING_S)
+        back_at = len(traffic.answers)
+        handle.wait("serving", SERVING_S)
+        until(lambda: any(m == "vllm" and a.status == 200 for m, a in traffic.answers[back_at:]), "traffic flows again", SERVING_S)
+    traffic.check("vllm")
+    late = [a for m, a in traffic.answers[back_at:] if m == "vllm" and a.status == 200]
+    assert {(a.run, a.version) for a in late} == {(run.number, number)}
     for prompt in PROMPTS:
-        world.prove(world.doors["vllm"].ask(ADAPTER, tokens=TOKENS, prompt=prompt), version=VERSIONS[-1])
+        world.prove(world.doors["vllm"].ask(ADAPTER, tokens=TOKENS, prompt=prompt), version=number)
