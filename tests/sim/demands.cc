@@ -9,10 +9,13 @@ namespace {
 
 using sync::MemberStanding;
 
-// Some version finds its slots taken by what must stay: reported, not silent.
-bool SaysNoSlot(const sync::MemberStatus& member) {
+// Some version finds its slots taken by what must stay, or is not tried again because this engine
+// died of it twice: reported, not silent.
+bool SaysWhy(const sync::MemberStatus& member) {
   return std::any_of(member.observed.residencies.begin(), member.observed.residencies.end(),
-                     [](const fleet::ObservedResidency& r) { return r.reason == "NO_SLOT"; });
+                     [](const fleet::ObservedResidency& r) {
+                       return r.reason == "NO_SLOT" || r.reason == "ENGINE_DIED";
+                     });
 }
 
 std::string WhyNotAtNewest(World& world, const sync::PoolStatus& pool) {
@@ -56,7 +59,7 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
     if (member.standing == MemberStanding::kWedged) continue;
     if (member.standing != MemberStanding::kReady)
       return absl::StrCat(member.member.value, " is not ready");
-    if (!member.current && !SaysNoSlot(member))
+    if (!member.current && !SaysWhy(member))
       return absl::StrCat(member.member.value, " is not at what is desired");
     if (std::string why = world.WhyNamesStay(member.member); !why.empty()) return why;
     any_ready = any_ready || member.pool == pool_name;
