@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/canary.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -161,20 +162,31 @@ void WaitFor(Pool& pool, std::string reason, std::string detail = "") {
   pool.detail = std::move(detail);
 }
 
-// READY members of the pool that can serve the version at all; `unfit` says why others cannot.
+// Why a member cannot be staged on; empty when it can.
+std::string WhyUnfit(const Core& core, const Member& member, const VersionInfo& version) {
+  const MemberStanding standing = StandingOf(core, member);
+  if (standing == MemberStanding::kReady)
+    return fleet::WhyNotServable(member.observed->limits, version.traits);
+  const std::string reason = StandingReason(core, member);
+  return absl::StrCat(ToAbsl(ToString(standing)), reason.empty() ? "" : ", ", reason);
+}
+
+// Members of the pool that the version can be staged on; `unfit` says why others are none.
 std::vector<Member*> Eligible(Core& core, const PoolId& id, const VersionInfo& version,
                               std::string& unfit) {
+  constexpr size_t kNamed = 4;  // of a large fleet, enough to see what is wrong
   std::vector<Member*> members;
+  size_t others = 0;
   for (auto& [member_id, member] : core.members) {
-    if (member.record.pool != id.pool || StandingOf(core, member) != MemberStanding::kReady)
-      continue;
-    const std::string why = fleet::WhyNotServable(member.observed->limits, version.traits);
+    if (member.record.pool != id.pool || member.record.dead) continue;
+    const std::string why = WhyUnfit(core, member, version);
     if (why.empty()) {
       members.push_back(&member);
-    } else {
+    } else if (++others <= kNamed) {
       absl::StrAppend(&unfit, "; ", member_id.value, ": ", why);
     }
   }
+  if (others > kNamed) absl::StrAppend(&unfit, "; and ", others - kNamed, " more");
   return members;
 }
 
@@ -214,9 +226,10 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
                    "mode BARRIER is not built yet; set the policy's mode to ROLLING");
   }
   if (!core.held.contains(next->version.key)) return WaitFor(pool, "HOLD_PENDING");
-  if (core.now < pool.retry_at) return WaitFor(pool, "RETRY_LATER", pool.decision->reason);
   std::string unfit;
   const std::vector<Member*> members = Eligible(core, id, next->version, unfit);
+  if (core.now < pool.retry_at)
+    return WaitFor(pool, "RETRY_LATER", absl::StrCat(pool.decision->reason, unfit));
   const uint32_t needed = policy->min_engines.Of(static_cast<uint32_t>(members.size()));
   if (members.size() < needed) {
     return WaitFor(

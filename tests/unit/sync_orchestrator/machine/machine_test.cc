@@ -102,6 +102,29 @@ TEST(Sync, SkipNeverQueuesAFewAndRefusesTheRest) {
   EXPECT_TRUE(fleet.told_.back().final);
 }
 
+TEST(Sync, WhoWaitsForEnginesIsToldWhatIsWrongWithThem) {
+  Fleet fleet;
+  fleet.Join("e2");
+  fleet.Of("e2").health = fleet::MemberHealth::kJoining;
+  fleet.Of("e2").health_detail = "ENGINE_LORA_DISABLED";
+  fleet.Report("e2");
+  const VersionKey key = fleet.Publish(1);
+  EXPECT_EQ(fleet.Pool().waits_for, "TOO_FEW_ENGINES");
+  EXPECT_EQ(fleet.Pool().detail,
+            "0 engines are ready, 1 are needed; e2: JOINING, ENGINE_LORA_DISABLED");
+  fleet.Join("e1");
+  fleet::ObservedResidency failed;
+  failed.name = fleet::MakeEngineName(key, Digest{"d1"}, fleet::Render::kPlain);
+  failed.key = key;
+  failed.state = fleet::ResidencyState::kFailed;
+  failed.reason = "PROBE_SAME_AS_BASE";
+  fleet.Of("e1").residencies = {failed};
+  fleet.Report("e1");
+  EXPECT_EQ(fleet.Pool().waits_for, "RETRY_LATER");
+  EXPECT_EQ(fleet.Pool().detail,
+            "TOO_FEW_ENGINES; e1: EXCLUDED, PROBE_SAME_AS_BASE; e2: JOINING, ENGINE_LORA_DISABLED");
+}
+
 TEST(Sync, AnotherBootIsTheMembersDeath) {
   Fleet fleet;
   fleet.Join("e1");
