@@ -113,6 +113,11 @@ class World:
         found = [m for m in self.admin.status().get("members", []) if m["member"] == member]
         return found[0] if found else {}
 
+    def why_excluded(self, member: str) -> str:
+        """REASON, and the engine's words; empty while it is not excluded. Lasts a second the first time, then longer."""
+        found = self.member(member)
+        return str(found.get("detail", "")) if found.get("state") == "EXCLUDED" else ""
+
     def loaded(self, member: str) -> set[tuple[int, int]]:
         """(run, number) of what the member reports as LOADED."""
         residencies = self.member(member).get("observed", {}).get("residencies", [])

@@ -1,6 +1,7 @@
 #include "services/sync_orchestrator/machine/sync.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
@@ -17,8 +18,12 @@ const fleet::AdapterPolicy* PolicyOf(const Core& core, const PoolId& id) {
   return info != nullptr && info->policy.pools.contains(id.pool) ? &info->policy : nullptr;
 }
 
-void Exclude(Core& core, Member& member, const std::string& why) {
+// `detail` is for people, in the engine's words.
+void Exclude(Core& core, Member& member, const std::string& why, std::string_view detail = "") {
+  constexpr size_t kDetailBytes = 400;  // of a traceback, what begins it
   member.excluded_reason = why;
+  if (!detail.empty())
+    absl::StrAppend(&member.excluded_reason, ": ", ToAbsl(detail.substr(0, kDetailBytes)));
   ++member.failures;
   member.excluded_until = core.now + core.Backoff(member.failures);
 }
@@ -42,8 +47,9 @@ std::string WhyDropped(Core& core, const SyncRecord& sync, const SyncMember& par
   const bool answers_this_reign = member.observed->term == core.meta.term;
   if (answers_this_reign && residency != nullptr &&
       residency->state == fleet::ResidencyState::kFailed) {
-    Exclude(core, member, residency->reason);
-    return residency->reason.empty() ? "STAGING_FAILED" : residency->reason;
+    const std::string why = residency->reason.empty() ? "STAGING_FAILED" : residency->reason;
+    Exclude(core, member, why, residency->detail);
+    return why;
   }
   return "";
 }

@@ -117,12 +117,14 @@ TEST(Sync, WhoWaitsForEnginesIsToldWhatIsWrongWithThem) {
   failed.name = fleet::MakeEngineName(key, Digest{"d1"}, fleet::Render::kPlain);
   failed.key = key;
   failed.state = fleet::ResidencyState::kFailed;
-  failed.reason = "PROBE_SAME_AS_BASE";
+  failed.reason = "ENGINE_REFUSED";
+  failed.detail = "rank 64";
   fleet.Of("e1").residencies = {failed};
   fleet.Report("e1");
   EXPECT_EQ(fleet.Pool().waits_for, "RETRY_LATER");
   EXPECT_EQ(fleet.Pool().detail,
-            "TOO_FEW_ENGINES; e1: EXCLUDED, PROBE_SAME_AS_BASE; e2: JOINING, ENGINE_LORA_DISABLED");
+            "TOO_FEW_ENGINES; e1: EXCLUDED, ENGINE_REFUSED: rank 64; e2: JOINING, "
+            "ENGINE_LORA_DISABLED");
 }
 
 TEST(Sync, AnotherBootIsTheMembersDeath) {
