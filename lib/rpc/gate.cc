@@ -20,16 +20,13 @@ Gate::Gate(Access& access, Options options) : access_(access), options_(std::mov
 grpc::Status Gate::Serve(grpc::ServerContext& context, std::string_view method, Roles wanted,
                          absl::FunctionRef<absl::Status(const Call&)> handler) {
   const auto began = std::chrono::steady_clock::now();
-  absl::StatusOr<Call> call = Admit(context, method, wanted);
-  absl::Status status = call.status();
-  if (call.ok()) {
-    status = handler(*call);
-    Leave(method);
-  }
+  const absl::StatusOr<Call> call = Admit(context, method, wanted);
+  const absl::Status status = call.ok() ? handler(*call) : call.status();
   if (options_.on_call) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     options_.on_call({.method = method, .code = status.code(), .seconds = took.count()});
   }
+  if (call.ok()) Leave(method);  // last: who waits until all have left may end the gate
   return ToGrpc(status);
 }
 
