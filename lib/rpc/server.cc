@@ -28,6 +28,9 @@ constexpr int64_t kWatchIntervalMs = 500;
 // Of shutdown_max_ms: what streams get to end by themselves, and what gRPC keeps for its own end.
 constexpr int64_t kStreamsGraceMs = 300;
 constexpr int64_t kGrpcGraceMs = 500;
+// Of that, for replies of calls that have ended and are not sent yet. Whoever watches the server's
+// health holds it for as long.
+constexpr int64_t kReplyGraceMs = 200;
 
 bool IsLoopback(const std::string& address) {
   return absl::StartsWith(address, "127.") || absl::StartsWith(address, "localhost:") ||
@@ -160,7 +163,7 @@ absl::Status Server::Shutdown() {
   std::future<void> done = stopped->get_future();
   std::shared_ptr<grpc::Server> server = std::move(server_);
   std::thread([server, stopped] {
-    server->Shutdown(std::chrono::system_clock::now());
+    server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kReplyGraceMs));
     stopped->set_value();
     // tidy: allow detach: it outlives a Shutdown that hangs, and owns what it uses
   }).detach();
