@@ -1,11 +1,16 @@
 # The verbs of the project. Each installs what it needs first, which takes under a second once it is there.
-# What must be downloaded comes while the compiler works.
 # Settings: PRESET=ci|dev|release|asan|tsan   JOBS=2   KEEP=1 (demo: leave it running)   TESTS=regex (test: only these)
 PRESET ?= ci
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 CONFIGURE = cmake --preset $(PRESET) -DPython3_EXECUTABLE=$$(command -v python3) > /dev/null
 TIDY_PATHS ?=
+# What must be downloaded, $(1), comes while the compiler works.
+define compile_beside
+@tools/setup $(1) & downloads=$$!; \
+$(MAKE) --no-print-directory compile $(2); \
+compiled=$$?; wait $$downloads && exit $$compiled
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test build soak bench fuzz tidy format docs setup clean
@@ -17,16 +22,12 @@ help: ## print this list
 
 demo: ## two real engines, a real training loop, version after version (KEEP=1 leaves it running)
 	tools/setup packages
-	@tools/setup venvs & downloads=$$!; \
-	$(MAKE) --no-print-directory compile PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry"; \
-	compiled=$$?; wait $$downloads && exit $$compiled
+	$(call compile_beside,venvs,PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry")
 	KEEP=$(KEEP) BIN_DIR=$(CURDIR)/build/release/bin examples/demo/run
 
 test: ## build, then every test: C++, Python, simulation, engines, lint, charts
 	tools/setup packages
-	@tools/setup tools venvs & downloads=$$!; \
-	$(MAKE) --no-print-directory compile; \
-	compiled=$$?; wait $$downloads && exit $$compiled
+	$(call compile_beside,tools venvs)
 	ctest --test-dir $(BUILD) -j2 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)')
 
 build: ## build everything (PRESET=dev|release|asan|tsan|ci)

@@ -64,6 +64,30 @@ std::optional<VersionKey> KeyOfEngineName(const EngineName& name) {
   return VersionKey{AdapterName(std::string(adapter)), RunId(), VersionNumber(number)};
 }
 
+std::string_view SlotsFlag(EngineKind kind) {
+  switch (kind) {
+    case EngineKind::kUnknown:
+      break;
+    case EngineKind::kSglang:
+      return "--max-loaded-loras";
+    case EngineKind::kVllm:
+      return "--max-cpu-loras";
+  }
+  return "the engine's adapter limit";
+}
+
+std::string_view BatchFlag(EngineKind kind) {
+  switch (kind) {
+    case EngineKind::kUnknown:
+      break;
+    case EngineKind::kSglang:
+      return "--max-loras-per-batch";
+    case EngineKind::kVllm:
+      return "--max-loras";
+  }
+  return "the engine's batch limit";
+}
+
 std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& traits) {
   if (limits.rank_limit != 0 && traits.rank_max > limits.rank_limit) {
     return absl::StrCat("rank ", traits.rank_max, " is above the engine's --max-lora-rank ",

@@ -57,6 +57,9 @@ struct EngineLimits {
   std::vector<std::string> engine_modules;  // modules that --lora-target-modules names; empty = all
   auto operator<=>(const EngineLimits&) const = default;
 };
+// The flags that set `slots` and `batch_slots`; words where the kind is not known.
+std::string_view SlotsFlag(EngineKind kind);
+std::string_view BatchFlag(EngineKind kind);
 std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& traits);
 
 }  // namespace lorry::fleet

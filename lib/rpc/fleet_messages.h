@@ -23,6 +23,7 @@ lorry::sync::v1::Term ToProto(const Term& term);
 Term FromProto(const lorry::sync::v1::Term& term);
 
 lorry::sync::v1::EngineKind ToProto(fleet::EngineKind kind);
+lorry::sync::v1::ResidencyState ToProto(fleet::ResidencyState state);
 
 lorry::sync::v1::Desired ToProto(const fleet::Desired& desired);
 absl::StatusOr<fleet::Desired> FromProto(const lorry::sync::v1::Desired& desired);

@@ -71,7 +71,7 @@ pb::ObservedResidency ResidencyToProto(const fleet::ObservedResidency& residency
   pb::ObservedResidency out;
   out.set_engine_name(residency.name.value);
   *out.mutable_version() = ToProto(residency.key);
-  out.set_state(ToWire(kStates, residency.state));
+  out.set_state(ToProto(residency.state));
   out.set_reason(residency.reason);
   out.set_detail(residency.detail);
   out.set_bytes_done(residency.bytes_done);
@@ -111,6 +111,8 @@ absl::StatusOr<fleet::Killer> KillerFromProto(const pb::Killer& killer) {
 }
 
 }  // namespace
+
+pb::ResidencyState ToProto(fleet::ResidencyState state) { return ToWire(kStates, state); }
 
 pb::Observed ToProto(const fleet::Observed& observed) {
   pb::Observed out;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
 #include "services/engine_proxy/machine/unload.h"
 
 namespace lorry::proxy {
@@ -103,10 +104,10 @@ void SaySlot(const Core& core, Residency& residency) {
   const uint32_t kept = must ? SlotsKept(core, residency) : 0;
   if (must && core.limits.slots != 0 && kept >= core.limits.slots) {
     residency.reason = kNoSlot;
-    residency.detail = absl::StrCat(
-        "all ", core.limits.slots, " slots of the engine hold what must stay; give it more (",
-        core.limits.kind == fleet::EngineKind::kVllm ? "--max-cpu-loras" : "--max-loaded-loras",
-        "), keep fewer versions, or end a lease or an alias");
+    residency.detail = absl::StrCat("all ", core.limits.slots,
+                                    " slots of the engine hold what must stay; give it more (",
+                                    ToAbsl(fleet::SlotsFlag(core.limits.kind)),
+                                    "), keep fewer versions, or end a lease or an alias");
   } else if (residency.reason == kNoSlot) {
     residency.reason.clear();
     residency.detail.clear();

@@ -76,24 +76,6 @@ uint32_t WindowOf(const fleet::AdapterPolicy& policy) {
                                                          : policy.KeepCount();
 }
 
-// The flags that set an engine's two limits.
-struct Flags {
-  std::string_view slots;
-  std::string_view batch;
-};
-
-Flags FlagsOf(fleet::EngineKind kind) {
-  switch (kind) {
-    case fleet::EngineKind::kSglang:
-      return {"--max-loaded-loras", "--max-loras-per-batch"};
-    case fleet::EngineKind::kVllm:
-      return {"--max-cpu-loras", "--max-loras"};
-    case fleet::EngineKind::kUnknown:
-      break;
-  }
-  return {"the engine's adapter limit", "the engine's batch limit"};
-}
-
 }  // namespace
 
 SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members,
@@ -148,18 +130,17 @@ SlotDemand DemandOf(const Core& core, const PoolName& pool) {
 
 SlotNeed NeedOf(const SlotDemand& demand, const fleet::EngineLimits& limits) {
   SlotNeed need{.needed = demand.needed, .kept = demand.kept};
-  const Flags flags = FlagsOf(limits.kind);
   if (limits.slots != 0 && need.needed > limits.slots) {
     need.shortage = absl::StrCat(
         limits.slots, " adapter slots, ", need.needed, " are needed (", demand.arithmetic,
         "): versions leave before their time, or the next one ", "waits with NO_SLOT; raise ",
-        ToAbsl(flags.slots), ", or lower keep, aliases or leases");
+        ToAbsl(fleet::SlotsFlag(limits.kind)), ", or lower keep, aliases or leases");
   }
   if (limits.batch_slots != 0 && need.kept > limits.batch_slots) {
     need.batch_cost = absl::StrCat(
         "batches requests of ", limits.batch_slots, " adapters and keeps up to ", need.kept,
         ": while more are asked for, requests wait for another's batch to end; raise ",
-        ToAbsl(flags.batch), " where the memory allows it");
+        ToAbsl(fleet::BatchFlag(limits.kind)), " where the memory allows it");
   }
   return need;
 }

@@ -45,31 +45,11 @@ v1::SyncState StateOf(SyncPhase phase) {
   return v1::SYNC_STATE_UNSPECIFIED;
 }
 
-v1::ResidencyState StateOf(fleet::ResidencyState state) {
-  switch (state) {
-    case fleet::ResidencyState::kAbsent:
-      return v1::RESIDENCY_STATE_UNSPECIFIED;
-    case fleet::ResidencyState::kFetching:
-      return v1::RESIDENCY_STATE_FETCHING;
-    case fleet::ResidencyState::kFetched:
-      return v1::RESIDENCY_STATE_FETCHED;
-    case fleet::ResidencyState::kLoading:
-      return v1::RESIDENCY_STATE_LOADING;
-    case fleet::ResidencyState::kLoaded:
-      return v1::RESIDENCY_STATE_LOADED;
-    case fleet::ResidencyState::kUnloading:
-      return v1::RESIDENCY_STATE_UNLOADING;
-    case fleet::ResidencyState::kFailed:
-      return v1::RESIDENCY_STATE_FAILED;
-  }
-  return v1::RESIDENCY_STATE_UNSPECIFIED;
-}
-
 void AddProgress(const std::vector<MemberProgress>& progress, v1::WatchSyncResponse& out) {
   for (const MemberProgress& its : progress) {
     v1::MemberProgress& one = *out.add_progress();
     one.set_member(its.member.value);
-    one.set_state(StateOf(its.state));
+    one.set_state(rpc::ToProto(its.state));
     one.set_bytes_done(its.bytes_done);
     one.set_bytes_total(its.bytes_total);
     one.set_active(its.active);

@@ -4,10 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <future>
 #include <utility>
+
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::proxy {
 namespace {
@@ -23,12 +24,7 @@ bool IsAlive(const std::string& pid) {
 
 class WedgeWatchTest : public ::testing::Test {
  protected:
-  WedgeWatchTest() : folder_(::testing::TempDir() + "/wedge-watch-XXXXXX") {
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  ~WedgeWatchTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string At(const std::string& name) const { return folder_ + "/" + name; }
+  std::string At(const std::string& name) const { return folder_ / name; }
 
   // Lets a watch see these boots, each for as long as it takes to look three times; empty: none.
   void Watch(const std::string& command, std::vector<std::string> boots,
@@ -57,7 +53,7 @@ class WedgeWatchTest : public ::testing::Test {
   }
 
  private:
-  std::string folder_;
+  TempDir folder_;
 };
 
 TEST_F(WedgeWatchTest, RunsTheCommandOnceForEachBoot) {
