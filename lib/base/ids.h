@@ -31,18 +31,18 @@ struct NumberId {
   auto operator<=>(const NumberId&) const = default;
 };
 
-using AdapterName =
-    StringId<struct AdapterNameTag>;  // ^[a-z0-9][a-z0-9._-]{0,62}$, not ending in -v<digits>
+// ^[a-z0-9][a-z0-9._-]{0,62}$, not ending in -v<digits>.
+using AdapterName = StringId<struct AdapterNameTag>;
 using PoolName = StringId<struct PoolNameTag>;  // the same alphabet
-using AliasName =
-    StringId<struct AliasNameTag>;  // the same alphabet; `latest`, `newest`, `base` are reserved
-using MemberId =
-    StringId<struct MemberIdTag>;  // one engine and its proxy, stable over restarts of both
-using JournalId =
-    StringId<struct JournalIdTag>;  // one life of a proxy's journal; a lost journal has another
+// The same alphabet; `latest`, `newest`, `base` are reserved.
+using AliasName = StringId<struct AliasNameTag>;
+// One engine and its proxy, stable over restarts of both.
+using MemberId = StringId<struct MemberIdTag>;
+// One life of a proxy's journal; a lost journal has another.
+using JournalId = StringId<struct JournalIdTag>;
 using BootId = StringId<struct BootIdTag>;  // one life of an engine process
-using EngineName =
-    StringId<struct EngineNameTag>;  // {adapter}-v{number}-{12 hex}: what an engine sees
+// {adapter}-v{number}-{12 hex}: what an engine sees.
+using EngineName = StringId<struct EngineNameTag>;
 
 using RunId = NumberId<struct RunIdTag>;  // lineage of an adapter, counted from 1 by the store
 using VersionNumber = NumberId<struct VersionNumberTag>;

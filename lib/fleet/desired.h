@@ -51,8 +51,8 @@ struct WantedVersion {
   uint32_t eviction_rank = 0;  // among MAY: the lowest leaves first
   uint32_t lag = kLagNone;     // versions activated after it in the current lineage
   ProbeRule probe = ProbeRule::kToken;
-  bool leased =
-      false;  // clients call the engine directly: the engine's own load is asked before it leaves
+  // Clients call the engine directly: the engine's own load is asked before it leaves.
+  bool leased = false;
   auto operator<=>(const WantedVersion&) const = default;
 };
 

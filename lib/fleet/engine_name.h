@@ -26,8 +26,8 @@ struct VersionTraits {
   bool rslora = false;                 // scale = alpha / sqrt(r)
   bool rank_or_alpha_pattern = false;  // modules differ in rank or alpha
   bool partial_groups = false;  // some layer has q without v, k without q, or up without gate
-  bool all_b_zero =
-      false;  // a fresh adapter: output equals the base's, so DIFFERS probes are skipped
+  // A fresh adapter: output equals the base's, so DIFFERS probes are skipped.
+  bool all_b_zero = false;
   std::vector<std::string> modules;  // last name components, sorted: "down_proj", "q_proj", ...
   auto operator<=>(const VersionTraits&) const = default;
 };

@@ -51,8 +51,8 @@ struct Killer {
 
 struct Observed {
   JournalId journal;
-  uint64_t sequence =
-      0;              // counts documents of one proxy process; a lower one is an old one overtaken
+  // Counts documents of one proxy process; a lower one is an old one overtaken.
+  uint64_t sequence = 0;
   BootId boot;        // empty while no engine answers
   Term term;          // the highest this proxy has accepted
   Revision revision;  // of the Desired this reflects

@@ -73,15 +73,15 @@ class Snapshot : public Reader {
 
 class Store : public Reader {
  public:
-  // Durable when it returns the new revision; every reader sees all of it or nothing. Errors change
-  // nothing:
+  // Returns the new revision once the transaction is durable. Every reader sees all of it or
+  // nothing. Errors change nothing:
   //   ABORTED CONDITION_FAILED          a condition does not hold; read again and decide again
-  //   INVALID_ARGUMENT TRANSACTION_TOO_LARGE, or a key is empty, too long or written twice
+  //   INVALID_ARGUMENT                  TRANSACTION_TOO_LARGE, or a key is empty, too long or
+  //                                     written twice
   //   RESOURCE_EXHAUSTED DISK_FULL      make room and try again
   //   DATA_LOSS DATABASE_CORRUPT        restore it from a backup
   //   UNAVAILABLE STORE_FAILED          the disk failed: whether this commit lasts is not known,
-  //   and the store refuses
-  //                                     further commits until it is opened again
+  //                                     and further commits are refused until it is opened again
   virtual absl::StatusOr<uint64_t> Commit(const Transaction& transaction) = 0;
   virtual absl::StatusOr<std::unique_ptr<Snapshot>> TakeSnapshot() = 0;
 };

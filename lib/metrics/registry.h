@@ -2,8 +2,9 @@
 // atomic afterwards.
 //
 //   metrics::Registry registry({.service = "adapter-store", .version = "0.1.0"});
-//   metrics::Counter bytes = registry.AddCounter("lorry_store_uploaded_bytes_total", "Bytes
-//   received", {{"transport", "ucx"}}); bytes.Add(4096);
+//   metrics::Counter bytes = registry.AddCounter("lorry_store_uploaded_bytes_total",
+//                                                "Bytes received", {{"transport", "ucx"}});
+//   bytes.Add(4096);
 //
 // Names carry base units (_seconds, _bytes, _ratio), counters end in _total. A version is a value,
 // never a label; no path, digest or request id is one either. Thread-safe. The registry outlives

@@ -3,12 +3,14 @@
 //   "sha256-xxh3:" + hex(SHA-256(preimage)), preimage =
 //     "lorry.digest.v1\n" "xxh3-128\n"      domain and leaf algorithm
 //     image length                           8 bytes, little-endian
-//     leaf hashes in order                   16 bytes each, XXH3-128 (seed 0), canonical =
-//     big-endian canonical config                       the bytes of CanonicalConfig(), to the end
+//     leaf hashes in order                   16 bytes each: XXH3-128 with seed 0, in xxHash's
+//                                            canonical (big-endian) representation
+//     canonical config                       the bytes of CanonicalConfig(), to the end
 //
-// Leaf i covers [i MiB, (i + 1) MiB) of the image, the last what is left; the length fixes their
-// number, so the preimage reads in one way only. Leaves are independent of how bytes travel, and
-// each can be checked alone. testdata/digests.json holds vectors. Pure; a LeafHasher belongs to one
+// Leaf i covers the bytes [i MiB, (i + 1) MiB) of the image; the last leaf covers what is left. The
+// image's length determines how many leaves there are, so a preimage can be read in one way only.
+// Leaves do not depend on how the bytes travelled, and each can be checked alone.
+// testdata/digests.json holds test vectors. These functions are pure; a LeafHasher belongs to one
 // thread at a time.
 #pragma once
 

@@ -24,8 +24,8 @@ struct AdapterModule {
 struct Traits {
   uint32_t rank_max = 0;
   bool rslora = false;  // scale = alpha / sqrt(r), else alpha / r
-  bool rank_or_alpha_pattern =
-      false;  // some module's rank or alpha is not the config's r or lora_alpha
+  // Some module's rank or alpha is not the config's r or lora_alpha.
+  bool rank_or_alpha_pattern = false;
   // Some layer has q without v, k or v without q, or up without gate: SGLang takes the load and
   // dies at the first request.
   bool partial_groups = false;

@@ -82,8 +82,8 @@ class Access {
   const bool certificates_;
   Mutex mutex_;
   int64_t tokens_stamp_ LORRY_GUARDED_BY(mutex_) = -1;  // mtime in ns of what was read
-  int64_t next_look_ms_ LORRY_GUARDED_BY(mutex_) =
-      0;  // the file's time is asked at most once a second
+  // The file's time is asked at most once a second.
+  int64_t next_look_ms_ LORRY_GUARDED_BY(mutex_) = 0;
   std::map<std::string, Caller> callers_
       LORRY_GUARDED_BY(mutex_);  // by the token's SHA-256, in hex
 };

@@ -28,8 +28,8 @@ struct ChannelOptions {
   // all of its calls: repeated on UNAVAILABLE, at most 4 times with backoff, within their deadline
   // and a retry budget.
   std::vector<std::string> idempotent = {};
-  bool own_connection =
-      false;  // a TCP connection of its own, for streams that must not share a window
+  // A TCP connection of its own, for streams that must not share a window.
+  bool own_connection = false;
   int receive_max_bytes = 4 << 20;
   int64_t keepalive_interval_ms = 5'000;
   int64_t keepalive_timeout_ms = 5'000;

@@ -4,9 +4,9 @@
 // A handler is parse, validate, call, convert:
 //
 //   grpc::Status OpenRun(grpc::ServerContext* context, const OpenRunRequest* request,
-//   OpenRunResponse* response) override {
-//     return gate_.Serve(*context, "OpenRun", rpc::Role::kPublisher, [&](const rpc::Call& call) {
-//     return catalog_.OpenRun(...); });
+//                        OpenRunResponse* response) override {
+//     return gate_.Serve(*context, "OpenRun", rpc::Role::kPublisher,
+//                        [&](const rpc::Call& call) { return catalog_.OpenRun(...); });
 //   }
 //
 // Unary calls are served synchronously, one thread each, bounded by `calls_max`; long streams are

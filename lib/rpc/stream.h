@@ -4,10 +4,10 @@
 //     void OnMessage(AttachRequest message) override { driver_.Post(...); }
 //     void OnClosed(const absl::Status& why) override { driver_.PostAnswer(SessionLost{...}); }
 //   };
-//   grpc::ServerBidiReactor<AttachRequest, AttachResponse>* Attach(grpc::CallbackServerContext*
-//   context) override {
+//   grpc::ServerBidiReactor<AttachRequest, AttachResponse>* Attach(
+//       grpc::CallbackServerContext* context) override {
 //     return rpc::StartStream(gate_, *context, rpc::Role::kEngine,
-//     std::make_shared<AttachSession>(...));
+//                             std::make_shared<AttachSession>(...));
 //   }
 //
 // Threads: Send, Close and Cancel from any; the On... functions run on gRPC's few threads and must

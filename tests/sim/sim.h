@@ -34,8 +34,8 @@ struct Faults {
   uint64_t answer_lost = 0;    // a load or unload happens, its answer does not come
   uint64_t load_fails = 0;
   uint64_t probe_fails = 0;
-  uint64_t counter_leaks =
-      0;  // a request's end is not counted by an SGLang engine: unloads of its name block
+  // A request's end is not counted by an SGLang engine: unloads of its name block.
+  uint64_t counter_leaks = 0;
   uint64_t vanish = 0;           // each second, for each engine: a loaded name is gone
   uint64_t implicit_reload = 0;  // after an unload a late request loads it again
   uint64_t fetch_fails = 0;

@@ -15,8 +15,8 @@ namespace lorry::kv {
 
 struct SqliteOptions {
   std::string path;  // its directory must exist
-  int64_t bytes_max =
-      4ll << 30;  // above, commits answer DISK_FULL; metadata of millions of versions stays below
+  // Above, commits answer DISK_FULL; metadata of millions of versions stays below.
+  int64_t bytes_max = 4ll << 30;
 };
 
 // FAILED_PRECONDITION ALREADY_LOCKED: another process has it open. DATA_LOSS DATABASE_CORRUPT: it

@@ -17,9 +17,9 @@
 namespace lorry::transfer {
 
 struct UcxServerOptions {
-  std::string host =
-      "127.0.0.1";  // an address of this host, not 0.0.0.0: it is advertised as it is
-  int port = 0;     // 0: any free one
+  // An address of this host, not 0.0.0.0: it is advertised as it is.
+  std::string host = "127.0.0.1";
+  int port = 0;  // 0: any free one
   ServerLimits limits;
 };
 

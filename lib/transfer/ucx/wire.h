@@ -23,8 +23,8 @@ enum class Kind : uint8_t {
   kGet = 3,     // client: request, range
   kData = 4,    // server: request, range, pieces; payload: the range's bytes
   kPut = 5,     // client: request, range, pieces; payload: the range's bytes
-  kDone =
-      6,  // server: request, status: a range taken or refused; request 0: the whole session ended
+  // Server: request, status: a range taken or refused; request 0: the whole session ended.
+  kDone = 6,
 };
 
 struct Message {

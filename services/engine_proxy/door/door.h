@@ -39,8 +39,8 @@ struct DoorLimits {
   int64_t keep_alive_ms = 75'000;    // nginx's default
   int64_t client_write_ms = 60'000;  // a reader that takes nothing for so long has left
   int64_t engine_connect_ms = 5'000;
-  int64_t engine_idle_ms =
-      300'000;  // no byte from the engine; generation may be silent during a pause
+  // No byte from the engine; generation may be silent during a pause.
+  int64_t engine_idle_ms = 300'000;
   int64_t engine_pool_ms = 4'000;  // uvicorn closes idle connections after 5 s
   int64_t sweep_ms = 250;          // how often limits are looked at, so their precision
 };

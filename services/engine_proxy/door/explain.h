@@ -23,8 +23,8 @@ struct Explained {
   int64_t began_unix_ms = 0;
   int64_t held_ms = 0;         // waited at a HELD row
   int64_t first_byte_ms = -1;  // after the beginning; -1: none came
-  int64_t done_ms =
-      -1;  // until the last byte was relayed or the engine was read to the end; -1: still running
+  // Until the last byte was relayed or the engine was read to the end; -1: still running.
+  int64_t done_ms = -1;
   uint64_t reply_bytes = 0;
   int status = 0;
   std::string reason;  // of a refusal, or how it ended: CLIENT_GONE, ENGINE_BROKE_OFF

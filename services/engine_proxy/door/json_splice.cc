@@ -171,8 +171,8 @@ absl::StatusOr<std::vector<JsonField>> ObjectFields(const PaddedBody& body, Json
     if (auto error = reader.Consume(value, &field.value)) return Invalid(error);
     fields.push_back(std::move(field));
   }
-  const char* rest =
-      nullptr;  // simdjson 3.0 has no at_end(): a place behind the object means that more follows
+  // Simdjson 3.0 has no at_end(): a place behind the object means that more follows.
+  const char* rest = nullptr;
   if (!reader.document.current_location().get(rest)) return Invalid("something follows the object");
   return fields;
 }

@@ -57,8 +57,8 @@ class Engine {
   template <typename T>
   using Answer = std::function<void(T)>;
   using Millis = std::chrono::milliseconds;
-  using Listing =
-      std::map<EngineName, std::string>;  // adapters with their paths, without the base model
+  // Adapters with their paths, without the base model.
+  using Listing = std::map<EngineName, std::string>;
 
   virtual ~Engine() = default;
   virtual fleet::EngineKind kind() const = 0;

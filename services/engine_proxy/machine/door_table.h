@@ -35,9 +35,8 @@ struct DoorRoute {
 //   OPEN    new requests go to `target`, which is among the routes
 //   HELD    new requests wait, at most rules.hold_limit_ms
 //   LOCKED  503 SYNC_IN_DOUBT
-//   CLOSED  503 with Retry-After when `catching_up` (a decision exists, its version is not loaded
-//   yet),
-//           otherwise 409 NOT_LOADED
+//   CLOSED  503 with Retry-After while `catching_up` (a decision exists, and its version is not
+//           loaded yet), otherwise 409 NOT_LOADED
 struct DoorRow {
   AdapterName adapter;
   fleet::RowMode mode = fleet::RowMode::kClosed;
@@ -52,13 +51,16 @@ struct DoorTable {
   Revision revision;  // counts tables of one proxy process, from 1
   BootId boot;        // empty while no engine answers; a route is good for this boot alone
   fleet::EngineKind engine = fleet::EngineKind::kUnknown;
-  bool lag_known = false;         // false without a session: say `X-Lorry-Lag: unknown`
-  bool paused = false;            // a pause that Lorry began holds: replies may be slow
-  std::vector<DoorRow> rows;      // sorted by adapter; an adapter without a row is UNKNOWN_ADAPTER
-  std::vector<DoorRoute> routes;  // sorted by name
-  std::vector<fleet::AliasRoute>
-      aliases;  // sorted; a target that is not among the routes is NOT_LOADED
-  std::vector<fleet::DoorRules> rules;  // sorted by adapter
+  // False while there is no session with the orchestrator: replies say `X-Lorry-Lag: unknown`.
+  bool lag_known = false;
+  // A pause that Lorry began holds: replies may be slow.
+  bool paused = false;
+  // All sorted, for the binary searches below. An adapter without a row is UNKNOWN_ADAPTER; an
+  // alias whose target is not among the routes is NOT_LOADED.
+  std::vector<DoorRow> rows;
+  std::vector<DoorRoute> routes;
+  std::vector<fleet::AliasRoute> aliases;
+  std::vector<fleet::DoorRules> rules;
   auto operator<=>(const DoorTable&) const = default;
 
   // Lookups by binary search; null where there is none.

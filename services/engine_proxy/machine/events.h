@@ -93,8 +93,8 @@ struct FetchFailed {
   OpId op = 0;
   std::string reason;  // a word of docs/ERRORS.md
   std::string detail;
-  bool permanent =
-      false;          // a refusal that the same bytes would meet again: no retry until asked anew
+  // A refusal that the same bytes would meet again: no retry until asked anew.
+  bool permanent = false;
   bool away = false;  // nobody answered: not this member's fault, so it waits without being FAILED
 };
 struct FetchCancelled {

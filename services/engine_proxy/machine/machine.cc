@@ -96,8 +96,8 @@ void RestoreName(Core& core, const EngineName& name, const NameRecord& record) {
   residency.render = record.render;
   residency.path = record.path;
   residency.loaded_on = record.loaded_on;
-  residency.uncertain_on =
-      record.loaded_on;  // until it is listed: the load may have been under way
+  // Until it is listed: the load may have been under way.
+  residency.uncertain_on = record.loaded_on;
   residency.state = fleet::ResidencyState::kFetched;
 }
 

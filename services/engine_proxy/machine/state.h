@@ -44,8 +44,8 @@ struct Residency {
   OpId op = 0;
   std::string path;      // of its directory; empty while there is none
   bool trusted = false;  // this process saw the directory's digest
-  bool broken =
-      false;  // its directory has other bytes than it should: to be removed and fetched again
+  // Its directory has other bytes than it should: to be removed and fetched again.
+  bool broken = false;
   BootId loaded_on;      // the boot last asked to load it
   BootId uncertain_on;   // a load there got no answer, and may happen yet
   uint64_t changed = 0;  // the registry's count when it was last loaded or unloaded
@@ -99,8 +99,8 @@ struct Core {
   std::optional<WedgedRecord> wedged;
   uint32_t hung_loads = 0;  // loads in a row that got no answer
   std::map<EngineName, std::string> listing;
-  uint64_t listing_at =
-      0;  // the registry's count when the listing was asked for; 0: none on this boot
+  // The registry's count when the listing was asked for; 0: none on this boot.
+  uint64_t listing_at = 0;
   uint64_t registry = 0;       // counts changes of the engine's registry, and listings asked for
   uint64_t call_ended_at = 0;  // the registry's count when a load or unload last ended
   OpId list_op = 0;

@@ -65,8 +65,8 @@ struct WatchEvent {
                        // SYNC_BACKLOG, ...
   std::string detail;  // for people
   Epoch epoch;         // of the sync or the decision
-  uint32_t done =
-      0;  // members that have it LOADED (staging), or serve it (delivering, active): n of m
+  // Members that have it LOADED (staging), or serve it (delivering, active): n of m.
+  uint32_t done = 0;
   uint32_t members = 0;
   VersionKey superseded_by;              // kSuperseded
   std::vector<MemberProgress> progress;  // of the pool's members, unless dead, by name

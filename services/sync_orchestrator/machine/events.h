@@ -15,8 +15,8 @@
 
 namespace lorry::sync {
 
-using SessionId =
-    uint64_t;  // a driver's number for one Attach stream; never used twice in a process
+// A driver's number for one Attach stream; never used twice in a process.
+using SessionId = uint64_t;
 using RequestId = uint64_t;  // a driver's number for one call; answered by exactly one Reply
 using WatchId = uint64_t;    // a driver's number for one WatchSync
 
