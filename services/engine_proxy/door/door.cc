@@ -96,8 +96,9 @@ Task<void> Door::State::AcceptLoop() {
       continue;
     }
     asio::post(shard.io, [&shard, client = std::move(socket)]() mutable {
-      auto session = std::make_shared<Session>(shard, std::move(client));
-      asio::co_spawn(shard.io, session->Run(), asio::detached);
+      asio::co_spawn(shard.io,
+                     ServeConnection(shard, std::make_shared<Client>(shard, std::move(client))),
+                     asio::detached);
     });
   }
 }
@@ -194,11 +195,11 @@ void Door::Drain(int64_t grace_ms) {
     state.acceptor->close(ignored);
   });
   state.EachShard([](Shard& shard) {
-    for (Session* session : shard.sessions) session->LeaveIfIdle();
+    for (Client* client : shard.clients) client->CloseIfIdle();
   });
   if (!state.WaitForNoConnection(grace_ms)) {
     state.EachShard([](Shard& shard) {
-      for (Session* session : shard.sessions) session->Abandon();
+      for (Client* client : shard.clients) client->Leave();
     });
     state.WaitForNoConnection(kAbortGraceMs);
   }

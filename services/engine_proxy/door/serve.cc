@@ -4,7 +4,14 @@
 
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "services/engine_proxy/door/admit.h"
+#include "services/engine_proxy/door/answer.h"
+#include "services/engine_proxy/door/fetch.h"
+#include "services/engine_proxy/door/heads.h"
+#include "services/engine_proxy/door/relay.h"
+#include "services/engine_proxy/door/reply.h"
 #include "services/engine_proxy/door/session.h"
+#include "services/engine_proxy/door/split.h"
 
 namespace lorry::door {
 namespace {
@@ -33,22 +40,18 @@ Refused Invalid(const absl::Status& status) {
 }  // namespace
 
 Task<bool> Session::Serve(Exchange& x) {
-  const bool read = co_await ReadRequestBody(x);
-  if (!read) co_return false;
   const std::shared_ptr<const proxy::DoorTable> table = shard_.shared.router.table();
   x.kind = table->engine;
   x.facts = shard_.shared.facts.load();
   x.route =
       ChooseRoute(x.kind, x.head.method, x.head.path, shard_.shared.options.allow_unknown_routes);
-  const bool no_engine = table->boot.empty() || x.kind == fleet::EngineKind::kUnknown;
-  const Refused unreachable{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
-  if (x.route.action == RouteAction::kHealth) {
-    const bool keep = KeepAlive(x);
-    if (no_engine) co_return co_await Refuse(x, unreachable);
-    co_return co_await Answer(x, 200, kJson, "", "", keep);
+  if (table->boot.empty() || x.kind == fleet::EngineKind::kUnknown) {
+    Refused why{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
+    co_return co_await Refuse(x, std::move(why));
   }
-  if (no_engine) co_return co_await Refuse(x, unreachable);
   switch (x.route.action) {
+    case RouteAction::kHealth:
+      co_return co_await Answer(x, 200, kJson, "");
     case RouteAction::kRewrite:
       co_return co_await ServeRewritten(x);
     case RouteAction::kAbort:
@@ -57,18 +60,15 @@ Task<bool> Session::Serve(Exchange& x) {
     case RouteAction::kServerInfo:
       co_return co_await ServeFetched(x);
     case RouteAction::kPass: {
-      WatchClient();
-      std::string body = std::move(x.body);
-      co_return co_await Relay(x, std::move(body));
+      client_.Watch();
+      Relay relay(x);
+      co_return co_await relay.Run(std::move(x.body));
     }
-    case RouteAction::kHealth:
     case RouteAction::kRefuse:
       break;
   }
-  {
-    Refused why{x.route.status, "ROUTE_REFUSED", x.route.message};
-    co_return co_await Refuse(x, std::move(why));
-  }
+  Refused why{x.route.status, "ROUTE_REFUSED", x.route.message};
+  co_return co_await Refuse(x, std::move(why));
 }
 
 Task<bool> Session::ServeRewritten(Exchange& x) {
@@ -77,10 +77,8 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
     co_return co_await Refuse(x, std::move(why));
   }
   if (!x.head.Get("content-encoding").empty()) {
-    {
-      Refused why{415, "REQUEST_INVALID", "compressed bodies cannot be read here; send plain JSON"};
-      co_return co_await Refuse(x, std::move(why));
-    }
+    Refused why{415, "REQUEST_INVALID", "compressed bodies cannot be read here; send plain JSON"};
+    co_return co_await Refuse(x, std::move(why));
   }
   const PaddedBody body(std::move(x.body));
   auto facts = ReadBody(x.kind, x.route.shape, *x.facts, body);
@@ -90,19 +88,16 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
   const bool sglang = x.kind == fleet::EngineKind::kSglang;
   const bool split = sglang && x.facts->split_n && facts->n > 1;
   if (split && (facts->stream || facts->batch > 0 || facts->n > kMaxSplit)) {
-    {
-      Refused why{400, "N_UNSUPPORTED_ON_SGLANG",
-                  "n > 1 unbalances this SGLang's adapter counters, so the door "
-                  "splits it, for one prompt, without "
-                  "stream and up to n = " +
-                      std::to_string(kMaxSplit) + "; send single requests instead"};
-      co_return co_await Refuse(x, std::move(why));
-    }
+    Refused why{400, "N_UNSUPPORTED_ON_SGLANG",
+                "n > 1 unbalances this SGLang's adapter counters, so the door "
+                "splits it, for one prompt, without stream and up to n = " +
+                    std::to_string(kMaxSplit) + "; send single requests instead"};
+    co_return co_await Refuse(x, std::move(why));
   }
   x.record.asked = facts->adapters;
-  WatchClient();
+  client_.Watch();
   const Ask ask{facts->adapters, *min_version};
-  std::optional<Outcome> outcome = co_await Admit(x, ask);
+  std::optional<Outcome> outcome = co_await Admit(shard_, client_, ask, &x.record.held_ms);
   if (!outcome) co_return false;
   if (Refused* refused = std::get_if<Refused>(&*outcome)) co_return co_await Refuse(x, *refused);
   Admitted& admitted = std::get<Admitted>(*outcome);
@@ -124,120 +119,64 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
       if (facts->client_ids.size() == ids.size()) x.restorer.emplace(ids, facts->client_ids);
     }
   }
-  if (split) co_return co_await ServeSplit(x, std::move(rewritten), facts->n);
-  co_return co_await Relay(x, std::move(rewritten));
-}
-
-Task<std::optional<Outcome>> Session::Admit(Exchange& x, const Ask& ask) {
-  Outcome outcome = shard_.shared.router.Resolve(ask);
-  Held* held = std::get_if<Held>(&outcome);
-  if (held == nullptr) co_return outcome;
-  if (shard_.shared.held.fetch_add(1) >= limits_.held_requests) {
-    shard_.shared.held.fetch_sub(1);
-    co_return Outcome(Refused{429, "DOOR_FULL", "too many requests wait for a sync to end", 1});
+  if (split) {
+    SplitCall calls(x, facts->n);
+    co_return co_await calls.Run(std::move(rewritten));
   }
-  Timer timer(shard_.io.get_executor());
-  const int64_t began_ms = NowMs();
-  shard_.held.insert(&timer);
-  x.hold = &timer;
-  for (;;) {
-    held = std::get_if<Held>(&outcome);
-    const int64_t left_ms = held ? began_ms + held->limit_ms - NowMs() : 0;
-    if (held == nullptr || client_left_) break;
-    if (left_ms <= 0) {
-      Refused too_late = std::move(held->too_late);
-      outcome = std::move(too_late);
-      break;
-    }
-    // SetTable posts to this thread after it set the table, so its wake-up cannot come between
-    // Resolve and this wait.
-    timer.expires_after(std::chrono::milliseconds(left_ms));
-    auto [ignored] = co_await timer.async_wait(kAwait);
-    (void)ignored;
-    if (client_left_) break;
-    outcome = shard_.shared.router.Resolve(ask);
-  }
-  x.hold = nullptr;
-  shard_.held.erase(&timer);
-  shard_.shared.held.fetch_sub(1);
-  x.record.held_ms = NowMs() - began_ms;
-  if (client_left_) co_return std::nullopt;
-  co_return outcome;
-}
-
-Task<bool> Session::Refuse(Exchange& x, Refused refused) {
-  x.record.reason = refused.reason;
-  if (DoorObserver* observer = shard_.shared.options.observer) {
-    observer->OnRefused(refused.reason);
-  }
-  std::string extra;
-  AppendField("X-Lorry-Reason", refused.reason, &extra);
-  if (refused.retry_after_s > 0) {
-    AppendField("Retry-After", std::to_string(refused.retry_after_s), &extra);
-  }
-  const bool keep = KeepAlive(x);
-  co_return co_await Answer(x, refused.status, kJson, ErrorBody(x.kind, x.head.path, refused),
-                            std::move(extra), keep);
-}
-
-Task<bool> Session::RefuseCall(Exchange& x, CallResult result) {
-  if (client_left_) co_return false;
-  switch (result) {
-    case CallResult::kUnreachable: {
-      Refused why{503, "ENGINE_UNREACHABLE", "the engine does not accept connections", 2};
-      co_return co_await Refuse(x, std::move(why));
-    }
-    case CallResult::kTimedOut: {
-      Refused why{504, "ENGINE_TIMEOUT", "the engine sent nothing within the door's idle limit"};
-      co_return co_await Refuse(x, std::move(why));
-    }
-    default: {
-      Refused why{502, "ENGINE_BROKE_OFF",
-                  "the engine closed the connection without a whole reply"};
-      co_return co_await Refuse(x, std::move(why));
-    }
-  }
-}
-
-Task<bool> Session::Answer(Exchange& x, int status, std::string_view content_type, std::string body,
-                           std::string extra_headers, bool keep) {
-  x.record.status = status;
-  std::string head = StatusLine(status);
-  AppendField("Content-Type", content_type, &head);
-  AppendField("Content-Length", std::to_string(body.size()), &head);
-  AppendField("Connection", keep ? "keep-alive" : "close", &head);
-  head += LorryHeaders(x.resolved, x.lag_known, x.record.request_id);
-  head += extra_headers;
-  head += "\r\n";
-  const std::string_view sent_body = x.head.method == "HEAD" ? std::string_view() : body;
-  const bool sent = co_await WriteClient(head, sent_body, {});
-  co_return sent&& keep;
+  Relay relay(x);
+  co_return co_await relay.Run(std::move(rewritten));
 }
 
 Task<bool> Session::ServeFetched(Exchange& x) {
-  WatchClient();
-  UpstreamCall call(shard_.pool, limits_);
-  x.call = &call;
+  client_.Watch();
+  UpstreamCall call(shard_.pool, shard_.shared.options.limits);
+  const LeaveHook hook(client_, [&call] { call.Cancel(); });
   std::string head = EngineHead(x, x.body.size());
   BufferedReply reply =
-      co_await Fetch(std::move(head), std::move(x.body), &call, kControlReplyBytes);
-  x.call = nullptr;
+      co_await Fetch(call, std::move(head), std::move(x.body), kControlReplyBytes);
   if (reply.result != CallResult::kOk) co_return co_await RefuseCall(x, reply.result);
-  const bool keep = KeepAlive(x);
   if (reply.status != 200) {
-    const std::string type = reply.content_type;
-    co_return co_await Answer(x, reply.status, type, std::move(reply.body), "", keep);
+    co_return co_await Answer(x, reply.status, reply.content_type, std::move(reply.body));
   }
   auto body = x.route.action == RouteAction::kModels
                   ? ModelsBody(reply.body, *shard_.shared.router.table())
                   : RedactedInfo(reply.body);
   if (!body.ok()) {
-    {
-      Refused why{502, "ENGINE_REPLY_INVALID", std::string(ToStd(body.status().message()))};
-      co_return co_await Refuse(x, std::move(why));
-    }
+    Refused why{502, "ENGINE_REPLY_INVALID", std::string(ToStd(body.status().message()))};
+    co_return co_await Refuse(x, std::move(why));
   }
-  co_return co_await Answer(x, 200, kJson, *std::move(body), "", keep);
+  co_return co_await Answer(x, 200, kJson, *std::move(body));
+}
+
+// SGLang answers 200 whether or not it knew the id; so does the door. A request that streams is
+// aborted as soon as its first token was seen; one that does not stream runs to its end, as its
+// first token cannot be seen.
+Task<bool> Session::ServeAbort(Exchange& x) {
+  const PaddedBody body(std::move(x.body));
+  auto fields = ObjectFields(body);
+  if (!fields.ok()) {
+    Refused why{400, "REQUEST_INVALID", "a JSON object is expected"};
+    co_return co_await Refuse(x, std::move(why));
+  }
+  const JsonField* all = FindField(*fields, "abort_all");
+  if (all != nullptr && body.Text(all->value) == "true") {
+    Refused why{403, "ROUTE_REFUSED", "abort_all would end other clients' requests; abort by rid"};
+    co_return co_await Refuse(x, std::move(why));
+  }
+  const JsonField* rid = FindField(*fields, "rid");
+  auto id = rid != nullptr && rid->value.kind == JsonKind::kString
+                ? StringValue(body, rid->value)
+                : absl::StatusOr<std::string>(std::string());
+  if (!id.ok()) {
+    Refused why{400, "REQUEST_INVALID", "rid is not a string"};
+    co_return co_await Refuse(x, std::move(why));
+  }
+  for (const std::shared_ptr<LiveRequest>& live : shard_.shared.live_ids.Find(id->substr(0, 128))) {
+    live->abort_wanted = true;
+    if (!live->answered) continue;
+    co_await SendAborts(shard_, live->engine_ids, x.facts->control_authorization);
+  }
+  co_return co_await Answer(x, 200, kJson, "");
 }
 
 }  // namespace lorry::door

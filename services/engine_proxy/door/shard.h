@@ -18,7 +18,7 @@
 
 namespace lorry::door {
 
-class Session;
+class Client;
 
 // A request on SGLang while it runs, so that a client can abort it by its own id. The flags meet in
 // either order: an abort reaches the engine only after the first token, because aborting a queued
@@ -76,6 +76,25 @@ struct Shared {
   std::string engine_authority;  // for Host; set before the threads start
 };
 
+// Bytes of one request's body, counted among those of all requests until it goes.
+class BodyLease {
+ public:
+  explicit BodyLease(Shared& shared) : shared_(shared) {}
+  ~BodyLease() { Resize(0); }
+  BodyLease(const BodyLease&) = delete;
+  BodyLease& operator=(const BodyLease&) = delete;
+  // False: what all requests together hold is more than they may.
+  bool Resize(size_t bytes) {
+    const size_t all = shared_.body_bytes += bytes - bytes_;
+    bytes_ = bytes;
+    return all <= shared_.options.limits.all_bodies_bytes;
+  }
+
+ private:
+  Shared& shared_;
+  size_t bytes_ = 0;
+};
+
 struct Shard {
   Shard(Shared& shared_state, Tcp::endpoint engine, uint64_t seed)
       : shared(shared_state), pool(io, sweeper, shared.options.limits, engine), prng(seed) {}
@@ -85,7 +104,7 @@ struct Shard {
 
   Shared& shared;
   Sweeper sweeper;  // outlives the sockets that io and pool hold
-  std::unordered_set<Session*> sessions;
+  std::unordered_set<Client*> clients;
   std::unordered_set<Timer*> held;  // requests at HELD rows: cancelled when a new table is there
   asio::io_context io{1};
   UpstreamPool pool;

@@ -1,0 +1,62 @@
+#include "services/engine_proxy/door/admit.h"
+
+#include <chrono>
+#include <utility>
+
+namespace lorry::door {
+namespace {
+
+// One place among the requests that wait, while it lives.
+class HeldPlace {
+ public:
+  HeldPlace(Shard& shard, Timer& timer) : shard_(shard), timer_(timer) {
+    has_room_ = shard.shared.held.fetch_add(1) < shard.shared.options.limits.held_requests;
+    shard.held.insert(&timer);
+  }
+  ~HeldPlace() {
+    shard_.held.erase(&timer_);
+    shard_.shared.held.fetch_sub(1);
+  }
+  HeldPlace(const HeldPlace&) = delete;
+  HeldPlace& operator=(const HeldPlace&) = delete;
+  bool has_room() const { return has_room_; }
+
+ private:
+  Shard& shard_;
+  Timer& timer_;
+  bool has_room_ = false;
+};
+
+}  // namespace
+
+Task<std::optional<Outcome>> Admit(Shard& shard, Client& client, const Ask& ask, int64_t* held_ms) {
+  Outcome outcome = shard.shared.router.Resolve(ask);
+  if (!std::holds_alternative<Held>(outcome)) co_return outcome;
+  Timer timer(shard.io.get_executor());
+  const HeldPlace place(shard, timer);
+  if (!place.has_room()) {
+    co_return Outcome(Refused{429, "DOOR_FULL", "too many requests wait for a sync to end", 1});
+  }
+  const LeaveHook hook(client, [&timer] { timer.cancel(); });
+  const int64_t began_ms = NowMs();
+  while (Held* held = std::get_if<Held>(&outcome)) {
+    const int64_t left_ms = began_ms + held->limit_ms - NowMs();
+    if (left_ms <= 0) {
+      Refused too_late = std::move(held->too_late);
+      outcome = std::move(too_late);
+      break;
+    }
+    // SetTable posts to this thread after it set the table, so its wake-up cannot come between
+    // Resolve and this wait.
+    timer.expires_after(std::chrono::milliseconds(left_ms));
+    auto [ignored] = co_await timer.async_wait(kAwait);
+    (void)ignored;
+    if (client.left()) break;
+    outcome = shard.shared.router.Resolve(ask);
+  }
+  *held_ms = NowMs() - began_ms;
+  if (client.left()) co_return std::nullopt;
+  co_return outcome;
+}
+
+}  // namespace lorry::door

@@ -1,0 +1,70 @@
+#include "services/engine_proxy/door/answer.h"
+
+#include <utility>
+
+#include "services/engine_proxy/door/reply.h"
+
+namespace lorry::door {
+namespace {
+
+constexpr std::string_view kJson = "application/json";
+
+Refused WhyNoReply(CallResult result) {
+  switch (result) {
+    case CallResult::kUnreachable:
+      return {503, "ENGINE_UNREACHABLE", "the engine does not accept connections", 2};
+    case CallResult::kTimedOut:
+      return {504, "ENGINE_TIMEOUT", "the engine sent nothing within the door's idle limit"};
+    default:
+      return {502, "ENGINE_BROKE_OFF", "the engine closed the connection without a whole reply"};
+  }
+}
+
+}  // namespace
+
+Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::string body,
+                  std::string extra_headers) {
+  const bool keep = x.KeepAlive();
+  x.record.status = status;
+  std::string head = StatusLine(status);
+  AppendField("Content-Type", content_type, &head);
+  AppendField("Content-Length", std::to_string(body.size()), &head);
+  AppendField("Connection", keep ? "keep-alive" : "close", &head);
+  head += LorryHeaders(x.resolved, x.lag_known, x.record.request_id);
+  head += extra_headers;
+  head += "\r\n";
+  const std::string_view sent_body = x.head.method == "HEAD" ? std::string_view() : body;
+  const bool sent = co_await x.client.Write(head, sent_body);
+  co_return sent&& keep;
+}
+
+Task<bool> Refuse(Exchange& x, Refused refused) {
+  x.record.reason = refused.reason;
+  if (DoorObserver* observer = x.shard.shared.options.observer) {
+    observer->OnRefused(refused.reason);
+  }
+  std::string extra;
+  AppendField("X-Lorry-Reason", refused.reason, &extra);
+  if (refused.retry_after_s > 0) {
+    AppendField("Retry-After", std::to_string(refused.retry_after_s), &extra);
+  }
+  co_return co_await Answer(x, refused.status, kJson, ErrorBody(x.kind, x.head.path, refused),
+                            std::move(extra));
+}
+
+Task<bool> RefuseCall(Exchange& x, CallResult result) {
+  if (x.client.left()) co_return false;
+  Refused why = WhyNoReply(result);
+  co_return co_await Refuse(x, std::move(why));
+}
+
+Task<bool> Reject(Exchange& x, HeadProblem problem) {
+  x.head.keep_alive = false;
+  x.kind = x.shard.shared.router.table()->engine;
+  Refused why{problem.status, "REQUEST_INVALID", std::move(problem.message)};
+  co_await Refuse(x, std::move(why));
+  co_await x.client.LingeringClose();
+  co_return false;
+}
+
+}  // namespace lorry::door

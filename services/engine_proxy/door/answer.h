@@ -1,0 +1,23 @@
+// The answers that the door writes itself. Each says whether the connection may carry another
+// request.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "services/engine_proxy/door/exchange.h"
+#include "services/engine_proxy/door/upstream.h"
+
+namespace lorry::door {
+
+Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::string body,
+                  std::string extra_headers = {});
+// `refused` is a named variable of the caller: g++ 12 copies an aggregate built inside a co_await
+// expression byte by byte into the frame, and then destroys it twice.
+Task<bool> Refuse(Exchange& x, Refused refused);
+// Why there is no reply of the engine to pass on.
+Task<bool> RefuseCall(Exchange& x, CallResult result);
+// A request that cannot be read: the bytes behind it cannot be trusted, so the connection ends.
+Task<bool> Reject(Exchange& x, HeadProblem problem);
+
+}  // namespace lorry::door

@@ -1,0 +1,72 @@
+// The client's side of one connection: what it sends, what it is told, and that it leaves.
+//
+// One shard's, one thread's. A client that closes, or half-closes, has left (as uvicorn sees it).
+// Shared, because the wait that watches the socket may end after the session.
+#pragma once
+
+#include <boost/beast/core/flat_buffer.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "services/engine_proxy/door/shard.h"
+
+namespace lorry::door {
+
+class Client : public std::enable_shared_from_this<Client> {
+ public:
+  Client(Shard& shard, Socket socket);
+  ~Client();
+
+  // What came and was not used yet.
+  beast::flat_buffer& in() { return in_; }
+  // Waits for more of it, until the link expires; false: the connection has ended.
+  Task<bool> ReadMore(size_t room);
+  // False: the client has left.
+  Task<bool> Write(std::string_view a, std::string_view b = {}, std::string_view c = {});
+  // Ends the connection so that what was written last can still be read.
+  Task<void> LingeringClose();
+  void Close() { link_.Close(); }
+  TimedSocket& link() { return link_; }
+
+  // Between these two a request is served: a client that leaves is noticed although nobody reads.
+  void BeginRequest();
+  void Watch();
+  void EndRequest();
+
+  bool left() const { return left_; }
+  void Leave();        // as if it had left: nothing more is read or written
+  void CloseIfIdle();  // drain: a connection between two requests is closed
+  uint64_t written() const { return written_; }  // in the current request
+  void ForgetWritten() { written_ = 0; }
+
+ private:
+  friend class LeaveHook;
+  void Look();
+
+  Shard& shard_;
+  TimedSocket link_;
+  beast::flat_buffer in_;
+  std::function<void()> on_left_;
+  uint64_t written_ = 0;
+  bool serving_ = false;
+  bool waiting_ = false;  // for the socket to become readable
+  bool left_ = false;
+};
+
+// While it lives, `on_left` is called once when the client leaves. One at a time.
+class LeaveHook {
+ public:
+  LeaveHook(Client& client, std::function<void()> on_left) : client_(client) {
+    client_.on_left_ = std::move(on_left);
+  }
+  ~LeaveHook() { client_.on_left_ = nullptr; }
+  LeaveHook(const LeaveHook&) = delete;
+  LeaveHook& operator=(const LeaveHook&) = delete;
+
+ private:
+  Client& client_;
+};
+
+}  // namespace lorry::door

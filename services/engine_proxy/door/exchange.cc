@@ -1,0 +1,59 @@
+#include "services/engine_proxy/door/exchange.h"
+
+#include <chrono>
+#include <utility>
+
+namespace lorry::door {
+namespace {
+
+// What `lorry why` shows of a path or an id that a client chose.
+constexpr size_t kRecordedBytes = 128;
+
+int64_t UnixMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Exchange::Exchange(Shard& its_shard, Client& its_client, RequestHead its_head)
+    : shard(its_shard),
+      client(its_client),
+      head(std::move(its_head)),
+      lease(shard.shared),
+      began_ms(NowMs()) {
+  record.began_unix_ms = UnixMs();
+  record.request_id = shard.NewId();
+  record.path = head.path.substr(0, kRecordedBytes);
+  record.client_id = std::string(head.Get("x-request-id").substr(0, kRecordedBytes));
+  client.BeginRequest();
+}
+
+Exchange::~Exchange() {
+  client.EndRequest();
+  admission.Release();
+  if (live && !record.client_id.empty()) {
+    shard.shared.live_ids.Remove(record.client_id, live.get());
+  }
+  record.done_ms = NowMs() - began_ms;
+  record.reply_bytes = client.written();
+  if (client.left() && record.status == 0) record.status = 499;
+  if (client.left() && record.reason.empty()) record.reason = "CLIENT_GONE";
+  if (DoorObserver* observer = shard.shared.options.observer) {
+    observer->OnDone(record.status, static_cast<double>(record.done_ms) / 1000.0,
+                     record.reply_bytes);
+  }
+  record.resolved = std::move(resolved);
+  shard.shared.explained.Put(std::move(record));
+}
+
+void Exchange::OnFirstByte() {
+  if (record.first_byte_ms >= 0) return;
+  record.first_byte_ms = NowMs() - began_ms;
+  if (DoorObserver* observer = shard.shared.options.observer) {
+    observer->OnFirstByte(static_cast<double>(record.first_byte_ms));
+  }
+}
+
+}  // namespace lorry::door

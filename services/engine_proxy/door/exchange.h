@@ -1,0 +1,49 @@
+// One request while it is served: what is known of it, from its head to its end.
+//
+// Lives in the frame of its session's coroutine. Its end is where it stops counting and where it is
+// put on record.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "services/engine_proxy/door/client.h"
+#include "services/engine_proxy/door/framing.h"
+#include "services/engine_proxy/door/merge.h"
+#include "services/engine_proxy/door/shard.h"
+
+namespace lorry::door {
+
+struct Exchange {
+  Exchange(Shard& its_shard, Client& its_client, RequestHead its_head);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // Once, at the first byte of the engine's reply.
+  void OnFirstByte();
+  bool KeepAlive() const {
+    return head.keep_alive && !client.left() && !shard.shared.draining.load();
+  }
+
+  Shard& shard;
+  Client& client;
+  RequestHead head;
+  std::string body;
+  BodyLease lease;
+  RouteChoice route;
+  fleet::EngineKind kind = fleet::EngineKind::kUnknown;
+  bool lag_known = false;
+  std::shared_ptr<const EngineFacts> facts;
+  Explained record;
+  int64_t began_ms = 0;
+  std::vector<Resolved> resolved;
+  Admission admission;
+  std::shared_ptr<LiveRequest> live;   // SGLang, rewritten
+  std::optional<IdRestorer> restorer;  // the client gave its own ids
+};
+
+}  // namespace lorry::door

@@ -1,0 +1,23 @@
+// The heads that the door writes: its own framing and identity, and the other side's other fields.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "services/engine_proxy/door/exchange.h"
+#include "services/engine_proxy/door/upstream.h"
+
+namespace lorry::door {
+
+bool IsEventStream(std::string_view content_type);
+
+// What the engine gets in front of `body_size` bytes.
+std::string EngineHead(const Exchange& x, size_t body_size);
+
+struct ReplyHead {
+  std::string text;
+  bool chunked = false;  // the body goes out in chunks
+};
+ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep);
+
+}  // namespace lorry::door
