@@ -15,6 +15,18 @@
 
 namespace lorry::blob {
 
+namespace {
+
+// After a failed fsync the kernel may call the pages clean that it could not write: a second fsync
+// would succeed and mean nothing.
+absl::Status Sync(const Fd& fd, const std::string& what) {
+  if (fsync(fd.get()) == 0) return absl::OkStatus();
+  return Error(absl::StatusCode::kDataLoss, "DISK_FAILED",
+               absl::StrCat("syncing ", what, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
 absl::Status ErrnoStatus(int error, std::string_view doing) {
   const std::string what = absl::StrCat(ToAbsl(doing), ": ", std::strerror(error));
   switch (error) {
@@ -74,14 +86,11 @@ absl::Status Allocate(const Fd& fd, uint64_t bytes) {
   return ErrnoStatus(error == EFBIG ? ENOSPC : error, absl::StrCat("allocating ", bytes, " bytes"));
 }
 
-absl::Status SyncFile(const Fd& fd) {
-  return fsync(fd.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "syncing a blob");
-}
+absl::Status SyncFile(const Fd& fd) { return Sync(fd, "a blob"); }
 
 absl::Status SyncDirectory(const std::string& path) {
   LORRY_ASSIGN_OR_RETURN(const Fd fd, Fd::Open(path, O_RDONLY | O_DIRECTORY));
-  return fsync(fd.get()) == 0 ? absl::OkStatus()
-                              : ErrnoStatus(errno, absl::StrCat("syncing ", path));
+  return Sync(fd, path);
 }
 
 absl::Status MakeDirectory(const std::string& path) {

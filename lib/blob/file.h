@@ -55,7 +55,9 @@ class MappedFile {
 
 absl::StatusOr<uint64_t> SizeOf(const Fd& fd);
 absl::Status Allocate(const Fd& fd, uint64_t bytes);
-absl::Status SyncFile(const Fd& fd);  // content, length and what was written through mappings
+// DATA_LOSS DISK_FAILED, which must not be tried again. Content, length and what was written
+// through mappings.
+absl::Status SyncFile(const Fd& fd);
 absl::Status SyncDirectory(const std::string& path);
 absl::Status MakeDirectory(const std::string& path);  // existing is fine
 // ALREADY_EXISTS when `to` is there.

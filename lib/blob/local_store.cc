@@ -86,15 +86,15 @@ class LocalStaging final : public Staging {
   const Layout layout_;
   const Hold hold_;
   const Fd fd_;
-  MappedFile file_;
+  const MappedFile file_;
+  bool sealed_ = false;
 };
 
 absl::Status LocalStaging::Seal() {
-  if (file_.bytes().empty()) {
+  if (sealed_) {
     return Error(absl::StatusCode::kFailedPrecondition, "",
                  absl::StrCat("the blob ", hold_.key(), " is sealed already"));
   }
-  if (fchmod(fd_.get(), 0400) != 0) return ErrnoStatus(errno, "sealing a blob");
   LORRY_RETURN_IF_ERROR(SyncFile(fd_));
   const std::string from = layout_.staging + hold_.key(), to = layout_.sealed + hold_.key();
   LORRY_RETURN_IF_ERROR(RenameNew(from, to));
@@ -105,7 +105,10 @@ absl::Status LocalStaging::Seal() {
     (void)RenameNew(to, from);
     return synced;
   }
-  file_.Unmap();
+  sealed_ = true;
+  // Last, because a staging that a crash leaves behind must stay writable for its owner, who need
+  // not be root. It only guards against accidents: a blob that kept its mode is no worse.
+  (void)fchmod(fd_.get(), 0400);
   return absl::OkStatus();
 }
 

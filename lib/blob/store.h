@@ -33,12 +33,15 @@ class Mapping {
 class Staging {
  public:
   virtual ~Staging() = default;
-  // The whole blob, zeroes at first. Space is allocated: writing cannot fail for want of it.
+  // The whole blob, zeroes at first. Space is allocated: writing cannot fail for want of it. They
+  // stay readable while the staging is held; once Seal was called nobody may write them.
   virtual std::span<std::byte> bytes() = 0;
   // What was written before is durable when it returns; a ledger of received ranges may then be.
+  // DATA_LOSS DISK_FAILED: the disk refused to keep some of it. Trying again proves nothing,
+  // because the system forgets which pages it failed to write; such a blob is to be deleted.
   virtual absl::Status Sync() = 0;
-  // Durable under its key and visible to Open when it returns; bytes() is empty from then on. On an
-  // error it is still STAGING.
+  // Durable under its key and visible to Open when it returns. On an error it is still STAGING;
+  // DATA_LOSS means what it means for Sync, and any other error may be tried again.
   virtual absl::Status Seal() = 0;
 };
 

@@ -18,15 +18,15 @@ absl::Status ShuttingDown() {
 Gate::Gate(Access& access, Options options) : access_(access), options_(std::move(options)) {}
 
 grpc::Status Gate::Serve(grpc::ServerContext& context, std::string_view method, Roles wanted,
-                         absl::FunctionRef<absl::Status(const Call&)> handler) {
+                         absl::FunctionRef<absl::Status(const Call&)> handler, Effort effort) {
   const auto began = std::chrono::steady_clock::now();
-  const absl::StatusOr<Call> call = Admit(context, method, wanted);
+  const absl::StatusOr<Call> call = Admit(context, method, wanted, effort);
   const absl::Status status = call.ok() ? handler(*call) : call.status();
   if (options_.on_call) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     options_.on_call({.method = method, .code = status.code(), .seconds = took.count()});
   }
-  if (call.ok()) Leave(method);  // last: who waits until all have left may end the gate
+  if (call.ok()) Leave(method, effort);  // last: who waits until all have left may end the gate
   return ToGrpc(status);
 }
 
@@ -39,20 +39,42 @@ absl::StatusOr<Caller> Gate::AdmitStream(const grpc::ServerContextBase& context,
 }
 
 absl::StatusOr<Call> Gate::Admit(grpc::ServerContext& context, std::string_view method,
-                                 Roles wanted) {
+                                 Roles wanted, Effort effort) {
   Call call;
   LORRY_ASSIGN_OR_RETURN(call.caller, access_.Check(context, wanted));
   LORRY_ASSIGN_OR_RETURN(call.deadline, DeadlineOf(context));
   MutexLock lock(mutex_);
   if (closed_) return ShuttingDown();
-  if (calls_ >= options_.calls_max) {
-    return Error(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
-                 absl::StrCat("this server already serves ", calls_, " calls; try again shortly"));
+  if (effort == Effort::kWorks && working_ < options_.calls_max) {
+    ++working_;
+  } else {
+    if (waiting_ >= options_.waiting_max) {
+      return Error(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
+                   absl::StrCat(waiting_, " calls already wait at this server; try again shortly"));
+    }
+    ++waiting_;
+    if (effort == Effort::kWorks) LORRY_RETURN_IF_ERROR(AwaitTurn(call.deadline));
   }
-  ++calls_;
   const auto it = by_method_.find(method);
   ++(it != by_method_.end() ? it : by_method_.emplace(std::string(method), 0).first)->second;
   return call;
+}
+
+// Ends the wait of a call that is to work, and counts it as working when it returns OK.
+absl::Status Gate::AwaitTurn(Tick deadline) {
+  while (!closed_ && working_ >= options_.calls_max && clock_.Now() < deadline) {
+    turn_.wait_for(mutex_, std::chrono::milliseconds(deadline - clock_.Now()));
+  }
+  --waiting_;
+  if (closed_) return ShuttingDown();
+  if (working_ >= options_.calls_max) {
+    return Error(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
+                 absl::StrCat("this server works on ", working_,
+                              " calls and had no room for this one before its deadline; try again "
+                              "shortly"));
+  }
+  ++working_;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Tick> Gate::DeadlineOf(const grpc::ServerContext& context) const {
@@ -71,24 +93,26 @@ absl::StatusOr<Tick> Gate::DeadlineOf(const grpc::ServerContext& context) const 
   return now + std::min(left, options_.deadline_max_ms);
 }
 
-void Gate::Leave(std::string_view method) {
+void Gate::Leave(std::string_view method, Effort effort) {
   MutexLock lock(mutex_);
-  --calls_;
+  --(effort == Effort::kWorks ? working_ : waiting_);
+  if (effort == Effort::kWorks) turn_.notify_one();
   const auto it = by_method_.find(method);
   if (--it->second == 0) by_method_.erase(it);
-  if (calls_ == 0) idle_.notify_all();
+  if (by_method_.empty()) idle_.notify_all();
 }
 
 void Gate::Close() {
   MutexLock lock(mutex_);
   closed_ = true;
+  turn_.notify_all();
 }
 
 std::map<std::string, int> Gate::WaitIdle(Tick deadline) {
   MutexLock lock(mutex_);
   const auto until =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline - clock_.Now());
-  while (calls_ > 0 && idle_.wait_until(mutex_, until) != std::cv_status::timeout) {
+  while (!by_method_.empty() && idle_.wait_until(mutex_, until) != std::cv_status::timeout) {
   }
   return {by_method_.begin(), by_method_.end()};
 }

@@ -9,9 +9,10 @@
 //                        [&](const rpc::Call& call) { return catalog_.OpenRun(...); });
 //   }
 //
-// Unary calls are served synchronously, one thread each, bounded by `calls_max`; long streams are
-// BidiStream and WriteStream (lib/rpc/stream.h), which pass the same gate. Thread-safe; outlives
-// the server that it guards.
+// Unary calls are served synchronously, one thread each. At most `calls_max` of them work at once;
+// what comes beyond that waits for its turn, and calls that only wait for something that is done
+// elsewhere need no turn. Long streams are BidiStream and WriteStream (lib/rpc/stream.h), which
+// pass the same gate. Thread-safe; outlives the server that it guards.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -39,6 +40,10 @@ struct Call {
 // UNAVAILABLE SHUTTING_DOWN.
 absl::Status ShuttingDown();
 
+// What a handler does with its time: it works, or it waits, as every rank's commit waits for the
+// one check of their image.
+enum class Effort { kWorks, kWaits };
+
 struct CallReport {
   std::string_view method;
   absl::StatusCode code;
@@ -55,9 +60,11 @@ class Gate {
     // `deadline_required`.
     int64_t deadline_default_ms = 30'000;
     bool deadline_required = false;
-    // Sync handlers hold a thread each; 64 threads of 8 MiB address space are what a small
-    // container affords.
+    // Handlers that work at once: more would only contend for the disk and the processors.
     int calls_max = 64;
+    // Calls that wait, for their turn or elsewhere. Each holds a thread of some 20 KiB: the ranks
+    // of two of the largest training jobs.
+    int waiting_max = 2'048;
     // Told of each finished unary call; the service turns it into metrics. Must not block.
     std::function<void(const CallReport&)> on_call = {};
   };
@@ -65,8 +72,10 @@ class Gate {
   Gate(Access& access, Options options);
 
   // Serves one unary call: admits it, runs `handler` on this thread, converts the status.
+  // RESOURCE_EXHAUSTED SERVER_BUSY: as many calls wait as may, or its turn did not come in time.
   grpc::Status Serve(grpc::ServerContext& context, std::string_view method, Roles wanted,
-                     absl::FunctionRef<absl::Status(const Call&)> handler);
+                     absl::FunctionRef<absl::Status(const Call&)> handler,
+                     Effort effort = Effort::kWorks);
 
   // Admits a long stream; it has no deadline.
   absl::StatusOr<Caller> AdmitStream(const grpc::ServerContextBase& context, Roles wanted);
@@ -80,9 +89,11 @@ class Gate {
   std::map<std::string, int> WaitIdle(Tick deadline);
 
  private:
-  absl::StatusOr<Call> Admit(grpc::ServerContext& context, std::string_view method, Roles wanted);
+  absl::StatusOr<Call> Admit(grpc::ServerContext& context, std::string_view method, Roles wanted,
+                             Effort effort);
+  absl::Status AwaitTurn(Tick deadline) LORRY_REQUIRES(mutex_);
   absl::StatusOr<Tick> DeadlineOf(const grpc::ServerContext& context) const;
-  void Leave(std::string_view method);
+  void Leave(std::string_view method, Effort effort);
 
   Access& access_;  // outlives the gate
   const Options options_;
@@ -90,8 +101,11 @@ class Gate {
   StreamRegistry streams_;
   Mutex mutex_;
   CondVar idle_;
+  CondVar turn_;
   bool closed_ LORRY_GUARDED_BY(mutex_) = false;
-  int calls_ LORRY_GUARDED_BY(mutex_) = 0;
+  int working_ LORRY_GUARDED_BY(mutex_) = 0;
+  int waiting_ LORRY_GUARDED_BY(mutex_) = 0;
+  // All that were admitted and have not left.
   std::map<std::string, int, std::less<>> by_method_ LORRY_GUARDED_BY(mutex_);
 };
 

@@ -98,6 +98,7 @@ class Server final : public StoreServer, private Observer {
     admin_ = nullptr;
     housekeeping_.reset();
     if (transfer_service_ != nullptr) transfer_service_->Close();
+    if (uploads_.has_value()) uploads_->LetGo();
     if (grpc_ != nullptr) stopped = grpc_->Shutdown();
     if (!stopped.ok()) return stopped;  // handlers still use the rest
     ucx_ = nullptr;

@@ -9,6 +9,7 @@
 #include "lib/base/mutex.h"
 #include "lib/blob/store.h"
 #include "lib/transfer/put_target.h"
+#include "services/adapter_store/images/arrived_leaves.h"
 #include "services/adapter_store/images/uploads.h"
 
 namespace lorry::store {
@@ -20,7 +21,8 @@ struct Uploads::Check {
 };
 
 struct Uploads::Live {
-  Live(const Upload& upload, Tick now) : record(upload), progress(now) {}
+  Live(const Upload& upload, Tick now)
+      : record(upload), progress(now), arrived(upload.image_bytes) {}
 
   std::shared_ptr<transfer::PutTarget> Target() {
     MutexLock lock(mutex);
@@ -38,8 +40,11 @@ struct Uploads::Live {
   const Upload record;  // as it was begun
   std::atomic<Tick> progress;
   std::atomic<uint64_t> unledgered = 0;  // bytes that arrived since the last ledger
+  ArrivedLeaves arrived;
 
-  std::atomic<bool> opened = false;  // set under `io`
+  // Set under `io`, once `target` or `sealed` is there. Until then an upload can be found, because
+  // it is announced before its file is allocated, but takes no range and cannot be committed.
+  std::atomic<bool> opened = false;
 
   // Held while the file is created, synced, checked or sealed; taken before `mutex`.
   Mutex io;
@@ -48,7 +53,8 @@ struct Uploads::Live {
 
   Mutex mutex;
   std::shared_ptr<transfer::PutTarget> target LORRY_GUARDED_BY(mutex);
-  std::shared_ptr<Check> check LORRY_GUARDED_BY(mutex);  // the one that runs
+  // The one that runs; one that stored the version stays, for commits that come late.
+  std::shared_ptr<Check> check LORRY_GUARDED_BY(mutex);
 };
 
 }  // namespace lorry::store

@@ -59,19 +59,23 @@ absl::Status Uploads::Resume(const std::shared_ptr<Live>& live) {
     absl::StatusOr<std::unique_ptr<blob::Staging>> staging = blobs_.Resume(upload.blob.value);
     if (staging.ok() && (*staging)->bytes().size() == upload.image_bytes) {
       live->staging = *std::move(staging);
-      live->opened = true;
       LORRY_ASSIGN_OR_RETURN(const std::string ledger, catalog_.GetLedger(upload.id));
       RangeSet received = DecodeLedger(ledger);
+      LORRY_ASSIGN_OR_RETURN(const std::string leaves, catalog_.GetLeaves(upload.blob));
       if (HasHeader(upload, live->staging->bytes())) {
         LORRY_RETURN_IF_ERROR(received.Add({.offset = 0, .length = upload.header_bytes}));
       }
+      live->arrived.Resume(received.Ranges(), leaves);
       SetTarget(live, std::move(received));
+      live->opened = true;
       return absl::OkStatus();
     }
     // Sealed: it crashed between the seal and the catalogue's transaction. Commit goes on from
     // here.
     if (auto sealed = blobs_.Open(upload.blob.value); sealed.ok()) {
       live->sealed = *std::move(sealed);
+      LORRY_ASSIGN_OR_RETURN(const std::string leaves, catalog_.GetLeaves(upload.blob));
+      live->arrived.Resume({{0, upload.image_bytes}}, leaves);
       live->opened = true;
       return absl::OkStatus();
     }
@@ -81,12 +85,7 @@ absl::Status Uploads::Resume(const std::shared_ptr<Live>& live) {
 }
 
 void Uploads::Sweep() {
-  std::vector<std::shared_ptr<Live>> all;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [id, live] : live_) all.push_back(live);
-  }
-  for (const std::shared_ptr<Live>& live : all) {
+  for (const std::shared_ptr<Live>& live : All()) {
     // A failure is the upload's own, was recorded with it, and the next sweep tries again.
     (void)SweepOne(live);
     if (live->unledgered >= options_.ledger_every_bytes && !live->Checking()) {
@@ -118,8 +117,11 @@ absl::Status Uploads::WriteLedger(Live& live) {
   const uint64_t fresh = live.unledgered;
   const std::vector<Range> ranges = target->received().Ranges();  // before the sync
   if (ranges.size() > kLedgerRangesMax) return absl::OkStatus();
-  LORRY_RETURN_IF_ERROR(live.staging->Sync());
+  const absl::Status synced = live.staging->Sync();
+  if (absl::IsDataLoss(synced)) return EndWith(live.record.id, synced);
+  LORRY_RETURN_IF_ERROR(synced);
   LORRY_FAULT_POINT("store.ledger.synced");
+  LORRY_RETURN_IF_ERROR(catalog_.PutLeaves(live.record.blob, live.arrived.Kept()));
   LORRY_RETURN_IF_ERROR(catalog_.PutLedger(live.record.id, EncodeLedger(ranges)));
   LORRY_FAULT_POINT("store.ledger.kept");
   live.unledgered -= fresh;

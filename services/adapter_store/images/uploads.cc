@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
@@ -18,7 +17,6 @@ using transfer::PutTarget;
 
 // Checks that wait for a thread: every open upload may be committed at once.
 constexpr size_t kChecksWaitingMax = kOpenUploadsMax;
-constexpr std::chrono::milliseconds kIdlePoll(1);
 
 std::span<const std::byte> AsBytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -26,6 +24,16 @@ std::span<const std::byte> AsBytes(std::string_view text) {
 
 absl::Status DeadUpload(std::string_view message) {
   return Error(absl::StatusCode::kAborted, "UPLOAD_DEAD", message);
+}
+
+absl::Status Opening(const UploadId& id) {
+  return Error(absl::StatusCode::kUnavailable, "UPLOAD_OPENING",
+               absl::StrCat("upload ", id.value, " is just being opened; try again"));
+}
+
+absl::Status Leaving() {
+  return Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN",
+               "the store is shutting down; commit again once it is back");
 }
 
 absl::Status MissingRanges(const std::vector<transfer::Range>& missing) {
@@ -117,9 +125,9 @@ absl::Status Uploads::OpenFile(const std::shared_ptr<Live>& live) {
   if (live->opened) return absl::OkStatus();
   LORRY_ASSIGN_OR_RETURN(live->staging,
                          blobs_.Create(live->record.blob.value, live->record.image_bytes));
-  live->opened = true;
   LORRY_FAULT_POINT("store.begin.allocated");
   SetTarget(live, {});
+  live->opened = true;
   return absl::OkStatus();
 }
 
@@ -138,12 +146,15 @@ absl::Status Uploads::PutHeader(Live& live, std::string_view header) {
 
 void Uploads::SetTarget(const std::shared_ptr<Live>& live, transfer::RangeSet received) {
   std::weak_ptr<Live> weak = live;
+  const std::span<std::byte> image = live->staging->bytes();  // the target keeps it mapped
   auto target = PutTarget::Create(
       {.owner = live->staging,
-       .bytes = live->staging->bytes(),
+       .bytes = image,
        .received = std::move(received),
-       .on_range = [this, weak](const transfer::Range& range, std::span<const transfer::Checksum>) {
+       .on_range = [this, weak, image](const transfer::Range& range,
+                                       std::span<const transfer::Checksum> checksums) {
          if (const std::shared_ptr<Live> upload = weak.lock()) {
+           upload->arrived.Add(range, checksums, image);
            upload->progress = clock_.Now();
            upload->unledgered += range.length;
          }
@@ -159,6 +170,7 @@ absl::StatusOr<std::shared_ptr<PutTarget>> Uploads::TargetOf(const UploadId& id)
                  "every byte of this upload is here; commit it");
   };
   if (const std::shared_ptr<Live> live = Find(id)) {
+    if (!live->opened) return Opening(id);
     if (std::shared_ptr<PutTarget> target = live->Target()) return target;
     return complete();
   }
@@ -177,23 +189,27 @@ absl::StatusOr<Version> Uploads::Ended(const UploadId& id) {
     case UploadState::kOpen:
       break;
   }
-  return Error(absl::StatusCode::kUnavailable, "UPLOAD_OPENING",
-               absl::StrCat("upload ", id.value, " is just being opened; try again"));
+  return Opening(id);
 }
 
 absl::StatusOr<Standing> Uploads::Get(const UploadId& id) {
   Standing standing;
+  // Of an open upload everything is in memory: a thousand ranks may ask while the last one sends.
+  if (const std::shared_ptr<Live> live = Find(id)) {
+    standing.upload = live->record;
+    standing.checking = live->Checking();
+    if (!live->opened) {
+      standing.missing = {{.offset = 0, .length = standing.upload.image_bytes}};
+    } else if (const std::shared_ptr<PutTarget> target = live->Target()) {
+      standing.missing = target->missing();
+    }
+    return standing;
+  }
   LORRY_ASSIGN_OR_RETURN(standing.upload, catalog_.GetUpload(id));
   if (standing.upload.state == UploadState::kStored) {
     const absl::StatusOr<Version> version = catalog_.GetVersion(standing.upload.key);
     if (version.ok()) standing.version = *version;
   }
-  if (standing.upload.state != UploadState::kOpen) return standing;
-  const std::shared_ptr<Live> live = Find(id);
-  if (live == nullptr) return standing;
-  standing.checking = live->Checking();
-  if (const std::shared_ptr<PutTarget> target = live->Target())
-    standing.missing = target->missing();
   return standing;
 }
 
@@ -208,6 +224,7 @@ absl::StatusOr<Version> Uploads::Commit(const UploadId& id, Tick deadline) {
   LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<Check> check, StartCheck(live));
   MutexLock lock(live->mutex);
   while (!check->result.has_value()) {
+    if (leaving_) return Leaving();
     const int64_t left = deadline - clock_.Now();
     if (left <= 0) {
       return Error(absl::StatusCode::kDeadlineExceeded, "CHECK_RUNNING",
@@ -218,9 +235,25 @@ absl::StatusOr<Version> Uploads::Commit(const UploadId& id, Tick deadline) {
   return *check->result;
 }
 
+void Uploads::LetGo() {
+  leaving_ = true;
+  for (const std::shared_ptr<Live>& live : All()) {
+    MutexLock lock(live->mutex);
+    if (live->check != nullptr) live->check->ended.notify_all();
+  }
+}
+
+std::vector<std::shared_ptr<Uploads::Live>> Uploads::All() const {
+  std::vector<std::shared_ptr<Live>> all;
+  MutexLock lock(mutex_);
+  for (const auto& [id, live] : live_) all.push_back(live);
+  return all;
+}
+
 // The check that runs, or a new one.
 absl::StatusOr<std::shared_ptr<Uploads::Check>> Uploads::StartCheck(
     const std::shared_ptr<Live>& live) {
+  if (!live->opened) return Opening(live->record.id);
   MutexLock lock(live->mutex);
   if (live->check != nullptr) return live->check;
   if (live->target != nullptr) {
@@ -232,7 +265,7 @@ absl::StatusOr<std::shared_ptr<Uploads::Check>> Uploads::StartCheck(
     absl::StatusOr<Version> result = RunCheck(live);
     MutexLock guard(live->mutex);
     // After a failure that is not the image's own the next commit may try again.
-    live->check = nullptr;
+    if (!result.ok()) live->check = nullptr;
     check->result = std::move(result);
     check->ended.notify_all();
   }));
@@ -247,13 +280,10 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
     image = live->sealed->bytes();
   } else {
     const std::shared_ptr<PutTarget> target = live->Target();
+    // Every byte has arrived, so whatever else is still being received is a repetition, which is
+    // received beside the image and refused when it ends: no byte of the image can change any more.
     target->End(Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE",
                       "every byte of this upload is here and it is being checked"));
-    // Ranges sent twice may still be on their way beside the image, which is seldom; their
-    // connections' idle deadline bounds the wait.
-    while (!target->idle()) {
-      std::this_thread::sleep_for(kIdlePoll);  // tidy: allow sleep: a PutTarget does not notify
-    }
     image = live->staging->bytes();
   }
   absl::StatusOr<Version> stored = SealAndStore(*live, image);
@@ -276,13 +306,16 @@ absl::StatusOr<Version> Uploads::SealAndStore(Live& live, std::span<const std::b
   const CheckRules rules{.max_tensor_norm = adapter.policy.max_tensor_norm,
                          .base = options_.base_model.has_value() ? &*options_.base_model : nullptr};
   const absl::StatusOr<CheckOutcome> checked = CheckImage(image, upload.config_json, rules);
-  if (!checked.ok()) {
-    LORRY_RETURN_IF_ERROR(catalog_.EndUpload(upload.id, checked.status()));
-    return checked.status();
+  if (!checked.ok()) return EndWith(upload.id, checked.status());
+  if (absl::Status same = live.arrived.Compare(ToChecksums(checked->leaves)); !same.ok()) {
+    return EndWith(upload.id, same);
   }
   LORRY_FAULT_POINT("store.commit.checked");
   if (live.sealed == nullptr) {
-    LORRY_RETURN_IF_ERROR(live.staging->Seal());
+    const absl::Status sealed = live.staging->Seal();
+    // The disk refused to keep some of the bytes, and asking it again would prove nothing.
+    if (absl::IsDataLoss(sealed)) return EndWith(upload.id, sealed);
+    LORRY_RETURN_IF_ERROR(sealed);
     LORRY_FAULT_POINT("store.commit.sealed");
     // From here on what is committed is the sealed file, also by a retry.
     LORRY_ASSIGN_OR_RETURN(live.sealed, blobs_.Open(upload.blob.value));
@@ -293,6 +326,11 @@ absl::StatusOr<Version> Uploads::SealAndStore(Live& live, std::span<const std::b
   absl::StatusOr<Version> version = catalog_.StoreVersion(upload.id, checked->image);
   LORRY_FAULT_POINT("store.commit.published");
   return version;
+}
+
+absl::Status Uploads::EndWith(const UploadId& id, const absl::Status& why) {
+  LORRY_RETURN_IF_ERROR(catalog_.EndUpload(id, why));
+  return why;
 }
 
 void Uploads::OnUploadEnded(const Upload& upload) {

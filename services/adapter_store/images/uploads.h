@@ -71,11 +71,14 @@ class Uploads {
   absl::Status Recover();
   // Finishes running checks; later commits are refused. The rest may still be called.
   void Stop() { checks_.Stop(); }
+  // Answers all commits that wait, and later ones, with UNAVAILABLE SHUTTING_DOWN.
+  void LetGo() LORRY_EXCLUDES(mutex_);
 
   absl::StatusOr<BeginReply> Begin(const BeginRequest& request);
   absl::StatusOr<Standing> Get(const UploadId& id);
   absl::Status Abort(const UploadId& id);
-  // Waits for the check until `deadline` (on the clock); it goes on without the caller.
+  // Joins the check, or starts it, and waits until `deadline` (on the clock): CHECK_RUNNING then. It
+  // goes on without callers, and any later commit learns its outcome.
   absl::StatusOr<Version> Commit(const UploadId& id, Tick deadline);
 
   // Where a transport puts an upload's ranges.
@@ -93,6 +96,7 @@ class Uploads {
   std::shared_ptr<Live> Find(const UploadId& id) const LORRY_EXCLUDES(mutex_);
   std::shared_ptr<Live> FindOrAdd(const Upload& upload) LORRY_EXCLUDES(mutex_);
   void Drop(const UploadId& id) LORRY_EXCLUDES(mutex_);
+  std::vector<std::shared_ptr<Live>> All() const LORRY_EXCLUDES(mutex_);
 
   absl::Status OpenFile(const std::shared_ptr<Live>& live);
   absl::Status Resume(const std::shared_ptr<Live>& live);
@@ -102,6 +106,7 @@ class Uploads {
   absl::StatusOr<std::shared_ptr<Check>> StartCheck(const std::shared_ptr<Live>& live);
   absl::StatusOr<Version> RunCheck(const std::shared_ptr<Live>& live);
   absl::StatusOr<Version> SealAndStore(Live& live, std::span<const std::byte> image);
+  absl::Status EndWith(const UploadId& id, const absl::Status& why);  // returns `why`
   absl::Status WriteLedger(Live& live);
   absl::Status SweepOne(const std::shared_ptr<Live>& live);
 
@@ -109,6 +114,7 @@ class Uploads {
   blob::Store& blobs_;
   const Clock& clock_;
   const UploadsOptions options_;
+  std::atomic<bool> leaving_ = false;
   mutable Mutex mutex_;
   std::map<UploadId, std::shared_ptr<Live>> live_ LORRY_GUARDED_BY(mutex_);
   runtime::Executor checks_;  // last: its threads use the rest

@@ -1,5 +1,6 @@
 #include "services/adapter_store/rpc/store_service.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +15,10 @@ using rpc::Call;
 using rpc::Role;
 
 // A commit that waits for its check answers this long before the caller's deadline, so that the
-// answer still arrives.
+// answer still arrives, and after kCommitWaitMs in any case: a caller behind a proxy that cuts off
+// quiet calls, or that the network forgot, is found out, and asks again.
 constexpr Tick kAnswerMarginMs = 200;
+constexpr Tick kCommitWaitMs = 20'000;
 
 absl::StatusOr<AdapterName> AdapterOf(const std::string& name) {
   LORRY_RETURN_IF_ERROR(CheckAdapterName(name));
@@ -102,13 +105,14 @@ grpc::Status StoreService::CommitUpload(grpc::ServerContext* context,
                                         const v1::CommitUploadRequest* request,
                                         v1::CommitUploadResponse* response) {
   const auto serve = [&](const Call& call) -> absl::Status {
-    LORRY_ASSIGN_OR_RETURN(
-        const Version version,
-        parts_.uploads.Commit(UploadId(request->upload_id()), call.deadline - kAnswerMarginMs));
+    const Tick deadline =
+        std::min(call.deadline - kAnswerMarginMs, SteadyClock().Now() + kCommitWaitMs);
+    LORRY_ASSIGN_OR_RETURN(const Version version,
+                           parts_.uploads.Commit(UploadId(request->upload_id()), deadline));
     *response->mutable_version() = ToProto(version);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "CommitUpload", Role::kPublisher, serve);
+  return parts_.gate.Serve(*context, "CommitUpload", Role::kPublisher, serve, rpc::Effort::kWaits);
 }
 
 grpc::Status StoreService::OpenFetch(grpc::ServerContext* context,

@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <latch>
+#include <map>
 
 #include "lib/transfer/ucx/ucx_transport.h"
 #include "services/adapter_store/server.h"
@@ -257,6 +260,83 @@ TEST_P(StoreTest, RolesAreAsked) {
   std::ofstream(options_.tokens_file) << "reader reader-secret-0123456789 somebody\n";
   Start();
   EXPECT_TRUE(absl::IsUnauthenticated(client_->OpenRun("policy").status()));
+}
+
+// As many ranks as the largest training jobs have, each over a connection like any rank's: sixteen
+// of them share one here.
+class Ranks {
+ public:
+  static constexpr int kCount = 1'024;
+  static constexpr int kPerChannel = 16;
+
+  explicit Ranks(const std::string& address) {
+    grpc::ChannelArguments own_connection;
+    own_connection.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    for (int i = 0; i < kCount / kPerChannel; ++i) {
+      stubs_.push_back(v1::StoreService::NewStub(
+          grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), own_connection)));
+    }
+  }
+
+  // All at the same time; how many ended how ("OK", or the reason).
+  template <typename Response, typename Request, typename Method>
+  std::map<std::string, int> CallAll(const Request& request, Method method,
+                                     std::vector<Response>& responses) {
+    std::vector<grpc::ClientContext> contexts(kCount);
+    std::vector<grpc::Status> statuses(kCount);
+    responses.resize(kCount);
+    std::latch ended(kCount);
+    for (int i = 0; i < kCount; ++i) {
+      rpc::SetDeadlineIn(contexts[i], 60'000);
+      (stubs_[i / kPerChannel]->async()->*method)(&contexts[i], &request, &responses[i],
+                                                  [&, i](grpc::Status status) {
+                                                    statuses[i] = std::move(status);
+                                                    ended.count_down();
+                                                  });
+    }
+    ended.wait();
+    std::map<std::string, int> told;
+    for (const grpc::Status& status : statuses) {
+      ++told[status.ok() ? "OK" : ReasonOf(rpc::FromGrpc(status))];
+    }
+    return told;
+  }
+
+ private:
+  std::vector<std::unique_ptr<v1::StoreService::Stub>> stubs_;
+};
+
+TEST_P(StoreTest, AThousandRanksBeginAndCommitTogether) {
+  using Async = v1::StoreService::StubInterface::async_interface;
+  using Done = std::function<void(grpc::Status)>;
+  const TestAdapter adapter = MakeAdapter(1, /*width=*/100'000);
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  Ranks ranks(server_->grpc_address());
+  const std::map<std::string, int> all_well = {{"OK", Ranks::kCount}};
+
+  v1::BeginUploadRequest begin;
+  *begin.mutable_version() = rpc::ToProto(Key(7));
+  begin.set_header(adapter.header());
+  begin.set_config_json(adapter.config);
+  begin.set_image_bytes(adapter.image.size());
+  std::vector<v1::BeginUploadResponse> begun;
+  using Begin = void (Async::*)(grpc::ClientContext*, const v1::BeginUploadRequest*,
+                                v1::BeginUploadResponse*, Done);
+  ASSERT_EQ(ranks.CallAll(begin, Begin(&Async::BeginUpload), begun), all_well);
+  for (const auto& each : begun) ASSERT_EQ(each.upload_id(), begun.front().upload_id());
+
+  v1::CommitUploadRequest commit;
+  commit.set_upload_id(begun.front().upload_id());
+  std::vector<v1::CommitUploadResponse> committed;
+  using Commit = void (Async::*)(grpc::ClientContext*, const v1::CommitUploadRequest*,
+                                 v1::CommitUploadResponse*, Done);
+  EXPECT_EQ(ranks.CallAll(commit, Commit(&Async::CommitUpload), committed),
+            (std::map<std::string, int>{{"RANGES_MISSING", Ranks::kCount}}));
+  ASSERT_TRUE(client_->Push(begun.front(), adapter).ok());
+  EXPECT_EQ(ranks.CallAll(commit, Commit(&Async::CommitUpload), committed), all_well);
+  for (const auto& each : committed) {
+    EXPECT_EQ(each.version().digest(), DigestOf(adapter.bytes(), adapter.config).value);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, StoreTest, ::testing::Values("grpc", "ucx"),

@@ -1,6 +1,7 @@
 // Uploads, transfers and garbage over a catalogue and blobs in memory, on a manual clock.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,18 +16,24 @@
 
 namespace lorry::store {
 
-// Fails one kind of operation with one status until told otherwise.
+// Does something before one kind of operation, until told otherwise: fail it, or look around while
+// it is under way.
 class Failing final : public blob::FailurePlan {
  public:
   absl::Status Before(blob::BlobOp op, std::string_view) override {
-    return op == op_ ? status_ : absl::OkStatus();
+    return op == op_ && act_ ? act_() : absl::OkStatus();
   }
-  void Fail(blob::BlobOp op, absl::Status status) { op_ = op, status_ = std::move(status); }
-  void Heal() { status_ = absl::OkStatus(); }
+  void Fail(blob::BlobOp op, absl::Status status) {
+    During(op, [status] { return status; });
+  }
+  void During(blob::BlobOp op, std::function<absl::Status()> act) {
+    op_ = op, act_ = std::move(act);
+  }
+  void Heal() { act_ = nullptr; }
 
  private:
   blob::BlobOp op_ = blob::BlobOp::kCreate;
-  absl::Status status_;
+  std::function<absl::Status()> act_;
 };
 
 class ImagesTest : public CatalogTest {
@@ -68,6 +75,7 @@ class ImagesTest : public CatalogTest {
   absl::Status Send(const UploadId& id, const TestAdapter& adapter, transfer::Range range) {
     LORRY_ASSIGN_OR_RETURN(const auto target, uploads_->TargetOf(id));
     LORRY_ASSIGN_OR_RETURN(auto slot, target->Begin(range));
+    arrived_at_ = slot.destination();
     const auto bytes = adapter.bytes().subspan(range.offset, range.length);
     std::memcpy(slot.destination().data(), bytes.data(), bytes.size());
     return target->Finish(std::move(slot), transfer::PieceChecksums(range.offset, bytes));
@@ -104,6 +112,7 @@ class ImagesTest : public CatalogTest {
   }
   size_t Files() { return blobs_->List().value().size(); }
 
+  std::span<std::byte> arrived_at_;  // where the last range that was sent lies
   ManualClock clock_{1};
   std::unique_ptr<blob::Store> memory_ = blob::MakeMemoryStore(/*bytes_max=*/10 << 20);
   Failing failing_;

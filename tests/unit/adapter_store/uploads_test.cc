@@ -1,3 +1,6 @@
+#include <future>
+#include <latch>
+
 #include "tests/unit/adapter_store/images_dsl.h"
 
 namespace lorry::store {
@@ -139,6 +142,123 @@ TEST_F(UploadsTest, ACrashAfterTheSealGoesOnFromTheSealedFile) {
   EXPECT_THAT(uploads_->Get(id)->missing, IsEmpty());
   EXPECT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsError("UPLOAD_COMPLETE"));
   EXPECT_EQ(Commit(id)->digest, DigestOf(adapter_.bytes(), adapter_.config));
+}
+
+TEST_F(UploadsTest, AnUploadWhoseFileIsNotOpenYetTakesNothingAndIsNotCommitted) {
+  bool looked = false;
+  failing_.During(blob::BlobOp::kCreate, [&] {
+    const UploadId id = catalog_->ListOpenUploads()->front().id;
+    EXPECT_THAT(uploads_->Commit(id, clock_.Now()), IsError("UPLOAD_OPENING"));
+    EXPECT_THAT(uploads_->TargetOf(id), IsError("UPLOAD_OPENING"));
+    EXPECT_THAT(uploads_->Get(id)->missing, ElementsAre(transfer::Range{0, adapter_.image.size()}));
+    looked = true;
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(PublishImage(7, adapter_), IsOk());
+  EXPECT_TRUE(looked);
+}
+
+TEST_F(UploadsTest, ARangeThatComesAgainAndStallsHoldsUpNoCommit) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  const auto target = *uploads_->TargetOf(id);
+  auto again = target->Begin(SecondHalf(adapter_));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(Commit(id)->digest, DigestOf(adapter_.bytes(), adapter_.config));
+  const auto bytes = adapter_.bytes().subspan(SecondHalf(adapter_).offset);
+  std::memcpy(again->destination().data(), bytes.data(), bytes.size());
+  EXPECT_THAT(target->Finish(*std::move(again),
+                             transfer::PieceChecksums(SecondHalf(adapter_).offset, bytes)),
+              IsError("UPLOAD_COMPLETE"));
+}
+
+TEST_F(UploadsTest, AllCommitsJoinOneCheck) {
+  std::atomic<int> stored = 0;
+  upload_options_.on_ended = [&](std::string_view result, std::string_view) {
+    stored += result == "stored" ? 1 : 0;
+  };
+  RestartAll();
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  std::latch all(16);
+  std::vector<std::future<absl::StatusOr<Version>>> commits;
+  for (int i = 0; i < 16; ++i) {
+    commits.push_back(std::async(std::launch::async, [&] {
+      all.arrive_and_wait();
+      return Commit(id);
+    }));
+  }
+  for (auto& commit : commits) EXPECT_THAT(commit.get(), IsOk());
+  EXPECT_EQ(stored, 1);
+}
+
+TEST_F(UploadsTest, ACommitThatDoesNotWaitLearnsTheOutcomeLater) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  std::latch asked(1);
+  failing_.During(blob::BlobOp::kSeal, [&] {
+    asked.wait();
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(uploads_->Commit(id, clock_.Now()), IsError("CHECK_RUNNING"));
+  EXPECT_TRUE(uploads_->Get(id)->checking);
+  asked.count_down();
+  EXPECT_THAT(Commit(id), IsOk());
+}
+
+TEST_F(UploadsTest, CommitsThatWaitAreLetGoWhenTheStoreLeaves) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  std::latch answered(1);
+  failing_.During(blob::BlobOp::kSeal, [&] {
+    uploads_->LetGo();
+    answered.wait();
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(Commit(id), IsError("SHUTTING_DOWN"));
+  answered.count_down();
+  uploads_->Stop();
+  EXPECT_THAT(Stored(), ElementsAre(7));  // the check went on
+}
+
+TEST_F(UploadsTest, ADiskThatRefusesToKeepBytesEndsTheUpload) {
+  const absl::Status failed = Error(absl::StatusCode::kDataLoss, "DISK_FAILED", "as planned");
+  for (const blob::BlobOp op : {blob::BlobOp::kSync, blob::BlobOp::kSeal}) {
+    const UploadId id = BeginImage(7, adapter_)->upload.id;
+    ASSERT_THAT(Send(id, adapter_, FirstHalf(adapter_)), IsOk());
+    failing_.Fail(op, failed);
+    uploads_->Sweep();  // writes the ledger
+    if (op == blob::BlobOp::kSeal) {
+      ASSERT_THAT(SendRest(id, adapter_), IsOk());
+      EXPECT_THAT(Commit(id), IsError("DISK_FAILED"));
+    }
+    failing_.Heal();
+    EXPECT_EQ(StateOf(id), "DEAD DISK_FAILED");
+    EXPECT_THAT(Commit(id), IsError("DISK_FAILED")) << "no second try calls the bytes kept";
+  }
+  EXPECT_THAT(PublishImage(7, adapter_), IsOk()) << "from the beginning";
+}
+
+TEST_F(UploadsTest, BytesThatChangedSinceTheyArrivedGetNoDigest) {
+  const TestAdapter large = MakeAdapter(7, /*width=*/20'000);  // four leaves, halves cut one
+  uint64_t number = 7;
+  for (const bool restart : {false, true}) {
+    for (const transfer::Range& first : {FirstHalf(large), SecondHalf(large)}) {
+      const UploadId id = BeginImage(++number, large)->upload.id;
+      ASSERT_THAT(Send(id, large, first), IsOk());
+      std::byte& byte = arrived_at_[arrived_at_.size() / 2];
+      if (restart) {
+        uploads_->Sweep();  // writes the ledger
+        RestartAll();
+      }
+      byte ^= std::byte{1};
+      ASSERT_THAT(SendRest(id, large), IsOk());
+      EXPECT_THAT(Commit(id), IsError("RANGE_CORRUPT")) << "restarted: " << restart;
+      EXPECT_EQ(StateOf(id), "DEAD RANGE_CORRUPT");
+      ASSERT_THAT(collector_->Run(), IsOk());
+    }
+  }
+  EXPECT_THAT(PublishImage(number, large), IsOk());
 }
 
 TEST_F(UploadsTest, AFullDiskIsAnErrorAtTheBeginning) {

@@ -84,6 +84,7 @@ class EchoService final
   explicit EchoService(Gate& gate) : gate_(gate) {}
 
   std::function<absl::Status(const Call&)> handler = [](const Call&) { return absl::OkStatus(); };
+  Effort effort = Effort::kWorks;  // what `handler` does
   size_t watch_fifo_max = 100;
   Collected<std::shared_ptr<EchoSession>> sessions;
   Collected<std::shared_ptr<WatchSession>> watches;
@@ -92,10 +93,11 @@ class EchoService final
 
   grpc::Status Echo(grpc::ServerContext* context, const echo::EchoRequest* request,
                     echo::EchoResponse* response) override {
-    return gate_.Serve(*context, "Echo", Role::kPublisher, [&](const Call& call) {
+    const auto serve = [&](const Call& call) {
       response->set_text(request->text());
       return handler(call);
-    });
+    };
+    return gate_.Serve(*context, "Echo", Role::kPublisher, serve, effort);
   }
   grpc::ServerBidiReactor<echo::EchoRequest, echo::EchoResponse>* Attach(
       grpc::CallbackServerContext* context) override {

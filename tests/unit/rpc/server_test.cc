@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <latch>
@@ -65,24 +67,80 @@ TEST(Gate, MayRequireDeadlines) {
   EXPECT_EQ(ReasonOf(FromGrpc(server.Stub()->Echo(&none, {}, &response))), "DEADLINE_REQUIRED");
 }
 
-TEST(Gate, RefusesCallsBeyondItsLimit) {
+TEST(Gate, CallsBeyondItsLimitWaitForTheirTurn) {
   EchoServer server({}, {.calls_max = 2});
   std::latch both_in(2), leave(1);
+  std::atomic<int> inside = 0, most = 0;
   server.service.handler = [&](const Call&) {
-    both_in.count_down();
+    most = std::max(most.load(), ++inside);
+    if (!both_in.try_wait()) both_in.count_down();
+    leave.wait();
+    --inside;
+    return absl::OkStatus();
+  };
+  const auto stub = server.Stub();
+  std::vector<std::future<absl::Status>> calls;
+  for (int i = 0; i < 10; ++i) {
+    calls.push_back(std::async(std::launch::async, [&] { return Say(*stub, "x"); }));
+  }
+  both_in.wait();
+  leave.count_down();
+  for (auto& call : calls) EXPECT_TRUE(call.get().ok());
+  EXPECT_EQ(most, 2);
+}
+
+TEST(Gate, RefusesCallsWhenTooManyWait) {
+  EchoServer server({}, {.calls_max = 1, .waiting_max = 0});
+  std::latch in(1), leave(1);
+  server.service.handler = [&](const Call&) {
+    in.count_down();
     leave.wait();
     return absl::OkStatus();
   };
   const auto stub = server.Stub();
   auto one = std::async(std::launch::async, [&] { return Say(*stub, "1"); });
-  auto two = std::async(std::launch::async, [&] { return Say(*stub, "2"); });
-  both_in.wait();
-  const absl::Status third = Say(*stub, "3");
+  in.wait();
+  const absl::Status second = Say(*stub, "2");
   leave.count_down();
-  EXPECT_EQ(third.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ReasonOf(third), "SERVER_BUSY");
+  EXPECT_EQ(second.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(second), "SERVER_BUSY");
   EXPECT_TRUE(one.get().ok());
-  EXPECT_TRUE(two.get().ok());
+}
+
+TEST(Gate, CallsThatOnlyWaitNeedNoTurn) {
+  EchoServer server({}, {.calls_max = 1, .waiting_max = 20});
+  std::latch all_in(20);
+  server.service.effort = Effort::kWaits;
+  server.service.handler = [&](const Call&) {
+    all_in.arrive_and_wait();
+    return absl::OkStatus();
+  };
+  const auto stub = server.Stub();
+  std::vector<std::future<absl::Status>> calls;
+  for (int i = 0; i < 20; ++i) {
+    calls.push_back(std::async(std::launch::async, [&] { return Say(*stub, "x"); }));
+  }
+  for (auto& call : calls) EXPECT_TRUE(call.get().ok());
+}
+
+TEST(Gate, CallsThatWaitForTheirTurnAreLetGoWhenItCloses) {
+  EchoServer server({}, {.calls_max = 1});
+  std::latch in(1), leave(1);
+  Collected<absl::Status> refused;
+  server.service.handler = [&](const Call&) {
+    in.count_down();
+    leave.wait();
+    return absl::OkStatus();
+  };
+  const auto stub = server.Stub();
+  auto one = std::async(std::launch::async, [&] { return Say(*stub, "1"); });
+  in.wait();
+  auto two = std::async(std::launch::async, [&] { return Say(*stub, "2"); });
+  auto stopped = std::async(std::launch::async, [&] { return server.server->Shutdown(); });
+  EXPECT_TRUE(absl::IsUnavailable(two.get())) << "while the first still works";
+  leave.count_down();
+  EXPECT_TRUE(stopped.get().ok());
+  (void)one.get();
 }
 
 TEST(Gate, ReportsEachCall) {

@@ -1,0 +1,93 @@
+#include "services/adapter_store/images/arrived_leaves.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
+
+namespace lorry::store {
+namespace {
+
+using transfer::Checksum;
+using transfer::kLeafBytes;
+using transfer::Range;
+
+bool IsKnown(const Checksum& checksum) { return checksum != Checksum(); }
+
+// Calls `visit(leaf, bytes)` for each leaf that `range` touches, in order.
+template <typename Visit>
+void ForEachLeaf(const Range& range, Visit visit) {
+  for (uint64_t at = range.offset; at < range.end();) {
+    const uint64_t leaf = at / kLeafBytes;
+    const uint64_t end = std::min(range.end(), (leaf + 1) * kLeafBytes);
+    visit(static_cast<size_t>(leaf), end - at);
+    at = end;
+  }
+}
+
+}  // namespace
+
+ArrivedLeaves::ArrivedLeaves(uint64_t image_bytes)
+    : image_bytes_(image_bytes),
+      arrived_(transfer::LeafCount(image_bytes)),
+      checksums_(transfer::LeafCount(image_bytes)) {}
+
+uint64_t ArrivedLeaves::LeafBytes(size_t leaf) const {
+  return std::min<uint64_t>(kLeafBytes, image_bytes_ - leaf * kLeafBytes);
+}
+
+bool ArrivedLeaves::Count(size_t leaf, uint64_t bytes) {
+  MutexLock lock(mutex_);
+  arrived_[leaf] += static_cast<uint32_t>(bytes);
+  return arrived_[leaf] == LeafBytes(leaf);
+}
+
+void ArrivedLeaves::Resume(const std::vector<Range>& received, std::string_view kept) {
+  for (const Range& range : received) {
+    ForEachLeaf(range, [&](size_t leaf, uint64_t bytes) {
+      const bool is_whole = Count(leaf, bytes);
+      if (!is_whole || (leaf + 1) * sizeof(Checksum) > kept.size()) return;
+      MutexLock lock(mutex_);
+      std::memcpy(&checksums_[leaf], kept.data() + leaf * sizeof(Checksum), sizeof(Checksum));
+    });
+  }
+}
+
+void ArrivedLeaves::Add(const Range& range, std::span<const Checksum> checksums,
+                        std::span<const std::byte> image) {
+  size_t piece = 0;
+  ForEachLeaf(range, [&](size_t leaf, uint64_t bytes) {
+    const Checksum& claimed = checksums[piece++];
+    if (!Count(leaf, bytes)) return;
+    const uint64_t length = LeafBytes(leaf);
+    // Hashed outside of the lock: other threads are adding other leaves.
+    const Checksum checksum =
+        bytes == length
+            ? claimed
+            : transfer::PieceChecksums(leaf * kLeafBytes, image.subspan(leaf * kLeafBytes, length))
+                  .front();
+    MutexLock lock(mutex_);
+    checksums_[leaf] = checksum;
+  });
+}
+
+std::string ArrivedLeaves::Kept() const {
+  MutexLock lock(mutex_);
+  return {reinterpret_cast<const char*>(checksums_.data()), checksums_.size() * sizeof(Checksum)};
+}
+
+absl::Status ArrivedLeaves::Compare(std::span<const Checksum> leaves) const {
+  MutexLock lock(mutex_);
+  for (size_t leaf = 0; leaf < checksums_.size(); ++leaf) {
+    if (!IsKnown(checksums_[leaf]) || leaves[leaf] == checksums_[leaf]) continue;
+    const Range range{.offset = leaf * kLeafBytes, .length = LeafBytes(leaf)};
+    return Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT",
+                 absl::StrCat("the bytes of range ", transfer::ToString(range),
+                              " are no longer those that arrived: look at the store's disk and "
+                              "memory, and begin the upload again"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lorry::store
