@@ -126,6 +126,10 @@ std::string HelpFor(const Verb& verb) {
     }
   }
   if (!verb.options.empty()) absl::StrAppend(&out, "\noptions:\n", OptionLines(verb.options));
+  if (!verb.settings.empty()) out += "\nfields:\n";
+  for (const Setting& setting : verb.settings) {
+    absl::StrAppend(&out, "  ", setting.spelled, "\n", Wrap(setting.help, 6));
+  }
   if (!verb.examples.empty()) out += "\nexamples:\n";
   for (const std::string& example : verb.examples) absl::StrAppend(&out, "  ", example, "\n");
   return out;
@@ -150,6 +154,11 @@ std::string Markdown(const std::vector<Verb>& verbs) {
       absl::StrAppend(&out, "- `", positional.name, "`: ", Escaped(positional.help), "\n");
     }
     if (!verb.options.empty()) absl::StrAppend(&out, "\n", OptionTable(verb.options));
+    if (!verb.settings.empty()) out += "\n| field | |\n|---|---|\n";
+    for (const Setting& setting : verb.settings) {
+      absl::StrAppend(&out, "| `", absl::StrReplaceAll(setting.spelled, {{"|", "\\|"}}), "` | ",
+                      Escaped(setting.help), " |\n");
+    }
     if (verb.examples.empty()) continue;
     absl::StrAppend(&out, "\n```\n", absl::StrJoin(verb.examples, "\n"), "\n```\n");
   }

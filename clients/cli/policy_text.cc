@@ -173,6 +173,59 @@ absl::Status SetField(AdapterPolicy& policy, const std::string& assignment) {
   return SetNumber(policy, *field, value);
 }
 
+const std::vector<Setting>& PolicySettings() {
+  static const auto& settings = *new std::vector<Setting>{
+      {"pools=POOL[=POOL|=@ALIAS],...",
+       "The pools of engines that serve the adapter, and what each follows: what is published, "
+       "another pool's decision, or an alias. Default: rollout, which follows what is published."},
+      {"mode=rolling",
+       "How doors change to a new version: one by one, while generation goes on. mode=barrier is "
+       "not built yet and is refused."},
+      {"min_engines=N|N%",
+       "How many engines, or which share of those a sync began with, must have a version loaded "
+       "before it is decided. Default 50%."},
+      {"skip=allowed|never",
+       "Whether a version that waits gives way to a newer one. With never a few versions queue, "
+       "and more are refused with SYNC_BACKLOG. Default allowed."},
+      {"in_flight=finish_on_old",
+       "What happens to requests that are running when a door changes: they finish on the version "
+       "they began with. abort and resume_on_new are not built yet and are refused."},
+      {"max_staleness=N",
+       "How many decisions an engine may be behind and still answer for the bare adapter name. "
+       "Default 1."},
+      {"keep=N|all",
+       "How many decided versions stay loaded, the newest among them; with all, idle ones leave "
+       "when room is needed. Default max_staleness + 1."},
+      {"stale=refuse|hold|tag",
+       "What a request for the bare adapter name gets where the engine is too far behind: 409 "
+       "STALE_VERSION, a wait, or the answer with X-Lorry-Lag. Default refuse."},
+      {"no_adapter=refuse|latest|base",
+       "What a request that names no adapter gets: 400 NO_ADAPTER, this adapter's latest version, "
+       "or the base model. Clients that ask for the first model of /v1/models need latest. Default "
+       "refuse."},
+      {"quiesce=none", "Pausing engines while doors change is not built yet and is refused."},
+      {"flush=auto|never",
+       "Flushing engines' caches is not built yet: always is refused. Engine names are never "
+       "reused, so that no cached prefix of another version is met."},
+      {"probe=token|presence|differs",
+       "How an engine proves that it applies a version: it answers a token through it, it lists it "
+       "at its path, or its log-probabilities differ from the base model's. Default token."},
+      {"stage_deadline_ms=TIME",
+       "How long engines may take to load a version before those that have it decide. Default "
+       "60s."},
+      {"barrier_deadline_ms=TIME", "How long a request may be held at a door. Default 30s."},
+      {"framework_pause_deadline_ms=TIME",
+       "Not built yet: a value other than the default is refused."},
+      {"drain_deadline_ms=TIME", "Not built yet: a value other than the default is refused."},
+      {"max_tensor_norm=N",
+       "The largest Frobenius norm that a lora_A or lora_B may have; 0: any. Default 0."},
+      {"quota_bytes=SIZE",
+       "How many bytes of images the adapter may keep stored; 0: the store's own limit. Default "
+       "0."},
+      {"quota_versions=N", "How many versions it may keep stored; 0: any number. Default 0."}};
+  return settings;
+}
+
 absl::StatusOr<std::vector<PolicyLine>> DescribePolicy(const AdapterPolicy& policy) {
   LORRY_ASSIGN_OR_RETURN(const fleet::AdapterPolicy complete, rpc::PolicyFromProto(policy));
   AdapterPolicy filled = rpc::PolicyToProto(complete);

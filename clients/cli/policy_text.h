@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "clients/cli/verb.h"
 #include "lorry/common/v1/adapter.pb.h"
 
 namespace lorry::cli {
@@ -16,6 +17,9 @@ namespace lorry::cli {
 // "quota_bytes=10GiB", "pools=rollout,eval=rollout,canary=@best"; "field=default" unsets it.
 // INVALID_ARGUMENT USAGE names the fields or words that would do.
 absl::Status SetField(common::v1::AdapterPolicy& policy, const std::string& assignment);
+
+// Every field: how it is written, what it does and its default, in the order of the message.
+const std::vector<Setting>& PolicySettings();
 
 // Every field with the value that counts, defaults included, in the order of the message.
 struct PolicyLine {

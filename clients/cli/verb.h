@@ -53,12 +53,19 @@ class Arguments {
 
 class Context;  // context.h
 
+// What a FIELD=VALUE of an option may say.
+struct Setting {
+  std::string spelled;  // "keep=N|all"
+  std::string help;
+};
+
 struct Verb {
   std::string name;
   std::string summary;  // one line without a full stop
   std::string details = {};
   std::vector<Positional> positionals = {};
   std::vector<Option> options = {};
+  std::vector<Setting> settings = {};
   std::vector<std::string> examples = {};
   // The exit status, or an error that main prints.
   std::function<absl::StatusOr<int>(Context&, const Arguments&)> run = {};

@@ -191,16 +191,16 @@ std::vector<Verb> AdapterVerbs() {
       {.name = "policy",
        .summary = "Shows an adapter's policy, or changes fields of it",
        .details =
-           "Fields are those of lorry.common.v1.AdapterPolicy; FIELD=default goes back to the "
-           "default. A change that somebody else made meanwhile is not overwritten. Not built yet: "
-           "mode=barrier, with which no sync begins, and in_flight=abort and resume_on_new, which "
-           "are refused.",
+           "Fields that are not named stay as they are; FIELD=default goes back to the default. A "
+           "change that somebody else made meanwhile is not overwritten. Times are milliseconds, "
+           "or as in 90s and 5m; sizes are bytes, or as in 10GiB.",
        .positionals = {adapter},
        .options = {{.name = "set",
                     .value = "FIELD=VALUE",
                     .help = "skip=never, keep=3, min_engines=75%, stage_deadline_ms=90s, "
                             "pools=rollout,eval=rollout",
                     .repeated = true}},
+       .settings = PolicySettings(),
        .examples = {"lorry policy policy --set keep=4 --set max_staleness=2"},
        .run = Policy},
       {.name = "delete",

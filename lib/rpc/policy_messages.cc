@@ -160,11 +160,33 @@ absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& po
 }
 
 absl::Status CheckBuilt(const fleet::AdapterPolicy& policy) {
-  if (policy.in_flight == fleet::InFlightRule::kFinishOnOld) return absl::OkStatus();
-  return Invalid(absl::StrCat(
-      "in_flight=", policy.in_flight == fleet::InFlightRule::kAbort ? "abort" : "resume_on_new",
-      " is not built yet: requests in flight finish on the version they began with; set "
-      "in_flight=finish_on_old"));
+  const fleet::AdapterPolicy defaults;
+  const auto not_built = [](std::string_view setting, std::string_view instead) {
+    return Invalid(absl::StrCat(ToAbsl(setting), " is not built yet: ", ToAbsl(instead)));
+  };
+  if (policy.mode != defaults.mode) {
+    return not_built("mode=barrier", "doors flip one by one; set mode=rolling");
+  }
+  if (policy.in_flight != defaults.in_flight) {
+    return not_built(
+        policy.in_flight == fleet::InFlightRule::kAbort ? "in_flight=abort"
+                                                        : "in_flight=resume_on_new",
+        "requests in flight finish on the version they began with; set in_flight=finish_on_old");
+  }
+  if (policy.quiesce != defaults.quiesce) {
+    return not_built("quiesce", "engines go on generating while doors flip; set quiesce=none");
+  }
+  if (policy.flush == fleet::FlushRule::kAlways) {
+    return not_built("flush=always", "no engine is flushed by a sync; set flush=auto");
+  }
+  if (policy.framework_pause_deadline_ms != defaults.framework_pause_deadline_ms) {
+    return not_built("framework_pause_deadline_ms",
+                     "pauses that frameworks ask for are refused at the door; leave it unset");
+  }
+  if (policy.drain_deadline_ms != defaults.drain_deadline_ms) {
+    return not_built("drain_deadline_ms", "no sync drains an engine; leave it unset");
+  }
+  return absl::OkStatus();
 }
 
 cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {

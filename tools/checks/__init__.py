@@ -1,6 +1,6 @@
 """What tools/tidy checks, one module a rule. A check is a function from Tree to a list of Findings."""
 
-from checks import banned, dead, errors, formatting, includes, readmes, sizes
+from checks import banned, dead, errors, formatting, includes, policy, readmes, sizes
 from checks.tree import Finding, Tree
 
 CHECKS = {
@@ -9,6 +9,7 @@ CHECKS = {
     "banned": banned.check,
     "dead": dead.check,
     "errors": errors.check,
+    "policy": policy.check,
     "readmes": readmes.check,
     "format": formatting.check,
 }

@@ -78,5 +78,14 @@ TEST(PolicyText, SaysWhatWouldDo) {
   EXPECT_THAT(refusal("pools=,"), HasSubstr("rollout"));
 }
 
+TEST(PolicyText, EveryFieldIsExplained) {
+  const auto& type = *common::v1::AdapterPolicy::descriptor();
+  ASSERT_EQ(PolicySettings().size(), static_cast<size_t>(type.field_count()));
+  for (int i = 0; i < type.field_count(); ++i) {
+    EXPECT_EQ(PolicySettings()[i].spelled.substr(0, type.field(i)->name().size() + 1),
+              type.field(i)->name() + "=");
+  }
+}
+
 }  // namespace
 }  // namespace lorry::cli

@@ -151,6 +151,31 @@ TEST(Messages, WhatHappensToRequestsInFlightIsRefusedWhereItIsNotBuilt) {
   EXPECT_EQ(ReasonOf(CheckBuilt(*PolicyFromProto(policy))), "POLICY_INVALID");
 }
 
+// Each is read from a message, since a store of an earlier release may hold it, and refused where it
+// is set: a setting that does nothing must not look as if it did.
+TEST(Messages, WhatNothingActsOnIsRefused) {
+  const auto refused = [](void (*set)(common::v1::AdapterPolicy&)) {
+    common::v1::AdapterPolicy policy;
+    set(policy);
+    const absl::StatusOr<fleet::AdapterPolicy> read = PolicyFromProto(policy);
+    EXPECT_TRUE(read.ok()) << read.status();
+    return std::string(CheckBuilt(*read).message());
+  };
+  using common::v1::AdapterPolicy;
+  EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_mode(common::v1::SYNC_MODE_BARRIER); }),
+              ::testing::HasSubstr("set mode=rolling"));
+  EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_quiesce(common::v1::QUIESCE_MODE_ABORT); }),
+              ::testing::HasSubstr("set quiesce=none"));
+  EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_flush(common::v1::FLUSH_MODE_ALWAYS); }),
+              ::testing::HasSubstr("set flush=auto"));
+  EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_framework_pause_deadline_ms(1); }),
+              ::testing::HasSubstr("leave it unset"));
+  EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_drain_deadline_ms(1); }),
+              ::testing::HasSubstr("leave it unset"));
+  // What is shown of a policy and set again unchanged is accepted.
+  EXPECT_TRUE(CheckBuilt(*PolicyFromProto(PolicyToProto(fleet::AdapterPolicy{}))).ok());
+}
+
 TEST(Messages, PoolsThatFollowNobodyAreRefused) {
   common::v1::AdapterPolicy policy;
   auto& pool = *policy.add_pools();

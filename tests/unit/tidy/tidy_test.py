@@ -36,6 +36,33 @@ class TreeCase(unittest.TestCase):
         self.assertGreater(len(self.findings[0].message), 20)
 
 
+class Policy(TreeCase):
+    HEADER = """\
+        struct AdapterPolicy {
+          SyncMode mode = SyncMode::kRolling;  // how
+          int64_t drain_deadline_ms = 600'000;
+        };
+        """
+    REFUSES = "absl::Status CheckBuilt(const AdapterPolicy& policy) {\n  %s\n}\n"
+
+    def tree(self, refusal: str, machine: str) -> dict[str, str]:
+        return {
+            "lib/fleet/policy.h": self.HEADER,
+            "lib/rpc/policy_messages.cc": self.REFUSES % refusal + "void Read() { policy.drain_deadline_ms = 1; }\n",
+            "services/store/catalog/codec.cc": "int x = policy.drain_deadline_ms;\n",
+            "services/orchestrator/machine/sync.cc": machine,
+        }
+
+    def test_a_field_is_acted_on_or_refused(self):
+        self.is_fine("policy", self.tree("if (policy.drain_deadline_ms) return;", "if (info.policy.mode == kBarrier) {}\n"))
+        self.is_fine("policy", self.tree("", "Go(policy->mode, policy->drain_deadline_ms);\n"))
+
+    def test_a_field_that_is_only_converted_does_nothing(self):
+        self.breaks("policy", "policy-field", self.tree("", "if (policy.mode == kBarrier) {}\n"))
+        self.assertIn("`drain_deadline_ms`", self.findings[0].message)
+        self.assertEqual(self.findings[0].line, 3)
+
+
 class Sizes(TreeCase):
     def test_a_file_of_500_lines_passes_and_of_501_does_not(self):
         self.is_fine("sizes", {"lib/a/a.cc": "int x;\n" * 500})
