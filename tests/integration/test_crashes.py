@@ -160,12 +160,14 @@ def test_a_store_that_was_away_for_longer_than_syncs_last_is_met_when_it_returns
     handle = steps.next("stored")
     until(lambda: running(world).get("state") == "SYNC_STATE_STAGING", "the sync has begun")
     world.fleet.store.kill()
+    until(lambda: not world.admin.status().get("store_connected", False), "status says that the store is away")
     for proxy in world.fleet.proxies.values():
         proxy.resume()
     until(lambda: running(world).get("detail") == "STAGE_DEADLINE", "a try has met its deadline")
     assert {world.member(m)["state"] for m in KINDS} == {"READY"}
     world.fleet.store.start().wait_ready()
     steps.finish(handle, BACK_WITHIN_S)
+    until(lambda: world.admin.status().get("store_connected", False), "status says that the store is back")
 
 
 def test_slots_that_are_full_under_steady_traffic_delay_nothing(world, steps, long_deadline):

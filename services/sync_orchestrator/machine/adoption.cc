@@ -62,11 +62,17 @@ void HandleAdopted(Core& core, const FleetAdopted& event) {
     return answer(Error(absl::StatusCode::kFailedPrecondition, "STORE_UNKNOWN",
                         "the store was not read yet; retry when it answers"));
   }
+  // Proxies refuse a lower incarnation, and what they remember of an equal one was decided by
+  // records that are gone. The clock that gave this one may have been behind, or the same.
   const uint64_t highest = HighestIncarnationSeen(core);
   if (highest >= core.meta.term.incarnation && AdoptionNeeded(core)) {
-    return answer(Error(absl::StatusCode::kFailedPrecondition, "TERM_FENCED",
-                        absl::StrCat("members follow incarnation ", highest,
-                                     "; start with a higher one (--incarnation)")));
+    if (highest + 1 >= kIncarnationLimit) {
+      return answer(Error(absl::StatusCode::kFailedPrecondition, "TERM_FENCED",
+                          absl::StrCat("a member reports incarnation ", highest,
+                                       ", and none above it can be had: that member's journal is "
+                                       "damaged; remove its data directory and restart it")));
+    }
+    core.meta.term = Term{highest + 1, 1};
   }
   for (const auto& [key, version] : core.versions) {
     for (const auto kind : {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm})

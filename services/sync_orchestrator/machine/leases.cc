@@ -46,7 +46,7 @@ absl::StatusOr<const VersionInfo*> Select(Core& core, const Selector& selector,
       break;  // no version at all
   }
   if (version != nullptr) return version;
-  return Error(absl::StatusCode::kNotFound, "VERSION_UNKNOWN",
+  return Error(absl::StatusCode::kNotFound, "UNKNOWN_VERSION",
                absl::StrCat("adapter ", selector.adapter.value, " has no such version in pool ",
                             pool.value));
 }

@@ -8,7 +8,6 @@
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/leases.h"
-#include "services/sync_orchestrator/machine/machine_state.h"
 #include "services/sync_orchestrator/machine/retention.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/sync.h"
@@ -16,8 +15,6 @@
 
 namespace lorry::sync {
 namespace {
-
-constexpr uint64_t kIncarnationLimit = uint64_t{1} << 18;
 
 template <class... Ts>
 struct Overload : Ts... {

@@ -26,9 +26,12 @@
 
 namespace lorry::sync {
 
+// Incarnations are below it, so that hold revisions can carry them (hours since 2026 last until
+// 2055).
+inline constexpr uint64_t kIncarnationLimit = uint64_t{1} << 18;
+
 struct Config {
-  // Taken when the records hold no incarnation; above any that proxies may remember and below 2^18,
-  // so that hold revisions can carry it (hours since 2026 last until 2055).
+  // Taken when the records hold no incarnation.
   uint64_t new_incarnation = 1;
   // A session that ended counts as LOST, and drops out of a running sync, after this long: longer
   // than a proxy needs to dial again, shorter than any stage deadline.

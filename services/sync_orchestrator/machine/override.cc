@@ -21,7 +21,7 @@ absl::Status CheckOverride(const Core& core, const OverrideSet& event) {
   }
   if (!event.version.has_value()) return absl::OkStatus();
   if (event.version->adapter != event.adapter || core.FindVersion(*event.version) == nullptr) {
-    return Error(absl::StatusCode::kNotFound, "VERSION_UNKNOWN",
+    return Error(absl::StatusCode::kNotFound, "UNKNOWN_VERSION",
                  absl::StrCat(ToString(*event.version), " is not stored"));
   }
   if (core.IsPoisoned(*event.version)) {

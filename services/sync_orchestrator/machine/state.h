@@ -145,4 +145,6 @@ struct Core {
   int64_t Backoff(uint32_t failures) const;
 };
 
+struct Machine::State : Core {};
+
 }  // namespace lorry::sync

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/sync_orchestrator/machine/adoption.h"
-#include "services/sync_orchestrator/machine/machine_state.h"
 #include "services/sync_orchestrator/machine/retention.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"

@@ -125,7 +125,7 @@ EngineName NameIn(const Core& core, const VersionInfo& version, fleet::EngineKin
 
 bool IsUnknown(const WatchEvent& view) {
   return view.state == State::kFailed &&
-         (view.reason == "VERSION_UNKNOWN" || view.reason == "UNKNOWN_ADAPTER");
+         (view.reason == "UNKNOWN_VERSION" || view.reason == "UNKNOWN_ADAPTER");
 }
 
 }  // namespace
@@ -193,7 +193,7 @@ WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_na
         absl::StrCat("more than ", core.config.backlog_limit, " versions waited; publish slower"));
   }
   if (core.store_known && core.FindVersion(version) == nullptr) {
-    return Final(State::kFailed, "VERSION_UNKNOWN", "it is not stored");
+    return Final(State::kFailed, "UNKNOWN_VERSION", "it is not stored");
   }
   if (record.considered.has_value() && version <= *record.considered) {
     if (!record.pending.empty()) return Superseded(record.pending.back());
@@ -229,7 +229,7 @@ void AdvanceWatches(Core& core) {
     // yet.
     if (IsUnknown(view) && core.now < it->second.opened_at + core.config.lost_after_ms) {
       view = WatchEvent{};
-      view.reason = "VERSION_UNKNOWN";
+      view.reason = "UNKNOWN_VERSION";
     }
     const bool final = view.final;
     Tell(core, it->first, it->second, std::move(view));

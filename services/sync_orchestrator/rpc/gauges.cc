@@ -33,6 +33,20 @@ SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry) {
           .ended = [results](std::string_view result) { results->find(result)->second.Add(); }};
 }
 
+int64_t LargestLag(const Status& status, const PoolStatus& pool) {
+  int64_t lag = 0;
+  for (const MemberStatus& member : status.members) {
+    if (member.pool != pool.pool || member.standing != MemberStanding::kReady) continue;
+    for (const fleet::ObservedRow& row : member.observed.rows) {
+      if (row.adapter != pool.adapter) continue;
+      lag = std::max<int64_t>(lag, std::ranges::count_if(pool.history, [&](const Activation& made) {
+                                return made.epoch > row.epoch;
+                              }));
+    }
+  }
+  return lag;
+}
+
 Gauges::Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store,
                const Clock& clock)
     : registry_(registry), orchestrator_(orchestrator), store_(store), clock_(clock) {
@@ -97,15 +111,7 @@ void Gauges::ShowMembers(const Status& status) {
 
 void Gauges::ShowLag(const Status& status, const PoolStatus& pool) {
   if (!pool.committed.has_value()) return;
-  uint64_t lag = 0;
-  for (const MemberStatus& member : status.members) {
-    if (member.pool != pool.pool || member.standing != MemberStanding::kReady) continue;
-    for (const fleet::ObservedRow& row : member.observed.rows) {
-      if (row.adapter == pool.adapter && row.epoch < pool.committed->epoch) {
-        lag = std::max(lag, pool.committed->epoch.value - row.epoch.value);
-      }
-    }
-  }
+  const int64_t lag = LargestLag(status, pool);
   Set({"lorry_member_version_lag_max", "Largest lag of a READY member: decisions it is behind"},
       {{"adapter", pool.adapter.value}, {"pool", pool.pool.value}}, static_cast<double>(lag));
 }

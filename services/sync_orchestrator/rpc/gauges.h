@@ -15,6 +15,10 @@ namespace lorry::sync {
 
 SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry);
 
+// How many decisions the row of the READY member that is furthest behind has missed. Decisions are
+// counted and epochs are not subtracted, because a sync that was broken off has used an epoch too.
+int64_t LargestLag(const Status& status, const PoolStatus& pool);
+
 // Refreshed on the scraper's thread. All outlive it; it must outlive the admin server.
 class Gauges {
  public:

@@ -138,7 +138,6 @@ v1::GetStatusResponse ToProto(const Status& status,
                               const std::string& pool, const std::string& adapter, Tick now) {
   v1::GetStatusResponse out;
   *out.mutable_term() = rpc::ToProto(status.term);
-  out.set_store_connected(status.store_known);
   for (const MemberStatus& member : status.members) {
     if (Wanted(pool, member.pool.value)) FillMember(member, contacts, now, *out.add_members());
   }

@@ -85,12 +85,13 @@ grpc::ServerWriteReactor<v1::WatchSyncResponse>* SyncService::WatchSync(
 
 grpc::ServerWriteReactor<v1::WatchResponse>* SyncService::Watch(
     grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
-  auto stream = std::make_shared<WatchStream>(request->pool());
-  {
-    MutexLock lock(mutex_);
-    watchers_.push_back(stream);
-  }
-  return rpc::StartStream(gate_, *context, rpc::Role::kReader, std::move(stream));
+  return rpc::StartStream(gate_, *context, rpc::Role::kReader,
+                          std::make_shared<WatchStream>(*this, request->pool()));
+}
+
+void SyncService::AddWatcher(std::weak_ptr<WatchStream> watcher) {
+  MutexLock lock(mutex_);
+  watchers_.push_back(std::move(watcher));
 }
 
 void SyncService::Refresh() {
@@ -128,6 +129,7 @@ v1::GetStatusResponse SyncService::Describe(const Status& status,
   v1::GetStatusResponse out =
       ToProto(status, contacts, store_.Newest(), pool, adapter, clock_.Now());
   out.set_version(version_);
+  out.set_store_connected(store_.connected());
   return out;
 }
 

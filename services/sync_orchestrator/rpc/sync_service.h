@@ -62,6 +62,7 @@ class SyncService final : public SyncServiceBase {
 
   absl::StatusOr<VersionKey> CompleteVersion(const common::v1::VersionRef& ref) const;
   PoolName CompletePool(const std::string& pool, const AdapterName& adapter) const;
+  void AddWatcher(std::weak_ptr<WatchStream> watcher);
   void Refresh();
   v1::GetStatusResponse Describe(const Status& status,
                                  const std::map<MemberId, MemberContact>& contacts,

@@ -142,9 +142,11 @@ class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSync
 };
 
 // The whole picture, again and again. Latest wins.
-class SyncService::WatchStream final : public rpc::WriteStream<v1::WatchResponse> {
+class SyncService::WatchStream final : public rpc::WriteStream<v1::WatchResponse>,
+                                       public std::enable_shared_from_this<WatchStream> {
  public:
-  explicit WatchStream(std::string pool) : WriteStream(rpc::kLatestWins), pool_(std::move(pool)) {}
+  WatchStream(SyncService& service, std::string pool)
+      : WriteStream(rpc::kLatestWins), service_(service), pool_(std::move(pool)) {}
 
   const std::string& pool() const { return pool_; }
   void Show(v1::GetStatusResponse status) {
@@ -154,8 +156,11 @@ class SyncService::WatchStream final : public rpc::WriteStream<v1::WatchResponse
   }
 
  private:
+  // Not before it is admitted: nothing is shown to a caller who may not see it.
+  void OnOpen() override { service_.AddWatcher(weak_from_this()); }
   void OnClosed(const absl::Status&) override {}
 
+  SyncService& service_;
   const std::string pool_;
 };
 

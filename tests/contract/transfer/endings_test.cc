@@ -124,7 +124,7 @@ TEST_P(Endings, TheHandlerAnswersWhenEverybodyHasGone) {
   fetch.Cancel();
   fetch.Wait();
   world.server.reset();
-  world.handler.AnswerLate(Error(StatusCode::kNotFound, "VERSION_UNKNOWN", "too late"));
+  world.handler.AnswerLate(Error(StatusCode::kNotFound, "UNKNOWN_VERSION", "too late"));
 }
 
 TEST_P(Endings, AStatusFromOnRangeEndsTheUpload) {

@@ -105,9 +105,9 @@ TEST_P(Refusals, WhatTheHandlerSays) {
   World world(GetParam());
   Bytes bytes(kSize);
   EXPECT_THAT(FetchAndWait(*world.transport, world.FetchOf("nothing", bytes)),
-              EndsWithCode(StatusCode::kNotFound, "VERSION_UNKNOWN"));
+              EndsWithCode(StatusCode::kNotFound, "UNKNOWN_VERSION"));
   EXPECT_THAT(PushAndWait(*world.transport, world.PushOf("nothing", bytes)),
-              EndsWithCode(StatusCode::kNotFound, "VERSION_UNKNOWN"));
+              EndsWithCode(StatusCode::kNotFound, "UNKNOWN_VERSION"));
   const auto target = world.handler.Expect("upload", kSize);
   target->End(Error(StatusCode::kFailedPrecondition, "RUN_FENCED", "a newer run has begun"));
   EXPECT_THAT(PushAndWait(*world.transport, world.PushOf("upload", bytes)),

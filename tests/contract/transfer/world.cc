@@ -16,7 +16,7 @@ namespace lorry::transfer {
 namespace {
 
 absl::Status Unknown() {
-  return Error(absl::StatusCode::kNotFound, "VERSION_UNKNOWN", "no such object");
+  return Error(absl::StatusCode::kNotFound, "UNKNOWN_VERSION", "no such object");
 }
 
 template <typename T>

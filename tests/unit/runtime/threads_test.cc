@@ -9,7 +9,6 @@
 #include "lib/base/error.h"
 #include "lib/runtime/executor.h"
 #include "lib/runtime/loop.h"
-#include "lib/runtime/shutdown_tree.h"
 
 namespace lorry::runtime {
 namespace {
@@ -102,22 +101,6 @@ TEST(Executor, RefusesWhenTooMuchWaits) {
   leave.count_down();
   executor.Stop();
   EXPECT_EQ(ReasonOf(executor.Submit([] {})), "SHUTTING_DOWN");
-}
-
-TEST(ShutdownTree, DependantsStopFirstAndSiblingsInReverse) {
-  std::vector<std::string> stopped;
-  const auto stop = [&](const char* name) { return [&stopped, name] { stopped.push_back(name); }; };
-  {
-    ShutdownTree tree("process", stop("process"));
-    auto& kv = tree.Add("kv", stop("kv"));
-    auto& driver = kv.Add("driver", stop("driver"));
-    driver.Add("rpc", stop("rpc"));
-    driver.Add("admin", stop("admin"));
-    tree.Add("metrics", stop("metrics"));
-    tree.Stop();
-    EXPECT_THAT(stopped, ElementsAre("metrics", "admin", "rpc", "driver", "kv", "process"));
-  }
-  EXPECT_EQ(stopped.size(), 6u) << "once";
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ class Admin:
             holder: who leases, a name of your own; a selector that moved on makes it another lease of the same holder.
 
         Raises:
-            LorryError: NO_SLOT names what takes the room; VERSION_UNKNOWN, UNKNOWN_ADAPTER.
+            LorryError: NO_SLOT names what takes the room; UNKNOWN_VERSION, UNKNOWN_ADAPTER.
         """
         request = sync_pb2.ResolveRequest(selector=selector, pool=pool, holder=holder, ttl_ms=max(1, int(ttl_s * 1000)))
         got = self._connection.call(self._connection.sync.Resolve, request)

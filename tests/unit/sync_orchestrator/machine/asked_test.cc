@@ -101,7 +101,7 @@ TEST(Overrides, WhatWasRefusedIsTriedAgain) {
   Fleet fleet;
   fleet.Join("e1");
   const VersionKey later{kMath, RunId(1), VersionNumber(1)};
-  EXPECT_EQ(ReasonOf(fleet.Override(later, "call-1").status), "VERSION_UNKNOWN");
+  EXPECT_EQ(ReasonOf(fleet.Override(later, "call-1").status), "UNKNOWN_VERSION");
   fleet.Publish(1);
   EXPECT_TRUE(fleet.Override(later, "call-1").status.ok());
 }

@@ -334,6 +334,26 @@ TEST(Roster, AReignOverLostRecordsDesiresAndReleasesNothingBeforeItAdopts) {
   EXPECT_EQ(fleet.DesiredTerm("e1"), (Term{2, 1}));
 }
 
+// The clock that counts incarnations may have been behind, or the records lost within the hour.
+TEST(Roster, AdoptionMintsAnIncarnationAboveAnyThatMembersRemember) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  ASSERT_EQ(fleet.Committed(), 1u);
+  fleet.Obey("e1");
+  fleet.records_.clear();
+  fleet.Restart();
+  fleet.Rejoin("e1", Term{7, 3});
+  fleet.Pass(60'000);
+  fleet.Step(FleetAdopted{1});
+  EXPECT_TRUE(fleet.replies_.back().status.ok()) << fleet.replies_.back().status;
+  EXPECT_EQ(fleet.DesiredTerm("e1"), (Term{8, 1}));
+  fleet.Restart();
+  fleet.Rejoin("e1", Term{8, 1});
+  EXPECT_EQ(fleet.DesiredTerm("e1"), (Term{8, 2})) << "the records remember it";
+}
+
 TEST(Roster, AProxyOfALaterReignIsRefused) {
   Fleet fleet;
   fleet.Publish(1);  // a store with versions: settled only after a while
