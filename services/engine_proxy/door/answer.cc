@@ -43,13 +43,8 @@ Task<bool> Refuse(Exchange& x, Refused refused) {
   if (DoorObserver* observer = x.shard.shared.options.observer) {
     observer->OnRefused(refused.reason);
   }
-  std::string extra;
-  AppendField("X-Lorry-Reason", refused.reason, &extra);
-  if (refused.retry_after_s > 0) {
-    AppendField("Retry-After", std::to_string(refused.retry_after_s), &extra);
-  }
   co_return co_await Answer(x, refused.status, kJson, ErrorBody(x.kind, x.head.path, refused),
-                            std::move(extra));
+                            RefusalFields(refused));
 }
 
 Task<bool> RefuseCall(Exchange& x, CallResult result) {

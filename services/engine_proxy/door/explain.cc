@@ -4,8 +4,18 @@
 #include <utility>
 
 namespace lorry::door {
+namespace {
+
+// A batch may name thousands of adapters; a few tell what it was.
+constexpr size_t kListedReferences = 8;
+
+}  // namespace
 
 void ExplainRing::Put(Explained explained) {
+  explained.asked.resize(std::min(explained.asked.size(), kListedReferences));
+  explained.asked.shrink_to_fit();
+  explained.resolved.resize(std::min(explained.resolved.size(), kListedReferences));
+  explained.resolved.shrink_to_fit();
   MutexLock lock(mutex_);
   if (ring_.size() < capacity_) {
     ring_.push_back(std::move(explained));

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <boost/beast/http/status.hpp>
+#include <charconv>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "services/engine_proxy/door/framing.h"
 
@@ -15,6 +18,8 @@ using Json = nlohmann::ordered_json;
 
 // The fields of one version fit at once.
 constexpr size_t kFieldsRoom = 512;
+// Of a mixed batch. A digest has 80 bytes; clients take heads of 8 KiB to 64 KiB.
+constexpr size_t kListedVersions = 32;
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -23,6 +28,22 @@ std::string Dump(const Json& json) {
 absl::Status NotJson() {
   return Error(absl::StatusCode::kInternal, "ENGINE_REPLY_INVALID",
                "the engine's reply is not the JSON that this route answers with");
+}
+
+// dump() and Redact() walk a document recursively; no reply of the engines' nests deeper than 20.
+constexpr int kMaxReplyDepth = 64;
+// Longer names are no file's and no model's; each card repeats its base model's.
+constexpr size_t kMaxModelName = 4096;
+
+// An object of bounded depth; discarded otherwise.
+Json ParseReply(const std::string& text) {
+  bool too_deep = false;
+  const Json::parser_callback_t check = [&](int depth, Json::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kMaxReplyDepth;
+    return !too_deep;
+  };
+  Json reply = Json::parse(text, check, /*allow_exceptions=*/false);
+  return too_deep || !reply.is_object() ? Json(Json::value_t::discarded) : reply;
 }
 
 Json Card(const std::string& id, const std::string& root, const Json& parent) {
@@ -68,12 +89,33 @@ std::string ErrorBody(fleet::EngineKind kind, std::string_view path, const Refus
                 {"type", refused.reason},
                 {"param", nullptr},
                 {"code", refused.status}};
-  const bool flat = kind == fleet::EngineKind::kSglang && path != "/generate";
+  if (path == "/v1/messages") {  // Anthropic's
+    return Dump({{"type", "error"}, {"error", inner}});
+  }
+  const bool native = path == "/generate" || path == "/encode" || path == "/classify";
+  const bool flat = kind == fleet::EngineKind::kSglang && !native;
   if (!flat) return Dump({{"error", inner}});
   Json outer = {{"object", "error"}};
   outer.update(inner);
   return Dump(outer);
 }
+
+namespace {
+
+// What the headers list: one for each of a batch, but a batch that uses one version throughout says
+// so once, and one that is too long for a header each of its versions once.
+std::vector<Resolved> Listed(const std::vector<Resolved>& resolved) {
+  const bool mixed = std::any_of(resolved.begin(), resolved.end(),
+                                 [&](const Resolved& one) { return one != resolved.front(); });
+  if (mixed && resolved.size() <= kListedVersions) return resolved;
+  std::vector<Resolved> distinct;
+  for (const Resolved& one : resolved) {
+    if (std::find(distinct.begin(), distinct.end(), one) == distinct.end()) distinct.push_back(one);
+  }
+  return distinct;
+}
+
+}  // namespace
 
 std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
                          std::string_view request_id) {
@@ -81,10 +123,7 @@ std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
   out.reserve(kFieldsRoom);
   AppendField("X-Lorry-Request-Id", request_id, &out);
   if (resolved.empty()) return out;
-  // A batch that uses one version throughout says so once.
-  const bool mixed = std::any_of(resolved.begin(), resolved.end(),
-                                 [&](const Resolved& one) { return one != resolved.front(); });
-  const std::span<const Resolved> distinct(resolved.data(), mixed ? resolved.size() : 1);
+  const std::vector<Resolved> distinct = Listed(resolved);
   const auto number = [](uint64_t value) { return std::to_string(value); };
   std::string adapters;
   for (const Resolved& one : distinct) {
@@ -112,6 +151,18 @@ std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
   return out;
 }
 
+std::string RefusalFields(const Refused& refused) {
+  std::string out;
+  AppendField("X-Lorry-Reason", refused.reason, &out);
+  if (refused.retry_after_s > 0) {
+    AppendField("Retry-After", std::to_string(refused.retry_after_s), &out);
+  } else if (refused.status == 409) {
+    // OpenAI's clients try a 409 again, taking it for a lock; this one stays what it is.
+    AppendField("x-should-retry", "false", &out);
+  }
+  return out;
+}
+
 std::string StatusLine(int status) {
   const auto phrase = boost::beast::http::obsolete_reason(
       boost::beast::http::int_to_status(static_cast<unsigned>(status)));
@@ -119,18 +170,32 @@ std::string StatusLine(int status) {
          "\r\n";
 }
 
-absl::StatusOr<std::string> ModelsBody(const std::string& engine_reply,
-                                       const proxy::DoorTable& table) {
-  const Json reply = Json::parse(engine_reply, nullptr, /*allow_exceptions=*/false);
-  if (!reply.is_object() || !reply.contains("data") || !reply["data"].is_array()) return NotJson();
-  Json cards = Json::array();
-  Json base = nullptr;
-  for (const Json& card : reply["data"]) {
-    if (!card.is_object() || !card.contains("id")) return NotJson();
-    if (card.contains("parent") && !card["parent"].is_null()) continue;
-    if (base.is_null()) base = card["id"];
-    cards.push_back(card);
+namespace {
+
+// The engine's cards of base models; those of adapters have names that only the door may use.
+absl::StatusOr<std::vector<Json>> BaseCards(const std::string& engine_reply) {
+  const Json reply = ParseReply(engine_reply);
+  if (reply.is_discarded() || !reply.contains("data") || !reply["data"].is_array()) {
+    return NotJson();
   }
+  std::vector<Json> cards;
+  for (const Json& card : reply["data"]) {
+    if (!card.is_object() || !card.contains("id") || !card["id"].is_string() ||
+        card["id"].get_ref<const std::string&>().size() > kMaxModelName) {
+      return NotJson();
+    }
+    if (!card.contains("parent") || card["parent"].is_null()) cards.push_back(card);
+  }
+  return cards;
+}
+
+// What this door routes comes first: clients that take the first model of the list (TRL) mean the
+// one that is trained.
+absl::StatusOr<std::vector<Json>> Cards(const std::string& engine_reply,
+                                        const proxy::DoorTable& table) {
+  LORRY_ASSIGN_OR_RETURN(std::vector<Json> base_cards, BaseCards(engine_reply));
+  const Json base = base_cards.empty() ? Json(nullptr) : base_cards.front()["id"];
+  std::vector<Json> cards;
   for (const proxy::DoorRow& row : table.rows) {
     if (row.mode == fleet::RowMode::kOpen) {
       cards.push_back(Card(row.adapter.value, row.target.value, base));
@@ -150,12 +215,52 @@ absl::StatusOr<std::string> ModelsBody(const std::string& engine_reply,
           Card(alias.adapter.value + "@" + alias.alias.value, alias.target.value, base));
     }
   }
+  std::move(base_cards.begin(), base_cards.end(), std::back_inserter(cards));
+  return cards;
+}
+
+// "policy%40eval" is "policy@eval"; what is no escape stays as it is.
+std::string Unescaped(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint8_t byte = 0;
+    const char* const hex = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(hex, hex + 2, byte, 16).ptr == hex + 2) {
+      out += static_cast<char>(byte);
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ModelsBody(const std::string& engine_reply,
+                                       const proxy::DoorTable& table) {
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Json> cards, Cards(engine_reply, table));
   return Dump({{"object", "list"}, {"data", cards}});
 }
 
+absl::StatusOr<std::string> ModelBody(const std::string& engine_reply,
+                                      const proxy::DoorTable& table, std::string_view path) {
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Json> cards, Cards(engine_reply, table));
+  const std::string id = Unescaped(path.substr(kModelsPath.size() + 1));
+  std::vector<std::string> known;
+  for (const Json& card : cards) {
+    known.push_back(card["id"].get<std::string>());
+    if (known.back() == id) return Dump(card);
+  }
+  return Error(
+      absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
+      "no model is called '" + id.substr(0, 128) + "' at this engine" + DidYouMean(id, known));
+}
+
 absl::StatusOr<std::string> RedactedInfo(const std::string& engine_reply) {
-  Json reply = Json::parse(engine_reply, nullptr, /*allow_exceptions=*/false);
-  if (!reply.is_object()) return NotJson();
+  Json reply = ParseReply(engine_reply);
+  if (reply.is_discarded()) return NotJson();
   Redact(reply);
   return Dump(reply);
 }

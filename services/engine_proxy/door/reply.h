@@ -25,9 +25,16 @@ std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
 // "HTTP/1.1 404 Not Found\r\n"
 std::string StatusLine(int status);
 
-// GET /v1/models: the engine's base cards, then what this door routes, under the clients' names.
+// X-Lorry-Reason, and whether and when it is worth asking again.
+std::string RefusalFields(const Refused& refused);
+
+inline constexpr std::string_view kModelsPath = "/v1/models";
+// GET /v1/models: what this door routes, under the clients' names, then the engine's base cards.
 absl::StatusOr<std::string> ModelsBody(const std::string& engine_reply,
                                        const proxy::DoorTable& table);
+// GET /v1/models/{id}: that card of the list. NOT_FOUND UNKNOWN_ADAPTER.
+absl::StatusOr<std::string> ModelBody(const std::string& engine_reply,
+                                      const proxy::DoorTable& table, std::string_view path);
 
 // /server_info with every key, token and password blanked (SGLang shows its own in clear,
 // sglang#30166).

@@ -239,7 +239,7 @@ Result ResolveOne(const DoorTable& table, std::string_view reference,
   }
   if (selector->kind == Selector::Kind::kBase) {
     if (AllowsBase(table, selector->adapter)) return Resolved{};
-    return NoAdapter("the policy does not allow the base model here");
+    return NoAdapter("no policy here lets the base model answer (no_adapter BASE does)");
   }
   return Named(table, *selector, reference, min_version);
 }

@@ -1,171 +1,13 @@
 #include "services/engine_proxy/door/rewrite.h"
 
-#include <algorithm>
-#include <charconv>
 #include <utility>
-
-#include "lib/base/check.h"
-#include "lib/base/error.h"
 
 namespace lorry::door {
 namespace {
 
 using fleet::EngineKind;
-using Fields = std::vector<JsonField>;
 
-absl::Status Invalid(std::string_view message) {
-  return Error(absl::StatusCode::kInvalidArgument, "REQUEST_INVALID", message);
-}
-
-bool IsBase(const EngineFacts& engine, std::string_view model) {
-  return std::find(engine.base_models.begin(), engine.base_models.end(), model) !=
-         engine.base_models.end();
-}
-
-// What `model` says of an adapter. "base:policy" is SGLang's own form, split at the first colon.
-std::string ReferenceInModel(EngineKind kind, const EngineFacts& engine, const std::string& model,
-                             bool* names_base) {
-  *names_base =
-      model.empty() || IsBase(engine, model) || (kind == EngineKind::kSglang && model == "default");
-  if (*names_base) return "";
-  const size_t colon = model.find(':');
-  if (colon != std::string::npos &&
-      (kind == EngineKind::kSglang || IsBase(engine, model.substr(0, colon)))) {
-    return model.substr(colon + 1);
-  }
-  return model;
-}
-
-absl::StatusOr<uint64_t> CountValue(const PaddedBody& body, const JsonRange& range) {
-  const std::string_view text = body.Text(range);
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (range.kind != JsonKind::kNumber || error != std::errc() || end != text.data() + text.size()) {
-    return Invalid("n must be a whole number");
-  }
-  return value;
-}
-
-absl::Status ReadAdapter(EngineKind kind, const EngineFacts& engine, const PaddedBody& body,
-                         const Fields& fields, BodyFacts* facts) {
-  std::string in_model;
-  facts->model_names_base = true;
-  if (const JsonField* field = FindField(fields, "model")) {
-    facts->model = field->value;
-    if (field->value.kind == JsonKind::kString) {
-      LORRY_ASSIGN_OR_RETURN(const std::string model, StringValue(body, field->value));
-      in_model = ReferenceInModel(kind, engine, model, &facts->model_names_base);
-    } else if (field->value.kind != JsonKind::kNull) {
-      return Invalid("model must be a string");
-    }
-  }
-  const JsonField* field = FindField(fields, "lora_path");
-  if (field == nullptr) {
-    facts->adapters = {in_model};
-    return absl::OkStatus();
-  }
-  facts->lora_path = field->value;
-  if (field->value.kind == JsonKind::kNull) {
-    facts->adapters = {in_model};
-    return absl::OkStatus();
-  }
-  if (field->value.kind == JsonKind::kString) {
-    LORRY_ASSIGN_OR_RETURN(std::string path, StringValue(body, field->value));
-    if (!in_model.empty() && !path.empty() && path != in_model) {
-      return Invalid("model and lora_path name different adapters");
-    }
-    facts->adapters = {path.empty() ? in_model : std::move(path)};
-    return absl::OkStatus();
-  }
-  if (field->value.kind != JsonKind::kArray || kind != EngineKind::kSglang) {
-    return Invalid("lora_path must be a string");
-  }
-  if (!in_model.empty()) return Invalid("model and a list in lora_path exclude each other");
-  facts->adapter_is_list = true;
-  LORRY_ASSIGN_OR_RETURN(const std::vector<JsonRange> items,
-                         ArrayElements(body, field->value, kMaxBatch));
-  for (const JsonRange& item : items) {
-    if (item.kind == JsonKind::kNull) {
-      facts->adapters.emplace_back();
-      continue;
-    }
-    if (item.kind != JsonKind::kString) return Invalid("lora_path must list strings and nulls");
-    LORRY_ASSIGN_OR_RETURN(std::string path, StringValue(body, item));
-    facts->adapters.push_back(std::move(path));
-  }
-  return absl::OkStatus();
-}
-
-// A list of texts or of token lists is a batch; a list of tokens is one prompt.
-absl::Status ReadBatch(const PaddedBody& body, const Fields& fields, BodyShape shape,
-                       BodyFacts* facts) {
-  for (const std::string_view key : {"text", "input_ids", "input_embeds", "prompt"}) {
-    const bool of_generate = key != "prompt";
-    if (of_generate != (shape == BodyShape::kGenerate)) continue;
-    const JsonField* field = FindField(fields, key);
-    if (field == nullptr || field->value.kind != JsonKind::kArray) continue;
-    // One array of tokens may be far longer than any batch: its first byte tells them apart.
-    const std::string_view text = body.Text(field->value);
-    const size_t first = text.find_first_not_of(" \t\r\n", 1);
-    const bool nested = text[first] == '[' || text[first] == '"';
-    if (!nested || key == "input_embeds") continue;
-    LORRY_ASSIGN_OR_RETURN(const std::vector<JsonRange> items,
-                           ArrayElements(body, field->value, kMaxBatch));
-    facts->batch = std::max(facts->batch, items.size());
-  }
-  if (facts->adapter_is_list && facts->adapters.size() != facts->batch) {
-    return Invalid("lora_path lists " + std::to_string(facts->adapters.size()) +
-                   " adapters for a batch of " + std::to_string(facts->batch));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadN(const PaddedBody& body, const Fields& fields, BodyShape shape,
-                   BodyFacts* facts) {
-  std::vector<JsonRange> objects = {facts->object};
-  if (shape == BodyShape::kGenerate) {
-    objects.clear();
-    const JsonField* params = FindField(fields, "sampling_params");
-    if (params != nullptr && params->value.kind == JsonKind::kObject) {
-      objects.push_back(params->value);
-    } else if (params != nullptr && params->value.kind == JsonKind::kArray) {
-      LORRY_ASSIGN_OR_RETURN(objects, ArrayElements(body, params->value, kMaxBatch));
-    }
-  }
-  for (const JsonRange& object : objects) {
-    if (object.kind != JsonKind::kObject) return Invalid("sampling_params must be objects");
-    Fields inner;
-    if (shape == BodyShape::kGenerate) {
-      LORRY_ASSIGN_OR_RETURN(inner, ObjectFields(body, object));
-    }
-    const JsonField* field = FindField(shape == BodyShape::kGenerate ? inner : fields, "n");
-    if (field == nullptr || field->value.kind == JsonKind::kNull) continue;
-    LORRY_ASSIGN_OR_RETURN(const uint64_t n, CountValue(body, field->value));
-    facts->n = std::max(facts->n, n);
-    facts->n_value = field->value;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadIds(const PaddedBody& body, const Fields& fields, BodyFacts* facts) {
-  const JsonField* field = FindField(fields, "rid");
-  if (field == nullptr) return absl::OkStatus();
-  facts->rid = field->value;
-  std::vector<JsonRange> items;
-  if (field->value.kind == JsonKind::kNull) return absl::OkStatus();
-  if (field->value.kind == JsonKind::kArray) {
-    LORRY_ASSIGN_OR_RETURN(items, ArrayElements(body, field->value, kMaxBatch));
-    if (items.size() != facts->batch) return Invalid("rid must list one id for each of the batch");
-  } else {
-    items.push_back(field->value);
-  }
-  for (const JsonRange& item : items) {
-    if (item.kind != JsonKind::kString) return Invalid("rid must be a string");
-    LORRY_ASSIGN_OR_RETURN(std::string id, StringValue(body, item));
-    facts->client_ids.push_back(std::move(id));
-  }
-  return absl::OkStatus();
-}
+bool HasColon(std::string_view text) { return text.find(':') != std::string_view::npos; }
 
 std::string JsonName(const Resolved& resolved) {
   return resolved.name.empty() ? "null" : QuoteJson(resolved.name.value);
@@ -206,52 +48,54 @@ class Writer {
   bool empty_;
 };
 
-}  // namespace
-
-absl::StatusOr<BodyFacts> ReadBody(EngineKind kind, BodyShape shape, const EngineFacts& engine,
-                                   const PaddedBody& body) {
-  LORRY_ASSIGN_OR_RETURN(const Fields fields, ObjectFields(body));
-  BodyFacts facts;
-  const size_t open = body.view().find('{');
-  facts.object = {open, body.view().size() - open, JsonKind::kObject};
-  facts.object_is_empty = fields.empty();
-  if (const JsonField* stream = FindField(fields, "stream")) {
-    facts.stream = body.Text(stream->value) == "true";
+// What `model` becomes at the engine, as JSON; empty where it stays as it is.
+std::string EngineModel(EngineKind kind, const ShapeRules& rules, const EngineFacts& engine,
+                        const BodyFacts& facts, const EngineName& name) {
+  const std::string base = engine.base_models.empty() ? "" : engine.base_models.front();
+  if (kind == EngineKind::kVllm) return QuoteJson(name.empty() ? base : name.value);
+  // Before 0.5.19 SGLang splits a name at its first colon, its own base model's too; "default" is
+  // the name that its protocol has for a request without one, and is not looked at.
+  const std::string plain = base.empty() || HasColon(base) ? "default" : base;
+  switch (rules.adapter) {
+    case AdapterPlace::kLoraPath:
+      // A name alone in `model` would silently mean the base model, and one with a colon would beat
+      // lora_path.
+      if (facts.model_names_base && !facts.model_has_colon &&
+          (facts.model.length > 0 || !rules.has_model)) {
+        return "";
+      }
+      return QuoteJson(plain);
+    case AdapterPlace::kModel:
+      return QuoteJson(name.empty() ? plain : plain + ":" + name.value);
+    case AdapterPlace::kNowhere:
+      break;
   }
-  LORRY_RETURN_IF_ERROR(ReadAdapter(kind, engine, body, fields, &facts));
-  if (kind != EngineKind::kSglang) return facts;
-  LORRY_RETURN_IF_ERROR(ReadBatch(body, fields, shape, &facts));
-  LORRY_RETURN_IF_ERROR(ReadN(body, fields, shape, &facts));
-  LORRY_RETURN_IF_ERROR(ReadIds(body, fields, &facts));
-  return facts;
+  return facts.model_names_base ? "" : QuoteJson(base);
 }
+
+}  // namespace
 
 std::string RewriteBody(EngineKind kind, BodyShape shape, const EngineFacts& engine,
                         const PaddedBody& body, const BodyFacts& facts,
                         const std::vector<Resolved>& resolved, const std::vector<std::string>& ids,
                         bool split_n) {
-  LORRY_CHECK(!resolved.empty());
+  const ShapeRules rules = RulesOf(shape);
   Writer writer(facts);
-  if (kind == EngineKind::kVllm) {
-    const std::string base = engine.base_models.empty() ? "" : engine.base_models.front();
-    writer.Set("model", facts.model,
-               QuoteJson(resolved[0].name.empty() ? base : resolved[0].name.value));
-    // vLLM ignores it; the rewritten body names one adapter in one place all the same.
-    if (facts.lora_path.length > 0) writer.Set("lora_path", facts.lora_path, "null");
-    return ApplyEdits(body.view(), std::move(writer.edits));
+  const std::string model = EngineModel(kind, rules, engine, facts, resolved[0].name);
+  if (!model.empty()) writer.Set("model", facts.model, model);
+  if (kind == EngineKind::kSglang && rules.adapter == AdapterPlace::kLoraPath) {
+    writer.Set("lora_path", facts.lora_path,
+               facts.adapter_is_list ? JsonList(resolved, JsonName) : JsonName(resolved[0]));
+  } else if (facts.lora_path.length > 0) {
+    // The engine ignores it here; the body names one adapter in one place all the same.
+    writer.Set("lora_path", facts.lora_path, "null");
   }
-  LORRY_CHECK(!ids.empty());
-  // A name alone in `model` would silently mean the base model, and one with a colon would beat
-  // lora_path.
-  const bool needs_model = shape != BodyShape::kGenerate && facts.model.length == 0;
-  if (!facts.model_names_base || needs_model) {
-    const std::string base = engine.base_models.empty() ? "default" : engine.base_models.front();
-    writer.Set("model", facts.model, QuoteJson(base));
+  if (kind == EngineKind::kSglang && rules.has_ids) {
+    writer.Set("rid", facts.rid, facts.batch > 0 ? JsonList(ids, QuoteJson) : QuoteJson(ids[0]));
   }
-  writer.Set("lora_path", facts.lora_path,
-             facts.adapter_is_list ? JsonList(resolved, JsonName) : JsonName(resolved[0]));
-  writer.Set("rid", facts.rid, facts.batch > 0 ? JsonList(ids, QuoteJson) : QuoteJson(ids[0]));
-  if (split_n) writer.edits.push_back({facts.n_value.offset, facts.n_value.length, "1"});
+  if (split_n) {
+    for (const JsonRange& n : facts.n_values) writer.edits.push_back({n.offset, n.length, "1"});
+  }
   return ApplyEdits(body.view(), std::move(writer.edits));
 }
 

@@ -59,7 +59,13 @@ Outcome Router::Resolve(const Ask& ask) {
   std::vector<EngineName> names;
   for (const std::string& reference : ask.adapters) {
     auto result = ResolveOne(*table_, reference, ask.min_version);
-    if (auto* refused = std::get_if<Refused>(&result)) return std::move(*refused);
+    if (auto* refused = std::get_if<Refused>(&result)) {
+      if (ask.adapters.size() > 1) {
+        refused->message =
+            "lora_path[" + std::to_string(admitted.resolved.size()) + "]: " + refused->message;
+      }
+      return std::move(*refused);
+    }
     if (auto* held = std::get_if<Held>(&result)) return std::move(*held);
     Resolved& resolved = std::get<Resolved>(result);
     if (std::find(names.begin(), names.end(), resolved.name) == names.end()) {

@@ -20,16 +20,36 @@ constexpr std::string_view kMemory = "drain the proxy first and call the engine 
 constexpr std::string_view kWeights =
     "stop the proxy, update the engine's weights, start both again";
 constexpr std::string_view kLocal = "call the engine directly from its own host";
+constexpr std::string_view kMultipart =
+    "the door reads the adapter from a JSON body, which an upload of a file does not have";
+// vLLM wraps it in inject_adapter_id(adapter_path="model") (vllm/entrypoints/serve/sagemaker): the
+// header X-Amzn-SageMaker-Adapter-Identifier then beats the body's `model`.
+constexpr std::string_view kInvocations =
+    "a header may name another adapter there than the body does; send the same body to its own "
+    "route, such as /v1/chat/completions";
 
 constexpr Route kSglang[] = {
     {"POST,PUT", "/generate", kRewrite, BodyShape::kGenerate},
     {"POST", "/v1/completions", kRewrite, BodyShape::kCompletion},
     {"POST", "/v1/chat/completions", kRewrite, BodyShape::kChat},
+    {"POST", "/invocations", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/messages", kRewrite, BodyShape::kMessages},
+    {"POST", "/v1/embeddings", kRewrite, BodyShape::kEmbedding},
+    {"POST,PUT", "/encode", kRewrite, BodyShape::kEncode},
+    {"POST,PUT", "/classify", kRewrite, BodyShape::kEncode},
+    {"POST", "/v1/responses", kRewrite, BodyShape::kBaseOnly},
+    {"POST", "/v1/score", kRewrite, BodyShape::kBaseOnly},
+    {"POST,PUT", "/v1/rerank", kRewrite, BodyShape::kBaseOnly},
+    {"POST", "/v1/classify", kRewrite, BodyShape::kBaseOnly},
+    {"POST", "/v1/audio/transcriptions", kRefuse, BodyShape::kNone, kMultipart},
+    {"POST", "/v1/messages/count_tokens", kPass},
     {"POST", "/tokenize", kPass},
     {"POST", "/v1/tokenize", kPass},
     {"POST", "/detokenize", kPass},
     {"POST", "/v1/detokenize", kPass},
     {"GET", "/v1/models", RouteAction::kModels},
+    {"GET", "/v1/models/{id}", RouteAction::kModel},
+    {"GET,HEAD", "/ready", RouteAction::kHealth},
     {"GET,HEAD", "/health", RouteAction::kHealth},
     {"GET,HEAD", "/health_generate", RouteAction::kHealth},
     {"GET,HEAD", "/ping", RouteAction::kHealth},
@@ -61,15 +81,33 @@ constexpr Route kVllm[] = {
     {"POST", "/v1/completions", kRewrite, BodyShape::kCompletion},
     {"POST", "/v1/chat/completions", kRewrite, BodyShape::kChat},
     {"POST", "/v1/responses", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/chat/completions/batch", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/messages", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/messages/count_tokens", kRewrite, BodyShape::kTokens},
     {"POST", "/inference/v1/generate", kRewrite, BodyShape::kChat},
-    {"POST", "/tokenize", kRewrite, BodyShape::kChat},
-    {"POST", "/detokenize", kRewrite, BodyShape::kChat},
+    {"POST", "/tokenize", kRewrite, BodyShape::kTokens},
+    {"POST", "/detokenize", kRewrite, BodyShape::kTokens},
     {"POST", "/pooling", kRewrite, BodyShape::kChat},
+    {"POST", "/classify", kRewrite, BodyShape::kChat},
+    {"POST", "/score", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/score", kRewrite, BodyShape::kChat},
+    {"POST", "/rerank", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/rerank", kRewrite, BodyShape::kChat},
+    {"POST", "/v2/rerank", kRewrite, BodyShape::kChat},
+    {"POST", "/generative_scoring", kRewrite, BodyShape::kChat},
     {"POST", "/v1/embeddings", kRewrite, BodyShape::kChat},
+    {"POST", "/v2/embed", kRewrite, BodyShape::kChat},
+    {"POST", "/invocations", kRefuse, BodyShape::kNone, kInvocations},
+    {"POST", "/v1/audio/transcriptions", kRefuse, BodyShape::kNone, kMultipart},
+    {"POST", "/v1/audio/translations", kRefuse, BodyShape::kNone, kMultipart},
     {"GET", "/v1/models", RouteAction::kModels},
+    {"GET", "/v1/models/{id}", RouteAction::kModel},
     {"GET,HEAD", "/health", RouteAction::kHealth},
     {"GET,HEAD,POST", "/ping", RouteAction::kHealth},
     {"GET", "/server_info", RouteAction::kServerInfo},
+    {"GET", "/get_world_size", kPass},
+    {"GET", "/weight_info", kPass},
+    {"GET", "/tokenizer_info", kPass},
     {"GET", "/version", kPass},
     {"GET", "/load", kPass},
     {"GET", "/metrics", kPass},
@@ -103,6 +141,12 @@ std::span<const Route> TableFor(EngineKind kind) {
   return {};
 }
 
+bool IsPath(const Route& route, std::string_view path) {
+  const size_t brace = route.path.find('{');
+  if (brace == std::string_view::npos) return route.path == path;
+  return path.size() > brace && path.substr(0, brace) == route.path.substr(0, brace);
+}
+
 bool Allows(std::string_view methods, std::string_view method) {
   while (!methods.empty()) {
     const size_t comma = methods.find(',');
@@ -131,7 +175,7 @@ RouteChoice ChooseRoute(EngineKind kind, std::string_view method, std::string_vi
   if (kind == EngineKind::kUnknown && path == "/health") return {RouteAction::kHealth};
   const Route* of_path = nullptr;
   for (const Route& route : TableFor(kind)) {
-    if (route.path != path) continue;
+    if (!IsPath(route, path)) continue;
     of_path = &route;
     if (!Allows(route.methods, method)) continue;
     if (route.action != RouteAction::kRefuse) return {route.action, route.shape};

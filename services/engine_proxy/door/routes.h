@@ -1,7 +1,8 @@
 // What the door does with each path of each engine's API.
 //
 // A constant table, any thread. Paths are matched exactly: an escaped, doubled or dotted path is no
-// route, because the engine's own server would decode it into one.
+// route, because the engine's own server would decode it into one. Only a path that ends in `{id}`
+// stands for many; the door answers those itself and never sends their path on.
 #pragma once
 
 #include <string>
@@ -15,6 +16,7 @@ enum class RouteAction {
   kPass,     // as it is; reads nothing of the adapters
   kRewrite,  // names an adapter: resolved, counted, rewritten
   kModels,   // /v1/models under the clients' names
+  kModel,    // one card of /v1/models
   kHealth,   // answered by the door: an engine's own /health generates a token and fails during a
              // pause
   kServerInfo,  // passed with secrets redacted
@@ -22,12 +24,18 @@ enum class RouteAction {
   kRefuse,
 };
 
-// Where a rewritten body keeps its batch, its n and its adapter.
+// Where a rewritten body keeps its prompts, its `n` and its adapter. vLLM reads the adapter from
+// `model` on every route and may be sent any `n`, so all its bodies are kChat or kTokens.
 enum class BodyShape {
   kNone,
   kGenerate,    // SGLang /generate: text | input_ids, sampling_params.n, lora_path
+  kEncode,      // SGLang /encode, /classify: text | input_ids, lora_path
   kCompletion,  // OpenAI: prompt, n, model
   kChat,        // OpenAI: one conversation, n, model
+  kEmbedding,   // OpenAI: input, model
+  kMessages,    // SGLang /v1/messages: reads an adapter from `model` alone
+  kBaseOnly,    // SGLang routes that hand no adapter on
+  kTokens,      // vLLM: the reply names no model
 };
 
 struct Route {

@@ -57,6 +57,7 @@ Task<bool> Session::Serve(Exchange& x) {
     case RouteAction::kAbort:
       co_return co_await ServeAbort(x);
     case RouteAction::kModels:
+    case RouteAction::kModel:
     case RouteAction::kServerInfo:
       co_return co_await ServeFetched(x);
     case RouteAction::kPass: {
@@ -105,6 +106,13 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
   x.resolved = std::move(admitted.resolved);
   x.lag_known = shard_.shared.router.table()->lag_known;
   if (DoorObserver* observer = shard_.shared.options.observer) observer->OnAdmitted();
+  if (!CarriesAdapters(x.kind, x.route.shape) && !x.resolved.front().name.empty()) {
+    Refused why{403, "ROUTE_REFUSED",
+                x.head.path +
+                    " of SGLang answers with the base model whatever it is asked for; "
+                    "ask for @base there, where policy allows it"};
+    co_return co_await Refuse(x, std::move(why));
+  }
 
   std::vector<std::string> ids = {x.record.request_id};
   for (size_t i = 1; i < facts->batch; ++i) ids.push_back(shard_.NewId());
@@ -131,6 +139,8 @@ Task<bool> Session::ServeFetched(Exchange& x) {
   client_.Watch();
   UpstreamCall call(shard_.pool, shard_.shared.options.limits);
   const LeaveHook hook(client_, [&call] { call.Cancel(); });
+  const std::string path = x.head.path;
+  if (x.route.action == RouteAction::kModel) x.head.path = kModelsPath;
   std::string head = EngineHead(x, x.body.size());
   BufferedReply reply =
       co_await Fetch(call, std::move(head), std::move(x.body), kControlReplyBytes);
@@ -138,11 +148,13 @@ Task<bool> Session::ServeFetched(Exchange& x) {
   if (reply.status != 200) {
     co_return co_await Answer(x, reply.status, reply.content_type, std::move(reply.body));
   }
-  auto body = x.route.action == RouteAction::kModels
-                  ? ModelsBody(reply.body, *shard_.shared.router.table())
-                  : RedactedInfo(reply.body);
+  const auto table = shard_.shared.router.table();
+  auto body = x.route.action == RouteAction::kModels  ? ModelsBody(reply.body, *table)
+              : x.route.action == RouteAction::kModel ? ModelBody(reply.body, *table, path)
+                                                      : RedactedInfo(reply.body);
   if (!body.ok()) {
-    Refused why{502, "ENGINE_REPLY_INVALID", std::string(ToStd(body.status().message()))};
+    Refused why{absl::IsNotFound(body.status()) ? 404 : 502, std::string(ReasonOf(body.status())),
+                std::string(ToStd(body.status().message()))};
     co_return co_await Refuse(x, std::move(why));
   }
   co_return co_await Answer(x, 200, kJson, *std::move(body));

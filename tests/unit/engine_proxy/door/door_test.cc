@@ -202,7 +202,12 @@ TEST_F(DoorTest, RefusesInTheEnginesOwnShape) {
   EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy@5"})")).Get("X-Lorry-Reason"),
             "NOT_LOADED");
   EXPECT_EQ(Ask(Post("/load_lora_adapter", "{}")).Get("X-Lorry-Reason"), "ROUTE_REFUSED");
-  EXPECT_EQ(Ask(Post("/encode", "{}")).status(), 403);
+  EXPECT_EQ(Ask(Post("/v1/decisions", "{}")).status(), 403);
+  EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy@5"})")).Get("x-should-retry"), "false");
+  EXPECT_EQ(Ask(Post("/v1/score", R"({"model":"policy"})")).Get("X-Lorry-Reason"), "ROUTE_REFUSED")
+      << "it would be answered by the base model";
+  EXPECT_EQ(Ask(Post("/generate", R"({"text":"x","lora_path":[]})")).status(), 400);
+  EXPECT_EQ(Ask(Post("/generate", R"({"text":[],"lora_path":[]})")).status(), 400);
   EXPECT_EQ(Ask(Post("/generate", "{\"lora_path\":\"policy\"")).Get("X-Lorry-Reason"),
             "REQUEST_INVALID");
   EXPECT_EQ(
@@ -268,6 +273,8 @@ TEST_F(DoorTest, AnswersControlRoutesTruthfully) {
     return wire.Send(JsonReply(R"({"api_key":"k","version":"1"})"));
   });
   EXPECT_NE(Ask(Get("/v1/models")).body.find(R"("id":"policy@12")"), std::string::npos);
+  EXPECT_EQ(Ask(Get("/v1/models/policy")).body.find(R"({"id":"policy",)"), 0u);
+  EXPECT_EQ(Ask(Get("/v1/models/polcy")).status(), 404);
   EXPECT_EQ(Ask(Get("/server_info")).body, R"({"api_key":"***","version":"1"})");
   EXPECT_EQ(Ask(Get("/model_info")).body, R"({"api_key":"k","version":"1"})") << "passed";
   EXPECT_EQ(Ask(Get("/generate")).status(), 405);

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "lib/base/error.h"
 #include "services/engine_proxy/door/explain.h"
 #include "services/engine_proxy/door/merge.h"
 #include "tests/unit/engine_proxy/door/tables.h"
@@ -24,6 +25,9 @@ TEST(Reply, SpeaksTheEnginesOwnErrorShape) {
       R"({"error":{"message":"no \"x\"","type":"UNKNOWN_ADAPTER","param":null,"code":404}})";
   EXPECT_EQ(ErrorBody(EngineKind::kVllm, "/v1/completions", refused), nested);
   EXPECT_EQ(ErrorBody(EngineKind::kSglang, "/generate", refused), nested);
+  EXPECT_EQ(ErrorBody(EngineKind::kSglang, "/classify", refused), nested);
+  EXPECT_EQ(ErrorBody(EngineKind::kSglang, "/v1/messages", refused).find(R"({"type":"error",)"),
+            0u);
   EXPECT_EQ(StatusLine(409), "HTTP/1.1 409 Conflict\r\n");
 }
 
@@ -43,6 +47,24 @@ TEST(Reply, SaysWhatProducedIt) {
   EXPECT_EQ(LorryHeaders({}, true, "id"), "X-Lorry-Request-Id: id\r\n");
 }
 
+TEST(Reply, SaysWhetherAskingAgainMayHelp) {
+  EXPECT_EQ(RefusalFields({409, "NOT_LOADED", ""}),
+            "X-Lorry-Reason: NOT_LOADED\r\nx-should-retry: false\r\n");
+  EXPECT_EQ(RefusalFields({409, "STALE_VERSION", "", 2}),
+            "X-Lorry-Reason: STALE_VERSION\r\nRetry-After: 2\r\n");
+  EXPECT_EQ(RefusalFields({404, "UNKNOWN_ADAPTER", ""}), "X-Lorry-Reason: UNKNOWN_ADAPTER\r\n");
+}
+
+TEST(Reply, ListsEachVersionOfALongBatchOnce) {
+  std::vector<Resolved> batch(4096);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    batch[i].name = NameOf("policy", i % 3);
+    batch[i].key = {AdapterName("policy"), RunId(1), VersionNumber(i % 3)};
+  }
+  EXPECT_NE(LorryHeaders(batch, true, "id").find("X-Lorry-Version: 0, 1, 2\r\n"),
+            std::string::npos);
+}
+
 TEST(Reply, ListsModelsUnderTheClientsNames) {
   TableMaker maker;
   maker.Loaded("policy", 11).Loaded("policy", 12).Loaded("policy", 3, 0, 2);
@@ -57,8 +79,39 @@ TEST(Reply, ListsModelsUnderTheClientsNames) {
   EXPECT_NE(body->find(R"("id":"policy@eval","object")"), std::string::npos);
   EXPECT_EQ(body->find(R"("id":"policy-v12)"), std::string::npos);
   EXPECT_EQ(body->find(R"("id":"policy@3")"), std::string::npos) << "of another run";
+  EXPECT_LT(body->find(R"("id":"policy")"), body->find(R"("id":"base")"))
+      << "clients that take the first one mean what is trained";
   EXPECT_FALSE(ModelsBody("nonsense", maker.Make()).ok());
   EXPECT_FALSE(ModelsBody(R"({"data":[1]})", maker.Make()).ok());
+}
+
+TEST(Reply, ShowsOneModel) {
+  TableMaker maker;
+  maker.Loaded("policy", 12).Row("policy", fleet::RowMode::kOpen, 12).Alias("policy", "eval", 12);
+  const auto card = [&](const char* path) {
+    const auto body =
+        ModelBody(R"({"data":[{"id":"org/base","parent":null}]})", maker.Make(), path);
+    return body.ok() ? body->substr(0, body->find(',')) : ReasonOf(body.status());
+  };
+  EXPECT_EQ(card("/v1/models/policy"), R"({"id":"policy")");
+  EXPECT_EQ(card("/v1/models/policy%40eval"), R"({"id":"policy@eval")");
+  EXPECT_EQ(card("/v1/models/org/base"), R"({"id":"org/base")");
+  EXPECT_EQ(card("/v1/models/org%2fbase"), R"({"id":"org/base")");
+  EXPECT_EQ(card("/v1/models/policy-v12-0123456789ab"), "UNKNOWN_ADAPTER");
+  EXPECT_EQ(card("/v1/models/%"), "UNKNOWN_ADAPTER");
+  EXPECT_EQ(card("/v1/models/policy%4"), "UNKNOWN_ADAPTER");
+}
+
+// What an engine sends is read as carefully as what a client sends.
+TEST(Reply, BoundsWhatAnEngineMayAnswer) {
+  const std::string deep(2u << 20, '[');
+  EXPECT_FALSE(RedactedInfo(R"({"a":)" + deep + "}").ok());
+  EXPECT_FALSE(RedactedInfo(R"({"a":)" + deep + std::string(deep.size(), ']') + "}").ok());
+  EXPECT_FALSE(RedactedInfo("[]").ok());
+  TableMaker maker;
+  EXPECT_FALSE(ModelsBody(R"({"data":[{"id":{"a":1}}]})", maker.Make()).ok());
+  EXPECT_FALSE(
+      ModelsBody(R"({"data":[{"id":")" + std::string(1 << 20, 'x') + R"("}]})", maker.Make()).ok());
 }
 
 TEST(Reply, RedactsSecretsAtAnyDepth) {
@@ -109,6 +162,14 @@ TEST(ExplainRing, KeepsTheLastOnes) {
   EXPECT_EQ(ring.Find("b")->status, 'b');
   EXPECT_EQ(ring.Find("mine")->request_id, "c");
   EXPECT_EQ(ring.Recent(5).size(), 2u);
+  Explained batch;
+  batch.request_id = "batch";
+  batch.asked.resize(4096);
+  batch.resolved.resize(4096);
+  ring.Put(batch);
+  EXPECT_LE(ring.Find("batch")->asked.size(), 8u) << "nothing of the size of a body is kept";
+  EXPECT_LE(ring.Find("batch")->resolved.size(), 8u);
+  ring.Put(*ring.Find("c"));
   EXPECT_EQ(ring.Recent(1)[0].request_id, "c");
 }
 

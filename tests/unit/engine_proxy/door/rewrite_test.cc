@@ -12,7 +12,7 @@ namespace {
 
 using fleet::EngineKind;
 
-const EngineFacts kEngine{.base_models = {"base", "org/Base-7B"}};
+const EngineFacts kEngine{.base_models = {"base", "org/Base-7B", "s3://qwen:7b"}};
 constexpr auto kGenerate = BodyShape::kGenerate;
 constexpr auto kChat = BodyShape::kChat;
 constexpr auto kCompletion = BodyShape::kCompletion;
@@ -30,18 +30,19 @@ std::string Named(EngineKind kind, BodyShape shape, const std::string& text) {
 }
 
 // The body after each reference X was resolved to the engine name X!.
-std::string Rewritten(EngineKind kind, BodyShape shape, const std::string& text,
-                      bool split = false) {
+std::string Rewritten(EngineKind kind, BodyShape shape, const std::string& text, bool split = false,
+                      const EngineFacts& engine = kEngine) {
   const PaddedBody body(text);
-  const auto facts = ReadBody(kind, shape, kEngine, body);
+  const auto facts = ReadBody(kind, shape, engine, body);
   if (!facts.ok()) return facts.status().ToString();
   std::vector<Resolved> resolved;
   for (const std::string& adapter : facts->adapters) {
-    resolved.push_back({.name = EngineName(adapter.empty() ? "" : adapter + "!")});
+    const bool base = adapter.empty() || adapter == "@base";
+    resolved.push_back({.name = EngineName(base ? "" : adapter + "!")});
   }
   std::vector<std::string> ids = {"ID0"};
   for (size_t i = 1; i < facts->batch; ++i) ids.push_back("ID" + std::to_string(i));
-  return RewriteBody(kind, shape, kEngine, body, *facts, resolved, ids, split);
+  return RewriteBody(kind, shape, engine, body, *facts, resolved, ids, split);
 }
 
 TEST(Rewrite, FindsTheAdapterWhereverItIsNamed) {
@@ -54,6 +55,8 @@ TEST(Rewrite, FindsTheAdapterWhereverItIsNamed) {
            {R"({})", ""},
            {R"({"model":"base:policy@eval"})", "policy@eval"},
            {R"({"model":"any/thing:policy"})", "policy"},
+           {R"({"model":"s3://qwen:7b"})", ""},
+           {R"({"model":"s3://qwen:7b:policy"})", "policy"},
            {R"({"model":"base","lora_path":"policy"})", "policy"},
            {R"({"lora_path":"policy"})", "policy"},
            {R"({"lora_path":""})", ""},
@@ -75,7 +78,8 @@ TEST(Rewrite, FindsTheAdapterWhereverItIsNamed) {
 TEST(Rewrite, ReadsBatches) {
   EXPECT_EQ(Named(EngineKind::kSglang, kGenerate,
                   R"({"text":["a","b","c"],"lora_path":["x",null,"y@2"]})"),
-            "x||y@2");
+            "x|@base|y@2")
+      << "null beside names is the base model, as at the engine";
   EXPECT_EQ(Named(EngineKind::kSglang, kGenerate, R"({"text":["a"],"lora_path":["x","y"]})"),
             "REQUEST_INVALID");
   EXPECT_EQ(Named(EngineKind::kSglang, kGenerate, R"({"text":"a","lora_path":["x"]})"),
@@ -98,6 +102,91 @@ TEST(Rewrite, RoutesSglangByLoraPathAlone) {
   EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate, "{}"), R"({"lora_path":null,"rid":"ID0"})");
   EXPECT_EQ(Rewritten(EngineKind::kSglang, kCompletion, " { }"),
             R"( {"model":"base","lora_path":null,"rid":"ID0" })");
+}
+
+// An empty list names nothing: there is no first of its adapters to be resolved.
+TEST(Rewrite, RefusesWhatIsEmpty) {
+  for (const char* text :
+       {R"({"text":"x","lora_path":[]})", R"({"text":[],"lora_path":[]})", R"({"text":[]})",
+        R"({"text":[ ],"lora_path":"x"})", R"({"input_ids":[]})", R"({"lora_path":[]})",
+        R"({"text":["a"],"rid":[""]})", R"({"sampling_params":{"n":0}})"}) {
+    EXPECT_EQ(Named(EngineKind::kSglang, kGenerate, text), "REQUEST_INVALID") << text;
+  }
+  EXPECT_EQ(Named(EngineKind::kSglang, kCompletion, R"({"prompt":[],"lora_path":[]})"),
+            "REQUEST_INVALID");
+  EXPECT_EQ(Named(EngineKind::kSglang, BodyShape::kEmbedding, R"({"input":[]})"),
+            "REQUEST_INVALID");
+  const PaddedBody body(std::string(R"({"text":"x","rid":""})"));
+  EXPECT_TRUE(ReadBody(EngineKind::kSglang, kGenerate, kEngine, body)->client_ids.empty());
+}
+
+// What is kept with the last requests, or repeated in replies, must not be as long as a body.
+TEST(Rewrite, RefusesLongNames) {
+  const auto lora_path = [](size_t size) {
+    return R"({"lora_path":")" + std::string(size, 'a') + R"("})";
+  };
+  EXPECT_EQ(Named(EngineKind::kSglang, kGenerate, lora_path(kMaxReferenceBytes)),
+            std::string(kMaxReferenceBytes, 'a'));
+  EXPECT_EQ(Named(EngineKind::kSglang, kGenerate, lora_path(kMaxReferenceBytes + 1)),
+            "REQUEST_INVALID");
+  EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"model":")" + std::string(300, 'a') + R"("})"),
+            "REQUEST_INVALID");
+  EXPECT_EQ(Named(EngineKind::kSglang, kGenerate,
+                  R"({"text":["a"],"lora_path":[")" + std::string(300, 'a') + R"("]})"),
+            "REQUEST_INVALID");
+  EXPECT_EQ(Named(EngineKind::kSglang, kGenerate,
+                  R"({"rid":")" + std::string(kMaxIdBytes + 1, 'r') + R"("})"),
+            "REQUEST_INVALID");
+}
+
+TEST(Rewrite, ReadsStreamAsPydanticDoes) {
+  const auto streams = [](const std::string& value) {
+    const PaddedBody body(R"({"stream":)" + value + "}");
+    return ReadBody(EngineKind::kSglang, kChat, kEngine, body)->stream;
+  };
+  for (const char* value : {"true", "1", "1.0", R"("true")", R"("YES")", R"("y")", R"("t")",
+                            R"("On")", R"("1")", R"("\u0031")"}) {
+    EXPECT_TRUE(streams(value)) << value;
+  }
+  for (const char* value : {"false", "0", "null", "2", "0.5", R"("no")", R"("off")", R"(" true")",
+                            R"("")", "{}", "[]", "[1]"}) {
+    EXPECT_FALSE(streams(value)) << value;
+  }
+}
+
+// SGLang splits a model's name at a colon, before 0.5.19 at the first one.
+TEST(Rewrite, NamesNoModelWithAColon) {
+  const EngineFacts qwen{.base_models = {"qwen:7b"}};
+  const auto rewritten = [&](BodyShape shape, const std::string& text) {
+    return Rewritten(EngineKind::kSglang, shape, text, false, qwen);
+  };
+  EXPECT_EQ(rewritten(kChat, R"({"model":"qwen:7b:policy"})"),
+            R"({"lora_path":"policy!","rid":"ID0","model":"default"})");
+  EXPECT_EQ(rewritten(kChat, R"({"model":"qwen:7b"})"),
+            R"({"lora_path":null,"rid":"ID0","model":"default"})");
+  EXPECT_EQ(rewritten(kChat, R"({"model":"policy"})"),
+            R"({"lora_path":"policy!","rid":"ID0","model":"default"})");
+  EXPECT_EQ(rewritten(BodyShape::kMessages, R"({"model":"policy"})"),
+            R"({"model":"default:policy!"})");
+}
+
+TEST(Rewrite, KnowsWhereEachRouteOfSglangReadsTheAdapter) {
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, BodyShape::kEmbedding,
+                      R"({"model":"policy","input":["a","b"]})"),
+            R"({"lora_path":"policy!","rid":["ID0","ID1"],"model":"base","input":["a","b"]})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, BodyShape::kEmbedding,
+                      R"({"lora_path":"x","input":[{"text":"a"}]})"),
+            R"({"model":"base","rid":"ID0","lora_path":"x!","input":[{"text":"a"}]})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, BodyShape::kEncode, R"({"text":"a","lora_path":"x"})"),
+            R"({"rid":"ID0","text":"a","lora_path":"x!"})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, BodyShape::kMessages,
+                      R"({"model":"policy","lora_path":"policy","max_tokens":1})"),
+            R"({"model":"base:policy!","lora_path":null,"max_tokens":1})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, BodyShape::kBaseOnly, R"({"model":"@base","n":2})"),
+            R"({"model":"base","n":2})");
+  EXPECT_FALSE(CarriesAdapters(EngineKind::kSglang, BodyShape::kBaseOnly));
+  EXPECT_TRUE(CarriesAdapters(EngineKind::kSglang, BodyShape::kMessages));
+  EXPECT_TRUE(CarriesAdapters(EngineKind::kVllm, BodyShape::kTokens));
 }
 
 TEST(Rewrite, GivesEachOfABatchItsOwnId) {
@@ -127,13 +216,20 @@ TEST(Rewrite, FindsNWhereTheRouteKeepsIt) {
   EXPECT_EQ(n_of(kChat, R"({"n":3})"), 3u);
   EXPECT_EQ(n_of(kGenerate, R"({"n":3})"), 1u);
   EXPECT_EQ(n_of(kGenerate, R"({"sampling_params":{"n":4}})"), 4u);
-  EXPECT_EQ(n_of(kGenerate, R"({"text":["a","b"],"sampling_params":[{"n":1},{"n":5}]})"), 5u);
+  EXPECT_EQ(n_of(kGenerate, R"({"text":["a","b"],"sampling_params":[{"n":5},{"n":5}]})"), 5u);
+  EXPECT_EQ(n_of(kGenerate, R"({"text":["a","b"],"sampling_params":[{"n":1},{"n":5}]})"), 999u);
+  EXPECT_EQ(n_of(kGenerate, R"({"text":["a","b"],"sampling_params":[{"n":5},{}]})"), 999u);
+  EXPECT_EQ(n_of(kGenerate, R"({"sampling_params":null})"), 1u);
   EXPECT_EQ(n_of(kChat, R"({"n":null})"), 1u);
   EXPECT_EQ(n_of(kChat, R"({"n":1.5})"), 999u);
   EXPECT_EQ(n_of(kChat, R"({"n":"2"})"), 999u);
   EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate,
                       R"({"lora_path":"x","rid":"r","sampling_params":{"n": 4}})", true),
             R"({"lora_path":"x!","rid":"ID0","sampling_params":{"n": 1}})");
+  EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate,
+                      R"({"lora_path":"x","rid":"r","sampling_params":[{"n":4},{"n":4}]})", true),
+            R"({"lora_path":"x!","rid":"ID0","sampling_params":[{"n":1},{"n":1}]})")
+      << "each of them, also for one prompt";
 }
 
 TEST(Routes, EveryRouteHasOneAnswer) {
@@ -148,8 +244,20 @@ TEST(Routes, EveryRouteHasOneAnswer) {
   EXPECT_EQ(action(kVllm, "GET", "/v1/models"), RouteAction::kModels);
   EXPECT_EQ(action(EngineKind::kUnknown, "GET", "/health"), RouteAction::kHealth);
   EXPECT_EQ(action(kSglang, "POST", "/load_lora_adapter", true), RouteAction::kRefuse);
-  EXPECT_EQ(action(kSglang, "POST", "/encode"), RouteAction::kRefuse);
-  EXPECT_EQ(action(kSglang, "POST", "/encode", true), RouteAction::kPass);
+  EXPECT_EQ(action(kSglang, "POST", "/v1/decisions"), RouteAction::kRefuse);
+  EXPECT_EQ(action(kSglang, "POST", "/v1/decisions", true), RouteAction::kPass);
+  for (const char* path : {"/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/score",
+                           "/v1/rerank", "/classify"}) {
+    EXPECT_EQ(action(kSglang, "POST", path), RouteAction::kRewrite) << path;
+    EXPECT_EQ(action(kVllm, "POST", path), RouteAction::kRewrite) << path;
+  }
+  EXPECT_EQ(action(kVllm, "POST", "/invocations", true), RouteAction::kRefuse);
+  EXPECT_EQ(action(kSglang, "POST", "/invocations"), RouteAction::kRewrite);
+  EXPECT_EQ(action(kVllm, "GET", "/get_world_size"), RouteAction::kPass);
+  EXPECT_EQ(action(kVllm, "GET", "/v1/models/policy@12"), RouteAction::kModel);
+  EXPECT_EQ(action(kSglang, "GET", "/v1/models/org/Base%2D7B"), RouteAction::kModel);
+  EXPECT_EQ(action(kSglang, "GET", "/v1/models/"), RouteAction::kRefuse);
+  EXPECT_EQ(ChooseRoute(kSglang, "DELETE", "/v1/models/policy", true).status, 405);
   for (const char* path : {"/%67enerate", "//generate", "/./generate", "/x/../generate",
                            "/generate;x", "/load%5flora_adapter"}) {
     EXPECT_EQ(action(kSglang, "POST", path, true), RouteAction::kRefuse) << path;

@@ -1,0 +1,77 @@
+// What the door must know of a request's body: which adapters it names, its batch, its ids, its n,
+// and where they stand.
+//
+// Pure functions, any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/fleet/engine_name.h"
+#include "services/engine_proxy/door/json_splice.h"
+#include "services/engine_proxy/door/routes.h"
+
+namespace lorry::door {
+
+// A batch in one request; SGLang's own limit is its queue. Bounds what one body makes the door
+// allocate.
+inline constexpr size_t kMaxBatch = 4096;
+// An adapter's name has at most 63 bytes, a selector of it twice as many. References are kept with
+// the last requests and quoted in errors, so they may not be as long as a body.
+inline constexpr size_t kMaxReferenceBytes = 256;
+// A client's own `rid`. One short `rid` of a batch is given back once for each of its prompts.
+inline constexpr size_t kMaxIdBytes = 1024;
+// Each of them takes a connection to the engine and a slot of its batch.
+inline constexpr uint64_t kMaxSplit = 64;
+
+struct EngineFacts {
+  std::vector<std::string> base_models;  // the names under which the engine serves its base model
+  bool split_n = true;  // SGLang: n > 1 unbalances the adapter's counter (sglang#36894)
+  std::string control_authorization;  // Authorization of the door's own calls (abort), may be empty
+};
+
+struct BodyFacts {
+  std::vector<std::string>
+      adapters;  // references, one or one for each of the batch; empty text: none
+  bool adapter_is_list = false;
+  bool stream = false;
+  uint64_t n = 1;
+  size_t batch = 0;                     // 0: not a batch
+  std::vector<std::string> client_ids;  // `rid` as the client gave it, if it did
+
+  // Where things are in the body; kind kNull with length 0 where absent.
+  JsonRange object, model, lora_path, rid;
+  std::vector<JsonRange> n_values;  // `sampling_params` may be a list, each with its own
+  bool object_is_empty = false;
+  bool model_names_base = false;  // and no adapter
+  bool model_has_colon = false;
+};
+
+enum class AdapterPlace { kLoraPath, kModel, kNowhere };
+enum class CountPlace { kNowhere, kBody, kSamplingParams };
+
+// Where SGLang reads what on its routes (srt/entrypoints/openai/protocol.py and
+// srt/managers/io_struct.py, 0.5.23).
+struct ShapeRules {
+  AdapterPlace adapter = AdapterPlace::kLoraPath;
+  std::array<std::string_view, 3> prompts = {};  // keys whose list is a batch
+  CountPlace n = CountPlace::kNowhere;
+  bool has_model = true;
+  bool has_ids = true;
+};
+ShapeRules RulesOf(BodyShape shape);
+
+// False for the routes of SGLang that hand no adapter to the model, whatever the body names
+// (/v1/score, /v1/responses): they always answer with the base model.
+bool CarriesAdapters(fleet::EngineKind kind, BodyShape shape);
+
+// INVALID_ARGUMENT REQUEST_INVALID.
+absl::StatusOr<BodyFacts> ReadBody(fleet::EngineKind kind, BodyShape shape,
+                                   const EngineFacts& engine, const PaddedBody& body);
+
+}  // namespace lorry::door
