@@ -12,9 +12,9 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/host_port.h"
 
 namespace lorry::metrics {
 namespace {
@@ -56,16 +56,14 @@ class BeastAdminServer final : public AdminServer {
   }
 
   absl::Status Listen(const std::string& address) {
-    const size_t colon = address.rfind(':');
-    uint32_t port = 0;
+    LORRY_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(address, "--admin-listen"));
     boost::system::error_code error;
-    const auto host = asio::ip::make_address(address.substr(0, colon), error);
-    if (error || colon == std::string::npos ||
-        !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65'535) {
+    const auto host = asio::ip::make_address(at.host, error);
+    if (error) {
       return Error(absl::StatusCode::kInvalidArgument, "",
-                   absl::StrCat("the admin address \"", address, "\" is not <ip>:<port>"));
+                   absl::StrCat("the admin address \"", address, "\" names no IP address"));
     }
-    const tcp::endpoint endpoint(host, static_cast<uint16_t>(port));
+    const tcp::endpoint endpoint(host, at.port);
     if (!acceptor_.open(endpoint.protocol(), error) &&
         !acceptor_.set_option(tcp::acceptor::reuse_address(true), error) &&
         !acceptor_.bind(endpoint, error)) {

@@ -13,7 +13,8 @@
 
 ABSL_FLAG(std::string, transfer_listen, "127.0.0.1:0", "host:port of bulk transfer by UCX, or off");
 ABSL_FLAG(std::string, advertise_host, "",
-          "host that peers dial for transfers; default: where it listens");
+          "host that peers dial for transfers; default: the address under which each of them "
+          "reached this store");
 ABSL_FLAG(uint64_t, quota_bytes, 0, "image bytes of all adapters together; 0: as many as fit");
 ABSL_FLAG(uint64_t, adapter_quota_bytes, 0, "the same for an adapter whose policy sets no quota");
 ABSL_FLAG(uint64_t, disk_free_min_bytes, uint64_t{256} << 20,

@@ -9,9 +9,9 @@
 #include <sstream>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/host_port.h"
 #include "lib/base/strings.h"
 #include "lib/blob/local_store.h"
 #include "lib/kv/sqlite/sqlite_store.h"
@@ -28,24 +28,6 @@ namespace {
 constexpr uint32_t kTicketKeyId = 1;
 // A header of 16 MiB, a config of 128 KiB and what surrounds them.
 constexpr int kReceiveBytesMax = 17 << 20;
-
-struct HostPort {
-  std::string host;
-  int port = 0;
-};
-
-absl::StatusOr<HostPort> ParseHostPort(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  HostPort parsed;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(ToAbsl(std::string_view(address).substr(colon + 1)), &parsed.port) ||
-      parsed.port < 0 || parsed.port > 65535) {
-    return Error(absl::StatusCode::kInvalidArgument, "ARGUMENT_INVALID",
-                 absl::StrCat("\"", address, "\" is no host:port, for instance 127.0.0.1:0"));
-  }
-  parsed.host = address.substr(0, colon);
-  return parsed;
-}
 
 // "ucx://10.0.0.1:4711" with the host that peers shall dial.
 std::string Advertised(std::string_view scheme, const std::string& host_port,
@@ -109,6 +91,7 @@ class Server final : public StoreServer, private Observer {
   }
 
   std::string grpc_address() const override { return grpc_->address(); }
+  int grpc_port() const override { return grpc_->port(); }
   int admin_port() const override { return admin_->port(); }
   std::vector<std::string> transfer_addresses() const override { return addresses_; }
 
@@ -158,14 +141,21 @@ class Server final : public StoreServer, private Observer {
     LORRY_ASSIGN_OR_RETURN(grpc_, rpc::Server::Start(options_.listen, *gate_,
                                                      {&*service_, transfer_service_->service()}));
     if (options_.transfer_listen != "off") {
-      LORRY_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options_.transfer_listen));
+      LORRY_ASSIGN_OR_RETURN(const HostPort at,
+                             ParseHostPort(options_.transfer_listen, "--transfer-listen"));
       LORRY_ASSIGN_OR_RETURN(
           ucx_, transfer::StartUcxServer({.host = at.host, .port = at.port}, keys_, *transfers_));
       const std::string dialled(transfer::HostPortOf(ucx_->address()));
       addresses_.push_back(Advertised("ucx", dialled, options_.advertise_host));
     }
+    // Transfers by gRPC come in where all other calls do. Each caller knows an address for that,
+    // its own name included, which a certificate may depend on; the service repeats it.
+    std::vector<std::string> advertised = addresses_;
+    advertised.push_back(options_.advertise_host.empty()
+                             ? std::string(StoreService::kWhereTheCallerDialled)
+                             : Advertised("grpc", grpc_->address(), options_.advertise_host));
+    service_->SetAddresses(std::move(advertised));
     addresses_.push_back(Advertised("grpc", grpc_->address(), options_.advertise_host));
-    service_->SetAddresses(addresses_);
     return absl::OkStatus();
   }
 

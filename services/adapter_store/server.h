@@ -17,12 +17,14 @@
 namespace lorry::store {
 
 struct StoreOptions {
-  std::string data_dir;                          // created if its parent exists
-  rpc::ServerOptions listen;                     // gRPC: control and the transfer fallback
-  std::string tokens_file;                       // empty: everybody on loopback
-  std::string admin_listen = "127.0.0.1:0";      // metrics and probes
-  std::string transfer_listen = "127.0.0.1:0";   // UCX; "off": gRPC only
-  std::string advertise_host;                    // what peers dial; empty: as listened on
+  std::string data_dir;                         // created if its parent exists
+  rpc::ServerOptions listen;                    // gRPC: control and the transfer fallback
+  std::string tokens_file;                      // empty: everybody on loopback
+  std::string admin_listen = "127.0.0.1:0";     // metrics and probes
+  std::string transfer_listen = "127.0.0.1:0";  // UCX; "off": gRPC only
+  // The host that peers dial for transfers. Empty: for gRPC the address under which each caller
+  // reached this store, for UCX the one that is listened on.
+  std::string advertise_host;
   std::string base_model_config;                 // file; empty: shapes are checked among themselves
   uint64_t disk_free_min = uint64_t{256} << 20;  // left to the catalogue and to others
   CatalogOptions catalog;
@@ -38,6 +40,7 @@ class StoreServer {
   // NOT OK when a handler did not return in time; the process should then leave by _exit.
   virtual absl::Status Stop() = 0;
   virtual std::string grpc_address() const = 0;  // host:port on this machine
+  virtual int grpc_port() const = 0;
   virtual int admin_port() const = 0;
   virtual std::vector<std::string> transfer_addresses() const = 0;  // as advertised, best first
 };

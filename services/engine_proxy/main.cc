@@ -5,12 +5,13 @@
 #include <random>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/host_port.h"
 #include "lib/kv/sqlite/sqlite_store.h"
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
+#include "lib/program/reachable.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
 #include "services/engine_proxy/driver/engine_claim.h"
@@ -24,8 +25,11 @@ ABSL_FLAG(std::string, engine, "", "the engine's own URL: http://host:port");
 ABSL_FLAG(std::string, engine_key_file, "", "file with the engine's API key");
 ABSL_FLAG(std::string, engine_admin_key_file, "", "file with SGLang's admin API key");
 ABSL_FLAG(std::string, door_listen, "127.0.0.1:0", "host:port where rollout clients come in");
+ABSL_FLAG(std::string, advertise_host, "",
+          "host under which others reach the door and the gRPC services; default: where they "
+          "listen, and this machine's address where they listen on all of its addresses");
 ABSL_FLAG(std::string, door_advertise, "",
-          "host:port under which they reach it; default: where it listens");
+          "host:port of the door alone, where it is reached through a port that is not its own");
 ABSL_FLAG(uint32_t, door_threads, 0, "threads of the door; 0: one a core, at most 4");
 ABSL_FLAG(bool, door_allow_unknown_routes, false,
           "pass requests of routes that the door does not know to the engine as they are");
@@ -59,22 +63,17 @@ absl::StatusOr<std::string> FirstLine(const std::string& path) {
   return line;
 }
 
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-};
+// The engine's address, of which people write the URL or host:port.
+absl::StatusOr<HostPort> EngineAt(std::string url) {
+  if (url.starts_with("http://")) url = url.substr(7);
+  while (url.ends_with("/")) url.pop_back();
+  return ParseHostPort(url, "--engine");
+}
 
-absl::StatusOr<HostPort> ParseHostPort(std::string text, std::string_view flag) {
-  if (text.starts_with("http://")) text = text.substr(7);
-  while (text.ends_with("/")) text.pop_back();
-  const size_t colon = text.rfind(':');
-  uint32_t port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
-    return Error(absl::StatusCode::kInvalidArgument, "",
-                 absl::StrCat(std::string(flag), " is \"", text, "\"; write it as host:port"));
-  }
-  return HostPort{text.substr(0, colon), static_cast<uint16_t>(port)};
+// What others dial to reach a port of this program.
+std::string Advertised(const HostPort& listens) {
+  const std::string host = absl::GetFlag(FLAGS_advertise_host);
+  return HostPort{host.empty() ? program::ReachableHost(listens) : host, listens.port}.ToString();
 }
 
 absl::Status CheckFlags() {
@@ -167,7 +166,7 @@ class App {
 };
 
 absl::Status App::Open() {
-  LORRY_ASSIGN_OR_RETURN(engine_at_, ParseHostPort(absl::GetFlag(FLAGS_engine), "--engine"));
+  LORRY_ASSIGN_OR_RETURN(engine_at_, EngineAt(absl::GetFlag(FLAGS_engine)));
   LORRY_ASSIGN_OR_RETURN(door_at_,
                          ParseHostPort(absl::GetFlag(FLAGS_door_listen), "--door-listen"));
   LORRY_ASSIGN_OR_RETURN(claim_, EngineClaim::Take(engine_at_.host, engine_at_.port));
@@ -197,8 +196,7 @@ absl::Status App::Wire() {
 }
 
 absl::Status App::WireEngine() {
-  engines::EngineOptions options{
-      .url = absl::StrCat("http://", engine_at_.host, ":", engine_at_.port)};
+  engines::EngineOptions options{.url = "http://" + engine_at_.ToString()};
   LORRY_ASSIGN_OR_RETURN(options.api_key, FirstLine(absl::GetFlag(FLAGS_engine_key_file)));
   LORRY_ASSIGN_OR_RETURN(options.admin_key, FirstLine(absl::GetFlag(FLAGS_engine_admin_key_file)));
   const std::string key = options.admin_key.empty() ? options.api_key : options.admin_key;
@@ -237,9 +235,9 @@ absl::Status App::WireEngine() {
                             .on_listed = on_listed,
                             .report_counts = [this, report] { report(door_->Snapshot()); }});
   LORRY_RETURN_IF_ERROR(door_->Start());
+  door_at_.port = door_->port();
   const std::string advertised = absl::GetFlag(FLAGS_door_advertise);
-  door_address_ = absl::StrCat(
-      "http://", advertised.empty() ? absl::StrCat(door_at_.host, ":", door_->port()) : advertised);
+  door_address_ = "http://" + (advertised.empty() ? Advertised(door_at_) : advertised);
   return absl::OkStatus();
 }
 
@@ -255,8 +253,7 @@ absl::Status App::WireWedgeWatch() {
   wedge_watch_ = std::make_unique<WedgeWatch>(
       WedgeWatch::Options{.command = std::move(command),
                           .environment = {"LORRY_MEMBER=" + member_,
-                                          absl::StrCat("LORRY_ENGINE_URL=http://", engine_at_.host,
-                                                       ":", engine_at_.port)},
+                                          "LORRY_ENGINE_URL=http://" + engine_at_.ToString()},
                           .marker = data_dir + "/on_wedged.boot",
                           .limit_ms = absl::GetFlag(FLAGS_on_wedged_limit_ms)},
       look);
@@ -294,7 +291,9 @@ absl::Status App::WireSessions() {
       *proxy_, *fetcher_, *attach_, *door_);
   LORRY_ASSIGN_OR_RETURN(server_,
                          rpc::Server::Start(program::ServerFlags(), *gate_, {service_.get()}));
-  attach_->SetAdminAddress(server_->address());
+  LORRY_ASSIGN_OR_RETURN(HostPort grpc_at, ParseHostPort(absl::GetFlag(FLAGS_listen), "--listen"));
+  grpc_at.port = static_cast<uint16_t>(server_->port());
+  attach_->SetAdminAddress(Advertised(grpc_at));
   LORRY_ASSIGN_OR_RETURN(admin_,
                          metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
                                                       .ready = [this] { return IsReady(); },

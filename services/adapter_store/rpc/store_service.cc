@@ -32,13 +32,22 @@ void StoreService::SetAddresses(std::vector<std::string> addresses) {
   addresses_ = std::move(addresses);
 }
 
-absl::StatusOr<std::vector<std::string>> StoreService::Addresses() const {
-  MutexLock lock(mutex_);
-  if (addresses_.empty()) {
+absl::StatusOr<std::vector<std::string>> StoreService::AddressesFor(
+    const grpc::ServerContext& caller) const {
+  std::vector<std::string> addresses;
+  {
+    MutexLock lock(mutex_);
+    addresses = addresses_;
+  }
+  if (addresses.empty()) {
     return Error(absl::StatusCode::kUnavailable, "",
                  "the store is starting; try again in a moment");
   }
-  return addresses_;
+  const grpc::string_ref dialled = caller.ExperimentalGetAuthority();
+  for (std::string& address : addresses) {
+    if (address == kWhereTheCallerDialled) address.append(dialled.data(), dialled.size());
+  }
+  return addresses;
 }
 
 absl::StatusOr<v1::Adapter> StoreService::Describe(const Adapter& adapter) {
@@ -63,7 +72,7 @@ grpc::Status StoreService::BeginUpload(grpc::ServerContext* context,
                                        v1::BeginUploadResponse* response) {
   const auto serve = [&](const Call& call) -> absl::Status {
     LORRY_ASSIGN_OR_RETURN(const BeginRequest begin, FromProto(*request));
-    LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, Addresses());
+    LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AddressesFor(*context));
     LORRY_ASSIGN_OR_RETURN(const BeginReply reply, parts_.uploads.Begin(begin));
     if (reply.stored.has_value()) {
       *response->mutable_stored() = ToProto(*reply.stored);
@@ -120,7 +129,7 @@ grpc::Status StoreService::OpenFetch(grpc::ServerContext* context,
                                      v1::OpenFetchResponse* response) {
   const auto serve = [&](const Call&) -> absl::Status {
     LORRY_ASSIGN_OR_RETURN(const VersionKey key, rpc::FromProto(request->version()));
-    LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, Addresses());
+    LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AddressesFor(*context));
     LORRY_ASSIGN_OR_RETURN(Manifest manifest, parts_.transfers.OpenFetch(key, request->peer()));
     *response->mutable_version() = ToProto(manifest.version);
     response->set_leaves(std::move(manifest.leaves));

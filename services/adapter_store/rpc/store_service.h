@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/mutex.h"
@@ -28,6 +29,8 @@ class StoreService final
     int64_t upload_idle_deadline_ms;
   };
   explicit StoreService(Parts parts) : parts_(parts) {}
+  // An address that stands for the one under which the caller reached this service.
+  static constexpr std::string_view kWhereTheCallerDialled = "grpc://";
   // Where ranges may be sent to and fetched from, best first. Calls that came before, which a store
   // that has just started gets from everybody who waited for it, are UNAVAILABLE.
   void SetAddresses(std::vector<std::string> addresses) LORRY_EXCLUDES(mutex_);
@@ -65,7 +68,8 @@ class StoreService final
                         v1::SetHoldsResponse*) override;
 
   absl::StatusOr<v1::Adapter> Describe(const Adapter& adapter);
-  absl::StatusOr<std::vector<std::string>> Addresses() const LORRY_EXCLUDES(mutex_);
+  absl::StatusOr<std::vector<std::string>> AddressesFor(const grpc::ServerContext& caller) const
+      LORRY_EXCLUDES(mutex_);
 
   const Parts parts_;
   mutable Mutex mutex_;

@@ -10,6 +10,7 @@
 
 #include "lib/base/digest.h"
 #include "lib/base/error.h"
+#include "lib/base/host_port.h"
 #include "services/engine_proxy/door/session.h"
 
 namespace lorry::door {
@@ -131,7 +132,7 @@ absl::Status Door::Start() {
     return unavailable("ENGINE_UNREACHABLE", "cannot resolve the engine's host " +
                                                  options.engine_host + ": " + error.message());
   }
-  state.shared.engine_authority = options.engine_host + ":" + std::to_string(options.engine_port);
+  state.shared.engine_authority = HostPort{options.engine_host, options.engine_port}.ToString();
   const uint32_t threads =
       options.threads > 0 ? options.threads
                           : std::clamp(std::thread::hardware_concurrency(), 1u, kMaxDefaultThreads);

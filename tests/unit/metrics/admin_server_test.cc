@@ -53,6 +53,11 @@ TEST_F(AdminServerTest, ServesMetrics) {
   EXPECT_THAT(reply, HasSubstr("lorry_test_total 3"));
 }
 
+TEST_F(AdminServerTest, ListensOnBothFamiliesAtOnce) {
+  const auto server = Start({.address = "[::]:0"});  // asked over IPv4 below
+  EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200"));
+}
+
 TEST_F(AdminServerTest, LivenessAndReadinessAreTwoThings) {
   std::atomic<bool> ready = false;
   const auto server = Start({.ready = [&] {
