@@ -337,26 +337,27 @@ TEST_P(StoreTest, AThousandRanksBeginAndCommitTogether) {
   for (const auto& each : committed) {
     EXPECT_EQ(each.version().digest(), DigestOf(adapter.bytes(), adapter.config).value);
   }
+}
 
-  TEST_P(StoreTest, ACallerIsSentToTheAddressThatItDialled) {
-    transport_ = transfer::CreateGrpcTransport();
-    options_.listen.address = "[::]:0";
-    options_.listen.allow_insecure = true;
-    options_.transfer_listen = "off";
-    Start();
-    const std::string by_name = absl::StrCat("localhost:", server_->grpc_port());
-    client_.emplace(by_name, *transport_);
-    const TestAdapter adapter = MakeAdapter(1, /*width=*/128);
-    ASSERT_TRUE(client_->OpenRun("policy").ok());
-    const auto begun = client_->Begin(Key(1), adapter);
-    ASSERT_TRUE(begun.ok()) << begun.status();
-    EXPECT_THAT(begun->addresses(), ElementsAre("grpc://" + by_name));
-    EXPECT_TRUE(client_->Publish(Key(1), adapter).ok());
-    EXPECT_TRUE(*client_->Fetch(Key(1)) == adapter.image);
-  }
+TEST_P(StoreTest, ACallerIsSentToTheAddressThatItDialled) {
+  transport_ = transfer::CreateGrpcTransport();
+  options_.listen.address = "[::]:0";
+  options_.listen.allow_insecure = true;
+  options_.transfer_listen = "off";
+  Start();
+  const std::string by_name = absl::StrCat("localhost:", server_->grpc_port());
+  client_.emplace(by_name, *transport_);
+  const TestAdapter adapter = MakeAdapter(1, /*width=*/128);
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  const auto begun = client_->Begin(Key(1), adapter);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_THAT(begun->addresses(), ElementsAre("grpc://" + by_name));
+  EXPECT_TRUE(client_->Publish(Key(1), adapter).ok());
+  EXPECT_TRUE(*client_->Fetch(Key(1)) == adapter.image);
+}
 
-  INSTANTIATE_TEST_SUITE_P(Over, StoreTest, ::testing::Values("grpc", "ucx"),
-                           [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Over, StoreTest, ::testing::Values("grpc", "ucx"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace lorry::store
