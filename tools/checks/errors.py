@@ -31,7 +31,9 @@ NO_REASON = {
     "clients/cli/": "ADAPTER ADDRESS ALIASES DETAIL DIGEST DOOR DURATION ENGINE EPOCH FIELD FILE GENERATION KIND LATEST LOADED MARK MEMBER "
                     "MODULES NAME NEWEST PHASE POOL RANK REQUEST REQUEST_ID SERVICE SIZE SLOTS STATE STORED TEXT UNSPECIFIED VALUE VERB "
                     "VERSION",
-    "clients/python/src/lorry/admin.py": "SYNC_MODE_ROLLING SGLANG VLLM",
+    "clients/python/src/lorry/admin.py": "SGLANG VLLM",
+    "clients/python/src/lorry/policies.py": "UNSPECIFIED",
+    "clients/python/src/lorry/reach.py": "RECORD_LAYER WRONG_VERSION_NUMBER",
     # gRPC's own words
     "lib/rpc/channel.cc": "UNAVAILABLE",
     "clients/python/src/lorry/": "ABORTED ALREADY_EXISTS CANCELLED DEADLINE_EXCEEDED FAILED_PRECONDITION INVALID_ARGUMENT NOT_FOUND "
@@ -44,7 +46,8 @@ NO_REASON = {
     "lib/peft/render.cc": "LORA",
     "clients/python/src/lorry/image.py": "BF16 F8_E4M3 F8_E5M2",
     # variables of the environment and settings of UCX
-    "clients/": "HOME LORRY_ORCHESTRATOR LORRY_STORE LORRY_TOKEN NO_COLOR XDG_STATE_HOME",
+    "clients/": "HOME LORRY_CA_FILE LORRY_CERT_FILE LORRY_KEY_FILE LORRY_ORCHESTRATOR LORRY_STORE LORRY_TOKEN LORRY_TOKEN_FILE NO_COLOR "
+                "XDG_STATE_HOME",
     "lib/runtime/fault_point.cc": "LORRY_FAULT",
     "lib/transfer/ucx/log.cc": "UCX_LOG_FILE",
     "lib/transfer/ucx/config.cc": "CM_REUSEADDR MM_ERROR_HANDLING MM_FIFO_SIZE RX_SEG_SIZE TX_SEG_SIZE UCX_CM_REUSEADDR "

@@ -7,12 +7,16 @@
             train(model)
             run.publish(model, version=step).wait("serving")
 
-Services are named by ``LORRY_STORE`` and ``LORRY_ORCHESTRATOR`` (``host:port``) or by arguments.
+Services are named by ``LORRY_STORE`` and ``LORRY_ORCHESTRATOR`` (``host:port``) or by arguments; without either the fleet that
+``lorry up`` runs on this machine is used.
 """
 
+from lorry._version import __version__
 from lorry.admin import Admin, Lease, VersionInfo
 from lorry.connection import Connection
+from lorry.credentials import InsecureWarning
 from lorry.errors import (
+    AttemptFenced,
     Cancelled,
     LorryError,
     Refused,
@@ -26,6 +30,7 @@ from lorry.image import Shard
 from lorry.run import Run, open_run
 
 __all__ = [
-    "Admin", "Cancelled", "Connection", "Lease", "LorryError", "PublishHandle", "Refused", "Run", "RunFenced",
-    "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo", "open_run",
+    "Admin", "AttemptFenced", "Cancelled", "Connection", "InsecureWarning", "Lease", "LorryError", "PublishHandle", "Refused",
+    "Run", "RunFenced", "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo",
+    "__version__", "open_run",
 ]

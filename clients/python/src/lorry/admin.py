@@ -9,8 +9,9 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from lorry import errors, policies
 from lorry.common.v1 import adapter_pb2
-from lorry.connection import Connection
+from lorry.connection import ADMIN_BUDGET_S, Connection
 from lorry.store.v1 import store_pb2
 from lorry.sync.v1 import fleet_pb2, sync_pb2
 
@@ -56,11 +57,22 @@ class Admin:
     """Everything but publishing. Thread-safe.
 
     Args:
-        as :class:`lorry.Connection`.
+        store, orchestrator, token, token_file, ca_file, cert_file, key_file: see :class:`lorry.Connection`.
     """
 
-    def __init__(self, store: str | None = None, orchestrator: str | None = None, **credentials: str | None) -> None:
-        self._connection = Connection(store, orchestrator, **credentials)
+    def __init__(
+        self,
+        store: str | None = None,
+        orchestrator: str | None = None,
+        *,
+        token: str | None = None,
+        token_file: str | None = None,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+    ) -> None:
+        self._connection = Connection(store, orchestrator, token=token, token_file=token_file, ca_file=ca_file,
+                                      cert_file=cert_file, key_file=key_file, budget_s=ADMIN_BUDGET_S)
 
     def versions(self, adapter: str, run: int = 0) -> list[VersionInfo]:
         """Stored versions, newest first; ``run`` 0: of all runs. Raises LorryError."""
@@ -76,20 +88,40 @@ class Admin:
             if not token:
                 return out
 
-    def set_policy(self, adapter: str, policy: Mapping[str, Any]) -> None:
-        """Creates the adapter or replaces its whole policy.
+    def policy(self, adapter: str) -> dict[str, Any]:
+        """What was set of the adapter's policy, in the words that :meth:`set_policy` takes. Raises LorryError."""
+        return policies.to_words(self._adapter(adapter).policy)
+
+    def set_policy(self, adapter: str, policy: Mapping[str, Any], *, replace: bool = False) -> dict[str, Any]:
+        """Changes the given fields of the adapter's policy, and leaves the others; creates the adapter if it is new.
 
         Args:
-            policy: fields of ``lorry.common.v1.AdapterPolicy`` by their proto names, e.g.
-                ``{"max_staleness": 0, "mode": "SYNC_MODE_ROLLING", "keep": {"versions": 3}}``.
+            policy: fields of ``lorry.common.v1.AdapterPolicy`` by name, enumerations as words, e.g.
+                ``{"max_staleness": 0, "mode": "rolling", "keep": 3, "min_engines": "100%"}``. None sets a field back to
+                its default.
+            replace: forget the fields that are not given.
+
+        Returns:
+            the whole policy as it is now, as :meth:`policy` does.
 
         Raises:
-            LorryError: POLICY_INVALID says what to change.
+            LorryError: POLICY_INVALID says what to change; ADAPTER_MOVED: somebody else changed it at the same moment.
         """
-        message = json_format.ParseDict(dict(policy), adapter_pb2.AdapterPolicy())
-        self._connection.call(
-            self._connection.store.SetAdapter, store_pb2.SetAdapterRequest(name=adapter, policy=message)
-        )
+        known = None
+        try:
+            known = self._adapter(adapter)
+        except errors.LorryError as error:
+            if error.code != "NOT_FOUND":
+                raise
+        message = adapter_pb2.AdapterPolicy()
+        if known is not None and not replace:
+            message.CopyFrom(known.policy)
+        policies.change(message, policy)
+        request = store_pb2.SetAdapterRequest(name=adapter, policy=message)
+        if known is not None:
+            request.expected_generation = known.generation
+        answer = self._connection.call(self._connection.store.SetAdapter, request)
+        return policies.to_words(answer.adapter.policy)
 
     def set_alias(self, adapter: str, alias: str, version: int | tuple[int, int] | None,
                   expected_generation: int | None = None) -> int:
@@ -115,10 +147,10 @@ class Admin:
         return {a.name: (a.version.run, a.version.number) for a in answer.aliases}
 
     def delete(self, adapter: str, version: int | tuple[int, int]) -> None:
-        """Deletes a version. Raises LorryError: IN_USE names who holds it."""
-        self._connection.call(
-            self._connection.store.DeleteVersion, store_pb2.DeleteVersionRequest(version=_ref(adapter, version))
-        )
+        """Deletes a version: a number of the current run, or (run, number). Raises LorryError: IN_USE names who holds it."""
+        run, number = version if isinstance(version, tuple) else (self._adapter(adapter).current_run, version)
+        request = store_pb2.DeleteVersionRequest(version=_ref(adapter, (run, number)))
+        self._connection.call(self._connection.store.DeleteVersion, request)
 
     def rollback(self, adapter: str, version: int | tuple[int, int] | None, pool: str = "") -> None:
         """Pins a pool to a stored version; None lifts the pin. Raises LorryError."""
@@ -163,6 +195,17 @@ class Admin:
     def close(self) -> None:
         """Ends the connections."""
         self._connection.close()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _adapter(self, name: str) -> store_pb2.Adapter:
+        request = store_pb2.GetAdapterRequest(name=name)
+        found: store_pb2.Adapter = self._connection.call(self._connection.store.GetAdapter, request).adapter
+        return found
 
 
 def _ref(adapter: str, version: int | tuple[int, int]) -> adapter_pb2.VersionRef:

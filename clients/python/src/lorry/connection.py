@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import grpc
 
-from lorry import errors
+from lorry import errors, local
+from lorry.credentials import Credentials
+from lorry.reach import check_tls
 from lorry.store.v1 import store_pb2_grpc
 from lorry.sync.v1 import sync_pb2_grpc
 
@@ -18,50 +20,61 @@ T = TypeVar("T")
 
 # Ten seconds is a hundred times what a call on a busy store was seen to take.
 CALL_DEADLINE_S = 10.0
-# A store that restarts is back within seconds; training should wait for it rather than die.
+# A service that restarts is back within seconds; training should wait for it rather than die.
 RETRY_BUDGET_S = 60.0
+# A person waits at a prompt, and a wrong address is the likelier reason.
+ADMIN_BUDGET_S = 10.0
+# A store whose node is drained comes back on another within minutes; a version that was trained is worth the wait.
+PUBLISH_BUDGET_S = 600.0
 _HEADER_MESSAGE_BYTES = 24 << 20  # BeginUpload carries the safetensors header, at most 16 MiB
+# Refusals that end by themselves: too many callers at once, such as all ranks of a job.
+_BUSY = ("SERVER_BUSY", "TOO_MANY_SESSIONS")
 
 
 class Connection:
-    """One store and, where syncs are watched, one orchestrator.
+    """One store and, where syncs are watched, one orchestrator. Thread-safe.
 
     Args:
-        store: ``host:port`` of the adapter-store; default: environment variable ``LORRY_STORE``.
-        orchestrator: ``host:port`` of the sync-orchestrator; default: ``LORRY_ORCHESTRATOR``; may be missing.
-        token: bearer token; default: ``LORRY_TOKEN``.
-        ca_file: PEM file of the authority to trust; turns TLS on.
+        store: ``host:port`` of the adapter-store; default: ``LORRY_STORE``, else the fleet that ``lorry up`` runs here.
+        orchestrator: ``host:port`` of the sync-orchestrator; default: ``LORRY_ORCHESTRATOR``, else that of the same
+            ``lorry up``; may be missing.
+        token, token_file, ca_file, cert_file, key_file: see :class:`lorry.credentials.Credentials`; default: ``LORRY_TOKEN``,
+            ``LORRY_TOKEN_FILE``, ``LORRY_CA_FILE``, ``LORRY_CERT_FILE``, ``LORRY_KEY_FILE``.
+        budget_s: how long a call is tried again while the service is away or busy, seconds.
 
     Raises:
-        LorryError: no store was named.
+        LorryError: no store was named, or a file cannot be read.
     """
 
     def __init__(
         self,
         store: str | None = None,
         orchestrator: str | None = None,
+        *,
         token: str | None = None,
+        token_file: str | None = None,
         ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+        budget_s: float = RETRY_BUDGET_S,
     ) -> None:
-        store = store or os.environ.get("LORRY_STORE")
-        orchestrator = orchestrator or os.environ.get("LORRY_ORCHESTRATOR")
-        if not store:
-            raise errors.LorryError("no adapter-store named: pass store='host:port' or set LORRY_STORE")
-        self.token = token or os.environ.get("LORRY_TOKEN")
-        self.ca_file = ca_file
+        store, orchestrator = _find(store, orchestrator)
+        self.credentials = Credentials.find(token, token_file, ca_file, cert_file, key_file)
+        self.budget_s = budget_s
         self.store_address = store
         self.store_channel = self.channel(store)
         self.store = store_pb2_grpc.StoreServiceStub(self.store_channel)
         self._sync_channel = self.channel(orchestrator) if orchestrator else None
         self._sync = sync_pb2_grpc.SyncServiceStub(self._sync_channel) if self._sync_channel else None
+        self._addresses = [a for a in (store, orchestrator) if a]
 
     @property
     def sync(self) -> sync_pb2_grpc.SyncServiceStub:
         """The orchestrator. Raises LorryError when none was named."""
         if self._sync is None:
             raise errors.LorryError(
-                "no sync-orchestrator named: pass orchestrator='host:port' or set LORRY_ORCHESTRATOR"
-            )
+                "no sync-orchestrator named: pass orchestrator='host:port' or set LORRY_ORCHESTRATOR", "NO_ADDRESS",
+                "INVALID_ARGUMENT")
         return self._sync
 
     def channel(self, address: str) -> grpc.Channel:
@@ -71,36 +84,70 @@ class Connection:
             ("grpc.max_receive_message_length", _HEADER_MESSAGE_BYTES),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2_000),  # gRPC's own grows to two minutes
+            # A proxy variable of the environment must not catch calls between Lorry's own parts.
+            ("grpc.enable_http_proxy", 0),
         ]
-        if self.ca_file is None:
+        self.credentials.warn_if_in_clear(address)
+        if not self.credentials.tls:
             return grpc.insecure_channel(address, options)
-        with open(self.ca_file, "rb") as file:
-            return grpc.secure_channel(address, grpc.ssl_channel_credentials(file.read()), options)
+        return grpc.secure_channel(address, self.credentials.channel_credentials(), options)
 
     def metadata(self) -> list[tuple[str, str]]:
         """Call metadata that carries the token."""
-        return [("authorization", f"Bearer {self.token}")] if self.token else []
+        return self.credentials.metadata()
 
-    def call(self, method: Callable[..., T], request: Any, budget_s: float = RETRY_BUDGET_S) -> T:
-        """Calls an idempotent unary method; UNAVAILABLE is tried again within ``budget_s`` seconds.
+    def call(self, method: Callable[..., T], request: Any, budget_s: float | None = None) -> T:
+        """Calls an idempotent unary method, again and again while the service is away or busy, for at most ``budget_s``
+        seconds (default: the connection's).
 
         Raises:
             LorryError: what the server refused, or that it stayed away.
         """
-        give_up_at = time.monotonic() + budget_s
-        pause_s = 0.05
+        give_up_at = time.monotonic() + (self.budget_s if budget_s is None else budget_s)
+        pause_s, looked = 0.05, False
         while True:
             try:
                 return method(request, timeout=CALL_DEADLINE_S, metadata=self.metadata())
             except grpc.RpcError as error:
-                retry = isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.UNAVAILABLE
-                if not retry or time.monotonic() + pause_s > give_up_at:
-                    raise errors.from_rpc_error(error) from None
+                failure = errors.from_rpc_error(error)
+            if not may_pass(failure):
+                raise failure
+            if not looked and failure.code == "UNAVAILABLE" and not failure.reason:
+                self.check_tls()
+                looked = True
+            if time.monotonic() + pause_s > give_up_at:
+                raise failure
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 2.0)
+
+    def check_tls(self) -> None:
+        """Raises LorryError TLS_FAILED where a service is away for this reason, which no patience mends."""
+        for address in self._addresses:
+            check_tls(address, self.credentials)
 
     def close(self) -> None:
         """Ends all channels."""
         self.store_channel.close()
         if self._sync_channel is not None:
             self._sync_channel.close()
+
+
+def may_pass(failure: errors.LorryError) -> bool:
+    """Whether the same call may succeed a moment later: nobody answered, or whoever answered was busy."""
+    if failure.code == "DEADLINE_EXCEEDED":
+        return not failure.reason  # gRPC's own; with a reason it is the server's answer
+    return failure.code == "UNAVAILABLE" or failure.reason in _BUSY
+
+
+def _find(store: str | None, orchestrator: str | None) -> tuple[str, str | None]:
+    store = store or os.environ.get("LORRY_STORE")
+    orchestrator = orchestrator or os.environ.get("LORRY_ORCHESTRATOR")
+    up_store, up_orchestrator = local.addresses()
+    if not store or store == up_store:  # never one fleet's store with another's orchestrator
+        store, orchestrator = store or up_store, orchestrator or up_orchestrator
+    if not store:
+        raise errors.LorryError("no adapter-store named: pass store='host:port', set LORRY_STORE, or run `lorry up`",
+                                "NO_ADDRESS", "INVALID_ARGUMENT")
+    return store, orchestrator

@@ -26,6 +26,10 @@ class RunFenced(LorryError):
     """Another process opened a newer run of this adapter; this one must stop publishing."""
 
 
+class AttemptFenced(LorryError):
+    """A newer attempt to store this version has begun in the same run: this one is over, the run is not."""
+
+
 class VersionConflict(LorryError):
     """The number is taken by other bytes, or is below the run's newest."""
 
@@ -35,7 +39,7 @@ class Refused(LorryError):
 
 
 class SyncFailed(LorryError):
-    """The version is stored, but will not be served; the reason says why."""
+    """The version is stored, but no engine serves it, nor will without a change; the reason says why."""
 
 
 class Superseded(LorryError):
@@ -53,7 +57,7 @@ class Cancelled(LorryError):
 _BY_REASON: dict[str, type[LorryError]] = {
     "RUN_FENCED": RunFenced,
     "RUN_CONFLICT": RunFenced,
-    "ATTEMPT_FENCED": RunFenced,
+    "ATTEMPT_FENCED": AttemptFenced,
     "VERSION_CONFLICT": VersionConflict,
     "VERSION_TOO_OLD": VersionConflict,
 }
@@ -72,5 +76,7 @@ def from_rpc_error(error: grpc.RpcError) -> LorryError:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info):
             reason = info.reason
+    if code == "DEADLINE_EXCEEDED" and not reason:
+        details = "the service did not answer in time"  # gRPC says the code's name again
     kind = _BY_REASON.get(reason, Refused if code == "INVALID_ARGUMENT" else LorryError)
     return kind(details, reason, code)

@@ -6,14 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import grpc
 
 from lorry import errors
 from lorry.common.v1 import adapter_pb2
-from lorry.connection import Connection
+from lorry.connection import Connection, may_pass
 from lorry.store.v1 import store_pb2
 from lorry.sync.v1 import fleet_pb2, sync_pb2
+
+# What fits on a terminal's line or two; `status` has all of it.
+DETAIL_CHARACTERS_MAX = 160
+MEMBERS_SHOWN_MAX = 4
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Serving:
     """How a sync ended well.
 
     Attributes:
-        epoch: number of the decision; 0 where no engine follows the adapter.
+        epoch: number of the decision; 0 where only "stored" was waited for.
         active: members whose door serves the version as ``latest``.
         members: members of the sync that did not drop out.
         wait_ms, stage_ms, commit_ms, activate_ms: how long each phase took, milliseconds.
@@ -34,6 +39,9 @@ class Serving:
     stage_ms: int = 0
     commit_ms: int = 0
     activate_ms: int = 0
+
+
+_NO_ENGINE = "none is attached to the adapter's pool; wait for \"stored\" where that is meant"
 
 
 @dataclass
@@ -51,6 +59,12 @@ class Status:
     reason: str = ""
     detail: str = ""
     members: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """One short line, such as ``WAITING, NO_SLOT: needs 3 slots (a: FETCHING, b: LOADED)``."""
+        why = ": ".join(part for part in (self.reason, self.detail[:DETAIL_CHARACTERS_MAX]) if part)
+        members = ", ".join(f"{name}: {word}" for name, word in list(self.members.items())[:MEMBERS_SHOWN_MAX])
+        return self.state + (f", {why}" if why else "") + (f" ({members})" if members else "")
 
 
 class PublishHandle:
@@ -92,16 +106,17 @@ class PublishHandle:
         """True once it is stored, or failed."""
         return self._done.is_set()
 
-    def wait(self, until: str = "serving", timeout: float | None = 300.0) -> Serving:
+    def wait(self, until: Literal["stored", "serving"] = "serving", timeout: float | None = 300.0) -> Serving:
         """Waits until the version is ``"stored"`` or ``"serving"``. Ctrl-C cancels the upload and is passed on.
 
         Args:
             until: ``"stored"``: whole and durable at the store. ``"serving"``: decided, and every member that
-                can serve it does.
+                can serve it does, at least one.
             timeout: seconds; None waits as long as something moves.
 
         Raises:
-            Cancelled, RunFenced, VersionConflict, Refused, SyncFailed, Superseded, LorryError;
+            Cancelled, RunFenced, AttemptFenced, VersionConflict, Refused, Superseded, LorryError;
+            SyncFailed: it is stored and will not be served; TOO_FEW_ENGINES: its pool has no engine that could;
             TimeoutError: not yet; wait again.
         """
         if until not in ("stored", "serving"):
@@ -142,7 +157,7 @@ class PublishHandle:
             self._check_cancelled()
             left = None if give_up_at is None else give_up_at - time.monotonic()
             if left is not None and left <= 0:
-                raise TimeoutError(f"{self} is stored, but not serving yet: {self.status.state} {self.status.detail}")
+                raise TimeoutError(f"{self} is stored, but not serving yet: {self.status}")
             try:
                 answer = self._follow(left)
                 if answer is not None:
@@ -152,8 +167,10 @@ class PublishHandle:
                 failure = errors.from_rpc_error(error)
                 if failure.code == "DEADLINE_EXCEEDED":
                     continue
-                if failure.code not in ("UNAVAILABLE", "NOT_FOUND", "CANCELLED"):
+                if not may_pass(failure) and failure.code not in ("NOT_FOUND", "CANCELLED"):
                     raise failure from None
+                if failure.code == "UNAVAILABLE" and not failure.reason:
+                    self._connection.check_tls()
                 self.status = Status("UNKNOWN", failure.reason, failure.message)
             time.sleep(min(pause_s, left) if left is not None else pause_s)
             pause_s = min(2 * pause_s, 2.0)
@@ -185,6 +202,9 @@ class PublishHandle:
             raise errors.Superseded(f"{self} was superseded by v{by}", by)
         if state not in ("ACTIVE", "STORED"):
             return None
+        if progress.active == 0:  # of an empty pool, or of engines that all dropped out
+            raise errors.SyncFailed(f"{self} is stored, and no engine serves it: {progress.detail or _NO_ENGINE}",
+                                    progress.reason or "TOO_FEW_ENGINES", "FAILED_PRECONDITION")
         t = progress.times
         return Serving(progress.epoch, progress.active, progress.members, t.wait_ms, t.stage_ms, t.commit_ms,
                        t.activate_ms)

@@ -36,11 +36,23 @@ class Shard:
         local: the part, a torch tensor or numpy array.
         global_shape: shape of the whole tensor, e.g. ``(r, in_features)``.
         offset: index of the part's first element in the whole, one number a dimension.
+        replica: where several ranks hold the same part (HSDP), which of them this is and how many there are: they take
+            turns at sending, tensor by tensor.
     """
 
     local: Any
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
+    replica: tuple[int, int] = (0, 1)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as a safetensors file holds it: no package beside numpy is needed to carry it, whatever its type."""
+
+    dtype: str  # "BF16"
+    shape: tuple[int, ...]
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -106,7 +118,7 @@ def build(state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool
         key = canonical_name(name)
         if key in shards:
             raise Refused(f"two entries mean {key}: one of them is {name}", "TENSOR_AMBIGUOUS", "INVALID_ARGUMENT")
-        shards[key] = _as_shard(value)
+        shards[key] = _as_shard(value, (rank, world_size))
     if not shards:
         raise Refused("the state dict has no tensors", "TENSOR_UNKNOWN", "INVALID_ARGUMENT")
     names = sorted(shards, key=lambda n: (-_ORDER.index(_dtype(shards[n].local)), n))
@@ -117,8 +129,8 @@ def build(state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool
     pieces: list[Piece] = []
     for index, name in enumerate(names):
         shard = shards[name]
-        whole = tuple(np.shape(shard.local)) == shard.global_shape
-        if not whole or index % world_size == rank:
+        replica, replicas = shard.replica
+        if index % replicas == replica:
             pieces += _copy(data, offsets[name], shard)
     return Image(header, data, _coalesce(pieces))
 
@@ -173,7 +185,7 @@ def _coalesce(pieces: list[Piece]) -> list[Piece]:
     return merged
 
 
-def _as_shard(value: Any) -> Shard:
+def _as_shard(value: Any, everyone: tuple[int, int]) -> Shard:
     if isinstance(value, Shard):
         return value
     if hasattr(value, "placements") and hasattr(value, "to_local"):  # torch.distributed.tensor.DTensor
@@ -181,9 +193,19 @@ def _as_shard(value: Any) -> Shard:
 
         local = value.to_local()
         _, offset = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
-        return Shard(local, tuple(value.shape), tuple(offset))
+        return Shard(local, tuple(value.shape), tuple(offset), _replica(value))
     shape = tuple(np.shape(value))
-    return Shard(value, shape, (0,) * len(shape))
+    return Shard(value, shape, (0,) * len(shape), everyone)
+
+
+def _replica(value: Any) -> tuple[int, int]:
+    """This rank's place among those that hold the same part of a DTensor."""
+    replica, replicas = 0, 1
+    for dimension, (placement, at) in enumerate(zip(value.placements, value.device_mesh.get_coordinate(), strict=True)):
+        if placement.is_replicate():
+            size = value.device_mesh.size(dimension)
+            replica, replicas = replica * size + at, replicas * size
+    return replica, replicas
 
 
 def _bytes_of(shard: Shard) -> int:
@@ -192,6 +214,8 @@ def _bytes_of(shard: Shard) -> int:
 
 def _dtype(value: Any) -> str:
     name = str(getattr(value, "dtype", type(value))).removeprefix("torch.")
+    if isinstance(value, StoredTensor) and name in _DTYPES:
+        return name
     table = _NUMPY if isinstance(value, np.ndarray) else _TORCH
     if name not in table:
         raise Refused(
@@ -204,6 +228,8 @@ def _dtype(value: Any) -> str:
 
 def _as_bytes(value: Any) -> Bytes:
     """The value's bytes in row-major order, copied only where they are elsewhere (a GPU, another layout)."""
+    if isinstance(value, StoredTensor):
+        return np.frombuffer(value.data, dtype=np.uint8)
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     import torch

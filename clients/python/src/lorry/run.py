@@ -8,24 +8,32 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import xxhash
 from tqdm import tqdm
 
 from lorry import collectives, errors, state
 from lorry.common.v1 import adapter_pb2
-from lorry.connection import Connection
+from lorry.connection import PUBLISH_BUDGET_S, Connection
 from lorry.handle import PublishHandle
 from lorry.image import BufferPool, Image, build
 from lorry.store.v1 import store_pb2
 from lorry.upload import Uploader
 
+T = TypeVar("T")
+
 # A bar for uploads that a person would wait for; smaller ones are over before it could be read.
 PROGRESS_BAR_BYTES = 64 << 20
 # Numbers that a loop may repeat by mistake lie close together; a thousand take 100 KB.
 FINGERPRINTS_MAX = 1000
+# How often ranks ask whether the others have sent their slices. The first asks soonest, so that the version is stored
+# soon after the last byte; the others, which only learn of it, ask less often the more they are: together 256 times a second.
+COMMIT_PAUSE_MAX_S = 0.5
+COMMITS_PER_S_MAX = 256
+# A ticket lives ten minutes by default; an upload that takes more than a hundred is one that does not move.
+TICKETS_MAX = 100
 
 
 def open_run(
@@ -36,7 +44,10 @@ def open_run(
     store: str | None = None,
     orchestrator: str | None = None,
     token: str | None = None,
+    token_file: str | None = None,
     ca_file: str | None = None,
+    cert_file: str | None = None,
+    key_file: str | None = None,
     group: Any = None,
 ) -> Run:
     """Opens a run of ``adapter`` and fences the process that had the previous one.
@@ -47,14 +58,15 @@ def open_run(
         adapter: ``^[a-z0-9][a-z0-9._-]{0,62}$``; created with the default policy if it is new.
         resume_from: the version that training goes on from: a number of the current run, or (run, number).
         expected_run: refuse unless this run is the current one; 0 for "none yet".
-        store, orchestrator, token, ca_file: see :class:`lorry.Connection`.
+        store, orchestrator, token, token_file, ca_file, cert_file, key_file: see :class:`lorry.Connection`.
         group: torch.distributed process group; default: the default group where one is initialised.
 
     Raises:
         RunFenced: ``expected_run`` is not the current run.
         LorryError: the store refused or stayed away.
     """
-    connection = Connection(store, orchestrator, token, ca_file)
+    connection = Connection(store, orchestrator, token=token, token_file=token_file, ca_file=ca_file, cert_file=cert_file,
+                            key_file=key_file)
     ranks = collectives.Ranks(group)
 
     def ask() -> tuple[int, int]:
@@ -157,67 +169,85 @@ class Run:
     def _upload(
         self, handle: PublishHandle, image: Image, config_json: str, uploader: Uploader
     ) -> adapter_pb2.Version:
-        call, store = self._connection.call, self._connection.store
-        begun = call(
-            store.BeginUpload,
-            store_pb2.BeginUploadRequest(
-                version=adapter_pb2.VersionRef(adapter=self.adapter, run=self.number, number=handle.number),
-                attempt=self._attempt,
-                header=image.header,
-                config_json=config_json,
-                image_bytes=image.data.nbytes,
-            ),
+        request = store_pb2.BeginUploadRequest(
+            version=adapter_pb2.VersionRef(adapter=self.adapter, run=self.number, number=handle.number),
+            attempt=self._attempt,
+            header=image.header,
+            config_json=config_json,
+            image_bytes=image.data.nbytes,
         )
         fingerprint = _fingerprint(image)
-        if begun.HasField("stored"):
-            # The store takes an attempt that comes again by its header's word; only this process knows the bytes.
-            if self._stored.get(handle.number, fingerprint) != fingerprint:
-                raise errors.VersionConflict(
-                    f"{handle} is stored with other bytes, by this process; publish the next number",
-                    "VERSION_CONFLICT", "ALREADY_EXISTS")
-            handle._advance(handle.bytes_total)
-            stored: adapter_pb2.Version = begun.stored
-            return stored
-        handle._set_upload(begun.upload_id)
-        uploader.send(begun)
-        version = self._commit(handle, begun, uploader)
-        self._stored[handle.number] = fingerprint
-        while len(self._stored) > FINGERPRINTS_MAX:
-            del self._stored[next(iter(self._stored))]
-        return version
+        for _ in range(TICKETS_MAX):
+            begun = self._ask(self._connection.store.BeginUpload, request)
+            if begun.HasField("stored"):
+                self._check_same_bytes(handle, fingerprint)
+                handle._advance(handle.bytes_total)
+                stored: adapter_pb2.Version = begun.stored
+                return stored
+            handle._set_upload(begun.upload_id)
+            try:
+                uploader.send(begun)
+                version = self._commit(handle, begun, uploader)
+            except errors.LorryError as error:
+                if error.reason != "TICKET_EXPIRED":
+                    raise
+                continue
+            self._stored[handle.number] = fingerprint
+            while len(self._stored) > FINGERPRINTS_MAX:
+                del self._stored[next(iter(self._stored))]
+            return version
+        raise errors.LorryError(f"{TICKETS_MAX} tickets expired before {handle} was sent", "TICKET_EXPIRED",
+                                "DEADLINE_EXCEEDED")
+
+    def _check_same_bytes(self, handle: PublishHandle, fingerprint: bytes) -> None:
+        # The store takes an attempt that comes again by its header's word; only this process knows the bytes.
+        if self._stored.get(handle.number, fingerprint) != fingerprint:
+            raise errors.VersionConflict(f"{handle} is stored with other bytes, by this process; publish the next number",
+                                         "VERSION_CONFLICT", "ALREADY_EXISTS")
 
     def _commit(
         self, handle: PublishHandle, begun: store_pb2.BeginUploadResponse, uploader: Uploader
     ) -> adapter_pb2.Version:
-        """Any rank commits; until the last rank has sent its slices the answer is RANGES_MISSING.
+        """Any rank commits. Until the last rank has sent its slices the answer is RANGES_MISSING; then CHECK_RUNNING for as
+        long as the store checks the image, which takes minutes where it is large, and it says so every time it is asked.
 
         A store that died meanwhile may lack bytes that it had accepted: this rank's are sent again.
         """
-        call, store = self._connection.call, self._connection.store
+        longest_s = COMMIT_PAUSE_MAX_S
+        if self._ranks.rank != 0:
+            longest_s = max(longest_s, self._ranks.world_size / COMMITS_PER_S_MAX)
         pause_s, idle_s = 0.01, begun.idle_deadline_ms / 1000 or 60.0
         missing, since = -1, time.monotonic()
         while True:
             handle._check_cancelled()
             try:
-                answer = call(store.CommitUpload, store_pb2.CommitUploadRequest(upload_id=begun.upload_id))
-                version: adapter_pb2.Version = answer.version
+                request = store_pb2.CommitUploadRequest(upload_id=begun.upload_id)
+                version: adapter_pb2.Version = self._ask(self._connection.store.CommitUpload, request).version
                 return version
             except errors.LorryError as error:
-                if error.reason != "RANGES_MISSING":
+                if error.reason not in ("RANGES_MISSING", "CHECK_RUNNING"):
                     raise
-            upload = call(store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id))
-            left = sum(r.length for r in upload.missing)
-            begun.ClearField("missing")
-            begun.missing.extend(upload.missing)
-            uploader.send(begun)
-            if left != missing:
+                checking = error.reason == "CHECK_RUNNING"
+            left = 0 if checking else self._send_what_is_missing(begun, uploader)
+            if checking or left != missing:
                 missing, since = left, time.monotonic()
             elif time.monotonic() - since > idle_s:
                 raise errors.LorryError(
                     f"{left} bytes of {self.adapter} v{handle.number} never came: another rank died or did not "
                     "publish; call publish on every rank", "RANGES_MISSING", "DEADLINE_EXCEEDED")
             time.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, 0.5)
+            pause_s = min(2 * pause_s, longest_s)
+
+    def _send_what_is_missing(self, begun: store_pb2.BeginUploadResponse, uploader: Uploader) -> int:
+        """Sends this rank's part of what the store lacks; returns how many bytes it lacked, those of other ranks too."""
+        upload = self._ask(self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id))
+        begun.ClearField("missing")
+        begun.missing.extend(upload.missing)
+        uploader.send(begun)
+        return sum(r.length for r in upload.missing)
+
+    def _ask(self, method: Callable[..., T], request: Any) -> T:
+        return self._connection.call(method, request, PUBLISH_BUDGET_S)
 
     def close(self) -> None:
         """Ends the connection; published versions stay."""

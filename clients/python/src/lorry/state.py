@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lorry.errors import Refused
+from lorry.image import StoredTensor
 
 # adapter_config.json is at most 1 MiB at the store; a larger file is not one.
 _CONFIG_BYTES_MAX = 1 << 20
@@ -73,12 +74,11 @@ def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Ma
 
 
 def _tensors(weights: pathlib.Path) -> Mapping[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError, deserialize
 
     try:
-        tensors: Mapping[str, Any] = load_file(weights)
-        return tensors
+        entries = deserialize(weights.read_bytes())  # type: ignore[no-untyped-call]
+        return {name: StoredTensor(e["dtype"], tuple(e["shape"]), e["data"]) for name, e in entries}
     except SafetensorError as error:
         if _ends_early(weights):
             raise Refused(f"{weights} ends before its tensors do; publish once writing has ended", "IMAGE_TRUNCATED",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +12,7 @@ import grpc
 import xxhash
 
 from lorry import errors
-from lorry.connection import RETRY_BUDGET_S, Connection
+from lorry.connection import PUBLISH_BUDGET_S, Connection, may_pass
 from lorry.image import Bytes, Image
 from lorry.store.v1 import store_pb2
 from lorry.transfer.v1 import transfer_pb2, transfer_pb2_grpc
@@ -37,11 +38,16 @@ class Progress:
 def intersect(mine: Iterable[Span], missing: Iterable[Span]) -> list[Span]:
     """The spans that are in both sorted lists."""
     out: list[Span] = []
-    wanted = list(missing)
-    for begin, end in mine:
-        for low, high in wanted:
-            if low < end and begin < high:
-                out.append((max(begin, low), min(end, high)))
+    ours, theirs = list(mine), list(missing)
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        (begin, end), (low, high) = ours[i], theirs[j]
+        if low < end and begin < high:
+            out.append((max(begin, low), min(end, high)))
+        if end < high:
+            i += 1
+        else:
+            j += 1
     return out
 
 
@@ -63,6 +69,7 @@ class Uploader:
         self._on_progress = on_progress
         self._cancelled = threading.Event()
         self._call: grpc.Call | None = None
+        self._accepted = 0  # bytes, repeated ones too
 
     def cancel(self) -> None:
         """Makes ``send`` raise Cancelled soon."""
@@ -78,8 +85,7 @@ class Uploader:
         """
         mine = [(p.offset, p.offset + p.length) for p in self._image.pieces]
         missing = [(r.offset, r.offset + r.length) for r in begun.missing]
-        give_up_at = time.monotonic() + RETRY_BUDGET_S
-        pause_s = 0.1
+        pause_s, sent, give_up_at = 0.1, self._accepted, time.monotonic() + PUBLISH_BUDGET_S
         while True:
             left = intersect(mine, missing)
             if not left:
@@ -87,18 +93,20 @@ class Uploader:
             try:
                 self._stream(begun, left)
                 return
-            except grpc.RpcError as error:
+            except (grpc.RpcError, errors.LorryError) as error:
                 if self._cancelled.is_set():
                     raise errors.Cancelled("the upload was cancelled", "", "CANCELLED") from None
-                failure = errors.from_rpc_error(error)
-                if failure.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"):
+                failure = errors.from_rpc_error(error) if isinstance(error, grpc.RpcError) else error
+                if not may_pass(failure) and failure.code != "CANCELLED":  # by our own watchdog
                     raise failure from None
-                if time.monotonic() + pause_s > give_up_at:
-                    raise failure from None
-            time.sleep(pause_s)
+            if self._accepted != sent:  # what moves has its budget anew
+                pause_s, sent, give_up_at = 0.1, self._accepted, time.monotonic() + PUBLISH_BUDGET_S
+            elif time.monotonic() + pause_s > give_up_at:
+                raise failure
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 2.0)
             answer = self._connection.call(
-                self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id)
+                self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id), PUBLISH_BUDGET_S
             )
             if answer.state == store_pb2.GetUploadResponse.STATE_DEAD:
                 raise errors.LorryError("the upload ended at the store", answer.reason, "ABORTED")
@@ -130,6 +138,7 @@ class Uploader:
                 if response.WhichOneof("kind") == "accepted":
                     window.release()
                     accepted += 1
+                    self._accepted += response.accepted.length
                     self._on_progress(response.accepted.length)
             if accepted != len(todo):
                 raise errors.LorryError(f"the store answered {accepted} of {len(todo)} chunks", "", "UNAVAILABLE")

@@ -1,0 +1,104 @@
+"""What this process shows to the services and whom it trusts: a bearer token, an authority, a client certificate."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import warnings
+from dataclasses import dataclass
+
+import grpc
+
+from lorry import errors
+
+
+class InsecureWarning(UserWarning):
+    """A token goes over the network unencrypted: whoever reads it can do all that it allows."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Where the secrets lie. Files are PEM and hold what their names say; any of the three turns TLS on.
+
+    Attributes:
+        token: bearer token.
+        token_file: a file with one; read again at every call, so that a rotated token needs no restart.
+        ca_file: the authority that signed the services' certificates; None: those that gRPC ships with.
+        cert_file, key_file: this client's certificate and key, where the services ask for them (mTLS).
+    """
+
+    token: str | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise errors.LorryError("a client certificate needs both cert_file and key_file "
+                                    "(LORRY_CERT_FILE, LORRY_KEY_FILE)", "ARGUMENT_INVALID", "INVALID_ARGUMENT")
+
+    @staticmethod
+    def find(token: str | None, token_file: str | None, ca_file: str | None, cert_file: str | None,
+             key_file: str | None) -> Credentials:
+        """Each from its argument, else from the environment: ``LORRY_TOKEN``, ``LORRY_TOKEN_FILE``, ``LORRY_CA_FILE``,
+        ``LORRY_CERT_FILE``, ``LORRY_KEY_FILE``. A token goes before a token file.
+
+        Raises:
+            LorryError: ARGUMENT_INVALID: a certificate without its key, or the reverse.
+        """
+        if token is None and token_file is None:
+            token, token_file = os.environ.get("LORRY_TOKEN"), os.environ.get("LORRY_TOKEN_FILE")
+        return Credentials(token or None, token_file or None, ca_file or os.environ.get("LORRY_CA_FILE") or None,
+                           cert_file or os.environ.get("LORRY_CERT_FILE") or None,
+                           key_file or os.environ.get("LORRY_KEY_FILE") or None)
+
+    @property
+    def tls(self) -> bool:
+        return self.ca_file is not None or self.cert_file is not None
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For a TLS channel. Raises LorryError: ARGUMENT_INVALID names a file that cannot be read."""
+        parts = [_read(f) if f is not None else None for f in (self.ca_file, self.key_file, self.cert_file)]
+        return grpc.ssl_channel_credentials(*parts)
+
+    def metadata(self) -> list[tuple[str, str]]:
+        """Call metadata that carries the token. Raises LorryError: ARGUMENT_INVALID: the token file cannot be read."""
+        token = self.token
+        if token is None and self.token_file is not None:
+            token = _read(self.token_file).decode().strip()
+        return [("authorization", f"Bearer {token}")] if token else []
+
+    def warn_if_in_clear(self, address: str) -> None:
+        """A token that leaves the machine unencrypted is never sent without a word."""
+        if self.tls or (self.token is None and self.token_file is None) or is_loopback(address):
+            return
+        warnings.warn(f"the token goes to {address} unencrypted: give ca_file (LORRY_CA_FILE) where the service has TLS",
+                      InsecureWarning, stacklevel=2)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of ``host:port`` and ``dns:///host:port``; ("", 0) of what is no such address, a Unix socket's for instance."""
+    rest = address.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:")
+    host, colon, port = rest.rpartition(":")
+    return (host.strip("[]"), int(port)) if colon and port.isdecimal() and "/" not in host else ("", 0)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether what is sent there stays on this machine."""
+    host, _ = host_and_port(address)
+    if host in ("", "localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise errors.LorryError(f"{path} cannot be read: {error.strerror}", "ARGUMENT_INVALID",
+                                "INVALID_ARGUMENT") from None

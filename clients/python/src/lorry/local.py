@@ -1,0 +1,34 @@
+"""The fleet that `lorry up` runs on this machine, found by the file that it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+
+def up_file() -> pathlib.Path:
+    """$XDG_STATE_HOME/lorry/up.json, else ~/.local/state/lorry/up.json, as for the command line."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (pathlib.Path(state) if state else pathlib.Path.home() / ".local" / "state") / "lorry" / "up.json"
+
+
+def addresses() -> tuple[str | None, str | None]:
+    """Of store and orchestrator; None where no `lorry up` runs."""
+    try:
+        up = json.loads(up_file().read_text(encoding="utf-8"))
+        if _runs(int(up["pid"])):  # a fleet that was killed leaves its file behind
+            return str(up["store"]), str(up["orchestrator"])
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError):
+        pass
+    return None, None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # as another user
+        return True
+    except OSError:
+        return False
+    return True

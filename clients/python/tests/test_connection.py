@@ -1,0 +1,110 @@
+"""Where the services are, what is shown to them, and what is worth another try. Nothing is dialled here."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import warnings
+
+import pytest
+
+from lorry import Admin, Connection, InsecureWarning, LorryError, local
+from lorry.connection import may_pass
+from lorry.credentials import Credentials, is_loopback
+
+FAR = "192.0.2.1:7400"  # of the range that is for documentation
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    for name in [n for n in os.environ if n.startswith("LORRY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def write_up_file(pid: int) -> None:
+    local.up_file().parent.mkdir(parents=True)
+    local.up_file().write_text(json.dumps({"store": "127.0.0.1:1", "orchestrator": "127.0.0.1:2", "pid": pid}))
+
+
+def has_orchestrator(connection: Connection) -> bool:
+    try:
+        return connection.sync is not None
+    except LorryError:
+        return False
+
+
+def test_the_fleet_of_lorry_up_is_found_by_itself() -> None:
+    write_up_file(os.getpid())
+    found = Connection()
+    assert found.store_address == "127.0.0.1:1"
+    assert has_orchestrator(found)
+
+
+def test_a_store_that_is_named_is_not_mixed_with_the_orchestrator_of_lorry_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_up_file(os.getpid())
+    monkeypatch.setenv("LORRY_STORE", FAR)
+    assert not has_orchestrator(Connection())
+    assert has_orchestrator(Connection("127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("pid", [2**22 + 1, "no number"])
+def test_the_file_of_a_fleet_that_was_killed_names_nobody(pid: int) -> None:
+    write_up_file(pid)
+    with pytest.raises(LorryError, match="lorry up"):
+        Connection()
+
+
+def test_credentials_come_from_arguments_then_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    for name in ("TOKEN", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE"):
+        monkeypatch.setenv(f"LORRY_{name}", f"of {name}")
+    everything = Credentials.find(None, None, None, None, None)
+    assert everything == Credentials("of TOKEN", "of TOKEN_FILE", "of CA_FILE", "of CERT_FILE", "of KEY_FILE")
+    assert everything.metadata() == [("authorization", "Bearer of TOKEN")]
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    named = Credentials.find(None, str(file), "other", None, None)
+    assert (named.token, named.ca_file) == (None, "other"), "an argument goes before the environment"
+    assert named.metadata() == [("authorization", "Bearer first")]
+    file.write_text("rotated\n")
+    assert named.metadata() == [("authorization", "Bearer rotated")]
+
+
+def test_half_a_client_certificate_is_refused() -> None:
+    with pytest.raises(LorryError, match="both cert_file and key_file"):
+        Connection(FAR, cert_file="a.pem")
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    with pytest.raises(LorryError, match="/no/such/ca.pem cannot be read"):
+        Connection(FAR, ca_file="/no/such/ca.pem")
+
+
+def test_a_token_in_clear_never_goes_without_a_word() -> None:
+    with pytest.warns(InsecureWarning, match=FAR):
+        Admin(FAR, token="secret")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Admin("localhost:1", token="secret")
+        Admin("127.0.0.1:1", "[::1]:2", token="secret")
+        Admin(FAR)
+
+
+@pytest.mark.parametrize(("address", "here"), [
+    ("localhost:1", True), ("127.0.0.2:1", True), ("[::1]:1", True), ("unix:/run/lorry", True), ("dns:///store:7400", False),
+    ("10.0.0.1:1", False), ("[2001:db8::1]:1", False), ("localhost.example.com:1", False),
+])
+def test_what_loopback_is(address: str, here: bool) -> None:
+    assert is_loopback(address) == here
+
+
+@pytest.mark.parametrize(("code", "reason", "passes"), [
+    ("UNAVAILABLE", "", True), ("UNAVAILABLE", "SHUTTING_DOWN", True), ("RESOURCE_EXHAUSTED", "SERVER_BUSY", True),
+    ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED", False), ("RESOURCE_EXHAUSTED", "", False), ("DEADLINE_EXCEEDED", "", True),
+    ("DEADLINE_EXCEEDED", "CHECK_RUNNING", False), ("FAILED_PRECONDITION", "RUN_FENCED", False),
+])
+def test_what_is_worth_another_try(code: str, reason: str, passes: bool) -> None:
+    assert may_pass(LorryError("", reason, code)) == passes

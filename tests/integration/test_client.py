@@ -1,0 +1,182 @@
+"""What the Python client promises of itself: credentials, adapters' policies, errors. A store, and no engine."""
+
+import contextlib
+import json
+import pathlib
+
+import lorry
+import pytest
+from lorry.collectives import Ranks
+from lorry.run import Run
+from testing import certificates
+from testing.engines import free_port
+from testing.fleet import Fleet, Service
+
+ADAPTER = "math-policy"
+
+
+@contextlib.contextmanager
+def a_store(bin_dir, folder, **flags):
+    """An adapter-store alone, reached by the name that its certificate holds; yields its port."""
+    port = free_port()
+    flags = {"listen": f"127.0.0.1:{port}", "transfer-listen": "off", **flags}
+    store = Service(bin_dir / "adapter-store", "store", folder, flags)
+    try:
+        store.start().wait_ready()
+        yield port
+    finally:
+        store.stop()
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    """The authority, a publisher's certificate and key."""
+    ca = certificates.authority(tmp_path_factory.mktemp("certs"))
+    certificates.signed(ca, "server", "DNS:localhost")
+    cert, key = certificates.signed(ca, "publisher", "URI:spiffe://lorry/role/operator")
+    return {"ca_file": str(ca), "cert_file": str(cert), "key_file": str(key)}
+
+
+@pytest.fixture(scope="module")
+def tls_port(bin_dir, certs, tmp_path_factory):
+    """A store that asks for client certificates."""
+    folder = pathlib.Path(certs["ca_file"]).parent
+    tls = {"tls-cert": folder / "server.pem", "tls-key": folder / "server.key", "tls-client-ca": certs["ca_file"]}
+    with a_store(bin_dir, tmp_path_factory.mktemp("tls"), **tls) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def fleet(bin_dir, tmp_path_factory):
+    """Store and orchestrator that no engine attaches to."""
+    with Fleet(bin_dir, tmp_path_factory.mktemp("fleet"), {}) as made:
+        yield made
+
+
+# --- TLS and tokens ---
+
+
+def test_a_trainer_with_a_client_certificate_publishes(tls_port, certs, make_adapter):
+    with lorry.open_run(ADAPTER, store=f"localhost:{tls_port}", **certs) as run:
+        run.publish(make_adapter(1), version=1).wait("stored", 60)
+    with lorry.Admin(f"localhost:{tls_port}", **certs) as admin:
+        assert [v.number for v in admin.versions(ADAPTER)] == [1]
+
+
+def test_the_environment_names_the_same_files(tls_port, certs, monkeypatch):
+    for name, path in certs.items():
+        monkeypatch.setenv(f"LORRY_{name.upper()}", path)
+    monkeypatch.setenv("LORRY_STORE", f"localhost:{tls_port}")
+    lorry.open_run("by-environment").close()
+
+
+@pytest.mark.parametrize(("host", "leave_out", "hint"), [
+    ("127.0.0.1", (), "IP address mismatch.*Dial a name that the certificate holds"),
+    ("localhost", ("cert_file", "key_file"), "to ask for a client certificate; give cert_file"),
+    ("localhost", ("ca_file", "cert_file", "key_file"), "speaks TLS: give ca_file"),
+])
+def test_what_no_patience_mends_is_said_at_once(tls_port, certs, host, leave_out, hint):
+    shown = {k: v for k, v in certs.items() if k not in leave_out}
+    with pytest.raises(lorry.LorryError, match=hint) as failure:
+        lorry.open_run(ADAPTER, store=f"{host}:{tls_port}", **shown)
+    assert failure.value.reason == "TLS_FAILED"
+
+
+def test_a_foreign_authority_is_named_as_such(tls_port, certs, tmp_path):
+    foreign = certs | {"ca_file": str(certificates.authority(tmp_path / "foreign"))}
+    with pytest.raises(lorry.LorryError, match="is not trusted.*authority that signed it"):
+        lorry.open_run(ADAPTER, store=f"localhost:{tls_port}", **foreign)
+
+
+def test_tls_to_a_store_in_plaintext_is_said_at_once(fleet, certs):
+    with pytest.raises(lorry.LorryError, match="speaks plaintext") as failure:
+        lorry.open_run(ADAPTER, store=fleet.addresses()["store"], **certs)
+    assert failure.value.reason == "TLS_FAILED"
+
+
+def test_a_token_from_a_file_is_shown_and_may_rotate(bin_dir, tmp_path):
+    tokens, mine = tmp_path / "tokens", tmp_path / "mine"
+    tokens.write_text("operator first-token-of-16\noperator second-token-of-16\n")
+    mine.write_text("first-token-of-16\n")
+    with a_store(bin_dir, tmp_path / "store", **{"auth-token-file": tokens}) as port:
+        with lorry.Admin(f"127.0.0.1:{port}", token_file=str(mine)) as admin:
+            admin.set_policy(ADAPTER, {})
+            mine.write_text("second-token-of-16\n")
+            admin.set_policy(ADAPTER, {})
+            mine.write_text("third-token-of-16\n")
+            with pytest.raises(lorry.LorryError) as failure:
+                admin.set_policy(ADAPTER, {})
+            assert failure.value.code == "UNAUTHENTICATED"
+
+
+# --- Adapters and versions ---
+
+
+def test_a_policy_changes_by_fields(fleet):
+    with lorry.Admin(**fleet.addresses()) as admin:
+        admin.set_policy("fields", {"max_staleness": 3, "stage_deadline_ms": 4000})
+        assert admin.set_policy("fields", {"mode": "rolling", "stage_deadline_ms": None}) == {"max_staleness": 3, "mode": "rolling"}
+        assert admin.policy("fields") == {"max_staleness": 3, "mode": "rolling"}
+        assert admin.set_policy("fields", {"keep": 2}, replace=True) == {"keep": 2}
+        with pytest.raises(lorry.LorryError, match="POLICY_INVALID.*did you mean keep"):
+            admin.set_policy("fields", {"keeep": 2})
+
+
+def test_a_version_is_deleted_by_its_number(bin_dir, tmp_path, make_adapter):
+    with a_store(bin_dir, tmp_path) as port, lorry.Admin(f"127.0.0.1:{port}") as admin:
+        with lorry.open_run(ADAPTER, store=f"127.0.0.1:{port}") as run:
+            for number in (1, 2):
+                run.publish(make_adapter(number), version=number).wait("stored", 60)
+        admin.delete(ADAPTER, 1)
+        assert [v.number for v in admin.versions(ADAPTER)] == [2]
+
+
+# --- What an error says ---
+
+
+def test_serving_is_not_claimed_where_nothing_serves(fleet, make_adapter):
+    with lorry.open_run("unserved", **fleet.addresses()) as run:
+        handle = run.publish(make_adapter(1), version=1)
+        handle.wait("stored", 60)
+        with pytest.raises(lorry.SyncFailed, match="no engine serves it") as failure:
+            handle.wait("serving", 60)
+        assert failure.value.reason == "TOO_FEW_ENGINES"
+
+
+def test_an_attempt_that_another_replaced_is_not_a_run_that_is_over(fleet, make_adapter):
+    connection = lorry.Connection(**fleet.addresses())
+    with lorry.open_run("attempts", **fleet.addresses()) as run:
+        new = Run(connection, run.adapter, run.number, 2_000, Ranks())
+        old = Run(connection, run.adapter, run.number, 1_000, Ranks())
+        config = json.loads((make_adapter(1) / "adapter_config.json").read_text())
+        half = {name: lorry.Shard(t[: t.shape[0] // 2], tuple(t.shape), (0, 0)) for name, t in tensors(make_adapter(1)).items()}
+        begun = new.publish(half, config=config, version=1)
+        with pytest.raises(TimeoutError):  # the other half never comes
+            begun.wait("stored", 1)
+        with pytest.raises(lorry.AttemptFenced):
+            old.publish(make_adapter(1), version=1).wait("stored", 60)
+        begun.cancel()
+        new.publish(make_adapter(2), version=2).wait("stored", 60)
+    connection.close()
+
+
+def tensors(folder):
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "adapter_model.safetensors")
+
+
+def test_a_timeout_says_once_what_is_missing(fleet, make_adapter):
+    with lorry.open_run("late", **fleet.addresses()) as run:
+        handle = run.publish(make_adapter(1), version=1)
+        handle.wait("stored", 60)
+        fleet.orchestrator.suspend()
+        try:
+            with pytest.raises(TimeoutError) as late:
+                handle.wait("serving", 1)
+        finally:
+            fleet.orchestrator.resume()
+        text = str(late.value)
+        assert "is stored, but not serving yet" in text
+        assert "Deadline" not in text
+        assert len(text) < 300
