@@ -1,6 +1,7 @@
 #include "clients/cli/context.h"
 
 #include <google/protobuf/util/json_util.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -22,6 +23,9 @@ namespace {
 constexpr int64_t kCallTimeoutMs = 10'000;
 // Ten minutes carry 46 GB, the largest known adapter, at 80 MB/s.
 constexpr int64_t kTransferTimeoutMs = 600'000;
+
+// Where stdout is no terminal: what two editor windows side by side do not show.
+constexpr size_t kWideColumns = 160;
 
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
@@ -50,6 +54,9 @@ Context::Context(const std::vector<Verb>& verbs, const Arguments& arguments)
   if (arguments.Has("timeout")) timeout_ms_ = arguments.Milliseconds("timeout");
   json_ = arguments.Has("json");
   terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  winsize window{};
+  const bool has_size = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+  columns_ = has_size ? window.ws_col : kWideColumns;
   const bool plain = arguments.Has("no-colour") || !Environment("NO_COLOR").empty() || json_;
   colour_ = terminal_ && !plain;
   bars_ = ::isatty(STDERR_FILENO) == 1 && !json_;
@@ -87,7 +94,8 @@ absl::StatusOr<client::Client*> Context::Client() {
                                                 .cert = arguments_.Text("tls-cert"),
                                                 .key = arguments_.Text("tls-key")},
                                         .call_timeout_ms = TimeoutOr(kCallTimeoutMs),
-                                        .transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs)}));
+                                        .transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs),
+                                        .wait_for_services = timeout_ms_.has_value()}));
   return client_.get();
 }
 
@@ -156,6 +164,14 @@ std::string EnumWord(const google::protobuf::EnumDescriptor& type, int value) {
   const std::string& base = zero->name();
   const size_t prefix = base.size() - std::string_view("UNSPECIFIED").size();
   return found->name().size() > prefix ? found->name().substr(prefix) : found->name();
+}
+
+void Context::PrintJson(std::initializer_list<std::pair<const char*, JsonValue>> object) const {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [key, value] : object) {
+    std::visit([&](const auto& plain) { json[key] = plain; }, value);
+  }
+  Print(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 int Report(const absl::Status& status, bool json, bool colour) {

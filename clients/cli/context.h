@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "clients/cli/output.h"
@@ -25,6 +27,8 @@ inline constexpr int kOk = 0, kFailed = 1, kUsage = 2, kUnreachable = 3;
 // ~/.local/state/lorry/up.json.
 std::string StateDir();
 std::string UpFile();
+
+using JsonValue = std::variant<std::string, uint64_t>;
 
 class Context {
  public:
@@ -51,8 +55,11 @@ class Context {
   }
   void Print(const std::string& text) const { std::fputs(text.c_str(), stdout); }
   void Print(const Table& table) const { Print(table.Render(colour_)); }
-  // One line of JSON, with field names as in the .proto files.
+  // One line of JSON; a message's has the field names of the .proto files.
   void PrintJson(const google::protobuf::Message& message) const;
+  void PrintJson(std::initializer_list<std::pair<const char*, JsonValue>> object) const;
+  // Columns of the terminal; elsewhere what a wide one has.
+  size_t columns() const { return columns_; }
 
   // The stored version that is meant: aliases and `newest` are asked of the store, `latest` of the
   // orchestrator. The adapter counts of `adapter`.
@@ -67,6 +74,7 @@ class Context {
   std::string store_, orchestrator_;
   std::map<std::string, std::string> admin_;
   std::optional<int64_t> timeout_ms_;
+  size_t columns_ = 0;
   bool json_ = false, colour_ = false, terminal_ = false, bars_ = false;
   std::unique_ptr<client::Client> client_;
 };

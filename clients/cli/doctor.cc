@@ -1,7 +1,6 @@
 #include "clients/cli/doctor.h"
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -251,15 +250,15 @@ absl::StatusOr<int> Doctor(Context& context, const Arguments&) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   const std::vector<Finding> findings = Examination(*client, context).Run();
   bool broken = false;
-  nlohmann::json json = nlohmann::json::array();
   for (const Finding& finding : findings) {
     broken = broken || finding.grade == Grade::kBad;
     const char* grade = finding.grade == Grade::kGood  ? "good"
                         : finding.grade == Grade::kBad ? "bad"
                                                        : "warning";
-    json.push_back({{"grade", grade}, {"what", finding.what}, {"remedy", finding.remedy}});
+    if (!context.json()) continue;
+    context.PrintJson({{"grade", grade}, {"what", finding.what}, {"remedy", finding.remedy}});
   }
-  context.Print(context.json() ? json.dump() + "\n" : RenderFindings(findings, context.colour()));
+  if (!context.json()) context.Print(RenderFindings(findings, context.colour()));
   return broken ? kFailed : kOk;
 }
 

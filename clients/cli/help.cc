@@ -140,10 +140,14 @@ std::string Markdown(const std::vector<Verb>& verbs) {
       "# The command line\n\n"
       "Written by `lorry help --markdown` from the program's own table of verbs; a test compares "
       "the two.\n\n"
-      "Tables are for people; `--json` prints protobuf's JSON with the field names of the `.proto` "
-      "files. An error is one\nline on stderr, `lorry: REASON: message`, and a line with what to "
-      "do; "
-      "[ERRORS.md](ERRORS.md) lists all reasons.\n\n";
+      "Tables are for people. `--json` prints one JSON object a line: one for each thing that a "
+      "list "
+      "names or a watch tells,\none in all where there is one answer; messages have the field "
+      "names "
+      "of the `.proto` files. An error is one line on\nstderr, `lorry: REASON: message`, and a "
+      "line "
+      "with what to do, or one object {reason, message, remedy};\n[ERRORS.md](ERRORS.md) lists all "
+      "reasons.\n\n";
   absl::StrAppend(&out, kStatuses, "\n## Options of every verb\n\n", OptionTable(GlobalOptions()));
   for (const Verb& verb : verbs) {
     absl::StrAppend(&out, "\n## ", verb.name, "\n\n", verb.summary, ".\n\n```\n", Synopsis(verb),

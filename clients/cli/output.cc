@@ -10,6 +10,8 @@
 namespace lorry::cli {
 namespace {
 
+// Spaces between columns.
+constexpr size_t kGap = 2;
 // A terminal is redrawn no more often than an eye follows.
 constexpr Tick kRedrawMs = 50;
 
@@ -43,7 +45,7 @@ size_t Width(std::string_view text) {
       std::ranges::count_if(text, [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
-std::string Table::Render(bool colour) const {
+std::vector<size_t> Table::Widths() const {
   std::vector<size_t> widths;
   for (const std::string& title : header_) widths.push_back(Width(title));
   for (const auto& row : rows_) {
@@ -51,6 +53,17 @@ std::string Table::Render(bool colour) const {
       widths[i] = std::max(widths[i], Width(row[i].text));
     }
   }
+  return widths;
+}
+
+size_t Table::Columns() const {
+  size_t columns = 0;
+  for (const size_t width : Widths()) columns += width + kGap;
+  return columns - std::min(columns, kGap);
+}
+
+std::string Table::Render(bool colour) const {
+  const std::vector<size_t> widths = Widths();
   std::string out;
   const auto add_row = [&](const std::vector<Cell>& row) {
     // Empty cells at the end would leave spaces that nobody sees and every diff shows.
@@ -58,7 +71,7 @@ std::string Table::Render(bool colour) const {
     while (used > 0 && row[used - 1].text.empty()) --used;
     for (size_t i = 0; i < used; ++i) {
       out += Paint(row[i].text, row[i].colour, colour);
-      if (i + 1 < used) out.append(widths[i] - Width(row[i].text) + 2, ' ');
+      if (i + 1 < used) out.append(widths[i] - Width(row[i].text) + kGap, ' ');
     }
     out += '\n';
   };

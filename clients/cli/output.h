@@ -31,11 +31,14 @@ class Table {
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
   void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.empty(); }
+  // How wide its widest line is.
+  size_t Columns() const;
   // Columns two spaces apart, as wide as their widest cell; the last one is not padded.
   std::string Render(bool colour) const;
 
  private:
-  const std::vector<std::string> header_;
+  std::vector<size_t> Widths() const;
+  std::vector<std::string> header_;
   std::vector<std::vector<Cell>> rows_;
 };
 

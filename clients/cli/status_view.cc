@@ -20,6 +20,8 @@ using lorry::sync::v1::PoolStatus;
 // A line names so many engines; of more it says how many.
 constexpr size_t kNamedMax = 4;
 
+constexpr char kNothing[] = "-";
+
 std::string Lower(const google::protobuf::EnumDescriptor& type, int value) {
   return absl::AsciiStrToLower(EnumWord(type, value));
 }
@@ -80,7 +82,8 @@ Cell CellOf(const MemberStatus& member, const std::string& adapter) {
     if (residency.state() == pb::RESIDENCY_STATE_FAILED) colour = Colour::kBad;
   }
   if (in_flight > 0) parts.push_back(absl::StrCat(in_flight, " in flight"));
-  return {parts.empty() ? "-" : absl::StrJoin(parts, ", "), parts.empty() ? Colour::kDim : colour};
+  return {parts.empty() ? kNothing : absl::StrJoin(parts, ", "),
+          parts.empty() ? Colour::kDim : colour};
 }
 
 // Adapters that a pool decides on or a door has a row for.
@@ -125,7 +128,7 @@ std::string MemberLine(const MemberStatus& member, const std::set<std::string>& 
   if (!member.detail().empty()) parts.push_back(member.detail());
   for (const std::string& adapter : adapters) {
     const Cell cell = CellOf(member, adapter);
-    if (cell.text != "-") parts.push_back(absl::StrCat(adapter, " ", cell.text));
+    if (cell.text != kNothing) parts.push_back(absl::StrCat(adapter, " ", cell.text));
   }
   return absl::StrJoin(parts, "; ");
 }
@@ -179,7 +182,9 @@ std::string ShortVersion(const std::string& engine_name, const std::string& adap
   return rest.substr(0, rest.rfind('-'));
 }
 
-Table EnginesByAdapter(const StatusMessage& status) {
+namespace {
+
+Table EnginesAcross(const StatusMessage& status) {
   const std::set<std::string> adapters = AdaptersOf(status);
   std::vector<std::string> header = {"ENGINE", "STATE"};
   header.insert(header.end(), adapters.begin(), adapters.end());
@@ -191,6 +196,29 @@ Table EnginesByAdapter(const StatusMessage& status) {
     table.Add(std::move(row));
   }
   return table;
+}
+
+Table EnginesDown(const StatusMessage& status) {
+  Table table({"ENGINE", "STATE", "ADAPTER", "SERVES"});
+  for (const MemberStatus& member : status.members()) {
+    const Cell state(member.state(), ColourOf(member.state()));
+    bool idle = true;
+    for (const std::string& adapter : AdaptersOf(status)) {
+      const Cell cell = CellOf(member, adapter);
+      if (cell.text == kNothing) continue;
+      idle = false;
+      table.Add({{member.member(), Colour::kBold}, state, adapter, cell});
+    }
+    if (idle) table.Add({{member.member(), Colour::kBold}, state, kNothing, kNothing});
+  }
+  return table;
+}
+
+}  // namespace
+
+Table EnginesByAdapter(const StatusMessage& status, size_t columns) {
+  Table across = EnginesAcross(status);
+  return across.Columns() <= columns ? across : EnginesDown(status);
 }
 
 Table Pools(const StatusMessage& status) {

@@ -11,8 +11,9 @@ namespace lorry::cli {
 
 using StatusMessage = lorry::sync::v1::GetStatusResponse;
 
-// Engines down, adapters across: what each door serves and what is on its way there.
-Table EnginesByAdapter(const StatusMessage& status);
+// What each door serves and what is on its way there: engines down and adapters across where that
+// fits into `columns`, otherwise a line for each engine and adapter that it has something of.
+Table EnginesByAdapter(const StatusMessage& status, size_t columns);
 // One line for each adapter and pool: the decision, the newest version, what runs or waits and why.
 Table Pools(const StatusMessage& status);
 // One line an engine: health, limits, load, address.

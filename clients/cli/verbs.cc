@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "clients/cli/completion.h"
 #include "clients/cli/context.h"
 #include "clients/cli/help.h"
 #include "lib/transfer/ucx/ucx_transport.h"
@@ -37,6 +38,15 @@ absl::StatusOr<int> Help(Context& context, const Arguments& arguments) {
   return kOk;
 }
 
+absl::StatusOr<int> Completion(Context& context, const Arguments& arguments) {
+  const std::string shell = arguments.At(0);
+  if (shell != "bash" && shell != "zsh") {
+    return Usage(absl::StrCat("no completion for \"", shell, "\"; write bash or zsh"));
+  }
+  context.Print(shell == "bash" ? BashCompletion(context.verbs()) : ZshCompletion(context.verbs()));
+  return kOk;
+}
+
 std::vector<Verb> HelpVerbs() {
   return {{.name = "version", .summary = "Prints the versions of Lorry and UCX", .run = Version},
           {.name = "help",
@@ -45,7 +55,14 @@ std::vector<Verb> HelpVerbs() {
            .options = {{.name = "markdown",
                         .help = "all verbs, as docs/CLI.md",
                         .kind = Kind::kSwitch}},
-           .run = Help}};
+           .run = Help},
+          {.name = "completion",
+           .summary = "Prints what completes these words in a shell",
+           .details = "For the shell at hand: source <(lorry completion bash); for good: lorry "
+                      "completion bash > /etc/bash_completion.d/lorry.",
+           .positionals = {{"SHELL", "bash or zsh"}},
+           .examples = {"lorry completion zsh"},
+           .run = Completion}};
 }
 
 }  // namespace

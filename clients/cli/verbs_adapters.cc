@@ -155,7 +155,9 @@ absl::StatusOr<int> Delete(Context& context, const Arguments& arguments) {
     version = known.version().ref();
   }
   LORRY_RETURN_IF_ERROR(client->Delete(version));
-  if (!context.json()) {
+  if (context.json()) {
+    context.PrintJson({{"deleted", ToText(version)}, {"adapter", adapter}});
+  } else {
     context.Print(absl::StrCat(adapter, " ", ToText(version), " is deleted\n"));
   }
   return kOk;

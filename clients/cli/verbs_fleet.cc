@@ -17,12 +17,14 @@ constexpr char kNoEngines[] =
     "no engine has attached yet; `lorry up --engine URL` or engine-proxy --orchestrator brings "
     "one\n";
 
-std::string StatusScreen(const StatusMessage& status, bool colour) {
+std::string StatusScreen(const StatusMessage& status, const Context& context) {
+  const bool colour = context.colour();
   std::string screen;
   for (const std::string& warning : Warnings(status)) {
     absl::StrAppend(&screen, Paint("! " + warning, Colour::kWarn, colour), "\n");
   }
-  screen += status.members_size() == 0 ? kNoEngines : EnginesByAdapter(status).Render(colour);
+  screen += status.members_size() == 0 ? kNoEngines
+                                       : EnginesByAdapter(status, context.columns()).Render(colour);
   if (status.pools_size() > 0) absl::StrAppend(&screen, "\n", Pools(status).Render(colour));
   if (!status.version().empty()) {
     const std::string line = absl::StrCat("sync-orchestrator ", status.version());
@@ -38,7 +40,7 @@ absl::StatusOr<int> Status(Context& context, const Arguments& arguments) {
   if (context.json()) {
     context.PrintJson(status);
   } else {
-    context.Print(StatusScreen(status, context.colour()));
+    context.Print(StatusScreen(status, context));
   }
   return kOk;
 }
@@ -75,7 +77,7 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
     } else if (screen) {
       context.Print(absl::StrCat("\033[H\033[2J", context.Painted("lorry watch", Colour::kBold),
                                  "  ", ClockTime(), "  Ctrl-C ends\n\n",
-                                 StatusScreen(status, context.colour())));
+                                 StatusScreen(status, context)));
     } else {
       for (const std::string& line : Changes(before, status)) {
         context.Print(absl::StrCat(ClockTime(), " ", line, "\n"));
@@ -99,8 +101,13 @@ absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
     LORRY_ASSIGN_OR_RETURN(const fleet::Selector version, fleet::ParseVersion(arguments.At(1)));
     LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, version, pool));
   }
-  LORRY_RETURN_IF_ERROR(client->SetOverride(adapter, pool, target));
-  if (!context.json()) {
+  LORRY_ASSIGN_OR_RETURN(const auto set, client->SetOverride(adapter, pool, target));
+  if (context.json()) {
+    context.PrintJson({{"adapter", adapter},
+                       {"pool", pool},
+                       {"pinned_to", lift ? "" : ToText(*target)},
+                       {"epoch", set.epoch()}});
+  } else {
     context.Print(lift ? absl::StrCat(adapter, " follows what is published again\n")
                        : absl::StrCat(adapter, " is pinned to ", ToText(*target),
                                       "; `lorry status` shows the sync, `lorry rollback ", adapter,
@@ -123,7 +130,9 @@ absl::StatusOr<int> Mark(Context& context, const Arguments& arguments) {
   request.set_mark(mark);
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_RETURN_IF_ERROR(client->MarkMember(request));
-  if (!context.json()) {
+  if (context.json()) {
+    context.PrintJson(request);
+  } else {
     context.Print(absl::StrCat(request.member(), " is ", arguments.At(1), "\n"));
   }
   return kOk;

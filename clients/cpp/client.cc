@@ -32,12 +32,12 @@ using ProxyStub = engine::v1::ProxyService::Stub;
 
 // One unary call with a deadline. `who` names the other side where it does not answer.
 template <typename Stub, typename Request, typename Response>
-absl::StatusOr<Response> Call(Stub& stub,
-                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                           Response*),
-                              const Request& request, int64_t timeout_ms, const std::string& who) {
+absl::StatusOr<Response> Call(
+    Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+    const Request& request, int64_t timeout_ms, const std::string& who, bool wait = false) {
   grpc::ClientContext context;
   rpc::SetDeadlineIn(context, timeout_ms);
+  context.set_wait_for_ready(wait);
   Response response;
   const absl::Status status = rpc::FromGrpc((stub.*method)(&context, request, &response));
   if (status.ok()) return response;
@@ -66,6 +66,7 @@ std::string RandomId() {
 struct Client::Stubs {
   explicit Stubs(const ConnectOptions& o)
       : timeout_ms(o.call_timeout_ms),
+        wait(o.wait_for_services),
         store_name(absl::StrCat("the adapter-store at ", o.store)),
         sync_name(absl::StrCat("the sync-orchestrator at ", o.orchestrator)) {}
 
@@ -77,14 +78,14 @@ struct Client::Stubs {
                                                                      const Request&, Response*),
                                    const Request& request) const {
     if (store == nullptr) return NotNamed("adapter-store", "--store", "LORRY_STORE");
-    return Call(*store, method, request, timeout_ms, store_name);
+    return Call(*store, method, request, timeout_ms, store_name, wait);
   }
   template <typename Request, typename Response>
   absl::StatusOr<Response> OfSync(grpc::Status (SyncStub::*method)(grpc::ClientContext*,
                                                                    const Request&, Response*),
                                   const Request& request) const {
     if (sync == nullptr) return NoOrchestrator();
-    return Call(*sync, method, request, timeout_ms, sync_name);
+    return Call(*sync, method, request, timeout_ms, sync_name, wait);
   }
 
   // Until something changes about the connection, at most kRedialMs.
@@ -94,6 +95,7 @@ struct Client::Stubs {
   }
 
   const int64_t timeout_ms;
+  const bool wait;
   const std::string store_name, sync_name;  // as messages name them
   std::shared_ptr<grpc::Channel> store_channel, sync_channel;
   std::unique_ptr<StoreStub> store;
@@ -309,14 +311,15 @@ absl::StatusOr<lorry::sync::v1::ResolveResponse> Client::Resolve(
   return stubs_->OfSync(&SyncStub::Resolve, request);
 }
 
-absl::Status Client::SetOverride(const std::string& adapter, const std::string& pool,
-                                 const std::optional<common::v1::VersionRef>& version) {
+absl::StatusOr<lorry::sync::v1::SetOverrideResponse> Client::SetOverride(
+    const std::string& adapter, const std::string& pool,
+    const std::optional<common::v1::VersionRef>& version) {
   lorry::sync::v1::SetOverrideRequest request;
   request.set_adapter(adapter);
   request.set_pool(pool);
   if (version.has_value()) *request.mutable_version() = *version;
   request.set_request_id(RandomId());
-  return stubs_->OfSync(&SyncStub::SetOverride, request).status();
+  return stubs_->OfSync(&SyncStub::SetOverride, request);
 }
 
 absl::Status Client::MarkMember(const lorry::sync::v1::MarkMemberRequest& request) {

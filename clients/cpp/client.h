@@ -30,6 +30,9 @@ struct ConnectOptions {
   rpc::ClientTls tls = {};
   int64_t call_timeout_ms = 30'000;       // one call, its repetitions included
   int64_t transfer_timeout_ms = 600'000;  // a whole Publish or Export
+  // A service that does not answer yet is waited for until a call's timeout; otherwise calls fail
+  // once dialing it has failed a few times, within seconds.
+  bool wait_for_services = false;
   bool ucx = true;
 };
 
@@ -99,8 +102,9 @@ class Client {
   absl::StatusOr<lorry::sync::v1::ResolveResponse> Resolve(
       const lorry::sync::v1::ResolveRequest& request);
   // Without a version the pin is lifted.
-  absl::Status SetOverride(const std::string& adapter, const std::string& pool,
-                           const std::optional<common::v1::VersionRef>& version);
+  absl::StatusOr<lorry::sync::v1::SetOverrideResponse> SetOverride(
+      const std::string& adapter, const std::string& pool,
+      const std::optional<common::v1::VersionRef>& version);
   absl::Status MarkMember(const lorry::sync::v1::MarkMemberRequest& request);
   absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> AdoptFleet(const std::string& cluster);
 

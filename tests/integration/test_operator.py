@@ -1,5 +1,6 @@
 """What people are told while a version is on its way, and what their own calls answer: policy, pins, leases, slots."""
 
+import json
 import subprocess
 import threading
 
@@ -100,6 +101,22 @@ def test_a_policy_that_would_do_nothing_is_refused(world, cli, field, value, wir
     code, after, _ = cli("policy", ADAPTER)
     assert code == 0
     assert after == before
+
+
+def test_json_is_an_object_a_line_whatever_was_asked(steps, cli):
+    """One shape for programs: `lorry VERB --json | while read -r line` works for every verb that answers."""
+    newest = str(steps.number)
+    asked = [
+        ["status"], ["engines"], ["adapters"], ["versions", ADAPTER], ["policy", ADAPTER], ["doctor"],
+        ["watch", "--once"], ["alias", ADAPTER, "shown", newest], ["alias", ADAPTER, "shown", "--remove"],
+        ["rollback", ADAPTER, newest], ["rollback", ADAPTER, "--lift"],
+        ["mark", KINDS[0], "included"], ["version"],
+    ]
+    for said in asked:
+        _, out, err = cli(*said, "--json")
+        lines = out.splitlines()
+        assert lines, f"{said} prints nothing: {err}"
+        assert all(isinstance(json.loads(line), dict) for line in lines), said
 
 
 def test_a_lease_says_when_its_version_may_be_used(world, steps, held_loads):

@@ -108,6 +108,20 @@ void FillPool(const PoolStatus& pool, const Status& status,
       })));
 }
 
+// Drops what a member says of other adapters.
+void KeepOnly(const std::string& adapter, v1::Observed& observed) {
+  auto& rows = *observed.mutable_rows();
+  rows.erase(std::remove_if(rows.begin(), rows.end(),
+                            [&](const v1::ObservedRow& row) { return row.adapter() != adapter; }),
+             rows.end());
+  auto& residencies = *observed.mutable_residencies();
+  residencies.erase(std::remove_if(residencies.begin(), residencies.end(),
+                                   [&](const v1::ObservedResidency& residency) {
+                                     return residency.version().adapter() != adapter;
+                                   }),
+                    residencies.end());
+}
+
 bool Wanted(const std::string& filter, const std::string& value) {
   return filter.empty() || filter == value;
 }
@@ -139,7 +153,10 @@ v1::GetStatusResponse ToProto(const Status& status,
   v1::GetStatusResponse out;
   *out.mutable_term() = rpc::ToProto(status.term);
   for (const MemberStatus& member : status.members) {
-    if (Wanted(pool, member.pool.value)) FillMember(member, contacts, now, *out.add_members());
+    if (!Wanted(pool, member.pool.value)) continue;
+    v1::MemberStatus& shown = *out.add_members();
+    FillMember(member, contacts, now, shown);
+    if (!adapter.empty()) KeepOnly(adapter, *shown.mutable_observed());
   }
   for (const PoolStatus& p : status.pools) {
     if (Wanted(pool, p.pool.value) && Wanted(adapter, p.adapter.value))

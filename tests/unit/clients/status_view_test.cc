@@ -62,10 +62,20 @@ StatusMessage Fleet() {
 }
 
 TEST(StatusView, ShowsEnginesDownAndAdaptersAcross) {
-  EXPECT_EQ(EnginesByAdapter(Fleet()).Render(false),
+  EXPECT_EQ(EnginesByAdapter(Fleet(), 80).Render(false),
             "ENGINE  STATE   policy\n"
             "e1      READY   v11, v12 fetching 45 %, 3 in flight\n"
             "e2      WEDGED  v11 held, v12 FAILED ENGINE_REFUSED\n");
+}
+
+TEST(StatusView, ShowsEnginesAndAdaptersDownWhereTheyDoNotFitAcross) {
+  StatusMessage status = Fleet();
+  AddMember(status, "e3", "LOST");
+  EXPECT_EQ(EnginesByAdapter(status, 40).Render(false),
+            "ENGINE  STATE   ADAPTER  SERVES\n"
+            "e1      READY   policy   v11, v12 fetching 45 %, 3 in flight\n"
+            "e2      WEDGED  policy   v11 held, v12 FAILED ENGINE_REFUSED\n"
+            "e3      LOST    -        -\n");
 }
 
 TEST(StatusView, ShowsDecisionsAndWhatRuns) {

@@ -35,5 +35,23 @@ TEST(GetStatus, IsOfThePoolThatWasAskedFor) {
   EXPECT_EQ(told.members(0).member(), "e2");
 }
 
+TEST(GetStatus, OfOneAdapterLeavesOutWhatMembersSayOfOthers) {
+  Status status;
+  status.members = {MemberOf("e1", "rollout")};
+  for (const char* adapter : {"one", "two"}) {
+    fleet::ObservedRow row;
+    row.adapter = AdapterName(adapter);
+    status.members[0].observed.rows.push_back(row);
+    fleet::ObservedResidency residency;
+    residency.key.adapter = AdapterName(adapter);
+    status.members[0].observed.residencies.push_back(residency);
+  }
+  const auto told = ToProto(status, {}, {}, "", "two", 0).members(0).observed();
+  ASSERT_EQ(told.rows_size(), 1);
+  EXPECT_EQ(told.rows(0).adapter(), "two");
+  ASSERT_EQ(told.residencies_size(), 1);
+  EXPECT_EQ(told.residencies(0).version().adapter(), "two");
+}
+
 }  // namespace
 }  // namespace lorry::sync
