@@ -36,6 +36,28 @@ class TreeCase(unittest.TestCase):
         self.assertGreater(len(self.findings[0].message), 20)
 
 
+class Promises(TreeCase):
+    def tree(self, page: str, rows: str) -> dict[str, str]:
+        return {
+            "docs/SEMANTICS.md": f"# Page\n\n## 1. Words\n\nA word is a word.\n\n## 2. Rules\n\n{page}\n",
+            "tests/promises.md": f"| § | sentence | shown by |\n|---|---|---|\n{rows}",
+            "tests/a_test.cc": "TEST(A, Holds) {}\n",
+            "tests/test_b.py": "def test_b_holds(world):\n    pass\n",
+        }
+
+    def test_each_sentence_has_a_test(self):
+        rows = "| 2 | It holds | A.Holds, test_b_holds |\n| 2 | It lasts | A.Holds |\n"
+        self.is_fine("promises", self.tree("It holds for\never. It lasts.", rows))
+        self.is_fine("promises", self.tree("- It holds.\n- It lasts. More is **planned**.", rows))
+        self.breaks("promises", "promise", self.tree("It holds. It lasts. It is fast.", rows))
+
+    def test_each_row_has_a_sentence_and_a_test(self):
+        files = self.tree("It holds.", "| 2 | It holds | A.Holds |\n| 2 | It lasts | A.Holds |\n")
+        self.assertEqual(self.rules("promises", files), ["tests/promises.md promise"])
+        files = self.tree("It holds.", "| 2 | It holds | A.Held, test_c |\n")
+        self.assertEqual(self.rules("promises", files), ["tests/promises.md promise"] * 2)
+
+
 class Policy(TreeCase):
     HEADER = """\
         struct AdapterPolicy {
