@@ -36,6 +36,14 @@ SERVING = [
         ('histogram_quantile(0.5, sum by (le, phase) (rate(lorry_sync_phase_seconds_bucket{job=~"$job"}[$__rate_interval])))', "{{phase}} p50"),
         ('histogram_quantile(0.99, sum by (le, phase) (rate(lorry_sync_phase_seconds_bucket{job=~"$job"}[$__rate_interval])))', "{{phase}} p99"),
     ]),
+    ("Stored to serving", "s", "From a stored version until every engine that can serves it, waits included.", [
+        (f"histogram_quantile(0.5, sum by (le, adapter) (rate(lorry_stored_to_serving_seconds_bucket{{{PER_POOL}}}[$__rate_interval])))", "{{adapter}} p50"),
+        (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_stored_to_serving_seconds_bucket{{{PER_POOL}}}[$__rate_interval])))", "{{adapter}} p99"),
+    ]),
+    ("Since the last version", "s", "Time since a version was last stored, and last served everywhere. A line that only grows means that nothing new comes: see whether training has stopped.", [
+        ('time() - max(lorry_store_last_stored_timestamp_seconds{job=~"$job"} > 0)', "stored"),
+        (f"time() - max by (adapter, pool) (lorry_last_serving_timestamp_seconds{{{PER_POOL}}})", "{{adapter}} {{pool}} served"),
+    ]),
     ("Syncs by result", "ops", "Syncs that ended a second.", [
         ('sum by (result) (rate(lorry_sync_total{job=~"$job"}[$__rate_interval]))', "{{result}}"),
     ]),
@@ -109,6 +117,29 @@ BYTES = [
         (f"sum by (transport, reason) (increase(lorry_transfer_errors_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{transport}} {{reason}}"),
     ]),
 ]
+PROGRAMS = [
+    ("Connections", "none", "1 while the orchestrator hears the store, and each proxy the orchestrator.", [
+        ('min(lorry_store_connected{job=~"$job"})', "store"),
+        (f"lorry_proxy_attached{{{PER_INSTANCE}}}", "{{instance}}"),
+    ]),
+    ("Calls, p99, and those that failed", "s", "gRPC calls by method; beside them how many a second did not end with OK.", [
+        (f"histogram_quantile(0.99, sum by (le, method) (rate(lorry_rpc_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{method}} p99"),
+        ('sum by (method, code) (rate(lorry_rpc_seconds_count{job=~"$job", instance=~"$instance", code!="OK"}[$__rate_interval]))', "{{method}} {{code}}"),
+    ]),
+    ("Memory", "bytes", "Resident memory of each program.", [
+        (f"process_resident_memory_bytes{{{PER_INSTANCE}}}", "{{instance}}"),
+    ]),
+    ("Processor", "none", "Processors in use by each program.", [
+        (f"rate(process_cpu_seconds_total{{{PER_INSTANCE}}}[$__rate_interval])", "{{instance}}"),
+    ]),
+    ("Descriptors", "percentunit", "Open file descriptors as a share of what each program may open.", [
+        (f"process_open_fds{{{PER_INSTANCE}}} / process_max_fds{{{PER_INSTANCE}}}", "{{instance}}"),
+    ]),
+    ("Disk", "bytes", "Free where the store keeps its data, beside what the images take.", [
+        ('min(lorry_store_disk_free_bytes{job=~"$job"})', "free"),
+        ('sum(lorry_store_blob_bytes{job=~"$job"})', "images"),
+    ]),
+]
 STATS = [
     ("Members ready", "none", "Members that serve and can be staged on.", 'sum(lorry_members{job=~"$job", pool=~"$pool", state="READY"})'),
     ("Largest lag", "none", "Decisions that the worst READY member is behind.", f"max(lorry_member_version_lag_max{{{PER_POOL}}})"),
@@ -151,7 +182,7 @@ def build() -> str:
             Stat().title(title).unit(unit).description(description).datasource(SOURCE).height(4).span(6)
             .with_target(query(expression, title, 0))
         )
-    rows = (("Is the newest version served?", SERVING), ("Fleet", FLEET), ("Engines", ENGINES), ("Doors", DOOR), ("Bytes and store", BYTES))
+    rows = (("Is the newest version served?", SERVING), ("Fleet", FLEET), ("Engines", ENGINES), ("Doors", DOOR), ("Bytes and store", BYTES), ("Programs", PROGRAMS))
     for title, panels in rows:
         dashboard = dashboard.with_row(Row(title))
         for panel in panels:

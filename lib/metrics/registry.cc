@@ -6,11 +6,13 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "lib/base/check.h"
 #include "lib/base/mutex.h"
+#include "lib/metrics/process.h"
 
 namespace lorry::metrics {
 
@@ -70,8 +72,18 @@ Registry::Registry(const BuildInfo& info) : impl_(std::make_unique<Impl>()) {
            {{"service", info.service}, {"version", info.version}, {"revision", info.revision}})
       .Set(1);
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  AddGauge("lorry_process_start_time_seconds", "When this process began, in Unix time")
-      .Set(now.count());
+  AddGauge("process_start_time_seconds", "Unix time at which the program started").Set(now.count());
+  Gauge resident = AddGauge("process_resident_memory_bytes", "Memory that is resident");
+  Counter cpu = AddCounter("process_cpu_seconds_total", "User and system time of all threads");
+  Gauge open_fds = AddGauge("process_open_fds", "File descriptors that are open");
+  Gauge max_fds = AddGauge("process_max_fds", "File descriptors that may be open");
+  OnScrape([=]() mutable {
+    const ProcessFigures now = ReadProcess();
+    resident.Set(now.resident_bytes);
+    cpu.Add(std::max(0.0, now.cpu_seconds - cpu.value()));
+    open_fds.Set(now.open_fds);
+    max_fds.Set(now.max_fds);
+  });
 }
 
 Registry::~Registry() = default;

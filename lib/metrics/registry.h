@@ -77,7 +77,7 @@ struct BuildInfo {
 
 class Registry {
  public:
-  // Adds lorry_build_info{service,version,revision} = 1 and lorry_process_start_time_seconds.
+  // Adds lorry_build_info{service,version,revision} = 1 and the process_... family.
   explicit Registry(const BuildInfo& info);
   ~Registry();
 

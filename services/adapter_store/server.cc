@@ -16,6 +16,7 @@
 #include "lib/blob/local_store.h"
 #include "lib/kv/sqlite/sqlite_store.h"
 #include "lib/metrics/admin_server.h"
+#include "lib/rpc/call_metrics.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
 #include "services/adapter_store/housekeeping.h"
@@ -128,7 +129,7 @@ class Server final : public StoreServer, private Observer {
     const rpc::ServerTls& tls = options_.listen.tls;
     LORRY_ASSIGN_OR_RETURN(access_,
                            rpc::Access::Open(options_.tokens_file, !tls.client_ca.empty()));
-    gate_.emplace(*access_);
+    gate_.emplace(*access_, rpc::Gate::Options{.on_call = rpc::CallMetrics(registry_)});
     service_.emplace(
         StoreService::Parts{.gate = *gate_,
                             .catalog = *catalog_,
@@ -162,6 +163,7 @@ class Server final : public StoreServer, private Observer {
   absl::Status StartAdmin() {
     registry_.OnScrape([this] {
       metrics_.Refresh(*catalog_);
+      metrics_.Refresh(options_.data_dir);
       metrics_.Refresh("grpc", transfer_service_->stats());
       if (ucx_ != nullptr) metrics_.Refresh("ucx", ucx_->stats());
     });

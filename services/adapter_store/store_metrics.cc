@@ -1,5 +1,8 @@
 #include "services/adapter_store/store_metrics.h"
 
+#include <chrono>
+#include <filesystem>
+
 namespace lorry::store {
 
 StoreMetrics::StoreMetrics(metrics::Registry& registry)
@@ -9,6 +12,10 @@ StoreMetrics::StoreMetrics(metrics::Registry& registry)
       blob_bytes_(registry.AddGauge("lorry_store_blob_bytes", "Bytes of all stored images")),
       uploads_open_(registry.AddGauge("lorry_store_uploads_open",
                                       "Uploads that have begun and neither committed nor died")),
+      last_stored_(registry.AddGauge("lorry_store_last_stored_timestamp_seconds",
+                                     "Unix time at which a version was last stored")),
+      disk_free_(registry.AddGauge("lorry_store_disk_free_bytes",
+                                   "Bytes that are free where the store keeps its data")),
       evicted_(registry.AddCounter("lorry_store_gc_deleted_total",
                                    "Versions deleted because nothing held them any more")) {}
 
@@ -18,6 +25,15 @@ void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason)
                   "Uploads that ended: result is stored or dead, reason says why one died",
                   {{"result", std::string(result)}, {"reason", std::string(reason)}})
       .Add();
+  if (result != "stored") return;
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  last_stored_.Set(now.count());
+}
+
+void StoreMetrics::Refresh(const std::string& data_dir) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(data_dir, error);
+  if (!error) disk_free_.Set(static_cast<double>(space.available));
 }
 
 void StoreMetrics::Refresh(Catalog& catalog) {

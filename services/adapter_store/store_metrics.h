@@ -21,12 +21,13 @@ class StoreMetrics {
   void Evicted(int versions) { evicted_.Add(versions); }
   // At a scrape: gauges from the catalogue, counters moved on to what a server counts.
   void Refresh(Catalog& catalog);
+  void Refresh(const std::string& data_dir);
   void Refresh(const std::string& transport, const transfer::TransportStats& stats)
       LORRY_EXCLUDES(mutex_);
 
  private:
   metrics::Registry& registry_;
-  metrics::Gauge versions_, blob_bytes_, uploads_open_;
+  metrics::Gauge versions_, blob_bytes_, uploads_open_, last_stored_, disk_free_;
   metrics::Counter evicted_;
   Mutex mutex_;
   std::map<std::string, transfer::TransportStats> last_ LORRY_GUARDED_BY(mutex_);

@@ -12,6 +12,7 @@
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
 #include "lib/program/reachable.h"
+#include "lib/rpc/call_metrics.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
 #include "services/engine_proxy/driver/engine_claim.h"
@@ -277,7 +278,8 @@ absl::Status App::WireTransfers() {
 
 absl::Status App::WireSessions() {
   LORRY_ASSIGN_OR_RETURN(access_, program::AccessFlags());
-  gate_ = std::make_unique<rpc::Gate>(*access_);
+  gate_ = std::make_unique<rpc::Gate>(*access_,
+                                      rpc::Gate::Options{.on_call = rpc::CallMetrics(registry_)});
   LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                          program::Dial(absl::GetFlag(FLAGS_orchestrator), {}));
   attach_ = std::make_unique<AttachClient>(channel,
@@ -314,7 +316,7 @@ absl::Status App::Serve() {
        .engine = engine_.get(),
        .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
        .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); }});
-  metrics_.Watch(*proxy_, *fetcher_, *door_, clock_);
+  metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, [this] { return attach_->attached(); });
   engine_->Start();
   if (wedge_watch_ != nullptr) wedge_watch_->Start();
   attach_->Start();

@@ -8,6 +8,7 @@
 #include "lib/kv/sqlite/sqlite_store.h"
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
+#include "lib/rpc/call_metrics.h"
 #include "services/sync_orchestrator/driver/orchestrator.h"
 #include "services/sync_orchestrator/rpc/gauges.h"
 #include "services/sync_orchestrator/rpc/store_link.h"
@@ -56,7 +57,7 @@ absl::Status Run(runtime::Signals& signals) {
   orchestrator->Connect(store_link, observer);
 
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Access> access, program::AccessFlags());
-  rpc::Gate gate(*access);
+  rpc::Gate gate(*access, {.on_call = rpc::CallMetrics(registry)});
   SyncService service(gate, *orchestrator, store_link, clock, absl::GetFlag(FLAGS_cluster),
                       program::kVersion);
   Gauges gauges(registry, *orchestrator, store_link, clock);

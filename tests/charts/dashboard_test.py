@@ -13,13 +13,13 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy/grafana/dashboards/lorry.json"
 ALERTS = ROOT / "deploy/prometheus/alerts.yaml"
-NAME = re.compile(r"\blorry_\w+")
+NAME = re.compile(r"\b(?:lorry|process)_\w+")
 VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*", "$pool": ".*", "$adapter": ".*"}
 
 
 def documented() -> dict[str, str]:
     """family → type"""
-    rows = re.findall(r"^\| `(lorry_\w+)` \| (counter|gauge|histogram) \|", (ROOT / "docs/METRICS.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `((?:lorry|process)_\w+)` \| (counter|gauge|histogram) \|", (ROOT / "docs/METRICS.md").read_text(), re.MULTILINE)
     assert len(rows) == len(dict(rows)), "a family has two rows"
     return dict(rows)
 
@@ -61,7 +61,7 @@ class Metrics(unittest.TestCase):
 
     def test_the_code_exports_nothing_that_is_not_documented(self):
         for path in [*(ROOT / "lib").rglob("*.cc"), *(ROOT / "services").rglob("*.cc"), *(ROOT / "services").rglob("*.h")]:
-            for name in re.findall(r'"(lorry_[a-z0-9_]+)"', path.read_text()):
+            for name in re.findall(r'"((?:lorry|process)_[a-z0-9_]+)"', path.read_text()):
                 self.assertIn(name, documented(), f"{path.relative_to(ROOT)}: add its row to docs/METRICS.md")
 
     def test_every_family_is_shown_or_watched(self):

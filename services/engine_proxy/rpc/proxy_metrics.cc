@@ -38,10 +38,13 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
           registry.AddGauge("lorry_proxy_wedged",
                             "1 while the engine must be restarted before it can load or unload")),
       live_(registry.AddGauge("lorry_door_live_requests",
-                              "Requests admitted at the door and not finished")) {}
+                              "Requests admitted at the door and not finished")),
+      attached_gauge_(registry.AddGauge(
+          "lorry_proxy_attached", "1 while the proxy has a session with the sync-orchestrator")) {}
 
 void ProxyMetrics::Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door,
-                         const Clock& clock) {
+                         const Clock& clock, std::function<bool()> attached) {
+  attached_ = std::move(attached);
   proxy_ = &proxy;
   fetcher_ = &fetcher;
   door_ = &door;
@@ -101,6 +104,7 @@ void ProxyMetrics::OnFetched(const std::string& transport, double seconds) {
 void ProxyMetrics::Refresh() {
   const absl::StatusOr<Proxy::View> view = proxy_->GetView(clock_->Now() + kViewDeadlineMs);
   if (!view.ok()) return;
+  attached_gauge_.Set(attached_() ? 1 : 0);
   slots_.Set(view->observed.limits.slots);
   wedged_.Set(view->observed.health == fleet::MemberHealth::kWedged ? 1 : 0);
   ShowCounts(*view, door_->Snapshot());

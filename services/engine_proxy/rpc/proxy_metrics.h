@@ -22,7 +22,8 @@ class ProxyMetrics final : public door::DoorObserver {
   explicit ProxyMetrics(metrics::Registry& registry);
 
   // What scrapes look at; all outlive the admin server. Once.
-  void Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door, const Clock& clock);
+  void Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door, const Clock& clock,
+             std::function<bool()> attached);
 
   void OnRefused(std::string_view reason) override LORRY_EXCLUDES(mutex_);
   void OnFirstByte(double ms) override;
@@ -42,7 +43,8 @@ class ProxyMetrics final : public door::DoorObserver {
   const Clock* clock_ = nullptr;
   metrics::Histogram load_seconds_, first_byte_seconds_, request_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
-  metrics::Gauge loaded_, retained_, slots_, wedged_, live_;
+  std::function<bool()> attached_;
+  metrics::Gauge loaded_, retained_, slots_, wedged_, live_, attached_gauge_;
   Mutex mutex_;
   std::map<int, metrics::Counter> by_code_ LORRY_GUARDED_BY(mutex_);
   std::map<std::string, metrics::Counter, std::less<>> by_reason_ LORRY_GUARDED_BY(mutex_);

@@ -37,12 +37,21 @@ void SyncObserver::Follow(const Key& key, std::vector<Key>& follow) {
   if (followed_.insert(key).second) follow.push_back(key);
 }
 
+void SyncObserver::FollowWaiting(const Key& key, Tick now, std::vector<Key>& follow) {
+  Timeline& timeline = At(key);
+  if (timeline.seen_at == 0) timeline.seen_at = now;
+  Follow(key, follow);
+}
+
 // The record is written again when a member drops out; another epoch is the next try, or a
 // rollback.
 void SyncObserver::HandleSync(const Key& key, Epoch epoch, Tick began) {
   Timeline& timeline = At(key);
   if (timeline.epoch != epoch || timeline.staged_at == 0) {
-    timeline = Timeline{.epoch = epoch, .staged_at = began};
+    // A version that is decided again, by a rollback, was seen for this when its sync began.
+    const bool again = timeline.active_at != 0;
+    const Tick seen_at = again || timeline.seen_at == 0 ? began : timeline.seen_at;
+    timeline = Timeline{.epoch = epoch, .seen_at = seen_at, .staged_at = began};
   }
 }
 
@@ -70,7 +79,7 @@ std::vector<SyncObserver::Key> SyncObserver::OnPersisted(const std::vector<Recor
       HandleDecision({decision->version, pool}, *decision, began, now);
       if (decision->commit) Follow({decision->version, pool}, follow);
     } else if (const auto* known = std::get_if<PoolRecord>(&*record.value)) {
-      for (const VersionKey& version : known->pending) Follow({version, pool}, follow);
+      for (const VersionKey& version : known->pending) FollowWaiting({version, pool}, now, follow);
       std::vector<VersionKey>& refused = refused_[record.key];
       for (const VersionKey& version : known->refused) {
         const bool is_new = std::find(refused.begin(), refused.end(), version) == refused.end();
@@ -89,7 +98,9 @@ std::vector<SyncObserver::Key> SyncObserver::OnRestored(const Records& records, 
     if (const auto* sync = std::get_if<SyncRecord>(&value)) {
       HandleSync({sync->version.key, PoolOf(key)}, sync->epoch, now);
     } else if (const auto* known = std::get_if<PoolRecord>(&value)) {
-      for (const VersionKey& version : known->pending) Follow({version, PoolOf(key)}, follow);
+      for (const VersionKey& version : known->pending) {
+        FollowWaiting({version, PoolOf(key)}, now, follow);
+      }
       refused_[key] = known->refused;
     }
   }
@@ -106,6 +117,8 @@ void SyncObserver::OnEnded(const Key& key, WatchEvent::State state, Tick now) {
   if (timeline.active_at != 0 || timeline.decided_at == 0) return;
   timeline.active_at = now;
   sinks_.phase("activate", static_cast<double>(Between(timeline.decided_at, now)) / 1e3);
+  sinks_.serving(key.first.adapter, key.second,
+                 static_cast<double>(Between(timeline.seen_at, now)) / 1e3);
 }
 
 PhaseTimes SyncObserver::Times(const VersionKey& version, const PoolName& pool, Tick watched_since,

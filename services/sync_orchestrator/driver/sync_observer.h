@@ -25,6 +25,9 @@ class SyncObserver {
     std::function<void(std::string_view phase, double seconds)> phase = [](std::string_view,
                                                                            double) {};
     std::function<void(std::string_view result)> ended = [](std::string_view) {};
+    // Every engine that can serves the version, so long after the orchestrator first saw it.
+    std::function<void(const AdapterName&, const PoolName&, double seconds)> serving =
+        [](const AdapterName&, const PoolName&, double) {};
   };
   explicit SyncObserver(Sinks sinks) : sinks_(std::move(sinks)) {}
 
@@ -43,6 +46,7 @@ class SyncObserver {
  private:
   struct Timeline {
     Epoch epoch;
+    Tick seen_at = 0;       // the version first waited, or was synced at once
     Tick staged_at = 0;     // the sync record became durable
     Tick decided_at = 0;    // the decision did
     int64_t commit_ms = 0;  // how long writing it took
@@ -52,6 +56,7 @@ class SyncObserver {
   void HandleSync(const Key& key, Epoch epoch, Tick began) LORRY_REQUIRES(mutex_);
   void HandleDecision(const Key& key, const DecisionRecord& decision, Tick began, Tick now)
       LORRY_REQUIRES(mutex_);
+  void FollowWaiting(const Key& key, Tick now, std::vector<Key>& follow) LORRY_REQUIRES(mutex_);
   void Follow(const Key& key, std::vector<Key>& follow) LORRY_REQUIRES(mutex_);
 
   const Sinks sinks_;

@@ -1,6 +1,7 @@
 #include "services/sync_orchestrator/rpc/gauges.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 
 namespace lorry::sync {
@@ -30,7 +31,23 @@ SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry) {
   }
   return {.phase = [phases](std::string_view phase,
                             double seconds) { phases->find(phase)->second.Observe(seconds); },
-          .ended = [results](std::string_view result) { results->find(result)->second.Add(); }};
+          .ended = [results](std::string_view result) { results->find(result)->second.Add(); },
+          .serving =
+              [&registry](const AdapterName& adapter, const PoolName& pool, double seconds) {
+                const metrics::Labels labels = {{"adapter", adapter.value}, {"pool", pool.value}};
+                registry
+                    .AddHistogram("lorry_stored_to_serving_seconds",
+                                  "From when the orchestrator saw a stored version until every "
+                                  "engine that can serves it",
+                                  metrics::DurationBuckets(), labels)
+                    .Observe(seconds);
+                const std::chrono::duration<double> now =
+                    std::chrono::system_clock::now().time_since_epoch();
+                registry
+                    .AddGauge("lorry_last_serving_timestamp_seconds",
+                              "Unix time at which a version was last served everywhere", labels)
+                    .Set(now.count());
+              }};
 }
 
 int64_t LargestLag(const Status& status, const PoolStatus& pool) {
@@ -71,6 +88,8 @@ void Gauges::Refresh() {
     Set({"lorry_newest_version", "Newest version that the store holds in the current run"},
         {{"adapter", adapter.value}}, static_cast<double>(newest.number.value));
   }
+  Set({"lorry_store_connected", "1 while the store's watch is open"}, {},
+      store_.connected() ? 1 : 0);
   Set({"lorry_leases", "Leases that are alive"}, {}, static_cast<double>(status->leases.size()));
   Set({"lorry_poisoned_versions", "Versions that killed engines and are not staged any more"}, {},
       static_cast<double>(status->poisoned.size()));

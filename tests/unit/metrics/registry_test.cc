@@ -22,7 +22,26 @@ TEST(Registry, SaysWhatRunsAndSinceWhen) {
       text,
       HasSubstr(
           "lorry_build_info{revision=\"abc\",service=\"adapter-store\",version=\"0.1.0\"} 1"));
-  EXPECT_THAT(text, HasSubstr("# TYPE lorry_process_start_time_seconds gauge"));
+  EXPECT_THAT(text, HasSubstr("# TYPE process_start_time_seconds gauge"));
+}
+
+TEST(Registry, SaysWhatTheProcessUses) {
+  Registry registry(kInfo);
+  const auto figure = [&](const std::string& name) {
+    const std::string text = registry.Scrape();
+    const size_t at = text.find("\n" + name + " ");
+    EXPECT_NE(at, std::string::npos) << name;
+    return at == std::string::npos ? 0 : std::stod(text.substr(at + name.size() + 2));
+  };
+  EXPECT_GT(figure("process_resident_memory_bytes"), 1e6);
+  EXPECT_GE(figure("process_max_fds"), figure("process_open_fds"));
+  const double open_before = figure("process_open_fds");
+  FILE* const one_more = std::fopen("/dev/null", "r");
+  EXPECT_EQ(figure("process_open_fds"), open_before + 1);
+  std::fclose(one_more);
+  const double cpu_before = figure("process_cpu_seconds_total");
+  while (figure("process_cpu_seconds_total") < cpu_before + 0.01) {
+  }
 }
 
 TEST(Registry, HandlesCount) {

@@ -25,6 +25,36 @@ TEST(SyncObserver, MeasuresThePhasesOfASync) {
   EXPECT_DOUBLE_EQ(phases["stage"], 2.0);
 }
 
+TEST(SyncObserver, MeasuresFromTheFirstSightOfAVersionUntilItIsServed) {
+  double served_after = 0;
+  SyncObserver observer(
+      {.serving = [&](const AdapterName& adapter, const PoolName& pool, double s) {
+        EXPECT_EQ(adapter.value + " in " + pool.value, "policy in rollout");
+        served_after = s;
+      }});
+  const VersionKey v1{AdapterName("policy"), RunId(1), VersionNumber(1)};
+  const PoolName pool("rollout");
+  const auto sync = [&](uint64_t epoch, Tick at) {
+    const SyncRecord record{.epoch = Epoch(epoch), .version = {.key = v1}};
+    observer.OnPersisted({{"sync/policy/rollout", record}}, at, at);
+  };
+  const auto decide = [&](bool commit, Tick at) {
+    const DecisionRecord record{.version = v1, .commit = commit};
+    observer.OnPersisted({{"decision/policy/rollout", record}}, at, at);
+  };
+  observer.OnPersisted({{"pool/policy/rollout", PoolRecord{.pending = {v1}}}}, 1'000, 1'000);
+  sync(1, 1'500);
+  decide(false, 2'000);  // broken off, and tried again
+  sync(2, 3'000);
+  decide(true, 4'000);
+  observer.OnEnded({v1, pool}, WatchEvent::State::kActive, 5'000);
+  EXPECT_DOUBLE_EQ(served_after, 4.0);
+  sync(3, 60'000);  // a rollback to it, much later
+  decide(true, 60'400);
+  observer.OnEnded({v1, pool}, WatchEvent::State::kActive, 60'500);
+  EXPECT_DOUBLE_EQ(served_after, 0.5);
+}
+
 class Counted : public testing::Test {
  protected:
   static VersionKey Version(uint64_t number) {
