@@ -222,7 +222,12 @@ const std::vector<Setting>& PolicySettings() {
       {"quota_bytes=SIZE",
        "How many bytes of images the adapter may keep stored; 0: the store's own limit. Default "
        "0."},
-      {"quota_versions=N", "How many versions it may keep stored; 0: any number. Default 0."}};
+      {"quota_versions=N", "How many versions it may keep stored; 0: any number. Default 0."},
+      {"store_keep=N",
+       "How many of the newest versions stay stored; older ones leave with a publish unless an "
+       "alias "
+       "or a holder names them or they were published to be kept; 0: all stay. Default 32, the "
+       "store's --store-keep."}};
   return settings;
 }
 

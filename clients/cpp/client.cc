@@ -171,7 +171,6 @@ absl::StatusOr<store::v1::OpenFetchResponse> Client::OpenFetch(
     const common::v1::VersionRef& version) {
   store::v1::OpenFetchRequest request;
   *request.mutable_version() = version;
-  request.set_peer("lorry-export");
   return stubs_->OfStore(&StoreStub::OpenFetch, request);
 }
 

@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 
 #include "lib/fleet/desired.h"
 
@@ -63,6 +64,8 @@ struct AdapterPolicy {
   uint64_t norm_limit = 0;      // largest Frobenius norm of one tensor; 0 = not judged
   uint64_t quota_bytes = 0;     // stored image bytes of all versions; 0 = not bounded
   uint32_t quota_versions = 0;  // stored versions; 0 = not bounded
+  // The newest versions that stay stored, 0 = all; none: the store's default.
+  std::optional<uint32_t> store_keep;
   auto operator<=>(const AdapterPolicy&) const = default;
 
   // Versions in the window; kAll is the largest number.

@@ -156,6 +156,7 @@ absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& po
   out.norm_limit = policy.max_tensor_norm();
   out.quota_bytes = policy.quota_bytes();
   out.quota_versions = policy.quota_versions();
+  if (policy.has_store_keep()) out.store_keep = policy.store_keep();
   return out;
 }
 
@@ -223,6 +224,7 @@ cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {
   out.set_max_tensor_norm(policy.norm_limit);
   out.set_quota_bytes(policy.quota_bytes);
   out.set_quota_versions(policy.quota_versions);
+  if (policy.store_keep.has_value()) out.set_store_keep(*policy.store_keep);
   return out;
 }
 

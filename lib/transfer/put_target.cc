@@ -127,4 +127,14 @@ std::vector<Range> PutTarget::missing() const {
   return received_.Missing({0, image_bytes()});
 }
 
+std::vector<Range> PutTarget::in_flight() const {
+  MutexLock lock(mutex_);
+  std::vector<Range> awaited;
+  for (const Range& range : received_.Missing({0, image_bytes()})) {
+    const std::vector<Range> coming = in_flight_.Common(range);
+    awaited.insert(awaited.end(), coming.begin(), coming.end());
+  }
+  return awaited;
+}
+
 }  // namespace lorry::transfer

@@ -76,6 +76,8 @@ class PutTarget : public std::enable_shared_from_this<PutTarget> {
 
   RangeSet received() const LORRY_EXCLUDES(mutex_);
   std::vector<Range> missing() const LORRY_EXCLUDES(mutex_);
+  // Of what is missing, what connections are receiving now.
+  std::vector<Range> in_flight() const LORRY_EXCLUDES(mutex_);
 
  private:
   explicit PutTarget(Options options);

@@ -3,6 +3,13 @@
 #include <spdlog/spdlog.h>
 
 namespace lorry::store {
+namespace {
+
+// Dead uploads are remembered for an hour and the log for 100,000 revisions: once a minute is often
+// enough to look for what may be forgotten, since looking reads every one of them.
+constexpr std::chrono::minutes kTidyInterval(1);
+
+}  // namespace
 
 Housekeeping::Housekeeping(Catalog& catalog, Uploads& uploads, Collector& collector,
                            int64_t interval_ms)
@@ -40,6 +47,9 @@ void Housekeeping::Sweep() {
   } else if (*removed > 0) {
     spdlog::info("removed {} image files that nothing needs any more", *removed);
   }
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_tidy_) return;
+  next_tidy_ = now + kTidyInterval;
   if (absl::Status tidied = catalog_.Tidy(); !tidied.ok()) {
     spdlog::warn("the catalogue could not be tidied: {}", tidied.ToString());
   }

@@ -26,6 +26,7 @@ class Housekeeping {
   Uploads& uploads_;
   Collector& collector_;
   const std::chrono::milliseconds interval_;
+  std::chrono::steady_clock::time_point next_tidy_;
   Mutex mutex_;
   CondVar wake_;
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;

@@ -17,6 +17,10 @@ ABSL_FLAG(std::string, advertise_host, "",
           "reached this store");
 ABSL_FLAG(uint64_t, quota_bytes, 0, "image bytes of all adapters together; 0: as many as fit");
 ABSL_FLAG(uint64_t, adapter_quota_bytes, 0, "the same for an adapter whose policy sets no quota");
+ABSL_FLAG(
+    uint32_t, store_keep, lorry::store::CatalogOptions().store_keep,
+    "the newest versions of an adapter that stay stored where its policy does not say; 0: all. "
+    "What an alias or a holder names, or was published with keep, stays besides");
 ABSL_FLAG(uint64_t, disk_free_min_bytes, uint64_t{256} << 20,
           "uploads are refused rather than leave less free");
 ABSL_FLAG(std::string, base_model_config, "",
@@ -40,6 +44,7 @@ absl::StatusOr<StoreOptions> OptionsFromFlags() {
   options.disk_free_min = absl::GetFlag(FLAGS_disk_free_min_bytes);
   options.catalog.total_bytes_max = absl::GetFlag(FLAGS_quota_bytes);
   options.catalog.adapter_bytes_max = absl::GetFlag(FLAGS_adapter_quota_bytes);
+  options.catalog.store_keep = absl::GetFlag(FLAGS_store_keep);
   options.catalog.ticket_life_ms = absl::GetFlag(FLAGS_ticket_life_ms);
   options.sweep_interval_ms = absl::GetFlag(FLAGS_sweep_interval_ms);
   options.version = program::kVersion;

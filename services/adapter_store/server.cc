@@ -114,7 +114,6 @@ class Server final : public StoreServer, private Observer {
     uploads.on_ended = [this](std::string_view result, std::string_view reason) {
       metrics_.UploadEnded(result, reason);
     };
-    uploads.on_evicted = [this](int versions) { metrics_.Evicted(versions); };
     uploads_.emplace(*catalog_, *blobs_, clock_, std::move(uploads));
     transfers_.emplace(*catalog_, *blobs_, *uploads_, keys_,
                        Transfers::Options{.ticket_life_ms = options_.catalog.ticket_life_ms,
@@ -176,6 +175,7 @@ class Server final : public StoreServer, private Observer {
 
   void OnChanged(uint64_t) override { hub_->OnChanged(); }
   void OnUploadEnded(const Upload& upload) override { uploads_->OnUploadEnded(upload); }
+  void OnEvicted(int versions) override { metrics_.Evicted(versions); }
 
   // In the order of use: what stands below uses what stands above.
   StoreOptions options_;

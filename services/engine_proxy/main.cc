@@ -265,7 +265,7 @@ absl::Status App::WireTransfers() {
   LORRY_ASSIGN_OR_RETURN(
       const std::shared_ptr<grpc::Channel> channel,
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
-  store_ = std::make_unique<StoreClient>(channel, member_);
+  store_ = std::make_unique<StoreClient>(channel);
   LORRY_ASSIGN_OR_RETURN(transports_, MakeTransports());
   fetcher_ = std::make_unique<Fetcher>(
       *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },

@@ -62,6 +62,7 @@ absl::Status Catalog::Transact(Decide decide) {
   }
   if (observer_ == nullptr) return absl::OkStatus();
   for (const Upload& upload : news.ended) observer_->OnUploadEnded(upload);
+  if (news.evicted > 0) observer_->OnEvicted(news.evicted);
   if (!news.changes.empty()) observer_->OnChanged(revision);
   return absl::OkStatus();
 }
@@ -74,10 +75,10 @@ absl::Status Catalog::Announce(Draft& draft, News& news) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Catalog::NewId(Draft& draft, std::string_view kind) {
+absl::StatusOr<std::string> Catalog::NewBlobKey(Draft& draft) {
   LORRY_ASSIGN_OR_RETURN(const uint64_t last, draft.GetNumber(keys::kNextId));
   draft.PutNumber(keys::kNextId, last + 1);
-  return absl::StrCat(ToAbsl(kind), "-", instance_, "-", last + 1);
+  return absl::StrCat("b-", instance_, "-", last + 1);
 }
 
 absl::Status Catalog::RetireBlob(Draft& draft, const BlobKey& key, int64_t keep_ms) {
@@ -86,6 +87,7 @@ absl::Status Catalog::RetireBlob(Draft& draft, const BlobKey& key, int64_t keep_
   blob->state = BlobState::kDeleting;
   blob->remove_after_ms = options_.now_unix_ms() + keep_ms;
   draft.Put(keys::OfBlob(key), *blob);
+  draft.PutText(keys::OfDoomed(key), "");
   return absl::OkStatus();
 }
 
@@ -114,12 +116,24 @@ absl::StatusOr<std::vector<Blob>> Catalog::ListBlobs() {
   return ListRecords<Blob>(store_, keys::kBlobs);
 }
 
+absl::StatusOr<std::vector<Blob>> Catalog::ListDoomedBlobs() {
+  std::vector<Blob> doomed;
+  LORRY_ASSIGN_OR_RETURN(const std::vector<kv::Entry> index, kv::ListAll(store_, keys::kDoomed));
+  for (const kv::Entry& entry : index) {
+    const BlobKey key(entry.key.substr(std::string_view(keys::kDoomed).size()));
+    LORRY_ASSIGN_OR_RETURN(std::optional<Blob> blob, Find<Blob>(store_, keys::OfBlob(key)));
+    if (blob.has_value()) doomed.push_back(*std::move(blob));
+  }
+  return doomed;
+}
+
 absl::Status Catalog::ForgetBlob(const BlobKey& blob) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<kv::Entry> leaves,
                          kv::ListAll(store_, keys::LeavesOf(blob)));
   return Transact([&](Draft& draft, News&) {
     for (const kv::Entry& chunk : leaves) draft.Delete(chunk.key);
     draft.Delete(keys::OfBlob(blob));
+    draft.Delete(keys::OfDoomed(blob));
     return absl::OkStatus();
   });
 }
@@ -173,23 +187,30 @@ absl::Status Catalog::ReadLog(uint64_t from, size_t limit,
 
 absl::Status Catalog::Tidy() {
   const int64_t old = options_.now_unix_ms() - options_.dead_upload_kept_ms;
-  std::vector<UploadId> forget;
+  std::vector<std::string> forget;
   LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> ended,
                          ListRecords<Upload>(store_, keys::kEndedUploads));
   for (const Upload& upload : ended) {
-    if (upload.ended_at_ms <= old && forget.size() < kTidyBatch) forget.push_back(upload.id);
+    if (upload.ended_at_ms <= old) forget.push_back(keys::OfEndedUpload(upload.id));
   }
-  return Transact([&](Draft& draft, News&) -> absl::Status {
-    for (const UploadId& id : forget) draft.Delete(keys::OfEndedUpload(id));
-    LORRY_ASSIGN_OR_RETURN(const uint64_t last, draft.GetNumber(keys::kRevision));
-    LORRY_ASSIGN_OR_RETURN(uint64_t begin, draft.GetNumber(keys::kLogBegin));
-    const uint64_t first = begin;
-    while (last - begin + 1 > options_.log_revisions_max && begin - first < kTidyBatch) {
-      draft.Delete(keys::OfLog(begin++));
-    }
-    if (begin != first) draft.PutNumber(keys::kLogBegin, begin);
-    return absl::OkStatus();
-  });
+  bool more = true;
+  while (more) {
+    LORRY_RETURN_IF_ERROR(Transact([&](Draft& draft, News&) -> absl::Status {
+      const size_t batch = std::min(forget.size(), kTidyBatch);
+      for (size_t i = 0; i < batch; ++i) draft.Delete(forget[forget.size() - 1 - i]);
+      LORRY_ASSIGN_OR_RETURN(const uint64_t last, draft.GetNumber(keys::kRevision));
+      LORRY_ASSIGN_OR_RETURN(uint64_t begin, draft.GetNumber(keys::kLogBegin));
+      const uint64_t first = begin;
+      while (last - begin + 1 > options_.log_revisions_max && begin - first < kTidyBatch) {
+        draft.Delete(keys::OfLog(begin++));
+      }
+      if (begin != first) draft.PutNumber(keys::kLogBegin, begin);
+      more = batch == kTidyBatch || begin - first == kTidyBatch;
+      return absl::OkStatus();
+    }));
+    forget.resize(forget.size() - std::min(forget.size(), kTidyBatch));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Totals> Catalog::Count() {

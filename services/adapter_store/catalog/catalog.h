@@ -43,10 +43,15 @@ inline constexpr size_t kRunsListed = 100;
 inline constexpr size_t kOpenUploadsMax = 256;
 // When a quota asks for room, these of the current run stay: a trainer may resume from any of them.
 inline constexpr size_t kNewestKept = 4;
+// What an alias is called among the holders of a version: "alias:eval".
+inline constexpr std::string_view kAliasHolder = "alias:";
 
 struct CatalogOptions {
   uint64_t total_bytes_max = 0;    // images of all adapters, open uploads included; 0: no limit
   uint64_t adapter_bytes_max = 0;  // of one adapter whose policy sets no quota; 0: no limit
+  // The newest versions of an adapter that stay, where its policy does not say: at 200 MB each some
+  // 6 GB, far more than engines hold. 0: all.
+  uint32_t store_keep = 32;
   uint64_t log_revisions_max = 100'000;     // some 200 bytes each
   int64_t ticket_life_ms = 600'000;         // a deleted image stays readable for so long
   int64_t dead_upload_kept_ms = 3'600'000;  // ranks that come late learn why it ended
@@ -64,6 +69,7 @@ class Observer {
   virtual ~Observer() = default;
   virtual void OnChanged(uint64_t revision) = 0;
   virtual void OnUploadEnded(const Upload& upload) = 0;  // DEAD; STORED is its committer's to know
+  virtual void OnEvicted(int versions) = 0;              // the store deleted them by itself
 };
 
 struct OpenRunArgs {
@@ -71,6 +77,7 @@ struct OpenRunArgs {
   std::optional<VersionKey> resume_from;  // run 0: the current one
   std::optional<uint64_t> expected_run;
   std::string request_id;  // may be empty
+  Principal principal = {};
 };
 
 struct BeginUploadArgs {
@@ -82,13 +89,14 @@ struct BeginUploadArgs {
   std::string config_json;
   std::string canonical_config;
   Digest expected_digest;  // may be empty
+  bool keep = false;
+  Principal principal = {};
 };
 
 struct BegunUpload {
   std::optional<Version> stored;  // the content is there already; `upload` says nothing then
   Upload upload;
   bool fresh = false;  // false: joined
-  int evicted = 0;     // versions that left to make room for it
 };
 
 // What a check found out about an image.
@@ -96,6 +104,19 @@ struct CheckedImage {
   Digest digest;
   std::string canonical_config;
   fleet::VersionTraits traits;
+};
+
+struct DeletedAdapter {
+  uint32_t versions = 0;
+  uint64_t bytes = 0;
+};
+
+// Why an adapter's versions are stored; each counts once, for the first reason that applies.
+struct Retention {
+  uint32_t store_keep = 0;  // in force; 0: all stay
+  uint32_t newest = 0;      // among the newest `store_keep`
+  uint32_t aliased = 0, held = 0, kept = 0;
+  uint32_t leaving = 0;  // with the next version that is published
 };
 
 struct Page {
@@ -126,6 +147,10 @@ class Catalog {
   absl::StatusOr<Adapter> SetAdapter(const AdapterName& name, Policy policy,
                                      std::optional<uint64_t> expected_generation);
   absl::StatusOr<Adapter> GetAdapter(const AdapterName& name);
+  absl::StatusOr<Adapter> ArchiveAdapter(const AdapterName& name, bool archived);
+  // ADAPTER_NOT_EMPTY; IN_USE names who holds which of its versions.
+  absl::StatusOr<DeletedAdapter> DeleteAdapter(const AdapterName& name, bool with_versions);
+  absl::StatusOr<Retention> RetentionOf(const Adapter& adapter);
   absl::StatusOr<std::vector<Run>> ListRuns(const AdapterName& name);  // newest first, kRunsListed
   // By name, those after `after`.
   absl::StatusOr<std::vector<Adapter>> ListAdapters(std::string_view after, size_t limit);
@@ -162,7 +187,8 @@ class Catalog {
   absl::Status PutLeaves(const BlobKey& blob, std::string_view leaves);
   absl::StatusOr<std::string> GetLeaves(const BlobKey& blob);
   absl::StatusOr<std::vector<Blob>> ListBlobs();
-  absl::Status ForgetBlob(const BlobKey& blob);  // after its file is gone
+  absl::StatusOr<std::vector<Blob>> ListDoomedBlobs();  // those that are DELETING
+  absl::Status ForgetBlob(const BlobKey& blob);         // after its file is gone
   // Which ranges of an open upload are known to be on disk, in the caller's own words.
   absl::Status PutLedger(const UploadId& id, std::string ledger);
   absl::StatusOr<std::string> GetLedger(const UploadId& id);  // empty when there is none
@@ -186,6 +212,7 @@ class Catalog {
   struct News {
     std::vector<Change> changes;
     std::vector<Upload> ended;
+    int evicted = 0;  // versions that the store itself deletes
   };
   // Runs `decide` on fresh drafts until one commits; an error of `decide` discards the draft and is
   // passed on. Then the observer learns the news.
@@ -193,7 +220,11 @@ class Catalog {
   absl::Status Transact(Decide decide) LORRY_EXCLUDES(writer_);
   absl::Status Announce(Draft& draft, News& news);
 
-  absl::StatusOr<std::string> NewId(Draft& draft, std::string_view kind);
+  absl::StatusOr<std::string> NewBlobKey(Draft& draft);
+  absl::StatusOr<Adapter> FindOrNew(Draft& draft, const AdapterName& name);
+  absl::Status CheckInService(const Adapter& adapter);
+  absl::Status CheckDeletable(const Adapter& adapter, bool with_versions);
+  absl::Status Forget(Draft& draft, News& news, const Adapter& adapter);
   absl::StatusOr<Adapter> NeedAdapter(Draft& draft, const AdapterName& name);
   absl::StatusOr<VersionKey> Resolve(VersionKey key);
   absl::Status NoSuchAdapter(const AdapterName& name);
@@ -201,13 +232,16 @@ class Catalog {
 
   absl::Status FenceRun(Draft& draft, News& news, const AdapterName& adapter, RunId opened);
   absl::Status End(Draft& draft, News& news, Upload upload, const absl::Status& why);
+  absl::Status EndUploadsOf(Draft& draft, News& news, const AdapterName& adapter,
+                            const absl::Status& why);
   absl::Status CheckPlace(Draft& draft, const Adapter& adapter, const VersionKey& key);
   absl::StatusOr<std::optional<Version>> AlreadyStored(Draft& draft, const BeginUploadArgs& args);
   absl::StatusOr<std::optional<Upload>> JoinOrFence(Draft& draft, News& news,
                                                     const BeginUploadArgs& args);
-  absl::StatusOr<int> MakeRoom(Draft& draft, News& news, Adapter& adapter,
-                               const BeginUploadArgs& args);
+  absl::Status MakeRoom(Draft& draft, News& news, Adapter& adapter, const BeginUploadArgs& args);
   absl::StatusOr<std::vector<Version>> Expendable(const Adapter& adapter);
+  uint32_t StoreKeepOf(const Adapter& adapter) const;
+  absl::Status DropOld(Draft& draft, News& news, Adapter& adapter);
   absl::Status ClaimEngineNames(Draft& draft, const Version& version);
   absl::StatusOr<Version> Publish(Draft& draft, News& news, Upload upload,
                                   const CheckedImage& image);

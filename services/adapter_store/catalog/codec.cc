@@ -44,6 +44,11 @@ template <typename Value>
 void ReadOptional(const json& from, const char* name, std::optional<Value>& to) {
   if (const auto it = from.find(name); it != from.end()) to = it->template get<Value>();
 }
+// What an older program did not write yet; its default stays.
+template <typename Value>
+void ReadNewer(const json& from, const char* name, Value& to) {
+  if (const auto it = from.find(name); it != from.end()) it->get_to(to);
+}
 template <typename Value>
 void WriteOptional(json& to, const char* name, const std::optional<Value>& value) {
   if (value.has_value()) to[name] = *value;
@@ -75,15 +80,24 @@ void Read(const json& from, Adapter& adapter) {
   from.at("max_tensor_norm").get_to(adapter.policy.max_tensor_norm);
   from.at("default_of").get_to(adapter.policy.default_of);
   from.at("generation").get_to(adapter.generation);
+  ReadOptional(from, "store_keep", adapter.policy.store_keep);
   from.at("current_run").get_to(adapter.current_run);
+  adapter.last_run = adapter.current_run;
+  ReadNewer(from, "last_run", adapter.last_run);
   from.at("stored_bytes").get_to(adapter.stored_bytes);
   from.at("versions").get_to(adapter.versions);
+  ReadNewer(from, "archived", adapter.archived);
+}
+void Read(const json& from, GoneAdapter& gone) {
+  from.at("last_run").get_to(gone.last_run);
+  from.at("generation").get_to(gone.generation);
 }
 void Read(const json& from, Run& run) {
   from.at("number").get_to(run.number);
   ReadOptional(from, "resumed_from", run.resumed_from);
   ReadOptional(from, "newest", run.newest);
   absl::Base64Unescape(from.at("request_id").get<std::string>(), &run.request_id);
+  ReadNewer(from, "owner", run.owner);
   from.at("opened_at_ms").get_to(run.opened_at_ms);
 }
 void Read(const json& from, Version& version) {
@@ -96,6 +110,7 @@ void Read(const json& from, Version& version) {
   from.at("stored_at_ms").get_to(version.stored_at_ms);
   from.at("revision").get_to(version.revision);
   from.at("blob").get_to(version.blob);
+  ReadNewer(from, "keep", version.keep);
 }
 void Read(const json& from, Tombstone& tombstone) {
   from.at("digest").get_to(tombstone.digest.value);
@@ -121,6 +136,8 @@ void Read(const json& from, Upload& upload) {
   from.at("header_sha256").get_to(upload.header_sha256);
   from.at("config_json").get_to(upload.config_json);
   from.at("expected_digest").get_to(upload.expected_digest.value);
+  ReadNewer(from, "keep", upload.keep);
+  ReadNewer(from, "owner", upload.owner);
   from.at("blob").get_to(upload.blob);
   from.at("begun_at_ms").get_to(upload.begun_at_ms);
   from.at("ended_at_ms").get_to(upload.ended_at_ms);
@@ -152,7 +169,7 @@ void Read(const json& from, std::vector<Change>& changes) {
 }  // namespace
 
 std::string Encode(const Adapter& adapter) {
-  return json{{"name", adapter.name},
+  json out = {{"name", adapter.name},
               {"policy", absl::Base64Escape(adapter.policy.encoded)},
               {"quota_bytes", adapter.policy.quota_bytes},
               {"quota_versions", adapter.policy.quota_versions},
@@ -160,14 +177,22 @@ std::string Encode(const Adapter& adapter) {
               {"default_of", adapter.policy.default_of},
               {"generation", adapter.generation},
               {"current_run", adapter.current_run},
+              {"last_run", adapter.last_run},
               {"stored_bytes", adapter.stored_bytes},
-              {"versions", adapter.versions}}
-      .dump();
+              {"versions", adapter.versions},
+              {"archived", adapter.archived}};
+  WriteOptional(out, "store_keep", adapter.policy.store_keep);
+  return out.dump();
+}
+
+std::string Encode(const GoneAdapter& gone) {
+  return json{{"last_run", gone.last_run}, {"generation", gone.generation}}.dump();
 }
 
 std::string Encode(const Run& run) {
   json out = {{"number", run.number},
               {"request_id", absl::Base64Escape(run.request_id)},
+              {"owner", run.owner},
               {"opened_at_ms", run.opened_at_ms}};
   WriteOptional(out, "resumed_from", run.resumed_from);
   WriteOptional(out, "newest", run.newest);
@@ -183,7 +208,8 @@ std::string Encode(const Version& version) {
               {"traits", ToJson(version.traits)},
               {"stored_at_ms", version.stored_at_ms},
               {"revision", version.revision},
-              {"blob", version.blob}}
+              {"blob", version.blob},
+              {"keep", version.keep}}
       .dump();
 }
 
@@ -208,6 +234,8 @@ std::string Encode(const Upload& upload) {
               {"header_sha256", upload.header_sha256},
               {"config_json", upload.config_json},
               {"expected_digest", upload.expected_digest.value},
+              {"keep", upload.keep},
+              {"owner", upload.owner},
               {"blob", upload.blob},
               {"begun_at_ms", upload.begun_at_ms},
               {"ended_at_ms", upload.ended_at_ms}};
@@ -260,6 +288,7 @@ absl::StatusOr<Record> Decode(std::string_view text) {
 }
 
 template absl::StatusOr<Adapter> Decode(std::string_view);
+template absl::StatusOr<GoneAdapter> Decode(std::string_view);
 template absl::StatusOr<Run> Decode(std::string_view);
 template absl::StatusOr<Version> Decode(std::string_view);
 template absl::StatusOr<Tombstone> Decode(std::string_view);

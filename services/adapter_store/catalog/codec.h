@@ -18,6 +18,7 @@ struct AttemptMark {
 };
 
 std::string Encode(const Adapter& adapter);
+std::string Encode(const GoneAdapter& gone);
 std::string Encode(const Run& run);
 std::string Encode(const Version& version);
 std::string Encode(const Tombstone& tombstone);

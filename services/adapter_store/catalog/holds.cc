@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/strings.h"
 #include "services/adapter_store/catalog/catalog.h"
 #include "services/adapter_store/catalog/draft.h"
 #include "services/adapter_store/catalog/keys.h"
@@ -25,7 +26,9 @@ absl::StatusOr<std::map<VersionKey, std::vector<std::string>>> Catalog::Holds(
     const AdapterName& adapter) {
   std::map<VersionKey, std::vector<std::string>> holds;
   LORRY_ASSIGN_OR_RETURN(const std::vector<Alias> aliases, ListAliases(adapter));
-  for (const Alias& alias : aliases) holds[*alias.version].push_back("alias:" + alias.name.value);
+  for (const Alias& alias : aliases) {
+    holds[*alias.version].push_back(absl::StrCat(ToAbsl(kAliasHolder), alias.name.value));
+  }
   LORRY_ASSIGN_OR_RETURN(const std::vector<HolderSet> sets,
                          ListRecords<HolderSet>(store_, keys::kHolds));
   for (const HolderSet& set : sets) {

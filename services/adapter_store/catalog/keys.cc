@@ -22,6 +22,9 @@ std::string Ascending(uint64_t n) { return absl::StrCat(absl::Hex(n, absl::kZero
 std::string Descending(uint64_t n) { return Ascending(std::numeric_limits<uint64_t>::max() - n); }
 
 std::string OfAdapter(const AdapterName& adapter) { return absl::StrCat(kAdapters, adapter.value); }
+std::string OfGoneAdapter(const AdapterName& adapter) {
+  return absl::StrCat("gone/", adapter.value);
+}
 std::string RunsOf(const AdapterName& adapter) { return absl::StrCat("run/", adapter.value, "/"); }
 std::string OfRun(const AdapterName& adapter, RunId run) {
   return absl::StrCat(RunsOf(adapter), Descending(run.value));
@@ -30,7 +33,10 @@ std::string OfRequest(const AdapterName& adapter, std::string_view request_id) {
   // Hex, because a request id may hold any bytes.
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(request_id.data()),
                                        request_id.size());
-  return absl::StrCat("request/", adapter.value, "/", ToHex(bytes));
+  return RequestsOf(adapter) + ToHex(bytes);
+}
+std::string RequestsOf(const AdapterName& adapter) {
+  return absl::StrCat("request/", adapter.value, "/");
 }
 std::string VersionsOf(const AdapterName& adapter) {
   return absl::StrCat(kVersions, adapter.value, "/");
@@ -55,6 +61,7 @@ std::string OfOpenUpload(const UploadId& id) { return absl::StrCat(kOpenUploads,
 std::string OfEndedUpload(const UploadId& id) { return absl::StrCat(kEndedUploads, id.value); }
 std::string OfLedger(const UploadId& id) { return absl::StrCat("ledger/", id.value); }
 std::string OfBlob(const BlobKey& key) { return absl::StrCat(kBlobs, key.value); }
+std::string OfDoomed(const BlobKey& key) { return absl::StrCat(kDoomed, key.value); }
 std::string LeavesOf(const BlobKey& key) { return absl::StrCat("leaves/", key.value, "/"); }
 std::string OfEngineName(const EngineName& name) {
   return absl::StrCat("engine_name/", name.value);

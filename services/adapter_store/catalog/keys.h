@@ -12,7 +12,7 @@
 namespace lorry::store::keys {
 
 inline constexpr char kInstance[] = "meta/instance";  // random, of the data directory's first start
-inline constexpr char kNextId[] = "meta/next_id";     // for uploads and blobs
+inline constexpr char kNextId[] = "meta/next_id";     // for blobs
 inline constexpr char kRevision[] = "meta/revision";  // of the last change
 inline constexpr char kLogBegin[] = "meta/log_begin";  // the first revision that the log still has
 inline constexpr char kBytes[] = "meta/stored_bytes";  // of all live versions
@@ -23,6 +23,7 @@ inline constexpr char kAdapters[] = "adapter/";
 inline constexpr char kOpenUploads[] = "open/";
 inline constexpr char kEndedUploads[] = "ended/";
 inline constexpr char kBlobs[] = "blob/";
+inline constexpr char kDoomed[] = "doomed/";  // index of the blobs that are DELETING
 inline constexpr char kHolds[] = "holds/";
 inline constexpr char kLog[] = "log/";
 inline constexpr char kVersions[] = "version/";
@@ -33,7 +34,9 @@ std::string Ascending(uint64_t n);
 std::string Descending(uint64_t n);
 
 std::string OfAdapter(const AdapterName& adapter);
-std::string RunsOf(const AdapterName& adapter);  // prefix
+std::string OfGoneAdapter(const AdapterName& adapter);
+std::string RequestsOf(const AdapterName& adapter);  // prefix
+std::string RunsOf(const AdapterName& adapter);      // prefix
 std::string OfRun(const AdapterName& adapter, RunId run);
 std::string OfRequest(const AdapterName& adapter, std::string_view request_id);
 std::string VersionsOf(const AdapterName& adapter);             // prefix
@@ -49,6 +52,7 @@ std::string OfOpenUpload(const UploadId& id);
 std::string OfEndedUpload(const UploadId& id);
 std::string OfLedger(const UploadId& id);
 std::string OfBlob(const BlobKey& key);
+std::string OfDoomed(const BlobKey& key);
 std::string LeavesOf(const BlobKey& key);  // prefix
 std::string OfEngineName(const EngineName& name);
 std::string OfLog(uint64_t revision);

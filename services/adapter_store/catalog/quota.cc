@@ -1,7 +1,9 @@
-// Room for an upload: under the adapter's quota, the store's limit and the bound on open uploads.
+// Which versions leave by themselves, so that a store has bounds, and room for the next upload.
 //
-// Versions stay until somebody deletes them, unless a quota asks for room. Then the oldest leave
-// that nobody holds, of this adapter alone, and never the newest few of the current run.
+// Two things make versions leave, the oldest first, and never one that an alias or a holder names or
+// that was published to be kept. With every publish those beyond the newest `store_keep` leave. When
+// a quota (the adapter's, or the store's limit) asks for room for an upload, more of this adapter
+// leave, but not the newest few of the current run.
 #include <algorithm>
 #include <limits>
 
@@ -14,6 +16,10 @@
 
 namespace lorry::store {
 namespace {
+
+// A policy that bounds what was unbounded lets versions leave over several publishes: one
+// transaction takes some 1,000 of them.
+constexpr int kDroppedAtOnce = 500;
 
 uint64_t OrUnlimited(uint64_t limit) {
   return limit == 0 ? std::numeric_limits<uint64_t>::max() : limit;
@@ -53,15 +59,14 @@ absl::StatusOr<std::vector<Version>> Catalog::Expendable(const Adapter& adapter)
   size_t newest = 0;
   std::erase_if(versions, [&](const Version& version) {
     const bool kept = version.key.run == adapter.current_run && newest++ < kNewestKept;
-    return kept || holds.contains(version.key);
+    return kept || version.keep || holds.contains(version.key);
   });
   std::reverse(versions.begin(), versions.end());
   return versions;
 }
 
-// Returns how many versions had to leave.
-absl::StatusOr<int> Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
-                                      const BeginUploadArgs& args) {
+absl::Status Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
+                               const BeginUploadArgs& args) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> open, ListOpenUploads());
   LORRY_ASSIGN_OR_RETURN(const uint64_t stored, draft.GetNumber(keys::kBytes));
   const Policy& policy = adapter.policy;
@@ -87,22 +92,62 @@ absl::StatusOr<int> Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter
     return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_UPLOADS",
                  absl::StrCat(open_count, " uploads are open; commit or abort some, or wait"));
   }
-  if (account.Fits(args.image_bytes)) return 0;
+  if (account.Fits(args.image_bytes)) return absl::OkStatus();
 
-  int evicted = 0;
   LORRY_ASSIGN_OR_RETURN(const std::vector<Version> expendable, Expendable(adapter));
   for (const Version& version : expendable) {
     LORRY_RETURN_IF_ERROR(Remove(draft, news, adapter, version));
     account.adapter_bytes -= version.image_bytes;
     account.total_bytes -= version.image_bytes;
     --account.versions;
-    ++evicted;
-    if (account.Fits(args.image_bytes)) return evicted;
+    ++news.evicted;
+    if (account.Fits(args.image_bytes)) return absl::OkStatus();
   }
   return Error(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
                absl::StrCat(account.WhyNot(adapter.name.value, args.image_bytes),
-                            ", and what else is stored is held or among the newest ", kNewestKept,
-                            "; raise the quota, drop aliases or delete versions"));
+                            ", and what else is stored is held, kept or among the newest ",
+                            kNewestKept, "; raise the quota, drop aliases or delete versions"));
+}
+
+uint32_t Catalog::StoreKeepOf(const Adapter& adapter) const {
+  return adapter.policy.store_keep.value_or(options_.store_keep);
+}
+
+// After a version was put on the draft: the lists still lack it.
+absl::Status Catalog::DropOld(Draft& draft, News& news, Adapter& adapter) {
+  const uint32_t keep = StoreKeepOf(adapter);
+  if (keep == 0 || adapter.versions <= keep) return absl::OkStatus();
+  // Every new hold writes one of these two, so that none slips in between.
+  LORRY_RETURN_IF_ERROR(draft.GetNumber(keys::kHoldsStamp).status());
+  LORRY_RETURN_IF_ERROR(draft.GetNumber(keys::kRevision).status());
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Version> older,
+                         ListRecords<Version>(store_, keys::VersionsOf(adapter.name)));
+  LORRY_ASSIGN_OR_RETURN(const auto holds, Holds(adapter.name));
+  for (size_t i = older.size(); i >= keep && i > 0; --i) {
+    const Version& version = older[i - 1];
+    if (version.keep || holds.contains(version.key)) continue;
+    LORRY_RETURN_IF_ERROR(Remove(draft, news, adapter, version));
+    if (++news.evicted == kDroppedAtOnce) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Retention> Catalog::RetentionOf(const Adapter& adapter) {
+  Retention retention{.store_keep = StoreKeepOf(adapter)};
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Version> versions,
+                         ListRecords<Version>(store_, keys::VersionsOf(adapter.name)));
+  LORRY_ASSIGN_OR_RETURN(const auto holds, Holds(adapter.name));
+  for (const Version& version : versions) {
+    const auto held = holds.find(version.key);
+    if (retention.store_keep == 0 || retention.newest < retention.store_keep) {
+      ++retention.newest;
+    } else if (held != holds.end()) {
+      ++(held->second.front().starts_with(kAliasHolder) ? retention.aliased : retention.held);
+    } else {
+      ++(version.keep ? retention.kept : retention.leaving);
+    }
+  }
+  return retention;
 }
 
 }  // namespace lorry::store

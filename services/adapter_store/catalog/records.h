@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,8 +15,20 @@
 
 namespace lorry::store {
 
-using UploadId = StringId<struct UploadIdTag>;  // "u-<instance>-<n>"; never given twice
+using UploadId = StringId<struct UploadIdTag>;  // "u-<32 hex>", random
 using BlobKey = StringId<struct BlobKeyTag>;    // "b-<instance>-<n>"; never given twice
+
+// On whose behalf a call comes.
+struct Principal {
+  std::string name;
+  bool is_operator = false;  // may touch what belongs to others
+  // What nobody is known to own is everybody's.
+  bool Owns(const std::string& owner) const {
+    return is_operator || owner.empty() || owner == name;
+  }
+};
+// PERMISSION_DENIED NOT_OWNER.
+absl::Status NotOwner(std::string_view what, const Principal& who);
 
 // An adapter's policy. The catalogue keeps the publisher's words and reads only what it acts on.
 struct Policy {
@@ -23,6 +36,7 @@ struct Policy {
   uint64_t quota_bytes = 0;             // 0: the store's default
   double max_tensor_norm = 0;           // 0: not checked
   uint32_t quota_versions = 0;          // 0: not bounded
+  std::optional<uint32_t> store_keep;   // the newest that stay, 0: all; none: the store's default
   std::vector<std::string> default_of;  // pools in which requests naming no adapter get this one
   bool operator==(const Policy&) const = default;
 };
@@ -32,9 +46,18 @@ struct Adapter {
   Policy policy;
   uint64_t generation = 0;  // counts changes of the policy
   RunId current_run;        // 0 before the first
+  RunId last_run;           // the highest ever given, also to an adapter of this name before
   uint64_t stored_bytes = 0;
   uint32_t versions = 0;  // stored now
+  bool archived = false;  // takes no run and no upload
   bool operator==(const Adapter&) const = default;
+};
+
+// What remains of a deleted adapter, so that one that takes its name goes on counting.
+struct GoneAdapter {
+  RunId last_run;
+  uint64_t generation = 0;
+  bool operator==(const GoneAdapter&) const = default;
 };
 
 struct Run {
@@ -42,6 +65,7 @@ struct Run {
   std::optional<VersionKey> resumed_from;
   std::optional<uint64_t> newest;  // the newest number stored in it, even if deleted since
   std::string request_id;          // of the OpenRun that opened it
+  std::string owner;               // who opened it, and alone publishes in it
   int64_t opened_at_ms = 0;        // unix time, as all *_ms below
   bool operator==(const Run&) const = default;
 };
@@ -56,6 +80,7 @@ struct Version {
   int64_t stored_at_ms = 0;
   uint64_t revision = 0;
   BlobKey blob;
+  bool keep = false;  // published to be kept
   bool operator==(const Version&) const = default;
 };
 
@@ -87,6 +112,8 @@ struct Upload {
   std::string header_sha256;  // hex; the header itself is the front of the staged blob
   std::string config_json;
   Digest expected_digest;
+  bool keep = false;  // of the version that it becomes
+  std::string owner;  // who began it
   BlobKey blob;
   int64_t begun_at_ms = 0, ended_at_ms = 0;
   bool operator==(const Upload&) const = default;
@@ -112,7 +139,7 @@ struct HolderSet {
 
 // One entry of the revision log: what changed, not into what. Readers look the present state up.
 struct Change {
-  enum class Kind { kVersionStored, kVersionDeleted, kAdapterSet, kAliasSet };
+  enum class Kind { kVersionStored, kVersionDeleted, kAdapterSet, kAliasSet, kAdapterDeleted };
   Kind kind = Kind::kAdapterSet;
   VersionKey key;   // of versions; of the others only the adapter is set
   AliasName alias;  // kAliasSet

@@ -1,24 +1,15 @@
-// Adapters and runs: who may publish what.
+// Runs: who may publish.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
+#include "lib/base/strings.h"
 #include "services/adapter_store/catalog/catalog.h"
 #include "services/adapter_store/catalog/draft.h"
 #include "services/adapter_store/catalog/keys.h"
 
 namespace lorry::store {
 namespace {
-
-// For a suggestion: enough for people, cheap for a store of any size.
-constexpr uint32_t kNamesCompared = 1'000;
-
-Adapter NewAdapter(const AdapterName& name) {
-  Adapter adapter;
-  adapter.name = name;
-  return adapter;
-}
 
 absl::StatusOr<std::optional<Run>> RunOfRequest(Draft& draft, const OpenRunArgs& args) {
   if (args.request_id.empty()) return std::optional<Run>();
@@ -34,15 +25,18 @@ absl::StatusOr<std::optional<Run>> RunOfRequest(Draft& draft, const OpenRunArgs&
     return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
                  "this request_id opened a run with another resume_from; choose a fresh one");
   }
+  if (!args.principal.Owns(run->owner)) {
+    return NotOwner("the run that this request_id opened", args.principal);
+  }
   return run;
 }
 
 }  // namespace
 
-absl::StatusOr<Adapter> Catalog::NeedAdapter(Draft& draft, const AdapterName& name) {
-  LORRY_ASSIGN_OR_RETURN(std::optional<Adapter> adapter, draft.Get<Adapter>(keys::OfAdapter(name)));
-  if (!adapter.has_value()) return NoSuchAdapter(name);
-  return *std::move(adapter);
+absl::Status NotOwner(std::string_view what, const Principal& who) {
+  return Error(absl::StatusCode::kPermissionDenied, "NOT_OWNER",
+               absl::StrCat(ToAbsl(what), " belongs to somebody else than ", who.name,
+                            "; use the token or certificate that began it"));
 }
 
 absl::StatusOr<Run> Catalog::OpenRun(const OpenRunArgs& args) {
@@ -62,9 +56,8 @@ absl::StatusOr<Run> Catalog::OpenRun(const OpenRunArgs& args) {
       run = *before;
       return absl::OkStatus();
     }
-    LORRY_ASSIGN_OR_RETURN(std::optional<Adapter> found,
-                           draft.Get<Adapter>(keys::OfAdapter(args.adapter)));
-    Adapter adapter = found.value_or(NewAdapter(args.adapter));
+    LORRY_ASSIGN_OR_RETURN(Adapter adapter, FindOrNew(draft, args.adapter));
+    LORRY_RETURN_IF_ERROR(CheckInService(adapter));
     adapter.generation = std::max<uint64_t>(adapter.generation, 1);
     if (args.expected_run.has_value() && *args.expected_run != adapter.current_run.value) {
       return Error(absl::StatusCode::kAborted, "RUN_CONFLICT",
@@ -77,10 +70,12 @@ absl::StatusOr<Run> Catalog::OpenRun(const OpenRunArgs& args) {
       LORRY_ASSIGN_OR_RETURN(const auto still, draft.GetText(keys::OfVersion(*resumed)));
       if (!still.has_value()) return NoSuchVersion(*resumed);
     }
-    run = Run{.number = RunId(adapter.current_run.value + 1),
+    adapter.last_run = RunId(adapter.last_run.value + 1);
+    run = Run{.number = adapter.last_run,
               .resumed_from = resumed,
               .newest = std::nullopt,
               .request_id = args.request_id,
+              .owner = args.principal.name,
               .opened_at_ms = options_.now_unix_ms()};
     adapter.current_run = run.number;
     draft.Put(keys::OfAdapter(args.adapter), adapter);
@@ -97,60 +92,16 @@ absl::StatusOr<Run> Catalog::OpenRun(const OpenRunArgs& args) {
 }
 
 absl::Status Catalog::FenceRun(Draft& draft, News& news, const AdapterName& adapter, RunId opened) {
-  LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> open, ListOpenUploads());
-  for (const Upload& upload : open) {
-    if (upload.key.adapter != adapter) continue;
-    LORRY_RETURN_IF_ERROR(
-        End(draft, news, upload,
-            Error(absl::StatusCode::kFailedPrecondition, "RUN_FENCED",
-                  absl::StrCat("run ", opened.value, " of ", adapter.value,
-                               " has been opened; this process publishes no longer"))));
-  }
+  LORRY_RETURN_IF_ERROR(
+      EndUploadsOf(draft, news, adapter,
+                   Error(absl::StatusCode::kFailedPrecondition, "RUN_FENCED",
+                         absl::StrCat("run ", opened.value, " of ", adapter.value,
+                                      " has been opened; this process publishes no longer"))));
   // No attempt can be made in an earlier run any more.
   LORRY_ASSIGN_OR_RETURN(const std::vector<kv::Entry> marks,
                          kv::ListAll(store_, keys::AttemptsOf(adapter)));
   for (const kv::Entry& mark : marks) draft.Delete(mark.key);
   return absl::OkStatus();
-}
-
-absl::StatusOr<Adapter> Catalog::SetAdapter(const AdapterName& name, Policy policy,
-                                            std::optional<uint64_t> expected_generation) {
-  Adapter adapter;
-  LORRY_RETURN_IF_ERROR(Transact([&](Draft& draft, News& news) -> absl::Status {
-    LORRY_ASSIGN_OR_RETURN(std::optional<Adapter> found, draft.Get<Adapter>(keys::OfAdapter(name)));
-    adapter = found.value_or(NewAdapter(name));
-    if (expected_generation.has_value() && *expected_generation != adapter.generation) {
-      return Error(
-          absl::StatusCode::kAborted, "ADAPTER_MOVED",
-          absl::StrCat("the policy of ", name.value, " has generation ", adapter.generation,
-                       ", not ", *expected_generation, "; read it again and decide again"));
-    }
-    LORRY_ASSIGN_OR_RETURN(const std::vector<Adapter> all,
-                           ListRecords<Adapter>(store_, keys::kAdapters));
-    for (const Adapter& other : all) {
-      if (other.name == name) continue;
-      for (const std::string& pool : policy.default_of) {
-        const auto& taken = other.policy.default_of;
-        if (std::find(taken.begin(), taken.end(), pool) == taken.end()) continue;
-        return Error(absl::StatusCode::kInvalidArgument, "POLICY_INVALID",
-                     absl::StrCat("requests of pool ", pool, " that name no adapter get ",
-                                  other.name.value, "; set its no_adapter to REFUSE first"));
-      }
-    }
-    adapter.policy = policy;
-    ++adapter.generation;
-    draft.Put(keys::OfAdapter(name), adapter);
-    news.changes.push_back({.kind = Change::Kind::kAdapterSet,
-                            .key = VersionKey{.adapter = name, .run = {}, .number = {}},
-                            .alias = {}});
-    return absl::OkStatus();
-  }));
-  return adapter;
-}
-
-absl::StatusOr<Adapter> Catalog::GetAdapter(const AdapterName& name) {
-  Draft draft(store_);
-  return NeedAdapter(draft, name);
 }
 
 absl::StatusOr<std::vector<Run>> Catalog::ListRuns(const AdapterName& name) {
@@ -163,28 +114,6 @@ absl::StatusOr<std::vector<Run>> Catalog::ListRuns(const AdapterName& name) {
     runs.push_back(std::move(run));
   }
   return runs;
-}
-
-absl::StatusOr<std::vector<Adapter>> Catalog::ListAdapters(std::string_view after, size_t limit) {
-  // '\0' sorts before every byte of a name: the first key after that of `after`.
-  const std::string start =
-      after.empty() ? "" : keys::OfAdapter(AdapterName(std::string(after))) + '\0';
-  LORRY_ASSIGN_OR_RETURN(const std::vector<kv::Entry> entries,
-                         store_.List({.prefix = keys::kAdapters, .start = start, .limit = limit}));
-  std::vector<Adapter> adapters;
-  for (const kv::Entry& entry : entries) {
-    LORRY_ASSIGN_OR_RETURN(Adapter adapter, Decode<Adapter>(entry.value));
-    adapters.push_back(std::move(adapter));
-  }
-  return adapters;
-}
-
-absl::Status Catalog::NoSuchAdapter(const AdapterName& name) {
-  LORRY_ASSIGN_OR_RETURN(const std::vector<Adapter> all, ListAdapters("", kNamesCompared));
-  std::vector<std::string> names;
-  for (const Adapter& adapter : all) names.push_back(adapter.name.value);
-  return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
-               absl::StrCat("there is no adapter ", name.value, DidYouMean(name.value, names)));
 }
 
 }  // namespace lorry::store

@@ -1,5 +1,10 @@
 // Uploads in the catalogue: which attempt at which version is the one that counts.
+#include <openssl/rand.h>
+
+#include <array>
+
 #include "absl/strings/str_cat.h"
+#include "lib/base/digest.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 #include "services/adapter_store/catalog/catalog.h"
@@ -12,7 +17,7 @@ namespace {
 bool SameImage(const Upload& upload, const BeginUploadArgs& args) {
   return upload.image_bytes == args.image_bytes && upload.header_bytes == args.header_bytes &&
          upload.header_sha256 == args.header_sha256 && upload.config_json == args.config_json &&
-         upload.expected_digest == args.expected_digest;
+         upload.expected_digest == args.expected_digest && upload.keep == args.keep;
 }
 
 absl::Status Conflict(const VersionKey& key, std::string_view what) {
@@ -26,6 +31,15 @@ absl::StatusOr<std::optional<Upload>> FindUpload(Draft& draft, const UploadId& i
   return draft.Get<Upload>(keys::OfEndedUpload(id));
 }
 
+// Not to be guessed: who knows it may ask for it, and tickets name it.
+absl::StatusOr<std::string> NewUploadId() {
+  std::array<uint8_t, 16> random;
+  if (RAND_bytes(random.data(), random.size()) != 1) {
+    return absl::InternalError("the system has no random bytes for an upload's id");
+  }
+  return "u-" + ToHex(random);
+}
+
 absl::Status NoSuchUpload(const UploadId& id) {
   return Error(
       absl::StatusCode::kNotFound, "UNKNOWN_UPLOAD",
@@ -36,6 +50,7 @@ absl::Status NoSuchUpload(const UploadId& id) {
 
 // The run may publish at all, and this number.
 absl::Status Catalog::CheckPlace(Draft& draft, const Adapter& adapter, const VersionKey& key) {
+  LORRY_RETURN_IF_ERROR(CheckInService(adapter));
   LORRY_ASSIGN_OR_RETURN(const std::optional<Run> run,
                          draft.Get<Run>(keys::OfRun(key.adapter, key.run)));
   if (!run.has_value()) {
@@ -125,6 +140,12 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
     verdict = absl::OkStatus();
     LORRY_ASSIGN_OR_RETURN(Adapter adapter, NeedAdapter(draft, args.key.adapter));
     LORRY_RETURN_IF_ERROR(CheckPlace(draft, adapter, args.key));
+    LORRY_ASSIGN_OR_RETURN(const std::optional<Run> run,
+                           draft.Get<Run>(keys::OfRun(args.key.adapter, args.key.run)));
+    if (!args.principal.Owns(run->owner)) {
+      return NotOwner(absl::StrCat("run ", args.key.run.value, " of ", args.key.adapter.value),
+                      args.principal);
+    }
     LORRY_ASSIGN_OR_RETURN(begun.stored, AlreadyStored(draft, args));
     if (begun.stored.has_value()) return absl::OkStatus();
     const absl::StatusOr<std::optional<Upload>> joined = JoinOrFence(draft, news, args);
@@ -136,11 +157,11 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
       begun.upload = **joined;
       return absl::OkStatus();
     }
-    LORRY_ASSIGN_OR_RETURN(begun.evicted, MakeRoom(draft, news, adapter, args));
+    LORRY_RETURN_IF_ERROR(MakeRoom(draft, news, adapter, args));
     Upload& upload = begun.upload;
     begun.fresh = true;
-    LORRY_ASSIGN_OR_RETURN(const std::string id, NewId(draft, "u"));
-    LORRY_ASSIGN_OR_RETURN(const std::string blob, NewId(draft, "b"));
+    LORRY_ASSIGN_OR_RETURN(const std::string id, NewUploadId());
+    LORRY_ASSIGN_OR_RETURN(const std::string blob, NewBlobKey(draft));
     upload = Upload{.id = UploadId(id),
                     .key = args.key,
                     .attempt = args.attempt,
@@ -151,6 +172,8 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
                     .header_sha256 = args.header_sha256,
                     .config_json = args.config_json,
                     .expected_digest = args.expected_digest,
+                    .keep = args.keep,
+                    .owner = run->owner,
                     .blob = BlobKey(blob),
                     .begun_at_ms = options_.now_unix_ms()};
     draft.Put(keys::OfOpenUpload(upload.id), upload);
@@ -172,6 +195,15 @@ absl::Status Catalog::End(Draft& draft, News& news, Upload upload, const absl::S
   draft.Put(keys::OfEndedUpload(upload.id), upload);
   LORRY_RETURN_IF_ERROR(RetireBlob(draft, upload.blob, /*keep_ms=*/0));
   news.ended.push_back(std::move(upload));
+  return absl::OkStatus();
+}
+
+absl::Status Catalog::EndUploadsOf(Draft& draft, News& news, const AdapterName& adapter,
+                                   const absl::Status& why) {
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> open, ListOpenUploads());
+  for (const Upload& upload : open) {
+    if (upload.key.adapter == adapter) LORRY_RETURN_IF_ERROR(End(draft, news, upload, why));
+  }
   return absl::OkStatus();
 }
 
@@ -250,7 +282,8 @@ absl::StatusOr<Version> Catalog::Publish(Draft& draft, News& news, Upload upload
                       .traits = image.traits,
                       .stored_at_ms = options_.now_unix_ms(),
                       .revision = revision + 1,
-                      .blob = upload.blob};
+                      .blob = upload.blob,
+                      .keep = upload.keep};
     LORRY_RETURN_IF_ERROR(ClaimEngineNames(draft, *version));
     draft.Put(keys::OfVersion(upload.key), *version);
     draft.Put(keys::OfBlob(upload.blob),
@@ -267,6 +300,7 @@ absl::StatusOr<Version> Catalog::Publish(Draft& draft, News& news, Upload upload
     draft.PutNumber(keys::kBytes, bytes + upload.image_bytes);
     draft.PutNumber(keys::kVersionCount, count + 1);
     news.changes.push_back({.kind = Change::Kind::kVersionStored, .key = upload.key, .alias = {}});
+    LORRY_RETURN_IF_ERROR(DropOld(draft, news, adapter));
   } else {
     LORRY_RETURN_IF_ERROR(RetireBlob(draft, upload.blob, /*keep_ms=*/0));
   }

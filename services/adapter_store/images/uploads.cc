@@ -26,6 +26,11 @@ absl::Status DeadUpload(std::string_view message) {
   return Error(absl::StatusCode::kAborted, "UPLOAD_DEAD", message);
 }
 
+absl::Status CheckOwner(const Upload& upload, const Principal& principal) {
+  if (principal.Owns(upload.owner)) return absl::OkStatus();
+  return NotOwner(absl::StrCat("upload ", upload.id.value), principal);
+}
+
 absl::Status Opening(const UploadId& id) {
   return Error(absl::StatusCode::kUnavailable, "UPLOAD_OPENING",
                absl::StrCat("upload ", id.value, " is just being opened; try again"));
@@ -92,9 +97,10 @@ absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
                                                .header_sha256 = ToHex(HashSha256(request.header)),
                                                .config_json = request.config_json,
                                                .canonical_config = canonical,
-                                               .expected_digest = request.expected_digest}));
+                                               .expected_digest = request.expected_digest,
+                                               .keep = request.keep,
+                                               .principal = request.principal}));
   LORRY_FAULT_POINT("store.begin.recorded");
-  if (begun.evicted > 0) options_.on_evicted(begun.evicted);
   if (begun.stored.has_value()) return BeginReply{.stored = begun.stored};
 
   const std::shared_ptr<Live> live = FindOrAdd(begun.upload);
@@ -107,7 +113,7 @@ absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
   LORRY_ASSIGN_OR_RETURN(const Upload now, catalog_.GetUpload(begun.upload.id));
   if (now.state != UploadState::kOpen) {
     Drop(now.id);
-    LORRY_ASSIGN_OR_RETURN(const Version version, Ended(now.id));
+    LORRY_ASSIGN_OR_RETURN(const Version version, Ended(now.id, request.principal));
     return BeginReply{.stored = version};
   }
   LORRY_RETURN_IF_ERROR(PutHeader(*live, request.header));
@@ -115,7 +121,10 @@ absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
   live->progress = clock_.Now();
   const std::shared_ptr<PutTarget> target = live->Target();
   BeginReply reply{.upload = begun.upload};
-  if (target != nullptr) reply.missing = target->missing();
+  if (target != nullptr) {
+    reply.missing = target->missing();
+    reply.in_flight = target->in_flight();
+  }
   return reply;
 }
 
@@ -174,13 +183,15 @@ absl::StatusOr<std::shared_ptr<PutTarget>> Uploads::TargetOf(const UploadId& id)
     if (std::shared_ptr<PutTarget> target = live->Target()) return target;
     return complete();
   }
-  const absl::StatusOr<Version> ended = Ended(id);
+  // Whoever asks has a ticket, which only the owner was given.
+  const absl::StatusOr<Version> ended = Ended(id, {.name = "", .is_operator = true});
   return ended.ok() ? complete() : ended.status();
 }
 
 // What became of an upload that is not live.
-absl::StatusOr<Version> Uploads::Ended(const UploadId& id) {
+absl::StatusOr<Version> Uploads::Ended(const UploadId& id, const Principal& principal) {
   LORRY_ASSIGN_OR_RETURN(const Upload upload, catalog_.GetUpload(id));
+  LORRY_RETURN_IF_ERROR(CheckOwner(upload, principal));
   switch (upload.state) {
     case UploadState::kStored:
       return catalog_.GetVersion(upload.key);
@@ -192,20 +203,23 @@ absl::StatusOr<Version> Uploads::Ended(const UploadId& id) {
   return Opening(id);
 }
 
-absl::StatusOr<Standing> Uploads::Get(const UploadId& id) {
+absl::StatusOr<Standing> Uploads::Get(const UploadId& id, const Principal& principal) {
   Standing standing;
   // Of an open upload everything is in memory: a thousand ranks may ask while the last one sends.
   if (const std::shared_ptr<Live> live = Find(id)) {
     standing.upload = live->record;
+    LORRY_RETURN_IF_ERROR(CheckOwner(standing.upload, principal));
     standing.checking = live->Checking();
     if (!live->opened) {
       standing.missing = {{.offset = 0, .length = standing.upload.image_bytes}};
     } else if (const std::shared_ptr<PutTarget> target = live->Target()) {
       standing.missing = target->missing();
+      standing.in_flight = target->in_flight();
     }
     return standing;
   }
   LORRY_ASSIGN_OR_RETURN(standing.upload, catalog_.GetUpload(id));
+  LORRY_RETURN_IF_ERROR(CheckOwner(standing.upload, principal));
   if (standing.upload.state == UploadState::kStored) {
     const absl::StatusOr<Version> version = catalog_.GetVersion(standing.upload.key);
     if (version.ok()) standing.version = *version;
@@ -213,13 +227,17 @@ absl::StatusOr<Standing> Uploads::Get(const UploadId& id) {
   return standing;
 }
 
-absl::Status Uploads::Abort(const UploadId& id) {
+absl::Status Uploads::Abort(const UploadId& id, const Principal& principal) {
+  LORRY_ASSIGN_OR_RETURN(const Upload upload, catalog_.GetUpload(id));
+  LORRY_RETURN_IF_ERROR(CheckOwner(upload, principal));
   return catalog_.EndUpload(id, DeadUpload("the upload was aborted by its publisher"));
 }
 
-absl::StatusOr<Version> Uploads::Commit(const UploadId& id, Tick deadline) {
+absl::StatusOr<Version> Uploads::Commit(const UploadId& id, Tick deadline,
+                                        const Principal& principal) {
   const std::shared_ptr<Live> live = Find(id);
-  if (live == nullptr) return Ended(id);
+  if (live == nullptr) return Ended(id, principal);
+  LORRY_RETURN_IF_ERROR(CheckOwner(live->record, principal));
   LORRY_RETURN_IF_ERROR(SweepOne(live));  // a conflict ends it before anything is checked
   LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<Check> check, StartCheck(live));
   MutexLock lock(live->mutex);

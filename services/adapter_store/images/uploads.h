@@ -37,7 +37,6 @@ struct UploadsOptions {
   // "stored" with an empty reason, or "dead" with one. Must not block.
   std::function<void(std::string_view result, std::string_view reason)> on_ended =
       [](std::string_view, std::string_view) {};
-  std::function<void(int versions)> on_evicted = [](int) {};  // a quota asked for room
 };
 
 struct BeginRequest {
@@ -47,19 +46,23 @@ struct BeginRequest {
   std::string config_json;
   uint64_t image_bytes = 0;
   Digest expected_digest;
+  bool keep = false;
+  Principal principal = {};
 };
 
 struct BeginReply {
   std::optional<Version> stored = {};
   Upload upload = {};
   std::vector<transfer::Range> missing = {};
+  std::vector<transfer::Range> in_flight = {};
 };
 
 struct Standing {
   Upload upload;
   bool checking = false;
   std::vector<transfer::Range> missing;
-  std::optional<Version> version;  // STORED, and not deleted since
+  std::vector<transfer::Range> in_flight;  // of `missing`: somebody is sending them
+  std::optional<Version> version;          // STORED, and not deleted since
 };
 
 class Uploads {
@@ -75,11 +78,13 @@ class Uploads {
   void LetGo() LORRY_EXCLUDES(mutex_);
 
   absl::StatusOr<BeginReply> Begin(const BeginRequest& request);
-  absl::StatusOr<Standing> Get(const UploadId& id);
-  absl::Status Abort(const UploadId& id);
+  // NOT_OWNER of an upload that somebody else began, as the two below.
+  absl::StatusOr<Standing> Get(const UploadId& id, const Principal& principal = {});
+  absl::Status Abort(const UploadId& id, const Principal& principal = {});
   // Joins the check, or starts it, and waits until `deadline` (on the clock): CHECK_RUNNING then. It
   // goes on without callers, and any later commit learns its outcome.
-  absl::StatusOr<Version> Commit(const UploadId& id, Tick deadline);
+  absl::StatusOr<Version> Commit(const UploadId& id, Tick deadline,
+                                 const Principal& principal = {});
 
   // Where a transport puts an upload's ranges.
   absl::StatusOr<std::shared_ptr<transfer::PutTarget>> TargetOf(const UploadId& id);
@@ -102,7 +107,7 @@ class Uploads {
   absl::Status Resume(const std::shared_ptr<Live>& live);
   absl::Status PutHeader(Live& live, std::string_view header);
   void SetTarget(const std::shared_ptr<Live>& live, transfer::RangeSet received);
-  absl::StatusOr<Version> Ended(const UploadId& id);
+  absl::StatusOr<Version> Ended(const UploadId& id, const Principal& principal);
   absl::StatusOr<std::shared_ptr<Check>> StartCheck(const std::shared_ptr<Live>& live);
   absl::StatusOr<Version> RunCheck(const std::shared_ptr<Live>& live);
   absl::StatusOr<Version> SealAndStore(Live& live, std::span<const std::byte> image);

@@ -32,6 +32,7 @@ common::v1::Version ToProto(const Version& version) {
   *out.mutable_traits() = rpc::ToProto(version.traits);
   out.set_stored_at_ms(version.stored_at_ms);
   out.set_revision(version.revision);
+  out.set_keep(version.keep);
   return out;
 }
 
@@ -43,6 +44,8 @@ v1::Adapter ToProto(const Adapter& adapter, const std::vector<Run>& runs) {
   out.set_generation(adapter.generation);
   out.set_current_run(adapter.current_run.value);
   out.set_stored_bytes(adapter.stored_bytes);
+  out.set_versions(adapter.versions);
+  out.set_archived(adapter.archived);
   for (const Run& run : runs) {
     v1::Run& to = *out.add_runs();
     to.set_number(run.number.value);
@@ -59,6 +62,17 @@ v1::Alias ToProto(const Alias& alias) {
   out.set_name(alias.name.value);
   if (alias.version.has_value()) *out.mutable_version() = rpc::ToProto(*alias.version);
   out.set_generation(alias.generation);
+  return out;
+}
+
+v1::Retention ToProto(const Retention& retention) {
+  v1::Retention out;
+  out.set_store_keep(retention.store_keep);
+  out.set_newest(retention.newest);
+  out.set_aliased(retention.aliased);
+  out.set_held(retention.held);
+  out.set_kept(retention.kept);
+  out.set_leaving(retention.leaving);
   return out;
 }
 
@@ -85,6 +99,7 @@ v1::GetUploadResponse ToProto(const Standing& standing) {
       break;
   }
   for (const transfer::Range& range : standing.missing) *out.add_missing() = ToProto(range);
+  for (const transfer::Range& range : standing.in_flight) *out.add_in_flight() = ToProto(range);
   if (standing.version.has_value()) *out.mutable_version() = ToProto(*standing.version);
   return out;
 }
@@ -95,7 +110,8 @@ absl::StatusOr<Policy> PolicyOf(const common::v1::AdapterPolicy& policy) {
   Policy out{.encoded = policy.SerializeAsString(),
              .quota_bytes = plain.quota_bytes,
              .max_tensor_norm = static_cast<double>(plain.norm_limit),
-             .quota_versions = plain.quota_versions};
+             .quota_versions = plain.quota_versions,
+             .store_keep = plain.store_keep};
   if (plain.no_adapter == fleet::NoAdapterAction::kLatest) {
     for (const auto& [pool, source] : plain.pools) out.default_of.push_back(pool.value);
   }
@@ -132,7 +148,8 @@ absl::StatusOr<BeginRequest> FromProto(const v1::BeginUploadRequest& request) {
                       .header = request.header(),
                       .config_json = request.config_json(),
                       .image_bytes = request.image_bytes(),
-                      .expected_digest = Digest{request.expected_digest()}};
+                      .expected_digest = Digest{request.expected_digest()},
+                      .keep = request.keep()};
 }
 
 absl::StatusOr<AliasName> AliasOf(const std::string& name) {

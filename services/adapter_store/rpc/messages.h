@@ -15,6 +15,7 @@ namespace lorry::store {
 common::v1::Version ToProto(const Version& version);
 v1::Adapter ToProto(const Adapter& adapter, const std::vector<Run>& runs);
 v1::Alias ToProto(const Alias& alias);
+v1::Retention ToProto(const Retention& retention);
 v1::Range ToProto(const transfer::Range& range);
 v1::GetUploadResponse ToProto(const Standing& standing);
 

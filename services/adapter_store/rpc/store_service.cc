@@ -20,6 +20,10 @@ using rpc::Role;
 constexpr Tick kAnswerMarginMs = 200;
 constexpr Tick kCommitWaitMs = 20'000;
 
+Principal PrincipalOf(const Call& call) {
+  return {.name = call.caller.name, .is_operator = call.caller.roles.Has(Role::kOperator)};
+}
+
 absl::StatusOr<AdapterName> AdapterOf(const std::string& name) {
   LORRY_RETURN_IF_ERROR(CheckAdapterName(name));
   return AdapterName(name);
@@ -57,11 +61,11 @@ absl::StatusOr<v1::Adapter> StoreService::Describe(const Adapter& adapter) {
 
 grpc::Status StoreService::OpenRun(grpc::ServerContext* context, const v1::OpenRunRequest* request,
                                    v1::OpenRunResponse* response) {
-  const auto serve = [&](const Call&) -> absl::Status {
-    LORRY_ASSIGN_OR_RETURN(const OpenRunArgs args, FromProto(*request));
+  const auto serve = [&](const Call& call) -> absl::Status {
+    LORRY_ASSIGN_OR_RETURN(OpenRunArgs args, FromProto(*request));
+    args.principal = PrincipalOf(call);
     LORRY_ASSIGN_OR_RETURN(const Run run, parts_.catalog.OpenRun(args));
     response->set_run(run.number.value);
-    if (run.resumed_from.has_value()) response->set_floor(run.resumed_from->number.value);
     return absl::OkStatus();
   };
   return parts_.gate.Serve(*context, "OpenRun", Role::kPublisher, serve);
@@ -71,7 +75,8 @@ grpc::Status StoreService::BeginUpload(grpc::ServerContext* context,
                                        const v1::BeginUploadRequest* request,
                                        v1::BeginUploadResponse* response) {
   const auto serve = [&](const Call& call) -> absl::Status {
-    LORRY_ASSIGN_OR_RETURN(const BeginRequest begin, FromProto(*request));
+    LORRY_ASSIGN_OR_RETURN(BeginRequest begin, FromProto(*request));
+    begin.principal = PrincipalOf(call);
     LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AddressesFor(*context));
     LORRY_ASSIGN_OR_RETURN(const BeginReply reply, parts_.uploads.Begin(begin));
     if (reply.stored.has_value()) {
@@ -82,6 +87,9 @@ grpc::Status StoreService::BeginUpload(grpc::ServerContext* context,
                            parts_.transfers.PutTicket(reply.upload, call.caller.name));
     response->set_upload_id(reply.upload.id.value);
     for (const transfer::Range& range : reply.missing) *response->add_missing() = ToProto(range);
+    for (const transfer::Range& range : reply.in_flight) {
+      *response->add_in_flight() = ToProto(range);
+    }
     for (const std::string& address : addresses) response->add_addresses(address);
     response->set_idle_deadline_ms(parts_.upload_idle_deadline_ms);
     return absl::OkStatus();
@@ -92,9 +100,9 @@ grpc::Status StoreService::BeginUpload(grpc::ServerContext* context,
 grpc::Status StoreService::GetUpload(grpc::ServerContext* context,
                                      const v1::GetUploadRequest* request,
                                      v1::GetUploadResponse* response) {
-  const auto serve = [&](const Call&) -> absl::Status {
+  const auto serve = [&](const Call& call) -> absl::Status {
     LORRY_ASSIGN_OR_RETURN(const Standing standing,
-                           parts_.uploads.Get(UploadId(request->upload_id())));
+                           parts_.uploads.Get(UploadId(request->upload_id()), PrincipalOf(call)));
     *response = ToProto(standing);
     return absl::OkStatus();
   };
@@ -104,8 +112,8 @@ grpc::Status StoreService::GetUpload(grpc::ServerContext* context,
 grpc::Status StoreService::AbortUpload(grpc::ServerContext* context,
                                        const v1::AbortUploadRequest* request,
                                        v1::AbortUploadResponse*) {
-  const auto serve = [&](const Call&) {
-    return parts_.uploads.Abort(UploadId(request->upload_id()));
+  const auto serve = [&](const Call& call) {
+    return parts_.uploads.Abort(UploadId(request->upload_id()), PrincipalOf(call));
   };
   return parts_.gate.Serve(*context, "AbortUpload", Role::kPublisher, serve);
 }
@@ -116,8 +124,9 @@ grpc::Status StoreService::CommitUpload(grpc::ServerContext* context,
   const auto serve = [&](const Call& call) -> absl::Status {
     const Tick deadline =
         std::min(call.deadline - kAnswerMarginMs, SteadyClock().Now() + kCommitWaitMs);
-    LORRY_ASSIGN_OR_RETURN(const Version version,
-                           parts_.uploads.Commit(UploadId(request->upload_id()), deadline));
+    LORRY_ASSIGN_OR_RETURN(
+        const Version version,
+        parts_.uploads.Commit(UploadId(request->upload_id()), deadline, PrincipalOf(call)));
     *response->mutable_version() = ToProto(version);
     return absl::OkStatus();
   };
@@ -127,15 +136,14 @@ grpc::Status StoreService::CommitUpload(grpc::ServerContext* context,
 grpc::Status StoreService::OpenFetch(grpc::ServerContext* context,
                                      const v1::OpenFetchRequest* request,
                                      v1::OpenFetchResponse* response) {
-  const auto serve = [&](const Call&) -> absl::Status {
+  const auto serve = [&](const Call& call) -> absl::Status {
     LORRY_ASSIGN_OR_RETURN(const VersionKey key, rpc::FromProto(request->version()));
     LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AddressesFor(*context));
-    LORRY_ASSIGN_OR_RETURN(Manifest manifest, parts_.transfers.OpenFetch(key, request->peer()));
+    LORRY_ASSIGN_OR_RETURN(Manifest manifest, parts_.transfers.OpenFetch(key, call.caller.name));
     *response->mutable_version() = ToProto(manifest.version);
     response->set_leaves(std::move(manifest.leaves));
     response->set_ticket(std::move(manifest.ticket));
     for (const std::string& address : addresses) response->add_addresses(address);
-    response->set_canonical_config(manifest.version.canonical_config);
     return absl::OkStatus();
   };
   return parts_.gate.Serve(*context, "OpenFetch", Role::kReader, serve);
@@ -217,6 +225,8 @@ grpc::Status StoreService::GetAdapter(grpc::ServerContext* context,
     LORRY_ASSIGN_OR_RETURN(*response->mutable_adapter(), Describe(adapter));
     LORRY_ASSIGN_OR_RETURN(const std::vector<Alias> aliases, parts_.catalog.ListAliases(name));
     for (const Alias& alias : aliases) *response->add_aliases() = ToProto(alias);
+    LORRY_ASSIGN_OR_RETURN(const Retention retention, parts_.catalog.RetentionOf(adapter));
+    *response->mutable_retention() = ToProto(retention);
     return absl::OkStatus();
   };
   return parts_.gate.Serve(*context, "GetAdapter", Role::kReader, serve);
@@ -236,6 +246,33 @@ grpc::Status StoreService::ListAdapters(grpc::ServerContext* context,
     return absl::OkStatus();
   };
   return parts_.gate.Serve(*context, "ListAdapters", Role::kReader, serve);
+}
+
+grpc::Status StoreService::ArchiveAdapter(grpc::ServerContext* context,
+                                          const v1::ArchiveAdapterRequest* request,
+                                          v1::ArchiveAdapterResponse* response) {
+  const auto serve = [&](const Call&) -> absl::Status {
+    LORRY_ASSIGN_OR_RETURN(const AdapterName name, AdapterOf(request->name()));
+    LORRY_ASSIGN_OR_RETURN(const Adapter adapter,
+                           parts_.catalog.ArchiveAdapter(name, request->archived()));
+    LORRY_ASSIGN_OR_RETURN(*response->mutable_adapter(), Describe(adapter));
+    return absl::OkStatus();
+  };
+  return parts_.gate.Serve(*context, "ArchiveAdapter", Role::kOperator, serve);
+}
+
+grpc::Status StoreService::DeleteAdapter(grpc::ServerContext* context,
+                                         const v1::DeleteAdapterRequest* request,
+                                         v1::DeleteAdapterResponse* response) {
+  const auto serve = [&](const Call&) -> absl::Status {
+    LORRY_ASSIGN_OR_RETURN(const AdapterName name, AdapterOf(request->name()));
+    LORRY_ASSIGN_OR_RETURN(const DeletedAdapter deleted,
+                           parts_.catalog.DeleteAdapter(name, request->with_versions()));
+    response->set_versions(deleted.versions);
+    response->set_bytes(deleted.bytes);
+    return absl::OkStatus();
+  };
+  return parts_.gate.Serve(*context, "DeleteAdapter", Role::kOperator, serve);
 }
 
 grpc::Status StoreService::SetAlias(grpc::ServerContext* context,

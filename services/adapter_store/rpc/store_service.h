@@ -62,6 +62,10 @@ class StoreService final
                           v1::GetAdapterResponse*) override;
   grpc::Status ListAdapters(grpc::ServerContext*, const v1::ListAdaptersRequest*,
                             v1::ListAdaptersResponse*) override;
+  grpc::Status ArchiveAdapter(grpc::ServerContext*, const v1::ArchiveAdapterRequest*,
+                              v1::ArchiveAdapterResponse*) override;
+  grpc::Status DeleteAdapter(grpc::ServerContext*, const v1::DeleteAdapterRequest*,
+                             v1::DeleteAdapterResponse*) override;
   grpc::Status SetAlias(grpc::ServerContext*, const v1::SetAliasRequest*,
                         v1::SetAliasResponse*) override;
   grpc::Status SetHolds(grpc::ServerContext*, const v1::SetHoldsRequest*,

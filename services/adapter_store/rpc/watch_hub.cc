@@ -179,6 +179,9 @@ v1::WatchResponse WatchHub::Describe(uint64_t revision, const std::vector<Change
         }
         break;
       }
+      case Change::Kind::kAdapterDeleted:
+        response.add_changes()->set_adapter_deleted(change.key.adapter.value);
+        break;
       case Change::Kind::kAliasSet: {
         const auto alias = catalog_.GetAlias(change.key.adapter, change.alias);
         if (alias.ok()) *response.add_changes()->mutable_alias_set() = ToProto(*alias);

@@ -16,13 +16,12 @@ constexpr int64_t kOpenFetchDeadlineMs = 10'000;
 
 }  // namespace
 
-StoreClient::StoreClient(std::shared_ptr<grpc::Channel> channel, std::string peer)
-    : stub_(store::v1::StoreService::NewStub(channel)), peer_(std::move(peer)) {}
+StoreClient::StoreClient(std::shared_ptr<grpc::Channel> channel)
+    : stub_(store::v1::StoreService::NewStub(channel)) {}
 
 absl::StatusOr<Manifest> StoreClient::OpenFetch(const VersionKey& key) {
   store::v1::OpenFetchRequest request;
   *request.mutable_version() = rpc::ToProto(key);
-  request.set_peer(peer_);
   store::v1::OpenFetchResponse response;
   grpc::ClientContext context;
   rpc::SetDeadlineIn(context, kOpenFetchDeadlineMs);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "lorry/store/v1/store.grpc.pb.h"
 #include "services/engine_proxy/driver/fetcher.h"
@@ -12,14 +11,12 @@ namespace lorry::proxy {
 
 class StoreClient {
  public:
-  // `peer`: the member's name, bound into tickets.
-  StoreClient(std::shared_ptr<grpc::Channel> channel, std::string peer);
+  explicit StoreClient(std::shared_ptr<grpc::Channel> channel);
 
   absl::StatusOr<Manifest> OpenFetch(const VersionKey& key);
 
  private:
   const std::unique_ptr<store::v1::StoreService::Stub> stub_;
-  const std::string peer_;
 };
 
 }  // namespace lorry::proxy

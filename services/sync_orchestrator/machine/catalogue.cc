@@ -77,8 +77,15 @@ void HandleAdapterSet(Core& core, const AdapterSet& event) {
   ++core.changes;
 }
 
+// What its pools decided goes as well: its versions are no longer held, and may be deleted. Only the
+// epoch stays, so that one of this name that comes (back) into service is synced under a higher one.
 void HandleAdapterDeleted(Core& core, const AdapterDeleted& event) {
   core.adapters.erase(event.adapter);
+  for (auto& [id, pool] : core.pools) {
+    if (id.adapter != event.adapter) continue;
+    pool.record = PoolRecord{.epoch = pool.record.epoch};
+    core.SavePool(id, pool);
+  }
   ++core.changes;
 }
 

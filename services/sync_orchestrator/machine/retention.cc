@@ -130,14 +130,22 @@ std::set<VersionKey> WhatToHold(const Core& core) {
   std::set<VersionKey> holds;
   for (const auto& [id, pool] : core.pools) {
     if (pool.sync.has_value()) holds.insert(pool.sync->version.key);
-    for (const Activation& activation : pool.record.history) holds.insert(activation.version.key);
+    // The window that engines keep: what lies behind it is the store's own to keep or to delete.
+    const AdapterInfo* info = core.FindAdapter(id.adapter);
+    const std::vector<Activation>& history = pool.record.history;
+    const size_t window = std::min<size_t>(history.size(), info ? info->policy.KeepCount() : 0);
+    for (size_t i = history.size() - window; i < history.size(); ++i) {
+      holds.insert(history[i].version.key);
+    }
     holds.insert(pool.record.pending.begin(), pool.record.pending.end());
     if (pool.record.override_to.has_value()) holds.insert(*pool.record.override_to);
     if (const std::optional<Candidate> next = CandidateOf(core, id))
       holds.insert(next->version.key);
   }
   for (const auto& [key, lease] : core.leases) holds.insert(lease.record.version.key);
-  for (const auto& [alias, target] : core.aliases) holds.insert(target);
+  for (const auto& [alias, target] : core.aliases) {
+    if (core.FindAdapter(alias.first) != nullptr) holds.insert(target);
+  }
   for (const auto& [id, member] : core.members) {
     for (const fleet::WantedVersion& wanted : member.desired.wanted) holds.insert(wanted.key);
   }

@@ -57,6 +57,12 @@ struct Named {
   std::set<VersionKey> leased;
 };
 
+// Whether anything of it is stored: an adapter that was only created takes no slot.
+bool HasVersion(const Core& core, const AdapterName& adapter) {
+  const auto it = core.versions.lower_bound({adapter, RunId(0), VersionNumber(0)});
+  return it != core.versions.end() && it->first.adapter == adapter;
+}
+
 Named NamedOf(const Core& core, const AdapterName& adapter, const PoolName& pool) {
   Named named;
   for (const auto& [alias, target] : core.aliases) {
@@ -114,7 +120,7 @@ SlotDemand DemandOf(const Core& core, const PoolName& pool) {
   SlotDemand demand;
   std::vector<std::string> terms;
   for (const auto& [adapter, info] : core.adapters) {
-    if (!info.policy.pools.contains(pool)) continue;
+    if (!info.policy.pools.contains(pool) || !HasVersion(core, adapter)) continue;
     const Named named = NamedOf(core, adapter, pool);
     const uint32_t window = WindowOf(info.policy);
     const auto aliased = static_cast<uint32_t>(named.aliased.size());

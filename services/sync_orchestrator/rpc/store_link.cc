@@ -139,8 +139,18 @@ void StoreLink::Apply(const store::v1::Change& change) {
                     std::string(adapter.status().message()));
       return;
     }
+    // One that is archived is nobody's business here: its engines let it go.
+    if (change.adapter_set().archived()) return Forget(adapter->adapter);
     adapters_[adapter->adapter] = *adapter;
     if (synced_) Post(AdapterSet{*std::move(adapter)});
+  } else if (change.has_adapter_deleted()) {
+    const AdapterName name(change.adapter_deleted());
+    std::erase_if(aliases_, [&](const auto& entry) {
+      if (entry.first.first != name) return false;
+      if (synced_) Post(AliasSet{name, entry.first.second, std::nullopt});
+      return true;
+    });
+    Forget(name);
   } else if (change.has_alias_set()) {
     const store::v1::Alias& alias = change.alias_set();
     AliasSet set{.adapter = AdapterName(alias.adapter()),
@@ -159,6 +169,11 @@ void StoreLink::Apply(const store::v1::Change& change) {
     }
     if (synced_) Post(std::move(set));
   }
+}
+
+void StoreLink::Forget(const AdapterName& adapter) {
+  adapters_.erase(adapter);
+  if (synced_) Post(AdapterDeleted{adapter});
 }
 
 void StoreLink::SetHolds(Revision revision, std::vector<VersionKey> versions) {

@@ -99,7 +99,6 @@ class StoreClient {
   absl::StatusOr<v1::OpenFetchResponse> OpenFetch(const VersionKey& key) {
     v1::OpenFetchRequest request;
     *request.mutable_version() = rpc::ToProto(key);
-    request.set_peer("test-member");
     return Call(&v1::StoreService::Stub::OpenFetch, request);
   }
 

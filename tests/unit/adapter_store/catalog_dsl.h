@@ -41,6 +41,7 @@ class CatalogTest : public ::testing::Test, public Observer {
 
   void OnChanged(uint64_t revision) override { announced_ = revision; }
   void OnUploadEnded(const Upload& upload) override { ended_.push_back(upload.id); }
+  void OnEvicted(int versions) override { evicted_ += versions; }
 
   // The process ends; what was durable is read again.
   void Restart() {
@@ -117,6 +118,9 @@ class CatalogTest : public ::testing::Test, public Observer {
           case Change::Kind::kAdapterSet:
             log.push_back("adapter " + change.key.adapter.value);
             break;
+          case Change::Kind::kAdapterDeleted:
+            log.push_back("gone " + change.key.adapter.value);
+            break;
           case Change::Kind::kAliasSet:
             log.push_back("alias " + change.alias.value);
             break;
@@ -134,6 +138,7 @@ class CatalogTest : public ::testing::Test, public Observer {
   uint64_t run_ = 0;        // the last one opened
   uint64_t announced_ = 0;  // the last revision that the observer was told
   std::vector<UploadId> ended_;
+  int evicted_ = 0;
 };
 
 }  // namespace lorry::store

@@ -261,6 +261,35 @@ TEST_F(UploadsTest, BytesThatChangedSinceTheyArrivedGetNoDigest) {
   EXPECT_THAT(PublishImage(number, large), IsOk());
 }
 
+TEST_F(UploadsTest, AnotherPublisherTouchesNoUpload) {
+  const Principal alice{.name = "alice"}, bob{.name = "bob"};
+  const auto run = catalog_->OpenRun({.adapter = AdapterName("policy"), .principal = alice});
+  run_ = run->number.value;
+  BeginRequest request = Request(7, adapter_);
+  request.principal = alice;
+  const UploadId id = uploads_->Begin(request)->upload.id;
+  for (const bool ended : {false, true}) {
+    EXPECT_THAT(uploads_->Get(id, bob), IsError("NOT_OWNER"));
+    EXPECT_THAT(uploads_->Abort(id, bob), IsError("NOT_OWNER"));
+    EXPECT_THAT(uploads_->Commit(id, clock_.Now(), bob), IsError("NOT_OWNER"));
+    if (ended) break;
+    ASSERT_THAT(Send(id, adapter_, FirstHalf(adapter_)), IsOk());
+    ASSERT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsOk());
+    ASSERT_THAT(uploads_->Commit(id, clock_.Now() + 60'000, alice), IsOk());
+  }
+  EXPECT_THAT(uploads_->Commit(id, clock_.Now(), alice), IsOk());
+}
+
+TEST_F(UploadsTest, WhatAnotherRankIsSendingIsTold) {
+  const auto begun = BeginImage(7, adapter_);
+  EXPECT_THAT(begun->in_flight, IsEmpty());
+  const auto target = *uploads_->TargetOf(begun->upload.id);
+  const auto slot = target->Begin(SecondHalf(adapter_));
+  ASSERT_THAT(slot, IsOk());
+  EXPECT_THAT(uploads_->Get(begun->upload.id)->in_flight, ElementsAre(SecondHalf(adapter_)));
+  EXPECT_THAT(BeginImage(7, adapter_)->in_flight, ElementsAre(SecondHalf(adapter_)));
+}
+
 TEST_F(UploadsTest, AFullDiskIsAnErrorAtTheBeginning) {
   const TestAdapter large = MakeAdapter(1, /*width=*/100'000);
   EXPECT_THAT(BeginImage(7, large), IsError("DISK_FULL"));
@@ -332,6 +361,18 @@ TEST_F(UploadsTest, GarbageIsCollectedAndNothingElse) {
   ASSERT_THAT(SendRest(open, adapter_), IsOk());
   EXPECT_THAT(Commit(open), IsOk());
   EXPECT_EQ(*collector_->Run(), 0);
+}
+
+// A sweep costs what is being deleted, and not what is stored.
+TEST_F(UploadsTest, FilesAreListedOnceAndNotWithEverySweep) {
+  ASSERT_THAT(collector_->Run(), IsOk());
+  failing_.Fail(blob::BlobOp::kList, absl::InternalError("listed again"));
+  ASSERT_THAT(PublishImage(7, adapter_), IsOk());
+  ASSERT_THAT(uploads_->Abort(BeginImage(8, adapter_)->upload.id), IsOk());
+  EXPECT_THAT(collector_->Run(), IsOk());
+  failing_.Heal();
+  EXPECT_EQ(Files(), 1u);
+  EXPECT_THAT(catalog_->ListDoomedBlobs().value(), IsEmpty());
 }
 
 TEST_F(UploadsTest, ADeletedImageCanBeReadUntilItsTicketsAreOver) {

@@ -138,11 +138,15 @@ TEST(Slots, NoSlotNamesTheHolders) {
 TEST(Slots, TheArithmeticIsOverEveryAdapterOfThePool) {
   Fleet fleet;
   fleet.Join("e1", 4);
+  EXPECT_EQ(fleet.Need("e1").needed, 0u) << "nothing is stored";
+  fleet.Publish(1);
   EXPECT_EQ(fleet.Need("e1").needed, 3u) << "math: 2 kept, 1 next";
   EXPECT_EQ(fleet.Need("e1").shortage, "");
   AdapterInfo code{AdapterName("code"), {}, RunId(1)};
   code.policy.keep = {fleet::KeepRule::Kind::kCount, 3};
   fleet.Step(AdapterSet{code});
+  EXPECT_EQ(fleet.Need("e1").needed, 3u) << "one that was only created takes nothing";
+  fleet.Step(VersionStored{{{code.adapter, RunId(1), VersionNumber(1)}, Digest{"c"}, {}}});
   EXPECT_EQ(fleet.Need("e1").needed, 7u);
   EXPECT_EQ(fleet.Need("e1").kept, 5u);
   EXPECT_THAT(fleet.Need("e1").shortage,
@@ -173,12 +177,46 @@ TEST(Slots, AVersionThatAnAliasAndALeaseNameCountsOnce) {
 TEST(Slots, ASmallerBatchLimitIsAWarningWithItsCost) {
   Fleet fleet;
   fleet.Join("e1", 4);
+  fleet.Publish(1);
   fleet.Of("e1").limits.batch_slots = 1;
   fleet.Report("e1");
   EXPECT_EQ(fleet.Need("e1").shortage, "");
   EXPECT_THAT(fleet.Need("e1").batch_cost,
               testing::AllOf(testing::HasSubstr("of 1 adapters and keeps up to 2"),
                              testing::HasSubstr("--max-loras")));
+}
+
+TEST(Life, AnAdapterThatIsGoneIsLetGoAndTakenBackUnderAHigherEpoch) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey first = fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Step(AliasSet{kMath, AliasName("eval"), first});
+  ASSERT_THAT(fleet.holds_.back(), testing::ElementsAre(first));
+  const Epoch before = fleet.Pool().committed->epoch;
+
+  fleet.Step(AdapterDeleted{kMath});
+  EXPECT_THAT(fleet.holds_.back(), testing::IsEmpty()) << "its versions may be deleted";
+  EXPECT_FALSE(fleet.Wants("e1", 1)) << "and engines unload them";
+
+  fleet.NewRun();
+  const VersionKey second = fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Obey("e1");
+  EXPECT_GT(fleet.Pool().committed->epoch, before);
+  EXPECT_NE(second, first);
+}
+
+TEST(Life, OnlyTheWindowIsHeldAtTheStore) {
+  Fleet fleet;
+  fleet.Join("e1");
+  std::vector<VersionKey> keys;
+  for (uint64_t number = 1; number <= 5; ++number) {
+    keys.push_back(fleet.Publish(number));
+    for (int i = 0; i < 3; ++i) fleet.Obey("e1");
+  }
+  EXPECT_THAT(fleet.holds_.back(), testing::UnorderedElementsAre(keys[3], keys[4]))
+      << "max_staleness + 1: what is older is the store's to keep or to delete";
 }
 
 }  // namespace
