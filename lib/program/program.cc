@@ -2,8 +2,12 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -86,12 +90,24 @@ int Main(int argc, char** argv, std::string_view name, std::string_view what_for
     return 2;
   }
   SetUpLogging(name);
+  RaiseDescriptorLimit();
   runtime::Signals signals;
   const absl::Status status = run(signals);
   if (status.ok()) return 0;
   const std::string reason = ReasonOf(status);
   spdlog::error("{}{}{}", reason, reason.empty() ? "" : ": ", std::string(status.message()));
   return 1;
+}
+
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, kMostDescriptors);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    spdlog::warn("the limit on open files stays below {}: {}", wanted, std::strerror(errno));
+  }
 }
 
 rpc::ServerOptions ServerFlags() {

@@ -8,6 +8,7 @@
 // main's thread only.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,6 +35,12 @@ inline constexpr char kVersion[] = LORRY_VERSION;  // of CMakeLists.txt
 // status: 0 after a drain, 1 with the error on stderr. Arguments that are no flags are an error.
 int Main(int argc, char** argv, std::string_view name, std::string_view what_for,
          const std::function<absl::Status(runtime::Signals&)>& run);
+
+// A connection takes a descriptor, and service managers start programs with 1,024 of them for the
+// sake of select(), which nothing here uses. Main raises the soft limit to the hard one, but not
+// beyond this: some containers allow 10^9, and child processes may walk over all of them.
+inline constexpr uint64_t kMostDescriptors = 1u << 20;
+void RaiseDescriptorLimit();
 
 // From --listen, --tls-cert, --tls-key, --tls-client-ca, --insecure-listen-anywhere.
 rpc::ServerOptions ServerFlags();
