@@ -15,6 +15,7 @@
 #include "lib/rpc/call_metrics.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
+#include "services/engine_proxy/door_flags.h"
 #include "services/engine_proxy/driver/engine_claim.h"
 #include "services/engine_proxy/driver/wedge_watch.h"
 #include "services/engine_proxy/rpc/attach_client.h"
@@ -208,6 +209,7 @@ absl::Status App::WireEngine() {
     if (counts.base_in_flight > 0) said.in_flight[EngineName()] = counts.base_in_flight;
     sink(std::move(said));
   };
+  LORRY_ASSIGN_OR_RETURN(const door::DoorLimits limits, DoorLimitFlags());
   door_ = std::make_unique<door::Door>(
       door::DoorOptions{.listen_host = door_at_.host,
                         .port = door_at_.port,
@@ -215,6 +217,7 @@ absl::Status App::WireEngine() {
                         .engine_port = engine_at_.port,
                         .threads = absl::GetFlag(FLAGS_door_threads),
                         .allow_unknown_routes = absl::GetFlag(FLAGS_door_allow_unknown_routes),
+                        .limits = limits,
                         .observer = &metrics_,
                         .on_counts = report});
   const auto on_facts = [this, key](const engines::EngineFacts& facts) {

@@ -9,18 +9,24 @@ namespace {
 
 constexpr std::string_view kJson = "application/json";
 
+}  // namespace
+
 Refused WhyNoReply(CallResult result) {
   switch (result) {
     case CallResult::kUnreachable:
-      return {503, "ENGINE_UNREACHABLE", "the engine does not accept connections", 2};
-    case CallResult::kTimedOut:
-      return {504, "ENGINE_TIMEOUT", "the engine sent nothing within the door's idle limit"};
-    default:
-      return {502, "ENGINE_BROKE_OFF", "the engine closed the connection without a whole reply"};
+      return {503, "ENGINE_UNREACHABLE", "the engine takes no connection, or no request on it", 2};
+    case CallResult::kNoSockets:
+      return {503, "DOOR_OUT_OF_SOCKETS",
+              "the door's host has no descriptor or port left for a connection to the engine", 1};
+    case CallResult::kSilent:
+      return {504, "ENGINE_TIMEOUT",
+              "the engine sent nothing for as long as --door-engine-silence-ms allows"};
+    case CallResult::kBroken:
+    case CallResult::kOk:
+      break;
   }
+  return {502, "ENGINE_BROKE_OFF", "the engine closed the connection without a whole reply"};
 }
-
-}  // namespace
 
 Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::string body,
                   std::string extra_headers) {

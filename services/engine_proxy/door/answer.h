@@ -17,6 +17,7 @@ Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::s
 Task<bool> Refuse(Exchange& x, Refused refused);
 // Why there is no reply of the engine to pass on.
 Task<bool> RefuseCall(Exchange& x, CallResult result);
+Refused WhyNoReply(CallResult result);
 // A request that cannot be read: the bytes behind it cannot be trusted, so the connection ends.
 Task<bool> Reject(Exchange& x, HeadProblem problem);
 

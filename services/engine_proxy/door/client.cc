@@ -1,11 +1,9 @@
 #include "services/engine_proxy/door/client.h"
 
-#include <sys/socket.h>
-
 #include <array>
-#include <boost/asio/write.hpp>
-#include <cerrno>
 #include <utility>
+
+#include "services/engine_proxy/door/tcp.h"
 
 namespace lorry::door {
 namespace {
@@ -14,14 +12,24 @@ namespace {
 constexpr size_t kLingerBytes = 256 * 1024;
 constexpr size_t kLingerRead = 16 * 1024;
 constexpr int64_t kLingerMs = 1'000;
+// A client that has connected while the door drains may still send its first request.
+constexpr int64_t kFirstRequestMs = 1'000;
+
+std::string AddressOf(const Socket& socket) {
+  ErrorCode error;
+  const Tcp::endpoint peer = socket.remote_endpoint(error);
+  return error ? "unknown" : peer.address().to_string();
+}
 
 }  // namespace
 
 Client::Client(Shard& shard, Socket socket)
-    : shard_(shard), link_(shard.sweeper, std::move(socket)) {
+    : shard_(shard), link_(shard.sweeper, std::move(socket)), address_(AddressOf(link_.socket())) {
   shard_.clients.insert(this);
   ErrorCode ignored;
   link_.socket().set_option(Tcp::no_delay(true), ignored);
+  link_.socket().non_blocking(true, ignored);
+  DetectDeadPeer(link_.socket().native_handle(), shard.shared.options.limits.client_write_ms);
 }
 
 Client::~Client() {
@@ -36,15 +44,16 @@ Task<bool> Client::ReadMore(size_t room) {
   co_return true;
 }
 
-Task<bool> Client::Write(std::string_view a, std::string_view b, std::string_view c) {
+Task<bool> Client::Write(std::string_view a, std::string_view b) {
+  std::array<asio::const_buffer, 2> pieces = {asio::buffer(a.data(), a.size()),
+                                              asio::buffer(b.data(), b.size())};
+  co_return co_await Write(pieces);
+}
+
+Task<bool> Client::Write(std::span<asio::const_buffer> pieces) {
   if (left_) co_return false;
-  const std::array<asio::const_buffer, 3> buffers = {asio::buffer(a.data(), a.size()),
-                                                     asio::buffer(b.data(), b.size()),
-                                                     asio::buffer(c.data(), c.size())};
-  link_.ExpireIn(shard_.shared.options.limits.client_write_ms);
-  auto [error, n] = co_await asio::async_write(link_.socket(), buffers, kAwait);
-  link_.NeverExpire();
-  written_ += n;
+  const ErrorCode error =
+      co_await link_.Write(pieces, shard_.shared.options.limits.client_write_ms, &written_);
   if (error) Leave();
   co_return !error;
 }
@@ -65,10 +74,14 @@ Task<void> Client::LingeringClose() {
 
 void Client::BeginRequest() {
   serving_ = true;
+  asked_ = true;
   written_ = 0;
 }
 
-void Client::EndRequest() { serving_ = false; }
+void Client::EndRequest() {
+  serving_ = false;
+  link_.OnHangUp(nullptr);
+}
 
 void Client::Watch() {
   if (waiting_ || left_) return;
@@ -82,13 +95,14 @@ void Client::Watch() {
 void Client::Look() {
   // Between two requests the session reads, and sees for itself when the client leaves.
   if (!serving_ || !link_.socket().is_open()) return;
-  char byte;
-  const ssize_t n = ::recv(link_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (n > 0) return;  // the next request, pipelined: nothing more can be learnt until it is read
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+  const int fd = link_.socket().native_handle();
+  if (HasHungUp(fd)) {
+    Leave();
+  } else if (IsQuiet(fd)) {
     Watch();
   } else {
-    Leave();
+    // The next request, pipelined, makes the socket readable: from now on the sweep looks.
+    link_.OnHangUp([this] { Leave(); });
   }
 }
 
@@ -98,8 +112,18 @@ void Client::Leave() {
   if (on_left_) on_left_();
 }
 
+int64_t Client::IdleMs() const {
+  return shard_.shared.draining.load() ? kFirstRequestMs
+                                       : shard_.shared.options.limits.keep_alive_ms;
+}
+
 void Client::CloseIfIdle() {
-  if (!serving_ && in_.size() == 0) Close();
+  if (serving_ || in_.size() > 0 || !link_.socket().is_open()) return;
+  if (!asked_) {
+    link_.ExpireIn(IdleMs());
+  } else if (IsQuiet(link_.socket().native_handle())) {
+    Close();
+  }
 }
 
 }  // namespace lorry::door

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "services/engine_proxy/door/shard.h"
@@ -24,11 +26,13 @@ class Client : public std::enable_shared_from_this<Client> {
   // Waits for more of it, until the link expires; false: the connection has ended.
   Task<bool> ReadMore(size_t room);
   // False: the client has left.
-  Task<bool> Write(std::string_view a, std::string_view b = {}, std::string_view c = {});
+  Task<bool> Write(std::string_view a, std::string_view b = {});
+  Task<bool> Write(std::span<asio::const_buffer> pieces);
   // Ends the connection so that what was written last can still be read.
   Task<void> LingeringClose();
   void Close() { link_.Close(); }
   TimedSocket& link() { return link_; }
+  const std::string& address() const { return address_; }
 
   // Between these two a request is served: a client that leaves is noticed although nobody reads.
   void BeginRequest();
@@ -36,8 +40,9 @@ class Client : public std::enable_shared_from_this<Client> {
   void EndRequest();
 
   bool left() const { return left_; }
-  void Leave();        // as if it had left: nothing more is read or written
-  void CloseIfIdle();  // drain: a connection between two requests is closed
+  int64_t IdleMs() const;  // how long it may be connected without a request
+  void Leave();            // as if it had left: nothing more is read or written
+  void CloseIfIdle();      // drain: a connection between two requests is closed
   uint64_t written() const { return written_; }  // in the current request
   void ForgetWritten() { written_ = 0; }
 
@@ -47,10 +52,12 @@ class Client : public std::enable_shared_from_this<Client> {
 
   Shard& shard_;
   TimedSocket link_;
+  const std::string address_;
   beast::flat_buffer in_;
   std::function<void()> on_left_;
   uint64_t written_ = 0;
   bool serving_ = false;
+  bool asked_ = false;    // it has sent a request
   bool waiting_ = false;  // for the socket to become readable
   bool left_ = false;
 };

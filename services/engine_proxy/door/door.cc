@@ -1,9 +1,12 @@
 #include "services/engine_proxy/door/door.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
+#include <future>
 #include <random>
 #include <thread>
 #include <utility>
@@ -22,6 +25,8 @@ using Acceptor = asio::basic_socket_acceptor<Tcp, Executor>;
 constexpr uint32_t kMaxDefaultThreads = 4;
 // After the grace of a drain: time for aborts to reach the engine.
 constexpr int64_t kAbortGraceMs = 2'000;
+// The journal, images, gRPC and the engine's driver.
+constexpr rlim_t kOtherDescriptors = 256;
 // Out of descriptors: accepting again at once would spin.
 constexpr std::chrono::milliseconds kAcceptPause{50};
 
@@ -38,6 +43,17 @@ Task<void> SweepLoop(Shard& shard) {
     shard.sweeper.Sweep();
     shard.pool.CloseIdle();
   }
+}
+
+// A client's connection may need one to the engine: with more clients than that requests would fail
+// one by one.
+DoorOptions WithinDescriptors(DoorOptions options) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return options;
+  const rlim_t left = limit.rlim_cur - std::min(limit.rlim_cur / 2, kOtherDescriptors);
+  options.limits.connections =
+      static_cast<uint32_t>(std::min<rlim_t>(options.limits.connections, left / 2));
+  return options;
 }
 
 uint64_t RandomSeed() {
@@ -60,6 +76,9 @@ struct Door::State {
   explicit State(DoorOptions options) : shared(std::move(options)) {}
 
   Task<void> AcceptLoop();
+  void TakeIn(Shard& shard, Socket socket);
+  void StopAccepting();
+  Shard& NextShard() { return *shards[next_shard++ % shards.size()]; }
   void EachShard(std::function<void(Shard&)> f) {
     for (auto& shard : shards) asio::post(shard->io, [s = shard.get(), f] { f(*s); });
   }
@@ -70,6 +89,7 @@ struct Door::State {
   std::unique_ptr<Acceptor>
       acceptor;  // of the first shard; the others get their sockets from there
   std::vector<std::thread> threads;
+  size_t next_shard = 0;  // the first shard's thread's
   uint16_t port = 0;
 };
 
@@ -77,31 +97,47 @@ struct Door::State {
 // which puts the few long connections of a rollout client on one thread, and drops queued ones when
 // an acceptor closes.
 Task<void> Door::State::AcceptLoop() {
-  for (size_t next = 0;; next = (next + 1) % shards.size()) {
-    Shard& shard = *shards[next];
+  for (;;) {
+    Shard& shard = NextShard();
     auto [error, socket] = co_await acceptor->async_accept(shard.io, kAwait);
-    if (error == asio::error::operation_aborted || !acceptor->is_open()) co_return;
-    if (error) {
-      Timer pause(shards[0]->io.get_executor());
-      pause.expires_after(kAcceptPause);
-      auto [ignored] = co_await pause.async_wait(kAwait);
-      (void)ignored;
+    if (!error) {
+      TakeIn(shard, std::move(socket));
       continue;
     }
-    if (shared.connections.fetch_add(1) >= shared.options.limits.connections) {
-      shared.connections.fetch_sub(1);
-      ErrorCode ignored;
-      socket.non_blocking(true, ignored);
-      socket.send(asio::buffer(kFullReply.data(), kFullReply.size()), 0, ignored);
-      if (shared.options.observer) shared.options.observer->OnRefused("DOOR_FULL");
-      continue;
-    }
-    asio::post(shard.io, [&shard, client = std::move(socket)]() mutable {
-      asio::co_spawn(shard.io,
-                     ServeConnection(shard, std::make_shared<Client>(shard, std::move(client))),
-                     asio::detached);
-    });
+    if (!acceptor->is_open()) co_return;
+    Timer pause(shards[0]->io.get_executor());
+    pause.expires_after(kAcceptPause);
+    auto [ignored] = co_await pause.async_wait(kAwait);
+    (void)ignored;
   }
+}
+
+void Door::State::TakeIn(Shard& shard, Socket socket) {
+  if (shared.connections.fetch_add(1) >= shared.options.limits.connections) {
+    shared.connections.fetch_sub(1);
+    ErrorCode ignored;
+    socket.non_blocking(true, ignored);
+    socket.send(asio::buffer(kFullReply.data(), kFullReply.size()), 0, ignored);
+    if (shared.options.observer) shared.options.observer->OnRefused("DOOR_FULL");
+    return;
+  }
+  asio::post(shard.io, [&shard, accepted = std::move(socket)]() mutable {
+    auto client = std::make_shared<Client>(shard, std::move(accepted));
+    asio::co_spawn(shard.io, ServeConnection(shard, std::move(client)), asio::detached);
+  });
+}
+
+// Closing a listening socket resets the connections that wait in it: they are taken in first, and
+// each gets an answer to what it asked.
+void Door::State::StopAccepting() {
+  ErrorCode error;
+  acceptor->non_blocking(true, error);
+  while (!error) {
+    Shard& shard = NextShard();
+    Socket socket = acceptor->accept(shard.io, error);
+    if (!error) TakeIn(shard, std::move(socket));
+  }
+  acceptor->close(error);
 }
 
 bool Door::State::WaitForNoConnection(int64_t ms) {
@@ -113,7 +149,8 @@ bool Door::State::WaitForNoConnection(int64_t ms) {
   return shared.connections.load() == 0;
 }
 
-Door::Door(DoorOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+Door::Door(DoorOptions options)
+    : state_(std::make_unique<State>(WithinDescriptors(std::move(options)))) {}
 
 Door::~Door() { Drain(0); }
 
@@ -191,10 +228,13 @@ void Door::Drain(int64_t grace_ms) {
   State& state = *state_;
   if (state.threads.empty()) return;
   state.shared.draining = true;
-  asio::post(state.shards[0]->io, [&state] {
-    ErrorCode ignored;
-    state.acceptor->close(ignored);
+  std::promise<void> stopped;
+  asio::post(state.shards[0]->io, [&state, &stopped] {
+    state.StopAccepting();
+    // Behind what the accept loop has still been given.
+    asio::post(state.shards[0]->io, [&stopped] { stopped.set_value(); });
   });
+  stopped.get_future().wait();
   state.EachShard([](Shard& shard) {
     for (Client* client : shard.clients) client->CloseIfIdle();
   });

@@ -24,7 +24,11 @@
 
 namespace lorry::door {
 
-// Times are idle times: they start anew with every byte. 0 turns an engine_* limit off.
+// Times are idle times: they start anew with every byte.
+//
+// No time limit ends a request that the engine has, unless engine_silence_ms is set: an answer may
+// take hours. It ends with its client, with the engine's process, or with the engine's host, whose
+// silence TCP keepalive notices (tcp.h).
 struct DoorLimits {
   HeadLimits head;
   size_t body_bytes = 32u << 20;         // prompts as token lists of 1 M tokens are 8 MB
@@ -39,8 +43,10 @@ struct DoorLimits {
   int64_t keep_alive_ms = 75'000;    // nginx's default
   int64_t client_write_ms = 60'000;  // a reader that takes nothing for so long has left
   int64_t engine_connect_ms = 5'000;
-  // No byte from the engine; generation may be silent during a pause.
-  int64_t engine_idle_ms = 300'000;
+  // The engine sends nothing for so long: the door gives the request up. 0: it never does.
+  int64_t engine_silence_ms = 0;
+  // The engine takes nothing of a request for so long.
+  int64_t engine_write_ms = 300'000;
   int64_t engine_pool_ms = 4'000;  // uvicorn closes idle connections after 5 s
   int64_t sweep_ms = 250;          // how often limits are looked at, so their precision
 };

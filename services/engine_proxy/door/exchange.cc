@@ -25,7 +25,7 @@ Exchange::Exchange(Shard& its_shard, Client& its_client, RequestHead its_head)
       began_ms(NowMs()) {
   record.began_unix_ms = UnixMs();
   record.request_id = shard.NewId();
-  record.path = head.path.substr(0, kRecordedBytes);
+  record.path = std::string(head.path.substr(0, kRecordedBytes));
   record.client_id = std::string(head.Get("x-request-id").substr(0, kRecordedBytes));
   client.BeginRequest();
 }

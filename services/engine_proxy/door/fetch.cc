@@ -1,5 +1,6 @@
 #include "services/engine_proxy/door/fetch.h"
 
+#include <array>
 #include <utility>
 
 #include "services/engine_proxy/door/framing.h"
@@ -12,29 +13,43 @@ constexpr size_t kAbortReplyBytes = 64 * 1024;
 
 }  // namespace
 
-Task<BufferedReply> Fetch(UpstreamCall& call, std::string head, std::string body, size_t limit) {
+Task<BufferedReply> Fetch(UpstreamCall& call, std::string_view head, std::string_view body,
+                          size_t limit) {
   BufferedReply reply;
-  reply.result = co_await call.Start(std::move(head), body, false);
+  const std::array<std::string_view, 2> request = {head, body};
+  reply.result = co_await call.Start(request, false);
   if (reply.result != CallResult::kOk) co_return reply;
-  reply.status = call.status();
-  reply.content_type = std::string(call.Field("content-type"));
+  reply.status = call.reply().status();
+  reply.content_type = std::string(call.reply().Get("content-type"));
   for (;;) {
     const UpstreamCall::Piece piece = co_await call.Read();
-    if (piece.broken) {
-      reply.result = call.timed_out() ? CallResult::kTimedOut : CallResult::kBroken;
+    if (piece.result != CallResult::kOk) {
+      reply.result = piece.result;
       co_return reply;
     }
-    if (reply.body.size() + piece.data.size() > limit) reply.result = CallResult::kBroken;
-    if (reply.result == CallResult::kOk) reply.body.append(piece.data);
+    for (const asio::const_buffer& data : piece.data) {
+      if (reply.body.size() + data.size() > limit) reply.result = CallResult::kBroken;
+      if (reply.result != CallResult::kOk) break;
+      reply.body.append(static_cast<const char*>(data.data()), data.size());
+    }
     if (piece.end) break;
   }
   call.Finish();
   co_return reply;
 }
 
+Task<void> ReadToEnd(UpstreamCall& call) {
+  const CallResult head = co_await call.WaitForHead();
+  if (head != CallResult::kOk) co_return;
+  for (;;) {
+    const UpstreamCall::Piece piece = co_await call.Read();
+    if (piece.end || piece.result != CallResult::kOk) co_return;
+  }
+}
+
 Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string authorization) {
   for (const std::string& id : ids) {
-    std::string body = "{\"rid\":" + QuoteJson(id) + "}";
+    const std::string body = "{\"rid\":" + QuoteJson(id) + "}";
     std::string head = "POST /abort_request HTTP/1.1\r\n";
     AppendField("Host", shard.shared.engine_authority, &head);
     AppendField("Content-Type", "application/json", &head);
@@ -42,8 +57,7 @@ Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string au
     if (!authorization.empty()) AppendField("Authorization", authorization, &head);
     head += "\r\n";
     UpstreamCall call(shard.pool, shard.shared.options.limits);
-    const BufferedReply ignored =
-        co_await Fetch(call, std::move(head), std::move(body), kAbortReplyBytes);
+    const BufferedReply ignored = co_await Fetch(call, head, body, kAbortReplyBytes);
     (void)ignored;
   }
 }

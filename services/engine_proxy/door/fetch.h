@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "services/engine_proxy/door/shard.h"
@@ -18,8 +19,11 @@ struct BufferedReply {
 };
 
 // A reply larger than `limit` is kBroken; it is read to its end all the same, because the engine
-// counts the request until then.
-Task<BufferedReply> Fetch(UpstreamCall& call, std::string head, std::string body, size_t limit);
+// counts the request until then. `head` and `body` last until the end.
+Task<BufferedReply> Fetch(UpstreamCall& call, std::string_view head, std::string_view body,
+                          size_t limit);
+// After a Fetch that was kSilent: until the engine has ended the request.
+Task<void> ReadToEnd(UpstreamCall& call);
 
 // Asks SGLang to abort these ids, one after the other. It answers 200 whether or not it knew them.
 Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string authorization);

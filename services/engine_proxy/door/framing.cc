@@ -111,7 +111,7 @@ Problem ReadField(std::string_view line, RequestHead* head) {
       return Bad("a header value has a control character");
     }
   }
-  head->fields.push_back({std::string(name), std::string(value)});
+  head->fields.push_back({name, value});
   return std::nullopt;
 }
 
@@ -179,9 +179,21 @@ std::string_view RequestHead::Get(std::string_view name) const {
   return {};
 }
 
-std::variant<RequestHead, HeadProblem> ReadHead(std::string_view raw, const HeadLimits& limits) {
-  if (raw.size() > limits.bytes) return HeadProblem{431, "the request head is too large"};
+std::string RequestHead::GetAll(std::string_view name) const {
+  std::string all;
+  for (const HeaderField& field : fields) {
+    if (field.value.empty() || !EqualsIgnoreCase(field.name, name)) continue;
+    if (!all.empty()) all += ", ";
+    all += field.value;
+  }
+  return all;
+}
+
+std::variant<RequestHead, HeadProblem> ReadHead(std::string_view bytes, const HeadLimits& limits) {
+  if (bytes.size() > limits.bytes) return HeadProblem{431, "the request head is too large"};
   RequestHead head;
+  head.raw = std::make_shared<const std::string>(bytes);
+  std::string_view raw = *head.raw;
   head.fields.reserve(kUsualFields);
   std::string authority;
   std::string_view line;
@@ -219,15 +231,17 @@ void AppendField(std::string_view name, std::string_view value, std::string* hea
   head->append(name).append(": ").append(value).append("\r\n");
 }
 
-void AppendForwardable(const std::vector<HeaderField>& fields,
-                       const std::vector<std::string_view>& drop, std::string* head) {
+void AppendForwardable(std::span<const HeaderField> fields,
+                       std::initializer_list<std::string_view> drop, std::string* head) {
   std::string connection;
   for (const HeaderField& field : fields) {
     if (EqualsIgnoreCase(field.name, "connection")) connection.append(field.value).append(",");
   }
   for (const HeaderField& field : fields) {
-    const bool dropped = std::any_of(drop.begin(), drop.end(), [&](std::string_view name) {
-      return EqualsIgnoreCase(name, field.name);
+    const bool dropped = std::any_of(drop.begin(), drop.end(), [&](std::string_view pattern) {
+      if (!pattern.ends_with('*')) return EqualsIgnoreCase(pattern, field.name);
+      pattern.remove_suffix(1);
+      return EqualsIgnoreCase(pattern, field.name.substr(0, pattern.size()));
     });
     if (!dropped && !IsHopByHop(field.name, connection)) {
       AppendField(field.name, field.value, head);

@@ -8,7 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,14 +28,15 @@ struct HeadLimits {
 };
 
 struct HeaderField {
-  std::string name;  // as the client wrote it
-  std::string value;
+  std::string_view name;  // as it was written
+  std::string_view value;
 };
 
 struct RequestHead {
-  std::string method;
-  std::string path;   // without the query
-  std::string query;  // with its '?', empty when there is none
+  std::shared_ptr<const std::string> raw;  // what all the texts are parts of
+  std::string_view method;
+  std::string_view path;   // without the query
+  std::string_view query;  // with its '?', empty when there is none
   bool http11 = true;
   bool keep_alive = true;
   bool chunked = false;
@@ -42,6 +46,8 @@ struct RequestHead {
 
   // The first field of that name (any case), empty when absent.
   std::string_view Get(std::string_view name) const;
+  // All fields of that name as one list, which is what several of them mean (RFC 9110 §5.3).
+  std::string GetAll(std::string_view name) const;
   bool has_body() const { return chunked || content_length.value_or(0) > 0; }
 };
 
@@ -50,8 +56,8 @@ struct HeadProblem {
   std::string message;
 };
 
-// `raw` is a whole head, with the empty line that ends it.
-std::variant<RequestHead, HeadProblem> ReadHead(std::string_view raw, const HeadLimits& limits);
+// `bytes` are a whole head, with the empty line that ends it.
+std::variant<RequestHead, HeadProblem> ReadHead(std::string_view bytes, const HeadLimits& limits);
 
 // RFC 9110 §7.6.1: fields that speak of one connection, and those that the list in `connection`
 // names.
@@ -59,10 +65,10 @@ bool IsHopByHop(std::string_view name, std::string_view connection);
 
 bool EqualsIgnoreCase(std::string_view a, std::string_view b);
 
-// "name: value" lines that may be forwarded; `drop` (lower case) names those that the door writes
-// itself.
-void AppendForwardable(const std::vector<HeaderField>& fields,
-                       const std::vector<std::string_view>& drop, std::string* head);
+// "name: value" lines that may be forwarded; `drop` names those that the door writes itself or keeps
+// to itself. "x-lorry-*" names all that begin so.
+void AppendForwardable(std::span<const HeaderField> fields,
+                       std::initializer_list<std::string_view> drop, std::string* head);
 
 void AppendField(std::string_view name, std::string_view value, std::string* head);
 

@@ -6,9 +6,10 @@
 namespace lorry::door {
 namespace {
 
-constexpr size_t kReadBytes = 16 * 1024;
+constexpr size_t kReadBytes = 4 * 1024;
 constexpr size_t kReadBodyBytes = 64 * 1024;
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
+constexpr std::string_view kLineEnd = "\r\n";
 // A Content-Length is a claim: room beyond this is made as the bytes come. Most bodies fit.
 constexpr size_t kRoomAtOnce = 256 * 1024;
 // What PaddedBody adds behind the body, so that it need not be moved for it.
@@ -26,10 +27,15 @@ RequestReader::RequestReader(Shard& shard, Client& client)
 Task<std::variant<RequestHead, HeadProblem>> RequestReader::ReadHead() {
   beast::flat_buffer& in = client_.in();
   size_t searched = 0;
-  client_.link().ExpireIn(in.size() > 0 ? limits_.head_ms : limits_.keep_alive_ms);
+  bool began = in.size() > 0;
+  client_.link().ExpireIn(began ? limits_.head_ms : client_.IdleMs());
   std::string_view raw;
   for (;;) {
     raw = {static_cast<const char*>(in.data().data()), in.size()};
+    // RFC 9112 §2.2: empty lines before a request are no part of it.
+    for (; searched == 0 && raw.starts_with(kLineEnd); raw.remove_prefix(kLineEnd.size())) {
+      in.consume(kLineEnd.size());
+    }
     const size_t end = raw.find(kHeadEnd, searched);
     if (end != std::string_view::npos) {
       raw = raw.substr(0, end + kHeadEnd.size());
@@ -39,10 +45,9 @@ Task<std::variant<RequestHead, HeadProblem>> RequestReader::ReadHead() {
       co_return HeadProblem{431, "the request head is too large"};
     }
     searched = raw.size() < kHeadEnd.size() ? 0 : raw.size() - kHeadEnd.size();
-    const bool first = in.size() == 0;
     const bool more = co_await client_.ReadMore(kReadBytes);
     if (!more) co_return Ended();
-    if (first) client_.link().ExpireIn(limits_.head_ms);  // for the whole head
+    if (!std::exchange(began, true)) client_.link().ExpireIn(limits_.head_ms);  // for all of it
   }
   client_.link().NeverExpire();
   head_bytes_ = raw.size();

@@ -1,6 +1,7 @@
 // Reads requests off a client's connection, one after the other.
 #pragma once
 
+#include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cstddef>
 #include <optional>

@@ -8,21 +8,18 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "services/engine_proxy/door/json_scan.h"
 
 namespace lorry::door {
 
-// Python's json gives up at about 1,000 levels and answers 500; no API of the engines nests deeper
-// than 20.
-inline constexpr int kMaxJsonDepth = 64;
 // Request objects of both engines have fewer than 120 fields.
 inline constexpr size_t kMaxJsonKeys = 512;
-
-enum class JsonKind { kObject, kArray, kString, kNumber, kBool, kNull };
 
 struct JsonRange {
   size_t offset = 0;
@@ -76,6 +73,20 @@ struct Edit {
   std::string text;
 };
 std::string ApplyEdits(std::string_view body, std::vector<Edit> edits);
+
+// A body with edits, as the pieces that it is sent in: nothing of it is copied. Refers to `body`.
+class SplicedBody {
+ public:
+  SplicedBody(std::string_view body, std::vector<Edit> edits);
+  SplicedBody(const SplicedBody&) = delete;
+  SplicedBody& operator=(const SplicedBody&) = delete;
+  std::span<const std::string_view> pieces() const { return pieces_; }
+  std::string Joined() const;
+
+ private:
+  std::vector<Edit> edits_;
+  std::vector<std::string_view> pieces_;
+};
 
 // An edit that adds a field to the object at `object` (whose first byte is '{').
 Edit InsertField(const JsonRange& object, bool object_is_empty, std::string_view key,

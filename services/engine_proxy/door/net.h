@@ -2,7 +2,7 @@
 //
 // Everything here belongs to one shard: one io_context, run by one thread, which alone touches it.
 // A timer per operation would cost a heap operation per read and write; one sweep every 250 ms
-// closes what is over its limit instead.
+// ends what is over its limit instead.
 #pragma once
 
 #include <boost/asio/as_tuple.hpp>
@@ -14,7 +14,9 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <span>
 #include <unordered_set>
 #include <utility>
 
@@ -59,14 +61,23 @@ class TimedSocket {
   TimedSocket& operator=(const TimedSocket&) = delete;
 
   Socket& socket() { return socket_; }
-  // Pending operations end with an error once `ms` have passed; 0 is for ever.
-  void ExpireIn(int64_t ms) { deadline_ = ms > 0 ? NowMs() + ms : kNever; }
+  // Pending operations end with an error once `ms` have passed; 0 is for ever. The connection stays
+  // as it is: whoever waited decides what becomes of it.
+  void ExpireIn(int64_t ms) {
+    deadline_ = ms > 0 ? NowMs() + ms : kNever;
+    expired_ = false;
+  }
   void NeverExpire() { deadline_ = kNever; }
   bool expired() const { return expired_; }
+  // Called by the sweep that finds that the peer hung up, even behind bytes that nobody reads.
+  void OnHangUp(std::function<void()> f) { on_hang_up_ = std::move(f); }
   void Close() {
     ErrorCode ignored;
     socket_.close(ignored);
   }
+  // Writes `left` whole, at once where the socket takes it: nearly always, and without a round
+  // through the io_context. `idle_ms` is for each wait. Adds what was written to `written`.
+  Task<ErrorCode> Write(std::span<asio::const_buffer> left, int64_t idle_ms, uint64_t* written);
 
  private:
   friend class Sweeper;
@@ -75,16 +86,7 @@ class TimedSocket {
   Socket socket_;
   int64_t deadline_ = kNever;
   bool expired_ = false;
+  std::function<void()> on_hang_up_;
 };
-
-inline void Sweeper::Sweep() {
-  const int64_t now = NowMs();
-  for (TimedSocket* timed : sockets_) {
-    if (timed->deadline_ > now) continue;
-    timed->deadline_ = TimedSocket::kNever;
-    timed->expired_ = true;
-    timed->Close();  // completions run later, from the io_context: the set does not change here
-  }
-}
 
 }  // namespace lorry::door

@@ -2,7 +2,7 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <cstdio>
+#include <charconv>
 #include <utility>
 
 #include "services/engine_proxy/door/answer.h"
@@ -15,72 +15,109 @@ namespace {
 // A reply with a known length that fits here leaves in one write with its head.
 constexpr uint64_t kOneWriteBytes = 16 * 1024;
 
-std::string ChunkHead(size_t size) {
+constexpr std::string_view kChunkEnd = "\r\n";
+constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+void AppendChunkHead(size_t size, std::string* head) {
   char text[24];
-  std::snprintf(text, sizeof(text), "%zx\r\n", size);
-  return text;
+  char* const end = std::to_chars(text, text + sizeof(text), size, 16).ptr;
+  head->append(text, static_cast<size_t>(end - text)).append("\r\n");
 }
 
 }  // namespace
 
 Relay::Relay(Exchange& x) : x_(x), call_(x.shard.pool, x.shard.shared.options.limits) {}
 
-Task<bool> Relay::Run(std::string body) {
+Task<bool> Relay::Run(std::span<const std::string_view> body) {
   const LeaveHook hook(x_.client, [this] { OnClientLeft(); });
-  std::string request_head = EngineHead(x_, body.size());
-  const CallResult started =
-      co_await call_.Start(std::move(request_head), body, x_.head.method == "HEAD");
-  std::string().swap(body);
+  size_t body_bytes = 0;
+  for (const std::string_view piece : body) body_bytes += piece.size();
+  const std::string request_head = EngineHead(x_, body_bytes);
+  std::vector<std::string_view> request = {request_head};
+  request.insert(request.end(), body.begin(), body.end());
+  CallResult started = co_await call_.Start(request, x_.head.method == "HEAD");
   x_.lease.Resize(0);
+  if (started == CallResult::kSilent && x_.live) {
+    co_await BreakOff(started);
+    started = co_await call_.WaitForHead();
+  }
   if (started != CallResult::kOk) co_return co_await RefuseCall(x_, started);
-  const bool keep = x_.KeepAlive();
-  streaming_ = IsEventStream(call_.Field("content-type"));
-  ReplyHead head = MakeReplyHead(x_, call_, keep);
-  const bool framed = head.chunked || !call_.has_body() || call_.content_length().has_value();
-  x_.record.status = call_.status();
-  const bool whole = co_await RelayBody(std::move(head.text), head.chunked);
-  call_.Finish();
-  co_return whole&& keep&& framed;
+  co_return co_await RelayReply();
 }
 
-Task<bool> Relay::RelayBody(std::string head, bool chunked) {
+Task<bool> Relay::RelayReply() {
+  const bool keep = x_.KeepAlive();
+  ReplyHead head = MakeReplyHead(x_, call_, keep);
+  const auto length = call_.content_length();
+  const bool framed = head.chunked || !call_.has_body() || length.has_value();
+  head_ = std::move(head.text);
+  chunked_ = head.chunked;
+  streaming_ = IsEventStream(call_.reply().Get("content-type"));
+  if (x_.record.status == 0) x_.record.status = call_.reply().status();
   const bool with_head = call_.HasBuffered() || !call_.has_body() ||
-                         call_.content_length().value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
+                         length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
   if (!with_head) {
-    co_await x_.client.Write(head);
-    head.clear();
+    co_await x_.client.Write(head_);
+    head_.clear();
   }
   for (;;) {
     const UpstreamCall::Piece piece = co_await call_.Read();
-    if (piece.broken) {
-      if (x_.record.reason.empty() && !x_.client.left()) x_.record.reason = "ENGINE_BROKE_OFF";
-      if (call_.timed_out() && x_.live && x_.live->answered) AbortOnce();
-      co_return false;  // the connection closes in the middle of the framing: the client sees that
-                        // it is cut
+    if (piece.result != CallResult::kOk) {
+      co_await BreakOff(piece.result);
+      if (piece.result != CallResult::kSilent || !x_.live) co_return false;
+      call_.WaitForEver();
+      continue;
     }
     OnPiece(piece);
-    std::string restored;
-    std::string_view data = piece.data;
-    if (x_.restorer) {
-      restored = x_.restorer->Feed(piece.data, piece.end);
-      data = restored;
-    }
-    std::string_view tail;
-    if (chunked) {
-      if (!data.empty()) head += ChunkHead(data.size());
-      tail = data.empty() ? (piece.end ? "0\r\n\r\n" : "") : (piece.end ? "\r\n0\r\n\r\n" : "\r\n");
-    }
-    if (!head.empty() || !data.empty() || !tail.empty()) {
-      const bool written = co_await x_.client.Write(head, data, tail);
-      if (!written && !x_.live) co_return false;
-    }
-    head.clear();
-    if (piece.end) co_return !x_.client.left();
+    const bool written = co_await WritePiece(piece);
+    if (!written && !x_.live) co_return false;
+    if (piece.end) break;
   }
+  call_.Finish();
+  co_return !x_.client.left() && keep && framed;
+}
+
+Task<bool> Relay::WritePiece(const UpstreamCall::Piece& piece) {
+  size_t bytes = 0;
+  for (const asio::const_buffer& data : piece.data) bytes += data.size();
+  out_.clear();
+  if (x_.restorer) {
+    restored_.clear();
+    for (const asio::const_buffer& data : piece.data) {
+      restored_ += x_.restorer->Feed({static_cast<const char*>(data.data()), data.size()}, false);
+    }
+    if (piece.end) restored_ += x_.restorer->Feed({}, true);
+    bytes = restored_.size();
+  }
+  if (chunked_ && bytes > 0) AppendChunkHead(bytes, &head_);
+  out_.push_back(asio::buffer(head_));
+  if (x_.restorer) {
+    out_.push_back(asio::buffer(restored_));
+  } else {
+    out_.insert(out_.end(), piece.data.begin(), piece.data.end());
+  }
+  if (chunked_ && bytes > 0) out_.push_back(asio::buffer(kChunkEnd));
+  if (chunked_ && piece.end) out_.push_back(asio::buffer(kLastChunk));
+  const bool written = co_await x_.client.Write(out_);
+  head_.clear();
+  co_return written;
+}
+
+// Where the reply's head is out already, the connection closes in the middle of the framing: the
+// client sees that it is cut.
+Task<bool> Relay::BreakOff(CallResult why) {
+  const bool told = x_.record.status != 0 && head_.empty();
+  x_.head.keep_alive = false;
+  if (!told) {
+    co_await RefuseCall(x_, why);
+  } else if (x_.record.reason.empty() && !x_.client.left()) {
+    x_.record.reason = WhyNoReply(why).reason;
+  }
+  if (why == CallResult::kSilent && x_.live) x_.client.Leave();
+  co_return false;
 }
 
 void Relay::OnPiece(const UpstreamCall::Piece& piece) {
-  if (piece.data.empty() && !piece.end) return;
   x_.OnFirstByte();
   if (!x_.live || !streaming_ || piece.data.empty()) return;
   if (x_.live->answered.exchange(true)) return;

@@ -3,11 +3,14 @@
 // On vLLM the engine's connection is closed when the client leaves, which aborts the request. On
 // SGLang the request is aborted by its id once its first token was seen, and read to the end,
 // because SGLang forgets to release the adapter of a request whose connection breaks
-// (sglang#36333); it counts until then.
+// (sglang#36333); it counts until then. The same happens when the door gives an engine up that was
+// silent for too long.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "services/engine_proxy/door/exchange.h"
 #include "services/engine_proxy/door/upstream.h"
@@ -17,18 +20,25 @@ namespace lorry::door {
 class Relay {
  public:
   explicit Relay(Exchange& x);
-  // True when the client's connection may carry another request.
-  Task<bool> Run(std::string body);
+  // `body` lasts until Run ends. True when the client's connection may carry another request.
+  Task<bool> Run(std::span<const std::string_view> body);
 
  private:
-  // True when the client got a whole reply.
-  Task<bool> RelayBody(std::string head, bool chunked);
+  // True when the client's connection may carry another request.
+  Task<bool> RelayReply();
+  Task<bool> WritePiece(const UpstreamCall::Piece& piece);
+  // Why no more comes of the reply.
+  Task<bool> BreakOff(CallResult why);
   void OnClientLeft();
   void OnPiece(const UpstreamCall::Piece& piece);
   void AbortOnce();
 
   Exchange& x_;
   UpstreamCall call_;
+  std::string head_;      // of the reply, until it is sent
+  std::string restored_;  // a piece with the client's own ids
+  std::vector<asio::const_buffer> out_;
+  bool chunked_ = false;
   bool streaming_ = false;
   bool abort_sent_ = false;
 };

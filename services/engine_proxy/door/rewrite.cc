@@ -75,10 +75,9 @@ std::string EngineModel(EngineKind kind, const ShapeRules& rules, const EngineFa
 
 }  // namespace
 
-std::string RewriteBody(EngineKind kind, BodyShape shape, const EngineFacts& engine,
-                        const PaddedBody& body, const BodyFacts& facts,
-                        const std::vector<Resolved>& resolved, const std::vector<std::string>& ids,
-                        bool split_n) {
+std::vector<Edit> RewriteEdits(EngineKind kind, BodyShape shape, const EngineFacts& engine,
+                               const BodyFacts& facts, const std::vector<Resolved>& resolved,
+                               const std::vector<std::string>& ids, bool split_n) {
   const ShapeRules rules = RulesOf(shape);
   Writer writer(facts);
   const std::string model = EngineModel(kind, rules, engine, facts, resolved[0].name);
@@ -96,7 +95,7 @@ std::string RewriteBody(EngineKind kind, BodyShape shape, const EngineFacts& eng
   if (split_n) {
     for (const JsonRange& n : facts.n_values) writer.edits.push_back({n.offset, n.length, "1"});
   }
-  return ApplyEdits(body.view(), std::move(writer.edits));
+  return std::move(writer.edits);
 }
 
 }  // namespace lorry::door

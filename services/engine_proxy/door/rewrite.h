@@ -13,10 +13,10 @@
 
 namespace lorry::door {
 
-// `resolved` and `ids` as BodyFacts::adapters and batch ask: one, or one each.
-std::string RewriteBody(fleet::EngineKind kind, BodyShape shape, const EngineFacts& engine,
-                        const PaddedBody& body, const BodyFacts& facts,
-                        const std::vector<Resolved>& resolved, const std::vector<std::string>& ids,
-                        bool split_n);
+// What to change in the body. `resolved` and `ids` as BodyFacts::adapters and batch ask: one, or one
+// each.
+std::vector<Edit> RewriteEdits(fleet::EngineKind kind, BodyShape shape, const EngineFacts& engine,
+                               const BodyFacts& facts, const std::vector<Resolved>& resolved,
+                               const std::vector<std::string>& ids, bool split_n);
 
 }  // namespace lorry::door

@@ -1,4 +1,5 @@
 // Session: from a read request to an answer or a relay.
+#include <array>
 #include <charconv>
 #include <utility>
 
@@ -63,7 +64,8 @@ Task<bool> Session::Serve(Exchange& x) {
     case RouteAction::kPass: {
       client_.Watch();
       Relay relay(x);
-      co_return co_await relay.Run(std::move(x.body));
+      const std::array<std::string_view, 1> body = {x.body};
+      co_return co_await relay.Run(body);
     }
     case RouteAction::kRefuse:
       break;
@@ -77,7 +79,7 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
     Refused why{405, "ROUTE_REFUSED", "use POST"};
     co_return co_await Refuse(x, std::move(why));
   }
-  if (!x.head.Get("content-encoding").empty()) {
+  if (!x.head.GetAll("content-encoding").empty()) {
     Refused why{415, "REQUEST_INVALID", "compressed bodies cannot be read here; send plain JSON"};
     co_return co_await Refuse(x, std::move(why));
   }
@@ -108,7 +110,7 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
   if (DoorObserver* observer = shard_.shared.options.observer) observer->OnAdmitted();
   if (!CarriesAdapters(x.kind, x.route.shape) && !x.resolved.front().name.empty()) {
     Refused why{403, "ROUTE_REFUSED",
-                x.head.path +
+                std::string(x.head.path) +
                     " of SGLang answers with the base model whatever it is asked for; "
                     "ask for @base there, where policy allows it"};
     co_return co_await Refuse(x, std::move(why));
@@ -116,8 +118,8 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
 
   std::vector<std::string> ids = {x.record.request_id};
   for (size_t i = 1; i < facts->batch; ++i) ids.push_back(shard_.NewId());
-  std::string rewritten =
-      RewriteBody(x.kind, x.route.shape, *x.facts, body, *facts, x.resolved, ids, split);
+  const SplicedBody rewritten(
+      body.view(), RewriteEdits(x.kind, x.route.shape, *x.facts, *facts, x.resolved, ids, split));
   if (sglang) {
     x.live = std::make_shared<LiveRequest>();
     x.live->engine_ids = ids;
@@ -129,21 +131,20 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
   }
   if (split) {
     SplitCall calls(x, facts->n);
-    co_return co_await calls.Run(std::move(rewritten));
+    co_return co_await calls.Run(rewritten.Joined());
   }
   Relay relay(x);
-  co_return co_await relay.Run(std::move(rewritten));
+  co_return co_await relay.Run(rewritten.pieces());
 }
 
 Task<bool> Session::ServeFetched(Exchange& x) {
   client_.Watch();
   UpstreamCall call(shard_.pool, shard_.shared.options.limits);
   const LeaveHook hook(client_, [&call] { call.Cancel(); });
-  const std::string path = x.head.path;
+  const std::string path(x.head.path);
   if (x.route.action == RouteAction::kModel) x.head.path = kModelsPath;
-  std::string head = EngineHead(x, x.body.size());
-  BufferedReply reply =
-      co_await Fetch(call, std::move(head), std::move(x.body), kControlReplyBytes);
+  const std::string head = EngineHead(x, x.body.size());
+  BufferedReply reply = co_await Fetch(call, head, x.body, kControlReplyBytes);
   if (reply.result != CallResult::kOk) co_return co_await RefuseCall(x, reply.result);
   if (reply.status != 200) {
     co_return co_await Answer(x, reply.status, reply.content_type, std::move(reply.body));

@@ -1,5 +1,6 @@
 #include "services/engine_proxy/door/split.h"
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <utility>
@@ -27,6 +28,13 @@ Task<bool> SplitCall::Run(std::string body) {
   while (left_ > 0) {
     auto [ignored] = co_await done_.async_wait(kAwait);
     (void)ignored;
+    const bool silent = std::any_of(replies_.begin(), replies_.end(), [](const auto& reply) {
+      return reply.result == CallResult::kSilent;
+    });
+    if (!silent || x_.client.left()) continue;
+    x_.head.keep_alive = false;
+    co_await RefuseCall(x_, CallResult::kSilent);
+    x_.client.Leave();
   }
   x_.OnFirstByte();
   if (x_.client.left()) co_return false;
@@ -35,9 +43,14 @@ Task<bool> SplitCall::Run(std::string body) {
 
 Task<void> SplitCall::FetchOne(size_t index, std::string head, std::string body) {
   UpstreamCall call(x_.shard.pool, x_.shard.shared.options.limits);
-  BufferedReply reply = co_await Fetch(call, std::move(head), std::move(body),
-                                       x_.shard.shared.options.limits.split_reply_bytes);
+  BufferedReply reply =
+      co_await Fetch(call, head, body, x_.shard.shared.options.limits.split_reply_bytes);
+  const bool silent = reply.result == CallResult::kSilent;
   replies_[index] = std::move(reply);
+  if (silent) {
+    done_.cancel();  // the client need not wait for it, but it counts until its end
+    co_await ReadToEnd(call);
+  }
   if (--left_ == 0) done_.cancel();
 }
 

@@ -1,58 +1,67 @@
 #include "services/engine_proxy/door/upstream.h"
 
-#include <sys/socket.h>
-
-#include <array>
-#include <boost/asio/write.hpp>
-#include <cerrno>
 #include <utility>
+
+#include "services/engine_proxy/door/tcp.h"
 
 namespace lorry::door {
 namespace {
 
-// Tokens come in pieces of 100 bytes to 4 KiB; 16 KiB a stream are 32 MB for 2,000 streams.
-constexpr size_t kPieceBytes = 16 * 1024;
-constexpr size_t kHeadBytes = 64 * 1024;
-// Room for these at once saves growing step by step.
-constexpr size_t kUsualFields = 16;
-// Chunk framing that has not ended within this is no chunk framing.
+// Tokens come in pieces of 100 bytes to 4 KiB. A read that fills its room doubles the next one's.
+constexpr size_t kReadBytesMost = 64 * 1024;
+// Framing that has not ended within this is no framing.
 constexpr size_t kBufferBytes = 128 * 1024;
 
-// Neither closed nor talking: an engine has nothing to say on an idle connection.
-bool IsQuiet(Socket& socket) {
-  char byte;
-  const ssize_t n = ::recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+CallResult WhyNoConnection(const ErrorCode& error) {
+  namespace e = boost::system::errc;
+  for (const auto ours : {e::too_many_files_open, e::too_many_files_open_in_system,
+                          e::no_buffer_space, e::not_enough_memory, e::address_not_available}) {
+    if (error == ours) return CallResult::kNoSockets;
+  }
+  return CallResult::kUnreachable;
 }
 
 }  // namespace
 
 Task<CallResult> UpstreamPool::Acquire(bool fresh, std::unique_ptr<UpstreamConnection>* out) {
-  while (!fresh && !idle_.empty()) {
+  if (!fresh) *out = TakeIdle();
+  if (*out != nullptr) co_return CallResult::kOk;
+  co_return co_await Connect(out);
+}
+
+std::unique_ptr<UpstreamConnection> UpstreamPool::TakeIdle() {
+  while (!idle_.empty()) {
     std::unique_ptr<UpstreamConnection> connection = std::move(idle_.back());
     idle_.pop_back();
+    // An engine has nothing to say on an idle connection but that it closes it.
     const bool young = NowMs() - connection->idle_since_ms < limits_.engine_pool_ms;
-    if (!young || !IsQuiet(connection->link.socket())) continue;
+    if (!young || !IsQuiet(connection->link.socket().native_handle())) continue;
     connection->reused = true;
-    *out = std::move(connection);
-    co_return CallResult::kOk;
+    return connection;
   }
+  return nullptr;
+}
+
+Task<CallResult> UpstreamPool::Connect(std::unique_ptr<UpstreamConnection>* out) {
   auto connection = std::make_unique<UpstreamConnection>(sweeper_, Socket(io_.get_executor()));
-  connection->link.ExpireIn(limits_.engine_connect_ms);
-  auto [error] = co_await connection->link.socket().async_connect(endpoint_, kAwait);
-  if (error) {
-    co_return connection->link.expired() ? CallResult::kTimedOut : CallResult::kUnreachable;
-  }
-  connection->link.NeverExpire();
+  TimedSocket& link = connection->link;
+  ErrorCode opened;
+  link.socket().open(endpoint_.protocol(), opened);
+  if (opened) co_return WhyNoConnection(opened);
+  link.ExpireIn(limits_.engine_connect_ms);
+  auto [error] = co_await link.socket().async_connect(endpoint_, kAwait);
+  link.NeverExpire();
+  if (error) co_return WhyNoConnection(error);
   ErrorCode ignored;
-  connection->link.socket().set_option(Tcp::no_delay(true), ignored);
+  link.socket().set_option(Tcp::no_delay(true), ignored);
+  link.socket().non_blocking(true, ignored);
+  DetectDeadPeer(link.socket().native_handle(), limits_.engine_write_ms);
   *out = std::move(connection);
   co_return CallResult::kOk;
 }
 
 void UpstreamPool::GiveBack(std::unique_ptr<UpstreamConnection> connection) {
   if (idle_.size() >= limits_.pooled_connections) return;
-  connection->link.NeverExpire();
   connection->idle_since_ms = NowMs();
   idle_.push_back(std::move(connection));
 }
@@ -64,90 +73,97 @@ void UpstreamPool::CloseIdle() {
   });
 }
 
-Task<CallResult> UpstreamCall::Start(std::string head, std::string_view body,
-                                     bool is_head_request) {
+Task<CallResult> UpstreamCall::Start(std::span<const std::string_view> request, bool answers_head) {
   for (const bool fresh : {false, true}) {
     const CallResult acquired = co_await pool_.Acquire(fresh, &connection_);
     if (cancelled_) co_return CallResult::kBroken;
     if (acquired != CallResult::kOk) co_return acquired;
-    const CallResult result = co_await Attempt(head, body, is_head_request);
-    const bool stale = result == CallResult::kBroken && connection_->reused && received_ == 0;
-    if (!stale || cancelled_) co_return result;
+    sent_before_ = connection_->sent;
+    const CallResult result = co_await Attempt(request, answers_head);
+    const bool unread = result == CallResult::kBroken && connection_->reused && received_ == 0 &&
+                        !cancelled_ &&
+                        AcknowledgedOnly(connection_->link.socket().native_handle(), sent_before_);
+    if (!unread) co_return result;
+    connection_.reset();
   }
   co_return CallResult::kBroken;
 }
 
-Task<CallResult> UpstreamCall::Attempt(std::string_view head, std::string_view body,
-                                       bool is_head_request) {
-  const std::array<asio::const_buffer, 2> request = {asio::buffer(head.data(), head.size()),
-                                                     asio::buffer(body.data(), body.size())};
-  connection_->link.ExpireIn(limits_.engine_idle_ms);
-  auto [error, sent] = co_await asio::async_write(connection_->link.socket(), request, kAwait);
-  (void)sent;
+Task<CallResult> UpstreamCall::Attempt(std::span<const std::string_view> request,
+                                       bool answers_head) {
+  std::vector<asio::const_buffer> pieces;
+  pieces.reserve(request.size());
+  for (const std::string_view text : request) pieces.emplace_back(text.data(), text.size());
+  const ErrorCode error =
+      co_await connection_->link.Write(pieces, limits_.engine_write_ms, &connection_->sent);
+  // One that takes nothing for so long has not got the whole request and never will.
+  if (error && connection_->link.expired()) co_return CallResult::kUnreachable;
   // An engine may answer (413, 400) and close before it has read the body: what it said is still
   // read.
-  if (error && connection_->reused) co_return Failure();
+  if (error && connection_->reused) co_return CallResult::kBroken;
+  answers_head_ = answers_head;
+  co_return co_await ReadHead();
+}
+
+Task<CallResult> UpstreamCall::WaitForHead() {
+  WaitForEver();
+  return ReadHead();
+}
+
+Task<CallResult> UpstreamCall::ReadHead() {
+  beast::flat_buffer& buffer = connection_->buffer;
   for (;;) {
-    parser_.emplace();
-    parser_->header_limit(kHeadBytes);
-    parser_->body_limit(boost::none);
-    parser_->skip(is_head_request);
-    parser_->get().body().data = nullptr;
-    parser_->get().body().size = 0;
-    while (!parser_->is_header_done()) {
-      ErrorCode parsed;
-      if (connection_->buffer.size() > 0) {
-        connection_->buffer.consume(parser_->put(connection_->buffer.data(), parsed));
-      } else {
-        parsed = http::error::need_more;
-      }
-      if (parser_->is_header_done()) break;
-      if (parsed && parsed != http::error::need_more) co_return CallResult::kBroken;
-      const bool filled = co_await Fill();
-      if (!filled) co_return Failure();
+    if (!parser_) parser_.emplace(answers_head_);
+    ErrorCode error;
+    if (buffer.size() > 0) buffer.consume(parser_->put(buffer.data(), error));
+    if (error && error != http::error::need_more) co_return CallResult::kBroken;
+    if (!parser_->is_header_done()) {
+      const CallResult filled = co_await Fill();
+      if (filled != CallResult::kOk) co_return filled;
+      continue;
     }
-    parser_->eager(true);
-    if (status() >= 200) break;  // 1xx are the connection's own affair
+    if (parser_->status() >= 200) break;
+    parser_.reset();  // 1xx are the connection's own affair
   }
-  pending_end_ = !parser_->is_done() && parser_->need_eof();
+  parser_->eager(true);
+  ends_with_connection_ = !parser_->is_done() && parser_->need_eof();
   co_return CallResult::kOk;
 }
 
-Task<bool> UpstreamCall::Fill() {
-  if (cancelled_ || connection_->buffer.size() >= kBufferBytes) co_return false;
-  connection_->link.ExpireIn(limits_.engine_idle_ms);
-  auto [error, n] = co_await connection_->link.socket().async_read_some(
-      connection_->buffer.prepare(kPieceBytes), kAwait);
-  if (error) co_return false;
-  connection_->buffer.commit(n);
+Task<CallResult> UpstreamCall::Fill() {
+  TimedSocket& link = connection_->link;
+  beast::flat_buffer& buffer = connection_->buffer;
+  if (cancelled_ || buffer.size() >= kBufferBytes) co_return CallResult::kBroken;
+  link.ExpireIn(silence_ms_);
+  auto [error, n] = co_await link.socket().async_read_some(buffer.prepare(read_bytes_), kAwait);
+  link.NeverExpire();
+  if (error && link.expired() && !cancelled_) co_return CallResult::kSilent;
+  if (error) co_return CallResult::kBroken;
+  buffer.commit(n);
   received_ += n;
-  co_return true;
+  if (n == read_bytes_) read_bytes_ = std::min(2 * read_bytes_, kReadBytesMost);
+  co_return CallResult::kOk;
 }
 
 Task<UpstreamCall::Piece> UpstreamCall::Read() {
-  std::unique_ptr<char[]>& bytes = connection_->piece;
-  if (!bytes) bytes = std::make_unique_for_overwrite<char[]>(kPieceBytes);
-  auto& body = parser_->get().body();
-  body.data = bytes.get();
-  body.size = kPieceBytes;
-  body.more = true;
+  beast::flat_buffer& buffer = connection_->buffer;
+  buffer.consume(std::exchange(used_, 0));
+  parser_->ForgetPieces();
   for (;;) {
     ErrorCode error;
-    if (!parser_->is_done() && connection_->buffer.size() > 0) {
-      connection_->buffer.consume(parser_->put(connection_->buffer.data(), error));
-    }
-    const size_t produced = kPieceBytes - body.size;
-    const Piece piece{{bytes.get(), produced}, parser_->is_done(), false};
+    if (!parser_->is_done() && buffer.size() > 0) used_ = parser_->put(buffer.data(), error);
+    const Piece piece{parser_->pieces(), parser_->is_done()};
     if (piece.end) co_return piece;
-    if (error && error != http::error::need_more && error != http::error::need_buffer) {
-      co_return Piece{{}, false, true};
-    }
-    if (produced > 0) co_return piece;
-    const bool filled = co_await Fill();
-    if (filled) continue;
+    if (error && error != http::error::need_more) co_return Piece{{}, false, CallResult::kBroken};
+    if (!piece.data.empty()) co_return piece;
+    buffer.consume(std::exchange(used_, 0));
+    const CallResult filled = co_await Fill();
+    if (filled == CallResult::kOk) continue;
     ErrorCode ended;
-    if (pending_end_ && !cancelled_ && !timed_out()) parser_->put_eof(ended);
-    co_return Piece{{}, parser_->is_done() && !ended, !parser_->is_done() || ended.failed()};
+    const bool closed = filled == CallResult::kBroken && ends_with_connection_ && !cancelled_;
+    if (closed) parser_->put_eof(ended);
+    if (parser_->is_done() && !ended) co_return Piece{{}, true};
+    co_return Piece{{}, false, filled};
   }
 }
 
@@ -158,27 +174,11 @@ void UpstreamCall::Cancel() {
 
 void UpstreamCall::Finish() {
   if (!connection_) return;
+  connection_->buffer.consume(std::exchange(used_, 0));
   const bool keep = !cancelled_ && parser_ && parser_->is_done() && parser_->keep_alive() &&
                     connection_->buffer.size() == 0;
   if (keep) pool_.GiveBack(std::move(connection_));
   connection_.reset();
-}
-
-std::string_view UpstreamCall::Field(std::string_view name) const {
-  const auto value = parser_->get()[beast::string_view(name.data(), name.size())];
-  return {value.data(), value.size()};
-}
-
-std::vector<HeaderField> UpstreamCall::Fields() const {
-  std::vector<HeaderField> fields;
-  fields.reserve(kUsualFields);
-  for (const auto& field : parser_->get()) {
-    const auto name = field.name_string();
-    const auto value = field.value();
-    fields.push_back(
-        {std::string(name.data(), name.size()), std::string(value.data(), value.size())});
-  }
-  return fields;
 }
 
 std::optional<uint64_t> UpstreamCall::content_length() const {

@@ -5,32 +5,35 @@
 #pragma once
 
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/buffer_body.hpp>
-#include <boost/beast/http/parser.hpp>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "services/engine_proxy/door/door.h"
 #include "services/engine_proxy/door/net.h"
+#include "services/engine_proxy/door/reply_parser.h"
 
 namespace lorry::door {
-
-namespace beast = boost::beast;
-namespace http = boost::beast::http;
 
 struct UpstreamConnection {
   UpstreamConnection(Sweeper& sweeper, Socket socket) : link(sweeper, std::move(socket)) {}
   TimedSocket link;
   beast::flat_buffer buffer;
-  std::unique_ptr<char[]> piece;  // what Piece::data points into; kept from call to call
   bool reused = false;
+  uint64_t sent = 0;  // bytes of all requests
   int64_t idle_since_ms = 0;
 };
 
-enum class CallResult { kOk, kUnreachable, kBroken, kTimedOut };
+enum class CallResult {
+  kOk,
+  kUnreachable,  // the engine does not accept connections
+  kNoSockets,    // this host has none left
+  kBroken,       // the connection ended before the reply did
+  kSilent,       // nothing came for longer than the limit; the call may still be read on
+};
 
 class UpstreamPool {
  public:
@@ -42,6 +45,9 @@ class UpstreamPool {
   void CloseIdle();
 
  private:
+  std::unique_ptr<UpstreamConnection> TakeIdle();
+  Task<CallResult> Connect(std::unique_ptr<UpstreamConnection>* out);
+
   asio::io_context& io_;
   Sweeper& sweeper_;
   const DoorLimits& limits_;
@@ -51,23 +57,26 @@ class UpstreamPool {
 
 class UpstreamCall {
  public:
-  UpstreamCall(UpstreamPool& pool, const DoorLimits& limits) : pool_(pool), limits_(limits) {}
+  UpstreamCall(UpstreamPool& pool, const DoorLimits& limits)
+      : pool_(pool), limits_(limits), silence_ms_(limits.engine_silence_ms) {}
 
-  // Sends, and reads the head of the reply. Sent once more on a new connection when a pooled one
-  // turns out to be closed and not one byte of a reply came: the engine cannot have answered, and
-  // its own limit on idle connections is the cause.
-  Task<CallResult> Start(std::string head, std::string_view body, bool is_head_request);
+  // Sends `request` (its head, then its body in any number of pieces), and reads the head of the
+  // reply. Sent once more on a new connection only where the engine certainly read none of it: a
+  // pooled connection that the engine closed just then.
+  Task<CallResult> Start(std::span<const std::string_view> request, bool answers_head);
+  // After Start or Read was kSilent: goes on waiting, now for as long as the connection lasts.
+  Task<CallResult> WaitForHead();
+  void WaitForEver() { silence_ms_ = 0; }
 
-  int status() const { return static_cast<int>(parser_->get().result_int()); }
-  std::string_view Field(std::string_view name) const;
-  std::vector<HeaderField> Fields() const;
+  const ReplyParser& reply() const { return *parser_; }
   std::optional<uint64_t> content_length() const;
-  bool has_body() const { return !parser_->is_done() || pending_end_; }
+  bool has_body() const { return !parser_->is_done() || ends_with_connection_; }
 
   struct Piece {
-    std::string_view data;  // until the next call
+    std::span<const asio::const_buffer>
+        data;  // not empty, or the end, or a failure; until the next
     bool end = false;
-    bool broken = false;  // the reply ended before its end
+    CallResult result = CallResult::kOk;
   };
   Task<Piece> Read();
   // True when the next Read would not wait: its bytes are here already.
@@ -77,19 +86,24 @@ class UpstreamCall {
   void Cancel();
   // After the end: the connection goes back to the pool if both sides keep it.
   void Finish();
-  bool timed_out() const { return connection_ && connection_->link.expired(); }
 
  private:
-  Task<CallResult> Attempt(std::string_view head, std::string_view body, bool is_head_request);
-  Task<bool> Fill();
-  CallResult Failure() const { return timed_out() ? CallResult::kTimedOut : CallResult::kBroken; }
+  Task<CallResult> Attempt(std::span<const std::string_view> request, bool answers_head);
+  Task<CallResult> ReadHead();
+  // Reads more into the connection's buffer.
+  Task<CallResult> Fill();
 
   UpstreamPool& pool_;
   const DoorLimits& limits_;
+  int64_t silence_ms_;
   std::unique_ptr<UpstreamConnection> connection_;
-  std::optional<http::response_parser<http::buffer_body>> parser_;
+  std::optional<ReplyParser> parser_;
+  uint64_t sent_before_ = 0;  // on this connection, when this request began
   uint64_t received_ = 0;
-  bool pending_end_ = false;  // the reply ends with the connection
+  size_t read_bytes_ = 4 * 1024;  // room for the next read
+  size_t used_ = 0;               // of the buffer, by the piece that was given out last
+  bool answers_head_ = false;
+  bool ends_with_connection_ = false;  // the reply has no other end
   bool cancelled_ = false;
 };
 

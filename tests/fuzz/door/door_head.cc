@@ -17,8 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto& head = std::get<RequestHead>(read);
   LORRY_CHECK(!(head.chunked && head.content_length));
-  std::string forwarded =
-      head.method + " " + head.path + head.query + " HTTP/1.1\r\nHost: engine\r\n";
+  std::string forwarded = std::string(head.method).append(" ").append(head.path).append(head.query);
+  forwarded += " HTTP/1.1\r\nHost: engine\r\n";
   AppendForwardable(head.fields, {"host", "content-length", "expect"}, &forwarded);
   forwarded += "\r\n";
   LORRY_CHECK(forwarded.find("\r\n\r\n") == forwarded.size() - 4);

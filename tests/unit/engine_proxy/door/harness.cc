@@ -219,10 +219,15 @@ void ScriptedEngine::Accept() {
         if (!script_(request, wire)) break;
       }
       const std::lock_guard open_lock(mutex_);
-      std::erase(open_, fd);
       wire.Close();
+      std::erase(open_, fd);
     });
   }
+}
+
+size_t ScriptedEngine::open_connections() const {
+  const std::lock_guard lock(mutex_);
+  return open_.size();
 }
 
 std::vector<Message> ScriptedEngine::requests() const {

@@ -84,7 +84,8 @@ class ScriptedEngine {
   explicit ScriptedEngine(Script script);
   ~ScriptedEngine();
   uint16_t port() const { return port_; }
-  int connections() const { return connections_; }
+  int connections() const { return connections_; }  // ever
+  size_t open_connections() const;
   std::vector<Message> requests() const;
 
  private:

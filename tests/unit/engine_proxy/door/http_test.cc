@@ -150,41 +150,52 @@ TEST_F(HttpTest, ClosesClientsThatDawdle) {
   EXPECT_TRUE(slow_body.AtEnd());
 }
 
-TEST_F(HttpTest, ReusesConnectionsToTheEngine) {
+TEST_F(HttpTest, IgnoresEmptyLinesBeforeARequest) {
   StartEcho();
-  Wire wire = Connect();  // one connection stays on one thread, and so on one pool
-  for (int i = 0; i < 5; ++i) {
-    wire.Send(Post("/generate", kAsk));
-    EXPECT_EQ(ReadMessage(wire).status(), 200);
+  EXPECT_EQ(Raw("\r\n\r\n" + Post("/generate", kAsk)), 200);
+  EXPECT_EQ(Raw("\n" + Post("/generate", kAsk)), 400);
+}
+
+TEST_F(HttpTest, SeesACompressedBodyBehindAnEmptyField) {
+  StartEcho();
+  EXPECT_EQ(Raw(Post("/generate", "x", "Content-Encoding:\r\nContent-Encoding: gzip\r\n")), 415);
+}
+
+TEST_F(HttpTest, AddsItselfToTheProxiesOnTheWay) {
+  StartEcho();
+  EXPECT_EQ(Raw(Post("/generate", kAsk)), 200);
+  EXPECT_EQ(engine_->requests().at(0).Get("X-Forwarded-For"), "127.0.0.1");
+  EXPECT_EQ(engine_->requests().at(0).Get("Via"), "1.1 lorry");
+  EXPECT_EQ(Raw(Post("/generate", kAsk,
+                     "X-Forwarded-For: 10.0.0.7\r\nVia: 1.1 a\r\nX-Forwarded-For: 10.0.0.8\r\n")),
+            200);
+  EXPECT_EQ(engine_->requests().at(1).Get("X-Forwarded-For"), "10.0.0.7, 10.0.0.8, 127.0.0.1");
+  EXPECT_EQ(engine_->requests().at(1).Get("Via"), "1.1 a, 1.1 lorry");
+}
+
+// SGLang reads these instead of the body: ids would not be unique any more.
+TEST_F(HttpTest, KeepsOverridingFieldsToItself) {
+  StartEcho();
+  EXPECT_EQ(Raw(Post("/generate", kAsk, "X-Override-Rid: r\r\nx-override-bootstrap-host: h\r\n")),
+            200);
+  EXPECT_EQ(engine_->requests().at(0).Get("X-Override-Rid"), "");
+  EXPECT_EQ(engine_->requests().at(0).Get("X-Override-Bootstrap-Host"), "");
+}
+
+TEST_F(HttpTest, NoticesThatAClientLeavesBehindAPipelinedRequest) {
+  Gate closed;
+  StartBefore(
+      [&](const Message&, Wire& wire) {
+        if (wire.AtEnd()) closed.Open();
+        return false;
+      },
+      fleet::EngineKind::kVllm);
+  {
+    Wire wire = Connect();
+    wire.Send(Post("/v1/completions", R"({"model":"policy"})") + Get("/health"));
+    EXPECT_TRUE(testing::Eventually([&] { return engine_->requests().size() == 1; }));
   }
-  EXPECT_EQ(engine_->connections(), 1);
-}
-
-TEST_F(HttpTest, SendsAgainWhenAPooledConnectionWasClosedMeanwhile) {
-  StartBefore([](const Message&, Wire& wire) {
-    wire.Send(JsonReply("{}"));
-    return false;  // promised to stay, and closes
-  });
-  Wire wire = Connect();
-  for (int i = 0; i < 20; ++i) {
-    wire.Send(Post("/generate", kAsk));
-    EXPECT_EQ(ReadMessage(wire).status(), 200) << i;
-  }
-  EXPECT_EQ(engine_->requests().size(), 20u);
-}
-
-TEST_F(HttpTest, NeverSendsTwiceWhatAFreshConnectionLost) {
-  StartBefore([](const Message&, Wire&) { return false; });
-  const Message reply = Ask(Post("/generate", kAsk));
-  EXPECT_EQ(reply.status(), 502);
-  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_BROKE_OFF");
-  EXPECT_EQ(engine_->requests().size(), 1u);
-}
-
-TEST_F(HttpTest, GivesUpOnASilentEngine) {
-  options_.limits.engine_idle_ms = 20;
-  StartBefore([](const Message&, Wire& wire) { return !wire.AtEnd(); });
-  EXPECT_EQ(Ask(Post("/generate", kAsk)).Get("X-Lorry-Reason"), "ENGINE_TIMEOUT");
+  EXPECT_TRUE(closed.Wait());
   EXPECT_TRUE(BecomesQuiet());
 }
 

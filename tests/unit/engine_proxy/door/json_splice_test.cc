@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "lib/base/error.h"
+#include "lib/base/prng.h"
 
 namespace lorry::door {
 namespace {
@@ -88,6 +91,51 @@ TEST(JsonSplice, ReadsStringsWithTheirEscapes) {
   ASSERT_TRUE(fields.ok());
   EXPECT_EQ(*StringValue(body, (*fields)[0].value), "b\n\"c");
   EXPECT_EQ(QuoteJson(std::string("a\x01", 2)), "\"a\\u0001\"");
+}
+
+// The reference is a strict parser of another make. Documents are mostly lists of token ids in every
+// spacing, and each is damaged in many places: the fast way through them must accept exactly what
+// the slow one does.
+TEST(JsonScan, AcceptsExactlyWhatAStrictParserAccepts) {
+  constexpr std::string_view kDamage = "0123456789-+.,: \t\n[]{}\"\\trufalsn";
+  constexpr uint64_t kSeed = 20261122;
+  Prng random(kSeed);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random.Below(n)); };
+  size_t accepted = 0;
+  for (int round = 0; round < 400; ++round) {
+    const std::string separator = std::vector<std::string>{",", ", ", " ,", ",  ", "\n,"}[below(5)];
+    std::string list = "[";
+    for (size_t i = 0, n = below(200); i < n; ++i) {
+      list += (i == 0 ? "" : separator) + std::to_string(below(130'000));
+    }
+    const std::string text = R"({"p":)" + list + R"(],"s":")" + std::string(below(150), 'a') +
+                             R"(\n\u00e9","o":{"x":[true,null,-1.5e3,[[]]]}})";
+    for (int damage = 0; damage < 40; ++damage) {
+      std::string damaged = text;
+      if (damage > 0) {
+        const size_t at = below(damaged.size());
+        switch (below(3)) {
+          case 0:
+            damaged[at] = kDamage[below(kDamage.size())];
+            break;
+          case 1:
+            damaged.insert(at, 1, kDamage[below(kDamage.size())]);
+            break;
+          default:
+            damaged.erase(at, 1 + below(3));
+        }
+      }
+      JsonScanner scan(damaged);
+      JsonKind kind;
+      scan.SkipSpace();
+      bool ours = scan.SkipValue(1, &kind);
+      scan.SkipSpace();
+      ours = ours && scan.AtEnd();
+      ASSERT_EQ(ours, nlohmann::json::accept(damaged)) << damaged;
+      accepted += ours ? 1 : 0;
+    }
+  }
+  EXPECT_GT(accepted, 1'000u) << "damage that changes a digit changes no form";
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ std::string Rewritten(EngineKind kind, BodyShape shape, const std::string& text,
   }
   std::vector<std::string> ids = {"ID0"};
   for (size_t i = 1; i < facts->batch; ++i) ids.push_back("ID" + std::to_string(i));
-  return RewriteBody(kind, shape, engine, body, *facts, resolved, ids, split);
+  return ApplyEdits(body.view(), RewriteEdits(kind, shape, engine, *facts, resolved, ids, split));
 }
 
 TEST(Rewrite, FindsTheAdapterWhereverItIsNamed) {

@@ -1,0 +1,189 @@
+#include "services/engine_proxy/door/json_scan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace lorry::door {
+namespace {
+
+// The loops over one block have no exits, so that the compiler turns each into a few vector
+// instructions, whatever the processor.
+constexpr ptrdiff_t kBlock = 64;
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+bool IsHex(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+
+bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+bool IsPlainText(char c) { return static_cast<uint8_t>(c) >= 0x20 && c != '"' && c != '\\'; }
+
+bool IsPlainBlock(const char* block) {
+  uint8_t other = 0;
+  for (ptrdiff_t i = 0; i < kBlock; ++i) {
+    const auto c = static_cast<uint8_t>(block[i]);
+    other |= static_cast<uint8_t>((c < 0x20) | (c == '"') | (c == '\\'));
+  }
+  return other == 0;
+}
+
+// Nothing but whole numbers without a sign, set apart by "," or ", ", and none with a leading zero.
+// Looks at the bytes before and behind the block too.
+bool IsTokenIdBlock(const char* block) {
+  uint8_t other = 0;
+  for (ptrdiff_t i = 0; i < kBlock; ++i) {
+    const auto before = static_cast<uint8_t>(block[i - 1]);
+    const auto c = static_cast<uint8_t>(block[i]);
+    const auto after = static_cast<uint8_t>(block[i + 1]);
+    const uint8_t digit_before = static_cast<uint8_t>(before - '0') < 10;
+    const uint8_t digit = static_cast<uint8_t>(c - '0') < 10;
+    const uint8_t digit_after = static_cast<uint8_t>(after - '0') < 10;
+    const uint8_t comma = (c == ',') & ((digit_after) | (after == ' '));
+    const uint8_t space = (c == ' ') & (before == ',') & digit_after;
+    const uint8_t leading_zero = (c == '0') & digit_after & (digit_before ^ 1);
+    other |= static_cast<uint8_t>(((digit | comma | space) ^ 1) | leading_zero);
+  }
+  return other == 0;
+}
+
+}  // namespace
+
+bool JsonScanner::Fail(const char* problem) {
+  problem_ = problem;
+  return false;
+}
+
+void JsonScanner::SkipSpace() {
+  while (at_ != end_ && IsSpace(*at_)) ++at_;
+}
+
+bool JsonScanner::Take(char c) {
+  if (at_ == end_ || *at_ != c) return false;
+  ++at_;
+  return true;
+}
+
+bool JsonScanner::SkipValue(int depth, JsonKind* kind) {
+  if (depth > kMaxJsonDepth) return Fail("it is nested too deep");
+  if (at_ == end_) return Fail("it ends too early");
+  switch (*at_) {
+    case '{':
+      *kind = JsonKind::kObject;
+      return SkipObject(depth);
+    case '[':
+      *kind = JsonKind::kArray;
+      return SkipArray(depth);
+    case '"':
+      *kind = JsonKind::kString;
+      return SkipString();
+    case 't':
+    case 'f':
+      *kind = JsonKind::kBool;
+      return SkipWord(*at_ == 't' ? "true" : "false");
+    case 'n':
+      *kind = JsonKind::kNull;
+      return SkipWord("null");
+    default:
+      *kind = JsonKind::kNumber;
+      return SkipNumber();
+  }
+}
+
+bool JsonScanner::SkipObject(int depth) {
+  ++at_;
+  SkipSpace();
+  if (Take('}')) return true;
+  for (;;) {
+    JsonKind ignored;
+    if (!SkipString()) return false;
+    SkipSpace();
+    if (!Take(':')) return Fail("a key has no colon behind it");
+    SkipSpace();
+    if (!SkipValue(depth + 1, &ignored)) return false;
+    SkipSpace();
+    if (Take('}')) return true;
+    if (!Take(',')) return Fail("an object is not closed");
+    SkipSpace();
+  }
+}
+
+bool JsonScanner::SkipArray(int depth) {
+  ++at_;
+  SkipSpace();
+  if (Take(']')) return true;
+  for (;;) {
+    JsonKind ignored;
+    SkipTokenIds();
+    if (!SkipValue(depth + 1, &ignored)) return false;
+    SkipSpace();
+    if (Take(']')) return true;
+    if (!Take(',')) return Fail("a list is not closed");
+    SkipSpace();
+  }
+}
+
+// From a place where a value is due to a later one in the same list, or not at all: whole blocks of
+// token ids, and back to behind the last comma in them.
+void JsonScanner::SkipTokenIds() {
+  if (at_ == end_ || !IsDigit(*at_) || at_ < no_token_ids_before_) return;
+  const char* block = at_;
+  while (end_ - block > kBlock && IsTokenIdBlock(block)) block += kBlock;
+  no_token_ids_before_ = block + kBlock;
+  const char* place = block;
+  while (place != at_ && place[-1] != ',') --place;
+  if (place == at_) return;
+  at_ = place;
+  SkipSpace();
+}
+
+bool JsonScanner::SkipString() {
+  if (!Take('"')) return Fail("a string is expected");
+  for (;;) {
+    while (end_ - at_ >= kBlock && IsPlainBlock(at_)) at_ += kBlock;
+    at_ = std::find_if_not(at_, end_, IsPlainText);
+    if (at_ == end_) return Fail("a string is not closed");
+    if (Take('"')) return true;
+    if (*at_ != '\\') return Fail("a string has a control character");
+    if (!SkipEscape()) return Fail("a string has an unknown escape");
+  }
+}
+
+bool JsonScanner::SkipEscape() {
+  constexpr std::string_view kShort = "\"\\/bfnrt";
+  constexpr ptrdiff_t kHexDigits = 4;
+  ++at_;
+  if (at_ == end_) return false;
+  const char c = *at_++;
+  if (c != 'u') return kShort.find(c) != std::string_view::npos;
+  if (end_ - at_ < kHexDigits || !std::all_of(at_, at_ + kHexDigits, IsHex)) return false;
+  at_ += kHexDigits;
+  return true;
+}
+
+bool JsonScanner::SkipWord(std::string_view word) {
+  const std::string_view rest(at_, static_cast<size_t>(end_ - at_));
+  if (!rest.starts_with(word)) return Fail("it has a word that JSON does not have");
+  at_ += word.size();
+  return true;
+}
+
+bool JsonScanner::SkipDigits() {
+  const char* const first = at_;
+  at_ = std::find_if_not(at_, end_, IsDigit);
+  return at_ != first;
+}
+
+bool JsonScanner::SkipNumber() {
+  constexpr const char* kProblem = "a number is not written as JSON writes it";
+  Take('-');
+  if (!Take('0') && !SkipDigits()) return Fail(kProblem);
+  if (Take('.') && !SkipDigits()) return Fail(kProblem);
+  if (Take('e') || Take('E')) {
+    if (!Take('+')) Take('-');
+    if (!SkipDigits()) return Fail(kProblem);
+  }
+  return true;
+}
+
+}  // namespace lorry::door

@@ -1,0 +1,197 @@
+// The door and an engine that is slow, closes, breaks off, or cannot be reached.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <string>
+
+#include "tests/unit/engine_proxy/door/door_fixture.h"
+
+namespace lorry::door {
+namespace {
+
+using fleet::EngineKind;
+using testing::Chunk;
+using testing::DoorTest;
+using testing::Eventually;
+using testing::Gate;
+using testing::JsonReply;
+using testing::Message;
+using testing::Post;
+using testing::ReadMessage;
+using testing::StreamHead;
+using testing::Wire;
+
+constexpr const char* kAsk = R"({"lora_path":"policy"})";
+constexpr const char* kAskStream = R"({"lora_path":"policy","stream":true})";
+
+class EngineSideTest : public DoorTest {
+ protected:
+  // What a client reads of a reply that an engine breaks off after `sent`.
+  Message AfterBreakingOff(const std::string& sent) {
+    door_.reset();
+    StartBefore([sent](const Message&, Wire& wire) {
+      wire.Send(sent);
+      return false;
+    });
+    return Ask(Post("/generate", kAsk));
+  }
+};
+
+TEST_F(EngineSideTest, ReusesConnectionsToTheEngine) {
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  Wire wire = Connect();  // one connection stays on one thread, and so on one pool
+  for (int i = 0; i < 5; ++i) {
+    wire.Send(Post("/generate", kAsk));
+    EXPECT_EQ(ReadMessage(wire).status(), 200);
+  }
+  EXPECT_EQ(engine_->connections(), 1);
+}
+
+TEST_F(EngineSideTest, SendsNothingOnAPooledConnectionThatTheEngineClosed) {
+  StartBefore([](const Message&, Wire& wire) {
+    wire.Send(JsonReply("{}"));
+    return false;  // promised to stay, and closes
+  });
+  Wire wire = Connect();
+  for (int i = 0; i < 20; ++i) {
+    wire.Send(Post("/generate", kAsk));
+    EXPECT_EQ(ReadMessage(wire).status(), 200) << i;
+    EXPECT_TRUE(Eventually([&] { return engine_->open_connections() == 0; }));
+  }
+  EXPECT_EQ(engine_->requests().size(), 20u);
+}
+
+// The engine may have answered half of it, or be about to: nobody can know.
+TEST_F(EngineSideTest, NeverSendsTwiceWhatAnEngineReadBeforeItDied) {
+  std::atomic<int> asked{0};
+  StartBefore([&](const Message&, Wire& wire) {
+    return ++asked == 1 && wire.Send(JsonReply("{}"));  // the second is read, and the end
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", kAsk));
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+  wire.Send(Post("/generate", kAsk));
+  const Message reply = ReadMessage(wire);
+  EXPECT_EQ(reply.status(), 502);
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_BROKE_OFF");
+  EXPECT_EQ(engine_->connections(), 1) << "the connection was a pooled one";
+  EXPECT_EQ(asked, 2);
+}
+
+TEST_F(EngineSideTest, NeverSendsTwiceWhatAFreshConnectionLost) {
+  StartBefore([](const Message&, Wire&) { return false; });
+  const Message reply = Ask(Post("/generate", kAsk));
+  EXPECT_EQ(reply.status(), 502);
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_BROKE_OFF");
+  EXPECT_EQ(engine_->requests().size(), 1u);
+}
+
+TEST_F(EngineSideTest, AnswersWhereAnEngineBreaksOffBeforeTheClientGotAHead) {
+  for (const char* sent : {
+           "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n",
+           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense",
+           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+           "HTTP/1.1 200 OK\r\nContent-",
+       }) {
+    const Message reply = AfterBreakingOff(sent);
+    EXPECT_EQ(reply.status(), 502) << sent;
+    EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_BROKE_OFF") << sent;
+    EXPECT_EQ(reply.Get("X-Lorry-Version"), "12") << sent;
+    EXPECT_TRUE(BecomesQuiet());
+  }
+}
+
+TEST_F(EngineSideTest, CutsTheConnectionWhereTheHeadWasSent) {
+  StartBefore([](const Message&, Wire& wire) {
+    wire.Send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nhalf");
+    return false;
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", kAsk));
+  const std::string got = wire.ReadAll();
+  EXPECT_TRUE(got.ends_with("half")) << "and then the connection ends: " << got;
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_TRUE(Eventually([&] { return !door_->Recent(1).empty(); }));
+  EXPECT_EQ(door_->Recent(1)[0].reason, "ENGINE_BROKE_OFF");
+}
+
+TEST_F(EngineSideTest, WaitsForAsLongAsTheEngineWorks) {
+  EXPECT_EQ(DoorLimits().engine_silence_ms, 0) << "an answer may take hours";
+}
+
+TEST_F(EngineSideTest, GivesUpOnASilentVllm) {
+  options_.limits.engine_silence_ms = 20;
+  Gate closed;
+  StartBefore(
+      [&](const Message&, Wire& wire) {
+        if (wire.AtEnd()) closed.Open();
+        return false;
+      },
+      EngineKind::kVllm);
+  const Message reply = Ask(Post("/v1/completions", R"({"model":"policy"})"));
+  EXPECT_EQ(reply.status(), 504);
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_TIMEOUT");
+  EXPECT_TRUE(closed.Wait()) << "which ends the request there";
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+// SGLang forgets a request whose connection closes, and goes on with it.
+TEST_F(EngineSideTest, CountsWhatItGaveUpOnASilentSglangUntilItsEnd) {
+  options_.limits.engine_silence_ms = 20;
+  Gate told;
+  StartBefore([&](const Message&, Wire& wire) {
+    EXPECT_TRUE(told.Wait());
+    return wire.Send(JsonReply("{}"));
+  });
+  const Message reply = Ask(Post("/generate", kAsk));
+  EXPECT_EQ(reply.status(), 504);
+  EXPECT_EQ(reply.Get("Connection"), "close");
+  EXPECT_EQ(InFlight(12), 1u);
+  EXPECT_EQ(engine_->open_connections(), 1);
+  told.Open();
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_EQ(door_->Recent(1).at(0).reason, "ENGINE_TIMEOUT");
+  EXPECT_EQ(engine_->requests().size(), 1u) << "no abort: it may still have been queued";
+}
+
+TEST_F(EngineSideTest, AbortsAStreamThatFallsSilentOnSglang) {
+  options_.limits.engine_silence_ms = 20;
+  Gate aborted;
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      EXPECT_EQ(InFlight(12), 1u);
+      aborted.Open();
+      return wire.Send(JsonReply(""));
+    }
+    wire.Send(StreamHead() + Chunk("data: 1\n\n"));
+    EXPECT_TRUE(aborted.Wait());
+    return wire.Send(Chunk("data: abort\n\n") + Chunk(""));
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", kAskStream));
+  EXPECT_TRUE(wire.ReadAll().ends_with("data: 1\n\n\r\n")) << "and the connection is cut";
+  EXPECT_TRUE(aborted.Wait());
+  EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(EngineSideTest, SaysThatItHasNoDescriptorForTheEngine) {
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  Wire wire = Connect();
+  wire.Send(testing::Get("/health"));
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};  // those that are open stay open
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  wire.Send(Post("/generate", kAsk));
+  const Message reply = ReadMessage(wire);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(reply.status(), 503);
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "DOOR_OUT_OF_SOCKETS");
+  wire.Send(Post("/generate", kAsk));
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+}
+
+}  // namespace
+}  // namespace lorry::door

@@ -1,0 +1,88 @@
+// What a peer acknowledged, and that it hung up, as the kernel tells it.
+#include "services/engine_proxy/door/tcp.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <utility>
+
+#include "tests/unit/engine_proxy/door/harness.h"
+
+namespace lorry::door {
+namespace {
+
+using testing::Eventually;
+using testing::Wire;
+
+// Two ends of one TCP connection on loopback.
+std::pair<Wire, Wire> Ends() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  EXPECT_EQ(::listen(listener, 1), 0);
+  socklen_t size = sizeof(at);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size);
+  Wire near = Wire::Connect(ntohs(at.sin_port));
+  Wire far(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  ::close(listener);
+  return {std::move(near), std::move(far)};
+}
+
+TEST(Tcp, TellsWhetherThePeerCanHaveReadWhatWasSentLast) {
+  auto [near, far] = Ends();
+  near.Send("first");
+  EXPECT_EQ(far.ReadExactly(5), "first");
+  far.Send("reply");
+  EXPECT_EQ(near.ReadExactly(5), "reply");
+  EXPECT_TRUE(Eventually([&] { return AcknowledgedOnly(near.fd(), 5); }));
+
+  far.Close();
+  ASSERT_TRUE(near.AtEnd());
+  near.Send("second");  // arrives at a socket that nobody has
+  EXPECT_TRUE(AcknowledgedOnly(near.fd(), 5));
+}
+
+TEST(Tcp, TellsThatThePeerMayHaveReadWhatWasSentBeforeItEnded) {
+  auto [near, far] = Ends();
+  near.Send("first");
+  EXPECT_EQ(far.ReadExactly(5), "first");
+  far.Close();
+  ASSERT_TRUE(near.AtEnd());
+  EXPECT_FALSE(AcknowledgedOnly(near.fd(), 0));
+}
+
+TEST(Tcp, SeesAHangUpBehindUnreadBytes) {
+  auto [near, far] = Ends();
+  EXPECT_TRUE(IsQuiet(near.fd()));
+  far.Send("unread");
+  EXPECT_TRUE(Eventually([&] { return !IsQuiet(near.fd()); }));
+  EXPECT_FALSE(HasHungUp(near.fd()));
+  far.HalfClose();
+  EXPECT_TRUE(Eventually([&] { return HasHungUp(near.fd()); }));
+}
+
+// The engine's host may vanish in the middle of an answer that takes hours: its silence is noticed,
+// that of a live engine is not.
+TEST(Tcp, ProbesAPeerThatIsSilent) {
+  auto [near, far] = Ends();
+  DetectDeadPeer(near.fd(), 60'000);
+  const auto option = [&](int level, int name) {
+    int value = 0;
+    socklen_t size = sizeof(value);
+    EXPECT_EQ(::getsockopt(near.fd(), level, name, &value, &size), 0);
+    return value;
+  };
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  const int probes_s = option(IPPROTO_TCP, TCP_KEEPIDLE) +
+                       option(IPPROTO_TCP, TCP_KEEPINTVL) * option(IPPROTO_TCP, TCP_KEEPCNT);
+  EXPECT_LE(probes_s, 90);
+  EXPECT_GE(option(IPPROTO_TCP, TCP_USER_TIMEOUT), probes_s * 1'000);
+}
+
+}  // namespace
+}  // namespace lorry::door
