@@ -86,16 +86,22 @@ void Context::FindAddresses() {
 
 absl::StatusOr<client::Client*> Context::Client() {
   if (client_ != nullptr) return client_.get();
+  const auto of = [&](const char* flag, const char* variable) {
+    return FirstOf(arguments_.Text(flag), Environment(variable), "");
+  };
+  const std::string token_file = arguments_.Text("token-file");
   LORRY_ASSIGN_OR_RETURN(
-      client_, client::Client::Connect({.store = store_,
-                                        .orchestrator = orchestrator_,
-                                        .token_file = arguments_.Text("token-file"),
-                                        .tls = {.ca = arguments_.Text("tls-ca"),
-                                                .cert = arguments_.Text("tls-cert"),
-                                                .key = arguments_.Text("tls-key")},
-                                        .call_timeout_ms = TimeoutOr(kCallTimeoutMs),
-                                        .transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs),
-                                        .wait_for_services = timeout_ms_.has_value()}));
+      client_, client::Client::Connect(
+                   {.store = store_,
+                    .orchestrator = orchestrator_,
+                    .token = token_file.empty() ? Environment("LORRY_TOKEN") : "",
+                    .token_file = FirstOf(token_file, Environment("LORRY_TOKEN_FILE"), ""),
+                    .tls = {.ca = of("tls-ca", "LORRY_CA_FILE"),
+                            .cert = of("tls-cert", "LORRY_CERT_FILE"),
+                            .key = of("tls-key", "LORRY_KEY_FILE")},
+                    .call_timeout_ms = TimeoutOr(kCallTimeoutMs),
+                    .transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs),
+                    .wait_for_services = timeout_ms_.has_value()}));
   return client_.get();
 }
 

@@ -1,4 +1,6 @@
 // lorry: the command line. Finds the verb, runs it, prints what went wrong.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -11,6 +13,9 @@
 int main(int argc, char** argv) {
   namespace cli = lorry::cli;
   const std::vector<std::string> words(argv + 1, argv + argc);
+  // What the libraries warn of goes where errors go, and never among the JSON.
+  spdlog::set_default_logger(spdlog::stderr_color_mt("lorry"));
+  spdlog::set_pattern("%n: %^%l%$: %v");
   const std::vector<cli::Verb> verbs = cli::AllVerbs();
   const bool colour = ::isatty(STDERR_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
   if (words == std::vector<std::string>{"--version"}) return cli::PrintVersion();

@@ -120,6 +120,7 @@ Client::~Client() = default;
 rpc::ChannelOptions Client::ChannelTo(const std::string& target) const {
   return {.target = target,
           .tls = options_.tls,
+          .token = options_.token,
           .token_file = options_.token_file,
           .receive_max_bytes = kMessageBytesMax};
 }

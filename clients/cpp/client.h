@@ -26,7 +26,8 @@ namespace lorry::client {
 struct ConnectOptions {
   std::string store;              // host:port; empty: calls of the store fail
   std::string orchestrator = {};  // host:port; empty: calls of the orchestrator fail
-  std::string token_file = {};    // the bearer token that this client shows
+  std::string token = {};         // the bearer token that this client shows,
+  std::string token_file = {};    // or the file that holds it
   rpc::ClientTls tls = {};
   int64_t call_timeout_ms = 30'000;       // one call, its repetitions included
   int64_t transfer_timeout_ms = 600'000;  // a whole Publish or Export

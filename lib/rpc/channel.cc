@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/client_interceptor.h>
+#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
@@ -112,10 +114,28 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
 
 }  // namespace
 
+bool IsLoopback(const std::string& address) {
+  return absl::StartsWith(address, "127.") || absl::StartsWith(address, "localhost:") ||
+         absl::StartsWith(address, "[::1]:") || absl::StartsWith(address, "unix:");
+}
+
+bool SendsTokenInClear(const ChannelOptions& options) {
+  const bool token = !options.token.empty() || !options.token_file.empty();
+  return token && options.tls.empty() && !IsLoopback(options.target);
+}
+
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {
+  if (SendsTokenInClear(options)) {
+    spdlog::warn(
+        "the token goes to {} unencrypted; name the authority of its certificate to use TLS",
+        options.target);
+  }
   HoldCallbackQueue();
   LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
-  LORRY_ASSIGN_OR_RETURN(std::string token, ReadFile(options.token_file));
+  std::string token = options.token;
+  if (token.empty()) {
+    LORRY_ASSIGN_OR_RETURN(token, ReadFile(options.token_file));
+  }
   absl::StripAsciiWhitespace(&token);
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (!token.empty()) {

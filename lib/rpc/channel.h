@@ -23,7 +23,9 @@ struct ClientTls {
 struct ChannelOptions {
   std::string target;  // host:port, unix:path, dns:///name:port
   ClientTls tls = {};
-  std::string token_file = {};  // sent as `authorization: Bearer ...`; read once
+  // Sent as `authorization: Bearer ...`: `token` itself, or what `token_file` holds, read once.
+  std::string token = {};
+  std::string token_file = {};
   // Idempotent calls, "lorry.store.v1.StoreService/GetVersion" or "lorry.store.v1.StoreService" for
   // all of its calls: repeated on UNAVAILABLE, at most 4 times with backoff, within their deadline
   // and a retry budget.
@@ -35,7 +37,13 @@ struct ChannelOptions {
   int64_t keepalive_timeout_ms = 5'000;
 };
 
-// INVALID_ARGUMENT when a named file cannot be read. Connects on first use.
+// Whether what is sent to this address, host:port or unix:path, stays on this machine.
+bool IsLoopback(const std::string& address);
+// A token that leaves this machine unencrypted can be read by whoever carries it.
+bool SendsTokenInClear(const ChannelOptions& options);
+
+// INVALID_ARGUMENT when a named file cannot be read. Connects on first use. Warns in the log where
+// a token goes in clear.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options);
 
 // Every call has a deadline.

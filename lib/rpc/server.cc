@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/error.h"
 #include "lib/rpc/callback_queue.h"
+#include "lib/rpc/channel.h"
 
 namespace lorry::rpc {
 namespace {
@@ -31,11 +32,6 @@ constexpr int64_t kGrpcGraceMs = 500;
 // Of that, for replies of calls that have ended and are not sent yet. Whoever watches the server's
 // health holds it for as long.
 constexpr int64_t kReplyGraceMs = 200;
-
-bool IsLoopback(const std::string& address) {
-  return absl::StartsWith(address, "127.") || absl::StartsWith(address, "localhost:") ||
-         absl::StartsWith(address, "[::1]:") || absl::StartsWith(address, "unix:");
-}
 
 absl::Status CheckExposure(const ServerOptions& options, const Gate& gate) {
   if (IsLoopback(options.address)) return absl::OkStatus();

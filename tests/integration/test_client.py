@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import pathlib
+import subprocess
 
 import lorry
 import pytest
@@ -107,6 +109,27 @@ def test_a_token_from_a_file_is_shown_and_may_rotate(bin_dir, tmp_path):
             with pytest.raises(lorry.LorryError) as failure:
                 admin.set_policy(ADAPTER, {})
             assert failure.value.code == "UNAUTHENTICATED"
+
+
+def test_the_command_line_takes_the_same_variables(bin_dir, tls_port, certs, tmp_path):
+    lorry.open_run("by-command", store=f"localhost:{tls_port}", **certs).close()
+    names = {f"LORRY_{name.upper()}": path for name, path in certs.items()}
+    assert "by-command" in command_line(bin_dir, "adapters", LORRY_STORE=f"localhost:{tls_port}", **names)
+    tokens, mine = tmp_path / "tokens", tmp_path / "mine"
+    tokens.write_text("operator first-token-of-16\n")
+    mine.write_text("first-token-of-16\n")
+    with a_store(bin_dir, tmp_path / "store", **{"auth-token-file": tokens}) as port:
+        at = {"LORRY_STORE": f"127.0.0.1:{port}"}
+        assert "UNAUTHENTICATED" in command_line(bin_dir, "adapters", **at)
+        for shown in ({"LORRY_TOKEN": "first-token-of-16"}, {"LORRY_TOKEN_FILE": str(mine)}):
+            assert "UNAUTHENTICATED" not in command_line(bin_dir, "adapters", **at, **shown)
+
+
+def command_line(bin_dir, *words, **environment):
+    """What `lorry` prints, errors too."""
+    done = subprocess.run([bin_dir / "lorry", *words], env=os.environ | environment, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=60, check=False)
+    return done.stdout
 
 
 # --- Adapters and versions ---

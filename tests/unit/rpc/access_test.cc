@@ -96,6 +96,16 @@ TEST(Listen, ElsewhereThanLoopbackNeedsCredentialsOrAWord) {
   EXPECT_TRUE(allowed.ok()) << allowed.status();
 }
 
+TEST(Dial, ATokenOffThisMachineWithoutTlsIsInClear) {
+  EXPECT_TRUE(SendsTokenInClear({.target = "192.0.2.1:1", .token = "secret"}));
+  EXPECT_TRUE(SendsTokenInClear({.target = "dns:///store:1", .token_file = "file"}));
+  EXPECT_FALSE(SendsTokenInClear({.target = "192.0.2.1:1"}));
+  EXPECT_FALSE(SendsTokenInClear({.target = "localhost:1", .token = "secret"}));
+  EXPECT_FALSE(SendsTokenInClear({.target = "unix:/run/lorry", .token = "secret"}));
+  EXPECT_FALSE(
+      SendsTokenInClear({.target = "192.0.2.1:1", .tls = {.ca = "ca.pem"}, .token = "secret"}));
+}
+
 // Certificates made by openssl once a run; roles are in the URI names.
 class Tls : public testing::Test {
  protected:
