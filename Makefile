@@ -13,7 +13,7 @@ compiled=$$?; wait $$downloads && exit $$compiled
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak bench fuzz tidy format docs setup clean
+.PHONY: help demo test build soak bench fuzz tidy format docs packages setup clean
 
 help: ## print this list
 	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
@@ -65,6 +65,13 @@ docs: ## regenerate what is generated: the dashboard, the chart's rules, docs/CL
 	$(MAKE) --no-print-directory compile PRESET=release TARGETS=lorry
 	build/release/bin/lorry help --markdown > build/release/CLI.md
 	cp build/release/CLI.md docs/CLI.md
+
+packages: ## wheels and Debian packages of a release build, in build/release/packages
+	tools/setup packages venvs
+	$(MAKE) --no-print-directory compile PRESET=release
+	python3 packaging/build.py client --out build/release/packages
+	python3 packaging/build.py programs --bin-dir build/release/bin --out build/release/packages
+	cd build/release/packages && cpack -G DEB --config ../CPackConfig.cmake
 
 setup: ## install the packages, tools and Python environments only
 	tools/setup

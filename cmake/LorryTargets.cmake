@@ -5,15 +5,21 @@
 #
 # Includes are written from the repository root: #include "lib/base/status.h".
 
+include(GNUInstallDirs)
+# Where headers lie below the prefix once they are installed, with the same paths as here.
+set(LORRY_INSTALL_INCLUDE ${CMAKE_INSTALL_INCLUDEDIR}/lorry)
+
 function(lorry_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   if(ARG_SRCS)
     add_library(lorry_${name} STATIC ${ARG_SRCS})
-    target_include_directories(lorry_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_include_directories(lorry_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+      $<INSTALL_INTERFACE:${LORRY_INSTALL_INCLUDE}>)
     target_link_libraries(lorry_${name} PUBLIC ${ARG_DEPS} PRIVATE lorry_warnings)
   else()
     add_library(lorry_${name} INTERFACE)
-    target_include_directories(lorry_${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_include_directories(lorry_${name} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+      $<INSTALL_INTERFACE:${LORRY_INSTALL_INCLUDE}>)
     target_link_libraries(lorry_${name} INTERFACE ${ARG_DEPS})
   endif()
   add_library(lorry::${name} ALIAS lorry_${name})
@@ -48,7 +54,8 @@ function(lorry_proto)
   set(target lorry_${ARG_NAME})
   add_library(${target} STATIC ${ARG_PROTOS})
   target_link_libraries(${target} PUBLIC protobuf::libprotobuf ${ARG_DEPS})
-  target_include_directories(${target} SYSTEM PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
+  target_include_directories(${target} SYSTEM PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_BINARY_DIR}>
+    $<INSTALL_INTERFACE:${LORRY_INSTALL_INCLUDE}>)
   target_compile_options(${target} PRIVATE -w)
   protobuf_generate(TARGET ${target} IMPORT_DIRS ${CMAKE_CURRENT_SOURCE_DIR}
     PROTOC_OUT_DIR ${CMAKE_CURRENT_BINARY_DIR})

@@ -1,40 +1,13 @@
-"""Environments as a stranger has them: made from registries and from what the packages hold, never from this checkout."""
+"""What is built once for all tests of packages, and a real store for what is installed."""
 
 import os
 import pathlib
-import subprocess
+import sys
 
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-UV = ROOT / ".venv" / "uv" / "bin" / "uv"
-
-
-class Environment:
-    """A virtual environment, and commands in it that see nothing of the one that runs the tests."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.variables = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LORRY_", "VIRTUAL_ENV"))}
-        self.variables["PATH"] = f"{folder / 'bin'}:{self.variables['PATH']}"
-        run([UV, "venv", "--quiet", "--seed", folder], env=self.variables)
-
-    @property
-    def python(self) -> pathlib.Path:
-        return self.folder / "bin" / "python"
-
-    def install(self, *arguments: object, cwd: pathlib.Path | None = None) -> None:
-        run([UV, "pip", "install", "--quiet", "--python", self.python, *arguments], env=self.variables, cwd=cwd)
-
-    def run(self, *command: object, **more: str) -> str:
-        return run(command, env=self.variables | more, cwd=self.folder)
-
-
-def run(command, env=None, cwd=None) -> str:
-    """What it printed. Fails with all that it said."""
-    done = subprocess.run([str(c) for c in command], env=env, cwd=cwd, text=True, capture_output=True, timeout=300, check=False)
-    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+from environments import ROOT, Environment, run
+from testing.engines import free_port
+from testing.fleet import Service
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +22,24 @@ def checkout(tmp_path_factory):
     tracked = run(["git", "-C", ROOT, "ls-files", "-z", "clients/python", "proto", "LICENSE"]).split("\0")[:-1]
     run(["cp", "--no-dereference", "--parents", "-t", out, *tracked], cwd=ROOT)
     return out
+
+
+@pytest.fixture(scope="session")
+def built(checkout, tmp_path_factory):
+    """lorry-client's source distribution, and the wheel that is built from it."""
+    out = tmp_path_factory.mktemp("client")
+    run([sys.executable, ROOT / "packaging" / "build.py", "client", "--sources", checkout / "clients" / "python", "--out", out])
+    return {"sdist": next(out.glob("*.tar.gz")), "wheel": next(out.glob("*.whl"))}
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    """A real adapter-store's address."""
+    port = free_port()
+    flags = {"listen": f"127.0.0.1:{port}", "transfer-listen": "off"}
+    service = Service(pathlib.Path(os.environ["LORRY_BIN_DIR"]) / "adapter-store", "store", tmp_path_factory.mktemp("store"), flags)
+    try:
+        service.start().wait_ready()
+        yield f"127.0.0.1:{port}"
+    finally:
+        service.stop()

@@ -1,38 +1,15 @@
 """lorry-client as a stranger gets it: built from a clean checkout, installed into fresh environments, used."""
 
-import os
 import pathlib
 import re
 import tarfile
 import zipfile
 
 import pytest
-from conftest import ROOT, UV, run
-from testing.engines import free_port, tiny_model
-from testing.fleet import Service
+from environments import ROOT
+from testing.engines import tiny_model
 
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-@pytest.fixture(scope="module")
-def built(checkout, tmp_path_factory):
-    """The source distribution, and the wheel that is built from it."""
-    out = tmp_path_factory.mktemp("dist")
-    run([UV, "build", "--quiet", "--out-dir", out, checkout / "clients" / "python"])
-    return {"sdist": next(out.glob("*.tar.gz")), "wheel": next(out.glob("*.whl"))}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """A real adapter-store's address."""
-    port = free_port()
-    flags = {"listen": f"127.0.0.1:{port}", "transfer-listen": "off"}
-    service = Service(pathlib.Path(os.environ["LORRY_BIN_DIR"]) / "adapter-store", "store", tmp_path_factory.mktemp("store"), flags)
-    try:
-        service.start().wait_ready()
-        yield f"127.0.0.1:{port}"
-    finally:
-        service.stop()
 
 
 def publishes(environment, store) -> tuple[str, bool]:
