@@ -223,7 +223,6 @@ absl::Status App::WireEngine() {
   const auto on_facts = [this, key](const engines::EngineFacts& facts) {
     metrics_.OnBoot();
     door_->SetEngineFacts({.base_models = {facts.base_model},
-                           .split_n = facts.limits.kind == fleet::EngineKind::kSglang,
                            .control_authorization = key.empty() ? "" : "Bearer " + key});
   };
   const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lib/base/strings.h"
 #include "services/engine_proxy/door/reply.h"
 
 namespace lorry::door {
@@ -51,6 +52,16 @@ Task<bool> Refuse(Exchange& x, Refused refused) {
   }
   co_return co_await Answer(x, refused.status, kJson, ErrorBody(x.kind, x.head.path, refused),
                             RefusalFields(refused));
+}
+
+Refused RepliesTooLarge() {
+  return {503, "DOOR_FULL",
+          "the replies to n requests are larger than the door may hold; ask for fewer at once", 1};
+}
+
+Task<bool> RefuseInvalid(Exchange& x, absl::Status why) {
+  Refused refused{400, "REQUEST_INVALID", std::string(ToStd(why.message()))};
+  co_return co_await Refuse(x, std::move(refused));
 }
 
 Task<bool> RefuseCall(Exchange& x, CallResult result) {

@@ -15,9 +15,12 @@ Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::s
 // `refused` is a named variable of the caller: g++ 12 copies an aggregate built inside a co_await
 // expression byte by byte into the frame, and then destroys it twice.
 Task<bool> Refuse(Exchange& x, Refused refused);
+// A request whose words cannot be understood.
+Task<bool> RefuseInvalid(Exchange& x, absl::Status why);
 // Why there is no reply of the engine to pass on.
 Task<bool> RefuseCall(Exchange& x, CallResult result);
 Refused WhyNoReply(CallResult result);
+Refused RepliesTooLarge();
 // A request that cannot be read: the bytes behind it cannot be trusted, so the connection ends.
 Task<bool> Reject(Exchange& x, HeadProblem problem);
 

@@ -31,7 +31,6 @@ inline constexpr uint64_t kMaxSplit = 64;
 
 struct EngineFacts {
   std::vector<std::string> base_models;  // the names under which the engine serves its base model
-  bool split_n = true;  // SGLang: n > 1 unbalances the adapter's counter (sglang#36894)
   std::string control_authorization;  // Authorization of the door's own calls (abort), may be empty
 };
 
@@ -39,9 +38,11 @@ struct BodyFacts {
   std::vector<std::string>
       adapters;  // references, one or one for each of the batch; empty text: none
   bool adapter_is_list = false;
+  std::string asked_model;  // JSON text of `model` where it names something
   bool stream = false;
   uint64_t n = 1;
-  size_t batch = 0;                     // 0: not a batch
+  size_t batch = 0;  // 0: not a batch
+  size_t prompts() const { return batch == 0 ? 1 : batch; }
   std::vector<std::string> client_ids;  // `rid` as the client gave it, if it did
 
   // Where things are in the body; kind kNull with length 0 where absent.

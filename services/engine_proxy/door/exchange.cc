@@ -33,9 +33,7 @@ Exchange::Exchange(Shard& its_shard, Client& its_client, RequestHead its_head)
 Exchange::~Exchange() {
   client.EndRequest();
   admission.Release();
-  if (live && !record.client_id.empty()) {
-    shard.shared.live_ids.Remove(record.client_id, live.get());
-  }
+  if (live) shard.shared.live_ids.Remove(client_ids, live.get());
   record.done_ms = NowMs() - began_ms;
   record.reply_bytes = client.written();
   if (client.left() && record.status == 0) record.status = 499;
@@ -46,6 +44,13 @@ Exchange::~Exchange() {
   }
   record.resolved = std::move(resolved);
   shard.shared.explained.Put(std::move(record));
+}
+
+void Exchange::ForgetBody() {
+  std::string().swap(body);
+  spliced.reset();
+  padded.reset();
+  lease.Resize(0);
 }
 
 void Exchange::OnFirstByte() {

@@ -12,7 +12,8 @@
 
 #include "services/engine_proxy/door/client.h"
 #include "services/engine_proxy/door/framing.h"
-#include "services/engine_proxy/door/merge.h"
+#include "services/engine_proxy/door/json_splice.h"
+#include "services/engine_proxy/door/restore.h"
 #include "services/engine_proxy/door/shard.h"
 
 namespace lorry::door {
@@ -25,6 +26,8 @@ struct Exchange {
 
   // Once, at the first byte of the engine's reply.
   void OnFirstByte();
+  // The engine has all of it.
+  void ForgetBody();
   bool KeepAlive() const {
     return head.keep_alive && !client.left() && !shard.shared.draining.load();
   }
@@ -33,6 +36,8 @@ struct Exchange {
   Client& client;
   RequestHead head;
   std::string body;
+  std::optional<PaddedBody> padded;    // the body, once it is read as JSON
+  std::optional<SplicedBody> spliced;  // what the engine gets of it, where that is one request
   BodyLease lease;
   RouteChoice route;
   fleet::EngineKind kind = fleet::EngineKind::kUnknown;
@@ -42,8 +47,10 @@ struct Exchange {
   int64_t began_ms = 0;
   std::vector<Resolved> resolved;
   Admission admission;
-  std::shared_ptr<LiveRequest> live;   // SGLang, rewritten
-  std::optional<IdRestorer> restorer;  // the client gave its own ids
+  IdSeries ids;  // SGLang, rewritten: at the engine
+  ClientIds client_ids;
+  std::shared_ptr<LiveRequest> live;  // SGLang, rewritten
+  std::optional<ReplyRestorer> restorer;
 };
 
 }  // namespace lorry::door

@@ -1,6 +1,8 @@
 #include "services/engine_proxy/door/fetch.h"
 
 #include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <utility>
 
 #include "services/engine_proxy/door/framing.h"
@@ -13,10 +15,9 @@ constexpr size_t kAbortReplyBytes = 64 * 1024;
 
 }  // namespace
 
-Task<BufferedReply> Fetch(UpstreamCall& call, std::string_view head, std::string_view body,
-                          size_t limit) {
+Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const std::string_view> request,
+                          size_t limit, BodyLease* held) {
   BufferedReply reply;
-  const std::array<std::string_view, 2> request = {head, body};
   reply.result = co_await call.Start(request, false);
   if (reply.result != CallResult::kOk) co_return reply;
   reply.status = call.reply().status();
@@ -28,8 +29,9 @@ Task<BufferedReply> Fetch(UpstreamCall& call, std::string_view head, std::string
       co_return reply;
     }
     for (const asio::const_buffer& data : piece.data) {
-      if (reply.body.size() + data.size() > limit) reply.result = CallResult::kBroken;
-      if (reply.result != CallResult::kOk) break;
+      const bool fits = reply.body.size() + data.size() <= limit;
+      if (!fits || (held != nullptr && !held->Grow(data.size()))) reply.too_large = true;
+      if (reply.too_large) break;
       reply.body.append(static_cast<const char*>(data.data()), data.size());
     }
     if (piece.end) break;
@@ -57,9 +59,16 @@ Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string au
     if (!authorization.empty()) AppendField("Authorization", authorization, &head);
     head += "\r\n";
     UpstreamCall call(shard.pool, shard.shared.options.limits);
-    const BufferedReply ignored = co_await Fetch(call, head, body, kAbortReplyBytes);
+    const std::array<std::string_view, 2> request = {head, body};
+    const BufferedReply ignored = co_await Fetch(call, request, kAbortReplyBytes);
     (void)ignored;
   }
+}
+
+void SpawnAborts(Shard& shard, std::vector<std::string> ids, const EngineFacts& facts) {
+  if (ids.empty()) return;
+  asio::co_spawn(shard.io, SendAborts(shard, std::move(ids), facts.control_authorization),
+                 asio::detached);
 }
 
 }  // namespace lorry::door

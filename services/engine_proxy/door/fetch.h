@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,16 +17,20 @@ struct BufferedReply {
   int status = 0;
   std::string content_type;
   std::string body;
+  bool too_large = false;
 };
 
-// A reply larger than `limit` is kBroken; it is read to its end all the same, because the engine
-// counts the request until then. `head` and `body` last until the end.
-Task<BufferedReply> Fetch(UpstreamCall& call, std::string_view head, std::string_view body,
-                          size_t limit);
+// A reply larger than `limit`, or than `held` may grow, is dropped and said to be too_large; it is
+// read to its end all the same, because the engine counts the request until then. `request` lasts
+// until the end.
+Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const std::string_view> request,
+                          size_t limit, BodyLease* held = nullptr);
 // After a Fetch that was kSilent: until the engine has ended the request.
 Task<void> ReadToEnd(UpstreamCall& call);
 
 // Asks SGLang to abort these ids, one after the other. It answers 200 whether or not it knew them.
 Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string authorization);
+// The same, for nobody to wait for.
+void SpawnAborts(Shard& shard, std::vector<std::string> ids, const EngineFacts& facts);
 
 }  // namespace lorry::door

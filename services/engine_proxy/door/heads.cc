@@ -1,5 +1,7 @@
 #include "services/engine_proxy/door/heads.h"
 
+#include <charconv>
+
 #include "services/engine_proxy/door/reply.h"
 
 namespace lorry::door {
@@ -65,6 +67,12 @@ ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep) 
   AppendField("Connection", keep ? "keep-alive" : "close", &head);
   head += "\r\n";
   return reply;
+}
+
+void AppendChunkHead(size_t size, std::string* head) {
+  char text[24];
+  char* const end = std::to_chars(text, text + sizeof(text), size, 16).ptr;
+  head->append(text, static_cast<size_t>(end - text)).append("\r\n");
 }
 
 }  // namespace lorry::door

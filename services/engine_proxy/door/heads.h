@@ -20,4 +20,7 @@ struct ReplyHead {
 };
 ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep);
 
+// "3e8\r\n": what stands before `size` bytes of a chunked body.
+void AppendChunkHead(size_t size, std::string* head);
+
 }  // namespace lorry::door

@@ -1,8 +1,5 @@
 #include "services/engine_proxy/door/relay.h"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
-#include <charconv>
 #include <utility>
 
 #include "services/engine_proxy/door/answer.h"
@@ -18,12 +15,6 @@ constexpr uint64_t kOneWriteBytes = 16 * 1024;
 constexpr std::string_view kChunkEnd = "\r\n";
 constexpr std::string_view kLastChunk = "0\r\n\r\n";
 
-void AppendChunkHead(size_t size, std::string* head) {
-  char text[24];
-  char* const end = std::to_chars(text, text + sizeof(text), size, 16).ptr;
-  head->append(text, static_cast<size_t>(end - text)).append("\r\n");
-}
-
 }  // namespace
 
 Relay::Relay(Exchange& x) : x_(x), call_(x.shard.pool, x.shard.shared.options.limits) {}
@@ -36,7 +27,7 @@ Task<bool> Relay::Run(std::span<const std::string_view> body) {
   std::vector<std::string_view> request = {request_head};
   request.insert(request.end(), body.begin(), body.end());
   CallResult started = co_await call_.Start(request, x_.head.method == "HEAD");
-  x_.lease.Resize(0);
+  x_.ForgetBody();
   if (started == CallResult::kSilent && x_.live) {
     co_await BreakOff(started);
     started = co_await call_.WaitForHead();
@@ -119,22 +110,13 @@ Task<bool> Relay::BreakOff(CallResult why) {
 
 void Relay::OnPiece(const UpstreamCall::Piece& piece) {
   x_.OnFirstByte();
-  if (!x_.live || !streaming_ || piece.data.empty()) return;
-  if (x_.live->answered.exchange(true)) return;
-  if (x_.live->abort_wanted) AbortOnce();
+  if (!x_.live || !streaming_ || piece.data.empty() || std::exchange(answered_, true)) return;
+  SpawnAborts(x_.shard, x_.live->Answered(0), *x_.facts);
 }
 
 void Relay::OnClientLeft() {
   if (!x_.live) return call_.Cancel();
-  x_.live->abort_wanted = true;
-  if (x_.live->answered) AbortOnce();
-}
-
-void Relay::AbortOnce() {
-  if (std::exchange(abort_sent_, true)) return;
-  asio::co_spawn(x_.shard.io,
-                 SendAborts(x_.shard, x_.live->engine_ids, x_.facts->control_authorization),
-                 asio::detached);
+  SpawnAborts(x_.shard, x_.live->WantAbort(), *x_.facts);
 }
 
 }  // namespace lorry::door

@@ -20,7 +20,7 @@ namespace lorry::door {
 class Relay {
  public:
   explicit Relay(Exchange& x);
-  // `body` lasts until Run ends. True when the client's connection may carry another request.
+  // `body` lasts until the exchange forgets it. True when the client's connection may carry another request.
   Task<bool> Run(std::span<const std::string_view> body);
 
  private:
@@ -31,7 +31,6 @@ class Relay {
   Task<bool> BreakOff(CallResult why);
   void OnClientLeft();
   void OnPiece(const UpstreamCall::Piece& piece);
-  void AbortOnce();
 
   Exchange& x_;
   UpstreamCall call_;
@@ -40,7 +39,7 @@ class Relay {
   std::vector<asio::const_buffer> out_;
   bool chunked_ = false;
   bool streaming_ = false;
-  bool abort_sent_ = false;
+  bool answered_ = false;
 };
 
 }  // namespace lorry::door

@@ -77,7 +77,7 @@ std::string EngineModel(EngineKind kind, const ShapeRules& rules, const EngineFa
 
 std::vector<Edit> RewriteEdits(EngineKind kind, BodyShape shape, const EngineFacts& engine,
                                const BodyFacts& facts, const std::vector<Resolved>& resolved,
-                               const std::vector<std::string>& ids, bool split_n) {
+                               const std::vector<std::string>& ids) {
   const ShapeRules rules = RulesOf(shape);
   Writer writer(facts);
   const std::string model = EngineModel(kind, rules, engine, facts, resolved[0].name);
@@ -92,10 +92,23 @@ std::vector<Edit> RewriteEdits(EngineKind kind, BodyShape shape, const EngineFac
   if (kind == EngineKind::kSglang && rules.has_ids) {
     writer.Set("rid", facts.rid, facts.batch > 0 ? JsonList(ids, QuoteJson) : QuoteJson(ids[0]));
   }
-  if (split_n) {
+  if (facts.n > 1) {
     for (const JsonRange& n : facts.n_values) writer.edits.push_back({n.offset, n.length, "1"});
   }
   return std::move(writer.edits);
+}
+
+std::string ReplyModel(EngineKind kind, BodyShape shape, const EngineFacts& engine,
+                       const BodyFacts& facts, const std::vector<Resolved>& resolved) {
+  const ShapeRules rules = RulesOf(shape);
+  if (shape == BodyShape::kTokens || (kind == EngineKind::kSglang && !rules.has_model)) return "";
+  const EngineName& name = resolved[0].name;
+  const std::string sent = EngineModel(kind, rules, engine, facts, name);
+  if (!facts.asked_model.empty()) {
+    return sent.empty() || sent == facts.asked_model ? "" : facts.asked_model;
+  }
+  if (name.empty()) return "";
+  return QuoteJson(facts.adapters[0].empty() ? resolved[0].key.adapter.value : facts.adapters[0]);
 }
 
 }  // namespace lorry::door

@@ -19,6 +19,7 @@ class Session {
   Task<bool> ReadAndServe(Exchange& x);
   Task<bool> Serve(Exchange& x);
   Task<bool> ServeRewritten(Exchange& x);
+  Task<bool> SendRewritten(Exchange& x, const BodyFacts& facts);
   Task<bool> ServeFetched(Exchange& x);
   Task<bool> ServeAbort(Exchange& x);
 

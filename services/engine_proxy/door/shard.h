@@ -13,45 +13,13 @@
 #include "lib/base/mutex.h"
 #include "lib/base/prng.h"
 #include "services/engine_proxy/door/door.h"
+#include "services/engine_proxy/door/ids.h"
 #include "services/engine_proxy/door/net.h"
 #include "services/engine_proxy/door/upstream.h"
 
 namespace lorry::door {
 
 class Client;
-
-// A request on SGLang while it runs, so that a client can abort it by its own id. The flags meet in
-// either order: an abort reaches the engine only after the first token, because aborting a queued
-// request leaks its reference (sglang#34205).
-struct LiveRequest {
-  std::vector<std::string> engine_ids;
-  std::atomic<bool> answered{false};  // the first byte of a stream was seen
-  std::atomic<bool> abort_wanted{false};
-};
-
-// Client ids → running requests. Thread-safe.
-class LiveIds {
- public:
-  void Add(const std::string& id, std::shared_ptr<LiveRequest> request) LORRY_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    live_.emplace(id, std::move(request));
-  }
-  void Remove(const std::string& id, const LiveRequest* request) LORRY_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    auto [it, end] = live_.equal_range(id);
-    while (it != end) it = it->second.get() == request ? live_.erase(it) : std::next(it);
-  }
-  std::vector<std::shared_ptr<LiveRequest>> Find(const std::string& id) LORRY_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    std::vector<std::shared_ptr<LiveRequest>> found;
-    for (auto [it, end] = live_.equal_range(id); it != end; ++it) found.push_back(it->second);
-    return found;
-  }
-
- private:
-  Mutex mutex_;
-  std::unordered_multimap<std::string, std::shared_ptr<LiveRequest>> live_ LORRY_GUARDED_BY(mutex_);
-};
 
 // Shared by all threads; everything in it is constant, atomic or locked. Outlives the shards.
 struct Shared {
@@ -84,6 +52,7 @@ class BodyLease {
   BodyLease(const BodyLease&) = delete;
   BodyLease& operator=(const BodyLease&) = delete;
   // False: what all requests together hold is more than they may.
+  bool Grow(size_t by) { return Resize(bytes_ + by); }
   bool Resize(size_t bytes) {
     const size_t all = shared_.body_bytes += bytes - bytes_;
     bytes_ = bytes;

@@ -5,28 +5,30 @@
 #include <boost/asio/detached.hpp>
 #include <utility>
 
+#include "lib/base/strings.h"
 #include "services/engine_proxy/door/answer.h"
-#include "services/engine_proxy/door/heads.h"
-#include "services/engine_proxy/door/merge.h"
+#include "services/engine_proxy/door/sample_request.h"
 
 namespace lorry::door {
 
-SplitCall::SplitCall(Exchange& x, size_t n)
-    : x_(x), replies_(n), left_(n), done_(x.shard.io.get_executor()) {
-  done_.expires_at(SteadyTime::time_point::max());
+SplitCall::SplitCall(Exchange& x, const BodyFacts& facts)
+    : x_(x),
+      facts_(facts),
+      of_{.n = facts.n, .batch = facts.batch},
+      held_(x.shard.shared),
+      replies_(facts.n),
+      unsent_(facts.n),
+      left_(facts.n),
+      changed_(x.shard.io.get_executor()) {
+  changed_.expires_at(SteadyTime::time_point::max());
 }
 
-Task<bool> SplitCall::Run(std::string body) {
-  const std::string first_id = x_.record.request_id;
-  const size_t id_at = body.find(first_id);
+Task<bool> SplitCall::Run() {
   for (size_t i = 0; i < replies_.size(); ++i) {
-    std::string own = body;
-    if (i > 0 && id_at != std::string::npos) own.replace(id_at, first_id.size(), x_.shard.NewId());
-    std::string head = EngineHead(x_, own.size());
-    asio::co_spawn(x_.shard.io, FetchOne(i, std::move(head), std::move(own)), asio::detached);
+    asio::co_spawn(x_.shard.io, FetchOne(i), asio::detached);
   }
   while (left_ > 0) {
-    auto [ignored] = co_await done_.async_wait(kAwait);
+    auto [ignored] = co_await changed_.async_wait(kAwait);
     (void)ignored;
     const bool silent = std::any_of(replies_.begin(), replies_.end(), [](const auto& reply) {
       return reply.result == CallResult::kSilent;
@@ -41,22 +43,31 @@ Task<bool> SplitCall::Run(std::string body) {
   co_return co_await AnswerMerged();
 }
 
-Task<void> SplitCall::FetchOne(size_t index, std::string head, std::string body) {
-  UpstreamCall call(x_.shard.pool, x_.shard.shared.options.limits);
-  BufferedReply reply =
-      co_await Fetch(call, head, body, x_.shard.shared.options.limits.split_reply_bytes);
+Task<void> SplitCall::FetchOne(size_t sample) {
+  const DoorLimits& limits = x_.shard.shared.options.limits;
+  UpstreamCall call(x_.shard.pool, limits);
+  BufferedReply reply;
+  {
+    const SampleRequest request(x_, facts_, sample);
+    reply = co_await Fetch(call, request.pieces(), limits.split_reply_bytes, &held_);
+  }
+  if (--unsent_ == 0) x_.ForgetBody();
   const bool silent = reply.result == CallResult::kSilent;
-  replies_[index] = std::move(reply);
+  replies_[sample] = std::move(reply);
   if (silent) {
-    done_.cancel();  // the client need not wait for it, but it counts until its end
+    changed_.cancel();  // the client need not wait for it, but it counts until its end
     co_await ReadToEnd(call);
   }
-  if (--left_ == 0) done_.cancel();
+  if (--left_ == 0) changed_.cancel();
 }
 
 Task<bool> SplitCall::AnswerMerged() {
   std::vector<std::string> bodies;
   for (BufferedReply& reply : replies_) {
+    if (reply.too_large) {
+      Refused why = RepliesTooLarge();
+      co_return co_await Refuse(x_, std::move(why));
+    }
     if (reply.result != CallResult::kOk) co_return co_await RefuseCall(x_, reply.result);
     if (reply.status != 200) {
       co_return co_await Answer(x_, reply.status, reply.content_type, std::move(reply.body));
@@ -64,10 +75,10 @@ Task<bool> SplitCall::AnswerMerged() {
     bodies.push_back(std::move(reply.body));
   }
   absl::StatusOr<std::string> merged = x_.route.shape == BodyShape::kGenerate
-                                           ? MergeGenerate(bodies)
-                                           : MergeOpenAi(std::move(bodies));
+                                           ? MergeGenerate(std::move(bodies), of_)
+                                           : MergeOpenAi(std::move(bodies), of_);
   if (!merged.ok()) {
-    Refused why{502, "ENGINE_REPLY_INVALID", "one of n replies was not an OpenAI completion"};
+    Refused why{502, "ENGINE_REPLY_INVALID", std::string(ToStd(merged.status().message()))};
     co_return co_await Refuse(x_, std::move(why));
   }
   std::string text = *std::move(merged);

@@ -6,29 +6,32 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "services/engine_proxy/door/exchange.h"
 #include "services/engine_proxy/door/fetch.h"
+#include "services/engine_proxy/door/merge.h"
 
 namespace lorry::door {
 
 class SplitCall {
  public:
-  SplitCall(Exchange& x, size_t n);
-  // `body` asks for one, under the exchange's id. True when the client's connection may carry
-  // another request.
-  Task<bool> Run(std::string body);
+  SplitCall(Exchange& x, const BodyFacts& facts);
+  // True when the client's connection may carry another request.
+  Task<bool> Run();
 
  private:
-  Task<void> FetchOne(size_t index, std::string head, std::string body);
+  Task<void> FetchOne(size_t sample);
   Task<bool> AnswerMerged();
 
   Exchange& x_;
+  const BodyFacts& facts_;
+  const Samples of_;
+  BodyLease held_;  // by the replies
   std::vector<BufferedReply> replies_;
-  size_t left_;  // children that have not ended
-  Timer done_;   // cancelled when none is left
+  size_t unsent_;  // children that the engine does not have yet
+  size_t left_;    // children that have not ended
+  Timer changed_;  // cancelled when one ends
 };
 
 }  // namespace lorry::door

@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (resolved.empty()) continue;
       const std::vector<std::string> ids(std::max<size_t>(facts->batch, 1), "id");
       const PaddedBody rewritten(
-          ApplyEdits(body.view(), RewriteEdits(kind, shape, engine, *facts, resolved, ids, false)));
+          ApplyEdits(body.view(), RewriteEdits(kind, shape, engine, *facts, resolved, ids)));
       const auto again = ReadBody(kind, shape, engine, rewritten);
       LORRY_CHECK(again.ok() && again->adapters.size() == facts->adapters.size());
       for (const std::string& adapter : again->adapters) LORRY_CHECK(adapter == "the-one");

@@ -220,26 +220,6 @@ TEST_F(DoorTest, RefusesInTheEnginesOwnShape) {
   EXPECT_TRUE(engine_->requests().empty());
 }
 
-TEST_F(DoorTest, SplitsSeveralCompletionsOnSglang) {
-  StartBefore([](const Message& request, Wire& wire) {
-    EXPECT_NE(request.body.find(R"("n": 1)"), std::string::npos);
-    return wire.Send(JsonReply(
-        R"({"choices":[{"index":0}],"usage":{"prompt_tokens":1,"total_tokens":3,"completion_tokens":2}})"));
-  });
-  const Message reply = Ask(Post("/v1/completions", R"({"model":"policy","n": 3})"));
-  EXPECT_EQ(
-      reply.body,
-      R"({"choices":[{"index":0},{"index":1},{"index":2}],"usage":{"prompt_tokens":1,"total_tokens":7,"completion_tokens":6}})");
-  EXPECT_EQ(reply.Get("X-Lorry-Version"), "12");
-  const auto seen = engine_->requests();
-  ASSERT_EQ(seen.size(), 3u);
-  EXPECT_NE(seen[0].body, seen[1].body) << "each has its own id";
-  EXPECT_EQ(Ask(Post("/v1/completions", R"({"model":"policy","n":3,"stream":true})"))
-                .Get("X-Lorry-Reason"),
-            "N_UNSUPPORTED_ON_SGLANG");
-  EXPECT_TRUE(BecomesQuiet());
-}
-
 TEST_F(DoorTest, GivesClientsTheirOwnIdsBack) {
   Gate first;
   Gate aborted;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -126,7 +127,7 @@ std::string Message::path() const {
   return head.substr(from, head.find(' ', from) - from);
 }
 
-Message ReadMessage(Wire& wire, bool reply_to_head) {
+Message ReadMessage(Wire& wire, bool reply_to_head, bool keep_body) {
   Message message;
   message.head = wire.ReadUntil("\r\n\r\n");
   if (message.head.size() < 4) return {};
@@ -141,7 +142,14 @@ Message ReadMessage(Wire& wire, bool reply_to_head) {
     }
   }
   const std::string length = message.Get("content-length");
-  if (!length.empty()) {
+  if (!length.empty() && !keep_body) {
+    size_t left = std::strtoul(length.c_str(), nullptr, 10);
+    while (left > 0) {
+      const size_t read = wire.ReadExactly(std::min<size_t>(left, 64 * 1024)).size();
+      if (read == 0) break;
+      left -= read;
+    }
+  } else if (!length.empty()) {
     message.body = wire.ReadExactly(std::strtoul(length.c_str(), nullptr, 10));
   } else if (message.head.compare(0, 4, "HTTP") == 0) {
     message.body = wire.ReadAll();
@@ -177,8 +185,10 @@ bool Gate::Wait() {
   return opened_.wait_for(lock, std::chrono::seconds(kLimitS), [this] { return open_; });
 }
 
-ScriptedEngine::ScriptedEngine(Script script)
-    : script_(std::move(script)), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+ScriptedEngine::ScriptedEngine(Script script, bool keep_bodies)
+    : script_(std::move(script)),
+      keep_bodies_(keep_bodies),
+      listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in address = Loopback(0);
   LORRY_CHECK(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
   LORRY_CHECK(::listen(listener_, 512) == 0);
@@ -210,7 +220,7 @@ void ScriptedEngine::Accept() {
     threads_.emplace_back([this, fd] {
       Wire wire(fd);
       for (;;) {
-        const Message request = ReadMessage(wire);
+        const Message request = ReadMessage(wire, false, keep_bodies_);
         if (request.head.empty()) break;
         {
           const std::lock_guard requests_lock(mutex_);

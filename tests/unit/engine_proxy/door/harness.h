@@ -58,7 +58,7 @@ struct Message {
 };
 
 // One message off the wire, request or reply; empty head at the end of the connection.
-Message ReadMessage(Wire& wire, bool reply_to_head = false);
+Message ReadMessage(Wire& wire, bool reply_to_head = false, bool keep_body = true);
 
 std::string JsonReply(std::string_view body, int status = 200);
 // The head of a chunked event stream, and one chunk of it; an empty chunk ends it.
@@ -81,7 +81,8 @@ class ScriptedEngine {
  public:
   // Answers one request on `wire`; false closes the connection.
   using Script = std::function<bool(const Message& request, Wire& wire)>;
-  explicit ScriptedEngine(Script script);
+  // Without `keep_bodies` a request's body is read and forgotten.
+  explicit ScriptedEngine(Script script, bool keep_bodies = true);
   ~ScriptedEngine();
   uint16_t port() const { return port_; }
   int connections() const { return connections_; }  // ever
@@ -91,6 +92,7 @@ class ScriptedEngine {
  private:
   void Accept();
   Script script_;
+  const bool keep_bodies_;
   int listener_;
   uint16_t port_ = 0;
   std::atomic<int> connections_{0};

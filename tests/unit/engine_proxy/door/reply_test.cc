@@ -6,7 +6,6 @@
 
 #include "lib/base/error.h"
 #include "services/engine_proxy/door/explain.h"
-#include "services/engine_proxy/door/merge.h"
 #include "tests/unit/engine_proxy/door/tables.h"
 
 namespace lorry::door {
@@ -121,31 +120,6 @@ TEST(Reply, RedactsSecretsAtAnyDepth) {
   EXPECT_EQ(
       *info,
       R"({"api_key":"***","admin_api_key":null,"a":[{"ssl_keyfile_password":"***","rank":16}],"version":"1"})");
-}
-
-TEST(Merge, NumbersTheChoicesAndAddsUpTheTokens) {
-  const auto merged = MergeOpenAi(
-      {R"({"id":"x","choices":[{"index":0,"text":"a","logprobs":-0.10}],"usage":{"prompt_tokens":5,"total_tokens":7,"completion_tokens":2}})",
-       R"({"id":"y","choices":[ {"text":"b","index":0}],"usage":{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}})"});
-  ASSERT_TRUE(merged.ok()) << merged.status();
-  EXPECT_EQ(
-      *merged,
-      R"({"id":"x","choices":[{"index":0,"text":"a","logprobs":-0.10},{"text":"b","index":1}],"usage":{"prompt_tokens":5,"total_tokens":11,"completion_tokens":6}})");
-  EXPECT_FALSE(MergeOpenAi({R"({"choices":[]})", R"({})"}).ok());
-  EXPECT_EQ(MergeGenerate({"{}", "{\"a\":1}"}), "[{},{\"a\":1}]");
-}
-
-TEST(IdRestorer, RestoresIdsThatAreCutAnywhere) {
-  const std::string ours = "00112233445566778899aabbccddeeff";
-  const std::string text = "{\"id\":\"" + ours + "\"}0011{\"id\":\"" + ours + "\"}001";
-  const std::string expected = "{\"id\":\"my \\\"id\"}0011{\"id\":\"my \\\"id\"}001";
-  for (size_t cut = 0; cut <= text.size(); ++cut) {
-    IdRestorer restorer({ours}, {"my \"id"});
-    std::string out = restorer.Feed(text.substr(0, cut), false);
-    out += restorer.Feed(text.substr(cut), false);
-    out += restorer.Feed("", true);
-    EXPECT_EQ(out, expected) << cut;
-  }
 }
 
 TEST(ExplainRing, KeepsTheLastOnes) {

@@ -30,7 +30,7 @@ std::string Named(EngineKind kind, BodyShape shape, const std::string& text) {
 }
 
 // The body after each reference X was resolved to the engine name X!.
-std::string Rewritten(EngineKind kind, BodyShape shape, const std::string& text, bool split = false,
+std::string Rewritten(EngineKind kind, BodyShape shape, const std::string& text,
                       const EngineFacts& engine = kEngine) {
   const PaddedBody body(text);
   const auto facts = ReadBody(kind, shape, engine, body);
@@ -42,7 +42,7 @@ std::string Rewritten(EngineKind kind, BodyShape shape, const std::string& text,
   }
   std::vector<std::string> ids = {"ID0"};
   for (size_t i = 1; i < facts->batch; ++i) ids.push_back("ID" + std::to_string(i));
-  return ApplyEdits(body.view(), RewriteEdits(kind, shape, engine, *facts, resolved, ids, split));
+  return ApplyEdits(body.view(), RewriteEdits(kind, shape, engine, *facts, resolved, ids));
 }
 
 TEST(Rewrite, FindsTheAdapterWhereverItIsNamed) {
@@ -158,7 +158,7 @@ TEST(Rewrite, ReadsStreamAsPydanticDoes) {
 TEST(Rewrite, NamesNoModelWithAColon) {
   const EngineFacts qwen{.base_models = {"qwen:7b"}};
   const auto rewritten = [&](BodyShape shape, const std::string& text) {
-    return Rewritten(EngineKind::kSglang, shape, text, false, qwen);
+    return Rewritten(EngineKind::kSglang, shape, text, qwen);
   };
   EXPECT_EQ(rewritten(kChat, R"({"model":"qwen:7b:policy"})"),
             R"({"lora_path":"policy!","rid":"ID0","model":"default"})");
@@ -207,6 +207,32 @@ TEST(Rewrite, NamesVllmAdaptersInModel) {
             R"({"model":"policy!","lora_path":null})");
 }
 
+TEST(Rewrite, KnowsWhatAReplyMustCallItsModel) {
+  const auto model = [](EngineKind kind, BodyShape shape, const std::string& text,
+                        const std::string& name = "policy-v12") {
+    const PaddedBody body(text);
+    const auto facts = ReadBody(kind, shape, kEngine, body);
+    Resolved resolved{.name = EngineName(name)};
+    if (!name.empty()) resolved.key.adapter = AdapterName("policy");
+    return ReplyModel(kind, shape, kEngine, *facts, {resolved});
+  };
+  const auto kSglang = EngineKind::kSglang;
+  const auto kVllm = EngineKind::kVllm;
+  EXPECT_EQ(model(kSglang, kChat, R"({"model":"policy"})"), R"("policy")");
+  EXPECT_EQ(model(kVllm, kChat, R"({"model":"polic\u0079@12"})"), R"("polic\u0079@12")");
+  EXPECT_EQ(model(kSglang, kChat, R"({"model":"base:policy"})"), R"("base:policy")");
+  EXPECT_EQ(model(kSglang, kChat, R"({"model":"base","lora_path":"policy"})"), "") << "unchanged";
+  EXPECT_EQ(model(kVllm, kChat, R"({"model":"base"})"), R"("base")") << "no_adapter LATEST";
+  EXPECT_EQ(model(kVllm, kChat, R"({"model":"base"})", ""), "");
+  EXPECT_EQ(model(kVllm, kChat, R"({"model":"@base"})", ""), R"("@base")");
+  EXPECT_EQ(model(kVllm, kChat, R"({"lora_path":"policy@12"})"), R"("policy@12")");
+  EXPECT_EQ(model(kSglang, kCompletion, "{}"), R"("policy")");
+  EXPECT_EQ(model(kSglang, kCompletion, "{}", ""), "");
+  EXPECT_EQ(model(kSglang, kGenerate, R"({"lora_path":"policy"})"), "") << "it names none";
+  EXPECT_EQ(model(kVllm, BodyShape::kTokens, R"({"model":"policy"})"), "");
+  EXPECT_EQ(model(kSglang, BodyShape::kMessages, R"({"model":"policy"})"), R"("policy")");
+}
+
 TEST(Rewrite, FindsNWhereTheRouteKeepsIt) {
   const auto n_of = [](BodyShape shape, const std::string& text) -> uint64_t {
     const PaddedBody body(text);
@@ -224,10 +250,10 @@ TEST(Rewrite, FindsNWhereTheRouteKeepsIt) {
   EXPECT_EQ(n_of(kChat, R"({"n":1.5})"), 999u);
   EXPECT_EQ(n_of(kChat, R"({"n":"2"})"), 999u);
   EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate,
-                      R"({"lora_path":"x","rid":"r","sampling_params":{"n": 4}})", true),
+                      R"({"lora_path":"x","rid":"r","sampling_params":{"n": 4}})"),
             R"({"lora_path":"x!","rid":"ID0","sampling_params":{"n": 1}})");
   EXPECT_EQ(Rewritten(EngineKind::kSglang, kGenerate,
-                      R"({"lora_path":"x","rid":"r","sampling_params":[{"n":4},{"n":4}]})", true),
+                      R"({"lora_path":"x","rid":"r","sampling_params":[{"n":4},{"n":4}]})"),
             R"({"lora_path":"x!","rid":"ID0","sampling_params":[{"n":1},{"n":1}]})")
       << "each of them, also for one prompt";
 }

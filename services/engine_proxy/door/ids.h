@@ -1,0 +1,116 @@
+// The ids of one request on SGLang: the engine's, and what the client calls them.
+//
+// SGLang aborts by prefix and refuses an id that is in use, so the door gives out its own: of one
+// length, and unique. One request has one for each sample of each prompt; sample s of prompt p is
+// number s * prompts + p.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lib/base/mutex.h"
+
+namespace lorry::door {
+
+// Numbered ids: 32 hex digits, of which the last eight count up. All of one request can be found in
+// a reply by the 24 digits that they share.
+class IdSeries {
+ public:
+  static constexpr size_t kBytes = 32;
+  static constexpr size_t kSharedBytes = 24;
+  IdSeries() = default;
+  // `first` are 32 random hex digits in lower case.
+  IdSeries(std::string first, uint32_t size);
+  uint32_t size() const { return size_; }
+  std::string At(uint32_t number) const;
+  std::string_view shared() const { return std::string_view(first_).substr(0, kSharedBytes); }
+  // The number of `id`, if it is one of these.
+  std::optional<uint32_t> Find(std::string_view id) const;
+
+ private:
+  std::string first_;
+  uint32_t low_ = 0;  // the last eight digits of the first
+  uint32_t size_ = 0;
+};
+
+// What the client calls its prompts: nothing, or one id, or one for each of a batch. SGLang makes
+// "mine_0", "mine_1" of one id for a batch (io_struct.py, _normalize_rid).
+struct ClientIds {
+  std::vector<std::string> given;
+  bool numbered = false;
+  bool empty() const { return given.empty(); }
+  std::string At(uint32_t prompt) const;
+};
+
+// Replaces the engine's ids by the client's in a byte stream that comes in pieces. The cost does
+// not depend on how many there are.
+class IdRestorer {
+ public:
+  IdRestorer(IdSeries engine, uint32_t prompts, ClientIds client)
+      : engine_(std::move(engine)), prompts_(prompts), client_(std::move(client)) {}
+  // What can be passed on now. A tail that may be the beginning of an id is kept until more is
+  // known, except at the end of the stream.
+  std::string Feed(std::string_view piece, bool end);
+
+ private:
+  size_t KeptFrom(size_t at) const;
+  IdSeries engine_;
+  uint32_t prompts_;
+  ClientIds client_;
+  std::string kept_;
+};
+
+// A request while it runs, so that it can be aborted. An abort reaches the engine only after the
+// first token, because aborting a queued request leaks its reference (sglang#34205), and the two
+// may come in either order. Thread-safe.
+class LiveRequest {
+ public:
+  // No ids: the engine has its own, and nothing can be aborted.
+  LiveRequest(IdSeries ids, uint32_t prompts)
+      : ids_(std::move(ids)), prompts_(prompts), states_(ids_.size()) {}
+  uint32_t prompts() const { return prompts_; }
+  // Both tell which ids are to be aborted now; each of them is told once.
+  std::vector<std::string> Answered(uint32_t sample) LORRY_EXCLUDES(mutex_);
+  std::vector<std::string> WantAbort(std::optional<uint32_t> prompt = {}) LORRY_EXCLUDES(mutex_);
+
+ private:
+  struct State {
+    bool answered = false;
+    bool unwanted = false;
+    bool aborted = false;
+  };
+  std::vector<std::string> Due() LORRY_REQUIRES(mutex_);
+  const IdSeries ids_;
+  const uint32_t prompts_;
+  Mutex mutex_;
+  std::vector<State> states_ LORRY_GUARDED_BY(mutex_);
+};
+
+// Client ids → running requests. Thread-safe.
+class LiveIds {
+ public:
+  struct Target {
+    std::shared_ptr<LiveRequest> request;
+    std::optional<uint32_t> prompt;  // all of them
+  };
+  void Add(const ClientIds& ids, const std::shared_ptr<LiveRequest>& request)
+      LORRY_EXCLUDES(mutex_);
+  void Remove(const ClientIds& ids, const LiveRequest* request) LORRY_EXCLUDES(mutex_);
+  std::vector<Target> Find(std::string_view id) LORRY_EXCLUDES(mutex_);
+  size_t size() LORRY_EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    Target target;
+    bool numbered = false;
+  };
+  Mutex mutex_;
+  std::unordered_multimap<std::string, Entry> live_ LORRY_GUARDED_BY(mutex_);
+};
+
+}  // namespace lorry::door

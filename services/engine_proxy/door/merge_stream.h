@@ -1,0 +1,42 @@
+// Puts the event streams of n single requests together into the one stream that n > 1 would have
+// had: events pass as they come, each with the number of its sample.
+//
+// Pure, one thread's. Holds the event of each stream whose end has not come, and nothing else.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/engine_proxy/door/merge.h"
+#include "services/engine_proxy/door/routes.h"
+#include "services/engine_proxy/door/usage.h"
+
+namespace lorry::door {
+
+class StreamMerger {
+ public:
+  StreamMerger(BodyShape shape, Samples of) : shape_(shape), of_(of), tails_(of.n) {}
+
+  // A piece of the stream of `sample`; what the client may be sent now is appended to `out`.
+  // INTERNAL ENGINE_REPLY_INVALID for what is no event of SGLang's.
+  absl::Status Feed(size_t sample, std::string_view piece, std::string* out);
+  // All streams have ended: what is said once for all of them.
+  absl::Status End(std::string* out);
+  size_t held_bytes() const { return held_bytes_; }
+
+ private:
+  absl::Status OnEvent(size_t sample, std::string_view event, std::string* out);
+  absl::Status OnGenerated(size_t sample, std::string json, std::string* out);
+  absl::Status OnCompleted(size_t sample, std::string json, std::string* out);
+
+  BodyShape shape_;
+  Samples of_;
+  std::vector<std::string> tails_;  // of each stream: the beginning of its next event
+  size_t held_bytes_ = 0;
+  Usage usage_;
+  std::string usage_event_;  // the last one; it is sent once, with the tokens of all
+};
+
+}  // namespace lorry::door

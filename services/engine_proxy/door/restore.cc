@@ -1,0 +1,135 @@
+#include "services/engine_proxy/door/restore.h"
+
+#include <algorithm>
+
+namespace lorry::door {
+namespace {
+
+// Longer keys are none of those that matter.
+constexpr size_t kKeyBytes = 16;
+constexpr std::string_view kData = "data:";
+
+bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+}  // namespace
+
+void ModelRestorer::Feed(std::string_view text, std::string* out) {
+  size_t copied = 0;  // text[copied, at) waits to be copied
+  for (size_t at = 0; at < text.size();) {
+    switch (state_) {
+      case State::kLine:
+        at = InLine(text, at);
+        break;
+      case State::kJson:
+        at = InJson(text, at, out, &copied);
+        break;
+      case State::kKey:
+      case State::kString:
+        at = InString(text, at);
+        break;
+      case State::kName:
+        at = InString(text, at);
+        copied = at;
+        break;
+      case State::kRest: {
+        const size_t end = is_stream_ ? text.find('\n', at) : std::string_view::npos;
+        at = end == std::string_view::npos ? text.size() : end + 1;
+        if (end != std::string_view::npos) state_ = State::kLine;
+        break;
+      }
+    }
+  }
+  out->append(text.substr(copied));
+}
+
+size_t ModelRestorer::InLine(std::string_view text, size_t at) {
+  const char c = text[at];
+  if (key_.empty() && c == '{') {
+    depth_ = 0;
+    in_parent_ = false;
+    Open(c);
+    state_ = State::kJson;
+  } else if (key_.size() < kData.size() && c == kData[key_.size()]) {
+    key_ += c;
+    if (key_ == kData) {  // a document follows
+      is_stream_ = true;
+      key_.clear();
+    }
+  } else if (!key_.empty() || !IsSpace(c)) {
+    key_.clear();
+    is_stream_ = true;
+    if (c != '\n') state_ = State::kRest;
+  }
+  return at + 1;
+}
+
+size_t ModelRestorer::InJson(std::string_view text, size_t at, std::string* out, size_t* copied) {
+  const char c = text[at];
+  if (c == '\n' && is_stream_) {
+    state_ = State::kLine;  // no event goes on behind its line
+    key_.clear();
+  } else if (c == '{' || c == '[') {
+    Open(c);
+  } else if (c == '}' || c == ']') {
+    Close();
+  } else if (c == ',') {
+    expects_key_ = AtKeys();
+    key_.clear();
+  } else if (c == '"' && expects_key_) {
+    state_ = State::kKey;
+  } else if (c == '"' && AtKeys() && key_ == "model") {
+    out->append(text.substr(*copied, at - *copied)).append(model_);
+    state_ = State::kName;
+    *copied = at + 1;
+  } else if (c == '"') {
+    state_ = State::kString;
+  }
+  return at + 1;
+}
+
+void ModelRestorer::Open(char bracket) {
+  ++depth_;
+  const bool object = bracket == '{';
+  if (depth_ == 2) in_parent_ = object && (key_ == "response" || key_ == "message");
+  expects_key_ = object && AtKeys();
+  if (AtKeys()) key_.clear();
+}
+
+void ModelRestorer::Close() {
+  --depth_;
+  expects_key_ = false;
+  if (depth_ == 1) in_parent_ = false;
+  key_.clear();
+  if (depth_ == 0) state_ = State::kRest;
+}
+
+size_t ModelRestorer::InString(std::string_view text, size_t at) {
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    if (escaped_) {
+      escaped_ = false;
+    } else if (c == '\\') {
+      escaped_ = true;
+    } else if (c == '"') {
+      EndString();
+      return at + 1;
+    }
+    if (state_ == State::kKey && key_.size() < kKeyBytes) key_ += c;
+  }
+  return at;
+}
+
+void ModelRestorer::EndString() {
+  expects_key_ = false;
+  state_ = state_ == State::kName ? State::kRest : State::kJson;
+  if (state_ == State::kRest) key_.clear();
+}
+
+std::string ReplyRestorer::Feed(std::string_view piece, bool end) {
+  if (!model) return ids->Feed(piece, end);
+  std::string out;
+  model->Feed(piece, &out);
+  return ids ? ids->Feed(out, end) : out;
+}
+
+}  // namespace lorry::door

@@ -1,0 +1,199 @@
+#include "services/engine_proxy/door/split_stream.h"
+
+#include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <utility>
+
+#include "lib/base/strings.h"
+#include "services/engine_proxy/door/answer.h"
+#include "services/engine_proxy/door/heads.h"
+#include "services/engine_proxy/door/sample_request.h"
+
+namespace lorry::door {
+namespace {
+
+// Of all children together; a child's next piece comes on top.
+constexpr size_t kPendingBytes = 64 * 1024;
+
+}  // namespace
+
+SplitStream::SplitStream(Exchange& x, const BodyFacts& facts)
+    : x_(x),
+      facts_(facts),
+      merger_(x.route.shape, {.n = facts.n, .batch = facts.batch}),
+      held_(x.shard.shared),
+      answered_(facts.n),
+      unsent_(facts.n),
+      left_(facts.n),
+      changed_(x.shard.io.get_executor()),
+      room_(x.shard.io.get_executor()) {
+  changed_.expires_at(SteadyTime::time_point::max());
+  room_.expires_at(SteadyTime::time_point::max());
+}
+
+Task<bool> SplitStream::Run() {
+  const LeaveHook hook(x_.client, [this] { Stop(); });
+  for (size_t i = 0; i < facts_.n; ++i) {
+    asio::co_spawn(x_.shard.io, ReadOne(i), asio::detached);
+  }
+  const bool keep = co_await WriteReply();
+  while (left_ > 0) {
+    auto [ignored] = co_await changed_.async_wait(kAwait);
+    (void)ignored;
+  }
+  co_return keep && !x_.client.left();
+}
+
+Task<void> SplitStream::ReadOne(size_t sample) {
+  UpstreamCall call(x_.shard.pool, x_.shard.shared.options.limits);
+  CallResult result = CallResult::kOk;
+  {
+    const SampleRequest request(x_, facts_, sample);
+    result = co_await call.Start(request.pieces(), false);
+  }
+  if (--unsent_ == 0) x_.ForgetBody();
+  if (result == CallResult::kSilent) {
+    Fail(WhyNoReply(result));
+    result = co_await call.WaitForHead();
+  }
+  if (result == CallResult::kOk) result = co_await ReadReply(call, sample);
+  if (result != CallResult::kOk) Fail(WhyNoReply(result));
+  --left_;
+  changed_.cancel();
+}
+
+Task<CallResult> SplitStream::ReadReply(UpstreamCall& call, size_t sample) {
+  const bool events =
+      call.reply().status() == 200 && IsEventStream(call.reply().Get("content-type"));
+  if (events && !begun_) {
+    begun_ = true;
+    keep_ = x_.KeepAlive();
+    ReplyHead head = MakeReplyHead(x_, call, keep_);
+    chunked_ = head.chunked;
+    head_ = std::move(head.text);
+  }
+  std::string refusal;
+  for (;;) {
+    const UpstreamCall::Piece piece = co_await call.Read();
+    if (piece.result == CallResult::kSilent) {
+      Fail(WhyNoReply(piece.result));
+      call.WaitForEver();
+      continue;
+    }
+    if (piece.result != CallResult::kOk) co_return piece.result;
+    for (const asio::const_buffer& data : piece.data) {
+      const std::string_view text(static_cast<const char*>(data.data()), data.size());
+      if (events) {
+        OnEvents(text, sample);
+      } else if (refusal.size() < kPendingBytes) {
+        refusal += text;
+      }
+    }
+    if (piece.end) break;
+    while (pending_.size() > kPendingBytes && !over()) {
+      auto [ignored] = co_await room_.async_wait(kAwait);
+      (void)ignored;
+    }
+  }
+  if (!events) OnRefusal(call.reply(), std::move(refusal));
+  call.Finish();
+  co_return CallResult::kOk;
+}
+
+void SplitStream::OnEvents(std::string_view text, size_t sample) {
+  x_.OnFirstByte();
+  if (!answered_[sample]) {
+    answered_[sample] = true;
+    SpawnAborts(x_.shard, x_.live->Answered(static_cast<uint32_t>(sample)), *x_.facts);
+  }
+  if (over()) return;
+  const absl::Status fed = merger_.Feed(sample, text, &pending_);
+  if (!fed.ok()) {
+    return Fail({502, "ENGINE_REPLY_INVALID", std::string(ToStd(fed.message()))});
+  }
+  const size_t limit = x_.shard.shared.options.limits.split_reply_bytes;
+  if (!held_.Resize(merger_.held_bytes() + pending_.size()) || merger_.held_bytes() > limit) {
+    return Fail(RepliesTooLarge());
+  }
+  changed_.cancel();
+}
+
+// One of n was refused. Behind the beginning of a stream SGLang says so in an event.
+void SplitStream::OnRefusal(const ReplyParser& reply, std::string body) {
+  if (over()) return;
+  if (begun_ && body.find('\n') == std::string::npos) {
+    pending_ += "data: " + body + "\n\n";
+    changed_.cancel();
+    return;
+  }
+  answer_.emplace();
+  answer_->status = reply.status();
+  answer_->content_type = std::string(reply.Get("content-type"));
+  answer_->body = std::move(body);
+  Fail({502, "ENGINE_REPLY_INVALID", "one of n requests was answered without a stream"});
+}
+
+void SplitStream::Fail(Refused why) {
+  if (!failed_) failed_ = std::move(why);
+  Stop();
+}
+
+void SplitStream::Stop() {
+  SpawnAborts(x_.shard, x_.live->WantAbort(), *x_.facts);
+  changed_.cancel();
+  room_.cancel();
+}
+
+Task<bool> SplitStream::WriteReply() {
+  while (!over()) {
+    const bool last = left_ == 0;
+    if (last || !pending_.empty()) {
+      const bool written = co_await WritePending(last);
+      if (last) co_return written&& keep_&& chunked_;
+    } else {
+      auto [ignored] = co_await changed_.async_wait(kAwait);
+      (void)ignored;
+    }
+  }
+  if (x_.client.left()) co_return false;
+  if (x_.record.status != 0) {  // in the middle of the framing: the client sees that it is cut
+    x_.record.reason = failed_->reason;
+    x_.client.Leave();
+    co_return false;
+  }
+  if (left_ > 0) x_.head.keep_alive = false;
+  bool keep = false;
+  if (answer_) {
+    keep = co_await Answer(x_, answer_->status, answer_->content_type, std::move(answer_->body));
+  } else {
+    keep = co_await Refuse(x_, *failed_);
+  }
+  if (left_ > 0) x_.client.Leave();  // it need not wait for the others
+  co_return keep;
+}
+
+Task<bool> SplitStream::WritePending(bool last) {
+  std::string events = std::exchange(pending_, {});
+  if (last && !merger_.End(&events).ok()) {
+    Fail({502, "ENGINE_REPLY_INVALID", "the usage that the engine told is no object"});
+    co_return false;
+  }
+  if (x_.restorer) events = x_.restorer->Feed(events, last);
+  held_.Resize(merger_.held_bytes());
+  room_.cancel();
+  x_.record.status = 200;
+  std::string head = std::exchange(head_, {});
+  std::string tail;
+  if (chunked_) {
+    if (!events.empty()) AppendChunkHead(events.size(), &head);
+    if (!events.empty()) tail = "\r\n";
+    if (last) tail += "0\r\n\r\n";
+  }
+  std::array<asio::const_buffer, 3> out = {asio::buffer(head), asio::buffer(events),
+                                           asio::buffer(tail)};
+  const bool written = co_await x_.client.Write(out);
+  co_return written;
+}
+
+}  // namespace lorry::door
