@@ -102,16 +102,6 @@ std::string LocalFleet::Bound(const Service& service, const char* what) const {
   return address.empty() ? kAnyPort : HostPort(address);
 }
 
-// "ucx://host:port grpc://host:port": only the first has a port of its own.
-std::string LocalFleet::BoundTransfer(const Service& service) const {
-  constexpr char kUcx[] = "ucx://";
-  for (const std::string& address : std::vector<std::string>(
-           absl::StrSplit(service.ready.value("transfer", std::string()), ' '))) {
-    if (address.starts_with(kUcx)) return HostPort(address);
-  }
-  return kAnyPort;
-}
-
 std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
   std::vector<std::string> arguments = {
       absl::StrCat("--data-dir=", options_.data_dir, "/", service.name),
@@ -120,7 +110,6 @@ std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
       absl::StrCat("--admin-listen=", Bound(service, "admin"))};
   const auto add = [&](const std::string& argument) { arguments.push_back(argument); };
   if (service.binary == "adapter-store") {
-    add(absl::StrCat("--transfer-listen=", BoundTransfer(service)));
     if (!options_.base_model_config.empty()) {
       add(absl::StrCat("--base-model-config=", options_.base_model_config));
     }

@@ -61,7 +61,6 @@ class LocalFleet {
   std::vector<std::string> ArgumentsOf(const Service& service) const;
   absl::Status HandleDeath(Service& service);
   std::string Bound(const Service& service, const char* what) const;
-  std::string BoundTransfer(const Service& service) const;
 
   const LocalFleetOptions options_;
   const SteadyClock clock_;

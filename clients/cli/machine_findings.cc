@@ -22,7 +22,8 @@ using Grade = Finding::Grade;
 constexpr uint64_t kSharedMemoryMin = uint64_t{1} << 30;
 
 Finding LookAtUcx() {
-  const auto transport = transfer::CreateUcxTransport();
+  const auto transport = transfer::CreateUcxTransport(transfer::UcxLane::kSharedMemory,
+                                                      std::make_shared<transfer::Channels>());
   if (transport.ok()) return {Grade::kGood, absl::StrCat(transfer::UcxVersion(), " starts")};
   return {Grade::kWarning,
           absl::StrCat("UCX does not start: ", std::string(transport.status().message())),

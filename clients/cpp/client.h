@@ -34,7 +34,7 @@ struct ConnectOptions {
   // A service that does not answer yet is waited for until a call's timeout; otherwise calls fail
   // once dialing it has failed a few times, within seconds.
   bool wait_for_services = false;
-  bool ucx = true;
+  bool ucx = true;  // move images over shared memory where the store is on this host
 };
 
 struct RunRequest {

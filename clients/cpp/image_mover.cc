@@ -4,8 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "lib/transfer/grpc/grpc_transport.h"
-#include "lib/transfer/ucx/ucx_transport.h"
+#include "lib/transfer/ucx/transports.h"
 
 namespace lorry::client {
 namespace {
@@ -52,21 +51,17 @@ transfer::OnRange Counting(const Progress& progress, uint64_t total, uint64_t mo
 transfer::TransportSet& ImageMover::Transports() {
   MutexLock lock(mutex_);
   if (transports_ != nullptr) return *transports_;
-  std::vector<std::unique_ptr<transfer::Transport>> transports;
-  if (options_.ucx) {
-    // Without UCX on this machine gRPC carries everything, at a fraction of the rate.
-    auto ucx = transfer::CreateUcxTransport();
-    if (ucx.ok()) transports.push_back(*std::move(ucx));
-  }
-  transports.push_back(transfer::CreateGrpcTransport(
+  const auto dial =
       [options = options_.channel](const std::string& target) -> std::shared_ptr<grpc::Channel> {
-        rpc::ChannelOptions dialled = options;
-        dialled.target = target;
-        dialled.own_connection = true;
-        auto channel = rpc::MakeChannel(dialled);
-        return channel.ok() ? *std::move(channel) : nullptr;
-      }));
-  transports_ = std::make_unique<transfer::TransportSet>(std::move(transports));
+    rpc::ChannelOptions dialled = options;
+    dialled.target = target;
+    dialled.own_connection = true;
+    auto channel = rpc::MakeChannel(dialled);
+    return channel.ok() ? *std::move(channel) : nullptr;
+  };
+  // Without UCX on this machine gRPC carries everything, at a fraction of the rate.
+  transports_ = transfer::CreateTransports({.shared_memory = options_.ucx},
+                                           std::make_shared<transfer::Channels>(dial));
   return *transports_;
 }
 

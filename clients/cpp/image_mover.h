@@ -1,5 +1,5 @@
-// Moves image bytes between this process and the store: UCX first, gRPC where UCX does not reach.
-// Thread-safe; its transports start at the first use. Calls block until the transfer has ended.
+// Moves image bytes between this process and the store: UCX shared memory first, gRPC
+// where that does not reach. Thread-safe; its transports start at the first use. Calls block until the transfer has ended.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class ImageMover {
  public:
   struct Options {
     rpc::ChannelOptions channel;  // credentials for gRPC transfers; `target` is ignored
-    bool ucx = true;
+    bool ucx = true;              // shared memory, within a host
   };
   explicit ImageMover(Options options) : options_(std::move(options)) {}
 

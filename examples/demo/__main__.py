@@ -179,7 +179,7 @@ def summary(screen: Screen, scene: Scene, clients: Clients, verdict: ledger.Verd
         ("smallest gap of an answer to the base model", f"{verdict.smallest_base_gap:.1e}",
          verdict.smallest_base_gap > ledger.TOLERANCE),
         ("bytes store → proxies", ", ".join(f"{t} {n:,}" for t, n in sorted(moved.items())) or "none",
-         moved.get("ucx", 0) > 0),
+         moved.get("ucx-shm", 0) > 0),
         ("reward, first → last step", f"{scene.rewards[0]:.2f} → {scene.rewards[-1]:.2f}",
          scene.rewards[-1] > scene.rewards[0]),
     ]

@@ -56,7 +56,7 @@ struct ServerLimits {
 class TransferServer {
  public:
   virtual ~TransferServer() = default;
-  // What peers are to dial, "ucx://127.0.0.1:4711".
+  // What peers are to dial, "grpc://127.0.0.1:4711".
   virtual std::string address() const = 0;
   virtual TransportStats stats() const = 0;
 };

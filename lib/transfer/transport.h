@@ -35,7 +35,7 @@ struct Outcome {
   absl::Status status;
   RangeSet done;
   uint64_t bytes = 0;     // moved by this transfer
-  std::string transport;  // the scheme that carried it, "ucx"
+  std::string transport;  // the name of the transport that carried it, "ucx-shm"
 };
 
 // Both run on the transport's thread and must not block; post elsewhere. `OnDone` is called exactly
@@ -44,7 +44,7 @@ using OnRange = std::function<void(const Range& range, std::span<const Checksum>
 using OnDone = std::function<void(Outcome outcome)>;
 
 struct FetchRequest {
-  std::string address;  // "ucx://host:port"
+  std::string address;  // "grpc://host:port"
   std::string ticket;
   std::vector<Range> ranges;         // empty: the whole destination
   std::span<std::byte> destination;  // as long as the image; stays mapped until OnDone
@@ -77,13 +77,17 @@ struct TransportStats {
   uint64_t tickets_refused = 0, ranges_refused = 0;
 };
 
-// Codes of Outcome: UNAVAILABLE (connection lost or refused: resume with what is missing),
+// Codes of Outcome: UNAVAILABLE (connection lost or refused, or this transport does not reach the
+// peer: resume with what is missing, here or by another),
 // DEADLINE_EXCEEDED (either deadline), CANCELLED, PERMISSION_DENIED BAD_TICKET or TICKET_EXPIRED,
 // OUT_OF_RANGE BAD_RANGE, DATA_LOSS RANGE_CORRUPT, ABORTED RANGE_CONFLICT, INVALID_ARGUMENT (the
 // request itself), or what the handler answered.
 class Transport {
  public:
   virtual ~Transport() = default;  // cancels what runs and returns after the last OnDone
+  // "ucx-shm", "grpc": for logs and metrics.
+  virtual std::string_view name() const = 0;
+  // Of the addresses that it dials. Several transports may dial the same.
   virtual std::string_view scheme() const = 0;
   // Thread-safe; never block, never call back before they return.
   virtual std::shared_ptr<Transfer> Fetch(FetchRequest request, OnRange on_range,
@@ -96,7 +100,7 @@ class Transport {
 Outcome FetchAndWait(Transport& transport, FetchRequest request, OnRange on_range = {});
 Outcome PushAndWait(Transport& transport, PushRequest request, OnRange on_range = {});
 
-// "ucx" of "ucx://host:port"; empty when there is no scheme. AddressOf gives "host:port".
+// "grpc" of "grpc://host:port"; empty when there is no scheme. AddressOf gives "host:port".
 std::string_view SchemeOf(std::string_view address);
 std::string_view HostPortOf(std::string_view address);
 

@@ -23,6 +23,11 @@ std::shared_ptr<Transfer> StartOn(Transport& transport, PushRequest request, OnR
   return transport.Push(std::move(request), std::move(on_range), std::move(done));
 }
 
+// Nothing moves there, or there is no room: another place may do better.
+bool IsThePlaces(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) || ReasonOf(status) == "TOO_MANY_SESSIONS";
+}
+
 // One transfer over several attempts. Each attempt's OnDone starts the next from the transport's
 // thread.
 template <typename Request>
@@ -59,6 +64,9 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     Request request = request_;
     request.address = place.address;
     request.options.deadline_ms = std::max<Tick>(1, ends_at_ - clock_.Now());
+    if (!AtLastPlace()) {
+      request.options.idle_deadline_ms = std::min(request.options.idle_deadline_ms, kTrialIdleMs);
+    }
     auto transfer = StartOn(*place.transport, std::move(request), on_range_,
                             [self = this->shared_from_this()](Outcome outcome) {
                               self->HandleDone(std::move(outcome));
@@ -82,8 +90,9 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     for (const Range& range : outcome.done.Ranges()) total_.done.Add(range).IgnoreError();
     total_.transport = outcome.transport;
     total_.status = outcome.status;
-    if (!absl::IsUnavailable(outcome.status) || attempts_ >= kAttemptsMax ||
-        clock_.Now() >= ends_at_) {
+    const bool lost = absl::IsUnavailable(outcome.status);
+    if (attempts_ >= kAttemptsMax || clock_.Now() >= ends_at_ ||
+        !(lost || (IsThePlaces(outcome.status) && !AtLastPlace()))) {
       return Finish();
     }
     std::vector<Range> missing;
@@ -91,10 +100,12 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
       for (const Range& left : outcome.done.Missing(range)) missing.push_back(left);
     }
     request_.ranges = std::move(missing);
-    if (outcome.bytes == 0) ++at_;
+    if (outcome.bytes == 0 || !lost) ++at_;
     if (at_ == places_.size()) return Finish();
     Start();
   }
+
+  bool AtLastPlace() const { return at_ + 1 == places_.size(); }
 
   void Finish() {
     {
@@ -137,9 +148,9 @@ TransportSet::~TransportSet() {
   for (auto& transport : transports_) transport.reset();
 }
 
-Transport* TransportSet::Find(std::string_view scheme) const {
+Transport* TransportSet::Find(std::string_view name) const {
   for (const auto& transport : transports_) {
-    if (transport->scheme() == scheme) return transport.get();
+    if (transport->name() == name) return transport.get();
   }
   return nullptr;
 }

@@ -1,9 +1,11 @@
-// Moves an image by the best transport that works: ucx before grpc before others, going on with
-// what is missing.
+// Moves an image by the best transport that works: shared memory before networks before gRPC, going
+// on with what is missing.
 //
-// After UNAVAILABLE the transfer resumes at the same address while attempts bring bytes, at the
-// next address otherwise, up to a bounded number of attempts and within the request's one deadline.
-// Other codes end it. Thread-safe; owns its transports.
+// A place is a transport at an address. After UNAVAILABLE the transfer resumes at the same place
+// while attempts bring bytes, at the next place otherwise. A place where nothing moves, as where
+// packets are swallowed, or which has no room, is left for the next one too, if there is one. All
+// of it within a bounded number of attempts and the request's one deadline. Other codes end it.
+// Thread-safe; owns its transports.
 #pragma once
 
 #include <memory>
@@ -29,8 +31,8 @@ class TransportSet {
   std::shared_ptr<Transfer> Push(std::vector<std::string> addresses, PushRequest request,
                                  OnRange on_range, OnDone on_done);
 
-  // nullptr for an unknown scheme.
-  Transport* Find(std::string_view scheme) const;
+  // nullptr for an unknown name.
+  Transport* Find(std::string_view name) const;
   const std::vector<std::unique_ptr<Transport>>& transports() const { return transports_; }
 
  private:
@@ -43,5 +45,10 @@ class TransportSet {
 
 // Eight attempts: a peer that loses its connection more often in one transfer is not worth a ninth.
 inline constexpr int kAttemptsMax = 8;
+
+// How long nothing may move at a place that is not the last one. Shared memory and healthy networks
+// move something every few milliseconds; a store whose disk is busy may miss this, and then goes on
+// by gRPC, which has the request's own idle deadline.
+inline constexpr Tick kTrialIdleMs = 2'000;
 
 }  // namespace lorry::transfer

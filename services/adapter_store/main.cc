@@ -9,9 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/error.h"
 #include "lib/program/program.h"
+#include "lib/program/ucx_flags.h"
 #include "services/adapter_store/server.h"
 
-ABSL_FLAG(std::string, transfer_listen, "127.0.0.1:0", "host:port of bulk transfer by UCX, or off");
 ABSL_FLAG(std::string, advertise_host, "",
           "host that peers dial for transfers; default: the address under which each of them "
           "reached this store");
@@ -38,7 +38,8 @@ absl::StatusOr<StoreOptions> OptionsFromFlags() {
   options.listen = program::ServerFlags();
   options.tokens_file = program::TokensFile();
   options.admin_listen = absl::GetFlag(FLAGS_admin_listen);
-  options.transfer_listen = absl::GetFlag(FLAGS_transfer_listen);
+  options.ucx = program::UcxOn();
+  options.ucx_devices = program::UcxDevices();
   options.advertise_host = absl::GetFlag(FLAGS_advertise_host);
   options.base_model_config = absl::GetFlag(FLAGS_base_model_config);
   options.disk_free_min = absl::GetFlag(FLAGS_disk_free_min_bytes);
@@ -53,6 +54,7 @@ absl::StatusOr<StoreOptions> OptionsFromFlags() {
 
 absl::Status Serve(runtime::Signals& signals) {
   LORRY_ASSIGN_OR_RETURN(StoreOptions options, OptionsFromFlags());
+  program::WarnOfOpenMemory(options.ucx_devices);
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<StoreServer> server,
                          StoreServer::Start(std::move(options)));
   LORRY_RETURN_IF_ERROR(

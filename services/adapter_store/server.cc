@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
-#include "lib/base/host_port.h"
 #include "lib/base/strings.h"
 #include "lib/blob/local_store.h"
 #include "lib/kv/sqlite/sqlite_store.h"
@@ -30,7 +29,7 @@ constexpr uint32_t kTicketKeyId = 1;
 // A header of 16 MiB, a config of 128 KiB and what surrounds them.
 constexpr int kReceiveBytesMax = 17 << 20;
 
-// "ucx://10.0.0.1:4711" with the host that peers shall dial.
+// "grpc://10.0.0.1:4711" with the host that peers shall dial.
 std::string Advertised(std::string_view scheme, const std::string& host_port,
                        const std::string& host) {
   const std::string port = host_port.substr(host_port.rfind(':') + 1);
@@ -80,11 +79,10 @@ class Server final : public StoreServer, private Observer {
     absl::Status stopped;
     admin_ = nullptr;
     housekeeping_.reset();
-    if (transfer_service_ != nullptr) transfer_service_->Close();
+    for (const auto& service : transfer_services_) service->Close();
     if (uploads_.has_value()) uploads_->LetGo();
     if (grpc_ != nullptr) stopped = grpc_->Shutdown();
     if (!stopped.ok()) return stopped;  // handlers still use the rest
-    ucx_ = nullptr;
     if (transfers_.has_value()) transfers_->Stop();
     if (uploads_.has_value()) uploads_->Stop();
     grpc_ = nullptr;
@@ -136,26 +134,33 @@ class Server final : public StoreServer, private Observer {
                             .transfers = *transfers_,
                             .hub = *hub_,
                             .upload_idle_deadline_ms = options_.catalog.ticket_life_ms});
-    transfer_service_ = transfer::CreateGrpcTransferService({}, keys_, *transfers_);
+    transfer_services_.push_back(transfer::CreateGrpcTransferService({}, keys_, *transfers_));
+    LORRY_RETURN_IF_ERROR(StartUcx());
+    std::vector<grpc::Service*> services = {&*service_};
+    for (const auto& service : transfer_services_) services.push_back(service->service());
     options_.listen.receive_max_bytes = kReceiveBytesMax;
-    LORRY_ASSIGN_OR_RETURN(grpc_, rpc::Server::Start(options_.listen, *gate_,
-                                                     {&*service_, transfer_service_->service()}));
-    if (options_.transfer_listen != "off") {
-      LORRY_ASSIGN_OR_RETURN(const HostPort at,
-                             ParseHostPort(options_.transfer_listen, "--transfer-listen"));
-      LORRY_ASSIGN_OR_RETURN(
-          ucx_, transfer::StartUcxServer({.host = at.host, .port = at.port}, keys_, *transfers_));
-      const std::string dialled(transfer::HostPortOf(ucx_->address()));
-      addresses_.push_back(Advertised("ucx", dialled, options_.advertise_host));
-    }
-    // Transfers by gRPC come in where all other calls do. Each caller knows an address for that,
-    // its own name included, which a certificate may depend on; the service repeats it.
-    std::vector<std::string> advertised = addresses_;
-    advertised.push_back(options_.advertise_host.empty()
-                             ? std::string(StoreService::kWhereTheCallerDialled)
-                             : Advertised("grpc", grpc_->address(), options_.advertise_host));
-    service_->SetAddresses(std::move(advertised));
+    LORRY_ASSIGN_OR_RETURN(grpc_, rpc::Server::Start(options_.listen, *gate_, services));
+    // Transfers come in where all other calls do. Each caller knows an address for that, its own
+    // name included, which a certificate may depend on; the service repeats it.
+    service_->SetAddresses({options_.advertise_host.empty()
+                                ? std::string(StoreService::kWhereTheCallerDialled)
+                                : Advertised("grpc", grpc_->address(), options_.advertise_host)});
     addresses_.push_back(Advertised("grpc", grpc_->address(), options_.advertise_host));
+    return absl::OkStatus();
+  }
+
+  absl::Status StartUcx() {
+    if (!options_.ucx && options_.ucx_devices.empty()) return absl::OkStatus();
+    auto ucx =
+        transfer::CreateUcxService({.shared_memory = options_.ucx, .devices = options_.ucx_devices},
+                                   *gate_, keys_, *transfers_);
+    if (ucx.ok()) {
+      transfer_services_.push_back(*std::move(ucx));
+    } else if (options_.ucx_devices.empty()) {
+      spdlog::warn("no UCX, gRPC carries all transfers: {}", std::string(ucx.status().message()));
+    } else {
+      return ucx.status();  // what was asked for by name is not left out silently
+    }
     return absl::OkStatus();
   }
 
@@ -163,8 +168,9 @@ class Server final : public StoreServer, private Observer {
     registry_.OnScrape([this] {
       metrics_.Refresh(*catalog_);
       metrics_.Refresh(options_.data_dir);
-      metrics_.Refresh("grpc", transfer_service_->stats());
-      if (ucx_ != nullptr) metrics_.Refresh("ucx", ucx_->stats());
+      for (const auto& service : transfer_services_) {
+        for (const auto& [transport, stats] : service->stats()) metrics_.Refresh(transport, stats);
+      }
     });
     LORRY_ASSIGN_OR_RETURN(admin_, metrics::AdminServer::Start(
                                        {.address = options_.admin_listen,
@@ -193,9 +199,8 @@ class Server final : public StoreServer, private Observer {
   std::unique_ptr<rpc::Access> access_;
   std::optional<rpc::Gate> gate_;
   std::optional<StoreService> service_;
-  std::unique_ptr<transfer::GrpcTransferService> transfer_service_;
+  std::vector<std::unique_ptr<transfer::GrpcTransferService>> transfer_services_;
   std::unique_ptr<rpc::Server> grpc_;
-  std::unique_ptr<transfer::TransferServer> ucx_;
   std::vector<std::string> addresses_;
   std::optional<Housekeeping> housekeeping_;
   std::unique_ptr<metrics::AdminServer> admin_;

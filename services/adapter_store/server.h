@@ -12,18 +12,20 @@
 
 #include "absl/status/statusor.h"
 #include "lib/rpc/server.h"
+#include "lib/transfer/ucx/ucx_transport.h"
 #include "services/adapter_store/catalog/catalog.h"
 
 namespace lorry::store {
 
 struct StoreOptions {
-  std::string data_dir;                         // created if its parent exists
-  rpc::ServerOptions listen;                    // gRPC: control and the transfer fallback
-  std::string tokens_file;                      // empty: everybody on loopback
-  std::string admin_listen = "127.0.0.1:0";     // metrics and probes
-  std::string transfer_listen = "127.0.0.1:0";  // UCX; "off": gRPC only
-  // The host that peers dial for transfers. Empty: for gRPC the address under which each caller
-  // reached this store, for UCX the one that is listened on.
+  std::string data_dir;                      // created if its parent exists
+  rpc::ServerOptions listen;                 // gRPC: control and transfers
+  std::string tokens_file;                   // empty: everybody on loopback
+  std::string admin_listen = "127.0.0.1:0";  // metrics and probes
+  bool ucx = true;                           // transfers over shared memory
+  transfer::UcxDevices ucx_devices;          // and over these networks
+  // The host that peers dial for transfers. Empty: the address under which each of them reached
+  // this store.
   std::string advertise_host;
   std::string base_model_config;                 // file; empty: shapes are checked among themselves
   uint64_t disk_free_min = uint64_t{256} << 20;  // left to the catalogue and to others

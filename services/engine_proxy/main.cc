@@ -12,9 +12,9 @@
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
 #include "lib/program/reachable.h"
+#include "lib/program/ucx_flags.h"
 #include "lib/rpc/call_metrics.h"
-#include "lib/transfer/grpc/grpc_transport.h"
-#include "lib/transfer/ucx/ucx_transport.h"
+#include "lib/transfer/ucx/transports.h"
 #include "services/engine_proxy/door_flags.h"
 #include "services/engine_proxy/driver/engine_claim.h"
 #include "services/engine_proxy/driver/wedge_watch.h"
@@ -43,7 +43,6 @@ ABSL_FLAG(std::string, pool, "rollout", "engines that share one `latest` per ada
 ABSL_FLAG(
     std::string, image_dir, "",
     "memory-backed directory of adapter images, readable by the engine: /dev/shm/lorry/<member>");
-ABSL_FLAG(bool, ucx, true, "fetch over UCX where the store offers it");
 ABSL_FLAG(std::string, on_wedged, "",
           "exec:COMMAND is run by /bin/sh -c once for each boot of the engine that hangs in its "
           "adapter registry and needs a restart; with LORRY_MEMBER, LORRY_ENGINE_URL and "
@@ -100,21 +99,22 @@ JournalId NewJournal() {
   return JournalId(absl::StrCat("j", absl::Hex(bits, absl::kZeroPad16)));
 }
 
-absl::StatusOr<std::unique_ptr<transfer::TransportSet>> MakeTransports() {
-  std::vector<std::unique_ptr<transfer::Transport>> transports;
-  if (absl::GetFlag(FLAGS_ucx)) {
-    absl::StatusOr<std::unique_ptr<transfer::Transport>> ucx = transfer::CreateUcxTransport();
-    if (ucx.ok()) {
-      transports.push_back(*std::move(ucx));
-    } else {
-      spdlog::warn("no UCX, fetching over gRPC: {}", std::string(ucx.status().message()));
-    }
-  }
-  transports.push_back(transfer::CreateGrpcTransport([](const std::string& target) {
+std::unique_ptr<transfer::TransportSet> MakeTransports() {
+  const auto devices = program::UcxDevices();
+  program::WarnOfOpenMemory(devices);
+  const auto dial = [](const std::string& target) {
     absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = program::Dial(target, {});
+    if (!channel.ok()) spdlog::warn("{}", std::string(channel.status().message()));
     return channel.ok() ? *std::move(channel) : nullptr;
-  }));
-  return std::make_unique<transfer::TransportSet>(std::move(transports));
+  };
+  return transfer::CreateTransports({.shared_memory = program::UcxOn(),
+                                     .devices = devices,
+                                     .on_missing =
+                                         [](std::string_view name, const absl::Status& why) {
+                                           spdlog::warn("no {}, fetching without: {}", name,
+                                                        std::string(why.message()));
+                                         }},
+                                    std::make_shared<transfer::Channels>(dial));
 }
 
 // The parts of the program in the order in which they are made; they go in the reverse order.
@@ -268,7 +268,7 @@ absl::Status App::WireTransfers() {
       const std::shared_ptr<grpc::Channel> channel,
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
   store_ = std::make_unique<StoreClient>(channel);
-  LORRY_ASSIGN_OR_RETURN(transports_, MakeTransports());
+  transports_ = MakeTransports();
   fetcher_ = std::make_unique<Fetcher>(
       *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },
       Sink(),

@@ -226,7 +226,7 @@ def test_a_version_that_goes_backwards(still_served, run, tiny):
 def lone_store(bin_dir, folder, **flags):
     """An adapter-store by itself; yields (service, addresses)."""
     at = f"127.0.0.1:{free_port()}"
-    ports = {"transfer-listen": "off", "admin-listen": f"127.0.0.1:{free_port()}"}
+    ports = {"ucx": "false", "admin-listen": f"127.0.0.1:{free_port()}"}
     store = Service(bin_dir / "adapter-store", "store", folder, {"listen": at, **ports, **flags})
     try:
         store.start().wait_ready()

@@ -21,7 +21,7 @@ ADAPTER = "math-policy"
 def a_store(bin_dir, folder, **flags):
     """An adapter-store alone, reached by the name that its certificate holds; yields its port."""
     port = free_port()
-    flags = {"listen": f"127.0.0.1:{port}", "transfer-listen": "off", **flags}
+    flags = {"listen": f"127.0.0.1:{port}", "ucx": "false", **flags}
     store = Service(bin_dir / "adapter-store", "store", folder, flags)
     try:
         store.start().wait_ready()

@@ -79,11 +79,11 @@ def test_models_are_listed_under_the_clients_names(world, member):
 
 
 @pytest.mark.parametrize("member", KINDS)
-def test_ucx_carried_the_bytes(world, tiny, member):
+def test_shared_memory_carried_the_bytes(world, tiny, member):
     text = world.fleet.proxies[member].metrics()
-    moved = {t: float(n) for t, n in re.findall(r'fetch_bytes_total\{transport="(\w+)"\} (\S+)', text)}
+    moved = {t: float(n) for t, n in re.findall(r'fetch_bytes_total\{transport="([\w-]+)"\} (\S+)', text)}
     files = [tiny / "adapters" / f"v{n}" / "adapter_model.safetensors" for n in VERSIONS]
-    assert moved.get("ucx") == sum(f.stat().st_size for f in files)
+    assert moved.get("ucx-shm") == sum(f.stat().st_size for f in files)
     assert not moved.get("grpc")
 
 

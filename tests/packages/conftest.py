@@ -36,7 +36,7 @@ def built(checkout, tmp_path_factory):
 def store(tmp_path_factory):
     """A real adapter-store's address."""
     port = free_port()
-    flags = {"listen": f"127.0.0.1:{port}", "transfer-listen": "off"}
+    flags = {"listen": f"127.0.0.1:{port}", "ucx": "false"}
     service = Service(pathlib.Path(os.environ["LORRY_BIN_DIR"]) / "adapter-store", "store", tmp_path_factory.mktemp("store"), flags)
     try:
         service.start().wait_ready()

@@ -164,7 +164,6 @@ class Fleet:
             self.folder / "store",
             {
                 "listen": self._store_at,
-                "transfer-listen": f"127.0.0.1:{free_port()}",
                 "admin-listen": f"127.0.0.1:{free_port()}",
                 **(store_flags or {}),
             },

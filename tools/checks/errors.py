@@ -50,9 +50,9 @@ NO_REASON = {
                 "XDG_STATE_HOME",
     "lib/runtime/fault_point.cc": "LORRY_FAULT",
     "lib/transfer/ucx/log.cc": "UCX_LOG_FILE",
-    "lib/transfer/ucx/config.cc": "CM_REUSEADDR MM_ERROR_HANDLING MM_FIFO_SIZE RX_SEG_SIZE TX_SEG_SIZE UCX_CM_REUSEADDR "
+    "lib/transfer/ucx/config.cc": "MM_ERROR_HANDLING MM_FIFO_SIZE NET_DEVICES RX_SEG_SIZE TX_SEG_SIZE "
                                   "UCX_MM_ERROR_HANDLING UCX_MM_FIFO_SIZE UCX_POSIX_ERROR_HANDLING UCX_POSIX_FIFO_SIZE UCX_RX_SEG_SIZE "
-                                  "UCX_TCP_CM_REUSEADDR UCX_TCP_RX_SEG_SIZE UCX_TCP_TX_SEG_SIZE UCX_TX_SEG_SIZE",
+                                  "UCX_TCP_RX_SEG_SIZE UCX_TCP_TX_SEG_SIZE UCX_TX_SEG_SIZE",
 }
 
 

@@ -16,7 +16,7 @@ LIBRARIES = {
     "kv": (),
     "blob": (),
     "rpc": ("fleet", "peft", "runtime", "metrics"),
-    "program": ("rpc", "runtime", "metrics"),
+    "program": ("rpc", "runtime", "metrics", "transfer"),
     "transfer": ("peft", "rpc", "blob", "runtime", "metrics"),
 }
 

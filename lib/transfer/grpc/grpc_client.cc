@@ -19,9 +19,6 @@
 namespace lorry::transfer {
 namespace {
 
-// Channels kept open; beyond that one is dropped. Proxies dial a store and a few relays.
-constexpr size_t kChannelsMax = 64;
-
 // What the transport and its transfers share.
 struct Shared {
   Counters counters;
@@ -273,10 +270,10 @@ class NotStarted final : public Transfer {
 
 class GrpcTransport final : public Transport {
  public:
-  using Dial = std::function<std::shared_ptr<grpc::Channel>(const std::string&)>;
-  explicit GrpcTransport(Dial dial) : dial_(std::move(dial)) {}
+  explicit GrpcTransport(std::shared_ptr<Channels> channels) : channels_(std::move(channels)) {}
   ~GrpcTransport() override { shared_.streams.CloseAndWait(); }
 
+  std::string_view name() const override { return "grpc"; }
   std::string_view scheme() const override { return "grpc"; }
   std::shared_ptr<Transfer> Fetch(FetchRequest request, OnRange on_range, OnDone on_done) override {
     return Begin<FetchStream>(request.destination.size(), std::move(request), std::move(on_range),
@@ -297,6 +294,11 @@ class GrpcTransport final : public Transport {
       sane = absl::InvalidArgumentError(
           absl::StrCat(request.address, " is not of the form grpc://host:port"));
     }
+    std::shared_ptr<grpc::Channel> channel;
+    if (sane.ok()) {
+      channel = channels_->To(std::string(HostPortOf(request.address)));
+      if (channel == nullptr) sane = ConnectionLost("no channel to it can be made");
+    }
     if (!sane.ok()) {
       // From another thread, as the seam promises.
       ++shared_.counters.sessions_failed;
@@ -304,7 +306,7 @@ class GrpcTransport final : public Transport {
           [on_done = std::move(on_done), sane] { on_done({.status = sane, .transport = "grpc"}); });
       return std::make_shared<NotStarted>();
     }
-    auto stub = pb::TransferService::NewStub(ChannelTo(std::string(HostPortOf(request.address))));
+    auto stub = pb::TransferService::NewStub(channel);
     auto stream = std::make_shared<Stream>(shared_, std::move(request), std::move(on_range),
                                            std::move(on_done));
     stream->Begin(std::move(stub));
@@ -313,34 +315,16 @@ class GrpcTransport final : public Transport {
 
   void Later(std::function<void()> task) { tasks_.Post(std::move(task)); }
 
-  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& host_port) {
-    MutexLock lock(mutex_);
-    auto& channel = channels_[host_port];
-    if (channel == nullptr) {
-      if (channels_.size() > kChannelsMax) {
-        auto other = channels_.begin();
-        if (other->first == host_port) ++other;
-        channels_.erase(other);
-      }
-      channel = dial_ ? dial_(host_port)
-                      : grpc::CreateChannel(host_port, grpc::InsecureChannelCredentials());
-    }
-    return channel;
-  }
-
-  const Dial dial_;
+  const std::shared_ptr<Channels> channels_;
   Shared shared_;
-  Mutex mutex_;
-  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ LORRY_GUARDED_BY(mutex_);
   TaskThread tasks_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> CreateGrpcTransport(
-    std::function<std::shared_ptr<grpc::Channel>(const std::string& host_port)> dial) {
-  rpc::HoldCallbackQueue();
-  return std::make_unique<GrpcTransport>(std::move(dial));
+std::unique_ptr<Transport> CreateGrpcTransport(std::shared_ptr<Channels> channels) {
+  if (channels == nullptr) channels = std::make_shared<Channels>();
+  return std::make_unique<GrpcTransport>(std::move(channels));
 }
 
 }  // namespace lorry::transfer

@@ -297,7 +297,9 @@ class Service final : public GrpcTransferService {
       : shared_{.limits = limits, .keys = keys, .handler = handler}, rpc_(shared_) {}
   grpc::Service* service() override { return &rpc_; }
   void Close() override { shared_.streams.CloseAndWait(); }
-  TransportStats stats() const override { return shared_.counters.Snapshot(); }
+  std::map<std::string, TransportStats> stats() const override {
+    return {{"grpc", shared_.counters.Snapshot()}};
+  }
 
  private:
   class Rpc final : public pb::TransferService::CallbackService {
@@ -326,9 +328,9 @@ class Service final : public GrpcTransferService {
 
 class GrpcServer final : public TransferServer {
  public:
-  GrpcServer(const std::string& host, int port, ServerLimits limits, const TicketKeys& keys,
-             TransferHandler& handler)
-      : service_(CreateGrpcTransferService(limits, keys, handler)) {
+  GrpcServer(const std::string& host, int port,
+             std::vector<std::unique_ptr<GrpcTransferService>> services, std::string transport)
+      : services_(std::move(services)), transport_(std::move(transport)) {
     rpc::HoldCallbackQueue();
     grpc::ServerBuilder builder;
     // Without this two servers may share a port, each getting some of the connections.
@@ -339,22 +341,29 @@ class GrpcServer final : public TransferServer {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
                              &port_);
-    builder.RegisterService(service_->service());
+    for (const auto& service : services_) builder.RegisterService(service->service());
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("grpc://", host, ":", port_);
   }
   ~GrpcServer() override {
-    service_->Close();
+    for (const auto& service : services_) service->Close();
     if (server_ == nullptr) return;
     server_->Shutdown();
     server_->Wait();
   }
   bool listening() const { return server_ != nullptr && port_ != 0; }
   std::string address() const override { return address_; }
-  TransportStats stats() const override { return service_->stats(); }
+  TransportStats stats() const override {
+    for (const auto& service : services_) {
+      const auto stats = service->stats();
+      if (const auto found = stats.find(transport_); found != stats.end()) return found->second;
+    }
+    return {};
+  }
 
  private:
-  std::unique_ptr<GrpcTransferService> service_;
+  const std::vector<std::unique_ptr<GrpcTransferService>> services_;
+  const std::string transport_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
@@ -368,11 +377,10 @@ std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limi
   return std::make_unique<Service>(limits, keys, handler);
 }
 
-absl::StatusOr<std::unique_ptr<TransferServer>> StartGrpcServer(const std::string& host, int port,
-                                                                ServerLimits limits,
-                                                                const TicketKeys& keys,
-                                                                TransferHandler& handler) {
-  auto server = std::make_unique<GrpcServer>(host, port, limits, keys, handler);
+absl::StatusOr<std::unique_ptr<TransferServer>> StartTransferServer(
+    const std::string& host, int port, std::vector<std::unique_ptr<GrpcTransferService>> services,
+    std::string transport) {
+  auto server = std::make_unique<GrpcServer>(host, port, std::move(services), std::move(transport));
   if (!server->listening()) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", host, ":", port));
   }

@@ -2,45 +2,45 @@
 // reach. Chunks of at most 1 MiB, one checksum each; flow control is HTTP/2's.
 #pragma once
 
-#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/transfer/grpc/channels.h"
 #include "lib/transfer/server.h"
 #include "lib/transfer/ticket.h"
 #include "lib/transfer/transport.h"
 
 namespace grpc {
-class Channel;
 class Service;
 }  // namespace grpc
 
 namespace lorry::transfer {
 
-// The service, to be registered on any grpc::Server beside others (it uses the callback API).
-// Before that server's Shutdown call `Close`, or Shutdown waits for the streams' own ends.
+// A service of bulk transfer, to be registered on any grpc::Server beside others (it uses the
+// callback API). Before that server's Shutdown call `Close`, or Shutdown waits for the streams' own
+// ends.
 class GrpcTransferService {
  public:
   virtual ~GrpcTransferService() = default;  // after the server's Shutdown and Wait
   virtual grpc::Service* service() = 0;
   virtual void Close() = 0;  // ends every stream with UNAVAILABLE; new ones too
-  virtual TransportStats stats() const = 0;
+  virtual std::map<std::string, TransportStats> stats() const = 0;  // by transport
 };
 
 std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limits,
                                                                const TicketKeys& keys,
                                                                TransferHandler& handler);
 
-// A server of its own, for tests and relays; `port` 0: any free one.
-absl::StatusOr<std::unique_ptr<TransferServer>> StartGrpcServer(const std::string& host, int port,
-                                                                ServerLimits limits,
-                                                                const TicketKeys& keys,
-                                                                TransferHandler& handler);
+// A server of its own that serves `services`, for tests and relays; `port` 0: any free one. Its
+// counters are those of `transport`.
+absl::StatusOr<std::unique_ptr<TransferServer>> StartTransferServer(
+    const std::string& host, int port, std::vector<std::unique_ptr<GrpcTransferService>> services,
+    std::string transport);
 
-// `dial` makes a channel for "host:port" (credentials are its business); empty: insecure, for
-// loopback.
-std::unique_ptr<Transport> CreateGrpcTransport(
-    std::function<std::shared_ptr<grpc::Channel>(const std::string& host_port)> dial = {});
+// Without `channels` it has its own, insecure, for loopback.
+std::unique_ptr<Transport> CreateGrpcTransport(std::shared_ptr<Channels> channels = nullptr);
 
 }  // namespace lorry::transfer

@@ -291,6 +291,7 @@ class MemoryTransport final : public Transport {
     for (auto& [number, each] : running) each.transfer->Cancel();
     for (auto& [number, each] : running) each.thread.join();
   }
+  std::string_view name() const override { return "memory"; }
   std::string_view scheme() const override { return "memory"; }
   std::shared_ptr<Transfer> Fetch(FetchRequest request, OnRange on_range, OnDone on_done) override {
     return Begin(std::move(request), std::move(on_range), std::move(on_done));

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <span>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace lorry::transfer::ucx {
 namespace {
@@ -15,17 +19,18 @@ struct Setting {
   std::array<const char*, 2> environment;  // any of these set: the operator decides
 };
 
-// Measured on UCX 1.13.1; docs/adr/0001-ucx-peer-mode.md has the figures.
-constexpr Setting kSettings[] = {
-    // Without it shared memory has no peer errors, and UCX silently takes TCP within a host.
+// Measured on UCX 1.13.1; docs/adr has the figures.
+constexpr Setting kForSharedMemory[] = {
+    // Without it shared memory has no peer errors, and an endpoint cannot be closed by force.
     {"MM_ERROR_HANDLING", "y", {"UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"}},
-    // The default of 64 entries collapses as soon as several peers send at once.
-    {"MM_FIFO_SIZE", "4096", {"UCX_MM_FIFO_SIZE", "UCX_POSIX_FIFO_SIZE"}},
+    // A FIFO belongs to one session, so one sender fills it. 256 entries keep that sender busy
+    // and cost 4 MiB of /dev/shm.
+    {"MM_FIFO_SIZE", "256", {"UCX_MM_FIFO_SIZE", "UCX_POSIX_FIFO_SIZE"}},
+};
+constexpr Setting kForNetworks[] = {
     // TCP with peer errors nearly doubles with larger segments.
     {"TX_SEG_SIZE", "256k", {"UCX_TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE"}},
     {"RX_SEG_SIZE", "512k", {"UCX_RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE"}},
-    // A restarted server gets its port back.
-    {"CM_REUSEADDR", "y", {"UCX_CM_REUSEADDR", "UCX_TCP_CM_REUSEADDR"}},
 };
 
 bool IsSetByOperator(const Setting& setting) {
@@ -33,12 +38,36 @@ bool IsSetByOperator(const Setting& setting) {
                      [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
+// Shared memory never stands beside a network lane in one context: UCX would split a message over
+// both, and bytes within a host would leave through a socket.
+std::string TransportsOf(UcxLane lane, const UcxDevices& devices) {
+  if (lane == UcxLane::kSharedMemory) return "posix";
+  if (devices.tcp.empty()) return "ib";
+  return devices.rdma.empty() ? "tcp" : "ib,tcp";
+}
+
+std::string DevicesOf(UcxLane lane, const UcxDevices& devices) {
+  if (lane == UcxLane::kSharedMemory) return "";
+  const bool both = !devices.tcp.empty() && !devices.rdma.empty();
+  return absl::StrCat(devices.rdma, both ? "," : "", devices.tcp);
+}
+
 }  // namespace
 
-ucs_status_t ReadConfig(ucp_config_t** config) {
-  const ucs_status_t status = ucp_config_read(nullptr, nullptr, config);
+ucs_status_t ReadConfig(UcxLane lane, const UcxDevices& devices, ucp_config_t** config) {
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, config);
   if (status != UCS_OK) return status;
-  for (const Setting& setting : kSettings) {
+  status = ucp_config_modify(*config, "TLS", TransportsOf(lane, devices).c_str());
+  if (const std::string names = DevicesOf(lane, devices); status == UCS_OK && !names.empty()) {
+    status = ucp_config_modify(*config, "NET_DEVICES", names.c_str());
+  }
+  if (status != UCS_OK) {
+    ucp_config_release(*config);
+    return status;
+  }
+  const bool shared = lane == UcxLane::kSharedMemory;
+  for (const Setting& setting :
+       shared ? std::span<const Setting>(kForSharedMemory) : std::span(kForNetworks)) {
     if (IsSetByOperator(setting)) continue;
     // A later UCX may have dropped a name; none of them is needed for correctness.
     (void)ucp_config_modify(*config, setting.name, setting.value);

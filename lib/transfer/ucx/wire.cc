@@ -3,15 +3,13 @@
 #include <cstring>
 
 #include "lib/base/error.h"
-#include "lib/base/strings.h"
 #include "lib/transfer/byte_codec.h"
-#include "lib/transfer/session.h"
 
 namespace lorry::transfer::ucx {
 namespace {
 
-// Every header: format, kind, session, request; then the kind's own fields.
-constexpr uint8_t kFormat = 1;
+// Every header: format, kind, request; then the kind's own fields.
+constexpr uint8_t kFormat = 2;
 
 void EncodePieces(ByteWriter& out, const Message& message) {
   out.Number(message.pieces.size(), 1);
@@ -43,30 +41,14 @@ absl::Status DecodeRange(ByteReader& in, Message& message) {
 
 absl::Status DecodeFields(ByteReader& in, Message& message) {
   switch (message.kind) {
-    case Kind::kOpen:
-      message.direction = static_cast<Direction>(in.Number(1));
-      message.ticket = std::string(in.Text(kTicketBytesMax));
-      if (message.direction != Direction::kGet && message.direction != Direction::kPut) {
-        return ProtocolViolation("an unknown direction");
-      }
-      return absl::OkStatus();
-    case Kind::kOpened:
-      message.image_bytes = in.Number(8);
-      return absl::OkStatus();
     case Kind::kGet:
       return DecodeRange(in, message);
     case Kind::kData:
     case Kind::kPut:
       LORRY_RETURN_IF_ERROR(DecodeRange(in, message));
       return DecodePieces(in, message);
-    case Kind::kDone: {
-      const uint64_t code = in.Number(1);
-      const std::string_view reason = in.Text(kStatusTextMax);
-      const std::string_view text = in.Text(kStatusTextMax);
-      if (code > 16) return ProtocolViolation("an unknown status code");
-      if (code != 0) message.status = Error(static_cast<absl::StatusCode>(code), reason, text);
+    case Kind::kDone:
       return absl::OkStatus();
-    }
   }
   return ProtocolViolation("an unknown kind of message");
 }
@@ -77,28 +59,11 @@ std::string Encode(const Message& message) {
   ByteWriter out;
   out.Number(kFormat, 1);
   out.Number(static_cast<uint8_t>(message.kind), 1);
-  out.Number(message.session, 8);
   out.Number(message.request, 4);
-  switch (message.kind) {
-    case Kind::kOpen:
-      out.Number(static_cast<uint8_t>(message.direction), 1);
-      out.Text(message.ticket, kTicketBytesMax);
-      break;
-    case Kind::kOpened:
-      out.Number(message.image_bytes, 8);
-      break;
-    case Kind::kGet:
-    case Kind::kData:
-    case Kind::kPut:
-      out.Number(message.range.offset, 8);
-      out.Number(message.range.length, 8);
-      if (message.kind != Kind::kGet) EncodePieces(out, message);
-      break;
-    case Kind::kDone:
-      out.Number(static_cast<uint64_t>(message.status.raw_code()), 1);
-      out.Text(ReasonOf(message.status), kStatusTextMax);
-      out.Text(ToStd(message.status.message()), kStatusTextMax);
-      break;
+  if (message.kind != Kind::kDone) {
+    out.Number(message.range.offset, 8);
+    out.Number(message.range.length, 8);
+    if (message.kind != Kind::kGet) EncodePieces(out, message);
   }
   return out.Take();
 }
@@ -109,7 +74,6 @@ absl::StatusOr<Message> Decode(std::string_view header) {
   Message message;
   if (in.Number(1) != kFormat) return ProtocolViolation("an unknown header format");
   message.kind = static_cast<Kind>(in.Number(1));
-  message.session = in.Number(8);
   message.request = static_cast<uint32_t>(in.Number(4));
   LORRY_RETURN_IF_ERROR(DecodeFields(in, message));
   if (!in.whole()) return ProtocolViolation("a header of the wrong length");

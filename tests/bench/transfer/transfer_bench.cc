@@ -1,7 +1,7 @@
 // How fast a stored image reaches one and two receivers, beside memcpy and a peer program,
 // interleaved:
 //   transfer_bench KIND ROUNDS [PEER_COMMAND [FLEET_COMMAND]]
-// KIND is ucx or grpc. PEER_COMMAND is run by sh once a round and prints GB/s (ucx_perftest, by
+// KIND is ucx-shm or grpc. PEER_COMMAND is run by sh once a round and prints GB/s (ucx_perftest, by
 // ../transfer.sh). FLEET_COMMAND is run by sh once, beside the rounds: end_to_end.py, whose word is
 // there. The image lies in a file of the server's; receivers write into image files in /dev/shm;
 // every byte is verified. Internally also `serve KIND` and `receive ADDRESS`: processes of their
@@ -75,13 +75,13 @@ int Serve(const std::string& kind) {
 }
 
 // Fetches once for each SIGUSR1, and prints the seconds that it took.
-int Receive(const std::string& address) {
+int Receive(const std::string& address, const std::string& kind) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGUSR1);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   const auto keys = TestKeys();
-  const auto transport = CreateTransport(SchemeOf(address));
+  const auto transport = CreateTransport(kind);
   const auto file = SharedFile();
   std::printf("ready\n");
   std::fflush(stdout);
@@ -232,7 +232,7 @@ int Drive(const std::string& self, const std::string& kind, int rounds,
   std::vector<std::unique_ptr<Child>> receivers;
   for (int i = 0; i < 2; ++i)
     receivers.push_back(
-        std::make_unique<Child>(std::vector{self, std::string("receive"), address}));
+        std::make_unique<Child>(std::vector{self, std::string("receive"), address, kind}));
   for (const auto& receiver : receivers) receiver->ReadLine();
   std::optional<Fleet> fleet;
   if (!fleet_command.empty()) fleet.emplace(fleet_command);
@@ -275,7 +275,7 @@ int main(int argc, char** argv) {
   const std::string verb = argv[1];
   if (verb == "serve" || verb == "receive") prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (verb == "serve") return Serve(argv[2]);
-  if (verb == "receive") return Receive(argv[2]);
+  if (verb == "receive") return Receive(argv[2], argv[3]);
   int rounds = 0;
   if (!absl::SimpleAtoi(argv[2], &rounds) || rounds < 1) return 2;
   return Drive(argv[0], verb, rounds, argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : "");

@@ -30,8 +30,8 @@ class Processes : public TransportSuite {
   const std::unique_ptr<Transport> transport_ = CreateTransport(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Every, Processes, testing::Values("grpc", "ucx"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Every, Processes, testing::Values("grpc", "ucx-shm"),
+                         [](const auto& info) { return TestName(info.param); });
 
 TEST_P(Processes, AServerKilledDuringAFetchIsResumedElsewhere) {
   Child server = Serve();
@@ -112,7 +112,8 @@ TEST_P(Processes, AStoppedClientMeetsTheServersIdleDeadline) {
   TestHandler handler;
   handler.Serve("image", MakeImage(kSize));
   const auto server = StartServer(GetParam(), {.idle_deadline_ms = 300}, *keys_, handler);
-  Child client({LORRY_TRANSFER_PEER, "fetch", server->address(), std::to_string(kSize), "1"});
+  Child client(
+      {LORRY_TRANSFER_PEER, "fetch", GetParam(), std::to_string(kSize), "1", server->address()});
   ASSERT_TRUE(Eventually([&] { return server->stats().bytes_sent > 0; }));
   client.Signal(SIGSTOP);
   EXPECT_TRUE(Eventually([&] { return server->stats().sessions_open == 0; }));
@@ -126,7 +127,8 @@ TEST_P(Processes, AKilledClientLeavesAnUploadThatAnotherFinishes) {
     return absl::OkStatus();
   });
   const auto server = StartServer(GetParam(), {.idle_deadline_ms = 2'000}, *keys_, handler);
-  Child client({LORRY_TRANSFER_PEER, "push", server->address(), std::to_string(kSize), "1"});
+  Child client(
+      {LORRY_TRANSFER_PEER, "push", GetParam(), std::to_string(kSize), "1", server->address()});
   ASSERT_TRUE(Eventually([&] { return received > 0; }));
   client.Kill();
   const Bytes image = MakeImage(kSize);

@@ -8,6 +8,8 @@
 #include "lib/base/check.h"
 #include "lib/base/error.h"
 #include "lib/base/prng.h"
+#include "lib/rpc/access.h"
+#include "lib/rpc/gate.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/memory/memory_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
@@ -24,6 +26,13 @@ T Started(absl::StatusOr<T> started) {
   if (!started.ok()) std::fprintf(stderr, "%s\n", started.status().ToString().c_str());
   LORRY_CHECK(started.ok());
   return *std::move(started);
+}
+
+// Lets everybody in, for as long as the process lives.
+rpc::Gate& OpenGate() {
+  static const std::unique_ptr<rpc::Access> access = *rpc::Access::Open("", false);
+  static auto* gate = new rpc::Gate(*access);
+  return *gate;
 }
 
 }  // namespace
@@ -127,15 +136,26 @@ void TestHandler::AnswerLate(const absl::Status& status) {
 
 std::unique_ptr<TransferServer> StartServer(std::string_view kind, ServerLimits limits,
                                             const TicketKeys& keys, TransferHandler& handler) {
-  if (kind == "ucx") return Started(StartUcxServer({.limits = limits}, keys, handler));
-  if (kind == "grpc") return Started(StartGrpcServer("127.0.0.1", 0, limits, keys, handler));
-  return StartMemoryServer(limits, keys, handler);
+  if (kind == "memory") return StartMemoryServer(limits, keys, handler);
+  std::vector<std::unique_ptr<GrpcTransferService>> services;
+  services.push_back(
+      kind == "grpc" ? CreateGrpcTransferService(limits, keys, handler)
+                     : Started(CreateUcxService({.limits = limits}, OpenGate(), keys, handler)));
+  return Started(StartTransferServer("127.0.0.1", 0, std::move(services), std::string(kind)));
 }
 
 std::unique_ptr<Transport> CreateTransport(std::string_view kind) {
-  if (kind == "ucx") return Started(CreateUcxTransport());
+  if (kind == "memory") return CreateMemoryTransport();
   if (kind == "grpc") return CreateGrpcTransport();
-  return CreateMemoryTransport();
+  return Started(CreateUcxTransport(UcxLane::kSharedMemory, std::make_shared<Channels>()));
+}
+
+std::unique_ptr<TransferServer> StartBoth(const TicketKeys& keys, TransferHandler& by_ucx,
+                                          TransferHandler& by_grpc) {
+  std::vector<std::unique_ptr<GrpcTransferService>> services;
+  services.push_back(Started(CreateUcxService({}, OpenGate(), keys, by_ucx)));
+  services.push_back(CreateGrpcTransferService({}, keys, by_grpc));
+  return Started(StartTransferServer("127.0.0.1", 0, std::move(services), "grpc"));
 }
 
 bool Eventually(const std::function<bool()>& condition) {

@@ -64,6 +64,9 @@ class TestHandler final : public TransferHandler {
 // CHECKs that it starts.
 std::unique_ptr<TransferServer> StartServer(std::string_view kind, ServerLimits limits,
                                             const TicketKeys& keys, TransferHandler& handler);
+// A server at which both are to be had, each with a handler of its own.
+std::unique_ptr<TransferServer> StartBoth(const TicketKeys& keys, TransferHandler& by_ucx,
+                                          TransferHandler& by_grpc);
 std::unique_ptr<Transport> CreateTransport(std::string_view kind);
 
 // True as soon as `condition` is; false after ten seconds.

@@ -27,8 +27,8 @@ class StoreProcess {
       ::setenv("LORRY_FAULT", fault.c_str(), 1);
       const std::string data = "--data-dir=" + data_dir;
       ::execl(LORRY_STORE_BINARY, "adapter-store", data.c_str(), "--listen=127.0.0.1:0",
-              "--transfer-listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0",
-              "--ticket-life-ms=60000", "--sweep-interval-ms=10", nullptr);
+              "--admin-listen=127.0.0.1:0", "--ticket-life-ms=60000", "--sweep-interval-ms=10",
+              nullptr);
       ::_exit(127);
     }
     ::close(out[1]);

@@ -70,14 +70,16 @@ class StoreTest : public ::testing::TestWithParam<std::string> {
  protected:
   StoreTest() {
     options_.data_dir = root_ / "data";
-    if (Scheme() == "ucx") {
-      transport_ = transfer::CreateUcxTransport().value();
+    if (Carrier() == "ucx") {
+      transport_ = transfer::CreateUcxTransport(transfer::UcxLane::kSharedMemory,
+                                                std::make_shared<transfer::Channels>())
+                       .value();
     } else {
       transport_ = transfer::CreateGrpcTransport();
     }
     Start();
   }
-  std::string Scheme() const { return GetParam(); }
+  std::string Carrier() const { return GetParam(); }
   void Start() {
     client_.reset();
     server_.reset();
@@ -343,7 +345,6 @@ TEST_P(StoreTest, ACallerIsSentToTheAddressThatItDialled) {
   transport_ = transfer::CreateGrpcTransport();
   options_.listen.address = "[::]:0";
   options_.listen.allow_insecure = true;
-  options_.transfer_listen = "off";
   Start();
   const std::string by_name = absl::StrCat("localhost:", server_->grpc_port());
   client_.emplace(by_name, *transport_);

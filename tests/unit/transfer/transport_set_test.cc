@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "lib/base/error.h"
+#include "lib/transfer/session.h"
 #include "tests/contract/transfer/world.h"
 
 namespace lorry::transfer {
@@ -25,12 +26,14 @@ class Scripted final : public Transport {
   struct Ended final : Transfer {
     void Cancel() override {}
   };
-  explicit Scripted(std::string scheme) : scheme_(std::move(scheme)) {}
+  explicit Scripted(std::string name) : name_(std::move(name)) {}
 
-  std::string_view scheme() const override { return scheme_; }
+  std::string_view name() const override { return name_; }
+  std::string_view scheme() const override { return "grpc"; }
   std::shared_ptr<Transfer> Fetch(FetchRequest request, OnRange, OnDone on_done) override {
     asked.push_back({request.address, request.ranges});
-    Outcome outcome{.status = absl::UnavailableError("lost"), .transport = scheme_};
+    idle_ms = request.options.idle_deadline_ms;
+    Outcome outcome{.status = absl::UnavailableError("lost"), .transport = name_};
     if (!script.empty()) {
       outcome = script.front();
       script.pop_front();
@@ -43,9 +46,10 @@ class Scripted final : public Transport {
 
   std::deque<Outcome> script;
   std::vector<Asked> asked;
+  Tick idle_ms = 0;  // of the last one
 
  private:
-  const std::string scheme_;
+  const std::string name_;
 };
 
 Outcome Brought(absl::Status status, std::vector<Range> done) {
@@ -57,7 +61,7 @@ Outcome Brought(absl::Status status, std::vector<Range> done) {
 class TransportSetTest : public testing::Test {
  public:
   TransportSetTest() {
-    auto ucx = std::make_unique<Scripted>("ucx");
+    auto ucx = std::make_unique<Scripted>("ucx-shm");
     auto grpc = std::make_unique<Scripted>("grpc");
     ucx_ = ucx.get();
     grpc_ = grpc.get();
@@ -78,10 +82,12 @@ class TransportSetTest : public testing::Test {
   std::unique_ptr<TransportSet> set_;
 };
 
-TEST_F(TransportSetTest, PrefersUcxWhateverTheOrder) {
-  ucx_->script = {Brought(absl::OkStatus(), {{0, 100}})};
-  EXPECT_TRUE(Fetch({"grpc://a", "ucx://b"}).status.ok());
-  EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"ucx://b", {{0, 100}}}));
+TEST_F(TransportSetTest, PrefersItsFirstTransportAtEveryAddress) {
+  ucx_->script = {Brought(absl::UnavailableError("not here"), {}),
+                  Brought(absl::OkStatus(), {{0, 100}})};
+  EXPECT_TRUE(Fetch({"grpc://a", "grpc://b"}).status.ok());
+  EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{0, 100}}},
+                                       Scripted::Asked{"grpc://b", {{0, 100}}}));
   EXPECT_THAT(grpc_->asked, IsEmpty());
 }
 
@@ -89,31 +95,54 @@ TEST_F(TransportSetTest, GoesOnWithWhatIsMissing) {
   ucx_->script = {Brought(absl::UnavailableError("lost"), {{0, 40}}),
                   Brought(absl::UnavailableError("lost"), {})};
   grpc_->script = {Brought(absl::OkStatus(), {{40, 60}})};
-  const Outcome outcome = Fetch({"ucx://a", "grpc://a"});
+  const Outcome outcome = Fetch({"grpc://a"});
   EXPECT_TRUE(outcome.status.ok());
   EXPECT_EQ(outcome.bytes, 100u);
   EXPECT_EQ(outcome.done.bytes(), 100u);
-  EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"ucx://a", {{0, 100}}},
-                                       Scripted::Asked{"ucx://a", {{40, 60}}}));
+  EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{0, 100}}},
+                                       Scripted::Asked{"grpc://a", {{40, 60}}}));
   EXPECT_THAT(grpc_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{40, 60}}}));
+}
+
+TEST_F(TransportSetTest, LeavesAPlaceWhereNothingMoves) {
+  ucx_->script = {Brought(absl::DeadlineExceededError("nothing moved"), {{0, 40}})};
+  grpc_->script = {Brought(absl::OkStatus(), {{40, 60}})};
+  const Outcome outcome = Fetch({"grpc://a"});
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(ucx_->asked.size(), 1u);
+  EXPECT_THAT(grpc_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{40, 60}}}));
+  EXPECT_EQ(ucx_->idle_ms, kTrialIdleMs);
+  EXPECT_EQ(grpc_->idle_ms, TransferOptions{}.idle_deadline_ms);
+}
+
+TEST_F(TransportSetTest, LeavesAPlaceThatIsFull) {
+  ucx_->script = {Brought(TooManySessions(1), {})};
+  grpc_->script = {Brought(absl::OkStatus(), {{0, 100}})};
+  EXPECT_TRUE(Fetch({"grpc://a"}).status.ok());
+}
+
+TEST_F(TransportSetTest, HasNowhereToGoFromTheLastPlace) {
+  grpc_->script = {Brought(absl::DeadlineExceededError("nothing moved"), {})};
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Fetch({"grpc://a"}).status));
+  EXPECT_EQ(grpc_->asked.size(), 1u);
 }
 
 TEST_F(TransportSetTest, DoesNotRetryWhatWillNotGetBetter) {
   ucx_->script = {Brought(Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT", ""), {{0, 40}})};
-  EXPECT_EQ(ReasonOf(Fetch({"ucx://a", "grpc://a"}).status), "RANGE_CORRUPT");
+  EXPECT_EQ(ReasonOf(Fetch({"grpc://a"}).status), "RANGE_CORRUPT");
   EXPECT_THAT(grpc_->asked, IsEmpty());
 }
 
 TEST_F(TransportSetTest, GivesUpWhenNobodyHelps) {
-  EXPECT_TRUE(absl::IsUnavailable(Fetch({"ucx://a", "ucx://b", "grpc://a"}).status));
+  EXPECT_TRUE(absl::IsUnavailable(Fetch({"grpc://a", "grpc://b"}).status));
   EXPECT_EQ(ucx_->asked.size(), 2u);
-  EXPECT_EQ(grpc_->asked.size(), 1u);
+  EXPECT_EQ(grpc_->asked.size(), 2u);
 }
 
 TEST_F(TransportSetTest, TriesABoundedNumberOfTimes) {
   for (uint64_t i = 0; i < 50; ++i)
     ucx_->script.push_back(Brought(absl::UnavailableError("lost"), {{i, 1}}));
-  const Outcome outcome = Fetch({"ucx://a"});
+  const Outcome outcome = Fetch({"grpc://a"});
   EXPECT_TRUE(absl::IsUnavailable(outcome.status));
   EXPECT_EQ(ucx_->asked.size(), static_cast<size_t>(kAttemptsMax));
   EXPECT_EQ(outcome.done.bytes(), static_cast<uint64_t>(kAttemptsMax));
@@ -121,7 +150,7 @@ TEST_F(TransportSetTest, TriesABoundedNumberOfTimes) {
 
 TEST_F(TransportSetTest, SaysWhenItSpeaksNoneOfTheSchemes) {
   EXPECT_EQ(ReasonOf(Fetch({"smoke://hill"}).status), "NO_TRANSPORT");
-  EXPECT_EQ(set_->Find("smoke"), nullptr);
+  EXPECT_EQ(set_->Find("ucx-net"), nullptr);
   EXPECT_EQ(set_->Find("grpc"), grpc_);
 }
 

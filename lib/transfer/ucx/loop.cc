@@ -1,0 +1,180 @@
+#include "lib/transfer/ucx/loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <future>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+#include "lib/base/error.h"
+#include "lib/base/strings.h"
+#include "lib/transfer/ucx/config.h"
+#include "lib/transfer/ucx/log.h"
+
+namespace lorry::transfer::ucx {
+namespace {
+
+// With endpoints a missed wake-up costs at most this; without, only Post wakes the thread, which is
+// reliable, and sessions that are being set up have deadlines to watch.
+constexpr int kSleepMs = 10;
+constexpr int kWaitingSleepMs = 50;
+constexpr int kIdleSleepMs = 500;
+// Rounds of progress on one endpoint before another has its turn.
+constexpr int kProgressRounds = 64;
+
+absl::StatusOr<ucp_context_h> MakeContext(UcxLane lane, const UcxDevices& devices) {
+  ucp_config_t* config = nullptr;
+  if (const ucs_status_t status = ReadConfig(lane, devices, &config); status != UCS_OK) {
+    return FromUcx(status, "read its configuration");
+  }
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  ucp_context_h context = nullptr;
+  const ucs_status_t status = ucp_init(&params, config, &context);
+  ucp_config_release(config);
+  if (status != UCS_OK) return FromUcx(status, absl::StrCat("start ", ToAbsl(NameOf(lane))));
+  return context;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Loop>> Loop::Start(const std::vector<UcxLane>& lanes,
+                                                  const UcxDevices& devices, Hooks hooks) {
+  LogToStderr();
+  Contexts contexts;
+  for (const UcxLane lane : lanes) {
+    const absl::StatusOr<ucp_context_h> context = MakeContext(lane, devices);
+    if (!context.ok()) {
+      for (const auto& [made, other] : contexts) ucp_cleanup(other);
+      return context.status();
+    }
+    contexts[lane] = *context;
+  }
+  const int epoll_fd = ::epoll_create1(EPOLL_CLOEXEC);
+  const int wake_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_event event{.events = EPOLLIN, .data = {.fd = wake_fd}};
+  LORRY_CHECK(epoll_fd >= 0 && wake_fd >= 0 &&
+              ::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) == 0);
+  return std::unique_ptr<Loop>(new Loop(std::move(contexts), epoll_fd, wake_fd, std::move(hooks)));
+}
+
+Loop::Loop(Contexts contexts, int epoll_fd, int wake_fd, Hooks hooks)
+    : contexts_(std::move(contexts)),
+      epoll_fd_(epoll_fd),
+      wake_fd_(wake_fd),
+      hooks_(std::move(hooks)),
+      thread_([this] { Run(); }) {}
+
+Loop::~Loop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  Post([] {});
+  thread_.join();
+  LORRY_CHECK(endpoints_.empty());
+  for (const auto& [lane, context] : contexts_) ucp_cleanup(context);
+  ::close(epoll_fd_);
+  ::close(wake_fd_);
+}
+
+void Loop::Post(std::function<void()> task) {
+  {
+    MutexLock lock(mutex_);
+    posted_.push_back(std::move(task));
+  }
+  const uint64_t one = 1;
+  // Full is as good as written: the thread wakes.
+  (void)!::write(wake_fd_, &one, sizeof(one));
+}
+
+void Loop::PostAndWait(std::function<void()> task) {
+  auto done = std::make_shared<std::promise<void>>();
+  Post([&task, done] {
+    task();
+    done->set_value();
+  });
+  done->get_future().wait();
+}
+
+absl::StatusOr<Endpoint*> Loop::Open(UcxLane lane, Endpoint::Hooks hooks) {
+  std::unique_ptr<Endpoint> endpoint(new Endpoint(*this, std::move(hooks)));
+  LORRY_RETURN_IF_ERROR(endpoint->Init(contexts_.at(lane)));
+  epoll_event event{.events = EPOLLIN, .data = {.fd = endpoint->event_fd()}};
+  if (::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, endpoint->event_fd(), &event) != 0) {
+    return absl::UnavailableError("the system has no room for another event descriptor");
+  }
+  Endpoint* raw = endpoint.get();
+  endpoints_.emplace(raw, std::move(endpoint));
+  return raw;
+}
+
+void Loop::Remove(Endpoint* endpoint) {
+  const auto found = endpoints_.find(endpoint);
+  (void)::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, endpoint->event_fd(), nullptr);
+  const auto closed = std::move(endpoint->closed_);
+  endpoints_.erase(found);
+  // After what the endpoint's end has deferred.
+  Defer(closed);
+}
+
+void Loop::Run() {
+  for (;;) {
+    RunTasks();
+    const bool moved = ProgressAll();
+    if (const Tick now = Now(); now - ticked_at_ >= kTickMs) {
+      ticked_at_ = now;
+      for (const auto& [raw, endpoint] : endpoints_) {
+        if (!endpoint->InTime(now)) endpoint->End();
+      }
+      hooks_.on_tick(now);
+    }
+    {
+      MutexLock lock(mutex_);
+      if (stopping_ && posted_.empty() && deferred_.empty()) return;
+      if (!posted_.empty()) continue;
+    }
+    if (!moved && deferred_.empty()) Sleep();
+  }
+}
+
+void Loop::RunTasks() {
+  std::deque<std::function<void()>> posted;
+  {
+    MutexLock lock(mutex_);
+    posted.swap(posted_);
+  }
+  for (auto& task : posted) task();
+  while (!deferred_.empty()) {
+    for (auto& task : std::exchange(deferred_, {})) task();
+  }
+}
+
+// Endpoints come and go in tasks only, never while they are progressed.
+bool Loop::ProgressAll() {
+  bool moved = false;
+  for (const auto& [raw, endpoint] : endpoints_) {
+    for (int round = 0; round < kProgressRounds && endpoint->Progress() != 0; ++round) moved = true;
+  }
+  return moved;
+}
+
+void Loop::Sleep() {
+  // BUSY: something came since the last round.
+  for (const auto& [raw, endpoint] : endpoints_) {
+    if (!endpoint->Arm()) return;
+  }
+  const int longest_ms =
+      !endpoints_.empty() ? kSleepMs : (hooks_.busy() ? kWaitingSleepMs : kIdleSleepMs);
+  epoll_event event{};
+  (void)::epoll_wait(epoll_fd_, &event, 1, longest_ms);
+  uint64_t count = 0;
+  (void)!::read(wake_fd_, &count, sizeof(count));
+}
+
+}  // namespace lorry::transfer::ucx
