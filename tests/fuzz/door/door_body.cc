@@ -6,7 +6,8 @@
 
 #include "lib/base/check.h"
 #include "lib/base/error.h"
-#include "services/engine_proxy/door/merge.h"
+#include "services/engine_proxy/door/merge_stream.h"
+#include "services/engine_proxy/door/restore.h"
 #include "services/engine_proxy/door/rewrite.h"
 
 using namespace lorry;        // NOLINT(google-build-using-namespace)
@@ -16,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const EngineFacts engine{.base_models = {"base"}};
   for (const auto kind : {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm}) {
-    for (const auto shape : {BodyShape::kGenerate, BodyShape::kCompletion, BodyShape::kChat}) {
+    for (const auto shape : {BodyShape::kGenerate, BodyShape::kEncode, BodyShape::kCompletion,
+                             BodyShape::kChat, BodyShape::kEmbedding, BodyShape::kMessages}) {
       const PaddedBody body(text);
       const auto facts = ReadBody(kind, shape, engine, body);
       if (!facts.ok()) {
@@ -25,16 +27,33 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       const std::vector<Resolved> resolved(facts->adapters.size(),
                                            Resolved{.name = EngineName("the-one")});
-      if (resolved.empty()) continue;
+      LORRY_CHECK(!resolved.empty());
       const std::vector<std::string> ids(std::max<size_t>(facts->batch, 1), "id");
       const PaddedBody rewritten(
           ApplyEdits(body.view(), RewriteEdits(kind, shape, engine, *facts, resolved, ids)));
       const auto again = ReadBody(kind, shape, engine, rewritten);
       LORRY_CHECK(again.ok() && again->adapters.size() == facts->adapters.size());
       for (const std::string& adapter : again->adapters) LORRY_CHECK(adapter == "the-one");
-      LORRY_CHECK(again->n == facts->n && again->stream == facts->stream);
+      LORRY_CHECK(again->n == 1 && again->stream == facts->stream);
     }
   }
-  (void)MergeOpenAi({text, text});
+  // What an engine may answer.
+  const Samples of{.n = 2, .batch = size % 3};
+  (void)MergeOpenAi({text, text}, of);
+  (void)MergeGenerate({text, text}, of);
+  for (const auto shape : {BodyShape::kGenerate, BodyShape::kChat}) {
+    StreamMerger merger(shape, of);
+    std::string out;
+    const bool fed = merger.Feed(0, text, &out).ok() && merger.Feed(1, text + "\n\n", &out).ok();
+    LORRY_CHECK(!fed || merger.held_bytes() <= text.size() + 1);
+    (void)merger.End(&out);
+  }
+  std::string whole;
+  std::string halves;
+  ModelRestorer(R"("the-one")").Feed(text, &whole);
+  ModelRestorer restorer(R"("the-one")");
+  restorer.Feed(text.substr(0, size / 2), &halves);
+  restorer.Feed(text.substr(size / 2), &halves);
+  LORRY_CHECK(whole == halves);
   return 0;
 }
