@@ -1,6 +1,7 @@
 #include "services/engine_proxy/door/json_scan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,7 +18,12 @@ bool IsHex(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' &&
 
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-bool IsPlainText(char c) { return static_cast<uint8_t>(c) >= 0x20 && c != '"' && c != '\\'; }
+constexpr std::array<bool, 256> PlainText() {
+  std::array<bool, 256> is = {};
+  for (size_t c = 0x20; c < is.size(); ++c) is[c] = c != '"' && c != '\\';
+  return is;
+}
+constexpr std::array<bool, 256> kIsPlainText = PlainText();
 
 bool IsPlainBlock(const char* block) {
   uint8_t other = 0;
@@ -141,7 +147,7 @@ bool JsonScanner::SkipString() {
   if (!Take('"')) return Fail("a string is expected");
   for (;;) {
     while (end_ - at_ >= kBlock && IsPlainBlock(at_)) at_ += kBlock;
-    at_ = std::find_if_not(at_, end_, IsPlainText);
+    while (at_ != end_ && kIsPlainText[static_cast<uint8_t>(*at_)]) ++at_;
     if (at_ == end_) return Fail("a string is not closed");
     if (Take('"')) return true;
     if (*at_ != '\\') return Fail("a string has a control character");

@@ -1,13 +1,12 @@
-"""A tiny streaming engine on asyncio, and the client that times its chunks.
+"""A tiny streaming engine on asyncio: prints its port; POST answers an event stream, each event with the time of its making.
 
-`engine.py serve` prints its port; POST answers an event stream of 40 chunks, one every 20 ms, each with the time of its
-making. `engine.py measure PORT STREAMS` prints the p50 and p99 of chunk latency in microseconds.
+`engine.py EVENTS EVERY_S`.
 """
 import asyncio
 import sys
 import time
 
-CHUNKS, EVERY_S = 40, 0.02
+EVENTS, EVERY_S = int(sys.argv[1]), float(sys.argv[2])
 
 
 async def handle(reader, writer):
@@ -18,7 +17,7 @@ async def handle(reader, writer):
                 if line.lower().startswith(b"content-length:"):
                     await reader.readexactly(int(line.split(b":")[1]))
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-            for _ in range(CHUNKS):
+            for _ in range(EVENTS):
                 await asyncio.sleep(EVERY_S)
                 event = b"data: %d\n\n" % time.monotonic_ns()
                 writer.write(b"%x\r\n%s\r\n" % (len(event), event))
@@ -37,26 +36,4 @@ async def serve():
     await server.serve_forever()
 
 
-async def stream(port, late):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = b'{"model":"policy","prompt":"a","stream":true}'
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-    seen = 0
-    while seen < CHUNKS:
-        line = await reader.readline()
-        if not line:
-            raise SystemExit("a stream ended early")
-        if line.startswith(b"data: "):
-            late.append(time.monotonic_ns() - int(line[6:]))
-            seen += 1
-    writer.close()
-
-
-async def measure(port, streams):
-    late = []
-    await asyncio.gather(*(stream(port, late) for _ in range(streams)))
-    late.sort()
-    print(f"{late[len(late) // 2] / 1e3:.0f} {late[len(late) * 99 // 100] / 1e3:.0f}")
-
-
-asyncio.run(serve() if sys.argv[1] == "serve" else measure(int(sys.argv[2]), int(sys.argv[3])))
+asyncio.run(serve())
