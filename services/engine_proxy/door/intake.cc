@@ -8,6 +8,8 @@ namespace {
 
 constexpr size_t kReadBytes = 4 * 1024;
 constexpr size_t kReadBodyBytes = 64 * 1024;
+// What an idle connection keeps of the room that a body was read through.
+constexpr size_t kKeptBytes = 8 * 1024;
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr std::string_view kLineEnd = "\r\n";
 // A Content-Length is a claim: room beyond this is made as the bytes come. Most bodies fit.
@@ -59,8 +61,15 @@ Task<std::optional<HeadProblem>> RequestReader::ReadBody(const RequestHead& head
   const uint64_t length = head.content_length.value_or(0);
   continue_due_ = head.expects_continue;
   if (length > limits_.body_bytes) co_return TooLarge();
-  if (head.chunked) co_return co_await ReadChunked(body, lease);
-  co_return co_await ReadSized(length, body, lease);
+  Problem problem;
+  if (head.chunked) {
+    problem = co_await ReadChunked(body, lease);
+  } else {
+    problem = co_await ReadSized(length, body, lease);
+  }
+  beast::flat_buffer& in = client_.in();
+  if (in.capacity() > kKeptBytes) in.shrink_to_fit();
+  co_return problem;
 }
 
 // The framing was read with the head: what follows it are the body's bytes.

@@ -8,6 +8,7 @@ namespace lorry::door {
 namespace {
 
 // Tokens come in pieces of 100 bytes to 4 KiB. A read that fills its room doubles the next one's.
+constexpr size_t kKeptBytes = 8 * 1024;  // by an idle connection
 constexpr size_t kReadBytesMost = 64 * 1024;
 // Framing that has not ended within this is no framing.
 constexpr size_t kBufferBytes = 128 * 1024;
@@ -62,6 +63,7 @@ Task<CallResult> UpstreamPool::Connect(std::unique_ptr<UpstreamConnection>* out)
 
 void UpstreamPool::GiveBack(std::unique_ptr<UpstreamConnection> connection) {
   if (idle_.size() >= limits_.pooled_connections) return;
+  if (connection->buffer.capacity() > kKeptBytes) connection->buffer.shrink_to_fit();
   connection->idle_since_ms = NowMs();
   idle_.push_back(std::move(connection));
 }

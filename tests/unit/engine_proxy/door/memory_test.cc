@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "tests/unit/engine_proxy/door/door_fixture.h"
 
@@ -83,6 +84,28 @@ TEST_F(DoorMemory, SendsOneBodyToAllSamples) {
   EXPECT_GT(for_one, kBodyBytes);
   EXPECT_LT(MostFor(many), for_one + 2 * kBodyBytes) << "and not sixteen bodies";
   EXPECT_TRUE(BecomesQuiet());
+}
+
+TEST_F(DoorMemory, KeepsNoRoomForBodiesOnConnectionsThatWait) {
+  constexpr size_t kConnections = 64;
+  constexpr size_t kEach = 32 * 1024;
+  engine_ = std::make_unique<ScriptedEngine>(
+      [](const Message&, Wire& wire) {
+        wire.Send(JsonReply("{}"));
+        return false;
+      },
+      /*keep_bodies=*/false);
+  StartBefore(engine_->port());
+  const std::string request = Post(
+      "/generate", R"({"lora_path":"policy","text":")" + std::string(256 * 1024, 'x') + R"("})");
+  const size_t before = held;
+  std::vector<Wire> kept;
+  for (size_t i = 0; i < kConnections; ++i) {
+    kept.push_back(Connect());
+    kept.back().Send(request);
+    EXPECT_EQ(ReadMessage(kept.back()).status(), 200);
+  }
+  EXPECT_TRUE(testing::Eventually([&] { return held < before + kConnections * kEach; }));
 }
 
 // A stream may last for hours; its request's body need not.
