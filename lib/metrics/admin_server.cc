@@ -24,9 +24,9 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 
-// Probes and scrapers: a handful of connections. Beyond, the oldest habit of a probe is to try
-// again.
-constexpr int kConnectionsMax = 64;
+// Probes and scrapers: a handful of connections. One more closes the one that has been silent for
+// longest, so that nobody can lock the probes out by connecting.
+constexpr size_t kConnectionsMax = 64;
 constexpr size_t kRequestBytesMax = 8 << 10;
 // A connection that sends or takes nothing for this long is closed; scrapers keep theirs between
 // scrapes.
@@ -87,17 +87,23 @@ class BeastAdminServer final : public AdminServer {
       tcp::socket socket =
           co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
       if (error == asio::error::operation_aborted) co_return;
-      if (error || connections_ >= kConnectionsMax) continue;
-      ++connections_;
-      asio::co_spawn(context_, Serve(beast::tcp_stream(std::move(socket))),
-                     [this](std::exception_ptr) { --connections_; });
+      if (error) continue;
+      if (by_last_request_.size() >= kConnectionsMax) {
+        by_last_request_.begin()->second->close();
+        by_last_request_.erase(by_last_request_.begin());
+      }
+      asio::co_spawn(context_, Serve(beast::tcp_stream(std::move(socket))), asio::detached);
     }
   }
 
   asio::awaitable<void> Serve(beast::tcp_stream stream) {
     beast::flat_buffer buffer(kRequestBytesMax);
     bool keep_alive = true;
+    uint64_t turn = 0;
     while (keep_alive) {
+      by_last_request_.erase(turn);
+      turn = ++turns_;
+      by_last_request_[turn] = &stream;
       stream.expires_after(kIdleLimit);
       http::request<http::empty_body> request;
       boost::system::error_code error;
@@ -111,6 +117,7 @@ class BeastAdminServer final : public AdminServer {
                                  asio::redirect_error(asio::use_awaitable, error));
       if (error) break;
     }
+    by_last_request_.erase(turn);
   }
 
   http::response<http::string_body> Respond(const http::request<http::empty_body>& request) const {
@@ -140,7 +147,9 @@ class BeastAdminServer final : public AdminServer {
   std::map<std::string, std::function<Page()>> pages_;
   asio::io_context context_{1};
   tcp::acceptor acceptor_{context_};
-  int connections_ = 0;  // the context's thread
+  // Open connections, the longest silent one first; of the context's thread, as is `turns_`.
+  std::map<uint64_t, beast::tcp_stream*> by_last_request_;
+  uint64_t turns_ = 0;
   int port_ = 0;
   std::thread thread_;
 };

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <vector>
 
 #include "lib/base/error.h"
 
@@ -98,6 +99,19 @@ TEST_F(AdminServerTest, ASilentConnectionHoldsNobodyUp) {
   ASSERT_EQ(connect(silent, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200"));
   close(silent);
+}
+
+TEST_F(AdminServerTest, ACrowdOfSilentConnectionsLocksNobodyOut) {
+  const auto server = Start();
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(server->port()))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<int> crowd(200);
+  for (int& fd : crowd) {
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200"));
+  for (const int fd : crowd) close(fd);
 }
 
 TEST_F(AdminServerTest, AnAddressThatCannotBeIsAnError) {
