@@ -247,6 +247,10 @@ void Door::Drain(int64_t grace_ms) {
   for (auto& shard : state.shards) shard->io.stop();
   for (std::thread& thread : state.threads) thread.join();
   state.threads.clear();
+  // Without a connection to wait for the threads may have ended before they closed it, and whoever
+  // dials then would wait for a door that is gone.
+  ErrorCode ignored;
+  state.acceptor->close(ignored);
 }
 
 }  // namespace lorry::door
