@@ -1,8 +1,10 @@
 // The service: a reactor for each stream. One operation at a time, so flow control is HTTP/2's own.
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
@@ -22,6 +24,10 @@ constexpr int kAskedRangesMax = 65'536;
 // The same as lib/rpc's servers have.
 constexpr int kKeepaliveMs = 5'000;
 
+// A ticket comes with the first message, a round trip after the call at the latest. Until then a
+// stream is anybody's: so many more may wait for theirs as there are sessions, and not for long.
+constexpr Tick kTicketDeadlineMs = 2'000;
+
 // What the service and its streams share.
 struct Shared {
   ServerLimits limits;
@@ -29,6 +35,7 @@ struct Shared {
   TransferHandler& handler;
   Counters counters;
   Streams streams;
+  std::atomic<int> admitted = 0;  // streams with a valid ticket
 };
 
 // What both kinds of stream do: count themselves, and end when nothing moves. `Owner` is kept by
@@ -39,8 +46,10 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
   // SweptStream
   void Sweep(Tick now) override {
     MutexLock lock(mutex_);
-    if (now - progressed_at_ >= shared_.limits.idle_deadline_ms) {
-      FinishLocked(IdleFor(shared_.limits.idle_deadline_ms));
+    const Tick idle_ms = shared_.limits.idle_deadline_ms;
+    const Tick limit_ms = admitted_ ? idle_ms : std::min(idle_ms, kTicketDeadlineMs);
+    if (now - progressed_at_ >= limit_ms) {
+      FinishLocked(IdleFor(limit_ms));
     } else {
       Retry();
     }
@@ -60,12 +69,21 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
   // Takes the stream into account, or ends it.
   bool Register(Owner* owner) {
     self_ = std::shared_ptr<Owner>(owner);
-    const bool full = shared_.streams.size() >= static_cast<size_t>(shared_.limits.sessions_max);
+    const int open = static_cast<int>(shared_.streams.size());
+    const bool full = open - shared_.admitted.load() >= shared_.limits.sessions_max;
     registered_ = !full && shared_.streams.Add(this);
     if (registered_) return true;
     MutexLock lock(mutex_);
     FinishLocked(full ? TooManySessions(shared_.limits.sessions_max)
                       : ConnectionLost("the server closes"));
+    return false;
+  }
+  // The ticket was ours: from here on it is one of the sessions, or ends.
+  bool AdmitLocked() LORRY_REQUIRES(mutex_) {
+    admitted_ = shared_.admitted.fetch_add(1) < shared_.limits.sessions_max;
+    if (admitted_) return true;
+    --shared_.admitted;
+    FinishLocked(TooManySessions(shared_.limits.sessions_max));
     return false;
   }
   void HandleDone() {
@@ -74,6 +92,7 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     {
       MutexLock lock(mutex_);
       finished_ = true;
+      if (std::exchange(admitted_, false)) --shared_.admitted;
     }
     self_ = nullptr;  // the last owner, unless a handler is just answering
   }
@@ -94,6 +113,7 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
   grpc::CallbackServerContext& context_;  // gRPC's, valid until OnDone
   const SteadyClock clock_;
   Mutex mutex_;
+  bool admitted_ LORRY_GUARDED_BY(mutex_) = false;  // counted among the sessions
   bool busy_ LORRY_GUARDED_BY(mutex_) = false;      // an operation is in flight
   bool finished_ LORRY_GUARDED_BY(mutex_) = false;  // Finish was called
   Tick progressed_at_ LORRY_GUARDED_BY(mutex_) = clock_.Now();
@@ -110,9 +130,10 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     auto claims = Admit(shared_.keys, request.ticket(), Direction::kGet, shared_.counters);
     absl::Status status = claims.status();
     if (claims.ok()) status = Choose(*claims, request);
-    if (!status.ok()) {
+    {
       MutexLock lock(mutex_);
-      return FinishLocked(std::move(status));
+      if (!status.ok()) return FinishLocked(std::move(status));
+      if (!AdmitLocked()) return;
     }
     shared_.handler.OpenGet(*claims, [weak = weak_from_this()](absl::StatusOr<GetSource> source) {
       if (const auto self = weak.lock()) self->HandleOpened(std::move(source));
@@ -126,8 +147,8 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     if (!ok) return FinishLocked(ConnectionLost("the receiver has gone"));
     Progress();
     if (response_.has_chunk()) shared_.counters.bytes_sent += response_.chunk().data().size();
-    if (next_ == chunks_.size()) return FinishLocked(absl::OkStatus());
-    const Range& range = chunks_[next_++];
+    Range range;
+    if (!NextChunk(range)) return FinishLocked(absl::OkStatus());
     FillChunk(*response_.mutable_chunk(), range, source_.bytes.data() + range.offset,
               PieceChecksums(range, source_.bytes, source_.leaves)[0]);
     busy_ = true;
@@ -153,8 +174,19 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
         return allowed;
       }
     }
-    chunks_ = CutRanges(ranges, kLeafBytes);
+    ranges_ = std::move(ranges);
     return absl::OkStatus();
+  }
+
+  // Ranges are cut as they are sent: asking for one a thousand times costs no more than the asking.
+  bool NextChunk(Range& chunk) {
+    while (next_ < ranges_.size() && ranges_[next_].length == 0) ++next_;
+    if (next_ == ranges_.size()) return false;
+    Range& rest = ranges_[next_];
+    chunk = {rest.offset, std::min(rest.length, kLeafBytes - rest.offset % kLeafBytes)};
+    rest.offset += chunk.length;
+    rest.length -= chunk.length;
+    return true;
   }
 
   void HandleOpened(absl::StatusOr<GetSource> source) {
@@ -162,8 +194,8 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     if (finished_) return;
     if (!source.ok()) return FinishLocked(source.status());
     source_ = *std::move(source);
-    for (const Range& chunk : chunks_) {
-      if (absl::Status inside = CheckRange(chunk, source_.bytes.size()); !inside.ok()) {
+    for (const Range& range : ranges_) {
+      if (absl::Status inside = CheckRange(range, source_.bytes.size()); !inside.ok()) {
         return FinishLocked(std::move(inside));
       }
     }
@@ -173,7 +205,7 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     StartWrite(&response_);
   }
 
-  std::vector<Range> chunks_;
+  std::vector<Range> ranges_;  // what is left to send, from `next_` on
   size_t next_ = 0;
   GetSource source_;
   pb::GetResponse response_;
@@ -233,6 +265,7 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
     auto claims = Admit(shared_.keys, request_.open().ticket(), Direction::kPut, shared_.counters);
     if (!claims.ok()) return FinishLocked(claims.status());
     claims_ = *std::move(claims);
+    if (!AdmitLocked()) return;
     // Handlers may answer at once, on this thread: not under the lock.
     mutex_.unlock();
     shared_.handler.OpenPut(
