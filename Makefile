@@ -44,10 +44,10 @@ bench: ## first honest figures: transfer and door, beside their peers
 	$(MAKE) --no-print-directory compile PRESET=release
 	BIN_DIR=$(CURDIR)/build/release/bin tests/bench/run
 
-fuzz: ## libFuzzer over every parser of foreign bytes, SECONDS each (60 by default)
+fuzz: ## libFuzzer over the doors, the services and every parser of foreign bytes, SECONDS each (60 by default)
 	tools/setup packages
-	$(MAKE) --no-print-directory compile PRESET=clang-tsa
-	tools/fuzz build/clang-tsa/bin $(or $(SECONDS),60)
+	$(MAKE) --no-print-directory compile PRESET=fuzz TARGETS=fuzzers
+	tools/fuzz build/fuzz/bin $(or $(SECONDS),60)
 
 tidy: ## sizes, includes, banned calls, formatting; then clang-tidy over TIDY_PATHS or what differs from main
 	tools/setup packages

@@ -48,7 +48,7 @@ function(lorry_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
 
-# Generated code is compiled once, with warnings off, and its headers are SYSTEM headers.
+# Generated code is compiled once, with warnings and sanitizers off, and its headers are SYSTEM headers.
 function(lorry_proto)
   cmake_parse_arguments(ARG "GRPC" "NAME" "PROTOS;DEPS" ${ARGN})
   set(target lorry_${ARG_NAME})
@@ -57,6 +57,9 @@ function(lorry_proto)
   target_include_directories(${target} SYSTEM PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_BINARY_DIR}>
     $<INSTALL_INTERFACE:${LORRY_INSTALL_INCLUDE}>)
   target_compile_options(${target} PRIVATE -w)
+  if(LORRY_SANITIZE)
+    target_compile_options(${target} PRIVATE -fno-sanitize=all)
+  endif()
   protobuf_generate(TARGET ${target} IMPORT_DIRS ${CMAKE_CURRENT_SOURCE_DIR}
     PROTOC_OUT_DIR ${CMAKE_CURRENT_BINARY_DIR})
   if(ARG_GRPC)

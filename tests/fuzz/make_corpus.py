@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the seeds in corpus/ from the goldens of tests/unit/peft; found inputs are added by hand."""
+"""Writes the seeds in corpus/ from what the unit tests hold; found inputs are added by hand."""
 
 import json
 import pathlib
+import re
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE.parent / "unit" / "peft" / "testdata"
@@ -52,6 +53,12 @@ def main():
         "all_zero",
         json.dumps(config).encode() + b"\0" + zero[:begin] + bytes(len(zero) - begin),
     )
+    # A status (the first byte) and a body: the replies of real engines, as the unit tests of their reader quote them.
+    replies = (HERE.parent / "unit" / "engine_proxy" / "engines" / "wire_test.cc").read_text()
+    folder = HERE / "engines" / "corpus" / "engine_wire"
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, body in enumerate(r for r in re.findall(r'R"\((.*?)\)"', replies, re.DOTALL) if len(r) > 40):
+        (folder / f"{index:02}").write_bytes(b"0" + body.encode())
 
 
 if __name__ == "__main__":

@@ -17,11 +17,14 @@
 #include "lib/base/prng.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// Only some targets have one.
+extern "C" [[gnu::weak]] size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                                        unsigned int seed);
 
 namespace {
 
-// A second or two for each target in an -O1 build, some ten under ASan.
-constexpr size_t kMutationsTotal = 50'000;
+// So many that each target takes a second or two in an -O1 build, some ten under ASan.
+constexpr size_t kMutationsTotal = LORRY_FUZZ_MUTATIONS;
 constexpr size_t kEditsMax = 6;
 constexpr size_t kInputBytesMax = 1 << 16;
 // Bytes that mean something in JSON, numbers or names.
@@ -102,6 +105,15 @@ void Edit(std::string& bytes, std::string_view other, lorry::Prng& prng) {
   }
 }
 
+// The target's own mutations, where it has any.
+void MutateAsTheTargetDoes(std::string& bytes, lorry::Prng& prng) {
+  if (LLVMFuzzerCustomMutator == nullptr) return;
+  const size_t size = bytes.size();
+  bytes.resize(std::max(size, kInputBytesMax));
+  bytes.resize(LLVMFuzzerCustomMutator(reinterpret_cast<uint8_t*>(bytes.data()), size, bytes.size(),
+                                       static_cast<unsigned int>(prng.Next())));
+}
+
 TEST(Replay, CorpusAndItsMutations) {
   const auto corpus = ReadCorpus();
   ASSERT_FALSE(corpus.empty()) << "no files in " << LORRY_FUZZ_CORPUS;
@@ -114,6 +126,7 @@ TEST(Replay, CorpusAndItsMutations) {
       for (size_t edits = prng.Below(kEditsMax) + 1; edits > 0; --edits) {
         Edit(bytes, corpus[prng.Below(corpus.size())].bytes, prng);
       }
+      MutateAsTheTargetDoes(bytes, prng);
       if (bytes.size() > kInputBytesMax) bytes.resize(kInputBytesMax);
       RunTarget(input.file, mutation, bytes);
     }

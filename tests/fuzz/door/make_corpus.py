@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Writes corpus/whole_door: what real clients and engines send, as commands (see README.md); found inputs are added by hand."""
+
+import json
+import pathlib
+import re
+
+HERE = pathlib.Path(__file__).parent
+FOLDER = HERE / "corpus" / "whole_door"
+ROUTES = HERE.parents[2] / "services" / "engine_proxy" / "door" / "routes.cc"
+SGLANG, VLLM, HELD, CATCHING_UP, NO_ENGINE, LATEST = "t0", "t1", "t2", "t6", "t8", "t:"
+WAIT = "w0"
+
+
+def post(path, body, client=0, fields=""):
+    """A whole POST of client `client`."""
+    text = body if isinstance(body, str) else json.dumps(body, separators=(",", ":")).replace("\\u0001", "\x01")
+    return f"R{client}POST {path} HTTP/1.1\r\nHost: door\r\nContent-Type: application/json{fields}\r\n\r\n{text}"
+
+
+def get(path, client=0, method="GET"):
+    """A whole request without a body."""
+    return f"R{client}{method} {path} HTTP/1.1\r\nHost: door"
+
+
+def raw(text, client=0):
+    """Bytes as they are."""
+    return f"r{client}{text}"
+
+
+GENERATE = {"text": "once", "sampling_params": {"max_new_tokens": 4, "n": 1}, "lora_path": "policy", "rid": "mine", "stream": False}
+CHAT = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "stream": False, "n": 1}
+COMPLETION = {"model": "policy@12", "prompt": [1, 2, 3], "max_tokens": 4, "n": 1}
+CHUNKED = "POST /generate HTTP/1.1\r\nHost: door\r\nTransfer-Encoding: chunked\r\n\r\n"
+TEXT = '{"text":"x","lora_path":"policy"}'
+ONE_CHOICE = '{"id":"\x02","choices":[{"index":0,"text":"x"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+EVENTS = 'data: {"id":"\x02","text":"a"}\n\ndata: {"id":"\x02","text":"b"}\n\ndata: [DONE]\n\n'
+HEAD = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+SCRIPTS = {
+    "generate": [SGLANG, post("/generate", GENERATE), WAIT, post("/generate", {**GENERATE, "lora_path": "policy@eval"})],
+    "generate_batch": [
+        SGLANG,
+        post("/generate", {"text": ["a", "b"], "lora_path": ["policy", "math"], "rid": ["r1", "r2"]}),
+        post("/generate", {"input_ids": [[1, 2], [3]], "lora_path": ["policy"], "rid": "one"}, 1),
+    ],
+    "generate_stream": [SGLANG, f"S0{EVENTS}", post("/generate", {**GENERATE, "stream": True}), WAIT],
+    "generate_n": [SGLANG, post("/generate", {"text": "\x01j", "sampling_params": {"n": 64}, "lora_path": "policy"})],
+    "completion": [SGLANG, f"J0{ONE_CHOICE}", post("/v1/completions", COMPLETION), VLLM, post("/v1/completions", COMPLETION, 1)],
+    "completion_n": [SGLANG, f"J0{ONE_CHOICE}", post("/v1/completions", {**COMPLETION, "n": 2})],
+    "chat": [VLLM, post("/v1/chat/completions", CHAT), SGLANG, post("/v1/chat/completions", {**CHAT, "n": 3}, 1)],
+    "chat_stream": [VLLM, f"S0{EVENTS}", post("/v1/chat/completions", {**CHAT, "stream": True})],
+    "chunked": [raw(f"{CHUNKED}{len(TEXT):x}\r\n{TEXT}\r\n0\r\n\r\n"), WAIT, post("/generate", GENERATE)],
+    "pipelined": [post("/generate", GENERATE), post("/v1/chat/completions", CHAT), get("/health"), get("/v1/models")],
+    "continue": [post("/generate", GENERATE, fields="\r\nExpect: 100-continue"), WAIT],
+    "min_version": [post("/generate", GENERATE, fields="\r\nX-Lorry-Min-Version: 13"), WAIT, "t0"],
+    "held": [HELD, post("/generate", GENERATE), post("/v1/chat/completions", CHAT, 1), WAIT, "c1", SGLANG, WAIT],
+    "catching_up": [CATCHING_UP, post("/generate", GENERATE), NO_ENGINE, post("/generate", GENERATE, 1), get("/health", 2)],
+    "latest": [LATEST, post("/generate", {"text": "x"}), WAIT],
+    "abort": [
+        SGLANG,
+        f"S8{EVENTS}",
+        post("/generate", {**GENERATE, "stream": True}),
+        WAIT,
+        post("/abort_request", {"rid": "mine"}, 1),
+        WAIT,
+    ],
+    "leaves": [f"S8{EVENTS}", post("/generate", {**GENERATE, "stream": True}), WAIT, "c0", VLLM, post("/generate", GENERATE, 1), "h1"],
+    "reads_nothing": [f"E0{HEAD}\r\n\x01s", "n4", post("/generate", GENERATE), WAIT],
+    "drain": [f"S8{EVENTS}", post("/generate", {**GENERATE, "stream": True}), WAIT, "d5", post("/generate", GENERATE, 1)],
+    "explain": [post("/generate", GENERATE), WAIT, "q8"],
+    "engine_short": [f"E1{HEAD}Content-Length: 100\r\n\r\n{{}}", post("/generate", GENERATE), WAIT],
+    "engine_bad_chunk": [f"E1{HEAD}Transfer-Encoding: chunked\r\n\r\nzz\r\n{{}}", post("/generate", GENERATE), WAIT],
+    "engine_resets": [f"E2{HEAD}Content-Length: 9\r\n\r\n{{", post("/generate", GENERATE), WAIT],
+    "engine_to_end": [f"E1{HEAD}\r\n{{}}", post("/generate", GENERATE), WAIT],
+    "engine_trickles": [f"E4{HEAD}Content-Length: 2\r\n\r\n{{}}", post("/generate", GENERATE), WAIT],
+    "engine_early": ["E@HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n", post("/generate", {**GENERATE, "text": "\x01s"}), WAIT],
+    "engine_huge_head": [f"E0{HEAD}X: \x01q\r\nContent-Length: 2\r\n\r\n{{}}", post("/generate", GENERATE), WAIT],
+    "engine_continues": [f"E0HTTP/1.1 100 Continue\r\n\r\n{HEAD}Content-Length: 2\r\n\r\n{{}}", post("/generate", GENERATE)],
+    "engine_closes": ["E1", post("/generate", GENERATE), WAIT],
+    "engine_models": ['J0{"data":[{"id":"base","parent":null},{"id":"policy-v12-0123456789ab"}]}', get("/v1/models")],
+    "engine_info": ['J0{"api_key":"secret","model_path":"m","server_args":{"admin_api_key":"x"}}', get("/server_info")],
+    "smuggled": [raw("POST /generate HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")],
+    "cut": [raw("POST /generate HTTP/1.1\r\nContent-Length: 30\r\n\r\n{"), WAIT, "x0"],
+}
+
+
+def routes(kind):
+    """Every row of the door's table for one kind of engine: methods and path."""
+    table = re.search(rf"kR?{kind}\[\] = {{(.*?)\n}};", ROUTES.read_text(), re.DOTALL)
+    return re.findall(r'{"([A-Z,]+)", "([^"]+)"', table.group(1))
+
+
+def main():
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for kind, table in (("Sglang", SGLANG), ("Vllm", VLLM)):
+        plain = [table]
+        for number, (methods, path) in enumerate(routes(kind)):
+            for method in methods.split(","):
+                plain.append(post(path, CHAT, number % 4) if method == "POST" else get(path, number % 4, method))
+        SCRIPTS[f"routes_{kind.lower()}"] = plain
+    for name, commands in SCRIPTS.items():
+        (FOLDER / name).write_bytes("\x1e".join(commands).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+#include "tests/fuzz/store/hostile_disk.h"
+
+#include <chrono>
+#include <thread>
+
+namespace lorry::store::fuzz {
+namespace {
+
+// Long enough for another call to come in meanwhile.
+constexpr std::chrono::milliseconds kSlow(5);
+
+}  // namespace
+
+void HostileDisk::Fail(blob::BlobOp op, absl::Status status, bool slow) {
+  MutexLock lock(mutex_);
+  op_ = op;
+  status_ = std::move(status);
+  slow_ = slow;
+}
+
+absl::Status HostileDisk::Before(blob::BlobOp op, std::string_view) {
+  absl::Status status;
+  bool slow = false;
+  {
+    MutexLock lock(mutex_);
+    if (op != op_) return status;
+    status = status_;
+    slow = slow_;
+  }
+  if (slow) std::this_thread::sleep_for(kSlow);  // tidy: allow sleep: a disk that is slow
+  return status;
+}
+
+}  // namespace lorry::store::fuzz

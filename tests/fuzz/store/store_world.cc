@@ -1,0 +1,111 @@
+#include "tests/fuzz/store/store_world.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "lib/base/check.h"
+
+namespace lorry::store::fuzz {
+namespace {
+
+constexpr int64_t kTicketLifeMs = 600'000;
+constexpr int kReceiveBytesMax = 17 << 20;
+constexpr int kLooks = 20;
+constexpr std::chrono::milliseconds kLook(1);
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  LORRY_CHECK(value.ok());
+  return *std::move(value);
+}
+
+}  // namespace
+
+StoreWorld::StoreWorld() {
+  const auto now = [this] { return unix_ms_.load(); };
+  keys_.Add(1, {});
+  catalog_ = Must(Catalog::Open(*kv_, {.ticket_life_ms = kTicketLifeMs, .now_unix_ms = now}));
+  uploads_.emplace(*catalog_, disk_.store(), clock_,
+                   UploadsOptions{.idle_deadline_ms = kTicketLifeMs, .ledger_every_bytes = 1});
+  transfers_.emplace(*catalog_, disk_.store(), *uploads_, keys_,
+                     Transfers::Options{.ticket_life_ms = kTicketLifeMs});
+  collector_.emplace(*catalog_, disk_.store(), now);
+  hub_.emplace(*catalog_);
+  catalog_->SetObserver(this);
+  access_ = Must(rpc::Access::Open("", /*certificates=*/false));
+  gate_.emplace(*access_);
+  service_.emplace(StoreService::Parts{.gate = *gate_,
+                                       .catalog = *catalog_,
+                                       .uploads = *uploads_,
+                                       .transfers = *transfers_,
+                                       .hub = *hub_,
+                                       .upload_idle_deadline_ms = kTicketLifeMs});
+  service_->SetAddresses({"grpc://127.0.0.1:1"});
+  transfer_service_ =
+      transfer::CreateGrpcTransferService({.sessions_max = kSessionsMax}, keys_, *transfers_);
+  server_ = Must(rpc::Server::Start({.receive_max_bytes = kReceiveBytesMax}, *gate_,
+                                    {&*service_, transfer_service_->service()}));
+}
+
+StoreWorld::~StoreWorld() {
+  disk_.Heal();
+  transfer_service_->Close();
+  LORRY_CHECK(server_->Shutdown().ok());  // no handler is stuck
+  transfers_->Stop();
+  uploads_->Stop();
+}
+
+void StoreWorld::Sweep(int64_t ms) {
+  clock_.Advance(ms);
+  unix_ms_ += ms;
+  uploads_->Sweep();
+  (void)collector_->Run();
+  (void)catalog_->Tidy();
+}
+
+std::string StoreWorld::FindUpload(const std::string& known) {
+  for (int look = 0; look < kLooks; ++look) {
+    const auto open = catalog_->ListOpenUploads();
+    LORRY_CHECK(open.ok());
+    for (const Upload& upload : *open) {
+      if (upload.id.value != known) return upload.id.value;
+    }
+    std::this_thread::sleep_for(kLook);  // tidy: allow sleep: a bounded poll of the catalogue
+  }
+  return "";
+}
+
+absl::StatusOr<StoreWorld::Begun> StoreWorld::Begin(const std::string& adapter,
+                                                    const TestAdapter& image) {
+  LORRY_ASSIGN_OR_RETURN(const Run run, catalog_->OpenRun({.adapter = AdapterName(adapter)}));
+  LORRY_ASSIGN_OR_RETURN(
+      const BeginReply begun,
+      uploads_->Begin({.key = {AdapterName(adapter), run.number, VersionNumber(1)},
+                       .attempt = 1,
+                       .header = image.header(),
+                       .config_json = image.config,
+                       .image_bytes = image.image.size()}));
+  LORRY_ASSIGN_OR_RETURN(std::string ticket, transfers_->PutTicket(begun.upload, "fuzzer"));
+  return Begun{begun.upload.id.value, std::move(ticket)};
+}
+
+absl::StatusOr<std::string> StoreWorld::Publish(const std::string& adapter,
+                                                const TestAdapter& image) {
+  LORRY_ASSIGN_OR_RETURN(const Begun begun, Begin(adapter, image));
+  const UploadId id(begun.upload);
+  LORRY_ASSIGN_OR_RETURN(const auto target, uploads_->TargetOf(id));
+  for (const transfer::Range& range : target->missing()) {
+    LORRY_ASSIGN_OR_RETURN(auto slot, target->Begin(range));
+    const auto bytes = image.bytes().subspan(range.offset, range.length);
+    std::memcpy(slot.destination().data(), bytes.data(), bytes.size());
+    LORRY_RETURN_IF_ERROR(
+        target->Finish(std::move(slot), transfer::PieceChecksums(range.offset, bytes)));
+  }
+  LORRY_ASSIGN_OR_RETURN(const Version version, uploads_->Commit(id, clock_.Now() + 60'000));
+  LORRY_ASSIGN_OR_RETURN(Manifest manifest, transfers_->OpenFetch(version.key, "fuzzer"));
+  return std::move(manifest.ticket);
+}
+
+}  // namespace lorry::store::fuzz
