@@ -22,6 +22,7 @@ from engine_core import (
     Switches,
     add_control_routes,
     die,
+    logprob_at,
     prompt_ids,
     serve,
     text_of,
@@ -107,36 +108,110 @@ def add_lora_routes(app: FastAPI, engine: FakeSglang) -> None:
 
 
 def add_generate_route(app: FastAPI, engine: FakeSglang) -> None:
+    async def answer(body: dict, rid: str, name: str | None, prompt) -> list[dict]:
+        params, logprobs = body.get("sampling_params") or {}, body.get("return_logprob", False)
+        adapter, requests = await engine.begin(rid, name, prompt_ids(prompt), params)
+        await engine.finish_all(adapter, requests)
+        return [engine.chunk(r, logprobs) for r in requests]
+
     @app.api_route("/generate", methods=["POST", "PUT"])
     async def generate(http: HttpRequest):
         body = await http.json()
-        rid, logprobs = body.get("rid") or uuid.uuid4().hex, body.get("return_logprob", False)
-        if rid in engine.live_ids:
+        prompts = body["input_ids"] if "input_ids" in body else body["text"]
+        batch = isinstance(prompts, list) and isinstance(prompts[0], (str, list))
+        rids, names = body.get("rid"), body.get("lora_path")
+        if not batch:
+            prompts, rids, names = [prompts], [rids or uuid.uuid4().hex], [names]
+        else:  # io_struct.py, _normalize_rid and _normalize_lora_paths
+            if not isinstance(rids, list):
+                rids = [f"{rids}_{i}" if rids else uuid.uuid4().hex for i in range(len(prompts))]
+            if not isinstance(names, list):
+                names = [names] * len(prompts)
+            if len(rids) != len(prompts) or len(names) != len(prompts):
+                return JSONResponse({"error": {"message": "lengths differ from the batch"}}, 400)
+        taken = [rid for rid in rids if rid in engine.live_ids]
+        if taken:
             return JSONResponse(
-                {"error": {"message": f"Duplicate request ID detected: {rid}"}}, 400
+                {"error": {"message": f"Duplicate request ID detected: {taken[0]}"}}, 400
             )
-        ids = body["input_ids"] if "input_ids" in body else prompt_ids(body["text"])
-        engine.live_ids.add(rid)
+        engine.live_ids.update(rids)
         try:
-            params = body.get("sampling_params") or {}
-            adapter, requests = await engine.begin(rid, body.get("lora_path"), ids, params)
-            if body.get("stream"):
+            if body.get("stream") and not batch:
+                params, logprobs = body.get("sampling_params") or {}, body.get("return_logprob")
+                adapter, requests = await engine.begin(
+                    rids[0], names[0], prompt_ids(prompts[0]), params
+                )
                 return StreamingResponse(
-                    engine.stream(adapter, requests[0], render(logprobs)),
+                    engine.stream(adapter, requests[0], render(bool(logprobs))),
                     media_type="text/event-stream",
                 )
-            await engine.finish_all(adapter, requests)
+            each = [answer(body, r, n, p) for r, n, p in zip(rids, names, prompts)]
+            replies = [chunk for chunks in await asyncio.gather(*each) for chunk in chunks]
         except Refused as error:
             return JSONResponse({"error": {"message": str(error)}}, 400)
         finally:
-            engine.live_ids.discard(rid)
-        replies = [engine.chunk(r, logprobs) for r in requests]
-        return replies[0] if len(replies) == 1 else replies
+            engine.live_ids.difference_update(rids)
+        return replies if batch or len(replies) > 1 else replies[0]
 
     def render(logprobs: bool):
         # Streams repeat everything from the start unless --incremental-streaming-output is given.
         incremental = engine.args.incremental_streaming_output
         return lambda request, sent: engine.chunk(request, logprobs, sent if incremental else 0)
+
+
+def add_other_model_routes(app: FastAPI, engine: FakeSglang) -> None:
+    """Routes that generate nothing, or in another API's words."""
+
+    async def vector(name: str | None, prompt) -> list[float]:
+        adapter, requests = await engine.begin(uuid.uuid4().hex, name, prompt_ids(prompt), {})
+        await engine.release(adapter, requests)
+        return [logprob_at(requests[0].digest, requests[0].ids, i) for i in range(4)]
+
+    @app.post("/v1/embeddings")
+    async def embeddings(http: HttpRequest):
+        body = await http.json()
+        name = str(body.get("model", "")).partition(":")[2] or body.get("lora_path")
+        inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
+        if isinstance(inputs[0], int):
+            inputs = [inputs]
+        try:
+            vectors = [await vector(name, text) for text in inputs]
+        except Refused as error:
+            return openai_error(400, str(error))
+        data = [
+            {"object": "embedding", "embedding": v, "index": i} for i, v in enumerate(vectors)
+        ]
+        return {"data": data, "model": body.get("model"), "object": "list", "usage": {}}
+
+    @app.post("/v1/score")
+    async def score(http: HttpRequest):
+        # ScoringRequest has no lora_path: the base model answers, whatever `model` says.
+        body = await http.json()
+        scores = [await vector(None, body["query"] + item) for item in body["items"]]
+        return {"scores": scores, "model": body.get("model", "default"), "object": "scoring"}
+
+    @app.post("/v1/messages")
+    async def messages(http: HttpRequest):
+        # anthropic/serving.py makes a chat request of it, with `model` and no lora_path.
+        body = await http.json()
+        name = str(body.get("model", "")).partition(":")[2] or None
+        prompt = "\n".join(str(m["content"]) for m in body["messages"])
+        try:
+            adapter, requests = await engine.begin(
+                uuid.uuid4().hex, name, prompt_ids(prompt), body
+            )
+        except Refused as error:
+            kind = {"type": "invalid_request_error", "message": str(error)}
+            return JSONResponse({"type": "error", "error": kind}, 400)
+        await engine.finish_all(adapter, requests)
+        return {
+            "id": f"msg_{uuid.uuid4().hex}",
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "text", "text": text_of(requests[0].tokens)}],
+            "model": body.get("model"),
+            "stop_reason": "max_tokens",
+        }
 
 
 def add_openai_routes(app: FastAPI, engine: FakeSglang) -> None:
@@ -321,6 +396,7 @@ def main() -> None:
     for add in (
         add_lora_routes,
         add_generate_route,
+        add_other_model_routes,
         add_openai_routes,
         add_pause_routes,
         add_info_routes,

@@ -18,6 +18,7 @@ from engine_core import (
     Request,
     Switches,
     add_control_routes,
+    logprob_at,
     prompt_ids,
     serve,
     text_of,
@@ -155,6 +156,37 @@ def add_generate_routes(app: FastAPI, engine: FakeVllm) -> None:
         return {"count": len(ids), "max_model_len": 1024, "tokens": ids}
 
 
+def add_other_model_routes(app: FastAPI, engine: FakeVllm) -> None:
+    """Routes that generate nothing, or in another API's words."""
+
+    @app.post("/v1/embeddings")
+    async def embeddings(http: HttpRequest):
+        body = await http.json()
+        inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
+        data = []
+        for i, text in enumerate(inputs):
+            request = (await engine.begin(body.get("model"), prompt_ids(text), {}, "embd"))[0]
+            vector = [logprob_at(request.digest, request.ids, k) for k in range(4)]
+            data.append({"index": i, "object": "embedding", "embedding": vector})
+        name = body.get("model") or BASE
+        return {"id": "embd-1", "object": "list", "model": name, "data": data, "usage": {}}
+
+    @app.post("/v1/messages")
+    async def messages(http: HttpRequest):
+        body = await http.json()
+        prompt = "\n".join(str(m["content"]) for m in body["messages"])
+        requests = await engine.begin(body.get("model"), prompt_ids(prompt), body, "msg")
+        await engine.drain(requests)
+        return {
+            "id": f"msg_{uuid.uuid4().hex[:16]}",
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "text", "text": text_of(requests[0].tokens)}],
+            "model": body.get("model") or BASE,
+            "stop_reason": "max_tokens",
+        }
+
+
 def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
     @app.post("/pause")
     async def pause(mode: str = "abort"):
@@ -184,6 +216,10 @@ def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
     @app.get("/is_sleeping")
     async def is_sleeping():
         return {"is_sleeping": engine.paused}  # also of one that is only paused
+
+    @app.get("/get_world_size")
+    async def get_world_size():
+        return {"world_size": 1}
 
     @app.get("/is_paused")
     async def is_paused():
@@ -304,7 +340,7 @@ def main() -> None:
     switches.update(args.fake)
     app, engine = FastAPI(), FakeVllm(args, switches)
     app.add_exception_handler(Refused, lambda _, error: error.reply())
-    adders = [add_generate_routes, add_info_routes]
+    adders = [add_generate_routes, add_other_model_routes, add_info_routes]
     # The real one has these routes only where its environment says so; unset means on here.
     if is_on("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         adders.append(add_lora_routes)
