@@ -101,7 +101,7 @@ class Examination {
   }
 
   void LookAtProxy(const MemberStatus& member) {
-    const auto proxy = client_.ProxyStatus(member.admin_address());
+    const auto proxy = client_.ProxyStatus(member);
     if (!proxy.ok()) {
       Add(Grade::kBad, absl::StrCat(member.member(), ": ", std::string(proxy.status().message())),
           "look whether it runs, and for a firewall before its admin port");

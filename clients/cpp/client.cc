@@ -332,22 +332,28 @@ absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> Client::AdoptFleet(const std
   return stubs_->OfSync(&SyncStub::AdoptFleet, request);
 }
 
-absl::StatusOr<engine::v1::GetStatusResponse> Client::ProxyStatus(
-    const std::string& admin_address) {
-  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelTo(admin_address)));
-  const auto stub = engine::v1::ProxyService::NewStub(channel);
-  return Call(*stub, &ProxyStub::GetStatus, engine::v1::GetStatusRequest(), kMemberTimeoutMs,
-              absl::StrCat("the engine-proxy at ", admin_address));
+rpc::ChannelOptions Client::ChannelToProxy(const lorry::sync::v1::MemberStatus& member) const {
+  rpc::ChannelOptions options = ChannelTo(member.admin_address());
+  options.tls.server_name = member.admin_tls_name();
+  return options;
 }
 
-absl::StatusOr<engine::v1::ExplainResponse> Client::ExplainAt(const std::string& admin_address,
-                                                              const std::string& request_id) {
-  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelTo(admin_address)));
+absl::StatusOr<engine::v1::GetStatusResponse> Client::ProxyStatus(
+    const lorry::sync::v1::MemberStatus& member) {
+  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelToProxy(member)));
+  const auto stub = engine::v1::ProxyService::NewStub(channel);
+  return Call(*stub, &ProxyStub::GetStatus, engine::v1::GetStatusRequest(), kMemberTimeoutMs,
+              absl::StrCat("the engine-proxy at ", member.admin_address()));
+}
+
+absl::StatusOr<engine::v1::ExplainResponse> Client::ExplainAt(
+    const lorry::sync::v1::MemberStatus& member, const std::string& request_id) {
+  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelToProxy(member)));
   const auto stub = engine::v1::ProxyService::NewStub(channel);
   engine::v1::ExplainRequest request;
   request.set_request_id(request_id);
   return Call(*stub, &ProxyStub::Explain, request, kMemberTimeoutMs,
-              absl::StrCat("the engine-proxy at ", admin_address));
+              absl::StrCat("the engine-proxy at ", member.admin_address()));
 }
 
 absl::StatusOr<Client::Explained> Client::Explain(const std::string& request_id) {
@@ -355,7 +361,7 @@ absl::StatusOr<Client::Explained> Client::Explain(const std::string& request_id)
   std::vector<std::string> silent;
   for (const auto& member : status.members()) {
     if (member.admin_address().empty()) continue;
-    auto answer = ExplainAt(member.admin_address(), request_id);
+    auto answer = ExplainAt(member, request_id);
     if (answer.ok()) return Explained{member.member(), *std::move(answer)};
     if (!absl::IsNotFound(answer.status())) silent.push_back(member.member());
   }

@@ -110,8 +110,9 @@ class Client {
   absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> AdoptFleet(const std::string& cluster);
 
   // --- The proxies, at the admin addresses that Status names ---
-  absl::StatusOr<engine::v1::GetStatusResponse> ProxyStatus(const std::string& admin_address);
-  absl::StatusOr<engine::v1::ExplainResponse> ExplainAt(const std::string& admin_address,
+  absl::StatusOr<engine::v1::GetStatusResponse> ProxyStatus(
+      const lorry::sync::v1::MemberStatus& member);
+  absl::StatusOr<engine::v1::ExplainResponse> ExplainAt(const lorry::sync::v1::MemberStatus& member,
                                                         const std::string& request_id);
   struct Explained {
     std::string member;
@@ -127,6 +128,7 @@ class Client {
   struct Stubs;  // keeps the generated services out of this header
   explicit Client(ConnectOptions options);
   rpc::ChannelOptions ChannelTo(const std::string& target) const;
+  rpc::ChannelOptions ChannelToProxy(const lorry::sync::v1::MemberStatus& member) const;
   absl::StatusOr<store::v1::BeginUploadResponse> BeginUpload(
       const store::v1::BeginUploadRequest& request);
   void PauseBeforeRetry();

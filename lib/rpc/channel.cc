@@ -102,6 +102,9 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  if (!options.tls.empty() && !options.tls.server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls.server_name);
+  }
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, options.own_connection ? 1 : 0);
   // A proxy variable of the environment must not catch calls between Lorry's own services.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

@@ -17,6 +17,8 @@ namespace lorry::rpc {
 struct ClientTls {
   std::string ca, cert,
       key;  // PEM files; `ca` alone checks the server, all three are mTLS; empty = plaintext
+  // The name that the server's certificate must have; empty: the host of the target.
+  std::string server_name = {};
   bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
 };
 

@@ -30,6 +30,9 @@ ABSL_FLAG(std::string, door_listen, "127.0.0.1:0", "host:port where rollout clie
 ABSL_FLAG(std::string, advertise_host, "",
           "host under which others reach the door and the gRPC services; default: where they "
           "listen, and this machine's address where they listen on all of its addresses");
+ABSL_FLAG(std::string, tls_name, "",
+          "a DNS name in the certificate of --tls-cert, by which clients check it where the "
+          "advertised host is none of its names, as a pod's address; default: the host");
 ABSL_FLAG(std::string, door_advertise, "",
           "host:port of the door alone, where it is reached through a port that is not its own");
 ABSL_FLAG(uint32_t, door_threads, 0, "threads of the door; 0: one a core, at most 4");
@@ -284,12 +287,14 @@ absl::Status App::WireSessions() {
                                       rpc::Gate::Options{.on_call = rpc::CallMetrics(registry_)});
   LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                          program::Dial(absl::GetFlag(FLAGS_orchestrator), {}));
-  attach_ = std::make_unique<AttachClient>(channel,
-                                           AttachClient::Self{.member = member_,
-                                                              .pool = pool_,
-                                                              .door_address = door_address_,
-                                                              .lorry_version = program::kVersion},
-                                           *proxy_);
+  attach_ = std::make_unique<AttachClient>(
+      channel,
+      AttachClient::Self{.member = member_,
+                         .pool = pool_,
+                         .door_address = door_address_,
+                         .admin_tls_name = absl::GetFlag(FLAGS_tls_name),
+                         .lorry_version = program::kVersion},
+      *proxy_);
   service_ = std::make_unique<ProxyService>(
       *gate_, ProxyService::Self{member_, pool_, absl::GetFlag(FLAGS_engine), door_address_},
       *proxy_, *fetcher_, *attach_, *door_);

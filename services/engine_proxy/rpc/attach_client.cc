@@ -47,6 +47,7 @@ sync::v1::AttachRequest AttachClient::Hello() const {
   hello.set_pool(self_.pool);
   hello.set_door_address(self_.door_address);
   hello.set_admin_address(admin_address_);
+  hello.set_admin_tls_name(self_.admin_tls_name);
   hello.set_lorry_version(self_.lorry_version);
   MutexLock lock(mutex_);
   *hello.mutable_observed() = rpc::ToProto(observed_);

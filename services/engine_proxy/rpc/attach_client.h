@@ -22,6 +22,8 @@ class AttachClient {
     std::string member;
     std::string pool;
     std::string door_address;  // "http://host:port"
+    // The name in the certificate of its admin gRPC; empty: the host of its address.
+    std::string admin_tls_name;
     std::string lorry_version;
   };
   AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Proxy& proxy);

@@ -72,6 +72,7 @@ void FillMember(const MemberStatus& member, const std::map<MemberId, MemberConta
   if (const auto contact = contacts.find(member.member); contact != contacts.end()) {
     out.set_door_address(contact->second.door_address);
     out.set_admin_address(contact->second.admin_address);
+    out.set_admin_tls_name(contact->second.admin_tls_name);
     out.set_lorry_version(contact->second.lorry_version);
     out.set_observed_age_ms(now - contact->second.heard_at);
   }

@@ -15,6 +15,7 @@ namespace lorry::sync {
 struct MemberContact {
   std::string door_address;
   std::string admin_address;
+  std::string admin_tls_name;
   std::string lorry_version;
   Tick heard_at = 0;
 };

@@ -41,6 +41,7 @@ void SyncService::Heard(const MemberId& member, const v1::Hello* hello) {
   if (hello == nullptr) return;
   contact.door_address = hello->door_address();
   contact.admin_address = hello->admin_address();
+  contact.admin_tls_name = hello->admin_tls_name();
   contact.lorry_version = hello->lorry_version();
 }
 
