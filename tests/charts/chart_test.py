@@ -1,6 +1,5 @@
 """The Helm chart under several sets of values: lint, schemas of two Kubernetes releases, security, refusals."""
 
-import base64
 import json
 import pathlib
 import re
@@ -60,7 +59,7 @@ class Chart(unittest.TestCase):
                 done = run("kubeconform", "-strict", "-output", "json", "-summary", "-schema-location", kinds, "-schema-location", ours, folder)
                 self.assertEqual(done.returncode, 0, f"{release}: {done.stdout}{done.stderr}")
                 summary = json.loads(done.stdout)["summary"]
-                self.assertGreater(summary["valid"], 20)
+                self.assertGreater(summary["valid"], 40)
                 self.assertEqual(summary["skipped"], 0)
 
     def test_the_schemas_do_refuse(self):
@@ -70,15 +69,23 @@ class Chart(unittest.TestCase):
             kinds = f"{ROOT}/.cache/tools/schemas/v{RELEASES[1]}.0-standalone-strict/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
             self.assertNotEqual(run("kubeconform", "-strict", "-schema-location", kinds, folder).returncode, 0)
 
+    def test_two_renderings_are_identical_and_hold_no_secret(self):
+        for values in VALUES:
+            rendered = render("-f", str(values))
+            self.assertEqual(rendered, render("-f", str(values)), values.name)
+            self.assertNotIn("\nkind: Secret\n", rendered)
+
     def test_wrong_values_are_refused_before_anything_is_made(self):
         for setting in ("store.replicas=3", "proxy.pool=Rollout Pool", "engine.replicas=two", "store.ports.grpc=70000",
                         "image.pullPolicy=Sometimes", "store.persistence.size=lots", "storre.image.repository=x",
-                        "proxy.extraArgs={no-dashes}"):
+                        "proxy.extraArgs={no-dashes}", "listenHost=10.0.0.1", "store.address=http://store:7400"):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0, f"{setting} was accepted")
 
     def test_half_a_setting_says_what_is_missing(self):
-        for setting, missing in (("tls.enabled=true", "tls.existingSecret"), ("engine.enabled=true", "engine.image")):
+        for setting, missing in (("tls.enabled=true", "tls.existingSecret"), ("engine.enabled=true", "engine.image"),
+                                 ("store.enabled=false", "store.address"), ("orchestrator.enabled=false,engine.enabled=true,engine.image=x", "orchestrator.address"),
+                                 ("tls.enabled=true,tls.existingSecret=x,tls.clientCertificates=false,auth.enabled=false", "auth.enabled")):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(missing, done.stderr)
@@ -135,18 +142,22 @@ class Pods(unittest.TestCase):
         for values in VALUES:
             has_tls = (yaml.safe_load(values.read_text()).get("tls") or {}).get("enabled", False)
             for container in lorry_containers(objects("-f", str(values))):
+                self.assertFalse([a for a in container["args"] if "listen=127." in a], "nobody reaches it there")
                 self.assertNotEqual("--insecure-listen-anywhere" in container["args"], has_tls, values.name)
 
     def test_each_program_shows_a_token_of_its_role_that_all_programs_know(self):
         items = objects("-f", str(CHART / "ci/vllm-values.yaml"))
-        (secret,) = [item for item in items if item["kind"] == "Secret"]
-        data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
-        known = [line.split() for line in data.pop("tokens").splitlines()]
-        self.assertEqual({role: token for role, token, _ in known}, data)
-        self.assertEqual(len(set(data.values())), 4)
         shown = {c["name"]: arg for c in lorry_containers(items) for arg in c["args"] if arg.startswith("--token-file=")}
         self.assertEqual({name: path.rsplit("/", 1)[1] for name, path in shown.items()},
                          {"adapter-store": "operator", "sync-orchestrator": "operator", "engine-proxy": "engine"})
+        with tempfile.TemporaryDirectory() as folder:
+            made = pathlib.Path(folder) / "tokens.d"
+            self.assertEqual(run(str(ROOT / "deploy/make-tokens"), str(made)).returncode, 0)
+            known = [line.split() for line in (made / "tokens").read_text().splitlines()]
+            self.assertEqual({role: token for role, token, _ in known},
+                             {path.name: path.read_text() for path in made.iterdir() if path.name != "tokens"})
+            self.assertEqual(len({token for _, token, _ in known}), 4)
+            self.assertEqual({path.stat().st_mode & 0o77 for path in made.iterdir()}, {0})
 
     def test_addresses_that_programs_are_given_are_services_of_the_release(self):
         items = objects("-f", str(CHART / "ci/vllm-values.yaml"))
@@ -154,6 +165,44 @@ class Pods(unittest.TestCase):
         given = {arg.split("=", 1)[1] for c in lorry_containers(items) for arg in c["args"] if re.match("--(store|orchestrator)=", arg)}
         self.assertEqual(len(given), 2)
         self.assertLessEqual(given, served)
+
+
+class Joining(unittest.TestCase):
+    """ci/joining-values.yaml: engines in a namespace of their own, with a Lorry elsewhere."""
+
+    def setUp(self):
+        self.items = objects("-f", str(CHART / "ci/joining-values.yaml"))
+
+    def test_only_engines_are_installed_and_they_dial_the_other_namespace(self):
+        self.assertEqual({i["kind"] for i in self.items} & {"StatefulSet"}, set())
+        (proxy,) = lorry_containers(self.items)
+        self.assertIn("--store=lorry-store.fleet.svc:7400", proxy["args"])
+        self.assertIn("--orchestrator=lorry-orchestrator.fleet.svc:7410", proxy["args"])
+
+    def test_the_secrets_are_those_of_the_engines_namespace(self):
+        (pod,) = pod_specs(self.items)
+        self.assertEqual({v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}, {"engine-tokens", "engine-tls"})
+
+    def test_the_fleets_label_opens_the_stores_policy_to_them(self):
+        (deployment,) = [i for i in self.items if i["kind"] == "Deployment"]
+        label = deployment["spec"]["template"]["metadata"]["labels"]["lorry.dev/fleet"]
+        store = objects("--set", f"networkPolicy.enabled=true,fleet={label}")
+        policies = {p["metadata"]["name"]: p["spec"] for p in store if p["kind"] == "NetworkPolicy"}
+        admitted = policies["release-lorry-store"]["ingress"][0]["from"]
+        self.assertIn({"namespaceSelector": {}, "podSelector": {"matchLabels": {"lorry.dev/fleet": label}}}, admitted)
+
+
+class Policies(unittest.TestCase):
+    def test_every_port_of_lorry_that_others_dial_is_covered(self):
+        items = objects("-f", str(CHART / "ci/vllm-values.yaml"), "--set", "networkPolicy.enabled=true")
+        policies = [i["spec"] for i in items if i["kind"] == "NetworkPolicy"]
+        for item in (i for i in items if i["kind"] in ("StatefulSet", "Deployment")):
+            labels = item["spec"]["template"]["metadata"]["labels"]
+            own = [p for p in policies if p["podSelector"]["matchLabels"].items() <= labels.items()]
+            self.assertEqual(len(own), 1, item["metadata"]["name"])
+            covered = {port["port"] for rule in own[0]["ingress"] for port in rule["ports"]}
+            ports = {p["name"] for c in lorry_containers([item]) for p in c["ports"]}
+            self.assertEqual(covered, ports)
 
 
 class Flags(unittest.TestCase):

@@ -121,6 +121,11 @@ class Alerts(unittest.TestCase):
                 self.assertIn(rule["labels"]["severity"], ("info", "warning", "critical"))
                 self.assertTrue(rule["annotations"]["summary"])
                 self.assertTrue(rule["annotations"]["description"].endswith((".", "?")))
+                self.assertTrue(rule["annotations"]["remedy"].endswith("."), rule["alert"])
+
+    def test_alerts_name_verbs_that_exist(self):
+        verbs = set(re.findall(r"^lorry (\w+)", (ROOT / "docs/CLI.md").read_text(), re.MULTILINE))
+        self.assertLessEqual(set(re.findall(r"`lorry (\w+)", ALERTS.read_text())), verbs)
 
     def test_promtool_accepts_them(self):
         done = subprocess.run(["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False)

@@ -52,6 +52,15 @@ class Dockerfile(unittest.TestCase):
             for source in line.split():
                 self.assertIn(f"!{source}\n", ignore)
 
+    def test_every_image_has_the_tag_of_the_release(self):
+        (version,) = re.findall(r"^project\(lorry VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+        chart = yaml.safe_load((ROOT / "helm/lorry/Chart.yaml").read_text())
+        self.assertEqual((chart["version"], chart["appVersion"]), (version, version))
+        compose = (ROOT / "deploy/compose.yaml").read_text()
+        tags = set(re.findall(r"image: lorry/[a-z-]+:(\S+)", compose))
+        self.assertEqual(tags, {f"${{LORRY_TAG:-{version}}}"})
+        self.assertIn(f"lorry/$target:{version}", (ROOT / "helm/lorry/README.md").read_text())
+
     def test_runtime_libraries_exist_in_this_distribution(self):
         libraries = sorted(installed("runtime") - {"ca-certificates"})
         known = subprocess.run(["dpkg-query", "-W", "-f=${Package}\\n", *libraries], capture_output=True, text=True, check=False)

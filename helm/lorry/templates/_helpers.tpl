@@ -40,16 +40,46 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* The Secret with a token for each role. The chart makes none: a rendering that drew random tokens would change each time. */}}
 {{- define "lorry.authSecret" -}}
-{{- .Values.auth.existingSecret | default (printf "%s-token" (include "lorry.fullname" .)) -}}
+{{- .Values.auth.existingSecret | default (printf "%s-tokens" (include "lorry.fullname" .)) -}}
+{{- end -}}
+
+{{- define "lorry.tlsSecret" -}}
+{{- if .Values.tls.certManager.enabled -}}
+{{- .Values.tls.existingSecret | default (printf "%s-tls" (include "lorry.fullname" .)) -}}
+{{- else -}}
+{{- required "tls.enabled needs tls.existingSecret, or tls.certManager.enabled" .Values.tls.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name by which clients check a proxy's certificate: they dial the address of a pod, which is in no certificate. */}}
+{{- define "lorry.proxyTlsName" -}}
+{{- .Values.proxy.tlsName | default (printf "%s-proxy.%s.svc" (include "lorry.fullname" .) .Release.Namespace) -}}
+{{- end -}}
+
+{{- define "lorry.fleet" -}}
+{{- .Values.fleet | default .Release.Name -}}
 {{- end -}}
 
 {{- define "lorry.storeAddress" -}}
+{{- if .Values.store.enabled -}}
 {{ include "lorry.fullname" . }}-store.{{ .Release.Namespace }}.svc:{{ .Values.store.ports.grpc }}
+{{- else -}}
+{{ required "store.enabled=false needs store.address, the host:port of the store to use" .Values.store.address }}
+{{- end -}}
 {{- end -}}
 
 {{- define "lorry.orchestratorAddress" -}}
+{{- if .Values.orchestrator.enabled -}}
 {{ include "lorry.fullname" . }}-orchestrator.{{ .Release.Namespace }}.svc:{{ .Values.orchestrator.ports.grpc }}
+{{- else -}}
+{{ required "orchestrator.enabled=false needs orchestrator.address, the host:port of the orchestrator to use" .Values.orchestrator.address }}
+{{- end -}}
+{{- end -}}
+
+{{- define "lorry.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "lorry.fullname" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
 {{/*
@@ -65,8 +95,12 @@ Flags that say who may speak to a program and how it shows itself to others, and
 {{- if .tls.enabled }}
 - --tls-cert=/etc/lorry/tls/tls.crt
 - --tls-key=/etc/lorry/tls/tls.key
-- --tls-client-ca=/etc/lorry/tls/ca.crt
 - --tls-ca=/etc/lorry/tls/ca.crt
+{{- if .tls.clientCertificates }}
+- --tls-client-ca=/etc/lorry/tls/ca.crt
+{{- else if not .auth.enabled }}
+{{- fail "tls.clientCertificates=false needs auth.enabled: without either, everybody would be an operator" }}
+{{- end }}
 {{- else }}
 - --insecure-listen-anywhere
 {{- end }}
@@ -89,7 +123,39 @@ Flags that say who may speak to a program and how it shows itself to others, and
 {{- end }}
 {{- if .Values.tls.enabled }}
 - name: lorry-tls
-  secret: {secretName: {{ required "tls.enabled needs tls.existingSecret" .Values.tls.existingSecret }}}
+  secret: {secretName: {{ include "lorry.tlsSecret" . }}}
+{{- end }}
+{{- end -}}
+
+{{/* Where pods go. Takes (dict "root" $ "component" "store" "values" .Values.store). */}}
+{{- define "lorry.placement" -}}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- range $field := list "nodeSelector" "affinity" "tolerations" }}
+{{- with get $.values $field }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{- toYaml . | nindent 4 }}
+    {{- if not .labelSelector }}
+    labelSelector:
+      matchLabels:
+        {{- include "lorry.selectorLabels" $ | nindent 8 }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Pods are replaced when what they read at their start changes. Takes (dict "root" $ "values" .Values.store). */}}
+{{- define "lorry.podAnnotations" -}}
+checksum/settings: {{ toJson (list .root.Values.auth .root.Values.tls .root.Values.image .root.Values.rolloutOn) | sha256sum }}
+{{- with .values.podAnnotations }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 

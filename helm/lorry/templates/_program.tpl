@@ -12,7 +12,7 @@ metadata:
   labels:
     {{- include "lorry.labels" $labels | nindent 4 }}
 spec:
-  # Headless: gRPC and UCX reach the pod itself, and find it again when it moves.
+  # Headless: gRPC reaches the pod itself, and finds it again when it moves.
   clusterIP: None
   selector:
     {{- include "lorry.selectorLabels" $labels | nindent 4 }}
@@ -40,11 +40,10 @@ spec:
     metadata:
       labels:
         {{- include "lorry.labels" $labels | nindent 8 }}
-      {{- with .values.podAnnotations }}
       annotations:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
+        {{- include "lorry.podAnnotations" . | nindent 8 }}
     spec:
+      serviceAccountName: {{ include "lorry.serviceAccount" .root }}
       automountServiceAccountToken: false
       enableServiceLinks: false
       terminationGracePeriodSeconds: {{ .values.terminationGracePeriodSeconds }}
@@ -62,8 +61,8 @@ spec:
           image: {{ include "lorry.image" (dict "root" .root "image" .values.image) }}
           imagePullPolicy: {{ .root.Values.image.pullPolicy }}
           args:
-            - --listen=0.0.0.0:{{ .values.ports.grpc }}
-            - --admin-listen=0.0.0.0:{{ .values.ports.admin }}
+            - --listen={{ .root.Values.listenHost }}:{{ .values.ports.grpc }}
+            - --admin-listen={{ .root.Values.listenHost }}:{{ .values.ports.admin }}
             - --data-dir=/data
             {{- range .args }}
             - {{ . }}
@@ -72,6 +71,10 @@ spec:
             {{- with .values.extraArgs }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
+          {{- with .values.extraEnv }}
+          env:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
           ports:
             {{- range $name, $port := .values.ports }}
             - {name: {{ $name }}, containerPort: {{ $port }}}
@@ -84,16 +87,17 @@ spec:
           volumeMounts:
             - {name: data, mountPath: /data}
             {{- with include "lorry.credentialMounts" .root | trim }}{{ . | nindent 12 }}{{- end }}
-      {{- with include "lorry.credentialVolumes" .root | trim }}
+            {{- with .values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+      {{- if or .values.extraVolumes (include "lorry.credentialVolumes" .root | trim) }}
       volumes:
-        {{- . | nindent 8 }}
-      {{- end }}
-      {{- range $field := list "nodeSelector" "affinity" "tolerations" }}
-      {{- with get $.values $field }}
-      {{ $field }}:
+        {{- with include "lorry.credentialVolumes" .root | trim }}{{ . | nindent 8 }}{{- end }}
+        {{- with .values.extraVolumes }}
         {{- toYaml . | nindent 8 }}
+        {{- end }}
       {{- end }}
-      {{- end }}
+      {{- with include "lorry.placement" (merge (dict "values" .values) $labels) | trim }}{{ . | nindent 6 }}{{- end }}
   volumeClaimTemplates:
     - metadata:
         name: data
@@ -105,4 +109,20 @@ spec:
         storageClassName: {{ . }}
         {{- end }}
         resources: {requests: {storage: {{ .values.persistence.size }}}}
+{{- with .values.podDisruptionBudget }}
+{{- if .enabled }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $full }}
+  labels:
+    {{- include "lorry.labels" $labels | nindent 4 }}
+spec:
+  maxUnavailable: {{ .maxUnavailable }}
+  selector:
+    matchLabels:
+      {{- include "lorry.selectorLabels" $labels | nindent 6 }}
+{{- end }}
+{{- end }}
 {{- end -}}

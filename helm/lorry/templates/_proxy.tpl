@@ -21,10 +21,13 @@ A native sidecar starts before the engine and stops after it, so the door answer
     - --engine={{ required "engineUrl: where the sidecar finds its engine" .engineUrl }}
     - --member=$(LORRY_MEMBER)
     - --pool={{ .pool | default $proxy.pool }}
-    - --door-listen=0.0.0.0:{{ $proxy.ports.door }}
-    - --door-advertise=$(LORRY_POD_IP):{{ $proxy.ports.door }}
-    - --listen=127.0.0.1:{{ $proxy.ports.grpc }}
-    - --admin-listen=0.0.0.0:{{ $proxy.ports.admin }}
+    - --door-listen={{ $values.listenHost }}:{{ $proxy.ports.door }}
+    - --listen={{ $values.listenHost }}:{{ $proxy.ports.grpc }}
+    - --admin-listen={{ $values.listenHost }}:{{ $proxy.ports.admin }}
+    - --advertise-host=$(LORRY_POD_IP)
+    {{- if $values.tls.enabled }}
+    - --tls-name={{ include "lorry.proxyTlsName" .root }}
+    {{- end }}
     - --orchestrator={{ include "lorry.orchestratorAddress" .root }}
     - --store={{ include "lorry.storeAddress" .root }}
     - --data-dir=/data
@@ -37,10 +40,15 @@ A native sidecar starts before the engine and stops after it, so the door answer
     # A member keeps its name over restarts of its containers; a new pod is a new member.
     - name: LORRY_MEMBER
       valueFrom: {fieldRef: {fieldPath: metadata.name}}
+    - {name: TMPDIR, value: /data}
     - name: LORRY_POD_IP
       valueFrom: {fieldRef: {fieldPath: status.podIP}}
+    {{- with $proxy.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   ports:
     - {name: door, containerPort: {{ $proxy.ports.door }}}
+    - {name: lorry-grpc, containerPort: {{ $proxy.ports.grpc }}}
     - {name: lorry-admin, containerPort: {{ $proxy.ports.admin }}}
   {{- include "lorry.probes" (dict "port" "lorry-admin") | nindent 2 }}
   securityContext:
@@ -51,6 +59,9 @@ A native sidecar starts before the engine and stops after it, so the door answer
     - {name: lorry-journal, mountPath: /data}
     - {name: lorry-images, mountPath: /dev/shm/lorry}
     {{- with include "lorry.credentialMounts" .root | trim }}{{ . | nindent 4 }}{{- end }}
+    {{- with $proxy.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
 {{- define "lorry.engineProxy.volumes" -}}
@@ -60,6 +71,9 @@ A native sidecar starts before the engine and stops after it, so the door answer
 - name: lorry-images
   emptyDir: {medium: Memory, sizeLimit: {{ .root.Values.proxy.imagesSizeLimit }}}
 {{- include "lorry.credentialVolumes" .root }}
+{{- with .root.Values.proxy.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "lorry.engineProxy.engineMounts" -}}
@@ -68,5 +82,5 @@ A native sidecar starts before the engine and stops after it, so the door answer
 
 {{- define "lorry.engineProxy.podLabels" -}}
 lorry.dev/engine-proxy: "true"
-lorry.dev/release: {{ .root.Release.Name }}
+lorry.dev/fleet: {{ include "lorry.fleet" .root }}
 {{- end -}}
