@@ -104,7 +104,6 @@ class Fuzzer {
 
   void Run(std::string_view input) {
     HeapWatch::ResetPeak();
-    engine_breaks_off_ = false;
     SetTable(0);
     for (const Command& command : lorry::fuzz::ReadScript(input)) Do(command);
     Settle();
@@ -132,8 +131,6 @@ class Fuzzer {
   std::atomic<bool> drained_{false};
   std::optional<int64_t> retained_before_;
   int inputs_ = 0;
-  // What the door says to a client whose reply the engine cut short is not judged.
-  bool engine_breaks_off_ = false;
 };
 
 void Fuzzer::NewDoor() {
@@ -153,7 +150,7 @@ Client& Fuzzer::At(uint8_t arg) {
   std::optional<Client>& client = clients_[arg % kClients];
   if (!client || !client->open()) client.emplace(door_->port());
   LORRY_CHECK(client->open() || draining_);
-  if (draining_ || engine_breaks_off_) client->Forgive();
+  if (draining_) client->Forgive();
   return *client;
 }
 
@@ -164,12 +161,6 @@ void Fuzzer::PlanReply(const Command& command) {
                      .trickle = (command.arg & 4) != 0,
                      .hang = (command.arg & 8) != 0,
                      .early = (command.arg & 16) != 0};
-  if (command.op == 'E') {
-    engine_breaks_off_ = true;
-    for (auto& client : clients_) {
-      if (client) client->Forgive();
-    }
-  }
   if (command.op == 'J') reply.form = PlannedReply::Form::kJson;
   if (command.op == 'S') reply.form = PlannedReply::Form::kEvents;
   engine_.Plan(std::move(reply));
