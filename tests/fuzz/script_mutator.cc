@@ -90,8 +90,9 @@ void ChangeRun(std::string& script, Prng& prng) {
     if (script[i] == kManyBytes) runs.push_back(i + 1);
   }
   if (runs.empty()) return;
-  script[runs[prng.Below(runs.size())]] =
-      static_cast<char>('`' + prng.Below(kManyBytesLog2Max + 1));
+  const uint64_t log2 =
+      prng.Chance(300) ? uint64_t{kManyBytesLog2Max} : prng.Below(kManyBytesLog2Max);
+  script[runs[prng.Below(runs.size())]] = static_cast<char>('`' + log2);
 }
 
 // Repeats, drops, swaps or alters one command.

@@ -16,6 +16,8 @@ using Json = nlohmann::json;
 
 // What is slowly sent byte by byte; the rest of a reply follows at once.
 constexpr size_t kTrickledBytesMax = 512;
+// Parsing a long body would take more time than the door with all the rest.
+constexpr size_t kJudgedBytesMax = 64 << 10;
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr std::string_view kLength = "\r\nContent-Length: ";
 constexpr char kRequestId = '\x02';
@@ -163,7 +165,7 @@ bool HostileEngine::End(Connection& connection) {
 
 // 0 ways to the base model: whatever generates names an adapter that a table routes to.
 void HostileEngine::Check(std::string_view head, std::string_view body) const {
-  if (!Generates(PathIn(head))) return;
+  if (!Generates(PathIn(head)) || body.size() > kJudgedBytesMax) return;
   const Json request = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (request.is_discarded()) return;  // a number that only this parser cannot hold
   LORRY_CHECK(request.is_object());
