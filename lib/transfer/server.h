@@ -42,6 +42,13 @@ struct ServerLimits {
   // Connections at a time. 256: a store's fan-out is tens of proxies; each connection costs some
   // 100 KB.
   int sessions_max = 256;
+  // Connections that have shown no ticket yet, over all, and from one address. Beside sessions_max:
+  // whoever has no ticket cannot keep out those who have one. 64: the ranks of a large job connect
+  // at once, from few hosts.
+  int ticketless_max = 256;
+  int ticketless_per_host_max = 64;
+  // How long they may take. A ticket comes in the first message.
+  Tick ticket_deadline_ms = 2'000;
   // Ranges being received at a time over all connections; the others wait at their senders. 32 × 8
   // MiB keeps two cores busy and bounds what a crash of many senders leaves behind.
   int receiving_max = 32;

@@ -27,11 +27,16 @@ TransportStats Counters::Snapshot() const {
 }
 
 absl::StatusOr<TicketClaims> Admit(const TicketKeys& keys, std::string_view token,
-                                   Direction direction, Counters& counters) {
+                                   Direction direction, std::string_view caller,
+                                   Counters& counters) {
   auto claims = keys.Verify(token, NowUnixMs());
   if (claims.ok() && claims->direction != direction) {
     claims = Error(absl::StatusCode::kPermissionDenied, "BAD_TICKET",
                    absl::StrCat("ticket ", claims->ticket_id, " is for the other direction"));
+  }
+  if (claims.ok() && !caller.empty() && claims->peer != caller) {
+    claims = Error(absl::StatusCode::kPermissionDenied, "BAD_TICKET",
+                   absl::StrCat("ticket ", claims->ticket_id, " was given to another caller"));
   }
   if (!claims.ok()) ++counters.tickets_refused;
   return claims;

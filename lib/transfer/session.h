@@ -28,9 +28,11 @@ struct Counters {
   TransportStats Snapshot() const;
 };
 
-// The claims of a ticket that is valid now and for `direction`; counts refusals.
+// The claims of a ticket that is valid now, for `direction`, and was given to `caller`; counts
+// refusals. `caller` is the name behind the call's credentials, empty where everybody may call.
 absl::StatusOr<TicketClaims> Admit(const TicketKeys& keys, std::string_view token,
-                                   Direction direction, Counters& counters);
+                                   Direction direction, std::string_view caller,
+                                   Counters& counters);
 
 // RESOURCE_EXHAUSTED TOO_MANY_SESSIONS, CANCELLED, and so on: the same words in every transport.
 absl::Status TooManySessions(int sessions_max);

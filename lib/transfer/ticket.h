@@ -28,7 +28,7 @@ struct TicketClaims {
   uint64_t image_bytes = 0;   // the whole image's length
   std::vector<Range> ranges;  // what may be moved; empty: the whole image
   std::string owner;          // the replica that owns the upload or image; empty where there is one
-  std::string peer;           // who asked for it (member, publisher)
+  std::string peer;           // the caller who asked for it, and who alone may show it
   int64_t expires_unix_ms = 0;
   bool operator==(const TicketClaims&) const = default;
 };

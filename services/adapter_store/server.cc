@@ -25,7 +25,6 @@
 namespace lorry::store {
 namespace {
 
-constexpr uint32_t kTicketKeyId = 1;
 // A header of 16 MiB, a config of 128 KiB and what surrounds them.
 constexpr int kReceiveBytesMax = 17 << 20;
 
@@ -104,8 +103,10 @@ class Server final : public StoreServer, private Observer {
     LORRY_ASSIGN_OR_RETURN(blobs_,
                            blob::OpenLocalStore({.root = options_.data_dir + "/blobs",
                                                  .free_bytes_min = options_.disk_free_min}));
-    LORRY_ASSIGN_OR_RETURN(const auto secret, LoadTicketKey(options_.data_dir + "/ticket.key"));
-    keys_.Add(kTicketKeyId, secret);
+    LORRY_ASSIGN_OR_RETURN(keys_,
+                           RotatingKeys::Open({.path = options_.data_dir + "/ticket.key",
+                                               .life_ms = options_.catalog.ticket_life_ms,
+                                               .now_unix_ms = options_.catalog.now_unix_ms}));
     LORRY_ASSIGN_OR_RETURN(catalog_, Catalog::Open(*kv_, options_.catalog));
     UploadsOptions uploads{.idle_deadline_ms = options_.catalog.ticket_life_ms};
     LORRY_ASSIGN_OR_RETURN(uploads.base_model, LoadBaseModel(options_.base_model_config));
@@ -113,7 +114,7 @@ class Server final : public StoreServer, private Observer {
       metrics_.UploadEnded(result, reason);
     };
     uploads_.emplace(*catalog_, *blobs_, clock_, std::move(uploads));
-    transfers_.emplace(*catalog_, *blobs_, *uploads_, keys_,
+    transfers_.emplace(*catalog_, *blobs_, *uploads_, *keys_,
                        Transfers::Options{.ticket_life_ms = options_.catalog.ticket_life_ms,
                                           .now_unix_ms = options_.catalog.now_unix_ms});
     collector_.emplace(*catalog_, *blobs_, options_.catalog.now_unix_ms);
@@ -134,7 +135,8 @@ class Server final : public StoreServer, private Observer {
                             .transfers = *transfers_,
                             .hub = *hub_,
                             .upload_idle_deadline_ms = options_.catalog.ticket_life_ms});
-    transfer_services_.push_back(transfer::CreateGrpcTransferService({}, keys_, *transfers_));
+    transfer_services_.push_back(
+        transfer::CreateGrpcTransferService({}, *gate_, keys_->keys(), *transfers_));
     LORRY_RETURN_IF_ERROR(StartUcx());
     std::vector<grpc::Service*> services = {&*service_};
     for (const auto& service : transfer_services_) services.push_back(service->service());
@@ -153,7 +155,7 @@ class Server final : public StoreServer, private Observer {
     if (!options_.ucx && options_.ucx_devices.empty()) return absl::OkStatus();
     auto ucx =
         transfer::CreateUcxService({.shared_memory = options_.ucx, .devices = options_.ucx_devices},
-                                   *gate_, keys_, *transfers_);
+                                   *gate_, keys_->keys(), *transfers_);
     if (ucx.ok()) {
       transfer_services_.push_back(*std::move(ucx));
     } else if (options_.ucx_devices.empty()) {
@@ -188,7 +190,7 @@ class Server final : public StoreServer, private Observer {
   SteadyClock clock_;
   metrics::Registry registry_;
   StoreMetrics metrics_;
-  transfer::TicketKeys keys_;
+  std::unique_ptr<RotatingKeys> keys_;
   std::unique_ptr<kv::Store> kv_;
   std::unique_ptr<blob::Store> blobs_;
   std::unique_ptr<Catalog> catalog_;

@@ -1,16 +1,15 @@
 // The service: a reactor for each stream. One operation at a time, so flow control is HTTP/2's own.
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/base/error.h"
 #include "lib/rpc/callback_queue.h"
 #include "lib/rpc/status.h"
+#include "lib/transfer/doorstep.h"
 #include "lib/transfer/grpc/convert.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/grpc/streams.h"
@@ -24,18 +23,16 @@ constexpr int kAskedRangesMax = 65'536;
 // The same as lib/rpc's servers have.
 constexpr int kKeepaliveMs = 5'000;
 
-// A ticket comes with the first message, a round trip after the call at the latest. Until then a
-// stream is anybody's: so many more may wait for theirs as there are sessions, and not for long.
-constexpr Tick kTicketDeadlineMs = 2'000;
-
 // What the service and its streams share.
 struct Shared {
   ServerLimits limits;
+  rpc::Gate& gate;
   const TicketKeys& keys;
   TransferHandler& handler;
+  Doorstep doorstep{limits.ticketless_max, limits.ticketless_per_host_max};
+  std::atomic<int> admitted{0};  // streams that have shown a ticket
   Counters counters;
   Streams streams;
-  std::atomic<int> admitted = 0;  // streams with a valid ticket
 };
 
 // What both kinds of stream do: count themselves, and end when nothing moves. `Owner` is kept by
@@ -46,10 +43,10 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
   // SweptStream
   void Sweep(Tick now) override {
     MutexLock lock(mutex_);
-    const Tick idle_ms = shared_.limits.idle_deadline_ms;
-    const Tick limit_ms = admitted_ ? idle_ms : std::min(idle_ms, kTicketDeadlineMs);
-    if (now - progressed_at_ >= limit_ms) {
-      FinishLocked(IdleFor(limit_ms));
+    const Tick allowed =
+        admitted_ ? shared_.limits.idle_deadline_ms : shared_.limits.ticket_deadline_ms;
+    if (now - progressed_at_ >= allowed) {
+      FinishLocked(IdleFor(allowed));
     } else {
       Retry();
     }
@@ -66,25 +63,30 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     ++shared_.counters.sessions_open;
   }
 
-  // Takes the stream into account, or ends it.
-  bool Register(Owner* owner) {
+  // Takes the stream into account, or ends it. Its ticket is there already, or is to come.
+  enum class Ticket { kHere, kToCome };
+  bool Register(Owner* owner, Ticket ticket) {
     self_ = std::shared_ptr<Owner>(owner);
-    const int open = static_cast<int>(shared_.streams.size());
-    const bool full = open - shared_.admitted.load() >= shared_.limits.sessions_max;
-    registered_ = !full && shared_.streams.Add(this);
+    absl::Status status = Enter(ticket);
+    registered_ = status.ok() && shared_.streams.Add(this);
     if (registered_) return true;
+    if (status.ok()) status = ConnectionLost("the server closes");
     MutexLock lock(mutex_);
-    FinishLocked(full ? TooManySessions(shared_.limits.sessions_max)
-                      : ConnectionLost("the server closes"));
+    FinishLocked(std::move(status));
     return false;
   }
-  // The ticket was ours: from here on it is one of the sessions, or ends.
-  bool AdmitLocked() LORRY_REQUIRES(mutex_) {
-    admitted_ = shared_.admitted.fetch_add(1) < shared_.limits.sessions_max;
-    if (admitted_) return true;
-    --shared_.admitted;
-    FinishLocked(TooManySessions(shared_.limits.sessions_max));
-    return false;
+  // The ticket has come: from the doorstep into the house, if there is room.
+  absl::StatusOr<TicketClaims> AdmitLocked(std::string_view ticket, Direction direction)
+      LORRY_REQUIRES(mutex_) {
+    LORRY_ASSIGN_OR_RETURN(TicketClaims claims,
+                           Admit(shared_.keys, ticket, direction, caller_, shared_.counters));
+    if (++shared_.admitted > shared_.limits.sessions_max) {
+      --shared_.admitted;
+      return TooManySessions(shared_.limits.sessions_max);
+    }
+    admitted_ = true;
+    place_.Leave();
+    return claims;
   }
   void HandleDone() {
     if (registered_) shared_.streams.Remove(this);
@@ -92,7 +94,8 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     {
       MutexLock lock(mutex_);
       finished_ = true;
-      if (std::exchange(admitted_, false)) --shared_.admitted;
+      if (admitted_) --shared_.admitted;
+      place_.Leave();
     }
     self_ = nullptr;  // the last owner, unless a handler is just answering
   }
@@ -113,12 +116,25 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
   grpc::CallbackServerContext& context_;  // gRPC's, valid until OnDone
   const SteadyClock clock_;
   Mutex mutex_;
-  bool admitted_ LORRY_GUARDED_BY(mutex_) = false;  // counted among the sessions
   bool busy_ LORRY_GUARDED_BY(mutex_) = false;      // an operation is in flight
   bool finished_ LORRY_GUARDED_BY(mutex_) = false;  // Finish was called
   Tick progressed_at_ LORRY_GUARDED_BY(mutex_) = clock_.Now();
+  Doorstep::Place place_ LORRY_GUARDED_BY(mutex_);
+  bool admitted_ LORRY_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Owner> self_;
   bool registered_ = false;
+
+ private:
+  absl::Status Enter(Ticket ticket) {
+    LORRY_ASSIGN_OR_RETURN(const rpc::Caller caller,
+                           shared_.gate.AdmitStream(context_, rpc::Role::kReader));
+    if (!shared_.gate.open_to_all()) caller_ = caller.name;
+    if (ticket == Ticket::kHere) return absl::OkStatus();
+    MutexLock lock(mutex_);
+    LORRY_ASSIGN_OR_RETURN(place_, shared_.doorstep.Enter(context_.peer()));
+    return absl::OkStatus();
+  }
+  std::string caller_;  // constant after Register
 };
 
 class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public Stream<GetStream> {
@@ -126,14 +142,14 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
   GetStream(Shared& shared, grpc::CallbackServerContext& context) : Stream(shared, context) {}
 
   void Begin(const pb::GetRequest& request) {
-    if (!Register(this)) return;
-    auto claims = Admit(shared_.keys, request.ticket(), Direction::kGet, shared_.counters);
-    absl::Status status = claims.status();
-    if (claims.ok()) status = Choose(*claims, request);
+    if (!Register(this, Ticket::kHere)) return;
+    absl::StatusOr<TicketClaims> claims;
     {
       MutexLock lock(mutex_);
+      claims = AdmitLocked(request.ticket(), Direction::kGet);
+      absl::Status status = claims.status();
+      if (status.ok()) status = Choose(*claims, request);
       if (!status.ok()) return FinishLocked(std::move(status));
-      if (!AdmitLocked()) return;
     }
     shared_.handler.OpenGet(*claims, [weak = weak_from_this()](absl::StatusOr<GetSource> source) {
       if (const auto self = weak.lock()) self->HandleOpened(std::move(source));
@@ -147,8 +163,8 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     if (!ok) return FinishLocked(ConnectionLost("the receiver has gone"));
     Progress();
     if (response_.has_chunk()) shared_.counters.bytes_sent += response_.chunk().data().size();
-    Range range;
-    if (!NextChunk(range)) return FinishLocked(absl::OkStatus());
+    if (next_ == chunks_.size()) return FinishLocked(absl::OkStatus());
+    const Range& range = chunks_[next_++];
     FillChunk(*response_.mutable_chunk(), range, source_.bytes.data() + range.offset,
               PieceChecksums(range, source_.bytes, source_.leaves)[0]);
     busy_ = true;
@@ -174,19 +190,10 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
         return allowed;
       }
     }
-    ranges_ = std::move(ranges);
+    // As a set: what is asked for twice is sent once, so that a request costs no more than the image
+    // has leaves and its ranges have ends.
+    chunks_ = CutRanges(RangeSet(ranges).Ranges(), kLeafBytes);
     return absl::OkStatus();
-  }
-
-  // Ranges are cut as they are sent: asking for one a thousand times costs no more than the asking.
-  bool NextChunk(Range& chunk) {
-    while (next_ < ranges_.size() && ranges_[next_].length == 0) ++next_;
-    if (next_ == ranges_.size()) return false;
-    Range& rest = ranges_[next_];
-    chunk = {rest.offset, std::min(rest.length, kLeafBytes - rest.offset % kLeafBytes)};
-    rest.offset += chunk.length;
-    rest.length -= chunk.length;
-    return true;
   }
 
   void HandleOpened(absl::StatusOr<GetSource> source) {
@@ -194,8 +201,8 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     if (finished_) return;
     if (!source.ok()) return FinishLocked(source.status());
     source_ = *std::move(source);
-    for (const Range& range : ranges_) {
-      if (absl::Status inside = CheckRange(range, source_.bytes.size()); !inside.ok()) {
+    for (const Range& chunk : chunks_) {
+      if (absl::Status inside = CheckRange(chunk, source_.bytes.size()); !inside.ok()) {
         return FinishLocked(std::move(inside));
       }
     }
@@ -205,7 +212,7 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     StartWrite(&response_);
   }
 
-  std::vector<Range> ranges_;  // what is left to send, from `next_` on
+  std::vector<Range> chunks_;
   size_t next_ = 0;
   GetSource source_;
   pb::GetResponse response_;
@@ -217,7 +224,7 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
   PutStream(Shared& shared, grpc::CallbackServerContext& context) : Stream(shared, context) {}
 
   void Begin() {
-    if (!Register(this)) return;
+    if (!Register(this, Ticket::kToCome)) return;
     MutexLock lock(mutex_);
     Read();
   }
@@ -262,10 +269,9 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
     StartRead(&request_);
   }
   void Open() LORRY_REQUIRES(mutex_) {
-    auto claims = Admit(shared_.keys, request_.open().ticket(), Direction::kPut, shared_.counters);
+    auto claims = AdmitLocked(request_.open().ticket(), Direction::kPut);
     if (!claims.ok()) return FinishLocked(claims.status());
     claims_ = *std::move(claims);
-    if (!AdmitLocked()) return;
     // Handlers may answer at once, on this thread: not under the lock.
     mutex_.unlock();
     shared_.handler.OpenPut(
@@ -326,8 +332,8 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
 
 class Service final : public GrpcTransferService {
  public:
-  Service(ServerLimits limits, const TicketKeys& keys, TransferHandler& handler)
-      : shared_{.limits = limits, .keys = keys, .handler = handler}, rpc_(shared_) {}
+  Service(ServerLimits limits, rpc::Gate& gate, const TicketKeys& keys, TransferHandler& handler)
+      : shared_{.limits = limits, .gate = gate, .keys = keys, .handler = handler}, rpc_(shared_) {}
   grpc::Service* service() override { return &rpc_; }
   void Close() override { shared_.streams.CloseAndWait(); }
   std::map<std::string, TransportStats> stats() const override {
@@ -404,10 +410,10 @@ class GrpcServer final : public TransferServer {
 
 }  // namespace
 
-std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limits,
+std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limits, rpc::Gate& gate,
                                                                const TicketKeys& keys,
                                                                TransferHandler& handler) {
-  return std::make_unique<Service>(limits, keys, handler);
+  return std::make_unique<Service>(limits, gate, keys, handler);
 }
 
 absl::StatusOr<std::unique_ptr<TransferServer>> StartTransferServer(

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/rpc/gate.h"
 #include "lib/transfer/grpc/channels.h"
 #include "lib/transfer/server.h"
 #include "lib/transfer/ticket.h"
@@ -30,7 +31,8 @@ class GrpcTransferService {
   virtual std::map<std::string, TransportStats> stats() const = 0;  // by transport
 };
 
-std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limits,
+// `gate`, `keys` and `handler` outlive the service.
+std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limits, rpc::Gate& gate,
                                                                const TicketKeys& keys,
                                                                TransferHandler& handler);
 

@@ -198,7 +198,7 @@ absl::Status MemoryTransfer::StillWanted(Hub& hub) {
 
 absl::Status MemoryTransfer::Serve(Hub& hub) {
   LORRY_ASSIGN_OR_RETURN(const TicketClaims claims,
-                         Admit(hub.keys, ticket_, direction_, hub.counters));
+                         Admit(hub.keys, ticket_, direction_, "", hub.counters));
   // Shared with the handler's answer, which may come when this transfer has long ended.
   struct Answer {
     Mutex mutex;

@@ -23,9 +23,9 @@ struct Setting {
 constexpr Setting kForSharedMemory[] = {
     // Without it shared memory has no peer errors, and an endpoint cannot be closed by force.
     {"MM_ERROR_HANDLING", "y", {"UCX_MM_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"}},
-    // A FIFO belongs to one session, so one sender fills it. 256 entries keep that sender busy
-    // and cost 4 MiB of /dev/shm.
-    {"MM_FIFO_SIZE", "256", {"UCX_MM_FIFO_SIZE", "UCX_POSIX_FIFO_SIZE"}},
+    // A FIFO belongs to one session, so one sender fills it. 512 entries, 4 MiB, are what it
+    // fills while its receiver is not running; more cost more to make than they bring.
+    {"MM_FIFO_SIZE", "512", {"UCX_MM_FIFO_SIZE", "UCX_POSIX_FIFO_SIZE"}},
 };
 constexpr Setting kForNetworks[] = {
     // TCP with peer errors nearly doubles with larger segments.

@@ -1,5 +1,6 @@
 #include "lib/transfer/ucx/loop.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -20,9 +21,13 @@ namespace {
 
 // With endpoints a missed wake-up costs at most this; without, only Post wakes the thread, which is
 // reliable, and sessions that are being set up have deadlines to watch.
-constexpr int kSleepMs = 10;
-constexpr int kWaitingSleepMs = 50;
-constexpr int kIdleSleepMs = 500;
+constexpr Tick kSleepMs = 10;
+constexpr Tick kWaitingSleepMs = 50;
+// Nobody tells when a full FIFO has room again, and looking without a pause takes the core from
+// the peer that makes room: with this pause a loaded machine moved ten times as much, at a third of
+// the CPU time.
+constexpr timespec kBusyPause{.tv_sec = 0, .tv_nsec = 50'000};
+constexpr Tick kIdleSleepMs = 500;
 // Rounds of progress on one endpoint before another has its turn.
 constexpr int kProgressRounds = 64;
 
@@ -165,14 +170,17 @@ bool Loop::ProgressAll() {
 }
 
 void Loop::Sleep() {
-  // BUSY: something came since the last round.
-  for (const auto& [raw, endpoint] : endpoints_) {
-    if (!endpoint->Arm()) return;
-  }
-  const int longest_ms =
+  const Tick longest_ms =
       !endpoints_.empty() ? kSleepMs : (hooks_.busy() ? kWaitingSleepMs : kIdleSleepMs);
-  epoll_event event{};
-  (void)::epoll_wait(epoll_fd_, &event, 1, longest_ms);
+  timespec pause{.tv_sec = 0, .tv_nsec = longest_ms * 1'000'000};
+  for (const auto& [raw, endpoint] : endpoints_) {
+    if (endpoint->Arm()) continue;
+    // Something came since the last round, or waits for room in a peer's FIFO.
+    pause = kBusyPause;
+    break;
+  }
+  pollfd woken{.fd = epoll_fd_, .events = POLLIN, .revents = 0};
+  (void)::ppoll(&woken, 1, &pause, nullptr);
   uint64_t count = 0;
   (void)!::read(wake_fd_, &count, sizeof(count));
 }

@@ -72,10 +72,14 @@ void UcxService::Close() {
 
 void UcxService::HandleConnected(const std::shared_ptr<AttachStream>& stream) {
   if (stopping_) return stream->Close(ConnectionLost("the server closes"));
-  if (sessions_.size() >= static_cast<size_t>(options_.limits.sessions_max)) {
-    return stream->Close(TooManySessions(options_.limits.sessions_max));
-  }
-  sessions_[stream.get()] = std::make_shared<Session>(*this, stream, loop_->Now());
+  auto place = doorstep_.Enter(stream->peer());
+  if (!place.ok()) return stream->Close(place.status());
+  sessions_[stream.get()] =
+      std::make_shared<Session>(*this, stream, *std::move(place), loop_->Now());
+}
+
+std::string UcxService::CallerOf(const AttachStream& stream) const {
+  return gate_.open_to_all() ? std::string() : stream.caller().name;
 }
 
 std::shared_ptr<Session> UcxService::Find(const AttachStream* stream) const {

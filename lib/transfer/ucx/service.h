@@ -14,6 +14,7 @@
 
 #include "lib/base/mutex.h"
 #include "lib/rpc/stream.h"
+#include "lib/transfer/doorstep.h"
 #include "lib/transfer/session.h"
 #include "lib/transfer/task_thread.h"
 #include "lib/transfer/ucx/handshake.h"
@@ -50,14 +51,16 @@ class AttachStream final : public rpc::BidiStream<pb::AttachRequest, pb::AttachR
                            public std::enable_shared_from_this<AttachStream> {
  public:
   // Two answers at most: a challenge, and the address.
-  explicit AttachStream(std::shared_ptr<Mailbox> mailbox)
-      : BidiStream(2), mailbox_(std::move(mailbox)) {}
+  AttachStream(std::shared_ptr<Mailbox> mailbox, std::string peer)
+      : BidiStream(2), mailbox_(std::move(mailbox)), peer_(std::move(peer)) {}
+  const std::string& peer() const { return peer_; }  // "ipv4:10.0.0.1:4711"
 
  private:
   void OnOpen() override;
   void OnMessage(pb::AttachRequest message) override;
   void OnClosed(const absl::Status& why) override;
   const std::shared_ptr<Mailbox> mailbox_;
+  const std::string peer_;
 };
 
 // A range that a publisher announced: received when its turn comes, which is how this side paces.
@@ -70,8 +73,12 @@ struct Announced {
 // One Attach stream and its endpoint. The loop's thread only.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(UcxService& service, std::shared_ptr<AttachStream> stream, Tick now)
-      : service_(service), stream_(std::move(stream)), progressed_at_(now) {}
+  Session(UcxService& service, std::shared_ptr<AttachStream> stream, Doorstep::Place place,
+          Tick now)
+      : service_(service),
+        stream_(std::move(stream)),
+        place_(std::move(place)),
+        progressed_at_(now) {}
   void HandleRequest(const pb::AttachRequest& request);
   // The client has half-closed, or its process or the way to it has gone.
   void HandleGone(const absl::Status& why);
@@ -99,6 +106,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   UcxService& service_;
   const std::shared_ptr<AttachStream> stream_;
+  Doorstep::Place place_;  // until it has shown a ticket
   Handshake handshake_;
   Endpoint* endpoint_ = nullptr;
   Phase phase_ = Phase::kConnected;
@@ -107,8 +115,9 @@ class Session : public std::enable_shared_from_this<Session> {
   GetSource source_;
   std::shared_ptr<PutTarget> target_;
   std::deque<Announced> announced_;
+  size_t eager_bytes_ = 0;  // of these
   int sending_ = 0, receiving_ = 0, hashing_ = 0;
-  bool counted_ = false;  // among its lane's open sessions
+  bool admitted_ = false;
   bool closed_ = false;
   Tick progressed_at_;
 };
@@ -138,6 +147,10 @@ class UcxService final : public GrpcTransferService {
   TransferHandler& handler() { return handler_; }
   Counters& counters(UcxLane lane) { return counters_[static_cast<size_t>(lane)]; }
   const ServerLimits& limits() const { return options_.limits; }
+  // The name behind a stream's credentials; empty where everybody may call.
+  std::string CallerOf(const AttachStream& stream) const;
+  // Sessions that have shown a ticket.
+  int& admitted() { return admitted_; }
   int& receiving() { return receiving_; }
   void PumpAll();
   void Forget(const AttachStream* stream);
@@ -149,7 +162,7 @@ class UcxService final : public GrpcTransferService {
     grpc::ServerBidiReactor<pb::AttachRequest, pb::AttachResponse>* Attach(
         grpc::CallbackServerContext* context) override {
       return rpc::StartStream(service_.gate_, *context, rpc::Role::kReader,
-                              std::make_shared<AttachStream>(service_.mailbox_));
+                              std::make_shared<AttachStream>(service_.mailbox_, context->peer()));
     }
 
    private:
@@ -168,6 +181,8 @@ class UcxService final : public GrpcTransferService {
   std::unique_ptr<HostSecret> secret_;
   // The loop's thread.
   std::unordered_map<const AttachStream*, std::shared_ptr<Session>> sessions_;
+  Doorstep doorstep_{options_.limits.ticketless_max, options_.limits.ticketless_per_host_max};
+  int admitted_ = 0;
   int receiving_ = 0;
   bool stopping_ = false;
 

@@ -13,6 +13,9 @@ namespace {
 
 // How long a session whose client is done waits for its own last messages to leave.
 constexpr Tick kLastWordMs = 500;
+// Bytes of ranges that wait here for their turn, because UCX sent them at once. It does so below
+// some 8 KiB by shared memory and TCP, below some 64 KiB by RDMA: sixteen of these fit.
+constexpr size_t kEagerBytesMax = size_t{1} << 20;
 
 absl::Status Lost(ucs_status_t status) { return ConnectionLost(ucs_status_string(status)); }
 
@@ -34,12 +37,17 @@ void Session::HandleRequest(const pb::AttachRequest& request) {
 absl::Status Session::HandleOpen(const pb::AttachRequest::Open& open) {
   const bool shared = open.lanes() == pb::LANES_SHARED_MEMORY;
   lane_ = shared ? UcxLane::kSharedMemory : UcxLane::kNetwork;
-  counted_ = true;
-  ++counters().sessions_opened;
-  ++counters().sessions_open;
   LORRY_ASSIGN_OR_RETURN(
       claims_, Admit(service_.keys(), open.ticket(), open.put() ? Direction::kPut : Direction::kGet,
-                     counters()));
+                     service_.CallerOf(*stream_), counters()));
+  if (service_.admitted() >= service_.limits().sessions_max) {
+    return TooManySessions(service_.limits().sessions_max);
+  }
+  admitted_ = true;
+  ++service_.admitted();
+  place_.Leave();
+  ++counters().sessions_opened;
+  ++counters().sessions_open;
   LORRY_RETURN_IF_ERROR(CheckSameUcx(open.ucx_version()));
   if (!service_.loop().Has(lane_) || open.nonce().size() != kNonceBytes) {
     return Error(absl::StatusCode::kFailedPrecondition, "LANE_UNAVAILABLE",
@@ -177,6 +185,12 @@ bool Session::HandlePut(const Incoming& incoming, const Message& message) {
     Fail(std::move(allowed));
     return false;
   }
+  // Ranges go by rendezvous; what comes whole is small, or not from a client of ours.
+  eager_bytes_ += incoming.eager.size();
+  if (eager_bytes_ > kEagerBytesMax) {
+    Fail(ProtocolViolation("ranges that did not wait to be received"));
+    return false;
+  }
   announced_.push_back(
       {message, incoming.announced, {incoming.eager.begin(), incoming.eager.end()}});
   progressed_at_ = service_.loop().Now();
@@ -201,6 +215,7 @@ bool Session::TakeFirst() {
   }
   Announced first = std::move(announced_.front());
   announced_.pop_front();
+  eager_bytes_ -= first.eager.size();
   auto slot = std::make_shared<PutTarget::Slot>(*std::move(begun));
   ++receiving_;
   ++service_.receiving();
@@ -250,9 +265,9 @@ void Session::Verify(Message message, std::shared_ptr<PutTarget::Slot> slot) {
 
 void Session::HandleTick(Tick now) {
   if (phase_ == Phase::kLeaving && now - progressed_at_ >= kLastWordMs) return Close();
-  if (now - progressed_at_ >= service_.limits().idle_deadline_ms) {
-    return Fail(IdleFor(service_.limits().idle_deadline_ms));
-  }
+  const ServerLimits& limits = service_.limits();
+  const Tick allowed = admitted_ ? limits.idle_deadline_ms : limits.ticket_deadline_ms;
+  if (now - progressed_at_ >= allowed) return Fail(IdleFor(allowed));
   Pump();
 }
 
@@ -289,7 +304,10 @@ void Session::Close() {
 
 void Session::ForgetIfQuiet() {
   if (!closed_ || hashing_ > 0) return;
-  if (std::exchange(counted_, false)) --counters().sessions_open;
+  if (std::exchange(admitted_, false)) {
+    --service_.admitted();
+    --counters().sessions_open;
+  }
   service_.Forget(stream_.get());
 }
 

@@ -1,12 +1,5 @@
 #include "services/adapter_store/images/transfers.h"
 
-#include <fcntl.h>
-#include <openssl/rand.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
@@ -18,47 +11,10 @@ namespace {
 // Opens that wait for a thread: as many as the transports allow connections, both together.
 constexpr size_t kOpensWaitingMax = 512;
 
-absl::Status FileError(std::string_view what, const std::string& path) {
-  return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
-               absl::StrCat(ToAbsl(what), " ", path, ": ", std::strerror(errno)));
-}
-
-absl::Status WriteSecret(const std::string& path, const transfer::TicketKeys::Secret& secret) {
-  // Under another name first: a crash leaves no half key.
-  const std::string fresh = path + ".new";
-  const int fd = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return FileError("cannot create", fresh);
-  const bool written =
-      ::write(fd, secret.data(), secret.size()) == static_cast<ssize_t>(secret.size()) &&
-      ::fsync(fd) == 0;
-  ::close(fd);
-  if (!written || ::rename(fresh.c_str(), path.c_str()) != 0) {
-    return FileError("cannot write", path);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-absl::StatusOr<transfer::TicketKeys::Secret> LoadTicketKey(const std::string& path) {
-  transfer::TicketKeys::Secret secret;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0 && errno != ENOENT) return FileError("cannot read", path);
-  if (fd >= 0) {
-    const ssize_t got = ::read(fd, secret.data(), secret.size());
-    ::close(fd);
-    if (got == static_cast<ssize_t>(secret.size())) return secret;
-    // Tickets that an unreadable key has signed are refused and asked for again: no harm is done.
-  }
-  if (RAND_bytes(secret.data(), static_cast<int>(secret.size())) != 1) {
-    return absl::InternalError("the system has no random bytes for a ticket key");
-  }
-  LORRY_RETURN_IF_ERROR(WriteSecret(path, secret));
-  return secret;
-}
-
-Transfers::Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads,
-                     const transfer::TicketKeys& keys, Options options)
+Transfers::Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads, RotatingKeys& keys,
+                     Options options)
     : catalog_(catalog),
       blobs_(blobs),
       uploads_(uploads),

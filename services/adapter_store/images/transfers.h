@@ -19,6 +19,7 @@
 #include "lib/transfer/server.h"
 #include "lib/transfer/ticket.h"
 #include "services/adapter_store/catalog/catalog.h"
+#include "services/adapter_store/images/ticket_keys.h"
 #include "services/adapter_store/images/uploads.h"
 
 namespace lorry::store {
@@ -36,8 +37,8 @@ class Transfers final : public transfer::TransferHandler {
     std::function<int64_t()> now_unix_ms = &transfer::NowUnixMs;
   };
   // All outlive it.
-  Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads,
-            const transfer::TicketKeys& keys, Options options);
+  Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads, RotatingKeys& keys,
+            Options options);
   // Answers what was asked; later opens are refused. Before the objects above go.
   void Stop() { threads_.Stop(); }
 
@@ -54,15 +55,12 @@ class Transfers final : public transfer::TransferHandler {
   Catalog& catalog_;
   blob::Store& blobs_;
   Uploads& uploads_;
-  const transfer::TicketKeys& keys_;
+  RotatingKeys& keys_;
   const Options options_;
   Mutex mutex_;
   // Images that somebody reads, so that a fan-out maps each once.
   std::map<BlobKey, std::weak_ptr<const blob::Mapping>> mapped_ LORRY_GUARDED_BY(mutex_);
   runtime::Executor threads_;  // last: its threads use the rest
 };
-
-// The ticket key of a data directory: read from `path`, or made there (mode 0600) on first start.
-absl::StatusOr<transfer::TicketKeys::Secret> LoadTicketKey(const std::string& path);
 
 }  // namespace lorry::store

@@ -135,12 +135,14 @@ void TestHandler::AnswerLate(const absl::Status& status) {
 }
 
 std::unique_ptr<TransferServer> StartServer(std::string_view kind, ServerLimits limits,
-                                            const TicketKeys& keys, TransferHandler& handler) {
+                                            const TicketKeys& keys, TransferHandler& handler,
+                                            rpc::Gate* gate) {
   if (kind == "memory") return StartMemoryServer(limits, keys, handler);
+  if (gate == nullptr) gate = &OpenGate();
   std::vector<std::unique_ptr<GrpcTransferService>> services;
-  services.push_back(
-      kind == "grpc" ? CreateGrpcTransferService(limits, keys, handler)
-                     : Started(CreateUcxService({.limits = limits}, OpenGate(), keys, handler)));
+  services.push_back(kind == "grpc"
+                         ? CreateGrpcTransferService(limits, *gate, keys, handler)
+                         : Started(CreateUcxService({.limits = limits}, *gate, keys, handler)));
   return Started(StartTransferServer("127.0.0.1", 0, std::move(services), std::string(kind)));
 }
 
@@ -154,7 +156,7 @@ std::unique_ptr<TransferServer> StartBoth(const TicketKeys& keys, TransferHandle
                                           TransferHandler& by_grpc) {
   std::vector<std::unique_ptr<GrpcTransferService>> services;
   services.push_back(Started(CreateUcxService({}, OpenGate(), keys, by_ucx)));
-  services.push_back(CreateGrpcTransferService({}, keys, by_grpc));
+  services.push_back(CreateGrpcTransferService({}, OpenGate(), keys, by_grpc));
   return Started(StartTransferServer("127.0.0.1", 0, std::move(services), "grpc"));
 }
 

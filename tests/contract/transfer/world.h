@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lib/base/mutex.h"
+#include "lib/rpc/gate.h"
 #include "lib/transfer/server.h"
 #include "lib/transfer/ticket.h"
 #include "lib/transfer/transport.h"
@@ -62,8 +63,10 @@ class TestHandler final : public TransferHandler {
 };
 
 // CHECKs that it starts.
+// `gate`: who may call; without one everybody.
 std::unique_ptr<TransferServer> StartServer(std::string_view kind, ServerLimits limits,
-                                            const TicketKeys& keys, TransferHandler& handler);
+                                            const TicketKeys& keys, TransferHandler& handler,
+                                            rpc::Gate* gate = nullptr);
 // A server at which both are to be had, each with a handler of its own.
 std::unique_ptr<TransferServer> StartBoth(const TicketKeys& keys, TransferHandler& by_ucx,
                                           TransferHandler& by_grpc);

@@ -25,11 +25,11 @@ T Must(absl::StatusOr<T> value) {
 
 StoreWorld::StoreWorld() {
   const auto now = [this] { return unix_ms_.load(); };
-  keys_.Add(1, {});
+  keys_ = Must(RotatingKeys::Open({}));
   catalog_ = Must(Catalog::Open(*kv_, {.ticket_life_ms = kTicketLifeMs, .now_unix_ms = now}));
   uploads_.emplace(*catalog_, disk_.store(), clock_,
                    UploadsOptions{.idle_deadline_ms = kTicketLifeMs, .ledger_every_bytes = 1});
-  transfers_.emplace(*catalog_, disk_.store(), *uploads_, keys_,
+  transfers_.emplace(*catalog_, disk_.store(), *uploads_, *keys_,
                      Transfers::Options{.ticket_life_ms = kTicketLifeMs});
   collector_.emplace(*catalog_, disk_.store(), now);
   hub_.emplace(*catalog_);
@@ -43,8 +43,8 @@ StoreWorld::StoreWorld() {
                                        .hub = *hub_,
                                        .upload_idle_deadline_ms = kTicketLifeMs});
   service_->SetAddresses({"grpc://127.0.0.1:1"});
-  transfer_service_ =
-      transfer::CreateGrpcTransferService({.sessions_max = kSessionsMax}, keys_, *transfers_);
+  transfer_service_ = transfer::CreateGrpcTransferService({.sessions_max = kSessionsMax}, *gate_,
+                                                          keys_->keys(), *transfers_);
   server_ = Must(rpc::Server::Start({.receive_max_bytes = kReceiveBytesMax}, *gate_,
                                     {&*service_, transfer_service_->service()}));
 }

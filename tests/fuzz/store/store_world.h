@@ -47,7 +47,7 @@ class StoreWorld final : private Observer {
 
   ManualClock clock_{1};
   std::atomic<int64_t> unix_ms_ = 1'000'000;
-  transfer::TicketKeys keys_;
+  std::unique_ptr<RotatingKeys> keys_;
   std::unique_ptr<kv::Store> kv_ = kv::MakeMemoryStore();
   HostileDisk disk_;
   std::unique_ptr<Catalog> catalog_;
