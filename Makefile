@@ -68,7 +68,7 @@ docs: ## regenerate what is generated: the dashboard, the chart's rules, docs/CL
 
 packages: ## wheels and Debian packages of a release build, in build/release/packages
 	tools/setup packages venvs
-	$(MAKE) --no-print-directory compile PRESET=release
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry"
 	python3 packaging/build.py client --out build/release/packages
 	python3 packaging/build.py programs --bin-dir build/release/bin --out build/release/packages
 	cd build/release/packages && cpack -G DEB --config ../CPackConfig.cmake

@@ -297,6 +297,11 @@ absl::StatusOr<lorry::sync::v1::WatchSyncResponse> Client::WatchSync(
     }
     const absl::Status ended = rpc::FromGrpc(reader->Finish());
     if (last.state() >= lorry::sync::v1::SYNC_STATE_ACTIVE) return last;
+    if (absl::IsDeadlineExceeded(ended) && ReasonOf(ended).empty()) {
+      return absl::DeadlineExceededError(absl::StrCat(version.adapter(), " v", version.number(),
+                                                      " is stored, but not serving after ",
+                                                      timeout_ms, " ms; it goes on without you"));
+    }
     const bool again = ended.ok() || absl::IsUnavailable(ended) || absl::IsNotFound(ended);
     if (!again || clock.Now() + kRedialMs >= ends_at) {
       return Annotate(ended.ok() ? absl::UnavailableError("the stream ended early") : ended,

@@ -154,6 +154,22 @@ def test_a_version_is_deleted_by_its_number(bin_dir, tmp_path, make_adapter):
         assert [v.number for v in admin.versions(ADAPTER)] == [2]
 
 
+def test_an_adapter_is_created_archived_and_deleted(bin_dir, tmp_path, make_adapter):
+    with a_store(bin_dir, tmp_path) as port, lorry.Admin(f"127.0.0.1:{port}") as admin:
+        admin.create(ADAPTER, {"keep": 2})
+        admin.create(ADAPTER)
+        assert admin.policy(ADAPTER) == {"keep": 2}
+        with lorry.open_run(ADAPTER, store=f"127.0.0.1:{port}") as run:
+            run.publish(make_adapter(1), version=1).wait("stored", 60)
+        admin.archive(ADAPTER)
+        assert [(a.name, a.run, a.versions, a.archived) for a in admin.adapters()] == [(ADAPTER, 1, 1, True)]
+        admin.archive(ADAPTER, archived=False)
+        with pytest.raises(lorry.LorryError, match="ADAPTER_NOT_EMPTY"):
+            admin.delete_adapter(ADAPTER)
+        admin.delete_adapter(ADAPTER, with_versions=True)
+        assert admin.adapters() == []
+
+
 # --- What an error says ---
 
 

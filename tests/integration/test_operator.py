@@ -67,6 +67,17 @@ def test_a_publisher_sees_where_its_version_stands_on_each_engine(world, steps, 
     assert handle.status.members == dict.fromkeys(KINDS, "ACTIVE")
 
 
+def test_a_wait_that_runs_out_says_so_in_words(world, steps, make_adapter, held_loads, cli):
+    steps.number += 1
+    publish = ["publish", str(make_adapter(steps.number)), "--adapter", ADAPTER, "--version", str(steps.number)]
+    status, _, err = cli(*publish, "--wait", "serving", "--timeout", "2s")
+    assert status != 0
+    assert f"v{steps.number} is stored, but not serving after" in err
+    assert "Deadline Exceeded" not in err
+    held_loads()
+    until(lambda: world.latest()[1] == steps.number, "it goes on by itself")
+
+
 def test_the_command_line_shows_where_a_version_stands_on_each_engine(steps, make_adapter, held_loads, words):
     steps.number += 1
     publish = ["publish", str(make_adapter(steps.number)), "--adapter", ADAPTER, "--version", str(steps.number)]

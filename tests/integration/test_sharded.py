@@ -1,4 +1,4 @@
-"""Two ranks with torch gloo, each publishing its own slices: what arrives is the whole; a rank that dies is noticed."""
+"""Ranks with torch gloo, each publishing its own slices: what arrives is the whole; a rank that dies is noticed."""
 
 import json
 import multiprocessing
@@ -18,12 +18,12 @@ IDLE_S = 8
 DEADLINE_S = 150
 
 
-def rank_main(rank, meeting, results, addresses, folder, job):
-    """One rank's process: meets the other by a file, does its job, tells what came of it."""
+def rank_main(rank, ranks, meeting, results, addresses, folder, job):
+    """One rank's process: meets the others by a file, does its job, tells what came of it."""
     try:
         import torch.distributed as dist
 
-        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
         results.put((rank, "ok", JOBS[job](rank, addresses, folder)))
         dist.barrier()
         dist.destroy_process_group()
@@ -51,6 +51,14 @@ def as_dtensor(tensor, dimension, rank):
     from torch.distributed.tensor import Shard, distribute_tensor
 
     return distribute_tensor(tensor, init_device_mesh("cpu", (RANKS,)), [Shard(dimension)])
+
+
+def as_replicated_dtensor(tensor, dimension, rank):
+    """HSDP: two replicas of two slices each."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    return distribute_tensor(tensor, init_device_mesh("cpu", (2, RANKS)), [Replicate(), Shard(dimension)])
 
 
 def publish(make):
@@ -82,6 +90,7 @@ def die_half_way(rank, addresses, folder):
 JOBS = {
     "shards": publish(as_shard),
     "dtensors": publish(as_dtensor),
+    "replicas": publish(as_replicated_dtensor),
     "whole tensors": publish_whole,
     "a death": die_half_way,
 }
@@ -102,25 +111,25 @@ def serving(world, make_adapter):
         return world.publish(run, 0, make_adapter(0))
 
 
-def run_ranks(world, tmp_path, folder, job, expect=RANKS):
-    """Starts both ranks; {rank: (outcome, what it returned or its error)}."""
+def run_ranks(world, tmp_path, folder, job, ranks=RANKS, expect=None):
+    """Starts the ranks; {rank: (outcome, what it returned or its error)}."""
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
-    ranks = [
+    processes = [
         spawn.Process(
             target=rank_main,
-            args=(rank, tmp_path / "meeting", results, world.fleet.addresses(), folder, job),
+            args=(rank, ranks, tmp_path / "meeting", results, world.fleet.addresses(), folder, job),
             daemon=True,
         )
-        for rank in range(RANKS)
+        for rank in range(ranks)
     ]
     try:
-        for process in ranks:
+        for process in processes:
             process.start()
-        came = [results.get(timeout=DEADLINE_S) for _ in range(expect)]
+        came = [results.get(timeout=DEADLINE_S) for _ in range(expect or ranks)]
         return {rank: (outcome, value) for rank, outcome, value in came}
     finally:
-        for process in ranks:
+        for process in processes:
             process.join(5)
             if process.is_alive():
                 process.kill()
@@ -138,6 +147,18 @@ def test_slices_of_all_ranks_make_the_whole(world, serving, make_adapter, tmp_pa
     world.published[digest] = run, 1, folder
     for member in KINDS:  # tokens follow from the file's bytes: it equals what safetensors wrote of the whole
         world.prove(world.doors[member].ask(ADAPTER), version=1, run=run)
+
+
+def test_replicas_take_turns_and_nothing_is_sent_twice(world, serving, make_adapter, tmp_path):
+    folder = make_adapter(550)
+    results = run_ranks(world, tmp_path, folder, "replicas", ranks=2 * RANKS)
+    assert {r[0] for r in results.values()} == {"ok"}, results
+    assert len({r[1][:2] for r in results.values()}) == 1, "one run, one digest"
+    file = (folder / "adapter_model.safetensors").read_bytes()
+    assert sum(r[1][2] for r in results.values()) == len(file) - 8 - int.from_bytes(file[:8], "little")
+    run, digest, _ = results[0][1]
+    world.published[digest] = run, 1, folder
+    world.prove(world.doors[KINDS[0]].ask(ADAPTER), version=1, run=run)
 
 
 def test_a_rank_that_dies_is_noticed_by_the_other(world, serving, make_adapter, tmp_path):

@@ -64,6 +64,34 @@ def test_ranks_fill_disjoint_pieces_that_cover_the_data(tmp_path: pathlib.Path) 
     assert merged.tobytes() == expected
 
 
+def test_every_byte_of_dtensors_has_one_sender() -> None:
+    """HSDP on four ranks: replicas take turns; a dimension that is too short for all leaves some without a part."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor import Shard as Sharded
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    shapes = {A.replace("layers.0", f"layers.{n}"): (1, 32) for n in range(4)} | {B: (64, 1), B.replace("q_", "k_"): (63, 1)}
+    seen: list[int] = []
+    for rank in range(4):
+        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+        try:
+            mesh = init_device_mesh("cpu", (2, 2))
+            state: dict[str, DTensor] = {}
+            for name, (rows, columns) in shapes.items():
+                part = torch.zeros(rows, columns).chunk(2)[rank % 2 :][:1]
+                local = part[0] if part else torch.zeros(0, columns)
+                state[name] = DTensor.from_local(local, mesh, [Replicate(), Sharded(0)], run_check=False,
+                                                 shape=torch.Size((rows, columns)), stride=(columns, 1))
+            image = build(state, rank, 4, BufferPool())
+        finally:
+            distributed.destroy_process_group()
+        seen += [at for p in image.pieces for at in range(p.offset, p.offset + p.length)]
+        begin, end = len(image.header), image.data.nbytes
+    assert sorted(seen) == list(range(begin, end))
+
+
 def test_a_buffer_is_used_again_for_the_next_version() -> None:
     pool = BufferPool()
     first = build({A: torch.zeros(8, 32)}, 0, 1, pool).data

@@ -20,6 +20,8 @@ namespace {
 
 // As the GetRequest's comment says.
 constexpr int kAskedRangesMax = 65'536;
+// As the PutRequest's comment says.
+constexpr int kMoreChunksMax = 4'096;
 // The same as lib/rpc's servers have.
 constexpr int kKeepaliveMs = 5'000;
 
@@ -244,6 +246,8 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
       Open();
     } else if (!request_.has_chunk()) {
       FinishLocked(ProtocolViolation("an upload is opened once"));
+    } else if (request_.more_size() > kMoreChunksMax) {
+      FinishLocked(ProtocolViolation("a message has too many chunks"));
     } else {
       Take();
     }
@@ -291,41 +295,43 @@ class PutStream final : public grpc::ServerBidiReactor<pb::PutRequest, pb::PutRe
     StartWrite(&response_);
   }
 
-  // One chunk: reserved, copied, verified, answered. A busy range waits for the next sweep.
+  // The chunks of one message, then one answer. A busy range waits for the next sweep.
   void Take() LORRY_REQUIRES(mutex_) {
     waiting_ = false;
-    const pb::Chunk& chunk = request_.chunk();
-    const auto range = ShapeOf(chunk);
-    if (!range.ok()) return FinishLocked(range.status());
-    absl::Status status = CheckAllowed(claims_, *range);
-    if (status.ok()) {
-      auto slot = target_->Begin(*range);
-      if (ReasonOf(slot.status()) == "RANGE_BUSY") {
+    for (; taken_ <= request_.more_size(); ++taken_) {
+      const pb::Chunk& chunk = taken_ == 0 ? request_.chunk() : request_.more(taken_ - 1);
+      absl::Status status = TakeChunk(chunk);
+      if (ReasonOf(status) == "RANGE_BUSY") {
         waiting_ = true;
         return;
       }
-      status = slot.status();
-      if (slot.ok()) {
-        std::memcpy(slot->destination().data(), chunk.data().data(), chunk.data().size());
-        const Checksum sum = ChecksumIn(chunk);
-        status = target_->Finish(*std::move(slot), std::span(&sum, 1));
+      if (!status.ok()) {
+        ++shared_.counters.ranges_refused;
+        return FinishLocked(std::move(status));
       }
+      shared_.counters.bytes_received += chunk.data().size();
+      pb::ByteRange& accepted = *response_.mutable_accepted();
+      accepted.set_offset(chunk.offset());
+      accepted.set_length(chunk.data().size());
     }
-    if (!status.ok()) {
-      ++shared_.counters.ranges_refused;
-      return FinishLocked(std::move(status));
-    }
-    shared_.counters.bytes_received += range->length;
-    pb::ByteRange& accepted = *response_.mutable_accepted();
-    accepted.set_offset(range->offset);
-    accepted.set_length(range->length);
+    taken_ = 0;
     busy_ = true;
     StartWrite(&response_);
+  }
+  // Reserved, copied, verified.
+  absl::Status TakeChunk(const pb::Chunk& chunk) LORRY_REQUIRES(mutex_) {
+    LORRY_ASSIGN_OR_RETURN(const Range range, ShapeOf(chunk));
+    LORRY_RETURN_IF_ERROR(CheckAllowed(claims_, range));
+    LORRY_ASSIGN_OR_RETURN(PutTarget::Slot slot, target_->Begin(range));
+    std::memcpy(slot.destination().data(), chunk.data().data(), chunk.data().size());
+    const Checksum sum = ChecksumIn(chunk);
+    return target_->Finish(std::move(slot), std::span(&sum, 1));
   }
 
   TicketClaims claims_;
   std::shared_ptr<PutTarget> target_;
   bool waiting_ LORRY_GUARDED_BY(mutex_) = false;
+  int taken_ LORRY_GUARDED_BY(mutex_) = 0;  // chunks of request_ that are in place
   pb::PutRequest request_;
   pb::PutResponse response_;
 };

@@ -12,7 +12,7 @@ Services are named by ``LORRY_STORE`` and ``LORRY_ORCHESTRATOR`` (``host:port``)
 """
 
 from lorry._version import __version__
-from lorry.admin import Admin, Lease, VersionInfo
+from lorry.admin import AdapterInfo, Admin, Lease, VersionInfo
 from lorry.connection import Connection
 from lorry.credentials import InsecureWarning
 from lorry.errors import (
@@ -30,7 +30,7 @@ from lorry.image import Shard
 from lorry.run import Run, open_run
 
 __all__ = [
-    "Admin", "AttemptFenced", "Cancelled", "Connection", "InsecureWarning", "Lease", "LorryError", "PublishHandle", "Refused",
-    "Run", "RunFenced", "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo",
+    "AdapterInfo", "Admin", "AttemptFenced", "Cancelled", "Connection", "InsecureWarning", "Lease", "LorryError",
+    "PublishHandle", "Refused", "Run", "RunFenced", "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo",
     "__version__", "open_run",
 ]

@@ -29,6 +29,17 @@ class VersionInfo:
 
 
 @dataclass(frozen=True)
+class AdapterInfo:
+    """An adapter. ``run``: the current one, 0 before the first; ``versions``: how many are stored; ``archived``: out of service."""
+
+    name: str
+    run: int
+    versions: int
+    stored_bytes: int
+    archived: bool
+
+
+@dataclass(frozen=True)
 class Lease:
     """A version that stays loaded for as long as it is leased, for clients that call engines without a door.
 
@@ -87,6 +98,39 @@ class Admin:
             token = page.next_page_token
             if not token:
                 return out
+
+    def adapters(self) -> list[AdapterInfo]:
+        """All adapters, by name. Raises LorryError."""
+        out: list[AdapterInfo] = []
+        token = ""
+        while True:
+            request = store_pb2.ListAdaptersRequest(page_size=1000, page_token=token)
+            page = self._connection.call(self._connection.store.ListAdapters, request)
+            out += [AdapterInfo(a.name, a.current_run, a.versions, a.stored_bytes, a.archived) for a in page.adapters]
+            token = page.next_page_token
+            if not token:
+                return out
+
+    def create(self, adapter: str, policy: Mapping[str, Any] | None = None) -> None:
+        """Creates an adapter; one that exists stays as it is, but for the given fields of its policy. Raises LorryError."""
+        self.set_policy(adapter, policy or {})
+
+    def archive(self, adapter: str, archived: bool = True) -> None:
+        """Takes an adapter out of service, with all that it has stored; ``archived=False`` takes it back. Raises LorryError."""
+        request = store_pb2.ArchiveAdapterRequest(name=adapter, archived=archived)
+        self._connection.call(self._connection.store.ArchiveAdapter, request)
+
+    def delete_adapter(self, adapter: str, *, with_versions: bool = False) -> None:
+        """Deletes an adapter with its runs, aliases and policy.
+
+        Args:
+            with_versions: delete what it has stored, too.
+
+        Raises:
+            LorryError: ADAPTER_NOT_EMPTY: versions are stored; IN_USE: archive it first, so that engines let it go.
+        """
+        request = store_pb2.DeleteAdapterRequest(name=adapter, with_versions=with_versions)
+        self._connection.call(self._connection.store.DeleteAdapter, request)
 
     def policy(self, adapter: str) -> dict[str, Any]:
         """What was set of the adapter's policy, in the words that :meth:`set_policy` takes. Raises LorryError."""

@@ -19,7 +19,9 @@ from lorry.transfer.v1 import transfer_pb2, transfer_pb2_grpc
 
 # Chunks end at multiples of the digest's leaf size, as the protocol asks.
 CHUNK_BYTES = 1 << 20
-# Chunks that may be unanswered at a time: enough to fill a link, little enough to notice a stopped store.
+# Pieces of one message, and their bytes: many small ones, such as the columns of a matrix, go together.
+PIECES_MAX = 1 + 4096
+# Messages that may be unanswered at a time: enough to fill a link, little enough to notice a stopped store.
 UNANSWERED_MAX = 16
 # A stream on which nothing is answered for this long is given up and resumed.
 IDLE_DEADLINE_S = 30.0
@@ -58,6 +60,20 @@ def chunks(spans: Iterable[Span]) -> Iterator[Span]:
             stop = min(end, (begin // CHUNK_BYTES + 1) * CHUNK_BYTES)
             yield begin, stop
             begin = stop
+
+
+def messages(cut: Iterable[Span]) -> Iterator[list[Span]]:
+    """Chunks that go together."""
+    together: list[Span] = []
+    size = 0
+    for begin, end in cut:
+        if together and (size + end - begin > CHUNK_BYTES or len(together) == PIECES_MAX):
+            yield together
+            together, size = [], 0
+        together.append((begin, end))
+        size += end - begin
+    if together:
+        yield together
 
 
 class Uploader:
@@ -118,15 +134,16 @@ class Uploader:
         stub = transfer_pb2_grpc.TransferServiceStub(self._connection.store_channel)
         window = threading.BoundedSemaphore(UNANSWERED_MAX)
         ended = threading.Event()
-        todo = list(chunks(spans))
+        todo = list(messages(chunks(spans)))
 
         def requests() -> Iterator[transfer_pb2.PutRequest]:
             yield transfer_pb2.PutRequest(open=transfer_pb2.PutRequest.Open(ticket=begun.ticket))
-            for begin, end in todo:
+            for together in todo:
                 while not window.acquire(timeout=0.5):
                     if ended.is_set():
                         return
-                yield transfer_pb2.PutRequest(chunk=_chunk(self._image.data, begin, end))
+                first, *more = (_chunk(self._image.data, begin, end) for begin, end in together)
+                yield transfer_pb2.PutRequest(chunk=first, more=more)
 
         call = stub.Put(requests(), metadata=self._connection.metadata(), timeout=24 * 3600)
         self._call = call
@@ -137,11 +154,12 @@ class Uploader:
                 idle.touch()
                 if response.WhichOneof("kind") == "accepted":
                     window.release()
+                    length = sum(end - begin for begin, end in todo[accepted])
                     accepted += 1
-                    self._accepted += response.accepted.length
-                    self._on_progress(response.accepted.length)
+                    self._accepted += length
+                    self._on_progress(length)
             if accepted != len(todo):
-                raise errors.LorryError(f"the store answered {accepted} of {len(todo)} chunks", "", "UNAVAILABLE")
+                raise errors.LorryError(f"the store answered {accepted} of {len(todo)} messages", "", "UNAVAILABLE")
         finally:
             ended.set()
             idle.stop()
