@@ -110,9 +110,6 @@ std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
       absl::StrCat("--admin-listen=", Bound(service, "admin"))};
   const auto add = [&](const std::string& argument) { arguments.push_back(argument); };
   if (service.binary == "adapter-store") {
-    if (!options_.base_model_config.empty()) {
-      add(absl::StrCat("--base-model-config=", options_.base_model_config));
-    }
     return arguments;
   }
   add(absl::StrCat("--store=", Bound(services_[0], "grpc")));
@@ -122,6 +119,10 @@ std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
     add(absl::StrCat("--member=", service.name));
     add(absl::StrCat("--pool=", options_.pool));
     add(absl::StrCat("--door-listen=", Bound(service, "door")));
+    if (!options_.base_model_config.empty()) {
+      add(absl::StrCat("--base-model-config=", options_.base_model_config));
+    }
+    if (options_.base_model_unchecked) add("--base-model-unchecked");
   }
   return arguments;
 }

@@ -20,7 +20,8 @@ struct LocalFleetOptions {
   std::string bin_dir;
   std::vector<std::string> engines;  // URLs
   std::string pool = "rollout";
-  std::string base_model_config = {};
+  std::string base_model_config = {};  // these two as engine-proxy has them
+  bool base_model_unchecked = false;
   bool keep_going = false;       // start again what dies, with backoff
   int64_t ready_timeout_ms = 0;  // each service
 };

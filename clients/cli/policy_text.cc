@@ -207,9 +207,11 @@ const std::vector<Setting>& PolicySettings() {
       {"flush=auto|never",
        "Flushing engines' caches is not built yet: always is refused. Engine names are never "
        "reused, so that no cached prefix of another version is met."},
-      {"probe=token|presence|differs",
-       "How an engine proves that it applies a version: it answers a token through it, it lists it "
-       "at its path, or its log-probabilities differ from the base model's. Default token."},
+      {"probe=auto|token|presence|differs",
+       "How an engine proves that it applies a version: its log-probabilities differ from the base "
+       "model's, it answers a token through it, or it lists it at its path. With auto they must "
+       "differ where the trainer said that the version changes the model enough; else a version "
+       "that answers as the base model does is served, and shown as UNPROVEN. Default auto."},
       {"stage_deadline_ms=TIME",
        "How long engines may take to load a version before those that have it decide. Default "
        "60s."},

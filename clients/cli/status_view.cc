@@ -39,7 +39,8 @@ const ObservedRow* RowOf(const MemberStatus& member, const std::string& adapter)
   return nullptr;
 }
 
-// "v12 fetching 45 %", "v12 FAILED STAGING_FAILED": what is neither loaded nor leaving.
+// "v12 fetching 45 %", "v12 FAILED STAGING_FAILED", "v12 UNPROVEN": what is neither leaving nor
+// loaded with nothing left to say of it.
 std::string Coming(const ObservedResidency& residency) {
   namespace pb = lorry::sync::v1;
   const std::string version = ShortVersion(residency.engine_name(), residency.version().adapter());
@@ -56,6 +57,8 @@ std::string Coming(const ObservedResidency& residency) {
       return version + " loading";
     case pb::RESIDENCY_STATE_FAILED:
       return absl::StrCat(version, " FAILED ", residency.reason());
+    case pb::RESIDENCY_STATE_LOADED:
+      return residency.reason().empty() ? "" : absl::StrCat(version, " ", residency.reason());
     default:
       return "";
   }
@@ -168,6 +171,14 @@ std::vector<std::string> SlotWarnings(const StatusMessage& status) {
   return warnings;
 }
 
+// "llama 4096x32": hidden size and layers.
+std::string BaseModelOf(const lorry::sync::v1::Observed& observed) {
+  if (!observed.has_base_model()) return "-";
+  const auto& base = observed.base_model();
+  return absl::StrCat(base.architecture(), " ", base.hidden_size(),
+                      base.layers() > 0 ? absl::StrCat("x", base.layers()) : "");
+}
+
 // vLLM always has a limit; where it does not tell it, nobody knows.
 std::string SlotsOf(const lorry::sync::v1::EngineLimits& limits) {
   if (limits.slots() > 0) return absl::StrCat(limits.slots());
@@ -238,8 +249,8 @@ Table Pools(const StatusMessage& status) {
 
 Table Engines(const StatusMessage& status) {
   namespace pb = lorry::sync::v1;
-  Table table(
-      {"ENGINE", "POOL", "STATE", "KIND", "LOADED", "SLOTS", "IN FLIGHT", "DOOR", "DETAIL"});
+  Table table({"ENGINE", "POOL", "STATE", "KIND", "BASE MODEL", "LOADED", "SLOTS", "IN FLIGHT",
+               "DOOR", "DETAIL"});
   for (const MemberStatus& member : status.members()) {
     const auto& observed = member.observed();
     int loaded = 0;
@@ -258,6 +269,7 @@ Table Engines(const StatusMessage& status) {
                {member.state(), ColourOf(member.state())},
                absl::StrCat(kind, observed.engine_version().empty() ? "" : " ",
                             observed.engine_version()),
+               BaseModelOf(observed),
                absl::StrCat(loaded),
                SlotsOf(observed.limits()),
                absl::StrCat(in_flight),

@@ -123,6 +123,7 @@ absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments) {
   options.bin_dir = arguments.Has("bin-dir") ? arguments.Text("bin-dir") : OwnFolder();
   options.pool = arguments.Text("pool");
   options.base_model_config = arguments.Text("base-model-config");
+  options.base_model_unchecked = arguments.Has("base-model-unchecked");
   options.keep_going = arguments.Has("keep-going");
   options.ready_timeout_ms = kReadyTimeoutMs;
   for (const std::string& engine : arguments.Texts("engine")) {
@@ -181,7 +182,12 @@ std::vector<Verb> LocalVerbs() {
             {.name = "pool", .value = "NAME", .help = "the engines' pool", .fallback = "rollout"},
             {.name = "base-model-config",
              .value = "FILE",
-             .help = "config.json of the base model: the store checks shapes against it"},
+             .help =
+                 "config.json of the engines' base model, where they do not tell it and have it in "
+                 "no directory that is readable here"},
+            {.name = "base-model-unchecked",
+             .help = "serve adapters without comparing their shapes with the base model's",
+             .kind = Kind::kSwitch},
             {.name = "keep-going",
              .help = "start a service that ended again, with growing pauses",
              .kind = Kind::kSwitch},

@@ -38,7 +38,8 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 absl::StatusOr<std::optional<peft::BaseModel>> ReadBaseModel(const std::string& path) {
   if (path.empty()) return std::optional<peft::BaseModel>();
   LORRY_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
-  return peft::ParseBaseModel(text);
+  LORRY_ASSIGN_OR_RETURN(peft::BaseModel model, peft::ParseBaseModel(text));
+  return model;
 }
 
 absl::StatusOr<peft::ImageHeader> ReadHeader(std::span<const std::byte> bytes) {
@@ -139,8 +140,9 @@ absl::StatusOr<AdapterImage> ReadPeftDirectory(const std::string& directory,
                                                                   std::move(config_json)));
   // Before the bytes are touched: what the store would refuse is refused here, at once.
   LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(image.config_json()));
-  LORRY_RETURN_IF_ERROR(
-      peft::ValidateAdapter(image.header(), config, base.has_value() ? &*base : nullptr).status());
+  LORRY_ASSIGN_OR_RETURN(const peft::Adapter adapter,
+                         peft::ValidateAdapter(image.header(), config));
+  if (base.has_value()) LORRY_RETURN_IF_ERROR(peft::CheckFits(adapter, *base));
   CopyTensors(plan, source, file->bytes(), image);
   return image;
 }

@@ -36,9 +36,9 @@ struct DesiredRow {
 // Lag of a version outside of the pool's current lineage (another run's, or never activated here).
 inline constexpr uint32_t kLagNone = std::numeric_limits<uint32_t>::max();
 
-// What a version that the engine lists must do before it is LOADED: nothing, answer a token, or
-// answer one that is not exactly the base model's.
-enum class ProbeRule { kToken, kPresence, kDiffers };
+// What a version that the engine lists must do before it is LOADED: nothing more, answer a token, or
+// answer otherwise than the base model does; with kAuto the last where it is known that it must.
+enum class ProbeRule { kAuto, kToken, kPresence, kDiffers };
 
 struct WantedVersion {
   EngineName name;
@@ -50,7 +50,7 @@ struct WantedVersion {
   bool load = true;   // false: fetch and verify only; another member tries it on an engine first
   uint32_t eviction_rank = 0;  // among MAY: the lowest leaves first
   uint32_t lag = kLagNone;     // versions activated after it in the current lineage
-  ProbeRule probe = ProbeRule::kToken;
+  ProbeRule probe = ProbeRule::kAuto;
   // Clients call the engine directly: the engine's own load is asked before it leaves.
   bool leased = false;
   auto operator<=>(const WantedVersion&) const = default;

@@ -26,8 +26,11 @@ struct VersionTraits {
   bool rslora = false;                 // scale = alpha / sqrt(r)
   bool rank_or_alpha_pattern = false;  // modules differ in rank or alpha
   bool partial_groups = false;  // some layer has q without v, k without q, or up without gate
-  // A fresh adapter: output equals the base's, so DIFFERS probes are skipped.
+  // A fresh adapter: output equals the base's, so no probe asks it to differ.
   bool all_b_zero = false;
+  // The largest |dW| / |W| of any module in parts per million, as the trainer computed it; 0: it
+  // did not say.
+  uint32_t relative_norm_ppm = 0;
   std::vector<std::string> modules;  // last name components, sorted: "down_proj", "q_proj", ...
   auto operator<=>(const VersionTraits&) const = default;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/fleet/desired.h"
+#include "lib/peft/base_model.h"
 
 namespace lorry::fleet {
 
@@ -18,7 +19,9 @@ struct ObservedResidency {
   EngineName name;
   VersionKey key;
   ResidencyState state = ResidencyState::kAbsent;
-  std::string reason;       // FAILED: a word of docs/ERRORS.md; otherwise empty
+  // A word of docs/ERRORS.md: why it FAILED, why it is FETCHED and not loaded (NO_SLOT), what is
+  // not known of it though it is LOADED (UNPROVEN). Otherwise empty.
+  std::string reason;
   std::string detail;       // for people
   uint64_t bytes_done = 0;  // FETCHING
   uint64_t bytes_total = 0;
@@ -60,6 +63,7 @@ struct Observed {
   std::string health_detail;  // for people: the missing flag, what it waits for
   EngineLimits limits;
   std::string engine_version;
+  std::optional<peft::BaseModel> base_model;   // that the engine serves; none: not known
   std::vector<ObservedRow> rows;               // sorted by adapter
   std::vector<ObservedResidency> residencies;  // sorted by name; ABSENT ones are left out
   std::optional<DesiredPause> paused;          // a pause that Lorry began and that holds

@@ -56,7 +56,7 @@ struct AdapterPolicy {
   NoAdapterAction no_adapter = NoAdapterAction::kRefuse;
   PauseKind quiesce = PauseKind::kNone;
   FlushRule flush = FlushRule::kAuto;
-  ProbeRule probe = ProbeRule::kToken;
+  ProbeRule probe = ProbeRule::kAuto;
   int64_t stage_deadline_ms = 60'000;
   int64_t barrier_deadline_ms = 30'000;
   int64_t framework_pause_deadline_ms = 900'000;

@@ -192,7 +192,8 @@ absl::StatusOr<NamePlan> PlanNames(std::span<const SourceTensor> sources, const 
     LORRY_ASSIGN_OR_RETURN(const LoraName name, ReadName(sources[i].name));
     if (!adapter.empty() && !name.adapter.empty() && name.adapter != adapter) continue;
     adapters.insert(name.adapter);
-    const auto parts = base != nullptr ? PartsOf(*base, ModuleOf(name.path)) : std::vector<Part>();
+    const bool splits = base != nullptr && base->complete;
+    const auto parts = splits ? PartsOf(*base, ModuleOf(name.path)) : std::vector<Part>();
     if (!parts.empty()) {
       LORRY_RETURN_IF_ERROR(Split(sources[i], i, name, parts, plan.tensors));
       for (const Part& part : parts) modules.emplace(part.module);

@@ -30,11 +30,14 @@ struct Traits {
   // dies at the first request.
   bool partial_groups = false;
   bool all_b_zero = false;  // a fresh adapter; known once the values were scanned (values.h)
+  // The largest |dW| / |W| of any module, in Frobenius norms and parts per million, as the trainer
+  // computed it and wrote it into the image's metadata; 0: it did not say.
+  uint32_t relative_norm_ppm = 0;
   std::vector<std::string> modules;  // last name components, sorted
   bool operator==(const Traits&) const = default;
 };
 
-// Everything but all_b_zero.
+// Everything but all_b_zero and relative_norm_ppm.
 Traits TraitsOf(const Config& config, std::span<const AdapterModule> modules);
 
 }  // namespace lorry::peft

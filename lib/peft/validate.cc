@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/error.h"
@@ -89,27 +90,22 @@ absl::Status CheckPair(const Tensor& a, const Tensor& b, const Config& config,
   return absl::OkStatus();
 }
 
-absl::Status CheckAgainstBase(const AdapterModule& module, const BaseModel& base) {
-  const auto shape = ShapeOf(base, module.path);
-  if (!shape) {
-    return Refuse(
-        "MODULE_UNKNOWN",
-        absl::StrCat("the base model has no linear module ", Quoted(module.path),
-                     "; check that the adapter was trained on it and how its names begin"));
+// What the trainer says of how much the adapter changes its model. 0: nothing.
+absl::StatusOr<uint32_t> RelativeNormIn(const Metadata& metadata) {
+  for (const auto& [key, text] : metadata) {
+    if (key != kRelativeNormKey) continue;
+    uint32_t ppm = 0;
+    if (absl::SimpleAtoi(text, &ppm)) return ppm;
+    return Refuse("IMAGE_MALFORMED",
+                  absl::StrCat("the image's metadata gives ", ToAbsl(kRelativeNormKey), " as ",
+                               Quoted(text), ", which is no number of millionths; leave it out"));
   }
-  if (module.in != shape->in || module.out != shape->out) {
-    return Refuse("TENSOR_SHAPE",
-                  absl::StrCat(Quoted(module.path), " takes ", module.in, " inputs and gives ",
-                               module.out, " outputs, in the base model it is ", shape->in, " and ",
-                               shape->out, "; check that the adapter was trained on it"));
-  }
-  return absl::OkStatus();
+  return 0;
 }
 
 }  // namespace
 
-absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config& config,
-                                        const BaseModel* base) {
+absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config& config) {
   LORRY_ASSIGN_OR_RETURN(const auto pairs, PairUp(header));
   Adapter adapter;
   for (const auto& [path, pair] : pairs) {
@@ -126,10 +122,33 @@ absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config&
                                .rank = static_cast<uint32_t>(a.shape[0]),
                                .in = a.shape[1],
                                .out = b.shape[0]});
-    if (base != nullptr) LORRY_RETURN_IF_ERROR(CheckAgainstBase(adapter.modules.back(), *base));
   }
   adapter.traits = TraitsOf(config, adapter.modules);
+  LORRY_ASSIGN_OR_RETURN(adapter.traits.relative_norm_ppm, RelativeNormIn(header.metadata));
   return adapter;
+}
+
+absl::Status CheckFits(const Adapter& adapter, const BaseModel& base) {
+  const auto refuse = [&](const std::string& what) {
+    return Refuse("BASE_MODEL_MISMATCH",
+                  absl::StrCat(what, " (", ToString(base),
+                               "); publish an adapter that was trained on this model, or put it "
+                               "into a pool of engines that serve the model it was trained on"));
+  };
+  for (const AdapterModule& module : adapter.modules) {
+    const auto shape = ShapeOf(base, module.path);
+    if (!shape) {
+      return refuse(absl::StrCat("the base model has no linear module ", Quoted(module.path)));
+    }
+    const bool fits =
+        (shape->in == 0 || shape->in == module.in) && (shape->out == 0 || shape->out == module.out);
+    if (fits) continue;
+    const auto side = [](uint64_t size) { return size == 0 ? "any" : absl::StrCat(size); };
+    return refuse(absl::StrCat(Quoted(module.path), " takes ", module.in, " inputs and gives ",
+                               module.out, " outputs, in the base model it takes ", side(shape->in),
+                               " and gives ", side(shape->out)));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lorry::peft

@@ -4,6 +4,7 @@
 // thread.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,20 +15,25 @@
 
 namespace lorry::peft {
 
+// Of the image's metadata: see Traits::relative_norm_ppm. Decimal digits.
+inline constexpr std::string_view kRelativeNormKey = "lorry.relative_norm_ppm";
+
 struct Adapter {
   std::vector<AdapterModule> modules;  // sorted by path
   Traits traits;                       // all_b_zero still false
 };
 
-// Without `base` shapes are checked against each other only. Reasons, each with a remedy in its
-// message:
+// Shapes are checked against each other. Reasons, each with a remedy in its message:
 //   as ReadCanonicalName (names.h): what is no plain LoRA, or not named as engines read it
 //   TENSOR_DTYPE     not F32, F16 or BF16
 //   TENSOR_UNPAIRED  lora_A without lora_B or the reverse
-//   TENSOR_SHAPE     not two-dimensional, or A and B or the base model's module do not fit together
+//   TENSOR_SHAPE     not two-dimensional, or A and B do not fit together
 //   RANK_MISMATCH    another rank than the config's r or rank_pattern
-//   MODULE_UNKNOWN   no such module in the base model, or not one of target_modules
-absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config& config,
-                                        const BaseModel* base = nullptr);
+//   MODULE_UNKNOWN   not one of target_modules
+//   IMAGE_MALFORMED  metadata of ours that cannot be read
+absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config& config);
+
+// BASE_MODEL_MISMATCH: the base model has no such module, or one of another shape.
+absl::Status CheckFits(const Adapter& adapter, const BaseModel& base);
 
 }  // namespace lorry::peft

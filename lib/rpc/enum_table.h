@@ -44,6 +44,7 @@ inline constexpr std::array kNoAdapters{
     std::pair{fleet::NoAdapterAction::kLatest, common::v1::NO_ADAPTER_MODE_LATEST},
     std::pair{fleet::NoAdapterAction::kBase, common::v1::NO_ADAPTER_MODE_BASE}};
 inline constexpr std::array kProbes{
+    std::pair{fleet::ProbeRule::kAuto, common::v1::PROBE_MODE_AUTO},
     std::pair{fleet::ProbeRule::kToken, common::v1::PROBE_MODE_TOKEN},
     std::pair{fleet::ProbeRule::kPresence, common::v1::PROBE_MODE_PRESENCE},
     std::pair{fleet::ProbeRule::kDiffers, common::v1::PROBE_MODE_DIFFERS}};

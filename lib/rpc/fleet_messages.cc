@@ -83,6 +83,7 @@ cm::VersionTraits ToProto(const fleet::VersionTraits& traits) {
   out.set_rank_or_alpha_pattern(traits.rank_or_alpha_pattern);
   out.set_partial_groups(traits.partial_groups);
   out.set_all_b_zero(traits.all_b_zero);
+  out.set_relative_norm_ppm(traits.relative_norm_ppm);
   for (const std::string& module : traits.modules) out.add_modules(module);
   return out;
 }
@@ -95,6 +96,7 @@ absl::StatusOr<fleet::VersionTraits> FromProto(const cm::VersionTraits& traits) 
   out.rank_or_alpha_pattern = traits.rank_or_alpha_pattern();
   out.partial_groups = traits.partial_groups();
   out.all_b_zero = traits.all_b_zero();
+  out.relative_norm_ppm = traits.relative_norm_ppm();
   out.modules.assign(traits.modules().begin(), traits.modules().end());
   std::sort(out.modules.begin(), out.modules.end());
   return out;

@@ -47,6 +47,38 @@ absl::StatusOr<fleet::EngineLimits> LimitsFromProto(const pb::EngineLimits& limi
   return out;
 }
 
+pb::BaseModel BaseToProto(const peft::BaseModel& base) {
+  pb::BaseModel out;
+  out.set_architecture(base.architecture);
+  out.set_complete(base.complete);
+  out.set_hidden_size(base.hidden_size);
+  out.set_layers(base.layers);
+  out.set_intermediate_size(base.intermediate_size);
+  out.set_heads(base.heads);
+  out.set_kv_heads(base.kv_heads);
+  out.set_head_dim(base.head_dim);
+  out.set_vocab_size(base.vocab_size);
+  out.set_experts(base.experts);
+  out.set_expert_intermediate_size(base.expert_intermediate_size);
+  out.set_shared_expert_intermediate_size(base.shared_expert_intermediate_size);
+  return out;
+}
+
+peft::BaseModel BaseFromProto(const pb::BaseModel& base) {
+  return {.architecture = base.architecture().substr(0, kTextBytesMax),
+          .hidden_size = base.hidden_size(),
+          .layers = base.layers(),
+          .complete = base.complete(),
+          .intermediate_size = base.intermediate_size(),
+          .heads = base.heads(),
+          .kv_heads = base.kv_heads(),
+          .head_dim = base.head_dim(),
+          .vocab_size = base.vocab_size(),
+          .experts = base.experts(),
+          .expert_intermediate_size = base.expert_intermediate_size(),
+          .shared_expert_intermediate_size = base.shared_expert_intermediate_size()};
+}
+
 pb::ObservedRow RowToProto(const fleet::ObservedRow& row) {
   pb::ObservedRow out;
   out.set_adapter(row.adapter.value);
@@ -131,6 +163,9 @@ pb::Observed ToProto(const fleet::Observed& observed) {
   if (observed.paused.has_value()) *out.mutable_paused() = PauseToProto(*observed.paused);
   for (const fleet::Killer& killer : observed.killers) *out.add_killers() = KillerToProto(killer);
   out.set_sequence(observed.sequence);
+  if (observed.base_model.has_value()) {
+    *out.mutable_base_model() = BaseToProto(*observed.base_model);
+  }
   return out;
 }
 
@@ -152,6 +187,7 @@ absl::StatusOr<fleet::Observed> FromProto(const pb::Observed& observed) {
   }
   LORRY_RETURN_IF_ERROR(ReadAll(observed.killers(), "killers", KillerFromProto, out.killers));
   out.sequence = observed.sequence();
+  if (observed.has_base_model()) out.base_model = BaseFromProto(observed.base_model());
   return out;
 }
 

@@ -23,8 +23,6 @@ ABSL_FLAG(
     "What an alias or a holder names, or was published with keep, stays besides");
 ABSL_FLAG(uint64_t, disk_free_min_bytes, uint64_t{256} << 20,
           "uploads are refused rather than leave less free");
-ABSL_FLAG(std::string, base_model_config, "",
-          "config.json of the base model: shapes are checked against it");
 ABSL_FLAG(int64_t, sweep_interval_ms, 1'000, "how often idle uploads and garbage are looked for");
 ABSL_FLAG(int64_t, ticket_life_ms, 600'000,
           "life of transfer tickets; an upload idle for so long is dead");
@@ -41,7 +39,6 @@ absl::StatusOr<StoreOptions> OptionsFromFlags() {
   options.ucx = program::UcxOn();
   options.ucx_devices = program::UcxDevices();
   options.advertise_host = absl::GetFlag(FLAGS_advertise_host);
-  options.base_model_config = absl::GetFlag(FLAGS_base_model_config);
   options.disk_free_min = absl::GetFlag(FLAGS_disk_free_min_bytes);
   options.catalog.total_bytes_max = absl::GetFlag(FLAGS_quota_bytes);
   options.catalog.adapter_bytes_max = absl::GetFlag(FLAGS_adapter_quota_bytes);

@@ -35,25 +35,6 @@ std::string Advertised(std::string_view scheme, const std::string& host_port,
   return absl::StrCat(ToAbsl(scheme), "://", host.empty() ? host_port : host + ":" + port);
 }
 
-absl::StatusOr<std::optional<peft::BaseModel>> LoadBaseModel(const std::string& path) {
-  if (path.empty()) return std::optional<peft::BaseModel>();
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    return Error(absl::StatusCode::kNotFound, "DATA_DIR_UNUSABLE",
-                 absl::StrCat("cannot read the base model's config ", path));
-  }
-  LORRY_ASSIGN_OR_RETURN(auto model, peft::ParseBaseModel(text.str()));
-  if (!model.has_value()) {
-    spdlog::warn(
-        "{} is of an architecture that is not known here: shapes are checked only among "
-        "themselves",
-        path);
-  }
-  return model;
-}
-
 class Server final : public StoreServer, private Observer {
  public:
   explicit Server(StoreOptions options)
@@ -109,7 +90,6 @@ class Server final : public StoreServer, private Observer {
                                                .now_unix_ms = options_.catalog.now_unix_ms}));
     LORRY_ASSIGN_OR_RETURN(catalog_, Catalog::Open(*kv_, options_.catalog));
     UploadsOptions uploads{.idle_deadline_ms = options_.catalog.ticket_life_ms};
-    LORRY_ASSIGN_OR_RETURN(uploads.base_model, LoadBaseModel(options_.base_model_config));
     uploads.on_ended = [this](std::string_view result, std::string_view reason) {
       metrics_.UploadEnded(result, reason);
     };

@@ -27,7 +27,6 @@ struct StoreOptions {
   // The host that peers dial for transfers. Empty: the address under which each of them reached
   // this store.
   std::string advertise_host;
-  std::string base_model_config;                 // file; empty: shapes are checked among themselves
   uint64_t disk_free_min = uint64_t{256} << 20;  // left to the catalogue and to others
   CatalogOptions catalog;
   int64_t sweep_interval_ms = 1'000;

@@ -1,5 +1,7 @@
 // engine-proxy: wires machine, engine, door, transfers and sessions. Nothing is decided here.
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <random>
@@ -16,7 +18,9 @@
 #include "lib/rpc/call_metrics.h"
 #include "lib/transfer/ucx/transports.h"
 #include "services/engine_proxy/door_flags.h"
+#include "services/engine_proxy/driver/base_model_finder.h"
 #include "services/engine_proxy/driver/engine_claim.h"
+#include "services/engine_proxy/driver/private_directory.h"
 #include "services/engine_proxy/driver/wedge_watch.h"
 #include "services/engine_proxy/rpc/attach_client.h"
 #include "services/engine_proxy/rpc/proxy_metrics.h"
@@ -43,9 +47,18 @@ ABSL_FLAG(std::string, orchestrator, "", "host:port of the sync-orchestrator");
 ABSL_FLAG(std::string, member, "",
           "this engine's name in the fleet, the same over restarts of engine and proxy");
 ABSL_FLAG(std::string, pool, "rollout", "engines that share one `latest` per adapter");
-ABSL_FLAG(
-    std::string, image_dir, "",
-    "memory-backed directory of adapter images, readable by the engine: /dev/shm/lorry/<member>");
+ABSL_FLAG(std::string, image_dir, "",
+          "memory-backed directory of adapter images, at the same path for the engine; where it is "
+          "another user's, as a mounted volume, a directory of the member's name in it; default: "
+          "/dev/shm/lorry-<uid>/<member>");
+ABSL_FLAG(std::string, image_readers, "owner",
+          "who may read images besides this user, as an engine may run as another one: owner, all, "
+          "or a group by name or number");
+ABSL_FLAG(std::string, base_model_config, "",
+          "config.json of the engine's base model, or its directory; default: what the engine says "
+          "of it, or the file where the engine read it");
+ABSL_FLAG(bool, base_model_unchecked, false,
+          "serve adapters without comparing their shapes with the base model's; engines do not");
 ABSL_FLAG(std::string, on_wedged, "",
           "exec:COMMAND is run by /bin/sh -c once for each boot of the engine that hangs in its "
           "adapter registry and needs a restart; with LORRY_MEMBER, LORRY_ENGINE_URL and "
@@ -100,6 +113,22 @@ JournalId NewJournal() {
   std::random_device random;
   const uint64_t bits = (static_cast<uint64_t>(random()) << 32) | random();
   return JournalId(absl::StrCat("j", absl::Hex(bits, absl::kZeroPad16)));
+}
+
+// A proxy of this user anywhere on the host finds it, and no other user can hold it. Where shared
+// memory cannot be used, proxies of one data directory still exclude each other.
+std::string ClaimDirectory(const std::string& data_dir) {
+  const std::string shared = SharedMemoryDirectory();
+  return MakePrivateDirectory(shared + "/claims").ok() ? shared + "/claims" : data_dir + "/claims";
+}
+
+// A mounted volume is root's: images lie in a directory of our own inside it.
+std::string ImageRoot(const std::string& member) {
+  const std::string given = absl::GetFlag(FLAGS_image_dir);
+  if (given.empty()) return SharedMemoryDirectory() + "/" + member;
+  struct stat is = {};
+  const bool is_anothers = ::stat(given.c_str(), &is) == 0 && is.st_uid != ::geteuid();
+  return is_anothers ? given + "/" + member : given;
 }
 
 std::unique_ptr<transfer::TransportSet> MakeTransports() {
@@ -174,8 +203,13 @@ absl::Status App::Open() {
   LORRY_ASSIGN_OR_RETURN(engine_at_, EngineAt(absl::GetFlag(FLAGS_engine)));
   LORRY_ASSIGN_OR_RETURN(door_at_,
                          ParseHostPort(absl::GetFlag(FLAGS_door_listen), "--door-listen"));
-  LORRY_ASSIGN_OR_RETURN(claim_, EngineClaim::Take(engine_at_.host, engine_at_.port));
+  LORRY_ASSIGN_OR_RETURN(const ImageReaders readers,
+                         ParseImageReaders(absl::GetFlag(FLAGS_image_readers)));
   LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
+  if (absl::GetFlag(FLAGS_image_dir).empty())
+    LORRY_RETURN_IF_ERROR(MakePrivateDirectory(SharedMemoryDirectory(), readers));
+  LORRY_ASSIGN_OR_RETURN(
+      claim_, EngineClaim::Take(ClaimDirectory(data_dir), engine_at_.host, engine_at_.port));
   LORRY_ASSIGN_OR_RETURN(kv_, kv::OpenSqliteStore({.path = data_dir + "/proxy.db"}));
   const auto on_fatal = [this](const absl::Status& why) {
     fatal_ = why;
@@ -185,10 +219,7 @@ absl::Status App::Open() {
       proxy_, Proxy::Create(*kv_, clock_,
                             {.machine = {.member = MemberId(member_), .new_journal = NewJournal()},
                              .on_fatal = on_fatal}));
-  const std::string image_dir = absl::GetFlag(FLAGS_image_dir);
-  LORRY_ASSIGN_OR_RETURN(
-      shelf_, ImageShelf::Open(image_dir.empty() ? "/dev/shm/lorry/" + member_ : image_dir,
-                               proxy_->journal()));
+  LORRY_ASSIGN_OR_RETURN(shelf_, ImageShelf::Open(ImageRoot(member_), proxy_->journal(), readers));
   shelf_->RemoveUnrecorded(proxy_->recorded_names());
   return absl::OkStatus();
 }
@@ -205,6 +236,13 @@ absl::Status App::WireEngine() {
   LORRY_ASSIGN_OR_RETURN(options.api_key, FirstLine(absl::GetFlag(FLAGS_engine_key_file)));
   LORRY_ASSIGN_OR_RETURN(options.admin_key, FirstLine(absl::GetFlag(FLAGS_engine_admin_key_file)));
   const std::string key = options.admin_key.empty() ? options.api_key : options.admin_key;
+  LORRY_ASSIGN_OR_RETURN(
+      BaseModelFinder finder,
+      BaseModelFinder::Make({.config = absl::GetFlag(FLAGS_base_model_config),
+                             .unchecked = absl::GetFlag(FLAGS_base_model_unchecked)}));
+  const auto find = [finder = std::move(finder)](const engines::EngineFacts& facts) {
+    return finder.Find(facts);
+  };
 
   const auto report = [sink = Sink()](const door::Counts& counts) {
     DoorReport said{.revision = counts.revision, .in_flight = counts.in_flight};
@@ -225,7 +263,7 @@ absl::Status App::WireEngine() {
                         .on_counts = report});
   const auto on_facts = [this, key](const engines::EngineFacts& facts) {
     metrics_.OnBoot();
-    door_->SetEngineFacts({.base_models = {facts.base_model},
+    door_->SetEngineFacts({.base_models = facts.base_models,
                            .control_authorization = key.empty() ? "" : "Bearer " + key});
   };
   const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {
@@ -235,7 +273,7 @@ absl::Status App::WireEngine() {
     shelf_->RemoveForeign(paths);
   };
   engine_ = std::make_unique<EngineLink>(
-      EngineLink::Options{.engine = options}, Sink(),
+      EngineLink::Options{.engine = options, .find_base_model = find}, Sink(),
       EngineLink::Listeners{.on_facts = on_facts,
                             .on_timed = on_timed,
                             .on_listed = on_listed,
@@ -343,6 +381,7 @@ absl::Status App::Drain() {
   admin_.reset();
   fetcher_.reset();
   proxy_->Stop();
+  shelf_->Close(engine_->ended());
   return fatal_.ok() ? stopped : fatal_;
 }
 

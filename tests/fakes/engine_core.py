@@ -26,7 +26,8 @@ import uvicorn
 from fastapi import FastAPI, HTTPException
 
 VOCABULARY = 512
-HIDDEN, INTERMEDIATE = 128, 256  # of tools/engines/tiny_model.py, when no model is named
+# The sizes of tools/engines/tiny_model.py, for tests that name no model.
+DEFAULT_MODEL = pathlib.Path(__file__).resolve().parent / "model"
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 BASE_DIGEST = "base"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -42,6 +43,7 @@ class Switches:
     load_error: str = ""  # the next loads are refused with this text
     hold_loads: bool = False  # loads hang until this is false again
     serve_base: bool = False  # adapters are listed and accepted, and the base model answers
+    logprob_noise: float = 0.0  # log-probabilities of one prompt differ by up to so much each time
     leak_on_queue_abort: bool = (
         False  # sglang before 0.5.2x: a request aborted while queued keeps its reference
     )
@@ -80,15 +82,17 @@ class Adapter:
     id: int = dataclasses.field(default_factory=itertools.count(1).__next__)
 
 
-def module_shapes(model_dir: str | None) -> dict[str, tuple[int, int]]:
+def model_config(model_dir: str) -> dict:
+    return json.loads((pathlib.Path(model_dir) / "config.json").read_text())
+
+
+def module_shapes(model_dir: str) -> dict[str, tuple[int, int]]:
     """(inputs, outputs) of each projection."""
-    hidden, inner, q_out, kv_out = HIDDEN, INTERMEDIATE, HIDDEN, HIDDEN
-    if model_dir:
-        config = json.loads((pathlib.Path(model_dir) / "config.json").read_text())
-        hidden, inner = config["hidden_size"], config["intermediate_size"]
-        head = config.get("head_dim") or hidden // config["num_attention_heads"]
-        q_out = head * config["num_attention_heads"]
-        kv_out = head * config.get("num_key_value_heads", config["num_attention_heads"])
+    config = model_config(model_dir)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    head = config.get("head_dim") or hidden // config["num_attention_heads"]
+    q_out = head * config["num_attention_heads"]
+    kv_out = head * config.get("num_key_value_heads", config["num_attention_heads"])
     return {
         "q_proj": (hidden, q_out),
         "k_proj": (hidden, kv_out),
@@ -149,6 +153,11 @@ def logprob_at(digest: str, ids: list[int], position: int) -> float:
     return -(_draw(digest, ids, position) >> 32) / 2**32 - 0.5
 
 
+def prompt_logprobs_of(request: Request) -> list[float]:
+    """Of each token of the prompt but the first, which nothing precedes."""
+    return [request.jitter + logprob_at(request.digest, request.ids[:i], -1) for i in range(1, len(request.ids))]
+
+
 def text_of(tokens: list[int]) -> str:
     return "".join(f"w{token:03d}" for token in tokens)
 
@@ -173,10 +182,11 @@ class Request:
     tokens: list[int] = dataclasses.field(default_factory=list)
     running: bool = False
     aborted: bool = False
+    jitter: float = 0.0  # what a busy engine's batches add to every log-probability
 
     @property
     def logprobs(self) -> list[float]:
-        return [logprob_at(self.digest, self.ids, i) for i in range(len(self.tokens))]
+        return [self.jitter + logprob_at(self.digest, self.ids, i) for i in range(len(self.tokens))]
 
     @property
     def finish(self) -> str | None:

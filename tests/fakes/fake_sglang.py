@@ -16,6 +16,7 @@ import time
 import uuid
 
 from engine_core import (
+    DEFAULT_MODEL,
     PROJECTIONS,
     Adapter,
     Request,
@@ -29,7 +30,12 @@ from engine_core import (
 )
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import (
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from sglang_state import FakeSglang, Refused
 
 VERSION = "0.5.23"
@@ -112,7 +118,8 @@ def add_generate_route(app: FastAPI, engine: FakeSglang) -> None:
         params, logprobs = body.get("sampling_params") or {}, body.get("return_logprob", False)
         adapter, requests = await engine.begin(rid, name, prompt_ids(prompt), params)
         await engine.finish_all(adapter, requests)
-        return [engine.chunk(r, logprobs) for r in requests]
+        start = body.get("logprob_start_len")
+        return [engine.chunk(r, logprobs, logprob_start=start) for r in requests]
 
     @app.api_route("/generate", methods=["POST", "PUT"])
     async def generate(http: HttpRequest):
@@ -368,7 +375,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument(
-        "--model", help="the base model's directory; its shapes are checked against"
+        "--model", default=str(DEFAULT_MODEL), help="the base model's directory, whose config.json is read at start"
     )
     parser.add_argument("--enable-lora", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--max-lora-rank", type=int, default=16)

@@ -15,11 +15,13 @@ import time
 import uuid
 
 from engine_core import (
+    DEFAULT_MODEL,
     Request,
     Switches,
     add_control_routes,
     logprob_at,
     prompt_ids,
+    prompt_logprobs_of,
     serve,
     text_of,
 )
@@ -80,6 +82,10 @@ def render(request: Request, body: dict, rid: str, index: int, since: int, chat:
     # 0 asks for the generated tokens' own log-probabilities.
     wanted = body.get("logprobs") is not None and not chat
     choice["logprobs"] = logprobs_of(request, since) if wanted else None
+    if not chat and whole and body.get("prompt_logprobs") is not None:
+        known = zip(request.ids[1:], prompt_logprobs_of(request))
+        own = [{str(t): {"logprob": p, "rank": 1, "decoded_token": text_of([t])}} for t, p in known]
+        choice["prompt_logprobs"] = [None, *own]
     if not chat:
         choice["text"] = text_of(tokens)
     else:
@@ -187,6 +193,30 @@ def add_other_model_routes(app: FastAPI, engine: FakeVllm) -> None:
         }
 
 
+def vllm_config(engine: FakeVllm) -> dict:
+    args = engine.args
+    lora = {
+        "max_lora_rank": args.max_lora_rank,
+        "max_loras": args.max_loras,
+        "max_cpu_loras": args.max_cpu_loras,
+        "lora_dtype": "torch.float32",
+    }
+    return {
+        # As the real one dumps it: what has no form in JSON becomes what Python prints of it.
+        "model_config": {
+            "model": args.model,
+            "served_model_name": BASE,
+            "revision": None,
+            "hf_config": f"LlamaConfig {json.dumps(engine.model_config, indent=2)}\n",
+        },
+        "lora_config": lora if args.enable_lora else None,
+        "parallel_config": {
+            "tensor_parallel_size": 1,
+            "data_parallel_size": args.data_parallel_size,
+        },
+    }
+
+
 def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
     @app.post("/pause")
     async def pause(mode: str = "abort"):
@@ -237,21 +267,7 @@ def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
 
     @app.get("/server_info")
     async def server_info(config_format: str = "text"):
-        args = engine.args
-        lora = {
-            "max_lora_rank": args.max_lora_rank,
-            "max_loras": args.max_loras,
-            "max_cpu_loras": args.max_cpu_loras,
-            "lora_dtype": "torch.float32",
-        }
-        config = {
-            "model_config": {"model": args.model, "served_model_name": BASE},
-            "lora_config": lora if args.enable_lora else None,
-            "parallel_config": {
-                "tensor_parallel_size": 1,
-                "data_parallel_size": args.data_parallel_size,
-            },
-        }
+        config = vllm_config(engine)
         return {"vllm_config": config if config_format == "json" else str(config)}
 
 
@@ -280,7 +296,7 @@ def add_info_routes(app: FastAPI, engine: FakeVllm) -> None:
                 "max_model_len": length,
             }
 
-        cards = [card(BASE, engine.args.model or BASE, None, 1024)]
+        cards = [card(BASE, engine.args.model, None, 1024)]
         cards += [card(name, path, BASE, None) for name, path in engine.listing().items()]
         return {"object": "list", "data": cards}
 
@@ -313,7 +329,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument(
-        "--model", help="the base model's directory; its shapes are checked against"
+        "--model", default=str(DEFAULT_MODEL), help="the base model's directory, whose config.json is read at start"
     )
     parser.add_argument("--enable-lora", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--max-lora-rank", type=int, default=16)

@@ -19,6 +19,7 @@ from engine_core import (
     Switches,
     die,
     module_shapes,
+    prompt_logprobs_of,
     read_adapter,
     text_of,
 )
@@ -179,7 +180,8 @@ class FakeSglang:
         digest = adapter.digest if adapter and not self.switches.serve_base else BASE_DIGEST
         limit = params.get("max_new_tokens") or params.get("max_tokens") or 128
         ids_of = [rid] if count == 1 else [uuid.uuid4().hex for _ in range(count)]
-        return adapter, [Request(i, name, digest, ids, limit) for i in ids_of]
+        jitter = self.switches.logprob_noise * random.random()
+        return adapter, [Request(i, name, digest, ids, limit, jitter=jitter) for i in ids_of]
 
     @staticmethod
     def finish_reason(request: Request) -> dict | None:
@@ -189,7 +191,9 @@ class FakeSglang:
             return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
         return {"type": "length", "length": request.max_tokens} if request.finish else None
 
-    def chunk(self, request: Request, logprobs: bool, since: int = 0) -> dict:
+    def chunk(
+        self, request: Request, logprobs: bool, since: int = 0, logprob_start: int | None = None
+    ) -> dict:
         meta: dict[str, object] = {
             "id": request.id,
             "finish_reason": self.finish_reason(request),
@@ -201,6 +205,11 @@ class FakeSglang:
         if logprobs:
             pairs = zip(request.logprobs, request.tokens)
             meta["output_token_logprobs"] = [[p, t, None] for p, t in pairs]
+            # Of the prompt from logprob_start_len on; by default none of it.
+            known = [None, *prompt_logprobs_of(request)]
+            prompt = zip(known, request.ids)
+            start = len(request.ids) if logprob_start is None else logprob_start
+            meta["input_token_logprobs"] = [[p, t, None] for p, t in prompt][start:]
         tokens = request.tokens[since:]
         return {"text": text_of(tokens), "output_ids": list(tokens), "meta_info": meta}
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import random
 import time
 from collections import OrderedDict
 
@@ -18,6 +19,7 @@ from engine_core import (
     Scheduler,
     Switches,
     die,
+    model_config,
     module_shapes,
     read_adapter,
 )
@@ -41,6 +43,7 @@ class FakeVllm:
         self.args, self.switches = args, switches
         self.scheduler = Scheduler(switches, args.max_num_seqs)
         self.shapes = module_shapes(args.model)
+        self.model_config = model_config(args.model)
         self.registry: dict[str, Adapter] = {}  # what the HTTP process lists
         self.cache: OrderedDict[int, Adapter] = OrderedDict()  # what the workers hold; LRU first
         self.name_locks: dict[str, asyncio.Lock] = {}
@@ -143,8 +146,10 @@ class FakeVllm:
         limit = params.get("max_tokens") or 16
         self.has_begun = True
         name = model if adapter else None
+        jitter = self.switches.logprob_noise * random.random()
         return [
-            Request(f"{rid}-{i}", name, digest, ids, limit) for i in range(params.get("n") or 1)
+            Request(f"{rid}-{i}", name, digest, ids, limit, jitter=jitter)
+            for i in range(params.get("n") or 1)
         ]
 
     async def drain(self, requests: list[Request]) -> None:

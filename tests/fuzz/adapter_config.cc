@@ -12,7 +12,7 @@ using namespace lorry::peft;  // NOLINT(google-build-using-namespace)
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto base = ParseBaseModel(text);
-  if (base.ok() && base->has_value()) (void)ShapeOf(**base, "model.layers.0.self_attn.q_proj");
+  if (base.ok()) (void)ShapeOf(*base, "model.layers.0.self_attn.q_proj");
 
   const auto config = ParseConfig(text);
   if (!config.ok()) {

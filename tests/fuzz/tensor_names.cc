@@ -12,13 +12,14 @@ using namespace lorry;        // NOLINT(google-build-using-namespace)
 using namespace lorry::peft;  // NOLINT(google-build-using-namespace)
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  constexpr BaseModel kBase{.hidden_size = 16,
-                            .intermediate_size = 32,
-                            .layers = 2,
-                            .heads = 4,
-                            .kv_heads = 2,
-                            .head_dim = 4,
-                            .vocab_size = 64};
+  const BaseModel kBase{.hidden_size = 16,
+                        .layers = 2,
+                        .complete = true,
+                        .intermediate_size = 32,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 4,
+                        .vocab_size = 64};
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   std::vector<SourceTensor> sources;
   for (const auto line : absl::StrSplit(ToAbsl(text), '\n')) {

@@ -47,6 +47,7 @@ def test_a_version_without_effect_is_refused_where_policy_asks_for_a_difference(
 
 def test_a_version_that_answers_like_the_base_is_served_where_policy_asks_for_a_token(states, make_adapter):
     world = states
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": 4000, "probe": "PROBE_MODE_TOKEN"})
     with world.open_run() as run:
         for engine in world.engines.values():
             engine.set(serve_base=True)

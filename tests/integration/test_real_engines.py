@@ -1,9 +1,12 @@
 """Real SGLang and real vLLM: what they answer equals torch + peft for the announced version, also after a crash."""
 
+import json
 import os
 
 import mistralrs
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from testing.doors import DoorClient
 from testing.engines import KINDS
 from testing.reference import TOLERANCE, Reference
@@ -12,6 +15,7 @@ from testing.world import ADAPTER, Traffic, World
 from transformers import AutoTokenizer
 
 pytestmark = pytest.mark.real
+OTHER = "other"  # an adapter for bad versions, so that the good one's go on
 VERSIONS = (1, 2, 3)
 TOKENS = 8
 PROMPTS = [[1, 40 + 7 * i, 90 + 5 * i, 130 + 3 * i] for i in range(3)]
@@ -110,6 +114,33 @@ def test_mistral_rs_says_the_same(world, tiny):
 def test_the_base_model_is_refused(world, member):
     answer = world.doors[member].ask(None)
     assert (answer.status, answer.reason) == (400, "NO_ADAPTER")
+
+
+def test_wrong_weights_reach_nobody(world, tiny):
+    """An adapter of another model, one that changes nothing though its trainer says that it does, and one of which nobody says so."""
+    pids = {m: world.engines[m].pid for m in KINDS}
+    tensors = load_file(tiny / "adapters" / "v1" / "adapter_model.safetensors")
+    config = json.loads((tiny / "adapters" / "v1" / "adapter_config.json").read_text())
+    without_effect = {k: v * np.float32(1e-12) if "lora_B" in k else v for k, v in tensors.items()}
+    with world.open_run(OTHER) as run:
+        run.publish(tiny / "adapters" / "wrongshape", version=1).wait("stored", SERVING_S)
+        for member in KINDS:
+            wait_refused(world, member, "BASE_MODEL_MISMATCH")
+        run.publish(without_effect, config=config, version=2, relative_norm=0.1).wait("stored", SERVING_S)
+        for member in KINDS:
+            wait_refused(world, member, "PROBE_SAME_AS_BASE")
+        run.publish(without_effect, config=config, version=3).wait("serving", SERVING_S)
+        run.publish(tiny / "adapters" / "v1", version=4, relative_norm=0.1).wait("serving", SERVING_S)
+    for member in KINDS:
+        assert world.told(member, 3, OTHER) == "LOADED UNPROVEN"
+        assert world.told(member, 4, OTHER) == "LOADED"
+        assert world.doors[member].ask(f"{OTHER}@1").reason == "NOT_LOADED"
+    assert {m: world.engines[m].pid for m in KINDS} == pids
+    assert all(world.engines[m].is_running() for m in KINDS)
+
+
+def wait_refused(world, member, reason):
+    until(lambda: world.why_excluded(member).startswith(reason), f"{member} says {reason}", SERVING_S)
 
 
 def test_a_vllm_killed_under_traffic_and_a_publish_is_brought_to_desired(world, tiny):

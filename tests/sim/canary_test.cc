@@ -50,6 +50,14 @@ TEST(Canary, UnloadingWhatIsRoutedIsCaught) {
   EXPECT_EQ(FirstViolation(Plant::kRoutedIsUnloaded).rfind("invariant 6", 0), 0u);
 }
 
+TEST(Canary, LoadingAnAdapterOfAnotherBaseModelIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kMisfitIsLoaded).rfind("invariant 2", 0), 0u);
+}
+
+TEST(Canary, TakingTheBaseModelsAnswerForTheAdaptersIsCaught) {
+  EXPECT_EQ(FirstViolation(Plant::kProbeIsBlind).rfind("invariant 2", 0), 0u);
+}
+
 TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
   EXPECT_EQ(FirstViolation(Plant::kLagIsForgotten).rfind("invariant 15", 0), 0u);
 }

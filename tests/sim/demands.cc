@@ -10,11 +10,13 @@ namespace {
 using sync::MemberStanding;
 
 // Some version finds its slots taken by what must stay, or is not tried again because this engine
-// died of it twice: reported, not silent.
+// died of it twice, or does not belong to its base model, or is not applied by it: reported, not
+// silent.
 bool SaysWhy(const sync::MemberStatus& member) {
   return std::any_of(member.observed.residencies.begin(), member.observed.residencies.end(),
                      [](const fleet::ObservedResidency& r) {
-                       return r.reason == "NO_SLOT" || r.reason == "ENGINE_DIED";
+                       return r.reason == "NO_SLOT" || r.reason == "ENGINE_DIED" ||
+                              r.reason == "BASE_MODEL_MISMATCH" || r.reason == "PROBE_SAME_AS_BASE";
                      });
 }
 
@@ -30,6 +32,23 @@ std::string WhyNotAtNewest(World& world, const sync::PoolStatus& pool) {
   const bool never = policy.skip == fleet::SkipRule::kNever;
   if (never && pool.pending.empty() && pool.committed.has_value()) return "";
   return absl::StrCat("the newest of ", pool.adapter.value, " was not decided");
+}
+
+// With skip NEVER a version that no engine can serve keeps its place, and those behind it wait for
+// somebody to delete it: members say which it is, by the reason for which they are left out.
+bool WaitsForAWrongVersion(World& world, const sync::Status& status) {
+  const bool is_said =
+      std::any_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
+        return m.standing == MemberStanding::kExcluded &&
+               (m.reason.starts_with("BASE_MODEL_MISMATCH") ||
+                m.reason.starts_with("PROBE_SAME_AS_BASE"));
+      });
+  const bool has_queue =
+      std::any_of(status.pools.begin(), status.pools.end(), [&](const sync::PoolStatus& pool) {
+        const fleet::AdapterPolicy& policy = world.store().adapters().at(pool.adapter).policy;
+        return policy.skip == fleet::SkipRule::kNever && !pool.pending.empty();
+      });
+  return is_said && has_queue;
 }
 
 }  // namespace
@@ -54,6 +73,7 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
   SimLeader* leader = world.leader();
   if (leader == nullptr) return "there is no leader";
   const sync::Status status = leader->machine().GetStatus();
+  if (WaitsForAWrongVersion(world, status)) return "";
   bool any_ready = false;
   for (const sync::MemberStatus& member : status.members) {
     if (member.standing == MemberStanding::kWedged) continue;

@@ -23,6 +23,9 @@ struct Mishaps {
   uint64_t sleep = 0;          // an engine's memory is released for a while
   uint64_t pause = 0;          // an operator wants an engine paused for a while
   uint64_t hold = 0;           // an operator holds a member's rows, then locks them for a while
+  // Faults of planted bugs alone: with skip NEVER one version that no engine can serve keeps all
+  // those behind it waiting, which no seed may take for settled.
+  uint64_t misfit_version = 0, other_base = 0, ignored = 0;
   bool Chance(uint64_t per_mille) { return per_mille > 0 && prng.Chance(per_mille); }
 };
 

@@ -9,14 +9,15 @@ namespace {
 
 // In the order of the variants.
 constexpr std::string_view kProxyEvents[] = {
-    "SessionUp",      "SessionDown",      "DesiredReceived", "EngineSeen", "EngineLost",
-    "Listed",         "LoadDone",         "ProbeDone",       "UnloadDone", "EngineLoadSeen",
-    "PauseDone",      "ResumeDone",       "FetchProgress",   "FetchDone",  "FetchFailed",
-    "FetchCancelled", "DirectoryDeleted", "DirectoryHashed", "DoorReport", "TimePassed"};
+    "SessionUp",      "SessionDown",      "DesiredReceived", "EngineSeen",    "EngineLost",
+    "Listed",         "LoadDone",         "ProbeDone",       "UnloadDone",    "EngineLoadSeen",
+    "PauseDone",      "ResumeDone",       "FetchProgress",   "FetchDone",     "FetchFailed",
+    "FetchCancelled", "DirectoryDeleted", "DirectoryHashed", "ShapesChecked", "DoorReport",
+    "TimePassed"};
 constexpr std::string_view kProxyEffects[] = {
-    "Fetch",        "CancelFetch",  "HashDirectory", "DeleteDirectory", "List",
-    "Load",         "Probe",        "Unload",        "AskEngineLoad",   "PauseEngine",
-    "ResumeEngine", "SetDoorTable", "SendObserved"};
+    "Fetch",       "CancelFetch",  "HashDirectory", "CheckShapes", "DeleteDirectory",
+    "List",        "Load",         "Probe",         "Unload",      "AskEngineLoad",
+    "PauseEngine", "ResumeEngine", "SetDoorTable",  "SendObserved"};
 constexpr std::string_view kSyncEvents[] = {
     "StoreListed", "AdapterSet",  "AdapterDeleted", "VersionStored", "VersionDeleted",
     "AliasSet",    "HoldsAcked",  "SessionOpened",  "SessionLost",   "MemberObserved",

@@ -41,6 +41,9 @@ struct Faults {
   uint64_t fetch_fails = 0;
   uint64_t killer_version = 0;  // a published version kills engines
   uint64_t long_request = 0;    // a request lasts minutes
+  uint64_t misfit_version = 0;  // a published version was trained on another base model
+  uint64_t other_base = 0;      // an engine's boot serves another base model
+  uint64_t ignored = 0;         // a boot applies nothing of a version: the base model answers
 };
 
 // Planted bugs, to see that the oracle catches them: in what surrounds the machines, and as a
@@ -56,6 +59,8 @@ enum class Plant {
   kLowerTermIsObeyed,     // a proxy takes a stale leader's document for a new one
   kRoutedIsUnloaded,      // a proxy unloads what its door still routes to
   kLagIsForgotten,        // a door does not know that its row is behind
+  kMisfitIsLoaded,        // a proxy takes every adapter to be of its engine's base model
+  kProbeIsBlind,          // a proxy sees every adapter answer otherwise than the base model
 };
 
 class Queue {
@@ -89,6 +94,14 @@ class Queue {
   uint64_t number_ = 0;
   std::priority_queue<Entry> heap_;
 };
+
+// With that chance, per 1000, and the same for the same text: it takes nothing from the seed's
+// random numbers, so that what else happens in it stays.
+inline bool IsOneIn(std::string_view text, uint64_t per_mille) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
+  return per_mille > 0 && (hash >> 20) % 1000 < per_mille;
+}
 
 struct Sim {
   explicit Sim(uint64_t seed) : prng(seed), oracle(queue_now) {}

@@ -24,6 +24,7 @@ void SimEngine::Start() {
   if (up_) return;
   up_ = true;
   boot_ = BootId(absl::StrCat(id_, ".", ++boots_));
+  base_.hidden_size = IsOneIn(boot_.value, sim_.faults.other_base) ? 2 : 1;
   sim_.Trace("engine up", boots_);
   Narrate(sim_, id_, "engine starts");
 }
@@ -149,7 +150,8 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
     return done(Outcome::kUnknown, "ENGINE_LOST");
   }
   MakeRoom(name);
-  loaded_[name] = Loaded{path, directory->second};
+  CheckFits(name, directory->second);
+  loaded_[name] = Loaded{path, directory->second, /*asked=*/true, /*applied=*/WillApply(name)};
   Narrate(sim_, id_, "engine has loaded " + name.value);
   excused_.erase(name);
   sim_.oracle.NameMeans(name, directory->second.digest);
@@ -169,14 +171,41 @@ void SimEngine::MakeRoom(const EngineName& name) {
   }
 }
 
-void SimEngine::Probe(const EngineName& name, Done done) {
+bool SimEngine::WillApply(const EngineName& name) const {
+  return !IsOneIn(absl::StrCat(boot_.value, name.value), sim_.faults.ignored);
+}
+
+bool SimEngine::Ignores(const EngineName& name) const {
+  const auto it = loaded_.find(name);
+  return it != loaded_.end() && !it->second.applied && it->second.content.changes;
+}
+
+bool SimEngine::MustDiffer(const EngineName& name) const {
+  const auto it = loaded_.find(name);
+  return it != loaded_.end() && it->second.content.must_differ;
+}
+
+// 2: no adapter of another model is loaded, as no engine notices.
+void SimEngine::CheckFits(const EngineName& name, const SimDirectory& directory) {
+  if (directory.hidden_size == base_.hidden_size) return;
+  sim_.oracle.Violate(
+      2, absl::StrCat(id_, " loads ", name.value, ", which was trained on another base model"));
+}
+
+void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done) {
   const BootId boot = boot_;
-  sim_.queue.In(sim_.Latency(50), [this, boot, name, done] {
-    if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST");
+  sim_.queue.In(sim_.Latency(50), [this, boot, name, kind, done] {
+    if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST", {});
     if (!loaded_.contains(name) || sim_.Chance(sim_.faults.probe_fails)) {
-      return done(Outcome::kFailed, "PROBE_FAILED");
+      return done(Outcome::kFailed, "PROBE_FAILED", {});
     }
-    done(Outcome::kOk, "");
+    if (kind != fleet::ProbeKind::kCompare) return done(Outcome::kOk, "", {});
+    // A busy engine's batches make a little noise, in the adapter's answer as in the base model's.
+    const double noise = IsOneIn(name.value, 300) ? 0.01 : 0;
+    const Loaded& loaded = loaded_.at(name);
+    const bool differs =
+        (loaded.applied && loaded.content.changes) || sim_.plant == Plant::kProbeIsBlind;
+    done(Outcome::kOk, "", fleet::ProbeComparison{differs ? 0.5 : noise, noise});
   });
 }
 
@@ -227,7 +256,8 @@ void SimEngine::ReloadByItself(const EngineName& name, const std::string& path) 
   const auto directory = disk_.find(path);
   if (directory == disk_.end() || loaded_.contains(name) || RegistryLocked()) return;
   MakeRoom(name);
-  loaded_[name] = Loaded{path, directory->second, /*asked=*/false};
+  CheckFits(name, directory->second);
+  loaded_[name] = Loaded{path, directory->second, /*asked=*/false, /*applied=*/WillApply(name)};
   Narrate(sim_, id_, "engine loads again by itself " + name.value);
 }
 

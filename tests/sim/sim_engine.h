@@ -7,14 +7,9 @@
 
 #include "services/engine_proxy/machine/events.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/sim_disk.h"
 
 namespace lorry::sim {
-
-struct SimDirectory {
-  Digest digest;       // of what is in it
-  bool kills = false;  // an engine that loads it dies
-};
-using SimDisk = std::map<std::string, SimDirectory>;
 
 class SimEngine {
  public:
@@ -23,6 +18,11 @@ class SimEngine {
   void Start();
   void Kill();  // its process is gone; Start begins another boot
   bool up() const { return up_; }
+  // What it serves on this boot.
+  const peft::BaseModel& base_model() const { return base_; }
+  // Whether requests of the name are answered by the base model, unnoticed where `must_differ`.
+  bool Ignores(const EngineName& name) const;
+  bool MustDiffer(const EngineName& name) const;
   BootId boot() const { return boot_; }
   const fleet::EngineLimits& limits() const { return limits_; }
 
@@ -30,7 +30,9 @@ class SimEngine {
   // engine is gone.
   using Done = std::function<void(proxy::Outcome, std::string reason)>;
   void Load(const EngineName& name, const std::string& path, Done done);
-  void Probe(const EngineName& name, Done done);
+  using Probed = std::function<void(proxy::Outcome, std::string reason,
+                                    std::optional<fleet::ProbeComparison> compared)>;
+  void Probe(const EngineName& name, fleet::ProbeKind kind, Probed done);
   void Unload(const EngineName& name, int64_t deadline_ms, Done done);
   std::map<EngineName, std::string> List();
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
@@ -66,8 +68,12 @@ class SimEngine {
   struct Loaded {
     std::string path;
     SimDirectory content;
-    bool asked = true;  // not by the engine itself
+    bool asked = true;    // not by the engine itself
+    bool applied = true;  // otherwise the base model answers
   };
+  // Of the names that it does not apply on this boot; the same whenever they are loaded there.
+  bool WillApply(const EngineName& name) const;
+  void CheckFits(const EngineName& name, const SimDirectory& directory);
   void CheckSlots(const EngineName& name);
   void MakeRoom(const EngineName& name);
   void ReloadByItself(const EngineName& name, const std::string& path);
@@ -86,6 +92,7 @@ class SimEngine {
   SimDisk& disk_;
   bool up_ = false;
   uint64_t boots_ = 0;
+  peft::BaseModel base_{.architecture = "sim", .hidden_size = 1};
   BootId boot_;
   std::map<EngineName, Loaded> loaded_;
   std::multiset<std::string> to_read_;  // by loads under way

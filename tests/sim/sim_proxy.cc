@@ -223,7 +223,9 @@ void SimProxy::EngineChanged() {
     if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
     seen_boot_ = engine_.boot();
     seen_asleep_ = engine_.asleep();
-    Step(proxy::EngineSeen{engine_.boot(), engine_.limits(), "1", "", engine_.asleep()});
+    proxy::EngineSeen seen{engine_.boot(), engine_.limits(), "1", "", engine_.asleep()};
+    seen.base_model = engine_.base_model();
+    Step(seen);
   });
 }
 
@@ -303,7 +305,7 @@ void SimProxy::Do(const proxy::Fetch& effect) {
     if (engine_.ListsPathAsKnown(path)) {
       sim_.oracle.Violate(10, absl::StrCat("a fetch writes ", path, ", which the engine lists"));
     }
-    disk_[path] = SimDirectory{effect.digest, hooks_.kills(effect.digest)};
+    disk_[path] = hooks_.image(effect.digest);
     Step(proxy::FetchDone{effect.op, path});
   });
 }
@@ -314,6 +316,14 @@ void SimProxy::Do(const proxy::HashDirectory& effect) {
   const auto directory = disk_.find(effect.path);
   const bool matches = directory != disk_.end() && directory->second.digest == effect.digest;
   Later(sim_.Latency(50), proxy::DirectoryHashed{effect.op, matches});
+}
+
+void SimProxy::Do(const proxy::CheckShapes& effect) {
+  const auto directory = disk_.find(effect.path);
+  const bool is_there = directory != disk_.end();
+  const bool fits = sim_.plant == Plant::kMisfitIsLoaded ||
+                    (is_there && directory->second.hidden_size == effect.base.hidden_size);
+  Later(1, proxy::ShapesChecked{effect.op, is_there ? Outcome::kOk : Outcome::kFailed, fits, ""});
 }
 
 void SimProxy::Do(const proxy::DeleteDirectory& effect) {
@@ -344,10 +354,12 @@ void SimProxy::Do(const proxy::Load& effect) {
 void SimProxy::Do(const proxy::Probe& effect) {
   if (!Reaches(effect.boot))
     return Later(1, proxy::ProbeDone{effect.op, Outcome::kUnknown, "ENGINE_LOST", ""});
-  engine_.Probe(effect.name,
-                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
-                  if (alive() && life_ == life) Step(proxy::ProbeDone{op, outcome, reason, ""});
-                });
+  engine_.Probe(
+      effect.name, effect.kind,
+      [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
+                                           std::optional<fleet::ProbeComparison> compared) {
+        if (alive() && life_ == life) Step(proxy::ProbeDone{op, outcome, reason, "", compared});
+      });
 }
 
 void SimProxy::Do(const proxy::Unload& effect) {
@@ -395,7 +407,20 @@ void SimProxy::Do(const proxy::SendObserved& effect) {
   hooks_.send(effect.observed);
 }
 
+// 2: where the base model answers instead, that was noticed, or is said not to be known.
+void SimProxy::CheckProven(const proxy::DoorRoute& route) {
+  if (!Reaches(machine_->door_table().boot) || !engine_.Ignores(route.name)) return;
+  const fleet::Observed observed = machine_->Observe();
+  const bool is_unproven =
+      std::any_of(observed.residencies.begin(), observed.residencies.end(),
+                  [&](const auto& r) { return r.name == route.name && r.reason == "UNPROVEN"; });
+  if (is_unproven && !engine_.MustDiffer(route.name)) return;
+  sim_.oracle.Violate(
+      2, absl::StrCat(route.name.value, " is routed, and the base model answers unnoticed"));
+}
+
 void SimProxy::Check(const proxy::DoorTable& table) {
+  for (const proxy::DoorRoute& route : table.routes) CheckProven(route);
   for (const proxy::DoorRow& row : table.rows) {
     if (row.mode != fleet::RowMode::kOpen) continue;
     const proxy::DoorRoute* route = table.FindRoute(row.target);

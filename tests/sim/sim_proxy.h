@@ -24,7 +24,7 @@ class SimProxy {
     std::function<void(const fleet::Observed&)> send;  // to the session's leader
     std::function<void()> hang_up;                     // the process died with its session
     std::function<bool(const VersionKey&)> stored;     // whether the store has it
-    std::function<bool(const Digest&)> kills;          // whether these bytes kill engines
+    std::function<SimDirectory(const Digest&)> image;  // what these bytes are
   };
 
   SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits limits, Hooks hooks);
@@ -58,6 +58,7 @@ class SimProxy {
   // A call goes to the process that it is meant for, or to nobody.
   bool Reaches(const BootId& boot) const { return engine_.up() && engine_.boot() == boot; }
   void Check(const proxy::DoorTable& table);
+  void CheckProven(const proxy::DoorRoute& route);
   void Take(const fleet::Desired& desired);
   void CheckShut(const AdapterName& adapter);
   void CheckFresh(const AdapterName& adapter, const VersionKey& served);
@@ -73,6 +74,7 @@ class SimProxy {
   void Do(const proxy::Fetch& effect);
   void Do(const proxy::CancelFetch& effect);
   void Do(const proxy::HashDirectory& effect);
+  void Do(const proxy::CheckShapes& effect);
   void Do(const proxy::DeleteDirectory& effect);
   void Do(const proxy::List& effect);
   void Do(const proxy::Load& effect);

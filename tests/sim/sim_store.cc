@@ -37,7 +37,16 @@ VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNu
   info.digest = Digest{absl::StrCat("bytes-", ++contents_)};
   info.traits.rank_max = 8;
   info.traits.rslora = contents_ % 3 == 0;
-  if (kills) killers_.insert(info.digest);
+  // A fresh adapter changes nothing; of every fourth the trainer did not say how much it changes.
+  info.traits.all_b_zero = contents_ % 11 == 0;
+  const bool is_said = contents_ % 4 != 0 && !info.traits.all_b_zero;
+  info.traits.relative_norm_ppm = is_said ? 50'000 : 0;
+  const bool misfit = IsOneIn(info.digest.value, sim_.faults.misfit_version);
+  images_[info.digest] = SimDirectory{.digest = info.digest,
+                                      .kills = kills,
+                                      .hidden_size = misfit ? 2u : 1u,
+                                      .changes = !info.traits.all_b_zero,
+                                      .must_differ = is_said};
   versions_[info.key] = info;
   Tell(sync::VersionStored{info});
   return info.key;

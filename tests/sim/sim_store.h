@@ -9,6 +9,7 @@
 
 #include "services/sync_orchestrator/machine/events.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/sim_disk.h"
 
 namespace lorry::sim {
 
@@ -34,7 +35,7 @@ class SimStore {
 
   sync::StoreListed List() const;
   bool Has(const VersionKey& key) const { return versions_.contains(key); }
-  bool Kills(const Digest& digest) const { return killers_.contains(digest); }
+  const SimDirectory& Image(const Digest& digest) const { return images_.at(digest); }
   const std::map<AdapterName, sync::AdapterInfo>& adapters() const { return adapters_; }
   const std::map<VersionKey, sync::VersionInfo>& versions() const { return versions_; }
   std::optional<VersionKey> Newest(const AdapterName& adapter) const;
@@ -49,7 +50,7 @@ class SimStore {
   std::map<AdapterName, sync::AdapterInfo> adapters_;
   std::map<VersionKey, sync::VersionInfo> versions_;
   std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases_;
-  std::set<Digest> killers_;
+  std::map<Digest, SimDirectory> images_;
   std::set<VersionKey> held_;
   Revision held_revision_;
   uint64_t contents_ = 0;

@@ -34,6 +34,9 @@ class Run {
     Faults drawn = DrawFaults(sim_.prng);
     Provoke(drawn);
     world_.RunFor(2 * kSecond);
+    drawn.misfit_version = mishaps_.misfit_version;
+    drawn.other_base = mishaps_.other_base;
+    drawn.ignored = mishaps_.ignored;
     sim_.faults = drawn;
     const int64_t seconds = 30 + static_cast<int64_t>(sim_.prng.Below(60));
     for (int64_t second = 0; second < seconds && !Violated(); ++second) {
@@ -85,6 +88,8 @@ class Run {
       drawn.leader_zombie = drawn.leader_kill = 300;
     if (plant == Plant::kLeaseIsNotWritten) drawn.leader_kill = 100;
     if (plant == Plant::kLockIsNotWritten) drawn.proxy_kill = mishaps_.hold = 150;
+    if (plant == Plant::kMisfitIsLoaded) mishaps_.misfit_version = 300;
+    if (plant == Plant::kProbeIsBlind) mishaps_.ignored = 300;
   }
 
   void Disturb() {
@@ -268,6 +273,7 @@ class Run {
     if (world_.leader() == nullptr) world_.StartLeader();
     world_.RunFor(kSecond);  // it has read the store
     for (auto& [member, proxy] : world_.proxies()) {
+      if (proxy->engine().base_model().hidden_size != 1) world_.KillEngine(*proxy);
       world_.StartEngine(*proxy);
       proxy->Start();
       sync::MemberMarked mark{world_.NewRequest(), member, sync::MemberMark::kIncluded, ""};

@@ -84,7 +84,7 @@ SimProxy& World::AddMember(const std::string& id, fleet::EngineKind kind, uint32
   hooks.dial = [this, member] { Dial(member); };
   hooks.hang_up = [this, member] { BreakAll(member, -1); };
   hooks.stored = [this](const VersionKey& key) { return store_.Has(key); };
-  hooks.kills = [this](const Digest& digest) { return store_.Kills(digest); };
+  hooks.image = [this](const Digest& digest) { return store_.Image(digest); };
   hooks.send = [this, member](const fleet::Observed& observed) {
     for (const auto& [id, session] : sessions_) {
       if (session.open && session.member == member) ToLeader(id, observed);

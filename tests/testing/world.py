@@ -134,6 +134,13 @@ class World:
                 return str(r["state"]).removeprefix("RESIDENCY_STATE_")
         return ""
 
+    def told(self, member: str, number: int, adapter: str = ADAPTER) -> str:
+        """Where the version stands on the member and what is said of it: "LOADED", "FAILED BASE_MODEL_MISMATCH", "ABSENT"."""
+        for r in self.member(member).get("observed", {}).get("residencies", []):
+            if (r["version"]["adapter"], int(r["version"].get("number", 0))) == (adapter, number):
+                return f"{r['state'].removeprefix('RESIDENCY_STATE_')} {r.get('reason', '')}".strip()
+        return "ABSENT"
+
     def latest(self, adapter: str = ADAPTER) -> tuple[int, int]:
         """(run, number) of the pool's last decision; (0, 0) before the first."""
         for pool in self.admin.status().get("pools", []):

@@ -27,6 +27,8 @@ NO_REASON = {
     "clients/cli/status_view.cc": "READY JOINING ASLEEP EXCLUDED",
     "clients/cli/verbs_local.cc": "READY",
     "clients/python/src/lorry/handle.py": "UPLOADING STORED_AT_STORE ACTIVE STORED FAILED ABSENT UNSPECIFIED",
+    # environment variables
+    "services/engine_proxy/driver/base_model_finder.cc": "HF_HUB_CACHE HF_HOME XDG_CACHE_HOME HOME",
     # heads of columns, placeholders of arguments, ends of enumerators
     "clients/cli/": "ADAPTER ADDRESS ALIASES DETAIL DIGEST DOOR DURATION ENGINE EPOCH FIELD FILE GENERATION KIND LATEST LOADED MARK MEMBER "
                     "MODULES NAME NEWEST PHASE POOL RANK REQUEST REQUEST_ID SERVES SERVICE SHELL SIZE SLOTS STATE STORED TEXT UNSPECIFIED VALUE VERB "

@@ -32,6 +32,7 @@ A native sidecar starts before the engine and stops after it, so the door answer
     - --store={{ include "lorry.storeAddress" .root }}
     - --data-dir=/data
     - --image-dir=/dev/shm/lorry
+    - --image-readers=all  # the engine may run as another user; nobody outside of the pod sees the volume
     {{- with include "lorry.credentialArgs" (dict "root" .root "as" "engine") | trim }}{{ . | nindent 4 }}{{- end }}
     {{- with $proxy.extraArgs }}
     {{- toYaml . | nindent 4 }}

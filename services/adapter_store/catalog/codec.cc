@@ -60,6 +60,7 @@ json ToJson(const fleet::VersionTraits& traits) {
           {"rank_or_alpha_pattern", traits.rank_or_alpha_pattern},
           {"partial_groups", traits.partial_groups},
           {"all_b_zero", traits.all_b_zero},
+          {"relative_norm_ppm", traits.relative_norm_ppm},
           {"modules", traits.modules}};
 }
 void Read(const json& from, fleet::VersionTraits& traits) {
@@ -68,6 +69,7 @@ void Read(const json& from, fleet::VersionTraits& traits) {
   from.at("rank_or_alpha_pattern").get_to(traits.rank_or_alpha_pattern);
   from.at("partial_groups").get_to(traits.partial_groups);
   from.at("all_b_zero").get_to(traits.all_b_zero);
+  traits.relative_norm_ppm = from.value("relative_norm_ppm", 0u);
   from.at("modules").get_to(traits.modules);
 }
 

@@ -21,12 +21,12 @@ struct Judged {
 };
 
 absl::StatusOr<Judged> Judge(std::span<const std::byte> prefix, uint64_t image_bytes,
-                             std::string_view config_json, const peft::BaseModel* base) {
+                             std::string_view config_json) {
   Judged judged;
   LORRY_ASSIGN_OR_RETURN(judged.config, peft::ParseConfig(config_json));
   LORRY_ASSIGN_OR_RETURN(judged.canonical, peft::CanonicalConfig(judged.config));
   LORRY_ASSIGN_OR_RETURN(judged.header, peft::ParseImageHeader(prefix, image_bytes));
-  LORRY_ASSIGN_OR_RETURN(judged.adapter, peft::ValidateAdapter(judged.header, judged.config, base));
+  LORRY_ASSIGN_OR_RETURN(judged.adapter, peft::ValidateAdapter(judged.header, judged.config));
   return judged;
 }
 
@@ -37,6 +37,7 @@ fleet::VersionTraits ToFleet(const peft::Traits& traits) {
   out.rank_or_alpha_pattern = traits.rank_or_alpha_pattern;
   out.partial_groups = traits.partial_groups;
   out.all_b_zero = traits.all_b_zero;
+  out.relative_norm_ppm = traits.relative_norm_ppm;
   out.modules = traits.modules;
   return out;
 }
@@ -44,21 +45,20 @@ fleet::VersionTraits ToFleet(const peft::Traits& traits) {
 }  // namespace
 
 absl::StatusOr<std::string> CheckAnnouncement(std::span<const std::byte> header,
-                                              uint64_t image_bytes, std::string_view config_json,
-                                              const peft::BaseModel* base) {
+                                              uint64_t image_bytes, std::string_view config_json) {
   LORRY_ASSIGN_OR_RETURN(const uint64_t wanted, peft::HeaderBytes(header, image_bytes));
   if (header.size() != wanted) {
     return Error(absl::StatusCode::kInvalidArgument, "IMAGE_MALFORMED",
                  absl::StrCat("the header has ", header.size(), " bytes, but its first 8 say ",
                               wanted, "; send exactly the image's header"));
   }
-  LORRY_ASSIGN_OR_RETURN(Judged judged, Judge(header, image_bytes, config_json, base));
+  LORRY_ASSIGN_OR_RETURN(Judged judged, Judge(header, image_bytes, config_json));
   return std::move(judged.canonical);
 }
 
 absl::StatusOr<CheckOutcome> CheckImage(std::span<const std::byte> image,
-                                        std::string_view config_json, const CheckRules& rules) {
-  LORRY_ASSIGN_OR_RETURN(Judged judged, Judge(image, image.size(), config_json, rules.base));
+                                        std::string_view config_json, double max_tensor_norm) {
+  LORRY_ASSIGN_OR_RETURN(Judged judged, Judge(image, image.size(), config_json));
   peft::LeafHasher hasher;
   peft::ValueScanner scanner(judged.header);
   // Leaf by leaf, so that the second look at a byte finds it in the cache.
@@ -67,7 +67,7 @@ absl::StatusOr<CheckOutcome> CheckImage(std::span<const std::byte> image,
     hasher.Add(piece);
     scanner.Add(piece);
   }
-  const peft::NormLimits limits{.tensor_norm_max = rules.max_tensor_norm};
+  const peft::NormLimits limits{.tensor_norm_max = max_tensor_norm};
   LORRY_ASSIGN_OR_RETURN(
       const peft::ValueSummary values,
       peft::JudgeValues(judged.header, judged.config, judged.adapter, scanner.stats(), limits));

@@ -9,32 +9,25 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "lib/peft/base_model.h"
 #include "lib/peft/digest.h"
 #include "lib/transfer/checksum.h"
 #include "services/adapter_store/catalog/catalog.h"
 
 namespace lorry::store {
 
-struct CheckRules {
-  double max_tensor_norm = 0;             // 0: not checked
-  const peft::BaseModel* base = nullptr;  // null: shapes are checked against each other only
-};
-
 // What can be said before a single tensor byte has come: the header is whole and sane, the config
 // is a plain LoRA's, and the two fit. Returns the canonical config.
 absl::StatusOr<std::string> CheckAnnouncement(std::span<const std::byte> header,
-                                              uint64_t image_bytes, std::string_view config_json,
-                                              const peft::BaseModel* base);
+                                              uint64_t image_bytes, std::string_view config_json);
 
 struct CheckOutcome {
   CheckedImage image;
   std::string leaves;  // 16 bytes each
 };
 
-// All of it, values included, and the digest.
+// All of it, values included, and the digest. max_tensor_norm 0: norms are not checked.
 absl::StatusOr<CheckOutcome> CheckImage(std::span<const std::byte> image,
-                                        std::string_view config_json, const CheckRules& rules);
+                                        std::string_view config_json, double max_tensor_norm);
 
 // Leaves as they are kept and sent, to what transports take.
 std::vector<transfer::Checksum> ToChecksums(std::string_view leaves);

@@ -86,9 +86,8 @@ absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
                               " bytes; at most ", kConfigBytesMax, " are taken"));
   }
   const auto header = AsBytes(request.header);
-  const peft::BaseModel* base = options_.base_model.has_value() ? &*options_.base_model : nullptr;
   LORRY_ASSIGN_OR_RETURN(const std::string canonical,
-                         CheckAnnouncement(header, request.image_bytes, request.config_json, base));
+                         CheckAnnouncement(header, request.image_bytes, request.config_json));
   LORRY_ASSIGN_OR_RETURN(const BegunUpload begun,
                          catalog_.BeginUpload({.key = request.key,
                                                .attempt = request.attempt,
@@ -321,9 +320,8 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
 absl::StatusOr<Version> Uploads::SealAndStore(Live& live, std::span<const std::byte> image) {
   const Upload& upload = live.record;
   LORRY_ASSIGN_OR_RETURN(const Adapter adapter, catalog_.GetAdapter(upload.key.adapter));
-  const CheckRules rules{.max_tensor_norm = adapter.policy.max_tensor_norm,
-                         .base = options_.base_model.has_value() ? &*options_.base_model : nullptr};
-  const absl::StatusOr<CheckOutcome> checked = CheckImage(image, upload.config_json, rules);
+  const absl::StatusOr<CheckOutcome> checked =
+      CheckImage(image, upload.config_json, adapter.policy.max_tensor_norm);
   if (!checked.ok()) return EndWith(upload.id, checked.status());
   if (absl::Status same = live.arrived.Compare(ToChecksums(checked->leaves)); !same.ok()) {
     return EndWith(upload.id, same);

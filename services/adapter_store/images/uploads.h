@@ -21,7 +21,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/blob/store.h"
-#include "lib/peft/base_model.h"
 #include "lib/runtime/executor.h"
 #include "lib/transfer/put_target.h"
 #include "services/adapter_store/catalog/catalog.h"
@@ -33,7 +32,6 @@ struct UploadsOptions {
   // Rewritten pages cost the disk twice; every 64 MiB is a twentieth of a second of sending.
   uint64_t ledger_every_bytes = uint64_t{64} << 20;
   int check_threads = 2;  // each reads an image at memory speed
-  std::optional<peft::BaseModel> base_model;
   // "stored" with an empty reason, or "dead" with one. Must not block.
   std::function<void(std::string_view result, std::string_view reason)> on_ended =
       [](std::string_view, std::string_view) {};

@@ -4,6 +4,7 @@
 
 #include <boost/asio/post.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/error.h"
 #include "lib/runtime/fault_point.h"
@@ -19,18 +20,6 @@ Outcome OutcomeOf(const absl::Status& status) {
 }
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
-
-engines::ProbeKind KindOf(fleet::ProbeRule rule) {
-  switch (rule) {
-    case fleet::ProbeRule::kPresence:
-      return engines::ProbeKind::kPresence;
-    case fleet::ProbeRule::kDiffers:
-      return engines::ProbeKind::kDiffers;
-    case fleet::ProbeRule::kToken:
-      break;
-  }
-  return engines::ProbeKind::kToken;
-}
 
 std::string TextOf(const std::vector<engines::Problem>& problems) {
   std::string text;
@@ -90,31 +79,48 @@ void EngineLink::Look() {
 }
 
 void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
-  if (!facts.ok()) {
-    // Refused at once: nobody listens. Slow or broken off: it may be busy.
-    const bool ended = facts.status().code() == absl::StatusCode::kUnavailable &&
-                       !engines::MayHaveHappened(facts.status());
-    ++failures_;
-    if (!ended && failures_ < options_.lost_after) return;
-    if (!boot_.empty()) spdlog::warn("engine lost: {}", Text(facts.status()));
-    boot_ = BootId();
-    if (ended) engine_.reset();  // what comes back may be of another kind
-    return sink_(EngineLost{.ended = ended});
-  }
+  if (facts.ok()) return OnFacts(*facts);
+  // Refused at once: nobody listens. Slow or broken off: it may be busy.
+  const bool ended = facts.status().code() == absl::StatusCode::kUnavailable &&
+                     !engines::MayHaveHappened(facts.status());
+  ++failures_;
+  // What was never seen has nothing to lose: why it is not there is told at once.
+  const bool was_seen = engine_ != nullptr || !boot_.empty();
+  if (!ended && was_seen && failures_ < options_.lost_after) return;
+  if (!boot_.empty()) spdlog::warn("engine lost: {}", Text(facts.status()));
+  boot_ = BootId();
+  ended_ = ended;
+  if (ended) engine_.reset();  // what comes back may be of another kind
+  sink_(EngineLost{.ended = ended,
+                   .why = absl::StrCat(ReasonOf(facts.status()), ": ", Text(facts.status()))});
+}
+
+void EngineLink::OnFacts(const engines::EngineFacts& facts) {
   failures_ = 0;
-  if (facts->boot != boot_) {
-    spdlog::info("engine boot={} version={} problems={}", facts->boot.value, facts->version,
-                 facts->problems.size());
-    boot_ = facts->boot;
-    if (!facts->warnings.empty()) spdlog::warn("engine {}", TextOf(facts->warnings));
-    listeners_.on_facts(*facts);
+  ended_ = false;
+  const bool is_new = facts.boot != boot_;
+  const bool was_known = base_model_.model.has_value() || base_model_.unchecked;
+  if (is_new || !was_known) base_model_ = options_.find_base_model(facts);
+  std::vector<engines::Problem> problems = facts.problems, warnings = facts.warnings;
+  if (base_model_.problem.has_value()) problems.push_back(*base_model_.problem);
+  if (base_model_.warning.has_value()) warnings.push_back(*base_model_.warning);
+  if (is_new) {
+    spdlog::info("engine boot={} version={} base model=({}) problems={}", facts.boot.value,
+                 facts.version,
+                 base_model_.model.has_value() ? ToString(*base_model_.model) : "not known",
+                 problems.size());
+    boot_ = facts.boot;
+    if (!warnings.empty()) spdlog::warn("engine {}", TextOf(warnings));
+    listeners_.on_facts(facts);
   }
-  sink_(EngineSeen{.boot = facts->boot,
-                   .limits = facts->limits,
-                   .version = facts->version,
-                   .problem = TextOf(facts->problems),
-                   .asleep = facts->asleep,
-                   .warning = TextOf(facts->warnings)});
+  sink_(EngineSeen{.boot = facts.boot,
+                   .limits = facts.limits,
+                   .version = facts.version,
+                   .problem = TextOf(problems),
+                   .asleep = facts.asleep,
+                   .warning = TextOf(warnings),
+                   .base_model = base_model_.model,
+                   .base_unchecked = base_model_.unchecked});
 }
 
 void EngineLink::With(const BootId& boot, std::function<void(engines::Engine&)> call,
@@ -178,15 +184,17 @@ void EngineLink::Run(const Probe& probe) {
   With(
       probe.boot,
       [this, probe](engines::Engine& engine) {
-        engine.Probe(probe.name, KindOf(probe.rule), Millis(options_.probe_deadline_ms),
-                     [this, probe](absl::Status status) {
+        engine.Probe(probe.name, probe.kind, Millis(options_.probe_deadline_ms),
+                     [this, probe](absl::StatusOr<engines::ProbeAnswer> answer) {
                        LORRY_FAULT_POINT("proxy.probe.answered");
+                       const absl::Status& status = answer.status();
                        if (!status.ok())
                          spdlog::warn("probe name={} {}", probe.name.value, Text(status));
                        sink_(ProbeDone{.op = probe.op,
                                        .outcome = OutcomeOf(status),
                                        .reason = ReasonOf(status),
-                                       .detail = Text(status)});
+                                       .detail = Text(status),
+                                       .compared = answer.ok() ? *answer : std::nullopt});
                      });
       },
       [this, probe] {

@@ -5,6 +5,7 @@
 // called from any thread. Owned by main; the sink outlives it.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -14,6 +15,7 @@
 #include <string>
 #include <thread>
 
+#include "services/engine_proxy/driver/base_model_finder.h"
 #include "services/engine_proxy/driver/event_sink.h"
 #include "services/engine_proxy/engines/engine.h"
 #include "services/engine_proxy/engines/engines.h"
@@ -25,6 +27,8 @@ class EngineLink {
  public:
   struct Options {
     engines::EngineOptions engine;
+    // Which base model it serves; asked at each boot, and again while nobody knows.
+    std::function<FoundBaseModel(const engines::EngineFacts&)> find_base_model;
     // Between two looks: a restarted engine is noticed within a second, and a look costs it one
     // HTTP request.
     int64_t look_every_ms = 1'000;
@@ -55,6 +59,9 @@ class EngineLink {
   void Start();
   void Stop();  // calls in flight are dropped
 
+  // At the last look nobody listened at its address.
+  bool ended() const { return ended_; }
+
   void Run(const List& list);
   void Run(const Load& load);
   void Run(const Probe& probe);
@@ -66,6 +73,7 @@ class EngineLink {
  private:
   void Look();
   void LookAgain();
+  void OnFacts(const engines::EngineFacts& facts);
   void OnLook(const absl::StatusOr<engines::EngineFacts>& facts);
   // Runs `call` on the link's thread with the engine, or `otherwise` when there is none, or another
   // boot than asked.
@@ -81,7 +89,9 @@ class EngineLink {
   // The link's thread alone.
   std::unique_ptr<engines::Engine> engine_;
   BootId boot_;
+  FoundBaseModel base_model_;  // of that boot
   int failures_ = 0;
+  std::atomic<bool> ended_{false};
   std::thread thread_;
 };
 

@@ -9,6 +9,7 @@
 #include "lib/base/error.h"
 #include "lib/peft/config.h"
 #include "lib/peft/digest.h"
+#include "lib/peft/validate.h"
 #include "lib/runtime/fault_point.h"
 
 namespace lorry::proxy {
@@ -198,6 +199,27 @@ void Fetcher::Hash(const HashDirectory& hash) {
     sink_(DirectoryHashed{hash.op, shelf_.Proves(hash.name, hash.path, hash.digest, hash.render)});
   };
   if (!executor_.Submit(work).ok()) sink_(DirectoryHashed{hash.op, false});
+}
+
+void Fetcher::Check(const CheckShapes& check) {
+  const auto work = [this, check] {
+    const absl::StatusOr<peft::Adapter> adapter = shelf_.Read(check.name, check.path);
+    const absl::Status fits =
+        adapter.ok() ? peft::CheckFits(*adapter, check.base) : absl::OkStatus();
+    if (!fits.ok())
+      spdlog::warn("refused name={} {}", check.name.value, std::string(fits.message()));
+    const absl::Status& said = adapter.ok() ? fits : adapter.status();
+    sink_(ShapesChecked{.op = check.op,
+                        .outcome = adapter.ok() ? Outcome::kOk : Outcome::kFailed,
+                        .fit = adapter.ok() && fits.ok(),
+                        .detail = std::string(said.message())});
+  };
+  if (const absl::Status queued = executor_.Submit(work); !queued.ok()) {
+    sink_(ShapesChecked{.op = check.op,
+                        .outcome = Outcome::kFailed,
+                        .fit = false,
+                        .detail = std::string(queued.message())});
+  }
 }
 
 void Fetcher::Delete(const DeleteDirectory& deletion) {

@@ -48,6 +48,7 @@ class Fetcher {
   void Start(const Fetch& fetch);
   void Cancel(OpId op);
   void Hash(const HashDirectory& hash);
+  void Check(const CheckShapes& check);
   void Delete(const DeleteDirectory& deletion);
 
   // Bytes that arrived, by transport.

@@ -1,29 +1,23 @@
 #include "services/engine_proxy/driver/image_shelf.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/peft/config.h"
 #include "lib/peft/image.h"
 #include "lib/peft/render.h"
-#include "lib/peft/traits.h"
-#include "lib/peft/validate.h"
 #include "lib/transfer/checksum.h"
+#include "services/engine_proxy/driver/small_file.h"
 
 namespace lorry::proxy {
 namespace {
 
 namespace fs = std::filesystem;
-
-// adapter_config.json is a few KB; the store refuses more than this.
-constexpr uintmax_t kConfigBytesMax = 1 << 20;
 
 absl::Status DiskError(std::string_view what, const std::string& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT;
@@ -34,7 +28,7 @@ absl::Status DiskError(std::string_view what, const std::string& path, int error
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return DiskError("writing", path, errno);
   size_t done = 0;
   int error = 0;
@@ -48,16 +42,6 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return error == 0 ? absl::OkStatus() : DiskError("writing", path, error);
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (error || bytes > kConfigBytesMax) return absl::NotFoundError(path);
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 absl::StatusOr<std::string> Rendered(const std::string& config_json,
                                      std::span<const std::string> modules, fleet::Render render) {
   LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(config_json));
@@ -66,35 +50,59 @@ absl::StatusOr<std::string> Rendered(const std::string& config_json,
       {.fold_rslora = render == fleet::Render::kRsloraFolded, .base_model_name_or_path = ""});
 }
 
-// The modules that an image on disk adapts.
-absl::StatusOr<std::vector<std::string>> ModulesOf(std::span<const std::byte> image,
-                                                   const peft::Config& config) {
-  LORRY_ASSIGN_OR_RETURN(const peft::ImageHeader header,
-                         peft::ParseImageHeader(image, image.size()));
-  LORRY_ASSIGN_OR_RETURN(const peft::Adapter adapter, peft::ValidateAdapter(header, config));
-  return adapter.traits.modules;
-}
-
 }  // namespace
 
-ImageShelf::ImageShelf(std::string root, const JournalId& journal,
+ImageShelf::ImageShelf(std::string root, const JournalId& journal, const ImageReaders& readers,
                        std::unique_ptr<transfer::ImagePool> pool)
     : root_(std::move(root)),
       versions_(root_ + "/versions/" + journal.value),
       manifests_(root_ + "/manifests/" + journal.value),
+      readers_(readers),
       pool_(std::move(pool)) {}
 
 absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& root,
-                                                             const JournalId& journal) {
-  for (const char* folder : {"/versions/", "/manifests/"}) {
-    const std::string path = root + folder + journal.value;
-    std::error_code error;
-    fs::create_directories(path, error);
-    if (error) return DiskError("making", path, error.value());
+                                                             const JournalId& journal,
+                                                             const ImageReaders& readers) {
+  for (const char* folder : {"", "/versions"})
+    LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + folder, readers));
+  if (const std::string parent = UnsafeParentOf(root); !parent.empty()) {
+    spdlog::warn("users who may write to {} could replace the images under {}", parent, root);
   }
+  LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + "/versions/" + journal.value, readers));
+  LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + "/manifests/" + journal.value));
   LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImagePool> pool,
                          transfer::ImagePool::Open({.directory = root + "/pool"}));
-  return std::unique_ptr<ImageShelf>(new ImageShelf(root, journal, std::move(pool)));
+  return std::unique_ptr<ImageShelf>(new ImageShelf(root, journal, readers, std::move(pool)));
+}
+
+void ImageShelf::Close(bool engine_ended) {
+  pool_.reset();
+  std::error_code error;
+  fs::remove_all(root_ + "/pool", error);
+  if (engine_ended) {
+    for (const char* folder : {"/versions", "/manifests"}) fs::remove_all(root_ + folder, error);
+  }
+  // remove() takes empty directories only: what an engine may yet read stays.
+  const std::string parent = fs::path(root_).parent_path().string();
+  for (const std::string& path : {versions_, manifests_, root_ + "/versions", root_ + "/manifests",
+                                  root_, parent == SharedMemoryDirectory() ? parent : root_}) {
+    fs::remove(path, error);
+  }
+}
+
+absl::Status ImageShelf::Fill(const EngineName& name, transfer::ImageFile& image,
+                              const std::string& config_json, const std::string& rendered) {
+  const std::string path = PathOf(name), config = path + "/adapter_config.json";
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return DiskError("making", path, error.value());
+  LORRY_RETURN_IF_ERROR(WriteFile(ManifestOf(name), config_json));
+  LORRY_RETURN_IF_ERROR(WriteFile(config, rendered));
+  LORRY_RETURN_IF_ERROR(image.Sync());
+  LORRY_RETURN_IF_ERROR(image.MoveTo(path + "/adapter_model.safetensors"));
+  for (const std::string& made : {image.path(), config, path})
+    LORRY_RETURN_IF_ERROR(OpenTo(readers_, made));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name,
@@ -102,28 +110,34 @@ absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name,
                                               const std::string& config_json,
                                               const fleet::VersionTraits& traits,
                                               fleet::Render render) {
-  LORRY_ASSIGN_OR_RETURN(const std::string rendered, Rendered(config_json, traits.modules, render));
-  const std::string path = PathOf(name);
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return DiskError("making", path, error.value());
-  LORRY_RETURN_IF_ERROR(WriteFile(ManifestOf(name), config_json));
-  LORRY_RETURN_IF_ERROR(WriteFile(path + "/adapter_config.json", rendered));
-  LORRY_RETURN_IF_ERROR(image->Sync());
-  LORRY_RETURN_IF_ERROR(image->MoveTo(path + "/adapter_model.safetensors"));
-  // The engine may run as another user of the same pod.
-  if (::chmod(image->path().c_str(), 0644) != 0)
-    return DiskError("opening up", image->path(), errno);
+  const absl::StatusOr<std::string> rendered = Rendered(config_json, traits.modules, render);
+  const absl::Status filled =
+      rendered.ok() ? Fill(name, *image, config_json, *rendered) : rendered.status();
+  if (!filled.ok()) {
+    pool_->Recycle(std::move(image));
+    (void)Delete(name);  // what was written of it; the reason to fail says more than its end
+    return filled;
+  }
   MutexLock lock(mutex_);
   placed_[name] = std::move(image);
-  return path;
+  return PathOf(name);
+}
+
+absl::StatusOr<peft::Adapter> ImageShelf::Read(const EngineName& name, const std::string& path) {
+  LORRY_ASSIGN_OR_RETURN(const std::string config_json, ReadSmallFile(ManifestOf(name)));
+  LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(config_json));
+  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<transfer::ImageFile> image,
+                         transfer::ImageFile::Open(path + "/adapter_model.safetensors"));
+  LORRY_ASSIGN_OR_RETURN(const peft::ImageHeader header,
+                         peft::ParseImageHeader(image->bytes(), image->size()));
+  return peft::ValidateAdapter(header, config);
 }
 
 bool ImageShelf::Proves(const EngineName& name, const std::string& path, const Digest& digest,
                         fleet::Render render) {
   if (path != PathOf(name)) return false;
-  const absl::StatusOr<std::string> config_json = ReadFile(ManifestOf(name));
-  const absl::StatusOr<std::string> on_disk = ReadFile(path + "/adapter_config.json");
+  const absl::StatusOr<std::string> config_json = ReadSmallFile(ManifestOf(name));
+  const absl::StatusOr<std::string> on_disk = ReadSmallFile(path + "/adapter_config.json");
   if (!config_json.ok() || !on_disk.ok()) return false;
   const absl::StatusOr<peft::Config> config = peft::ParseConfig(*config_json);
   if (!config.ok()) return false;
@@ -135,9 +149,10 @@ bool ImageShelf::Proves(const EngineName& name, const std::string& path, const D
   const absl::StatusOr<Digest> found =
       peft::DigestOf((*image)->size(), transfer::LeavesOf((*image)->bytes()), *canonical);
   if (!found.ok() || *found != digest) return false;
-  const absl::StatusOr<std::vector<std::string>> modules = ModulesOf((*image)->bytes(), *config);
-  if (!modules.ok()) return false;
-  const absl::StatusOr<std::string> rendered = Rendered(*config_json, *modules, render);
+  const absl::StatusOr<peft::Adapter> adapter = Read(name, path);
+  if (!adapter.ok()) return false;
+  const absl::StatusOr<std::string> rendered =
+      Rendered(*config_json, adapter->traits.modules, render);
   return rendered.ok() && *rendered == *on_disk;
 }
 

@@ -21,16 +21,21 @@
 #include "lib/base/ids.h"
 #include "lib/base/mutex.h"
 #include "lib/fleet/engine_name.h"
+#include "lib/peft/validate.h"
 #include "lib/transfer/image_pool.h"
+#include "services/engine_proxy/driver/private_directory.h"
 
 namespace lorry::proxy {
 
 class ImageShelf {
  public:
-  // FAILED_PRECONDITION POOL_IN_USE: another proxy has `root`. Put it on a tmpfs such as /dev/shm,
-  // shared with the engine.
+  // FAILED_PRECONDITION POOL_IN_USE: another proxy has `root`; DIRECTORY_UNSAFE: another user has.
+  // Put it on a tmpfs such as /dev/shm, shared with the engine, which is among `readers`.
   static absl::StatusOr<std::unique_ptr<ImageShelf>> Open(const std::string& root,
-                                                          const JournalId& journal);
+                                                          const JournalId& journal,
+                                                          const ImageReaders& readers);
+  // Removes what is empty; with `engine_ended` everything, as nobody has it open any more.
+  void Close(bool engine_ended);
 
   // A file to fetch into. As ImagePool::Acquire.
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes) {
@@ -49,6 +54,8 @@ class ImageShelf {
   bool Proves(const EngineName& name, const std::string& path, const Digest& digest,
               fleet::Render render);
 
+  // What the image in the directory adapts.
+  absl::StatusOr<peft::Adapter> Read(const EngineName& name, const std::string& path);
   // Removes the directory; its file is recycled. OK when there is none.
   absl::Status Delete(const EngineName& name);
 
@@ -59,7 +66,10 @@ class ImageShelf {
   void RemoveForeign(const std::set<std::string>& listed);
 
  private:
-  ImageShelf(std::string root, const JournalId& journal, std::unique_ptr<transfer::ImagePool> pool);
+  ImageShelf(std::string root, const JournalId& journal, const ImageReaders& readers,
+             std::unique_ptr<transfer::ImagePool> pool);
+  absl::Status Fill(const EngineName& name, transfer::ImageFile& image,
+                    const std::string& config_json, const std::string& rendered);
   std::string PathOf(const EngineName& name) const { return versions_ + "/" + name.value; }
   std::string ManifestOf(const EngineName& name) const {
     return manifests_ + "/" + name.value + ".json";
@@ -67,7 +77,8 @@ class ImageShelf {
 
   const std::string root_;
   const std::string versions_, manifests_;  // this journal's
-  const std::unique_ptr<transfer::ImagePool> pool_;
+  const ImageReaders readers_;
+  std::unique_ptr<transfer::ImagePool> pool_;
   Mutex mutex_;
   std::map<EngineName, std::unique_ptr<transfer::ImageFile>> placed_
       LORRY_GUARDED_BY(mutex_);  // by this process

@@ -55,6 +55,7 @@ void Proxy::Run(Effect effect) {
     void operator()(Fetch& e) { parts.fetcher->Start(e); }
     void operator()(CancelFetch& e) { parts.fetcher->Cancel(e.op); }
     void operator()(HashDirectory& e) { parts.fetcher->Hash(e); }
+    void operator()(CheckShapes& e) { parts.fetcher->Check(e); }
     void operator()(DeleteDirectory& e) { parts.fetcher->Delete(e); }
     void operator()(List& e) { parts.engine->Run(e); }
     void operator()(Load& e) { parts.engine->Run(e); }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "lib/base/ids.h"
 #include "lib/fleet/desired.h"
 #include "lib/fleet/engine_name.h"
+#include "lib/fleet/probe.h"
 
 namespace lorry::engines {
 
@@ -35,8 +37,13 @@ struct Problem {
 struct EngineFacts {
   BootId boot;  // changes with every start of the engine's process
   std::string version;
-  fleet::EngineLimits limits;       // zeros and empty lists where the engine does not say
-  std::string base_model;           // the name under which it serves its base model
+  fleet::EngineLimits limits;            // zeros and empty lists where the engine does not say
+  std::vector<std::string> base_models;  // the names under which it serves its base model
+  // Where the base model came from: a directory of the engine's host, or a name on the Hugging Face
+  // Hub and its revision there; and its config.json where the engine tells it. Empty: not said.
+  std::string model_path;
+  std::string model_revision;
+  std::string model_config;
   bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
   bool asleep = false;              // its memory is released; SGLang does not say
   std::vector<Problem> problems;    // empty: ready for adapters
@@ -48,9 +55,9 @@ struct EngineLoad {
   uint64_t waiting = 0;
 };
 
-// kPresence: it is listed. kToken: it answers one token. kDiffers: the token's log-probability
-// differs from the base model's, which a zero adapter's does not.
-enum class ProbeKind { kPresence, kToken, kDiffers };
+// What a probe measured; nothing where it was not asked to compare, or the engine gives no
+// log-probabilities.
+using ProbeAnswer = std::optional<fleet::ProbeComparison>;
 
 class Engine {
  public:
@@ -72,10 +79,10 @@ class Engine {
   virtual void Load(const EngineName& name, const std::string& path, Millis within,
                     Answer<absl::Status> answer) = 0;
 
-  // NOT_FOUND ENGINE_NAME_UNKNOWN, FAILED_PRECONDITION PROBE_FAILED or PROBE_SAME_AS_BASE. While
-  // the engine is paused a probe other than kPresence waits.
-  virtual void Probe(const EngineName& name, ProbeKind kind, Millis within,
-                     Answer<absl::Status> answer) = 0;
+  // NOT_FOUND ENGINE_NAME_UNKNOWN, FAILED_PRECONDITION PROBE_FAILED. While the engine is paused a
+  // probe other than kPresence waits.
+  virtual void Probe(const EngineName& name, fleet::ProbeKind kind, Millis within,
+                     Answer<absl::StatusOr<ProbeAnswer>> answer) = 0;
 
   // OK: the engine does not list `name` (any more). SGLang answers when the last request on it has
   // ended, and keeps every other load and unload waiting until then, even after `within`.

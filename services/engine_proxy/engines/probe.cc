@@ -1,5 +1,6 @@
 #include "services/engine_proxy/engines/probe.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -8,10 +9,13 @@
 namespace lorry::engines {
 namespace {
 
-// Greedy log-probabilities of one prompt repeat to about 1e-5 on both engines in fp32. In bf16
-// batching may move them by some 1e-2, but a probe and its reference run alone, one after the
-// other.
-constexpr double kSameLogprob = 1e-5;
+// The largest difference of one log-probability; both have as many.
+double Gap(const ProbeReply& a, const ProbeReply& b) {
+  double gap = 0;
+  for (size_t i = 0; i < a.logprobs.size(); ++i)
+    gap = std::max(gap, std::abs(a.logprobs[i] - b.logprobs[i]));
+  return gap;
+}
 
 }  // namespace
 
@@ -39,18 +43,13 @@ absl::Status JudgePresence(const Engine::Listing& listing, const EngineName& nam
                absl::StrCat("the engine does not list ", name.value));
 }
 
-absl::Status JudgeDiffers(const EngineName& name, const ProbeToken& adapter,
-                          const ProbeToken& base) {
-  if (adapter.token != base.token) return absl::OkStatus();
-  if (adapter.logprob && base.logprob &&
-      !(std::abs(*adapter.logprob - *base.logprob) <= kSameLogprob)) {
-    return absl::OkStatus();
-  }
-  return Error(
-      absl::StatusCode::kFailedPrecondition, "PROBE_SAME_AS_BASE",
-      absl::StrCat(name.value,
-                   " answers exactly as the base model does: the engine may have applied none of "
-                   "its modules (names of another model?)"));
+ProbeAnswer Compare(const ProbeReply& before, const ProbeReply& adapter, const ProbeReply& after) {
+  const size_t count = adapter.logprobs.size();
+  const bool complete =
+      count > 0 && before.logprobs.size() == count && after.logprobs.size() == count;
+  if (!complete) return std::nullopt;
+  return fleet::ProbeComparison{.difference = std::min(Gap(adapter, before), Gap(adapter, after)),
+                                .noise = Gap(before, after)};
 }
 
 absl::Status NameUnknown(const std::string& name, const HttpReply& reply) {

@@ -8,7 +8,9 @@
 
 namespace lorry::engines {
 
-// Token ids that every vocabulary has; several, so that attention has something to look at.
+// Token ids that every vocabulary has; several, so that attention has something to look at, and so
+// odd a text that the model is sure of none of them: a probability of almost 1 would stay what it
+// is whatever an adapter does.
 Json ProbePrompt();
 
 // A load was answered with "already loaded": OK when the listing shows our path, ALREADY_EXISTS
@@ -19,10 +21,9 @@ absl::Status JudgeAlreadyLoaded(const Engine::Listing& listing, const EngineName
 
 absl::Status JudgePresence(const Engine::Listing& listing, const EngineName& name);
 
-// The adapter's first token against the base model's, by log-probability where the engine gives
-// one.
-absl::Status JudgeDiffers(const EngineName& name, const ProbeToken& adapter,
-                          const ProbeToken& base);
+// The adapter's answer between two of the base model. Nothing when one of them lacks
+// log-probabilities.
+ProbeAnswer Compare(const ProbeReply& before, const ProbeReply& adapter, const ProbeReply& after);
 
 absl::Status NameUnknown(const std::string& name, const HttpReply& reply);
 

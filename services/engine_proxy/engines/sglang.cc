@@ -63,15 +63,16 @@ class SglangCalls {
     co_return StatusOfRefusal("unload " + name.value, *reply);
   }
 
-  Task<absl::Status> Probe(EngineName name, ProbeKind kind, TimePoint deadline) {
-    if (kind == ProbeKind::kPresence) {
+  Task<absl::StatusOr<ProbeAnswer>> Probe(EngineName name, fleet::ProbeKind kind,
+                                          TimePoint deadline) {
+    if (kind == fleet::ProbeKind::kPresence) {
       const auto listing = co_await List(deadline);
-      co_return listing.ok() ? JudgePresence(*listing, name) : listing.status();
+      if (!listing.ok()) co_return listing.status();
+      const absl::Status present = JudgePresence(*listing, name);
+      if (!present.ok()) co_return present;
+      co_return ProbeAnswer();
     }
-    const auto answered = co_await Token(name.value, deadline);
-    if (kind == ProbeKind::kToken || !answered.ok()) co_return answered.status();
-    const auto base = co_await Token("", deadline);
-    co_return base.ok() ? JudgeDiffers(name, *answered, *base) : base.status();
+    co_return co_await ProbeTokens(*this, name.value, "", kind, deadline);
   }
 
   Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
@@ -97,6 +98,20 @@ class SglangCalls {
     co_return absl::OkStatus();
   }
 
+  // One greedy token of the adapter `name`, or of the base model where that is empty.
+  Task<absl::StatusOr<ProbeReply>> Token(std::string name, TimePoint deadline) {
+    Json body = {
+        {"input_ids", ProbePrompt()},
+        {"sampling_params", {{"max_new_tokens", 1}, {"temperature", 0}, {"ignore_eos", true}}},
+        {"return_logprob", true},
+        {"logprob_start_len", 0}};  // of the prompt, too
+    if (!name.empty()) body["lora_path"] = name;
+    const auto reply = co_await Post("/generate", body, api_key_, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (IsUnknownAdapter(fleet::EngineKind::kSglang, *reply)) co_return NameUnknown(name, *reply);
+    co_return ParseSglangToken(*reply);
+  }
+
  private:
   static const char* ModeOf(fleet::PauseKind pause) {
     switch (pause) {
@@ -120,19 +135,6 @@ class SglangCalls {
     co_return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_FLUSH_FAILED",
                     absl::StrCat("SGLang drops its cache only while nothing runs or waits: ",
                                  ErrorText(*reply)));
-  }
-
-  // One greedy token of the adapter `name`, or of the base model.
-  Task<absl::StatusOr<ProbeToken>> Token(std::string name, TimePoint deadline) {
-    Json body = {
-        {"input_ids", ProbePrompt()},
-        {"sampling_params", {{"max_new_tokens", 1}, {"temperature", 0}, {"ignore_eos", true}}},
-        {"return_logprob", true}};
-    if (!name.empty()) body["lora_path"] = name;
-    const auto reply = co_await Post("/generate", body, api_key_, deadline);
-    if (!reply.ok()) co_return reply.status();
-    if (IsUnknownAdapter(fleet::EngineKind::kSglang, *reply)) co_return NameUnknown(name, *reply);
-    co_return ParseSglangToken(*reply);
   }
 
   Task<absl::StatusOr<HttpReply>> Get(std::string path, TimePoint deadline) {

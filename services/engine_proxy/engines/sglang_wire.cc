@@ -57,7 +57,9 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   EngineFacts facts;
   facts.boot = BootOf(info);
   facts.version = StringIn(info, "version");
-  facts.base_model = StringIn(info, "served_model_name");
+  facts.base_models = {StringIn(info, "served_model_name")};
+  facts.model_path = StringIn(info, "model_path");
+  facts.model_revision = StringIn(info, "revision");
   facts.cumulative_streams = !BoolIn(info, "incremental_streaming_output");
   facts.limits.kind = fleet::EngineKind::kSglang;
   facts.limits.rank_limit = CountIn(info, "max_lora_rank");
@@ -88,18 +90,22 @@ absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& reply) {
   return load;
 }
 
-absl::StatusOr<ProbeToken> ParseSglangToken(const HttpReply& reply) {
+absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("probe", reply);
   const Json body = ParseJson(reply.body);
   const Json& ids = MemberOf(body, "output_ids");
   if (!ids.is_array() || ids.empty() || !ids[0].is_number_integer()) {
     return NoToken(reply);
   }
-  ProbeToken token{absl::StrCat(ids[0].get<int64_t>()), std::nullopt};
-  const Json& logprobs = MemberOf(MemberOf(body, "meta_info"), "output_token_logprobs");
-  if (logprobs.is_array() && !logprobs.empty() && logprobs[0].is_array() && !logprobs[0].empty() &&
-      logprobs[0][0].is_number()) {
-    token.logprob = logprobs[0][0].get<double>();
+  ProbeReply token;
+  // Each is [log-probability, id, text]; the first token of a prompt has none.
+  for (const char* key : {"input_token_logprobs", "output_token_logprobs"}) {
+    const Json& logprobs = MemberOf(MemberOf(body, "meta_info"), key);
+    if (!logprobs.is_array()) return token;
+    for (const Json& logprob : logprobs) {
+      if (logprob.is_array() && !logprob.empty() && logprob[0].is_number())
+        token.logprobs.push_back(logprob[0].get<double>());
+    }
   }
   return token;
 }

@@ -66,16 +66,19 @@ class VllmCalls {
     co_return StatusOfRefusal("unload " + name.value, *reply);
   }
 
-  Task<absl::Status> Probe(EngineName name, ProbeKind kind, TimePoint deadline) {
+  Task<absl::StatusOr<ProbeAnswer>> Probe(EngineName name, fleet::ProbeKind kind,
+                                          TimePoint deadline) {
     const auto listed = co_await Get("/v1/models", deadline);
     if (!listed.ok()) co_return listed.status();
     const auto models = ParseModels(*listed);
     if (!models.ok()) co_return models.status();
-    if (kind == ProbeKind::kPresence) co_return JudgePresence(models->adapters, name);
-    const auto answered = co_await Token(name.value, deadline);
-    if (kind == ProbeKind::kToken || !answered.ok()) co_return answered.status();
-    const auto base = co_await Token(models->base_model, deadline);
-    co_return base.ok() ? JudgeDiffers(name, *answered, *base) : base.status();
+    if (kind == fleet::ProbeKind::kPresence) {
+      const absl::Status present = JudgePresence(models->adapters, name);
+      if (!present.ok()) co_return present;
+      co_return ProbeAnswer();
+    }
+    const std::string base = models->base_models.empty() ? "" : models->base_models.front();
+    co_return co_await ProbeTokens(*this, name.value, base, kind, deadline);
   }
 
   Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
@@ -97,6 +100,17 @@ class VllmCalls {
     co_return StatusOfRefusal(path, *reply);
   }
 
+  // One greedy token of `model`: an adapter, or the base model by its own name.
+  Task<absl::StatusOr<ProbeReply>> Token(std::string model, TimePoint deadline) {
+    const Json body = {{"model", model},      {"prompt", ProbePrompt()}, {"max_tokens", 1},
+                       {"temperature", 0},    {"ignore_eos", true},      {"logprobs", 0},
+                       {"prompt_logprobs", 0}};  // 0: of the tokens themselves
+    const auto reply = co_await Post("/v1/completions", body, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(model, *reply);
+    co_return ParseVllmToken(*reply);
+  }
+
  private:
   // Nothing of this changes within a life of the process, and asking for it costs up to 2 s.
   Task<absl::StatusOr<EngineFacts>> InspectBoot(BootId boot, TimePoint deadline) {
@@ -111,7 +125,8 @@ class VllmCalls {
     if (!listed.ok()) co_return listed.status();
     const auto models = ParseModels(*listed);
     if (!models.ok()) co_return models.status();
-    facts.base_model = models->base_model;
+    facts.base_models = models->base_models;
+    facts.model_path = models->root;
 
     // A route that exists answers a GET with 405; one that is switched off is not there.
     const auto route = co_await Get("/v1/load_lora_adapter", deadline);
@@ -144,16 +159,6 @@ class VllmCalls {
         return "";
     }
     return absl::StrCat("/pause?mode=", mode, "&clear_cache=", flush ? "true" : "false");
-  }
-
-  // One greedy token of `model`: an adapter, or the base model by its own name.
-  Task<absl::StatusOr<ProbeToken>> Token(std::string model, TimePoint deadline) {
-    const Json body = {{"model", model},   {"prompt", ProbePrompt()}, {"max_tokens", 1},
-                       {"temperature", 0}, {"ignore_eos", true},      {"logprobs", 1}};
-    const auto reply = co_await Post("/v1/completions", body, deadline);
-    if (!reply.ok()) co_return reply.status();
-    if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(model, *reply);
-    co_return ParseVllmToken(*reply);
   }
 
   Task<absl::StatusOr<HttpReply>> Get(std::string path, TimePoint deadline) {

@@ -49,6 +49,17 @@ bool IsAsleep(absl::string_view exposition) {
   return false;
 }
 
+// The base model's config.json: an object, or what Python prints of one, `LlamaConfig {...}`.
+std::string ConfigIn(const Json& model_config) {
+  for (const char* key : {"hf_text_config", "hf_config"}) {
+    const Json& config = MemberOf(model_config, key);
+    if (config.is_object()) return config.dump();
+    const std::string text = StringIn(model_config, key);
+    if (const size_t begin = text.find('{'); begin != std::string::npos) return text.substr(begin);
+  }
+  return "";
+}
+
 // The number in `label="7"` of the first sample of `name`; 0 where there is none.
 uint32_t CountInLabel(absl::string_view exposition, absl::string_view name,
                       absl::string_view label) {
@@ -113,6 +124,9 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
   const Json body = ParseJson(reply.body);
   const Json& config = MemberOf(body, "vllm_config");
   if (!config.is_object()) return;
+  const Json& model = MemberOf(config, "model_config");
+  facts.model_revision = StringIn(model, "revision");
+  facts.model_config = ConfigIn(model);
   const Json& lora = MemberOf(config, "lora_config");
   if (!lora.is_object()) {
     facts.problems.push_back(LoraDisabled(fleet::EngineKind::kVllm));
@@ -125,7 +139,7 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
   facts.limits.engine_modules = NamesIn(lora, "target_modules");
 }
 
-absl::StatusOr<ProbeToken> ParseVllmToken(const HttpReply& reply) {
+absl::StatusOr<ProbeReply> ParseVllmToken(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("probe", reply);
   const Json body = ParseJson(reply.body);
   const Json& choices = MemberOf(body, "choices");
@@ -134,10 +148,20 @@ absl::StatusOr<ProbeToken> ParseVllmToken(const HttpReply& reply) {
       IntegerIn(usage, "completion_tokens").value_or(0) < 1) {
     return NoToken(reply);
   }
-  ProbeToken token{StringIn(choices[0], "text"), std::nullopt};
-  const Json& logprobs = MemberOf(MemberOf(choices[0], "logprobs"), "token_logprobs");
-  if (logprobs.is_array() && !logprobs.empty() && logprobs[0].is_number()) {
-    token.logprob = logprobs[0].get<double>();
+  ProbeReply token;
+  // One entry a token: null for the first, then {"<id>": {"logprob": ...}} for each that was asked
+  // for, and that is the prompt's own alone.
+  const Json& prompt = MemberOf(choices[0], "prompt_logprobs");
+  if (!prompt.is_array()) return token;
+  for (const Json& entry : prompt) {
+    if (!entry.is_object() || entry.empty()) continue;
+    const Json& logprob = MemberOf(*entry.begin(), "logprob");
+    if (logprob.is_number()) token.logprobs.push_back(logprob.get<double>());
+  }
+  const Json& answered = MemberOf(MemberOf(choices[0], "logprobs"), "token_logprobs");
+  if (!answered.is_array()) return token;
+  for (const Json& logprob : answered) {
+    if (logprob.is_number()) token.logprobs.push_back(logprob.get<double>());
   }
   return token;
 }

@@ -110,10 +110,13 @@ absl::StatusOr<Models> ParseModels(const HttpReply& reply) {
     const std::string id = StringIn(card, "id");
     if (!StringIn(card, "parent").empty()) {
       models.adapters[EngineName(id)] = StringIn(card, "root");
-    } else if (models.base_model.empty()) {
-      models.base_model = id;
-      models.owned_by = StringIn(card, "owned_by");
+      continue;
     }
+    if (models.base_models.empty()) {
+      models.owned_by = StringIn(card, "owned_by");
+      models.root = StringIn(card, "root");
+    }
+    models.base_models.push_back(id);
   }
   return models;
 }

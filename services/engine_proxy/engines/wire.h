@@ -40,7 +40,8 @@ absl::Status StatusOfRefusal(std::string_view what, const HttpReply& reply);
 
 // GET /v1/models, alike on both.
 struct Models {
-  std::string base_model;
+  std::vector<std::string> base_models;
+  std::string root;      // of the base model: where it came from; its name where that is not told
   std::string owned_by;  // "sglang" or "vllm"
   Engine::Listing adapters;
 };
@@ -48,26 +49,26 @@ absl::StatusOr<Models> ParseModels(const HttpReply& reply);
 
 absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& server_info);
 absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& loads);
-// (token id as text, log-probability) of a one-token answer.
-struct ProbeToken {
-  std::string token;
-  std::optional<double> logprob;
+// The log-probabilities of the probe's prompt, but for its first token, and of the one token that
+// was answered. Empty where the engine gives none.
+struct ProbeReply {
+  std::vector<double> logprobs;
 };
 // What one says to a 200 without a token: FAILED_PRECONDITION PROBE_FAILED.
 absl::Status NoToken(const HttpReply& reply);
-absl::StatusOr<ProbeToken> ParseSglangToken(const HttpReply& reply);
+absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply);
 
 // The value of a metric summed over its series; nullopt when there is none.
 std::optional<double> SumOfMetric(std::string_view exposition, std::string_view name);
 absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& metrics);
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& metrics);
-// Adds limits and problems; where there is no such page (vLLM has the route in dev mode alone), a
+// Adds limits, problems and what it says of the base model; where there is no such page (vLLM has the route in dev mode alone), a
 // warning of what stays unknown.
 void AddVllmServerInfo(const HttpReply& server_info, EngineFacts& facts);
 // Adds what the metrics tell, with and without dev mode: whether it sleeps, whether LoRA is on, and
 // the batch's limit once a request has been scheduled.
 void AddVllmMetrics(std::string_view exposition, EngineFacts& facts);
-absl::StatusOr<ProbeToken> ParseVllmToken(const HttpReply& reply);
+absl::StatusOr<ProbeReply> ParseVllmToken(const HttpReply& reply);
 
 // True for the replies that mean "there is no such adapter", false for a missing route.
 bool IsUnknownAdapter(fleet::EngineKind kind, const HttpReply& reply);

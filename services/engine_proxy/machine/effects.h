@@ -36,6 +36,13 @@ struct HashDirectory {
   fleet::Render render;
   std::string path;
 };
+// Reads which modules of which shapes the directory's image adapts, and compares with `base`.
+struct CheckShapes {
+  OpId op = 0;
+  EngineName name;
+  std::string path;
+  peft::BaseModel base;
+};
 // Removes the directory, or keeps its file for reuse under another name.
 struct DeleteDirectory {
   OpId op = 0;
@@ -54,11 +61,12 @@ struct Load {
   EngineName name;
   std::string path;
 };
+// Asks for a token by the name, and for what `kind` needs besides.
 struct Probe {
   OpId op = 0;
   BootId boot;
   EngineName name;
-  fleet::ProbeRule rule = fleet::ProbeRule::kToken;
+  fleet::ProbeKind kind = fleet::ProbeKind::kToken;
 };
 struct Unload {
   OpId op = 0;
@@ -89,7 +97,7 @@ struct SendObserved {
 };  // to the orchestrator; latest wins
 
 using Effect =
-    std::variant<Fetch, CancelFetch, HashDirectory, DeleteDirectory, List, Load, Probe, Unload,
-                 AskEngineLoad, PauseEngine, ResumeEngine, SetDoorTable, SendObserved>;
+    std::variant<Fetch, CancelFetch, HashDirectory, CheckShapes, DeleteDirectory, List, Load, Probe,
+                 Unload, AskEngineLoad, PauseEngine, ResumeEngine, SetDoorTable, SendObserved>;
 
 }  // namespace lorry::proxy

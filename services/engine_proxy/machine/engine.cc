@@ -110,10 +110,15 @@ void HandleSeen(Core& core, const EngineSeen& event) {
   core.engine_version = event.version;
   core.problem = event.problem;
   core.warning = event.warning;
+  core.base_unchecked = event.base_unchecked;
+  if (core.base_model == event.base_model) return;
+  core.base_model = event.base_model;
+  ++core.base_count;
 }
 
 void HandleLost(Core& core, const EngineLost& event) {
   core.answers = false;
+  core.lost_why = event.why;
   if (event.ended) EndBoot(core);
 }
 

@@ -6,11 +6,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 
 #include "lib/fleet/desired.h"
 #include "lib/fleet/engine_name.h"
+#include "lib/fleet/probe.h"
+#include "lib/peft/base_model.h"
 
 namespace lorry::proxy {
 
@@ -38,10 +41,14 @@ struct EngineSeen {  // it answers, and this is its start marker; repeated as of
                         // member JOINING
   bool asleep = false;  // memory released
   std::string warning = {};  // preflight: what is amiss and keeps it from nothing, for people
+  // What it serves. Without, no adapter is loaded, unless the operator vouches for all of them.
+  std::optional<peft::BaseModel> base_model = {};
+  bool base_unchecked = false;
 };
-struct EngineLost {    // it does not answer; routes stay, the engine's own errors pass
-  bool ended = false;  // its process is gone (connection refused, exit seen): what it was loading
-                       // may have killed it
+struct EngineLost {      // it does not answer; routes stay, the engine's own errors pass
+  bool ended = false;    // its process is gone (connection refused, exit seen): what it was loading
+                         // may have killed it
+  std::string why = {};  // for people
 };
 struct Listed {  // List: names the engine has registered, with their paths (empty where the engine
                  // hides them)
@@ -60,6 +67,7 @@ struct ProbeDone {
   Outcome outcome = Outcome::kOk;
   std::string reason;
   std::string detail;
+  std::optional<fleet::ProbeComparison> compared = {};  // kCompare, and the engine could tell
 };
 struct UnloadDone {
   OpId op = 0;
@@ -108,6 +116,12 @@ struct DirectoryHashed {
   OpId op = 0;
   bool matches = false;
 };
+struct ShapesChecked {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;  // otherwise the image could not be read, and nothing is known
+  bool fit = false;
+  std::string detail;  // for people: which module does not
+};
 
 // --- the door
 struct DoorReport {
@@ -120,6 +134,6 @@ struct TimePassed {};  // `wake_at` came
 using Event = std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed,
                            LoadDone, ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone,
                            FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
-                           DirectoryHashed, DoorReport, TimePassed>;
+                           DirectoryHashed, ShapesChecked, DoorReport, TimePassed>;
 
 }  // namespace lorry::proxy

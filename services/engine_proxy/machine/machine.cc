@@ -66,6 +66,7 @@ void Handle(Core& core, const Event& event) {
                  [&](const FetchCancelled& e) { HandleFetchCancelled(core, e); },
                  [&](const DirectoryDeleted& e) { HandleDeleted(core, e); },
                  [&](const DirectoryHashed& e) { HandleHashed(core, e); },
+                 [&](const ShapesChecked& e) { HandleShapes(core, e); },
                  [&](const DoorReport& e) { HandleReport(core, e); },
                  [&](const TimePassed&) {},
              },

@@ -17,7 +17,7 @@ fleet::MemberHealth HealthOf(const Core& core) {
 
 std::string HealthDetail(const Core& core) {
   if (!core.problem.empty()) return core.problem;
-  if (core.boot.empty()) return "waits for the engine";
+  if (core.boot.empty()) return core.lost_why.empty() ? "waits for the engine" : core.lost_why;
   if (core.listing_at == 0) return "waits for the engine's list of adapters";
   if (core.IsWedged()) {
     return absl::StrCat("the registry hangs since ", core.wedged->name.value,
@@ -34,7 +34,8 @@ fleet::ResidencyState StateOf(const Core& core, const Residency& residency) {
 }
 
 bool SaysWhy(const Residency& residency, fleet::ResidencyState state) {
-  if (state == fleet::ResidencyState::kFailed) return true;
+  if (state == fleet::ResidencyState::kFailed || state == fleet::ResidencyState::kLoaded)
+    return true;
   return state == fleet::ResidencyState::kFetched && residency.reason == kNoSlot;
 }
 
@@ -98,6 +99,7 @@ fleet::Observed WithoutResidencies(const Core& core) {
   observed.health_detail = HealthDetail(core);
   observed.limits = core.limits;
   observed.engine_version = core.engine_version;
+  observed.base_model = core.base_model;
   for (const auto& [adapter, row] : core.rows) observed.rows.push_back(RowOf(core, adapter, row));
   if (core.pause.record.has_value() && core.pause.confirmed) observed.paused = core.pause.wanted;
   for (const auto& [name, killer] : core.killers) observed.killers.push_back({name, killer.deaths});
@@ -109,10 +111,11 @@ bool IsSaid(const Core& core) {
   fleet::Observed now = WithoutResidencies(core);
   const fleet::Observed& sent = core.sent;
   return std::tie(now.journal, now.boot, now.term, now.revision, now.health, now.health_detail,
-                  now.limits, now.engine_version, now.rows, now.paused, now.killers) ==
-             std::tie(sent.journal, sent.boot, sent.term, sent.revision, sent.health,
-                      sent.health_detail, sent.limits, sent.engine_version, sent.rows, sent.paused,
-                      sent.killers) &&
+                  now.limits, now.engine_version, now.base_model, now.rows, now.paused,
+                  now.killers) == std::tie(sent.journal, sent.boot, sent.term, sent.revision,
+                                           sent.health, sent.health_detail, sent.limits,
+                                           sent.engine_version, sent.base_model, sent.rows,
+                                           sent.paused, sent.killers) &&
          OnlyCountsDiffer(core, sent.residencies);
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
+#include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/unload.h"
 
 namespace lorry::proxy {
@@ -24,17 +25,20 @@ void Rest(Residency& residency) {
   residency.op = 0;
 }
 
+fleet::ProbeRule RuleOf(const Residency& residency) {
+  return residency.wanted == nullptr ? fleet::ProbeRule::kAuto : residency.wanted->probe;
+}
+
 void JudgeLoad(Core& core, Residency& residency) {
   if (!core.IsListedAsOurs(residency)) {
     const std::string reason = residency.reason.empty() ? "LOAD_VANISHED" : residency.reason;
     return Fail(core, residency, reason, residency.detail);
   }
-  const fleet::WantedVersion* wanted = residency.wanted;
   residency.state = ResidencyState::kLoading;
   residency.doing = Doing::kProbing;
   residency.op = core.NewOp();
-  const fleet::ProbeRule rule = wanted == nullptr ? fleet::ProbeRule::kToken : wanted->probe;
-  core.effects.push_back(Probe{residency.op, core.boot, residency.name, rule});
+  const fleet::ProbeKind kind = ProbeKindFor(RuleOf(residency), residency.traits);
+  core.effects.push_back(Probe{residency.op, core.boot, residency.name, kind});
 }
 
 void BeginFetch(Core& core, Residency& residency) {
@@ -51,6 +55,15 @@ void BeginHash(Core& core, Residency& residency) {
   residency.op = core.NewOp();
   core.effects.push_back(HashDirectory{residency.op, residency.name, residency.digest,
                                        residency.render, residency.path});
+}
+
+void BeginCheck(Core& core, Residency& residency) {
+  residency.doing = Doing::kChecking;
+  residency.op = core.NewOp();
+  residency.compared_with = core.base_count;
+  residency.fits = false;
+  core.effects.push_back(
+      CheckShapes{residency.op, residency.name, residency.path, *core.base_model});
 }
 
 void BeginLoad(Core& core, Residency& residency) {
@@ -121,6 +134,10 @@ void AdvanceFetched(Core& core, Residency& residency) {
   if (residency.broken || unwanted) return MaybeDelete(core, residency);
   if (!core.IsWanted(residency)) return;
   if (!residency.trusted) return BeginHash(core, residency);
+  if (!core.Fits(residency)) {
+    if (core.base_model.has_value()) BeginCheck(core, residency);
+    return;
+  }
   if (!core.IsWantedLoaded(residency) || !core.FreshlyListed(residency) || core.asleep ||
       !core.answers)
     return;
@@ -137,7 +154,7 @@ void AdvanceFailed(Core& core, Residency& residency) {
   if (unwanted) {
     residency.blocked = false;
     residency.tries = 0;
-  } else if (residency.blocked || core.now < residency.retry_at) {
+  } else if (residency.blocked || core.IsMisfit(residency) || core.now < residency.retry_at) {
     return;
   }
   Rest(residency);
@@ -287,6 +304,18 @@ void HandleHashed(Core& core, const DirectoryHashed& event) {
   core.SaveName(*residency);
 }
 
+void HandleShapes(Core& core, const ShapesChecked& event) {
+  Residency* residency = core.FindByOp(event.op, Doing::kChecking);
+  if (residency == nullptr) return;
+  Rest(*residency);
+  if (event.outcome != Outcome::kOk) {
+    residency->compared_with = 0;
+    return Fail(core, *residency, "DISK_FAILED", event.detail);
+  }
+  residency->fits = event.fit;
+  if (core.IsMisfit(*residency)) Fail(core, *residency, "BASE_MODEL_MISMATCH", event.detail);
+}
+
 void HandleDeleted(Core& core, const DirectoryDeleted& event) {
   Residency* residency = core.FindByOp(event.op, Doing::kDeleting);
   if (residency == nullptr) return;
@@ -320,11 +349,13 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
     return Fail(core, *residency, event.reason.empty() ? "PROBE_FAILED" : event.reason,
                 event.detail);
   }
+  ProbeVerdict verdict = JudgeProbe(RuleOf(*residency), residency->traits, event.compared);
+  if (!verdict.passes) return Fail(core, *residency, verdict.reason, verdict.detail);
   Rest(*residency);
   residency->state = ResidencyState::kLoaded;
   residency->tries = 0;
-  residency->reason.clear();
-  residency->detail.clear();
+  residency->reason = std::move(verdict.reason);
+  residency->detail = std::move(verdict.detail);
 }
 
 void AdoptListing(Core& core) {

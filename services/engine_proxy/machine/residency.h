@@ -13,6 +13,7 @@ void HandleFetchDone(Core& core, const FetchDone& event);
 void HandleFetchFailed(Core& core, const FetchFailed& event);
 void HandleFetchCancelled(Core& core, const FetchCancelled& event);
 void HandleHashed(Core& core, const DirectoryHashed& event);
+void HandleShapes(Core& core, const ShapesChecked& event);
 void HandleDeleted(Core& core, const DirectoryDeleted& event);
 void HandleLoadDone(Core& core, const LoadDone& event);
 void HandleProbeDone(Core& core, const ProbeDone& event);

@@ -22,6 +22,7 @@ enum class Doing {
   kFetching,
   kCancelling,
   kHashing,
+  kChecking,  // does it fit the base model?
   kLoading,
   kVerifying,  // loaded or not? the next listing tells
   kProbing,
@@ -44,6 +45,9 @@ struct Residency {
   OpId op = 0;
   std::string path;      // of its directory; empty while there is none
   bool trusted = false;  // this process saw the directory's digest
+  // The base model that its shapes were compared with, as Core::base_count; 0: none yet.
+  uint64_t compared_with = 0;
+  bool fits = false;  // what came of it
   // Its directory has other bytes than it should: to be removed and fetched again.
   bool broken = false;
   BootId loaded_on;      // the boot last asked to load it
@@ -96,6 +100,10 @@ struct Core {
   bool asleep = false;
   fleet::EngineLimits limits;
   std::string engine_version, problem, warning;
+  std::string lost_why;                       // while no engine answers
+  std::optional<peft::BaseModel> base_model;  // that the engine serves
+  bool base_unchecked = false;                // the operator vouches for every adapter
+  uint64_t base_count = 0;                    // how many base models were seen so far
   std::optional<WedgedRecord> wedged;
   uint32_t hung_loads = 0;  // loads in a row that got no answer
   std::map<EngineName, std::string> listing;
@@ -149,6 +157,17 @@ struct Core {
   Residency* FindByOp(OpId op, Doing doing);
   const Residency* Find(const EngineName& name) const;
   bool IsLoaded(const EngineName& name) const;
+  // Whether its shapes are known to be, or known not to be, those of the base model that the engine
+  // serves now.
+  bool Fits(const Residency& residency) const {
+    return base_unchecked || (IsCompared(residency) && residency.fits);
+  }
+  bool IsMisfit(const Residency& residency) const {
+    return !base_unchecked && IsCompared(residency) && !residency.fits;
+  }
+  bool IsCompared(const Residency& residency) const {
+    return base_model.has_value() && residency.compared_with == base_count;
+  }
   bool IsWedged() const { return wedged.has_value() && wedged->boot == boot && !boot.empty(); }
   uint32_t InFlight(const EngineName& name) const;
   uint64_t LiveRequests() const;

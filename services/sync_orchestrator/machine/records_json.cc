@@ -24,6 +24,7 @@ Json ToJson(const VersionInfo& info) {
           {"pattern", traits.rank_or_alpha_pattern},
           {"partial", traits.partial_groups},
           {"zero", traits.all_b_zero},
+          {"relative_norm_ppm", traits.relative_norm_ppm},
           {"modules", traits.modules}};
 }
 Json ToJson(const std::vector<VersionKey>& keys) {
@@ -56,6 +57,7 @@ VersionInfo InfoFrom(const Json& json) {
   info.traits.rank_or_alpha_pattern = json.at("pattern").get<bool>();
   info.traits.partial_groups = json.at("partial").get<bool>();
   info.traits.all_b_zero = json.at("zero").get<bool>();
+  info.traits.relative_norm_ppm = json.value("relative_norm_ppm", 0u);
   info.traits.modules = json.at("modules").get<std::vector<std::string>>();
   return info;
 }

@@ -10,12 +10,6 @@
 namespace lorry::sync {
 namespace {
 
-// A version whose B are all zero answers as the base model does, and is right to.
-fleet::ProbeRule ProbeFor(fleet::ProbeRule rule, const fleet::VersionTraits& traits) {
-  const bool is_vain = rule == fleet::ProbeRule::kDiffers && traits.all_b_zero;
-  return is_vain ? fleet::ProbeRule::kToken : rule;
-}
-
 // Collects wanted versions of one member; the same name asked for twice takes the stronger wish.
 class WantedSet {
  public:
@@ -37,7 +31,7 @@ class WantedSet {
     wanted.leased = wanted.leased || leased;
     wanted.eviction_rank = std::max(wanted.eviction_rank, rank);
     wanted.lag = LagOf(pool, version.key);
-    wanted.probe = ProbeFor(policy.probe, version.traits);
+    wanted.probe = policy.probe;
   }
 
   std::vector<fleet::WantedVersion> Take() {

@@ -243,20 +243,6 @@ TEST_P(StoreTest, AFullDiskIsAnError) {
   EXPECT_THAT(client_->Begin(Key(1), MakeAdapter(1)).status(), FailsWith("DISK_FULL"));
 }
 
-TEST_P(StoreTest, ABaseModelsConfigIsHeldAgainstShapes) {
-  options_.base_model_config = root_ / "config.json";
-  std::ofstream(options_.base_model_config)
-      << R"({"model_type":"llama","architectures":["LlamaForCausalLM"],"hidden_size":128,)"
-      << R"("intermediate_size":512,"num_hidden_layers":1,"num_attention_heads":4,)"
-      << R"("num_key_value_heads":4,"vocab_size":1000})";
-  Start();
-  ASSERT_TRUE(client_->OpenRun("policy").ok());
-  EXPECT_THAT(client_->Begin(Key(1), MakeAdapter(1, /*width=*/256)).status(),
-              FailsWith("TENSOR_SHAPE"));
-  const auto fits = client_->Publish(Key(1), MakeAdapter(1, /*width=*/128));
-  EXPECT_TRUE(fits.ok()) << fits.status();
-}
-
 TEST_P(StoreTest, RolesAreAsked) {
   options_.tokens_file = root_ / "tokens";
   std::ofstream(options_.tokens_file) << "reader reader-secret-0123456789 somebody\n";

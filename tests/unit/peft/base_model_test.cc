@@ -15,8 +15,7 @@ constexpr char kQwen3[] =
 BaseModel Known(std::string_view json) {
   const auto model = ParseBaseModel(json);
   EXPECT_THAT(model, IsOk());
-  EXPECT_TRUE(model->has_value());
-  return model->value();
+  return model.value_or(BaseModel{});
 }
 
 TEST(BaseModel, KnowsTheShapesOfADenseDecoder) {
@@ -53,16 +52,59 @@ TEST(BaseModel, FillsInWhatOldFilesLeaveOut) {
   EXPECT_EQ(model.head_dim, 32u);
 }
 
-TEST(BaseModel, SaysNothingOfArchitecturesItDoesNotKnow) {
-  for (const std::string_view json :
-       {R"({"model_type":"qwen3_moe","hidden_size":8})", R"({"model_type":7})", "{}"}) {
-    const auto model = ParseBaseModel(json);
-    ASSERT_THAT(model, IsOk()) << json;
-    EXPECT_FALSE(model->has_value()) << json;
+TEST(BaseModel, KnowsMixturesOfExperts) {
+  const BaseModel mixtral = Known(R"({"model_type":"mixtral","hidden_size":64,
+    "intermediate_size":96,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":2,
+    "vocab_size":512,"num_local_experts":8})");
+  EXPECT_EQ(ShapeOf(mixtral, "model.layers.0.self_attn.v_proj"), (ModuleShape{64, 32}));
+  EXPECT_EQ(ShapeOf(mixtral, "model.layers.0.block_sparse_moe.experts.7.w1"),
+            (ModuleShape{64, 96}));
+  EXPECT_EQ(ShapeOf(mixtral, "model.layers.0.block_sparse_moe.experts.0.w2"),
+            (ModuleShape{96, 64}));
+  EXPECT_EQ(ShapeOf(mixtral, "model.layers.0.block_sparse_moe.gate"), (ModuleShape{64, 8}));
+  for (const char* path :
+       {"model.layers.0.block_sparse_moe.experts.8.w1", "model.layers.0.mlp.up_proj",
+        "model.layers.0.block_sparse_moe.experts.0.up_proj",
+        "model.layers.0.block_sparse_moe.up_proj"}) {
+    EXPECT_FALSE(ShapeOf(mixtral, path).has_value()) << path;
   }
+  const BaseModel qwen = Known(R"({"model_type":"qwen2_moe","hidden_size":64,
+    "intermediate_size":96,"moe_intermediate_size":24,"shared_expert_intermediate_size":48,
+    "num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":4,"vocab_size":512,
+    "num_experts":16})");
+  EXPECT_EQ(ShapeOf(qwen, "model.layers.0.mlp.experts.15.gate_proj"), (ModuleShape{64, 24}));
+  EXPECT_EQ(ShapeOf(qwen, "model.layers.0.mlp.shared_expert.down_proj"), (ModuleShape{48, 64}));
+  EXPECT_EQ(ShapeOf(qwen, "model.layers.0.mlp.shared_expert_gate"), (ModuleShape{64, 1}));
+  EXPECT_EQ(ShapeOf(qwen, "model.layers.0.mlp.up_proj"), (ModuleShape{64, 96})) << "a plain layer";
+  EXPECT_FALSE(ShapeOf(qwen, "model.layers.0.mlp.experts.16.gate_proj").has_value());
 }
 
-TEST(BaseModel, RefusesAKnownOneWithoutItsSizes) {
+TEST(BaseModel, AHeadMayBeOfAnotherSizeThanItsShare) {
+  const BaseModel gemma = Known(R"({"model_type":"gemma2","hidden_size":64,"intermediate_size":96,
+    "num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":32,
+    "vocab_size":512})");
+  EXPECT_EQ(ShapeOf(gemma, "model.layers.0.self_attn.q_proj"), (ModuleShape{64, 128}));
+  EXPECT_EQ(ShapeOf(gemma, "model.layers.0.self_attn.o_proj"), (ModuleShape{128, 64}));
+}
+
+TEST(BaseModel, DerivesWhatItCanOfArchitecturesItDoesNotKnow) {
+  const BaseModel model = Known(R"({"model_type":"newest","hidden_size":64})");
+  EXPECT_FALSE(model.complete);
+  EXPECT_EQ(ShapeOf(model, "model.layers.0.self_attn.q_proj"), (ModuleShape{64, 0}));
+  EXPECT_EQ(ShapeOf(model, "model.layers.0.self_attn.o_proj"), (ModuleShape{0, 64}));
+  EXPECT_EQ(ShapeOf(model, "model.layers.0.mixer.in_proj"), (ModuleShape{}));
+  const BaseModel seeing = Known(R"({"model_type":"gemma3","vision_config":{"hidden_size":9},
+    "text_config":{"model_type":"gemma3_text","hidden_size":64,"num_hidden_layers":2}})");
+  EXPECT_FALSE(seeing.complete) << "its paths begin otherwise";
+  EXPECT_EQ(ShapeOf(seeing, "model.language_model.layers.1.mlp.up_proj"), (ModuleShape{64, 0}));
+  EXPECT_EQ(ShapeOf(seeing, "model.vision_tower.layers.5.q_proj"), (ModuleShape{}));
+}
+
+TEST(BaseModel, RefusesOneWithoutItsSizes) {
+  EXPECT_THAT(ParseBaseModel("{}"), RefusedAs("CONFIG_MALFORMED"));
+  EXPECT_THAT(ParseBaseModel(R"({"model_type":7})"), RefusedAs("CONFIG_MALFORMED"));
+  EXPECT_THAT(ParseBaseModel(R"({"model_type":"qwen3_moe","hidden_size":8})"),
+              RefusedAs("CONFIG_MALFORMED"));
   EXPECT_THAT(ParseBaseModel(R"({"model_type":"llama"})"), RefusedAs("CONFIG_MALFORMED"));
   EXPECT_THAT(ParseBaseModel(R"({"model_type":"qwen3","hidden_size":8,"intermediate_size":8,
     "num_hidden_layers":0,"num_attention_heads":4,"vocab_size":512})"),

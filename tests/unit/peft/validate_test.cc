@@ -13,8 +13,9 @@ constexpr char kQ[] = "model.layers.0.self_attn.q_proj";
 constexpr char kV[] = "model.layers.1.self_attn.v_proj";
 
 const BaseModel kBase{.hidden_size = 16,
-                      .intermediate_size = 32,
                       .layers = 2,
+                      .complete = true,
+                      .intermediate_size = 32,
                       .heads = 4,
                       .kv_heads = 2,
                       .head_dim = 4,
@@ -26,9 +27,13 @@ Config ConfigWith(const json& fields = json::object()) {
   return ParseConfig(all.dump()).value();
 }
 
-absl::StatusOr<Adapter> Validate(const TestImage& image, const Config& config = ConfigWith(),
-                                 const BaseModel* base = &kBase) {
-  return ValidateAdapter(image.Header(), config, base);
+absl::StatusOr<Adapter> Validate(const TestImage& image, const Config& config = ConfigWith()) {
+  return ValidateAdapter(image.Header(), config);
+}
+
+absl::Status Fits(const TestImage& image, const BaseModel& base = kBase) {
+  const auto adapter = Validate(image);
+  return adapter.ok() ? CheckFits(*adapter, base) : adapter.status();
 }
 
 TEST(Validate, APlainLoraPasses) {
@@ -45,7 +50,7 @@ TEST(Validate, APlainLoraPasses) {
 TEST(Validate, WhatTheSafetensorsPackageWroteForPeftPasses) {
   const auto header = Parse(ReadTestdata("images/lora_bf16.safetensors"));
   ASSERT_THAT(header, IsOk());
-  const auto adapter = ValidateAdapter(*header, ConfigWith({{"r", 4}}), nullptr);
+  const auto adapter = ValidateAdapter(*header, ConfigWith({{"r", 4}}));
   ASSERT_THAT(adapter, IsOk());
   EXPECT_EQ(adapter->modules.size(), 36u);
   EXPECT_EQ(adapter->traits.modules, (std::vector<std::string>{"k_proj", "q_proj", "v_proj"}));
@@ -53,10 +58,10 @@ TEST(Validate, WhatTheSafetensorsPackageWroteForPeftPasses) {
 
 TEST(Validate, BothTensorsOfAModuleAreNeeded) {
   EXPECT_THAT(Validate(TestImage().Tensor("base_model.model.x.lora_A.weight", Dtype::kF32, {8, 16}),
-                       ConfigWith(), nullptr),
+                       ConfigWith()),
               RefusedAs("TENSOR_UNPAIRED"));
   EXPECT_THAT(Validate(TestImage().Tensor("base_model.model.x.lora_B.weight", Dtype::kF32, {16, 8}),
-                       ConfigWith(), nullptr),
+                       ConfigWith()),
               RefusedAs("TENSOR_UNPAIRED"));
 }
 
@@ -114,7 +119,7 @@ TEST(Validate, ModulesAreTheTargetedOnes) {
   const Config targeted = ConfigWith({{"target_modules", {"q_proj"}}});
   EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16), targeted), IsOk());
   EXPECT_THAT(Validate(TestImage().Module(kV, 16, 8), targeted), RefusedAs("MODULE_UNKNOWN"));
-  EXPECT_THAT(Validate(TestImage().Module("x.not_q_proj", 16, 16), targeted, nullptr),
+  EXPECT_THAT(Validate(TestImage().Module("x.not_q_proj", 16, 16), targeted),
               RefusedAs("MODULE_UNKNOWN"));
   EXPECT_THAT(
       Validate(TestImage().Module(kV, 16, 8), ConfigWith({{"target_modules", "all-linear"}})),
@@ -122,17 +127,28 @@ TEST(Validate, ModulesAreTheTargetedOnes) {
 }
 
 TEST(Validate, AKnownBaseHasTheModulesInTheirShapes) {
-  EXPECT_THAT(Validate(TestImage().Module("model.layers.0.self_attn.nosuch_proj", 16, 16)),
-              RefusedAs("MODULE_UNKNOWN"));
-  EXPECT_THAT(Validate(TestImage().Module("model.layers.2.self_attn.q_proj", 16, 16)),
-              RefusedAs("MODULE_UNKNOWN"));
-  EXPECT_THAT(Validate(TestImage().Module("layers.0.self_attn.q_proj", 16, 16)),
-              RefusedAs("MODULE_UNKNOWN"));
-  EXPECT_THAT(Validate(TestImage().Module(kV, 16, 16)), RefusedAs("TENSOR_SHAPE"))
+  EXPECT_THAT(Fits(TestImage().Module(kQ, 16, 16).Module(kV, 16, 8)), IsOk());
+  for (const char* path : {"model.layers.0.self_attn.nosuch_proj",
+                           "model.layers.2.self_attn.q_proj", "layers.0.self_attn.q_proj"}) {
+    EXPECT_THAT(Fits(TestImage().Module(path, 16, 16)), RefusedAs("BASE_MODEL_MISMATCH")) << path;
+  }
+  EXPECT_THAT(Fits(TestImage().Module(kV, 16, 16)), RefusedAs("BASE_MODEL_MISMATCH"))
       << "kv heads are fewer";
-  EXPECT_THAT(Validate(TestImage().Module(kQ, 8, 16)), RefusedAs("TENSOR_SHAPE"));
-  EXPECT_THAT(Validate(TestImage().Module(kV, 999, 1), ConfigWith(), nullptr), IsOk())
-      << "no base, no judgement";
+  EXPECT_THAT(Fits(TestImage().Module(kQ, 8, 16)), RefusedAs("BASE_MODEL_MISMATCH"));
+  EXPECT_THAT(Validate(TestImage().Module(kV, 999, 1)), IsOk()) << "no base, no judgement";
+}
+
+TEST(Validate, OfAnUnknownArchitectureTheSidesThatHiddenSizeSetsAreChecked) {
+  const BaseModel base{.architecture = "newest", .hidden_size = 16, .layers = 2};
+  EXPECT_THAT(Fits(TestImage().Module(kQ, 16, 999), base), IsOk());
+  EXPECT_THAT(Fits(TestImage().Module(kQ, 12, 16), base), RefusedAs("BASE_MODEL_MISMATCH"));
+  EXPECT_THAT(Fits(TestImage().Module("model.layers.1.mlp.down_proj", 64, 12), base),
+              RefusedAs("BASE_MODEL_MISMATCH"));
+  EXPECT_THAT(Fits(TestImage().Module("model.layers.2.self_attn.q_proj", 16, 16), base),
+              RefusedAs("BASE_MODEL_MISMATCH"))
+      << "no such layer";
+  EXPECT_THAT(Fits(TestImage().Module("model.layers.0.mixer.in_proj", 3, 5), base), IsOk());
+  EXPECT_THAT(Fits(TestImage().Module("visual.layers.9.attn.q_proj", 3, 5), base), IsOk());
 }
 
 TEST(Traits, SayWhatOthersMustKnow) {
@@ -159,7 +175,7 @@ TEST(Traits, GroupsThatSglangCannotFuseAreSeen) {
   const auto partial = [](std::vector<std::string> modules) {
     TestImage image;
     for (const auto& module : modules) image.Module("model.layers.0.self_attn." + module, 16, 16);
-    return Validate(image, ConfigWith(), nullptr)->traits.partial_groups;
+    return Validate(image, ConfigWith())->traits.partial_groups;
   };
   EXPECT_FALSE(partial({"q_proj", "v_proj"}));
   EXPECT_FALSE(partial({"q_proj", "k_proj", "v_proj", "o_proj"}));

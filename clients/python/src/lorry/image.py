@@ -101,7 +101,9 @@ class BufferPool:
             self._free = [*self._free[-(self._keep - 1) :], buffer]
 
 
-def build(state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool) -> Image:
+def build(
+    state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool, metadata: Mapping[str, str] | None = None
+) -> Image:
     """Lays out ``state`` and copies this rank's part of it.
 
     Args:
@@ -109,6 +111,7 @@ def build(state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool
             wrapped model has them (prefixes and ``.default.`` are stripped).
         rank, world_size: tensors that are whole on every rank are dealt out by turns, so that no rank sends
             for the others.
+        metadata: for the header, beside safetensors' own ``format``; the same on every rank.
 
     Raises:
         Refused: not a tensor state dict of a plain LoRA, or two names that mean one tensor.
@@ -122,7 +125,7 @@ def build(state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool
     if not shards:
         raise Refused("the state dict has no tensors", "TENSOR_UNKNOWN", "INVALID_ARGUMENT")
     names = sorted(shards, key=lambda n: (-_ORDER.index(_dtype(shards[n].local)), n))
-    header, offsets = _header(names, shards)
+    header, offsets = _header(names, shards, metadata or {})
     last = shards[names[-1]]
     data = pool.take(offsets[names[-1]] + _bytes_of(last))
     data[: len(header)] = np.frombuffer(header, dtype=np.uint8)
@@ -135,8 +138,10 @@ def build(state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool
     return Image(header, data, _coalesce(pieces))
 
 
-def _header(names: list[str], shards: Mapping[str, Shard]) -> tuple[bytes, dict[str, int]]:
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def _header(
+    names: list[str], shards: Mapping[str, Shard], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, int]]:
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     begin = 0
     relative: dict[str, int] = {}
     for name in names:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import xxhash
 from tqdm import tqdm
 
-from lorry import collectives, errors, state
+from lorry import collectives, errors, norms, state
 from lorry.common.v1 import adapter_pb2
 from lorry.connection import PUBLISH_BUDGET_S, Connection
 from lorry.handle import PublishHandle
@@ -109,6 +109,7 @@ class Run:
         self._connection = connection
         self._ranks = ranks
         self._pool = BufferPool()
+        self._base_norms = norms.BaseNorms()
         self._stored: dict[int, bytes] = {}  # number → fingerprint of what this rank sent for it
 
     def publish(
@@ -117,6 +118,7 @@ class Run:
         *,
         version: int,
         config: Mapping[str, Any] | None = None,
+        relative_norm: float | None = None,
         progress: bool | None = None,
     ) -> PublishHandle:
         """Publishes ``source`` as ``version``; returns once its bytes are copied, so training may go on.
@@ -128,13 +130,20 @@ class Run:
                 or the path of a PEFT directory.
             version: the trainer's weight version, >= 0, above all that this run published.
             config: adapter_config.json's fields; needed with a state dict.
+            relative_norm: the largest ``|scale * B @ A| / |W|`` of any module, the same on every rank. With it engines
+                must show that they apply the version, where its size says that this can be seen; without, one that
+                shows nothing is served as UNPROVEN. Default: computed of a PeftModel on a single rank.
             progress: show a bar on stderr; default: for more than 64 MiB, on a terminal, on rank 0.
 
         Raises:
             Refused: this can never be a version, and why.
         """
         tensors, fields = state.collect(source, config)
-        image = build(tensors, self._ranks.rank, self._ranks.world_size, self._pool)
+        if relative_norm is None and self._ranks.world_size == 1 and hasattr(source, "peft_config"):
+            relative_norm = self._base_norms.relative_norm(source)
+        ppm = norms.to_ppm(relative_norm or 0.0)
+        metadata = {norms.METADATA_KEY: str(ppm)} if ppm else {}
+        image = build(tensors, self._ranks.rank, self._ranks.world_size, self._pool, metadata)
         total = sum(p.length for p in image.pieces)
         if progress is None:
             progress = total >= PROGRESS_BAR_BYTES and sys.stderr.isatty() and self._ranks.rank == 0

@@ -67,7 +67,7 @@ class ShelfTest : public ::testing::Test {
     std::vector<std::unique_ptr<transfer::Transport>> one;
     one.push_back(transfer::CreateMemoryTransport());
     transports_ = std::make_unique<transfer::TransportSet>(std::move(one));
-    shelf_ = ImageShelf::Open(root_, JournalId("j1")).value();
+    shelf_ = ImageShelf::Open(root_, JournalId("j1"), {}).value();
   }
   ~ShelfTest() override {
     shelf_.reset();
@@ -205,6 +205,54 @@ TEST_F(ShelfTest, AnotherJournalsDirectoriesGoOnceTheEngineListsNoneOfThem) {
   shelf_->RemoveForeign({"/elsewhere"});
   EXPECT_FALSE(fs::exists(root_ + "/versions/j0"));
   EXPECT_TRUE(fs::exists(root_ + "/versions/j1/ours-v1-000000000000"));
+}
+
+TEST_F(ShelfTest, AFailedPlaceGivesItsFileBack) {
+  const Fetch fetch = Wanting(stored_.digest);
+  // Where the manifest should go stands a directory that is not empty.
+  fs::create_directories(root_ + "/manifests/j1/" + fetch.name.value + ".json/x");
+  for (int i = 0; i < 3; ++i) {
+    const Event end = Run(fetch, [&](const VersionKey&) { return ManifestNow(); });
+    ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+    EXPECT_EQ(std::get<FetchFailed>(end).reason, "DISK_FAILED");
+  }
+  size_t images = 0;
+  for (const auto& entry : fs::directory_iterator(root_ + "/pool"))
+    images += entry.file_size() >= stored_.bytes.size() ? 1 : 0;
+  EXPECT_EQ(images, 1u) << "the next fetch takes it again";
+  EXPECT_TRUE(fs::is_empty(root_ + "/versions/j1"));
+}
+
+fs::perms ModeOf(const std::string& path) { return fs::status(path).permissions(); }
+
+TEST_F(ShelfTest, ImagesAreThisUsersAlone) {
+  const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  const std::string path = std::get<FetchDone>(end).path;
+  for (const std::string& folder : {root_, root_ + "/versions", root_ + "/versions/j1", path})
+    EXPECT_EQ(ModeOf(folder), fs::perms(0700)) << folder;
+  for (const char* file : {"/adapter_config.json", "/adapter_model.safetensors"})
+    EXPECT_EQ(ModeOf(path + file), fs::perms(0600)) << file;
+}
+
+TEST_F(ShelfTest, AnEngineOfAnotherUserReadsWhatItIsLet) {
+  shelf_.reset();
+  shelf_ = ImageShelf::Open(root_, JournalId("j1"), ParseImageReaders("all").value()).value();
+  const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  const std::string path = std::get<FetchDone>(end).path;
+  EXPECT_EQ(ModeOf(path), fs::perms(0755));
+  EXPECT_EQ(ModeOf(path + "/adapter_model.safetensors"), fs::perms(0644));
+  EXPECT_EQ(ModeOf(root_ + "/pool"), fs::perms(0700)) << "half-written images are nobody's";
+  EXPECT_EQ(ModeOf(root_ + "/manifests/j1"), fs::perms(0700));
+}
+
+TEST_F(ShelfTest, ClosingRemovesWhatNoEngineCanRead) {
+  Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  shelf_->Close(/*engine_ended=*/false);
+  EXPECT_FALSE(fs::exists(root_ + "/pool"));
+  EXPECT_TRUE(fs::exists(root_ + "/versions/j1/" + Wanting(stored_.digest).name.value))
+      << "an engine that goes on may read it again";
+  shelf_->Close(/*engine_ended=*/true);
+  EXPECT_FALSE(fs::exists(root_));
 }
 
 }  // namespace

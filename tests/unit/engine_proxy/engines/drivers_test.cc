@@ -18,6 +18,7 @@ namespace {
 
 using fleet::EngineKind;
 using fleet::PauseKind;
+using fleet::ProbeKind;
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -45,7 +46,11 @@ class Blocking {
         [&](auto done) { engine_->Load(EngineName(name), path, within, done); });
   }
   absl::Status Probe(const std::string& name, ProbeKind probe, milliseconds within = kLong) {
-    return Wait<absl::Status>(
+    return Ask(name, probe, within).status();
+  }
+  absl::StatusOr<ProbeAnswer> Ask(const std::string& name, ProbeKind probe,
+                                  milliseconds within = kLong) {
+    return Wait<absl::StatusOr<ProbeAnswer>>(
         [&](auto done) { engine_->Probe(EngineName(name), probe, within, done); });
   }
   absl::Status Unload(const std::string& name, milliseconds within = kLong) {
@@ -135,7 +140,8 @@ TEST_P(SeamTest, DetectsTheKindAndInspectsLimits) {
   const auto facts = engine.Inspect();
   ASSERT_TRUE(facts.ok()) << facts.status();
   EXPECT_EQ(facts->version, is_sglang() ? "0.5.23" : "0.32.0");
-  EXPECT_EQ(facts->base_model, "base");
+  EXPECT_THAT(facts->base_models, testing::ElementsAre("base"));
+  EXPECT_THAT(facts->model_path, testing::EndsWith("/model")) << "where its config.json lies";
   EXPECT_EQ(facts->limits.rank_limit, 16u);
   EXPECT_EQ(facts->limits.batch_slots, 4u);
   EXPECT_EQ(facts->limits.engine_modules.size(), is_sglang() ? 7u : 0u);
@@ -152,7 +158,10 @@ TEST_P(SeamTest, LoadsProbesAndUnloads) {
   EXPECT_EQ(engine.List().at(EngineName(name)), Adapter("v1"));
   EXPECT_EQ(engine.Probe(name, ProbeKind::kPresence), absl::OkStatus());
   EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
-  EXPECT_EQ(engine.Probe(name, ProbeKind::kDiffers), absl::OkStatus());
+  const absl::StatusOr<ProbeAnswer> compared = engine.Ask(name, ProbeKind::kCompare);
+  ASSERT_TRUE(compared.ok() && compared->has_value()) << compared.status();
+  EXPECT_GT((*compared)->difference, 1e-3);
+  EXPECT_LT((*compared)->noise, 1e-3);
   EXPECT_EQ(engine.Unload(name), absl::OkStatus());
   EXPECT_THAT(engine.List(), Not(testing::Contains(testing::Key(EngineName(name)))));
   EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kPresence)), "ENGINE_NAME_UNKNOWN");
@@ -228,7 +237,16 @@ TEST_P(DriverTest, AnAdapterThatHasNoEffectIsCaughtByComparingWithTheBase) {
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
   EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
-  EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kDiffers)), "PROBE_SAME_AS_BASE");
+  EXPECT_EQ((*engine.Ask(name, ProbeKind::kCompare))->difference, 0);
+}
+
+TEST_P(DriverTest, NoiseIsMeasured) {
+  Blocking engine = OwnFake({"--fake", R"({"serve_base": true, "logprob_noise": 0.01})"});
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  const ProbeAnswer compared = *engine.Ask(name, ProbeKind::kCompare);
+  EXPECT_GT(compared->noise, 0);
+  EXPECT_LT(compared->noise, 0.01);
 }
 
 TEST_P(DriverTest, ARestartForgetsAdaptersAndHasAnotherBoot) {

@@ -79,8 +79,10 @@ FakeProcess::FakeProcess(const std::string& kind, std::vector<std::string> argum
 FakeProcess::~FakeProcess() { Kill(); }
 
 void FakeProcess::Start() {
-  std::vector<std::string> command{kPython, kRoot + "/tests/fakes/fake_" + kind_ + ".py", "--port",
-                                   port_};
+  const std::string adapters = TinyAdapters();
+  const std::string model = adapters.substr(0, adapters.rfind('/')) + "/model";
+  std::vector<std::string> command{
+      kPython, kRoot + "/tests/fakes/fake_" + kind_ + ".py", "--port", port_, "--model", model};
   command.insert(command.end(), arguments_.begin(), arguments_.end());
   std::vector<std::string> environment(environment_);
   environment.push_back("LORRY_FAKE_DIES_WITH_PARENT=1");

@@ -14,6 +14,7 @@
 
 #include "lib/base/error.h"
 #include "services/engine_proxy/engines/engine.h"
+#include "services/engine_proxy/engines/engines.h"
 
 namespace lorry::engines {
 namespace {
@@ -147,6 +148,22 @@ TEST(ParseHttpUrl, RefusesWhatIsNoEnginesAddress) {
        {"", "127.0.0.1:1", "https://a:1", "http://", "http://:80", "http://a:", "http://a:0",
         "http://a:70000", "http://a:1x", "http://a/b", "http://u@a:1", "http://a?b"}) {
     EXPECT_EQ(ReasonOf(ParseHttpUrl(url).status()), "ENGINE_URL_INVALID") << url;
+  }
+}
+
+TEST(Detect, WhatIsNoEngineIsSaidToBeNone) {
+  for (const char* reply : {"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno",
+                            "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n<html></html>",
+                            "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n"
+                            R"({"data":[{"id":"m","owned_by":"somebody else's"}]})"}) {
+    OneShotServer server(reply);
+    net::io_context io;
+    std::optional<absl::StatusOr<std::unique_ptr<Engine>>> found;
+    DetectEngine(io, {.url = "http://127.0.0.1:" + server.port()}, std::chrono::seconds(20),
+                 [&](auto engine) { found = std::move(engine); });
+    io.run();
+    EXPECT_EQ(ReasonOf(found->status()), "ENGINE_UNKNOWN") << reply;
+    EXPECT_THAT(std::string(found->status().message()), HasSubstr("give --engine")) << reply;
   }
 }
 

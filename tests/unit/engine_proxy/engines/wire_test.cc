@@ -43,7 +43,7 @@ EngineFacts SglangFacts(const std::string& from = "", const std::string& to = ""
 TEST(SglangInfo, TellsLimitsAndHasNoProblems) {
   const EngineFacts facts = SglangFacts();
   EXPECT_EQ(facts.version, "0.5.23");
-  EXPECT_EQ(facts.base_model, "base");
+  EXPECT_THAT(facts.base_models, ElementsAre("base"));
   EXPECT_TRUE(facts.cumulative_streams);
   EXPECT_EQ(facts.limits,
             (fleet::EngineLimits{EngineKind::kSglang, 16, 0, 4, {"k_proj", "q_proj"}}));
@@ -95,8 +95,10 @@ TEST(SglangLoads, AreSummedOverReplicas) {
 TEST(Models, AdaptersAreTheCardsWithAParent) {
   const auto models = ParseModels({200, R"({"object":"list","data":[
     {"id":"base","owned_by":"vllm","root":"/m","parent":null},
+    {"id":"alias","owned_by":"vllm","root":"/m","parent":null},
     {"id":"p-v1","owned_by":"vllm","root":"/a/v1","parent":"base"}]})"});
-  EXPECT_EQ(models->base_model, "base");
+  EXPECT_THAT(models->base_models, ElementsAre("base", "alias")) << "every served name";
+  EXPECT_EQ(models->root, "/m");
   EXPECT_EQ(models->owned_by, "vllm");
   EXPECT_THAT(models->adapters, ElementsAre(Pair(EngineName("p-v1"), "/a/v1")));
   EXPECT_EQ(ReasonOf(ParseModels({200, "[]"}).status()), "ENGINE_UNKNOWN");
@@ -227,24 +229,40 @@ TEST(Errors, LoraSwitchedOffIsSaidWithTheFlag) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("--max-cpu-loras"));
 }
 
-TEST(Probe, ATokenIsAToken) {
+TEST(Probe, ItsPromptAndItsTokenHaveLogprobs) {
   const auto sglang = ParseSglangToken({200, R"({"text":"x","output_ids":[164],
-    "meta_info":{"output_token_logprobs":[[-0.79,164,null]]}})"});
-  EXPECT_EQ(sglang->token, "164");
-  EXPECT_DOUBLE_EQ(*sglang->logprob, -0.79);
-  const auto vllm = ParseVllmToken({200, R"({"choices":[{"text":"x","logprobs":
-    {"token_logprobs":[-0.79]}}],"usage":{"completion_tokens":1}})"});
-  EXPECT_EQ(vllm->token, "x");
+    "meta_info":{"input_token_logprobs":[[null,1,null],[-3.5,2,null]],
+                 "output_token_logprobs":[[-0.75,164,null]]}})"});
+  EXPECT_THAT(sglang->logprobs, ElementsAre(-3.5, -0.75));
+  const auto vllm = ParseVllmToken({200, R"({"choices":[{"text":"x",
+    "prompt_logprobs":[null,{"2":{"logprob":-3.5,"rank":7,"decoded_token":"b"}}],
+    "logprobs":{"token_logprobs":[-0.75]}}],"usage":{"completion_tokens":1}})"});
+  EXPECT_THAT(vllm->logprobs, ElementsAre(-3.5, -0.75));
+  EXPECT_THAT(ParseSglangToken({200, R"({"output_ids":[164]})"})->logprobs, IsEmpty());
   EXPECT_EQ(ReasonOf(ParseSglangToken({200, R"({"output_ids":[]})"}).status()), "PROBE_FAILED");
   EXPECT_EQ(ReasonOf(ParseVllmToken({200, R"({"choices":[]})"}).status()), "PROBE_FAILED");
 }
 
-TEST(Probe, TheSameTokenWithTheSameLogprobIsTheBaseModels) {
-  const EngineName name("p-v1");
-  EXPECT_TRUE(JudgeDiffers(name, {"5", -1.0}, {"6", -1.0}).ok());
-  EXPECT_TRUE(JudgeDiffers(name, {"5", -1.0}, {"5", -1.1}).ok());
-  EXPECT_EQ(ReasonOf(JudgeDiffers(name, {"5", -1.0}, {"5", -1.0})), "PROBE_SAME_AS_BASE");
-  EXPECT_EQ(ReasonOf(JudgeDiffers(name, {"5", {}}, {"5", {}})), "PROBE_SAME_AS_BASE");
+TEST(Probe, TheLargestDifferenceToTheNearerRunOfTheBaseModelCounts) {
+  const ProbeAnswer compared = Compare({{-1.0, -2.0}}, {{-1.0, -2.5}}, {{-1.0, -2.25}});
+  ASSERT_TRUE(compared.has_value());
+  EXPECT_DOUBLE_EQ(compared->difference, 0.25);
+  EXPECT_DOUBLE_EQ(compared->noise, 0.25);
+  EXPECT_FALSE(Compare({{-1.0}}, {{-1.0, -2.5}}, {{-1.0, -2.25}}).has_value());
+  EXPECT_FALSE(Compare({}, {}, {}).has_value()) << "an engine without log-probabilities";
+}
+
+TEST(BaseModel, VllmTellsItsConfigAsAnObjectOrAsPythonPrintsIt) {
+  EngineFacts facts;
+  AddVllmServerInfo({200, R"({"vllm_config":{"lora_config":{},"model_config":
+    {"revision":"v2","hf_text_config":"LlamaConfig {\n  \"hidden_size\": 128\n}\n"}}})"},
+                    facts);
+  EXPECT_EQ(facts.model_revision, "v2");
+  EXPECT_THAT(facts.model_config, HasSubstr("{\n  \"hidden_size\": 128"));
+  AddVllmServerInfo({200, R"({"vllm_config":{"lora_config":{},"model_config":
+    {"hf_config":{"hidden_size":128}}}})"},
+                    facts);
+  EXPECT_EQ(facts.model_config, R"({"hidden_size":128})");
 }
 
 TEST(AlreadyLoaded, IsSuccessOnlyAtOurPath) {

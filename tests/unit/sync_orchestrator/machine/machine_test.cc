@@ -228,16 +228,12 @@ TEST(Watch, SaysWhyAMemberTakesNoPart) {
   EXPECT_EQ(fleet.Told("e3"), "ABSENT LOST");
 }
 
-TEST(Desired, SaysHowTheVersionIsProbedAndSparesWhatMustAnswerLikeTheBase) {
-  for (const fleet::ProbeRule rule :
-       {fleet::ProbeRule::kToken, fleet::ProbeRule::kPresence, fleet::ProbeRule::kDiffers}) {
-    const bool differs = rule == fleet::ProbeRule::kDiffers;
+TEST(Desired, SaysHowTheVersionIsProbed) {
+  for (const fleet::ProbeRule rule : {fleet::ProbeRule::kAuto, fleet::ProbeRule::kToken,
+                                      fleet::ProbeRule::kPresence, fleet::ProbeRule::kDiffers}) {
     Fleet fleet;
     fleet.Policy({.probe = rule});
     fleet.Join("e1");
-    fleet.Publish(0, {.rank_max = 8, .all_b_zero = true});
-    EXPECT_EQ(fleet.Probe("e1", 0), differs ? fleet::ProbeRule::kToken : rule);
-    fleet.Obey("e1");
     fleet.Publish(1, {.rank_max = 8});
     EXPECT_EQ(fleet.Probe("e1", 1), rule);
   }

@@ -1,0 +1,55 @@
+"""How much an adapter changes its model: what engine-proxies ask of an engine before they believe that it applies a version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: The key in the image's metadata; its value is decimal digits.
+METADATA_KEY = "lorry.relative_norm_ppm"
+_PPM_MAX = 2**32 - 1
+
+
+def to_ppm(relative_norm: float) -> int:
+    """Parts per million; 0 says nothing, so that any change at all is at least 1."""
+    if not relative_norm > 0:  # NaN, too
+        return 0
+    return int(min(max(round(relative_norm * 1e6), 1), _PPM_MAX))
+
+
+class BaseNorms:
+    """Remembers the norms of the base weights, which do not change while an adapter is trained."""
+
+    def __init__(self) -> None:
+        self._norms: dict[str, float] = {}
+
+    def relative_norm(self, model: Any) -> float | None:
+        """The largest ``|scale * B @ A| / |W|`` of any module of a PeftModel's active adapter, in Frobenius norms.
+
+        None where no module's base weight is at hand as one dense matrix: sharded over ranks, quantised, on no device.
+        """
+        active = model.active_adapter
+        name = active if isinstance(active, str) else active[0]
+        ratios = [
+            ratio
+            for path, module in model.named_modules()
+            if name in getattr(module, "lora_A", ()) and hasattr(module, "get_base_layer")
+            for ratio in [self._ratio(path, module, name)]
+            if ratio is not None
+        ]
+        return max(ratios, default=None)
+
+    def _ratio(self, path: str, module: Any, name: str) -> float | None:
+        a, b = module.lora_A[name].weight.detach(), module.lora_B[name].weight.detach()
+        base = getattr(module.get_base_layer(), "weight", None)
+        matrices = (a, b, base)
+        if any(t is None or hasattr(t, "to_local") or t.is_meta or not t.is_floating_point() for t in matrices):
+            return None
+        if base.dim() != 2 or a.dim() != 2 or base.numel() != b.shape[0] * a.shape[1]:
+            return None
+        if path not in self._norms:
+            self._norms[path] = float(base.detach().float().norm())
+        a, b = a.float(), b.float()
+        # |B A|^2 = trace(A^T B^T B A) = sum((B^T B) * (A A^T)): r x r, and never out x in.
+        squared = float(((b.T @ b) * (a @ a.T)).sum())
+        norm = abs(float(module.scaling[name])) * max(squared, 0.0) ** 0.5
+        return norm / self._norms[path] if self._norms[path] > 0 else None

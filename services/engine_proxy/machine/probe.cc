@@ -1,0 +1,59 @@
+#include "services/engine_proxy/machine/probe.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace lorry::proxy {
+namespace {
+
+// bf16, in which most engines compute, has eight bits: what changes every weight's part of a sum by
+// less than 1 / 2^8 may be rounded away, and what changes it by more may not.
+constexpr uint32_t kMustDifferPpm = 1'000'000 / 256;
+
+// Log-probabilities of the same prompt, computed twice in fp32, differ by less on both engines.
+constexpr double kSameLogprob = 1e-5;
+
+// Two runs show some of the noise that a busy engine's batches make, and seldom the most of it.
+constexpr double kNoiseMargin = 2;
+
+bool Differs(const fleet::ProbeComparison& compared) {
+  return compared.difference > kNoiseMargin * compared.noise + kSameLogprob;
+}
+
+std::string Measured(const std::optional<fleet::ProbeComparison>& compared) {
+  if (!compared.has_value()) return "the engine gives no log-probabilities to compare";
+  return absl::StrCat("its log-probabilities are the base model's (they differ by ",
+                      compared->difference, ", two runs of the base model by ", compared->noise,
+                      ")");
+}
+
+}  // namespace
+
+fleet::ProbeKind ProbeKindFor(fleet::ProbeRule rule, const fleet::VersionTraits& traits) {
+  if (rule == fleet::ProbeRule::kPresence) return fleet::ProbeKind::kPresence;
+  // A version whose B are all zero answers as the base model does, and is right to.
+  if (rule == fleet::ProbeRule::kToken || traits.all_b_zero) return fleet::ProbeKind::kToken;
+  return fleet::ProbeKind::kCompare;
+}
+
+ProbeVerdict JudgeProbe(fleet::ProbeRule rule, const fleet::VersionTraits& traits,
+                        const std::optional<fleet::ProbeComparison>& compared) {
+  if (ProbeKindFor(rule, traits) != fleet::ProbeKind::kCompare) return {};
+  if (compared.has_value() && Differs(*compared)) return {};
+  const bool must = rule == fleet::ProbeRule::kDiffers || traits.relative_norm_ppm > kMustDifferPpm;
+  if (must && compared.has_value()) {
+    return {.passes = false,
+            .reason = "PROBE_SAME_AS_BASE",
+            .detail = absl::StrCat(Measured(compared),
+                                   ": the engine seems to have applied none of its modules; check "
+                                   "that it was trained on this model")};
+  }
+  const std::string why = traits.relative_norm_ppm == 0
+                              ? "the trainer did not say by how much it changes the model"
+                              : absl::StrCat("it changes the model by ", traits.relative_norm_ppm,
+                                             " millionths, which may be too little to be seen");
+  return {.passes = true,
+          .reason = "UNPROVEN",
+          .detail = absl::StrCat(Measured(compared), ", and ", why)};
+}
+
+}  // namespace lorry::proxy

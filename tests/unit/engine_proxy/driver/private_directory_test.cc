@@ -1,0 +1,103 @@
+// Directories and locks that another user of the host may have put in our way.
+#include "services/engine_proxy/driver/private_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lib/base/error.h"
+#include "services/engine_proxy/driver/engine_claim.h"
+
+namespace lorry::proxy {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class PrivateDirectoryTest : public ::testing::Test {
+ protected:
+  PrivateDirectoryTest() : root_(::testing::TempDir() + "/private-" + std::to_string(::getpid())) {
+    fs::remove_all(root_);
+    fs::create_directory(root_);
+    ::chmod(root_.c_str(), 0700);
+  }
+  ~PrivateDirectoryTest() override { fs::remove_all(root_); }
+
+  static std::string Refusal(const std::string& path) {
+    const absl::Status status = MakePrivateDirectory(path);
+    return status.ok() ? "" : ReasonOf(status) + ": " + std::string(status.message());
+  }
+
+  const std::string root_;
+};
+
+TEST_F(PrivateDirectoryTest, IsMadeWithItsParentsForThisUserAlone) {
+  EXPECT_EQ(Refusal(root_ + "/a/b"), "");
+  for (const char* path : {"/a", "/a/b"})
+    EXPECT_EQ(fs::status(root_ + path).permissions(), fs::perms(0700)) << path;
+  EXPECT_EQ(Refusal(root_ + "/a/b"), "") << "again";
+}
+
+TEST_F(PrivateDirectoryTest, OneThatOthersMayWriteToIsRefused) {
+  fs::create_directory(root_ + "/open");
+  for (const mode_t mode : {0777, 0720, 01777}) {
+    ::chmod((root_ + "/open").c_str(), mode);
+    EXPECT_THAT(Refusal(root_ + "/open"), HasSubstr("DIRECTORY_UNSAFE")) << std::oct << mode;
+  }
+}
+
+TEST_F(PrivateDirectoryTest, OneOfAnotherUserIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "giving a directory away takes root";
+  fs::create_directory(root_ + "/theirs");
+  ASSERT_EQ(::chown((root_ + "/theirs").c_str(), 4711, 4711), 0);
+  EXPECT_THAT(Refusal(root_ + "/theirs"), HasSubstr("belongs to another user"));
+}
+
+TEST_F(PrivateDirectoryTest, ALinkIsRefused) {
+  fs::create_directory(root_ + "/target");
+  fs::create_symlink(root_ + "/target", root_ + "/link");
+  EXPECT_THAT(Refusal(root_ + "/link"), HasSubstr("is a link"));
+  std::ofstream(root_ + "/file") << "x";
+  EXPECT_THAT(Refusal(root_ + "/file"), HasSubstr("DIRECTORY_UNSAFE"));
+}
+
+TEST_F(PrivateDirectoryTest, AParentThatOthersMayChangeIsTold) {
+  fs::create_directories(root_ + "/volume/images");
+  ::chmod((root_ + "/volume").c_str(), 0777);
+  EXPECT_EQ(UnsafeParentOf(root_ + "/volume/images"), fs::absolute(root_ + "/volume").string());
+  ::chmod((root_ + "/volume").c_str(), 01777);
+  EXPECT_EQ(UnsafeParentOf(root_ + "/volume/images"), "") << "sticky, as /dev/shm";
+}
+
+TEST_F(PrivateDirectoryTest, ReadersAreTheOwnerAllOrAGroup) {
+  EXPECT_EQ(ParseImageReaders("owner")->directories, 0700u);
+  EXPECT_EQ(ParseImageReaders("all")->files, 0644u);
+  EXPECT_EQ(ParseImageReaders("4711")->group, 4711u);
+  EXPECT_EQ(ParseImageReaders("root")->group, 0u);
+  EXPECT_FALSE(ParseImageReaders("no such group").ok());
+}
+
+TEST_F(PrivateDirectoryTest, AnEngineIsClaimedOnce) {
+  auto first = EngineClaim::Take(root_ + "/claims", "127.0.0.1", 30000);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(ReasonOf(EngineClaim::Take(root_ + "/claims", "localhost", 30000).status()),
+            "ENGINE_CLAIMED");
+  EXPECT_TRUE(EngineClaim::Take(root_ + "/claims", "127.0.0.1", 30001).ok());
+  first->reset();
+  EXPECT_TRUE(fs::is_empty(root_ + "/claims")) << "the lock goes with its owner";
+  EXPECT_TRUE(EngineClaim::Take(root_ + "/claims", "127.0.0.1", 30000).ok());
+}
+
+TEST_F(PrivateDirectoryTest, NoOtherUserHoldsAClaim) {
+  fs::create_directory(root_ + "/claims");
+  ::chmod((root_ + "/claims").c_str(), 01777);
+  EXPECT_EQ(ReasonOf(EngineClaim::Take(root_ + "/claims", "127.0.0.1", 30000).status()),
+            "DIRECTORY_UNSAFE");
+}
+
+}  // namespace
+}  // namespace lorry::proxy

@@ -1,0 +1,214 @@
+// The proxy's machine by hand: an obedient world answers its effects, unless a test says otherwise.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "services/engine_proxy/machine/machine.h"
+
+namespace lorry::proxy {
+
+inline const AdapterName kMath("math");
+
+class Bench {
+ public:
+  explicit Bench(fleet::EngineKind kind = fleet::EngineKind::kVllm, uint32_t slots = 0) {
+    limits_.kind = kind;
+    limits_.slots = slots;
+    Start();
+  }
+  void Start() {
+    Config config;
+    config.member = MemberId("e1");
+    config.new_journal = JournalId("j1");
+    machine_.emplace(*Machine::Restore(config, records_, now_));
+    Run();
+    See();
+    Tell(SessionUp{});
+  }
+  void Reboot() {
+    engine_.clear();
+    boot_ = BootId("boot2");
+    Tell(EngineLost{true});
+    See();
+  }
+  void See() {
+    EngineSeen seen{boot_, limits_, "1", "", false};
+    seen.base_model = base_;
+    Tell(seen);
+  }
+  // What is desired: `numbers` wanted, the last of them opened at `epoch`.
+  void Desire(uint64_t epoch, std::vector<uint64_t> numbers) {
+    fleet::Desired desired;
+    desired.term = Term{1, 1};
+    desired.revision = Revision(++revision_);
+    desired.journal = machine_->journal();
+    for (const uint64_t number : numbers) {
+      fleet::WantedVersion wanted;
+      wanted.name = NameOf(number);
+      wanted.key = {kMath, RunId(1), VersionNumber(number)};
+      wanted.must = number == numbers.back();
+      wanted.eviction_rank = static_cast<uint32_t>(number);
+      wanted.probe = rule_;
+      wanted.traits = traits_;
+      desired.wanted.push_back(wanted);
+    }
+    if (epoch > 0)
+      desired.rows = {
+          {kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back()), 0, true}};
+    Tell(DesiredReceived{desired});
+  }
+  void Row(fleet::RowMode mode, uint64_t epoch) {
+    fleet::Desired desired;
+    desired.term = Term{1, 1};
+    desired.revision = Revision(++revision_);
+    desired.journal = machine_->journal();
+    fleet::WantedVersion wanted;
+    wanted.name = NameOf(1);
+    wanted.must = true;
+    desired.wanted = {wanted};
+    desired.rows = {{kMath, mode, Epoch(epoch),
+                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), 5'000, false}};
+    Tell(DesiredReceived{desired});
+  }
+  void Tell(const Event& event) {
+    events_.push_back(event);
+    Run();
+  }
+  void Pass(int64_t ms) {
+    for (int64_t passed = 0; passed < ms; passed += 500) {
+      now_ += 500;
+      Tell(TimePassed{});
+    }
+  }
+  static EngineName NameOf(uint64_t number) {
+    return EngineName("math-v" + std::to_string(number) + "-0123456789ab");
+  }
+  fleet::ResidencyState StateOf(uint64_t number) const {
+    for (const fleet::ObservedResidency& residency : machine_->Observe().residencies) {
+      if (residency.name == NameOf(number)) return residency.state;
+    }
+    return fleet::ResidencyState::kAbsent;
+  }
+  // "FAILED NO_SLOT", "LOADED".
+  std::string Told(uint64_t number) const {
+    for (const fleet::ObservedResidency& residency : machine_->Observe().residencies) {
+      if (residency.name != NameOf(number)) continue;
+      const std::string state(fleet::ToString(residency.state));
+      return residency.reason.empty() ? state : state + " " + residency.reason;
+    }
+    return "ABSENT";
+  }
+  fleet::ObservedRow TheRow() const { return machine_->Observe().rows.at(0); }
+  bool Routed(uint64_t number) const {
+    return machine_->door_table().FindRoute(NameOf(number)) != nullptr;
+  }
+
+  std::optional<Machine> machine_;
+  Records records_;
+  std::map<EngineName, uint32_t> counts_;     // what the door reports
+  std::map<EngineName, std::string> engine_;  // what the engine lists
+  std::set<size_t> silent_;                   // indexes of effects that are not answered
+  uint64_t running_ = 0;
+  std::optional<LoadDone> load_answer_;       // instead of loading
+  std::optional<FetchFailed> fetch_failure_;  // instead of fetching
+  std::set<EngineName> keeps_;                // whatever it answers to an unload
+  std::optional<peft::BaseModel> base_ = peft::BaseModel{.hidden_size = 128};
+  uint64_t trained_on_ = 128;  // the hidden size that every adapter here was trained for
+  Outcome check_outcome_ = Outcome::kOk;
+  std::optional<fleet::ProbeComparison> compared_ = fleet::ProbeComparison{0.5, 0};
+  std::vector<fleet::ProbeKind> probes_;
+  fleet::ProbeRule rule_ = fleet::ProbeRule::kAuto;  // of what is desired, with these traits
+  fleet::VersionTraits traits_;
+  int checks_ = 0;
+  int fetches_ = 0;
+  int unloads_ = 0, deletes_ = 0, resumes_ = 0;
+  BootId boot_ = BootId("boot1");
+  fleet::EngineLimits limits_;
+
+ private:
+  void Run() {
+    do {
+      if (!events_.empty()) {
+        machine_->Step(now_, events_.front());
+        events_.pop_front();
+      }
+      Ready ready = machine_->TakeReady();
+      for (const Record& record : ready.records) {
+        if (record.value.has_value()) {
+          records_[record.key] = *record.value;
+        } else {
+          records_.erase(record.key);
+        }
+      }
+      for (const Effect& effect : ready.effects) {
+        if (!silent_.contains(effect.index()))
+          std::visit([this](const auto& e) { Answer(e); }, effect);
+      }
+    } while (!events_.empty());
+  }
+  void Answer(const Fetch& e) {
+    ++fetches_;
+    if (fetch_failure_.has_value()) {
+      fetch_failure_->op = e.op;
+      return events_.push_back(*fetch_failure_);
+    }
+    events_.push_back(FetchDone{e.op, "/" + e.name.value});
+  }
+  void Answer(const CancelFetch& e) { events_.push_back(FetchCancelled{e.op}); }
+  void Answer(const HashDirectory& e) { events_.push_back(DirectoryHashed{e.op, true}); }
+  void Answer(const CheckShapes& e) {
+    ++checks_;
+    const bool fits = e.base.hidden_size == trained_on_;
+    events_.push_back(ShapesChecked{e.op, check_outcome_, fits, fits ? "" : "another shape"});
+  }
+  void Answer(const DeleteDirectory& e) {
+    ++deletes_;
+    events_.push_back(DirectoryDeleted{e.op, Outcome::kOk});
+  }
+  void Answer(const List& e) { events_.push_back(Listed{e.op, Outcome::kOk, engine_}); }
+  void Answer(const Load& e) {
+    if (load_answer_.has_value()) {
+      load_answer_->op = e.op;
+      events_.push_back(*load_answer_);
+      return;
+    }
+    engine_[e.name] = e.path;
+    events_.push_back(LoadDone{e.op, Outcome::kOk, "", ""});
+  }
+  void Answer(const Probe& e) {
+    probes_.push_back(e.kind);
+    events_.push_back(ProbeDone{e.op, Outcome::kOk, "", "", compared_});
+  }
+  void Answer(const Unload& e) {
+    ++unloads_;
+    if (!keeps_.contains(e.name)) engine_.erase(e.name);
+    events_.push_back(UnloadDone{e.op, Outcome::kOk});
+  }
+  void Answer(const AskEngineLoad& e) {
+    events_.push_back(EngineLoadSeen{e.op, Outcome::kOk, running_});
+  }
+  void Answer(const PauseEngine& e) { events_.push_back(PauseDone{e.op, Outcome::kOk}); }
+  void Answer(const ResumeEngine& e) {
+    ++resumes_;
+    events_.push_back(ResumeDone{e.op, Outcome::kOk});
+  }
+  void Answer(const SetDoorTable& e) { events_.push_back(DoorReport{e.table.revision, counts_}); }
+  void Answer(const SendObserved&) {}
+
+  Tick now_ = 1'000;
+  uint64_t revision_ = 0;
+  std::deque<Event> events_;
+};
+
+constexpr size_t kDeleteEffect = 4;
+constexpr size_t kLoadEffect = 6;
+constexpr size_t kUnloadEffect = 8;
+constexpr size_t kTableEffect = 12;
+
+}  // namespace lorry::proxy
