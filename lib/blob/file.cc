@@ -13,6 +13,11 @@
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 
+// Known to kernels from 5.14 on, and not to older headers.
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
 namespace lorry::blob {
 
 namespace {
@@ -72,6 +77,17 @@ absl::StatusOr<MappedFile> MappedFile::Map(const Fd& fd, bool writable) {
 void MappedFile::Unmap() {
   if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
   bytes_ = {};
+}
+
+absl::Status MappedFile::Load() const {
+  if (madvise(bytes_.data(), bytes_.size(), MADV_POPULATE_READ) == 0) return absl::OkStatus();
+  // Kernels before 5.14 do not know it: there, pages are read when they are touched.
+  if (errno == EINVAL || errno == ENOSYS) return absl::OkStatus();
+  if (errno != EFAULT && errno != EHWPOISON && errno != EIO) {
+    return ErrnoStatus(errno, "reading a blob");
+  }
+  return Error(absl::StatusCode::kDataLoss, "DISK_FAILED",
+               "the disk does not give back all bytes of a blob");
 }
 
 absl::StatusOr<uint64_t> SizeOf(const Fd& fd) {

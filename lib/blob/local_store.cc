@@ -193,6 +193,7 @@ absl::StatusOr<std::shared_ptr<const Mapping>> LocalStore::Open(std::string_view
   if (absl::IsNotFound(fd.status())) return BlobMissing(key);
   LORRY_RETURN_IF_ERROR(fd.status());
   LORRY_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(*fd, /*writable=*/false));
+  LORRY_RETURN_IF_ERROR(file.Load());
   return std::make_shared<LocalMapping>(std::move(file));
 }
 

@@ -63,8 +63,8 @@ class Store {
   // Goes on with a staging that nobody holds: of a process that crashed. NOT_FOUND;
   // FAILED_PRECONDITION BLOB_BUSY.
   virtual absl::StatusOr<std::unique_ptr<Staging>> Resume(std::string_view key) = 0;
-  // NOT_FOUND, also for a staging. DATA_LOSS when its file was emptied; content is its reader's to
-  // check.
+  // NOT_FOUND, also for a staging. DATA_LOSS when its file was emptied, or DISK_FAILED when the disk
+  // does not give it back; content is its reader's to check.
   virtual absl::StatusOr<std::shared_ptr<const Mapping>> Open(std::string_view key) = 0;
   // Sealed or staging, durably gone when it returns. NOT_FOUND; BLOB_BUSY for a staging that
   // somebody holds.

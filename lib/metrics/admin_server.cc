@@ -1,5 +1,7 @@
 #include "lib/metrics/admin_server.h"
 
+#include <spdlog/spdlog.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -74,6 +76,10 @@ class BeastAdminServer final : public AdminServer {
                    absl::StrCat("cannot listen on ", address, ": ", error.message()));
     }
     port_ = acceptor_.local_endpoint().port();
+    if (!host.is_loopback()) {
+      spdlog::warn("the admin port listens on {}: whoever reaches it reads metrics and settings",
+                   address);
+    }
     asio::co_spawn(context_, Accept(), asio::detached);
     thread_ = std::thread([this] { context_.run(); });
     return absl::OkStatus();

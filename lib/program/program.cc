@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -46,6 +47,9 @@ ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error");
 
 namespace lorry::program {
 namespace {
+
+// Flags whose values may hold secrets: commands carry tokens and passwords.
+constexpr std::array<absl::string_view, 1> kPrivateFlags = {"on_wedged"};
 
 bool IsOurFlagFile(absl::string_view file) {
   return !absl::StartsWith(file, "absl/") && !absl::StrContains(file, "/absl/");
@@ -144,11 +148,18 @@ absl::StatusOr<std::string> DataDir() {
     return Error(absl::StatusCode::kInvalidArgument, "",
                  "--data-dir is missing: name a directory on a disk that lasts");
   }
+  namespace fs = std::filesystem;
   std::error_code error;
-  std::filesystem::create_directories(path, error);
+  const bool made = fs::create_directories(path, error);
+  if (made && !error) fs::permissions(path, fs::perms::owner_all, error);
   if (error) {
     return Error(absl::StatusCode::kInvalidArgument, "",
                  absl::StrCat("--data-dir=", path, " cannot be made: ", error.message()));
+  }
+  // A directory that was there is its owner's to open or to close; the files in it are private.
+  if ((fs::status(path, error).permissions() & fs::perms::others_write) != fs::perms::none) {
+    spdlog::warn("every user of this machine can put files into --data-dir={}: chmod it to 700",
+                 path);
   }
   return path;
 }
@@ -180,7 +191,11 @@ absl::Status Ready(const std::map<std::string, std::string>& addresses) {
 std::string FlagsJson() {
   nlohmann::json flags = nlohmann::json::object();
   for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (IsOurFlagFile(flag->Filename())) flags[std::string(name)] = flag->CurrentValue();
+    if (!IsOurFlagFile(flag->Filename())) continue;
+    const bool hidden =
+        std::find(kPrivateFlags.begin(), kPrivateFlags.end(), name) != kPrivateFlags.end() &&
+        flag->CurrentValue() != flag->DefaultValue();
+    flags[std::string(name)] = hidden ? "(set)" : flag->CurrentValue();
   }
   return flags.dump(2);
 }

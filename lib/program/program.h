@@ -59,7 +59,7 @@ absl::StatusOr<std::string> DataDir();
 // program listens. The file appears whole (written beside and renamed), once everything serves.
 absl::Status Ready(const std::map<std::string, std::string>& addresses);
 
-// Every flag's value as JSON, for /configz.
+// Every flag's value as JSON, for /configz; of those that may hold secrets only that they are set.
 std::string FlagsJson();
 
 }  // namespace lorry::program

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <sstream>
@@ -26,6 +27,7 @@ constexpr std::array<std::pair<Role, const char*>, 4> kRoleWords = {{
 }};
 constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kRoleUri = "/role/";
+constexpr std::string_view kAdapters = "adapters=";
 constexpr int64_t kLookIntervalMs = 1'000;
 // A token that can be guessed is none: 128 bits in base64 are 22 characters.
 constexpr size_t kTokenBytesMin = 16;
@@ -39,6 +41,24 @@ absl::StatusOr<Roles> ParseRoles(std::string_view words) {
   return roles;
 }
 
+// What is left of a line after its token. False when it cannot be understood.
+bool ReadRest(std::istringstream& words, Caller& caller) {
+  for (std::string word; words >> word;) {
+    if (word.starts_with(kAdapters)) {
+      caller.adapters =
+          absl::StrSplit(ToAbsl(std::string_view(word).substr(kAdapters.size())), ',');
+      for (const std::string& adapter : caller.adapters) {
+        if (adapter.empty() || adapter.find('*') < adapter.size() - 1) return false;
+      }
+    } else if (caller.name.empty()) {
+      caller.name = word;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
 absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path) {
   std::ifstream file(path);
   if (!file) {
@@ -49,18 +69,24 @@ absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     std::istringstream words(line.substr(0, line.find('#')));
-    std::string roles_word, token, name;
+    std::string roles_word, token;
     if (!(words >> roles_word)) continue;
-    words >> token >> name;
+    words >> token;
+    Caller caller;
     const absl::StatusOr<Roles> roles = ParseRoles(roles_word);
-    if (!roles.ok() || token.size() < kTokenBytesMin) {
+    if (!roles.ok() || token.size() < kTokenBytesMin || !ReadRest(words, caller)) {
       return Error(absl::StatusCode::kInvalidArgument, "",
                    absl::StrCat(path, ":", number,
                                 ": expected `<role>[,<role>] <token of 16 characters or more> "
-                                "[name]`, roles reader, publisher, engine, operator"));
+                                "[name] [adapters=<adapter>,<prefix>*]`, roles reader, publisher, "
+                                "engine, operator"));
     }
-    if (name.empty()) name = absl::StrCat("token of line ", number);
-    callers[ToHex(HashSha256(token))] = Caller{.name = name, .roles = *roles};
+    caller.roles = *roles;
+    const std::string hash = ToHex(HashSha256(token));
+    // Runs and uploads belong to names: this one stays when lines move. Eight digits of the hash
+    // of 128 random bits tell nobody the token.
+    if (caller.name.empty()) caller.name = "token-" + hash.substr(0, 8);
+    callers[hash] = std::move(caller);
   }
   return callers;
 }
@@ -143,8 +169,18 @@ std::optional<Caller> Access::FindToken(const std::string& token) {
   return it->second;
 }
 
-absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context, Roles wanted) {
-  if (open_to_all()) return Caller{.name = context.peer(), .roles = Role::kOperator};
+bool Caller::MayTouch(std::string_view adapter) const {
+  if (adapters.empty() || adapter == kOfCaller) return true;
+  return std::any_of(adapters.begin(), adapters.end(), [&](std::string_view allowed) {
+    if (!allowed.ends_with('*')) return adapter == allowed;
+    allowed.remove_suffix(1);
+    return !adapter.empty() && adapter.starts_with(allowed);
+  });
+}
+
+absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context, Roles wanted,
+                                     std::string_view adapter) {
+  if (open_to_all()) return Caller{.name = "", .roles = Role::kOperator, .adapters = {}};
   Caller caller;
   if (certificates_) caller = CallerOfCertificate(*context.auth_context());
   if (const std::string token = BearerToken(context); !tokens_file_.empty() && !token.empty()) {
@@ -158,6 +194,12 @@ absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context, Rol
     return Error(absl::StatusCode::kPermissionDenied, "ROLE_MISSING",
                  absl::StrCat(caller.name, " is ", ToString(caller.roles), "; this call needs ",
                               ToString(wanted)));
+  }
+  if (!caller.MayTouch(adapter)) {
+    return Error(absl::StatusCode::kPermissionDenied, "ADAPTER_DENIED",
+                 absl::StrCat(caller.name, " may touch only ", absl::StrJoin(caller.adapters, ", "),
+                              adapter.empty() ? "; this call concerns every adapter"
+                                              : absl::StrCat(", not ", ToAbsl(adapter))));
   }
   return caller;
 }

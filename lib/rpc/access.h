@@ -1,10 +1,11 @@
 // Who may call what: a role per call, from a bearer token or a client certificate. Thread-safe,
 // immutable but for the tokens, which are read again when their file changes.
 //
-// Tokens file: one `<role>[,<role>...] <token> [name]` a line, `#` begins a comment. A client
-// certificate names its roles by URI subject alternative names ending in `/role/<role>`. With
-// neither configured everybody is an operator: that is for loopback, and Server refuses it
-// elsewhere unless told so.
+// Tokens file: one `<role>[,<role>...] <token> [name] [adapters=<adapter>[,<adapter>...]]` a line,
+// `#` begins a comment. A token with `adapters=` may make only calls that concern one of those
+// adapters; `math-*` stands for all whose names begin so. A client certificate names its roles by
+// URI subject alternative names ending in `/role/<role>`. With neither configured everybody is an
+// operator: that is for loopback, and Server refuses it elsewhere unless told so.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -57,18 +59,28 @@ absl::StatusOr<Role> ParseRole(std::string_view word);
 std::string ToString(Roles roles);
 
 struct Caller {
-  std::string name;  // the token's or certificate's name; the peer's address where there is neither
+  std::string name;  // the token's or certificate's; empty where everybody may call
   Roles roles;
+  std::vector<std::string> adapters;  // that it is limited to, `math-*` too; empty: all
+
+  // An empty `adapter` stands for all of them.
+  bool MayTouch(std::string_view adapter) const;
 };
+
+// What stands for an adapter in a call that concerns only what belongs to its caller, whom the
+// handler checks.
+inline constexpr std::string_view kOfCaller = "*";
 
 class Access {
  public:
   // `tokens_file` may be empty; `certificates` says that the server asks clients for certificates.
   static absl::StatusOr<std::unique_ptr<Access>> Open(std::string tokens_file, bool certificates);
 
-  // UNAUTHENTICATED UNAUTHENTICATED without a known token or certificate, PERMISSION_DENIED
-  // ROLE_MISSING when its roles do not suffice. The token itself is never logged or quoted.
-  absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, Roles wanted);
+  // UNAUTHENTICATED UNAUTHENTICATED without a known token or certificate; PERMISSION_DENIED
+  // ROLE_MISSING when its roles do not suffice, ADAPTER_DENIED when it is limited to adapters and
+  // `adapter` is none of them. The token itself is never logged or quoted.
+  absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, Roles wanted,
+                               std::string_view adapter);
 
   bool open_to_all() const { return tokens_file_.empty() && !certificates_; }
 

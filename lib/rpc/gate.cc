@@ -18,34 +18,36 @@ absl::Status ShuttingDown() {
 Gate::Gate(Access& access, Options options) : access_(access), options_(std::move(options)) {}
 
 grpc::Status Gate::Serve(grpc::ServerContext& context, std::string_view method, Roles wanted,
-                         absl::FunctionRef<absl::Status(const Call&)> handler, Effort effort) {
+                         absl::FunctionRef<absl::Status(const Call&)> handler, const Terms& terms) {
   const auto began = std::chrono::steady_clock::now();
-  const absl::StatusOr<Call> call = Admit(context, method, wanted, effort);
+  const absl::StatusOr<Call> call = Admit(context, method, wanted, terms);
   const absl::Status status = call.ok() ? handler(*call) : call.status();
   if (options_.on_call) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     options_.on_call({.method = method, .code = status.code(), .seconds = took.count()});
   }
-  if (call.ok()) Leave(method, effort);  // last: who waits until all have left may end the gate
+  if (call.ok())
+    Leave(method, terms.effort);  // last: who waits until all have left may end the gate
   return ToGrpc(status);
 }
 
-absl::StatusOr<Caller> Gate::AdmitStream(const grpc::ServerContextBase& context, Roles wanted) {
+absl::StatusOr<Caller> Gate::AdmitStream(const grpc::ServerContextBase& context, Roles wanted,
+                                         std::string_view adapter) {
   {
     MutexLock lock(mutex_);
     if (closed_) return ShuttingDown();
   }
-  return access_.Check(context, wanted);
+  return access_.Check(context, wanted, adapter);
 }
 
 absl::StatusOr<Call> Gate::Admit(grpc::ServerContext& context, std::string_view method,
-                                 Roles wanted, Effort effort) {
+                                 Roles wanted, const Terms& terms) {
   Call call;
-  LORRY_ASSIGN_OR_RETURN(call.caller, access_.Check(context, wanted));
+  LORRY_ASSIGN_OR_RETURN(call.caller, access_.Check(context, wanted, terms.adapter));
   LORRY_ASSIGN_OR_RETURN(call.deadline, DeadlineOf(context));
   MutexLock lock(mutex_);
   if (closed_) return ShuttingDown();
-  if (effort == Effort::kWorks && working_ < options_.calls_max) {
+  if (terms.effort == Effort::kWorks && working_ < options_.calls_max) {
     ++working_;
   } else {
     if (waiting_ >= options_.waiting_max) {
@@ -53,7 +55,7 @@ absl::StatusOr<Call> Gate::Admit(grpc::ServerContext& context, std::string_view 
                    absl::StrCat(waiting_, " calls already wait at this server; try again shortly"));
     }
     ++waiting_;
-    if (effort == Effort::kWorks) LORRY_RETURN_IF_ERROR(AwaitTurn(call.deadline));
+    if (terms.effort == Effort::kWorks) LORRY_RETURN_IF_ERROR(AwaitTurn(call.deadline));
   }
   const auto it = by_method_.find(method);
   ++(it != by_method_.end() ? it : by_method_.emplace(std::string(method), 0).first)->second;

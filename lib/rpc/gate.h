@@ -44,6 +44,14 @@ absl::Status ShuttingDown();
 // one check of their image.
 enum class Effort { kWorks, kWaits };
 
+// What else is to be known of a call before it is served.
+struct Terms {
+  // The one that it concerns; kOfCaller; or empty: all of them, which a caller that is limited to
+  // some is refused.
+  std::string_view adapter = {};
+  Effort effort = Effort::kWorks;
+};
+
 struct CallReport {
   std::string_view method;
   absl::StatusCode code;
@@ -74,11 +82,11 @@ class Gate {
   // Serves one unary call: admits it, runs `handler` on this thread, converts the status.
   // RESOURCE_EXHAUSTED SERVER_BUSY: as many calls wait as may, or its turn did not come in time.
   grpc::Status Serve(grpc::ServerContext& context, std::string_view method, Roles wanted,
-                     absl::FunctionRef<absl::Status(const Call&)> handler,
-                     Effort effort = Effort::kWorks);
+                     absl::FunctionRef<absl::Status(const Call&)> handler, const Terms& terms = {});
 
-  // Admits a long stream; it has no deadline.
-  absl::StatusOr<Caller> AdmitStream(const grpc::ServerContextBase& context, Roles wanted);
+  // Admits a long stream; it has no deadline. `adapter`: as in Terms.
+  absl::StatusOr<Caller> AdmitStream(const grpc::ServerContextBase& context, Roles wanted,
+                                     std::string_view adapter = {});
 
   StreamRegistry& streams() { return streams_; }
   bool open_to_all() const { return access_.open_to_all(); }
@@ -90,7 +98,7 @@ class Gate {
 
  private:
   absl::StatusOr<Call> Admit(grpc::ServerContext& context, std::string_view method, Roles wanted,
-                             Effort effort);
+                             const Terms& terms);
   absl::Status AwaitTurn(Tick deadline) LORRY_REQUIRES(mutex_);
   absl::StatusOr<Tick> DeadlineOf(const grpc::ServerContext& context) const;
   void Leave(std::string_view method, Effort effort);

@@ -78,6 +78,7 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
   quota.Resize(static_cast<size_t>(options.memory_max_bytes));
   builder.SetResourceQuota(quota);
   builder.SetMaxReceiveMessageSize(options.receive_max_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.headers_max_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_per_connection_max);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
                              static_cast<int>(options.keepalive_interval_ms));

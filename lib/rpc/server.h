@@ -38,6 +38,8 @@ struct ServerOptions {
   bool reflection = true;
   // Control messages stay below gRPC's own default; bulk goes through lib/transfer.
   int receive_max_bytes = 4 << 20;
+  // Of a call's headers: a token, a deadline and a trace have less than 2 KiB.
+  int headers_max_bytes = 16 << 10;
   int64_t memory_max_bytes = 256 << 20;  // gRPC's buffers for all connections together
   int streams_per_connection_max = 1024;
   // A peer that answers no ping for interval + timeout is gone (measured:

@@ -61,9 +61,9 @@ class StreamWriter : public Reactor, public OpenStream {
  private:
   template <typename Stream>
   friend Stream* StartStream(Gate& gate, grpc::CallbackServerContext& context, Roles wanted,
-                             std::shared_ptr<Stream> stream);
+                             std::shared_ptr<Stream> stream, std::string_view adapter);
   void Begin(Gate& gate, grpc::CallbackServerContext& context, Roles wanted,
-             std::shared_ptr<StreamWriter> self);
+             std::shared_ptr<StreamWriter> self, std::string_view adapter);
   void StartNextWrite() LORRY_REQUIRES(mutex_);
   void FinishIfIdle() LORRY_REQUIRES(mutex_);
   void OnSendInitialMetadataDone(bool) final {}
@@ -114,13 +114,20 @@ class BidiStream : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out> {
   In incoming_;
 };
 
-// Admits `stream` and hands it to gRPC; a refused one ends with the gate's status.
+// Admits `stream`, which concerns `adapter` (as in Terms), and hands it to gRPC; a refused one ends
+// with the gate's status.
+template <typename Stream>
+Stream* StartStream(Gate& gate, grpc::CallbackServerContext& context, Roles wanted,
+                    std::shared_ptr<Stream> stream, std::string_view adapter) {
+  Stream* const reactor = stream.get();
+  reactor->Begin(gate, context, wanted, std::move(stream), adapter);
+  return reactor;
+}
+// One that concerns every adapter.
 template <typename Stream>
 Stream* StartStream(Gate& gate, grpc::CallbackServerContext& context, Roles wanted,
                     std::shared_ptr<Stream> stream) {
-  Stream* const reactor = stream.get();
-  reactor->Begin(gate, context, wanted, std::move(stream));
-  return reactor;
+  return StartStream(gate, context, wanted, std::move(stream), /*adapter=*/"");
 }
 
 }  // namespace lorry::rpc

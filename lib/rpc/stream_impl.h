@@ -9,10 +9,11 @@ namespace lorry::rpc {
 
 template <typename Reactor, typename Out>
 void StreamWriter<Reactor, Out>::Begin(Gate& gate, grpc::CallbackServerContext& context,
-                                       Roles wanted, std::shared_ptr<StreamWriter> self) {
+                                       Roles wanted, std::shared_ptr<StreamWriter> self,
+                                       std::string_view adapter) {
   self_ = std::move(self);
   context_ = &context;
-  absl::StatusOr<Caller> caller = gate.AdmitStream(context, wanted);
+  absl::StatusOr<Caller> caller = gate.AdmitStream(context, wanted, adapter);
   if (caller.ok()) {
     caller_ = *std::move(caller);
     if (gate.streams().Add(self_)) registry_ = &gate.streams();

@@ -8,6 +8,10 @@ namespace {
 // Dead uploads are remembered for an hour and the log for 100,000 revisions: once a minute is often
 // enough to look for what may be forgotten, since looking reads every one of them.
 constexpr std::chrono::minutes kTidyInterval(1);
+// One small transaction, as often as probes usually ask.
+constexpr std::chrono::seconds kProofInterval(10);
+// A sweep may wait for a disk that is busy with large images; three proofs missed are no accident.
+constexpr std::chrono::seconds kProofAgeMax(60);
 
 }  // namespace
 
@@ -39,7 +43,25 @@ void Housekeeping::Run() {
   }
 }
 
+void Housekeeping::ProveWritable() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_proof_) return;
+  next_proof_ = now + kProofInterval;
+  absl::Status written = catalog_.ProveWritable();
+  if (!written.ok()) spdlog::error("the store cannot write: {}", written.ToString());
+  MutexLock lock(mutex_);
+  proof_ = std::move(written);
+  proved_at_ = std::chrono::steady_clock::now();
+}
+
+absl::Status Housekeeping::Writable() const {
+  MutexLock lock(mutex_);
+  if (std::chrono::steady_clock::now() - proved_at_ <= kProofAgeMax) return proof_;
+  return absl::UnavailableError("nothing could be written for a minute: the disk hangs");
+}
+
 void Housekeeping::Sweep() {
+  ProveWritable();
   uploads_.Sweep();
   if (const auto removed = collector_.Run(); !removed.ok()) {
     spdlog::warn("garbage could not be removed, the next sweep tries again: {}",

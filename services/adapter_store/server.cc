@@ -49,8 +49,8 @@ class Server final : public StoreServer, private Observer {
     LORRY_RETURN_IF_ERROR(OpenData());
     LORRY_RETURN_IF_ERROR(uploads_->Recover());
     LORRY_RETURN_IF_ERROR(Listen());
-    LORRY_RETURN_IF_ERROR(StartAdmin());
     housekeeping_.emplace(*catalog_, *uploads_, *collector_, options_.sweep_interval_ms);
+    LORRY_RETURN_IF_ERROR(StartAdmin());
     grpc_->SetServing(true);
     return absl::OkStatus();
   }
@@ -154,10 +154,10 @@ class Server final : public StoreServer, private Observer {
         for (const auto& [transport, stats] : service->stats()) metrics_.Refresh(transport, stats);
       }
     });
-    LORRY_ASSIGN_OR_RETURN(admin_, metrics::AdminServer::Start(
-                                       {.address = options_.admin_listen,
-                                        .ready = [this] { return catalog_->Revision().status(); }},
-                                       registry_));
+    LORRY_ASSIGN_OR_RETURN(
+        admin_, metrics::AdminServer::Start({.address = options_.admin_listen,
+                                             .ready = [this] { return housekeeping_->Writable(); }},
+                                            registry_));
     return absl::OkStatus();
   }
 

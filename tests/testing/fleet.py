@@ -152,6 +152,7 @@ class Fleet:
         engines: Mapping[str, str],
         store_flags: Mapping[str, object] | None = None,
         proxy_flags: Mapping[str, object] | None = None,
+        orchestrator_flags: Mapping[str, object] | None = None,
     ) -> None:
         bins, self.folder = pathlib.Path(bin_dir), pathlib.Path(folder)
         self._store_at, self._orchestrator_at = (
@@ -172,7 +173,7 @@ class Fleet:
             bins / "sync-orchestrator",
             "orchestrator",
             self.folder / "orchestrator",
-            {"listen": self._orchestrator_at, "store": self._store_at},
+            {"listen": self._orchestrator_at, "store": self._store_at, **(orchestrator_flags or {})},
         )
         self._proxy_flags = dict(proxy_flags or {})
         # Images on a tmpfs of their own: two fleets on one machine share nothing.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -54,6 +55,24 @@ class FileLock {
   explicit FileLock(int fd) : fd_(fd) {}
   const int fd_;
 };
+
+// Makes the file, or checks it, before SQLite opens it: nobody else owns it, reads it or writes it.
+// SQLite gives its write-ahead log the mode of the database.
+absl::Status MakePrivate(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return absl::OkStatus();  // SQLite says better what is wrong with it
+  struct stat info {};
+  const bool known = fstat(fd, &info) == 0;
+  const bool ours = known && info.st_uid == geteuid();
+  if (ours && (info.st_mode & 0077) != 0) (void)fchmod(fd, 0600);
+  close(fd);
+  if (ours) return absl::OkStatus();
+  return Error(absl::StatusCode::kPermissionDenied, "DATA_DIR_UNUSABLE",
+               absl::StrCat(path, " belongs to another user (id ", info.st_uid,
+                            "), who could change it: run as that user, or give the file to this "
+                            "one (id ",
+                            geteuid(), ")"));
+}
 
 class SqliteStore;
 
@@ -217,6 +236,7 @@ absl::Status SetUp(Connection& connection, const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options) {
   LORRY_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, FileLock::Take(options.path + ".lock"));
+  LORRY_RETURN_IF_ERROR(MakePrivate(options.path));
   LORRY_ASSIGN_OR_RETURN(std::unique_ptr<Connection> writer, Connection::Open(options.path));
   const std::string settings =
       absl::StrCat("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA max_page_count = ",

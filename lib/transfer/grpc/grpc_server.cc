@@ -129,7 +129,7 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
  private:
   absl::Status Enter(Ticket ticket) {
     LORRY_ASSIGN_OR_RETURN(const rpc::Caller caller,
-                           shared_.gate.AdmitStream(context_, rpc::Role::kReader));
+                           shared_.gate.AdmitStream(context_, rpc::Role::kReader, rpc::kOfCaller));
     if (!shared_.gate.open_to_all()) caller_ = caller.name;
     if (ticket == Ticket::kHere) return absl::OkStatus();
     MutexLock lock(mutex_);

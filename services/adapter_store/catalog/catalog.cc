@@ -185,6 +185,13 @@ absl::Status Catalog::ReadLog(uint64_t from, size_t limit,
                  });
 }
 
+absl::Status Catalog::ProveWritable() {
+  return Transact([&](Draft& draft, News&) {
+    draft.PutText(keys::kProof, absl::StrCat(options_.now_unix_ms()));
+    return absl::OkStatus();
+  });
+}
+
 absl::Status Catalog::Tidy() {
   const int64_t old = options_.now_unix_ms() - options_.dead_upload_kept_ms;
   std::vector<std::string> forget;

@@ -201,6 +201,8 @@ class Catalog {
       uint64_t from, size_t limit,
       absl::FunctionRef<void(uint64_t revision, const std::vector<Change>& changes)> visit);
 
+  // Writes something that nobody reads: whether the store can write at all.
+  absl::Status ProveWritable();
   // Housekeeping: forgets dead uploads and log entries that are old enough.
   absl::Status Tidy();
   absl::StatusOr<Totals> Count();

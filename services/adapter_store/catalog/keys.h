@@ -19,6 +19,8 @@ inline constexpr char kBytes[] = "meta/stored_bytes";  // of all live versions
 inline constexpr char kVersionCount[] = "meta/versions";  // live ones
 inline constexpr char kHoldsStamp[] = "meta/holds";       // written with every holder set
 
+inline constexpr char kProof[] = "meta/written_at_ms";  // by ProveWritable
+
 inline constexpr char kAdapters[] = "adapter/";
 inline constexpr char kOpenUploads[] = "open/";
 inline constexpr char kEndedUploads[] = "ended/";

@@ -68,7 +68,8 @@ grpc::Status StoreService::OpenRun(grpc::ServerContext* context, const v1::OpenR
     response->set_run(run.number.value);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "OpenRun", Role::kPublisher, serve);
+  return parts_.gate.Serve(*context, "OpenRun", Role::kPublisher, serve,
+                           {.adapter = request->adapter()});
 }
 
 grpc::Status StoreService::BeginUpload(grpc::ServerContext* context,
@@ -94,7 +95,8 @@ grpc::Status StoreService::BeginUpload(grpc::ServerContext* context,
     response->set_idle_deadline_ms(parts_.upload_idle_deadline_ms);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "BeginUpload", Role::kPublisher, serve);
+  return parts_.gate.Serve(*context, "BeginUpload", Role::kPublisher, serve,
+                           {.adapter = request->version().adapter()});
 }
 
 grpc::Status StoreService::GetUpload(grpc::ServerContext* context,
@@ -106,7 +108,8 @@ grpc::Status StoreService::GetUpload(grpc::ServerContext* context,
     *response = ToProto(standing);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "GetUpload", Role::kPublisher, serve);
+  return parts_.gate.Serve(*context, "GetUpload", Role::kPublisher, serve,
+                           {.adapter = rpc::kOfCaller});
 }
 
 grpc::Status StoreService::AbortUpload(grpc::ServerContext* context,
@@ -115,7 +118,8 @@ grpc::Status StoreService::AbortUpload(grpc::ServerContext* context,
   const auto serve = [&](const Call& call) {
     return parts_.uploads.Abort(UploadId(request->upload_id()), PrincipalOf(call));
   };
-  return parts_.gate.Serve(*context, "AbortUpload", Role::kPublisher, serve);
+  return parts_.gate.Serve(*context, "AbortUpload", Role::kPublisher, serve,
+                           {.adapter = rpc::kOfCaller});
 }
 
 grpc::Status StoreService::CommitUpload(grpc::ServerContext* context,
@@ -130,7 +134,8 @@ grpc::Status StoreService::CommitUpload(grpc::ServerContext* context,
     *response->mutable_version() = ToProto(version);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "CommitUpload", Role::kPublisher, serve, rpc::Effort::kWaits);
+  return parts_.gate.Serve(*context, "CommitUpload", Role::kPublisher, serve,
+                           {.adapter = rpc::kOfCaller, .effort = rpc::Effort::kWaits});
 }
 
 grpc::Status StoreService::OpenFetch(grpc::ServerContext* context,
@@ -146,7 +151,8 @@ grpc::Status StoreService::OpenFetch(grpc::ServerContext* context,
     for (const std::string& address : addresses) response->add_addresses(address);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "OpenFetch", Role::kReader, serve);
+  return parts_.gate.Serve(*context, "OpenFetch", Role::kReader, serve,
+                           {.adapter = request->version().adapter()});
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* StoreService::Watch(
@@ -166,7 +172,8 @@ grpc::Status StoreService::GetVersion(grpc::ServerContext* context,
     for (const std::string& holder : holders) response->add_holders(holder);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "GetVersion", Role::kReader, serve);
+  return parts_.gate.Serve(*context, "GetVersion", Role::kReader, serve,
+                           {.adapter = request->version().adapter()});
 }
 
 grpc::Status StoreService::ListVersions(grpc::ServerContext* context,
@@ -182,7 +189,8 @@ grpc::Status StoreService::ListVersions(grpc::ServerContext* context,
     response->set_next_page_token(page.next);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "ListVersions", Role::kReader, serve);
+  return parts_.gate.Serve(*context, "ListVersions", Role::kReader, serve,
+                           {.adapter = request->adapter()});
 }
 
 grpc::Status StoreService::DeleteVersion(grpc::ServerContext* context,
@@ -196,7 +204,8 @@ grpc::Status StoreService::DeleteVersion(grpc::ServerContext* context,
     }
     return parts_.catalog.DeleteVersion(key);
   };
-  return parts_.gate.Serve(*context, "DeleteVersion", Role::kOperator, serve);
+  return parts_.gate.Serve(*context, "DeleteVersion", Role::kOperator, serve,
+                           {.adapter = request->version().adapter()});
 }
 
 grpc::Status StoreService::SetAdapter(grpc::ServerContext* context,
@@ -213,7 +222,8 @@ grpc::Status StoreService::SetAdapter(grpc::ServerContext* context,
     LORRY_ASSIGN_OR_RETURN(*response->mutable_adapter(), Describe(adapter));
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "SetAdapter", Role::kPublisher, serve);
+  return parts_.gate.Serve(*context, "SetAdapter", Role::kPublisher, serve,
+                           {.adapter = request->name()});
 }
 
 grpc::Status StoreService::GetAdapter(grpc::ServerContext* context,
@@ -229,7 +239,8 @@ grpc::Status StoreService::GetAdapter(grpc::ServerContext* context,
     *response->mutable_retention() = ToProto(retention);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "GetAdapter", Role::kReader, serve);
+  return parts_.gate.Serve(*context, "GetAdapter", Role::kReader, serve,
+                           {.adapter = request->name()});
 }
 
 grpc::Status StoreService::ListAdapters(grpc::ServerContext* context,
@@ -258,7 +269,8 @@ grpc::Status StoreService::ArchiveAdapter(grpc::ServerContext* context,
     LORRY_ASSIGN_OR_RETURN(*response->mutable_adapter(), Describe(adapter));
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "ArchiveAdapter", Role::kOperator, serve);
+  return parts_.gate.Serve(*context, "ArchiveAdapter", Role::kOperator, serve,
+                           {.adapter = request->name()});
 }
 
 grpc::Status StoreService::DeleteAdapter(grpc::ServerContext* context,
@@ -272,7 +284,8 @@ grpc::Status StoreService::DeleteAdapter(grpc::ServerContext* context,
     response->set_bytes(deleted.bytes);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "DeleteAdapter", Role::kOperator, serve);
+  return parts_.gate.Serve(*context, "DeleteAdapter", Role::kOperator, serve,
+                           {.adapter = request->name()});
 }
 
 grpc::Status StoreService::SetAlias(grpc::ServerContext* context,
@@ -293,7 +306,8 @@ grpc::Status StoreService::SetAlias(grpc::ServerContext* context,
     *response->mutable_alias() = ToProto(alias);
     return absl::OkStatus();
   };
-  return parts_.gate.Serve(*context, "SetAlias", Role::kPublisher, serve);
+  return parts_.gate.Serve(*context, "SetAlias", Role::kPublisher, serve,
+                           {.adapter = request->adapter()});
 }
 
 grpc::Status StoreService::SetHolds(grpc::ServerContext* context,

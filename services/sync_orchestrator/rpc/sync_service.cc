@@ -81,7 +81,8 @@ grpc::ServerWriteReactor<v1::WatchSyncResponse>* SyncService::WatchSync(
   const PoolName pool = version.ok() ? CompletePool(request->pool(), version->adapter) : PoolName();
   return rpc::StartStream(
       gate_, *context, rpc::Role::kReader,
-      std::make_shared<WatchSyncStream>(orchestrator_, std::move(version), pool));
+      std::make_shared<WatchSyncStream>(orchestrator_, std::move(version), pool),
+      request->version().adapter());
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* SyncService::Watch(
@@ -137,21 +138,26 @@ v1::GetStatusResponse SyncService::Describe(const Status& status,
 grpc::Status SyncService::GetStatus(grpc::ServerContext* context,
                                     const v1::GetStatusRequest* request,
                                     v1::GetStatusResponse* response) {
-  return gate_.Serve(
-      *context, "GetStatus", rpc::Role::kReader, [&](const rpc::Call& call) -> absl::Status {
-        LORRY_ASSIGN_OR_RETURN(*response,
-                               StatusNow(request->pool(), request->adapter(), call.deadline));
-        return absl::OkStatus();
-      });
+  return gate_.Serve(*context, "GetStatus", rpc::Role::kReader,
+                     [&](const rpc::Call& call) -> absl::Status {
+                       LORRY_ASSIGN_OR_RETURN(
+                           *response,
+                           StatusNow(request->pool(), request->adapter(), call.deadline));
+                       return absl::OkStatus();
+                     },
+                     {.adapter = request->adapter()});
 }
 
 grpc::Status SyncService::Resolve(grpc::ServerContext* context, const v1::ResolveRequest* request,
                                   v1::ResolveResponse* response) {
+  const auto selector = fleet::ParseSelector(request->selector());
+  const std::string adapter = selector.ok() ? selector->adapter.value : "";
   return gate_.Serve(
-      *context, "Resolve", rpc::Role::kPublisher, [&](const rpc::Call& call) -> absl::Status {
+      *context, "Resolve", rpc::Role::kPublisher,
+      [&](const rpc::Call& call) -> absl::Status {
         LORRY_RETURN_IF_ERROR(CheckName("the holder", request->holder()));
-        LeaseAsked ask;
-        LORRY_ASSIGN_OR_RETURN(ask.selector, fleet::ParseSelector(request->selector()));
+        LORRY_RETURN_IF_ERROR(selector.status());
+        LeaseAsked ask{.selector = *selector};
         ask.pool = CompletePool(request->pool(), ask.selector.adapter);
         ask.holder = request->holder();
         ask.ttl_ms = request->ttl_ms();
@@ -173,33 +179,36 @@ grpc::Status SyncService::Resolve(grpc::ServerContext* context, const v1::Resolv
                                    .value);
         }
         return absl::OkStatus();
-      });
+      },
+      {.adapter = adapter});
 }
 
 grpc::Status SyncService::SetOverride(grpc::ServerContext* context,
                                       const v1::SetOverrideRequest* request,
                                       v1::SetOverrideResponse* response) {
-  return gate_.Serve(
-      *context, "SetOverride", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
-        LORRY_RETURN_IF_ERROR(CheckAdapterName(request->adapter()));
-        if (request->request_id().size() > kRequestIdBytesMax) {
-          return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
-                       "request_id is longer than 64 bytes");
-        }
-        OverrideSet set{.adapter = AdapterName(request->adapter()),
-                        .request_id = request->request_id()};
-        set.pool = CompletePool(request->pool(), set.adapter);
-        if (request->has_version()) {
-          LORRY_ASSIGN_OR_RETURN(set.version, CompleteVersion(request->version()));
-          if (set.version->adapter != set.adapter) {
-            return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
-                         "the version is of another adapter");
-          }
-        }
-        LORRY_ASSIGN_OR_RETURN(const Reply reply, orchestrator_.Ask(std::move(set), call.deadline));
-        response->set_epoch(reply.epoch.value);
-        return absl::OkStatus();
-      });
+  return gate_.Serve(*context, "SetOverride", rpc::Role::kOperator,
+                     [&](const rpc::Call& call) -> absl::Status {
+                       LORRY_RETURN_IF_ERROR(CheckAdapterName(request->adapter()));
+                       if (request->request_id().size() > kRequestIdBytesMax) {
+                         return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                                      "request_id is longer than 64 bytes");
+                       }
+                       OverrideSet set{.adapter = AdapterName(request->adapter()),
+                                       .request_id = request->request_id()};
+                       set.pool = CompletePool(request->pool(), set.adapter);
+                       if (request->has_version()) {
+                         LORRY_ASSIGN_OR_RETURN(set.version, CompleteVersion(request->version()));
+                         if (set.version->adapter != set.adapter) {
+                           return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                                        "the version is of another adapter");
+                         }
+                       }
+                       LORRY_ASSIGN_OR_RETURN(const Reply reply,
+                                              orchestrator_.Ask(std::move(set), call.deadline));
+                       response->set_epoch(reply.epoch.value);
+                       return absl::OkStatus();
+                     },
+                     {.adapter = request->adapter()});
 }
 
 grpc::Status SyncService::MarkMember(grpc::ServerContext* context,

@@ -1,6 +1,7 @@
 // What only a directory can suffer: crashes, two processes, other files, a full file system.
 #include "lib/blob/local_store.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -16,6 +17,7 @@
 #include "lib/base/error.h"
 #include "lib/base/prng.h"
 #include "lib/blob/failing_store.h"
+#include "lib/blob/file.h"
 #include "lib/blob/memory_store.h"
 #include "tests/testing/temp_dir.h"
 
@@ -153,6 +155,21 @@ TEST(LocalStore, AnEmptiedFileIsDataLoss) {
   const auto store = Open(dir / "blobs");
   std::ofstream(dir / "blobs/sealed/a");
   EXPECT_EQ(store->Open("a").status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(MappedFile, BytesThatTheDiskDoesNotGiveAreAnErrorAndNotASignal) {
+  const TempDir dir;
+  const auto fd = Fd::Open(dir / "a", O_RDWR | O_CREAT);
+  ASSERT_TRUE(fd.ok());
+  ASSERT_TRUE(Allocate(*fd, 8 * kBytes).ok());
+  const auto file = MappedFile::Map(*fd, /*writable=*/false);
+  ASSERT_TRUE(file.ok());
+  EXPECT_TRUE(file->Load().ok());
+  // Pages behind the end of a file fault as those of a bad sector do.
+  ASSERT_EQ(ftruncate(fd->get(), kBytes), 0);
+  const absl::Status loaded = file->Load();
+  EXPECT_EQ(loaded.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ReasonOf(loaded), "DISK_FAILED");
 }
 
 TEST(LocalStore, KeepsSpaceFree) {

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -178,6 +179,29 @@ TEST(SqliteOpen, RefusesAnotherProgramsDatabase) {
   ASSERT_TRUE((*Connection::Open(dir / "kv.db"))->Execute("CREATE TABLE theirs (x)").ok());
   EXPECT_EQ(OpenSqliteStore({.path = dir / "kv.db"}).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(SqliteFiles, AreNobodyElsesToRead) {
+  const TempDir dir;
+  const std::string path = dir / "kv.db";
+  std::ofstream(path).close();
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);  // as an older program made it
+  const auto store = Open(path);
+  ASSERT_TRUE(store->Commit(Transaction().Put("a", "b")).ok());
+  for (const char* name : {"kv.db", "kv.db-wal", "kv.db-shm", "kv.db.lock"}) {
+    struct stat info {};
+    ASSERT_EQ(stat((dir / name).c_str(), &info), 0) << name;
+    EXPECT_EQ(info.st_mode & 0777, 0600u) << name;
+  }
+}
+
+TEST(SqliteFiles, OfAnotherUserAreRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const TempDir dir;
+  const std::string path = dir / "kv.db";
+  std::ofstream(path).close();
+  ASSERT_EQ(chown(path.c_str(), 65532, 65532), 0);
+  EXPECT_EQ(ReasonOf(OpenSqliteStore({.path = path}).status()), "DATA_DIR_UNUSABLE");
 }
 
 }  // namespace

@@ -78,10 +78,42 @@ TEST(Access, RefusesEverybodyElseWithAReason) {
   EXPECT_EQ(ReasonOf(reader), "ROLE_MISSING");
 }
 
+TEST(Access, ATokenMayBeLimitedToAdapters) {
+  const File tokens(
+      "publisher limited-token-00001 small adapters=policy,math-*\n"
+      "publisher another-token-00001 adapters=code\n"
+      "publisher unlimited-token-001\n");
+  EchoServer server({}, {}, tokens.path());
+  std::string name;
+  server.service.handler = [&](const Call& call) {
+    name = call.caller.name;
+    return absl::OkStatus();
+  };
+  const auto verdict = [&](const std::string& token, const std::string& adapter) {
+    server.service.adapter = adapter;
+    const absl::Status said = SayWithToken(server, token);
+    return said.ok() ? "OK" : ReasonOf(said);
+  };
+  for (const char* allowed : {"policy", "math-7", "math-", "*"}) {
+    EXPECT_EQ(verdict("limited-token-00001", allowed), "OK") << allowed;
+  }
+  EXPECT_EQ(name, "small");
+  for (const char* denied : {"policy2", "math", "code", ""}) {
+    EXPECT_EQ(verdict("limited-token-00001", denied), "ADAPTER_DENIED") << denied;
+    EXPECT_EQ(verdict("unlimited-token-001", denied), "OK") << denied;
+  }
+  EXPECT_EQ(name.substr(0, 6), "token-") << "a name that stays when lines move";
+  EXPECT_EQ(verdict("another-token-00001", "code"), "OK");
+}
+
 TEST(Access, AFileThatCannotBeUnderstoodIsRefusedByLine) {
   const File bad_role("reader reader-token-00000001\nking royal-token-0000001\n");
   EXPECT_THAT(std::string(Access::Open(bad_role.path(), false).status().message()),
               testing::HasSubstr(":2:"));
+  for (const char* line : {"adapters=", "adapters=a,,b", "adapters=a*b", "name adapters=a other"}) {
+    const File bad(std::string("reader reader-token-00000001 ") + line + "\n");
+    EXPECT_FALSE(Access::Open(bad.path(), false).ok()) << line;
+  }
   const File short_token("reader abc\n");
   EXPECT_FALSE(Access::Open(short_token.path(), false).ok());
   EXPECT_FALSE(Access::Open("/nonexistent/tokens", false).ok());

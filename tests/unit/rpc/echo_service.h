@@ -85,6 +85,7 @@ class EchoService final
 
   std::function<absl::Status(const Call&)> handler = [](const Call&) { return absl::OkStatus(); };
   Effort effort = Effort::kWorks;  // what `handler` does
+  std::string adapter;             // that Echo concerns
   size_t watch_fifo_max = 100;
   Collected<std::shared_ptr<EchoSession>> sessions;
   Collected<std::shared_ptr<WatchSession>> watches;
@@ -97,7 +98,8 @@ class EchoService final
       response->set_text(request->text());
       return handler(call);
     };
-    return gate_.Serve(*context, "Echo", Role::kPublisher, serve, effort);
+    return gate_.Serve(*context, "Echo", Role::kPublisher, serve,
+                       {.adapter = adapter, .effort = effort});
   }
   grpc::ServerBidiReactor<echo::EchoRequest, echo::EchoResponse>* Attach(
       grpc::CallbackServerContext* context) override {

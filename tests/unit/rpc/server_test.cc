@@ -1,6 +1,8 @@
 #include "lib/rpc/server.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -141,6 +143,29 @@ TEST(Gate, CallsThatWaitForTheirTurnAreLetGoWhenItCloses) {
   leave.count_down();
   EXPECT_TRUE(stopped.get().ok());
   (void)one.get();
+}
+
+TEST(Server, RefusesHeadersBeyondItsLimit) {
+  EchoServer server;
+  std::atomic<int> served = 0;
+  server.service.handler = [&](const Call&) {
+    ++served;
+    return absl::OkStatus();
+  };
+  grpc::ChannelArguments large;
+  large.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 1 << 20);
+  const auto stub = echo::EchoService::NewStub(grpc::CreateCustomChannel(
+      server.server->address(), grpc::InsecureChannelCredentials(), large));
+  const auto call = [&](size_t bytes) {
+    grpc::ClientContext context;
+    SetDeadlineIn(context, 20'000);
+    context.AddMetadata("x-padding", std::string(bytes, 'x'));
+    echo::EchoResponse response;
+    return FromGrpc(stub->Echo(&context, {}, &response));
+  };
+  EXPECT_TRUE(call(8 << 10).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(call(32 << 10)));
+  EXPECT_EQ(served, 1);
 }
 
 TEST(Gate, ReportsEachCall) {

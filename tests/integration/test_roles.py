@@ -1,0 +1,206 @@
+"""Who may call what: every method of every service, from the protos' own descriptors, against the real programs.
+
+A method without a row here fails, so that nobody adds one without saying who may call it. docs/SECURITY.md shows the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from google.protobuf import descriptor, message_factory
+from lorry.common.v1 import adapter_pb2
+from lorry.engine.v1 import proxy_pb2
+from lorry.store.v1 import store_pb2
+from lorry.sync.v1 import sync_pb2
+from lorry.transfer.v1 import transfer_pb2
+from testing.engines import ROOT, free_port
+from testing.fleet import Fleet
+
+ADAPTER = "policy"  # which every request here is about
+# The operator last: its Drain ends the proxy.
+CALLERS = ("nobody", "reader", "publisher", "publisher of it", "publisher of another", "engine", "operator")
+TOKENS = {
+    "reader": "reader reader-token-0123456789 somebody",
+    "publisher": "publisher publisher-token-0123456789 trainer",
+    "engine": "engine engine-token-0123456789 member",
+    "operator": "operator operator-token-0123456789 alice",
+    "publisher of it": f"publisher limited-token-0123456789 small-trainer adapters=math-*,{ADAPTER}",
+    "publisher of another": "publisher elsewhere-token-0123456789 other-trainer adapters=math-*",
+}
+EVERYBODY = {"reader", "publisher", "engine", "operator"}
+PUBLISHERS = {"publisher", "operator"}
+OF_IT = {"publisher of it"}
+LIMITED = {"publisher of it", "publisher of another"}
+
+# Uploads belong to whoever began them, so that those calls are open to every publisher and judged by the upload.
+ROWS: dict[str, set[str]] = {
+    "store.v1.StoreService/OpenRun": PUBLISHERS | OF_IT,
+    "store.v1.StoreService/BeginUpload": PUBLISHERS | OF_IT,
+    "store.v1.StoreService/GetUpload": PUBLISHERS | LIMITED,
+    "store.v1.StoreService/AbortUpload": PUBLISHERS | LIMITED,
+    "store.v1.StoreService/CommitUpload": PUBLISHERS | LIMITED,
+    "store.v1.StoreService/OpenFetch": EVERYBODY | OF_IT,
+    "store.v1.StoreService/Watch": EVERYBODY,
+    "store.v1.StoreService/GetVersion": EVERYBODY | OF_IT,
+    "store.v1.StoreService/ListVersions": EVERYBODY | OF_IT,
+    "store.v1.StoreService/DeleteVersion": {"operator"},
+    "store.v1.StoreService/SetAdapter": PUBLISHERS | OF_IT,
+    "store.v1.StoreService/GetAdapter": EVERYBODY | OF_IT,
+    "store.v1.StoreService/ListAdapters": EVERYBODY,
+    "store.v1.StoreService/ArchiveAdapter": {"operator"},
+    "store.v1.StoreService/DeleteAdapter": {"operator"},
+    "store.v1.StoreService/SetAlias": PUBLISHERS | OF_IT,
+    "store.v1.StoreService/SetHolds": {"operator"},
+    "sync.v1.SyncService/Attach": {"engine", "operator"},
+    "sync.v1.SyncService/WatchSync": EVERYBODY | OF_IT,
+    "sync.v1.SyncService/Resolve": PUBLISHERS | OF_IT,
+    "sync.v1.SyncService/SetOverride": {"operator"},
+    "sync.v1.SyncService/MarkMember": {"operator"},
+    "sync.v1.SyncService/AdoptFleet": {"operator"},
+    "sync.v1.SyncService/GetStatus": EVERYBODY | OF_IT,
+    "sync.v1.SyncService/Watch": EVERYBODY,
+    "engine.v1.ProxyService/GetStatus": EVERYBODY,
+    "engine.v1.ProxyService/Explain": EVERYBODY,
+    "engine.v1.ProxyService/Drain": {"operator"},
+}
+# Served to whoever shows a ticket of the store, whatever else they show.
+BY_TICKET = {"transfer.v1.TransferService/Get", "transfer.v1.TransferService/Put"}
+FILES = (store_pb2, sync_pb2, proxy_pb2, transfer_pb2)
+REFUSALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+
+
+def methods() -> Iterator[descriptor.MethodDescriptor]:
+    for file in FILES:
+        for service in file.DESCRIPTOR.services_by_name.values():
+            yield from service.methods
+
+
+def name_of(method: descriptor.MethodDescriptor) -> str:
+    return f"{method.containing_service.full_name.removeprefix('lorry.')}/{method.name}"
+
+
+def table() -> list[str]:
+    """The rows as docs/SECURITY.md shows them."""
+    rows = ["| call | " + " | ".join(CALLERS) + " |", "|---" * (len(CALLERS) + 1) + "|"]
+    for name, allowed in ROWS.items():
+        service, _, call = name.partition("/")
+        label = f"`{service.rpartition('.')[2]}.{call}`"
+        rows.append(f"| {label} | " + " | ".join("yes" if caller in allowed else "" for caller in CALLERS) + " |")
+    return rows
+
+
+def request_of(method: descriptor.MethodDescriptor) -> bytes:
+    """As empty as may be, but about ADAPTER: whether it is admitted is all that is asked."""
+    request = message_factory.GetMessageClass(method.input_type)()
+    for field in method.input_type.fields:
+        if field.name in ("adapter", "name") and field.type == field.TYPE_STRING:
+            setattr(request, field.name, ADAPTER)
+        elif field.name == "selector":
+            setattr(request, field.name, ADAPTER)
+        elif field.name == "version" and field.message_type == adapter_pb2.VersionRef.DESCRIPTOR:
+            request.version.adapter = ADAPTER
+    return bytes(request.SerializeToString())
+
+
+def answer(channel: grpc.Channel, method: descriptor.MethodDescriptor, caller: str) -> grpc.StatusCode:
+    """How the call ends, or OK as soon as a stream has said something."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    token = TOKENS[caller].split()[1] if caller in TOKENS else ""
+    options = {"metadata": (("authorization", f"Bearer {token}"),) if token else (), "timeout": 10.0}
+    request = request_of(method)
+    try:
+        if method.client_streaming:
+            replies = channel.stream_stream(path)(iter([request]), **options)
+        elif method.server_streaming:
+            replies = channel.unary_stream(path)(request, **options)
+        else:
+            channel.unary_unary(path)(request, **options)
+            return grpc.StatusCode.OK
+        next(replies, None)
+        replies.cancel()
+        return grpc.StatusCode.OK
+    except grpc.RpcError as error:
+        assert isinstance(error, grpc.Call)
+        return error.code()
+
+
+@pytest.fixture(scope="module")
+def fleet(bin_dir, tmp_path_factory):
+    """Store, orchestrator and a proxy whose engine is away, each asking for a token."""
+    folder = tmp_path_factory.mktemp("roles")
+    tokens, own = folder / "tokens", folder / "own"
+    tokens.write_text("".join(f"{line}\n" for line in TOKENS.values()))
+    own.write_text(TOKENS["operator"].split()[1])
+    access = {"auth-token-file": tokens}
+    with Fleet(bin_dir, folder, {"away": f"http://127.0.0.1:{free_port()}"}, store_flags=access,
+               orchestrator_flags=access | {"token-file": own},
+               proxy_flags=access | {"token-file": own, "on-wedged": "exec:restart --password=hunter2"}) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def channels(fleet):
+    """By the name of a package."""
+    opened = {
+        package: grpc.insecure_channel(service.addresses["grpc"])
+        for package, service in {
+            "lorry.store.v1": fleet.store,
+            "lorry.transfer.v1": fleet.store,
+            "lorry.sync.v1": fleet.orchestrator,
+            "lorry.engine.v1": fleet.proxies["away"],
+        }.items()
+    }
+    yield opened
+    for channel in opened.values():
+        channel.close()
+
+
+def test_every_method_has_a_row():
+    assert {name_of(m) for m in methods()} == set(ROWS) | BY_TICKET
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_call_is_open_to_its_roles_alone(channels, caller):
+    wrong = []
+    for method in methods():
+        if name_of(method) in BY_TICKET:
+            continue
+        code = answer(channels[method.containing_service.file.package], method, caller)
+        expected = caller in ROWS[name_of(method)]
+        if (code not in REFUSALS) != expected or (caller == "nobody" and code != grpc.StatusCode.UNAUTHENTICATED):
+            wrong.append(f"{name_of(method)}: {code.name}, but it should {'' if expected else 'not '}be admitted")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_bytes_move_by_ticket_alone(channels, caller):
+    for method in methods():
+        if name_of(method) in BY_TICKET:
+            refused = answer(channels["lorry.transfer.v1"], method, caller)
+            assert refused in REFUSALS | {grpc.StatusCode.INVALID_ARGUMENT}
+
+
+def test_data_is_private(fleet):
+    for service in (fleet.store, fleet.orchestrator, fleet.proxies["away"]):
+        files = [service.data_dir, *service.data_dir.rglob("*")]
+        open_to_others = [f"{path} {path.stat().st_mode:o}" for path in files if path.stat().st_mode & 0o077]
+        assert service.data_dir.stat().st_mode & 0o777 == 0o700
+        assert not [f for f in open_to_others if ".db" in f], open_to_others
+
+
+def test_settings_show_no_secrets(fleet):
+    with urllib.request.urlopen(f"http://{fleet.proxies['away'].addresses['admin']}/configz", timeout=10) as reply:
+        settings = json.load(reply)
+    assert settings["on_wedged"] == "(set)"
+    assert "hunter2" not in json.dumps(settings)
+
+
+def test_the_page_shows_these_rows():
+    page = ROOT / "docs" / "SECURITY.md"
+    shown = page.read_text().splitlines()
+    missing = [row for row in table() if row not in shown]
+    assert not missing, f"{page} lacks or misstates:\n" + "\n".join(missing)
