@@ -8,7 +8,7 @@ namespace {
 TEST(Records, SurviveTheirText) {
   const VersionInfo version{{AdapterName("math"), RunId(2), VersionNumber(81)},
                             Digest{"d"},
-                            {8, true, false, true, false, {"q_proj"}}};
+                            {8, true, false, true, false, 1'234, {"q_proj"}}};
   const std::vector<RecordValue> records = {
       MetaRecord{Term{3, 4}, true},
       MemberRecord{PoolName("rollout"), JournalId("j"), 4, true, "broken", false},
