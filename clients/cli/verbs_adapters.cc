@@ -140,8 +140,60 @@ absl::StatusOr<int> Policy(Context& context, const Arguments& arguments) {
   return kOk;
 }
 
+absl::StatusOr<int> Create(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  common::v1::AdapterPolicy policy;
+  for (const std::string& assignment : arguments.Texts("set")) {
+    LORRY_RETURN_IF_ERROR(SetField(policy, assignment));
+  }
+  // Generation 0: it must be new.
+  LORRY_ASSIGN_OR_RETURN(const store::v1::Adapter adapter,
+                         client->SetPolicy(arguments.At(0), policy, 0));
+  if (context.json()) {
+    context.PrintJson(adapter);
+  } else {
+    context.Print(absl::StrCat(adapter.name(), " is created\n"));
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> Archive(Context& context, const Arguments& arguments) {
+  const bool undo = arguments.Has("undo");
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const store::v1::Adapter adapter,
+                         client->ArchiveAdapter(arguments.At(0), !undo));
+  if (context.json()) {
+    context.PrintJson(adapter);
+  } else {
+    context.Print(absl::StrCat(adapter.name(), undo ? " is in service again\n"
+                                                    : " is archived: engines let it go, what is "
+                                                      "stored stays\n"));
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> DeleteWhole(Context& context, const std::string& adapter, bool with_versions) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const auto deleted, client->DeleteAdapter(adapter, with_versions));
+  if (context.json()) {
+    context.PrintJson({{"adapter", adapter},
+                       {"versions", uint64_t{deleted.versions()}},
+                       {"bytes", deleted.bytes()}});
+  } else {
+    context.Print(absl::StrCat(adapter, " is deleted, with ", deleted.versions(), " versions of ",
+                               Bytes(deleted.bytes()), "\n"));
+  }
+  return kOk;
+}
+
 absl::StatusOr<int> Delete(Context& context, const Arguments& arguments) {
   const std::string adapter = arguments.At(0);
+  if (arguments.At(1).empty()) {
+    return DeleteWhole(context, adapter, arguments.Has("with-versions"));
+  }
+  if (arguments.Has("with-versions")) {
+    return Usage("--with-versions deletes an adapter: name no VERSION beside it");
+  }
   LORRY_ASSIGN_OR_RETURN(const fleet::Selector named, fleet::ParseVersion(arguments.At(1)));
   const bool with_run = named.kind == fleet::Selector::Kind::kVersion;
   if (!with_run && named.kind != fleet::Selector::Kind::kNumber) {
@@ -205,9 +257,28 @@ std::vector<Verb> AdapterVerbs() {
        .settings = PolicySettings(),
        .examples = {"lorry policy policy --set keep=4 --set max_staleness=2"},
        .run = Policy},
+      {.name = "create",
+       .summary = "Creates an adapter before its first version is published",
+       .details = "Publishing creates an adapter, too, with the default policy.",
+       .positionals = {adapter},
+       .options = {{.name = "set",
+                    .value = "FIELD=VALUE",
+                    .help = "as `lorry policy` takes it",
+                    .repeated = true}},
+       .examples = {"lorry create policy --set keep=4"},
+       .run = Create},
+      {.name = "archive",
+       .summary = "Takes an adapter out of service; what is stored stays",
+       .positionals = {adapter},
+       .options = {{.name = "undo", .help = "take it back", .kind = Kind::kSwitch}},
+       .run = Archive},
       {.name = "delete",
-       .summary = "Deletes a stored version that nobody holds",
-       .positionals = {adapter, {"VERSION", "12 or r2.12"}},
+       .summary = "Deletes a stored version that nobody holds, or a whole adapter",
+       .positionals = {adapter, {"VERSION", "12 or r2.12; none: the adapter", true}},
+       .options = {{.name = "with-versions",
+                    .help = "an adapter's versions go with it",
+                    .kind = Kind::kSwitch}},
+       .examples = {"lorry delete policy 12", "lorry delete policy --with-versions"},
        .run = Delete}};
 }
 

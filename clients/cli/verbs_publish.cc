@@ -100,15 +100,18 @@ absl::StatusOr<int> WaitServing(Context& context, client::Client& client,
   }
   using lorry::sync::v1::SYNC_STATE_ACTIVE;
   using lorry::sync::v1::SYNC_STATE_STORED;
-  if (end.state() == SYNC_STATE_ACTIVE || end.state() == SYNC_STATE_STORED) {
+  if (end.state() == SYNC_STATE_STORED) {
+    return Error(absl::StatusCode::kFailedPrecondition, "TOO_FEW_ENGINES",
+                 absl::StrCat(version.adapter(), " ", ToText(version),
+                              " is stored, and no engine follows this adapter"));
+  }
+  if (end.state() == SYNC_STATE_ACTIVE) {
     if (context.json()) return kOk;
     const auto& times = end.times();
-    context.Print(end.state() == SYNC_STATE_STORED
-                      ? std::string("✓ stored; no engine follows this adapter\n")
-                      : absl::StrCat(context.Painted("✓", Colour::kGood), " serving on ",
-                                     end.active(), " of ", end.members(), " engines, epoch ",
-                                     end.epoch(), " (stage ", Milliseconds(times.stage_ms()),
-                                     ", activate ", Milliseconds(times.activate_ms()), ")\n"));
+    context.Print(absl::StrCat(context.Painted("✓", Colour::kGood), " serving on ", end.active(),
+                               " of ", end.members(), " engines, epoch ", end.epoch(), " (stage ",
+                               Milliseconds(times.stage_ms()), ", activate ",
+                               Milliseconds(times.activate_ms()), ")\n"));
     return kOk;
   }
   if (end.state() == lorry::sync::v1::SYNC_STATE_SUPERSEDED) {

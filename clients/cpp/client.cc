@@ -238,6 +238,23 @@ absl::StatusOr<store::v1::Adapter> Client::SetPolicy(const std::string& adapter,
   return std::move(*response.mutable_adapter());
 }
 
+absl::StatusOr<store::v1::Adapter> Client::ArchiveAdapter(const std::string& adapter,
+                                                          bool archived) {
+  store::v1::ArchiveAdapterRequest request;
+  request.set_name(adapter);
+  request.set_archived(archived);
+  LORRY_ASSIGN_OR_RETURN(auto response, stubs_->OfStore(&StoreStub::ArchiveAdapter, request));
+  return std::move(*response.mutable_adapter());
+}
+
+absl::StatusOr<store::v1::DeleteAdapterResponse> Client::DeleteAdapter(const std::string& adapter,
+                                                                       bool with_versions) {
+  store::v1::DeleteAdapterRequest request;
+  request.set_name(adapter);
+  request.set_with_versions(with_versions);
+  return stubs_->OfStore(&StoreStub::DeleteAdapter, request);
+}
+
 absl::StatusOr<store::v1::Alias> Client::SetAlias(
     const std::string& adapter, const std::string& alias,
     const std::optional<common::v1::VersionRef>& version,

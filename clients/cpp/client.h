@@ -85,6 +85,11 @@ class Client {
   absl::StatusOr<store::v1::Adapter> SetPolicy(const std::string& adapter,
                                                const common::v1::AdapterPolicy& policy,
                                                std::optional<uint64_t> expected_generation = {});
+  // Archived: no new run or version, and engines let it go; what is stored stays.
+  absl::StatusOr<store::v1::Adapter> ArchiveAdapter(const std::string& adapter, bool archived);
+  // FAILED_PRECONDITION while versions exist and not `with_versions`, or while somebody holds one.
+  absl::StatusOr<store::v1::DeleteAdapterResponse> DeleteAdapter(const std::string& adapter,
+                                                                 bool with_versions);
   // Without a version the alias is removed.
   absl::StatusOr<store::v1::Alias> SetAlias(const std::string& adapter, const std::string& alias,
                                             const std::optional<common::v1::VersionRef>& version,

@@ -429,4 +429,4 @@ def doctor(bin_dir, world):
     at = [f"--{service}={address}" for service, address in world.fleet.addresses().items()]
     ran = subprocess.run([bin_dir / "lorry", "--json", *at, "doctor"], check=False, capture_output=True, text=True)
     assert ran.stdout, ran.stderr
-    return json.loads(ran.stdout)
+    return [json.loads(line) for line in ran.stdout.splitlines()]

@@ -37,7 +37,7 @@ STORE_FAULTS = (
 
 @pytest.fixture(scope="module")
 def steps(world, make_adapter):
-    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000)})
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000), "store_keep": 0})
     with world.open_run() as run:
         steps = Steps(world, run, make_adapter)
         steps.next()
@@ -49,7 +49,7 @@ def long_deadline(world):
     """Syncs wait for their members for LONG_DEADLINE_S until the test ends."""
     world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(LONG_DEADLINE_S * 1000)})
     yield
-    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000)})
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000), "store_keep": 0})
 
 
 @pytest.fixture

@@ -114,6 +114,19 @@ def test_a_policy_that_would_do_nothing_is_refused(world, cli, field, value, wir
     assert after == before
 
 
+def test_an_adapter_is_created_archived_and_deleted_from_the_command_line(cli):
+    assert cli("create", "short-lived", "--set", "keep=4")[0] == 0
+    code, _, err = cli("create", "short-lived")
+    assert code != 0, "it is there already"
+    assert "short-lived" in err
+    code, out, _ = cli("archive", "short-lived")
+    assert (code, "archived" in out) == (0, True)
+    assert cli("archive", "short-lived", "--undo")[0] == 0
+    code, out, err = cli("delete", "short-lived")
+    assert code == 0, err
+    assert "short-lived" not in cli("adapters")[1]
+
+
 def test_json_is_an_object_a_line_whatever_was_asked(steps, cli):
     """One shape for programs: `lorry VERB --json | while read -r line` works for every verb that answers."""
     newest = str(steps.number)

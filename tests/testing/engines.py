@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -71,9 +72,14 @@ def http_json(
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on. Programs that are restarted need the same one again, so they are told it, and may
+    bind it seconds later: it lies below the ports that the kernel gives to outgoing connections, which would take it meanwhile."""
+    lowest_outgoing = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.SystemRandom().sample(range(10_000, lowest_outgoing), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"a hundred ports between 10000 and {lowest_outgoing} are taken")
 
 
 def tiny_model() -> pathlib.Path:

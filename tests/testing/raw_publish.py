@@ -99,7 +99,7 @@ class RawPublisher:
     def open_fetch(self, number: int) -> store_pb2.OpenFetchResponse:
         ref = adapter_pb2.VersionRef(adapter=self._adapter, run=self._run, number=number)
         return self._connection.call(
-            self._connection.store.OpenFetch, store_pb2.OpenFetchRequest(version=ref, peer="test")
+            self._connection.store.OpenFetch, store_pb2.OpenFetchRequest(version=ref)
         )
 
     def publish(self, number: int, image: RawImage, expected_digest: str = "") -> adapter_pb2.Version:

@@ -49,6 +49,13 @@ WatchEvent Staging(Core& core, const PoolId& id, const Pool& pool) {
   return event;
 }
 
+// Whether it may yet serve a decision. A session that has just ended, or that has not begun in this
+// reign yet, is likely to come back.
+bool IsExpected(const Core& core, const Member& member) {
+  if (StandingOf(core, member) == MemberStanding::kReady) return true;
+  return !member.session.has_value() && core.now - member.lost_at < core.config.lost_after_ms;
+}
+
 // Members of the pool that serve this decision or a later one, of those that could.
 WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
                       const Activation& activation) {
@@ -63,7 +70,7 @@ WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
     const bool serves = member.session.has_value() && row != nullptr &&
                         row->mode == fleet::RowMode::kOpen && row->epoch >= activation.epoch;
     if (serves) ++event.done;
-    waits = waits || (!serves && StandingOf(core, member) == MemberStanding::kReady);
+    waits = waits || (!serves && IsExpected(core, member));
   }
   if (!waits || core.now - pool.decided_at >= core.config.deliver_ms) {
     event.state = State::kActive;

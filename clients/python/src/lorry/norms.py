@@ -41,8 +41,10 @@ class BaseNorms:
     def _ratio(self, path: str, module: Any, name: str) -> float | None:
         a, b = module.lora_A[name].weight.detach(), module.lora_B[name].weight.detach()
         base = getattr(module.get_base_layer(), "weight", None)
+        if base is None:
+            return None
         matrices = (a, b, base)
-        if any(t is None or hasattr(t, "to_local") or t.is_meta or not t.is_floating_point() for t in matrices):
+        if any(hasattr(t, "to_local") or t.is_meta or not t.is_floating_point() for t in matrices):
             return None
         if base.dim() != 2 or a.dim() != 2 or base.numel() != b.shape[0] * a.shape[1]:
             return None

@@ -166,6 +166,21 @@ TEST(Sync, ARestartGoesOnWithTheSameEpoch) {
   EXPECT_EQ(fleet.Pool().committed->epoch, Epoch(1));
 }
 
+// Right after a restart no member has a session yet: that is no reason to say that nobody serves.
+TEST(Watch, WaitsForMembersThatMayComeBackAfterARestart) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Obey("e1");
+  ASSERT_EQ(fleet.Committed(), 1u);
+  fleet.Restart();
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_FALSE(fleet.told_.back().final);
+  fleet.Pass(10'000);
+  EXPECT_TRUE(fleet.told_.back().final) << "it did not come back";
+  EXPECT_EQ(fleet.told_.back().done, 0u);
+}
+
 TEST(Sync, BarrierIsRefusedWhereItWouldBegin) {
   Fleet fleet;
   fleet::AdapterPolicy policy;
