@@ -114,6 +114,11 @@ void SimProxy::Receive(const proxy::Event& document) {
 }
 
 void SimProxy::Take(const fleet::Desired& desired) {
+  // One that was overtaken on its way changes nothing, and nothing is judged by it.
+  const fleet::Observed before = machine_->Observe();
+  if (desired.term == before.term && desired.revision <= before.revision) {
+    return Step(proxy::DesiredReceived{desired});
+  }
   taken_.push_back({sim_.now(), desired});  // what the step does is judged by it
   Step(proxy::DesiredReceived{desired});
   if (!alive() || taken_.empty()) return;

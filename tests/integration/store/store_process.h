@@ -28,7 +28,7 @@ class StoreProcess {
       const std::string data = "--data-dir=" + data_dir;
       ::execl(LORRY_STORE_BINARY, "adapter-store", data.c_str(), "--listen=127.0.0.1:0",
               "--admin-listen=127.0.0.1:0", "--ticket-life-ms=60000", "--sweep-interval-ms=10",
-              nullptr);
+              "--store-keep=0", nullptr);
       ::_exit(127);
     }
     ::close(out[1]);
