@@ -15,6 +15,9 @@
 namespace lorry::engines {
 namespace {
 
+// One may be as sure under the adapter as it is in the base model; all of these are not.
+constexpr int kProbeTokens = 4;
+
 using TimePoint = HttpClient::Clock::time_point;
 
 class VllmCalls {
@@ -100,11 +103,12 @@ class VllmCalls {
     co_return StatusOfRefusal(path, *reply);
   }
 
-  // One greedy token of `model`: an adapter, or the base model by its own name.
+  // A few greedy tokens of `model`: an adapter, or the base model by its own name. The prompt's own
+  // log-probabilities would say as much, but a vLLM 0.32 that is asked for them under several
+  // adapters at once may die.
   Task<absl::StatusOr<ProbeReply>> Token(std::string model, TimePoint deadline) {
-    const Json body = {{"model", model},      {"prompt", ProbePrompt()}, {"max_tokens", 1},
-                       {"temperature", 0},    {"ignore_eos", true},      {"logprobs", 0},
-                       {"prompt_logprobs", 0}};  // 0: of the tokens themselves
+    const Json body = {{"model", model},   {"prompt", ProbePrompt()}, {"max_tokens", kProbeTokens},
+                       {"temperature", 0}, {"ignore_eos", true},      {"logprobs", 0}};
     const auto reply = co_await Post("/v1/completions", body, deadline);
     if (!reply.ok()) co_return reply.status();
     if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(model, *reply);

