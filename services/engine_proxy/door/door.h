@@ -89,7 +89,8 @@ class Door {
   std::vector<Explained> Recent(size_t limit) const;
 
   // Stops accepting, lets running requests end (replies say `Connection: close`), aborts what is
-  // left after `grace_ms`, joins the threads. Blocks; may be called once.
+  // left after `grace_ms`, joins the threads. Blocks. A second caller, as SIGTERM during an operator's
+  // call, waits for the first.
   void Drain(int64_t grace_ms);
 
  private:

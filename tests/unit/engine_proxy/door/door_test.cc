@@ -304,6 +304,15 @@ TEST_F(DoorTest, AnswersConnectionsThatArriveAsItCloses) {
   for (Wire& wire : arriving) EXPECT_EQ(ReadMessage(wire).status(), 200);
 }
 
+// An operator drains while the process is told to end.
+TEST_F(DoorTest, MayBeDrainedByTwoAtOnce) {
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) callers.emplace_back([&] { door_->Drain(1'000); });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(door_->Snapshot().live, 0u);
+}
+
 TEST_F(DoorTest, AbandonsWhatOutlivesTheGrace) {
   Gate closed;
   StartBefore(
