@@ -7,7 +7,6 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <future>
-#include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/error.h"
 #include "lib/base/host_port.h"
+#include "lib/base/mutex.h"
 #include "services/engine_proxy/door/session.h"
 
 namespace lorry::door {
@@ -89,7 +89,7 @@ struct Door::State {
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<Acceptor>
       acceptor;  // of the first shard; the others get their sockets from there
-  std::mutex drain_mutex;
+  Mutex drain_mutex;
   std::vector<std::thread> threads;
   size_t next_shard = 0;  // the first shard's thread's
   uint16_t port = 0;
@@ -228,7 +228,7 @@ std::vector<Explained> Door::Recent(size_t limit) const {
 
 void Door::Drain(int64_t grace_ms) {
   State& state = *state_;
-  const std::lock_guard<std::mutex> one_at_a_time(state.drain_mutex);
+  MutexLock one_at_a_time(state.drain_mutex);
   if (state.threads.empty()) return;
   state.shared.draining = true;
   std::promise<void> stopped;
