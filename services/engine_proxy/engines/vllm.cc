@@ -15,9 +15,6 @@
 namespace lorry::engines {
 namespace {
 
-// One may be as sure under the adapter as it is in the base model; all of these are not.
-constexpr int kProbeTokens = 4;
-
 using TimePoint = HttpClient::Clock::time_point;
 
 class VllmCalls {
@@ -103,11 +100,12 @@ class VllmCalls {
     co_return StatusOfRefusal(path, *reply);
   }
 
-  // A few greedy tokens of `model`: an adapter, or the base model by its own name. The prompt's own
-  // log-probabilities would say as much, but a vLLM 0.32 that is asked for them under several
-  // adapters at once may die.
+  // One greedy token of `model`: an adapter, or the base model by its own name. One alone, because
+  // where two tokens are almost as likely either may be answered, and a second one would then
+  // follow another text. The prompt's own log-probabilities would say more, but a vLLM 0.32 that
+  // is asked for them under several adapters at once may die.
   Task<absl::StatusOr<ProbeReply>> Token(std::string model, TimePoint deadline) {
-    const Json body = {{"model", model},   {"prompt", ProbePrompt()}, {"max_tokens", kProbeTokens},
+    const Json body = {{"model", model},   {"prompt", ProbePrompt()}, {"max_tokens", 1},
                        {"temperature", 0}, {"ignore_eos", true},      {"logprobs", 0}};
     const auto reply = co_await Post("/v1/completions", body, deadline);
     if (!reply.ok()) co_return reply.status();
