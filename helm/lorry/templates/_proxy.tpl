@@ -41,8 +41,6 @@ A native sidecar starts before the engine and stops after it, so the door answer
     # A member keeps its name over restarts of its containers; a new pod is a new member.
     - name: LORRY_MEMBER
       valueFrom: {fieldRef: {fieldPath: metadata.name}}
-    # The root is read-only; the lock that keeps a second proxy off the engine is made here.
-    - {name: TMPDIR, value: /data}
     - name: LORRY_POD_IP
       valueFrom: {fieldRef: {fieldPath: status.podIP}}
     {{- with $proxy.extraEnv }}
