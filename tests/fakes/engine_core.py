@@ -30,6 +30,7 @@ VOCABULARY = 512
 DEFAULT_MODEL = pathlib.Path(__file__).resolve().parent / "model"
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 BASE_DIGEST = "base"
+DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD = "die at load", "die at use", "hang at load"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -53,6 +54,25 @@ class Switches:
     )
     base_for_unknown: bool = True  # sglang: OpenAI routes answer unknown names with the base model
     vanish: str = ""  # this name drops out of the listing, as after drift
+    # A file of what is wrong with some weights: {their SHA-256: DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD or the words of a
+    # refusal}. It outlives the process, so that a version kills every boot that meets it.
+    bad_weights: str = ""
+    # A file to which what only an engine sees is appended, a JSON object a line: see Switches.note.
+    journal: str = ""
+
+    def wrong_with(self, digest: str) -> str:
+        """What `bad_weights` says of these weights now; empty when they are good."""
+        if not self.bad_weights:
+            return ""
+        return json.loads(pathlib.Path(self.bad_weights).read_text()).get(digest, "")
+
+    def note(self, event: str, **what: object) -> None:
+        """Writes down "boot", "loaded", "unload" {live: requests that use it}, "evicted", "reloaded" or "died"."""
+        if not self.journal:
+            return
+        line = json.dumps({"at": time.monotonic(), "pid": os.getpid(), "event": event, **what})
+        with open(self.journal, "a") as file:  # one write a line: no other line comes between
+            file.write(line + "\n")
 
     def update(self, changes: dict) -> None:
         for name, value in changes.items():
@@ -76,6 +96,8 @@ class Adapter:
     digest: str
     rank: int
     shapes_fit: bool
+    fatal: bool = False  # whoever uses it ends the engine
+    hangs: bool = False  # its load never ends
     pinned: bool = False  # sglang: never the one that is evicted
     inplace: bool = False  # vllm: loaded with load_inplace
     references: int = 0  # sglang: requests that use it
@@ -104,7 +126,9 @@ def module_shapes(model_dir: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def read_adapter(name: str, path: str, shapes: dict, modules: set[str], max_rank: int) -> Adapter:
+def read_adapter(
+    name: str, path: str, shapes: dict, modules: set[str], max_rank: int, switches: Switches
+) -> Adapter:
     """Reads config and weights as the engines do: rank and modules are judged, shapes only noted."""
     folder = pathlib.Path(path)
     if not folder.is_dir():
@@ -133,7 +157,12 @@ def read_adapter(name: str, path: str, shapes: dict, modules: set[str], max_rank
     if unknown:
         raise AdapterError("modules", f"unknown modules {unknown}", unknown)
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    return Adapter(name, str(path), digest, rank, fit)
+    wrong = switches.wrong_with(digest)
+    if wrong == DIE_AT_LOAD:
+        die(switches, f"while loading {name}", name, digest)
+    if wrong not in ("", DIE_AT_USE, HANG_AT_LOAD):
+        raise AdapterError("weights", wrong)
+    return Adapter(name, str(path), digest, rank, fit, fatal=wrong == DIE_AT_USE, hangs=wrong == HANG_AT_LOAD)
 
 
 def prompt_ids(prompt: str | list[int]) -> list[int]:
@@ -267,11 +296,12 @@ def add_control_routes(app: FastAPI, switches: Switches, state) -> None:
 
     @app.post("/_fake/die")
     async def die_now() -> None:
-        die("asked to")
+        die(switches, "asked to")
 
 
-def die(why: str) -> None:
-    """The whole server ends at once, open connections included, as when an engine's scheduler dies."""
+def die(switches: Switches, why: str, name: str = "", digest: str = "") -> None:
+    """The whole server ends at once, open connections included, as when an engine's scheduler dies; of the adapter named."""
+    switches.note("died", why=why, name=name, digest=digest)
     print(f"fake engine dies: {why}", file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -282,7 +312,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(app: FastAPI, port: int, startup_delay_s: float) -> None:
+def serve(app: FastAPI, switches: Switches, port: int, startup_delay_s: float) -> None:
     """Serves until SIGTERM. Its first line on stdout is `listening on PORT`, so that a test may ask for port 0."""
     if os.environ.get("LORRY_FAKE_DIES_WITH_PARENT"):
         die_with_parent()
@@ -292,6 +322,7 @@ def serve(app: FastAPI, port: int, startup_delay_s: float) -> None:
     listener.bind(("127.0.0.1", port))
     listener.listen(512)
     print(f"listening on {listener.getsockname()[1]}", flush=True)
+    switches.note("boot")
     config = uvicorn.Config(
         app, log_level="warning", timeout_keep_alive=5, timeout_graceful_shutdown=1
     )

@@ -102,10 +102,11 @@ def add_lora_routes(app: FastAPI, engine: FakeSglang) -> None:
         try:
             payload = base64.b64decode(body["serialized_named_tensors"][0], validate=True)
         except (binascii.Error, KeyError, IndexError):
-            die("payload of load_lora_adapter_from_tensors is no base64")
+            die(engine.switches, "payload of load_lora_adapter_from_tensors is no base64")
         if payload[:1] != b"\x80" or body.get("expected_checksums"):
             die(
-                "payload of load_lora_adapter_from_tensors is no pickle, or differs from its checksums"
+                engine.switches,
+                "payload of load_lora_adapter_from_tensors is no pickle, or differs from its checksums",
             )
         digest = hashlib.sha256(payload).hexdigest()
         rank = body["config_dict"]["r"]
@@ -420,7 +421,7 @@ def main() -> None:
         }
 
     add_control_routes(app, switches, state)
-    serve(app, args.port, args.startup_delay)
+    serve(app, switches, args.port, args.startup_delay)
 
 
 if __name__ == "__main__":

@@ -375,7 +375,7 @@ def main() -> None:
         }
 
     add_control_routes(app, switches, state)
-    serve(app, args.port, args.startup_delay)
+    serve(app, switches, args.port, args.startup_delay)
 
 
 if __name__ == "__main__":

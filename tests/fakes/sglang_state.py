@@ -54,7 +54,9 @@ class FakeSglang:
     def read(self, name: str, path: str) -> Adapter:
         modules = set(self.args.lora_target_modules)
         try:
-            return read_adapter(name, path, self.shapes, modules, self.args.max_lora_rank)
+            return read_adapter(
+                name, path, self.shapes, modules, self.args.max_lora_rank, self.switches
+            )
         except AdapterError as error:
             raise Refused(self.text_of_error(name, path, error)) from None
 
@@ -100,6 +102,8 @@ class FakeSglang:
                 adapter = adapter or self.read(name, path)
             except Refused as error:
                 return self.answer(False, str(error), self.listing())
+            await self.scheduler.wait_for(lambda: not adapter.hangs)
+            self.switches.note("loaded", name=name, digest=adapter.digest)
             adapter.pinned = pinned
             self.registry[name] = self.ever_loaded[name] = adapter
             await self.evict()
@@ -111,6 +115,7 @@ class FakeSglang:
             oldest = next((a for a in self.registry.values() if not a.pinned), None)
             if oldest is None:
                 return
+            self.switches.note("evicted", name=oldest.name, live=oldest.references)
             await self.remove(oldest)
 
     async def remove(self, adapter: Adapter) -> None:
@@ -126,6 +131,7 @@ class FakeSglang:
                 keys = f"odict_keys({list(self.registry)})"
                 text = f"LoRA with name {name} does not exist. Loaded LoRAs: {keys}"
                 return self.answer(False, text, None)
+            self.switches.note("unload", name=name, live=adapter.references)
             await self.remove(adapter)
             return self.answer(True, "", self.listing())
 
@@ -151,6 +157,7 @@ class FakeSglang:
                     f"Got LoRA adapter that has never been loaded: {name}\n"
                     f"All loaded adapters: dict_keys({list(self.ever_loaded)})."
                 )
+            self.switches.note("reloaded", name=name)
             reply = await self.load(name, known.path, known.pinned)
             if not reply["success"] and name not in self.registry:
                 text = f"Failed to implicitly load LoRA adapter {name}: {reply['error_message']}"
@@ -176,7 +183,9 @@ class FakeSglang:
         count = params.get("n") or 1
         adapter = await self.acquire(name, count)
         if adapter is not None and not adapter.shapes_fit:
-            die(f"LoRA buffer shape of {name} does not match")
+            die(self.switches, f"LoRA buffer shape of {name} does not match", name or "", adapter.digest)
+        if adapter is not None and adapter.fatal:
+            die(self.switches, f"at the first use of {name}", name or "", adapter.digest)
         digest = adapter.digest if adapter and not self.switches.serve_base else BASE_DIGEST
         limit = params.get("max_new_tokens") or params.get("max_tokens") or 128
         ids_of = [rid] if count == 1 else [uuid.uuid4().hex for _ in range(count)]

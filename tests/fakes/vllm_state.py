@@ -58,7 +58,9 @@ class FakeVllm:
     def read(self, name: str, path: str) -> Adapter:
         try:
             modules = set(PROJECTIONS) | {"lm_head", "embed_tokens"}
-            return read_adapter(name, path, self.shapes, modules, self.args.max_lora_rank)
+            return read_adapter(
+                name, path, self.shapes, modules, self.args.max_lora_rank, self.switches
+            )
         except AdapterError as error:
             if error.kind in ("missing", "no_config"):
                 text = f"Loading lora {name} failed: No adapter found for <path>"
@@ -80,7 +82,12 @@ class FakeVllm:
         self.cache[adapter.id] = adapter
         self.cache.move_to_end(adapter.id)
         while len(self.cache) > self.args.max_cpu_loras:
-            self.cache.popitem(last=False)
+            _, oldest = self.cache.popitem(last=False)
+            if oldest.name in self.registry:  # what was unloaded leaves the workers only now
+                self.switches.note("evicted", name=oldest.name, live=self.live(oldest.name))
+
+    def live(self, name: str) -> int:
+        return sum(r.name == name for r in self.scheduler.requests)
 
     async def load(self, name: str, path: str, inplace: bool) -> None:
         if not name or not path:
@@ -109,6 +116,8 @@ class FakeVllm:
             adapter.inplace = (
                 inplace  # vLLM keeps the flag, and reads the directory again at every use
             )
+            await self.scheduler.wait_for(lambda: not adapter.hangs)
+            self.switches.note("loaded", name=name, digest=adapter.digest)
             self.keep(adapter)
             self.registry[name] = adapter
 
@@ -116,6 +125,7 @@ class FakeVllm:
         await asyncio.sleep(self.switches.unload_delay_s)
         if name not in self.registry:
             raise Refused(404, "NotFoundError", f"The lora adapter '{name}' cannot be found.")
+        self.switches.note("unload", name=name, live=self.live(name))
         del self.registry[name]
 
     def resident(self, adapter: Adapter) -> Adapter:
@@ -126,7 +136,8 @@ class FakeVllm:
         try:
             again = self.read(adapter.name, adapter.path)
         except Refused:
-            die(f"{adapter.path} could not be read again")
+            die(self.switches, f"{adapter.path} could not be read again", adapter.name)
+        self.switches.note("reloaded", name=adapter.name)
         self.keep(dataclasses.replace(again, id=adapter.id))
         return again
 
@@ -141,6 +152,8 @@ class FakeVllm:
         digest = BASE_DIGEST
         if adapter is not None:
             digest = self.resident(adapter).digest
+            if adapter.fatal:
+                die(self.switches, f"at the first use of {adapter.name}", adapter.name, digest)
             if self.switches.serve_base:
                 digest = BASE_DIGEST
         limit = params.get("max_tokens") or 16

@@ -98,7 +98,7 @@ def tiny_model() -> pathlib.Path:
 
 
 class Engine:
-    """One engine process group. Use `real(...)` or `fake(...)` to make one."""
+    """One engine process group. Use `real(...)` or `fake(...)` to make one. `name` tells several of one kind apart."""
 
     def __init__(
         self,
@@ -110,10 +110,12 @@ class Engine:
         log_dir: os.PathLike | None,
         start_deadline_s: float,
         is_fake: bool,
+        name: str = "",
     ):
         if kind not in KINDS:
             raise ValueError(f"no engine kind {kind!r}; there are {KINDS}")
         self.kind, self.is_fake = kind, is_fake
+        self.name = name or kind
         self.port = port
         self.start_deadline_s = start_deadline_s
         self.ready_after_s: float | None = None
@@ -287,8 +289,11 @@ def fake(
     args: Sequence[str] = (),
     env: dict | None = None,
     switches: dict | None = None,
+    name: str = "",
+    respawn: bool = False,
 ) -> Engine:
-    """A strict fake of an engine, not yet started. Needs .venv/dev."""
+    """A strict fake of an engine, not yet started. Needs .venv/dev. With `respawn` an engine that ends by itself, or is
+    killed alone, is started again at once, as a supervisor does."""
     script = ROOT / "tests" / "fakes" / f"fake_{kind}.py"
     model = ["--model", os.fspath(model_dir)] if model_dir else []
     port = port or free_port()
@@ -302,6 +307,8 @@ def fake(
         json.dumps(switches or {}),
         *args,
     ]
+    if respawn:
+        command = ["/bin/sh", "-c", 'while :; do "$@"; done', "respawn", *command]
     return Engine(
         kind,
         command,
@@ -310,6 +317,7 @@ def fake(
         log_dir=log_dir,
         start_deadline_s=FAKE_START_DEADLINE_S,
         is_fake=True,
+        name=name,
     )
 
 

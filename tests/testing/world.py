@@ -52,9 +52,9 @@ class World:
         wait_ready: bool = True,
     ) -> None:
         self._wait_ready = wait_ready
-        self.engines: dict[str, Engine] = {e.kind: e for e in engines}
+        self.engines: dict[str, Engine] = {e.name: e for e in engines}
         self._borrowed = [e for e in engines if e.is_running()]
-        self.fleet = Fleet(bin_dir, folder, {e.kind: e.url for e in engines}, store_flags, proxy_flags)
+        self.fleet = Fleet(bin_dir, folder, {e.name: e.url for e in engines}, store_flags, proxy_flags)
         self.judge: Callable[[Answer, pathlib.Path], None] = judge_fake
         self.published: dict[str, tuple[int, int, pathlib.Path]] = {}  # digest → run, number, directory
         self.doors: dict[str, DoorClient] = {}
@@ -67,7 +67,7 @@ class World:
             for engine in self._own_engines():
                 engine.wait_ready()
             self.fleet.start()
-            self.doors = {m: DoorClient(m, self.fleet.door(m)) for m in self.engines}
+            self.doors = {m: DoorClient(e.kind, self.fleet.door(m)) for m, e in self.engines.items()}
             for member in self.engines if self._wait_ready else ():
                 until(lambda m=member: self.member(m).get("state") == "READY", f"{member} is READY")
         except BaseException:

@@ -4,6 +4,8 @@ import pytest
 from engine_core import expected_tokens, text_of
 from testing import engines
 from testing.engine_api import EngineApi
+from testing.faults import DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD, Faults
+from testing.waiting import until
 
 pytestmark = pytest.mark.fake_only
 
@@ -90,3 +92,65 @@ def test_without_runtime_updates_vllm_has_no_such_route(tmp_path, adapters):
     with engines.fake("vllm", log_dir=tmp_path, env=environment) as engine:
         reply = EngineApi(engine).load("x", adapters / "v1")
         assert (reply.status, reply.body) == (404, {"detail": "Not Found"})
+
+
+@pytest.fixture(params=engines.KINDS)
+def marked(request, tmp_path):
+    """(engine, faults): one that is started again whenever it ends, and weights that it does not bear."""
+    faults = Faults(tmp_path, "it")
+    switches = faults.switches("it")
+    with engines.fake(request.param, log_dir=tmp_path, switches=switches, respawn=True) as engine:
+        yield EngineApi(engine), faults
+
+
+def test_weights_that_kill_at_load_or_at_first_use_kill_every_boot(marked, adapters, fresh):
+    api, faults = marked
+    faults.mark(adapters / "v1", DIE_AT_LOAD)
+    faults.mark(adapters / "v2", DIE_AT_USE)
+    for boot in range(1, 3):
+        with pytest.raises(OSError):
+            api.load(fresh(), adapters / "v1")
+        assert faults.deaths(adapters / "v1") == boot
+        until(lambda boot=boot: len(faults.events("boot")) == 2 * boot, "it is started again")
+        name = fresh()
+        assert api.load(name, adapters / "v2").status == 200
+        with pytest.raises(OSError):
+            api.generate(name)
+        assert faults.deaths(adapters / "v2") == boot
+        until(lambda boot=boot: len(faults.events("boot")) == 2 * boot + 1, "it is started again")
+    assert faults.deaths() == 4
+
+
+def test_refused_weights_are_refused_in_the_words_given_until_they_are_good(marked, adapters, fresh):
+    api, faults = marked
+    faults.mark(adapters / "v1", "lora_A of layer 0 is no matrix")
+    reply = api.load(fresh(), adapters / "v1")
+    assert reply.status != 200
+    assert "lora_A of layer 0 is no matrix" in reply.message
+    faults.mark(adapters / "v1", "")
+    assert api.load(fresh(), adapters / "v1").status == 200
+
+
+def test_weights_that_hang_at_load_never_end_it(marked, adapters, fresh):
+    api, faults = marked
+    faults.mark(adapters / "v1", HANG_AT_LOAD)
+    name = fresh()
+    with pytest.raises(OSError):
+        api.load(name, adapters / "v1", timeout_s=0.5)
+    assert name not in api.listed()
+
+
+def test_the_journal_tells_of_unloads_under_live_requests_and_of_names_loaded_again(tmp_path, adapters, fresh):
+    faults = Faults(tmp_path, "it")
+    switches = faults.switches("it") | {"token_delay_s": 0.01}
+    with engines.fake("sglang", log_dir=tmp_path, switches=switches) as engine:
+        api, name = EngineApi(engine), fresh()
+        api.load(name, adapters / "v1")
+        running = api.stream(name, 50)
+        running.wait_for(1)
+        api.unload(name)
+        running.wait_end()
+        api.generate(name)
+        assert [(e["event"], e.get("live")) for e in faults.events()] == [
+            ("boot", None), ("loaded", None), ("unload", 1), ("reloaded", None), ("loaded", None)
+        ]
