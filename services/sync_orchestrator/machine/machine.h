@@ -1,7 +1,7 @@
 // The orchestrator's machine: which member should serve which version, as a deterministic value
 // (docs/SEMANTICS.md §3, §4, §6).
 //
-// Step(now, event) changes state; then planners run over the whole of it (syncs, retention, slots,
+// Step(now, event) changes state; then planners run over the whole of it (syncs, documents, holds,
 // leases, watches), so that nothing depends on which event came. TakeReady() hands out what came of
 // it. Contract of a Ready: `records` are durable in one transaction, conditional on the stored meta
 // record being `fence`, before `effects` are sent; `replies` go last. When the condition fails the

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/strings.h"
-#include "services/sync_orchestrator/machine/retention.h"
 #include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/wanted.h"
 
 namespace lorry::sync {
 namespace {

@@ -1,6 +1,5 @@
 // The inside of the orchestrator's machine: its state as plain members, shared by the files of this
-// folder (catalogue, roster, sync, retention, slots, leases, watches, adoption). Private to the
-// folder; one thread.
+// folder (see README.md). Private to the folder; one thread.
 #pragma once
 
 #include <map>

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/sync_orchestrator/machine/adoption.h"
-#include "services/sync_orchestrator/machine/retention.h"
+#include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
 #include "services/sync_orchestrator/machine/watches.h"

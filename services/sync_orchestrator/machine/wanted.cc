@@ -1,11 +1,11 @@
-#include "services/sync_orchestrator/machine/retention.h"
+#include "services/sync_orchestrator/machine/wanted.h"
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <vector>
 
-#include "services/sync_orchestrator/machine/canary.h"
 #include "services/sync_orchestrator/machine/roster.h"
-#include "services/sync_orchestrator/machine/sync.h"
 
 namespace lorry::sync {
 namespace {
@@ -120,50 +120,6 @@ void AddAdapter(Core& core, const AdapterInfo& info, const PoolId& id, const Mem
   }
 }
 
-std::set<VersionKey> WhatToHold(const Core& core) {
-  std::set<VersionKey> holds;
-  for (const auto& [id, pool] : core.pools) {
-    if (pool.sync.has_value()) holds.insert(pool.sync->version.key);
-    // The window that engines keep: what lies behind it is the store's own to keep or to delete.
-    const AdapterInfo* info = core.FindAdapter(id.adapter);
-    const std::vector<Activation>& history = pool.record.history;
-    const size_t window = std::min<size_t>(history.size(), info ? info->policy.KeepCount() : 0);
-    for (size_t i = history.size() - window; i < history.size(); ++i) {
-      holds.insert(history[i].version.key);
-    }
-    holds.insert(pool.record.pending.begin(), pool.record.pending.end());
-    if (pool.record.override_to.has_value()) holds.insert(*pool.record.override_to);
-    if (const std::optional<Candidate> next = CandidateOf(core, id))
-      holds.insert(next->version.key);
-  }
-  for (const auto& [key, lease] : core.leases) holds.insert(lease.record.version.key);
-  for (const auto& [alias, target] : core.aliases) {
-    if (core.FindAdapter(alias.first) != nullptr) holds.insert(target);
-  }
-  for (const auto& [id, member] : core.members) {
-    for (const fleet::WantedVersion& wanted : member.desired.wanted) holds.insert(wanted.key);
-  }
-  return holds;
-}
-
-// Above every revision of an earlier reign, so that the store tells a stale leader's set by its
-// number: 18 bits of incarnation, 20 of term (a million reigns), 26 for the sets of one reign (one
-// a second for two years).
-Revision FirstHoldsRevision(const Term& term) {
-  return Revision((term.incarnation << 46) | ((term.term & 0xfffff) << 26) | 1);
-}
-
-// Time and residencies decide who loads; everything else that documents are made of is counted.
-void RefreshLoaders(Core& core) {
-  for (auto& [id, pool] : core.pools) {
-    if (!pool.sync.has_value()) continue;
-    std::set<MemberId> loaders = MembersThatLoad(core, id);
-    if (loaders == pool.loaders) continue;
-    pool.loaders = std::move(loaders);
-    ++core.changes;
-  }
-}
-
 }  // namespace
 
 uint32_t LagOf(const Pool& pool, const VersionKey& key) {
@@ -186,64 +142,6 @@ fleet::Desired BuildDesired(Core& core, const Member& member) {
   }
   desired.wanted = wanted.Take();
   return desired;
-}
-
-void AdvanceDesired(Core& core) {
-  if (!core.store_known || !core.meta.settled) return;
-  RefreshLoaders(core);
-  for (auto& [id, member] : core.members) {
-    if (!member.session.has_value() || !member.served) continue;
-    const bool answered = member.observed->term == core.meta.term &&
-                          member.observed->revision == member.desired.revision;
-    const bool overdue = !answered && core.now - member.sent_at >= core.config.resend_ms;
-    if (member.built_at == core.changes && !overdue) continue;
-    fleet::Desired desired = BuildDesired(core, member);
-    member.built_at = core.changes;
-    desired.revision = member.desired.revision;
-    if (desired == member.desired && !overdue) continue;
-    desired.revision = Revision(member.desired.revision.value + 1);
-    member.desired = std::move(desired);
-    member.sent_at = core.now;
-    core.held_at = 0;
-    core.effects.push_back(SetDesired{*member.session, id, member.desired});
-  }
-}
-
-void AdvanceHolds(Core& core) {
-  // Until the fleet was adopted the store keeps what the earlier reign named.
-  if (!core.store_known || !core.meta.settled) return;
-  const bool overdue = core.holds_acked != core.holds_revision &&
-                       core.now - core.holds_sent_at >= core.config.resend_ms;
-  const bool first = core.holds_revision.value == 0;
-  if (core.held_at == core.changes && !overdue && !first) return;
-  core.held_at = core.changes;
-  std::set<VersionKey> holds = WhatToHold(core);
-  if (holds == core.holds && !overdue && !first) return;
-  core.holds_revision =
-      first ? FirstHoldsRevision(core.meta.term) : Revision(core.holds_revision.value + 1);
-  core.holds = std::move(holds);
-  std::erase_if(core.held, [&](const VersionKey& key) { return !core.holds.contains(key); });
-  core.holds_sent[core.holds_revision] = core.holds;
-  if (core.holds_sent.size() > kHoldsSentLimit) core.holds_sent.erase(core.holds_sent.begin());
-  core.holds_sent_at = core.now;
-  core.effects.push_back(SetHolds{core.holds_revision, {core.holds.begin(), core.holds.end()}});
-}
-
-bool IsCurrent(const Member& member) {
-  if (!member.session.has_value() || member.desired.journal.empty()) return false;
-  const fleet::Observed& observed = *member.observed;
-  if (observed.term != member.desired.term || observed.revision != member.desired.revision)
-    return false;
-  for (const fleet::DesiredRow& row : member.desired.rows) {
-    const fleet::ObservedRow* has = RowOf(member, row.adapter);
-    if (has == nullptr || has->mode != row.mode) return false;
-    if (row.mode == fleet::RowMode::kOpen && (has->epoch != row.epoch || has->target != row.target))
-      return false;
-  }
-  for (const fleet::WantedVersion& wanted : member.desired.wanted) {
-    if (wanted.must && wanted.load && !IsLoaded(member, wanted.name)) return false;
-  }
-  return true;
 }
 
 }  // namespace lorry::sync

@@ -1,0 +1,69 @@
+#include "services/sync_orchestrator/machine/holds.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "services/sync_orchestrator/machine/sync.h"
+
+namespace lorry::sync {
+namespace {
+
+std::set<VersionKey> WhatToHold(const Core& core) {
+  std::set<VersionKey> holds;
+  for (const auto& [id, pool] : core.pools) {
+    if (pool.sync.has_value()) holds.insert(pool.sync->version.key);
+    // The window that engines keep: what lies behind it is the store's own to keep or to delete.
+    const AdapterInfo* info = core.FindAdapter(id.adapter);
+    const std::vector<Activation>& history = pool.record.history;
+    const size_t window = std::min<size_t>(history.size(), info ? info->policy.KeepCount() : 0);
+    for (size_t i = history.size() - window; i < history.size(); ++i) {
+      holds.insert(history[i].version.key);
+    }
+    holds.insert(pool.record.pending.begin(), pool.record.pending.end());
+    if (pool.record.override_to.has_value()) holds.insert(*pool.record.override_to);
+    if (const std::optional<Candidate> next = CandidateOf(core, id))
+      holds.insert(next->version.key);
+  }
+  for (const auto& [key, lease] : core.leases) holds.insert(lease.record.version.key);
+  for (const auto& [alias, target] : core.aliases) {
+    if (core.FindAdapter(alias.first) != nullptr) holds.insert(target);
+  }
+  for (const auto& [id, member] : core.members) {
+    for (const fleet::WantedVersion& wanted : member.desired.wanted) holds.insert(wanted.key);
+  }
+  return holds;
+}
+
+// Above every revision of an earlier reign, so that the store tells a stale leader's set by its
+// number: 18 bits of incarnation, 20 of term (a million reigns), 26 for the sets of one reign (one
+// a second for two years).
+Revision FirstHoldsRevision(const Term& term) {
+  return Revision((term.incarnation << 46) | ((term.term & 0xfffff) << 26) | 1);
+}
+
+}  // namespace
+
+void AdvanceHolds(Core& core) {
+  // Until the fleet was adopted the store keeps what the earlier reign named.
+  if (!core.store_known || !core.meta.settled) return;
+  const bool overdue = core.holds_acked != core.holds_revision &&
+                       core.now - core.holds_sent_at >= core.config.resend_ms;
+  const bool first = core.holds_revision.value == 0;
+  if (core.held_at == core.changes && !overdue && !first) return;
+  core.held_at = core.changes;
+  std::set<VersionKey> holds = WhatToHold(core);
+  if (holds == core.holds && !overdue && !first) return;
+  core.holds_revision =
+      first ? FirstHoldsRevision(core.meta.term) : Revision(core.holds_revision.value + 1);
+  core.holds = std::move(holds);
+  std::erase_if(core.held, [&](const VersionKey& key) { return !core.holds.contains(key); });
+  core.holds_sent[core.holds_revision] = core.holds;
+  if (core.holds_sent.size() > kHoldsSentLimit) core.holds_sent.erase(core.holds_sent.begin());
+  core.holds_sent_at = core.now;
+  core.effects.push_back(SetHolds{core.holds_revision, {core.holds.begin(), core.holds.end()}});
+}
+
+}  // namespace lorry::sync
