@@ -36,6 +36,8 @@ struct Uploads::Live {
     MutexLock lock(mutex);
     return check != nullptr;
   }
+  // From here on what is committed is the sealed file, also by a retry.
+  absl::Status Seal(blob::Store& blobs) LORRY_REQUIRES(io);
 
   const Upload record;  // as it was begun
   std::atomic<Tick> progress;

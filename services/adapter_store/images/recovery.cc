@@ -66,7 +66,7 @@ absl::Status Uploads::Resume(const std::shared_ptr<Live>& live) {
         LORRY_RETURN_IF_ERROR(received.Add({.offset = 0, .length = upload.header_bytes}));
       }
       live->arrived.Resume(received.Ranges(), leaves);
-      SetTarget(live, std::move(received));
+      SetTarget(live, live->staging, std::move(received));
       live->opened = true;
       return absl::OkStatus();
     }

@@ -134,7 +134,7 @@ absl::Status Uploads::OpenFile(const std::shared_ptr<Live>& live) {
   LORRY_ASSIGN_OR_RETURN(live->staging,
                          blobs_.Create(live->record.blob.value, live->record.image_bytes));
   LORRY_FAULT_POINT("store.begin.allocated");
-  SetTarget(live, {});
+  SetTarget(live, live->staging, {});
   live->opened = true;
   return absl::OkStatus();
 }
@@ -152,11 +152,13 @@ absl::Status Uploads::PutHeader(Live& live, std::string_view header) {
   return target->Finish(*std::move(slot), transfer::PieceChecksums(0, AsBytes(header)));
 }
 
-void Uploads::SetTarget(const std::shared_ptr<Live>& live, transfer::RangeSet received) {
+void Uploads::SetTarget(const std::shared_ptr<Live>& live,
+                        const std::shared_ptr<blob::Staging>& staging,
+                        transfer::RangeSet received) {
   std::weak_ptr<Live> weak = live;
-  const std::span<std::byte> image = live->staging->bytes();  // the target keeps it mapped
+  const std::span<std::byte> image = staging->bytes();  // the target keeps it mapped
   auto target = PutTarget::Create(
-      {.owner = live->staging,
+      {.owner = staging,
        .bytes = image,
        .received = std::move(received),
        .on_range = [this, weak, image](const transfer::Range& range,
@@ -303,7 +305,9 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
                       "every byte of this upload is here and it is being checked"));
     image = live->staging->bytes();
   }
-  absl::StatusOr<Version> stored = SealAndStore(*live, image);
+  const absl::StatusOr<CheckOutcome> checked = CheckBytes(*live, image);
+  absl::StatusOr<Version> stored = checked.ok() ? Publish(*live, live->Seal(blobs_), *checked)
+                                                : absl::StatusOr<Version>(checked.status());
   if (stored.ok()) {
     options_.on_ended("stored", "");
     Drop(live->record.id);
@@ -312,34 +316,44 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
   const absl::StatusOr<Upload> now = catalog_.GetUpload(live->record.id);
   const bool retry = now.ok() && now->state == UploadState::kOpen;
   if (retry && live->sealed == nullptr) {
-    SetTarget(live, transfer::RangeSet(std::vector<transfer::Range>{{0, image.size()}}));
+    SetTarget(live, live->staging,
+              transfer::RangeSet(std::vector<transfer::Range>{{0, image.size()}}));
   }
   return stored;
 }
 
-absl::StatusOr<Version> Uploads::SealAndStore(Live& live, std::span<const std::byte> image) {
+// Whether the bytes that arrived are an adapter; the upload ends when they are not.
+absl::StatusOr<CheckOutcome> Uploads::CheckBytes(Live& live, std::span<const std::byte> image) {
   const Upload& upload = live.record;
   LORRY_ASSIGN_OR_RETURN(const Adapter adapter, catalog_.GetAdapter(upload.key.adapter));
-  const absl::StatusOr<CheckOutcome> checked =
+  absl::StatusOr<CheckOutcome> checked =
       CheckImage(image, upload.config_json, adapter.policy.max_tensor_norm);
   if (!checked.ok()) return EndWith(upload.id, checked.status());
   if (absl::Status same = live.arrived.Compare(ToChecksums(checked->leaves)); !same.ok()) {
     return EndWith(upload.id, same);
   }
   LORRY_FAULT_POINT("store.commit.checked");
-  if (live.sealed == nullptr) {
-    const absl::Status sealed = live.staging->Seal();
-    // The disk refused to keep some of the bytes, and asking it again would prove nothing.
-    if (absl::IsDataLoss(sealed)) return EndWith(upload.id, sealed);
-    LORRY_RETURN_IF_ERROR(sealed);
-    LORRY_FAULT_POINT("store.commit.sealed");
-    // From here on what is committed is the sealed file, also by a retry.
-    LORRY_ASSIGN_OR_RETURN(live.sealed, blobs_.Open(upload.blob.value));
-    live.ClearTarget();
-  }
-  LORRY_RETURN_IF_ERROR(catalog_.PutLeaves(upload.blob, checked->leaves));
+  return checked;
+}
+
+absl::Status Uploads::Live::Seal(blob::Store& blobs) {
+  if (sealed != nullptr) return absl::OkStatus();
+  LORRY_RETURN_IF_ERROR(staging->Seal());
+  LORRY_FAULT_POINT("store.commit.sealed");
+  LORRY_ASSIGN_OR_RETURN(sealed, blobs.Open(record.blob.value));
+  ClearTarget();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Version> Uploads::Publish(const Live& live, const absl::Status& sealed,
+                                         const CheckOutcome& checked) {
+  const Upload& upload = live.record;
+  // The disk refused to keep some of the bytes, and asking it again would prove nothing.
+  if (absl::IsDataLoss(sealed)) return EndWith(upload.id, sealed);
+  LORRY_RETURN_IF_ERROR(sealed);
+  LORRY_RETURN_IF_ERROR(catalog_.PutLeaves(upload.blob, checked.leaves));
   LORRY_FAULT_POINT("store.commit.leaves_kept");
-  absl::StatusOr<Version> version = catalog_.StoreVersion(upload.id, checked->image);
+  absl::StatusOr<Version> version = catalog_.StoreVersion(upload.id, checked.image);
   LORRY_FAULT_POINT("store.commit.published");
   return version;
 }

@@ -24,6 +24,7 @@
 #include "lib/runtime/executor.h"
 #include "lib/transfer/put_target.h"
 #include "services/adapter_store/catalog/catalog.h"
+#include "services/adapter_store/images/check.h"
 
 namespace lorry::store {
 
@@ -104,11 +105,14 @@ class Uploads {
   absl::Status OpenFile(const std::shared_ptr<Live>& live);
   absl::Status Resume(const std::shared_ptr<Live>& live);
   absl::Status PutHeader(Live& live, std::string_view header);
-  void SetTarget(const std::shared_ptr<Live>& live, transfer::RangeSet received);
+  void SetTarget(const std::shared_ptr<Live>& live, const std::shared_ptr<blob::Staging>& staging,
+                 transfer::RangeSet received);
   absl::StatusOr<Version> Ended(const UploadId& id, const Principal& principal);
   absl::StatusOr<std::shared_ptr<Check>> StartCheck(const std::shared_ptr<Live>& live);
   absl::StatusOr<Version> RunCheck(const std::shared_ptr<Live>& live);
-  absl::StatusOr<Version> SealAndStore(Live& live, std::span<const std::byte> image);
+  absl::StatusOr<CheckOutcome> CheckBytes(Live& live, std::span<const std::byte> image);
+  absl::StatusOr<Version> Publish(const Live& live, const absl::Status& sealed,
+                                  const CheckOutcome& checked);
   absl::Status EndWith(const UploadId& id, const absl::Status& why);  // returns `why`
   absl::Status WriteLedger(Live& live);
   absl::Status SweepOne(const std::shared_ptr<Live>& live);
