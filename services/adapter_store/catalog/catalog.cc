@@ -127,6 +127,14 @@ absl::StatusOr<std::vector<Blob>> Catalog::ListDoomedBlobs() {
   return doomed;
 }
 
+absl::Status Catalog::IndexDoomedBlob(const BlobKey& blob) {
+  return Transact([&](Draft& draft, News&) -> absl::Status {
+    LORRY_ASSIGN_OR_RETURN(const auto indexed, draft.GetText(keys::OfDoomed(blob)));
+    if (!indexed.has_value()) draft.PutText(keys::OfDoomed(blob), "");
+    return absl::OkStatus();
+  });
+}
+
 absl::Status Catalog::ForgetBlob(const BlobKey& blob) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<kv::Entry> leaves,
                          kv::ListAll(store_, keys::LeavesOf(blob)));

@@ -187,8 +187,11 @@ class Catalog {
   absl::Status PutLeaves(const BlobKey& blob, std::string_view leaves);
   absl::StatusOr<std::string> GetLeaves(const BlobKey& blob);
   absl::StatusOr<std::vector<Blob>> ListBlobs();
-  absl::StatusOr<std::vector<Blob>> ListDoomedBlobs();  // those that are DELETING
-  absl::Status ForgetBlob(const BlobKey& blob);         // after its file is gone
+  // Those that are DELETING, by an index.
+  absl::StatusOr<std::vector<Blob>> ListDoomedBlobs();
+  // Puts one that is DELETING into that index, where the store's first versions did not.
+  absl::Status IndexDoomedBlob(const BlobKey& blob);
+  absl::Status ForgetBlob(const BlobKey& blob);  // after its file is gone
   // Which ranges of an open upload are known to be on disk, in the caller's own words.
   absl::Status PutLedger(const UploadId& id, std::string ledger);
   absl::StatusOr<std::string> GetLedger(const UploadId& id);  // empty when there is none

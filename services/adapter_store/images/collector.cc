@@ -10,9 +10,9 @@ namespace lorry::store {
 
 absl::StatusOr<int> Collector::Run() {
   int removed = 0;
-  if (!looked_for_orphans_) {
-    LORRY_RETURN_IF_ERROR(RemoveOrphans(removed));
-    looked_for_orphans_ = true;
+  if (!looked_at_all_) {
+    LORRY_RETURN_IF_ERROR(LookAtAll(removed));
+    looked_at_all_ = true;
   }
   LORRY_ASSIGN_OR_RETURN(const std::vector<Blob> doomed, catalog_.ListDoomedBlobs());
   const int64_t now = now_unix_ms_();
@@ -25,11 +25,15 @@ absl::StatusOr<int> Collector::Run() {
   return removed;
 }
 
-absl::Status Collector::RemoveOrphans(int& removed) {
+absl::Status Collector::LookAtAll(int& removed) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<blob::BlobInfo> files, blobs_.List());
   LORRY_ASSIGN_OR_RETURN(const std::vector<Blob> records, catalog_.ListBlobs());
   std::set<std::string> known;
-  for (const Blob& record : records) known.insert(record.key.value);
+  for (const Blob& record : records) {
+    known.insert(record.key.value);
+    if (record.state != BlobState::kDeleting) continue;
+    LORRY_RETURN_IF_ERROR(catalog_.IndexDoomedBlob(record.key));
+  }
   for (const blob::BlobInfo& file : files) {
     if (!known.contains(file.key)) LORRY_RETURN_IF_ERROR(Remove(file.key, removed).status());
   }

@@ -2,10 +2,13 @@
 //
 // Two kinds. Blobs that the catalogue says are DELETING, once no ticket can name them: the file
 // goes first, then the record, so that a crash between the two repeats the removal. They are found
-// by an index, so that a sweep costs what is being deleted and not what is stored. Files without a
-// record, left by a crash between the two steps; they are looked for once, at the first sweep. The
-// files are listed before the records: a file is created after its record, so whatever is listed
-// without one is garbage for good. One thread at a time.
+// by an index, so that a sweep costs what is being deleted and not what is stored. And files without
+// a record, left by a crash between the two steps.
+//
+// The first sweep looks at every file and every record: for files without a record, and for blobs
+// that were doomed before there was an index. The files are listed before the records: a file is
+// created after its record, so whatever is listed without one is garbage for good. One thread at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +33,10 @@ class Collector {
   Catalog& catalog_;
   blob::Store& blobs_;
   absl::StatusOr<bool> Remove(const std::string& key, int& removed);
-  absl::Status RemoveOrphans(int& removed);
+  absl::Status LookAtAll(int& removed);
 
   const std::function<int64_t()> now_unix_ms_;
-  bool looked_for_orphans_ = false;
+  bool looked_at_all_ = false;
 };
 
 }  // namespace lorry::store

@@ -1,6 +1,7 @@
 #include <future>
 #include <latch>
 
+#include "services/adapter_store/catalog/keys.h"
 #include "tests/unit/adapter_store/images_dsl.h"
 
 namespace lorry::store {
@@ -383,6 +384,21 @@ TEST_F(UploadsTest, ADeletedImageCanBeReadUntilItsTicketsAreOver) {
   now_ms_ += options_.ticket_life_ms;
   EXPECT_EQ(*collector_->Run(), 1);
   EXPECT_FALSE(blobs_->Open(version->blob.value).ok());
+  EXPECT_THAT(catalog_->ListBlobs().value(), IsEmpty());
+}
+
+// The store's first versions kept no index of what is being deleted.
+TEST_F(UploadsTest, WhatWasDoomedBeforeThereWasAnIndexGoesToo) {
+  const UploadId dead = BeginImage(8, adapter_)->upload.id;
+  ASSERT_THAT(uploads_->Abort(dead), IsOk());
+  const std::vector<kv::Entry> index = kv::ListAll(*kv_, keys::kDoomed).value();
+  for (const kv::Entry& entry : index) {
+    ASSERT_THAT(kv_->Commit(kv::Transaction().Delete(entry.key)), IsOk());
+  }
+  ASSERT_THAT(catalog_->ListDoomedBlobs().value(), IsEmpty());
+  RestartAll();
+  EXPECT_EQ(*collector_->Run(), 1);
+  EXPECT_EQ(Files(), 0u);
   EXPECT_THAT(catalog_->ListBlobs().value(), IsEmpty());
 }
 
