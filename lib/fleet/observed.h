@@ -15,6 +15,18 @@ enum class ResidencyState { kAbsent, kFetching, kFetched, kLoading, kLoaded, kUn
 std::string_view ToString(ResidencyState state);
 std::string_view ToString(RowMode mode);
 
+// Whose failure it is that a residency is FAILED: what the orchestrator's verdicts on a version are
+// made of. `reason` and `detail` beside it are words for people and steer nothing.
+enum class Failure {
+  kNone,        // it is not FAILED
+  kMember,      // this member's own: the fetch, the disk, the connection, everything not below
+  kRefused,     // the engine answered, with a free slot and a file that it can read, that it does
+                // not take this adapter; `detail` has its words
+  kEngineDied,  // the engine died while it was loaded or probed, so often that it is not tried again
+  kEngineHung,  // the engine lives, and did not answer its load or probe in time
+  kMisfit,      // its shapes are not those of the engine's base model
+};
+
 struct ObservedResidency {
   EngineName name;
   VersionKey key;
@@ -22,7 +34,8 @@ struct ObservedResidency {
   // A word of docs/ERRORS.md: why it FAILED, why it is FETCHED and not loaded (NO_SLOT), what is
   // not known of it though it is LOADED (UNPROVEN). Otherwise empty.
   std::string reason;
-  std::string detail;       // for people
+  std::string detail;  // for people
+  Failure failure = Failure::kNone;
   uint64_t bytes_done = 0;  // FETCHING
   uint64_t bytes_total = 0;
   uint32_t in_flight = 0;   // requests the door counts on it

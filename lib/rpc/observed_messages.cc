@@ -21,6 +21,13 @@ constexpr std::array kStates{
     std::pair{fleet::ResidencyState::kLoaded, pb::RESIDENCY_STATE_LOADED},
     std::pair{fleet::ResidencyState::kUnloading, pb::RESIDENCY_STATE_UNLOADING},
     std::pair{fleet::ResidencyState::kFailed, pb::RESIDENCY_STATE_FAILED}};
+constexpr std::array kFailures{
+    std::pair{fleet::Failure::kNone, pb::RESIDENCY_FAILURE_UNSPECIFIED},
+    std::pair{fleet::Failure::kMember, pb::RESIDENCY_FAILURE_MEMBER},
+    std::pair{fleet::Failure::kRefused, pb::RESIDENCY_FAILURE_REFUSED},
+    std::pair{fleet::Failure::kEngineDied, pb::RESIDENCY_FAILURE_ENGINE_DIED},
+    std::pair{fleet::Failure::kEngineHung, pb::RESIDENCY_FAILURE_ENGINE_HUNG},
+    std::pair{fleet::Failure::kMisfit, pb::RESIDENCY_FAILURE_MISFIT}};
 constexpr std::array kHealths{std::pair{fleet::MemberHealth::kJoining, pb::MEMBER_HEALTH_JOINING},
                               std::pair{fleet::MemberHealth::kReady, pb::MEMBER_HEALTH_READY},
                               std::pair{fleet::MemberHealth::kAsleep, pb::MEMBER_HEALTH_ASLEEP},
@@ -110,7 +117,15 @@ pb::ObservedResidency ResidencyToProto(const fleet::ObservedResidency& residency
   out.set_bytes_total(residency.bytes_total);
   out.set_in_flight(residency.in_flight);
   out.set_count_known(residency.count_known);
+  out.set_failure(ToWire(kFailures, residency.failure));
   return out;
+}
+
+// What an older proxy does not say, or a newer one says in words of its own, blames no version.
+fleet::Failure FailureOf(fleet::ResidencyState state, pb::ResidencyFailure failure) {
+  if (state != fleet::ResidencyState::kFailed) return fleet::Failure::kNone;
+  const fleet::Failure* known = FindPlain(kFailures, failure);
+  return known == nullptr || *known == fleet::Failure::kNone ? fleet::Failure::kMember : *known;
 }
 
 absl::StatusOr<fleet::ObservedResidency> ResidencyFromProto(
@@ -125,6 +140,7 @@ absl::StatusOr<fleet::ObservedResidency> ResidencyFromProto(
   out.bytes_total = residency.bytes_total();
   out.in_flight = residency.in_flight();
   out.count_known = residency.count_known();
+  out.failure = FailureOf(out.state, residency.failure());
   return out;
 }
 

@@ -60,7 +60,7 @@ std::string Fields(const T& it) {
   if constexpr (requires { it.boot.value; }) absl::StrAppend(&text, " boot=", it.boot.value);
   if constexpr (requires { it.name.value; }) absl::StrAppend(&text, " ", it.name.value);
   if constexpr (requires { it.outcome; }) {
-    constexpr std::string_view kOutcomes[] = {"ok", "failed", "unknown"};
+    constexpr std::string_view kOutcomes[] = {"ok", "refused", "failed", "broken", "unknown"};
     absl::StrAppend(&text, " ", std::string(kOutcomes[static_cast<int>(it.outcome)]));
   }
   if constexpr (requires { it.reason.size(); }) absl::StrAppend(&text, " ", it.reason);

@@ -129,7 +129,7 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     loading_.insert(name);
   }
   sim_.queue.In(Serialised(takes), [this, boot, name, path, done] {
-    if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST");
+    if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST");
     if (const auto it = to_read_.find(path); it != to_read_.end()) to_read_.erase(it);
     if (RegistryLocked()) {
       return sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
@@ -147,7 +147,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   if (sim_.Chance(sim_.faults.load_fails)) return done(Outcome::kFailed, "LOAD_REFUSED");
   if (directory->second.kills) {
     Die();
-    return done(Outcome::kUnknown, "ENGINE_LOST");
+    return done(Outcome::kBroken, "ENGINE_LOST");
   }
   MakeRoom(name);
   CheckFits(name, directory->second);
@@ -195,7 +195,7 @@ void SimEngine::CheckFits(const EngineName& name, const SimDirectory& directory)
 void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done) {
   const BootId boot = boot_;
   sim_.queue.In(sim_.Latency(50), [this, boot, name, kind, done] {
-    if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "ENGINE_LOST", {});
+    if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST", {});
     if (!loaded_.contains(name) || sim_.Chance(sim_.faults.probe_fails)) {
       return done(Outcome::kFailed, "PROBE_FAILED", {});
     }
@@ -223,7 +223,7 @@ void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
   const BootId boot = boot_;
   const bool lost = sim_.Chance(sim_.faults.answer_lost);
   sim_.queue.In(Serialised(sim_.Latency(20)), [this, boot, name, deadline_ms, done, lost] {
-    if (!up_ || boot_ != boot) return done(Outcome::kUnknown, "");
+    if (!up_ || boot_ != boot) return done(Outcome::kBroken, "");
     if (RegistryLocked())
       return sim_.queue.In(deadline_ms, [done] { done(Outcome::kUnknown, ""); });
     if (limits_.kind == fleet::EngineKind::kSglang && !CountedIdle(name)) {

@@ -348,7 +348,7 @@ void SimProxy::Do(const proxy::List& effect) {
 void SimProxy::Do(const proxy::Load& effect) {
   CheckAwake(effect.name);
   if (!Reaches(effect.boot))
-    return Later(1, proxy::LoadDone{effect.op, Outcome::kUnknown, "ENGINE_LOST", ""});
+    return Later(1, proxy::LoadDone{effect.op, Outcome::kBroken, "ENGINE_LOST", ""});
   engine_.Load(effect.name, effect.path,
                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
                  if (!engine_.up()) EngineChanged();
@@ -358,7 +358,7 @@ void SimProxy::Do(const proxy::Load& effect) {
 
 void SimProxy::Do(const proxy::Probe& effect) {
   if (!Reaches(effect.boot))
-    return Later(1, proxy::ProbeDone{effect.op, Outcome::kUnknown, "ENGINE_LOST", ""});
+    return Later(1, proxy::ProbeDone{effect.op, Outcome::kBroken, "ENGINE_LOST", ""});
   engine_.Probe(
       effect.name, effect.kind,
       [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
@@ -370,7 +370,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
 void SimProxy::Do(const proxy::Unload& effect) {
   CheckAwake(effect.name);
   CheckUnload(effect.name);
-  if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kUnknown});
+  if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kBroken});
   engine_.Unload(effect.name, effect.deadline_ms,
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
                    if (alive() && life_ == life) Step(proxy::UnloadDone{op, outcome});

@@ -15,8 +15,19 @@ namespace {
 using Millis = engines::Engine::Millis;
 
 Outcome OutcomeOf(const absl::Status& status) {
-  if (status.ok()) return Outcome::kOk;
-  return engines::MayHaveHappened(status) ? Outcome::kUnknown : Outcome::kFailed;
+  switch (engines::EndOf(status)) {
+    case engines::End::kOk:
+      return Outcome::kOk;
+    case engines::End::kRefused:
+      return Outcome::kRefused;
+    case engines::End::kFailed:
+      return Outcome::kFailed;
+    case engines::End::kBroken:
+      return Outcome::kBroken;
+    case engines::End::kTimedOut:
+      return Outcome::kUnknown;
+  }
+  return Outcome::kUnknown;
 }
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }

@@ -74,8 +74,10 @@ class Engine {
   virtual void List(Millis within, Answer<absl::StatusOr<Listing>> answer) = 0;
 
   // OK: `name` is registered with `path`, now or already. ALREADY_EXISTS ENGINE_NAME_TAKEN: the
-  // name has another path. INVALID_ARGUMENT ENGINE_REFUSED: the engine's own words say why. A load
-  // is never in place, and `name` is never one that had other contents.
+  // name has another path. INVALID_ARGUMENT ENGINE_REFUSED: the engine read the files and does not
+  // take the adapter; its own words say why. FAILED_PRECONDITION ENGINE_LOAD_FAILED: it could not
+  // read them, or had no memory. A load is never in place, and `name` is never one that had other
+  // contents.
   virtual void Load(const EngineName& name, const std::string& path, Millis within,
                     Answer<absl::Status> answer) = 0;
 
@@ -99,9 +101,20 @@ class Engine {
                         Answer<absl::Status> answer) = 0;
 };
 
-// True when the call may have taken effect, or may take it yet: the deadline passed or the
-// connection broke after the request was sent. False for every answer the engine gave, and when it
-// could not be reached at all.
-bool MayHaveHappened(const absl::Status& status);
+// How a call ended, by the reason of its status.
+enum class End {
+  kOk,
+  kRefused,   // ENGINE_REFUSED
+  kFailed,    // another answer of the engine, or it could not be reached at all
+  kBroken,    // it may have taken effect: the connection broke after the request was sent, or the
+              // engine says that it failed itself (ENGINE_FAILED), as one does that is dying
+  kTimedOut,  // it may have taken effect, or may take it yet
+};
+End EndOf(const absl::Status& status);
+
+// True when the call may have taken effect, or may take it yet.
+inline bool MayHaveHappened(const absl::Status& status) {
+  return EndOf(status) == End::kBroken || EndOf(status) == End::kTimedOut;
+}
 
 }  // namespace lorry::engines

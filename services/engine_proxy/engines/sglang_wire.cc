@@ -91,7 +91,7 @@ absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& reply) {
 }
 
 absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply) {
-  if (reply.status != 200) return StatusOfRefusal("probe", reply);
+  if (reply.status != 200) return StatusOfProbe(reply);
   const Json body = ParseJson(reply.body);
   const Json& ids = MemberOf(body, "output_ids");
   if (!ids.is_array() || ids.empty() || !ids[0].is_number_integer()) {

@@ -51,7 +51,7 @@ class VllmCalls {
     if (!reply.ok()) co_return reply.status();
     if (reply->status == 200) co_return absl::OkStatus();
     if (IsMissingRoute(*reply)) co_return ToStatus(RuntimeLoraDisabled());
-    if (!IsAlreadyLoaded(*reply)) co_return StatusOfRefusal("load " + name.value, *reply);
+    if (!IsAlreadyLoaded(*reply)) co_return StatusOfLoad(name, *reply);
     const auto listing = co_await List(deadline);
     if (!listing.ok()) co_return listing.status();
     co_return JudgeAlreadyLoaded(*listing, name, path);

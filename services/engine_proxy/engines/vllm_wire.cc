@@ -140,7 +140,7 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
 }
 
 absl::StatusOr<ProbeReply> ParseVllmToken(const HttpReply& reply) {
-  if (reply.status != 200) return StatusOfRefusal("probe", reply);
+  if (reply.status != 200) return StatusOfProbe(reply);
   const Json body = ParseJson(reply.body);
   const Json& choices = MemberOf(body, "choices");
   const Json& usage = MemberOf(body, "usage");

@@ -13,6 +13,14 @@ namespace {
 // Long enough for every text the engines are known to give, short enough for a log line.
 constexpr size_t kMaxErrorTextBytes = 500;
 
+constexpr std::string_view kVllmLoadFailed = "Call to add_lora method failed";
+
+// What engines say of a load that fails, and not because of the adapter: the files are not there for
+// them, or there is no memory. SGLang takes a path that it does not find for a repository's name.
+constexpr std::string_view kNotOfTheAdapter[] = {
+    "Repo id must be",   "[Errno ",       "No such file", "No adapter found",
+    "Permission denied", "out of memory", "OutOfMemory"};
+
 // SGLang puts it in error_message (LoRA routes), message (OpenAI routes) or error.message
 // (/generate); vLLM in error.message, error (pause routes) or detail (no such route).
 std::string RawErrorText(const Json& body) {
@@ -92,9 +100,32 @@ absl::Status StatusOfRefusal(std::string_view what, const HttpReply& reply) {
                absl::StrCat(ToAbsl(what), ": the engine answered ", reply.status, ": ", text));
 }
 
+absl::Status StatusOfLoad(const EngineName& name, const HttpReply& reply) {
+  const std::string text = ErrorText(reply);
+  const auto says = [&](std::string_view words) { return absl::StrContains(text, ToAbsl(words)); };
+  const auto failed = [&](absl::StatusCode code, std::string_view reason, std::string_view why) {
+    return Error(code, reason, absl::StrCat("load ", name.value, ": ", ToAbsl(why), text));
+  };
+  if (std::any_of(std::begin(kNotOfTheAdapter), std::end(kNotOfTheAdapter), says)) {
+    return failed(absl::StatusCode::kFailedPrecondition, "ENGINE_LOAD_FAILED",
+                  "the engine cannot read the files, or has no memory for them: ");
+  }
+  // vLLM answers 500 to whatever its worker raised while it read the adapter.
+  if (reply.status >= 500 && !says(kVllmLoadFailed)) {
+    return failed(absl::StatusCode::kInternal, "ENGINE_FAILED", "the engine failed: ");
+  }
+  return StatusOfRefusal("load " + name.value, reply);
+}
+
 absl::Status NoToken(const HttpReply& reply) {
   return Error(absl::StatusCode::kFailedPrecondition, "PROBE_FAILED",
                absl::StrCat("the engine answered without a token: ", ErrorText(reply)));
+}
+
+absl::Status StatusOfProbe(const HttpReply& reply) {
+  if (reply.status < 500) return StatusOfRefusal("probe", reply);
+  return Error(absl::StatusCode::kInternal, "ENGINE_FAILED",
+               absl::StrCat("probe: the engine failed: ", ErrorText(reply)));
 }
 
 absl::StatusOr<Models> ParseModels(const HttpReply& reply) {
@@ -174,9 +205,13 @@ absl::Status ToStatus(const Problem& problem) {
   return Error(absl::StatusCode::kFailedPrecondition, problem.reason, problem.remedy);
 }
 
-bool MayHaveHappened(const absl::Status& status) {
+End EndOf(const absl::Status& status) {
+  if (status.ok()) return End::kOk;
   const std::string reason = ReasonOf(status);
-  return reason == "ENGINE_TIMEOUT" || reason == "ENGINE_CONNECTION_BROKEN";
+  if (reason == "ENGINE_REFUSED") return End::kRefused;
+  if (reason == "ENGINE_TIMEOUT") return End::kTimedOut;
+  const bool broke = reason == "ENGINE_CONNECTION_BROKEN" || reason == "ENGINE_FAILED";
+  return broke ? End::kBroken : End::kFailed;
 }
 
 }  // namespace lorry::engines

@@ -38,6 +38,10 @@ std::string ErrorText(const HttpReply& reply);
 // FAILED_PRECONDITION ENGINE_LORA_DISABLED, otherwise INVALID_ARGUMENT ENGINE_REFUSED.
 absl::Status StatusOfRefusal(std::string_view what, const HttpReply& reply);
 
+// Of a load that was answered with anything else than 200, and not with "already loaded": the
+// reasons of Engine::Load.
+absl::Status StatusOfLoad(const EngineName& name, const HttpReply& reply);
+
 // GET /v1/models, alike on both.
 struct Models {
   std::vector<std::string> base_models;
@@ -56,6 +60,9 @@ struct ProbeReply {
 };
 // What one says to a 200 without a token: FAILED_PRECONDITION PROBE_FAILED.
 absl::Status NoToken(const HttpReply& reply);
+// And to anything else than 200: INTERNAL ENGINE_FAILED to a 5xx, as an engine answers that dies of
+// the probe, otherwise as StatusOfRefusal.
+absl::Status StatusOfProbe(const HttpReply& reply);
 absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply);
 
 // The value of a metric summed over its series; nullopt when there is none.

@@ -27,6 +27,7 @@ void CountDeath(Core& core, Residency& residency) {
   if (killer.deaths < core.config.deaths_limit) return;
   residency.blocked = true;
   residency.state = fleet::ResidencyState::kFailed;
+  residency.failure = fleet::Failure::kEngineDied;
   residency.reason = "ENGINE_DIED";
 }
 

@@ -20,9 +20,18 @@ namespace lorry::proxy {
 // Counts operations of one proxy process; 0 is none.
 using OpId = uint64_t;
 
-// Ends of an operation on the engine. kUnknown: no answer within the driver's deadline, or the
-// connection broke: it may have happened, or may happen yet.
-enum class Outcome { kOk, kFailed, kUnknown };
+// Ends of an operation on the engine.
+enum class Outcome {
+  kOk,
+  kRefused,  // of a load or probe: the engine does not take the adapter, and says so in its words
+  kFailed,   // it did not happen, and that says nothing of the adapter
+  kBroken,   // the connection broke, or the engine itself failed at it: it may have happened, and
+             // the engine may be dying of it
+  kUnknown,  // no answer within the driver's deadline: it may have happened, or may happen yet
+};
+inline bool MayHaveHappened(Outcome outcome) {
+  return outcome == Outcome::kBroken || outcome == Outcome::kUnknown;
+}
 
 // --- the orchestrator's session
 struct SessionUp {};  // attached; Observed documents may be sent

@@ -46,6 +46,7 @@ fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residenc
   out.state = StateOf(core, residency);
   if (SaysWhy(residency, out.state)) out.reason = residency.reason;
   if (SaysWhy(residency, out.state)) out.detail = residency.detail;
+  if (out.state == fleet::ResidencyState::kFailed) out.failure = residency.failure;
   if (out.state == fleet::ResidencyState::kFetching) out.bytes_done = residency.bytes_done;
   if (out.state == fleet::ResidencyState::kFetching) out.bytes_total = residency.bytes_total;
   out.in_flight = core.InFlight(residency.name);
@@ -78,6 +79,7 @@ bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResiden
         said->key != residency.key) {
       return false;
     }
+    if (state == fleet::ResidencyState::kFailed && said->failure != residency.failure) return false;
     const bool says_why = SaysWhy(residency, state);
     if (said->reason != (says_why ? residency.reason : "") ||
         said->detail != (says_why ? residency.detail : "")) {

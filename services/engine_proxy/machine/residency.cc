@@ -29,10 +29,17 @@ fleet::ProbeRule RuleOf(const Residency& residency) {
   return residency.wanted == nullptr ? fleet::ProbeRule::kAuto : residency.wanted->probe;
 }
 
+// Of a load or a probe that did not succeed, on an engine that lives.
+fleet::Failure FailureOf(Outcome outcome) {
+  if (outcome == Outcome::kRefused) return fleet::Failure::kRefused;
+  return outcome == Outcome::kUnknown ? fleet::Failure::kEngineHung : fleet::Failure::kMember;
+}
+
 void JudgeLoad(Core& core, Residency& residency) {
   if (!core.IsListedAsOurs(residency)) {
-    const std::string reason = residency.reason.empty() ? "LOAD_VANISHED" : residency.reason;
-    return Fail(core, residency, reason, residency.detail);
+    const bool vanished = residency.reason.empty();
+    return Fail(core, residency, vanished ? fleet::Failure::kMember : residency.failure,
+                vanished ? "LOAD_VANISHED" : residency.reason, residency.detail);
   }
   residency.state = ResidencyState::kLoading;
   residency.doing = Doing::kProbing;
@@ -224,7 +231,7 @@ bool IsGone(const Core& core, const Residency& residency) {
 }  // namespace
 
 void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
-  if (outcome == Outcome::kUnknown) {
+  if (MayHaveHappened(outcome)) {
     residency.uncertain_on = core.boot;
     if (++core.hung_loads >= core.config.hung_loads_limit) Wedge(core, residency.name);
     return;
@@ -239,10 +246,12 @@ void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
   }
 }
 
-void Fail(Core& core, Residency& residency, std::string reason, std::string detail) {
+void Fail(Core& core, Residency& residency, fleet::Failure failure, std::string reason,
+          std::string detail) {
   residency.state = ResidencyState::kFailed;
   residency.doing = Doing::kNothing;
   residency.op = 0;
+  residency.failure = failure;
   residency.reason = std::move(reason);
   residency.detail = std::move(detail);
   ++residency.tries;
@@ -285,7 +294,7 @@ void HandleFetchFailed(Core& core, const FetchFailed& event) {
     residency->retry_at = core.now + core.Backoff(residency->tries);
     return Rest(*residency);
   }
-  Fail(core, *residency, event.reason, event.detail);
+  Fail(core, *residency, fleet::Failure::kMember, event.reason, event.detail);
   if (event.permanent) residency->retry_at = core.now + core.config.retry_max_ms;
 }
 
@@ -310,10 +319,11 @@ void HandleShapes(Core& core, const ShapesChecked& event) {
   Rest(*residency);
   if (event.outcome != Outcome::kOk) {
     residency->compared_with = 0;
-    return Fail(core, *residency, "DISK_FAILED", event.detail);
+    return Fail(core, *residency, fleet::Failure::kMember, "DISK_FAILED", event.detail);
   }
   residency->fits = event.fit;
-  if (core.IsMisfit(*residency)) Fail(core, *residency, "BASE_MODEL_MISMATCH", event.detail);
+  if (!core.IsMisfit(*residency)) return;
+  Fail(core, *residency, fleet::Failure::kMisfit, "BASE_MODEL_MISMATCH", event.detail);
 }
 
 void HandleDeleted(Core& core, const DirectoryDeleted& event) {
@@ -338,6 +348,7 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   residency->op = 0;
   NoteAnswer(core, *residency, event.outcome);
   if (event.outcome == Outcome::kOk) return;
+  residency->failure = FailureOf(event.outcome);
   residency->reason = event.reason.empty() ? "LOAD_UNKNOWN" : event.reason;
   residency->detail = event.detail;
 }
@@ -346,11 +357,13 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
   Residency* residency = core.FindByOp(event.op, Doing::kProbing);
   if (residency == nullptr) return;
   if (event.outcome != Outcome::kOk) {
-    return Fail(core, *residency, event.reason.empty() ? "PROBE_FAILED" : event.reason,
-                event.detail);
+    return Fail(core, *residency, FailureOf(event.outcome),
+                event.reason.empty() ? "PROBE_FAILED" : event.reason, event.detail);
   }
   ProbeVerdict verdict = JudgeProbe(RuleOf(*residency), residency->traits, event.compared);
-  if (!verdict.passes) return Fail(core, *residency, verdict.reason, verdict.detail);
+  // The engine took it and applies none of it: a refusal in all but words.
+  if (!verdict.passes)
+    return Fail(core, *residency, fleet::Failure::kRefused, verdict.reason, verdict.detail);
   Rest(*residency);
   residency->state = ResidencyState::kLoaded;
   residency->tries = 0;

@@ -40,7 +40,8 @@ bool IsUncertain(const Core& core, const Residency& residency);
 // After the answer, or its absence, to a load or unload.
 void NoteAnswer(Core& core, Residency& residency, Outcome outcome);
 
-void Fail(Core& core, Residency& residency, std::string reason, std::string detail);
+void Fail(Core& core, Residency& residency, fleet::Failure failure, std::string reason,
+          std::string detail);
 
 std::optional<Tick> ResidencyWakeAt(const Core& core);
 

@@ -53,6 +53,7 @@ struct Residency {
   BootId loaded_on;      // the boot last asked to load it
   BootId uncertain_on;   // a load there got no answer, and may happen yet
   uint64_t changed = 0;  // the registry's count when it was last loaded or unloaded
+  fleet::Failure failure = fleet::Failure::kNone;  // FAILED, or a load that is to be judged
   std::string reason, detail;
   uint32_t tries = 0;  // failures in a row
   uint32_t waits = 0;  // fetches in a row that found nobody

@@ -98,7 +98,7 @@ void HandleUnloadDone(Core& core, const UnloadDone& event) {
     core.Save("wedged", *core.wedged);
     return;
   }
-  if (event.outcome != Outcome::kUnknown) NoteAnswer(core, *residency, event.outcome);
+  if (!MayHaveHappened(event.outcome)) NoteAnswer(core, *residency, event.outcome);
   residency->doing = Doing::kNothing;
   residency->state = residency->path.empty() ? ResidencyState::kAbsent : ResidencyState::kFetched;
   residency->evicting = false;

@@ -69,6 +69,7 @@ fleet::Observed SomeObserved() {
                            .state = fleet::ResidencyState::kFailed,
                            .reason = "PROBE_FAILED",
                            .detail = "d",
+                           .failure = fleet::Failure::kEngineHung,
                            .bytes_done = 1,
                            .bytes_total = 2,
                            .in_flight = 3,
@@ -94,6 +95,15 @@ TEST(Messages, UnknownEnumerationsStopAtTheEdge) {
   auto desired = ToProto(SomeDesired());
   desired.mutable_rows(0)->set_mode(static_cast<lorry::sync::v1::RowMode>(77));
   EXPECT_EQ(ReasonOf(FromProto(desired).status()), "MESSAGE_INVALID");
+}
+
+TEST(Messages, AFailureThatIsNotUnderstoodBlamesNoVersion) {
+  auto observed = ToProto(SomeObserved());
+  observed.mutable_residencies(0)->clear_failure();  // an older proxy's
+  EXPECT_EQ(FromProto(observed)->residencies[0].failure, fleet::Failure::kMember);
+  observed.mutable_residencies(0)->set_failure(
+      static_cast<lorry::sync::v1::ResidencyFailure>(77));  // a newer one's
+  EXPECT_EQ(FromProto(observed)->residencies[0].failure, fleet::Failure::kMember);
 }
 
 TEST(Messages, NamesAreCheckedAtTheEdge) {

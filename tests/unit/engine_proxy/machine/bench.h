@@ -104,6 +104,12 @@ class Bench {
     }
     return "ABSENT";
   }
+  fleet::Failure FailureOf(uint64_t number) const {
+    for (const fleet::ObservedResidency& residency : machine_->Observe().residencies) {
+      if (residency.name == NameOf(number)) return residency.failure;
+    }
+    return fleet::Failure::kNone;
+  }
   fleet::ObservedRow TheRow() const { return machine_->Observe().rows.at(0); }
   bool Routed(uint64_t number) const {
     return machine_->door_table().FindRoute(NameOf(number)) != nullptr;
@@ -116,6 +122,7 @@ class Bench {
   std::set<size_t> silent_;                   // indexes of effects that are not answered
   uint64_t running_ = 0;
   std::optional<LoadDone> load_answer_;       // instead of loading
+  std::optional<ProbeDone> probe_answer_;     // instead of a token
   std::optional<FetchFailed> fetch_failure_;  // instead of fetching
   std::set<EngineName> keeps_;                // whatever it answers to an unload
   std::optional<peft::BaseModel> base_ = peft::BaseModel{.hidden_size = 128};
@@ -183,6 +190,10 @@ class Bench {
   }
   void Answer(const Probe& e) {
     probes_.push_back(e.kind);
+    if (probe_answer_.has_value()) {
+      probe_answer_->op = e.op;
+      return events_.push_back(*probe_answer_);
+    }
     events_.push_back(ProbeDone{e.op, Outcome::kOk, "", "", compared_});
   }
   void Answer(const Unload& e) {

@@ -37,6 +37,41 @@ TEST(Residency, AFetchThatFailsHereIsFailedAfterAFewTries) {
   EXPECT_EQ(proxy.fetches_, 3);
 }
 
+TEST(Failure, SaysWhoseItIs) {
+  const auto of_load = [](Outcome outcome) {
+    Bench bench;
+    bench.load_answer_ = LoadDone{0, outcome, "WHY", "words"};
+    bench.Desire(0, {1});
+    return bench.FailureOf(1);
+  };
+  EXPECT_EQ(of_load(Outcome::kRefused), fleet::Failure::kRefused);
+  EXPECT_EQ(of_load(Outcome::kFailed), fleet::Failure::kMember);
+  EXPECT_EQ(of_load(Outcome::kUnknown), fleet::Failure::kEngineHung);
+  const auto of_probe = [](Outcome outcome) {
+    Bench bench;
+    bench.probe_answer_ = ProbeDone{.outcome = outcome, .reason = "", .detail = ""};
+    bench.Desire(0, {1});
+    return bench.FailureOf(1);
+  };
+  EXPECT_EQ(of_probe(Outcome::kRefused), fleet::Failure::kRefused);
+  EXPECT_EQ(of_probe(Outcome::kFailed), fleet::Failure::kMember);
+  EXPECT_EQ(of_probe(Outcome::kUnknown), fleet::Failure::kEngineHung);
+  Bench misfit;
+  misfit.trained_on_ = 96;
+  misfit.Desire(0, {1});
+  EXPECT_EQ(misfit.FailureOf(1), fleet::Failure::kMisfit);
+  Bench ignored;
+  ignored.compared_ = fleet::ProbeComparison{0, 0};
+  ignored.rule_ = fleet::ProbeRule::kDiffers;
+  ignored.Desire(0, {1});
+  EXPECT_EQ(ignored.FailureOf(1), fleet::Failure::kRefused);
+  Bench full;
+  full.fetch_failure_ = FetchFailed{.reason = "DISK_FULL", .detail = ""};
+  full.Desire(0, {1});
+  full.Pass(2'000);
+  EXPECT_EQ(full.FailureOf(1), fleet::Failure::kMember);
+}
+
 TEST(Residency, NothingIsUnloadedWithACount) {
   Bench bench;
   bench.Desire(1, {1});
