@@ -17,12 +17,16 @@ std::string FirstViolation(Plant plant) {
   return "";
 }
 
-TEST(Canary, UnloadingWithACountIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kCountsAreZero).rfind("invariant 6", 0), 0u);
+// Starts with the words that say which invariant broke.
+void ExpectBreaks(Plant plant, const std::string& invariant) {
+  const std::string violation = FirstViolation(plant);
+  EXPECT_EQ(violation.rfind(invariant, 0), 0u) << violation;
 }
 
+TEST(Canary, UnloadingWithACountIsCaught) { ExpectBreaks(Plant::kCountsAreZero, "invariant 6"); }
+
 TEST(Canary, IgnoringThatAnEngineHasAnotherBootIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kBootIsHidden).rfind("invariant 2", 0), 0u);
+  ExpectBreaks(Plant::kBootIsHidden, "invariant 2");
 }
 
 TEST(Canary, AStaleLeaderThatStillWritesIsCaught) {
@@ -31,35 +35,31 @@ TEST(Canary, AStaleLeaderThatStillWritesIsCaught) {
 }
 
 TEST(Canary, ADecisionThatIsNotDurableIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kDecisionIsNotWritten).rfind("invariant 4", 0), 0u);
+  ExpectBreaks(Plant::kDecisionIsNotWritten, "invariant 4");
 }
 
-TEST(Canary, AForgottenLeaseIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kLeaseIsNotWritten).rfind("invariant 10", 0), 0u);
-}
+TEST(Canary, AForgottenLeaseIsCaught) { ExpectBreaks(Plant::kLeaseIsNotWritten, "invariant 10"); }
 
-TEST(Canary, AForgottenLockIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kLockIsNotWritten).rfind("invariant 5", 0), 0u);
-}
+TEST(Canary, AForgottenLockIsCaught) { ExpectBreaks(Plant::kLockIsNotWritten, "invariant 5"); }
 
 TEST(Canary, ObeyingAStaleLeaderIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kLowerTermIsObeyed).rfind("invariant 9", 0), 0u);
+  ExpectBreaks(Plant::kLowerTermIsObeyed, "invariant 9");
 }
 
 TEST(Canary, UnloadingWhatIsRoutedIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kRoutedIsUnloaded).rfind("invariant 6", 0), 0u);
+  ExpectBreaks(Plant::kRoutedIsUnloaded, "invariant 6");
 }
 
 TEST(Canary, LoadingAnAdapterOfAnotherBaseModelIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kMisfitIsLoaded).rfind("invariant 2", 0), 0u);
+  ExpectBreaks(Plant::kMisfitIsLoaded, "invariant 2");
 }
 
 TEST(Canary, TakingTheBaseModelsAnswerForTheAdaptersIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kProbeIsBlind).rfind("invariant 2", 0), 0u);
+  ExpectBreaks(Plant::kProbeIsBlind, "invariant 2");
 }
 
 TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
-  EXPECT_EQ(FirstViolation(Plant::kLagIsForgotten).rfind("invariant 15", 0), 0u);
+  ExpectBreaks(Plant::kLagIsForgotten, "invariant 15");
 }
 
 }  // namespace

@@ -43,6 +43,10 @@ Faults DrawFaults(Prng& prng) {
   faults.fetch_fails = Some(prng, 200);
   faults.killer_version = Some(prng, 150);
   faults.long_request = Some(prng, 50);
+  faults.turn_ms = prng.Below(3) == 0 ? 50 : 0;
+  faults.disk_slow = Seldom(prng, 100);
+  faults.disk_full = Seldom(prng, 300);
+  faults.disk_fails = Seldom(prng, 10);
   return faults;
 }
 

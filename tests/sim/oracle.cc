@@ -67,6 +67,11 @@ void Oracle::Reigns(const sync::MetaRecord& meta) {
 void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
   if (decided_.contains(id)) return;
   const auto& [incarnation, adapter, pool, epoch] = id;
+  if (IsOver(id)) {
+    decided_[id] = sync::DecisionRecord{epoch, version, true, "overtaken"};
+    committed_[{adapter, pool}] = version;
+    return;
+  }
   for (const auto& [earlier, decision] : decided_) {
     const bool same_pool = std::get<1>(earlier) == adapter && std::get<2>(earlier) == pool;
     if (same_pool && decision.commit && decision.version == version) {
@@ -113,7 +118,7 @@ void Oracle::Deleted(const VersionKey& version) {
   }
   for (const auto& [id, synced] : started_) {
     const bool reigns = std::get<0>(id) == incarnation_;
-    if (reigns && synced == version && !decided_.contains(id))
+    if (reigns && synced == version && !IsOver(id))
       Violate(10, absl::StrCat(ToString(version), " was deleted, which a sync stages"));
   }
   for (const auto& [pool, committed] : committed_) {
@@ -121,6 +126,14 @@ void Oracle::Deleted(const VersionKey& version) {
       Violate(
           8, absl::StrCat(ToString(version), " was deleted, which ", pool.second.value, " serves"));
   }
+}
+
+// A decision that a later one of the same transaction overtook is written nowhere.
+bool Oracle::IsOver(const EpochKey& id) const {
+  const auto& [incarnation, adapter, pool, epoch] = id;
+  const auto next = decided_.lower_bound(id);
+  return next != decided_.end() && std::get<0>(next->first) == incarnation &&
+         std::get<1>(next->first) == adapter && std::get<2>(next->first) == pool;
 }
 
 void Oracle::RowOpened(const JournalId& journal, uint64_t incarnation, const AdapterName& adapter,
@@ -145,10 +158,11 @@ void Oracle::Leased(const VersionKey& version, const std::string& holder, Tick u
   }
 }
 
-void Oracle::LeaseUnanswered(const AdapterName& adapter, const std::string& holder) {
-  std::erase_if(leases_, [&](const auto& lease) {
-    return lease.first.first.adapter == adapter && lease.first.second == holder;
-  });
+void Oracle::LeaseInDoubt(const AdapterName& adapter, const std::string& holder, Tick until) {
+  for (auto& [promise, promised] : leases_) {
+    if (promise.first.adapter == adapter && promise.second == holder)
+      promised = std::min(promised, until);
+  }
 }
 
 void Oracle::KnowsLeases(const std::vector<sync::LeaseRecord>& leases) {

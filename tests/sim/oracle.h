@@ -39,8 +39,8 @@ class Oracle {
   // 10: what was promised to a holder, until then; 0 releases it. A reign must know what it, or one
   // before it, promised.
   void Leased(const VersionKey& version, const std::string& holder, Tick until);
-  // Whether it was renewed or released nobody knows.
-  void LeaseUnanswered(const AdapterName& adapter, const std::string& holder);
+  // A call that was not answered yet may leave of the holder's leases only so much.
+  void LeaseInDoubt(const AdapterName& adapter, const std::string& holder, Tick until);
   void LeasesForgotten() { leases_.clear(); }  // the records are lost
   void KnowsLeases(const std::vector<sync::LeaseRecord>& leases);
   // 9: a document of a lower term reached a proxy.
@@ -59,6 +59,7 @@ class Oracle {
 
   void Reigns(const sync::MetaRecord& meta);
   void Remembered(const EpochKey& id, const VersionKey& version);
+  bool IsOver(const EpochKey& id) const;
 
   const std::function<Tick()>& now_;
   std::optional<std::string> violation_;

@@ -44,6 +44,10 @@ struct Faults {
   uint64_t misfit_version = 0;  // a published version was trained on another base model
   uint64_t other_base = 0;      // an engine's boot serves another base model
   uint64_t ignored = 0;         // a boot applies nothing of a version: the base model answers
+  int64_t turn_ms = 0;          // a driver's thread runs up to so much later, over all that waits
+  uint64_t disk_slow = 0;       // a transaction takes seconds
+  uint64_t disk_full = 0;       // and is tried again
+  uint64_t disk_fails = 0;      // whether it happened is not known, and the process ends
 };
 
 // Planted bugs, to see that the oracle catches them: in what surrounds the machines, and as a
@@ -112,6 +116,7 @@ struct Sim {
   Faults faults;
   Plant plant = Plant::kNone;
   bool narrates = false;  // prints what happens (narrate.h)
+  uint64_t steps = 0;     // of all machines
   Oracle oracle;
   uint64_t hash = 0xcbf29ce484222325ull;
 

@@ -1,67 +1,87 @@
 #include "tests/sim/sim_door.h"
 
-#include <algorithm>
+#include <utility>
 #include <variant>
 
-#include "services/engine_proxy/door/resolve.h"
-
 namespace lorry::sim {
+namespace {
 
-SimDoor::SimDoor(Sim& sim, SimEngine& engine, std::function<void(proxy::DoorReport)> report)
-    : sim_(sim), engine_(engine), report_(std::move(report)) {
-  tables_.fill(std::make_shared<const proxy::DoorTable>());
-}
+constexpr uint32_t kMostLive = 10'000;
 
-void SimDoor::Take(const proxy::DoorTable& table) {
-  const auto shared = std::make_shared<proxy::DoorTable>(table);
+}  // namespace
+
+SimDoor::SimDoor(Sim& sim, SimEngine& engine, std::function<void(const proxy::DoorReport&)> report)
+    : sim_(sim),
+      engine_(engine),
+      report_(std::move(report)),
+      router_(kMostLive, [this] { Report(); }) {}
+
+void SimDoor::Take(proxy::DoorTable table) {
   if (sim_.plant == Plant::kLagIsForgotten) {
-    for (proxy::DoorRow& row : shared->rows) row.behind = false;
+    for (proxy::DoorRow& row : table.rows) row.behind = false;
   }
-  for (size_t context = 0; context < kContexts; ++context) {
-    sim_.queue.In(sim_.Latency(5), [this, context, shared] {
-      if (tables_[context]->revision >= shared->revision) return;
-      tables_[context] = shared;
-      Report();
-    });
+  router_.SetTable(std::move(table));
+  Report();
+  // Held requests ask again.
+  for (const Waiting& waiting : std::exchange(held_, {})) {
+    if (sim_.now() < waiting.until) Request(waiting.wish);
   }
 }
 
 void SimDoor::Report() {
+  const door::Counts counts = router_.Snapshot();
   proxy::DoorReport report;
-  report.revision = std::min(tables_[0]->revision, tables_[1]->revision);
-  if (sim_.plant != Plant::kCountsAreZero) report.in_flight = in_flight_;
-  report_(std::move(report));
+  report.revision = counts.revision;
+  if (sim_.plant != Plant::kCountsAreZero) report.in_flight = counts.in_flight;
+  // Under no name: the engine counts them too.
+  if (counts.base_in_flight > 0) report.in_flight[EngineName()] = counts.base_in_flight;
+  report_(report);
 }
 
-SimDoor::Answer SimDoor::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
-  const proxy::DoorTable& table = *tables_[sim_.prng.Below(kContexts)];
-  std::string reference = adapter.value;
-  if (by_name) {
-    if (table.routes.empty()) return {{}, "NOT_LOADED"};
-    reference = table.routes[sim_.prng.Below(table.routes.size())].name.value;
-  }
-  const auto outcome = door::ResolveOne(table, reference, std::nullopt);
+SimDoor::Answer SimDoor::Request(const Wish& wish) {
+  door::Outcome outcome = router_.Resolve({wish.adapters, std::nullopt});
   if (const auto* refused = std::get_if<door::Refused>(&outcome)) return {{}, refused->reason};
-  if (const auto* held = std::get_if<door::Held>(&outcome)) return {{}, held->too_late.reason};
-  const auto& resolved = std::get<door::Resolved>(outcome);
-  const EngineName name = resolved.name;
-  if (!engine_.Begin(name, resolved.digest, table.boot)) return {{}, "ENGINE_UNREACHABLE"};
-  ++in_flight_[name];
-  Report();
-  sim_.queue.In(lasts_ms, [this, name, boot = engine_.boot()] { End(name, boot); });
-  return {resolved.key, ""};
+  if (const auto* held = std::get_if<door::Held>(&outcome)) {
+    held_.push_back({wish, sim_.now() + held->limit_ms});
+    return {{}, "HELD"};
+  }
+  return Begin(wish, std::get<door::Admitted>(std::move(outcome)));
 }
 
-bool SimDoor::Routes(const EngineName& name) const {
-  return std::any_of(tables_.begin(), tables_.end(),
-                     [&](const auto& table) { return table->FindRoute(name) != nullptr; });
+SimDoor::Answer SimDoor::Begin(const Wish& wish, door::Admitted admitted) {
+  const BootId boot = router_.table()->boot;
+  Answer answer;
+  Live live{std::move(admitted.admission), {}, engine_.boot(), wish.children};
+  for (const door::Resolved& resolved : admitted.resolved) {
+    if (!engine_.Begin(resolved.name, resolved.digest, boot, wish.children)) {
+      for (const EngineName& name : live.names) engine_.End(name, live.boot, wish.children);
+      return {{}, "ENGINE_UNREACHABLE"};
+    }
+    live.names.push_back(resolved.name);
+    if (!resolved.name.empty()) answer.served.push_back(resolved.key);
+  }
+  const uint64_t id = ++last_;
+  live_.emplace(id, std::move(live));
+  sim_.queue.In(wish.lasts_ms, [this, id] { End(id); });
+  return answer;
 }
 
-void SimDoor::End(const EngineName& name, const BootId& boot) {
-  engine_.End(name, boot);
-  const auto it = in_flight_.find(name);
-  if (it != in_flight_.end() && --it->second == 0) in_flight_.erase(it);
-  Report();
+std::string SimDoor::SomeName() {
+  const auto table = router_.table();
+  if (table->routes.empty()) return "";
+  return table->routes[sim_.prng.Below(table->routes.size())].name.value;
 }
+
+// The engine's end comes first, the last bytes pass the door a little later.
+void SimDoor::End(uint64_t id) {
+  constexpr int64_t kLastBytesMs = 20;
+  const auto it = live_.find(id);
+  if (it == live_.end()) return;
+  for (const EngineName& name : it->second.names)
+    engine_.End(name, it->second.boot, it->second.children);
+  sim_.queue.In(sim_.Latency(kLastBytesMs), [this, id] { live_.erase(id); });
+}
+
+void SimDoor::EngineDied() { live_.clear(); }
 
 }  // namespace lorry::sim

@@ -1,44 +1,64 @@
-// A simulated door: two io_contexts that take a new table at different times, requests that are
-// resolved (as the real door resolves them) and counted in one step, and the report once both
-// resolve by it.
+// A simulated door: the real Router, with clients whose requests take their time on the engine. It
+// reports as the real door does: after a table, when a name that left has gone quiet, and before
+// the engine's own account.
 #pragma once
 
-#include <array>
 #include <functional>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "services/engine_proxy/machine/door_table.h"
+#include "services/engine_proxy/door/router.h"
 #include "tests/sim/sim_engine.h"
 
 namespace lorry::sim {
 
 class SimDoor {
  public:
-  // `report` is told revision and counts; called from the queue.
-  SimDoor(Sim& sim, SimEngine& engine, std::function<void(proxy::DoorReport)> report);
+  SimDoor(Sim& sim, SimEngine& engine, std::function<void(const proxy::DoorReport&)> report);
 
-  void Take(const proxy::DoorTable& table);
-  // One client's request for `latest` of the adapter, or for any loaded name; it lasts `lasts_ms`.
-  struct Answer {
-    std::optional<VersionKey> served;
-    std::string refused;  // the reason, or the one that ends its waiting
+  void Take(proxy::DoorTable table);
+  void Report();
+
+  // What a client asks for; it lasts `lasts_ms` on the engine.
+  struct Wish {
+    std::vector<std::string> adapters;  // as the client spells them: one, or one a child
+    uint32_t children = 1;              // of each: n, or what the engine makes of a batch
+    int64_t lasts_ms = 1;
   };
-  Answer Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
-  // Whether a request may still resolve to it.
-  bool Routes(const EngineName& name) const;
+  struct Answer {
+    std::vector<VersionKey> served;
+    std::string refused;  // the reason, or HELD while it waits at a held row
+  };
+  Answer Request(const Wish& wish);
+  // Any name that is loaded, as an explicit version is asked for; empty while there is none.
+  std::string SomeName();
+  bool Routes(const EngineName& name) const { return router_.table()->FindRoute(name) != nullptr; }
+  // The engine's process is gone, and with it every connection to it.
+  void EngineDied();
 
  private:
-  static constexpr size_t kContexts = 2;
-  void Report();
-  void End(const EngineName& name, const BootId& boot);
+  struct Live {
+    door::Admission admission;
+    std::vector<EngineName> names;
+    BootId boot;
+    uint32_t children;
+  };
+  struct Waiting {
+    Wish wish;
+    Tick until;
+  };
+  Answer Begin(const Wish& wish, door::Admitted admitted);
+  void End(uint64_t id);
 
   Sim& sim_;
   SimEngine& engine_;
-  std::function<void(proxy::DoorReport)> report_;
-  std::array<std::shared_ptr<const proxy::DoorTable>, kContexts> tables_;
-  std::map<EngineName, uint32_t> in_flight_;
+  std::function<void(const proxy::DoorReport&)> report_;
+  door::Router router_;
+  std::map<uint64_t, Live> live_;
+  uint64_t last_ = 0;
+  std::vector<Waiting> held_;
 };
 
 }  // namespace lorry::sim

@@ -45,6 +45,7 @@ void SimEngine::Kill() {
   busy_until_ = 0;
   asleep_ = false;
   paused_since_.reset();
+  if (on_death_) on_death_();
 }
 
 void SimEngine::SetPaused(bool paused) {
@@ -62,8 +63,6 @@ int64_t SimEngine::Serialised(int64_t takes) {
   busy_until_ = std::max(busy_until_, sim_.now()) + takes;
   return busy_until_ - sim_.now();
 }
-
-void SimEngine::Die() { Kill(); }
 
 bool SimEngine::HasFrom(const EngineName& name, const std::string& path) const {
   const auto it = loaded_.find(name);
@@ -146,7 +145,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   if (directory == disk_.end()) return done(Outcome::kFailed, "DIRECTORY_MISSING");
   if (sim_.Chance(sim_.faults.load_fails)) return done(Outcome::kFailed, "LOAD_REFUSED");
   if (directory->second.kills) {
-    Die();
+    Kill();
     return done(Outcome::kBroken, "ENGINE_LOST");
   }
   MakeRoom(name);
@@ -261,8 +260,13 @@ void SimEngine::ReloadByItself(const EngineName& name, const std::string& path) 
   Narrate(sim_, id_, "engine loads again by itself " + name.value);
 }
 
-bool SimEngine::Begin(const EngineName& name, const Digest& digest, const BootId& boot) {
+bool SimEngine::Begin(const EngineName& name, const Digest& digest, const BootId& boot,
+                      uint32_t children) {
   if (!up_) return false;
+  if (name.empty()) {
+    running_[name] += children;
+    return true;
+  }
   const auto it = loaded_.find(name);
   if (it == loaded_.end()) {
     if (boot_ == boot && !excused_.contains(name)) {
@@ -279,14 +283,14 @@ bool SimEngine::Begin(const EngineName& name, const Digest& digest, const BootId
     sim_.oracle.Violate(
         2, absl::StrCat(name.value, " on ", id_, " answers with other bytes than announced"));
   }
-  ++running_[name];
+  running_[name] += children;
   return true;
 }
 
-void SimEngine::End(const EngineName& name, const BootId& boot) {
+void SimEngine::End(const EngineName& name, const BootId& boot, uint32_t children) {
   if (!up_ || boot_ != boot) return;
   const auto it = running_.find(name);
-  if (it != running_.end() && --it->second == 0) running_.erase(it);
+  if (it != running_.end() && (it->second -= children) == 0) running_.erase(it);
   if (limits_.kind == fleet::EngineKind::kSglang && sim_.Chance(sim_.faults.counter_leaks))
     ++leaked_[name];
 }

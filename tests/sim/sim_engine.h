@@ -17,6 +17,7 @@ class SimEngine {
 
   void Start();
   void Kill();  // its process is gone; Start begins another boot
+  void OnDeath(std::function<void()> tell) { on_death_ = std::move(tell); }
   bool up() const { return up_; }
   // What it serves on this boot.
   const peft::BaseModel& base_model() const { return base_; }
@@ -44,10 +45,11 @@ class SimEngine {
   // Whether a load that was asked for is still to read it.
   bool WillRead(const std::string& path) const { return to_read_.contains(path); }
 
-  // A request that was resolved to `name` of `digest` for `boot` begins; false when the engine
-  // refuses it. The oracle looks at what it would answer.
-  bool Begin(const EngineName& name, const Digest& digest, const BootId& boot);
-  void End(const EngineName& name, const BootId& boot);
+  // A request of so many children that was resolved to `name` of `digest` for `boot` begins; the
+  // empty name is the base model. False when the engine refuses it. The oracle looks at what it
+  // would answer.
+  bool Begin(const EngineName& name, const Digest& digest, const BootId& boot, uint32_t children);
+  void End(const EngineName& name, const BootId& boot, uint32_t children);
   uint64_t running() const;
   uint32_t running(const EngineName& name) const;
 
@@ -84,12 +86,12 @@ class SimEngine {
   // How long from now a registry call that takes so long will be done.
   int64_t Serialised(int64_t takes);
   bool CountedIdle(const EngineName& name) const;
-  void Die();
 
   Sim& sim_;
   std::string id_;
   fleet::EngineLimits limits_;
   SimDisk& disk_;
+  std::function<void()> on_death_;
   bool up_ = false;
   uint64_t boots_ = 0;
   peft::BaseModel base_{.architecture = "sim", .hidden_size = 1};

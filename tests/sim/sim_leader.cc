@@ -7,13 +7,14 @@ namespace lorry::sim {
 
 bool SharedRecords::Write(const std::optional<sync::MetaRecord>& fence,
                           const std::vector<sync::Record>& changes, bool ignore_fence) {
-  const auto meta = records.find("meta");
-  std::optional<sync::MetaRecord> stored;
-  if (meta != records.end()) stored = std::get<sync::MetaRecord>(meta->second);
-  if (stored != fence && !ignore_fence) return false;
+  const auto stored = records.find("meta");
+  const bool holds = fence.has_value()
+                         ? stored != records.end() && stored->second == sync::Encode(*fence)
+                         : stored == records.end();
+  if (!holds && !ignore_fence) return false;
   for (const sync::Record& change : changes) {
     if (change.value.has_value()) {
-      records[change.key] = *change.value;
+      records[change.key] = sync::Encode(*change.value);
     } else {
       records.erase(change.key);
     }
@@ -21,66 +22,66 @@ bool SharedRecords::Write(const std::optional<sync::MetaRecord>& fence,
   return true;
 }
 
+absl::StatusOr<sync::Records> SharedRecords::Read() const {
+  sync::Records read;
+  for (const auto& [key, text] : records) {
+    absl::StatusOr<sync::RecordValue> value = sync::Decode(text);
+    if (!value.ok()) return value.status();
+    read[key] = *std::move(value);
+  }
+  return read;
+}
+
 SimLeader::SimLeader(Sim& sim, SharedRecords& shared, uint64_t id, Hooks hooks)
-    : sim_(sim), shared_(shared), id_(id), hooks_(std::move(hooks)) {}
+    : sim_(sim),
+      shared_(shared),
+      id_(id),
+      hooks_(std::move(hooks)),
+      driver_(sim, {.step = [this](const sync::Event& event) { Step(event); },
+                    .write = [this](sync::Ready& ready) { return Write(ready); },
+                    .run = [this](const sync::Effect& effect) { Perform(effect); },
+                    .done = [this](sync::Ready& ready,
+                                   const std::vector<sync::Event>& batch) { Finish(ready, batch); },
+                    .die = [this] { Kill(); },
+                    .crash = [this] { return sim_.faults.leader_crash; },
+                    .tick = sync::TimePassed{}}) {}
 
 void SimLeader::Start(const sync::Config& config) {
   sim_.Trace("leader up", id_);
-  for (const auto& [key, value] : shared_.records) {
-    absl::StatusOr<sync::RecordValue> decoded = sync::Decode(sync::Encode(value));
-    if (!decoded.ok() || *decoded != value)
-      sim_.oracle.Violate(0, "a record does not survive its text: " + key);
-  }
-  absl::StatusOr<sync::Machine> machine =
-      sync::Machine::Restore(config, shared_.records, sim_.now());
+  const absl::StatusOr<sync::Records> records = shared_.Read();
+  if (!records.ok()) return sim_.oracle.Violate(0, std::string(records.status().message()));
+  absl::StatusOr<sync::Machine> machine = sync::Machine::Restore(config, *records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
-  machine_ = std::move(*machine);
-  Pump();
+  driver_.Start(*std::move(machine));
 }
 
 void SimLeader::Kill() {
   if (!alive()) return;
   sim_.Trace("leader down", id_);
-  machine_.reset();
+  driver_.Stop();
   hooks_.died();
 }
 
 void SimLeader::Step(const sync::Event& event) {
-  if (!alive() || sim_.oracle.violated()) return;
+  if (sim_.oracle.violated()) return;
+  ++sim_.steps;
   sim_.Trace("leader", event.index());
   if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), event);
-  machine_->Step(sim_.now(), event);
-  Pump();
+  driver_.machine().Step(sim_.now(), event);
 }
 
-bool SimLeader::Dies() {
-  if (!sim_.Chance(sim_.faults.leader_crash)) return false;
-  Kill();
-  return true;
-}
-
-void SimLeader::Pump() {
-  const bool something = machine_->HasReady();
-  sync::Ready ready = machine_->TakeReady();
-  if (something && Dies()) return;
+bool SimLeader::Write(sync::Ready& ready) {
   std::erase_if(ready.records, [&](const sync::Record& record) {
     return (sim_.plant == Plant::kDecisionIsNotWritten && record.key.starts_with("decision/")) ||
            (sim_.plant == Plant::kLeaseIsNotWritten && record.key.starts_with("lease/"));
   });
-  if (!ready.records.empty()) {
-    if (!shared_.Write(ready.fence, ready.records, sim_.plant == Plant::kFenceIsIgnored))
-      return Kill();  // deposed
-    for (const sync::Record& record : ready.records) {
-      if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), record);
-      sim_.oracle.Durable(machine_->term(), record);
-    }
+  if (!shared_.Write(ready.fence, ready.records, sim_.plant == Plant::kFenceIsIgnored))
+    return false;  // deposed
+  for (const sync::Record& record : ready.records) {
+    if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), record);
+    sim_.oracle.Durable(driver_.machine().term(), record);
   }
-  for (const sync::Effect& effect : ready.effects) {
-    if (Dies()) return;
-    Perform(effect);
-  }
-  for (const sync::Reply& reply : ready.replies) hooks_.reply(reply);
-  Wake(ready.wake_at);
+  return true;
 }
 
 void SimLeader::Perform(const sync::Effect& effect) {
@@ -91,12 +92,15 @@ void SimLeader::Perform(const sync::Effect& effect) {
   if (const auto* notify = std::get_if<sync::NotifyWatch>(&effect)) hooks_.notify(*notify);
 }
 
-void SimLeader::Wake(std::optional<Tick> at) {
-  if (!at.has_value() || (wake_at_ > sim_.now() && wake_at_ <= *at)) return;
-  wake_at_ = *at;
-  sim_.queue.At(*at, [this, at = *at] {
-    if (alive() && wake_at_ == at) Step(sync::TimePassed{});
-  });
+void SimLeader::Finish(const sync::Ready& ready, const std::vector<sync::Event>& batch) {
+  for (const sync::Reply& reply : ready.replies) hooks_.reply(reply);
+  for (const sync::Event& event : batch) {
+    std::visit(
+        [this](const auto& e) {
+          if constexpr (requires { e.request; }) sim_.oracle.MustBeAnswered(e.request);
+        },
+        event);
+  }
 }
 
 }  // namespace lorry::sim

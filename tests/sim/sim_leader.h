@@ -1,21 +1,22 @@
-// A simulated orchestrator process: the machine, fenced writes to a store of records that all
-// leaders share, and death at any stage of a Ready.
+// A simulated orchestrator process: the machine behind its driver, and fenced writes to a store of
+// records that all leaders share.
 #pragma once
 
 #include <functional>
 #include <optional>
 
 #include "services/sync_orchestrator/machine/machine.h"
-#include "tests/sim/sim.h"
+#include "tests/sim/sim_driver.h"
 
 namespace lorry::sim {
 
-// The records that every leader reads and writes; a transaction happens only if the meta record is
-// the expected one.
+// The records that every leader reads and writes, as text; a transaction happens only if the meta
+// record is the expected one.
 struct SharedRecords {
-  sync::Records records;
+  std::map<std::string, std::string> records;
   bool Write(const std::optional<sync::MetaRecord>& fence, const std::vector<sync::Record>& changes,
              bool ignore_fence);
+  absl::StatusOr<sync::Records> Read() const;
 };
 
 class SimLeader {
@@ -33,23 +34,22 @@ class SimLeader {
 
   void Start(const sync::Config& config);
   void Kill();
-  bool alive() const { return machine_.has_value(); }
+  bool alive() const { return driver_.alive(); }
   uint64_t id() const { return id_; }
-  void Step(const sync::Event& event);
-  const sync::Machine& machine() const { return *machine_; }
+  void Post(const sync::Event& event) { driver_.Post(event); }
+  const sync::Machine& machine() const { return driver_.machine(); }
 
  private:
-  void Pump();
+  void Step(const sync::Event& event);
+  bool Write(sync::Ready& ready);
   void Perform(const sync::Effect& effect);
-  void Wake(std::optional<Tick> at);
-  bool Dies();
+  void Finish(const sync::Ready& ready, const std::vector<sync::Event>& batch);
 
   Sim& sim_;
   SharedRecords& shared_;
   uint64_t id_;
   Hooks hooks_;
-  std::optional<sync::Machine> machine_;
-  Tick wake_at_ = -1;
+  SimDriver<sync::Machine, sync::Event> driver_;
 };
 
 }  // namespace lorry::sim

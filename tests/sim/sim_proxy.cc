@@ -13,6 +13,7 @@ using proxy::Outcome;
 namespace {
 
 const Digest kRotten{"rotten"};
+constexpr int64_t kLookEveryMs = 1'000;  // the driver's own
 
 bool Locks(const proxy::Record& record) {
   if (!record.value.has_value()) return false;
@@ -28,7 +29,22 @@ SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits
       member_(std::move(member)),
       pool_(std::move(pool)),
       hooks_(std::move(hooks)),
-      engine_(sim, member_.value, std::move(limits), disk_) {}
+      engine_(sim, member_.value, std::move(limits), disk_),
+      driver_(sim,
+              {.step = [this](const proxy::Event& event) { Step(event); },
+               .write = [this](proxy::Ready& ready) { return Write(ready); },
+               .run = [this](const proxy::Effect& effect) { Do(effect); },
+               .done = [this](proxy::Ready&, const std::vector<proxy::Event>&) { TurnIsOver(); },
+               .die = [this] { Kill(sim_.Chance(sim_.faults.journal_loss)); },
+               .crash = [this] { return sim_.faults.proxy_crash; },
+               .tick = proxy::TimePassed{}}) {
+  engine_.OnDeath([this] {
+    sim_.queue.In(1, [this] {
+      for (const auto& door : doors_) door->EngineDied();
+    });
+    EngineChanged();
+  });
+}
 
 void SimProxy::Start() {
   if (alive()) return;
@@ -40,29 +56,23 @@ void SimProxy::Start() {
   config.member = member_;
   config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
   proxy::Records records;
-  for (const auto& [key, value] : journal_) {
-    absl::StatusOr<proxy::RecordValue> decoded = proxy::Decode(proxy::Encode(value));
-    if (!decoded.ok() || *decoded != value)
-      sim_.oracle.Violate(0, "a journal record does not survive its text");
-    records[key] = value;
+  for (const auto& [key, text] : journal_) {
+    absl::StatusOr<proxy::RecordValue> value = proxy::Decode(text);
+    if (!value.ok()) return sim_.oracle.Violate(0, std::string(value.status().message()));
+    records[key] = *std::move(value);
   }
   absl::StatusOr<proxy::Machine> machine = proxy::Machine::Restore(config, records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
-  machine_ = std::move(*machine);
-  taken_.clear();
-  doors_.push_back(
-      std::make_unique<SimDoor>(sim_, engine_, [this, life = life_](proxy::DoorReport report) {
-        // Posted, as everything from another thread is.
-        sim_.queue.In(1, [this, life, report = std::move(report)] {
-          if (alive() && life_ == life) Step(report);
-        });
+  known_.reset();
+  stepped_.clear();
+  knows_asleep_ = stepped_asleep_ = false;
+  doors_.push_back(std::make_unique<SimDoor>(
+      sim_, engine_, [this, life = life_](const proxy::DoorReport& report) {
+        if (life_ == life) Later(1, report);  // posted, as everything from another thread is
       }));
   cancelled_.clear();
   seen_boot_ = BootId();
-  seen_asleep_ = false;
-  wake_at_ = -1;
-  Pump();
-  if (!alive()) return;
+  driver_.Start(*std::move(machine));
   EngineChanged();
   hooks_.dial();
 }
@@ -71,7 +81,7 @@ void SimProxy::Kill(bool lose_journal) {
   if (alive()) {
     sim_.Trace("proxy down", life_);
     Narrate(sim_, member_.value, lose_journal ? "dies and loses its journal" : "dies");
-    machine_.reset();
+    driver_.Stop();
     hooks_.hang_up();
   }
   if (!lose_journal) return;
@@ -80,69 +90,83 @@ void SimProxy::Kill(bool lose_journal) {
   engine_.Forgotten();
 }
 
-void SimProxy::SessionUp() {
-  if (alive()) Step(proxy::SessionUp{});
+void SimProxy::SessionUp() { Post(proxy::SessionUp{}); }
+void SimProxy::SessionDown() { Post(proxy::SessionDown{}); }
+
+void SimProxy::Step(const proxy::Event& event) {
+  if (sim_.oracle.violated()) return;
+  ++sim_.steps;
+  sim_.Trace("proxy", event.index());
+  if (sim_.narrates) Narrate(sim_, member_.value, event);
+  if (const auto* seen = std::get_if<proxy::EngineSeen>(&event)) stepped_asleep_ = seen->asleep;
+  const auto* document = std::get_if<proxy::DesiredReceived>(&event);
+  if (document == nullptr) return driver_.machine().Step(sim_.now(), event);
+  if (document->desired.term < machine().term()) return Refuse(document->desired);
+  Obey(document->desired);
 }
 
-void SimProxy::SessionDown() {
-  if (!alive()) return;
-  Step(proxy::SessionDown{});
-}
-
-void SimProxy::Receive(const proxy::Event& document) {
-  if (!alive()) return;
-  const fleet::Desired& desired = std::get<proxy::DesiredReceived>(document).desired;
-  if (desired.term >= machine_->term()) {
-    std::erase_if(locked_, [&](const auto& lock) {
-      return std::none_of(desired.rows.begin(), desired.rows.end(), [&](const auto& row) {
-        const bool shut = row.mode == fleet::RowMode::kHeld || row.mode == fleet::RowMode::kLocked;
-        return row.adapter == lock.first && shut;
-      });
-    });
-    return Take(desired);
-  }
-  const fleet::Observed before = machine_->Observe();
+void SimProxy::Refuse(const fleet::Desired& desired) {
+  const fleet::Observed before = machine().Observe();
+  proxy::DesiredReceived received{desired};
   if (sim_.plant == Plant::kLowerTermIsObeyed) {
-    proxy::DesiredReceived obeyed{desired};
-    obeyed.desired.term = machine_->term();
-    obeyed.desired.revision = Revision(before.revision.value + 1);
-    Step(obeyed);
-  } else {
-    Step(document);
+    received.desired.term = machine().term();
+    received.desired.revision = Revision(before.revision.value + 1);
   }
-  if (alive()) sim_.oracle.StaleDocument(before, machine_->Observe());
+  driver_.machine().Step(sim_.now(), received);
+  sim_.oracle.StaleDocument(before, machine().Observe());
 }
 
-void SimProxy::Take(const fleet::Desired& desired) {
+void SimProxy::Obey(const fleet::Desired& desired) {
+  std::erase_if(locked_, [&](const auto& lock) {
+    return std::none_of(desired.rows.begin(), desired.rows.end(), [&](const auto& row) {
+      const bool shut = row.mode == fleet::RowMode::kHeld || row.mode == fleet::RowMode::kLocked;
+      return row.adapter == lock.first && shut;
+    });
+  });
   // One that was overtaken on its way changes nothing, and nothing is judged by it.
-  const fleet::Observed before = machine_->Observe();
-  if (desired.term == before.term && desired.revision <= before.revision) {
-    return Step(proxy::DesiredReceived{desired});
-  }
-  taken_.push_back({sim_.now(), desired});  // what the step does is judged by it
-  Step(proxy::DesiredReceived{desired});
-  if (!alive() || taken_.empty()) return;
-  const fleet::Observed observed = machine_->Observe();
+  const fleet::Observed before = machine().Observe();
+  const bool is_old = desired.term == before.term && desired.revision <= before.revision;
+  driver_.machine().Step(sim_.now(), proxy::DesiredReceived{desired});
+  const fleet::Observed observed = machine().Observe();
   const bool obeys = observed.term == desired.term && observed.revision == desired.revision;
-  if (!obeys) taken_.pop_back();
+  if (!is_old && obeys) stepped_.push_back(std::make_shared<const fleet::Desired>(desired));
 }
 
-SimDoor::Answer SimProxy::Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms) {
+void SimProxy::TurnIsOver() {
+  if (!stepped_.empty()) known_ = stepped_.back();
+  stepped_.clear();
+  knows_asleep_ = stepped_asleep_;
+}
+
+bool SimProxy::AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says) const {
+  return known_ != nullptr && says(*known_) &&
+         std::all_of(stepped_.begin(), stepped_.end(),
+                     [&](const Document& document) { return says(*document); });
+}
+
+SimDoor::Answer SimProxy::Request(const SimDoor::Wish& wish) {
   if (!alive()) return {{}, "nobody listens"};
-  SimDoor::Answer answer = doors_.back()->Request(adapter, by_name, lasts_ms);
-  if (answer.served.has_value() && !by_name) {
+  SimDoor::Answer answer = doors_.back()->Request(wish);
+  for (size_t i = 0; i < answer.served.size(); ++i) {
+    const AdapterName& adapter = answer.served[i].adapter;
+    if (i >= wish.adapters.size() || wish.adapters[i] != adapter.value)
+      continue;  // not by `latest`
     CheckShut(adapter);
-    CheckFresh(adapter, *answer.served);
+    CheckFresh(adapter, answer.served[i]);
   }
   return answer;
 }
 
+SimDoor::Answer SimProxy::RequestSome(int64_t lasts_ms) {
+  if (!alive()) return {{}, "nobody listens"};
+  const std::string name = doors_.back()->SomeName();
+  return name.empty() ? SimDoor::Answer{{}, "NOT_LOADED"} : Request({{name}, 1, lasts_ms});
+}
+
 // §5: by the last decision that the door knows.
 void SimProxy::CheckFresh(const AdapterName& adapter, const VersionKey& served) {
-  constexpr int64_t kDoorTakesMs = 10;  // a new table
-  while (taken_.size() > 1 && taken_[1].at + kDoorTakesMs < sim_.now()) taken_.pop_front();
-  if (taken_.empty() || taken_.front().at + kDoorTakesMs >= sim_.now()) return;
-  const fleet::Desired& known = taken_.front().desired;
+  if (known_ == nullptr) return;
+  const fleet::Desired& known = *known_;
   for (const fleet::DesiredRow& row : known.rows) {
     if (row.adapter != adapter || row.mode != fleet::RowMode::kOpen) continue;
     for (const fleet::DoorRules& rules : known.rules) {
@@ -159,10 +183,13 @@ void SimProxy::CheckUnload(const EngineName& name) {
     sim_.oracle.Violate(6, absl::StrCat(member_.value, " unloads ", name.value, ", ", ToAbsl(why)));
   };
   if (doors_.back()->Routes(name)) violate("which its door routes to");
-  if (taken_.empty() || !engine_.HasFrom(name, PathOf(name))) return;
-  for (const fleet::WantedVersion& wanted : taken_.back().desired.wanted) {
-    if (wanted.name == name && wanted.must && wanted.load) violate("which must be loaded");
-  }
+  if (!engine_.HasFrom(name, PathOf(name))) return;
+  const bool must = AlwaysSaid([&](const fleet::Desired& desired) {
+    return std::any_of(desired.wanted.begin(), desired.wanted.end(), [&](const auto& wanted) {
+      return wanted.name == name && wanted.must && wanted.load;
+    });
+  });
+  if (must) violate("which must be loaded");
 }
 
 // 10: who may still open what is there.
@@ -175,18 +202,19 @@ void SimProxy::CheckDelete(const EngineName& name, const std::string& path) {
   // Other bytes than it should have: nobody may, and it is fetched again.
   const auto directory = disk_.find(path);
   if (directory == disk_.end() || directory->second.digest == kRotten) return;
-  for (const fleet::ObservedRow& row : machine_->Observe().rows) {
+  for (const fleet::ObservedRow& row : machine().Observe().rows) {
     if (row.target == name) violate("while a row stands on it");
   }
-  if (taken_.empty()) return;
-  for (const fleet::WantedVersion& wanted : taken_.back().desired.wanted) {
-    if (wanted.name == name) violate("while it is wanted");
-  }
+  const bool is_wanted = AlwaysSaid([&](const fleet::Desired& desired) {
+    return std::any_of(desired.wanted.begin(), desired.wanted.end(),
+                       [&](const auto& wanted) { return wanted.name == name; });
+  });
+  if (is_wanted) violate("while it is wanted");
 }
 
 // 5: from the moment that a row says it is HELD or LOCKED it admits nothing.
 void SimProxy::CheckShut(const AdapterName& adapter) {
-  for (const fleet::ObservedRow& row : machine_->Observe().rows) {
+  for (const fleet::ObservedRow& row : machine().Observe().rows) {
     if (row.adapter != adapter) continue;
     if (row.mode != fleet::RowMode::kHeld && row.mode != fleet::RowMode::kLocked) continue;
     sim_.oracle.Violate(5, absl::StrCat(member_.value, " admits a request where it says ",
@@ -205,32 +233,31 @@ void SimProxy::CheckPause(int64_t deadline_ms) {
 }
 
 void SimProxy::UnloadOneThatIsRouted() {
-  for (const proxy::DoorRoute& route : machine_->door_table().routes) {
+  for (const proxy::DoorRoute& route : machine().door_table().routes) {
     if (engine_.running(route.name) == 0 && doors_.back()->Routes(route.name))
       return Do(proxy::Unload{0, engine_.boot(), route.name, 1'000});
   }
 }
 
 void SimProxy::CheckAwake(const EngineName& name) {
-  if (seen_asleep_ && engine_.asleep())
+  if (knows_asleep_ && stepped_asleep_ && engine_.asleep())
     sim_.oracle.Violate(6, absl::StrCat(name.value, " is moved on an engine that sleeps"));
 }
 
 void SimProxy::EngineChanged() {
-  sim_.queue.In(sim_.Latency(500), [this, life = life_] {
-    if (!alive() || life_ != life) return;
+  sim_.queue.In(sim_.Latency(kLookEveryMs), [this, life = life_] {
+    if (life_ != life || !alive()) return;
     if (!engine_.up()) {
-      if (!seen_boot_.empty()) Step(proxy::EngineLost{true});
+      if (!seen_boot_.empty()) Post(proxy::EngineLost{true});
       seen_boot_ = BootId();
       return;
     }
     // A planted bug: restarts of the engine go unnoticed.
     if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
     seen_boot_ = engine_.boot();
-    seen_asleep_ = engine_.asleep();
     proxy::EngineSeen seen{engine_.boot(), engine_.limits(), "1", "", engine_.asleep()};
     seen.base_model = engine_.base_model();
-    Step(seen);
+    Post(seen);
   });
 }
 
@@ -244,74 +271,47 @@ void SimProxy::Rot() {
 }
 
 std::string SimProxy::Describe() const {
-  return absl::StrCat(member_.value, " ", alive() ? machine_->Describe() : "down",
+  return absl::StrCat(member_.value, " ", alive() ? machine().Describe() : "down",
                       engine_.up() ? "" : " engine-down");
-}
-
-void SimProxy::Step(const proxy::Event& event) {
-  if (sim_.oracle.violated()) return;
-  sim_.Trace("proxy", event.index());
-  if (sim_.narrates) Narrate(sim_, member_.value, event);
-  machine_->Step(sim_.now(), event);
-  Pump();
 }
 
 void SimProxy::Later(int64_t delay, proxy::Event event) {
   sim_.queue.In(delay, [this, life = life_, event = std::move(event)] {
-    if (alive() && life_ == life) Step(event);
+    if (life_ == life) Post(event);
   });
 }
 
-void SimProxy::Pump() {
-  const uint64_t life = life_;
-  const auto dies = [&] {
-    if (!sim_.Chance(sim_.faults.proxy_crash)) return false;
-    Kill(sim_.Chance(sim_.faults.journal_loss));
-    return true;
-  };
-  if (!machine_->HasReady()) return Wake(machine_->TakeReady().wake_at);
-  proxy::Ready ready = machine_->TakeReady();
-  if (dies()) return;  // nothing was written
-  for (proxy::Record& record : ready.records) {
+bool SimProxy::Write(const proxy::Ready& ready) {
+  for (const proxy::Record& record : ready.records) {
     if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
     if (record.value.has_value()) {
-      journal_[record.key] = *record.value;
+      journal_[record.key] = proxy::Encode(*record.value);
     } else {
       journal_.erase(record.key);
     }
   }
-  for (const proxy::Effect& effect : ready.effects) {
-    if (dies()) return;
-    if (sim_.narrates) Narrate(sim_, member_.value, effect);
-    std::visit([this](const auto& e) { Do(e); }, effect);
-    if (!alive() || life_ != life) return;
-  }
-  Wake(ready.wake_at);
+  return true;
 }
 
-void SimProxy::Wake(std::optional<Tick> at) {
-  if (!at.has_value() || (wake_at_ > sim_.now() && wake_at_ <= *at)) return;
-  wake_at_ = *at;
-  sim_.queue.At(*at, [this, life = life_, at = *at] {
-    if (!alive() || life_ != life || wake_at_ != at) return;
-    Step(proxy::TimePassed{});
-  });
+void SimProxy::Do(const proxy::Effect& effect) {
+  if (sim_.narrates) Narrate(sim_, member_.value, effect);
+  std::visit([this](const auto& e) { Do(e); }, effect);
 }
 
 void SimProxy::Do(const proxy::Fetch& effect) {
   const std::string path = PathOf(effect.name);
   sim_.queue.In(sim_.Latency(200), [this, life = life_, effect, path] {
-    if (!alive() || life_ != life) return;
-    if (cancelled_.erase(effect.op) > 0) return Step(proxy::FetchCancelled{effect.op});
+    if (life_ != life || !alive()) return;
+    if (cancelled_.erase(effect.op) > 0) return Post(proxy::FetchCancelled{effect.op});
     if (!hooks_.stored(effect.key))
-      return Step(proxy::FetchFailed{effect.op, "NOT_FOUND", "", true});
+      return Post(proxy::FetchFailed{effect.op, "NOT_FOUND", "", true});
     if (sim_.Chance(sim_.faults.fetch_fails))
-      return Step(proxy::FetchFailed{effect.op, "FETCH_FAILED", "", false});
+      return Post(proxy::FetchFailed{effect.op, "FETCH_FAILED", "", false});
     if (engine_.ListsPathAsKnown(path)) {
       sim_.oracle.Violate(10, absl::StrCat("a fetch writes ", path, ", which the engine lists"));
     }
     disk_[path] = hooks_.image(effect.digest);
-    Step(proxy::FetchDone{effect.op, path});
+    Post(proxy::FetchDone{effect.op, path});
   });
 }
 
@@ -339,9 +339,9 @@ void SimProxy::Do(const proxy::DeleteDirectory& effect) {
 
 void SimProxy::Do(const proxy::List& effect) {
   sim_.queue.In(sim_.Latency(10), [this, life = life_, effect] {
-    if (!alive() || life_ != life) return;
-    if (!Reaches(effect.boot)) return Step(proxy::Listed{effect.op, Outcome::kUnknown, {}});
-    Step(proxy::Listed{effect.op, Outcome::kOk, engine_.List()});
+    if (life_ != life || !alive()) return;
+    if (!Reaches(effect.boot)) return Post(proxy::Listed{effect.op, Outcome::kUnknown, {}});
+    Post(proxy::Listed{effect.op, Outcome::kOk, engine_.List()});
   });
 }
 
@@ -351,8 +351,7 @@ void SimProxy::Do(const proxy::Load& effect) {
     return Later(1, proxy::LoadDone{effect.op, Outcome::kBroken, "ENGINE_LOST", ""});
   engine_.Load(effect.name, effect.path,
                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
-                 if (!engine_.up()) EngineChanged();
-                 if (alive() && life_ == life) Step(proxy::LoadDone{op, outcome, reason, ""});
+                 if (life_ == life) Post(proxy::LoadDone{op, outcome, reason, ""});
                });
 }
 
@@ -363,7 +362,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
       effect.name, effect.kind,
       [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
                                            std::optional<fleet::ProbeComparison> compared) {
-        if (alive() && life_ == life) Step(proxy::ProbeDone{op, outcome, reason, "", compared});
+        if (life_ == life) Post(proxy::ProbeDone{op, outcome, reason, "", compared});
       });
 }
 
@@ -373,16 +372,17 @@ void SimProxy::Do(const proxy::Unload& effect) {
   if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kBroken});
   engine_.Unload(effect.name, effect.deadline_ms,
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
-                   if (alive() && life_ == life) Step(proxy::UnloadDone{op, outcome});
+                   if (life_ == life) Post(proxy::UnloadDone{op, outcome});
                  });
 }
 
 void SimProxy::Do(const proxy::AskEngineLoad& effect) {
   sim_.queue.In(sim_.Latency(10), [this, life = life_, effect] {
-    if (!alive() || life_ != life) return;
+    if (life_ != life || !alive()) return;
     const Outcome outcome = Reaches(effect.boot) ? Outcome::kOk : Outcome::kUnknown;
+    doors_.back()->Report();
     const uint64_t running = sim_.plant == Plant::kCountsAreZero ? 0 : engine_.running();
-    Step(proxy::EngineLoadSeen{effect.op, outcome, running});
+    Post(proxy::EngineLoadSeen{effect.op, outcome, running});
   });
 }
 
@@ -406,22 +406,34 @@ void SimProxy::Do(const proxy::SetDoorTable& effect) {
 }
 
 void SimProxy::Do(const proxy::SendObserved& effect) {
+  // A later document of this turn may have opened what an earlier one locked.
+  const fleet::Observed now = machine().Observe();
   for (const fleet::ObservedRow& row : effect.observed.rows) {
-    if (row.mode == fleet::RowMode::kLocked) locked_[row.adapter] = row.epoch;
+    const bool is_locked = row.mode == fleet::RowMode::kLocked;
+    if (is_locked && std::find(now.rows.begin(), now.rows.end(), row) != now.rows.end())
+      locked_[row.adapter] = row.epoch;
   }
   hooks_.send(effect.observed);
 }
 
 // 2: where the base model answers instead, that was noticed, or is said not to be known.
 void SimProxy::CheckProven(const proxy::DoorRoute& route) {
-  if (!Reaches(machine_->door_table().boot) || !engine_.Ignores(route.name)) return;
-  const fleet::Observed observed = machine_->Observe();
-  const bool is_unproven =
-      std::any_of(observed.residencies.begin(), observed.residencies.end(),
-                  [&](const auto& r) { return r.name == route.name && r.reason == "UNPROVEN"; });
-  if (is_unproven && !engine_.MustDiffer(route.name)) return;
+  if (!Reaches(machine().door_table().boot) || !engine_.Ignores(route.name)) return;
+  const fleet::Observed observed = machine().Observe();
+  const auto its = std::find_if(observed.residencies.begin(), observed.residencies.end(),
+                                [&](const auto& r) { return r.name == route.name; });
+  if (its == observed.residencies.end() || its->state != fleet::ResidencyState::kLoaded) return;
+  if (its->reason == "UNPROVEN" && !engine_.MustDiffer(route.name)) return;
   sim_.oracle.Violate(
       2, absl::StrCat(route.name.value, " is routed, and the base model answers unnoticed"));
+}
+
+// Whether this turn stepped no document of another incarnation: a table before it speaks of the
+// earlier one's epochs.
+bool SimProxy::OneIncarnation() const {
+  return std::all_of(stepped_.begin(), stepped_.end(), [&](const Document& document) {
+    return known_ != nullptr && document->term.incarnation == known_->term.incarnation;
+  });
 }
 
 void SimProxy::Check(const proxy::DoorTable& table) {
@@ -435,8 +447,8 @@ void SimProxy::Check(const proxy::DoorTable& table) {
       continue;
     }
     // A row that stands on an earlier incarnation's decision says so by epoch 0.
-    if (row.epoch.value == 0) continue;
-    sim_.oracle.RowOpened(machine_->journal(), machine_->term().incarnation, row.adapter, pool_,
+    if (row.epoch.value == 0 || !OneIncarnation()) continue;
+    sim_.oracle.RowOpened(machine().journal(), machine().term().incarnation, row.adapter, pool_,
                           row.epoch, route->key);
   }
 }

@@ -1,9 +1,7 @@
-// A simulated proxy: the machine in a process that can die at any stage of a Ready, with its
-// journal and disk, which survive, and the glue to engine, door and network. Network and leaders
-// are behind two functions.
+// A simulated proxy: the machine behind its driver, with its journal and disk, which survive, and
+// the glue to engine, door and network. Network and leaders are behind two functions.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +11,7 @@
 
 #include "services/engine_proxy/machine/machine.h"
 #include "tests/sim/sim_door.h"
+#include "tests/sim/sim_driver.h"
 #include "tests/sim/sim_engine.h"
 
 namespace lorry::sim {
@@ -31,15 +30,17 @@ class SimProxy {
 
   void Start();
   void Kill(bool lose_journal);
-  bool alive() const { return machine_.has_value(); }
+  bool alive() const { return driver_.alive(); }
   uint64_t life() const { return life_; }
 
   // From the network; a session belongs to one life.
   void SessionUp();
   void SessionDown();
-  void Receive(const proxy::Event& document);  // a DesiredReceived
+  void Receive(const fleet::Desired& desired) { Post(proxy::DesiredReceived{desired}); }
 
-  SimDoor::Answer Request(const AdapterName& adapter, bool by_name, int64_t lasts_ms);
+  SimDoor::Answer Request(const SimDoor::Wish& wish);
+  // By a name that is loaded, as an explicit version is.
+  SimDoor::Answer RequestSome(int64_t lasts_ms);
   // 7: a pause that was asked for with this deadline is over by now, if it must be.
   void CheckPause(int64_t deadline_ms);
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
@@ -48,28 +49,36 @@ class SimProxy {
   const MemberId& member() const { return member_; }
   const PoolName& pool() const { return pool_; }
   SimEngine& engine() { return engine_; }
-  const proxy::Machine& machine() const { return *machine_; }
+  const proxy::Machine& machine() const { return driver_.machine(); }
   std::string Describe() const;
 
  private:
-  void Step(const proxy::Event& event);
+  void Post(proxy::Event event) { driver_.Post(std::move(event)); }
   void Later(int64_t delay, proxy::Event event);  // for this life only
-  void Pump();
+  // By the driver.
+  void Step(const proxy::Event& event);
+  bool Write(const proxy::Ready& ready);
+  void Do(const proxy::Effect& effect);
+  // As the machine takes a document.
+  void Obey(const fleet::Desired& desired);
+  void Refuse(const fleet::Desired& desired);
   // A call goes to the process that it is meant for, or to nobody.
   bool Reaches(const BootId& boot) const { return engine_.up() && engine_.boot() == boot; }
   void Check(const proxy::DoorTable& table);
   void CheckProven(const proxy::DoorRoute& route);
-  void Take(const fleet::Desired& desired);
   void CheckShut(const AdapterName& adapter);
   void CheckFresh(const AdapterName& adapter, const VersionKey& served);
   void CheckAwake(const EngineName& name);
   void CheckUnload(const EngineName& name);
   void CheckDelete(const EngineName& name, const std::string& path);
   void UnloadOneThatIsRouted();  // a planted bug
+  // Whether it holds for every document that an effect of this turn may have come of.
+  bool AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says) const;
+  bool OneIncarnation() const;
+  void TurnIsOver();
   std::string PathOf(const EngineName& name) const {
-    return "/" + machine_->journal().value + "/" + name.value;
+    return "/" + machine().journal().value + "/" + name.value;
   }
-  void Wake(std::optional<Tick> at);
 
   void Do(const proxy::Fetch& effect);
   void Do(const proxy::CancelFetch& effect);
@@ -92,25 +101,23 @@ class SimProxy {
   Hooks hooks_;
   SimDisk disk_;
   SimEngine engine_;
-  proxy::Records journal_;
+  std::map<std::string, std::string> journal_;
   uint64_t journals_ = 0;
   uint64_t life_ = 0;
-  std::optional<proxy::Machine> machine_;
+  SimDriver<proxy::Machine, proxy::Event> driver_;
   // Doors of dead lives stay: their requests are still on the engine.
   std::vector<std::unique_ptr<SimDoor>> doors_;
   std::set<proxy::OpId> cancelled_;
   BootId seen_boot_;
-  bool seen_asleep_ = false;
   Tick began_at_ = 0;  // this life
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
-  // Documents that this life took, from the newest that every context of its door resolves by.
-  struct Taken {
-    Tick at;
-    fleet::Desired desired;
-  };
-  std::deque<Taken> taken_;
-  Tick wake_at_ = -1;
+  // The document by which the door resolves: the last of the turns that are over. Then those that
+  // the turn under way has stepped.
+  using Document = std::shared_ptr<const fleet::Desired>;
+  Document known_;
+  std::vector<Document> stepped_;
+  bool knows_asleep_ = false, stepped_asleep_ = false;
 };
 
 }  // namespace lorry::sim

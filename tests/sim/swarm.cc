@@ -173,7 +173,8 @@ class Run {
         const int64_t lasts = sim_.Chance(sim_.faults.long_request)
                                   ? 60 * kSecond
                                   : 1 + static_cast<int64_t>(Below(3 * kSecond));
-        proxy->Request(adapters_[Below(adapters_.size())], Below(3) == 0, lasts);
+        const AdapterName& adapter = adapters_[Below(adapters_.size())];
+        Below(3) == 0 ? proxy->RequestSome(lasts) : proxy->Request({{adapter.value}, 1, lasts});
       }
     }
   }
@@ -332,6 +333,7 @@ class Run {
     result.state = world_.Describe();
     result.commits = sim_.oracle.commits();
     result.aborts = sim_.oracle.aborts();
+    result.steps = sim_.steps;
     return result;
   }
 

@@ -15,7 +15,7 @@ struct Result {
   std::string state;      // one line per pool and member, at the end
   uint64_t commits = 0;
   uint64_t aborts = 0;
-  uint64_t served = 0;
+  uint64_t steps = 0;  // of machines
 };
 
 Result RunSeed(uint64_t seed, Plant plant = Plant::kNone, bool narrates = false);

@@ -121,9 +121,9 @@ class Player {
   }
   std::string Request() {
     const SimDoor::Answer answer =
-        world_.proxy(Word(1)).Request(AdapterName(Word(2)), false, std::stoll(Word(3)));
-    return answer.served.has_value() ? absl::StrCat("served by ", ToString(*answer.served), "\n")
-                                     : absl::StrCat("refused: ", answer.refused, "\n");
+        world_.proxy(Word(1)).Request({{Word(2)}, Number("n", 1), std::stoll(Word(3))});
+    return !answer.served.empty() ? absl::StrCat("served by ", ToString(answer.served[0]), "\n")
+                                  : absl::StrCat("refused: ", answer.refused, "\n");
   }
   void Lease() {
     const std::optional<VersionKey> version = Version(Word(2));

@@ -1,4 +1,4 @@
-// Runs a seed twice: every invariant must hold, and both runs must be the same.
+// Runs a seed, and one of eight twice: every invariant must hold, and both runs must be the same.
 // Prints what a person needs when they do not. One thread.
 #pragma once
 
@@ -9,6 +9,7 @@ namespace lorry::sim {
 struct Totals {
   uint64_t commits = 0;
   uint64_t aborts = 0;
+  uint64_t steps = 0;  // of machines
 };
 
 // False when an invariant broke, or the runs of it differ; `verbose` prints the state at the end.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "tests/sim/narrate.h"
+#include "tests/sim/wire.h"
 
 namespace lorry::sim {
 namespace {
@@ -64,7 +65,7 @@ World::World(uint64_t seed) : sim_(seed), store_(sim_) {
       if (!leader->alive()) continue;
       // A watch is a stream: in order, and nothing of it is lost while its leader lives.
       sim_.queue.In(2, [this, id = id, shared] {
-        if (SimLeader* alive = Find(id)) alive->Step(*shared);
+        if (SimLeader* alive = Find(id)) alive->Post(*shared);
       });
     }
   });
@@ -103,10 +104,7 @@ void World::StartEngine(SimProxy& proxy) {
   proxy.EngineChanged();
 }
 
-void World::KillEngine(SimProxy& proxy) {
-  proxy.engine().Kill();
-  proxy.EngineChanged();
-}
+void World::KillEngine(SimProxy& proxy) { proxy.engine().Kill(); }
 
 // --- leaders
 
@@ -142,6 +140,8 @@ void World::StartLeader() {
   hooks.reply = [this](const sync::Reply& reply) {
     sim_.oracle.Answered(reply.request);
     replies_[reply.request] = reply;
+    if (const auto ask = leases_asked_.find(reply.request); ask != leases_asked_.end())
+      NoteLease(ask->second, reply);
   };
   hooks.died = [this, id] {
     for (auto& [session_id, session] : sessions_) {
@@ -155,7 +155,7 @@ void World::StartLeader() {
   config.new_incarnation = std::max<uint64_t>(1, incarnations_);
   leaders_[id]->Start(config);
   sim_.queue.In(sim_.Latency(20), [this, id] {
-    if (SimLeader* alive = Find(id)) alive->Step(store_.List());
+    if (SimLeader* alive = Find(id)) alive->Post(store_.List());
   });
 }
 
@@ -181,7 +181,7 @@ void World::BreakWatch(int64_t ms) {
   sim_.queue.At(watch_back_, [this] {
     if (sim_.now() < watch_back_) return;
     for (auto& [id, leader] : leaders_) {
-      if (leader->alive()) leader->Step(store_.List());
+      if (leader->alive()) leader->Post(store_.List());
     }
   });
 }
@@ -230,12 +230,13 @@ void World::Attach(const MemberId& member, uint64_t life) {
   }
   const sync::SessionId id = ++last_session_;
   sessions_[id] = Session{current->id(), member, life, proxy.pool()};
-  const fleet::Observed hello = AsLeadersKnow(proxy.machine().Observe());
+  const Bytes hello = Write(AsLeadersKnow(proxy.machine().Observe()));
   const uint64_t leader_id = current->id();
   sim_.queue.In(sim_.Latency(10), [this, id, member, life, hello, leader_id] {
     SimLeader* alive = Find(leader_id);
     if (alive == nullptr || !sessions_.at(id).open) return;
-    alive->Step(sync::SessionOpened{id, member, sessions_.at(id).pool, hello});
+    alive->Post(
+        sync::SessionOpened{id, member, sessions_.at(id).pool, ReadObserved(sim_.oracle, hello)});
     if (sessions_.at(id).open && proxies_.at(member)->life() == life)
       proxies_.at(member)->SessionUp();
   });
@@ -247,7 +248,7 @@ void World::Break(sync::SessionId id) {
   if (!session.open) return;
   session.open = false;
   sim_.queue.In(sim_.Latency(1'000), [this, id] {
-    if (SimLeader* alive = Find(sessions_.at(id).leader)) alive->Step(sync::SessionLost{id});
+    if (SimLeader* alive = Find(sessions_.at(id).leader)) alive->Post(sync::SessionLost{id});
   });
   sim_.queue.In(sim_.Latency(1'000), [this, id] {
     const Session& ended = sessions_.at(id);
@@ -265,12 +266,10 @@ void World::BreakAll(const MemberId& member, int64_t) {
 }
 
 void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
-  const auto event =
-      std::make_shared<const sync::Event>(sync::MemberObserved{id, AsLeadersKnow(observed)});
-  Send(sessions_.at(id).member, [this, id, event] {
-    const Session& session = sessions_.at(id);
-    SimLeader* alive = Find(session.leader);
-    if (alive != nullptr) alive->Step(*event);
+  const Bytes bytes = Write(AsLeadersKnow(observed));
+  Send(sessions_.at(id).member, [this, id, bytes] {
+    SimLeader* alive = Find(sessions_.at(id).leader);
+    if (alive != nullptr) alive->Post(sync::MemberObserved{id, ReadObserved(sim_.oracle, bytes)});
   });
 }
 
@@ -290,11 +289,11 @@ void World::Deliver(const sync::SetDesired& effect) {
     delivered_[effect.member] = desired.revision;
     PutInto(desired, wish->second);
   }
-  const auto event = std::make_shared<const proxy::Event>(proxy::DesiredReceived{desired});
-  Send(effect.member, [this, id = effect.session, event] {
+  const Bytes bytes = Write(desired);
+  Send(effect.member, [this, id = effect.session, bytes] {
     const Session& session = sessions_.at(id);
     SimProxy& proxy = *proxies_.at(session.member);
-    if (proxy.life() == session.life) proxy.Receive(*event);
+    if (proxy.life() == session.life) proxy.Receive(ReadDesired(sim_.oracle, bytes));
   });
 }
 
@@ -331,21 +330,23 @@ void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
     if (!store_.SetHolds(effect.revision, effect.versions, acked.missing)) return;
     if (sim_.Chance(sim_.faults.drop)) return;
     sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, leader, acked] {
-      if (SimLeader* alive = Find(leader)) alive->Step(acked);
+      if (SimLeader* alive = Find(leader)) alive->Post(acked);
     });
   });
 }
 
 // --- clients
 
-void World::NoteLease(const sync::LeaseAsked& asked) {
-  const auto reply = replies_.find(asked.request);
-  // A release ends everything of the holder's; whatever else it may have ended is not known.
-  if (reply == replies_.end() || asked.ttl_ms <= 0) {
-    sim_.oracle.LeaseUnanswered(asked.selector.adapter, asked.holder);
-  } else if (reply->second.status.ok()) {
-    sim_.oracle.Leased(reply->second.resolved.version.key, asked.holder, sim_.now() + asked.ttl_ms);
+void World::NoteLease(const AskedLease& asked, const sync::Reply& reply) {
+  if (asked.ask.ttl_ms <= 0 || !reply.status.ok()) return;
+  Tick until = asked.at + asked.ask.ttl_ms;
+  // What the holder has asked since may have happened already.
+  for (auto it = leases_asked_.upper_bound(reply.request); it != leases_asked_.end(); ++it) {
+    const auto& [later, at] = it->second;
+    if (later.holder == asked.ask.holder && later.selector.adapter == asked.ask.selector.adapter)
+      until = std::min(until, at + std::max<int64_t>(later.ttl_ms, 0));
   }
+  sim_.oracle.Leased(reply.resolved.version.key, asked.ask.holder, until);
 }
 
 sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
@@ -353,9 +354,14 @@ sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
   sim_.queue.In(1, [this, event = std::move(event), request] {
     SimLeader* current = leader();
     if (current == nullptr) return;
-    current->Step(event);
-    if (current->alive()) sim_.oracle.MustBeAnswered(request);
-    if (const auto* lease = std::get_if<sync::LeaseAsked>(&event)) NoteLease(*lease);
+    if (const auto* lease = std::get_if<sync::LeaseAsked>(&event)) {
+      // A release ends everything of the holder's that it names, and a renewal may shorten: whether
+      // it happened nobody knows before the answer.
+      sim_.oracle.LeaseInDoubt(lease->selector.adapter, lease->holder,
+                               sim_.now() + std::max<int64_t>(lease->ttl_ms, 0));
+      leases_asked_[request] = {*lease, sim_.now()};
+    }
+    current->Post(event);
   });
   return request;
 }
@@ -367,7 +373,7 @@ void World::Watch(const VersionKey& version, const PoolName& pool) {
     SimLeader* current = leader();
     if (current == nullptr) return;
     watched_[watch].leader = current->id();
-    current->Step(sync::WatchOpened{watch, version, pool});
+    current->Post(sync::WatchOpened{watch, version, pool});
   });
 }
 

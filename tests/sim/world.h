@@ -90,7 +90,11 @@ class World {
   void Deliver(const sync::SetDesired& effect);
   void ToStore(uint64_t leader, const sync::SetHolds& effect);
   bool Lost(const MemberId& member);
-  void NoteLease(const sync::LeaseAsked& asked);
+  struct AskedLease {
+    sync::LeaseAsked ask;
+    Tick at = 0;
+  };
+  void NoteLease(const AskedLease& asked, const sync::Reply& reply);
   // Runs `then` after a delay, once or twice or never.
   void Send(const MemberId& member, const std::function<void()>& then);
   SimLeader* Find(uint64_t leader);
@@ -121,6 +125,7 @@ class World {
   std::map<sync::WatchId, Watched> watched_;
   Tick watch_back_ = 0;
   std::map<sync::RequestId, sync::Reply> replies_;
+  std::map<sync::RequestId, AskedLease> leases_asked_;
   std::vector<std::string> notes_;
 };
 

@@ -1,5 +1,7 @@
 #include "services/sync_orchestrator/machine/machine.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -123,6 +125,20 @@ std::optional<Tick> WakeAt(const Core& core) {
   return wake;
 }
 
+// Several steps may share one Ready. Of the documents for one member the newest is sent alone: an
+// earlier one may follow a decision that a later step overtook, and that no record holds.
+std::vector<Effect> NewestDocuments(std::vector<Effect> effects) {
+  std::set<MemberId> members;
+  std::vector<Effect> kept;
+  for (auto it = effects.rbegin(); it != effects.rend(); ++it) {
+    const auto* desired = std::get_if<SetDesired>(&*it);
+    if (desired == nullptr || members.insert(desired->member).second)
+      kept.push_back(std::move(*it));
+  }
+  std::reverse(kept.begin(), kept.end());
+  return kept;
+}
+
 }  // namespace
 
 Machine::Machine(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -162,7 +178,7 @@ Ready Machine::TakeReady() {
   for (auto& [key, value] : state_->dirty) ready.records.push_back({key, std::move(value)});
   state_->dirty.clear();
   state_->stored_meta = state_->meta;
-  ready.effects = std::exchange(state_->effects, {});
+  ready.effects = NewestDocuments(std::exchange(state_->effects, {}));
   ready.replies = std::exchange(state_->replies, {});
   ready.wake_at = WakeAt(*state_);
   return ready;

@@ -243,6 +243,26 @@ TEST(Watch, SaysWhyAMemberTakesNoPart) {
   EXPECT_EQ(fleet.Told("e3"), "ABSENT LOST");
 }
 
+TEST(Desired, OfABatchTheNewestDocumentIsSentAlone) {
+  Machine machine = *Machine::Restore(Config(), {}, 0);
+  AdapterInfo adapter{kMath, {}, RunId(1)};
+  machine.Step(0, StoreListed{{adapter}, {}, {}});
+  fleet::Observed observed;
+  observed.journal = JournalId("j");
+  machine.Step(0, SessionOpened{1, MemberId("e1"), kRollout, observed});
+  machine.TakeReady();
+  for (const uint32_t staleness : {5, 6, 7}) {
+    adapter.policy.max_staleness = staleness;
+    machine.Step(1, AdapterSet{adapter});
+  }
+  std::vector<uint32_t> told;
+  for (const Effect& effect : machine.TakeReady().effects) {
+    if (const auto* set = std::get_if<SetDesired>(&effect))
+      told.push_back(set->desired.rules.at(0).max_staleness);
+  }
+  EXPECT_EQ(told, std::vector<uint32_t>{7});
+}
+
 TEST(Desired, SaysHowTheVersionIsProbed) {
   for (const fleet::ProbeRule rule : {fleet::ProbeRule::kAuto, fleet::ProbeRule::kToken,
                                       fleet::ProbeRule::kPresence, fleet::ProbeRule::kDiffers}) {
