@@ -1,13 +1,8 @@
-// What `lorry doctor` finds on the machine it runs on: UCX, shared memory, copies between
-// processes.
-#include <sys/prctl.h>
+// What `lorry doctor` finds on the machine it runs on: UCX, shared memory.
 #include <sys/statvfs.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "clients/cli/doctor.h"
@@ -45,32 +40,8 @@ Finding LookAtSharedMemory() {
           "--image-dir"};
 }
 
-// The system call that UCX's CMA uses, upon ourselves: seccomp forbids it there, too.
-Finding LookAtCrossMemory() {
-  char from = 1, to = 0;
-  iovec local = {&to, 1}, remote = {&from, 1};
-  if (::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) != 1) {
-    return {Grade::kWarning,
-            absl::StrCat("process_vm_readv is not permitted: ", std::strerror(errno)),
-            "allow it in the container's seccomp profile, or add CAP_SYS_PTRACE; shared-memory "
-            "transfers are slower without"};
-  }
-  int scope = 0;
-  if (std::ifstream file("/proc/sys/kernel/yama/ptrace_scope"); file) file >> scope;
-  if (scope == 0 || ::geteuid() == 0) {
-    return {Grade::kGood, "copies between processes (CMA) are permitted"};
-  }
-  return {Grade::kWarning,
-          absl::StrCat("kernel.yama.ptrace_scope is ", scope,
-                       ": copies between processes (CMA) are not permitted"),
-          "sysctl kernel.yama.ptrace_scope=0, or add CAP_SYS_PTRACE; without, transfers on one "
-          "machine are slower"};
-}
-
 }  // namespace
 
-std::vector<Finding> LookAtMachine() {
-  return {LookAtUcx(), LookAtSharedMemory(), LookAtCrossMemory()};
-}
+std::vector<Finding> LookAtMachine() { return {LookAtUcx(), LookAtSharedMemory()}; }
 
 }  // namespace lorry::cli
