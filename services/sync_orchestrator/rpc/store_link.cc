@@ -145,9 +145,9 @@ void StoreLink::Apply(const store::v1::Change& change) {
     if (synced_) Post(AdapterSet{*std::move(adapter)});
   } else if (change.has_adapter_deleted()) {
     const AdapterName name(change.adapter_deleted());
-    std::erase_if(aliases_, [&](const auto& entry) {
+    std::erase_if(aliases_, [&, synced = synced_](const auto& entry) {
       if (entry.first.first != name) return false;
-      if (synced_) Post(AliasSet{name, entry.first.second, std::nullopt});
+      if (synced) Post(AliasSet{name, entry.first.second, std::nullopt});
       return true;
     });
     Forget(name);

@@ -42,7 +42,7 @@ class StoreLink final : public HoldsPort {
   };
   void OnMessage(store::v1::WatchResponse message);
   void OnClosed(const absl::Status& why);
-  void Apply(const store::v1::Change& change);
+  void Apply(const store::v1::Change& change) LORRY_REQUIRES(mutex_);
   void Forget(const AdapterName& adapter) LORRY_REQUIRES(mutex_);
   void Post(Event event);
   void SendHolds();
