@@ -40,6 +40,29 @@ TEST(Lanes, SharedMemoryCarriesTheBytesAndLoopbackDoesNot) {
               static_cast<unsigned long long>(kSize));
 }
 
+// What an operator declares is what carries the bytes: UCX by TCP, on that device.
+TEST(Lanes, ADeclaredDeviceCarriesTheBytes) {
+  const int64_t by_tcp = BytesOverLoopback("ucx-net");
+  if (by_tcp < 0) GTEST_SKIP() << "no network namespace to be had";
+  EXPECT_GT(by_tcp, static_cast<int64_t>(kSize));
+  EXPECT_LT(by_tcp, static_cast<int64_t>(kSize + kSize / 4)) << "as if it went twice";
+}
+
+// Nobody is talked into a network lane: both sides have to declare it.
+TEST(Lanes, ADeviceThatOnlyOneSideDeclaresIsNotUsed) {
+  TestHandler handler;
+  const auto keys = TestKeys();
+  const auto server = StartBoth(*keys, handler, handler);
+  handler.Serve("image", MakeImage(kMiB));
+  Bytes into(kMiB);
+  const Outcome outcome = FetchAndWait(*CreateTransport("ucx-net"),
+                                       {.address = server->address(),
+                                        .ticket = TicketFor(*keys, Direction::kGet, "image", kMiB),
+                                        .destination = into});
+  EXPECT_EQ(outcome.status.code(), StatusCode::kUnavailable) << outcome.status;
+  EXPECT_EQ(outcome.bytes, 0u);
+}
+
 struct InetSocket {
   int local_port, remote_port;
 };

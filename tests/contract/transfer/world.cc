@@ -28,6 +28,11 @@ T Started(absl::StatusOr<T> started) {
   return *std::move(started);
 }
 
+// "ucx-net" declares TCP on the loopback device: for processes in a network of their own.
+UcxDevices DevicesOf(std::string_view kind) {
+  return {.tcp = kind == "ucx-net" ? "lo" : "", .rdma = ""};
+}
+
 // Lets everybody in, for as long as the process lives.
 rpc::Gate& OpenGate() {
   static const std::unique_ptr<rpc::Access> access = *rpc::Access::Open("", false);
@@ -140,16 +145,19 @@ std::unique_ptr<TransferServer> StartServer(std::string_view kind, ServerLimits 
   if (kind == "memory") return StartMemoryServer(limits, keys, handler);
   if (gate == nullptr) gate = &OpenGate();
   std::vector<std::unique_ptr<GrpcTransferService>> services;
-  services.push_back(kind == "grpc"
-                         ? CreateGrpcTransferService(limits, *gate, keys, handler)
-                         : Started(CreateUcxService({.limits = limits}, *gate, keys, handler)));
+  const UcxServiceOptions ucx{
+      .shared_memory = kind == "ucx-shm", .devices = DevicesOf(kind), .limits = limits};
+  services.push_back(kind == "grpc" ? CreateGrpcTransferService(limits, *gate, keys, handler)
+                                    : Started(CreateUcxService(ucx, *gate, keys, handler)));
   return Started(StartTransferServer("127.0.0.1", 0, std::move(services), std::string(kind)));
 }
 
 std::unique_ptr<Transport> CreateTransport(std::string_view kind) {
   if (kind == "memory") return CreateMemoryTransport();
   if (kind == "grpc") return CreateGrpcTransport();
-  return Started(CreateUcxTransport(UcxLane::kSharedMemory, std::make_shared<Channels>()));
+  const UcxDevices devices = DevicesOf(kind);
+  const UcxLane lane = devices.empty() ? UcxLane::kSharedMemory : UcxLane::kNetwork;
+  return Started(CreateUcxTransport(lane, std::make_shared<Channels>(), devices));
 }
 
 std::unique_ptr<TransferServer> StartBoth(const TicketKeys& keys, TransferHandler& by_ucx,
