@@ -92,6 +92,23 @@ def test_every_byte_of_dtensors_has_one_sender() -> None:
     assert sorted(seen) == list(range(begin, end))
 
 
+def test_terms_of_a_sum_are_refused() -> None:
+    """A Partial DTensor's local values are no part of the tensor: as a part they would be published as wrong weights."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        term = DTensor.from_local(torch.ones(8, 32), init_device_mesh("cpu", (2,)), [Partial()], run_check=False)
+        with pytest.raises(Refused, match="redistribute") as refused:
+            build({A: term}, 0, 2, BufferPool())
+        assert refused.value.reason == "TENSOR_PARTIAL"
+    finally:
+        distributed.destroy_process_group()
+
+
 def test_a_buffer_is_used_again_for_the_next_version() -> None:
     pool = BufferPool()
     first = build({A: torch.zeros(8, 32)}, 0, 1, pool).data

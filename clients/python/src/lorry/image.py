@@ -196,6 +196,13 @@ def _as_shard(value: Any, everyone: tuple[int, int]) -> Shard:
     if hasattr(value, "placements") and hasattr(value, "to_local"):  # torch.distributed.tensor.DTensor
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+        if any(placement.is_partial() for placement in value.placements):
+            raise Refused(
+                f"a DTensor of shape {tuple(value.shape)} is Partial: each rank holds a term of a sum, and no rank its values; "
+                "redistribute it to Replicate or Shard before publishing",
+                "TENSOR_PARTIAL",
+                "INVALID_ARGUMENT",
+            )
         local = value.to_local()
         _, offset = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
         return Shard(local, tuple(value.shape), tuple(offset), _replica(value))

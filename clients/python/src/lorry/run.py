@@ -34,6 +34,8 @@ COMMIT_PAUSE_MAX_S = 0.5
 COMMITS_PER_S_MAX = 256
 # A ticket lives ten minutes by default; an upload that takes more than a hundred is one that does not move.
 TICKETS_MAX = 100
+# Bytes that changed on their way or in the store's memory are sent again; what changes every time is no accident.
+CORRUPT_MAX = 3
 
 
 def open_run(
@@ -186,6 +188,7 @@ class Run:
             image_bytes=image.data.nbytes,
         )
         fingerprint = _fingerprint(image)
+        corrupt = 0
         for _ in range(TICKETS_MAX):
             begun = self._ask(self._connection.store.BeginUpload, request)
             if begun.HasField("stored"):
@@ -198,7 +201,8 @@ class Run:
                 uploader.send(begun)
                 version = self._commit(handle, begun, uploader)
             except errors.LorryError as error:
-                if error.reason != "TICKET_EXPIRED":
+                corrupt += error.reason == "RANGE_CORRUPT"  # of a commit: that upload is dead, the next begins anew
+                if error.reason not in ("TICKET_EXPIRED", "RANGE_CORRUPT") or corrupt > CORRUPT_MAX:
                     raise
                 continue
             self._stored[handle.number] = fingerprint
