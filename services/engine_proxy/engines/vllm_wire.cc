@@ -29,6 +29,13 @@ std::optional<double> ValueOfSample(absl::string_view line, absl::string_view na
   return value;
 }
 
+// None of what is no count: nothing, NaN, a negative number, or more than a double tells exactly.
+std::optional<uint64_t> CountOf(std::optional<double> value) {
+  constexpr double kExactMax = uint64_t{1} << 53;
+  if (!value || !(*value >= 0 && *value <= kExactMax)) return std::nullopt;
+  return static_cast<uint64_t>(*value);
+}
+
 constexpr absl::string_view kRunning = "vllm:num_requests_running";
 constexpr absl::string_view kWaiting = "vllm:num_requests_waiting";
 // Declared where LoRA is on, whether or not it has samples yet.
@@ -86,20 +93,22 @@ std::optional<double> SumOfMetric(std::string_view exposition, std::string_view 
 
 absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("GET /metrics", reply);
-  const auto running = SumOfMetric(reply.body, ToStd(kRunning));
-  const auto waiting = SumOfMetric(reply.body, ToStd(kWaiting));
-  if (!running || !waiting || *running < 0 || *waiting < 0) return ToStatus(MetricsDisabled());
-  return EngineLoad{static_cast<uint64_t>(*running), static_cast<uint64_t>(*waiting)};
+  const auto running = CountOf(SumOfMetric(reply.body, ToStd(kRunning)));
+  const auto waiting = CountOf(SumOfMetric(reply.body, ToStd(kWaiting)));
+  if (!running || !waiting) return ToStatus(MetricsDisabled());
+  return EngineLoad{*running, *waiting};
 }
 
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("GET /metrics", reply);
-  const auto started = SumOfMetric(reply.body, "process_start_time_seconds");
-  if (!started) {
+  constexpr double kMsPerS = 1000;
+  const auto started_s = SumOfMetric(reply.body, "process_start_time_seconds");
+  const auto started_ms = CountOf(started_s.value_or(-1) * kMsPerS);
+  if (!started_ms) {
     return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_VERSION_UNSUPPORTED",
                  "GET /metrics has no process_start_time_seconds, by which a restart is seen");
   }
-  return BootId(absl::StrCat("vllm-", static_cast<int64_t>(*started * 1000)));
+  return BootId(absl::StrCat("vllm-", *started_ms));
 }
 
 void AddVllmMetrics(std::string_view exposition, EngineFacts& facts) {

@@ -122,6 +122,22 @@ TEST(VllmMetrics, TellBootAndLoad) {
   EXPECT_EQ(ReasonOf(ParseVllmLoad({200, ""}).status()), "ENGINE_METRICS_DISABLED");
 }
 
+TEST(VllmMetrics, OfNumbersThatCountNothingTellNothing) {
+  for (const char* number : {"1e300", "-1", "NaN", "Inf", "18446744073709551616"}) {
+    const std::string sample = std::string("{engine=\"0\"} ") + number + "\n";
+    EXPECT_EQ(
+        ReasonOf(ParseVllmBoot({200, std::string("process_start_time_seconds ") + number + "\n"})
+                     .status()),
+        "ENGINE_VERSION_UNSUPPORTED")
+        << number;
+    EXPECT_EQ(ReasonOf(ParseVllmLoad({200, "vllm:num_requests_running" + sample +
+                                               "vllm:num_requests_waiting" + sample})
+                           .status()),
+              "ENGINE_METRICS_DISABLED")
+        << number;
+  }
+}
+
 TEST(VllmMetrics, TellSleepOfAnyLevelAndOfAnyEngine) {
   const auto asleep = [](const std::string& first, const std::string& second) {
     const std::string sample = R"(vllm:engine_sleep_state{engine="0",sleep_state="awake"} )";
