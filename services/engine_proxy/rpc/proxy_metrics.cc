@@ -87,8 +87,10 @@ void ProxyMetrics::OnTimed(std::string_view verb, double seconds, Outcome outcom
   switch (outcome) {
     case Outcome::kOk:
       return unload_done_.Add();
+    case Outcome::kBroken:
     case Outcome::kUnknown:
       return unload_deadline_.Add();
+    case Outcome::kRefused:
     case Outcome::kFailed:
       return unload_refused_.Add();
   }
