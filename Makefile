@@ -13,7 +13,7 @@ compiled=$$?; wait $$downloads && exit $$compiled
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak bench fuzz tidy format docs packages setup clean
+.PHONY: help demo test build soak bench fuzz mutants tidy format docs packages setup clean
 
 help: ## print this list
 	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
@@ -48,6 +48,12 @@ fuzz: ## libFuzzer over the doors, the services and every parser of foreign byte
 	tools/setup packages
 	$(MAKE) --no-print-directory compile PRESET=fuzz TARGETS=fuzzers
 	tools/fuzz build/fuzz/bin $(or $(SECONDS),60)
+
+mutants: ## which one-line faults do seeds and unit tests notice? FILES='lib/peft/*', SECONDS and SAMPLE=300 bound it
+	tools/setup packages tools
+	$(MAKE) --no-print-directory compile TARGETS=sim_tests
+	$(MAKE) --no-print-directory compile PRESET=mutants TARGETS=mutants
+	tools/mutants/run --original=$(BUILD)/bin $(if $(FILES),--files $(FILES)) $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SAMPLE),--sample=$(SAMPLE))
 
 tidy: ## sizes, includes, banned calls, formatting; then clang-tidy over TIDY_PATHS or what differs from main
 	tools/setup packages

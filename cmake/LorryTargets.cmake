@@ -11,6 +11,10 @@ set(LORRY_INSTALL_INCLUDE ${CMAKE_INSTALL_INCLUDEDIR}/lorry)
 
 function(lorry_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  if(LORRY_MUTANTS)
+    lorry_mutate(ARG_SRCS)
+    list(APPEND ARG_DEPS lorry_mutants)
+  endif()
   if(ARG_SRCS)
     add_library(lorry_${name} STATIC ${ARG_SRCS})
     target_include_directories(lorry_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
@@ -46,6 +50,12 @@ function(lorry_test name)
     set(ARG_TIMEOUT 120)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(LORRY_MUTANTS)
+    lorry_judges(${name} judges)
+    if(judges)
+      add_dependencies(mutants ${name}_test)
+    endif()
+  endif()
 endfunction()
 
 # Generated code is compiled once, with warnings and sanitizers off, and its headers are SYSTEM headers.
