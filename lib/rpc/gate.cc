@@ -26,8 +26,8 @@ grpc::Status Gate::Serve(grpc::ServerContext& context, std::string_view method, 
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     options_.on_call({.method = method, .code = status.code(), .seconds = took.count()});
   }
-  if (call.ok())
-    Leave(method, terms.effort);  // last: who waits until all have left may end the gate
+  // Last: whoever waits until all have left may then destroy the gate.
+  if (call.ok()) Leave(method, terms.effort);
   return ToGrpc(status);
 }
 

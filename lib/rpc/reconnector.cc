@@ -9,7 +9,7 @@
 namespace lorry::rpc {
 
 int64_t BackoffMs(const Backoff& backoff, int failures, Prng& prng) {
-  // 2^16 times any minimum is above any sensible maximum.
+  // Sixteen doublings reach any sensible maximum, and do not overflow.
   const int64_t doubled = backoff.min_ms << std::clamp(failures, 0, 16);
   const int64_t longest = std::max<int64_t>(std::min(doubled, backoff.max_ms), 1);
   return longest - static_cast<int64_t>(prng.Below(static_cast<uint64_t>(longest) / 2 + 1));

@@ -28,7 +28,7 @@ void Executor::Run() {
   std::vector<Task> one;
   while (queue_.Drain(one, 1, std::nullopt)) {
     for (Task& work : one) work();
-    one.clear();  // what the work holds ends here, not when the next one comes
+    one.clear();  // what the work captured is destroyed now, and not when the next work comes
   }
 }
 

@@ -131,7 +131,7 @@ absl::Status ImageFile::Shrink(uint64_t bytes) {
 }
 
 absl::Status ImageFile::Sync() {
-  // fsync alone writes back what was stored through the mapping too (the page cache is one).
+  // No msync is needed: the file and its mapping have the same pages, and fsync writes them.
   if (fsync(fd_) != 0) return FromErrno(errno, "sync", path_);
   return absl::OkStatus();
 }

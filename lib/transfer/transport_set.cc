@@ -23,7 +23,7 @@ std::shared_ptr<Transfer> StartOn(Transport& transport, PushRequest request, OnR
   return transport.Push(std::move(request), std::move(on_range), std::move(done));
 }
 
-// Nothing moves there, or there is no room: another place may do better.
+// A failure of the place alone: nothing moves there, or it has no room. Another may do better.
 bool IsThePlaces(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || ReasonOf(status) == "TOO_MANY_SESSIONS";
 }
@@ -110,7 +110,7 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
   void Finish() {
     {
       MutexLock lock(mutex_);
-      current_ = nullptr;  // it holds this object
+      current_ = nullptr;  // its callback holds this object: each would keep the other for ever
       current_attempt_ = kAttemptsMax + 1;
     }
     on_done_(std::move(total_));

@@ -59,7 +59,7 @@ absl::Status Endpoint::Init(ucp_context_h context) {
 
 Endpoint::~Endpoint() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
-  // Only after its worker has gone, which was what could still have used their memory.
+  // Not before: until its worker was gone UCX could still use the memory of these operations.
   for (Operation* operation : outstanding_) {
     const std::unique_ptr<Operation> abandoned(operation);
     loop_.Defer([done = std::move(abandoned->done)] { done(UCS_ERR_CANCELED); });
@@ -87,7 +87,7 @@ void Endpoint::Started(ucs_status_ptr_t request, Operation* operation) {
 void Endpoint::Finished(Operation* operation, ucs_status_t status) {
   const std::unique_ptr<Operation> ended(operation);
   outstanding_.erase(operation);
-  // Not from here: callers do not expect an answer before they return.
+  // Deferred, because callers do not expect the callback before Send or Receive has returned.
   loop_.Defer([done = std::move(ended->done), status] { done(status); });
   MaybeEnded();
 }

@@ -19,15 +19,16 @@
 namespace lorry::transfer::ucx {
 namespace {
 
-// With endpoints a missed wake-up costs at most this; without, only Post wakes the thread, which is
-// reliable, and sessions that are being set up have deadlines to watch.
+// How long the thread sleeps at most. With endpoints: UCX may miss a wake-up, which then costs no
+// more than this.
 constexpr Tick kSleepMs = 10;
+// While sessions are set up, so that their deadlines are looked at. Only Post wakes the thread then.
 constexpr Tick kWaitingSleepMs = 50;
-// Nobody tells when a full FIFO has room again, and looking without a pause takes the core from
-// the peer that makes room: with this pause a loaded machine moved ten times as much, at a third of
-// the CPU time.
+// Between two looks at a peer's FIFO that is full: nothing tells when it has room again. Looking
+// without a pause takes the core from the peer that makes the room: with this pause a loaded machine
+// moved ten times as much, at a third of the CPU time.
 constexpr timespec kBusyPause{.tv_sec = 0, .tv_nsec = 50'000};
-constexpr Tick kIdleSleepMs = 500;
+constexpr Tick kIdleSleepMs = 500;  // with neither
 // Rounds of progress on one endpoint before another has its turn.
 constexpr int kProgressRounds = 64;
 
@@ -94,7 +95,7 @@ void Loop::Post(std::function<void()> task) {
     posted_.push_back(std::move(task));
   }
   const uint64_t one = 1;
-  // Full is as good as written: the thread wakes.
+  // A write can fail only because the counter is full, and then the thread wakes all the same.
   (void)!::write(wake_fd_, &one, sizeof(one));
 }
 
@@ -124,7 +125,7 @@ void Loop::Remove(Endpoint* endpoint) {
   (void)::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, endpoint->event_fd(), nullptr);
   const auto closed = std::move(endpoint->closed_);
   endpoints_.erase(found);
-  // After what the endpoint's end has deferred.
+  // Last of all: the endpoint's destructor has deferred the callbacks of what it abandoned.
   Defer(closed);
 }
 
@@ -160,7 +161,7 @@ void Loop::RunTasks() {
   }
 }
 
-// Endpoints come and go in tasks only, never while they are progressed.
+// Only tasks add and remove endpoints, and none runs here, so that the map does not change.
 bool Loop::ProgressAll() {
   bool moved = false;
   for (const auto& [raw, endpoint] : endpoints_) {

@@ -84,7 +84,8 @@ absl::StatusOr<Alias> Catalog::SetAlias(const AdapterName& adapter, const AliasN
                        ", not at generation ", *expected_generation,
                        "; read it again and decide again"));
     }
-    if (alias.version == version) return absl::OkStatus();  // where it is already, or not there
+    // It names this version already, or is gone already.
+    if (alias.version == version) return absl::OkStatus();
     if (version.has_value()) {
       LORRY_ASSIGN_OR_RETURN(const auto stored, draft.GetText(keys::OfVersion(*version)));
       if (!stored.has_value()) return NoSuchVersion(*version);

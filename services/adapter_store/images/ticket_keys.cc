@@ -86,7 +86,7 @@ absl::Status RotatingKeys::Save(const std::vector<Key>& kept) const {
   std::vector<Record> records;
   for (const Key& key : kept) records.push_back({key.id, key.made_unix_ms, key.secret});
   const auto bytes = static_cast<ssize_t>(records.size() * sizeof(Record));
-  // Under another name first: a crash leaves no half key.
+  // Written under another name and then renamed, so that a crash leaves no half of a key.
   const std::string fresh = options_.path + ".new";
   const int fd = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return FileError("cannot create", fresh);

@@ -29,7 +29,7 @@ class PictureWriter {
   }
   void Flush(bool synced) {
     message_.set_synced(synced);
-    (void)session_.Send(message_);  // a session that ends is removed by itself
+    (void)session_.Send(message_);  // fails once the session has ended; it then leaves by itself
     message_.clear_changes();
     message_bytes_ = 0;
   }
@@ -142,7 +142,7 @@ absl::Status WatchHub::SendPicture(WatchSession& session) {
   return absl::OkStatus();
 }
 
-// True when there may be more.
+// Sends the revisions that the session has not seen. True when there may be more of them.
 absl::StatusOr<bool> WatchHub::SendChanges(WatchSession& session) {
   size_t sent = 0;
   bool open = true;
@@ -157,7 +157,8 @@ absl::StatusOr<bool> WatchHub::SendChanges(WatchSession& session) {
   return open && sent == kRevisionsAtATime;
 }
 
-// The log says what changed; told is what it is now. What has gone since is told by a later entry.
+// The log names what changed; what is sent is its present state. Where that has been deleted since,
+// nothing is sent for it: a later entry of the log says so.
 v1::WatchResponse WatchHub::Describe(uint64_t revision, const std::vector<Change>& changes) {
   v1::WatchResponse response;
   response.set_revision(revision);
