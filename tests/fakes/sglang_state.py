@@ -124,6 +124,8 @@ class FakeSglang:
         await self.scheduler.wait_for(lambda: adapter.references == 0)
 
     async def unload(self, name: str) -> dict:
+        known = self.registry.get(name)
+        self.switches.note("unload", name=name, live=known.references if known else 0)
         async with self.update_lock:
             await asyncio.sleep(self.switches.unload_delay_s)
             adapter = self.registry.get(name)
@@ -131,7 +133,6 @@ class FakeSglang:
                 keys = f"odict_keys({list(self.registry)})"
                 text = f"LoRA with name {name} does not exist. Loaded LoRAs: {keys}"
                 return self.answer(False, text, None)
-            self.switches.note("unload", name=name, live=adapter.references)
             await self.remove(adapter)
             return self.answer(True, "", self.listing())
 

@@ -122,10 +122,10 @@ class FakeVllm:
             self.registry[name] = adapter
 
     async def unload(self, name: str) -> None:
+        self.switches.note("unload", name=name, live=self.live(name))
         await asyncio.sleep(self.switches.unload_delay_s)
         if name not in self.registry:
             raise Refused(404, "NotFoundError", f"The lora adapter '{name}' cannot be found.")
-        self.switches.note("unload", name=name, live=self.live(name))
         del self.registry[name]
 
     def resident(self, adapter: Adapter) -> Adapter:

@@ -50,8 +50,11 @@ class World:
         store_flags: Mapping[str, object] | None = None,
         proxy_flags: Mapping[str, object] | None = None,
         wait_ready: bool = True,
+        absent: Sequence[str] = (),
     ) -> None:
+        """`absent`: engines that are not there yet, nor their proxies; see `join`."""
         self._wait_ready = wait_ready
+        self._absent = absent
         self.engines: dict[str, Engine] = {e.name: e for e in engines}
         self._borrowed = [e for e in engines if e.is_running()]
         self.fleet = Fleet(bin_dir, folder, {e.name: e.url for e in engines}, store_flags, proxy_flags)
@@ -62,14 +65,16 @@ class World:
 
     def __enter__(self) -> World:
         try:
-            for engine in self._own_engines():
+            present = [m for m in self.engines if m not in self._absent]
+            own = [e for e in self._own_engines() if e.name in present]
+            for engine in own:
                 engine.start()
-            for engine in self._own_engines():
+            for engine in own:
                 engine.wait_ready()
-            self.fleet.start()
-            self.doors = {m: DoorClient(e.kind, self.fleet.door(m)) for m, e in self.engines.items()}
-            for member in self.engines if self._wait_ready else ():
-                until(lambda m=member: self.member(m).get("state") == "READY", f"{member} is READY")
+            self.fleet.start(self._absent)
+            self.doors = {m: self._door(m) for m in present}
+            for member in present if self._wait_ready else ():
+                self.wait_ready(member)
         except BaseException:
             self.print_logs()
             self.close()
@@ -84,6 +89,22 @@ class World:
         self.fleet.close()
         for engine in self._own_engines():
             engine.close()
+
+    def join(self, *members: str) -> None:
+        """Starts what was absent: engines, their proxies, and the doors; nothing is waited for beyond that."""
+        for member in members:
+            self.engines[member].start()
+        for member in members:
+            self.engines[member].wait_ready()
+            self.fleet.proxies[member].start().wait_ready()
+            self.doors[member] = self._door(member)
+
+    def wait_ready(self, *members: str) -> None:
+        for member in members:
+            until(lambda m=member: self.member(m).get("state") == "READY", f"{member} is READY")
+
+    def _door(self, member: str) -> DoorClient:
+        return DoorClient(self.engines[member].kind, self.fleet.door(member))
 
     def _own_engines(self) -> list[Engine]:
         return [e for e in self.engines.values() if e not in self._borrowed]

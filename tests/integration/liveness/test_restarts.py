@@ -1,0 +1,96 @@
+"""Who comes back finds its doors as open as they were: no restart closes what served, and none forgets what hangs."""
+
+import pytest
+from testing.engine_api import EngineApi
+from testing.fleet import Service
+from testing.waiting import NeverCame, until
+from testing.world import ADAPTER, Traffic, restart
+
+# Longer than a new leader's patience with engines that have not come back to it, and shorter than a test's.
+BACK_WITHIN_S = 25.0
+# A leader that does not wait for its engines decides within a few hundred milliseconds.
+HASTE_S = 3.0
+
+
+@pytest.mark.xfail(strict=True, reason="a sync begins with whoever attached first")
+@pytest.mark.parametrize("late", [("vllm-1",), ("sglang-2", "vllm-1", "vllm-2")], ids=len)
+def test_a_new_leader_waits_for_the_engines_of_the_last_one(crowd, make_adapter, late):
+    """Otherwise it decides a version that they could not load, and their doors, which allow no lag, refuse everybody."""
+    world = crowd()
+    world.admin.create(ADAPTER, {"max_staleness": 0})
+    leader = world.fleet.orchestrator
+    with world.open_run() as run, Traffic(world, workers=1) as traffic:
+        world.publish(run, 1, make_adapter(1))
+        until(lambda: all(traffic.good(m) for m in world.engines), "every door serves")
+        began = len(traffic.answers)
+        leader.kill()
+        handle = world.publish(run, 2, make_adapter(2), until_="stored")
+        for member in late:
+            world.wires[member].cut()
+        leader.start().wait_ready()
+        for member in set(world.engines) - set(late):
+            until(lambda m=member: world.member(m).get("state") == "READY", f"{member} is back")
+        try:
+            until(lambda: world.latest() == (run.number, 2), "the new leader has decided", HASTE_S)
+        except NeverCame:
+            pass  # as it should
+        for member in late:
+            world.wires[member].heal()
+        handle.wait("serving", BACK_WITHIN_S)
+        world.wait_serves(2)
+    assert not {(m, a.reason) for m, a in traffic.answers[began:] if a.status != 200}
+
+
+def test_a_new_leader_does_not_wait_for_ever_for_an_engine_that_is_gone(crowd, make_adapter):
+    world = crowd("sglang-1", "vllm-1")
+    leader = world.fleet.orchestrator
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        leader.kill()
+        world.fleet.proxies["vllm-1"].kill()
+        handle = world.publish(run, 2, make_adapter(2), until_="stored")
+        leader.start().wait_ready()
+        handle.wait("serving", BACK_WITHIN_S)
+        world.wait_serves(2, ["sglang-1"])
+
+
+@pytest.mark.xfail(strict=True, reason="a row closes before what survived in the engine is verified again")
+def test_a_proxy_that_missed_a_decision_serves_on_while_the_store_is_away(crowd, make_adapter):
+    """What its engine holds is one behind, as policy allows, and nothing newer can be fetched."""
+    world = crowd("sglang-1", "vllm-1")
+    proxy = world.fleet.proxies["vllm-1"]
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        proxy.kill()
+        handle = world.publish(run, 2, make_adapter(2), until_="stored")
+        until(lambda: world.latest() == (run.number, 2), "the other engine's decision")
+        world.fleet.store.kill()
+        proxy.start().wait_ready()
+        until(lambda: world.member("vllm-1").get("state") == "READY", "its proxy is back")
+        world.wait_serves(1, ["vllm-1"], BACK_WITHIN_S)
+        assert world.doors["vllm-1"].ask(ADAPTER).headers["x-lorry-lag"] == "1"
+        world.fleet.store.start().wait_ready()
+        handle.wait("serving")
+        world.wait_serves(2)
+
+
+@pytest.mark.xfail(strict=True, reason="an unload under way is in no journal")
+def test_an_unload_that_hangs_is_remembered_over_a_restart_of_the_proxy(crowd, make_adapter):
+    """The engine serves on, whatever its registry does: so does its door, and the operator hears of it once more."""
+    world = crowd("sglang-1", switches={"unload_delay_s": 600})
+    world.admin.create(ADAPTER, {"keep": {"versions": 1}, "max_staleness": 0})
+    proxy: Service = world.fleet.proxies["sglang-1"]
+    engine = EngineApi(world.engines["sglang-1"])
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.publish(run, 2, make_adapter(2))
+        until(lambda: world.faults.events("unload"), "the first version is being unloaded")
+        restart(proxy)
+        world.wait_serves(2, deadline_s=BACK_WITHIN_S)
+        until(lambda: world.member("sglang-1").get("state") == "WEDGED", "the journal knows what hangs", BACK_WITHIN_S)
+        assert world.serves("sglang-1", 2)
+        assert len(world.faults.events("unload")) == 1, "it was asked again"
+        assert len(engine.listed()) == 2
+        world.engines["sglang-1"].restart(kill=True)
+        until(lambda: world.member("sglang-1").get("state") == "READY", "a new boot is not wedged")
+        world.wait_serves(2)
