@@ -13,7 +13,7 @@ compiled=$$?; wait $$downloads && exit $$compiled
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak bench fuzz mutants tidy format docs packages setup clean
+.PHONY: help demo test build soak chaos bench fuzz mutants tidy format docs packages setup clean
 
 help: ## print this list
 	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
@@ -38,6 +38,13 @@ soak: ## the simulator over fresh seeds until stopped, or for SECONDS
 	tools/setup packages
 	$(MAKE) --no-print-directory compile PRESET=release TARGETS=sim_soak
 	build/release/bin/sim_soak $(if $(SECONDS),--seconds=$(SECONDS))
+
+chaos: ## real services under seeded faults for SECONDS (300), SEED (drawn), ENGINES (4); judged from outside
+	tools/setup packages
+	$(call compile_beside,venvs,PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry")
+	.venv/dev/bin/python -B clients/python/generate.py
+	LORRY_BIN_DIR=$(CURDIR)/build/release/bin tests/chaos/run --seconds $(or $(SECONDS),300) --engines $(or $(ENGINES),4) \
+	  $(if $(SEED),--seed $(SEED))
 
 bench: ## first honest figures: transfer and door, beside their peers
 	tools/setup packages venvs

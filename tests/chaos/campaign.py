@@ -1,0 +1,188 @@
+"""A seeded fault campaign over real services and fake engines. See README.md; `tests/chaos/run --help`.
+
+The order and the choice of faults follow from the seed; what meets what, from the machine's speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "tests"), str(ROOT / "tests" / "fakes"), str(ROOT / "clients" / "python" / "src")]
+
+from adapters import Adapters  # noqa: E402
+from clients import ALIAS, Clients  # noqa: E402
+from judge import LATEST, RECOVERY_S, Judge  # noqa: E402
+from ledger import Fault, Ledger, Version  # noqa: E402
+from report import print_report  # noqa: E402
+from strikes import SECOND, STRIKES, Stage, Strike, strike  # noqa: E402
+from testing import engines  # noqa: E402
+from testing.crowd import Crowd  # noqa: E402
+from testing.waiting import NeverCame, moment, until  # noqa: E402
+from trainers import Trainer  # noqa: E402
+from watch import Watch  # noqa: E402
+
+# One allows a lag of one, as by default; one none, so that whoever is left behind closes.
+POLICIES = {
+    "policy": {"stage_deadline_ms": 8000, "store_keep": 0},
+    "strict": {"stage_deadline_ms": 8000, "store_keep": 0, "max_staleness": 0},
+}
+# Engines end requests within this, so that counts come down; and hold enough versions for both adapters.
+TOKEN_DELAY_S = 0.004
+# Two faults at once, so often.
+TWO_AT_ONCE = 0.25
+CALM_S = 2.0
+
+
+class Campaign:
+    def __init__(self, world: Crowd, folder: pathlib.Path, seed: int, only: list[str]) -> None:
+        self.ledger = Ledger()
+        self._world, self._seed = world, seed
+        self._draw = random.Random(seed)
+        adapters = Adapters(folder, engines.tiny_model() / "adapters" / "v1", seed)
+        self._trainers = {a: Trainer(world, self.ledger, adapters, a, seed) for a in POLICIES}
+        self._stage = Stage(world, self._trainers, self._draw, self.ledger)
+        self._strikes = {s: w for s, w in STRIKES.items() if not only or s.__name__ in only}
+        self._seen = 0
+        self._last: dict[tuple[str, str], list[tuple[float, float, Version]]] = {}
+
+    def run(self, seconds: float) -> None:
+        for adapter, policy in POLICIES.items():
+            self._world.admin.create(adapter, policy)
+        with contextlib.ExitStack() as stack:
+            for trainer in self._trainers.values():
+                stack.enter_context(trainer)
+            for adapter in POLICIES:
+                until(lambda a=adapter: self.ledger.newest_good(a, time.monotonic()) != (0, 0), f"{adapter} is published")
+                self._name(adapter)
+            clients = Clients(self.ledger, self._world.doors, list(POLICIES), self._seed)
+            stack.enter_context(clients)
+            stack.enter_context(Watch(self._world, self.ledger))
+            began = time.monotonic()
+            while time.monotonic() - began < seconds:
+                self._round()
+            for trainer in self._trainers.values():
+                stack.callback(trainer.__exit__)
+        self._end()
+
+    def _name(self, adapter: str) -> None:
+        version = self.ledger.newest_good(adapter, time.monotonic())
+        self.ledger.aliases[adapter, ALIAS] = [(time.monotonic(), version)]
+        self._world.admin.set_alias(adapter, ALIAS, version)
+
+    def _round(self) -> None:
+        first, second = self._choose(), self._draw.choice(SECOND)
+        together = self._draw.random() < TWO_AT_ONCE
+        struck: list[Fault] = []
+        print(f"  {time.monotonic() - self.ledger.began:7.1f} s  {first.__name__}{' and ' + second.__name__ if together else ''}",
+              flush=True)
+        struck.append(strike(self._stage, first,
+                             lambda: struck.append(strike(self._stage, second, lambda: None)) if together else None))
+        self._await_recovery(struck)
+        moment(self._draw.uniform(0, CALM_S))
+
+    def _choose(self) -> Strike:
+        return self._draw.choices(list(self._strikes), list(self._strikes.values()))[0]
+
+    def _await_recovery(self, faults: list[Fault]) -> None:
+        """Until every door serves of every adapter what was stored when all was healed, or newer."""
+        healed = max(f.healed for f in faults)
+        wanted = {a: self.ledger.newest_good(a, healed) for a in POLICIES}
+        try:
+            until(lambda: self._recovered_at(healed, wanted), "every door serves", RECOVERY_S)
+        except NeverCame:
+            for fault in faults:
+                fault.detail += ": " + ", ".join(self._missing(healed, wanted))
+            return
+        at = self._recovered_at(healed, wanted)
+        for fault in faults:
+            fault.healed, fault.recovered = healed, at
+
+    def _recovered_at(self, healed: float, wanted: dict[str, Version]) -> float:
+        """When the last door did; 0 while some do not."""
+        self._read()
+        firsts = [self._first(door, adapter, healed, version)
+                  for door in self._world.doors for adapter, version in wanted.items()]
+        return max(firsts) if all(firsts) else 0.0
+
+    def _first(self, door: str, adapter: str, healed: float, version: Version) -> float:
+        return next((received for sent, received, announced in self._last.get((door, adapter), [])
+                     if sent >= healed and announced >= version), 0.0)
+
+    def _missing(self, healed: float, wanted: dict[str, Version]) -> list[str]:
+        return [f"{door} has no {adapter} {version}, last {self._last.get((door, adapter), [(0, 0, 'nothing')])[-1][2]}"
+                for door in self._world.doors for adapter, version in wanted.items()
+                if not self._first(door, adapter, healed, version)]
+
+    def _read(self) -> None:
+        """Of the replies that came since, what doors serve as latest."""
+        replies = self.ledger.replies
+        while self._seen < len(replies):
+            reply = replies[self._seen]
+            self._seen += 1
+            if reply.status == 200 and reply.kind in LATEST:
+                kept = self._last.setdefault((reply.door, reply.adapter), [])
+                kept.append((reply.sent, reply.received, reply.announced))
+                del kept[:-200]
+
+    def _end(self) -> None:
+        """Whatever was acknowledged is stored, and everybody ends when asked to."""
+        for adapter in POLICIES:
+            stored = {(v.run, v.number) for v in self._world.admin.versions(adapter)}
+            for entry in self.ledger.published.values():
+                if entry.adapter == adapter and entry.stored and entry.version not in stored:
+                    self.ledger.object(f"{entry.name} was acknowledged as stored and is gone")
+        for service in reversed(self._world.fleet.services()):
+            status = service.stop()
+            if status != 0:
+                self.ledger.object(f"{service.label} ended with {status} on SIGTERM")
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests/chaos/run", description="a seeded fault campaign over real services")
+    parser.add_argument("--bin-dir", type=pathlib.Path, default=os.environ.get("LORRY_BIN_DIR"), help="the programs")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long faults are struck (300)")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults; drawn, and printed, where it is not given")
+    parser.add_argument("--engines", type=int, default=4, help="half SGLang, half vLLM (4)")
+    parser.add_argument("--only", action="append", default=[], help="strike with these alone (strikes.py), for example kill_store")
+    parser.add_argument("--keep", action="store_true", help="leave logs and records where they are, and say where")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_args()
+    seed = args.seed or random.SystemRandom().randrange(1, 1 << 31)
+    members = [f"{kind}-{i}" for i in range(1, args.engines // 2 + 1) for kind in engines.KINDS]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything started here is ended
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="lorry-chaos-"))
+    switches = {"token_delay_s": TOKEN_DELAY_S}
+    slots = {"sglang": ["--max-loaded-loras", "12"], "vllm": ["--max-cpu-loras", "12"]}
+    print(f"seed {seed}, logs in {folder}", flush=True)
+    failed = True
+    try:
+        with Crowd(args.bin_dir, folder, engines.tiny_model() / "model", *members, switches=switches, args=slots) as world:
+            campaign = Campaign(world, folder, seed, args.only)
+            campaign.run(args.seconds)
+            violations = Judge(campaign.ledger, world.faults.events()).all()
+        print_report(campaign.ledger, violations, seed, args.seconds)
+        failed = bool(violations)
+        return int(failed)
+    finally:
+        if failed or args.keep:
+            print(f"logs in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""What the campaign did and saw, as it happened: the judge reads nothing else.
+
+Threads append; lists are append-only, so that a reader sees a prefix. Times are time.monotonic(), which all processes of
+a machine share: engines write it into their journals.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+import time
+from dataclasses import dataclass, field
+
+from engine_core import expected_tokens
+from testing.faults import digest_of
+
+PROMPTS = ([5, 17, 101, 33], [7, 7, 210], [400, 3, 90, 12, 64])
+TOKENS_MAX = 24
+# Tokens that an answer must have to be told from another: 512 ** 3 leave no room for chance.
+TOKENS_MIN = 3
+
+Version = tuple[int, int]  # run, number
+
+
+@dataclass
+class Published:
+    """One version: what its trainer did with it, and how that ended."""
+
+    adapter: str
+    version: Version
+    folder: pathlib.Path
+    wrong: str  # as testing.faults marks it; empty: a good one
+    began: float
+    stored: float = 0.0  # when the store's acknowledgement came; 0: it never did
+    ended: float = 0.0
+    outcome: str = ""  # SERVING, SUPERSEDED, a reason of docs/ERRORS.md, TIMEOUT
+    detail: str = ""
+    digest: str = ""  # as the store names it
+
+    @property
+    def name(self) -> str:
+        return f"{self.adapter} r{self.version[0]}.{self.version[1]}"
+
+
+@dataclass
+class Reply:
+    """One request at one door. `sources`: whose bytes answered, of each choice; None: the base model, or nobody's."""
+
+    door: str
+    kind: str  # latest, stream, many, explicit, alias
+    adapter: str
+    asked: str
+    sent: float
+    received: float = 0.0
+    status: int = 0  # 0: it broke off
+    reason: str = ""
+    announced: Version = (0, 0)
+    epoch: int = 0
+    sources: list[Version | None] = field(default_factory=list)
+
+
+@dataclass
+class Fault:
+    """From its strike to the moment when every door served what it should again."""
+
+    kind: str
+    touches: frozenset[str]  # members whose doors may break off or refuse meanwhile
+    struck: float
+    healed: float = 0.0
+    recovered: float = 0.0
+    detail: str = ""
+
+
+@dataclass
+class Violation:
+    at: float
+    what: str
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.published: dict[tuple[str, Version], Published] = {}
+        self.replies: list[Reply] = []
+        self.faults: list[Fault] = []
+        self.rollbacks: list[tuple[float, str]] = []  # when an operator pinned or lifted, and which adapter
+        self.aliases: dict[tuple[str, str], list[tuple[float, Version]]] = {}  # (adapter, alias) -> when it moved where
+        self.violations: list[Violation] = []  # what was seen at once; the judge adds the rest
+        self._answers: dict[tuple[str, int, tuple[int, ...]], list[tuple[Version, list[int]]]] = {}
+        self._base = [expected_tokens(None, prompt, TOKENS_MAX) for prompt in PROMPTS]
+        self._lock = threading.Lock()
+
+    def publish(self, adapter: str, version: Version, folder: pathlib.Path, wrong: str) -> Published:
+        entry = Published(adapter, version, folder, wrong, time.monotonic())
+        with self._lock:
+            for index, prompt in enumerate(PROMPTS):
+                tokens = expected_tokens(folder, prompt, TOKENS_MAX)
+                self._answers.setdefault((adapter, index, tuple(tokens[:TOKENS_MIN])), []).append((version, tokens))
+            self.published[adapter, version] = entry
+        return entry
+
+    def source_of(self, adapter: str, prompt: int, tokens: list[int]) -> Version | None:
+        """Whose bytes gave these tokens."""
+        known = self._answers.get((adapter, prompt, tuple(tokens[:TOKENS_MIN])), [])
+        return next((version for version, wanted in known if wanted[: len(tokens)] == tokens), None)
+
+    def is_base(self, prompt: int, tokens: list[int]) -> bool:
+        return self._base[prompt][: len(tokens)] == tokens
+
+    def newest_good(self, adapter: str, by: float) -> Version:
+        """Of what was stored by then; (0, 0): nothing."""
+        good = [p.version for (a, _), p in list(self.published.items())
+                if a == adapter and not p.wrong and 0 < p.stored <= by]
+        return max(good, default=(0, 0))
+
+    def of_weights(self, digest: str) -> Published | None:
+        """By a fake engine's name for weights."""
+        return next((p for p in list(self.published.values()) if digest_of(p.folder) == digest), None)
+
+    def object(self, what: str, at: float = 0.0) -> None:
+        self.violations.append(Violation(at or time.monotonic(), what))

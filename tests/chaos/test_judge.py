@@ -1,0 +1,166 @@
+"""The judge alone: each thing that must not be is seen, and a clean campaign is clean."""
+
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "fakes")]
+
+from engine_core import WEIGHTS, expected_tokens  # noqa: E402
+from judge import Judge  # noqa: E402
+from ledger import PROMPTS, Fault, Ledger, Reply  # noqa: E402
+from testing.faults import digest_of  # noqa: E402
+
+DOOR, ADAPTER = "vllm-1", "policy"
+
+
+class Story:
+    """A ledger with versions 1 to 3 published at 10, 20, 30, and replies that a test adds."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.ledger = Ledger()
+        self.folders = []
+        self.events: list[dict] = []
+        for number in (1, 2, 3):
+            made = folder / str(number)
+            made.mkdir()
+            (made / WEIGHTS).write_bytes(bytes([number]))
+            self.folders.append(made)
+            entry = self.ledger.publish(ADAPTER, (1, number), made, "")
+            entry.began, entry.stored, entry.ended, entry.outcome = 10.0 * number, 10.0 * number + 1, 10.0 * number + 2, "SERVING"
+
+    def answer(self, at: float, number: int, kind: str = "latest", asked: str = ADAPTER, bytes_of: int = 0, **more) -> Reply:
+        tokens = expected_tokens(self.folders[(bytes_of or number) - 1], PROMPTS[0], 6)
+        fields = {"status": 200, "announced": (1, number), "epoch": number,
+                  "sources": [self.ledger.source_of(ADAPTER, 0, tokens)], **more}
+        reply = Reply(DOOR, kind, ADAPTER, asked, at, at + 0.1, **fields)
+        self.ledger.replies.append(reply)
+        return reply
+
+    def found(self) -> list[str]:
+        return [v.what for v in Judge(self.ledger, self.events).all()]
+
+
+@pytest.fixture
+def story(tmp_path):
+    return Story(tmp_path)
+
+
+def test_a_clean_campaign_is_clean(story):
+    for at, number in ((12, 1), (22, 2), (32, 3)):
+        story.answer(at, number)
+        story.answer(at, number, kind="explicit", asked=f"{ADAPTER}@{number}")
+    assert story.found() == []
+
+
+def test_other_bytes_than_announced_are_seen(story):
+    story.answer(32, 3, bytes_of=2)
+    assert "announced (1, 3), bytes of [(1, 2)]" in story.found()[0]
+
+
+def test_one_choice_of_many_by_other_bytes_is_seen(story):
+    story.answer(32, 3, kind="many", sources=[(1, 3), (1, 3), (1, 2)])
+    assert len(story.found()) == 1
+
+
+def test_bytes_of_nobody_are_seen(story):
+    story.answer(32, 3, sources=[None])
+    assert "bytes of [None]" in story.found()[0]
+
+
+def test_the_base_model_is_seen(story):
+    tokens = expected_tokens(None, PROMPTS[0], 6)
+    assert story.ledger.is_base(0, tokens)
+    story.answer(32, 3, reason="BASE")
+    assert "by the base model" in story.found()[0]
+
+
+def test_a_version_that_nobody_had_published_is_seen(story):
+    story.answer(15, 3)
+    assert "which nobody had published" in story.found()[0]
+
+
+def test_a_door_that_falls_back_is_seen_in_epoch_and_version(story):
+    story.answer(32, 3)
+    story.answer(33, 2)
+    assert story.found() == [f"{DOOR}: {ADAPTER} fell from epoch 3 to 2", f"{DOOR}: {ADAPTER} fell from (1, 3) to (1, 2)"]
+
+
+def test_requests_side_by_side_have_no_order(story):
+    late = story.answer(31.9, 2)
+    late.received = 32.5
+    story.answer(32, 3)
+    assert story.found() == []
+
+
+def test_a_door_goes_back_where_an_operator_does_but_never_in_epoch(story):
+    story.answer(32, 3)
+    story.ledger.rollbacks.append((32.5, ADAPTER))
+    story.answer(33, 2, epoch=4)
+    assert story.found() == []
+    story.answer(34, 2, epoch=3)
+    assert story.found() == [f"{DOOR}: {ADAPTER} fell from epoch 4 to 3"]
+
+
+def test_an_explicit_version_is_that_one(story):
+    story.answer(32, 3, kind="explicit", asked=f"{ADAPTER}@2")
+    assert len(story.found()) == 1
+
+
+def test_an_alias_is_what_it_names_or_named(story):
+    story.ledger.aliases[ADAPTER, "eval"] = [(12.0, (1, 1)), (32.0, (1, 3))]
+    story.answer(33, 1, kind="alias", asked=f"{ADAPTER}@eval")
+    assert story.found() == []
+    story.answer(33, 2, kind="alias", asked=f"{ADAPTER}@eval")
+    assert len(story.found()) == 1
+
+
+def test_a_good_version_that_is_not_served_is_seen(story):
+    story.ledger.published[ADAPTER, (1, 2)].outcome = "POISONED"
+    assert "is good and ended POISONED" in story.found()[0]
+
+
+def test_a_third_death_in_a_group_and_the_death_of_a_good_version_are_seen(story):
+    story.ledger.published[ADAPTER, (1, 2)].wrong = "die at load"
+    died = {"event": "died", "name": "policy-v2", "digest": digest_of(story.folders[1])}
+    story.events += [{"at": 20.0 + i, "engine": engine, **died} for i, engine in
+                     enumerate(["sglang-1", "vllm-1", "sglang-2", "vllm-1"])]
+    assert story.found() == []
+    story.events.append({"at": 25.0, "engine": "sglang-1", **died})
+    assert story.found() == ["policy r1.2 cost sglang its engine no. 3"]
+    story.ledger.published[ADAPTER, (1, 2)].wrong = ""
+    assert story.found()[0] == "sglang-1 died of policy r1.2, which is good"
+
+
+def test_what_engines_should_never_do_is_seen(story):
+    story.events += [
+        {"at": 1.0, "engine": "sglang-1", "event": "unload", "name": "x", "live": 0},
+        {"at": 2.0, "engine": "sglang-1", "event": "unload", "name": "x", "live": 2},
+        {"at": 3.0, "engine": "sglang-1", "event": "reloaded", "name": "x"},
+        {"at": 4.0, "engine": "sglang-1", "event": "evicted", "name": "x", "live": 0},
+        {"at": 5.0, "engine": "vllm-1", "event": "evicted", "name": "x", "live": 0},
+    ]
+    assert len(story.found()) == 3
+
+
+def test_a_reply_that_breaks_off_is_seen_unless_its_door_was_touched(story):
+    story.ledger.replies.append(Reply(DOOR, "latest", ADAPTER, ADAPTER, 50, 51, reason="reset"))
+    assert "broke off" in story.found()[0]
+    story.ledger.faults.append(Fault("kill proxy", frozenset([DOOR]), 49, 52, 53))
+    assert story.found() == []
+
+
+def test_a_door_that_closes_as_a_leader_returns_is_seen(story):
+    fault = Fault("kill orchestrator", frozenset(), 100, 105, 106)
+    story.ledger.faults.append(fault)
+    story.ledger.replies.append(Reply(DOOR, "latest", ADAPTER, ADAPTER, 104, 104.1, 409, "STALE_VERSION"))
+    assert story.found() == [f"after kill orchestrator {DOOR} answered 409"]
+    story.ledger.faults.append(Fault("kill engine", frozenset([DOOR]), 103, 104, 105))
+    assert story.found() == [], "somebody else's doing, perhaps"
+
+
+def test_a_fault_that_nobody_recovers_from_is_seen(story):
+    story.ledger.faults.append(Fault("kill store", frozenset(), 100, 105))
+    assert "were not enough" in story.found()[0]
