@@ -49,11 +49,21 @@ WatchEvent Staging(Core& core, const PoolId& id, const Pool& pool) {
   return event;
 }
 
-// Whether it may yet serve a decision. A session that has just ended, or that has not begun in this
-// reign yet, is likely to come back.
-bool IsExpected(const Core& core, const Member& member) {
+// As Core::NameOf, but to look at: a name that is remembered takes part in what deaths are counted.
+EngineName NameIn(const Core& core, const VersionInfo& version, fleet::EngineKind kind) {
+  const fleet::Render render = fleet::RenderFor(kind, version.traits);
+  const auto known = core.names.find({version.key, render});
+  return known != core.names.end() ? known->second
+                                   : fleet::MakeEngineName(version.key, version.digest, render);
+}
+
+// Whether it may yet serve a decision: it is READY, or has the version loaded, whatever else is said
+// of it. A session that has just ended, or that has not begun in this reign yet, is likely to come
+// back.
+bool IsExpected(const Core& core, const Member& member, const VersionInfo& version) {
   if (StandingOf(core, member) == MemberStanding::kReady) return true;
-  return !member.session.has_value() && core.now - member.lost_at < core.config.lost_after_ms;
+  if (!member.session.has_value()) return core.now - member.lost_at < core.config.lost_after_ms;
+  return IsLoaded(member, NameIn(core, version, member.observed->limits.kind));
 }
 
 // Members of the pool that serve this decision or a later one, of those that could.
@@ -70,7 +80,7 @@ WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
     const bool serves = member.session.has_value() && row != nullptr &&
                         row->mode == fleet::RowMode::kOpen && row->epoch >= activation.epoch;
     if (serves) ++event.done;
-    waits = waits || (!serves && IsExpected(core, member));
+    waits = waits || (!serves && IsExpected(core, member, activation.version));
   }
   if (!waits || core.now - pool.decided_at >= core.config.deliver_ms) {
     event.state = State::kActive;
@@ -120,14 +130,6 @@ void Tell(Core& core, WatchId id, WatchState& watch, WatchEvent view) {
   watch.told_at = core.now;
   watch.last = view;
   core.effects.push_back(NotifyWatch{id, std::move(view)});
-}
-
-// As Core::NameOf, but to look at: a name that is remembered takes part in what deaths are counted.
-EngineName NameIn(const Core& core, const VersionInfo& version, fleet::EngineKind kind) {
-  const fleet::Render render = fleet::RenderFor(kind, version.traits);
-  const auto known = core.names.find({version.key, render});
-  return known != core.names.end() ? known->second
-                                   : fleet::MakeEngineName(version.key, version.digest, render);
 }
 
 bool IsUnknown(const WatchEvent& view) {

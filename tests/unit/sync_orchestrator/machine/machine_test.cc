@@ -181,6 +181,25 @@ TEST(Watch, WaitsForMembersThatMayComeBackAfterARestart) {
   EXPECT_EQ(fleet.told_.back().done, 0u);
 }
 
+TEST(Watch, WaitsForWhoeverHasTheVersionLoadedWhateverElseIsSaidOfIt) {
+  Fleet fleet;
+  fleet.Join("a");
+  fleet.Join("b");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  fleet.Obey("a");
+  fleet.Obey("b");
+  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering);
+  fleet.Of("b").health = fleet::MemberHealth::kJoining;  // its engine answered with an error once
+  fleet.Report("b");
+  fleet.Obey("a");
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "b is about to serve it";
+  EXPECT_EQ(fleet.told_.back().done, 1u);
+  fleet.Obey("b");
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kActive);
+  EXPECT_EQ(fleet.told_.back().done, 2u);
+}
+
 TEST(Sync, BarrierIsRefusedWhereItWouldBegin) {
   Fleet fleet;
   fleet::AdapterPolicy policy;
