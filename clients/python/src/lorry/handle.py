@@ -19,6 +19,9 @@ from lorry.sync.v1 import fleet_pb2, sync_pb2
 # What fits on a terminal's line or two; `status` has all of it.
 DETAIL_CHARACTERS_MAX = 160
 MEMBERS_SHOWN_MAX = 4
+# The orchestrator hears of a version from the store a moment after this process did; one that stood still, or has lost its
+# way to the store, later. One that follows another store never does, and this is when its publisher is told.
+HEARD_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class PublishHandle:
         self._canceller: Callable[[], None] | None = None
         self._upload_id = ""
         self._watch: grpc.Call | None = None
+        self._unknown_since: float | None = None  # to the orchestrator
 
     @property
     def bytes_done(self) -> int:
@@ -195,6 +199,10 @@ class PublishHandle:
         state = sync_pb2.SyncState.Name(progress.state).removeprefix("SYNC_STATE_")
         members = {p.member: _word(p) for p in progress.progress}
         self.status = Status(state, progress.reason, progress.detail, members)
+        if progress.reason != "UNKNOWN_VERSION":
+            self._unknown_since = None
+        elif self._may_yet_be_heard_of():
+            return None
         if state == "FAILED":
             raise errors.SyncFailed(f"{self}: {progress.detail}", progress.reason, "FAILED_PRECONDITION")
         if state == "SUPERSEDED":
@@ -208,6 +216,11 @@ class PublishHandle:
         t = progress.times
         return Serving(progress.epoch, progress.active, progress.members, t.wait_ms, t.stage_ms, t.commit_ms,
                        t.activate_ms)
+
+    def _may_yet_be_heard_of(self) -> bool:
+        if self._unknown_since is None:
+            self._unknown_since = time.monotonic()
+        return time.monotonic() - self._unknown_since < HEARD_WITHIN_S
 
     # --- The publishing thread's side ---
 

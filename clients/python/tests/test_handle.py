@@ -1,0 +1,53 @@
+"""What a publisher makes of the orchestrator's words. The orchestrator is a few answers; nothing is dialled here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lorry import handle
+from lorry.connection import Connection
+from lorry.errors import SyncFailed
+from lorry.sync.v1 import sync_pb2
+
+UNKNOWN = sync_pb2.WatchSyncResponse(state=sync_pb2.SYNC_STATE_FAILED, reason="UNKNOWN_VERSION", detail="it is not stored")
+ACTIVE = sync_pb2.WatchSyncResponse(state=sync_pb2.SYNC_STATE_ACTIVE, epoch=7, active=2, members=2)
+
+
+class Call:
+    """A watch that says one thing and ends."""
+
+    def __init__(self, answer: sync_pb2.WatchSyncResponse) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[sync_pb2.WatchSyncResponse]:
+        return iter([self._answer])
+
+    def cancel(self) -> None:
+        pass
+
+
+def stored(*answers: sync_pb2.WatchSyncResponse) -> handle.PublishHandle:
+    """A version that is stored, and of which the orchestrator says these in turn, the last of them for ever."""
+    left = list(answers)
+
+    def watch(request: sync_pb2.WatchSyncRequest, **_: Any) -> Call:
+        return Call(left.pop(0) if len(left) > 1 else left[0])
+
+    connection = cast(Connection, SimpleNamespace(sync=SimpleNamespace(WatchSync=watch), metadata=lambda: []))
+    made = handle.PublishHandle(connection, "policy", 1, 1, 0)
+    made._done.set()
+    return made
+
+
+def test_what_the_orchestrator_has_not_heard_of_yet_is_asked_again() -> None:
+    assert stored(UNKNOWN, UNKNOWN, ACTIVE).wait("serving", 30).epoch == 7
+
+
+def test_what_the_orchestrator_never_hears_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "HEARD_WITHIN_S", 0.2)
+    with pytest.raises(SyncFailed, match="UNKNOWN_VERSION"):
+        stored(UNKNOWN).wait("serving", 30)
