@@ -116,6 +116,22 @@ absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
   return kOk;
 }
 
+absl::StatusOr<int> Retry(Context& context, const Arguments& arguments) {
+  const std::string adapter = arguments.At(0);
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const fleet::Selector selector, fleet::ParseVersion(arguments.At(1)));
+  LORRY_ASSIGN_OR_RETURN(const auto version, context.Resolve(adapter, selector, ""));
+  LORRY_RETURN_IF_ERROR(client->LiftVerdict(version));
+  if (context.json()) {
+    context.PrintJson({{"version", ToText(version)}});
+  } else {
+    context.Print(
+        absl::StrCat("engines are asked again about ", ToText(version),
+                     ", one of each kind first; `lorry status` shows what comes of it\n"));
+  }
+  return kOk;
+}
+
 absl::StatusOr<int> Mark(Context& context, const Arguments& arguments) {
   using lorry::sync::v1::MarkMemberRequest;
   MarkMemberRequest request;
@@ -211,6 +227,14 @@ std::vector<Verb> FleetVerbs() {
                    {.name = "pool", .value = "NAME", .help = "the pool; default rollout"}},
        .examples = {"lorry rollback policy 11", "lorry rollback policy --lift"},
        .run = Rollback},
+      {.name = "retry",
+       .summary = "Lets engines try a version again that they refused, or died or hung of",
+       .details =
+           "One engine of each kind tries first. A version that is older than what its pools "
+           "decided meanwhile is not synced by itself: pin it with `lorry rollback`.",
+       .positionals = {{"ADAPTER", "the adapter's name"}, {"VERSION", "12, r2.12 or an alias"}},
+       .examples = {"lorry retry policy 12"},
+       .run = Retry},
       {.name = "mark",
        .summary = "Declares an engine excluded, included or dead",
        .details = "dead is your promise that its door answers nobody: barriers then no longer wait "

@@ -344,6 +344,12 @@ absl::StatusOr<lorry::sync::v1::SetOverrideResponse> Client::SetOverride(
   return stubs_->OfSync(&SyncStub::SetOverride, request);
 }
 
+absl::Status Client::LiftVerdict(const common::v1::VersionRef& version) {
+  lorry::sync::v1::LiftVerdictRequest request;
+  *request.mutable_version() = version;
+  return stubs_->OfSync(&SyncStub::LiftVerdict, request).status();
+}
+
 absl::Status Client::MarkMember(const lorry::sync::v1::MarkMemberRequest& request) {
   return stubs_->OfSync(&SyncStub::MarkMember, request).status();
 }

@@ -111,6 +111,8 @@ class Client {
   absl::StatusOr<lorry::sync::v1::SetOverrideResponse> SetOverride(
       const std::string& adapter, const std::string& pool,
       const std::optional<common::v1::VersionRef>& version);
+  // Engines try the version again, whatever they did at it before.
+  absl::Status LiftVerdict(const common::v1::VersionRef& version);
   absl::Status MarkMember(const lorry::sync::v1::MarkMemberRequest& request);
   absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> AdoptFleet(const std::string& cluster);
 

@@ -20,10 +20,16 @@ bool SaysWhy(const sync::MemberStatus& member) {
                      });
 }
 
+// Engines refuse what waits, died or hung of it.
+bool IsGivenUp(const sync::PoolStatus& pool) {
+  return pool.waits_for == "REFUSED" || pool.waits_for == "POISONED" ||
+         pool.waits_for == "STALLS_ENGINES";
+}
+
 std::string WhyNotAtNewest(World& world, const sync::PoolStatus& pool) {
   const std::optional<VersionKey> newest = world.store().Newest(pool.adapter);
   const fleet::AdapterPolicy& policy = world.store().adapters().at(pool.adapter).policy;
-  if (!newest.has_value() || pool.waits_for == "NO_SLOT") return "";
+  if (!newest.has_value() || pool.waits_for == "NO_SLOT" || IsGivenUp(pool)) return "";
   const bool is_there = pool.committed.has_value() && pool.committed->version.key == *newest;
   if (is_there) return "";
   // BARRIER is refused where it would begin, and says so.
@@ -32,23 +38,6 @@ std::string WhyNotAtNewest(World& world, const sync::PoolStatus& pool) {
   const bool never = policy.skip == fleet::SkipRule::kNever;
   if (never && pool.pending.empty() && pool.committed.has_value()) return "";
   return absl::StrCat("the newest of ", pool.adapter.value, " was not decided");
-}
-
-// With skip NEVER a version that no engine can serve keeps its place, and those behind it wait for
-// somebody to delete it: members say which it is, by the reason for which they are left out.
-bool WaitsForAWrongVersion(World& world, const sync::Status& status) {
-  const bool is_said =
-      std::any_of(status.members.begin(), status.members.end(), [](const sync::MemberStatus& m) {
-        return m.standing == MemberStanding::kExcluded &&
-               (m.reason.starts_with("BASE_MODEL_MISMATCH") ||
-                m.reason.starts_with("PROBE_SAME_AS_BASE"));
-      });
-  const bool has_queue =
-      std::any_of(status.pools.begin(), status.pools.end(), [&](const sync::PoolStatus& pool) {
-        const fleet::AdapterPolicy& policy = world.store().adapters().at(pool.adapter).policy;
-        return policy.skip == fleet::SkipRule::kNever && !pool.pending.empty();
-      });
-  return is_said && has_queue;
 }
 
 }  // namespace
@@ -64,7 +53,7 @@ bool SaysWhyNothingMoves(World& world) {
   const bool reported =
       std::any_of(status.pools.begin(), status.pools.end(), [](const sync::PoolStatus& pool) {
         return pool.waits_for == "NO_SLOT" || pool.waits_for == "TOO_FEW_ENGINES" ||
-               pool.waits_for == "UNIMPLEMENTED";
+               pool.waits_for == "UNIMPLEMENTED" || IsGivenUp(pool);
       });
   return nobody || reported;
 }
@@ -73,7 +62,6 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
   SimLeader* leader = world.leader();
   if (leader == nullptr) return "there is no leader";
   const sync::Status status = leader->machine().GetStatus();
-  if (WaitsForAWrongVersion(world, status)) return "";
   bool any_ready = false;
   for (const sync::MemberStatus& member : status.members) {
     if (member.standing == MemberStanding::kWedged) continue;

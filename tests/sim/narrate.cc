@@ -21,8 +21,8 @@ constexpr std::string_view kProxyEffects[] = {
 constexpr std::string_view kSyncEvents[] = {
     "StoreListed", "AdapterSet",  "AdapterDeleted", "VersionStored", "VersionDeleted",
     "AliasSet",    "HoldsAcked",  "SessionOpened",  "SessionLost",   "MemberObserved",
-    "LeaseAsked",  "OverrideSet", "MemberMarked",   "FleetAdopted",  "WatchOpened",
-    "WatchClosed", "TimePassed"};
+    "LeaseAsked",  "OverrideSet", "MemberMarked",   "FleetAdopted",  "VerdictLifted",
+    "WatchOpened", "WatchClosed", "TimePassed"};
 constexpr std::string_view kSyncEffects[] = {"SetDesired", "EndSession", "SetHolds", "NotifyWatch"};
 
 static_assert(std::size(kProxyEvents) == std::variant_size_v<proxy::Event>);

@@ -68,7 +68,7 @@ void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
   if (decided_.contains(id)) return;
   const auto& [incarnation, adapter, pool, epoch] = id;
   if (IsOver(id)) {
-    decided_[id] = sync::DecisionRecord{epoch, version, true, "overtaken"};
+    decided_[id] = sync::DecisionRecord{epoch, version, true};
     committed_[{adapter, pool}] = version;
     return;
   }
@@ -76,7 +76,7 @@ void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
     const bool same_pool = std::get<1>(earlier) == adapter && std::get<2>(earlier) == pool;
     if (same_pool && decision.commit && decision.version == version) {
       committed_[{adapter, pool}] = version;
-      decided_[id] = sync::DecisionRecord{epoch, version, true, "adopted"};
+      decided_[id] = sync::DecisionRecord{epoch, version, true};
       return;
     }
   }

@@ -22,6 +22,7 @@ NO_REASON = {
     # states, phases and standings
     "lib/fleet/observed.cc": "ABSENT FETCHING FETCHED LOADING LOADED UNLOADING FAILED CLOSED OPEN HELD LOCKED JOINING READY ASLEEP WEDGED",
     "services/sync_orchestrator/machine/roster.cc": "JOINING ASLEEP WEDGED EXCLUDED LOST DEAD READY",
+    "services/sync_orchestrator/machine/reasons.cc": "OPEN PROVEN",
     "services/sync_orchestrator/machine/status.cc": "IDLE STAGING HOLDING LOCKING",
     "clients/cli/doctor.cc": "READY ASLEEP EXCLUDED DEAD LOST ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789",
     "clients/cli/status_view.cc": "READY JOINING ASLEEP EXCLUDED",

@@ -17,7 +17,7 @@ void AdoptRow(Core& core, const Member& member, const fleet::ObservedRow& row) {
   const PoolId id{row.adapter, member.record.pool};
   const auto named = core.named.find(row.target);
   const VersionInfo* version =
-      named != core.named.end() ? core.FindVersion(named->second) : nullptr;
+      named != core.named.end() ? core.FindVersion(*named->second.rbegin()) : nullptr;
   if (version == nullptr) return;
   Pool& pool = core.pools[id];
   if (pool.committed() != nullptr && pool.committed()->epoch >= row.epoch) return;

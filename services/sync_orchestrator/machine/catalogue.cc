@@ -43,7 +43,7 @@ void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& s
   Pool& pool = core.pools[id];
   const PoolRecord before = pool.record;
   std::erase_if(pool.record.pending, [&](const VersionKey& key) {
-    return key.run != info.current_run || !core.versions.contains(key) || core.IsPoisoned(key);
+    return key.run != info.current_run || !core.versions.contains(key);
   });
   if (source.kind == fleet::PoolSource::Kind::kPublished) {
     std::vector<VersionKey> stored =

@@ -1,31 +1,13 @@
 #include "services/sync_orchestrator/machine/desired.h"
 
-#include <set>
 #include <utility>
 
-#include "services/sync_orchestrator/machine/canary.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/wanted.h"
 
 namespace lorry::sync {
-namespace {
-
-// Time and residencies decide who loads; everything else that documents are made of is counted.
-void RefreshLoaders(Core& core) {
-  for (auto& [id, pool] : core.pools) {
-    if (!pool.sync.has_value()) continue;
-    std::set<MemberId> loaders = MembersThatLoad(core, id);
-    if (loaders == pool.loaders) continue;
-    pool.loaders = std::move(loaders);
-    ++core.changes;
-  }
-}
-
-}  // namespace
-
 void AdvanceDesired(Core& core) {
   if (!core.store_known || !core.meta.settled) return;
-  RefreshLoaders(core);
   for (auto& [id, member] : core.members) {
     if (!member.session.has_value() || !member.served) continue;
     const bool answered = member.observed->term == core.meta.term &&

@@ -108,6 +108,11 @@ struct MemberMarked {
 struct FleetAdopted {
   RequestId request = 0;
 };
+// Engines are asked again whether they take the version.
+struct VerdictLifted {
+  RequestId request = 0;
+  VersionKey version;
+};
 struct WatchOpened {
   WatchId watch = 0;
   VersionKey version;
@@ -122,6 +127,6 @@ struct TimePassed {};  // `wake_at` came
 using Event =
     std::variant<StoreListed, AdapterSet, AdapterDeleted, VersionStored, VersionDeleted, AliasSet,
                  HoldsAcked, SessionOpened, SessionLost, MemberObserved, LeaseAsked, OverrideSet,
-                 MemberMarked, FleetAdopted, WatchOpened, WatchClosed, TimePassed>;
+                 MemberMarked, FleetAdopted, VerdictLifted, WatchOpened, WatchClosed, TimePassed>;
 
 }  // namespace lorry::sync

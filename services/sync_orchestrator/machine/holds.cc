@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "services/sync_orchestrator/machine/sync.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
@@ -22,10 +23,13 @@ std::set<VersionKey> WhatToHold(const Core& core) {
     for (size_t i = history.size() - window; i < history.size(); ++i) {
       holds.insert(history[i].version.key);
     }
-    holds.insert(pool.record.pending.begin(), pool.record.pending.end());
-    if (pool.record.override_to.has_value()) holds.insert(*pool.record.override_to);
-    if (const std::optional<Candidate> next = CandidateOf(core, id))
-      holds.insert(next->version.key);
+    // What is given up may be deleted.
+    const auto hold = [&, id = id](const VersionKey& key) {
+      if (GivenUp(core, id, key) == nullptr) holds.insert(key);
+    };
+    for (const VersionKey& key : pool.record.pending) hold(key);
+    if (pool.record.override_to.has_value()) hold(*pool.record.override_to);
+    if (const std::optional<Candidate> next = CandidateOf(core, id)) hold(next->version.key);
   }
   for (const auto& [key, lease] : core.leases) holds.insert(lease.record.version.key);
   for (const auto& [alias, target] : core.aliases) {

@@ -22,8 +22,8 @@ std::string LeaseKey(const VersionKey& version, const PoolName& pool, const std:
   return absl::StrCat("lease/", version.adapter.value, "/", pool.value, "/", version.run.value, ".",
                       version.number.value, "/", holder);
 }
-std::string PoisonKey(const VersionKey& version) {
-  return absl::StrCat("poison/", version.adapter.value, "/", version.run.value, ".",
+std::string VerdictKey(const VersionKey& version) {
+  return absl::StrCat("verdict/", version.adapter.value, "/", version.run.value, ".",
                       version.number.value);
 }
 

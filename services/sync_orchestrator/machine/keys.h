@@ -14,7 +14,7 @@ std::string SyncKey(const AdapterName& adapter, const PoolName& pool);
 std::string DecisionKey(const AdapterName& adapter, const PoolName& pool);
 std::string RequestsKey(const AdapterName& adapter, const PoolName& pool);
 std::string LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder);
-std::string PoisonKey(const VersionKey& version);
+std::string VerdictKey(const VersionKey& version);
 
 // The last component ("member/m1" -> "m1"), and the two of "pool/<adapter>/<pool>".
 std::string LastPart(const std::string& key);

@@ -9,6 +9,7 @@
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
@@ -114,6 +115,9 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
   const absl::StatusOr<const VersionInfo*> found = Select(core, event.selector, event.pool);
   if (!found.ok()) return Answer(core, event.request, found.status());
   const VersionInfo version = **found;
+  const PoolId id{version.key.adapter, event.pool};
+  if (const GroupVerdict* given_up = GivenUp(core, id, version.key))
+    return Answer(core, event.request, StatusOf(*given_up, version.key));
   const std::string key = LeaseKey(version.key, event.pool, event.holder);
   if (!core.leases.contains(key)) {
     const std::string why = WhyNoSlotForLease(core, event.pool, version);

@@ -14,6 +14,8 @@
 #include "services/sync_orchestrator/machine/leases.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/sync.h"
+#include "services/sync_orchestrator/machine/trials.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 #include "services/sync_orchestrator/machine/watches.h"
 
 namespace lorry::sync {
@@ -47,6 +49,7 @@ void Handle(Core& core, const Event& event) {
                  [&](const OverrideSet& e) { HandleOverride(core, e); },
                  [&](const MemberMarked& e) { HandleMarked(core, e); },
                  [&](const FleetAdopted& e) { HandleAdopted(core, e); },
+                 [&](const VerdictLifted& e) { HandleVerdictLifted(core, e); },
                  [&](const WatchOpened& e) { HandleWatchOpened(core, e); },
                  [&](const WatchClosed& e) { core.watches.erase(e.watch); },
                  [&](const TimePassed&) {},
@@ -60,6 +63,7 @@ void Plan(Core& core) {
   AdvanceLeases(core);
   AdvanceCatalogue(core);
   AdvanceSyncs(core);
+  AdvanceTrials(core);
   AdvanceDesired(core);
   AdvanceHolds(core);
   AdvanceWatches(core);
@@ -98,9 +102,12 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
     return key == LeaseKey(lease->version.key, lease->pool, lease->holder) ? absl::OkStatus()
                                                                            : Invalid(key);
   }
-  if (const auto* poison = std::get_if<PoisonRecord>(&value)) {
-    core.poison[poison->version] = *poison;
-    return key == PoisonKey(poison->version) ? absl::OkStatus() : Invalid(key);
+  if (const auto* verdict = std::get_if<VerdictRecord>(&value)) {
+    core.verdicts[verdict->version] = *verdict;
+    if (key == VerdictKey(verdict->version)) return absl::OkStatus();
+    core.Erase(key);  // of an earlier version of Lorry
+    core.Save(VerdictKey(verdict->version), *verdict);
+    return absl::OkStatus();
   }
   return RestorePoolPart(core, key, value);
 }
@@ -111,13 +118,15 @@ std::optional<Tick> WakeAt(const Core& core) {
     if (tick.has_value() && *tick > core.now && (!wake.has_value() || *tick < *wake)) wake = tick;
   };
   at(SyncWakeAt(core));
+  at(TrialWakeAt(core));
+  if (!core.gathered) at(GatheredAt(core));
   at(LeaseWakeAt(core));
   at(AdoptionWakeAt(core));
   at(WatchWakeAt(core));
   if (core.holds_acked != core.holds_revision) at(core.holds_sent_at + core.config.resend_ms);
   for (const auto& [id, member] : core.members) {
     if (!member.session.has_value()) at(member.lost_at + core.config.lost_after_ms);
-    if (!member.excluded_reason.empty()) at(member.excluded_until);
+    for (const auto& [name, failure] : member.failures) at(failure.until);
     if (member.session.has_value() && member.observed->revision != member.desired.revision) {
       at(member.sent_at + core.config.resend_ms);
     }

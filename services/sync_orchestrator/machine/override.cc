@@ -5,6 +5,7 @@
 #include "lib/base/error.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/sync.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
@@ -24,12 +25,8 @@ absl::Status CheckOverride(const Core& core, const OverrideSet& event) {
     return Error(absl::StatusCode::kNotFound, "UNKNOWN_VERSION",
                  absl::StrCat(ToString(*event.version), " is not stored"));
   }
-  if (core.IsPoisoned(*event.version)) {
-    return Error(
-        absl::StatusCode::kFailedPrecondition, "POISONED",
-        absl::StrCat("engines died of ", ToString(*event.version), "; publish another version"));
-  }
-  return absl::OkStatus();
+  const GroupVerdict* given_up = GivenUp(core, {event.adapter, event.pool}, *event.version);
+  return given_up != nullptr ? StatusOf(*given_up, *event.version) : absl::OkStatus();
 }
 
 // What the same request was answered before; null when it is new.
@@ -68,7 +65,6 @@ void HandleOverride(Core& core, const OverrideSet& event) {
   if (pool.record.override_to != event.version) {
     pool.record.override_to = event.version;
     pool.retry_at = 0;
-    pool.deaths = 0;
     core.SavePool(id, pool);
   }
   AdvanceSyncs(core);  // so that the answer can name the epoch

@@ -32,6 +32,11 @@ struct MemberRecord {
   bool excluded = false;  // by an operator
   std::string excluded_why;
   bool dead = false;  // by an operator; a new session brings it back as a newcomer
+  // The engine's last boot, and whether the member was READY in it and in the one before: an engine
+  // that was counts among those of which `min_engines` asks a share, though it restarts just now.
+  BootId boot = {};
+  bool was_ready = false;
+  bool was_ready_before = false;
   auto operator<=>(const MemberRecord&) const = default;
 };
 // What a version is known by, kept where the store's own answer may be away.
@@ -58,11 +63,27 @@ struct PoolRecord {
   std::optional<VersionKey> override_to;  // an operator's; automatic syncs wait while it is set
   auto operator<=>(const PoolRecord&) const = default;
 };
+// Why a member takes no further part in a sync.
+enum class Drop {
+  kNone,
+  kNoSlot,
+  kDead,
+  kLost,
+  kExcluded,
+  kNotReady,
+  kRestarted,  // its engine has another boot
+  kMoved,      // to another pool
+  kFailed,     // what others of its kind have loaded
+  kBarred,     // a verdict on the version
+  kTooSlow,    // not LOADED by the stage deadline
+};
+std::string_view ToString(Drop drop);
+
 struct SyncMember {
   MemberId member;
-  BootId boot;                 // frozen: another boot is the member's death
-  std::string dropped;         // why it dropped out; empty while it takes part
-  uint32_t deaths_before = 0;  // engine lives the version had ended here when the sync began
+  BootId boot;  // frozen: another boot is the member's death
+  Drop dropped = Drop::kNone;
+  std::string words = {};  // for people: the member's own, with kFailed and kBarred
   auto operator<=>(const SyncMember&) const = default;
 };
 // "sync/<adapter>/<pool>": the running one. It ends with its decision.
@@ -72,15 +93,33 @@ struct SyncRecord {
   fleet::SyncMode mode = fleet::SyncMode::kRolling;
   bool overriding = false;  // started by an override: restarts the lineage
   std::vector<SyncMember> members;
+  // What a share of `min_engines` is a share of: the members that were READY, or were so in their
+  // current or previous boot, when the sync began.
+  uint32_t share_of = 0;
   auto operator<=>(const SyncRecord&) const = default;
 };
+// Why a sync was aborted.
+enum class Abort {
+  kNone,
+  kPolicyChanged,
+  kOverridden,
+  kRunFenced,
+  kTooFewEngines,
+  kStageDeadline,
+  // Verdicts leave too few engines for the version.
+  kRefused,
+  kPoisoned,
+  kStalls,
+};
+std::string_view ToString(Abort why);
+
 // "decision/<adapter>/<pool>": the last sync's end. Written by compare-and-set in the transaction
 // that ends the sync.
 struct DecisionRecord {
   Epoch epoch;
   VersionKey version;
   bool commit = false;
-  std::string reason;  // ABORT: why
+  Abort why = Abort::kNone;  // unless it is a COMMIT
   auto operator<=>(const DecisionRecord&) const = default;
 };
 // "requests/<adapter>/<pool>": what the last few overrides were answered, oldest first.
@@ -102,15 +141,44 @@ struct LeaseRecord {
   int64_t ttl_ms = 0;
   auto operator<=>(const LeaseRecord&) const = default;
 };
-// "poison/<adapter>/<run>.<number>": engines that died of a version; two make it POISONED.
-struct PoisonRecord {
+// Engines that meet the same fate with a version, as text to compare: verdicts.h.
+using EngineGroup = StringId<struct EngineGroupTag>;
+
+enum class Verdict {
+  kOpen,      // nothing is known yet, or not enough
+  kProven,    // an engine loaded it and answered a token
+  kRefused,   // engines say that they do not take it
+  kPoisoned,  // engines died while they loaded or probed it
+  kStalls,    // engines hang when they load or probe it
+};
+std::string_view ToString(Verdict verdict);
+
+struct GroupVerdict {
+  Verdict verdict = Verdict::kOpen;
+  std::string words = {};  // an engine's own, of a refusal
+  // What it is made of. Engines that died or hung of it, by member and how often.
+  std::map<MemberId, uint32_t> deaths = {};
+  std::map<MemberId, uint32_t> hung = {};
+  struct Refusals {
+    BootId boot;
+    uint32_t tries = 0;
+    auto operator<=>(const Refusals&) const = default;
+  };
+  std::map<MemberId, Refusals> refusals = {};
+  auto operator<=>(const GroupVerdict&) const = default;
+};
+// "verdict/<adapter>/<run>.<number>"
+struct VerdictRecord {
   VersionKey version;
-  std::map<MemberId, uint32_t> deaths;
-  auto operator<=>(const PoisonRecord&) const = default;
+  std::map<EngineGroup, GroupVerdict> groups;
+  // Deaths that each member's journal counts. Some are in no group: an operator had excluded the
+  // member, or has lifted the verdict.
+  std::map<MemberId, uint32_t> reported;
+  auto operator<=>(const VerdictRecord&) const = default;
 };
 
 using RecordValue = std::variant<MetaRecord, MemberRecord, PoolRecord, SyncRecord, DecisionRecord,
-                                 LeaseRecord, PoisonRecord, RequestsRecord>;
+                                 LeaseRecord, VerdictRecord, RequestsRecord>;
 struct Record {
   std::string key;
   std::optional<RecordValue> value;  // none: delete

@@ -70,6 +70,26 @@ std::optional<VersionKey> MaybeKeyFrom(const Json& json) {
   return json.is_null() ? std::nullopt : std::optional(KeyFrom(json));
 }
 
+Json ToJson(const std::map<MemberId, uint32_t>& counts) {
+  Json object = Json::object();
+  for (const auto& [member, count] : counts) object[member.value] = count;
+  return object;
+}
+std::map<MemberId, uint32_t> CountsFrom(const Json& json) {
+  std::map<MemberId, uint32_t> counts;
+  for (const auto& [member, count] : json.items()) counts[MemberId(member)] = count.get<uint32_t>();
+  return counts;
+}
+
+// The value up to `last` of that name; `otherwise` where there is none.
+template <typename Enum>
+Enum FromText(std::string_view text, Enum last, Enum otherwise) {
+  for (int i = 0; i <= static_cast<int>(last); ++i) {
+    if (ToString(static_cast<Enum>(i)) == text) return static_cast<Enum>(i);
+  }
+  return otherwise;
+}
+
 Json Fields(const MetaRecord& r) {
   return {{"kind", "meta"},
           {"incarnation", r.term.incarnation},
@@ -77,9 +97,16 @@ Json Fields(const MetaRecord& r) {
           {"settled", r.settled}};
 }
 Json Fields(const MemberRecord& r) {
-  return {{"kind", "member"},        {"pool", r.pool.value},   {"journal", r.journal.value},
-          {"term", r.attached_term}, {"excluded", r.excluded}, {"excluded_why", r.excluded_why},
-          {"dead", r.dead}};
+  return {{"kind", "member"},
+          {"pool", r.pool.value},
+          {"journal", r.journal.value},
+          {"term", r.attached_term},
+          {"excluded", r.excluded},
+          {"excluded_why", r.excluded_why},
+          {"dead", r.dead},
+          {"boot", r.boot.value},
+          {"was_ready", r.was_ready},
+          {"was_ready_before", r.was_ready_before}};
 }
 Json Fields(const PoolRecord& r) {
   Json history = Json::array();
@@ -98,14 +125,15 @@ Json Fields(const SyncRecord& r) {
   for (const SyncMember& m : r.members) {
     members.push_back({{"member", m.member.value},
                        {"boot", m.boot.value},
-                       {"dropped", m.dropped},
-                       {"deaths", m.deaths_before}});
+                       {"dropped", ToString(m.dropped)},
+                       {"words", m.words}});
   }
   return {{"kind", "sync"},
           {"epoch", r.epoch.value},
           {"version", ToJson(r.version)},
           {"barrier", r.mode == fleet::SyncMode::kBarrier},
           {"overriding", r.overriding},
+          {"share_of", r.share_of},
           {"members", members}};
 }
 Json Fields(const DecisionRecord& r) {
@@ -113,7 +141,7 @@ Json Fields(const DecisionRecord& r) {
           {"epoch", r.epoch.value},
           {"version", ToJson(r.version)},
           {"commit", r.commit},
-          {"reason", r.reason}};
+          {"reason", ToString(r.why)}};
 }
 Json Fields(const LeaseRecord& r) {
   return {{"kind", "lease"},
@@ -122,10 +150,22 @@ Json Fields(const LeaseRecord& r) {
           {"holder", r.holder},
           {"ttl_ms", r.ttl_ms}};
 }
-Json Fields(const PoisonRecord& r) {
-  Json deaths = Json::object();
-  for (const auto& [member, count] : r.deaths) deaths[member.value] = count;
-  return {{"kind", "poison"}, {"version", ToJson(r.version)}, {"deaths", deaths}};
+Json Fields(const VerdictRecord& r) {
+  Json groups = Json::object();
+  for (const auto& [group, v] : r.groups) {
+    Json refusals = Json::object();
+    for (const auto& [member, refusal] : v.refusals)
+      refusals[member.value] = {{"boot", refusal.boot.value}, {"tries", refusal.tries}};
+    groups[group.value] = {{"verdict", ToString(v.verdict)},
+                           {"words", v.words},
+                           {"deaths", ToJson(v.deaths)},
+                           {"hung", ToJson(v.hung)},
+                           {"refusals", refusals}};
+  }
+  return {{"kind", "verdict"},
+          {"version", ToJson(r.version)},
+          {"groups", groups},
+          {"reported", ToJson(r.reported)}};
 }
 Json Fields(const RequestsRecord& r) {
   Json overrides = Json::array();
@@ -146,7 +186,10 @@ MemberRecord MemberFrom(const Json& j) {
           j.at("term").get<uint64_t>(),
           j.at("excluded").get<bool>(),
           j.at("excluded_why").get<std::string>(),
-          j.at("dead").get<bool>()};
+          j.at("dead").get<bool>(),
+          BootId(j.value("boot", "")),
+          j.value("was_ready", false),
+          j.value("was_ready_before", false)};
 }
 PoolRecord PoolFrom(const Json& j) {
   PoolRecord r;
@@ -167,26 +210,48 @@ SyncRecord SyncFrom(const Json& j) {
   r.mode = j.at("barrier").get<bool>() ? fleet::SyncMode::kBarrier : fleet::SyncMode::kRolling;
   r.overriding = j.at("overriding").get<bool>();
   for (const Json& item : j.at("members")) {
+    // A reason of another version of Lorry is the member's own words.
+    const auto dropped = item.at("dropped").get<std::string>();
+    const Drop known = FromText(dropped, Drop::kTooSlow, Drop::kFailed);
     r.members.push_back({MemberId(item.at("member").get<std::string>()),
-                         BootId(item.at("boot").get<std::string>()),
-                         item.at("dropped").get<std::string>(), item.at("deaths").get<uint32_t>()});
+                         BootId(item.at("boot").get<std::string>()), known,
+                         item.value("words", ToString(known) == dropped ? "" : dropped)});
   }
+  r.share_of = j.value("share_of", static_cast<uint32_t>(r.members.size()));
   return r;
 }
 DecisionRecord DecisionFrom(const Json& j) {
   return {Epoch(j.at("epoch").get<uint64_t>()), KeyFrom(j.at("version")),
-          j.at("commit").get<bool>(), j.at("reason").get<std::string>()};
+          j.at("commit").get<bool>(),
+          FromText(j.at("reason").get<std::string>(), Abort::kStalls, Abort::kTooFewEngines)};
 }
 LeaseRecord LeaseFrom(const Json& j) {
   return {InfoFrom(j.at("version")), PoolName(j.at("pool").get<std::string>()),
           j.at("holder").get<std::string>(), j.at("ttl_ms").get<int64_t>()};
 }
-PoisonRecord PoisonFrom(const Json& j) {
-  PoisonRecord r;
+VerdictRecord VerdictFrom(const Json& j) {
+  VerdictRecord r;
   r.version = KeyFrom(j.at("version"));
-  for (const auto& [member, count] : j.at("deaths").items())
-    r.deaths[MemberId(member)] = count.get<uint32_t>();
+  for (const auto& [group, item] : j.at("groups").items()) {
+    GroupVerdict& v = r.groups[EngineGroup(group)];
+    v.verdict =
+        FromText(item.at("verdict").get<std::string>(), Verdict::kStalls, Verdict::kRefused);
+    v.words = item.value("words", "");
+    v.deaths = CountsFrom(item.value("deaths", Json::object()));
+    v.hung = CountsFrom(item.value("hung", Json::object()));
+    const Json refusals = item.value("refusals", Json::object());
+    for (const auto& [member, refusal] : refusals.items()) {
+      v.refusals[MemberId(member)] = {BootId(refusal.at("boot").get<std::string>()),
+                                      refusal.at("tries").get<uint32_t>()};
+    }
+  }
+  r.reported = CountsFrom(j.at("reported"));
   return r;
+}
+// As it was written before verdicts had groups: it says how many deaths were reported, and blames
+// no group, so that the version is tried again.
+VerdictRecord PoisonFrom(const Json& j) {
+  return {KeyFrom(j.at("version")), {}, CountsFrom(j.at("deaths"))};
 }
 RequestsRecord RequestsFrom(const Json& j) {
   RequestsRecord r;
@@ -207,6 +272,7 @@ RecordValue From(const std::string& kind, const Json& json) {
   if (kind == "decision") return DecisionFrom(json);
   if (kind == "lease") return LeaseFrom(json);
   if (kind == "requests") return RequestsFrom(json);
+  if (kind == "verdict") return VerdictFrom(json);
   if (kind == "poison") return PoisonFrom(json);
   throw Json::other_error::create(501, "unknown kind " + kind, nullptr);
 }

@@ -1,13 +1,46 @@
 #include "services/sync_orchestrator/machine/roster.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "services/sync_orchestrator/machine/keys.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
+
+// Of lost_after_ms: a reign waits no longer than this for members of the roster that come and go.
+constexpr int64_t kGatherFactor = 2;
+
+void NoteReadiness(Core& core, Member& member) {
+  MemberRecord& record = member.record;
+  const BootId& boot = member.observed->boot;
+  const bool is_new = !boot.empty() && boot != record.boot;
+  const bool is_ready = !boot.empty() && member.observed->health == fleet::MemberHealth::kReady;
+  if (is_new) {
+    record.boot = boot;
+    record.was_ready_before = std::exchange(record.was_ready, false);
+  }
+  const bool now_ready = is_ready && !std::exchange(record.was_ready, record.was_ready || is_ready);
+  if (is_new || now_ready) core.Save(MemberKey(member.id), record);
+}
+
+bool IsWanted(const Member& member, const EngineName& name) {
+  return std::any_of(member.desired.wanted.begin(), member.desired.wanted.end(),
+                     [&](const auto& wanted) { return wanted.name == name; });
+}
+
+// The failure for which it is EXCLUDED the longest; null when it is for none.
+const MemberFailure* ExcludedFor(const Core& core, const Member& member) {
+  const MemberFailure* longest = nullptr;
+  for (const auto& [name, failure] : member.failures) {
+    const bool excludes = core.now < failure.until;
+    if (excludes && (longest == nullptr || failure.until > longest->until)) longest = &failure;
+  }
+  return longest;
+}
 
 void EndIt(Core& core, SessionId session, std::string_view reason, const std::string& message) {
   core.effects.push_back(
@@ -30,17 +63,33 @@ const T* Find(const std::vector<T>& sorted, const Key& key, Get get) {
 
 }  // namespace
 
-void CountDeaths(Core& core, const Member& member) {
-  for (const fleet::Killer& killer : member.observed->killers) {
-    const auto named = core.named.find(killer.name);
-    if (named == core.named.end()) continue;
-    PoisonRecord& poison = core.poison[named->second];
-    poison.version = named->second;
-    uint32_t& known = poison.deaths[member.id];
-    if (killer.deaths <= known) continue;
-    known = killer.deaths;
-    core.Save(PoisonKey(named->second), poison);
-  }
+void Place(Core& core, Member& member, const EngineGroup& group) {
+  if (member.placed_in == std::pair(member.record.pool, group)) return;
+  const auto old = core.places.find(member.placed_in);
+  if (old != core.places.end() && old->second.erase(member.id) > 0 && old->second.empty())
+    core.places.erase(old);
+  member.group = group;
+  member.placed_in = {member.record.pool, group};
+  if (!group.empty()) core.places[member.placed_in].insert(member.id);
+  ++core.changes;
+}
+
+void Exclude(Core& core, Member& member, const EngineName& name, const std::string& words) {
+  constexpr size_t kWordsBytes = 400;  // of a traceback, what begins it
+  MemberFailure& failure = member.failures[name];
+  failure.until = core.now + core.Backoff(++failure.times);
+  failure.words = words.substr(0, kWordsBytes);
+}
+
+bool IsExpected(const Core& core, const Member& member) {
+  return !member.record.dead && !member.session.has_value() &&
+         core.now - member.lost_at < core.config.lost_after_ms;
+}
+
+bool IsGathered(const Core& core) { return core.gathered; }
+
+Tick GatheredAt(const Core& core) {
+  return core.began_at + kGatherFactor * core.config.lost_after_ms;
 }
 
 void HandleSessionOpened(Core& core, const SessionOpened& event) {
@@ -67,21 +116,21 @@ void HandleSessionOpened(Core& core, const SessionOpened& event) {
   member.session = event.session;
   core.sessions[event.session] = event.member;
   if (is_new || member.record.dead || member.record.journal != event.observed.journal) {
-    member.excluded_reason.clear();
-    member.failures = 0;
+    member.failures.clear();
   }
   member.record.pool = event.pool;
   member.record.journal = event.observed.journal;
   member.record.attached_term = core.meta.term.term;
   member.record.dead = false;
+  member.observed = event.observed;
+  NoteReadiness(core, member);
   // Written even when nothing changed: only a write that is conditional on the term proves that
   // this leader still is one, and a stale leader must not serve a proxy that lost its journal.
   core.Save(MemberKey(event.member), member.record);
   member.served = true;
   member.desired.rows.clear();  // whatever was sent before went to another session
   member.desired.journal = JournalId();
-  member.observed = event.observed;
-  CountDeaths(core, member);
+  TakeEvidence(core, member, nullptr);
 }
 
 void HandleSessionLost(Core& core, const SessionLost& event) {
@@ -106,8 +155,9 @@ void HandleObserved(Core& core, const MemberObserved& event) {
       event.observed.rows != before.rows) {
     ++core.changes;
   }
-  member.observed = event.observed;
-  CountDeaths(core, member);
+  const fleet::Observed was = *std::exchange(member.observed, event.observed);
+  NoteReadiness(core, member);
+  TakeEvidence(core, member, &was);
 }
 
 void HandleMarked(Core& core, const MemberMarked& event) {
@@ -126,9 +176,9 @@ void HandleMarked(Core& core, const MemberMarked& event) {
   member.record.excluded_why = event.mark == MemberMark::kExcluded ? event.why : "";
   member.record.dead = event.mark == MemberMark::kDead;
   if (event.mark == MemberMark::kIncluded) {
-    member.excluded_reason.clear();
-    member.failures = 0;
+    member.failures.clear();
   }
+  if (event.mark == MemberMark::kDead) Place(core, member, EngineGroup());
   if (event.mark == MemberMark::kDead && member.session.has_value()) {
     // Its word that the door answers nobody is the operator's; if the proxy is alive after all it
     // attaches anew.
@@ -143,16 +193,22 @@ void HandleMarked(Core& core, const MemberMarked& event) {
 }
 
 void AdvanceRoster(Core& core) {
+  bool all_came = true;
   for (auto& [id, member] : core.members) {
-    if (!member.excluded_reason.empty() && core.now >= member.excluded_until) {
-      member.excluded_reason.clear();
-    }
+    all_came = all_came && !IsExpected(core, member);
+    if (member.failures.empty()) continue;
+    std::erase_if(member.failures, [&, &member = member](const auto& entry) {
+      return core.now >= entry.second.until && !IsWanted(member, entry.first);
+    });
   }
+  core.gathered = core.gathered || all_came || core.now >= GatheredAt(core);
 }
 
 MemberStanding StandingOf(const Core& core, const Member& member) {
   if (member.record.dead) return MemberStanding::kDead;
-  if (!member.session.has_value()) return MemberStanding::kLost;
+  if (!member.session.has_value()) {
+    return IsExpected(core, member) ? MemberStanding::kJoining : MemberStanding::kLost;
+  }
   if (member.record.excluded) return MemberStanding::kExcluded;
   switch (member.observed->health) {
     case fleet::MemberHealth::kJoining:
@@ -164,17 +220,17 @@ MemberStanding StandingOf(const Core& core, const Member& member) {
     case fleet::MemberHealth::kReady:
       break;
   }
-  if (!member.excluded_reason.empty() && core.now < member.excluded_until) {
-    return MemberStanding::kExcluded;
-  }
+  if (ExcludedFor(core, member) != nullptr) return MemberStanding::kExcluded;
   return member.observed->boot.empty() ? MemberStanding::kJoining : MemberStanding::kReady;
 }
 
 std::string StandingReason(const Core& core, const Member& member) {
   switch (StandingOf(core, member)) {
     case MemberStanding::kExcluded:
-      return member.record.excluded ? member.record.excluded_why : member.excluded_reason;
+      return member.record.excluded ? member.record.excluded_why : ExcludedFor(core, member)->words;
     case MemberStanding::kJoining:
+      if (!member.session.has_value()) return "waits for its proxy to attach";
+      return member.observed->health_detail;
     case MemberStanding::kAsleep:
     case MemberStanding::kWedged:
       return member.observed->health_detail;
@@ -183,10 +239,36 @@ std::string StandingReason(const Core& core, const Member& member) {
   }
 }
 
-const fleet::ObservedResidency* ResidencyOf(const Member& member, const EngineName& name) {
-  if (!member.observed.has_value()) return nullptr;
-  return Find(member.observed->residencies, name,
+bool IsCounted(const Core& core, const Member& member) {
+  switch (StandingOf(core, member)) {
+    case MemberStanding::kReady:
+      return true;
+    case MemberStanding::kJoining:
+      return member.record.was_ready || member.record.was_ready_before;
+    default:
+      return false;
+  }
+}
+
+const fleet::ObservedResidency* ResidencyIn(const fleet::Observed& observed,
+                                            const EngineName& name) {
+  return Find(observed.residencies, name,
               [](const fleet::ObservedResidency& r) -> const EngineName& { return r.name; });
+}
+
+const fleet::ObservedResidency* ResidencyOf(const Member& member, const EngineName& name) {
+  return member.observed.has_value() ? ResidencyIn(*member.observed, name) : nullptr;
+}
+
+const fleet::ObservedResidency* ResidencyOf(const Core& core, const Member& member,
+                                            const VersionInfo& version) {
+  if (!member.observed.has_value()) return nullptr;
+  return ResidencyIn(*member.observed, core.NameIn(version, member.observed->limits.kind));
+}
+
+std::string WordsOf(const fleet::ObservedResidency& residency) {
+  const std::string reason = residency.reason.empty() ? "STAGING_FAILED" : residency.reason;
+  return residency.detail.empty() ? reason : absl::StrCat(reason, ": ", residency.detail);
 }
 
 const fleet::ObservedRow* RowOf(const Member& member, const AdapterName& adapter) {

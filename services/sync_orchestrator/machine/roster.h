@@ -13,18 +13,39 @@ void HandleSessionLost(Core& core, const SessionLost& event);
 void HandleObserved(Core& core, const MemberObserved& event);
 void HandleMarked(Core& core, const MemberMarked& event);
 
-// Counts engine deaths that the member reports for names this reign has made; others are counted
-// when it makes them.
-void CountDeaths(Core& core, const Member& member);
-
-// Lifts exclusions whose backoff ended.
+// Forgets failures that are over, and notices that the roster is gathered.
 void AdvanceRoster(Core& core);
+
+// Puts the member among those of its pool and group, whose engines meet the same fate; no group
+// takes it out.
+void Place(Core& core, Member& member, const EngineGroup& group);
+
+// EXCLUDED for a while, longer with each time in a row: it failed what others have loaded. `words`
+// are for people.
+void Exclude(Core& core, Member& member, const EngineName& name, const std::string& words);
+
+// Nothing is begun with whoever comes first after a restart: true once every member of the roster
+// has attached or is LOST, and for the rest of the reign.
+bool IsGathered(const Core& core);
+Tick GatheredAt(const Core& core);  // at the latest
+// A session that ended, or has not begun in this reign yet, and is likely to come (back).
+bool IsExpected(const Core& core, const Member& member);
 
 MemberStanding StandingOf(const Core& core, const Member& member);
 std::string StandingReason(const Core& core, const Member& member);
 
-// What it has of `name` on the boot it last reported; null when nothing.
+// Whether it counts among those of which `min_engines` asks a share: READY, or restarting an engine
+// that was.
+bool IsCounted(const Core& core, const Member& member);
+
+// What it has of a name, or a version, on the boot it last reported; null when nothing.
+const fleet::ObservedResidency* ResidencyIn(const fleet::Observed& observed,
+                                            const EngineName& name);
 const fleet::ObservedResidency* ResidencyOf(const Member& member, const EngineName& name);
+const fleet::ObservedResidency* ResidencyOf(const Core& core, const Member& member,
+                                            const VersionInfo& version);
+// Why it is FAILED, in the member's words.
+std::string WordsOf(const fleet::ObservedResidency& residency);
 const fleet::ObservedRow* RowOf(const Member& member, const AdapterName& adapter);
 bool IsLoaded(const Member& member, const EngineName& name);
 

@@ -24,9 +24,16 @@ const EngineName& Core::NameOf(const VersionInfo& version, fleet::EngineKind kin
   auto it = names.find(key);
   if (it == names.end()) {
     it = names.emplace(key, fleet::MakeEngineName(version.key, version.digest, render)).first;
-    named.emplace(it->second, version.key);
+    named[it->second].insert(version.key);
   }
   return it->second;
+}
+
+EngineName Core::NameIn(const VersionInfo& version, fleet::EngineKind kind) const {
+  const fleet::Render render = fleet::RenderFor(kind, version.traits);
+  const auto known = names.find({version.key, render});
+  return known != names.end() ? known->second
+                              : fleet::MakeEngineName(version.key, version.digest, render);
 }
 
 const VersionInfo* Core::FindVersion(const VersionKey& key) const {
@@ -47,14 +54,6 @@ const VersionInfo* Core::FindVersion(const VersionKey& key) const {
 const AdapterInfo* Core::FindAdapter(const AdapterName& adapter) const {
   const auto it = adapters.find(adapter);
   return it != adapters.end() ? &it->second : nullptr;
-}
-
-bool Core::IsPoisoned(const VersionKey& key) const {
-  const auto it = poison.find(key);
-  if (it == poison.end()) return false;
-  uint32_t deaths = 0;
-  for (const auto& [member, count] : it->second.deaths) deaths += count;
-  return deaths >= config.deaths_limit;
 }
 
 int64_t Core::Backoff(uint32_t failures) const {

@@ -31,6 +31,13 @@ struct PoolId {
   auto operator<=>(const PoolId&) const = default;
 };
 
+// What a member failed to load though others of its kind have it.
+struct MemberFailure {
+  uint32_t times = 0;  // in a row, for the backoff; until it loads this very name
+  Tick until = 0;      // EXCLUDED
+  std::string words;   // for people
+};
+
 struct Member {
   MemberId id;
   MemberRecord record;
@@ -41,11 +48,28 @@ struct Member {
   Tick lost_at = 0;        // without a session since; counts as LOST lost_after_ms later
   fleet::Desired desired;  // the last sent, revision and all
   Tick sent_at = 0;
-  std::string excluded_reason;  // by a failure in a sync; empty when not
-  Tick excluded_until = 0;
-  uint32_t failures = 0;  // in a row, for the backoff
+  EngineGroup group;                           // of the engine that it last reported
+  std::pair<PoolName, EngineGroup> placed_in;  // of Core::places
+  // What it failed to load though others of its kind have it: it is EXCLUDED for a while.
+  std::map<EngineName, MemberFailure> failures;
   uint64_t built_at = 0;  // Core::changes when `desired` was last computed
 };
+
+// Why a version that waits does not begin to be synced.
+enum class Wait {
+  kNothing,    // there is none
+  kAttaching,  // this reign is young, and members of the roster may yet attach
+  kHoldPending,
+  kRetryLater,
+  kTooFewEngines,
+  kNoSlot,
+  kUnimplemented,
+  // Verdicts leave too few engines for it.
+  kRefused,
+  kPoisoned,
+  kStalls,
+};
+std::string_view ToString(Wait wait);
 
 struct Pool {
   PoolRecord record;
@@ -53,15 +77,11 @@ struct Pool {
   std::optional<DecisionRecord> decision;
   RequestsRecord requests;
   Tick sync_began = 0;  // in this reign: deadlines begin again with it
-  std::set<std::string>
-      canaries_passed;         // groups of members (kind, version, config) one of which answered
-  std::set<MemberId> loaders;  // of the running sync, as of the last AdvanceDesired
   Tick decided_at = 0;
-  Tick retry_at = 0;    // after an ABORT
-  uint32_t deaths = 0;  // syncs in a row that ended with an engine's death, for the backoff
+  Tick retry_at = 0;  // after an ABORT
   std::optional<Tick> no_slot_since;
-  std::string waits_for;
-  std::string detail;
+  Wait wait = Wait::kNothing;
+  std::string detail;  // for people, of `wait`
 
   const Activation* committed() const {
     return record.history.empty() ? nullptr : &record.history.back();
@@ -82,6 +102,25 @@ struct WatchState {
   bool more_to_tell = false;  // its progress went on since, and waits for its pace
 };
 
+// Whether the engines of a group take a version, which some pool wants.
+struct Question {
+  VersionKey version;
+  EngineGroup group;
+  auto operator<=>(const Question&) const = default;
+};
+struct Try {
+  Tick since = 0;
+  bool revoked = false;  // another tries instead; counts until the member has answered that
+  auto operator<=>(const Try&) const = default;
+};
+struct Trial {
+  VersionInfo version;
+  // Who wants the version: the whole pool (true), or the members of its running sync.
+  std::map<PoolId, bool> wanted_by;
+  std::map<MemberId, Try> tries;
+  std::set<MemberId> slow;  // gave way to others
+};
+
 struct Core {
   Config config;
   Tick now = 0;
@@ -96,10 +135,15 @@ struct Core {
   std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases;
 
   std::map<MemberId, Member> members;
+  // Every member of the roster has attached in this reign, or has had the time to.
+  bool gathered = false;
   std::map<SessionId, MemberId> sessions;
   std::map<PoolId, Pool> pools;
   std::map<std::string, Lease> leases;  // by record key
-  std::map<VersionKey, PoisonRecord> poison;
+  std::map<VersionKey, VerdictRecord> verdicts;
+  std::map<Question, Trial> trials;  // of all that is open
+  // Members that have reported and are not DEAD, by what they have in common.
+  std::map<std::pair<PoolName, EngineGroup>, std::set<MemberId>> places;
   std::map<WatchId, WatchState> watches;
 
   // holders at the store
@@ -115,6 +159,7 @@ struct Core {
   // nothing to do until it grows.
   uint64_t changes = 1;
   uint64_t queued_at = 0;  // the count at which AdvanceCatalogue last began
+  uint64_t asked_at = 0;   // the count at which trials were last opened
   uint64_t held_at = 0;    // the count at which AdvanceHolds last ran; 0 after Desired was sent
 
   // what came of the last steps
@@ -123,7 +168,8 @@ struct Core {
   std::vector<Reply> replies;
   std::map<std::pair<VersionKey, fleet::Render>, EngineName>
       names;  // MakeEngineName hashes: once a name
-  std::map<EngineName, VersionKey> named;
+  // Versions of equal bytes and number share a name.
+  std::map<EngineName, std::set<VersionKey>> named;
 
   void Save(std::string key, RecordValue value) {
     ++changes;
@@ -137,10 +183,11 @@ struct Core {
   void SaveSync(const PoolId& id, const Pool& pool);
 
   const EngineName& NameOf(const VersionInfo& version, fleet::EngineKind kind);
+  // The same, to look at: what is reported under a name that is not remembered concerns nobody yet.
+  EngineName NameIn(const VersionInfo& version, fleet::EngineKind kind) const;
   // The version's info from the store, or from a record that names it.
   const VersionInfo* FindVersion(const VersionKey& key) const;
   const AdapterInfo* FindAdapter(const AdapterName& adapter) const;
-  bool IsPoisoned(const VersionKey& key) const;
   int64_t Backoff(uint32_t failures) const;
 };
 

@@ -3,10 +3,12 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 #include "services/sync_orchestrator/machine/watches.h"
 
 namespace lorry::sync {
@@ -45,7 +47,8 @@ std::string Line(const PoolStatus& status) {
     absl::StrAppend(&line, " syncing=", ToString(status.sync->version.key), "@",
                     status.sync->epoch.value);
     for (const SyncMember& part : status.sync->members) {
-      if (!part.dropped.empty()) absl::StrAppend(&line, " ", part.member.value, "-", part.dropped);
+      if (part.dropped == Drop::kNone) continue;
+      absl::StrAppend(&line, " ", part.member.value, "-", ToAbsl(ToString(part.dropped)));
     }
   }
   for (const VersionKey& key : status.pending) absl::StrAppend(&line, " waiting=", ToString(key));
@@ -54,7 +57,7 @@ std::string Line(const PoolStatus& status) {
   if (!status.waits_for.empty()) absl::StrAppend(&line, " ", status.waits_for);
   if (status.last_decision.has_value() && !status.last_decision->commit) {
     absl::StrAppend(&line, " aborted=", status.last_decision->epoch.value, ":",
-                    status.last_decision->reason);
+                    ToAbsl(ToString(status.last_decision->why)));
   }
   return line;
 }
@@ -113,13 +116,16 @@ Status Machine::GetStatus() const {
     const VersionInfo* about = out.about.has_value() ? core.FindVersion(*out.about) : nullptr;
     if (about != nullptr) out.progress = ProgressOf(core, id, *about);
     out.override_to = pool.record.override_to;
-    out.waits_for = pool.waits_for;
+    out.waits_for = ToString(pool.wait);
     out.detail = pool.detail;
     out.last_decision = pool.decision;
   }
   for (const auto& [key, lease] : core.leases) status.leases.push_back(lease.record);
-  for (const auto& [key, poison] : core.poison) {
-    if (core.IsPoisoned(key)) status.poisoned.push_back(key);
+  for (const auto& [key, record] : core.verdicts) {
+    for (const auto& [group, verdict] : record.groups) {
+      if (IsBar(verdict))
+        status.verdicts.push_back({key, group, verdict.verdict, Explain(verdict)});
+    }
   }
   return status;
 }
@@ -133,8 +139,10 @@ std::string Machine::Describe() const {
   for (const LeaseRecord& lease : status.leases) {
     absl::StrAppend(&text, "lease ", ToString(lease.version.key), " ", lease.holder, "\n");
   }
-  for (const VersionKey& key : status.poisoned)
-    absl::StrAppend(&text, "poisoned ", ToString(key), "\n");
+  for (const VerdictStatus& bar : status.verdicts) {
+    absl::StrAppend(&text, "verdict ", ToString(bar.version), " ", ToAbsl(ToString(bar.verdict)),
+                    " on ", bar.group.value, "\n");
+  }
   return text;
 }
 

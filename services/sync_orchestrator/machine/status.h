@@ -53,6 +53,14 @@ struct PoolStatus {
   std::optional<DecisionRecord> last_decision;
 };
 
+// A verdict that keeps a group of engines from loading a version.
+struct VerdictStatus {
+  VersionKey version;
+  EngineGroup group;
+  Verdict verdict = Verdict::kRefused;
+  std::string words;  // for people
+};
+
 struct Status {
   Term term;
   bool store_known = false;
@@ -60,7 +68,7 @@ struct Status {
   std::vector<MemberStatus> members;
   std::vector<PoolStatus> pools;
   std::vector<LeaseRecord> leases;
-  std::vector<VersionKey> poisoned;
+  std::vector<VerdictStatus> verdicts;
 };
 
 }  // namespace lorry::sync

@@ -1,14 +1,14 @@
 #include "services/sync_orchestrator/machine/sync.h"
 
 #include <algorithm>
-#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
-#include "services/sync_orchestrator/machine/canary.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
@@ -18,47 +18,49 @@ const fleet::AdapterPolicy* PolicyOf(const Core& core, const PoolId& id) {
   return info != nullptr && info->policy.pools.contains(id.pool) ? &info->policy : nullptr;
 }
 
-// `detail` is for people, in the engine's words.
-void Exclude(Core& core, Member& member, const std::string& why, std::string_view detail = "") {
-  constexpr size_t kDetailBytes = 400;  // of a traceback, what begins it
-  member.excluded_reason = why;
-  if (!detail.empty())
-    absl::StrAppend(&member.excluded_reason, ": ", ToAbsl(detail.substr(0, kDetailBytes)));
-  ++member.failures;
-  member.excluded_until = core.now + core.Backoff(member.failures);
-}
-
 // --- while it runs
 
-// Why a member takes no further part; empty while it does. A failure with a reason also excludes it
-// for a while.
-std::string WhyDropped(Core& core, const SyncRecord& sync, const SyncMember& part) {
-  const auto it = core.members.find(part.member);
-  if (it == core.members.end() || it->second.record.dead) return "MEMBER_DEAD";
-  Member& member = it->second;
-  if (!member.session.has_value()) {
-    return core.now - member.lost_at >= core.config.lost_after_ms ? "MEMBER_LOST" : "";
-  }
-  if (member.record.excluded) return "MEMBER_EXCLUDED";
-  if (member.observed->boot != part.boot) return "ENGINE_RESTARTED";
-  if (member.observed->health != fleet::MemberHealth::kReady) return "MEMBER_NOT_READY";
-  const EngineName& name = core.NameOf(sync.version, member.observed->limits.kind);
-  const fleet::ObservedResidency* residency = ResidencyOf(member, name);
-  const bool answers_this_reign = member.observed->term == core.meta.term;
-  if (answers_this_reign && residency != nullptr &&
-      residency->state == fleet::ResidencyState::kFailed) {
-    const std::string why = residency->reason.empty() ? "STAGING_FAILED" : residency->reason;
-    Exclude(core, member, why, residency->detail);
-    return why;
-  }
-  return "";
-}
-
 // Evidence counts only from a live session and from the boot that the sync froze.
-bool HasIt(Core& core, const SyncRecord& sync, const SyncMember& part) {
+bool HasIt(const Core& core, const SyncRecord& sync, const SyncMember& part) {
   const Member& member = core.members.at(part.member);
   if (!member.session.has_value() || member.observed->boot != part.boot) return false;
-  return IsLoaded(member, core.NameOf(sync.version, member.observed->limits.kind));
+  return IsLoaded(member, core.NameIn(sync.version, member.observed->limits.kind));
+}
+
+// The member's failure, once others of its kind have the version: until then its verdict is open,
+// and another may try. Null when it has none, or has not answered this reign yet.
+const fleet::ObservedResidency* FailureOf(const Core& core, const Member& member,
+                                          const VersionInfo& version) {
+  const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
+  const bool counts = residency != nullptr && residency->state == fleet::ResidencyState::kFailed &&
+                      member.observed->term == core.meta.term &&
+                      VerdictOf(core, member.group, version.key).verdict == Verdict::kProven;
+  return counts ? residency : nullptr;
+}
+
+// Why a member takes no further part; kNone while it does.
+Drop WhyDropped(const Core& core, const PoolId& id, const SyncRecord& sync,
+                const SyncMember& part) {
+  const auto it = core.members.find(part.member);
+  if (it == core.members.end() || it->second.record.dead) return Drop::kDead;
+  const Member& member = it->second;
+  if (!member.session.has_value())
+    return StandingOf(core, member) == MemberStanding::kLost ? Drop::kLost : Drop::kNone;
+  if (member.record.pool != id.pool) return Drop::kMoved;
+  if (member.record.excluded) return Drop::kExcluded;
+  if (member.observed->boot != part.boot) return Drop::kRestarted;
+  if (member.observed->health != fleet::MemberHealth::kReady) return Drop::kNotReady;
+  if (HasIt(core, sync, part)) return Drop::kNone;
+  if (IsBar(VerdictOf(core, member.group, sync.version.key))) return Drop::kBarred;
+  return FailureOf(core, member, sync.version) != nullptr ? Drop::kFailed : Drop::kNone;
+}
+
+std::string WhyItDropped(const Core& core, const SyncRecord& sync, const SyncMember& part) {
+  if (part.dropped == Drop::kBarred) {
+    return Explain(VerdictOf(core, core.members.at(part.member).group, sync.version.key));
+  }
+  if (part.dropped != Drop::kFailed) return "";
+  return WordsOf(*FailureOf(core, core.members.at(part.member), sync.version));
 }
 
 struct Tally {
@@ -70,11 +72,12 @@ Tally DropAndCount(Core& core, const PoolId& id, Pool& pool) {
   Tally tally;
   bool changed = false;
   for (SyncMember& part : pool.sync->members) {
-    if (part.dropped.empty()) {
-      part.dropped = WhyDropped(core, *pool.sync, part);
-      changed = changed || !part.dropped.empty();
+    if (part.dropped == Drop::kNone) {
+      part.dropped = WhyDropped(core, id, *pool.sync, part);
+      if (part.dropped != Drop::kNone) part.words = WhyItDropped(core, *pool.sync, part);
+      changed = changed || part.dropped != Drop::kNone;
     }
-    if (!part.dropped.empty()) continue;
+    if (part.dropped != Drop::kNone) continue;
     ++tally.remaining;
     if (HasIt(core, *pool.sync, part)) ++tally.loaded;
   }
@@ -82,11 +85,10 @@ Tally DropAndCount(Core& core, const PoolId& id, Pool& pool) {
   return tally;
 }
 
-void WriteDecision(Core& core, const PoolId& id, Pool& pool, bool commit, const std::string& why) {
+void WriteDecision(Core& core, const PoolId& id, Pool& pool, bool commit, Abort why) {
   pool.decision = DecisionRecord{pool.sync->epoch, pool.sync->version.key, commit, why};
   core.Save(DecisionKey(id.adapter, id.pool), *pool.decision);
   pool.sync.reset();
-  pool.canaries_passed.clear();
   pool.no_slot_since.reset();
   pool.decided_at = core.now;
   core.SaveSync(id, pool);
@@ -102,102 +104,124 @@ void Commit(Core& core, const PoolId& id, Pool& pool) {
   std::erase_if(history, [&](const Activation& a) { return a.version.key == sync.version.key; });
   history.push_back({sync.epoch, sync.version});
   if (history.size() > kHistoryLimit) history.erase(history.begin());
-  for (const SyncMember& part : sync.members) {
-    if (part.dropped.empty()) core.members.at(part.member).failures = 0;
-  }
-  pool.deaths = 0;
-  WriteDecision(core, id, pool, true, "");
+  // What was given up and is older now is nobody's next version any more.
+  std::erase_if(pool.record.pending, [&](const VersionKey& key) {
+    return key.run == sync.version.key.run && key < sync.version.key;
+  });
+  WriteDecision(core, id, pool, true, Abort::kNone);
 }
 
-// The version waits again, unless something newer does already or nothing may wait for it.
-void Abort(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy,
-           const std::string& why) {
+// The version waits again, unless something newer does already.
+void AbortSync(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy,
+               Abort why) {
   const VersionKey key = pool.sync->version.key;
   const bool from_queue = !pool.sync->overriding && policy != nullptr &&
                           policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished;
-  const bool goes_back = from_queue && !core.IsPoisoned(key) &&
-                         (pool.record.pending.empty() || policy->skip == fleet::SkipRule::kNever);
+  const bool goes_back =
+      from_queue && (pool.record.pending.empty() || policy->skip == fleet::SkipRule::kNever);
   if (goes_back) pool.record.pending.insert(pool.record.pending.begin(), key);
-  // Versions that kill engines may do so ever more seldom. Whatever else ended it, a deadline or
-  // too few engines, may be over by the next try, and that try may be of another version.
-  const bool died = why == "ENGINE_DIED";
-  pool.retry_at = core.now + (died ? core.Backoff(++pool.deaths) : core.config.retry_min_ms);
+  pool.retry_at = core.now + core.config.retry_min_ms;
   WriteDecision(core, id, pool, false, why);
 }
 
-// What ends a sync whatever its members do; empty when nothing does.
-std::string WhyStopped(const Core& core, const PoolId& id, const Pool& pool,
-                       const fleet::AdapterPolicy* policy) {
-  if (policy == nullptr) return "POLICY_CHANGED";
+// What ends a sync whatever its members do; kNone when nothing does.
+Abort WhyStopped(const Core& core, const PoolId& id, const Pool& pool,
+                 const fleet::AdapterPolicy* policy) {
+  if (policy == nullptr) return Abort::kPolicyChanged;
   const SyncRecord& sync = *pool.sync;
-  if (!sync.overriding && pool.record.override_to.has_value()) return "OVERRIDDEN";
-  if (sync.overriding && pool.record.override_to != sync.version.key) return "OVERRIDDEN";
+  if (!sync.overriding && pool.record.override_to.has_value()) return Abort::kOverridden;
+  if (sync.overriding && pool.record.override_to != sync.version.key) return Abort::kOverridden;
   const fleet::PoolSource& source = policy->pools.at(id.pool);
   const bool published = source.kind == fleet::PoolSource::Kind::kPublished;
   if (!sync.overriding && published &&
       sync.version.key.run != core.adapters.at(id.adapter).current_run) {
-    return "RUN_FENCED";
+    return Abort::kRunFenced;
   }
-  if (core.IsPoisoned(sync.version.key)) return "POISONED";
-  return "";
+  const GroupVerdict* given_up = GivenUp(core, id, sync.version.key);
+  if (given_up == nullptr) return Abort::kNone;
+  if (given_up->verdict == Verdict::kPoisoned) return Abort::kPoisoned;
+  return given_up->verdict == Verdict::kStalls ? Abort::kStalls : Abort::kRefused;
+}
+
+// Those that are still without it at the deadline. Whoever has not what others of its kind have is
+// EXCLUDED for it.
+void DropTheSlow(Core& core, Pool& pool) {
+  const VersionInfo& version = pool.sync->version;
+  for (SyncMember& part : pool.sync->members) {
+    if (part.dropped != Drop::kNone || HasIt(core, *pool.sync, part)) continue;
+    part.dropped = Drop::kTooSlow;
+    Member& member = core.members.at(part.member);
+    if (!member.observed.has_value() ||
+        VerdictOf(core, member.group, version.key).verdict != Verdict::kProven)
+      continue;
+    Exclude(core, member, core.NameOf(version, member.observed->limits.kind),
+            std::string(ToString(part.dropped)));
+  }
 }
 
 void AdvanceRunning(Core& core, const PoolId& id, Pool& pool) {
   const fleet::AdapterPolicy* policy = PolicyOf(core, id);
-  const std::string stopped = WhyStopped(core, id, pool, policy);
-  if (!stopped.empty()) return Abort(core, id, pool, policy, stopped);
-  if (EngineDiedOfIt(core, pool)) return Abort(core, id, pool, policy, "ENGINE_DIED");
+  const Abort stopped = WhyStopped(core, id, pool, policy);
+  if (stopped != Abort::kNone) return AbortSync(core, id, pool, policy, stopped);
   const Tally tally = DropAndCount(core, id, pool);
-  const uint32_t needed = policy->min_engines.Of(static_cast<uint32_t>(pool.sync->members.size()));
-  if (tally.remaining < needed) return Abort(core, id, pool, policy, "TOO_FEW_ENGINES");
+  const uint32_t needed = policy->min_engines.Of(pool.sync->share_of);
+  if (tally.remaining < needed) return AbortSync(core, id, pool, policy, Abort::kTooFewEngines);
   if (tally.loaded == tally.remaining) return Commit(core, id, pool);
   if (core.now - pool.sync_began < policy->stage_deadline_ms) return;
-  if (tally.loaded < needed) return Abort(core, id, pool, policy, "STAGE_DEADLINE");
-  for (SyncMember& part : pool.sync->members) {
-    if (!part.dropped.empty() || HasIt(core, *pool.sync, part)) continue;
-    part.dropped = "STAGE_DEADLINE";
-    Exclude(core, core.members.at(part.member), part.dropped);
-  }
+  if (tally.loaded < needed) return AbortSync(core, id, pool, policy, Abort::kStageDeadline);
+  DropTheSlow(core, pool);
   Commit(core, id, pool);
 }
 
 // --- while it waits
 
-void WaitFor(Pool& pool, std::string reason, std::string detail = "") {
-  pool.waits_for = std::move(reason);
+void WaitFor(Pool& pool, Wait wait, std::string detail = "") {
+  pool.wait = wait;
   pool.detail = std::move(detail);
+}
+
+Wait WaitOf(Verdict verdict) {
+  if (verdict == Verdict::kPoisoned) return Wait::kPoisoned;
+  return verdict == Verdict::kStalls ? Wait::kStalls : Wait::kRefused;
 }
 
 // Why a member cannot be staged on; empty when it can.
 std::string WhyUnfit(const Core& core, const Member& member, const VersionInfo& version) {
   const MemberStanding standing = StandingOf(core, member);
-  if (standing == MemberStanding::kReady)
-    return fleet::WhyNotServable(member.observed->limits, version.traits);
+  if (standing == MemberStanding::kReady) {
+    const std::string unservable = fleet::WhyNotServable(member.observed->limits, version.traits);
+    return unservable.empty() ? Explain(VerdictOf(core, member.group, version.key)) : unservable;
+  }
   const std::string reason = StandingReason(core, member);
   return absl::StrCat(ToAbsl(ToString(standing)), reason.empty() ? "" : ", ", reason);
 }
 
-// Members of the pool that the version can be staged on; `unfit` says why others are none.
-std::vector<Member*> Eligible(Core& core, const PoolId& id, const VersionInfo& version,
-                              std::string& unfit) {
+struct Candidates {
+  std::vector<Member*> members;  // that the version can be staged on
+  uint32_t share_of = 0;         // what a share of `min_engines` is a share of
+  std::string unfit;             // why others cannot, for people
+};
+
+Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version) {
   constexpr size_t kNamed = 4;  // of a large fleet, enough to see what is wrong
-  std::vector<Member*> members;
+  Candidates out;
   size_t others = 0;
   for (auto& [member_id, member] : core.members) {
     if (member.record.pool != id.pool || member.record.dead) continue;
+    if (IsCounted(core, member)) ++out.share_of;
     const std::string why = WhyUnfit(core, member, version);
     if (why.empty()) {
-      members.push_back(&member);
+      out.members.push_back(&member);
     } else if (++others <= kNamed) {
-      absl::StrAppend(&unfit, "; ", member_id.value, ": ", why);
+      absl::StrAppend(&out.unfit, "; ", member_id.value, ": ", why);
     }
   }
-  if (others > kNamed) absl::StrAppend(&unfit, "; and ", others - kNamed, " more");
-  return members;
+  if (others > kNamed) absl::StrAppend(&out.unfit, "; and ", others - kNamed, " more");
+  return out;
 }
 
 void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy& policy,
-           const Candidate& next, const std::vector<Member*>& members,
+           const Candidate& next, const Candidates& candidates,
            const std::set<MemberId>& without_slot) {
   pool.record.epoch = Epoch(pool.record.epoch.value + 1);
   std::erase(pool.record.pending, next.version.key);
@@ -206,18 +230,16 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
   sync.version = next.version;
   sync.mode = policy.mode;
   sync.overriding = next.overriding;
-  for (const Member* member : members) {
-    core.NameOf(next.version, member->observed->limits.kind);
-    CountDeaths(core,
-                *member);  // now that the name is known, what it did before is not this sync's
+  sync.share_of = candidates.share_of;
+  for (const Member* member : candidates.members) {
     const bool fits = !without_slot.contains(member->id);
-    sync.members.push_back({member->id, member->observed->boot, fits ? "" : "NO_SLOT",
-                            DeathsOn(core, next.version.key, member->id)});
+    sync.members.push_back(
+        {member->id, member->observed->boot, fits ? Drop::kNone : Drop::kNoSlot});
   }
   pool.sync = std::move(sync);
   pool.sync_began = core.now;
   pool.no_slot_since.reset();
-  WaitFor(pool, "");
+  WaitFor(pool, Wait::kNothing);
   core.SavePool(id, pool);
   core.SaveSync(id, pool);
 }
@@ -225,32 +247,63 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
 void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   const fleet::AdapterPolicy* policy = PolicyOf(core, id);
   const std::optional<Candidate> next = policy != nullptr ? CandidateOf(core, id) : std::nullopt;
-  if (!next.has_value()) return WaitFor(pool, "");
+  if (!next.has_value()) return WaitFor(pool, Wait::kNothing);
+  if (const GroupVerdict* given_up = GivenUp(core, id, next->version.key))
+    return WaitFor(pool, WaitOf(given_up->verdict), Explain(*given_up));
   // The one place where the mode is refused: HOLDING and LOCKING exist in phases, rows and Desired.
   if (policy->mode == fleet::SyncMode::kBarrier) {
-    return WaitFor(pool, "UNIMPLEMENTED",
+    return WaitFor(pool, Wait::kUnimplemented,
                    "mode BARRIER is not built yet; set the policy's mode to ROLLING");
   }
-  if (!core.held.contains(next->version.key)) return WaitFor(pool, "HOLD_PENDING");
-  std::string unfit;
-  const std::vector<Member*> members = Eligible(core, id, next->version, unfit);
-  if (core.now < pool.retry_at)
-    return WaitFor(pool, "RETRY_LATER", absl::StrCat(pool.decision->reason, unfit));
-  const uint32_t needed = policy->min_engines.Of(static_cast<uint32_t>(members.size()));
-  if (members.size() < needed) {
-    return WaitFor(
-        pool, "TOO_FEW_ENGINES",
-        absl::StrCat(members.size(), " engines are ready, ", needed, " are needed", unfit));
+  if (!core.held.contains(next->version.key)) return WaitFor(pool, Wait::kHoldPending);
+  const Candidates candidates = CandidatesOf(core, id, next->version);
+  if (!IsGathered(core)) return WaitFor(pool, Wait::kAttaching, candidates.unfit);
+  if (core.now < pool.retry_at) {
+    return WaitFor(pool, Wait::kRetryLater,
+                   absl::StrCat(ToAbsl(ToString(pool.decision->why)), candidates.unfit));
   }
-  const SlotVerdict verdict = CheckSlots(core, members, next->version);
+  const uint32_t needed = policy->min_engines.Of(candidates.share_of);
+  if (candidates.members.size() < needed) {
+    return WaitFor(pool, Wait::kTooFewEngines,
+                   absl::StrCat(candidates.members.size(), " engines are ready, ", needed,
+                                " are needed", candidates.unfit));
+  }
+  const SlotVerdict verdict = CheckSlots(core, candidates.members, next->version);
   if (!verdict.without_slot.empty()) {
     if (!pool.no_slot_since.has_value()) pool.no_slot_since = core.now;
     // One full engine delays the others no longer than a slow one would.
     const bool waited = core.now - *pool.no_slot_since >= policy->stage_deadline_ms;
-    const size_t fitting = members.size() - verdict.without_slot.size();
-    if (!waited || fitting < needed) return WaitFor(pool, "NO_SLOT", verdict.detail);
+    const size_t fitting = candidates.members.size() - verdict.without_slot.size();
+    if (!waited || fitting < needed) return WaitFor(pool, Wait::kNoSlot, verdict.detail);
   }
-  Start(core, id, pool, *policy, *next, members, verdict.without_slot);
+  Start(core, id, pool, *policy, *next, candidates, verdict.without_slot);
+}
+
+// Whether some member of the pool that has reported could serve it, by its limits and verdicts.
+bool SomebodyCan(const Core& core, const PoolId& id, const VersionInfo& version) {
+  bool anybody = false;
+  for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
+       it != core.places.end() && it->first.first == id.pool; ++it) {
+    anybody = true;
+    const Member& one = core.members.at(*it->second.begin());
+    if (fleet::WhyNotServable(one.observed->limits, version.traits).empty() &&
+        !IsBar(VerdictOf(core, it->first.second, version.key))) {
+      return true;
+    }
+  }
+  return !anybody;
+}
+
+// The first that waits and can be served: one that cannot does not stand in the way of those behind
+// it. The last where none can, so that it says why.
+std::optional<VersionKey> FirstInLine(const Core& core, const PoolId& id, const Pool& pool) {
+  for (const VersionKey& key : pool.record.pending) {
+    const VersionInfo* version = core.FindVersion(key);
+    if (version != nullptr && GivenUp(core, id, key) == nullptr && SomebodyCan(core, id, *version))
+      return key;
+  }
+  if (pool.record.pending.empty()) return std::nullopt;
+  return pool.record.pending.back();
 }
 
 }  // namespace
@@ -272,10 +325,10 @@ std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id) {
   } else if (source.kind == fleet::PoolSource::Kind::kAlias) {
     const auto alias = core.aliases.find({id.adapter, source.alias});
     if (alias != core.aliases.end()) key = alias->second;
-  } else if (!pool.record.pending.empty()) {
-    key = pool.record.pending.front();
+  } else {
+    key = FirstInLine(core, id, pool);
   }
-  if (!key.has_value() || core.IsPoisoned(*key)) return std::nullopt;
+  if (!key.has_value()) return std::nullopt;
   if (pool.committed() != nullptr && pool.committed()->version.key == *key) return std::nullopt;
   const VersionInfo* version = core.FindVersion(*key);
   if (version == nullptr) return std::nullopt;
@@ -298,10 +351,7 @@ std::optional<Tick> SyncWakeAt(const Core& core) {
   for (const auto& [id, pool] : core.pools) {
     const fleet::AdapterPolicy* policy = PolicyOf(core, id);
     if (policy == nullptr) continue;
-    if (pool.sync.has_value()) {
-      at(pool.sync_began + policy->stage_deadline_ms);
-      at(NextCanaryAt(core, pool, policy->stage_deadline_ms));
-    }
+    if (pool.sync.has_value()) at(pool.sync_began + policy->stage_deadline_ms);
     at(pool.retry_at);
     at(pool.decided_at + core.config.deliver_ms);
     if (pool.no_slot_since.has_value()) at(*pool.no_slot_since + policy->stage_deadline_ms);

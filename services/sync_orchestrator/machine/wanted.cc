@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/trials.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
@@ -13,21 +14,23 @@ namespace {
 // Collects wanted versions of one member; the same name asked for twice takes the stronger wish.
 class WantedSet {
  public:
-  WantedSet(Core& core, const Member& member) : core_(core), limits_(member.observed->limits) {}
+  WantedSet(Core& core, const Member& member)
+      : core_(core), member_(member), limits_(member.observed->limits) {}
 
   void Want(const fleet::AdapterPolicy& policy, const Pool& pool, const VersionInfo& version,
-            bool must, uint32_t rank, bool load = true, bool leased = false) {
+            bool must, uint32_t rank, bool leased = false) {
     if (!fleet::WhyNotServable(limits_, version.traits).empty()) return;
+    const Permission permission = PermissionOf(core_, member_, version);
+    if (permission == Permission::kNo) return;
     const EngineName& name = core_.NameOf(version, limits_.kind);
     fleet::WantedVersion& wanted = wanted_[name];
-    const bool is_new = wanted.name.empty();
     wanted.name = name;
     wanted.key = version.key;
     wanted.digest = version.digest;
     wanted.traits = version.traits;
     wanted.render = fleet::RenderFor(limits_.kind, version.traits);
     wanted.must = wanted.must || must;
-    wanted.load = (!is_new && wanted.load) || load;
+    wanted.load = permission == Permission::kLoad;
     wanted.leased = wanted.leased || leased;
     wanted.eviction_rank = std::max(wanted.eviction_rank, rank);
     wanted.lag = LagOf(pool, version.key);
@@ -42,18 +45,36 @@ class WantedSet {
 
  private:
   Core& core_;
+  const Member& member_;
   const fleet::EngineLimits& limits_;
   std::map<EngineName, fleet::WantedVersion> wanted_;
 };
+
+// What the member should serve: the decision, unless a verdict keeps its engine from loading that;
+// then the newest before it that its kind has proven, within what staleness allows. Null: nothing.
+const Activation* ServedBy(const Core& core, const AdapterInfo& info, const Pool& pool,
+                           const Member& member) {
+  const std::vector<Activation>& history = pool.record.history;
+  for (size_t lag = 0; lag < history.size() && lag <= info.policy.max_staleness; ++lag) {
+    const Activation& activation = history[history.size() - 1 - lag];
+    const VersionInfo& version = activation.version;
+    if (PermissionOf(core, member, version) == Permission::kNo) continue;
+    const bool proven = VerdictOf(core, member.group, version.key).verdict == Verdict::kProven;
+    if (lag == 0 || proven) return &activation;
+  }
+  return nullptr;
+}
 
 fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
                          const Member& member) {
   fleet::DesiredRow row;
   row.adapter = info.adapter;
-  if (const Activation* committed = pool.committed()) {
+  if (pool.committed() == nullptr) return row;
+  row.epoch = pool.committed()->epoch;
+  if (const Activation* served = ServedBy(core, info, pool, member)) {
     row.mode = fleet::RowMode::kOpen;
-    row.epoch = committed->epoch;
-    row.target = core.NameOf(committed->version, member.observed->limits.kind);
+    row.epoch = served->epoch;
+    row.target = core.NameOf(served->version, member.observed->limits.kind);
     row.serve_old = info.policy.mode == fleet::SyncMode::kRolling;
   }
   return row;
@@ -66,25 +87,26 @@ void WantHistory(Core& core, const AdapterInfo& info, const Pool& pool, const Me
   const std::vector<Activation>& history = pool.record.history;
   const uint32_t keep = info.policy.KeepCount();
   const fleet::ObservedRow* row = RowOf(member, info.adapter);
+  const Activation* serves = ServedBy(core, info, pool, member);
   for (size_t i = 0; i < history.size(); ++i) {
     const size_t lag = history.size() - 1 - i;
     const bool in_window = lag < keep;
     const bool served =
         row != nullptr && row->mode != fleet::RowMode::kClosed &&
         row->target == core.NameOf(history[i].version, member.observed->limits.kind);
-    if (in_window || served) {
-      wanted.Want(info.policy, pool, history[i].version, lag == 0, static_cast<uint32_t>(i));
+    const bool must = lag == 0 || &history[i] == serves;
+    if (in_window || served || must) {
+      wanted.Want(info.policy, pool, history[i].version, must, static_cast<uint32_t>(i));
     }
   }
 }
 
 void WantSync(const fleet::AdapterPolicy& policy, const Pool& pool, const Member& member,
-              const std::set<MemberId>& loaders, WantedSet& wanted) {
+              WantedSet& wanted) {
   if (!pool.sync.has_value()) return;
   for (const SyncMember& part : pool.sync->members) {
-    if (part.member == member.id && part.dropped.empty()) {
-      wanted.Want(policy, pool, pool.sync->version, true, 0, loaders.contains(member.id));
-    }
+    if (part.member == member.id && part.dropped == Drop::kNone)
+      wanted.Want(policy, pool, pool.sync->version, true, 0);
   }
 }
 
@@ -105,7 +127,7 @@ void AddAdapter(Core& core, const AdapterInfo& info, const PoolId& id, const Mem
   desired.rows.push_back(RowFor(core, info, pool, member));
   desired.rules.push_back(RulesFor(info));
   WantHistory(core, info, pool, member, wanted);
-  WantSync(info.policy, pool, member, pool.loaders, wanted);
+  WantSync(info.policy, pool, member, wanted);
   for (const auto& [name, target] : core.aliases) {
     const VersionInfo* version = name.first == info.adapter ? core.FindVersion(target) : nullptr;
     if (version == nullptr) continue;
@@ -116,7 +138,7 @@ void AddAdapter(Core& core, const AdapterInfo& info, const PoolId& id, const Mem
   for (const auto& [key, lease] : core.leases) {
     const LeaseRecord& record = lease.record;
     if (record.pool != id.pool || record.version.key.adapter != info.adapter) continue;
-    wanted.Want(info.policy, pool, record.version, true, 0, true, true);
+    wanted.Want(info.policy, pool, record.version, true, 0, true);
   }
 }
 

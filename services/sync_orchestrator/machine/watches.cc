@@ -5,7 +5,9 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
@@ -27,6 +29,11 @@ WatchEvent Superseded(const VersionKey& by) {
   return event;
 }
 
+// For people: the member's own words where it has said any.
+std::string TextOf(const SyncMember& part) {
+  return part.words.empty() ? std::string(ToString(part.dropped)) : part.words;
+}
+
 WatchEvent Staging(Core& core, const PoolId& id, const Pool& pool) {
   WatchEvent event;
   event.state = State::kStaging;
@@ -34,36 +41,30 @@ WatchEvent Staging(Core& core, const PoolId& id, const Pool& pool) {
   for (const SyncMember& part : pool.sync->members) {
     const Member& member = core.members.at(part.member);
     ++event.members;
-    if (!part.dropped.empty()) {
-      absl::StrAppend(&event.detail, event.detail.empty() ? "" : ", ", part.member.value,
-                      " dropped: ", part.dropped);
+    const auto tell = [&](std::string_view what, const std::string& why) {
+      absl::StrAppend(&event.detail, event.detail.empty() ? "" : ", ", part.member.value, " ",
+                      ToAbsl(what), ": ", why);
+    };
+    if (part.dropped != Drop::kNone) {
+      tell("dropped", TextOf(part));
       continue;
     }
-    if (!member.observed.has_value()) continue;
-    const fleet::ObservedResidency* residency =
-        ResidencyOf(member, core.NameOf(pool.sync->version, member.observed->limits.kind));
+    const fleet::ObservedResidency* residency = ResidencyOf(core, member, pool.sync->version);
     if (residency == nullptr) continue;
     if (residency->state == fleet::ResidencyState::kLoaded) ++event.done;
+    if (residency->state == fleet::ResidencyState::kFailed) tell("failed", WordsOf(*residency));
   }
   event.progress = ProgressOf(core, id, pool.sync->version);
   return event;
 }
 
-// As Core::NameOf, but to look at: a name that is remembered takes part in what deaths are counted.
-EngineName NameIn(const Core& core, const VersionInfo& version, fleet::EngineKind kind) {
-  const fleet::Render render = fleet::RenderFor(kind, version.traits);
-  const auto known = core.names.find({version.key, render});
-  return known != core.names.end() ? known->second
-                                   : fleet::MakeEngineName(version.key, version.digest, render);
-}
-
-// Whether it may yet serve a decision: it is READY, or has the version loaded, whatever else is said
-// of it. A session that has just ended, or that has not begun in this reign yet, is likely to come
-// back.
-bool IsExpected(const Core& core, const Member& member, const VersionInfo& version) {
-  if (StandingOf(core, member) == MemberStanding::kReady) return true;
-  if (!member.session.has_value()) return core.now - member.lost_at < core.config.lost_after_ms;
-  return IsLoaded(member, NameIn(core, version, member.observed->limits.kind));
+// Whether it may yet serve a decision: it has the version loaded, whatever else is said of it, or is
+// READY and no verdict keeps it from loading it. Whoever is expected back may, too.
+bool MayServe(const Core& core, const Member& member, const VersionInfo& version) {
+  if (!member.session.has_value()) return IsExpected(core, member);
+  if (IsLoaded(member, core.NameIn(version, member.observed->limits.kind))) return true;
+  return StandingOf(core, member) == MemberStanding::kReady &&
+         !IsBar(VerdictOf(core, member.group, version.key));
 }
 
 // Members of the pool that serve this decision or a later one, of those that could.
@@ -80,7 +81,7 @@ WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
     const bool serves = member.session.has_value() && row != nullptr &&
                         row->mode == fleet::RowMode::kOpen && row->epoch >= activation.epoch;
     if (serves) ++event.done;
-    waits = waits || (!serves && IsExpected(core, member, activation.version));
+    waits = waits || (!serves && MayServe(core, member, activation.version));
   }
   if (!waits || core.now - pool.decided_at >= core.config.deliver_ms) {
     event.state = State::kActive;
@@ -99,10 +100,11 @@ bool HasMembers(const Core& core, const PoolName& pool) {
 WatchEvent Waiting(const Core& core, const Pool& pool, const VersionKey& version,
                    const PoolId& id) {
   if (!HasMembers(core, id.pool)) return Final(State::kStored);
-  if (pool.waits_for == "UNIMPLEMENTED") return Final(State::kFailed, pool.waits_for, pool.detail);
+  if (pool.wait == Wait::kUnimplemented)
+    return Final(State::kFailed, std::string(ToString(pool.wait)), pool.detail);
   WatchEvent event;
   event.state = State::kWaiting;
-  event.reason = pool.waits_for;
+  event.reason = ToString(pool.wait);
   event.detail = pool.detail;
   if (pool.sync.has_value()) event.reason = "SYNC_RUNNING";
   if (pool.record.override_to.has_value() && pool.record.override_to != version)
@@ -152,7 +154,7 @@ std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
     if (!member.observed.has_value()) continue;
     const fleet::EngineKind kind = member.observed->limits.kind;
     const auto [known, is_new] = names.try_emplace(kind);
-    if (is_new) known->second = NameIn(core, version, kind);
+    if (is_new) known->second = core.NameIn(version, kind);
     const EngineName& name = known->second;
     if (const fleet::ObservedResidency* residency = ResidencyOf(member, name)) {
       its.state = residency->state;
@@ -169,8 +171,9 @@ std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
   if (sync.version.key != version.key) return progress;
   for (const SyncMember& part : sync.members) {
     const auto its = std::ranges::lower_bound(progress, part.member, {}, &MemberProgress::member);
-    if (part.dropped.empty() || its == progress.end() || its->member != part.member) continue;
-    its->dropped = part.dropped;
+    if (part.dropped == Drop::kNone || its == progress.end() || its->member != part.member)
+      continue;
+    its->dropped = TextOf(part);
   }
   return progress;
 }
@@ -187,8 +190,8 @@ WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_na
   for (const Activation& activation : pool.record.history) {
     if (activation.version.key == version) return Delivering(core, id, pool, activation);
   }
-  if (core.IsPoisoned(version)) {
-    return Final(State::kFailed, "POISONED", "engines died while they loaded or probed it");
+  if (const GroupVerdict* given_up = GivenUp(core, id, version)) {
+    return Final(State::kFailed, std::string(ToString(given_up->verdict)), Explain(*given_up));
   }
   if (pool.sync.has_value() && pool.sync->version.key == version) return Staging(core, id, pool);
   const PoolRecord& record = pool.record;

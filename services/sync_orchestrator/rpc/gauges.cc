@@ -92,7 +92,8 @@ void Gauges::Refresh() {
       store_.connected() ? 1 : 0);
   Set({"lorry_leases", "Leases that are alive"}, {}, static_cast<double>(status->leases.size()));
   Set({"lorry_poisoned_versions", "Versions that killed engines and are not staged any more"}, {},
-      static_cast<double>(status->poisoned.size()));
+      static_cast<double>(
+          std::ranges::count(status->verdicts, Verdict::kPoisoned, &VerdictStatus::verdict)));
   Set({"lorry_orchestrator_term", "Term of this orchestrator's reign; grows with each start"}, {},
       static_cast<double>(status->term.term));
   std::erase_if(shown_, [this](const auto& entry) {

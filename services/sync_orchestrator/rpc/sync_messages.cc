@@ -100,8 +100,14 @@ void FillPool(const PoolStatus& pool, const Status& status,
     AddProgress(pool.progress, running);
   }
   if (pool.override_to.has_value()) *out.mutable_override() = rpc::ToProto(*pool.override_to);
-  for (const VersionKey& key : status.poisoned) {
-    if (key.adapter == pool.adapter) *out.add_poisoned() = rpc::ToProto(key);
+  for (const VerdictStatus& verdict : status.verdicts) {
+    if (verdict.version.adapter != pool.adapter) continue;
+    if (verdict.verdict == Verdict::kPoisoned) *out.add_poisoned() = rpc::ToProto(verdict.version);
+    v1::VersionVerdict& told = *out.add_verdicts();
+    *told.mutable_version() = rpc::ToProto(verdict.version);
+    told.set_verdict(std::string(ToString(verdict.verdict)));
+    told.set_engines(verdict.group.value);
+    told.set_detail(verdict.words);
   }
   out.set_leases(static_cast<uint32_t>(
       std::count_if(status.leases.begin(), status.leases.end(), [&](const LeaseRecord& l) {

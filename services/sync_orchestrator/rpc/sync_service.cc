@@ -236,6 +236,19 @@ grpc::Status SyncService::MarkMember(grpc::ServerContext* context,
       });
 }
 
+grpc::Status SyncService::LiftVerdict(grpc::ServerContext* context,
+                                      const v1::LiftVerdictRequest* request,
+                                      v1::LiftVerdictResponse*) {
+  return gate_.Serve(
+      *context, "LiftVerdict", rpc::Role::kOperator,
+      [&](const rpc::Call& call) -> absl::Status {
+        LORRY_ASSIGN_OR_RETURN(VersionKey version, CompleteVersion(request->version()));
+        return orchestrator_.Ask(VerdictLifted{.version = std::move(version)}, call.deadline)
+            .status();
+      },
+      {.adapter = request->version().adapter()});
+}
+
 grpc::Status SyncService::AdoptFleet(grpc::ServerContext* context,
                                      const v1::AdoptFleetRequest* request,
                                      v1::AdoptFleetResponse* response) {

@@ -44,6 +44,8 @@ class SyncService final : public SyncServiceBase {
                            v1::SetOverrideResponse* response) override;
   grpc::Status MarkMember(grpc::ServerContext* context, const v1::MarkMemberRequest* request,
                           v1::MarkMemberResponse* response) override;
+  grpc::Status LiftVerdict(grpc::ServerContext* context, const v1::LiftVerdictRequest* request,
+                           v1::LiftVerdictResponse* response) override;
   grpc::Status AdoptFleet(grpc::ServerContext* context, const v1::AdoptFleetRequest* request,
                           v1::AdoptFleetResponse* response) override;
   grpc::Status GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,

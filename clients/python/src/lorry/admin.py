@@ -203,6 +203,11 @@ class Admin:
             request.version.CopyFrom(_ref(adapter, version))
         self._connection.call(self._connection.sync.SetOverride, request)
 
+    def retry(self, adapter: str, version: int | tuple[int, int]) -> None:
+        """Lets engines try a version again that they refused, or died or hung of; one of each kind goes first."""
+        request = sync_pb2.LiftVerdictRequest(version=_ref(adapter, version))
+        self._connection.call(self._connection.sync.LiftVerdict, request)
+
     def lease(self, selector: str, holder: str, ttl_s: float, pool: str = "") -> Lease:
         """Leases a version for ``ttl_s`` seconds from now; asked again it is renewed, and ``loaded`` counted anew.
 

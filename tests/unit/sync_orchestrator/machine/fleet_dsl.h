@@ -2,6 +2,7 @@
 // told to, records that survive a restart, and what was said, to be asserted on. One thread.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,12 +32,13 @@ class Fleet {
     adapter_.policy = policy;
     Step(AdapterSet{adapter_});
   }
-  void Join(const std::string& id, uint32_t slots = 0) {
+  void Join(const std::string& id, uint32_t slots = 0,
+            fleet::EngineKind kind = fleet::EngineKind::kVllm) {
     fleet::Observed& observed = members_[MemberId(id)];
     observed.journal = JournalId("j-" + id);
     observed.boot = BootId(id + ".1");
     observed.health = fleet::MemberHealth::kReady;
-    observed.limits.kind = fleet::EngineKind::kVllm;
+    observed.limits.kind = kind;
     observed.limits.slots = slots;
     observed.sequence = 1;
     Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
@@ -91,6 +93,78 @@ class Fleet {
     residency.bytes_total = 100;
     Of(id).residencies = {residency};
     Report(id);
+  }
+  EngineName NameOf(const VersionKey& key) const {
+    return fleet::MakeEngineName(key, Digest{"d" + std::to_string(key.number.value)},
+                                 fleet::Render::kPlain);
+  }
+  // The version is in this state on the member, and nothing else of it has changed.
+  void Set(const std::string& id, const VersionKey& key, fleet::ResidencyState state,
+           fleet::Failure failure = fleet::Failure::kNone, const std::string& detail = "") {
+    std::vector<fleet::ObservedResidency>& residencies = Of(id).residencies;
+    std::erase_if(residencies, [&](const auto& residency) { return residency.key == key; });
+    fleet::ObservedResidency residency;
+    residency.name = NameOf(key);
+    residency.key = key;
+    residency.state = state;
+    residency.failure = failure;
+    if (failure != fleet::Failure::kNone)
+      residency.reason = failure == fleet::Failure::kRefused ? "ENGINE_REFUSED" : "FAILED";
+    residency.detail = detail;
+    residencies.push_back(residency);
+    std::ranges::sort(residencies, {}, &fleet::ObservedResidency::name);
+    Report(id);
+  }
+  // It tries, and this is how it fails.
+  void Fail(const std::string& id, const VersionKey& key, fleet::Failure failure,
+            const std::string& detail = "") {
+    Set(id, key, fleet::ResidencyState::kLoading);
+    Set(id, key, fleet::ResidencyState::kFailed, failure, detail);
+  }
+  // Its engine dies of the version, as its proxy counts, and comes back.
+  void Die(const std::string& id, const VersionKey& key) {
+    fleet::Observed& observed = Of(id);
+    const auto killer = std::ranges::find(observed.killers, NameOf(key), &fleet::Killer::name);
+    if (killer == observed.killers.end()) {
+      observed.killers.push_back({NameOf(key), 1});
+    } else {
+      ++killer->deaths;
+    }
+    observed.boot = BootId();
+    observed.residencies.clear();
+    Report(id);
+    Boot(id);
+  }
+  void Boot(const std::string& id) {
+    Of(id).boot = BootId(id + "." + std::to_string(++boots_));
+    Of(id).residencies.clear();
+    Report(id);
+  }
+  void Alias(const std::string& name, std::optional<VersionKey> key) {
+    Step(AliasSet{kMath, AliasName(name), std::move(key)});
+  }
+  MemberStatus StatusOf(const std::string& id) const {
+    for (const MemberStatus& member : machine_->GetStatus().members) {
+      if (member.member.value == id) return member;
+    }
+    return {};
+  }
+  fleet::DesiredRow Row(const std::string& id) const {
+    return desired_.at(MemberId(id)).rows.at(0);
+  }
+  Reply Lift(const VersionKey& key) {
+    Step(VerdictLifted{++requests_, key});
+    return replies_.back();
+  }
+  bool Holds(const VersionKey& key) const {
+    return std::ranges::find(holds_.back(), key) != holds_.back().end();
+  }
+  std::vector<VerdictStatus> Verdicts() const { return machine_->GetStatus().verdicts; }
+  // How many may load it.
+  size_t Loaders(uint64_t number) const {
+    size_t loaders = 0;
+    for (const auto& [id, observed] : members_) loaders += MayLoad(id.value, number) ? 1 : 0;
+    return loaders;
   }
   // What the last word of a watch said of a member.
   std::string Told(const std::string& id) const {
@@ -200,6 +274,7 @@ class Fleet {
   }
 
   Tick now_ = 1'000;
+  uint64_t boots_ = 1;
   uint64_t generation_ = 1;
   RequestId requests_ = 1'000;
   std::optional<Machine> machine_;

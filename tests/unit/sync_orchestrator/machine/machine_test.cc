@@ -60,7 +60,7 @@ TEST(Sync, FewerThanNeededAbortAndTheVersionWaits) {
   fleet.Pass(60'000);
   EXPECT_EQ(fleet.Committed(), 0u);
   EXPECT_FALSE(fleet.Pool().last_decision->commit);
-  EXPECT_EQ(fleet.Pool().last_decision->reason, "STAGE_DEADLINE");
+  EXPECT_EQ(fleet.Pool().last_decision->why, Abort::kStageDeadline);
   EXPECT_EQ(fleet.Pool().pending.size(), 1u);
 }
 
@@ -113,18 +113,9 @@ TEST(Sync, WhoWaitsForEnginesIsToldWhatIsWrongWithThem) {
   EXPECT_EQ(fleet.Pool().detail,
             "0 engines are ready, 1 are needed; e2: JOINING, ENGINE_LORA_DISABLED");
   fleet.Join("e1");
-  fleet::ObservedResidency failed;
-  failed.name = fleet::MakeEngineName(key, Digest{"d1"}, fleet::Render::kPlain);
-  failed.key = key;
-  failed.state = fleet::ResidencyState::kFailed;
-  failed.reason = "ENGINE_REFUSED";
-  failed.detail = "rank 64";
-  fleet.Of("e1").residencies = {failed};
-  fleet.Report("e1");
-  EXPECT_EQ(fleet.Pool().waits_for, "RETRY_LATER");
-  EXPECT_EQ(fleet.Pool().detail,
-            "TOO_FEW_ENGINES; e1: EXCLUDED, ENGINE_REFUSED: rank 64; e2: JOINING, "
-            "ENGINE_LORA_DISABLED");
+  for (int i = 0; i < 3; ++i) fleet.Fail("e1", key, fleet::Failure::kRefused, "rank 64");
+  EXPECT_EQ(fleet.Pool().waits_for, "REFUSED");
+  EXPECT_EQ(fleet.Pool().detail, "engines refuse it: ENGINE_REFUSED: rank 64");
 }
 
 TEST(Sync, AnotherBootIsTheMembersDeath) {
@@ -138,22 +129,6 @@ TEST(Sync, AnotherBootIsTheMembersDeath) {
   EXPECT_EQ(fleet.Committed(), 1u);  // decided with the one that remains
 }
 
-TEST(Sync, TwoEngineDeathsMakeAVersionPoisoned) {
-  Fleet fleet;
-  fleet.Join("e1");
-  const VersionKey key = fleet.Publish(1);
-  const EngineName name = fleet::MakeEngineName(key, Digest{"d1"}, fleet::Render::kPlain);
-  fleet.Of("e1").killers = {{name, 1}};
-  fleet.Report("e1");
-  EXPECT_EQ(fleet.Pool().last_decision->reason, "ENGINE_DIED");
-  fleet.Of("e1").killers = {{name, 2}};
-  fleet.Report("e1");
-  fleet.Pass(60'000);
-  EXPECT_TRUE(fleet.Pool().pending.empty());
-  fleet.Step(WatchOpened{1, key, kRollout});
-  EXPECT_EQ(fleet.told_.back().reason, "POISONED");
-}
-
 TEST(Sync, ARestartGoesOnWithTheSameEpoch) {
   Fleet fleet;
   fleet.Join("e1");
@@ -164,6 +139,57 @@ TEST(Sync, ARestartGoesOnWithTheSameEpoch) {
   fleet.Obey("e1");
   EXPECT_EQ(fleet.Committed(), 1u);
   EXPECT_EQ(fleet.Pool().committed->epoch, Epoch(1));
+}
+
+TEST(Sync, AfterARestartNothingBeginsWithWhoeverComesFirst) {
+  Fleet fleet;
+  for (const char* id : {"e1", "e2", "e3"}) fleet.Join(id);
+  fleet.Restart();
+  fleet.Publish(1);
+  fleet.Join("e1");
+  EXPECT_FALSE(fleet.Pool().sync.has_value());
+  EXPECT_EQ(fleet.Pool().waits_for, "MEMBERS_ATTACHING");
+  EXPECT_NE(fleet.Pool().detail.find("e3: JOINING"), std::string::npos) << fleet.Pool().detail;
+  fleet.Join("e2");
+  EXPECT_FALSE(fleet.Pool().sync.has_value());
+  fleet.Pass(5'000);  // e3 is LOST
+  ASSERT_TRUE(fleet.Pool().sync.has_value());
+  EXPECT_EQ(fleet.Pool().sync->members.size(), 2u);
+}
+
+TEST(Sync, AReignWaitsForMembersThatComeAndGoNoLongerThanTwiceAsLong) {
+  Fleet fleet;
+  for (const char* id : {"e1", "e2"}) fleet.Join(id);
+  fleet.Restart();
+  fleet.Publish(1);
+  fleet.Join("e1");
+  fleet.Pass(4'000);
+  fleet.Join("e2");
+  EXPECT_TRUE(fleet.Pool().sync.has_value());
+}
+
+TEST(Sync, AShareCountsEnginesThatRestartAndNoNewcomers) {
+  Fleet fleet;
+  for (const char* id : {"e1", "e2", "e3", "e4"}) fleet.Join(id);
+  fleet.Join("e5");
+  for (const char* id : {"e2", "e3", "e4"}) {
+    fleet.Of(id).boot = BootId();
+    fleet.Of(id).health = fleet::MemberHealth::kJoining;
+    fleet.Report(id);
+  }
+  fleet.Join("e6");
+  fleet.Of("e6").health = fleet::MemberHealth::kAsleep;
+  fleet.Report("e6");
+  fleet.Publish(1);
+  EXPECT_EQ(fleet.Pool().waits_for, "TOO_FEW_ENGINES");
+  EXPECT_EQ(fleet.Pool().detail.substr(0, 37), "2 engines are ready, 3 are needed; e2");
+  for (const char* id : {"e2"}) {
+    fleet.Of(id).boot = BootId("e2.2");
+    fleet.Of(id).health = fleet::MemberHealth::kReady;
+    fleet.Report(id);
+  }
+  ASSERT_TRUE(fleet.Pool().sync.has_value());
+  EXPECT_EQ(fleet.Pool().sync->share_of, 5u);
 }
 
 // Right after a restart no member has a session yet: that is no reason to say that nobody serves.
@@ -259,6 +285,8 @@ TEST(Watch, SaysWhyAMemberTakesNoPart) {
   EXPECT_EQ(fleet.Told("e2"), "ABSENT ENGINE_RESTARTED");
   fleet.Step(SessionLost{fleet.SessionOf(MemberId("e3"))});
   fleet.Pass(100);
+  EXPECT_EQ(fleet.Told("e3"), "ABSENT JOINING") << "it may come back yet";
+  fleet.Pass(5'000);
   EXPECT_EQ(fleet.Told("e3"), "ABSENT LOST");
 }
 

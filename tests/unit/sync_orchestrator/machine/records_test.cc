@@ -11,17 +11,26 @@ TEST(Records, SurviveTheirText) {
                             {8, true, false, true, false, 1'234, {"q_proj"}}};
   const std::vector<RecordValue> records = {
       MetaRecord{Term{3, 4}, true},
-      MemberRecord{PoolName("rollout"), JournalId("j"), 4, true, "broken", false},
+      MemberRecord{PoolName("rollout"), JournalId("j"), 4, true, "broken", false, BootId("b"), true,
+                   true},
       PoolRecord{
           Epoch(7), {{Epoch(6), version}}, {version.key}, {version.key}, version.key, std::nullopt},
       SyncRecord{Epoch(7),
                  version,
                  fleet::SyncMode::kBarrier,
                  true,
-                 {{MemberId("e1"), BootId("b"), "NO_SLOT", 1}}},
-      DecisionRecord{Epoch(7), version.key, false, "STAGE_DEADLINE"},
+                 {{MemberId("e1"), BootId("b"), Drop::kBarred, "rank 64"}},
+                 3},
+      DecisionRecord{Epoch(7), version.key, false, Abort::kPoisoned},
       LeaseRecord{version, PoolName("rollout"), "client", 1'000},
-      PoisonRecord{version.key, {{MemberId("e1"), 2}}},
+      VerdictRecord{version.key,
+                    {{EngineGroup("vllm 1"),
+                      {Verdict::kStalls,
+                       "rank 64",
+                       {{MemberId("e1"), 1}},
+                       {{MemberId("e2"), 1}},
+                       {{MemberId("e3"), {BootId("b"), 2}}}}}},
+                    {{MemberId("e1"), 2}}},
       RequestsRecord{{{"a\xff", version.key, Epoch(7)}, {"b", std::nullopt, Epoch(0)}}},
   };
   for (const RecordValue& record : records) {

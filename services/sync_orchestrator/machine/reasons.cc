@@ -1,0 +1,100 @@
+// The machine's reasons as words: what people, records and messages read.
+#include "services/sync_orchestrator/machine/state.h"
+
+namespace lorry::sync {
+
+std::string_view ToString(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOpen:
+      return "OPEN";
+    case Verdict::kProven:
+      return "PROVEN";
+    case Verdict::kRefused:
+      return "REFUSED";
+    case Verdict::kPoisoned:
+      return "POISONED";
+    case Verdict::kStalls:
+      return "STALLS_ENGINES";
+  }
+  return "OPEN";
+}
+
+std::string_view ToString(Drop drop) {
+  switch (drop) {
+    case Drop::kNone:
+      return "";
+    case Drop::kNoSlot:
+      return "NO_SLOT";
+    case Drop::kDead:
+      return "MEMBER_DEAD";
+    case Drop::kLost:
+      return "MEMBER_LOST";
+    case Drop::kExcluded:
+      return "MEMBER_EXCLUDED";
+    case Drop::kNotReady:
+      return "MEMBER_NOT_READY";
+    case Drop::kRestarted:
+      return "ENGINE_RESTARTED";
+    case Drop::kMoved:
+      return "MEMBER_MOVED";
+    case Drop::kFailed:
+      return "STAGING_FAILED";
+    case Drop::kBarred:
+      return "VERSION_BARRED";
+    case Drop::kTooSlow:
+      return "STAGE_DEADLINE";
+  }
+  return "";
+}
+
+std::string_view ToString(Abort why) {
+  switch (why) {
+    case Abort::kNone:
+      return "";
+    case Abort::kPolicyChanged:
+      return "POLICY_CHANGED";
+    case Abort::kOverridden:
+      return "OVERRIDDEN";
+    case Abort::kRunFenced:
+      return "RUN_FENCED";
+    case Abort::kTooFewEngines:
+      return "TOO_FEW_ENGINES";
+    case Abort::kStageDeadline:
+      return "STAGE_DEADLINE";
+    case Abort::kRefused:
+      return "REFUSED";
+    case Abort::kPoisoned:
+      return "POISONED";
+    case Abort::kStalls:
+      return "STALLS_ENGINES";
+  }
+  return "";
+}
+
+std::string_view ToString(Wait wait) {
+  switch (wait) {
+    case Wait::kNothing:
+      return "";
+    case Wait::kAttaching:
+      return "MEMBERS_ATTACHING";
+    case Wait::kHoldPending:
+      return "HOLD_PENDING";
+    case Wait::kRetryLater:
+      return "RETRY_LATER";
+    case Wait::kTooFewEngines:
+      return "TOO_FEW_ENGINES";
+    case Wait::kNoSlot:
+      return "NO_SLOT";
+    case Wait::kUnimplemented:
+      return "UNIMPLEMENTED";
+    case Wait::kRefused:
+      return "REFUSED";
+    case Wait::kPoisoned:
+      return "POISONED";
+    case Wait::kStalls:
+      return "STALLS_ENGINES";
+  }
+  return "";
+}
+
+}  // namespace lorry::sync

@@ -1,0 +1,208 @@
+#include "services/sync_orchestrator/machine/trials.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
+
+namespace lorry::sync {
+namespace {
+
+// Longer than a load and a token take on a healthy engine.
+int64_t PatienceOf(const Core& core, const AdapterName& adapter) {
+  const AdapterInfo* info = core.FindAdapter(adapter);
+  const int64_t deadline = info != nullptr ? info->policy.stage_deadline_ms : 0;
+  return std::max<int64_t>(1, deadline * core.config.canary_percent / 100);
+}
+
+// Whether the version is wanted on the member: by its whole pool, or by a sync that it is part of.
+bool Wants(const Core& core, const Trial& trial, const PoolId& id, const MemberId& member) {
+  if (trial.wanted_by.at(id)) return true;
+  const Pool& pool = core.pools.at(id);
+  return pool.sync.has_value() &&
+         std::any_of(
+             pool.sync->members.begin(), pool.sync->members.end(),
+             [&](const SyncMember& p) { return p.member == member && p.dropped == Drop::kNone; });
+}
+
+bool TakesPart(const Core& core, const Question& question, const Trial& trial,
+               const Member& member) {
+  return member.group == question.group && StandingOf(core, member) == MemberStanding::kReady &&
+         std::any_of(trial.wanted_by.begin(), trial.wanted_by.end(), [&](const auto& by) {
+           return by.first.pool == member.record.pool && Wants(core, trial, by.first, member.id);
+         });
+}
+
+bool Is(const Core& core, const Member& member, const VersionInfo& version,
+        fleet::ResidencyState state) {
+  const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
+  return residency != nullptr && residency->state == state;
+}
+
+// First whoever has not failed just now, has lost no engine of it, has not refused it and was not
+// slow.
+auto RankOf(const Core& core, const Question& question, const Trial& trial, const Member& member) {
+  const GroupVerdict& verdict = VerdictOf(core, question.group, question.version);
+  const bool lost = verdict.deaths.contains(member.id) || verdict.hung.contains(member.id);
+  return std::tuple(Is(core, member, trial.version, fleet::ResidencyState::kFailed), lost,
+                    verdict.refusals.contains(member.id), trial.slow.contains(member.id),
+                    member.id);
+}
+
+const Member* BestOf(const Core& core, const Question& question, const Trial& trial) {
+  const Member* best = nullptr;
+  for (const auto& [id, whole_pool] : trial.wanted_by) {
+    const auto members = core.places.find({id.pool, question.group});
+    if (members == core.places.end()) continue;
+    for (const MemberId& member_id : members->second) {
+      const Member& member = core.members.at(member_id);
+      if (trial.tries.contains(member_id) || !TakesPart(core, question, trial, member)) continue;
+      const bool better = best == nullptr || RankOf(core, question, trial, member) <
+                                                 RankOf(core, question, trial, *best);
+      if (better) best = &member;
+    }
+  }
+  return best;
+}
+
+// Whether the engine may yet end because of this try.
+bool IsAtRisk(const Core& core, const Trial& trial, const Member& member, const Try& its) {
+  if (StandingOf(core, member) == MemberStanding::kLost) return false;
+  if (Is(core, member, trial.version, fleet::ResidencyState::kLoading)) return true;
+  // Told that it may, a member may begin until it has answered what it was told since.
+  return its.revoked && member.session.has_value() &&
+         member.observed->revision != member.desired.revision;
+}
+
+void EndTries(const Core& core, const Question& question, Trial& trial) {
+  for (auto it = trial.tries.begin(); it != trial.tries.end();) {
+    const Member& member = core.members.at(it->first);
+    const bool goes_on = !it->second.revoked &&
+                         !Is(core, member, trial.version, fleet::ResidencyState::kFailed) &&
+                         TakesPart(core, question, trial, member);
+    const bool stays = goes_on || IsAtRisk(core, trial, member, it->second);
+    it = stays ? std::next(it) : trial.tries.erase(it);
+  }
+}
+
+void AdvanceTrial(Core& core, const Question& question, Trial& trial) {
+  const std::map<MemberId, Try> before = trial.tries;
+  EndTries(core, question, trial);
+  const int64_t patience = PatienceOf(core, question.version.adapter);
+  const auto is_slow = [&](const auto& its) {
+    return its.second.revoked || core.now - its.second.since >= patience;
+  };
+  const bool stuck = std::all_of(trial.tries.begin(), trial.tries.end(), is_slow);
+  const Member* next = stuck ? BestOf(core, question, trial) : nullptr;
+  if (next != nullptr) {
+    for (auto& [id, its] : trial.tries) {
+      trial.slow.insert(id);
+      its.revoked = its.revoked ||
+                    !Is(core, core.members.at(id), trial.version, fleet::ResidencyState::kLoading);
+    }
+    const uint32_t spent = LivesSpent(VerdictOf(core, question.group, question.version));
+    if (spent + trial.tries.size() < core.config.deaths_limit) {
+      const auto known = before.find(next->id);  // it failed just now, and nobody else can try
+      const bool goes_on = known != before.end() && !known->second.revoked;
+      trial.tries[next->id] = goes_on ? known->second : Try{core.now, false};
+    }
+  }
+  if (trial.tries != before) ++core.changes;
+}
+
+// --- what is asked
+
+void Ask(const Core& core, const PoolId& id, const VersionKey& version, bool whole_pool,
+         std::map<Question, Trial>& asked) {
+  const VersionInfo* info = core.FindVersion(version);
+  if (info == nullptr) return;
+  for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
+       it != core.places.end() && it->first.first == id.pool; ++it) {
+    const EngineGroup& group = it->first.second;
+    if (VerdictOf(core, group, version).verdict != Verdict::kOpen) continue;
+    Trial& trial = asked[{version, group}];
+    trial.version = *info;
+    bool& whole = trial.wanted_by[id];
+    whole = whole || whole_pool;
+  }
+}
+
+// Every version that some pool wants, in every group of its members that has no verdict on it.
+std::map<Question, Trial> WhatIsOpen(const Core& core) {
+  std::map<Question, Trial> asked;
+  for (const auto& [id, pool] : core.pools) {
+    const AdapterInfo* info = core.FindAdapter(id.adapter);
+    if (info == nullptr || !info->policy.pools.contains(id.pool)) continue;
+    if (pool.sync.has_value()) Ask(core, id, pool.sync->version.key, false, asked);
+    const std::vector<Activation>& history = pool.record.history;
+    const size_t window = std::min<size_t>(history.size(), info->policy.KeepCount());
+    for (size_t i = history.size() - window; i < history.size(); ++i)
+      Ask(core, id, history[i].version.key, true, asked);
+    for (auto it = core.aliases.lower_bound({id.adapter, AliasName()});
+         it != core.aliases.end() && it->first.first == id.adapter; ++it) {
+      Ask(core, id, it->second, true, asked);
+    }
+  }
+  for (const auto& [key, lease] : core.leases) {
+    const PoolId id{lease.record.version.key.adapter, lease.record.pool};
+    if (core.pools.contains(id)) Ask(core, id, lease.record.version.key, true, asked);
+  }
+  return asked;
+}
+
+void OpenTrials(Core& core) {
+  std::map<Question, Trial> asked = WhatIsOpen(core);
+  for (auto& [question, trial] : asked) {
+    const auto known = core.trials.find(question);
+    if (known != core.trials.end()) {
+      trial.tries = std::move(known->second.tries);
+      trial.slow = std::move(known->second.slow);
+    } else {
+      LookBack(core, question.group, trial.version);
+    }
+  }
+  std::erase_if(asked, [&](const auto& entry) {
+    return VerdictOf(core, entry.first.group, entry.first.version).verdict != Verdict::kOpen;
+  });
+  core.trials = std::move(asked);
+}
+
+}  // namespace
+
+Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version) {
+  const GroupVerdict& verdict = VerdictOf(core, member.group, version.key);
+  if (verdict.verdict == Verdict::kProven) return Permission::kLoad;
+  // No verdict takes away what an engine has.
+  if (Is(core, member, version, fleet::ResidencyState::kLoaded)) return Permission::kLoad;
+  if (IsBar(verdict)) return Permission::kNo;
+  const auto trial = core.trials.find({version.key, member.group});
+  if (trial == core.trials.end()) return Permission::kFetch;
+  const auto its = trial->second.tries.find(member.id);
+  const bool may = its != trial->second.tries.end() && !its->second.revoked;
+  return may ? Permission::kLoad : Permission::kFetch;
+}
+
+void AdvanceTrials(Core& core) {
+  if (!core.store_known || !core.meta.settled || !IsGathered(core)) return;
+  if (core.asked_at != core.changes) {
+    core.asked_at = core.changes;
+    OpenTrials(core);
+  }
+  for (auto& [question, trial] : core.trials) AdvanceTrial(core, question, trial);
+}
+
+std::optional<Tick> TrialWakeAt(const Core& core) {
+  std::optional<Tick> wake;
+  for (const auto& [question, trial] : core.trials) {
+    for (const auto& [member, its] : trial.tries) {
+      const Tick at = its.since + PatienceOf(core, question.version.adapter);
+      if (at > core.now && (!wake.has_value() || at < *wake)) wake = at;
+    }
+  }
+  return wake;
+}
+
+}  // namespace lorry::sync

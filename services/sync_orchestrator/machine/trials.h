@@ -1,0 +1,27 @@
+// Trials: which member of a group of engines loads a version before the others do (a canary),
+// whatever made the version wanted: a sync, an alias, a lease, or a newcomer that catches up. It
+// answers a token, and the version is PROVEN there; a slow one gets another beside it. A version
+// costs a group Config::deaths_limit engines at most, dead or hung: tries that are under way count,
+// so that no more are ever at risk.
+#pragma once
+
+#include <optional>
+
+#include "services/sync_orchestrator/machine/state.h"
+
+namespace lorry::sync {
+
+// Whether a member may load a version that it should have: the one place that answers it.
+enum class Permission {
+  kLoad,
+  kFetch,  // another member tries first
+  kNo,     // a verdict says so
+};
+Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version);
+
+// Ends tries that are over, and chooses who tries next.
+void AdvanceTrials(Core& core);
+
+std::optional<Tick> TrialWakeAt(const Core& core);
+
+}  // namespace lorry::sync

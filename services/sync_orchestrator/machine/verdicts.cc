@@ -1,0 +1,275 @@
+#include "services/sync_orchestrator/machine/verdicts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/keys.h"
+#include "services/sync_orchestrator/machine/roster.h"
+
+namespace lorry::sync {
+namespace {
+
+// A refusal counts once two members say so, or one does so often.
+constexpr size_t kRefusingMembers = 2;
+constexpr uint32_t kRefusalsOfOne = 3;
+
+GroupVerdict& Of(Core& core, const EngineGroup& group, const VersionKey& version) {
+  VerdictRecord& record = core.verdicts[version];
+  record.version = version;
+  return record.groups[group];
+}
+
+void Save(Core& core, const VersionKey& version) {
+  core.Save(VerdictKey(version), core.verdicts.at(version));
+}
+
+uint32_t Sum(const std::map<MemberId, uint32_t>& counts) {
+  uint32_t sum = 0;
+  for (const auto& [member, count] : counts) sum += count;
+  return sum;
+}
+
+// Deaths count whatever was known before; the rest only while nothing is.
+Verdict Judge(const Core& core, const GroupVerdict& verdict) {
+  if (Sum(verdict.deaths) >= core.config.deaths_limit) return Verdict::kPoisoned;
+  if (verdict.verdict != Verdict::kOpen) return verdict.verdict;
+  if (LivesSpent(verdict) >= core.config.deaths_limit) return Verdict::kStalls;
+  const bool insists =
+      std::any_of(verdict.refusals.begin(), verdict.refusals.end(),
+                  [](const auto& refusal) { return refusal.second.tries >= kRefusalsOfOne; });
+  const bool refused = insists || verdict.refusals.size() >= kRefusingMembers;
+  return refused ? Verdict::kRefused : Verdict::kOpen;
+}
+
+// --- for a version
+
+void Prove(Core& core, const EngineGroup& group, const VersionKey& version,
+           const EngineName& name) {
+  GroupVerdict& verdict = Of(core, group, version);
+  verdict = GroupVerdict{.verdict = Verdict::kProven, .deaths = std::move(verdict.deaths)};
+  Save(core, version);
+  // Whoever failed what others load has failed by itself.
+  for (const auto& [place, members] : core.places) {
+    if (place.second != group) continue;
+    for (const MemberId& id : members) {
+      Member& member = core.members.at(id);
+      const fleet::ObservedResidency* residency = ResidencyOf(member, name);
+      if (residency != nullptr && residency->state == fleet::ResidencyState::kFailed)
+        Exclude(core, member, name, WordsOf(*residency));
+    }
+  }
+}
+
+// --- against it
+
+void CountDeaths(Core& core, const Member& member, const EngineGroup& group,
+                 const VersionKey& version, uint32_t deaths) {
+  const auto known = core.verdicts.find(version);
+  if (known != core.verdicts.end()) {
+    const auto reported = known->second.reported.find(member.id);
+    if (reported != known->second.reported.end() && deaths <= reported->second) return;
+  }
+  VerdictRecord& record = core.verdicts[version];
+  record.version = version;
+  const uint32_t more = deaths - std::exchange(record.reported[member.id], deaths);
+  // An operator who restarts an engine excludes it first: those deaths are nobody's.
+  if (!member.record.excluded) {
+    GroupVerdict& verdict = record.groups[group];
+    verdict.deaths[member.id] += more;
+    verdict.verdict = Judge(core, verdict);
+  }
+  Save(core, version);
+}
+
+void CountDeaths(Core& core, const Member& member, const EngineGroup& group) {
+  for (const fleet::Killer& killer : member.observed->killers) {
+    const auto named = core.named.find(killer.name);
+    if (named == core.named.end()) continue;  // LookBack counts them
+    for (const VersionKey& version : named->second)
+      CountDeaths(core, member, group, version, killer.deaths);
+  }
+}
+
+// Against a version on which nothing is known. `is_new`: the failure was not in the report before;
+// one that was there before this session began was counted then, if at all.
+void Blame(Core& core, const Member& member, const VersionKey& version,
+           const fleet::ObservedResidency& residency, bool is_new) {
+  const GroupVerdict& before = VerdictOf(core, member.group, version);
+  const bool refused = residency.failure == fleet::Failure::kRefused;
+  const bool hung = residency.failure == fleet::Failure::kEngineHung;
+  const bool misfit = residency.failure == fleet::Failure::kMisfit;
+  if (!refused && !hung && !misfit)
+    return;  // the member's own, or a death, which is counted as one
+  const bool counted =
+      (refused && before.refusals.contains(member.id)) || (hung && before.hung.contains(member.id));
+  if (counted && !is_new) return;
+  GroupVerdict& verdict = Of(core, member.group, version);
+  verdict.words = WordsOf(residency);
+  if (refused) {
+    GroupVerdict::Refusals& refusals = verdict.refusals[member.id];
+    refusals.boot = member.observed->boot;
+    ++refusals.tries;
+  }
+  if (hung) ++verdict.hung[member.id];
+  // Computed from its bytes and the base model, which all of the group have: all would say so.
+  if (misfit) verdict.verdict = Verdict::kRefused;
+  verdict.verdict = Judge(core, verdict);
+  Save(core, version);
+}
+
+void TakeFailure(Core& core, Member& member, const fleet::ObservedResidency& residency,
+                 const std::set<VersionKey>& versions, bool is_new) {
+  for (const VersionKey& version : versions) {
+    const Verdict known = VerdictOf(core, member.group, version).verdict;
+    if (known == Verdict::kProven && is_new)
+      return Exclude(core, member, residency.name, WordsOf(residency));
+    if (known == Verdict::kOpen) Blame(core, member, version, residency, is_new);
+  }
+}
+
+// A lone engine that refused versions is asked again once it was restarted.
+void ForgetRefusals(Core& core, const Member& member) {
+  const BootId& boot = member.observed->boot;
+  for (auto& [version, record] : core.verdicts) {
+    const auto it = record.groups.find(member.group);
+    if (boot.empty() || it == record.groups.end()) continue;
+    const auto refusals = it->second.refusals.find(member.id);
+    if (refusals == it->second.refusals.end() || refusals->second.boot == boot ||
+        it->second.refusals.size() > 1) {
+      continue;
+    }
+    it->second.refusals.clear();
+    if (it->second.verdict == Verdict::kRefused) it->second.verdict = Verdict::kOpen;
+    Save(core, version);
+  }
+}
+
+}  // namespace
+
+EngineGroup GroupOf(const fleet::Observed& observed) {
+  const fleet::EngineLimits& limits = observed.limits;
+  return EngineGroup(absl::StrCat(
+      std::string(fleet::ToString(limits.kind)), " ", observed.engine_version, " rank ",
+      limits.rank_limit, " slots ", limits.slots, "/", limits.batch_slots, " modules ",
+      absl::StrJoin(limits.engine_modules, ","), " base ",
+      observed.base_model.has_value() ? peft::ToString(*observed.base_model) : "unknown"));
+}
+
+const GroupVerdict& VerdictOf(const Core& core, const EngineGroup& group,
+                              const VersionKey& version) {
+  static const GroupVerdict kNothing;
+  const auto record = core.verdicts.find(version);
+  if (record == core.verdicts.end()) return kNothing;
+  const auto verdict = record->second.groups.find(group);
+  return verdict != record->second.groups.end() ? verdict->second : kNothing;
+}
+
+bool IsBar(const GroupVerdict& verdict) {
+  return verdict.verdict != Verdict::kOpen && verdict.verdict != Verdict::kProven;
+}
+
+const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey& version) {
+  const auto record = core.verdicts.find(version);
+  const AdapterInfo* info = core.FindAdapter(id.adapter);
+  if (record == core.verdicts.end() || info == nullptr) return nullptr;
+  const auto& groups = record->second.groups;
+  if (std::none_of(groups.begin(), groups.end(), [](const auto& g) { return IsBar(g.second); }))
+    return nullptr;
+  const GroupVerdict* bar = nullptr;
+  uint32_t able = 0;
+  uint32_t barred = 0;
+  for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
+       it != core.places.end() && it->first.first == id.pool; ++it) {
+    const GroupVerdict& verdict = VerdictOf(core, it->first.second, version);
+    for (const MemberId& member : it->second) {
+      if (!IsCounted(core, core.members.at(member))) continue;
+      ++(IsBar(verdict) ? barred : able);
+      if (IsBar(verdict)) bar = &verdict;
+    }
+  }
+  const uint32_t needed = info->policy.min_engines.Of(able + barred);
+  return able < needed && needed <= able + barred ? bar : nullptr;
+}
+
+uint32_t LivesSpent(const GroupVerdict& verdict) { return Sum(verdict.deaths) + Sum(verdict.hung); }
+
+void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
+  const fleet::Observed& observed = *member.observed;
+  // A death that is told now was met by the engine that was there before.
+  const EngineGroup group = GroupOf(observed);
+  CountDeaths(core, member, member.group.empty() ? group : member.group);
+  Place(core, member, group);
+  if (before == nullptr || before->boot != observed.boot) ForgetRefusals(core, member);
+  for (const fleet::ObservedResidency& residency : observed.residencies) {
+    const fleet::ObservedResidency* was =
+        before != nullptr ? ResidencyIn(*before, residency.name) : nullptr;
+    const bool is_new = before != nullptr && (was == nullptr || was->state != residency.state);
+    const auto named = core.named.find(residency.name);
+    if (named == core.named.end() || (before != nullptr && !is_new)) continue;
+    if (residency.state == fleet::ResidencyState::kLoaded) {
+      member.failures.erase(residency.name);
+      for (const VersionKey& version : named->second) {
+        if (core.trials.contains({version, member.group}))
+          Prove(core, member.group, version, residency.name);
+      }
+    } else if (residency.state == fleet::ResidencyState::kFailed && !member.record.excluded) {
+      TakeFailure(core, member, residency, named->second, is_new);
+    }
+  }
+}
+
+void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version) {
+  EngineName loaded;
+  for (const auto& [place, members] : core.places) {
+    if (place.second != group) continue;
+    for (const MemberId& id : members) {
+      const Member& member = core.members.at(id);
+      const EngineName& name = core.NameOf(version, member.observed->limits.kind);
+      CountDeaths(core, member, group);
+      if (IsLoaded(member, name)) loaded = name;
+    }
+  }
+  if (!loaded.empty() && VerdictOf(core, group, version.key).verdict == Verdict::kOpen)
+    Prove(core, group, version.key, loaded);
+}
+
+void HandleVerdictLifted(Core& core, const VerdictLifted& event) {
+  const auto record = core.verdicts.find(event.version);
+  const bool lifted = record != core.verdicts.end() &&
+                      std::erase_if(record->second.groups,
+                                    [](const auto& group) { return IsBar(group.second); }) > 0;
+  if (lifted) Save(core, event.version);
+  core.replies.push_back(Reply{event.request,
+                               lifted ? absl::OkStatus()
+                                      : Error(absl::StatusCode::kNotFound, "VERDICT_UNKNOWN",
+                                              absl::StrCat("no verdict keeps engines from loading ",
+                                                           ToString(event.version))),
+                               {},
+                               {}});
+}
+
+absl::Status StatusOf(const GroupVerdict& verdict, const VersionKey& version) {
+  return Error(absl::StatusCode::kFailedPrecondition, ToString(verdict.verdict),
+               absl::StrCat(ToString(version), ": ", Explain(verdict),
+                            "; publish another version, or lift the verdict to try it again"));
+}
+
+std::string Explain(const GroupVerdict& verdict) {
+  switch (verdict.verdict) {
+    case Verdict::kRefused:
+      return absl::StrCat("engines refuse it: ", verdict.words);
+    case Verdict::kPoisoned:
+      return "engines died while they loaded or probed it";
+    case Verdict::kStalls:
+      return "engines hang when they load or probe it";
+    case Verdict::kOpen:
+    case Verdict::kProven:
+      return "";
+  }
+  return "";
+}
+
+}  // namespace lorry::sync

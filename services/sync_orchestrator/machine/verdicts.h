@@ -1,0 +1,45 @@
+// Verdicts: what is known of loading a version into engines that meet the same fate with it. A
+// failure belongs to a member; what an engine's death, or several members, say of it belongs to the
+// version, and is durable. trials.h decides by them who may load a version.
+#pragma once
+
+#include <string>
+
+#include "services/sync_orchestrator/machine/state.h"
+
+namespace lorry::sync {
+
+// Engine kind, engine version, limits set by its flags, and base model.
+EngineGroup GroupOf(const fleet::Observed& observed);
+
+// What is known in the group; OPEN where nothing is.
+const GroupVerdict& VerdictOf(const Core& core, const EngineGroup& group,
+                              const VersionKey& version);
+
+// Whether it keeps engines from loading the version: neither OPEN nor PROVEN.
+bool IsBar(const GroupVerdict& verdict);
+
+// The verdict for which the pool gives the version up: without the members that it keeps from
+// loading it there are too few for `min_engines`. Null when there is none.
+const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey& version);
+
+// Engines that the version cost the group: dead or hung.
+uint32_t LivesSpent(const GroupVerdict& verdict);
+
+// What a report says for or against versions. `before` is the member's last report of this session,
+// null for the first.
+void TakeEvidence(Core& core, Member& member, const fleet::Observed* before);
+
+// Evidence from before anybody asked whether the group takes the version: deaths under names that
+// were not made yet, and engines that have it since an earlier reign.
+void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version);
+
+void HandleVerdictLifted(Core& core, const VerdictLifted& event);
+
+// For people; empty for what is no bar.
+std::string Explain(const GroupVerdict& verdict);
+// Of a call that asks for a version that is given up: FAILED_PRECONDITION REFUSED, POISONED or
+// STALLS_ENGINES.
+absl::Status StatusOf(const GroupVerdict& verdict, const VersionKey& version);
+
+}  // namespace lorry::sync
