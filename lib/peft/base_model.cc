@@ -37,13 +37,13 @@ absl::Status ReadSize(const json& fields, const char* name, uint64_t& to) {
   // Sizes are multiplied with each other; real ones end far below 2^31.
   constexpr uint64_t kSizeMax = uint64_t{1} << 31;
   const auto field = fields.find(name);
-  const auto value = field == fields.end() ? std::nullopt : WholeNumber(*field);
-  if (!value || *value == 0 || *value > kSizeMax) {
+  const uint64_t value = field == fields.end() ? 0 : WholeNumber(*field).value_or(0);
+  if (value == 0 || value > kSizeMax) {
     return Refuse("CONFIG_MALFORMED",
                   absl::StrCat("the base model's config.json has no positive ", name,
                                "; give the file that came with the model"));
   }
-  to = *value;
+  to = value;
   return absl::OkStatus();
 }
 
@@ -81,7 +81,7 @@ std::optional<uint64_t> TakeNumber(std::string_view& path) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(path.data(), path.data() + path.size(), number);
   const size_t digits = static_cast<size_t>(end - path.data());
-  const bool plain = error == std::errc() && digits < path.size() && path[digits] == '.' &&
+  const bool plain = error == std::errc() && path.substr(digits).starts_with('.') &&
                      (digits == 1 || path[0] != '0');
   if (!plain) return std::nullopt;
   path.remove_prefix(digits + 1);
@@ -147,7 +147,7 @@ std::optional<ModuleShape> DerivedShape(const BaseModel& model, std::string_view
   constexpr std::string_view kLayers = "layers.";
   if (const size_t at = path.find(kLayers); at != std::string_view::npos && model.layers > 0) {
     std::string_view rest = path.substr(at + kLayers.size());
-    if (const auto layer = TakeNumber(rest); layer && *layer >= model.layers) return std::nullopt;
+    if (TakeNumber(rest).value_or(0) >= model.layers) return std::nullopt;
   }
   const std::string_view module = ModuleOf(path);
   ModuleShape shape;
@@ -161,7 +161,7 @@ std::optional<ModuleShape> DerivedShape(const BaseModel& model, std::string_view
 absl::StatusOr<BaseModel> ParseBaseModel(std::string_view text) {
   LORRY_ASSIGN_OR_RETURN(const json whole, ParseJsonObject(text, "the base model's config.json"));
   const auto nested = whole.find("text_config");
-  const bool has_text = nested != whole.end() && nested->is_object();
+  const bool has_text = nested != whole.end();
   const json& fields = has_text && !whole.contains("hidden_size") ? *nested : whole;
   BaseModel model;
   const auto type = fields.find("model_type");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
@@ -83,7 +84,6 @@ bool Contains(const std::array<std::string_view, N>& list, std::string_view word
 }
 
 bool IsFalsy(const json& value) {
-  if (value.is_null()) return true;
   if (value.is_boolean()) return !value.get<bool>();
   if (value.is_number()) return value.get<double>() == 0;
   if (value.is_string()) return value.get_ref<const std::string&>().empty();
@@ -183,11 +183,11 @@ absl::Status ReadText(const json& fields, const char* name, std::string& to) {
 }
 
 absl::StatusOr<uint32_t> Rank(const json& value, std::string_view field) {
-  const auto rank = WholeNumber(value);
-  if (!rank || *rank == 0 || *rank > kRankMax) {
+  const uint32_t rank = WholeNumber(value).value_or(0);
+  if (rank == 0 || rank > kRankMax) {
     return WrongType(field, absl::StrCat("a rank from 1 to ", kRankMax));
   }
-  return *rank;
+  return rank;
 }
 
 absl::StatusOr<double> Alpha(const json& value, std::string_view field) {
@@ -291,19 +291,17 @@ absl::StatusOr<Config> ParseConfig(std::string_view text) {
 }
 
 std::optional<bool> MatchesPattern(std::string_view pattern, std::string_view path) {
-  const bool whole = !pattern.empty() && pattern[0] == '^';
+  const bool whole = pattern.starts_with('^');
   if (whole) pattern.remove_prefix(1);
   // Each unit is a byte to match, or 0 for any.
   std::string units;
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
-    const bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                      c == '_' || c == '-';
-    if (word) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-') {
       units += c;
     } else if (c == '.') {
       units += '\0';
-    } else if (c == '\\' && i + 1 < pattern.size() && pattern[i + 1] == '.') {
+    } else if (pattern.substr(i).starts_with("\\.")) {
       units += pattern[++i];
     } else {
       return std::nullopt;

@@ -68,7 +68,6 @@ void LeafHasher::Add(std::span<const std::byte> bytes) {
 
 std::vector<Leaf> LeafHasher::Finish() {
   if (state_->filled > 0) leaves_.push_back(ToLeaf(XXH3_128bits_digest(state_->xxh)));
-  state_->filled = 0;
   return std::move(leaves_);
 }
 

@@ -100,7 +100,7 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override {
     if (at_ == At::kTensor && !EndTensor()) return false;
-    at_ = at_ == At::kTop ? At::kEnd : At::kTop;
+    at_ = At::kTop;
     return true;
   }
   bool parse_error(size_t position, const std::string&,
@@ -109,11 +109,12 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  enum class At { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
+  enum class At { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
   enum class Field { kDtype, kShape, kOffsets };
 
+  // Reading ends with the first event that fails.
   bool Fail(std::string why) {
-    if (why_.empty()) why_ = std::move(why);
+    why_ = std::move(why);
     return false;
   }
   bool Unexpected(std::string_view what) {
@@ -174,7 +175,6 @@ absl::Status PlaceTensors(ImageHeader& header) {
           absl::StrCat(Quoted(tensor.name), " overlaps its neighbour or leaves a gap"));
     }
     at = tensor.end;
-    if (at > kImageBytesMax) return Malformed("its tensors are absurdly large");
     tensor.begin += header.data_begin;
     tensor.end += header.data_begin;
   }
@@ -202,8 +202,7 @@ const std::string* FirstDuplicate(const List& list, Name name) {
 absl::StatusOr<uint64_t> HeaderBytes(std::span<const std::byte> first, uint64_t image_bytes) {
   constexpr uint64_t kLengthBytes = 8;
   if (image_bytes > kImageBytesMax) return Malformed("it is longer than 1 TiB");
-  if (image_bytes < kLengthBytes || first.size() < kLengthBytes)
-    return Truncated(image_bytes, kLengthBytes);
+  if (first.size() < kLengthBytes) return Truncated(image_bytes, kLengthBytes);
   uint64_t json_bytes = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
     json_bytes |= static_cast<uint64_t>(first[i]) << (8 * i);

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/base/strings.h"
@@ -47,8 +48,9 @@ class LimitsSax : public nlohmann::json_sax<nlohmann::json> {
     keys_.pop_back();
     return true;
   }
+  // Reading ends with the first event that fails.
   bool Fail(std::string why) {
-    if (why_.empty()) why_ = std::move(why);
+    why_ = std::move(why);
     return false;
   }
 
@@ -104,7 +106,7 @@ std::string JsonNumber(double value) {
   // Between those exponents repr() writes no exponent at all.
   std::string digits;
   for (const char c : text.substr(0, e)) {
-    if (c >= '0' && c <= '9') digits += c;
+    if (absl::ascii_isdigit(static_cast<unsigned char>(c))) digits += c;
   }
   if (exponent < 0) {
     digits = absl::StrCat("0.", std::string(static_cast<size_t>(-exponent - 1), '0'), digits);

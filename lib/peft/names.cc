@@ -147,8 +147,7 @@ std::string CanonicalName(const LoraName& name) {
 }
 
 std::string_view ModuleOf(std::string_view path) {
-  const size_t dot = path.rfind('.');
-  return dot == path.npos ? path : path.substr(dot + 1);
+  return path.substr(path.rfind('.') + 1);  // without a dot, npos + 1 is 0
 }
 
 absl::StatusOr<LoraName> ReadName(std::string_view name) {
@@ -174,7 +173,7 @@ absl::StatusOr<LoraName> ReadName(std::string_view name) {
 
 absl::StatusOr<LoraName> ReadCanonicalName(std::string_view name) {
   LORRY_ASSIGN_OR_RETURN(LoraName read, ReadName(name));
-  if (!read.adapter.empty() || CanonicalName(read) != name) {
+  if (CanonicalName(read) != name) {
     return Refuse(
         "TENSOR_UNKNOWN",
         absl::StrCat("the tensor ", Quoted(name), " is not named as engines read it, which is ",

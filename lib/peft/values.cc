@@ -168,10 +168,8 @@ absl::StatusOr<ValueSummary> JudgeValues(const ImageHeader& header, const Config
         return NormExceeded(header.tensors[index].name, norm, limits.tensor_norm_max);
       }
       summary.tensor_norm_max = std::max(summary.tensor_norm_max, norm);
-      // Zero stays zero, whatever an infinite norm on the other side would make of it.
-      update_norm = stats[index].zero ? 0 : update_norm * norm;
+      update_norm *= norm;  // zero times an infinite norm is NaN, which exceeds nothing
     }
-    if (stats[module.a].zero || stats[module.b].zero) update_norm = 0;
     if (limits.update_norm_max > 0 && update_norm > limits.update_norm_max) {
       return NormExceeded(module.path, update_norm, limits.update_norm_max);
     }

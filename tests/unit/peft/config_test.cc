@@ -5,6 +5,8 @@
 #include <set>
 
 #include "lib/base/digest.h"
+#include "lib/peft/json.h"
+#include "lib/peft/refusal.h"
 #include "tests/unit/peft/test_image.h"
 
 namespace lorry::peft {
@@ -59,6 +61,31 @@ TEST(Config, CarriesWhatEnginesAreToldAlong) {
   EXPECT_EQ(config->task_type, "CAUSAL_LM");
 }
 
+TEST(Config, TakesWhatLiesAtItsLimits) {
+  const auto config = ParseConfig(With(
+      {{"r", kRankMax}, {"lora_alpha", -1e9}, {"use_rslora", nullptr}, {"rank_pattern", nullptr}}));
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->r, kRankMax);
+  EXPECT_EQ(config->lora_alpha, -1e9);
+  EXPECT_THAT(ParseConfig(With({{"lora_alpha", -16}})), IsOk());
+  const size_t without = With({{"revision", ""}}).size();
+  EXPECT_THAT(ParseConfig(With({{"revision", std::string(kConfigBytesMax - without, 'x')}})),
+              IsOk());
+  // The config itself is the first level.
+  const auto nested = [](size_t depth) {
+    return "{\"x\":" + std::string(depth - 1, '[') + "1" + std::string(depth - 1, ']') + "}";
+  };
+  EXPECT_THAT(ParseConfig(nested(kConfigDepthMax)), RefusedAs("ADAPTER_KIND_UNSUPPORTED"));
+  EXPECT_THAT(ParseConfig(nested(kConfigDepthMax + 1)),
+              RefusedSaying("CONFIG_MALFORMED", "nests deeper than 16"));
+}
+
+TEST(Config, WhatWasClosedNeitherNestsNorNames) {
+  json list = json::array();
+  for (size_t i = 0; i < 2 * kConfigDepthMax; ++i) list.push_back(json{{"r", json::array()}});
+  EXPECT_THAT(ParseConfig(With({{"revision", list}})), IsOk());
+}
+
 TEST(Config, OtherKindsOfAdaptersAreRefusedByName) {
   const std::vector<std::pair<json, std::string_view>> cases = {
       {{{"peft_type", "IA3"}}, "ADAPTER_KIND_UNSUPPORTED"},
@@ -88,6 +115,9 @@ TEST(Config, OtherKindsOfAdaptersAreRefusedByName) {
 TEST(Config, AMergedSyncIsOfferedForWhatEnginesLack) {
   const auto status = ParseConfig(With({{"peft_type", "IA3"}})).status();
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("sync merged weights instead"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("peft_type is \"IA3\""));
+  EXPECT_THAT(ParseConfig(With({{"peft_type", 7}})),
+              RefusedSaying("ADAPTER_KIND_UNSUPPORTED", "peft_type is missing"));
   const auto unknown = ParseConfig(With({{"a_field_of_tomorrow", 1}})).status();
   EXPECT_THAT(std::string(unknown.message()), testing::HasSubstr("a_field_of_tomorrow"));
 }
@@ -115,7 +145,10 @@ TEST(Config, RefusesWrongTypesAndSizes) {
                              json{{"target_modules", 1}},
                              json{{"target_modules", {1}}},
                              json{{"exclude_modules", {{"a", 1}}}},
+                             json{{"exclude_modules", {{"a", "q_proj"}}}},
+                             json{{"layers_to_transform", {{"a", 1}}}},
                              json{{"rank_pattern", {"q_proj"}}},
+                             json{{"rank_pattern", json::array({4})}},
                              json{{"rank_pattern", {{"q_proj", 0}}}},
                              json{{"alpha_pattern", {{"q_proj", "x"}}}},
                              json{{"layers_to_transform", {-1}}},
@@ -138,6 +171,7 @@ TEST(Config, RefusesWhatIsNoBoundedJsonObject) {
       {"NaN, as Python writes it", R"({"peft_type":"LORA","lora_alpha":NaN})"},
       {"a key twice", R"({"peft_type":"LORA","r":8,"r":16})"},
       {"an inner key twice", R"({"peft_type":"LORA","rank_pattern":{"a":8,"a":16}})"},
+      {"a NUL in front of something", "{}" + std::string(1, '\0') + "{}"},
       {"too deep", "{\"x\":" + std::string(100000, '[')},
       {"too long", With({{"revision", std::string((1u << 20) + 1, 'x')}})},
       {"not UTF-8", "{\"peft_type\":\"LORA\",\"task_type\":\"\xff\"}"},
@@ -159,6 +193,17 @@ TEST(Patterns, MatchAsPeftDoes) {
   EXPECT_EQ(MatchesPattern("q.proj", path), true) << "a dot is any byte";
   EXPECT_EQ(MatchesPattern("layers\\.(0|1)\\..*", path), std::nullopt);
   EXPECT_EQ(MatchesPattern(".*q_proj", path), std::nullopt);
+  EXPECT_EQ(MatchesPattern("self\\.attn.q_proj", path), false) << "an escaped dot is a dot";
+  EXPECT_EQ(MatchesPattern("q\\dproj", path), std::nullopt);
+  EXPECT_EQ(MatchesPattern("q(.proj", path), std::nullopt);
+  EXPECT_EQ(MatchesPattern("q_proj\\", path), std::nullopt);
+  EXPECT_EQ(MatchesPattern(std::string_view("q_proj\\.").substr(0, 7), path), std::nullopt);
+  EXPECT_EQ(MatchesPattern("", path), false);
+  EXPECT_EQ(MatchesPattern("x." + path, path), false) << "longer than the path";
+  EXPECT_EQ(MatchesPattern("layer-0_9azAZ", "m.layer-0_9azAZ"), true);
+  for (const std::string_view other : {"a/", "a:", "a@", "a[", "a`", "a{"}) {
+    EXPECT_EQ(MatchesPattern(other, path), std::nullopt) << other;
+  }
 }
 
 TEST(Patterns, SayTheRankAndAlphaOfAModule) {
@@ -169,6 +214,36 @@ TEST(Patterns, SayTheRankAndAlphaOfAModule) {
   EXPECT_EQ(RankOf(*config, "model.layers.0.self_attn.v_proj"), 8u);
   EXPECT_EQ(AlphaOf(*config, "model.layers.0.self_attn.v_proj"), 2.5);
   EXPECT_EQ(AlphaOf(*config, "model.layers.0.self_attn.q_proj"), 16);
+  const auto expression = ParseConfig(With({{"alpha_pattern", {{".*q_proj", 4}}}}));
+  EXPECT_EQ(AlphaOf(*expression, "model.layers.0.self_attn.q_proj"), std::nullopt);
+}
+
+TEST(JsonNumber, WritesWhatPythonWrites) {
+  const std::vector<std::pair<double, std::string_view>> cases = {
+      {0, "0"},
+      {-3, "-3"},
+      {0.509, "0.509"},
+      {-1.25, "-1.25"},
+      {1e-4, "0.0001"},
+      {1.5e-5, "1.5e-05"},
+      {9007199254740991, "9007199254740991"},
+      {9007199254740992, "9007199254740992.0"},
+      {9.5e15, "9500000000000000.0"},
+      {1e16, "1e+16"}};
+  for (const auto& [value, text] : cases) EXPECT_EQ(JsonNumber(value), text);
+}
+
+TEST(WholeNumber, EndsAtTheLargestOf32Bits) {
+  EXPECT_EQ(WholeNumber(json(4294967295.0)), 4294967295u);
+  EXPECT_EQ(WholeNumber(json(4294967296.0)), std::nullopt);
+  EXPECT_EQ(WholeNumber(json(0)), 0u);
+  EXPECT_EQ(WholeNumber(json(0.5)), std::nullopt);
+  EXPECT_EQ(WholeNumber(json("1")), std::nullopt);
+}
+
+TEST(Quoted, CutsAfterTheLongestRealName) {
+  EXPECT_EQ(Quoted(std::string(160, 'x')), "\"" + std::string(160, 'x') + "\"");
+  EXPECT_EQ(Quoted(std::string(161, 'x')), "\"" + std::string(160, 'x') + "...\"");
 }
 
 }  // namespace

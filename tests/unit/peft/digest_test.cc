@@ -18,6 +18,7 @@ std::vector<Leaf> LeavesOf(std::string_view image, size_t piece_bytes) {
   LeafHasher hasher;
   for (size_t at = 0; at < image.size(); at += piece_bytes)
     hasher.Add(Bytes(image.substr(at, piece_bytes)));
+  EXPECT_EQ(hasher.image_bytes(), image.size());
   return hasher.Finish();
 }
 

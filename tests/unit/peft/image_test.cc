@@ -98,76 +98,156 @@ TEST(ImageReader, BytesAfterTheLastTensorAreRefused) {
   EXPECT_THAT(Parse(ImageOf(kOne, 25)), RefusedAs("IMAGE_MALFORMED"));
 }
 
-// Every header here is wrong in one way; 64 bytes of data follow.
+struct MalformedHeader {
+  std::string_view why, says;
+  std::string json;
+};
+// Each is wrong in one way; 64 bytes of data follow.
+const std::vector<MalformedHeader> kMalformedHeaders = {
+    {"nothing", "does not begin with {", ""},
+    {"no tensors", "holds no tensors", "{}"},
+    {"a list", "does not begin with {", "[]"},
+    {"no JSON", "not JSON at byte", "{nonsense}"},
+    {"cut short", "not JSON at byte", R"({"t":{"dtype":"F32")"},
+    {"two documents", "not JSON at byte", std::string(kOne) + "{}"},
+    {"a byte order mark", "does not begin with {", "\xef\xbb\xbf" + std::string(kOne)},
+    {"a NUL after the end", "holds a NUL", std::string(kOne) + std::string(1, '\0')},
+    {"a leading space", "does not begin with {", " " + std::string(kOne)},
+    {"unknown dtype", "the unknown dtype \"F33\"",
+     R"({"t":{"dtype":"F33","shape":[16],"data_offsets":[0,64]}})"},
+    {"dtype a number", "a number where none belongs",
+     R"({"t":{"dtype":32,"shape":[16],"data_offsets":[0,64]}})"},
+    {"no dtype", "lacks its dtype", R"({"t":{"shape":[16],"data_offsets":[0,64]}})"},
+    {"no shape", "lacks its dtype", R"({"t":{"dtype":"F32","data_offsets":[0,64]}})"},
+    {"no offsets", "lacks its dtype", R"({"t":{"dtype":"F32","shape":[16]}})"},
+    {"one offset", "lacks its dtype", R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[64]}})"},
+    {"three offsets", "a list of more than 2 numbers",
+     R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64,64]}})"},
+    {"an unknown field", "repeated field \"x\"",
+     R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64],"x":1}})"},
+    {"a field twice", "repeated field \"dtype\"",
+     R"({"t":{"dtype":"F32","dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
+    {"a shape twice", "repeated field \"shape\"",
+     R"({"t":{"dtype":"F32","shape":[16],"shape":[16],"data_offsets":[0,64]}})"},
+    {"offsets twice", "repeated field \"data_offsets\"",
+     R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64],"data_offsets":[0,64]}})"},
+    {"an unknown field first", "repeated field \"x\"",
+     R"({"t":{"x":[16],"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
+    {"an unknown field in the middle", "repeated field \"x\"",
+     R"({"t":{"dtype":"F32","shape":[16],"x":[0,64],"data_offsets":[0,64]}})"},
+    {"a shape that is a text", "a string where none belongs",
+     R"({"t":{"dtype":"F32","shape":"x","data_offsets":[0,64]}})"},
+    {"a dtype that is a list", "a list where none belongs",
+     R"({"t":{"dtype":[1],"shape":[16],"data_offsets":[0,64]}})"},
+    {"a name twice, not beside itself", "appears twice",
+     R"({"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},)"
+     R"("a":{"dtype":"F32","shape":[0],"data_offsets":[32,32]},)"
+     R"("t":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
+    {"offsets that wrap around", "do not fit its shape",
+     R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,0]}})"},
+    {"negative extent", "a negative number",
+     R"({"t":{"dtype":"F32","shape":[-16],"data_offsets":[0,64]}})"},
+    {"fraction", "a fraction", R"({"t":{"dtype":"F32","shape":[16.0],"data_offsets":[0,64]}})"},
+    {"extent above 64 bits", "a fraction",
+     R"({"t":{"dtype":"F32","shape":[99999999999999999999999],"data_offsets":[0,64]}})"},
+    {"extents overflow", "do not fit its shape",
+     R"({"t":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"},
+    {"extents overflow to fit", "do not fit its shape",
+     R"({"t":{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]}})"},
+    {"nine dimensions", "a list of more than 8 numbers",
+     R"({"t":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,16],"data_offsets":[0,64]}})"},
+    {"null", "has null", R"({"t":null})"},
+    {"true", "a boolean", R"({"t":{"dtype":true,"shape":[16],"data_offsets":[0,64]}})"},
+    {"a tensor that is a list", "has a list", R"({"t":[]})"},
+    {"a nested list", "has a list",
+     R"({"t":{"dtype":"F32","shape":[[16]],"data_offsets":[0,64]}})"},
+    {"a nested object", "has an object",
+     R"({"t":{"dtype":{},"shape":[16],"data_offsets":[0,64]}})"},
+    {"the same name twice", "appears twice",
+     R"({"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},)"
+     R"("t":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
+    {"an escaped name twice", "appears twice",
+     R"({"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},)"
+     R"("\u0074":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
+    {"end before begin", "do not fit its shape",
+     R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[64,0]}})"},
+    {"size and shape differ", "do not fit its shape",
+     R"({"t":{"dtype":"F32","shape":[15],"data_offsets":[0,64]}})"},
+    {"a gap in front", "leaves a gap",
+     R"({"t":{"dtype":"F32","shape":[15],"data_offsets":[4,64]}})"},
+    {"a gap between", "leaves a gap",
+     R"({"a":{"dtype":"F32","shape":[7],"data_offsets":[0,28]},)"
+     R"("b":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
+    {"an overlap", "leaves a gap",
+     R"({"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]},)"
+     R"("b":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
+    {"the same bytes twice", "leaves a gap",
+     R"({"a":{"dtype":"F32","shape":[16],"data_offsets":[0,64]},)"
+     R"("b":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
+    {"bytes left over", "28 bytes follow",
+     R"({"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}})"},
+    {"metadata a text", "a string where none belongs",
+     R"({"__metadata__":"x","t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
+    {"metadata of numbers", "a number where none belongs",
+     R"({"__metadata__":{"x":1},"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
+    {"metadata nested", "an object where none belongs",
+     R"({"__metadata__":{"x":{}},"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
+    {"metadata key twice", "appears twice",
+     R"({"__metadata__":{"x":"1","x":"2"},"t":{"dtype":"F32","shape":[16],)"
+     R"("data_offsets":[0,64]}})"},
+    {"metadata twice", "__metadata__ twice",
+     R"({"__metadata__":{},"__metadata__":{},"t":{"dtype":"F32","shape":[16],)"
+     R"("data_offsets":[0,64]}})"},
+    {"only metadata", "holds no tensors", R"({"__metadata__":{"format":"pt"}})"},
+    {"a name that is not UTF-8", "not JSON at byte",
+     "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64]}}"},
+    {"a name too long", "a name is too long",
+     "{\"" + std::string(kTensorNameBytesMax + 1, 'n') +
+         R"(":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
+};
+
 TEST(ImageReader, RefusesMalformedHeaders) {
-  const std::vector<std::pair<std::string_view, std::string>> cases = {
-      {"nothing", ""},
-      {"no tensors", "{}"},
-      {"a list", "[]"},
-      {"no JSON", "{nonsense}"},
-      {"cut short", R"({"t":{"dtype":"F32")"},
-      {"two documents", std::string(kOne) + "{}"},
-      {"a byte order mark", "\xef\xbb\xbf" + std::string(kOne)},
-      {"a NUL after the end", std::string(kOne) + std::string(1, '\0')},
-      {"a leading space", " " + std::string(kOne)},
-      {"unknown dtype", R"({"t":{"dtype":"F33","shape":[16],"data_offsets":[0,64]}})"},
-      {"dtype a number", R"({"t":{"dtype":32,"shape":[16],"data_offsets":[0,64]}})"},
-      {"no dtype", R"({"t":{"shape":[16],"data_offsets":[0,64]}})"},
-      {"no shape", R"({"t":{"dtype":"F32","data_offsets":[0,64]}})"},
-      {"no offsets", R"({"t":{"dtype":"F32","shape":[16]}})"},
-      {"one offset", R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[64]}})"},
-      {"three offsets", R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64,64]}})"},
-      {"an unknown field", R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64],"x":1}})"},
-      {"a field twice",
-       R"({"t":{"dtype":"F32","dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
-      {"negative extent", R"({"t":{"dtype":"F32","shape":[-16],"data_offsets":[0,64]}})"},
-      {"fraction", R"({"t":{"dtype":"F32","shape":[16.0],"data_offsets":[0,64]}})"},
-      {"extent above 64 bits",
-       R"({"t":{"dtype":"F32","shape":[99999999999999999999999],"data_offsets":[0,64]}})"},
-      {"extents overflow",
-       R"({"t":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"},
-      {"extents overflow to fit",
-       R"({"t":{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]}})"},
-      {"nine dimensions",
-       R"({"t":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,16],"data_offsets":[0,64]}})"},
-      {"null", R"({"t":null})"},
-      {"true", R"({"t":{"dtype":true,"shape":[16],"data_offsets":[0,64]}})"},
-      {"a tensor that is a list", R"({"t":[]})"},
-      {"a nested list", R"({"t":{"dtype":"F32","shape":[[16]],"data_offsets":[0,64]}})"},
-      {"a nested object", R"({"t":{"dtype":{},"shape":[16],"data_offsets":[0,64]}})"},
-      {"the same name twice", R"({"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},)"
-                              R"("t":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
-      {"an escaped name twice", R"({"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},)"
-                                R"("\u0074":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
-      {"end before begin", R"({"t":{"dtype":"F32","shape":[16],"data_offsets":[64,0]}})"},
-      {"size and shape differ", R"({"t":{"dtype":"F32","shape":[15],"data_offsets":[0,64]}})"},
-      {"a gap in front", R"({"t":{"dtype":"F32","shape":[15],"data_offsets":[4,64]}})"},
-      {"a gap between", R"({"a":{"dtype":"F32","shape":[7],"data_offsets":[0,28]},)"
-                        R"("b":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
-      {"an overlap", R"({"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]},)"
-                     R"("b":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})"},
-      {"the same bytes twice", R"({"a":{"dtype":"F32","shape":[16],"data_offsets":[0,64]},)"
-                               R"("b":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
-      {"bytes left over", R"({"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}})"},
-      {"metadata a text",
-       R"({"__metadata__":"x","t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
-      {"metadata of numbers",
-       R"({"__metadata__":{"x":1},"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
-      {"metadata nested",
-       R"({"__metadata__":{"x":{}},"t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
-      {"metadata key twice", R"({"__metadata__":{"x":"1","x":"2"},"t":{"dtype":"F32","shape":[16],)"
-                             R"("data_offsets":[0,64]}})"},
-      {"metadata twice", R"({"__metadata__":{},"__metadata__":{},"t":{"dtype":"F32","shape":[16],)"
-                         R"("data_offsets":[0,64]}})"},
-      {"only metadata", R"({"__metadata__":{"format":"pt"}})"},
-      {"a name that is not UTF-8",
-       "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64]}}"},
-      {"a name too long", "{\"" + std::string(kTensorNameBytesMax + 1, 'n') +
-                              R"(":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
-  };
-  for (const auto& [why, json] : cases) {
-    EXPECT_THAT(Parse(ImageOf(json, 64)), RefusedAs("IMAGE_MALFORMED")) << why;
+  for (const auto& [why, says, json] : kMalformedHeaders) {
+    EXPECT_THAT(Parse(ImageOf(json, 64)), RefusedSaying("IMAGE_MALFORMED", says)) << why;
   }
+}
+
+TEST(ImageReader, TakesWhatLiesAtItsLimits) {
+  const std::string longest = "{\"" + std::string(kTensorNameBytesMax, 'n') +
+                              R"(":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})";
+  EXPECT_THAT(Parse(ImageOf(longest, 64)), IsOk());
+  EXPECT_THAT(
+      Parse(ImageOf(
+          R"({"t":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}})", 64)),
+      RefusedSaying("IMAGE_TRUNCATED", "needs 10995116278"))
+      << "1 TiB is a length that an image may have, this one lacks the bytes";
+  std::string claims(8, '\0');
+  EXPECT_EQ(*HeaderBytes(Bytes(claims), kImageBytesMax), 8u);
+  claims[3] = 1;
+  static_assert(kHeaderBytesMax == 0x01'00'00'00);
+  EXPECT_EQ(*HeaderBytes(Bytes(claims), 1 << 30), 8u + kHeaderBytesMax);
+}
+
+TEST(ImageReader, SaysHowManyBytesAreMissing) {
+  std::string claims(8, '\0');
+  claims[0] = 100;
+  for (const uint64_t image_bytes : {50, 104, 107}) {
+    EXPECT_THAT(HeaderBytes(Bytes(claims), image_bytes),
+                RefusedSaying("IMAGE_TRUNCATED",
+                              absl::StrCat("has ", image_bytes, " bytes and needs 108")));
+  }
+  EXPECT_EQ(*HeaderBytes(Bytes(claims), 108), 108u);
+  // The length itself is cut: what lies behind the span is not looked at.
+  EXPECT_THAT(HeaderBytes(Bytes(claims).first(7), 1000),
+              RefusedSaying("IMAGE_TRUNCATED", "needs 8"));
+}
+
+TEST(ImageReader, TensorsMayBeListedInAnyOrder) {
+  const auto header = Parse(ImageOf(R"({"b":{"dtype":"F32","shape":[8],"data_offsets":[32,64]},)"
+                                    R"("a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}})",
+                                    64));
+  ASSERT_THAT(header, IsOk());
+  EXPECT_EQ(header->tensors.front().name, "a");
 }
 
 TEST(ImageReader, DeepNestingCostsNothing) {

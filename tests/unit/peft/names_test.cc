@@ -48,6 +48,65 @@ TEST(Names, StoredNamesMustBeCanonical) {
   EXPECT_THAT(ReadCanonicalName("module." + name), RefusedAs("TENSOR_UNKNOWN"));
 }
 
+TEST(Names, OnlyPeftsOwnPrefixIsStripped) {
+  const auto path = [](std::string_view name) {
+    return ReadName(absl::StrCat(ToAbsl(name), ".lora_A.weight"))->path;
+  };
+  EXPECT_EQ(path("base_model.model.q_proj"), "q_proj");
+  EXPECT_EQ(path("base_model.model.module.q_proj"), "q_proj");
+  EXPECT_EQ(path("module.base_model.model.q_proj"), "q_proj");
+  EXPECT_EQ(path("other.model.q_proj"), "other.model.q_proj");
+  EXPECT_EQ(path("base_model.other.q_proj"), "base_model.other.q_proj");
+  EXPECT_EQ(ModuleOf("lm_head"), "lm_head");
+}
+
+TEST(Names, EmbeddingsAreRefusedOfEitherSide) {
+  for (const char* side : {"lora_embedding_A", "lora_embedding_B"}) {
+    EXPECT_THAT(ReadName(absl::StrCat("base_model.model.tokens.", side)),
+                RefusedAs("EMBEDDING_UNSUPPORTED"));
+  }
+}
+
+TEST(Names, OneAdapterIsPublished) {
+  std::vector<SourceTensor> sources;
+  for (const char* adapter : {"a", "b", "c", "d", "e", "f"}) {
+    sources.push_back({absl::StrCat("q_proj.lora_A.", adapter, ".weight"), {8, 16}});
+  }
+  EXPECT_THAT(
+      PlanNames(sources, nullptr),
+      RefusedSaying("TENSOR_AMBIGUOUS", "of 6 adapters (\"a\", \"b\", \"c\", \"d\", \"e\"); name"));
+  const auto plan = PlanNames(sources, nullptr, "c");
+  ASSERT_THAT(plan, IsOk());
+  ASSERT_EQ(plan->tensors.size(), 1u);
+  EXPECT_EQ(plan->tensors[0].source, 2u);
+  // Names that say no adapter are those of the one that is published.
+  EXPECT_EQ(PlanNames(std::vector<SourceTensor>{{"q_proj.lora_A.weight", {8, 16}}}, nullptr, "c")
+                ->tensors.size(),
+            1u);
+  EXPECT_EQ(PlanNames(std::vector<SourceTensor>{{"q_proj.lora_A.weight", {}}}, nullptr)
+                ->tensors[0]
+                .row_end,
+            0u);
+}
+
+TEST(Names, OnlyFusedModulesAreSplit) {
+  const BaseModel base{.hidden_size = 16,
+                       .layers = 1,
+                       .complete = true,
+                       .intermediate_size = 32,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .head_dim = 4,
+                       .vocab_size = 64};
+  const auto plan = [&](std::string_view module, std::vector<uint64_t> shape) {
+    return PlanNames(
+        std::vector<SourceTensor>{{absl::StrCat(ToAbsl(module), ".lora_A.weight"), shape}}, &base);
+  };
+  EXPECT_EQ(plan("o_proj", {8, 16})->tensors.size(), 1u);
+  EXPECT_EQ(plan("gate_up_proj", {8, 16})->tensors.size(), 2u);
+  EXPECT_THAT(plan("gate_up_proj", {8}), RefusedAs("TENSOR_SHAPE"));
+}
+
 TEST(Names, HostileNamesAreShownEscapedAndCut) {
   const auto status = ReadName(std::string(5000, '\x01')).status();
   EXPECT_LT(status.message().size(), 1200u);

@@ -41,6 +41,22 @@ TEST(Render, HasWhatBothEnginesRead) {
   EXPECT_EQ(rendered["task_type"], "CAUSAL_LM");
 }
 
+TEST(Render, SaysOfWhatIsNotSetThatItIsNot) {
+  const json rendered = Render(ConfigWith());
+  for (const char* field : {"base_model_name_or_path", "task_type", "exclude_modules",
+                            "layers_pattern", "layers_to_transform"}) {
+    EXPECT_TRUE(rendered[field].is_null()) << field;
+  }
+  EXPECT_EQ(rendered["inference_mode"], true);
+  EXPECT_EQ(rendered["use_rslora"], false);
+  EXPECT_EQ(Render(ConfigWith({{"exclude_modules", ".*head"}}))["exclude_modules"], ".*head");
+}
+
+TEST(Render, KeepsTheLettersOfAName) {
+  const auto text = RenderConfig(ConfigWith(), kModules, {.base_model_name_or_path = "modèle"});
+  EXPECT_NE(text->find("modèle"), std::string::npos);
+}
+
 TEST(Render, TheBaseCanBeNamedAnew) {
   const Config config = ConfigWith({{"base_model_name_or_path", "/trainer/model"}});
   EXPECT_EQ(Render(config, {.base_model_name_or_path = "/engine/model"})["base_model_name_or_path"],

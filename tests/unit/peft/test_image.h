@@ -57,6 +57,12 @@ MATCHER_P(RefusedAs, reason, "") {
          ToStd(status.message()).find("; ") != std::string_view::npos;
 }
 
+// The same, with these words in its message: which of the reason's several faults it is.
+MATCHER_P2(RefusedSaying, reason, says, "") {
+  return testing::ExplainMatchResult(RefusedAs(reason), arg, result_listener) &&
+         ToStd(StatusOf(arg).message()).find(says) != std::string_view::npos;
+}
+
 MATCHER(IsOk, "") {
   *result_listener << StatusOf(arg).ToString();
   return arg.ok();

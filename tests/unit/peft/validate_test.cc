@@ -59,10 +59,10 @@ TEST(Validate, WhatTheSafetensorsPackageWroteForPeftPasses) {
 TEST(Validate, BothTensorsOfAModuleAreNeeded) {
   EXPECT_THAT(Validate(TestImage().Tensor("base_model.model.x.lora_A.weight", Dtype::kF32, {8, 16}),
                        ConfigWith()),
-              RefusedAs("TENSOR_UNPAIRED"));
+              RefusedSaying("TENSOR_UNPAIRED", "has no lora_B"));
   EXPECT_THAT(Validate(TestImage().Tensor("base_model.model.x.lora_B.weight", Dtype::kF32, {16, 8}),
                        ConfigWith()),
-              RefusedAs("TENSOR_UNPAIRED"));
+              RefusedSaying("TENSOR_UNPAIRED", "has no lora_A"));
 }
 
 TEST(Validate, NamesMustBeCanonicalLoraNames) {
@@ -97,9 +97,10 @@ TEST(Validate, WeightsAreMatricesThatFitTogether) {
     return Validate(TestImage().Tensor(a, Dtype::kF32, shape_a).Tensor(b, Dtype::kF32, shape_b));
   };
   EXPECT_THAT(with({8, 16}, {16, 8}), IsOk());
-  EXPECT_THAT(with({128}, {16, 8}), RefusedAs("TENSOR_SHAPE"));
-  EXPECT_THAT(with({1, 8, 16}, {16, 8}), RefusedAs("TENSOR_SHAPE"));
-  EXPECT_THAT(with({8, 0}, {16, 8}), RefusedAs("TENSOR_SHAPE"));
+  for (const std::vector<uint64_t>& shape :
+       std::vector<std::vector<uint64_t>>{{128}, {1, 8, 16}, {8, 16, 1}, {8, 0}, {0, 16}}) {
+    EXPECT_THAT(with(shape, {16, 8}), RefusedSaying("TENSOR_SHAPE", "has two dimensions"));
+  }
   EXPECT_THAT(with({8, 16}, {16, 4}), RefusedAs("TENSOR_SHAPE"));
   EXPECT_THAT(with({16, 8}, {8, 16}), RefusedAs("RANK_MISMATCH")) << "transposed";
 }
@@ -112,12 +113,14 @@ TEST(Validate, TheRankIsTheConfigured) {
   EXPECT_THAT(Validate(TestImage().Module(kV, 16, 8, 8), patterned), IsOk());
   const Config regex = ConfigWith({{"rank_pattern", {{".*q_(proj|x)", 4}}}});
   EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 4), regex), IsOk());
+  EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 8), regex), IsOk()) << "PEFT can tell";
   EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 5), regex), RefusedAs("RANK_MISMATCH"));
 }
 
 TEST(Validate, ModulesAreTheTargetedOnes) {
   const Config targeted = ConfigWith({{"target_modules", {"q_proj"}}});
   EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16), targeted), IsOk());
+  EXPECT_THAT(Validate(TestImage().Module("q_proj", 16, 16), targeted), IsOk());
   EXPECT_THAT(Validate(TestImage().Module(kV, 16, 8), targeted), RefusedAs("MODULE_UNKNOWN"));
   EXPECT_THAT(Validate(TestImage().Module("x.not_q_proj", 16, 16), targeted),
               RefusedAs("MODULE_UNKNOWN"));
@@ -126,11 +129,23 @@ TEST(Validate, ModulesAreTheTargetedOnes) {
       IsOk());
 }
 
+TEST(Validate, TheTrainersRelativeNormIsRead) {
+  ImageHeader header = TestImage().Module(kQ, 16, 16).Header();
+  EXPECT_EQ(ValidateAdapter(header, ConfigWith())->traits.relative_norm_ppm, 0u);
+  header.metadata = {{"format", "pt"}, {std::string(kRelativeNormKey), "123"}};
+  EXPECT_EQ(ValidateAdapter(header, ConfigWith())->traits.relative_norm_ppm, 123u);
+  header.metadata[1].second = "much";
+  EXPECT_THAT(ValidateAdapter(header, ConfigWith()),
+              RefusedSaying("IMAGE_MALFORMED", "no number of millionths"));
+}
+
 TEST(Validate, AKnownBaseHasTheModulesInTheirShapes) {
   EXPECT_THAT(Fits(TestImage().Module(kQ, 16, 16).Module(kV, 16, 8)), IsOk());
   for (const char* path : {"model.layers.0.self_attn.nosuch_proj",
                            "model.layers.2.self_attn.q_proj", "layers.0.self_attn.q_proj"}) {
-    EXPECT_THAT(Fits(TestImage().Module(path, 16, 16)), RefusedAs("BASE_MODEL_MISMATCH")) << path;
+    EXPECT_THAT(Fits(TestImage().Module(path, 16, 16)),
+                RefusedSaying("BASE_MODEL_MISMATCH", "has no linear module"))
+        << path;
   }
   EXPECT_THAT(Fits(TestImage().Module(kV, 16, 16)), RefusedAs("BASE_MODEL_MISMATCH"))
       << "kv heads are fewer";
@@ -141,7 +156,8 @@ TEST(Validate, AKnownBaseHasTheModulesInTheirShapes) {
 TEST(Validate, OfAnUnknownArchitectureTheSidesThatHiddenSizeSetsAreChecked) {
   const BaseModel base{.architecture = "newest", .hidden_size = 16, .layers = 2};
   EXPECT_THAT(Fits(TestImage().Module(kQ, 16, 999), base), IsOk());
-  EXPECT_THAT(Fits(TestImage().Module(kQ, 12, 16), base), RefusedAs("BASE_MODEL_MISMATCH"));
+  EXPECT_THAT(Fits(TestImage().Module(kQ, 12, 16), base),
+              RefusedSaying("BASE_MODEL_MISMATCH", "it takes 16 and gives any"));
   EXPECT_THAT(Fits(TestImage().Module("model.layers.1.mlp.down_proj", 64, 12), base),
               RefusedAs("BASE_MODEL_MISMATCH"));
   EXPECT_THAT(Fits(TestImage().Module("model.layers.2.self_attn.q_proj", 16, 16), base),
@@ -166,6 +182,7 @@ TEST(Traits, PatternsCountWhereTheyMatch) {
     return Validate(image, ConfigWith(fields))->traits.rank_or_alpha_pattern;
   };
   EXPECT_FALSE(patterned({{"alpha_pattern", {{"v_proj", 99}}}}));
+  EXPECT_TRUE(patterned({{"r", 4}, {"rank_pattern", {{"q_proj", 8}}}}));
   EXPECT_FALSE(patterned({{"alpha_pattern", {{"q_proj", 16}}}}));
   EXPECT_TRUE(patterned({{"alpha_pattern", {{"q_proj", 99}}}}));
   EXPECT_TRUE(patterned({{"alpha_pattern", {{"(q|v)_proj", 99}}}})) << "what cannot be told counts";
@@ -180,6 +197,7 @@ TEST(Traits, GroupsThatSglangCannotFuseAreSeen) {
   EXPECT_FALSE(partial({"q_proj", "v_proj"}));
   EXPECT_FALSE(partial({"q_proj", "k_proj", "v_proj", "o_proj"}));
   EXPECT_FALSE(partial({"o_proj", "gate_proj", "down_proj"}));
+  EXPECT_FALSE(partial({"gate_proj", "up_proj"}));
   EXPECT_TRUE(partial({"q_proj"}));
   EXPECT_TRUE(partial({"v_proj"}));
   EXPECT_TRUE(partial({"k_proj"}));

@@ -77,8 +77,11 @@ struct Sample {
   }
   void Set(uint64_t at, float value) { std::memcpy(bytes.data() + at, &value, 4); }
 
-  absl::StatusOr<ValueSummary> Judge(const NormLimits& limits = {}) const {
-    const Config config = ParseConfig(R"({"peft_type":"LORA","r":8,"lora_alpha":16})").value();
+  absl::StatusOr<ValueSummary> Judge(const NormLimits& limits = {},
+                                     const nlohmann::json& fields = {}) const {
+    nlohmann::json all = {{"peft_type", "LORA"}, {"r", 8}, {"lora_alpha", 16}};
+    all.update(fields.is_null() ? nlohmann::json::object() : fields);
+    const Config config = ParseConfig(all.dump()).value();
     ValueScanner scanner(header);
     scanner.Add(Bytes(bytes));
     return JudgeValues(header, config, ValidateAdapter(header, config).value(), scanner.stats(),
@@ -107,6 +110,35 @@ TEST(JudgeValues, NormsStayWithinThePolicy) {
   EXPECT_THAT(sample.Judge({.tensor_norm_max = 6, .update_norm_max = 65}), IsOk());
   EXPECT_THAT(sample.Judge({.tensor_norm_max = 5}), RefusedAs("NORM_EXCEEDED"));
   EXPECT_THAT(sample.Judge({.update_norm_max = 63}), RefusedAs("NORM_EXCEEDED"));
+}
+
+TEST(JudgeValues, TheScaleIsTheModulesOwn) {
+  const Sample sample(1.0f);  // A times B: 128
+  EXPECT_NEAR(sample.Judge()->update_norm_max, 256, 1e-3);
+  EXPECT_NEAR(sample.Judge({}, {{"use_rslora", true}})->update_norm_max, 128 * 16 / std::sqrt(8.0),
+              1e-3);
+  EXPECT_NEAR(
+      sample.Judge({}, {{"alpha_pattern", {{"q_proj", -4}, {"v_proj", 99}}}})->update_norm_max, 64,
+      1e-3);
+  // Which of them an expression means is PEFT's to say: the largest bounds them all.
+  EXPECT_NEAR(sample.Judge({}, {{"alpha_pattern", {{".*q", 8}, {".*v", -32}}}})->update_norm_max,
+              512, 1e-3);
+}
+
+TEST(JudgeValues, ANormAtItsLimitPasses) {
+  Sample sample(0.0f);
+  sample.Set(sample.header.data_begin, 3.0f);
+  sample.Set(sample.header.image_bytes - 4, 5.0f);  // 3 x 5, scaled by 2
+  EXPECT_THAT(sample.Judge({.tensor_norm_max = 5, .update_norm_max = 30}), IsOk());
+  EXPECT_THAT(sample.Judge({.update_norm_max = 29.99}), RefusedAs("NORM_EXCEEDED"));
+  EXPECT_THAT(sample.Judge({.tensor_norm_max = 4.99}), RefusedAs("NORM_EXCEEDED"));
+}
+
+TEST(JudgeValues, ZeroTimesAnythingChangesNothing) {
+  Sample sample(3e38f);
+  for (uint64_t at = sample.header.tensors[1].begin; at < sample.header.image_bytes; at += 4)
+    sample.Set(at, 0.0f);
+  EXPECT_EQ(sample.Judge({.update_norm_max = 1})->update_norm_max, 0);
 }
 
 TEST(JudgeValues, ValuesWhoseSquaresOverflowExceedEveryLimit) {
