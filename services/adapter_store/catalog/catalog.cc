@@ -48,6 +48,8 @@ absl::Status Catalog::Transact(Decide decide) {
     absl::Status committed;
     for (int tries = 0; tries < kTriesMax; ++tries) {
       news = {};
+      committed =
+          absl::OkStatus();  // what a decision that writes nothing answers, also a second one
       Draft draft(store_);
       LORRY_RETURN_IF_ERROR(decide(draft, news));
       LORRY_RETURN_IF_ERROR(Announce(draft, news));
