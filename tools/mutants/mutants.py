@@ -5,6 +5,7 @@ import fnmatch
 import json
 import os
 import pathlib
+import re
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -64,22 +65,24 @@ def load(build: pathlib.Path, patterns: list[str]) -> list[Mutant]:
 
 
 class Notes:
-    """A list in the tree of mutants with a sentence on each: `file | line's text | mutation | sentence`."""
+    """A list in the tree of mutants with a sentence on each: `file | line's text | mutation | sentence`. "…" stands for anything."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path
-        self.entries = {(file, text, mutation): sentence for file, text, mutation, sentence in _notes(path)}
-        self.used: set[tuple[str, str, str]] = set()
+        self.entries = [(file, _pattern(text), _pattern(mutation), sentence) for file, text, mutation, sentence in _notes(path)]
+        self.used: set[int] = set()
 
     def on(self, mutant: Mutant) -> str | None:
-        key = (mutant.file, mutant.text, mutant.short)
-        if key in self.entries:
-            self.used.add(key)
-        return self.entries.get(key)
+        found = None
+        for index, (file, text, mutation, sentence) in enumerate(self.entries):
+            if file == mutant.file and text.fullmatch(mutant.text) and mutation.fullmatch(mutant.mutation):
+                self.used.add(index)
+                found = found or sentence
+        return found
 
     def unused(self, files: set[str]) -> list[str]:
         """Entries on those files that no mutant answers to any more."""
-        return [" | ".join(key) for key in self.entries if key[0] in files and key not in self.used]
+        return [f"{entry[0]}: {entry[3]}" for index, entry in enumerate(self.entries) if entry[0] in files and index not in self.used]
 
 
 class Results:
@@ -103,6 +106,10 @@ class Results:
         written = self.path.with_suffix(".new")
         written.write_text(json.dumps({key: dataclasses.asdict(verdict) for key, verdict in self.verdicts.items()}, indent=0))
         os.replace(written, self.path)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in text.split("…")))
 
 
 def _lines(path: pathlib.Path) -> list[list[str]]:

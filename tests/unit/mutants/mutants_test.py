@@ -4,6 +4,7 @@ each mutant is noticed exactly where its effect shows.
 usage: mutants_test.py C++-COMPILER
 """
 
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -194,10 +195,12 @@ class Books(unittest.TestCase):
     def test_notes_know_their_mutants_and_say_which_are_gone(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "notes.txt"
-            path.write_text("# why\nlib/a.cc | if (a || b) return; | a || b -> false | a proof\nlib/a.cc | gone | x -> true | another\n")
+            path.write_text("# why\nlib/a.cc | if (a || b) return; | a || b -> false | a proof\nlib/a.cc | gone | x -> true | another\n"
+                            "lib/b.cc | if (a …) return; | a … -> false | a whole kind\n")
             notes = mutants.Notes(path)
             self.assertEqual(notes.on(self.MUTANT), "a proof")
-            self.assertEqual(notes.unused({"lib/a.cc"}), ["lib/a.cc | gone | x -> true"])
+            self.assertEqual(notes.unused({"lib/a.cc"}), ["lib/a.cc: another"])
+            self.assertEqual(notes.on(dataclasses.replace(self.MUTANT, file="lib/b.cc")), "a whole kind")
             self.assertEqual(notes.unused({"lib/b.cc"}), [])
             path.write_text("lib/a.cc | two fields\n")
             with self.assertRaises(SystemExit):
