@@ -175,11 +175,12 @@ def main() -> int:
             campaign.run(args.seconds)
             violations = Judge(campaign.ledger, world.faults.events()).all()
         print_report(campaign.ledger, violations, seed, args.seconds)
+        campaign.ledger.dump(folder / "ledger.jsonl")
         failed = bool(violations)
         return int(failed)
     finally:
         if failed or args.keep:
-            print(f"logs in {folder}")
+            print(f"logs, and all that was seen in ledger.jsonl, in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -6,6 +6,7 @@ a machine share: engines write it into their journals.
 
 from __future__ import annotations
 
+import json
 import pathlib
 import threading
 import time
@@ -77,6 +78,10 @@ class Violation:
     what: str
 
 
+def list_or_text(value: object) -> object:
+    return sorted(value) if isinstance(value, frozenset) else str(value)
+
+
 class Ledger:
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -116,6 +121,13 @@ class Ledger:
     def of_weights(self, digest: str) -> Published | None:
         """By a fake engine's name for weights."""
         return next((p for p in list(self.published.values()) if digest_of(p.folder) == digest), None)
+
+    def dump(self, path: pathlib.Path) -> None:
+        """For whoever looks closer: a line of JSON for each reply, fault and publish, with seconds since the beginning."""
+        with path.open("w") as file:
+            for entry in [*self.replies, *self.faults, *self.published.values()]:
+                plain = {k: round(v - self.began, 3) if isinstance(v, float) and v else v for k, v in vars(entry).items()}
+                file.write(json.dumps({"what": type(entry).__name__, **plain}, default=list_or_text) + "\n")
 
     def object(self, what: str, at: float = 0.0) -> None:
         self.violations.append(Violation(at or time.monotonic(), what))
