@@ -11,7 +11,6 @@ WORDS = "lora_A of layer 0 is no matrix"
 STAGE_DEADLINE_S = 60.0
 AT_ONCE_S = 30.0
 SKIPS = ("SKIP_MODE_ALLOWED", "SKIP_MODE_NEVER")
-NO_VERDICT = pytest.mark.xfail(strict=True, reason="a refusal is held against the engine and not the version")
 
 
 @pytest.fixture
@@ -37,7 +36,6 @@ def serves_all(world, number, adapter=ADAPTER):
         until(lambda m=member: world.serves(m, number, adapter), f"{member} serves {adapter} v{number}")
 
 
-@NO_VERDICT
 @pytest.mark.parametrize("skip", SKIPS)
 def test_a_version_that_every_engine_refuses_is_refused_in_its_words(pair, make_adapter, skip):
     world, run, other = pair
@@ -80,7 +78,6 @@ def test_a_version_that_one_kind_refuses_is_served_by_the_other(pair, make_adapt
     serves_all(world, 2, OTHER)
 
 
-@NO_VERDICT
 @pytest.mark.parametrize("skip", SKIPS)
 def test_a_lone_engine_that_refuses_a_version_serves_the_next(crowd, make_adapter, skip):
     world = crowd("sglang-1")
