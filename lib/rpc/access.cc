@@ -112,9 +112,9 @@ Caller CallerOfCertificate(const grpc::AuthContext& peer) {
   return caller;
 }
 
-std::string BearerToken(const grpc::ServerContextBase& context) {
-  const auto it = context.client_metadata().find("authorization");
-  if (it == context.client_metadata().end()) return {};
+std::string BearerToken(const Access::Metadata& metadata) {
+  const auto it = metadata.find("authorization");
+  if (it == metadata.end()) return {};
   const std::string_view value(it->second.data(), it->second.size());
   return value.substr(0, kBearer.size()) == kBearer ? std::string(value.substr(kBearer.size()))
                                                     : std::string();
@@ -178,18 +178,25 @@ bool Caller::MayTouch(std::string_view adapter) const {
   });
 }
 
-absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context, Roles wanted,
-                                     std::string_view adapter) {
+absl::StatusOr<Caller> Access::Identify(const Metadata& metadata,
+                                        const grpc::AuthContext& connection) {
   if (open_to_all()) return Caller{.name = "", .roles = Role::kOperator, .adapters = {}};
   Caller caller;
-  if (certificates_) caller = CallerOfCertificate(*context.auth_context());
-  if (const std::string token = BearerToken(context); !tokens_file_.empty() && !token.empty()) {
+  if (certificates_) caller = CallerOfCertificate(connection);
+  if (const std::string token = BearerToken(metadata); !tokens_file_.empty() && !token.empty()) {
     if (std::optional<Caller> known = FindToken(token)) caller = *std::move(known);
   }
   if (caller.roles.empty()) {
     return Error(absl::StatusCode::kUnauthenticated, "UNAUTHENTICATED",
                  "no known bearer token and no certificate with a role came with this call");
   }
+  return caller;
+}
+
+absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context, Roles wanted,
+                                     std::string_view adapter) {
+  LORRY_ASSIGN_OR_RETURN(Caller caller,
+                         Identify(context.client_metadata(), *context.auth_context()));
   if (!caller.roles.Permits(wanted)) {
     return Error(absl::StatusCode::kPermissionDenied, "ROLE_MISSING",
                  absl::StrCat(caller.name, " is ", ToString(caller.roles), "; this call needs ",

@@ -84,6 +84,11 @@ class Access {
 
   bool open_to_all() const { return tokens_file_.empty() && !certificates_; }
 
+  // Who it is that came with this metadata over this connection, whatever the call.
+  // UNAUTHENTICATED UNAUTHENTICATED when nobody that is known.
+  using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
+  absl::StatusOr<Caller> Identify(const Metadata& metadata, const grpc::AuthContext& connection);
+
  private:
   Access(std::string tokens_file, bool certificates)
       : tokens_file_(std::move(tokens_file)), certificates_(certificates) {}

@@ -31,6 +31,15 @@ grpc::Status Gate::Serve(grpc::ServerContext& context, std::string_view method, 
   return ToGrpc(status);
 }
 
+absl::Status Gate::Greet(const Access::Metadata& metadata, const grpc::AuthContext& connection) {
+  const absl::Status known = access_.Identify(metadata, connection).status();
+  if (!known.ok() && options_.on_call) {
+    // A stranger's method names are no labels: there is no end to them.
+    options_.on_call({.method = "any", .code = known.code(), .seconds = 0});
+  }
+  return known;
+}
+
 absl::StatusOr<Caller> Gate::AdmitStream(const grpc::ServerContextBase& context, Roles wanted,
                                          std::string_view adapter) {
   {

@@ -73,7 +73,8 @@ class Gate {
     // Calls that wait, for their turn or elsewhere. Each holds a thread of some 20 KiB: the ranks
     // of two of the largest training jobs.
     int waiting_max = 2'048;
-    // Told of each finished unary call; the service turns it into metrics. Must not block.
+    // Told of each finished unary call, and with the method "any" of each call that ended before
+    // it was known whether its method exists; the service turns it into metrics. Must not block.
     std::function<void(const CallReport&)> on_call = {};
   };
   explicit Gate(Access& access) : Gate(access, Options{}) {}
@@ -87,6 +88,10 @@ class Gate {
   // Admits a long stream; it has no deadline. `adapter`: as in Terms.
   absl::StatusOr<Caller> AdmitStream(const grpc::ServerContextBase& context, Roles wanted,
                                      std::string_view adapter = {});
+
+  // Whether anybody that is known makes the call, as far as its headers tell: asked by the server
+  // before it reads a message of the call.
+  absl::Status Greet(const Access::Metadata& metadata, const grpc::AuthContext& connection);
 
   StreamRegistry& streams() { return streams_; }
   bool open_to_all() const { return access_.open_to_all(); }

@@ -3,6 +3,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
+#include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
@@ -19,6 +20,7 @@
 #include "lib/base/error.h"
 #include "lib/rpc/callback_queue.h"
 #include "lib/rpc/channel.h"
+#include "lib/rpc/status.h"
 
 namespace lorry::rpc {
 namespace {
@@ -50,8 +52,34 @@ absl::Status CheckExposure(const ServerOptions& options, const Gate& gate) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const ServerTls& tls) {
-  if (tls.empty()) return grpc::InsecureServerCredentials();
+// Refuses calls of nobody that is known by their headers, before gRPC reads a message of theirs: a
+// message is read, kept and parsed whole before a handler could refuse it. What the call needs, and
+// the refusal's reason, is the handlers' business; here a caller learns the code alone.
+class Doorkeeper final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit Doorkeeper(Gate& gate) : gate_(gate) {}
+  bool IsBlocking() const override { return false; }  // a look-up, and once a second a stat
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* connection,
+                       OutputMetadata*, OutputMetadata*) override {
+    // gRPC's own services, health and reflection, answer everybody.
+    const auto path = metadata.find(":path");
+    if (path != metadata.end() && !path->second.starts_with("/lorry.")) return grpc::Status::OK;
+    return ToGrpc(gate_.Greet(metadata, *connection));
+  }
+
+ private:
+  Gate& gate_;  // outlives the server
+};
+
+// Plaintext for callers on this host alone: the same bytes on the wire, but a processor may look at
+// each call, which gRPC's plain credentials do not have.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> HostCredentials(
+    const std::string& address) {
+  return grpc::experimental::LocalServerCredentials(absl::StartsWith(address, "unix:") ? UDS
+                                                                                       : LOCAL_TCP);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const ServerTls& tls) {
   for (const std::string& file : {tls.cert, tls.key, tls.client_ca}) {
     if (!file.empty() && access(file.c_str(), R_OK) != 0) {
       return Error(absl::StatusCode::kInvalidArgument, "",
@@ -71,6 +99,17 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const S
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   }
   return grpc::experimental::TlsServerCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
+    const ServerOptions& options, Gate& gate) {
+  const bool plain = options.tls.empty();
+  // gRPC asks nobody before it reads where an operator has declared a plaintext port off loopback.
+  if (plain && !IsLoopback(options.address)) return grpc::InsecureServerCredentials();
+  LORRY_ASSIGN_OR_RETURN(auto credentials,
+                         plain ? HostCredentials(options.address) : TlsCredentials(options.tls));
+  credentials->SetAuthMetadataProcessor(std::make_shared<Doorkeeper>(gate));
+  return credentials;
 }
 
 void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
@@ -98,7 +137,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Gat
                                                       std::vector<grpc::Service*> services) {
   HoldCallbackQueue();
   LORRY_RETURN_IF_ERROR(CheckExposure(options, gate));
-  LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
+  LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options, gate));
   grpc::EnableDefaultHealthCheckService(true);
   if (options.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 

@@ -64,7 +64,10 @@ absl::Status FromGrpc(const grpc::Status& status) {
   const int code = status.error_code();
   const auto known =
       code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
-  return Error(known, InfoOf(status).reason(), status.error_message());
+  std::string reason = InfoOf(status).reason();
+  // Whoever is not known is refused by gRPC's own security layer, which has no room for a reason.
+  if (reason.empty() && known == absl::StatusCode::kUnauthenticated) reason = "UNAUTHENTICATED";
+  return Error(known, reason, status.error_message());
 }
 
 ErrorMetadata MetadataOf(const grpc::Status& status) {

@@ -1,9 +1,11 @@
 #include "lib/rpc/access.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <future>
 #include <optional>
 
 #include "lib/base/error.h"
@@ -76,6 +78,37 @@ TEST(Access, RefusesEverybodyElseWithAReason) {
   const absl::Status reader = SayWithToken(server, "reader-token-00000001");
   EXPECT_EQ(reader.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(ReasonOf(reader), "ROLE_MISSING");
+}
+
+// What gRPC says of a message that it read shows whether it read it.
+TEST(Access, NoMessageOfAStrangerIsRead) {
+  const File tokens(kTokens);
+  EchoServer server({.receive_max_bytes = 1000}, {}, tokens.path());
+  const std::string long_text(5000, 'x');
+  EXPECT_EQ(Say(*server.Stub({.token = "publisher-token-0001"}), long_text).code(),
+            absl::StatusCode::kResourceExhausted);
+  const absl::Status stranger = Say(*server.Stub({.token = "publisher-token-0002"}), long_text);
+  EXPECT_EQ(stranger.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(ReasonOf(stranger), "UNAUTHENTICATED");
+  EXPECT_THAT(std::string(stranger.message()), testing::HasSubstr("no known bearer token"));
+}
+
+TEST(Access, WhetherAServerIsWellIsToldToEverybody) {
+  const File tokens(kTokens);
+  EchoServer server({}, {}, tokens.path());
+  server.server->SetServing(true);
+  const auto channel = MakeChannel({.target = server.server->address()});
+  ASSERT_TRUE(channel.ok());
+  grpc::GenericStub stub(*channel);
+  grpc::ClientContext context;
+  const grpc::Slice nothing("");
+  const grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer response;
+  std::promise<grpc::Status> said;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &response,
+                 [&](grpc::Status status) { said.set_value(std::move(status)); });
+  const grpc::Status status = said.get_future().get();
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST(Access, ATokenMayBeLimitedToAdapters) {
@@ -180,6 +213,23 @@ TEST_F(Tls, TheCertificatesRoleDecides) {
   EXPECT_TRUE(publisher.ok()) << publisher;
   EXPECT_EQ(SayAs(server, "reader").code(), absl::StatusCode::kPermissionDenied);
   EXPECT_FALSE(SayAs(server, "").ok());
+}
+
+TEST_F(Tls, NoMessageOfAStrangerIsRead) {
+  const File tokens(kTokens);
+  EchoServer server({.address = "localhost:0",
+                     .tls = {.cert = At("server.pem"), .key = At("server.key")},
+                     .receive_max_bytes = 1000},
+                    {}, tokens.path());
+  const auto say = [&](const std::string& token) {
+    return Say(*server.Stub({.target = "localhost:" + std::to_string(server.server->port()),
+                             .tls = {.ca = At("ca.pem")},
+                             .token = token}),
+               std::string(5000, 'x'));
+  };
+  EXPECT_EQ(say("publisher-token-0001").code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(say("publisher-token-0002")), "UNAUTHENTICATED");
+  EXPECT_EQ(ReasonOf(say("")), "UNAUTHENTICATED");
 }
 
 TEST_F(Tls, FilesThatCannotBeReadAreNamed) {
