@@ -85,6 +85,7 @@ class Chart(unittest.TestCase):
     def test_half_a_setting_says_what_is_missing(self):
         for setting, missing in (("tls.enabled=true", "tls.existingSecret"), ("engine.enabled=true", "engine.image"),
                                  ("store.enabled=false", "store.address"), ("orchestrator.enabled=false,engine.enabled=true,engine.image=x", "orchestrator.address"),
+                                 ("engine.enabled=true,engine.image=x,proxy.baseModel.volume=models", "proxy.baseModel.mountPath"),
                                  ("tls.enabled=true,tls.existingSecret=x,tls.clientCertificates=false,auth.enabled=false", "auth.enabled")):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0)
@@ -118,6 +119,25 @@ class Pods(unittest.TestCase):
         self.assertIs(read["readOnly"], True)
         self.assertNotIn("readOnly", written)
         self.assertIn(f"--image-dir={written['mountPath']}", pod["initContainers"][0]["args"])
+
+    def test_an_engine_of_another_user_may_read_the_images(self):
+        """Images are readable by their user alone unless told otherwise, and the two containers rarely run as one user."""
+        for values in ("vllm", "sglang", "joining"):
+            for container in lorry_containers(objects("-f", str(CHART / f"ci/{values}-values.yaml"))):
+                self.assertEqual("--image-readers=all" in container["args"], container["name"] == "engine-proxy", container["name"])
+
+    def test_the_proxy_can_be_told_its_engines_base_model(self):
+        def proxy_and_pod(*settings):
+            (pod,) = [p for p in pod_specs(objects("-f", str(CHART / "ci/vllm-values.yaml"), *settings)) if p.get("initContainers")]
+            return pod["initContainers"][0], pod
+
+        told, pod = proxy_and_pod("--set", "proxy.baseModel.configMap=qwen3-8b")
+        self.assertIn("--base-model-config=/etc/lorry/base-model/config.json", told["args"])
+        self.assertIn({"name": "lorry-base-model", "mountPath": "/etc/lorry/base-model", "readOnly": True}, told["volumeMounts"])
+        self.assertIn({"name": "lorry-base-model", "configMap": {"name": "qwen3-8b"}}, pod["volumes"])
+        reads, _ = proxy_and_pod("--set", "proxy.baseModel.volume=models,proxy.baseModel.mountPath=/models")
+        self.assertIn({"name": "models", "mountPath": "/models", "readOnly": True}, reads["volumeMounts"])
+        self.assertFalse([a for a in reads["args"] if "base-model" in a])
 
     def test_an_engine_on_loopback_is_asked_inside_its_container(self):
         for values in ("vllm", "sglang"):

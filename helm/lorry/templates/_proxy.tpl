@@ -33,6 +33,9 @@ A native sidecar starts before the engine and stops after it, so the door answer
     - --data-dir=/data
     - --image-dir=/dev/shm/lorry
     - --image-readers=all  # the engine may run as another user; nobody outside of the pod sees the volume
+    {{- if $proxy.baseModel.configMap }}
+    - --base-model-config=/etc/lorry/base-model/config.json
+    {{- end }}
     {{- with include "lorry.credentialArgs" (dict "root" .root "as" "engine") | trim }}{{ . | nindent 4 }}{{- end }}
     {{- with $proxy.extraArgs }}
     {{- toYaml . | nindent 4 }}
@@ -58,6 +61,14 @@ A native sidecar starts before the engine and stops after it, so the door answer
   volumeMounts:
     - {name: lorry-journal, mountPath: /data}
     - {name: lorry-images, mountPath: /dev/shm/lorry}
+    {{- with $proxy.baseModel }}
+    {{- if .volume }}
+    - {name: {{ .volume }}, mountPath: {{ required "proxy.baseModel.mountPath: where the engine mounts its model" .mountPath }}, readOnly: true}
+    {{- end }}
+    {{- if .configMap }}
+    - {name: lorry-base-model, mountPath: /etc/lorry/base-model, readOnly: true}
+    {{- end }}
+    {{- end }}
     {{- with include "lorry.credentialMounts" .root | trim }}{{ . | nindent 4 }}{{- end }}
     {{- with $proxy.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
@@ -70,6 +81,10 @@ A native sidecar starts before the engine and stops after it, so the door answer
   emptyDir: {sizeLimit: 256Mi}
 - name: lorry-images
   emptyDir: {medium: Memory, sizeLimit: {{ .root.Values.proxy.imagesSizeLimit }}}
+{{- with .root.Values.proxy.baseModel.configMap }}
+- name: lorry-base-model
+  configMap: {name: {{ . }}}
+{{- end }}
 {{- include "lorry.credentialVolumes" .root }}
 {{- with .root.Values.proxy.extraVolumes }}
 {{ toYaml . }}
