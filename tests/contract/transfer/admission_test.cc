@@ -7,6 +7,7 @@
 #include "lib/transfer/ucx/transports.h"
 #include "lorry/transfer/v1/transfer.grpc.pb.h"
 #include "lorry/transfer/v1/ucx.grpc.pb.h"
+#include "tests/contract/transfer/child.h"
 #include "tests/contract/transfer/kinds.h"
 #include "tests/testing/temp_dir.h"
 
@@ -141,6 +142,20 @@ TEST_P(Known, ATicketIsOfUseToItsHolderOnly) {
   EXPECT_THAT(Fetch("alice", "alice"), EndsWell());
   EXPECT_THAT(Fetch("bob", "alice"), EndsWithCode(StatusCode::kPermissionDenied, "BAD_TICKET"));
   EXPECT_THAT(Fetch("", "alice"), EndsWithCode(StatusCode::kUnauthenticated, "UNAUTHENTICATED"));
+}
+
+// Ranges wait at their sender until there is room for them, unless UCX there is told to send them
+// at once. Here nothing is received, so that all that comes is kept.
+TEST(Sending, WhatDoesNotWaitToBeReceivedIsBounded) {
+  World world("ucx-shm", {.receiving_max = 0});
+  world.handler.Expect("image", 8 * kMiB);
+  setenv("UCX_RNDV_THRESH", "inf", 1);
+  Child hasty({LORRY_TRANSFER_PEER, "push", "ucx-shm", std::to_string(8 * kMiB), "1",
+               world.server->address()});
+  unsetenv("UCX_RNDV_THRESH");
+  EXPECT_EQ(
+      hasty.ReadLine(),
+      "INVALID_ARGUMENT: the peer broke the protocol: ranges that did not wait to be received");
 }
 
 TEST(Asking, ForTheSameBytesManyTimesSendsThemOnce) {
