@@ -85,6 +85,8 @@ def test_shared_memory_carried_the_bytes(world, tiny, member):
     files = [tiny / "adapters" / f"v{n}" / "adapter_model.safetensors" for n in VERSIONS]
     assert moved.get("ucx-shm") == sum(f.stat().st_size for f in files)
     assert not moved.get("grpc")
+    said = [line for line in world.fleet.proxies[member].log_path.read_text().splitlines() if "images come by" in line]
+    assert len(said) == 1 and "images come by ucx-shm from" in said[0], "once, as long as it does not change"
 
 
 def test_an_alias_is_a_name_like_any_other(world):

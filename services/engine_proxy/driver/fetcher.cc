@@ -3,8 +3,10 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
 #include "lib/base/error.h"
 #include "lib/peft/config.h"
@@ -155,6 +157,7 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
     fetched_bytes_[outcome.transport] += outcome.bytes;
   }
   if (!outcome.status.ok()) return Fail(job, outcome.status, Whose::kPeers);
+  TellOfCarrier(*job, outcome.transport);
   on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
   spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
                 outcome.transport);
@@ -162,6 +165,17 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
   // On a transport's thread: writing and syncing files belongs elsewhere.
   if (absl::Status queued = executor_.Submit([this, job] { Finish(job); }); !queued.ok())
     Fail(job, queued);
+}
+
+void Fetcher::TellOfCarrier(const Job& job, const std::string& transport) {
+  std::string before;
+  {
+    MutexLock lock(mutex_);
+    if (carrier_ == transport) return;
+    before = std::exchange(carrier_, transport);
+  }
+  spdlog::info("images come by {} from {}{}", transport, absl::StrJoin(job.manifest.addresses, " "),
+               before.empty() ? "" : absl::StrCat(", by ", before, " before"));
 }
 
 void Fetcher::Finish(const std::shared_ptr<Job>& job) {

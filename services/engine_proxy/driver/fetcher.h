@@ -59,6 +59,7 @@ class Fetcher {
   void Run(const std::shared_ptr<Job>& job);
   absl::Status Begin(const std::shared_ptr<Job>& job);
   void OnRange(Job& job, uint64_t bytes);
+  void TellOfCarrier(const Job& job, const std::string& transport) LORRY_EXCLUDES(mutex_);
   void OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome);
   void Finish(const std::shared_ptr<Job>& job);
   void End(const std::shared_ptr<Job>& job, Event event);
@@ -73,6 +74,8 @@ class Fetcher {
   const OnFetched on_fetched_;
   mutable Mutex mutex_;
   std::map<OpId, std::shared_ptr<Job>> jobs_ LORRY_GUARDED_BY(mutex_);
+  // What carried the last image: the log tells when another does.
+  std::string carrier_ LORRY_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> fetched_bytes_ LORRY_GUARDED_BY(mutex_);
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
   CondVar idle_;
