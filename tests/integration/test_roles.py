@@ -6,6 +6,8 @@ A method without a row here fails, so that nobody adds one without saying who ma
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 
@@ -14,11 +16,12 @@ import pytest
 from google.protobuf import descriptor, message_factory
 from lorry.common.v1 import adapter_pb2
 from lorry.engine.v1 import proxy_pb2
-from lorry.store.v1 import store_pb2
+from lorry.store.v1 import store_pb2, store_pb2_grpc
 from lorry.sync.v1 import sync_pb2
 from lorry.transfer.v1 import transfer_pb2
 from testing.engines import ROOT, free_port
 from testing.fleet import Fleet
+from testing.raw_publish import RawImage
 
 ADAPTER = "policy"  # which every request here is about
 # The operator last: its Drain ends the proxy.
@@ -30,6 +33,7 @@ TOKENS = {
     "operator": "operator operator-token-0123456789 alice",
     "publisher of it": f"publisher limited-token-0123456789 small-trainer adapters=math-*,{ADAPTER}",
     "publisher of another": "publisher elsewhere-token-0123456789 other-trainer adapters=math-*",
+    "operator of another": "operator elsewhere-operator-0123456789 bob adapters=math-*",
 }
 EVERYBODY = {"reader", "publisher", "engine", "operator"}
 PUBLISHERS = {"publisher", "operator"}
@@ -182,6 +186,39 @@ def test_bytes_move_by_ticket_alone(channels, caller):
         if name_of(method) in BY_TICKET:
             refused = answer(channels["lorry.transfer.v1"], method, caller)
             assert refused in REFUSALS | {grpc.StatusCode.INVALID_ARGUMENT}
+
+
+def test_a_limited_operator_leaves_the_uploads_of_other_adapters_alone(channels, tiny):
+    """An operator acts for every owner, but only on its own adapters; an upload's id names neither."""
+    store = store_pb2_grpc.StoreServiceStub(channels["lorry.store.v1"])
+
+    def ask(method, request, caller):
+        return method(request, timeout=10, metadata=[("authorization", f"Bearer {TOKENS[caller].split()[1]}")])
+
+    image = RawImage.of(tiny / "adapters" / "v1")
+    run = ask(store.OpenRun, store_pb2.OpenRunRequest(adapter=ADAPTER, request_id="limited"), "publisher").run
+    begun = ask(store.BeginUpload, store_pb2.BeginUploadRequest(
+        version=adapter_pb2.VersionRef(adapter=ADAPTER, run=run, number=1), attempt=1, header=image.header,
+        config_json=image.config_json, image_bytes=image.image_bytes), "publisher")
+    named = {"upload_id": begun.upload_id}
+    for call, request in ((store.GetUpload, store_pb2.GetUploadRequest(**named)),
+                          (store.CommitUpload, store_pb2.CommitUploadRequest(**named)),
+                          (store.AbortUpload, store_pb2.AbortUploadRequest(**named))):
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(call, request, "operator of another")
+        assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED, refused.value
+    ask(store.AbortUpload, store_pb2.AbortUploadRequest(**named), "operator")
+
+
+@pytest.mark.parametrize(("program", "flags"), [
+    ("sync-orchestrator", ()), ("engine-proxy", ("--orchestrator=127.0.0.1:1", "--engine=http://127.0.0.1:1", "--member=a"))])
+def test_a_token_that_cannot_be_read_is_named(bin_dir, tmp_path, program, flags):
+    missing = tmp_path / "no-token"
+    done = subprocess.run(
+        [bin_dir / program, f"--data-dir={tmp_path / 'data'}", "--store=127.0.0.1:1", f"--token-file={missing}", *flags],
+        capture_output=True, text=True, timeout=60, check=False, env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert done.returncode > 0, f"no signal: {done.returncode}"
+    assert str(missing) in done.stdout + done.stderr
 
 
 def test_data_is_private(fleet):

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/error.h"
 #include "lib/rpc/fleet_messages.h"
 #include "services/adapter_store/rpc/messages.h"
@@ -52,6 +53,17 @@ absl::StatusOr<std::vector<std::string>> StoreService::AddressesFor(
     if (address == kWhereTheCallerDialled) address.append(dialled.data(), dialled.size());
   }
   return addresses;
+}
+
+// An upload's id names no adapter, so the gate cannot judge a token that is limited to some.
+absl::Status StoreService::CheckAdapterOf(const UploadId& id, const Call& call) {
+  if (call.caller.adapters.empty()) return absl::OkStatus();
+  LORRY_ASSIGN_OR_RETURN(const Upload upload, parts_.catalog.GetUpload(id));
+  if (call.caller.MayTouch(upload.key.adapter.value)) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kPermissionDenied, "ADAPTER_DENIED",
+      absl::StrCat(call.caller.name, " may touch only ", absl::StrJoin(call.caller.adapters, ", "),
+                   "; upload ", id.value, " is one of ", upload.key.adapter.value));
 }
 
 absl::StatusOr<v1::Adapter> StoreService::Describe(const Adapter& adapter) {
@@ -103,8 +115,9 @@ grpc::Status StoreService::GetUpload(grpc::ServerContext* context,
                                      const v1::GetUploadRequest* request,
                                      v1::GetUploadResponse* response) {
   const auto serve = [&](const Call& call) -> absl::Status {
-    LORRY_ASSIGN_OR_RETURN(const Standing standing,
-                           parts_.uploads.Get(UploadId(request->upload_id()), PrincipalOf(call)));
+    const UploadId id(request->upload_id());
+    LORRY_RETURN_IF_ERROR(CheckAdapterOf(id, call));
+    LORRY_ASSIGN_OR_RETURN(const Standing standing, parts_.uploads.Get(id, PrincipalOf(call)));
     *response = ToProto(standing);
     return absl::OkStatus();
   };
@@ -115,8 +128,10 @@ grpc::Status StoreService::GetUpload(grpc::ServerContext* context,
 grpc::Status StoreService::AbortUpload(grpc::ServerContext* context,
                                        const v1::AbortUploadRequest* request,
                                        v1::AbortUploadResponse*) {
-  const auto serve = [&](const Call& call) {
-    return parts_.uploads.Abort(UploadId(request->upload_id()), PrincipalOf(call));
+  const auto serve = [&](const Call& call) -> absl::Status {
+    const UploadId id(request->upload_id());
+    LORRY_RETURN_IF_ERROR(CheckAdapterOf(id, call));
+    return parts_.uploads.Abort(id, PrincipalOf(call));
   };
   return parts_.gate.Serve(*context, "AbortUpload", Role::kPublisher, serve,
                            {.adapter = rpc::kOfCaller});
@@ -126,11 +141,12 @@ grpc::Status StoreService::CommitUpload(grpc::ServerContext* context,
                                         const v1::CommitUploadRequest* request,
                                         v1::CommitUploadResponse* response) {
   const auto serve = [&](const Call& call) -> absl::Status {
+    const UploadId id(request->upload_id());
+    LORRY_RETURN_IF_ERROR(CheckAdapterOf(id, call));
     const Tick deadline =
         std::min(call.deadline - kAnswerMarginMs, SteadyClock().Now() + kCommitWaitMs);
-    LORRY_ASSIGN_OR_RETURN(
-        const Version version,
-        parts_.uploads.Commit(UploadId(request->upload_id()), deadline, PrincipalOf(call)));
+    LORRY_ASSIGN_OR_RETURN(const Version version,
+                           parts_.uploads.Commit(id, deadline, PrincipalOf(call)));
     *response->mutable_version() = ToProto(version);
     return absl::OkStatus();
   };

@@ -71,6 +71,7 @@ class StoreService final
   grpc::Status SetHolds(grpc::ServerContext*, const v1::SetHoldsRequest*,
                         v1::SetHoldsResponse*) override;
 
+  absl::Status CheckAdapterOf(const UploadId& id, const rpc::Call& call);
   absl::StatusOr<v1::Adapter> Describe(const Adapter& adapter);
   absl::StatusOr<std::vector<std::string>> AddressesFor(const grpc::ServerContext& caller) const
       LORRY_EXCLUDES(mutex_);
