@@ -13,6 +13,9 @@
 namespace lorry::cli {
 namespace {
 
+// How long a person waits for requests to end before looking again.
+constexpr int64_t kDrainTimeoutMs = 60'000;
+
 constexpr char kNoEngines[] =
     "no engine has attached yet; `lorry up --engine URL` or engine-proxy --orchestrator brings "
     "one\n";
@@ -154,6 +157,18 @@ absl::StatusOr<int> Mark(Context& context, const Arguments& arguments) {
   return kOk;
 }
 
+absl::StatusOr<int> Drain(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  const std::string& member = arguments.At(0);
+  LORRY_RETURN_IF_ERROR(client->Drain(member, context.TimeoutOr(kDrainTimeoutMs)));
+  if (context.json()) {
+    context.PrintJson({{"member", member}});
+  } else {
+    context.Print(absl::StrCat(member, " answers nobody any more; stop its proxy and engine\n"));
+  }
+  return kOk;
+}
+
 absl::StatusOr<int> Adopt(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_ASSIGN_OR_RETURN(const auto adopted, client->AdoptFleet(arguments.Text("cluster")));
@@ -243,6 +258,15 @@ std::vector<Verb> FleetVerbs() {
                        {"MARK", "excluded, included or dead"}},
        .options = {{.name = "reason", .value = "TEXT", .help = "for whoever looks later"}},
        .run = Mark},
+      {.name = "drain",
+       .summary = "Closes the door of an engine and waits until its requests have ended",
+       .details =
+           "New requests are refused from then on, and those that run go on. Where some still "
+           "run after --timeout (default 1m) it says so and aborts none: run it again to go "
+           "on waiting. The door opens again when the proxy is started again.",
+       .positionals = {{"MEMBER", "its name, as in `lorry engines`"}},
+       .examples = {"lorry drain engine-30000 --timeout 15m"},
+       .run = Drain},
       {.name = "adopt",
        .summary = "Adopts what the engines report, after the orchestrator lost its state",
        .options = {{.name = "cluster",

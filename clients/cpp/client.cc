@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/clock.h"
 #include "lib/base/error.h"
 #include "lib/rpc/status.h"
 #include "lorry/engine/v1/proxy.grpc.pb.h"
@@ -398,6 +399,29 @@ absl::StatusOr<Client::Explained> Client::Explain(const std::string& request_id)
       absl::StrCat(
           "none of ", status.members_size(), " engines remembers request ", request_id,
           silent.empty() ? "" : absl::StrCat("; no answer from ", absl::StrJoin(silent, ", "))));
+}
+
+absl::Status Client::Drain(const std::string& member, int64_t wait_ms) {
+  LORRY_ASSIGN_OR_RETURN(const auto status, Status());
+  const auto& all = status.members();
+  const auto known =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.member() == member; });
+  if (known == all.end()) {
+    return Error(absl::StatusCode::kNotFound, "MEMBER_UNKNOWN",
+                 absl::StrCat("no engine is named ", member, "; `lorry engines` lists them"));
+  }
+  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelToProxy(*known)));
+  const auto stub = engine::v1::ProxyService::NewStub(channel);
+  const SteadyClock clock;
+  const Tick until = clock.Now() + wait_ms;
+  while (true) {
+    const absl::Status drained =
+        Call(*stub, &ProxyStub::Drain, engine::v1::DrainRequest(), until - clock.Now(),
+             absl::StrCat("the engine-proxy at ", known->admin_address()))
+            .status();
+    // A proxy answers after two minutes at the latest, however long one would wait.
+    if (ReasonOf(drained) != "DRAINING" || until - clock.Now() < kMemberTimeoutMs) return drained;
+  }
 }
 
 }  // namespace lorry::client

@@ -129,6 +129,10 @@ class Client {
   // silent.
   absl::StatusOr<Explained> Explain(const std::string& request_id);
 
+  // The door of `member` admits nothing any more; returns once nothing is in flight there.
+  // DEADLINE_EXCEEDED DRAINING: some requests still run after `wait_ms`, and go on; ask again.
+  absl::Status Drain(const std::string& member, int64_t wait_ms);
+
   const ConnectOptions& options() const { return options_; }
 
  private:

@@ -79,6 +79,7 @@ struct Door::State {
   Task<void> AcceptLoop();
   void TakeIn(Shard& shard, Socket socket);
   void StopAccepting();
+  void BeginToDrain();
   Shard& NextShard() { return *shards[next_shard++ % shards.size()]; }
   void EachShard(std::function<void(Shard&)> f) {
     for (auto& shard : shards) asio::post(shard->io, [s = shard.get(), f] { f(*s); });
@@ -91,7 +92,8 @@ struct Door::State {
       acceptor;  // of the first shard; the others get their sockets from there
   Mutex drain_mutex;
   std::vector<std::thread> threads;
-  size_t next_shard = 0;  // the first shard's thread's
+  std::atomic<bool> over = false;  // the threads have ended, so nothing moves any more
+  size_t next_shard = 0;           // the first shard's thread's
   uint16_t port = 0;
 };
 
@@ -144,7 +146,7 @@ void Door::State::StopAccepting() {
 
 bool Door::State::WaitForNoConnection(int64_t ms) {
   const int64_t until = NowMs() + ms;
-  while (shared.connections.load() > 0 && NowMs() < until) {
+  while (shared.connections.load() > 0 && NowMs() < until && !over.load()) {
     // tidy: allow sleep: a bounded poll while the process ends; the threads must not wait for it
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -226,21 +228,34 @@ std::vector<Explained> Door::Recent(size_t limit) const {
   return state_->shared.explained.Recent(limit);
 }
 
+// Once; nothing where the door was never open.
+void Door::State::BeginToDrain() {
+  if (threads.empty() || shared.draining.exchange(true)) return;
+  std::promise<void> stopped;
+  asio::post(shards[0]->io, [this, &stopped] {
+    StopAccepting();
+    // Behind what the accept loop has still been given.
+    asio::post(shards[0]->io, [&stopped] { stopped.set_value(); });
+  });
+  stopped.get_future().wait();
+  EachShard([](Shard& shard) {
+    for (Client* client : shard.clients) client->CloseIfIdle();
+  });
+}
+
+bool Door::Quiesce(int64_t wait_ms) {
+  {
+    MutexLock one_at_a_time(state_->drain_mutex);
+    state_->BeginToDrain();
+  }
+  return state_->WaitForNoConnection(wait_ms);
+}
+
 void Door::Drain(int64_t grace_ms) {
   State& state = *state_;
   MutexLock one_at_a_time(state.drain_mutex);
   if (state.threads.empty()) return;
-  state.shared.draining = true;
-  std::promise<void> stopped;
-  asio::post(state.shards[0]->io, [&state, &stopped] {
-    state.StopAccepting();
-    // Behind what the accept loop has still been given.
-    asio::post(state.shards[0]->io, [&stopped] { stopped.set_value(); });
-  });
-  stopped.get_future().wait();
-  state.EachShard([](Shard& shard) {
-    for (Client* client : shard.clients) client->CloseIfIdle();
-  });
+  state.BeginToDrain();
   if (!state.WaitForNoConnection(grace_ms)) {
     state.EachShard([](Shard& shard) {
       for (Client* client : shard.clients) client->Leave();
@@ -250,6 +265,7 @@ void Door::Drain(int64_t grace_ms) {
   for (auto& shard : state.shards) shard->io.stop();
   for (std::thread& thread : state.threads) thread.join();
   state.threads.clear();
+  state.over = true;
   // Without a connection to wait for the threads may have ended before they closed it, and whoever
   // dials then would wait for a door that is gone.
   ErrorCode ignored;

@@ -88,9 +88,12 @@ class Door {
   std::optional<Explained> Explain(std::string_view request_id) const;
   std::vector<Explained> Recent(size_t limit) const;
 
-  // Stops accepting, lets running requests end (replies say `Connection: close`), aborts what is
-  // left after `grace_ms`, joins the threads. Blocks. A second caller, as SIGTERM during an operator's
-  // call, waits for the first.
+  // Stops accepting and lets running requests end (replies say `Connection: close`). Blocks until
+  // none is left, at most `wait_ms`; false: some still run, and go on running. May be called again,
+  // to go on waiting, and beside Drain, which ends the wait.
+  bool Quiesce(int64_t wait_ms);
+  // The same, then aborts what is left after `grace_ms` and joins the threads. Blocks. A second
+  // caller waits for the first.
   void Drain(int64_t grace_ms);
 
  private:

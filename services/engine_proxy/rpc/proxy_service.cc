@@ -8,6 +8,12 @@
 #include "lib/rpc/fleet_messages.h"
 
 namespace lorry::proxy {
+namespace {
+
+// Of a call's deadline, for the way back of its answer.
+constexpr int64_t kAnswerMarginMs = 500;
+
+}  // namespace
 
 grpc::Status ProxyService::GetStatus(grpc::ServerContext* context,
                                      const engine::v1::GetStatusRequest*,
@@ -61,12 +67,17 @@ grpc::Status ProxyService::Explain(grpc::ServerContext* context,
 
 grpc::Status ProxyService::Drain(grpc::ServerContext* context, const engine::v1::DrainRequest*,
                                  engine::v1::DrainResponse*) {
-  return gate_.Serve(
-      *context, "Drain", rpc::Role::kOperator, [&](const rpc::Call& call) -> absl::Status {
-        const int64_t grace_ms = std::max<int64_t>(0, call.deadline - SteadyClock().Now() - 500);
-        door_.Drain(grace_ms);
-        return absl::OkStatus();
-      });
+  const auto serve = [&](const rpc::Call& call) -> absl::Status {
+    const int64_t left_ms = call.deadline - SteadyClock().Now() - kAnswerMarginMs;
+    if (door_.Quiesce(std::max<int64_t>(0, left_ms))) return absl::OkStatus();
+    return Error(absl::StatusCode::kDeadlineExceeded, "DRAINING",
+                 absl::StrCat("the door of ", self_.member, " admits nothing any more, and ",
+                              door_.Snapshot().live,
+                              " requests still run; ask again to go on waiting, or stop the proxy, "
+                              "which ends them after --drain-grace-ms"));
+  };
+  return gate_.Serve(*context, "Drain", rpc::Role::kOperator, serve,
+                     {.effort = rpc::Effort::kWaits});
 }
 
 }  // namespace lorry::proxy

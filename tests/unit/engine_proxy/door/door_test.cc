@@ -313,6 +313,36 @@ TEST_F(DoorTest, MayBeDrainedByTwoAtOnce) {
   EXPECT_EQ(door_->Snapshot().live, 0u);
 }
 
+// Who only waits for quiet ends nothing, and may wait again.
+TEST_F(DoorTest, WaitsForQuietWithoutAbortingAnything) {
+  Gate answering;
+  StartBefore([&](const Message&, Wire& wire) {
+    EXPECT_TRUE(answering.Wait());
+    return wire.Send(JsonReply("{}"));
+  });
+  Wire running = Connect();
+  running.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  ASSERT_TRUE(Eventually([&] { return engine_->requests().size() == 1; }));
+  EXPECT_FALSE(door_->Quiesce(1));
+  EXPECT_FALSE(door_->Quiesce(1));
+  EXPECT_EQ(door_->Snapshot().live, 1u);
+  answering.Open();
+  EXPECT_TRUE(door_->Quiesce(10'000));
+  EXPECT_EQ(ReadMessage(running).status(), 200);
+}
+
+// SIGTERM does not wait for an operator who waits for quiet.
+TEST_F(DoorTest, AnEndComesBeforeAWaitForQuiet) {
+  StartBefore([](const Message&, Wire& wire) { return !wire.AtEnd(); }, EngineKind::kVllm);
+  Wire running = Connect();
+  running.Send(Post("/v1/completions", R"({"model":"policy"})"));
+  ASSERT_TRUE(Eventually([&] { return engine_->requests().size() == 1; }));
+  std::thread patient([&] { EXPECT_TRUE(door_->Quiesce(600'000)); });
+  door_->Drain(1);
+  patient.join();
+  EXPECT_EQ(door_->Snapshot().live, 0u);
+}
+
 TEST_F(DoorTest, AbandonsWhatOutlivesTheGrace) {
   Gate closed;
   StartBefore(
