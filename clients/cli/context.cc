@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "clients/cli/reach.h"
 #include "clients/cli/remedies.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
@@ -77,6 +78,7 @@ void Context::FindAddresses() {
   orchestrator_ = FirstOf(arguments_.Text("orchestrator"), Environment("LORRY_ORCHESTRATOR"),
                           of_up("orchestrator"));
   if (store_.empty() || store_ != of_up("store")) return;
+  up_token_file_ = of_up("token_file");
   admin_["adapter-store"] = of_up("store_admin");
   admin_["sync-orchestrator"] = of_up("orchestrator_admin");
   for (const nlohmann::json& engine : up.value("engines", nlohmann::json::array())) {
@@ -84,24 +86,38 @@ void Context::FindAddresses() {
   }
 }
 
-absl::StatusOr<client::Client*> Context::Client() {
-  if (client_ != nullptr) return client_.get();
+rpc::ClientTls Context::Tls() const {
   const auto of = [&](const char* flag, const char* variable) {
     return FirstOf(arguments_.Text(flag), Environment(variable), "");
   };
+  return {.ca = of("tls-ca", "LORRY_CA_FILE"),
+          .cert = of("tls-cert", "LORRY_CERT_FILE"),
+          .key = of("tls-key", "LORRY_KEY_FILE")};
+}
+
+absl::Status Context::Explain(const absl::Status& status) const {
+  if (!absl::IsUnavailable(status) || !ReasonOf(status).empty()) return status;
+  for (const std::string& address : {store_, orchestrator_}) {
+    if (!address.empty()) LORRY_RETURN_IF_ERROR(CheckTls(address, Tls()));
+  }
+  return status;
+}
+
+absl::StatusOr<client::Client*> Context::Client() {
+  if (client_ != nullptr) return client_.get();
   const std::string token_file = arguments_.Text("token-file");
+  const std::string token = token_file.empty() ? Environment("LORRY_TOKEN") : "";
   LORRY_ASSIGN_OR_RETURN(
-      client_, client::Client::Connect(
-                   {.store = store_,
-                    .orchestrator = orchestrator_,
-                    .token = token_file.empty() ? Environment("LORRY_TOKEN") : "",
-                    .token_file = FirstOf(token_file, Environment("LORRY_TOKEN_FILE"), ""),
-                    .tls = {.ca = of("tls-ca", "LORRY_CA_FILE"),
-                            .cert = of("tls-cert", "LORRY_CERT_FILE"),
-                            .key = of("tls-key", "LORRY_KEY_FILE")},
-                    .call_timeout_ms = TimeoutOr(kCallTimeoutMs),
-                    .transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs),
-                    .wait_for_services = timeout_ms_.has_value()}));
+      client_,
+      client::Client::Connect({.store = store_,
+                               .orchestrator = orchestrator_,
+                               .token = token,
+                               .token_file = FirstOf(token_file, Environment("LORRY_TOKEN_FILE"),
+                                                     token.empty() ? up_token_file_ : ""),
+                               .tls = Tls(),
+                               .call_timeout_ms = TimeoutOr(kCallTimeoutMs),
+                               .transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs),
+                               .wait_for_services = timeout_ms_.has_value()}));
   return client_.get();
 }
 

@@ -67,11 +67,16 @@ class Context {
                                                  const fleet::Selector& version,
                                                  const std::string& pool);
 
+  // `status`, or why a service that it says is away will stay away.
+  absl::Status Explain(const absl::Status& status) const;
+
  private:
   void FindAddresses();
+  rpc::ClientTls Tls() const;
   const std::vector<Verb>& verbs_;
   const Arguments& arguments_;
   std::string store_, orchestrator_;
+  std::string up_token_file_;  // of the `lorry up` whose store it is
   std::map<std::string, std::string> admin_;
   std::optional<int64_t> timeout_ms_;
   size_t columns_ = 0;

@@ -1,12 +1,17 @@
 #include "clients/cli/local_fleet.h"
 
+#include <fcntl.h>
+#include <openssl/rand.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -14,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "clients/cli/verb.h"
+#include "lib/base/digest.h"
 #include "lib/base/error.h"
 
 namespace lorry::cli {
@@ -28,6 +34,24 @@ constexpr int64_t kBackoffFirstMs = 500;
 constexpr int64_t kBackoffLastMs = 30'000;
 constexpr int64_t kHealthyMs = 60'000;
 constexpr char kAnyPort[] = "127.0.0.1:0";
+
+// The token of whoever runs the fleet, and the services' list with it alone.
+constexpr char kTokenFile[] = "token";
+constexpr char kTokensFile[] = "tokens";
+constexpr size_t kTokenBytes = 16;
+
+// Readable by this user alone from its first byte on, whatever was there before.
+absl::Status WriteSecret(const std::string& path, const std::string& text) {
+  ::unlink(path.c_str());
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const bool written =
+      file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int why = errno;
+  if (file >= 0) ::close(file);
+  if (written) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
+               absl::StrCat(path, " cannot be written: ", std::strerror(why)));
+}
 
 std::string HostPort(std::string address) {
   const size_t scheme = address.find("://");
@@ -102,10 +126,25 @@ std::string LocalFleet::Bound(const Service& service, const char* what) const {
   return address.empty() ? kAnyPort : HostPort(address);
 }
 
+std::string LocalFleet::InRun(const std::string& file) const {
+  return absl::StrCat(options_.data_dir, "/run/", file);
+}
+
+// Another for each life of the fleet. Whoever can read the file may command it; without it every
+// user of this machine could.
+absl::Status LocalFleet::MakeToken() const {
+  std::array<uint8_t, kTokenBytes> random{};
+  if (RAND_bytes(random.data(), random.size()) != 1) return absl::InternalError("no random bytes");
+  const std::string token = ToHex(random);
+  LORRY_RETURN_IF_ERROR(WriteSecret(InRun(kTokenFile), token + "\n"));
+  return WriteSecret(InRun(kTokensFile), absl::StrCat("operator ", token, " lorry-up\n"));
+}
+
 std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
   std::vector<std::string> arguments = {
       absl::StrCat("--data-dir=", options_.data_dir, "/", service.name),
-      absl::StrCat("--ready-file=", options_.data_dir, "/run/", service.name, ".json"),
+      absl::StrCat("--ready-file=", InRun(service.name + ".json")),
+      absl::StrCat("--auth-token-file=", InRun(kTokensFile)),
       absl::StrCat("--listen=", Bound(service, "grpc")),
       absl::StrCat("--admin-listen=", Bound(service, "admin"))};
   const auto add = [&](const std::string& argument) { arguments.push_back(argument); };
@@ -113,6 +152,7 @@ std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
     return arguments;
   }
   add(absl::StrCat("--store=", Bound(services_[0], "grpc")));
+  add(absl::StrCat("--token-file=", InRun(kTokenFile)));
   if (service.binary == "engine-proxy") {
     add(absl::StrCat("--orchestrator=", Bound(services_[1], "grpc")));
     add(absl::StrCat("--engine=", service.engine));
@@ -133,7 +173,7 @@ absl::Status LocalFleet::StartService(Service& service) {
       Child::Start({.name = service.name,
                     .binary = absl::StrCat(options_.bin_dir, "/", service.binary),
                     .arguments = ArgumentsOf(service),
-                    .ready_file = absl::StrCat(options_.data_dir, "/run/", service.name, ".json"),
+                    .ready_file = InRun(service.name + ".json"),
                     .log_file = absl::StrCat(options_.data_dir, "/logs/", service.name, ".log")}));
   service.started_at = clock_.Now();
   service.start_again_at = 0;
@@ -170,6 +210,7 @@ absl::Status LocalFleet::Start() {
                    absl::StrCat(options_.data_dir, " cannot be made: ", error.message()));
     }
   }
+  LORRY_RETURN_IF_ERROR(MakeToken());
   // The store, then the orchestrator, which needs its address, then all proxies at once.
   for (size_t i = 0; i < 2; ++i) {
     LORRY_RETURN_IF_ERROR(StartService(services_[i]));
@@ -248,6 +289,7 @@ nlohmann::json LocalFleet::Addresses() const {
   return {{"store", services_[0].ready.value("grpc", "")},
           {"orchestrator", services_[1].ready.value("grpc", "")},
           {"store_admin", services_[0].ready.value("admin", "")},
+          {"token_file", InRun(kTokenFile)},
           {"orchestrator_admin", services_[1].ready.value("admin", "")},
           {"engines", engines},
           {"data_dir", options_.data_dir},

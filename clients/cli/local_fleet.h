@@ -43,7 +43,8 @@ class LocalFleet {
   // Proxies first, the store last, each asked and, past its deadline, killed.
   void Stop();
 
-  // {"store", "orchestrator", "engines": [{member, engine, door, admin}], "data_dir", "pid"}
+  // {"store", "orchestrator", "token_file", "engines": [{member, engine, door, admin}], "data_dir",
+  // "pid"}
   nlohmann::json Addresses() const;
   // Waits at most this long for a signal or a child's end. True: a signal asks to stop.
   bool Wait(int64_t ms);
@@ -57,6 +58,8 @@ class LocalFleet {
     Tick started_at = 0;
     Tick start_again_at = 0;  // 0: it runs
   };
+  std::string InRun(const std::string& file) const;
+  absl::Status MakeToken() const;
   absl::Status StartService(Service& service);
   absl::Status AwaitReady(Service& service);
   std::vector<std::string> ArgumentsOf(const Service& service) const;

@@ -34,5 +34,6 @@ int main(int argc, char** argv) {
   }
   const absl::StatusOr<int> exit_status = parsed->verb->run(context, arguments);
   if (exit_status.ok()) return *exit_status;
-  return cli::Report(exit_status.status(), context.json(), colour && !arguments.Has("no-colour"));
+  return cli::Report(context.Explain(exit_status.status()), context.json(),
+                     colour && !arguments.Has("no-colour"));
 }

@@ -91,7 +91,8 @@ const std::vector<Option>& GlobalOptions() {
       {.name = "token-file",
        .value = "FILE",
        .help =
-           "holds the bearer token to show; default $LORRY_TOKEN itself, else $LORRY_TOKEN_FILE"},
+           "holds the bearer token to show; default $LORRY_TOKEN itself, else $LORRY_TOKEN_FILE, "
+           "else that of `lorry up`"},
       {.name = "tls-ca",
        .value = "FILE",
        .help = "PEM of the authority to trust, which turns TLS on; default $LORRY_CA_FILE"},

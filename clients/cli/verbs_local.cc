@@ -148,6 +148,7 @@ absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
     LORRY_ASSIGN_OR_RETURN(const auto client,
                            client::Client::Connect({.store = up.value("store", ""),
                                                     .orchestrator = up.value("orchestrator", ""),
+                                                    .token_file = up.value("token_file", ""),
                                                     .call_timeout_ms = kEnginesTimeoutMs}));
     context.Print(Welcome(up, AwaitEngines(fleet, *client, up["engines"]), context));
   }
@@ -167,9 +168,11 @@ std::vector<Verb> LocalVerbs() {
        .summary = "Runs all services on this machine, in front of engines that run already",
        .details =
            "One adapter-store, one sync-orchestrator and one engine-proxy an engine, on free "
-           "loopback ports. Their addresses are written where the other verbs find them "
-           "($XDG_STATE_HOME/lorry/up.json, else ~/.local/state/lorry/up.json). When a "
-           "service ends, the rest is stopped and the exit status is 1, unless "
+           "loopback ports. Their addresses, and the file of a token that only this user can read, "
+           "are "
+           "written where the other verbs and Python find them ($XDG_STATE_HOME/lorry/up.json, "
+           "else ~/.local/state/lorry/up.json). When a service ends, the rest is stopped and the "
+           "exit status is 1, unless "
            "--keep-going says otherwise.",
        .options =
            {{.name = "engine",
@@ -199,9 +202,7 @@ std::vector<Verb> LocalVerbs() {
        .run = Up},
       {.name = "doctor",
        .summary = "Looks for what is broken or slow, and says what to do about it",
-       .details =
-           "Services, engines, slots, UCX, shared memory and the kernel's permission to copy "
-           "between processes.",
+       .details = "Services, engines, slots, UCX and shared memory.",
        .run = Doctor}};
 }
 

@@ -96,6 +96,39 @@ def test_tls_to_a_store_in_plaintext_is_said_at_once(fleet, certs):
     assert failure.value.reason == "TLS_FAILED"
 
 
+@pytest.fixture(scope="module")
+def expired(bin_dir, tmp_path_factory):
+    """A store whose certificate has expired: its address, and the authority that signed it."""
+    folder = tmp_path_factory.mktemp("expired")
+    ca = certificates.authority(folder)
+    cert, key = certificates.signed(ca, "server", "DNS:localhost", days=-1)
+    with a_store(bin_dir, folder / "store", **{"tls-cert": cert, "tls-key": key}) as port:
+        yield f"localhost:{port}", str(ca)
+
+
+def test_an_expired_certificate_is_named_as_such(expired):
+    address, ca = expired
+    with pytest.raises(lorry.LorryError, match="has expired. Renew it") as failure:
+        lorry.open_run(ADAPTER, store=address, ca_file=ca)
+    assert failure.value.reason == "TLS_FAILED"
+
+
+def test_the_command_line_says_why_tls_fails(bin_dir, tls_port, certs, fleet, expired, tmp_path):
+    here, plain = f"localhost:{tls_port}", fleet.addresses()["store"]
+    ca, mine = {"LORRY_CA_FILE": certs["ca_file"]}, {f"LORRY_{name.upper()}": path for name, path in certs.items()}
+    foreign = {"LORRY_CA_FILE": str(certificates.authority(tmp_path / "foreign"))}
+    for store, shown, hint in (
+        (here, {}, "speaks TLS: give --tls-ca"),
+        (here, ca, "ask for a client certificate; give --tls-cert"),
+        (here, mine | foreign, "Give the authority that signed it as --tls-ca"),
+        (f"127.0.0.1:{tls_port}", mine, "Dial a name that the certificate holds"),
+        (plain, ca, "speaks plaintext: leave --tls-ca"),
+        (expired[0], {"LORRY_CA_FILE": expired[1]}, "has expired. Renew it"),
+    ):
+        said = command_line(bin_dir, "adapters", LORRY_STORE=store, **shown)
+        assert "TLS_FAILED" in said and hint in said, said
+
+
 def test_a_token_from_a_file_is_shown_and_may_rotate(bin_dir, tmp_path):
     tokens, mine = tmp_path / "tokens", tmp_path / "mine"
     tokens.write_text("operator first-token-of-16\noperator second-token-of-16\n")

@@ -20,11 +20,11 @@ def authority(folder: pathlib.Path) -> pathlib.Path:
     return ca
 
 
-def signed(ca: pathlib.Path, name: str, names: str) -> tuple[pathlib.Path, pathlib.Path]:
-    """A certificate for `names` ("DNS:localhost,IP:127.0.0.1") and its key."""
+def signed(ca: pathlib.Path, name: str, names: str, days: int = 2) -> tuple[pathlib.Path, pathlib.Path]:
+    """A certificate for `names` ("DNS:localhost,IP:127.0.0.1") and its key; with a negative number of days it has expired."""
     cert, key, request, extensions = (ca.parent / f"{name}.{kind}" for kind in ("pem", "key", "csr", "ext"))
     extensions.write_text(f"subjectAltName={names}")
     _openssl("req", *_KEY[:-2], "-subj", f"/CN={name}", "-keyout", key, "-out", request)
-    _openssl("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca.with_suffix(".key"), "-CAcreateserial", "-days", "2",
+    _openssl("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca.with_suffix(".key"), "-CAcreateserial", "-days", days,
              "-extfile", extensions, "-out", cert)
     return cert, key

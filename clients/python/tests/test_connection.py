@@ -25,7 +25,8 @@ def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathl
 
 def write_up_file(pid: int) -> None:
     local.up_file().parent.mkdir(parents=True)
-    local.up_file().write_text(json.dumps({"store": "127.0.0.1:1", "orchestrator": "127.0.0.1:2", "pid": pid}))
+    local.up_file().write_text(json.dumps({"store": "127.0.0.1:1", "orchestrator": "127.0.0.1:2", "token_file": "of up",
+                                           "pid": pid}))
 
 
 def has_orchestrator(connection: Connection) -> bool:
@@ -47,6 +48,15 @@ def test_a_store_that_is_named_is_not_mixed_with_the_orchestrator_of_lorry_up(mo
     monkeypatch.setenv("LORRY_STORE", FAR)
     assert not has_orchestrator(Connection())
     assert has_orchestrator(Connection("127.0.0.1:1"))
+
+
+def test_the_token_of_lorry_up_is_shown_to_its_services_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_up_file(os.getpid())
+    assert Connection().credentials.token_file == Connection("127.0.0.1:1").credentials.token_file == "of up"
+    assert Connection(FAR).credentials.token_file is None
+    assert Connection(token="mine").credentials == Credentials("mine")
+    monkeypatch.setenv("LORRY_TOKEN_FILE", "of the environment")
+    assert Connection().credentials.token_file == "of the environment"
 
 
 @pytest.mark.parametrize("pid", [2**22 + 1, "no number"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import time
@@ -39,7 +40,8 @@ class Connection:
         orchestrator: ``host:port`` of the sync-orchestrator; default: ``LORRY_ORCHESTRATOR``, else that of the same
             ``lorry up``; may be missing.
         token, token_file, ca_file, cert_file, key_file: see :class:`lorry.credentials.Credentials`; default: ``LORRY_TOKEN``,
-            ``LORRY_TOKEN_FILE``, ``LORRY_CA_FILE``, ``LORRY_CERT_FILE``, ``LORRY_KEY_FILE``.
+            ``LORRY_TOKEN_FILE``, ``LORRY_CA_FILE``, ``LORRY_CERT_FILE``, ``LORRY_KEY_FILE``; for the fleet of ``lorry up``
+            the token that it made.
         budget_s: how long a call is tried again while the service is away or busy, seconds.
 
     Raises:
@@ -58,8 +60,11 @@ class Connection:
         key_file: str | None = None,
         budget_s: float = RETRY_BUDGET_S,
     ) -> None:
-        store, orchestrator = _find(store, orchestrator)
+        up = local.find()
+        store, orchestrator = _find(up, store, orchestrator)
         self.credentials = Credentials.find(token, token_file, ca_file, cert_file, key_file)
+        if store == up.store and not self.credentials.token and not self.credentials.token_file:
+            self.credentials = dataclasses.replace(self.credentials, token_file=up.token_file)
         self.budget_s = budget_s
         self.store_address = store
         self.store_channel = self.channel(store)
@@ -141,12 +146,11 @@ def may_pass(failure: errors.LorryError) -> bool:
     return failure.code == "UNAVAILABLE" or failure.reason in _BUSY
 
 
-def _find(store: str | None, orchestrator: str | None) -> tuple[str, str | None]:
+def _find(up: local.Up, store: str | None, orchestrator: str | None) -> tuple[str, str | None]:
     store = store or os.environ.get("LORRY_STORE")
     orchestrator = orchestrator or os.environ.get("LORRY_ORCHESTRATOR")
-    up_store, up_orchestrator = local.addresses()
-    if not store or store == up_store:  # never one fleet's store with another's orchestrator
-        store, orchestrator = store or up_store, orchestrator or up_orchestrator
+    if not store or store == up.store:  # never one fleet's store with another's orchestrator
+        store, orchestrator = store or up.store, orchestrator or up.orchestrator
     if not store:
         raise errors.LorryError("no adapter-store named: pass store='host:port', set LORRY_STORE, or run `lorry up`",
                                 "NO_ADDRESS", "INVALID_ARGUMENT")

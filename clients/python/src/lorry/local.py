@@ -5,6 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Up:
+    """Its addresses, and the file of its token, which only the user who runs it can read; None each where none runs."""
+
+    store: str | None = None
+    orchestrator: str | None = None
+    token_file: str | None = None
 
 
 def up_file() -> pathlib.Path:
@@ -13,15 +23,15 @@ def up_file() -> pathlib.Path:
     return (pathlib.Path(state) if state else pathlib.Path.home() / ".local" / "state") / "lorry" / "up.json"
 
 
-def addresses() -> tuple[str | None, str | None]:
-    """Of store and orchestrator; None where no `lorry up` runs."""
+def find() -> Up:
+    """What `lorry up` runs."""
     try:
         up = json.loads(up_file().read_text(encoding="utf-8"))
         if _runs(int(up["pid"])):  # a fleet that was killed leaves its file behind
-            return str(up["store"]), str(up["orchestrator"])
+            return Up(str(up["store"]), str(up["orchestrator"]), up.get("token_file"))
     except (OSError, RuntimeError, ValueError, LookupError, TypeError):
         pass
-    return None, None
+    return Up()
 
 
 def _runs(pid: int) -> bool:

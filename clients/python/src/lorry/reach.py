@@ -74,6 +74,10 @@ def _what_is_asked(credentials: Credentials) -> str:
 def _advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     if "mismatch" in error.verify_message:
         return f"Dial a name that the certificate holds, or add {host} to its subject alternative names."
+    if "expired" in error.verify_message:
+        return "Renew it; the service reads the new file within a minute."
+    if "not yet valid" in error.verify_message:
+        return "Compare the clocks of both machines."
     return "Give the authority that signed it as ca_file (LORRY_CA_FILE)."
 
 

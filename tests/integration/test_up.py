@@ -1,0 +1,104 @@
+"""`lorry up`: whoever runs it commands the fleet without naming it, and nobody else on the machine does."""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import urllib.request
+
+import grpc
+import lorry
+import pytest
+from testing import engines
+from testing.waiting import DEADLINE_S
+
+METHODS = {
+    "store": "/lorry.store.v1.StoreService/ListAdapters",
+    "orchestrator": "/lorry.sync.v1.SyncService/GetStatus",
+}
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    """$XDG_STATE_HOME of the user who runs it."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def engine(tiny, state):
+    with engines.fake("vllm", tiny / "model", log_dir=state) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def up(bin_dir, engine, state):
+    """What `lorry up --json` prints of a fleet in front of one engine."""
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(open(state / "up.log", "w"))
+        process = subprocess.Popen(
+            [bin_dir / "lorry", "up", "--json", "--engine", engine.url], env=os.environ | {"XDG_STATE_HOME": str(state)},
+            stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            line = process.stdout.readline()
+            assert line, (state / "up.log").read_text()
+            yield json.loads(line)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0, (state / "up.log").read_text()
+
+
+def command(bin_dir, *words, home):
+    done = subprocess.run([bin_dir / "lorry", *words], env=os.environ | {"XDG_STATE_HOME": str(home)}, text=True,
+                          capture_output=True, timeout=DEADLINE_S, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_its_token_can_be_read_by_its_user_alone(up):
+    token = pathlib.Path(up["token_file"])
+    for file in (token, token.with_name("tokens")):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    assert token.read_text().strip() in token.with_name("tokens").read_text()
+
+
+@pytest.mark.parametrize("service", METHODS)
+def test_whoever_shows_no_token_is_refused(up, service):
+    with grpc.insecure_channel(up[service]) as channel, pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(METHODS[service])(b"", timeout=DEADLINE_S)
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_the_command_line_and_python_find_it_by_themselves(up, state, bin_dir, monkeypatch, make_adapter):
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    with lorry.open_run("policy") as run:
+        assert run.publish(make_adapter(1), version=1).wait("serving", 60).active == 1
+    code, text = command(bin_dir, "status", home=state)
+    assert code == 0 and "policy" in text, text
+
+
+def test_another_user_is_refused(up, bin_dir, tmp_path):
+    code, text = command(bin_dir, "status", "--store", up["store"], "--orchestrator", up["orchestrator"], home=tmp_path)
+    assert code != 0 and "UNAUTHENTICATED" in text, text
+
+
+def test_a_drain_waits_for_what_runs_and_aborts_nothing(up, engine, state, bin_dir):
+    """The last one: the door stays closed."""
+    (here,) = up["engines"]
+    engine.set(token_delay_s=0.2)
+    client = http.client.HTTPConnection(here["door"].removeprefix("http://"), timeout=DEADLINE_S)
+    body = {"model": "policy", "prompt": [1, 2, 3], "max_tokens": 20, "ignore_eos": True, "stream": True}
+    client.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    reply = client.getresponse()
+    first = reply.readline()
+    assert reply.status == 200 and first.startswith(b"data: "), first
+
+    code, text = command(bin_dir, "drain", here["member"], "--timeout", "1s", home=state)
+    assert code != 0 and "DRAINING" in text, text
+    with pytest.raises(OSError):  # nobody else comes in
+        urllib.request.urlopen(here["door"] + "/health", timeout=10)
+    assert b"data: [DONE]" in reply.read(), "it went on to its end"
+    code, text = command(bin_dir, "drain", here["member"], "--timeout", f"{DEADLINE_S:.0f}s", home=state)
+    assert code == 0 and here["member"] in text, text
