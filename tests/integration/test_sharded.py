@@ -12,9 +12,12 @@ from testing.engines import KINDS
 from testing.world import ADAPTER, World
 
 RANKS = 2
+# Importing torch is most of what a rank does here: one process does it, and every rank is a fork of that one.
+RANKS_OF = multiprocessing.get_context("forkserver")
+RANKS_OF.set_forkserver_preload(["lorry", "safetensors.torch", "torch.distributed.device_mesh", "torch.distributed.tensor"])
 # An upload without progress for so long is dead; also the life of tickets, so that a sync must fit in.
 IDLE_S = 8
-# Two Python processes that import torch, on a busy machine.
+# A Python process that imports torch, on a busy machine.
 DEADLINE_S = 150
 
 
@@ -113,10 +116,9 @@ def serving(world, make_adapter):
 
 def run_ranks(world, tmp_path, folder, job, ranks=RANKS, expect=None):
     """Starts the ranks; {rank: (outcome, what it returned or its error)}."""
-    spawn = multiprocessing.get_context("spawn")
-    results = spawn.Queue()
+    results = RANKS_OF.Queue()
     processes = [
-        spawn.Process(
+        RANKS_OF.Process(
             target=rank_main,
             args=(rank, ranks, tmp_path / "meeting", results, world.fleet.addresses(), folder, job),
             daemon=True,
