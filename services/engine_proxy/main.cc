@@ -215,10 +215,11 @@ absl::Status App::Open() {
     fatal_ = why;
     signals_.RequestStop();
   };
-  LORRY_ASSIGN_OR_RETURN(
-      proxy_, Proxy::Create(*kv_, clock_,
-                            {.machine = {.member = MemberId(member_), .new_journal = NewJournal()},
-                             .on_fatal = on_fatal}));
+  LORRY_ASSIGN_OR_RETURN(proxy_, Proxy::Create(*kv_, clock_,
+                                               {.machine = {.member = MemberId(member_),
+                                                            .pool = PoolName(pool_),
+                                                            .new_journal = NewJournal()},
+                                                .on_fatal = on_fatal}));
   LORRY_ASSIGN_OR_RETURN(shelf_, ImageShelf::Open(ImageRoot(member_), proxy_->journal(), readers));
   shelf_->RemoveUnrecorded(proxy_->recorded_names());
   return absl::OkStatus();

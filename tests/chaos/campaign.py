@@ -56,7 +56,7 @@ class Campaign:
         self._seen = 0
         self._last: dict[tuple[str, str], list[tuple[float, float, Version]]] = {}
 
-    def run(self, seconds: float, rounds: int) -> None:
+    def run(self, seconds: float) -> None:
         for adapter, policy in POLICIES.items():
             self._world.admin.create(adapter, policy)
         with contextlib.ExitStack() as stack:
@@ -69,9 +69,8 @@ class Campaign:
             stack.enter_context(clients)
             stack.enter_context(Watch(self._world, self.ledger))
             began = time.monotonic()
-            while rounds > 0 and time.monotonic() - began < seconds:
+            while time.monotonic() - began < seconds:
                 self._round()
-                rounds -= 1
             for trainer in self._trainers.values():
                 stack.callback(trainer.__exit__)
         self._end()
@@ -153,7 +152,6 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/chaos/run", description="a seeded fault campaign over real services")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=os.environ.get("LORRY_BIN_DIR"), help="the programs")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long faults are struck (300)")
-    parser.add_argument("--rounds", type=int, default=1 << 31, help="end after so many, however fast the machine is")
     parser.add_argument("--seed", type=int, default=0, help="of the faults; drawn, and printed, where it is not given")
     parser.add_argument("--engines", type=int, default=4, help="half SGLang, half vLLM (4)")
     parser.add_argument("--only", action="append", default=[], help="strike with these alone (strikes.py), for example kill_store")
@@ -174,7 +172,7 @@ def main() -> int:
     try:
         with Crowd(args.bin_dir, folder, engines.tiny_model() / "model", *members, switches=switches, args=slots) as world:
             campaign = Campaign(world, folder, seed, args.only)
-            campaign.run(args.seconds, args.rounds)
+            campaign.run(args.seconds)
             violations = Judge(campaign.ledger, world.faults.events()).all()
         print_report(campaign.ledger, violations, seed, args.seconds)
         campaign.ledger.dump(folder / "ledger.jsonl")

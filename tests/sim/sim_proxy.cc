@@ -54,6 +54,7 @@ void SimProxy::Start() {
   Narrate(sim_, member_.value, "starts");
   proxy::Config config;
   config.member = member_;
+  config.pool = pool_;
   config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
   proxy::Records records;
   for (const auto& [key, text] : journal_) {

@@ -21,6 +21,8 @@ _PLANNED = re.compile(r"^## Planned$", re.MULTILINE)
 NO_REASON = {
     # states, phases and standings
     "lib/fleet/observed.cc": "ABSENT FETCHING FETCHED LOADING LOADED UNLOADING FAILED CLOSED OPEN HELD LOCKED JOINING READY ASLEEP WEDGED",
+    "services/engine_proxy/machine/tables.cc": "ABSENT FETCHING CANCELLING FETCHED HASHING CHECKING DELETING LOADING VERIFYING PROBING DOUBTED LOADED "
+                                               "UNLOADING FAILED CLOSED OPEN HELD LOCKED NONE PAUSING PAUSED RESUMING",
     "services/sync_orchestrator/machine/roster.cc": "JOINING ASLEEP WEDGED EXCLUDED LOST DEAD READY",
     "services/sync_orchestrator/machine/reasons.cc": "OPEN PROVEN",
     "services/sync_orchestrator/machine/status.cc": "IDLE STAGING HOLDING LOCKING",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/rows.h"
 #include "services/engine_proxy/machine/unload.h"
 
@@ -9,16 +10,16 @@ namespace lorry::proxy {
 namespace {
 
 bool IsRouted(const Core& core, const Residency& residency) {
-  return residency.state == fleet::ResidencyState::kLoaded && !IsLeaving(core, residency);
+  return residency.Is<at::Loaded>() && !IsLeaving(core, residency);
 }
 
 DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {
   DoorRow out;
   out.adapter = adapter;
-  out.mode = ModeOf(core, row);
+  out.mode = ModeOf(row);
   out.epoch = row.record.epoch;
   if (out.mode == fleet::RowMode::kOpen) out.target = row.record.target;
-  if (out.mode == fleet::RowMode::kHeld) out.epoch = row.held;
+  if (out.mode == fleet::RowMode::kHeld) out.epoch = HeldEpoch(row);
   if (out.mode == fleet::RowMode::kLocked) out.epoch = row.record.locked;
   const fleet::DesiredRow* wanted = core.WantedRow(adapter);
   out.catching_up =
@@ -35,7 +36,7 @@ DoorTable Build(const Core& core) {
   table.boot = core.boot;
   table.engine = core.limits.kind;
   table.lag_known = core.session && core.desired.has_value();
-  table.paused = core.pause.record.has_value();
+  table.paused = IsPaused(core);
   for (const auto& [adapter, row] : core.rows) table.rows.push_back(RowFor(core, adapter, row));
   for (const auto& [name, residency] : core.residencies) {
     if (!IsRouted(core, residency)) continue;
@@ -55,7 +56,7 @@ DoorTable Build(const Core& core) {
 bool IsUpToDate(const Core& core) {
   const DoorTable& table = core.table;
   if (core.table_stale || table.revision.value == 0 || table.boot != core.boot ||
-      table.engine != core.limits.kind || table.paused != core.pause.record.has_value() ||
+      table.engine != core.limits.kind || table.paused != IsPaused(core) ||
       table.lag_known != (core.session && core.desired.has_value()) ||
       table.rows.size() != core.rows.size()) {
     return false;
@@ -99,7 +100,7 @@ void AdvanceDoor(Core& core) {
     }
   }
   for (auto& [adapter, row] : core.rows) {
-    if (ModeOf(core, row) == fleet::RowMode::kOpen) {
+    if (ModeOf(row) == fleet::RowMode::kOpen) {
       row.was_open = true;
       row.shut_at = Revision();
     } else if (row.shut_at.value == 0) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/unload.h"
+#include "services/engine_proxy/machine/verdicts.h"
 
 namespace lorry::proxy {
 namespace {
@@ -12,59 +14,29 @@ namespace {
 // engine.
 constexpr uint32_t kQuietSamples = 2;
 
-void CountDeath(Core& core, Residency& residency) {
-  KillerRecord& killer = core.killers[residency.name];
-  ++killer.deaths;
-  core.Save(KillerKey(residency.name), killer);
-  if (core.killers.size() > kKillersLimit) {
-    for (auto it = core.killers.begin(); it != core.killers.end(); ++it) {
-      if (core.residencies.contains(it->first)) continue;
-      core.Erase(KillerKey(it->first));
-      core.killers.erase(it);
-      break;
-    }
-  }
-  if (killer.deaths < core.config.deaths_limit) return;
-  residency.blocked = true;
-  residency.state = fleet::ResidencyState::kFailed;
-  residency.failure = fleet::Failure::kEngineDied;
-  residency.reason = "ENGINE_DIED";
-}
-
-void LeaveEngine(Core& core, Residency& residency) {
-  const bool was_trying = residency.doing == Doing::kLoading ||
-                          residency.doing == Doing::kVerifying ||
-                          residency.doing == Doing::kProbing;
-  const bool on_engine = was_trying || residency.doing == Doing::kUnloading ||
-                         residency.state == fleet::ResidencyState::kLoaded;
-  residency.changed = core.registry;
+void LeaveEngine(Core& core, const BootId& boot, Residency& residency) {
+  // Should the boot have been alive after all, its load or unload may yet happen.
+  if (residency.IsAny<at::Loading, at::Doubted, at::Unloading>()) residency.uncertain_on = boot;
+  residency.changed_as_of = core.registry.changes;
   residency.evicting = false;
-  if (!on_engine) return;
-  residency.doing = Doing::kNothing;
-  residency.op = 0;
-  residency.state =
-      residency.path.empty() ? fleet::ResidencyState::kAbsent : fleet::ResidencyState::kFetched;
-  if (was_trying) CountDeath(core, residency);
+  Move(core, residency, ResidencyEvent::kBootEnded);
 }
 
 void EndBoot(Core& core) {
   if (core.boot.empty()) return;
+  const BootId boot = core.boot;
+  JudgeBoot(core, boot);
   core.boot = BootId();
   core.answers = false;
-  core.listing.clear();
-  core.listing_at = 0;
-  core.list_op = 0;
+  core.registry.listing.clear();
+  core.registry.listed_as_of = 0;
+  core.registry.op = 0;
   core.load_op = 0;
   core.quiet_streak = 0;
   core.load_seen.reset();
   core.hung_loads = 0;
-  ++core.registry;
-  for (auto& [name, residency] : core.residencies) LeaveEngine(core, residency);
-  std::erase_if(core.residencies, [](const auto& entry) {
-    return entry.second.state == fleet::ResidencyState::kAbsent &&
-           entry.second.doing == Doing::kNothing;
-  });
-  core.met = false;
+  ++core.registry.changes;
+  for (auto& [name, residency] : core.residencies) LeaveEngine(core, boot, residency);
 }
 
 void BeginBoot(Core& core, const BootId& boot) {
@@ -72,18 +44,26 @@ void BeginBoot(Core& core, const BootId& boot) {
   // Requests that an earlier process of this proxy admitted can only be on the boot that it wrote
   // down first.
   core.counts_known = !core.journal_boot.empty() && core.journal_boot != boot;
-  if (core.journal_boot != boot) core.Save("boot", BootRecord{boot});
+  if (core.journal_boot != boot) {
+    if (!core.journal_boot.empty()) JudgeBoot(core, core.journal_boot);
+    core.Save("boot", BootRecord{boot});
+  }
   core.journal_boot = boot;
   if (core.wedged.has_value() && core.wedged->boot != boot) {
     core.wedged.reset();
     core.Erase("wedged");
   }
-  core.list_after = core.now;
+  if (core.unloading.has_value() && core.unloading->boot != boot) {
+    core.unloading.reset();
+    core.Erase("unloading");
+  }
+  core.registry.after = core.now;
 }
 
 bool WantsList(const Core& core) {
-  if (core.now < core.list_after) return false;
-  if (core.listing_at == 0 || !core.SlotsListed() || core.now >= core.list_due) return true;
+  const Registry& registry = core.registry;
+  if (core.now < registry.after) return false;
+  if (!registry.IsListed() || !registry.SlotsSettled() || core.now >= registry.due) return true;
   return std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
     return !core.FreshlyListed(entry.second) && WaitsForList(core, entry.second);
   });
@@ -104,6 +84,8 @@ void HandleSeen(Core& core, const EngineSeen& event) {
   if (event.boot != core.boot) {
     EndBoot(core);
     BeginBoot(core, event.boot);
+  } else {
+    JudgeDoubts(core);
   }
   core.answers = true;
   core.asleep = event.asleep;
@@ -124,15 +106,16 @@ void HandleLost(Core& core, const EngineLost& event) {
 }
 
 void HandleListed(Core& core, const Listed& event) {
-  if (event.op == 0 || event.op != core.list_op) return;
-  core.list_op = 0;
+  Registry& registry = core.registry;
+  if (event.op == 0 || event.op != registry.op) return;
+  registry.op = 0;
   if (event.outcome != Outcome::kOk) {
-    core.list_after = core.now + core.config.poll_ms;
+    registry.after = core.now + core.config.poll_ms;
     return;
   }
-  if (core.listing != event.paths) core.listing = event.paths;
-  core.listing_at = core.list_asked_at;
-  core.list_due = core.now + core.config.list_ms;
+  registry.listing = event.paths;
+  registry.listed_as_of = registry.asked_as_of;
+  registry.due = core.now + core.config.list_ms;
   AdoptListing(core);
 }
 
@@ -152,10 +135,10 @@ void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
 void AdvanceEngine(Core& core) {
   if (core.boot.empty() || !core.answers) return;
   JudgeQuiet(core);
-  if (core.list_op == 0 && WantsList(core)) {
-    core.list_op = core.NewOp();
-    core.list_asked_at = ++core.registry;
-    core.effects.push_back(List{core.list_op, core.boot});
+  if (core.registry.op == 0 && WantsList(core)) {
+    core.registry.op = core.NewOp();
+    core.registry.asked_as_of = ++core.registry.changes;
+    core.effects.push_back(List{core.registry.op, core.boot});
   }
   const bool asks = !core.counts_known || WaitsForQuiet(core);
   if (core.load_op == 0 && asks && core.now >= core.load_due) {

@@ -1,11 +1,15 @@
 #include "services/engine_proxy/machine/machine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/overload.h"
 #include "services/engine_proxy/machine/door.h"
 #include "services/engine_proxy/machine/engine.h"
+#include "services/engine_proxy/machine/fetching.h"
+#include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/observe.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
@@ -18,13 +22,6 @@ namespace lorry::proxy {
 struct Machine::State : Core {};
 
 namespace {
-
-template <class... Ts>
-struct Overload : Ts... {
-  using Ts::operator()...;
-};
-template <class... Ts>
-Overload(Ts...) -> Overload<Ts...>;
 
 // A lower term, an older document and one for another journal change nothing (FENCED).
 void HandleDesired(Core& core, const DesiredReceived& event) {
@@ -95,11 +92,14 @@ void RestoreName(Core& core, const EngineName& name, const NameRecord& record) {
   residency.key = record.key;
   residency.digest = record.digest;
   residency.render = record.render;
-  residency.path = record.path;
+  residency.directory = Directory{.path = record.path, .asked = record.asked};
   residency.loaded_on = record.loaded_on;
+  residency.tried_on = record.tried_on;
+  residency.trial = record.trial;
+  core.last_trial = std::max(core.last_trial, record.trial);
   // Until it is listed: the load may have been under way.
   residency.uncertain_on = record.loaded_on;
-  residency.state = fleet::ResidencyState::kFetched;
+  residency.phase = at::Fetched();
 }
 
 absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& value) {
@@ -110,7 +110,7 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
   if (const auto* wedged = std::get_if<WedgedRecord>(&value)) core.wedged = *wedged;
   if (const auto* row = std::get_if<RowRecord>(&value)) {
     if (key != RowKey(AdapterName(last))) return Invalid(key);
-    core.rows[AdapterName(last)].record = *row;
+    RestoreRow(core, AdapterName(last), *row);
   }
   if (const auto* name = std::get_if<NameRecord>(&value)) {
     if (key != NameKey(EngineName(last))) return Invalid(key);
@@ -118,10 +118,8 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
   }
   if (const auto* killer = std::get_if<KillerRecord>(&value))
     core.killers[EngineName(last)] = *killer;
-  if (const auto* paused = std::get_if<PausedRecord>(&value)) {
-    core.pause.record = *paused;
-    core.pause.ending = true;  // nobody knows any more what it was for
-  }
+  if (const auto* paused = std::get_if<PausedRecord>(&value)) RestorePause(core, *paused);
+  if (const auto* unloading = std::get_if<UnloadingRecord>(&value)) core.unloading = *unloading;
   return absl::OkStatus();
 }
 
@@ -133,8 +131,8 @@ std::optional<Tick> WakeAt(const Core& core) {
   at(ResidencyWakeAt(core));
   at(RowWakeAt(core));
   at(PauseWakeAt(core));
-  if (core.answers) at(core.list_due);
-  if (core.answers) at(core.list_after);
+  if (core.answers) at(core.registry.due);
+  if (core.answers) at(core.registry.after);
   if (!core.counts_known || WaitsForQuiet(core)) at(core.load_due);
   if (core.load_seen.has_value()) at(core.judge_at);
   if (core.session) at(core.sent_at + core.config.observed_ms);
@@ -150,6 +148,9 @@ Machine::~Machine() = default;
 
 absl::StatusOr<Machine> Machine::Restore(const Config& config, const Records& records, Tick now) {
   auto state = std::make_unique<State>();
+  state->taken = {std::vector<uint64_t>(ResidencyRows().size()),
+                  std::vector<uint64_t>(RowRows().size()),
+                  std::vector<uint64_t>(PauseRows().size())};
   state->config = config;
   state->now = now;
   for (const auto& [key, value] : records) LORRY_RETURN_IF_ERROR(RestoreOne(*state, key, value));
@@ -188,6 +189,7 @@ JournalId Machine::journal() const { return state_->journal.journal; }
 Term Machine::term() const { return state_->term; }
 fleet::Observed Machine::Observe() const { return proxy::Observe(*state_); }
 const DoorTable& Machine::door_table() const { return state_->table; }
+RowsTaken Machine::rows_taken() const { return state_->taken; }
 std::string Machine::Describe() const { return proxy::Describe(*state_); }
 
 }  // namespace lorry::proxy

@@ -20,11 +20,13 @@
 #include "services/engine_proxy/machine/effects.h"
 #include "services/engine_proxy/machine/events.h"
 #include "services/engine_proxy/machine/records.h"
+#include "services/engine_proxy/machine/tables.h"
 
 namespace lorry::proxy {
 
 struct Config {
   MemberId member;
+  PoolName pool;
   JournalId new_journal;  // a fresh random id, taken when the records hold none
 
   // An unload that takes longer makes an SGLang engine WEDGED; the drain before it is not part of
@@ -45,6 +47,9 @@ struct Config {
   // So many loads in a row without an answer mean that something holds the registry's lock: an
   // SGLang engine is WEDGED.
   uint32_t hung_loads_limit = 3;
+  // A call that broke off may have been an engine's last: for so long, and two good looks, it is not
+  // believed to live. vLLM's server looks every 5 s whether its core lives, and answers until then.
+  int64_t doubt_ms = 6'000;
   // How often the engine is asked again while something waits for its answer (listing, load,
   // resume).
   int64_t poll_ms = 1'000;
@@ -83,6 +88,8 @@ class Machine {
   Term term() const;
   fleet::Observed Observe() const;
   const DoorTable& door_table() const;
+  // How often each row of docs/machines.md was taken since Restore.
+  RowsTaken rows_taken() const;
   // One line for people: boot, health, rows, residencies.
   std::string Describe() const;
 

@@ -3,13 +3,16 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/pauses.h"
+#include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/rows.h"
 
 namespace lorry::proxy {
 namespace {
 
 fleet::MemberHealth HealthOf(const Core& core) {
-  if (core.boot.empty() || !core.problem.empty() || core.listing_at == 0)
+  // One that answers nothing serves nothing either, whatever it holds.
+  if (core.boot.empty() || !core.answers || !core.problem.empty() || !core.registry.IsListed())
     return fleet::MemberHealth::kJoining;
   if (core.asleep) return fleet::MemberHealth::kAsleep;
   return core.IsWedged() ? fleet::MemberHealth::kWedged : fleet::MemberHealth::kReady;
@@ -18,7 +21,8 @@ fleet::MemberHealth HealthOf(const Core& core) {
 std::string HealthDetail(const Core& core) {
   if (!core.problem.empty()) return core.problem;
   if (core.boot.empty()) return core.lost_why.empty() ? "waits for the engine" : core.lost_why;
-  if (core.listing_at == 0) return "waits for the engine's list of adapters";
+  if (!core.answers) return absl::StrCat("the engine does not answer: ", core.lost_why);
+  if (!core.registry.IsListed()) return "waits for the engine's list of adapters";
   if (core.IsWedged()) {
     return absl::StrCat("the registry hangs since ", core.wedged->name.value,
                         "; the engine serves what it has and needs a restart");
@@ -26,29 +30,72 @@ std::string HealthDetail(const Core& core) {
   return core.warning;
 }
 
-fleet::ResidencyState StateOf(const Core& core, const Residency& residency) {
-  // On the engine, but not verified, or on its way out: it holds a slot, and that is what matters.
-  const bool is_there = residency.state != fleet::ResidencyState::kLoaded &&
-                        !core.IsWanted(residency) && core.IsListed(residency);
-  return is_there ? fleet::ResidencyState::kUnloading : residency.state;
+fleet::ResidencyState ToldStateOf(const Residency& residency) {
+  using fleet::ResidencyState;
+  switch (StateOf(residency)) {
+    case proxy::ResidencyState::kAbsent:
+      return ResidencyState::kAbsent;
+    case proxy::ResidencyState::kFetching:
+    case proxy::ResidencyState::kCancelling:
+      return ResidencyState::kFetching;
+    case proxy::ResidencyState::kFetched:
+    case proxy::ResidencyState::kHashing:
+    case proxy::ResidencyState::kChecking:
+    case proxy::ResidencyState::kDeleting:
+      return ResidencyState::kFetched;
+    case proxy::ResidencyState::kLoading:
+    case proxy::ResidencyState::kVerifying:
+    case proxy::ResidencyState::kProbing:
+    case proxy::ResidencyState::kDoubted:
+      return ResidencyState::kLoading;
+    case proxy::ResidencyState::kLoaded:
+      return ResidencyState::kLoaded;
+    case proxy::ResidencyState::kUnloading:
+      return ResidencyState::kUnloading;
+    case proxy::ResidencyState::kFailed:
+      return ResidencyState::kFailed;
+  }
+  return ResidencyState::kAbsent;
 }
 
-bool SaysWhy(const Residency& residency, fleet::ResidencyState state) {
-  if (state == fleet::ResidencyState::kFailed || state == fleet::ResidencyState::kLoaded)
-    return true;
-  return state == fleet::ResidencyState::kFetched && residency.reason == kNoSlot;
+fleet::ResidencyState ToldState(const Core& core, const Residency& residency) {
+  // On the engine, but not verified, or on its way out: it holds a slot, and that is what matters.
+  const bool is_there = !residency.Is<at::Loaded>() && !core.IsWanted(residency) &&
+                        !MaySurvive(core, residency) && core.IsListed(residency);
+  return is_there ? fleet::ResidencyState::kUnloading : ToldStateOf(residency);
+}
+
+// Why it stands where it is said to stand.
+struct Why {
+  fleet::Failure failure = fleet::Failure::kNone;
+  std::string_view reason, detail;
+};
+Why WhyOf(const Residency& residency, fleet::ResidencyState told) {
+  const auto* fetched = std::get_if<at::Fetched>(&residency.phase);
+  const auto* failed = std::get_if<at::Failed>(&residency.phase);
+  const auto* loaded = std::get_if<at::Loaded>(&residency.phase);
+  if (loaded != nullptr) return {.reason = loaded->reason, .detail = loaded->detail};
+  if (failed != nullptr && told == fleet::ResidencyState::kFailed)
+    return {failed->mishap.failure, failed->mishap.reason, failed->mishap.detail};
+  const bool has_no_slot = fetched != nullptr && !fetched->no_slot.empty();
+  if (has_no_slot && told == fleet::ResidencyState::kFetched)
+    return {.reason = "NO_SLOT", .detail = fetched->no_slot};
+  return {};
 }
 
 fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residency) {
   fleet::ObservedResidency out;
   out.name = residency.name;
   out.key = residency.key;
-  out.state = StateOf(core, residency);
-  if (SaysWhy(residency, out.state)) out.reason = residency.reason;
-  if (SaysWhy(residency, out.state)) out.detail = residency.detail;
-  if (out.state == fleet::ResidencyState::kFailed) out.failure = residency.failure;
-  if (out.state == fleet::ResidencyState::kFetching) out.bytes_done = residency.bytes_done;
-  if (out.state == fleet::ResidencyState::kFetching) out.bytes_total = residency.bytes_total;
+  out.state = ToldState(core, residency);
+  const Why why = WhyOf(residency, out.state);
+  out.failure = why.failure;
+  out.reason = why.reason;
+  out.detail = why.detail;
+  if (const auto* fetching = std::get_if<at::Fetching>(&residency.phase)) {
+    out.bytes_done = fetching->bytes_done;
+    out.bytes_total = fetching->bytes_total;
+  }
   out.in_flight = core.InFlight(residency.name);
   out.count_known = core.counts_known;
   return out;
@@ -59,7 +106,7 @@ fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row
   out.adapter = adapter;
   out.mode = ReportedModeOf(core, row);
   out.epoch = row.record.epoch;
-  if (out.mode == fleet::RowMode::kHeld) out.epoch = row.held;
+  if (out.mode == fleet::RowMode::kHeld) out.epoch = HeldEpoch(row);
   if (out.mode == fleet::RowMode::kLocked) out.epoch = row.record.locked;
   // What it stands on, whatever its mode: after a loss of the orchestrator's records this is what
   // remembers.
@@ -72,19 +119,16 @@ fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row
 bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResidency>& sent) {
   auto said = sent.begin();
   for (const auto& [name, residency] : core.residencies) {
-    const fleet::ResidencyState state = StateOf(core, residency);
+    const fleet::ResidencyState state = ToldState(core, residency);
     if (state == fleet::ResidencyState::kAbsent) continue;
     if (said == sent.end() || said->state != state || said->count_known != core.counts_known ||
         (said->in_flight > 0) != (core.InFlight(name) > 0) || said->name != name ||
         said->key != residency.key) {
       return false;
     }
-    if (state == fleet::ResidencyState::kFailed && said->failure != residency.failure) return false;
-    const bool says_why = SaysWhy(residency, state);
-    if (said->reason != (says_why ? residency.reason : "") ||
-        said->detail != (says_why ? residency.detail : "")) {
+    const Why why = WhyOf(residency, state);
+    if (said->failure != why.failure || said->reason != why.reason || said->detail != why.detail)
       return false;
-    }
     ++said;
   }
   return said == sent.end();
@@ -103,7 +147,7 @@ fleet::Observed WithoutResidencies(const Core& core) {
   observed.engine_version = core.engine_version;
   observed.base_model = core.base_model;
   for (const auto& [adapter, row] : core.rows) observed.rows.push_back(RowOf(core, adapter, row));
-  if (core.pause.record.has_value() && core.pause.confirmed) observed.paused = core.pause.wanted;
+  if (IsPauseConfirmed(core)) observed.paused = core.pause.wanted;
   for (const auto& [name, killer] : core.killers) observed.killers.push_back({name, killer.deaths});
   return observed;
 }
@@ -127,15 +171,15 @@ fleet::Observed Observe(const Core& core) {
   fleet::Observed observed = WithoutResidencies(core);
   observed.residencies.reserve(core.residencies.size());
   for (const auto& [name, residency] : core.residencies) {
-    if (StateOf(core, residency) == fleet::ResidencyState::kAbsent) continue;
+    if (ToldState(core, residency) == fleet::ResidencyState::kAbsent) continue;
     observed.residencies.push_back(ResidencyOf(core, residency));
   }
   return observed;
 }
 
 void AdvanceObserved(Core& core) {
-  if (!core.session) return;
-  const bool due = core.now - core.sent_at >= core.config.observed_ms;
+  // Without a session it is for the next one's Hello, which nobody may take for newer than it is.
+  const bool due = core.session && core.now - core.sent_at >= core.config.observed_ms;
   if (!due && IsSaid(core)) return;
   fleet::Observed observed = Observe(core);
   observed.sequence = ++core.sequence;

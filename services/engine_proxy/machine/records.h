@@ -1,6 +1,7 @@
 // The proxy's journal: what it promised, as a map from key to record (docs/SEMANTICS.md §11). A
 // driver persists the changes of a Ready in one synced transaction: a record without a value is
-// deleted. Everything not here is reported again.
+// deleted. Everything not here is reported again. How versions of the program read each other's records:
+// lib/fleet/json.h.
 #pragma once
 
 #include <compare>
@@ -12,7 +13,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/base/clock.h"
 #include "lib/fleet/desired.h"
+#include "lib/fleet/record.h"
 
 namespace lorry::proxy {
 
@@ -34,7 +37,8 @@ struct RowRecord {
   bool open = false;         // false: CLOSED, until `target` of a decision is LOADED
   Epoch epoch;               // of the last decision this row stood on
   EngineName target;
-  Epoch locked;  // LOCKED(locked) when not 0
+  Epoch locked;   // LOCKED(locked) when not 0
+  PoolName pool;  // whose decisions these are; empty in a record of before it was kept
   auto operator<=>(const RowRecord&) const = default;
 };
 // "boot": the engine life last seen.
@@ -48,7 +52,11 @@ struct NameRecord {
   Digest digest;
   fleet::Render render = fleet::Render::kPlain;
   std::string path;
-  BootId loaded_on;  // empty: no boot was ever asked
+  BootId loaded_on;    // empty: no boot was asked since it was last asked to unload it
+  BootId tried_on;     // the boot that it is on trial on; empty: on none
+  uint64_t trial = 0;  // which one, counted over this journal
+  // Some engine was asked to load it from there; not said in a record of before it was kept.
+  bool asked = true;
   auto operator<=>(const NameRecord&) const = default;
 };
 // "paused": written before the pause is sent, deleted after the engine was seen to go on.
@@ -57,25 +65,30 @@ struct PausedRecord {
   fleet::PauseKind kind = fleet::PauseKind::kNone;
   auto operator<=>(const PausedRecord&) const = default;
 };
+// "unloading": an unload that was sent and not answered yet. Ticks go on over a restart of the
+// process, not over one of the machine; until_tick is never taken for later than a whole deadline.
+struct UnloadingRecord {
+  BootId boot;
+  EngineName name;
+  Tick until_tick = 0;
+  auto operator<=>(const UnloadingRecord&) const = default;
+};
 // "wedged": an unload passed its deadline on this boot; loads would hang behind it.
 struct WedgedRecord {
   BootId boot;
   EngineName name;
   auto operator<=>(const WedgedRecord&) const = default;
 };
-// "killer/<engine name>": boots that ended while it was loading or probed.
+// "killer/<engine name>": boots that ended while it was on trial there.
 struct KillerRecord {
   uint32_t deaths = 0;
+  uint32_t forgiven = 0;  // of these, when it was last asked for anew
   auto operator<=>(const KillerRecord&) const = default;
 };
 
 using RecordValue = std::variant<JournalRecord, TermRecord, RowRecord, BootRecord, NameRecord,
-                                 PausedRecord, WedgedRecord, KillerRecord>;
-struct Record {
-  std::string key;
-  std::optional<RecordValue> value;  // none: delete
-  auto operator<=>(const Record&) const = default;
-};
+                                 PausedRecord, WedgedRecord, KillerRecord, UnloadingRecord>;
+using Record = fleet::RecordOf<RecordValue>;
 using Records = std::map<std::string, RecordValue>;
 
 // Canonical JSON, with the record's kind in it; records_json.cc.

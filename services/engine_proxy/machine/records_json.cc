@@ -1,77 +1,100 @@
-// Records as canonical JSON: {"kind": ..., fields}. nlohmann sorts keys, so equal records are equal
-// text.
-#include "absl/strings/str_cat.h"
-#include "lib/base/error.h"
-#include "nlohmann/json.hpp"
+// The fields of each record's text (lib/fleet/json.h).
+#include "lib/fleet/json.h"
 #include "services/engine_proxy/machine/records.h"
 
 namespace lorry::proxy {
 namespace {
 
-using Json = nlohmann::json;
+using fleet::Field;
+using fleet::Json;
+using fleet::Text;
 
 Json Fields(const JournalRecord& r) {
   return {{"kind", "journal"}, {"member", r.member.value}, {"journal", r.journal.value}};
 }
+RecordValue JournalFrom(const Json& j) {
+  return JournalRecord{MemberId(Text(j, "member")), JournalId(Text(j, "journal"))};
+}
+
 Json Fields(const TermRecord& r) {
   return {{"kind", "term"}, {"incarnation", r.term.incarnation}, {"term", r.term.term}};
 }
+RecordValue TermFrom(const Json& j) {
+  return TermRecord{Term{Field<uint64_t>(j, "incarnation"), Field<uint64_t>(j, "term")}};
+}
+
 Json Fields(const RowRecord& r) {
   return {{"kind", "row"},          {"incarnation", r.incarnation}, {"open", r.open},
-          {"epoch", r.epoch.value}, {"target", r.target.value},     {"locked", r.locked.value}};
+          {"epoch", r.epoch.value}, {"target", r.target.value},     {"locked", r.locked.value},
+          {"pool", r.pool.value}};
 }
-Json Fields(const BootRecord& r) { return {{"kind", "boot"}, {"boot", r.boot.value}}; }
-Json Fields(const NameRecord& r) {
-  return {{"kind", "name"},           {"adapter", r.key.adapter.value},
-          {"run", r.key.run.value},   {"number", r.key.number.value},
-          {"digest", r.digest.value}, {"render", static_cast<int>(r.render)},
-          {"path", r.path},           {"loaded_on", r.loaded_on.value}};
+RecordValue RowFrom(const Json& j) {
+  return RowRecord{Field<uint64_t>(j, "incarnation"),   Field<bool>(j, "open"),
+                   Epoch(Field<uint64_t>(j, "epoch")),  EngineName(Text(j, "target")),
+                   Epoch(Field<uint64_t>(j, "locked")), PoolName(Text(j, "pool"))};
 }
-Json Fields(const PausedRecord& r) {
-  return {{"kind", "paused"}, {"boot", r.boot.value}, {"pause", static_cast<int>(r.kind)}};
-}
-Json Fields(const WedgedRecord& r) {
-  return {{"kind", "wedged"}, {"boot", r.boot.value}, {"name", r.name.value}};
-}
-Json Fields(const KillerRecord& r) { return {{"kind", "killer"}, {"deaths", r.deaths}}; }
 
-RowRecord RowFrom(const Json& j) {
-  return {j.at("incarnation").get<uint64_t>(), j.at("open").get<bool>(),
-          Epoch(j.at("epoch").get<uint64_t>()), EngineName(j.at("target").get<std::string>()),
-          Epoch(j.at("locked").get<uint64_t>())};
+Json Fields(const BootRecord& r) { return {{"kind", "boot"}, {"boot", r.boot.value}}; }
+RecordValue BootFrom(const Json& j) { return BootRecord{BootId(Text(j, "boot"))}; }
+
+Json Fields(const NameRecord& r) {
+  return {{"kind", "name"},
+          {"adapter", r.key.adapter.value},
+          {"run", r.key.run.value},
+          {"number", r.key.number.value},
+          {"digest", r.digest.value},
+          {"render", static_cast<int>(r.render)},
+          {"path", r.path},
+          {"loaded_on", r.loaded_on.value},
+          {"tried_on", r.tried_on.value},
+          {"trial", r.trial},
+          {"asked", r.asked}};
 }
-NameRecord NameFrom(const Json& j) {
+RecordValue NameFrom(const Json& j) {
   NameRecord r;
-  r.key = {AdapterName(j.at("adapter").get<std::string>()), RunId(j.at("run").get<uint64_t>()),
-           VersionNumber(j.at("number").get<uint64_t>())};
-  r.digest = Digest{j.at("digest").get<std::string>()};
-  r.render = j.at("render").get<int>() == 0 ? fleet::Render::kPlain : fleet::Render::kRsloraFolded;
-  r.path = j.at("path").get<std::string>();
-  r.loaded_on = BootId(j.at("loaded_on").get<std::string>());
+  r.key = {AdapterName(Text(j, "adapter")), RunId(Field<uint64_t>(j, "run")),
+           VersionNumber(Field<uint64_t>(j, "number"))};
+  r.digest = Digest{Text(j, "digest")};
+  r.render = Field<int>(j, "render") == 0 ? fleet::Render::kPlain : fleet::Render::kRsloraFolded;
+  r.path = Text(j, "path");
+  r.loaded_on = BootId(Text(j, "loaded_on"));
+  r.tried_on = BootId(Text(j, "tried_on"));
+  r.trial = Field<uint64_t>(j, "trial");
+  r.asked = Field<bool>(j, "asked", true);
   return r;
 }
 
-// Throws nlohmann's exceptions; Decode keeps them inside.
-RecordValue From(const std::string& kind, const Json& j) {
-  if (kind == "journal") {
-    return JournalRecord{MemberId(j.at("member").get<std::string>()),
-                         JournalId(j.at("journal").get<std::string>())};
-  }
-  if (kind == "term")
-    return TermRecord{Term{j.at("incarnation").get<uint64_t>(), j.at("term").get<uint64_t>()}};
-  if (kind == "row") return RowFrom(j);
-  if (kind == "boot") return BootRecord{BootId(j.at("boot").get<std::string>())};
-  if (kind == "name") return NameFrom(j);
-  if (kind == "paused") {
-    return PausedRecord{BootId(j.at("boot").get<std::string>()),
-                        static_cast<fleet::PauseKind>(j.at("pause").get<int>())};
-  }
-  if (kind == "wedged") {
-    return WedgedRecord{BootId(j.at("boot").get<std::string>()),
-                        EngineName(j.at("name").get<std::string>())};
-  }
-  if (kind == "killer") return KillerRecord{j.at("deaths").get<uint32_t>()};
-  throw Json::other_error::create(501, "unknown kind " + kind, nullptr);
+Json Fields(const PausedRecord& r) {
+  return {{"kind", "paused"}, {"boot", r.boot.value}, {"pause", static_cast<int>(r.kind)}};
+}
+RecordValue PausedFrom(const Json& j) {
+  return PausedRecord{BootId(Text(j, "boot")),
+                      static_cast<fleet::PauseKind>(Field<int>(j, "pause"))};
+}
+
+Json Fields(const WedgedRecord& r) {
+  return {{"kind", "wedged"}, {"boot", r.boot.value}, {"name", r.name.value}};
+}
+RecordValue WedgedFrom(const Json& j) {
+  return WedgedRecord{BootId(Text(j, "boot")), EngineName(Text(j, "name"))};
+}
+
+Json Fields(const KillerRecord& r) {
+  return {{"kind", "killer"}, {"deaths", r.deaths}, {"forgiven", r.forgiven}};
+}
+RecordValue KillerFrom(const Json& j) {
+  return KillerRecord{Field<uint32_t>(j, "deaths"), Field<uint32_t>(j, "forgiven")};
+}
+
+Json Fields(const UnloadingRecord& r) {
+  return {{"kind", "unloading"},
+          {"boot", r.boot.value},
+          {"name", r.name.value},
+          {"until_tick", r.until_tick}};
+}
+RecordValue UnloadingFrom(const Json& j) {
+  return UnloadingRecord{BootId(Text(j, "boot")), EngineName(Text(j, "name")),
+                         Field<Tick>(j, "until_tick")};
 }
 
 }  // namespace
@@ -81,13 +104,11 @@ std::string Encode(const RecordValue& value) {
 }
 
 absl::StatusOr<RecordValue> Decode(std::string_view text) {
-  try {
-    const Json json = Json::parse(text);
-    return From(json.at("kind").get<std::string>(), json);
-  } catch (const Json::exception& e) {
-    return Error(absl::StatusCode::kDataLoss, "RECORDS_INVALID",
-                 absl::StrCat("a stored record cannot be read: ", e.what()));
-  }
+  static const auto* const kReaders = new fleet::RecordReaders<RecordValue>{
+      {"journal", &JournalFrom}, {"term", &TermFrom},     {"row", &RowFrom},
+      {"boot", &BootFrom},       {"name", &NameFrom},     {"paused", &PausedFrom},
+      {"wedged", &WedgedFrom},   {"killer", &KillerFrom}, {"unloading", &UnloadingFrom}};
+  return fleet::DecodeRecord(text, *kReaders);
 }
 
 }  // namespace lorry::proxy

@@ -1,193 +1,163 @@
 #include "services/engine_proxy/machine/residency.h"
 
 #include <algorithm>
-#include <optional>
+#include <array>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "lib/base/strings.h"
+#include "services/engine_proxy/machine/fetching.h"
+#include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/unload.h"
+#include "services/engine_proxy/machine/verdicts.h"
 
 namespace lorry::proxy {
 namespace {
 
-using fleet::ResidencyState;
-
-ResidencyState Resting(const Residency& residency) {
-  return residency.path.empty() ? ResidencyState::kAbsent : ResidencyState::kFetched;
+template <size_t... I>
+Phase NewPhase(ResidencyState state, std::index_sequence<I...>) {
+  Phase phase;
+  ((static_cast<size_t>(state) == I ? (void)phase.emplace<I>() : (void)0), ...);
+  return phase;
 }
 
-void Rest(Residency& residency) {
-  residency.state = Resting(residency);
-  residency.doing = Doing::kNothing;
-  residency.op = 0;
+void Enter(Residency& residency, ResidencyState next) {
+  const bool rests_without = next == ResidencyState::kFetched && !residency.directory.has_value();
+  if (rests_without) next = ResidencyState::kAbsent;
+  residency.phase = NewPhase(next, std::make_index_sequence<std::variant_size_v<Phase>>());
 }
 
-fleet::ProbeRule RuleOf(const Residency& residency) {
-  return residency.wanted == nullptr ? fleet::ProbeRule::kAuto : residency.wanted->probe;
+// The operation that the new state waits for.
+template <typename State>
+OpId Begin(Core& core, Residency& residency) {
+  return std::get<State>(residency.phase).op = core.NewOp();
 }
 
-// Of a load or a probe that did not succeed, on an engine that lives.
-fleet::Failure FailureOf(Outcome outcome) {
-  if (outcome == Outcome::kRefused) return fleet::Failure::kRefused;
-  return outcome == Outcome::kUnknown ? fleet::Failure::kEngineHung : fleet::Failure::kMember;
-}
-
-void JudgeLoad(Core& core, Residency& residency) {
-  if (!core.IsListedAsOurs(residency)) {
-    const bool vanished = residency.reason.empty();
-    return Fail(core, residency, vanished ? fleet::Failure::kMember : residency.failure,
-                vanished ? "LOAD_VANISHED" : residency.reason, residency.detail);
+void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
+  switch (ask) {
+    case ResidencyAsk::kNothing:
+      return;
+    case ResidencyAsk::kFetch:
+      core.effects.push_back(
+          Fetch{Begin<at::Fetching>(core, r), r.name, r.key, r.digest, r.traits, r.render});
+      return;
+    case ResidencyAsk::kCancel:
+      std::get<at::Cancelling>(r.phase).op = op_before;
+      core.effects.push_back(CancelFetch{op_before});
+      return;
+    case ResidencyAsk::kHash:
+      core.effects.push_back(HashDirectory{Begin<at::Hashing>(core, r), r.name, r.digest, r.render,
+                                           r.directory->path});
+      return;
+    case ResidencyAsk::kCheck:
+      r.directory->compared_with = core.base_count;
+      r.directory->fits = false;
+      core.effects.push_back(
+          CheckShapes{Begin<at::Checking>(core, r), r.name, r.directory->path, *core.base_model});
+      return;
+    case ResidencyAsk::kDelete:
+      core.effects.push_back(
+          DeleteDirectory{Begin<at::Deleting>(core, r), r.name, r.directory->path});
+      return;
+    case ResidencyAsk::kLoad:
+      r.changed_as_of = ++core.registry.changes;
+      r.directory->asked = true;
+      r.loaded_on = core.boot;  // a survivor is believed only if the journal says that it was asked
+      BeginTrial(core, r);
+      core.effects.push_back(
+          Load{Begin<at::Loading>(core, r), core.boot, r.name, r.directory->path});
+      return;
+    case ResidencyAsk::kProbe:
+      core.effects.push_back(
+          Probe{Begin<at::Probing>(core, r), core.boot, r.name, ProbeKindFor(RuleOf(r), r.traits)});
+      return;
+    case ResidencyAsk::kUnload:
+      r.changed_as_of = ++core.registry.changes;
+      // Until it is answered, what the engine lists under the name may be gone the next moment.
+      r.loaded_on = BootId();
+      core.effects.push_back(
+          Unload{Begin<at::Unloading>(core, r), core.boot, r.name, UnloadTimeLeft(core, r.name)});
+      return;
   }
-  residency.state = ResidencyState::kLoading;
-  residency.doing = Doing::kProbing;
-  residency.op = core.NewOp();
-  const fleet::ProbeKind kind = ProbeKindFor(RuleOf(residency), residency.traits);
-  core.effects.push_back(Probe{residency.op, core.boot, residency.name, kind});
 }
 
-void BeginFetch(Core& core, Residency& residency) {
-  residency.state = ResidencyState::kFetching;
-  residency.doing = Doing::kFetching;
-  residency.op = core.NewOp();
-  residency.bytes_done = residency.bytes_total = 0;
-  core.effects.push_back(Fetch{residency.op, residency.name, residency.key, residency.digest,
-                               residency.traits, residency.render});
-}
-
-void BeginHash(Core& core, Residency& residency) {
-  residency.doing = Doing::kHashing;
-  residency.op = core.NewOp();
-  core.effects.push_back(HashDirectory{residency.op, residency.name, residency.digest,
-                                       residency.render, residency.path});
-}
-
-void BeginCheck(Core& core, Residency& residency) {
-  residency.doing = Doing::kChecking;
-  residency.op = core.NewOp();
-  residency.compared_with = core.base_count;
-  residency.fits = false;
-  core.effects.push_back(
-      CheckShapes{residency.op, residency.name, residency.path, *core.base_model});
-}
-
-void BeginLoad(Core& core, Residency& residency) {
-  residency.state = ResidencyState::kLoading;
-  residency.doing = Doing::kLoading;
-  residency.op = core.NewOp();
-  residency.changed = ++core.registry;
-  residency.reason.clear();
-  residency.detail.clear();
-  residency.loaded_on = core.boot;
-  core.SaveName(
-      residency);  // a survivor is trusted only if the journal says that this boot was asked
-  core.effects.push_back(Load{residency.op, core.boot, residency.name, residency.path});
-}
-
-bool TakesSlot(const Core& core, const Residency& residency) {
-  return residency.state == ResidencyState::kLoading ||
-         residency.state == ResidencyState::kLoaded ||
-         residency.state == ResidencyState::kUnloading || IsUncertain(core, residency) ||
-         core.IsListed(residency);
-}
-
-bool SlotFree(const Core& core, const Residency& residency) {
-  const uint32_t slots = core.limits.slots;
-  if (slots == 0) return true;
-  const fleet::WantedVersion* wanted = residency.wanted;
-  const bool must = wanted == nullptr || wanted->must;
-  // The last slot is for what must be loaded next; MAY versions do not stand in its way.
-  const uint32_t others = SlotsUsed(core) - (IsUncertain(core, residency) ? 1 : 0);
-  return others + (must ? 0 : 1) < slots;
-}
-
-// Taken by what cannot leave for another: what MUST be loaded, what rows stand on, what is not
-// Lorry's.
-uint32_t SlotsKept(const Core& core, const Residency& except) {
-  uint32_t kept = 0;
-  for (const auto& [name, path] : core.listing) {
-    if (core.Find(name) == nullptr) ++kept;
+void WriteDown(Core& core, Residency& r, ResidencyWrite write) {
+  switch (write) {
+    case ResidencyWrite::kNothing:
+      return;
+    case ResidencyWrite::kName:
+      return core.SaveName(r);
+    case ResidencyWrite::kNoName:
+      return core.Erase(NameKey(r.name));
+    case ResidencyWrite::kUnloading:
+      core.unloading = UnloadingRecord{core.boot, r.name, core.now + UnloadTimeLeft(core, r.name)};
+      core.Save("unloading", *core.unloading);
+      return core.SaveName(r);
+    case ResidencyWrite::kNoUnloading:
+      core.unloading.reset();
+      return core.Erase("unloading");
+    case ResidencyWrite::kWedged:
+      core.unloading.reset();
+      core.Erase("unloading");
+      return Wedge(core, r.name);
   }
-  for (const auto& [name, residency] : core.residencies) {
-    const bool must = residency.wanted != nullptr && residency.wanted->must;
-    const bool stays = core.IsRowTarget(name) || (must && residency.wanted->load);
-    if (&residency != &except && TakesSlot(core, residency) && stays) ++kept;
-  }
-  return kept;
 }
 
-// Said while no version would make room, whatever is unloaded.
-void SaySlot(const Core& core, Residency& residency) {
-  const bool must = residency.wanted != nullptr && residency.wanted->must;
-  const uint32_t kept = must ? SlotsKept(core, residency) : 0;
-  if (must && core.limits.slots != 0 && kept >= core.limits.slots) {
-    residency.reason = kNoSlot;
-    residency.detail = absl::StrCat("all ", core.limits.slots,
-                                    " slots of the engine hold what must stay; give it more (",
-                                    ToAbsl(fleet::SlotsFlag(core.limits.kind)),
-                                    "), keep fewer versions, or end a lease or an alias");
-  } else if (residency.reason == kNoSlot) {
-    residency.reason.clear();
-    residency.detail.clear();
-  }
+OpId OpOf(const Phase& phase) {
+  return std::visit(
+      [](const auto& state) -> OpId {
+        if constexpr (requires { state.op; }) return state.op;
+        return 0;
+      },
+      phase);
+}
+
+bool BlocksDirectory(const Core& core, const Residency& residency) {
+  return residency.directory->broken ||
+         // A row that is locked may open again on what nobody wants any more.
+         (core.desired.has_value() && !core.IsWanted(residency) &&
+          !core.IsRowTarget(residency.name));
 }
 
 void AdvanceFetched(Core& core, Residency& residency) {
-  // A row that is locked may open again on what nobody wants any more.
-  const bool unwanted =
-      core.desired.has_value() && !core.IsWanted(residency) && !core.IsRowTarget(residency.name);
-  if (residency.broken || unwanted) return MaybeDelete(core, residency);
-  if (!core.IsWanted(residency)) return;
-  if (!residency.trusted) return BeginHash(core, residency);
-  if (!core.Fits(residency)) {
-    if (core.base_model.has_value()) BeginCheck(core, residency);
+  if (BlocksDirectory(core, residency)) {
+    if (MayDelete(core, residency)) Move(core, residency, ResidencyEvent::kMayBeDeleted);
     return;
   }
-  if (!core.IsWantedLoaded(residency) || !core.FreshlyListed(residency) || core.asleep ||
-      !core.answers)
-    return;
-  if (core.IsListedAsOurs(residency)) return JudgeLoad(core, residency);
-  if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's
-  if (core.SlotsListed()) SaySlot(core, residency);
-  if (core.IsWedged() || RegistryBusy(core) || !core.SlotsListed() || !SlotFree(core, residency))
-    return;
-  BeginLoad(core, residency);
+  if (!core.IsWanted(residency) && !MaySurvive(core, residency)) return;
+  if (!residency.directory->proven) {
+    Move(core, residency, ResidencyEvent::kNotProven);
+  } else if (!Fits(core, residency)) {
+    if (core.base_model.has_value()) Move(core, residency, ResidencyEvent::kNotCompared);
+  } else {
+    AdvanceToLoad(core, residency);
+  }
 }
 
 void AdvanceFailed(Core& core, Residency& residency) {
   const bool unwanted = core.desired.has_value() && !core.IsWanted(residency);
   if (unwanted) {
-    residency.blocked = false;
     residency.tries = 0;
-  } else if (residency.blocked || core.IsMisfit(residency) || core.now < residency.retry_at) {
+    residency.retry_at = core.now;
+  } else if (IsGivenUp(core, residency.name) || IsMisfit(core, residency) ||
+             core.now < residency.retry_at) {
     return;
   }
-  Rest(residency);
+  Move(core, residency, ResidencyEvent::kMayBeTried);
 }
 
 void AdvanceOne(Core& core, Residency& residency, uint32_t& fetches) {
-  if (residency.state == ResidencyState::kFailed && residency.doing == Doing::kNothing)
-    AdvanceFailed(core, residency);
-  switch (residency.state) {
-    case ResidencyState::kAbsent:
-      if (residency.doing != Doing::kNothing || !core.IsWanted(residency)) return;
-      if (fetches >= core.config.fetches_limit || core.now < residency.retry_at) return;
-      // SGLang loads a name again by itself: it goes before its directory is written anew.
-      if (core.IsListed(residency)) return;
-      ++fetches;
-      return BeginFetch(core, residency);
-    case ResidencyState::kFetching:
-      if (residency.doing != Doing::kFetching || core.IsWanted(residency)) return;
-      residency.doing = Doing::kCancelling;
-      core.effects.push_back(CancelFetch{residency.op});
-      return;
-    case ResidencyState::kFetched:
-      if (residency.doing == Doing::kNothing) AdvanceFetched(core, residency);
-      return;
-    default:
-      return;
+  if (residency.Is<at::Failed>()) AdvanceFailed(core, residency);
+  if (residency.Is<at::Absent>() && MayFetch(core, residency, fetches)) {
+    ++fetches;
+    Move(core, residency, ResidencyEvent::kWanted);
+  } else if (residency.Is<at::Fetching>()) {
+    if (!core.IsWanted(residency)) Move(core, residency, ResidencyEvent::kNotWanted);
+    // The engine loaded it by itself from where it is to be written anew.
+    if (core.IsListed(residency)) Move(core, residency, ResidencyEvent::kListed);
+  } else if (residency.Is<at::Fetched>()) {
+    AdvanceFetched(core, residency);
   }
 }
 
@@ -203,195 +173,56 @@ void Meet(Core& core, const fleet::WantedVersion& wanted) {
 }
 
 // Those that something may have to be done for: MUST first, and among MAY those that would leave
-// last.
+// last; of equal ones those first that failed least, so that one that hangs the engine does not
+// keep the others from it.
 std::vector<Residency*> ByUrgency(Core& core) {
-  std::vector<Residency*> order;
+  using Urgency = std::tuple<bool, uint32_t, uint32_t>;
+  std::vector<std::pair<Urgency, Residency*>> order;
   for (auto& [name, residency] : core.residencies) {
-    const ResidencyState state = residency.state;
-    if (state == ResidencyState::kAbsent || state == ResidencyState::kFetching ||
-        state == ResidencyState::kFetched || state == ResidencyState::kFailed) {
-      order.push_back(&residency);
-    }
-  }
-  const auto urgency = [](const Residency* residency) {
-    const fleet::WantedVersion* wanted = residency->wanted;
+    if (!residency.IsAny<at::Absent, at::Fetching, at::Fetched, at::Failed>()) continue;
+    const fleet::WantedVersion* wanted = residency.wanted;
     const bool later = wanted != nullptr && !wanted->must;
-    return std::make_pair(later, later ? ~wanted->eviction_rank : 0);
-  };
+    order.push_back({{later, later ? ~wanted->eviction_rank : 0, residency.tries}, &residency});
+  }
   std::stable_sort(order.begin(), order.end(),
-                   [&](const Residency* a, const Residency* b) { return urgency(a) < urgency(b); });
-  return order;
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Residency*> residencies;
+  for (const auto& [urgency, residency] : order) residencies.push_back(residency);
+  return residencies;
 }
 
 bool IsGone(const Core& core, const Residency& residency) {
-  return residency.state == ResidencyState::kAbsent && residency.doing == Doing::kNothing &&
-         !core.IsWanted(residency) && residency.path.empty() && !core.IsListed(residency);
+  return residency.Is<at::Absent>() && !core.IsWanted(residency) && !core.IsListed(residency);
 }
 
 }  // namespace
 
-void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
-  if (MayHaveHappened(outcome)) {
-    residency.uncertain_on = core.boot;
-    if (++core.hung_loads >= core.config.hung_loads_limit) Wedge(core, residency.name);
-    return;
-  }
-  // Engines take registry calls one after another: an answer to this one means that earlier ones
-  // are over.
-  core.hung_loads = 0;
-  for (auto& [name, other] : core.residencies) {
-    if (other.uncertain_on == core.boot && !other.uncertain_on.empty())
-      other.changed = core.registry;
-    other.uncertain_on = BootId();
-  }
+ResidencyState StateOf(const Residency& residency) {
+  return static_cast<ResidencyState>(residency.phase.index());
 }
 
-void Fail(Core& core, Residency& residency, fleet::Failure failure, std::string reason,
-          std::string detail) {
-  residency.state = ResidencyState::kFailed;
-  residency.doing = Doing::kNothing;
-  residency.op = 0;
-  residency.failure = failure;
-  residency.reason = std::move(reason);
-  residency.detail = std::move(detail);
+bool Move(Core& core, Residency& residency, ResidencyEvent event) {
+  const std::span<const ResidencyTransition> table = ResidencyTable();
+  const ResidencyState from = StateOf(residency);
+  const auto row = std::find_if(table.begin(), table.end(), [&](const ResidencyTransition& t) {
+    return t.from == from && t.event == event;
+  });
+  if (row == table.end()) return false;
+  ++core.taken.residency[static_cast<size_t>(row - table.begin())];
+  const OpId op = OpOf(residency.phase);
+  Enter(residency, row->to);
+  AskFor(core, residency, row->ask, op);
+  WriteDown(core, residency, row->write);
+  return true;
+}
+
+void Fail(Core& core, Residency& residency, ResidencyEvent event, at::Mishap mishap) {
+  if (!Move(core, residency, event)) return;
   ++residency.tries;
-  residency.retry_at = core.now + core.Backoff(residency.tries);
-}
-
-void HandleFetchProgress(Core& core, const FetchProgress& event) {
-  Residency* residency = core.FindByOp(event.op, Doing::kFetching);
-  if (residency == nullptr) return;
-  residency->bytes_done = event.bytes_done;
-  residency->bytes_total = event.bytes_total;
-}
-
-void HandleFetchDone(Core& core, const FetchDone& event) {
-  Residency* residency = core.FindByOp(event.op, Doing::kFetching);
-  if (residency == nullptr) residency = core.FindByOp(event.op, Doing::kCancelling);
-  if (residency == nullptr) return;
-  residency->path = event.path;
-  residency->trusted = true;
-  residency->broken = false;
-  residency->tries = residency->waits = 0;
-  residency->loaded_on = BootId();
-  residency->reason.clear();
-  residency->detail.clear();
-  Rest(*residency);
-  core.SaveName(*residency);
-}
-
-void HandleFetchFailed(Core& core, const FetchFailed& event) {
-  if (Residency* cancelled = core.FindByOp(event.op, Doing::kCancelling)) return Rest(*cancelled);
-  Residency* residency = core.FindByOp(event.op, Doing::kFetching);
-  if (residency == nullptr) return;
-  if (event.away) {
-    residency->retry_at = core.now + core.AwayBackoff(++residency->waits);
-    return Rest(*residency);
-  }
-  residency->waits = 0;
-  if (!event.permanent && residency->tries + 1 < core.config.fetch_tries) {
-    ++residency->tries;
-    residency->retry_at = core.now + core.Backoff(residency->tries);
-    return Rest(*residency);
-  }
-  Fail(core, *residency, fleet::Failure::kMember, event.reason, event.detail);
-  if (event.permanent) residency->retry_at = core.now + core.config.retry_max_ms;
-}
-
-void HandleFetchCancelled(Core& core, const FetchCancelled& event) {
-  if (Residency* residency = core.FindByOp(event.op, Doing::kCancelling)) Rest(*residency);
-}
-
-void HandleHashed(Core& core, const DirectoryHashed& event) {
-  Residency* residency = core.FindByOp(event.op, Doing::kHashing);
-  if (residency == nullptr) return;
-  Rest(*residency);
-  residency->trusted = event.matches;
-  if (event.matches) return;
-  residency->broken = true;
-  residency->loaded_on = BootId();  // whatever the engine has of it is not what it should be
-  core.SaveName(*residency);
-}
-
-void HandleShapes(Core& core, const ShapesChecked& event) {
-  Residency* residency = core.FindByOp(event.op, Doing::kChecking);
-  if (residency == nullptr) return;
-  Rest(*residency);
-  if (event.outcome != Outcome::kOk) {
-    residency->compared_with = 0;
-    return Fail(core, *residency, fleet::Failure::kMember, "DISK_FAILED", event.detail);
-  }
-  residency->fits = event.fit;
-  if (!core.IsMisfit(*residency)) return;
-  Fail(core, *residency, fleet::Failure::kMisfit, "BASE_MODEL_MISMATCH", event.detail);
-}
-
-void HandleDeleted(Core& core, const DirectoryDeleted& event) {
-  Residency* residency = core.FindByOp(event.op, Doing::kDeleting);
-  if (residency == nullptr) return;
-  Rest(*residency);
-  if (event.outcome != Outcome::kOk) {
-    residency->retry_at = core.now + core.config.poll_ms;
-    return;
-  }
-  residency->path.clear();
-  residency->trusted = residency->broken = false;
-  residency->state = ResidencyState::kAbsent;
-  core.Erase(NameKey(residency->name));
-}
-
-void HandleLoadDone(Core& core, const LoadDone& event) {
-  Residency* residency = core.FindByOp(event.op, Doing::kLoading);
-  if (residency == nullptr) return;
-  residency->changed = core.call_ended_at = ++core.registry;
-  residency->doing = Doing::kVerifying;  // whatever it answered, the list says what is there
-  residency->op = 0;
-  NoteAnswer(core, *residency, event.outcome);
-  if (event.outcome == Outcome::kOk) return;
-  residency->failure = FailureOf(event.outcome);
-  residency->reason = event.reason.empty() ? "LOAD_UNKNOWN" : event.reason;
-  residency->detail = event.detail;
-}
-
-void HandleProbeDone(Core& core, const ProbeDone& event) {
-  Residency* residency = core.FindByOp(event.op, Doing::kProbing);
-  if (residency == nullptr) return;
-  if (event.outcome != Outcome::kOk) {
-    return Fail(core, *residency, FailureOf(event.outcome),
-                event.reason.empty() ? "PROBE_FAILED" : event.reason, event.detail);
-  }
-  ProbeVerdict verdict = JudgeProbe(RuleOf(*residency), residency->traits, event.compared);
-  // The engine took it and applies none of it: a refusal in all but words.
-  if (!verdict.passes)
-    return Fail(core, *residency, fleet::Failure::kRefused, verdict.reason, verdict.detail);
-  Rest(*residency);
-  residency->state = ResidencyState::kLoaded;
-  residency->tries = 0;
-  residency->reason = std::move(verdict.reason);
-  residency->detail = std::move(verdict.detail);
-}
-
-void AdoptListing(Core& core) {
-  for (const auto& [name, path] : core.listing) {
-    if (core.residencies.contains(name)) continue;
-    // A proxy that lost its journal does not know a survivor's run, and can unload it without.
-    std::optional<VersionKey> key = fleet::KeyOfEngineName(name);
-    if (!key.has_value()) continue;
-    Residency& survivor = core.residencies[name];
-    survivor.name = name;
-    survivor.key = *std::move(key);
-    core.met = false;
-  }
-  for (auto& [name, residency] : core.residencies) {
-    if (!core.FreshlyListed(residency)) continue;
-    if (core.listing.contains(name)) residency.uncertain_on = BootId();
-    if (residency.doing == Doing::kVerifying) {
-      JudgeLoad(core, residency);
-    } else if (residency.state == ResidencyState::kLoaded && !core.IsListedAsOurs(residency)) {
-      residency.changed = core.registry;
-      Rest(residency);
-    }
-  }
+  // One that hangs keeps all others waiting while it is tried.
+  const bool hung = mishap.failure == fleet::Failure::kEngineHung;
+  residency.retry_at = core.now + (hung ? core.config.retry_max_ms : core.Backoff(residency.tries));
+  std::get<at::Failed>(residency.phase).mishap = std::move(mishap);
 }
 
 void MeetDesired(Core& core) {
@@ -400,6 +231,9 @@ void MeetDesired(Core& core) {
   core.table_stale = true;
   for (auto& [name, residency] : core.residencies) residency.wanted = nullptr;
   for (const fleet::WantedVersion& wanted : core.desired->wanted) Meet(core, wanted);
+  ForgiveUnwanted(core);
+  core.wanted_rows.clear();
+  for (const fleet::DesiredRow& row : core.desired->rows) core.wanted_rows[row.adapter] = &row;
 }
 
 void AdvanceResidencies(Core& core) {
@@ -407,7 +241,7 @@ void AdvanceResidencies(Core& core) {
   const std::vector<Residency*> order = ByUrgency(core);
   uint32_t fetches = 0;
   for (const Residency* residency : order) {
-    if (residency->state == ResidencyState::kFetching) ++fetches;
+    if (residency->Is<at::Fetching>()) ++fetches;
   }
   for (Residency* residency : order) AdvanceOne(core, *residency, fetches);
   for (const Residency* residency : order) {
@@ -415,34 +249,17 @@ void AdvanceResidencies(Core& core) {
   }
 }
 
+bool MaySurvive(const Core& core, const Residency& residency) {
+  if (!core.IsRowTarget(residency.name) || residency.loaded_on.empty()) return false;
+  if (residency.loaded_on != (core.boot.empty() ? core.journal_boot : core.boot)) return false;
+  if (residency.IsAny<at::Loaded, at::Failed>()) return false;
+  return !core.FreshlyListed(residency) || core.IsListedAsOurs(residency);
+}
+
 bool WaitsForList(const Core& core, const Residency& residency) {
-  if (residency.doing == Doing::kVerifying) return true;
-  if (residency.doing != Doing::kNothing) return false;
-  if (residency.state == ResidencyState::kFetched) {
-    return core.desired.has_value() || core.IsWanted(residency);
-  }
-  return residency.state == ResidencyState::kFailed && !residency.path.empty();
-}
-
-uint32_t SlotsUsed(const Core& core) {
-  uint32_t used = 0;
-  for (const auto& [name, path] : core.listing) {
-    if (core.Find(name) == nullptr) ++used;
-  }
-  for (const auto& [name, residency] : core.residencies) {
-    if (TakesSlot(core, residency)) ++used;
-  }
-  return used;
-}
-
-bool IsUncertain(const Core& core, const Residency& residency) {
-  return !residency.uncertain_on.empty() && residency.uncertain_on == core.boot;
-}
-
-bool RegistryBusy(const Core& core) {
-  return std::any_of(core.residencies.begin(), core.residencies.end(), [](const auto& entry) {
-    return entry.second.doing == Doing::kLoading || entry.second.doing == Doing::kUnloading;
-  });
+  if (residency.Is<at::Verifying>()) return true;
+  if (residency.Is<at::Fetched>()) return core.desired.has_value() || core.IsWanted(residency);
+  return residency.Is<at::Failed>() && residency.directory.has_value();
 }
 
 std::optional<Tick> ResidencyWakeAt(const Core& core) {

@@ -1,26 +1,25 @@
 // Residencies: where each engine name stands on this boot, and what is done next for it
-// (docs/SEMANTICS.md §1, §6).
+// (docs/machines.md; docs/SEMANTICS.md §1, §6). The rooms: fetching, loading, slots, unload,
+// verdicts.
 #pragma once
 
 #include <optional>
 
+#include "services/engine_proxy/machine/residency_table.h"
 #include "services/engine_proxy/machine/state.h"
 
 namespace lorry::proxy {
 
-void HandleFetchProgress(Core& core, const FetchProgress& event);
-void HandleFetchDone(Core& core, const FetchDone& event);
-void HandleFetchFailed(Core& core, const FetchFailed& event);
-void HandleFetchCancelled(Core& core, const FetchCancelled& event);
-void HandleHashed(Core& core, const DirectoryHashed& event);
-void HandleShapes(Core& core, const ShapesChecked& event);
-void HandleDeleted(Core& core, const DirectoryDeleted& event);
-void HandleLoadDone(Core& core, const LoadDone& event);
-void HandleProbeDone(Core& core, const ProbeDone& event);
+// The one place where a residency changes its state: looks the event up in the table, goes to the
+// next state, asks and writes down what the table says. What only the next state has is the
+// caller's to fill in, and what is written down the caller's to set before. False: the event means
+// nothing in this state, and nothing happened.
+bool Move(Core& core, Residency& residency, ResidencyEvent event);
 
-// After a listing: what vanished is fetched again, what an earlier life left behind gets a
-// residency, loads that ended are judged.
-void AdoptListing(Core& core);
+// To FAILED by `event`; it is tried again later, each time after twice as long.
+void Fail(Core& core, Residency& residency, ResidencyEvent event, at::Mishap mishap);
+
+ResidencyState StateOf(const Residency& residency);
 
 // Gives every wanted version its residency, and each residency what Desired says of it.
 void MeetDesired(Core& core);
@@ -31,17 +30,9 @@ void AdvanceResidencies(Core& core);
 // Whether something about the name cannot be decided before the engine has been listed.
 bool WaitsForList(const Core& core, const Residency& residency);
 
-// Slots of the engine's registry that are taken, ours and others'.
-uint32_t SlotsUsed(const Core& core);
-bool RegistryBusy(const Core& core);
-
-// Whether a load of it got no answer on this boot, and may yet happen.
-bool IsUncertain(const Core& core, const Residency& residency);
-// After the answer, or its absence, to a load or unload.
-void NoteAnswer(Core& core, Residency& residency, Outcome outcome);
-
-void Fail(Core& core, Residency& residency, fleet::Failure failure, std::string reason,
-          std::string detail);
+// Whether the engine may still have it from an earlier process of this proxy, or from before a
+// broken connection, and it was not looked at since.
+bool MaySurvive(const Core& core, const Residency& residency);
 
 std::optional<Tick> ResidencyWakeAt(const Core& core);
 

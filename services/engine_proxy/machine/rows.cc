@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "services/engine_proxy/machine/residency.h"
+#include "services/engine_proxy/machine/row_table.h"
+
 namespace lorry::proxy {
 namespace {
 
@@ -11,65 +14,141 @@ bool IsServing(const Core& core, const Row& row) {
   return row.record.open && core.IsLoaded(row.record.target);
 }
 
+// What the row stands on survived, or that is not known yet: nothing is given up before.
+bool MayServe(const Core& core, const Row& row) {
+  if (!row.record.open) return false;
+  const Residency* target = core.Find(row.record.target);
+  return target != nullptr && (target->Is<at::Loaded>() || MaySurvive(core, *target));
+}
+
+void NoteTargets(Core& core) {
+  core.row_targets.clear();
+  for (const auto& [adapter, row] : core.rows) {
+    if (row.record.open) core.row_targets.insert(row.record.target);
+  }
+}
+
 void Write(Core& core, const AdapterName& adapter, Row& row, const RowRecord& record) {
   if (row.record == record) return;
   row.record = record;
+  NoteTargets(core);
   core.Save(RowKey(adapter), record);
+}
+
+RowRecord Written(const RowRecord& record, RowWrite write, const fleet::DesiredRow* wanted) {
+  RowRecord next = record;
+  switch (write) {
+    case RowWrite::kNothing:
+      return next;
+    case RowWrite::kDecision:
+      next.open = true;
+      next.epoch = wanted->epoch;
+      next.target = wanted->target;
+      next.locked = Epoch();
+      return next;
+    case RowWrite::kUnlocked:
+      next.locked = Epoch();
+      return next;
+    case RowWrite::kShut:
+      next.open = false;
+      next.target = EngineName();
+      next.locked = Epoch();
+      return next;
+    case RowWrite::kLock:
+      next.locked = wanted->epoch;
+      return next;
+    case RowWrite::kClosed:
+      next.open = false;
+      next.epoch = wanted->epoch;
+      next.target = EngineName();
+      next.locked = Epoch();
+      return next;
+  }
+  return next;
+}
+
+void Enter(Row& row, RowState next) {
+  switch (next) {
+    case RowState::kClosed:
+      row.phase = row_at::Closed();
+      return;
+    case RowState::kOpen:
+      row.phase = row_at::Open();
+      return;
+    case RowState::kHeld:
+      row.phase = row_at::Held();
+      return;
+    case RowState::kLocked:
+      row.phase = row_at::Locked();
+      return;
+  }
+}
+
+// The one place where a row changes its state.
+bool Move(Core& core, const AdapterName& adapter, Row& row, RowEvent event,
+          const fleet::DesiredRow* wanted = nullptr) {
+  const auto from = static_cast<RowState>(row.phase.index());
+  const auto table = RowTable();
+  const auto at = std::find_if(table.begin(), table.end(), [&](const RowTransition& t) {
+    return t.from == from && t.event == event;
+  });
+  if (at == table.end()) return false;
+  ++core.taken.row[static_cast<size_t>(at - table.begin())];
+  Enter(row, at->to);
+  Write(core, adapter, row, Written(row.record, at->write, wanted));
+  return true;
 }
 
 // A decision: flip if its version is LOADED here. Until then a ROLLING row goes on with what it
 // has, a BARRIER row closes.
 void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   if (wanted.epoch < row.record.epoch) return;  // an epoch never falls within an incarnation
-  row.held = Epoch();
   row.revoked = Epoch();
-  RowRecord record = row.record;
-  record.locked = Epoch();
+  const RowRecord& record = row.record;
   const bool is_there =
       record.open && record.epoch == wanted.epoch && record.target == wanted.target;
   if (core.IsLoaded(wanted.target)) {
-    record.open = true;
-    record.epoch = wanted.epoch;
-    record.target = wanted.target;
-  } else if (!is_there && !(wanted.serve_old && IsServing(core, row))) {
-    record.open = false;
-    record.target = EngineName();
+    const bool stands = is_there && std::holds_alternative<row_at::Open>(row.phase);
+    if (!stands) Move(core, wanted.adapter, row, RowEvent::kDecided, &wanted);
+  } else if (is_there || (wanted.serve_old && MayServe(core, row))) {
+    Move(core, wanted.adapter, row, RowEvent::kGoesOn);
+  } else if (record.open || !std::holds_alternative<row_at::Closed>(row.phase)) {
+    Move(core, wanted.adapter, row, RowEvent::kCannotServe);
   }
-  Write(core, wanted.adapter, row, record);
 }
 
 void Hold(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   const bool old = wanted.epoch <= row.record.epoch || wanted.epoch <= row.revoked;
-  if (old || row.held == wanted.epoch || row.record.locked.value != 0) return;
-  row.held = wanted.epoch;
-  row.held_until = core.now + wanted.hold_for_ms;
+  if (old || HeldEpoch(row) == wanted.epoch) return;
+  if (Move(core, wanted.adapter, row, RowEvent::kHold))
+    std::get<row_at::Held>(row.phase) = {wanted.epoch, core.now + wanted.hold_for_ms};
 }
 
 // Only for the epoch of a live hold, or where nothing was admitted anyway.
 void Lock(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   if (wanted.epoch <= row.record.epoch || row.record.locked == wanted.epoch) return;
-  const bool held = row.held == wanted.epoch && ReportedModeOf(core, row) == RowMode::kHeld;
-  const bool closed = row.held.value == 0 && ReportedModeOf(core, row) == RowMode::kClosed;
-  if (!held && !closed) return;
-  RowRecord record = row.record;
-  record.locked = wanted.epoch;
-  row.held = Epoch();
-  Write(core, wanted.adapter, row, record);
+  const RowMode mode = ReportedModeOf(core, row);
+  const bool held = HeldEpoch(row) == wanted.epoch && mode == RowMode::kHeld;
+  if (!held && mode != RowMode::kClosed) return;
+  Move(core, wanted.adapter, row, RowEvent::kLock, &wanted);
 }
 
 void Close(Core& core, const fleet::DesiredRow& wanted, Row& row) {
-  if (wanted.epoch < row.record.epoch) return;
-  row.held = Epoch();
-  Write(core, wanted.adapter, row, RowRecord{row.record.incarnation, false, wanted.epoch, {}, {}});
+  const RowRecord closed = Written(row.record, RowWrite::kClosed, &wanted);
+  const bool stands = closed == row.record && std::holds_alternative<row_at::Closed>(row.phase);
+  if (wanted.epoch < row.record.epoch || stands) return;
+  Move(core, wanted.adapter, row, RowEvent::kClose, &wanted);
 }
 
 void Meet(Core& core, const fleet::DesiredRow& wanted) {
   Row& row = core.rows[wanted.adapter];
-  if (row.record.incarnation != core.term.incarnation) {
+  const bool is_new = row.record == RowRecord();
+  if (is_new || row.record.incarnation != core.term.incarnation) {
     // Epochs of another incarnation say nothing here; what is served stays until this one decides.
     RowRecord record = row.record;
     record.incarnation = core.term.incarnation;
     record.epoch = Epoch();
+    record.pool = core.config.pool;
     Write(core, wanted.adapter, row, record);
   }
   switch (wanted.mode) {
@@ -84,40 +163,67 @@ void Meet(Core& core, const fleet::DesiredRow& wanted) {
   }
 }
 
+void FollowTarget(Core& core, const AdapterName& adapter, Row& row) {
+  Move(core, adapter, row, IsServing(core, row) ? RowEvent::kServes : RowEvent::kStopsServing);
+  const auto* held = std::get_if<row_at::Held>(&row.phase);
+  if (held == nullptr || core.now < held->until) return;
+  row.revoked = held->epoch;
+  Move(core, adapter, row, RowEvent::kHoldEnds);
+}
+
 }  // namespace
 
-fleet::RowMode ModeOf(const Core& core, const Row& row) {
-  if (row.record.locked.value != 0) return RowMode::kLocked;
-  if (!IsServing(core, row)) return RowMode::kClosed;
-  return row.held.value != 0 ? RowMode::kHeld : RowMode::kOpen;
+fleet::RowMode ModeOf(const Row& row) {
+  constexpr RowMode kModes[] = {RowMode::kClosed, RowMode::kOpen, RowMode::kHeld, RowMode::kLocked};
+  return kModes[row.phase.index()];
+}
+
+Epoch HeldEpoch(const Row& row) {
+  const auto* held = std::get_if<row_at::Held>(&row.phase);
+  return held != nullptr ? held->epoch : Epoch();
 }
 
 fleet::RowMode ReportedModeOf(const Core& core, const Row& row) {
-  const RowMode mode = ModeOf(core, row);
+  const RowMode mode = ModeOf(row);
   if (mode == RowMode::kOpen || !row.was_open) return mode;
   const bool shut = row.shut_at.value != 0 && core.reported >= row.shut_at;
   return shut ? mode : RowMode::kOpen;
 }
 
+void RestoreRow(Core& core, const AdapterName& adapter, const RowRecord& record) {
+  Row& row = core.rows[adapter];
+  const bool is_anothers = !record.pool.empty() && record.pool != core.config.pool;
+  if (is_anothers) {
+    core.rows.erase(adapter);
+    return core.Erase(RowKey(adapter));
+  }
+  row.record = record;
+  row.record.pool = core.config.pool;
+  if (record.locked.value != 0) row.phase = row_at::Locked();
+  NoteTargets(core);
+}
+
 void AdvanceRows(Core& core) {
-  for (auto& [adapter, row] : core.rows) {
-    if (row.held.value == 0 || core.now < row.held_until) continue;
-    row.revoked = row.held;
-    row.held = Epoch();
-  }
+  for (auto& [adapter, row] : core.rows) FollowTarget(core, adapter, row);
   if (!core.desired.has_value()) return;
-  for (const fleet::DesiredRow& wanted : core.desired->rows) Meet(core, wanted);
-  for (auto it = core.rows.begin(); it != core.rows.end();) {
-    const bool known = core.WantedRow(it->first) != nullptr;
-    if (!known) core.Erase(RowKey(it->first));
-    it = known ? std::next(it) : core.rows.erase(it);
+  for (const fleet::DesiredRow& wanted : core.desired->rows) {
+    Meet(core, wanted);
+    FollowTarget(core, wanted.adapter, core.rows[wanted.adapter]);
   }
+  if (core.rows.size() == core.wanted_rows.size()) return;
+  std::erase_if(core.rows, [&](const auto& entry) {
+    const bool known = core.WantedRow(entry.first) != nullptr;
+    if (!known) core.Erase(RowKey(entry.first));
+    return !known;
+  });
+  NoteTargets(core);
 }
 
 std::optional<Tick> RowWakeAt(const Core& core) {
   std::optional<Tick> wake;
   for (const auto& [adapter, row] : core.rows) {
-    if (row.held.value != 0 && (!wake.has_value() || row.held_until < *wake)) wake = row.held_until;
+    const auto* held = std::get_if<row_at::Held>(&row.phase);
+    if (held != nullptr && (!wake.has_value() || held->until < *wake)) wake = held->until;
   }
   return wake;
 }

@@ -19,8 +19,11 @@ std::string RowKey(const AdapterName& adapter) { return absl::StrCat("row/", ada
 std::string KillerKey(const EngineName& name) { return absl::StrCat("killer/", name.value); }
 
 void Core::SaveName(const Residency& residency) {
-  Save(NameKey(residency.name), NameRecord{residency.key, residency.digest, residency.render,
-                                           residency.path, residency.loaded_on});
+  if (!residency.directory.has_value()) return;
+  Save(NameKey(residency.name),
+       NameRecord{residency.key, residency.digest, residency.render, residency.directory->path,
+                  residency.loaded_on, residency.tried_on, residency.trial,
+                  residency.directory->asked});
 }
 
 bool Core::IsWanted(const Residency& residency) const {
@@ -32,25 +35,11 @@ bool Core::IsWantedLoaded(const Residency& residency) const {
   return residency.wanted != nullptr && residency.wanted->load;
 }
 
-bool Core::IsRowTarget(const EngineName& name) const {
-  return std::any_of(rows.begin(), rows.end(), [&](const auto& entry) {
-    return entry.second.record.open && entry.second.record.target == name;
-  });
-}
+bool Core::IsRowTarget(const EngineName& name) const { return row_targets.contains(name); }
 
 const fleet::DesiredRow* Core::WantedRow(const AdapterName& adapter) const {
-  if (!desired.has_value()) return nullptr;
-  for (const fleet::DesiredRow& row : desired->rows) {
-    if (row.adapter == adapter) return &row;
-  }
-  return nullptr;
-}
-
-Residency* Core::FindByOp(OpId op, Doing doing) {
-  for (auto& [name, residency] : residencies) {
-    if (op != 0 && residency.op == op && residency.doing == doing) return &residency;
-  }
-  return nullptr;
+  const auto it = wanted_rows.find(adapter);
+  return it != wanted_rows.end() ? it->second : nullptr;
 }
 
 const Residency* Core::Find(const EngineName& name) const {
@@ -60,7 +49,7 @@ const Residency* Core::Find(const EngineName& name) const {
 
 bool Core::IsLoaded(const EngineName& name) const {
   const Residency* residency = Find(name);
-  return residency != nullptr && residency->state == fleet::ResidencyState::kLoaded;
+  return residency != nullptr && residency->Is<at::Loaded>();
 }
 
 uint32_t Core::InFlight(const EngineName& name) const {
@@ -76,12 +65,12 @@ uint64_t Core::LiveRequests() const {
 }
 
 bool Core::IsListed(const Residency& residency) const {
-  return FreshlyListed(residency) && listing.contains(residency.name);
+  return FreshlyListed(residency) && registry.listing.contains(residency.name);
 }
 
 bool Core::IsListedAsOurs(const Residency& residency) const {
-  return IsListed(residency) && residency.loaded_on == boot && !residency.path.empty() &&
-         listing.at(residency.name) == residency.path;
+  return IsListed(residency) && residency.loaded_on == boot && residency.directory.has_value() &&
+         registry.listing.at(residency.name) == residency.directory->path;
 }
 
 int64_t Core::Backoff(uint32_t tries) const {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "services/engine_proxy/machine/machine.h"
@@ -16,22 +16,72 @@ namespace lorry::proxy {
 // Names remembered as killers; more than a fleet of bad versions an operator would let pass.
 inline constexpr size_t kKillersLimit = 64;
 
-// What is under way for a name; at most one thing.
-enum class Doing {
-  kNothing,
-  kFetching,
-  kCancelling,
-  kHashing,
-  kChecking,  // does it fit the base model?
-  kLoading,
-  kVerifying,  // loaded or not? the next listing tells
-  kProbing,
-  kUnloading,
-  kDeleting,
+// The states of a residency (docs/machines.md), each with what only it has.
+namespace at {
+struct Absent {};
+struct Fetching {
+  OpId op = 0;
+  uint64_t bytes_done = 0, bytes_total = 0;
 };
+struct Cancelling {
+  OpId op = 0;
+};
+struct Fetched {
+  std::string no_slot;  // for people, while no version would make room for it; otherwise empty
+};
+struct Hashing {
+  OpId op = 0;
+};
+struct Checking {
+  OpId op = 0;
+};
+struct Deleting {
+  OpId op = 0;
+};
+struct Loading {
+  OpId op = 0;
+};
+// How a load or a probe ended that did not succeed.
+struct Mishap {
+  fleet::Failure failure = fleet::Failure::kNone;
+  std::string reason, detail;
+};
+struct Verifying {  // the load ended, and the next listing tells what came of it
+  Mishap mishap;
+};
+struct Probing {
+  OpId op = 0;
+};
+struct Doubted {  // its call broke off: the engine is looked at until it is known to live, or not
+  Mishap mishap;
+  bool was_probe = false;
+  Tick since = 0;
+  uint32_t looks = 0;  // good ones since then
+};
+struct Loaded {
+  std::string reason, detail;  // UNPROVEN, or empty
+};
+struct Unloading {
+  OpId op = 0;  // 0: nothing answers any more, the engine is WEDGED
+};
+struct Failed {
+  Mishap mishap;
+};
+}  // namespace at
+using Phase = std::variant<at::Absent, at::Fetching, at::Cancelling, at::Fetched, at::Hashing,
+                           at::Checking, at::Deleting, at::Loading, at::Verifying, at::Probing,
+                           at::Doubted, at::Loaded, at::Unloading, at::Failed>;
 
-// Why a FETCHED version that MUST be loaded is not.
-inline constexpr std::string_view kNoSlot = "NO_SLOT";
+// The files of a version as this process knows them.
+struct Directory {
+  std::string path;
+  bool proven = false;  // this process saw that its digest is the wanted one
+  bool asked = false;   // some engine was asked to load it from there
+  bool broken = false;  // it has other bytes than it should: to be removed and fetched again
+  // The base model that its shapes were compared with, as Core::base_count; 0: none yet.
+  uint64_t compared_with = 0;
+  bool fits = false;  // what came of it
+};
 
 struct Residency {
   EngineName name;
@@ -40,49 +90,93 @@ struct Residency {
   Digest digest;
   fleet::VersionTraits traits;
   fleet::Render render = fleet::Render::kPlain;
-  fleet::ResidencyState state = fleet::ResidencyState::kAbsent;
-  Doing doing = Doing::kNothing;
-  OpId op = 0;
-  std::string path;      // of its directory; empty while there is none
-  bool trusted = false;  // this process saw the directory's digest
-  // The base model that its shapes were compared with, as Core::base_count; 0: none yet.
-  uint64_t compared_with = 0;
-  bool fits = false;  // what came of it
-  // Its directory has other bytes than it should: to be removed and fetched again.
-  bool broken = false;
-  BootId loaded_on;      // the boot last asked to load it
-  BootId uncertain_on;   // a load there got no answer, and may happen yet
-  uint64_t changed = 0;  // the registry's count when it was last loaded or unloaded
-  fleet::Failure failure = fleet::Failure::kNone;  // FAILED, or a load that is to be judged
-  std::string reason, detail;
-  uint32_t tries = 0;  // failures in a row
-  uint32_t waits = 0;  // fetches in a row that found nobody
+  Phase phase;
+  std::optional<Directory> directory;
+  // The boot that was last asked to load it, until it is asked to unload it.
+  BootId loaded_on;
+  // The boot that it is on trial on (verdicts.h); which trial of this journal it is.
+  BootId tried_on;
+  uint64_t trial = 0;
+  BootId uncertain_on;         // a load there got no answer, and may happen yet
+  uint64_t changed_as_of = 0;  // the registry's count when it was last loaded or unloaded
+  uint32_t tries = 0;          // failures in a row
+  uint32_t waits = 0;          // fetches in a row that found nobody
   Tick retry_at = 0;
   Tick unload_after = 0;  // an engine may refuse, or answer and not do it
-  bool blocked = false;   // engines died of it: not tried again until it leaves Desired
   bool evicting = false;  // MAY that makes room
-  uint64_t bytes_done = 0, bytes_total = 0;
-  Revision closed_at;  // the first door table that does not route it; 0 while one does
+  Revision closed_at;     // the first door table that does not route it; 0 while one does
+
+  template <typename State>
+  bool Is() const {
+    return std::holds_alternative<State>(phase);
+  }
+  // In one of them.
+  template <typename... States>
+  bool IsAny() const {
+    return (Is<States>() || ...);
+  }
 };
+
+// What the engine's registry of adapters was seen to hold. Lists count only where they were asked
+// for after what they are to show.
+struct Registry {
+  std::map<EngineName, std::string> listing;
+  uint64_t changes = 0;           // loads and unloads that began or ended, and listings asked for
+  uint64_t listed_as_of = 0;      // `changes` when the listing was asked for; 0: none on this boot
+  uint64_t call_ended_as_of = 0;  // and when a load or unload last ended
+  OpId op = 0;                    // List
+  uint64_t asked_as_of = 0;
+  Tick due = 0;    // the next, though nothing waits for it
+  Tick after = 0;  // not before: the last one failed
+
+  bool IsListed() const { return listed_as_of != 0; }
+  bool SettledSince(uint64_t change) const { return listed_as_of > change; }
+  // Whether it shows what the last load or unload left behind. Slots are counted by no other: such
+  // an end also settles what was uncertain until then, one way or the other.
+  bool SlotsSettled() const { return SettledSince(call_ended_as_of); }
+};
+
+// The states of a row (docs/machines.md).
+namespace row_at {
+struct Closed {};
+struct Open {};
+struct Held {
+  Epoch epoch;
+  Tick until = 0;
+};
+struct Locked {};  // the record has the epoch
+}  // namespace row_at
+using RowPhase = std::variant<row_at::Closed, row_at::Open, row_at::Held, row_at::Locked>;
 
 struct Row {
   RowRecord record;
-  Epoch held;  // HELD(held) when not 0
-  Tick held_until = 0;
+  RowPhase phase;
   Epoch revoked;          // the last hold that ended by its own deadline
   bool was_open = false;  // some table of this process had it open
   Revision shut_at;       // the first table since whose row admits nothing; 0 while it is open
 };
 
-struct Pause {
-  std::optional<PausedRecord> record;
-  fleet::DesiredPause wanted;
-  bool confirmed = false;  // the engine said so
-  bool spent = false;      // its deadline passed; not begun again until Desired drops it
-  Tick until = 0;
+// The states of the pause (docs/machines.md). What is paused is in the record.
+namespace pause_at {
+struct None {};
+struct Pausing {
+  OpId op = 0;
+};
+struct Paused {};
+struct Resuming {
   OpId op = 0;
   Tick retry_at = 0;
-  bool ending = false;
+};
+}  // namespace pause_at
+using PausePhase =
+    std::variant<pause_at::None, pause_at::Pausing, pause_at::Paused, pause_at::Resuming>;
+
+struct Pause {
+  PausePhase phase;
+  std::optional<PausedRecord> record;  // in every state but NONE
+  fleet::DesiredPause wanted;          // as it was when the pause began
+  Tick until = 0;
+  bool spent = false;  // its deadline passed; not begun again until Desired drops it
 };
 
 struct Core {
@@ -93,6 +187,7 @@ struct Core {
   bool session = false;
   std::optional<fleet::Desired> desired;  // accepted in this process
   bool met = false;                       // every wanted version has a residency, which knows it
+  std::map<AdapterName, const fleet::DesiredRow*> wanted_rows;  // in `desired`
 
   // the engine
   BootId boot;          // empty while its process is gone or was not seen yet
@@ -106,16 +201,11 @@ struct Core {
   bool base_unchecked = false;                // the operator vouches for every adapter
   uint64_t base_count = 0;                    // how many base models were seen so far
   std::optional<WedgedRecord> wedged;
+  // The unload that was sent and not answered yet; by an earlier process, or before a connection
+  // broke, where no residency is UNLOADING: it is asked for again.
+  std::optional<UnloadingRecord> unloading;
   uint32_t hung_loads = 0;  // loads in a row that got no answer
-  std::map<EngineName, std::string> listing;
-  // The registry's count when the listing was asked for; 0: none on this boot.
-  uint64_t listing_at = 0;
-  uint64_t registry = 0;       // counts changes of the engine's registry, and listings asked for
-  uint64_t call_ended_at = 0;  // the registry's count when a load or unload last ended
-  OpId list_op = 0;
-  uint64_t list_asked_at = 0;
-  Tick list_due = 0;    // the next, though nothing waits for it
-  Tick list_after = 0;  // not before: the last one failed
+  Registry registry;
   bool counts_known = false;
   uint32_t quiet_streak = 0;
   std::optional<uint64_t> load_seen;  // judged at judge_at, while counts are not known
@@ -127,7 +217,9 @@ struct Core {
 
   std::map<EngineName, Residency> residencies;
   std::map<AdapterName, Row> rows;
+  std::set<EngineName> row_targets;  // of the rows' records that are open
   std::map<EngineName, KillerRecord> killers;
+  uint64_t last_trial = 0;
   Pause pause;
 
   // the door
@@ -149,34 +241,32 @@ struct Core {
   void Erase(std::string key) { dirty[std::move(key)] = std::nullopt; }
   void SaveName(const Residency& residency);
 
+  RowsTaken taken;
+
   // Wanted by Desired, or before the first one, by a row of the journal.
   bool IsWanted(const Residency& residency) const;
   bool IsWantedLoaded(const Residency& residency) const;
   // A row stands on it, whatever the row's mode is now.
   bool IsRowTarget(const EngineName& name) const;
   const fleet::DesiredRow* WantedRow(const AdapterName& adapter) const;
-  Residency* FindByOp(OpId op, Doing doing);
   const Residency* Find(const EngineName& name) const;
   bool IsLoaded(const EngineName& name) const;
-  // Whether its shapes are known to be, or known not to be, those of the base model that the engine
-  // serves now.
-  bool Fits(const Residency& residency) const {
-    return base_unchecked || (IsCompared(residency) && residency.fits);
-  }
-  bool IsMisfit(const Residency& residency) const {
-    return !base_unchecked && IsCompared(residency) && !residency.fits;
-  }
-  bool IsCompared(const Residency& residency) const {
-    return base_model.has_value() && residency.compared_with == base_count;
+  // In that state with that operation under way.
+  template <typename State>
+  Residency* FindAt(OpId op) {
+    for (auto& [name, residency] : residencies) {
+      const State* state = std::get_if<State>(&residency.phase);
+      if (state != nullptr && op != 0 && state->op == op) return &residency;
+    }
+    return nullptr;
   }
   bool IsWedged() const { return wedged.has_value() && wedged->boot == boot && !boot.empty(); }
   uint32_t InFlight(const EngineName& name) const;
   uint64_t LiveRequests() const;
   // Whether the newest listing is younger than what happened to the name, and names it.
-  bool FreshlyListed(const Residency& residency) const { return listing_at > residency.changed; }
-  // Whether the listing shows what the last load or unload left behind. Slots are counted by no
-  // other: such an end also settles what was uncertain until then, one way or the other.
-  bool SlotsListed() const { return listing_at > call_ended_at; }
+  bool FreshlyListed(const Residency& residency) const {
+    return registry.SettledSince(residency.changed_as_of);
+  }
   bool IsListed(const Residency& residency) const;
   bool IsListedAsOurs(const Residency& residency) const;
   int64_t Backoff(uint32_t tries) const;

@@ -2,26 +2,27 @@
 
 #include <algorithm>
 
+#include "services/engine_proxy/machine/loading.h"
+#include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
+#include "services/engine_proxy/machine/slots.h"
 
 namespace lorry::proxy {
 namespace {
 
-using fleet::ResidencyState;
-
-bool IsOnEngine(const Core& core, const Residency& residency) {
-  if (residency.doing != Doing::kNothing) return false;
-  // What may yet be loaded is unloaded too: the answer says that the load is over, one way or the
-  // other.
-  return residency.state == ResidencyState::kLoaded || core.IsListed(residency) ||
-         IsUncertain(core, residency);
+// Whether something is at work in the engine's registry.
+bool IsRegistryTaken(const Core& core) {
+  return IsUnloading(core) ||
+         std::any_of(core.residencies.begin(), core.residencies.end(), [](const auto& entry) {
+           return entry.second.template IsAny<at::Loading, at::Doubted>();
+         });
 }
 
 // Whether the engine can take an unload of anything: no pause, nothing else at work in its
 // registry, counts known.
 bool MayUnloadAny(const Core& core) {
   if (!core.answers || core.boot.empty() || core.asleep || !core.counts_known) return false;
-  return !core.pause.record.has_value() && !core.IsWedged() && !RegistryBusy(core);
+  return !IsPaused(core) && !core.IsWedged() && !IsRegistryTaken(core);
 }
 
 // Of one name, where MayUnloadAny: not routed by any table that some io_context still resolves by,
@@ -33,48 +34,46 @@ bool MayUnload(const Core& core, const Residency& residency) {
   return closed && core.InFlight(residency.name) == 0;
 }
 
-bool WaitsForASlot(const Core& core) {
-  if (core.limits.slots == 0) return false;
-  const bool waits =
-      std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
-        const fleet::WantedVersion* wanted = entry.second.wanted;
-        return entry.second.state == ResidencyState::kFetched && wanted != nullptr &&
-               wanted->must && wanted->load && !core.IsListed(entry.second);
-      });
-  return waits && SlotsUsed(core) >= core.limits.slots;
-}
-
-// Idle ones first, and of those the oldest; a busy one would not be gone any sooner than it is
-// idle.
-bool MakeRoom(Core& core) {
-  if (!WaitsForASlot(core)) return false;
-  Residency* leaves = nullptr;
-  uint32_t leaves_rank = 0;
-  for (auto& [name, residency] : core.residencies) {
-    const bool idle = core.InFlight(name) == 0;
-    if (residency.state == ResidencyState::kUnloading) return false;
-    if (IsOnEngine(core, residency) && IsLeaving(core, residency) && idle) return false;
-    const fleet::WantedVersion* wanted = residency.wanted;
-    const bool may_leave = IsOnEngine(core, residency) && wanted != nullptr && !wanted->must &&
-                           !core.IsRowTarget(name);
-    if (!may_leave || !idle) continue;
-    if (leaves == nullptr || wanted->eviction_rank < leaves_rank) {
-      leaves = &residency;
-      leaves_rank = wanted->eviction_rank;
-    }
+// Whether it was done meanwhile is known by asking again: behind one that hangs the second hangs,
+// too, and passes what is left of the deadline.
+void AskAgain(Core& core) {
+  if (!core.unloading.has_value() || core.boot != core.unloading->boot) return;
+  if (!core.answers || core.asleep || IsPaused(core) || core.IsWedged()) return;
+  const EngineName name = core.unloading->name;
+  Residency& residency = core.residencies[name];
+  if (residency.name.empty()) {
+    const std::optional<VersionKey> key = fleet::KeyOfEngineName(name);
+    residency.name = name;
+    if (key.has_value()) residency.key = *key;
   }
-  if (leaves != nullptr) leaves->evicting = true;
-  return leaves != nullptr;
+  Move(core, residency, ResidencyEvent::kUnloadUnanswered);
 }
 
 }  // namespace
 
+bool IsOnEngine(const Core& core, const Residency& residency) {
+  if (!residency.IsAny<at::Absent, at::Fetched, at::Loaded, at::Failed>()) return false;
+  // What may yet be loaded is unloaded too: the answer says that the load is over, one way or the
+  // other.
+  return residency.Is<at::Loaded>() || core.IsListed(residency) || IsUncertain(core, residency);
+}
+
+bool IsUnloading(const Core& core) {
+  return core.unloading.has_value() && core.unloading->boot == core.boot;
+}
+
+int64_t UnloadTimeLeft(const Core& core, const EngineName& name) {
+  const int64_t whole = core.config.unload_deadline_ms;
+  if (!core.unloading.has_value() || core.unloading->name != name) return whole;
+  // Time enough to be answered by an engine that has done it.
+  return std::clamp(core.unloading->until_tick - core.now, core.config.poll_ms, whole);
+}
+
 bool IsLeaving(const Core& core, const Residency& residency) {
   const bool unwanted = core.desired.has_value() && residency.wanted == nullptr;
   const bool leaves = residency.evicting || unwanted;
-  if (residency.state == ResidencyState::kLoaded) {
-    return leaves && !core.IsRowTarget(residency.name);
-  }
+  if (residency.Is<at::Loaded>()) return leaves && !core.IsRowTarget(residency.name);
+  if (MaySurvive(core, residency)) return false;
   if (leaves || !core.desired.has_value()) return leaves;
   // Wanted, but what the engine has under this name is not what this journal loaded there.
   return core.IsListed(residency) && !core.IsListedAsOurs(residency);
@@ -87,26 +86,19 @@ void Wedge(Core& core, const EngineName& name) {
 }
 
 void HandleUnloadDone(Core& core, const UnloadDone& event) {
-  Residency* residency = core.FindByOp(event.op, Doing::kUnloading);
+  Residency* residency = core.FindAt<at::Unloading>(event.op);
   if (residency == nullptr) return;
-  residency->changed = core.call_ended_at = ++core.registry;
-  residency->op = 0;
+  residency->changed_as_of = core.registry.call_ended_as_of = ++core.registry.changes;
   if (event.outcome == Outcome::kUnknown && core.limits.kind == fleet::EngineKind::kSglang) {
     // Its registry lock is held by this unload until requests that it counts are over, perhaps
     // never.
-    core.wedged = WedgedRecord{core.boot, residency->name};
-    core.Save("wedged", *core.wedged);
+    Move(core, *residency, ResidencyEvent::kUnloadHangs);
     return;
   }
   if (!MayHaveHappened(event.outcome)) NoteAnswer(core, *residency, event.outcome);
-  residency->doing = Doing::kNothing;
-  residency->state = residency->path.empty() ? ResidencyState::kAbsent : ResidencyState::kFetched;
   residency->evicting = false;
-  if (event.outcome == Outcome::kOk && !residency->path.empty()) {
-    residency->loaded_on = BootId();
-    core.SaveName(*residency);
-  }
   residency->unload_after = core.now + core.config.poll_ms;
+  Move(core, *residency, ResidencyEvent::kUnloadAnswered);
 }
 
 bool WaitsForQuiet(const Core& core) {
@@ -116,31 +108,15 @@ bool WaitsForQuiet(const Core& core) {
 }
 
 bool AdvanceUnloads(Core& core) {
+  AskAgain(core);
   const bool made_room = MakeRoom(core);
   if (!core.quiet || !MayUnloadAny(core)) return made_room;
   for (auto& [name, residency] : core.residencies) {
     if (!MayUnload(core, residency)) continue;
-    residency.state = ResidencyState::kUnloading;
-    residency.doing = Doing::kUnloading;
-    residency.op = core.NewOp();
-    residency.changed = ++core.registry;
-    core.effects.push_back(Unload{residency.op, core.boot, name, core.config.unload_deadline_ms});
+    Move(core, residency, ResidencyEvent::kMayBeUnloaded);
     return true;
   }
   return made_room;
-}
-
-void MaybeDelete(Core& core, Residency& residency) {
-  if (core.boot.empty() || !core.answers || !core.FreshlyListed(residency)) return;
-  if (core.now < residency.retry_at || core.IsListed(residency) || IsUncertain(core, residency))
-    return;
-  const bool path_listed =
-      std::any_of(core.listing.begin(), core.listing.end(),
-                  [&](const auto& entry) { return entry.second == residency.path; });
-  if (path_listed) return;
-  residency.doing = Doing::kDeleting;
-  residency.op = core.NewOp();
-  core.effects.push_back(DeleteDirectory{residency.op, residency.name, residency.path});
 }
 
 }  // namespace lorry::proxy

@@ -1,5 +1,4 @@
-// Leaving: who makes room, when an unload may be sent, when a directory may be removed. Never on a
-// sync's path.
+// Unload: when one may be sent, and what becomes of one that hangs. Never on a sync's path.
 #pragma once
 
 #include "services/engine_proxy/machine/state.h"
@@ -11,17 +10,23 @@ void HandleUnloadDone(Core& core, const UnloadDone& event);
 // An SGLang engine whose registry hangs; durable, until another boot.
 void Wedge(Core& core, const EngineName& name);
 
-// Chooses a MAY version to leave where a MUST has no slot, and sends at most one unload.
-// Whether what the door may route has changed.
+// Asks again for an unload that an earlier process began, makes room where a MUST has none, and
+// sends at most one unload. Whether what the door may route has changed.
 bool AdvanceUnloads(Core& core);
 
 // Whether an unload waits for nothing but the engine's own load.
 bool WaitsForQuiet(const Core& core);
 
-// Removes the directory once the engine answers and lists neither the name nor the path.
-void MaybeDelete(Core& core, Residency& residency);
-
 // Whether it is on its way out: requests no longer resolve to it, except where a row stands on it.
 bool IsLeaving(const Core& core, const Residency& residency);
+
+// Whether it is or may be in the engine, and nothing is under way for it.
+bool IsOnEngine(const Core& core, const Residency& residency);
+
+// An unload was sent, by this process or an earlier one, and its answer is not there.
+bool IsUnloading(const Core& core);
+
+// How long the unload of the name may still take.
+int64_t UnloadTimeLeft(const Core& core, const EngineName& name);
 
 }  // namespace lorry::proxy

@@ -25,6 +25,7 @@ class Bench {
   void Start() {
     Config config;
     config.member = MemberId("e1");
+    config.pool = pool_;
     config.new_journal = JournalId("j1");
     machine_.emplace(*Machine::Restore(config, records_, now_));
     Run();
@@ -80,6 +81,8 @@ class Bench {
     events_.push_back(event);
     Run();
   }
+  // A process that ends; Start begins another with its journal.
+  void Stop() { machine_.reset(); }
   void Pass(int64_t ms) {
     for (int64_t passed = 0; passed < ms; passed += 500) {
       now_ += 500;
@@ -110,6 +113,22 @@ class Bench {
     }
     return fleet::Failure::kNone;
   }
+  // Deaths that are laid to it.
+  uint32_t DeathsOf(uint64_t number) const {
+    for (const fleet::Killer& killer : machine_->Observe().killers) {
+      if (killer.name == NameOf(number)) return killer.deaths;
+    }
+    return 0;
+  }
+  // The engine is looked at so often, a second apart.
+  void Look(int times) {
+    for (int i = 0; i < times; ++i) {
+      now_ += 1'000;
+      See();
+    }
+  }
+  void Wait(int64_t ms) { now_ += ms; }
+  Tick now() const { return now_; }
   fleet::ObservedRow TheRow() const { return machine_->Observe().rows.at(0); }
   bool Routed(uint64_t number) const {
     return machine_->door_table().FindRoute(NameOf(number)) != nullptr;
@@ -132,9 +151,14 @@ class Bench {
   std::vector<fleet::ProbeKind> probes_;
   fleet::ProbeRule rule_ = fleet::ProbeRule::kAuto;  // of what is desired, with these traits
   fleet::VersionTraits traits_;
+  Outcome unload_outcome_ = Outcome::kOk;
   int checks_ = 0;
   int fetches_ = 0;
-  int unloads_ = 0, deletes_ = 0, resumes_ = 0;
+  int unloads_ = 0, deletes_ = 0, resumes_ = 0, cancels_ = 0;
+  std::vector<EngineName> loads_;
+  int64_t unload_deadline_ms_ = 0;  // of the last one
+  fleet::Observed sent_;
+  PoolName pool_ = PoolName("rollout");
   BootId boot_ = BootId("boot1");
   fleet::EngineLimits limits_;
 
@@ -167,7 +191,10 @@ class Bench {
     }
     events_.push_back(FetchDone{e.op, "/" + e.name.value});
   }
-  void Answer(const CancelFetch& e) { events_.push_back(FetchCancelled{e.op}); }
+  void Answer(const CancelFetch& e) {
+    ++cancels_;
+    events_.push_back(FetchCancelled{e.op});
+  }
   void Answer(const HashDirectory& e) { events_.push_back(DirectoryHashed{e.op, true}); }
   void Answer(const CheckShapes& e) {
     ++checks_;
@@ -180,6 +207,7 @@ class Bench {
   }
   void Answer(const List& e) { events_.push_back(Listed{e.op, Outcome::kOk, engine_}); }
   void Answer(const Load& e) {
+    loads_.push_back(e.name);
     if (load_answer_.has_value()) {
       load_answer_->op = e.op;
       events_.push_back(*load_answer_);
@@ -198,8 +226,9 @@ class Bench {
   }
   void Answer(const Unload& e) {
     ++unloads_;
+    unload_deadline_ms_ = e.deadline_ms;
     if (!keeps_.contains(e.name)) engine_.erase(e.name);
-    events_.push_back(UnloadDone{e.op, Outcome::kOk});
+    events_.push_back(UnloadDone{e.op, unload_outcome_});
   }
   void Answer(const AskEngineLoad& e) {
     events_.push_back(EngineLoadSeen{e.op, Outcome::kOk, running_});
@@ -210,15 +239,17 @@ class Bench {
     events_.push_back(ResumeDone{e.op, Outcome::kOk});
   }
   void Answer(const SetDoorTable& e) { events_.push_back(DoorReport{e.table.revision, counts_}); }
-  void Answer(const SendObserved&) {}
+  void Answer(const SendObserved& e) { sent_ = e.observed; }
 
   Tick now_ = 1'000;
   uint64_t revision_ = 0;
   std::deque<Event> events_;
 };
 
+constexpr size_t kFetchEffect = 0;
 constexpr size_t kDeleteEffect = 4;
 constexpr size_t kLoadEffect = 6;
+constexpr size_t kProbeEffect = 7;
 constexpr size_t kUnloadEffect = 8;
 constexpr size_t kTableEffect = 12;
 

@@ -338,16 +338,20 @@ TEST(Records, SurviveTheirText) {
   const std::vector<RecordValue> records = {
       JournalRecord{MemberId("e1"), JournalId("j")},
       TermRecord{Term{1, 2}},
-      RowRecord{1, true, Epoch(3), EngineName("n"), Epoch(4)},
+      RowRecord{1, true, Epoch(3), EngineName("n"), Epoch(4), PoolName("p")},
       BootRecord{BootId("b")},
       NameRecord{{kMath, RunId(1), VersionNumber(2)},
                  Digest{"d"},
                  fleet::Render::kRsloraFolded,
                  "/p",
-                 BootId("b")},
+                 BootId("b"),
+                 BootId("t"),
+                 7,
+                 false},
       PausedRecord{BootId("b"), fleet::PauseKind::kKeep},
       WedgedRecord{BootId("b"), EngineName("n")},
-      KillerRecord{2},
+      KillerRecord{2, 1},
+      UnloadingRecord{BootId("b"), EngineName("n"), 9},
   };
   for (const RecordValue& record : records) {
     const absl::StatusOr<RecordValue> decoded = Decode(Encode(record));

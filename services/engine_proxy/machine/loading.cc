@@ -1,0 +1,171 @@
+#include "services/engine_proxy/machine/loading.h"
+
+#include <optional>
+#include <utility>
+
+#include "services/engine_proxy/machine/probe.h"
+#include "services/engine_proxy/machine/residency.h"
+#include "services/engine_proxy/machine/slots.h"
+#include "services/engine_proxy/machine/unload.h"
+#include "services/engine_proxy/machine/verdicts.h"
+
+namespace lorry::proxy {
+namespace {
+
+// A look at the engine that was under way when the connection broke may still bring good news of
+// before; the second one began after it.
+constexpr uint32_t kLooksAfterDoubt = 2;
+
+// Of a load or a probe that did not succeed, on an engine that lives.
+fleet::Failure FailureOf(Outcome outcome) {
+  if (outcome == Outcome::kRefused) return fleet::Failure::kRefused;
+  return outcome == Outcome::kUnknown ? fleet::Failure::kEngineHung : fleet::Failure::kMember;
+}
+
+void Doubt(Core& core, Residency& residency, bool was_probe, at::Mishap mishap) {
+  if (!Move(core, residency, ResidencyEvent::kBrokeOff)) return;
+  std::get<at::Doubted>(residency.phase) = {
+      .mishap = std::move(mishap), .was_probe = was_probe, .since = core.now};
+}
+
+// The load ended, and the listing was asked for after that.
+void JudgeLoad(Core& core, Residency& residency) {
+  if (core.IsListedAsOurs(residency)) {
+    Move(core, residency, ResidencyEvent::kListedAsOurs);
+    return;
+  }
+  at::Mishap mishap = std::get<at::Verifying>(residency.phase).mishap;
+  if (mishap.reason.empty()) mishap = {fleet::Failure::kMember, "LOAD_VANISHED", ""};
+  if (!IsUncertain(core, residency)) EndTrial(residency);
+  Fail(core, residency, ResidencyEvent::kNotListed, std::move(mishap));
+}
+
+}  // namespace
+
+fleet::ProbeRule RuleOf(const Residency& residency) {
+  return residency.wanted == nullptr ? fleet::ProbeRule::kAuto : residency.wanted->probe;
+}
+
+bool IsUncertain(const Core& core, const Residency& residency) {
+  return !residency.uncertain_on.empty() && residency.uncertain_on == core.boot;
+}
+
+void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
+  if (MayHaveHappened(outcome)) {
+    residency.uncertain_on = core.boot;
+    if (outcome == Outcome::kUnknown && ++core.hung_loads >= core.config.hung_loads_limit)
+      Wedge(core, residency.name);
+    return;
+  }
+  // Engines take registry calls one after another: an answer to this one means that earlier ones
+  // are over.
+  core.hung_loads = 0;
+  for (auto& [name, other] : core.residencies) {
+    if (IsUncertain(core, other)) other.changed_as_of = core.registry.changes;
+    other.uncertain_on = BootId();
+  }
+  EndLeftTrials(core);
+}
+
+void HandleLoadDone(Core& core, const LoadDone& event) {
+  Residency* residency = core.FindAt<at::Loading>(event.op);
+  if (residency == nullptr) return;
+  residency->changed_as_of = core.registry.call_ended_as_of = ++core.registry.changes;
+  NoteAnswer(core, *residency, event.outcome);
+  at::Mishap mishap;
+  if (event.outcome != Outcome::kOk) {
+    mishap = {FailureOf(event.outcome), event.reason.empty() ? "LOAD_UNKNOWN" : event.reason,
+              event.detail};
+  }
+  if (event.outcome == Outcome::kBroken)
+    return Doubt(core, *residency, /*was_probe=*/false, std::move(mishap));
+  // Whatever it answered, the list says what is there.
+  Move(core, *residency, ResidencyEvent::kAnswered);
+  std::get<at::Verifying>(residency->phase).mishap = std::move(mishap);
+}
+
+void HandleProbeDone(Core& core, const ProbeDone& event) {
+  Residency* residency = core.FindAt<at::Probing>(event.op);
+  if (residency == nullptr) return;
+  at::Mishap mishap{FailureOf(event.outcome), event.reason.empty() ? "PROBE_FAILED" : event.reason,
+                    event.detail};
+  if (event.outcome == Outcome::kBroken)
+    return Doubt(core, *residency, /*was_probe=*/true, std::move(mishap));
+  if (event.outcome != Outcome::kUnknown) EndTrial(*residency);  // else it stays on trial
+  if (event.outcome != Outcome::kOk)
+    return Fail(core, *residency, ResidencyEvent::kFailed, std::move(mishap));
+  EndLeftTrials(core);
+  ProbeVerdict verdict = JudgeProbe(RuleOf(*residency), residency->traits, event.compared);
+  if (!verdict.passes) {
+    // The engine took it and applies none of it: a refusal in all but words.
+    return Fail(core, *residency, ResidencyEvent::kFailed,
+                {fleet::Failure::kRefused, verdict.reason, verdict.detail});
+  }
+  Move(core, *residency, ResidencyEvent::kPassed);
+  residency->tries = 0;
+  std::get<at::Loaded>(residency->phase) = {verdict.reason, verdict.detail};
+}
+
+void AdvanceToLoad(Core& core, Residency& residency) {
+  if (IsGivenUp(core, residency.name)) {
+    return Fail(core, residency, ResidencyEvent::kGivenUp,
+                {fleet::Failure::kEngineDied, "ENGINE_DIED",
+                 "the engine died each time that it was to load it or to answer with it"});
+  }
+  const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
+  if (!to_load || !core.FreshlyListed(residency) || core.asleep || !core.answers) return;
+  const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core);
+  if (core.IsListedAsOurs(residency)) {
+    if (!waits) Move(core, residency, ResidencyEvent::kListedAsOurs);
+    return;
+  }
+  if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's
+  if (!core.registry.SlotsSettled()) return;
+  SaySlot(core, residency);
+  if (core.IsWantedLoaded(residency) && !waits && !core.IsWedged() && IsSlotFree(core, residency))
+    Move(core, residency, ResidencyEvent::kGetsSlot);
+}
+
+void AdoptListing(Core& core) {
+  for (const auto& [name, path] : core.registry.listing) {
+    if (core.residencies.contains(name)) continue;
+    // A proxy that lost its journal does not know a survivor's run, and can unload it without.
+    std::optional<VersionKey> key = fleet::KeyOfEngineName(name);
+    if (!key.has_value()) continue;
+    Residency& survivor = core.residencies[name];
+    survivor.name = name;
+    survivor.key = *std::move(key);
+    core.met = false;
+  }
+  for (auto& [name, residency] : core.residencies) {
+    if (!core.FreshlyListed(residency)) continue;
+    if (core.registry.listing.contains(name)) residency.uncertain_on = BootId();
+    if (residency.Is<at::Verifying>()) {
+      JudgeLoad(core, residency);
+    } else if (residency.Is<at::Loaded>() && !core.IsListedAsOurs(residency)) {
+      residency.changed_as_of = core.registry.changes;
+      Move(core, residency, ResidencyEvent::kVanished);
+    }
+  }
+}
+
+void JudgeDoubts(Core& core) {
+  for (auto& [name, residency] : core.residencies) {
+    auto* doubted = std::get_if<at::Doubted>(&residency.phase);
+    if (doubted == nullptr) continue;
+    ++doubted->looks;
+    if (doubted->looks < kLooksAfterDoubt || core.now - doubted->since < core.config.doubt_ms)
+      continue;
+    at::Mishap mishap = std::move(doubted->mishap);
+    if (doubted->was_probe) {
+      EndTrial(residency);
+      Fail(core, residency, ResidencyEvent::kFailed, std::move(mishap));
+    } else {
+      residency.changed_as_of = ++core.registry.changes;  // by a listing of now
+      Move(core, residency, ResidencyEvent::kEngineLives);
+      std::get<at::Verifying>(residency.phase).mishap = std::move(mishap);
+    }
+  }
+}
+
+}  // namespace lorry::proxy

@@ -1,0 +1,86 @@
+#include "services/engine_proxy/machine/verdicts.h"
+
+#include <algorithm>
+
+namespace lorry::proxy {
+namespace {
+
+// Names remembered as killers; more than a fleet of bad versions an operator would let pass.
+constexpr size_t kKillersLimit = 64;
+
+bool IsInTrial(const Residency& residency) {
+  return residency.IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>();
+}
+
+void ForgetOneKiller(Core& core) {
+  const auto it = std::find_if(core.killers.begin(), core.killers.end(), [&](const auto& killer) {
+    return !core.residencies.contains(killer.first);
+  });
+  if (it == core.killers.end()) return;
+  core.Erase(KillerKey(it->first));
+  core.killers.erase(it);
+}
+
+void Blame(Core& core, const EngineName& name) {
+  KillerRecord& killer = core.killers[name];
+  ++killer.deaths;
+  core.Save(KillerKey(name), killer);
+  if (core.killers.size() > kKillersLimit) ForgetOneKiller(core);
+}
+
+}  // namespace
+
+void BeginTrial(Core& core, Residency& residency) {
+  residency.tried_on = core.boot;
+  residency.trial = ++core.last_trial;
+}
+
+void EndTrial(Residency& residency) { residency.tried_on = BootId(); }
+
+bool IsSomeoneOnTrial(const Core& core) {
+  return std::any_of(core.residencies.begin(), core.residencies.end(),
+                     [](const auto& entry) { return IsInTrial(entry.second); });
+}
+
+void EndLeftTrials(Core& core) {
+  for (auto& [name, residency] : core.residencies) {
+    const bool may_yet_be_loaded = residency.uncertain_on == core.boot;
+    if (residency.tried_on != core.boot || may_yet_be_loaded || IsInTrial(residency)) continue;
+    EndTrial(residency);
+    core.SaveName(residency);
+  }
+}
+
+void JudgeBoot(Core& core, const BootId& boot) {
+  const Residency* first = nullptr;
+  for (const auto& [name, residency] : core.residencies) {
+    if (residency.tried_on != boot) continue;
+    if (first == nullptr || residency.trial < first->trial) first = &residency;
+  }
+  if (first == nullptr) return;
+  const bool was_wedged = core.wedged.has_value() && core.wedged->boot == boot;
+  if (!was_wedged) Blame(core, first->name);
+  for (auto& [name, residency] : core.residencies) {
+    if (residency.tried_on != boot) continue;
+    EndTrial(residency);
+    core.SaveName(residency);
+  }
+}
+
+bool IsGivenUp(const Core& core, const EngineName& name) {
+  const auto it = core.killers.find(name);
+  return it != core.killers.end() && it->second.deaths >= core.config.deaths_limit &&
+         it->second.deaths > it->second.forgiven;
+}
+
+void ForgiveUnwanted(Core& core) {
+  for (auto& [name, killer] : core.killers) {
+    const Residency* residency = core.Find(name);
+    const bool wanted = residency != nullptr && residency->wanted != nullptr;
+    if (wanted || killer.forgiven == killer.deaths) continue;
+    killer.forgiven = killer.deaths;
+    core.Save(KillerKey(name), killer);
+  }
+}
+
+}  // namespace lorry::proxy

@@ -1,0 +1,33 @@
+// Verdicts: what makes a version blamed here.
+//
+// A version is on trial on a boot from the moment the engine is asked to load it until the engine
+// has answered for it: by a token, or by words that end the matter. At most one version at a time
+// is loaded, verified, probed or doubted, so that an engine that dies names its killer. A call
+// that got no answer in time leaves its version on trial while others go on; if the engine dies
+// then, the one whose trial began first is blamed, because its call was the first to go wrong.
+// Trials are in the journal: whoever notices the death, this process or the next one, blames the
+// same version. A WEDGED engine is restarted as it must be, and nobody is blamed for that.
+#pragma once
+
+#include "services/engine_proxy/machine/state.h"
+
+namespace lorry::proxy {
+
+void BeginTrial(Core& core, Residency& residency);  // the caller writes it down
+void EndTrial(Residency& residency);                // likewise
+
+// Some version is loaded, verified, probed or doubted now.
+bool IsSomeoneOnTrial(const Core& core);
+
+// The engine answered a later call: what was only left on trial did it no harm.
+void EndLeftTrials(Core& core);
+
+// That boot ended: blames whom it may concern, and ends its trials.
+void JudgeBoot(Core& core, const BootId& boot);
+
+// Engines died of it so often that it is not tried again until it is asked for anew.
+bool IsGivenUp(const Core& core, const EngineName& name);
+// What left Desired is asked for anew when it comes back.
+void ForgiveUnwanted(Core& core);
+
+}  // namespace lorry::proxy

@@ -1,0 +1,162 @@
+// That nothing is lost, stuck or silent: over restarts, lost connections, moves between pools.
+#include "gtest/gtest.h"
+#include "tests/unit/engine_proxy/machine/bench.h"
+
+namespace lorry::proxy {
+namespace {
+
+using fleet::MemberHealth;
+using fleet::RowMode;
+
+TEST(Survivors, ARowThatMissedADecisionServesWhatSurvivedUntilTheNewOneIsHere) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Stop();
+  bench.fetch_failure_ = FetchFailed{.reason = "", .detail = "", .away = true};
+  bench.silent_ = {kProbeEffect};  // the survivor is not verified yet when the decision comes
+  bench.Start();
+  bench.Desire(2, {2});
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kClosed);
+  EXPECT_EQ(bench.TheRow().target, Bench::NameOf(1)) << "it is not given up";
+  EXPECT_EQ(bench.unloads_, 0);
+  bench.Stop();
+  bench.silent_.clear();
+  bench.Start();
+  bench.Desire(2, {2});
+  bench.Pass(10'000);
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kOpen);
+  EXPECT_EQ(bench.TheRow().target, Bench::NameOf(1));
+  EXPECT_EQ(bench.TheRow().epoch, Epoch(1));
+  bench.fetch_failure_.reset();
+  bench.Pass(5'000);
+  EXPECT_EQ(bench.TheRow().target, Bench::NameOf(2));
+  EXPECT_EQ(bench.TheRow().epoch, Epoch(2));
+}
+
+TEST(Survivors, ARowWhoseVersionDidNotSurviveCloses) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Stop();
+  bench.fetch_failure_ = FetchFailed{.reason = "", .detail = "", .away = true};
+  bench.engine_.clear();
+  bench.load_answer_ = LoadDone{0, Outcome::kFailed, "ENGINE_LOAD_FAILED", ""};
+  bench.Start();
+  bench.Desire(2, {2});
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kClosed);
+  EXPECT_EQ(bench.TheRow().target, EngineName());
+}
+
+TEST(Unload, OneThatHangsIsFoundAgainAfterARestart) {
+  Bench bench(fleet::EngineKind::kSglang);
+  bench.Desire(1, {1});
+  bench.silent_ = {kUnloadEffect};
+  bench.Desire(2, {2});
+  bench.Pass(5'000);
+  ASSERT_TRUE(bench.records_.contains("unloading"));
+  const Tick until = std::get<UnloadingRecord>(bench.records_.at("unloading")).until_tick;
+  bench.Wait(5'000);
+  bench.Stop();
+  bench.silent_.clear();
+  bench.unload_outcome_ = Outcome::kUnknown;
+  bench.Start();
+  EXPECT_EQ(bench.unloads_, 1) << "it is asked for again";
+  EXPECT_EQ(bench.unload_deadline_ms_, until - bench.now()) << "with what is left of its deadline";
+  EXPECT_EQ(bench.machine_->Observe().health, MemberHealth::kWedged);
+  EXPECT_FALSE(bench.records_.contains("unloading"));
+}
+
+TEST(Unload, OneWhoseDeadlinePassedMeanwhileHasASecondToShowThatItIsDone) {
+  Bench bench(fleet::EngineKind::kSglang);
+  bench.Desire(1, {1});
+  bench.silent_ = {kUnloadEffect};
+  bench.Desire(2, {2});
+  bench.Pass(5'000);
+  bench.Wait(60'000);
+  bench.Stop();
+  bench.silent_.clear();
+  bench.Start();
+  EXPECT_EQ(bench.unload_deadline_ms_, 1'000);
+  bench.Desire(2, {2});
+  EXPECT_EQ(bench.machine_->Observe().health, MemberHealth::kReady);
+  EXPECT_FALSE(bench.records_.contains("unloading"));
+  EXPECT_EQ(bench.Told(2), "LOADED");
+}
+
+TEST(Unload, OfAnotherBootIsForgotten) {
+  Bench bench(fleet::EngineKind::kSglang);
+  bench.Desire(1, {1});
+  bench.silent_ = {kUnloadEffect};
+  bench.Desire(2, {2});
+  bench.Pass(5'000);
+  ASSERT_TRUE(bench.records_.contains("unloading"));
+  bench.Stop();
+  bench.silent_.clear();
+  bench.boot_ = BootId("boot2");
+  bench.engine_.clear();
+  bench.Start();
+  EXPECT_FALSE(bench.records_.contains("unloading"));
+  bench.Desire(2, {2});
+  EXPECT_EQ(bench.Told(2), "LOADED");
+}
+
+TEST(Pool, AnEngineThatMovedBeginsAsANewcomer) {
+  Bench bench;
+  bench.Desire(7, {1});
+  bench.Stop();
+  bench.pool_ = PoolName("eval");
+  bench.Start();
+  bench.Desire(2, {2});  // that pool is at a lower epoch
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kOpen);
+  EXPECT_EQ(bench.TheRow().epoch, Epoch(2));
+  EXPECT_EQ(bench.TheRow().target, Bench::NameOf(2));
+  bench.Stop();
+  bench.Start();  // and stays there
+  EXPECT_EQ(bench.TheRow().epoch, Epoch(2));
+}
+
+TEST(Fetching, AnEngineThatIsDownFillsNothing) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Tell(EngineLost{.ended = true, .why = "refused"});
+  for (uint64_t number = 2; number < 33; ++number) bench.Desire(number, {number});
+  size_t kept = 0;
+  for (const auto& [key, record] : bench.records_) kept += key.starts_with("name/") ? 1 : 0;
+  EXPECT_LE(kept, 2u) << "the newest, and the one that the engine may have";
+}
+
+TEST(Fetching, IsCancelledWhereTheEngineLoadsTheNameByItself) {
+  Bench bench;
+  bench.silent_ = {kFetchEffect};
+  bench.Desire(0, {1});
+  ASSERT_EQ(bench.Told(1), "FETCHING");
+  bench.engine_[Bench::NameOf(1)] = "/" + Bench::NameOf(1).value;
+  bench.silent_.clear();
+  bench.Pass(6'000);
+  EXPECT_EQ(bench.cancels_, 1);
+  bench.Pass(6'000);
+  EXPECT_EQ(bench.unloads_, 1);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+TEST(Hello, HasWhatIsSoAndNotWhatWasLastSentInASession) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Tell(SessionDown{});
+  bench.Tell(EngineLost{.ended = true, .why = "refused"});
+  EXPECT_EQ(bench.sent_.boot, BootId());
+  EXPECT_EQ(bench.sent_.health, MemberHealth::kJoining);
+  EXPECT_EQ(bench.sent_.sequence, bench.machine_->Observe().sequence);
+}
+
+TEST(Health, AFrozenEngineIsNotReady) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Tell(EngineLost{.ended = false, .why = "ENGINE_TIMEOUT"});
+  EXPECT_EQ(bench.machine_->Observe().health, MemberHealth::kJoining);
+  EXPECT_TRUE(bench.Routed(1)) << "the engine's own errors pass";
+  bench.See();
+  EXPECT_EQ(bench.machine_->Observe().health, MemberHealth::kReady);
+}
+
+}  // namespace
+}  // namespace lorry::proxy

@@ -1,0 +1,61 @@
+// Records that earlier versions wrote are read by this one and by every later one. What a version
+// adds to them is added to testdata/records.jsonl, and a line there is never changed.
+#include "services/engine_proxy/machine/records.h"
+
+#include <fstream>
+
+#include "gtest/gtest.h"
+
+namespace lorry::proxy {
+namespace {
+
+std::vector<RecordValue> Meant() {
+  const EngineName v1("math-v1-0123456789ab");
+  const VersionKey key{AdapterName("math"), RunId(2), VersionNumber(1)};
+  const NameRecord name{key, Digest{"d"}, fleet::Render::kRsloraFolded, "/p", BootId("b1")};
+  NameRecord tried = name;
+  tried.tried_on = BootId("b0");
+  tried.trial = 5;
+  tried.asked = false;
+  return {JournalRecord{MemberId("e1"), JournalId("j1")},
+          TermRecord{Term{2, 7}},
+          RowRecord{2, true, Epoch(3), v1, Epoch(4)},
+          RowRecord{2, true, Epoch(3), v1, Epoch(4), PoolName("rollout")},
+          BootRecord{BootId("b1")},
+          name,
+          tried,
+          PausedRecord{BootId("b1"), fleet::PauseKind::kKeep},
+          WedgedRecord{BootId("b1"), v1},
+          KillerRecord{2},
+          KillerRecord{2, 1},
+          UnloadingRecord{BootId("b1"), v1, 99},
+          BootRecord{BootId("b1")}};
+}
+
+TEST(Records, OfEarlierVersionsAreRead) {
+  std::ifstream file(LORRY_PROXY_RECORDS);
+  const std::vector<RecordValue> meant = Meant();
+  size_t read = 0;
+  for (std::string line; std::getline(file, line); ++read) {
+    ASSERT_LT(read, meant.size()) << line;
+    const absl::StatusOr<RecordValue> value = Decode(line);
+    ASSERT_TRUE(value.ok()) << line << ": " << value.status();
+    EXPECT_EQ(*value, meant[read]) << line;
+  }
+  EXPECT_EQ(read, meant.size());
+}
+
+TEST(Records, EveryKindThatIsWrittenNowIsAmongThem) {
+  std::set<size_t> kinds;
+  for (const RecordValue& value : Meant()) kinds.insert(value.index());
+  EXPECT_EQ(kinds.size(), std::variant_size_v<RecordValue>);
+}
+
+TEST(Records, OfAnUnknownKindOrTypeAreRefused) {
+  EXPECT_FALSE(Decode("{\"kind\":\"tea\"}").ok());
+  EXPECT_FALSE(Decode("{\"kind\":\"boot\",\"boot\":7}").ok());
+  EXPECT_FALSE(Decode("[]").ok());
+}
+
+}  // namespace
+}  // namespace lorry::proxy

@@ -1,0 +1,170 @@
+// Who is blamed when an engine dies, hangs or breaks off (verdicts.h).
+#include "gtest/gtest.h"
+#include "tests/unit/engine_proxy/machine/bench.h"
+
+namespace lorry::proxy {
+namespace {
+
+using fleet::Failure;
+
+ProbeDone BrokenProbe() {
+  return {.outcome = Outcome::kBroken, .reason = "ENGINE_CONNECTION_BROKEN", .detail = ""};
+}
+
+TEST(Verdicts, TheVersionWhoseProbeBrokeIsBlamedThoughTheLookComesLater) {
+  Bench bench;
+  bench.probe_answer_ = BrokenProbe();
+  bench.Desire(0, {1});
+  EXPECT_EQ(bench.Told(1), "LOADING") << "it stays on trial until the boot is judged";
+  // An innocent one is wanted before anybody has noticed the death.
+  bench.Desire(0, {1, 2});
+  bench.Wait(900);
+  bench.probe_answer_.reset();
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+  EXPECT_EQ(bench.DeathsOf(2), 0u);
+}
+
+TEST(Verdicts, NothingElseIsTriedBesideAVersionThatIsOnTrial) {
+  Bench bench;
+  bench.silent_ = {kProbeEffect};
+  bench.Desire(0, {1});
+  bench.Desire(0, {1, 2});
+  bench.Pass(20'000);
+  EXPECT_EQ(bench.loads_, std::vector{Bench::NameOf(1)});
+}
+
+TEST(Verdicts, TwoDeathsEndItHereUntilItIsAskedForAnew) {
+  Bench bench;
+  bench.probe_answer_ = BrokenProbe();
+  bench.Desire(0, {1});
+  bench.Reboot();
+  bench.Pass(5'000);
+  bench.boot_ = BootId("boot3");
+  bench.engine_.clear();
+  bench.See();
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.DeathsOf(1), 2u);
+  EXPECT_EQ(bench.Told(1), "FAILED ENGINE_DIED");
+  EXPECT_EQ(bench.FailureOf(1), Failure::kEngineDied);
+  bench.Stop();
+  bench.Start();  // nor by the next process
+  bench.Desire(0, {1});
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.Told(1), "FAILED ENGINE_DIED");
+  EXPECT_EQ(bench.loads_.size(), 2u);
+  bench.Desire(0, {});
+  bench.probe_answer_.reset();
+  bench.Desire(0, {1});
+  bench.Pass(5'000);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+TEST(Verdicts, AConnectionThatBreaksOnALivingEngineIsTheMembersOwn) {
+  Bench bench;
+  bench.probe_answer_ = BrokenProbe();
+  bench.Desire(0, {1});
+  bench.See();  // may have been on its way
+  EXPECT_EQ(bench.Told(1), "LOADING");
+  bench.Look(5);
+  EXPECT_EQ(bench.Told(1), "LOADING") << "a server may answer for a while after its core died";
+  bench.Look(1);
+  EXPECT_EQ(bench.FailureOf(1), Failure::kMember);
+  bench.probe_answer_.reset();
+  bench.Pass(5'000);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+  EXPECT_EQ(bench.DeathsOf(1), 0u);
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 0u) << "what answered is not on trial any more";
+}
+
+TEST(Verdicts, ALoadThatBrokeOffAndHappenedGoesOn) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kBroken, "ENGINE_CONNECTION_BROKEN", ""};
+  bench.Desire(0, {1});
+  bench.engine_[Bench::NameOf(1)] = "/" + Bench::NameOf(1).value;
+  bench.Look(7);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+TEST(Verdicts, TheNextProcessBlamesTheSameVersion) {
+  Bench bench;
+  bench.silent_ = {kProbeEffect};
+  bench.Desire(0, {1});
+  bench.Stop();
+  bench.boot_ = BootId("boot2");
+  bench.engine_.clear();
+  bench.Start();
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+}
+
+TEST(Verdicts, WhatAnsweredOnThisBootBeforeIsNotOnTrialAfterARestart) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Stop();
+  bench.silent_ = {kProbeEffect};
+  bench.Start();
+  EXPECT_EQ(bench.Told(1), "LOADING");
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 0u);
+}
+
+TEST(Verdicts, OfTwoTheOneIsBlamedWhoseCallWentWrongFirst) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
+  bench.Desire(0, {1});
+  EXPECT_EQ(bench.FailureOf(1), Failure::kEngineHung);
+  bench.load_answer_.reset();
+  bench.silent_ = {kLoadEffect};
+  bench.Desire(0, {1, 2});
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+  EXPECT_EQ(bench.DeathsOf(2), 0u);
+}
+
+TEST(Verdicts, AVersionThatHungIsAcquittedByTheEnginesNextAnswer) {
+  Bench bench;
+  bench.probe_answer_ = ProbeDone{.outcome = Outcome::kUnknown, .reason = "", .detail = ""};
+  bench.Desire(0, {1});
+  bench.probe_answer_.reset();
+  bench.Desire(0, {1, 2});
+  EXPECT_EQ(bench.Told(2), "LOADED");
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 0u);
+  EXPECT_EQ(bench.DeathsOf(2), 0u);
+}
+
+TEST(Verdicts, OneThatHangsDoesNotKeepTheOthersFromTheEngine) {
+  Bench bench;
+  bench.probe_answer_ = ProbeDone{.outcome = Outcome::kUnknown, .reason = "", .detail = ""};
+  bench.Desire(0, {1});
+  bench.probe_answer_.reset();
+  bench.Desire(0, {1, 2, 3});
+  EXPECT_EQ(bench.Told(2), "LOADED");
+  EXPECT_EQ(bench.Told(3), "LOADED");
+  EXPECT_EQ(bench.probes_.size(), 3u) << "it is not tried again at once";
+}
+
+TEST(Verdicts, NobodyIsBlamedForTheRestartOfAWedgedEngine) {
+  Bench bench(fleet::EngineKind::kSglang);
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
+  bench.Desire(0, {1, 2, 3});
+  ASSERT_EQ(bench.machine_->Observe().health, fleet::MemberHealth::kWedged);
+  bench.Reboot();
+  for (const uint64_t number : {1, 2, 3}) EXPECT_EQ(bench.DeathsOf(number), 0u);
+}
+
+TEST(Verdicts, ALoadIsUncertainOnAnEngineThatWasTakenForGone) {
+  Bench bench;
+  bench.silent_ = {kLoadEffect};
+  bench.Desire(0, {1});
+  bench.Tell(EngineLost{.ended = true, .why = "refused"});
+  bench.silent_ = {kUnloadEffect};
+  bench.Desire(0, {});
+  bench.See();  // the same boot
+  bench.Pass(5'000);
+  EXPECT_EQ(bench.deletes_, 0) << "the engine may yet read it";
+}
+
+}  // namespace
+}  // namespace lorry::proxy
