@@ -82,6 +82,10 @@ class Driver {
   absl::Status Post(Event event) { return mailbox_.Post(std::move(event)); }
   // An answer to an effect, or a fact that must not be lost: never refused while the driver lives.
   void PostAnswer(Event event) { mailbox_.PostAnswer(std::move(event)); }
+  // A report that the next one of the same key makes pointless: the newest that waits is taken.
+  void PostLatest(uint64_t key, Event event) { mailbox_.PostLatest(key, std::move(event)); }
+  // Events that wait, and looks.
+  size_t waiting() const { return mailbox_.size(); }
   // Lets `look` see the machine, on the driver's thread, between steps: status pages, metrics.
   absl::Status Inspect(std::function<void(const M&)> look) {
     return mailbox_.Post(std::move(look));

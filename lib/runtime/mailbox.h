@@ -2,12 +2,15 @@
 //
 // Full means refuse: Post says so at once and its caller answers RESOURCE_EXHAUSTED. Answers to
 // work that the owner began itself are never refused, because what it has begun bounds their
-// number: they go by PostAnswer.
+// number: they go by PostAnswer. Reports of which only the newest matters go by PostLatest: one of
+// each key waits at most, however far behind the owner is, and takes no other's room.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -26,6 +29,8 @@ class Mailbox {
   // RESOURCE_EXHAUSTED MAILBOX_FULL, or UNAVAILABLE SHUTTING_DOWN once closed; the item is dropped
   // then.
   absl::Status Post(Item item) { return Add(std::move(item), /*refuse_when_full=*/true); }
+  // Takes the place of the item of this key that still waits; otherwise as PostAnswer.
+  void PostLatest(uint64_t key, Item item);
   // Dropped only once closed.
   void PostAnswer(Item item) { (void)Add(std::move(item), /*refuse_when_full=*/false); }
 
@@ -43,7 +48,12 @@ class Mailbox {
   const size_t capacity_;
   mutable Mutex mutex_;
   CondVar filled_;
-  std::deque<Item> items_ LORRY_GUARDED_BY(mutex_);
+  struct Waiting {
+    Item item;
+    std::optional<uint64_t> key;  // of PostLatest
+  };
+  std::deque<Waiting> items_ LORRY_GUARDED_BY(mutex_);
+  std::map<uint64_t, Waiting*> latest_ LORRY_GUARDED_BY(mutex_);  // by key, those that wait
   bool closed_ LORRY_GUARDED_BY(mutex_) = false;
 };
 
@@ -52,14 +62,30 @@ absl::Status Mailbox<Item>::Add(Item item, bool refuse_when_full) {
   {
     MutexLock lock(mutex_);
     if (closed_) return Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "shutting down");
-    if (refuse_when_full && items_.size() >= capacity_) {
+    if (refuse_when_full && items_.size() - latest_.size() >= capacity_) {
       return Error(absl::StatusCode::kResourceExhausted, "MAILBOX_FULL",
                    "too much work is waiting; try again in a moment");
     }
-    items_.push_back(std::move(item));
+    items_.push_back({std::move(item), std::nullopt});
   }
   filled_.notify_one();
   return absl::OkStatus();
+}
+
+template <typename Item>
+void Mailbox<Item>::PostLatest(uint64_t key, Item item) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    const auto [waiting, is_new] = latest_.try_emplace(key, nullptr);
+    if (!is_new) {
+      waiting->second->item = std::move(item);
+      return;
+    }
+    items_.push_back({std::move(item), key});
+    waiting->second = &items_.back();  // a deque moves nothing while it is used at its ends
+  }
+  filled_.notify_one();
 }
 
 template <typename Item>
@@ -76,7 +102,9 @@ bool Mailbox<Item>::Drain(std::vector<Item>& batch, size_t max,
     }
   }
   while (!items_.empty() && batch.size() < max) {
-    batch.push_back(std::move(items_.front()));
+    Waiting& first = items_.front();
+    if (first.key.has_value()) latest_.erase(*first.key);
+    batch.push_back(std::move(first.item));
     items_.pop_front();
   }
   return !(closed_ && items_.empty() && batch.empty());

@@ -18,10 +18,14 @@ void AdvanceDesired(Core& core) {
     member.built_at = core.changes;
     desired.revision = member.desired.revision;
     if (desired == member.desired && !overdue) continue;
-    desired.revision = Revision(member.desired.revision.value + 1);
-    member.desired = std::move(desired);
+    // An overdue one is sent again as it was: under a new number an answer to it, however slow the
+    // member is, would never count.
+    if (desired != member.desired) {
+      desired.revision = Revision(member.desired.revision.value + 1);
+      member.desired = std::move(desired);
+      core.held_at = 0;
+    }
     member.sent_at = core.now;
-    core.held_at = 0;
     core.effects.push_back(SetDesired{*member.session, id, member.desired});
   }
 }

@@ -151,6 +151,21 @@ struct Quiet {
   Ready ready;
 };
 
+TEST_F(DriverTest, OfReportsThatWaitTheNewestOfEachKeyIsTaken) {
+  Driver<Adder> driver(Adder(), clock_, Hooks(), {.name = "adder", .mailbox_max = 1});
+  driver.PostLatest(7, 1);
+  driver.PostLatest(8, 10);
+  driver.PostLatest(7, 2);
+  EXPECT_EQ(driver.waiting(), 2u);
+  EXPECT_TRUE(driver.Post(100).ok());  // reports take nobody's room
+  EXPECT_FALSE(driver.Post(100).ok());
+  EXPECT_TRUE(driver.Turn());
+  driver.PostLatest(7, 3);
+  EXPECT_TRUE(driver.Turn());
+  EXPECT_THAT(acts_, ::testing::IsSupersetOf({"effect 2", "effect 10", "effect 100", "effect 3"}));
+  EXPECT_THAT(acts_, ::testing::Not(::testing::Contains("effect 1")));
+}
+
 TEST(Driver, PersistSeesTheWholeReady) {
   const ManualClock clock;
   int fence = 0;

@@ -238,6 +238,7 @@ class Fleet {
 
   std::vector<Reply> replies_;
   std::vector<EndSession> ended_;
+  std::vector<fleet::Desired> said_;  // documents as they were sent
   std::vector<WatchEvent> told_;
   AdapterInfo adapter_{kMath, {}, RunId(1)};
   Records records_;
@@ -262,7 +263,7 @@ class Fleet {
     for (const Reply& reply : ready.replies) replies_.push_back(reply);
     for (const Effect& effect : ready.effects) {
       if (const auto* desired = std::get_if<SetDesired>(&effect))
-        desired_[desired->member] = desired->desired;
+        said_.push_back(desired_[desired->member] = desired->desired);
       if (const auto* ended = std::get_if<EndSession>(&effect)) ended_.push_back(*ended);
       if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
       if (const auto* set = std::get_if<SetHolds>(&effect)) {
