@@ -74,10 +74,25 @@ TEST(RangeSet, AgreesWithABitmap) {
       bytes += bits[at];
     }
     ASSERT_EQ(set.bytes(), bytes);
+    // Asked of a part, it tells the same: each piece is as long as it can be, and nothing else.
+    const uint64_t offset = prng.Below(63);
+    const Range part{offset, 1 + prng.Below(63 - offset)};
+    std::vector<Range> there, missing;
+    for (uint64_t at = part.offset; at < part.end();) {
+      uint64_t end = at;
+      while (end < part.end() && bits[end] == bits[at]) ++end;
+      (bits[at] ? there : missing).push_back({at, end - at});
+      at = end;
+    }
+    ASSERT_EQ(set.Common(part), there) << "round " << round;
+    ASSERT_EQ(set.Missing(part), missing) << "round " << round;
+    ASSERT_EQ(set.Overlaps(part), !there.empty());
+    ASSERT_EQ(set.Contains(part), missing.empty());
   }
 }
 
 TEST(CheckRange, RefusesWhatDoesNotLieInTheImage) {
+  EXPECT_TRUE(CheckRange({9, 1}, 10).ok());
   EXPECT_TRUE(CheckRange({0, 10}, 10).ok());
   for (const Range& bad :
        {Range{0, 0}, Range{0, 11}, Range{10, 1}, Range{11, 1}, Range{1, ~uint64_t{0}},

@@ -67,6 +67,12 @@ TEST(Tickets, KeysRotate) {
   EXPECT_EQ(ReasonFor(relay, first), "BAD_TICKET");
   keys.Remove(1);
   EXPECT_EQ(ReasonFor(keys, first), "BAD_TICKET");
+  EXPECT_EQ(ReasonFor(keys, *keys.Mint(Claims())), "") << "what mints has not gone";
+  keys.Add(1, {1});
+  keys.Remove(1);
+  EXPECT_EQ(ReasonFor(relay, *keys.Mint(Claims())), "") << "the other mints again";
+  keys.Remove(2);
+  EXPECT_EQ(keys.Mint(Claims()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(Tickets, AtTheirLimitsFitOneHeader) {
@@ -82,8 +88,25 @@ TEST(Tickets, AtTheirLimitsFitOneHeader) {
   EXPECT_EQ(*keys->Verify(*token, kNow), claims);
   claims.ranges.push_back({0, 1});
   EXPECT_FALSE(keys->Mint(claims).ok());
+  for (std::string TicketClaims::*text : {&TicketClaims::ticket_id, &TicketClaims::object,
+                                          &TicketClaims::owner, &TicketClaims::peer}) {
+    claims = Claims();
+    claims.*text = std::string(kTicketTextBytesMax + 1, 'x');
+    EXPECT_FALSE(keys->Mint(claims).ok());
+  }
+  for (std::string TicketClaims::*text : {&TicketClaims::ticket_id, &TicketClaims::object}) {
+    claims = Claims();
+    (claims.*text).clear();
+    EXPECT_FALSE(keys->Mint(claims).ok());
+  }
   claims = Claims();
-  claims.peer = std::string(kTicketTextBytesMax + 1, 'x');
+  claims.owner = claims.peer = "";
+  claims.direction = Direction::kGet;
+  EXPECT_EQ(*keys->Verify(*keys->Mint(claims), kNow), claims);
+  claims.direction = static_cast<Direction>(9);
+  EXPECT_FALSE(keys->Mint(claims).ok());
+  claims = Claims();
+  claims.image_bytes = kImageBytesMax + 1;
   EXPECT_FALSE(keys->Mint(claims).ok());
   claims = Claims();
   claims.ranges = {{999, 2}};
