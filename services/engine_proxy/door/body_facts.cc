@@ -198,6 +198,18 @@ absl::Status ReadN(const PaddedBody& body, const Fields& fields, CountPlace plac
   return absl::OkStatus();
 }
 
+// vLLM makes n requests of each prompt, and judges both fields itself: what it will refuse counts as
+// one.
+uint32_t VllmRequests(const PaddedBody& body, const Fields& fields, const ShapeRules& rules) {
+  uint64_t requests = 1;
+  const JsonField* n = rules.n == CountPlace::kBody ? FindField(fields, "n") : nullptr;
+  if (n != nullptr) requests = CountValue(body, n->value).value_or(1);
+  BodyFacts batch;
+  if (ReadBatch(body, fields, rules, &batch).ok())
+    requests = std::min(requests, kMaxEngineRequests) * batch.prompts();
+  return static_cast<uint32_t>(std::min(requests, kMaxEngineRequests));
+}
+
 absl::StatusOr<std::string> IdValue(const PaddedBody& body, const JsonRange& at) {
   if (at.kind != JsonKind::kString) return Invalid("rid must be a string");
   LORRY_ASSIGN_OR_RETURN(std::string id, StringValue(body, at));
@@ -267,10 +279,15 @@ absl::StatusOr<BodyFacts> ReadBody(EngineKind kind, BodyShape shape, const Engin
     LORRY_ASSIGN_OR_RETURN(facts.stream, BoolValue(body, stream->value));
   }
   LORRY_RETURN_IF_ERROR(ReadAdapter(kind, engine, body, fields, &facts));
-  if (kind != EngineKind::kSglang) return facts;
   const ShapeRules rules = RulesOf(shape);
+  if (kind != EngineKind::kSglang) {
+    facts.engine_requests = VllmRequests(body, fields, rules);
+    return facts;
+  }
   LORRY_RETURN_IF_ERROR(ReadBatch(body, fields, rules, &facts));
   LORRY_RETURN_IF_ERROR(ReadN(body, fields, rules.n, &facts));
+  facts.engine_requests = static_cast<uint32_t>(
+      std::min(std::min(facts.n, kMaxEngineRequests) * facts.prompts(), kMaxEngineRequests));
   if (rules.has_ids) LORRY_RETURN_IF_ERROR(ReadIds(body, fields, &facts));
   return facts;
 }

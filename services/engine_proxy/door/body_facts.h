@@ -26,6 +26,8 @@ inline constexpr size_t kMaxBatch = 4096;
 inline constexpr size_t kMaxReferenceBytes = 256;
 // A client's own `rid`. One short `rid` of a batch is given back once for each of its prompts.
 inline constexpr size_t kMaxIdBytes = 1024;
+// What one body is counted for at most; vLLM's own limit of `n` is 16,384.
+inline constexpr uint64_t kMaxEngineRequests = 1u << 20;
 // Each of them takes a connection to the engine and a slot of its batch.
 inline constexpr uint64_t kMaxSplit = 64;
 
@@ -43,6 +45,7 @@ struct BodyFacts {
   uint64_t n = 1;
   size_t batch = 0;  // 0: not a batch
   size_t prompts() const { return batch == 0 ? 1 : batch; }
+  uint32_t engine_requests = 1;         // that become of it at the engine, as far as the body says
   std::vector<std::string> client_ids;  // `rid` as the client gave it, if it did
 
   // Where things are in the body; kind kNull with length 0 where absent.

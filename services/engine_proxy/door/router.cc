@@ -16,22 +16,28 @@ bool IsRouted(const proxy::DoorTable& table, const EngineName& name) {
                      [&](const fleet::AliasRoute& alias) { return alias.target == name; });
 }
 
+uint32_t& Count(Admission::Counted& counted, const EngineName& name) {
+  const auto it = std::find_if(counted.begin(), counted.end(),
+                               [&](const auto& entry) { return entry.first == name; });
+  return it != counted.end() ? it->second : counted.emplace_back(name, 0).second;
+}
+
 }  // namespace
 
 Admission::Admission(Admission&& other) noexcept
-    : router_(std::exchange(other.router_, nullptr)), names_(std::move(other.names_)) {}
+    : router_(std::exchange(other.router_, nullptr)), counted_(std::move(other.counted_)) {}
 
 Admission& Admission::operator=(Admission&& other) noexcept {
   if (this != &other) {
     Release();
     router_ = std::exchange(other.router_, nullptr);
-    names_ = std::move(other.names_);
+    counted_ = std::move(other.counted_);
   }
   return *this;
 }
 
 void Admission::Release() {
-  if (Router* router = std::exchange(router_, nullptr)) router->Release(names_);
+  if (Router* router = std::exchange(router_, nullptr)) router->Release(counted_);
 }
 
 Router::Router(uint32_t max_live, std::function<void()> on_quiet)
@@ -56,7 +62,7 @@ Outcome Router::Resolve(const Ask& ask) {
     return Refused{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
   }
   Admitted admitted;
-  std::vector<EngineName> names;
+  Admission::Counted counted;
   for (const std::string& reference : ask.adapters) {
     auto result = ResolveOne(*table_, reference, ask.min_version);
     if (auto* refused = std::get_if<Refused>(&result)) {
@@ -68,9 +74,7 @@ Outcome Router::Resolve(const Ask& ask) {
     }
     if (auto* held = std::get_if<Held>(&result)) return std::move(*held);
     Resolved& resolved = std::get<Resolved>(result);
-    if (std::find(names.begin(), names.end(), resolved.name) == names.end()) {
-      names.push_back(resolved.name);
-    }
+    Count(counted, resolved.name) += ask.requests_each;
     admitted.resolved.push_back(std::move(resolved));
   }
   if (live_ >= max_live_) {
@@ -78,8 +82,8 @@ Outcome Router::Resolve(const Ask& ask) {
                    std::to_string(live_) + " requests are running, which is this door's limit", 1};
   }
   ++live_;
-  for (const EngineName& name : names) ++in_flight_[name];
-  admitted.admission = Admission(this, std::move(names));
+  for (const auto& [name, requests] : counted) in_flight_[name] += requests;
+  admitted.admission = Admission(this, std::move(counted));
   return admitted;
 }
 
@@ -96,16 +100,17 @@ Counts Router::Snapshot() const {
   return counts;
 }
 
-void Router::Release(const std::vector<EngineName>& names) {
+void Router::Release(const Admission::Counted& counted) {
   bool quiet = false;
   {
     MutexLock lock(mutex_);
     LORRY_CHECK(live_ > 0);
     --live_;
-    for (const EngineName& name : names) {
+    for (const auto& [name, requests] : counted) {
       const auto it = in_flight_.find(name);
-      LORRY_CHECK(it != in_flight_.end() && it->second > 0);
-      if (--it->second > 0) continue;
+      LORRY_CHECK(it != in_flight_.end() && it->second >= requests);
+      it->second -= requests;
+      if (it->second > 0) continue;
       in_flight_.erase(it);
       quiet = quiet || (!name.empty() && !IsRouted(*table_, name));
     }

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -23,9 +24,11 @@ namespace lorry::door {
 
 class Router;
 
-// One request, counted under every name that it uses, until destruction. Move-only.
+// One request, counted under every name that it uses as so many requests as the engine makes of it,
+// until destruction. Move-only.
 class Admission {
  public:
+  using Counted = std::vector<std::pair<EngineName, uint32_t>>;
   Admission() = default;
   Admission(Admission&& other) noexcept;
   Admission& operator=(Admission&& other) noexcept;
@@ -35,10 +38,9 @@ class Admission {
 
  private:
   friend class Router;
-  Admission(Router* router, std::vector<EngineName> names)
-      : router_(router), names_(std::move(names)) {}
+  Admission(Router* router, Counted counted) : router_(router), counted_(std::move(counted)) {}
   Router* router_ = nullptr;
-  std::vector<EngineName> names_;  // distinct; the empty name is the base model
+  Counted counted_;  // names are distinct; the empty one is the base model
 };
 
 // What one reference came to. The base model has an empty name and key.
@@ -54,6 +56,7 @@ struct Resolved {
 struct Ask {
   std::vector<std::string> adapters;  // one a reference; empty text: none was named
   std::optional<uint64_t> min_version;
+  uint32_t requests_each = 1;  // at the engine, for each reference
 };
 
 struct Admitted {
@@ -78,9 +81,9 @@ using Outcome = std::variant<Admitted, Held, Refused>;
 
 struct Counts {
   Revision revision;                         // every thread resolves by this table
-  std::map<EngineName, uint32_t> in_flight;  // names without an entry have none
+  std::map<EngineName, uint32_t> in_flight;  // at the engine; names without an entry have none
   uint32_t base_in_flight = 0;
-  uint32_t live = 0;  // requests at the engine, whatever they name; several names count once
+  uint32_t live = 0;  // clients' requests, whatever they name and the engine makes of them
 };
 
 class Router {
@@ -96,7 +99,7 @@ class Router {
 
  private:
   friend class Admission;
-  void Release(const std::vector<EngineName>& names) LORRY_EXCLUDES(mutex_);
+  void Release(const Admission::Counted& counted) LORRY_EXCLUDES(mutex_);
 
   const uint32_t max_live_;
   const std::function<void()> on_quiet_;

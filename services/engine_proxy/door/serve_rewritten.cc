@@ -82,7 +82,8 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
   if (auto why = TooManySamples(*facts)) co_return co_await Refuse(x, *why);
   x.record.asked = facts->adapters;
   client_.Watch();
-  const Ask ask{facts->adapters, *min_version};
+  const auto references = static_cast<uint32_t>(facts->adapters.size());
+  const Ask ask{facts->adapters, *min_version, facts->engine_requests / references};
   std::optional<Outcome> outcome = co_await Admit(shard_, client_, ask, &x.record.held_ms);
   if (!outcome) co_return false;
   if (Refused* refused = std::get_if<Refused>(&*outcome)) co_return co_await Refuse(x, *refused);

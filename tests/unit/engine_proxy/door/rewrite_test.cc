@@ -293,5 +293,25 @@ TEST(Routes, EveryRouteHasOneAnswer) {
             std::string::npos);
 }
 
+uint32_t RequestsOf(EngineKind kind, BodyShape shape, const std::string& text) {
+  const PaddedBody body{std::string(text)};
+  const auto facts = ReadBody(kind, shape, kEngine, body);
+  return facts.ok() ? facts->engine_requests : 0;
+}
+
+TEST(BodyFacts, CountTheRequestsThatTheEngineMakesOfIt) {
+  using enum BodyShape;
+  constexpr auto kS = EngineKind::kSglang, kV = EngineKind::kVllm;
+  EXPECT_EQ(RequestsOf(kS, kGenerate, R"({"text":"x"})"), 1u);
+  EXPECT_EQ(RequestsOf(kS, kGenerate, R"({"text":["x","y"],"sampling_params":{"n":8}})"), 16u);
+  EXPECT_EQ(RequestsOf(kS, kChat, R"({"n":8})"), 8u);
+  EXPECT_EQ(RequestsOf(kV, kChat, R"({"n":8})"), 8u);
+  EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[[1,2],[3]],"n":8})"), 16u);
+  EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[1,2,3],"n":null})"), 1u);
+  EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[],"n":"many"})"), 1u) << "vLLM refuses it";
+  EXPECT_EQ(RequestsOf(kV, kChat, R"({"n":18446744073709551615})"), kMaxEngineRequests);
+  EXPECT_EQ(RequestsOf(kV, kTokens, R"({"n":8})"), 1u);
+}
+
 }  // namespace
 }  // namespace lorry::door

@@ -181,13 +181,27 @@ TEST_F(RouterTest, CountsUntilTheAdmissionEnds) {
     Admission moved = std::move(std::get<Admitted>(outcome).admission);
     const Counts counts = router_.Snapshot();
     EXPECT_EQ(counts.live, 1u);
-    EXPECT_EQ(counts.in_flight.at(NameOf("policy", 12)), 1u) << "named twice, counted once";
+    EXPECT_EQ(counts.in_flight.at(NameOf("policy", 12)), 2u) << "a request for each reference";
     EXPECT_EQ(counts.in_flight.at(NameOf("policy", 11)), 1u);
     EXPECT_EQ(counts.in_flight.at(NameOf("critic", 4)), 1u);
   }
   EXPECT_EQ(router_.Snapshot().live, 0u);
   EXPECT_TRUE(router_.Snapshot().in_flight.empty());
   EXPECT_EQ(quiet_, 0) << "all of them are still routed to";
+}
+
+TEST_F(RouterTest, CountsWhatTheEngineMakesOfARequest) {
+  router_.SetTable(Ordinary().Make());
+  Outcome samples = router_.Resolve({{"policy"}, {}, 8});
+  EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 8u);
+  Outcome batch = router_.Resolve({{"policy", "critic"}, {}, 4});
+  EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 12u);
+  EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("critic", 4)), 4u);
+  EXPECT_EQ(router_.Snapshot().live, 2u) << "clients' requests";
+  std::get<Admitted>(samples).admission.Release();
+  EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 4u);
+  std::get<Admitted>(batch).admission.Release();
+  EXPECT_TRUE(router_.Snapshot().in_flight.empty());
 }
 
 TEST_F(RouterTest, AdmitsAllOrNothing) {
