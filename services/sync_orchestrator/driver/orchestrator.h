@@ -47,7 +47,7 @@ class Orchestrator {
   void Start();
   void Stop();
 
-  // Facts: the store's watch, a member's documents. RESOURCE_EXHAUSTED MAILBOX_FULL: the sender
+  // Facts: the store's watch. RESOURCE_EXHAUSTED MAILBOX_FULL: the sender
   // should come back.
   absl::Status Post(Event event) { return driver_->Post(std::move(event)); }
   void PostAnswer(Event event) { driver_->PostAnswer(std::move(event)); }
@@ -55,6 +55,10 @@ class Orchestrator {
   absl::StatusOr<SessionId> OpenSession(MemberId member, PoolName pool, fleet::Observed observed,
                                         std::shared_ptr<MemberSession> session);
   void CloseSession(SessionId session);
+  // What the member observes now. A report that was not taken in yet is replaced by it.
+  void Report(SessionId session, fleet::Observed observed) {
+    driver_->PostLatest(session, MemberObserved{session, std::move(observed)});
+  }
 
   absl::StatusOr<WatchId> OpenWatch(VersionKey version, PoolName pool,
                                     std::shared_ptr<SyncWatcher> watcher);

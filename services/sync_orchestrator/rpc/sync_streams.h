@@ -70,7 +70,8 @@ class SyncService::AttachStream final
     }
     LORRY_ASSIGN_OR_RETURN(fleet::Observed observed, rpc::FromProto(message));
     service_.Heard(member_, nullptr);
-    return service_.orchestrator().Post(MemberObserved{*session_, std::move(observed)});
+    service_.orchestrator().Report(*session_, std::move(observed));
+    return absl::OkStatus();
   }
 
   void OnClosed(const absl::Status&) override {
