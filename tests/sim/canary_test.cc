@@ -11,7 +11,7 @@ constexpr uint64_t kSeeds = 100;
 // The first violation that some seed finds, empty when none does.
 std::string FirstViolation(Plant plant) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const Result result = RunSeed(seed, plant);
+    const Result result = RunSeed({seed, plant});
     if (!result.violation.empty()) return result.violation;
   }
   return "";

@@ -9,15 +9,84 @@ namespace {
 
 using sync::MemberStanding;
 
-// Some version finds its slots taken by what must stay, or is not tried again because this engine
-// died of it twice, or does not belong to its base model, or is not applied by it: reported, not
-// silent.
-bool SaysWhy(const sync::MemberStatus& member) {
-  return std::any_of(member.observed.residencies.begin(), member.observed.residencies.end(),
-                     [](const fleet::ObservedResidency& r) {
-                       return r.reason == "NO_SLOT" || r.reason == "ENGINE_DIED" ||
-                              r.reason == "BASE_MODEL_MISMATCH" || r.reason == "PROBE_SAME_AS_BASE";
-                     });
+// Names that this member was told it must have loaded: they may fill it.
+size_t MustNames(const fleet::Desired& desired) {
+  return static_cast<size_t>(
+      std::count_if(desired.wanted.begin(), desired.wanted.end(),
+                    [](const fleet::WantedVersion& w) { return w.must && w.load; }));
+}
+
+// Whether the member has a reason for not having loaded this version, says so of this version, and
+// it is true.
+bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
+  const sync::VersionInfo& info = world.store().versions().at(key);
+  const fleet::EngineLimits& limits = proxy.engine().limits();
+  if (!fleet::WhyNotServable(limits, info.traits).empty()) return true;
+  const EngineName name =
+      fleet::MakeEngineName(key, info.digest, fleet::RenderFor(limits.kind, info.traits));
+  std::string said;
+  for (const fleet::ObservedResidency& r : proxy.machine().Observe().residencies) {
+    if (r.name == name) said = r.reason;
+  }
+  const SimDirectory& contents = world.store().Contents(key);
+  // What some engines of a group refuse, a verdict may keep from all of them.
+  if (!proxy.engine().Takes(contents) || contents.harm == Harm::kRefusedBySome) return true;
+  if (said == "ENGINE_DIED") return world.sim().lives.DiedTwice(contents.key, proxy.member().value);
+  return said == "NO_SLOT" && limits.slots != 0 &&
+         MustNames(world.desired(proxy.member())) >= limits.slots;
+}
+
+std::string WhyMissing(World& world, SimProxy& proxy, const VersionKey& key,
+                       const std::string& who) {
+  const auto stored = world.store().versions().find(key);
+  if (stored == world.store().versions().end()) return "";  // an alias may outlive what it names
+  if (proxy.engine().Had(stored->second.digest, world.sim().now())) return "";
+  if (HasReason(world, proxy, key)) return "";
+  return absl::StrCat(proxy.member().value, " has not loaded ", ToString(key), ", as ", who,
+                      " was promised");
+}
+
+// Aliases and leases are promises: what they name is loaded on every READY member of the pool.
+std::string WhyPromisesFail(World& world, SimProxy& proxy) {
+  for (const auto& [alias, key] : world.store().aliases()) {
+    const auto& policy = world.store().adapters().at(alias.first).policy;
+    if (!policy.pools.contains(proxy.pool())) continue;
+    std::string why = WhyMissing(world, proxy, key, "the alias " + alias.second.value);
+    if (!why.empty()) return why;
+  }
+  for (const auto& [promise, until] : world.sim().oracle.leases()) {
+    if (until <= world.sim().now() || proxy.pool().value != "rollout") continue;
+    std::string why = WhyMissing(world, proxy, promise.first, promise.second);
+    if (!why.empty()) return why;
+  }
+  return "";
+}
+
+// Each version and row by itself: a reason for one excuses no other.
+std::string WhyNotCurrent(World& world, SimProxy& proxy) {
+  const fleet::Desired& desired = world.desired(proxy.member());
+  for (const fleet::WantedVersion& wanted : desired.wanted) {
+    if (!wanted.must || !wanted.load) continue;
+    if (proxy.engine().Had(wanted.digest, world.sim().now())) continue;
+    if (!world.store().Has(wanted.key) || HasReason(world, proxy, wanted.key)) continue;
+    return absl::StrCat(proxy.member().value, " has not loaded ", wanted.name.value);
+  }
+  const fleet::Observed observed = proxy.machine().Observe();
+  for (const fleet::DesiredRow& row : desired.rows) {
+    const auto has = std::find_if(observed.rows.begin(), observed.rows.end(),
+                                  [&](const auto& r) { return r.adapter == row.adapter; });
+    const bool is_there = has != observed.rows.end() && has->mode == row.mode &&
+                          (row.mode != fleet::RowMode::kOpen ||
+                           (has->epoch == row.epoch && has->target == row.target));
+    const auto target = std::find_if(desired.wanted.begin(), desired.wanted.end(),
+                                     [&](const auto& w) { return w.name == row.target; });
+    const bool excused = target != desired.wanted.end() && world.store().Has(target->key) &&
+                         HasReason(world, proxy, target->key);
+    if (is_there || excused) continue;
+    return absl::StrCat(proxy.member().value, " does not serve ", row.adapter.value,
+                        " as it was told");
+  }
+  return "";
 }
 
 // Engines refuse what waits, died or hung of it.
@@ -26,10 +95,12 @@ bool IsGivenUp(const sync::PoolStatus& pool) {
          pool.waits_for == "STALLS_ENGINES";
 }
 
-std::string WhyNotAtNewest(World& world, const sync::PoolStatus& pool) {
+std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync::PoolStatus& pool) {
   const std::optional<VersionKey> newest = world.store().Newest(pool.adapter);
   const fleet::AdapterPolicy& policy = world.store().adapters().at(pool.adapter).policy;
-  if (!newest.has_value() || pool.waits_for == "NO_SLOT" || IsGivenUp(pool)) return "";
+  if (!newest.has_value() || pool.waits_for == "NO_SLOT") return "";
+  // A verdict on what is harmless is no reason.
+  if (IsGivenUp(pool) && world.store().Contents(*newest).harm != Harm::kNone) return "";
   const bool is_there = pool.committed.has_value() && pool.committed->version.key == *newest;
   if (is_there) return "";
   // BARRIER is refused where it would begin, and says so.
@@ -37,6 +108,14 @@ std::string WhyNotAtNewest(World& world, const sync::PoolStatus& pool) {
   // With skip NEVER a full queue turned the newest away, and said so.
   const bool never = policy.skip == fleet::SkipRule::kNever;
   if (never && pool.pending.empty() && pool.committed.has_value()) return "";
+  // Fewer members than the policy wants are left of those that should be, and it says so.
+  uint32_t members = 0, ready = 0;
+  for (const sync::MemberStatus& member : status.members) {
+    if (member.pool != pool.pool) continue;
+    ++members;
+    ready += member.standing == MemberStanding::kReady;
+  }
+  if (pool.waits_for == "TOO_FEW_ENGINES" && policy.min_engines.Of(members) > ready) return "";
   return absl::StrCat("the newest of ", pool.adapter.value, " was not decided");
 }
 
@@ -67,15 +146,16 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
     if (member.standing == MemberStanding::kWedged) continue;
     if (member.standing != MemberStanding::kReady)
       return absl::StrCat(member.member.value, " is not ready");
-    if (!member.current && !SaysWhy(member))
-      return absl::StrCat(member.member.value, " is not at what is desired");
+    SimProxy& proxy = world.proxy(member.member.value);
+    if (std::string why = WhyNotCurrent(world, proxy); !why.empty()) return why;
+    if (std::string why = WhyPromisesFail(world, proxy); !why.empty()) return why;
     if (std::string why = world.WhyNamesStay(member.member); !why.empty()) return why;
     any_ready = any_ready || member.pool == pool_name;
   }
   if (!any_ready) return "";
   for (const sync::PoolStatus& pool : status.pools) {
     if (pool.pool != pool_name) continue;
-    if (std::string why = WhyNotAtNewest(world, pool); !why.empty()) return why;
+    if (std::string why = WhyNotAtNewest(world, status, pool); !why.empty()) return why;
   }
   return world.WhyWatchesHang();
 }

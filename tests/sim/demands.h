@@ -10,7 +10,7 @@ namespace lorry::sim {
 // Whether the orchestrator reports a reason for which nothing may be decided.
 bool SaysWhyNothingMoves(World& world);
 
-// What is not yet as desired, and not reported either; empty when all is.
+// What is not yet as it must be, and no reason for it is reported that is true; empty when all is.
 std::string WhyUnsettled(World& world, const PoolName& pool);
 
 }  // namespace lorry::sim

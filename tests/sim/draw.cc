@@ -8,14 +8,83 @@ uint64_t Seldom(Prng& prng, uint64_t most) { return prng.Below(4) == 0 ? prng.Be
 
 }  // namespace
 
+const std::vector<FaultRow> kFaultRows = {{"drop", &Faults::drop},
+                                          {"duplicate", &Faults::duplicate},
+                                          {"partition", &Faults::partition},
+                                          {"proxy_crash", &Faults::proxy_crash},
+                                          {"proxy_kill", &Faults::proxy_kill},
+                                          {"journal_loss", &Faults::journal_loss},
+                                          {"rot", &Faults::rot},
+                                          {"leader_crash", &Faults::leader_crash},
+                                          {"leader_kill", &Faults::leader_kill},
+                                          {"leader_zombie", &Faults::leader_zombie},
+                                          {"engine_kill", &Faults::engine_kill},
+                                          {"engine_slow", &Faults::engine_slow},
+                                          {"answer_lost", &Faults::answer_lost},
+                                          {"load_fails", &Faults::load_fails},
+                                          {"probe_fails", &Faults::probe_fails},
+                                          {"counter_leaks", &Faults::counter_leaks},
+                                          {"vanish", &Faults::vanish},
+                                          {"implicit_reload", &Faults::implicit_reload},
+                                          {"fetch_fails", &Faults::fetch_fails},
+                                          {"fetch_away", &Faults::fetch_away},
+                                          {"delete_fails", &Faults::delete_fails},
+                                          {"look_fails", &Faults::look_fails},
+                                          {"look_ends", &Faults::look_ends},
+                                          {"problem", &Faults::problem},
+                                          {"other_limits", &Faults::other_limits},
+                                          {"killer_version", &Faults::killer_version},
+                                          {"kills_at_use", &Faults::kills_at_use},
+                                          {"refused_version", &Faults::refused_version},
+                                          {"refused_somewhere", &Faults::refused_somewhere},
+                                          {"unservable", &Faults::unservable},
+                                          {"same_bytes", &Faults::same_bytes},
+                                          {"misfit_version", &Faults::misfit_version},
+                                          {"long_request", &Faults::long_request},
+                                          {"children", &Faults::children},
+                                          {"direct", &Faults::direct},
+                                          {"stale_hello", &Faults::stale_hello},
+                                          {"disk_slow", &Faults::disk_slow},
+                                          {"disk_full", &Faults::disk_full},
+                                          {"disk_fails", &Faults::disk_fails}};
+
+const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_break},
+                                            {"policy_change", &Mishaps::policy_change},
+                                            {"barrier", &Mishaps::barrier},
+                                            {"pool_leaves", &Mishaps::pool_leaves},
+                                            {"records_loss", &Mishaps::records_loss},
+                                            {"records_older", &Mishaps::records_older},
+                                            {"sleep", &Mishaps::sleep},
+                                            {"pause", &Mishaps::pause},
+                                            {"hold", &Mishaps::hold},
+                                            {"move", &Mishaps::move},
+                                            {"join", &Mishaps::join},
+                                            {"stop", &Mishaps::stop}};
+
+const std::vector<std::string> kWorkNames = {"requests", "aliases", "leases",  "overrides",
+                                             "marks",    "garbage", "watches", "runs",
+                                             "code",     "eval",    "shadow",  "delay"};
+
 fleet::AdapterPolicy DrawPolicy(Prng& prng) {
   fleet::AdapterPolicy policy;
-  policy.stage_deadline_ms = 20'000;
+  policy.stage_deadline_ms = kStageDeadlineMs;
   policy.max_staleness = static_cast<uint32_t>(prng.Below(3));
   if (prng.Below(3) == 0) policy.skip = fleet::SkipRule::kNever;
-  if (prng.Below(3) == 0) policy.min_engines = {false, 1};
+  switch (prng.Below(4)) {
+    case 0:
+      policy.min_engines = {false, 1 + static_cast<uint32_t>(prng.Below(3))};
+      break;
+    case 1:
+      policy.min_engines = {true, 1 + static_cast<uint32_t>(prng.Below(100))};
+      break;
+    default:
+      break;
+  }
   if (prng.Below(3) == 0)
     policy.keep = {fleet::KeepRule::Kind::kCount, 1 + static_cast<uint32_t>(prng.Below(2))};
+  if (prng.Below(12) == 0) policy.keep = {fleet::KeepRule::Kind::kAll, 0};
+  if (prng.Below(4) == 0)
+    policy.stale = prng.Below(2) == 0 ? fleet::StaleAction::kHold : fleet::StaleAction::kTag;
   return policy;
 }
 
@@ -41,8 +110,23 @@ Faults DrawFaults(Prng& prng) {
   faults.vanish = Some(prng, 30);
   faults.implicit_reload = Some(prng, 300);
   faults.fetch_fails = Some(prng, 200);
+  faults.fetch_away = Seldom(prng, 600);
+  faults.delete_fails = Seldom(prng, 500);
+  faults.look_fails = Seldom(prng, 60);
+  faults.look_ends = can::kEndFalsely ? Seldom(prng, 300) : 0;
+  faults.problem = Seldom(prng, 200);
+  faults.other_limits = Seldom(prng, 300);
   faults.killer_version = Some(prng, 150);
+  faults.kills_at_use = can::kKillAtUse ? Some(prng, 150) : 0;
+  faults.refused_version = can::kBeRefusedByAll ? Seldom(prng, 150) : 0;
+  faults.refused_somewhere = can::kBeRefusedByOne ? Seldom(prng, 150) : 0;
+  faults.unservable = can::kBeUnservable ? Seldom(prng, 150) : 0;
+  faults.same_bytes = can::kSameBytes ? Seldom(prng, 500) : 0;
+  faults.misfit_version = can::kMisfit ? Seldom(prng, 150) : 0;
   faults.long_request = Some(prng, 50);
+  faults.children = can::kCountChildren ? Some(prng, 500) : 0;
+  faults.direct = can::kAskDirectly ? Seldom(prng, 500) : 0;
+  faults.stale_hello = can::kStaleHello ? Seldom(prng, 500) : 0;
   faults.turn_ms = prng.Below(3) == 0 ? 50 : 0;
   faults.disk_slow = Seldom(prng, 100);
   faults.disk_full = Seldom(prng, 300);
@@ -54,10 +138,28 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
   watch_break = Seldom(prng, 60);
   policy_change = Seldom(prng, 60);
   barrier = Some(prng, 500);
+  pool_leaves = Some(prng, 300);
   records_loss = Seldom(prng, 20);
+  records_older = can::kRestoreRecords ? Seldom(prng, 20) : 0;
   sleep = Seldom(prng, 60);
   pause = Seldom(prng, 150);
   hold = Seldom(prng, 150);
+  move = can::kMovePools ? Seldom(prng, 30) : 0;
+  join = Seldom(prng, 60);
+  stop = Seldom(prng, 60);
+}
+
+void Drop(const Without& without, Faults& faults) {
+  for (const FaultRow& row : kFaultRows) {
+    if (!without.Has(row.name)) faults.*row.chance = 0;
+  }
+  if (!without.Has("delay")) faults.delay_ms = 5;
+}
+
+void Drop(const Without& without, Mishaps& mishaps) {
+  for (const MishapRow& row : kMishapRows) {
+    if (!without.Has(row.name)) mishaps.*row.chance = 0;
+  }
 }
 
 }  // namespace lorry::sim

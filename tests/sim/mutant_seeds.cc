@@ -42,7 +42,7 @@ int Reach(uint64_t first, uint64_t last, const char* path) {
   for (uint64_t seed = first; seed <= last; ++seed) {
     for (auto& one : reached) one.store(0, std::memory_order_relaxed);
     const double began = CpuMs();
-    const lorry::sim::Result result = lorry::sim::RunSeed(seed);
+    const lorry::sim::Result result = lorry::sim::RunSeed({seed});
     slowest_ms = std::max(slowest_ms, CpuMs() - began);
     if (!result.violation.empty()) {
       std::printf("failing %s\n", std::to_string(seed).c_str());
@@ -98,7 +98,7 @@ int Judge(std::string_view seeds, int64_t limit_ms) {
     running = ParseNumber(seeds.substr(0, comma));
     seeds.remove_prefix(std::min(comma + 1, seeds.size()));
     setitimer(ITIMER_VIRTUAL, &limit, nullptr);
-    const lorry::sim::Result result = lorry::sim::RunSeed(running);
+    const lorry::sim::Result result = lorry::sim::RunSeed({running});
     if (result.violation.empty()) continue;
     std::printf("%s %s\n", std::to_string(running).c_str(), result.violation.c_str());
     return 1;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/sync_orchestrator/machine/keys.h"
+#include "tests/sim/draw.h"
 
 namespace lorry::sim {
 
@@ -29,6 +30,7 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
     if (sync->mode == fleet::SyncMode::kBarrier)
       Violate(5, "a BARRIER sync began: it is not built");
     const auto [it, is_new] = started_.emplace(id(sync->epoch), sync->version.key);
+    members_.emplace(id(sync->epoch), sync->share_of);
     if (!is_new && it->second != sync->version.key) {
       Violate(3, absl::StrCat("epoch ", sync->epoch.value, " syncs ", ToString(it->second), " and ",
                               ToString(sync->version.key)));
@@ -41,8 +43,10 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
   if (const auto* decision = std::get_if<sync::DecisionRecord>(&*record.value)) {
     const auto [it, is_new] = decided_.emplace(id(decision->epoch), *decision);
     if (is_new) ++(decision->commit ? commits_ : aborts_);
-    if (decision->commit)
-      committed_[{std::get<1>(it->first), std::get<2>(it->first)}] = decision->version;
+    const auto& [incarnation, adapter, pool, epoch] = it->first;
+    if (decision->commit) committed_[{adapter, pool}] = decision->version;
+    if (decision->commit && is_new && on_commit_)
+      on_commit_(adapter, pool, decision->version, members_[it->first]);
     if (!is_new && it->second != *decision) {
       Violate(4, absl::StrCat("epoch ", decision->epoch.value,
                               " was decided twice: ", it->second.commit ? "COMMIT" : "ABORT",
@@ -57,9 +61,33 @@ void Oracle::Reigns(const sync::MetaRecord& meta) {
   if (meta.settled) incarnation_ = meta.term.incarnation;
   if (!meta.settled) {
     unsettled_.insert(meta.term);
-  } else if (unsettled_.erase(meta.term) > 0) {
-    committed_.clear();
+    return;
   }
+  if (can::kNeverSettleAlone && is_lost_)
+    Violate(18, "a reign over lost records settled, and nobody adopted the fleet");
+  if (unsettled_.erase(meta.term) == 0) return;
+  if (!can::kAdoptTheLast) return committed_.clear();
+  // Of what was committed before, a row somewhere still remembers the last, or nobody does.
+  std::erase_if(committed_, [&](const auto& commit) {
+    return std::none_of(stands_.begin(), stands_.end(), [&](const auto& row) {
+      return row.first.second == commit.first.first && row.second.first == commit.first.second &&
+             row.second.second == commit.second;
+    });
+  });
+}
+
+void Oracle::RecordsLost() {
+  leases_.clear();
+  is_lost_ = true;
+}
+
+void Oracle::JournalLost(const JournalId& journal) {
+  std::erase_if(stands_, [&](const auto& row) { return row.first.first == journal; });
+}
+
+void Oracle::AdapterDeleted(const AdapterName& adapter) {
+  std::erase_if(committed_, [&](const auto& commit) { return commit.first.first == adapter; });
+  std::erase_if(leases_, [&](const auto& lease) { return lease.first.first.adapter == adapter; });
 }
 
 // What a pool serves was committed; in a later incarnation, what was adopted of an earlier one.
@@ -71,6 +99,11 @@ void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
     decided_[id] = sync::DecisionRecord{epoch, version, true};
     committed_[{adapter, pool}] = version;
     return;
+  }
+  const auto last = committed_.find({adapter, pool});
+  if (can::kAdoptTheLast && last != committed_.end() && last->second != version) {
+    Violate(4, absl::StrCat(ToString(version), " was adopted, and ", ToString(last->second),
+                            " was committed last"));
   }
   for (const auto& [earlier, decision] : decided_) {
     const bool same_pool = std::get<1>(earlier) == adapter && std::get<2>(earlier) == pool;
@@ -143,6 +176,7 @@ void Oracle::RowOpened(const JournalId& journal, uint64_t incarnation, const Ada
     Violate(4, absl::StrCat("a row of ", adapter.value, " opened ", ToString(version), " at epoch ",
                             epoch.value, ", which was not committed"));
   }
+  stands_[{journal, adapter}] = {pool, version};
   Epoch& last = opened_[{journal, incarnation, adapter}];
   if (epoch < last) {
     Violate(3, absl::StrCat("a row's epoch fell from ", last.value, " to ", epoch.value));

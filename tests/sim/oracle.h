@@ -26,6 +26,16 @@ class Oracle {
   void NameMeans(const EngineName& name, const Digest& content);
   // 3, 4: what the orchestrator made durable.
   void Durable(const Term& term, const sync::Record& record);
+  // Told of each decision to COMMIT, and of how many members a share was taken.
+  using Committed =
+      std::function<void(const AdapterName&, const PoolName&, const VersionKey&, uint32_t members)>;
+  void OnCommit(Committed told) { on_commit_ = std::move(told); }
+  // The records are gone; whether an operator then took over what members remember.
+  void RecordsLost();
+  void Adopted() { is_lost_ = false; }
+  void JournalLost(const JournalId& journal);
+  // An adapter is deleted with all that was promised of it.
+  void AdapterDeleted(const AdapterName& adapter);
   // 3, 4: a door opened a row.
   void RowOpened(const JournalId& journal, uint64_t incarnation, const AdapterName& adapter,
                  const PoolName& pool, Epoch epoch, const VersionKey& version);
@@ -41,7 +51,6 @@ class Oracle {
   void Leased(const VersionKey& version, const std::string& holder, Tick until);
   // A call that was not answered yet may leave of the holder's leases only so much.
   void LeaseInDoubt(const AdapterName& adapter, const std::string& holder, Tick until);
-  void LeasesForgotten() { leases_.clear(); }  // the records are lost
   void KnowsLeases(const std::vector<sync::LeaseRecord>& leases);
   // 9: a document of a lower term reached a proxy.
   void StaleDocument(const fleet::Observed& before, const fleet::Observed& after);
@@ -50,6 +59,7 @@ class Oracle {
   void Answered(sync::RequestId request);
   void MustBeAnswered(sync::RequestId request);  // the leader has had its turn
 
+  const std::map<std::pair<VersionKey, std::string>, Tick>& leases() const { return leases_; }
   // What was decided last for (adapter, pool) in any incarnation so far.
   uint64_t commits() const { return commits_; }
   uint64_t aborts() const { return aborts_; }
@@ -69,6 +79,11 @@ class Oracle {
   std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
   std::set<Term> unsettled_;
   uint64_t incarnation_ = 0;  // the last that knew, or adopted, what was decided
+  bool is_lost_ = false;
+  Committed on_commit_;
+  std::map<EpochKey, uint32_t> members_;  // of which a sync asks a share
+  // What a row stands on, as its proxy remembers.
+  std::map<std::pair<JournalId, AdapterName>, std::pair<PoolName, VersionKey>> stands_;
   std::map<std::pair<VersionKey, std::string>, Tick> leases_;
   std::map<std::tuple<JournalId, uint64_t, AdapterName>, Epoch> opened_;
   std::map<sync::RequestId, int> answers_;

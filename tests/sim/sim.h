@@ -12,9 +12,12 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/prng.h"
+#include "tests/sim/lives.h"
 #include "tests/sim/oracle.h"
 
 namespace lorry::sim {
+
+constexpr int64_t kStageDeadlineMs = 20'000;  // of every policy that is drawn
 
 // Chances are per 1000; a seed draws its own of each, many of them zero (swarm testing).
 struct Faults {
@@ -39,15 +42,29 @@ struct Faults {
   uint64_t vanish = 0;           // each second, for each engine: a loaded name is gone
   uint64_t implicit_reload = 0;  // after an unload a late request loads it again
   uint64_t fetch_fails = 0;
-  uint64_t killer_version = 0;  // a published version kills engines
-  uint64_t long_request = 0;    // a request lasts minutes
-  uint64_t misfit_version = 0;  // a published version was trained on another base model
-  uint64_t other_base = 0;      // an engine's boot serves another base model
-  uint64_t ignored = 0;         // a boot applies nothing of a version: the base model answers
-  int64_t turn_ms = 0;          // a driver's thread runs up to so much later, over all that waits
-  uint64_t disk_slow = 0;       // a transaction takes seconds
-  uint64_t disk_full = 0;       // and is tried again
-  uint64_t disk_fails = 0;      // whether it happened is not known, and the process ends
+  uint64_t fetch_away = 0;         // nobody answers it
+  uint64_t delete_fails = 0;       // of a directory
+  uint64_t look_fails = 0;         // each second, for each engine: the driver does not see it
+  uint64_t look_ends = 0;          // of these: it takes it for gone
+  uint64_t problem = 0;            // a boot has a wrong flag, seen for a while
+  uint64_t other_limits = 0;       // a boot has other slots
+  uint64_t killer_version = 0;     // a published version kills engines that load it
+  uint64_t kills_at_use = 0;       // or answer the first token by it
+  uint64_t refused_version = 0;    // or is refused by all of them
+  uint64_t refused_somewhere = 0;  // or by some of them
+  uint64_t unservable = 0;         // or no engine takes its rank
+  uint64_t same_bytes = 0;         // a run begins with bytes and number of an earlier one
+  uint64_t long_request = 0;       // a request lasts minutes
+  uint64_t misfit_version = 0;     // a published version was trained on another base model
+  uint64_t other_base = 0;         // an engine's boot serves another base model
+  uint64_t children = 0;           // a request is of several, or of the base model
+  uint64_t direct = 0;             // a client with a lease calls the engine itself
+  uint64_t stale_hello = 0;        // a session begins with what was observed seconds before
+  uint64_t ignored = 0;            // a boot applies nothing of a version: the base model answers
+  int64_t turn_ms = 0;      // a driver's thread runs up to so much later, over all that waits
+  uint64_t disk_slow = 0;   // a transaction takes seconds
+  uint64_t disk_full = 0;   // and is tried again
+  uint64_t disk_fails = 0;  // whether it happened is not known, and the process ends
 };
 
 // Planted bugs, to see that the oracle catches them: in what surrounds the machines, and as a
@@ -118,6 +135,7 @@ struct Sim {
   bool narrates = false;  // prints what happens (narrate.h)
   uint64_t steps = 0;     // of all machines
   Oracle oracle;
+  Lives lives{oracle};
   uint64_t hash = 0xcbf29ce484222325ull;
 
   Tick now() const { return queue.now(); }

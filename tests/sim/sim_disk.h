@@ -6,12 +6,17 @@
 #include <string>
 
 #include "lib/base/digest.h"
+#include "lib/base/ids.h"
 
 namespace lorry::sim {
 
+// What it does to engines.
+enum class Harm { kNone, kKillsAtLoad, kKillsAtUse, kRefusedByAll, kRefusedBySome };
+
 struct SimDirectory {
-  Digest digest;             // of what is in it
-  bool kills = false;        // an engine that loads it dies
+  Digest digest;   // of what is in it
+  VersionKey key;  // the first that had these bytes
+  Harm harm = Harm::kNone;
   uint64_t hidden_size = 1;  // of the base model that it was trained on
   bool changes = true;       // the base model's answers
   bool must_differ = false;  // and the trainer said so

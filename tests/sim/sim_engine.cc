@@ -18,12 +18,18 @@ constexpr int64_t kLoadDeadlineMs = 60'000;  // the driver's own
 }  // namespace
 
 SimEngine::SimEngine(Sim& sim, std::string id, fleet::EngineLimits limits, SimDisk& disk)
-    : sim_(sim), id_(std::move(id)), limits_(std::move(limits)), disk_(disk) {}
+    : sim_(sim), id_(std::move(id)), limits_(std::move(limits)), disk_(disk) {
+  slots_ = limits_.slots;
+}
 
 void SimEngine::Start() {
   if (up_) return;
   up_ = true;
   boot_ = BootId(absl::StrCat(id_, ".", ++boots_));
+  up_since_ = sim_.now();
+  limits_.slots = slots_;
+  if (slots_ != 0 && sim_.Chance(sim_.faults.other_limits)) ++limits_.slots;
+  problem_ = sim_.Chance(sim_.faults.problem) ? "--enable-lora is missing" : "";
   base_.hidden_size = IsOneIn(boot_.value, sim_.faults.other_base) ? 2 : 1;
   sim_.Trace("engine up", boots_);
   Narrate(sim_, id_, "engine starts");
@@ -34,6 +40,9 @@ void SimEngine::Kill() {
   up_ = false;
   sim_.Trace("engine down", boots_);
   Narrate(sim_, id_, "engine dies");
+  for (const auto& [name, key] : trying_) sim_.lives.DiedTrying(key, id_);
+  trying_.clear();
+  for (const auto& [name, loaded] : loaded_) had_[loaded.content.digest] = sim_.now();
   loaded_.clear();
   to_read_.clear();
   loading_.clear();
@@ -67,6 +76,14 @@ int64_t SimEngine::Serialised(int64_t takes) {
 bool SimEngine::HasFrom(const EngineName& name, const std::string& path) const {
   const auto it = loaded_.find(name);
   return up_ && it != loaded_.end() && it->second.path == path && it->second.asked;
+}
+
+bool SimEngine::Had(const Digest& digest, Tick since) const {
+  for (const auto& [name, loaded] : loaded_) {
+    if (loaded.content.digest == digest) return true;
+  }
+  const auto it = had_.find(digest);
+  return it != had_.end() && it->second >= since;
 }
 
 bool SimEngine::ListsPath(const std::string& path) const {
@@ -126,6 +143,8 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     CheckSlots(name);
     to_read_.insert(path);
     loading_.insert(name);
+    if (const auto directory = disk_.find(path); directory != disk_.end())
+      trying_[name] = directory->second.key;
   }
   sim_.queue.In(Serialised(takes), [this, boot, name, path, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST");
@@ -135,7 +154,9 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     }
     if (const auto it = loading_.find(name); it != loading_.end()) loading_.erase(it);
     FinishLoad(name, path, done);
-    if (!loaded_.contains(name)) known_.erase(name);
+    if (loaded_.contains(name)) return;
+    known_.erase(name);
+    trying_.erase(name);
   });
 }
 
@@ -144,8 +165,12 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   if (loaded_.contains(name)) return done(Outcome::kFailed, "ALREADY_LOADED");
   if (directory == disk_.end()) return done(Outcome::kFailed, "DIRECTORY_MISSING");
   if (sim_.Chance(sim_.faults.load_fails)) return done(Outcome::kFailed, "LOAD_REFUSED");
-  if (directory->second.kills) {
-    Kill();
+  if (Refuses(directory->second)) {
+    trying_.erase(name);
+    return done(Outcome::kRefused, "LOAD_REFUSED");
+  }
+  if (directory->second.harm == Harm::kKillsAtLoad) {
+    DieOf(directory->second);
     return done(Outcome::kBroken, "ENGINE_LOST");
   }
   MakeRoom(name);
@@ -157,6 +182,17 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   done(Outcome::kOk, "");
 }
 
+void SimEngine::DieOf(const SimDirectory& directory) {
+  sim_.lives.DiedOf(directory.key, GroupOf(limits_));
+  Kill();
+}
+
+bool SimEngine::Refuses(const SimDirectory& directory) const {
+  constexpr uint64_t kSome = 400;
+  return directory.harm == Harm::kRefusedByAll ||
+         (directory.harm == Harm::kRefusedBySome && IsOneIn(id_ + directory.digest.value, kSome));
+}
+
 // SGLang drops what was not used for long; vLLM goes on listing what left its cache.
 void SimEngine::MakeRoom(const EngineName& name) {
   if (limits_.kind != fleet::EngineKind::kSglang || limits_.slots == 0) return;
@@ -165,6 +201,7 @@ void SimEngine::MakeRoom(const EngineName& name) {
     if (other == name || !CountedIdle(other)) continue;
     Narrate(sim_, id_, "engine drops " + other.value);
     excused_.insert(other);
+    had_[loaded.content.digest] = sim_.now();
     loaded_.erase(other);
     return;
   }
@@ -195,6 +232,13 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
   const BootId boot = boot_;
   sim_.queue.In(sim_.Latency(50), [this, boot, name, kind, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST", {});
+    if (const auto it = loaded_.find(name);
+        it != loaded_.end() && it->second.content.harm == Harm::kKillsAtUse) {
+      trying_[name] = it->second.content.key;
+      DieOf(SimDirectory(it->second.content));
+      return done(Outcome::kBroken, "ENGINE_LOST", {});
+    }
+    trying_.erase(name);
     if (!loaded_.contains(name) || sim_.Chance(sim_.faults.probe_fails)) {
       return done(Outcome::kFailed, "PROBE_FAILED", {});
     }
@@ -227,7 +271,10 @@ void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
       return sim_.queue.In(deadline_ms, [done] { done(Outcome::kUnknown, ""); });
     if (limits_.kind == fleet::EngineKind::kSglang && !CountedIdle(name)) {
       locked_by_ = name;  // for ever: the counter never comes back
-      loaded_.erase(name);
+      if (const auto it = loaded_.find(name); it != loaded_.end()) {
+        had_[it->second.content.digest] = sim_.now();
+        loaded_.erase(it);
+      }
       return sim_.queue.In(deadline_ms, [done] { done(Outcome::kUnknown, ""); });
     }
     FinishUnload(name, lost ? Done([](Outcome, std::string) {}) : done);
@@ -237,8 +284,10 @@ void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
 
 void SimEngine::FinishUnload(const EngineName& name, const Done& done) {
   const auto it = loaded_.find(name);
+  trying_.erase(name);
   if (it == loaded_.end()) return done(Outcome::kFailed, "NOT_LOADED");
   const std::string path = it->second.path;
+  had_[it->second.content.digest] = sim_.now();
   loaded_.erase(it);
   known_.erase(name);
   Narrate(sim_, id_, "engine has unloaded " + name.value);
@@ -311,6 +360,7 @@ void SimEngine::Vanish() {
   auto it = loaded_.begin();
   std::advance(it, sim_.prng.Below(loaded_.size()));
   excused_.insert(it->first);
+  had_[it->second.content.digest] = sim_.now();
   loaded_.erase(it);
 }
 

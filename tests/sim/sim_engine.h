@@ -26,6 +26,18 @@ class SimEngine {
   bool MustDiffer(const EngineName& name) const;
   BootId boot() const { return boot_; }
   const fleet::EngineLimits& limits() const { return limits_; }
+  // The wrong flag of this boot; empty when it has none.
+  const std::string& problem() const { return problem_; }
+  void Mend() { problem_.clear(); }
+  bool IsLoading() const { return up_ && !loading_.empty(); }
+  Tick up_since() const { return up_since_; }
+  // Whether this engine takes a version with these contents, alive.
+  bool Takes(const SimDirectory& contents) const {
+    return contents.harm != Harm::kKillsAtLoad && contents.harm != Harm::kKillsAtUse &&
+           !Refuses(contents) && contents.hidden_size == base_.hidden_size;
+  }
+  // A client that has its name calls it without the door.
+  void BeginDirect(const EngineName& name) { ++running_[name]; }
 
   // Each answers through `done`, after a while, or with kUnknown when the answer is lost or the
   // engine is gone.
@@ -39,6 +51,8 @@ class SimEngine {
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
   // Whether it was asked to load the name from there, and still has it.
   bool HasFrom(const EngineName& name, const std::string& path) const;
+  // Whether it has these bytes loaded, or had them since then.
+  bool Had(const Digest& digest, Tick since) const;
   bool ListsPath(const std::string& path) const;
   // Whether it does so under a name of which the proxy can know.
   bool ListsPathAsKnown(const std::string& path) const;
@@ -75,6 +89,8 @@ class SimEngine {
   };
   // Of the names that it does not apply on this boot; the same whenever they are loaded there.
   bool WillApply(const EngineName& name) const;
+  void DieOf(const SimDirectory& directory);
+  bool Refuses(const SimDirectory& directory) const;
   void CheckFits(const EngineName& name, const SimDirectory& directory);
   void CheckSlots(const EngineName& name);
   void MakeRoom(const EngineName& name);
@@ -94,12 +110,17 @@ class SimEngine {
   std::function<void()> on_death_;
   bool up_ = false;
   uint64_t boots_ = 0;
+  Tick up_since_ = 0;
+  std::string problem_;
+  uint32_t slots_ = 0;  // as the fleet was drawn
   peft::BaseModel base_{.architecture = "sim", .hidden_size = 1};
   BootId boot_;
   std::map<EngineName, Loaded> loaded_;
   std::multiset<std::string> to_read_;  // by loads under way
   std::multiset<EngineName> loading_;
-  std::set<EngineName> excused_;  // gone from the registry by a fault, not by an unload
+  std::map<EngineName, VersionKey> trying_;  // asked to load, and not answered by yet
+  std::map<Digest, Tick> had_;               // when they were there last
+  std::set<EngineName> excused_;             // gone from the registry by a fault, not by an unload
   // What the proxy can know to hold a slot: what it was told, and what it asked for since.
   std::set<EngineName> known_;
   std::map<EngineName, uint32_t> running_;

@@ -1,5 +1,7 @@
 #include "tests/sim/sim_leader.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "tests/sim/narrate.h"
 
@@ -53,6 +55,9 @@ void SimLeader::Start(const sync::Config& config) {
   absl::StatusOr<sync::Machine> machine = sync::Machine::Restore(config, *records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
   driver_.Start(*std::move(machine));
+  for (const auto& [key, value] : *records) {
+    if (const auto* sync = std::get_if<sync::SyncRecord>(&value)) WatchSync(key, sync->epoch);
+  }
 }
 
 void SimLeader::Kill() {
@@ -80,8 +85,24 @@ bool SimLeader::Write(sync::Ready& ready) {
   for (const sync::Record& record : ready.records) {
     if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), record);
     sim_.oracle.Durable(driver_.machine().term(), record);
+    if (!record.value.has_value()) continue;
+    if (const auto* sync = std::get_if<sync::SyncRecord>(&*record.value))
+      WatchSync(record.key, sync->epoch);
   }
   return true;
+}
+
+void SimLeader::WatchSync(const std::string& key, Epoch epoch) {
+  if (std::exchange(syncs_[key], epoch) == epoch) return;
+  const bool is_slow = sim_.faults.disk_full + sim_.faults.disk_slow > 0;
+  const int64_t slack_ms = is_slow ? 15'000 : 1'000;
+  sim_.queue.In(kStageDeadlineMs + slack_ms, [this, key, epoch] {
+    const auto stored = shared_.records.find(key);
+    if (!alive() || stored == shared_.records.end()) return;
+    const sync::RecordValue value = *sync::Decode(stored->second);
+    if (std::get<sync::SyncRecord>(value).epoch == epoch)
+      sim_.oracle.Violate(11, key + " outlived its stage deadline");
+  });
 }
 
 void SimLeader::Perform(const sync::Effect& effect) {

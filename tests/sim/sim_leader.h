@@ -42,6 +42,8 @@ class SimLeader {
  private:
   void Step(const sync::Event& event);
   bool Write(sync::Ready& ready);
+  // 11: whatever its members do, it ends by its stage deadline.
+  void WatchSync(const std::string& key, Epoch epoch);
   void Perform(const sync::Effect& effect);
   void Finish(const sync::Ready& ready, const std::vector<sync::Event>& batch);
 
@@ -49,6 +51,7 @@ class SimLeader {
   SharedRecords& shared_;
   uint64_t id_;
   Hooks hooks_;
+  std::map<std::string, Epoch> syncs_;  // by record key, as watched last
   SimDriver<sync::Machine, sync::Event> driver_;
 };
 

@@ -73,7 +73,10 @@ void SimProxy::Start() {
       }));
   cancelled_.clear();
   seen_boot_ = BootId();
+  blind_until_ = 0;
+  last_sent_.reset();
   driver_.Start(*std::move(machine));
+  journal_id_ = driver_.machine().journal();
   EngineChanged();
   hooks_.dial();
 }
@@ -86,6 +89,7 @@ void SimProxy::Kill(bool lose_journal) {
     hooks_.hang_up();
   }
   if (!lose_journal) return;
+  sim_.oracle.JournalLost(journal_id_);
   journal_.clear();
   locked_.clear();
   engine_.Forgotten();
@@ -226,10 +230,12 @@ void SimProxy::CheckShut(const AdapterName& adapter) {
 }
 
 void SimProxy::CheckPause(int64_t deadline_ms) {
-  constexpr int64_t kSlackMs = 15'000;  // resumes whose answers are lost are sent again each second
+  // A resume whose answer is lost is sent again each second; a full disk keeps everything waiting.
+  const bool is_slow = sim_.faults.answer_lost > 0 || sim_.faults.disk_full > 0;
+  const int64_t slack_ms = (is_slow ? 15'000 : 2'000) + (sim_.faults.disk_slow > 0 ? 6'000 : 0);
   if (!alive() || !engine_.paused_since().has_value()) return;
-  const Tick since = std::max(began_at_, *engine_.paused_since());
-  if (sim_.now() - since > deadline_ms + kSlackMs)
+  const Tick since = std::max({began_at_, blind_until_, *engine_.paused_since()});
+  if (sim_.now() - since > deadline_ms + slack_ms)
     sim_.oracle.Violate(7, absl::StrCat(member_.value, " leaves its engine paused"));
 }
 
@@ -247,7 +253,7 @@ void SimProxy::CheckAwake(const EngineName& name) {
 
 void SimProxy::EngineChanged() {
   sim_.queue.In(sim_.Latency(kLookEveryMs), [this, life = life_] {
-    if (life_ != life || !alive()) return;
+    if (life_ != life || !alive() || sim_.now() < blind_until_) return;
     if (!engine_.up()) {
       if (!seen_boot_.empty()) Post(proxy::EngineLost{true});
       seen_boot_ = BootId();
@@ -256,10 +262,18 @@ void SimProxy::EngineChanged() {
     // A planted bug: restarts of the engine go unnoticed.
     if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
     seen_boot_ = engine_.boot();
-    proxy::EngineSeen seen{engine_.boot(), engine_.limits(), "1", "", engine_.asleep()};
+    proxy::EngineSeen seen{engine_.boot(), engine_.limits(), "1", engine_.problem(),
+                           engine_.asleep()};
     seen.base_model = engine_.base_model();
     Post(seen);
   });
+}
+
+void SimProxy::LoseSight(int64_t ms, bool ended) {
+  if (!alive() || !engine_.up() || seen_boot_.empty()) return;
+  blind_until_ = sim_.now() + ms;
+  Post(proxy::EngineLost{ended});
+  sim_.queue.In(ms, [this] { EngineChanged(); });
 }
 
 void SimProxy::Rot() {
@@ -306,6 +320,8 @@ void SimProxy::Do(const proxy::Fetch& effect) {
     if (cancelled_.erase(effect.op) > 0) return Post(proxy::FetchCancelled{effect.op});
     if (!hooks_.stored(effect.key))
       return Post(proxy::FetchFailed{effect.op, "NOT_FOUND", "", true});
+    if (sim_.Chance(sim_.faults.fetch_away))
+      return Post(proxy::FetchFailed{effect.op, "STORE_UNREACHABLE", "", false, true});
     if (sim_.Chance(sim_.faults.fetch_fails))
       return Post(proxy::FetchFailed{effect.op, "FETCH_FAILED", "", false});
     if (engine_.ListsPathAsKnown(path)) {
@@ -334,6 +350,8 @@ void SimProxy::Do(const proxy::CheckShapes& effect) {
 
 void SimProxy::Do(const proxy::DeleteDirectory& effect) {
   CheckDelete(effect.name, effect.path);
+  if (sim_.Chance(sim_.faults.delete_fails))
+    return Later(sim_.Latency(10), proxy::DirectoryDeleted{effect.op, Outcome::kFailed});
   disk_.erase(effect.path);
   Later(sim_.Latency(10), proxy::DirectoryDeleted{effect.op, Outcome::kOk});
 }
@@ -349,7 +367,7 @@ void SimProxy::Do(const proxy::List& effect) {
 void SimProxy::Do(const proxy::Load& effect) {
   CheckAwake(effect.name);
   if (!Reaches(effect.boot))
-    return Later(1, proxy::LoadDone{effect.op, Outcome::kBroken, "ENGINE_LOST", ""});
+    return Later(1, proxy::LoadDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
   engine_.Load(effect.name, effect.path,
                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
                  if (life_ == life) Post(proxy::LoadDone{op, outcome, reason, ""});
@@ -358,7 +376,7 @@ void SimProxy::Do(const proxy::Load& effect) {
 
 void SimProxy::Do(const proxy::Probe& effect) {
   if (!Reaches(effect.boot))
-    return Later(1, proxy::ProbeDone{effect.op, Outcome::kBroken, "ENGINE_LOST", ""});
+    return Later(1, proxy::ProbeDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
   engine_.Probe(
       effect.name, effect.kind,
       [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
@@ -370,7 +388,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
 void SimProxy::Do(const proxy::Unload& effect) {
   CheckAwake(effect.name);
   CheckUnload(effect.name);
-  if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kBroken});
+  if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kFailed});
   engine_.Unload(effect.name, effect.deadline_ms,
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
                    if (life_ == life) Post(proxy::UnloadDone{op, outcome});
@@ -414,6 +432,7 @@ void SimProxy::Do(const proxy::SendObserved& effect) {
     if (is_locked && std::find(now.rows.begin(), now.rows.end(), row) != now.rows.end())
       locked_[row.adapter] = row.epoch;
   }
+  last_sent_ = effect.observed;
   hooks_.send(effect.observed);
 }
 

@@ -44,7 +44,13 @@ class SimProxy {
   // 7: a pause that was asked for with this deadline is over by now, if it must be.
   void CheckPause(int64_t deadline_ms);
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
-  void Rot();            // some directory has other bytes
+  void LoseSight(int64_t ms, bool ended);  // the driver does not see the engine, though it lives
+  void Move(const PoolName& pool) { pool_ = pool; }  // its next session is of that pool
+  // What a session begins with: what is so, or what was observed last.
+  fleet::Observed Hello(bool is_stale) const {
+    return is_stale && last_sent_.has_value() ? *last_sent_ : machine().Observe();
+  }
+  void Rot();  // some directory has other bytes
 
   const MemberId& member() const { return member_; }
   const PoolName& pool() const { return pool_; }
@@ -63,7 +69,9 @@ class SimProxy {
   void Obey(const fleet::Desired& desired);
   void Refuse(const fleet::Desired& desired);
   // A call goes to the process that it is meant for, or to nobody.
-  bool Reaches(const BootId& boot) const { return engine_.up() && engine_.boot() == boot; }
+  bool Reaches(const BootId& boot) const {
+    return engine_.up() && engine_.boot() == boot && sim_.now() >= blind_until_;
+  }
   void Check(const proxy::DoorTable& table);
   void CheckProven(const proxy::DoorRoute& route);
   void CheckShut(const AdapterName& adapter);
@@ -103,13 +111,16 @@ class SimProxy {
   SimEngine engine_;
   std::map<std::string, std::string> journal_;
   uint64_t journals_ = 0;
+  JournalId journal_id_;
   uint64_t life_ = 0;
   SimDriver<proxy::Machine, proxy::Event> driver_;
   // Doors of dead lives stay: their requests are still on the engine.
   std::vector<std::unique_ptr<SimDoor>> doors_;
   std::set<proxy::OpId> cancelled_;
   BootId seen_boot_;
-  Tick began_at_ = 0;  // this life
+  Tick blind_until_ = 0;
+  std::optional<fleet::Observed> last_sent_;  // of this life
+  Tick began_at_ = 0;                         // this life
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
   // The document by which the door resolves: the last of the turns that are over. Then those that

@@ -10,6 +10,7 @@ void SimStore::SetAdapter(const AdapterName& adapter, const fleet::AdapterPolicy
   sync::AdapterInfo& info = adapters_[adapter];
   info.adapter = adapter;
   info.policy = policy;
+  policies_[adapter].emplace_back(sim_.now(), policy);
   Tell(sync::AdapterSet{info});
 }
 
@@ -18,6 +19,16 @@ RunId SimStore::OpenRun(const AdapterName& adapter) {
   info.current_run = RunId(info.current_run.value + 1);
   Tell(sync::AdapterSet{info});
   return info.current_run;
+}
+
+std::vector<fleet::AdapterPolicy> SimStore::PoliciesSince(const AdapterName& adapter,
+                                                          Tick since) const {
+  std::vector<fleet::AdapterPolicy> policies;
+  const auto& all = policies_.at(adapter);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i + 1 == all.size() || all[i + 1].first >= since) policies.push_back(all[i].second);
+  }
+  return policies;
 }
 
 std::optional<VersionKey> SimStore::Newest(const AdapterName& adapter) const {
@@ -29,13 +40,23 @@ std::optional<VersionKey> SimStore::Newest(const AdapterName& adapter) const {
 }
 
 VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNumber> number,
-                             bool kills) {
+                             Harm harm) {
   const std::optional<VersionKey> newest = Newest(adapter);
   const VersionNumber next(newest.has_value() ? newest->number.value + 1 : 1);
   sync::VersionInfo info;
   info.key = VersionKey{adapter, adapters_.at(adapter).current_run, number.value_or(next)};
-  info.digest = Digest{absl::StrCat("bytes-", ++contents_)};
-  info.traits.rank_max = 8;
+  info.digest = lorry::Digest{absl::StrCat("bytes-", ++contents_)};
+  // A run may begin with what an earlier one began with.
+  const VersionKey earlier{adapter, RunId(info.key.run.value - 1), info.key.number};
+  if (versions_.contains(earlier) && sim_.Chance(sim_.faults.same_bytes)) {
+    info = versions_.at(earlier);
+    info.key.run = adapters_.at(adapter).current_run;
+    versions_[info.key] = info;
+    digests_[info.key] = info.digest;
+    Tell(sync::VersionStored{info});
+    return info.key;
+  }
+  info.traits.rank_max = sim_.Chance(sim_.faults.unservable) ? 64 : 8;
   info.traits.rslora = contents_ % 3 == 0;
   // A fresh adapter changes nothing; of every fourth the trainer did not say how much it changes.
   info.traits.all_b_zero = contents_ % 11 == 0;
@@ -43,11 +64,13 @@ VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNu
   info.traits.relative_norm_ppm = is_said ? 50'000 : 0;
   const bool misfit = IsOneIn(info.digest.value, sim_.faults.misfit_version);
   images_[info.digest] = SimDirectory{.digest = info.digest,
-                                      .kills = kills,
+                                      .key = info.key,
+                                      .harm = harm,
                                       .hidden_size = misfit ? 2u : 1u,
                                       .changes = !info.traits.all_b_zero,
                                       .must_differ = is_said};
   versions_[info.key] = info;
+  digests_[info.key] = info.digest;
   Tell(sync::VersionStored{info});
   return info.key;
 }

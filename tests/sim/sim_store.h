@@ -22,8 +22,15 @@ class SimStore {
 
   void SetAdapter(const AdapterName& adapter, const fleet::AdapterPolicy& policy);
   RunId OpenRun(const AdapterName& adapter);
-  // The next number of the run when none is given. `kills`: an engine that loads it dies.
-  VersionKey Publish(const AdapterName& adapter, std::optional<VersionNumber> number, bool kills);
+  // The next number of the run when none is given.
+  VersionKey Publish(const AdapterName& adapter, std::optional<VersionNumber> number,
+                     Harm harm = Harm::kNone);
+  // Also of versions that were deleted.
+  lorry::Digest Digest(const VersionKey& key) const { return digests_.at(key); }
+  const SimDirectory& Contents(const VersionKey& key) const { return images_.at(digests_.at(key)); }
+  const std::map<std::pair<AdapterName, AliasName>, VersionKey>& aliases() const {
+    return aliases_;
+  }
   void SetAlias(const AdapterName& adapter, const AliasName& alias,
                 const std::optional<VersionKey>& target);
   // Deletes what no holder names, newest versions excepted.
@@ -35,9 +42,11 @@ class SimStore {
 
   sync::StoreListed List() const;
   bool Has(const VersionKey& key) const { return versions_.contains(key); }
-  const SimDirectory& Image(const Digest& digest) const { return images_.at(digest); }
+  const SimDirectory& Image(const lorry::Digest& digest) const { return images_.at(digest); }
   const std::map<AdapterName, sync::AdapterInfo>& adapters() const { return adapters_; }
   const std::map<VersionKey, sync::VersionInfo>& versions() const { return versions_; }
+  // The policies of an adapter that anyone may act on who is so late.
+  std::vector<fleet::AdapterPolicy> PoliciesSince(const AdapterName& adapter, Tick since) const;
   std::optional<VersionKey> Newest(const AdapterName& adapter) const;
 
  private:
@@ -48,9 +57,11 @@ class SimStore {
   Sim& sim_;
   Watcher watcher_;
   std::map<AdapterName, sync::AdapterInfo> adapters_;
+  std::map<AdapterName, std::vector<std::pair<Tick, fleet::AdapterPolicy>>> policies_;
   std::map<VersionKey, sync::VersionInfo> versions_;
   std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases_;
-  std::map<Digest, SimDirectory> images_;
+  std::map<lorry::Digest, SimDirectory> images_;
+  std::map<VersionKey, lorry::Digest> digests_;
   std::set<VersionKey> held_;
   Revision held_revision_;
   uint64_t contents_ = 0;

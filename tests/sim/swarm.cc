@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/demands.h"
 #include "tests/sim/draw.h"
+#include "tests/sim/work.h"
 #include "tests/sim/world.h"
 
 namespace lorry::sim {
@@ -15,36 +16,43 @@ const AdapterName kMath("math");
 const AdapterName kCode("code");
 const PoolName kRollout("rollout");
 const PoolName kEval("eval");
+const PoolName kShadow("shadow");  // follows an alias
 
 constexpr int64_t kSecond = 1'000;
 // Two a second: longer than the stage deadline, beyond which a sync must have ended.
 constexpr int kEndlessPublishes = 80;
+constexpr uint64_t kLargeOneIn = 64;  // fleets
+constexpr size_t kJoinsMost = 8;
 constexpr int64_t kPauseDeadline = 5 * kSecond;
 
 class Run {
  public:
-  Run(uint64_t seed, Plant plant, bool narrates)
-      : world_(seed), sim_(world_.sim()), mishaps_(seed) {
-    sim_.plant = plant;
-    sim_.narrates = narrates;
+  explicit Run(const Plan& plan)
+      : plan_(plan),
+        world_(plan.seed),
+        sim_(world_.sim()),
+        mishaps_(plan.seed),
+        work_(world_, plan_.without) {
+    sim_.plant = plan.plant;
+    sim_.narrates = plan.narrates;
   }
 
   Result Do() {
     DrawFleet();
     Faults drawn = DrawFaults(sim_.prng);
     Provoke(drawn);
+    Drop(plan_.without, drawn);
+    Drop(plan_.without, mishaps_);
+    const int64_t seconds = DrawSeconds();
+    if (plan_.without.salt != 0) sim_.prng = Prng(plan_.seed ^ plan_.without.salt);
     world_.RunFor(2 * kSecond);
-    drawn.misfit_version = mishaps_.misfit_version;
-    drawn.other_base = mishaps_.other_base;
-    drawn.ignored = mishaps_.ignored;
     sim_.faults = drawn;
-    const int64_t seconds = 30 + static_cast<int64_t>(sim_.prng.Below(60));
     for (int64_t second = 0; second < seconds && !Violated(); ++second) {
       Disturb();
       Mishap();
-      Work();
+      work_.Second();
       world_.RunFor(kSecond);
-      CheckSyncs();
+      Look();
     }
     Heal();
     Demand();
@@ -52,33 +60,51 @@ class Run {
   }
 
  private:
+  bool Has(const char* name) const { return plan_.without.Has(name); }
   bool Violated() const { return sim_.oracle.violated(); }
   uint64_t Below(uint64_t bound) { return sim_.prng.Below(bound); }
 
   void DrawFleet() {
     fleet::AdapterPolicy policy = DrawPolicy(sim_.prng);
-    const bool has_eval = Below(4) == 0;
+    const bool has_eval = Below(4) == 0 && Has("eval");
+    const bool has_shadow = can::kFollowAlias && Below(4) == 0 && Has("shadow");
     if (has_eval) policy.pools[kEval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
-    adapters_.push_back(kMath);
-    if (Below(2) == 0) adapters_.push_back(kCode);
+    if (has_shadow)
+      policy.pools[kShadow] = {fleet::PoolSource::Kind::kAlias, {}, AliasName("eval")};
+    std::vector<AdapterName> adapters{kMath};
+    if (Below(2) == 0 && Has("code")) adapters.push_back(kCode);
     // Enough for each adapter's window, one alias, one lease and the next version; sometimes one
-    // too few.
-    const uint32_t slots =
-        Below(3) == 0 ? 0
-                      : static_cast<uint32_t>(adapters_.size()) * (policy.KeepCount() + 2) + 3 -
-                            static_cast<uint32_t>(Below(2));
-    for (const AdapterName& adapter : adapters_) {
+    // too few. What keeps everything has no end of slots.
+    const uint64_t fewer = Below(2);
+    const bool is_bounded = Below(3) != 0 && policy.keep.kind != fleet::KeepRule::Kind::kAll;
+    const uint64_t needed = adapters.size() * (policy.KeepCount() + uint64_t{2}) + 4 - fewer;
+    const uint32_t slots = is_bounded ? static_cast<uint32_t>(needed) : 0;
+    for (const AdapterName& adapter : adapters) {
       world_.store().SetAdapter(adapter, policy);
       world_.store().OpenRun(adapter);
+      work_.Add(adapter);
     }
     world_.StartLeader();
-    const uint64_t members = 1 + Below(4);
+    const bool is_large = Below(kLargeOneIn) == 0;
+    const uint64_t members =
+        std::min(is_large ? 8 + Below(57) : 1 + Below(4), plan_.without.members_most);
+    slots_ = slots;
     for (uint64_t i = 1; i <= members; ++i) {
-      const fleet::EngineKind kind =
-          Below(2) == 0 ? fleet::EngineKind::kSglang : fleet::EngineKind::kVllm;
-      world_.AddMember(absl::StrCat("e", i), kind, slots,
-                       has_eval && i == members && i > 1 ? kEval : kRollout);
+      const bool is_last = i == members && i > 1;
+      AddMember(is_last && has_eval ? kEval : is_last && has_shadow ? kShadow : kRollout);
     }
+  }
+
+  void AddMember(const PoolName& pool) {
+    const fleet::EngineKind kind =
+        Below(2) == 0 ? fleet::EngineKind::kSglang : fleet::EngineKind::kVllm;
+    world_.AddMember(absl::StrCat("e", world_.proxies().size() + 1), kind, slots_, pool);
+  }
+
+  int64_t DrawSeconds() {
+    const bool is_large = world_.proxies().size() > 8;
+    const uint64_t seconds = is_large ? 10 + Below(10) : 30 + Below(60);
+    return std::min(static_cast<int64_t>(seconds), plan_.without.seconds_most);
   }
 
   // What a planted bug needs to show itself, often.
@@ -88,8 +114,8 @@ class Run {
       drawn.leader_zombie = drawn.leader_kill = 300;
     if (plant == Plant::kLeaseIsNotWritten) drawn.leader_kill = 100;
     if (plant == Plant::kLockIsNotWritten) drawn.proxy_kill = mishaps_.hold = 150;
-    if (plant == Plant::kMisfitIsLoaded) mishaps_.misfit_version = 300;
-    if (plant == Plant::kProbeIsBlind) mishaps_.ignored = 300;
+    if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
+    if (plant == Plant::kProbeIsBlind) drawn.ignored = 300;
   }
 
   void Disturb() {
@@ -97,6 +123,13 @@ class Run {
       if (sim_.Chance(sim_.faults.engine_kill)) world_.KillEngine(*proxy);
       if (!proxy->engine().up() && Below(5) == 0) world_.StartEngine(*proxy);
       if (sim_.Chance(sim_.faults.vanish)) proxy->engine().Vanish();
+      if (sim_.Chance(sim_.faults.look_fails))
+        proxy->LoseSight(1 + static_cast<int64_t>(Below(5 * kSecond)),
+                         sim_.Chance(sim_.faults.look_ends));
+      if (!proxy->engine().problem().empty() && Below(10) == 0) {
+        proxy->engine().Mend();
+        proxy->EngineChanged();
+      }
       if (sim_.Chance(sim_.faults.proxy_kill)) proxy->Kill(sim_.Chance(sim_.faults.journal_loss));
       if (!proxy->alive() && Below(3) == 0) {
         if (sim_.Chance(sim_.faults.rot)) proxy->Rot();
@@ -122,9 +155,10 @@ class Run {
       world_.BreakWatch(static_cast<int64_t>(prng.Below(10 * kSecond)));
     }
     if (mishaps_.Chance(mishaps_.policy_change)) {
-      const AdapterName& adapter = adapters_[prng.Below(adapters_.size())];
+      const AdapterName& adapter = work_.adapters()[prng.Below(work_.adapters().size())];
       fleet::AdapterPolicy policy = DrawPolicy(prng);
       policy.pools = world_.store().adapters().at(adapter).policy.pools;
+      if (mishaps_.Chance(mishaps_.pool_leaves)) policy.pools.erase(kEval);
       if (mishaps_.Chance(mishaps_.barrier)) policy.mode = fleet::SyncMode::kBarrier;
       world_.store().SetAdapter(adapter, policy);
     }
@@ -132,15 +166,31 @@ class Run {
       world_.LoseRecords();
       world_.KillLeader();
     }
+    if (mishaps_.records_older > 0 && prng.Below(10) == 0) world_.BackUpRecords();
+    if (mishaps_.Chance(mishaps_.records_older)) {
+      world_.RestoreRecords();
+      world_.KillLeader();
+    }
     if (prng.Below(3) == 0) world_.AdoptIfAsked();
+    const bool is_small = world_.proxies().size() < kJoinsMost;
+    if (mishaps_.Chance(mishaps_.join) && is_small) AddMember(kRollout);
     for (auto& [member, proxy] : world_.proxies()) {
       if (mishaps_.Chance(mishaps_.sleep)) {
         world_.PutToSleep(member, static_cast<int64_t>(prng.Below(15 * kSecond)));
         if (prng.Below(2) == 0) proxy->engine().Vanish();
       }
+      if (mishaps_.Chance(mishaps_.move)) Move(*proxy);
+      if (mishaps_.Chance(mishaps_.stop) && proxy->engine().IsLoading()) world_.KillEngine(*proxy);
       Operate(member, *proxy);
     }
     world_.RepeatWishes();
+  }
+
+  // Its proxy is started again, for another pool.
+  void Move(SimProxy& proxy) {
+    proxy.Kill(false);
+    proxy.Move(proxy.pool() == kRollout ? kEval : kRollout);
+    proxy.Start();
   }
 
   // Pauses, holds and locks, as a barrier asks for them; most last longer than their deadlines.
@@ -164,105 +214,15 @@ class Run {
     if (wish != before) world_.SetWish(member, wish);
   }
 
-  void Work() {
-    for (const AdapterName& adapter : adapters_) WorkOn(adapter);
-    if (Below(10) == 0) world_.store().CollectGarbage();
-    if (Below(30) == 0) Mark();
-    for (auto& [member, proxy] : world_.proxies()) {
-      for (uint64_t i = Below(4); i > 0; --i) {
-        const int64_t lasts = sim_.Chance(sim_.faults.long_request)
-                                  ? 60 * kSecond
-                                  : 1 + static_cast<int64_t>(Below(3 * kSecond));
-        const AdapterName& adapter = adapters_[Below(adapters_.size())];
-        Below(3) == 0 ? proxy->RequestSome(lasts) : proxy->Request({{adapter.value}, 1, lasts});
-      }
-    }
-  }
-
-  void WorkOn(const AdapterName& adapter) {
-    if (Below(6) == 0) Publish(adapter);
-    if (Below(60) == 0) Resume(adapter);
-    const std::optional<VersionKey> newest = world_.store().Newest(adapter);
-    if (!newest.has_value()) return;
-    if (Below(25) == 0) world_.Watch(*newest, kRollout);
-    if (Below(25) == 0) {
-      world_.store().SetAlias(adapter, AliasName("eval"), Below(3) == 0 ? std::nullopt : newest);
-    }
-    if (Below(20) == 0) {
-      sync::LeaseAsked ask;
-      ask.request = world_.NewRequest();
-      ask.selector = {adapter,
-                      Below(2) == 0 ? sync::Selector::Kind::kLatest : sync::Selector::Kind::kNewest,
-                      {},
-                      {},
-                      {}};
-      ask.pool = kRollout;
-      ask.holder = "client";
-      ask.ttl_ms = Below(3) == 0 ? 0 : static_cast<int64_t>(Below(20 * kSecond));
-      world_.Call(ask, ask.request);
-    }
-    if (Below(40) == 0) Override(adapter);
-  }
-
-  void Publish(const AdapterName& adapter) {
-    const VersionKey key =
-        world_.store().Publish(adapter, std::nullopt, sim_.Chance(sim_.faults.killer_version));
-    if (Below(3) == 0) world_.Watch(key, kRollout);
-  }
-
-  // The trainer goes back: a new run, whose numbers begin lower.
-  void Resume(const AdapterName& adapter) {
-    const std::optional<VersionKey> newest = world_.store().Newest(adapter);
-    world_.store().OpenRun(adapter);
-    const uint64_t back = newest.has_value() ? newest->number.value / 2 + 1 : 1;
-    world_.store().Publish(adapter, VersionNumber(back), false);
-  }
-
-  void Override(const AdapterName& adapter) {
-    sync::OverrideSet set;
-    set.request = world_.NewRequest();
-    set.adapter = adapter;
-    set.pool = kRollout;
-    if (Below(2) == 0) {
-      const auto& versions = world_.store().versions();
-      auto it = versions.begin();
-      std::advance(it, Below(versions.size()));
-      if (it->first.adapter == adapter) set.version = it->first;
-    }
-    world_.Call(set, set.request);
-  }
-
-  void Mark() {
-    sync::MemberMarked mark;
-    mark.request = world_.NewRequest();
-    mark.member = MemberId(absl::StrCat("e", 1 + Below(world_.proxies().size())));
-    const sync::MemberMark marks[] = {sync::MemberMark::kExcluded, sync::MemberMark::kIncluded,
-                                      sync::MemberMark::kDead};
-    mark.mark = marks[Below(3)];
-    mark.why = "test";
-    world_.Call(mark, mark.request);
-  }
-
-  // 11: no sync lasts beyond its stage deadline, whatever its members do.
-  void CheckSyncs() {
+  // What the leader says it promised and believes.
+  void Look() {
     SimLeader* leader = world_.leader();
-    if (leader == nullptr) return syncs_.clear();
-    if (leader->id() != syncs_of_) syncs_.clear();
-    syncs_of_ = leader->id();
+    if (leader == nullptr) return;
     const sync::Status status = leader->machine().GetStatus();
     sim_.oracle.KnowsLeases(status.leases);
-    for (const sync::PoolStatus& pool : status.pools) {
-      const std::string id = absl::StrCat(pool.adapter.value, "/", pool.pool.value);
-      if (!pool.sync.has_value()) {
-        syncs_.erase(id);
-        continue;
-      }
-      auto& [epoch, since] = syncs_[id];
-      if (epoch != pool.sync->epoch) since = sim_.now();
-      epoch = pool.sync->epoch;
-      if (sim_.now() - since > 23 * kSecond) {
-        sim_.oracle.Violate(11, absl::StrCat("the sync of ", id, " outlived its stage deadline"));
-      }
+    for (const sync::VerdictStatus& said : status.verdicts) {
+      if (said.verdict == sync::Verdict::kPoisoned)
+        sim_.lives.SaidToKill(world_.store().Contents(said.version).key);
     }
   }
 
@@ -275,15 +235,18 @@ class Run {
     world_.RunFor(kSecond);  // it has read the store
     for (auto& [member, proxy] : world_.proxies()) {
       if (proxy->engine().base_model().hidden_size != 1) world_.KillEngine(*proxy);
+      proxy->engine().Mend();
       world_.StartEngine(*proxy);
       proxy->Start();
       sync::MemberMarked mark{world_.NewRequest(), member, sync::MemberMark::kIncluded, ""};
       world_.Call(mark, mark.request);
     }
-    for (const AdapterName& adapter : adapters_) {
+    for (const AdapterName& adapter : work_.adapters()) {
       sync::OverrideSet lift{world_.NewRequest(), adapter, kRollout, std::nullopt};
       world_.Call(lift, lift.request);
-      world_.store().SetAlias(adapter, AliasName("eval"), std::nullopt);
+      // Some aliases stay; some clients want to keep what they have.
+      if (Below(2) == 0) world_.store().SetAlias(adapter, AliasName("eval"), std::nullopt);
+      if (Below(3) == 0) work_.LeaseForLong(adapter);
     }
     // Requests and loads that began under faults may still take their minute.
     for (int i = 0; i < 14 && !Violated(); ++i) {
@@ -296,11 +259,11 @@ class Run {
     const uint64_t before = sim_.oracle.commits();
     // Few seeds go on to where names wait in dozens to be unloaded; the others have seen enough
     // after some decisions.
-    const uint64_t enough = Below(16) == 0 ? kEndlessPublishes : 3 * adapters_.size();
+    const uint64_t enough = Below(16) == 0 ? kEndlessPublishes : 3 * work_.adapters().size();
     for (int i = 0; i < kEndlessPublishes && !Violated(); ++i) {
       if (sim_.oracle.commits() - before >= enough) break;
-      for (const AdapterName& adapter : adapters_)
-        world_.store().Publish(adapter, std::nullopt, false);
+      for (const AdapterName& adapter : work_.adapters())
+        world_.store().Publish(adapter, std::nullopt);
       Supervise();
       world_.RunFor(kSecond / 2);
     }
@@ -337,19 +300,17 @@ class Run {
     return result;
   }
 
+  const Plan plan_;
   World world_;
   Sim& sim_;
   Mishaps mishaps_;
+  Work work_;
+  uint32_t slots_ = 0;
   std::map<MemberId, World::Wish> wishes_;
-  std::vector<AdapterName> adapters_;
-  std::map<std::string, std::pair<Epoch, Tick>> syncs_;
-  uint64_t syncs_of_ = 0;
 };
 
 }  // namespace
 
-Result RunSeed(uint64_t seed, Plant plant, bool narrates) {
-  return Run(seed, plant, narrates).Do();
-}
+Result RunSeed(const Plan& plan) { return Run(plan).Do(); }
 
 }  // namespace lorry::sim

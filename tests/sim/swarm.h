@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tests/sim/sim.h"
+#include "tests/sim/draw.h"
 
 namespace lorry::sim {
 
@@ -18,6 +18,12 @@ struct Result {
   uint64_t steps = 0;  // of machines
 };
 
-Result RunSeed(uint64_t seed, Plant plant = Plant::kNone, bool narrates = false);
+struct Plan {
+  uint64_t seed = 0;
+  Plant plant = Plant::kNone;
+  bool narrates = false;
+  Without without = {};
+};
+Result RunSeed(const Plan& plan);
 
 }  // namespace lorry::sim

@@ -115,9 +115,14 @@ class Player {
   void Publish() {
     const std::string number = Word(2);
     std::optional<VersionNumber> chosen;
-    if (!number.empty() && number != "kills") chosen = VersionNumber(std::stoull(number));
-    world_.Watch(world_.store().Publish(AdapterName(Word(1)), chosen, Has("kills")),
+    if (!number.empty() && HarmOf() == Harm::kNone) chosen = VersionNumber(std::stoull(number));
+    world_.Watch(world_.store().Publish(AdapterName(Word(1)), chosen, HarmOf()),
                  PoolName("rollout"));
+  }
+  Harm HarmOf() const {
+    if (Has("kills")) return Harm::kKillsAtLoad;
+    if (Has("kills-at-use")) return Harm::kKillsAtUse;
+    return Has("refused") ? Harm::kRefusedByAll : Harm::kNone;
   }
   std::string Request() {
     const SimDoor::Answer answer =

@@ -13,9 +13,9 @@ constexpr uint64_t kTwiceOf = 8;
 
 bool RunTwice(uint64_t seed, bool verbose, Totals& totals) {
   const auto number = static_cast<unsigned long long>(seed);
-  const Result first = RunSeed(seed);
+  const Result first = RunSeed({seed});
   const bool again = verbose || seed % kTwiceOf == 0;
-  const uint64_t second_hash = again ? RunSeed(seed).hash : first.hash;
+  const uint64_t second_hash = again ? RunSeed({seed}).hash : first.hash;
   totals.steps += again ? 2 * first.steps : first.steps;
   totals.commits += first.commits;
   totals.aborts += first.aborts;

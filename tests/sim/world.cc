@@ -1,9 +1,11 @@
 #include "tests/sim/world.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "tests/sim/draw.h"
 #include "tests/sim/narrate.h"
 #include "tests/sim/wire.h"
 
@@ -38,6 +40,8 @@ std::string_view ToString(sync::WatchEvent::State state) {
 // Fewer documents are delivered in a run, and fewer revisions given out in a term.
 constexpr int kRenumberBits = 20;
 
+constexpr uint32_t kRankLimit = 16;  // of every engine
+
 fleet::Observed AsLeadersKnow(fleet::Observed observed) {
   const uint64_t number = observed.revision.value >> kRenumberBits;
   if (number != 0) observed.revision = Revision(number);
@@ -58,6 +62,9 @@ void PutInto(fleet::Desired& desired, const World::Wish& wish) {
 }  // namespace
 
 World::World(uint64_t seed) : sim_(seed), store_(sim_) {
+  sim_.oracle.OnCommit([this](const AdapterName& adapter, const PoolName& pool,
+                              const VersionKey& version,
+                              uint32_t members) { CheckCommit(adapter, pool, version, members); });
   store_.Watch([this](const sync::Event& event) {
     if (sim_.now() < watch_back_) return;
     const auto shared = std::make_shared<const sync::Event>(event);
@@ -81,6 +88,7 @@ SimProxy& World::AddMember(const std::string& id, fleet::EngineKind kind, uint32
   fleet::EngineLimits limits;
   limits.kind = kind;
   limits.slots = slots;
+  limits.rank_limit = kRankLimit;
   SimProxy::Hooks hooks;
   hooks.dial = [this, member] { Dial(member); };
   hooks.hang_up = [this, member] { BreakAll(member, -1); };
@@ -166,12 +174,32 @@ void World::KillLeader() {
 void World::LoseRecords() {
   Narrate(sim_, "records", "are lost");
   shared_.records.clear();
-  sim_.oracle.LeasesForgotten();
+  sim_.oracle.RecordsLost();
+  sim_.lives.RecordsLost();
+}
+
+void World::RestoreRecords() {
+  if (backup_.empty()) return;
+  Narrate(sim_, "records", "are those of a backup");
+  shared_.records = backup_;
+  sim_.oracle.RecordsLost();
+  sim_.lives.RecordsLost();
+}
+
+bool World::IsAttached(const MemberId& member) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    const Session& session = entry.second;
+    return session.open && session.member == member && session.leader == current_leader_;
+  });
 }
 
 void World::AdoptIfAsked() {
   SimLeader* current = leader();
   if (current == nullptr || !current->machine().GetStatus().adoption_needed) return;
+  for (const auto& [member, proxy] : proxies_) {
+    if (!IsAttached(member)) return;
+  }
+  sim_.oracle.Adopted();
   const sync::RequestId request = NewRequest();
   Call(sync::FleetAdopted{request}, request);
 }
@@ -230,7 +258,7 @@ void World::Attach(const MemberId& member, uint64_t life) {
   }
   const sync::SessionId id = ++last_session_;
   sessions_[id] = Session{current->id(), member, life, proxy.pool()};
-  const Bytes hello = Write(AsLeadersKnow(proxy.machine().Observe()));
+  const Bytes hello = Write(AsLeadersKnow(proxy.Hello(sim_.Chance(sim_.faults.stale_hello))));
   const uint64_t leader_id = current->id();
   sim_.queue.In(sim_.Latency(10), [this, id, member, life, hello, leader_id] {
     SimLeader* alive = Find(leader_id);
@@ -322,6 +350,25 @@ void World::PutToSleep(const MemberId& member, int64_t ms) {
   });
 }
 
+void World::CheckCommit(const AdapterName& adapter, const PoolName& pool, const VersionKey& version,
+                        uint32_t members) {
+  constexpr int64_t kOnItsWayMs = 15'000;  // a report that it is there, or a policy
+  uint32_t have = 0;
+  for (const auto& [member, proxy] : proxies_) {
+    if (proxy->pool() == pool &&
+        proxy->engine().Had(store_.Digest(version), sim_.now() - kOnItsWayMs))
+      ++have;
+  }
+  uint32_t needed = std::numeric_limits<uint32_t>::max();
+  for (const fleet::AdapterPolicy& policy :
+       store_.PoliciesSince(adapter, sim_.now() - kOnItsWayMs)) {
+    needed = std::min(needed, policy.min_engines.Of(members));
+  }
+  if (have >= needed) return;
+  sim_.oracle.Violate(19, absl::StrCat(lorry::ToString(version), " was committed on ", have,
+                                       " engines, and ", needed, " are needed"));
+}
+
 void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
   if (sim_.Chance(sim_.faults.drop)) return;
   sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, leader, effect] {
@@ -390,7 +437,8 @@ std::string World::WhyNamesStay(const MemberId& member) {
 std::string World::WhyWatchesHang() {
   for (const auto& [watch, watched] : watched_) {
     const sync::WatchEvent& answer = watched.answer;
-    if (watched.leader != current_leader_ || answer.final || !answer.reason.empty()) continue;
+    if (watched.leader != current_leader_ || answer.final) continue;
+    if (!can::kWatchesEnd && !answer.reason.empty()) continue;
     return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");
   }
   return "";

@@ -26,6 +26,8 @@ class World {
                       const PoolName& pool = PoolName("rollout"));
   SimProxy& proxy(const std::string& id) { return *proxies_.at(MemberId(id)); }
   std::map<MemberId, std::unique_ptr<SimProxy>>& proxies() { return proxies_; }
+  // The last document that a leader sent to the member.
+  const fleet::Desired& desired(const MemberId& member) { return desired_[member].desired; }
   void StartEngine(SimProxy& proxy);
   void KillEngine(SimProxy& proxy);
 
@@ -35,7 +37,10 @@ class World {
   void KillLeader();
   void AbandonLeader();  // it goes on, nobody new dials it
   void LoseRecords();
-  void AdoptIfAsked();  // an operator answers a leader that waits for FleetAdopted
+  void BackUpRecords() { backup_ = shared_.records; }
+  void RestoreRecords();  // of the last backup, if there is one
+  // An operator answers a leader that waits for FleetAdopted, once every member is attached.
+  void AdoptIfAsked();
   SimLeader* leader();  // the one that proxies and clients dial; null while there is none
 
   // What an orchestrator with BARRIER and quiescing would ask of a member, put into the documents
@@ -65,6 +70,9 @@ class World {
   void Watch(const VersionKey& version, const PoolName& pool);
   const std::vector<std::string>& notes() const { return notes_; }
 
+  // Whether the member has a session with the present leader.
+  bool IsAttached(const MemberId& member) const;
+
   // A name that a member keeps though it is not in what was last desired; empty when none.
   std::string WhyNamesStay(const MemberId& member);
   // A watch of the present leader that has no final answer, and no reason to wait; empty when none.
@@ -88,6 +96,9 @@ class World {
   void ToLeader(sync::SessionId session, const fleet::Observed& observed);
   void ToProxy(const sync::SetDesired& effect);
   void Deliver(const sync::SetDesired& effect);
+  // A decision needs members that have its version, as many as the policy says.
+  void CheckCommit(const AdapterName& adapter, const PoolName& pool, const VersionKey& version,
+                   uint32_t members);
   void ToStore(uint64_t leader, const sync::SetHolds& effect);
   bool Lost(const MemberId& member);
   struct AskedLease {
@@ -104,6 +115,7 @@ class World {
   SharedRecords shared_;
   std::map<MemberId, std::unique_ptr<SimProxy>> proxies_;
   std::map<uint64_t, std::unique_ptr<SimLeader>> leaders_;
+  std::map<std::string, std::string> backup_;
   uint64_t current_leader_ = 0;
   uint64_t last_leader_ = 0;
   uint64_t incarnations_ = 0;

@@ -1,0 +1,40 @@
+// The lives of engines, as a coroner counts them: which versions an engine was trying when it died,
+// and which of them killed it. The machines' own words are not asked.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "lib/fleet/engine_name.h"
+#include "tests/sim/oracle.h"
+
+namespace lorry::sim {
+
+// Engines of one group take a version alike: what one of them died of kills the others.
+std::string GroupOf(const fleet::EngineLimits& limits);
+
+class Lives {
+ public:
+  explicit Lives(Oracle& oracle) : oracle_(oracle) {}
+
+  // An engine died while it loaded or first used it, of whatever.
+  void DiedTrying(const VersionKey& version, const std::string& member);
+  // It was the version that killed it. A version costs at most two lives of a group, whatever asked
+  // for it; each loss of records may cost as many again.
+  void DiedOf(const VersionKey& version, const std::string& group);
+  void RecordsLost() { ++losses_; }
+  // The fleet says of it that engines died: of two boots while they tried it, or it is innocent.
+  void SaidToKill(const VersionKey& version);
+  bool DiedTwice(const VersionKey& version, const std::string& member) const;
+
+ private:
+  Oracle& oracle_;
+  uint32_t losses_ = 0;
+  std::map<VersionKey, uint32_t> tried_;
+  std::map<std::pair<VersionKey, std::string>, uint32_t> tried_on_;
+  std::map<std::pair<VersionKey, std::string>, uint32_t> killed_;
+};
+
+}  // namespace lorry::sim

@@ -1,0 +1,122 @@
+#include "tests/sim/work.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace lorry::sim {
+namespace {
+
+constexpr int64_t kSecond = 1'000;
+const PoolName kRollout("rollout");
+
+Harm DrawHarm(Sim& sim) {
+  const Faults& faults = sim.faults;
+  if (sim.Chance(faults.killer_version)) return Harm::kKillsAtLoad;
+  if (sim.Chance(faults.kills_at_use)) return Harm::kKillsAtUse;
+  if (sim.Chance(faults.refused_version)) return Harm::kRefusedByAll;
+  return sim.Chance(faults.refused_somewhere) ? Harm::kRefusedBySome : Harm::kNone;
+}
+
+}  // namespace
+
+void Work::Second() {
+  for (const AdapterName& adapter : adapters_) On(adapter);
+  if (Now("garbage", 10)) world_.store().CollectGarbage();
+  if (Now("marks", 30)) Mark();
+  for (auto& [member, proxy] : world_.proxies()) {
+    const uint64_t requests = Below(4);
+    for (uint64_t i = 0; i < requests && without_.Has("requests"); ++i) Request(*proxy);
+  }
+}
+
+void Work::On(const AdapterName& adapter) {
+  if (Below(6) == 0) Publish(adapter);
+  if (Now("runs", 60)) Resume(adapter);
+  const std::optional<VersionKey> newest = world_.store().Newest(adapter);
+  if (!newest.has_value()) return;
+  if (Now("watches", 25)) {
+    const auto& pools = world_.store().adapters().at(adapter).policy.pools;
+    auto pool = pools.begin();
+    std::advance(pool, Below(pools.size()));
+    world_.Watch(*newest, can::kWatchesEnd ? pool->first : kRollout);
+  }
+  if (Now("aliases", 25)) {
+    world_.store().SetAlias(adapter, AliasName("eval"), Below(3) == 0 ? std::nullopt : newest);
+  }
+  if (Now("leases", 20)) {
+    Lease(adapter, Below(3) == 0 ? "other" : "client",
+          Below(3) == 0 ? 0 : static_cast<int64_t>(Below(20 * kSecond)));
+  }
+  if (Now("overrides", 40)) Override(adapter);
+}
+
+void Work::Publish(const AdapterName& adapter) {
+  const VersionKey key = world_.store().Publish(adapter, std::nullopt, DrawHarm(sim_));
+  if (Now("watches", 3)) world_.Watch(key, kRollout);
+}
+
+// The trainer goes back: a new run, whose numbers begin lower.
+void Work::Resume(const AdapterName& adapter) {
+  const std::optional<VersionKey> newest = world_.store().Newest(adapter);
+  world_.store().OpenRun(adapter);
+  const uint64_t back = newest.has_value() ? newest->number.value / 2 + 1 : 1;
+  world_.store().Publish(adapter, VersionNumber(back), Harm::kNone);
+}
+
+void Work::Lease(const AdapterName& adapter, const std::string& holder, int64_t ttl_ms) {
+  sync::LeaseAsked ask;
+  ask.request = world_.NewRequest();
+  const auto kind = Below(2) == 0 ? sync::Selector::Kind::kLatest : sync::Selector::Kind::kNewest;
+  ask.selector = {adapter, kind, {}, {}, {}};
+  ask.pool = kRollout;
+  ask.holder = holder;
+  ask.ttl_ms = ttl_ms;
+  world_.Call(ask, ask.request);
+}
+
+void Work::LeaseForLong(const AdapterName& adapter) { Lease(adapter, "keeper", 1'000 * kSecond); }
+
+void Work::Override(const AdapterName& adapter) {
+  sync::OverrideSet set;
+  set.request = world_.NewRequest();
+  set.adapter = adapter;
+  set.pool = kRollout;
+  if (Below(2) == 0) {
+    const auto& versions = world_.store().versions();
+    auto it = versions.begin();
+    std::advance(it, Below(versions.size()));
+    if (it->first.adapter == adapter) set.version = it->first;
+  }
+  world_.Call(set, set.request);
+}
+
+void Work::Mark() {
+  sync::MemberMarked mark;
+  mark.request = world_.NewRequest();
+  mark.member = MemberId(absl::StrCat("e", 1 + Below(world_.proxies().size())));
+  const sync::MemberMark marks[] = {sync::MemberMark::kExcluded, sync::MemberMark::kIncluded,
+                                    sync::MemberMark::kDead};
+  mark.mark = marks[Below(3)];
+  mark.why = "test";
+  world_.Call(mark, mark.request);
+}
+
+// By `latest`, by a name, of several children, of two adapters at once, or of the base model.
+void Work::Request(SimProxy& proxy) {
+  const int64_t lasts = sim_.Chance(sim_.faults.long_request)
+                            ? 60 * kSecond
+                            : 1 + static_cast<int64_t>(Below(3 * kSecond));
+  const std::string& adapter = adapters_[Below(adapters_.size())].value;
+  if (Below(3) == 0) {
+    proxy.RequestSome(lasts);
+    return;
+  }
+  SimDoor::Wish wish{{adapter}, 1, lasts};
+  if (sim_.Chance(sim_.faults.children)) {
+    if (Below(3) == 0) wish.adapters.push_back(adapters_[Below(adapters_.size())].value);
+    if (Below(4) == 0) wish.adapters = {adapter + "@base"};
+    wish.children = 1 + static_cast<uint32_t>(Below(8));
+  }
+  proxy.Request(wish);
+}
+
+}  // namespace lorry::sim
