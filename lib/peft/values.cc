@@ -141,7 +141,6 @@ void ValueScanner::AddToTensor(std::span<const std::byte> bytes) {
     bytes = bytes.subspan(rest.size());
     if (partial_.size() < element) return;
     stats_[tensor_].Merge(ScanValues(dtype, partial_));
-    partial_.clear();
   }
   const size_t whole = bytes.size() - bytes.size() % element;
   stats_[tensor_].Merge(ScanValues(dtype, bytes.first(whole)));

@@ -184,7 +184,7 @@ const std::vector<MalformedHeader> kMalformedHeaders = {
     {"the same bytes twice", "leaves a gap",
      R"({"a":{"dtype":"F32","shape":[16],"data_offsets":[0,64]},)"
      R"("b":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},
-    {"bytes left over", "28 bytes follow",
+    {"bytes left over", ": 28 bytes follow",
      R"({"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}})"},
     {"metadata a text", "a string where none belongs",
      R"({"__metadata__":"x","t":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}})"},

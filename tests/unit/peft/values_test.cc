@@ -63,6 +63,13 @@ TEST(ScanValues, SumsSquares) {
   EXPECT_DOUBLE_EQ(ScanBits<float>(Dtype::kF32, {}).sum_squares, 0);
 }
 
+TEST(ScanValues, AFloatIsNotTwoHalves) {
+  // The low half alone would be an infinite BF16, and a NaN as F16.
+  const auto stats = ScanBits<uint32_t>(Dtype::kF32, {0x3f807f80});
+  EXPECT_TRUE(stats.finite);
+  EXPECT_NEAR(stats.sum_squares, 1.0078, 1e-3);
+}
+
 TEST(ScanValues, MinusZeroIsZeroAndTheSmallestSubnormalIsNot) {
   EXPECT_TRUE(ScanBits<float>(Dtype::kF32, {0.0f, -0.0f}).zero);
   EXPECT_FALSE(ScanBits<float>(Dtype::kF32, {0.0f, std::numeric_limits<float>::denorm_min()}).zero);
@@ -72,7 +79,7 @@ TEST(ScanValues, MinusZeroIsZeroAndTheSmallestSubnormalIsNot) {
 // An image with one module, all elements `value`.
 struct Sample {
   explicit Sample(float value) : header(TestImage().Module(kQ, 16, 16).Header()) {
-    bytes.resize(header.image_bytes);
+    bytes.assign(header.image_bytes, '\x7f');  // the header's own bytes are no values
     for (uint64_t at = header.data_begin; at < header.image_bytes; at += 4) Set(at, value);
   }
   void Set(uint64_t at, float value) { std::memcpy(bytes.data() + at, &value, 4); }
