@@ -91,9 +91,9 @@ void EngineLink::Look() {
 
 void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
   if (facts.ok()) return OnFacts(*facts);
-  // Refused at once: nobody listens. Slow or broken off: it may be busy.
-  const bool ended = facts.status().code() == absl::StatusCode::kUnavailable &&
-                     !engines::MayHaveHappened(facts.status());
+  // Refused at once: nobody listens. Slow or broken off: it may be busy. Not reached for a reason of
+  // this side's, as a name that is not resolved: that says nothing of it.
+  const bool ended = facts.status().code() == absl::StatusCode::kUnavailable;
   ++failures_;
   // What was never seen has nothing to lose: why it is not there is told at once.
   const bool was_seen = engine_ != nullptr || !boot_.empty();

@@ -27,9 +27,11 @@ using net::ip::tcp;
 
 constexpr auto kTuple = net::as_tuple(net::use_awaitable);
 
-absl::Status Unreachable(std::string_view server, std::string_view what) {
-  return Error(absl::StatusCode::kUnavailable, "ENGINE_UNREACHABLE",
-               absl::StrCat("engine at ", ToAbsl(server), " cannot be reached: ", ToAbsl(what),
+absl::Status Unreachable(std::string_view server, const error_code& error) {
+  const bool nobody_listens = error == net::error::connection_refused;
+  return Error(nobody_listens ? absl::StatusCode::kUnavailable : absl::StatusCode::kUnknown,
+               "ENGINE_UNREACHABLE",
+               absl::StrCat("engine at ", ToAbsl(server), " cannot be reached: ", error.message(),
                             "; check its address and that it has finished starting"));
 }
 
@@ -102,14 +104,14 @@ HttpClient::HttpClient(net::io_context& io, HttpTarget target)
 net::awaitable<absl::StatusOr<HttpReply>> HttpClient::Call(HttpCall call,
                                                            Clock::time_point deadline) const {
   auto resolved = co_await Resolve(target_, deadline);
-  if (resolved.first) co_return Unreachable(name_, resolved.first.message());
+  if (resolved.first) co_return Unreachable(name_, resolved.first);
 
   beast::tcp_stream stream(co_await net::this_coro::executor);
   stream.expires_at(deadline);
   auto [connect_error, endpoint] = co_await stream.async_connect(resolved.second, kTuple);
   // A busy engine accepts late; only a refused connection says that nobody is there.
   if (connect_error == beast::error::timeout) co_return Broken(name_, call, connect_error);
-  if (connect_error) co_return Unreachable(name_, connect_error.message());
+  if (connect_error) co_return Unreachable(name_, connect_error);
 
   const auto request = MakeRequest(call, name_);
   auto [write_error, written] = co_await http::async_write(stream, request, kTuple);

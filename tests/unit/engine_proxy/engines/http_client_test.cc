@@ -110,6 +110,13 @@ TEST(HttpClient, ARefusedConnectionMeansThatNothingHappened) {
   EXPECT_FALSE(MayHaveHappened(reply.status()));
 }
 
+TEST(HttpClient, WhatCannotBeReachedIsNotTakenForGone) {
+  const auto reply = CallOf("255.255.255.255", "1", kGet);  // no connection can be made there
+  EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnknown) << reply.status();
+  EXPECT_EQ(ReasonOf(reply.status()), "ENGINE_UNREACHABLE");
+  EXPECT_FALSE(MayHaveHappened(reply.status()));
+}
+
 TEST(HttpClient, ABrokenReplyMeansThatItMayHaveHappened) {
   for (const char* cut :
        {"", "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", "nonsense\r\n\r\n"}) {
