@@ -25,9 +25,10 @@ demo: ## two real engines, a real training loop, version after version (KEEP=1 l
 	$(call compile_beside,venvs,PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry")
 	KEEP=$(KEEP) BIN_DIR=$(CURDIR)/build/release/bin examples/demo/run
 
-test: ## build, then every test: C++, Python, simulation, engines, lint, charts
+test: ## build, then every test: C++, Python, simulation, fuzzers, engines, lint, charts
 	tools/setup packages
 	$(call compile_beside,tools venvs)
+	$(MAKE) --no-print-directory compile PRESET=fuzz TARGETS=fuzzers
 	ctest --test-dir $(BUILD) -j2 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)')
 
 build: ## build everything (PRESET=dev|release|asan|tsan|ci)

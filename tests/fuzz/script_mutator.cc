@@ -1,5 +1,5 @@
-// Mutations that know what a script is made of: commands, and JSON values inside of them. Some are
-// left to libFuzzer.
+// Mutations that know what a script is made of: commands, and JSON values inside of them; and
+// crosses that take whole commands. Some mutations are left to libFuzzer.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -15,32 +15,12 @@ extern "C" [[gnu::weak]] size_t LLVMFuzzerMutate(uint8_t* data, size_t size, siz
 namespace lorry::fuzz {
 namespace {
 
-constexpr std::string_view kTellingValues[] = {"[]",
-                                               "[]",
-                                               "{}",
-                                               "\"\"",
-                                               "null",
-                                               "true",
-                                               "false",
-                                               "0",
-                                               "1",
-                                               "-1",
-                                               "2",
-                                               "64",
-                                               "65",
-                                               "4096",
-                                               "18446744073709551616",
-                                               "1e99",
-                                               "[[]]",
-                                               "[null]",
-                                               "[\"\"]",
-                                               "\"a\"",
-                                               "[\"a\",\"b\"]",
-                                               "[\"a\",\"a\"]",
-                                               "[{}]",
-                                               "[1,2,3]",
-                                               "{\"a\":1}",
-                                               "0.5"};
+constexpr std::string_view kTellingValues[] = {
+    "[]", "[]", "{}", "\"\"", "null", "true", "false", "0", "1", "-1", "2", "64", "65", "4096",
+    "18446744073709551616", "1e99", "[[]]", "[null]", "[\"\"]", "\"a\"", "[\"a\",\"b\"]",
+    "[\"a\",\"a\"]", "[{}]", "[1,2,3]", "{\"a\":1}", "0.5",
+    // 2^16 and 2^20 letters.
+    "\"\x01p\"", "\"\x01t\""};
 
 // The end of the JSON value that begins at `at`, as far as one can tell without parsing.
 size_t EndOfValue(std::string_view text, size_t at) {
@@ -83,6 +63,24 @@ void ChangeValue(std::string& script, Prng& prng) {
   }
 }
 
+// Replaces one of the numbers that stand after a space, as in "offset length".
+void ChangeNumber(std::string& script, Prng& prng) {
+  constexpr std::string_view kNumbers[] = {
+      "0", "1", "2", "8", "16", "64", "4096", "65536", "1048576", "18446744073709551615"};
+  const auto is_digit = [&](size_t i) {
+    return i < script.size() && script[i] >= '0' && script[i] <= '9';
+  };
+  std::vector<size_t> places;
+  for (size_t i = 1; i < script.size(); ++i) {
+    if (script[i - 1] == ' ' && is_digit(i)) places.push_back(i);
+  }
+  if (places.empty()) return;
+  const size_t at = places[prng.Below(places.size())];
+  size_t end = at;
+  while (is_digit(end)) ++end;
+  script.replace(at, end - at, kNumbers[prng.Below(std::size(kNumbers))]);
+}
+
 // Makes one of the long runs longer or shorter.
 void ChangeRun(std::string& script, Prng& prng) {
   std::vector<size_t> runs;
@@ -95,8 +93,7 @@ void ChangeRun(std::string& script, Prng& prng) {
   script[runs[prng.Below(runs.size())]] = static_cast<char>('`' + log2);
 }
 
-// Repeats, drops, swaps or alters one command.
-void ChangeCommands(std::string& script, Prng& prng) {
+std::vector<std::string> Split(std::string_view script) {
   std::vector<std::string> commands(1);
   for (const char c : script) {
     if (c == kSeparator) {
@@ -105,9 +102,25 @@ void ChangeCommands(std::string& script, Prng& prng) {
       commands.back() += c;
     }
   }
+  return commands;
+}
+
+std::string Join(const std::vector<std::string>& commands) {
+  std::string script;
+  for (const std::string& command : commands) {
+    if (command.empty()) continue;
+    if (!script.empty()) script += kSeparator;
+    script += command;
+  }
+  return script;
+}
+
+// Repeats, drops, swaps or alters one command, or lets a call be waited for, or not.
+void ChangeCommands(std::string& script, Prng& prng) {
+  std::vector<std::string> commands = Split(script);
   std::string& one = commands[prng.Below(commands.size())];
   std::string& other = commands[prng.Below(commands.size())];
-  switch (prng.Below(5)) {
+  switch (prng.Below(6)) {
     case 0:
       commands.insert(commands.begin() + static_cast<ptrdiff_t>(prng.Below(commands.size() + 1)),
                       std::string(one));
@@ -124,14 +137,24 @@ void ChangeCommands(std::string& script, Prng& prng) {
     case 4:
       one.resize(prng.Below(one.size() + 1));
       break;
+    case 5:
+      if (one.starts_with('C') || one.starts_with('A')) one[0] = one[0] == 'C' ? 'A' : 'C';
+      break;
   }
-  script.clear();
-  for (const std::string& command : commands) {
-    if (!command.empty()) {
-      if (!script.empty()) script += kSeparator;
-      script += command;
-    }
-  }
+  script = Join(commands);
+}
+
+// Some commands of another script, in their order, somewhere among its own.
+std::string Cross(std::string_view script, std::string_view other, Prng& prng) {
+  constexpr size_t kTakenMax = 4;
+  std::vector<std::string> commands = Split(script);
+  const std::vector<std::string> others = Split(other);
+  const size_t from = prng.Below(others.size());
+  const size_t count = std::min(others.size() - from, prng.Below(kTakenMax) + 1);
+  const auto begin = others.begin() + static_cast<ptrdiff_t>(from);
+  commands.insert(commands.begin() + static_cast<ptrdiff_t>(prng.Below(commands.size() + 1)), begin,
+                  begin + static_cast<ptrdiff_t>(count));
+  return Join(commands);
 }
 
 }  // namespace
@@ -147,6 +170,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   for (size_t edits = prng.Below(3) + 1; edits > 0; --edits) {
     if (prng.Chance(100)) {
       lorry::fuzz::ChangeRun(script, prng);
+    } else if (prng.Chance(100)) {
+      lorry::fuzz::ChangeNumber(script, prng);
     } else if (prng.Chance(600)) {
       lorry::fuzz::ChangeValue(script, prng);
     } else {
@@ -155,5 +180,16 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   }
   script.resize(std::min(script.size(), max_size));
   std::memcpy(data, script.data(), script.size());
+  return script.size();
+}
+
+extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* data, size_t size, const uint8_t* other,
+                                            size_t other_size, uint8_t* out, size_t max_size,
+                                            unsigned int seed) {
+  lorry::Prng prng(seed);
+  std::string script = lorry::fuzz::Cross({reinterpret_cast<const char*>(data), size},
+                                          {reinterpret_cast<const char*>(other), other_size}, prng);
+  script.resize(std::min(script.size(), max_size));
+  std::memcpy(out, script.data(), script.size());
   return script.size();
 }

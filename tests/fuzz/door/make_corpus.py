@@ -46,6 +46,7 @@ SCRIPTS = {
     ],
     "generate_stream": [SGLANG, f"S0{EVENTS}", post("/generate", {**GENERATE, "stream": True}), WAIT],
     "generate_n": [SGLANG, post("/generate", {"text": "\x01j", "sampling_params": {"n": 64}, "lora_path": "policy"})],
+    "generate_n_of_a_long_text": [SGLANG, post("/generate", {"text": "\x01t", "sampling_params": {"n": 64}, "lora_path": "policy"}), WAIT],
     "completion": [SGLANG, f"J0{ONE_CHOICE}", post("/v1/completions", COMPLETION), VLLM, post("/v1/completions", COMPLETION, 1)],
     "completion_n": [SGLANG, f"J0{ONE_CHOICE}", post("/v1/completions", {**COMPLETION, "n": 2})],
     "chat": [VLLM, post("/v1/chat/completions", CHAT), SGLANG, post("/v1/chat/completions", {**CHAT, "n": 3}, 1)],

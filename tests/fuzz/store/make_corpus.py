@@ -66,6 +66,7 @@ SCRIPTS = {
     "two_ranks": [OPEN_RUN, begin("A0"), begin("A0"), "W0", call("GetUpload", upload_id=UPLOAD), begin(attempt=2)],
     "commit_early": [OPEN_RUN, begin(), call("CommitUpload", upload_id=UPLOAD), call("CommitUpload", upload_id="$found")],
     "commit_before_open": [OPEN_RUN, "F8", begin("A0"), "U0", call("CommitUpload", "A0", upload_id="$found"), "W0"],
+    "slow_disk": [OPEN_RUN, "F8", begin("A0"), "U0", call("GetUpload", upload_id="$found"), "W0"],
     "disk_full": [OPEN_RUN, "F0", begin(), "F7", begin(), "F1", *OPEN_PUT, *CHUNKS, "w0", call("CommitUpload", upload_id=UPLOAD)],
     "idle": [OPEN_RUN, begin(), *OPEN_PUT, "D00 4096", "w0", "S2", "S:", begin(attempt=2)],
     "chunk_by_hand": [OPEN_RUN, begin(), *OPEN_PUT, message(0, chunk={"offset": 8, "data": "AAAA", "checksum": "AAAAAAAAAAAAAAAAAAAAAA=="})],
@@ -73,6 +74,7 @@ SCRIPTS = {
     "silent_puts": ["o2Put", "o1Get"],
     "silent_puts_in_every_place": ["o4Put"],
     "great_image": ["B0", "O0Get", "G04 0 0", "H0", "w0", "O1Get", "G18 1048576 4096", "H1", "w1"],
+    "great_request": ["B0", "O0Get", "G016 0 0", "H0", "w0"],
     "no_ticket": ["O0Put", message(0, open={"ticket": "AAAA"}), "w0", "O1Get", message(1, ticket=""), "w1"],
 }
 
