@@ -38,8 +38,9 @@ struct ObservedResidency {
   Failure failure = Failure::kNone;
   uint64_t bytes_done = 0;  // FETCHING
   uint64_t bytes_total = 0;
-  uint32_t in_flight = 0;   // requests the door counts on it
-  bool count_known = true;  // false after a proxy restart until the engine was seen quiet
+  uint32_t in_flight = 0;  // requests at the engine that the door counts on it
+  bool count_known =
+      true;  // false while there may be others: an earlier process', a lease holder's
   auto operator<=>(const ObservedResidency&) const = default;
 };
 

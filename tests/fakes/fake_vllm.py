@@ -125,7 +125,10 @@ def add_generate_routes(app: FastAPI, engine: FakeVllm) -> None:
         unique = http.headers.get("x-request-id") or body.get("request_id") or uuid.uuid4().hex[:16]
         rid = f"{'chatcmpl' if chat else 'cmpl'}-{unique}"
         prompt = "\n".join(str(m["content"]) for m in body["messages"]) if chat else body["prompt"]
-        requests = await engine.begin(body.get("model"), prompt_ids(prompt), body, rid)
+        batch = isinstance(prompt, list) and not isinstance(prompt[0], int)
+        requests: list[Request] = []
+        for i, each in enumerate(prompt if batch else [prompt]):
+            requests += await engine.begin(body.get("model"), prompt_ids(each), body, f"{rid}-{i}")
         if body.get("stream"):
             return StreamingResponse(
                 stream(requests, body, rid, chat), media_type="text/event-stream"

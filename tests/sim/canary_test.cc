@@ -8,19 +8,17 @@ namespace {
 
 constexpr uint64_t kSeeds = 100;
 
-// The first violation that some seed finds, empty when none does.
-std::string FirstViolation(Plant plant) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const Result result = RunSeed({seed, plant});
-    if (!result.violation.empty()) return result.violation;
-  }
-  return "";
-}
-
-// Starts with the words that say which invariant broke.
+// Starts with the words that say which invariant breaks, in some seed; in others a bug may break
+// another one first.
 void ExpectBreaks(Plant plant, const std::string& invariant) {
-  const std::string violation = FirstViolation(plant);
-  EXPECT_EQ(violation.rfind(invariant, 0), 0u) << violation;
+  std::string others;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const std::string violation = RunSeed({seed, plant}).violation;
+    if (violation.empty()) continue;
+    if (violation.rfind(invariant, 0) == 0) return;
+    others += violation + "\n";
+  }
+  ADD_FAILURE() << "only: " << others;
 }
 
 TEST(Canary, UnloadingWithACountIsCaught) { ExpectBreaks(Plant::kCountsAreZero, "invariant 6"); }
@@ -31,7 +29,7 @@ TEST(Canary, IgnoringThatAnEngineHasAnotherBootIsCaught) {
 
 TEST(Canary, AStaleLeaderThatStillWritesIsCaught) {
   // Two leaders that undo each other's records: which invariant breaks first depends on the seed.
-  EXPECT_NE(FirstViolation(Plant::kFenceIsIgnored), "");
+  ExpectBreaks(Plant::kFenceIsIgnored, "invariant");
 }
 
 TEST(Canary, ADecisionThatIsNotDurableIsCaught) {

@@ -39,7 +39,7 @@ void SimDoor::Report() {
 }
 
 SimDoor::Answer SimDoor::Request(const Wish& wish) {
-  door::Outcome outcome = router_.Resolve({wish.adapters, std::nullopt});
+  door::Outcome outcome = router_.Resolve({wish.adapters, std::nullopt, wish.children});
   if (const auto* refused = std::get_if<door::Refused>(&outcome)) return {{}, refused->reason};
   if (const auto* held = std::get_if<door::Held>(&outcome)) {
     held_.push_back({wish, sim_.now() + held->limit_ms});
@@ -77,11 +77,17 @@ void SimDoor::End(uint64_t id) {
   constexpr int64_t kLastBytesMs = 20;
   const auto it = live_.find(id);
   if (it == live_.end()) return;
-  for (const EngineName& name : it->second.names)
+  for (const EngineName& name : std::exchange(it->second.names, {}))
     engine_.End(name, it->second.boot, it->second.children);
   sim_.queue.In(sim_.Latency(kLastBytesMs), [this, id] { live_.erase(id); });
 }
 
 void SimDoor::EngineDied() { live_.clear(); }
+
+void SimDoor::Died() {
+  // vLLM notices at once, SGLang looks every four seconds.
+  const int64_t noticed_ms = engine_.limits().kind == fleet::EngineKind::kSglang ? 4'000 : 1;
+  for (const auto& [id, live] : live_) sim_.queue.In(noticed_ms, [this, id = id] { End(id); });
+}
 
 }  // namespace lorry::sim

@@ -37,6 +37,8 @@ class SimDoor {
   bool Routes(const EngineName& name) const { return router_.table()->FindRoute(name) != nullptr; }
   // The engine's process is gone, and with it every connection to it.
   void EngineDied();
+  // This process is gone, and its connections with it: the engine ends what nobody waits for.
+  void Died();
 
  private:
   struct Live {

@@ -345,9 +345,17 @@ void SimEngine::End(const EngineName& name, const BootId& boot, uint32_t childre
 }
 
 uint64_t SimEngine::running() const {
-  uint64_t all = 0;
+  constexpr uint64_t kOthers = 3;
+  uint64_t all = IsOneIn(boot_.value, 300) ? kOthers : 0;
   for (const auto& [name, count] : running_) all += count;
   return all;
+}
+
+std::optional<std::set<EngineName>> SimEngine::running_names() const {
+  if (limits_.kind != fleet::EngineKind::kVllm) return std::nullopt;
+  std::set<EngineName> names;
+  for (const auto& [name, count] : running_) names.insert(name);
+  return names;
 }
 
 uint32_t SimEngine::running(const EngineName& name) const {

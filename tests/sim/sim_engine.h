@@ -64,8 +64,11 @@ class SimEngine {
   // would answer.
   bool Begin(const EngineName& name, const Digest& digest, const BootId& boot, uint32_t children);
   void End(const EngineName& name, const BootId& boot, uint32_t children);
-  uint64_t running() const;
   uint32_t running(const EngineName& name) const;
+  // What it says of itself: all of its requests, and on vLLM of which adapters they are. On some
+  // boots others call it too, without an end, for its base model.
+  uint64_t running() const;
+  std::optional<std::set<EngineName>> running_names() const;
 
   // Memory released, until it wakes or dies.
   void SetAsleep(bool asleep) { asleep_ = up_ && asleep; }

@@ -55,6 +55,7 @@ void SimProxy::Start() {
   proxy::Config config;
   config.member = member_;
   config.pool = pool_;
+  config.drain_ms = 30'000;  // within what a run waits for at its end
   config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
   proxy::Records records;
   for (const auto& [key, text] : journal_) {
@@ -86,6 +87,7 @@ void SimProxy::Kill(bool lose_journal) {
     sim_.Trace("proxy down", life_);
     Narrate(sim_, member_.value, lose_journal ? "dies and loses its journal" : "dies");
     driver_.Stop();
+    doors_.back()->Died();
     hooks_.hang_up();
   }
   if (!lose_journal) return;
@@ -400,8 +402,9 @@ void SimProxy::Do(const proxy::AskEngineLoad& effect) {
     if (life_ != life || !alive()) return;
     const Outcome outcome = Reaches(effect.boot) ? Outcome::kOk : Outcome::kUnknown;
     doors_.back()->Report();
-    const uint64_t running = sim_.plant == Plant::kCountsAreZero ? 0 : engine_.running();
-    Post(proxy::EngineLoadSeen{effect.op, outcome, running});
+    proxy::EngineLoadSeen seen{effect.op, outcome, engine_.running(), engine_.running_names()};
+    if (sim_.plant == Plant::kCountsAreZero) seen = {effect.op, outcome, 0};
+    Post(seen);
   });
 }
 

@@ -245,14 +245,16 @@ void EngineLink::Run(const AskEngineLoad& ask) {
       [this, ask](engines::Engine& engine) {
         engine.GetLoad(Millis(options_.call_deadline_ms),
                        [this, ask](absl::StatusOr<engines::EngineLoad> load) {
-                         const uint64_t requests = load.ok() ? load->running + load->waiting : 0;
+                         EngineLoadSeen seen{.op = ask.op, .outcome = OutcomeOf(load.status())};
+                         if (load.ok()) {
+                           seen.running_and_waiting = load->running + load->waiting;
+                           seen.names = std::move(load->names);
+                         }
                          listeners_.report_counts();
-                         sink_(EngineLoadSeen{ask.op, OutcomeOf(load.status()), requests});
+                         sink_(std::move(seen));
                        });
       },
-      [this, ask] {
-        sink_(EngineLoadSeen{ask.op, Outcome::kFailed, 0});
-      });
+      [this, ask] { sink_(EngineLoadSeen{.op = ask.op, .outcome = Outcome::kFailed}); });
 }
 
 void EngineLink::Run(const PauseEngine& pause) {

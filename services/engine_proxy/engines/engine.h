@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ struct EngineFacts {
 struct EngineLoad {
   uint64_t running = 0;
   uint64_t waiting = 0;
+  // The adapters of these requests; SGLang does not say.
+  std::optional<std::set<EngineName>> names = {};
 };
 
 // What a probe measured; nothing where it was not asked to compare, or the engine gives no

@@ -67,18 +67,53 @@ std::string ConfigIn(const Json& model_config) {
   return "";
 }
 
+// The text of `label` in a sample's line; empty where it has none.
+absl::string_view LabelIn(absl::string_view sample, absl::string_view label) {
+  const std::string begin = absl::StrCat(label, "=\"");
+  const size_t at = sample.find(begin);
+  if (at == absl::string_view::npos) return "";
+  sample.remove_prefix(at + begin.size());
+  return sample.substr(0, sample.find('"'));
+}
+
 // The number in `label="7"` of the first sample of `name`; 0 where there is none.
 uint32_t CountInLabel(absl::string_view exposition, absl::string_view name,
                       absl::string_view label) {
   for (absl::string_view line : absl::StrSplit(exposition, '\n')) {
-    if (!ValueOfSample(line, name)) continue;
-    const size_t at = line.find(absl::StrCat(label, "=\""));
-    if (at == absl::string_view::npos) continue;
-    line.remove_prefix(at + label.size() + 2);
     uint32_t count = 0;
-    if (absl::SimpleAtoi(line.substr(0, line.find('"')), &count)) return count;
+    if (ValueOfSample(line, name) && absl::SimpleAtoi(LabelIn(line, label), &count)) return count;
   }
   return 0;
+}
+
+size_t CountSamples(absl::string_view exposition, absl::string_view name) {
+  size_t count = 0;
+  for (absl::string_view line : absl::StrSplit(exposition, '\n')) {
+    if (ValueOfSample(line, name)) ++count;
+  }
+  return count;
+}
+
+// The adapters of running and waiting requests. Each state of them ever seen is a series of its
+// own, and the time at which it was last so is its value. Data-parallel engines write into the same
+// series, so that each hides the others' adapters: nothing is known of theirs.
+std::optional<std::set<EngineName>> BusyAdapters(absl::string_view exposition) {
+  if (!IsDeclared(exposition, kLoraInfo) || CountSamples(exposition, kRunning) > 1)
+    return std::nullopt;
+  double newest = 0;
+  absl::string_view state;  // none: no request has named an adapter yet
+  for (absl::string_view line : absl::StrSplit(exposition, '\n')) {
+    const std::optional<double> at = ValueOfSample(line, kLoraInfo);
+    if (!at || *at < newest) continue;
+    newest = *at;
+    state = line;
+  }
+  std::set<EngineName> names;
+  for (const absl::string_view label : {"running_lora_adapters", "waiting_lora_adapters"}) {
+    for (absl::string_view name : absl::StrSplit(LabelIn(state, label), ',', absl::SkipEmpty()))
+      names.insert(EngineName(std::string(name)));
+  }
+  return names;
 }
 
 }  // namespace
@@ -96,7 +131,7 @@ absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& reply) {
   const auto running = CountOf(SumOfMetric(reply.body, ToStd(kRunning)));
   const auto waiting = CountOf(SumOfMetric(reply.body, ToStd(kWaiting)));
   if (!running || !waiting) return ToStatus(MetricsDisabled());
-  return EngineLoad{*running, *waiting};
+  return EngineLoad{*running, *waiting, BusyAdapters(ToAbsl(reply.body))};
 }
 
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& reply) {

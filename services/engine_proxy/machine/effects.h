@@ -77,7 +77,7 @@ struct Unload {
 struct AskEngineLoad {
   OpId op = 0;
   BootId boot;
-};  // running + waiting, by the engine's own account; a DoorReport of the same moment comes first
+};  // what runs and waits, by the engine's own account; a DoorReport of the same moment comes first
 struct PauseEngine {
   OpId op = 0;
   BootId boot;

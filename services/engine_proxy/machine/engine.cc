@@ -4,15 +4,11 @@
 
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/residency.h"
-#include "services/engine_proxy/machine/unload.h"
+#include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/verdicts.h"
 
 namespace lorry::proxy {
 namespace {
-
-// Twice in a row, because one sample may fall between a request's arrival at the door and at the
-// engine.
-constexpr uint32_t kQuietSamples = 2;
 
 void LeaveEngine(Core& core, const BootId& boot, Residency& residency) {
   // Should the boot have been alive after all, its load or unload may yet happen.
@@ -32,7 +28,6 @@ void EndBoot(Core& core) {
   core.registry.listed_as_of = 0;
   core.registry.op = 0;
   core.load_op = 0;
-  core.quiet_streak = 0;
   core.load_seen.reset();
   core.hung_loads = 0;
   ++core.registry.changes;
@@ -41,9 +36,10 @@ void EndBoot(Core& core) {
 
 void BeginBoot(Core& core, const BootId& boot) {
   core.boot = boot;
-  // Requests that an earlier process of this proxy admitted can only be on the boot that it wrote
-  // down first.
-  core.counts_known = !core.journal_boot.empty() && core.journal_boot != boot;
+  for (auto& [name, residency] : core.residencies) {
+    // An earlier process of this proxy loaded it, and admitted requests to it.
+    residency.loaded_on == boot ? FindOnEngine(core, residency) : ForgetUncounted(residency);
+  }
   if (core.journal_boot != boot) {
     if (!core.journal_boot.empty()) JudgeBoot(core, core.journal_boot);
     core.Save("boot", BootRecord{boot});
@@ -67,15 +63,6 @@ bool WantsList(const Core& core) {
   return std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
     return !core.FreshlyListed(entry.second) && WaitsForList(core, entry.second);
   });
-}
-
-// A request that the engine has ended and the door has not would hide one of an earlier process:
-// compared is the fewest that the door had, until it must know of every end that the engine knew.
-void JudgeQuiet(Core& core) {
-  if (!core.load_seen.has_value() || core.now < core.judge_at) return;
-  core.quiet_streak = *core.load_seen <= core.live_low ? core.quiet_streak + 1 : 0;
-  core.load_seen.reset();
-  if (core.quiet_streak >= kQuietSamples) core.counts_known = true;
 }
 
 }  // namespace
@@ -119,32 +106,12 @@ void HandleListed(Core& core, const Listed& event) {
   AdoptListing(core);
 }
 
-void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
-  if (event.op == 0 || event.op != core.load_op) return;
-  core.load_op = 0;
-  const bool answered = event.outcome == Outcome::kOk;
-  core.quiet = answered && event.running_and_waiting <= core.LiveRequests();
-  // A good answer lets one name go; for the next one the engine is asked as soon as that is done.
-  core.load_due = core.quiet && core.counts_known ? core.now : core.now + core.config.poll_ms;
-  if (!answered) core.quiet_streak = 0;
-  if (!answered || core.counts_known) return;
-  core.load_seen = event.running_and_waiting;
-  core.judge_at = core.now + core.config.door_lag_ms;
-}
-
 void AdvanceEngine(Core& core) {
   if (core.boot.empty() || !core.answers) return;
-  JudgeQuiet(core);
   if (core.registry.op == 0 && WantsList(core)) {
     core.registry.op = core.NewOp();
     core.registry.asked_as_of = ++core.registry.changes;
     core.effects.push_back(List{core.registry.op, core.boot});
-  }
-  const bool asks = !core.counts_known || WaitsForQuiet(core);
-  if (core.load_op == 0 && asks && core.now >= core.load_due) {
-    core.load_op = core.NewOp();
-    core.live_low = core.LiveRequests();
-    core.effects.push_back(AskEngineLoad{core.load_op, core.boot});
   }
 }
 

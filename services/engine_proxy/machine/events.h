@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 
@@ -86,6 +87,8 @@ struct EngineLoadSeen {
   OpId op = 0;
   Outcome outcome = Outcome::kOk;
   uint64_t running_and_waiting = 0;
+  // Adapters that these name, from an engine that says so.
+  std::optional<std::set<EngineName>> names = {};
 };
 struct PauseDone {
   OpId op = 0;

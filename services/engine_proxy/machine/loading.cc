@@ -6,6 +6,7 @@
 #include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/slots.h"
+#include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/unload.h"
 #include "services/engine_proxy/machine/verdicts.h"
 
@@ -139,7 +140,10 @@ void AdoptListing(Core& core) {
   }
   for (auto& [name, residency] : core.residencies) {
     if (!core.FreshlyListed(residency)) continue;
-    if (core.registry.listing.contains(name)) residency.uncertain_on = BootId();
+    if (core.registry.listing.contains(name)) {
+      residency.uncertain_on = BootId();
+      FindOnEngine(core, residency);
+    }
     if (residency.Is<at::Verifying>()) {
       JudgeLoad(core, residency);
     } else if (residency.Is<at::Loaded>() && !core.IsListedAsOurs(residency)) {

@@ -15,6 +15,7 @@
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/rows.h"
 #include "services/engine_proxy/machine/state.h"
+#include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/unload.h"
 
 namespace lorry::proxy {
@@ -72,13 +73,14 @@ void Handle(Core& core, const Event& event) {
 
 void Plan(Core& core) {
   AdvancePause(core);
+  AdvanceUncounted(core);
   AdvanceResidencies(core);
   AdvanceRows(core);
   AdvanceDoor(core);  // before unloads: what they wait for is a table without the name
   if (AdvanceUnloads(core)) AdvanceDoor(core);
   AdvanceEngine(core);
+  AskEngineLoadIfNeeded(core);
   AdvanceObserved(core);
-  core.quiet = false;
 }
 
 absl::Status Invalid(const std::string& key) {
@@ -100,6 +102,13 @@ void RestoreName(Core& core, const EngineName& name, const NameRecord& record) {
   // Until it is listed: the load may have been under way.
   residency.uncertain_on = record.loaded_on;
   residency.phase = at::Fetched();
+  if (record.leased) residency.uncounted = Uncounted{.leased = true};
+}
+
+// Behind an unload without an answer a load without one may still wait, to read the directory.
+void RestoreUnload(Core& core, const BootId& boot, const EngineName& name) {
+  const auto it = core.residencies.find(name);  // names are restored first: "name/" < "unloading"
+  if (it != core.residencies.end()) it->second.uncertain_on = boot;
 }
 
 absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& value) {
@@ -107,7 +116,10 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
   if (const auto* journal = std::get_if<JournalRecord>(&value)) core.journal = *journal;
   if (const auto* term = std::get_if<TermRecord>(&value)) core.term = term->term;
   if (const auto* boot = std::get_if<BootRecord>(&value)) core.journal_boot = boot->boot;
-  if (const auto* wedged = std::get_if<WedgedRecord>(&value)) core.wedged = *wedged;
+  if (const auto* wedged = std::get_if<WedgedRecord>(&value)) {
+    core.wedged = *wedged;
+    RestoreUnload(core, wedged->boot, wedged->name);
+  }
   if (const auto* row = std::get_if<RowRecord>(&value)) {
     if (key != RowKey(AdapterName(last))) return Invalid(key);
     RestoreRow(core, AdapterName(last), *row);
@@ -119,7 +131,10 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
   if (const auto* killer = std::get_if<KillerRecord>(&value))
     core.killers[EngineName(last)] = *killer;
   if (const auto* paused = std::get_if<PausedRecord>(&value)) RestorePause(core, *paused);
-  if (const auto* unloading = std::get_if<UnloadingRecord>(&value)) core.unloading = *unloading;
+  if (const auto* unloading = std::get_if<UnloadingRecord>(&value)) {
+    core.unloading = *unloading;
+    RestoreUnload(core, unloading->boot, unloading->name);
+  }
   return absl::OkStatus();
 }
 
@@ -133,8 +148,7 @@ std::optional<Tick> WakeAt(const Core& core) {
   at(PauseWakeAt(core));
   if (core.answers) at(core.registry.due);
   if (core.answers) at(core.registry.after);
-  if (!core.counts_known || WaitsForQuiet(core)) at(core.load_due);
-  if (core.load_seen.has_value()) at(core.judge_at);
+  at(UncountedWakeAt(core));
   if (core.session) at(core.sent_at + core.config.observed_ms);
   return wake;
 }

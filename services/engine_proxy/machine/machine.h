@@ -53,6 +53,13 @@ struct Config {
   // How often the engine is asked again while something waits for its answer (listing, load,
   // resume).
   int64_t poll_ms = 1'000;
+  // Requests of an earlier process of this proxy lost their connection when it ended, and engines
+  // end what nobody waits for: vLLM at once, SGLang within 4 s (SGLANG_REQUEST_STATE_WAIT_TIMEOUT).
+  // One that lasts longer delays an unload, which has a deadline of its own.
+  int64_t orphans_ms = 5'000;
+  // Requests that clients sent to the engine directly while they had a lease: the same as the
+  // policy's own drain deadline by default.
+  int64_t drain_ms = 600'000;
   // The end of a request is known here so much later than the engine knows it, at most: its last
   // bytes pass the door, and the door reports it. Far below poll_ms.
   int64_t door_lag_ms = 50;

@@ -97,7 +97,7 @@ fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residenc
     out.bytes_total = fetching->bytes_total;
   }
   out.in_flight = core.InFlight(residency.name);
-  out.count_known = core.counts_known;
+  out.count_known = !residency.uncounted.has_value();
   return out;
 }
 
@@ -121,7 +121,8 @@ bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResiden
   for (const auto& [name, residency] : core.residencies) {
     const fleet::ResidencyState state = ToldState(core, residency);
     if (state == fleet::ResidencyState::kAbsent) continue;
-    if (said == sent.end() || said->state != state || said->count_known != core.counts_known ||
+    if (said == sent.end() || said->state != state ||
+        said->count_known == residency.uncounted.has_value() ||
         (said->in_flight > 0) != (core.InFlight(name) > 0) || said->name != name ||
         said->key != residency.key) {
       return false;

@@ -57,6 +57,7 @@ struct NameRecord {
   uint64_t trial = 0;  // which one, counted over this journal
   // Some engine was asked to load it from there; not said in a record of before it was kept.
   bool asked = true;
+  bool leased = false;  // to clients that call the engine directly, and may still be used by them
   auto operator<=>(const NameRecord&) const = default;
 };
 // "paused": written before the pause is sent, deleted after the engine was seen to go on.

@@ -48,7 +48,8 @@ Json Fields(const NameRecord& r) {
           {"loaded_on", r.loaded_on.value},
           {"tried_on", r.tried_on.value},
           {"trial", r.trial},
-          {"asked", r.asked}};
+          {"asked", r.asked},
+          {"leased", r.leased}};
 }
 RecordValue NameFrom(const Json& j) {
   NameRecord r;
@@ -61,6 +62,7 @@ RecordValue NameFrom(const Json& j) {
   r.tried_on = BootId(Text(j, "tried_on"));
   r.trial = Field<uint64_t>(j, "trial");
   r.asked = Field<bool>(j, "asked", true);
+  r.leased = Field<bool>(j, "leased");
   return r;
 }
 

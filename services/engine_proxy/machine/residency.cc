@@ -9,6 +9,7 @@
 #include "services/engine_proxy/machine/fetching.h"
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/probe.h"
+#include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/unload.h"
 #include "services/engine_proxy/machine/verdicts.h"
 
@@ -64,6 +65,7 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
       r.changed_as_of = ++core.registry.changes;
       r.directory->asked = true;
       r.loaded_on = core.boot;  // a survivor is believed only if the journal says that it was asked
+      BeginCounting(core, r);
       BeginTrial(core, r);
       core.effects.push_back(
           Load{Begin<at::Loading>(core, r), core.boot, r.name, r.directory->path});
@@ -231,6 +233,7 @@ void MeetDesired(Core& core) {
   core.table_stale = true;
   for (auto& [name, residency] : core.residencies) residency.wanted = nullptr;
   for (const fleet::WantedVersion& wanted : core.desired->wanted) Meet(core, wanted);
+  for (auto& [name, residency] : core.residencies) MeetLease(core, residency);
   ForgiveUnwanted(core);
   core.wanted_rows.clear();
   for (const fleet::DesiredRow& row : core.desired->rows) core.wanted_rows[row.adapter] = &row;

@@ -27,12 +27,14 @@ uint32_t OthersListed(const Core& core) {
                     [&](const auto& entry) { return core.Find(entry.first) == nullptr; }));
 }
 
-// Taken by what cannot leave for another: what MUST be loaded, what rows stand on, what is not
-// Lorry's.
+// Taken by what cannot leave for another: what MUST be loaded, what rows stand on, what clients to
+// whom it was leased may still use, what is not Lorry's.
 uint32_t SlotsKept(const Core& core, const Residency& except) {
   uint32_t kept = OthersListed(core);
   for (const auto& [name, residency] : core.residencies) {
-    const bool stays = core.IsRowTarget(name) || (Must(residency) && residency.wanted->load);
+    const bool in_use = residency.uncounted.has_value() && residency.uncounted->leased;
+    const bool stays =
+        core.IsRowTarget(name) || (Must(residency) && residency.wanted->load) || in_use;
     if (&residency != &except && TakesSlot(core, residency) && stays) ++kept;
   }
   return kept;
@@ -85,9 +87,8 @@ bool MakeRoom(Core& core) {
   if (!WaitsForASlot(core)) return false;
   Residency* leaves = nullptr;
   for (auto& [name, residency] : core.residencies) {
-    const bool idle = core.InFlight(name) == 0;
     if (residency.Is<at::Unloading>()) return false;
-    if (!IsOnEngine(core, residency) || !idle) continue;
+    if (!IsOnEngine(core, residency) || !IsIdle(core, residency)) continue;
     if (IsLeaving(core, residency)) return false;
     const fleet::WantedVersion* wanted = residency.wanted;
     if (wanted == nullptr || wanted->must || core.IsRowTarget(name)) continue;

@@ -20,10 +20,11 @@ std::string KillerKey(const EngineName& name) { return absl::StrCat("killer/", n
 
 void Core::SaveName(const Residency& residency) {
   if (!residency.directory.has_value()) return;
+  const bool leased = residency.uncounted.has_value() && residency.uncounted->leased;
   Save(NameKey(residency.name),
        NameRecord{residency.key, residency.digest, residency.render, residency.directory->path,
                   residency.loaded_on, residency.tried_on, residency.trial,
-                  residency.directory->asked});
+                  residency.directory->asked, leased});
 }
 
 bool Core::IsWanted(const Residency& residency) const {

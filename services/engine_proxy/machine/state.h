@@ -83,6 +83,13 @@ struct Directory {
   bool fits = false;  // what came of it
 };
 
+// Requests may be on a name that this door does not count (uncounted.h).
+struct Uncounted {
+  bool leased = false;        // of clients that call the engine directly
+  std::optional<Tick> until;  // then they are given up on; none while the lease lasts
+  uint32_t shows_none = 0;    // answers of the engine in a row
+};
+
 struct Residency {
   EngineName name;
   const fleet::WantedVersion* wanted = nullptr;  // in `desired`, as of the last MeetDesired
@@ -105,6 +112,8 @@ struct Residency {
   Tick unload_after = 0;  // an engine may refuse, or answer and not do it
   bool evicting = false;  // MAY that makes room
   Revision closed_at;     // the first door table that does not route it; 0 while one does
+  std::optional<Uncounted> uncounted;
+  BootId known_on;  // the boot on which this process loaded it, or found it
 
   template <typename State>
   bool Is() const {
@@ -206,14 +215,11 @@ struct Core {
   std::optional<UnloadingRecord> unloading;
   uint32_t hung_loads = 0;  // loads in a row that got no answer
   Registry registry;
-  bool counts_known = false;
-  uint32_t quiet_streak = 0;
-  std::optional<uint64_t> load_seen;  // judged at judge_at, while counts are not known
-  Tick judge_at = 0;
-  uint64_t live_low = 0;  // the fewest live requests since that load was asked for
-  OpId load_op = 0;       // AskEngineLoad
+  OpId load_op = 0;  // AskEngineLoad
   Tick load_due = 0;
-  bool quiet = false;  // during one step: the engine's own load has just not contradicted
+  std::optional<EngineLoadSeen> load_seen;  // judged at judge_at
+  Tick judge_at = 0;
+  uint64_t live_low = 0;  // the fewest requests that the door counted since that load was asked for
 
   std::map<EngineName, Residency> residencies;
   std::map<AdapterName, Row> rows;

@@ -6,6 +6,7 @@
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/slots.h"
+#include "services/engine_proxy/machine/uncounted.h"
 
 namespace lorry::proxy {
 namespace {
@@ -19,19 +20,19 @@ bool IsRegistryTaken(const Core& core) {
 }
 
 // Whether the engine can take an unload of anything: no pause, nothing else at work in its
-// registry, counts known.
+// registry.
 bool MayUnloadAny(const Core& core) {
-  if (!core.answers || core.boot.empty() || core.asleep || !core.counts_known) return false;
+  if (!core.answers || core.boot.empty() || core.asleep) return false;
   return !IsPaused(core) && !core.IsWedged() && !IsRegistryTaken(core);
 }
 
 // Of one name, where MayUnloadAny: not routed by any table that some io_context still resolves by,
-// and nothing in flight. All that is left to ask is the engine's own load.
+// and nothing in flight.
 bool MayUnload(const Core& core, const Residency& residency) {
   if (!IsOnEngine(core, residency) || !IsLeaving(core, residency)) return false;
   if (core.now < residency.unload_after) return false;
   const bool closed = residency.closed_at.value != 0 && core.reported >= residency.closed_at;
-  return closed && core.InFlight(residency.name) == 0;
+  return closed && IsIdle(core, residency);
 }
 
 // Whether it was done meanwhile is known by asking again: behind one that hangs the second hangs,
@@ -56,6 +57,10 @@ bool IsOnEngine(const Core& core, const Residency& residency) {
   // What may yet be loaded is unloaded too: the answer says that the load is over, one way or the
   // other.
   return residency.Is<at::Loaded>() || core.IsListed(residency) || IsUncertain(core, residency);
+}
+
+bool IsIdle(const Core& core, const Residency& residency) {
+  return core.InFlight(residency.name) == 0 && !residency.uncounted.has_value();
 }
 
 bool IsUnloading(const Core& core) {
@@ -96,21 +101,16 @@ void HandleUnloadDone(Core& core, const UnloadDone& event) {
     return;
   }
   if (!MayHaveHappened(event.outcome)) NoteAnswer(core, *residency, event.outcome);
+  if (event.outcome == Outcome::kOk) ForgetUncounted(*residency);
   residency->evicting = false;
   residency->unload_after = core.now + core.config.poll_ms;
   Move(core, *residency, ResidencyEvent::kUnloadAnswered);
 }
 
-bool WaitsForQuiet(const Core& core) {
-  return MayUnloadAny(core) &&
-         std::any_of(core.residencies.begin(), core.residencies.end(),
-                     [&](const auto& entry) { return MayUnload(core, entry.second); });
-}
-
 bool AdvanceUnloads(Core& core) {
   AskAgain(core);
   const bool made_room = MakeRoom(core);
-  if (!core.quiet || !MayUnloadAny(core)) return made_room;
+  if (!MayUnloadAny(core)) return made_room;
   for (auto& [name, residency] : core.residencies) {
     if (!MayUnload(core, residency)) continue;
     Move(core, residency, ResidencyEvent::kMayBeUnloaded);

@@ -14,14 +14,14 @@ void Wedge(Core& core, const EngineName& name);
 // sends at most one unload. Whether what the door may route has changed.
 bool AdvanceUnloads(Core& core);
 
-// Whether an unload waits for nothing but the engine's own load.
-bool WaitsForQuiet(const Core& core);
-
 // Whether it is on its way out: requests no longer resolve to it, except where a row stands on it.
 bool IsLeaving(const Core& core, const Residency& residency);
 
 // Whether it is or may be in the engine, and nothing is under way for it.
 bool IsOnEngine(const Core& core, const Residency& residency);
+
+// Whether no request is on it, nor may be one that the door does not count.
+bool IsIdle(const Core& core, const Residency& residency);
 
 // An unload was sent, by this process or an earlier one, and its answer is not there.
 bool IsUnloading(const Core& core);

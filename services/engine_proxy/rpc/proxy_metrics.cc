@@ -146,7 +146,10 @@ void ProxyMetrics::ShowCounts(const Proxy::View& view, const door::Counts& count
   loaded_.Set(loaded);
   retained_.Set(loaded - routed);
   for (const auto& [adapter, requests] : by_adapter) {
-    registry_.AddGauge("lorry_proxy_in_flight", "Requests in flight", {{"adapter", adapter}})
+    registry_
+        .AddGauge("lorry_proxy_in_flight",
+                  "Requests in flight at the engine, each sample of each prompt counted",
+                  {{"adapter", adapter}})
         .Set(requests);
   }
   for (const auto& [lag, requests] : by_lag) {

@@ -172,6 +172,37 @@ TEST(VllmMetrics, TellLoraAndItsBatchWithoutDevMode) {
   EXPECT_EQ(facts("").warnings[0].reason, "ENGINE_METRICS_DISABLED");
 }
 
+// What the engine is busy with, by its metrics; "-" where it does not say.
+std::string BusyWith(const std::string& exposition) {
+  const std::string counts =
+      "vllm:num_requests_running{engine=\"0\"} 2.0\n"
+      "vllm:num_requests_waiting{engine=\"0\"} 1.0\n";
+  const auto load = ParseVllmLoad({200, counts + exposition});
+  EXPECT_EQ(load->running + load->waiting, 3u);
+  if (!load->names.has_value()) return "-";
+  std::string text;
+  for (const EngineName& name : *load->names) text += (text.empty() ? "" : " ") + name.value;
+  return text;
+}
+
+TEST(VllmMetrics, TellTheAdaptersOfRunningAndWaitingRequestsByTheNewestSeries) {
+  const std::string declared = "# TYPE vllm:lora_requests_info gauge\n";
+  const auto series = [](const std::string& running, const std::string& waiting, const char* at) {
+    return R"(vllm:lora_requests_info{max_lora="4",running_lora_adapters=")" + running +
+           R"(",waiting_lora_adapters=")" + waiting + "\"} " + at + "\n";
+  };
+  EXPECT_EQ(BusyWith(declared), "") << "no request has named one yet";
+  EXPECT_EQ(BusyWith(declared + series("a,b", "b,c", "1.763786123456701e+09")), "a b c");
+  EXPECT_EQ(
+      BusyWith(declared + series("a", "a", "1.763786123456701e+09") +
+               series("", "", "1.763786123456702e+09") + series("b", "", "1.763786123456700e+09")),
+      "")
+      << "an old series stays and says nothing";
+  EXPECT_EQ(BusyWith(""), "-");
+  EXPECT_EQ(BusyWith(declared + "vllm:num_requests_running{engine=\"1\"} 0.0\n"), "-")
+      << "engines that share the series hide each other's adapters";
+}
+
 EngineFacts VllmFacts(const HttpReply& server_info) {
   EngineFacts facts;
   AddVllmServerInfo(server_info, facts);

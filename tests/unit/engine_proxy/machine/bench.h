@@ -39,7 +39,7 @@ class Bench {
     See();
   }
   void See() {
-    EngineSeen seen{boot_, limits_, "1", "", false};
+    EngineSeen seen{boot_, limits_, "1", "", asleep_};
     seen.base_model = base_;
     Tell(seen);
   }
@@ -57,6 +57,7 @@ class Bench {
       wanted.eviction_rank = static_cast<uint32_t>(number);
       wanted.probe = rule_;
       wanted.traits = traits_;
+      wanted.leased = leased_.contains(number);
       desired.wanted.push_back(wanted);
     }
     if (epoch > 0)
@@ -139,7 +140,10 @@ class Bench {
   std::map<EngineName, uint32_t> counts_;     // what the door reports
   std::map<EngineName, std::string> engine_;  // what the engine lists
   std::set<size_t> silent_;                   // indexes of effects that are not answered
-  uint64_t running_ = 0;
+  uint64_t running_ = 0;                      // at the engine, and of which adapters, if it says so
+  std::optional<std::set<EngineName>> running_names_;
+  bool asleep_ = false;                       // the engine
+  std::set<uint64_t> leased_;                 // of what is desired
   std::optional<LoadDone> load_answer_;       // instead of loading
   std::optional<ProbeDone> probe_answer_;     // instead of a token
   std::optional<FetchFailed> fetch_failure_;  // instead of fetching
@@ -231,7 +235,7 @@ class Bench {
     events_.push_back(UnloadDone{e.op, unload_outcome_});
   }
   void Answer(const AskEngineLoad& e) {
-    events_.push_back(EngineLoadSeen{e.op, Outcome::kOk, running_});
+    events_.push_back(EngineLoadSeen{e.op, Outcome::kOk, running_, running_names_});
   }
   void Answer(const PauseEngine& e) { events_.push_back(PauseDone{e.op, Outcome::kOk}); }
   void Answer(const ResumeEngine& e) {
@@ -248,6 +252,7 @@ class Bench {
 
 constexpr size_t kFetchEffect = 0;
 constexpr size_t kDeleteEffect = 4;
+constexpr size_t kListEffect = 5;
 constexpr size_t kLoadEffect = 6;
 constexpr size_t kProbeEffect = 7;
 constexpr size_t kUnloadEffect = 8;

@@ -82,6 +82,23 @@ TEST(Unload, OneWhoseDeadlinePassedMeanwhileHasASecondToShowThatItIsDone) {
   EXPECT_EQ(bench.Told(2), "LOADED");
 }
 
+TEST(Unload, WithoutAnAnswerKeepsTheDirectoryOverARestart) {
+  Bench bench(fleet::EngineKind::kVllm);
+  bench.Desire(1, {1});
+  bench.silent_ = {kUnloadEffect};
+  bench.Desire(2, {2});
+  bench.Pass(5'000);
+  ASSERT_TRUE(bench.records_.contains("unloading"));
+  bench.Stop();
+  bench.asleep_ = true;  // nothing is asked for again
+  bench.engine_.clear();
+  bench.Start();
+  bench.Desire(2, {2});
+  bench.Pass(5'000);
+  EXPECT_TRUE(bench.records_.contains("name/" + Bench::NameOf(1).value))
+      << "a load may stand before it";
+}
+
 TEST(Unload, OfAnotherBootIsForgotten) {
   Bench bench(fleet::EngineKind::kSglang);
   bench.Desire(1, {1});

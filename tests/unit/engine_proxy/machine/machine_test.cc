@@ -98,15 +98,6 @@ TEST(Residency, NothingIsUnloadedBeforeEveryContextHasTheTable) {
   EXPECT_EQ(bench.unloads_, 0);
 }
 
-TEST(Residency, TheEnginesOwnLoadContradictsAnUnload) {
-  Bench bench;
-  bench.Desire(1, {1});
-  bench.running_ = 1;  // somebody calls the engine directly
-  bench.Desire(2, {2});
-  bench.Pass(10'000);
-  EXPECT_EQ(bench.unloads_, 0);
-}
-
 TEST(Residency, AVersionWithoutARoomThatCouldBeMadeSaysNoSlot) {
   Bench bench;
   bench.limits_ = {.kind = fleet::EngineKind::kSglang, .slots = 1};
@@ -148,31 +139,6 @@ TEST(Residency, AnUnloadThatIsAnsweredAndNotDoneIsNotAskedForAgainAtOnce) {
   bench.Pass(10'000);
   EXPECT_GT(bench.unloads_, 1);
   EXPECT_LE(bench.unloads_, 11);
-}
-
-TEST(Residency, AfterARestartCountsAreUnknownUntilTheEngineIsQuietTwice) {
-  Bench bench;
-  bench.Desire(1, {1});
-  bench.running_ = 1;
-  bench.Start();
-  EXPECT_FALSE(bench.machine_->Observe().residencies.at(0).count_known);
-  bench.running_ = 0;
-  bench.Pass(5'000);
-  EXPECT_TRUE(bench.machine_->Observe().residencies.at(0).count_known);
-}
-
-TEST(Residency, ARequestThatTheDoorHasNotEndedYetHidesNoneOfAnEarlierProcess) {
-  Bench bench;
-  bench.Desire(1, {1});
-  bench.running_ = 1;  // admitted before the restart
-  bench.Start();
-  for (int second = 0; second < 20; ++second) {
-    // What the door counts while the engine is asked, the engine has ended already.
-    bench.Tell(DoorReport{bench.machine_->door_table().revision, {{Bench::NameOf(1), 1}}});
-    bench.Pass(500);
-    bench.Tell(DoorReport{bench.machine_->door_table().revision, {}});
-  }
-  EXPECT_FALSE(bench.machine_->Observe().residencies.at(0).count_known);
 }
 
 TEST(Residency, ASurvivorIsServedAgainAfterARestartWithoutTheOrchestrator) {
@@ -270,7 +236,7 @@ TEST(Residency, AnOldMayVersionMakesRoomForAMust) {
 
 TEST(Residency, SlotsAreCountedByAListingThatShowsWhatTheLastLoadSettled) {
   Bench bench(fleet::EngineKind::kVllm, 3);
-  bench.running_ = 1;  // nothing can be unloaded
+  bench.counts_[Bench::NameOf(1)] = 1;  // it cannot be unloaded
   bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "", ""};
   bench.Desire(0, {1});
   // The engine works off its queue: with the answer to the next load, that of 1 has happened.

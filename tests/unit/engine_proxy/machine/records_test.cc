@@ -17,6 +17,8 @@ std::vector<RecordValue> Meant() {
   tried.tried_on = BootId("b0");
   tried.trial = 5;
   tried.asked = false;
+  NameRecord leased = tried;
+  leased.leased = true;
   return {JournalRecord{MemberId("e1"), JournalId("j1")},
           TermRecord{Term{2, 7}},
           RowRecord{2, true, Epoch(3), v1, Epoch(4)},
@@ -29,7 +31,8 @@ std::vector<RecordValue> Meant() {
           KillerRecord{2},
           KillerRecord{2, 1},
           UnloadingRecord{BootId("b1"), v1, 99},
-          BootRecord{BootId("b1")}};
+          BootRecord{BootId("b1")},
+          leased};
 }
 
 TEST(Records, OfEarlierVersionsAreRead) {

@@ -1,0 +1,119 @@
+#include "services/engine_proxy/machine/uncounted.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lorry::proxy {
+namespace {
+
+// Two in a row, because a request that has arrived at the engine may not be among what it shows
+// yet.
+constexpr uint32_t kAnswersEnough = 2;
+
+bool IsLeased(const Residency& residency) {
+  return residency.wanted != nullptr && residency.wanted->leased;
+}
+
+// Whether the engine is asked, and time passes: not while more may come.
+bool IsAwaited(const Residency& residency) {
+  return residency.uncounted.has_value() && residency.uncounted->until.has_value();
+}
+
+void End(Core& core, Residency& residency) {
+  const bool was_leased = residency.uncounted->leased;
+  residency.uncounted.reset();
+  if (was_leased) core.SaveName(residency);
+}
+
+// Where the engine does not name them, it has none but the door's as long as it has no more than
+// those. A request that the engine has ended and the door has not would hide another one: compared
+// is the fewest that the door had, until it must know of every end that the engine knew.
+bool ShowsNone(const Core& core, const EngineLoadSeen& seen, const EngineName& name) {
+  if (seen.names.has_value()) return !seen.names->contains(name);
+  return seen.running_and_waiting <= core.live_low;
+}
+
+void Judge(Core& core) {
+  if (!core.load_seen.has_value() || core.now < core.judge_at) return;
+  const EngineLoadSeen seen = *std::exchange(core.load_seen, std::nullopt);
+  for (auto& [name, residency] : core.residencies) {
+    if (!IsAwaited(residency)) continue;
+    uint32_t& shows_none = residency.uncounted->shows_none;
+    shows_none = ShowsNone(core, seen, name) ? shows_none + 1 : 0;
+    if (shows_none >= kAnswersEnough) End(core, residency);
+  }
+}
+
+}  // namespace
+
+void FindOnEngine(const Core& core, Residency& residency) {
+  if (residency.known_on == core.boot) return;
+  residency.known_on = core.boot;
+  if (IsLeased(residency)) return;  // they go on
+  const bool was_leased = residency.uncounted.has_value() && residency.uncounted->leased;
+  const int64_t limit_ms = was_leased ? core.config.drain_ms : core.config.orphans_ms;
+  residency.uncounted = Uncounted{.leased = was_leased, .until = core.now + limit_ms};
+}
+
+void MeetLease(Core& core, Residency& residency) {
+  std::optional<Uncounted>& uncounted = residency.uncounted;
+  if (IsLeased(residency)) {
+    const bool is_new = !uncounted.has_value() || !uncounted->leased;
+    uncounted = Uncounted{.leased = true};
+    if (is_new) core.SaveName(residency);
+  } else if (uncounted.has_value() && !IsAwaited(residency)) {
+    uncounted->until = core.now + core.config.drain_ms;
+  }
+}
+
+void BeginCounting(const Core& core, Residency& residency) {
+  ForgetUncounted(residency);
+  residency.known_on = core.boot;
+}
+
+void ForgetUncounted(Residency& residency) {
+  residency.known_on = BootId();
+  if (!IsLeased(residency)) residency.uncounted.reset();
+}
+
+void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
+  if (event.op == 0 || event.op != core.load_op) return;
+  core.load_op = 0;
+  core.load_due = core.now + core.config.poll_ms;
+  if (event.outcome != Outcome::kOk) return;
+  core.load_seen = event;
+  core.judge_at = core.now + core.config.door_lag_ms;
+}
+
+void AdvanceUncounted(Core& core) {
+  Judge(core);
+  for (auto& [name, residency] : core.residencies) {
+    if (IsAwaited(residency) && core.now >= *residency.uncounted->until) End(core, residency);
+  }
+}
+
+void AskEngineLoadIfNeeded(Core& core) {
+  if (core.boot.empty() || !core.answers || core.load_op != 0 || core.now < core.load_due) return;
+  const bool is_needed = std::any_of(core.residencies.begin(), core.residencies.end(),
+                                     [](const auto& entry) { return IsAwaited(entry.second); });
+  if (!is_needed) return;
+  core.load_op = core.NewOp();
+  core.live_low = core.LiveRequests();
+  core.effects.push_back(AskEngineLoad{core.load_op, core.boot});
+}
+
+std::optional<Tick> UncountedWakeAt(const Core& core) {
+  std::optional<Tick> wake;
+  const auto at = [&](Tick tick) {
+    if (tick > core.now && (!wake.has_value() || tick < *wake)) wake = tick;
+  };
+  if (core.load_seen.has_value()) at(core.judge_at);
+  for (const auto& [name, residency] : core.residencies) {
+    if (!IsAwaited(residency)) continue;
+    at(*residency.uncounted->until);
+    at(core.load_due);
+  }
+  return wake;
+}
+
+}  // namespace lorry::proxy

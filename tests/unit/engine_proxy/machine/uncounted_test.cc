@@ -1,0 +1,216 @@
+// Requests that the door does not count: who waits for them, and until when.
+#include "gtest/gtest.h"
+#include "tests/unit/engine_proxy/machine/bench.h"
+
+namespace lorry::proxy {
+namespace {
+
+constexpr int64_t kTwoAnswersMs = 1'500;
+const Config kDefaults;
+
+class Uncounted : public ::testing::Test {
+ protected:
+  // Version 1 is loaded and routed; the engine is as busy as it likes.
+  void Serve(bool leased = false) {
+    if (leased) bench_.leased_ = {1};
+    bench_.Desire(1, {1});
+    ASSERT_TRUE(bench_.Routed(1));
+    bench_.running_ = 9;
+  }
+  bool IsKnown() const { return bench_.machine_->Observe().residencies.at(0).count_known; }
+  // As the door reports from time to time.
+  void Report(std::map<EngineName, uint32_t> counts) {
+    bench_.Tell(DoorReport{bench_.machine_->door_table().revision, std::move(counts)});
+  }
+  static std::set<EngineName> Names(std::initializer_list<uint64_t> numbers) {
+    std::set<EngineName> names;
+    for (const uint64_t number : numbers) names.insert(Bench::NameOf(number));
+    return names;
+  }
+
+  Bench bench_;
+};
+
+TEST_F(Uncounted, ANameThatNobodyLeasedLeavesHoweverBusyTheEngineIs) {
+  Serve();
+  EXPECT_TRUE(IsKnown());
+  bench_.Desire(2, {2});
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(Uncounted, ALeasedNameStaysWhileTheEngineIsBusierThanTheDoor) {
+  Serve(/*leased=*/true);
+  bench_.Desire(2, {2});
+  bench_.Pass(20'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  EXPECT_EQ(bench_.StateOf(1), fleet::ResidencyState::kLoaded);
+  bench_.running_ = 0;
+  bench_.Pass(2 * kTwoAnswersMs);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(Uncounted, TheDoorsOwnRequestsAreNobodyElses) {
+  Serve(/*leased=*/true);
+  bench_.counts_[Bench::NameOf(2)] = 9;
+  bench_.Desire(2, {2});
+  bench_.Pass(2 * kTwoAnswersMs);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(Uncounted, ALeasedNameLeavesOnceTheEngineDoesNotNameIt) {
+  Serve(/*leased=*/true);
+  bench_.running_names_ = Names({1, 2});
+  bench_.Desire(2, {2});
+  bench_.Pass(20'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.running_names_ = Names({2});
+  bench_.Pass(2 * kTwoAnswersMs);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(Uncounted, OneAnswerIsNotEnough) {
+  Serve(/*leased=*/true);
+  bench_.running_names_ = Names({});
+  bench_.Desire(2, {2});
+  bench_.Pass(500);
+  bench_.running_names_ = Names({1});
+  bench_.Pass(20'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+}
+
+TEST_F(Uncounted, ALeasedNameLeavesAtTheDrainDeadlineWhateverTheEngineSays) {
+  Serve(/*leased=*/true);
+  bench_.Desire(2, {2});
+  bench_.Pass(kDefaults.drain_ms - 1'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.Pass(2'000);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(Uncounted, TheDrainDeadlineRunsFromTheEndOfTheLease) {
+  Serve(/*leased=*/true);
+  bench_.Pass(2 * kDefaults.drain_ms);
+  bench_.Desire(2, {2});
+  bench_.Pass(20'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.leased_ = {1};
+  bench_.Desire(2, {1, 2});  // leased anew
+  bench_.leased_ = {};
+  bench_.Pass(kDefaults.drain_ms);
+  bench_.Desire(2, {2});
+  bench_.Pass(kDefaults.drain_ms - 1'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+}
+
+TEST_F(Uncounted, ARestartForgetsNoLease) {
+  Serve(/*leased=*/true);
+  bench_.Desire(2, {2});
+  bench_.Start();
+  bench_.Desire(2, {2});
+  bench_.Pass(kDefaults.orphans_ms + 5'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.Pass(kDefaults.drain_ms);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(Uncounted, ALeasedNameSaysWhyNothingElseFindsRoom) {
+  bench_.limits_ = {.kind = fleet::EngineKind::kSglang, .slots = 2};
+  bench_.Start();
+  Serve(/*leased=*/true);
+  bench_.Desire(2, {2});
+  bench_.Desire(2, {2, 3});
+  EXPECT_EQ(bench_.Told(3), "FETCHED NO_SLOT");
+}
+
+TEST_F(Uncounted, AfterARestartCountsAreUnknownUntilTheEngineIsQuietTwice) {
+  Serve();
+  bench_.Start();
+  EXPECT_FALSE(IsKnown());
+  bench_.running_ = 0;
+  bench_.Pass(kTwoAnswersMs);
+  EXPECT_FALSE(IsKnown());
+  bench_.Pass(kTwoAnswersMs);
+  EXPECT_TRUE(IsKnown());
+}
+
+TEST_F(Uncounted, AfterARestartANameIsKnownOnceTheEngineDoesNotNameIt) {
+  Serve();
+  bench_.Desire(2, {1, 2});
+  bench_.running_names_ = Names({1});
+  bench_.Start();
+  bench_.Pass(2 * kTwoAnswersMs);
+  EXPECT_FALSE(bench_.machine_->Observe().residencies.at(0).count_known);
+  EXPECT_TRUE(bench_.machine_->Observe().residencies.at(1).count_known);
+}
+
+TEST_F(Uncounted, AfterARestartOnlyWhatWasLoadedBeforeIsUnknown) {
+  Serve();
+  bench_.Start();
+  bench_.Desire(2, {1, 2});
+  EXPECT_FALSE(bench_.machine_->Observe().residencies.at(0).count_known);
+  EXPECT_TRUE(bench_.machine_->Observe().residencies.at(1).count_known);
+}
+
+TEST_F(Uncounted, AfterARestartNoEngineIsWaitedForLongerThanItTakesToMissItsClients) {
+  Serve();
+  bench_.Start();
+  bench_.Pass(kDefaults.orphans_ms - 500);
+  EXPECT_FALSE(IsKnown());
+  bench_.Pass(1'000);
+  EXPECT_TRUE(IsKnown());
+}
+
+TEST_F(Uncounted, ARequestThatTheDoorHasNotEndedYetHidesNoneOfAnEarlierProcess) {
+  Serve();
+  bench_.running_ = 1;  // admitted before the restart
+  bench_.Start();
+  for (int64_t passed = 0; passed + 500 < kDefaults.orphans_ms; passed += 500) {
+    // What the door counts while the engine is asked, the engine has ended already.
+    Report({{Bench::NameOf(1), 1}});
+    bench_.Pass(500);
+    Report({});
+  }
+  EXPECT_FALSE(IsKnown());
+}
+
+TEST_F(Uncounted, ANewBootHasNoRequestsOfTheOld) {
+  Serve();
+  bench_.Start();
+  bench_.Reboot();
+  bench_.Desire(1, {1});
+  EXPECT_TRUE(IsKnown());
+}
+
+TEST_F(Uncounted, ASurvivorOfALostJournalIsUnknown) {
+  Serve();
+  bench_.records_.clear();
+  bench_.Start();
+  bench_.Pass(500);
+  EXPECT_FALSE(IsKnown());
+}
+
+TEST_F(Uncounted, SoIsOneThatIsWantedBeforeTheEngineListsIt) {
+  Serve();
+  bench_.records_.clear();
+  bench_.silent_.insert(kListEffect);
+  bench_.Start();
+  bench_.Desire(1, {1});
+  for (OpId op = 1; op < 50; ++op) bench_.Tell(Listed{op, Outcome::kOk, bench_.engine_});
+  EXPECT_FALSE(IsKnown());
+  EXPECT_EQ(bench_.unloads_, 0);
+}
+
+TEST_F(Uncounted, WhatTheEngineLoadsAgainByItselfHasARequestThatAskedForIt) {
+  Serve();
+  bench_.keeps_.insert(Bench::NameOf(1));
+  bench_.Desire(2, {2});
+  EXPECT_EQ(bench_.unloads_, 1);
+  bench_.Pass(1'000);
+  EXPECT_EQ(bench_.unloads_, 1);
+  EXPECT_FALSE(IsKnown());
+  bench_.Pass(kDefaults.orphans_ms);
+  EXPECT_EQ(bench_.unloads_, 2);
+}
+
+}  // namespace
+}  // namespace lorry::proxy
