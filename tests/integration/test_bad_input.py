@@ -404,9 +404,11 @@ def test_a_vllm_without_dev_mode_serves_and_says_what_is_not_known_of_it(bin_dir
         # A rank above its own is found out by the load alone, and that is said with the engine's words.
         handle = run.publish(tiny / "adapters" / "bigrank", version=2)
         handle.wait("stored", 30)
-        why = until(lambda: world.why_excluded("vllm"), "the load is refused")
-        assert why.startswith("ENGINE_REFUSED: "), why
-        assert "64" in why, why
+        with pytest.raises(lorry.SyncFailed) as failed:
+            handle.wait("serving", 60)
+        assert failed.value.reason == "REFUSED", failed.value
+        assert "ENGINE_REFUSED" in str(failed.value) and "64" in str(failed.value), failed.value
+        assert world.member("vllm")["state"] == "READY", "the version is to blame, not the engine"
         world.prove(world.doors["vllm"].ask(ADAPTER), version=1)
 
 

@@ -64,6 +64,7 @@ ROWS: dict[str, set[str]] = {
     "sync.v1.SyncService/Resolve": PUBLISHERS | OF_IT,
     "sync.v1.SyncService/SetOverride": {"operator"},
     "sync.v1.SyncService/MarkMember": {"operator"},
+    "sync.v1.SyncService/LiftVerdict": {"operator"},
     "sync.v1.SyncService/AdoptFleet": {"operator"},
     "sync.v1.SyncService/GetStatus": EVERYBODY | OF_IT,
     "sync.v1.SyncService/Watch": EVERYBODY,

@@ -134,10 +134,20 @@ class World:
         found = [m for m in self.admin.status().get("members", []) if m["member"] == member]
         return found[0] if found else {}
 
-    def why_excluded(self, member: str) -> str:
-        """REASON, and the engine's words; empty while it is not excluded. Lasts a second the first time, then longer."""
-        found = self.member(member)
-        return str(found.get("detail", "")) if found.get("state") == "EXCLUDED" else ""
+    def verdict(self, member: str, number: int, adapter: str = ADAPTER) -> str:
+        """What keeps engines of the member's kind from loading the version: "REFUSED: their words"; empty when nothing does."""
+        kind = self.engines[member].kind
+        for pool in self.admin.status().get("pools", []):
+            for told in pool.get("verdicts", []) if pool["adapter"] == adapter else []:
+                if int(told["version"].get("number", 0)) == number and told["engines"].lower().startswith(kind):
+                    return f"{told['verdict']}: {told.get('detail', '')}"
+        return ""
+
+    def wait_refused(self, number: int, words: str, *members: str, adapter: str = ADAPTER, deadline_s: float = DEADLINE_S) -> None:
+        """Until each of the members' engines (all) is known to refuse the version, in those words."""
+        for member in members or self.engines:
+            why = until(lambda m=member: self.verdict(m, number, adapter), f"{member} refuses v{number}", deadline_s)
+            assert why.startswith("REFUSED: ") and words in why, why
 
     def loaded(self, member: str) -> set[tuple[int, int]]:
         """(run, number) of what the member reports as LOADED."""
