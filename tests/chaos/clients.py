@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
-import json
 import random
-import threading
 import time
-from typing import Any
 
 from ledger import PROMPTS, TOKENS_MAX, TOKENS_MIN, Ledger, Reply
 from testing.doors import DEADLINE_S, DoorClient
+from testing.workers import Workers
 
 ALIAS = "eval"
 KINDS = ("latest", "latest", "stream", "many", "explicit", "alias")
-CHOICES = 3
+SAMPLES = 3
 # Between two requests of a client: enough to see every flip, and CPU left for the fleet.
 PAUSE_S = 0.04
 
 
-class Clients:
+class Clients(Workers):
     """From enter to exit. `doors`: member -> its door, which may be replaced by one of another address."""
 
     def __init__(self, ledger: Ledger, doors: dict[str, DoorClient], adapters: list[str], seed: int) -> None:
         self._ledger, self._doors, self._adapters = ledger, doors, adapters
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._work, args=(door, random.Random(f"{seed} {door}")), daemon=True)
-            for door in doors
-        ]
-
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
+        work = [functools.partial(self._work, door, random.Random(f"{seed} {door}")) for door in doors]
+        super().__init__(*work, join_s=DEADLINE_S)
 
     def _work(self, door: str, draw: random.Random) -> None:
         turn = draw.randrange(len(KINDS))
@@ -66,38 +52,16 @@ class Clients:
     def _send(self, reply: Reply, prompt: int, tokens: int) -> None:
         client = self._doors[reply.door]
         if reply.kind == "many":
-            status, headers, choices = _many(client, reply.asked, tokens, PROMPTS[prompt])
+            answer = client.ask_samples(reply.asked, SAMPLES, tokens=tokens, prompt=PROMPTS[prompt])
+            choices = answer.samples
         else:
             answer = client.ask(reply.asked, tokens=tokens, prompt=PROMPTS[prompt], stream=reply.kind == "stream")
-            status, headers, choices = answer.status, answer.headers, [answer.tokens]
-        reply.reason = headers.get("x-lorry-reason", "")
-        if status == 200:
-            reply.announced = int(headers["x-lorry-run"]), int(headers["x-lorry-version"])
-            reply.epoch = int(headers.get("x-lorry-epoch", 0))
+            choices = [answer.tokens]
+        reply.reason = answer.reason
+        if answer.status == 200:
+            reply.announced = answer.run, answer.version
+            reply.epoch = int(answer.headers.get("x-lorry-epoch", 0))
             reply.sources = [self._ledger.source_of(reply.adapter, prompt, c) for c in choices]
             if any(self._ledger.is_base(prompt, c) for c in choices):
                 reply.reason = "BASE"
-        reply.status = status
-
-
-def _many(client: DoorClient, name: str, tokens: int, prompt: list[int]) -> tuple[int, dict[str, str], list[list[int]]]:
-    """n > 1, in the engine's own words: status, headers, and the tokens of each choice."""
-    path, body = client._request(name, tokens, prompt, stream=False)
-    if client.kind == "sglang":
-        body["sampling_params"]["n"] = CHOICES
-    else:
-        body["n"] = CHOICES
-    connection = http.client.HTTPConnection(*client._at, timeout=DEADLINE_S)
-    try:
-        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
-        answer = connection.getresponse()
-        raw = answer.read()
-    finally:
-        connection.close()
-    headers = {k.lower(): v for k, v in answer.getheaders()}
-    if answer.status != 200:
-        return answer.status, headers, []
-    replies: Any = json.loads(raw)
-    if client.kind == "sglang":
-        return 200, headers, [client._generated(one)[0] for one in replies]
-    return 200, headers, [choice["token_ids"] for choice in replies["choices"]]
+        reply.status = answer.status

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import lorry
 from adapters import Adapters
 from ledger import Ledger, Published
 from testing.crowd import Crowd
+from testing.workers import Workers
 
 # What a training loop allows a version to take, faults and all.
 PATIENCE_S = 90.0
@@ -27,7 +27,7 @@ class Wrong:
     on: Sequence[str] = field(default_factory=tuple)
 
 
-class Trainer:
+class Trainer(Workers):
     """Publishes to `adapter` from enter to exit."""
 
     def __init__(self, world: Crowd, ledger: Ledger, adapters: Adapters, adapter: str, seed: int) -> None:
@@ -35,18 +35,12 @@ class Trainer:
         self._world, self._ledger, self._adapters = world, ledger, adapters
         self._draw = random.Random(f"{seed} {adapter}")
         self._orders: queue.SimpleQueue[Wrong | Callable[[], None]] = queue.SimpleQueue()
-        self._stop, self._rest = threading.Event(), threading.Event()
         self._number = 0
         self._run: lorry.Run | None = None
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Trainer:
-        self._thread.start()
-        return self
+        super().__init__(self._work, join_s=PATIENCE_S)
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE_S)
+        super().__exit__()
         if self._run is not None:
             self._run.close()
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pathlib
-import threading
 import time
 from typing import Any
 
 import lorry
 from ledger import Ledger, Version
 from testing.crowd import Crowd
+from testing.workers import Workers
 
 POLL_S = 1.0
+# A look asks each service once, and each call has its own deadline.
+JOIN_S = 60.0
 # The orchestrator hears of a stored version by the store's watch, and of the store's return by its backoff.
 HEARD_WITHIN_S = 5.0
 # Of a process that has found its size; what it may gain from then on, whatever the campaign's length.
@@ -20,24 +22,18 @@ GROWTH_BYTES_MAX = 48 << 20
 GROWTH_FDS_MAX = 64
 
 
-class Watch:
+class Watch(Workers):
     """A thread that looks once a second, from enter to exit."""
 
     def __init__(self, world: Crowd, ledger: Ledger) -> None:
         self._world, self._ledger = world, ledger
-        self._stop = threading.Event()
         self._silent: dict[str, tuple[float, Version]] = {}  # adapter -> since when no reason is given, for which version
         self._sizes: dict[int, list[tuple[float, int, int, str]]] = {}  # pid -> (age, bytes, descriptors, label)
         self._blamed: set[tuple[str, Version]] = set()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
+        super().__init__(self._work, join_s=JOIN_S)
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         for sizes in self._sizes.values():
             self._judge_growth(sizes)
 

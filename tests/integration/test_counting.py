@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import urllib.error
 import urllib.request
 
@@ -16,6 +15,7 @@ from testing.doors import PROMPT
 from testing.engine_api import EngineApi
 from testing.engines import KINDS
 from testing.waiting import DEADLINE_S, until
+from testing.workers import Workers
 from testing.world import ADAPTER, Steps, World, restart
 
 SLOTS = {"sglang": ["--max-loaded-loras", "3"], "vllm": ["--max-cpu-loras", "3"]}
@@ -47,26 +47,19 @@ def wide(kind: str, name: str | None, prompts: int, n: int) -> tuple[str, dict]:
     return "/v1/completions", {"model": name or "base", "prompt": [PROMPT] * prompts, "max_tokens": TOKENS, "n": n}
 
 
-class Clients:
+class Clients(Workers):
     """Threads that post one body over and over, from enter to exit; a connection that breaks is tried again."""
 
     def __init__(self, url: str, path: str, body: dict, count: int) -> None:
         self.answered = 0
         self.refused: list[str] = []
-        self._stop = threading.Event()
         self._call = urllib.request.Request(url + path, json.dumps(body).encode(), {"content-type": "application/json"})
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        super().__init__(*[self._work] * count, join_s=DEADLINE_S)
 
     def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
+        super().__enter__()
         until(lambda: self.answered or self.refused, "the first answer")
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
 
     def _work(self) -> None:
         while not self._stop.is_set():

@@ -27,6 +27,7 @@ class Answer:
     prompt: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    samples: list[list[int]] = field(default_factory=list)  # tokens of each, where several were asked for
 
     @property
     def reason(self) -> str:
@@ -63,22 +64,39 @@ class DoorClient:
     ) -> Answer:
         """One greedy generation by adapter `name`. Raises OSError or http.client.HTTPException when it breaks off."""
         prompt = prompt or PROMPT
-        path, body = self._request(name, tokens, prompt, stream)
-        connection = http.client.HTTPConnection(*self._at, timeout=DEADLINE_S)
-        try:
-            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
-            reply = connection.getresponse()
-            raw = reply.read()
-        finally:
-            connection.close()
-        headers = {k.lower(): v for k, v in reply.getheaders()}
-        if reply.status != 200:
-            return Answer(reply.status, headers, _decoded(raw), prompt)
+        status, headers, raw = self._post(*self._request(name, tokens, prompt, stream))
+        if status != 200:
+            return Answer(status, headers, _decoded(raw), prompt)
         if stream:
             return self._streamed(headers, raw, prompt)
         answer = Answer(200, headers, json.loads(raw), prompt)
         answer.tokens, answer.logprobs = self._generated(answer.body)
         return answer
+
+    def ask_samples(self, name: str, samples: int, *, tokens: int = 4, prompt: list[int] | None = None) -> Answer:
+        """As `ask`, with n > 1: `samples` of the answer holds the tokens of each."""
+        prompt = prompt or PROMPT
+        path, body = self._request(name, tokens, prompt, stream=False)
+        (body["sampling_params"] if self.kind == "sglang" else body)["n"] = samples
+        status, headers, raw = self._post(path, body)
+        if status != 200:
+            return Answer(status, headers, _decoded(raw), prompt)
+        answer = Answer(200, headers, json.loads(raw), prompt)
+        if self.kind == "sglang":
+            answer.samples = [self._generated(one)[0] for one in answer.body]
+        else:
+            answer.samples = [choice["token_ids"] for choice in answer.body["choices"]]
+        return answer
+
+    def _post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers by their lower-case names, and body."""
+        connection = http.client.HTTPConnection(*self._at, timeout=DEADLINE_S)
+        try:
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
+        finally:
+            connection.close()
 
     def _request(self, name: str | None, tokens: int, prompt: list[int], stream: bool) -> tuple[str, dict[str, Any]]:
         if self.kind == "sglang":

@@ -10,19 +10,21 @@ A fake engine's tokens follow from the bytes that it loaded, so an answer proves
 
 from __future__ import annotations
 
+import functools
 import http.client
 import os
 import pathlib
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lorry
+
 from testing.doors import Answer, DoorClient
 from testing.engines import ROOT, Engine
 from testing.fleet import Fleet, Service
 from testing.waiting import DEADLINE_S, NeverCame, until
+from testing.workers import Workers
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
 from engine_core import expected_tokens  # noqa: E402
@@ -239,29 +241,15 @@ class Steps:
         self._world.wait_serves(handle.number)
 
 
-class Traffic:
+class Traffic(Workers):
     """Clients that ask every door for `policy`, over and over, from enter to exit; `check()` judges what they saw."""
 
     def __init__(self, world: World, workers: int = 2, name: str = ADAPTER, pause_s: float = 0.01) -> None:
         self.answers: list[tuple[str, Answer]] = []
         self.broken: list[tuple[str, str]] = []
         self._world, self._name, self._pause_s = world, name, pause_s
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._work, args=(member, i), daemon=True)
-            for member in world.doors
-            for i in range(workers)
-        ]
-
-    def __enter__(self) -> Traffic:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
+        work = [functools.partial(self._work, member, i) for member in world.doors for i in range(workers)]
+        super().__init__(*work, join_s=DEADLINE_S)
 
     def _work(self, member: str, seed: int) -> None:
         turn = seed
