@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/first_after.h"
 #include "lib/base/overload.h"
 #include "services/engine_proxy/machine/door.h"
 #include "services/engine_proxy/machine/engine.h"
@@ -139,18 +140,15 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
 }
 
 std::optional<Tick> WakeAt(const Core& core) {
-  std::optional<Tick> wake;
-  const auto at = [&](std::optional<Tick> tick) {
-    if (tick.has_value() && *tick > core.now && (!wake.has_value() || *tick < *wake)) wake = tick;
-  };
-  at(ResidencyWakeAt(core));
-  at(RowWakeAt(core));
-  at(PauseWakeAt(core));
-  if (core.answers) at(core.registry.due);
-  if (core.answers) at(core.registry.after);
-  at(UncountedWakeAt(core));
-  if (core.session) at(core.sent_at + core.config.observed_ms);
-  return wake;
+  FirstAfter wake(core.now);
+  wake.At(ResidencyWakeAt(core));
+  wake.At(RowWakeAt(core));
+  wake.At(PauseWakeAt(core));
+  if (core.answers) wake.At(core.registry.due);
+  if (core.answers) wake.At(core.registry.after);
+  wake.At(UncountedWakeAt(core));
+  if (core.session) wake.At(core.sent_at + core.config.observed_ms);
+  return wake.first();
 }
 
 }  // namespace

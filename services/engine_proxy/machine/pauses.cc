@@ -1,8 +1,7 @@
 #include "services/engine_proxy/machine/pauses.h"
 
-#include <algorithm>
-
 #include "services/engine_proxy/machine/pause_table.h"
+#include "services/engine_proxy/machine/transition.h"
 
 namespace lorry::proxy {
 namespace {
@@ -61,12 +60,8 @@ void WriteDown(Core& core, PauseWrite write) {
 // The one place where the pause changes its state.
 bool Move(Core& core, PauseEvent event) {
   const auto from = static_cast<PauseState>(core.pause.phase.index());
-  const auto table = PauseTable();
-  const auto row = std::find_if(table.begin(), table.end(), [&](const PauseTransition& t) {
-    return t.from == from && t.event == event;
-  });
-  if (row == table.end()) return false;
-  ++core.taken.pause[static_cast<size_t>(row - table.begin())];
+  const PauseTransition* row = Take(PauseTable(), core.taken.pause, from, event);
+  if (row == nullptr) return false;
   Enter(core.pause, row->to);
   AskFor(core, row->ask);
   WriteDown(core, row->write);

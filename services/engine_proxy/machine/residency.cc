@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/first_after.h"
 #include "services/engine_proxy/machine/fetching.h"
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/probe.h"
+#include "services/engine_proxy/machine/transition.h"
 #include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/unload.h"
 #include "services/engine_proxy/machine/verdicts.h"
@@ -204,13 +206,9 @@ ResidencyState StateOf(const Residency& residency) {
 }
 
 bool Move(Core& core, Residency& residency, ResidencyEvent event) {
-  const std::span<const ResidencyTransition> table = ResidencyTable();
-  const ResidencyState from = StateOf(residency);
-  const auto row = std::find_if(table.begin(), table.end(), [&](const ResidencyTransition& t) {
-    return t.from == from && t.event == event;
-  });
-  if (row == table.end()) return false;
-  ++core.taken.residency[static_cast<size_t>(row - table.begin())];
+  const ResidencyTransition* row =
+      Take(ResidencyTable(), core.taken.residency, StateOf(residency), event);
+  if (row == nullptr) return false;
   const OpId op = OpOf(residency.phase);
   Enter(residency, row->to);
   AskFor(core, residency, row->ask, op);
@@ -266,13 +264,12 @@ bool WaitsForList(const Core& core, const Residency& residency) {
 }
 
 std::optional<Tick> ResidencyWakeAt(const Core& core) {
-  std::optional<Tick> wake;
+  FirstAfter wake(core.now);
   for (const auto& [name, residency] : core.residencies) {
-    for (const Tick tick : {residency.retry_at, residency.unload_after}) {
-      if (tick > core.now && (!wake.has_value() || tick < *wake)) wake = tick;
-    }
+    wake.At(residency.retry_at);
+    wake.At(residency.unload_after);
   }
-  return wake;
+  return wake.first();
 }
 
 }  // namespace lorry::proxy

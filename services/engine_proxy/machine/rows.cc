@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "lib/base/first_after.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/row_table.h"
+#include "services/engine_proxy/machine/transition.h"
 
 namespace lorry::proxy {
 namespace {
@@ -88,12 +90,8 @@ void Enter(Row& row, RowState next) {
 bool Move(Core& core, const AdapterName& adapter, Row& row, RowEvent event,
           const fleet::DesiredRow* wanted = nullptr) {
   const auto from = static_cast<RowState>(row.phase.index());
-  const auto table = RowTable();
-  const auto at = std::find_if(table.begin(), table.end(), [&](const RowTransition& t) {
-    return t.from == from && t.event == event;
-  });
-  if (at == table.end()) return false;
-  ++core.taken.row[static_cast<size_t>(at - table.begin())];
+  const RowTransition* at = Take(RowTable(), core.taken.row, from, event);
+  if (at == nullptr) return false;
   Enter(row, at->to);
   Write(core, adapter, row, Written(row.record, at->write, wanted));
   return true;
@@ -220,12 +218,12 @@ void AdvanceRows(Core& core) {
 }
 
 std::optional<Tick> RowWakeAt(const Core& core) {
-  std::optional<Tick> wake;
+  FirstAfter wake(core.now);
   for (const auto& [adapter, row] : core.rows) {
     const auto* held = std::get_if<row_at::Held>(&row.phase);
-    if (held != nullptr && (!wake.has_value() || held->until < *wake)) wake = held->until;
+    if (held != nullptr) wake.At(held->until);
   }
-  return wake;
+  return wake.first();
 }
 
 }  // namespace lorry::proxy

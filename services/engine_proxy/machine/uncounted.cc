@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/base/first_after.h"
+
 namespace lorry::proxy {
 namespace {
 
@@ -103,17 +105,14 @@ void AskEngineLoadIfNeeded(Core& core) {
 }
 
 std::optional<Tick> UncountedWakeAt(const Core& core) {
-  std::optional<Tick> wake;
-  const auto at = [&](Tick tick) {
-    if (tick > core.now && (!wake.has_value() || tick < *wake)) wake = tick;
-  };
-  if (core.load_seen.has_value()) at(core.judge_at);
+  FirstAfter wake(core.now);
+  if (core.load_seen.has_value()) wake.At(core.judge_at);
   for (const auto& [name, residency] : core.residencies) {
     if (!IsAwaited(residency)) continue;
-    at(*residency.uncounted->until);
-    at(core.load_due);
+    wake.At(*residency.uncounted->until);
+    wake.At(core.load_due);
   }
-  return wake;
+  return wake.first();
 }
 
 }  // namespace lorry::proxy

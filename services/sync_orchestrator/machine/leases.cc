@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/first_after.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -152,11 +153,9 @@ void AdvanceLeases(Core& core) {
 }
 
 std::optional<Tick> LeaseWakeAt(const Core& core) {
-  std::optional<Tick> wake;
-  for (const auto& [key, lease] : core.leases) {
-    wake = wake.has_value() ? std::min(*wake, lease.expires_at) : lease.expires_at;
-  }
-  return wake;
+  FirstAfter wake(core.now);
+  for (const auto& [key, lease] : core.leases) wake.At(lease.expires_at);
+  return wake.first();
 }
 
 }  // namespace lorry::sync

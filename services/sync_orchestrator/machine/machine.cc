@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/first_after.h"
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/desired.h"
@@ -113,25 +114,22 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
 }
 
 std::optional<Tick> WakeAt(const Core& core) {
-  std::optional<Tick> wake;
-  const auto at = [&](std::optional<Tick> tick) {
-    if (tick.has_value() && *tick > core.now && (!wake.has_value() || *tick < *wake)) wake = tick;
-  };
-  at(SyncWakeAt(core));
-  at(TrialWakeAt(core));
-  if (!core.gathered) at(GatheredAt(core));
-  at(LeaseWakeAt(core));
-  at(AdoptionWakeAt(core));
-  at(WatchWakeAt(core));
-  if (core.holds_acked != core.holds_revision) at(core.holds_sent_at + core.config.resend_ms);
+  FirstAfter wake(core.now);
+  wake.At(SyncWakeAt(core));
+  wake.At(TrialWakeAt(core));
+  if (!core.gathered) wake.At(GatheredAt(core));
+  wake.At(LeaseWakeAt(core));
+  wake.At(AdoptionWakeAt(core));
+  wake.At(WatchWakeAt(core));
+  if (core.holds_acked != core.holds_revision) wake.At(core.holds_sent_at + core.config.resend_ms);
   for (const auto& [id, member] : core.members) {
-    if (!member.session.has_value()) at(member.lost_at + core.config.lost_after_ms);
-    for (const auto& [name, failure] : member.failures) at(failure.until);
+    if (!member.session.has_value()) wake.At(member.lost_at + core.config.lost_after_ms);
+    for (const auto& [name, failure] : member.failures) wake.At(failure.until);
     if (member.session.has_value() && member.observed->revision != member.desired.revision) {
-      at(member.sent_at + core.config.resend_ms);
+      wake.At(member.sent_at + core.config.resend_ms);
     }
   }
-  return wake;
+  return wake.first();
 }
 
 // Several steps may share one Ready. Of the documents for one member the newest is sent alone: an

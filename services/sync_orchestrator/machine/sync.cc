@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/first_after.h"
 #include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -344,19 +345,16 @@ void AdvanceSyncs(Core& core) {
 }
 
 std::optional<Tick> SyncWakeAt(const Core& core) {
-  std::optional<Tick> wake;
-  const auto at = [&](Tick tick) {
-    if (tick > core.now && (!wake.has_value() || tick < *wake)) wake = tick;
-  };
+  FirstAfter wake(core.now);
   for (const auto& [id, pool] : core.pools) {
     const fleet::AdapterPolicy* policy = PolicyOf(core, id);
     if (policy == nullptr) continue;
-    if (pool.sync.has_value()) at(pool.sync_began + policy->stage_deadline_ms);
-    at(pool.retry_at);
-    at(pool.decided_at + core.config.deliver_ms);
-    if (pool.no_slot_since.has_value()) at(*pool.no_slot_since + policy->stage_deadline_ms);
+    if (pool.sync.has_value()) wake.At(pool.sync_began + policy->stage_deadline_ms);
+    wake.At(pool.retry_at);
+    wake.At(pool.decided_at + core.config.deliver_ms);
+    if (pool.no_slot_since.has_value()) wake.At(*pool.no_slot_since + policy->stage_deadline_ms);
   }
-  return wake;
+  return wake.first();
 }
 
 }  // namespace lorry::sync

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "lib/base/first_after.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
@@ -195,14 +196,13 @@ void AdvanceTrials(Core& core) {
 }
 
 std::optional<Tick> TrialWakeAt(const Core& core) {
-  std::optional<Tick> wake;
+  FirstAfter wake(core.now);
   for (const auto& [question, trial] : core.trials) {
     for (const auto& [member, its] : trial.tries) {
-      const Tick at = its.since + PatienceOf(core, question.version.adapter);
-      if (at > core.now && (!wake.has_value() || at < *wake)) wake = at;
+      wake.At(its.since + PatienceOf(core, question.version.adapter));
     }
   }
-  return wake;
+  return wake.first();
 }
 
 }  // namespace lorry::sync

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/first_after.h"
 #include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
@@ -223,15 +224,12 @@ void HandleWatchOpened(Core& core, const WatchOpened& event) {
 }
 
 std::optional<Tick> WatchWakeAt(const Core& core) {
-  std::optional<Tick> wake;
-  const auto at = [&](Tick tick) {
-    if (tick > core.now && (!wake.has_value() || tick < *wake)) wake = tick;
-  };
+  FirstAfter wake(core.now);
   for (const auto& [id, watch] : core.watches) {
-    at(watch.opened_at + core.config.lost_after_ms);
-    if (watch.more_to_tell) at(watch.told_at + core.config.progress_ms);
+    wake.At(watch.opened_at + core.config.lost_after_ms);
+    if (watch.more_to_tell) wake.At(watch.told_at + core.config.progress_ms);
   }
-  return wake;
+  return wake.first();
 }
 
 void AdvanceWatches(Core& core) {
