@@ -40,8 +40,8 @@ Render RenderFor(EngineKind kind, const VersionTraits& traits) {
 }
 
 EngineName MakeEngineName(const VersionKey& key, const Digest& digest, Render render) {
-  const Sha256 hash = HashSha256(
-      absl::StrCat("lorry.engine-name.v1\n", digest.value, "\n", ToAbsl(ToString(render))));
+  const Sha256 hash = HashSha256(absl::StrCat("lorry.engine-name.v2\n", key.run.value, "\n",
+                                              digest.value, "\n", ToAbsl(ToString(render))));
   const std::string hex = ToHex(hash).substr(0, kHashDigits);
   return EngineName(absl::StrCat(key.adapter.value, "-v", key.number.value, "-", hex));
 }

@@ -1,8 +1,8 @@
 // What an engine sees of a version, and how a version is rendered for one kind of engine.
 //
-// Engine names certify themselves: the hex part is a hash over (digest, render id), so one name
-// never means two contents, whoever computes it and after any loss of state. Pure functions, no
-// state, any thread.
+// Engine names certify themselves: the hex part is a hash over (run, digest, render id), so one
+// name never means two versions or contents, whoever computes it and after any loss of state. Pure
+// functions, no state, any thread.
 #pragma once
 
 #include <cstdint>

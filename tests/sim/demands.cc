@@ -62,6 +62,17 @@ std::string WhyPromisesFail(World& world, SimProxy& proxy) {
   return "";
 }
 
+// EXCLUDED for as long as it is to load what its engine refuses and others of its kind have.
+bool IsExcludedWithReason(World& world, const sync::MemberStatus& member) {
+  const SimEngine& engine = world.proxy(member.member.value).engine();
+  const auto& wanted = world.desired(member.member).wanted;
+  return member.standing == MemberStanding::kExcluded &&
+         std::any_of(wanted.begin(), wanted.end(), [&](const fleet::WantedVersion& w) {
+           return w.load && world.store().Has(w.key) &&
+                  !engine.Takes(world.store().Contents(w.key));
+         });
+}
+
 // Each version and row by itself: a reason for one excuses no other.
 std::string WhyNotCurrent(World& world, SimProxy& proxy) {
   const fleet::Desired& desired = world.desired(proxy.member());
@@ -144,7 +155,7 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
   bool any_ready = false;
   for (const sync::MemberStatus& member : status.members) {
     if (member.standing == MemberStanding::kWedged) continue;
-    if (member.standing != MemberStanding::kReady)
+    if (member.standing != MemberStanding::kReady && !IsExcludedWithReason(world, member))
       return absl::StrCat(member.member.value, " is not ready");
     SimProxy& proxy = world.proxy(member.member.value);
     if (std::string why = WhyNotCurrent(world, proxy); !why.empty()) return why;

@@ -174,12 +174,18 @@ class World:
                 return f"{r['state'].removeprefix('RESIDENCY_STATE_')} {r.get('reason', '')}".strip()
         return "ABSENT"
 
+    def pool(self, adapter: str = ADAPTER) -> dict[str, Any]:
+        """What is said of the adapter in the pool that lists it first; empty where nobody knows it."""
+        return next((p for p in self.admin.status().get("pools", []) if p["adapter"] == adapter), {})
+
     def latest(self, adapter: str = ADAPTER) -> tuple[int, int]:
         """(run, number) of the pool's last decision; (0, 0) before the first."""
-        for pool in self.admin.status().get("pools", []):
-            if pool["adapter"] == adapter and "latest" in pool:
-                return int(pool["latest"]["run"]), int(pool["latest"].get("number", 0))
-        return 0, 0
+        told = self.pool(adapter).get("latest", {})
+        return int(told.get("run", 0)), int(told.get("number", 0))
+
+    def waits_for(self, adapter: str = ADAPTER) -> str:
+        """Why the newest version is not latest, as `lorry status` says it: "MEMBERS_ATTACHING"; empty: no reason is given."""
+        return str(self.pool(adapter).get("running", {}).get("reason", ""))
 
     def serves(self, member: str, number: int, name: str = ADAPTER) -> bool:
         """Whether the member's door answers `name` with that version, proved."""

@@ -8,8 +8,7 @@ from testing.world import ADAPTER
 
 # Of one version in one group of like engines: the second death is its verdict.
 DEATHS_MAX = 2
-NO_BLAME = pytest.mark.xfail(strict=False, reason="who broke the probe is forgotten when the engine is found dead")
-WAYS = (DIE_AT_LOAD, pytest.param(DIE_AT_USE, marks=NO_BLAME))
+WAYS = (DIE_AT_LOAD, DIE_AT_USE)
 
 
 def given_up(world, handle):
@@ -37,7 +36,7 @@ def test_a_killer_is_poisoned_and_the_next_version_is_served_by_all(crowd, make_
         price_was_paid(world, killer)
 
 
-@pytest.mark.parametrize("way", [DIE_AT_LOAD, DIE_AT_USE])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_newer_version_does_not_hide_the_killer_before_it(crowd, make_adapter, way):
     """Published while engines die of the one before: innocent, and served."""
     world, killer = crowd(), make_adapter(2)

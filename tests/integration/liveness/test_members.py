@@ -8,7 +8,6 @@ from testing.world import ADAPTER
 DIRECTORIES_MAX = 4
 
 
-@pytest.mark.xfail(strict=False, reason="a row's record does not name the pool that counted its epoch")
 def test_an_engine_that_moves_to_another_pool_serves_what_that_pool_decided(crowd, make_adapter):
     """Its row's epoch was counted by the pool that it left, which had decided more often."""
     world = crowd("sglang-1", "vllm-1", "vllm-2")
@@ -33,7 +32,6 @@ def test_an_engine_that_moves_to_another_pool_serves_what_that_pool_decided(crow
         world.wait_serves(3)
 
 
-@pytest.mark.xfail(strict=False, reason="nothing is deleted while no engine can be asked what it lists")
 @pytest.mark.parametrize("away", ["sglang-1", "vllm-1"])
 def test_an_engine_that_is_away_gathers_no_versions(crowd, make_adapter, away):
     world = crowd("sglang-1", "vllm-1")
@@ -51,7 +49,6 @@ def test_an_engine_that_is_away_gathers_no_versions(crowd, make_adapter, away):
         world.wait_serves(11)
 
 
-@pytest.mark.xfail(strict=False, reason="an engine name stands for one version only")
 def test_equal_bytes_under_one_number_in_two_runs_keep_their_runs(crowd, make_adapter):
     world = crowd("sglang-1", "vllm-1")
     with world.open_run() as run:
