@@ -26,6 +26,18 @@ void SetNumber(const std::vector<JsonField>& fields, std::string_view key, uint6
   }
 }
 
+// The counts in completion_tokens_details; none where there is no such object.
+absl::StatusOr<std::vector<JsonField>> CompletionDetails(const PaddedBody& body,
+                                                         const std::vector<JsonField>& counts) {
+  const JsonField* details = FindField(counts, "completion_tokens_details");
+  if (details == nullptr || details->value.kind != JsonKind::kObject)
+    return std::vector<JsonField>();
+  LORRY_ASSIGN_OR_RETURN(std::vector<JsonField> fields, ObjectFields(body, details->value));
+  std::erase_if(fields,
+                [](const JsonField& field) { return field.value.kind != JsonKind::kNumber; });
+  return fields;
+}
+
 }  // namespace
 
 absl::Status Usage::Add(const PaddedBody& body, const JsonRange& at) {
@@ -33,6 +45,9 @@ absl::Status Usage::Add(const PaddedBody& body, const JsonRange& at) {
   prompt_tokens = NumberAt(body, counts, "prompt_tokens");
   completion_tokens += NumberAt(body, counts, "completion_tokens");
   reasoning_tokens += NumberAt(body, counts, "reasoning_tokens");
+  LORRY_ASSIGN_OR_RETURN(const auto details, CompletionDetails(body, counts));
+  for (const JsonField& field : details)
+    completion_details[field.key] += NumberAt(body, details, field.key);
   return absl::OkStatus();
 }
 
@@ -42,6 +57,8 @@ absl::Status Usage::Write(const PaddedBody& body, const JsonRange& at,
   SetNumber(counts, "completion_tokens", completion_tokens, edits);
   SetNumber(counts, "reasoning_tokens", reasoning_tokens, edits);
   SetNumber(counts, "total_tokens", prompt_tokens + completion_tokens, edits);
+  LORRY_ASSIGN_OR_RETURN(const auto details, CompletionDetails(body, counts));
+  for (const auto& [key, value] : completion_details) SetNumber(details, key, value, edits);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct Usage {
   uint64_t prompt_tokens = 0;  // of the prompt that they have in common
   uint64_t completion_tokens = 0;
   uint64_t reasoning_tokens = 0;
+  std::map<std::string, uint64_t> completion_details;  // what completion_tokens_details counts
 
   // Adds what the object at `at` counts.
   absl::Status Add(const PaddedBody& body, const JsonRange& at);

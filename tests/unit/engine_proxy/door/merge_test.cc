@@ -28,6 +28,21 @@ TEST(Merge, NumbersTheChoicesAndAddsUpTheTokens) {
   EXPECT_EQ(*MergeGenerate({"{}", "{\"a\":1}"}, {.n = 2}), "[{},{\"a\":1}]");
 }
 
+TEST(Merge, AddsUpTheDetailsOfTheTokens) {
+  const auto reply = [](const char* details) {
+    return std::string(R"({"choices":[{"index":0}],"usage":{"completion_tokens":2,)") +
+           R"("completion_tokens_details":)" + details + "}}";
+  };
+  const auto merged = MergeOpenAi({reply(R"({"reasoning_tokens":1,"audio_tokens":null})"),
+                                   reply(R"({"reasoning_tokens":3,"audio_tokens":5})")},
+                                  {.n = 2});
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_NE(merged->find(R"("completion_tokens_details":{"reasoning_tokens":4,)"),
+            std::string::npos)
+      << *merged;
+  EXPECT_TRUE(MergeOpenAi({reply("null"), reply("null")}, {.n = 2}).ok());
+}
+
 // Sample s of prompt p is number p * n + s.
 TEST(Merge, OrdersABatchByPrompt) {
   const Samples of{.n = 2, .batch = 2};
