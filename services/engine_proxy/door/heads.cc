@@ -44,7 +44,8 @@ std::string EngineHead(const Exchange& x, size_t body_size) {
   return head;
 }
 
-ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep) {
+ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
+                        std::optional<uint64_t> length) {
   ReplyHead reply;
   std::string& head = reply.text;
   head.reserve(kHeadRoom);
@@ -57,7 +58,7 @@ ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep) 
     AppendField("X-Accel-Buffering", "no", &head);
   }
   if (status != 204 && status != 304) {
-    if (const auto length = call.content_length(); length && !x.restorer) {
+    if (length) {
       AppendField("Content-Length", std::to_string(*length), &head);
     } else if (x.head.method != "HEAD" && x.head.http11) {
       AppendField("Transfer-Encoding", "chunked", &head);

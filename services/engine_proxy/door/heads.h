@@ -1,6 +1,8 @@
 // The heads that the door writes: its own framing and identity, and the other side's other fields.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,7 +20,9 @@ struct ReplyHead {
   std::string text;
   bool chunked = false;  // the body goes out in chunks
 };
-ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep);
+// `length` of the body, where it is known.
+ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
+                        std::optional<uint64_t> length);
 
 // "3e8\r\n": what stands before `size` bytes of a chunked body.
 void AppendChunkHead(size_t size, std::string* head);

@@ -36,18 +36,17 @@ Task<bool> Relay::Run(std::span<const std::string_view> body) {
   co_return co_await RelayReply();
 }
 
+// Names that are restored change a reply's length: of a short one all is read before its head says
+// how long it is. A longer one goes out in chunks, as it comes.
 Task<bool> Relay::RelayReply() {
   const bool keep = x_.KeepAlive();
-  ReplyHead head = MakeReplyHead(x_, call_, keep);
   const auto length = call_.content_length();
-  const bool framed = head.chunked || !call_.has_body() || length.has_value();
-  head_ = std::move(head.text);
-  chunked_ = head.chunked;
+  const bool is_short = length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
   streaming_ = IsEventStream(call_.reply().Get("content-type"));
-  if (x_.record.status == 0) x_.record.status = call_.reply().status();
-  const bool with_head = call_.HasBuffered() || !call_.has_body() ||
-                         length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
-  if (!with_head) {
+  gathers_ = x_.restorer && is_short && call_.has_body();
+  if (!gathers_) BeginReply(keep, x_.restorer ? std::nullopt : length);
+  const bool framed = gathers_ || chunked_ || !call_.has_body() || length.has_value();
+  if (!gathers_ && !is_short && call_.has_body() && !call_.HasBuffered()) {
     co_await x_.client.Write(head_);
     head_.clear();
   }
@@ -60,6 +59,9 @@ Task<bool> Relay::RelayReply() {
       continue;
     }
     OnPiece(piece);
+    if (x_.restorer) Restore(piece);
+    if (gathers_ && !piece.end) continue;
+    if (gathers_) BeginReply(keep, restored_.size());
     const bool written = co_await WritePiece(piece);
     if (!written && !x_.live) co_return false;
     if (piece.end) break;
@@ -68,18 +70,26 @@ Task<bool> Relay::RelayReply() {
   co_return !x_.client.left() && keep && framed;
 }
 
-Task<bool> Relay::WritePiece(const UpstreamCall::Piece& piece) {
-  size_t bytes = 0;
-  for (const asio::const_buffer& data : piece.data) bytes += data.size();
-  out_.clear();
-  if (x_.restorer) {
-    restored_.clear();
-    for (const asio::const_buffer& data : piece.data) {
-      restored_ += x_.restorer->Feed({static_cast<const char*>(data.data()), data.size()}, false);
-    }
-    if (piece.end) restored_ += x_.restorer->Feed({}, true);
-    bytes = restored_.size();
+void Relay::BeginReply(bool keep, std::optional<uint64_t> length) {
+  ReplyHead head = MakeReplyHead(x_, call_, keep, length);
+  head_ = std::move(head.text);
+  chunked_ = head.chunked;
+  if (x_.record.status == 0) x_.record.status = call_.reply().status();
+}
+
+void Relay::Restore(const UpstreamCall::Piece& piece) {
+  for (const asio::const_buffer& data : piece.data) {
+    restored_ += x_.restorer->Feed({static_cast<const char*>(data.data()), data.size()}, false);
   }
+  if (piece.end) restored_ += x_.restorer->Feed({}, true);
+}
+
+Task<bool> Relay::WritePiece(const UpstreamCall::Piece& piece) {
+  size_t bytes = restored_.size();
+  if (!x_.restorer) {
+    for (const asio::const_buffer& data : piece.data) bytes += data.size();
+  }
+  out_.clear();
   if (chunked_ && bytes > 0) AppendChunkHead(bytes, &head_);
   out_.push_back(asio::buffer(head_));
   if (x_.restorer) {
@@ -91,6 +101,7 @@ Task<bool> Relay::WritePiece(const UpstreamCall::Piece& piece) {
   if (chunked_ && piece.end) out_.push_back(asio::buffer(kLastChunk));
   const bool written = co_await x_.client.Write(out_);
   head_.clear();
+  restored_.clear();
   co_return written;
 }
 

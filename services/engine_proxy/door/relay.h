@@ -7,6 +7,7 @@
 // silent for too long.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,9 @@ class Relay {
  private:
   // True when the client's connection may carry another request.
   Task<bool> RelayReply();
+  // Makes the head; without a length the body is in chunks, or ends with the connection.
+  void BeginReply(bool keep, std::optional<uint64_t> length);
+  void Restore(const UpstreamCall::Piece& piece);
   Task<bool> WritePiece(const UpstreamCall::Piece& piece);
   // Why no more comes of the reply.
   Task<bool> BreakOff(CallResult why);
@@ -35,8 +39,9 @@ class Relay {
   Exchange& x_;
   UpstreamCall call_;
   std::string head_;      // of the reply, until it is sent
-  std::string restored_;  // a piece with the client's own ids
+  std::string restored_;  // with the client's own names, until it is sent
   std::vector<asio::const_buffer> out_;
+  bool gathers_ = false;  // nothing is sent before the end
   bool chunked_ = false;
   bool streaming_ = false;
   bool answered_ = false;

@@ -69,7 +69,7 @@ Task<CallResult> SplitStream::ReadReply(UpstreamCall& call, size_t sample) {
   if (events && !begun_) {
     begun_ = true;
     keep_ = x_.KeepAlive();
-    ReplyHead head = MakeReplyHead(x_, call, keep_);
+    ReplyHead head = MakeReplyHead(x_, call, keep_, std::nullopt);
     chunked_ = head.chunked;
     head_ = std::move(head.text);
   }

@@ -281,5 +281,26 @@ TEST_F(HttpTest, ASlowReaderThatNeverReadsHasLeft) {
   EXPECT_TRUE(BecomesQuiet());
 }
 
+TEST_F(HttpTest, AShortReplyKeepsItsLengthThoughANameInItChanges) {
+  const std::string said = R"({"model":"base","choices":[]})";
+  StartBefore([&](const Message&, Wire& wire) {
+    const std::string reply = JsonReply(said);
+    return wire.Send(reply.substr(0, reply.size() - 9)) &&
+           wire.Send(reply.substr(reply.size() - 9));
+  });
+  const Message reply = Ask(Post("/v1/chat/completions", R"({"model":"policy"})"));
+  EXPECT_EQ(reply.body, R"({"model":"policy","choices":[]})");
+  EXPECT_EQ(reply.Get("Content-Length"), std::to_string(reply.body.size()));
+  EXPECT_EQ(reply.Get("Transfer-Encoding"), "");
+}
+
+TEST_F(HttpTest, ALongReplyIsNotHeldBackForANameInIt) {
+  const std::string said = R"({"model":"base","text":")" + std::string(100'000, 'x') + "\"}";
+  StartBefore([&](const Message&, Wire& wire) { return wire.Send(JsonReply(said)); });
+  const Message reply = Ask(Post("/v1/chat/completions", R"({"model":"policy"})"));
+  EXPECT_EQ(reply.body.size(), said.size() + 2);
+  EXPECT_EQ(reply.Get("Transfer-Encoding"), "chunked");
+}
+
 }  // namespace
 }  // namespace lorry::door
