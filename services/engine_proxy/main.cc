@@ -265,7 +265,8 @@ absl::Status App::WireEngine() {
   const auto on_facts = [this, key](const engines::EngineFacts& facts) {
     metrics_.OnBoot();
     door_->SetEngineFacts({.base_models = facts.base_models,
-                           .control_authorization = key.empty() ? "" : "Bearer " + key});
+                           .control_authorization = key.empty() ? "" : "Bearer " + key,
+                           .dies_of_prompt_logprobs = facts.dies_of_prompt_logprobs});
   };
   const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {
     metrics_.OnTimed(verb, seconds, outcome);

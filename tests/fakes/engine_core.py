@@ -53,6 +53,7 @@ class Switches:
         True  # sglang: an unloaded name is loaded again by the next request that names it
     )
     base_for_unknown: bool = True  # sglang: OpenAI routes answer unknown names with the base model
+    die_of_prompt_logprobs: bool = False  # vllm on a CPU: with a second request in the step
     vanish: str = ""  # this name drops out of the listing, as after drift
     # A file of what is wrong with some weights: {their SHA-256: DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD or the words of a
     # refusal}. It outlives the process, so that a version kills every boot that meets it.

@@ -213,6 +213,7 @@ def vllm_config(engine: FakeVllm) -> dict:
             "hf_config": f"LlamaConfig {json.dumps(engine.model_config, indent=2)}\n",
         },
         "lora_config": lora if args.enable_lora else None,
+        "device_config": {"device": args.device, "device_type": args.device},
         "parallel_config": {
             "tensor_parallel_size": 1,
             "data_parallel_size": args.data_parallel_size,
@@ -340,6 +341,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--max-cpu-loras", type=int, default=8)
     parser.add_argument("--max-num-seqs", type=int, default=8)
     parser.add_argument("--data-parallel-size", type=int, default=1)
+    parser.add_argument("--device", default="cuda", help="what it says it runs on")
     parser.add_argument(
         "--startup-delay", type=float, default=0.0, help="seconds before the port opens"
     )

@@ -156,6 +156,9 @@ class FakeVllm:
                 die(self.switches, f"at the first use of {adapter.name}", adapter.name, digest)
             if self.switches.serve_base:
                 digest = BASE_DIGEST
+        wants = params.get("prompt_logprobs") is not None
+        if wants and self.switches.die_of_prompt_logprobs and self.scheduler.requests:
+            die("prompt log-probabilities in a step with another request")
         limit = params.get("max_tokens") or 16
         self.has_begun = True
         name = model if adapter else None

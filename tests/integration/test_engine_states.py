@@ -3,6 +3,8 @@
 import lorry
 import pytest
 from testing import engines
+from testing.doors import PROMPT
+from testing.engine_api import EngineApi
 from testing.engines import KINDS
 from testing.fleet import Service
 from testing.waiting import until
@@ -70,6 +72,23 @@ def test_an_engine_asleep_takes_no_part_and_comes_back(states, make_adapter):
         until(lambda: world.member("vllm").get("state") == "READY", "it is awake")
         handle.wait("serving")
         world.wait_serves(2)
+
+
+def test_a_vllm_that_dies_of_prompt_logprobs_is_not_asked_for_them(bin_dir, tiny, tmp_path, make_adapter):
+    vllm = engines.fake("vllm", tiny / "model", args=["--device", "cpu"], log_dir=tmp_path,
+                        switches={"die_of_prompt_logprobs": True})
+    with World(bin_dir, tmp_path, vllm) as world, world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        vllm.set(token_delay_s=0.05)
+        beside = EngineApi(vllm).stream(None, tokens=2000)
+        beside.wait_for(1)
+        asks = {"model": ADAPTER, "prompt": PROMPT, "max_tokens": 2}
+        url = world.fleet.door("vllm") + "/v1/completions"
+        status, reply = engines.http_json("POST", url, asks | {"prompt_logprobs": 0})
+        assert (status, reply["error"]["type"]) == (400, "PROMPT_LOGPROBS_UNSUPPORTED")
+        assert engines.http_json("POST", url, asks)[0] == 200
+        assert not beside.ended
+        beside.leave()
 
 
 @pytest.fixture

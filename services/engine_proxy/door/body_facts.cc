@@ -198,6 +198,25 @@ absl::Status ReadN(const PaddedBody& body, const Fields& fields, CountPlace plac
   return absl::OkStatus();
 }
 
+bool HasValue(const Fields& fields, std::string_view key) {
+  const JsonField* field = FindField(fields, key);
+  return field != nullptr && field->value.kind != JsonKind::kNull;
+}
+
+// As vLLM reads them (to_sampling_params of its requests, 0.32): by name, and by `echo`, in a chat
+// whether or not it asks for log-probabilities besides.
+bool WantsPromptLogprobs(const PaddedBody& body, const Fields& fields, BodyShape shape) {
+  if (HasValue(fields, "prompt_logprobs")) return true;
+  const JsonField* echo = FindField(fields, "echo");
+  if (echo != nullptr && BoolValue(body, echo->value).value_or(false) &&
+      (shape == BodyShape::kChat || HasValue(fields, "logprobs")))
+    return true;
+  const JsonField* params = FindField(fields, "sampling_params");
+  if (params == nullptr || params->value.kind != JsonKind::kObject) return false;
+  const absl::StatusOr<Fields> inner = ObjectFields(body, params->value);
+  return inner.ok() && HasValue(*inner, "prompt_logprobs");
+}
+
 // vLLM makes n requests of each prompt, and judges both fields itself: what it will refuse counts as
 // one.
 uint32_t VllmRequests(const PaddedBody& body, const Fields& fields, const ShapeRules& rules) {
@@ -282,6 +301,8 @@ absl::StatusOr<BodyFacts> ReadBody(EngineKind kind, BodyShape shape, const Engin
   const ShapeRules rules = RulesOf(shape);
   if (kind != EngineKind::kSglang) {
     facts.engine_requests = VllmRequests(body, fields, rules);
+    facts.wants_prompt_logprobs =
+        engine.dies_of_prompt_logprobs && WantsPromptLogprobs(body, fields, shape);
     return facts;
   }
   LORRY_RETURN_IF_ERROR(ReadBatch(body, fields, rules, &facts));

@@ -34,6 +34,7 @@ inline constexpr uint64_t kMaxSplit = 64;
 struct EngineFacts {
   std::vector<std::string> base_models;  // the names under which the engine serves its base model
   std::string control_authorization;  // Authorization of the door's own calls (abort), may be empty
+  bool dies_of_prompt_logprobs = false;
 };
 
 struct BodyFacts {
@@ -42,6 +43,7 @@ struct BodyFacts {
   bool adapter_is_list = false;
   std::string asked_model;  // JSON text of `model` where it names something
   bool stream = false;
+  bool wants_prompt_logprobs = false;  // looked for where the engine dies of it
   uint64_t n = 1;
   size_t batch = 0;  // 0: not a batch
   size_t prompts() const { return batch == 0 ? 1 : batch; }

@@ -49,6 +49,17 @@ std::optional<Refused> TooManySamples(const BodyFacts& facts) {
           " and " + std::to_string(kMaxBatch) + " samples in all; ask for fewer at once"};
 }
 
+// One request after another would not help: any other one that the engine computes beside it is
+// enough, and the door would have to keep all of them waiting.
+std::optional<Refused> WouldEndTheEngine(const BodyFacts& facts) {
+  if (!facts.wants_prompt_logprobs) return std::nullopt;
+  return Refused{
+      400, "PROMPT_LOGPROBS_UNSUPPORTED",
+      "this vLLM runs on a CPU, where its process ends when it computes log-probabilities of a "
+      "prompt beside another request; leave out prompt_logprobs (and echo), or ask an engine on a "
+      "GPU"};
+}
+
 // What the door calls the samples at the engine, and what the reply must call them.
 void NameSamples(Exchange& x, const BodyFacts& facts) {
   const auto prompts = static_cast<uint32_t>(facts.prompts());
@@ -80,6 +91,7 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
   auto min_version = MinVersion(x.head);
   if (!min_version.ok()) co_return co_await RefuseInvalid(x, min_version.status());
   if (auto why = TooManySamples(*facts)) co_return co_await Refuse(x, *why);
+  if (auto why = WouldEndTheEngine(*facts)) co_return co_await Refuse(x, *why);
   x.record.asked = facts->adapters;
   client_.Watch();
   const auto references = static_cast<uint32_t>(facts->adapters.size());

@@ -47,8 +47,10 @@ struct EngineFacts {
   std::string model_config;
   bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
   bool asleep = false;              // its memory is released; SGLang does not say
-  std::vector<Problem> problems;    // empty: ready for adapters
-  std::vector<Problem> warnings;    // it serves, and this is amiss all the same
+  // A request for the log-probabilities of its prompt may end the engine's process.
+  bool dies_of_prompt_logprobs = false;
+  std::vector<Problem> problems;  // empty: ready for adapters
+  std::vector<Problem> warnings;  // it serves, and this is amiss all the same
 };
 
 struct EngineLoad {

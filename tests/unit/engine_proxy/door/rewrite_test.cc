@@ -313,5 +313,22 @@ TEST(BodyFacts, CountTheRequestsThatTheEngineMakesOfIt) {
   EXPECT_EQ(RequestsOf(kV, kTokens, R"({"n":8})"), 1u);
 }
 
+TEST(BodyFacts, TellRequestsForThePromptsLogprobsWhereTheEngineDiesOfThem) {
+  using enum BodyShape;
+  const auto wants = [](BodyShape shape, const std::string& text, bool dies = true) {
+    const PaddedBody body{std::string(text)};
+    return ReadBody(EngineKind::kVllm, shape, {.dies_of_prompt_logprobs = dies}, body)
+        ->wants_prompt_logprobs;
+  };
+  EXPECT_TRUE(wants(kCompletion, R"({"prompt_logprobs":0})"));
+  EXPECT_TRUE(wants(kCompletion, R"({"echo":true,"logprobs":0})"));
+  EXPECT_TRUE(wants(kChat, R"({"echo":1})"));
+  EXPECT_TRUE(wants(kChat, R"({"sampling_params":{"prompt_logprobs":1}})"));
+  EXPECT_FALSE(wants(kCompletion, R"({"prompt_logprobs":null,"logprobs":1})"));
+  EXPECT_FALSE(wants(kCompletion, R"({"echo":true})"));
+  EXPECT_FALSE(wants(kChat, R"({"sampling_params":[],"echo":false})"));
+  EXPECT_FALSE(wants(kCompletion, R"({"prompt_logprobs":0})", /*dies=*/false));
+}
+
 }  // namespace
 }  // namespace lorry::door

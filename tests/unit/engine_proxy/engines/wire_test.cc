@@ -218,6 +218,23 @@ TEST(VllmServerInfo, TellsLimits) {
   EXPECT_THAT(facts.problems, IsEmpty());
 }
 
+TEST(VllmServerInfo, TellsWhereThePromptsLogprobsEndTheEngine) {
+  const auto dies =
+      [](const std::string& version, const std::string& device) {
+        EngineFacts facts;
+        facts.version = version;
+        AddVllmServerInfo({200, R"({"vllm_config":{"lora_config":{},"device_config":
+      {"device_type":")" + device + "\"}}}"},
+                          facts);
+        return facts.dies_of_prompt_logprobs;
+      };
+  EXPECT_TRUE(dies("0.32.0", "cpu"));
+  EXPECT_TRUE(dies("0.27.1", "cpu"));
+  EXPECT_FALSE(dies("0.32.0", "cuda"));
+  EXPECT_FALSE(dies("0.33.0", "cpu")) << "nothing is known of it";
+  EXPECT_FALSE(dies("", "cpu"));
+}
+
 TEST(VllmServerInfo, WithoutALoraConfigLoraIsOff) {
   EXPECT_THAT(ReasonsOf(VllmFacts({200, R"({"vllm_config":{"lora_config":null}})"})),
               ElementsAre("ENGINE_LORA_DISABLED"));
