@@ -163,7 +163,7 @@ absl::StatusOr<std::string> Catalog::GetLedger(const UploadId& id) {
 
 absl::StatusOr<uint64_t> Catalog::Revision() { return Draft(store_).GetNumber(keys::kRevision); }
 
-absl::StatusOr<Picture> Catalog::TakePicture() {
+absl::StatusOr<Picture> Catalog::TakePicture(std::string_view holder) {
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<kv::Snapshot> state, store_.TakeSnapshot());
   Picture picture;
   LORRY_ASSIGN_OR_RETURN(const std::optional<kv::Entry> revision, state->Get(keys::kRevision));
@@ -172,6 +172,12 @@ absl::StatusOr<Picture> Catalog::TakePicture() {
   LORRY_ASSIGN_OR_RETURN(picture.versions, ListRecords<Version>(*state, keys::kVersions));
   LORRY_ASSIGN_OR_RETURN(picture.aliases, ListRecords<Alias>(*state, keys::kAliases));
   std::erase_if(picture.aliases, [](const Alias& alias) { return !alias.version.has_value(); });
+  if (holder.empty()) return picture;
+  LORRY_ASSIGN_OR_RETURN(const std::optional<kv::Entry> held, state->Get(keys::OfHolder(holder)));
+  if (held.has_value()) {
+    LORRY_ASSIGN_OR_RETURN(const HolderSet set, Decode<HolderSet>(held->value));
+    picture.remembered = set.mark;
+  }
   return picture;
 }
 

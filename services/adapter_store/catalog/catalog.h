@@ -130,6 +130,7 @@ struct Picture {
   std::vector<Adapter> adapters;
   std::vector<Version> versions;
   std::vector<Alias> aliases;
+  std::optional<HolderMark> remembered;  // of whoever watches; none: it never held anything
 };
 
 struct Totals {
@@ -180,7 +181,7 @@ class Catalog {
   // Also one that was removed (without a version). NOT_FOUND when there never was one.
   absl::StatusOr<Alias> GetAlias(const AdapterName& adapter, const AliasName& name);
   absl::StatusOr<std::vector<Alias>> ListAliases(const AdapterName& adapter);
-  absl::StatusOr<std::vector<VersionKey>> SetHolds(const std::string& holder, uint64_t revision,
+  absl::StatusOr<std::vector<VersionKey>> SetHolds(const std::string& holder, HolderMark mark,
                                                    std::vector<VersionKey> versions);
 
   // Blobs, for images/ alone.
@@ -198,7 +199,9 @@ class Catalog {
 
   // Changes.
   absl::StatusOr<uint64_t> Revision();
-  absl::StatusOr<Picture> TakePicture();
+  absl::StatusOr<Picture> TakePicture(std::string_view holder = {});
+  // Random, of the data directory: another one counts its revisions anew.
+  const std::string& instance() const { return instance_; }
   // Visits the revisions after `from`, in order, at most `limit`. OUT_OF_RANGE REVISION_COMPACTED.
   absl::Status ReadLog(
       uint64_t from, size_t limit,

@@ -152,7 +152,8 @@ void Read(const json& from, Blob& blob) {
 }
 void Read(const json& from, HolderSet& set) {
   from.at("holder").get_to(set.holder);
-  from.at("revision").get_to(set.revision);
+  ReadNewer(from, "incarnation", set.mark.incarnation);
+  from.at("revision").get_to(set.mark.revision);
   from.at("versions").get_to(set.versions);
 }
 void Read(const json& from, AttemptMark& mark) {
@@ -259,7 +260,10 @@ std::string Encode(const Blob& blob) {
 }
 
 std::string Encode(const HolderSet& set) {
-  return json{{"holder", set.holder}, {"revision", set.revision}, {"versions", set.versions}}
+  return json{{"holder", set.holder},
+              {"incarnation", set.mark.incarnation},
+              {"revision", set.mark.revision},
+              {"versions", set.versions}}
       .dump();
 }
 

@@ -111,7 +111,7 @@ absl::StatusOr<Alias> Catalog::SetAlias(const AdapterName& adapter, const AliasN
 }
 
 absl::StatusOr<std::vector<VersionKey>> Catalog::SetHolds(const std::string& holder,
-                                                          uint64_t revision,
+                                                          HolderMark mark,
                                                           std::vector<VersionKey> versions) {
   LORRY_RETURN_IF_ERROR(CheckHolder(holder));
   if (versions.size() > kHeldVersionsMax) {
@@ -130,16 +130,17 @@ absl::StatusOr<std::vector<VersionKey>> Catalog::SetHolds(const std::string& hol
     missing.clear();
     LORRY_ASSIGN_OR_RETURN(const std::optional<HolderSet> before,
                            draft.Get<HolderSet>(keys::OfHolder(holder)));
-    HolderSet set{.holder = holder, .revision = revision, .versions = {}};
+    HolderSet set{.holder = holder, .mark = mark, .versions = {}};
     for (const VersionKey& key : versions) {
       LORRY_ASSIGN_OR_RETURN(const auto stored, draft.GetText(keys::OfVersion(key)));
       (stored.has_value() ? set.versions : missing).push_back(key);
     }
-    if (before.has_value() &&
-        (before->revision > revision || (before->revision == revision && *before != set))) {
+    if (before.has_value() && (before->mark > mark || (before->mark == mark && *before != set))) {
       return Error(absl::StatusCode::kAborted, "HOLDS_STALE",
-                   absl::StrCat("the holds of ", holder, " have revision ", before->revision,
-                                " already; send a higher one than ", revision));
+                   absl::StrCat("the holds of ", holder, " have revision ", before->mark.revision,
+                                " of incarnation ", before->mark.incarnation,
+                                " already; send a higher one than ", mark.revision, " of ",
+                                mark.incarnation));
     }
     if (before.has_value() && *before == set) return absl::OkStatus();
     if (!before.has_value()) {

@@ -130,9 +130,17 @@ struct Blob {
   bool operator==(const Blob&) const = default;
 };
 
+// By what a holder counts its sets: by a number, within one life of its own records.
+struct HolderMark {
+  uint64_t incarnation = 0;  // of its records; higher when it had to begin them anew
+  uint64_t revision = 0;
+  auto operator<=>(const HolderMark&) const = default;
+};
+
+// The last set of a holder that was accepted, whatever has become of the holder's own memory.
 struct HolderSet {
   std::string holder;
-  uint64_t revision = 0;
+  HolderMark mark;
   std::vector<VersionKey> versions;  // sorted
   bool operator==(const HolderSet&) const = default;
 };

@@ -174,7 +174,7 @@ grpc::Status StoreService::OpenFetch(grpc::ServerContext* context,
 grpc::ServerWriteReactor<v1::WatchResponse>* StoreService::Watch(
     grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
   return rpc::StartStream(parts_.gate, *context, Role::kReader,
-                          std::make_shared<WatchSession>(parts_.hub, request->from_revision()));
+                          std::make_shared<WatchSession>(parts_.hub, *request));
 }
 
 grpc::Status StoreService::GetVersion(grpc::ServerContext* context,
@@ -335,9 +335,11 @@ grpc::Status StoreService::SetHolds(grpc::ServerContext* context,
       LORRY_ASSIGN_OR_RETURN(VersionKey key, rpc::FromProto(ref));
       versions.push_back(std::move(key));
     }
-    LORRY_ASSIGN_OR_RETURN(
-        const std::vector<VersionKey> missing,
-        parts_.catalog.SetHolds(request->holder(), request->revision(), std::move(versions)));
+    LORRY_ASSIGN_OR_RETURN(const std::vector<VersionKey> missing,
+                           parts_.catalog.SetHolds(request->holder(),
+                                                   {.incarnation = request->incarnation(),
+                                                    .revision = request->revision()},
+                                                   std::move(versions)));
     for (const VersionKey& key : missing) *response->add_missing() = rpc::ToProto(key);
     return absl::OkStatus();
   };

@@ -23,18 +23,27 @@ class PictureWriter {
   }
   void Add(v1::Change change) {
     const size_t bytes = change.ByteSizeLong();
-    if (message_bytes_ + bytes > kPictureMessageBytes) Flush(/*synced=*/false);
+    if (message_bytes_ + bytes > kPictureMessageBytes) Flush();
     message_bytes_ += bytes;
     *message_.add_changes() = std::move(change);
   }
-  void Flush(bool synced) {
-    message_.set_synced(synced);
+  void Finish(const std::string& store, const std::optional<HolderMark>& remembered) {
+    message_.set_synced(true);
+    message_.set_store(store);
+    if (remembered.has_value()) {
+      message_.mutable_remembered()->set_incarnation(remembered->incarnation);
+      message_.mutable_remembered()->set_revision(remembered->revision);
+    }
+    Flush();
+  }
+
+ private:
+  void Flush() {
     (void)session_.Send(message_);  // fails once the session has ended; it then leaves by itself
     message_.clear_changes();
     message_bytes_ = 0;
   }
 
- private:
   WatchSession& session_;
   v1::WatchResponse message_;
   size_t message_bytes_ = 0;
@@ -42,9 +51,12 @@ class PictureWriter {
 
 }  // namespace
 
-WatchSession::WatchSession(WatchHub& hub, uint64_t from_revision)
-    : rpc::WriteStream<v1::WatchResponse>(WatchHub::kQueuedMax), hub_(hub) {
-  if (from_revision != 0) seen_ = from_revision;
+WatchSession::WatchSession(WatchHub& hub, const v1::WatchRequest& request)
+    : rpc::WriteStream<v1::WatchResponse>(WatchHub::kQueuedMax),
+      hub_(hub),
+      holder_(request.holder()),
+      store_(request.store()) {
+  if (request.from_revision() != 0) seen_ = request.from_revision();
 }
 
 void WatchSession::OnOpen() { hub_.Add(shared_from_this()); }
@@ -111,7 +123,13 @@ void WatchHub::Run() {
 }
 
 absl::Status WatchHub::Serve(WatchSession& session) {
-  if (!session.seen_.has_value()) LORRY_RETURN_IF_ERROR(SendPicture(session));
+  if (!session.seen_.has_value()) {
+    LORRY_RETURN_IF_ERROR(SendPicture(session));
+  } else if (!session.store_.empty() && session.store_ != catalog_.instance()) {
+    return Error(absl::StatusCode::kOutOfRange, "REVISION_COMPACTED",
+                 absl::StrCat("revision ", *session.seen_, " is of store ", session.store_,
+                              ", this is ", catalog_.instance(), "; watch from 0"));
+  }
   while (true) {
     LORRY_ASSIGN_OR_RETURN(const bool more, SendChanges(session));
     if (!more) return absl::OkStatus();
@@ -119,7 +137,7 @@ absl::Status WatchHub::Serve(WatchSession& session) {
 }
 
 absl::Status WatchHub::SendPicture(WatchSession& session) {
-  LORRY_ASSIGN_OR_RETURN(const Picture picture, catalog_.TakePicture());
+  LORRY_ASSIGN_OR_RETURN(const Picture picture, catalog_.TakePicture(session.holder_));
   PictureWriter writer(session, picture.revision);
   for (const Adapter& adapter : picture.adapters) {
     LORRY_ASSIGN_OR_RETURN(const std::vector<store::Run> runs, catalog_.ListRuns(adapter.name));
@@ -137,7 +155,7 @@ absl::Status WatchHub::SendPicture(WatchSession& session) {
     *change.mutable_alias_set() = ToProto(alias);
     writer.Add(std::move(change));
   }
-  writer.Flush(/*synced=*/true);
+  writer.Finish(catalog_.instance(), picture.remembered);
   session.seen_ = picture.revision;
   return absl::OkStatus();
 }

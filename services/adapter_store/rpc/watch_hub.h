@@ -21,11 +21,11 @@ namespace lorry::store {
 
 class WatchHub;
 
-// One watcher. `next_` belongs to the hub's thread.
+// One watcher. `seen_` belongs to the hub's thread.
 class WatchSession final : public rpc::WriteStream<v1::WatchResponse>,
                            public std::enable_shared_from_this<WatchSession> {
  public:
-  WatchSession(WatchHub& hub, uint64_t from_revision);
+  WatchSession(WatchHub& hub, const v1::WatchRequest& request);
 
  private:
   friend class WatchHub;
@@ -33,6 +33,8 @@ class WatchSession final : public rpc::WriteStream<v1::WatchResponse>,
   void OnClosed(const absl::Status& why) override;
 
   WatchHub& hub_;                 // outlives the server and so every session
+  const std::string holder_;      // who watches, if it holds versions
+  const std::string store_;       // where it saw `from_revision`; empty: it does not say
   std::optional<uint64_t> seen_;  // none: the picture has not been sent
 };
 

@@ -31,9 +31,12 @@ VersionKey Key(uint64_t number, uint64_t run = 1) {
 // One watcher that reads message by message.
 class Watcher {
  public:
-  Watcher(v1::StoreService::Stub& stub, uint64_t from_revision) {
+  Watcher(v1::StoreService::Stub& stub, uint64_t from_revision, const std::string& store = "",
+          const std::string& holder = "") {
     v1::WatchRequest request;
     request.set_from_revision(from_revision);
+    request.set_store(store);
+    request.set_holder(holder);
     rpc::SetDeadlineIn(context_, 20'000);
     stream_ = stub.Watch(&context_, request);
   }
@@ -234,6 +237,31 @@ TEST_P(StoreTest, HoldersAreNamedAndKeepWhatTheyHold) {
   *get.mutable_version() = rpc::ToProto(Key(1));
   EXPECT_THAT(client_->Call(&v1::StoreService::Stub::GetVersion, get)->holders(),
               ElementsAre("orchestrator:test"));
+}
+
+TEST_P(StoreTest, AHolderThatWatchesIsToldWhatIsRememberedOfItAndByWhichStore) {
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  Watcher stranger(client_->stub(), 0, "", "orchestrator:test");
+  ASSERT_TRUE(stranger.Next());
+  EXPECT_FALSE(stranger.message.has_remembered());
+  v1::SetHoldsRequest request;
+  request.set_holder("orchestrator:test");
+  request.set_incarnation(7);
+  request.set_revision(3);
+  ASSERT_TRUE(client_->Call(&v1::StoreService::Stub::SetHolds, request).ok());
+  Watcher known(client_->stub(), 0, "", "orchestrator:test");
+  ASSERT_TRUE(known.Next());
+  EXPECT_EQ(known.message.remembered().incarnation(), 7u);
+  EXPECT_EQ(known.message.remembered().revision(), 3u);
+
+  const std::string store = known.message.store();
+  ASSERT_FALSE(store.empty());
+  ASSERT_TRUE(client_->OpenRun("second").ok());
+  Watcher goes_on(client_->stub(), 1, store);
+  EXPECT_TRUE(goes_on.Next());
+  Watcher strays(client_->stub(), 1, "another");
+  EXPECT_FALSE(strays.Next());
+  EXPECT_THAT(strays.End(), FailsWith("REVISION_COMPACTED"));
 }
 
 TEST_P(StoreTest, AFullDiskIsAnError) {

@@ -19,7 +19,7 @@ class CatalogAdaptersTest : public CatalogTest {
     ASSERT_THAT(catalog_->SetAdapter(name_, policy, std::nullopt), IsOk());
   }
   void Hold(uint64_t revision, std::vector<VersionKey> versions) {
-    ASSERT_THAT(catalog_->SetHolds("orchestrator:x", revision, std::move(versions)), IsOk());
+    ASSERT_THAT(catalog_->SetHolds("orchestrator:x", {1, revision}, std::move(versions)), IsOk());
   }
   absl::StatusOr<Version> PublishKept(uint64_t number) {
     BeginUploadArgs args = Args(number);

@@ -94,7 +94,7 @@ TEST(Codec, KeepsEveryField) {
   }
   ExpectKept(
       Blob{.key = BlobKey("b-1"), .state = BlobState::kDeleting, .bytes = 1, .remove_after_ms = 2});
-  ExpectKept(HolderSet{.holder = "orchestrator:a", .revision = 1, .versions = {kKey}});
+  ExpectKept(HolderSet{.holder = "orchestrator:a", .mark = {3, 1}, .versions = {kKey}});
   ExpectKept(AttemptMark{.attempt = 1, .upload = UploadId("u-1")});
   ExpectKept(std::vector<Change>{
       {.kind = Change::Kind::kAliasSet, .key = kKey, .alias = AliasName("eval")},
@@ -120,6 +120,11 @@ TEST(Codec, WhatAnOlderProgramLeftOutHasItsOldMeaning) {
   EXPECT_EQ(adapter->last_run, adapter->current_run);
   EXPECT_FALSE(adapter->archived);
   EXPECT_EQ(adapter->policy.store_keep, std::nullopt);
+  auto set =
+      nlohmann::json::parse(Encode(HolderSet{.holder = "a", .mark = {3, 1}, .versions = {}}));
+  set.erase("incarnation");
+  EXPECT_EQ(Decode<HolderSet>(set.dump())->mark, (HolderMark{0, 1}))
+      << "before any that is counted";
 }
 
 }  // namespace

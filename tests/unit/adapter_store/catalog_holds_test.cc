@@ -14,7 +14,7 @@ class HoldsTest : public CatalogTest {
     EXPECT_THAT(Publish(1), IsOk());
   }
   absl::Status Hold(const std::string& holder) {
-    return catalog_->SetHolds(holder, 1, {Key(1)}).status();
+    return catalog_->SetHolds(holder, {1, 1}, {Key(1)}).status();
   }
   const AdapterName policy_ = AdapterName("policy");
 };
@@ -32,8 +32,21 @@ TEST_F(HoldsTest, AHoldersNameCanBePrinted) {
 TEST_F(HoldsTest, HoldersAreOfTheirOwnAdapter) {
   OpenRun(std::nullopt, "other");
   const VersionKey other{AdapterName("other"), RunId(1), VersionNumber(1)};
-  ASSERT_THAT(catalog_->SetHolds("a", 1, {Key(1, 1)}), IsOk());
+  ASSERT_THAT(catalog_->SetHolds("a", {1, 1}, {Key(1, 1)}), IsOk());
   EXPECT_THAT(*catalog_->HoldersOf(other), IsEmpty());
+}
+
+TEST_F(HoldsTest, TheLastSetOfEachHolderIsRememberedByItsMark) {
+  EXPECT_EQ(catalog_->TakePicture("a")->remembered, std::nullopt) << "never heard of";
+  ASSERT_THAT(catalog_->SetHolds("a", {2, 9}, {Key(1)}), IsOk());
+  ASSERT_THAT(catalog_->SetHolds("b", {1, 1}, {}), IsOk());
+  EXPECT_EQ(catalog_->TakePicture("a")->remembered, (HolderMark{2, 9}));
+  EXPECT_EQ(catalog_->TakePicture()->remembered, std::nullopt) << "of whoever asks";
+  // It has lost its records and begun them anew: later than anything of the earlier ones.
+  ASSERT_THAT(catalog_->SetHolds("a", {3, 1}, {}), IsOk());
+  EXPECT_THAT(catalog_->SetHolds("a", {2, 10}, {}), IsError("HOLDS_STALE"));
+  Restart();
+  EXPECT_EQ(catalog_->TakePicture("a")->remembered, (HolderMark{3, 1}));
 }
 
 TEST_F(HoldsTest, AnAliasIsAskedForByName) {
@@ -57,7 +70,7 @@ TEST_F(HoldsTest, AsManyAliasesAndHoldersAsThereMayBe) {
   EXPECT_THAT(SetAlias("a7", std::nullopt), IsOk()) << "known ones go on moving";
   for (size_t i = 0; i < kHoldersMax; ++i) ASSERT_THAT(Hold(absl::StrCat("h", i)), IsOk());
   EXPECT_THAT(Hold("more"), IsError("TOO_MANY_HOLDERS"));
-  EXPECT_THAT(catalog_->SetHolds("h7", 2, {}), IsOk()) << "known ones go on moving";
+  EXPECT_THAT(catalog_->SetHolds("h7", {1, 2}, {}), IsOk()) << "known ones go on moving";
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST_F(LimitsTest, AnAdaptersChangesAreAnnounced) {
 TEST_F(LimitsTest, AFewOfTheHoldersOfAnAdapterAreNamed) {
   ASSERT_THAT(Publish(1), IsOk());
   for (const char* holder : {"a", "b", "c", "d", "e"}) {
-    ASSERT_THAT(catalog_->SetHolds(holder, 1, {Key(1)}), IsOk());
+    ASSERT_THAT(catalog_->SetHolds(holder, {1, 1}, {Key(1)}), IsOk());
   }
   const absl::Status refused = catalog_->DeleteAdapter(policy_, true).status();
   EXPECT_THAT(Text(refused), HasSubstr("d (policy r1.1);"));
@@ -122,10 +122,10 @@ TEST_F(LimitsTest, AFewOfTheHoldersOfAnAdapterAreNamed) {
 TEST_F(LimitsTest, HoldsOfTheCurrentRunNeedNotNameIt) {
   for (const uint64_t number : {1, 2}) ASSERT_THAT(Publish(number), IsOk());
   const VersionKey newest{policy_, RunId(), VersionNumber(2)};
-  ASSERT_THAT(catalog_->SetHolds("a", 1, {newest, Key(1), newest}), IsOk());
+  ASSERT_THAT(catalog_->SetHolds("a", {1, 1}, {newest, Key(1), newest}), IsOk());
   EXPECT_THAT(*catalog_->HoldersOf(Key(2)), ElementsAre("a"));
-  EXPECT_THAT(catalog_->SetHolds("a", 1, {Key(1), Key(2)}), IsOk()) << "the same again";
-  EXPECT_THAT(catalog_->SetHolds("a", 2, std::vector<VersionKey>(kHeldVersionsMax, Key(1))),
+  EXPECT_THAT(catalog_->SetHolds("a", {1, 1}, {Key(1), Key(2)}), IsOk()) << "the same again";
+  EXPECT_THAT(catalog_->SetHolds("a", {1, 2}, std::vector<VersionKey>(kHeldVersionsMax, Key(1))),
               IsOk());
 }
 

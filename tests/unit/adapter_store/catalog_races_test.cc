@@ -58,11 +58,11 @@ class RacesTest : public CatalogTest {
 };
 
 TEST_F(RacesTest, AHoldThatComesFirstKeepsTheVersion) {
-  racing_store_.race = [&] { EXPECT_THAT(catalog_->SetHolds("a", 1, {Key(2)}), IsOk()); };
+  racing_store_.race = [&] { EXPECT_THAT(catalog_->SetHolds("a", {1, 1}, {Key(2)}), IsOk()); };
   EXPECT_THAT(racing_->DeleteVersion(Key(2)), IsError("IN_USE"));
   racing_store_.race = [&] { EXPECT_THAT(SetAlias("eval", Key(1)), IsOk()); };
   EXPECT_THAT(racing_->DeleteVersion(Key(1)), IsError("IN_USE"));
-  racing_store_.race = [&] { EXPECT_THAT(catalog_->SetHolds("a", 2, {Key(5)}), IsOk()); };
+  racing_store_.race = [&] { EXPECT_THAT(catalog_->SetHolds("a", {1, 2}, {Key(5)}), IsOk()); };
   EXPECT_THAT(racing_->DeleteAdapter(policy_, true), IsError("IN_USE"));
 }
 
@@ -72,7 +72,7 @@ TEST_F(RacesTest, AHoldThatComesFirstKeepsWhatAPublishWouldDrop) {
   const auto begun = racing_->BeginUpload(Args(6));
   ASSERT_THAT(begun, IsOk());
   racing_store_.race = [&] {
-    EXPECT_THAT(catalog_->SetHolds("a", 1, {Key(2)}), IsOk());
+    EXPECT_THAT(catalog_->SetHolds("a", {1, 1}, {Key(2)}), IsOk());
     EXPECT_THAT(SetAlias("eval", Key(1)), IsOk());
   };
   ASSERT_THAT(racing_->StoreVersion(begun->upload.id, Image("six")), IsOk());
@@ -118,8 +118,8 @@ TEST_F(RacesTest, AnImageThatIsRightMeanwhileIsNoConflict) {
 }
 
 TEST_F(RacesTest, WhatIsMissingIsNamedOnce) {
-  racing_store_.race = [&] { EXPECT_THAT(catalog_->SetHolds("b", 1, {Key(1)}), IsOk()); };
-  EXPECT_THAT(*racing_->SetHolds("a", 1, {Key(99)}), ElementsAre(Key(99)));
+  racing_store_.race = [&] { EXPECT_THAT(catalog_->SetHolds("b", {1, 1}, {Key(1)}), IsOk()); };
+  EXPECT_THAT(*racing_->SetHolds("a", {1, 1}, {Key(99)}), ElementsAre(Key(99)));
 }
 
 TEST_F(RacesTest, ARunIsNotResumedFromWhatWentMeanwhile) {
@@ -144,14 +144,14 @@ TEST_F(RacesTest, AFailedCommitIsPassedOn) {
 
 TEST_F(RacesTest, ADecisionThatChangesNothingWritesNothing) {
   ASSERT_THAT(SetAlias("eval", Key(1)), IsOk());
-  ASSERT_THAT(catalog_->SetHolds("a", 1, {Key(1)}), IsOk());
+  ASSERT_THAT(catalog_->SetHolds("a", {1, 1}, {Key(1)}), IsOk());
   racing_store_.commits = 0;
   announced_ = 999;
   EXPECT_THAT(racing_->SetAlias(policy_, AliasName("eval"), Key(1), std::nullopt), IsOk());
-  EXPECT_THAT(racing_->SetHolds("a", 1, {Key(1), Key(1)}), IsOk());
+  EXPECT_THAT(racing_->SetHolds("a", {1, 1}, {Key(1), Key(1)}), IsOk());
   EXPECT_THAT(racing_->ArchiveAdapter(policy_, false), IsOk());
   EXPECT_EQ(racing_store_.commits, 0);
-  EXPECT_THAT(racing_->SetHolds("a", 2, {}), IsOk());
+  EXPECT_THAT(racing_->SetHolds("a", {1, 2}, {}), IsOk());
   EXPECT_EQ(announced_, 999u) << "holds are nobody's news";
 }
 

@@ -16,7 +16,7 @@ class VersionsTest : public CatalogTest {
   }
   absl::StatusOr<std::vector<VersionKey>> SetHolds(uint64_t revision, std::vector<VersionKey> keys,
                                                    const std::string& holder = "orchestrator:a") {
-    return catalog_->SetHolds(holder, revision, std::move(keys));
+    return catalog_->SetHolds(holder, {1, revision}, std::move(keys));
   }
 };
 
