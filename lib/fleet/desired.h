@@ -48,6 +48,9 @@ struct WantedVersion {
   Render render = Render::kPlain;
   bool must = false;  // MUST stays loaded; MAY leaves when room is needed
   bool load = true;   // false: fetch and verify only; another member tries it on an engine first
+  // `load` holds until more of this member's engines than these have died of it: whoever permitted
+  // it did not know of another death.
+  uint32_t deaths_allowed = 0;
   uint32_t eviction_rank = 0;  // among MAY: the lowest leaves first
   uint32_t lag = kLagNone;     // versions activated after it in the current lineage
   ProbeRule probe = ProbeRule::kAuto;

@@ -22,7 +22,6 @@ enum class Failure {
   kMember,      // this member's own: the fetch, the disk, the connection, everything not below
   kRefused,     // the engine answered, with a free slot and a file that it can read, that it does
                 // not take this adapter; `detail` has its words
-  kEngineDied,  // the engine died while it was loaded or probed, so often that it is not tried again
   kEngineHung,  // the engine lives, and did not answer its load or probe in time
   kMisfit,      // its shapes are not those of the engine's base model
 };

@@ -48,6 +48,7 @@ pb::WantedVersion WantedToProto(const fleet::WantedVersion& wanted) {
   if (wanted.lag != fleet::kLagNone) out.set_lag(wanted.lag);
   out.set_probe(ToWire(kProbes, wanted.probe));
   out.set_load(wanted.load);
+  out.set_deaths_allowed(wanted.deaths_allowed);
   out.set_leased(wanted.leased);
   return out;
 }
@@ -69,6 +70,7 @@ absl::StatusOr<fleet::WantedVersion> WantedFromProto(const pb::WantedVersion& wa
     LORRY_ASSIGN_OR_RETURN(out.probe, ToPlain(kProbes, wanted.probe(), "WantedVersion.probe"));
   }
   out.load = wanted.load();
+  out.deaths_allowed = wanted.deaths_allowed();
   out.leased = wanted.leased();
   return out;
 }

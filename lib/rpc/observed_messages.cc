@@ -25,7 +25,6 @@ constexpr std::array kFailures{
     std::pair{fleet::Failure::kNone, pb::RESIDENCY_FAILURE_UNSPECIFIED},
     std::pair{fleet::Failure::kMember, pb::RESIDENCY_FAILURE_MEMBER},
     std::pair{fleet::Failure::kRefused, pb::RESIDENCY_FAILURE_REFUSED},
-    std::pair{fleet::Failure::kEngineDied, pb::RESIDENCY_FAILURE_ENGINE_DIED},
     std::pair{fleet::Failure::kEngineHung, pb::RESIDENCY_FAILURE_ENGINE_HUNG},
     std::pair{fleet::Failure::kMisfit, pb::RESIDENCY_FAILURE_MISFIT}};
 constexpr std::array kHealths{std::pair{fleet::MemberHealth::kJoining, pb::MEMBER_HEALTH_JOINING},

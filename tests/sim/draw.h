@@ -13,8 +13,6 @@ namespace lorry::sim {
 
 // What is generated or demanded already. `false` waits for a mend in the machines; each says which.
 namespace can {
-// Not yet: now and then a third engine of a group dies of a version (seeds 116, 118, 159, 180).
-inline constexpr bool kLivesAreCounted = false;
 // Not yet: what is asked of an engine that is dead already, and not seen to be, is blamed for it.
 inline constexpr bool kInnocentsAreFree = false;
 // Not yet: a death at the first use is counted for the version that is tried next.

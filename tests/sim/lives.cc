@@ -12,29 +12,32 @@ std::string GroupOf(const fleet::EngineLimits& limits) {
                       absl::StrJoin(limits.engine_modules, ","));
 }
 
-void Lives::DiedTrying(const VersionKey& version, const std::string& member) {
-  ++tried_[version];
-  ++tried_on_[{version, member}];
+void Lives::DiedTrying(const VersionKey& version) { ++tried_[version]; }
+
+void Lives::PutAside(const std::string& member) {
+  const auto last = last_.find(member);
+  if (last == last_.end()) return;
+  --killed_[last->second];
+  last_.erase(last);
 }
 
-void Lives::DiedOf(const VersionKey& version, const std::string& group) {
+void Lives::DiedOf(const VersionKey& version, const std::string& group, const std::string& member) {
   constexpr uint32_t kLives = 2;
+  last_[member] = {version, group};
   const uint32_t deaths = ++killed_[{version, group}];
-  if (!can::kLivesAreCounted || deaths <= kLives * (1 + losses_)) return;
+  if (deaths <= kLives * (1 + losses_)) return;
   oracle_.Violate(16,
                   absl::StrCat(ToString(version), " has killed ", deaths, " engines of ", group));
 }
 
 void Lives::SaidToKill(const VersionKey& version) {
-  constexpr uint32_t kLives = 2;
-  const auto tried = tried_.find(version);
-  if (!can::kInnocentsAreFree || (tried != tried_.end() && tried->second >= kLives)) return;
+  if (!can::kInnocentsAreFree || DiedTwice(version)) return;
   oracle_.Violate(17, absl::StrCat(ToString(version), " is POISONED, and is innocent"));
 }
 
-bool Lives::DiedTwice(const VersionKey& version, const std::string& member) const {
-  const auto tried = tried_on_.find({version, member});
-  return tried != tried_on_.end() && tried->second >= 2;
+bool Lives::DiedTwice(const VersionKey& version) const {
+  const auto tried = tried_.find(version);
+  return tried != tried_.end() && tried->second >= 2;
 }
 
 }  // namespace lorry::sim

@@ -20,21 +20,23 @@ class Lives {
   explicit Lives(Oracle& oracle) : oracle_(oracle) {}
 
   // An engine died while it loaded or first used it, of whatever.
-  void DiedTrying(const VersionKey& version, const std::string& member);
+  void DiedTrying(const VersionKey& version);
   // It was the version that killed it. A version costs at most two lives of a group, whatever asked
   // for it; each loss of records may cost as many again.
-  void DiedOf(const VersionKey& version, const std::string& group);
+  void DiedOf(const VersionKey& version, const std::string& group, const std::string& member);
+  // An operator took the member out: what its engine died of, not reported yet, blames nobody.
+  void PutAside(const std::string& member);
   void RecordsLost() { ++losses_; }
   // The fleet says of it that engines died: of two boots while they tried it, or it is innocent.
   void SaidToKill(const VersionKey& version);
-  bool DiedTwice(const VersionKey& version, const std::string& member) const;
+  bool DiedTwice(const VersionKey& version) const;
 
  private:
   Oracle& oracle_;
   uint32_t losses_ = 0;
   std::map<VersionKey, uint32_t> tried_;
-  std::map<std::pair<VersionKey, std::string>, uint32_t> tried_on_;
   std::map<std::pair<VersionKey, std::string>, uint32_t> killed_;
+  std::map<std::string, std::pair<VersionKey, std::string>> last_;  // that killed, by member
 };
 
 }  // namespace lorry::sim

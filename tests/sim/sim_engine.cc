@@ -40,8 +40,9 @@ void SimEngine::Kill() {
   up_ = false;
   sim_.Trace("engine down", boots_);
   Narrate(sim_, id_, "engine dies");
-  for (const auto& [name, key] : trying_) sim_.lives.DiedTrying(key, id_);
+  for (const auto& [name, key] : trying_) sim_.lives.DiedTrying(key);
   trying_.clear();
+  left_.clear();
   for (const auto& [name, loaded] : loaded_) had_[loaded.content.digest] = sim_.now();
   loaded_.clear();
   to_read_.clear();
@@ -139,12 +140,15 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     done = [](Outcome, std::string) {};
   }
+  const auto directory = disk_.find(path);
   if (up_) {
     CheckSlots(name);
     to_read_.insert(path);
     loading_.insert(name);
-    if (const auto directory = disk_.find(path); directory != disk_.end())
-      trying_[name] = directory->second.key;
+    if (directory != disk_.end()) trying_[name] = directory->second.key;
+  } else if (directory != disk_.end()) {
+    // Whoever asks a dead engine takes this version for what killed it (can::kInnocentsAreFree).
+    sim_.lives.DiedTrying(directory->second.key);
   }
   sim_.queue.In(Serialised(takes), [this, boot, name, path, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST");
@@ -170,7 +174,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
     return done(Outcome::kRefused, "LOAD_REFUSED");
   }
   if (directory->second.harm == Harm::kKillsAtLoad) {
-    DieOf(directory->second);
+    DieOf(name, directory->second);
     return done(Outcome::kBroken, "ENGINE_LOST");
   }
   MakeRoom(name);
@@ -182,8 +186,12 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   done(Outcome::kOk, "");
 }
 
-void SimEngine::DieOf(const SimDirectory& directory) {
-  sim_.lives.DiedOf(directory.key, GroupOf(limits_));
+void SimEngine::LeaveTries() {
+  for (const auto& [name, key] : trying_) left_.insert(name);
+}
+
+void SimEngine::DieOf(const EngineName& name, const SimDirectory& directory) {
+  if (!left_.contains(name)) sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_);
   Kill();
 }
 
@@ -235,7 +243,7 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
     if (const auto it = loaded_.find(name);
         it != loaded_.end() && it->second.content.harm == Harm::kKillsAtUse) {
       trying_[name] = it->second.content.key;
-      DieOf(SimDirectory(it->second.content));
+      DieOf(name, SimDirectory(it->second.content));
       return done(Outcome::kBroken, "ENGINE_LOST", {});
     }
     trying_.erase(name);

@@ -50,6 +50,7 @@ void SimProxy::Start() {
   if (alive()) return;
   ++life_;
   began_at_ = sim_.now();
+  engine_.LeaveTries();
   sim_.Trace("proxy up", life_);
   Narrate(sim_, member_.value, "starts");
   proxy::Config config;

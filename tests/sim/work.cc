@@ -97,6 +97,7 @@ void Work::Mark() {
                                     sync::MemberMark::kDead};
   mark.mark = marks[Below(3)];
   mark.why = "test";
+  if (mark.mark != sync::MemberMark::kIncluded) sim_.lives.PutAside(mark.member.value);
   world_.Call(mark, mark.request);
 }
 

@@ -108,11 +108,6 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
 }
 
 void AdvanceToLoad(Core& core, Residency& residency) {
-  if (IsGivenUp(core, residency.name)) {
-    return Fail(core, residency, ResidencyEvent::kGivenUp,
-                {fleet::Failure::kEngineDied, "ENGINE_DIED",
-                 "the engine died each time that it was to load it or to answer with it"});
-  }
   const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
   if (!to_load || !core.FreshlyListed(residency) || core.asleep || !core.answers) return;
   const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core);

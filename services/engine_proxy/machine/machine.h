@@ -42,8 +42,6 @@ struct Config {
   // two: a store that comes back meets every member's try within two seconds.
   int64_t away_min_ms = 100;
   int64_t away_max_ms = 2'000;
-  // A name that ended this many engine lives is not tried again until it leaves Desired.
-  uint32_t deaths_limit = 2;
   // So many loads in a row without an answer mean that something holds the registry's lock: an
   // SGLang engine is WEDGED.
   uint32_t hung_loads_limit = 3;

@@ -83,7 +83,6 @@ struct WedgedRecord {
 // "killer/<engine name>": boots that ended while it was on trial there.
 struct KillerRecord {
   uint32_t deaths = 0;
-  uint32_t forgiven = 0;  // of these, when it was last asked for anew
   auto operator<=>(const KillerRecord&) const = default;
 };
 

@@ -81,12 +81,8 @@ RecordValue WedgedFrom(const Json& j) {
   return WedgedRecord{BootId(Text(j, "boot")), EngineName(Text(j, "name"))};
 }
 
-Json Fields(const KillerRecord& r) {
-  return {{"kind", "killer"}, {"deaths", r.deaths}, {"forgiven", r.forgiven}};
-}
-RecordValue KillerFrom(const Json& j) {
-  return KillerRecord{Field<uint32_t>(j, "deaths"), Field<uint32_t>(j, "forgiven")};
-}
+Json Fields(const KillerRecord& r) { return {{"kind", "killer"}, {"deaths", r.deaths}}; }
+RecordValue KillerFrom(const Json& j) { return KillerRecord{Field<uint32_t>(j, "deaths")}; }
 
 Json Fields(const UnloadingRecord& r) {
   return {{"kind", "unloading"},

@@ -144,8 +144,7 @@ void AdvanceFailed(Core& core, Residency& residency) {
   if (unwanted) {
     residency.tries = 0;
     residency.retry_at = core.now;
-  } else if (IsGivenUp(core, residency.name) || IsMisfit(core, residency) ||
-             core.now < residency.retry_at) {
+  } else if (IsMisfit(core, residency) || core.now < residency.retry_at) {
     return;
   }
   Move(core, residency, ResidencyEvent::kMayBeTried);
@@ -232,7 +231,6 @@ void MeetDesired(Core& core) {
   for (auto& [name, residency] : core.residencies) residency.wanted = nullptr;
   for (const fleet::WantedVersion& wanted : core.desired->wanted) Meet(core, wanted);
   for (auto& [name, residency] : core.residencies) MeetLease(core, residency);
-  ForgiveUnwanted(core);
   core.wanted_rows.clear();
   for (const fleet::DesiredRow& row : core.desired->rows) core.wanted_rows[row.adapter] = &row;
 }

@@ -22,7 +22,6 @@ constexpr ResidencyTransition kTable[] = {
     {S::kFetched, E::kNotProven, S::kHashing, A::kHash},
     {S::kFetched, E::kNotCompared, S::kChecking, A::kCheck},
     {S::kFetched, E::kMayBeDeleted, S::kDeleting, A::kDelete},
-    {S::kFetched, E::kGivenUp, S::kFailed},
     {S::kFetched, E::kGetsSlot, S::kLoading, A::kLoad, W::kName},
     {S::kFetched, E::kListedAsOurs, S::kProbing, A::kProbe},
     {S::kFetched, E::kMayBeUnloaded, S::kUnloading, A::kUnload, W::kUnloading},

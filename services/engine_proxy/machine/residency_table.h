@@ -54,7 +54,6 @@ enum class ResidencyEvent : uint8_t {
   kEngineLives,
   kPassed,
   kFailed,
-  kGivenUp,
   kVanished,
   kMayBeUnloaded,
   kUnloadUnanswered,

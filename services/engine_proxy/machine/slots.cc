@@ -34,7 +34,7 @@ uint32_t SlotsKept(const Core& core, const Residency& except) {
   for (const auto& [name, residency] : core.residencies) {
     const bool in_use = residency.uncounted.has_value() && residency.uncounted->leased;
     const bool stays =
-        core.IsRowTarget(name) || (Must(residency) && residency.wanted->load) || in_use;
+        core.IsRowTarget(name) || (Must(residency) && core.IsWantedLoaded(residency)) || in_use;
     if (&residency != &except && TakesSlot(core, residency) && stays) ++kept;
   }
   return kept;
@@ -46,7 +46,8 @@ bool WaitsForASlot(const Core& core) {
       std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
         const Residency& residency = entry.second;
         const bool rests = residency.IsAny<at::Fetched, at::Hashing, at::Checking, at::Deleting>();
-        return rests && Must(residency) && residency.wanted->load && !core.IsListed(residency);
+        return rests && Must(residency) && core.IsWantedLoaded(residency) &&
+               !core.IsListed(residency);
       });
   return waits && SlotsUsed(core) >= core.limits.slots;
 }

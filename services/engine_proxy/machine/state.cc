@@ -32,8 +32,12 @@ bool Core::IsWanted(const Residency& residency) const {
 }
 
 bool Core::IsWantedLoaded(const Residency& residency) const {
-  if (!desired.has_value()) return IsRowTarget(residency.name);
-  return residency.wanted != nullptr && residency.wanted->load;
+  const auto killer = killers.find(residency.name);
+  const uint32_t deaths = killer != killers.end() ? killer->second.deaths : 0;
+  // Nobody has said yet that what killed an engine here may be tried again.
+  if (!desired.has_value()) return IsRowTarget(residency.name) && deaths == 0;
+  const fleet::WantedVersion* wanted = residency.wanted;
+  return wanted != nullptr && wanted->load && deaths <= wanted->deaths_allowed;
 }
 
 bool Core::IsRowTarget(const EngineName& name) const { return row_targets.contains(name); }

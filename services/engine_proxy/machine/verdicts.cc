@@ -5,9 +5,6 @@
 namespace lorry::proxy {
 namespace {
 
-// Names remembered as killers; more than a fleet of bad versions an operator would let pass.
-constexpr size_t kKillersLimit = 64;
-
 bool IsInTrial(const Residency& residency) {
   return residency.IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>();
 }
@@ -64,22 +61,6 @@ void JudgeBoot(Core& core, const BootId& boot) {
     if (residency.tried_on != boot) continue;
     EndTrial(residency);
     core.SaveName(residency);
-  }
-}
-
-bool IsGivenUp(const Core& core, const EngineName& name) {
-  const auto it = core.killers.find(name);
-  return it != core.killers.end() && it->second.deaths >= core.config.deaths_limit &&
-         it->second.deaths > it->second.forgiven;
-}
-
-void ForgiveUnwanted(Core& core) {
-  for (auto& [name, killer] : core.killers) {
-    const Residency* residency = core.Find(name);
-    const bool wanted = residency != nullptr && residency->wanted != nullptr;
-    if (wanted || killer.forgiven == killer.deaths) continue;
-    killer.forgiven = killer.deaths;
-    core.Save(KillerKey(name), killer);
   }
 }
 

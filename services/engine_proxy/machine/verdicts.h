@@ -25,9 +25,4 @@ void EndLeftTrials(Core& core);
 // That boot ended: blames whom it may concern, and ends its trials.
 void JudgeBoot(Core& core, const BootId& boot);
 
-// Engines died of it so often that it is not tried again until it is asked for anew.
-bool IsGivenUp(const Core& core, const EngineName& name);
-// What left Desired is asked for anew when it comes back.
-void ForgiveUnwanted(Core& core);
-
 }  // namespace lorry::proxy

@@ -266,6 +266,14 @@ const fleet::ObservedResidency* ResidencyOf(const Core& core, const Member& memb
   return ResidencyIn(*member.observed, core.NameIn(version, member.observed->limits.kind));
 }
 
+uint32_t DeathsOf(const Core& core, const Member& member, const VersionInfo& version) {
+  if (!member.observed.has_value()) return 0;
+  const fleet::Killer* killer =
+      Find(member.observed->killers, core.NameIn(version, member.observed->limits.kind),
+           [](const fleet::Killer& k) -> const EngineName& { return k.name; });
+  return killer != nullptr ? killer->deaths : 0;
+}
+
 std::string WordsOf(const fleet::ObservedResidency& residency) {
   const std::string reason = residency.reason.empty() ? "STAGING_FAILED" : residency.reason;
   return residency.detail.empty() ? reason : absl::StrCat(reason, ": ", residency.detail);

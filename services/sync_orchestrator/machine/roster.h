@@ -38,6 +38,9 @@ std::string StandingReason(const Core& core, const Member& member);
 // that was.
 bool IsCounted(const Core& core, const Member& member);
 
+// Lives of its engine that ended with the version on trial, as it reports them.
+uint32_t DeathsOf(const Core& core, const Member& member, const VersionInfo& version);
+
 // What it has of a name, or a version, on the boot it last reported; null when nothing.
 const fleet::ObservedResidency* ResidencyIn(const fleet::Observed& observed,
                                             const EngineName& name);

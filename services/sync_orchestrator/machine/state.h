@@ -111,6 +111,7 @@ struct Question {
 struct Try {
   Tick since = 0;
   bool revoked = false;  // another tries instead; counts until the member has answered that
+  uint32_t deaths = 0;   // of it, on this member, when it was told to try; one more ends the try
   auto operator<=>(const Try&) const = default;
 };
 struct Trial {

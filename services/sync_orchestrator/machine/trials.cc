@@ -60,7 +60,10 @@ const Member* BestOf(const Core& core, const Question& question, const Trial& tr
     if (members == core.places.end()) continue;
     for (const MemberId& member_id : members->second) {
       const Member& member = core.members.at(member_id);
-      if (trial.tries.contains(member_id) || !TakesPart(core, question, trial, member)) continue;
+      if (!TakesPart(core, question, trial, member)) continue;
+      const auto its = trial.tries.find(member_id);
+      const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
+      if (its != trial.tries.end() && (its->second.revoked || !failed)) continue;
       const bool better = best == nullptr || RankOf(core, question, trial, member) <
                                                  RankOf(core, question, trial, *best);
       if (better) best = &member;
@@ -69,47 +72,77 @@ const Member* BestOf(const Core& core, const Question& question, const Trial& tr
   return best;
 }
 
-// Whether the engine may yet end because of this try.
-bool IsAtRisk(const Core& core, const Trial& trial, const Member& member, const Try& its) {
-  if (StandingOf(core, member) == MemberStanding::kLost) return false;
-  if (Is(core, member, trial.version, fleet::ResidencyState::kLoading)) return true;
-  // Told that it may, a member may begin until it has answered what it was told since.
-  return its.revoked && member.session.has_value() &&
-         member.observed->revision != member.desired.revision;
+// Whether what the member heard last, or may hear yet, permits it to load the version.
+bool HasLeave(const Core& core, const Member& member, const VersionInfo& version) {
+  const fleet::Observed& observed = *member.observed;
+  if (observed.term != core.meta.term || observed.revision != member.desired.revision) return true;
+  const EngineName& name = core.NameIn(version, observed.limits.kind);
+  const std::vector<fleet::WantedVersion>& wanted = member.desired.wanted;
+  const auto it = std::ranges::lower_bound(wanted, name, {}, &fleet::WantedVersion::name);
+  return it != wanted.end() && it->name == name && it->load;
 }
 
+bool IsGone(const Core& core, const Member& member) {
+  const MemberStanding standing = StandingOf(core, member);
+  return standing == MemberStanding::kLost || standing == MemberStanding::kDead;
+}
+
+// A try that is over counts until the member has answered that it must not try again. One that
+// killed the engine ends by itself: the leave was for as many deaths as were known then.
 void EndTries(const Core& core, const Question& question, Trial& trial) {
+  const bool alone = trial.tries.size() == 1;
   for (auto it = trial.tries.begin(); it != trial.tries.end();) {
     const Member& member = core.members.at(it->first);
-    const bool goes_on = !it->second.revoked &&
-                         !Is(core, member, trial.version, fleet::ResidencyState::kFailed) &&
-                         TakesPart(core, question, trial, member);
-    const bool stays = goes_on || IsAtRisk(core, trial, member, it->second);
-    it = stays ? std::next(it) : trial.tries.erase(it);
+    const bool loads = Is(core, member, trial.version, fleet::ResidencyState::kLoading);
+    const bool died = DeathsOf(core, member, trial.version) != it->second.deaths;
+    const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
+    if (died || (failed && !alone) || !TakesPart(core, question, trial, member))
+      it->second.revoked = true;
+    const bool ends = it->second.revoked && !loads &&
+                      (died || IsGone(core, member) || !HasLeave(core, member, trial.version));
+    it = ends ? trial.tries.erase(it) : std::next(it);
   }
+}
+
+// Engines that may yet end because of the version: those that try it, and those that an earlier
+// leader told to, as far as this one can know.
+size_t LivesAtRisk(const Core& core, const Question& question, const Trial& trial) {
+  size_t lives = trial.tries.size();
+  for (const auto& [id, whole_pool] : trial.wanted_by) {
+    const auto members = core.places.find({id.pool, question.group});
+    if (members == core.places.end()) continue;
+    for (const MemberId& member_id : members->second) {
+      const Member& member = core.members.at(member_id);
+      if (trial.tries.contains(member_id) || IsGone(core, member)) continue;
+      const Term& heard = member.observed->term;
+      const bool of_another = heard != Term() && heard != core.meta.term;
+      if (of_another || Is(core, member, trial.version, fleet::ResidencyState::kLoading)) ++lives;
+    }
+  }
+  return lives;
 }
 
 void AdvanceTrial(Core& core, const Question& question, Trial& trial) {
   const std::map<MemberId, Try> before = trial.tries;
   EndTries(core, question, trial);
   const int64_t patience = PatienceOf(core, question.version.adapter);
-  const auto is_slow = [&](const auto& its) {
-    return its.second.revoked || core.now - its.second.since >= patience;
+  const auto is_stuck = [&](const auto& its) {
+    return its.second.revoked || core.now - its.second.since >= patience ||
+           Is(core, core.members.at(its.first), trial.version, fleet::ResidencyState::kFailed);
   };
-  const bool stuck = std::all_of(trial.tries.begin(), trial.tries.end(), is_slow);
+  const bool stuck = std::all_of(trial.tries.begin(), trial.tries.end(), is_stuck);
   const Member* next = stuck ? BestOf(core, question, trial) : nullptr;
-  if (next != nullptr) {
+  // The one that failed goes on where nobody else can try.
+  if (next != nullptr && !trial.tries.contains(next->id)) {
     for (auto& [id, its] : trial.tries) {
-      trial.slow.insert(id);
-      its.revoked = its.revoked ||
-                    !Is(core, core.members.at(id), trial.version, fleet::ResidencyState::kLoading);
+      const Member& member = core.members.at(id);
+      if (!Is(core, member, trial.version, fleet::ResidencyState::kFailed)) trial.slow.insert(id);
+      its.revoked =
+          its.revoked || !Is(core, member, trial.version, fleet::ResidencyState::kLoading);
     }
     const uint32_t spent = LivesSpent(VerdictOf(core, question.group, question.version));
-    if (spent + trial.tries.size() < core.config.deaths_limit) {
-      const auto known = before.find(next->id);  // it failed just now, and nobody else can try
-      const bool goes_on = known != before.end() && !known->second.revoked;
-      trial.tries[next->id] = goes_on ? known->second : Try{core.now, false};
-    }
+    if (spent + LivesAtRisk(core, question, trial) < core.config.deaths_limit)
+      trial.tries[next->id] = Try{core.now, false, DeathsOf(core, *next, trial.version)};
   }
   if (trial.tries != before) ++core.changes;
 }

@@ -31,6 +31,9 @@ class WantedSet {
     wanted.render = fleet::RenderFor(limits_.kind, version.traits);
     wanted.must = wanted.must || must;
     wanted.load = permission == Permission::kLoad;
+    // What is proven is loaded again after a death even while this is away to hear of it.
+    const bool proven = VerdictOf(core_, member_.group, version.key).verdict == Verdict::kProven;
+    wanted.deaths_allowed = DeathsOf(core_, member_, version) + (proven ? 1 : 0);
     wanted.leased = wanted.leased || leased;
     wanted.eviction_rank = std::max(wanted.eviction_rank, rank);
     wanted.lag = LagOf(pool, version.key);

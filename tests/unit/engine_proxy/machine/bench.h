@@ -58,6 +58,7 @@ class Bench {
       wanted.probe = rule_;
       wanted.traits = traits_;
       wanted.leased = leased_.contains(number);
+      wanted.deaths_allowed = deaths_allowed_;
       desired.wanted.push_back(wanted);
     }
     if (epoch > 0)
@@ -143,6 +144,7 @@ class Bench {
   uint64_t running_ = 0;                      // at the engine, and of which adapters, if it says so
   std::optional<std::set<EngineName>> running_names_;
   bool asleep_ = false;                       // the engine
+  uint32_t deaths_allowed_ = 0;               // of what is desired
   std::set<uint64_t> leased_;                 // of what is desired
   std::optional<LoadDone> load_answer_;       // instead of loading
   std::optional<ProbeDone> probe_answer_;     // instead of a token

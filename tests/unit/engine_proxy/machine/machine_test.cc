@@ -316,7 +316,7 @@ TEST(Records, SurviveTheirText) {
                  false},
       PausedRecord{BootId("b"), fleet::PauseKind::kKeep},
       WedgedRecord{BootId("b"), EngineName("n")},
-      KillerRecord{2, 1},
+      KillerRecord{2},
       UnloadingRecord{BootId("b"), EngineName("n"), 9},
   };
   for (const RecordValue& record : records) {

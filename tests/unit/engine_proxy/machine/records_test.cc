@@ -29,7 +29,7 @@ std::vector<RecordValue> Meant() {
           PausedRecord{BootId("b1"), fleet::PauseKind::kKeep},
           WedgedRecord{BootId("b1"), v1},
           KillerRecord{2},
-          KillerRecord{2, 1},
+          KillerRecord{2},
           UnloadingRecord{BootId("b1"), v1, 99},
           BootRecord{BootId("b1")},
           leased};

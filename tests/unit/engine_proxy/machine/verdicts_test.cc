@@ -34,30 +34,40 @@ TEST(Verdicts, NothingElseIsTriedBesideAVersionThatIsOnTrial) {
   EXPECT_EQ(bench.loads_, std::vector{Bench::NameOf(1)});
 }
 
-TEST(Verdicts, TwoDeathsEndItHereUntilItIsAskedForAnew) {
+TEST(Verdicts, AfterADeathItWaitsForAWordFromWhoKnowsOfIt) {
   Bench bench;
   bench.probe_answer_ = BrokenProbe();
   bench.Desire(0, {1});
   bench.Reboot();
-  bench.Pass(5'000);
-  bench.boot_ = BootId("boot3");
-  bench.engine_.clear();
-  bench.See();
   bench.Pass(60'000);
-  EXPECT_EQ(bench.DeathsOf(1), 2u);
-  EXPECT_EQ(bench.Told(1), "FAILED ENGINE_DIED");
-  EXPECT_EQ(bench.FailureOf(1), Failure::kEngineDied);
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+  EXPECT_EQ(bench.Told(1), "FETCHED");
   bench.Stop();
-  bench.Start();  // nor by the next process
+  bench.Start();  // nor does the next process
   bench.Desire(0, {1});
   bench.Pass(60'000);
-  EXPECT_EQ(bench.Told(1), "FAILED ENGINE_DIED");
-  EXPECT_EQ(bench.loads_.size(), 2u);
-  bench.Desire(0, {});
+  EXPECT_EQ(bench.loads_.size(), 1u);
   bench.probe_answer_.reset();
+  bench.deaths_allowed_ = 1;
   bench.Desire(0, {1});
   bench.Pass(5'000);
   EXPECT_EQ(bench.Told(1), "LOADED");
+  EXPECT_EQ(bench.loads_.size(), 2u);
+}
+
+TEST(Verdicts, WhatARowStandsOnIsNotLoadedAgainWhereItKilledBeforeAnybodySaysSo) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.probe_answer_ = BrokenProbe();
+  bench.deaths_allowed_ = 1;
+  bench.Reboot();  // it is loaded again, and the engine ends
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+  const size_t loads = bench.loads_.size();
+  bench.Stop();
+  bench.Start();
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.loads_.size(), loads) << "it has heard of no one yet";
 }
 
 TEST(Verdicts, AConnectionThatBreaksOnALivingEngineIsTheMembersOwn) {

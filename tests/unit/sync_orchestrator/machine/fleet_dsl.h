@@ -224,6 +224,12 @@ class Fleet {
     }
     return false;
   }
+  uint32_t DeathsAllowed(const std::string& id, uint64_t number) const {
+    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
+      if (wanted.key.number.value == number) return wanted.deaths_allowed;
+    }
+    return 0;
+  }
   uint64_t Committed() const {
     const PoolStatus pool = Pool();
     return pool.committed.has_value() ? pool.committed->version.key.number.value : 0;

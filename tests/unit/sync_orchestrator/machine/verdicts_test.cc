@@ -93,6 +93,49 @@ TEST_F(Pool, ASlowOneThatHasNotBegunOnItsEngineGivesWay) {
   EXPECT_TRUE(fleet_.MayLoad("e2", 2));
 }
 
+// It came back, and still holds the document that let it load what killed it: that leave is void
+// there, and nobody else gets one while that is not sure.
+TEST_F(Pool, LeaveToLoadHoldsForTheDeathsThatWereKnown) {
+  const VersionKey killer = fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  EXPECT_EQ(fleet_.DeathsAllowed("e1", 2), 0u);
+  fleet_.Die("e1", killer);
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+  EXPECT_EQ(fleet_.DeathsAllowed("e2", 2), 0u);
+  EXPECT_EQ(fleet_.DeathsAllowed("e3", 1), 1u) << "what is proven is loaded again by itself";
+  fleet_.Die("e2", killer);
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  fleet_.Lift(killer);
+  fleet_.Pass(1'000);
+  EXPECT_TRUE(fleet_.MayLoad("e1", 2));
+  EXPECT_EQ(fleet_.DeathsAllowed("e1", 2), 1u) << "the verdict was lifted, knowing of it";
+}
+
+TEST_F(Pool, WhoFailedCountsUntilItHasHeardThatAnotherTries) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Fail("e1", killer, Failure::kEngineHung);
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  EXPECT_EQ(fleet_.Loaders(2), 0u) << "e1 may yet try again, and one life is spent";
+  fleet_.Report("e1");
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
+TEST_F(Pool, WhatAnEarlierLeaderAllowedIsAtRiskUntilItIsTakenBack) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Die("e1", killer);
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2));
+  const Term before = fleet_.DesiredTerm("e2");
+  fleet_.Restart();
+  for (const char* id : {"e1", "e2", "e3", "e4"}) fleet_.Rejoin(id, before);
+  fleet_.Report("e1");
+  fleet_.Report("e3");
+  fleet_.Report("e4");
+  EXPECT_EQ(fleet_.Loaders(2), 0u) << "e2 may be about to load it";
+  fleet_.Report("e2");
+  EXPECT_EQ(fleet_.Loaders(2), 1u);
+}
+
 TEST_F(Pool, TwoThatHangEndTheTrial) {
   const VersionKey second = fleet_.Publish(2);
   fleet_.Fail("e1", second, Failure::kEngineHung);
