@@ -110,7 +110,9 @@ struct Question {
 };
 struct Try {
   Tick since = 0;
-  bool revoked = false;  // another tries instead; counts until the member has answered that
+  // Since when another tries instead; it counts until the member has answered that, and has told
+  // what became of its engine.
+  std::optional<Tick> revoked;
   uint32_t deaths = 0;   // of it, on this member, when it was told to try; one more ends the try
   auto operator<=>(const Try&) const = default;
 };

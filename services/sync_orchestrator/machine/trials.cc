@@ -63,7 +63,7 @@ const Member* BestOf(const Core& core, const Question& question, const Trial& tr
       if (!TakesPart(core, question, trial, member)) continue;
       const auto its = trial.tries.find(member_id);
       const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
-      if (its != trial.tries.end() && (its->second.revoked || !failed)) continue;
+      if (its != trial.tries.end() && (its->second.revoked.has_value() || !failed)) continue;
       const bool better = best == nullptr || RankOf(core, question, trial, member) <
                                                  RankOf(core, question, trial, *best);
       if (better) best = &member;
@@ -87,6 +87,17 @@ bool IsGone(const Core& core, const Member& member) {
   return standing == MemberStanding::kLost || standing == MemberStanding::kDead;
 }
 
+void Revoke(const Core& core, Try& its) {
+  if (!its.revoked.has_value()) its.revoked = core.now;
+}
+
+// It knows that it must not try again; and its engine is there, or was given the time to come back
+// in which a proxy tells what an engine died of.
+bool HasAnswered(const Core& core, const Member& member, const Trial& trial, const Try& its) {
+  const bool waited = core.now - *its.revoked >= core.config.lost_after_ms;
+  return !HasLeave(core, member, trial.version) && (waited || !member.observed->boot.empty());
+}
+
 // A try that is over counts until the member has answered that it must not try again. One that
 // killed the engine ends by itself: the leave was for as many deaths as were known then.
 void EndTries(const Core& core, const Question& question, Trial& trial) {
@@ -94,12 +105,12 @@ void EndTries(const Core& core, const Question& question, Trial& trial) {
   for (auto it = trial.tries.begin(); it != trial.tries.end();) {
     const Member& member = core.members.at(it->first);
     const bool loads = Is(core, member, trial.version, fleet::ResidencyState::kLoading);
-    const bool died = DeathsOf(core, member, trial.version) != it->second.deaths;
+    const bool died = DeathsOf(core, member, trial.version) > it->second.deaths;
     const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
     if (died || (failed && !alone) || !TakesPart(core, question, trial, member))
-      it->second.revoked = true;
-    const bool ends = it->second.revoked && !loads &&
-                      (died || IsGone(core, member) || !HasLeave(core, member, trial.version));
+      Revoke(core, it->second);
+    const bool ends = it->second.revoked.has_value() && !loads &&
+                      (died || IsGone(core, member) || HasAnswered(core, member, trial, it->second));
     it = ends ? trial.tries.erase(it) : std::next(it);
   }
 }
@@ -127,7 +138,7 @@ void AdvanceTrial(Core& core, const Question& question, Trial& trial) {
   EndTries(core, question, trial);
   const int64_t patience = PatienceOf(core, question.version.adapter);
   const auto is_stuck = [&](const auto& its) {
-    return its.second.revoked || core.now - its.second.since >= patience ||
+    return its.second.revoked.has_value() || core.now - its.second.since >= patience ||
            Is(core, core.members.at(its.first), trial.version, fleet::ResidencyState::kFailed);
   };
   const bool stuck = std::all_of(trial.tries.begin(), trial.tries.end(), is_stuck);
@@ -137,12 +148,11 @@ void AdvanceTrial(Core& core, const Question& question, Trial& trial) {
     for (auto& [id, its] : trial.tries) {
       const Member& member = core.members.at(id);
       if (!Is(core, member, trial.version, fleet::ResidencyState::kFailed)) trial.slow.insert(id);
-      its.revoked =
-          its.revoked || !Is(core, member, trial.version, fleet::ResidencyState::kLoading);
+      if (!Is(core, member, trial.version, fleet::ResidencyState::kLoading)) Revoke(core, its);
     }
     const uint32_t spent = LivesSpent(VerdictOf(core, question.group, question.version));
     if (spent + LivesAtRisk(core, question, trial) < core.config.deaths_limit)
-      trial.tries[next->id] = Try{core.now, false, DeathsOf(core, *next, trial.version)};
+      trial.tries[next->id] = Try{core.now, std::nullopt, DeathsOf(core, *next, trial.version)};
   }
   if (trial.tries != before) ++core.changes;
 }
@@ -215,7 +225,7 @@ Permission PermissionOf(const Core& core, const Member& member, const VersionInf
   const auto trial = core.trials.find({version.key, member.group});
   if (trial == core.trials.end()) return Permission::kFetch;
   const auto its = trial->second.tries.find(member.id);
-  const bool may = its != trial->second.tries.end() && !its->second.revoked;
+  const bool may = its != trial->second.tries.end() && !its->second.revoked.has_value();
   return may ? Permission::kLoad : Permission::kFetch;
 }
 
@@ -233,6 +243,7 @@ std::optional<Tick> TrialWakeAt(const Core& core) {
   for (const auto& [question, trial] : core.trials) {
     for (const auto& [member, its] : trial.tries) {
       wake.At(its.since + PatienceOf(core, question.version.adapter));
+      if (its.revoked.has_value()) wake.At(*its.revoked + core.config.lost_after_ms);
     }
   }
   return wake.first();

@@ -198,10 +198,14 @@ uint32_t LivesSpent(const GroupVerdict& verdict) { return Sum(verdict.deaths) + 
 
 void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
   const fleet::Observed& observed = *member.observed;
-  // A death that is told now was met by the engine that was there before.
-  const EngineGroup group = GroupOf(observed);
-  CountDeaths(core, member, member.group.empty() ? group : member.group);
-  Place(core, member, group);
+  // A death that is told now was met by the engine that was there before. What engine that is, a
+  // proxy that has just begun does not know yet: its deaths are counted once it does.
+  const bool knows_engine = observed.limits.kind != fleet::EngineKind::kUnknown;
+  const EngineGroup group = knows_engine ? GroupOf(observed) : member.group;
+  if (!group.empty()) {
+    CountDeaths(core, member, member.group.empty() ? group : member.group);
+    Place(core, member, group);
+  }
   if (before == nullptr || before->boot != observed.boot) ForgetRefusals(core, member);
   for (const fleet::ObservedResidency& residency : observed.residencies) {
     const fleet::ObservedResidency* was =

@@ -116,8 +116,31 @@ TEST_F(Pool, WhoFailedCountsUntilItHasHeardThatAnotherTries) {
   const VersionKey killer = fleet_.Publish(2);
   fleet_.Fail("e1", killer, Failure::kEngineHung);
   EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  fleet_.Pass(10);
   EXPECT_EQ(fleet_.Loaders(2), 0u) << "e1 may yet try again, and one life is spent";
   fleet_.Report("e1");
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
+TEST_F(Pool, WhoIsNotThereAnyMoreCountsUntilItIsLost) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Die("e1", killer);
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2));
+  fleet_.Report("e2");
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
+  fleet_.Pass(1'000);
+  EXPECT_FALSE(fleet_.MayLoad("e3", 2)) << "e2 may have tried already";
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  EXPECT_TRUE(fleet_.MayLoad("e3", 2));
+}
+
+TEST_F(Pool, AnEngineThatIsBackBeforeItWasMissedHasLostItsLeave) {
+  const VersionKey killer = fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  fleet::Observed& observed = fleet_.Of("e1");
+  observed.killers = {{fleet_.NameOf(killer), 1}};
+  fleet_.Boot("e1");
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
   EXPECT_TRUE(fleet_.MayLoad("e2", 2));
 }
 
@@ -134,6 +157,20 @@ TEST_F(Pool, WhatAnEarlierLeaderAllowedIsAtRiskUntilItIsTakenBack) {
   EXPECT_EQ(fleet_.Loaders(2), 0u) << "e2 may be about to load it";
   fleet_.Report("e2");
   EXPECT_EQ(fleet_.Loaders(2), 1u);
+}
+
+// A proxy that was restarted together with its engine tells of the death before it has seen an engine.
+TEST_F(Pool, ADeathIsOfTheGroupThatTheEngineWasOf) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet::Observed& observed = fleet_.Of("e1");
+  const fleet::EngineLimits limits = std::exchange(observed.limits, fleet::EngineLimits());
+  fleet_.Report("e1");
+  observed.limits = limits;
+  fleet_.Die("e1", killer);
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+  fleet_.Die("e2", killer);
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kPoisoned);
 }
 
 TEST_F(Pool, TwoThatHangEndTheTrial) {
