@@ -192,7 +192,8 @@ void SimEngine::LeaveTries() {
 
 void SimEngine::DieOf(const EngineName& name, const SimDirectory& directory) {
   // Of several that got no answer the first is blamed, whichever it was.
-  if (!left_.contains(name) && trying_.size() <= 1) sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_);
+  if (!left_.contains(name) && trying_.size() <= 1)
+    sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_);
   Kill();
 }
 

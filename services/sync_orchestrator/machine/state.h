@@ -113,7 +113,7 @@ struct Try {
   // Since when another tries instead; it counts until the member has answered that, and has told
   // what became of its engine.
   std::optional<Tick> revoked;
-  uint32_t deaths = 0;   // of it, on this member, when it was told to try; one more ends the try
+  uint32_t deaths = 0;  // of it, on this member, when it was told to try; one more ends the try
   auto operator<=>(const Try&) const = default;
 };
 struct Trial {

@@ -109,8 +109,9 @@ void EndTries(const Core& core, const Question& question, Trial& trial) {
     const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
     if (died || (failed && !alone) || !TakesPart(core, question, trial, member))
       Revoke(core, it->second);
-    const bool ends = it->second.revoked.has_value() && !loads &&
-                      (died || IsGone(core, member) || HasAnswered(core, member, trial, it->second));
+    const bool ends =
+        it->second.revoked.has_value() && !loads &&
+        (died || IsGone(core, member) || HasAnswered(core, member, trial, it->second));
     it = ends ? trial.tries.erase(it) : std::next(it);
   }
 }
