@@ -42,6 +42,14 @@ const MemberFailure* ExcludedFor(const Core& core, const Member& member) {
   return longest;
 }
 
+bool IsStored(const Core& core, const EngineName& name) {
+  const auto named = core.named.find(name);
+  return named != core.named.end() &&
+         std::ranges::any_of(named->second, [&](const VersionKey& version) {
+           return core.versions.contains(version);
+         });
+}
+
 void EndIt(Core& core, SessionId session, std::string_view reason, const std::string& message) {
   core.effects.push_back(
       EndSession{session, Error(absl::StatusCode::kFailedPrecondition, reason, message)});
@@ -198,7 +206,8 @@ void AdvanceRoster(Core& core) {
     all_came = all_came && !IsExpected(core, member);
     if (member.failures.empty()) continue;
     std::erase_if(member.failures, [&, &member = member](const auto& entry) {
-      return core.now >= entry.second.until && !IsWanted(member, entry.first);
+      return core.now >= entry.second.until && !IsWanted(member, entry.first) &&
+             !IsStored(core, entry.first);
     });
   }
   core.gathered = core.gathered || all_came || core.now >= GatheredAt(core);

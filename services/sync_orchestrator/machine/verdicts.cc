@@ -130,6 +130,12 @@ void TakeFailure(Core& core, Member& member, const fleet::ObservedResidency& res
   }
 }
 
+bool Fails(const Core& core, const Member& member, const VersionKey& version) {
+  const VersionInfo* info = core.FindVersion(version);
+  return info != nullptr && member.observed.has_value() &&
+         member.failures.contains(core.NameIn(*info, member.observed->limits.kind));
+}
+
 // A lone engine that refused versions is asked again once it was restarted.
 void ForgetRefusals(Core& core, const Member& member) {
   const BootId& boot = member.observed->boot;
@@ -180,18 +186,21 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
     return nullptr;
   const GroupVerdict* bar = nullptr;
   uint32_t able = 0;
-  uint32_t barred = 0;
+  uint32_t unable = 0;
   for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
        it != core.places.end() && it->first.first == id.pool; ++it) {
     const GroupVerdict& verdict = VerdictOf(core, it->first.second, version);
-    for (const MemberId& member : it->second) {
-      if (!IsCounted(core, core.members.at(member))) continue;
-      ++(IsBar(verdict) ? barred : able);
+    for (const MemberId& member_id : it->second) {
+      const Member& member = core.members.at(member_id);
+      // Whoever fails it is not able either, whether it is EXCLUDED for that just now or not.
+      const bool fails = Fails(core, member, version);
+      if (!fails && !IsCounted(core, member)) continue;
+      ++(fails || IsBar(verdict) ? unable : able);
       if (IsBar(verdict)) bar = &verdict;
     }
   }
-  const uint32_t needed = info->policy.min_engines.Of(able + barred);
-  return able < needed && needed <= able + barred ? bar : nullptr;
+  const uint32_t needed = info->policy.min_engines.Of(able + unable);
+  return able < needed && needed <= able + unable ? bar : nullptr;
 }
 
 uint32_t LivesSpent(const GroupVerdict& verdict) { return Sum(verdict.deaths) + Sum(verdict.hung); }

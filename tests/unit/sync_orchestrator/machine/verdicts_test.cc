@@ -173,6 +173,29 @@ TEST_F(Pool, ADeathIsOfTheGroupThatTheEngineWasOf) {
   EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kPoisoned);
 }
 
+// Two of one kind refuse it, one of the other kind fails it by itself: too few are left, now and after
+// that one's exclusion, and what comes next is not kept waiting by trying it again and again.
+TEST_F(Pool, WhoFailsAVersionIsNotAbleToServeItAfterItsExclusionEither) {
+  fleet::AdapterPolicy policy = fleet_.adapter_.policy;
+  policy.skip = fleet::SkipRule::kNever;
+  policy.min_engines = {false, 2};
+  fleet_.Policy(policy);
+  fleet_.Join("s1", 0, kSglang);
+  fleet_.Join("s2", 0, kSglang);
+  for (const char* id : {"s1", "s2"}) fleet_.Set(id, first_, ResidencyState::kLoaded);
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Set("s1", second, ResidencyState::kLoaded);
+  fleet_.Fail("s2", second, Failure::kMember, "disk full");
+  for (const char* id : {"e1", "e2"}) fleet_.Fail(id, second, Failure::kRefused, "rank");
+  const VersionKey third = fleet_.Publish(3);
+  fleet_.Pass(600'000);
+  for (const char* id : {"e1", "s1"}) {
+    EXPECT_FALSE(fleet_.Wants(id, 2)) << id;
+    EXPECT_TRUE(fleet_.Wants(id, 3)) << id;
+  }
+  EXPECT_EQ(fleet_.Pool().sync->version.key, third);
+}
+
 TEST_F(Pool, TwoThatHangEndTheTrial) {
   const VersionKey second = fleet_.Publish(2);
   fleet_.Fail("e1", second, Failure::kEngineHung);
