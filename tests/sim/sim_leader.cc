@@ -6,6 +6,12 @@
 #include "tests/sim/narrate.h"
 
 namespace lorry::sim {
+namespace {
+
+// It looks at everything, so it is not done after each step.
+constexpr uint64_t kStepsACheck = 8;
+
+}  // namespace
 
 bool SharedRecords::Write(const std::optional<sync::MetaRecord>& fence,
                           const std::vector<sync::Record>& changes, bool ignore_fence) {
@@ -73,6 +79,9 @@ void SimLeader::Step(const sync::Event& event) {
   sim_.Trace("leader", event.index());
   if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), event);
   driver_.machine().Step(sim_.now(), event);
+  if (++steps_ % kStepsACheck != 0) return;
+  const std::string missed = driver_.machine().CheckDerived();
+  if (!missed.empty()) sim_.oracle.Violate(0, "what an event changes was missed: " + missed);
 }
 
 bool SimLeader::Write(sync::Ready& ready) {

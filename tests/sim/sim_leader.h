@@ -52,6 +52,7 @@ class SimLeader {
   uint64_t id_;
   Hooks hooks_;
   std::map<std::string, Epoch> syncs_;  // by record key, as watched last
+  uint64_t steps_ = 0;
   SimDriver<sync::Machine, sync::Event> driver_;
 };
 

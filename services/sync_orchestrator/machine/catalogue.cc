@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <utility>
 
 namespace lorry::sync {
 namespace {
@@ -68,13 +70,13 @@ void HandleListed(Core& core, const StoreListed& event) {
   for (const VersionInfo& version : event.versions) core.versions[version.key] = version;
   for (const AliasInfo& alias : event.aliases)
     core.aliases[{alias.adapter, alias.alias}] = alias.target;
-  ++core.changes;
+  core.changed.All();
   core.store_known = true;
 }
 
 void HandleAdapterSet(Core& core, const AdapterSet& event) {
   core.adapters[event.info.adapter] = event.info;
-  ++core.changes;
+  core.changed.Adapter(event.info.adapter);
 }
 
 // What its pools decided goes as well: its versions are no longer held, and may be deleted. Only the
@@ -86,21 +88,21 @@ void HandleAdapterDeleted(Core& core, const AdapterDeleted& event) {
     pool.record = PoolRecord{.epoch = pool.record.epoch};
     core.SavePool(id, pool);
   }
-  ++core.changes;
+  core.changed.Adapter(event.adapter);
 }
 
 void HandleStored(Core& core, const VersionStored& event) {
   core.versions[event.version.key] = event.version;
-  ++core.changes;
+  core.changed.Adapter(event.version.key.adapter);
 }
 
 void HandleDeleted(Core& core, const VersionDeleted& event) {
   core.versions.erase(event.version);
-  ++core.changes;
+  core.changed.Adapter(event.version.adapter);
 }
 
 void HandleAliasSet(Core& core, const AliasSet& event) {
-  ++core.changes;
+  core.changed.Adapter(event.adapter);
   if (event.target.has_value()) {
     core.aliases[{event.adapter, event.alias}] = *event.target;
   } else {
@@ -113,22 +115,29 @@ void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
   if (sent == core.holds_sent.end()) return;
   core.holds_acked = event.revision;
   for (const VersionKey& key : sent->second) {
-    if (core.holds.contains(key)) core.held.insert(key);
+    if (core.holds.contains(key) && core.held.insert(key).second) core.changed.Held(key.adapter);
   }
   core.holds_sent.erase(core.holds_sent.begin(), std::next(sent));
   for (const VersionKey& key : event.missing) {
     core.held.erase(key);
     core.versions.erase(key);
-    ++core.changes;
+    core.changed.Adapter(key.adapter);
   }
 }
 
 void AdvanceCatalogue(Core& core) {
-  if (!core.store_known || core.queued_at == core.changes) return;
-  core.queued_at = core.changes;  // what this pass changes is looked at by the next one
-  for (const auto& [adapter, info] : core.adapters) {
+  if (!core.store_known) return;
+  const std::set<AdapterName> changed = std::exchange(core.changed.queues, {});
+  const auto advance = [&](const AdapterInfo& info) {
     for (const auto& [pool, source] : info.policy.pools)
-      AdvancePool(core, info, source, {adapter, pool});
+      AdvancePool(core, info, source, {info.adapter, pool});
+  };
+  if (std::exchange(core.changed.all_queues, false)) {
+    for (const auto& [adapter, info] : core.adapters) advance(info);
+    return;
+  }
+  for (const AdapterName& adapter : changed) {
+    if (const AdapterInfo* info = core.FindAdapter(adapter)) advance(*info);
   }
 }
 

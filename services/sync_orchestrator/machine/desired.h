@@ -1,12 +1,26 @@
-// Desired: the document that each member was sent last, and when it is sent another one.
+// Desired: the document of each member as parts, one for each adapter. A part is computed again when
+// something changed that it depends on (changes.h); members that want the same share it.
 #pragma once
 
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
 
-// Sends Desired where it differs from what was sent, or where an answer is overdue.
+// Computes again what has changed, and sends nothing.
+void RefreshDocuments(Core& core);
+
+// Says what changed, and again what was not answered for resend_ms.
 void AdvanceDesired(Core& core);
+
+// At the end of all steps of one Ready. Of the documents for one member the newest is sent alone: an
+// earlier one may follow a decision that a later step overtook, and that no record holds.
+void SendDocuments(Core& core);
+
+// The member has reported: a document that it answers is not sent again.
+void NoteAnswer(Core& core, const Member& member);
+
+// Whether the member has answered all that its document says by now.
+bool IsAnswered(const Core& core, const Member& member);
 
 // Whether the member's last answer reflects the last document sent to it, and all of it came true.
 bool IsCurrent(const Member& member);

@@ -46,7 +46,8 @@ struct MemberProgress {
 };
 
 // One state of WatchSync. The last one is final; the machine forgets the watch after it. Sent at
-// once when anything but `progress` changed; what changed in `progress` alone waits for its pace.
+// once when the state, its reason, epoch or successor changed; how far members are (done, members,
+// detail, progress) waits for its pace.
 struct WatchEvent {
   enum class State {
     kWaiting,

@@ -16,6 +16,9 @@ std::set<VersionKey> WhatToHold(const Core& core) {
   std::set<VersionKey> holds;
   for (const auto& [id, pool] : core.pools) {
     if (pool.sync.has_value()) holds.insert(pool.sync->version.key);
+    for (const Pool::SharedPart& shared : pool.parts) {
+      for (const fleet::WantedVersion& wanted : shared.part->wanted) holds.insert(wanted.key);
+    }
     // The window that engines keep: what lies behind it is the store's own to keep or to delete.
     const AdapterInfo* info = core.FindAdapter(id.adapter);
     const std::vector<Activation>& history = pool.record.history;
@@ -35,9 +38,6 @@ std::set<VersionKey> WhatToHold(const Core& core) {
   for (const auto& [alias, target] : core.aliases) {
     if (core.FindAdapter(alias.first) != nullptr) holds.insert(target);
   }
-  for (const auto& [id, member] : core.members) {
-    for (const fleet::WantedVersion& wanted : member.desired.wanted) holds.insert(wanted.key);
-  }
   return holds;
 }
 
@@ -56,8 +56,8 @@ void AdvanceHolds(Core& core) {
   const bool overdue = core.holds_acked != core.holds_revision &&
                        core.now - core.holds_sent_at >= core.config.resend_ms;
   const bool first = core.holds_revision.value == 0;
-  if (core.held_at == core.changes && !overdue && !first) return;
-  core.held_at = core.changes;
+  const bool changed = std::exchange(core.changed.holds, false);
+  if (!changed && !overdue && !first) return;
   std::set<VersionKey> holds = WhatToHold(core);
   if (holds == core.holds && !overdue && !first) return;
   core.holds_revision =

@@ -19,8 +19,14 @@ std::string RequestsKey(const AdapterName& adapter, const PoolName& pool) {
   return absl::StrCat("requests/", adapter.value, "/", pool.value);
 }
 std::string LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder) {
-  return absl::StrCat("lease/", version.adapter.value, "/", pool.value, "/", version.run.value, ".",
+  return absl::StrCat(LeaseKeyPrefix(version.adapter, pool), version.run.value, ".",
                       version.number.value, "/", holder);
+}
+std::string LeaseKeyPrefix(const AdapterName& adapter) {
+  return absl::StrCat("lease/", adapter.value, "/");
+}
+std::string LeaseKeyPrefix(const AdapterName& adapter, const PoolName& pool) {
+  return absl::StrCat(LeaseKeyPrefix(adapter), pool.value, "/");
 }
 std::string VerdictKey(const VersionKey& version) {
   return absl::StrCat("verdict/", version.adapter.value, "/", version.run.value, ".",

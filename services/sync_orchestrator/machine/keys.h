@@ -14,6 +14,9 @@ std::string SyncKey(const AdapterName& adapter, const PoolName& pool);
 std::string DecisionKey(const AdapterName& adapter, const PoolName& pool);
 std::string RequestsKey(const AdapterName& adapter, const PoolName& pool);
 std::string LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder);
+// What keys of all leases of one adapter, or of one pool of it, begin with.
+std::string LeaseKeyPrefix(const AdapterName& adapter);
+std::string LeaseKeyPrefix(const AdapterName& adapter, const PoolName& pool);
 std::string VerdictKey(const VersionKey& version);
 
 // The last component ("member/m1" -> "m1"), and the two of "pool/<adapter>/<pool>".

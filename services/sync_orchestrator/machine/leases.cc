@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
-#include "lib/base/first_after.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -93,6 +92,7 @@ Resolved Release(Core& core, const LeaseAsked& ask) {
     const VersionInfo& version = it->second.record.version;
     if (resolved.released++ == 0 || resolved.version.key < version.key) resolved.version = version;
     core.Erase(it->first);
+    core.lease_due.Clear(it->first);
     it = core.leases.erase(it);
   }
   return resolved;
@@ -130,6 +130,7 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
   Lease& lease = core.leases[key];
   lease.record = LeaseRecord{version, event.pool, event.holder, event.ttl_ms};
   lease.expires_at = core.now + event.ttl_ms;
+  core.lease_due.Set(key, lease.expires_at);
   core.Save(key, lease.record);
   if (!core.held.contains(version.key)) {
     // Not promised before the store has said that it keeps the version; asked for it is already.
@@ -142,20 +143,12 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
 }
 
 void AdvanceLeases(Core& core) {
-  for (auto it = core.leases.begin(); it != core.leases.end();) {
-    if (core.now < it->second.expires_at) {
-      ++it;
-      continue;
-    }
-    core.Erase(it->first);
-    it = core.leases.erase(it);
+  for (const std::string& key : core.lease_due.TakeDue(core.now)) {
+    const auto it = core.leases.find(key);
+    if (it == core.leases.end() || core.now < it->second.expires_at) continue;
+    core.Erase(key);
+    core.leases.erase(it);
   }
-}
-
-std::optional<Tick> LeaseWakeAt(const Core& core) {
-  FirstAfter wake(core.now);
-  for (const auto& [key, lease] : core.leases) wake.At(lease.expires_at);
-  return wake.first();
 }
 
 }  // namespace lorry::sync

@@ -2,8 +2,6 @@
 // member of its pool.
 #pragma once
 
-#include <optional>
-
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
@@ -13,7 +11,5 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event);
 // Ends leases whose time is over. Their records are gone before Desired or holds stop naming them:
 // records of a Ready are durable before its effects.
 void AdvanceLeases(Core& core);
-
-std::optional<Tick> LeaseWakeAt(const Core& core);
 
 }  // namespace lorry::sync

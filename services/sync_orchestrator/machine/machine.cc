@@ -1,7 +1,5 @@
 #include "services/sync_orchestrator/machine/machine.h"
 
-#include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,9 +8,9 @@
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/desired.h"
-#include "services/sync_orchestrator/machine/holds.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/leases.h"
+#include "services/sync_orchestrator/machine/plan.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/sync.h"
 #include "services/sync_orchestrator/machine/trials.h"
@@ -52,22 +50,10 @@ void Handle(Core& core, const Event& event) {
                  [&](const FleetAdopted& e) { HandleAdopted(core, e); },
                  [&](const VerdictLifted& e) { HandleVerdictLifted(core, e); },
                  [&](const WatchOpened& e) { HandleWatchOpened(core, e); },
-                 [&](const WatchClosed& e) { core.watches.erase(e.watch); },
+                 [&](const WatchClosed& e) { HandleWatchClosed(core, e); },
                  [&](const TimePassed&) {},
              },
              event);
-}
-
-void Plan(Core& core) {
-  AdvanceAdoption(core);
-  AdvanceRoster(core);
-  AdvanceLeases(core);
-  AdvanceCatalogue(core);
-  AdvanceSyncs(core);
-  AdvanceTrials(core);
-  AdvanceDesired(core);
-  AdvanceHolds(core);
-  AdvanceWatches(core);
 }
 
 absl::Status RestorePoolPart(Core& core, const std::string& key, const RecordValue& value) {
@@ -96,10 +82,12 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
     member.id = MemberId(LastPart(key));
     member.record = *record;
     member.lost_at = core.now;
+    NoteStanding(core, member);
     return key == MemberKey(member.id) ? absl::OkStatus() : Invalid(key);
   }
   if (const auto* lease = std::get_if<LeaseRecord>(&value)) {
     core.leases[key] = Lease{*lease, core.now + lease->ttl_ms};  // a new term restarts them
+    core.lease_due.Set(key, core.now + lease->ttl_ms);
     return key == LeaseKey(lease->version.key, lease->pool, lease->holder) ? absl::OkStatus()
                                                                            : Invalid(key);
   }
@@ -115,35 +103,16 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
 
 std::optional<Tick> WakeAt(const Core& core) {
   FirstAfter wake(core.now);
-  wake.At(SyncWakeAt(core));
   wake.At(TrialWakeAt(core));
   if (!core.gathered) wake.At(GatheredAt(core));
-  wake.At(LeaseWakeAt(core));
   wake.At(AdoptionWakeAt(core));
-  wake.At(WatchWakeAt(core));
+  wake.At(core.sync_due.next());
+  wake.At(core.lease_due.next());
+  wake.At(core.watch_due.next());
+  wake.At(core.standing_due.next());
+  wake.At(core.resend.next());
   if (core.holds_acked != core.holds_revision) wake.At(core.holds_sent_at + core.config.resend_ms);
-  for (const auto& [id, member] : core.members) {
-    if (!member.session.has_value()) wake.At(member.lost_at + core.config.lost_after_ms);
-    for (const auto& [name, failure] : member.failures) wake.At(failure.until);
-    if (member.session.has_value() && member.observed->revision != member.desired.revision) {
-      wake.At(member.sent_at + core.config.resend_ms);
-    }
-  }
   return wake.first();
-}
-
-// Several steps may share one Ready. Of the documents for one member the newest is sent alone: an
-// earlier one may follow a decision that a later step overtook, and that no record holds.
-std::vector<Effect> NewestDocuments(std::vector<Effect> effects) {
-  std::set<MemberId> members;
-  std::vector<Effect> kept;
-  for (auto it = effects.rbegin(); it != effects.rend(); ++it) {
-    const auto* desired = std::get_if<SetDesired>(&*it);
-    if (desired == nullptr || members.insert(desired->member).second)
-      kept.push_back(std::move(*it));
-  }
-  std::reverse(kept.begin(), kept.end());
-  return kept;
 }
 
 }  // namespace
@@ -176,7 +145,8 @@ void Machine::Step(Tick now, const Event& event) {
 }
 
 bool Machine::HasReady() const {
-  return !state_->dirty.empty() || !state_->effects.empty() || !state_->replies.empty();
+  return !state_->dirty.empty() || !state_->effects.empty() || !state_->replies.empty() ||
+         !state_->unsaid.empty();
 }
 
 Ready Machine::TakeReady() {
@@ -185,12 +155,16 @@ Ready Machine::TakeReady() {
   for (auto& [key, value] : state_->dirty) ready.records.push_back({key, std::move(value)});
   state_->dirty.clear();
   state_->stored_meta = state_->meta;
-  ready.effects = NewestDocuments(std::exchange(state_->effects, {}));
+  SendDocuments(*state_);
+  ready.effects = std::exchange(state_->effects, {});
   ready.replies = std::exchange(state_->replies, {});
   ready.wake_at = WakeAt(*state_);
   return ready;
 }
 
+std::string Machine::CheckDerived() const { return WhatWasMissed(*state_); }
+
+Work Machine::work() const { return state_->work; }
 Term Machine::term() const { return state_->meta.term; }
 
 }  // namespace lorry::sync

@@ -1,7 +1,7 @@
 // The orchestrator's machine: which member should serve which version, as a deterministic value
 // (docs/SEMANTICS.md §3, §4, §6).
 //
-// Step(now, event) changes state; then planners run over the whole of it (syncs, documents, holds,
+// Step(now, event) changes state; then planners run over what has changed (syncs, documents, holds,
 // leases, watches), so that nothing depends on which event came. TakeReady() hands out what came of
 // it. Contract of a Ready: `records` are durable in one transaction, conditional on the stored meta
 // record being `fence`, before `effects` are sent; `replies` go last. When the condition fails the
@@ -65,6 +65,12 @@ struct Ready {
   std::optional<Tick> wake_at;  // send TimePassed then, or earlier
 };
 
+// What the machine has looked at so far, for tests that hold it to what changed.
+struct Work {
+  uint64_t parts = 0;    // of documents that were computed
+  uint64_t members = 0;  // whose part in a sync, a watch or an answer was judged
+};
+
 class Machine {
  public:
   // Begins a new term over the records; its first Ready writes it. INTERNAL RECORDS_INVALID when
@@ -82,6 +88,11 @@ class Machine {
   Status GetStatus() const;
   // One line a member and one a pool, for people and transcripts.
   std::string Describe() const;
+
+  // For tests, since it costs as much as the fleet is large: what would come out otherwise if the
+  // planners looked at everything, and not at what has changed alone. Empty: nothing.
+  std::string CheckDerived() const;
+  Work work() const;
 
  private:
   struct State;

@@ -91,11 +91,12 @@ struct SyncRecord {
   Epoch epoch;
   VersionInfo version;
   fleet::SyncMode mode = fleet::SyncMode::kRolling;
-  bool overriding = false;  // started by an override: restarts the lineage
-  std::vector<SyncMember> members;
+  bool overriding = false;          // started by an override: restarts the lineage
+  std::vector<SyncMember> members;  // sorted
   // What a share of `min_engines` is a share of: the members that were READY, or were so in their
   // current or previous boot, when the sync began.
   uint32_t share_of = 0;
+  const SyncMember* Find(const MemberId& member) const;  // null: it takes no part
   auto operator<=>(const SyncRecord&) const = default;
 };
 // Why a sync was aborted.

@@ -1,10 +1,15 @@
 #include "services/sync_orchestrator/machine/roster.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/first_after.h"
+#include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
@@ -28,8 +33,49 @@ void NoteReadiness(Core& core, Member& member) {
 }
 
 bool IsWanted(const Member& member, const EngineName& name) {
-  return std::any_of(member.desired.wanted.begin(), member.desired.wanted.end(),
-                     [&](const auto& wanted) { return wanted.name == name; });
+  const std::optional<VersionKey> key = fleet::KeyOfEngineName(name);
+  const auto part = member.desired.parts.find(key.has_value() ? key->adapter : AdapterName());
+  return part != member.desired.parts.end() &&
+         std::ranges::count(part->second->wanted, name, &fleet::WantedVersion::name) > 0;
+}
+
+const AdapterName& AdapterOf(const fleet::ObservedRow& row) { return row.adapter; }
+const AdapterName& AdapterOf(const fleet::ObservedResidency& residency) {
+  return residency.key.adapter;
+}
+const AdapterName& KeyOf(const fleet::ObservedRow& row) { return row.adapter; }
+const EngineName& KeyOf(const fleet::ObservedResidency& residency) { return residency.name; }
+
+// Both sorted: adapters of elements that only one has, or that differ.
+template <typename T>
+void Compare(const std::vector<T>& a, const std::vector<T>& b, std::set<AdapterName>& differ) {
+  auto x = a.begin();
+  auto y = b.begin();
+  while (x != a.end() || y != b.end()) {
+    if (y == b.end() || (x != a.end() && KeyOf(*x) < KeyOf(*y))) {
+      differ.insert(AdapterOf(*x++));
+    } else if (x == a.end() || KeyOf(*y) < KeyOf(*x)) {
+      differ.insert(AdapterOf(*y++));
+    } else {
+      if (*x != *y) differ.insert({AdapterOf(*x), AdapterOf(*y)});
+      ++x, ++y;
+    }
+  }
+}
+
+// What depends on a report: all that depends on the member where it says something else of itself,
+// and else what depends on it for the adapters of which it does.
+void NoteChanges(Core& core, const Member& member, const fleet::Observed& was) {
+  const auto itself = [](const fleet::Observed& o) {
+    return std::tie(o.boot, o.term, o.health, o.health_detail, o.limits, o.engine_version,
+                    o.base_model, o.killers);
+  };
+  const fleet::Observed& is = *member.observed;
+  if (itself(is) != itself(was)) core.changed.Member(member.id);
+  std::set<AdapterName> differ;
+  Compare(was.rows, is.rows, differ);
+  Compare(was.residencies, is.residencies, differ);
+  for (const AdapterName& adapter : differ) core.changed.Part(member.id, adapter);
 }
 
 // The failure for which it is EXCLUDED the longest; null when it is for none.
@@ -79,7 +125,7 @@ void Place(Core& core, Member& member, const EngineGroup& group) {
   member.group = group;
   member.placed_in = {member.record.pool, group};
   if (!group.empty()) core.places[member.placed_in].insert(member.id);
-  ++core.changes;
+  core.changed.Member(member.id);
 }
 
 void Exclude(Core& core, Member& member, const EngineName& name, const std::string& words) {
@@ -87,6 +133,7 @@ void Exclude(Core& core, Member& member, const EngineName& name, const std::stri
   MemberFailure& failure = member.failures[name];
   failure.until = core.now + core.Backoff(++failure.times);
   failure.words = words.substr(0, kWordsBytes);
+  NoteStanding(core, member);
 }
 
 bool IsExpected(const Core& core, const Member& member) {
@@ -132,12 +179,12 @@ void HandleSessionOpened(Core& core, const SessionOpened& event) {
   member.record.dead = false;
   member.observed = event.observed;
   NoteReadiness(core, member);
+  NoteStanding(core, member);
   // Written even when nothing changed: only a write that is conditional on the term proves that
   // this leader still is one, and a stale leader must not serve a proxy that lost its journal.
   core.Save(MemberKey(event.member), member.record);
   member.served = true;
-  member.desired.rows.clear();  // whatever was sent before went to another session
-  member.desired.journal = JournalId();
+  member.desired.head.reset();  // whatever was sent before went to another session
   TakeEvidence(core, member, nullptr);
 }
 
@@ -149,6 +196,7 @@ void HandleSessionLost(Core& core, const SessionLost& event) {
   member.session.reset();
   member.served = false;
   member.lost_at = core.now;
+  NoteStanding(core, member);
 }
 
 void HandleObserved(Core& core, const MemberObserved& event) {
@@ -158,12 +206,9 @@ void HandleObserved(Core& core, const MemberObserved& event) {
   if (event.observed.journal != member.record.journal) return;
   const fleet::Observed& before = *member.observed;
   if (event.observed.sequence <= before.sequence) return;  // overtaken on the way
-  // Of a report, documents are computed from these alone.
-  if (event.observed.boot != before.boot || event.observed.limits != before.limits ||
-      event.observed.rows != before.rows) {
-    ++core.changes;
-  }
   const fleet::Observed was = *std::exchange(member.observed, event.observed);
+  NoteChanges(core, member, was);
+  NoteAnswer(core, member);
   NoteReadiness(core, member);
   TakeEvidence(core, member, &was);
 }
@@ -196,21 +241,39 @@ void HandleMarked(Core& core, const MemberMarked& event) {
     member.served = false;
     member.lost_at = core.now;
   }
+  NoteStanding(core, member);
   core.Save(MemberKey(event.member), member.record);
   core.replies.push_back(Reply{event.request, absl::OkStatus(), {}, {}});
 }
 
+void NoteStanding(Core& core, const Member& member) {
+  core.changed.Member(member.id);
+  FirstAfter due(core.now);
+  if (!member.session.has_value()) due.At(member.lost_at + core.config.lost_after_ms);
+  for (const auto& [name, failure] : member.failures) {
+    // One that is over is forgotten as soon as nobody can ask for it: looked at now and then.
+    const bool excludes = core.now < failure.until;
+    due.At(excludes ? failure.until : core.now + core.config.retry_max_ms);
+  }
+  core.standing_due.Set(member.id, due.first());
+}
+
 void AdvanceRoster(Core& core) {
-  bool all_came = true;
-  for (auto& [id, member] : core.members) {
-    all_came = all_came && !IsExpected(core, member);
-    if (member.failures.empty()) continue;
-    std::erase_if(member.failures, [&, &member = member](const auto& entry) {
+  for (const MemberId& id : core.standing_due.TakeDue(core.now)) {
+    const auto it = core.members.find(id);
+    if (it == core.members.end()) continue;
+    Member& member = it->second;
+    std::erase_if(member.failures, [&](const auto& entry) {
       return core.now >= entry.second.until && !IsWanted(member, entry.first) &&
              !IsStored(core, entry.first);
     });
+    NoteStanding(core, member);
   }
-  core.gathered = core.gathered || all_came || core.now >= GatheredAt(core);
+  if (core.gathered) return;
+  const bool all_came = std::ranges::none_of(
+      core.members, [&](const auto& entry) { return IsExpected(core, entry.second); });
+  core.gathered = all_came || core.now >= GatheredAt(core);
+  if (core.gathered) core.changed.All();
 }
 
 MemberStanding StandingOf(const Core& core, const Member& member) {

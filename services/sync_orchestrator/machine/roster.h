@@ -13,7 +13,11 @@ void HandleSessionLost(Core& core, const SessionLost& event);
 void HandleObserved(Core& core, const MemberObserved& event);
 void HandleMarked(Core& core, const MemberMarked& event);
 
-// Forgets failures that are over, and notices that the roster is gathered.
+// Its standing has changed, and may change with time.
+void NoteStanding(Core& core, const Member& member);
+
+// Forgets failures that are over, counts as LOST who was away for long enough, and notices that the
+// roster is gathered.
 void AdvanceRoster(Core& core);
 
 // Puts the member among those of its pool and group, whose engines meet the same fate; no group

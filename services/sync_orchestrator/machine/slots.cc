@@ -1,12 +1,13 @@
 #include "services/sync_orchestrator/machine/slots.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/strings.h"
+#include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/roster.h"
-#include "services/sync_orchestrator/machine/wanted.h"
 
 namespace lorry::sync {
 namespace {
@@ -23,19 +24,29 @@ bool IsServed(const Member& member, const EngineName& name) {
   return false;
 }
 
-std::set<EngineName> MustNames(Core& core, const Member& member) {
+// By its document, which is fresh.
+std::set<EngineName> MustNames(const Member& member) {
   std::set<EngineName> must;
-  const bool is_known = member.built_at == core.changes;
-  const fleet::Desired built = is_known ? fleet::Desired() : BuildDesired(core, member);
-  for (const fleet::WantedVersion& wanted : (is_known ? member.desired : built).wanted) {
-    if (wanted.must) must.insert(wanted.name);
+  for (const auto& [adapter, part] : member.desired.parts) {
+    for (const fleet::WantedVersion& wanted : part->wanted) {
+      if (wanted.must) must.insert(wanted.name);
+    }
   }
   return must;
 }
 
+// Never fewer than Holders, and known without names.
+size_t HoldersAtMost(const Member& member) {
+  size_t count = 0;
+  for (const auto& [adapter, part] : member.desired.parts)
+    count += static_cast<size_t>(std::ranges::count_if(part->wanted, &fleet::WantedVersion::must));
+  return count + static_cast<size_t>(std::ranges::count_if(member.observed->residencies, HoldsASlot,
+                                                           &fleet::ObservedResidency::state));
+}
+
 // Names that hold a slot on `member` and cannot leave it now.
-std::set<EngineName> Holders(Core& core, const Member& member) {
-  std::set<EngineName> holders = MustNames(core, member);
+std::set<EngineName> Holders(const Member& member) {
+  std::set<EngineName> holders = MustNames(member);
   for (const fleet::ObservedResidency& residency : member.observed->residencies) {
     const bool busy = residency.in_flight > 0 || !residency.count_known ||
                       residency.state != fleet::ResidencyState::kLoaded ||
@@ -87,10 +98,11 @@ uint32_t WindowOf(const fleet::AdapterPolicy& policy) {
 SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members,
                        const VersionInfo& version) {
   SlotVerdict verdict;
+  RefreshDocuments(core);
   for (const Member* member : members) {
     const uint32_t slots = member->observed->limits.slots;
-    if (slots == 0) continue;
-    std::set<EngineName> holders = Holders(core, *member);
+    if (slots == 0 || HoldersAtMost(*member) + 1 <= slots) continue;
+    std::set<EngineName> holders = Holders(*member);
     holders.erase(core.NameOf(version, member->observed->limits.kind));
     if (holders.size() + 1 <= slots) continue;
     verdict.without_slot.insert(member->id);
@@ -102,11 +114,12 @@ SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members,
 }
 
 std::string WhyNoSlotForLease(Core& core, const PoolName& pool, const VersionInfo& version) {
+  RefreshDocuments(core);
   for (const auto& [id, member] : core.members) {
     if (member.record.pool != pool || StandingOf(core, member) != MemberStanding::kReady) continue;
     const uint32_t slots = member.observed->limits.slots;
     if (slots == 0) continue;
-    std::set<EngineName> must = MustNames(core, member);
+    std::set<EngineName> must = MustNames(member);
     must.insert(core.NameOf(version, member.observed->limits.kind));
     if (must.size() + 1 <= slots) continue;
     return absl::StrCat("engine ", id.value, " has ", slots, " adapter slots: ", must.size(),

@@ -1,10 +1,17 @@
 #include "services/sync_orchestrator/machine/state.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "services/sync_orchestrator/machine/keys.h"
 
 namespace lorry::sync {
+
+const SyncMember* SyncRecord::Find(const MemberId& member) const {
+  const auto it = std::ranges::lower_bound(members, member, {}, &SyncMember::member);
+  return it != members.end() && it->member == member ? &*it : nullptr;
+}
 
 void Core::SavePool(const PoolId& id, const Pool& pool) {
   Save(PoolKey(id.adapter, id.pool), pool.record);
@@ -39,16 +46,31 @@ EngineName Core::NameIn(const VersionInfo& version, fleet::EngineKind kind) cons
 const VersionInfo* Core::FindVersion(const VersionKey& key) const {
   const auto stored = versions.find(key);
   if (stored != versions.end()) return &stored->second;
-  for (const auto& [id, pool] : pools) {
+  for (auto it = pools.lower_bound({key.adapter, PoolName()});
+       it != pools.end() && it->first.adapter == key.adapter; ++it) {
+    const Pool& pool = it->second;
     if (pool.sync.has_value() && pool.sync->version.key == key) return &pool.sync->version;
     for (const Activation& activation : pool.record.history) {
       if (activation.version.key == key) return &activation.version;
     }
   }
-  for (const auto& [id, lease] : leases) {
-    if (lease.record.version.key == key) return &lease.record.version;
+  for (const LeaseRecord* lease : LeasesBelow(LeaseKeyPrefix(key.adapter))) {
+    if (lease->version.key == key) return &lease->version;
   }
   return nullptr;
+}
+
+std::vector<const LeaseRecord*> Core::LeasesOf(const PoolId& id) const {
+  return LeasesBelow(LeaseKeyPrefix(id.adapter, id.pool));
+}
+
+std::vector<const LeaseRecord*> Core::LeasesBelow(const std::string& prefix) const {
+  std::vector<const LeaseRecord*> found;
+  for (auto it = leases.lower_bound(prefix); it != leases.end() && it->first.starts_with(prefix);
+       ++it) {
+    found.push_back(&it->second.record);
+  }
+  return found;
 }
 
 const AdapterInfo* Core::FindAdapter(const AdapterName& adapter) const {

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "services/sync_orchestrator/machine/changes.h"
+#include "services/sync_orchestrator/machine/deadlines.h"
 #include "services/sync_orchestrator/machine/machine.h"
 
 namespace lorry::sync {
@@ -25,10 +28,28 @@ inline constexpr size_t kRequestsLimit = 16;
 // Unacknowledged hold sets remembered; an acknowledgement of an older one is waited for again.
 inline constexpr size_t kHoldsSentLimit = 8;
 
-struct PoolId {
-  AdapterName adapter;
-  PoolName pool;
-  auto operator<=>(const PoolId&) const = default;
+// What a member should have and route of one adapter.
+struct DesiredPart {
+  fleet::DesiredRow row;
+  fleet::DoorRules rules;
+  std::vector<fleet::WantedVersion> wanted;  // sorted by name
+  std::vector<fleet::AliasRoute> aliases;    // sorted by alias
+  auto operator<=>(const DesiredPart&) const = default;
+};
+
+// The document that a member was sent, in parts: one for each adapter, shared by all members that
+// want the same.
+struct Document {
+  struct Head {
+    Term term;
+    JournalId journal;
+    BootId boot;
+    auto operator<=>(const Head&) const = default;
+  };
+  PoolName pool;  // that the parts are of
+  std::map<AdapterName, std::shared_ptr<const DesiredPart>> parts;
+  std::optional<Head> head;  // as this session was told; none: nothing yet
+  Revision revision;         // of the last sent
 };
 
 // What a member failed to load though others of its kind have it.
@@ -45,14 +66,12 @@ struct Member {
   bool served = false;  // Desired may be sent: the roster names this session's journal, by a write
                         // of this term
   std::optional<fleet::Observed> observed;  // the last of this session, or of the last session
-  Tick lost_at = 0;        // without a session since; counts as LOST lost_after_ms later
-  fleet::Desired desired;  // the last sent, revision and all
-  Tick sent_at = 0;
+  Tick lost_at = 0;  // without a session since; counts as LOST lost_after_ms later
+  Document desired;
   EngineGroup group;                           // of the engine that it last reported
   std::pair<PoolName, EngineGroup> placed_in;  // of Core::places
   // What it failed to load though others of its kind have it: it is EXCLUDED for a while.
   std::map<EngineName, MemberFailure> failures;
-  uint64_t built_at = 0;  // Core::changes when `desired` was last computed
 };
 
 // Why a version that waits does not begin to be synced.
@@ -77,11 +96,26 @@ struct Pool {
   std::optional<DecisionRecord> decision;
   RequestsRecord requests;
   Tick sync_began = 0;  // in this reign: deadlines begin again with it
+  // Where each member of the running sync stands, in the record's order; empty: not counted yet.
+  enum class Standing : uint8_t { kDropped, kRemaining, kLoaded };
+  struct Tally {
+    std::vector<Standing> members;
+    uint32_t remaining = 0;  // loaded or not
+    uint32_t loaded = 0;
+    auto operator<=>(const Tally&) const = default;
+  };
+  Tally tally;
   Tick decided_at = 0;
   Tick retry_at = 0;  // after an ABORT
   std::optional<Tick> no_slot_since;
   Wait wait = Wait::kNothing;
   std::string detail;  // for people, of `wait`
+  // What members want of it now, each once, with the number of members.
+  struct SharedPart {
+    std::shared_ptr<const DesiredPart> part;
+    size_t members = 0;
+  };
+  std::vector<SharedPart> parts;
 
   const Activation* committed() const {
     return record.history.empty() ? nullptr : &record.history.back();
@@ -99,7 +133,9 @@ struct WatchState {
   Tick opened_at = 0;
   std::optional<WatchEvent> last;
   Tick told_at = 0;
-  bool more_to_tell = false;  // its progress went on since, and waits for its pace
+  bool is_new = true;
+  bool more_to_tell = false;      // its progress went on since, and waits for its pace
+  std::optional<MemberId> until;  // DELIVERING: one that does not serve it yet
 };
 
 // Whether the engines of a group take a version, which some pool wants.
@@ -157,13 +193,18 @@ struct Core {
   std::set<VersionKey> held;                            // of `holds`, what the store acknowledged
   Tick holds_sent_at = 0;
 
-  // Counts changes of what queues, documents and holds are computed from: everything durable, what
-  // the store said, and boots, limits and rows of members. A planner that ran at this count has
-  // nothing to do until it grows.
-  uint64_t changes = 1;
-  uint64_t queued_at = 0;  // the count at which AdvanceCatalogue last began
-  uint64_t asked_at = 0;   // the count at which trials were last opened
-  uint64_t held_at = 0;    // the count at which AdvanceHolds last ran; 0 after Desired was sent
+  mutable Work work;  // counted by queries too
+  Changes changed;
+  uint64_t synced_at = 0;         // the count of changes at which AdvanceSyncs last began
+  uint64_t asked_at = 0;          // the count of wants at which trials were last opened
+  std::set<MemberId> unsent;      // whose documents differ from what they were told
+  Deadlines<MemberId> resend;     // of documents that were not answered
+  std::set<PoolId> without_slot;  // that wait for one: whatever changes may give it
+  Deadlines<PoolId> sync_due;
+  Deadlines<MemberId> standing_due;
+  Deadlines<std::string> lease_due;  // by record key
+  Deadlines<WatchId> watch_due;
+  std::set<MemberId> unsaid;  // whose documents the next Ready sends
 
   // what came of the last steps
   std::map<std::string, std::optional<RecordValue>> dirty;
@@ -174,12 +215,15 @@ struct Core {
   // Versions of equal bytes and number share a name.
   std::map<EngineName, std::set<VersionKey>> named;
 
+  // Both say what changed, too.
   void Save(std::string key, RecordValue value) {
-    ++changes;
+    changed.Record(key);
     dirty[std::move(key)] = std::move(value);
   }
+  // What depends on the record is said by the caller.
+  void SaveQuietly(std::string key, RecordValue value) { dirty[std::move(key)] = std::move(value); }
   void Erase(std::string key) {
-    ++changes;
+    changed.Record(key);
     dirty[std::move(key)] = std::nullopt;
   }
   void SavePool(const PoolId& id, const Pool& pool);
@@ -190,6 +234,8 @@ struct Core {
   EngineName NameIn(const VersionInfo& version, fleet::EngineKind kind) const;
   // The version's info from the store, or from a record that names it.
   const VersionInfo* FindVersion(const VersionKey& key) const;
+  std::vector<const LeaseRecord*> LeasesOf(const PoolId& id) const;
+  std::vector<const LeaseRecord*> LeasesBelow(const std::string& key_prefix) const;
   const AdapterInfo* FindAdapter(const AdapterName& adapter) const;
   int64_t Backoff(uint32_t failures) const;
 };

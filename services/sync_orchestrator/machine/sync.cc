@@ -1,7 +1,10 @@
 #include "services/sync_orchestrator/machine/sync.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/first_after.h"
@@ -64,32 +67,52 @@ std::string WhyItDropped(const Core& core, const SyncRecord& sync, const SyncMem
   return WordsOf(*FailureOf(core, core.members.at(part.member), sync.version));
 }
 
-struct Tally {
-  uint32_t remaining = 0;
-  uint32_t loaded = 0;
+// What of a pool is looked at: all of it, or in a running sync these members alone.
+struct Visit {
+  bool whole = false;
+  std::set<MemberId> members;
 };
 
-Tally DropAndCount(Core& core, const PoolId& id, Pool& pool) {
-  Tally tally;
-  bool changed = false;
-  for (SyncMember& part : pool.sync->members) {
-    if (part.dropped == Drop::kNone) {
-      part.dropped = WhyDropped(core, id, *pool.sync, part);
-      if (part.dropped != Drop::kNone) part.words = WhyItDropped(core, *pool.sync, part);
-      changed = changed || part.dropped != Drop::kNone;
+void Count(Core& core, const PoolId& id, Pool& pool, size_t at) {
+  ++core.work.members;
+  SyncRecord& sync = *pool.sync;
+  SyncMember& part = sync.members[at];
+  if (part.dropped == Drop::kNone) {
+    part.dropped = WhyDropped(core, id, sync, part);
+    if (part.dropped != Drop::kNone) {
+      part.words = WhyItDropped(core, sync, part);
+      core.SaveQuietly(SyncKey(id.adapter, id.pool), sync);
+      core.changed.Part(part.member, id.adapter);
     }
-    if (part.dropped != Drop::kNone) continue;
-    ++tally.remaining;
-    if (HasIt(core, *pool.sync, part)) ++tally.loaded;
   }
-  if (changed) core.SaveSync(id, pool);
-  return tally;
+  using Standing = Pool::Standing;
+  Standing now = Standing::kDropped;
+  if (part.dropped == Drop::kNone)
+    now = HasIt(core, sync, part) ? Standing::kLoaded : Standing::kRemaining;
+  Pool::Tally& tally = pool.tally;
+  const Standing before = std::exchange(tally.members[at], now);
+  tally.remaining += (now != Standing::kDropped) - (before != Standing::kDropped);
+  tally.loaded += (now == Standing::kLoaded) - (before == Standing::kLoaded);
+}
+
+void DropAndCount(Core& core, const PoolId& id, Pool& pool, const Visit& visit) {
+  const SyncRecord& sync = *pool.sync;
+  if (visit.whole || pool.tally.members.size() != sync.members.size()) {
+    pool.tally = {std::vector(sync.members.size(), Pool::Standing::kDropped), 0, 0};
+    for (size_t i = 0; i < sync.members.size(); ++i) Count(core, id, pool, i);
+    return;
+  }
+  for (const MemberId& member : visit.members) {
+    const SyncMember* part = sync.Find(member);
+    if (part != nullptr) Count(core, id, pool, static_cast<size_t>(part - sync.members.data()));
+  }
 }
 
 void WriteDecision(Core& core, const PoolId& id, Pool& pool, bool commit, Abort why) {
   pool.decision = DecisionRecord{pool.sync->epoch, pool.sync->version.key, commit, why};
   core.Save(DecisionKey(id.adapter, id.pool), *pool.decision);
   pool.sync.reset();
+  pool.tally = {};
   pool.no_slot_since.reset();
   pool.decided_at = core.now;
   core.SaveSync(id, pool);
@@ -160,11 +183,12 @@ void DropTheSlow(Core& core, Pool& pool) {
   }
 }
 
-void AdvanceRunning(Core& core, const PoolId& id, Pool& pool) {
+void AdvanceRunning(Core& core, const PoolId& id, Pool& pool, const Visit& visit) {
   const fleet::AdapterPolicy* policy = PolicyOf(core, id);
   const Abort stopped = WhyStopped(core, id, pool, policy);
   if (stopped != Abort::kNone) return AbortSync(core, id, pool, policy, stopped);
-  const Tally tally = DropAndCount(core, id, pool);
+  DropAndCount(core, id, pool, visit);
+  const Pool::Tally& tally = pool.tally;
   const uint32_t needed = policy->min_engines.Of(pool.sync->share_of);
   if (tally.remaining < needed) return AbortSync(core, id, pool, policy, Abort::kTooFewEngines);
   if (tally.loaded == tally.remaining) return Commit(core, id, pool);
@@ -176,9 +200,11 @@ void AdvanceRunning(Core& core, const PoolId& id, Pool& pool) {
 
 // --- while it waits
 
-void WaitFor(Pool& pool, Wait wait, std::string detail = "") {
+void WaitFor(Core& core, const PoolId& id, Pool& pool, Wait wait, std::string detail = "") {
+  if (pool.wait == wait && pool.detail == detail) return;
   pool.wait = wait;
   pool.detail = std::move(detail);
+  core.changed.Wait(id);
 }
 
 Wait WaitOf(Verdict verdict) {
@@ -208,6 +234,7 @@ Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version
   Candidates out;
   size_t others = 0;
   for (auto& [member_id, member] : core.members) {
+    ++core.work.members;
     if (member.record.pool != id.pool || member.record.dead) continue;
     if (IsCounted(core, member)) ++out.share_of;
     const std::string why = WhyUnfit(core, member, version);
@@ -238,9 +265,10 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
         {member->id, member->observed->boot, fits ? Drop::kNone : Drop::kNoSlot});
   }
   pool.sync = std::move(sync);
+  pool.tally = {};
   pool.sync_began = core.now;
   pool.no_slot_since.reset();
-  WaitFor(pool, Wait::kNothing);
+  WaitFor(core, id, pool, Wait::kNothing);
   core.SavePool(id, pool);
   core.SaveSync(id, pool);
 }
@@ -248,24 +276,24 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
 void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   const fleet::AdapterPolicy* policy = PolicyOf(core, id);
   const std::optional<Candidate> next = policy != nullptr ? CandidateOf(core, id) : std::nullopt;
-  if (!next.has_value()) return WaitFor(pool, Wait::kNothing);
+  if (!next.has_value()) return WaitFor(core, id, pool, Wait::kNothing);
   if (const GroupVerdict* given_up = GivenUp(core, id, next->version.key))
-    return WaitFor(pool, WaitOf(given_up->verdict), Explain(*given_up));
+    return WaitFor(core, id, pool, WaitOf(given_up->verdict), Explain(*given_up));
   // The one place where the mode is refused: HOLDING and LOCKING exist in phases, rows and Desired.
   if (policy->mode == fleet::SyncMode::kBarrier) {
-    return WaitFor(pool, Wait::kUnimplemented,
+    return WaitFor(core, id, pool, Wait::kUnimplemented,
                    "mode BARRIER is not built yet; set the policy's mode to ROLLING");
   }
-  if (!core.held.contains(next->version.key)) return WaitFor(pool, Wait::kHoldPending);
+  if (!core.held.contains(next->version.key)) return WaitFor(core, id, pool, Wait::kHoldPending);
   const Candidates candidates = CandidatesOf(core, id, next->version);
-  if (!IsGathered(core)) return WaitFor(pool, Wait::kAttaching, candidates.unfit);
+  if (!IsGathered(core)) return WaitFor(core, id, pool, Wait::kAttaching, candidates.unfit);
   if (core.now < pool.retry_at) {
-    return WaitFor(pool, Wait::kRetryLater,
+    return WaitFor(core, id, pool, Wait::kRetryLater,
                    absl::StrCat(ToAbsl(ToString(pool.decision->why)), candidates.unfit));
   }
   const uint32_t needed = policy->min_engines.Of(candidates.share_of);
   if (candidates.members.size() < needed) {
-    return WaitFor(pool, Wait::kTooFewEngines,
+    return WaitFor(core, id, pool, Wait::kTooFewEngines,
                    absl::StrCat(candidates.members.size(), " engines are ready, ", needed,
                                 " are needed", candidates.unfit));
   }
@@ -275,7 +303,7 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
     // One full engine delays the others no longer than a slow one would.
     const bool waited = core.now - *pool.no_slot_since >= policy->stage_deadline_ms;
     const size_t fitting = candidates.members.size() - verdict.without_slot.size();
-    if (!waited || fitting < needed) return WaitFor(pool, Wait::kNoSlot, verdict.detail);
+    if (!waited || fitting < needed) return WaitFor(core, id, pool, Wait::kNoSlot, verdict.detail);
   }
   Start(core, id, pool, *policy, *next, candidates, verdict.without_slot);
 }
@@ -336,25 +364,60 @@ std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id) {
   return Candidate{*version, pool.record.override_to.has_value()};
 }
 
-void AdvanceSyncs(Core& core) {
-  if (!core.store_known || !core.meta.settled) return;
-  for (auto& [id, pool] : core.pools) {
-    if (pool.sync.has_value()) AdvanceRunning(core, id, pool);
-    if (!pool.sync.has_value()) AdvanceWaiting(core, id, pool);
+namespace {
+
+// The pools to look at, by what changed.
+std::map<PoolId, Visit> WhatToVisit(Core& core) {
+  const Changes::Scope changed = std::exchange(core.changed.syncs, {});
+  std::map<PoolId, Visit> visits;
+  if (changed.all || !changed.members.empty()) {
+    for (const auto& [id, pool] : core.pools) visits[id] = {changed.all, changed.members};
   }
+  const auto each = [&](const AdapterName& adapter, const auto& visit) {
+    for (auto it = core.pools.lower_bound({adapter, PoolName()});
+         it != core.pools.end() && it->first.adapter == adapter; ++it) {
+      visit(visits[it->first]);
+    }
+  };
+  for (const AdapterName& adapter : changed.adapters)
+    each(adapter, [](Visit& visit) { visit.whole = true; });
+  for (const auto& [adapter, members] : changed.parts) {
+    each(adapter, [&](Visit& visit) { visit.members.insert(members.begin(), members.end()); });
+  }
+  for (const PoolId& id : core.sync_due.TakeDue(core.now)) visits[id].whole = true;
+  if (std::exchange(core.synced_at, core.changed.count()) != core.changed.count()) {
+    for (const PoolId& id : core.without_slot) visits[id];
+  }
+  return visits;
 }
 
-std::optional<Tick> SyncWakeAt(const Core& core) {
-  FirstAfter wake(core.now);
-  for (const auto& [id, pool] : core.pools) {
-    const fleet::AdapterPolicy* policy = PolicyOf(core, id);
-    if (policy == nullptr) continue;
-    if (pool.sync.has_value()) wake.At(pool.sync_began + policy->stage_deadline_ms);
-    wake.At(pool.retry_at);
-    wake.At(pool.decided_at + core.config.deliver_ms);
-    if (pool.no_slot_since.has_value()) wake.At(*pool.no_slot_since + policy->stage_deadline_ms);
+std::optional<Tick> DueAt(const Core& core, const PoolId& id, const Pool& pool) {
+  const fleet::AdapterPolicy* policy = PolicyOf(core, id);
+  if (policy == nullptr) return std::nullopt;
+  FirstAfter due(core.now);
+  if (pool.sync.has_value()) due.At(pool.sync_began + policy->stage_deadline_ms);
+  due.At(pool.retry_at);
+  if (pool.no_slot_since.has_value()) due.At(*pool.no_slot_since + policy->stage_deadline_ms);
+  return due.first();
+}
+
+}  // namespace
+
+void AdvanceSyncs(Core& core) {
+  if (!core.store_known || !core.meta.settled) return;
+  for (const auto& [id, visit] : WhatToVisit(core)) {
+    const auto it = core.pools.find(id);
+    if (it == core.pools.end()) continue;
+    Pool& pool = it->second;
+    if (pool.sync.has_value()) AdvanceRunning(core, id, pool, visit);
+    if (!pool.sync.has_value()) AdvanceWaiting(core, id, pool);
+    core.sync_due.Set(id, DueAt(core, id, pool));
+    if (pool.no_slot_since.has_value()) {
+      core.without_slot.insert(id);
+    } else {
+      core.without_slot.erase(id);
+    }
   }
-  return wake.first();
 }
 
 }  // namespace lorry::sync

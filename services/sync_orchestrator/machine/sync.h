@@ -1,6 +1,6 @@
 // Syncs: one decision about `latest` of one (adapter, pool) at a time. Before the decision only
 // abort, after it only forward; delivering it is what Desired does. Called after every step, over
-// the whole state.
+// what has changed.
 #pragma once
 
 #include <optional>
@@ -18,12 +18,9 @@ struct Candidate {
 };
 std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id);
 
-// Drops members, decides running syncs, starts waiting ones.
+// Drops members, decides running syncs, starts waiting ones, where something changed or is due.
 void AdvanceSyncs(Core& core);
 
 void HandleOverride(Core& core, const OverrideSet& event);
-
-// When the running sync, or what waits, must be looked at again.
-std::optional<Tick> SyncWakeAt(const Core& core);
 
 }  // namespace lorry::sync

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/base/first_after.h"
+#include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
@@ -23,10 +24,8 @@ int64_t PatienceOf(const Core& core, const AdapterName& adapter) {
 bool Wants(const Core& core, const Trial& trial, const PoolId& id, const MemberId& member) {
   if (trial.wanted_by.at(id)) return true;
   const Pool& pool = core.pools.at(id);
-  return pool.sync.has_value() &&
-         std::any_of(
-             pool.sync->members.begin(), pool.sync->members.end(),
-             [&](const SyncMember& p) { return p.member == member && p.dropped == Drop::kNone; });
+  const SyncMember* part = pool.sync.has_value() ? pool.sync->Find(member) : nullptr;
+  return part != nullptr && part->dropped == Drop::kNone;
 }
 
 bool TakesPart(const Core& core, const Question& question, const Trial& trial,
@@ -62,8 +61,11 @@ const Member* BestOf(const Core& core, const Question& question, const Trial& tr
       const Member& member = core.members.at(member_id);
       if (!TakesPart(core, question, trial, member)) continue;
       const auto its = trial.tries.find(member_id);
+      const bool tries = its != trial.tries.end();
       const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
-      if (its != trial.tries.end() && (its->second.revoked.has_value() || !failed)) continue;
+      if (tries && (its->second.revoked.has_value() || !failed)) continue;
+      // Whoever has failed goes on alone (EndTries).
+      if (failed && trial.tries.size() > (tries ? 1 : 0)) continue;
       const bool better = best == nullptr || RankOf(core, question, trial, member) <
                                                  RankOf(core, question, trial, *best);
       if (better) best = &member;
@@ -74,10 +76,11 @@ const Member* BestOf(const Core& core, const Question& question, const Trial& tr
 
 // Whether what the member heard last, or may hear yet, permits it to load the version.
 bool HasLeave(const Core& core, const Member& member, const VersionInfo& version) {
-  const fleet::Observed& observed = *member.observed;
-  if (observed.term != core.meta.term || observed.revision != member.desired.revision) return true;
-  const EngineName& name = core.NameIn(version, observed.limits.kind);
-  const std::vector<fleet::WantedVersion>& wanted = member.desired.wanted;
+  if (!IsAnswered(core, member)) return true;
+  const auto part = member.desired.parts.find(version.key.adapter);
+  if (part == member.desired.parts.end()) return false;
+  const EngineName name = core.NameIn(version, member.observed->limits.kind);
+  const std::vector<fleet::WantedVersion>& wanted = part->second->wanted;
   const auto it = std::ranges::lower_bound(wanted, name, {}, &fleet::WantedVersion::name);
   return it != wanted.end() && it->name == name && it->load;
 }
@@ -155,7 +158,10 @@ void AdvanceTrial(Core& core, const Question& question, Trial& trial) {
     if (spent + LivesAtRisk(core, question, trial) < core.config.deaths_limit)
       trial.tries[next->id] = Try{core.now, std::nullopt, DeathsOf(core, *next, trial.version)};
   }
-  if (trial.tries != before) ++core.changes;
+  if (trial.tries == before) return;
+  const AdapterName& adapter = question.version.adapter;
+  for (const auto& [member, its] : before) core.changed.Part(member, adapter);
+  for (const auto& [member, its] : trial.tries) core.changed.Part(member, adapter);
 }
 
 // --- what is asked
@@ -212,6 +218,11 @@ void OpenTrials(Core& core) {
   std::erase_if(asked, [&](const auto& entry) {
     return VerdictOf(core, entry.first.group, entry.first.version).verdict != Verdict::kOpen;
   });
+  for (const auto& [question, trial] : core.trials) {
+    if (asked.contains(question)) continue;
+    for (const auto& [member, its] : trial.tries)
+      core.changed.Part(member, question.version.adapter);
+  }
   core.trials = std::move(asked);
 }
 
@@ -232,10 +243,7 @@ Permission PermissionOf(const Core& core, const Member& member, const VersionInf
 
 void AdvanceTrials(Core& core) {
   if (!core.store_known || !core.meta.settled || !IsGathered(core)) return;
-  if (core.asked_at != core.changes) {
-    core.asked_at = core.changes;
-    OpenTrials(core);
-  }
+  if (std::exchange(core.asked_at, core.changed.wants()) != core.changed.wants()) OpenTrials(core);
   for (auto& [question, trial] : core.trials) AdvanceTrial(core, question, trial);
 }
 

@@ -131,6 +131,7 @@ void TakeFailure(Core& core, Member& member, const fleet::ObservedResidency& res
 }
 
 bool Fails(const Core& core, const Member& member, const VersionKey& version) {
+  if (member.failures.empty()) return false;
   const VersionInfo* info = core.FindVersion(version);
   return info != nullptr && member.observed.has_value() &&
          member.failures.contains(core.NameIn(*info, member.observed->limits.kind));
@@ -223,7 +224,7 @@ void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
     const auto named = core.named.find(residency.name);
     if (named == core.named.end() || (before != nullptr && !is_new)) continue;
     if (residency.state == fleet::ResidencyState::kLoaded) {
-      member.failures.erase(residency.name);
+      if (member.failures.erase(residency.name) > 0) NoteStanding(core, member);
       for (const VersionKey& version : named->second) {
         if (core.trials.contains({version, member.group}))
           Prove(core, member.group, version, residency.name);

@@ -107,10 +107,9 @@ void WantHistory(Core& core, const AdapterInfo& info, const Pool& pool, const Me
 void WantSync(const fleet::AdapterPolicy& policy, const Pool& pool, const Member& member,
               WantedSet& wanted) {
   if (!pool.sync.has_value()) return;
-  for (const SyncMember& part : pool.sync->members) {
-    if (part.member == member.id && part.dropped == Drop::kNone)
-      wanted.Want(policy, pool, pool.sync->version, true, 0);
-  }
+  const SyncMember* part = pool.sync->Find(member.id);
+  if (part != nullptr && part->dropped == Drop::kNone)
+    wanted.Want(policy, pool, pool.sync->version, true, 0);
 }
 
 fleet::DoorRules RulesFor(const AdapterInfo& info) {
@@ -124,27 +123,6 @@ fleet::DoorRules RulesFor(const AdapterInfo& info) {
   return rules;
 }
 
-void AddAdapter(Core& core, const AdapterInfo& info, const PoolId& id, const Member& member,
-                fleet::Desired& desired, WantedSet& wanted) {
-  const Pool& pool = core.pools[id];
-  desired.rows.push_back(RowFor(core, info, pool, member));
-  desired.rules.push_back(RulesFor(info));
-  WantHistory(core, info, pool, member, wanted);
-  WantSync(info.policy, pool, member, wanted);
-  for (const auto& [name, target] : core.aliases) {
-    const VersionInfo* version = name.first == info.adapter ? core.FindVersion(target) : nullptr;
-    if (version == nullptr) continue;
-    wanted.Want(info.policy, pool, *version, true, 0);
-    desired.aliases.push_back(
-        {info.adapter, name.second, core.NameOf(*version, member.observed->limits.kind)});
-  }
-  for (const auto& [key, lease] : core.leases) {
-    const LeaseRecord& record = lease.record;
-    if (record.pool != id.pool || record.version.key.adapter != info.adapter) continue;
-    wanted.Want(info.policy, pool, record.version, true, 0, true);
-  }
-}
-
 }  // namespace
 
 uint32_t LagOf(const Pool& pool, const VersionKey& key) {
@@ -155,18 +133,31 @@ uint32_t LagOf(const Pool& pool, const VersionKey& key) {
   return fleet::kLagNone;
 }
 
-fleet::Desired BuildDesired(Core& core, const Member& member) {
-  fleet::Desired desired;
-  desired.term = core.meta.term;
-  desired.journal = member.record.journal;
-  desired.boot = member.observed->boot;
+DesiredPart PartOf(Core& core, const Member& member, const AdapterInfo& info) {
+  static const Pool kNothing;
+  const PoolId id{info.adapter, member.record.pool};
+  const auto found = core.pools.find(id);
+  const Pool& pool = found != core.pools.end() ? found->second : kNothing;
+  ++core.work.parts;
+  DesiredPart part;
+  part.row = RowFor(core, info, pool, member);
+  part.rules = RulesFor(info);
   WantedSet wanted(core, member);
-  for (const auto& [adapter, info] : core.adapters) {
-    if (!info.policy.pools.contains(member.record.pool)) continue;
-    AddAdapter(core, info, {adapter, member.record.pool}, member, desired, wanted);
+  WantHistory(core, info, pool, member, wanted);
+  WantSync(info.policy, pool, member, wanted);
+  for (auto it = core.aliases.lower_bound({info.adapter, AliasName()});
+       it != core.aliases.end() && it->first.first == info.adapter; ++it) {
+    const VersionInfo* version = core.FindVersion(it->second);
+    if (version == nullptr) continue;
+    wanted.Want(info.policy, pool, *version, true, 0);
+    part.aliases.push_back(
+        {info.adapter, it->first.second, core.NameOf(*version, member.observed->limits.kind)});
   }
-  desired.wanted = wanted.Take();
-  return desired;
+  for (const LeaseRecord* lease : core.LeasesOf(id)) {
+    wanted.Want(info.policy, pool, lease->version, true, 0, true);
+  }
+  part.wanted = wanted.Take();
+  return part;
 }
 
 }  // namespace lorry::sync

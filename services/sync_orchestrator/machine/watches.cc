@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/first_after.h"
@@ -68,6 +71,44 @@ bool MayServe(const Core& core, const Member& member, const VersionInfo& version
          !IsBar(VerdictOf(core, member.group, version.key));
 }
 
+bool Serves(const Member& member, const AdapterName& adapter, Epoch epoch) {
+  const fleet::ObservedRow* row = RowOf(member, adapter);
+  return member.session.has_value() && row != nullptr && row->mode == fleet::RowMode::kOpen &&
+         row->epoch >= epoch;
+}
+
+// Whether the decision is not delivered before this member serves it, or a later one.
+bool IsWaitedFor(const Core& core, const PoolId& id, const Member& member,
+                 const Activation& activation) {
+  ++core.work.members;
+  if (member.record.pool != id.pool || member.record.dead) return false;
+  return !Serves(member, id.adapter, activation.epoch) &&
+         MayServe(core, member, activation.version);
+}
+
+// The next such member from `from` on, around to it; none: all that can serve it do.
+std::optional<MemberId> NextWaitedFor(const Core& core, const PoolId& id,
+                                      const Activation& activation, const MemberId& from) {
+  const auto middle = core.members.lower_bound(from);
+  const auto waits = [&](const auto& entry) {
+    return IsWaitedFor(core, id, entry.second, activation);
+  };
+  auto it = std::find_if(middle, core.members.end(), waits);
+  if (it != core.members.end()) return it->first;
+  it = std::find_if(core.members.begin(), middle, waits);
+  if (it != middle) return it->first;
+  return std::nullopt;
+}
+
+const Activation* ActivationOf(const Core& core, const PoolId& id, const VersionKey& version) {
+  const auto pool = core.pools.find(id);
+  if (pool == core.pools.end()) return nullptr;
+  const std::vector<Activation>& history = pool->second.record.history;
+  const auto it = std::ranges::find_if(
+      history, [&](const Activation& activation) { return activation.version.key == version; });
+  return it != history.end() ? &*it : nullptr;
+}
+
 // Members of the pool that serve this decision or a later one, of those that could.
 WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
                       const Activation& activation) {
@@ -78,11 +119,8 @@ WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
   for (const auto& [member_id, member] : core.members) {
     if (member.record.pool != id.pool || member.record.dead) continue;
     ++event.members;
-    const fleet::ObservedRow* row = RowOf(member, id.adapter);
-    const bool serves = member.session.has_value() && row != nullptr &&
-                        row->mode == fleet::RowMode::kOpen && row->epoch >= activation.epoch;
-    if (serves) ++event.done;
-    waits = waits || (!serves && MayServe(core, member, activation.version));
+    if (Serves(member, id.adapter, activation.epoch)) ++event.done;
+    waits = waits || IsWaitedFor(core, id, member, activation);
   }
   if (!waits || core.now - pool.decided_at >= core.config.deliver_ms) {
     event.state = State::kActive;
@@ -115,18 +153,9 @@ WatchEvent Waiting(const Core& core, const Pool& pool, const VersionKey& version
   return event;
 }
 
-// Whether they differ in nothing but their progress.
-bool SaysTheSame(const WatchEvent& a, const WatchEvent& b) {
-  const auto said = [](const WatchEvent& e) {
-    return std::tie(e.state, e.final, e.reason, e.detail, e.epoch, e.done, e.members,
-                    e.superseded_by);
-  };
-  return said(a) == said(b);
-}
-
 void Tell(Core& core, WatchId id, WatchState& watch, WatchEvent view) {
   const bool is_news = !watch.last.has_value() || !SaysTheSame(*watch.last, view);
-  watch.more_to_tell = !is_news && watch.last->progress != view.progress;
+  watch.more_to_tell = !is_news && *watch.last != view;
   const bool in_pace = core.now - watch.told_at >= core.config.progress_ms;
   if (!is_news && !(watch.more_to_tell && in_pace)) return;
   watch.more_to_tell = false;
@@ -142,12 +171,20 @@ bool IsUnknown(const WatchEvent& view) {
 
 }  // namespace
 
+bool SaysTheSame(const WatchEvent& a, const WatchEvent& b) {
+  const auto said = [](const WatchEvent& e) {
+    return std::tie(e.state, e.final, e.reason, e.epoch, e.superseded_by);
+  };
+  return said(a) == said(b);
+}
+
 std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
                                        const VersionInfo& version) {
   std::map<fleet::EngineKind, EngineName> names;
   std::vector<MemberProgress> progress;
   for (const auto& [member_id, member] : core.members) {
     if (member.record.pool != id.pool || member.record.dead) continue;
+    ++core.work.members;
     MemberProgress& its = progress.emplace_back();
     its.member = member_id;
     const MemberStanding standing = StandingOf(core, member);
@@ -216,34 +253,92 @@ WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_na
   return Waiting(core, pool, version, id);
 }
 
+namespace {
+
+// Whether a watch has more to look at than how far members are: they tell their progress often,
+// and it takes a look at each of them to tell it on.
+bool IsConcerned(const Core& core, const Changes::Scope& changed, WatchState& watch) {
+  if (watch.is_new || changed.all || changed.adapters.contains(watch.version.adapter)) return true;
+  const bool delivers = watch.last.has_value() && watch.last->state == State::kDelivering;
+  if (!delivers || !watch.until.has_value()) return false;
+  const PoolId id{watch.version.adapter, watch.pool};
+  const Activation* activation = ActivationOf(core, id, watch.version);
+  if (activation == nullptr) return true;
+  watch.until = NextWaitedFor(core, id, *activation, *watch.until);
+  return !watch.until.has_value();
+}
+
+bool IsTouched(const Changes::Scope& changed, const WatchState& watch) {
+  return !changed.members.empty() || changed.parts.contains(watch.version.adapter);
+}
+
+std::optional<Tick> DueAt(const Core& core, const WatchState& watch) {
+  FirstAfter due(core.now);
+  due.At(watch.opened_at + core.config.lost_after_ms);
+  if (watch.more_to_tell) due.At(watch.told_at + core.config.progress_ms);
+  const auto pool = core.pools.find({watch.version.adapter, watch.pool});
+  if (pool != core.pools.end()) due.At(pool->second.decided_at + core.config.deliver_ms);
+  return due.first();
+}
+
+void Look(Core& core, WatchId id, WatchState& watch) {
+  watch.is_new = false;
+  WatchEvent view = ViewOf(core, watch.version, watch.pool);
+  // The publisher may be faster than the store's watch: what it has just stored is not unknown
+  // yet.
+  if (IsUnknown(view) && core.now < watch.opened_at + core.config.lost_after_ms) {
+    view = WatchEvent{};
+    view.reason = "UNKNOWN_VERSION";
+  }
+  watch.until.reset();
+  const PoolId pool{watch.version.adapter, watch.pool};
+  const Activation* activation = ActivationOf(core, pool, watch.version);
+  if (view.state == State::kDelivering && !view.final && activation != nullptr)
+    watch.until = NextWaitedFor(core, pool, *activation, MemberId());
+  Tell(core, id, watch, std::move(view));
+}
+
+}  // namespace
+
 void HandleWatchOpened(Core& core, const WatchOpened& event) {
   WatchState& watch = core.watches[event.watch];
   watch.version = event.version;
   watch.pool = event.pool;
   watch.opened_at = core.now;
+  core.watch_due.Set(event.watch, core.now);
 }
 
-std::optional<Tick> WatchWakeAt(const Core& core) {
-  FirstAfter wake(core.now);
-  for (const auto& [id, watch] : core.watches) {
-    wake.At(watch.opened_at + core.config.lost_after_ms);
-    if (watch.more_to_tell) wake.At(watch.told_at + core.config.progress_ms);
-  }
-  return wake.first();
+void HandleWatchClosed(Core& core, const WatchClosed& event) {
+  core.watches.erase(event.watch);
+  core.watch_due.Clear(event.watch);
 }
 
 void AdvanceWatches(Core& core) {
-  for (auto it = core.watches.begin(); it != core.watches.end();) {
-    WatchEvent view = ViewOf(core, it->second.version, it->second.pool);
-    // The publisher may be faster than the store's watch: what it has just stored is not unknown
-    // yet.
-    if (IsUnknown(view) && core.now < it->second.opened_at + core.config.lost_after_ms) {
-      view = WatchEvent{};
-      view.reason = "UNKNOWN_VERSION";
+  const Changes::Scope changed = std::exchange(core.changed.watches, {});
+  const std::vector<WatchId> due = core.watch_due.TakeDue(core.now);
+  std::set<WatchId> to_look(due.begin(), due.end());
+  if (!changed.empty()) {
+    for (auto& [id, watch] : core.watches) {
+      const bool in_pace = core.now - watch.told_at >= core.config.progress_ms;
+      const bool touched = IsTouched(changed, watch);
+      if (IsConcerned(core, changed, watch) || (touched && in_pace)) {
+        to_look.insert(id);
+      } else if (touched) {
+        watch.more_to_tell = true;
+        core.watch_due.Set(id, watch.told_at + core.config.progress_ms);
+      }
     }
-    const bool final = view.final;
-    Tell(core, it->first, it->second, std::move(view));
-    it = final ? core.watches.erase(it) : std::next(it);
+  }
+  for (const WatchId id : to_look) {
+    const auto it = core.watches.find(id);
+    if (it == core.watches.end()) continue;
+    Look(core, id, it->second);
+    if (it->second.last->final) {
+      core.watch_due.Clear(id);
+      core.watches.erase(it);
+    } else {
+      core.watch_due.Set(id, DueAt(core, it->second));
+    }
   }
 }
 

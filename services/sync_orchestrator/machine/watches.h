@@ -1,18 +1,19 @@
 // WatchSync: what became of one version in one pool, told to whoever asked until it is final.
 #pragma once
 
-#include <optional>
-
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
 
 void HandleWatchOpened(Core& core, const WatchOpened& event);
+void HandleWatchClosed(Core& core, const WatchClosed& event);
 
-// Tells each watch what changed for it.
+// Tells each watch what changed for it. What is decided is told at once, and so is that all members
+// serve it; what members else change is told at a pace.
 void AdvanceWatches(Core& core);
 
-std::optional<Tick> WatchWakeAt(const Core& core);
+// Whether they differ in nothing but how far members are.
+bool SaysTheSame(const WatchEvent& a, const WatchEvent& b);
 
 // How far each member of the pool is with `version`.
 std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,

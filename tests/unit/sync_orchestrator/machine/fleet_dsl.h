@@ -203,8 +203,10 @@ class Fleet {
   }
   void Step(const Event& event) {
     machine_->Step(now_, event);
+    EXPECT_EQ(machine_->CheckDerived(), "");
     Take();
   }
+  lorry::sync::Status Status() const { return machine_->GetStatus(); }
   PoolStatus Pool() const { return machine_->GetStatus().pools.at(0); }
   bool Wants(const std::string& id, uint64_t number) const {
     for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
@@ -268,8 +270,10 @@ class Fleet {
     }
     for (const Reply& reply : ready.replies) replies_.push_back(reply);
     for (const Effect& effect : ready.effects) {
-      if (const auto* desired = std::get_if<SetDesired>(&effect))
-        said_.push_back(desired_[desired->member] = desired->desired);
+      if (const auto* desired = std::get_if<SetDesired>(&effect)) {
+        desired_[desired->member] = desired->desired;
+        said_.push_back(desired->desired);
+      }
       if (const auto* ended = std::get_if<EndSession>(&effect)) ended_.push_back(*ended);
       if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
       if (const auto* set = std::get_if<SetHolds>(&effect)) {

@@ -159,12 +159,21 @@ TEST(Sync, AfterARestartNothingBeginsWithWhoeverComesFirst) {
 
 TEST(Sync, AReignWaitsForMembersThatComeAndGoNoLongerThanTwiceAsLong) {
   Fleet fleet;
-  for (const char* id : {"e1", "e2"}) fleet.Join(id);
+  const auto come_and_go = [&](const std::string& id) {
+    fleet.Join(id);
+    fleet.Step(SessionLost{fleet.SessionOf(MemberId(id))});
+  };
+  for (const char* id : {"e1", "e2", "e3"}) fleet.Join(id);
   fleet.Restart();
   fleet.Publish(1);
   fleet.Join("e1");
   fleet.Pass(4'000);
-  fleet.Join("e2");
+  come_and_go("e2");
+  fleet.Pass(4'900);  // e3 is LOST
+  come_and_go("e3");
+  fleet.Pass(1'099);
+  EXPECT_EQ(fleet.Pool().waits_for, "MEMBERS_ATTACHING");
+  fleet.Pass(1);
   EXPECT_TRUE(fleet.Pool().sync.has_value());
 }
 
@@ -219,6 +228,7 @@ TEST(Watch, WaitsForWhoeverHasTheVersionLoadedWhateverElseIsSaidOfIt) {
   fleet.Of("b").health = fleet::MemberHealth::kJoining;  // its engine answered with an error once
   fleet.Report("b");
   fleet.Obey("a");
+  fleet.Pass(100);  // how far members are is told at a pace
   EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "b is about to serve it";
   EXPECT_EQ(fleet.told_.back().done, 1u);
   fleet.Obey("b");
@@ -245,10 +255,12 @@ TEST(Watch, TellsHowFarEachMemberIs) {
   EXPECT_EQ(fleet.Told("e1"), "ABSENT");
   EXPECT_EQ(fleet.Told("e2"), "ABSENT");
   fleet.Obey("e1");  // the first of its kind
+  fleet.Pass(100);   // how far members are is told at a pace
   EXPECT_EQ(fleet.Told("e1"), "LOADED");
   fleet.Obey("e2");
   EXPECT_EQ(fleet.Told("e2"), "LOADED");
   fleet.Obey("e1");
+  fleet.Pass(100);
   EXPECT_EQ(fleet.Told("e1"), "LOADED active");
   EXPECT_FALSE(fleet.told_.back().final);
   fleet.Obey("e2");
@@ -273,6 +285,18 @@ TEST(Watch, TellsBytesAtItsPaceAndTheNewestOnly) {
   EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "a decision does not wait";
 }
 
+TEST(Watch, OfAPoolThatLosesItsLastMemberEndsAtItsPace) {
+  Fleet fleet;
+  fleet.store_is_silent_ = true;
+  fleet.Join("e1");
+  fleet.Step(WatchOpened{1, fleet.Publish(1), kRollout});
+  EXPECT_EQ(fleet.told_.back().reason, "HOLD_PENDING");
+  fleet.Step(MemberMarked{1, MemberId("e1"), MemberMark::kDead, "taken away"});
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kStored);
+  EXPECT_TRUE(fleet.told_.back().final);
+}
+
 TEST(Watch, SaysWhyAMemberTakesNoPart) {
   Fleet fleet;
   fleet.Join("e1");
@@ -282,6 +306,7 @@ TEST(Watch, SaysWhyAMemberTakesNoPart) {
   fleet.Step(WatchOpened{1, key, kRollout});
   fleet.Of("e2").boot = BootId("e2.2");
   fleet.Report("e2");
+  fleet.Pass(100);
   EXPECT_EQ(fleet.Told("e2"), "ABSENT ENGINE_RESTARTED");
   fleet.Step(SessionLost{fleet.SessionOf(MemberId("e3"))});
   fleet.Pass(100);

@@ -196,6 +196,23 @@ TEST_F(Pool, WhoFailsAVersionIsNotAbleToServeItAfterItsExclusionEither) {
   EXPECT_EQ(fleet_.Pool().sync->version.key, third);
 }
 
+// It would be told to stop as soon as it has answered, and to try once it has answered that.
+TEST_F(Pool, WhoeverHasFailedDoesNotTryBesideOneThatIsSlow) {
+  for (const char* id : {"e3", "e4"})
+    fleet_.Step(MemberMarked{1, MemberId(id), MemberMark::kExcluded, "driver update"});
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Set("e1", second, ResidencyState::kLoading);
+  fleet_.Pass(15'000);
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2)) << "e1 is slow";
+  fleet_.Fail("e2", second, Failure::kMember);
+  fleet_.Report("e2");
+  const size_t said = fleet_.said_.size();
+  fleet_.Report("e2");
+  fleet_.Report("e2");
+  EXPECT_EQ(fleet_.said_.size(), said);
+  EXPECT_FALSE(fleet_.MayLoad("e2", 2));
+}
+
 TEST_F(Pool, TwoThatHangEndTheTrial) {
   const VersionKey second = fleet_.Publish(2);
   fleet_.Fail("e1", second, Failure::kEngineHung);
@@ -253,6 +270,22 @@ TEST_F(Pool, AnExclusionGrowsUntilTheMemberLoadsWhatItFailed) {
   EXPECT_EQ(fleet_.StatusOf("e1").standing, MemberStanding::kExcluded) << "two seconds";
   fleet_.Pass(1'000);
   EXPECT_EQ(fleet_.StatusOf("e1").standing, MemberStanding::kReady);
+}
+
+TEST_F(Pool, WhatWaitsForAnExcludedMemberBeginsAsSoonAsThatLoadsWhatItFailed) {
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Fail("e1", second, Failure::kMember);
+  for (const char* id : {"e2", "e3", "e4"}) fleet_.Obey(id);
+  ASSERT_EQ(fleet_.StatusOf("e1").standing, MemberStanding::kExcluded);
+  // Of another adapter, which no engine has failed.
+  AdapterInfo code{AdapterName("code"), {}, RunId(1)};
+  code.policy.min_engines = {.is_share = false, .value = 4};
+  fleet_.Step(AdapterSet{code});
+  fleet_.Step(VersionStored{{{code.adapter, RunId(1), VersionNumber(1)}, Digest{"c1"}, {}}});
+  const auto pool_of_code = [&] { return fleet_.Status().pools.at(0); };
+  ASSERT_EQ(pool_of_code().waits_for, "TOO_FEW_ENGINES");
+  fleet_.Set("e1", second, ResidencyState::kLoaded);
+  EXPECT_EQ(pool_of_code().phase, SyncPhase::kStaging);
 }
 
 TEST_F(Pool, WithSkipNeverWhatIsGivenUpDoesNotStandInTheWay) {

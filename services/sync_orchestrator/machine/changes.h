@@ -1,0 +1,82 @@
+// What changed since the planners last looked, and for whom. This is the one place that says what
+// depends on what: whoever changes the state names what it was, and every planner finds here what
+// it has to look at again. Machine::CheckDerived compares with looking at everything.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "lib/base/ids.h"
+
+namespace lorry::sync {
+
+struct PoolId {
+  AdapterName adapter;
+  PoolName pool;
+  auto operator<=>(const PoolId&) const = default;
+};
+
+class Changes {
+ public:
+  // A record was written or erased: what its key names.
+  void Record(const std::string& key);
+
+  // A reign begins, or all of the store was read.
+  void All();
+  // Its policy or run, a version or an alias of it, or what is known against one.
+  void Adapter(const AdapterName& adapter);
+  // Its queue, override, sync, decision or leases. Pools of one adapter may follow each other.
+  void Pool(const PoolId& id);
+  // Its session, standing, boot, limits or deaths.
+  void Member(const MemberId& member);
+  // What it reports of one adapter, or how far one of the adapter's versions may go there.
+  void Part(const MemberId& member, const AdapterName& adapter);
+  // The store has said that it keeps a version of it.
+  void Held(const AdapterName& adapter);
+  // Why its version waits.
+  void Wait(const PoolId& id);
+
+  // Grows with each of them, and with those that change what is wanted where.
+  uint64_t count() const { return count_; }
+  uint64_t wants() const { return wants_; }
+
+  // Whether queues or syncs have something to look at.
+  bool MovesSyncs() const;
+
+  // What is to be looked at again: all, whole adapters, and else single members.
+  struct Scope {
+    bool all = false;
+    std::set<AdapterName> adapters;
+    std::set<MemberId> members;                            // in every adapter
+    std::map<AdapterName, std::set<MemberId>> parts = {};  // in one
+    bool empty() const { return !all && adapters.empty() && members.empty() && parts.empty(); }
+  };
+  Scope syncs;    // for sync.h
+  Scope watches;  // for watches.h
+  // For catalogue.h: whose queues.
+  bool all_queues = true;
+  std::set<AdapterName> queues;
+
+  // For desired.h: parts of documents to compute again.
+  struct Documents {
+    bool all = false;
+    std::set<AdapterName> adapters;
+    std::set<PoolId> pools;
+    std::set<MemberId> members;
+    std::map<MemberId, std::set<AdapterName>> parts;
+    bool empty() const {
+      return !all && adapters.empty() && pools.empty() && members.empty() && parts.empty();
+    }
+  };
+  Documents documents;
+  // For holds.h. desired.h sets it too, when a part comes into use or goes out of it.
+  bool holds = true;
+
+ private:
+  uint64_t count_ = 1;
+  uint64_t wants_ = 1;
+};
+
+}  // namespace lorry::sync

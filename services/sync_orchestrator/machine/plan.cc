@@ -1,0 +1,32 @@
+#include "services/sync_orchestrator/machine/plan.h"
+
+#include "services/sync_orchestrator/machine/adoption.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
+#include "services/sync_orchestrator/machine/desired.h"
+#include "services/sync_orchestrator/machine/holds.h"
+#include "services/sync_orchestrator/machine/leases.h"
+#include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/sync.h"
+#include "services/sync_orchestrator/machine/trials.h"
+#include "services/sync_orchestrator/machine/watches.h"
+
+namespace lorry::sync {
+
+void Plan(Core& core) {
+  AdvanceAdoption(core);
+  AdvanceRoster(core);
+  AdvanceLeases(core);
+  // Each may give the others something to do; all stop by themselves.
+  constexpr int kRounds = 4;
+  for (int round = 0; round < kRounds; ++round) {
+    AdvanceCatalogue(core);
+    AdvanceSyncs(core);
+    AdvanceTrials(core);
+    if (!core.changed.MovesSyncs()) break;
+  }
+  AdvanceDesired(core);
+  AdvanceHolds(core);
+  AdvanceWatches(core);
+}
+
+}  // namespace lorry::sync
