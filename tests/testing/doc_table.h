@@ -1,10 +1,16 @@
 // Reads the tables of a document: what the code does beside what the document says it does.
 #pragma once
 
+#include <algorithm>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/base/transition.h"
 
 namespace lorry::testing {
 
@@ -37,6 +43,32 @@ inline DocTable ReadDocTable(const std::string& path, const std::string& title) 
   if (table.size() < 2) return {};
   table.erase(table.begin(), table.begin() + 2);  // the head and the line below it
   return table;
+}
+
+inline DocTable InCode(const std::vector<TableRow>& rows) {
+  DocTable table;
+  for (const TableRow& row : rows) {
+    table.push_back({row.state, row.event, row.next, row.effect, row.record});
+  }
+  return table;
+}
+
+// The document says what the code does, cell by cell.
+inline void ExpectSaid(const std::string& path, const std::string& title,
+                       const std::vector<TableRow>& rows) {
+  const DocTable said = ReadDocTable(path, title);
+  const DocTable done = InCode(rows);
+  for (size_t i = 0; i < std::max(said.size(), done.size()); ++i) {
+    ASSERT_LT(i, said.size()) << title << ": the document lacks " << done[i][0] << ", "
+                              << done[i][1];
+    ASSERT_LT(i, done.size()) << title << ": the code lacks " << said[i][0] << ", " << said[i][1];
+    EXPECT_EQ(said[i], done[i]) << title << ", row " << i + 1;
+  }
+  std::set<std::pair<std::string, std::string>> keys;
+  for (const TableRow& row : rows) {
+    EXPECT_TRUE(keys.insert({row.state, row.event}).second)
+        << title << ": two rows for " << row.state << ", " << row.event;
+  }
 }
 
 }  // namespace lorry::testing

@@ -1,7 +1,7 @@
 #include "services/engine_proxy/machine/pauses.h"
 
+#include "lib/base/transition.h"
 #include "services/engine_proxy/machine/pause_table.h"
-#include "services/engine_proxy/machine/transition.h"
 
 namespace lorry::proxy {
 namespace {

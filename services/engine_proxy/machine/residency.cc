@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "lib/base/first_after.h"
+#include "lib/base/transition.h"
 #include "services/engine_proxy/machine/fetching.h"
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/probe.h"
-#include "services/engine_proxy/machine/transition.h"
 #include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/unload.h"
 #include "services/engine_proxy/machine/verdicts.h"

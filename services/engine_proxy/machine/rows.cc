@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "lib/base/first_after.h"
+#include "lib/base/transition.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/row_table.h"
-#include "services/engine_proxy/machine/transition.h"
 
 namespace lorry::proxy {
 namespace {

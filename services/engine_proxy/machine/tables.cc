@@ -1,5 +1,8 @@
 #include "services/engine_proxy/machine/tables.h"
 
+#include <string>
+#include <string_view>
+
 #include "services/engine_proxy/machine/pause_table.h"
 #include "services/engine_proxy/machine/residency_table.h"
 #include "services/engine_proxy/machine/row_table.h"
@@ -38,19 +41,16 @@ constexpr std::string_view kPauseEvents[] = {"wanted", "holds",      "holds not"
 constexpr std::string_view kPauseAsks[] = {"–", "PauseEngine", "ResumeEngine"};
 constexpr std::string_view kPauseWrites[] = {"–", "paused", "no paused"};
 
-template <typename Names, typename Value>
-std::string_view NameIn(const Names& names, Value value) {
-  return names[static_cast<size_t>(value)];
-}
-
 }  // namespace
 
 std::vector<TableRow> ResidencyRows() {
   std::vector<TableRow> rows;
   for (const ResidencyTransition& t : ResidencyTable()) {
-    rows.push_back({NameIn(kResidencyStates, t.from), NameIn(kResidencyEvents, t.event),
-                    NameIn(kResidencyStates, t.to), NameIn(kResidencyAsks, t.ask),
-                    NameIn(kResidencyWrites, t.write)});
+    rows.push_back({std::string(NameIn(kResidencyStates, t.from)),
+                    std::string(NameIn(kResidencyEvents, t.event)),
+                    std::string(NameIn(kResidencyStates, t.to)),
+                    std::string(NameIn(kResidencyAsks, t.ask)),
+                    std::string(NameIn(kResidencyWrites, t.write))});
   }
   return rows;
 }
@@ -58,8 +58,9 @@ std::vector<TableRow> ResidencyRows() {
 std::vector<TableRow> RowRows() {
   std::vector<TableRow> rows;
   for (const RowTransition& t : RowTable()) {
-    rows.push_back({NameIn(kRowStates, t.from), NameIn(kRowEvents, t.event),
-                    NameIn(kRowStates, t.to), "–", NameIn(kRowWrites, t.write)});
+    rows.push_back({std::string(NameIn(kRowStates, t.from)),
+                    std::string(NameIn(kRowEvents, t.event)), std::string(NameIn(kRowStates, t.to)),
+                    "–", std::string(NameIn(kRowWrites, t.write))});
   }
   return rows;
 }
@@ -67,9 +68,10 @@ std::vector<TableRow> RowRows() {
 std::vector<TableRow> PauseRows() {
   std::vector<TableRow> rows;
   for (const PauseTransition& t : PauseTable()) {
-    rows.push_back({NameIn(kPauseStates, t.from), NameIn(kPauseEvents, t.event),
-                    NameIn(kPauseStates, t.to), NameIn(kPauseAsks, t.ask),
-                    NameIn(kPauseWrites, t.write)});
+    rows.push_back({std::string(NameIn(kPauseStates, t.from)),
+                    std::string(NameIn(kPauseEvents, t.event)),
+                    std::string(NameIn(kPauseStates, t.to)), std::string(NameIn(kPauseAsks, t.ask)),
+                    std::string(NameIn(kPauseWrites, t.write))});
   }
   return rows;
 }

@@ -3,16 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
-namespace lorry::proxy {
+#include "lib/base/transition.h"
 
-// One row of a table; "–" where there is no effect or nothing is written.
-struct TableRow {
-  std::string_view state, event, next, effect, record;
-};
+namespace lorry::proxy {
 
 std::vector<TableRow> ResidencyRows();
 std::vector<TableRow> RowRows();  // without an effect: it is a new table for the door

@@ -165,6 +165,7 @@ Ready Machine::TakeReady() {
 std::string Machine::CheckDerived() const { return WhatWasMissed(*state_); }
 
 Work Machine::work() const { return state_->work; }
+RowsTaken Machine::rows_taken() const { return state_->taken; }
 Term Machine::term() const { return state_->meta.term; }
 
 }  // namespace lorry::sync

@@ -23,6 +23,7 @@
 #include "services/sync_orchestrator/machine/events.h"
 #include "services/sync_orchestrator/machine/records.h"
 #include "services/sync_orchestrator/machine/status.h"
+#include "services/sync_orchestrator/machine/tables.h"
 
 namespace lorry::sync {
 
@@ -93,6 +94,8 @@ class Machine {
   // planners looked at everything, and not at what has changed alone. Empty: nothing.
   std::string CheckDerived() const;
   Work work() const;
+  // How often each row of docs/machines.md was taken since Restore.
+  RowsTaken rows_taken() const;
 
  private:
   struct State;

@@ -96,6 +96,11 @@ bool IsStored(const Core& core, const EngineName& name) {
          });
 }
 
+template <fleet::MemberHealth kHealth>
+bool IsSaidToBe(const Core&, const Member& member) {
+  return member.observed->health == kHealth;
+}
+
 void EndIt(Core& core, SessionId session, std::string_view reason, const std::string& message) {
   core.effects.push_back(
       EndSession{session, Error(absl::StatusCode::kFailedPrecondition, reason, message)});
@@ -276,24 +281,34 @@ void AdvanceRoster(Core& core) {
   if (core.gathered) core.changed.All();
 }
 
+std::span<const StandingRule> StandingRules() {
+  using enum MemberStanding;
+  static constexpr StandingRule kRules[] = {
+      {"an operator said that it is dead",
+       [](const Core&, const Member& m) { return m.record.dead; }, kDead},
+      {"without a session, not for long", &IsExpected, kJoining},
+      {"without a session", [](const Core&, const Member& m) { return !m.session.has_value(); },
+       kLost},
+      {"an operator excluded it", [](const Core&, const Member& m) { return m.record.excluded; },
+       kExcluded},
+      {"its proxy says that it is not ready yet", &IsSaidToBe<fleet::MemberHealth::kJoining>,
+       kJoining},
+      {"its engine sleeps", &IsSaidToBe<fleet::MemberHealth::kAsleep>, kAsleep},
+      {"its engine's registry hangs", &IsSaidToBe<fleet::MemberHealth::kWedged>, kWedged},
+      {"it failed what others of its group have, not long ago",
+       [](const Core& core, const Member& m) { return ExcludedFor(core, m) != nullptr; },
+       kExcluded},
+      {"no engine is there", [](const Core&, const Member& m) { return m.observed->boot.empty(); },
+       kJoining},
+      {"otherwise", [](const Core&, const Member&) { return true; }, kReady},
+  };
+  return kRules;
+}
+
 MemberStanding StandingOf(const Core& core, const Member& member) {
-  if (member.record.dead) return MemberStanding::kDead;
-  if (!member.session.has_value()) {
-    return IsExpected(core, member) ? MemberStanding::kJoining : MemberStanding::kLost;
-  }
-  if (member.record.excluded) return MemberStanding::kExcluded;
-  switch (member.observed->health) {
-    case fleet::MemberHealth::kJoining:
-      return MemberStanding::kJoining;
-    case fleet::MemberHealth::kAsleep:
-      return MemberStanding::kAsleep;
-    case fleet::MemberHealth::kWedged:
-      return MemberStanding::kWedged;
-    case fleet::MemberHealth::kReady:
-      break;
-  }
-  if (ExcludedFor(core, member) != nullptr) return MemberStanding::kExcluded;
-  return member.observed->boot.empty() ? MemberStanding::kJoining : MemberStanding::kReady;
+  return std::ranges::find_if(StandingRules(),
+                              [&](const StandingRule& rule) { return rule.holds(core, member); })
+      ->standing;
 }
 
 std::string StandingReason(const Core& core, const Member& member) {

@@ -2,7 +2,9 @@
 // operator says DEAD.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "services/sync_orchestrator/machine/state.h"
 
@@ -35,6 +37,13 @@ Tick GatheredAt(const Core& core);  // at the latest
 // A session that ended, or has not begun in this reign yet, and is likely to come (back).
 bool IsExpected(const Core& core, const Member& member);
 
+// What a member's standing is by: the first rule that holds (docs/machines.md).
+struct StandingRule {
+  std::string_view when;
+  bool (*holds)(const Core&, const Member&);
+  MemberStanding standing;
+};
+std::span<const StandingRule> StandingRules();
 MemberStanding StandingOf(const Core& core, const Member& member);
 std::string StandingReason(const Core& core, const Member& member);
 

@@ -85,4 +85,8 @@ int64_t Core::Backoff(uint32_t failures) const {
   return std::min(grown, config.retry_max_ms);
 }
 
+SyncPhase PhaseOf(const Pool& pool) {
+  return pool.sync.has_value() ? SyncPhase::kStaging : SyncPhase::kIdle;
+}
+
 }  // namespace lorry::sync

@@ -13,6 +13,7 @@
 #include "services/sync_orchestrator/machine/changes.h"
 #include "services/sync_orchestrator/machine/deadlines.h"
 #include "services/sync_orchestrator/machine/machine.h"
+#include "services/sync_orchestrator/machine/tables.h"
 
 namespace lorry::sync {
 
@@ -194,6 +195,7 @@ struct Core {
   Tick holds_sent_at = 0;
 
   mutable Work work;  // counted by queries too
+  RowsTaken taken;
   Changes changed;
   uint64_t synced_at = 0;         // the count of changes at which AdvanceSyncs last began
   uint64_t asked_at = 0;          // the count of wants at which trials were last opened
@@ -239,6 +241,9 @@ struct Core {
   const AdapterInfo* FindAdapter(const AdapterName& adapter) const;
   int64_t Backoff(uint32_t failures) const;
 };
+
+// Where the pool's sync stands.
+SyncPhase PhaseOf(const Pool& pool);
 
 struct Machine::State : Core {};
 

@@ -14,10 +14,6 @@
 namespace lorry::sync {
 namespace {
 
-SyncPhase PhaseOf(const Pool& pool) {
-  return pool.sync.has_value() ? SyncPhase::kStaging : SyncPhase::kIdle;
-}
-
 std::string Line(const MemberStatus& status) {
   std::string line =
       absl::StrCat("member ", status.member.value, " ", std::string(ToString(status.standing)));

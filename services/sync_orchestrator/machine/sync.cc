@@ -12,6 +12,7 @@
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
+#include "services/sync_orchestrator/machine/tables.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
@@ -108,18 +109,21 @@ void DropAndCount(Core& core, const PoolId& id, Pool& pool, const Visit& visit) 
   }
 }
 
-void WriteDecision(Core& core, const PoolId& id, Pool& pool, bool commit, Abort why) {
-  pool.decision = DecisionRecord{pool.sync->epoch, pool.sync->version.key, commit, why};
-  core.Save(DecisionKey(id.adapter, id.pool), *pool.decision);
-  pool.sync.reset();
-  pool.tally = {};
+// The pool's sync stands where the row says, and that is written down.
+void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row) {
   pool.no_slot_since.reset();
-  pool.decided_at = core.now;
+  if (row.to == SyncPhase::kIdle) {
+    pool.sync.reset();
+    pool.tally = {};
+    pool.decided_at = core.now;
+  }
+  if (row.write == SyncWrite::kDecision)
+    core.Save(DecisionKey(id.adapter, id.pool), *pool.decision);
   core.SaveSync(id, pool);
   core.SavePool(id, pool);
 }
 
-void Commit(Core& core, const PoolId& id, Pool& pool) {
+void Commit(Pool& pool) {
   const SyncRecord& sync = *pool.sync;
   std::vector<Activation>& history = pool.record.history;
   const bool new_lineage = sync.overriding || (!history.empty() && history.back().version.key.run !=
@@ -132,12 +136,10 @@ void Commit(Core& core, const PoolId& id, Pool& pool) {
   std::erase_if(pool.record.pending, [&](const VersionKey& key) {
     return key.run == sync.version.key.run && key < sync.version.key;
   });
-  WriteDecision(core, id, pool, true, Abort::kNone);
 }
 
 // The version waits again, unless something newer does already.
-void AbortSync(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy,
-               Abort why) {
+void AbortSync(const Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy) {
   const VersionKey key = pool.sync->version.key;
   const bool from_queue = !pool.sync->overriding && policy != nullptr &&
                           policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished;
@@ -145,26 +147,25 @@ void AbortSync(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPol
       from_queue && (pool.record.pending.empty() || policy->skip == fleet::SkipRule::kNever);
   if (goes_back) pool.record.pending.insert(pool.record.pending.begin(), key);
   pool.retry_at = core.now + core.config.retry_min_ms;
-  WriteDecision(core, id, pool, false, why);
 }
 
-// What ends a sync whatever its members do; kNone when nothing does.
-Abort WhyStopped(const Core& core, const PoolId& id, const Pool& pool,
-                 const fleet::AdapterPolicy* policy) {
-  if (policy == nullptr) return Abort::kPolicyChanged;
+// What ends a sync whatever its members do.
+std::optional<SyncEvent> WhatStops(const Core& core, const PoolId& id, const Pool& pool,
+                                   const fleet::AdapterPolicy* policy) {
+  if (policy == nullptr) return SyncEvent::kPolicyChanged;
   const SyncRecord& sync = *pool.sync;
-  if (!sync.overriding && pool.record.override_to.has_value()) return Abort::kOverridden;
-  if (sync.overriding && pool.record.override_to != sync.version.key) return Abort::kOverridden;
+  if (!sync.overriding && pool.record.override_to.has_value()) return SyncEvent::kOverridden;
+  if (sync.overriding && pool.record.override_to != sync.version.key) return SyncEvent::kOverridden;
   const fleet::PoolSource& source = policy->pools.at(id.pool);
   const bool published = source.kind == fleet::PoolSource::Kind::kPublished;
   if (!sync.overriding && published &&
       sync.version.key.run != core.adapters.at(id.adapter).current_run) {
-    return Abort::kRunFenced;
+    return SyncEvent::kRunFenced;
   }
   const GroupVerdict* given_up = GivenUp(core, id, sync.version.key);
-  if (given_up == nullptr) return Abort::kNone;
-  if (given_up->verdict == Verdict::kPoisoned) return Abort::kPoisoned;
-  return given_up->verdict == Verdict::kStalls ? Abort::kStalls : Abort::kRefused;
+  if (given_up == nullptr) return std::nullopt;
+  if (given_up->verdict == Verdict::kPoisoned) return SyncEvent::kPoisoned;
+  return given_up->verdict == Verdict::kStalls ? SyncEvent::kStalls : SyncEvent::kRefused;
 }
 
 // Those that are still without it at the deadline. Whoever has not what others of its kind have is
@@ -183,19 +184,30 @@ void DropTheSlow(Core& core, Pool& pool) {
   }
 }
 
-void AdvanceRunning(Core& core, const PoolId& id, Pool& pool, const Visit& visit) {
-  const fleet::AdapterPolicy* policy = PolicyOf(core, id);
-  const Abort stopped = WhyStopped(core, id, pool, policy);
-  if (stopped != Abort::kNone) return AbortSync(core, id, pool, policy, stopped);
+// What has become of a sync; none while it goes on.
+std::optional<SyncEvent> WhatHappened(Core& core, const PoolId& id, Pool& pool,
+                                      const fleet::AdapterPolicy* policy, const Visit& visit) {
+  if (const std::optional<SyncEvent> stop = WhatStops(core, id, pool, policy)) return stop;
   DropAndCount(core, id, pool, visit);
   const Pool::Tally& tally = pool.tally;
   const uint32_t needed = policy->min_engines.Of(pool.sync->share_of);
-  if (tally.remaining < needed) return AbortSync(core, id, pool, policy, Abort::kTooFewEngines);
-  if (tally.loaded == tally.remaining) return Commit(core, id, pool);
-  if (core.now - pool.sync_began < policy->stage_deadline_ms) return;
-  if (tally.loaded < needed) return AbortSync(core, id, pool, policy, Abort::kStageDeadline);
-  DropTheSlow(core, pool);
-  Commit(core, id, pool);
+  if (tally.remaining < needed) return SyncEvent::kTooFewLeft;
+  if (tally.loaded == tally.remaining) return SyncEvent::kAllHaveIt;
+  if (core.now - pool.sync_began < policy->stage_deadline_ms) return std::nullopt;
+  return tally.loaded < needed ? SyncEvent::kTooFewAtDeadline : SyncEvent::kEnoughAtDeadline;
+}
+
+void AdvanceRunning(Core& core, const PoolId& id, Pool& pool, const Visit& visit) {
+  const fleet::AdapterPolicy* policy = PolicyOf(core, id);
+  const std::optional<SyncEvent> event = WhatHappened(core, id, pool, policy, visit);
+  if (!event.has_value()) return;
+  const SyncTransition* row = Take(SyncTable(), core.taken.sync, PhaseOf(pool), *event);
+  if (row == nullptr) return;
+  const bool commits = row->ask != SyncAsk::kAbort;
+  pool.decision = DecisionRecord{pool.sync->epoch, pool.sync->version.key, commits, row->why};
+  if (row->ask == SyncAsk::kCommitWithoutTheSlow) DropTheSlow(core, pool);
+  commits ? Commit(pool) : AbortSync(core, id, pool, policy);
+  Stand(core, id, pool, *row);
 }
 
 // --- while it waits
@@ -251,6 +263,9 @@ Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version
 void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy& policy,
            const Candidate& next, const Candidates& candidates,
            const std::set<MemberId>& without_slot) {
+  const SyncTransition* row =
+      Take(SyncTable(), core.taken.sync, PhaseOf(pool), SyncEvent::kMayBegin);
+  if (row == nullptr) return;
   pool.record.epoch = Epoch(pool.record.epoch.value + 1);
   std::erase(pool.record.pending, next.version.key);
   SyncRecord sync;
@@ -267,10 +282,8 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
   pool.sync = std::move(sync);
   pool.tally = {};
   pool.sync_began = core.now;
-  pool.no_slot_since.reset();
   WaitFor(core, id, pool, Wait::kNothing);
-  core.SavePool(id, pool);
-  core.SaveSync(id, pool);
+  Stand(core, id, pool, *row);
 }
 
 void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {

@@ -8,6 +8,7 @@
 #include "lib/base/error.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/tables.h"
 
 namespace lorry::sync {
 namespace {
@@ -32,16 +33,27 @@ uint32_t Sum(const std::map<MemberId, uint32_t>& counts) {
   return sum;
 }
 
-// Deaths count whatever was known before; the rest only while nothing is.
-Verdict Judge(const Core& core, const GroupVerdict& verdict) {
-  if (Sum(verdict.deaths) >= core.config.deaths_limit) return Verdict::kPoisoned;
-  if (verdict.verdict != Verdict::kOpen) return verdict.verdict;
-  if (LivesSpent(verdict) >= core.config.deaths_limit) return Verdict::kStalls;
+// Whether the event means anything to what is known; it stands where the table says then.
+bool Move(Core& core, GroupVerdict& verdict, VerdictEvent event) {
+  const VerdictTransition* row = Take(VerdictTable(), core.taken.verdict, verdict.verdict, event);
+  if (row == nullptr) return false;
+  verdict.verdict = row->to;
+  return true;
+}
+
+// What the counts have come to.
+void Judge(Core& core, GroupVerdict& verdict) {
+  const uint32_t limit = core.config.deaths_limit;
+  if (Sum(verdict.deaths) >= limit) {
+    Move(core, verdict, VerdictEvent::kDeaths);
+  } else if (LivesSpent(verdict) >= limit) {
+    Move(core, verdict, VerdictEvent::kLives);
+  }
   const bool insists =
       std::any_of(verdict.refusals.begin(), verdict.refusals.end(),
                   [](const auto& refusal) { return refusal.second.tries >= kRefusalsOfOne; });
-  const bool refused = insists || verdict.refusals.size() >= kRefusingMembers;
-  return refused ? Verdict::kRefused : Verdict::kOpen;
+  if (insists || verdict.refusals.size() >= kRefusingMembers)
+    Move(core, verdict, VerdictEvent::kRefusals);
 }
 
 // --- for a version
@@ -49,7 +61,8 @@ Verdict Judge(const Core& core, const GroupVerdict& verdict) {
 void Prove(Core& core, const EngineGroup& group, const VersionKey& version,
            const EngineName& name) {
   GroupVerdict& verdict = Of(core, group, version);
-  verdict = GroupVerdict{.verdict = Verdict::kProven, .deaths = std::move(verdict.deaths)};
+  if (!Move(core, verdict, VerdictEvent::kLoaded)) return;
+  verdict = GroupVerdict{.verdict = verdict.verdict, .deaths = std::move(verdict.deaths)};
   Save(core, version);
   // Whoever failed what others load has failed by itself.
   for (const auto& [place, members] : core.places) {
@@ -79,7 +92,7 @@ void CountDeaths(Core& core, const Member& member, const EngineGroup& group,
   if (!member.record.excluded) {
     GroupVerdict& verdict = record.groups[group];
     verdict.deaths[member.id] += more;
-    verdict.verdict = Judge(core, verdict);
+    Judge(core, verdict);
   }
   Save(core, version);
 }
@@ -115,8 +128,8 @@ void Blame(Core& core, const Member& member, const VersionKey& version,
   }
   if (hung) ++verdict.hung[member.id];
   // Computed from its bytes and the base model, which all of the group have: all would say so.
-  if (misfit) verdict.verdict = Verdict::kRefused;
-  verdict.verdict = Judge(core, verdict);
+  if (misfit) Move(core, verdict, VerdictEvent::kMisfit);
+  Judge(core, verdict);
   Save(core, version);
 }
 
@@ -149,7 +162,7 @@ void ForgetRefusals(Core& core, const Member& member) {
       continue;
     }
     it->second.refusals.clear();
-    if (it->second.verdict == Verdict::kRefused) it->second.verdict = Verdict::kOpen;
+    Move(core, it->second, VerdictEvent::kRestarted);
     Save(core, version);
   }
 }
@@ -252,9 +265,15 @@ void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version) 
 
 void HandleVerdictLifted(Core& core, const VerdictLifted& event) {
   const auto record = core.verdicts.find(event.version);
-  const bool lifted = record != core.verdicts.end() &&
-                      std::erase_if(record->second.groups,
-                                    [](const auto& group) { return IsBar(group.second); }) > 0;
+  bool lifted = false;
+  if (record != core.verdicts.end()) {
+    auto& groups = record->second.groups;
+    for (auto it = groups.begin(); it != groups.end();) {
+      const bool moved = Move(core, it->second, VerdictEvent::kLifted);
+      it = moved ? groups.erase(it) : std::next(it);  // what was counted is forgotten
+      lifted = lifted || moved;
+    }
+  }
   if (lifted) Save(core, event.version);
   core.replies.push_back(Reply{event.request,
                                lifted ? absl::OkStatus()
