@@ -1,15 +1,20 @@
+// Records that earlier versions wrote are read by this one and by every later one. What a version
+// adds to them is added to testdata/records.jsonl, and a line there is never changed.
 #include "services/sync_orchestrator/machine/records.h"
+
+#include <fstream>
+#include <set>
 
 #include "gtest/gtest.h"
 
 namespace lorry::sync {
 namespace {
 
-TEST(Records, SurviveTheirText) {
+std::vector<RecordValue> Meant() {
   const VersionInfo version{{AdapterName("math"), RunId(2), VersionNumber(81)},
                             Digest{"d"},
                             {8, true, false, true, false, 1'234, {"q_proj"}}};
-  const std::vector<RecordValue> records = {
+  return {
       MetaRecord{Term{3, 4}, true},
       MemberRecord{PoolName("rollout"), JournalId("j"), 4, true, "broken", false, BootId("b"), true,
                    true},
@@ -32,12 +37,36 @@ TEST(Records, SurviveTheirText) {
                        {{MemberId("e3"), {BootId("b"), 2}}}}}},
                     {{MemberId("e1"), 2}}},
       RequestsRecord{{{"a\xff", version.key, Epoch(7)}, {"b", std::nullopt, Epoch(0)}}},
+      // Of before verdicts had groups.
+      VerdictRecord{version.key, {}, {{MemberId("e1"), 1}}},
   };
-  for (const RecordValue& record : records) {
+}
+
+TEST(Records, SurviveTheirText) {
+  for (const RecordValue& record : Meant()) {
     const absl::StatusOr<RecordValue> decoded = Decode(Encode(record));
     ASSERT_TRUE(decoded.ok()) << Encode(record);
     EXPECT_EQ(*decoded, record) << Encode(record);
   }
+}
+
+TEST(Records, OfEarlierVersionsAreRead) {
+  std::ifstream file(LORRY_ORCHESTRATOR_RECORDS);
+  const std::vector<RecordValue> meant = Meant();
+  size_t read = 0;
+  for (std::string line; std::getline(file, line); ++read) {
+    ASSERT_LT(read, meant.size()) << line;
+    const absl::StatusOr<RecordValue> value = Decode(line);
+    ASSERT_TRUE(value.ok()) << line << ": " << value.status();
+    EXPECT_EQ(*value, meant[read]) << line;
+  }
+  EXPECT_EQ(read, meant.size());
+}
+
+TEST(Records, EveryKindThatIsWrittenNowIsAmongThem) {
+  std::set<size_t> kinds;
+  for (const RecordValue& value : Meant()) kinds.insert(value.index());
+  EXPECT_EQ(kinds.size(), std::variant_size_v<RecordValue>);
 }
 
 TEST(Records, UnreadableTextIsAnError) {
