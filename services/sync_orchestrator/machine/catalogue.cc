@@ -70,6 +70,10 @@ void HandleListed(Core& core, const StoreListed& event) {
   for (const VersionInfo& version : event.versions) core.versions[version.key] = version;
   for (const AliasInfo& alias : event.aliases)
     core.aliases[{alias.adapter, alias.alias}] = alias.target;
+  // Deleted while this was not there to hear of it.
+  for (const auto& [key, verdict] : core.verdicts) {
+    if (!core.versions.contains(key)) core.deleted.insert(key);
+  }
   core.changed.All();
   core.store_known = true;
 }
@@ -98,6 +102,7 @@ void HandleStored(Core& core, const VersionStored& event) {
 
 void HandleDeleted(Core& core, const VersionDeleted& event) {
   core.versions.erase(event.version);
+  core.deleted.insert(event.version);
   core.changed.Adapter(event.version.adapter);
 }
 
@@ -121,6 +126,7 @@ void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
   for (const VersionKey& key : event.missing) {
     core.held.erase(key);
     core.versions.erase(key);
+    core.deleted.insert(key);
     core.changed.Adapter(key.adapter);
   }
 }

@@ -3,6 +3,7 @@
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/desired.h"
+#include "services/sync_orchestrator/machine/forgetting.h"
 #include "services/sync_orchestrator/machine/holds.h"
 #include "services/sync_orchestrator/machine/leases.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -21,6 +22,7 @@ void Plan(Core& core) {
   for (int round = 0; round < kRounds; ++round) {
     AdvanceCatalogue(core);
     AdvanceSyncs(core);
+    AdvanceForgetting(core);
     AdvanceTrials(core);
     if (!core.changed.MovesSyncs()) break;
   }

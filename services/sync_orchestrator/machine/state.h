@@ -181,6 +181,7 @@ struct Core {
   std::map<PoolId, Pool> pools;
   std::map<std::string, Lease> leases;  // by record key
   std::map<VersionKey, VerdictRecord> verdicts;
+  std::set<VersionKey> deleted;      // by the store, and what is known of them not forgotten yet
   std::map<Question, Trial> trials;  // of all that is open
   // Members that have reported and are not DEAD, by what they have in common.
   std::map<std::pair<PoolName, EngineGroup>, std::set<MemberId>> places;

@@ -58,6 +58,10 @@ class Fleet {
     Step(VersionStored{info});
     return info.key;
   }
+  void Delete(const VersionKey& key) {
+    std::erase_if(versions_, [&](const VersionInfo& info) { return info.key == key; });
+    Step(VersionDeleted{key});
+  }
   // The member loads what it may load and opens what it should open.
   void Obey(const std::string& id) {
     fleet::Observed& observed = members_.at(MemberId(id));
@@ -249,6 +253,7 @@ class Fleet {
   std::vector<fleet::Desired> said_;  // documents as they were sent
   std::vector<WatchEvent> told_;
   AdapterInfo adapter_{kMath, {}, RunId(1)};
+  std::vector<VersionInfo> versions_;  // in the store
   Records records_;
   Config config_;
   std::vector<std::vector<VersionKey>> holds_;  // as they were set
@@ -291,7 +296,6 @@ class Fleet {
   std::optional<Machine> machine_;
   std::map<MemberId, fleet::Observed> members_;
   std::map<MemberId, fleet::Desired> desired_;
-  std::vector<VersionInfo> versions_;
   std::vector<Revision> unanswered_;
 };
 

@@ -1,6 +1,8 @@
 // Whose failure it is, what is known of a version, and who may load it.
 #include "gtest/gtest.h"
 #include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/keys.h"
+#include "services/sync_orchestrator/machine/state.h"
 #include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
 
 namespace lorry::sync {
@@ -211,6 +213,30 @@ TEST_F(Pool, WhoeverHasFailedDoesNotTryBesideOneThatIsSlow) {
   fleet_.Report("e2");
   EXPECT_EQ(fleet_.said_.size(), said);
   EXPECT_FALSE(fleet_.MayLoad("e2", 2));
+}
+
+TEST_F(Pool, AVerdictLastsAsLongAsItsVersion) {
+  const VersionKey second = fleet_.Publish(2);
+  ObeyAll();
+  ASSERT_EQ(fleet_.Committed(), 2u);
+  fleet_.Die("e1", second);
+  const VersionKey third = fleet_.Publish(3);
+  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(second)));
+  fleet_.Delete(second);
+  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(second))) << "rows stand on it still";
+  ObeyAll();
+  ObeyAll();
+  ASSERT_EQ(fleet_.Committed(), 3u);
+  for (uint64_t number = 4; number < 4 + kHistoryLimit; ++number) {
+    fleet_.Publish(number);
+    ObeyAll();
+    ObeyAll();
+  }
+  EXPECT_FALSE(fleet_.records_.contains(VerdictKey(second)));
+  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(third)));
+  fleet_.versions_.clear();  // deleted while nobody leads
+  fleet_.Restart();
+  EXPECT_FALSE(fleet_.records_.contains(VerdictKey(third)));
 }
 
 TEST_F(Pool, TwoThatHangEndTheTrial) {
