@@ -47,6 +47,11 @@ struct DriverOptions {
   size_t mailbox_max = 4096;       // a few events from each of 1,000 members
   size_t batch_max = 256;          // events that share one persist
   int64_t persist_retry_ms = 500;  // between tries while the disk is full; posts fill the mailbox
+  // The longest time between two turns that counts as time for the machine; of a longer one the
+  // rest does not. A process that was stopped, or had no CPU or disk, does not hold its own silence
+  // against those whose deadlines it watches. An idle driver turns at least twice in this time.
+  // None: the machine's ticks are the clock's.
+  std::optional<int64_t> turn_gap_max_ms = {};
 };
 
 template <typename M, typename E = typename M::Event>
@@ -108,6 +113,7 @@ class Driver {
   bool CarryOut(Ready ready);
   absl::Status Persist(const Ready& ready);
   std::optional<std::chrono::milliseconds> UntilWake() const;
+  Tick TakeTick();  // the machine's time of this turn
   void Run();
 
   M machine_;
@@ -117,6 +123,8 @@ class Driver {
   Mailbox<Item> mailbox_;
   std::vector<Item> batch_;
   std::optional<Tick> wake_at_;
+  Tick turned_at_;              // by the clock
+  int64_t not_counted_ms_ = 0;  // of the clock, so far: turn_gap_max_ms
   Mutex mutex_;
   CondVar stop_wake_;
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;

@@ -19,7 +19,8 @@ Driver<M, E>::Driver(M machine, const Clock& clock, Hooks hooks, DriverOptions o
       clock_(clock),
       hooks_(std::move(hooks)),
       options_(std::move(options)),
-      mailbox_(options_.mailbox_max) {
+      mailbox_(options_.mailbox_max),
+      turned_at_(clock_.Now()) {
   LORRY_CHECK(hooks_.tick && hooks_.persist && hooks_.run && (hooks_.reply || !kHasReplies));
 }
 
@@ -67,16 +68,33 @@ void Driver<M, E>::Run() {
 template <typename M, typename E>
 std::optional<std::chrono::milliseconds> Driver<M, E>::UntilWake() const {
   if (!started_) return std::chrono::milliseconds(0);
-  if (!wake_at_.has_value()) return std::nullopt;
-  return std::chrono::milliseconds(std::max<Tick>(*wake_at_ - clock_.Now(), 0));
+  std::optional<int64_t> wait;
+  if (wake_at_.has_value()) wait = std::max<Tick>(*wake_at_ + not_counted_ms_ - clock_.Now(), 0);
+  if (options_.turn_gap_max_ms.has_value()) {
+    const int64_t longest = *options_.turn_gap_max_ms / 2;
+    wait = std::min(wait.value_or(longest), longest);
+  }
+  if (!wait.has_value()) return std::nullopt;
+  return std::chrono::milliseconds(*wait);
+}
+
+template <typename M, typename E>
+Tick Driver<M, E>::TakeTick() {
+  const Tick now = clock_.Now();
+  const int64_t gap = now - std::exchange(turned_at_, now);
+  if (options_.turn_gap_max_ms.has_value())
+    not_counted_ms_ += std::max<int64_t>(gap - *options_.turn_gap_max_ms, 0);
+  return now - not_counted_ms_;
 }
 
 template <typename M, typename E>
 bool Driver<M, E>::Turn(std::optional<std::chrono::milliseconds> wait) {
   if (ended_ || !mailbox_.Drain(batch_, options_.batch_max, wait)) return false;
-  started_ = true;
-  const Tick now = clock_.Now();
-  if (wake_at_.has_value() && now >= *wake_at_) machine_.Step(now, hooks_.tick());
+  const bool was_started = std::exchange(started_, true);
+  const Tick now = TakeTick();
+  const bool due = wake_at_.has_value() && now >= *wake_at_;
+  if (was_started && !due && batch_.empty()) return true;  // it has but looked at the clock
+  if (due) machine_.Step(now, hooks_.tick());
   for (Item& item : batch_) {
     if (const Event* event = std::get_if<0>(&item)) machine_.Step(now, *event);
   }

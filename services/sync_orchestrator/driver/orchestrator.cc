@@ -7,6 +7,13 @@
 #include "lib/runtime/fault_point.h"
 
 namespace lorry::sync {
+namespace {
+
+// Longer than any turn over a thousand members, with a sync of the disk in it, takes; a fifth of
+// what the machine allows a member that is silent (Config::lost_after_ms).
+constexpr int64_t kTurnGapMaxMs = 1'000;
+
+}  // namespace
 
 Orchestrator::Orchestrator(kv::Store& store, const Clock& clock, Options options)
     : clock_(clock),
@@ -28,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Orchestrator>> Orchestrator::Create(kv::Store& st
                            .run = [o](Effect effect) { o->Run(std::move(effect)); },
                            .reply = [o](Reply reply) { o->Deliver(std::move(reply)); },
                            .on_fatal = o->options_.on_fatal},
-      runtime::DriverOptions{.name = "orchestrator"});
+      runtime::DriverOptions{.name = "orchestrator", .turn_gap_max_ms = kTurnGapMaxMs});
   return self;
 }
 

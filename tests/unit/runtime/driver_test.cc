@@ -13,6 +13,7 @@
 namespace lorry::runtime {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -100,6 +101,37 @@ TEST_F(DriverTest, WakesOnceDue) {
   EXPECT_THAT(TakeActs(), ElementsAre("record 0", "durable", "effect 0", "reply 0"));
   driver.Turn();
   EXPECT_THAT(TakeActs(), IsEmpty()) << "once";
+}
+
+TEST_F(DriverTest, TimeInWhichItDidNotTurnIsNotTheMachines) {
+  Driver<Adder> driver({}, clock_, Hooks(), {.name = "test", .turn_gap_max_ms = 1'000});
+  ASSERT_TRUE(driver.Post(-5'000).ok());
+  driver.Turn();
+  clock_.Advance(60'000);  // the process was stopped
+  driver.Turn();
+  EXPECT_THAT(TakeActs(), IsEmpty()) << "one second has passed for the machine";
+  for (int second = 0; second < 3; ++second) {
+    clock_.Advance(1'000);
+    driver.Turn();
+  }
+  clock_.Advance(999);
+  driver.Turn();
+  EXPECT_THAT(TakeActs(), IsEmpty());
+  clock_.Advance(1);
+  driver.Turn();
+  EXPECT_THAT(TakeActs(), Contains("effect 0"));
+}
+
+// On the real clock. If its own waiting were a gap, 600 ms would take it a minute and a half.
+TEST_F(DriverTest, AnIdleDriverLosesNoTime) {
+  SteadyClock clock;
+  std::promise<void> woken;
+  auto hooks = Hooks();
+  hooks.run = [&](const std::string&) { woken.set_value(); };
+  Driver<Adder> driver({}, clock, std::move(hooks), {.name = "test", .turn_gap_max_ms = 2});
+  ASSERT_TRUE(driver.Post(-600).ok());
+  driver.Start();
+  EXPECT_EQ(woken.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
 }
 
 TEST_F(DriverTest, ALostFenceEndsItBeforeAnyEffect) {
