@@ -176,9 +176,11 @@ absl::Status Ready(const std::map<std::string, std::string>& addresses) {
     std::ofstream file(path + ".tmp", std::ios::trunc);
     file << json << "\n";
     file.flush();
-    if (!file)
-      return Error(absl::StatusCode::kInvalidArgument, "",
-                   absl::StrCat("--ready-file=", path, " cannot be written"));
+    if (!file) {
+      return Error(
+          absl::StatusCode::kInvalidArgument, "",
+          absl::StrCat("--ready-file=", path, " cannot be written: ", std::strerror(errno)));
+    }
   }
   std::error_code error;
   std::filesystem::rename(path + ".tmp", path, error);

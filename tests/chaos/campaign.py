@@ -68,12 +68,19 @@ class Campaign:
             clients = Clients(self.ledger, self._world.doors, list(POLICIES), self._seed)
             stack.enter_context(clients)
             stack.enter_context(Watch(self._world, self.ledger))
+            self._await_serving()
             began = time.monotonic()
             while time.monotonic() - began < seconds:
                 self._round()
             for trainer in self._trainers.values():
                 stack.callback(trainer.__exit__)
         self._end()
+
+    def _await_serving(self) -> None:
+        """A door that never served has nothing that a fault could cost it."""
+        now = time.monotonic()
+        wanted = {a: self.ledger.newest_good(a, now) for a in POLICIES}
+        until(lambda: self._recovered_at(now, wanted), "every door serves", RECOVERY_S)
 
     def _name(self, adapter: str) -> None:
         version = self.ledger.newest_good(adapter, time.monotonic())

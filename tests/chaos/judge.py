@@ -16,6 +16,8 @@ RECOVERY_S = 60.0
 # An engine that ends breaks off what its door was passing on; the door knows a look later.
 AFTER_DEATH_S = 10.0
 LATEST = ("latest", "stream", "many")
+# Faults of the leader alone, which no door may notice.
+OF_THE_LEADER = ("kill orchestrator", "restart with a version meanwhile", "stop orchestrator")
 
 
 class Judge:
@@ -126,9 +128,9 @@ class Judge:
                 yield Violation(reply.received, f"{reply.door} broke off {reply.asked}: {reply.reason}")
 
     def _new_leaders(self) -> Iterable[Violation]:
-        """A leader that is restarted closes no door: what allows no lag is not decided before all can have it."""
+        """A leader that is restarted, or stood still, closes no door: what allows no lag is not decided before all can have it."""
         for fault in self._ledger.faults:
-            if fault.kind not in ("kill orchestrator", "restart with a version meanwhile") or not self._alone(fault):
+            if fault.kind not in OF_THE_LEADER or not self._alone(fault):
                 continue
             end = fault.recovered or fault.healed
             stale = {r.door for r in list(self._ledger.replies)

@@ -9,7 +9,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "fakes")]
 
 from engine_core import WEIGHTS, expected_tokens  # noqa: E402
-from judge import Judge  # noqa: E402
+from judge import OF_THE_LEADER, Judge  # noqa: E402
 from ledger import PROMPTS, Fault, Ledger, Reply  # noqa: E402
 from testing.faults import digest_of  # noqa: E402
 
@@ -152,11 +152,12 @@ def test_a_reply_that_breaks_off_is_seen_unless_its_door_was_touched(story):
     assert story.found() == []
 
 
-def test_a_door_that_closes_as_a_leader_returns_is_seen(story):
-    fault = Fault("kill orchestrator", frozenset(), 100, 105, 106)
+@pytest.mark.parametrize("how", OF_THE_LEADER)
+def test_a_door_that_closes_as_a_leader_returns_is_seen(story, how):
+    fault = Fault(how, frozenset(), 100, 105, 106)
     story.ledger.faults.append(fault)
     story.ledger.replies.append(Reply(DOOR, "latest", ADAPTER, ADAPTER, 104, 104.1, 409, "STALE_VERSION"))
-    assert story.found() == [f"after kill orchestrator {DOOR} answered 409"]
+    assert story.found() == [f"after {how} {DOOR} answered 409"]
     story.ledger.faults.append(Fault("kill engine", frozenset([DOOR]), 103, 104, 105))
     assert story.found() == [], "somebody else's doing, perhaps"
 
