@@ -29,9 +29,8 @@ class HeldPlace {
 
 }  // namespace
 
-Task<std::optional<Outcome>> Admit(Shard& shard, Client& client, const Ask& ask, int64_t* held_ms) {
-  Outcome outcome = shard.shared.router.Resolve(ask);
-  if (!std::holds_alternative<Held>(outcome)) co_return outcome;
+Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask, Held held,
+                                           int64_t* held_ms) {
   Timer timer(shard.io.get_executor());
   const HeldPlace place(shard, timer);
   if (!place.has_room()) {
@@ -39,10 +38,11 @@ Task<std::optional<Outcome>> Admit(Shard& shard, Client& client, const Ask& ask,
   }
   const LeaveHook hook(client, [&timer] { timer.cancel(); });
   const int64_t began_ms = NowMs();
-  while (Held* held = std::get_if<Held>(&outcome)) {
-    const int64_t left_ms = began_ms + held->limit_ms - NowMs();
+  Outcome outcome = std::move(held);
+  while (Held* still = std::get_if<Held>(&outcome)) {
+    const int64_t left_ms = began_ms + still->limit_ms - NowMs();
     if (left_ms <= 0) {
-      Refused too_late = std::move(held->too_late);
+      Refused too_late = std::move(still->too_late);
       outcome = std::move(too_late);
       break;
     }

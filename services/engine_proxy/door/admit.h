@@ -1,4 +1,4 @@
-// Resolves and counts a request, waiting at HELD rows for as long as the policy lets it.
+// The wait of a request at HELD rows, for as long as the policy lets it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,9 @@
 
 namespace lorry::door {
 
-// Never `Held`; nothing when the client left meanwhile. `held_ms` becomes how long it waited.
-Task<std::optional<Outcome>> Admit(Shard& shard, Client& client, const Ask& ask, int64_t* held_ms);
+// What becomes of a request that resolved to `held`: no longer `Held`; nothing when the client left
+// meanwhile. `held_ms` becomes how long it waited.
+Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask, Held held,
+                                           int64_t* held_ms);
 
 }  // namespace lorry::door

@@ -52,8 +52,11 @@ Task<bool> Client::Write(std::string_view a, std::string_view b) {
 
 Task<bool> Client::Write(std::span<asio::const_buffer> pieces) {
   if (left_) co_return false;
-  const ErrorCode error =
-      co_await link_.Write(pieces, shard_.shared.options.limits.client_write_ms, &written_);
+  ErrorCode error = link_.WriteNow(&pieces, &written_);
+  if (!error && !pieces.empty()) {
+    error =
+        co_await link_.WriteRest(pieces, shard_.shared.options.limits.client_write_ms, &written_);
+  }
   if (error) Leave();
   co_return !error;
 }
@@ -80,30 +83,20 @@ void Client::BeginRequest() {
 
 void Client::EndRequest() {
   serving_ = false;
-  link_.OnHangUp(nullptr);
+  watched_ = false;
 }
 
-void Client::Watch() {
-  if (waiting_ || left_) return;
+void Client::Look() {
+  if (!watched_ || waiting_ || left_) return;
+  const int fd = link_.socket().native_handle();
+  if (HasHungUp(fd)) return Leave();
+  // The next request, pipelined, keeps the socket readable: the next sweep looks again.
+  if (!IsQuiet(fd)) return;
   waiting_ = true;
   link_.socket().async_wait(Socket::wait_read, [self = shared_from_this()](const ErrorCode& error) {
     self->waiting_ = false;
     if (!error) self->Look();
   });
-}
-
-void Client::Look() {
-  // Between two requests the session reads, and sees for itself when the client leaves.
-  if (!serving_ || !link_.socket().is_open()) return;
-  const int fd = link_.socket().native_handle();
-  if (HasHungUp(fd)) {
-    Leave();
-  } else if (IsQuiet(fd)) {
-    Watch();
-  } else {
-    // The next request, pipelined, makes the socket readable: from now on the sweep looks.
-    link_.OnHangUp([this] { Leave(); });
-  }
 }
 
 void Client::Leave() {

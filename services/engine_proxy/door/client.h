@@ -34,10 +34,14 @@ class Client : public std::enable_shared_from_this<Client> {
   TimedSocket& link() { return link_; }
   const std::string& address() const { return address_; }
 
-  // Between these two a request is served: a client that leaves is noticed although nobody reads.
+  // Between these two a request is served.
   void BeginRequest();
-  void Watch();
+  // The whole request is here: until it ends, a client that leaves is noticed although nobody reads.
+  void Watch() { watched_ = true; }
   void EndRequest();
+  // At each sweep: whether a watched client has left, and from then on a wait for its leaving. A
+  // request that ends before the next sweep never pays for that wait.
+  void Look();
 
   bool left() const { return left_; }
   int64_t IdleMs() const;  // how long it may be connected without a request
@@ -48,8 +52,6 @@ class Client : public std::enable_shared_from_this<Client> {
 
  private:
   friend class LeaveHook;
-  void Look();
-
   Shard& shard_;
   TimedSocket link_;
   const std::string address_;
@@ -57,6 +59,7 @@ class Client : public std::enable_shared_from_this<Client> {
   std::function<void()> on_left_;
   uint64_t written_ = 0;
   bool serving_ = false;
+  bool watched_ = false;
   bool asked_ = false;    // it has sent a request
   bool waiting_ = false;  // for the socket to become readable
   bool left_ = false;

@@ -42,6 +42,7 @@ Task<void> SweepLoop(Shard& shard) {
     auto [error] = co_await timer.async_wait(kAwait);
     if (error) co_return;
     shard.sweeper.Sweep();
+    for (Client* client : shard.clients) client->Look();
     shard.pool.CloseIdle();
   }
 }

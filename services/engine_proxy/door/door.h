@@ -48,7 +48,9 @@ struct DoorLimits {
   // The engine takes nothing of a request for so long.
   int64_t engine_write_ms = 300'000;
   int64_t engine_pool_ms = 4'000;  // uvicorn closes idle connections after 5 s
-  int64_t sweep_ms = 250;          // how often limits are looked at, so their precision
+  // How often limits are looked at, so their precision. A request that lasts until the next look is
+  // watched for its client leaving from then on.
+  int64_t sweep_ms = 250;
 };
 
 struct DoorOptions {

@@ -60,21 +60,18 @@ Task<std::optional<HeadProblem>> RequestReader::ReadBody(const RequestHead& head
                                                          BodyLease* lease) {
   const uint64_t length = head.content_length.value_or(0);
   continue_due_ = head.expects_continue;
-  if (length > limits_.body_bytes) co_return TooLarge();
-  Problem problem;
-  if (head.chunked) {
-    problem = co_await ReadChunked(body, lease);
-  } else {
-    problem = co_await ReadSized(length, body, lease);
-  }
+  return head.chunked ? ReadChunked(body, lease) : ReadSized(length, body, lease);
+}
+
+void RequestReader::GiveRoomBack() {
   beast::flat_buffer& in = client_.in();
   if (in.capacity() > kKeptBytes) in.shrink_to_fit();
-  co_return problem;
 }
 
 // The framing was read with the head: what follows it are the body's bytes.
 Task<RequestReader::Problem> RequestReader::ReadSized(size_t length, std::string* body,
                                                       BodyLease* lease) {
+  if (length > limits_.body_bytes) co_return TooLarge();
   beast::flat_buffer& in = client_.in();
   in.consume(head_bytes_);
   body->reserve(std::min(length, kRoomAtOnce) + kPadding);
@@ -83,11 +80,13 @@ Task<RequestReader::Problem> RequestReader::ReadSized(size_t length, std::string
     body->append(static_cast<const char*>(in.data().data()), here);
     in.consume(here);
     const bool room = lease->Resize(body->size());
-    if (body->size() == length) co_return std::nullopt;
+    if (body->size() == length) break;
     if (!room) co_return NoRoom();
-    const bool more = co_await ReadMore();
+    const bool more = co_await ReadMore(std::min(kReadBodyBytes, length - body->size()));
     if (!more) co_return Ended();
   }
+  GiveRoomBack();
+  co_return std::nullopt;
 }
 
 Task<RequestReader::Problem> RequestReader::ReadChunked(std::string* body, BodyLease* lease) {
@@ -106,22 +105,23 @@ Task<RequestReader::Problem> RequestReader::ReadChunked(std::string* body, BodyL
       co_return HeadProblem{400, "the body's framing is not HTTP/1.1: " + error.message()};
     }
     if (!room) co_return NoRoom();
-    const bool more = co_await ReadMore();
+    const bool more = co_await ReadMore(kReadBodyBytes);
     if (!more) co_return Ended();
   }
+  GiveRoomBack();
   *body = std::move(parser_->get().body());
   parser_.reset();
   co_return std::nullopt;
 }
 
-Task<bool> RequestReader::ReadMore() {
+Task<bool> RequestReader::ReadMore(size_t room) {
   if (std::exchange(continue_due_, false)) {
     const bool sent = co_await client_.Write("HTTP/1.1 100 Continue\r\n\r\n");
     if (!sent) co_return false;
     client_.ForgetWritten();  // no part of the reply
   }
   client_.link().ExpireIn(limits_.body_ms);
-  const bool more = co_await client_.ReadMore(kReadBodyBytes);
+  const bool more = co_await client_.ReadMore(room);
   client_.link().NeverExpire();
   co_return more;
 }

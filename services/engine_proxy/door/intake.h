@@ -27,7 +27,8 @@ class RequestReader {
   using Problem = std::optional<HeadProblem>;
   Task<Problem> ReadSized(size_t length, std::string* body, BodyLease* lease);
   Task<Problem> ReadChunked(std::string* body, BodyLease* lease);
-  Task<bool> ReadMore();
+  Task<bool> ReadMore(size_t room);
+  void GiveRoomBack();
   HeadProblem TooLarge() const;
 
   Client& client_;

@@ -113,7 +113,9 @@ const JsonField* FindField(const std::vector<JsonField>& fields, std::string_vie
 }
 
 std::string QuoteJson(std::string_view text) {
-  std::string out = "\"";
+  std::string out;
+  out.reserve(text.size() + 2);
+  out = '"';
   for (const char c : text) {
     if (c == '"' || c == '\\') {
       out += '\\';

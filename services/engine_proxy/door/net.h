@@ -14,7 +14,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <span>
 #include <unordered_set>
@@ -69,15 +68,15 @@ class TimedSocket {
   }
   void NeverExpire() { deadline_ = kNever; }
   bool expired() const { return expired_; }
-  // Called by the sweep that finds that the peer hung up, even behind bytes that nobody reads.
-  void OnHangUp(std::function<void()> f) { on_hang_up_ = std::move(f); }
   void Close() {
     ErrorCode ignored;
     socket_.close(ignored);
   }
-  // Writes `left` whole, at once where the socket takes it: nearly always, and without a round
-  // through the io_context. `idle_ms` is for each wait. Adds what was written to `written`.
-  Task<ErrorCode> Write(std::span<asio::const_buffer> left, int64_t idle_ms, uint64_t* written);
+  // Writes of `left` what the socket takes at once, which is nearly always all, and then leaves it
+  // empty. Adds what was written to `written`.
+  ErrorCode WriteNow(std::span<asio::const_buffer>* left, uint64_t* written);
+  // Writes what WriteNow left. `idle_ms` is for each wait.
+  Task<ErrorCode> WriteRest(std::span<asio::const_buffer> left, int64_t idle_ms, uint64_t* written);
 
  private:
   friend class Sweeper;
@@ -86,7 +85,6 @@ class TimedSocket {
   Socket socket_;
   int64_t deadline_ = kNever;
   bool expired_ = false;
-  std::function<void()> on_hang_up_;
 };
 
 }  // namespace lorry::door

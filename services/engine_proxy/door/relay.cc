@@ -62,7 +62,9 @@ Task<bool> Relay::RelayReply() {
     if (x_.restorer) Restore(piece);
     if (gathers_ && !piece.end) continue;
     if (gathers_) BeginReply(keep, restored_.size());
-    const bool written = co_await WritePiece(piece);
+    const bool written = co_await x_.client.Write(Framed(piece));
+    head_.clear();
+    restored_.clear();
     if (!written && !x_.live) co_return false;
     if (piece.end) break;
   }
@@ -84,7 +86,7 @@ void Relay::Restore(const UpstreamCall::Piece& piece) {
   if (piece.end) restored_ += x_.restorer->Feed({}, true);
 }
 
-Task<bool> Relay::WritePiece(const UpstreamCall::Piece& piece) {
+std::span<asio::const_buffer> Relay::Framed(const UpstreamCall::Piece& piece) {
   size_t bytes = restored_.size();
   if (!x_.restorer) {
     for (const asio::const_buffer& data : piece.data) bytes += data.size();
@@ -99,10 +101,7 @@ Task<bool> Relay::WritePiece(const UpstreamCall::Piece& piece) {
   }
   if (chunked_ && bytes > 0) out_.push_back(asio::buffer(kChunkEnd));
   if (chunked_ && piece.end) out_.push_back(asio::buffer(kLastChunk));
-  const bool written = co_await x_.client.Write(out_);
-  head_.clear();
-  restored_.clear();
-  co_return written;
+  return out_;
 }
 
 // Where the reply's head is out already, the connection closes in the middle of the framing: the

@@ -30,7 +30,8 @@ class Relay {
   // Makes the head; without a length the body is in chunks, or ends with the connection.
   void BeginReply(bool keep, std::optional<uint64_t> length);
   void Restore(const UpstreamCall::Piece& piece);
-  Task<bool> WritePiece(const UpstreamCall::Piece& piece);
+  // What goes out for `piece`, with the head before it and the framing around it.
+  std::span<asio::const_buffer> Framed(const UpstreamCall::Piece& piece);
   // Why no more comes of the reply.
   Task<bool> BreakOff(CallResult why);
   void OnClientLeft();

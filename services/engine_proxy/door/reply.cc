@@ -74,10 +74,11 @@ void Redact(Json& json) {
 }
 
 template <typename F>
-std::string Joined(std::span<const Resolved> resolved, F text) {
+std::string Joined(std::span<const Resolved* const> resolved, F text) {
   std::string out;
-  for (const Resolved& one : resolved) {
-    out += (out.empty() ? "" : ", ") + (one.name.empty() ? std::string("-") : text(one));
+  for (const Resolved* one : resolved) {
+    if (!out.empty()) out += ", ";
+    out += one->name.empty() ? std::string("-") : text(*one);
   }
   return out;
 }
@@ -104,15 +105,17 @@ namespace {
 
 // What the headers list: one for each of a batch, but a batch that uses one version throughout says
 // so once, and one that is too long for a header each of its versions once.
-std::vector<Resolved> Listed(const std::vector<Resolved>& resolved) {
+std::vector<const Resolved*> Listed(const std::vector<Resolved>& resolved) {
   const bool mixed = std::any_of(resolved.begin(), resolved.end(),
                                  [&](const Resolved& one) { return one != resolved.front(); });
-  if (mixed && resolved.size() <= kListedVersions) return resolved;
-  std::vector<Resolved> distinct;
+  std::vector<const Resolved*> listed;
   for (const Resolved& one : resolved) {
-    if (std::find(distinct.begin(), distinct.end(), one) == distinct.end()) distinct.push_back(one);
+    const bool every = mixed && resolved.size() <= kListedVersions;
+    const bool known = !every && std::any_of(listed.begin(), listed.end(),
+                                             [&](const Resolved* other) { return *other == one; });
+    if (!known) listed.push_back(&one);
   }
-  return distinct;
+  return listed;
 }
 
 }  // namespace
@@ -123,12 +126,12 @@ std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
   out.reserve(kFieldsRoom);
   AppendField("X-Lorry-Request-Id", request_id, &out);
   if (resolved.empty()) return out;
-  const std::vector<Resolved> distinct = Listed(resolved);
+  const std::vector<const Resolved*> distinct = Listed(resolved);
   const auto number = [](uint64_t value) { return std::to_string(value); };
   std::string adapters;
-  for (const Resolved& one : distinct) {
-    adapters +=
-        (adapters.empty() ? "" : ", ") + (one.name.empty() ? "@base" : one.key.adapter.value);
+  for (const Resolved* one : distinct) {
+    if (!adapters.empty()) adapters += ", ";
+    adapters += one->name.empty() ? "@base" : one->key.adapter.value;
   }
   AppendField("X-Lorry-Adapter", adapters, &out);
   AppendField("X-Lorry-Version",

@@ -28,30 +28,33 @@ Task<bool> Session::Serve(Exchange& x) {
       ChooseRoute(x.kind, x.head.method, x.head.path, shard_.shared.options.allow_unknown_routes);
   if (table->boot.empty() || x.kind == fleet::EngineKind::kUnknown) {
     Refused why{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
-    co_return co_await Refuse(x, std::move(why));
+    return Refuse(x, std::move(why));
   }
   switch (x.route.action) {
     case RouteAction::kHealth:
-      co_return co_await Answer(x, 200, kJson, "");
+      return Answer(x, 200, kJson, "");
     case RouteAction::kRewrite:
-      co_return co_await ServeRewritten(x);
+      return ServeRewritten(x);
     case RouteAction::kAbort:
-      co_return co_await ServeAbort(x);
+      return ServeAbort(x);
     case RouteAction::kModels:
     case RouteAction::kModel:
     case RouteAction::kServerInfo:
-      co_return co_await ServeFetched(x);
-    case RouteAction::kPass: {
+      return ServeFetched(x);
+    case RouteAction::kPass:
       client_.Watch();
-      Relay relay(x);
-      const std::array<std::string_view, 1> body = {x.body};
-      co_return co_await relay.Run(body);
-    }
+      return PassOn(x);
     case RouteAction::kRefuse:
       break;
   }
   Refused why{x.route.status, "ROUTE_REFUSED", x.route.message};
-  co_return co_await Refuse(x, std::move(why));
+  return Refuse(x, std::move(why));
+}
+
+Task<bool> Session::PassOn(Exchange& x) {
+  Relay relay(x);
+  const std::string_view whole = x.body;
+  co_return co_await relay.Run(x.spliced ? x.spliced->pieces() : std::span(&whole, 1));
 }
 
 Task<bool> Session::ServeFetched(Exchange& x) {

@@ -96,8 +96,11 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
   client_.Watch();
   const auto references = static_cast<uint32_t>(facts->adapters.size());
   const Ask ask{facts->adapters, *min_version, facts->engine_requests / references};
-  std::optional<Outcome> outcome = co_await Admit(shard_, client_, ask, &x.record.held_ms);
-  if (!outcome) co_return false;
+  std::optional<Outcome> outcome = shard_.shared.router.Resolve(ask);
+  if (Held* held = std::get_if<Held>(&*outcome)) {
+    outcome = co_await WaitWhileHeld(shard_, client_, ask, std::move(*held), &x.record.held_ms);
+    if (!outcome) co_return false;
+  }
   if (Refused* refused = std::get_if<Refused>(&*outcome)) co_return co_await Refuse(x, *refused);
   Admitted& admitted = std::get<Admitted>(*outcome);
   x.admission = std::move(admitted.admission);
@@ -114,6 +117,7 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
   co_return co_await SendRewritten(x, *facts);
 }
 
+// Not coroutines where they only choose one: what a request waits in is kept small.
 Task<bool> Session::SendRewritten(Exchange& x, const BodyFacts& facts) {
   std::string model = ReplyModel(x.kind, x.route.shape, *x.facts, facts, x.resolved);
   if (x.kind == fleet::EngineKind::kSglang) NameSamples(x, facts);
@@ -121,20 +125,22 @@ Task<bool> Session::SendRewritten(Exchange& x, const BodyFacts& facts) {
     if (!x.restorer) x.restorer.emplace();
     x.restorer->model.emplace(std::move(model));
   }
-  if (facts.n > 1 && facts.stream) {
-    SplitStream stream(x, facts);
-    co_return co_await stream.Run();
-  }
-  if (facts.n > 1) {
-    SplitCall calls(x, facts);
-    co_return co_await calls.Run();
-  }
+  if (facts.n > 1) return facts.stream ? SendAsStreams(x, facts) : SendAsCalls(x, facts);
   std::vector<std::string> ids;
   for (uint32_t i = 0; i < x.ids.size(); ++i) ids.push_back(x.ids.At(i));
   x.spliced.emplace(x.padded->view(),
                     RewriteEdits(x.kind, x.route.shape, *x.facts, facts, x.resolved, ids));
-  Relay relay(x);
-  co_return co_await relay.Run(x.spliced->pieces());
+  return PassOn(x);
+}
+
+Task<bool> Session::SendAsStreams(Exchange& x, const BodyFacts& facts) {
+  SplitStream stream(x, facts);
+  co_return co_await stream.Run();
+}
+
+Task<bool> Session::SendAsCalls(Exchange& x, const BodyFacts& facts) {
+  SplitCall calls(x, facts);
+  co_return co_await calls.Run();
 }
 
 }  // namespace lorry::door

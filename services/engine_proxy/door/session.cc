@@ -19,17 +19,15 @@ Task<void> Session::Run() {
       keep = co_await Reject(x, std::move(*problem));
     } else {
       Exchange x(shard_, client_, std::get<RequestHead>(std::move(read)));
-      keep = co_await ReadAndServe(x);
+      std::optional<HeadProblem> unread = co_await reader_.ReadBody(x.head, &x.body, &x.lease);
+      if (!unread) {
+        keep = co_await Serve(x);
+      } else {
+        keep = unread->status != 0 && co_await Reject(x, std::move(*unread));
+      }
     }
   }
   client_.Close();
-}
-
-Task<bool> Session::ReadAndServe(Exchange& x) {
-  std::optional<HeadProblem> problem = co_await reader_.ReadBody(x.head, &x.body, &x.lease);
-  if (!problem) co_return co_await Serve(x);
-  if (problem->status == 0) co_return false;
-  co_return co_await Reject(x, std::move(*problem));
 }
 
 Task<void> ServeConnection(Shard& shard, std::shared_ptr<Client> client) {

@@ -16,10 +16,12 @@ class Session {
 
  private:
   // Each answers one request; true when the connection may carry another.
-  Task<bool> ReadAndServe(Exchange& x);
   Task<bool> Serve(Exchange& x);
   Task<bool> ServeRewritten(Exchange& x);
   Task<bool> SendRewritten(Exchange& x, const BodyFacts& facts);
+  Task<bool> SendAsStreams(Exchange& x, const BodyFacts& facts);
+  Task<bool> SendAsCalls(Exchange& x, const BodyFacts& facts);
+  Task<bool> PassOn(Exchange& x);
   Task<bool> ServeFetched(Exchange& x);
   Task<bool> ServeAbort(Exchange& x);
 

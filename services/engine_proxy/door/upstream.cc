@@ -24,12 +24,6 @@ CallResult WhyNoConnection(const ErrorCode& error) {
 
 }  // namespace
 
-Task<CallResult> UpstreamPool::Acquire(bool fresh, std::unique_ptr<UpstreamConnection>* out) {
-  if (!fresh) *out = TakeIdle();
-  if (*out != nullptr) co_return CallResult::kOk;
-  co_return co_await Connect(out);
-}
-
 std::unique_ptr<UpstreamConnection> UpstreamPool::TakeIdle() {
   while (!idle_.empty()) {
     std::unique_ptr<UpstreamConnection> connection = std::move(idle_.back());
@@ -77,16 +71,18 @@ void UpstreamPool::CloseIdle() {
 
 Task<CallResult> UpstreamCall::Start(std::span<const std::string_view> request, bool answers_head) {
   for (const bool fresh : {false, true}) {
-    const CallResult acquired = co_await pool_.Acquire(fresh, &connection_);
-    if (cancelled_) co_return CallResult::kBroken;
-    if (acquired != CallResult::kOk) co_return acquired;
+    connection_ = fresh ? nullptr : pool_.TakeIdle();
+    if (!connection_) {
+      const CallResult connected = co_await pool_.Connect(&connection_);
+      if (cancelled_) co_return CallResult::kBroken;
+      if (connected != CallResult::kOk) co_return connected;
+    }
     sent_before_ = connection_->sent;
     const CallResult result = co_await Attempt(request, answers_head);
     const bool unread = result == CallResult::kBroken && connection_->reused && received_ == 0 &&
                         !cancelled_ &&
                         AcknowledgedOnly(connection_->link.socket().native_handle(), sent_before_);
     if (!unread) co_return result;
-    connection_.reset();
   }
   co_return CallResult::kBroken;
 }
@@ -96,10 +92,14 @@ Task<CallResult> UpstreamCall::Attempt(std::span<const std::string_view> request
   std::vector<asio::const_buffer> pieces;
   pieces.reserve(request.size());
   for (const std::string_view text : request) pieces.emplace_back(text.data(), text.size());
-  const ErrorCode error =
-      co_await connection_->link.Write(pieces, limits_.engine_write_ms, &connection_->sent);
+  TimedSocket& link = connection_->link;
+  std::span<asio::const_buffer> left = pieces;
+  ErrorCode error = link.WriteNow(&left, &connection_->sent);
+  if (!error && !left.empty()) {
+    error = co_await link.WriteRest(left, limits_.engine_write_ms, &connection_->sent);
+  }
   // One that takes nothing for so long has not got the whole request and never will.
-  if (error && connection_->link.expired()) co_return CallResult::kUnreachable;
+  if (error && link.expired()) co_return CallResult::kUnreachable;
   // An engine may answer (413, 400) and close before it has read the body: what it said is still
   // read.
   if (error && connection_->reused) co_return CallResult::kBroken;

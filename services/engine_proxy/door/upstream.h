@@ -39,15 +39,13 @@ class UpstreamPool {
  public:
   UpstreamPool(asio::io_context& io, Sweeper& sweeper, const DoorLimits& limits, Tcp::endpoint at)
       : io_(io), sweeper_(sweeper), limits_(limits), endpoint_(at) {}
-  // An idle connection that is still open, or a new one. `fresh` asks for a new one.
-  Task<CallResult> Acquire(bool fresh, std::unique_ptr<UpstreamConnection>* out);
+  // An idle connection that is still open; null where there is none.
+  std::unique_ptr<UpstreamConnection> TakeIdle();
+  Task<CallResult> Connect(std::unique_ptr<UpstreamConnection>* out);
   void GiveBack(std::unique_ptr<UpstreamConnection> connection);
   void CloseIdle();
 
  private:
-  std::unique_ptr<UpstreamConnection> TakeIdle();
-  Task<CallResult> Connect(std::unique_ptr<UpstreamConnection>* out);
-
   asio::io_context& io_;
   Sweeper& sweeper_;
   const DoorLimits& limits_;

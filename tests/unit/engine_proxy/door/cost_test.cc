@@ -1,0 +1,166 @@
+// What one small request costs the door, in system calls and allocations of its threads: the
+// mechanisms behind the rates that tests/bench/door measures. Counted in this process, where this
+// file's definitions stand before libc's.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <string>
+
+#include "tests/unit/engine_proxy/door/door_fixture.h"
+
+namespace {
+
+enum Cost { kAllocation, kEpollWait, kEpollCtl, kReceive, kSend, kPoll, kCosts };
+
+std::atomic<int> spent[kCosts];
+// Set where a thread waits for its sockets: that is what the door's threads do, and neither the
+// test nor the scripted engine.
+thread_local bool is_the_doors = false;
+
+void Spend(Cost cost) {
+  if (is_the_doors) ++spent[cost];
+}
+
+template <typename F>
+F* Next(const char* name) {
+  return reinterpret_cast<F*>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+// Not inlined: g++ 12 would take them for mismatched pairs.
+[[gnu::noinline]] void* operator new(size_t size) {
+  Spend(kAllocation);
+  if (void* const memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(size_t size, std::align_val_t align) {
+  Spend(kAllocation);
+  const auto unit = static_cast<size_t>(align);
+  if (void* const memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+extern "C" {
+
+int epoll_wait(int fd, epoll_event* events, int room, int timeout_ms) {
+  static const auto next = Next<decltype(epoll_wait)>("epoll_wait");
+  is_the_doors = true;
+  Spend(kEpollWait);
+  return next(fd, events, room, timeout_ms);
+}
+int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
+  static const auto next = Next<decltype(epoll_ctl)>("epoll_ctl");
+  Spend(kEpollCtl);
+  return next(epoll, operation, fd, event);
+}
+ssize_t recv(int fd, void* bytes, size_t size, int flags) {
+  static const auto next = Next<decltype(recv)>("recv");
+  Spend(kReceive);
+  return next(fd, bytes, size, flags);
+}
+ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  static const auto next = Next<decltype(recvmsg)>("recvmsg");
+  Spend(kReceive);
+  return next(fd, message, flags);
+}
+ssize_t send(int fd, const void* bytes, size_t size, int flags) {
+  static const auto next = Next<decltype(send)>("send");
+  Spend(kSend);
+  return next(fd, bytes, size, flags);
+}
+ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  static const auto next = Next<decltype(sendmsg)>("sendmsg");
+  Spend(kSend);
+  return next(fd, message, flags);
+}
+int poll(pollfd* fds, nfds_t size, int timeout_ms) {
+  static const auto next = Next<decltype(poll)>("poll");
+  Spend(kPoll);
+  return next(fds, size, timeout_ms);
+}
+
+}  // extern "C"
+
+namespace lorry::door {
+namespace {
+
+using namespace lorry::door::testing;
+
+constexpr int kRequests = 200;
+constexpr int kWarmUp = 50;  // what is made once, or kept for the next one
+constexpr size_t kPromptBytes = 500;
+
+class Cost : public DoorTest {
+ protected:
+  // Of one request among many on one connection, on average.
+  std::map<::Cost, double> OfARequest(fleet::EngineKind kind, const std::string& body) {
+    options_.threads = 1;
+    options_.limits.sweep_ms = 60'000;  // none within the test
+    engine_ = std::make_unique<ScriptedEngine>(
+        [](const Message&, Wire& wire) {
+          return wire.Send(JsonReply(R"({"id":"x","choices":[{"index":0,"text":"hello world"}]})"));
+        },
+        /*keep_bodies=*/false);
+    options_.engine_port = engine_->port();
+    door_ = std::make_unique<Door>(options_);
+    EXPECT_TRUE(door_->Start().ok());
+    door_->SetEngineFacts({.base_models = {"base"}});
+    door_->SetTable(PolicyTable(kind).Make());
+    Wire wire = Connect();
+    const std::string request = Post("/v1/completions", body);
+    for (int i = 0; i < kWarmUp + kRequests; ++i) {
+      if (i == kWarmUp) {
+        for (auto& one : spent) one = 0;
+      }
+      wire.Send(request);
+      EXPECT_EQ(ReadMessage(wire).status(), 200);
+    }
+    std::map<::Cost, double> each;
+    for (int cost = 0; cost < kCosts; ++cost) {
+      each[static_cast<::Cost>(cost)] = static_cast<double>(spent[cost]) / kRequests;
+    }
+    return each;
+  }
+};
+
+const std::string kBody =
+    R"({"model":"policy","prompt":")" + std::string(kPromptBytes, 'a') + R"(","max_tokens":16})";
+
+// To each side one write and one read that finds bytes; one read to each side that finds none yet,
+// and one look at a connection that was idle. A wait for each side, and one between that finds
+// nothing.
+TEST_F(Cost, OfSystemCallsIsWhatTwoSocketsNeed) {
+  auto each = OfARequest(fleet::EngineKind::kVllm, kBody);
+  EXPECT_EQ(each[kEpollCtl], 0) << "nothing is watched that ends at once";
+  EXPECT_EQ(each[kPoll], 0);
+  EXPECT_EQ(each[kSend], 2);
+  EXPECT_LE(each[kReceive], 5);
+  EXPECT_LE(each[kEpollWait], 3.1);
+}
+
+// Of which some fifteen are coroutines: every step that may wait is one.
+TEST_F(Cost, OfAllocationsDoesNotGrow) {
+  auto vllm = OfARequest(fleet::EngineKind::kVllm, kBody);
+  auto sglang = OfARequest(fleet::EngineKind::kSglang, kBody);
+  EXPECT_LE(vllm[kAllocation], 50);
+  EXPECT_LE(sglang[kAllocation], 64);
+}
+
+}  // namespace
+}  // namespace lorry::door
