@@ -119,8 +119,11 @@ void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
   const auto sent = core.holds_sent.find(event.revision);
   if (sent == core.holds_sent.end()) return;
   core.holds_acked = event.revision;
+  // The store may meet any set that was sent since, and delete what that one leaves out.
   for (const VersionKey& key : sent->second) {
-    if (core.holds.contains(key) && core.held.insert(key).second) core.changed.Held(key.adapter);
+    const bool stays = std::all_of(sent, core.holds_sent.end(),
+                                   [&](const auto& later) { return later.second.contains(key); });
+    if (stays && core.held.insert(key).second) core.changed.Held(key.adapter);
   }
   core.holds_sent.erase(core.holds_sent.begin(), std::next(sent));
   for (const VersionKey& key : event.missing) {

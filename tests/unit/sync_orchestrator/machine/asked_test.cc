@@ -36,6 +36,24 @@ TEST(Leases, NothingIsPromisedBeforeTheStoreSaysThatItKeepsIt) {
   EXPECT_EQ(fleet.Lease(skipped, 10'000).version.key.number, VersionNumber(2));
 }
 
+TEST(Leases, WhatALaterSetLeftOutIsNotKeptByTheAnswerToAnEarlierOne) {
+  Fleet fleet;
+  fleet.Join("e1");
+  for (uint64_t number = 1; number <= 3; ++number) fleet.Publish(number);
+  for (int i = 0; i < 3; ++i) fleet.Obey("e1");
+  const VersionKey skipped{kMath, RunId(1), VersionNumber(2)};
+  fleet.store_is_silent_ = true;
+  fleet.Alias("best", skipped);       // kept
+  fleet.Alias("best", std::nullopt);  // left out: the store may delete it
+  fleet.Alias("best", skipped);       // kept again
+  fleet.StoreAnswersTheFirst();
+  const Selector named{kMath, Selector::Kind::kNumber, {}, {}, skipped.number};
+  fleet.Step(LeaseAsked{1, named, kRollout, "client", 10'000});
+  EXPECT_EQ(ReasonOf(fleet.replies_.back().status), "HOLD_PENDING");
+  fleet.StoreAnswers();
+  EXPECT_EQ(fleet.Lease(named, 10'000).version.key, skipped);
+}
+
 TEST(Leases, AReleaseOfLatestEndsWhatLatestWas) {
   Fleet fleet;
   fleet.Join("e1");

@@ -262,6 +262,12 @@ class Fleet {
   void StoreAnswers() {
     for (const Revision revision : std::exchange(unanswered_, {})) Step(HoldsAcked{revision, {}});
   }
+  void StoreAnswersTheFirst() {
+    ASSERT_FALSE(unanswered_.empty());
+    const Revision first = unanswered_.front();
+    unanswered_.erase(unanswered_.begin());
+    Step(HoldsAcked{first, {}});
+  }
 
  private:
   void Take() {
