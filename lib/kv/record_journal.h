@@ -63,6 +63,19 @@ class RecordJournal {
     return records;
   }
 
+  // The same, and no other journal writes from before what is read here: its fence is written anew
+  // first. One that still wrote while this one read would be overlooked.
+  absl::StatusOr<std::map<std::string, Value>> TakeOver() {
+    LORRY_ASSIGN_OR_RETURN(const auto records, Load());
+    const auto fence = records.find(fence_key_);
+    if (fence == records.end()) return records;  // nobody has written yet; the first to do so wins
+    Transaction transaction;
+    transaction.Put(prefix_ + fence_key_, Encode(fence->second));
+    transaction.IfRevision(prefix_ + fence_key_, fence_revision_);
+    LORRY_RETURN_IF_ERROR(store_.Commit(transaction).status());
+    return Load();
+  }
+
   // All of `records` in one transaction, durable when it returns OK.
   template <typename Record>
   absl::Status Persist(const std::vector<Record>& records) {

@@ -13,13 +13,13 @@ constexpr uint64_t kStepsACheck = 8;
 
 }  // namespace
 
-bool SharedRecords::Write(const std::optional<sync::MetaRecord>& fence,
-                          const std::vector<sync::Record>& changes, bool ignore_fence) {
+bool SharedRecords::Holds(const std::optional<sync::MetaRecord>& fence) const {
   const auto stored = records.find("meta");
-  const bool holds = fence.has_value()
-                         ? stored != records.end() && stored->second == sync::Encode(*fence)
-                         : stored == records.end();
-  if (!holds && !ignore_fence) return false;
+  return fence.has_value() ? stored != records.end() && stored->second == sync::Encode(*fence)
+                           : stored == records.end();
+}
+
+void SharedRecords::Write(const std::vector<sync::Record>& changes) {
   for (const sync::Record& change : changes) {
     if (change.value.has_value()) {
       records[change.key] = sync::Encode(*change.value);
@@ -27,7 +27,6 @@ bool SharedRecords::Write(const std::optional<sync::MetaRecord>& fence,
       records.erase(change.key);
     }
   }
-  return true;
 }
 
 absl::StatusOr<sync::Records> SharedRecords::Read() const {
@@ -56,6 +55,7 @@ SimLeader::SimLeader(Sim& sim, SharedRecords& shared, uint64_t id, Hooks hooks)
 
 void SimLeader::Start(const sync::Config& config) {
   sim_.Trace("leader up", id_);
+  shared_.writer = id_;
   const absl::StatusOr<sync::Records> records = shared_.Read();
   if (!records.ok()) return sim_.oracle.Violate(0, std::string(records.status().message()));
   absl::StatusOr<sync::Machine> machine = sync::Machine::Restore(config, *records, sim_.now());
@@ -89,8 +89,9 @@ bool SimLeader::Write(sync::Ready& ready) {
     return (sim_.plant == Plant::kDecisionIsNotWritten && record.key.starts_with("decision/")) ||
            (sim_.plant == Plant::kLeaseIsNotWritten && record.key.starts_with("lease/"));
   });
-  if (!shared_.Write(ready.fence, ready.records, sim_.plant == Plant::kFenceIsIgnored))
-    return false;  // deposed
+  const bool is_deposed = shared_.writer != id_ || !shared_.Holds(ready.fence);
+  if (is_deposed && sim_.plant != Plant::kFenceIsIgnored) return false;
+  shared_.Write(ready.records);
   for (const sync::Record& record : ready.records) {
     if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), record);
     sim_.oracle.Durable(driver_.machine().term(), record);

@@ -11,11 +11,12 @@
 namespace lorry::sim {
 
 // The records that every leader reads and writes, as text; a transaction happens only if the meta
-// record is the expected one.
+// record is the expected one, and nobody has taken them over since (kv::RecordJournal).
 struct SharedRecords {
   std::map<std::string, std::string> records;
-  bool Write(const std::optional<sync::MetaRecord>& fence, const std::vector<sync::Record>& changes,
-             bool ignore_fence);
+  uint64_t writer = 0;  // the leader that has taken them over
+  bool Holds(const std::optional<sync::MetaRecord>& fence) const;
+  void Write(const std::vector<sync::Record>& changes);
   absl::StatusOr<sync::Records> Read() const;
 };
 

@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<Orchestrator>> Orchestrator::Create(kv::Store& st
                                                                    const Clock& clock,
                                                                    Options options) {
   std::unique_ptr<Orchestrator> self(new Orchestrator(store, clock, std::move(options)));
-  LORRY_ASSIGN_OR_RETURN(self->restored_, self->journal_.Load());
+  LORRY_ASSIGN_OR_RETURN(self->restored_, self->journal_.TakeOver());
   LORRY_ASSIGN_OR_RETURN(Machine machine,
                          Machine::Restore(self->options_.machine, self->restored_, clock.Now()));
   Orchestrator* const o = self.get();

@@ -63,6 +63,18 @@ TEST(RecordJournal, WhoeverLostTheFenceWritesNothing) {
   EXPECT_EQ(next.Load()->at("decision"), Word{"abort"});
 }
 
+TEST(RecordJournal, WhoeverTakesOverReadsAllThatIsEverWrittenBeforeIt) {
+  const auto store = MakeMemoryStore();
+  Journal old(*store, "m/", &words::Decode, "meta");
+  ASSERT_TRUE(old.TakeOver()->empty());
+  ASSERT_TRUE(old.Persist(std::vector<Record>{{"meta", Word{"term 1"}}}).ok());
+  Journal next(*store, "m/", &words::Decode, "meta");
+  EXPECT_THAT(*next.TakeOver(), ::testing::ElementsAre(std::pair("meta", Word{"term 1"})));
+  EXPECT_EQ(old.Persist(std::vector<Record>{{"sync", Word{"epoch 4"}}}).code(),
+            absl::StatusCode::kAborted);
+  EXPECT_TRUE(next.Persist(std::vector<Record>{{"meta", Word{"term 2"}}}).ok());
+}
+
 TEST(RecordJournal, ARecordThatCannotBeReadIsNamed) {
   const auto store = MakeMemoryStore();
   ASSERT_TRUE(store->Commit(Transaction().Put("m/bad", "x")).ok());
