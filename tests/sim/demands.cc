@@ -31,7 +31,7 @@ bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
   const SimDirectory& contents = world.store().Contents(key);
   // What some engines of a group refuse, a verdict may keep from all of them.
   if (!proxy.engine().Takes(contents) || contents.harm == Harm::kRefusedBySome) return true;
-  if (world.sim().lives.DiedTwice(contents.key)) return true;
+  if (world.sim().lives.DiedTwice(key)) return true;
   return said == "NO_SLOT" && limits.slots != 0 &&
          MustNames(world.desired(proxy.member())) >= limits.slots;
 }

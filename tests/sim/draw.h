@@ -13,26 +13,13 @@ namespace lorry::sim {
 
 // What is generated or demanded already. `false` waits for a mend in the machines; each says which.
 namespace can {
-// Not yet: what is asked of an engine that is dead already, and not seen to be, is blamed for it.
-inline constexpr bool kInnocentsAreFree = false;
-// Not yet: a death at the first use is counted for the version that is tried next.
-inline constexpr bool kKillAtUse = false;
-inline constexpr bool kBeRefusedByAll = true;
-inline constexpr bool kBeRefusedByOne = true;
-inline constexpr bool kBeUnservable = true;
 // Not yet: with skip NEVER a misfit on a lone engine keeps its place (seed 195).
 inline constexpr bool kMisfit = false;
-// Not yet: unloads wait for an engine that counts more requests than the door.
-inline constexpr bool kCountChildren = false;
 inline constexpr bool kAskDirectly = false;
-inline constexpr bool kEndFalsely = false;  // not yet: a living engine's load is forgotten
-inline constexpr bool kMovePools = false;   // not yet: a row does not say whose pool's epoch it has
+inline constexpr bool kMovePools = false;  // not yet: a row does not say whose pool's epoch it has
 inline constexpr bool kRestoreRecords = false;  // not yet: nobody notices that they are older
-inline constexpr bool kFollowAlias = true;
-inline constexpr bool kSameBytes = false;     // not yet: two runs' names fall together
-inline constexpr bool kStaleHello = false;    // not yet: a hello is believed, however old
-inline constexpr bool kWatchesEnd = false;    // not yet: of a following pool they do not
-inline constexpr bool kAdoptTheLast = false;  // not yet: epochs of two incarnations are compared
+inline constexpr bool kWatchesEnd = false;      // not yet: of a following pool they do not
+inline constexpr bool kAdoptTheLast = false;    // not yet: epochs of two incarnations are compared
 inline constexpr bool kNeverSettleAlone = false;  // not yet: over a store with versions it does
 }  // namespace can
 

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tests/sim/draw.h"
 
 namespace lorry::sim {
 
@@ -31,7 +30,7 @@ void Lives::DiedOf(const VersionKey& version, const std::string& group, const st
 }
 
 void Lives::SaidToKill(const VersionKey& version) {
-  if (!can::kInnocentsAreFree || DiedTwice(version)) return;
+  if (DiedTwice(version)) return;
   oracle_.Violate(17, absl::StrCat(ToString(version), " is POISONED, and is innocent"));
 }
 

@@ -83,6 +83,12 @@ void Line(const Sim& sim, const std::string& who, std::string_view verb, const V
                    std::visit([](const auto& alternative) { return Fields(alternative); }, it)));
 }
 
+template <typename Value>
+void Written(const Sim& sim, const std::string& who, const std::string& key, const Value& value) {
+  if (!sim.narrates) return;
+  Narrate(sim, who + " =", absl::StrCat(key, " ", value.has_value() ? Encode(*value) : "deleted"));
+}
+
 }  // namespace
 
 void Narrate(const Sim& sim, const std::string& who, const std::string& what) {
@@ -106,11 +112,12 @@ void Narrate(const Sim& sim, const std::string& who, const sync::Effect& effect)
   Line(sim, who + " >", kSyncEffects[effect.index()], effect);
 }
 
+void Narrate(const Sim& sim, const std::string& who, const proxy::Record& record) {
+  Written(sim, who, record.key, record.value);
+}
+
 void Narrate(const Sim& sim, const std::string& who, const sync::Record& record) {
-  if (!sim.narrates) return;
-  Narrate(sim, who + " =",
-          absl::StrCat(record.key, " ",
-                       record.value.has_value() ? sync::Encode(*record.value) : "deleted"));
+  Written(sim, who, record.key, record.value);
 }
 
 }  // namespace lorry::sim

@@ -13,6 +13,7 @@ namespace lorry::sim {
 void Narrate(const Sim& sim, const std::string& who, const std::string& what);
 void Narrate(const Sim& sim, const std::string& who, const proxy::Event& event);
 void Narrate(const Sim& sim, const std::string& who, const proxy::Effect& effect);
+void Narrate(const Sim& sim, const std::string& who, const proxy::Record& record);
 void Narrate(const Sim& sim, const std::string& who, const sync::Event& event);
 void Narrate(const Sim& sim, const std::string& who, const sync::Effect& effect);
 void Narrate(const Sim& sim, const std::string& who, const sync::Record& record);

@@ -15,7 +15,7 @@ enum class Harm { kNone, kKillsAtLoad, kKillsAtUse, kRefusedByAll, kRefusedBySom
 
 struct SimDirectory {
   Digest digest;   // of what is in it
-  VersionKey key;  // the first that had these bytes
+  VersionKey key;  // as which it was fetched; at the store, the first that had these bytes
   Harm harm = Harm::kNone;
   uint64_t hidden_size = 1;  // of the base model that it was trained on
   bool changes = true;       // the base model's answers

@@ -40,7 +40,7 @@ void SimEngine::Kill() {
   up_ = false;
   sim_.Trace("engine down", boots_);
   Narrate(sim_, id_, "engine dies");
-  for (const auto& [name, key] : trying_) sim_.lives.DiedTrying(key);
+  SeemsDead();
   trying_.clear();
   left_.clear();
   for (const auto& [name, loaded] : loaded_) had_[loaded.content.digest] = sim_.now();
@@ -140,16 +140,11 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
     sim_.queue.In(10'000, [done] { done(Outcome::kUnknown, "LOAD_TIMEOUT"); });
     done = [](Outcome, std::string) {};
   }
-  const auto directory = disk_.find(path);
-  if (up_) {
-    CheckSlots(name);
-    to_read_.insert(path);
-    loading_.insert(name);
-    if (directory != disk_.end()) trying_[name] = directory->second.key;
-  } else if (directory != disk_.end()) {
-    // Whoever asks a dead engine takes this version for what killed it (can::kInnocentsAreFree).
-    sim_.lives.DiedTrying(directory->second.key);
-  }
+  CheckSlots(name);
+  to_read_.insert(path);
+  loading_.insert(name);
+  if (const auto directory = disk_.find(path); directory != disk_.end())
+    trying_[name] = directory->second.key;
   sim_.queue.In(Serialised(takes), [this, boot, name, path, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST");
     if (const auto it = to_read_.find(path); it != to_read_.end()) to_read_.erase(it);
@@ -184,6 +179,10 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   excused_.erase(name);
   sim_.oracle.NameMeans(name, directory->second.digest);
   done(Outcome::kOk, "");
+}
+
+void SimEngine::SeemsDead() {
+  for (const auto& [name, key] : trying_) sim_.lives.DiedTrying(key);
 }
 
 void SimEngine::LeaveTries() {

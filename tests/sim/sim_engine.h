@@ -43,6 +43,8 @@ class SimEngine {
   // engine is gone.
   using Done = std::function<void(proxy::Outcome, std::string reason)>;
   void Load(const EngineName& name, const std::string& path, Done done);
+  // Its proxy takes it for dead, which it may be: what it was trying is blamed.
+  void SeemsDead();
   // The proxy that asked is gone: who goes on does not know what may yet come of its calls.
   void LeaveTries();
   using Probed = std::function<void(proxy::Outcome, std::string reason,

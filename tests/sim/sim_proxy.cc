@@ -275,6 +275,7 @@ void SimProxy::EngineChanged() {
 void SimProxy::LoseSight(int64_t ms, bool ended) {
   if (!alive() || !engine_.up() || seen_boot_.empty()) return;
   blind_until_ = sim_.now() + ms;
+  if (ended) engine_.SeemsDead();
   Post(proxy::EngineLost{ended});
   sim_.queue.In(ms, [this] { EngineChanged(); });
 }
@@ -302,6 +303,7 @@ void SimProxy::Later(int64_t delay, proxy::Event event) {
 bool SimProxy::Write(const proxy::Ready& ready) {
   for (const proxy::Record& record : ready.records) {
     if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
+    Narrate(sim_, member_.value, record);
     if (record.value.has_value()) {
       journal_[record.key] = proxy::Encode(*record.value);
     } else {
@@ -330,7 +332,8 @@ void SimProxy::Do(const proxy::Fetch& effect) {
     if (engine_.ListsPathAsKnown(path)) {
       sim_.oracle.Violate(10, absl::StrCat("a fetch writes ", path, ", which the engine lists"));
     }
-    disk_[path] = hooks_.image(effect.digest);
+    SimDirectory& directory = disk_[path] = hooks_.image(effect.digest);
+    directory.key = effect.key;
     Post(proxy::FetchDone{effect.op, path});
   });
 }
@@ -369,8 +372,12 @@ void SimProxy::Do(const proxy::List& effect) {
 
 void SimProxy::Do(const proxy::Load& effect) {
   CheckAwake(effect.name);
-  if (!Reaches(effect.boot))
+  if (!Reaches(effect.boot)) {
+    // It is blamed for the death that the proxy is about to hear of.
+    if (const auto directory = disk_.find(effect.path); directory != disk_.end())
+      sim_.lives.DiedTrying(directory->second.key);
     return Later(1, proxy::LoadDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
+  }
   engine_.Load(effect.name, effect.path,
                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
                  if (life_ == life) Post(proxy::LoadDone{op, outcome, reason, ""});

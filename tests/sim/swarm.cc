@@ -67,7 +67,7 @@ class Run {
   void DrawFleet() {
     fleet::AdapterPolicy policy = DrawPolicy(sim_.prng);
     const bool has_eval = Below(4) == 0 && Has("eval");
-    const bool has_shadow = can::kFollowAlias && Below(4) == 0 && Has("shadow");
+    const bool has_shadow = Below(4) == 0 && Has("shadow");
     if (has_eval) policy.pools[kEval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
     if (has_shadow)
       policy.pools[kShadow] = {fleet::PoolSource::Kind::kAlias, {}, AliasName("eval")};
@@ -221,8 +221,7 @@ class Run {
     const sync::Status status = leader->machine().GetStatus();
     sim_.oracle.KnowsLeases(status.leases);
     for (const sync::VerdictStatus& said : status.verdicts) {
-      if (said.verdict == sync::Verdict::kPoisoned)
-        sim_.lives.SaidToKill(world_.store().Contents(said.version).key);
+      if (said.verdict == sync::Verdict::kPoisoned) sim_.lives.SaidToKill(said.version);
     }
   }
 
