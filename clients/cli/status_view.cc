@@ -46,6 +46,8 @@ std::string Coming(const ObservedResidency& residency) {
   const std::string version = ShortVersion(residency.engine_name(), residency.version().adapter());
   switch (residency.state()) {
     case pb::RESIDENCY_STATE_FETCHING:
+      if (!residency.reason().empty())
+        return absl::StrCat(version, " fetching, ", residency.reason());
       return residency.bytes_total() == 0
                  ? version + " fetching"
                  : absl::StrCat(version, " fetching ",

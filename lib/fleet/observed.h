@@ -30,8 +30,8 @@ struct ObservedResidency {
   EngineName name;
   VersionKey key;
   ResidencyState state = ResidencyState::kAbsent;
-  // A word of docs/ERRORS.md: why it FAILED, why it is FETCHED and not loaded (NO_SLOT), what is
-  // not known of it though it is LOADED (UNPROVEN). Otherwise empty.
+  // A word of docs/ERRORS.md: why it FAILED, why it is FETCHED and not loaded (NO_SLOT), FETCHING
+  // and not fetched (FETCH_UNANSWERED), LOADED and in doubt (UNPROVEN). Otherwise empty.
   std::string reason;
   std::string detail;  // for people
   Failure failure = Failure::kNone;

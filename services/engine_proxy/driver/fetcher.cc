@@ -191,14 +191,16 @@ void Fetcher::Finish(const std::shared_ptr<Job>& job) {
 void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status, Whose whose) {
   if (job->image != nullptr) shelf_.GiveBack(std::move(job->image));
   if (job->cancelled) return End(job, FetchCancelled{job->fetch.op});
-  const std::string reason = ReasonOf(status);
+  const bool away = whose == Whose::kPeers && absl::IsUnavailable(status);
+  std::string reason = ReasonOf(status);
+  if (reason.empty()) reason = away ? "FETCH_UNANSWERED" : "FETCH_FAILED";
   spdlog::warn("fetch failed name={} reason={} {}", job->fetch.name.value, reason,
                std::string(status.message()));
   End(job, FetchFailed{.op = job->fetch.op,
-                       .reason = reason.empty() ? "FETCH_FAILED" : reason,
+                       .reason = std::move(reason),
                        .detail = std::string(status.message()),
                        .permanent = IsPermanent(status),
-                       .away = whose == Whose::kPeers && absl::IsUnavailable(status)});
+                       .away = away});
 }
 
 void Fetcher::End(const std::shared_ptr<Job>& job, Event event) {

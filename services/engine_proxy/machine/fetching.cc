@@ -13,6 +13,14 @@ bool IsCompared(const Core& core, const Residency& residency) {
          residency.directory->compared_with == core.base_count;
 }
 
+// Tried again by itself, once `retry_at` has come.
+void PutOff(Core& core, Residency& residency, const FetchFailed& event, int64_t wait_ms) {
+  residency.retry_at = core.now + wait_ms;
+  Move(core, residency, ResidencyEvent::kFetchPutOff);
+  std::get<at::Absent>(residency.phase).put_off = {fleet::Failure::kNone, event.reason,
+                                                   event.detail};
+}
+
 }  // namespace
 
 bool Fits(const Core& core, const Residency& residency) {
@@ -65,17 +73,11 @@ void HandleFetchFailed(Core& core, const FetchFailed& event) {
   }
   Residency* residency = core.FindAt<at::Fetching>(event.op);
   if (residency == nullptr) return;
-  if (event.away) {
-    residency->retry_at = core.now + core.AwayBackoff(++residency->waits);
-    Move(core, *residency, ResidencyEvent::kFetchPutOff);
-    return;
-  }
+  if (event.away) return PutOff(core, *residency, event, core.AwayBackoff(++residency->waits));
   residency->waits = 0;
   if (!event.permanent && residency->tries + 1 < core.config.fetch_tries) {
     ++residency->tries;
-    residency->retry_at = core.now + core.Backoff(residency->tries);
-    Move(core, *residency, ResidencyEvent::kFetchPutOff);
-    return;
+    return PutOff(core, *residency, event, core.Backoff(residency->tries));
   }
   Fail(core, *residency, ResidencyEvent::kFetchFailed,
        {fleet::Failure::kMember, event.reason, event.detail});

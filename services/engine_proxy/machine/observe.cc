@@ -34,7 +34,10 @@ fleet::ResidencyState ToldStateOf(const Residency& residency) {
   using fleet::ResidencyState;
   switch (StateOf(residency)) {
     case proxy::ResidencyState::kAbsent:
-      return ResidencyState::kAbsent;
+      // Between two tries of a fetch; why the first one ended is told with it.
+      return std::get<at::Absent>(residency.phase).put_off.reason.empty()
+                 ? ResidencyState::kAbsent
+                 : ResidencyState::kFetching;
     case proxy::ResidencyState::kFetching:
     case proxy::ResidencyState::kCancelling:
       return ResidencyState::kFetching;
@@ -71,12 +74,15 @@ struct Why {
   std::string_view reason, detail;
 };
 Why WhyOf(const Residency& residency, fleet::ResidencyState told) {
+  const auto* absent = std::get_if<at::Absent>(&residency.phase);
   const auto* fetched = std::get_if<at::Fetched>(&residency.phase);
   const auto* failed = std::get_if<at::Failed>(&residency.phase);
   const auto* loaded = std::get_if<at::Loaded>(&residency.phase);
   if (loaded != nullptr) return {.reason = loaded->reason, .detail = loaded->detail};
   if (failed != nullptr && told == fleet::ResidencyState::kFailed)
     return {failed->mishap.failure, failed->mishap.reason, failed->mishap.detail};
+  if (absent != nullptr && told == fleet::ResidencyState::kFetching)
+    return {.reason = absent->put_off.reason, .detail = absent->put_off.detail};
   const bool has_no_slot = fetched != nullptr && !fetched->no_slot.empty();
   if (has_no_slot && told == fleet::ResidencyState::kFetched)
     return {.reason = "NO_SLOT", .detail = fetched->no_slot};

@@ -18,7 +18,14 @@ inline constexpr size_t kKillersLimit = 64;
 
 // The states of a residency (docs/machines.md), each with what only it has.
 namespace at {
-struct Absent {};
+// How a fetch, a load or a probe ended that did not succeed.
+struct Mishap {
+  fleet::Failure failure = fleet::Failure::kNone;
+  std::string reason, detail;
+};
+struct Absent {
+  Mishap put_off;  // why its last fetch ended; it is tried again, and nobody is to blame yet
+};
 struct Fetching {
   OpId op = 0;
   uint64_t bytes_done = 0, bytes_total = 0;
@@ -40,11 +47,6 @@ struct Deleting {
 };
 struct Loading {
   OpId op = 0;
-};
-// How a load or a probe ended that did not succeed.
-struct Mishap {
-  fleet::Failure failure = fleet::Failure::kNone;
-  std::string reason, detail;
 };
 struct Verifying {  // the load ended, and the next listing tells what came of it
   Mishap mishap;

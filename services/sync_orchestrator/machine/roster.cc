@@ -178,6 +178,7 @@ void HandleSessionOpened(Core& core, const SessionOpened& event) {
   if (is_new || member.record.dead || member.record.journal != event.observed.journal) {
     member.failures.clear();
   }
+  if (!is_new && member.record.journal != event.observed.journal) ForgetReports(core, member.id);
   member.record.pool = event.pool;
   member.record.journal = event.observed.journal;
   member.record.attached_term = core.meta.term.term;

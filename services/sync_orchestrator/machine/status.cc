@@ -113,7 +113,7 @@ Status Machine::GetStatus() const {
     if (about != nullptr) out.progress = ProgressOf(core, id, *about);
     out.override_to = pool.record.override_to;
     out.waits_for = ToString(pool.wait);
-    out.detail = pool.detail;
+    out.detail = pool.sync.has_value() ? TroublesOf(core, *pool.sync) : pool.detail;
     out.last_decision = pool.decision;
   }
   for (const auto& [key, lease] : core.leases) status.leases.push_back(lease.record);

@@ -219,6 +219,12 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
 
 uint32_t LivesSpent(const GroupVerdict& verdict) { return Sum(verdict.deaths) + Sum(verdict.hung); }
 
+void ForgetReports(Core& core, const MemberId& member) {
+  for (auto& [version, record] : core.verdicts) {
+    if (record.reported.erase(member) > 0) Save(core, version);
+  }
+}
+
 void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
   const fleet::Observed& observed = *member.observed;
   // A death that is told now was met by the engine that was there before. What engine that is, a

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/first_after.h"
 #include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -42,21 +44,13 @@ WatchEvent Staging(Core& core, const PoolId& id, const Pool& pool) {
   WatchEvent event;
   event.state = State::kStaging;
   event.epoch = pool.sync->epoch;
+  event.detail = TroublesOf(core, *pool.sync);
   for (const SyncMember& part : pool.sync->members) {
-    const Member& member = core.members.at(part.member);
     ++event.members;
-    const auto tell = [&](std::string_view what, const std::string& why) {
-      absl::StrAppend(&event.detail, event.detail.empty() ? "" : ", ", part.member.value, " ",
-                      ToAbsl(what), ": ", why);
-    };
-    if (part.dropped != Drop::kNone) {
-      tell("dropped", TextOf(part));
-      continue;
-    }
-    const fleet::ObservedResidency* residency = ResidencyOf(core, member, pool.sync->version);
-    if (residency == nullptr) continue;
-    if (residency->state == fleet::ResidencyState::kLoaded) ++event.done;
-    if (residency->state == fleet::ResidencyState::kFailed) tell("failed", WordsOf(*residency));
+    const fleet::ObservedResidency* residency =
+        ResidencyOf(core, core.members.at(part.member), pool.sync->version);
+    const bool loaded = residency != nullptr && residency->state == fleet::ResidencyState::kLoaded;
+    if (part.dropped == Drop::kNone && loaded) ++event.done;
   }
   event.progress = ProgressOf(core, id, pool.sync->version);
   return event;
@@ -176,6 +170,22 @@ bool SaysTheSame(const WatchEvent& a, const WatchEvent& b) {
     return std::tie(e.state, e.final, e.reason, e.epoch, e.superseded_by);
   };
   return said(a) == said(b);
+}
+
+std::string TroublesOf(const Core& core, const SyncRecord& sync) {
+  std::vector<std::string> troubles;
+  for (const SyncMember& part : sync.members) {
+    const fleet::ObservedResidency* residency =
+        ResidencyOf(core, core.members.at(part.member), sync.version);
+    if (part.dropped != Drop::kNone) {
+      troubles.push_back(absl::StrCat(part.member.value, " dropped: ", TextOf(part)));
+    } else if (residency != nullptr && residency->state != fleet::ResidencyState::kLoaded &&
+               !residency->reason.empty()) {
+      const std::string state = absl::AsciiStrToLower(ToAbsl(fleet::ToString(residency->state)));
+      troubles.push_back(absl::StrCat(part.member.value, " ", state, ": ", WordsOf(*residency)));
+    }
+  }
+  return absl::StrJoin(troubles, ", ");
 }
 
 std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,

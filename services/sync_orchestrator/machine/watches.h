@@ -15,6 +15,9 @@ void AdvanceWatches(Core& core);
 // Whether they differ in nothing but how far members are.
 bool SaysTheSame(const WatchEvent& a, const WatchEvent& b);
 
+// For people: who takes no part in the sync any more or is held up, and why; empty when nobody is.
+std::string TroublesOf(const Core& core, const SyncRecord& sync);
+
 // How far each member of the pool is with `version`.
 std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
                                        const VersionInfo& version);

@@ -68,6 +68,14 @@ TEST(StatusView, ShowsEnginesDownAndAdaptersAcross) {
             "e2      WEDGED  v11 held, v12 FAILED ENGINE_REFUSED\n");
 }
 
+TEST(StatusView, SaysWhyAFetchIsHeldUp) {
+  StatusMessage status = Fleet();
+  auto& residencies = *status.mutable_members(0)->mutable_observed()->mutable_residencies();
+  residencies.at(1).set_reason("FETCH_UNANSWERED");
+  EXPECT_THAT(EnginesByAdapter(status, 80).Render(false),
+              HasSubstr("v12 fetching, FETCH_UNANSWERED"));
+}
+
 TEST(StatusView, ShowsEnginesAndAdaptersDownWhereTheyDoNotFitAcross) {
   StatusMessage status = Fleet();
   AddMember(status, "e3", "LOST");

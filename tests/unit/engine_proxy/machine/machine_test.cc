@@ -16,11 +16,12 @@ TEST(Residency, AWantedVersionIsFetchedLoadedProbedAndRouted) {
 
 TEST(Residency, AStoreThatIsAwayFailsNobodyAndIsMetSoonAfterItsReturn) {
   Bench proxy;
-  proxy.fetch_failure_ = FetchFailed{.reason = "", .detail = "refused", .away = true};
+  proxy.fetch_failure_ = FetchFailed{.reason = "FETCH_UNANSWERED", .detail = "", .away = true};
   proxy.Desire(1, {1});
   for (int s = 0; s < 120; ++s) {
     proxy.Pass(1'000);
-    ASSERT_EQ(proxy.StateOf(1), fleet::ResidencyState::kAbsent);
+    ASSERT_EQ(proxy.Told(1), "FETCHING FETCH_UNANSWERED");
+    ASSERT_EQ(proxy.FailureOf(1), fleet::Failure::kNone);
   }
   EXPECT_LT(proxy.fetches_, 70);
   proxy.fetch_failure_.reset();
@@ -32,8 +33,9 @@ TEST(Residency, AFetchThatFailsHereIsFailedAfterAFewTries) {
   Bench proxy;
   proxy.fetch_failure_ = FetchFailed{.reason = "DISK_FULL", .detail = ""};
   proxy.Desire(1, {1});
+  EXPECT_EQ(proxy.Told(1), "FETCHING DISK_FULL") << "it is tried again, and says why";
   proxy.Pass(2'000);
-  EXPECT_EQ(proxy.StateOf(1), fleet::ResidencyState::kFailed);
+  EXPECT_EQ(proxy.Told(1), "FAILED DISK_FULL");
   EXPECT_EQ(proxy.fetches_, 3);
 }
 

@@ -49,6 +49,10 @@ class Fleet {
     observed.term = term;
     Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
   }
+  // The same proxy, started again for another pool.
+  void Move(const std::string& id, const std::string& pool) {
+    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), PoolName(pool), Of(id)});
+  }
   Term DesiredTerm(const std::string& id) const { return desired_.at(MemberId(id)).term; }
   VersionKey Publish(uint64_t number, const fleet::VersionTraits& traits = {}) {
     const VersionInfo info{{kMath, adapter_.current_run, VersionNumber(number)},

@@ -386,6 +386,21 @@ TEST_F(Pool, DeathsOfAnEngineThatAnOperatorExcludedAreNobodys) {
   EXPECT_TRUE(fleet_.Verdicts().empty());
 }
 
+TEST_F(Pool, AJournalThatWasLostCountsDeathsFromTheBeginning) {
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Alias("eval", second);  // wanted of all, whoever has dropped out of the sync
+  fleet_.Die("e1", second);
+  fleet_.Die("e1", second);
+  EXPECT_TRUE(fleet_.Lift(second).status.ok());
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  fleet_.Of("e1").journal = JournalId("another");
+  fleet_.Of("e1").killers.clear();
+  fleet_.Rejoin("e1", Term());
+  fleet_.Die("e1", second);
+  fleet_.Die("e1", second);
+  EXPECT_EQ(fleet_.Verdicts().size(), 1u);
+}
+
 TEST_F(Pool, AnOperatorLiftsAVerdict) {
   const VersionKey second = fleet_.Publish(2);
   fleet_.Die("e1", second);

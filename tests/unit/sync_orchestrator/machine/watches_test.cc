@@ -1,0 +1,142 @@
+// What is told to whoever watches a version, until it is final.
+#include "gtest/gtest.h"
+#include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
+
+namespace lorry::sync {
+namespace {
+
+TEST(Watch, WaitsForMembersThatMayComeBackAfterARestart) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Obey("e1");
+  ASSERT_EQ(fleet.Committed(), 1u);
+  fleet.Restart();
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_FALSE(fleet.told_.back().final);
+  fleet.Pass(10'000);
+  EXPECT_TRUE(fleet.told_.back().final) << "it did not come back";
+  EXPECT_EQ(fleet.told_.back().done, 0u);
+}
+
+TEST(Watch, WaitsForWhoeverHasTheVersionLoadedWhateverElseIsSaidOfIt) {
+  Fleet fleet;
+  fleet.Join("a");
+  fleet.Join("b");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  fleet.Obey("a");
+  fleet.Obey("b");
+  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering);
+  fleet.Of("b").health = fleet::MemberHealth::kJoining;  // its engine answered with an error once
+  fleet.Report("b");
+  fleet.Obey("a");
+  fleet.Pass(100);  // how far members are is told at a pace
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "b is about to serve it";
+  EXPECT_EQ(fleet.told_.back().done, 1u);
+  fleet.Obey("b");
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kActive);
+  EXPECT_EQ(fleet.told_.back().done, 2u);
+}
+
+TEST(Watch, TellsHowFarEachMemberIs) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Join("e2");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_EQ(fleet.Told("e1"), "ABSENT");
+  EXPECT_EQ(fleet.Told("e2"), "ABSENT");
+  fleet.Obey("e1");  // the first of its kind
+  fleet.Pass(100);   // how far members are is told at a pace
+  EXPECT_EQ(fleet.Told("e1"), "LOADED");
+  fleet.Obey("e2");
+  EXPECT_EQ(fleet.Told("e2"), "LOADED");
+  fleet.Obey("e1");
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.Told("e1"), "LOADED active");
+  EXPECT_FALSE(fleet.told_.back().final);
+  fleet.Obey("e2");
+  EXPECT_EQ(fleet.Told("e2"), "LOADED active");
+  EXPECT_TRUE(fleet.told_.back().final);
+}
+
+TEST(Watch, TellsBytesAtItsPaceAndTheNewestOnly) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  const size_t told = fleet.told_.size();
+  for (uint64_t done = 1; done <= 50; ++done) fleet.Fetch("e1", key, done);
+  EXPECT_EQ(fleet.told_.size(), told);
+  fleet.Pass(100);
+  ASSERT_EQ(fleet.told_.size(), told + 1);
+  EXPECT_EQ(fleet.told_.back().progress.at(0).bytes_done, 50u);
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.told_.size(), told + 1) << "nothing is new";
+  fleet.Obey("e1");
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "a decision does not wait";
+}
+
+TEST(Watch, OfAPoolThatLosesItsLastMemberEndsAtItsPace) {
+  Fleet fleet;
+  fleet.store_is_silent_ = true;
+  fleet.Join("e1");
+  fleet.Step(WatchOpened{1, fleet.Publish(1), kRollout});
+  EXPECT_EQ(fleet.told_.back().reason, "HOLD_PENDING");
+  fleet.Step(MemberMarked{1, MemberId("e1"), MemberMark::kDead, "taken away"});
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kStored);
+  EXPECT_TRUE(fleet.told_.back().final);
+}
+
+TEST(Watch, SaysWhyAMemberTakesNoPart) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Join("e2");
+  fleet.Join("e3");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  fleet.Of("e2").boot = BootId("e2.2");
+  fleet.Report("e2");
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.Told("e2"), "ABSENT ENGINE_RESTARTED");
+  fleet.Step(SessionLost{fleet.SessionOf(MemberId("e3"))});
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.Told("e3"), "ABSENT JOINING") << "it may come back yet";
+  fleet.Pass(5'000);
+  EXPECT_EQ(fleet.Told("e3"), "ABSENT LOST");
+}
+
+TEST(Watch, SaysWhoHasMovedAndWaitsForItNoLonger) {
+  Fleet fleet;
+  for (const char* id : {"e1", "e2", "e3"}) fleet.Join(id);
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  fleet.Move("e2", "blue");
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.told_.back().detail, "e2 dropped: MEMBER_MOVED");
+  EXPECT_EQ(fleet.Pool().sync->members.at(1).dropped, Drop::kMoved);
+  fleet.Obey("e1");
+  fleet.Obey("e3");
+  EXPECT_EQ(fleet.Committed(), 1u);
+}
+
+TEST(Watch, SaysWhyAFetchIsHeldUpAndStatusDoesToo) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey key = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, key, kRollout});
+  fleet.Fetch("e1", key, 0);
+  EXPECT_EQ(fleet.Pool().detail, "");
+  fleet.Of("e1").residencies.at(0).reason = "FETCH_UNANSWERED";
+  fleet.Of("e1").residencies.at(0).detail = "no route to the store";
+  fleet.Report("e1");
+  fleet.Pass(100);
+  const std::string why = "e1 fetching: FETCH_UNANSWERED: no route to the store";
+  EXPECT_EQ(fleet.told_.back().detail, why);
+  EXPECT_EQ(fleet.Pool().detail, why);
+}
+
+}  // namespace
+}  // namespace lorry::sync
