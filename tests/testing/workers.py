@@ -24,3 +24,7 @@ class Workers:
         self._stop.set()
         for thread in self._threads:
             thread.join(self._join_s)
+
+    def at_work(self) -> int:
+        """Threads that have not ended: after the exit, those that hang."""
+        return sum(thread.is_alive() for thread in self._threads)

@@ -4,6 +4,7 @@ import lorry
 import pytest
 from testing.crowd import PAIRS
 from testing.faults import DIE_AT_LOAD, DIE_AT_USE
+from testing.waiting import until
 from testing.world import ADAPTER
 
 # Of one version in one group of like engines: the second death is its verdict.
@@ -95,3 +96,18 @@ def test_a_poisoned_version_that_is_asked_for_again_kills_nobody(crowd, make_ada
         world.publish(run, 3, make_adapter(3))
         world.wait_serves(3)
         assert world.faults.deaths(killer) == died
+
+
+def test_a_lifted_version_is_tried_as_often_as_at_first(crowd, make_adapter):
+    """By the same engine: its proxy counts deaths, too, and is told which of them are forgiven."""
+    world, killer = crowd("sglang-1"), make_adapter(2)
+    world.faults.mark(killer, DIE_AT_LOAD)
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        given_up(world, world.publish(run, 2, killer, until_="stored"))
+        world.admin.retry(ADAPTER, 2)
+        until(lambda: world.verdict("sglang-1", 2).startswith("POISONED"), "it is given up again")
+        assert world.faults.deaths(killer) == 2 * DEATHS_MAX
+        world.faults.mark(killer, "")
+        world.admin.retry(ADAPTER, 2)
+        world.wait_serves(2)
