@@ -5,6 +5,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
+#include <csignal>
 #include <ctime>
 #include <memory>
 
@@ -25,6 +26,28 @@ struct Free {
   void operator()(BIO* connection) const { BIO_free_all(connection); }
 };
 
+// OpenSSL writes to a socket as to a file: a server that hangs up meanwhile would end this process by
+// SIGPIPE. Of this thread alone, while it lives.
+class NoBrokenPipes {
+ public:
+  NoBrokenPipes() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoBrokenPipes() {
+    const timespec at_once{};
+    (void)sigtimedwait(&pipe_, nullptr, &at_once);  // what came would be delivered now
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoBrokenPipes(const NoBrokenPipes&) = delete;
+  NoBrokenPipes& operator=(const NoBrokenPipes&) = delete;
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+};
+
 // What one handshake showed.
 struct Handshake {
   bool done = false;
@@ -38,6 +61,7 @@ absl::Status Failure(const std::string& message) {
 }
 
 Handshake Shake(const std::string& address, const std::string& host, const rpc::ClientTls& tls) {
+  const NoBrokenPipes quiet;
   Handshake shown;
   const std::unique_ptr<SSL_CTX, Free> context(SSL_CTX_new(TLS_client_method()));
   if (!tls.ca.empty()) {
