@@ -225,10 +225,8 @@ Result Named(const DoorTable& table, const Selector& selector, std::string_view 
   return Explicit(table, *route, min);
 }
 
-}  // namespace
-
-Result ResolveOne(const DoorTable& table, std::string_view reference,
-                  std::optional<uint64_t> min_version) {
+Result Resolve(const DoorTable& table, std::string_view reference,
+               std::optional<uint64_t> min_version) {
   if (const DoorRoute* route = table.FindRoute(EngineName(std::string(reference)))) {
     return Explicit(table, *route, min_version);
   }
@@ -242,6 +240,23 @@ Result ResolveOne(const DoorTable& table, std::string_view reference,
     return NoAdapter("no policy here lets the base model answer (no_adapter BASE does)");
   }
   return Named(table, *selector, reference, min_version);
+}
+
+}  // namespace
+
+Refused NotToldYet() {
+  return {503, "CATCHING_UP",
+          "this proxy has just started and has not been told by the orchestrator what its engine "
+          "serves",
+          kRetrySoonS};
+}
+
+Result ResolveOne(const DoorTable& table, std::string_view reference,
+                  std::optional<uint64_t> min_version) {
+  Result result = Resolve(table, reference, min_version);
+  const Refused* refused = std::get_if<Refused>(&result);
+  const bool final = refused != nullptr && refused->status < 500;
+  return final && table.awaits_desired ? NotToldYet() : std::move(result);
 }
 
 }  // namespace lorry::door

@@ -11,6 +11,9 @@
 
 namespace lorry::door {
 
+// What is said instead of "there is none" while the table awaits a Desired document.
+Refused NotToldYet();
+
 std::variant<Resolved, Held, Refused> ResolveOne(const proxy::DoorTable& table,
                                                  std::string_view reference,
                                                  std::optional<uint64_t> min_version);

@@ -9,6 +9,7 @@
 #include "services/engine_proxy/door/heads.h"
 #include "services/engine_proxy/door/relay.h"
 #include "services/engine_proxy/door/reply.h"
+#include "services/engine_proxy/door/resolve.h"
 #include "services/engine_proxy/door/session.h"
 
 namespace lorry::door {
@@ -74,6 +75,9 @@ Task<bool> Session::ServeFetched(Exchange& x) {
   auto body = x.route.action == RouteAction::kModels  ? ModelsBody(reply.body, *table)
               : x.route.action == RouteAction::kModel ? ModelBody(reply.body, *table, path)
                                                       : RedactedInfo(reply.body);
+  if (absl::IsNotFound(body.status()) && table->awaits_desired) {
+    co_return co_await Refuse(x, NotToldYet());
+  }
   if (!body.ok()) {
     Refused why{absl::IsNotFound(body.status()) ? 404 : 502, std::string(ReasonOf(body.status())),
                 std::string(ToStd(body.status().message()))};

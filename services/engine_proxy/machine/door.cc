@@ -36,6 +36,7 @@ DoorTable Build(const Core& core) {
   table.boot = core.boot;
   table.engine = core.limits.kind;
   table.lag_known = core.session && core.desired.has_value();
+  table.awaits_desired = !core.desired.has_value();
   table.paused = IsPaused(core);
   for (const auto& [adapter, row] : core.rows) table.rows.push_back(RowFor(core, adapter, row));
   for (const auto& [name, residency] : core.residencies) {
@@ -58,7 +59,7 @@ bool IsUpToDate(const Core& core) {
   if (core.table_stale || table.revision.value == 0 || table.boot != core.boot ||
       table.engine != core.limits.kind || table.paused != IsPaused(core) ||
       table.lag_known != (core.session && core.desired.has_value()) ||
-      table.rows.size() != core.rows.size()) {
+      table.awaits_desired == core.desired.has_value() || table.rows.size() != core.rows.size()) {
     return false;
   }
   size_t routes = 0;

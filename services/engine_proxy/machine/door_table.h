@@ -53,10 +53,14 @@ struct DoorTable {
   fleet::EngineKind engine = fleet::EngineKind::kUnknown;
   // False while there is no session with the orchestrator: replies say `X-Lorry-Lag: unknown`.
   bool lag_known = false;
+  // No Desired document has come since this process began: aliases, rules and whatever the journal
+  // does not hold are not known yet, so nobody may be told that something does not exist.
+  bool awaits_desired = false;
   // A pause that Lorry began holds: replies may be slow.
   bool paused = false;
   // All sorted, for the binary searches below. An adapter without a row is UNKNOWN_ADAPTER; an
-  // alias whose target is not among the routes is NOT_LOADED.
+  // alias whose target is not among the routes is NOT_LOADED. Both are CATCHING_UP while
+  // `awaits_desired`.
   std::vector<DoorRow> rows;
   std::vector<DoorRoute> routes;
   std::vector<fleet::AliasRoute> aliases;

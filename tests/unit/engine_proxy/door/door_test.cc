@@ -255,6 +255,10 @@ TEST_F(DoorTest, AnswersControlRoutesTruthfully) {
   EXPECT_NE(Ask(Get("/v1/models")).body.find(R"("id":"policy@12")"), std::string::npos);
   EXPECT_EQ(Ask(Get("/v1/models/policy")).body.find(R"({"id":"policy",)"), 0u);
   EXPECT_EQ(Ask(Get("/v1/models/polcy")).status(), 404);
+  TableMaker untold = PolicyTable();
+  untold.raw().awaits_desired = true;
+  door_->SetTable(untold.Make());
+  EXPECT_EQ(Ask(Get("/v1/models/polcy")).Get("X-Lorry-Reason"), "CATCHING_UP");
   EXPECT_EQ(Ask(Get("/server_info")).body, R"({"api_key":"***","version":"1"})");
   EXPECT_EQ(Ask(Get("/model_info")).body, R"({"api_key":"k","version":"1"})") << "passed";
   EXPECT_EQ(Ask(Get("/generate")).status(), 405);

@@ -121,6 +121,25 @@ TEST_F(RouterTest, FollowsTheRow) {
   EXPECT_EQ(with(RowMode::kClosed, true), "503 CATCHING_UP");
 }
 
+// A proxy that has just started knows its journal's rows alone: a restart must not look like an
+// adapter, an alias or a policy that does not exist.
+TEST_F(RouterTest, CallsNothingUnknownBeforeItIsTold) {
+  TableMaker maker;
+  maker.Loaded("policy", 1).Row("policy", RowMode::kOpen, 1).Row("critic", RowMode::kLocked);
+  maker.raw().rules.clear();
+  maker.raw().awaits_desired = true;
+  router_.SetTable(maker.Make());
+  EXPECT_EQ(Ask1(router_, "policy"), NameOf("policy", 1).value) << "what it knows it serves";
+  for (const char* reference : {"policy@eval", "policy@1", "other", "", "@base"}) {
+    EXPECT_EQ(Ask1(router_, reference), "503 CATCHING_UP") << reference;
+  }
+  EXPECT_GT(std::get<Refused>(router_.Resolve({{"policy@eval"}, {}})).retry_after_s, 0);
+  EXPECT_EQ(Ask1(router_, "critic"), "503 SYNC_IN_DOUBT");
+  maker.raw().awaits_desired = false;
+  router_.SetTable(maker.Make());
+  EXPECT_EQ(Ask1(router_, "policy@eval"), "404 UNKNOWN_ADAPTER");
+}
+
 TEST_F(RouterTest, RefusesEverythingWithoutAnEngine) {
   EXPECT_EQ(Ask1(router_, "policy"), "503 ENGINE_UNREACHABLE");
   TableMaker maker = Ordinary();

@@ -146,9 +146,14 @@ TEST(Residency, AnUnloadThatIsAnsweredAndNotDoneIsNotAskedForAgainAtOnce) {
 TEST(Residency, ASurvivorIsServedAgainAfterARestartWithoutTheOrchestrator) {
   Bench bench;
   bench.Desire(1, {1});
+  EXPECT_FALSE(bench.machine_->door_table().awaits_desired);
   bench.Start();
   EXPECT_EQ(bench.StateOf(1), fleet::ResidencyState::kLoaded);
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen);
+  EXPECT_TRUE(bench.machine_->door_table().awaits_desired)
+      << "and the door calls nothing else unknown";
+  bench.Desire(1, {1});
+  EXPECT_FALSE(bench.machine_->door_table().awaits_desired);
 }
 
 TEST(Residency, ASurvivorOfALostJournalIsKnownByItsNameAndLeaves) {
