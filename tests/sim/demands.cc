@@ -62,14 +62,21 @@ std::string WhyPromisesFail(World& world, SimProxy& proxy) {
   return "";
 }
 
-// EXCLUDED for as long as it is to load what its engine refuses and others of its kind have.
-bool IsExcludedWithReason(World& world, const sync::MemberStatus& member) {
+// EXCLUDED for as long as it is to load, or its pool waits for, what its engine refuses and others
+// of its kind have.
+bool IsExcludedWithReason(World& world, const sync::Status& status,
+                          const sync::MemberStatus& member) {
+  if (member.standing != MemberStanding::kExcluded) return false;
   const SimEngine& engine = world.proxy(member.member.value).engine();
+  const auto refuses = [&](const VersionKey& key) {
+    return world.store().Has(key) && !engine.Takes(world.store().Contents(key));
+  };
   const auto& wanted = world.desired(member.member).wanted;
-  return member.standing == MemberStanding::kExcluded &&
-         std::any_of(wanted.begin(), wanted.end(), [&](const fleet::WantedVersion& w) {
-           return w.load && world.store().Has(w.key) &&
-                  !engine.Takes(world.store().Contents(w.key));
+  return std::any_of(wanted.begin(), wanted.end(),
+                     [&](const auto& w) { return w.load && refuses(w.key); }) ||
+         std::any_of(status.pools.begin(), status.pools.end(), [&](const auto& pool) {
+           return pool.pool == member.pool &&
+                  std::any_of(pool.pending.begin(), pool.pending.end(), refuses);
          });
 }
 
@@ -155,7 +162,7 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
   bool any_ready = false;
   for (const sync::MemberStatus& member : status.members) {
     if (member.standing == MemberStanding::kWedged) continue;
-    if (member.standing != MemberStanding::kReady && !IsExcludedWithReason(world, member))
+    if (member.standing != MemberStanding::kReady && !IsExcludedWithReason(world, status, member))
       return absl::StrCat(member.member.value, " is not ready");
     SimProxy& proxy = world.proxy(member.member.value);
     if (std::string why = WhyNotCurrent(world, proxy); !why.empty()) return why;

@@ -15,7 +15,7 @@ namespace lorry::sim {
 namespace can {
 // Not yet: with skip NEVER a misfit on a lone engine keeps its place (seed 195).
 inline constexpr bool kMisfit = false;
-inline constexpr bool kAskDirectly = false;
+inline constexpr bool kAskDirectly = false;  // not yet: nobody in the simulation does
 inline constexpr bool kMovePools = false;  // not yet: a row does not say whose pool's epoch it has
 inline constexpr bool kRestoreRecords = false;  // not yet: nobody notices that they are older
 inline constexpr bool kWatchesEnd = false;      // not yet: of a following pool they do not

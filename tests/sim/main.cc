@@ -31,6 +31,7 @@ int RunRange(uint64_t first, uint64_t last) {
   for (uint64_t seed = first; seed <= last; ++seed) {
     if (!lorry::sim::RunTwice(seed, false, totals)) return 1;
   }
+  totals.coverage.Print();
   const double seconds = static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
   std::printf("%llu seeds: every invariant held; %llu commits, %llu aborts; %.0f steps a second\n",
               static_cast<unsigned long long>(last - first + 1),

@@ -12,6 +12,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/prng.h"
+#include "tests/sim/coverage.h"
 #include "tests/sim/lives.h"
 #include "tests/sim/oracle.h"
 
@@ -134,6 +135,7 @@ struct Sim {
   Plant plant = Plant::kNone;
   bool narrates = false;  // prints what happens (narrate.h)
   uint64_t steps = 0;     // of all machines
+  Coverage coverage;      // of those that have died
   Oracle oracle;
   Lives lives{oracle};
   uint64_t hash = 0xcbf29ce484222325ull;

@@ -27,8 +27,10 @@ void SimEngine::Start() {
   up_ = true;
   boot_ = BootId(absl::StrCat(id_, ".", ++boots_));
   up_since_ = sim_.now();
+  const std::string group = GroupOf(limits_);
   limits_.slots = slots_;
   if (slots_ != 0 && sim_.Chance(sim_.faults.other_limits)) ++limits_.slots;
+  is_regrouped_ = boots_ > 1 && GroupOf(limits_) != group;
   problem_ = sim_.Chance(sim_.faults.problem) ? "--enable-lora is missing" : "";
   base_.hidden_size = IsOneIn(boot_.value, sim_.faults.other_base) ? 2 : 1;
   sim_.Trace("engine up", boots_);
@@ -191,7 +193,7 @@ void SimEngine::LeaveTries() {
 
 void SimEngine::DieOf(const EngineName& name, const SimDirectory& directory) {
   // Of several that got no answer the first is blamed, whichever it was.
-  if (!left_.contains(name) && trying_.size() <= 1)
+  if (!left_.contains(name) && trying_.size() <= 1 && !is_regrouped_)
     sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_);
   Kill();
 }

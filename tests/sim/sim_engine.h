@@ -120,6 +120,8 @@ class SimEngine {
   Tick up_since_ = 0;
   std::string problem_;
   uint32_t slots_ = 0;  // as the fleet was drawn
+  // Its last boot had other limits: leave to try a version was given for engines like that one.
+  bool is_regrouped_ = false;
   peft::BaseModel base_{.architecture = "sim", .hidden_size = 1};
   BootId boot_;
   std::map<EngineName, Loaded> loaded_;

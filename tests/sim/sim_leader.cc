@@ -69,6 +69,7 @@ void SimLeader::Start(const sync::Config& config) {
 void SimLeader::Kill() {
   if (!alive()) return;
   sim_.Trace("leader down", id_);
+  sim_.coverage.Add(machine().rows_taken());
   driver_.Stop();
   hooks_.died();
 }

@@ -87,6 +87,7 @@ void SimProxy::Kill(bool lose_journal) {
   if (alive()) {
     sim_.Trace("proxy down", life_);
     Narrate(sim_, member_.value, lose_journal ? "dies and loses its journal" : "dies");
+    sim_.coverage.Add(machine().rows_taken());
     driver_.Stop();
     doors_.back()->Died();
     hooks_.hang_up();

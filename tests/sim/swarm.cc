@@ -296,6 +296,11 @@ class Run {
     result.commits = sim_.oracle.commits();
     result.aborts = sim_.oracle.aborts();
     result.steps = sim_.steps;
+    result.coverage = sim_.coverage;
+    if (world_.leader() != nullptr) result.coverage.Add(world_.leader()->machine().rows_taken());
+    for (const auto& [member, proxy] : world_.proxies()) {
+      if (proxy->alive()) result.coverage.Add(proxy->machine().rows_taken());
+    }
     return result;
   }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/sim/coverage.h"
 #include "tests/sim/draw.h"
 
 namespace lorry::sim {
@@ -16,6 +17,7 @@ struct Result {
   uint64_t commits = 0;
   uint64_t aborts = 0;
   uint64_t steps = 0;  // of machines
+  Coverage coverage;
 };
 
 struct Plan {

@@ -19,6 +19,7 @@ bool RunTwice(uint64_t seed, bool verbose, Totals& totals) {
   totals.steps += again ? 2 * first.steps : first.steps;
   totals.commits += first.commits;
   totals.aborts += first.aborts;
+  totals.coverage.Add(first.coverage);
   if (verbose || !first.violation.empty()) std::printf("%s", first.state.c_str());
   if (!first.violation.empty()) {
     std::printf("seed=%llu FAILED: %s\n", number, first.violation.c_str());

@@ -4,12 +4,15 @@
 
 #include <cstdint>
 
+#include "tests/sim/coverage.h"
+
 namespace lorry::sim {
 
 struct Totals {
   uint64_t commits = 0;
   uint64_t aborts = 0;
   uint64_t steps = 0;  // of machines
+  Coverage coverage;
 };
 
 // False when an invariant broke, or the runs of it differ; `verbose` prints the state at the end.
