@@ -302,6 +302,8 @@ std::string Progress(const lorry::sync::v1::WatchSyncResponse& progress) {
 
 std::vector<std::string> Warnings(const StatusMessage& status) {
   std::vector<std::string> warnings;
+  if (!status.lost().empty())
+    warnings.push_back(absl::StrCat(status.lost(), ": ", status.lost_detail()));
   if (!status.store_connected()) {
     warnings.push_back("the orchestrator does not reach the adapter-store: nothing new is synced");
   }

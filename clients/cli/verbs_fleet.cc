@@ -171,7 +171,8 @@ absl::StatusOr<int> Drain(Context& context, const Arguments& arguments) {
 
 absl::StatusOr<int> Adopt(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
-  LORRY_ASSIGN_OR_RETURN(const auto adopted, client->AdoptFleet(arguments.Text("cluster")));
+  LORRY_ASSIGN_OR_RETURN(const auto adopted,
+                         client->AdoptFleet(arguments.Text("cluster"), arguments.Has("newest")));
   if (context.json()) {
     context.PrintJson(adopted);
   } else {
@@ -268,11 +269,16 @@ std::vector<Verb> FleetVerbs() {
        .examples = {"lorry drain engine-30000 --timeout 15m"},
        .run = Drain},
       {.name = "adopt",
-       .summary = "Adopts what the engines report, after the orchestrator lost its state",
+       .summary = "Adopts what is left, after the orchestrator or the store lost its state",
+       .details =
+           "If what was lost can be put back, put it back. Otherwise wait until every engine is "
+           "attached, pin what must not move on (`lorry rollback`), and adopt.",
        .options = {{.name = "cluster",
                     .value = "NAME",
                     .help = "the orchestrator's --cluster, so that it is not sent to the wrong one",
-                    .required = true}},
+                    .required = true},
+                   {.name = "newest",
+                    .help = "what serves something older and is not pinned goes on to the newest"}},
        .run = Adopt},
       {.name = "why",
        .summary = "Says what happened to one request",

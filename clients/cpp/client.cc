@@ -355,9 +355,11 @@ absl::Status Client::MarkMember(const lorry::sync::v1::MarkMemberRequest& reques
   return stubs_->OfSync(&SyncStub::MarkMember, request).status();
 }
 
-absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> Client::AdoptFleet(const std::string& cluster) {
+absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> Client::AdoptFleet(const std::string& cluster,
+                                                                       bool newest) {
   lorry::sync::v1::AdoptFleetRequest request;
   request.set_cluster(cluster);
+  request.set_newest(newest);
   return stubs_->OfSync(&SyncStub::AdoptFleet, request);
 }
 

@@ -114,7 +114,9 @@ class Client {
   // Engines try the version again, whatever they did at it before.
   absl::Status LiftVerdict(const common::v1::VersionRef& version);
   absl::Status MarkMember(const lorry::sync::v1::MarkMemberRequest& request);
-  absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> AdoptFleet(const std::string& cluster);
+  // `newest`: what is not pinned goes on to the newest.
+  absl::StatusOr<lorry::sync::v1::AdoptFleetResponse> AdoptFleet(const std::string& cluster,
+                                                                 bool newest);
 
   // --- The proxies, at the admin addresses that Status names ---
   absl::StatusOr<engine::v1::GetStatusResponse> ProxyStatus(

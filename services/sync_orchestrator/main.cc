@@ -21,12 +21,13 @@ ABSL_FLAG(std::string, cluster, "lorry",
 namespace lorry::sync {
 namespace {
 
-// Hours since 2026: above any incarnation that members of a lost orchestrator may remember.
+// Seconds since 2026, for a fleet that neither records nor store remember: above what its members
+// may still do. Where the store remembers one, the next is the highest that anybody knows and one.
 uint64_t NewIncarnation() {
-  constexpr int64_t kUnixHoursOf2026 = 490'896;
+  constexpr int64_t kUnixSecondsOf2026 = int64_t{490'896} * 3'600;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::max<int64_t>(
-      1, std::chrono::duration_cast<std::chrono::hours>(now).count() - kUnixHoursOf2026));
+      1, std::chrono::duration_cast<std::chrono::seconds>(now).count() - kUnixSecondsOf2026));
 }
 
 absl::Status Run(runtime::Signals& signals) {

@@ -235,7 +235,7 @@ def _adopted(stage: Stage) -> bool:
         return False
     connection = stage.world.admin._connection
     try:
-        connection.call(connection.sync.AdoptFleet, sync_pb2.AdoptFleetRequest(cluster="lorry"))
+        connection.call(connection.sync.AdoptFleet, sync_pb2.AdoptFleetRequest(cluster="lorry", newest=True))
     except lorry.LorryError as error:
         return error.reason == "NOT_ADOPTABLE"
     return True

@@ -17,10 +17,11 @@ namespace can {
 inline constexpr bool kMisfit = false;
 inline constexpr bool kAskDirectly = false;  // not yet: nobody in the simulation does
 inline constexpr bool kMovePools = false;  // not yet: a row does not say whose pool's epoch it has
-inline constexpr bool kRestoreRecords = false;  // not yet: nobody notices that they are older
-inline constexpr bool kWatchesEnd = false;      // not yet: of a following pool they do not
-inline constexpr bool kAdoptTheLast = false;    // not yet: epochs of two incarnations are compared
-inline constexpr bool kNeverSettleAlone = false;  // not yet: over a store with versions it does
+inline constexpr bool kRestoreRecords = true;
+// Not yet: of a pool that follows one with too few engines they do not (seed 61).
+inline constexpr bool kWatchesEnd = false;
+inline constexpr bool kAdoptTheLast = true;
+inline constexpr bool kNeverSettleAlone = true;
 }  // namespace can
 
 fleet::AdapterPolicy DrawPolicy(Prng& prng);

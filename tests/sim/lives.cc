@@ -14,6 +14,7 @@ std::string GroupOf(const fleet::EngineLimits& limits) {
 void Lives::DiedTrying(const VersionKey& version) { ++tried_[version]; }
 
 void Lives::PutAside(const std::string& member) {
+  aside_.insert(member);
   const auto last = last_.find(member);
   if (last == last_.end()) return;
   --killed_[last->second];
@@ -22,6 +23,7 @@ void Lives::PutAside(const std::string& member) {
 
 void Lives::DiedOf(const VersionKey& version, const std::string& group, const std::string& member) {
   constexpr uint32_t kLives = 2;
+  if (aside_.contains(member)) return;
   last_[member] = {version, group};
   const uint32_t deaths = ++killed_[{version, group}];
   if (deaths <= kLives * (1 + losses_)) return;

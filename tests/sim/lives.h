@@ -24,8 +24,10 @@ class Lives {
   // It was the version that killed it. A version costs at most two lives of a group, whatever asked
   // for it; each loss of records may cost as many again.
   void DiedOf(const VersionKey& version, const std::string& group, const std::string& member);
-  // An operator took the member out: what its engine died of, not reported yet, blames nobody.
+  // An operator took the member out: what its engine died of, not reported yet, or dies of before it
+  // is taken back blames nobody.
   void PutAside(const std::string& member);
+  void TakenBack(const std::string& member) { aside_.erase(member); }
   void RecordsLost() { ++losses_; }
   // The fleet says of it that engines died: of two boots while they tried it, or it is innocent.
   void SaidToKill(const VersionKey& version);
@@ -37,6 +39,7 @@ class Lives {
   std::map<VersionKey, uint32_t> tried_;
   std::map<std::pair<VersionKey, std::string>, uint32_t> killed_;
   std::map<std::string, std::pair<VersionKey, std::string>> last_;  // that killed, by member
+  std::set<std::string> aside_;
 };
 
 }  // namespace lorry::sim

@@ -23,7 +23,8 @@ constexpr std::string_view kSyncEvents[] = {
     "AliasSet",    "HoldsAcked",  "SessionOpened",  "SessionLost",   "MemberObserved",
     "LeaseAsked",  "OverrideSet", "MemberMarked",   "FleetAdopted",  "VerdictLifted",
     "WatchOpened", "WatchClosed", "TimePassed"};
-constexpr std::string_view kSyncEffects[] = {"SetDesired", "EndSession", "SetHolds", "NotifyWatch"};
+constexpr std::string_view kSyncEffects[] = {"SetDesired", "EndSession", "SetHolds", "NotifyWatch",
+                                             "FootingChanged"};
 
 static_assert(std::size(kProxyEvents) == std::variant_size_v<proxy::Event>);
 static_assert(std::size(kProxyEffects) == std::variant_size_v<proxy::Effect>);

@@ -39,8 +39,16 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
   if (const auto* pool = std::get_if<sync::PoolRecord>(&*record.value)) {
     if (!pool->history.empty())
       Remembered(id(pool->history.back().epoch), pool->history.back().version.key);
+    // One that was superseded in the very transaction that decided it has no decision of its own.
+    for (const sync::Activation& activation : pool->history) {
+      if (started_.contains(id(activation.epoch)))
+        decided_.emplace(id(activation.epoch),
+                         sync::DecisionRecord{activation.epoch, activation.version.key, true});
+    }
   }
   if (const auto* decision = std::get_if<sync::DecisionRecord>(&*record.value)) {
+    if (can::kNeverSettleAlone && is_lost_)
+      Violate(18, "records are lost, the store knows it, and a version is decided");
     const auto [it, is_new] = decided_.emplace(id(decision->epoch), *decision);
     if (is_new) ++(decision->commit ? commits_ : aborts_);
     const auto& [incarnation, adapter, pool, epoch] = it->first;
@@ -58,14 +66,14 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
 // A reign over lost records forgets what was decided, unless it adopts it (by its pool records,
 // which are written with this one).
 void Oracle::Reigns(const sync::MetaRecord& meta) {
-  if (meta.settled) incarnation_ = meta.term.incarnation;
-  if (!meta.settled) {
+  if (meta.worth != sync::Worth::kSettled) {
     unsettled_.insert(meta.term);
+    is_unsettled_ = true;
     return;
   }
-  if (can::kNeverSettleAlone && is_lost_)
-    Violate(18, "a reign over lost records settled, and nobody adopted the fleet");
-  if (unsettled_.erase(meta.term) == 0) return;
+  incarnation_ = meta.term.incarnation;
+  unsettled_.erase(meta.term);
+  if (!std::exchange(is_unsettled_, false)) return;
   if (!can::kAdoptTheLast) return committed_.clear();
   // Of what was committed before, a row somewhere still remembers the last, or nobody does.
   std::erase_if(committed_, [&](const auto& commit) {
@@ -76,9 +84,14 @@ void Oracle::Reigns(const sync::MetaRecord& meta) {
   });
 }
 
-void Oracle::RecordsLost() {
+void Oracle::RecordsLost(bool is_remembered) {
   leases_.clear();
-  is_lost_ = true;
+  is_lost_ = is_remembered;
+}
+
+void Oracle::Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered) {
+  is_lost_ = false;
+  std::erase_if(committed_, [&](const auto& commit) { return !remembered.contains(commit.first); });
 }
 
 void Oracle::JournalLost(const JournalId& journal) {
@@ -118,6 +131,8 @@ void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
 }
 
 void Oracle::DesiredSent(const Term& term) {
+  if (can::kNeverSettleAlone && is_lost_)
+    Violate(18, "records are lost, the store knows it, and members are told what to serve");
   if (unsettled_.contains(term)) Violate(4, "something is desired before the fleet was adopted");
 }
 

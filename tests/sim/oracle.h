@@ -30,9 +30,11 @@ class Oracle {
   using Committed =
       std::function<void(const AdapterName&, const PoolName&, const VersionKey&, uint32_t members)>;
   void OnCommit(Committed told) { on_commit_ = std::move(told); }
-  // The records are gone; whether an operator then took over what members remember.
-  void RecordsLost();
-  void Adopted() { is_lost_ = false; }
+  // The records are gone, or older ones; whether the store remembers later ones. Whether an operator
+  // then took over what members remember.
+  void RecordsLost(bool is_remembered);
+  // By then the doors of these pools remembered a decision.
+  void Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered);
   void JournalLost(const JournalId& journal);
   // An adapter is deleted with all that was promised of it.
   void AdapterDeleted(const AdapterName& adapter);
@@ -80,6 +82,7 @@ class Oracle {
   std::set<Term> unsettled_;
   uint64_t incarnation_ = 0;  // the last that knew, or adopted, what was decided
   bool is_lost_ = false;
+  bool is_unsettled_ = false;  // the last reign over these records did not know what was decided
   Committed on_commit_;
   std::map<EpochKey, uint32_t> members_;  // of which a sync asks a share
   // What a row stands on, as its proxy remembers.

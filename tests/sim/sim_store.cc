@@ -100,10 +100,10 @@ void SimStore::CollectGarbage() {
   }
 }
 
-bool SimStore::SetHolds(Revision revision, const std::vector<VersionKey>& versions,
+bool SimStore::SetHolds(const sync::HoldsMark& mark, const std::vector<VersionKey>& versions,
                         std::vector<VersionKey>& missing) {
-  if (revision < held_revision_) return false;
-  held_revision_ = revision;
+  if (remembered_.has_value() && mark < *remembered_) return false;
+  remembered_ = mark;
   held_.clear();
   for (const VersionKey& key : versions) {
     if (Has(key)) {
@@ -121,6 +121,7 @@ sync::StoreListed SimStore::List() const {
   for (const auto& [key, info] : versions_) listed.versions.push_back(info);
   for (const auto& [name, target] : aliases_)
     listed.aliases.push_back({name.first, name.second, target});
+  listed.remembered = remembered_;
   return listed;
 }
 

@@ -37,8 +37,10 @@ class SimStore {
   void CollectGarbage();
 
   // False for a set that is older than the one it has; `missing` are versions that it has not.
-  bool SetHolds(Revision revision, const std::vector<VersionKey>& versions,
+  bool SetHolds(const sync::HoldsMark& mark, const std::vector<VersionKey>& versions,
                 std::vector<VersionKey>& missing);
+  // Of the last set that it took.
+  const std::optional<sync::HoldsMark>& remembered() const { return remembered_; }
 
   sync::StoreListed List() const;
   bool Has(const VersionKey& key) const { return versions_.contains(key); }
@@ -63,7 +65,7 @@ class SimStore {
   std::map<lorry::Digest, SimDirectory> images_;
   std::map<VersionKey, lorry::Digest> digests_;
   std::set<VersionKey> held_;
-  Revision held_revision_;
+  std::optional<sync::HoldsMark> remembered_;
   uint64_t contents_ = 0;
 };
 

@@ -144,7 +144,7 @@ void SmallWorld::Take() {
   }
   for (const sync::Effect& effect : ready.effects) {
     if (const auto* set = std::get_if<sync::SetHolds>(&effect))
-      Tell(sync::HoldsAcked{set->revision, {}}, kFromStore);
+      Tell(sync::HoldsAcked{set->mark.revision, {}}, kFromStore);
     const auto* desired = std::get_if<sync::SetDesired>(&effect);
     if (desired == nullptr) continue;
     for (size_t member = 0; member < kMembers; ++member) {

@@ -238,6 +238,7 @@ class Run {
       world_.StartEngine(*proxy);
       proxy->Start();
       sync::MemberMarked mark{world_.NewRequest(), member, sync::MemberMark::kIncluded, ""};
+      sim_.lives.TakenBack(member.value);
       world_.Call(mark, mark.request);
     }
     for (const AdapterName& adapter : work_.adapters()) {

@@ -98,6 +98,7 @@ void Work::Mark() {
   mark.mark = marks[Below(3)];
   mark.why = "test";
   if (mark.mark != sync::MemberMark::kIncluded) sim_.lives.PutAside(mark.member.value);
+  if (mark.mark == sync::MemberMark::kIncluded) sim_.lives.TakenBack(mark.member.value);
   world_.Call(mark, mark.request);
 }
 

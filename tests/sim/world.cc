@@ -174,7 +174,7 @@ void World::KillLeader() {
 void World::LoseRecords() {
   Narrate(sim_, "records", "are lost");
   shared_.records.clear();
-  sim_.oracle.RecordsLost();
+  sim_.oracle.RecordsLost(store_.remembered().has_value());
   sim_.lives.RecordsLost();
 }
 
@@ -182,7 +182,13 @@ void World::RestoreRecords() {
   if (backup_.empty()) return;
   Narrate(sim_, "records", "are those of a backup");
   shared_.records = backup_;
-  sim_.oracle.RecordsLost();
+  const auto holds = backup_.find("holds");
+  const Revision sent = holds != backup_.end()
+                            ? std::get<sync::HoldsRecord>(*sync::Decode(holds->second)).sent
+                            : Revision();
+  const auto meta = std::get<sync::MetaRecord>(*sync::Decode(backup_.at("meta")));
+  sim_.oracle.RecordsLost(store_.remembered().has_value() &&
+                          *store_.remembered() > sync::HoldsMark{meta.term.incarnation, sent});
   sim_.lives.RecordsLost();
 }
 
@@ -195,13 +201,18 @@ bool World::IsAttached(const MemberId& member) const {
 
 void World::AdoptIfAsked() {
   SimLeader* current = leader();
-  if (current == nullptr || !current->machine().GetStatus().adoption_needed) return;
+  if (current == nullptr) return;
+  if (current->machine().GetStatus().footing != sync::Footing::kRecordsLost) return;
+  std::set<std::pair<AdapterName, PoolName>> remembered;
   for (const auto& [member, proxy] : proxies_) {
     if (!IsAttached(member)) return;
+    for (const fleet::ObservedRow& row : proxy->machine().Observe().rows) {
+      if (!row.target.empty()) remembered.emplace(row.adapter, proxy->pool());
+    }
   }
-  sim_.oracle.Adopted();
+  sim_.oracle.Adopted(remembered);
   const sync::RequestId request = NewRequest();
-  Call(sync::FleetAdopted{request}, request);
+  Call(sync::FleetAdopted{request, /*newest=*/true}, request);
 }
 
 void World::BreakWatch(int64_t ms) {
@@ -373,8 +384,8 @@ void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
   if (sim_.Chance(sim_.faults.drop)) return;
   sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, leader, effect] {
     sync::HoldsAcked acked;
-    acked.revision = effect.revision;
-    if (!store_.SetHolds(effect.revision, effect.versions, acked.missing)) return;
+    acked.revision = effect.mark.revision;
+    if (!store_.SetHolds(effect.mark, effect.versions, acked.missing)) return;
     if (sim_.Chance(sim_.faults.drop)) return;
     sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, leader, acked] {
       if (SimLeader* alive = Find(leader)) alive->Post(acked);
@@ -439,6 +450,8 @@ std::string World::WhyWatchesHang() {
     const sync::WatchEvent& answer = watched.answer;
     if (watched.leader != current_leader_ || answer.final) continue;
     if (!can::kWatchesEnd && !answer.reason.empty()) continue;
+    // For as long as the pool has too few engines for what waits, and says so.
+    if (answer.reason == "TOO_FEW_ENGINES") continue;
     return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");
   }
   return "";

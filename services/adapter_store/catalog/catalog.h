@@ -200,6 +200,8 @@ class Catalog {
   // Changes.
   absl::StatusOr<uint64_t> Revision();
   absl::StatusOr<Picture> TakePicture(std::string_view holder = {});
+  // The last set of the holder that was accepted; none: none ever.
+  absl::StatusOr<std::optional<HolderMark>> Remembered(std::string_view holder);
   // Random, of the data directory: another one counts its revisions anew.
   const std::string& instance() const { return instance_; }
   // Visits the revisions after `from`, in order, at most `limit`. OUT_OF_RANGE REVISION_COMPACTED.

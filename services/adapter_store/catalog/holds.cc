@@ -110,6 +110,12 @@ absl::StatusOr<Alias> Catalog::SetAlias(const AdapterName& adapter, const AliasN
   return alias;
 }
 
+absl::StatusOr<std::optional<HolderMark>> Catalog::Remembered(std::string_view holder) {
+  LORRY_ASSIGN_OR_RETURN(const std::optional<HolderSet> set,
+                         Find<HolderSet>(store_, keys::OfHolder(holder)));
+  return set.has_value() ? std::optional(set->mark) : std::nullopt;
+}
+
 absl::StatusOr<std::vector<VersionKey>> Catalog::SetHolds(const std::string& holder,
                                                           HolderMark mark,
                                                           std::vector<VersionKey> versions) {

@@ -129,6 +129,8 @@ absl::Status WatchHub::Serve(WatchSession& session) {
     return Error(absl::StatusCode::kOutOfRange, "REVISION_COMPACTED",
                  absl::StrCat("revision ", *session.seen_, " is of store ", session.store_,
                               ", this is ", catalog_.instance(), "; watch from 0"));
+  } else if (!session.greeted_ && !session.holder_.empty()) {
+    LORRY_RETURN_IF_ERROR(Greet(session));
   }
   while (true) {
     LORRY_ASSIGN_OR_RETURN(const bool more, SendChanges(session));
@@ -157,6 +159,16 @@ absl::Status WatchHub::SendPicture(WatchSession& session) {
   }
   writer.Finish(catalog_.instance(), picture.remembered);
   session.seen_ = picture.revision;
+  session.greeted_ = true;
+  return absl::OkStatus();
+}
+
+// To a holder whose watch goes on: what is remembered of it may be another's by now.
+absl::Status WatchHub::Greet(WatchSession& session) {
+  LORRY_ASSIGN_OR_RETURN(const std::optional<HolderMark> remembered,
+                         catalog_.Remembered(session.holder_));
+  PictureWriter(session, *session.seen_).Finish(catalog_.instance(), remembered);
+  session.greeted_ = true;
   return absl::OkStatus();
 }
 

@@ -35,6 +35,7 @@ class WatchSession final : public rpc::WriteStream<v1::WatchResponse>,
   WatchHub& hub_;                 // outlives the server and so every session
   const std::string holder_;      // who watches, if it holds versions
   const std::string store_;       // where it saw `from_revision`; empty: it does not say
+  bool greeted_ = false;          // it was told what is remembered of the holder
   std::optional<uint64_t> seen_;  // none: the picture has not been sent
 };
 
@@ -56,6 +57,7 @@ class WatchHub {
   void Run();
   absl::Status Serve(WatchSession& session);
   absl::Status SendPicture(WatchSession& session);
+  absl::Status Greet(WatchSession& session);
   absl::StatusOr<bool> SendChanges(WatchSession& session);
   v1::WatchResponse Describe(uint64_t revision, const std::vector<Change>& changes);
 

@@ -1,5 +1,7 @@
 #include "services/sync_orchestrator/driver/orchestrator.h"
 
+#include <spdlog/spdlog.h>
+
 #include <optional>
 
 #include "lib/base/check.h"
@@ -167,10 +169,16 @@ void Orchestrator::Run(Effect effect) {
   } else if (const auto* end = std::get_if<EndSession>(&effect)) {
     if ((session = find(end->session))) session->End(end->status);
   } else if (auto* holds = std::get_if<SetHolds>(&effect)) {
-    holds_->SetHolds(holds->revision, std::move(holds->versions));
+    holds_->SetHolds(holds->mark, std::move(holds->versions));
     LORRY_FAULT_POINT("orchestrator.holds.sent");
   } else if (const auto* notify = std::get_if<NotifyWatch>(&effect)) {
     Notify(*notify);
+  } else if (const auto* changed = std::get_if<FootingChanged>(&effect)) {
+    if (changed->footing == Footing::kSettled) {
+      spdlog::info("what was lost is there again, or adopted; decisions go on");
+    } else {
+      spdlog::error("{}: {}", ToString(changed->footing), Explain(changed->footing));
+    }
   }
 }
 

@@ -37,7 +37,7 @@ class SyncWatcher {
 class HoldsPort {
  public:
   virtual ~HoldsPort() = default;
-  virtual void SetHolds(Revision revision, std::vector<VersionKey> versions) = 0;
+  virtual void SetHolds(HoldsMark mark, std::vector<VersionKey> versions) = 0;
 };
 
 }  // namespace lorry::sync

@@ -1,103 +1,266 @@
 #include "services/sync_orchestrator/machine/adoption.h"
 
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
 
 namespace lorry::sync {
 namespace {
 
-void Settle(Core& core) {
-  core.meta.settled = true;
-  core.Save(MetaKey(), core.meta);
-}
-
-// Any OPEN(epoch) means that epoch was committed.
-void AdoptRow(Core& core, const Member& member, const fleet::ObservedRow& row) {
-  const PoolId id{row.adapter, member.record.pool};
-  const auto named = core.named.find(row.target);
-  const VersionInfo* version =
-      named != core.named.end() ? core.FindVersion(*named->second.rbegin()) : nullptr;
-  if (version == nullptr) return;
-  Pool& pool = core.pools[id];
-  if (pool.committed() != nullptr && pool.committed()->epoch >= row.epoch) return;
-  pool.record.epoch = std::max(pool.record.epoch, row.epoch);
-  pool.record.history = {{row.epoch, *version}};
-  if (!pool.record.considered.has_value() || *pool.record.considered < version->key) {
-    pool.record.considered = version->key;
-  }
-  std::erase_if(pool.record.pending, [&](const VersionKey& key) { return key <= version->key; });
-  core.SavePool(id, pool);
-}
+// --- what is remembered
 
 uint64_t HighestIncarnationSeen(const Core& core) {
-  uint64_t highest = 0;
+  uint64_t highest = core.remembered.has_value() ? core.remembered->incarnation : 0;
   for (const auto& [id, member] : core.members) {
     if (member.observed.has_value()) highest = std::max(highest, member.observed->term.incarnation);
   }
   return highest;
 }
 
+Footing Judge(const Core& core) {
+  if (!core.store_known) return Footing::kUnread;
+  const uint64_t incarnation = core.meta.term.incarnation;
+  switch (core.meta.worth) {
+    case Worth::kLost:
+      return Footing::kRecordsLost;
+    case Worth::kNew:
+      // Whom nobody has ever heard of begins, whatever is stored.
+      return core.remembered.has_value() || HighestIncarnationSeen(core) >= incarnation
+                 ? Footing::kRecordsLost
+                 : Footing::kSettled;
+    case Worth::kSettled:
+      break;
+  }
+  const HoldsMark remembered = core.remembered.value_or(HoldsMark{});
+  if (remembered > HoldsMark{incarnation, core.holds_record.sent}) return Footing::kRecordsLost;
+  const bool was_acked = core.holds_record.acked.value != 0;
+  if (was_acked && remembered < HoldsMark{incarnation, core.holds_record.acked})
+    return Footing::kStoreLost;
+  return Footing::kSettled;
+}
+
+bool IsLoss(Footing footing) {
+  return footing == Footing::kRecordsLost || footing == Footing::kStoreLost;
+}
+
+// --- what is adopted
+
+// How late a decision was made: epochs count within an incarnation.
+struct Age {
+  uint64_t incarnation = 0;
+  Epoch epoch;
+  auto operator<=>(const Age&) const = default;
+};
+struct Found {
+  Age age;
+  Activation activation;
+  Epoch highest;  // of all epochs that anybody knows of the pool
+};
+
+// Epoch 0 stands for a decision of an earlier incarnation, and a row that is HELD or LOCKED reports
+// another epoch than its target's.
+Age AgeOf(const fleet::Observed& observed, const fleet::ObservedRow& row) {
+  const uint64_t incarnation = observed.term.incarnation;
+  const bool is_targets = row.mode == fleet::RowMode::kOpen || row.mode == fleet::RowMode::kClosed;
+  if (is_targets && row.epoch.value != 0) return {incarnation, row.epoch};
+  return {incarnation > 0 ? incarnation - 1 : 0, Epoch()};
+}
+
+const VersionInfo* VersionNamed(const Core& core, const EngineName& name) {
+  const auto named = core.named.find(name);
+  return named != core.named.end() ? core.FindVersion(*named->second.rbegin()) : nullptr;
+}
+
+// The last decision on each pool that the records or a member's door know: a row that was ever open
+// on a target, and has it still, means that this was committed.
+std::map<PoolId, Found> LastDecisions(const Core& core) {
+  std::map<PoolId, Found> found;
+  for (const auto& [id, pool] : core.pools) {
+    if (const Activation* committed = pool.committed())
+      found[id] = {{core.meta.term.incarnation, committed->epoch}, *committed, pool.record.epoch};
+  }
+  for (const auto& [member_id, member] : core.members) {
+    if (!member.observed.has_value()) continue;
+    for (const fleet::ObservedRow& row : member.observed->rows) {
+      const VersionInfo* version = VersionNamed(core, row.target);
+      if (version == nullptr) continue;
+      const Age age = AgeOf(*member.observed, row);
+      const auto [it, is_first] = found.try_emplace({row.adapter, member.record.pool},
+                                                    Found{age, {row.epoch, *version}, row.epoch});
+      it->second.highest = std::max(it->second.highest, row.epoch);
+      if (is_first || age <= it->second.age) continue;
+      it->second.age = age;
+      it->second.activation = {row.epoch, *version};
+    }
+  }
+  return found;
+}
+
+// --- why it is not adopted yet
+
+// A door that is LOCKED serves nobody before it learns whether its epoch was committed, which any
+// other door of the pool may know.
+std::string WhoIsInDoubt(const Core& core) {
+  std::string locked, missing;
+  for (const auto& [id, member] : core.members) {
+    if (member.record.dead) continue;
+    if (!member.session.has_value()) absl::StrAppend(&missing, " ", id.value);
+    if (!member.observed.has_value()) continue;
+    for (const fleet::ObservedRow& row : member.observed->rows) {
+      if (row.mode == fleet::RowMode::kLocked)
+        absl::StrAppend(&locked, " ", id.value, " (", row.adapter.value, ")");
+    }
+  }
+  if (locked.empty() || missing.empty()) return "";
+  return absl::StrCat("doors are locked for a decision that these may know:", missing,
+                      "; attach them, or declare them dead. Locked are:", locked);
+}
+
+// Pools whose doors serve something else than what is published newest: pinned, or not yet synced,
+// and nobody remembers which.
+std::string WhatMayBePinned(const Core& core, const std::map<PoolId, Found>& found) {
+  constexpr int kNamed = 4;
+  std::string pools;
+  int count = 0;
+  for (const auto& [id, last] : found) {
+    const AdapterInfo* info = core.FindAdapter(id.adapter);
+    const VersionInfo* newest = NewestOf(core, id.adapter);
+    if (info == nullptr || newest == nullptr) continue;
+    const auto source = info->policy.pools.find(id.pool);
+    const auto pool = core.pools.find(id);
+    const bool is_pinned = pool != core.pools.end() && pool->second.record.override_to.has_value();
+    if (source == info->policy.pools.end() || is_pinned ||
+        source->second.kind != fleet::PoolSource::Kind::kPublished ||
+        newest->key == last.activation.version.key) {
+      continue;
+    }
+    if (++count > kNamed) continue;
+    absl::StrAppend(&pools, count > 1 ? ", " : "", "pool ", id.pool.value, " serves ",
+                    ToString(last.activation.version.key), " and ", ToString(newest->key),
+                    " is the newest");
+  }
+  if (count > kNamed) absl::StrAppend(&pools, ", and ", count - kNamed, " more pools");
+  return pools;
+}
+
+absl::Status WhyNotAdopted(const Core& core, const FleetAdopted& event,
+                           const std::map<PoolId, Found>& found) {
+  if (HighestIncarnationSeen(core) == std::numeric_limits<uint64_t>::max()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "TERM_FENCED",
+                 "a member reports the last incarnation that there can be: its journal is damaged; "
+                 "remove its data directory and restart it");
+  }
+  if (const std::string doubt = WhoIsInDoubt(core); !doubt.empty())
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_ADOPTABLE", doubt);
+  if (event.newest) return absl::OkStatus();
+  const std::string pools = WhatMayBePinned(core, found);
+  if (pools.empty()) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "PINS_UNKNOWN",
+               absl::StrCat(pools,
+                            "; whether that was meant is not known any more: pin what "
+                            "should stay (`lorry rollback ADAPTER VERSION`), then adopt "
+                            "with --newest if all others should go on to the newest"));
+}
+
+// --- adopting
+
+// What is waiting and running was begun by records that are not to be trusted, or with versions
+// that are gone: queues are filled again from what is stored.
+void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
+  PoolRecord& record = pool.record;
+  if (last != nullptr) {
+    record.epoch = std::max(record.epoch, last->highest);
+    if (record.history.empty() || record.history.back() != last->activation) {
+      record.history = {last->activation};
+    }
+    if (!record.considered.has_value() || *record.considered < last->activation.version.key)
+      record.considered = last->activation.version.key;
+  }
+  // A store that has forgotten it may number what it stores anew.
+  if (record.considered.has_value() && !core.versions.contains(*record.considered))
+    record.considered.reset();
+  if (record.override_to.has_value() && !core.versions.contains(*record.override_to))
+    record.override_to.reset();
+  record.pending.clear();
+  core.SavePool(id, pool);
+  if (!pool.sync.has_value()) return;
+  pool.sync.reset();
+  pool.tally = {};
+  core.SaveSync(id, pool);
+}
+
 }  // namespace
 
-bool AdoptionNeeded(const Core& core) {
-  if (core.meta.settled) return false;
-  for (const auto& [id, member] : core.members) {
-    if (!member.observed.has_value()) continue;
-    const uint64_t theirs = member.observed->term.incarnation;
-    if (theirs != 0 && theirs != core.meta.term.incarnation) return true;
+void LoseRecords(Core& core) {
+  core.meta.worth = Worth::kLost;
+  core.Save(MetaKey(), core.meta);
+  // What is pinned now is what operators say from here on.
+  for (auto& [id, pool] : core.pools) {
+    if (!pool.record.override_to.has_value()) continue;
+    pool.record.override_to.reset();
+    core.SavePool(id, pool);
   }
-  return false;
 }
 
 void HandleAdopted(Core& core, const FleetAdopted& event) {
   const auto answer = [&](absl::Status status) {
     core.replies.push_back(Reply{event.request, std::move(status), {}, {}});
   };
-  if (core.meta.settled) {
-    return answer(Error(absl::StatusCode::kFailedPrecondition, "NOT_ADOPTABLE",
-                        "this orchestrator has its records; there is nothing to adopt"));
-  }
   if (!core.store_known) {
     return answer(Error(absl::StatusCode::kFailedPrecondition, "STORE_UNKNOWN",
                         "the store was not read yet; retry when it answers"));
   }
-  // Proxies refuse a lower incarnation, and what they remember of an equal one was decided by
-  // records that are gone. The clock that gave this one may have been behind, or the same.
-  const uint64_t highest = HighestIncarnationSeen(core);
-  if (highest >= core.meta.term.incarnation && AdoptionNeeded(core)) {
-    if (highest + 1 >= kIncarnationLimit) {
-      return answer(Error(absl::StatusCode::kFailedPrecondition, "TERM_FENCED",
-                          absl::StrCat("a member reports incarnation ", highest,
-                                       ", and none above it can be had: that member's journal is "
-                                       "damaged; remove its data directory and restart it")));
-    }
-    core.meta.term = Term{highest + 1, 1};
+  if (!IsLoss(core.footing)) {
+    return answer(Error(absl::StatusCode::kFailedPrecondition, "NOT_ADOPTABLE",
+                        "the orchestrator has its records and the store its own; there is nothing "
+                        "to adopt"));
   }
   for (const auto& [key, version] : core.versions) {
     for (const auto kind : {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm})
       core.NameOf(version, kind);
   }
-  for (const auto& [id, member] : core.members) {
-    if (!member.observed.has_value()) continue;
-    for (const fleet::ObservedRow& row : member.observed->rows) {
-      if (row.mode != fleet::RowMode::kClosed && !row.target.empty()) AdoptRow(core, member, row);
-    }
+  const std::map<PoolId, Found> found = LastDecisions(core);
+  if (absl::Status why = WhyNotAdopted(core, event, found); !why.ok())
+    return answer(std::move(why));
+
+  // Proxies refuse a lower incarnation, the store a lower holder set; and what they remember of an
+  // equal one was decided by records that are gone.
+  const uint64_t highest = std::max(HighestIncarnationSeen(core), core.meta.term.incarnation);
+  core.meta = MetaRecord{Term{highest + 1, 1}, Worth::kSettled};
+  core.Save(MetaKey(), core.meta);
+  core.remembered.reset();
+  core.holds_record = HoldsRecord{};
+  core.holds_revision = core.holds_acked = Revision();
+  core.holds_sent.clear();
+  core.held.clear();
+  core.Save(HoldsKey(), core.holds_record);
+  for (const auto& [id, last] : found) core.pools[id];
+  for (auto& [id, pool] : core.pools) {
+    const auto last = found.find(id);
+    Adopt(core, id, pool, last != found.end() ? &last->second : nullptr);
   }
-  Settle(core);
   answer(absl::OkStatus());
 }
 
 void AdvanceAdoption(Core& core) {
-  if (core.meta.settled || !core.store_known || AdoptionNeeded(core)) return;
-  // An empty store has no decision behind it. Otherwise members get time to attach and say what
-  // they remember.
-  if (core.versions.empty() || core.now >= core.began_at + core.config.lost_after_ms) Settle(core);
-}
-
-std::optional<Tick> AdoptionWakeAt(const Core& core) {
-  if (core.meta.settled) return std::nullopt;
-  return core.began_at + core.config.lost_after_ms;
+  const Footing footing = Judge(core);
+  if (footing == Footing::kRecordsLost && core.meta.worth != Worth::kLost) LoseRecords(core);
+  if (footing == Footing::kSettled && core.meta.worth == Worth::kNew) {
+    core.meta.worth = Worth::kSettled;
+    core.Save(MetaKey(), core.meta);
+  }
+  const Footing before = std::exchange(core.footing, footing);
+  if (before == footing) return;
+  core.changed.All();
+  if (IsLoss(before) || IsLoss(footing)) core.effects.push_back(FootingChanged{footing});
 }
 
 }  // namespace lorry::sync

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "services/sync_orchestrator/machine/keys.h"
+
 namespace lorry::sync {
 namespace {
 
@@ -70,6 +72,7 @@ void HandleListed(Core& core, const StoreListed& event) {
   for (const VersionInfo& version : event.versions) core.versions[version.key] = version;
   for (const AliasInfo& alias : event.aliases)
     core.aliases[{alias.adapter, alias.alias}] = alias.target;
+  core.remembered = event.remembered;
   // Deleted while this was not there to hear of it.
   for (const auto& [key, verdict] : core.verdicts) {
     if (!core.versions.contains(key)) core.deleted.insert(key);
@@ -118,7 +121,9 @@ void HandleAliasSet(Core& core, const AliasSet& event) {
 void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
   const auto sent = core.holds_sent.find(event.revision);
   if (sent == core.holds_sent.end()) return;
-  core.holds_acked = event.revision;
+  core.holds_acked = core.holds_record.acked = event.revision;
+  core.remembered = HoldsMark{core.meta.term.incarnation, event.revision};
+  core.SaveQuietly(HoldsKey(), core.holds_record);
   // The store may meet any set that was sent since, and delete what that one leaves out.
   for (const VersionKey& key : sent->second) {
     const bool stays = std::all_of(sent, core.holds_sent.end(),
@@ -135,7 +140,7 @@ void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
 }
 
 void AdvanceCatalogue(Core& core) {
-  if (!core.store_known) return;
+  if (core.footing != Footing::kSettled) return;
   const std::set<AdapterName> changed = std::exchange(core.changed.queues, {});
   const auto advance = [&](const AdapterInfo& info) {
     for (const auto& [pool, source] : info.policy.pools)

@@ -50,7 +50,7 @@ std::string Compare(const PoolId& id, const Pool& was, const Pool& is) {
 }  // namespace
 
 std::string WhatWasMissed(const Core& core) {
-  if (!core.store_known || !core.meta.settled) return "";
+  if (core.footing != Footing::kSettled) return "";
   Core all = core;
   LookAtEverything(all);
   Plan(all);

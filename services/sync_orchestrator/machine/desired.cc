@@ -146,7 +146,7 @@ void RefreshDocuments(Core& core) {
 }
 
 void AdvanceDesired(Core& core) {
-  if (!core.store_known || !core.meta.settled) return;
+  if (core.footing != Footing::kSettled) return;
   RefreshDocuments(core);
   for (const MemberId& id : std::exchange(core.unsent, {})) {
     const auto it = core.members.find(id);
@@ -160,7 +160,10 @@ void AdvanceDesired(Core& core) {
 }
 
 void SendDocuments(Core& core) {
-  for (const MemberId& id : std::exchange(core.unsaid, {})) {
+  const std::set<MemberId> unsaid = std::exchange(core.unsaid, {});
+  // Several steps may share one Ready: one of them may have found that records are lost.
+  if (core.footing != Footing::kSettled) return;
+  for (const MemberId& id : unsaid) {
     const auto it = core.members.find(id);
     if (it == core.members.end() || !IsServed(it->second)) continue;
     const Member& member = it->second;

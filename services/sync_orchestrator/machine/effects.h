@@ -30,7 +30,7 @@ struct EndSession {
 
 // The whole holder set of the orchestrator at the store; answered by HoldsAcked.
 struct SetHolds {
-  Revision revision;
+  HoldsMark mark;
   std::vector<VersionKey> versions;
 };
 
@@ -78,7 +78,23 @@ struct NotifyWatch {
   WatchEvent event;
 };
 
-using Effect = std::variant<SetDesired, EndSession, SetHolds, NotifyWatch>;
+// Whether the orchestrator may decide anything: what it remembers of the fleet against what others
+// remember of it.
+enum class Footing {
+  kUnread,       // the store has not said yet what it holds, and what it remembers
+  kSettled,      // it may
+  kRecordsLost,  // the store or a member knows later records than these
+  kStoreLost,    // the store has forgotten what it once acknowledged
+};
+std::string_view ToString(Footing footing);  // RECORDS_LOST, STORE_LOST; otherwise nothing
+std::string_view Explain(Footing footing);   // for people: what is the matter, and what to do
+
+// Something was lost, or is there again.
+struct FootingChanged {
+  Footing footing = Footing::kUnread;
+};
+
+using Effect = std::variant<SetDesired, EndSession, SetHolds, NotifyWatch, FootingChanged>;
 
 // Answers, sent last. `status` carries a reason of docs/ERRORS.md.
 struct Resolved {  // of LeaseAsked

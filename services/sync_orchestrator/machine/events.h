@@ -39,6 +39,8 @@ struct StoreListed {
   std::vector<AdapterInfo> adapters;
   std::vector<VersionInfo> versions;
   std::vector<AliasInfo> aliases;
+  // The last holder set of this orchestrator that the store accepted; none: it never heard of it.
+  std::optional<HoldsMark> remembered = {};
 };
 struct AdapterSet {
   AdapterInfo info;
@@ -105,8 +107,12 @@ struct MemberMarked {
   MemberMark mark;
   std::string why;
 };
+// After what was remembered of the fleet was lost, by the orchestrator or by the store.
 struct FleetAdopted {
   RequestId request = 0;
+  // Where doors serve something else than the newest that is stored, the newest is synced.
+  // Otherwise each such pool has to be pinned before (OverrideSet).
+  bool newest = false;
 };
 // Engines are asked again whether they take the version.
 struct VerdictLifted {

@@ -18,7 +18,8 @@ void ForgetNames(Core& core, const VersionKey& key) {
 }  // namespace
 
 void AdvanceForgetting(Core& core) {
-  if (!core.store_known) return;
+  // What a store has lost may be there again.
+  if (core.footing != Footing::kSettled) return;
   std::erase_if(core.deleted, [&](const VersionKey& key) {
     if (core.FindVersion(key) != nullptr) return false;
     ForgetNames(core, key);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/sync.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
@@ -41,33 +42,38 @@ std::set<VersionKey> WhatToHold(const Core& core) {
   return holds;
 }
 
-// Above every revision of an earlier reign, so that the store tells a stale leader's set by its
-// number: 18 bits of incarnation, 20 of term (a million reigns), 26 for the sets of one reign (one
-// a second for two years).
-Revision FirstHoldsRevision(const Term& term) {
-  return Revision((term.incarnation << 46) | ((term.term & 0xfffff) << 26) | 1);
+std::map<PoolId, std::pair<Epoch, std::optional<VersionKey>>> WhatItIsFor(const Core& core) {
+  std::map<PoolId, std::pair<Epoch, std::optional<VersionKey>>> out;
+  for (const auto& [id, pool] : core.pools)
+    out.emplace_hint(out.end(), id, std::pair(pool.record.epoch, pool.record.override_to));
+  return out;
 }
 
 }  // namespace
 
 void AdvanceHolds(Core& core) {
   // Until the fleet was adopted the store keeps what the earlier reign named.
-  if (!core.store_known || !core.meta.settled) return;
+  if (core.footing != Footing::kSettled) return;
   const bool overdue = core.holds_acked != core.holds_revision &&
                        core.now - core.holds_sent_at >= core.config.resend_ms;
   const bool first = core.holds_revision.value == 0;
   const bool changed = std::exchange(core.changed.holds, false);
   if (!changed && !overdue && !first) return;
   std::set<VersionKey> holds = WhatToHold(core);
-  if (holds == core.holds && !overdue && !first) return;
-  core.holds_revision =
-      first ? FirstHoldsRevision(core.meta.term) : Revision(core.holds_revision.value + 1);
+  auto holds_for = WhatItIsFor(core);
+  if (holds == core.holds && holds_for == core.holds_for && !overdue && !first) return;
+  core.holds_for = std::move(holds_for);
+  // Each is counted before it is sent, and by no leader but the one whose records these are: the
+  // store tells a stale leader's set by its number, and this leader from its own older records.
+  core.holds_revision = core.holds_record.sent = Revision(core.holds_record.sent.value + 1);
+  core.SaveQuietly(HoldsKey(), core.holds_record);
   core.holds = std::move(holds);
   std::erase_if(core.held, [&](const VersionKey& key) { return !core.holds.contains(key); });
   core.holds_sent[core.holds_revision] = core.holds;
   if (core.holds_sent.size() > kHoldsSentLimit) core.holds_sent.erase(core.holds_sent.begin());
   core.holds_sent_at = core.now;
-  core.effects.push_back(SetHolds{core.holds_revision, {core.holds.begin(), core.holds.end()}});
+  core.effects.push_back(SetHolds{{core.meta.term.incarnation, core.holds_revision},
+                                  {core.holds.begin(), core.holds.end()}});
 }
 
 }  // namespace lorry::sync

@@ -5,6 +5,7 @@
 namespace lorry::sync {
 
 std::string MetaKey() { return "meta"; }
+std::string HoldsKey() { return "holds"; }
 std::string MemberKey(const MemberId& member) { return absl::StrCat("member/", member.value); }
 std::string PoolKey(const AdapterName& adapter, const PoolName& pool) {
   return absl::StrCat("pool/", adapter.value, "/", pool.value);

@@ -8,6 +8,7 @@
 namespace lorry::sync {
 
 std::string MetaKey();
+std::string HoldsKey();
 std::string MemberKey(const MemberId& member);
 std::string PoolKey(const AdapterName& adapter, const PoolName& pool);
 std::string SyncKey(const AdapterName& adapter, const PoolName& pool);

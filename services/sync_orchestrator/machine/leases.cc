@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -13,6 +14,9 @@
 
 namespace lorry::sync {
 namespace {
+
+// A week: longer than any holder goes without renewing, short enough for one that is gone.
+constexpr int64_t kLeaseLimitMs = int64_t{7} * 24 * 3'600'000;
 
 absl::StatusOr<const VersionInfo*> Select(Core& core, const Selector& selector,
                                           const PoolName& pool) {
@@ -108,10 +112,18 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
   if (event.ttl_ms <= 0) {
     return Answer(core, event.request, absl::OkStatus(), Release(core, event));
   }
-  if (!core.store_known) {
+  if (event.ttl_ms > kLeaseLimitMs) {
+    return Answer(core, event.request,
+                  Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                        absl::StrCat("a lease lasts a week at most, ", kLeaseLimitMs,
+                                     " ms; renew it while you need it")));
+  }
+  if (core.footing == Footing::kUnread || core.footing == Footing::kStoreLost) {
     return Answer(core, event.request,
                   Error(absl::StatusCode::kUnavailable, "STORE_UNKNOWN",
-                        "the store was not read yet; retry"));
+                        core.footing == Footing::kUnread
+                            ? std::string("the store was not read yet; retry")
+                            : absl::StrCat(ToAbsl(Explain(core.footing)), "; then retry")));
   }
   const absl::StatusOr<const VersionInfo*> found = Select(core, event.selector, event.pool);
   if (!found.ok()) return Answer(core, event.request, found.status());
@@ -127,12 +139,16 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
                     Error(absl::StatusCode::kFailedPrecondition, "NO_SLOT", why));
     }
   }
-  Lease& lease = core.leases[key];
-  lease.record = LeaseRecord{version, event.pool, event.holder, event.ttl_ms};
-  lease.expires_at = core.now + event.ttl_ms;
-  core.lease_due.Set(key, lease.expires_at);
-  core.Save(key, lease.record);
-  if (!core.held.contains(version.key)) {
+  const bool is_held = core.held.contains(version.key);
+  // A renewal that is refused leaves what was promised before as it is.
+  if (is_held || !core.leases.contains(key)) {
+    Lease& lease = core.leases[key];
+    lease.record = LeaseRecord{version, event.pool, event.holder, event.ttl_ms};
+    lease.expires_at = core.now + event.ttl_ms;
+    core.lease_due.Set(key, lease.expires_at);
+    core.Save(key, lease.record);
+  }
+  if (!is_held) {
     // Not promised before the store has said that it keeps the version; asked for it is already.
     return Answer(core, event.request,
                   Error(absl::StatusCode::kUnavailable, "HOLD_PENDING",
@@ -143,6 +159,8 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
 }
 
 void AdvanceLeases(Core& core) {
+  // They end with what was lost found again, or adopted: until then nothing is retired.
+  if (core.footing != Footing::kSettled) return;
   for (const std::string& key : core.lease_due.TakeDue(core.now)) {
     const auto it = core.leases.find(key);
     if (it == core.leases.end() || core.now < it->second.expires_at) continue;

@@ -77,6 +77,10 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
     core.stored_meta = *meta;
     return key == MetaKey() ? absl::OkStatus() : Invalid(key);
   }
+  if (const auto* holds = std::get_if<HoldsRecord>(&value)) {
+    core.holds_record = *holds;
+    return key == HoldsKey() ? absl::OkStatus() : Invalid(key);
+  }
   if (const auto* record = std::get_if<MemberRecord>(&value)) {
     Member& member = core.members[MemberId(LastPart(key))];
     member.id = MemberId(LastPart(key));
@@ -105,7 +109,6 @@ std::optional<Tick> WakeAt(const Core& core) {
   FirstAfter wake(core.now);
   wake.At(TrialWakeAt(core));
   if (!core.gathered) wake.At(GatheredAt(core));
-  wake.At(AdoptionWakeAt(core));
   wake.At(core.sync_due.next());
   wake.At(core.lease_due.next());
   wake.At(core.watch_due.next());
@@ -123,16 +126,17 @@ Machine& Machine::operator=(Machine&&) noexcept = default;
 Machine::~Machine() = default;
 
 absl::StatusOr<Machine> Machine::Restore(const Config& config, const Records& records, Tick now) {
-  if (config.new_incarnation == 0 || config.new_incarnation >= kIncarnationLimit) {
+  if (config.new_incarnation == 0) {
     return Error(absl::StatusCode::kInvalidArgument, "INCARNATION_INVALID",
-                 "the incarnation must be from 1 to 2^18 - 1; hours since 2026 do");
+                 "the incarnation must be 1 or more; seconds since 2026 do");
   }
   auto state = std::make_unique<State>();
   state->config = config;
   state->now = now;
   state->began_at = now;
   for (const auto& [key, value] : records) LORRY_RETURN_IF_ERROR(RestoreOne(*state, key, value));
-  state->meta = state->stored_meta.value_or(MetaRecord{Term{config.new_incarnation, 0}, false});
+  state->meta =
+      state->stored_meta.value_or(MetaRecord{Term{config.new_incarnation, 0}, Worth::kNew});
   ++state->meta.term.term;
   state->Save(MetaKey(), state->meta);
   return Machine(std::move(state));

@@ -27,12 +27,9 @@
 
 namespace lorry::sync {
 
-// Incarnations are below it, so that hold revisions can carry them (hours since 2026 last until
-// 2055).
-inline constexpr uint64_t kIncarnationLimit = uint64_t{1} << 18;
-
 struct Config {
-  // Taken when the records hold no incarnation.
+  // Taken when the records hold no incarnation; from 1 up, and above that of any records that this
+  // fleet has had and forgot together with its store.
   uint64_t new_incarnation = 1;
   // A session that ended counts as LOST, and drops out of a running sync, after this long: longer
   // than a proxy needs to dial again, shorter than any stage deadline.

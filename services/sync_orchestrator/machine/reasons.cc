@@ -71,6 +71,39 @@ std::string_view ToString(Abort why) {
   return "";
 }
 
+std::string_view ToString(Footing footing) {
+  switch (footing) {
+    case Footing::kUnread:
+    case Footing::kSettled:
+      return "";
+    case Footing::kRecordsLost:
+      return "RECORDS_LOST";
+    case Footing::kStoreLost:
+      return "STORE_LOST";
+  }
+  return "";
+}
+
+std::string_view Explain(Footing footing) {
+  switch (footing) {
+    case Footing::kUnread:
+    case Footing::kSettled:
+      return "";
+    case Footing::kRecordsLost:
+      return "the adapter-store or an engine remembers later decisions than the orchestrator's own "
+             "records hold: they were lost, or an older copy of them was restored, or another "
+             "orchestrator has the same --cluster. Nothing is decided, unloaded or released. Start "
+             "it with the records that it had, if there are any; otherwise wait until every engine "
+             "is attached, pin what must not move on (`lorry rollback`), and run `lorry adopt`";
+    case Footing::kStoreLost:
+      return "the adapter-store has forgotten what it had told the orchestrator it keeps: its data "
+             "directory is empty, or an older copy, or another store's. Nothing is decided, "
+             "unloaded or released. Start it with the directory that it had, if there is one; "
+             "otherwise publish again what is needed, and run `lorry adopt`";
+  }
+  return "";
+}
+
 std::string_view ToString(Wait wait) {
   switch (wait) {
     case Wait::kNothing:
@@ -87,6 +120,14 @@ std::string_view ToString(Wait wait) {
       return "NO_SLOT";
     case Wait::kUnimplemented:
       return "UNIMPLEMENTED";
+    case Wait::kRecordsLost:
+      return ToString(Footing::kRecordsLost);
+    case Wait::kStoreLost:
+      return ToString(Footing::kStoreLost);
+    case Wait::kOverridden:
+      return "OVERRIDDEN";
+    case Wait::kNextVersion:
+      return "NEXT_VERSION";
     case Wait::kRefused:
       return "REFUSED";
     case Wait::kPoisoned:

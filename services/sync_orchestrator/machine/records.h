@@ -17,12 +17,30 @@
 
 namespace lorry::sync {
 
+// What the records are worth.
+enum class Worth {
+  kNew,      // begun over none: it is not known yet whether there were any
+  kSettled,  // they hold all that was decided and promised
+  kLost,     // somebody remembers later ones; an operator is asked (FleetAdopted)
+};
 // "meta"
 struct MetaRecord {
   Term term;
-  bool settled = false;  // false: begun over empty records, and members may yet remember decisions
-                         // (FleetAdopted)
+  Worth worth = Worth::kNew;
   auto operator<=>(const MetaRecord&) const = default;
+};
+// By what the store tells holder sets apart: the later one is the greater.
+struct HoldsMark {
+  uint64_t incarnation = 0;
+  Revision revision;
+  auto operator<=>(const HoldsMark&) const = default;
+};
+// "holds": how far holder sets of this incarnation have come. Written before a set is sent, so that
+// records from before it are known by it.
+struct HoldsRecord {
+  Revision sent;
+  Revision acked;  // the last that the store has said to have accepted
+  auto operator<=>(const HoldsRecord&) const = default;
 };
 // "member/<member>": the roster. Written again, conditional on the term, whenever a session begins.
 struct MemberRecord {
@@ -179,7 +197,7 @@ struct VerdictRecord {
 };
 
 using RecordValue = std::variant<MetaRecord, MemberRecord, PoolRecord, SyncRecord, DecisionRecord,
-                                 LeaseRecord, VerdictRecord, RequestsRecord>;
+                                 LeaseRecord, VerdictRecord, RequestsRecord, HoldsRecord>;
 struct Record {
   std::string key;
   std::optional<RecordValue> value;  // none: delete

@@ -94,7 +94,11 @@ Json Fields(const MetaRecord& r) {
   return {{"kind", "meta"},
           {"incarnation", r.term.incarnation},
           {"term", r.term.term},
-          {"settled", r.settled}};
+          {"settled", r.worth == Worth::kSettled},
+          {"lost", r.worth == Worth::kLost}};
+}
+Json Fields(const HoldsRecord& r) {
+  return {{"kind", "holds"}, {"sent", r.sent.value}, {"acked", r.acked.value}};
 }
 Json Fields(const MemberRecord& r) {
   return {{"kind", "member"},
@@ -177,8 +181,12 @@ Json Fields(const RequestsRecord& r) {
 }
 
 MetaRecord MetaFrom(const Json& j) {
+  const Worth otherwise = j.at("settled").get<bool>() ? Worth::kSettled : Worth::kNew;
   return {Term{j.at("incarnation").get<uint64_t>(), j.at("term").get<uint64_t>()},
-          j.at("settled").get<bool>()};
+          j.value("lost", false) ? Worth::kLost : otherwise};
+}
+HoldsRecord HoldsFrom(const Json& j) {
+  return {Revision(j.at("sent").get<uint64_t>()), Revision(j.at("acked").get<uint64_t>())};
 }
 MemberRecord MemberFrom(const Json& j) {
   return {PoolName(j.at("pool").get<std::string>()),
@@ -266,6 +274,7 @@ RequestsRecord RequestsFrom(const Json& j) {
 // Throws nlohmann's exceptions; Decode keeps them inside.
 RecordValue From(const std::string& kind, const Json& json) {
   if (kind == "meta") return MetaFrom(json);
+  if (kind == "holds") return HoldsFrom(json);
   if (kind == "member") return MemberFrom(json);
   if (kind == "pool") return PoolFrom(json);
   if (kind == "sync") return SyncFrom(json);

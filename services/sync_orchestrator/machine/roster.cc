@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/first_after.h"
+#include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
@@ -106,11 +107,24 @@ void EndIt(Core& core, SessionId session, std::string_view reason, const std::st
       EndSession{session, Error(absl::StatusCode::kFailedPrecondition, reason, message)});
 }
 
-// Whether the proxy knows of a reign that this one does not succeed. Over empty records another
-// incarnation is what FleetAdopted is for, so the session stays, unserved.
-bool KnowsALaterReign(const Core& core, const Term& theirs) {
-  if (theirs.incarnation != core.meta.term.incarnation && !core.meta.settled) return false;
-  return theirs > core.meta.term;
+// Whether a member of this roster knows of a later reign, or stands on a later decision: then it is
+// the records of this one that are not the last.
+bool RemembersMore(const Core& core, const SessionOpened& event) {
+  const auto it = core.members.find(event.member);
+  const fleet::Observed& observed = event.observed;
+  if (it == core.members.end() || it->second.record.journal != observed.journal) return false;
+  if (observed.term > core.meta.term) return true;
+  if (observed.term.incarnation != core.meta.term.incarnation ||
+      it->second.record.pool != event.pool) {
+    return false;
+  }
+  return std::ranges::any_of(observed.rows, [&](const fleet::ObservedRow& row) {
+    const auto pool = core.pools.find({row.adapter, event.pool});
+    const Epoch known = pool != core.pools.end() ? pool->second.record.epoch : Epoch();
+    const bool is_decided =
+        row.mode == fleet::RowMode::kOpen || row.mode == fleet::RowMode::kClosed;
+    return is_decided && row.epoch > known;
+  });
 }
 
 template <typename T, typename Key, typename Get>
@@ -153,7 +167,12 @@ Tick GatheredAt(const Core& core) {
 }
 
 void HandleSessionOpened(Core& core, const SessionOpened& event) {
-  if (KnowsALaterReign(core, event.observed.term)) {
+  // Over records that are not known to be the last, any session stays, unserved: what it reports may
+  // be adopted.
+  const bool is_certain = core.meta.worth == Worth::kSettled;
+  if (is_certain && RemembersMore(core, event)) {
+    LoseRecords(core);
+  } else if (is_certain && event.observed.term > core.meta.term) {
     EndIt(
         core, event.session, "TERM_FENCED",
         absl::StrCat("member ", event.member.value, " follows term ", ToString(event.observed.term),

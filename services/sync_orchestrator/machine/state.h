@@ -84,6 +84,10 @@ enum class Wait {
   kTooFewEngines,
   kNoSlot,
   kUnimplemented,
+  kRecordsLost,  // nothing is decided before an operator is asked: Footing
+  kStoreLost,
+  kOverridden,   // the pool is pinned to another
+  kNextVersion,  // the newest was passed over; the next that is published is synced
   // Verdicts leave too few engines for it.
   kRefused,
   kPoisoned,
@@ -170,6 +174,8 @@ struct Core {
 
   // the store, as last heard
   bool store_known = false;
+  std::optional<HoldsMark> remembered;  // the last holder set that it accepted; none: none ever
+  Footing footing = Footing::kUnread;   // as adoption.h has found it last
   std::map<AdapterName, AdapterInfo> adapters;
   std::map<VersionKey, VersionInfo> versions;
   std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases;
@@ -188,8 +194,12 @@ struct Core {
   std::map<WatchId, WatchState> watches;
 
   // holders at the store
+  HoldsRecord holds_record;
   std::set<VersionKey> holds;
-  Revision holds_revision;
+  // What else goes with a set: later decisions and pins make it a later one, so that the store
+  // knows of them by its number.
+  std::map<PoolId, std::pair<Epoch, std::optional<VersionKey>>> holds_for;
+  Revision holds_revision;  // of the last sent in this reign; 0: none yet
   Revision holds_acked;
   std::map<Revision, std::set<VersionKey>> holds_sent;  // not acknowledged yet, the newest few
   std::set<VersionKey> held;                            // of `holds`, what the store acknowledged

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
-#include "services/sync_orchestrator/machine/adoption.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
@@ -79,7 +79,7 @@ Status Machine::GetStatus() const {
   Status status;
   status.term = core.meta.term;
   status.store_known = core.store_known;
-  status.adoption_needed = AdoptionNeeded(core);
+  status.footing = core.footing;
   std::map<PoolName, SlotDemand> demands;
   for (const auto& [id, member] : core.members) {
     MemberStatus& out = status.members.emplace_back();
@@ -108,12 +108,16 @@ Status Machine::GetStatus() const {
       out.about = pool.sync->version.key;
     } else if (!pool.record.pending.empty()) {
       out.about = pool.record.pending.back();
+    } else if (pool.wait != Wait::kNothing) {
+      if (const VersionInfo* newest = NewestOf(core, id.adapter)) out.about = newest->key;
     }
     const VersionInfo* about = out.about.has_value() ? core.FindVersion(*out.about) : nullptr;
     if (about != nullptr) out.progress = ProgressOf(core, id, *about);
     out.override_to = pool.record.override_to;
     out.waits_for = ToString(pool.wait);
     out.detail = pool.sync.has_value() ? TroublesOf(core, *pool.sync) : pool.detail;
+    out.is_blocked = pool.wait != Wait::kNothing && pool.wait != Wait::kOverridden &&
+                     pool.wait != Wait::kNextVersion;
     out.last_decision = pool.decision;
   }
   for (const auto& [key, lease] : core.leases) status.leases.push_back(lease.record);
@@ -128,8 +132,9 @@ Status Machine::GetStatus() const {
 
 std::string Machine::Describe() const {
   const Status status = GetStatus();
-  std::string text = absl::StrCat("term ", ToString(status.term),
-                                  status.adoption_needed ? " ADOPTION_NEEDED" : "", "\n");
+  const std::string lost(ToString(status.footing));
+  std::string text =
+      absl::StrCat("term ", ToString(status.term), lost.empty() ? "" : " ", lost, "\n");
   for (const PoolStatus& pool : status.pools) absl::StrAppend(&text, Line(pool), "\n");
   for (const MemberStatus& member : status.members) absl::StrAppend(&text, Line(member), "\n");
   for (const LeaseRecord& lease : status.leases) {

@@ -48,8 +48,9 @@ struct PoolStatus {
   std::optional<VersionKey> about;       // what is synced now, or what waits last
   std::vector<MemberProgress> progress;  // with `about`
   std::optional<VersionKey> override_to;
-  std::string waits_for;  // why a waiting version does not begin: TOO_FEW_ENGINES, NO_SLOT, ...
-  std::string detail;     // for people
+  std::string waits_for;    // why a waiting version does not begin: TOO_FEW_ENGINES, NO_SLOT, ...
+  std::string detail;       // for people
+  bool is_blocked = false;  // it waits for something, and not for what an operator wants
   std::optional<DecisionRecord> last_decision;
 };
 
@@ -64,7 +65,7 @@ struct VerdictStatus {
 struct Status {
   Term term;
   bool store_known = false;
-  bool adoption_needed = false;  // the records were lost and members remember another incarnation
+  Footing footing = Footing::kUnread;
   std::vector<MemberStatus> members;
   std::vector<PoolStatus> pools;
   std::vector<LeaseRecord> leases;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/first_after.h"
 #include "lib/base/strings.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
@@ -286,10 +287,41 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
   Stand(core, id, pool, *row);
 }
 
+// Nothing is to be synced: says so where the newest version is not the one that is served.
+void SayWhyIdle(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy) {
+  const VersionInfo* newest = NewestOf(core, id.adapter);
+  const Activation* committed = pool.committed();
+  const bool differs = policy != nullptr && newest != nullptr && committed != nullptr &&
+                       newest->key != committed->version.key &&
+                       policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished;
+  if (!differs) return WaitFor(core, id, pool, Wait::kNothing);
+  if (pool.record.override_to.has_value()) {
+    return WaitFor(core, id, pool, Wait::kOverridden,
+                   absl::StrCat("an operator pins the pool to ", ToString(*pool.record.override_to),
+                                "; newer versions wait"));
+  }
+  if (const GroupVerdict* given_up = GivenUp(core, id, newest->key))
+    return WaitFor(core, id, pool, WaitOf(given_up->verdict), Explain(*given_up));
+  WaitFor(core, id, pool, Wait::kNextVersion,
+          absl::StrCat(ToString(newest->key),
+                       " was passed over, by a rollback or a full queue; the next version that is "
+                       "published is synced, or pin this one"));
+}
+
+// Every pool says why nothing is decided in it.
+void SayWhatIsLost(Core& core) {
+  const Wait wait = core.footing == Footing::kRecordsLost ? Wait::kRecordsLost : Wait::kStoreLost;
+  for (const auto& [adapter, info] : core.adapters) {
+    for (const auto& [pool, source] : info.policy.pools) core.pools[{adapter, pool}];
+  }
+  for (auto& [id, pool] : core.pools)
+    WaitFor(core, id, pool, wait, std::string(Explain(core.footing)));
+}
+
 void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   const fleet::AdapterPolicy* policy = PolicyOf(core, id);
   const std::optional<Candidate> next = policy != nullptr ? CandidateOf(core, id) : std::nullopt;
-  if (!next.has_value()) return WaitFor(core, id, pool, Wait::kNothing);
+  if (!next.has_value()) return SayWhyIdle(core, id, pool, policy);
   if (const GroupVerdict* given_up = GivenUp(core, id, next->version.key))
     return WaitFor(core, id, pool, WaitOf(given_up->verdict), Explain(*given_up));
   // The one place where the mode is refused: HOLDING and LOCKING exist in phases, rows and Desired.
@@ -417,7 +449,8 @@ std::optional<Tick> DueAt(const Core& core, const PoolId& id, const Pool& pool) 
 }  // namespace
 
 void AdvanceSyncs(Core& core) {
-  if (!core.store_known || !core.meta.settled) return;
+  if (core.footing == Footing::kUnread) return;
+  if (core.footing != Footing::kSettled) return SayWhatIsLost(core);
   for (const auto& [id, visit] : WhatToVisit(core)) {
     const auto it = core.pools.find(id);
     if (it == core.pools.end()) continue;

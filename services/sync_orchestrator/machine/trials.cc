@@ -242,7 +242,7 @@ Permission PermissionOf(const Core& core, const Member& member, const VersionInf
 }
 
 void AdvanceTrials(Core& core) {
-  if (!core.store_known || !core.meta.settled || !IsGathered(core)) return;
+  if (core.footing != Footing::kSettled || !IsGathered(core)) return;
   if (std::exchange(core.asked_at, core.changed.wants()) != core.changed.wants()) OpenTrials(core);
   for (auto& [question, trial] : core.trials) AdvanceTrial(core, question, trial);
 }

@@ -65,10 +65,17 @@ bool MayServe(const Core& core, const Member& member, const VersionInfo& version
          !IsBar(VerdictOf(core, member.group, version.key));
 }
 
-bool Serves(const Member& member, const AdapterName& adapter, Epoch epoch) {
+// This decision or a later one. Epochs of another incarnation say nothing, and the same one means
+// the same version.
+bool Serves(const Core& core, const Member& member, const AdapterName& adapter,
+            const Activation& activation) {
   const fleet::ObservedRow* row = RowOf(member, adapter);
-  return member.session.has_value() && row != nullptr && row->mode == fleet::RowMode::kOpen &&
-         row->epoch >= epoch;
+  if (!member.session.has_value() || row == nullptr || row->mode != fleet::RowMode::kOpen ||
+      member.observed->term.incarnation != core.meta.term.incarnation) {
+    return false;
+  }
+  if (row->epoch != activation.epoch) return row->epoch > activation.epoch;
+  return row->target == core.NameIn(activation.version, member.observed->limits.kind);
 }
 
 // Whether the decision is not delivered before this member serves it, or a later one.
@@ -76,7 +83,7 @@ bool IsWaitedFor(const Core& core, const PoolId& id, const Member& member,
                  const Activation& activation) {
   ++core.work.members;
   if (member.record.pool != id.pool || member.record.dead) return false;
-  return !Serves(member, id.adapter, activation.epoch) &&
+  return !Serves(core, member, id.adapter, activation) &&
          MayServe(core, member, activation.version);
 }
 
@@ -113,7 +120,7 @@ WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
   for (const auto& [member_id, member] : core.members) {
     if (member.record.pool != id.pool || member.record.dead) continue;
     ++event.members;
-    if (Serves(member, id.adapter, activation.epoch)) ++event.done;
+    if (Serves(core, member, id.adapter, activation)) ++event.done;
     waits = waits || IsWaitedFor(core, id, member, activation);
   }
   if (!waits || core.now - pool.decided_at >= core.config.deliver_ms) {
@@ -156,6 +163,49 @@ void Tell(Core& core, WatchId id, WatchState& watch, WatchEvent view) {
   watch.told_at = core.now;
   watch.last = view;
   core.effects.push_back(NotifyWatch{id, std::move(view)});
+}
+
+// What a pool serves or syncs instead of a version that it will not come to any more.
+std::optional<VersionKey> PassedBy(const Pool& pool, const VersionKey& version) {
+  const PoolRecord& record = pool.record;
+  const bool is_ahead = !record.considered.has_value() || version > *record.considered;
+  const bool is_served = pool.committed() != nullptr && pool.committed()->version.key == version;
+  const bool is_synced = pool.sync.has_value() && pool.sync->version.key == version;
+  if (is_ahead || is_served || is_synced || record.override_to == version ||
+      std::ranges::count(record.pending, version) > 0) {
+    return std::nullopt;
+  }
+  if (!record.pending.empty()) return record.pending.back();
+  if (pool.sync.has_value()) return pool.sync->version.key;
+  if (pool.committed() != nullptr) return pool.committed()->version.key;
+  return std::nullopt;
+}
+
+// Of a pool that follows another, or an alias: what it does not follow is never decided there.
+WatchEvent Following(const Core& core, const PoolId& id, const Pool& pool,
+                     const fleet::PoolSource& source, const VersionKey& version) {
+  if (source.kind == fleet::PoolSource::Kind::kAlias) {
+    const auto alias = core.aliases.find({id.adapter, source.alias});
+    if (alias != core.aliases.end() && alias->second == version)
+      return Waiting(core, pool, version, id);
+    return Final(
+        State::kStored, "",
+        absl::StrCat("the pool follows alias ", source.alias.value, ", which does not name it"));
+  }
+  const auto other = core.pools.find({id.adapter, source.pool});
+  if (other == core.pools.end()) return Waiting(core, pool, version, id);
+  const std::optional<VersionKey> passed_by = PassedBy(other->second, version);
+  return passed_by.has_value() ? Superseded(*passed_by) : Waiting(core, pool, version, id);
+}
+
+// The source of a pool that takes its versions from somewhere else than what is published.
+const fleet::PoolSource* FollowedBy(const Core& core, const PoolId& id) {
+  const AdapterInfo* info = core.FindAdapter(id.adapter);
+  if (info == nullptr) return nullptr;
+  const auto source = info->policy.pools.find(id.pool);
+  const bool follows = source != info->policy.pools.end() &&
+                       source->second.kind != fleet::PoolSource::Kind::kPublished;
+  return follows ? &source->second : nullptr;
 }
 
 bool IsUnknown(const WatchEvent& view) {
@@ -228,6 +278,12 @@ std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
 
 WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_name) {
   const PoolId id{version.adapter, pool_name};
+  if (core.footing == Footing::kRecordsLost || core.footing == Footing::kStoreLost) {
+    WatchEvent waits;
+    waits.reason = ToString(core.footing);
+    waits.detail = Explain(core.footing);
+    return waits;
+  }
   const auto it = core.pools.find(id);
   if (it == core.pools.end()) {
     return core.store_known
@@ -255,6 +311,8 @@ WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_na
   if (core.store_known && core.FindVersion(version) == nullptr) {
     return Final(State::kFailed, "UNKNOWN_VERSION", "it is not stored");
   }
+  if (const fleet::PoolSource* source = FollowedBy(core, id))
+    return Following(core, id, pool, *source, version);
   if (record.considered.has_value() && version <= *record.considered) {
     if (!record.pending.empty()) return Superseded(record.pending.back());
     if (pool.sync.has_value()) return Superseded(pool.sync->version.key);

@@ -110,7 +110,7 @@ void Gauges::ShowPool(const PoolStatus& pool) {
     Set({"lorry_desired_version", "Version of the last decision"}, labels,
         static_cast<double>(pool.committed->version.key.number.value));
   }
-  if (pool.waits_for.empty()) return;
+  if (!pool.is_blocked) return;
   metrics::Labels blocked = labels;
   blocked["reason"] = pool.waits_for;
   Set({"lorry_sync_blocked", "1 while a version waits and cannot be staged or decided, by reason"},

@@ -43,6 +43,8 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
                   [this](grpc::ClientContext* context, auto* reactor) {
                     MutexLock lock(mutex_);
                     request_.set_from_revision(cursor_);
+                    request_.set_store(store_);
+                    request_.set_holder(holder_);
                     stub_->async()->Watch(context, &request_, reactor);
                   },
               .on_open =
@@ -55,6 +57,7 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
                       versions_.clear();
                       aliases_.clear();
                     }
+                    accepted_.reset();
                   },
               .on_message =
                   [this](store::v1::WatchResponse message) { OnMessage(std::move(message)); },
@@ -112,6 +115,13 @@ void StoreLink::OnMessage(store::v1::WatchResponse message) {
     for (const auto& [key, info] : versions_) listed.versions.push_back(info);
     for (const auto& [name, target] : aliases_)
       listed.aliases.push_back({name.first, name.second, target});
+    listed.remembered = accepted_;
+    if (message.has_remembered()) {
+      const HoldsMark mark{message.remembered().incarnation(),
+                           Revision(message.remembered().revision())};
+      listed.remembered = std::max(mark, accepted_.value_or(mark));
+    }
+    store_ = message.store();
     Post(std::move(listed));
   }
   if (synced_) cursor_ = message.revision();
@@ -176,10 +186,10 @@ void StoreLink::Forget(const AdapterName& adapter) {
   if (synced_) Post(AdapterDeleted{adapter});
 }
 
-void StoreLink::SetHolds(Revision revision, std::vector<VersionKey> versions) {
+void StoreLink::SetHolds(HoldsMark mark, std::vector<VersionKey> versions) {
   {
     MutexLock lock(mutex_);
-    holds_ = Holds{revision, std::move(versions)};
+    holds_ = Holds{mark, std::move(versions)};
   }
   // Refused when sixteen wait already: one of those sends the newest set.
   (void)executor_.Submit([this] { SendHolds(); });
@@ -194,19 +204,25 @@ void StoreLink::SendHolds() {
   if (!holds.has_value()) return;
   store::v1::SetHoldsRequest request;
   request.set_holder(holder_);
-  request.set_revision(holds->revision.value);
+  request.set_incarnation(holds->mark.incarnation);
+  request.set_revision(holds->mark.revision.value);
   for (const VersionKey& key : holds->versions) *request.add_versions() = rpc::ToProto(key);
   grpc::ClientContext context;
   rpc::SetDeadlineIn(context, kHoldsDeadlineMs);
   store::v1::SetHoldsResponse response;
   const absl::Status status = rpc::FromGrpc(stub_->SetHolds(&context, request, &response));
   if (!status.ok()) {
-    // Not answered: the machine sends it again.
-    spdlog::debug("holds revision={} not taken: {}", holds->revision.value,
-                  std::string(status.message()));
+    // Not answered: the machine sends it again. Refused: another orchestrator sets them as well.
+    spdlog::log(ReasonOf(status) == "HOLDS_STALE" ? spdlog::level::warn : spdlog::level::debug,
+                "holds revision={} not taken: {}", holds->mark.revision.value,
+                std::string(status.message()));
     return;
   }
-  HoldsAcked acked{.revision = holds->revision, .missing = {}};
+  HoldsAcked acked{.revision = holds->mark.revision, .missing = {}};
+  {
+    MutexLock lock(mutex_);
+    accepted_ = holds->mark;
+  }
   for (const common::v1::VersionRef& ref : response.missing()) {
     if (absl::StatusOr<VersionKey> key = rpc::FromProto(ref); key.ok())
       acked.missing.push_back(*std::move(key));

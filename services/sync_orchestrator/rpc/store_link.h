@@ -29,7 +29,7 @@ class StoreLink final : public HoldsPort {
   void Stop();
   bool connected() const;
 
-  void SetHolds(Revision revision, std::vector<VersionKey> versions) override;
+  void SetHolds(HoldsMark mark, std::vector<VersionKey> versions) override;
 
   // What the watch said last.
   std::map<AdapterName, VersionKey> Newest() const;  // newest of each adapter's current run
@@ -37,7 +37,7 @@ class StoreLink final : public HoldsPort {
 
  private:
   struct Holds {
-    Revision revision;
+    HoldsMark mark;
     std::vector<VersionKey> versions;
   };
   void OnMessage(store::v1::WatchResponse message);
@@ -54,6 +54,9 @@ class StoreLink final : public HoldsPort {
   bool connected_ LORRY_GUARDED_BY(mutex_) = false;
   bool synced_ LORRY_GUARDED_BY(mutex_) = false;  // the present state was complete once
   uint64_t cursor_ LORRY_GUARDED_BY(mutex_) = 0;  // 0: the next watch begins with the present state
+  std::string store_ LORRY_GUARDED_BY(mutex_);    // that the cursor is of
+  // Accepted since the watch began: later than what that says.
+  std::optional<HoldsMark> accepted_ LORRY_GUARDED_BY(mutex_);
   store::v1::WatchRequest request_ LORRY_GUARDED_BY(mutex_);  // of the watch at hand
   std::map<AdapterName, AdapterInfo> adapters_ LORRY_GUARDED_BY(mutex_);
   std::map<VersionKey, VersionInfo> versions_ LORRY_GUARDED_BY(mutex_);

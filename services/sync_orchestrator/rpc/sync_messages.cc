@@ -159,6 +159,8 @@ v1::GetStatusResponse ToProto(const Status& status,
                               const std::string& pool, const std::string& adapter, Tick now) {
   v1::GetStatusResponse out;
   *out.mutable_term() = rpc::ToProto(status.term);
+  out.set_lost(std::string(ToString(status.footing)));
+  out.set_lost_detail(std::string(Explain(status.footing)));
   for (const MemberStatus& member : status.members) {
     if (!Wanted(pool, member.pool.value)) continue;
     v1::MemberStatus& shown = *out.add_members();

@@ -259,7 +259,8 @@ grpc::Status SyncService::AdoptFleet(grpc::ServerContext* context,
                        absl::StrCat("this orchestrator serves cluster \"", cluster_,
                                     "\"; repeat that name to adopt it"));
         }
-        LORRY_RETURN_IF_ERROR(orchestrator_.Ask(FleetAdopted{}, call.deadline).status());
+        LORRY_RETURN_IF_ERROR(
+            orchestrator_.Ask(FleetAdopted{.newest = request->newest()}, call.deadline).status());
         LORRY_ASSIGN_OR_RETURN(const Status status, orchestrator_.GetStatus(call.deadline));
         *response->mutable_term() = rpc::ToProto(status.term);
         return absl::OkStatus();

@@ -59,7 +59,7 @@ fleet::Observed Served(const std::vector<AdapterName>& adapters) {
 
 BenchFleet::BenchFleet(size_t engines, size_t adapters) : newest_(adapters, 1) {
   Records records;
-  records[MetaKey()] = MetaRecord{Term{1, 1}, true};
+  records[MetaKey()] = MetaRecord{Term{1, 1}, Worth::kSettled};
   StoreListed listed;
   for (size_t i = 0; i < adapters; ++i) {
     const AdapterName adapter(absl::StrCat("adapter-", 1'000 + i));
@@ -108,7 +108,7 @@ void BenchFleet::Run(const Effect& effect) {
     engines_[desired->session - 1].desired = desired->desired;
     Work(desired->session - 1);
   } else if (const auto* holds = std::get_if<SetHolds>(&effect)) {
-    holds_ = holds->revision;
+    holds_ = holds->mark.revision;
   } else if (const auto* notify = std::get_if<NotifyWatch>(&effect)) {
     told_ = notify->event;
   }

@@ -257,8 +257,13 @@ TEST_P(StoreTest, AHolderThatWatchesIsToldWhatIsRememberedOfItAndByWhichStore) {
   const std::string store = known.message.store();
   ASSERT_FALSE(store.empty());
   ASSERT_TRUE(client_->OpenRun("second").ok());
-  Watcher goes_on(client_->stub(), 1, store);
-  EXPECT_TRUE(goes_on.Next());
+  Watcher goes_on(client_->stub(), 1, store, "orchestrator:test");
+  ASSERT_TRUE(goes_on.Next());
+  EXPECT_TRUE(goes_on.message.synced()) << "the store may be a copy from before, or after";
+  EXPECT_EQ(goes_on.message.remembered().revision(), 3u);
+  EXPECT_EQ(goes_on.message.changes_size(), 0);
+  ASSERT_TRUE(goes_on.Next());
+  EXPECT_THAT(goes_on.Changes(), ElementsAre("adapter second"));
   Watcher strays(client_->stub(), 1, "another");
   EXPECT_FALSE(strays.Next());
   EXPECT_THAT(strays.End(), FailsWith("REVISION_COMPACTED"));

@@ -204,6 +204,31 @@ TEST(Slots, ASmallerBatchLimitIsAWarningWithItsCost) {
                              testing::HasSubstr("--max-loras")));
 }
 
+TEST(Leases, ARefusedRenewalShortensNothing) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  const Selector first{kMath, Selector::Kind::kNumber, {}, {}, VersionNumber(1)};
+  fleet.Lease(first, 60'000);
+  fleet.store_is_silent_ = true;
+  fleet.Restart();  // nothing is held in this reign yet
+  fleet.Step(LeaseAsked{1, first, kRollout, "client", 10});
+  fleet.Pass(1'000);
+  ASSERT_EQ(fleet.Leases().size(), 1u);
+  EXPECT_EQ(fleet.Leases()[0].ttl_ms, 60'000);
+}
+
+TEST(Leases, LastAWeekAtMost) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Step(LeaseAsked{1, kLatest, kRollout, "client", std::numeric_limits<int64_t>::max()});
+  EXPECT_EQ(ReasonOf(fleet.replies_.back().status), "MESSAGE_INVALID");
+  EXPECT_TRUE(fleet.Leases().empty());
+}
+
 TEST(Life, AnAdapterThatIsGoneIsLetGoAndTakenBackUnderAHigherEpoch) {
   Fleet fleet;
   fleet.Join("e1");
@@ -235,6 +260,60 @@ TEST(Life, OnlyTheWindowIsHeldAtTheStore) {
   }
   EXPECT_THAT(fleet.holds_.back(), testing::UnorderedElementsAre(keys[3], keys[4]))
       << "max_staleness + 1: what is older is the store's to keep or to delete";
+}
+
+TEST(Watch, AHigherEpochOfAnotherIncarnationServesNothing) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Join("e2");
+  const VersionKey key = fleet.Publish(1);
+  for (const char* id : {"e1", "e2"}) fleet.Set(id, key, fleet::ResidencyState::kLoaded);
+  ASSERT_EQ(fleet.Committed(), 1u);
+  fleet.Of("e1").rows = {
+      {kMath, fleet::RowMode::kOpen, Epoch(1), EngineName("math-v9-0123456789ab"), false}};
+  fleet.Report("e1");
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_EQ(fleet.told_.back().done, 0u) << "the same epoch of other bytes";
+  fleet.Of("e1").rows[0].epoch = Epoch(9);
+  fleet.Of("e1").term = Term{7, 1};
+  ++fleet.Of("e1").sequence;
+  fleet.Step(MemberObserved{fleet.SessionOf(MemberId("e1")), fleet.Of("e1")});
+  EXPECT_EQ(fleet.told_.back().done, 0u);
+}
+
+TEST(Watch, OfAPoolThatFollowsAnotherEnds) {
+  const PoolName eval("eval");
+  Fleet fleet;
+  fleet::AdapterPolicy policy;
+  policy.pools[eval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
+  fleet.Policy(policy);
+  fleet.Join("e1");
+  fleet.Join("v1", 0, fleet::EngineKind::kVllm, eval);
+  const VersionKey first = fleet.Publish(1);
+  fleet.Publish(2);
+  const VersionKey third = fleet.Publish(3);
+  fleet.Obey("e1");
+  fleet.Obey("e1");
+  const VersionKey second{kMath, RunId(1), VersionNumber(2)};
+  fleet.Step(WatchOpened{1, second, eval});
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kSuperseded) << ToString(first);
+  EXPECT_EQ(fleet.told_.back().superseded_by, third);
+}
+
+TEST(Status, ALiftedRollbackSaysWhatComesNext) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey first = fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Publish(2);
+  fleet.Obey("e1");
+  fleet.Override(first, "");
+  fleet.Obey("e1");
+  ASSERT_EQ(fleet.Committed(), 1u);
+  EXPECT_EQ(fleet.PoolOf(kRollout).waits_for, "OVERRIDDEN");
+  fleet.Override(std::nullopt, "");
+  EXPECT_EQ(fleet.PoolOf(kRollout).waits_for, "NEXT_VERSION");
+  EXPECT_EQ(fleet.PoolOf(kRollout).about->number, VersionNumber(2));
 }
 
 }  // namespace

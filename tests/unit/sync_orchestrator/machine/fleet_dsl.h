@@ -26,14 +26,16 @@ class Fleet {
   void Begin() {
     machine_.emplace(*Machine::Restore(config_, records_, now_));
     Take();
-    Step(StoreListed{{adapter_}, versions_, {}});
+    List();
   }
+  // All that the store holds, and what it remembers of this orchestrator.
+  void List() { Step(StoreListed{{adapter_}, versions_, {}, remembered_}); }
   void Policy(const fleet::AdapterPolicy& policy) {
     adapter_.policy = policy;
     Step(AdapterSet{adapter_});
   }
   void Join(const std::string& id, uint32_t slots = 0,
-            fleet::EngineKind kind = fleet::EngineKind::kVllm) {
+            fleet::EngineKind kind = fleet::EngineKind::kVllm, const PoolName& pool = kRollout) {
     fleet::Observed& observed = members_[MemberId(id)];
     observed.journal = JournalId("j-" + id);
     observed.boot = BootId(id + ".1");
@@ -41,7 +43,7 @@ class Fleet {
     observed.limits.kind = kind;
     observed.limits.slots = slots;
     observed.sequence = 1;
-    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
+    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), pool, observed});
   }
   // The same proxy attaches again, and knows the term given.
   void Rejoin(const std::string& id, const Term& term) {
@@ -216,6 +218,16 @@ class Fleet {
   }
   lorry::sync::Status Status() const { return machine_->GetStatus(); }
   PoolStatus Pool() const { return machine_->GetStatus().pools.at(0); }
+  PoolStatus PoolOf(const PoolName& name) const {
+    for (const PoolStatus& pool : machine_->GetStatus().pools) {
+      if (pool.pool == name) return pool;
+    }
+    return {};
+  }
+  Reply Adopt(bool newest = false) {
+    Step(FleetAdopted{++requests_, newest});
+    return replies_.back();
+  }
   bool Wants(const std::string& id, uint64_t number) const {
     for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
       if (wanted.key.number.value == number) return true;
@@ -261,6 +273,7 @@ class Fleet {
   Records records_;
   Config config_;
   std::vector<std::vector<VersionKey>> holds_;  // as they were set
+  std::optional<HoldsMark> remembered_;         // by the store
 
   bool store_is_silent_ = false;  // it takes holds, and does not say so
   void StoreAnswers() {
@@ -293,7 +306,8 @@ class Fleet {
       if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
       if (const auto* set = std::get_if<SetHolds>(&effect)) {
         holds_.push_back(set->versions);
-        unanswered_.push_back(set->revision);
+        unanswered_.push_back(set->mark.revision);
+        remembered_ = set->mark;
       }
     }
     if (!store_is_silent_) StoreAnswers();

@@ -331,10 +331,10 @@ TEST(Roster, AReignOverLostRecordsDesiresAndReleasesNothingBeforeItAdopts) {
   EXPECT_EQ(fleet.Committed(), 1u);
   ASSERT_FALSE(fleet.holds_.empty());
   EXPECT_EQ(fleet.holds_.back().size(), 1u);
-  EXPECT_EQ(fleet.DesiredTerm("e1"), (Term{2, 1}));
+  EXPECT_EQ(fleet.DesiredTerm("e1"), (Term{3, 1}));
 }
 
-// The clock that counts incarnations may have been behind, or the records lost within the hour.
+// The clock that counts incarnations may have been behind.
 TEST(Roster, AdoptionMintsAnIncarnationAboveAnyThatMembersRemember) {
   Fleet fleet;
   fleet.Join("e1");
@@ -356,7 +356,7 @@ TEST(Roster, AdoptionMintsAnIncarnationAboveAnyThatMembersRemember) {
 
 TEST(Roster, AProxyOfALaterReignIsRefused) {
   Fleet fleet;
-  fleet.Publish(1);  // a store with versions: settled only after a while
+  fleet.Publish(1);
   fleet.Pass(6'000);
   fleet::Observed later;
   later.journal = JournalId("j");

@@ -15,7 +15,7 @@ std::vector<RecordValue> Meant() {
                             Digest{"d"},
                             {8, true, false, true, false, 1'234, {"q_proj"}}};
   return {
-      MetaRecord{Term{3, 4}, true},
+      MetaRecord{Term{3, 4}, Worth::kSettled},
       MemberRecord{PoolName("rollout"), JournalId("j"), 4, true, "broken", false, BootId("b"), true,
                    true},
       PoolRecord{
@@ -39,6 +39,10 @@ std::vector<RecordValue> Meant() {
       RequestsRecord{{{"a\xff", version.key, Epoch(7)}, {"b", std::nullopt, Epoch(0)}}},
       // Of before verdicts had groups.
       VerdictRecord{version.key, {}, {{MemberId("e1"), 1}}},
+      // Since an orchestrator knows what its records are worth.
+      MetaRecord{Term{3, 4}, Worth::kNew},
+      MetaRecord{Term{3, 4}, Worth::kLost},
+      HoldsRecord{Revision(7), Revision(6)},
   };
 }
 
