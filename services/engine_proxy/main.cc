@@ -279,7 +279,11 @@ absl::Status App::WireEngine() {
       EngineLink::Listeners{.on_facts = on_facts,
                             .on_timed = on_timed,
                             .on_listed = on_listed,
-                            .report_counts = [this, report] { report(door_->Snapshot()); }});
+                            .report_counts = [this, report] { report(door_->Snapshot()); },
+                            .others = [this]() -> EngineLink::Others {
+                              return {.in_flight = door_->Snapshot().live > 0,
+                                      .heard = door_->pieces_heard()};
+                            }});
   LORRY_RETURN_IF_ERROR(door_->Start());
   door_at_.port = door_->port();
   const std::string advertised = absl::GetFlag(FLAGS_door_advertise);

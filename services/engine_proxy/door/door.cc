@@ -219,6 +219,8 @@ void Door::SetTable(proxy::DoorTable table) {
   if (state_->shared.options.on_counts) state_->shared.options.on_counts(Snapshot());
 }
 
+uint64_t Door::pieces_heard() const { return state_->shared.pieces_heard; }
+
 Counts Door::Snapshot() const { return state_->shared.router.Snapshot(); }
 
 std::optional<Explained> Door::Explain(std::string_view request_id) const {

@@ -86,6 +86,8 @@ class Door {
   // resolve anew.
   void SetTable(proxy::DoorTable table);
   Counts Snapshot() const;
+  // Grows with every piece of a reply that the engine sends to a request that is counted.
+  uint64_t pieces_heard() const;
 
   std::optional<Explained> Explain(std::string_view request_id) const;
   std::vector<Explained> Recent(size_t limit) const;

@@ -25,7 +25,7 @@ struct Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   // Once, at the first byte of the engine's reply.
-  void OnFirstByte();
+  void OnBytes();
   // The engine has all of it.
   void ForgetBody();
   bool KeepAlive() const {

@@ -119,7 +119,7 @@ Task<bool> Relay::BreakOff(CallResult why) {
 }
 
 void Relay::OnPiece(const UpstreamCall::Piece& piece) {
-  x_.OnFirstByte();
+  x_.OnBytes();
   if (!x_.live || !streaming_ || piece.data.empty() || std::exchange(answered_, true)) return;
   SpawnAborts(x_.shard, x_.live->Answered(0), *x_.facts);
 }

@@ -41,7 +41,8 @@ struct Shared {
   std::atomic<uint32_t> connections{0};
   std::atomic<uint32_t> held{0};
   std::atomic<size_t> body_bytes{0};
-  std::string engine_authority;  // for Host; set before the threads start
+  std::atomic<uint64_t> pieces_heard{0};  // of the engine's replies to requests that are counted
+  std::string engine_authority;           // for Host; set before the threads start
 };
 
 // Bytes of one request's body, counted among those of all requests until it goes.

@@ -38,7 +38,7 @@ Task<bool> SplitCall::Run() {
     co_await RefuseCall(x_, CallResult::kSilent);
     x_.client.Leave();
   }
-  x_.OnFirstByte();
+  x_.OnBytes();
   if (x_.client.left()) co_return false;
   co_return co_await AnswerMerged();
 }

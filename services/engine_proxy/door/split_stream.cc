@@ -102,7 +102,7 @@ Task<CallResult> SplitStream::ReadReply(UpstreamCall& call, size_t sample) {
 }
 
 void SplitStream::OnEvents(std::string_view text, size_t sample) {
-  x_.OnFirstByte();
+  x_.OnBytes();
   if (!answered_[sample]) {
     answered_[sample] = true;
     SpawnAborts(x_.shard, x_.live->Answered(static_cast<uint32_t>(sample)), *x_.facts);

@@ -195,18 +195,21 @@ void EngineLink::Run(const Probe& probe) {
   With(
       probe.boot,
       [this, probe](engines::Engine& engine) {
-        engine.Probe(probe.name, probe.kind, Millis(options_.probe_deadline_ms),
-                     [this, probe](absl::StatusOr<engines::ProbeAnswer> answer) {
-                       LORRY_FAULT_POINT("proxy.probe.answered");
-                       const absl::Status& status = answer.status();
-                       if (!status.ok())
-                         spdlog::warn("probe name={} {}", probe.name.value, Text(status));
-                       sink_(ProbeDone{.op = probe.op,
-                                       .outcome = OutcomeOf(status),
-                                       .reason = ReasonOf(status),
-                                       .detail = Text(status),
-                                       .compared = answer.ok() ? *answer : std::nullopt});
-                     });
+        const Others before = listeners_.others();
+        engine.Probe(
+            probe.name, probe.kind,
+            Millis(before.in_flight ? options_.busy_probe_deadline_ms : options_.probe_deadline_ms),
+            [this, probe, before](absl::StatusOr<engines::ProbeAnswer> answer) {
+              LORRY_FAULT_POINT("proxy.probe.answered");
+              const absl::Status& status = answer.status();
+              if (!status.ok()) spdlog::warn("probe name={} {}", probe.name.value, Text(status));
+              sink_(ProbeDone{.op = probe.op,
+                              .outcome = OutcomeOf(status),
+                              .reason = ReasonOf(status),
+                              .detail = Text(status),
+                              .compared = answer.ok() ? *answer : std::nullopt,
+                              .others_heard = listeners_.others().heard != before.heard});
+            });
       },
       [this, probe] {
         sink_(ProbeDone{.op = probe.op,

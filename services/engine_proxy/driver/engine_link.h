@@ -38,7 +38,13 @@ class EngineLink {
     int lost_after = 3;
     int64_t call_deadline_ms = 10'000;   // List, GetLoad, pauses
     int64_t load_deadline_ms = 60'000;   // reads the files; a large adapter on a cold disk
-    int64_t probe_deadline_ms = 30'000;  // one token behind everything that the engine is doing
+    int64_t probe_deadline_ms = 30'000;  // one token on an engine that has nothing else to do
+    // One behind everything that it is doing: a full engine takes new requests as old ones end.
+    int64_t busy_probe_deadline_ms = 300'000;
+  };
+  struct Others {
+    bool in_flight = false;  // requests are at the engine
+    uint64_t heard = 0;      // grows with every piece of a reply to one
   };
   // All on the link's thread.
   struct Listeners {
@@ -51,6 +57,8 @@ class EngineLink {
     // Posts a DoorReport to the sink: what the engine says of its load is compared with the door's
     // counts, and an older count would contradict it for as long as requests keep coming.
     std::function<void()> report_counts;
+    // What the engine does for others, as the door sees it.
+    std::function<Others()> others;
   };
 
   EngineLink(Options options, EventSink sink, Listeners listeners);

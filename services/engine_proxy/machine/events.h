@@ -78,6 +78,7 @@ struct ProbeDone {
   std::string reason;
   std::string detail;
   std::optional<fleet::ProbeComparison> compared = {};  // kCompare, and the engine could tell
+  bool others_heard = false;  // the engine went on answering other requests meanwhile
 };
 struct UnloadDone {
   OpId op = 0;

@@ -92,6 +92,10 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
                     event.detail};
   if (event.outcome == Outcome::kBroken)
     return Doubt(core, *residency, /*was_probe=*/true, std::move(mishap));
+  // A long queue is not the version's fault.
+  if (event.outcome == Outcome::kUnknown && event.others_heard)
+    mishap = {fleet::Failure::kMember, "PROBE_BEHIND_OTHERS",
+              "the engine went on answering other requests and did not come to the probe"};
   if (event.outcome != Outcome::kUnknown) EndTrial(*residency);  // else it stays on trial
   if (event.outcome != Outcome::kOk)
     return Fail(core, *residency, ResidencyEvent::kFailed, std::move(mishap));

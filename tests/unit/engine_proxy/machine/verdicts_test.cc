@@ -34,6 +34,20 @@ TEST(Verdicts, NothingElseIsTriedBesideAVersionThatIsOnTrial) {
   EXPECT_EQ(bench.loads_, std::vector{Bench::NameOf(1)});
 }
 
+TEST(Verdicts, AProbeBehindALongQueueBlamesNobody) {
+  Bench bench;
+  bench.probe_answer_ = ProbeDone{.outcome = Outcome::kUnknown, .others_heard = true};
+  bench.Desire(0, {1});
+  EXPECT_EQ(bench.Told(1), "FAILED PROBE_BEHIND_OTHERS");
+  EXPECT_EQ(bench.FailureOf(1), Failure::kMember);
+  bench.probe_answer_->others_heard = false;
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.FailureOf(1), Failure::kEngineHung);
+  bench.probe_answer_.reset();
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
 TEST(Verdicts, AfterADeathItWaitsForAWordFromWhoKnowsOfIt) {
   Bench bench;
   bench.probe_answer_ = BrokenProbe();
