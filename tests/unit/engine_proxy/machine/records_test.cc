@@ -2,9 +2,8 @@
 // adds to them is added to testdata/records.jsonl, and a line there is never changed.
 #include "services/engine_proxy/machine/records.h"
 
-#include <fstream>
-
 #include "gtest/gtest.h"
+#include "tests/testing/golden_records.h"
 
 namespace lorry::proxy {
 namespace {
@@ -36,23 +35,10 @@ std::vector<RecordValue> Meant() {
 }
 
 TEST(Records, OfEarlierVersionsAreRead) {
-  std::ifstream file(LORRY_PROXY_RECORDS);
-  const std::vector<RecordValue> meant = Meant();
-  size_t read = 0;
-  for (std::string line; std::getline(file, line); ++read) {
-    ASSERT_LT(read, meant.size()) << line;
-    const absl::StatusOr<RecordValue> value = Decode(line);
-    ASSERT_TRUE(value.ok()) << line << ": " << value.status();
-    EXPECT_EQ(*value, meant[read]) << line;
-  }
-  EXPECT_EQ(read, meant.size());
+  testing::ExpectRead(LORRY_PROXY_RECORDS, Meant(), Decode);
 }
 
-TEST(Records, EveryKindThatIsWrittenNowIsAmongThem) {
-  std::set<size_t> kinds;
-  for (const RecordValue& value : Meant()) kinds.insert(value.index());
-  EXPECT_EQ(kinds.size(), std::variant_size_v<RecordValue>);
-}
+TEST(Records, EveryKindThatIsWrittenNowIsAmongThem) { testing::ExpectEveryKind(Meant()); }
 
 TEST(Records, OfAnUnknownKindOrTypeAreRefused) {
   EXPECT_FALSE(Decode("{\"kind\":\"tea\"}").ok());

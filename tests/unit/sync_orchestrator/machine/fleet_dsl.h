@@ -229,28 +229,19 @@ class Fleet {
     return replies_.back();
   }
   bool Wants(const std::string& id, uint64_t number) const {
-    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
-      if (wanted.key.number.value == number) return true;
-    }
-    return false;
+    return WantedOn(id, number) != nullptr;
   }
   std::optional<fleet::ProbeRule> Probe(const std::string& id, uint64_t number) const {
-    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
-      if (wanted.key.number.value == number) return wanted.probe;
-    }
-    return std::nullopt;
+    const fleet::WantedVersion* wanted = WantedOn(id, number);
+    return wanted != nullptr ? std::optional(wanted->probe) : std::nullopt;
   }
   bool MayLoad(const std::string& id, uint64_t number) const {
-    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
-      if (wanted.key.number.value == number) return wanted.load;
-    }
-    return false;
+    const fleet::WantedVersion* wanted = WantedOn(id, number);
+    return wanted != nullptr && wanted->load;
   }
   uint32_t DeathsAllowed(const std::string& id, uint64_t number) const {
-    for (const fleet::WantedVersion& wanted : desired_.at(MemberId(id)).wanted) {
-      if (wanted.key.number.value == number) return wanted.deaths_allowed;
-    }
-    return 0;
+    const fleet::WantedVersion* wanted = WantedOn(id, number);
+    return wanted != nullptr ? wanted->deaths_allowed : 0;
   }
   uint64_t Committed() const {
     const PoolStatus pool = Pool();
@@ -287,6 +278,14 @@ class Fleet {
   }
 
  private:
+  // What the member was last told of the version; null: it is not wanted there.
+  const fleet::WantedVersion* WantedOn(const std::string& id, uint64_t number) const {
+    const std::vector<fleet::WantedVersion>& wanted = desired_.at(MemberId(id)).wanted;
+    const auto it = std::ranges::find_if(wanted, [&](const fleet::WantedVersion& version) {
+      return version.key.number.value == number;
+    });
+    return it != wanted.end() ? &*it : nullptr;
+  }
   void Take() {
     Ready ready = machine_->TakeReady();
     for (const Record& record : ready.records) {
