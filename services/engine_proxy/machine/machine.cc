@@ -160,9 +160,6 @@ Machine::~Machine() = default;
 
 absl::StatusOr<Machine> Machine::Restore(const Config& config, const Records& records, Tick now) {
   auto state = std::make_unique<State>();
-  state->taken = {std::vector<uint64_t>(ResidencyRows().size()),
-                  std::vector<uint64_t>(RowRows().size()),
-                  std::vector<uint64_t>(PauseRows().size())};
   state->config = config;
   state->now = now;
   for (const auto& [key, value] : records) LORRY_RETURN_IF_ERROR(RestoreOne(*state, key, value));

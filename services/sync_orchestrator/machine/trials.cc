@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "lib/base/first_after.h"
 #include "services/sync_orchestrator/machine/desired.h"
@@ -52,24 +53,31 @@ auto RankOf(const Core& core, const Question& question, const Trial& trial, cons
                     member.id);
 }
 
-const Member* BestOf(const Core& core, const Question& question, const Trial& trial) {
-  const Member* best = nullptr;
+// The members of the group in all pools that want the version.
+std::vector<const Member*> MembersOf(const Core& core, const Question& question,
+                                     const Trial& trial) {
+  std::vector<const Member*> group;
   for (const auto& [id, whole_pool] : trial.wanted_by) {
     const auto members = core.places.find({id.pool, question.group});
     if (members == core.places.end()) continue;
-    for (const MemberId& member_id : members->second) {
-      const Member& member = core.members.at(member_id);
-      if (!TakesPart(core, question, trial, member)) continue;
-      const auto its = trial.tries.find(member_id);
-      const bool tries = its != trial.tries.end();
-      const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
-      if (tries && (its->second.revoked.has_value() || !failed)) continue;
-      // Whoever has failed goes on alone (EndTries).
-      if (failed && trial.tries.size() > (tries ? 1 : 0)) continue;
-      const bool better = best == nullptr || RankOf(core, question, trial, member) <
-                                                 RankOf(core, question, trial, *best);
-      if (better) best = &member;
-    }
+    for (const MemberId& member : members->second) group.push_back(&core.members.at(member));
+  }
+  return group;
+}
+
+const Member* BestOf(const Core& core, const Question& question, const Trial& trial) {
+  const Member* best = nullptr;
+  for (const Member* member : MembersOf(core, question, trial)) {
+    if (!TakesPart(core, question, trial, *member)) continue;
+    const auto its = trial.tries.find(member->id);
+    const bool tries = its != trial.tries.end();
+    const bool failed = Is(core, *member, trial.version, fleet::ResidencyState::kFailed);
+    if (tries && (its->second.revoked.has_value() || !failed)) continue;
+    // Whoever has failed goes on alone (EndTries).
+    if (failed && trial.tries.size() > (tries ? 1 : 0)) continue;
+    const bool better = best == nullptr || RankOf(core, question, trial, *member) <
+                                               RankOf(core, question, trial, *best);
+    if (better) best = member;
   }
   return best;
 }
@@ -123,16 +131,11 @@ void EndTries(const Core& core, const Question& question, Trial& trial) {
 // leader told to, as far as this one can know.
 size_t LivesAtRisk(const Core& core, const Question& question, const Trial& trial) {
   size_t lives = trial.tries.size();
-  for (const auto& [id, whole_pool] : trial.wanted_by) {
-    const auto members = core.places.find({id.pool, question.group});
-    if (members == core.places.end()) continue;
-    for (const MemberId& member_id : members->second) {
-      const Member& member = core.members.at(member_id);
-      if (trial.tries.contains(member_id) || IsGone(core, member)) continue;
-      const Term& heard = member.observed->term;
-      const bool of_another = heard != Term() && heard != core.meta.term;
-      if (of_another || Is(core, member, trial.version, fleet::ResidencyState::kLoading)) ++lives;
-    }
+  for (const Member* member : MembersOf(core, question, trial)) {
+    if (trial.tries.contains(member->id) || IsGone(core, *member)) continue;
+    const Term& heard = member->observed->term;
+    const bool of_another = heard != Term() && heard != core.meta.term;
+    if (of_another || Is(core, *member, trial.version, fleet::ResidencyState::kLoading)) ++lives;
   }
   return lives;
 }
