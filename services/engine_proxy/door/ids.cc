@@ -81,10 +81,10 @@ size_t IdRestorer::KeptFrom(size_t at) const {
   return from;
 }
 
-std::vector<std::string> LiveRequest::Answered(uint32_t sample) {
+std::vector<std::string> LiveRequest::Answered(std::span<const uint32_t> numbers) {
   MutexLock lock(mutex_);
-  for (size_t i = size_t{sample} * prompts_; i < (size_t{sample} + 1) * prompts_; ++i) {
-    if (i < states_.size()) states_[i].answered = true;
+  for (const uint32_t number : numbers) {
+    if (number < states_.size()) states_[number].answered = true;
   }
   return Due();
 }
@@ -106,6 +106,35 @@ std::vector<std::string> LiveRequest::Due() {
     ids.push_back(ids_.At(static_cast<uint32_t>(i)));
   }
   return ids;
+}
+
+AnswerWatch::AnswerWatch(std::shared_ptr<LiveRequest> live, uint32_t sample)
+    : live_(std::move(live)), sample_(sample), waited_for_(live_->prompts()) {}
+
+std::vector<std::string> AnswerWatch::Heard(std::string_view piece) {
+  if (waited_for_ == 0 || piece.empty()) return {};
+  return live_->Answered(AnsweredBy(piece));
+}
+
+std::vector<uint32_t> AnswerWatch::AnsweredBy(std::string_view piece) {
+  const uint32_t prompts = live_->prompts();
+  if (prompts == 1) {
+    waited_for_ = 0;
+    return {sample_};
+  }
+  answered_.resize(prompts);
+  std::vector<uint32_t> fresh;
+  tail_ += piece;
+  const std::string_view text = tail_;
+  for (size_t at = 0; (at = text.find(live_->ids().shared(), at)) != text.npos; ++at) {
+    const auto number = live_->ids().Find(text.substr(at, IdSeries::kBytes));
+    if (!number || *number / prompts != sample_ || answered_[*number % prompts]) continue;
+    answered_[*number % prompts] = true;
+    --waited_for_;
+    fresh.push_back(*number);
+  }
+  tail_.erase(0, tail_.size() - std::min(tail_.size(), IdSeries::kBytes - 1));
+  return fresh;
 }
 
 void LiveIds::Add(const ClientIds& ids, const std::shared_ptr<LiveRequest>& request) {

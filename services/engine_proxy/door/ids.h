@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -74,8 +75,9 @@ class LiveRequest {
   LiveRequest(IdSeries ids, uint32_t prompts)
       : ids_(std::move(ids)), prompts_(prompts), states_(ids_.size()) {}
   uint32_t prompts() const { return prompts_; }
+  const IdSeries& ids() const { return ids_; }
   // Both tell which ids are to be aborted now; each of them is told once.
-  std::vector<std::string> Answered(uint32_t sample) LORRY_EXCLUDES(mutex_);
+  std::vector<std::string> Answered(std::span<const uint32_t> numbers) LORRY_EXCLUDES(mutex_);
   std::vector<std::string> WantAbort(std::optional<uint32_t> prompt = {}) LORRY_EXCLUDES(mutex_);
 
  private:
@@ -89,6 +91,24 @@ class LiveRequest {
   const uint32_t prompts_;
   Mutex mutex_;
   std::vector<State> states_ LORRY_GUARDED_BY(mutex_);
+};
+
+// Learns from the stream of one sample which of its prompts the engine has begun to answer. Of one
+// prompt the first byte says so. The prompts of a batch are answered apart from each other: each
+// when an event bears its id. One thread's.
+class AnswerWatch {
+ public:
+  AnswerWatch(std::shared_ptr<LiveRequest> live, uint32_t sample);
+  // The ids that are to be aborted now that `piece` has come.
+  std::vector<std::string> Heard(std::string_view piece);
+
+ private:
+  std::vector<uint32_t> AnsweredBy(std::string_view piece);
+  const std::shared_ptr<LiveRequest> live_;
+  const uint32_t sample_;
+  uint32_t waited_for_;  // prompts whose answer has not begun
+  std::vector<bool> answered_;
+  std::string tail_;  // of the stream: the beginning of an id may be in it
 };
 
 // Client ids → running requests. Thread-safe.

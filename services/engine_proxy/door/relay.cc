@@ -42,7 +42,7 @@ Task<bool> Relay::RelayReply() {
   const bool keep = x_.KeepAlive();
   const auto length = call_.content_length();
   const bool is_short = length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
-  streaming_ = IsEventStream(call_.reply().Get("content-type"));
+  if (x_.live && IsEventStream(call_.reply().Get("content-type"))) watch_.emplace(x_.live, 0);
   gathers_ = x_.restorer && is_short && call_.has_body();
   if (!gathers_) BeginReply(keep, x_.restorer ? std::nullopt : length);
   const bool framed = gathers_ || chunked_ || !call_.has_body() || length.has_value();
@@ -120,8 +120,11 @@ Task<bool> Relay::BreakOff(CallResult why) {
 
 void Relay::OnPiece(const UpstreamCall::Piece& piece) {
   x_.OnBytes();
-  if (!x_.live || !streaming_ || piece.data.empty() || std::exchange(answered_, true)) return;
-  SpawnAborts(x_.shard, x_.live->Answered(0), *x_.facts);
+  if (!watch_) return;
+  for (const asio::const_buffer& data : piece.data) {
+    SpawnAborts(x_.shard, watch_->Heard({static_cast<const char*>(data.data()), data.size()}),
+                *x_.facts);
+  }
 }
 
 void Relay::OnClientLeft() {

@@ -44,8 +44,7 @@ class Relay {
   std::vector<asio::const_buffer> out_;
   bool gathers_ = false;  // nothing is sent before the end
   bool chunked_ = false;
-  bool streaming_ = false;
-  bool answered_ = false;
+  std::optional<AnswerWatch> watch_;  // of a stream of SGLang's
 };
 
 }  // namespace lorry::door

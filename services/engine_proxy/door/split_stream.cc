@@ -23,13 +23,13 @@ SplitStream::SplitStream(Exchange& x, const BodyFacts& facts)
       facts_(facts),
       merger_(x.route.shape, {.n = facts.n, .batch = facts.batch}),
       held_(x.shard.shared),
-      answered_(facts.n),
       unsent_(facts.n),
       left_(facts.n),
       changed_(x.shard.io.get_executor()),
       room_(x.shard.io.get_executor()) {
   changed_.expires_at(SteadyTime::time_point::max());
   room_.expires_at(SteadyTime::time_point::max());
+  for (uint32_t sample = 0; sample < facts.n; ++sample) watches_.emplace_back(x.live, sample);
 }
 
 Task<bool> SplitStream::Run() {
@@ -103,10 +103,7 @@ Task<CallResult> SplitStream::ReadReply(UpstreamCall& call, size_t sample) {
 
 void SplitStream::OnEvents(std::string_view text, size_t sample) {
   x_.OnBytes();
-  if (!answered_[sample]) {
-    answered_[sample] = true;
-    SpawnAborts(x_.shard, x_.live->Answered(static_cast<uint32_t>(sample)), *x_.facts);
-  }
+  SpawnAborts(x_.shard, watches_[sample].Heard(text), *x_.facts);
   if (over()) return;
   const absl::Status fed = merger_.Feed(sample, text, &pending_);
   if (!fed.ok()) {

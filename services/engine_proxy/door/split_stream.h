@@ -48,7 +48,7 @@ class SplitStream {
   bool chunked_ = false;
   std::optional<Refused> failed_;
   std::optional<BufferedReply> answer_;  // the engine's own words for it
-  std::vector<bool> answered_;           // by sample
+  std::vector<AnswerWatch> watches_;     // by sample
   size_t unsent_;                        // children that the engine does not have yet
   size_t left_;                          // children that have not ended
   Timer changed_;                        // cancelled when events came, or a child ended

@@ -64,12 +64,36 @@ TEST(LiveRequest, AbortsWhatHasAnsweredAndIsUnwantedOnce) {
   const IdSeries ids(kFirst, 4);  // two samples of two prompts
   LiveRequest live(ids, 2);
   EXPECT_TRUE(live.WantAbort(1).empty());
-  EXPECT_EQ(live.Answered(0), std::vector<std::string>{ids.At(1)});
-  EXPECT_TRUE(live.Answered(0).empty());
+  const uint32_t first_sample[] = {0, 1};
+  const uint32_t second_sample[] = {2, 3};
+  EXPECT_EQ(live.Answered(first_sample), std::vector<std::string>{ids.At(1)});
+  EXPECT_TRUE(live.Answered(first_sample).empty());
   EXPECT_EQ(live.WantAbort(), std::vector<std::string>{ids.At(0)});
-  EXPECT_EQ(live.Answered(1), (std::vector<std::string>{ids.At(2), ids.At(3)}));
+  EXPECT_EQ(live.Answered(second_sample), (std::vector<std::string>{ids.At(2), ids.At(3)}));
   EXPECT_TRUE(live.WantAbort().empty());
   EXPECT_TRUE(LiveRequest(IdSeries(), 1).WantAbort().empty());
+}
+
+TEST(AnswerWatch, HearsThePromptsOfItsSampleOneByOne) {
+  const IdSeries ids(kFirst, 6);  // two samples of three prompts
+  const auto live = std::make_shared<LiveRequest>(ids, 3);
+  AnswerWatch watch(live, 1);
+  live->WantAbort();
+  EXPECT_TRUE(watch.Heard("").empty());
+  EXPECT_TRUE(watch.Heard(": a comment\n\n" + ids.At(0)).empty()) << "another sample's";
+  EXPECT_EQ(watch.Heard(ids.At(5) + ids.At(3)), (std::vector<std::string>{ids.At(3), ids.At(5)}));
+  EXPECT_TRUE(watch.Heard(ids.At(3)).empty()) << "once";
+  std::vector<std::string> heard;
+  for (const char c : ids.At(4)) heard = watch.Heard({&c, 1});
+  EXPECT_EQ(heard, std::vector<std::string>{ids.At(4)}) << "in however many pieces it comes";
+}
+
+TEST(AnswerWatch, HearsOnePromptAtItsFirstByte) {
+  const auto live = std::make_shared<LiveRequest>(IdSeries(kFirst, 2), 1);
+  live->WantAbort();
+  AnswerWatch watch(live, 1);
+  EXPECT_TRUE(watch.Heard("").empty());
+  EXPECT_EQ(watch.Heard("d"), std::vector<std::string>{IdSeries(kFirst, 2).At(1)});
 }
 
 TEST(LiveIds, FindsWhatTheClientMeans) {

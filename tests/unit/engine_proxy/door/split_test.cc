@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -253,6 +255,71 @@ TEST_F(DoorTest, AbortsOneOfABatchByTheIdThatItWasGiven) {
   EXPECT_EQ(aborted, std::vector<std::string>{second});
   begun.Open();
   wire.ReadUntil("0\r\n\r\n");
+}
+
+// SGLang leaks the adapter of a request that is aborted while it is queued (sglang#34205), and the
+// prompts of a batch leave its queue one by one.
+TEST_F(DoorTest, AbortsOfABatchOnlyWhatHasBegunToAnswer) {
+  for (const char* n : {"", R"(,"sampling_params":{"n":2})"}) {
+    std::mutex mutex;
+    std::set<std::string> begun;
+    std::set<std::string> aborted;
+    const auto is_aborted = [&](const std::string& id) {
+      const std::lock_guard lock(mutex);
+      return aborted.contains(id);
+    };
+    const auto begin = [&](const std::string& id) {
+      const std::lock_guard lock(mutex);
+      begun.insert(id);
+    };
+    StartBefore([&](const Message& request, Wire& wire) {
+      if (request.path() == "/abort_request") {
+        const std::lock_guard lock(mutex);
+        EXPECT_TRUE(begun.contains(RidOf(request))) << "it may still have been queued";
+        aborted.insert(RidOf(request));
+        return wire.Send(JsonReply(""));
+      }
+      const size_t rids = request.body.find("\"rid\":[\"") + 8;
+      const std::string first = request.body.substr(rids, 32);
+      const std::string second = request.body.substr(rids + 35, 32);
+      begin(second);
+      wire.Send(StreamHead() +
+                Chunk("data: {\"index\":1,\"meta_info\":{\"id\":\"" + second + "\"}}\n\n"));
+      EXPECT_TRUE(Eventually([&] { return is_aborted(second); }));
+      EXPECT_FALSE(is_aborted(first));
+      begin(first);
+      const std::string event = "data: {\"index\":0,\"meta_info\":{\"id\":\"" + first + "\"}}\n\n";
+      wire.Send(Chunk(event.substr(0, 50)));  // within the id
+      wire.Send(Chunk(event.substr(50)));
+      EXPECT_TRUE(Eventually([&] { return is_aborted(first); }));
+      return wire.Send(Chunk("data: [DONE]\n\n") + Chunk(""));
+    });
+    {
+      Wire wire = Connect();
+      wire.Send(
+          Post("/generate",
+               std::string(R"({"text":["a","b"],"lora_path":"policy","stream":true)") + n + "}"));
+      wire.ReadUntil("\"index\":");
+    }
+    EXPECT_TRUE(BecomesQuiet());
+    door_.reset();
+  }
+}
+
+// The chunk that ends the reply is missing: no client takes what it got of one prompt for an answer
+// to all.
+TEST_F(DoorTest, CutsAStreamedBatchWhoseEngineDies) {
+  StartBefore([&](const Message& request, Wire& wire) {
+    const std::string first = request.body.substr(request.body.find("\"rid\":[\"") + 8, 32);
+    wire.Send(StreamHead() + Chunk("data: {\"meta_info\":{\"id\":\"" + first + "\"}}\n\n"));
+    return false;
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"text":["a","b"],"lora_path":"policy","stream":true})"));
+  EXPECT_TRUE(wire.ReadAll().ends_with("}}\n\n\r\n"));
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_EQ(door_->Recent(1).at(0).reason, "ENGINE_BROKE_OFF");
+  EXPECT_EQ(engine_->requests().size(), 1u) << "nothing to abort";
 }
 
 TEST_F(DoorTest, RepliesCallTheModelWhatTheClientCalledIt) {
