@@ -1,44 +1,13 @@
 // Another process writes between a decision and its commit: the decision is taken again.
-#include <functional>
-#include <utility>
-
 #include "services/adapter_store/catalog/keys.h"
 #include "tests/unit/adapter_store/catalog_dsl.h"
+#include "tests/unit/kv/racing_store.h"
 
 namespace lorry::store {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-// Lets something happen in front of a commit.
-class RacingStore : public kv::Store {
- public:
-  explicit RacingStore(kv::Store& store) : store_(store) {}
-
-  absl::StatusOr<std::optional<kv::Entry>> Get(std::string_view key) override {
-    return store_.Get(key);
-  }
-  absl::StatusOr<std::vector<kv::Entry>> List(const kv::Range& range) override {
-    return store_.List(range);
-  }
-  absl::StatusOr<uint64_t> Commit(const kv::Transaction& transaction) override {
-    ++commits;
-    if (!failure.ok()) return failure;
-    if (const auto first = std::exchange(race, nullptr)) first();
-    return store_.Commit(transaction);
-  }
-  absl::StatusOr<std::unique_ptr<kv::Snapshot>> TakeSnapshot() override {
-    return store_.TakeSnapshot();
-  }
-
-  std::function<void()> race;  // once, in front of the next commit
-  absl::Status failure;        // of every commit
-  int commits = 0;
-
- private:
-  kv::Store& store_;
-};
 
 class RacesTest : public CatalogTest {
  protected:
@@ -53,7 +22,7 @@ class RacesTest : public CatalogTest {
     racing_->SetObserver(this);
   }
   const AdapterName policy_ = AdapterName("policy");
-  RacingStore racing_store_{*kv_};
+  kv::RacingStore racing_store_{*kv_};
   std::unique_ptr<Catalog> racing_;  // the other process is catalog_
 };
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lib/kv/memory_store.h"
+#include "tests/unit/kv/racing_store.h"
 
 namespace lorry::kv {
 namespace words {
@@ -73,6 +74,20 @@ TEST(RecordJournal, WhoeverTakesOverReadsAllThatIsEverWrittenBeforeIt) {
   EXPECT_EQ(old.Persist(std::vector<Record>{{"sync", Word{"epoch 4"}}}).code(),
             absl::StatusCode::kAborted);
   EXPECT_TRUE(next.Persist(std::vector<Record>{{"meta", Word{"term 2"}}}).ok());
+}
+
+TEST(RecordJournal, WhoeverTakesOverDoesNotWriteAnEarlierTermOverALaterOne) {
+  const auto store = MakeMemoryStore();
+  ASSERT_TRUE(store->Commit(Transaction().Put("m/meta", "w:term 1")).ok());
+  RacingStore raced(*store);
+  raced.race = [&] {
+    Journal faster(*store, "m/", &words::Decode, "meta");
+    ASSERT_TRUE(faster.TakeOver().ok());
+    ASSERT_TRUE(faster.Persist(std::vector<Record>{{"meta", Word{"term 2"}}}).ok());
+  };
+  EXPECT_EQ(Journal(raced, "m/", &words::Decode, "meta").TakeOver().status().code(),
+            absl::StatusCode::kAborted);
+  EXPECT_EQ(Journal(*store, "m/", &words::Decode).Load()->at("meta"), Word{"term 2"});
 }
 
 TEST(RecordJournal, ARecordThatCannotBeReadIsNamed) {

@@ -43,6 +43,11 @@ TEST(Verdicts, AProbeBehindALongQueueBlamesNobody) {
   bench.probe_answer_->others_heard = false;
   bench.Pass(60'000);
   EXPECT_EQ(bench.FailureOf(1), Failure::kEngineHung);
+  bench.probe_answer_ =
+      ProbeDone{.outcome = Outcome::kRefused, .reason = "ENGINE_REFUSED", .others_heard = true};
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.Told(1), "FAILED ENGINE_REFUSED") << "it did come to this one";
+  EXPECT_EQ(bench.FailureOf(1), Failure::kRefused);
   bench.probe_answer_.reset();
   bench.Pass(60'000);
   EXPECT_EQ(bench.Told(1), "LOADED");
