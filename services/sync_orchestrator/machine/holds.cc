@@ -42,10 +42,12 @@ std::set<VersionKey> WhatToHold(const Core& core) {
   return holds;
 }
 
-std::map<PoolId, std::pair<Epoch, std::optional<VersionKey>>> WhatItIsFor(const Core& core) {
-  std::map<PoolId, std::pair<Epoch, std::optional<VersionKey>>> out;
-  for (const auto& [id, pool] : core.pools)
-    out.emplace_hint(out.end(), id, std::pair(pool.record.epoch, pool.record.override_to));
+std::map<PoolId, HeldFor> WhatItIsFor(const Core& core) {
+  std::map<PoolId, HeldFor> out;
+  for (const auto& [id, pool] : core.pools) {
+    const Epoch decided = pool.decision.has_value() ? pool.decision->epoch : Epoch();
+    out.emplace_hint(out.end(), id, HeldFor{pool.record.epoch, decided, pool.record.override_to});
+  }
   return out;
 }
 

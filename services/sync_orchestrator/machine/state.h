@@ -165,6 +165,14 @@ struct Trial {
   std::set<MemberId> slow;  // gave way to others
 };
 
+// What a pool had come to when a set of holds was made.
+struct HeldFor {
+  Epoch begun;    // the last epoch that it gave a sync
+  Epoch decided;  // the last that has an end, COMMIT or ABORT
+  std::optional<VersionKey> override_to;
+  auto operator<=>(const HeldFor&) const = default;
+};
+
 struct Core {
   Config config;
   Tick now = 0;
@@ -198,7 +206,7 @@ struct Core {
   std::set<VersionKey> holds;
   // What else goes with a set: later decisions and pins make it a later one, so that the store
   // knows of them by its number.
-  std::map<PoolId, std::pair<Epoch, std::optional<VersionKey>>> holds_for;
+  std::map<PoolId, HeldFor> holds_for;
   Revision holds_revision;  // of the last sent in this reign; 0: none yet
   Revision holds_acked;
   std::map<Revision, std::set<VersionKey>> holds_sent;  // not acknowledged yet, the newest few

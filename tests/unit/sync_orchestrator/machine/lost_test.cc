@@ -107,6 +107,17 @@ TEST_F(Lost, ADecisionThatChangedNoHoldsIsMissedTooWhereTheBackupLacksIt) {
   EXPECT_EQ(Where(), Footing::kRecordsLost);
 }
 
+// The version waits again, so that the same holds are needed; the epoch must not get another end.
+TEST_F(Lost, AnAbortIsMissedTooWhereTheBackupLacksIt) {
+  fleet_.Publish(2);
+  const Records backup = fleet_.records_;
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  ASSERT_EQ(fleet_.Pool().last_decision->why, Abort::kTooFewEngines);
+  Restore(backup);
+  EXPECT_EQ(Where(), Footing::kRecordsLost);
+}
+
 TEST_F(Lost, RecordsThatAreTheLastGoOn) {
   Serve(2);
   fleet_.Restart();
