@@ -28,8 +28,9 @@ struct DesiredRow {
   Epoch epoch;              // OPEN: of the decision; HELD and LOCKED: of the sync that asks
   EngineName target;        // OPEN: what new requests of `latest` get; otherwise empty
   int64_t hold_for_ms = 0;  // HELD: the member's own deadline, counted from the moment it holds
-  bool serve_old = false;   // OPEN: an open row goes on with its old version until `target` is
-                            // LOADED here (ROLLING); otherwise it closes meanwhile (BARRIER)
+  // OPEN: until `target` is LOADED here a row goes on with what was decided in this epoch or later,
+  // and else closes: the epoch of the last BARRIER, behind which nothing old is served.
+  Epoch serve_from;
   auto operator<=>(const DesiredRow&) const = default;
 };
 

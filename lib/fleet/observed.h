@@ -46,9 +46,13 @@ struct ObservedResidency {
 struct ObservedRow {
   AdapterName adapter;
   RowMode mode = RowMode::kClosed;
+  // What it stands on, whatever its mode: the last decision that it followed. Epochs count within
+  // an incarnation; 0 stands for a decision of an earlier one.
+  uint64_t incarnation = 0;
   Epoch epoch;
-  EngineName target;
-  bool hold_revoked = false;  // the member's own hold deadline passed and reopened the old version
+  EngineName target;  // empty: nothing
+  Epoch barrier;      // the sync's that it is HELD or LOCKED for, or CLOSED while asked to; 0: none
+  Epoch revoked;      // the sync's whose hold its own deadline ended last; 0: none
   auto operator<=>(const ObservedRow&) const = default;
 };
 

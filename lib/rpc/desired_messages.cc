@@ -21,7 +21,7 @@ pb::DesiredRow RowToProto(const fleet::DesiredRow& row) {
   out.set_epoch(row.epoch.value);
   out.set_target(row.target.value);
   out.set_hold_for_ms(row.hold_for_ms);
-  out.set_serve_old(row.serve_old);
+  out.set_serve_from(row.serve_from.value);
   return out;
 }
 
@@ -32,7 +32,7 @@ absl::StatusOr<fleet::DesiredRow> RowFromProto(const pb::DesiredRow& row) {
   out.epoch = Epoch(row.epoch());
   LORRY_ASSIGN_OR_RETURN(out.target, EngineOf(row.target(), out.mode != fleet::RowMode::kOpen));
   out.hold_for_ms = row.hold_for_ms();
-  out.serve_old = row.serve_old();
+  out.serve_from = Epoch(row.serve_from());
   return out;
 }
 

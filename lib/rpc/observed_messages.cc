@@ -91,7 +91,9 @@ pb::ObservedRow RowToProto(const fleet::ObservedRow& row) {
   out.set_mode(ToWire(kRowModes, row.mode));
   out.set_epoch(row.epoch.value);
   out.set_target(row.target.value);
-  out.set_hold_revoked(row.hold_revoked);
+  out.set_incarnation(row.incarnation);
+  out.set_barrier(row.barrier.value);
+  out.set_revoked(row.revoked.value);
   return out;
 }
 
@@ -101,7 +103,9 @@ absl::StatusOr<fleet::ObservedRow> RowFromProto(const pb::ObservedRow& row) {
   LORRY_ASSIGN_OR_RETURN(out.mode, ToPlain(kRowModes, row.mode(), "ObservedRow.mode"));
   out.epoch = Epoch(row.epoch());
   LORRY_ASSIGN_OR_RETURN(out.target, EngineOf(row.target(), true));
-  out.hold_revoked = row.hold_revoked();
+  out.incarnation = row.incarnation();
+  out.barrier = Epoch(row.barrier());
+  out.revoked = Epoch(row.revoked());
   return out;
 }
 

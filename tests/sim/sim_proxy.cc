@@ -442,7 +442,7 @@ void SimProxy::Do(const proxy::SendObserved& effect) {
   for (const fleet::ObservedRow& row : effect.observed.rows) {
     const bool is_locked = row.mode == fleet::RowMode::kLocked;
     if (is_locked && std::find(now.rows.begin(), now.rows.end(), row) != now.rows.end())
-      locked_[row.adapter] = row.epoch;
+      locked_[row.adapter] = row.barrier;
   }
   last_sent_ = effect.observed;
   hooks_.send(effect.observed);

@@ -107,17 +107,28 @@ fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residenc
   return out;
 }
 
+// The sync that the row admits nothing for. One that is CLOSED has nothing to hold, and answers so.
+Epoch BarrierOf(const Core& core, const AdapterName& adapter, const Row& row,
+                fleet::RowMode reported) {
+  using fleet::RowMode;
+  if (reported == RowMode::kHeld) return HeldEpoch(row);
+  if (reported == RowMode::kLocked) return row.record.locked;
+  const fleet::DesiredRow* wanted = core.WantedRow(adapter);
+  const bool asked = reported == RowMode::kClosed && wanted != nullptr &&
+                     (wanted->mode == RowMode::kHeld || wanted->mode == RowMode::kLocked);
+  return asked ? wanted->epoch : Epoch();
+}
+
 fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row& row) {
   fleet::ObservedRow out;
   out.adapter = adapter;
   out.mode = ReportedModeOf(core, row);
+  // After a loss of the orchestrator's records this is what remembers.
+  out.incarnation = row.record.incarnation;
   out.epoch = row.record.epoch;
-  if (out.mode == fleet::RowMode::kHeld) out.epoch = HeldEpoch(row);
-  if (out.mode == fleet::RowMode::kLocked) out.epoch = row.record.locked;
-  // What it stands on, whatever its mode: after a loss of the orchestrator's records this is what
-  // remembers.
   if (row.record.open) out.target = row.record.target;
-  out.hold_revoked = row.revoked.value != 0;
+  out.barrier = BarrierOf(core, adapter, row, out.mode);
+  out.revoked = row.revoked;
   return out;
 }
 

@@ -97,8 +97,8 @@ bool Move(Core& core, const AdapterName& adapter, Row& row, RowEvent event,
   return true;
 }
 
-// A decision: flip if its version is LOADED here. Until then a ROLLING row goes on with what it
-// has, a BARRIER row closes.
+// A decision: flip if its version is LOADED here. Until then the row goes on with what it has, but
+// not behind a barrier: there it closes.
 void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   if (wanted.epoch < row.record.epoch) return;  // an epoch never falls within an incarnation
   row.revoked = Epoch();
@@ -108,7 +108,7 @@ void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   if (core.IsLoaded(wanted.target)) {
     const bool stands = is_there && std::holds_alternative<row_at::Open>(row.phase);
     if (!stands) Move(core, wanted.adapter, row, RowEvent::kDecided, &wanted);
-  } else if (is_there || (wanted.serve_old && MayServe(core, row))) {
+  } else if (is_there || (row.record.epoch >= wanted.serve_from && MayServe(core, row))) {
     Move(core, wanted.adapter, row, RowEvent::kGoesOn);
   } else if (record.open || !std::holds_alternative<row_at::Closed>(row.phase)) {
     Move(core, wanted.adapter, row, RowEvent::kCannotServe);

@@ -65,13 +65,10 @@ struct Found {
   Epoch highest;  // of all epochs that anybody knows of the pool
 };
 
-// Epoch 0 stands for a decision of an earlier incarnation, and a row that is HELD or LOCKED reports
-// another epoch than its target's.
-Age AgeOf(const fleet::Observed& observed, const fleet::ObservedRow& row) {
-  const uint64_t incarnation = observed.term.incarnation;
-  const bool is_targets = row.mode == fleet::RowMode::kOpen || row.mode == fleet::RowMode::kClosed;
-  if (is_targets && row.epoch.value != 0) return {incarnation, row.epoch};
-  return {incarnation > 0 ? incarnation - 1 : 0, Epoch()};
+// Epoch 0 stands for a decision of an earlier incarnation.
+Age AgeOf(const fleet::ObservedRow& row) {
+  if (row.epoch.value != 0) return {row.incarnation, row.epoch};
+  return {row.incarnation > 0 ? row.incarnation - 1 : 0, Epoch()};
 }
 
 const VersionInfo* VersionNamed(const Core& core, const EngineName& name) {
@@ -92,7 +89,7 @@ std::map<PoolId, Found> LastDecisions(const Core& core) {
     for (const fleet::ObservedRow& row : member.observed->rows) {
       const VersionInfo* version = VersionNamed(core, row.target);
       if (version == nullptr) continue;
-      const Age age = AgeOf(*member.observed, row);
+      const Age age = AgeOf(row);
       const auto [it, is_first] = found.try_emplace({row.adapter, member.record.pool},
                                                     Found{age, {row.epoch, *version}, row.epoch});
       it->second.highest = std::max(it->second.highest, row.epoch);

@@ -79,6 +79,7 @@ struct PoolRecord {
   std::vector<VersionKey> refused;  // the last few that a full queue turned away (SYNC_BACKLOG)
   std::optional<VersionKey> considered;   // the newest version ever queued or refused
   std::optional<VersionKey> override_to;  // an operator's; automatic syncs wait while it is set
+  Epoch barrier = {};  // of the last COMMIT in mode BARRIER: nothing older is served any more
   auto operator<=>(const PoolRecord&) const = default;
 };
 // Why a member takes no further part in a sync.

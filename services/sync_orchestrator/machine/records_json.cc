@@ -122,7 +122,8 @@ Json Fields(const PoolRecord& r) {
           {"pending", ToJson(r.pending)},
           {"refused", ToJson(r.refused)},
           {"considered", ToJson(r.considered)},
-          {"override", ToJson(r.override_to)}};
+          {"override", ToJson(r.override_to)},
+          {"barrier", r.barrier.value}};
 }
 Json Fields(const SyncRecord& r) {
   Json members = Json::array();
@@ -209,6 +210,7 @@ PoolRecord PoolFrom(const Json& j) {
   r.refused = KeysFrom(j.at("refused"));
   r.considered = MaybeKeyFrom(j.at("considered"));
   r.override_to = MaybeKeyFrom(j.at("override"));
+  r.barrier = Epoch(j.value("barrier", uint64_t{0}));
   return r;
 }
 SyncRecord SyncFrom(const Json& j) {

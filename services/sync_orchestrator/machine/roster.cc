@@ -114,16 +114,11 @@ bool RemembersMore(const Core& core, const SessionOpened& event) {
   const fleet::Observed& observed = event.observed;
   if (it == core.members.end() || it->second.record.journal != observed.journal) return false;
   if (observed.term > core.meta.term) return true;
-  if (observed.term.incarnation != core.meta.term.incarnation ||
-      it->second.record.pool != event.pool) {
-    return false;
-  }
+  if (it->second.record.pool != event.pool) return false;
   return std::ranges::any_of(observed.rows, [&](const fleet::ObservedRow& row) {
     const auto pool = core.pools.find({row.adapter, event.pool});
     const Epoch known = pool != core.pools.end() ? pool->second.record.epoch : Epoch();
-    const bool is_decided =
-        row.mode == fleet::RowMode::kOpen || row.mode == fleet::RowMode::kClosed;
-    return is_decided && row.epoch > known;
+    return row.incarnation == core.meta.term.incarnation && row.epoch > known;
   });
 }
 

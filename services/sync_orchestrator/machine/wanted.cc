@@ -54,12 +54,14 @@ class WantedSet {
 };
 
 // What the member should serve: the decision, unless a verdict keeps its engine from loading that;
-// then the newest before it that its kind has proven, within what staleness allows. Null: nothing.
+// then the newest before it that its kind has proven, within what staleness allows and not behind a
+// barrier. Null: nothing.
 const Activation* ServedBy(const Core& core, const AdapterInfo& info, const Pool& pool,
                            const Member& member) {
   const std::vector<Activation>& history = pool.record.history;
   for (size_t lag = 0; lag < history.size() && lag <= info.policy.max_staleness; ++lag) {
     const Activation& activation = history[history.size() - 1 - lag];
+    if (activation.epoch < pool.record.barrier) break;
     const VersionInfo& version = activation.version;
     if (PermissionOf(core, member, version) == Permission::kNo) continue;
     const bool proven = VerdictOf(core, member.group, version.key).verdict == Verdict::kProven;
@@ -78,7 +80,7 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
     row.mode = fleet::RowMode::kOpen;
     row.epoch = served->epoch;
     row.target = core.NameOf(served->version, member.observed->limits.kind);
-    row.serve_old = info.policy.mode == fleet::SyncMode::kRolling;
+    row.serve_from = pool.record.barrier;
   }
   return row;
 }

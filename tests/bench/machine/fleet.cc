@@ -150,7 +150,8 @@ bool BenchFleet::Advance(Engine& engine) {
     const auto had =
         std::ranges::find(engine.observed.rows, row.adapter, &fleet::ObservedRow::adapter);
     if (loaded) {
-      now.rows.push_back({row.adapter, row.mode, row.epoch, row.target, false});
+      now.rows.push_back(
+          {row.adapter, row.mode, engine.desired.term.incarnation, row.epoch, row.target});
     } else if (had != engine.observed.rows.end()) {
       now.rows.push_back(*had);
     }

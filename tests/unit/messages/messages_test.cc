@@ -20,7 +20,7 @@ fleet::Desired SomeDesired() {
                    .mode = fleet::RowMode::kOpen,
                    .epoch = Epoch(7),
                    .target = EngineName("policy-v12-aaaaaaaaaaaa"),
-                   .serve_old = true},
+                   .serve_from = Epoch(3)},
                   {.adapter = AdapterName("second"),
                    .mode = fleet::RowMode::kHeld,
                    .epoch = Epoch(8),
@@ -63,7 +63,13 @@ fleet::Observed SomeObserved() {
                      .batch_slots = 4,
                      .engine_modules = {"q_proj"}};
   observed.engine_version = "0.5";
-  observed.rows = {{AdapterName("policy"), fleet::RowMode::kLocked, Epoch(7), EngineName(), true}};
+  observed.rows = {{.adapter = AdapterName("policy"),
+                    .mode = fleet::RowMode::kLocked,
+                    .incarnation = 2,
+                    .epoch = Epoch(6),
+                    .target = EngineName("policy-v11-aaaaaaaaaaaa"),
+                    .barrier = Epoch(7),
+                    .revoked = Epoch(5)}};
   observed.residencies = {{.name = EngineName("policy-v12-aaaaaaaaaaaa"),
                            .key = Version(12),
                            .state = fleet::ResidencyState::kFailed,

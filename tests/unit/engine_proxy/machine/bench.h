@@ -62,8 +62,7 @@ class Bench {
       desired.wanted.push_back(wanted);
     }
     if (epoch > 0)
-      desired.rows = {
-          {kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back()), 0, true}};
+      desired.rows = {{kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back())}};
     Tell(DesiredReceived{desired});
   }
   void Row(fleet::RowMode mode, uint64_t epoch) {
@@ -76,7 +75,7 @@ class Bench {
     wanted.must = true;
     desired.wanted = {wanted};
     desired.rows = {{kMath, mode, Epoch(epoch),
-                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), 5'000, false}};
+                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), 5'000}};
     Tell(DesiredReceived{desired});
   }
   void Tell(const Event& event) {

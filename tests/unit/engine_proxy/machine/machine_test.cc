@@ -268,9 +268,11 @@ TEST(Rows, AHoldEndsByItsOwnDeadlineAndSaysSo) {
   bench.Desire(1, {1});
   bench.Row(fleet::RowMode::kHeld, 2);
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kHeld);
+  EXPECT_EQ(bench.TheRow().barrier, Epoch(2));
+  EXPECT_EQ(bench.TheRow().epoch, Epoch(1)) << "what it stands on";
   bench.Pass(5'000);
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen);
-  EXPECT_TRUE(bench.TheRow().hold_revoked);
+  EXPECT_EQ(bench.TheRow().revoked, Epoch(2));
 }
 
 TEST(Rows, ALockNeedsAHoldAndSurvivesARestart) {
@@ -283,8 +285,19 @@ TEST(Rows, ALockNeedsAHoldAndSurvivesARestart) {
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kLocked);
   bench.Start();
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kLocked);
+  EXPECT_EQ(bench.TheRow().barrier, Epoch(2));
+  EXPECT_EQ(bench.TheRow().epoch, Epoch(1));
   bench.Row(fleet::RowMode::kOpen, 1);  // the sync was aborted
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen);
+}
+
+TEST(Rows, OneThatIsClosedSaysThatItWasAskedToHold) {
+  Bench bench;
+  bench.Row(fleet::RowMode::kHeld, 2);
+  EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kClosed);
+  EXPECT_EQ(bench.TheRow().barrier, Epoch(2));
+  bench.Row(fleet::RowMode::kLocked, 2);
+  EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kLocked);
 }
 
 TEST(Rows, ALowerTermChangesNothing) {

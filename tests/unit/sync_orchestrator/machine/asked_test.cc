@@ -270,7 +270,7 @@ TEST(Watch, AHigherEpochOfAnotherIncarnationServesNothing) {
   for (const char* id : {"e1", "e2"}) fleet.Set(id, key, fleet::ResidencyState::kLoaded);
   ASSERT_EQ(fleet.Committed(), 1u);
   fleet.Of("e1").rows = {
-      {kMath, fleet::RowMode::kOpen, Epoch(1), EngineName("math-v9-0123456789ab"), false}};
+      {kMath, fleet::RowMode::kOpen, 1, Epoch(1), EngineName("math-v9-0123456789ab"), {}, {}}};
   fleet.Report("e1");
   fleet.Step(WatchOpened{1, key, kRollout});
   EXPECT_EQ(fleet.told_.back().done, 0u) << "the same epoch of other bytes";

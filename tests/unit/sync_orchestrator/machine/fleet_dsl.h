@@ -81,11 +81,26 @@ class Fleet {
           wanted.load ? fleet::ResidencyState::kLoaded : fleet::ResidencyState::kFetched;
       observed.residencies.push_back(residency);
     }
-    observed.rows.clear();
-    for (const fleet::DesiredRow& row : desired.rows) {
-      observed.rows.push_back({row.adapter, row.mode, row.epoch, row.target, false});
-    }
+    std::vector<fleet::ObservedRow> rows;
+    for (const fleet::DesiredRow& row : desired.rows)
+      rows.push_back(Answer(desired, row, observed));
+    observed.rows = std::move(rows);
     Report(id);
+  }
+  // A row as it should be. One that holds or locks goes on standing on what it stood on.
+  static fleet::ObservedRow Answer(const fleet::Desired& desired, const fleet::DesiredRow& wanted,
+                                   const fleet::Observed& observed) {
+    using fleet::RowMode;
+    if (wanted.mode == RowMode::kOpen || wanted.mode == RowMode::kClosed)
+      return {wanted.adapter, wanted.mode, desired.term.incarnation, wanted.epoch, wanted.target};
+    fleet::ObservedRow row;
+    for (const fleet::ObservedRow& had : observed.rows) {
+      if (had.adapter == wanted.adapter) row = had;
+    }
+    row.adapter = wanted.adapter;
+    row.mode = wanted.mode == RowMode::kHeld && row.target.empty() ? RowMode::kClosed : wanted.mode;
+    row.barrier = wanted.epoch;
+    return row;
   }
   void Report(const std::string& id) {
     fleet::Observed& observed = members_.at(MemberId(id));

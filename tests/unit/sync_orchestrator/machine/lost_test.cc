@@ -181,6 +181,15 @@ TEST_F(Lost, AMemberThatStandsOnALaterDecisionSaysSoToo) {
   EXPECT_EQ(Where(), Footing::kRecordsLost);
 }
 
+TEST_F(Lost, AMemberThatIsHeldStandsOnADecisionToo) {
+  fleet_.Of("e1").rows[0].epoch = Epoch(9);
+  fleet_.Of("e1").rows[0].mode = fleet::RowMode::kHeld;
+  fleet_.Of("e1").rows[0].barrier = Epoch(10);
+  fleet_.Restart();
+  fleet_.Rejoin("e1", fleet_.DesiredTerm("e1"));
+  EXPECT_EQ(Where(), Footing::kRecordsLost);
+}
+
 TEST_F(Lost, AStrangerOfALaterReignIsRefusedAndLosesNothing) {
   fleet::Observed stranger = fleet_.Of("e1");
   stranger.term = Term{9, 9};
@@ -202,8 +211,10 @@ TEST_F(Lost, AdoptionMintsAnIncarnationAboveThatOfTheStoreToo) {
 TEST_F(Lost, AdoptionTakesTheLatestIncarnationsDecision) {
   fleet_.Join("e2");
   const VersionKey second = fleet_.Publish(2);
-  fleet_.Of("e1").rows = {{kMath, fleet::RowMode::kOpen, Epoch(6), fleet_.NameOf(first_), false}};
-  fleet_.Of("e2").rows = {{kMath, fleet::RowMode::kOpen, Epoch(3), fleet_.NameOf(second), false}};
+  fleet_.Of("e1").rows = {
+      {kMath, fleet::RowMode::kOpen, 1, Epoch(6), fleet_.NameOf(first_), {}, {}}};
+  fleet_.Of("e2").rows = {
+      {kMath, fleet::RowMode::kLocked, 2, Epoch(3), fleet_.NameOf(second), Epoch(4), {}}};
   Wipe();
   fleet_.Rejoin("e1", Term{1, 9});
   fleet_.Rejoin("e2", Term{2, 1});

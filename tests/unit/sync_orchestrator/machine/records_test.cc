@@ -41,6 +41,8 @@ std::vector<RecordValue> Meant() {
       MetaRecord{Term{3, 4}, Worth::kNew},
       MetaRecord{Term{3, 4}, Worth::kLost},
       HoldsRecord{Revision(7), Revision(6)},
+      // Since doors can be made to flip together.
+      PoolRecord{Epoch(7), {}, {}, {}, std::nullopt, std::nullopt, Epoch(5)},
   };
 }
 
