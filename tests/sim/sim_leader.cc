@@ -4,25 +4,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/narrate.h"
+#include "tests/sim/wire.h"
 
 namespace lorry::sim {
 namespace {
 
 // It looks at everything, so it is not done after each step.
-constexpr uint64_t kStepsACheck = 8;
+constexpr uint64_t kStepsACheck = 32;
 
 }  // namespace
 
 bool SharedRecords::Holds(const std::optional<sync::MetaRecord>& fence) const {
   const auto stored = records.find("meta");
-  return fence.has_value() ? stored != records.end() && stored->second == sync::Encode(*fence)
+  return fence.has_value() ? stored != records.end() && stored->second == sync::RecordValue(*fence)
                            : stored == records.end();
 }
 
 void SharedRecords::Write(const std::vector<sync::Record>& changes) {
   for (const sync::Record& change : changes) {
     if (change.value.has_value()) {
-      records[change.key] = sync::Encode(*change.value);
+      records[change.key] = *change.value;
     } else {
       records.erase(change.key);
     }
@@ -30,13 +31,7 @@ void SharedRecords::Write(const std::vector<sync::Record>& changes) {
 }
 
 absl::StatusOr<sync::Records> SharedRecords::Read() const {
-  sync::Records read;
-  for (const auto& [key, text] : records) {
-    absl::StatusOr<sync::RecordValue> value = sync::Decode(text);
-    if (!value.ok()) return value.status();
-    read[key] = *std::move(value);
-  }
-  return read;
+  return ReadBack(records, [](const std::string& text) { return sync::Decode(text); });
 }
 
 SimLeader::SimLeader(Sim& sim, SharedRecords& shared, uint64_t id, Hooks hooks)
@@ -110,8 +105,7 @@ void SimLeader::WatchSync(const std::string& key, Epoch epoch) {
   sim_.queue.In(kStageDeadlineMs + slack_ms, [this, key, epoch] {
     const auto stored = shared_.records.find(key);
     if (!alive() || stored == shared_.records.end()) return;
-    const sync::RecordValue value = *sync::Decode(stored->second);
-    if (std::get<sync::SyncRecord>(value).epoch == epoch)
+    if (std::get<sync::SyncRecord>(stored->second).epoch == epoch)
       sim_.oracle.Violate(11, key + " outlived its stage deadline");
   });
 }

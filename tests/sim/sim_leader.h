@@ -4,16 +4,17 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "services/sync_orchestrator/machine/machine.h"
 #include "tests/sim/sim_driver.h"
 
 namespace lorry::sim {
 
-// The records that every leader reads and writes, as text; a transaction happens only if the meta
-// record is the expected one, and nobody has taken them over since (kv::RecordJournal).
+// The records that every leader reads and writes; a transaction happens only if the meta record is
+// the expected one, and nobody has taken them over since (kv::RecordJournal).
 struct SharedRecords {
-  std::map<std::string, std::string> records;
+  sync::Records records;
   uint64_t writer = 0;  // the leader that has taken them over
   bool Holds(const std::optional<sync::MetaRecord>& fence) const;
   void Write(const std::vector<sync::Record>& changes);
@@ -37,7 +38,7 @@ class SimLeader {
   void Kill();
   bool alive() const { return driver_.alive(); }
   uint64_t id() const { return id_; }
-  void Post(const sync::Event& event) { driver_.Post(event); }
+  void Post(sync::Event event) { driver_.Post(std::move(event)); }
   const sync::Machine& machine() const { return driver_.machine(); }
 
  private:

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
 #include "tests/sim/narrate.h"
+#include "tests/sim/wire.h"
 
 namespace lorry::sim {
 
@@ -58,13 +59,10 @@ void SimProxy::Start() {
   config.pool = pool_;
   config.drain_ms = 30'000;  // within what a run waits for at its end
   config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
-  proxy::Records records;
-  for (const auto& [key, text] : journal_) {
-    absl::StatusOr<proxy::RecordValue> value = proxy::Decode(text);
-    if (!value.ok()) return sim_.oracle.Violate(0, std::string(value.status().message()));
-    records[key] = *std::move(value);
-  }
-  absl::StatusOr<proxy::Machine> machine = proxy::Machine::Restore(config, records, sim_.now());
+  const absl::StatusOr<proxy::Records> records =
+      ReadBack(journal_, [](const std::string& text) { return proxy::Decode(text); });
+  if (!records.ok()) return sim_.oracle.Violate(0, std::string(records.status().message()));
+  absl::StatusOr<proxy::Machine> machine = proxy::Machine::Restore(config, *records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
   known_.reset();
   stepped_.clear();
@@ -296,8 +294,8 @@ std::string SimProxy::Describe() const {
 }
 
 void SimProxy::Later(int64_t delay, proxy::Event event) {
-  sim_.queue.In(delay, [this, life = life_, event = std::move(event)] {
-    if (life_ == life) Post(event);
+  sim_.queue.In(delay, [this, life = life_, event = std::move(event)]() mutable {
+    if (life_ == life) Post(std::move(event));
   });
 }
 
@@ -306,7 +304,7 @@ bool SimProxy::Write(const proxy::Ready& ready) {
     if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
     Narrate(sim_, member_.value, record);
     if (record.value.has_value()) {
-      journal_[record.key] = proxy::Encode(*record.value);
+      journal_[record.key] = *record.value;
     } else {
       journal_.erase(record.key);
     }
@@ -437,11 +435,11 @@ void SimProxy::Do(const proxy::SetDoorTable& effect) {
 }
 
 void SimProxy::Do(const proxy::SendObserved& effect) {
-  // A later document of this turn may have opened what an earlier one locked.
-  const fleet::Observed now = machine().Observe();
   for (const fleet::ObservedRow& row : effect.observed.rows) {
-    const bool is_locked = row.mode == fleet::RowMode::kLocked;
-    if (is_locked && std::find(now.rows.begin(), now.rows.end(), row) != now.rows.end())
+    if (row.mode != fleet::RowMode::kLocked) continue;
+    // A later document of this turn may have opened what an earlier one locked.
+    const fleet::Observed now = machine().Observe();
+    if (std::find(now.rows.begin(), now.rows.end(), row) != now.rows.end())
       locked_[row.adapter] = row.barrier;
   }
   last_sent_ = effect.observed;

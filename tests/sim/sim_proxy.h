@@ -109,7 +109,7 @@ class SimProxy {
   Hooks hooks_;
   SimDisk disk_;
   SimEngine engine_;
-  std::map<std::string, std::string> journal_;
+  proxy::Records journal_;
   uint64_t journals_ = 0;
   JournalId journal_id_;
   uint64_t life_ = 0;

@@ -183,10 +183,9 @@ void World::RestoreRecords() {
   Narrate(sim_, "records", "are those of a backup");
   shared_.records = backup_;
   const auto holds = backup_.find("holds");
-  const Revision sent = holds != backup_.end()
-                            ? std::get<sync::HoldsRecord>(*sync::Decode(holds->second)).sent
-                            : Revision();
-  const auto meta = std::get<sync::MetaRecord>(*sync::Decode(backup_.at("meta")));
+  const Revision sent =
+      holds != backup_.end() ? std::get<sync::HoldsRecord>(holds->second).sent : Revision();
+  const auto meta = std::get<sync::MetaRecord>(backup_.at("meta"));
   sim_.oracle.RecordsLost(store_.remembered().has_value() &&
                           *store_.remembered() > sync::HoldsMark{meta.term.incarnation, sent});
   sim_.lives.RecordsLost();

@@ -115,7 +115,7 @@ class World {
   SharedRecords shared_;
   std::map<MemberId, std::unique_ptr<SimProxy>> proxies_;
   std::map<uint64_t, std::unique_ptr<SimLeader>> leaders_;
-  std::map<std::string, std::string> backup_;
+  sync::Records backup_;
   uint64_t current_leader_ = 0;
   uint64_t last_leader_ = 0;
   uint64_t incarnations_ = 0;
