@@ -98,8 +98,7 @@ std::optional<AdapterInfo> StoreLink::Find(const AdapterName& adapter) const {
 void StoreLink::OnClosed(const absl::Status& why) {
   MutexLock lock(mutex_);
   connected_ = false;
-  // Also when the present state was cut short: it has to begin again.
-  if (why.code() == absl::StatusCode::kOutOfRange || !synced_) cursor_ = 0;
+  if (why.code() == absl::StatusCode::kOutOfRange) cursor_ = 0;
 }
 
 // Facts must not be lost: a full mailbox ends the watch, which then goes on from the cursor.
@@ -124,6 +123,7 @@ void StoreLink::OnMessage(store::v1::WatchResponse message) {
     store_ = message.store();
     Post(std::move(listed));
   }
+  // A present state that is cut short has to begin again.
   if (synced_) cursor_ = message.revision();
 }
 

@@ -1,6 +1,7 @@
 #include "tests/fuzz/orchestrator/scripted_store.h"
 
 #include <chrono>
+#include <utility>
 
 #include "lib/base/check.h"
 
@@ -34,26 +35,64 @@ ScriptedStore::~ScriptedStore() {
 void ScriptedStore::Say(store::v1::WatchResponse message) {
   {
     MutexLock lock(mutex_);
-    messages_.push_back(std::move(message));
+    words_.emplace_back(std::move(message));
   }
   changed_.notify_all();
 }
 
-grpc::Status ScriptedStore::Watch(grpc::ServerContext* context, const store::v1::WatchRequest*,
+void ScriptedStore::End(grpc::Status why) {
+  {
+    MutexLock lock(mutex_);
+    words_.emplace_back(std::move(why));
+  }
+  changed_.notify_all();
+}
+
+void ScriptedStore::Take(bool taken) {
+  MutexLock lock(mutex_);
+  taken_ = taken;
+}
+
+std::vector<store::v1::WatchRequest> ScriptedStore::watches() {
+  MutexLock lock(mutex_);
+  return watches_;
+}
+
+std::vector<store::v1::SetHoldsRequest> ScriptedStore::holds() {
+  MutexLock lock(mutex_);
+  return holds_;
+}
+
+grpc::Status ScriptedStore::Watch(grpc::ServerContext* context,
+                                  const store::v1::WatchRequest* request,
                                   grpc::ServerWriter<store::v1::WatchResponse>* writer) {
+  writer->SendInitialMetadata();
+  {
+    MutexLock lock(mutex_);
+    watches_.push_back(*request);
+  }
   for (;;) {
-    store::v1::WatchResponse message;
+    Word word;
     {
       MutexLock lock(mutex_);
-      while (messages_.empty() && !stopping_ && !context->IsCancelled()) {
+      while (words_.empty() && !stopping_ && !context->IsCancelled()) {
         changed_.wait_for(mutex_, kLook);
       }
       if (stopping_ || context->IsCancelled()) return grpc::Status::OK;
-      message = std::move(messages_.front());
-      messages_.pop_front();
+      word = std::move(words_.front());
+      words_.pop_front();
     }
-    if (!writer->Write(message)) return grpc::Status::OK;
+    if (const auto* end = std::get_if<grpc::Status>(&word)) return *end;
+    if (!writer->Write(std::get<store::v1::WatchResponse>(word))) return grpc::Status::OK;
   }
+}
+
+grpc::Status ScriptedStore::SetHolds(grpc::ServerContext*,
+                                     const store::v1::SetHoldsRequest* request,
+                                     store::v1::SetHoldsResponse*) {
+  MutexLock lock(mutex_);
+  holds_.push_back(*request);
+  return taken_ ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now");
 }
 
 }  // namespace lorry::sync::fuzz

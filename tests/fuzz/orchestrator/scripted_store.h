@@ -1,10 +1,13 @@
-// A store as the orchestrator sees it: what its watch says comes from the input.
+// A store as the orchestrator sees it: what its watch says comes from the input, or from a test.
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "lib/base/mutex.h"
 #include "lib/rpc/server.h"
@@ -19,19 +22,29 @@ class ScriptedStore final : private store::v1::StoreService::Service {
   std::string address() const { return server_->address(); }
   // The next message of the watch, whoever follows it by then.
   void Say(store::v1::WatchResponse message);
+  // Ends the watch, after what was said before.
+  void End(grpc::Status why);
+  // Whether holds are taken; at first they are.
+  void Take(bool taken);
+
+  // The watches so far, each with what it asked for; all that were opened.
+  std::vector<store::v1::WatchRequest> watches();
+  std::vector<store::v1::SetHoldsRequest> holds();  // taken or not
 
  private:
+  using Word = std::variant<store::v1::WatchResponse, grpc::Status>;
   grpc::Status Watch(grpc::ServerContext* context, const store::v1::WatchRequest*,
                      grpc::ServerWriter<store::v1::WatchResponse>* writer) override;
-  grpc::Status SetHolds(grpc::ServerContext*, const store::v1::SetHoldsRequest*,
-                        store::v1::SetHoldsResponse*) override {
-    return grpc::Status::OK;
-  }
+  grpc::Status SetHolds(grpc::ServerContext* context, const store::v1::SetHoldsRequest* request,
+                        store::v1::SetHoldsResponse* response) override;
 
   Mutex mutex_;
   CondVar changed_;
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
-  std::deque<store::v1::WatchResponse> messages_ LORRY_GUARDED_BY(mutex_);
+  bool taken_ LORRY_GUARDED_BY(mutex_) = true;
+  std::deque<Word> words_ LORRY_GUARDED_BY(mutex_);
+  std::vector<store::v1::WatchRequest> watches_ LORRY_GUARDED_BY(mutex_);
+  std::vector<store::v1::SetHoldsRequest> holds_ LORRY_GUARDED_BY(mutex_);
   std::unique_ptr<rpc::Access> access_;
   std::optional<rpc::Gate> gate_;
   std::unique_ptr<rpc::Server> server_;

@@ -1,0 +1,199 @@
+// What the orchestrator hears of the store over broken watches, against a store that says anything.
+#include "services/sync_orchestrator/rpc/store_link.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "lib/kv/memory_store.h"
+#include "lib/metrics/registry.h"
+#include "lib/rpc/channel.h"
+#include "services/sync_orchestrator/rpc/gauges.h"
+#include "tests/fuzz/orchestrator/scripted_store.h"
+
+namespace lorry::sync {
+namespace {
+
+using store::v1::WatchResponse;
+
+constexpr int64_t kPatienceMs = 30'000;
+const grpc::Status kAway(grpc::StatusCode::UNAVAILABLE, "restarting");
+
+bool Eventually(const std::function<bool()>& condition) {
+  const SteadyClock clock;
+  const Tick until = clock.Now() + kPatienceMs;
+  while (!condition()) {
+    if (clock.Now() > until) return false;
+    // tidy: allow sleep: a bounded poll of what gRPC's threads do, which notify nobody
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+WatchResponse At(uint64_t revision, bool synced = false) {
+  WatchResponse message;
+  message.set_revision(revision);
+  message.set_synced(synced);
+  if (synced) message.set_store("s1");
+  return message;
+}
+
+void AddAdapter(WatchResponse& message, const std::string& name) {
+  store::v1::Adapter* adapter = message.add_changes()->mutable_adapter_set();
+  adapter->set_name(name);
+  adapter->set_current_run(1);
+}
+
+void AddVersion(WatchResponse& message, const std::string& adapter, uint64_t number) {
+  common::v1::Version* version = message.add_changes()->mutable_version_stored();
+  version->mutable_ref()->set_adapter(adapter);
+  version->mutable_ref()->set_run(1);
+  version->mutable_ref()->set_number(number);
+  version->set_digest("d");
+}
+
+class StoreLinkTest : public ::testing::Test {
+ protected:
+  StoreLinkTest() : orchestrator_(*Orchestrator::Create(*kv_, clock_, {})) {
+    link_ = std::make_unique<StoreLink>(*rpc::MakeChannel({.target = store_.address()}),
+                                        "orchestrator:test", *orchestrator_);
+    orchestrator_->Connect(*link_, observer_);
+    orchestrator_->Start();
+    link_->Start();
+  }
+  ~StoreLinkTest() override {
+    link_->Stop();
+    orchestrator_->Stop();
+  }
+  // The watch of this number, from 1.
+  store::v1::WatchRequest Watch(size_t number) {
+    EXPECT_TRUE(Eventually([&] { return store_.watches().size() >= number; })) << number;
+    return store_.watches().at(number - 1);
+  }
+  bool Knows(const std::string& adapter) { return link_->Find(AdapterName(adapter)).has_value(); }
+  // What was said is taken in by the link, and by the machine when it answers.
+  Status Heard() {
+    WatchResponse last = At(++last_);
+    const std::string name = "z" + std::to_string(last_);
+    AddAdapter(last, name);
+    store_.Say(last);
+    EXPECT_TRUE(Eventually([&] { return Knows(name); }));
+    return *orchestrator_->GetStatus(clock_.Now() + kPatienceMs);
+  }
+
+  const SteadyClock clock_;
+  const std::unique_ptr<kv::Store> kv_ = kv::MakeMemoryStore();
+  metrics::Registry registry_{{.service = "sync-orchestrator", .version = "0"}};
+  SyncObserver observer_{PhaseMetrics(registry_)};
+  fuzz::ScriptedStore store_;
+  std::unique_ptr<Orchestrator> orchestrator_;
+  std::unique_ptr<StoreLink> link_;
+  uint64_t last_ = 1'000;
+};
+
+TEST_F(StoreLinkTest, AWatchGoesOnFromWhatWasHeardOfThatStore) {
+  EXPECT_EQ(Watch(1).from_revision(), 0u);
+  EXPECT_EQ(Watch(1).holder(), "orchestrator:test");
+  store_.Say(At(7, true));
+  WatchResponse more = At(9);
+  AddAdapter(more, "math");
+  AddVersion(more, "math", 4);
+  store_.Say(more);
+  store_.End(kAway);
+  EXPECT_EQ(Watch(2).from_revision(), 9u);
+  EXPECT_EQ(Watch(2).store(), "s1");
+  EXPECT_TRUE(Knows("math")) << "what was heard stays";
+  EXPECT_EQ(link_->Newest().at(AdapterName("math")).number, VersionNumber(4));
+  EXPECT_EQ(Heard().pools.at(0).adapter, AdapterName("math"));
+}
+
+TEST_F(StoreLinkTest, APresentStateThatWasCutShortBeginsAgain) {
+  WatchResponse part = At(7);
+  AddAdapter(part, "gone");
+  Watch(1);
+  store_.Say(part);
+  EXPECT_TRUE(Eventually([&] { return Knows("gone"); }));
+  EXPECT_FALSE(link_->connected());
+  EXPECT_EQ(orchestrator_->GetStatus(clock_.Now() + kPatienceMs)->footing, Footing::kUnread);
+  store_.End(kAway);
+  EXPECT_EQ(Watch(2).from_revision(), 0u);
+  store_.Say(At(8, true));
+  EXPECT_EQ(Heard().footing, Footing::kSettled);
+  EXPECT_TRUE(link_->connected());
+  EXPECT_FALSE(Knows("gone"));
+}
+
+TEST_F(StoreLinkTest, AnotherStoreIsReadFromTheBeginning) {
+  WatchResponse whole = At(7, true);
+  AddAdapter(whole, "gone");
+  Watch(1);
+  store_.Say(whole);
+  store_.End(grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "another store"));
+  EXPECT_EQ(Watch(2).from_revision(), 0u);
+  EXPECT_FALSE(link_->connected());
+  WatchResponse part = At(3);
+  AddAdapter(part, "part");
+  store_.Say(part);
+  EXPECT_TRUE(Eventually([&] { return Knows("part"); }));
+  const Status status = *orchestrator_->GetStatus(clock_.Now() + kPatienceMs);
+  ASSERT_EQ(status.pools.size(), 1u) << "the machine is told of whole states alone";
+  EXPECT_EQ(status.pools[0].adapter, AdapterName("gone"));
+  store_.Say(At(3, true));
+  EXPECT_TRUE(Eventually([&] { return link_->connected(); }));
+  EXPECT_FALSE(Knows("gone"));
+}
+
+TEST_F(StoreLinkTest, AnAdapterThatIsArchivedOrDeletedIsForgotten) {
+  WatchResponse whole = At(7, true);
+  AddAdapter(whole, "kept");
+  AddAdapter(whole, "archived");
+  AddAdapter(whole, "deleted");
+  Watch(1);
+  store_.Say(whole);
+  WatchResponse more = At(8);
+  AddAdapter(more, "archived");
+  more.mutable_changes(0)->mutable_adapter_set()->set_archived(true);
+  more.add_changes()->set_adapter_deleted("deleted");
+  store_.Say(more);
+  Heard();
+  EXPECT_TRUE(Knows("kept"));
+  EXPECT_FALSE(Knows("archived"));
+  EXPECT_FALSE(Knows("deleted"));
+}
+
+// A set may be accepted after the store has looked up what it remembers, and before it says so.
+TEST_F(StoreLinkTest, WhatTheStoreAcceptedSinceTheWatchBeganIsLaterThanWhatThatSays) {
+  Watch(1);
+  store_.Take(false);
+  WatchResponse whole = At(7, true);
+  AddAdapter(whole, "math");
+  AddVersion(whole, "math", 1);
+  store_.Say(whole);
+  EXPECT_TRUE(Eventually([&] { return !store_.holds().empty(); }));
+  store_.End(kAway);
+  Watch(2);
+  store_.Take(true);
+  const auto waits_for = [&] {
+    return orchestrator_->GetStatus(clock_.Now() + kPatienceMs)->pools.at(0).waits_for;
+  };
+  EXPECT_TRUE(Eventually([&] { return waits_for() != "HOLD_PENDING"; })) << "it is sent again";
+
+  store_.Say(At(7, true));
+  EXPECT_EQ(Heard().footing, Footing::kSettled);
+  WatchResponse earlier = At(7, true);
+  earlier.mutable_remembered()->set_incarnation(store_.holds().back().incarnation());
+  store_.Say(earlier);
+  EXPECT_EQ(Heard().footing, Footing::kSettled);
+
+  store_.End(kAway);
+  Watch(3);
+  store_.Say(earlier);
+  EXPECT_EQ(Heard().footing, Footing::kStoreLost) << "that watch began after it was accepted";
+}
+
+}  // namespace
+}  // namespace lorry::sync
