@@ -332,7 +332,8 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   if (!core.held.contains(next->version.key)) return WaitFor(core, id, pool, Wait::kHoldPending);
   const Candidates candidates = CandidatesOf(core, id, next->version);
   if (!IsGathered(core)) return WaitFor(core, id, pool, Wait::kAttaching, candidates.unfit);
-  if (core.now < pool.retry_at) {
+  // What operators, policies and new runs put in its place does not wait.
+  if (core.now < pool.retry_at && pool.decision->version == next->version.key) {
     return WaitFor(core, id, pool, Wait::kRetryLater,
                    absl::StrCat(ToAbsl(ToString(pool.decision->why)), candidates.unfit));
   }
