@@ -266,7 +266,8 @@ absl::Status App::WireEngine() {
     metrics_.OnBoot();
     door_->SetEngineFacts({.base_models = facts.base_models,
                            .control_authorization = key.empty() ? "" : "Bearer " + key,
-                           .dies_of_prompt_logprobs = facts.dies_of_prompt_logprobs});
+                           .dies_of_prompt_logprobs = facts.dies_of_prompt_logprobs,
+                           .mixes_base = facts.mixes_base});
   };
   const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {
     metrics_.OnTimed(verb, seconds, outcome);

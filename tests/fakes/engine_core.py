@@ -30,7 +30,7 @@ VOCABULARY = 512
 DEFAULT_MODEL = pathlib.Path(__file__).resolve().parent / "model"
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 BASE_DIGEST = "base"
-DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD = "die at load", "die at use", "hang at load"
+DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD, NO_EFFECT = "die at load", "die at use", "hang at load", "no effect"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -55,8 +55,8 @@ class Switches:
     base_for_unknown: bool = True  # sglang: OpenAI routes answer unknown names with the base model
     die_of_prompt_logprobs: bool = False  # vllm on a CPU: with a second request in the step
     vanish: str = ""  # this name drops out of the listing, as after drift
-    # A file of what is wrong with some weights: {their SHA-256: DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD or the words of a
-    # refusal}. It outlives the process, so that a version kills every boot that meets it.
+    # A file of what is wrong with some weights: {their SHA-256: DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD, NO_EFFECT or the
+    # words of a refusal}. It outlives the process, so that a version kills every boot that meets it.
     bad_weights: str = ""
     # A file to which what only an engine sees is appended, a JSON object a line: see Switches.note.
     journal: str = ""
@@ -161,8 +161,10 @@ def read_adapter(
     wrong = switches.wrong_with(digest)
     if wrong == DIE_AT_LOAD:
         die(switches, f"while loading {name}", name, digest)
-    if wrong not in ("", DIE_AT_USE, HANG_AT_LOAD):
+    if wrong not in ("", DIE_AT_USE, HANG_AT_LOAD, NO_EFFECT):
         raise AdapterError("weights", wrong)
+    if wrong == NO_EFFECT:
+        digest = BASE_DIGEST
     return Adapter(name, str(path), digest, rank, fit, fatal=wrong == DIE_AT_USE, hangs=wrong == HANG_AT_LOAD)
 
 

@@ -46,6 +46,8 @@ class FakeVllm:
         self.model_config = model_config(args.model)
         self.registry: dict[str, Adapter] = {}  # what the HTTP process lists
         self.cache: OrderedDict[int, Adapter] = OrderedDict()  # what the workers hold; LRU first
+        self.slot_of: OrderedDict[int, int] = OrderedDict()  # of the batch, by an adapter's id; LRU first
+        self.in_slot: list[str | None] = [None] * args.max_loras  # whose weights are there
         self.name_locks: dict[str, asyncio.Lock] = {}
         self.paused = False
         self.started = time.time()
@@ -85,6 +87,21 @@ class FakeVllm:
             _, oldest = self.cache.popitem(last=False)
             if oldest.name in self.registry:  # what was unloaded leaves the workers only now
                 self.switches.note("evicted", name=oldest.name, live=self.live(oldest.name))
+        self.activate(adapter)
+
+    def activate(self, adapter: Adapter) -> None:
+        """Puts it into a slot of the batch, from where only another drives it out."""
+        slot = self.slot_of.pop(adapter.id, None)
+        if slot is None:
+            free = set(range(len(self.in_slot))) - set(self.slot_of.values())
+            slot = min(free) if free else self.slot_of.popitem(last=False)[1]
+        self.slot_of[adapter.id] = slot
+        self.in_slot[slot] = adapter.digest
+
+    def weights_of_base(self) -> str:
+        """On a CPU "no adapter" is the index -1, and that is the last slot, in a step that has a request for an adapter."""
+        is_mixed = self.args.device == "cpu" and any(r.name for r in self.scheduler.requests)
+        return (self.in_slot[-1] if is_mixed else None) or BASE_DIGEST
 
     def live(self, name: str) -> int:
         return sum(r.name == name for r in self.scheduler.requests)
@@ -132,6 +149,7 @@ class FakeVllm:
         """The worker's copy; an evicted one is read again, and if that fails the engine core is dead."""
         if adapter.id in self.cache and not adapter.inplace:
             self.cache.move_to_end(adapter.id)
+            self.activate(adapter)
             return self.cache[adapter.id]
         try:
             again = self.read(adapter.name, adapter.path)
@@ -149,7 +167,7 @@ class FakeVllm:
             raise Refused(404, "NotFoundError", text, "model")
         adapter = self.registry.get(model or BASE)
         await self.scheduler.wait_for(lambda: not self.paused)
-        digest = BASE_DIGEST
+        digest = self.weights_of_base()
         if adapter is not None:
             digest = self.resident(adapter).digest
             if adapter.fatal:

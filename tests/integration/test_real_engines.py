@@ -137,6 +137,32 @@ def test_wrong_weights_reach_nobody(world, tiny):
     assert all(world.engines[m].is_running() for m in KINDS)
 
 
+def test_under_traffic_versions_are_compared_with_the_base_model_itself(world, tiny):
+    """A vLLM on a CPU answers for its base model with the adapter in the last of its four slots while another request for an
+    adapter runs: as many versions as slots are loaded, so that each slot's turn comes."""
+    tensors = load_file(tiny / "adapters" / "v1" / "adapter_model.safetensors")
+    config = json.loads((tiny / "adapters" / "v1" / "adapter_config.json").read_text())
+
+    def scaled(factor):
+        return {k: v * np.float32(factor) if "lora_B" in k else v for k, v in tensors.items()}
+
+    with Traffic(world, workers=2) as traffic, world.open_run(OTHER) as run:
+        for number in range(11, 16):
+            for member in KINDS:
+                seen = traffic.good(member)
+                until(lambda m=member, n=seen: traffic.good(m) > n, f"traffic flows at {member}", SERVING_S)
+            run.publish(scaled(number), config=config, version=number, relative_norm=0.1).wait("serving", SERVING_S)
+            assert {m: world.told(m, number, OTHER) for m in KINDS} == dict.fromkeys(KINDS, "LOADED")
+        run.publish(scaled(1e-12), config=config, version=16, relative_norm=0.1).wait("stored", SERVING_S)
+        world.wait_refused(16, "PROBE_SAME_AS_BASE", *KINDS, adapter=OTHER, deadline_s=SERVING_S)
+    traffic.check()
+    answer = world.doors["vllm"].ask("@base")
+    assert (answer.status, answer.reason) == (400, "NO_ADAPTER")
+    world.admin.set_policy(ADAPTER, {"keep": {"versions": 3}, "max_staleness": 2, "no_adapter": "NO_ADAPTER_MODE_BASE"})
+    until(lambda: world.doors["vllm"].ask("@base").reason == "BASE_UNSUPPORTED", "policy reaches the door", SERVING_S)
+    assert world.doors["sglang"].ask("@base").status == 200
+
+
 def test_a_vllm_killed_under_traffic_and_a_publish_is_brought_to_desired(world, tiny):
     """Last: what it publishes, in a run of its own, is v1's bytes as another version."""
     engine, number = world.engines["vllm"], VERSIONS[-1] + 1

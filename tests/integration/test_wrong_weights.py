@@ -8,8 +8,11 @@ import threading
 
 import lorry
 import pytest
+from engine_core import NO_EFFECT
 from testing import engines
+from testing.engine_api import EngineApi
 from testing.engines import KINDS, free_port
+from testing.faults import Faults
 from testing.fleet import Fleet
 from testing.waiting import until
 from testing.world import ADAPTER, World
@@ -73,6 +76,39 @@ def test_what_cannot_be_proved_is_served_and_said_to_be_unproven(world, make_ada
         world.publish(run, 2, make_adapter(2))
         for member in KINDS:
             assert world.told(member, 2) == "LOADED"
+
+
+@pytest.fixture
+def on_cpu(bin_dir, tiny, tmp_path):
+    """(world, faults): a vLLM on a CPU with one slot in its batch."""
+    faults = Faults(tmp_path, "vllm")
+    engine = engines.fake("vllm", tiny / "model", args=["--device", "cpu", "--max-loras", "1"], log_dir=tmp_path,
+                          switches=faults.switches("vllm"))
+    with World(bin_dir, tmp_path, engine) as made:
+        made.admin.set_policy(ADAPTER, {"stage_deadline_ms": 4000, "no_adapter": "NO_ADAPTER_MODE_BASE",
+                                         "probe": "PROBE_MODE_DIFFERS"})
+        yield made, faults
+
+
+def test_a_base_model_that_answers_as_an_adapter_is_compared_with_nothing(on_cpu, make_adapter):
+    world, faults = on_cpu
+    engine = EngineApi(world.engines["vllm"])
+    with world.open_run() as run:
+        run.publish(make_adapter(1), version=1).wait("serving", 60)
+        name = next(iter(engine.listed()))
+        engine.engine.set(token_delay_s=0.05)
+        beside = engine.stream(name, tokens=10_000)
+        beside.wait_for(1)
+        assert engine.generate(None).text == engine.generate(name).text, "as the real one answers"
+        run.publish(make_adapter(2), version=2).wait("serving", 60)
+        assert world.told("vllm", 2) == "LOADED"
+        faults.mark(make_adapter(3), NO_EFFECT)
+        run.publish(make_adapter(3), version=3).wait("stored")
+        world.wait_refused(3, "PROBE_SAME_AS_BASE")
+        refused = world.doors["vllm"].ask("@base")
+        assert (refused.status, refused.reason) == (400, "BASE_UNSUPPORTED")
+        assert not beside.ended
+        beside.leave()
 
 
 def test_an_engine_of_another_model_serves_what_fits_it(bin_dir, tiny, make_adapter, tmp_path):

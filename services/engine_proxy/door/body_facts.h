@@ -35,6 +35,7 @@ struct EngineFacts {
   std::vector<std::string> base_models;  // the names under which the engine serves its base model
   std::string control_authorization;  // Authorization of the door's own calls (abort), may be empty
   bool dies_of_prompt_logprobs = false;
+  bool mixes_base = false;  // a request for the base model may be answered with an adapter
 };
 
 struct BodyFacts {

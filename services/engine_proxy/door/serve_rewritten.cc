@@ -60,6 +60,17 @@ std::optional<Refused> WouldEndTheEngine(const BodyFacts& facts) {
       "GPU"};
 }
 
+// Nobody could tell from the answer, and which other requests the engine computes beside it is not
+// known before.
+std::optional<Refused> WouldBeMixed(const EngineFacts& engine, const Exchange& x) {
+  if (!engine.mixes_base || !x.resolved.front().name.empty()) return std::nullopt;
+  return Refused{
+      400, "BASE_UNSUPPORTED",
+      "this vLLM runs on a CPU, where it answers for its base model with the weights of an adapter "
+      "whenever it computes another request for an adapter beside; name an adapter, or ask an "
+      "engine on a GPU"};
+}
+
 // What the door calls the samples at the engine, and what the reply must call them.
 void NameSamples(Exchange& x, const BodyFacts& facts) {
   const auto prompts = static_cast<uint32_t>(facts.prompts());
@@ -114,6 +125,7 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
                     "ask for @base there, where policy allows it"};
     co_return co_await Refuse(x, std::move(why));
   }
+  if (auto why = WouldBeMixed(*x.facts, x)) co_return co_await Refuse(x, *why);
   co_return co_await SendRewritten(x, *facts);
 }
 

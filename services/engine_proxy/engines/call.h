@@ -31,23 +31,4 @@ inline HttpClient::Clock::time_point DeadlineAfter(Engine::Millis within) {
   return HttpClient::Clock::now() + within;
 }
 
-// A token of the adapter, and for kCompare the base model's before and after it, so that what
-// changes in between (a batch that fills) is taken for noise and not for the adapter.
-template <typename Calls>
-Task<absl::StatusOr<ProbeAnswer>> ProbeTokens(Calls& calls, std::string adapter, std::string base,
-                                              fleet::ProbeKind kind,
-                                              HttpClient::Clock::time_point deadline) {
-  absl::StatusOr<ProbeReply> before;
-  if (kind == fleet::ProbeKind::kCompare) {
-    before = co_await calls.Token(base, deadline);
-    if (!before.ok()) co_return before.status();
-  }
-  const absl::StatusOr<ProbeReply> answered = co_await calls.Token(std::move(adapter), deadline);
-  if (!answered.ok()) co_return answered.status();
-  if (kind != fleet::ProbeKind::kCompare) co_return ProbeAnswer();
-  const absl::StatusOr<ProbeReply> after = co_await calls.Token(std::move(base), deadline);
-  if (!after.ok()) co_return after.status();
-  co_return Compare(*before, *answered, *after);
-}
-
 }  // namespace lorry::engines

@@ -47,8 +47,11 @@ struct EngineFacts {
   std::string model_config;
   bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
   bool asleep = false;              // its memory is released; SGLang does not say
+  std::string device;               // that it runs on: cpu, cuda; empty: not said
   // A request for the log-probabilities of its prompt may end the engine's process.
   bool dies_of_prompt_logprobs = false;
+  // A request for the base model beside one for an adapter is answered with an adapter's weights.
+  bool mixes_base = false;
   std::vector<Problem> problems;  // empty: ready for adapters
   std::vector<Problem> warnings;  // it serves, and this is amiss all the same
 };

@@ -43,13 +43,17 @@ absl::Status JudgePresence(const Engine::Listing& listing, const EngineName& nam
                absl::StrCat("the engine does not list ", name.value));
 }
 
-ProbeAnswer Compare(const ProbeReply& before, const ProbeReply& adapter, const ProbeReply& after) {
-  const size_t count = adapter.logprobs.size();
-  const bool complete =
-      count > 0 && before.logprobs.size() == count && after.logprobs.size() == count;
-  if (!complete) return std::nullopt;
-  return fleet::ProbeComparison{.difference = std::min(Gap(adapter, before), Gap(adapter, after)),
-                                .noise = Gap(before, after)};
+ProbeAnswer Compare(const ProbePair& base, const ProbePair& adapter) {
+  const size_t count = base.first.logprobs.size();
+  if (count == 0) return std::nullopt;
+  for (const ProbeReply* reply : {&base.second, &adapter.first, &adapter.second}) {
+    if (reply->logprobs.size() != count) return std::nullopt;
+  }
+  const auto differences = {Gap(adapter.first, base.first), Gap(adapter.first, base.second),
+                            Gap(adapter.second, base.first), Gap(adapter.second, base.second)};
+  return fleet::ProbeComparison{
+      .difference = std::min(differences),
+      .noise = std::max(Gap(base.first, base.second), Gap(adapter.first, adapter.second))};
 }
 
 absl::Status NameUnknown(const std::string& name, const HttpReply& reply) {

@@ -21,9 +21,13 @@ absl::Status JudgeAlreadyLoaded(const Engine::Listing& listing, const EngineName
 
 absl::Status JudgePresence(const Engine::Listing& listing, const EngineName& name);
 
-// The adapter's answer between two of the base model. Nothing when one of them lacks
-// log-probabilities.
-ProbeAnswer Compare(const ProbeReply& before, const ProbeReply& adapter, const ProbeReply& after);
+// Two answers of one model to the probe's prompt. That they differ is noise: what a busy engine's
+// batches do to the arithmetic.
+struct ProbePair {
+  ProbeReply first, second;
+};
+// Nothing when one of the four lacks log-probabilities.
+ProbeAnswer Compare(const ProbePair& base, const ProbePair& adapter);
 
 absl::Status NameUnknown(const std::string& name, const HttpReply& reply);
 

@@ -72,7 +72,10 @@ class SglangCalls {
       if (!present.ok()) co_return present;
       co_return ProbeAnswer();
     }
-    co_return co_await ProbeTokens(*this, name.value, "", kind, deadline);
+    if (kind == fleet::ProbeKind::kCompare) co_return co_await CompareTokens(name.value, deadline);
+    const auto token = co_await Token(name.value, deadline);
+    if (!token.ok()) co_return token.status();
+    co_return ProbeAnswer();
   }
 
   Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
@@ -113,6 +116,18 @@ class SglangCalls {
   }
 
  private:
+  // The base model's before and after the adapter's, so that what changes in between (a batch that
+  // fills) is taken for noise and not for the adapter.
+  Task<absl::StatusOr<ProbeAnswer>> CompareTokens(std::string adapter, TimePoint deadline) {
+    const auto before = co_await Token("", deadline);
+    if (!before.ok()) co_return before.status();
+    const auto answered = co_await Token(std::move(adapter), deadline);
+    if (!answered.ok()) co_return answered.status();
+    const auto after = co_await Token("", deadline);
+    if (!after.ok()) co_return after.status();
+    co_return Compare({*before, *after}, {*answered, *answered});
+  }
+
   static const char* ModeOf(fleet::PauseKind pause) {
     switch (pause) {
       case fleet::PauseKind::kNone:

@@ -78,7 +78,11 @@ class VllmCalls {
       co_return ProbeAnswer();
     }
     const std::string base = models->base_models.empty() ? "" : models->base_models.front();
-    co_return co_await ProbeTokens(*this, name.value, base, kind, deadline);
+    if (kind == fleet::ProbeKind::kCompare)
+      co_return co_await CompareTokens(base, name.value, deadline);
+    const auto token = co_await Token(name.value, deadline);
+    if (!token.ok()) co_return token.status();
+    co_return ProbeAnswer();
   }
 
   Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
@@ -114,6 +118,47 @@ class VllmCalls {
   }
 
  private:
+  Task<absl::StatusOr<ProbeAnswer>> CompareTokens(std::string base, std::string adapter,
+                                                  TimePoint deadline) {
+    const auto of_base = co_await BaseTokens(std::move(base), deadline);
+    if (!of_base.ok()) co_return of_base.status();
+    const auto of_adapter = co_await TwoTokens(std::move(adapter), deadline);
+    if (!of_adapter.ok()) co_return of_adapter.status();
+    if (!of_base->has_value()) co_return ProbeAnswer();
+    co_return Compare(**of_base, *of_adapter);
+  }
+
+  // Where the engine is not known to run on anything but a CPU, it may give the base model's
+  // requests an adapter's weights (EngineFacts::mixes_base). There the base model is asked once in
+  // a life of the engine, while no adapter is at work; before that there is nothing to compare.
+  Task<absl::StatusOr<std::optional<ProbePair>>> BaseTokens(std::string base, TimePoint deadline) {
+    const Boot boot = LastBoot();
+    if (boot.base_alone.has_value()) co_return boot.base_alone;
+    const bool may_mix = boot.facts.device.empty() || boot.facts.device == kCpu;
+    if (may_mix && !co_await IsWithoutAdapters(deadline)) co_return std::nullopt;
+    const auto answered = co_await TwoTokens(std::move(base), deadline);
+    if (!answered.ok()) co_return answered.status();
+    if (!may_mix) co_return *answered;
+    if (!co_await IsWithoutAdapters(deadline)) co_return std::nullopt;
+    RememberBase(boot.facts.boot, *answered);
+    co_return *answered;
+  }
+
+  Task<absl::StatusOr<ProbePair>> TwoTokens(std::string model, TimePoint deadline) {
+    auto first = co_await Token(model, deadline);
+    if (!first.ok()) co_return first.status();
+    auto second = co_await Token(std::move(model), deadline);
+    if (!second.ok()) co_return second.status();
+    co_return ProbePair{*std::move(first), *std::move(second)};
+  }
+
+  // No request that it runs or keeps waiting names one, by its own account.
+  Task<bool> IsWithoutAdapters(TimePoint deadline) {
+    const auto load = co_await GetLoad(deadline);
+    if (!load.ok()) co_return false;
+    co_return load->names.has_value() ? load->names->empty() : load->running + load->waiting == 0;
+  }
+
   // Nothing of this changes within a life of the process, and asking for it costs up to 2 s.
   Task<absl::StatusOr<EngineFacts>> InspectBoot(BootId boot, TimePoint deadline) {
     EngineFacts facts;
@@ -174,21 +219,35 @@ class VllmCalls {
         deadline);
   }
 
+  // A life of the engine's process as it is known here.
+  struct Boot {
+    EngineFacts facts;
+    std::optional<ProbePair> base_alone;  // the base model's answers while no adapter was at work
+  };
+
   // NOT_FOUND: this boot was not inspected yet.
   absl::StatusOr<EngineFacts> Known(const BootId& boot) const {
     MutexLock lock(mutex_);
-    if (known_.boot == boot) return known_;
+    if (last_boot_.facts.boot == boot) return last_boot_.facts;
     return absl::NotFoundError("");
+  }
+  Boot LastBoot() const {
+    MutexLock lock(mutex_);
+    return last_boot_;
   }
   void Remember(const EngineFacts& facts) {
     MutexLock lock(mutex_);
-    known_ = facts;
+    last_boot_ = {facts, std::nullopt};
+  }
+  void RememberBase(const BootId& boot, const ProbePair& answered) {
+    MutexLock lock(mutex_);
+    if (!boot.empty() && last_boot_.facts.boot == boot) last_boot_.base_alone = answered;
   }
 
   const HttpClient client_;
   const std::string api_key_;
   mutable Mutex mutex_;
-  EngineFacts known_ LORRY_GUARDED_BY(mutex_);  // of the last boot inspected
+  Boot last_boot_ LORRY_GUARDED_BY(mutex_);  // the last one inspected
 };
 
 }  // namespace

@@ -86,17 +86,26 @@ uint32_t CountInLabel(absl::string_view exposition, absl::string_view name,
   return 0;
 }
 
-// On a CPU vLLM applies the adapters to the logits of a prompt by the indices that the whole step has
-// for its sampled tokens: with a second request in the step the shapes differ, whatever adapters
-// they name, and the engine's core ends (_get_prompt_logprobs_dict in v1/worker/gpu_model_runner.py,
-// bgmv_shrink in lora/ops/torch_ops/lora_ops.py). Seen in 0.32.0; no release is known to mend it.
-bool DiesOfPromptLogprobs(absl::string_view version, const Json& config) {
+bool IsSeenVersion(absl::string_view version) {
   constexpr int kLastMinorSeen = 32;
   int minor = 0;
   const std::vector<absl::string_view> parts = absl::StrSplit(version, '.');
-  const bool is_seen = parts.size() > 1 && parts[0] == "0" && absl::SimpleAtoi(parts[1], &minor) &&
-                       minor <= kLastMinorSeen;
-  return is_seen && StringIn(MemberOf(config, "device_config"), "device_type") == "cpu";
+  return parts.size() > 1 && parts[0] == "0" && absl::SimpleAtoi(parts[1], &minor) &&
+         minor <= kLastMinorSeen;
+}
+
+// What is wrong with a vLLM on a CPU. Seen in 0.32.0; no release is known to mend it.
+void AddCpuDefects(EngineFacts& facts) {
+  if (facts.device != kCpu || !IsSeenVersion(facts.version)) return;
+  // It applies the adapters to the logits of a prompt by the indices that the whole step has for
+  // its sampled tokens: with a second request in the step the shapes differ, whatever adapters they
+  // name, and the engine's core ends (_get_prompt_logprobs_dict in v1/worker/gpu_model_runner.py,
+  // bgmv_shrink in lora/ops/torch_ops/lora_ops.py).
+  facts.dies_of_prompt_logprobs = true;
+  // The index of "no adapter", -1, means the last slot to torch: in a step that has a request for
+  // an adapter, those for the base model get the weights of whichever adapter is in the last slot
+  // of the batch (bgmv_expand, bgmv_shrink).
+  facts.mixes_base = true;
 }
 
 size_t CountSamples(absl::string_view exposition, absl::string_view name) {
@@ -181,7 +190,8 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
   const Json body = ParseJson(reply.body);
   const Json& config = MemberOf(body, "vllm_config");
   if (!config.is_object()) return;
-  facts.dies_of_prompt_logprobs = DiesOfPromptLogprobs(facts.version, config);
+  facts.device = StringIn(MemberOf(config, "device_config"), "device_type");
+  AddCpuDefects(facts);
   const Json& model = MemberOf(config, "model_config");
   facts.model_revision = StringIn(model, "revision");
   facts.model_config = ConfigIn(model);

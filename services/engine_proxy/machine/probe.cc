@@ -20,7 +20,9 @@ bool Differs(const fleet::ProbeComparison& compared) {
 }
 
 std::string Measured(const std::optional<fleet::ProbeComparison>& compared) {
-  if (!compared.has_value()) return "the engine gives no log-probabilities to compare";
+  if (!compared.has_value())
+    return "there was nothing to compare: the engine gives no log-probabilities, or, on a CPU, was "
+           "busy with adapters whenever the base model was to be asked";
   return absl::StrCat("its log-probabilities are the base model's (they differ by ",
                       compared->difference, ", two runs of the base model by ", compared->noise,
                       ")");

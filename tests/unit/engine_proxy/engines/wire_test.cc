@@ -218,21 +218,23 @@ TEST(VllmServerInfo, TellsLimits) {
   EXPECT_THAT(facts.problems, IsEmpty());
 }
 
-TEST(VllmServerInfo, TellsWhereThePromptsLogprobsEndTheEngine) {
-  const auto dies =
+TEST(VllmServerInfo, TellsWhatIsWrongWithItOnACpu) {
+  const auto is_wrong =
       [](const std::string& version, const std::string& device) {
         EngineFacts facts;
         facts.version = version;
         AddVllmServerInfo({200, R"({"vllm_config":{"lora_config":{},"device_config":
       {"device_type":")" + device + "\"}}}"},
                           facts);
-        return facts.dies_of_prompt_logprobs;
+        EXPECT_EQ(facts.device, device);
+        EXPECT_EQ(facts.dies_of_prompt_logprobs, facts.mixes_base);
+        return facts.mixes_base;
       };
-  EXPECT_TRUE(dies("0.32.0", "cpu"));
-  EXPECT_TRUE(dies("0.27.1", "cpu"));
-  EXPECT_FALSE(dies("0.32.0", "cuda"));
-  EXPECT_FALSE(dies("0.33.0", "cpu")) << "nothing is known of it";
-  EXPECT_FALSE(dies("", "cpu"));
+  EXPECT_TRUE(is_wrong("0.32.0", "cpu"));
+  EXPECT_TRUE(is_wrong("0.27.1", "cpu"));
+  EXPECT_FALSE(is_wrong("0.32.0", "cuda"));
+  EXPECT_FALSE(is_wrong("0.33.0", "cpu")) << "nothing is known of it";
+  EXPECT_FALSE(is_wrong("", "cpu"));
 }
 
 TEST(VllmServerInfo, WithoutALoraConfigLoraIsOff) {
@@ -306,13 +308,23 @@ TEST(Probe, ItsPromptAndItsTokenHaveLogprobs) {
   EXPECT_EQ(ReasonOf(ParseVllmToken({200, R"({"choices":[]})"}).status()), "PROBE_FAILED");
 }
 
-TEST(Probe, TheLargestDifferenceToTheNearerRunOfTheBaseModelCounts) {
-  const ProbeAnswer compared = Compare({{-1.0, -2.0}}, {{-1.0, -2.5}}, {{-1.0, -2.25}});
-  ASSERT_TRUE(compared.has_value());
-  EXPECT_DOUBLE_EQ(compared->difference, 0.25);
-  EXPECT_DOUBLE_EQ(compared->noise, 0.25);
-  EXPECT_FALSE(Compare({{-1.0}}, {{-1.0, -2.5}}, {{-1.0, -2.25}}).has_value());
-  EXPECT_FALSE(Compare({}, {}, {}).has_value()) << "an engine without log-probabilities";
+TEST(Probe, TheLargestDifferenceOfTheTwoNearestAnswersCounts) {
+  const ProbeReply low{{-1.0, -2.0}}, high{{-1.0, -2.25}}, other{{-1.0, -2.75}};
+  const auto compare = [](const ProbePair& base, const ProbePair& adapter) {
+    const ProbeAnswer compared = Compare(base, adapter);
+    return compared ? std::pair(compared->difference, compared->noise) : std::pair(-1.0, -1.0);
+  };
+  EXPECT_EQ(compare({low, high}, {other, other}), std::pair(0.5, 0.25));
+  EXPECT_EQ(compare({high, low}, {other, other}), std::pair(0.5, 0.25));
+  EXPECT_EQ(compare({low, low}, {other, high}), std::pair(0.25, 0.5));
+  EXPECT_EQ(compare({low, low}, {high, other}), std::pair(0.25, 0.5));
+  const ProbeReply short_one{{-1.0}}, none;
+  EXPECT_EQ(compare({short_one, low}, {low, low}), std::pair(-1.0, -1.0));
+  EXPECT_EQ(compare({low, short_one}, {low, low}), std::pair(-1.0, -1.0));
+  EXPECT_EQ(compare({low, low}, {short_one, low}), std::pair(-1.0, -1.0));
+  EXPECT_EQ(compare({low, low}, {low, short_one}), std::pair(-1.0, -1.0));
+  EXPECT_EQ(compare({none, none}, {none, none}), std::pair(-1.0, -1.0))
+      << "an engine without log-probabilities";
 }
 
 TEST(BaseModel, VllmTellsItsConfigAsAnObjectOrAsPythonPrintsIt) {
