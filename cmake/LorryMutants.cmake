@@ -43,7 +43,7 @@ function(lorry_mutate list)
                 --block=${LORRY_MUTANTS_BLOCK} --commands=${PROJECT_BINARY_DIR}/compile_commands.json
         DEPENDS ${source} ${LORRY_MUTANTS_GENERATOR}
         COMMENT "Mutating ${path}" VERBATIM)
-      set_source_files_properties(${copy} PROPERTIES COMPILE_OPTIONS "-w;-include;${LORRY_MUTANTS_TOOL}/runtime.h")
+      set_source_files_properties(${copy} PROPERTIES COMPILE_OPTIONS "-w;-D_GLIBCXX_ASSERTIONS;-include;${LORRY_MUTANTS_TOOL}/runtime.h")
       set(source ${copy})
     endif()
     list(APPEND sources ${source})

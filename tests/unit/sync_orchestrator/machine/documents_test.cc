@@ -51,5 +51,70 @@ TEST(Documents, WhoeverIsDroppedWhileAnotherAdapterWaitsForASlotIsToldSo) {
   EXPECT_FALSE(fleet.Wants("e2", 7)) << "its sync goes on without it";
 }
 
+TEST(Documents, SayWhatALeaseWantsAndWhatNobodyElseDoes) {
+  Fleet fleet;
+  fleet.Join("e1");
+  for (uint64_t number = 1; number <= 3; ++number) {
+    fleet.Publish(number);
+    for (int i = 0; i < 2; ++i) fleet.Obey("e1");
+  }
+  fleet.Alias("best", VersionKey{kMath, RunId(1), VersionNumber(1)});
+  EXPECT_FALSE(fleet.WantedOn("e1", 1)->leased);
+  const Selector first{kMath, Selector::Kind::kNumber, {}, {}, VersionNumber(1)};
+  fleet.Lease(first, 60'000);
+  EXPECT_TRUE(fleet.WantedOn("e1", 1)->leased);
+  fleet.Alias("best", std::nullopt);
+  ASSERT_TRUE(fleet.Wants("e1", 1));
+  EXPECT_TRUE(fleet.WantedOn("e1", 1)->leased);
+  EXPECT_TRUE(fleet.WantedOn("e1", 1)->must);
+  EXPECT_FALSE(fleet.WantedOn("e1", 3)->leased);
+  fleet.Lease(kLatest, 60'000);
+  EXPECT_TRUE(fleet.WantedOn("e1", 3)->leased) << "and it is served";
+}
+
+TEST(Documents, WantNothingThatTheEngineCannotServe) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Of("e1").limits.rank_limit = 16;
+  fleet.Report("e1");
+  fleet.Alias("large", fleet.Publish(1, {.rank_max = 64}));
+  fleet.Alias("small", fleet.Publish(2, {.rank_max = 16}));
+  EXPECT_FALSE(fleet.Wants("e1", 1));
+  EXPECT_TRUE(fleet.Wants("e1", 2));
+}
+
+TEST(Documents, HaveTheAliasesOfEachAdapterOnce) {
+  Fleet fleet;
+  fleet.Step(AdapterSet{{AdapterName("zoo"), {}, RunId(1)}});
+  fleet.Join("e1");
+  const VersionKey ours = fleet.Publish(1);
+  const VersionKey theirs{AdapterName("zoo"), RunId(1), VersionNumber(2)};
+  fleet.Step(VersionStored{{theirs, Digest{"d2"}, {}}});
+  fleet.Alias("best", ours);
+  fleet.Step(AliasSet{theirs.adapter, AliasName("best"), theirs});
+  EXPECT_EQ(fleet.said_.back().aliases.size(), 2u);
+  EXPECT_EQ(fleet.said_.back().wanted.size(), 2u);
+}
+
+// Its kind gave the newest up: it serves what is proven, however few versions are kept.
+TEST(Documents, WhatIsServedMustStayWhereItIsNotTheNewest) {
+  Fleet fleet;
+  fleet.Policy({.keep = {fleet::KeepRule::Kind::kCount, 1}});
+  for (const char* id : {"e1", "e2", "e3", "e4"}) fleet.Join(id);
+  for (int i = 0; i < 2; ++i) {
+    if (i == 0) fleet.Publish(1);
+    for (const char* id : {"e1", "e2", "e3", "e4"}) fleet.Obey(id);
+  }
+  ASSERT_EQ(fleet.Committed(), 1u);
+  const VersionKey second = fleet.Publish(2);
+  for (const char* id : {"e1", "e2", "e3"}) fleet.Set(id, second, fleet::ResidencyState::kLoaded);
+  fleet.Pass(60'000);
+  ASSERT_EQ(fleet.Committed(), 2u);
+  for (int i = 0; i < 2; ++i) fleet.Die("e4", second);
+  EXPECT_EQ(fleet.Row("e4").target, fleet.NameOf({kMath, RunId(1), VersionNumber(1)}));
+  ASSERT_TRUE(fleet.Wants("e4", 1));
+  EXPECT_TRUE(fleet.WantedOn("e4", 1)->must);
+}
+
 }  // namespace
 }  // namespace lorry::sync

@@ -243,6 +243,14 @@ class Fleet {
     Step(FleetAdopted{++requests_, newest});
     return replies_.back();
   }
+  // What the member was last told of the version; null: it is not wanted there.
+  const fleet::WantedVersion* WantedOn(const std::string& id, uint64_t number) const {
+    const std::vector<fleet::WantedVersion>& wanted = desired_.at(MemberId(id)).wanted;
+    const auto it = std::ranges::find_if(wanted, [&](const fleet::WantedVersion& version) {
+      return version.key.number.value == number;
+    });
+    return it != wanted.end() ? &*it : nullptr;
+  }
   bool Wants(const std::string& id, uint64_t number) const {
     return WantedOn(id, number) != nullptr;
   }
@@ -293,14 +301,6 @@ class Fleet {
   }
 
  private:
-  // What the member was last told of the version; null: it is not wanted there.
-  const fleet::WantedVersion* WantedOn(const std::string& id, uint64_t number) const {
-    const std::vector<fleet::WantedVersion>& wanted = desired_.at(MemberId(id)).wanted;
-    const auto it = std::ranges::find_if(wanted, [&](const fleet::WantedVersion& version) {
-      return version.key.number.value == number;
-    });
-    return it != wanted.end() ? &*it : nullptr;
-  }
   void Take() {
     Ready ready = machine_->TakeReady();
     for (const Record& record : ready.records) {
