@@ -118,23 +118,24 @@ void AdvancePause(Core& core) {
     Move(core, PauseEvent::kBootEnded);
     return;
   }
-  if (const auto* resuming = std::get_if<Resuming>(&pause.phase)) {
-    // Asked until the engine says that it goes on; a resume of an engine that runs is harmless. An
-    // answer is waited for, however late it is: the driver always gives one.
-    if (IsDrain(pause)) {
-      Move(core, PauseEvent::kResumed);
-    } else if (resuming->op == 0 && core.now >= resuming->retry_at && core.answers) {
-      Move(core, PauseEvent::kResumeDue);
+  if (!std::holds_alternative<Resuming>(pause.phase)) {
+    if (core.now >= pause.until) pause.spent = true;
+    // Of another kind than it holds: it ends first.
+    const bool changed = wanted && core.desired->pause->kind != pause.record->kind;
+    if (pause.spent || !wanted || changed) {
+      Move(core, PauseEvent::kEnds);
+    } else if (IsDrain(pause)) {
+      Move(core, core.LiveRequests() == 0 ? PauseEvent::kHolds : PauseEvent::kHoldsNot);
     }
-    return;
   }
-  if (core.now >= pause.until) pause.spent = true;
-  // Of another kind than it holds: it ends first.
-  const bool changed = wanted && core.desired->pause->kind != pause.record->kind;
-  if (pause.spent || !wanted || changed) {
-    Move(core, PauseEvent::kEnds);
-  } else if (IsDrain(pause)) {
-    Move(core, core.LiveRequests() == 0 ? PauseEvent::kHolds : PauseEvent::kHoldsNot);
+  const auto* resuming = std::get_if<Resuming>(&pause.phase);
+  if (resuming == nullptr) return;
+  // Asked until the engine says that it goes on; a resume of an engine that runs is harmless. An
+  // answer is waited for, however late it is: the driver always gives one.
+  if (IsDrain(pause)) {
+    Move(core, PauseEvent::kResumed);
+  } else if (resuming->op == 0 && core.now >= resuming->retry_at && core.answers) {
+    Move(core, PauseEvent::kResumeDue);
   }
 }
 

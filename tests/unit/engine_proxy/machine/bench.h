@@ -63,6 +63,7 @@ class Bench {
     }
     if (epoch > 0)
       desired.rows = {{kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back())}};
+    desired.pause = pause_;
     Tell(DesiredReceived{desired});
   }
   void Row(fleet::RowMode mode, uint64_t epoch) {
@@ -162,6 +163,11 @@ class Bench {
   int unloads_ = 0, deletes_ = 0, resumes_ = 0, cancels_ = 0;
   std::vector<EngineName> loads_;
   int64_t unload_deadline_ms_ = 0;  // of the last one
+  bool hash_matches_ = true;        // of a directory that an earlier process left
+  Outcome delete_outcome_ = Outcome::kOk;
+  std::optional<fleet::DesiredPause> pause_;  // of what is desired
+  std::vector<PauseEngine> pauses_;
+  Outcome pause_outcome_ = Outcome::kOk, resume_outcome_ = Outcome::kOk;
   fleet::Observed sent_;
   PoolName pool_ = PoolName("rollout");
   BootId boot_ = BootId("boot1");
@@ -200,7 +206,7 @@ class Bench {
     ++cancels_;
     events_.push_back(FetchCancelled{e.op});
   }
-  void Answer(const HashDirectory& e) { events_.push_back(DirectoryHashed{e.op, true}); }
+  void Answer(const HashDirectory& e) { events_.push_back(DirectoryHashed{e.op, hash_matches_}); }
   void Answer(const CheckShapes& e) {
     ++checks_;
     const bool fits = e.base.hidden_size == trained_on_;
@@ -208,7 +214,7 @@ class Bench {
   }
   void Answer(const DeleteDirectory& e) {
     ++deletes_;
-    events_.push_back(DirectoryDeleted{e.op, Outcome::kOk});
+    events_.push_back(DirectoryDeleted{e.op, delete_outcome_});
   }
   void Answer(const List& e) { events_.push_back(Listed{e.op, Outcome::kOk, engine_}); }
   void Answer(const Load& e) {
@@ -238,10 +244,13 @@ class Bench {
   void Answer(const AskEngineLoad& e) {
     events_.push_back(EngineLoadSeen{e.op, Outcome::kOk, running_, running_names_});
   }
-  void Answer(const PauseEngine& e) { events_.push_back(PauseDone{e.op, Outcome::kOk}); }
+  void Answer(const PauseEngine& e) {
+    pauses_.push_back(e);
+    events_.push_back(PauseDone{e.op, pause_outcome_});
+  }
   void Answer(const ResumeEngine& e) {
     ++resumes_;
-    events_.push_back(ResumeDone{e.op, Outcome::kOk});
+    events_.push_back(ResumeDone{e.op, resume_outcome_});
   }
   void Answer(const SetDoorTable& e) { events_.push_back(DoorReport{e.table.revision, counts_}); }
   void Answer(const SendObserved& e) { sent_ = e.observed; }
@@ -252,11 +261,14 @@ class Bench {
 };
 
 constexpr size_t kFetchEffect = 0;
+constexpr size_t kCancelEffect = 1;
 constexpr size_t kDeleteEffect = 4;
 constexpr size_t kListEffect = 5;
 constexpr size_t kLoadEffect = 6;
 constexpr size_t kProbeEffect = 7;
 constexpr size_t kUnloadEffect = 8;
+constexpr size_t kPauseEffect = 10;
+constexpr size_t kResumeEffect = 11;
 constexpr size_t kTableEffect = 12;
 
 }  // namespace lorry::proxy
