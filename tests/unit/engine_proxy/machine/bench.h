@@ -137,6 +137,7 @@ class Bench {
   }
 
   std::optional<Machine> machine_;
+  std::optional<Tick> wake_at_;  // as it said last
   Records records_;
   std::map<EngineName, uint32_t> counts_;     // what the door reports
   std::map<EngineName, std::string> engine_;  // what the engine lists
@@ -181,6 +182,7 @@ class Bench {
         events_.pop_front();
       }
       Ready ready = machine_->TakeReady();
+      wake_at_ = ready.wake_at;
       for (const Record& record : ready.records) {
         if (record.value.has_value()) {
           records_[record.key] = *record.value;
