@@ -8,7 +8,7 @@
 // events, by PostAnswer.
 //
 // A machine is any value with
-//   void Step(Tick now, const Event&);
+//   void Step(Tick now, Event);
 //   Ready TakeReady();
 // where Ready is a struct of vectors `records`, `effects` and, if it has any, `replies`, and
 // std::optional<Tick> `wake_at`: the driver steps the machine then, with the event that Hooks::tick
@@ -95,6 +95,8 @@ class Driver {
   absl::Status Inspect(std::function<void(const M&)> look) {
     return mailbox_.Post(std::move(look));
   }
+  // For looks: how many events the machine has taken. What a look sees is the same while this is.
+  uint64_t steps() const { return steps_; }
   // What `look` returns, waited for until `deadline` of the driver's clock; not from its thread.
   // DEADLINE_EXCEEDED: the machine is busy, or the driver ended.
   template <typename F>
@@ -128,8 +130,9 @@ class Driver {
   Mutex mutex_;
   CondVar stop_wake_;
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
-  bool started_ = false;  // driver's thread: so is ended_
+  bool started_ = false;  // driver's thread: so are the next two
   bool ended_ = false;
+  uint64_t steps_ = 0;
   std::thread thread_;
 };
 

@@ -94,9 +94,13 @@ bool Driver<M, E>::Turn(std::optional<std::chrono::milliseconds> wait) {
   const Tick now = TakeTick();
   const bool due = wake_at_.has_value() && now >= *wake_at_;
   if (was_started && !due && batch_.empty()) return true;  // it has but looked at the clock
-  if (due) machine_.Step(now, hooks_.tick());
+  const auto step = [&](Event event) {
+    ++steps_;
+    machine_.Step(now, std::move(event));
+  };
+  if (due) step(hooks_.tick());
   for (Item& item : batch_) {
-    if (const Event* event = std::get_if<0>(&item)) machine_.Step(now, *event);
+    if (Event* event = std::get_if<0>(&item)) step(std::move(*event));
   }
   ended_ = !CarryOut(machine_.TakeReady());
   // Whoever looks sees what is durable and under way.

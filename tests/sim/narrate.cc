@@ -70,6 +70,7 @@ std::string Fields(const T& it) {
     text += it.info.policy.mode == fleet::SyncMode::kBarrier ? " BARRIER" : " ROLLING";
   if constexpr (requires { it.paths; }) text += Tell(it.paths);
   if constexpr (requires { it.desired; }) text += Tell(it.desired);
+  if constexpr (requires { it.Whole(); }) text += Tell(it.Whole());
   if constexpr (requires { it.version.key; })
     absl::StrAppend(&text, " ", lorry::ToString(it.version.key));
   return text;

@@ -149,8 +149,8 @@ void SmallWorld::Take() {
     if (desired == nullptr) continue;
     for (size_t member = 0; member < kMembers; ++member) {
       if (members_[member].session != desired->session) continue;
-      Send(kToProxy + member, HashOf(absl::StrCat(desired->desired.revision.value)),
-           [this, member, document = desired->desired] {
+      Send(kToProxy + member, HashOf(absl::StrCat(desired->revision.value)),
+           [this, member, document = desired->Whole()] {
              Step(member, proxy::DesiredReceived{document});
            });
     }

@@ -312,23 +312,23 @@ void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
 }
 
 void World::ToProxy(const sync::SetDesired& effect) {
-  sim_.oracle.DesiredSent(effect.desired.term);
+  sim_.oracle.DesiredSent(effect.term);
   if (!sessions_.contains(effect.session)) return;
-  desired_[effect.member] = effect;
-  Deliver(effect);
+  desired_[effect.member] = {effect.session, effect.member, effect.Whole()};
+  Deliver(desired_[effect.member]);
 }
 
 // Documents to a member with wishes are numbered anew on their way, so that one can be delivered
 // again with another wish in it; Observed has the leader's own number back.
-void World::Deliver(const sync::SetDesired& effect) {
-  fleet::Desired desired = effect.desired;
-  if (const auto wish = wishes_.find(effect.member); wish != wishes_.end()) {
+void World::Deliver(const Sent& sent) {
+  fleet::Desired desired = sent.desired;
+  if (const auto wish = wishes_.find(sent.member); wish != wishes_.end()) {
     desired.revision = Revision((desired.revision.value << kRenumberBits) + ++deliveries_);
-    delivered_[effect.member] = desired.revision;
+    delivered_[sent.member] = desired.revision;
     PutInto(desired, wish->second);
   }
   const Bytes bytes = Write(desired);
-  Send(effect.member, [this, id = effect.session, bytes] {
+  Send(sent.member, [this, id = sent.session, bytes] {
     const Session& session = sessions_.at(id);
     SimProxy& proxy = *proxies_.at(session.member);
     if (proxy.life() == session.life) proxy.Receive(ReadDesired(sim_.oracle, bytes));

@@ -89,13 +89,19 @@ class World {
     PoolName pool;
     bool open = true;
   };
+  // The document that a leader sent last.
+  struct Sent {
+    sync::SessionId session = 0;
+    MemberId member;
+    fleet::Desired desired;
+  };
   void Dial(const MemberId& member);
   void Attach(const MemberId& member, uint64_t life);
   void Break(sync::SessionId session);
   void BreakAll(const MemberId& member, int64_t proxy_notices_ms);
   void ToLeader(sync::SessionId session, const fleet::Observed& observed);
   void ToProxy(const sync::SetDesired& effect);
-  void Deliver(const sync::SetDesired& effect);
+  void Deliver(const Sent& sent);
   // A decision needs members that have its version, as many as the policy says.
   void CheckCommit(const AdapterName& adapter, const PoolName& pool, const VersionKey& version,
                    uint32_t members);
@@ -122,9 +128,9 @@ class World {
   std::map<sync::SessionId, Session> sessions_;
   sync::SessionId last_session_ = 0;
   std::map<MemberId, Tick> partitioned_until_;
-  std::map<MemberId, sync::SetDesired> desired_;  // as last sent by a leader
-  std::map<MemberId, Wish> wishes_;               // for good once there was one
-  std::map<MemberId, Revision> delivered_;        // numbers on the way, see Deliver
+  std::map<MemberId, Sent> desired_;
+  std::map<MemberId, Wish> wishes_;         // for good once there was one
+  std::map<MemberId, Revision> delivered_;  // numbers on the way, see Deliver
   uint64_t deliveries_ = 0;
   sync::RequestId last_request_ = 0;
   sync::WatchId last_watch_ = 0;

@@ -164,7 +164,7 @@ void Orchestrator::Run(Effect effect) {
   };
   if (const auto* desired = std::get_if<SetDesired>(&effect)) {
     LORRY_FAULT_POINT("orchestrator.desired.before_send");
-    if ((session = find(desired->session))) session->SendDesired(desired->desired);
+    if ((session = find(desired->session))) session->SendDesired(desired->Whole());
     LORRY_FAULT_POINT("orchestrator.desired.sent");
   } else if (const auto* end = std::get_if<EndSession>(&effect)) {
     if ((session = find(end->session))) session->End(end->status);

@@ -257,7 +257,7 @@ void AdvanceAdoption(Core& core) {
   const Footing before = std::exchange(core.footing, footing);
   if (before == footing) return;
   core.changed.All();
-  if (IsLoss(before) || IsLoss(footing)) core.effects.push_back(FootingChanged{footing});
+  if (IsLoss(before) || IsLoss(footing)) core.effects.emplace_back(FootingChanged{footing});
 }
 
 }  // namespace lorry::sync

@@ -141,16 +141,16 @@ void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
 
 void AdvanceCatalogue(Core& core) {
   if (core.footing != Footing::kSettled) return;
-  const std::set<AdapterName> changed = std::exchange(core.changed.queues, {});
+  const Changes::Adapters changed = std::exchange(core.changed.queues, {.all = false});
   const auto advance = [&](const AdapterInfo& info) {
     for (const auto& [pool, source] : info.policy.pools)
       AdvancePool(core, info, source, {info.adapter, pool});
   };
-  if (std::exchange(core.changed.all_queues, false)) {
+  if (changed.all) {
     for (const auto& [adapter, info] : core.adapters) advance(info);
     return;
   }
-  for (const AdapterName& adapter : changed) {
+  for (const AdapterName& adapter : changed.some) {
     if (const AdapterInfo* info = core.FindAdapter(adapter)) advance(*info);
   }
 }

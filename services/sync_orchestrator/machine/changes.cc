@@ -15,39 +15,41 @@ void Changes::Record(const std::string& key) {
   Pool({AdapterName(parts[1]), PoolName(parts[2])});
 }
 
-bool Changes::MovesSyncs() const { return !syncs.empty() || all_queues || !queues.empty(); }
+bool Changes::MovesSyncs() const { return !syncs.empty() || !queues.empty(); }
 
 void Changes::All() {
   ++count_;
-  ++wants_;
-  documents.all = syncs.all = watches.all = all_queues = holds = true;
+  documents.all = syncs.all = trials.all = watches.all = true;
+  queues.all = asked.all = holds = true;
 }
 
 void Changes::Adapter(const AdapterName& adapter) {
   ++count_;
-  ++wants_;
   documents.adapters.insert(adapter);
   syncs.adapters.insert(adapter);
+  trials.adapters.insert(adapter);
   watches.adapters.insert(adapter);
-  queues.insert(adapter);
+  queues.some.insert(adapter);
+  asked.some.insert(adapter);
   holds = true;
 }
 
 void Changes::Pool(const PoolId& id) {
   ++count_;
-  ++wants_;
   documents.pools.insert(id);
   syncs.adapters.insert(id.adapter);
+  trials.adapters.insert(id.adapter);
   watches.adapters.insert(id.adapter);
-  queues.insert(id.adapter);
+  queues.some.insert(id.adapter);
+  asked.some.insert(id.adapter);
   holds = true;
 }
 
 void Changes::Member(const MemberId& member) {
   ++count_;
-  ++wants_;
   documents.members.insert(member);
   syncs.members.insert(member);
+  trials.members.insert(member);
   watches.members.insert(member);
   holds = true;
 }
@@ -56,8 +58,13 @@ void Changes::Part(const MemberId& member, const AdapterName& adapter) {
   ++count_;
   documents.parts[member].insert(adapter);
   syncs.parts[adapter].insert(member);
+  trials.parts[adapter].insert(member);
   watches.parts[adapter].insert(member);
 }
+
+void Changes::Answer(const MemberId& member) { trials.members.insert(member); }
+
+void Changes::Groups() { asked.all = true; }
 
 void Changes::Held(const AdapterName& adapter) {
   ++count_;

@@ -38,9 +38,13 @@ class Changes {
   // Why its version waits.
   void Wait(const PoolId& id);
 
-  // Grows with each of them, and with those that change what is wanted where.
+  // It has answered what it was told last.
+  void Answer(const MemberId& member);
+  // The first of a group has come into a pool, or the last has left it.
+  void Groups();
+
+  // Grows with each that may give a slot to a version that waits for one.
   uint64_t count() const { return count_; }
-  uint64_t wants() const { return wants_; }
 
   // Whether queues or syncs have something to look at.
   bool MovesSyncs() const;
@@ -54,10 +58,15 @@ class Changes {
     bool empty() const { return !all && adapters.empty() && members.empty() && parts.empty(); }
   };
   Scope syncs;    // for sync.h
+  Scope trials;   // for trials.h
   Scope watches;  // for watches.h
-  // For catalogue.h: whose queues.
-  bool all_queues = true;
-  std::set<AdapterName> queues;
+  struct Adapters {
+    bool all = true;
+    std::set<AdapterName> some = {};
+    bool empty() const { return !all && some.empty(); }
+  };
+  Adapters queues;  // for catalogue.h
+  Adapters asked;   // for trials.h: of whose versions it may be open whether engines take them
 
   // For desired.h: parts of documents to compute again.
   struct Documents {
@@ -76,7 +85,6 @@ class Changes {
 
  private:
   uint64_t count_ = 1;
-  uint64_t wants_ = 1;
 };
 
 }  // namespace lorry::sync

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/plan.h"
+#include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/watches.h"
 
 namespace lorry::sync {
@@ -35,6 +36,14 @@ std::string Missed(const Core& before, const Effect& effect) {
   return "an effect";
 }
 
+std::string WhoWasMissed(const Core& core) {
+  for (const auto& [id, member] : core.members) {
+    if (core.expected.contains(id) != IsExpected(core, member))
+      return absl::StrCat("whether member ", id.value, " is expected");
+  }
+  return "";
+}
+
 std::string Compare(const PoolId& id, const Pool& was, const Pool& is) {
   const std::string name = absl::StrCat(id.adapter.value, "/", id.pool.value);
   if (was.wait != is.wait || was.detail != is.detail)
@@ -50,6 +59,7 @@ std::string Compare(const PoolId& id, const Pool& was, const Pool& is) {
 }  // namespace
 
 std::string WhatWasMissed(const Core& core) {
+  if (std::string missed = WhoWasMissed(core); !missed.empty()) return missed;
   if (core.footing != Footing::kSettled) return "";
   Core all = core;
   LookAtEverything(all);

@@ -83,15 +83,13 @@ void Add(const DesiredPart& part, fleet::Desired& desired) {
   desired.wanted.insert(desired.wanted.end(), part.wanted.begin(), part.wanted.end());
 }
 
-fleet::Desired Message(const Document& document) {
-  fleet::Desired desired;
-  desired.term = document.head->term;
-  desired.journal = document.head->journal;
-  desired.boot = document.head->boot;
-  desired.revision = document.revision;
-  for (const auto& [adapter, part] : document.parts) Add(*part, desired);
-  std::ranges::sort(desired.wanted, {}, &fleet::WantedVersion::name);
-  return desired;
+SetDesired MessageTo(const Member& member) {
+  const Document& document = member.desired;
+  SetDesired message{*member.session,        member.id,           document.head->term,
+                     document.head->journal, document.head->boot, document.revision};
+  message.parts.reserve(document.parts.size());
+  for (const auto& [adapter, part] : document.parts) message.parts.push_back(part);
+  return message;
 }
 
 void Say(Core& core, const Member& member) {
@@ -109,6 +107,17 @@ void SayNew(Core& core, Member& member) {
 bool IsServed(const Member& member) { return member.session.has_value() && member.served; }
 
 }  // namespace
+
+fleet::Desired SetDesired::Whole() const {
+  fleet::Desired desired;
+  desired.term = term;
+  desired.journal = journal;
+  desired.boot = boot;
+  desired.revision = revision;
+  for (const auto& part : parts) Add(*part, desired);
+  std::ranges::sort(desired.wanted, {}, &fleet::WantedVersion::name);
+  return desired;
+}
 
 bool IsAnswered(const Core& core, const Member& member) {
   return member.observed->term == core.meta.term &&
@@ -167,13 +176,14 @@ void SendDocuments(Core& core) {
     const auto it = core.members.find(id);
     if (it == core.members.end() || !IsServed(it->second)) continue;
     const Member& member = it->second;
-    if (member.desired.head.has_value())
-      core.effects.push_back(SetDesired{*member.session, id, Message(member.desired)});
+    if (member.desired.head.has_value()) core.effects.emplace_back(MessageTo(member));
   }
 }
 
 void NoteAnswer(Core& core, const Member& member) {
-  if (IsAnswered(core, member)) core.resend.Clear(member.id);
+  if (!IsAnswered(core, member)) return;
+  core.resend.Clear(member.id);
+  core.changed.Answer(member.id);
 }
 
 bool IsCurrent(const Member& member) {

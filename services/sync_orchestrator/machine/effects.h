@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -15,10 +16,27 @@
 
 namespace lorry::sync {
 
+// What a member should have and route of one adapter.
+struct DesiredPart {
+  fleet::DesiredRow row;
+  fleet::DoorRules rules;
+  std::vector<fleet::WantedVersion> wanted;  // sorted by name
+  std::vector<fleet::AliasRoute> aliases;    // sorted by alias
+  auto operator<=>(const DesiredPart&) const = default;
+};
+
+// The document of one member in parts, sorted by adapter: members that want the same share them, so
+// that adapters of which nothing is new cost nothing here.
 struct SetDesired {
   SessionId session = 0;
   MemberId member;
-  fleet::Desired desired;
+  Term term;
+  JournalId journal;
+  BootId boot;
+  Revision revision;
+  std::vector<std::shared_ptr<const DesiredPart>> parts;
+
+  fleet::Desired Whole() const;
 };
 
 // Ends an Attach stream with FAILED_PRECONDITION and this reason: TERM_FENCED, ENGINE_CLAIMED,

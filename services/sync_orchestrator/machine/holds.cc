@@ -74,8 +74,8 @@ void AdvanceHolds(Core& core) {
   core.holds_sent[core.holds_revision] = core.holds;
   if (core.holds_sent.size() > kHoldsSentLimit) core.holds_sent.erase(core.holds_sent.begin());
   core.holds_sent_at = core.now;
-  core.effects.push_back(SetHolds{{core.meta.term.incarnation, core.holds_revision},
-                                  {core.holds.begin(), core.holds.end()}});
+  core.effects.emplace_back(SetHolds{{core.meta.term.incarnation, core.holds_revision},
+                                     {core.holds.begin(), core.holds.end()}});
 }
 
 }  // namespace lorry::sync

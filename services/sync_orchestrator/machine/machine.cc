@@ -32,7 +32,7 @@ absl::Status Invalid(const std::string& key) {
                absl::StrCat("record ", key, " has a value of another kind"));
 }
 
-void Handle(Core& core, const Event& event) {
+void Handle(Core& core, Event event) {
   std::visit(Overload{
                  [&](const StoreListed& e) { HandleListed(core, e); },
                  [&](const AdapterSet& e) { HandleAdapterSet(core, e); },
@@ -41,9 +41,9 @@ void Handle(Core& core, const Event& event) {
                  [&](const VersionDeleted& e) { HandleDeleted(core, e); },
                  [&](const AliasSet& e) { HandleAliasSet(core, e); },
                  [&](const HoldsAcked& e) { HandleHoldsAcked(core, e); },
-                 [&](const SessionOpened& e) { HandleSessionOpened(core, e); },
+                 [&](SessionOpened& e) { HandleSessionOpened(core, std::move(e)); },
                  [&](const SessionLost& e) { HandleSessionLost(core, e); },
-                 [&](const MemberObserved& e) { HandleObserved(core, e); },
+                 [&](MemberObserved& e) { HandleObserved(core, std::move(e)); },
                  [&](const LeaseAsked& e) { HandleLeaseAsked(core, e); },
                  [&](const OverrideSet& e) { HandleOverride(core, e); },
                  [&](const MemberMarked& e) { HandleMarked(core, e); },
@@ -107,7 +107,7 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
 
 std::optional<Tick> WakeAt(const Core& core) {
   FirstAfter wake(core.now);
-  wake.At(TrialWakeAt(core));
+  wake.At(core.trial_due.next());
   if (!core.gathered) wake.At(GatheredAt(core));
   wake.At(core.sync_due.next());
   wake.At(core.lease_due.next());
@@ -142,9 +142,9 @@ absl::StatusOr<Machine> Machine::Restore(const Config& config, const Records& re
   return Machine(std::move(state));
 }
 
-void Machine::Step(Tick now, const Event& event) {
+void Machine::Step(Tick now, Event event) {
   if (now > state_->now) state_->now = now;
-  Handle(*state_, event);
+  Handle(*state_, std::move(event));
   Plan(*state_);
 }
 

@@ -78,7 +78,7 @@ class Machine {
   Machine& operator=(Machine&&) noexcept;
   ~Machine();
 
-  void Step(Tick now, const Event& event);
+  void Step(Tick now, Event event);
   bool HasReady() const;
   Ready TakeReady();
 

@@ -103,7 +103,7 @@ bool IsSaidToBe(const Core&, const Member& member) {
 }
 
 void EndIt(Core& core, SessionId session, std::string_view reason, const std::string& message) {
-  core.effects.push_back(
+  core.effects.emplace_back(
       EndSession{session, Error(absl::StatusCode::kFailedPrecondition, reason, message)});
 }
 
@@ -134,11 +134,17 @@ const T* Find(const std::vector<T>& sorted, const Key& key, Get get) {
 void Place(Core& core, Member& member, const EngineGroup& group) {
   if (member.placed_in == std::pair(member.record.pool, group)) return;
   const auto old = core.places.find(member.placed_in);
-  if (old != core.places.end() && old->second.erase(member.id) > 0 && old->second.empty())
+  if (old != core.places.end() && old->second.erase(member.id) > 0 && old->second.empty()) {
     core.places.erase(old);
+    core.changed.Groups();
+  }
   member.group = group;
   member.placed_in = {member.record.pool, group};
-  if (!group.empty()) core.places[member.placed_in].insert(member.id);
+  if (!group.empty()) {
+    std::set<MemberId>& members = core.places[member.placed_in];
+    if (members.empty()) core.changed.Groups();
+    members.insert(member.id);
+  }
   core.changed.Member(member.id);
 }
 
@@ -161,7 +167,7 @@ Tick GatheredAt(const Core& core) {
   return core.began_at + kGatherFactor * core.config.lost_after_ms;
 }
 
-void HandleSessionOpened(Core& core, const SessionOpened& event) {
+void HandleSessionOpened(Core& core, SessionOpened event) {
   // Over records that are not known to be the last, any session stays, unserved: what it reports may
   // be adopted.
   const bool is_certain = core.meta.worth == Worth::kSettled;
@@ -197,7 +203,7 @@ void HandleSessionOpened(Core& core, const SessionOpened& event) {
   member.record.journal = event.observed.journal;
   member.record.attached_term = core.meta.term.term;
   member.record.dead = false;
-  member.observed = event.observed;
+  member.observed = std::move(event.observed);
   NoteReadiness(core, member);
   NoteStanding(core, member);
   // Written even when nothing changed: only a write that is conditional on the term proves that
@@ -219,14 +225,14 @@ void HandleSessionLost(Core& core, const SessionLost& event) {
   NoteStanding(core, member);
 }
 
-void HandleObserved(Core& core, const MemberObserved& event) {
+void HandleObserved(Core& core, MemberObserved event) {
   const auto it = core.sessions.find(event.session);
   if (it == core.sessions.end()) return;
   Member& member = core.members.at(it->second);
   if (event.observed.journal != member.record.journal) return;
   const fleet::Observed& before = *member.observed;
   if (event.observed.sequence <= before.sequence) return;  // overtaken on the way
-  const fleet::Observed was = *std::exchange(member.observed, event.observed);
+  const fleet::Observed was = *std::exchange(member.observed, std::move(event.observed));
   NoteChanges(core, member, was);
   NoteAnswer(core, member);
   NoteReadiness(core, member);
@@ -276,6 +282,11 @@ void NoteStanding(Core& core, const Member& member) {
     due.At(excludes ? failure.until : core.now + core.config.retry_max_ms);
   }
   core.standing_due.Set(member.id, due.first());
+  if (IsExpected(core, member)) {
+    core.expected.insert(member.id);
+  } else {
+    core.expected.erase(member.id);
+  }
 }
 
 void AdvanceRoster(Core& core) {
@@ -290,9 +301,7 @@ void AdvanceRoster(Core& core) {
     NoteStanding(core, member);
   }
   if (core.gathered) return;
-  const bool all_came = std::ranges::none_of(
-      core.members, [&](const auto& entry) { return IsExpected(core, entry.second); });
-  core.gathered = all_came || core.now >= GatheredAt(core);
+  core.gathered = core.expected.empty() || core.now >= GatheredAt(core);
   if (core.gathered) core.changed.All();
 }
 

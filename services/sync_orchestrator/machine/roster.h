@@ -10,9 +10,9 @@
 
 namespace lorry::sync {
 
-void HandleSessionOpened(Core& core, const SessionOpened& event);
+void HandleSessionOpened(Core& core, SessionOpened event);
 void HandleSessionLost(Core& core, const SessionLost& event);
-void HandleObserved(Core& core, const MemberObserved& event);
+void HandleObserved(Core& core, MemberObserved event);
 void HandleMarked(Core& core, const MemberMarked& event);
 
 // Its standing has changed, and may change with time.

@@ -29,15 +29,6 @@ inline constexpr size_t kRequestsLimit = 16;
 // Unacknowledged hold sets remembered; an acknowledgement of an older one is waited for again.
 inline constexpr size_t kHoldsSentLimit = 8;
 
-// What a member should have and route of one adapter.
-struct DesiredPart {
-  fleet::DesiredRow row;
-  fleet::DoorRules rules;
-  std::vector<fleet::WantedVersion> wanted;  // sorted by name
-  std::vector<fleet::AliasRoute> aliases;    // sorted by alias
-  auto operator<=>(const DesiredPart&) const = default;
-};
-
 // The document that a member was sent, in parts: one for each adapter, shared by all members that
 // want the same.
 struct Document {
@@ -163,6 +154,10 @@ struct Trial {
   std::map<PoolId, bool> wanted_by;
   std::map<MemberId, Try> tries;
   std::set<MemberId> slow;  // gave way to others
+  // Members whose engines may yet end because of the version though nobody told them to try.
+  std::set<MemberId> at_risk;
+  // Of those looked at last nobody could try: only somebody of whom something changed may.
+  bool nobody = false;
 };
 
 // What a pool had come to when a set of holds was made.
@@ -191,6 +186,7 @@ struct Core {
   std::map<MemberId, Member> members;
   // Every member of the roster has attached in this reign, or has had the time to.
   bool gathered = false;
+  std::set<MemberId> expected;  // those that have no session, and are likely to come (back)
   std::map<SessionId, MemberId> sessions;
   std::map<PoolId, Pool> pools;
   std::map<std::string, Lease> leases;  // by record key
@@ -217,11 +213,11 @@ struct Core {
   RowsTaken taken;
   Changes changed;
   uint64_t synced_at = 0;         // the count of changes at which AdvanceSyncs last began
-  uint64_t asked_at = 0;          // the count of wants at which trials were last opened
   std::set<MemberId> unsent;      // whose documents differ from what they were told
   Deadlines<MemberId> resend;     // of documents that were not answered
   std::set<PoolId> without_slot;  // that wait for one: whatever changes may give it
   Deadlines<PoolId> sync_due;
+  Deadlines<Question> trial_due;
   Deadlines<MemberId> standing_due;
   Deadlines<std::string> lease_due;  // by record key
   Deadlines<WatchId> watch_due;

@@ -6,10 +6,10 @@
 #include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/desired.h"
+#include "services/sync_orchestrator/machine/progress.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
-#include "services/sync_orchestrator/machine/watches.h"
 
 namespace lorry::sync {
 namespace {
@@ -112,10 +112,11 @@ Status Machine::GetStatus() const {
       if (const VersionInfo* newest = NewestOf(core, id.adapter)) out.about = newest->key;
     }
     const VersionInfo* about = out.about.has_value() ? core.FindVersion(*out.about) : nullptr;
-    if (about != nullptr) out.progress = ProgressOf(core, id, *about);
+    const Sights sights = about != nullptr ? Look(core, id, *about) : Sights();
+    if (about != nullptr) out.progress = ProgressOf(core, id, *about, sights);
     out.override_to = pool.record.override_to;
     out.waits_for = ToString(pool.wait);
-    out.detail = pool.sync.has_value() ? TroublesOf(core, *pool.sync) : pool.detail;
+    out.detail = pool.sync.has_value() ? TroublesOf(*pool.sync, sights) : pool.detail;
     out.is_blocked = pool.wait != Wait::kNothing && pool.wait != Wait::kOverridden &&
                      pool.wait != Wait::kNextVersion;
     out.last_decision = pool.decision;

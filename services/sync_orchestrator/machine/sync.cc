@@ -242,8 +242,22 @@ struct Candidates {
   std::string unfit;             // why others cannot, for people
 };
 
+constexpr size_t kNamed = 4;  // members of a large fleet: enough to see what is wrong
+
+// The first few of the pool that are likely to come (back).
+std::string WhoIsExpected(const Core& core, const PoolId& id) {
+  std::string names;
+  size_t found = 0;
+  for (const MemberId& expected : core.expected) {
+    const Member& member = core.members.at(expected);
+    if (member.record.pool != id.pool) continue;
+    if (++found > kNamed) break;
+    absl::StrAppend(&names, "; ", expected.value, ": JOINING, ", StandingReason(core, member));
+  }
+  return names;
+}
+
 Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version) {
-  constexpr size_t kNamed = 4;  // of a large fleet, enough to see what is wrong
   Candidates out;
   size_t others = 0;
   for (auto& [member_id, member] : core.members) {
@@ -330,8 +344,8 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
                    "mode BARRIER is not built yet; set the policy's mode to ROLLING");
   }
   if (!core.held.contains(next->version.key)) return WaitFor(core, id, pool, Wait::kHoldPending);
+  if (!IsGathered(core)) return WaitFor(core, id, pool, Wait::kAttaching, WhoIsExpected(core, id));
   const Candidates candidates = CandidatesOf(core, id, next->version);
-  if (!IsGathered(core)) return WaitFor(core, id, pool, Wait::kAttaching, candidates.unfit);
   // What operators, policies and new runs put in its place does not wait.
   if (core.now < pool.retry_at && pool.decision->version == next->version.key) {
     return WaitFor(core, id, pool, Wait::kRetryLater,

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lib/base/first_after.h"
 #include "services/sync_orchestrator/machine/desired.h"
+#include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
@@ -65,16 +67,41 @@ std::vector<const Member*> MembersOf(const Core& core, const Question& question,
   return group;
 }
 
-const Member* BestOf(const Core& core, const Question& question, const Trial& trial) {
+// What of a trial is looked at: all of it, or what changed for these members.
+struct Visit {
+  bool whole = false;
+  std::set<MemberId> members;
+};
+
+std::vector<const Member*> MembersOf(const Core& core, const Question& question, const Trial& trial,
+                                     const Visit& visit) {
+  if (visit.whole) return MembersOf(core, question, trial);
+  std::vector<const Member*> visited;
+  for (const MemberId& id : visit.members) {
+    const auto it = core.members.find(id);
+    if (it != core.members.end()) visited.push_back(&it->second);
+  }
+  return visited;
+}
+
+bool MayTry(const Core& core, const Question& question, const Trial& trial, const Member& member) {
+  ++core.work.members;
+  if (!TakesPart(core, question, trial, member)) return false;
+  const auto its = trial.tries.find(member.id);
+  const bool tries = its != trial.tries.end();
+  const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
+  if (tries && (its->second.revoked.has_value() || !failed)) return false;
+  // Whoever has failed goes on alone (EndTries).
+  return !failed || trial.tries.size() == (tries ? 1 : 0);
+}
+
+// Where nobody could try before, only those that are visited may.
+const Member* BestOf(const Core& core, const Question& question, const Trial& trial,
+                     const Visit& visit) {
   const Member* best = nullptr;
-  for (const Member* member : MembersOf(core, question, trial)) {
-    if (!TakesPart(core, question, trial, *member)) continue;
-    const auto its = trial.tries.find(member->id);
-    const bool tries = its != trial.tries.end();
-    const bool failed = Is(core, *member, trial.version, fleet::ResidencyState::kFailed);
-    if (tries && (its->second.revoked.has_value() || !failed)) continue;
-    // Whoever has failed goes on alone (EndTries).
-    if (failed && trial.tries.size() > (tries ? 1 : 0)) continue;
+  for (const Member* member :
+       MembersOf(core, question, trial, trial.nobody ? visit : Visit{.whole = true})) {
+    if (!MayTry(core, question, trial, *member)) continue;
     const bool better = best == nullptr || RankOf(core, question, trial, *member) <
                                                RankOf(core, question, trial, *best);
     if (better) best = member;
@@ -127,40 +154,84 @@ void EndTries(const Core& core, const Question& question, Trial& trial) {
   }
 }
 
-// Engines that may yet end because of the version: those that try it, and those that an earlier
-// leader told to, as far as this one can know.
-size_t LivesAtRisk(const Core& core, const Question& question, const Trial& trial) {
-  size_t lives = trial.tries.size();
-  for (const Member* member : MembersOf(core, question, trial)) {
-    if (trial.tries.contains(member->id) || IsGone(core, *member)) continue;
-    const Term& heard = member->observed->term;
-    const bool of_another = heard != Term() && heard != core.meta.term;
-    if (of_another || Is(core, *member, trial.version, fleet::ResidencyState::kLoading)) ++lives;
+// Whether its engine may yet end because of the version though nobody told it to try: it loads it,
+// or an earlier leader may have told it to, as far as this one can know.
+bool IsAtRisk(const Core& core, const Question& question, const Trial& trial,
+              const Member& member) {
+  const PoolId id{question.version.adapter, member.placed_in.first};
+  if (member.placed_in.second != question.group || !trial.wanted_by.contains(id) ||
+      IsGone(core, member)) {
+    return false;
   }
-  return lives;
+  const Term& heard = member.observed->term;
+  const bool of_another = heard != Term() && heard != core.meta.term;
+  return of_another || Is(core, member, trial.version, fleet::ResidencyState::kLoading);
 }
 
-void AdvanceTrial(Core& core, const Question& question, Trial& trial) {
-  const std::map<MemberId, Try> before = trial.tries;
-  EndTries(core, question, trial);
+void AssessRisk(const Core& core, const Question& question, Trial& trial, const Visit& visit) {
+  if (visit.whole) trial.at_risk.clear();
+  for (const Member* member : MembersOf(core, question, trial, visit)) {
+    ++core.work.members;
+    if (IsAtRisk(core, question, trial, *member)) {
+      trial.at_risk.insert(member->id);
+    } else {
+      trial.at_risk.erase(member->id);
+    }
+  }
+}
+
+// Whether no more than Config::deaths_limit engines end if one more tries.
+bool IsAffordable(const Core& core, const Question& question, const Trial& trial) {
+  const auto others = std::ranges::count_if(
+      trial.at_risk, [&](const MemberId& id) { return !trial.tries.contains(id); });
+  const uint32_t spent = LivesSpent(VerdictOf(core, question.group, question.version));
+  return spent + trial.tries.size() + static_cast<size_t>(others) < core.config.deaths_limit;
+}
+
+// Those that try give way to the next, which tries beside those that cannot be stopped any more.
+void GiveWay(const Core& core, const Question& question, Trial& trial, const Member& next) {
+  for (auto& [id, its] : trial.tries) {
+    const Member& member = core.members.at(id);
+    if (!Is(core, member, trial.version, fleet::ResidencyState::kFailed)) trial.slow.insert(id);
+    if (!Is(core, member, trial.version, fleet::ResidencyState::kLoading)) Revoke(core, its);
+  }
+  if (IsAffordable(core, question, trial))
+    trial.tries[next.id] = Try{core.now, std::nullopt, DeathsOf(core, next, trial.version)};
+}
+
+// Whether another may have to try: those that do are slow, have failed or are over.
+bool IsStuck(const Core& core, const Question& question, const Trial& trial) {
   const int64_t patience = PatienceOf(core, question.version.adapter);
   const auto is_stuck = [&](const auto& its) {
     return its.second.revoked.has_value() || core.now - its.second.since >= patience ||
            Is(core, core.members.at(its.first), trial.version, fleet::ResidencyState::kFailed);
   };
-  const bool stuck = std::all_of(trial.tries.begin(), trial.tries.end(), is_stuck);
-  const Member* next = stuck ? BestOf(core, question, trial) : nullptr;
-  // The one that failed goes on where nobody else can try.
-  if (next != nullptr && !trial.tries.contains(next->id)) {
-    for (auto& [id, its] : trial.tries) {
-      const Member& member = core.members.at(id);
-      if (!Is(core, member, trial.version, fleet::ResidencyState::kFailed)) trial.slow.insert(id);
-      if (!Is(core, member, trial.version, fleet::ResidencyState::kLoading)) Revoke(core, its);
-    }
-    const uint32_t spent = LivesSpent(VerdictOf(core, question.group, question.version));
-    if (spent + LivesAtRisk(core, question, trial) < core.config.deaths_limit)
-      trial.tries[next->id] = Try{core.now, std::nullopt, DeathsOf(core, *next, trial.version)};
+  return std::ranges::all_of(trial.tries, is_stuck);
+}
+
+std::optional<Tick> DueAt(const Core& core, const Question& question, const Trial& trial) {
+  FirstAfter due(core.now);
+  for (const auto& [member, its] : trial.tries) {
+    due.At(its.since + PatienceOf(core, question.version.adapter));
+    if (its.revoked.has_value()) due.At(*its.revoked + core.config.lost_after_ms);
   }
+  return due.first();
+}
+
+void AdvanceTrial(Core& core, const Question& question, Trial& trial, const Visit& visit) {
+  const std::map<MemberId, Try> before = trial.tries;
+  EndTries(core, question, trial);
+  AssessRisk(core, question, trial, visit);
+  if (trial.tries != before || visit.whole) trial.nobody = false;
+  // Where nobody tries who could be stopped, and one more is too many, there is nobody to look for.
+  const bool may_go_on = !trial.tries.empty() || IsAffordable(core, question, trial);
+  if (may_go_on && IsStuck(core, question, trial)) {
+    const Member* next = BestOf(core, question, trial, visit);
+    trial.nobody = next == nullptr;
+    // The one that failed goes on where nobody else can try.
+    if (next != nullptr && !trial.tries.contains(next->id)) GiveWay(core, question, trial, *next);
+  }
+  core.trial_due.Set(question, DueAt(core, question, trial));
   if (trial.tries == before) return;
   const AdapterName& adapter = question.version.adapter;
   for (const auto& [member, its] : before) core.changed.Part(member, adapter);
@@ -184,31 +255,38 @@ void Ask(const Core& core, const PoolId& id, const VersionKey& version, bool who
   }
 }
 
-// Every version that some pool wants, in every group of its members that has no verdict on it.
-std::map<Question, Trial> WhatIsOpen(const Core& core) {
+// Every version of the adapter that some pool wants, in every group of its members that has no
+// verdict on it.
+std::map<Question, Trial> WhatIsOpen(const Core& core, const AdapterName& adapter) {
   std::map<Question, Trial> asked;
-  for (const auto& [id, pool] : core.pools) {
-    const AdapterInfo* info = core.FindAdapter(id.adapter);
+  const AdapterInfo* info = core.FindAdapter(adapter);
+  for (auto it = core.pools.lower_bound({adapter, PoolName()});
+       it != core.pools.end() && it->first.adapter == adapter; ++it) {
+    const auto& [id, pool] = *it;
     if (info == nullptr || !info->policy.pools.contains(id.pool)) continue;
     if (pool.sync.has_value()) Ask(core, id, pool.sync->version.key, false, asked);
     const std::vector<Activation>& history = pool.record.history;
     const size_t window = std::min<size_t>(history.size(), info->policy.KeepCount());
     for (size_t i = history.size() - window; i < history.size(); ++i)
       Ask(core, id, history[i].version.key, true, asked);
-    for (auto it = core.aliases.lower_bound({id.adapter, AliasName()});
-         it != core.aliases.end() && it->first.first == id.adapter; ++it) {
-      Ask(core, id, it->second, true, asked);
+    for (auto alias = core.aliases.lower_bound({adapter, AliasName()});
+         alias != core.aliases.end() && alias->first.first == adapter; ++alias) {
+      Ask(core, id, alias->second, true, asked);
     }
   }
-  for (const auto& [key, lease] : core.leases) {
-    const PoolId id{lease.record.version.key.adapter, lease.record.pool};
-    if (core.pools.contains(id)) Ask(core, id, lease.record.version.key, true, asked);
+  for (const LeaseRecord* lease : core.LeasesBelow(LeaseKeyPrefix(adapter))) {
+    const PoolId id{adapter, lease->pool};
+    if (core.pools.contains(id)) Ask(core, id, lease->version.key, true, asked);
   }
   return asked;
 }
 
-void OpenTrials(Core& core) {
-  std::map<Question, Trial> asked = WhatIsOpen(core);
+auto FirstTrialOf(Core& core, const AdapterName& adapter) {
+  return core.trials.lower_bound({{adapter, RunId(), VersionNumber()}, EngineGroup()});
+}
+
+void OpenTrials(Core& core, const AdapterName& adapter) {
+  std::map<Question, Trial> asked = WhatIsOpen(core, adapter);
   for (auto& [question, trial] : asked) {
     const auto known = core.trials.find(question);
     if (known != core.trials.end()) {
@@ -221,12 +299,47 @@ void OpenTrials(Core& core) {
   std::erase_if(asked, [&](const auto& entry) {
     return VerdictOf(core, entry.first.group, entry.first.version).verdict != Verdict::kOpen;
   });
-  for (const auto& [question, trial] : core.trials) {
-    if (asked.contains(question)) continue;
-    for (const auto& [member, its] : trial.tries)
-      core.changed.Part(member, question.version.adapter);
+  for (auto it = FirstTrialOf(core, adapter);
+       it != core.trials.end() && it->first.version.adapter == adapter;
+       it = core.trials.erase(it)) {
+    if (asked.contains(it->first)) continue;
+    core.trial_due.Clear(it->first);
+    for (const auto& [member, its] : it->second.tries) core.changed.Part(member, adapter);
   }
-  core.trials = std::move(asked);
+  core.trials.merge(asked);
+  core.changed.trials.adapters.insert(adapter);
+}
+
+std::set<AdapterName> WhatToAsk(Core& core) {
+  Changes::Adapters changed = std::exchange(core.changed.asked, {.all = false});
+  if (!changed.all) return std::move(changed.some);
+  std::set<AdapterName> all;
+  for (const auto& [id, pool] : core.pools) all.insert(id.adapter);
+  for (const auto& [question, trial] : core.trials) all.insert(question.version.adapter);
+  return all;
+}
+
+// The trials to look at, by what changed.
+std::map<Question, Visit> WhatToVisit(Core& core) {
+  const Changes::Scope changed = std::exchange(core.changed.trials, {});
+  std::map<Question, Visit> visits;
+  if (changed.all || !changed.members.empty()) {
+    for (const auto& [question, trial] : core.trials)
+      visits[question] = {changed.all, changed.members};
+  }
+  const auto each = [&](const AdapterName& adapter, const auto& visit) {
+    for (auto it = FirstTrialOf(core, adapter);
+         it != core.trials.end() && it->first.version.adapter == adapter; ++it) {
+      visit(visits[it->first]);
+    }
+  };
+  for (const AdapterName& adapter : changed.adapters)
+    each(adapter, [](Visit& visit) { visit.whole = true; });
+  for (const auto& [adapter, members] : changed.parts) {
+    each(adapter, [&](Visit& visit) { visit.members.insert(members.begin(), members.end()); });
+  }
+  for (const Question& question : core.trial_due.TakeDue(core.now)) visits[question].whole = true;
+  return visits;
 }
 
 }  // namespace
@@ -246,19 +359,9 @@ Permission PermissionOf(const Core& core, const Member& member, const VersionInf
 
 void AdvanceTrials(Core& core) {
   if (core.footing != Footing::kSettled || !IsGathered(core)) return;
-  if (std::exchange(core.asked_at, core.changed.wants()) != core.changed.wants()) OpenTrials(core);
-  for (auto& [question, trial] : core.trials) AdvanceTrial(core, question, trial);
-}
-
-std::optional<Tick> TrialWakeAt(const Core& core) {
-  FirstAfter wake(core.now);
-  for (const auto& [question, trial] : core.trials) {
-    for (const auto& [member, its] : trial.tries) {
-      wake.At(its.since + PatienceOf(core, question.version.adapter));
-      if (its.revoked.has_value()) wake.At(*its.revoked + core.config.lost_after_ms);
-    }
-  }
-  return wake.first();
+  for (const AdapterName& adapter : WhatToAsk(core)) OpenTrials(core, adapter);
+  for (const auto& [question, visit] : WhatToVisit(core))
+    AdvanceTrial(core, question, core.trials.at(question), visit);
 }
 
 }  // namespace lorry::sync

@@ -5,8 +5,6 @@
 // so that no more are ever at risk.
 #pragma once
 
-#include <optional>
-
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
@@ -21,7 +19,5 @@ Permission PermissionOf(const Core& core, const Member& member, const VersionInf
 
 // Ends tries that are over, and chooses who tries next.
 void AdvanceTrials(Core& core);
-
-std::optional<Tick> TrialWakeAt(const Core& core);
 
 }  // namespace lorry::sync

@@ -236,12 +236,16 @@ void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
     Place(core, member, group);
   }
   if (before == nullptr || before->boot != observed.boot) ForgetRefusals(core, member);
+  auto had = before != nullptr ? before->residencies.begin() : observed.residencies.end();
+  const auto end = before != nullptr ? before->residencies.end() : had;
   for (const fleet::ObservedResidency& residency : observed.residencies) {
+    while (had != end && had->name < residency.name) ++had;  // both are sorted
     const fleet::ObservedResidency* was =
-        before != nullptr ? ResidencyIn(*before, residency.name) : nullptr;
+        had != end && had->name == residency.name ? &*had : nullptr;
     const bool is_new = before != nullptr && (was == nullptr || was->state != residency.state);
+    if (before != nullptr && !is_new) continue;
     const auto named = core.named.find(residency.name);
-    if (named == core.named.end() || (before != nullptr && !is_new)) continue;
+    if (named == core.named.end()) continue;
     if (residency.state == fleet::ResidencyState::kLoaded) {
       if (member.failures.erase(residency.name) > 0) NoteStanding(core, member);
       for (const VersionKey& version : named->second) {

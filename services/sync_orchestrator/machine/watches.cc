@@ -7,11 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "lib/base/first_after.h"
-#include "lib/base/strings.h"
+#include "services/sync_orchestrator/machine/progress.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
@@ -35,24 +33,19 @@ WatchEvent Superseded(const VersionKey& by) {
   return event;
 }
 
-// For people: the member's own words where it has said any.
-std::string TextOf(const SyncMember& part) {
-  return part.words.empty() ? std::string(ToString(part.dropped)) : part.words;
-}
-
-WatchEvent Staging(Core& core, const PoolId& id, const Pool& pool) {
+WatchEvent Staging(const Core& core, const PoolId& id, const Pool& pool) {
+  const SyncRecord& sync = *pool.sync;
+  const Sights sights = Look(core, id, sync.version);
   WatchEvent event;
   event.state = State::kStaging;
-  event.epoch = pool.sync->epoch;
-  event.detail = TroublesOf(core, *pool.sync);
-  for (const SyncMember& part : pool.sync->members) {
+  event.epoch = sync.epoch;
+  event.detail = TroublesOf(sync, sights);
+  for (const SyncMember& part : sync.members) {
     ++event.members;
-    const fleet::ObservedResidency* residency =
-        ResidencyOf(core, core.members.at(part.member), pool.sync->version);
-    const bool loaded = residency != nullptr && residency->state == fleet::ResidencyState::kLoaded;
-    if (part.dropped == Drop::kNone && loaded) ++event.done;
+    const Sight* sight = part.dropped == Drop::kNone ? Find(sights, part.member) : nullptr;
+    if (sight != nullptr && HasLoaded(*sight)) ++event.done;
   }
-  event.progress = ProgressOf(core, id, pool.sync->version);
+  event.progress = ProgressOf(core, id, sync.version, sights);
   return event;
 }
 
@@ -67,9 +60,8 @@ bool MayServe(const Core& core, const Member& member, const VersionInfo& version
 
 // This decision or a later one. Epochs of another incarnation say nothing, and the same one means
 // the same version.
-bool Serves(const Core& core, const Member& member, const AdapterName& adapter,
+bool Serves(const Core& core, const Member& member, const fleet::ObservedRow* row,
             const Activation& activation) {
-  const fleet::ObservedRow* row = RowOf(member, adapter);
   if (!member.session.has_value() || row == nullptr || row->mode != fleet::RowMode::kOpen ||
       member.observed->term.incarnation != core.meta.term.incarnation) {
     return false;
@@ -83,7 +75,7 @@ bool IsWaitedFor(const Core& core, const PoolId& id, const Member& member,
                  const Activation& activation) {
   ++core.work.members;
   if (member.record.pool != id.pool || member.record.dead) return false;
-  return !Serves(core, member, id.adapter, activation) &&
+  return !Serves(core, member, RowOf(member, id.adapter), activation) &&
          MayServe(core, member, activation.version);
 }
 
@@ -111,23 +103,26 @@ const Activation* ActivationOf(const Core& core, const PoolId& id, const Version
 }
 
 // Members of the pool that serve this decision or a later one, of those that could.
-WatchEvent Delivering(Core& core, const PoolId& id, const Pool& pool,
+WatchEvent Delivering(const Core& core, const PoolId& id, const Pool& pool,
                       const Activation& activation) {
+  const Sights sights = Look(core, id, activation.version);
   WatchEvent event;
   event.state = State::kDelivering;
   event.epoch = activation.epoch;
   bool waits = false;
-  for (const auto& [member_id, member] : core.members) {
-    if (member.record.pool != id.pool || member.record.dead) continue;
+  for (const Sight& sight : sights.members) {
     ++event.members;
-    if (Serves(core, member, id.adapter, activation)) ++event.done;
-    waits = waits || IsWaitedFor(core, id, member, activation);
+    if (Serves(core, *sight.member, sight.row, activation)) {
+      ++event.done;
+    } else {
+      waits = waits || MayServe(core, *sight.member, activation.version);
+    }
   }
   if (!waits || core.now - pool.decided_at >= core.config.deliver_ms) {
     event.state = State::kActive;
     event.final = true;
   }
-  event.progress = ProgressOf(core, id, activation.version);
+  event.progress = ProgressOf(core, id, activation.version, sights);
   return event;
 }
 
@@ -150,7 +145,7 @@ WatchEvent Waiting(const Core& core, const Pool& pool, const VersionKey& version
   if (pool.record.override_to.has_value() && pool.record.override_to != version)
     event.reason = "OVERRIDDEN";
   if (const VersionInfo* info = core.FindVersion(version))
-    event.progress = ProgressOf(core, id, *info);
+    event.progress = ProgressOf(core, id, *info, Look(core, id, *info));
   return event;
 }
 
@@ -162,7 +157,7 @@ void Tell(Core& core, WatchId id, WatchState& watch, WatchEvent view) {
   watch.more_to_tell = false;
   watch.told_at = core.now;
   watch.last = view;
-  core.effects.push_back(NotifyWatch{id, std::move(view)});
+  core.effects.emplace_back(NotifyWatch{id, std::move(view)});
 }
 
 // What a pool serves or syncs instead of a version that it will not come to any more.
@@ -222,61 +217,7 @@ bool SaysTheSame(const WatchEvent& a, const WatchEvent& b) {
   return said(a) == said(b);
 }
 
-std::string TroublesOf(const Core& core, const SyncRecord& sync) {
-  std::vector<std::string> troubles;
-  for (const SyncMember& part : sync.members) {
-    const fleet::ObservedResidency* residency =
-        ResidencyOf(core, core.members.at(part.member), sync.version);
-    if (part.dropped != Drop::kNone) {
-      troubles.push_back(absl::StrCat(part.member.value, " dropped: ", TextOf(part)));
-    } else if (residency != nullptr && residency->state != fleet::ResidencyState::kLoaded &&
-               !residency->reason.empty()) {
-      const std::string state = absl::AsciiStrToLower(ToAbsl(fleet::ToString(residency->state)));
-      troubles.push_back(absl::StrCat(part.member.value, " ", state, ": ", WordsOf(*residency)));
-    }
-  }
-  return absl::StrJoin(troubles, ", ");
-}
-
-std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
-                                       const VersionInfo& version) {
-  std::map<fleet::EngineKind, EngineName> names;
-  std::vector<MemberProgress> progress;
-  for (const auto& [member_id, member] : core.members) {
-    if (member.record.pool != id.pool || member.record.dead) continue;
-    ++core.work.members;
-    MemberProgress& its = progress.emplace_back();
-    its.member = member_id;
-    const MemberStanding standing = StandingOf(core, member);
-    if (standing != MemberStanding::kReady) its.dropped = ToString(standing);
-    if (!member.observed.has_value()) continue;
-    const fleet::EngineKind kind = member.observed->limits.kind;
-    const auto [known, is_new] = names.try_emplace(kind);
-    if (is_new) known->second = core.NameIn(version, kind);
-    const EngineName& name = known->second;
-    if (const fleet::ObservedResidency* residency = ResidencyOf(member, name)) {
-      its.state = residency->state;
-      its.bytes_done = residency->bytes_done;
-      its.bytes_total = residency->bytes_total;
-    }
-    const fleet::ObservedRow* row = RowOf(member, id.adapter);
-    its.active = member.session.has_value() && row != nullptr &&
-                 row->mode == fleet::RowMode::kOpen && row->target == name;
-  }
-  const auto pool = core.pools.find(id);
-  if (pool == core.pools.end() || !pool->second.sync.has_value()) return progress;
-  const SyncRecord& sync = *pool->second.sync;
-  if (sync.version.key != version.key) return progress;
-  for (const SyncMember& part : sync.members) {
-    const auto its = std::ranges::lower_bound(progress, part.member, {}, &MemberProgress::member);
-    if (part.dropped == Drop::kNone || its == progress.end() || its->member != part.member)
-      continue;
-    its->dropped = TextOf(part);
-  }
-  return progress;
-}
-
-WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool_name) {
+WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& pool_name) {
   const PoolId id{version.adapter, pool_name};
   if (core.footing == Footing::kRecordsLost || core.footing == Footing::kStoreLost) {
     WatchEvent waits;
@@ -349,7 +290,7 @@ std::optional<Tick> DueAt(const Core& core, const WatchState& watch) {
   return due.first();
 }
 
-void Look(Core& core, WatchId id, WatchState& watch) {
+void Judge(Core& core, WatchId id, WatchState& watch) {
   watch.is_new = false;
   WatchEvent view = ViewOf(core, watch.version, watch.pool);
   // The publisher may be faster than the store's watch: what it has just stored is not unknown
@@ -400,7 +341,7 @@ void AdvanceWatches(Core& core) {
   for (const WatchId id : to_look) {
     const auto it = core.watches.find(id);
     if (it == core.watches.end()) continue;
-    Look(core, id, it->second);
+    Judge(core, id, it->second);
     if (it->second.last->final) {
       core.watch_due.Clear(id);
       core.watches.erase(it);

@@ -15,14 +15,7 @@ void AdvanceWatches(Core& core);
 // Whether they differ in nothing but how far members are.
 bool SaysTheSame(const WatchEvent& a, const WatchEvent& b);
 
-// For people: who takes no part in the sync any more or is held up, and why; empty when nobody is.
-std::string TroublesOf(const Core& core, const SyncRecord& sync);
-
-// How far each member of the pool is with `version`.
-std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
-                                       const VersionInfo& version);
-
 // What a watch of `version` in `pool` would be told now.
-WatchEvent ViewOf(Core& core, const VersionKey& version, const PoolName& pool);
+WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& pool);
 
 }  // namespace lorry::sync

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "services/sync_orchestrator/machine/keys.h"
+#include "tests/bench/machine/obey.h"
 
 namespace lorry::sync {
 namespace {
@@ -45,7 +46,7 @@ fleet::Observed Served(const std::vector<AdapterName>& adapters) {
   observed.engine_version = "0.5.9";
   for (const AdapterName& adapter : adapters) {
     const VersionInfo version = VersionOf(adapter, 1);
-    observed.rows.push_back({adapter, fleet::RowMode::kOpen, Epoch(1), NameOf(version), false});
+    observed.rows.push_back({adapter, fleet::RowMode::kOpen, 1, Epoch(1), NameOf(version)});
     fleet::ObservedResidency residency;
     residency.name = NameOf(version);
     residency.key = version.key;
@@ -86,9 +87,9 @@ BenchFleet::BenchFleet(size_t engines, size_t adapters) : newest_(adapters, 1) {
   Go([this] { return due_.empty() && !holds_.has_value(); });
 }
 
-void BenchFleet::Take(const Event& event) {
+void BenchFleet::Take(Event event) {
   const double began = CpuSeconds();
-  machine_->Step(now_, event);
+  machine_->Step(now_, std::move(event));
   spent_.seconds += CpuSeconds() - began;
   ++spent_.events;
   if (++batched_ >= kBatch) Flush();
@@ -105,7 +106,7 @@ void BenchFleet::Flush() {
 
 void BenchFleet::Run(const Effect& effect) {
   if (const auto* desired = std::get_if<SetDesired>(&effect)) {
-    engines_[desired->session - 1].desired = desired->desired;
+    engines_[desired->session - 1].desired = desired->Whole();
     Work(desired->session - 1);
   } else if (const auto* holds = std::get_if<SetHolds>(&effect)) {
     holds_ = holds->mark.revision;
@@ -118,48 +119,6 @@ void BenchFleet::Run(const Effect& effect) {
 void BenchFleet::Work(size_t engine) {
   if (std::exchange(engines_[engine].busy, true)) return;
   due_.push({now_ + 50 + static_cast<Tick>(prng_.Below(400)), ++numbers_, engine});
-}
-
-// One step towards what is desired, all adapters at once. False: it was there already.
-bool BenchFleet::Advance(Engine& engine) {
-  fleet::Observed now = engine.observed;
-  now.term = engine.desired.term;
-  now.revision = engine.desired.revision;
-  now.residencies.clear();
-  for (const fleet::WantedVersion& wanted : engine.desired.wanted) {
-    const auto had = std::ranges::find(engine.observed.residencies, wanted.name,
-                                       &fleet::ObservedResidency::name);
-    fleet::ObservedResidency& residency = now.residencies.emplace_back();
-    residency.name = wanted.name;
-    residency.key = wanted.key;
-    residency.state = fleet::ResidencyState::kFetched;
-    if (had == engine.observed.residencies.end()) continue;
-    residency.state = had->state;
-    if (had->state == fleet::ResidencyState::kFetched && wanted.load) {
-      residency.state = fleet::ResidencyState::kLoading;
-    } else if (had->state == fleet::ResidencyState::kLoading) {
-      residency.state = fleet::ResidencyState::kLoaded;
-    }
-  }
-  now.rows.clear();
-  for (const fleet::DesiredRow& row : engine.desired.rows) {
-    const auto target =
-        std::ranges::find(now.residencies, row.target, &fleet::ObservedResidency::name);
-    const bool loaded =
-        target != now.residencies.end() && target->state == fleet::ResidencyState::kLoaded;
-    const auto had =
-        std::ranges::find(engine.observed.rows, row.adapter, &fleet::ObservedRow::adapter);
-    if (loaded) {
-      now.rows.push_back(
-          {row.adapter, row.mode, engine.desired.term.incarnation, row.epoch, row.target});
-    } else if (had != engine.observed.rows.end()) {
-      now.rows.push_back(*had);
-    }
-  }
-  if (now == engine.observed) return false;
-  ++now.sequence;
-  engine.observed = std::move(now);
-  return true;
 }
 
 void BenchFleet::Go(const std::function<bool()>& until) {
@@ -177,7 +136,7 @@ void BenchFleet::Go(const std::function<bool()>& until) {
       const size_t i = due_.top().engine;
       due_.pop();
       engines_[i].busy = false;
-      if (!Advance(engines_[i])) continue;
+      if (!StepTowards(engines_[i].desired, engines_[i].observed)) continue;
       Take(MemberObserved{i + 1, engines_[i].observed});
       Work(i);
     }

@@ -51,11 +51,9 @@ class BenchFleet {
     }
   };
 
-  void Take(const Event& event);
+  void Take(Event event);
   void Flush();
   void Run(const Effect& effect);
-  void Plan(size_t engine);
-  bool Advance(Engine& engine);
   void Work(size_t engine);
   void Go(const std::function<bool()>& until);
 

@@ -313,8 +313,8 @@ class Fleet {
     for (const Reply& reply : ready.replies) replies_.push_back(reply);
     for (const Effect& effect : ready.effects) {
       if (const auto* desired = std::get_if<SetDesired>(&effect)) {
-        desired_[desired->member] = desired->desired;
-        said_.push_back(desired->desired);
+        desired_[desired->member] = desired->Whole();
+        said_.push_back(desired_[desired->member]);
       }
       if (const auto* ended = std::get_if<EndSession>(&effect)) ended_.push_back(*ended);
       if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);

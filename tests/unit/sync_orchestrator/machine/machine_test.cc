@@ -227,7 +227,7 @@ TEST(Desired, OfABatchTheNewestDocumentIsSentAlone) {
   std::vector<uint32_t> told;
   for (const Effect& effect : machine.TakeReady().effects) {
     if (const auto* set = std::get_if<SetDesired>(&effect))
-      told.push_back(set->desired.rules.at(0).max_staleness);
+      told.push_back(set->Whole().rules.at(0).max_staleness);
   }
   EXPECT_EQ(told, std::vector<uint32_t>{7});
 }
