@@ -33,11 +33,12 @@ Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::s
                   std::string extra_headers) {
   const bool keep = x.KeepAlive();
   x.record.status = status;
-  std::string head = StatusLine(status);
+  std::string head;
+  AppendStatusLine(status, &head);
   AppendField("Content-Type", content_type, &head);
   AppendField("Content-Length", std::to_string(body.size()), &head);
   AppendField("Connection", keep ? "keep-alive" : "close", &head);
-  head += LorryHeaders(x.resolved, x.lag_known, x.record.request_id);
+  AppendLorryHeaders(x.resolved, x.lag_known, x.record.request_id, &head);
   head += extra_headers;
   head += "\r\n";
   const std::string_view sent_body = x.head.method == "HEAD" ? std::string_view() : body;

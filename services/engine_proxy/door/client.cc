@@ -37,26 +37,34 @@ Client::~Client() {
   shard_.shared.connections.fetch_sub(1);
 }
 
-Task<bool> Client::ReadMore(size_t room) {
-  auto [error, n] = co_await link_.socket().async_read_some(in_.prepare(room), kAwait);
-  if (error) co_return false;
-  in_.commit(n);
-  co_return true;
+Task<Transferred> Client::ReadMore(size_t room) {
+  return link_.socket().async_read_some(in_.prepare(room), kAwait);
+}
+
+bool Client::Took(const Transferred& read) {
+  const auto& [error, n] = read;
+  if (!error) in_.commit(n);
+  return !error;
 }
 
 Task<bool> Client::Write(std::string_view a, std::string_view b) {
   std::array<asio::const_buffer, 2> pieces = {asio::buffer(a.data(), a.size()),
                                               asio::buffer(b.data(), b.size())};
-  co_return co_await Write(pieces);
+  std::span<asio::const_buffer> left = pieces;
+  if (!WriteNow(&left)) co_return false;
+  co_return co_await WriteRest(left);
 }
 
-Task<bool> Client::Write(std::span<asio::const_buffer> pieces) {
-  if (left_) co_return false;
-  ErrorCode error = link_.WriteNow(&pieces, &written_);
-  if (!error && !pieces.empty()) {
-    error =
-        co_await link_.WriteRest(pieces, shard_.shared.options.limits.client_write_ms, &written_);
-  }
+bool Client::WriteNow(std::span<asio::const_buffer>* pieces) {
+  if (left_) return false;
+  const ErrorCode error = link_.WriteNow(pieces, &written_);
+  if (error) Leave();
+  return !error;
+}
+
+Task<bool> Client::WriteRest(std::span<asio::const_buffer> pieces) {
+  const ErrorCode error =
+      co_await link_.WriteRest(pieces, shard_.shared.options.limits.client_write_ms, &written_);
   if (error) Leave();
   co_return !error;
 }
@@ -70,8 +78,8 @@ Task<void> Client::LingeringClose() {
   in_.consume(in_.size());
   for (size_t dropped = 0; dropped < kLingerBytes; dropped += in_.size()) {
     in_.consume(in_.size());
-    const bool more = co_await ReadMore(kLingerRead);
-    if (!more) break;
+    const Transferred read = co_await ReadMore(kLingerRead);
+    if (!Took(read)) break;
   }
 }
 

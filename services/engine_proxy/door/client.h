@@ -23,11 +23,16 @@ class Client : public std::enable_shared_from_this<Client> {
 
   // What came and was not used yet.
   beast::flat_buffer& in() { return in_; }
-  // Waits for more of it, until the link expires; false: the connection has ended.
-  Task<bool> ReadMore(size_t room);
+  // Waits for more of it, until the link expires; its result is for Took.
+  Task<Transferred> ReadMore(size_t room);
+  // False: the connection has ended.
+  bool Took(const Transferred& read);
   // False: the client has left.
   Task<bool> Write(std::string_view a, std::string_view b = {});
-  Task<bool> Write(std::span<asio::const_buffer> pieces);
+  // In two steps, as the second is seldom needed: what the socket takes at once is written, which
+  // leaves nothing of `pieces`, or what WriteRest is for.
+  bool WriteNow(std::span<asio::const_buffer>* pieces);
+  Task<bool> WriteRest(std::span<asio::const_buffer> pieces);
   // Ends the connection so that what was written last can still be read.
   Task<void> LingeringClose();
   void Close() { link_.Close(); }

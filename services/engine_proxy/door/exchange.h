@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "services/engine_proxy/door/body_facts.h"
 #include "services/engine_proxy/door/client.h"
 #include "services/engine_proxy/door/framing.h"
 #include "services/engine_proxy/door/json_splice.h"
@@ -43,6 +44,9 @@ struct Exchange {
   fleet::EngineKind kind = fleet::EngineKind::kUnknown;
   bool lag_known = false;
   std::shared_ptr<const EngineFacts> facts;
+  // What a rewritten request asks for.
+  BodyFacts asks;
+  std::optional<uint64_t> min_version;
   Explained record;
   int64_t began_ms = 0;
   std::vector<Resolved> resolved;

@@ -15,7 +15,7 @@ constexpr size_t kAbortReplyBytes = 64 * 1024;
 
 }  // namespace
 
-Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const std::string_view> request,
+Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const asio::const_buffer> request,
                           size_t limit, BodyLease* held) {
   BufferedReply reply;
   reply.result = co_await call.Start(request, false);
@@ -59,7 +59,7 @@ Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string au
     if (!authorization.empty()) AppendField("Authorization", authorization, &head);
     head += "\r\n";
     UpstreamCall call(shard.pool, shard.shared.options.limits);
-    const std::array<std::string_view, 2> request = {head, body};
+    const std::array<asio::const_buffer, 2> request = {asio::buffer(head), asio::buffer(body)};
     const BufferedReply ignored = co_await Fetch(call, request, kAbortReplyBytes);
     (void)ignored;
   }

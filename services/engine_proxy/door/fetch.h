@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "services/engine_proxy/door/shard.h"
@@ -23,7 +22,7 @@ struct BufferedReply {
 // A reply larger than `limit`, or than `held` may grow, is dropped and said to be too_large; it is
 // read to its end all the same, because the engine counts the request until then. `request` lasts
 // until the end.
-Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const std::string_view> request,
+Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const asio::const_buffer> request,
                           size_t limit, BodyLease* held = nullptr);
 // After a Fetch that was kSilent: until the engine has ended the request.
 Task<void> ReadToEnd(UpstreamCall& call);

@@ -192,8 +192,10 @@ std::string RequestHead::GetAll(std::string_view name) const {
 std::variant<RequestHead, HeadProblem> ReadHead(std::string_view bytes, const HeadLimits& limits) {
   if (bytes.size() > limits.bytes) return HeadProblem{431, "the request head is too large"};
   RequestHead head;
-  head.raw = std::make_shared<const std::string>(bytes);
-  std::string_view raw = *head.raw;
+  auto kept = std::make_unique_for_overwrite<char[]>(bytes.size());
+  std::copy(bytes.begin(), bytes.end(), kept.get());
+  std::string_view raw(kept.get(), bytes.size());
+  head.raw = std::move(kept);
   head.fields.reserve(kUsualFields);
   std::string authority;
   std::string_view line;

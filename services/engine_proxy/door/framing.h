@@ -33,7 +33,7 @@ struct HeaderField {
 };
 
 struct RequestHead {
-  std::shared_ptr<const std::string> raw;  // what all the texts are parts of
+  std::unique_ptr<const char[]> raw;  // what all the texts are parts of
   std::string_view method;
   std::string_view path;   // without the query
   std::string_view query;  // with its '?', empty when there is none

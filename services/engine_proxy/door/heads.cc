@@ -44,30 +44,29 @@ std::string EngineHead(const Exchange& x, size_t body_size) {
   return head;
 }
 
-ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
-                        std::optional<uint64_t> length) {
-  ReplyHead reply;
-  std::string& head = reply.text;
-  head.reserve(kHeadRoom);
+bool AppendReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
+                     std::optional<uint64_t> length, std::string* head) {
+  bool chunked = false;
+  head->reserve(kHeadRoom);
   const int status = call.reply().status();
-  head += StatusLine(status);
+  AppendStatusLine(status, head);
   AppendForwardable(call.reply().Fields(), {"content-length", "x-accel-buffering", "x-lorry-*"},
-                    &head);
-  head += LorryHeaders(x.resolved, x.lag_known, x.record.request_id);
+                    head);
+  AppendLorryHeaders(x.resolved, x.lag_known, x.record.request_id, head);
   if (IsEventStream(call.reply().Get("content-type"))) {
-    AppendField("X-Accel-Buffering", "no", &head);
+    AppendField("X-Accel-Buffering", "no", head);
   }
   if (status != 204 && status != 304) {
     if (length) {
-      AppendField("Content-Length", std::to_string(*length), &head);
+      AppendField("Content-Length", std::to_string(*length), head);
     } else if (x.head.method != "HEAD" && x.head.http11) {
-      AppendField("Transfer-Encoding", "chunked", &head);
-      reply.chunked = true;
+      AppendField("Transfer-Encoding", "chunked", head);
+      chunked = true;
     }
   }
-  AppendField("Connection", keep ? "keep-alive" : "close", &head);
-  head += "\r\n";
-  return reply;
+  AppendField("Connection", keep ? "keep-alive" : "close", head);
+  head->append("\r\n");
+  return chunked;
 }
 
 void AppendChunkHead(size_t size, std::string* head) {

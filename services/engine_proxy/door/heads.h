@@ -16,13 +16,9 @@ bool IsEventStream(std::string_view content_type);
 // What the engine gets in front of `body_size` bytes.
 std::string EngineHead(const Exchange& x, size_t body_size);
 
-struct ReplyHead {
-  std::string text;
-  bool chunked = false;  // the body goes out in chunks
-};
-// `length` of the body, where it is known.
-ReplyHead MakeReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
-                        std::optional<uint64_t> length);
+// `length` of the body, where it is known. True: the body goes out in chunks.
+bool AppendReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
+                     std::optional<uint64_t> length, std::string* head);
 
 // "3e8\r\n": what stands before `size` bytes of a chunked body.
 void AppendChunkHead(size_t size, std::string* head);

@@ -51,22 +51,20 @@ std::string ClientIds::At(uint32_t prompt) const {
   return given[std::min<size_t>(prompt, given.size() - 1)];
 }
 
-std::string IdRestorer::Feed(std::string_view piece, bool end) {
+void IdRestorer::Feed(std::string_view piece, bool end, std::string* out) {
   kept_ += piece;
-  std::string out;
   size_t at = 0;
   for (;;) {
     const size_t found = kept_.find(engine_.shared(), at);
     if (found == std::string::npos || found + IdSeries::kBytes > kept_.size()) break;
     const auto number = engine_.Find(std::string_view(kept_).substr(found, IdSeries::kBytes));
-    out.append(kept_, at, found - at);
+    out->append(kept_, at, found - at);
     at = found + (number ? IdSeries::kBytes : 1);
-    out += number ? Escaped(client_.At(*number % prompts_)) : kept_.substr(found, 1);
+    *out += number ? Escaped(client_.At(*number % prompts_)) : kept_.substr(found, 1);
   }
   const size_t kept = end ? kept_.size() : KeptFrom(at);
-  out.append(kept_, at, kept - at);
+  out->append(kept_, at, kept - at);
   kept_.erase(0, kept);
-  return out;
 }
 
 // Where behind `at` an id may begin whose end has not come.

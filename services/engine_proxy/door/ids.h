@@ -54,9 +54,9 @@ class IdRestorer {
  public:
   IdRestorer(IdSeries engine, uint32_t prompts, ClientIds client)
       : engine_(std::move(engine)), prompts_(prompts), client_(std::move(client)) {}
-  // What can be passed on now. A tail that may be the beginning of an id is kept until more is
-  // known, except at the end of the stream.
-  std::string Feed(std::string_view piece, bool end);
+  // Appends what can be passed on now. A tail that may be the beginning of an id is kept until more
+  // is known, except at the end of the stream.
+  void Feed(std::string_view piece, bool end, std::string* out);
 
  private:
   size_t KeptFrom(size_t at) const;

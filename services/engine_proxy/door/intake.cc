@@ -47,8 +47,8 @@ Task<std::variant<RequestHead, HeadProblem>> RequestReader::ReadHead() {
       co_return HeadProblem{431, "the request head is too large"};
     }
     searched = raw.size() < kHeadEnd.size() ? 0 : raw.size() - kHeadEnd.size();
-    const bool more = co_await client_.ReadMore(kReadBytes);
-    if (!more) co_return Ended();
+    const Transferred read = co_await client_.ReadMore(kReadBytes);
+    if (!client_.Took(read)) co_return Ended();
     if (!std::exchange(began, true)) client_.link().ExpireIn(limits_.head_ms);  // for all of it
   }
   client_.link().NeverExpire();
@@ -56,11 +56,24 @@ Task<std::variant<RequestHead, HeadProblem>> RequestReader::ReadHead() {
   co_return door::ReadHead(raw, limits_.head);
 }
 
+bool RequestReader::TakeBody(const RequestHead& head, std::string* body, BodyLease* lease) {
+  beast::flat_buffer& in = client_.in();
+  const uint64_t length = head.content_length.value_or(0);
+  if (head.chunked || in.size() - head_bytes_ < length || length > limits_.body_bytes) return false;
+  in.consume(head_bytes_);
+  body->reserve(length + kPadding);
+  body->append(static_cast<const char*>(in.data().data()), length);
+  in.consume(length);
+  GiveRoomBack();
+  lease->Resize(length);
+  return true;
+}
+
 Task<std::optional<HeadProblem>> RequestReader::ReadBody(const RequestHead& head, std::string* body,
                                                          BodyLease* lease) {
-  const uint64_t length = head.content_length.value_or(0);
   continue_due_ = head.expects_continue;
-  return head.chunked ? ReadChunked(body, lease) : ReadSized(length, body, lease);
+  return head.chunked ? ReadChunked(body, lease)
+                      : ReadSized(head.content_length.value_or(0), body, lease);
 }
 
 void RequestReader::GiveRoomBack() {
@@ -121,9 +134,9 @@ Task<bool> RequestReader::ReadMore(size_t room) {
     client_.ForgetWritten();  // no part of the reply
   }
   client_.link().ExpireIn(limits_.body_ms);
-  const bool more = co_await client_.ReadMore(room);
+  const Transferred read = co_await client_.ReadMore(room);
   client_.link().NeverExpire();
-  co_return more;
+  co_return client_.Took(read);
 }
 
 HeadProblem RequestReader::TooLarge() const {

@@ -19,6 +19,9 @@ class RequestReader {
 
   // A problem with status 0: the connection has ended, and nobody is left to be told.
   Task<std::variant<RequestHead, HeadProblem>> ReadHead();
+  // True where the client has sent the whole body with its head, as it does with most: then `body`
+  // has it, counted by `lease`, and there is nothing for ReadBody to do.
+  bool TakeBody(const RequestHead& head, std::string* body, BodyLease* lease);
   // Nothing: `body` is whole, and counted by `lease`.
   Task<std::optional<HeadProblem>> ReadBody(const RequestHead& head, std::string* body,
                                             BodyLease* lease);

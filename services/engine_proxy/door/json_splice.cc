@@ -12,6 +12,9 @@
 namespace lorry::door {
 namespace {
 
+// Room for these at once saves growing step by step.
+constexpr size_t kUsualKeys = 8;
+
 absl::Status Invalid(std::string_view what) {
   return Error(absl::StatusCode::kInvalidArgument, "REQUEST_INVALID",
                "the body is not acceptable JSON: " + std::string(what));
@@ -53,6 +56,7 @@ absl::StatusOr<std::vector<JsonField>> ObjectFields(const PaddedBody& body, Json
   if (!scan.Take('{')) return Invalid("it must be one object");
   scan.SkipSpace();
   std::vector<JsonField> fields;
+  fields.reserve(kUsualKeys);
   for (bool more = !scan.Take('}'); more; more = !scan.Take('}')) {
     if (!fields.empty() && !scan.Take(',')) return Invalid("an object is not closed");
     scan.SkipSpace();
@@ -115,7 +119,7 @@ const JsonField* FindField(const std::vector<JsonField>& fields, std::string_vie
 std::string QuoteJson(std::string_view text) {
   std::string out;
   out.reserve(text.size() + 2);
-  out = '"';
+  out += '"';
   for (const char c : text) {
     if (c == '"' || c == '\\') {
       out += '\\';
@@ -128,7 +132,8 @@ std::string QuoteJson(std::string_view text) {
       out += c;
     }
   }
-  return out + '"';
+  out += '"';
+  return out;
 }
 
 std::string ApplyEdits(std::string_view body, std::vector<Edit> edits) {
@@ -137,8 +142,11 @@ std::string ApplyEdits(std::string_view body, std::vector<Edit> edits) {
 
 SplicedBody::SplicedBody(std::string_view body, std::vector<Edit> edits)
     : edits_(std::move(edits)) {
-  std::stable_sort(edits_.begin(), edits_.end(),
-                   [](const Edit& a, const Edit& b) { return a.offset < b.offset; });
+  const auto before = [](const Edit& a, const Edit& b) { return a.offset < b.offset; };
+  // Most have one edit; a sort would allocate for it.
+  if (!std::is_sorted(edits_.begin(), edits_.end(), before)) {
+    std::stable_sort(edits_.begin(), edits_.end(), before);
+  }
   pieces_.reserve(2 * edits_.size() + 1);
   size_t at = 0;
   for (const Edit& edit : edits_) {

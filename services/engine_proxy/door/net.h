@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -33,6 +34,7 @@ template <typename T>
 using Task = asio::awaitable<T, Executor>;
 // co_await f(..., kAwait) gives a tuple that begins with the error code: no exceptions.
 inline constexpr asio::as_tuple_t<asio::use_awaitable_t<Executor>> kAwait{};
+using Transferred = std::tuple<ErrorCode, size_t>;
 
 inline int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(SteadyTime::now().time_since_epoch())

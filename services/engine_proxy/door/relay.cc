@@ -1,10 +1,12 @@
 #include "services/engine_proxy/door/relay.h"
 
 #include <utility>
+#include <vector>
 
 #include "services/engine_proxy/door/answer.h"
 #include "services/engine_proxy/door/fetch.h"
 #include "services/engine_proxy/door/heads.h"
+#include "services/engine_proxy/door/upstream.h"
 
 namespace lorry::door {
 namespace {
@@ -15,121 +17,156 @@ constexpr uint64_t kOneWriteBytes = 16 * 1024;
 constexpr std::string_view kChunkEnd = "\r\n";
 constexpr std::string_view kLastChunk = "0\r\n\r\n";
 
-}  // namespace
+struct Relay {
+  explicit Relay(Exchange& its_x) : x(its_x), call(x.shard.pool, x.shard.shared.options.limits) {}
 
-Relay::Relay(Exchange& x) : x_(x), call_(x.shard.pool, x.shard.shared.options.limits) {}
+  Task<CallResult> Start();
+  // The head of the engine's reply is here.
+  void OnHead();
+  // Makes the head; without a length the body is in chunks, or ends with the connection.
+  void BeginReply(std::optional<uint64_t> length);
+  // True while nothing of a long reply's body is here.
+  bool SendsHeadFirst() const { return is_long && !head.empty() && !call.HasBuffered(); }
+  void OnPiece(const UpstreamCall::Piece& piece);
+  // What goes out for `piece`, with the head before it and the framing around it.
+  std::span<asio::const_buffer> Framed(const UpstreamCall::Piece& piece);
+  // Why no more comes of the reply.
+  Task<void> BreakOff(CallResult why);
+  void OnClientLeft();
 
-Task<bool> Relay::Run(std::span<const std::string_view> body) {
-  const LeaveHook hook(x_.client, [this] { OnClientLeft(); });
+  Exchange& x;
+  UpstreamCall call;
+  std::string head;      // to the engine, then to the client; until it is sent
+  std::string restored;  // with the client's own names, until it is sent
+  std::vector<asio::const_buffer> out;
+  std::optional<AnswerWatch> watch;  // of a stream of SGLang's
+  bool keep = false;                 // what the client is told of its connection
+  bool gathers = false;              // nothing is sent before the end
+  bool is_long = false;              // the head need not wait for the body
+  bool chunked = false;
+  bool framed = false;  // the client can tell where the reply ends
+};
+
+Task<CallResult> Relay::Start() {
+  const std::string_view whole = x.body;
+  const std::span<const std::string_view> body =
+      x.spliced ? x.spliced->pieces() : std::span(&whole, 1);
   size_t body_bytes = 0;
   for (const std::string_view piece : body) body_bytes += piece.size();
-  const std::string request_head = EngineHead(x_, body_bytes);
-  std::vector<std::string_view> request = {request_head};
-  request.insert(request.end(), body.begin(), body.end());
-  CallResult started = co_await call_.Start(request, x_.head.method == "HEAD");
-  x_.ForgetBody();
-  if (started == CallResult::kSilent && x_.live) {
-    co_await BreakOff(started);
-    started = co_await call_.WaitForHead();
-  }
-  if (started != CallResult::kOk) co_return co_await RefuseCall(x_, started);
-  co_return co_await RelayReply();
+  head = EngineHead(x, body_bytes);
+  out.reserve(body.size() + 1);
+  out.push_back(asio::buffer(head));
+  for (const std::string_view piece : body) out.emplace_back(piece.data(), piece.size());
+  return call.Start(out, x.head.method == "HEAD");
 }
 
 // Names that are restored change a reply's length: of a short one all is read before its head says
 // how long it is. A longer one goes out in chunks, as it comes.
-Task<bool> Relay::RelayReply() {
-  const bool keep = x_.KeepAlive();
-  const auto length = call_.content_length();
+void Relay::OnHead() {
+  keep = x.KeepAlive();
+  const auto length = call.content_length();
   const bool is_short = length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
-  if (x_.live && IsEventStream(call_.reply().Get("content-type"))) watch_.emplace(x_.live, 0);
-  gathers_ = x_.restorer && is_short && call_.has_body();
-  if (!gathers_) BeginReply(keep, x_.restorer ? std::nullopt : length);
-  const bool framed = gathers_ || chunked_ || !call_.has_body() || length.has_value();
-  if (!gathers_ && !is_short && call_.has_body() && !call_.HasBuffered()) {
-    co_await x_.client.Write(head_);
-    head_.clear();
-  }
-  for (;;) {
-    const UpstreamCall::Piece piece = co_await call_.Read();
-    if (piece.result != CallResult::kOk) {
-      co_await BreakOff(piece.result);
-      if (piece.result != CallResult::kSilent || !x_.live) co_return false;
-      call_.WaitForEver();
-      continue;
-    }
-    OnPiece(piece);
-    if (x_.restorer) Restore(piece);
-    if (gathers_ && !piece.end) continue;
-    if (gathers_) BeginReply(keep, restored_.size());
-    const bool written = co_await x_.client.Write(Framed(piece));
-    head_.clear();
-    restored_.clear();
-    if (!written && !x_.live) co_return false;
-    if (piece.end) break;
-  }
-  call_.Finish();
-  co_return !x_.client.left() && keep && framed;
+  if (x.live && IsEventStream(call.reply().Get("content-type"))) watch.emplace(x.live, 0);
+  gathers = x.restorer && is_short && call.has_body();
+  is_long = !is_short && call.has_body();
+  if (!gathers) BeginReply(x.restorer ? std::nullopt : length);
+  framed = gathers || chunked || !call.has_body() || length.has_value();
 }
 
-void Relay::BeginReply(bool keep, std::optional<uint64_t> length) {
-  ReplyHead head = MakeReplyHead(x_, call_, keep, length);
-  head_ = std::move(head.text);
-  chunked_ = head.chunked;
-  if (x_.record.status == 0) x_.record.status = call_.reply().status();
+void Relay::BeginReply(std::optional<uint64_t> length) {
+  chunked = AppendReplyHead(x, call, keep, length, &head);
+  if (x.record.status == 0) x.record.status = call.reply().status();
 }
 
-void Relay::Restore(const UpstreamCall::Piece& piece) {
+void Relay::OnPiece(const UpstreamCall::Piece& piece) {
+  x.OnBytes();
   for (const asio::const_buffer& data : piece.data) {
-    restored_ += x_.restorer->Feed({static_cast<const char*>(data.data()), data.size()}, false);
+    const std::string_view text(static_cast<const char*>(data.data()), data.size());
+    if (watch) SpawnAborts(x.shard, watch->Heard(text), *x.facts);
+    if (x.restorer) x.restorer->Feed(text, false, &restored);
   }
-  if (piece.end) restored_ += x_.restorer->Feed({}, true);
+  if (!piece.end) return;
+  if (x.restorer) x.restorer->Feed({}, true, &restored);
+  if (gathers) BeginReply(restored.size());
 }
 
 std::span<asio::const_buffer> Relay::Framed(const UpstreamCall::Piece& piece) {
-  size_t bytes = restored_.size();
-  if (!x_.restorer) {
+  size_t bytes = restored.size();
+  if (!x.restorer) {
     for (const asio::const_buffer& data : piece.data) bytes += data.size();
   }
-  out_.clear();
-  if (chunked_ && bytes > 0) AppendChunkHead(bytes, &head_);
-  out_.push_back(asio::buffer(head_));
-  if (x_.restorer) {
-    out_.push_back(asio::buffer(restored_));
+  out.clear();
+  if (chunked && bytes > 0) AppendChunkHead(bytes, &head);
+  out.push_back(asio::buffer(head));
+  if (x.restorer) {
+    out.push_back(asio::buffer(restored));
   } else {
-    out_.insert(out_.end(), piece.data.begin(), piece.data.end());
+    out.insert(out.end(), piece.data.begin(), piece.data.end());
   }
-  if (chunked_ && bytes > 0) out_.push_back(asio::buffer(kChunkEnd));
-  if (chunked_ && piece.end) out_.push_back(asio::buffer(kLastChunk));
-  return out_;
+  if (chunked && bytes > 0) out.push_back(asio::buffer(kChunkEnd));
+  if (chunked && piece.end) out.push_back(asio::buffer(kLastChunk));
+  return out;
 }
 
 // Where the reply's head is out already, the connection closes in the middle of the framing: the
 // client sees that it is cut.
-Task<bool> Relay::BreakOff(CallResult why) {
-  const bool told = x_.record.status != 0 && head_.empty();
-  x_.head.keep_alive = false;
+Task<void> Relay::BreakOff(CallResult why) {
+  const bool told = x.record.status != 0 && head.empty();
+  x.head.keep_alive = false;
   if (!told) {
-    co_await RefuseCall(x_, why);
-  } else if (x_.record.reason.empty() && !x_.client.left()) {
-    x_.record.reason = WhyNoReply(why).reason;
+    co_await RefuseCall(x, why);
+  } else if (x.record.reason.empty() && !x.client.left()) {
+    x.record.reason = WhyNoReply(why).reason;
   }
-  if (why == CallResult::kSilent && x_.live) x_.client.Leave();
-  co_return false;
-}
-
-void Relay::OnPiece(const UpstreamCall::Piece& piece) {
-  x_.OnBytes();
-  if (!watch_) return;
-  for (const asio::const_buffer& data : piece.data) {
-    SpawnAborts(x_.shard, watch_->Heard({static_cast<const char*>(data.data()), data.size()}),
-                *x_.facts);
-  }
+  if (why == CallResult::kSilent && x.live) x.client.Leave();
 }
 
 void Relay::OnClientLeft() {
-  if (!x_.live) return call_.Cancel();
-  SpawnAborts(x_.shard, x_.live->WantAbort(), *x_.facts);
+  if (!x.live) return call.Cancel();
+  SpawnAborts(x.shard, x.live->WantAbort(), *x.facts);
+}
+
+}  // namespace
+
+Task<bool> RelayRequest(Exchange& x) {
+  Relay relay(x);
+  const LeaveHook hook(x.client, [&relay] { relay.OnClientLeft(); });
+  CallResult started = co_await relay.Start();
+  x.ForgetBody();
+  relay.head.clear();
+  if (started == CallResult::kSilent && x.live) {
+    co_await relay.BreakOff(started);
+    started = co_await relay.call.WaitForHead();
+  }
+  if (started != CallResult::kOk) co_return co_await RefuseCall(x, started);
+  relay.OnHead();
+  for (;;) {
+    std::optional<UpstreamCall::Piece> piece = relay.call.Next();
+    if (!piece) {
+      if (relay.SendsHeadFirst()) {
+        co_await x.client.Write(relay.head);
+        relay.head.clear();
+      }
+      piece = co_await relay.call.Read();
+    }
+    if (piece->result != CallResult::kOk) {
+      co_await relay.BreakOff(piece->result);
+      if (piece->result != CallResult::kSilent || !x.live) co_return false;
+      relay.call.WaitForEver();
+      continue;
+    }
+    relay.OnPiece(*piece);
+    if (relay.gathers && !piece->end) continue;
+    std::span<asio::const_buffer> left = relay.Framed(*piece);
+    bool written = x.client.WriteNow(&left);
+    if (written && !left.empty()) written = co_await x.client.WriteRest(left);
+    if (!written && !x.live) co_return false;
+    relay.head.clear();
+    relay.restored.clear();
+    if (piece->end) break;
+  }
+  relay.call.Finish();
+  co_return !x.client.left() && relay.keep && relay.framed;
 }
 
 }  // namespace lorry::door

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
@@ -16,8 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The fields of one version fit at once.
-constexpr size_t kFieldsRoom = 512;
 // Of a mixed batch. A digest has 80 bytes; clients take heads of 8 KiB to 64 KiB.
 constexpr size_t kListedVersions = 32;
 
@@ -73,16 +72,6 @@ void Redact(Json& json) {
   }
 }
 
-template <typename F>
-std::string Joined(std::span<const Resolved* const> resolved, F text) {
-  std::string out;
-  for (const Resolved* one : resolved) {
-    if (!out.empty()) out += ", ";
-    out += one->name.empty() ? std::string("-") : text(*one);
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string ErrorBody(fleet::EngineKind kind, std::string_view path, const Refused& refused) {
@@ -118,40 +107,54 @@ std::vector<const Resolved*> Listed(const std::vector<Resolved>& resolved) {
   return listed;
 }
 
+// A field with `text` of each; what the base model has not is "-".
+template <typename F>
+void AppendJoined(std::string_view name, std::span<const Resolved* const> resolved, F text,
+                  std::string* head) {
+  head->append(name);
+  std::string_view before = ": ";
+  for (const Resolved* one : resolved) {
+    head->append(std::exchange(before, ", "));
+    if (one->name.empty()) {
+      head->append("-");
+    } else {
+      head->append(text(*one));
+    }
+  }
+  head->append("\r\n");
+}
+
 }  // namespace
 
-std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
-                         std::string_view request_id) {
-  std::string out;
-  out.reserve(kFieldsRoom);
-  AppendField("X-Lorry-Request-Id", request_id, &out);
-  if (resolved.empty()) return out;
-  const std::vector<const Resolved*> distinct = Listed(resolved);
-  const auto number = [](uint64_t value) { return std::to_string(value); };
+void AppendLorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
+                        std::string_view request_id, std::string* head) {
+  AppendField("X-Lorry-Request-Id", request_id, head);
+  if (resolved.empty()) return;
+  const std::vector<const Resolved*> listed = Listed(resolved);
   std::string adapters;
-  for (const Resolved* one : distinct) {
+  for (const Resolved* one : listed) {
     if (!adapters.empty()) adapters += ", ";
     adapters += one->name.empty() ? "@base" : one->key.adapter.value;
   }
-  AppendField("X-Lorry-Adapter", adapters, &out);
-  AppendField("X-Lorry-Version",
-              Joined(distinct, [&](const Resolved& one) { return number(one.key.number.value); }),
-              &out);
-  AppendField("X-Lorry-Run",
-              Joined(distinct, [&](const Resolved& one) { return number(one.key.run.value); }),
-              &out);
-  AppendField("X-Lorry-Epoch",
-              Joined(distinct, [&](const Resolved& one) { return number(one.epoch.value); }), &out);
-  AppendField("X-Lorry-Digest",
-              Joined(distinct, [](const Resolved& one) { return one.digest.value; }), &out);
-  AppendField("X-Lorry-Lag",
-              Joined(distinct,
-                     [&](const Resolved& one) -> std::string {
-                       if (!lag_known) return "unknown";
-                       return one.lag ? number(*one.lag) : "none";
-                     }),
-              &out);
-  return out;
+  AppendField("X-Lorry-Adapter", adapters, head);
+  const auto number = [](uint64_t value) { return std::to_string(value); };
+  AppendJoined(
+      "X-Lorry-Version", listed, [&](const Resolved& one) { return number(one.key.number.value); },
+      head);
+  AppendJoined(
+      "X-Lorry-Run", listed, [&](const Resolved& one) { return number(one.key.run.value); }, head);
+  AppendJoined(
+      "X-Lorry-Epoch", listed, [&](const Resolved& one) { return number(one.epoch.value); }, head);
+  AppendJoined(
+      "X-Lorry-Digest", listed,
+      [](const Resolved& one) -> const std::string& { return one.digest.value; }, head);
+  AppendJoined(
+      "X-Lorry-Lag", listed,
+      [&](const Resolved& one) -> std::string {
+        if (!lag_known) return "unknown";
+        return one.lag ? number(*one.lag) : "none";
+      },
+      head);
 }
 
 std::string RefusalFields(const Refused& refused) {
@@ -166,11 +169,11 @@ std::string RefusalFields(const Refused& refused) {
   return out;
 }
 
-std::string StatusLine(int status) {
+void AppendStatusLine(int status, std::string* head) {
   const auto phrase = boost::beast::http::obsolete_reason(
       boost::beast::http::int_to_status(static_cast<unsigned>(status)));
-  return "HTTP/1.1 " + std::to_string(status) + " " + std::string(phrase.data(), phrase.size()) +
-         "\r\n";
+  head->append("HTTP/1.1 ").append(std::to_string(status)).append(" ");
+  head->append(phrase.data(), phrase.size()).append("\r\n");
 }
 
 namespace {

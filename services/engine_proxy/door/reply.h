@@ -19,11 +19,11 @@ std::string ErrorBody(fleet::EngineKind kind, std::string_view path, const Refus
 
 // "X-Lorry-Adapter: ..." and so on, one line each; several versions in one request are joined by ",
 // " in order.
-std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
-                         std::string_view request_id);
+void AppendLorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
+                        std::string_view request_id, std::string* head);
 
 // "HTTP/1.1 404 Not Found\r\n"
-std::string StatusLine(int status);
+void AppendStatusLine(int status, std::string* head);
 
 // X-Lorry-Reason, and whether and when it is worth asking again.
 std::string RefusalFields(const Refused& refused);

@@ -125,11 +125,12 @@ void ModelRestorer::EndString() {
   if (state_ == State::kRest) key_.clear();
 }
 
-std::string ReplyRestorer::Feed(std::string_view piece, bool end) {
-  if (!model) return ids->Feed(piece, end);
-  std::string out;
-  model->Feed(piece, &out);
-  return ids ? ids->Feed(out, end) : out;
+void ReplyRestorer::Feed(std::string_view piece, bool end, std::string* out) {
+  if (!model) return ids->Feed(piece, end, out);
+  if (!ids) return model->Feed(piece, out);
+  std::string named;
+  model->Feed(piece, &named);
+  ids->Feed(named, end, out);
 }
 
 }  // namespace lorry::door

@@ -52,7 +52,7 @@ class ReplyRestorer {
  public:
   std::optional<IdRestorer> ids;
   std::optional<ModelRestorer> model;
-  std::string Feed(std::string_view piece, bool end);
+  void Feed(std::string_view piece, bool end, std::string* out);
 };
 
 }  // namespace lorry::door

@@ -21,8 +21,10 @@ SampleRequest::SampleRequest(const Exchange& x, const BodyFacts& facts, size_t s
   size_t size = 0;
   for (const std::string_view piece : body_.pieces()) size += piece.size();
   head_ = EngineHead(x, size);
-  pieces_.push_back(head_);
-  pieces_.insert(pieces_.end(), body_.pieces().begin(), body_.pieces().end());
+  pieces_.push_back(asio::buffer(head_));
+  for (const std::string_view piece : body_.pieces()) {
+    pieces_.emplace_back(piece.data(), piece.size());
+  }
 }
 
 }  // namespace lorry::door

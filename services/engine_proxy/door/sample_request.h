@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "services/engine_proxy/door/exchange.h"
@@ -18,12 +17,12 @@ class SampleRequest {
   SampleRequest(const Exchange& x, const BodyFacts& facts, size_t sample);
   SampleRequest(const SampleRequest&) = delete;
   SampleRequest& operator=(const SampleRequest&) = delete;
-  std::span<const std::string_view> pieces() const { return pieces_; }
+  std::span<const asio::const_buffer> pieces() const { return pieces_; }
 
  private:
   SplicedBody body_;
   std::string head_;
-  std::vector<std::string_view> pieces_;
+  std::vector<asio::const_buffer> pieces_;
 };
 
 }  // namespace lorry::door

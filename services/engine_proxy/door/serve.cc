@@ -44,18 +44,12 @@ Task<bool> Session::Serve(Exchange& x) {
       return ServeFetched(x);
     case RouteAction::kPass:
       client_.Watch();
-      return PassOn(x);
+      return RelayRequest(x);
     case RouteAction::kRefuse:
       break;
   }
   Refused why{x.route.status, "ROUTE_REFUSED", x.route.message};
   return Refuse(x, std::move(why));
-}
-
-Task<bool> Session::PassOn(Exchange& x) {
-  Relay relay(x);
-  const std::string_view whole = x.body;
-  co_return co_await relay.Run(x.spliced ? x.spliced->pieces() : std::span(&whole, 1));
 }
 
 Task<bool> Session::ServeFetched(Exchange& x) {
@@ -65,7 +59,7 @@ Task<bool> Session::ServeFetched(Exchange& x) {
   const std::string path(x.head.path);
   if (x.route.action == RouteAction::kModel) x.head.path = kModelsPath;
   const std::string head = EngineHead(x, x.body.size());
-  const std::array<std::string_view, 2> request = {head, x.body};
+  const std::array<asio::const_buffer, 2> request = {asio::buffer(head), asio::buffer(x.body)};
   BufferedReply reply = co_await Fetch(call, request, kControlReplyBytes);
   if (reply.result != CallResult::kOk) co_return co_await RefuseCall(x, reply.result);
   if (reply.status != 200) {

@@ -92,28 +92,61 @@ void NameSamples(Exchange& x, const BodyFacts& facts) {
   }
 }
 
+// What the body and the head ask for, or why not.
+std::optional<Refused> ReadAsk(Exchange& x) {
+  const auto invalid = [](const absl::Status& why) {
+    return Refused{400, "REQUEST_INVALID", std::string(ToStd(why.message()))};
+  };
+  if (auto why = Unreadable(x.head)) return why;
+  x.padded.emplace(std::move(x.body));
+  auto asks = ReadBody(x.kind, x.route.shape, *x.facts, *x.padded);
+  if (!asks.ok()) return invalid(asks.status());
+  x.asks = *std::move(asks);
+  const auto min_version = MinVersion(x.head);
+  if (!min_version.ok()) return invalid(min_version.status());
+  x.min_version = *min_version;
+  if (auto why = TooManySamples(x.asks)) return why;
+  return WouldEndTheEngine(x.asks);
+}
+
+Ask AskOf(const Exchange& x) {
+  const auto references = static_cast<uint32_t>(x.asks.adapters.size());
+  return {x.asks.adapters, x.min_version, x.asks.engine_requests / references};
+}
+
+Task<bool> SendAsStreams(Exchange& x) {
+  SplitStream stream(x, x.asks);
+  co_return co_await stream.Run();
+}
+
+Task<bool> SendAsCalls(Exchange& x) {
+  SplitCall calls(x, x.asks);
+  co_return co_await calls.Run();
+}
+
 }  // namespace
 
+// No coroutine until it must wait: what a request keeps while it waits is small.
 Task<bool> Session::ServeRewritten(Exchange& x) {
-  if (auto why = Unreadable(x.head)) co_return co_await Refuse(x, *why);
-  x.padded.emplace(std::move(x.body));
-  auto facts = ReadBody(x.kind, x.route.shape, *x.facts, *x.padded);
-  if (!facts.ok()) co_return co_await RefuseInvalid(x, facts.status());
-  auto min_version = MinVersion(x.head);
-  if (!min_version.ok()) co_return co_await RefuseInvalid(x, min_version.status());
-  if (auto why = TooManySamples(*facts)) co_return co_await Refuse(x, *why);
-  if (auto why = WouldEndTheEngine(*facts)) co_return co_await Refuse(x, *why);
-  x.record.asked = facts->adapters;
+  if (auto why = ReadAsk(x)) return Refuse(x, *std::move(why));
+  x.record.asked = x.asks.adapters;
   client_.Watch();
-  const auto references = static_cast<uint32_t>(facts->adapters.size());
-  const Ask ask{facts->adapters, *min_version, facts->engine_requests / references};
-  std::optional<Outcome> outcome = shard_.shared.router.Resolve(ask);
-  if (Held* held = std::get_if<Held>(&*outcome)) {
-    outcome = co_await WaitWhileHeld(shard_, client_, ask, std::move(*held), &x.record.held_ms);
-    if (!outcome) co_return false;
-  }
-  if (Refused* refused = std::get_if<Refused>(&*outcome)) co_return co_await Refuse(x, *refused);
-  Admitted& admitted = std::get<Admitted>(*outcome);
+  Outcome outcome = shard_.shared.router.Resolve(AskOf(x));
+  if (Held* held = std::get_if<Held>(&outcome)) return ServeHeld(x, std::move(*held));
+  return ServeResolved(x, std::move(outcome));
+}
+
+Task<bool> Session::ServeHeld(Exchange& x, Held held) {
+  const Ask ask = AskOf(x);
+  std::optional<Outcome> outcome =
+      co_await WaitWhileHeld(shard_, client_, ask, std::move(held), &x.record.held_ms);
+  if (!outcome) co_return false;
+  co_return co_await ServeResolved(x, *std::move(outcome));
+}
+
+Task<bool> Session::ServeResolved(Exchange& x, Outcome outcome) {
+  if (Refused* refused = std::get_if<Refused>(&outcome)) return Refuse(x, std::move(*refused));
+  Admitted& admitted = std::get<Admitted>(outcome);
   x.admission = std::move(admitted.admission);
   x.resolved = std::move(admitted.resolved);
   x.lag_known = shard_.shared.router.table()->lag_known;
@@ -123,36 +156,25 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
                 std::string(x.head.path) +
                     " of SGLang answers with the base model whatever it is asked for; "
                     "ask for @base there, where policy allows it"};
-    co_return co_await Refuse(x, std::move(why));
+    return Refuse(x, std::move(why));
   }
-  if (auto why = WouldBeMixed(*x.facts, x)) co_return co_await Refuse(x, *why);
-  co_return co_await SendRewritten(x, *facts);
+  if (auto why = WouldBeMixed(*x.facts, x)) return Refuse(x, *std::move(why));
+  return SendRewritten(x);
 }
 
-// Not coroutines where they only choose one: what a request waits in is kept small.
-Task<bool> Session::SendRewritten(Exchange& x, const BodyFacts& facts) {
-  std::string model = ReplyModel(x.kind, x.route.shape, *x.facts, facts, x.resolved);
-  if (x.kind == fleet::EngineKind::kSglang) NameSamples(x, facts);
+Task<bool> Session::SendRewritten(Exchange& x) {
+  std::string model = ReplyModel(x.kind, x.route.shape, *x.facts, x.asks, x.resolved);
+  if (x.kind == fleet::EngineKind::kSglang) NameSamples(x, x.asks);
   if (!model.empty()) {
     if (!x.restorer) x.restorer.emplace();
     x.restorer->model.emplace(std::move(model));
   }
-  if (facts.n > 1) return facts.stream ? SendAsStreams(x, facts) : SendAsCalls(x, facts);
+  if (x.asks.n > 1) return x.asks.stream ? SendAsStreams(x) : SendAsCalls(x);
   std::vector<std::string> ids;
   for (uint32_t i = 0; i < x.ids.size(); ++i) ids.push_back(x.ids.At(i));
   x.spliced.emplace(x.padded->view(),
-                    RewriteEdits(x.kind, x.route.shape, *x.facts, facts, x.resolved, ids));
-  return PassOn(x);
-}
-
-Task<bool> Session::SendAsStreams(Exchange& x, const BodyFacts& facts) {
-  SplitStream stream(x, facts);
-  co_return co_await stream.Run();
-}
-
-Task<bool> Session::SendAsCalls(Exchange& x, const BodyFacts& facts) {
-  SplitCall calls(x, facts);
-  co_return co_await calls.Run();
+                    RewriteEdits(x.kind, x.route.shape, *x.facts, x.asks, x.resolved, ids));
+  return RelayRequest(x);
 }
 
 }  // namespace lorry::door

@@ -19,7 +19,10 @@ Task<void> Session::Run() {
       keep = co_await Reject(x, std::move(*problem));
     } else {
       Exchange x(shard_, client_, std::get<RequestHead>(std::move(read)));
-      std::optional<HeadProblem> unread = co_await reader_.ReadBody(x.head, &x.body, &x.lease);
+      std::optional<HeadProblem> unread;
+      if (!reader_.TakeBody(x.head, &x.body, &x.lease)) {
+        unread = co_await reader_.ReadBody(x.head, &x.body, &x.lease);
+      }
       if (!unread) {
         keep = co_await Serve(x);
       } else {

@@ -18,10 +18,9 @@ class Session {
   // Each answers one request; true when the connection may carry another.
   Task<bool> Serve(Exchange& x);
   Task<bool> ServeRewritten(Exchange& x);
-  Task<bool> SendRewritten(Exchange& x, const BodyFacts& facts);
-  Task<bool> SendAsStreams(Exchange& x, const BodyFacts& facts);
-  Task<bool> SendAsCalls(Exchange& x, const BodyFacts& facts);
-  Task<bool> PassOn(Exchange& x);
+  Task<bool> ServeHeld(Exchange& x, Held held);
+  Task<bool> ServeResolved(Exchange& x, Outcome outcome);
+  Task<bool> SendRewritten(Exchange& x);
   Task<bool> ServeFetched(Exchange& x);
   Task<bool> ServeAbort(Exchange& x);
 

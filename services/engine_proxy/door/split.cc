@@ -81,8 +81,12 @@ Task<bool> SplitCall::AnswerMerged() {
     Refused why{502, "ENGINE_REPLY_INVALID", std::string(ToStd(merged.status().message()))};
     co_return co_await Refuse(x_, std::move(why));
   }
-  std::string text = *std::move(merged);
-  if (x_.restorer) text = x_.restorer->Feed(text, true);
+  std::string text;
+  if (x_.restorer) {
+    x_.restorer->Feed(*merged, true, &text);
+  } else {
+    text = *std::move(merged);
+  }
   co_return co_await Answer(x_, 200, "application/json", std::move(text));
 }
 

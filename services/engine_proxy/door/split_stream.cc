@@ -69,9 +69,7 @@ Task<CallResult> SplitStream::ReadReply(UpstreamCall& call, size_t sample) {
   if (events && !begun_) {
     begun_ = true;
     keep_ = x_.KeepAlive();
-    ReplyHead head = MakeReplyHead(x_, call, keep_, std::nullopt);
-    chunked_ = head.chunked;
-    head_ = std::move(head.text);
+    chunked_ = AppendReplyHead(x_, call, keep_, std::nullopt, &head_);
   }
   std::string refusal;
   for (;;) {
@@ -176,7 +174,11 @@ Task<bool> SplitStream::WritePending(bool last) {
     Fail({502, "ENGINE_REPLY_INVALID", "the usage that the engine told is no object"});
     co_return false;
   }
-  if (x_.restorer) events = x_.restorer->Feed(events, last);
+  if (x_.restorer) {
+    std::string restored;
+    x_.restorer->Feed(events, last, &restored);
+    events = std::move(restored);
+  }
   held_.Resize(merger_.held_bytes());
   room_.cancel();
   x_.record.status = 200;
@@ -189,8 +191,10 @@ Task<bool> SplitStream::WritePending(bool last) {
   }
   std::array<asio::const_buffer, 3> out = {asio::buffer(head), asio::buffer(events),
                                            asio::buffer(tail)};
-  const bool written = co_await x_.client.Write(out);
-  co_return written;
+  std::span<asio::const_buffer> left = out;
+  const bool written = x_.client.WriteNow(&left);
+  if (left.empty() || !written) co_return written;
+  co_return co_await x_.client.WriteRest(left);
 }
 
 }  // namespace lorry::door

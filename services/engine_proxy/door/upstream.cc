@@ -69,7 +69,9 @@ void UpstreamPool::CloseIdle() {
   });
 }
 
-Task<CallResult> UpstreamCall::Start(std::span<const std::string_view> request, bool answers_head) {
+Task<CallResult> UpstreamCall::Start(std::span<const asio::const_buffer> request,
+                                     bool answers_head) {
+  answers_head_ = answers_head;
   for (const bool fresh : {false, true}) {
     connection_ = fresh ? nullptr : pool_.TakeIdle();
     if (!connection_) {
@@ -78,33 +80,25 @@ Task<CallResult> UpstreamCall::Start(std::span<const std::string_view> request, 
       if (connected != CallResult::kOk) co_return connected;
     }
     sent_before_ = connection_->sent;
-    const CallResult result = co_await Attempt(request, answers_head);
+    TimedSocket& link = connection_->link;
+    std::vector<asio::const_buffer> pieces(request.begin(), request.end());
+    std::span<asio::const_buffer> left = pieces;
+    ErrorCode error = link.WriteNow(&left, &connection_->sent);
+    if (!error && !left.empty()) {
+      error = co_await link.WriteRest(left, limits_.engine_write_ms, &connection_->sent);
+    }
+    // One that takes nothing for so long has not got the whole request and never will.
+    if (error && link.expired()) co_return CallResult::kUnreachable;
+    // An engine may answer (413, 400) and close before it has read the body: what it said is still
+    // read.
+    CallResult result = CallResult::kBroken;
+    if (!error || !connection_->reused) result = co_await ReadHead();
     const bool unread = result == CallResult::kBroken && connection_->reused && received_ == 0 &&
                         !cancelled_ &&
-                        AcknowledgedOnly(connection_->link.socket().native_handle(), sent_before_);
+                        AcknowledgedOnly(link.socket().native_handle(), sent_before_);
     if (!unread) co_return result;
   }
   co_return CallResult::kBroken;
-}
-
-Task<CallResult> UpstreamCall::Attempt(std::span<const std::string_view> request,
-                                       bool answers_head) {
-  std::vector<asio::const_buffer> pieces;
-  pieces.reserve(request.size());
-  for (const std::string_view text : request) pieces.emplace_back(text.data(), text.size());
-  TimedSocket& link = connection_->link;
-  std::span<asio::const_buffer> left = pieces;
-  ErrorCode error = link.WriteNow(&left, &connection_->sent);
-  if (!error && !left.empty()) {
-    error = co_await link.WriteRest(left, limits_.engine_write_ms, &connection_->sent);
-  }
-  // One that takes nothing for so long has not got the whole request and never will.
-  if (error && link.expired()) co_return CallResult::kUnreachable;
-  // An engine may answer (413, 400) and close before it has read the body: what it said is still
-  // read.
-  if (error && connection_->reused) co_return CallResult::kBroken;
-  answers_head_ = answers_head;
-  co_return co_await ReadHead();
 }
 
 Task<CallResult> UpstreamCall::WaitForHead() {
@@ -113,59 +107,75 @@ Task<CallResult> UpstreamCall::WaitForHead() {
 }
 
 Task<CallResult> UpstreamCall::ReadHead() {
+  for (;;) {
+    if (const auto parsed = ParseHead()) co_return *parsed;
+    const Transferred read = co_await ReadMore();
+    const CallResult took = Took(read);
+    if (took != CallResult::kOk) co_return took;
+  }
+}
+
+std::optional<CallResult> UpstreamCall::ParseHead() {
   beast::flat_buffer& buffer = connection_->buffer;
   for (;;) {
     if (!parser_) parser_.emplace(answers_head_);
     ErrorCode error;
     if (buffer.size() > 0) buffer.consume(parser_->put(buffer.data(), error));
-    if (error && error != http::error::need_more) co_return CallResult::kBroken;
-    if (!parser_->is_header_done()) {
-      const CallResult filled = co_await Fill();
-      if (filled != CallResult::kOk) co_return filled;
-      continue;
-    }
+    if (error && error != http::error::need_more) return CallResult::kBroken;
+    if (buffer.size() >= kBufferBytes) return CallResult::kBroken;
+    if (!parser_->is_header_done()) return std::nullopt;
     if (parser_->status() >= 200) break;
     parser_.reset();  // 1xx are the connection's own affair
   }
   parser_->eager(true);
   ends_with_connection_ = !parser_->is_done() && parser_->need_eof();
-  co_return CallResult::kOk;
+  return CallResult::kOk;
 }
 
-Task<CallResult> UpstreamCall::Fill() {
+Task<Transferred> UpstreamCall::ReadMore() {
+  connection_->link.ExpireIn(silence_ms_);
+  return connection_->link.socket().async_read_some(connection_->buffer.prepare(read_bytes_),
+                                                    kAwait);
+}
+
+CallResult UpstreamCall::Took(const Transferred& read) {
+  const auto& [error, n] = read;
   TimedSocket& link = connection_->link;
-  beast::flat_buffer& buffer = connection_->buffer;
-  if (cancelled_ || buffer.size() >= kBufferBytes) co_return CallResult::kBroken;
-  link.ExpireIn(silence_ms_);
-  auto [error, n] = co_await link.socket().async_read_some(buffer.prepare(read_bytes_), kAwait);
   link.NeverExpire();
-  if (error && link.expired() && !cancelled_) co_return CallResult::kSilent;
-  if (error) co_return CallResult::kBroken;
-  buffer.commit(n);
+  if (error && link.expired() && !cancelled_) return CallResult::kSilent;
+  if (error) return CallResult::kBroken;
+  connection_->buffer.commit(n);
   received_ += n;
   if (n == read_bytes_) read_bytes_ = std::min(2 * read_bytes_, kReadBytesMost);
-  co_return CallResult::kOk;
+  return CallResult::kOk;
 }
 
-Task<UpstreamCall::Piece> UpstreamCall::Read() {
+std::optional<UpstreamCall::Piece> UpstreamCall::Next() {
   beast::flat_buffer& buffer = connection_->buffer;
   buffer.consume(std::exchange(used_, 0));
   parser_->ForgetPieces();
+  ErrorCode error;
+  if (!parser_->is_done() && buffer.size() > 0) used_ = parser_->put(buffer.data(), error);
+  const Piece piece{parser_->pieces(), parser_->is_done()};
+  if (piece.end) return piece;
+  if (error && error != http::error::need_more) return Piece{{}, false, CallResult::kBroken};
+  if (!piece.data.empty()) return piece;
+  buffer.consume(std::exchange(used_, 0));
+  if (buffer.size() >= kBufferBytes) return Piece{{}, false, CallResult::kBroken};
+  return std::nullopt;
+}
+
+Task<UpstreamCall::Piece> UpstreamCall::Read() {
   for (;;) {
-    ErrorCode error;
-    if (!parser_->is_done() && buffer.size() > 0) used_ = parser_->put(buffer.data(), error);
-    const Piece piece{parser_->pieces(), parser_->is_done()};
-    if (piece.end) co_return piece;
-    if (error && error != http::error::need_more) co_return Piece{{}, false, CallResult::kBroken};
-    if (!piece.data.empty()) co_return piece;
-    buffer.consume(std::exchange(used_, 0));
-    const CallResult filled = co_await Fill();
-    if (filled == CallResult::kOk) continue;
+    if (const auto piece = Next()) co_return *piece;
+    const Transferred read = co_await ReadMore();
+    const CallResult took = Took(read);
+    if (took == CallResult::kOk) continue;
     ErrorCode ended;
-    const bool closed = filled == CallResult::kBroken && ends_with_connection_ && !cancelled_;
+    const bool closed = took == CallResult::kBroken && ends_with_connection_ && !cancelled_;
     if (closed) parser_->put_eof(ended);
     if (parser_->is_done() && !ended) co_return Piece{{}, true};
-    co_return Piece{{}, false, filled};
+    co_return Piece{{}, false, took};
   }
 }
 

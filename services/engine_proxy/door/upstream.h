@@ -61,7 +61,7 @@ class UpstreamCall {
   // Sends `request` (its head, then its body in any number of pieces), and reads the head of the
   // reply. Sent once more on a new connection only where the engine certainly read none of it: a
   // pooled connection that the engine closed just then.
-  Task<CallResult> Start(std::span<const std::string_view> request, bool answers_head);
+  Task<CallResult> Start(std::span<const asio::const_buffer> request, bool answers_head);
   // After Start or Read was kSilent: goes on waiting, now for as long as the connection lasts.
   Task<CallResult> WaitForHead();
   void WaitForEver() { silence_ms_ = 0; }
@@ -76,9 +76,12 @@ class UpstreamCall {
     bool end = false;
     CallResult result = CallResult::kOk;
   };
+  // The next one if its bytes are here already: what comes with the head costs no wait.
+  std::optional<Piece> Next();
+  // The next one.
   Task<Piece> Read();
-  // True when the next Read would not wait: its bytes are here already.
-  bool HasBuffered() const { return connection_ && connection_->buffer.size() > 0; }
+  // Some of its bytes are here.
+  bool HasBuffered() const { return connection_->buffer.size() > 0; }
 
   // Ends the call from outside of its coroutine: what waits gets an error.
   void Cancel();
@@ -86,10 +89,12 @@ class UpstreamCall {
   void Finish();
 
  private:
-  Task<CallResult> Attempt(std::span<const std::string_view> request, bool answers_head);
   Task<CallResult> ReadHead();
-  // Reads more into the connection's buffer.
-  Task<CallResult> Fill();
+  // What the bytes that are here say of the head: that it is whole or will never be, or nothing yet.
+  std::optional<CallResult> ParseHead();
+  // Reads more into the connection's buffer; its result is for Took.
+  Task<Transferred> ReadMore();
+  CallResult Took(const Transferred& read);
 
   UpstreamPool& pool_;
   const DoorLimits& limits_;

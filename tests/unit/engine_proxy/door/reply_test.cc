@@ -11,6 +11,13 @@
 namespace lorry::door {
 namespace {
 
+std::string LorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
+                         std::string_view request_id) {
+  std::string head;
+  AppendLorryHeaders(resolved, lag_known, request_id, &head);
+  return head;
+}
+
 using fleet::EngineKind;
 using testing::NameOf;
 using testing::TableMaker;
@@ -27,7 +34,9 @@ TEST(Reply, SpeaksTheEnginesOwnErrorShape) {
   EXPECT_EQ(ErrorBody(EngineKind::kSglang, "/classify", refused), nested);
   EXPECT_EQ(ErrorBody(EngineKind::kSglang, "/v1/messages", refused).find(R"({"type":"error",)"),
             0u);
-  EXPECT_EQ(StatusLine(409), "HTTP/1.1 409 Conflict\r\n");
+  std::string line;
+  AppendStatusLine(409, &line);
+  EXPECT_EQ(line, "HTTP/1.1 409 Conflict\r\n");
 }
 
 TEST(Reply, SaysWhatProducedIt) {

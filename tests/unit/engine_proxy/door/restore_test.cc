@@ -10,6 +10,13 @@
 namespace lorry::door {
 namespace {
 
+template <typename Restorer>
+std::string Fed(Restorer&& restorer, std::string_view piece, bool end) {
+  std::string out;
+  restorer.Feed(piece, end, &out);
+  return out;
+}
+
 const std::string kFirst = "00112233445566778899aabbfffffffe";
 
 TEST(Ids, CountUpFromTheFirst) {
@@ -29,9 +36,10 @@ TEST(IdRestorer, RestoresIdsThatAreCutAnywhere) {
       "{\"id\":\"my \\\"id\"}0011{\"id\":\"my \\\"id\"}" + kFirst.substr(0, 30) + "x001";
   for (size_t cut = 0; cut <= text.size(); ++cut) {
     IdRestorer restorer(IdSeries(kFirst, 1), 1, {{"my \"id"}});
-    std::string out = restorer.Feed(text.substr(0, cut), false);
-    out += restorer.Feed(text.substr(cut), false);
-    out += restorer.Feed("", true);
+    std::string out;
+    restorer.Feed(text.substr(0, cut), false, &out);
+    restorer.Feed(text.substr(cut), false, &out);
+    restorer.Feed("", true, &out);
     EXPECT_EQ(out, expected) << cut;
   }
 }
@@ -39,9 +47,9 @@ TEST(IdRestorer, RestoresIdsThatAreCutAnywhere) {
 TEST(IdRestorer, KnowsTheIdsOfABatch) {
   const IdSeries ids(kFirst, 4);  // two samples of two prompts
   const std::string text = ids.At(0) + " " + ids.At(1) + " " + ids.At(2) + " " + ids.At(3);
-  EXPECT_EQ(IdRestorer(ids, 2, {{"a", "b"}}).Feed(text, true), "a b a b");
-  EXPECT_EQ(IdRestorer(ids, 2, {{"mine"}, true}).Feed(text, true), "mine_0 mine_1 mine_0 mine_1");
-  EXPECT_EQ(IdRestorer(ids, 2, {{"mine"}}).Feed(text, true), "mine mine mine mine");
+  EXPECT_EQ(Fed(IdRestorer(ids, 2, {{"a", "b"}}), text, true), "a b a b");
+  EXPECT_EQ(Fed(IdRestorer(ids, 2, {{"mine"}, true}), text, true), "mine_0 mine_1 mine_0 mine_1");
+  EXPECT_EQ(Fed(IdRestorer(ids, 2, {{"mine"}}), text, true), "mine mine mine mine");
 }
 
 // 4,096 ids once cost 4,096 searches of each byte: seconds a megabyte.
@@ -53,9 +61,9 @@ TEST(IdRestorer, CostsTheSameForManyIds) {
   IdRestorer restorer(ids, 4096, {{"r"}, true});
   std::string out;
   for (size_t at = 0; at < text.size(); at += 16384) {
-    out += restorer.Feed(std::string_view(text).substr(at, 16384), false);
+    restorer.Feed(std::string_view(text).substr(at, 16384), false, &out);
   }
-  out += restorer.Feed("", true);
+  restorer.Feed("", true, &out);
   EXPECT_NE(out.find("\"r_4095\""), std::string::npos);
   EXPECT_EQ(out.find(ids.shared()), std::string::npos);
 }
@@ -175,7 +183,7 @@ TEST(ReplyRestorer, RestoresNamesAndIds) {
   ReplyRestorer both;
   both.ids.emplace(IdSeries(kFirst, 1), 1, ClientIds{{"mine"}});
   both.model.emplace("\"policy\"");
-  EXPECT_EQ(both.Feed("{\"id\":\"" + kFirst + "\",\"model\":\"base\"}", true),
+  EXPECT_EQ(Fed(both, "{\"id\":\"" + kFirst + "\",\"model\":\"base\"}", true),
             R"({"id":"mine","model":"policy"})");
 }
 
