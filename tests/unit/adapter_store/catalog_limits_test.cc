@@ -94,6 +94,19 @@ TEST_F(LimitsTest, MoreThanOneTransactionIsTidied) {
   EXPECT_THAT(LogAfter(*catalog_->Revision() - 2), ElementsAre("adapter policy", "adapter policy"));
 }
 
+TEST_F(LimitsTest, ALogOfManyPagesIsReadAndTidiedWhole) {
+  const uint64_t before = *catalog_->Revision();
+  for (int i = 0; i < 1'100; ++i) ASSERT_THAT(SetPolicy({}), IsOk());
+  size_t read = 0;
+  const auto count = [&](uint64_t, const std::vector<Change>&) { ++read; };
+  ASSERT_THAT(catalog_->ReadLog(before, 10'000, count), IsOk());
+  EXPECT_EQ(read, *catalog_->Revision() - before);
+  options_.log_revisions_max = 2;
+  Restart();
+  ASSERT_THAT(catalog_->Tidy(), IsOk());
+  EXPECT_EQ(kv::ListAll(*kv_, keys::kLog)->size(), 2u);
+}
+
 TEST_F(LimitsTest, ItSaysThatItCanWrite) {
   ASSERT_THAT(catalog_->ProveWritable(), IsOk());
   EXPECT_EQ((*kv_->Get(keys::kProof))->value, absl::StrCat(now_ms_));

@@ -52,6 +52,16 @@ TEST_F(RacesTest, AHoldThatComesFirstKeepsWhatAPublishWouldDrop) {
   EXPECT_THAT(Stored(), ElementsAre(7, 6, 2, 1));
 }
 
+TEST_F(RacesTest, AHolderThatComesFirstAloneKeepsItToo) {
+  options_.store_keep = 1;
+  Reopen();
+  const auto begun = racing_->BeginUpload(Args(6));
+  ASSERT_THAT(begun, IsOk());
+  racing_store_.race = [&] { EXPECT_THAT(catalog_->SetHolds("a", {1, 1}, {Key(2)}), IsOk()); };
+  ASSERT_THAT(racing_->StoreVersion(begun->upload.id, Image("six")), IsOk());
+  EXPECT_THAT(Stored(), ElementsAre(6, 2));
+}
+
 TEST_F(RacesTest, WhatIsDecidedTwiceIsToldOnce) {
   const uint64_t revision = *catalog_->Revision();
   racing_store_.race = [&] { EXPECT_THAT(SetAlias("eval", Key(1)), IsOk()); };

@@ -206,6 +206,12 @@ TEST_F(UploadsCatalogTest, AFencedAttemptGivesItsRoomToTheNextOne) {
   EXPECT_THAT(Begin(1, 2), IsOk());
 }
 
+TEST_F(UploadsCatalogTest, WhatIsStoredMayBeSentAgainThoughSomethingNewerIs) {
+  for (const uint64_t number : {1, 5}) ASSERT_THAT(Publish(number), IsOk());
+  EXPECT_THAT(Begin(1, 2), IsOk()) << "its bytes will tell whether it is the same";
+  EXPECT_THAT(Begin(2, 2), IsError("VERSION_TOO_OLD"));
+}
+
 TEST_F(UploadsCatalogTest, OpenUploadsAreBounded) {
   for (uint64_t number = 0; number < kOpenUploadsMax; ++number) {
     ASSERT_THAT(Begin(number), IsOk());
@@ -214,6 +220,7 @@ TEST_F(UploadsCatalogTest, OpenUploadsAreBounded) {
 }
 
 TEST_F(UploadsCatalogTest, DeadUploadsAreForgottenLater) {
+  now_ms_ = 10 * options_.dead_upload_kept_ms;
   const UploadId id = Begin(7)->upload.id;
   ASSERT_THAT(catalog_->EndUpload(id, Error(absl::StatusCode::kAborted, "X", "")), IsOk());
   ASSERT_THAT(catalog_->Tidy(), IsOk());
