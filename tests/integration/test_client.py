@@ -13,6 +13,8 @@ from lorry.run import Run
 from testing import certificates
 from testing.engines import free_port
 from testing.fleet import Fleet, Service
+from testing.forwarder import Forwarder
+from testing.waiting import DEADLINE_S, until
 
 ADAPTER = "math-policy"
 
@@ -201,6 +203,27 @@ def test_an_adapter_is_created_archived_and_deleted(bin_dir, tmp_path, make_adap
             admin.delete_adapter(ADAPTER)
         admin.delete_adapter(ADAPTER, with_versions=True)
         assert admin.adapters() == []
+
+
+# --- The command line ---
+
+
+def test_a_publish_with_a_timeout_waits_for_a_store_that_is_away(bin_dir, tmp_path, make_adapter):
+    with a_store(bin_dir, tmp_path) as port, Forwarder(f"127.0.0.1:{port}") as wire:
+        wire.cut()
+        publish = [bin_dir / "lorry", "publish", make_adapter(1), "--adapter", ADAPTER, "--version", "1", "--store", wire.address]
+        at_once = subprocess.run(publish, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert at_once.returncode != 0
+        assert wire.address in at_once.stderr
+        gave_up_after = wire.refused
+        with subprocess.Popen([*publish, "--timeout", f"{DEADLINE_S:.0f}s"], stdout=subprocess.PIPE, text=True) as patient:
+            until(lambda: patient.poll() is not None or wire.refused > 2 * gave_up_after, "it tries where the other had given up")
+            assert patient.poll() is None
+            wire.heal()
+            patient.communicate(timeout=DEADLINE_S)
+        assert patient.returncode == 0
+        with lorry.Admin(f"127.0.0.1:{port}") as admin:
+            assert [v.number for v in admin.versions(ADAPTER)] == [1]
 
 
 # --- What an error says ---

@@ -25,6 +25,7 @@ class Forwarder:
         self._loop = asyncio.new_event_loop()
         self._open: set[asyncio.StreamWriter] = set()
         self._cut = False
+        self.refused = 0  # connections that came while it was cut
         self._flows: asyncio.Event
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -80,6 +81,7 @@ class Forwarder:
         self._open.add(writer)
         try:
             if self._cut:
+                self.refused += 1
                 return
             there, back = await asyncio.open_connection(self._host, int(self._port))
             self._open.add(back)
