@@ -44,7 +44,6 @@ void SimEngine::Kill() {
   Narrate(sim_, id_, "engine dies");
   SeemsDead();
   trying_.clear();
-  left_.clear();
   for (const auto& [name, loaded] : loaded_) had_[loaded.content.digest] = sim_.now();
   loaded_.clear();
   to_read_.clear();
@@ -171,7 +170,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
     return done(Outcome::kRefused, "LOAD_REFUSED");
   }
   if (directory->second.harm == Harm::kKillsAtLoad) {
-    DieOf(name, directory->second);
+    DieOf(directory->second);
     return done(Outcome::kBroken, "ENGINE_LOST");
   }
   MakeRoom(name);
@@ -187,13 +186,9 @@ void SimEngine::SeemsDead() {
   for (const auto& [name, key] : trying_) sim_.lives.DiedTrying(key);
 }
 
-void SimEngine::LeaveTries() {
-  for (const auto& [name, key] : trying_) left_.insert(name);
-}
-
-void SimEngine::DieOf(const EngineName& name, const SimDirectory& directory) {
+void SimEngine::DieOf(const SimDirectory& directory) {
   // Of several that got no answer the first is blamed, whichever it was.
-  if (!left_.contains(name) && trying_.size() <= 1 && !is_regrouped_)
+  if (trying_.size() <= 1 && !is_regrouped_)
     sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_);
   Kill();
 }
@@ -246,7 +241,7 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
     if (const auto it = loaded_.find(name);
         it != loaded_.end() && it->second.content.harm == Harm::kKillsAtUse) {
       trying_[name] = it->second.content.key;
-      DieOf(name, SimDirectory(it->second.content));
+      DieOf(SimDirectory(it->second.content));
       return done(Outcome::kBroken, "ENGINE_LOST", {});
     }
     trying_.erase(name);

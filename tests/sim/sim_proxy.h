@@ -121,6 +121,7 @@ class SimProxy {
   Tick blind_until_ = 0;
   std::optional<fleet::Observed> last_sent_;  // of this life
   Tick began_at_ = 0;                         // this life
+  EngineName unloads_again_;                  // an unload that its journal told it of
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
   // The document by which the door resolves: the last of the turns that are over. Then those that

@@ -37,11 +37,12 @@ void EndBoot(Core& core) {
 void BeginBoot(Core& core, const BootId& boot) {
   core.boot = boot;
   for (auto& [name, residency] : core.residencies) {
-    // An earlier process of this proxy loaded it, and admitted requests to it.
-    residency.loaded_on == boot ? FindOnEngine(core, residency) : ForgetUncounted(residency);
+    // An earlier process of this proxy loaded it, and admitted requests to it once it was verified.
+    const bool was_verified = residency.loaded_on == boot && residency.tried_on != boot;
+    was_verified ? FindOnEngine(core, residency) : ForgetUncounted(residency);
   }
   if (core.journal_boot != boot) {
-    if (!core.journal_boot.empty()) JudgeBoot(core, core.journal_boot);
+    JudgeBoot(core, core.journal_boot);
     core.Save("boot", BootRecord{boot});
   }
   core.journal_boot = boot;
@@ -89,7 +90,10 @@ void HandleSeen(Core& core, const EngineSeen& event) {
 void HandleLost(Core& core, const EngineLost& event) {
   core.answers = false;
   core.lost_why = event.why;
-  if (event.ended) EndBoot(core);
+  if (!event.ended) return;
+  // Nobody has seen the engine since an earlier process of this proxy did.
+  if (core.boot.empty()) JudgeBoot(core, core.journal_boot);
+  EndBoot(core);
 }
 
 void HandleListed(Core& core, const Listed& event) {

@@ -6,6 +6,7 @@
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/rows.h"
+#include "services/engine_proxy/machine/verdicts.h"
 
 namespace lorry::proxy {
 namespace {
@@ -65,7 +66,11 @@ fleet::ResidencyState ToldState(const Core& core, const Residency& residency) {
   // On the engine, but not verified, or on its way out: it holds a slot, and that is what matters.
   const bool is_there = !residency.Is<at::Loaded>() && !core.IsWanted(residency) &&
                         !MaySurvive(core, residency) && core.IsListed(residency);
-  return is_there ? fleet::ResidencyState::kUnloading : ToldStateOf(residency);
+  if (is_there) return fleet::ResidencyState::kUnloading;
+  // An engine may still end of it, which whoever lets others try the version must know. Of one that
+  // is FAILED they know it: it hung.
+  const bool is_left = IsLeftOnTrial(core, residency) && !residency.Is<at::Failed>();
+  return is_left ? fleet::ResidencyState::kLoading : ToldStateOf(residency);
 }
 
 // Why it stands where it is said to stand.

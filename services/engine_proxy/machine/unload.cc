@@ -7,6 +7,7 @@
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/slots.h"
 #include "services/engine_proxy/machine/uncounted.h"
+#include "services/engine_proxy/machine/verdicts.h"
 
 namespace lorry::proxy {
 namespace {
@@ -80,6 +81,8 @@ bool IsLeaving(const Core& core, const Residency& residency) {
   if (residency.Is<at::Loaded>()) return leaves && !core.IsRowTarget(residency.name);
   if (MaySurvive(core, residency)) return false;
   if (leaves || !core.desired.has_value()) return leaves;
+  // Wanted, and not to be tried again now: what may come of the last try ends with this answer.
+  if (IsLeftOnTrial(core, residency) && !core.IsWantedLoaded(residency)) return true;
   // Wanted, but what the engine has under this name is not what this journal loaded there.
   return core.IsListed(residency) && !core.IsListedAsOurs(residency);
 }

@@ -39,6 +39,13 @@ bool IsSomeoneOnTrial(const Core& core) {
                      [](const auto& entry) { return IsInTrial(entry.second); });
 }
 
+bool IsLeftOnTrial(const Core& core, const Residency& residency) {
+  // After a restart it stands on the boot of the journal until the engine is seen.
+  const BootId& boot = core.boot.empty() ? core.journal_boot : core.boot;
+  return !boot.empty() && residency.tried_on == boot && residency.uncertain_on == boot &&
+         !IsInTrial(residency);
+}
+
 void EndLeftTrials(Core& core) {
   for (auto& [name, residency] : core.residencies) {
     const bool may_yet_be_loaded = residency.uncertain_on == core.boot;
@@ -49,6 +56,7 @@ void EndLeftTrials(Core& core) {
 }
 
 void JudgeBoot(Core& core, const BootId& boot) {
+  if (boot.empty()) return;
   const Residency* first = nullptr;
   for (const auto& [name, residency] : core.residencies) {
     if (residency.tried_on != boot) continue;

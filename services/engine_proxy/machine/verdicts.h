@@ -19,6 +19,9 @@ void EndTrial(Residency& residency);                // likewise
 // Some version is loaded, verified, probed or doubted now.
 bool IsSomeoneOnTrial(const Core& core);
 
+// Its load there, asked for by this process or an earlier one, got no answer and may happen yet.
+bool IsLeftOnTrial(const Core& core, const Residency& residency);
+
 // The engine answered a later call: what was only left on trial did it no harm.
 void EndLeftTrials(Core& core);
 

@@ -29,7 +29,7 @@ class Bench {
     config.new_journal = JournalId("j1");
     machine_.emplace(*Machine::Restore(config, records_, now_));
     Run();
-    See();
+    if (answers_) See();
     Tell(SessionUp{});
   }
   void Reboot() {
@@ -59,6 +59,7 @@ class Bench {
       wanted.traits = traits_;
       wanted.leased = leased_.contains(number);
       wanted.deaths_allowed = deaths_allowed_;
+      wanted.load = may_load_;
       desired.wanted.push_back(wanted);
     }
     if (epoch > 0)
@@ -145,7 +146,9 @@ class Bench {
   uint64_t running_ = 0;                      // at the engine, and of which adapters, if it says so
   std::optional<std::set<EngineName>> running_names_;
   bool asleep_ = false;                       // the engine
+  bool answers_ = true;                       // it is seen at the start
   uint32_t deaths_allowed_ = 0;               // of what is desired
+  bool may_load_ = true;                      // likewise
   std::set<uint64_t> leased_;                 // of what is desired
   std::optional<LoadDone> load_answer_;       // instead of loading
   std::optional<ProbeDone> probe_answer_;     // instead of a token
@@ -266,6 +269,7 @@ constexpr size_t kFetchEffect = 0;
 constexpr size_t kCancelEffect = 1;
 constexpr size_t kDeleteEffect = 4;
 constexpr size_t kListEffect = 5;
+constexpr size_t kHashEffect = 2;
 constexpr size_t kLoadEffect = 6;
 constexpr size_t kProbeEffect = 7;
 constexpr size_t kUnloadEffect = 8;

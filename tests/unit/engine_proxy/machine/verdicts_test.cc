@@ -127,6 +127,68 @@ TEST(Verdicts, TheNextProcessBlamesTheSameVersion) {
   EXPECT_EQ(bench.DeathsOf(1), 1u);
 }
 
+TEST(Verdicts, ALoadOfAnEarlierProcessIsTriedAgainAndNobodyTakesItForOver) {
+  Bench bench;
+  bench.silent_ = {kLoadEffect};
+  bench.Desire(0, {1});
+  bench.Stop();
+  bench.loads_.clear();
+  bench.silent_ = {kHashEffect};
+  bench.answers_ = false;
+  bench.Start();
+  EXPECT_EQ(bench.Told(1), "LOADING") << "the engine may yet read it, and end of it";
+  bench.See();
+  bench.Desire(0, {1});
+  EXPECT_EQ(bench.Told(1), "LOADING");
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+}
+
+TEST(Verdicts, AnEngineThatIsGoneWhenTheNextProcessStartsEndedOfWhatTheEarlierOneTried) {
+  Bench bench;
+  bench.silent_ = {kLoadEffect};
+  bench.Desire(0, {1});
+  bench.Stop();
+  bench.answers_ = false;
+  bench.Start();
+  bench.Tell(EngineLost{.ended = true});
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+  EXPECT_EQ(bench.Told(1), "FETCHED");
+  bench.Tell(EngineLost{.ended = true});
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+}
+
+TEST(Verdicts, ALoadOfAnEarlierProcessThatMayNotBeRepeatedEndsWithAnUnload) {
+  for (const bool wanted : {true, false}) {
+    Bench bench(fleet::EngineKind::kSglang);
+    bench.silent_ = {kLoadEffect};
+    bench.Desire(0, {1});
+    bench.Stop();
+    bench.silent_ = {};
+    bench.Start();
+    bench.may_load_ = false;
+    bench.Desire(0, wanted ? std::vector<uint64_t>{1} : std::vector<uint64_t>{});
+    EXPECT_EQ(bench.unloads_, 1) << "at once: nothing was ever routed to it";
+    EXPECT_EQ(bench.Told(1), wanted ? "FETCHED" : "ABSENT");
+    EXPECT_TRUE(bench.loads_.empty());
+    bench.Reboot();
+    EXPECT_EQ(bench.DeathsOf(1), 0u) << "the engine answered";
+  }
+}
+
+TEST(Verdicts, ALoadOfAnEarlierProcessThatHappenedIsOver) {
+  Bench bench;
+  bench.silent_ = {kLoadEffect};
+  bench.Desire(0, {1});
+  bench.Stop();
+  bench.engine_[Bench::NameOf(1)] = "/" + Bench::NameOf(1).value;
+  bench.silent_ = {};
+  bench.Start();
+  bench.Desire(0, {1});
+  EXPECT_EQ(bench.Told(1), "LOADED");
+  EXPECT_TRUE(bench.loads_.empty());
+}
+
 TEST(Verdicts, WhatAnsweredOnThisBootBeforeIsNotOnTrialAfterARestart) {
   Bench bench;
   bench.Desire(1, {1});
