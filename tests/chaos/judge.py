@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ledger import Ledger, Reply, Violation
+from ledger import Ledger, Reply, Rollback, Violation
 
 # Engines of one group that a version may cost.
 DEATHS_MAX = 2
@@ -53,7 +53,11 @@ class Judge:
     def _never_falls(self) -> Iterable[Violation]:
         """Of one door, `latest` goes forward: in epoch always, in version but where an operator went back."""
         for (door, adapter), replies in self._by_door(LATEST).items():
-            back = [at for at, pinned in self._ledger.rollbacks if pinned == adapter]
+            pins = [pin for pin in self._ledger.rollbacks if pin.adapter == adapter]
+
+            def went_back(since: float, by: float, pins: list[Rollback] = pins) -> bool:
+                return any(since <= pin.ended and pin.began <= by for pin in pins)
+
             epoch, version, version_at = 0, (0, 0), 0.0
             # What was received before another was sent came before it.
             ended = sorted(replies, key=lambda r: r.received)
@@ -61,14 +65,12 @@ class Judge:
             for reply in sorted(replies, key=lambda r: r.sent):
                 while turn < len(ended) and ended[turn].received < reply.sent:
                     epoch = max(epoch, ended[turn].epoch)
-                    went_back = any(version_at <= at <= ended[turn].received for at in back)
-                    if went_back or ended[turn].announced > version:
+                    if went_back(version_at, ended[turn].received) or ended[turn].announced > version:
                         version, version_at = ended[turn].announced, ended[turn].received
                     turn += 1
                 if reply.epoch < epoch:
                     yield Violation(reply.received, f"{door}: {adapter} fell from epoch {epoch} to {reply.epoch}")
-                pinned = any(version_at <= at <= reply.received for at in back)
-                if reply.announced < version and not pinned:
+                if reply.announced < version and not went_back(version_at, reply.received):
                     yield Violation(reply.received, f"{door}: {adapter} fell from {version} to {reply.announced}")
 
     def _aliases(self) -> Iterable[Violation]:

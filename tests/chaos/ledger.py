@@ -82,13 +82,22 @@ def list_or_text(value: object) -> object:
     return sorted(value) if isinstance(value, frozenset) else str(value)
 
 
+@dataclass
+class Rollback:
+    """An operator pins a version of the adapter, and lifts the pin: a door may go back to it at any moment in between."""
+
+    adapter: str
+    began: float
+    ended: float = float("inf")
+
+
 class Ledger:
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.published: dict[tuple[str, Version], Published] = {}
         self.replies: list[Reply] = []
         self.faults: list[Fault] = []
-        self.rollbacks: list[tuple[float, str]] = []  # when an operator pinned or lifted, and which adapter
+        self.rollbacks: list[Rollback] = []
         self.aliases: dict[tuple[str, str], list[tuple[float, Version]]] = {}  # (adapter, alias) -> when it moved where
         self.violations: list[Violation] = []  # what was seen at once; the judge adds the rest
         self._answers: dict[tuple[str, int, tuple[int, ...]], list[tuple[Version, list[int]]]] = {}

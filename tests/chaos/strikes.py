@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import lorry
 from clients import ALIAS
-from ledger import Fault, Ledger
+from ledger import Fault, Ledger, Rollback
 from lorry.sync.v1 import sync_pb2
 from testing.crowd import Crowd
 from testing.engines import Engine
@@ -183,14 +183,15 @@ def rollback(stage: Stage) -> Iterator[tuple[str, frozenset[str]]]:
     """An operator pins the version before the last, and lifts the pin a while later."""
     adapter = stage.trainer().adapter
     stored = stage.world.admin.versions(adapter)
-    stage.ledger.rollbacks.append((time.monotonic(), adapter))
+    pin = Rollback(adapter, time.monotonic())
+    stage.ledger.rollbacks.append(pin)
     yield adapter, frozenset()
     if len(stored) > 1:
         with contextlib.suppress(lorry.LorryError):  # what it named may be gone, or one that no engine takes
             stage.world.admin.rollback(adapter, (stored[1].run, stored[1].number))
     stage.while_away()
     stage.world.admin.rollback(adapter, None)
-    stage.ledger.rollbacks.append((time.monotonic(), adapter))
+    pin.ended = time.monotonic()
 
 
 def move_alias(stage: Stage) -> Iterator[tuple[str, frozenset[str]]]:

@@ -10,7 +10,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "fakes")]
 
 from engine_core import WEIGHTS, expected_tokens  # noqa: E402
 from judge import OF_THE_LEADER, Judge  # noqa: E402
-from ledger import PROMPTS, Fault, Ledger, Reply  # noqa: E402
+from ledger import PROMPTS, Fault, Ledger, Reply, Rollback  # noqa: E402
 from testing.faults import digest_of  # noqa: E402
 
 DOOR, ADAPTER = "vllm-1", "policy"
@@ -97,11 +97,21 @@ def test_requests_side_by_side_have_no_order(story):
 
 def test_a_door_goes_back_where_an_operator_does_but_never_in_epoch(story):
     story.answer(32, 3)
-    story.ledger.rollbacks.append((32.5, ADAPTER))
+    story.ledger.rollbacks.append(Rollback(ADAPTER, 32.5, 33.5))
     story.answer(33, 2, epoch=4)
     assert story.found() == []
     story.answer(34, 2, epoch=3)
     assert story.found() == [f"{DOOR}: {ADAPTER} fell from epoch 4 to 3"]
+
+
+def test_a_pin_takes_hold_at_any_moment_until_it_is_lifted(story):
+    pin = Rollback(ADAPTER, 31.5)
+    story.ledger.rollbacks.append(pin)
+    story.answer(32, 3)
+    story.answer(33, 2, epoch=4)
+    assert story.found() == []
+    pin.ended = 31.7
+    assert story.found() == [f"{DOOR}: {ADAPTER} fell from (1, 3) to (1, 2)"]
 
 
 def test_an_explicit_version_is_that_one(story):
