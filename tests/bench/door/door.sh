@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The door beside nginx, both before the same engines, in interleaved rounds of about 40 s.
+# The door beside nginx, both before the same engines, in interleaved rounds of about 30 s.
 #
 #   tests/bench/door/door.sh build/release/bin/door_alone [ROUNDS]
 # One engine answers at once (nginx), one streams (engine.py). Needs nginx, wrk, python3; measure.py has the cases.

@@ -1,7 +1,8 @@
 """The rounds of the door's benchmark: every case at every target, one after the other, and the table of their ratios.
 
 `measure.py ROUNDS NAME=FAST_PORT,STREAM_PORT[,PID...] ...`: the pids are the target's processes, whose CPU seconds and resident memory
-are its costs; the engine's own target (`direct`) has none. Ratios are medians over medians of nginx in the same rounds.
+are its costs; the engine's own target (`direct`) has none. Ratios are medians of the ratios to nginx in the same round: what else the
+machine does changes from round to round. Rounds are short, so that it meets both alike.
 """
 import asyncio
 import json
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 
-SECONDS = 2  # of each run of wrk
+SECONDS = 1  # of each run of wrk
 TOKEN_IDS = 32_768
 STREAMS, EVENTS, EVERY_S = 1_000, 20, 0.2
 CASES = [("500 B, 1 connection", "short", 1), ("500 B, 16 connections", "short", 16), ("500 B, 128 connections", "short", 128),
@@ -36,13 +37,14 @@ class Target:
         self.fast, self.stream, *self.pids = [int(n) for n in numbers.split(",")]
 
     def cpu_s(self):
-        """CPU seconds of all its processes so far."""
-        ticks = 0
+        """CPU seconds of all its processes so far: all of them, and those outside of the kernel."""
+        user = kernel = 0
         for pid in self.pids:
             with open(f"/proc/{pid}/stat") as f:
                 fields = f.read().rsplit(")", 1)[1].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+            user, kernel = user + int(fields[11]), kernel + int(fields[12])
+        ticks = os.sysconf("SC_CLK_TCK")
+        return (user + kernel) / ticks, user / ticks
 
     def resident_kb(self):
         total = 0
@@ -64,14 +66,16 @@ def scripts(folder):
 
 
 def requests(target, script, connections):
-    """Requests/s, CPU seconds for 10,000 of them, p99 in ms."""
-    before = target.cpu_s()
+    """Requests/s, CPU seconds for 10,000 of them, how many of these outside of the kernel, p99 in ms."""
+    all_before, user_before = target.cpu_s()
     said = subprocess.run(["wrk", "-t1", f"-c{connections}", f"-d{SECONDS}s", "-s", script, f"http://127.0.0.1:{target.fast}"],
                           check=True, capture_output=True, text=True).stdout
     done, duration_us, p99_us, errors = (int(n) for n in re.search(r"RESULT (\d+) (\d+) (\d+) (\d+)", said).groups())
     if errors or not done:
         raise SystemExit(f"{target.name}: {errors} errors in {done} requests")
-    return {"requests/s": done / duration_us * 1e6, "CPU s per 10k": (target.cpu_s() - before) / done * 1e4, "p99 ms": p99_us / 1e3}
+    all_after, user_after = target.cpu_s()
+    return {"requests/s": done / duration_us * 1e6, "CPU s per 10k": (all_after - all_before) / done * 1e4,
+            "user CPU s": (user_after - user_before) / done * 1e4, "p99 ms": p99_us / 1e3}
 
 
 async def one_stream(port, late):
@@ -92,14 +96,14 @@ async def one_stream(port, late):
 async def streams(target):
     """How late the events come in ms, CPU seconds for 10,000 of them, and kB that a stream takes while it runs."""
     late = []
-    before_s, before_kb = target.cpu_s(), target.resident_kb()
+    before_s, before_kb = target.cpu_s()[0], target.resident_kb()
     running = asyncio.gather(*(one_stream(target.stream, late) for _ in range(STREAMS)))
     await asyncio.sleep(EVENTS * EVERY_S / 2)
     kb = (target.resident_kb() - before_kb) / STREAMS
     await running
     late.sort()
     return {"p50 ms late": late[len(late) // 2] / 1e6, "p99 ms late": late[len(late) * 99 // 100] / 1e6,
-            "CPU s per 10k": (target.cpu_s() - before_s) / len(late) * 1e4, "kB a stream, new": kb}
+            "CPU s per 10k": (target.cpu_s()[0] - before_s) / len(late) * 1e4, "kB a stream, new": kb}
 
 
 def show(results, targets):
@@ -110,8 +114,8 @@ def show(results, targets):
             values = by_target[target.name]
             cells = " ".join(f"{v:.3g}" if v < 100 else f"{v:.0f}" for v in (min(values), statistics.median(values), max(values)))
             row += f"{cells if target.pids or 'CPU' not in figure and 'kB' not in figure else '–':>28}"
-        nginx = statistics.median(by_target["nginx"])
-        print(row + (f"{statistics.median(by_target['door']) / nginx:>14.2f}" if nginx > 0 else f"{'–':>14}"))
+        ratios = [door / nginx for door, nginx in zip(by_target["door"], by_target["nginx"], strict=True) if nginx > 0]
+        print(row + (f"{statistics.median(ratios):>14.2f}" if ratios else f"{'–':>14}"))
 
 
 def main():

@@ -159,7 +159,7 @@ TEST_F(Cost, OfSystemCallsIsWhatTwoSocketsNeed) {
   EXPECT_LE(each[kEpollWait], 3.1);
 }
 
-// Of which seven are coroutines: each step that this request may wait in is one.
+// Of which six are coroutines: each step that this request may wait in is one.
 TEST_F(Cost, OfAllocationsDoesNotGrow) {
   auto vllm = OfARequest(fleet::EngineKind::kVllm, kBody);
   auto sglang = OfARequest(fleet::EngineKind::kSglang, kBody);
