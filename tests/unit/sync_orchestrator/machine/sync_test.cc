@@ -177,6 +177,7 @@ TEST_F(SyncTest, WhoeverIsTooSlowIsExcludedWhereOthersOfItsKindHaveIt) {
 // --- who takes part
 
 TEST_F(SyncTest, WhoeverAnOperatorTakesAwayTakesNoFurtherPart) {
+  fleet_.Policy({.min_engines = {.is_share = false, .value = 1}});
   for (const char* id : {"e1", "e2", "e3"}) fleet_.Join(id);
   fleet_.Publish(1);
   Mark("e2", MemberMark::kExcluded);
@@ -258,7 +259,7 @@ TEST_F(SyncTest, AFewOfThoseThatAreNotReadyAreNamed) {
   }
   fleet_.Publish(1);
   EXPECT_EQ(fleet_.Pool().detail,
-            "0 engines are ready, 1 are needed; e1: JOINING; e2: JOINING; e3: JOINING; "
+            "0 engines are ready, 3 are needed; e1: JOINING; e2: JOINING; e3: JOINING; "
             "e4: JOINING; and 2 more");
   fleet_.Of("e1").health_detail = "ENGINE_LORA_DISABLED";
   fleet_.Report("e1");
