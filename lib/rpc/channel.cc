@@ -93,6 +93,10 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(const 
   return grpc::SslCredentials(options);
 }
 
+// Longer than a handshake takes with a machine that is busy, short enough for an address that
+// answers nothing.
+constexpr int kHandshakeMs = 5'000;
+
 grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(options.keepalive_interval_ms));
@@ -100,7 +104,9 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // A service that was restarted is dialled again soon: gRPC's own backoff grows to two minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // This one is the time that a handshake may take, whatever its name says: below it a service that
+  // a whole fleet dials at once is dialled again and again, and never answers in time.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHandshakeMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
   if (!options.tls.empty() && !options.tls.server_name.empty()) {
     arguments.SetSslTargetNameOverride(options.tls.server_name);

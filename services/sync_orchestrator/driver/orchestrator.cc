@@ -125,11 +125,20 @@ absl::StatusOr<Reply> Orchestrator::WaitForReply(RequestId request, Event event,
   return *std::move(reply);
 }
 
-absl::StatusOr<Status> Orchestrator::GetStatus(Tick deadline) {
-  return driver_->Ask([](const Machine& machine) { return machine.GetStatus(); }, deadline);
+absl::StatusOr<std::shared_ptr<const Status>> Orchestrator::GetStatus(Tick deadline) {
+  return driver_->Ask([this](const Machine& machine) { return Snapshot(machine); }, deadline);
 }
 
 // --- the driver's thread
+
+std::shared_ptr<const Status> Orchestrator::Snapshot(const Machine& machine) {
+  std::shared_ptr<const Status> known = snapshot_.lock();
+  if (known != nullptr && snapshot_steps_ == driver_->steps()) return known;
+  auto snapshot = std::make_shared<const Status>(machine.GetStatus());
+  snapshot_ = snapshot;
+  snapshot_steps_ = driver_->steps();
+  return snapshot;
+}
 
 absl::Status Orchestrator::Persist(const std::vector<Record>& records) {
   const Tick began = clock_.Now();

@@ -74,7 +74,8 @@ class Orchestrator {
     return WaitForReply(request, Event(std::move(event)), deadline);
   }
 
-  absl::StatusOr<Status> GetStatus(Tick deadline);
+  // One snapshot for all who ask before the next event.
+  absl::StatusOr<std::shared_ptr<const Status>> GetStatus(Tick deadline);
 
  private:
   using MachineDriver = runtime::Driver<Machine, Event>;
@@ -87,6 +88,7 @@ class Orchestrator {
 
   Orchestrator(kv::Store& store, const Clock& clock, Options options);
   absl::Status Persist(const std::vector<Record>& records);
+  std::shared_ptr<const Status> Snapshot(const Machine& machine);
   void Follow(const std::vector<SyncObserver::Key>& syncs);
   void Run(Effect effect);
   void Deliver(Reply reply);
@@ -97,6 +99,9 @@ class Orchestrator {
   const Options options_;
   kv::RecordJournal<RecordValue> journal_;  // driver's thread, once started
   Records restored_;                        // until Start
+  // Driver's thread. Whoever reads the last snapshot keeps it: it is as large as the fleet.
+  std::weak_ptr<const Status> snapshot_;
+  uint64_t snapshot_steps_ = 0;  // of the driver, when it was made
   std::unique_ptr<MachineDriver> driver_;
   HoldsPort* holds_ = nullptr;
   SyncObserver* observer_ = nullptr;

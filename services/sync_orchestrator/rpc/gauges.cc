@@ -54,12 +54,12 @@ int64_t LargestLag(const Status& status, const PoolStatus& pool) {
   int64_t lag = 0;
   for (const MemberStatus& member : status.members) {
     if (member.pool != pool.pool || member.standing != MemberStanding::kReady) continue;
-    for (const fleet::ObservedRow& row : member.observed.rows) {
-      if (row.adapter != pool.adapter) continue;
-      lag = std::max<int64_t>(lag, std::ranges::count_if(pool.history, [&](const Activation& made) {
-                                return made.epoch > row.epoch;
-                              }));
-    }
+    const std::vector<fleet::ObservedRow>& rows = member.observed.rows;  // sorted
+    const auto row = std::ranges::lower_bound(rows, pool.adapter, {}, &fleet::ObservedRow::adapter);
+    if (row == rows.end() || row->adapter != pool.adapter) continue;
+    lag = std::max<int64_t>(lag, std::ranges::count_if(pool.history, [&](const Activation& made) {
+                              return made.epoch > row->epoch;
+                            }));
   }
   return lag;
 }
@@ -76,8 +76,9 @@ void Gauges::Set(const Family& family, const metrics::Labels& labels, double val
 }
 
 void Gauges::Refresh() {
-  const absl::StatusOr<Status> status = orchestrator_.GetStatus(clock_.Now() + kStatusDeadlineMs);
-  if (!status.ok()) return;
+  const auto asked = orchestrator_.GetStatus(clock_.Now() + kStatusDeadlineMs);
+  if (!asked.ok()) return;
+  const std::shared_ptr<const Status> status = *asked;
   for (auto& [key, now] : shown_) now = false;
   for (const PoolStatus& pool : status->pools) {
     ShowPool(pool);

@@ -18,6 +18,20 @@ constexpr int64_t kRefreshDeadlineMs = 2'000;
 // As the store's: room for a UUID and a word before it.
 constexpr size_t kRequestIdBytesMax = 64;
 
+absl::StatusOr<std::string> PoolOf(grpc::ByteBuffer bytes) {
+  v1::WatchRequest request;
+  grpc::ProtoBufferReader reader(&bytes);
+  if (request.ParseFromZeroCopyStream(&reader)) return request.pool();
+  return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID", "no WatchRequest");
+}
+
+grpc::ByteBuffer BytesOf(v1::GetStatusResponse status) {
+  v1::WatchResponse message;
+  *message.mutable_status() = std::move(status);
+  const grpc::Slice bytes(message.SerializeAsString());
+  return grpc::ByteBuffer(&bytes, 1);
+}
+
 }  // namespace
 
 SyncService::SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store,
@@ -43,6 +57,11 @@ void SyncService::Heard(const MemberId& member, const v1::Hello* hello) {
   contact.admin_address = hello->admin_address();
   contact.admin_tls_name = hello->admin_tls_name();
   contact.lorry_version = hello->lorry_version();
+}
+
+std::map<MemberId, MemberContact> SyncService::Contacts() {
+  MutexLock lock(mutex_);
+  return contacts_;
 }
 
 absl::StatusOr<VersionKey> SyncService::CompleteVersion(const common::v1::VersionRef& ref) const {
@@ -85,10 +104,10 @@ grpc::ServerWriteReactor<v1::WatchSyncResponse>* SyncService::WatchSync(
       request->version().adapter());
 }
 
-grpc::ServerWriteReactor<v1::WatchResponse>* SyncService::Watch(
-    grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncService::Watch(grpc::CallbackServerContext* context,
+                                                               const grpc::ByteBuffer* request) {
   return rpc::StartStream(gate_, *context, rpc::Role::kReader,
-                          std::make_shared<WatchStream>(*this, request->pool()));
+                          std::make_shared<WatchStream>(*this, PoolOf(*request)));
 }
 
 void SyncService::AddWatcher(std::weak_ptr<WatchStream> watcher) {
@@ -99,29 +118,30 @@ void SyncService::AddWatcher(std::weak_ptr<WatchStream> watcher) {
 void SyncService::Refresh() {
   loop_.After(kRefreshMs, [this] { Refresh(); });
   std::vector<std::shared_ptr<WatchStream>> watchers;
-  std::map<MemberId, MemberContact> contacts;
   {
     MutexLock lock(mutex_);
     std::erase_if(watchers_, [](const auto& weak) { return weak.expired(); });
     for (const auto& weak : watchers_) {
       if (auto stream = weak.lock()) watchers.push_back(std::move(stream));
     }
-    contacts = contacts_;
   }
   if (watchers.empty()) return;
-  const absl::StatusOr<Status> status = orchestrator_.GetStatus(clock_.Now() + kRefreshDeadlineMs);
+  const std::map<MemberId, MemberContact> contacts = Contacts();
+  const auto status = orchestrator_.GetStatus(clock_.Now() + kRefreshDeadlineMs);
   if (!status.ok()) return;
+  std::map<std::string, grpc::ByteBuffer> shown;  // by pool; a copy shares the bytes
   for (const std::shared_ptr<WatchStream>& stream : watchers) {
-    stream->Show(Describe(*status, contacts, stream->pool(), ""));
+    const auto [bytes, is_new] = shown.try_emplace(stream->pool());
+    if (is_new) bytes->second = BytesOf(Describe(**status, contacts, stream->pool(), ""));
+    (void)stream->Send(bytes->second);
   }
 }
 
 absl::StatusOr<v1::GetStatusResponse> SyncService::StatusNow(const std::string& pool,
                                                              const std::string& adapter,
                                                              Tick deadline) {
-  LORRY_ASSIGN_OR_RETURN(const Status status, orchestrator_.GetStatus(deadline));
-  MutexLock lock(mutex_);
-  return Describe(status, contacts_, pool, adapter);
+  LORRY_ASSIGN_OR_RETURN(const auto status, orchestrator_.GetStatus(deadline));
+  return Describe(*status, Contacts(), pool, adapter);
 }
 
 v1::GetStatusResponse SyncService::Describe(const Status& status,
@@ -261,8 +281,8 @@ grpc::Status SyncService::AdoptFleet(grpc::ServerContext* context,
         }
         LORRY_RETURN_IF_ERROR(
             orchestrator_.Ask(FleetAdopted{.newest = request->newest()}, call.deadline).status());
-        LORRY_ASSIGN_OR_RETURN(const Status status, orchestrator_.GetStatus(call.deadline));
-        *response->mutable_term() = rpc::ToProto(status.term);
+        LORRY_ASSIGN_OR_RETURN(const auto status, orchestrator_.GetStatus(call.deadline));
+        *response->mutable_term() = rpc::ToProto(status->term);
         return absl::OkStatus();
       });
 }

@@ -21,7 +21,7 @@ namespace lorry::sync {
 
 using SyncServiceBase =
     v1::SyncService::WithCallbackMethod_Attach<v1::SyncService::WithCallbackMethod_WatchSync<
-        v1::SyncService::WithCallbackMethod_Watch<v1::SyncService::Service>>>;
+        v1::SyncService::WithRawCallbackMethod_Watch<v1::SyncService::Service>>>;
 
 class SyncService final : public SyncServiceBase {
  public:
@@ -35,8 +35,9 @@ class SyncService final : public SyncServiceBase {
       grpc::CallbackServerContext* context) override;
   grpc::ServerWriteReactor<v1::WatchSyncResponse>* WatchSync(
       grpc::CallbackServerContext* context, const v1::WatchSyncRequest* request) override;
-  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
-                                                     const v1::WatchRequest* request) override;
+  // Raw, so that all who watch a pool are sent the same bytes.
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
 
   grpc::Status Resolve(grpc::ServerContext* context, const v1::ResolveRequest* request,
                        v1::ResolveResponse* response) override;
@@ -64,6 +65,7 @@ class SyncService final : public SyncServiceBase {
 
   absl::StatusOr<VersionKey> CompleteVersion(const common::v1::VersionRef& ref) const;
   PoolName CompletePool(const std::string& pool, const AdapterName& adapter) const;
+  std::map<MemberId, MemberContact> Contacts();
   void AddWatcher(std::weak_ptr<WatchStream> watcher);
   void Refresh();
   v1::GetStatusResponse Describe(const Status& status,

@@ -143,26 +143,24 @@ class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSync
 };
 
 // The whole picture, again and again. Latest wins.
-class SyncService::WatchStream final : public rpc::WriteStream<v1::WatchResponse>,
+class SyncService::WatchStream final : public rpc::WriteStream<grpc::ByteBuffer>,
                                        public std::enable_shared_from_this<WatchStream> {
  public:
-  WatchStream(SyncService& service, std::string pool)
+  WatchStream(SyncService& service, absl::StatusOr<std::string> pool)
       : WriteStream(rpc::kLatestWins), service_(service), pool_(std::move(pool)) {}
 
-  const std::string& pool() const { return pool_; }
-  void Show(v1::GetStatusResponse status) {
-    v1::WatchResponse message;
-    *message.mutable_status() = std::move(status);
-    (void)Send(std::move(message));
-  }
+  const std::string& pool() const { return *pool_; }
 
  private:
   // Not before it is admitted: nothing is shown to a caller who may not see it.
-  void OnOpen() override { service_.AddWatcher(weak_from_this()); }
+  void OnOpen() override {
+    if (!pool_.ok()) return Close(pool_.status());
+    service_.AddWatcher(weak_from_this());
+  }
   void OnClosed(const absl::Status&) override {}
 
   SyncService& service_;
-  const std::string pool_;
+  const absl::StatusOr<std::string> pool_;
 };
 
 }  // namespace lorry::sync
