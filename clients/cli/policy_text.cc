@@ -178,9 +178,11 @@ const std::vector<Setting>& PolicySettings() {
       {"pools=POOL[=POOL|=@ALIAS],...",
        "The pools of engines that serve the adapter, and what each follows: what is published, "
        "another pool's decision, or an alias. Default: rollout, which follows what is published."},
-      {"mode=rolling",
-       "How doors change to a new version: one by one, while generation goes on. mode=barrier is "
-       "not built yet and is refused."},
+      {"mode=rolling|barrier",
+       "How doors change to a new version. rolling: one by one, while generation goes on. barrier: "
+       "all doors of the pool hold new requests for a moment and change together, so that no "
+       "request of the old version begins once one of the new was answered; an engine whose proxy "
+       "is away holds it up until it is back or marked dead. Default rolling."},
       {"min_engines=N|N%",
        "How many engines, or which share of those a sync began with, must have a version loaded "
        "before it is decided. Default 50%."},
@@ -215,7 +217,10 @@ const std::vector<Setting>& PolicySettings() {
       {"stage_deadline_ms=TIME",
        "How long engines may take to load a version before those that have it decide. Default "
        "60s."},
-      {"barrier_deadline_ms=TIME", "How long a request may be held at a door. Default 30s."},
+      {"barrier_deadline_ms=TIME",
+       "How long a barrier may hold the doors, and a held request waits, before both go on with "
+       "the "
+       "old version. Default 30s."},
       {"framework_pause_deadline_ms=TIME",
        "Not built yet: a value other than the default is refused."},
       {"drain_deadline_ms=TIME", "Not built yet: a value other than the default is refused."},

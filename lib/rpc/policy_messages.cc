@@ -165,9 +165,6 @@ absl::Status CheckBuilt(const fleet::AdapterPolicy& policy) {
   const auto not_built = [](std::string_view setting, std::string_view instead) {
     return Invalid(absl::StrCat(ToAbsl(setting), " is not built yet: ", ToAbsl(instead)));
   };
-  if (policy.mode != defaults.mode) {
-    return not_built("mode=barrier", "doors flip one by one; set mode=rolling");
-  }
   if (policy.in_flight != defaults.in_flight) {
     return not_built(
         policy.in_flight == fleet::InFlightRule::kAbort ? "in_flight=abort"

@@ -121,8 +121,6 @@ std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync:
   if (IsGivenUp(pool) && world.store().Contents(*newest).harm != Harm::kNone) return "";
   const bool is_there = pool.committed.has_value() && pool.committed->version.key == *newest;
   if (is_there) return "";
-  // BARRIER is refused where it would begin, and says so.
-  if (policy.mode == fleet::SyncMode::kBarrier && pool.waits_for == "UNIMPLEMENTED") return "";
   // With skip NEVER a full queue turned the newest away, and said so.
   const bool never = policy.skip == fleet::SkipRule::kNever;
   if (never && pool.pending.empty() && pool.committed.has_value()) return "";

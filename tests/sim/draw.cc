@@ -56,7 +56,6 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"records_older", &Mishaps::records_older},
                                             {"sleep", &Mishaps::sleep},
                                             {"pause", &Mishaps::pause},
-                                            {"hold", &Mishaps::hold},
                                             {"move", &Mishaps::move},
                                             {"join", &Mishaps::join},
                                             {"stop", &Mishaps::stop}};
@@ -143,7 +142,6 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
   records_older = can::kRestoreRecords ? Seldom(prng, 20) : 0;
   sleep = Seldom(prng, 60);
   pause = Seldom(prng, 150);
-  hold = Seldom(prng, 150);
   move = can::kMovePools ? Seldom(prng, 30) : 0;
   join = Seldom(prng, 60);
   stop = Seldom(prng, 60);

@@ -34,13 +34,12 @@ struct Mishaps {
   Prng prng;
   uint64_t watch_break = 0;    // leaders hear nothing of the store for a while, and read it again
   uint64_t policy_change = 0;  // of an adapter
-  uint64_t barrier = 0;        // of these changes: the policy says BARRIER, which is not built
+  uint64_t barrier = 0;        // of policies: it says BARRIER
   uint64_t pool_leaves = 0;    // of these changes: a pool is not the adapter's any more
   uint64_t records_loss = 0;   // the orchestrator begins another incarnation and adopts the fleet
   uint64_t records_older = 0;  // a backup is restored
   uint64_t sleep = 0;          // an engine's memory is released for a while
   uint64_t pause = 0;          // an operator wants an engine paused for a while
-  uint64_t hold = 0;           // an operator holds a member's rows, then locks them for a while
   uint64_t move = 0;           // a member goes to another pool
   uint64_t join = 0;           // another member joins
   uint64_t stop = 0;           // an operator restarts an engine that loads

@@ -26,9 +26,11 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
     return EpochKey{term.incarnation, AdapterName(sync::MiddlePart(record.key)),
                     PoolName(sync::LastPart(record.key)), epoch};
   };
+  if (const auto* member = std::get_if<sync::MemberRecord>(&*record.value)) {
+    if (member->dead && on_dead_) on_dead_(MemberId(sync::LastPart(record.key)));
+  }
   if (const auto* sync = std::get_if<sync::SyncRecord>(&*record.value)) {
-    if (sync->mode == fleet::SyncMode::kBarrier)
-      Violate(5, "a BARRIER sync began: it is not built");
+    if (sync->mode == fleet::SyncMode::kBarrier) barriers_.insert(id(sync->epoch));
     const auto [it, is_new] = started_.emplace(id(sync->epoch), sync->version.key);
     members_.emplace(id(sync->epoch), sync->share_of);
     if (!is_new && it->second != sync->version.key) {
@@ -53,6 +55,8 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
     if (is_new) ++(decision->commit ? commits_ : aborts_);
     const auto& [incarnation, adapter, pool, epoch] = it->first;
     if (decision->commit) committed_[{adapter, pool}] = decision->version;
+    if (decision->commit && barriers_.contains(it->first))
+      behind_[{incarnation, adapter, pool}] = epoch;
     if (decision->commit && is_new && on_commit_)
       on_commit_(adapter, pool, decision->version, members_[it->first]);
     if (!is_new && it->second != *decision) {
@@ -134,6 +138,14 @@ void Oracle::DesiredSent(const Term& term) {
   if (can::kNeverSettleAlone && is_lost_)
     Violate(18, "records are lost, the store knows it, and members are told what to serve");
   if (unsettled_.contains(term)) Violate(4, "something is desired before the fleet was adopted");
+}
+
+void Oracle::BeganOnLatest(uint64_t incarnation, const AdapterName& adapter, const PoolName& pool,
+                           Epoch epoch) {
+  const auto behind = behind_.find({incarnation, adapter, pool});
+  if (behind == behind_.end() || epoch >= behind->second) return;
+  Violate(5, absl::StrCat("a request of ", adapter.value, " begins on epoch ", epoch.value,
+                          " behind the barrier of epoch ", behind->second.value));
 }
 
 void Oracle::ServedLatest(uint64_t incarnation, const PoolName& pool, Epoch known,

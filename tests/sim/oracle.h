@@ -30,6 +30,8 @@ class Oracle {
   using Committed =
       std::function<void(const AdapterName&, const PoolName&, const VersionKey&, uint32_t members)>;
   void OnCommit(Committed told) { on_commit_ = std::move(told); }
+  // Told that an operator's word that a member is dead is durable.
+  void OnDead(std::function<void(const MemberId&)> told) { on_dead_ = std::move(told); }
   // The records are gone, or older ones; whether the store remembers later ones. Whether an operator
   // then took over what members remember.
   void RecordsLost(bool is_remembered);
@@ -43,6 +45,9 @@ class Oracle {
                  const PoolName& pool, Epoch epoch, const VersionKey& version);
   // 4: nothing is desired by a reign that does not know yet what was decided before it.
   void DesiredSent(const Term& term);
+  // 5: a request of `latest` was admitted by a row that stands on this decision.
+  void BeganOnLatest(uint64_t incarnation, const AdapterName& adapter, const PoolName& pool,
+                     Epoch epoch);
   // 15 (§5): a request of `latest` was admitted where the decision `known` is known.
   void ServedLatest(uint64_t incarnation, const PoolName& pool, Epoch known,
                     const VersionKey& version, uint32_t max_staleness);
@@ -79,11 +84,15 @@ class Oracle {
   std::map<EpochKey, VersionKey> started_;
   std::map<EpochKey, sync::DecisionRecord> decided_;
   std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
+  std::set<EpochKey> barriers_;                                       // syncs of that mode
+  // The last that was committed, behind which no door of the pool admits anything.
+  std::map<std::tuple<uint64_t, AdapterName, PoolName>, Epoch> behind_;
   std::set<Term> unsettled_;
   uint64_t incarnation_ = 0;  // the last that knew, or adopted, what was decided
   bool is_lost_ = false;
   bool is_unsettled_ = false;  // the last reign over these records did not know what was decided
   Committed on_commit_;
+  std::function<void(const MemberId&)> on_dead_;
   std::map<EpochKey, uint32_t> members_;  // of which a sync asks a share
   // What a row stands on, as its proxy remembers.
   std::map<std::pair<JournalId, AdapterName>, std::pair<PoolName, VersionKey>> stands_;

@@ -18,7 +18,8 @@
 
 namespace lorry::sim {
 
-constexpr int64_t kStageDeadlineMs = 20'000;  // of every policy that is drawn
+constexpr int64_t kStageDeadlineMs = 20'000;        // of every policy that is drawn
+constexpr int64_t kBarrierDeadlineMostMs = 10'000;  // of those of mode BARRIER
 
 // Chances are per 1000; a seed draws its own of each, many of them zero (swarm testing).
 struct Faults {

@@ -10,10 +10,10 @@ constexpr uint32_t kMostLive = 10'000;
 
 }  // namespace
 
-SimDoor::SimDoor(Sim& sim, SimEngine& engine, std::function<void(const proxy::DoorReport&)> report)
+SimDoor::SimDoor(Sim& sim, SimEngine& engine, Hooks hooks)
     : sim_(sim),
       engine_(engine),
-      report_(std::move(report)),
+      hooks_(std::move(hooks)),
       router_(kMostLive, [this] { Report(); }) {}
 
 void SimDoor::Take(proxy::DoorTable table) {
@@ -35,7 +35,7 @@ void SimDoor::Report() {
   if (sim_.plant != Plant::kCountsAreZero) report.in_flight = counts.in_flight;
   // Under no name: the engine counts them too.
   if (counts.base_in_flight > 0) report.in_flight[EngineName()] = counts.base_in_flight;
-  report_(report);
+  hooks_.report(report);
 }
 
 SimDoor::Answer SimDoor::Request(const Wish& wish) {
@@ -52,13 +52,16 @@ SimDoor::Answer SimDoor::Begin(const Wish& wish, door::Admitted admitted) {
   const BootId boot = router_.table()->boot;
   Answer answer;
   Live live{std::move(admitted.admission), {}, engine_.boot(), wish.children};
-  for (const door::Resolved& resolved : admitted.resolved) {
+  for (size_t i = 0; i < admitted.resolved.size(); ++i) {
+    const door::Resolved& resolved = admitted.resolved[i];
     if (!engine_.Begin(resolved.name, resolved.digest, boot, wish.children)) {
       for (const EngineName& name : live.names) engine_.End(name, live.boot, wish.children);
       return {{}, "ENGINE_UNREACHABLE"};
     }
     live.names.push_back(resolved.name);
-    if (!resolved.name.empty()) answer.served.push_back(resolved.key);
+    if (resolved.name.empty()) continue;
+    answer.served.push_back(resolved.key);
+    if (i < wish.adapters.size()) hooks_.began(wish.adapters[i], resolved);
   }
   const uint64_t id = ++last_;
   live_.emplace(id, std::move(live));

@@ -16,7 +16,11 @@ namespace lorry::sim {
 
 class SimDoor {
  public:
-  SimDoor(Sim& sim, SimEngine& engine, std::function<void(const proxy::DoorReport&)> report);
+  struct Hooks {
+    std::function<void(const proxy::DoorReport&)> report;
+    std::function<void(const std::string& asked, const door::Resolved&)> began;
+  };
+  SimDoor(Sim& sim, SimEngine& engine, Hooks hooks);
 
   void Take(proxy::DoorTable table);
   void Report();
@@ -56,7 +60,7 @@ class SimDoor {
 
   Sim& sim_;
   SimEngine& engine_;
-  std::function<void(const proxy::DoorReport&)> report_;
+  Hooks hooks_;
   door::Router router_;
   std::map<uint64_t, Live> live_;
   uint64_t last_ = 0;

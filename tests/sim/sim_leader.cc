@@ -57,7 +57,7 @@ void SimLeader::Start(const sync::Config& config) {
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
   driver_.Start(*std::move(machine));
   for (const auto& [key, value] : *records) {
-    if (const auto* sync = std::get_if<sync::SyncRecord>(&value)) WatchSync(key, sync->epoch);
+    if (const auto* sync = std::get_if<sync::SyncRecord>(&value)) WatchSync(key, *sync);
   }
 }
 
@@ -93,16 +93,18 @@ bool SimLeader::Write(sync::Ready& ready) {
     sim_.oracle.Durable(driver_.machine().term(), record);
     if (!record.value.has_value()) continue;
     if (const auto* sync = std::get_if<sync::SyncRecord>(&*record.value))
-      WatchSync(record.key, sync->epoch);
+      WatchSync(record.key, *sync);
   }
   return true;
 }
 
-void SimLeader::WatchSync(const std::string& key, Epoch epoch) {
+void SimLeader::WatchSync(const std::string& key, const sync::SyncRecord& sync) {
+  const Epoch epoch = sync.epoch;
   if (std::exchange(syncs_[key], epoch) == epoch) return;
   const bool is_slow = sim_.faults.disk_full + sim_.faults.disk_slow > 0;
   const int64_t slack_ms = is_slow ? 15'000 : 1'000;
-  sim_.queue.In(kStageDeadlineMs + slack_ms, [this, key, epoch] {
+  const int64_t held_ms = sync.mode == fleet::SyncMode::kBarrier ? kBarrierDeadlineMostMs : 0;
+  sim_.queue.In(kStageDeadlineMs + held_ms + slack_ms, [this, key, epoch] {
     const auto stored = shared_.records.find(key);
     if (!alive() || stored == shared_.records.end()) return;
     if (std::get<sync::SyncRecord>(stored->second).epoch == epoch)

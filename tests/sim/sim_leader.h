@@ -45,7 +45,7 @@ class SimLeader {
   void Step(const sync::Event& event);
   bool Write(sync::Ready& ready);
   // 11: whatever its members do, it ends by its stage deadline.
-  void WatchSync(const std::string& key, Epoch epoch);
+  void WatchSync(const std::string& key, const sync::SyncRecord& sync);
   void Perform(const sync::Effect& effect);
   void Finish(const sync::Ready& ready, const std::vector<sync::Event>& batch);
 

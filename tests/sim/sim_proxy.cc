@@ -70,10 +70,15 @@ void SimProxy::Start() {
   known_.reset();
   stepped_.clear();
   knows_asleep_ = stepped_asleep_ = false;
-  doors_.push_back(std::make_unique<SimDoor>(
-      sim_, engine_, [this, life = life_](const proxy::DoorReport& report) {
-        if (life_ == life) Later(1, report);  // posted, as everything from another thread is
-      }));
+  SimDoor::Hooks hooks;
+  // Posted, as everything from another thread is.
+  hooks.report = [this, life = life_](const proxy::DoorReport& report) {
+    if (life_ == life) Later(1, report);
+  };
+  hooks.began = [this](const std::string& asked, const door::Resolved& resolved) {
+    if (asked == resolved.key.adapter.value) CheckLatest(resolved);
+  };
+  doors_.push_back(std::make_unique<SimDoor>(sim_, engine_, std::move(hooks)));
   cancelled_.clear();
   seen_boot_ = BootId();
   blind_until_ = 0;
@@ -137,6 +142,7 @@ void SimProxy::Obey(const fleet::Desired& desired) {
   const fleet::Observed before = machine().Observe();
   const bool is_old = desired.term == before.term && desired.revision <= before.revision;
   driver_.machine().Step(sim_.now(), proxy::DesiredReceived{desired});
+  believed_dead_ = false;
   const fleet::Observed observed = machine().Observe();
   const bool obeys = observed.term == desired.term && observed.revision == desired.revision;
   if (!is_old && obeys) stepped_.push_back(std::make_shared<const fleet::Desired>(desired));
@@ -156,15 +162,18 @@ bool SimProxy::AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says
 
 SimDoor::Answer SimProxy::Request(const SimDoor::Wish& wish) {
   if (!alive()) return {{}, "nobody listens"};
-  SimDoor::Answer answer = doors_.back()->Request(wish);
-  for (size_t i = 0; i < answer.served.size(); ++i) {
-    const AdapterName& adapter = answer.served[i].adapter;
-    if (i >= wish.adapters.size() || wish.adapters[i] != adapter.value)
-      continue;  // not by `latest`
-    CheckShut(adapter);
-    CheckFresh(adapter, answer.served[i]);
+  return doors_.back()->Request(wish);
+}
+
+// A request by the bare name begins, asked just now or released by a row that was HELD.
+void SimProxy::CheckLatest(const door::Resolved& resolved) {
+  const AdapterName& adapter = resolved.key.adapter;
+  CheckShut(adapter);
+  CheckFresh(adapter, resolved.key);
+  for (const fleet::ObservedRow& row : machine().Observe().rows) {
+    if (row.adapter == adapter && !believed_dead_)
+      sim_.oracle.BeganOnLatest(row.incarnation, adapter, pool_, resolved.epoch);
   }
-  return answer;
 }
 
 SimDoor::Answer SimProxy::RequestSome(int64_t lasts_ms) {

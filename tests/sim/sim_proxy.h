@@ -2,6 +2,7 @@
 // the glue to engine, door and network. Network and leaders are behind two functions.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,6 +31,11 @@ class SimProxy {
 
   void Start();
   void Kill(bool lose_journal);
+  bool IsLocked() const {  // some row
+    return alive() && std::ranges::any_of(machine().Observe().rows, [](const auto& row) {
+             return row.mode == fleet::RowMode::kLocked;
+           });
+  }
   bool alive() const { return driver_.alive(); }
   uint64_t life() const { return life_; }
 
@@ -50,6 +56,9 @@ class SimProxy {
   fleet::Observed Hello(bool is_stale) const {
     return is_stale && last_sent_.has_value() ? *last_sent_ : machine().Observe();
   }
+  // By an operator. Where the process lives, its door answers against the operator's word until it
+  // was told anew.
+  void DeclaredDead() { believed_dead_ = alive(); }
   void Rot();  // some directory has other bytes
 
   const MemberId& member() const { return member_; }
@@ -75,6 +84,7 @@ class SimProxy {
   void Check(const proxy::DoorTable& table);
   void CheckProven(const proxy::DoorRoute& route);
   void CheckShut(const AdapterName& adapter);
+  void CheckLatest(const door::Resolved& resolved);
   void CheckFresh(const AdapterName& adapter, const VersionKey& served);
   void CheckAwake(const EngineName& name);
   void CheckUnload(const EngineName& name);
@@ -124,6 +134,7 @@ class SimProxy {
   EngineName unloads_again_;                  // an unload that its journal told it of
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
+  bool believed_dead_ = false;
   // The document by which the door resolves: the last of the turns that are over. Then those that
   // the turn under way has stepped.
   using Document = std::shared_ptr<const fleet::Desired>;

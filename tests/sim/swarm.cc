@@ -66,6 +66,7 @@ class Run {
 
   void DrawFleet() {
     fleet::AdapterPolicy policy = DrawPolicy(sim_.prng);
+    DrawMode(policy);
     const bool has_eval = Below(4) == 0 && Has("eval");
     const bool has_shadow = Below(4) == 0 && Has("shadow");
     if (has_eval) policy.pools[kEval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
@@ -95,6 +96,13 @@ class Run {
     }
   }
 
+  void DrawMode(fleet::AdapterPolicy& policy) {
+    if (!mishaps_.Chance(mishaps_.barrier)) return;
+    policy.mode = fleet::SyncMode::kBarrier;
+    policy.barrier_deadline_ms =
+        500 + static_cast<int64_t>(mishaps_.prng.Below(kBarrierDeadlineMostMs - 500));
+  }
+
   void AddMember(const PoolName& pool) {
     const fleet::EngineKind kind =
         Below(2) == 0 ? fleet::EngineKind::kSglang : fleet::EngineKind::kVllm;
@@ -113,7 +121,12 @@ class Run {
     if (plant == Plant::kFenceIsIgnored || plant == Plant::kLowerTermIsObeyed)
       drawn.leader_zombie = drawn.leader_kill = 300;
     if (plant == Plant::kLeaseIsNotWritten) drawn.leader_kill = 100;
-    if (plant == Plant::kLockIsNotWritten) drawn.proxy_kill = mishaps_.hold = 150;
+    if (plant == Plant::kLockIsNotWritten) {
+      // Behind an earlier barrier a row waits to be told anyway.
+      mishaps_.policy_change = 200;
+      mishaps_.barrier = 500;
+      drawn.delay_ms = 2'000;  // doors are locked for as long
+    }
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
     if (plant == Plant::kProbeIsBlind) drawn.ignored = 300;
   }
@@ -129,6 +142,11 @@ class Run {
       if (!proxy->engine().problem().empty() && Below(10) == 0) {
         proxy->engine().Mend();
         proxy->EngineChanged();
+      }
+      if (sim_.plant == Plant::kLockIsNotWritten && proxy->IsLocked()) {
+        proxy->Kill(false);
+        proxy->Start();
+        world_.Partition(member, sim_.now() + 10 * kSecond);
       }
       if (sim_.Chance(sim_.faults.proxy_kill)) proxy->Kill(sim_.Chance(sim_.faults.journal_loss));
       if (!proxy->alive() && Below(3) == 0) {
@@ -159,7 +177,7 @@ class Run {
       fleet::AdapterPolicy policy = DrawPolicy(prng);
       policy.pools = world_.store().adapters().at(adapter).policy.pools;
       if (mishaps_.Chance(mishaps_.pool_leaves)) policy.pools.erase(kEval);
-      if (mishaps_.Chance(mishaps_.barrier)) policy.mode = fleet::SyncMode::kBarrier;
+      DrawMode(policy);
       world_.store().SetAdapter(adapter, policy);
     }
     if (mishaps_.Chance(mishaps_.records_loss)) {
@@ -193,10 +211,10 @@ class Run {
     proxy.Start();
   }
 
-  // Pauses, holds and locks, as a barrier asks for them; most last longer than their deadlines.
+  // Pauses, as an orchestrator that quiesces asks for them; most last longer than their deadlines.
   void Operate(const MemberId& member, SimProxy& proxy) {
     proxy.CheckPause(kPauseDeadline);
-    if (mishaps_.pause + mishaps_.hold == 0) return;
+    if (mishaps_.pause == 0) return;
     World::Wish& wish = wishes_[member];
     const World::Wish before = wish;
     if (mishaps_.prng.Below(6) == 0) wish = World::Wish();
@@ -204,12 +222,6 @@ class Run {
       constexpr fleet::PauseKind kKinds[] = {fleet::PauseKind::kAbort, fleet::PauseKind::kInPlace,
                                              fleet::PauseKind::kKeep, fleet::PauseKind::kDrain};
       wish.pause = {kKinds[mishaps_.prng.Below(4)], kPauseDeadline, false};
-    }
-    if (wish.rows == fleet::RowMode::kHeld && mishaps_.prng.Below(2) == 0) {
-      wish.rows = fleet::RowMode::kLocked;
-    } else if (mishaps_.Chance(mishaps_.hold)) {
-      wish.rows = fleet::RowMode::kHeld;
-      wish.hold_for_ms = static_cast<int64_t>(mishaps_.prng.Below(4 * kSecond));
     }
     if (wish != before) world_.SetWish(member, wish);
   }
@@ -230,6 +242,7 @@ class Run {
     if (Violated()) return;
     sim_.faults = Faults();
     for (const auto& [member, wish] : wishes_) world_.SetWish(member, World::Wish());
+    world_.EndZombies();
     if (world_.leader() == nullptr) world_.StartLeader();
     world_.RunFor(kSecond);  // it has read the store
     for (auto& [member, proxy] : world_.proxies()) {

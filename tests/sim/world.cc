@@ -48,23 +48,13 @@ fleet::Observed AsLeadersKnow(fleet::Observed observed) {
   return observed;
 }
 
-void PutInto(fleet::Desired& desired, const World::Wish& wish) {
-  desired.pause = wish.pause;
-  for (fleet::DesiredRow& row : desired.rows) {
-    if (row.mode != fleet::RowMode::kOpen || wish.rows == fleet::RowMode::kOpen) continue;
-    row.mode = wish.rows;
-    row.epoch = Epoch(row.epoch.value + 1);
-    row.target = EngineName();
-    row.hold_for_ms = wish.hold_for_ms;
-  }
-}
-
 }  // namespace
 
 World::World(uint64_t seed) : sim_(seed), store_(sim_) {
   sim_.oracle.OnCommit([this](const AdapterName& adapter, const PoolName& pool,
                               const VersionKey& version,
                               uint32_t members) { CheckCommit(adapter, pool, version, members); });
+  sim_.oracle.OnDead([this](const MemberId& member) { proxies_.at(member)->DeclaredDead(); });
   store_.Watch([this](const sync::Event& event) {
     if (sim_.now() < watch_back_) return;
     const auto shared = std::make_shared<const sync::Event>(event);
@@ -169,6 +159,12 @@ void World::StartLeader() {
 
 void World::KillLeader() {
   if (SimLeader* current = leader()) current->Kill();
+}
+
+void World::EndZombies() {
+  for (auto& [id, leader] : leaders_) {
+    if (id != current_leader_) leader->Kill();
+  }
 }
 
 void World::LoseRecords() {
@@ -325,7 +321,7 @@ void World::Deliver(const Sent& sent) {
   if (const auto wish = wishes_.find(sent.member); wish != wishes_.end()) {
     desired.revision = Revision((desired.revision.value << kRenumberBits) + ++deliveries_);
     delivered_[sent.member] = desired.revision;
-    PutInto(desired, wish->second);
+    desired.pause = wish->second.pause;
   }
   const Bytes bytes = Write(desired);
   Send(sent.member, [this, id = sent.session, bytes] {

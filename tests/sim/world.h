@@ -35,6 +35,7 @@ class World {
   // incarnation.
   void StartLeader();
   void KillLeader();
+  void EndZombies();     // leaders that go on beside their successor, as long as they write nothing
   void AbandonLeader();  // it goes on, nobody new dials it
   void LoseRecords();
   void BackUpRecords() { backup_ = shared_.records; }
@@ -43,12 +44,9 @@ class World {
   void AdoptIfAsked();
   SimLeader* leader();  // the one that proxies and clients dial; null while there is none
 
-  // What an orchestrator with BARRIER and quiescing would ask of a member, put into the documents
-  // on their way: a pause, and each open row HELD or LOCKED for the next epoch.
+  // What an orchestrator that quiesces would ask of a member, put into the documents on their way.
   struct Wish {
     std::optional<fleet::DesiredPause> pause;
-    fleet::RowMode rows = fleet::RowMode::kOpen;
-    int64_t hold_for_ms = 0;
     auto operator<=>(const Wish&) const = default;
   };
   void SetWish(const MemberId& member, const Wish& wish);

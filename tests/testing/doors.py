@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,9 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     samples: list[list[int]] = field(default_factory=list)  # tokens of each, where several were asked for
+    # By the monotonic clock: before the request left, and when the reply's head was here.
+    asked_at: float = 0.0
+    began_at: float = 0.0
 
     @property
     def reason(self) -> str:
@@ -64,13 +68,16 @@ class DoorClient:
     ) -> Answer:
         """One greedy generation by adapter `name`. Raises OSError or http.client.HTTPException when it breaks off."""
         prompt = prompt or PROMPT
-        status, headers, raw = self._post(*self._request(name, tokens, prompt, stream))
+        asked_at = time.monotonic()
+        status, headers, raw, began_at = self._post(*self._request(name, tokens, prompt, stream))
         if status != 200:
-            return Answer(status, headers, _decoded(raw), prompt)
-        if stream:
-            return self._streamed(headers, raw, prompt)
-        answer = Answer(200, headers, json.loads(raw), prompt)
-        answer.tokens, answer.logprobs = self._generated(answer.body)
+            answer = Answer(status, headers, _decoded(raw), prompt)
+        elif stream:
+            answer = self._streamed(headers, raw, prompt)
+        else:
+            answer = Answer(200, headers, json.loads(raw), prompt)
+            answer.tokens, answer.logprobs = self._generated(answer.body)
+        answer.asked_at, answer.began_at = asked_at, began_at
         return answer
 
     def ask_samples(self, name: str, samples: int, *, tokens: int = 4, prompt: list[int] | None = None) -> Answer:
@@ -78,7 +85,7 @@ class DoorClient:
         prompt = prompt or PROMPT
         path, body = self._request(name, tokens, prompt, stream=False)
         (body["sampling_params"] if self.kind == "sglang" else body)["n"] = samples
-        status, headers, raw = self._post(path, body)
+        status, headers, raw, _ = self._post(path, body)
         if status != 200:
             return Answer(status, headers, _decoded(raw), prompt)
         answer = Answer(200, headers, json.loads(raw), prompt)
@@ -88,13 +95,14 @@ class DoorClient:
             answer.samples = [choice["token_ids"] for choice in answer.body["choices"]]
         return answer
 
-    def _post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers by their lower-case names, and body."""
+    def _post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, str], bytes, float]:
+        """Status, headers by their lower-case names, body, and when the head was here."""
         connection = http.client.HTTPConnection(*self._at, timeout=DEADLINE_S)
         try:
             connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
             reply = connection.getresponse()
-            return reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
+            began_at = time.monotonic()
+            return reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read(), began_at
         finally:
             connection.close()
 

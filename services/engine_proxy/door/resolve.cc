@@ -146,10 +146,11 @@ Result Latest(const DoorTable& table, const DoorRow& row, std::optional<uint64_t
                                 ", which has not been decided within the hold limit",
                             kRetrySoonS});
     case RowMode::kLocked:
-      return Refused{
-          503, "SYNC_IN_DOUBT",
-          row.adapter.value + " waits for the decision of epoch " + std::to_string(row.epoch.value),
-          kRetrySoonS};
+      return HoldAt(rules, {503, "SYNC_IN_DOUBT",
+                            row.adapter.value + " waits for the decision of epoch " +
+                                std::to_string(row.epoch.value) +
+                                ", which was not learned within the hold limit",
+                            kRetrySoonS});
     case RowMode::kClosed:
       break;
   }

@@ -33,8 +33,8 @@ struct DoorRoute {
 
 // The row of one adapter: what `latest` (the bare adapter name) does.
 //   OPEN    new requests go to `target`, which is among the routes
-//   HELD    new requests wait, at most rules.hold_limit_ms
-//   LOCKED  503 SYNC_IN_DOUBT
+//   HELD    new requests wait, at most rules.hold_limit_ms; then 503 HELD_TOO_LONG
+//   LOCKED  the same; then 503 SYNC_IN_DOUBT
 //   CLOSED  503 with Retry-After while `catching_up` (a decision exists, and its version is not
 //           loaded yet), otherwise 409 NOT_LOADED
 struct DoorRow {

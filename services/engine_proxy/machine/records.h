@@ -39,6 +39,9 @@ struct RowRecord {
   EngineName target;
   Epoch locked;   // LOCKED(locked) when not 0
   PoolName pool;  // whose decisions these are; empty in a record of before it was kept
+  // A process that begins opens it only once it was told to: its pool has barriers, and may have
+  // decided one without this member, if an operator declared it dead.
+  bool waits = false;
   auto operator<=>(const RowRecord&) const = default;
 };
 // "boot": the engine life last seen.

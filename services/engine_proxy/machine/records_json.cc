@@ -24,14 +24,23 @@ RecordValue TermFrom(const Json& j) {
 }
 
 Json Fields(const RowRecord& r) {
-  return {{"kind", "row"},          {"incarnation", r.incarnation}, {"open", r.open},
-          {"epoch", r.epoch.value}, {"target", r.target.value},     {"locked", r.locked.value},
-          {"pool", r.pool.value}};
+  return {{"kind", "row"},
+          {"incarnation", r.incarnation},
+          {"open", r.open},
+          {"epoch", r.epoch.value},
+          {"target", r.target.value},
+          {"locked", r.locked.value},
+          {"pool", r.pool.value},
+          {"waits", r.waits}};
 }
 RecordValue RowFrom(const Json& j) {
-  return RowRecord{Field<uint64_t>(j, "incarnation"),   Field<bool>(j, "open"),
-                   Epoch(Field<uint64_t>(j, "epoch")),  EngineName(Text(j, "target")),
-                   Epoch(Field<uint64_t>(j, "locked")), PoolName(Text(j, "pool"))};
+  return RowRecord{Field<uint64_t>(j, "incarnation"),
+                   Field<bool>(j, "open"),
+                   Epoch(Field<uint64_t>(j, "epoch")),
+                   EngineName(Text(j, "target")),
+                   Epoch(Field<uint64_t>(j, "locked")),
+                   PoolName(Text(j, "pool")),
+                   Field<bool>(j, "waits")};
 }
 
 Json Fields(const BootRecord& r) { return {{"kind", "boot"}, {"boot", r.boot.value}}; }

@@ -13,7 +13,8 @@ namespace {
 using fleet::RowMode;
 
 bool IsServing(const Core& core, const Row& row) {
-  return row.record.open && core.IsLoaded(row.record.target);
+  const bool may_open = !row.record.waits || core.desired.has_value();
+  return row.record.open && may_open && core.IsLoaded(row.record.target);
 }
 
 // What the row stands on survived, or that is not known yet: nothing is given up before.
@@ -47,6 +48,7 @@ RowRecord Written(const RowRecord& record, RowWrite write, const fleet::DesiredR
       next.epoch = wanted->epoch;
       next.target = wanted->target;
       next.locked = Epoch();
+      next.waits = wanted->serve_from.value != 0;
       return next;
     case RowWrite::kUnlocked:
       next.locked = Epoch();

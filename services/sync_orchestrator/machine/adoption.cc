@@ -91,8 +91,8 @@ std::map<PoolId, Found> LastDecisions(const Core& core) {
       if (version == nullptr) continue;
       const Age age = AgeOf(row);
       const auto [it, is_first] = found.try_emplace({row.adapter, member.record.pool},
-                                                    Found{age, {row.epoch, *version}, row.epoch});
-      it->second.highest = std::max(it->second.highest, row.epoch);
+                                                    Found{age, {row.epoch, *version}, Epoch()});
+      it->second.highest = std::max({it->second.highest, row.epoch, row.barrier});
       if (is_first || age <= it->second.age) continue;
       it->second.age = age;
       it->second.activation = {row.epoch, *version};
@@ -175,6 +175,10 @@ void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
   PoolRecord& record = pool.record;
   if (last != nullptr) {
     record.epoch = std::max(record.epoch, last->highest);
+    // Whether it was decided behind a barrier is not known any more: by what is wanted today.
+    const AdapterInfo* info = core.FindAdapter(id.adapter);
+    const bool barrier = info != nullptr && info->policy.mode == fleet::SyncMode::kBarrier;
+    record.barrier = barrier ? last->activation.epoch : Epoch();
     if (record.history.empty() || record.history.back() != last->activation) {
       record.history = {last->activation};
     }
@@ -191,6 +195,7 @@ void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
   if (!pool.sync.has_value()) return;
   pool.sync.reset();
   pool.tally = {};
+  pool.barrier.reset();
   core.SaveSync(id, pool);
 }
 

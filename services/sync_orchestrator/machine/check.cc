@@ -53,6 +53,7 @@ std::string Compare(const PoolId& id, const Pool& was, const Pool& is) {
     return absl::StrCat(name, ": ", is.tally.loaded, " of ", is.tally.remaining,
                         " have the version, ", was.tally.loaded, " of ", was.tally.remaining,
                         " were counted");
+  if (was.barrier != is.barrier) return absl::StrCat(name, ": other doors are waited for");
   return "";
 }
 

@@ -80,8 +80,8 @@ struct WatchEvent {
   };
   State state = State::kWaiting;
   bool final = false;
-  std::string reason;  // kWaiting: TOO_FEW_ENGINES, NO_SLOT, OVERRIDDEN, ...; kFailed: POISONED,
-                       // SYNC_BACKLOG, ...
+  std::string reason;  // kWaiting: TOO_FEW_ENGINES, NO_SLOT, OVERRIDDEN, ...; kStaging:
+                       // MEMBER_UNREACHABLE; kFailed: POISONED, SYNC_BACKLOG, ...
   std::string detail;  // for people
   Epoch epoch;         // of the sync or the decision
   // Members that have it LOADED (staging), or serve it (delivering, active): n of m.

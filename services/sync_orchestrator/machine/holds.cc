@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "services/sync_orchestrator/machine/keys.h"
-#include "services/sync_orchestrator/machine/sync.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
+#include "services/sync_orchestrator/machine/waiting.h"
 
 namespace lorry::sync {
 namespace {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/strings.h"
+#include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/roster.h"
 
 namespace lorry::sync {
@@ -75,9 +76,11 @@ std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
   return progress;
 }
 
-std::string TroublesOf(const SyncRecord& sync, const Sights& sights) {
+std::string TroublesOf(const Core& core, const Pool& pool, const Sights& sights) {
   std::vector<std::string> troubles;
-  for (const SyncMember& part : sync.members) {
+  if (!pool.detail.empty()) troubles.push_back(pool.detail);
+  if (pool.barrier.has_value()) troubles.push_back(WhoIsWaitedFor(core, pool));
+  for (const SyncMember& part : pool.sync->members) {
     if (part.dropped != Drop::kNone) {
       troubles.push_back(absl::StrCat(part.member.value, " dropped: ", TextOf(part)));
       continue;

@@ -32,7 +32,8 @@ const Sight* Find(const Sights& sights, const MemberId& member);
 std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
                                        const VersionInfo& version, const Sights& sights);
 
-// For people: who takes no part in the sync any more or is held up, and why; empty when nobody is.
-std::string TroublesOf(const SyncRecord& sync, const Sights& sights);
+// For people: what holds the running sync up, and who takes no part in it any more; empty when
+// nobody does.
+std::string TroublesOf(const Core& core, const Pool& pool, const Sights& sights);
 
 }  // namespace lorry::sync

@@ -61,6 +61,12 @@ std::string_view ToString(Abort why) {
       return "TOO_FEW_ENGINES";
     case Abort::kStageDeadline:
       return "STAGE_DEADLINE";
+    case Abort::kUnreachable:
+      return "MEMBER_UNREACHABLE";
+    case Abort::kHoldEnded:
+      return "HOLD_ENDED";
+    case Abort::kBarrierDeadline:
+      return "BARRIER_DEADLINE";
     case Abort::kRefused:
       return "REFUSED";
     case Abort::kPoisoned:
@@ -118,8 +124,8 @@ std::string_view ToString(Wait wait) {
       return "TOO_FEW_ENGINES";
     case Wait::kNoSlot:
       return "NO_SLOT";
-    case Wait::kUnimplemented:
-      return "UNIMPLEMENTED";
+    case Wait::kUnreachable:
+      return "MEMBER_UNREACHABLE";
     case Wait::kRecordsLost:
       return ToString(Footing::kRecordsLost);
     case Wait::kStoreLost:

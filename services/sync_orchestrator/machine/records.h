@@ -126,6 +126,9 @@ enum class Abort {
   kRunFenced,
   kTooFewEngines,
   kStageDeadline,
+  kUnreachable,      // BARRIER: a member's door could not be asked to hold until the stage deadline
+  kHoldEnded,        // a door's own deadline ended its hold
+  kBarrierDeadline,  // not every door held and locked in time
   // Verdicts leave too few engines for the version.
   kRefused,
   kPoisoned,

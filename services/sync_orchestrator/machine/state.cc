@@ -78,6 +78,11 @@ const AdapterInfo* Core::FindAdapter(const AdapterName& adapter) const {
   return it != adapters.end() ? &it->second : nullptr;
 }
 
+const fleet::AdapterPolicy* Core::FindPolicy(const PoolId& id) const {
+  const AdapterInfo* info = FindAdapter(id.adapter);
+  return info != nullptr && info->policy.pools.contains(id.pool) ? &info->policy : nullptr;
+}
+
 int64_t Core::Backoff(uint32_t failures) const {
   constexpr uint32_t kDoublingsLimit = 20;  // beyond it retry_max_ms has long been reached
   const int64_t grown = config.retry_min_ms
@@ -86,7 +91,9 @@ int64_t Core::Backoff(uint32_t failures) const {
 }
 
 SyncPhase PhaseOf(const Pool& pool) {
-  return pool.sync.has_value() ? SyncPhase::kStaging : SyncPhase::kIdle;
+  if (!pool.sync.has_value()) return SyncPhase::kIdle;
+  if (!pool.barrier.has_value()) return SyncPhase::kStaging;
+  return pool.barrier->locks ? SyncPhase::kLocking : SyncPhase::kHolding;
 }
 
 }  // namespace lorry::sync

@@ -74,7 +74,7 @@ enum class Wait {
   kRetryLater,
   kTooFewEngines,
   kNoSlot,
-  kUnimplemented,
+  kUnreachable,  // a member's door cannot be asked to hold
   kRecordsLost,  // nothing is decided before an operator is asked: Footing
   kStoreLost,
   kOverridden,   // the pool is pinned to another
@@ -101,6 +101,17 @@ struct Pool {
     auto operator<=>(const Tally&) const = default;
   };
   Tally tally;
+  // A sync in mode BARRIER, once enough engines have its version: what doors were asked. A new
+  // reign begins without, and its documents end what they hold and lock.
+  struct Barrier {
+    Tick since = 0;               // they were asked to hold
+    bool locks = false;           // they were asked to lock
+    std::set<MemberId> waits_on;  // whose doors have not answered the last of both
+    bool hold_ended = false;      // one ended its hold by its own deadline
+    auto operator<=>(const Barrier&) const = default;
+  };
+  std::optional<Barrier> barrier;
+  uint32_t barriers_failed = 0;  // in a row, for the backoff
   Tick decided_at = 0;
   Tick retry_at = 0;  // after an ABORT
   std::optional<Tick> no_slot_since;
@@ -254,6 +265,8 @@ struct Core {
   std::vector<const LeaseRecord*> LeasesOf(const PoolId& id) const;
   std::vector<const LeaseRecord*> LeasesBelow(const std::string& key_prefix) const;
   const AdapterInfo* FindAdapter(const AdapterName& adapter) const;
+  // Null where the adapter is not of this pool.
+  const fleet::AdapterPolicy* FindPolicy(const PoolId& id) const;
   int64_t Backoff(uint32_t failures) const;
 };
 

@@ -116,7 +116,7 @@ Status Machine::GetStatus() const {
     if (about != nullptr) out.progress = ProgressOf(core, id, *about, sights);
     out.override_to = pool.record.override_to;
     out.waits_for = ToString(pool.wait);
-    out.detail = pool.sync.has_value() ? TroublesOf(*pool.sync, sights) : pool.detail;
+    out.detail = pool.sync.has_value() ? TroublesOf(core, pool, sights) : pool.detail;
     out.is_blocked = pool.wait != Wait::kNothing && pool.wait != Wait::kOverridden &&
                      pool.wait != Wait::kNextVersion;
     out.last_decision = pool.decision;

@@ -3,20 +3,12 @@
 // what has changed.
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
 
-// What a pool would sync next: an override, the decision or alias it follows, or the first that
-// waits.
-struct Candidate {
-  VersionInfo version;
-  bool overriding = false;
-};
-std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id);
+// The pool's sync stands where the row says, and that is written down.
+void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row);
 
 // Drops members, decides running syncs, starts waiting ones, where something changed or is due.
 void AdvanceSyncs(Core& core);

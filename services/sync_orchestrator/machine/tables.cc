@@ -16,6 +16,8 @@ constexpr SyncTransition kSync[] = {
     {P::kStaging, E::kAllHaveIt, P::kIdle, A::kCommit, W::kDecision},
     {P::kStaging, E::kEnoughAtDeadline, P::kIdle, A::kCommitWithoutTheSlow, W::kDecision},
     {P::kStaging, E::kTooFewAtDeadline, P::kIdle, A::kAbort, W::kDecision, Abort::kStageDeadline},
+    {P::kStaging, E::kEnoughForBarrier, P::kHolding, A::kHold, W::kSync},
+    {P::kStaging, E::kUnreachable, P::kIdle, A::kAbort, W::kDecision, Abort::kUnreachable},
     {P::kStaging, E::kTooFewLeft, P::kIdle, A::kAbort, W::kDecision, Abort::kTooFewEngines},
     {P::kStaging, E::kRefused, P::kIdle, A::kAbort, W::kDecision, Abort::kRefused},
     {P::kStaging, E::kPoisoned, P::kIdle, A::kAbort, W::kDecision, Abort::kPoisoned},
@@ -23,6 +25,26 @@ constexpr SyncTransition kSync[] = {
     {P::kStaging, E::kOverridden, P::kIdle, A::kAbort, W::kDecision, Abort::kOverridden},
     {P::kStaging, E::kRunFenced, P::kIdle, A::kAbort, W::kDecision, Abort::kRunFenced},
     {P::kStaging, E::kPolicyChanged, P::kIdle, A::kAbort, W::kDecision, Abort::kPolicyChanged},
+    {P::kHolding, E::kAllHold, P::kLocking, A::kLock, W::kNothing},
+    {P::kHolding, E::kTooFewLeft, P::kIdle, A::kAbort, W::kDecision, Abort::kTooFewEngines},
+    {P::kHolding, E::kHoldEnded, P::kIdle, A::kAbort, W::kDecision, Abort::kHoldEnded},
+    {P::kHolding, E::kBarrierDeadline, P::kIdle, A::kAbort, W::kDecision, Abort::kBarrierDeadline},
+    {P::kHolding, E::kRefused, P::kIdle, A::kAbort, W::kDecision, Abort::kRefused},
+    {P::kHolding, E::kPoisoned, P::kIdle, A::kAbort, W::kDecision, Abort::kPoisoned},
+    {P::kHolding, E::kStalls, P::kIdle, A::kAbort, W::kDecision, Abort::kStalls},
+    {P::kHolding, E::kOverridden, P::kIdle, A::kAbort, W::kDecision, Abort::kOverridden},
+    {P::kHolding, E::kRunFenced, P::kIdle, A::kAbort, W::kDecision, Abort::kRunFenced},
+    {P::kHolding, E::kPolicyChanged, P::kIdle, A::kAbort, W::kDecision, Abort::kPolicyChanged},
+    {P::kLocking, E::kAllLocked, P::kIdle, A::kCommit, W::kDecision},
+    {P::kLocking, E::kTooFewLeft, P::kIdle, A::kAbort, W::kDecision, Abort::kTooFewEngines},
+    {P::kLocking, E::kHoldEnded, P::kIdle, A::kAbort, W::kDecision, Abort::kHoldEnded},
+    {P::kLocking, E::kBarrierDeadline, P::kIdle, A::kAbort, W::kDecision, Abort::kBarrierDeadline},
+    {P::kLocking, E::kRefused, P::kIdle, A::kAbort, W::kDecision, Abort::kRefused},
+    {P::kLocking, E::kPoisoned, P::kIdle, A::kAbort, W::kDecision, Abort::kPoisoned},
+    {P::kLocking, E::kStalls, P::kIdle, A::kAbort, W::kDecision, Abort::kStalls},
+    {P::kLocking, E::kOverridden, P::kIdle, A::kAbort, W::kDecision, Abort::kOverridden},
+    {P::kLocking, E::kRunFenced, P::kIdle, A::kAbort, W::kDecision, Abort::kRunFenced},
+    {P::kLocking, E::kPolicyChanged, P::kIdle, A::kAbort, W::kDecision, Abort::kPolicyChanged},
 };
 
 constexpr VerdictTransition kVerdict[] = {
@@ -45,6 +67,12 @@ constexpr std::string_view kSyncEvents[] = {"may begin",
                                             "all have it",
                                             "enough at the deadline",
                                             "too few at the deadline",
+                                            "enough for a barrier",
+                                            "unreachable",
+                                            "all hold",
+                                            "all locked",
+                                            "hold ended",
+                                            "barrier deadline",
                                             "too few left",
                                             "refused",
                                             "poisoned",
@@ -52,8 +80,9 @@ constexpr std::string_view kSyncEvents[] = {"may begin",
                                             "overridden",
                                             "run fenced",
                                             "policy changed"};
-constexpr std::string_view kSyncAsks[] = {"Stage", "Commit", "Commit without the slow", "Abort "};
-constexpr std::string_view kSyncWrites[] = {"pool, sync", "decision, no sync, pool"};
+constexpr std::string_view kSyncAsks[] = {
+    "Stage", "Hold", "Lock", "Commit", "Commit without the slow", "Abort "};
+constexpr std::string_view kSyncWrites[] = {"–", "pool, sync", "decision, no sync, pool"};
 constexpr std::string_view kVerdictEvents[] = {"loaded", "deaths",    "lives", "refusals",
                                                "misfit", "restarted", "lifted"};
 

@@ -19,6 +19,12 @@ enum class SyncEvent : uint8_t {
   kAllHaveIt,
   kEnoughAtDeadline,
   kTooFewAtDeadline,
+  kEnoughForBarrier,
+  kUnreachable,
+  kAllHold,
+  kAllLocked,
+  kHoldEnded,
+  kBarrierDeadline,
   kTooFewLeft,
   kRefused,
   kPoisoned,
@@ -27,8 +33,8 @@ enum class SyncEvent : uint8_t {
   kRunFenced,
   kPolicyChanged,
 };
-enum class SyncAsk : uint8_t { kStage, kCommit, kCommitWithoutTheSlow, kAbort };
-enum class SyncWrite : uint8_t { kSync, kDecision };
+enum class SyncAsk : uint8_t { kStage, kHold, kLock, kCommit, kCommitWithoutTheSlow, kAbort };
+enum class SyncWrite : uint8_t { kNothing, kSync, kDecision };
 
 struct SyncTransition {
   SyncPhase from;

@@ -74,6 +74,13 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
                          const Member& member) {
   fleet::DesiredRow row;
   row.adapter = info.adapter;
+  if (pool.barrier.has_value()) {
+    row.mode = pool.barrier->locks ? fleet::RowMode::kLocked : fleet::RowMode::kHeld;
+    row.epoch = pool.sync->epoch;
+    row.hold_for_ms = info.policy.barrier_deadline_ms;
+    return row;
+  }
+  row.epoch = pool.record.barrier;
   if (pool.committed() == nullptr) return row;
   row.epoch = pool.committed()->epoch;
   if (const Activation* served = ServedBy(core, info, pool, member)) {

@@ -33,13 +33,19 @@ WatchEvent Superseded(const VersionKey& by) {
   return event;
 }
 
+State StateOf(SyncPhase phase) {
+  if (phase == SyncPhase::kHolding) return State::kHolding;
+  return phase == SyncPhase::kLocking ? State::kLocking : State::kStaging;
+}
+
 WatchEvent Staging(const Core& core, const PoolId& id, const Pool& pool) {
   const SyncRecord& sync = *pool.sync;
   const Sights sights = Look(core, id, sync.version);
   WatchEvent event;
-  event.state = State::kStaging;
+  event.state = StateOf(PhaseOf(pool));
   event.epoch = sync.epoch;
-  event.detail = TroublesOf(sync, sights);
+  event.reason = ToString(pool.wait);
+  event.detail = TroublesOf(core, pool, sights);
   for (const SyncMember& part : sync.members) {
     ++event.members;
     const Sight* sight = part.dropped == Drop::kNone ? Find(sights, part.member) : nullptr;
@@ -135,8 +141,6 @@ bool HasMembers(const Core& core, const PoolName& pool) {
 WatchEvent Waiting(const Core& core, const Pool& pool, const VersionKey& version,
                    const PoolId& id) {
   if (!HasMembers(core, id.pool)) return Final(State::kStored);
-  if (pool.wait == Wait::kUnimplemented)
-    return Final(State::kFailed, std::string(ToString(pool.wait)), pool.detail);
   WatchEvent event;
   event.state = State::kWaiting;
   event.reason = ToString(pool.wait);

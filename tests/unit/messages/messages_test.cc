@@ -178,8 +178,6 @@ TEST(Messages, WhatNothingActsOnIsRefused) {
     return std::string(CheckBuilt(*read).message());
   };
   using common::v1::AdapterPolicy;
-  EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_mode(common::v1::SYNC_MODE_BARRIER); }),
-              ::testing::HasSubstr("set mode=rolling"));
   EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_quiesce(common::v1::QUIESCE_MODE_ABORT); }),
               ::testing::HasSubstr("set quiesce=none"));
   EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_flush(common::v1::FLUSH_MODE_ALWAYS); }),

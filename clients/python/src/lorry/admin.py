@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf import json_format
 
@@ -207,6 +207,21 @@ class Admin:
         """Lets engines try a version again that they refused, or died or hung of; one of each kind goes first."""
         request = sync_pb2.LiftVerdictRequest(version=_ref(adapter, version))
         self._connection.call(self._connection.sync.LiftVerdict, request)
+
+    def mark(self, member: str, mark: Literal["excluded", "included", "dead"], why: str = "") -> None:
+        """Says that syncs do not count on an engine, that they do again, or that its door answers nobody any more.
+
+        Args:
+            member: its name, as :meth:`status` lists it.
+            mark: with ``"dead"`` you promise that the door answers nobody: barriers no longer wait for it.
+            why: for people.
+
+        Raises:
+            LorryError: MEMBER_UNKNOWN.
+        """
+        kind = sync_pb2.MarkMemberRequest.Mark.Value(f"MARK_{mark.upper()}")
+        self._connection.call(self._connection.sync.MarkMember,
+                              sync_pb2.MarkMemberRequest(member=member, mark=kind, reason=why))
 
     def lease(self, selector: str, holder: str, ttl_s: float, pool: str = "") -> Lease:
         """Leases a version for ``ttl_s`` seconds from now; asked again it is renewed, and ``loaded`` counted anew.

@@ -116,7 +116,7 @@ TEST_F(RouterTest, FollowsTheRow) {
   EXPECT_EQ(with(RowMode::kOpen), NameOf("policy", 1).value);
   EXPECT_EQ(with(RowMode::kHeld), "HELD else HELD_TOO_LONG");
   EXPECT_EQ(Ask1(router_, "policy@1"), NameOf("policy", 1).value) << "explicit ones are outside";
-  EXPECT_EQ(with(RowMode::kLocked), "503 SYNC_IN_DOUBT");
+  EXPECT_EQ(with(RowMode::kLocked), "HELD else SYNC_IN_DOUBT");
   EXPECT_EQ(with(RowMode::kClosed), "409 NOT_LOADED");
   EXPECT_EQ(with(RowMode::kClosed, true), "503 CATCHING_UP");
 }
@@ -134,7 +134,7 @@ TEST_F(RouterTest, CallsNothingUnknownBeforeItIsTold) {
     EXPECT_EQ(Ask1(router_, reference), "503 CATCHING_UP") << reference;
   }
   EXPECT_GT(std::get<Refused>(router_.Resolve({{"policy@eval"}, {}})).retry_after_s, 0);
-  EXPECT_EQ(Ask1(router_, "critic"), "503 SYNC_IN_DOUBT");
+  EXPECT_EQ(Ask1(router_, "critic"), "HELD else SYNC_IN_DOUBT");
   maker.raw().awaits_desired = false;
   router_.SetTable(maker.Make());
   EXPECT_EQ(Ask1(router_, "policy@eval"), "404 UNKNOWN_ADAPTER");

@@ -63,7 +63,8 @@ class Bench {
       desired.wanted.push_back(wanted);
     }
     if (epoch > 0)
-      desired.rows = {{kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back())}};
+      desired.rows = {{kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back()), 0,
+                       Epoch(serve_from_)}};
     desired.pause = pause_;
     Tell(DesiredReceived{desired});
   }
@@ -142,6 +143,7 @@ class Bench {
   Records records_;
   std::map<EngineName, uint32_t> counts_;     // what the door reports
   std::map<EngineName, std::string> engine_;  // what the engine lists
+  uint64_t serve_from_ = 0;                   // of rows: the epoch of the last barrier
   std::set<size_t> silent_;                   // indexes of effects that are not answered
   uint64_t running_ = 0;                      // at the engine, and of which adapters, if it says so
   std::optional<std::set<EngineName>> running_names_;

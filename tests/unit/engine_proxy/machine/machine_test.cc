@@ -263,6 +263,26 @@ TEST(Rows, ARollingRowServesTheOldVersionUntilTheNewOneIsLoaded) {
   EXPECT_EQ(bench.TheRow().target, Bench::NameOf(1));
 }
 
+TEST(Rows, NothingFromBeforeABarrierIsServedUntilTheNewVersionIsLoaded) {
+  Bench bench;
+  bench.serve_from_ = 2;
+  bench.Desire(1, {1});
+  bench.silent_.insert(kLoadEffect);
+  bench.Desire(2, {2});
+  EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kClosed);
+}
+
+TEST(Rows, BehindABarrierAnotherProcessOpensOnlyOnceItWasTold) {
+  Bench bench;
+  bench.serve_from_ = 1;
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen);
+  bench.Start();
+  EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kClosed);
+  bench.Desire(1, {1});
+  EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen);
+}
+
 TEST(Rows, AHoldEndsByItsOwnDeadlineAndSaysSo) {
   Bench bench;
   bench.Desire(1, {1});
@@ -324,7 +344,7 @@ TEST(Records, SurviveTheirText) {
   const std::vector<RecordValue> records = {
       JournalRecord{MemberId("e1"), JournalId("j")},
       TermRecord{Term{1, 2}},
-      RowRecord{1, true, Epoch(3), EngineName("n"), Epoch(4), PoolName("p")},
+      RowRecord{1, true, Epoch(3), EngineName("n"), Epoch(4), PoolName("p"), true},
       BootRecord{BootId("b")},
       NameRecord{{kMath, RunId(1), VersionNumber(2)},
                  Digest{"d"},

@@ -202,16 +202,6 @@ TEST(Sync, AShareCountsEnginesThatRestartAndNoNewcomers) {
 }
 
 // Right after a restart no member has a session yet: that is no reason to say that nobody serves.
-TEST(Sync, BarrierIsRefusedWhereItWouldBegin) {
-  Fleet fleet;
-  fleet::AdapterPolicy policy;
-  policy.mode = fleet::SyncMode::kBarrier;
-  fleet.Policy(policy);
-  fleet.Join("e1");
-  fleet.Publish(1);
-  EXPECT_EQ(fleet.Pool().waits_for, "UNIMPLEMENTED");
-}
-
 TEST(Desired, OfABatchTheNewestDocumentIsSentAlone) {
   Machine machine = *Machine::Restore(Config(), {}, 0);
   AdapterInfo adapter{kMath, {}, RunId(1)};

@@ -1,0 +1,230 @@
+#include "services/sync_orchestrator/machine/waiting.h"
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
+#include "services/sync_orchestrator/machine/barrier.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
+#include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/slots.h"
+#include "services/sync_orchestrator/machine/sync.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
+
+namespace lorry::sync {
+
+void WaitFor(Core& core, const PoolId& id, Pool& pool, Wait wait, std::string detail) {
+  if (pool.wait == wait && pool.detail == detail) return;
+  pool.wait = wait;
+  pool.detail = std::move(detail);
+  core.changed.Wait(id);
+}
+
+namespace {
+
+Wait WaitOf(Verdict verdict) {
+  if (verdict == Verdict::kPoisoned) return Wait::kPoisoned;
+  return verdict == Verdict::kStalls ? Wait::kStalls : Wait::kRefused;
+}
+
+// Why a member cannot be staged on; empty when it can.
+std::string WhyUnfit(const Core& core, const Member& member, const VersionInfo& version) {
+  const MemberStanding standing = StandingOf(core, member);
+  if (standing == MemberStanding::kReady) {
+    const std::string unservable = fleet::WhyNotServable(member.observed->limits, version.traits);
+    return unservable.empty() ? Explain(VerdictOf(core, member.group, version.key)) : unservable;
+  }
+  const std::string reason = StandingReason(core, member);
+  return absl::StrCat(ToAbsl(ToString(standing)), reason.empty() ? "" : ", ", reason);
+}
+
+struct Candidates {
+  std::vector<Member*> members;  // that the version can be staged on
+  uint32_t share_of = 0;         // what a share of `min_engines` is a share of
+  std::string unfit;             // why others cannot, for people
+};
+
+constexpr size_t kNamed = 4;  // members of a large fleet: enough to see what is wrong
+
+// The first few of the pool that are likely to come (back).
+std::string WhoIsExpected(const Core& core, const PoolId& id) {
+  std::string names;
+  size_t found = 0;
+  for (const MemberId& expected : core.expected) {
+    const Member& member = core.members.at(expected);
+    if (member.record.pool != id.pool) continue;
+    if (++found > kNamed) break;
+    absl::StrAppend(&names, "; ", expected.value, ": JOINING, ", StandingReason(core, member));
+  }
+  return names;
+}
+
+Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version) {
+  Candidates out;
+  size_t others = 0;
+  for (auto& [member_id, member] : core.members) {
+    ++core.work.members;
+    if (member.record.pool != id.pool || member.record.dead) continue;
+    if (IsCounted(core, member)) ++out.share_of;
+    const std::string why = WhyUnfit(core, member, version);
+    if (why.empty()) {
+      out.members.push_back(&member);
+    } else if (++others <= kNamed) {
+      absl::StrAppend(&out.unfit, "; ", member_id.value, ": ", why);
+    }
+  }
+  if (others > kNamed) absl::StrAppend(&out.unfit, "; and ", others - kNamed, " more");
+  return out;
+}
+
+void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy& policy,
+           const Candidate& next, const Candidates& candidates,
+           const std::set<MemberId>& without_slot) {
+  const SyncTransition* row =
+      Take(SyncTable(), core.taken.sync, PhaseOf(pool), SyncEvent::kMayBegin);
+  if (row == nullptr) return;
+  pool.record.epoch = Epoch(pool.record.epoch.value + 1);
+  std::erase(pool.record.pending, next.version.key);
+  SyncRecord sync;
+  sync.epoch = pool.record.epoch;
+  sync.version = next.version;
+  sync.mode = policy.mode;
+  sync.overriding = next.overriding;
+  sync.share_of = candidates.share_of;
+  for (const Member* member : candidates.members) {
+    const bool fits = !without_slot.contains(member->id);
+    sync.members.push_back(
+        {member->id, member->observed->boot, fits ? Drop::kNone : Drop::kNoSlot});
+  }
+  pool.sync = std::move(sync);
+  pool.tally = {};
+  pool.sync_began = core.now;
+  WaitFor(core, id, pool, Wait::kNothing);
+  Stand(core, id, pool, *row);
+}
+
+// Nothing is to be synced: says so where the newest version is not the one that is served.
+void SayWhyIdle(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy) {
+  const VersionInfo* newest = NewestOf(core, id.adapter);
+  const Activation* committed = pool.committed();
+  const bool differs = policy != nullptr && newest != nullptr && committed != nullptr &&
+                       newest->key != committed->version.key &&
+                       policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished;
+  if (!differs) return WaitFor(core, id, pool, Wait::kNothing);
+  if (pool.record.override_to.has_value()) {
+    return WaitFor(core, id, pool, Wait::kOverridden,
+                   absl::StrCat("an operator pins the pool to ", ToString(*pool.record.override_to),
+                                "; newer versions wait"));
+  }
+  if (const GroupVerdict* given_up = GivenUp(core, id, newest->key))
+    return WaitFor(core, id, pool, WaitOf(given_up->verdict), Explain(*given_up));
+  WaitFor(core, id, pool, Wait::kNextVersion,
+          absl::StrCat(ToString(newest->key),
+                       " was passed over, by a rollback or a full queue; the next version that is "
+                       "published is synced, or pin this one"));
+}
+
+// Whether some member of the pool that has reported could serve it, by its limits and verdicts.
+bool SomebodyCan(const Core& core, const PoolId& id, const VersionInfo& version) {
+  bool anybody = false;
+  for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
+       it != core.places.end() && it->first.first == id.pool; ++it) {
+    anybody = true;
+    const Member& one = core.members.at(*it->second.begin());
+    if (fleet::WhyNotServable(one.observed->limits, version.traits).empty() &&
+        !IsBar(VerdictOf(core, it->first.second, version.key))) {
+      return true;
+    }
+  }
+  return !anybody;
+}
+
+// The first that waits and can be served: one that cannot does not stand in the way of those behind
+// it. The last where none can, so that it says why.
+std::optional<VersionKey> FirstInLine(const Core& core, const PoolId& id, const Pool& pool) {
+  for (const VersionKey& key : pool.record.pending) {
+    const VersionInfo* version = core.FindVersion(key);
+    if (version != nullptr && GivenUp(core, id, key) == nullptr && SomebodyCan(core, id, *version))
+      return key;
+  }
+  if (pool.record.pending.empty()) return std::nullopt;
+  return pool.record.pending.back();
+}
+
+}  // namespace
+
+void SayWhatIsLost(Core& core) {
+  const Wait wait = core.footing == Footing::kRecordsLost ? Wait::kRecordsLost : Wait::kStoreLost;
+  for (const auto& [adapter, info] : core.adapters) {
+    for (const auto& [pool, source] : info.policy.pools) core.pools[{adapter, pool}];
+  }
+  for (auto& [id, pool] : core.pools)
+    WaitFor(core, id, pool, wait, std::string(Explain(core.footing)));
+}
+
+void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
+  const fleet::AdapterPolicy* policy = core.FindPolicy(id);
+  const std::optional<Candidate> next = policy != nullptr ? CandidateOf(core, id) : std::nullopt;
+  if (!next.has_value()) return SayWhyIdle(core, id, pool, policy);
+  if (const GroupVerdict* given_up = GivenUp(core, id, next->version.key))
+    return WaitFor(core, id, pool, WaitOf(given_up->verdict), Explain(*given_up));
+  if (!core.held.contains(next->version.key)) return WaitFor(core, id, pool, Wait::kHoldPending);
+  if (!IsGathered(core)) return WaitFor(core, id, pool, Wait::kAttaching, WhoIsExpected(core, id));
+  const Candidates candidates = CandidatesOf(core, id, next->version);
+  // What operators, policies and new runs put in its place does not wait.
+  if (core.now < pool.retry_at && pool.decision->version == next->version.key) {
+    return WaitFor(core, id, pool, Wait::kRetryLater,
+                   absl::StrCat(ToAbsl(ToString(pool.decision->why)), candidates.unfit));
+  }
+  if (policy->mode == fleet::SyncMode::kBarrier) {
+    const std::string unreachable = WhoIsUnreachable(core, id, /*lost=*/true);
+    if (!unreachable.empty()) return WaitFor(core, id, pool, Wait::kUnreachable, unreachable);
+  }
+  const uint32_t needed = policy->min_engines.Of(candidates.share_of);
+  if (candidates.members.size() < needed) {
+    return WaitFor(core, id, pool, Wait::kTooFewEngines,
+                   absl::StrCat(candidates.members.size(), " engines are ready, ", needed,
+                                " are needed", candidates.unfit));
+  }
+  const SlotVerdict verdict = CheckSlots(core, candidates.members, next->version);
+  if (!verdict.without_slot.empty()) {
+    if (!pool.no_slot_since.has_value()) pool.no_slot_since = core.now;
+    // One full engine delays the others no longer than a slow one would.
+    const bool waited = core.now - *pool.no_slot_since >= policy->stage_deadline_ms;
+    const size_t fitting = candidates.members.size() - verdict.without_slot.size();
+    if (!waited || fitting < needed) return WaitFor(core, id, pool, Wait::kNoSlot, verdict.detail);
+  }
+  Start(core, id, pool, *policy, *next, candidates, verdict.without_slot);
+}
+
+std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id) {
+  const auto it = core.pools.find(id);
+  const fleet::AdapterPolicy* policy = core.FindPolicy(id);
+  if (it == core.pools.end() || policy == nullptr) return std::nullopt;
+  const Pool& pool = it->second;
+  const fleet::PoolSource& source = policy->pools.at(id.pool);
+  std::optional<VersionKey> key;
+  if (pool.record.override_to.has_value()) {
+    key = pool.record.override_to;
+  } else if (source.kind == fleet::PoolSource::Kind::kPool) {
+    const auto followed = core.pools.find({id.adapter, source.pool});
+    if (followed != core.pools.end() && followed->second.committed() != nullptr) {
+      key = followed->second.committed()->version.key;
+    }
+  } else if (source.kind == fleet::PoolSource::Kind::kAlias) {
+    const auto alias = core.aliases.find({id.adapter, source.alias});
+    if (alias != core.aliases.end()) key = alias->second;
+  } else {
+    key = FirstInLine(core, id, pool);
+  }
+  if (!key.has_value()) return std::nullopt;
+  if (pool.committed() != nullptr && pool.committed()->version.key == *key) return std::nullopt;
+  const VersionInfo* version = core.FindVersion(*key);
+  if (version == nullptr) return std::nullopt;
+  return Candidate{*version, pool.record.override_to.has_value()};
+}
+
+}  // namespace lorry::sync

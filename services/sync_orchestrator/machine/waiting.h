@@ -1,0 +1,28 @@
+// What waits to be synced in a pool that syncs nothing: which version is next, why it does not begin
+// yet, and its beginning.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "services/sync_orchestrator/machine/state.h"
+
+namespace lorry::sync {
+
+// What a pool would sync next: an override, the decision or alias it follows, or the first that
+// waits.
+struct Candidate {
+  VersionInfo version;
+  bool overriding = false;
+};
+std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id);
+
+// Begins the next sync of a pool that has none, or says what it waits for.
+void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool);
+// Every pool says why nothing is decided in it.
+void SayWhatIsLost(Core& core);
+
+// `detail` is for people.
+void WaitFor(Core& core, const PoolId& id, Pool& pool, Wait wait, std::string detail = "");
+
+}  // namespace lorry::sync

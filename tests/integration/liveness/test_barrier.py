@@ -1,0 +1,114 @@
+"""A pool of mode BARRIER: once one door answers with a new version, no request begins on the old one at any door."""
+
+import pytest
+from testing.waiting import until
+from testing.world import ADAPTER, Traffic, World, restart
+
+BARRIER = {"mode": "barrier", "barrier_deadline_ms": 10_000, "max_staleness": 1}
+# Of a sync that nothing holds up, on a machine that compiles beside it.
+SOON_S = 25.0
+
+
+def check_order(traffic: Traffic) -> None:
+    """No request that was asked after some reply of a version had begun is answered by an older one."""
+    answers = [a for _, a in traffic.answers if a.status == 200]
+    newest, replies = 0, iter(sorted(answers, key=lambda a: a.began_at))
+    reply = next(replies, None)
+    for asked in sorted(answers, key=lambda a: a.asked_at):
+        while reply is not None and reply.began_at < asked.asked_at:
+            newest = max(newest, reply.version)
+            reply = next(replies, None)
+        assert asked.version >= newest, f"v{asked.version} was begun after v{newest} had answered"
+
+
+@pytest.fixture
+def world(crowd):
+    world: World = crowd("sglang-1", "vllm-1", "vllm-2")
+    world.admin.create(ADAPTER, BARRIER)
+    return world
+
+
+def test_doors_change_together(world, make_adapter):
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        with Traffic(world, workers=3) as traffic:
+            for number in range(2, 8):
+                world.publish(run, number, make_adapter(number))
+                asked = traffic.good()
+                until(lambda asked=asked: traffic.good() > asked + 20, "clients were answered")
+        traffic.check()  # held requests were answered too, all of them
+        check_order(traffic)
+        assert {a.version for _, a in traffic.answers} == set(range(1, 8))
+
+
+def test_the_checker_sees_doors_that_change_one_by_one(crowd, make_adapter):
+    """The same clients under mode ROLLING, where one engine takes its time: what is checked above is no matter of course."""
+    world = crowd("sglang-1", "vllm-1")
+    world.admin.create(ADAPTER, {"max_staleness": 1, "min_engines": 1, "stage_deadline_ms": 1000})
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        world.wires["vllm-1"].cut()
+        with Traffic(world) as traffic:
+            world.publish(run, 2, make_adapter(2), until_="stored")
+            world.wait_serves(2, ["sglang-1"])
+            good = traffic.good("vllm-1")
+            until(lambda: traffic.good("vllm-1") > good + 5, "the other door answers with what it has")
+        with pytest.raises(AssertionError, match="was begun after v2"):
+            check_order(traffic)
+
+
+def test_a_door_that_nobody_can_ask_holds_the_sync_up_and_no_door(world, make_adapter):
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        world.wires["vllm-2"].cut()
+        until(lambda: world.member("vllm-2").get("state") == "LOST", "its session is over")
+        with Traffic(world) as traffic:
+            handle = world.publish(run, 2, make_adapter(2), until_="stored")
+            until(lambda: world.waits_for() == "MEMBER_UNREACHABLE", "the sync says what it waits for")
+            asked = traffic.good()
+            until(lambda: traffic.good() > asked + 20, "clients are answered meanwhile")
+            world.wires["vllm-2"].heal()
+            handle.wait("serving", SOON_S)
+            world.wait_serves(2)
+        traffic.check()
+        check_order(traffic)
+
+
+def test_an_operators_word_ends_the_wait_for_an_engine_that_is_gone(world, make_adapter):
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        world.fleet.proxies["vllm-2"].kill()
+        handle = world.publish(run, 2, make_adapter(2), until_="stored")
+        until(lambda: world.waits_for() == "MEMBER_UNREACHABLE", "the sync says what it waits for")
+        world.admin.mark("vllm-2", "dead")
+        handle.wait("serving", SOON_S)
+        world.wait_serves(2, ["sglang-1", "vllm-1"])
+        # Back again it opens on nothing old, also before it was told anything.
+        with Traffic(world, workers=1) as traffic:
+            world.fleet.proxies["vllm-2"].start()
+            world.wait_serves(2, ["vllm-2"])
+        check_order(traffic)
+
+
+@pytest.mark.parametrize("victim", ["orchestrator", "sglang-1"])
+def test_whoever_is_killed_in_the_middle_the_order_holds(world, make_adapter, victim):
+    """Killed again and again while versions are published, so that it dies in every phase of a barrier."""
+    service = world.fleet.orchestrator if victim == "orchestrator" else world.fleet.proxies[victim]
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        with Traffic(world) as traffic:
+            for number in range(2, 7):
+                handle = world.publish(run, number, make_adapter(number), until_="stored")
+                until(lambda n=number: world.residency("vllm-1", n) in ("LOADING", "LOADED"), "it is on its way")
+                restart(service)
+                handle.wait("serving", SOON_S)
+                world.wait_serves(number)
+        check_order(traffic)
+        for _, answer in traffic.answers:
+            if answer.status == 200:
+                world.prove(answer)

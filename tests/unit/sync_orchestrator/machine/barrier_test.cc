@@ -1,0 +1,201 @@
+// Syncs in mode BARRIER: every door of the pool holds, then locks, before the decision.
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
+
+namespace lorry::sync {
+namespace {
+
+using fleet::RowMode;
+using ::testing::HasSubstr;
+
+class Barrier : public ::testing::Test {
+ protected:
+  Barrier() {
+    policy_.mode = fleet::SyncMode::kBarrier;
+    fleet_.Policy(policy_);
+    for (const char* id : {"e1", "e2"}) fleet_.Join(id);
+    Decide(1);
+  }
+  void Obey() {
+    for (const char* id : {"e1", "e2"}) fleet_.Obey(id);
+  }
+  VersionKey Decide(uint64_t number) {
+    const VersionKey key = fleet_.Publish(number);
+    for (int i = 0; i < 6; ++i) Obey();
+    EXPECT_EQ(fleet_.Committed(), number);
+    return key;
+  }
+  // Both engines have it, and their doors are asked to hold.
+  VersionKey Hold(uint64_t number) {
+    const VersionKey key = fleet_.Publish(number);
+    for (int i = 0; i < 4 && Phase() != SyncPhase::kHolding; ++i) Obey();
+    EXPECT_EQ(Phase(), SyncPhase::kHolding);
+    return key;
+  }
+  VersionKey Lock(uint64_t number) {
+    const VersionKey key = Hold(number);
+    Obey();
+    EXPECT_EQ(Phase(), SyncPhase::kLocking);
+    return key;
+  }
+  SyncPhase Phase() { return fleet_.Pool().phase; }
+  Abort Why() { return fleet_.Pool().last_decision->why; }
+
+  fleet::AdapterPolicy policy_;
+  Fleet fleet_;
+};
+
+TEST_F(Barrier, IsDecidedOnceEveryDoorIsLocked) {
+  Lock(2);
+  EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kLocked);
+  fleet_.Obey("e1");
+  EXPECT_EQ(fleet_.Committed(), 1u) << "e2 only holds";
+  fleet_.Obey("e2");
+  EXPECT_EQ(fleet_.Committed(), 2u);
+  EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kOpen);
+  EXPECT_EQ(fleet_.Row("e1").serve_from, fleet_.Row("e1").epoch) << "and nothing older";
+}
+
+TEST_F(Barrier, NoDoorLocksBeforeAllHold) {
+  Hold(2);
+  EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kHeld);
+  EXPECT_EQ(fleet_.Row("e1").hold_for_ms, policy_.barrier_deadline_ms);
+  fleet_.Obey("e1");
+  EXPECT_EQ(Phase(), SyncPhase::kHolding);
+  EXPECT_THAT(fleet_.Pool().detail, HasSubstr("hold: e2"));
+  EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kHeld);
+}
+
+TEST_F(Barrier, EndsWithAHoldThatADoorEnded) {
+  Hold(2);
+  fleet_.Of("e1").rows[0].revoked = fleet_.Pool().sync->epoch;
+  fleet_.Report("e1");
+  EXPECT_EQ(Phase(), SyncPhase::kIdle);
+  EXPECT_EQ(Why(), Abort::kHoldEnded);
+  EXPECT_EQ(fleet_.Row("e2").mode, RowMode::kOpen) << "on what it served";
+  EXPECT_EQ(fleet_.Row("e2").target, fleet_.NameOf(fleet_.versions_[0].key));
+}
+
+TEST_F(Barrier, AHoldOfAnEarlierSyncEndsNothing) {
+  Hold(2);
+  fleet_.Of("e1").rows[0].revoked = Epoch(1);
+  fleet_.Report("e1");
+  EXPECT_EQ(Phase(), SyncPhase::kHolding);
+}
+
+TEST_F(Barrier, ADoorThatDoesNotLockEndsItAtTheDeadline) {
+  Lock(2);
+  fleet_.Obey("e1");
+  fleet_.Pass(policy_.barrier_deadline_ms);
+  EXPECT_EQ(Why(), Abort::kBarrierDeadline);
+  EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kOpen);
+  EXPECT_EQ(fleet_.Committed(), 1u);
+}
+
+TEST_F(Barrier, HeldForNothingAgainAndAgainIsTriedMoreSeldom) {
+  for (int i = 0; i < 3; ++i) {
+    while (Phase() != SyncPhase::kHolding) {
+      if (fleet_.versions_.size() < 2) fleet_.Publish(2);
+      Obey();
+      fleet_.Pass(100);
+    }
+    fleet_.Pass(policy_.barrier_deadline_ms);
+  }
+  fleet_.Pass(fleet_.config_.retry_min_ms);
+  EXPECT_EQ(Phase(), SyncPhase::kIdle);
+  EXPECT_EQ(fleet_.Pool().waits_for, "RETRY_LATER");
+}
+
+TEST_F(Barrier, WaitsForADoorThatNobodyCanAsk) {
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  fleet_.Publish(2);
+  fleet_.Obey("e1");
+  EXPECT_EQ(Phase(), SyncPhase::kIdle);
+  EXPECT_EQ(fleet_.Pool().waits_for, "MEMBER_UNREACHABLE");
+  EXPECT_THAT(fleet_.Pool().detail, HasSubstr("e2 has no session"));
+  fleet_.Step(MemberMarked{9, MemberId("e2"), MemberMark::kDead, ""});
+  for (int i = 0; i < 6; ++i) fleet_.Obey("e1");
+  EXPECT_EQ(fleet_.Committed(), 2u) << "an operator's word that it answers nobody";
+}
+
+TEST_F(Barrier, HoldsNoDoorWhileAnotherCannotBeAsked) {
+  fleet_.Of("e2").health = fleet::MemberHealth::kWedged;
+  fleet_.Report("e2");
+  policy_.min_engines = {false, 1};
+  fleet_.Policy(policy_);
+  fleet_.Publish(2);
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
+  fleet_.Obey("e1");
+  EXPECT_EQ(Phase(), SyncPhase::kStaging);
+  EXPECT_EQ(fleet_.Pool().waits_for, "MEMBER_UNREACHABLE");
+  fleet_.Pass(policy_.stage_deadline_ms);
+  EXPECT_EQ(Why(), Abort::kUnreachable);
+}
+
+TEST_F(Barrier, ALockOutlivesItsSession) {
+  Lock(2);
+  fleet_.Obey("e1");
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  fleet_.Obey("e2");
+  EXPECT_EQ(fleet_.Committed(), 2u);
+}
+
+TEST_F(Barrier, AsksDoorsOfEnginesThatTakeNoPart) {
+  fleet_.Of("e2").health = fleet::MemberHealth::kWedged;
+  fleet_.Report("e2");
+  policy_.min_engines = {false, 1};
+  fleet_.Policy(policy_);
+  fleet_.Publish(2);
+  for (int i = 0; i < 6; ++i) fleet_.Obey("e1");
+  EXPECT_EQ(Phase(), SyncPhase::kHolding) << "its door may be answering";
+  fleet_.Obey("e2");
+  fleet_.Obey("e1");
+  EXPECT_EQ(Phase(), SyncPhase::kLocking);
+  fleet_.Obey("e2");
+  EXPECT_EQ(fleet_.Committed(), 2u);
+}
+
+TEST_F(Barrier, ANewReignLetsGoAndBeginsAgainWithStaging) {
+  Lock(2);
+  Obey();
+  fleet_.Restart();
+  for (const char* id : {"e1", "e2"}) fleet_.Rejoin(id, fleet_.DesiredTerm(id));
+  EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kOpen);
+}
+
+TEST_F(Barrier, NothingFromBeforeItIsServedBehindIt) {
+  Decide(2);
+  EXPECT_EQ(fleet_.Row("e1").serve_from, fleet_.Row("e1").epoch);
+  policy_.mode = fleet::SyncMode::kRolling;
+  fleet_.Policy(policy_);
+  Decide(3);
+  EXPECT_EQ(fleet_.Row("e1").serve_from.value + 1, fleet_.Row("e1").epoch.value)
+      << "what was decided behind the barrier may be served until then";
+}
+
+TEST_F(Barrier, IsOfItsSyncAndNotOfTodaysPolicy) {
+  Lock(2);
+  policy_.mode = fleet::SyncMode::kRolling;
+  fleet_.Policy(policy_);
+  EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kLocked);
+  Obey();
+  EXPECT_EQ(fleet_.Committed(), 2u);
+  EXPECT_EQ(fleet_.Row("e1").serve_from, fleet_.Row("e1").epoch);
+}
+
+TEST_F(Barrier, OneThatComesMeanwhileOpensOnNothingOld) {
+  Lock(2);
+  fleet_.Join("e3");
+  EXPECT_EQ(fleet_.Row("e3").mode, RowMode::kLocked);
+  Obey();
+  EXPECT_EQ(fleet_.Committed(), 1u) << "its door is asked too";
+  fleet_.Obey("e3");
+  EXPECT_EQ(fleet_.Committed(), 2u);
+}
+
+}  // namespace
+}  // namespace lorry::sync
