@@ -144,6 +144,16 @@ TEST_F(Barrier, ALockOutlivesItsSession) {
   EXPECT_EQ(fleet_.Committed(), 2u);
 }
 
+TEST_F(Barrier, ADoorThatNobodyCanAskIsStillWaitedFor) {
+  policy_.min_engines = {false, 1};
+  fleet_.Policy(policy_);
+  Lock(2);
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
+  fleet_.Obey("e1");
+  EXPECT_EQ(fleet_.Committed(), 1u);
+  EXPECT_THAT(fleet_.Pool().detail, HasSubstr("lock: e2 (no session)"));
+}
+
 TEST_F(Barrier, AsksDoorsOfEnginesThatTakeNoPart) {
   fleet_.Of("e2").health = fleet::MemberHealth::kWedged;
   fleet_.Report("e2");
@@ -165,6 +175,38 @@ TEST_F(Barrier, ANewReignLetsGoAndBeginsAgainWithStaging) {
   fleet_.Restart();
   for (const char* id : {"e1", "e2"}) fleet_.Rejoin(id, fleet_.DesiredTerm(id));
   EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kOpen);
+}
+
+// It may have let go since: the first document of this reign tells it to.
+TEST_F(Barrier, ALockThatAnEarlierReignWasToldOfIsNoAnswer) {
+  Lock(2);
+  fleet_.Obey("e1");
+  const Term before = fleet_.DesiredTerm("e1");
+  fleet_.Restart();
+  for (const char* id : {"e1", "e2"}) fleet_.Rejoin(id, before);
+  for (int i = 0; i < 6; ++i) fleet_.Obey("e2");
+  EXPECT_EQ(fleet_.Committed(), 1u);
+  for (int i = 0; i < 6; ++i) Obey();
+  EXPECT_EQ(fleet_.Committed(), 2u);
+}
+
+TEST_F(Barrier, WhoIsKeptFromTheNewVersionServesNoOlderOneBehindIt) {
+  policy_.max_staleness = 5;
+  policy_.min_engines = {false, 1};
+  fleet_.Policy(policy_);
+  fleet_.Join("s1", 0, fleet::EngineKind::kSglang);
+  for (int i = 0; i < 4; ++i) fleet_.Obey("s1");
+  ASSERT_EQ(fleet_.Row("s1").mode, RowMode::kOpen);
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Fail("s1", second, fleet::Failure::kMisfit, "hidden size");
+  for (int i = 0; i < 6; ++i) {
+    Obey();
+    fleet_.Report("s1");
+    if (fleet_.Committed() == 2u) break;
+    if (Phase() == SyncPhase::kHolding || Phase() == SyncPhase::kLocking) fleet_.Obey("s1");
+  }
+  ASSERT_EQ(fleet_.Committed(), 2u);
+  EXPECT_EQ(fleet_.Row("s1").mode, RowMode::kClosed);
 }
 
 TEST_F(Barrier, NothingFromBeforeItIsServedBehindIt) {
@@ -207,7 +249,8 @@ TEST(DeletedAdapter, IsServedByNoDoorThatWasAway) {
   ASSERT_EQ(fleet.Of("e1").rows.at(0).mode, RowMode::kOpen);
   fleet.Step(SessionLost{fleet.SessionOf(MemberId("e1"))});
   fleet.Step(AdapterDeleted{kMath});
-  fleet.Step(AdapterSet{fleet.adapter_});
+  fleet.Delete(fleet.versions_[0].key);
+  fleet.NewRun();
   fleet.Rejoin("e1", fleet.DesiredTerm("e1"));
   EXPECT_EQ(fleet.Row("e1").mode, RowMode::kClosed);
   EXPECT_GT(fleet.Row("e1").epoch, fleet.Of("e1").rows.at(0).epoch) << "which closes it";
