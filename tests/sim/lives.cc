@@ -13,18 +13,28 @@ std::string GroupOf(const fleet::EngineLimits& limits) {
 
 void Lives::DiedTrying(const VersionKey& version) { ++tried_[version]; }
 
-void Lives::PutAside(const std::string& member) {
-  aside_.insert(member);
-  const auto last = last_.find(member);
-  if (last == last_.end()) return;
-  --killed_[last->second];
-  last_.erase(last);
+void Lives::Heard(const std::string& member, const BootId& boot) {
+  const auto untold = untold_.find(member);
+  if (untold != untold_.end() && untold->second.boot != boot) untold_.erase(untold);
 }
 
-void Lives::DiedOf(const VersionKey& version, const std::string& group, const std::string& member) {
+void Lives::TakeBackUntold(const std::string& member) {
+  const auto untold = untold_.find(member);
+  if (untold == untold_.end()) return;
+  --killed_[untold->second.of];
+  untold_.erase(untold);
+}
+
+void Lives::PutAside(const std::string& member) {
+  aside_.insert(member);
+  TakeBackUntold(member);
+}
+
+void Lives::DiedOf(const VersionKey& version, const std::string& group, const std::string& member,
+                   const BootId& boot) {
   constexpr uint32_t kLives = 2;
   if (aside_.contains(member)) return;
-  last_[member] = {version, group};
+  untold_[member] = {{version, group}, boot};
   const uint32_t deaths = ++killed_[{version, group}];
   if (deaths <= kLives * (1 + losses_)) return;
   oracle_.Violate(16,

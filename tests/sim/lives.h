@@ -23,9 +23,13 @@ class Lives {
   void DiedTrying(const VersionKey& version);
   // It was the version that killed it. A version costs at most two lives of a group, whatever asked
   // for it; each loss of records may cost as many again.
-  void DiedOf(const VersionKey& version, const std::string& group, const std::string& member);
-  // An operator took the member out: what its engine died of, not reported yet, or dies of before it
-  // is taken back blames nobody.
+  void DiedOf(const VersionKey& version, const std::string& group, const std::string& member,
+              const BootId& boot);
+  // A leader has heard from the member, of this boot: what another one died of is told.
+  void Heard(const std::string& member, const BootId& boot);
+  // What the member's engine died of last blames nobody, unless it is told.
+  void TakeBackUntold(const std::string& member);
+  // An operator took the member out: so it is with what its engine dies of before it is taken back.
   void PutAside(const std::string& member);
   void TakenBack(const std::string& member) { aside_.erase(member); }
   void RecordsLost() { ++losses_; }
@@ -38,7 +42,11 @@ class Lives {
   uint32_t losses_ = 0;
   std::map<VersionKey, uint32_t> tried_;
   std::map<std::pair<VersionKey, std::string>, uint32_t> killed_;
-  std::map<std::string, std::pair<VersionKey, std::string>> last_;  // that killed, by member
+  struct Death {
+    std::pair<VersionKey, std::string> of;
+    BootId boot;
+  };
+  std::map<std::string, Death> untold_;  // the last of each member
   std::set<std::string> aside_;
 };
 

@@ -189,7 +189,7 @@ void SimEngine::SeemsDead() {
 void SimEngine::DieOf(const SimDirectory& directory) {
   // Of several that got no answer the first is blamed, whichever it was.
   if (trying_.size() <= 1 && !is_regrouped_)
-    sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_);
+    sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_, boot_);
   Kill();
 }
 

@@ -128,6 +128,7 @@ void SimLeader::Finish(const sync::Ready& ready, const std::vector<sync::Event>&
           if constexpr (requires { e.request; }) sim_.oracle.MustBeAnswered(e.request);
         },
         event);
+    hooks_.taken(event);
   }
 }
 

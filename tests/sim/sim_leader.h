@@ -29,6 +29,7 @@ class SimLeader {
     std::function<void(const sync::SetHolds&)> holds;
     std::function<void(const sync::NotifyWatch&)> notify;
     std::function<void(const sync::Reply&)> reply;
+    std::function<void(const sync::Event&)> taken;  // what came of it is written down
     std::function<void()> died;
   };
 

@@ -100,6 +100,7 @@ void SimProxy::Kill(bool lose_journal) {
   }
   if (!lose_journal) return;
   sim_.oracle.JournalLost(journal_id_);
+  sim_.lives.TakeBackUntold(member_.value);  // nobody is left who could tell it
   journal_.clear();
   locked_.clear();
   engine_.Forgotten();

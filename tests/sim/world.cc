@@ -141,6 +141,12 @@ void World::StartLeader() {
     if (const auto ask = leases_asked_.find(reply.request); ask != leases_asked_.end())
       NoteLease(ask->second, reply);
   };
+  hooks.taken = [this](const sync::Event& event) {
+    if (const auto* opened = std::get_if<sync::SessionOpened>(&event))
+      sim_.lives.Heard(opened->member.value, opened->observed.boot);
+    if (const auto* told = std::get_if<sync::MemberObserved>(&event))
+      sim_.lives.Heard(sessions_.at(told->session).member.value, told->observed.boot);
+  };
   hooks.died = [this, id] {
     for (auto& [session_id, session] : sessions_) {
       if (session.leader == id && session.open) Break(session_id);
