@@ -161,7 +161,8 @@ struct Try {
 };
 struct Trial {
   VersionInfo version;
-  // Who wants the version: the whole pool (true), or the members of its running sync.
+  // Who wants the version: the whole pool (true), or the members of its running sync. Nobody: it is
+  // remembered for as long as one may yet try.
   std::map<PoolId, bool> wanted_by;
   std::map<MemberId, Try> tries;
   std::set<MemberId> slow;  // gave way to others

@@ -302,9 +302,14 @@ void OpenTrials(Core& core, const AdapterName& adapter) {
   for (auto it = FirstTrialOf(core, adapter);
        it != core.trials.end() && it->first.version.adapter == adapter;
        it = core.trials.erase(it)) {
-    if (asked.contains(it->first)) continue;
-    core.trial_due.Clear(it->first);
-    for (const auto& [member, its] : it->second.tries) core.changed.Part(member, adapter);
+    auto& [question, trial] = *it;
+    if (asked.contains(question)) continue;
+    for (const auto& [member, its] : trial.tries) core.changed.Part(member, adapter);
+    core.trial_due.Clear(question);
+    // Nobody wants it any more; who was told to try may not have heard of that yet.
+    trial.wanted_by.clear();
+    const bool open = VerdictOf(core, question.group, question.version).verdict == Verdict::kOpen;
+    if (open && !trial.tries.empty()) asked.emplace(question, std::move(trial));
   }
   core.trials.merge(asked);
   core.changed.trials.adapters.insert(adapter);
@@ -360,8 +365,11 @@ Permission PermissionOf(const Core& core, const Member& member, const VersionInf
 void AdvanceTrials(Core& core) {
   if (core.footing != Footing::kSettled || !IsGathered(core)) return;
   for (const AdapterName& adapter : WhatToAsk(core)) OpenTrials(core, adapter);
-  for (const auto& [question, visit] : WhatToVisit(core))
-    AdvanceTrial(core, question, core.trials.at(question), visit);
+  for (const auto& [question, visit] : WhatToVisit(core)) {
+    const auto it = core.trials.find(question);
+    AdvanceTrial(core, question, it->second, visit);
+    if (it->second.wanted_by.empty() && it->second.tries.empty()) core.trials.erase(it);
+  }
 }
 
 }  // namespace lorry::sync

@@ -161,6 +161,23 @@ TEST_F(Pool, WhatAnEarlierLeaderAllowedIsAtRiskUntilItIsTakenBack) {
   EXPECT_EQ(fleet_.Loaders(2), 1u);
 }
 
+TEST_F(Pool, WhoWasToldToTryCountsThoughNobodyWantedItMeanwhile) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Die("e1", killer);
+  fleet_.Of("e2").health = fleet::MemberHealth::kJoining;
+  fleet_.Report("e2");
+  fleet_.Report("e2");
+  ASSERT_TRUE(fleet_.MayLoad("e3", 2));
+  fleet_.Override(first_, "");
+  EXPECT_FALSE(fleet_.Wants("e3", 2)) << "which it may not have heard";
+  fleet_.Of("e2").health = fleet::MemberHealth::kReady;
+  fleet_.Report("e2");
+  fleet_.Alias("eval", killer);
+  EXPECT_EQ(fleet_.Loaders(2), 0u) << "one life is spent, and e3 may be about to load it";
+  fleet_.Report("e3");
+  EXPECT_EQ(fleet_.Loaders(2), 1u);
+}
+
 // A proxy that was restarted together with its engine tells of the death before it has seen an engine.
 TEST_F(Pool, ADeathIsOfTheGroupThatTheEngineWasOf) {
   const VersionKey killer = fleet_.Publish(2);
