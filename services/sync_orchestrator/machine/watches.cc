@@ -229,12 +229,13 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
     waits.detail = Explain(core.footing);
     return waits;
   }
+  // A pool that was taken from the policy keeps its record, and comes to no other version.
+  const AdapterInfo* info = core.FindAdapter(id.adapter);
+  const bool is_its_pool = info != nullptr && info->policy.pools.contains(id.pool);
+  if (core.store_known && !is_its_pool)
+    return Final(State::kFailed, "UNKNOWN_ADAPTER", "no policy puts it into this pool");
   const auto it = core.pools.find(id);
-  if (it == core.pools.end()) {
-    return core.store_known
-               ? Final(State::kFailed, "UNKNOWN_ADAPTER", "no policy puts it into this pool")
-               : WatchEvent{};
-  }
+  if (it == core.pools.end()) return WatchEvent{};
   const Pool& pool = it->second;
   for (const Activation& activation : pool.record.history) {
     if (activation.version.key == version) return Delivering(core, id, pool, activation);

@@ -39,6 +39,22 @@ TEST(Watch, WaitsForWhoeverHasTheVersionLoadedWhateverElseIsSaidOfIt) {
   EXPECT_EQ(fleet.told_.back().done, 2u);
 }
 
+TEST(Watch, EndsWhenItsPoolIsTakenFromThePolicy) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  const VersionKey waits = fleet.Publish(2);
+  fleet.Step(WatchOpened{1, waits, kRollout});
+  ASSERT_FALSE(fleet.told_.back().final);
+  fleet.Pass(fleet.config_.lost_after_ms);
+  fleet::AdapterPolicy policy = fleet.adapter_.policy;
+  policy.pools = {{PoolName("eval"), {}}};
+  fleet.Policy(policy);
+  EXPECT_TRUE(fleet.told_.back().final);
+  EXPECT_EQ(fleet.told_.back().reason, "UNKNOWN_ADAPTER");
+}
+
 TEST(Watch, TellsHowFarEachMemberIs) {
   Fleet fleet;
   fleet.Join("e1");
