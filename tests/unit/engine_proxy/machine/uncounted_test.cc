@@ -38,6 +38,21 @@ TEST_F(Uncounted, ANameThatNobodyLeasedLeavesHoweverBusyTheEngineIs) {
   EXPECT_EQ(bench_.unloads_, 1);
 }
 
+TEST_F(Uncounted, RequestsOfAnEarlierProcessCountThoughTheDirectoryIsFoundBroken) {
+  Serve();
+  bench_.Stop();
+  bench_.hash_matches_ = false;
+  bench_.answers_ = false;
+  bench_.Start();  // it hashes what its row stands on before it has seen the engine
+  bench_.Desire(2, {2});
+  bench_.See();
+  bench_.Pass(1'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  EXPECT_FALSE(IsKnown());
+  bench_.Pass(kDefaults.orphans_ms);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
 TEST_F(Uncounted, ALeasedNameStaysWhileTheEngineIsBusierThanTheDoor) {
   Serve(/*leased=*/true);
   bench_.Desire(2, {2});
