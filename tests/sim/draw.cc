@@ -121,7 +121,7 @@ Faults DrawFaults(Prng& prng) {
   faults.refused_somewhere = Seldom(prng, 150);
   faults.unservable = Seldom(prng, 150);
   faults.same_bytes = Seldom(prng, 500);
-  faults.misfit_version = can::kMisfit ? Seldom(prng, 150) : 0;
+  faults.misfit_version = Seldom(prng, 150);
   faults.long_request = Some(prng, 50);
   faults.children = Some(prng, 500);
   faults.direct = can::kAskDirectly ? Seldom(prng, 500) : 0;

@@ -13,13 +13,9 @@ namespace lorry::sim {
 
 // What is generated or demanded already. `false` waits for a mend in the machines; each says which.
 namespace can {
-// Not yet: with skip NEVER a misfit on a lone engine keeps its place (seed 195).
-inline constexpr bool kMisfit = false;
 inline constexpr bool kAskDirectly = false;  // not yet: nobody in the simulation does
 inline constexpr bool kMovePools = false;  // not yet: a row does not say whose pool's epoch it has
 inline constexpr bool kRestoreRecords = true;
-// Not yet: of a pool that follows one with too few engines they do not (seed 61).
-inline constexpr bool kWatchesEnd = false;
 inline constexpr bool kAdoptTheLast = true;
 inline constexpr bool kNeverSettleAlone = true;
 }  // namespace can

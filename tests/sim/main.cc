@@ -49,6 +49,7 @@ int Sweep(uint64_t first, uint64_t last) {
     if (result.violation.empty()) continue;
     ++failed;
     std::printf("seed=%llu %s\n", static_cast<unsigned long long>(seed), result.violation.c_str());
+    std::fflush(stdout);
   }
   std::printf("%llu of %llu seeds failed\n", static_cast<unsigned long long>(failed),
               static_cast<unsigned long long>(last - first + 1));

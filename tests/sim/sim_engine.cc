@@ -44,6 +44,7 @@ void SimEngine::Kill() {
   Narrate(sim_, id_, "engine dies");
   SeemsDead();
   trying_.clear();
+  aside_.clear();
   for (const auto& [name, loaded] : loaded_) had_[loaded.content.digest] = sim_.now();
   loaded_.clear();
   to_read_.clear();
@@ -170,7 +171,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
     return done(Outcome::kRefused, "LOAD_REFUSED");
   }
   if (directory->second.harm == Harm::kKillsAtLoad) {
-    DieOf(directory->second);
+    DieOf(name, directory->second);
     return done(Outcome::kBroken, "ENGINE_LOST");
   }
   MakeRoom(name);
@@ -186,9 +187,13 @@ void SimEngine::SeemsDead() {
   for (const auto& [name, key] : trying_) sim_.lives.DiedTrying(key);
 }
 
-void SimEngine::DieOf(const SimDirectory& directory) {
+void SimEngine::SetAside() {
+  for (const auto& [name, key] : trying_) aside_.insert(name);
+}
+
+void SimEngine::DieOf(const EngineName& name, const SimDirectory& directory) {
   // Of several that got no answer the first is blamed, whichever it was.
-  if (trying_.size() <= 1 && !is_regrouped_)
+  if (!aside_.contains(name) && trying_.size() <= 1 && !is_regrouped_)
     sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_, boot_);
   Kill();
 }
@@ -241,7 +246,7 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
     if (const auto it = loaded_.find(name);
         it != loaded_.end() && it->second.content.harm == Harm::kKillsAtUse) {
       trying_[name] = it->second.content.key;
-      DieOf(SimDirectory(it->second.content));
+      DieOf(name, SimDirectory(it->second.content));
       return done(Outcome::kBroken, "ENGINE_LOST", {});
     }
     trying_.erase(name);

@@ -45,6 +45,8 @@ class SimEngine {
   void Load(const EngineName& name, const std::string& path, Done done);
   // Its proxy takes it for dead, which it may be: what it was trying is blamed.
   void SeemsDead();
+  // An operator took it out: nobody waits for what comes of its loads.
+  void SetAside();
   using Probed = std::function<void(proxy::Outcome, std::string reason,
                                     std::optional<fleet::ProbeComparison> compared)>;
   void Probe(const EngineName& name, fleet::ProbeKind kind, Probed done);
@@ -94,7 +96,7 @@ class SimEngine {
   };
   // Of the names that it does not apply on this boot; the same whenever they are loaded there.
   bool WillApply(const EngineName& name) const;
-  void DieOf(const SimDirectory& directory);
+  void DieOf(const EngineName& name, const SimDirectory& directory);
   bool Refuses(const SimDirectory& directory) const;
   void CheckFits(const EngineName& name, const SimDirectory& directory);
   void CheckSlots(const EngineName& name);
@@ -126,6 +128,7 @@ class SimEngine {
   std::multiset<std::string> to_read_;  // by loads under way
   std::multiset<EngineName> loading_;
   std::map<EngineName, VersionKey> trying_;  // asked to load, and not answered by yet
+  std::set<EngineName> aside_;               // of these: an operator took the engine out meanwhile
   std::map<Digest, Tick> had_;               // when they were there last
   std::set<EngineName> excused_;             // gone from the registry by a fault, not by an unload
   // What the proxy can know to hold a slot: what it was told, and what it asked for since.

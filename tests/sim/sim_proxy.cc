@@ -272,9 +272,8 @@ void SimProxy::EngineChanged() {
   sim_.queue.In(sim_.Latency(kLookEveryMs), [this, life = life_] {
     if (life_ != life || !alive() || sim_.now() < blind_until_) return;
     if (!engine_.up()) {
-      if (!seen_boot_.empty()) Post(proxy::EngineLost{true});
       seen_boot_ = BootId();
-      return;
+      return Post(proxy::EngineLost{true});
     }
     // A planted bug: restarts of the engine go unnoticed.
     if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;

@@ -37,7 +37,7 @@ void Work::On(const AdapterName& adapter) {
     const auto& pools = world_.store().adapters().at(adapter).policy.pools;
     auto pool = pools.begin();
     std::advance(pool, Below(pools.size()));
-    world_.Watch(*newest, can::kWatchesEnd ? pool->first : kRollout);
+    world_.Watch(*newest, pool->first);
   }
   if (Now("aliases", 25)) {
     world_.store().SetAlias(adapter, AliasName("eval"), Below(3) == 0 ? std::nullopt : newest);
@@ -97,8 +97,12 @@ void Work::Mark() {
                                     sync::MemberMark::kDead};
   mark.mark = marks[Below(3)];
   mark.why = "test";
-  if (mark.mark != sync::MemberMark::kIncluded) sim_.lives.PutAside(mark.member.value);
-  if (mark.mark == sync::MemberMark::kIncluded) sim_.lives.TakenBack(mark.member.value);
+  if (mark.mark == sync::MemberMark::kIncluded) {
+    sim_.lives.TakenBack(mark.member.value);
+  } else {
+    sim_.lives.PutAside(mark.member.value);
+    world_.proxy(mark.member.value).engine().SetAside();
+  }
   world_.Call(mark, mark.request);
 }
 

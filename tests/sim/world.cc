@@ -158,6 +158,7 @@ void World::StartLeader() {
   if (shared_.records.empty()) ++incarnations_;
   config.new_incarnation = std::max<uint64_t>(1, incarnations_);
   leaders_[id]->Start(config);
+  for (const auto& [member, proxy] : proxies_) ForgetIfLost(member, config);
   sim_.queue.In(sim_.Latency(20), [this, id] {
     if (SimLeader* alive = Find(id)) alive->Post(store_.List());
   });
@@ -282,11 +283,19 @@ void World::Attach(const MemberId& member, uint64_t life) {
   });
 }
 
+// Nobody waits for what a member that is LOST may have to tell.
+void World::ForgetIfLost(const MemberId& member, const sync::Config& config) {
+  sim_.queue.In(config.lost_after_ms, [this, member] {
+    if (!IsAttached(member)) sim_.lives.TakeBackUntold(member.value);
+  });
+}
+
 // Both ends learn of it, each in its own time.
 void World::Break(sync::SessionId id) {
   Session& session = sessions_.at(id);
   if (!session.open) return;
   session.open = false;
+  ForgetIfLost(session.member, sync::Config());
   sim_.queue.In(sim_.Latency(1'000), [this, id] {
     if (SimLeader* alive = Find(sessions_.at(id).leader)) alive->Post(sync::SessionLost{id});
   });
@@ -450,7 +459,6 @@ std::string World::WhyWatchesHang() {
   for (const auto& [watch, watched] : watched_) {
     const sync::WatchEvent& answer = watched.answer;
     if (watched.leader != current_leader_ || answer.final) continue;
-    if (!can::kWatchesEnd && !answer.reason.empty()) continue;
     // For as long as the pool has too few engines for what waits, and says so.
     if (answer.reason == "TOO_FEW_ENGINES") continue;
     return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");

@@ -96,6 +96,7 @@ class World {
   void Dial(const MemberId& member);
   void Attach(const MemberId& member, uint64_t life);
   void Break(sync::SessionId session);
+  void ForgetIfLost(const MemberId& member, const sync::Config& config);
   void BreakAll(const MemberId& member, int64_t proxy_notices_ms);
   void ToLeader(sync::SessionId session, const fleet::Observed& observed);
   void ToProxy(const sync::SetDesired& effect);
