@@ -193,8 +193,14 @@ WatchEvent Following(const Core& core, const PoolId& id, const Pool& pool,
   }
   const auto other = core.pools.find({id.adapter, source.pool});
   if (other == core.pools.end()) return Waiting(core, pool, version, id);
-  const std::optional<VersionKey> passed_by = PassedBy(other->second, version);
-  return passed_by.has_value() ? Superseded(*passed_by) : Waiting(core, pool, version, id);
+  if (const std::optional<VersionKey> passed_by = PassedBy(other->second, version))
+    return Superseded(*passed_by);
+  WatchEvent event = Waiting(core, pool, version, id);
+  if (event.final || !event.reason.empty()) return event;
+  event.reason = ToString(other->second.wait);
+  event.detail = absl::StrCat("the pool follows pool ", source.pool.value, ", which waits",
+                              other->second.detail.empty() ? "" : ": ", other->second.detail);
+  return event;
 }
 
 // The source of a pool that takes its versions from somewhere else than what is published.

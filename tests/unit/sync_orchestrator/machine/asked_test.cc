@@ -300,6 +300,19 @@ TEST(Watch, OfAPoolThatFollowsAnotherEnds) {
   EXPECT_EQ(fleet.told_.back().superseded_by, third);
 }
 
+TEST(Watch, OfAPoolThatFollowsAnotherSaysWhatThatOneWaitsFor) {
+  const PoolName eval("eval");
+  Fleet fleet;
+  fleet::AdapterPolicy policy;
+  policy.pools[eval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
+  fleet.Policy(policy);
+  fleet.Join("v1", 0, fleet::EngineKind::kVllm, eval);
+  const VersionKey first = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, first, eval});
+  EXPECT_EQ(fleet.told_.back().reason, "TOO_FEW_ENGINES");
+  EXPECT_THAT(fleet.told_.back().detail, testing::HasSubstr("follows pool rollout"));
+}
+
 TEST(Status, ALiftedRollbackSaysWhatComesNext) {
   Fleet fleet;
   fleet.Join("e1");
