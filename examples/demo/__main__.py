@@ -156,7 +156,7 @@ def bytes_by_transport(fleet: Fleet) -> dict[str, int]:
     """Image bytes store → proxies, by transport, from the proxies' metrics."""
     moved: dict[str, int] = {}
     for proxy in fleet.proxies.values():
-        for transport, value in re.findall(r'lorry_proxy_fetch_bytes_total\{transport="(\w+)"\} (\S+)', proxy.metrics()):
+        for transport, value in re.findall(r'lorry_proxy_fetch_bytes_total\{transport="([\w-]+)"\} (\S+)', proxy.metrics()):
             moved[transport] = moved.get(transport, 0) + int(float(value))
     return moved
 
