@@ -82,7 +82,7 @@ class StoreLinkTest : public ::testing::Test {
     AddAdapter(last, name);
     store_.Say(last);
     EXPECT_TRUE(Eventually([&] { return Knows(name); }));
-    return *orchestrator_->GetStatus(clock_.Now() + kPatienceMs);
+    return **orchestrator_->GetStatus(clock_.Now() + kPatienceMs);
   }
 
   const SteadyClock clock_;
@@ -118,7 +118,7 @@ TEST_F(StoreLinkTest, APresentStateThatWasCutShortBeginsAgain) {
   store_.Say(part);
   EXPECT_TRUE(Eventually([&] { return Knows("gone"); }));
   EXPECT_FALSE(link_->connected());
-  EXPECT_EQ(orchestrator_->GetStatus(clock_.Now() + kPatienceMs)->footing, Footing::kUnread);
+  EXPECT_EQ((*orchestrator_->GetStatus(clock_.Now() + kPatienceMs))->footing, Footing::kUnread);
   store_.End(kAway);
   EXPECT_EQ(Watch(2).from_revision(), 0u);
   store_.Say(At(8, true));
@@ -139,7 +139,7 @@ TEST_F(StoreLinkTest, AnotherStoreIsReadFromTheBeginning) {
   AddAdapter(part, "part");
   store_.Say(part);
   EXPECT_TRUE(Eventually([&] { return Knows("part"); }));
-  const Status status = *orchestrator_->GetStatus(clock_.Now() + kPatienceMs);
+  const Status status = **orchestrator_->GetStatus(clock_.Now() + kPatienceMs);
   ASSERT_EQ(status.pools.size(), 1u) << "the machine is told of whole states alone";
   EXPECT_EQ(status.pools[0].adapter, AdapterName("gone"));
   store_.Say(At(3, true));
@@ -178,7 +178,7 @@ TEST_F(StoreLinkTest, WhatTheStoreAcceptedSinceTheWatchBeganIsLaterThanWhatThatS
   Watch(2);
   store_.Take(true);
   const auto waits_for = [&] {
-    return orchestrator_->GetStatus(clock_.Now() + kPatienceMs)->pools.at(0).waits_for;
+    return (*orchestrator_->GetStatus(clock_.Now() + kPatienceMs))->pools.at(0).waits_for;
   };
   EXPECT_TRUE(Eventually([&] { return waits_for() != "HOLD_PENDING"; })) << "it is sent again";
 
