@@ -219,9 +219,8 @@ class Admin:
         Raises:
             LorryError: MEMBER_UNKNOWN.
         """
-        kind = sync_pb2.MarkMemberRequest.Mark.Value(f"MARK_{mark.upper()}")
-        self._connection.call(self._connection.sync.MarkMember,
-                              sync_pb2.MarkMemberRequest(member=member, mark=kind, reason=why))
+        request = sync_pb2.MarkMemberRequest(member=member, mark=f"MARK_{mark.upper()}", reason=why)
+        self._connection.call(self._connection.sync.MarkMember, request)
 
     def lease(self, selector: str, holder: str, ttl_s: float, pool: str = "") -> Lease:
         """Leases a version for ``ttl_s`` seconds from now; asked again it is renewed, and ``loaded`` counted anew.
