@@ -213,7 +213,7 @@ def vllm_config(engine: FakeVllm) -> dict:
             "hf_config": f"LlamaConfig {json.dumps(engine.model_config, indent=2)}\n",
         },
         "lora_config": lora if args.enable_lora else None,
-        "device_config": {"device": args.device, "device_type": args.device},
+        "device_config": {"device": args.device},
         "parallel_config": {
             "tensor_parallel_size": 1,
             "data_parallel_size": args.data_parallel_size,

@@ -190,7 +190,8 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
   const Json body = ParseJson(reply.body);
   const Json& config = MemberOf(body, "vllm_config");
   if (!config.is_object()) return;
-  facts.device = StringIn(MemberOf(config, "device_config"), "device_type");
+  // DeviceConfig.device_type is computed, and what is computed is not told (config/device.py).
+  facts.device = StringIn(MemberOf(config, "device_config"), "device");
   AddCpuDefects(facts);
   const Json& model = MemberOf(config, "model_config");
   facts.model_revision = StringIn(model, "revision");

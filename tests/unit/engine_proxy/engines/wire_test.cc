@@ -219,17 +219,16 @@ TEST(VllmServerInfo, TellsLimits) {
 }
 
 TEST(VllmServerInfo, TellsWhatIsWrongWithItOnACpu) {
-  const auto is_wrong =
-      [](const std::string& version, const std::string& device) {
-        EngineFacts facts;
-        facts.version = version;
-        AddVllmServerInfo({200, R"({"vllm_config":{"lora_config":{},"device_config":
-      {"device_type":")" + device + "\"}}}"},
-                          facts);
-        EXPECT_EQ(facts.device, device);
-        EXPECT_EQ(facts.dies_of_prompt_logprobs, facts.mixes_base);
-        return facts.mixes_base;
-      };
+  const auto is_wrong = [](const std::string& version, const std::string& device) {
+    EngineFacts facts;
+    facts.version = version;
+    AddVllmServerInfo({200, R"({"vllm_config":{"lora_config":{},"device_config":
+      {"device":")" + device + "\"}}}"},
+                      facts);
+    EXPECT_EQ(facts.device, device);
+    EXPECT_EQ(facts.dies_of_prompt_logprobs, facts.mixes_base);
+    return facts.mixes_base;
+  };
   EXPECT_TRUE(is_wrong("0.32.0", "cpu"));
   EXPECT_TRUE(is_wrong("0.27.1", "cpu"));
   EXPECT_FALSE(is_wrong("0.32.0", "cuda"));
