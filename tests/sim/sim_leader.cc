@@ -10,7 +10,7 @@ namespace lorry::sim {
 namespace {
 
 // It looks at everything, so it is not done after each step.
-constexpr uint64_t kStepsACheck = 32;
+constexpr uint64_t kStepsACheck = 8;
 
 }  // namespace
 

@@ -221,7 +221,7 @@ class Run {
     if (mishaps_.Chance(mishaps_.pause)) {
       constexpr fleet::PauseKind kKinds[] = {fleet::PauseKind::kAbort, fleet::PauseKind::kInPlace,
                                              fleet::PauseKind::kKeep, fleet::PauseKind::kDrain};
-      wish.pause = {kKinds[mishaps_.prng.Below(4)], kPauseDeadline, false};
+      wish = {kKinds[mishaps_.prng.Below(4)], kPauseDeadline, false};
     }
     if (wish != before) world_.SetWish(member, wish);
   }

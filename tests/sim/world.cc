@@ -336,7 +336,7 @@ void World::Deliver(const Sent& sent) {
   if (const auto wish = wishes_.find(sent.member); wish != wishes_.end()) {
     desired.revision = Revision((desired.revision.value << kRenumberBits) + ++deliveries_);
     delivered_[sent.member] = desired.revision;
-    desired.pause = wish->second.pause;
+    desired.pause = wish->second;
   }
   const Bytes bytes = Write(desired);
   Send(sent.member, [this, id = sent.session, bytes] {

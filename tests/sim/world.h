@@ -45,10 +45,7 @@ class World {
   SimLeader* leader();  // the one that proxies and clients dial; null while there is none
 
   // What an orchestrator that quiesces would ask of a member, put into the documents on their way.
-  struct Wish {
-    std::optional<fleet::DesiredPause> pause;
-    auto operator<=>(const Wish&) const = default;
-  };
+  using Wish = std::optional<fleet::DesiredPause>;
   void SetWish(const MemberId& member, const Wish& wish);
   void RepeatWishes();  // to members that have not met theirs
 

@@ -71,8 +71,8 @@ absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& metrics);
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& metrics);
 // What a vLLM on a CPU calls its device.
 inline constexpr std::string_view kCpu = "cpu";
-// Adds limits, problems, its device and what it says of the base model; where there is no such page (vLLM has the route in dev mode alone), a
-// warning of what stays unknown.
+// Adds limits, problems, its device and what it says of the base model; where there is no such page
+// (vLLM has the route in dev mode alone), a warning of what stays unknown.
 void AddVllmServerInfo(const HttpReply& server_info, EngineFacts& facts);
 // Adds what the metrics tell, with and without dev mode: whether it sleeps, whether LoRA is on, and
 // the batch's limit once a request has been scheduled.

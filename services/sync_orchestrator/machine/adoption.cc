@@ -193,9 +193,7 @@ void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
   record.pending.clear();
   core.SavePool(id, pool);
   if (!pool.sync.has_value()) return;
-  pool.sync.reset();
-  pool.tally = {};
-  pool.barrier.reset();
+  pool.EndSync();
   core.SaveSync(id, pool);
 }
 

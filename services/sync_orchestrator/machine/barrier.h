@@ -6,19 +6,18 @@
 #pragma once
 
 #include <optional>
-#include <set>
 #include <string>
 
 #include "services/sync_orchestrator/machine/state.h"
+#include "services/sync_orchestrator/machine/visits.h"
 
 namespace lorry::sync {
 
 // The doors are asked to hold, or to lock: none has answered yet.
 void AskDoors(Core& core, const PoolId& id, Pool& pool, SyncPhase phase);
 
-// Counts what these members' doors answer, or with `whole` all.
-void CountDoors(const Core& core, const PoolId& id, Pool& pool, bool whole,
-                const std::set<MemberId>& members);
+// Counts what the doors of those that are visited answer.
+void CountDoors(const Core& core, const PoolId& id, Pool& pool, const Visit& visit);
 
 // What has become of the phase; none while doors are waited for.
 std::optional<SyncEvent> WhatDoorsDid(const Core& core, const Pool& pool, int64_t deadline_ms);
@@ -26,7 +25,7 @@ std::optional<SyncEvent> WhatDoorsDid(const Core& core, const Pool& pool, int64_
 // For people: members of the pool that nobody can ask, as they have no session; none if all have
 // one. With `lost` only those that are away for longer than a restart takes.
 std::string WhoIsUnreachable(const Core& core, const PoolId& id, bool lost);
-// For people: whose doors a running barrier waits for; empty without one.
+// For people: whose doors the running barrier waits for; empty when nobody's.
 std::string WhoIsWaitedFor(const Core& core, const Pool& pool);
 
 }  // namespace lorry::sync

@@ -87,8 +87,8 @@ void HandleAdapterSet(Core& core, const AdapterSet& event) {
 }
 
 // What its pools decided goes as well: its versions are no longer held, and may be deleted. Only the
-// epoch stays, so that one of this name that comes (back) into service is synced under a higher one, and
-// no door goes on with what was decided before.
+// epoch stays, so that one of this name that comes (back) into service is synced under a higher
+// one, and no door goes on with what was decided before.
 void HandleAdapterDeleted(Core& core, const AdapterDeleted& event) {
   core.adapters.erase(event.adapter);
   for (auto& [id, pool] : core.pools) {

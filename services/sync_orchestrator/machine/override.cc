@@ -15,8 +15,7 @@ absl::Status CheckOverride(const Core& core, const OverrideSet& event) {
     return Error(absl::StatusCode::kUnavailable, "STORE_UNKNOWN",
                  "the store was not read yet; retry");
   }
-  const AdapterInfo* info = core.FindAdapter(event.adapter);
-  if (info == nullptr || !info->policy.pools.contains(event.pool)) {
+  if (core.FindPolicy({event.adapter, event.pool}) == nullptr) {
     return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
                  absl::StrCat("no adapter ", event.adapter.value, " in pool ", event.pool.value));
   }

@@ -124,6 +124,12 @@ struct Pool {
   };
   std::vector<SharedPart> parts;
 
+  // What of a sync is only its own goes with it.
+  void EndSync() {
+    sync.reset();
+    tally = {};
+    barrier.reset();
+  }
   const Activation* committed() const {
     return record.history.empty() ? nullptr : &record.history.back();
   }

@@ -10,6 +10,7 @@
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
+#include "services/sync_orchestrator/machine/visits.h"
 #include "services/sync_orchestrator/machine/waiting.h"
 
 namespace lorry::sync {
@@ -17,9 +18,7 @@ namespace lorry::sync {
 void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row) {
   pool.no_slot_since.reset();
   if (row.to == SyncPhase::kIdle) {
-    pool.sync.reset();
-    pool.tally = {};
-    pool.barrier.reset();
+    pool.EndSync();
     pool.decided_at = core.now;
   } else if (row.to != SyncPhase::kStaging) {
     AskDoors(core, id, pool, row.to);
@@ -76,12 +75,6 @@ std::string WhyItDropped(const Core& core, const SyncRecord& sync, const SyncMem
   if (part.dropped != Drop::kFailed) return "";
   return WordsOf(*FailureOf(core, core.members.at(part.member), sync.version));
 }
-
-// What of a pool is looked at: all of it, or in a running sync these members alone.
-struct Visit {
-  bool whole = false;
-  std::set<MemberId> members;
-};
 
 void Count(Core& core, const PoolId& id, Pool& pool, size_t at) {
   ++core.work.members;
@@ -193,7 +186,7 @@ std::optional<SyncEvent> WhatHappened(Core& core, const PoolId& id, Pool& pool,
   if (tally.remaining < needed) return SyncEvent::kTooFewLeft;
   if (pool.barrier.has_value()) {
     if (tally.loaded < needed) return SyncEvent::kTooFewLeft;
-    CountDoors(core, id, pool, visit.whole, visit.members);
+    CountDoors(core, id, pool, visit);
     return WhatDoorsDid(core, pool, policy->barrier_deadline_ms);
   }
   const bool is_late = core.now - pool.sync_began >= policy->stage_deadline_ms;
@@ -227,22 +220,12 @@ void AdvanceRunning(Core& core, const PoolId& id, Pool& pool, const Visit& visit
 
 // The pools to look at, by what changed.
 std::map<PoolId, Visit> WhatToVisit(Core& core) {
-  const Changes::Scope changed = std::exchange(core.changed.syncs, {});
-  std::map<PoolId, Visit> visits;
-  if (changed.all || !changed.members.empty()) {
-    for (const auto& [id, pool] : core.pools) visits[id] = {changed.all, changed.members};
-  }
-  const auto each = [&](const AdapterName& adapter, const auto& visit) {
-    for (auto it = core.pools.lower_bound({adapter, PoolName()});
-         it != core.pools.end() && it->first.adapter == adapter; ++it) {
-      visit(visits[it->first]);
-    }
-  };
-  for (const AdapterName& adapter : changed.adapters)
-    each(adapter, [](Visit& visit) { visit.whole = true; });
-  for (const auto& [adapter, members] : changed.parts) {
-    each(adapter, [&](Visit& visit) { visit.members.insert(members.begin(), members.end()); });
-  }
+  std::map<PoolId, Visit> visits = VisitsOf(
+      std::exchange(core.changed.syncs, {}), core.pools,
+      [](const AdapterName& adapter) {
+        return PoolId{adapter, PoolName()};
+      },
+      [](const PoolId& id) -> const AdapterName& { return id.adapter; });
   for (const PoolId& id : core.sync_due.TakeDue(core.now)) visits[id].whole = true;
   if (std::exchange(core.synced_at, core.changed.count()) != core.changed.count()) {
     for (const PoolId& id : core.without_slot) visits[id];

@@ -12,6 +12,7 @@
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
+#include "services/sync_orchestrator/machine/visits.h"
 
 namespace lorry::sync {
 namespace {
@@ -66,12 +67,6 @@ std::vector<const Member*> MembersOf(const Core& core, const Question& question,
   }
   return group;
 }
-
-// What of a trial is looked at: all of it, or what changed for these members.
-struct Visit {
-  bool whole = false;
-  std::set<MemberId> members;
-};
 
 std::vector<const Member*> MembersOf(const Core& core, const Question& question, const Trial& trial,
                                      const Visit& visit) {
@@ -259,14 +254,14 @@ void Ask(const Core& core, const PoolId& id, const VersionKey& version, bool who
 // verdict on it.
 std::map<Question, Trial> WhatIsOpen(const Core& core, const AdapterName& adapter) {
   std::map<Question, Trial> asked;
-  const AdapterInfo* info = core.FindAdapter(adapter);
   for (auto it = core.pools.lower_bound({adapter, PoolName()});
        it != core.pools.end() && it->first.adapter == adapter; ++it) {
     const auto& [id, pool] = *it;
-    if (info == nullptr || !info->policy.pools.contains(id.pool)) continue;
+    const fleet::AdapterPolicy* policy = core.FindPolicy(id);
+    if (policy == nullptr) continue;
     if (pool.sync.has_value()) Ask(core, id, pool.sync->version.key, false, asked);
     const std::vector<Activation>& history = pool.record.history;
-    const size_t window = std::min<size_t>(history.size(), info->policy.KeepCount());
+    const size_t window = std::min<size_t>(history.size(), policy->KeepCount());
     for (size_t i = history.size() - window; i < history.size(); ++i)
       Ask(core, id, history[i].version.key, true, asked);
     for (auto alias = core.aliases.lower_bound({adapter, AliasName()});
@@ -281,8 +276,8 @@ std::map<Question, Trial> WhatIsOpen(const Core& core, const AdapterName& adapte
   return asked;
 }
 
-auto FirstTrialOf(Core& core, const AdapterName& adapter) {
-  return core.trials.lower_bound({{adapter, RunId(), VersionNumber()}, EngineGroup()});
+Question FirstQuestionOf(const AdapterName& adapter) {
+  return {{adapter, RunId(), VersionNumber()}, EngineGroup()};
 }
 
 void OpenTrials(Core& core, const AdapterName& adapter) {
@@ -299,7 +294,7 @@ void OpenTrials(Core& core, const AdapterName& adapter) {
   std::erase_if(asked, [&](const auto& entry) {
     return VerdictOf(core, entry.first.group, entry.first.version).verdict != Verdict::kOpen;
   });
-  for (auto it = FirstTrialOf(core, adapter);
+  for (auto it = core.trials.lower_bound(FirstQuestionOf(adapter));
        it != core.trials.end() && it->first.version.adapter == adapter;
        it = core.trials.erase(it)) {
     auto& [question, trial] = *it;
@@ -326,23 +321,9 @@ std::set<AdapterName> WhatToAsk(Core& core) {
 
 // The trials to look at, by what changed.
 std::map<Question, Visit> WhatToVisit(Core& core) {
-  const Changes::Scope changed = std::exchange(core.changed.trials, {});
-  std::map<Question, Visit> visits;
-  if (changed.all || !changed.members.empty()) {
-    for (const auto& [question, trial] : core.trials)
-      visits[question] = {changed.all, changed.members};
-  }
-  const auto each = [&](const AdapterName& adapter, const auto& visit) {
-    for (auto it = FirstTrialOf(core, adapter);
-         it != core.trials.end() && it->first.version.adapter == adapter; ++it) {
-      visit(visits[it->first]);
-    }
-  };
-  for (const AdapterName& adapter : changed.adapters)
-    each(adapter, [](Visit& visit) { visit.whole = true; });
-  for (const auto& [adapter, members] : changed.parts) {
-    each(adapter, [&](Visit& visit) { visit.members.insert(members.begin(), members.end()); });
-  }
+  std::map<Question, Visit> visits = VisitsOf(
+      std::exchange(core.changed.trials, {}), core.trials, &FirstQuestionOf,
+      [](const Question& question) -> const AdapterName& { return question.version.adapter; });
   for (const Question& question : core.trial_due.TakeDue(core.now)) visits[question].whole = true;
   return visits;
 }

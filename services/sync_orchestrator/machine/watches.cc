@@ -236,9 +236,7 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
     return waits;
   }
   // A pool that was taken from the policy keeps its record, and comes to no other version.
-  const AdapterInfo* info = core.FindAdapter(id.adapter);
-  const bool is_its_pool = info != nullptr && info->policy.pools.contains(id.pool);
-  if (core.store_known && !is_its_pool)
+  if (core.store_known && core.FindPolicy(id) == nullptr)
     return Final(State::kFailed, "UNKNOWN_ADAPTER", "no policy puts it into this pool");
   const auto it = core.pools.find(id);
   if (it == core.pools.end()) return WatchEvent{};

@@ -281,34 +281,36 @@ TEST(Watch, AHigherEpochOfAnotherIncarnationServesNothing) {
   EXPECT_EQ(fleet.told_.back().done, 0u);
 }
 
-TEST(Watch, OfAPoolThatFollowsAnotherEnds) {
-  const PoolName eval("eval");
-  Fleet fleet;
-  fleet::AdapterPolicy policy;
-  policy.pools[eval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
+const PoolName kEval("eval");
+
+// A pool that follows the rollout engines' decisions, and one engine in it.
+void JoinEval(Fleet& fleet) {
+  fleet::AdapterPolicy policy = fleet.adapter_.policy;
+  policy.pools[kEval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
   fleet.Policy(policy);
+  fleet.Join("v1", 0, fleet::EngineKind::kVllm, kEval);
+}
+
+TEST(Watch, OfAPoolThatFollowsAnotherEnds) {
+  Fleet fleet;
   fleet.Join("e1");
-  fleet.Join("v1", 0, fleet::EngineKind::kVllm, eval);
+  JoinEval(fleet);
   const VersionKey first = fleet.Publish(1);
   fleet.Publish(2);
   const VersionKey third = fleet.Publish(3);
   fleet.Obey("e1");
   fleet.Obey("e1");
   const VersionKey second{kMath, RunId(1), VersionNumber(2)};
-  fleet.Step(WatchOpened{1, second, eval});
+  fleet.Step(WatchOpened{1, second, kEval});
   EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kSuperseded) << ToString(first);
   EXPECT_EQ(fleet.told_.back().superseded_by, third);
 }
 
 TEST(Watch, OfAPoolThatFollowsAnotherSaysWhatThatOneWaitsFor) {
-  const PoolName eval("eval");
   Fleet fleet;
-  fleet::AdapterPolicy policy;
-  policy.pools[eval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
-  fleet.Policy(policy);
-  fleet.Join("v1", 0, fleet::EngineKind::kVllm, eval);
+  JoinEval(fleet);
   const VersionKey first = fleet.Publish(1);
-  fleet.Step(WatchOpened{1, first, eval});
+  fleet.Step(WatchOpened{1, first, kEval});
   EXPECT_EQ(fleet.told_.back().reason, "TOO_FEW_ENGINES");
   EXPECT_THAT(fleet.told_.back().detail, testing::HasSubstr("follows pool rollout"));
 }

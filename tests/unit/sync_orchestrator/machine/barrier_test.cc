@@ -41,6 +41,15 @@ class Barrier : public ::testing::Test {
     EXPECT_EQ(Phase(), SyncPhase::kLocking);
     return key;
   }
+  // Its engine takes no part, and its door may be answering all the same.
+  void Wedge(const std::string& id) {
+    fleet_.Of(id).health = fleet::MemberHealth::kWedged;
+    fleet_.Report(id);
+  }
+  void NeedOne() {
+    policy_.min_engines = {false, 1};
+    fleet_.Policy(policy_);
+  }
   SyncPhase Phase() { return fleet_.Pool().phase; }
   Abort Why() { return fleet_.Pool().last_decision->why; }
 
@@ -123,10 +132,8 @@ TEST_F(Barrier, WaitsForADoorThatNobodyCanAsk) {
 }
 
 TEST_F(Barrier, HoldsNoDoorWhileAnotherCannotBeAsked) {
-  fleet_.Of("e2").health = fleet::MemberHealth::kWedged;
-  fleet_.Report("e2");
-  policy_.min_engines = {false, 1};
-  fleet_.Policy(policy_);
+  Wedge("e2");
+  NeedOne();
   fleet_.Publish(2);
   fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
   fleet_.Obey("e1");
@@ -145,8 +152,7 @@ TEST_F(Barrier, ALockOutlivesItsSession) {
 }
 
 TEST_F(Barrier, ADoorThatNobodyCanAskIsStillWaitedFor) {
-  policy_.min_engines = {false, 1};
-  fleet_.Policy(policy_);
+  NeedOne();
   Lock(2);
   fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
   fleet_.Obey("e1");
@@ -155,10 +161,8 @@ TEST_F(Barrier, ADoorThatNobodyCanAskIsStillWaitedFor) {
 }
 
 TEST_F(Barrier, AsksDoorsOfEnginesThatTakeNoPart) {
-  fleet_.Of("e2").health = fleet::MemberHealth::kWedged;
-  fleet_.Report("e2");
-  policy_.min_engines = {false, 1};
-  fleet_.Policy(policy_);
+  Wedge("e2");
+  NeedOne();
   fleet_.Publish(2);
   for (int i = 0; i < 6; ++i) fleet_.Obey("e1");
   EXPECT_EQ(Phase(), SyncPhase::kHolding) << "its door may be answering";
