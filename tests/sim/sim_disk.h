@@ -23,4 +23,7 @@ struct SimDirectory {
 };
 using SimDisk = std::map<std::string, SimDirectory>;
 
+// Of a directory that has other bytes than it should.
+inline const Digest kRotten{"rotten"};
+
 }  // namespace lorry::sim

@@ -44,6 +44,7 @@ void SimEngine::Kill() {
   Narrate(sim_, id_, "engine dies");
   SeemsDead();
   trying_.clear();
+  unheard_.clear();
   aside_.clear();
   for (const auto& [name, loaded] : loaded_) had_[loaded.content.digest] = sim_.now();
   loaded_.clear();
@@ -146,7 +147,7 @@ void SimEngine::Load(const EngineName& name, const std::string& path, Done done)
   to_read_.insert(path);
   loading_.insert(name);
   if (const auto directory = disk_.find(path); directory != disk_.end())
-    trying_[name] = directory->second.key;
+    unheard_[name] = trying_[name] = directory->second.key;
   sim_.queue.In(Serialised(takes), [this, boot, name, path, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST");
     if (const auto it = to_read_.find(path); it != to_read_.end()) to_read_.erase(it);
@@ -184,7 +185,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
 }
 
 void SimEngine::SeemsDead() {
-  for (const auto& [name, key] : trying_) sim_.lives.DiedTrying(key);
+  for (const auto& [name, key] : unheard_) sim_.lives.DiedTrying(key);
 }
 
 void SimEngine::SetAside() {
@@ -245,7 +246,7 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
     if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST", {});
     if (const auto it = loaded_.find(name);
         it != loaded_.end() && it->second.content.harm == Harm::kKillsAtUse) {
-      trying_[name] = it->second.content.key;
+      unheard_[name] = trying_[name] = it->second.content.key;
       DieOf(name, SimDirectory(it->second.content));
       return done(Outcome::kBroken, "ENGINE_LOST", {});
     }

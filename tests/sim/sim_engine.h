@@ -45,6 +45,8 @@ class SimEngine {
   void Load(const EngineName& name, const std::string& path, Done done);
   // Its proxy takes it for dead, which it may be: what it was trying is blamed.
   void SeemsDead();
+  // Its proxy has heard, and written down, what the engine answered for the name last.
+  void Heard(const EngineName& name) { unheard_.erase(name); }
   // An operator took it out: nobody waits for what comes of its loads.
   void SetAside();
   using Probed = std::function<void(proxy::Outcome, std::string reason,
@@ -128,9 +130,11 @@ class SimEngine {
   std::multiset<std::string> to_read_;  // by loads under way
   std::multiset<EngineName> loading_;
   std::map<EngineName, VersionKey> trying_;  // asked to load, and not answered by yet
-  std::set<EngineName> aside_;               // of these: an operator took the engine out meanwhile
-  std::map<Digest, Tick> had_;               // when they were there last
-  std::set<EngineName> excused_;             // gone from the registry by a fault, not by an unload
+  // The same, as far as its proxy knows: an answer may have come to a process that died.
+  std::map<EngineName, VersionKey> unheard_;
+  std::set<EngineName> aside_;    // of these: an operator took the engine out meanwhile
+  std::map<Digest, Tick> had_;    // when they were there last
+  std::set<EngineName> excused_;  // gone from the registry by a fault, not by an unload
   // What the proxy can know to hold a slot: what it was told, and what it asked for since.
   std::set<EngineName> known_;
   std::map<EngineName, uint32_t> running_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/strings.h"
 #include "tests/sim/narrate.h"
 #include "tests/sim/wire.h"
 
@@ -13,7 +12,6 @@ using proxy::Outcome;
 
 namespace {
 
-const Digest kRotten{"rotten"};
 constexpr int64_t kLookEveryMs = 1'000;  // the driver's own
 
 bool Locks(const proxy::Record& record) {
@@ -31,14 +29,14 @@ SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits
       pool_(std::move(pool)),
       hooks_(std::move(hooks)),
       engine_(sim, member_.value, std::move(limits), disk_),
-      driver_(sim,
-              {.step = [this](const proxy::Event& event) { Step(event); },
-               .write = [this](proxy::Ready& ready) { return Write(ready); },
-               .run = [this](const proxy::Effect& effect) { Do(effect); },
-               .done = [this](proxy::Ready&, const std::vector<proxy::Event>&) { TurnIsOver(); },
-               .die = [this] { Kill(sim_.Chance(sim_.faults.journal_loss)); },
-               .crash = [this] { return sim_.faults.proxy_crash; },
-               .tick = proxy::TimePassed{}}) {
+      driver_(sim, {.step = [this](const proxy::Event& event) { Step(event); },
+                    .write = [this](proxy::Ready& ready) { return Write(ready); },
+                    .run = [this](const proxy::Effect& effect) { Do(effect); },
+                    .done = [this](proxy::Ready&,
+                                   const std::vector<proxy::Event>& batch) { TurnIsOver(batch); },
+                    .die = [this] { Kill(sim_.Chance(sim_.faults.journal_loss)); },
+                    .crash = [this] { return sim_.faults.proxy_crash; },
+                    .tick = proxy::TimePassed{}}) {
   engine_.OnDeath([this] {
     sim_.queue.In(1, [this] {
       for (const auto& door : doors_) door->EngineDied();
@@ -64,9 +62,9 @@ void SimProxy::Start() {
   absl::StatusOr<proxy::Machine> machine = proxy::Machine::Restore(config, *records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
   const auto unloading = records->find("unloading");
-  unloads_again_ = unloading != records->end()
-                       ? std::get<proxy::UnloadingRecord>(unloading->second).name
-                       : EngineName();
+  if (unloading != records->end())
+    unloads_.insert(std::get<proxy::UnloadingRecord>(unloading->second).name);
+  asked_of_.clear();
   known_.reset();
   stepped_.clear();
   knows_asleep_ = stepped_asleep_ = false;
@@ -102,6 +100,7 @@ void SimProxy::Kill(bool lose_journal) {
   sim_.oracle.JournalLost(journal_id_);
   sim_.lives.TakeBackUntold(member_.value);  // nobody is left who could tell it
   journal_.clear();
+  unloads_.clear();
   locked_.clear();
   engine_.Forgotten();
 }
@@ -149,32 +148,30 @@ void SimProxy::Obey(const fleet::Desired& desired) {
   if (!is_old && obeys) stepped_.push_back(std::make_shared<const fleet::Desired>(desired));
 }
 
-void SimProxy::TurnIsOver() {
+// An answer that is no answer (nobody, or too late) leaves it open what the engine does.
+void SimProxy::NoteAnswers(const proxy::Event& event) {
+  const auto answered = [this](const auto& done) {
+    const bool is_last = !std::is_same_v<decltype(done), const proxy::LoadDone&> ||
+                         done.outcome != Outcome::kOk;  // it is probed then
+    const auto asked = asked_of_.find(done.op);
+    const bool is_answer = done.outcome != Outcome::kUnknown && done.outcome != Outcome::kBroken;
+    if (is_last && is_answer && asked != asked_of_.end()) engine_.Heard(asked->second);
+  };
+  if (const auto* load = std::get_if<proxy::LoadDone>(&event)) answered(*load);
+  if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) answered(*probe);
+  if (const auto* unload = std::get_if<proxy::UnloadDone>(&event)) answered(*unload);
+}
+
+void SimProxy::TurnIsOver(const std::vector<proxy::Event>& batch) {
+  for (const proxy::Event& event : batch) NoteAnswers(event);
   if (!stepped_.empty()) known_ = stepped_.back();
   stepped_.clear();
   knows_asleep_ = stepped_asleep_;
 }
 
-bool SimProxy::AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says) const {
-  return known_ != nullptr && says(*known_) &&
-         std::all_of(stepped_.begin(), stepped_.end(),
-                     [&](const Document& document) { return says(*document); });
-}
-
 SimDoor::Answer SimProxy::Request(const SimDoor::Wish& wish) {
   if (!alive()) return {{}, "nobody listens"};
   return doors_.back()->Request(wish);
-}
-
-// A request by the bare name begins, asked just now or released by a row that was HELD.
-void SimProxy::CheckLatest(const door::Resolved& resolved) {
-  const AdapterName& adapter = resolved.key.adapter;
-  CheckShut(adapter);
-  CheckFresh(adapter, resolved.key);
-  for (const fleet::ObservedRow& row : machine().Observe().rows) {
-    if (row.adapter == adapter && !believed_dead_)
-      sim_.oracle.BeganOnLatest(row.incarnation, adapter, pool_, resolved.epoch);
-  }
 }
 
 SimDoor::Answer SimProxy::RequestSome(int64_t lasts_ms) {
@@ -183,89 +180,11 @@ SimDoor::Answer SimProxy::RequestSome(int64_t lasts_ms) {
   return name.empty() ? SimDoor::Answer{{}, "NOT_LOADED"} : Request({{name}, 1, lasts_ms});
 }
 
-// §5: by the last decision that the door knows.
-void SimProxy::CheckFresh(const AdapterName& adapter, const VersionKey& served) {
-  if (known_ == nullptr) return;
-  const fleet::Desired& known = *known_;
-  for (const fleet::DesiredRow& row : known.rows) {
-    if (row.adapter != adapter || row.mode != fleet::RowMode::kOpen) continue;
-    for (const fleet::DoorRules& rules : known.rules) {
-      if (rules.adapter != adapter || rules.stale == fleet::StaleAction::kTag) continue;
-      sim_.oracle.ServedLatest(known.term.incarnation, pool_, row.epoch, served,
-                               rules.max_staleness);
-    }
-  }
-}
-
-// 6: what may not leave, of all that the proxy was told.
-void SimProxy::CheckUnload(const EngineName& name) {
-  const auto violate = [&](std::string_view why) {
-    sim_.oracle.Violate(6, absl::StrCat(member_.value, " unloads ", name.value, ", ", ToAbsl(why)));
-  };
-  if (doors_.back()->Routes(name)) violate("which its door routes to");
-  if (!engine_.HasFrom(name, PathOf(name))) return;
-  // An earlier process wrote down that it asks for this, and may have asked: it may yet be done.
-  if (name == unloads_again_) return;
-  const bool must = AlwaysSaid([&](const fleet::Desired& desired) {
-    return std::any_of(desired.wanted.begin(), desired.wanted.end(), [&](const auto& wanted) {
-      return wanted.name == name && wanted.must && wanted.load;
-    });
-  });
-  if (must) violate("which must be loaded");
-}
-
-// 10: who may still open what is there.
-void SimProxy::CheckDelete(const EngineName& name, const std::string& path) {
-  const auto violate = [&](std::string_view why) {
-    sim_.oracle.Violate(10, absl::StrCat(path, " is deleted ", ToAbsl(why)));
-  };
-  if (engine_.up() && engine_.ListsPathAsKnown(path)) violate("while the engine lists it");
-  if (engine_.up() && engine_.WillRead(path)) violate("while the engine is about to read it");
-  // Other bytes than it should have: nobody may, and it is fetched again.
-  const auto directory = disk_.find(path);
-  if (directory == disk_.end() || directory->second.digest == kRotten) return;
-  for (const fleet::ObservedRow& row : machine().Observe().rows) {
-    if (row.target == name) violate("while a row stands on it");
-  }
-  const bool is_wanted = AlwaysSaid([&](const fleet::Desired& desired) {
-    return std::any_of(desired.wanted.begin(), desired.wanted.end(),
-                       [&](const auto& wanted) { return wanted.name == name; });
-  });
-  if (is_wanted) violate("while it is wanted");
-}
-
-// 5: from the moment that a row says it is HELD or LOCKED it admits nothing.
-void SimProxy::CheckShut(const AdapterName& adapter) {
-  for (const fleet::ObservedRow& row : machine().Observe().rows) {
-    if (row.adapter != adapter) continue;
-    if (row.mode != fleet::RowMode::kHeld && row.mode != fleet::RowMode::kLocked) continue;
-    sim_.oracle.Violate(5, absl::StrCat(member_.value, " admits a request where it says ",
-                                        std::string(fleet::ToString(row.mode))));
-  }
-  if (locked_.contains(adapter))
-    sim_.oracle.Violate(5, absl::StrCat(member_.value, " forgot that it is LOCKED"));
-}
-
-void SimProxy::CheckPause(int64_t deadline_ms) {
-  // A resume whose answer is lost is sent again each second; a full disk keeps everything waiting.
-  const bool is_slow = sim_.faults.answer_lost > 0 || sim_.faults.disk_full > 0;
-  const int64_t slack_ms = (is_slow ? 15'000 : 2'000) + (sim_.faults.disk_slow > 0 ? 6'000 : 0);
-  if (!alive() || !engine_.paused_since().has_value()) return;
-  const Tick since = std::max({began_at_, blind_until_, *engine_.paused_since()});
-  if (sim_.now() - since > deadline_ms + slack_ms)
-    sim_.oracle.Violate(7, absl::StrCat(member_.value, " leaves its engine paused"));
-}
-
 void SimProxy::UnloadOneThatIsRouted() {
   for (const proxy::DoorRoute& route : machine().door_table().routes) {
     if (engine_.running(route.name) == 0 && doors_.back()->Routes(route.name))
       return Do(proxy::Unload{0, engine_.boot(), route.name, 1'000});
   }
-}
-
-void SimProxy::CheckAwake(const EngineName& name) {
-  if (knows_asleep_ && stepped_asleep_ && engine_.asleep())
-    sim_.oracle.Violate(6, absl::StrCat(name.value, " is moved on an engine that sleeps"));
 }
 
 void SimProxy::EngineChanged() {
@@ -385,6 +304,8 @@ void SimProxy::Do(const proxy::List& effect) {
 
 void SimProxy::Do(const proxy::Load& effect) {
   CheckAwake(effect.name);
+  unloads_.erase(effect.name);
+  asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
     // It is blamed for the death that the proxy is about to hear of.
     if (const auto directory = disk_.find(effect.path); directory != disk_.end())
@@ -398,6 +319,7 @@ void SimProxy::Do(const proxy::Load& effect) {
 }
 
 void SimProxy::Do(const proxy::Probe& effect) {
+  asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot))
     return Later(1, proxy::ProbeDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
   engine_.Probe(
@@ -411,6 +333,8 @@ void SimProxy::Do(const proxy::Probe& effect) {
 void SimProxy::Do(const proxy::Unload& effect) {
   CheckAwake(effect.name);
   CheckUnload(effect.name);
+  unloads_.insert(effect.name);
+  asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kFailed});
   engine_.Unload(effect.name, effect.deadline_ms,
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
@@ -458,43 +382,6 @@ void SimProxy::Do(const proxy::SendObserved& effect) {
   }
   last_sent_ = effect.observed;
   hooks_.send(effect.observed);
-}
-
-// 2: where the base model answers instead, that was noticed, or is said not to be known.
-void SimProxy::CheckProven(const proxy::DoorRoute& route) {
-  if (!Reaches(machine().door_table().boot) || !engine_.Ignores(route.name)) return;
-  const fleet::Observed observed = machine().Observe();
-  const auto its = std::find_if(observed.residencies.begin(), observed.residencies.end(),
-                                [&](const auto& r) { return r.name == route.name; });
-  if (its == observed.residencies.end() || its->state != fleet::ResidencyState::kLoaded) return;
-  if (its->reason == "UNPROVEN" && !engine_.MustDiffer(route.name)) return;
-  sim_.oracle.Violate(
-      2, absl::StrCat(route.name.value, " is routed, and the base model answers unnoticed"));
-}
-
-// Whether this turn stepped no document of another incarnation: a table before it speaks of the
-// earlier one's epochs.
-bool SimProxy::OneIncarnation() const {
-  return std::all_of(stepped_.begin(), stepped_.end(), [&](const Document& document) {
-    return known_ != nullptr && document->term.incarnation == known_->term.incarnation;
-  });
-}
-
-void SimProxy::Check(const proxy::DoorTable& table) {
-  for (const proxy::DoorRoute& route : table.routes) CheckProven(route);
-  for (const proxy::DoorRow& row : table.rows) {
-    if (row.mode != fleet::RowMode::kOpen) continue;
-    const proxy::DoorRoute* route = table.FindRoute(row.target);
-    if (route == nullptr) {
-      sim_.oracle.Violate(
-          2, absl::StrCat("row ", row.adapter.value, " opens a version that is not loaded"));
-      continue;
-    }
-    // A row that stands on an earlier incarnation's decision says so by epoch 0.
-    if (row.epoch.value == 0 || !OneIncarnation()) continue;
-    sim_.oracle.RowOpened(machine().journal(), machine().term().incarnation, row.adapter, pool_,
-                          row.epoch, route->key);
-  }
 }
 
 }  // namespace lorry::sim

@@ -93,7 +93,8 @@ class SimProxy {
   // Whether it holds for every document that an effect of this turn may have come of.
   bool AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says) const;
   bool OneIncarnation() const;
-  void TurnIsOver();
+  void TurnIsOver(const std::vector<proxy::Event>& batch);
+  void NoteAnswers(const proxy::Event& event);
   std::string PathOf(const EngineName& name) const {
     return "/" + machine().journal().value + "/" + name.value;
   }
@@ -131,7 +132,10 @@ class SimProxy {
   Tick blind_until_ = 0;
   std::optional<fleet::Observed> last_sent_;  // of this life
   Tick began_at_ = 0;                         // this life
-  EngineName unloads_again_;                  // an unload that its journal told it of
+  // Unloads that were asked for, or may have been by an earlier process: until the name is loaded
+  // anew one that failed is asked for again.
+  std::set<EngineName> unloads_;
+  std::map<proxy::OpId, EngineName> asked_of_;  // loads, probes and unloads of this life
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
   bool believed_dead_ = false;

@@ -1,0 +1,142 @@
+// What a simulated proxy is judged by.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
+#include "tests/sim/sim_proxy.h"
+
+namespace lorry::sim {
+
+bool SimProxy::AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says) const {
+  return known_ != nullptr && says(*known_) &&
+         std::all_of(stepped_.begin(), stepped_.end(),
+                     [&](const Document& document) { return says(*document); });
+}
+
+// A request by the bare name begins, asked just now or released by a row that was HELD.
+void SimProxy::CheckLatest(const door::Resolved& resolved) {
+  const AdapterName& adapter = resolved.key.adapter;
+  CheckShut(adapter);
+  CheckFresh(adapter, resolved.key);
+  for (const fleet::ObservedRow& row : machine().Observe().rows) {
+    if (row.adapter == adapter && !believed_dead_)
+      sim_.oracle.BeganOnLatest(row.incarnation, adapter, pool_, resolved.epoch);
+  }
+}
+
+// §5: by the last decision that the door knows.
+void SimProxy::CheckFresh(const AdapterName& adapter, const VersionKey& served) {
+  if (known_ == nullptr) return;
+  const fleet::Desired& known = *known_;
+  for (const fleet::DesiredRow& row : known.rows) {
+    if (row.adapter != adapter || row.mode != fleet::RowMode::kOpen) continue;
+    for (const fleet::DoorRules& rules : known.rules) {
+      if (rules.adapter != adapter || rules.stale == fleet::StaleAction::kTag) continue;
+      sim_.oracle.ServedLatest(known.term.incarnation, pool_, row.epoch, served,
+                               rules.max_staleness);
+    }
+  }
+}
+
+// 6: what may not leave, of all that the proxy was told.
+void SimProxy::CheckUnload(const EngineName& name) {
+  const auto violate = [&](std::string_view why) {
+    sim_.oracle.Violate(6, absl::StrCat(member_.value, " unloads ", name.value, ", ", ToAbsl(why)));
+  };
+  if (doors_.back()->Routes(name)) violate("which its door routes to");
+  if (!engine_.HasFrom(name, PathOf(name))) return;
+  // It was asked for before, and may yet be done.
+  if (unloads_.contains(name)) return;
+  const bool must = AlwaysSaid([&](const fleet::Desired& desired) {
+    return std::any_of(desired.wanted.begin(), desired.wanted.end(), [&](const auto& wanted) {
+      return wanted.name == name && wanted.must && wanted.load;
+    });
+  });
+  if (must) violate("which must be loaded");
+}
+
+// 10: who may still open what is there.
+void SimProxy::CheckDelete(const EngineName& name, const std::string& path) {
+  const auto violate = [&](std::string_view why) {
+    sim_.oracle.Violate(10, absl::StrCat(path, " is deleted ", ToAbsl(why)));
+  };
+  if (engine_.up() && engine_.ListsPathAsKnown(path)) violate("while the engine lists it");
+  if (engine_.up() && engine_.WillRead(path)) violate("while the engine is about to read it");
+  // Other bytes than it should have: nobody may, and it is fetched again.
+  const auto directory = disk_.find(path);
+  if (directory == disk_.end() || directory->second.digest == kRotten) return;
+  for (const fleet::ObservedRow& row : machine().Observe().rows) {
+    if (row.target == name) violate("while a row stands on it");
+  }
+  const bool is_wanted = AlwaysSaid([&](const fleet::Desired& desired) {
+    return std::any_of(desired.wanted.begin(), desired.wanted.end(),
+                       [&](const auto& wanted) { return wanted.name == name; });
+  });
+  if (is_wanted) violate("while it is wanted");
+}
+
+// 5: from the moment that a row says it is HELD or LOCKED it admits nothing.
+void SimProxy::CheckShut(const AdapterName& adapter) {
+  for (const fleet::ObservedRow& row : machine().Observe().rows) {
+    if (row.adapter != adapter) continue;
+    if (row.mode != fleet::RowMode::kHeld && row.mode != fleet::RowMode::kLocked) continue;
+    sim_.oracle.Violate(5, absl::StrCat(member_.value, " admits a request where it says ",
+                                        std::string(fleet::ToString(row.mode))));
+  }
+  if (locked_.contains(adapter))
+    sim_.oracle.Violate(5, absl::StrCat(member_.value, " forgot that it is LOCKED"));
+}
+
+void SimProxy::CheckPause(int64_t deadline_ms) {
+  // A resume whose answer is lost is sent again each second; a full disk keeps everything waiting.
+  const bool is_slow = sim_.faults.answer_lost > 0 || sim_.faults.disk_full > 0;
+  const int64_t slack_ms = (is_slow ? 15'000 : 2'000) + (sim_.faults.disk_slow > 0 ? 6'000 : 0);
+  if (!alive() || !engine_.paused_since().has_value()) return;
+  const Tick since = std::max({began_at_, blind_until_, *engine_.paused_since()});
+  if (sim_.now() - since > deadline_ms + slack_ms)
+    sim_.oracle.Violate(7, absl::StrCat(member_.value, " leaves its engine paused"));
+}
+
+void SimProxy::CheckAwake(const EngineName& name) {
+  if (knows_asleep_ && stepped_asleep_ && engine_.asleep())
+    sim_.oracle.Violate(6, absl::StrCat(name.value, " is moved on an engine that sleeps"));
+}
+
+// 2: where the base model answers instead, that was noticed, or is said not to be known.
+void SimProxy::CheckProven(const proxy::DoorRoute& route) {
+  if (!Reaches(machine().door_table().boot) || !engine_.Ignores(route.name)) return;
+  const fleet::Observed observed = machine().Observe();
+  const auto its = std::find_if(observed.residencies.begin(), observed.residencies.end(),
+                                [&](const auto& r) { return r.name == route.name; });
+  if (its == observed.residencies.end() || its->state != fleet::ResidencyState::kLoaded) return;
+  if (its->reason == "UNPROVEN" && !engine_.MustDiffer(route.name)) return;
+  sim_.oracle.Violate(
+      2, absl::StrCat(route.name.value, " is routed, and the base model answers unnoticed"));
+}
+
+// Whether this turn stepped no document of another incarnation: a table before it speaks of the
+// earlier one's epochs.
+bool SimProxy::OneIncarnation() const {
+  return std::all_of(stepped_.begin(), stepped_.end(), [&](const Document& document) {
+    return known_ != nullptr && document->term.incarnation == known_->term.incarnation;
+  });
+}
+
+void SimProxy::Check(const proxy::DoorTable& table) {
+  for (const proxy::DoorRoute& route : table.routes) CheckProven(route);
+  for (const proxy::DoorRow& row : table.rows) {
+    if (row.mode != fleet::RowMode::kOpen) continue;
+    const proxy::DoorRoute* route = table.FindRoute(row.target);
+    if (route == nullptr) {
+      sim_.oracle.Violate(
+          2, absl::StrCat("row ", row.adapter.value, " opens a version that is not loaded"));
+      continue;
+    }
+    // A row that stands on an earlier incarnation's decision says so by epoch 0.
+    if (row.epoch.value == 0 || !OneIncarnation()) continue;
+    sim_.oracle.RowOpened(machine().journal(), machine().term().incarnation, row.adapter, pool_,
+                          row.epoch, route->key);
+  }
+}
+
+}  // namespace lorry::sim
