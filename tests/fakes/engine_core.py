@@ -198,10 +198,19 @@ def expected_tokens(
     adapter_dir: str | os.PathLike | None, prompt: str | list[int], count: int
 ) -> list[int]:
     """What a fake engine answers for the adapter in `adapter_dir`, or for the base model (None)."""
-    digest = BASE_DIGEST
-    if adapter_dir is not None:
-        digest = hashlib.sha256((pathlib.Path(adapter_dir) / WEIGHTS).read_bytes()).hexdigest()
+    digest = _weights_of(adapter_dir)
     return [token_at(digest, prompt_ids(prompt), i) for i in range(count)]
+
+
+def expected_figure(adapter_dir: str | os.PathLike, text: str) -> float:
+    """The same where a model gives a score, or the first number of a vector."""
+    return logprob_at(_weights_of(adapter_dir), prompt_ids(text), 0)
+
+
+def _weights_of(adapter_dir: str | os.PathLike | None) -> str:
+    if adapter_dir is None:
+        return BASE_DIGEST
+    return hashlib.sha256((pathlib.Path(adapter_dir) / WEIGHTS).read_bytes()).hexdigest()
 
 
 @dataclasses.dataclass(eq=False)

@@ -198,6 +198,23 @@ def add_other_model_routes(app: FastAPI, engine: FakeSglang) -> None:
         scores = [await vector(None, body["query"] + item) for item in body["items"]]
         return {"scores": scores, "model": body.get("model", "default"), "object": "scoring"}
 
+    @app.api_route("/encode", methods=["POST", "PUT"])
+    @app.api_route("/classify", methods=["POST", "PUT"])
+    async def encode(http: HttpRequest):
+        # EmbeddingReqInput: one text or a list, each with its own id and adapter.
+        body = await http.json()
+        batch = isinstance(body["text"], list)
+        texts = body["text"] if batch else [body["text"]]
+        ids = body["rid"] if batch else [body["rid"]]
+        name = body.get("lora_path")
+        names = name if isinstance(name, list) else [name] * len(texts)
+        try:
+            vectors = [await vector(n, text) for n, text in zip(names, texts, strict=True)]
+        except Refused as error:
+            return JSONResponse({"error": {"message": str(error)}}, 400)
+        replies = [{"embedding": v, "meta_info": {"id": i}} for v, i in zip(vectors, ids, strict=True)]
+        return replies if batch else replies[0]
+
     @app.post("/v1/messages")
     async def messages(http: HttpRequest):
         # anthropic/serving.py makes a chat request of it, with `model` and no lora_path.

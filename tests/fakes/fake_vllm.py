@@ -196,6 +196,90 @@ def add_other_model_routes(app: FastAPI, engine: FakeVllm) -> None:
         }
 
 
+def add_pooling_routes(app: FastAPI, engine: FakeVllm) -> None:
+    """What models of scores and classes answer (entrypoints/pooling): figures that follow from the adapter's weights."""
+
+    async def figure(body: dict, text: str) -> float:
+        request = (await engine.begin(body.get("model"), prompt_ids(text), {}, "pool"))[0]
+        return logprob_at(request.digest, request.ids, 0)
+
+    def listed(value) -> list:
+        return value if isinstance(value, list) else [value]
+
+    def reply(body: dict, **fields) -> dict:
+        return {"id": "pool-1", "model": body.get("model") or BASE, "usage": {}} | fields
+
+    @app.post("/score")
+    @app.post("/v1/score")
+    async def score(http: HttpRequest):
+        body = await http.json()
+        scores = [await figure(body, body["text_1"] + text) for text in listed(body["text_2"])]
+        data = [{"index": i, "object": "score", "score": each} for i, each in enumerate(scores)]
+        return reply(body, object="list", data=data)
+
+    @app.post("/rerank")
+    @app.post("/v1/rerank")
+    @app.post("/v2/rerank")
+    async def rerank(http: HttpRequest):
+        body = await http.json()
+        documents = listed(body["documents"])
+        scores = [await figure(body, body["query"] + text) for text in documents]
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])
+        results = [
+            {"index": i, "document": {"text": documents[i]}, "relevance_score": scores[i]}
+            for i in order
+        ]
+        return reply(body, results=results)
+
+    @app.post("/classify")
+    async def classify(http: HttpRequest):
+        body = await http.json()
+        probs = [await figure(body, text) for text in listed(body["input"])]
+        data = [{"index": i, "label": "a", "probs": [p], "num_classes": 1} for i, p in enumerate(probs)]
+        return reply(body, object="list", data=data)
+
+    @app.post("/pooling")
+    async def pooling(http: HttpRequest):
+        body = await http.json()
+        vectors = [[await figure(body, text)] for text in listed(body["input"])]
+        data = [{"index": i, "object": "pooling", "data": each} for i, each in enumerate(vectors)]
+        return reply(body, object="list", data=data)
+
+
+def add_responses_route(app: FastAPI, engine: FakeVllm) -> None:
+    def response(body: dict, rid: str, text: str, status: str) -> dict:
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        message = {"type": "message", "role": "assistant", "content": content}
+        return {"id": rid, "object": "response", "model": body.get("model") or BASE, "status": status,
+                "output": [message] if text else []}
+
+    @app.post("/v1/responses")
+    async def responses(http: HttpRequest):
+        body = await http.json()
+        rid = f"resp_{uuid.uuid4().hex[:16]}"
+        params = {"max_tokens": body.get("max_output_tokens", 16)}
+        request = (await engine.begin(body.get("model"), prompt_ids(body["input"]), params, rid))[0]
+        if not body.get("stream"):
+            await engine.drain([request])
+            return response(body, rid, text_of(request.tokens), "completed")
+
+        def event(kind: str, **fields) -> str:
+            return f"event: {kind}\ndata: {json.dumps({'type': kind} | fields)}\n\n"
+
+        async def stream():
+            # These two come from the server, before its engine has seen the request (responses/serving.py).
+            begun = response(body, rid, "", "in_progress")
+            yield event("response.created", response=begun)
+            yield event("response.in_progress", response=begun)
+            sent = 0
+            async for _ in engine.scheduler.run(request):
+                yield event("response.output_text.delta", delta=text_of(request.tokens[sent:]))
+                sent = len(request.tokens)
+            yield event("response.completed", response=response(body, rid, text_of(request.tokens), "completed"))
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+
 def vllm_config(engine: FakeVllm) -> dict:
     args = engine.args
     lora = {
@@ -361,7 +445,7 @@ def main() -> None:
     switches.update(args.fake)
     app, engine = FastAPI(), FakeVllm(args, switches)
     app.add_exception_handler(Refused, lambda _, error: error.reply())
-    adders = [add_generate_routes, add_other_model_routes, add_info_routes]
+    adders = [add_generate_routes, add_other_model_routes, add_pooling_routes, add_responses_route, add_info_routes]
     # The real one has these routes only where its environment says so; unset means on here.
     if is_on("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         adders.append(add_lora_routes)

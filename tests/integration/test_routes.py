@@ -4,7 +4,7 @@ import json
 import urllib.request
 
 import pytest
-from engine_core import expected_tokens, text_of
+from engine_core import expected_figure, expected_tokens, text_of
 from testing.engines import KINDS, http_json
 from testing.world import ADAPTER
 
@@ -26,14 +26,15 @@ def post(world, member, path, body):
     return http_json("POST", world.fleet.door(member) + path, body)
 
 
-def events(world, member, path, body):
+def events(world, member, path, body, last=b"[DONE]"):
     request = urllib.request.Request(
         world.fleet.door(member) + path, json.dumps(body).encode(), {"content-type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=30) as reply:
         lines = [line[6:].strip() for line in reply.read().split(b"\n") if line.startswith(b"data: ")]
-    assert lines[-1] == b"[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
+    if last is not None:
+        assert lines.pop() == last
+    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -78,8 +79,58 @@ def test_embeddings_and_messages_use_the_adapter(world, tiny, member):
     assert reply["content"][0]["text"] == texts(tiny, ["one"])[0]
 
 
-def test_a_route_without_adapters_never_answers_for_one(world):
-    status, reply = post(world, "sglang", "/v1/score", {"model": ADAPTER, "query": "a", "items": ["b"]})
+def figures(tiny, prompts):
+    """What the adapter answers where a model gives a figure for a text."""
+    return [expected_figure(tiny / "adapters" / "v1", p) for p in prompts]
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+def test_scores_on_vllm_are_the_adapters(world, tiny, path):
+    status, reply = post(world, "vllm", path, {"model": ADAPTER, "text_1": "a", "text_2": PROMPTS})
+    assert (status, reply["model"]) == (200, ADAPTER), reply
+    assert [each["score"] for each in reply["data"]] == figures(tiny, ["aone", "atwo"])
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_ranks_on_vllm_are_the_adapters(world, tiny, path):
+    status, reply = post(world, "vllm", path, {"model": f"{ADAPTER}@1", "query": "a", "documents": PROMPTS})
+    assert (status, reply["model"]) == (200, f"{ADAPTER}@1"), reply
+    scores = {each["document"]["text"]: each["relevance_score"] for each in reply["results"]}
+    assert scores == dict(zip(PROMPTS, figures(tiny, ["aone", "atwo"]), strict=True))
+
+
+@pytest.mark.parametrize(("path", "figure"), [("/classify", "probs"), ("/pooling", "data")])
+def test_classes_on_vllm_are_the_adapters(world, tiny, path, figure):
+    status, reply = post(world, "vllm", path, {"model": ADAPTER, "input": PROMPTS})
+    assert (status, reply["model"]) == (200, ADAPTER), reply
+    assert [each[figure] for each in reply["data"]] == [[each] for each in figures(tiny, PROMPTS)]
+
+
+@pytest.mark.parametrize("path", ["/encode", "/classify"])
+def test_vectors_on_sglang_are_the_adapters(world, tiny, path):
+    status, replies = post(world, "sglang", path, {"text": PROMPTS, "lora_path": ADAPTER, "rid": ["a", "b"]})
+    assert status == 200, replies
+    assert [each["embedding"][0] for each in replies] == figures(tiny, PROMPTS)
+    assert [each["meta_info"]["id"] for each in replies] == ["a", "b"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_on_vllm_use_the_adapter(world, tiny, stream):
+    body = {"model": ADAPTER, "input": "one", "max_output_tokens": 4, "stream": stream}
+    if stream:
+        said = events(world, "vllm", "/v1/responses", body, last=None)
+        assert [event["type"] for event in said[:2]] == ["response.created", "response.in_progress"]
+        assert {event["response"]["model"] for event in said if "response" in event} == {ADAPTER}
+        reply = said[-1]["response"]
+    else:
+        status, reply = post(world, "vllm", "/v1/responses", body)
+        assert (status, reply["model"]) == (200, ADAPTER), reply
+    assert reply["output"][0]["content"][0]["text"] == texts(tiny, ["one"])[0]
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/v1/rerank", "/v1/classify", "/v1/responses"])
+def test_a_route_without_adapters_never_answers_for_one(world, path):
+    status, reply = post(world, "sglang", path, {"model": ADAPTER, "input": "a"})
     assert (status, reply["type"]) == (403, "ROUTE_REFUSED")
 
 
