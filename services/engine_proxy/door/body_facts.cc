@@ -275,6 +275,8 @@ ShapeRules RulesOf(BodyShape shape) {
       return {.prompts = {"input"}};
     case BodyShape::kMessages:
       return {.adapter = AdapterPlace::kModel, .has_ids = false};
+    case BodyShape::kResponses:
+      return {};
     case BodyShape::kBaseOnly:
     case BodyShape::kTokens:
     case BodyShape::kNone:

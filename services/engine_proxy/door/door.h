@@ -86,7 +86,8 @@ class Door {
   // resolve anew.
   void SetTable(proxy::DoorTable table);
   Counts Snapshot() const;
-  // Grows with every piece of a reply that the engine sends to a request that is counted.
+  // Grows with every piece of a reply, to a request that is counted, which shows that the engine works:
+  // not with an error, nor with what its HTTP server says before it has passed the request on.
   uint64_t pieces_heard() const;
 
   std::optional<Explained> Explain(std::string_view request_id) const;

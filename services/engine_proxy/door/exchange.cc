@@ -53,8 +53,9 @@ void Exchange::ForgetBody() {
   lease.Resize(0);
 }
 
-void Exchange::OnBytes() {
-  if (admission.held()) shard.shared.pieces_heard.fetch_add(1, std::memory_order_relaxed);
+void Exchange::OnBytes(bool engine_spoke) {
+  if (engine_spoke && admission.held())
+    shard.shared.pieces_heard.fetch_add(1, std::memory_order_relaxed);
   if (record.first_byte_ms >= 0) return;
   record.first_byte_ms = NowMs() - began_ms;
   if (DoorObserver* observer = shard.shared.options.observer) {

@@ -25,8 +25,9 @@ struct Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Once, at the first byte of the engine's reply.
-  void OnBytes();
+  // At each piece of a reply. `engine_spoke`: what came shows that the engine works, and not only
+  // the server in front of it.
+  void OnBytes(bool engine_spoke);
   // The engine has all of it.
   void ForgetBody();
   bool KeepAlive() const {

@@ -79,7 +79,9 @@ void Relay::BeginReply(std::optional<uint64_t> length) {
 }
 
 void Relay::OnPiece(const UpstreamCall::Piece& piece) {
-  x.OnBytes();
+  // Errors, and the first events of /v1/responses, come from the engine's HTTP server alone.
+  const bool may_be_the_servers = x.route.shape == BodyShape::kResponses && !piece.end;
+  x.OnBytes(call.reply().status() == 200 && !may_be_the_servers);
   for (const asio::const_buffer& data : piece.data) {
     const std::string_view text(static_cast<const char*>(data.data()), data.size());
     if (watch) SpawnAborts(x.shard, watch->Heard(text), *x.facts);

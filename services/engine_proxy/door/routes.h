@@ -25,7 +25,8 @@ enum class RouteAction {
 };
 
 // Where a rewritten body keeps its prompts, its `n` and its adapter. vLLM reads the adapter from
-// `model` on every route and may be sent any `n`, so all its bodies are kChat or kTokens.
+// `model` on every route and may be sent any `n`, so all its bodies are kChat, kResponses or
+// kTokens.
 enum class BodyShape {
   kNone,
   kGenerate,    // SGLang /generate: text | input_ids, sampling_params.n, lora_path
@@ -35,6 +36,7 @@ enum class BodyShape {
   kEmbedding,   // OpenAI: input, model
   kMessages,    // SGLang /v1/messages: reads an adapter from `model` alone
   kBaseOnly,    // SGLang routes that hand no adapter on
+  kResponses,   // vLLM /v1/responses: a stream of it begins before the engine has seen the request
   kTokens,      // vLLM: the reply names no model
 };
 

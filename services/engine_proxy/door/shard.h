@@ -41,7 +41,7 @@ struct Shared {
   std::atomic<uint32_t> connections{0};
   std::atomic<uint32_t> held{0};
   std::atomic<size_t> body_bytes{0};
-  std::atomic<uint64_t> pieces_heard{0};  // of the engine's replies to requests that are counted
+  std::atomic<uint64_t> pieces_heard{0};  // Door::pieces_heard
   std::string engine_authority;           // for Host; set before the threads start
 };
 

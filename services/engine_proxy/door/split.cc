@@ -38,7 +38,8 @@ Task<bool> SplitCall::Run() {
     co_await RefuseCall(x_, CallResult::kSilent);
     x_.client.Leave();
   }
-  x_.OnBytes();
+  x_.OnBytes(std::any_of(replies_.begin(), replies_.end(),
+                         [](const auto& reply) { return reply.status == 200; }));
   if (x_.client.left()) co_return false;
   co_return co_await AnswerMerged();
 }

@@ -100,7 +100,7 @@ Task<CallResult> SplitStream::ReadReply(UpstreamCall& call, size_t sample) {
 }
 
 void SplitStream::OnEvents(std::string_view text, size_t sample) {
-  x_.OnBytes();
+  x_.OnBytes(/*engine_spoke=*/true);
   SpawnAborts(x_.shard, watches_[sample].Heard(text), *x_.facts);
   if (over()) return;
   const absl::Status fed = merger_.Feed(sample, text, &pending_);

@@ -48,6 +48,36 @@ TEST_F(EngineSideTest, ReusesConnectionsToTheEngine) {
   EXPECT_EQ(engine_->connections(), 1);
 }
 
+// vLLM's server sends /v1/responses' first two events, and refuses what is wrong, before its engine
+// has seen the request: an engine that hangs must not seem to answer by them.
+TEST_F(EngineSideTest, HearsTheEngineOnlyWhereItSpeaksItself) {
+  Gate goes_on;
+  StartBefore(
+      [&goes_on](const Message& request, Wire& wire) {
+        if (request.path() == "/v1/embeddings") return wire.Send(JsonReply("{}", 400));
+        wire.Send(StreamHead() + Chunk("data: {}\n\n"));
+        goes_on.Wait();
+        return wire.Send(Chunk("data: {}\n\n") + Chunk(""));
+      },
+      EngineKind::kVllm);
+  const std::string ask = R"({"model":"policy","stream":true})";
+  EXPECT_EQ(Ask(Post("/v1/embeddings", ask)).status(), 400);
+  EXPECT_EQ(door_->pieces_heard(), 0U);
+  Wire responses = Connect();
+  responses.Send(Post("/v1/responses", ask));
+  EXPECT_NE(responses.ReadUntil("data: {}").find("200 OK"), std::string::npos);
+  EXPECT_EQ(door_->pieces_heard(), 0U);
+  Wire completions = Connect();
+  completions.Send(Post("/v1/completions", ask));
+  completions.ReadUntil("data: {}");
+  EXPECT_EQ(door_->pieces_heard(), 1U);
+  goes_on.Open();
+  responses.ReadUntil("0\r\n\r\n");
+  completions.ReadUntil("0\r\n\r\n");
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_GE(door_->pieces_heard(), 3U);
+}
+
 TEST_F(EngineSideTest, SendsNothingOnAPooledConnectionThatTheEngineClosed) {
   StartBefore([](const Message&, Wire& wire) {
     wire.Send(JsonReply("{}"));
