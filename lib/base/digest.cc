@@ -18,11 +18,11 @@ Sha256 HashSha256(std::string_view data) {
 
 std::string ToHex(std::span<const uint8_t> bytes) {
   static constexpr char kHex[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(bytes.size() * 2);
+  std::string out(bytes.size() * 2, '\0');
+  char* at = out.data();
   for (const uint8_t b : bytes) {
-    out.push_back(kHex[b >> 4]);
-    out.push_back(kHex[b & 15]);
+    *at++ = kHex[b >> 4];
+    *at++ = kHex[b & 15];
   }
   return out;
 }

@@ -20,7 +20,9 @@ void ExplainRing::Put(Explained explained) {
   if (ring_.size() < capacity_) {
     ring_.push_back(std::move(explained));
   } else {
-    ring_[next_] = std::move(explained);
+    // Copied: the memory of a record that is long out of the cache is written over in its place, and
+    // the next request gets what this one used.
+    ring_[next_] = explained;
   }
   next_ = (next_ + 1) % capacity_;
 }

@@ -10,8 +10,6 @@ namespace {
 // Room for these at once saves growing step by step.
 constexpr size_t kUsualFields = 16;
 
-char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
-
 constexpr std::array<bool, 256> TokenChars() {
   std::array<bool, 256> is = {};
   for (const char c : std::string_view("!#$%&'*+-.^_`|~")) is[static_cast<unsigned char>(c)] = true;
@@ -21,18 +19,16 @@ constexpr std::array<bool, 256> TokenChars() {
   return is;
 }
 
-bool IsTokenChar(char c) {
-  static constexpr std::array<bool, 256> kIs = TokenChars();
-  return kIs[static_cast<unsigned char>(c)];
-}
+constexpr std::array<bool, 256> kTokenChars = TokenChars();
 
-bool EndsLine(char c) { return c == '\r' || c == '\n' || c == '\0'; }
+// Lambdas, as the compiler calls a function that is handed to an algorithm for each byte.
+constexpr auto IsTokenChar = [](char c) { return kTokenChars[static_cast<unsigned char>(c)]; };
+constexpr auto EndsLine = [](char c) { return c == '\r' || c == '\n' || c == '\0'; };
+constexpr auto IsVisible = [](char c) { return c > 0x20 && c < 0x7f; };
 
 bool IsToken(std::string_view s) {
   return !s.empty() && std::all_of(s.begin(), s.end(), IsTokenChar);
 }
-
-bool IsVisible(char c) { return c > 0x20 && c < 0x7f; }
 
 std::string_view Trim(std::string_view s) {
   while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
@@ -58,11 +54,13 @@ Problem Bad(std::string_view message) { return HeadProblem{400, std::string(mess
 
 // Cuts the first line off `rest`. A line ends in CR LF and holds no other CR, LF or NUL.
 bool TakeLine(std::string_view* rest, std::string_view* line) {
-  const size_t end = rest->find("\r\n");
-  if (end == std::string_view::npos) return false;
+  const auto end =
+      static_cast<size_t>(std::find_if(rest->begin(), rest->end(), EndsLine) - rest->begin());
   *line = rest->substr(0, end);
-  rest->remove_prefix(end + 2);
-  return std::none_of(line->begin(), line->end(), EndsLine);
+  rest->remove_prefix(end);
+  if (!rest->starts_with("\r\n")) return false;
+  rest->remove_prefix(2);
+  return true;
 }
 
 Problem ReadRequestLine(std::string_view line, RequestHead* head, std::string* authority) {
@@ -166,11 +164,6 @@ Problem ReadFraming(std::string_view authority, RequestHead* head) {
 }
 
 }  // namespace
-
-bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
-                                            [](char x, char y) { return Lower(x) == Lower(y); });
-}
 
 std::string_view RequestHead::Get(std::string_view name) const {
   for (const HeaderField& field : fields) {

@@ -20,6 +20,10 @@ absl::Status Invalid(std::string_view what) {
                "the body is not acceptable JSON: " + std::string(what));
 }
 
+constexpr auto NeedsEscape = [](char c) {
+  return c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20;
+};
+
 // The text of `quoted`, a string with its quotes that the scanner has let through.
 absl::StatusOr<std::string> Unquoted(std::string_view quoted) {
   const std::string_view inner = quoted.substr(1, quoted.size() - 2);
@@ -120,17 +124,19 @@ std::string QuoteJson(std::string_view text) {
   std::string out;
   out.reserve(text.size() + 2);
   out += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
+  for (;;) {
+    const auto special = std::find_if(text.begin(), text.end(), NeedsEscape);
+    out.append(text.begin(), special);
+    if (special == text.end()) break;
+    if (*special == '"' || *special == '\\') {
       out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", c);
-      out += escaped;
+      out += *special;
     } else {
-      out += c;
+      char escaped[8];
+      std::snprintf(escaped, sizeof(escaped), "\\u%04x", *special);
+      out += escaped;
     }
+    text.remove_prefix(static_cast<size_t>(special + 1 - text.begin()));
   }
   out += '"';
   return out;

@@ -130,7 +130,11 @@ void AppendLorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
                         std::string_view request_id, std::string* head) {
   AppendField("X-Lorry-Request-Id", request_id, head);
   if (resolved.empty()) return;
-  const std::vector<const Resolved*> listed = Listed(resolved);
+  const Resolved* const only = &resolved.front();
+  std::vector<const Resolved*> several;
+  if (resolved.size() > 1) several = Listed(resolved);
+  const std::span<const Resolved* const> listed =
+      several.empty() ? std::span(&only, 1) : std::span<const Resolved* const>(several);
   std::string adapters;
   for (const Resolved* one : listed) {
     if (!adapters.empty()) adapters += ", ";

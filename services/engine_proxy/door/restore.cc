@@ -11,6 +11,11 @@ constexpr std::string_view kData = "data:";
 
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
+// The rest of what stands between strings, numbers and words, means nothing here.
+bool IsStructure(char c) {
+  return c == '"' || c == ',' || c == '{' || c == '}' || c == '[' || c == ']' || c == '\n';
+}
+
 }  // namespace
 
 void ModelRestorer::Feed(std::string_view text, std::string* out) {
@@ -64,6 +69,9 @@ size_t ModelRestorer::InLine(std::string_view text, size_t at) {
 }
 
 size_t ModelRestorer::InJson(std::string_view text, size_t at, std::string* out, size_t* copied) {
+  while (!IsStructure(text[at])) {
+    if (++at == text.size()) return at;
+  }
   const char c = text[at];
   if (c == '\n' && is_stream_) {
     state_ = State::kLine;  // no event goes on behind its line

@@ -28,7 +28,7 @@ class ModelRestorer {
     kName,    // in the name that is being replaced
     kRest,    // of a line or of a document whose name was found
   };
-  // Each handles text[at], and gives the first byte that is left to look at.
+  // Each handles what begins at text[at], and gives the first byte that is left to look at.
   size_t InLine(std::string_view text, size_t at);
   size_t InJson(std::string_view text, size_t at, std::string* out, size_t* copied);
   size_t InString(std::string_view text, size_t at);
