@@ -134,6 +134,7 @@ def test_json_is_an_object_a_line_whatever_was_asked(steps, cli):
         ["watch", "--once"], ["alias", ADAPTER, "shown", newest], ["alias", ADAPTER, "shown", "--remove"],
         ["rollback", ADAPTER, newest], ["rollback", ADAPTER, "--lift"],
         ["mark", KINDS[0], "included"], ["version"],
+        ["lease", ADAPTER, newest], ["leases"], ["release", ADAPTER, newest],
     ]
     for said in asked:
         _, out, err = cli(*said, "--json")
@@ -158,6 +159,29 @@ def test_a_lease_says_when_its_version_may_be_used(world, steps, held_loads):
     assert world.admin.release(f"{ADAPTER}@1", "direct") == 1
     assert world.admin.release(f"{ADAPTER}@1", "direct") == 0
     until(lambda: all((1, 1) not in world.loaded(m) for m in KINDS), "v1 left again")
+
+
+def test_leases_from_the_command_line(world, steps, cli):
+    """Taken, listed, renewed and released; a release leaves other holders' leases alone."""
+    number = str(steps.number)
+    code, out, err = cli("lease", ADAPTER, number, "--ttl", "20m", "--holder", "eval")
+    assert code == 0, err
+    names = {name for member in KINDS for name in EngineApi(world.engines[member]).listed()}
+    assert any(name in out for name in names), f"no engine knows a name of this: {out}"
+    assert "loaded on 2 of 2 engines" in out
+    assert cli("lease", ADAPTER, "--holder", "another")[0] == 0
+    listed = [json.loads(line) for line in cli("leases", ADAPTER, "--json")[1].splitlines()]
+    assert [lease["holder"] for lease in listed] == ["another", "eval"]
+    assert 19 * 60_000 < int(listed[1]["left_ms"]) <= 20 * 60_000
+    assert "19 min" in cli("leases")[1]
+    assert "1 lease of eval ended" in cli("release", ADAPTER, number, "--holder", "eval")[1]
+    assert "leases nothing" in cli("release", ADAPTER, number, "--holder", "eval")[1]
+    assert [lease["holder"] for lease in world.admin.status()["leases"]] == ["another"]
+    assert cli("release", ADAPTER, "--holder", "another")[0] == 0
+    assert "nothing is leased" in cli("leases")[1]
+    code, _, err = cli("lease", ADAPTER, number, "--ttl", "0")
+    assert code == 2, "a lease without a time is a wrong use"
+    assert "release" in err
 
 
 def test_a_release_by_the_adapter_ends_what_latest_was(world, steps):

@@ -226,11 +226,11 @@ void Oracle::LeaseInDoubt(const AdapterName& adapter, const std::string& holder,
   }
 }
 
-void Oracle::KnowsLeases(const std::vector<sync::LeaseRecord>& leases) {
+void Oracle::KnowsLeases(const std::vector<sync::LeaseStatus>& leases) {
   std::erase_if(leases_, [&](const auto& lease) { return lease.second <= now_(); });
   for (const auto& [promise, until] : leases_) {
     const bool known = std::any_of(leases.begin(), leases.end(), [&](const auto& lease) {
-      return lease.version.key == promise.first && lease.holder == promise.second;
+      return lease.record.version.key == promise.first && lease.record.holder == promise.second;
     });
     if (!known)
       Violate(10, absl::StrCat("the lease of ", ToString(promise.first), " is forgotten"));

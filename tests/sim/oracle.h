@@ -58,7 +58,7 @@ class Oracle {
   void Leased(const VersionKey& version, const std::string& holder, Tick until);
   // A call that was not answered yet may leave of the holder's leases only so much.
   void LeaseInDoubt(const AdapterName& adapter, const std::string& holder, Tick until);
-  void KnowsLeases(const std::vector<sync::LeaseRecord>& leases);
+  void KnowsLeases(const std::vector<sync::LeaseStatus>& leases);
   // 9: a document of a lower term reached a proxy.
   void StaleDocument(const fleet::Observed& before, const fleet::Observed& after);
   // 14: a call was answered.

@@ -92,18 +92,22 @@ class Player {
     policy.stage_deadline_ms = Number("deadline", 60'000);
     if (Number("keep", 0) > 0) policy.keep = {fleet::KeepRule::Kind::kCount, Number("keep", 0)};
     if (Has("skip=never")) policy.skip = fleet::SkipRule::kNever;
+    if (Has("mode=barrier")) policy.mode = fleet::SyncMode::kBarrier;
     world_.store().SetAdapter(AdapterName(Word(1)), policy);
     world_.store().OpenRun(AdapterName(Word(1)));
   }
   void Leader() {
-    if (Word(1) != "up") world_.KillLeader();
+    if (Word(1) == "kill" || Word(1) == "lose") world_.KillLeader();
     if (Word(1) == "lose") world_.LoseRecords();
     if (Word(1) == "up") world_.StartLeader();
+    if (Word(1) == "adopts") world_.AdoptIfAsked();
   }
   void Engine() {
     SimProxy& proxy = world_.proxy(Word(1));
     if (Word(2) == "kill") world_.KillEngine(proxy);
     if (Word(2) == "start") world_.StartEngine(proxy);
+    if (Word(2) == "vanish") proxy.engine().Vanish();
+    if (Word(2) == "sleep") world_.PutToSleep(MemberId(Word(1)), std::stoll(Word(3)));
     if (Word(2) == "slow") world_.sim().faults.engine_slow = 1'000;
     if (Word(2) == "leaky") world_.sim().faults.counter_leaks = 1'000;
   }

@@ -1,4 +1,4 @@
-"""Each sentence of docs/SEMANTICS.md has a test, and tests/promises.md says which."""
+"""Each sentence of docs/SEMANTICS.md has a test, and tests/promises.md says which; what docs/GUARANTEES.md names as proof exists."""
 
 import re
 
@@ -6,6 +6,7 @@ from checks.tree import Finding, Tree, line_of
 
 PAGE = "docs/SEMANTICS.md"
 TABLE = "tests/promises.md"
+GUARANTEES = "docs/GUARANTEES.md"
 # Words are defined in 1; 12 says what is no job of Lorry's.
 _WITHOUT_PROMISES = {"1", "12"}
 _ROW = re.compile(r"^\| (\d+) \| (.+?) \| ([^|]+) \|$", re.MULTILINE)
@@ -24,7 +25,8 @@ def check(tree: Tree) -> list[Finding]:
         return [Finding(PAGE, 1, "promise", f"{TABLE} is missing: it names the tests of each sentence")]
     table = tree.text(TABLE)
     rows = [(row.group(1), row.group(2), row.group(3), line_of(table, row.start())) for row in _ROW.finditer(table)]
-    return _untested(sentences, rows) + _idle(sentences, rows) + _misnamed(rows, _tests(tree))
+    tests = _tests(tree)
+    return _untested(sentences, rows) + _idle(sentences, rows) + _misnamed(TABLE, rows, tests) + _guarantees(tree, tests)
 
 
 def _sentences(page: str) -> list[tuple[str, str, int]]:
@@ -80,9 +82,18 @@ def _tests(tree: Tree) -> set[str]:
     return names
 
 
-def _misnamed(rows: list, tests: set[str]) -> list[Finding]:
+def _guarantees(tree: Tree, tests: set[str]) -> list[Finding]:
+    """The last cell of each row of the page's tables names tests."""
+    page = tree.text(GUARANTEES) if GUARANTEES in tree.paths else ""
+    rows = [("", "", line.strip().strip("|").split("|")[-1].strip(), number)
+            for number, line in enumerate(page.splitlines(), 1)
+            if line.startswith("| ") and not line.endswith("| shown by |")]
+    return _misnamed(GUARANTEES, rows, tests)
+
+
+def _misnamed(page: str, rows: list, tests: set[str]) -> list[Finding]:
     return [
-        Finding(TABLE, row[3], "promise", f"there is no test {name}: name the one that shows it now")
+        Finding(page, row[3], "promise", f"there is no test {name}: name the one that shows it now")
         for row in rows
         for name in row[2].split(", ")
         if name.strip() not in tests

@@ -121,7 +121,9 @@ Status Machine::GetStatus() const {
                      pool.wait != Wait::kNextVersion;
     out.last_decision = pool.decision;
   }
-  for (const auto& [key, lease] : core.leases) status.leases.push_back(lease.record);
+  for (const auto& [key, lease] : core.leases) {
+    status.leases.push_back({lease.record, lease.expires_at - core.now});
+  }
   for (const auto& [key, record] : core.verdicts) {
     for (const auto& [group, verdict] : record.groups) {
       if (IsBar(verdict))
@@ -138,7 +140,7 @@ std::string Machine::Describe() const {
       absl::StrCat("term ", ToString(status.term), lost.empty() ? "" : " ", lost, "\n");
   for (const PoolStatus& pool : status.pools) absl::StrAppend(&text, Line(pool), "\n");
   for (const MemberStatus& member : status.members) absl::StrAppend(&text, Line(member), "\n");
-  for (const LeaseRecord& lease : status.leases) {
+  for (const auto& [lease, left_ms] : status.leases) {
     absl::StrAppend(&text, "lease ", ToString(lease.version.key), " ", lease.holder, "\n");
   }
   for (const VerdictStatus& bar : status.verdicts) {

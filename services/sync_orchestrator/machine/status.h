@@ -62,13 +62,18 @@ struct VerdictStatus {
   std::string words;  // for people
 };
 
+struct LeaseStatus {
+  LeaseRecord record;
+  int64_t left_ms = 0;  // until it ends, unless it is renewed
+};
+
 struct Status {
   Term term;
   bool store_known = false;
   Footing footing = Footing::kUnread;
   std::vector<MemberStatus> members;
   std::vector<PoolStatus> pools;
-  std::vector<LeaseRecord> leases;
+  std::vector<LeaseStatus> leases;
   std::vector<VerdictStatus> verdicts;
 };
 

@@ -7,6 +7,9 @@
 namespace lorry::sync {
 namespace {
 
+// Status names so many leases; each pool counts all of its own.
+constexpr int kLeasesShown = 256;
+
 v1::SyncState StateOf(WatchEvent::State state) {
   switch (state) {
     case WatchEvent::State::kWaiting:
@@ -110,8 +113,8 @@ void FillPool(const PoolStatus& pool, const Status& status,
     told.set_detail(verdict.words);
   }
   out.set_leases(static_cast<uint32_t>(
-      std::count_if(status.leases.begin(), status.leases.end(), [&](const LeaseRecord& l) {
-        return l.pool == pool.pool && l.version.key.adapter == pool.adapter;
+      std::count_if(status.leases.begin(), status.leases.end(), [&](const LeaseStatus& lease) {
+        return lease.record.pool == pool.pool && lease.record.version.key.adapter == pool.adapter;
       })));
 }
 
@@ -170,6 +173,16 @@ v1::GetStatusResponse ToProto(const Status& status,
   for (const PoolStatus& p : status.pools) {
     if (Wanted(pool, p.pool.value) && Wanted(adapter, p.adapter.value))
       FillPool(p, status, newest, *out.add_pools());
+  }
+  for (const auto& [lease, left_ms] : status.leases) {
+    if (out.leases_size() == kLeasesShown) break;
+    if (!Wanted(pool, lease.pool.value) || !Wanted(adapter, lease.version.key.adapter.value))
+      continue;
+    v1::LeaseStatus& shown = *out.add_leases();
+    *shown.mutable_version() = rpc::ToProto(lease.version.key);
+    shown.set_pool(lease.pool.value);
+    shown.set_holder(lease.holder);
+    shown.set_left_ms(left_ms);
   }
   return out;
 }

@@ -57,6 +57,13 @@ class Promises(TreeCase):
         files = self.tree("It holds.", "| 2 | It holds | A.Held, test_c |\n")
         self.assertEqual(self.rules("promises", files), ["tests/promises.md promise"] * 2)
 
+    def test_what_guarantees_name_as_proof_exists(self):
+        files = self.tree("It holds.", "| 2 | It holds | A.Holds |\n")
+        page = "| promise | shown by |\n|---|---|\n| It lasts. | A.Holds, %s |\n"
+        self.is_fine("promises", files | {"docs/GUARANTEES.md": page % "test_b_holds"})
+        broken = files | {"docs/GUARANTEES.md": page % "test_gone"}
+        self.assertEqual(self.rules("promises", broken), ["docs/GUARANTEES.md promise"])
+
 
 class Policy(TreeCase):
     HEADER = """\

@@ -72,7 +72,7 @@ TEST(Leases, AReleaseOfLatestEndsWhatLatestWas) {
   EXPECT_EQ(fleet.Lease(kLatest, 0).released, 0u) << "a retry finds nothing, and that is well";
   fleet.Restart();
   ASSERT_EQ(fleet.Leases().size(), 1u);
-  EXPECT_EQ(fleet.Leases()[0].holder, "another");
+  EXPECT_EQ(fleet.Leases()[0].record.holder, "another");
 }
 
 TEST(Leases, AReleaseOfANumberLeavesTheOthers) {
@@ -88,7 +88,7 @@ TEST(Leases, AReleaseOfANumberLeavesTheOthers) {
   fleet.NewRun();  // the numbers begin anew
   EXPECT_EQ(fleet.Lease(first, 0).released, 1u);
   ASSERT_EQ(fleet.Leases().size(), 1u);
-  EXPECT_EQ(fleet.Leases()[0].version.key.number, VersionNumber(2));
+  EXPECT_EQ(fleet.Leases()[0].record.version.key.number, VersionNumber(2));
   const Selector exact{kMath, Selector::Kind::kVersion, {}, RunId(2), VersionNumber(2)};
   EXPECT_EQ(fleet.Lease(exact, 0).released, 0u) << "another run's 2";
 }
@@ -216,7 +216,7 @@ TEST(Leases, ARefusedRenewalShortensNothing) {
   fleet.Step(LeaseAsked{1, first, kRollout, "client", 10});
   fleet.Pass(1'000);
   ASSERT_EQ(fleet.Leases().size(), 1u);
-  EXPECT_EQ(fleet.Leases()[0].ttl_ms, 60'000);
+  EXPECT_EQ(fleet.Leases()[0].record.ttl_ms, 60'000);
 }
 
 TEST(Leases, LastAWeekAtMost) {

@@ -217,7 +217,7 @@ class Fleet {
     }
     return {};
   }
-  std::vector<LeaseRecord> Leases() const { return machine_->GetStatus().leases; }
+  std::vector<LeaseStatus> Leases() const { return machine_->GetStatus().leases; }
   void NewRun() {
     adapter_.current_run = RunId(adapter_.current_run.value + 1);
     Step(AdapterSet{adapter_});
