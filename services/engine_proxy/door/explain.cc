@@ -13,15 +13,13 @@ constexpr size_t kListedReferences = 8;
 
 void ExplainRing::Put(Explained explained) {
   explained.asked.resize(std::min(explained.asked.size(), kListedReferences));
-  explained.asked.shrink_to_fit();
   explained.resolved.resize(std::min(explained.resolved.size(), kListedReferences));
-  explained.resolved.shrink_to_fit();
+  // Copied: a record that is long out of the cache is written over in its place, and the next request
+  // gets the memory that this one used. What was a batch leaves no room behind.
   MutexLock lock(mutex_);
   if (ring_.size() < capacity_) {
-    ring_.push_back(std::move(explained));
+    ring_.push_back(explained);
   } else {
-    // Copied: the memory of a record that is long out of the cache is written over in its place, and
-    // the next request gets what this one used.
     ring_[next_] = explained;
   }
   next_ = (next_ + 1) % capacity_;
