@@ -116,7 +116,7 @@ class Cost : public DoorTest {
   // Of one request among many on one connection, on average.
   std::map<::Cost, double> OfARequest(fleet::EngineKind kind, const std::string& body) {
     options_.threads = 1;
-    options_.limits.sweep_ms = 60'000;  // none within the test
+    options_.limits.sweep_ms = 60'000;          // none within the test
     options_.explained_requests = kWarmUp / 2;  // full by then, as it is in a door that has served
     engine_ = std::make_unique<ScriptedEngine>(
         [](const Message&, Wire& wire) {
