@@ -1,8 +1,14 @@
 """Engines that move, that are away, and versions that look alike."""
 
+import json
+import shutil
+
 import pytest
+from testing import engines
+from testing.fleet import Service
+from testing.forwarder import Forwarder
 from testing.waiting import until
-from testing.world import ADAPTER
+from testing.world import ADAPTER, World
 
 # What waits on a disk for an engine that is away: what is wanted loaded there, the next one, and one that is leaving.
 DIRECTORIES_MAX = 4
@@ -62,3 +68,63 @@ def test_equal_bytes_under_one_number_in_two_runs_keep_their_runs(crowd, make_ad
             assert door.ask(f"{ADAPTER}@first").run == run.number
             assert door.ask(ADAPTER).run == again.number
             assert door.ask(f"{ADAPTER}@0").run == again.number
+
+
+def another_proxy(world, like: str, folder, **flags) -> Service:
+    """One more proxy like that member's, with ports, data and images of its own."""
+    first = world.fleet.proxies[like]
+    own = {f"{name}listen": f"127.0.0.1:{engines.free_port()}" for name in ("", "door-")}
+    images = world.fleet.image_root / "another"
+    return Service(first.binary, f"another {like}", folder, first.flags | own | {"image-dir": images} | flags)
+
+
+def test_two_proxies_on_a_host_do_not_share_an_engine(crowd, make_adapter, tmp_path):
+    """They would unload each other's versions."""
+    world = crowd("sglang-1")
+    another = another_proxy(world, "sglang-1", tmp_path / "another", member="sglang-2").start()
+    assert another.wait_dead() != 0
+    assert "ENGINE_CLAIMED" in another.log_tail()
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+
+
+def test_a_second_proxy_of_a_member_waits_until_the_first_is_gone(crowd, make_adapter, tmp_path):
+    """As when a pod is replaced and the old one lingers: the second reaches the engine by another way, so no lock of the host
+    keeps it out. The first serves on undisturbed; once it is gone the second takes over, with a journal that knows nothing."""
+    world = crowd("sglang-1")
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        way = Forwarder(f"127.0.0.1:{world.engines['sglang-1'].port}")
+        another = another_proxy(world, "sglang-1", tmp_path / "another", engine=f"http://{way.address}").start()
+        try:
+            until(lambda: "ENGINE_CLAIMED" in another.log_tail(), "it is told that it comes too early")
+            world.publish(run, 2, make_adapter(2))
+            world.wait_serves(2)
+            world.fleet.proxies["sglang-1"].kill()
+            another.wait_ready()
+            world.fleet.proxies["sglang-1"].addresses = another.addresses
+            world.doors["sglang-1"] = world._door("sglang-1")
+            world.wait_serves(2)
+            world.publish(run, 3, make_adapter(3))
+            world.wait_serves(3)
+        finally:
+            another.stop()
+            way.close()
+
+
+def test_an_engine_replaced_by_one_of_another_base_model_serves_nothing(bin_dir, tiny, make_adapter, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(tiny / "model", model)
+    config = json.loads((model / "config.json").read_text())
+    with World(bin_dir, tmp_path, engines.fake("sglang", model, log_dir=tmp_path)) as world, world.open_run() as run:
+        engine = world.engines["sglang"]
+        world.publish(run, 1, make_adapter(1))
+        for changed in ({"hidden_size": 96, "intermediate_size": 192, "head_dim": 24}, {}):
+            engine.kill()
+            (model / "config.json").write_text(json.dumps(config | changed))
+            engine.start().wait_ready()
+            if changed:
+                world.wait_refused(1, "BASE_MODEL_MISMATCH")
+                assert world.doors["sglang"].ask(ADAPTER).status != 200
+                assert engine.state()["listed"] == {}
+        world.wait_serves(1)
