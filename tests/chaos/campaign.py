@@ -32,12 +32,14 @@ from testing.waiting import NeverCame, moment, until  # noqa: E402
 from trainers import Trainer  # noqa: E402
 from watch import Watch  # noqa: E402
 
-# One allows a lag of one, as by default; one none, so that whoever is left behind closes.
+# One allows a lag of one, as by default; one none, so that whoever is left behind closes; of one all doors change together.
 POLICIES = {
     "policy": {"stage_deadline_ms": 8000, "store_keep": 0},
     "strict": {"stage_deadline_ms": 8000, "store_keep": 0, "max_staleness": 0},
+    "barrier": {"stage_deadline_ms": 8000, "store_keep": 0, "mode": "barrier", "barrier_deadline_ms": 10_000},
 }
-# Engines end requests within this, so that counts come down; and hold enough versions for both adapters.
+IN_ORDER = frozenset(a for a, policy in POLICIES.items() if policy.get("mode") == "barrier")
+# Engines end requests within this, so that counts come down; and hold enough versions for all adapters.
 TOKEN_DELAY_S = 0.004
 # Two faults at once, so often.
 TWO_AT_ONCE = 0.25
@@ -173,14 +175,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything started here is ended
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lorry-chaos-"))
     switches = {"token_delay_s": TOKEN_DELAY_S}
-    slots = {"sglang": ["--max-loaded-loras", "12"], "vllm": ["--max-cpu-loras", "12"]}
+    slots = {"sglang": ["--max-loaded-loras", "18"], "vllm": ["--max-cpu-loras", "18"]}
     print(f"seed {seed}, logs in {folder}", flush=True)
     failed = True
     try:
         with Crowd(args.bin_dir, folder, engines.tiny_model() / "model", *members, switches=switches, args=slots) as world:
             campaign = Campaign(world, folder, seed, args.only)
             campaign.run(args.seconds)
-            violations = Judge(campaign.ledger, world.faults.events()).all()
+            violations = Judge(campaign.ledger, world.faults.events(), IN_ORDER).all()
         print_report(campaign.ledger, violations, seed, args.seconds)
         campaign.ledger.dump(folder / "ledger.jsonl")
         failed = bool(violations)

@@ -21,13 +21,14 @@ OF_THE_LEADER = ("kill orchestrator", "restart with a version meanwhile", "stop 
 
 
 class Judge:
-    """`events`: what the engines wrote down (testing.faults.Faults.events), each with its engine's name."""
+    """`events`: what the engines wrote down (testing.faults.Faults.events), each with its engine's name.
+    `in_order`: adapters whose doors change together."""
 
-    def __init__(self, ledger: Ledger, events: list[dict[str, Any]]) -> None:
-        self._ledger, self._events = ledger, events
+    def __init__(self, ledger: Ledger, events: list[dict[str, Any]], in_order: frozenset[str] = frozenset()) -> None:
+        self._ledger, self._events, self._in_order = ledger, events, in_order
 
     def all(self) -> list[Violation]:
-        checks = (self._answers, self._never_falls, self._aliases, self._unheld_doors, self._new_leaders,
+        checks = (self._answers, self._never_falls, self._order, self._aliases, self._unheld_doors, self._new_leaders,
                   self._publishes, self._engines, self._recoveries)
         found = list(self._ledger.violations)
         for check in checks:
@@ -72,6 +73,20 @@ class Judge:
                     yield Violation(reply.received, f"{door}: {adapter} fell from epoch {epoch} to {reply.epoch}")
                 if reply.announced < version and not went_back(version_at, reply.received):
                     yield Violation(reply.received, f"{door}: {adapter} fell from {version} to {reply.announced}")
+
+    def _order(self) -> Iterable[Violation]:
+        """Behind a barrier: what is sent to any door after some door answered by a decision is answered by that or a later one."""
+        for adapter in self._in_order:
+            replies = [r for r in self._good() if r.adapter == adapter and r.kind in LATEST]
+            ended = iter(sorted(replies, key=lambda r: r.received))
+            before, newest = next(ended, None), None
+            for reply in sorted(replies, key=lambda r: r.sent):
+                while before is not None and before.received < reply.sent:
+                    newest = before if newest is None or before.epoch > newest.epoch else newest
+                    before = next(ended, None)
+                if newest is not None and reply.epoch < newest.epoch:
+                    yield Violation(reply.received, f"{reply.door} began {adapter} {reply.announced} in epoch {reply.epoch} "
+                                                    f"after {newest.door} had answered in epoch {newest.epoch}")
 
     def _aliases(self) -> Iterable[Violation]:
         """An alias answers with what it names or named: doors hear of its moves a moment later, or an outage later."""

@@ -43,7 +43,7 @@ def print_report(ledger: Ledger, violations: list[Violation], seed: int, seconds
 
 def _kind(what: str) -> str:
     """Without what tells one from another of its kind."""
-    return re.sub(r"(policy|strict)\S*|(sglang|vllm)-\d+|r?\d[\d.]*", "…", what)[:100]
+    return re.sub(r"(policy|strict|barrier)\S*|(sglang|vllm)-\d+|r?\d[\d.]*", "…", what)[:100]
 
 
 def _around(ledger: Ledger, at: float) -> str:

@@ -23,6 +23,7 @@ class Story:
         self.ledger = Ledger()
         self.folders = []
         self.events: list[dict] = []
+        self.in_order: frozenset[str] = frozenset()
         for number in (1, 2, 3):
             made = folder / str(number)
             made.mkdir()
@@ -40,7 +41,7 @@ class Story:
         return reply
 
     def found(self) -> list[str]:
-        return [v.what for v in Judge(self.ledger, self.events).all()]
+        return [v.what for v in Judge(self.ledger, self.events, self.in_order).all()]
 
 
 @pytest.fixture
@@ -80,6 +81,16 @@ def test_the_base_model_is_seen(story):
 def test_a_version_that_nobody_had_published_is_seen(story):
     story.answer(15, 3)
     assert "which nobody had published" in story.found()[0]
+
+
+def test_doors_that_do_not_change_together_are_seen_where_they_should(story):
+    story.answer(32, 3)
+    story.answer(31.95, 2).door = "vllm-2"  # sent before the other was answered
+    late = story.answer(33, 2)
+    late.door = "vllm-2"
+    assert story.found() == []
+    story.in_order = frozenset({ADAPTER})
+    assert story.found() == [f"vllm-2 began {ADAPTER} (1, 2) in epoch 2 after {DOOR} had answered in epoch 3"]
 
 
 def test_a_door_that_falls_back_is_seen_in_epoch_and_version(story):
