@@ -13,11 +13,11 @@ compiled=$$?; wait $$downloads && exit $$compiled
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak chaos bench fuzz mutants tidy format docs packages setup clean
+.PHONY: help demo test build soak soak-engines chaos bench fuzz mutants tidy format docs packages setup clean
 
 help: ## print this list
 	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
 	@sed -n 's/^# Settings: /  /p' $(MAKEFILE_LIST)
 
 demo: ## two real engines, a real training loop, version after version (KEEP=1 leaves it running)
@@ -39,6 +39,13 @@ soak: ## the simulator over fresh seeds until stopped, or for SECONDS
 	tools/setup packages
 	$(MAKE) --no-print-directory compile PRESET=release TARGETS=sim_soak
 	build/release/bin/sim_soak $(if $(SECONDS),--seconds=$(SECONDS))
+
+soak-engines: ## a real engine (KIND=vllm|sglang) synced over and over for SECONDS (3600): what grows?
+	tools/setup packages
+	$(call compile_beside,venvs,PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry")
+	.venv/dev/bin/python -B clients/python/generate.py
+	.venv/dev/bin/python -B tests/bench/generation/soak.py build/release/bin --engines real --kind $(or $(KIND),vllm) \
+	  --seconds $(or $(SECONDS),3600)
 
 chaos: ## real services under seeded faults for SECONDS (300), SEED (drawn), ENGINES (4); judged from outside
 	tools/setup packages
