@@ -20,6 +20,12 @@ CHART = ROOT / "helm" / "lorry"
 HELM = ROOT / ".cache" / "tools" / "bin" / "helm"
 
 
+def quantity(text: str) -> int:
+    """Bytes, as Kubernetes writes them: "256Mi"."""
+    number, unit = re.fullmatch(r"(\d+)(|[KMGT]i)", text).groups()
+    return int(number) << 10 * ["", "Ki", "Mi", "Gi", "Ti"].index(unit)
+
+
 def render(release: str, namespace: str, values: dict) -> list[dict]:
     done = subprocess.run(
         [HELM, "template", release, CHART, "--namespace", namespace, "--values", "-"],
@@ -96,6 +102,7 @@ class Release:
             [Mount(volumes[m["name"]], m["mountPath"], m.get("readOnly", False)) for m in manifest.get("volumeMounts", [])],
             environment, security.get("runAsUser", image.user if image else 0), (group,) if group else (),
             security.get("readOnlyRootFilesystem", False), security.get("capabilities") == {"drop": ["ALL"]},
+            security.get("seccompProfile") == {"type": "RuntimeDefault"}, quantity(manifest.get("resources", {}).get("limits", {}).get("memory", "0")),
         )
 
     def start(self) -> None:

@@ -57,7 +57,7 @@ class Project:
         user = int(service["user"].split(":")[0])
         return Container(
             name, image, [*image.entrypoint, *service["command"]], mounts, service.get("environment", {}), user, (), service["read_only"],
-            service["cap_drop"] == ["ALL"],
+            service["cap_drop"] == ["ALL"], default_profile=True,  # docker's own, where the file names no other
         )
 
     def start(self) -> None:

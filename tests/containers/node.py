@@ -41,6 +41,8 @@ class Container:
     groups: tuple[int, ...] = ()
     read_only: bool = False
     drop_capabilities: bool = False
+    default_profile: bool = False
+    memory_bytes: int = 0
 
 
 class Pod:
@@ -62,6 +64,7 @@ class Pod:
         return Sandbox(
             container.image.layers if container.image else [], container.mounts, container.environment, self.node.hosts,
             self.name, container.user, container.groups, container.read_only, container.drop_capabilities,
+            container.default_profile, container.memory_bytes,
         )
 
     def start(self, container: Container) -> Process:

@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import shlex
 import signal
 import subprocess
+import tempfile
+import uuid
+
+from testing.waiting import until
 
 STOP_DEADLINE_S = 40.0
 # What a container runtime gives every container: nothing that the host's programs put there.
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 SHM_DEFAULT = "64m"
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+
+def memory_controller() -> tuple[pathlib.Path, str] | None:
+    """Where groups with a limit of memory are made, and the limit's file; None: this machine lets nobody make any."""
+    if (CGROUPS / "memory/cgroup.procs").exists():
+        return CGROUPS / "memory", "memory.limit_in_bytes"
+    control = CGROUPS / "cgroup.subtree_control"
+    if control.exists() and "memory" in control.read_text().split():
+        return CGROUPS, "memory.max"
+    return None
+
+
+@functools.cache
+def _profile() -> tempfile.TemporaryDirectory:
+    """A folder with `seccomp`, which goes with this process."""
+    folder = tempfile.TemporaryDirectory(prefix="lorry-seccomp-")
+    source = pathlib.Path(__file__).with_name("seccomp.c")
+    subprocess.run(["cc", "-static", "-O1", "-o", f"{folder.name}/seccomp", source], check=True)
+    os.chmod(folder.name, 0o755)
+    return folder
 
 
 @dataclasses.dataclass
@@ -36,8 +62,11 @@ class Sandbox:
     groups: tuple[int, ...] = ()
     read_only: bool = False
     drop_capabilities: bool = False
+    default_profile: bool = False  # of system calls
+    memory_bytes: int = 0  # 0: no limit; who outgrows it is killed, as under a kubelet
     upper: pathlib.Path | None = None  # where changes of the root are kept; None: they go with the container
     folder: str = "/"
+    group: str = dataclasses.field(default_factory=lambda: f"lorry-test-{uuid.uuid4().hex[:12]}")
 
     def command(self, argv: list[str]) -> list[str]:
         """The words that run `argv` in here."""
@@ -47,18 +76,46 @@ class Sandbox:
         return [*enter, "unshare", *own, "sh", "-euc", self._script(argv)]
 
     def run(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(argv), capture_output=True, text=True, check=False)
+        try:
+            return subprocess.run(self.command(argv), capture_output=True, text=True, check=False)
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Once nothing runs in here: nothing of it is left on the machine."""
+        made = memory_controller()
+        if made and self.memory_bytes:
+            until(lambda: self._remove(made[0] / self.group), f"nothing runs in {self.group}")
+
+    @staticmethod
+    def _remove(group: pathlib.Path) -> bool:
+        with contextlib.suppress(OSError):  # somebody in it is still being killed
+            group.rmdir()
+        return not group.exists()
 
     def _script(self, argv: list[str]) -> str:
+        lines = self._own_limits() + self._mounts()
+        return "\n".join([*lines, self._exec(argv)])
+
+    def _own_limits(self) -> list[str]:
+        made = memory_controller()
+        if not made or not self.memory_bytes:
+            return []
+        folder, limit = made[0] / self.group, made[1]
+        return [f"mkdir {folder}", f"echo {self.memory_bytes} > {folder}/{limit}", f"echo 0 > {folder}/cgroup.procs"]
+
+    def _mounts(self) -> list[str]:
         lines = self._own_root() if self.layers else ["root=", "mount -t proc proc /proc"]
         if self.hosts:
             lines += self._bind(Mount(self.hosts, "/etc/hosts", read_only=True))
+        if self.layers and self.default_profile:
+            lines += self._bind(Mount(self._seccomp(), "/.seccomp", read_only=True))
         # Outer mounts first: one may lie inside another.
         for mount in sorted(self.mounts, key=lambda m: m.target):
             lines += self._bind(mount)
         if self.layers and self.read_only:
             lines.append("mount -o remount,ro $root")
-        return "\n".join([*lines, self._exec(argv)])
+        return lines
 
     def _own_root(self) -> list[str]:
         upper = shlex.quote(str(self.upper)) if self.upper else "/mnt/upper"
@@ -84,6 +141,10 @@ class Sandbox:
         source = shlex.quote(str(mount.source))
         return [f"mkdir -p {parent}", f"[ -e {target} ] || {make} {target}", f"mount -o {option} {source} {target}"]
 
+    @staticmethod
+    def _seccomp() -> pathlib.Path:
+        return pathlib.Path(_profile().name) / "seccomp"
+
     def _exec(self, argv: list[str]) -> str:
         words = ["exec"]
         if self.layers:
@@ -92,6 +153,8 @@ class Sandbox:
         who += [f"--groups={','.join(map(str, self.groups))}"] if self.groups else ["--clear-groups"]
         if self.drop_capabilities:
             who += ["--bounding-set=-all", "--inh-caps=-all"]
+        if self.default_profile:
+            who = ["/.seccomp" if self.layers else str(self._seccomp()), *who]
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **self.environment}
         settings = [f"{key}={value}" for key, value in environment.items()]
         inner = ["/usr/bin/env", "-i", f"--chdir={self.folder}", *settings, *argv]
@@ -115,6 +178,7 @@ class Process:
     def kill(self) -> None:
         self._unshare.kill()  # and with it, by --kill-child, everything inside
         self._unshare.wait()
+        self.sandbox.forget()
 
     def stop(self) -> int:
         """SIGTERM as the kubelet sends it, and the exit status; kills what does not end."""
@@ -123,7 +187,9 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGTERM)
         try:
-            return self._unshare.wait(STOP_DEADLINE_S)
+            status = self._unshare.wait(STOP_DEADLINE_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{self.label} did not end after SIGTERM:\n{self.log()}") from None
+        self.sandbox.forget()
+        return status
