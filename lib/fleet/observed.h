@@ -85,6 +85,9 @@ struct Observed {
   std::vector<ObservedResidency> residencies;  // sorted by name; ABSENT ones are left out
   std::optional<DesiredPause> paused;          // a pause that Lorry began and that holds
   std::vector<Killer> killers;                 // sorted by name
+  // A goodbye: the door of this process is closed for good, and the next one opens no row before it
+  // has attached and was told to. The member asks to be taken off the roster.
+  bool leaves = false;
   auto operator<=>(const Observed&) const = default;
 };
 

@@ -182,6 +182,7 @@ pb::Observed ToProto(const fleet::Observed& observed) {
   if (observed.paused.has_value()) *out.mutable_paused() = PauseToProto(*observed.paused);
   for (const fleet::Killer& killer : observed.killers) *out.add_killers() = KillerToProto(killer);
   out.set_sequence(observed.sequence);
+  out.set_leaves(observed.leaves);
   if (observed.base_model.has_value()) {
     *out.mutable_base_model() = BaseToProto(*observed.base_model);
   }
@@ -206,6 +207,7 @@ absl::StatusOr<fleet::Observed> FromProto(const pb::Observed& observed) {
   }
   LORRY_RETURN_IF_ERROR(ReadAll(observed.killers(), "killers", KillerFromProto, out.killers));
   out.sequence = observed.sequence();
+  out.leaves = observed.leaves();
   if (observed.has_base_model()) out.base_model = BaseFromProto(observed.base_model());
   return out;
 }

@@ -70,6 +70,9 @@ namespace lorry::proxy {
 namespace {
 
 constexpr int64_t kViewDeadlineMs = 1'000;  // a step of the machine takes milliseconds
+// For a goodbye to be heard, written down and answered: time for one more session, where the
+// orchestrator is restarted just then.
+constexpr int64_t kGoodbyeMs = 2'000;
 
 absl::StatusOr<std::string> FirstLine(const std::string& path) {
   if (path.empty()) return std::string();
@@ -381,6 +384,9 @@ absl::Status App::Serve() {
 absl::Status App::Drain() {
   spdlog::info("draining");
   door_->Drain(absl::GetFlag(FLAGS_drain_grace_ms));
+  proxy_->Post(DoorClosed{});
+  if (fatal_.ok() && !attach_->WaitUntilLeft(kGoodbyeMs))
+    spdlog::warn("gone without a goodbye: barriers wait for this member; see `lorry mark`");
   wedge_watch_.reset();
   attach_->Stop();
   engine_->Stop();

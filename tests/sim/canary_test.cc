@@ -56,6 +56,10 @@ TEST(Canary, TakingTheBaseModelsAnswerForTheAdaptersIsCaught) {
   ExpectBreaks(Plant::kProbeIsBlind, "invariant 2");
 }
 
+TEST(Canary, AGoodbyeBeforeTheDoorIsClosedIsCaught) {
+  ExpectBreaks(Plant::kGoodbyeComesFirst, "invariant 5");
+}
+
 TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
   ExpectBreaks(Plant::kLagIsForgotten, "invariant 15");
 }

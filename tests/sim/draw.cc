@@ -1,5 +1,7 @@
 #include "tests/sim/draw.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace lorry::sim {
 namespace {
 
@@ -58,7 +60,9 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"pause", &Mishaps::pause},
                                             {"move", &Mishaps::move},
                                             {"join", &Mishaps::join},
-                                            {"stop", &Mishaps::stop}};
+                                            {"stop", &Mishaps::stop},
+                                            {"leave", &Mishaps::leave},
+                                            {"forget", &Mishaps::forget}};
 
 const std::vector<std::string> kWorkNames = {"requests", "aliases", "leases",  "overrides",
                                              "marks",    "garbage", "watches", "runs",
@@ -145,6 +149,9 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
   move = can::kMovePools ? Seldom(prng, 30) : 0;
   join = Seldom(prng, 60);
   stop = Seldom(prng, 60);
+  // Not of these numbers, so that seeds that are kept stay what they were.
+  leave = IsOneIn(absl::StrCat("leave ", seed), 250) ? 40 : 0;
+  forget = IsOneIn(absl::StrCat("forget ", seed), 250) ? 1'000 : 0;
 }
 
 void Drop(const Without& without, Faults& faults) {

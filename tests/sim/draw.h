@@ -39,6 +39,8 @@ struct Mishaps {
   uint64_t move = 0;           // a member goes to another pool
   uint64_t join = 0;           // another member joins
   uint64_t stop = 0;           // an operator restarts an engine that loads
+  uint64_t leave = 0;          // a proxy drains, says goodbye, and is started again later
+  uint64_t forget = 0;         // of seeds: who is away for seconds is forgotten
   bool Chance(uint64_t per_mille) { return per_mille > 0 && prng.Chance(per_mille); }
 };
 

@@ -33,7 +33,7 @@ void Lives::PutAside(const std::string& member) {
 void Lives::DiedOf(const VersionKey& version, const std::string& group, const std::string& member,
                    const BootId& boot) {
   constexpr uint32_t kLives = 2;
-  if (aside_.contains(member)) return;
+  if (aside_.contains(member) || away_.contains(member)) return;
   untold_[member] = {{version, group}, boot};
   const uint32_t deaths = ++killed_[{version, group}];
   if (deaths <= kLives * (1 + losses_)) return;

@@ -32,6 +32,12 @@ class Lives {
   // An operator took the member out: so it is with what its engine dies of before it is taken back.
   void PutAside(const std::string& member);
   void TakenBack(const std::string& member) { aside_.erase(member); }
+  // It said goodbye: as if an operator had taken it out, until its proxy is back.
+  void Left(const std::string& member) {
+    away_.insert(member);
+    TakeBackUntold(member);
+  }
+  void IsBack(const std::string& member) { away_.erase(member); }
   void RecordsLost() { ++losses_; }
   // The fleet says of it that engines died: of two boots while they tried it, or it is innocent.
   void SaidToKill(const VersionKey& version);
@@ -48,6 +54,7 @@ class Lives {
   };
   std::map<std::string, Death> untold_;  // the last of each member
   std::set<std::string> aside_;
+  std::set<std::string> away_;
 };
 
 }  // namespace lorry::sim

@@ -20,7 +20,11 @@ void Oracle::NameMeans(const EngineName& name, const Digest& content) {
 }
 
 void Oracle::Durable(const Term& term, const sync::Record& record) {
-  if (!record.value.has_value()) return;
+  if (!record.value.has_value()) {
+    if (record.key.starts_with("member/") && on_forgotten_)
+      on_forgotten_(MemberId(sync::LastPart(record.key)));
+    return;
+  }
   if (const auto* meta = std::get_if<sync::MetaRecord>(&*record.value)) return Reigns(*meta);
   const auto id = [&](Epoch epoch) {
     return EpochKey{term.incarnation, AdapterName(sync::MiddlePart(record.key)),

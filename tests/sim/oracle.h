@@ -32,6 +32,7 @@ class Oracle {
   void OnCommit(Committed told) { on_commit_ = std::move(told); }
   // Told that an operator's word that a member is dead is durable.
   void OnDead(std::function<void(const MemberId&)> told) { on_dead_ = std::move(told); }
+  void OnForgotten(std::function<void(const MemberId&)> told) { on_forgotten_ = std::move(told); }
   // The records are gone, or older ones; whether the store remembers later ones. Whether an operator
   // then took over what members remember.
   void RecordsLost(bool is_remembered);
@@ -93,6 +94,7 @@ class Oracle {
   bool is_unsettled_ = false;  // the last reign over these records did not know what was decided
   Committed on_commit_;
   std::function<void(const MemberId&)> on_dead_;
+  std::function<void(const MemberId&)> on_forgotten_;
   std::map<EpochKey, uint32_t> members_;  // of which a sync asks a share
   // What a row stands on, as its proxy remembers.
   std::map<std::pair<JournalId, AdapterName>, std::pair<PoolName, VersionKey>> stands_;

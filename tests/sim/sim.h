@@ -84,6 +84,7 @@ enum class Plant {
   kLagIsForgotten,        // a door does not know that its row is behind
   kMisfitIsLoaded,        // a proxy takes every adapter to be of its engine's base model
   kProbeIsBlind,          // a proxy sees every adapter answer otherwise than the base model
+  kGoodbyeComesFirst,     // a proxy says goodbye while its door still answers
 };
 
 class Queue {

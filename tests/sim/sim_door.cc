@@ -39,6 +39,7 @@ void SimDoor::Report() {
 }
 
 SimDoor::Answer SimDoor::Request(const Wish& wish) {
+  if (is_closed_) return {{}, "nobody listens"};
   door::Outcome outcome = router_.Resolve({wish.adapters, std::nullopt, wish.children});
   if (const auto* refused = std::get_if<door::Refused>(&outcome)) return {{}, refused->reason};
   if (const auto* held = std::get_if<door::Held>(&outcome)) {

@@ -41,6 +41,11 @@ class SimDoor {
   bool Routes(const EngineName& name) const { return router_.table()->FindRoute(name) != nullptr; }
   // The engine's process is gone, and with it every connection to it.
   void EngineDied();
+  // It takes nobody in any more; those that wait at a HELD row are let go.
+  void Close() {
+    is_closed_ = true;
+    held_.clear();
+  }
   // This process is gone, and its connections with it: the engine ends what nobody waits for.
   void Died();
 
@@ -65,6 +70,7 @@ class SimDoor {
   std::map<uint64_t, Live> live_;
   uint64_t last_ = 0;
   std::vector<Waiting> held_;
+  bool is_closed_ = false;
 };
 
 }  // namespace lorry::sim

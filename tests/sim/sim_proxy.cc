@@ -65,6 +65,7 @@ void SimProxy::Start() {
   if (unloading != records->end())
     unloads_.insert(std::get<proxy::UnloadingRecord>(unloading->second).name);
   asked_of_.clear();
+  sim_.lives.IsBack(member_.value);
   known_.reset();
   stepped_.clear();
   knows_asleep_ = stepped_asleep_ = false;
@@ -105,6 +106,26 @@ void SimProxy::Kill(bool lose_journal) {
   engine_.Forgotten();
 }
 
+void SimProxy::Drain() {
+  constexpr int64_t kEndsAfterMs = 2'000;
+  constexpr int64_t kPlantedMs = 15'000;
+  if (!alive()) return;
+  Narrate(sim_, member_.value, "drains");
+  const bool is_planted = sim_.plant == Plant::kGoodbyeComesFirst;
+  if (is_planted) {
+    fleet::Observed said = machine().Observe();
+    said.leaves = true;
+    ++said.sequence;
+    hooks_.send(said);
+  } else {
+    doors_.back()->Close();
+    Post(proxy::DoorClosed{});
+  }
+  sim_.queue.In(is_planted ? kPlantedMs : kEndsAfterMs, [this, life = life_] {
+    if (life_ == life) Kill(false);
+  });
+}
+
 void SimProxy::SessionUp() { Post(proxy::SessionUp{}); }
 void SimProxy::SessionDown() { Post(proxy::SessionDown{}); }
 
@@ -143,6 +164,7 @@ void SimProxy::Obey(const fleet::Desired& desired) {
   const bool is_old = desired.term == before.term && desired.revision <= before.revision;
   driver_.machine().Step(sim_.now(), proxy::DesiredReceived{desired});
   believed_dead_ = false;
+  if (!driver_.machine().Observe().leaves) has_left_ = false;
   const fleet::Observed observed = machine().Observe();
   const bool obeys = observed.term == desired.term && observed.revision == desired.revision;
   if (!is_old && obeys) stepped_.push_back(std::make_shared<const fleet::Desired>(desired));
@@ -380,6 +402,7 @@ void SimProxy::Do(const proxy::SendObserved& effect) {
     if (std::find(now.rows.begin(), now.rows.end(), row) != now.rows.end())
       locked_[row.adapter] = row.barrier;
   }
+  has_left_ = has_left_ || effect.observed.leaves;
   last_sent_ = effect.observed;
   hooks_.send(effect.observed);
 }

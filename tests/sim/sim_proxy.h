@@ -36,6 +36,8 @@ class SimProxy {
              return row.mode == fleet::RowMode::kLocked;
            });
   }
+  // SIGTERM: its door closes, it says goodbye where somebody hears it, and it ends a little later.
+  void Drain();
   bool alive() const { return driver_.alive(); }
   uint64_t life() const { return life_; }
 
@@ -59,6 +61,8 @@ class SimProxy {
   // By an operator. Where the process lives, its door answers against the operator's word until it
   // was told anew.
   void DeclaredDead() { believed_dead_ = alive(); }
+  // A leader took its goodbye.
+  void GoodbyeTaken() { sim_.lives.Left(member_.value); }
   void Rot();  // some directory has other bytes
 
   const MemberId& member() const { return member_; }
@@ -139,6 +143,8 @@ class SimProxy {
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
   bool believed_dead_ = false;
+  // It said goodbye, and no session of a later life has told it anything.
+  bool has_left_ = false;
   // The document by which the door resolves: the last of the turns that are over. Then those that
   // the turn under way has stepped.
   using Document = std::shared_ptr<const fleet::Desired>;

@@ -18,6 +18,8 @@ void SimProxy::CheckLatest(const door::Resolved& resolved) {
   const AdapterName& adapter = resolved.key.adapter;
   CheckShut(adapter);
   CheckFresh(adapter, resolved.key);
+  if (has_left_ && known_ == nullptr && stepped_.empty())
+    sim_.oracle.Violate(5, absl::StrCat(member_.value, " left, and opens a row before it is told"));
   for (const fleet::ObservedRow& row : machine().Observe().rows) {
     if (row.adapter == adapter && !believed_dead_)
       sim_.oracle.BeganOnLatest(row.incarnation, adapter, pool_, resolved.epoch);

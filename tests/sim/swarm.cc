@@ -24,6 +24,7 @@ constexpr int kEndlessPublishes = 80;
 constexpr uint64_t kLargeOneIn = 64;  // fleets
 constexpr size_t kJoinsMost = 8;
 constexpr int64_t kPauseDeadline = 5 * kSecond;
+constexpr int64_t kForgetMs = 8 * kSecond;  // of those that forget: some partitions last longer
 
 class Run {
  public:
@@ -38,6 +39,7 @@ class Run {
   }
 
   Result Do() {
+    if (mishaps_.forget > 0 && Has("forget")) world_.ForgetAfter(kForgetMs);
     DrawFleet();
     Faults drawn = DrawFaults(sim_.prng);
     Provoke(drawn);
@@ -129,6 +131,10 @@ class Run {
     }
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
     if (plant == Plant::kProbeIsBlind) drawn.ignored = 300;
+    if (plant == Plant::kGoodbyeComesFirst) {
+      mishaps_.leave = 100;
+      mishaps_.barrier = 1'000;
+    }
   }
 
   void Disturb() {
@@ -198,10 +204,22 @@ class Run {
         if (prng.Below(2) == 0) proxy->engine().Vanish();
       }
       if (mishaps_.Chance(mishaps_.move)) Move(*proxy);
+      if (IsOneIn(absl::StrCat(plan_.seed, member.value, sim_.now()), mishaps_.leave))
+        Leave(*proxy);
       if (mishaps_.Chance(mishaps_.stop) && proxy->engine().IsLoading()) world_.KillEngine(*proxy);
       Operate(member, *proxy);
     }
     world_.RepeatWishes();
+  }
+
+  // As long as the proxy with the planted bug answers nobody reaches it.
+  void Leave(SimProxy& proxy) {
+    constexpr int64_t kHeardMs = 300;
+    proxy.Drain();
+    if (sim_.plant != Plant::kGoodbyeComesFirst) return;
+    sim_.queue.In(kHeardMs, [this, member = proxy.member()] {
+      world_.Partition(member, sim_.now() + 12 * kSecond);
+    });
   }
 
   // Its proxy is started again, for another pool.
@@ -232,6 +250,10 @@ class Run {
     if (leader == nullptr) return;
     const sync::Status status = leader->machine().GetStatus();
     sim_.oracle.KnowsLeases(status.leases);
+    for (const sync::MemberStatus& said : status.members) {
+      if (world_.HasLeft(said.member))
+        sim_.oracle.Violate(13, said.member.value + " is waited for after its goodbye");
+    }
     for (const sync::VerdictStatus& said : status.verdicts) {
       if (said.verdict == sync::Verdict::kPoisoned) sim_.lives.SaidToKill(said.version);
     }
@@ -295,10 +317,12 @@ class Run {
     if (!Violated()) sim_.oracle.Violate(13, WhyUnsettled(world_, kRollout));
   }
 
-  // Engines that died of what was published before are started again, as by anyone's supervisor.
+  // Engines that died of what was published before are started again, and proxies that drained, as
+  // by anyone's supervisor.
   void Supervise() {
     for (auto& [member, proxy] : world_.proxies()) {
       if (!proxy->engine().up()) world_.StartEngine(*proxy);
+      if (!proxy->alive()) proxy->Start();
     }
   }
 

@@ -91,6 +91,7 @@ class Player {
     policy.max_staleness = Number("staleness", 1);
     policy.stage_deadline_ms = Number("deadline", 60'000);
     if (Number("keep", 0) > 0) policy.keep = {fleet::KeepRule::Kind::kCount, Number("keep", 0)};
+    if (Has("mode=barrier")) policy.mode = fleet::SyncMode::kBarrier;
     if (Has("skip=never")) policy.skip = fleet::SkipRule::kNever;
     if (Has("mode=barrier")) policy.mode = fleet::SyncMode::kBarrier;
     world_.store().SetAdapter(AdapterName(Word(1)), policy);
@@ -113,8 +114,9 @@ class Player {
   }
   void Proxy() {
     SimProxy& proxy = world_.proxy(Word(1));
-    if (Word(2) == "start") proxy.Start();
-    if (Word(2) != "start") proxy.Kill(Word(2) == "lose");
+    if (Word(2) == "start") return proxy.Start();
+    if (Word(2) == "drain") return proxy.Drain();
+    proxy.Kill(Word(2) == "lose");
   }
   void Publish() {
     const std::string number = Word(2);

@@ -55,6 +55,10 @@ World::World(uint64_t seed) : sim_(seed), store_(sim_) {
                               const VersionKey& version,
                               uint32_t members) { CheckCommit(adapter, pool, version, members); });
   sim_.oracle.OnDead([this](const MemberId& member) { proxies_.at(member)->DeclaredDead(); });
+  sim_.oracle.OnForgotten([this](const MemberId& member) {
+    SimProxy& proxy = *proxies_.at(member);
+    if (MayForgetLost(proxy.pool())) proxy.DeclaredDead();
+  });
   store_.Watch([this](const sync::Event& event) {
     if (sim_.now() < watch_back_) return;
     const auto shared = std::make_shared<const sync::Event>(event);
@@ -117,7 +121,7 @@ void World::StartLeader() {
   const uint64_t id = ++last_leader_;
   SimLeader::Hooks hooks;
   hooks.desired = [this](const sync::SetDesired& effect) { ToProxy(effect); };
-  hooks.end_session = [this](const sync::EndSession& effect) { Break(effect.session); };
+  hooks.end_session = [this](const sync::EndSession& effect) { End(effect); };
   hooks.holds = [this, id](const sync::SetHolds& effect) { ToStore(id, effect); };
   hooks.notify = [this](const sync::NotifyWatch& effect) {
     const sync::WatchEvent& event = effect.event;
@@ -157,6 +161,7 @@ void World::StartLeader() {
   sync::Config config;
   if (shared_.records.empty()) ++incarnations_;
   config.new_incarnation = std::max<uint64_t>(1, incarnations_);
+  config.forget_ms = forget_ms_.value_or(config.forget_ms);
   leaders_[id]->Start(config);
   for (const auto& [member, proxy] : proxies_) ForgetIfLost(member, config);
   sim_.queue.In(sim_.Latency(20), [this, id] {
@@ -177,6 +182,7 @@ void World::EndZombies() {
 void World::LoseRecords() {
   Narrate(sim_, "records", "are lost");
   shared_.records.clear();
+  left_.clear();
   sim_.oracle.RecordsLost(store_.remembered().has_value());
   sim_.lives.RecordsLost();
 }
@@ -185,6 +191,7 @@ void World::RestoreRecords() {
   if (backup_.empty()) return;
   Narrate(sim_, "records", "are those of a backup");
   shared_.records = backup_;
+  left_.clear();
   const auto holds = backup_.find("holds");
   const Revision sent =
       holds != backup_.end() ? std::get<sync::HoldsRecord>(holds->second).sent : Revision();
@@ -271,6 +278,7 @@ void World::Attach(const MemberId& member, uint64_t life) {
   }
   const sync::SessionId id = ++last_session_;
   sessions_[id] = Session{current->id(), member, life, proxy.pool()};
+  left_.erase(member);
   const Bytes hello = Write(AsLeadersKnow(proxy.Hello(sim_.Chance(sim_.faults.stale_hello))));
   const uint64_t leader_id = current->id();
   sim_.queue.In(sim_.Latency(10), [this, id, member, life, hello, leader_id] {

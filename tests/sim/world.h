@@ -65,6 +65,11 @@ class World {
   void Watch(const VersionKey& version, const PoolName& pool);
   const std::vector<std::string>& notes() const { return notes_; }
 
+  // Members that are LOST or DEAD for so long are forgotten by leaders that start.
+  void ForgetAfter(int64_t ms) { forget_ms_ = ms; }
+  // A leader took its goodbye, and no session began since.
+  bool HasLeft(const MemberId& member) const { return left_.contains(member); }
+
   // Whether the member has a session with the present leader.
   bool IsAttached(const MemberId& member) const;
 
@@ -95,6 +100,8 @@ class World {
   void Break(sync::SessionId session);
   void ForgetIfLost(const MemberId& member, const sync::Config& config);
   void BreakAll(const MemberId& member, int64_t proxy_notices_ms);
+  void End(const sync::EndSession& effect);
+  bool MayForgetLost(const PoolName& pool) const;
   void ToLeader(sync::SessionId session, const fleet::Observed& observed);
   void ToProxy(const sync::SetDesired& effect);
   void Deliver(const Sent& sent);
@@ -138,6 +145,8 @@ class World {
   };
   std::map<sync::WatchId, Watched> watched_;
   Tick watch_back_ = 0;
+  std::optional<int64_t> forget_ms_;
+  std::set<MemberId> left_;
   std::map<sync::RequestId, sync::Reply> replies_;
   std::map<sync::RequestId, AskedLease> leases_asked_;
   std::vector<std::string> notes_;

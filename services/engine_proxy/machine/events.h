@@ -142,11 +142,14 @@ struct DoorReport {
   std::map<EngineName, uint32_t> in_flight;  // counts as of now; a name without an entry has none
 };
 
+// Its listeners are closed, no connection is left, and it admits nothing any more, for good.
+struct DoorClosed {};
+
 struct TimePassed {};  // `wake_at` came
 
 using Event = std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed,
                            LoadDone, ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone,
                            FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
-                           DirectoryHashed, ShapesChecked, DoorReport, TimePassed>;
+                           DirectoryHashed, ShapesChecked, DoorReport, DoorClosed, TimePassed>;
 
 }  // namespace lorry::proxy

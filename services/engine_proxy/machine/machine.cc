@@ -67,6 +67,7 @@ void Handle(Core& core, const Event& event) {
                  [&](const DirectoryHashed& e) { HandleHashed(core, e); },
                  [&](const ShapesChecked& e) { HandleShapes(core, e); },
                  [&](const DoorReport& e) { HandleReport(core, e); },
+                 [&](const DoorClosed&) { core.door_closed = true; },
                  [&](const TimePassed&) {},
              },
              event);

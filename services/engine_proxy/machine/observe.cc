@@ -172,6 +172,7 @@ fleet::Observed WithoutResidencies(const Core& core) {
   for (const auto& [adapter, row] : core.rows) observed.rows.push_back(RowOf(core, adapter, row));
   if (IsPauseConfirmed(core)) observed.paused = core.pause.wanted;
   for (const auto& [name, killer] : core.killers) observed.killers.push_back({name, killer.deaths});
+  observed.leaves = core.leaves;
   return observed;
 }
 
@@ -180,11 +181,11 @@ bool IsSaid(const Core& core) {
   fleet::Observed now = WithoutResidencies(core);
   const fleet::Observed& sent = core.sent;
   return std::tie(now.journal, now.boot, now.term, now.revision, now.health, now.health_detail,
-                  now.limits, now.engine_version, now.base_model, now.rows, now.paused,
-                  now.killers) == std::tie(sent.journal, sent.boot, sent.term, sent.revision,
-                                           sent.health, sent.health_detail, sent.limits,
-                                           sent.engine_version, sent.base_model, sent.rows,
-                                           sent.paused, sent.killers) &&
+                  now.limits, now.engine_version, now.base_model, now.rows, now.paused, now.killers,
+                  now.leaves) == std::tie(sent.journal, sent.boot, sent.term, sent.revision,
+                                          sent.health, sent.health_detail, sent.limits,
+                                          sent.engine_version, sent.base_model, sent.rows,
+                                          sent.paused, sent.killers, sent.leaves) &&
          OnlyCountsDiffer(core, sent.residencies);
 }
 

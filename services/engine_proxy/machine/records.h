@@ -39,8 +39,8 @@ struct RowRecord {
   EngineName target;
   Epoch locked;   // LOCKED(locked) when not 0
   PoolName pool;  // whose decisions these are; empty in a record of before it was kept
-  // A process that begins opens it only once it was told to: its pool has barriers, and may have
-  // decided one without this member, if an operator declared it dead.
+  // A process that begins opens it only once it was told to: its pool has barriers, or the one
+  // before it said goodbye. What was decided since was decided without this door.
   bool waits = false;
   auto operator<=>(const RowRecord&) const = default;
 };

@@ -13,11 +13,13 @@ constexpr RowTransition kTable[] = {
     {S::kClosed, E::kCannotServe, S::kClosed, W::kShut},
     {S::kClosed, E::kLock, S::kLocked, W::kLock},
     {S::kClosed, E::kClose, S::kClosed, W::kClosed},
+    {S::kClosed, E::kLeaves, S::kClosed, W::kWaits},
     {S::kOpen, E::kStopsServing, S::kClosed},
     {S::kOpen, E::kDecided, S::kOpen, W::kDecision},
     {S::kOpen, E::kCannotServe, S::kClosed, W::kShut},
     {S::kOpen, E::kHold, S::kHeld},
     {S::kOpen, E::kClose, S::kClosed, W::kClosed},
+    {S::kOpen, E::kLeaves, S::kClosed, W::kWaits},
     {S::kHeld, E::kStopsServing, S::kClosed},
     {S::kHeld, E::kDecided, S::kOpen, W::kDecision},
     {S::kHeld, E::kGoesOn, S::kOpen},
@@ -26,10 +28,12 @@ constexpr RowTransition kTable[] = {
     {S::kHeld, E::kHoldEnds, S::kOpen},
     {S::kHeld, E::kLock, S::kLocked, W::kLock},
     {S::kHeld, E::kClose, S::kClosed, W::kClosed},
+    {S::kHeld, E::kLeaves, S::kClosed, W::kWaits},
     {S::kLocked, E::kDecided, S::kOpen, W::kDecision},
     {S::kLocked, E::kGoesOn, S::kOpen, W::kUnlocked},
     {S::kLocked, E::kCannotServe, S::kClosed, W::kShut},
     {S::kLocked, E::kClose, S::kClosed, W::kClosed},
+    {S::kLocked, E::kLeaves, S::kLocked, W::kWaits},
 };
 
 }  // namespace

@@ -20,9 +20,10 @@ enum class RowEvent : uint8_t {
   kHoldEnds,  // by its own deadline
   kLock,
   kClose,
+  kLeaves,  // the door is closed for good, and the member says goodbye
 };
 
-enum class RowWrite : uint8_t { kNothing, kDecision, kUnlocked, kShut, kLock, kClosed };
+enum class RowWrite : uint8_t { kNothing, kDecision, kUnlocked, kShut, kLock, kClosed, kWaits };
 
 struct RowTransition {
   RowState from;

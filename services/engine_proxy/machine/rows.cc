@@ -67,6 +67,9 @@ RowRecord Written(const RowRecord& record, RowWrite write, const fleet::DesiredR
       next.target = EngineName();
       next.locked = Epoch();
       return next;
+    case RowWrite::kWaits:
+      next.waits = true;
+      return next;
   }
   return next;
 }
@@ -108,7 +111,9 @@ void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   const bool is_there =
       record.open && record.epoch == wanted.epoch && record.target == wanted.target;
   if (core.IsLoaded(wanted.target)) {
-    const bool stands = is_there && std::holds_alternative<row_at::Open>(row.phase);
+    const bool waits_as_told = record.waits == (wanted.serve_from.value != 0);
+    const bool stands =
+        is_there && waits_as_told && std::holds_alternative<row_at::Open>(row.phase);
     if (!stands) Move(core, wanted.adapter, row, RowEvent::kDecided, &wanted);
   } else if (is_there || (row.record.epoch >= wanted.serve_from && MayServe(core, row))) {
     Move(core, wanted.adapter, row, RowEvent::kGoesOn);
@@ -171,6 +176,13 @@ void FollowTarget(Core& core, const AdapterName& adapter, Row& row) {
   Move(core, adapter, row, RowEvent::kHoldEnds);
 }
 
+// Said in a session alone: whoever closes its door while nobody is there to hear it goes on from its
+// journal when it is back.
+void Leave(Core& core) {
+  core.leaves = true;
+  for (auto& [adapter, row] : core.rows) Move(core, adapter, row, RowEvent::kLeaves);
+}
+
 }  // namespace
 
 fleet::RowMode ModeOf(const Row& row) {
@@ -204,6 +216,8 @@ void RestoreRow(Core& core, const AdapterName& adapter, const RowRecord& record)
 }
 
 void AdvanceRows(Core& core) {
+  if (core.door_closed && core.session && !core.leaves) Leave(core);
+  if (core.leaves) return;
   for (auto& [adapter, row] : core.rows) FollowTarget(core, adapter, row);
   if (!core.desired.has_value()) return;
   for (const fleet::DesiredRow& wanted : core.desired->rows) {

@@ -196,6 +196,8 @@ struct Core {
   JournalRecord journal;
   Term term;
   bool session = false;
+  bool door_closed = false;               // for good
+  bool leaves = false;                    // and the orchestrator is told so: no row moves any more
   std::optional<fleet::Desired> desired;  // accepted in this process
   bool met = false;                       // every wanted version has a residency, which knows it
   std::map<AdapterName, const fleet::DesiredRow*> wanted_rows;  // in `desired`

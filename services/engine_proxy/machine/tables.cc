@@ -29,12 +29,12 @@ constexpr std::string_view kResidencyAsks[] = {
 constexpr std::string_view kResidencyWrites[] = {
     "–", "name", "no name", "name, unloading", "no unloading", "wedged, no unloading"};
 constexpr std::string_view kRowStates[] = {"CLOSED", "OPEN", "HELD", "LOCKED"};
-constexpr std::string_view kRowEvents[] = {"serves",    "stops serving", "decided",
-                                           "goes on",   "cannot serve",  "hold",
-                                           "hold ends", "lock",          "close"};
+constexpr std::string_view kRowEvents[] = {"serves",       "stops serving", "decided",   "goes on",
+                                           "cannot serve", "hold",          "hold ends", "lock",
+                                           "close",        "leaves"};
 constexpr std::string_view kRowWrites[] = {
     "–",           "row: open, epoch, target", "row: not locked", "row: not open",
-    "row: locked", "row: not open, epoch"};
+    "row: locked", "row: not open, epoch",     "row: waits"};
 constexpr std::string_view kPauseStates[] = {"NONE", "PAUSING", "PAUSED", "RESUMING"};
 constexpr std::string_view kPauseEvents[] = {"wanted", "holds",      "holds not", "fails",
                                              "ends",   "resume due", "resumed",   "boot ended"};

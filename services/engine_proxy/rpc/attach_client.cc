@@ -3,6 +3,8 @@
 #include <grpcpp/channel.h>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
+
 #include "lib/base/error.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/runtime/fault_point.h"
@@ -34,7 +36,9 @@ AttachClient::AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Pr
                      {
                        MutexLock lock(mutex_);
                        std::swap(was_attached, attached_);
+                       left_ = left_ || (why.ok() && observed_.leaves);
                      }
+                     left_changed_.notify_all();
                      if (!was_attached) return;
                      spdlog::warn("detached {} {}", ReasonOf(why), std::string(why.message()));
                      proxy_.Post(SessionDown{});
@@ -78,6 +82,13 @@ void AttachClient::OnMessage(sync::v1::AttachResponse message) {
   LORRY_FAULT_POINT("proxy.desired.received");
   // Refused when the machine is far behind: the orchestrator sends the newest again.
   (void)proxy_.TryPost(DesiredReceived{*std::move(desired)});
+}
+
+bool AttachClient::WaitUntilLeft(int64_t limit_ms) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
+  MutexLock lock(mutex_);
+  if (!attached_ && !left_) return false;
+  return left_changed_.wait_until(mutex_, until, [this]() LORRY_REQUIRES(mutex_) { return left_; });
 }
 
 bool AttachClient::attached() const {

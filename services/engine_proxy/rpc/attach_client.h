@@ -34,6 +34,10 @@ class AttachClient {
   void Start() { stream_.Start(); }
   void Stop() { stream_.Stop(); }
   void Send(const fleet::Observed& observed);
+  // After the machine heard that the door is closed: waits until the orchestrator has taken the
+  // goodbye, for at most `limit_ms`, and not at all where there is no session to say it in. False:
+  // the member may still be on the roster.
+  bool WaitUntilLeft(int64_t limit_ms);
   bool attached() const;
   fleet::Desired desired() const;  // the last that came
 
@@ -46,7 +50,9 @@ class AttachClient {
   std::string admin_address_;
   Proxy& proxy_;
   mutable Mutex mutex_;
+  CondVar left_changed_;
   bool attached_ LORRY_GUARDED_BY(mutex_) = false;
+  bool left_ LORRY_GUARDED_BY(mutex_) = false;  // a session ended with OK after a goodbye
   fleet::Observed observed_ LORRY_GUARDED_BY(mutex_);
   fleet::Desired desired_ LORRY_GUARDED_BY(mutex_);
   rpc::ReconnectingStream<sync::v1::AttachRequest, sync::v1::AttachResponse> stream_;

@@ -57,15 +57,15 @@ void Orchestrator::Start() {
 void Orchestrator::Stop() { driver_->Stop(); }
 
 absl::StatusOr<SessionId> Orchestrator::OpenSession(MemberId member, PoolName pool,
-                                                    fleet::Observed observed,
+                                                    fleet::Observed observed, Contact contact,
                                                     std::shared_ptr<MemberSession> session) {
   const SessionId id = next_id_.fetch_add(1);
   {
     MutexLock lock(mutex_);
     sessions_.emplace(id, std::move(session));
   }
-  absl::Status posted =
-      Post(SessionOpened{id, std::move(member), std::move(pool), std::move(observed)});
+  absl::Status posted = Post(SessionOpened{id, std::move(member), std::move(pool),
+                                           std::move(observed), std::move(contact)});
   LORRY_FAULT_POINT("orchestrator.attach.opened");
   if (posted.ok()) return id;
   MutexLock lock(mutex_);

@@ -53,7 +53,7 @@ class Orchestrator {
   void PostAnswer(Event event) { driver_->PostAnswer(std::move(event)); }
 
   absl::StatusOr<SessionId> OpenSession(MemberId member, PoolName pool, fleet::Observed observed,
-                                        std::shared_ptr<MemberSession> session);
+                                        Contact contact, std::shared_ptr<MemberSession> session);
   void CloseSession(SessionId session);
   // What the member observes now. A report that was not taken in yet is replaced by it.
   void Report(SessionId session, fleet::Observed observed) {

@@ -73,7 +73,7 @@ Age AgeOf(const fleet::ObservedRow& row) {
 
 const VersionInfo* VersionNamed(const Core& core, const EngineName& name) {
   const auto named = core.named.find(name);
-  return named != core.named.end() ? core.FindVersion(*named->second.rbegin()) : nullptr;
+  return named != core.named.end() ? core.FindVersion(named->second) : nullptr;
 }
 
 // The last decision on each pool that the records or a member's door know: a row that was ever open

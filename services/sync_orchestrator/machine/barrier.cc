@@ -83,7 +83,9 @@ std::string WhoIsUnreachable(const Core& core, const PoolId& id, bool lost) {
 std::string WhoIsWaitedFor(const Core& core, const Pool& pool) {
   std::vector<std::string> names;
   for (const MemberId& id : pool.barrier->waits_on) {
-    const bool is_there = core.members.at(id).session.has_value();
+    const auto it = core.members.find(id);
+    if (it == core.members.end()) continue;
+    const bool is_there = it->second.session.has_value();
     names.push_back(absl::StrCat(id.value, is_there ? "" : " (no session)"));
   }
   if (names.empty()) return "";

@@ -77,6 +77,9 @@ void HandleListed(Core& core, const StoreListed& event) {
   for (const auto& [key, verdict] : core.verdicts) {
     if (!core.versions.contains(key)) core.deleted.insert(key);
   }
+  for (const auto& [key, name] : core.names) {
+    if (!core.versions.contains(key.first)) core.deleted.insert(key.first);
+  }
   core.changed.All();
   core.store_known = true;
 }

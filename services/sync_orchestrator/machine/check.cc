@@ -44,6 +44,30 @@ std::string WhoWasMissed(const Core& core) {
   return "";
 }
 
+// What is kept of something that is gone, and that nothing would end.
+std::string WhatStays(const Core& core) {
+  const auto is_gone = [&](const VersionKey& key) {
+    return core.FindVersion(key) == nullptr && !core.deleted.contains(key);
+  };
+  for (const auto& [key, name] : core.names) {
+    if (is_gone(key.first)) return absl::StrCat("name ", name.value, " of nothing");
+  }
+  if (core.names.size() != core.named.size()) return "names of nothing";
+  for (const auto& [key, verdict] : core.verdicts) {
+    if (is_gone(key)) return absl::StrCat("verdict on ", ToString(key), ", which is gone");
+  }
+  size_t wanted = 0;
+  for (const auto& [id, member] : core.members) {
+    wanted += member.desired.parts.size();
+    if (member.record.dead && !member.desired.parts.empty())
+      return absl::StrCat("member ", id.value, " is DEAD, and something is desired of it");
+  }
+  for (const auto& [id, pool] : core.pools) {
+    for (const Pool::SharedPart& shared : pool.parts) wanted -= shared.members;
+  }
+  return wanted == 0 ? "" : "parts of documents that nobody has";
+}
+
 std::string Compare(const PoolId& id, const Pool& was, const Pool& is) {
   const std::string name = absl::StrCat(id.adapter.value, "/", id.pool.value);
   if (was.wait != is.wait || was.detail != is.detail)
@@ -62,6 +86,7 @@ std::string Compare(const PoolId& id, const Pool& was, const Pool& is) {
 std::string WhatWasMissed(const Core& core) {
   if (std::string missed = WhoWasMissed(core); !missed.empty()) return missed;
   if (core.footing != Footing::kSettled) return "";
+  if (std::string stays = WhatStays(core); !stays.empty()) return stays;
   Core all = core;
   LookAtEverything(all);
   Plan(all);

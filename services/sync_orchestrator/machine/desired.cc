@@ -32,8 +32,7 @@ void GiveBack(Core& core, Pool& pool, const SharedPart& part) {
   pool.parts.erase(it);
 }
 
-void Put(Core& core, Member& member, const AdapterName& adapter,
-         std::optional<DesiredPart> wanted) {
+void Put(Core& core, Member& member, AdapterName adapter, std::optional<DesiredPart> wanted) {
   Document& document = member.desired;
   const auto it = document.parts.find(adapter);
   const SharedPart before = it != document.parts.end() ? it->second : nullptr;
@@ -166,6 +165,11 @@ void AdvanceDesired(Core& core) {
     if (it == core.members.end() || !IsServed(it->second)) continue;
     if (!IsAnswered(core, it->second)) Say(core, it->second);
   }
+}
+
+void DropDocument(Core& core, Member& member) {
+  while (!member.desired.parts.empty())
+    Put(core, member, member.desired.parts.begin()->first, std::nullopt);
 }
 
 void SendDocuments(Core& core) {

@@ -12,6 +12,9 @@ void RefreshDocuments(Core& core);
 // Says what changed, and again what was not answered for resend_ms.
 void AdvanceDesired(Core& core);
 
+// Nothing is desired of the member any more, and nothing is held for it.
+void DropDocument(Core& core, Member& member);
+
 // At the end of all steps of one Ready. Of the documents for one member the newest is sent alone: an
 // earlier one may follow a decision that a later step overtook, and that no record holds.
 void SendDocuments(Core& core);

@@ -40,7 +40,7 @@ struct SetDesired {
 };
 
 // Ends an Attach stream with FAILED_PRECONDITION and this reason: TERM_FENCED, ENGINE_CLAIMED,
-// SESSION_REPLACED.
+// SESSION_REPLACED. With OK it answers a goodbye.
 struct EndSession {
   SessionId session = 0;
   absl::Status status;

@@ -65,11 +65,20 @@ struct HoldsAcked {
 };  // SetHolds was done
 
 // --- members
+// How people and tools reach a member. The machine does nothing with it but keep it for as long as
+// the member is on the roster.
+struct Contact {
+  std::string door_address;
+  std::string admin_address;
+  std::string admin_tls_name;
+  std::string lorry_version;
+};
 struct SessionOpened {  // Attach's Hello
   SessionId session = 0;
   MemberId member;
   PoolName pool;
   fleet::Observed observed;  // journal and term are in it
+  Contact contact = {};
 };
 struct SessionLost {
   SessionId session = 0;

@@ -8,9 +8,7 @@ namespace {
 void ForgetNames(Core& core, const VersionKey& key) {
   auto it = core.names.lower_bound({key, fleet::Render()});
   while (it != core.names.end() && it->first.first == key) {
-    const auto named = core.named.find(it->second);
-    if (named != core.named.end() && named->second.erase(key) > 0 && named->second.empty())
-      core.named.erase(named);
+    core.named.erase(it->second);
     it = core.names.erase(it);
   }
 }

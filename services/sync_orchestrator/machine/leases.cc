@@ -15,6 +15,10 @@
 namespace lorry::sync {
 namespace {
 
+// Of one adapter in one pool, whoever holds them: clients that call engines directly hold one each.
+// All of them are looked at for each of its members.
+constexpr size_t kLeasesLimit = 1'000;
+
 // A week: longer than any holder goes without renewing, short enough for one that is gone.
 constexpr int64_t kLeaseLimitMs = int64_t{7} * 24 * 3'600'000;
 
@@ -133,6 +137,13 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
     return Answer(core, event.request, StatusOf(*given_up, version.key));
   const std::string key = LeaseKey(version.key, event.pool, event.holder);
   if (!core.leases.contains(key)) {
+    if (core.LeasesOf(id).size() >= kLeasesLimit) {
+      return Answer(core, event.request,
+                    Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_LEASES",
+                          absl::StrCat("adapter ", id.adapter.value, " has ", kLeasesLimit,
+                                       " leases in pool ", id.pool.value,
+                                       "; release some, or let several share a holder")));
+    }
     const std::string why = WhyNoSlotForLease(core, event.pool, version);
     if (!why.empty()) {
       return Answer(core, event.request,

@@ -49,6 +49,11 @@ struct Config {
   uint32_t backlog_limit = 8;
   // Engine deaths that make a version POISONED.
   uint32_t deaths_limit = 2;
+  // A member that is LOST or DEAD is forgotten after this long, counted anew in each reign: a day, in
+  // which people see what became of it, and in which whoever was away for a night is still known.
+  int64_t forget_ms = int64_t{24} * 3'600'000;
+  // Twice the largest fleet that one orchestrator was measured with (tests/bench/machine).
+  size_t members_limit = 20'000;
   // What changes in a watch's progress alone, bytes most of all, is told at most so often: the pace
   // of Watch, and more than people can read.
   int64_t progress_ms = 100;

@@ -95,6 +95,7 @@ enum class Drop {
   kFailed,     // what others of its kind have loaded
   kBarred,     // a verdict on the version
   kTooSlow,    // not LOADED by the stage deadline
+  kLeft,       // the roster: it said goodbye, or was away for too long
 };
 std::string_view ToString(Drop drop);
 
@@ -194,9 +195,14 @@ struct GroupVerdict {
 struct VerdictRecord {
   VersionKey version;
   std::map<EngineGroup, GroupVerdict> groups;
-  // Deaths that each member's journal counts. Some are in no group: an operator had excluded the
-  // member, or has lifted the verdict.
-  std::map<MemberId, uint32_t> reported;
+  // Deaths that each member's journal counts; another journal of the member counts from the
+  // beginning. Some are in no group: an operator had excluded the member, or has lifted the verdict.
+  struct Reported {
+    JournalId journal;  // empty in a record of before it was kept
+    uint32_t deaths = 0;
+    auto operator<=>(const Reported&) const = default;
+  };
+  std::map<MemberId, Reported> reported;
   auto operator<=>(const VerdictRecord&) const = default;
 };
 

@@ -167,10 +167,17 @@ Json Fields(const VerdictRecord& r) {
                            {"hung", ToJson(v.hung)},
                            {"refusals", refusals}};
   }
+  Json reported = Json::object();
+  Json journals = Json::object();
+  for (const auto& [member, said] : r.reported) {
+    reported[member.value] = said.deaths;
+    if (!said.journal.empty()) journals[member.value] = said.journal.value;
+  }
   return {{"kind", "verdict"},
           {"version", ToJson(r.version)},
           {"groups", groups},
-          {"reported", ToJson(r.reported)}};
+          {"reported", reported},
+          {"journals", journals}};
 }
 Json Fields(const RequestsRecord& r) {
   Json overrides = Json::array();
@@ -222,7 +229,7 @@ SyncRecord SyncFrom(const Json& j) {
   for (const Json& item : j.at("members")) {
     // A reason of another version of Lorry is the member's own words.
     const auto dropped = item.at("dropped").get<std::string>();
-    const Drop known = FromText(dropped, Drop::kTooSlow, Drop::kFailed);
+    const Drop known = FromText(dropped, Drop::kLeft, Drop::kFailed);
     r.members.push_back({MemberId(item.at("member").get<std::string>()),
                          BootId(item.at("boot").get<std::string>()), known,
                          item.value("words", ToString(known) == dropped ? "" : dropped)});
@@ -238,6 +245,12 @@ DecisionRecord DecisionFrom(const Json& j) {
 LeaseRecord LeaseFrom(const Json& j) {
   return {InfoFrom(j.at("version")), PoolName(j.at("pool").get<std::string>()),
           j.at("holder").get<std::string>(), j.at("ttl_ms").get<int64_t>()};
+}
+std::map<MemberId, VerdictRecord::Reported> ReportedFrom(const Json& deaths, const Json& journals) {
+  std::map<MemberId, VerdictRecord::Reported> reported;
+  for (const auto& [member, count] : deaths.items())
+    reported[MemberId(member)] = {JournalId(journals.value(member, "")), count.get<uint32_t>()};
+  return reported;
 }
 VerdictRecord VerdictFrom(const Json& j) {
   VerdictRecord r;
@@ -255,13 +268,13 @@ VerdictRecord VerdictFrom(const Json& j) {
                                       refusal.at("tries").get<uint32_t>()};
     }
   }
-  r.reported = CountsFrom(j.at("reported"));
+  r.reported = ReportedFrom(j.at("reported"), j.value("journals", Json::object()));
   return r;
 }
 // As it was written before verdicts had groups: it says how many deaths were reported, and blames
 // no group, so that the version is tried again.
 VerdictRecord PoisonFrom(const Json& j) {
-  return {KeyFrom(j.at("version")), {}, CountsFrom(j.at("deaths"))};
+  return {KeyFrom(j.at("version")), {}, ReportedFrom(j.at("deaths"), Json::object())};
 }
 RequestsRecord RequestsFrom(const Json& j) {
   RequestsRecord r;

@@ -12,6 +12,7 @@
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
+#include "services/sync_orchestrator/machine/leaving.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
@@ -91,10 +92,7 @@ const MemberFailure* ExcludedFor(const Core& core, const Member& member) {
 
 bool IsStored(const Core& core, const EngineName& name) {
   const auto named = core.named.find(name);
-  return named != core.named.end() &&
-         std::ranges::any_of(named->second, [&](const VersionKey& version) {
-           return core.versions.contains(version);
-         });
+  return named != core.named.end() && core.versions.contains(named->second);
 }
 
 template <fleet::MemberHealth kHealth>
@@ -168,6 +166,17 @@ Tick GatheredAt(const Core& core) {
 }
 
 void HandleSessionOpened(Core& core, SessionOpened event) {
+  const bool is_known = core.members.contains(event.member);
+  if (event.observed.leaves && !is_known) {  // its goodbye was taken, and it did not hear so
+    core.effects.emplace_back(EndSession{event.session, absl::OkStatus()});
+    return;
+  }
+  if (!is_known && !MakeRoom(core)) {
+    EndIt(core, event.session, "ROSTER_FULL",
+          absl::StrCat("the roster has ", core.members.size(),
+                       " members; declare those dead that will not come back"));
+    return;
+  }
   // Over records that are not known to be the last, any session stays, unserved: what it reports may
   // be adopted.
   const bool is_certain = core.meta.worth == Worth::kSettled;
@@ -198,12 +207,17 @@ void HandleSessionOpened(Core& core, SessionOpened event) {
   if (is_new || member.record.dead || member.record.journal != event.observed.journal) {
     member.failures.clear();
   }
-  if (!is_new && member.record.journal != event.observed.journal) ForgetReports(core, member.id);
+  // A proxy that was forgotten in this reign takes no document of a lower number than its last.
+  if (is_new && event.observed.term == core.meta.term)
+    member.desired.revision = event.observed.revision;
   member.record.pool = event.pool;
   member.record.journal = event.observed.journal;
   member.record.attached_term = core.meta.term.term;
   member.record.dead = false;
   member.observed = std::move(event.observed);
+  member.heard_at = core.now;
+  member.contact = std::move(event.contact);
+  NoteGoodbye(core, member);
   NoteReadiness(core, member);
   NoteStanding(core, member);
   // Written even when nothing changed: only a write that is conditional on the term proves that
@@ -222,6 +236,7 @@ void HandleSessionLost(Core& core, const SessionLost& event) {
   member.session.reset();
   member.served = false;
   member.lost_at = core.now;
+  core.leaving.erase(member.id);
   NoteStanding(core, member);
 }
 
@@ -233,8 +248,10 @@ void HandleObserved(Core& core, MemberObserved event) {
   const fleet::Observed& before = *member.observed;
   if (event.observed.sequence <= before.sequence) return;  // overtaken on the way
   const fleet::Observed was = *std::exchange(member.observed, std::move(event.observed));
+  member.heard_at = core.now;
   NoteChanges(core, member, was);
   NoteAnswer(core, member);
+  NoteGoodbye(core, member);
   NoteReadiness(core, member);
   TakeEvidence(core, member, &was);
 }
@@ -257,7 +274,11 @@ void HandleMarked(Core& core, const MemberMarked& event) {
   if (event.mark == MemberMark::kIncluded) {
     member.failures.clear();
   }
-  if (event.mark == MemberMark::kDead) Place(core, member, EngineGroup());
+  if (event.mark == MemberMark::kDead) {
+    member.lost_at = core.now;
+    Place(core, member, EngineGroup());
+    DropDocument(core, member);
+  }
   if (event.mark == MemberMark::kDead && member.session.has_value()) {
     // Its word that the door answers nobody is the operator's; if the proxy is alive after all it
     // attaches anew.
@@ -265,7 +286,7 @@ void HandleMarked(Core& core, const MemberMarked& event) {
     EndIt(core, *member.session, "MEMBER_DEAD", "an operator declared this member dead");
     member.session.reset();
     member.served = false;
-    member.lost_at = core.now;
+    core.leaving.erase(event.member);
   }
   NoteStanding(core, member);
   core.Save(MemberKey(event.member), member.record);
@@ -276,6 +297,10 @@ void NoteStanding(Core& core, const Member& member) {
   core.changed.Member(member.id);
   FirstAfter due(core.now);
   if (!member.session.has_value()) due.At(member.lost_at + core.config.lost_after_ms);
+  // What keeps it from being forgotten may end: looked at now and then.
+  const Tick forget_at = member.lost_at + core.config.forget_ms;
+  if (!member.session.has_value())
+    due.At(core.now < forget_at ? forget_at : core.now + core.config.retry_max_ms);
   for (const auto& [name, failure] : member.failures) {
     // One that is over is forgotten as soon as nobody can ask for it: looked at now and then.
     const bool excludes = core.now < failure.until;
@@ -290,10 +315,15 @@ void NoteStanding(Core& core, const Member& member) {
 }
 
 void AdvanceRoster(Core& core) {
+  TakeGoodbyes(core);
   for (const MemberId& id : core.standing_due.TakeDue(core.now)) {
     const auto it = core.members.find(id);
     if (it == core.members.end()) continue;
     Member& member = it->second;
+    if (IsForgotten(core, member)) {
+      Forget(core, id);
+      continue;
+    }
     std::erase_if(member.failures, [&](const auto& entry) {
       return core.now >= entry.second.until && !IsWanted(member, entry.first) &&
              !IsStored(core, entry.first);

@@ -1,5 +1,4 @@
-// The roster: members, their sessions and standing. A member that is away stays on it until an
-// operator says DEAD.
+// The roster: members, their sessions and standing. leaving.h says how members leave it.
 #pragma once
 
 #include <span>
@@ -18,8 +17,8 @@ void HandleMarked(Core& core, const MemberMarked& event);
 // Its standing has changed, and may change with time.
 void NoteStanding(Core& core, const Member& member);
 
-// Forgets failures that are over, counts as LOST who was away for long enough, and notices that the
-// roster is gathered.
+// Lets go who said goodbye, forgets failures that are over and members that were away for long
+// enough, and notices that the roster is gathered.
 void AdvanceRoster(Core& core);
 
 // Puts the member among those of its pool and group, whose engines meet the same fate; no group

@@ -31,7 +31,9 @@ const EngineName& Core::NameOf(const VersionInfo& version, fleet::EngineKind kin
   auto it = names.find(key);
   if (it == names.end()) {
     it = names.emplace(key, fleet::MakeEngineName(version.key, version.digest, render)).first;
-    named[it->second].insert(version.key);
+    named.emplace(it->second, version.key);
+    // Nobody will say of one that is not stored that it is gone.
+    if (!versions.contains(version.key)) deleted.insert(version.key);
   }
   return it->second;
 }

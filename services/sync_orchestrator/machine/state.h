@@ -58,6 +58,8 @@ struct Member {
   bool served = false;  // Desired may be sent: the roster names this session's journal, by a write
                         // of this term
   std::optional<fleet::Observed> observed;  // the last of this session, or of the last session
+  Tick heard_at = 0;                        // when that came
+  Contact contact;
   Tick lost_at = 0;  // without a session since; counts as LOST lost_after_ms later
   Document desired;
   EngineGroup group;                           // of the engine that it last reported
@@ -206,6 +208,7 @@ struct Core {
   bool gathered = false;
   std::set<MemberId> expected;  // those that have no session, and are likely to come (back)
   std::map<SessionId, MemberId> sessions;
+  std::set<MemberId> leaving;  // those that say goodbye in the session that they have
   std::map<PoolId, Pool> pools;
   std::map<std::string, Lease> leases;  // by record key
   std::map<VersionKey, VerdictRecord> verdicts;
@@ -246,9 +249,8 @@ struct Core {
   std::vector<Effect> effects;
   std::vector<Reply> replies;
   std::map<std::pair<VersionKey, fleet::Render>, EngineName>
-      names;  // MakeEngineName hashes: once a name
-  // Versions of equal bytes and number share a name.
-  std::map<EngineName, std::set<VersionKey>> named;
+      names;                               // MakeEngineName hashes: once a name
+  std::map<EngineName, VersionKey> named;  // the other way round
 
   // Both say what changed, too.
   void Save(std::string key, RecordValue value) {

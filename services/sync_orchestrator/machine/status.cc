@@ -89,6 +89,8 @@ Status Machine::GetStatus() const {
     out.reason = StandingReason(core, member);
     out.current = IsCurrent(member);
     if (member.observed.has_value()) out.observed = *member.observed;
+    out.heard_at = member.heard_at;
+    out.contact = member.contact;
     if (member.observed.has_value() && !member.record.dead) {
       const auto [demand, is_new] = demands.try_emplace(out.pool);
       if (is_new) demand->second = DemandOf(core, out.pool);

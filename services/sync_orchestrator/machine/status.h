@@ -31,7 +31,9 @@ struct MemberStatus {
   std::string reason;        // EXCLUDED, WEDGED, JOINING: why
   bool current = false;      // its rows and residencies are what is desired
   fleet::Observed observed;  // the last seen; empty journal when none in this reign
-  SlotNeed slot_need;        // with `observed`, unless declared dead
+  Tick heard_at = 0;         // when that came; 0: none
+  Contact contact;
+  SlotNeed slot_need;  // with `observed`, unless declared dead
 };
 
 enum class SyncPhase { kIdle, kStaging, kHolding, kLocking };

@@ -55,7 +55,8 @@ const fleet::ObservedResidency* FailureOf(const Core& core, const Member& member
 Drop WhyDropped(const Core& core, const PoolId& id, const SyncRecord& sync,
                 const SyncMember& part) {
   const auto it = core.members.find(part.member);
-  if (it == core.members.end() || it->second.record.dead) return Drop::kDead;
+  if (it == core.members.end()) return Drop::kLeft;
+  if (it->second.record.dead) return Drop::kDead;
   const Member& member = it->second;
   if (!member.session.has_value())
     return StandingOf(core, member) == MemberStanding::kLost ? Drop::kLost : Drop::kNone;

@@ -330,8 +330,8 @@ std::map<Question, Visit> WhatToVisit(Core& core) {
 
 }  // namespace
 
-Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version) {
-  const GroupVerdict& verdict = VerdictOf(core, member.group, version.key);
+Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version,
+                        const GroupVerdict& verdict) {
   if (verdict.verdict == Verdict::kProven) return Permission::kLoad;
   // No verdict takes away what an engine has.
   if (Is(core, member, version, fleet::ResidencyState::kLoaded)) return Permission::kLoad;

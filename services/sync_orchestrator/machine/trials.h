@@ -15,7 +15,9 @@ enum class Permission {
   kFetch,  // another member tries first
   kNo,     // a verdict says so
 };
-Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version);
+// `verdict`: of the version on engines of the member's group.
+Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version,
+                        const GroupVerdict& verdict);
 
 // Ends tries that are over, and chooses who tries next.
 void AdvanceTrials(Core& core);

@@ -78,16 +78,23 @@ void Prove(Core& core, const EngineGroup& group, const VersionKey& version,
 
 // --- against it
 
+// Of the deaths that its journal counts, those that are counted here already.
+uint32_t CountedOf(const VerdictRecord& record, const Member& member) {
+  const auto reported = record.reported.find(member.id);
+  if (reported == record.reported.end()) return 0;
+  const auto& [journal, deaths] = reported->second;
+  return journal.empty() || journal == member.record.journal ? deaths : 0;
+}
+
 void CountDeaths(Core& core, const Member& member, const EngineGroup& group,
                  const VersionKey& version, uint32_t deaths) {
   const auto known = core.verdicts.find(version);
-  if (known != core.verdicts.end()) {
-    const auto reported = known->second.reported.find(member.id);
-    if (reported != known->second.reported.end() && deaths <= reported->second) return;
-  }
+  const uint32_t before = known != core.verdicts.end() ? CountedOf(known->second, member) : 0;
+  if (deaths <= before) return;
   VerdictRecord& record = core.verdicts[version];
   record.version = version;
-  const uint32_t more = deaths - std::exchange(record.reported[member.id], deaths);
+  record.reported[member.id] = {member.record.journal, deaths};
+  const uint32_t more = deaths - before;
   // An operator who restarts an engine excludes it first: those deaths are nobody's.
   if (!member.record.excluded) {
     GroupVerdict& verdict = record.groups[group];
@@ -101,8 +108,7 @@ void CountDeaths(Core& core, const Member& member, const EngineGroup& group) {
   for (const fleet::Killer& killer : member.observed->killers) {
     const auto named = core.named.find(killer.name);
     if (named == core.named.end()) continue;  // LookBack counts them
-    for (const VersionKey& version : named->second)
-      CountDeaths(core, member, group, version, killer.deaths);
+    CountDeaths(core, member, group, named->second, killer.deaths);
   }
 }
 
@@ -134,13 +140,11 @@ void Blame(Core& core, const Member& member, const VersionKey& version,
 }
 
 void TakeFailure(Core& core, Member& member, const fleet::ObservedResidency& residency,
-                 const std::set<VersionKey>& versions, bool is_new) {
-  for (const VersionKey& version : versions) {
-    const Verdict known = VerdictOf(core, member.group, version).verdict;
-    if (known == Verdict::kProven && is_new)
-      return Exclude(core, member, residency.name, WordsOf(residency));
-    if (known == Verdict::kOpen) Blame(core, member, version, residency, is_new);
-  }
+                 const VersionKey& version, bool is_new) {
+  const Verdict known = VerdictOf(core, member.group, version).verdict;
+  if (known == Verdict::kProven && is_new)
+    return Exclude(core, member, residency.name, WordsOf(residency));
+  if (known == Verdict::kOpen) Blame(core, member, version, residency, is_new);
 }
 
 bool Fails(const Core& core, const Member& member, const VersionKey& version) {
@@ -219,12 +223,6 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
 
 uint32_t LivesSpent(const GroupVerdict& verdict) { return Sum(verdict.deaths) + Sum(verdict.hung); }
 
-void ForgetReports(Core& core, const MemberId& member) {
-  for (auto& [version, record] : core.verdicts) {
-    if (record.reported.erase(member) > 0) Save(core, version);
-  }
-}
-
 void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
   const fleet::Observed& observed = *member.observed;
   // A death that is told now was met by the engine that was there before. What engine that is, a
@@ -248,10 +246,8 @@ void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
     if (named == core.named.end()) continue;
     if (residency.state == fleet::ResidencyState::kLoaded) {
       if (member.failures.erase(residency.name) > 0) NoteStanding(core, member);
-      for (const VersionKey& version : named->second) {
-        if (core.trials.contains({version, member.group}))
-          Prove(core, member.group, version, residency.name);
-      }
+      if (core.trials.contains({named->second, member.group}))
+        Prove(core, member.group, named->second, residency.name);
     } else if (residency.state == fleet::ResidencyState::kFailed && !member.record.excluded) {
       TakeFailure(core, member, residency, named->second, is_new);
     }

@@ -26,9 +26,6 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
 // Engines that the version cost the group: dead or hung.
 uint32_t LivesSpent(const GroupVerdict& verdict);
 
-// The member's journal is gone, and the next one counts deaths from the beginning.
-void ForgetReports(Core& core, const MemberId& member);
-
 // What a report says for or against versions. `before` is the member's last report of this session,
 // null for the first.
 void TakeEvidence(Core& core, Member& member, const fleet::Observed* before);

@@ -20,7 +20,8 @@ class WantedSet {
   void Want(const fleet::AdapterPolicy& policy, const Pool& pool, const VersionInfo& version,
             bool must, uint32_t rank, bool leased = false) {
     if (!fleet::WhyNotServable(limits_, version.traits).empty()) return;
-    const Permission permission = PermissionOf(core_, member_, version);
+    const GroupVerdict& verdict = VerdictOf(core_, member_.group, version.key);
+    const Permission permission = PermissionOf(core_, member_, version, verdict);
     if (permission == Permission::kNo) return;
     const EngineName& name = core_.NameOf(version, limits_.kind);
     fleet::WantedVersion& wanted = wanted_[name];
@@ -32,7 +33,7 @@ class WantedSet {
     wanted.must = wanted.must || must;
     wanted.load = permission == Permission::kLoad;
     // What is proven is loaded again after a death even while this is away to hear of it.
-    const bool proven = VerdictOf(core_, member_.group, version.key).verdict == Verdict::kProven;
+    const bool proven = verdict.verdict == Verdict::kProven;
     wanted.deaths_allowed = DeathsOf(core_, member_, version) + (proven ? 1 : 0);
     wanted.leased = wanted.leased || leased;
     wanted.eviction_rank = std::max(wanted.eviction_rank, rank);
@@ -63,8 +64,9 @@ const Activation* ServedBy(const Core& core, const AdapterInfo& info, const Pool
     const Activation& activation = history[history.size() - 1 - lag];
     if (activation.epoch < pool.record.barrier) break;
     const VersionInfo& version = activation.version;
-    if (PermissionOf(core, member, version) == Permission::kNo) continue;
-    const bool proven = VerdictOf(core, member.group, version.key).verdict == Verdict::kProven;
+    const GroupVerdict& verdict = VerdictOf(core, member.group, version.key);
+    if (PermissionOf(core, member, version, verdict) == Permission::kNo) continue;
+    const bool proven = verdict.verdict == Verdict::kProven;
     if (lag == 0 || proven) return &activation;
   }
   return nullptr;

@@ -60,8 +60,7 @@ void AddProgress(const std::vector<MemberProgress>& progress, v1::WatchSyncRespo
   }
 }
 
-void FillMember(const MemberStatus& member, const std::map<MemberId, MemberContact>& contacts,
-                Tick now, v1::MemberStatus& out) {
+void FillMember(const MemberStatus& member, Tick now, v1::MemberStatus& out) {
   out.set_member(member.member.value);
   out.set_pool(member.pool.value);
   out.set_state(std::string(ToString(member.standing)));
@@ -72,13 +71,11 @@ void FillMember(const MemberStatus& member, const std::map<MemberId, MemberConta
   need.set_kept(member.slot_need.kept);
   need.set_shortage(member.slot_need.shortage);
   need.set_batch_cost(member.slot_need.batch_cost);
-  if (const auto contact = contacts.find(member.member); contact != contacts.end()) {
-    out.set_door_address(contact->second.door_address);
-    out.set_admin_address(contact->second.admin_address);
-    out.set_admin_tls_name(contact->second.admin_tls_name);
-    out.set_lorry_version(contact->second.lorry_version);
-    out.set_observed_age_ms(now - contact->second.heard_at);
-  }
+  out.set_door_address(member.contact.door_address);
+  out.set_admin_address(member.contact.admin_address);
+  out.set_admin_tls_name(member.contact.admin_tls_name);
+  out.set_lorry_version(member.contact.lorry_version);
+  if (member.heard_at != 0) out.set_observed_age_ms(now - member.heard_at);
 }
 
 void FillPool(const PoolStatus& pool, const Status& status,
@@ -138,6 +135,13 @@ bool Wanted(const std::string& filter, const std::string& value) {
 
 }  // namespace
 
+Contact ContactOf(const v1::Hello& hello) {
+  return {.door_address = hello.door_address(),
+          .admin_address = hello.admin_address(),
+          .admin_tls_name = hello.admin_tls_name(),
+          .lorry_version = hello.lorry_version()};
+}
+
 v1::WatchSyncResponse ToProto(const WatchEvent& event, const PhaseTimes& times) {
   v1::WatchSyncResponse out;
   out.set_state(StateOf(event.state));
@@ -156,9 +160,7 @@ v1::WatchSyncResponse ToProto(const WatchEvent& event, const PhaseTimes& times) 
   return out;
 }
 
-v1::GetStatusResponse ToProto(const Status& status,
-                              const std::map<MemberId, MemberContact>& contacts,
-                              const std::map<AdapterName, VersionKey>& newest,
+v1::GetStatusResponse ToProto(const Status& status, const std::map<AdapterName, VersionKey>& newest,
                               const std::string& pool, const std::string& adapter, Tick now) {
   v1::GetStatusResponse out;
   *out.mutable_term() = rpc::ToProto(status.term);
@@ -167,7 +169,7 @@ v1::GetStatusResponse ToProto(const Status& status,
   for (const MemberStatus& member : status.members) {
     if (!Wanted(pool, member.pool.value)) continue;
     v1::MemberStatus& shown = *out.add_members();
-    FillMember(member, contacts, now, shown);
+    FillMember(member, now, shown);
     if (!adapter.empty()) KeepOnly(adapter, *shown.mutable_observed());
   }
   for (const PoolStatus& p : status.pools) {

@@ -48,22 +48,6 @@ SyncService::SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const Stor
 
 SyncService::~SyncService() { loop_.Stop(); }
 
-void SyncService::Heard(const MemberId& member, const v1::Hello* hello) {
-  MutexLock lock(mutex_);
-  MemberContact& contact = contacts_[member];
-  contact.heard_at = clock_.Now();
-  if (hello == nullptr) return;
-  contact.door_address = hello->door_address();
-  contact.admin_address = hello->admin_address();
-  contact.admin_tls_name = hello->admin_tls_name();
-  contact.lorry_version = hello->lorry_version();
-}
-
-std::map<MemberId, MemberContact> SyncService::Contacts() {
-  MutexLock lock(mutex_);
-  return contacts_;
-}
-
 absl::StatusOr<VersionKey> SyncService::CompleteVersion(const common::v1::VersionRef& ref) const {
   LORRY_ASSIGN_OR_RETURN(VersionKey key, rpc::FromProto(ref));
   if (key.run.value != 0) return key;
@@ -126,13 +110,12 @@ void SyncService::Refresh() {
     }
   }
   if (watchers.empty()) return;
-  const std::map<MemberId, MemberContact> contacts = Contacts();
   const auto status = orchestrator_.GetStatus(clock_.Now() + kRefreshDeadlineMs);
   if (!status.ok()) return;
   std::map<std::string, grpc::ByteBuffer> shown;  // by pool; a copy shares the bytes
   for (const std::shared_ptr<WatchStream>& stream : watchers) {
     const auto [bytes, is_new] = shown.try_emplace(stream->pool());
-    if (is_new) bytes->second = BytesOf(Describe(**status, contacts, stream->pool(), ""));
+    if (is_new) bytes->second = BytesOf(Describe(**status, stream->pool(), ""));
     (void)stream->Send(bytes->second);
   }
 }
@@ -141,15 +124,12 @@ absl::StatusOr<v1::GetStatusResponse> SyncService::StatusNow(const std::string& 
                                                              const std::string& adapter,
                                                              Tick deadline) {
   LORRY_ASSIGN_OR_RETURN(const auto status, orchestrator_.GetStatus(deadline));
-  return Describe(*status, Contacts(), pool, adapter);
+  return Describe(*status, pool, adapter);
 }
 
-v1::GetStatusResponse SyncService::Describe(const Status& status,
-                                            const std::map<MemberId, MemberContact>& contacts,
-                                            const std::string& pool,
+v1::GetStatusResponse SyncService::Describe(const Status& status, const std::string& pool,
                                             const std::string& adapter) const {
-  v1::GetStatusResponse out =
-      ToProto(status, contacts, store_.Newest(), pool, adapter, clock_.Now());
+  v1::GetStatusResponse out = ToProto(status, store_.Newest(), pool, adapter, clock_.Now());
   out.set_version(version_);
   out.set_store_connected(store_.connected());
   return out;

@@ -52,8 +52,6 @@ class SyncService final : public SyncServiceBase {
   grpc::Status GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
                          v1::GetStatusResponse* response) override;
 
-  // Hello, and each document after it.
-  void Heard(const MemberId& member, const v1::Hello* hello);
   absl::StatusOr<v1::GetStatusResponse> StatusNow(const std::string& pool,
                                                   const std::string& adapter, Tick deadline);
   Orchestrator& orchestrator() { return orchestrator_; }
@@ -65,12 +63,10 @@ class SyncService final : public SyncServiceBase {
 
   absl::StatusOr<VersionKey> CompleteVersion(const common::v1::VersionRef& ref) const;
   PoolName CompletePool(const std::string& pool, const AdapterName& adapter) const;
-  std::map<MemberId, MemberContact> Contacts();
   void AddWatcher(std::weak_ptr<WatchStream> watcher);
   void Refresh();
-  v1::GetStatusResponse Describe(const Status& status,
-                                 const std::map<MemberId, MemberContact>& contacts,
-                                 const std::string& pool, const std::string& adapter) const;
+  v1::GetStatusResponse Describe(const Status& status, const std::string& pool,
+                                 const std::string& adapter) const;
 
   rpc::Gate& gate_;
   Orchestrator& orchestrator_;
@@ -79,7 +75,6 @@ class SyncService final : public SyncServiceBase {
   const std::string cluster_;
   const std::string version_;
   Mutex mutex_;
-  std::map<MemberId, MemberContact> contacts_ LORRY_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<WatchStream>> watchers_ LORRY_GUARDED_BY(mutex_);
   runtime::Loop loop_;  // refreshes Watch streams
 };

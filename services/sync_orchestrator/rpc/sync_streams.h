@@ -54,12 +54,10 @@ class SyncService::AttachStream final
     LORRY_RETURN_IF_ERROR(CheckName("the member", hello.member()));
     LORRY_RETURN_IF_ERROR(CheckName("the pool", hello.pool()));
     LORRY_ASSIGN_OR_RETURN(fleet::Observed observed, rpc::FromProto(hello.observed()));
-    member_ = MemberId(hello.member());
-    service_.Heard(member_, &hello);
     port_->Bind(this);
-    LORRY_ASSIGN_OR_RETURN(session_,
-                           service_.orchestrator().OpenSession(member_, PoolName(hello.pool()),
-                                                               std::move(observed), port_));
+    LORRY_ASSIGN_OR_RETURN(session_, service_.orchestrator().OpenSession(
+                                         MemberId(hello.member()), PoolName(hello.pool()),
+                                         std::move(observed), ContactOf(hello), port_));
     return absl::OkStatus();
   }
 
@@ -69,7 +67,6 @@ class SyncService::AttachStream final
                    "a session begins with Hello");
     }
     LORRY_ASSIGN_OR_RETURN(fleet::Observed observed, rpc::FromProto(message));
-    service_.Heard(member_, nullptr);
     service_.orchestrator().Report(*session_, std::move(observed));
     return absl::OkStatus();
   }
@@ -81,8 +78,7 @@ class SyncService::AttachStream final
 
   SyncService& service_;
   const std::shared_ptr<Port> port_;
-  MemberId member_;  // messages come one at a time
-  std::optional<SessionId> session_;
+  std::optional<SessionId> session_;  // messages come one at a time
 };
 
 // One version's states. Latest wins: a slow reader misses states between, never the last.

@@ -94,6 +94,45 @@ def test_an_operators_word_ends_the_wait_for_an_engine_that_is_gone(world, make_
         check_order(traffic)
 
 
+def test_an_engine_that_is_scaled_away_holds_no_barrier_up(world, make_adapter):
+    """SIGTERM to its proxy: it drains, says goodbye and leaves the roster. One that dies without a goodbye is waited for."""
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        with Traffic(world, workers=1) as traffic:
+            assert world.fleet.proxies["vllm-2"].stop() == 0
+            assert world.member("vllm-2") == {}, "it is not on the roster any more"
+            epoch = world.publish(run, 2, make_adapter(2)).wait("serving", SOON_S).epoch
+            world.wait_serves(2, ["sglang-1", "vllm-1"])
+        check_order(traffic)
+        world.fleet.proxies["vllm-1"].kill()
+        handle = world.publish(run, 3, make_adapter(3), until_="stored")
+        until(lambda: world.waits_for() == "MEMBER_UNREACHABLE", "whoever died is waited for")
+        world.admin.mark("vllm-1", "dead")
+        assert handle.wait("serving", SOON_S).epoch > epoch
+        world.wait_serves(3, ["sglang-1"])
+
+
+def test_an_engine_that_left_opens_on_nothing_before_it_has_attached_again(world, make_adapter):
+    """Behind its back versions are decided, and nobody is there to tell it so when it is started again."""
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        world.fleet.proxies["vllm-2"].stop()
+        world.publish(run, 2, make_adapter(2)).wait("serving", SOON_S)
+        world.fleet.orchestrator.stop()
+        world.fleet.proxies["vllm-2"].start().wait_ready()
+        door = world.doors["vllm-2"]
+        until(lambda: door.ask(ADAPTER).reason == "CATCHING_UP", "it runs, and waits to be told")
+        with Traffic(world, workers=1) as traffic:
+            asked = len(traffic.answers)
+            until(lambda: len(traffic.answers) > asked + 20, "clients have asked")
+            assert traffic.good("vllm-2") == 0
+            world.fleet.orchestrator.start().wait_ready()
+            world.wait_serves(2)  # as a newcomer
+        check_order(traffic)
+
+
 @pytest.mark.parametrize("victim", ["orchestrator", "sglang-1"])
 def test_whoever_is_killed_in_the_middle_the_order_holds(world, make_adapter, victim):
     """Killed again and again while versions are published, so that it dies in every phase of a barrier."""

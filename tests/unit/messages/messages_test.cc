@@ -82,6 +82,7 @@ fleet::Observed SomeObserved() {
                            .count_known = false}};
   observed.paused = fleet::DesiredPause{.kind = fleet::PauseKind::kAbort, .deadline_ms = 7};
   observed.killers = {{EngineName("policy-v13-bbbbbbbbbbbb"), 2}};
+  observed.leaves = true;
   return observed;
 }
 

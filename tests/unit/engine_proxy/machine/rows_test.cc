@@ -158,5 +158,57 @@ TEST(Unload, OneThatIsNotAnsweredWedgesNoVllm) {
   EXPECT_EQ(bench.deletes_, 0);
 }
 
+TEST(Goodbye, ClosesTheRowsOfTheNextProcessBeforeItIsSaid) {
+  Bench bench;
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.TheRow().mode, RowMode::kOpen);
+  EXPECT_FALSE(bench.sent_.leaves);
+  bench.Tell(DoorClosed{});
+  EXPECT_TRUE(bench.sent_.leaves);
+  EXPECT_TRUE(Written(bench).waits);
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kClosed);
+  bench.Stop();
+  bench.Start();
+  EXPECT_EQ(bench.StateOf(1), fleet::ResidencyState::kLoaded) << "the engine went on";
+  EXPECT_FALSE(bench.machine_->Observe().leaves);
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kClosed) << "before it was told anything";
+  bench.Desire(1, {1});
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kOpen);
+  EXPECT_FALSE(Written(bench).waits) << "its pool has no barriers";
+}
+
+TEST(Goodbye, IsSaidInASessionAlone) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Tell(SessionDown{});
+  bench.Tell(DoorClosed{});
+  EXPECT_FALSE(bench.machine_->Observe().leaves);
+  EXPECT_FALSE(Written(bench).waits) << "it goes on from its journal when it is back";
+  bench.Tell(SessionUp{});
+  EXPECT_TRUE(bench.sent_.leaves);
+  EXPECT_TRUE(Written(bench).waits);
+}
+
+TEST(Goodbye, NoRowMovesAfterIt) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Tell(DoorClosed{});
+  bench.Desire(2, {2});
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kClosed);
+  EXPECT_EQ(Written(bench).epoch, Epoch(1));
+  EXPECT_TRUE(Written(bench).waits);
+}
+
+TEST(Goodbye, ALockStaysWhatItIs) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Row(RowMode::kHeld, 2);
+  bench.Row(RowMode::kLocked, 2);
+  bench.Tell(DoorClosed{});
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kLocked);
+  EXPECT_EQ(Written(bench).locked, Epoch(2));
+  EXPECT_TRUE(Written(bench).waits);
+}
+
 }  // namespace
 }  // namespace lorry::proxy

@@ -38,7 +38,7 @@ TEST_F(OrchestratorTest, ShowsAllWhoAskBetweenTwoEventsTheSameSnapshot) {
   fleet::Observed observed;
   observed.journal = JournalId("j");
   ASSERT_TRUE(orchestrator_
-                  ->OpenSession(MemberId("e1"), PoolName("rollout"), observed,
+                  ->OpenSession(MemberId("e1"), PoolName("rollout"), observed, Contact(),
                                 std::make_shared<SilentProxy>())
                   .ok());
   const auto second = Ask();

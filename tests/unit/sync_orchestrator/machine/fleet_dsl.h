@@ -55,6 +55,9 @@ class Fleet {
   void Move(const std::string& id, const std::string& pool) {
     Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), PoolName(pool), Of(id)});
   }
+  Revision DesiredRevision(const std::string& id) const {
+    return desired_.at(MemberId(id)).revision;
+  }
   Term DesiredTerm(const std::string& id) const { return desired_.at(MemberId(id)).term; }
   VersionKey Publish(uint64_t number, const fleet::VersionTraits& traits = {}) {
     const VersionInfo info{{kMath, adapter_.current_run, VersionNumber(number)},

@@ -33,16 +33,18 @@ std::vector<RecordValue> Meant() {
                        {{MemberId("e1"), 1}},
                        {{MemberId("e2"), 1}},
                        {{MemberId("e3"), {BootId("b"), 2}}}}}},
-                    {{MemberId("e1"), 2}}},
+                    {{MemberId("e1"), {JournalId(), 2}}}},
       RequestsRecord{{{"a\xff", version.key, Epoch(7)}, {"b", std::nullopt, Epoch(0)}}},
       // Of before verdicts had groups.
-      VerdictRecord{version.key, {}, {{MemberId("e1"), 1}}},
+      VerdictRecord{version.key, {}, {{MemberId("e1"), {JournalId(), 1}}}},
       // Since an orchestrator knows what its records are worth.
       MetaRecord{Term{3, 4}, Worth::kNew},
       MetaRecord{Term{3, 4}, Worth::kLost},
       HoldsRecord{Revision(7), Revision(6)},
       // Since doors can be made to flip together.
       PoolRecord{Epoch(7), {}, {}, {}, std::nullopt, std::nullopt, Epoch(5)},
+      // Since members may leave and come back with the journal that they had.
+      VerdictRecord{version.key, {}, {{MemberId("e1"), {JournalId("j"), 2}}}},
   };
 }
 

@@ -17,9 +17,9 @@ MemberStatus MemberOf(const char* name, const char* pool) {
 TEST(GetStatus, TellsOfAMemberWhatItsSessionSaid) {
   Status status;
   status.members = {MemberOf("e1", "rollout")};
-  const std::map<MemberId, MemberContact> contacts = {
-      {MemberId("e1"), {.door_address = "http://d", .lorry_version = "0.1.0", .heard_at = 1'000}}};
-  const auto told = ToProto(status, contacts, {}, "", "", 1'250);
+  status.members[0].contact = {.door_address = "http://d", .lorry_version = "0.1.0"};
+  status.members[0].heard_at = 1'000;
+  const auto told = ToProto(status, {}, "", "", 1'250);
   ASSERT_EQ(told.members_size(), 1);
   EXPECT_EQ(told.members(0).state(), "READY");
   EXPECT_EQ(told.members(0).door_address(), "http://d");
@@ -30,7 +30,7 @@ TEST(GetStatus, TellsOfAMemberWhatItsSessionSaid) {
 TEST(GetStatus, IsOfThePoolThatWasAskedFor) {
   Status status;
   status.members = {MemberOf("e1", "rollout"), MemberOf("e2", "eval")};
-  const auto told = ToProto(status, {}, {}, "eval", "", 0);
+  const auto told = ToProto(status, {}, "eval", "", 0);
   ASSERT_EQ(told.members_size(), 1);
   EXPECT_EQ(told.members(0).member(), "e2");
 }
@@ -46,7 +46,7 @@ TEST(GetStatus, OfOneAdapterLeavesOutWhatMembersSayOfOthers) {
     residency.key.adapter = AdapterName(adapter);
     status.members[0].observed.residencies.push_back(residency);
   }
-  const auto told = ToProto(status, {}, {}, "", "two", 0).members(0).observed();
+  const auto told = ToProto(status, {}, "", "two", 0).members(0).observed();
   ASSERT_EQ(told.rows_size(), 1);
   EXPECT_EQ(told.rows(0).adapter(), "two");
   ASSERT_EQ(told.residencies_size(), 1);

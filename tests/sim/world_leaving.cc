@@ -1,0 +1,29 @@
+// How members of the simulated fleet leave its roster.
+#include <algorithm>
+
+#include "tests/sim/world.h"
+
+namespace lorry::sim {
+
+// With OK it answers a goodbye, whose record is written.
+void World::End(const sync::EndSession& effect) {
+  const Session& session = sessions_.at(effect.session);
+  if (effect.status.ok() && session.open) {
+    left_.insert(session.member);
+    proxies_.at(session.member)->GoodbyeTaken();
+  }
+  Break(effect.session);
+}
+
+// Whether no barrier asks the doors of the pool, as far as a leader can have heard.
+bool World::MayForgetLost(const PoolName& pool) const {
+  constexpr int64_t kOnItsWayMs = 15'000;  // a policy
+  const auto asks = [&](const fleet::AdapterPolicy& policy) {
+    return policy.mode == fleet::SyncMode::kBarrier && policy.pools.contains(pool);
+  };
+  return std::ranges::none_of(store_.adapters(), [&](const auto& adapter) {
+    return std::ranges::all_of(store_.PoliciesSince(adapter.first, sim_.now() - kOnItsWayMs), asks);
+  });
+}
+
+}  // namespace lorry::sim
