@@ -67,6 +67,8 @@ struct Faults {
   uint64_t disk_slow = 0;   // a transaction takes seconds
   uint64_t disk_full = 0;   // and is tried again
   uint64_t disk_fails = 0;  // whether it happened is not known, and the process ends
+  // No faults: what each of them takes at least, for tests that count them by the clock.
+  int64_t message_ms = 0, write_ms = 0;
 };
 
 // Planted bugs, to see that the oracle catches them: in what surrounds the machines, and as a

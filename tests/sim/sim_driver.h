@@ -109,7 +109,8 @@ class SimDriver {
       if (sim_.prng.Below(2) == 0) (void)hooks_.write(ready);
       return hooks_.die();
     }
-    const int64_t takes = sim_.Chance(sim_.faults.disk_slow) ? sim_.Latency(kSlowDiskMs) : 0;
+    const bool is_slow = sim_.Chance(sim_.faults.disk_slow);
+    const int64_t takes = sim_.faults.write_ms + (is_slow ? sim_.Latency(kSlowDiskMs) : 0);
     if (takes == 0) return Written(std::move(ready));
     In(takes, [this, ready = std::move(ready)]() mutable { Written(std::move(ready)); });
   }

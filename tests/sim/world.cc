@@ -247,7 +247,8 @@ void World::Send(const MemberId& member, const std::function<void()>& then) {
   const int copies = sim_.Chance(sim_.faults.duplicate) ? 2 : 1;
   for (int copy = 0; copy < copies; ++copy) {
     if (Lost(member) || sim_.Chance(sim_.faults.drop)) continue;
-    sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, member, then] {
+    const int64_t takes = sim_.faults.message_ms + sim_.Latency(sim_.faults.delay_ms);
+    sim_.queue.In(takes, [this, member, then] {
       if (!Lost(member)) then();
     });
   }
