@@ -132,8 +132,10 @@ class Run {
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
     if (plant == Plant::kProbeIsBlind) drawn.ignored = 300;
     if (plant == Plant::kGoodbyeComesFirst) {
-      mishaps_.leave = 100;
+      // The others decide while one is away.
+      mishaps_.leave = 20;
       mishaps_.barrier = 1'000;
+      drawn.partition = drawn.drop = 0;
     }
   }
 
