@@ -113,13 +113,15 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
       current_ = nullptr;  // its callback holds this object: each would keep the other for ever
       current_attempt_ = kAttemptsMax + 1;
     }
-    on_done_(std::move(total_));
+    // Whoever is called back may hold this object, and go on doing so: the same.
+    on_range_ = nullptr;
+    std::exchange(on_done_, nullptr)(std::move(total_));
   }
 
   const std::vector<Place> places_;
   Request request_;
-  const OnRange on_range_;
-  const OnDone on_done_;
+  OnRange on_range_;
+  OnDone on_done_;
   const SteadyClock clock_;
   const Tick ends_at_;
   Outcome total_;

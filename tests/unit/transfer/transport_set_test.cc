@@ -148,6 +148,20 @@ TEST_F(TransportSetTest, TriesABoundedNumberOfTimes) {
   EXPECT_EQ(outcome.done.bytes(), static_cast<uint64_t>(kAttemptsMax));
 }
 
+TEST_F(TransportSetTest, LetsGoOfWhomItCalledBackThoughTheyHoldIt) {
+  struct Holder {
+    std::shared_ptr<Transfer> transfer;
+  };
+  auto holder = std::make_shared<Holder>();
+  const std::weak_ptr<Holder> seen = holder;
+  ucx_->script = {Brought(absl::OkStatus(), {{0, 100}})};
+  holder->transfer = set_->Fetch(
+      {"grpc://a"}, {.destination = into_}, [holder](const Range &, std::span<const Checksum>) {},
+      [holder](const Outcome &) {});
+  holder.reset();
+  EXPECT_TRUE(seen.expired()) << "each keeps the other for ever";
+}
+
 TEST_F(TransportSetTest, SaysWhenItSpeaksNoneOfTheSchemes) {
   EXPECT_EQ(ReasonOf(Fetch({"smoke://hill"}).status), "NO_TRANSPORT");
   EXPECT_EQ(set_->Find("ucx-net"), nullptr);
