@@ -326,5 +326,17 @@ TEST(Names, AreForgottenWithVersionsThatWereDeletedUnseen) {
   fleet.List();
 }
 
+// One of which nothing else is known: no engine has tried it.
+TEST(Names, OfVersionsThatNobodyTriedAreForgottenToo) {
+  Fleet fleet;
+  fleet.Join("e1");
+  fleet.Publish(1);
+  ASSERT_TRUE(fleet.Wants("e1", 1));
+  fleet.NewRun();
+  fleet.versions_.clear();
+  fleet.List();
+  EXPECT_FALSE(fleet.Wants("e1", 1));
+}
+
 }  // namespace
 }  // namespace lorry::sync
