@@ -166,12 +166,7 @@ Tick GatheredAt(const Core& core) {
 }
 
 void HandleSessionOpened(Core& core, SessionOpened event) {
-  const bool is_known = core.members.contains(event.member);
-  if (event.observed.leaves && !is_known) {  // its goodbye was taken, and it did not hear so
-    core.effects.emplace_back(EndSession{event.session, absl::OkStatus()});
-    return;
-  }
-  if (!is_known && !MakeRoom(core)) {
+  if (!core.members.contains(event.member) && !MakeRoom(core)) {
     EndIt(core, event.session, "ROSTER_FULL",
           absl::StrCat("the roster has ", core.members.size(),
                        " members; declare those dead that will not come back"));

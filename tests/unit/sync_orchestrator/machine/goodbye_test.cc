@@ -148,6 +148,18 @@ TEST_F(Goodbye, ThatWaitsIsNoneOnceTheProxyIsBack) {
   EXPECT_TRUE(IsOnRoster("e2"));
 }
 
+TEST_F(Goodbye, ThatWaitsEndsWithItsSession) {
+  Begin({});
+  const HoldsMark remembered = *fleet_.remembered_;
+  fleet_.remembered_.reset();
+  fleet_.List();
+  SayGoodbye("e2");
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
+  fleet_.remembered_ = remembered;
+  fleet_.List();
+  EXPECT_TRUE(IsOnRoster("e2"));
+}
+
 TEST_F(Goodbye, IsNoMoreOnceTheMemberIsAttachedAnew) {
   Begin({});
   SayGoodbye("e2");
