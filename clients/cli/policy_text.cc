@@ -189,9 +189,11 @@ const std::vector<Setting>& PolicySettings() {
       {"skip=allowed|never",
        "Whether a version that waits gives way to a newer one. With never a few versions queue, "
        "and more are refused with SYNC_BACKLOG. Default allowed."},
-      {"in_flight=finish_on_old",
-       "What happens to requests that are running when a door changes: they finish on the version "
-       "they began with. abort and resume_on_new are not built yet and are refused."},
+      {"in_flight=finish_on_old|abort|resume_on_new",
+       "What happens to requests of the bare adapter name that are running when a door changes: "
+       "they finish on the version they began with, are aborted by the engine, or go on under the "
+       "new version where that means the same (SGLang's /generate with input_ids). What cannot be "
+       "aborted or resumed finishes, and X-Lorry-In-Flight says why. Default finish_on_old."},
       {"max_staleness=N",
        "How many decisions an engine may be behind and still answer for the bare adapter name. "
        "Default 1."},

@@ -98,6 +98,11 @@ DOOR = [
         ('sum by (adapter) (lorry_proxy_in_flight{job=~"$job", instance=~"$instance", adapter=~"$adapter"})', "{{adapter}}"),
         (f"sum(lorry_door_live_requests{{{PER_INSTANCE}}})", "all"),
     ]),
+    ("Lag of requests, p99", "none", "Decisions that a request's version was behind, at its admission and when its reply had ended.", [
+        (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_door_lag_admitted_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{adapter}} admitted"),
+        (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_door_lag_done_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{adapter}} done"),
+        (f"sum by (rule) (rate(lorry_door_flipped_total{{{PER_INSTANCE}}}[$__rate_interval]))", "flipped a second, {{rule}}"),
+    ]),
 ]
 BYTES = [
     ("Transfer rate", "Bps", "Image bytes by transport. Bytes over grpc where ucx is expected mean that it fell back.", [

@@ -70,6 +70,8 @@ struct AliasRoute {
 
 enum class StaleAction { kRefuse, kHold, kTag };
 enum class NoAdapterAction { kRefuse, kLatest, kBase };
+// What becomes of a running request of `latest` when its row flips to another version.
+enum class InFlightRule { kFinishOnOld, kAbort, kResumeOnNew };
 
 // What the door must know of an adapter's policy.
 struct DoorRules {
@@ -79,6 +81,7 @@ struct DoorRules {
   StaleAction stale = StaleAction::kRefuse;
   NoAdapterAction no_adapter = NoAdapterAction::kRefuse;
   int64_t hold_limit_ms = 30'000;  // a request waits at most this long at a HELD row
+  InFlightRule in_flight = InFlightRule::kFinishOnOld;
   auto operator<=>(const DoorRules&) const = default;
 };
 

@@ -14,7 +14,6 @@ namespace lorry::fleet {
 
 enum class SyncMode { kRolling, kBarrier };
 enum class SkipRule { kAllowed, kNever };
-enum class InFlightRule { kFinishOnOld, kAbort, kResumeOnNew };
 enum class FlushRule { kAuto, kAlways, kNever };
 
 // How many members must have a version before it may be decided: a count, or a share of the sync's

@@ -83,6 +83,7 @@ pb::DoorRules RulesToProto(const fleet::DoorRules& rules) {
   out.set_stale(ToWire(kStales, rules.stale));
   out.set_no_adapter(ToWire(kNoAdapters, rules.no_adapter));
   out.set_hold_limit_ms(rules.hold_limit_ms);
+  out.set_in_flight(ToWire(kInFlights, rules.in_flight));
   return out;
 }
 
@@ -95,6 +96,10 @@ absl::StatusOr<fleet::DoorRules> RulesFromProto(const pb::DoorRules& rules) {
   LORRY_ASSIGN_OR_RETURN(out.no_adapter,
                          ToPlain(kNoAdapters, rules.no_adapter(), "DoorRules.no_adapter"));
   out.hold_limit_ms = rules.hold_limit_ms();
+  if (rules.in_flight() != cm::IN_FLIGHT_MODE_UNSPECIFIED) {  // an older orchestrator's
+    LORRY_ASSIGN_OR_RETURN(out.in_flight,
+                           ToPlain(kInFlights, rules.in_flight(), "DoorRules.in_flight"));
+  }
   return out;
 }
 

@@ -43,6 +43,10 @@ inline constexpr std::array kNoAdapters{
     std::pair{fleet::NoAdapterAction::kRefuse, common::v1::NO_ADAPTER_MODE_REFUSE},
     std::pair{fleet::NoAdapterAction::kLatest, common::v1::NO_ADAPTER_MODE_LATEST},
     std::pair{fleet::NoAdapterAction::kBase, common::v1::NO_ADAPTER_MODE_BASE}};
+inline constexpr std::array kInFlights{
+    std::pair{fleet::InFlightRule::kFinishOnOld, common::v1::IN_FLIGHT_MODE_FINISH_ON_OLD},
+    std::pair{fleet::InFlightRule::kAbort, common::v1::IN_FLIGHT_MODE_ABORT},
+    std::pair{fleet::InFlightRule::kResumeOnNew, common::v1::IN_FLIGHT_MODE_RESUME_ON_NEW}};
 inline constexpr std::array kProbes{
     std::pair{fleet::ProbeRule::kAuto, common::v1::PROBE_MODE_AUTO},
     std::pair{fleet::ProbeRule::kToken, common::v1::PROBE_MODE_TOKEN},

@@ -25,10 +25,6 @@ constexpr std::array kModes{std::pair{fleet::SyncMode::kRolling, cm::SYNC_MODE_R
                             std::pair{fleet::SyncMode::kBarrier, cm::SYNC_MODE_BARRIER}};
 constexpr std::array kSkips{std::pair{fleet::SkipRule::kAllowed, cm::SKIP_MODE_ALLOWED},
                             std::pair{fleet::SkipRule::kNever, cm::SKIP_MODE_NEVER}};
-constexpr std::array kInFlights{
-    std::pair{fleet::InFlightRule::kFinishOnOld, cm::IN_FLIGHT_MODE_FINISH_ON_OLD},
-    std::pair{fleet::InFlightRule::kAbort, cm::IN_FLIGHT_MODE_ABORT},
-    std::pair{fleet::InFlightRule::kResumeOnNew, cm::IN_FLIGHT_MODE_RESUME_ON_NEW}};
 constexpr std::array kQuiesces{std::pair{fleet::PauseKind::kNone, cm::QUIESCE_MODE_NONE},
                                std::pair{fleet::PauseKind::kAbort, cm::QUIESCE_MODE_ABORT},
                                std::pair{fleet::PauseKind::kRetract, cm::QUIESCE_MODE_RETRACT},
@@ -165,12 +161,6 @@ absl::Status CheckBuilt(const fleet::AdapterPolicy& policy) {
   const auto not_built = [](std::string_view setting, std::string_view instead) {
     return Invalid(absl::StrCat(ToAbsl(setting), " is not built yet: ", ToAbsl(instead)));
   };
-  if (policy.in_flight != defaults.in_flight) {
-    return not_built(
-        policy.in_flight == fleet::InFlightRule::kAbort ? "in_flight=abort"
-                                                        : "in_flight=resume_on_new",
-        "requests in flight finish on the version they began with; set in_flight=finish_on_old");
-  }
   if (policy.quiesce != defaults.quiesce) {
     return not_built("quiesce", "engines go on generating while doors flip; set quiesce=none");
   }

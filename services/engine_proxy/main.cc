@@ -270,7 +270,9 @@ absl::Status App::WireEngine() {
     door_->SetEngineFacts({.base_models = facts.base_models,
                            .control_authorization = key.empty() ? "" : "Bearer " + key,
                            .dies_of_prompt_logprobs = facts.dies_of_prompt_logprobs,
-                           .mixes_base = facts.mixes_base});
+                           .mixes_base = facts.mixes_base,
+                           .cumulative_streams = facts.cumulative_streams,
+                           .aborts_waiting = facts.aborts_waiting});
   };
   const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {
     metrics_.OnTimed(verb, seconds, outcome);

@@ -128,7 +128,8 @@ def add_generate_routes(app: FastAPI, engine: FakeVllm) -> None:
         batch = isinstance(prompt, list) and not isinstance(prompt[0], int)
         requests: list[Request] = []
         for i, each in enumerate(prompt if batch else [prompt]):
-            requests += await engine.begin(body.get("model"), prompt_ids(each), body, f"{rid}-{i}")
+            name = rid if chat else f"{rid}-{i}"
+            requests += await engine.begin(body.get("model"), prompt_ids(each), body, name)
         if body.get("stream"):
             return StreamingResponse(
                 stream(requests, body, rid, chat), media_type="text/event-stream"
@@ -149,7 +150,8 @@ def add_generate_routes(app: FastAPI, engine: FakeVllm) -> None:
     @app.post("/inference/v1/generate")
     async def generate(http: HttpRequest):
         body = await http.json()
-        rid = f"generate-tokens-{body.get('request_id') or uuid.uuid4().hex[:16]}"
+        unique = http.headers.get("x-request-id") or body.get("request_id") or uuid.uuid4().hex[:16]
+        rid = f"generate-tokens-{unique}"
         params = body.get("sampling_params") or {}
         requests = await engine.begin(body.get("model"), body["token_ids"], params, rid)
         await engine.drain(requests)
@@ -346,8 +348,9 @@ def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
     @app.post("/abort_requests")
     async def abort(http: HttpRequest):
         wanted = (await http.json()).get("request_ids")
-        count = await engine.scheduler.abort(lambda r: wanted is None or r.id in wanted)
-        return {"status": "aborted", "aborted": count}
+        # By the ids that the routes gave; all samples of one. No list, and an empty one, mean all.
+        await engine.scheduler.abort(lambda r: not wanted or r.id.rpartition("-")[0] in wanted)
+        return {"status": "aborted", "aborted": len(wanted or engine.scheduler.requests)}
 
     @app.post("/reset_prefix_cache")
     async def reset_prefix_cache():

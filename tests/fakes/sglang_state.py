@@ -212,6 +212,8 @@ class FakeSglang:
             "cached_tokens": 0,
             "weight_version": "default",
         }
+        if request.aborted and not request.running:  # the scheduler dropped it before it read its prompt
+            del meta["prompt_tokens"], meta["cached_tokens"]
         if logprobs:
             pairs = zip(request.logprobs, request.tokens)
             meta["output_token_logprobs"] = [[p, t, None] for p, t in pairs]

@@ -94,8 +94,6 @@ def test_the_command_line_shows_where_a_version_stands_on_each_engine(steps, mak
 @pytest.mark.parametrize(
     ("field", "value", "wire"),
     [
-        ("in_flight", "abort", "IN_FLIGHT_MODE_ABORT"),
-        ("in_flight", "resume_on_new", "IN_FLIGHT_MODE_RESUME_ON_NEW"),
         ("flush", "always", "FLUSH_MODE_ALWAYS"),
     ],
 )

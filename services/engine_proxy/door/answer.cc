@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lib/base/strings.h"
+#include "services/engine_proxy/door/heads.h"
 #include "services/engine_proxy/door/reply.h"
 
 namespace lorry::door {
@@ -38,7 +39,7 @@ Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::s
   AppendField("Content-Type", content_type, &head);
   AppendField("Content-Length", std::to_string(body.size()), &head);
   AppendField("Connection", keep ? "keep-alive" : "close", &head);
-  AppendLorryHeaders(x.resolved, x.lag_known, x.record.request_id, &head);
+  AppendSource(x, &head);
   head += extra_headers;
   head += "\r\n";
   const std::string_view sent_body = x.head.method == "HEAD" ? std::string_view() : body;

@@ -302,6 +302,7 @@ absl::StatusOr<BodyFacts> ReadBody(EngineKind kind, BodyShape shape, const Engin
   LORRY_RETURN_IF_ERROR(ReadAdapter(kind, engine, body, fields, &facts));
   const ShapeRules rules = RulesOf(shape);
   if (kind != EngineKind::kSglang) {
+    if (const JsonField* id = FindField(fields, "request_id")) facts.rid = id->value;
     facts.engine_requests = VllmRequests(body, fields, rules);
     facts.wants_prompt_logprobs =
         engine.dies_of_prompt_logprobs && WantsPromptLogprobs(body, fields, shape);

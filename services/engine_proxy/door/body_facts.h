@@ -35,7 +35,9 @@ struct EngineFacts {
   std::vector<std::string> base_models;  // the names under which the engine serves its base model
   std::string control_authorization;  // Authorization of the door's own calls (abort), may be empty
   bool dies_of_prompt_logprobs = false;
-  bool mixes_base = false;  // a request for the base model may be answered with an adapter
+  bool mixes_base = false;          // a request for the base model may be answered with an adapter
+  bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
+  bool aborts_waiting = false;      // a request may be aborted by its id before its first token
 };
 
 struct BodyFacts {
@@ -52,7 +54,8 @@ struct BodyFacts {
   std::vector<std::string> client_ids;  // `rid` as the client gave it, if it did
 
   // Where things are in the body; kind kNull with length 0 where absent.
-  JsonRange object, model, lora_path, rid;
+  JsonRange object, model, lora_path;
+  JsonRange rid;                    // on vLLM `request_id`, which is left as it is
   std::vector<JsonRange> n_values;  // `sampling_params` may be a list, each with its own
   bool object_is_empty = false;
   bool model_names_base = false;  // and no adapter

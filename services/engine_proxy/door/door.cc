@@ -15,6 +15,7 @@
 #include "lib/base/error.h"
 #include "lib/base/host_port.h"
 #include "lib/base/mutex.h"
+#include "services/engine_proxy/door/in_flight.h"
 #include "services/engine_proxy/door/session.h"
 
 namespace lorry::door {
@@ -215,6 +216,7 @@ void Door::SetTable(proxy::DoorTable table) {
   state_->shared.router.SetTable(std::move(table));
   state_->EachShard([](Shard& shard) {
     for (Timer* timer : shard.held) timer->cancel();
+    TellFlips(shard);
   });
   if (state_->shared.options.on_counts) state_->shared.options.on_counts(Snapshot());
 }

@@ -3,6 +3,9 @@
 #include <chrono>
 #include <utility>
 
+#include "services/engine_proxy/door/in_flight.h"
+#include "services/engine_proxy/door/resume_plan.h"
+
 namespace lorry::door {
 namespace {
 
@@ -32,6 +35,14 @@ Exchange::Exchange(Shard& its_shard, Client& its_client, RequestHead its_head)
 
 Exchange::~Exchange() {
   client.EndRequest();
+  flip.reset();
+  if (DoorObserver* observer = shard.shared.options.observer; observer && admission.held()) {
+    const std::shared_ptr<const proxy::DoorTable> table = shard.shared.router.table();
+    const proxy::DoorRoute* route = table->FindRoute(resolved.back().name);
+    const bool known = route != nullptr && table->lag_known && route->lag != fleet::kLagNone;
+    observer->OnReplied(resolved.back().key.adapter.value,
+                        known ? std::optional<uint32_t>(route->lag) : std::nullopt);
+  }
   admission.Release();
   if (live) shard.shared.live_ids.Remove(client_ids, live.get());
   record.done_ms = NowMs() - began_ms;

@@ -19,6 +19,9 @@
 
 namespace lorry::door {
 
+class FlipWatch;
+struct ResumePlan;
+
 struct Exchange {
   Exchange(Shard& its_shard, Client& its_client, RequestHead its_head);
   ~Exchange();
@@ -56,6 +59,11 @@ struct Exchange {
   ClientIds client_ids;
   std::shared_ptr<LiveRequest> live;  // SGLang, rewritten
   std::optional<ReplyRestorer> restorer;
+  std::string engine_id;  // vLLM: the X-Request-Id that it gets; empty: the client's own
+  std::string
+      in_flight_why;  // policy asks for more than to finish, and why it finishes all the same
+  std::unique_ptr<ResumePlan> resume;  // null: it is not resumed
+  std::unique_ptr<FlipWatch> flip;     // goes first; null: it finishes on the version it began with
 };
 
 }  // namespace lorry::door

@@ -13,6 +13,21 @@ namespace {
 
 constexpr size_t kAbortReplyBytes = 64 * 1024;
 
+// Whatever is answered: an abort is tried.
+Task<void> PostControl(Shard& shard, std::string_view path, const std::string& body,
+                       const std::string& authorization) {
+  std::string head = "POST " + std::string(path) + " HTTP/1.1\r\n";
+  AppendField("Host", shard.shared.engine_authority, &head);
+  AppendField("Content-Type", "application/json", &head);
+  AppendField("Content-Length", std::to_string(body.size()), &head);
+  if (!authorization.empty()) AppendField("Authorization", authorization, &head);
+  head += "\r\n";
+  UpstreamCall call(shard.pool, shard.shared.options.limits);
+  const std::array<asio::const_buffer, 2> request = {asio::buffer(head), asio::buffer(body)};
+  const BufferedReply ignored = co_await Fetch(call, request, kAbortReplyBytes);
+  (void)ignored;
+}
+
 }  // namespace
 
 Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const asio::const_buffer> request,
@@ -52,17 +67,15 @@ Task<void> ReadToEnd(UpstreamCall& call) {
 Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string authorization) {
   for (const std::string& id : ids) {
     const std::string body = "{\"rid\":" + QuoteJson(id) + "}";
-    std::string head = "POST /abort_request HTTP/1.1\r\n";
-    AppendField("Host", shard.shared.engine_authority, &head);
-    AppendField("Content-Type", "application/json", &head);
-    AppendField("Content-Length", std::to_string(body.size()), &head);
-    if (!authorization.empty()) AppendField("Authorization", authorization, &head);
-    head += "\r\n";
-    UpstreamCall call(shard.pool, shard.shared.options.limits);
-    const std::array<asio::const_buffer, 2> request = {asio::buffer(head), asio::buffer(body)};
-    const BufferedReply ignored = co_await Fetch(call, request, kAbortReplyBytes);
-    (void)ignored;
+    co_await PostControl(shard, "/abort_request", body, authorization);
   }
+}
+
+Task<void> SendVllmAborts(Shard& shard, std::vector<std::string> ids, std::string authorization) {
+  std::string body = "{\"request_ids\":[";
+  for (size_t i = 0; i < ids.size(); ++i) body += (i == 0 ? "" : ",") + QuoteJson(ids[i]);
+  body += "]}";
+  co_await PostControl(shard, "/abort_requests", body, authorization);
 }
 
 void SpawnAborts(Shard& shard, std::vector<std::string> ids, const EngineFacts& facts) {

@@ -31,5 +31,7 @@ Task<void> ReadToEnd(UpstreamCall& call);
 Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string authorization);
 // The same, for nobody to wait for.
 void SpawnAborts(Shard& shard, std::vector<std::string> ids, const EngineFacts& facts);
+// Asks vLLM to abort these ids, in one call, which passes over those that it does not know.
+Task<void> SendVllmAborts(Shard& shard, std::vector<std::string> ids, std::string authorization);
 
 }  // namespace lorry::door

@@ -23,6 +23,12 @@ bool IsEventStream(std::string_view content_type) {
   return EqualsIgnoreCase(content_type.substr(0, content_type.find(';')), "text/event-stream");
 }
 
+void AppendSource(const Exchange& x, std::string* head) {
+  AppendLorryHeaders(x.resolved, x.lag_known, x.record.request_id, head);
+  if (x.in_flight_why.empty()) return;
+  AppendField("X-Lorry-In-Flight", "finish_on_old; " + x.in_flight_why, head);
+}
+
 // Compression would hide ids, and buffers tokens. X-Override-* would undo what the door puts into the
 // body: SGLang 0.5.23 lets X-Override-Rid beat `rid`.
 std::string EngineHead(const Exchange& x, size_t body_size) {
@@ -33,8 +39,9 @@ std::string EngineHead(const Exchange& x, size_t body_size) {
   AppendField("Host", x.shard.shared.engine_authority, &head);
   AppendForwardable(x.head.fields,
                     {"host", "content-length", "expect", "accept-encoding", "via",
-                     "x-forwarded-for", "x-override-*"},
+                     "x-forwarded-for", "x-override-*", x.engine_id.empty() ? "" : "x-request-id"},
                     &head);
+  if (!x.engine_id.empty()) AppendField("X-Request-Id", x.engine_id, &head);
   AppendListed("X-Forwarded-For", x.head.GetAll("x-forwarded-for"), x.client.address(), &head);
   AppendListed("Via", x.head.GetAll("via"), x.head.http11 ? "1.1 lorry" : "1.0 lorry", &head);
   if (body_size > 0 || x.head.method == "POST" || x.head.method == "PUT") {
@@ -52,7 +59,7 @@ bool AppendReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
   AppendStatusLine(status, head);
   AppendForwardable(call.reply().Fields(), {"content-length", "x-accel-buffering", "x-lorry-*"},
                     head);
-  AppendLorryHeaders(x.resolved, x.lag_known, x.record.request_id, head);
+  AppendSource(x, head);
   if (IsEventStream(call.reply().Get("content-type"))) {
     AppendField("X-Accel-Buffering", "no", head);
   }

@@ -13,6 +13,9 @@ namespace lorry::door {
 
 bool IsEventStream(std::string_view content_type);
 
+// What produced the reply, and how the door went about it.
+void AppendSource(const Exchange& x, std::string* head);
+
 // What the engine gets in front of `body_size` bytes.
 std::string EngineHead(const Exchange& x, size_t body_size);
 

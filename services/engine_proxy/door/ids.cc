@@ -95,6 +95,11 @@ std::vector<std::string> LiveRequest::WantAbort(std::optional<uint32_t> prompt) 
   return Due();
 }
 
+std::vector<std::string> LiveRequest::ClientAborts(std::optional<uint32_t> prompt) {
+  client_aborted_ = true;
+  return WantAbort(prompt);
+}
+
 std::vector<std::string> LiveRequest::Due() {
   std::vector<std::string> ids;
   for (size_t i = 0; i < states_.size(); ++i) {

@@ -5,6 +5,7 @@
 // number s * prompts + p.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -79,6 +80,9 @@ class LiveRequest {
   // Both tell which ids are to be aborted now; each of them is told once.
   std::vector<std::string> Answered(std::span<const uint32_t> numbers) LORRY_EXCLUDES(mutex_);
   std::vector<std::string> WantAbort(std::optional<uint32_t> prompt = {}) LORRY_EXCLUDES(mutex_);
+  // The same, by the client's own wish: nothing goes on behind it.
+  std::vector<std::string> ClientAborts(std::optional<uint32_t> prompt) LORRY_EXCLUDES(mutex_);
+  bool client_aborted() const { return client_aborted_; }
 
  private:
   struct State {
@@ -89,6 +93,7 @@ class LiveRequest {
   std::vector<std::string> Due() LORRY_REQUIRES(mutex_);
   const IdSeries ids_;
   const uint32_t prompts_;
+  std::atomic<bool> client_aborted_{false};
   Mutex mutex_;
   std::vector<State> states_ LORRY_GUARDED_BY(mutex_);
 };

@@ -3,14 +3,27 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
+
+#include "lib/fleet/desired.h"
 
 namespace lorry::door {
 
 class DoorObserver {
  public:
   virtual ~DoorObserver() = default;
-  virtual void OnAdmitted() {}
+  // What the first reference came to; no lag: none is known, or it is the base model.
+  virtual void OnAdmitted(const std::string& adapter, std::optional<uint32_t> lag) {
+    (void)adapter, (void)lag;
+  }
+  // The same of an admitted request, when its reply has ended.
+  virtual void OnReplied(const std::string& adapter, std::optional<uint32_t> lag) {
+    (void)adapter, (void)lag;
+  }
+  // A running request's row flipped, and its policy is not to finish.
+  virtual void OnFlipped(fleet::InFlightRule rule) { (void)rule; }
   // `reason` is a word of docs/ERRORS.md: bounded, good as a label.
   virtual void OnRefused(std::string_view reason) { (void)reason; }
   // From the request's last byte here to the first byte of the engine's reply.

@@ -85,7 +85,7 @@ Refused NotLoaded(const DoorTable& table, const AdapterName& adapter, std::strin
 }
 
 Resolved From(const DoorTable& table, const DoorRoute& route, Epoch epoch) {
-  Resolved resolved{route.name, route.key, route.digest, epoch, std::nullopt};
+  Resolved resolved{.name = route.name, .key = route.key, .digest = route.digest, .epoch = epoch};
   if (table.lag_known && route.lag != fleet::kLagNone) resolved.lag = route.lag;
   return resolved;
 }
@@ -113,7 +113,8 @@ Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& 
             std::optional<uint64_t> min) {
   const DoorRoute* route = table.FindRoute(row.target);
   if (route == nullptr) return NotLoaded(table, row.adapter, row.adapter.value);
-  const Resolved resolved = From(table, *route, row.epoch);
+  Resolved resolved = From(table, *route, row.epoch);
+  resolved.in_flight = rules.in_flight;
   if (min && route->key.number.value < *min) {
     return HoldAt(rules, {503, "CATCHING_UP",
                           row.adapter.value + " serves " + ToString(route->key) +

@@ -134,11 +134,18 @@ void ModelRestorer::EndString() {
 }
 
 void ReplyRestorer::Feed(std::string_view piece, bool end, std::string* out) {
-  if (!model) return ids->Feed(piece, end, out);
-  if (!ids) return model->Feed(piece, out);
-  std::string named;
-  model->Feed(piece, &named);
-  ids->Feed(named, end, out);
+  std::string named, numbered;
+  if (model) {
+    std::string* const to = ids || note ? &named : out;
+    model->Feed(piece, to);
+    piece = named;
+  }
+  if (ids) {
+    std::string* const to = note ? &numbered : out;
+    ids->Feed(piece, end, to);
+    piece = numbered;
+  }
+  if (note) note->Feed(piece, end, out);
 }
 
 }  // namespace lorry::door

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "services/engine_proxy/door/body_note.h"
 #include "services/engine_proxy/door/ids.h"
 
 namespace lorry::door {
@@ -47,11 +48,12 @@ class ModelRestorer {
   bool escaped_ = false;      // the next byte of the string stands for itself
 };
 
-// Both restorers behind each other.
+// Behind each other: the client's names, and the note of what made the reply.
 class ReplyRestorer {
  public:
   std::optional<IdRestorer> ids;
   std::optional<ModelRestorer> model;
+  std::optional<BodyNote> note;
   void Feed(std::string_view piece, bool end, std::string* out);
 };
 

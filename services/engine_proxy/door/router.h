@@ -50,6 +50,8 @@ struct Resolved {
   Digest digest;
   Epoch epoch;                  // of the decision, where `latest` was asked; otherwise 0
   std::optional<uint32_t> lag;  // none: unknown, or outside of the lineage
+  // Of `latest`: what becomes of the request when its row flips.
+  fleet::InFlightRule in_flight = fleet::InFlightRule::kFinishOnOld;
   bool operator==(const Resolved&) const = default;
 };
 

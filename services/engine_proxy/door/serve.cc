@@ -104,7 +104,7 @@ Task<bool> Session::ServeAbort(Exchange& x) {
     co_return co_await Refuse(x, std::move(why));
   }
   for (const LiveIds::Target& target : shard_.shared.live_ids.Find(*id)) {
-    co_await SendAborts(shard_, target.request->WantAbort(target.prompt),
+    co_await SendAborts(shard_, target.request->ClientAborts(target.prompt),
                         x.facts->control_authorization);
   }
   co_return co_await Answer(x, 200, kJson, "");

@@ -7,7 +7,9 @@
 #include "lib/base/strings.h"
 #include "services/engine_proxy/door/admit.h"
 #include "services/engine_proxy/door/answer.h"
+#include "services/engine_proxy/door/in_flight.h"
 #include "services/engine_proxy/door/relay.h"
+#include "services/engine_proxy/door/resume.h"
 #include "services/engine_proxy/door/rewrite.h"
 #include "services/engine_proxy/door/session.h"
 #include "services/engine_proxy/door/split.h"
@@ -119,6 +121,11 @@ Task<bool> SendAsStreams(Exchange& x) {
   co_return co_await stream.Run();
 }
 
+Task<bool> SendResumed(Exchange& x) {
+  ResumedRequest request(x, *x.resume);
+  co_return co_await request.Run();
+}
+
 Task<bool> SendAsCalls(Exchange& x) {
   SplitCall calls(x, x.asks);
   co_return co_await calls.Run();
@@ -150,7 +157,9 @@ Task<bool> Session::ServeResolved(Exchange& x, Outcome outcome) {
   x.admission = std::move(admitted.admission);
   x.resolved = std::move(admitted.resolved);
   x.lag_known = shard_.shared.router.table()->lag_known;
-  if (DoorObserver* observer = shard_.shared.options.observer) observer->OnAdmitted();
+  if (DoorObserver* observer = shard_.shared.options.observer) {
+    observer->OnAdmitted(x.resolved.front().key.adapter.value, x.resolved.front().lag);
+  }
   if (!CarriesAdapters(x.kind, x.route.shape) && !x.resolved.front().name.empty()) {
     Refused why{403, "ROUTE_REFUSED",
                 std::string(x.head.path) +
@@ -165,9 +174,15 @@ Task<bool> Session::ServeResolved(Exchange& x, Outcome outcome) {
 Task<bool> Session::SendRewritten(Exchange& x) {
   std::string model = ReplyModel(x.kind, x.route.shape, *x.facts, x.asks, x.resolved);
   if (x.kind == fleet::EngineKind::kSglang) NameSamples(x, x.asks);
+  FollowFlips(x);
   if (!model.empty()) {
     if (!x.restorer) x.restorer.emplace();
     x.restorer->model.emplace(std::move(model));
+  }
+  if (x.resume) return SendResumed(x);
+  if (x.head.Get("x-lorry-body") == "1") {
+    if (!x.restorer) x.restorer.emplace();
+    x.restorer->note.emplace(x.resolved, x.lag_known, x.asks.n);
   }
   if (x.asks.n > 1) return x.asks.stream ? SendAsStreams(x) : SendAsCalls(x);
   std::vector<std::string> ids;

@@ -20,6 +20,7 @@
 namespace lorry::door {
 
 class Client;
+class FlipWatch;
 
 // Shared by all threads; everything in it is constant, atomic or locked. Outlives the shards.
 struct Shared {
@@ -76,6 +77,7 @@ struct Shard {
   Sweeper sweeper;  // outlives the sockets that io and pool hold
   std::unordered_set<Client*> clients;
   std::unordered_set<Timer*> held;  // requests at HELD rows: cancelled when a new table is there
+  std::unordered_set<FlipWatch*> flips;  // requests that do not simply finish when their row flips
   asio::io_context io{1};
   UpstreamPool pool;
   Prng prng;

@@ -52,6 +52,10 @@ struct EngineFacts {
   bool dies_of_prompt_logprobs = false;
   // A request for the base model beside one for an adapter is answered with an adapter's weights.
   bool mixes_base = false;
+  // A request may be aborted by its id at any time. Where not, SGLang may be asked only once the
+  // request has its first token (before 0.5.23 one that waits never lets go of its adapter), and
+  // vLLM not at all (the route is there in dev mode alone).
+  bool aborts_waiting = false;
   std::vector<Problem> problems;  // empty: ready for adapters
   std::vector<Problem> warnings;  // it serves, and this is amiss all the same
 };

@@ -1,7 +1,11 @@
 // SGLang's replies, 0.5.9 to 0.5.23.
 #include <algorithm>
+#include <array>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/digest.h"
 #include "lib/base/error.h"
 #include "services/engine_proxy/engines/wire.h"
@@ -45,6 +49,20 @@ std::vector<Problem> ProblemsOf(const Json& info) {
   return problems;
 }
 
+// Since 0.5.23 the tokenizer's process lets go of an adapter also for a request that is aborted
+// while it waits (_handle_abort_req in managers/tokenizer_manager.py); before, the adapter could
+// never be unloaded again (sglang#34205).
+bool ReleasesWhatItAborts(absl::string_view version) {
+  constexpr std::array kFirst = {0, 5, 23};
+  const std::vector<absl::string_view> parts =
+      absl::StrSplit(version, absl::ByAnyChar(".+-"));  // 0.5.23, 0.5.23.post1
+  std::array<int, 3> have = {};
+  for (size_t i = 0; i < have.size(); ++i) {
+    if (i >= parts.size() || !absl::SimpleAtoi(parts[i], &have[i])) return false;
+  }
+  return have >= kFirst;
+}
+
 }  // namespace
 
 absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
@@ -68,6 +86,7 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   std::vector<std::string>& modules = facts.limits.engine_modules;
   modules = NamesIn(info, "lora_target_modules");
   if (std::binary_search(modules.begin(), modules.end(), "all")) modules.clear();
+  facts.aborts_waiting = ReleasesWhatItAborts(facts.version);
   facts.problems = ProblemsOf(info);
   // `asleep` stays false: SGLang keeps which memory was released inside its scheduler, and no route
   // tells it (0.5.23). Loads and probes fail meanwhile, and are tried again.

@@ -187,6 +187,7 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
          absl::StrCat("GET /server_info, which tells --max-lora-rank and --max-cpu-loras, answers ",
                       reply.status, ": ", ErrorText(reply))});
   }
+  facts.aborts_waiting = true;  // a route of dev mode, too
   const Json body = ParseJson(reply.body);
   const Json& config = MemberOf(body, "vllm_config");
   if (!config.is_object()) return;

@@ -6,6 +6,11 @@ namespace {
 // A scrape waits at most this long for the machine; the next one is seconds away.
 constexpr int64_t kViewDeadlineMs = 1'000;
 
+constexpr char kFlippedHelp[] = "Requests whose row flipped while they ran, and did not finish";
+
+// Decisions; policies allow 0 to a few.
+std::vector<double> LagBuckets() { return {0, 1, 2, 3, 4, 8, 16, 32}; }
+
 }  // namespace
 
 ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
@@ -20,6 +25,9 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
       request_seconds_(registry.AddHistogram("lorry_door_request_seconds",
                                              "From the request's first byte to the reply's last",
                                              metrics::DurationBuckets())),
+      aborted_(registry.AddCounter("lorry_door_flipped_total", kFlippedHelp, {{"rule", "abort"}})),
+      resumed_(registry.AddCounter("lorry_door_flipped_total", kFlippedHelp,
+                                   {{"rule", "resume_on_new"}})),
       boots_(registry.AddCounter("lorry_proxy_engine_boots_total",
                                  "Lives of the engine process that this proxy has seen begin")),
       unload_done_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
@@ -50,6 +58,37 @@ void ProxyMetrics::Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door&
   door_ = &door;
   clock_ = &clock;
   registry_.OnScrape([this] { Refresh(); });
+}
+
+void ProxyMetrics::OnFlipped(fleet::InFlightRule rule) {
+  (rule == fleet::InFlightRule::kAbort ? aborted_ : resumed_).Add();
+}
+
+void ProxyMetrics::OnAdmitted(const std::string& adapter, std::optional<uint32_t> lag) {
+  if (!lag) return;
+  MutexLock lock(mutex_);
+  LagsOf(adapter).admitted.Observe(*lag);
+}
+
+void ProxyMetrics::OnReplied(const std::string& adapter, std::optional<uint32_t> lag) {
+  if (!lag) return;
+  MutexLock lock(mutex_);
+  LagsOf(adapter).done.Observe(*lag);
+}
+
+ProxyMetrics::Lags& ProxyMetrics::LagsOf(const std::string& adapter) {
+  const auto it = lags_.find(adapter);
+  if (it != lags_.end()) return it->second;
+  const auto add = [&](const char* name, const char* help) {
+    return registry_.AddHistogram(name, help, LagBuckets(), {{"adapter", adapter}});
+  };
+  return lags_
+      .emplace(adapter,
+               Lags{add("lorry_door_lag_admitted",
+                        "Decisions that a request's version was behind when it was admitted"),
+                    add("lorry_door_lag_done",
+                        "Decisions that a request's version was behind when its reply had ended")})
+      .first->second;
 }
 
 void ProxyMetrics::OnRefused(std::string_view reason) {

@@ -25,6 +25,11 @@ class ProxyMetrics final : public door::DoorObserver {
   void Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door, const Clock& clock,
              std::function<bool()> attached);
 
+  void OnAdmitted(const std::string& adapter, std::optional<uint32_t> lag) override
+      LORRY_EXCLUDES(mutex_);
+  void OnReplied(const std::string& adapter, std::optional<uint32_t> lag) override
+      LORRY_EXCLUDES(mutex_);
+  void OnFlipped(fleet::InFlightRule rule) override;
   void OnRefused(std::string_view reason) override LORRY_EXCLUDES(mutex_);
   void OnFirstByte(double ms) override;
   void OnDone(int code, double seconds, uint64_t reply_bytes) override LORRY_EXCLUDES(mutex_);
@@ -42,11 +47,17 @@ class ProxyMetrics final : public door::DoorObserver {
   const door::Door* door_ = nullptr;
   const Clock* clock_ = nullptr;
   metrics::Histogram load_seconds_, first_byte_seconds_, request_seconds_;
+  metrics::Counter aborted_, resumed_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
   std::function<bool()> attached_;
   metrics::Gauge loaded_, retained_, slots_, wedged_, live_, attached_gauge_;
   Mutex mutex_;
   std::map<int, metrics::Counter> by_code_ LORRY_GUARDED_BY(mutex_);
+  struct Lags {
+    metrics::Histogram admitted, done;
+  };
+  Lags& LagsOf(const std::string& adapter) LORRY_REQUIRES(mutex_);
+  std::map<std::string, Lags> lags_ LORRY_GUARDED_BY(mutex_);  // by adapter
   std::map<std::string, metrics::Counter, std::less<>> by_reason_ LORRY_GUARDED_BY(mutex_);
   std::map<std::string, double> fetched_;  // the scraper's thread: what was counted already
 };

@@ -131,6 +131,7 @@ fleet::DoorRules RulesFor(const AdapterInfo& info) {
   rules.stale = info.policy.stale;
   rules.no_adapter = info.policy.no_adapter;
   rules.hold_limit_ms = info.policy.barrier_deadline_ms;
+  rules.in_flight = info.policy.in_flight;
   return rules;
 }
 

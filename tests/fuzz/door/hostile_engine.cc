@@ -53,7 +53,8 @@ bool Generates(std::string_view path) {
 PlannedReply GoodReply(std::string_view path, const std::string& id) {
   std::string body = "{}";
   if (path == "/generate") {
-    body = R"({"text":"x","meta_info":{"id":")" + id + R"(","prompt_tokens":1}})";
+    body = R"({"text":"x","output_ids":[5],"meta_info":{"id":")" + id +
+           R"(","prompt_tokens":1,"completion_tokens":1,"finish_reason":{"type":"length"}}})";
   } else if (Generates(path)) {
     body = R"({"id":")" + id + R"(","model":"base","choices":[{"index":0,"text":"x"}],)" +
            R"("usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}})";

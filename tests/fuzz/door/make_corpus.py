@@ -9,6 +9,8 @@ HERE = pathlib.Path(__file__).parent
 FOLDER = HERE / "corpus" / "whole_door"
 ROUTES = HERE.parents[2] / "services" / "engine_proxy" / "door" / "routes.cc"
 SGLANG, VLLM, HELD, CATCHING_UP, NO_ENGINE, LATEST = "t0", "t1", "t2", "t6", "t8", "t:"
+# in_flight=abort and resume_on_new, with the row on 11 and on 12.
+ABORT_11, ABORT_12, RESUME_11, RESUME_12, VLLM_ABORT_11, VLLM_ABORT_12 = "t`", "t<", "tl", "tH", "ta", "t="
 WAIT = "w0"
 
 
@@ -31,6 +33,10 @@ def raw(text, client=0):
 GENERATE = {"text": "once", "sampling_params": {"max_new_tokens": 4, "n": 1}, "lora_path": "policy", "rid": "mine", "stream": False}
 CHAT = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "stream": False, "n": 1}
 COMPLETION = {"model": "policy@12", "prompt": [1, 2, 3], "max_tokens": 4, "n": 1}
+TOKENS = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 9}, "lora_path": "policy", "stream": False}
+ABORTED = '{"text":"a","output_ids":[7],"meta_info":{"id":"\x02","finish_reason":{"type":"abort"},"prompt_tokens":2,"completion_tokens":1,"output_token_logprobs":[[-1,7,null]]}}'
+RUNNING = ABORTED.replace('{"type":"abort"}', "null")
+BODY = "\r\nX-Lorry-Body: 1"
 CHUNKED = "POST /generate HTTP/1.1\r\nHost: door\r\nTransfer-Encoding: chunked\r\n\r\n"
 TEXT = '{"text":"x","lora_path":"policy"}'
 ONE_CHOICE = '{"id":"\x02","choices":[{"index":0,"text":"x"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
@@ -66,6 +72,39 @@ SCRIPTS = {
         post("/abort_request", {"rid": "mine"}, 1),
         WAIT,
     ],
+    "flip_aborts": [ABORT_11, f"J8{ABORTED}", post("/generate", {**GENERATE, "rid": "x"}), WAIT, ABORT_12, WAIT],
+    "flip_aborts_stream": [ABORT_11, f"S8data: {RUNNING}\n\ndata: {ABORTED}\n\n", post("/generate", {**GENERATE, "stream": True}), WAIT, ABORT_12, WAIT],
+    "flip_aborts_batch": [
+        ABORT_11,
+        f"J8[{ABORTED},{ABORTED}]",
+        post("/generate", {"text": ["a", "b"], "lora_path": ["policy", "policy@11"]}, fields=BODY),
+        WAIT,
+        ABORT_12,
+        WAIT,
+    ],
+    "flip_aborts_n": [ABORT_11, f"J8{ABORTED}", post("/generate", {"text": "a", "sampling_params": {"n": 3}, "lora_path": "policy"}), WAIT, ABORT_12],
+    "flip_aborts_vllm": [
+        VLLM_ABORT_11,
+        f"J8{ONE_CHOICE}",
+        post("/v1/completions", {"model": "policy", "prompt": ["a", "b"], "request_id": "mine", "n": 2}, fields=BODY),
+        WAIT,
+        VLLM_ABORT_12,
+        WAIT,
+    ],
+    "resume": [RESUME_11, f"J8{ABORTED}", post("/generate", {**TOKENS, "rid": "mine"}, fields=BODY), WAIT, RESUME_12, WAIT],
+    "resume_twice": [RESUME_11, f"J4{ABORTED}", "J4{}", f"J4{ABORTED}", "J4{}", post("/generate", TOKENS), RESUME_12, WAIT, RESUME_11, WAIT],
+    "resume_stream": [
+        RESUME_11,
+        f"S8data: {RUNNING}\n\ndata: {ABORTED}\n\ndata: [DONE]\n\n",
+        post("/generate", {**TOKENS, "stream": True}),
+        WAIT,
+        f"S0data: {RUNNING}\n\ndata: [DONE]\n\n",
+        RESUME_12,
+        WAIT,
+    ],
+    "resume_refused": [RESUME_11, f"J8{ABORTED}", post("/generate", TOKENS), WAIT, "J0{}", 'J0{"error":1}', RESUME_12, WAIT],
+    "resume_held": [RESUME_11, f"J8{ABORTED}", post("/generate", TOKENS), WAIT, RESUME_12, HELD, WAIT],
+    "body_notes": [SGLANG, post("/generate", GENERATE, fields=BODY), f"S0{EVENTS}", post("/v1/completions", {**COMPLETION, "stream": True}, 1, BODY)],
     "leaves": [f"S8{EVENTS}", post("/generate", {**GENERATE, "stream": True}), WAIT, "c0", VLLM, post("/generate", GENERATE, 1), "h1"],
     "reads_nothing": [f"E0{HEAD}\r\n\x01s", "n4", post("/generate", GENERATE), WAIT],
     "drain": [f"S8{EVENTS}", post("/generate", {**GENERATE, "stream": True}), WAIT, "d5", post("/generate", GENERATE, 1)],

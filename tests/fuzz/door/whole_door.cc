@@ -66,13 +66,17 @@ DoorLimits Limits() {
 }
 
 proxy::DoorTable TableOf(uint8_t variant) {
+  constexpr fleet::InFlightRule kRules[] = {fleet::InFlightRule::kFinishOnOld,
+                                            fleet::InFlightRule::kAbort,
+                                            fleet::InFlightRule::kResumeOnNew};
   const bool vllm = (variant & 1) != 0;
   TableMaker maker(vllm ? fleet::EngineKind::kVllm : fleet::EngineKind::kSglang);
   maker.Rules({.adapter = AdapterName("policy"),
                .current_run = RunId(1),
                .no_adapter = variant / 2 % 6 == 5 ? fleet::NoAdapterAction::kLatest
                                                   : fleet::NoAdapterAction::kRefuse,
-               .hold_limit_ms = kHoldMs});
+               .hold_limit_ms = kHoldMs,
+               .in_flight = kRules[variant / 12 % 3]});
   maker.Loaded("policy", 11, 1).Loaded("policy", 12).Loaded("math", 3).Alias("policy", "eval", 11);
   maker.Row("math", fleet::RowMode::kOpen, 3);
   switch (variant / 2 % 6) {
@@ -88,7 +92,7 @@ proxy::DoorTable TableOf(uint8_t variant) {
     case 4:
       return {};  // no engine answers
     default:
-      maker.Row("policy", fleet::RowMode::kOpen, 12);
+      maker.Row("policy", fleet::RowMode::kOpen, variant / 36 % 2 == 1 ? 11 : 12);
   }
   return maker.Make();
 }
@@ -141,7 +145,8 @@ void Fuzzer::NewDoor() {
   options.explained_requests = 16;
   door_ = std::make_unique<Door>(options);
   LORRY_CHECK(door_->Start().ok());
-  door_->SetEngineFacts({.base_models = {"base"}});
+  door_->SetEngineFacts(
+      {.base_models = {"base"}, .cumulative_streams = true, .aborts_waiting = true});
   inputs_ = 0;
   retained_before_.reset();
 }

@@ -43,7 +43,8 @@ fleet::Desired SomeDesired() {
                     .max_staleness = 3,
                     .stale = fleet::StaleAction::kTag,
                     .no_adapter = fleet::NoAdapterAction::kLatest,
-                    .hold_limit_ms = 10}};
+                    .hold_limit_ms = 10,
+                    .in_flight = fleet::InFlightRule::kAbort}};
   desired.pause =
       fleet::DesiredPause{.kind = fleet::PauseKind::kKeep, .deadline_ms = 5, .flush = true};
   return desired;
@@ -152,20 +153,6 @@ TEST(Messages, AWindowSmallerThanTheStalenessIsRefusedWithTheArithmetic) {
   const absl::Status status = PolicyFromProto(policy).status();
   EXPECT_EQ(ReasonOf(status), "POLICY_INVALID");
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("max_staleness + 1 = 4"));
-}
-
-TEST(Messages, WhatHappensToRequestsInFlightIsRefusedWhereItIsNotBuilt) {
-  common::v1::AdapterPolicy policy;
-  EXPECT_TRUE(CheckBuilt(*PolicyFromProto(policy)).ok());
-  policy.set_in_flight(common::v1::IN_FLIGHT_MODE_FINISH_ON_OLD);
-  EXPECT_TRUE(CheckBuilt(*PolicyFromProto(policy)).ok());
-  policy.set_in_flight(common::v1::IN_FLIGHT_MODE_ABORT);
-  ASSERT_TRUE(PolicyFromProto(policy).ok()) << "an older store may hold it";
-  const absl::Status status = CheckBuilt(*PolicyFromProto(policy));
-  EXPECT_EQ(ReasonOf(status), "POLICY_INVALID");
-  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("set in_flight=finish_on_old"));
-  policy.set_in_flight(common::v1::IN_FLIGHT_MODE_RESUME_ON_NEW);
-  EXPECT_EQ(ReasonOf(CheckBuilt(*PolicyFromProto(policy))), "POLICY_INVALID");
 }
 
 // Each is read from a message, since a store of an earlier release may hold it, and refused where it

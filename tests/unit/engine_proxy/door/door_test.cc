@@ -220,6 +220,26 @@ TEST_F(DoorTest, RefusesInTheEnginesOwnShape) {
   EXPECT_TRUE(engine_->requests().empty());
 }
 
+TEST_F(DoorTest, HonoursTheMinVersion) {
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  constexpr const char* kAsk = R"({"lora_path":"policy"})";
+  TableMaker quick = PolicyTable();
+  quick.raw().rules[0].hold_limit_ms = 20;
+  door_->SetTable(quick.Make());
+  const Message late = Ask(Post("/generate", kAsk, "X-Lorry-Min-Version: 13\r\n"));
+  EXPECT_EQ(late.status(), 503);
+  EXPECT_EQ(late.Get("X-Lorry-Reason"), "CATCHING_UP");
+  EXPECT_NE(late.Get("Retry-After"), "");
+  door_->SetTable(PolicyTable().Make());
+  Wire wire = Connect();
+  wire.Send(Post("/generate", kAsk, "X-Lorry-Min-Version: 13\r\n"));
+  TableMaker newer = PolicyTable();
+  newer.Loaded("policy", 13);
+  newer.raw().rows[0].target = NameOf("policy", 13);
+  door_->SetTable(newer.Make());
+  EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "13");
+}
+
 TEST_F(DoorTest, GivesClientsTheirOwnIdsBack) {
   Gate first;
   Gate aborted;

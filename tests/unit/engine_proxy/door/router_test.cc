@@ -148,6 +148,30 @@ TEST_F(RouterTest, RefusesEverythingWithoutAnEngine) {
   EXPECT_EQ(Ask1(router_, "policy"), "503 ENGINE_UNREACHABLE");
 }
 
+TEST_F(RouterTest, AMinimumWaitsForLatestAndRefusesWhatIsNamed) {
+  TableMaker maker;
+  maker.Loaded("policy", 11, 1)
+      .Loaded("policy", 12)
+      .Row("policy", RowMode::kOpen, 11)
+      .Alias("policy", "eval", 11);
+  router_.SetTable(maker.Make());
+  const Outcome latest = router_.Resolve({{"policy"}, 12});
+  ASSERT_TRUE(std::holds_alternative<Held>(latest));
+  EXPECT_EQ(std::get<Held>(latest).too_late.status, 503);
+  EXPECT_EQ(std::get<Held>(latest).too_late.reason, "CATCHING_UP");
+  EXPECT_EQ(std::get<Held>(latest).limit_ms, fleet::DoorRules().hold_limit_ms);
+  for (const char* named : {"policy@11", "policy@eval"}) {
+    const Outcome outcome = router_.Resolve({{named}, 12});
+    ASSERT_TRUE(std::holds_alternative<Refused>(outcome)) << named;
+    EXPECT_EQ(std::get<Refused>(outcome).status, 409);
+    EXPECT_EQ(std::get<Refused>(outcome).reason, "STALE_VERSION");
+  }
+  EXPECT_TRUE(std::holds_alternative<Admitted>(router_.Resolve({{"policy@12"}, 12})));
+  maker.raw().rows[0].target = NameOf("policy", 12);
+  router_.SetTable(maker.Make());
+  EXPECT_TRUE(std::holds_alternative<Admitted>(router_.Resolve({{"policy"}, 12})));
+}
+
 TEST_F(RouterTest, JudgesStaleness) {
   const auto with = [&](StaleAction stale, uint32_t lag, bool known = true) {
     TableMaker maker;

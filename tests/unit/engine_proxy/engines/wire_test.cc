@@ -50,6 +50,21 @@ TEST(SglangInfo, TellsLimitsAndHasNoProblems) {
   EXPECT_THAT(facts.problems, IsEmpty());
 }
 
+TEST(SglangInfo, WhatWaitsMayBeAbortedSinceTheVersionThatLetsGoOfItsAdapter) {
+  for (const char* version : {"0.5.23", "0.5.23.post1", "0.5.24", "0.6.0", "1.0.0"}) {
+    EXPECT_TRUE(
+        SglangFacts("\"version\":\"0.5.23\"", "\"version\":\"" + std::string(version) + "\"")
+            .aborts_waiting)
+        << version;
+  }
+  for (const char* version : {"0.5.22", "0.4.99", "0.5", "", "dev"}) {
+    EXPECT_FALSE(
+        SglangFacts("\"version\":\"0.5.23\"", "\"version\":\"" + std::string(version) + "\"")
+            .aborts_waiting)
+        << version;
+  }
+}
+
 TEST(SglangInfo, TheBootMarkerIsAFingerprintOfTheStartUpDurations) {
   EXPECT_EQ(SglangFacts().boot,
             SglangFacts("\"version\":\"0.5.23\"", "\"version\":\"0.5.24\"").boot);

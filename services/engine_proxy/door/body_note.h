@@ -1,0 +1,59 @@
+// Writes into a reply which version made it, for clients that do not see its headers and ask with
+// `X-Lorry-Body: 1`: a field `lorry` in the JSON object, or in the last event of each sequence of a
+// stream. Every other byte stays.
+//
+// Pure, one thread's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "services/engine_proxy/door/router.h"
+
+namespace lorry::door {
+
+// Tokens [start, end) of those that were generated, and what generated them.
+struct Span {
+  uint64_t start = 0;
+  uint64_t end = 0;
+  VersionKey key;
+};
+
+// The value of `lorry`: what the headers say, as JSON. Without spans the field is left out.
+std::string LorryObject(const Resolved& resolved, bool lag_known, std::span<const Span> spans);
+
+// `json`, an object, with the field `lorry`.
+std::string WithLorry(std::string json, const std::string& value);
+
+class BodyNote {
+ public:
+  // A larger reply in one piece is not held until its end: it says nothing of spans.
+  static constexpr size_t kHeldBytes = 1u << 20;
+
+  // `resolved`: one, or one for each prompt, of which each has `samples`.
+  BodyNote(std::vector<Resolved> resolved, bool lag_known, size_t samples)
+      : resolved_(std::move(resolved)), lag_known_(lag_known), samples_(samples) {}
+  void Feed(std::string_view piece, bool end, std::string* out);
+
+ private:
+  enum class State { kStart, kJson, kStream, kPassing };
+  void OnEvents(bool end, std::string* out);
+  std::string EventNoted(std::string_view event) const;
+  std::string ObjectNoted(std::string json, std::optional<size_t> number) const;
+  std::string WholeNoted(std::string json) const;
+  // Of the sequence with this number: with its spans where the number of its tokens is known.
+  std::string ObjectOf(std::optional<size_t> number, std::optional<uint64_t> tokens) const;
+  std::string AllOf(std::optional<uint64_t> tokens) const;
+
+  const std::vector<Resolved> resolved_;
+  const bool lag_known_;
+  const size_t samples_;
+  State state_ = State::kStart;
+  std::string held_;
+};
+
+}  // namespace lorry::door

@@ -1,0 +1,194 @@
+#include "services/engine_proxy/door/resume_plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <utility>
+
+#include "lib/base/error.h"
+
+namespace lorry::door {
+namespace {
+
+using Fields = std::vector<JsonField>;
+
+// What means the same in a continuation. Penalties look back on what was generated, seeds and
+// grammars begin anew, and what is not known may do either.
+constexpr std::string_view kFields[] = {"input_ids",
+                                        "sampling_params",
+                                        "stream",
+                                        "rid",
+                                        "lora_path",
+                                        "return_logprob",
+                                        "logprob_start_len",
+                                        "top_logprobs_num",
+                                        "token_ids_logprob",
+                                        "extra_key",
+                                        "cache_salt",
+                                        "priority",
+                                        "return_text_in_logprobs"};
+constexpr std::string_view kSampling[] = {"max_new_tokens",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "min_p",
+                                          "n",
+                                          "ignore_eos",
+                                          "skip_special_tokens",
+                                          "stop_token_ids",
+                                          "no_stop_trim",
+                                          "spaces_between_special_tokens"};
+// Of what SGLang writes into meta_info: lists with an entry a token, and what it says of the prompt.
+constexpr std::string_view kByToken[] = {"output_token_logprobs", "output_top_logprobs",
+                                         "output_token_ids_logprobs"};
+constexpr std::string_view kOfPrompt[] = {"prompt_tokens", "cached_tokens", "input_token_logprobs",
+                                          "input_top_logprobs", "input_token_ids_logprobs"};
+
+absl::Status Unfit(std::string_view why) {
+  return Error(absl::StatusCode::kFailedPrecondition, "", why);
+}
+
+absl::Status Malformed() {
+  return Error(absl::StatusCode::kInternal, "ENGINE_REPLY_INVALID",
+               "the engine's reply does not list the tokens that it generated");
+}
+
+template <size_t N>
+absl::Status OnlyKnown(const Fields& fields, const std::string_view (&known)[N]) {
+  for (const JsonField& field : fields) {
+    if (field.value.kind == JsonKind::kNull) continue;
+    if (std::find(std::begin(known), std::end(known), field.key) == std::end(known))
+      return Unfit(field.key.substr(0, 64));
+  }
+  return absl::OkStatus();
+}
+
+bool ReadCount(const PaddedBody& body, const JsonField* field, uint64_t* out) {
+  if (field == nullptr || field->value.kind != JsonKind::kNumber) return false;
+  const std::string_view text = body.Text(field->value);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// Without its first and last byte: what stands in a list or a string.
+std::string_view Inside(const PaddedBody& body, const JsonField& field) {
+  std::string_view text = body.Text(field.value);
+  text.remove_prefix(1);
+  text.remove_suffix(1);
+  return text;
+}
+
+bool IsBlank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+// Either may be empty.
+void JoinLists(const PaddedBody& before, const JsonField* first, const PaddedBody& reply,
+               const JsonField* second, std::vector<Edit>* edits) {
+  if (first == nullptr || second == nullptr || first->value.kind != JsonKind::kArray ||
+      second->value.kind != JsonKind::kArray || IsBlank(Inside(before, *first))) {
+    return;
+  }
+  std::string head(Inside(before, *first));
+  if (!IsBlank(Inside(reply, *second))) head += ',';
+  edits->push_back({second->value.offset + 1, 0, std::move(head)});
+}
+
+absl::Status ContinueMeta(const PaddedBody& before, const JsonField& first, const PaddedBody& reply,
+                          const JsonField& second, std::vector<Edit>* edits) {
+  LORRY_ASSIGN_OR_RETURN(const Fields old, ObjectFields(before, first.value));
+  LORRY_ASSIGN_OR_RETURN(const Fields now, ObjectFields(reply, second.value));
+  uint64_t tokens = 0, more = 0;
+  const JsonField* count = FindField(now, "completion_tokens");
+  if (!ReadCount(before, FindField(old, "completion_tokens"), &tokens) ||
+      !ReadCount(reply, count, &more)) {
+    return Malformed();
+  }
+  edits->push_back({count->value.offset, count->value.length, std::to_string(tokens + more)});
+  for (const std::string_view key : kByToken) {
+    JoinLists(before, FindField(old, key), reply, FindField(now, key), edits);
+  }
+  for (const std::string_view key : kOfPrompt) {
+    const JsonField* was = FindField(old, key);
+    const JsonField* is = FindField(now, key);
+    if (was == nullptr || is == nullptr) continue;
+    edits->push_back({is->value.offset, is->value.length, std::string(before.Text(was->value))});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ResumePlan> PlanResume(const BodyFacts& facts, const PaddedBody& body) {
+  if (facts.batch > 0 || facts.adapter_is_list) return Unfit("a batch");
+  if (facts.n > 1) return Unfit("n > 1");
+  LORRY_ASSIGN_OR_RETURN(const Fields fields, ObjectFields(body));
+  ResumePlan plan;
+  const JsonField* ids = FindField(fields, "input_ids");
+  if (ids == nullptr || ids->value.kind != JsonKind::kArray) return Unfit("no input_ids");
+  plan.prompt = ids->value;
+  LORRY_RETURN_IF_ERROR(OnlyKnown(fields, kFields));
+  const JsonField* params = FindField(fields, "sampling_params");
+  if (params == nullptr || params->value.kind != JsonKind::kObject)
+    return Unfit("no max_new_tokens");
+  LORRY_ASSIGN_OR_RETURN(const Fields sampling, ObjectFields(body, params->value));
+  LORRY_RETURN_IF_ERROR(OnlyKnown(sampling, kSampling));
+  const JsonField* most = FindField(sampling, "max_new_tokens");
+  if (!ReadCount(body, most, &plan.most_tokens)) return Unfit("no max_new_tokens");
+  plan.most = most->value;
+  return plan;
+}
+
+absl::StatusOr<Generated> ReadGenerated(const PaddedBody& reply) {
+  LORRY_ASSIGN_OR_RETURN(const Fields fields, ObjectFields(reply));
+  const JsonField* ids = FindField(fields, "output_ids");
+  const JsonField* meta = FindField(fields, "meta_info");
+  if (ids == nullptr || ids->value.kind != JsonKind::kArray || meta == nullptr ||
+      meta->value.kind != JsonKind::kObject) {
+    return Malformed();
+  }
+  Generated out;
+  LORRY_ASSIGN_OR_RETURN(const Fields inner, ObjectFields(reply, meta->value));
+  out.ids = Inside(reply, *ids);
+  const auto commas = static_cast<uint64_t>(std::count(out.ids.begin(), out.ids.end(), ','));
+  out.tokens = IsBlank(out.ids) ? 0 : commas + 1;
+  const JsonField* finish = FindField(inner, "finish_reason");
+  out.is_over = finish != nullptr && finish->value.kind != JsonKind::kNull;
+  if (!out.is_over || finish->value.kind != JsonKind::kObject) return out;
+  LORRY_ASSIGN_OR_RETURN(const Fields reason, ObjectFields(reply, finish->value));
+  const JsonField* type = FindField(reason, "type");
+  out.is_aborted = type != nullptr && reply.Text(type->value) == "\"abort\"";
+  return out;
+}
+
+std::vector<Edit> ContinuationEdits(const ResumePlan& plan, const PaddedBody& body,
+                                    const Generated& before) {
+  if (before.tokens == 0) return {};
+  const bool empty = IsBlank(body.Text({plan.prompt.offset + 1, plan.prompt.length - 2}));
+  return {{plan.prompt.offset + plan.prompt.length - 1, 0, (empty ? "" : ",") + before.ids},
+          {plan.most.offset, plan.most.length, std::to_string(plan.most_tokens - before.tokens)}};
+}
+
+absl::StatusOr<std::string> Continued(const PaddedBody& before, std::string reply) {
+  const PaddedBody body(std::move(reply));
+  LORRY_ASSIGN_OR_RETURN(const Fields old, ObjectFields(before));
+  LORRY_ASSIGN_OR_RETURN(const Fields now, ObjectFields(body));
+  const JsonField* was = FindField(old, "meta_info");
+  const JsonField* is = FindField(now, "meta_info");
+  if (was == nullptr || is == nullptr || was->value.kind != JsonKind::kObject ||
+      is->value.kind != JsonKind::kObject) {
+    return Malformed();
+  }
+  std::vector<Edit> edits;
+  LORRY_RETURN_IF_ERROR(ContinueMeta(before, *was, body, *is, &edits));
+  JoinLists(before, FindField(old, "output_ids"), body, FindField(now, "output_ids"), &edits);
+  const JsonField* text = FindField(old, "text");
+  const JsonField* more = FindField(now, "text");
+  if (text != nullptr && more != nullptr && text->value.kind == JsonKind::kString &&
+      more->value.kind == JsonKind::kString) {
+    edits.push_back({more->value.offset + 1, 0, std::string(Inside(before, *text))});
+  }
+  return ApplyEdits(body.view(), std::move(edits));
+}
+
+}  // namespace lorry::door

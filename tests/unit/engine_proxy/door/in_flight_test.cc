@@ -1,0 +1,353 @@
+// Requests of `latest` that run when their row flips, where policy does not let them finish.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/unit/engine_proxy/door/door_fixture.h"
+
+namespace lorry::door {
+namespace {
+
+using fleet::EngineKind;
+using fleet::InFlightRule;
+using testing::Chunk;
+using testing::DoorTest;
+using testing::Eventually;
+using testing::Gate;
+using testing::JsonReply;
+using testing::Message;
+using testing::NameOf;
+using testing::Post;
+using testing::ReadMessage;
+using testing::ScriptedEngine;
+using testing::StreamHead;
+using testing::TableMaker;
+using testing::Wire;
+
+constexpr const char* kToken = "data: {\"text\":\"a\"}\n\n";
+constexpr const char* kAborted =
+    "data: {\"text\":\"a\",\"meta_info\":{\"finish_reason\":{\"type\":\"abort\"}}}\n\n";
+
+class InFlightTest : public DoorTest {
+ protected:
+  // 11 and 12 are loaded; the row stands on `version`.
+  proxy::DoorTable On(uint64_t version, EngineKind kind = EngineKind::kSglang,
+                      InFlightRule rule = InFlightRule::kAbort) {
+    TableMaker maker(kind);
+    maker.Loaded("policy", 11, 1)
+        .Loaded("policy", 12)
+        .Row("policy", fleet::RowMode::kOpen, version)
+        .Alias("policy", "eval", 11);
+    maker.raw().rules[0].in_flight = rule;
+    return maker.Make();
+  }
+  // Scripts use what the tests own: each ends them itself.
+  void Stop() {
+    door_.reset();
+    engine_.reset();
+  }
+  void Start(ScriptedEngine::Script script, EngineKind kind = EngineKind::kSglang,
+             InFlightRule rule = InFlightRule::kAbort, bool aborts_waiting = true) {
+    StartBefore(std::move(script), kind);
+    door_->SetEngineFacts({.base_models = {"base"}, .aborts_waiting = aborts_waiting});
+    door_->SetTable(On(11, kind, rule));
+  }
+};
+
+// What a body says behind `key`, up to the next quote.
+std::string After(const std::string& body, const std::string& key) {
+  const size_t at = body.find(key);
+  if (at == std::string::npos) return "";
+  return body.substr(at + key.size(), body.find('"', at + key.size()) - at - key.size());
+}
+
+TEST_F(InFlightTest, AStreamIsAbortedWhenItsRowFlipsAndPassesTheEnginesOwnEnd) {
+  Gate began, aborted;
+  std::string asked, told;
+  Start([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      told = After(request.body, "\"rid\":\"");
+      wire.Send(JsonReply(""));
+      aborted.Open();
+      return true;
+    }
+    asked = After(request.body, "\"rid\":\"");
+    wire.Send(StreamHead() + Chunk(kToken));
+    began.Open();
+    EXPECT_TRUE(aborted.Wait());
+    return wire.Send(Chunk(kAborted) + Chunk("data: [DONE]\n\n") + Chunk(""));
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy","stream":true})"));
+  EXPECT_TRUE(began.Wait());
+  EXPECT_EQ(InFlight(11), 1u);
+  door_->SetTable(On(12));
+  const Message reply = ReadMessage(wire);
+  EXPECT_EQ(reply.Get("X-Lorry-Version"), "11");
+  EXPECT_EQ(reply.Get("X-Lorry-In-Flight"), "");
+  EXPECT_EQ(reply.body, std::string(kToken) + kAborted + "data: [DONE]\n\n");
+  EXPECT_EQ(asked, told);
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_EQ(door_->Recent(1).at(0).reason, "ROW_FLIPPED");
+  Stop();
+}
+
+// SGLang before 0.5.23 never lets go of the adapter of a request that is aborted while it waits.
+TEST_F(InFlightTest, AStreamThatHasNoTokenYetIsAbortedWithItsFirst) {
+  std::atomic<bool> has_token{false};
+  Gate asked, go, aborted;
+  Start(
+      [&](const Message& request, Wire& wire) {
+        if (request.path() == "/abort_request") {
+          EXPECT_TRUE(has_token);
+          wire.Send(JsonReply(""));
+          aborted.Open();
+          return true;
+        }
+        asked.Open();
+        EXPECT_TRUE(go.Wait());
+        has_token = true;
+        wire.Send(StreamHead() + Chunk(kToken));
+        EXPECT_TRUE(aborted.Wait());
+        return wire.Send(Chunk(kAborted) + Chunk(""));
+      },
+      EngineKind::kSglang, InFlightRule::kAbort, false);
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy","stream":true})"));
+  EXPECT_TRUE(asked.Wait());
+  door_->SetTable(On(12));
+  go.Open();
+  EXPECT_EQ(ReadMessage(wire).body, std::string(kToken) + kAborted);
+  Stop();
+}
+
+TEST_F(InFlightTest, AReplyInOnePieceIsAbortedUntilTheEngineKnowsItsId) {
+  std::atomic<int> aborts{0};
+  Gate asked, ended;
+  Start([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      // The first abort comes before SGLang has read the request: it is answered, and lost.
+      if (++aborts == 2) ended.Open();
+      return wire.Send(JsonReply(""));
+    }
+    asked.Open();
+    EXPECT_TRUE(ended.Wait());
+    return wire.Send(JsonReply(R"({"text":"a","meta_info":{"finish_reason":{"type":"abort"}}})"));
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  EXPECT_TRUE(asked.Wait());
+  door_->SetTable(On(12));
+  const Message reply = ReadMessage(wire);
+  EXPECT_EQ(reply.body, R"({"text":"a","meta_info":{"finish_reason":{"type":"abort"}}})");
+  EXPECT_EQ(reply.Get("X-Lorry-Version"), "11");
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_GE(aborts, 2);
+  Stop();
+}
+
+TEST_F(InFlightTest, WhereNothingCanBeAbortedTheReplySaysThatItFinishes) {
+  Gate asked, go;
+  Start(
+      [&](const Message& request, Wire& wire) {
+        EXPECT_EQ(request.path(), "/generate");
+        asked.Open();
+        EXPECT_TRUE(go.Wait());
+        return wire.Send(JsonReply(R"({"text":"a"})"));
+      },
+      EngineKind::kSglang, InFlightRule::kAbort, false);
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  EXPECT_TRUE(asked.Wait());
+  door_->SetTable(On(12));
+  go.Open();
+  const Message reply = ReadMessage(wire);
+  EXPECT_TRUE(reply.Get("X-Lorry-In-Flight").starts_with("finish_on_old; ")) << reply.head;
+  EXPECT_EQ(engine_->requests().size(), 1u);
+  Stop();
+}
+
+TEST_F(InFlightTest, NamedVersionsAndAliasesAreLeftAlone) {
+  Gate go;
+  std::atomic<int> asked{0};
+  Start([&](const Message& request, Wire& wire) {
+    EXPECT_EQ(request.path(), "/generate");
+    ++asked;
+    EXPECT_TRUE(go.Wait());
+    return wire.Send(JsonReply("{}"));
+  });
+  Wire version = Connect(), alias = Connect();
+  version.Send(Post("/generate", R"({"lora_path":"policy@11"})"));
+  alias.Send(Post("/generate", R"({"lora_path":"policy@eval"})"));
+  EXPECT_TRUE(Eventually([&] { return asked == 2; }));
+  door_->SetTable(On(12));
+  go.Open();
+  EXPECT_EQ(ReadMessage(version).status(), 200);
+  EXPECT_EQ(ReadMessage(alias).status(), 200);
+  EXPECT_EQ(engine_->requests().size(), 2u) << "no abort";
+  Stop();
+}
+
+TEST_F(InFlightTest, FinishesOnTheVersionThatItBeganWithByDefault) {
+  Gate asked, go;
+  Start(
+      [&](const Message& request, Wire& wire) {
+        EXPECT_EQ(request.path(), "/generate");
+        asked.Open();
+        EXPECT_TRUE(go.Wait());
+        return wire.Send(JsonReply("{}"));
+      },
+      EngineKind::kSglang, InFlightRule::kFinishOnOld);
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  EXPECT_TRUE(asked.Wait());
+  door_->SetTable(On(12, EngineKind::kSglang, InFlightRule::kFinishOnOld));
+  go.Open();
+  EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-In-Flight"), "");
+  EXPECT_EQ(engine_->requests().size(), 1u);
+  Stop();
+}
+
+TEST_F(InFlightTest, ARowThatIsHeldAbortsNothingBeforeItsDecision) {
+  Gate asked, ended;
+  std::atomic<int> aborts{0};
+  Start([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      ++aborts;
+      ended.Open();
+      return wire.Send(JsonReply(""));
+    }
+    if (request.body.find("policy-v11") != std::string::npos &&
+        request.body.find("\"x\"") != std::string::npos) {
+      return wire.Send(JsonReply("{}"));
+    }
+    asked.Open();
+    EXPECT_TRUE(ended.Wait());
+    return wire.Send(JsonReply("{}"));
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  EXPECT_TRUE(asked.Wait());
+  proxy::DoorTable held = On(11);
+  held.rows[0].mode = fleet::RowMode::kHeld;
+  held.rows[0].target = EngineName();
+  door_->SetTable(held);
+  door_->SetTable(On(11));  // it is revoked
+  Message other = Ask(Post("/generate", R"({"lora_path":"policy@eval","x":1})"));
+  EXPECT_EQ(aborts, 0);
+  door_->SetTable(On(12));
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+  EXPECT_GE(aborts, 1);
+  Stop();
+}
+
+TEST_F(InFlightTest, OfABatchOnlyThePromptsWhoseRowFlipped) {
+  Gate asked, ended;
+  std::string rids;
+  std::vector<std::string> aborted;
+  Start([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      aborted.push_back(After(request.body, "\"rid\":\""));
+      ended.Open();
+      return wire.Send(JsonReply(""));
+    }
+    rids = request.body;
+    asked.Open();
+    EXPECT_TRUE(ended.Wait());
+    return wire.Send(JsonReply("[{},{}]"));
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"text":["a","b"],"lora_path":["policy@11","policy"]})"));
+  EXPECT_TRUE(asked.Wait());
+  door_->SetTable(On(12));
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+  EXPECT_TRUE(BecomesQuiet());
+  ASSERT_GE(aborted.size(), 1u);
+  EXPECT_TRUE(rids.find("\",\"" + aborted[0] + "\"]") != std::string::npos)
+      << "the second: " << rids;
+  for (const std::string& id : aborted) EXPECT_EQ(id, aborted[0]);
+  Stop();
+}
+
+TEST_F(InFlightTest, EverySampleOfNIsAborted) {
+  std::mutex mutex;
+  std::set<std::string> asked, aborted;
+  Gate all_asked, all_aborted;
+  Start([&](const Message& request, Wire& wire) {
+    const std::string id = After(request.body, "\"rid\":\"");
+    if (request.path() == "/abort_request") {
+      {
+        const std::lock_guard<std::mutex> lock(mutex);
+        aborted.insert(id);
+        if (aborted.size() == 3) all_aborted.Open();
+      }
+      return wire.Send(JsonReply(""));
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      asked.insert(id);
+      if (asked.size() == 3) all_asked.Open();
+    }
+    EXPECT_TRUE(all_aborted.Wait());
+    return wire.Send(JsonReply(R"({"meta_info":{"finish_reason":{"type":"abort"}}})"));
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", R"({"lora_path":"policy","sampling_params":{"n":3}})"));
+  EXPECT_TRUE(all_asked.Wait());
+  door_->SetTable(On(12));
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+  EXPECT_EQ(asked, aborted);
+  Stop();
+}
+
+TEST_F(InFlightTest, VllmIsAskedByTheIdThatTheDoorGaveIt) {
+  std::atomic<bool> was_told{false};
+  std::string id, told;
+  Gate asked, aborted;
+  Start(
+      [&](const Message& request, Wire& wire) {
+        if (request.path() == "/abort_requests") {
+          if (!was_told.exchange(true)) told = request.body;
+          wire.Send(JsonReply(R"({"status":"aborted","aborted":2})"));
+          aborted.Open();
+          return true;
+        }
+        id = request.Get("X-Request-Id");
+        asked.Open();
+        EXPECT_TRUE(aborted.Wait());
+        return wire.Send(
+            JsonReply(R"({"id":"cmpl-)" + id + R"(","model":"policy-v11-0123456789ab"})"));
+      },
+      EngineKind::kVllm);
+  Wire wire = Connect();
+  wire.Send(
+      Post("/v1/completions", R"({"model":"policy","prompt":["a","b"],"request_id":"mine"})"));
+  EXPECT_TRUE(asked.Wait());
+  door_->SetTable(On(12, EngineKind::kVllm));
+  const Message reply = ReadMessage(wire);
+  EXPECT_EQ(reply.body, R"({"id":"cmpl-mine","model":"policy"})");
+  EXPECT_EQ(id.size(), 32u);
+  EXPECT_EQ(told, R"({"request_ids":["cmpl-)" + id + R"(-0","cmpl-)" + id + R"(-1"]})");
+  EXPECT_TRUE(BecomesQuiet());
+  Stop();
+}
+
+TEST_F(InFlightTest, AVllmWithoutDevModeFinishes) {
+  Start(
+      [&](const Message& request, Wire& wire) {
+        EXPECT_EQ(request.Get("X-Request-Id"), "mine");
+        return wire.Send(JsonReply("{}"));
+      },
+      EngineKind::kVllm, InFlightRule::kAbort, false);
+  const Message reply =
+      Ask(Post("/v1/chat/completions", R"({"model":"policy"})", "X-Request-Id: mine\r\n"));
+  EXPECT_TRUE(reply.Get("X-Lorry-In-Flight").starts_with("finish_on_old; ")) << reply.head;
+  Stop();
+}
+
+}  // namespace
+}  // namespace lorry::door
