@@ -75,7 +75,7 @@ Task<bool> ResumedRequest::ReadWhole(UpstreamCall& call,
     co_await ReadToEnd(call);
     co_return false;
   }
-  x_.OnBytes();
+  x_.OnBytes(reply.result == CallResult::kOk && reply.status == 200);
   if (reply.result == CallResult::kOk && reply.status == 200 && !reply.too_large) {
     const auto taken = Take(reply.body);
     if (taken.ok() && before_) co_return true;
@@ -118,7 +118,7 @@ Task<bool> ResumedRequest::ReadStream(UpstreamCall& call,
       if (!begun_) odd_.emplace().result = piece.result;
       co_return false;
     }
-    x_.OnBytes();
+    x_.OnBytes(events);
     for (const asio::const_buffer& data : piece.data) {
       const std::string_view bytes(static_cast<const char*>(data.data()), data.size());
       SpawnAborts(x_.shard, watch.Heard(bytes), *x_.facts);
