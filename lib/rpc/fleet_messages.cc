@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/base/error.h"
+#include "lib/fleet/engine_name.h"
 #include "lib/rpc/fleet_parts.h"
 
 namespace lorry::rpc {
@@ -38,6 +39,9 @@ absl::StatusOr<AdapterName> AdapterOf(const std::string& name) {
 absl::StatusOr<EngineName> EngineOf(const std::string& name, bool may_be_empty) {
   if (name.empty() ? !may_be_empty : name.size() > 128)
     return BadMessage("an engine name is missing or too long");
+  // It becomes a directory's name and a part of records' keys.
+  if (!name.empty() && !fleet::KeyOfEngineName(EngineName(name)).has_value())
+    return BadMessage("an engine name is not {adapter}-v{number}-{12 hex digits}");
   return EngineName(name);
 }
 

@@ -122,6 +122,9 @@ TEST(Messages, NamesAreCheckedAtTheEdge) {
   desired.mutable_rows(0)->clear_target();
   EXPECT_EQ(ReasonOf(FromProto(desired).status()), "MESSAGE_INVALID")
       << "an open row serves something";
+  desired = ToProto(SomeDesired());
+  desired.mutable_wanted(0)->set_engine_name("../../policy-v12-aaaaaaaaaaaa");
+  EXPECT_EQ(ReasonOf(FromProto(desired).status()), "MESSAGE_INVALID") << "directories are named so";
 }
 
 TEST(Messages, AnEmptyPolicyIsTheDefault) {
