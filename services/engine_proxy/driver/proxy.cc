@@ -37,7 +37,10 @@ void Proxy::Start(Parts parts) {
   driver_->Start();
 }
 
-void Proxy::Stop() { driver_->Stop(); }
+// None where Create could not read the records.
+void Proxy::Stop() {
+  if (driver_ != nullptr) driver_->Stop();
+}
 
 absl::Status Proxy::Persist(const std::vector<Record>& records) {
   const bool flips = kv::Writes<RowRecord>(records);
