@@ -63,16 +63,18 @@ void ChangeValue(std::string& script, Prng& prng) {
   }
 }
 
-// Replaces one of the numbers that stand after a space, as in "offset length".
+// Replaces one of a command's bare numbers, as in "offset length".
 void ChangeNumber(std::string& script, Prng& prng) {
+  constexpr size_t kHeadBytes = 2;  // of a command: its letter and its digit
   constexpr std::string_view kNumbers[] = {
       "0", "1", "2", "8", "16", "64", "4096", "65536", "1048576", "18446744073709551615"};
   const auto is_digit = [&](size_t i) {
     return i < script.size() && script[i] >= '0' && script[i] <= '9';
   };
   std::vector<size_t> places;
-  for (size_t i = 1; i < script.size(); ++i) {
-    if (script[i - 1] == ' ' && is_digit(i)) places.push_back(i);
+  for (size_t i = kHeadBytes; i < script.size(); ++i) {
+    const bool is_first = i == kHeadBytes || script[i - kHeadBytes - 1] == kSeparator;
+    if (is_digit(i) && (is_first || script[i - 1] == ' ')) places.push_back(i);
   }
   if (places.empty()) return;
   const size_t at = places[prng.Below(places.size())];
@@ -115,12 +117,25 @@ std::string Join(const std::vector<std::string>& commands) {
   return script;
 }
 
-// Repeats, drops, swaps or alters one command, or lets a call be waited for, or not.
+// Lets one call be waited for, or not: what was in order becomes a race.
+void ChangeWaiting(std::string& script, Prng& prng) {
+  std::vector<std::string> commands = Split(script);
+  std::vector<char*> calls;
+  for (std::string& command : commands) {
+    if (command.starts_with('C') || command.starts_with('A')) calls.push_back(command.data());
+  }
+  if (calls.empty()) return;
+  char* const how = calls[prng.Below(calls.size())];
+  *how = *how == 'C' ? 'A' : 'C';
+  script = Join(commands);
+}
+
+// Repeats, drops, swaps or alters one command.
 void ChangeCommands(std::string& script, Prng& prng) {
   std::vector<std::string> commands = Split(script);
   std::string& one = commands[prng.Below(commands.size())];
   std::string& other = commands[prng.Below(commands.size())];
-  switch (prng.Below(6)) {
+  switch (prng.Below(5)) {
     case 0:
       commands.insert(commands.begin() + static_cast<ptrdiff_t>(prng.Below(commands.size() + 1)),
                       std::string(one));
@@ -136,9 +151,6 @@ void ChangeCommands(std::string& script, Prng& prng) {
       break;
     case 4:
       one.resize(prng.Below(one.size() + 1));
-      break;
-    case 5:
-      if (one.starts_with('C') || one.starts_with('A')) one[0] = one[0] == 'C' ? 'A' : 'C';
       break;
   }
   script = Join(commands);
@@ -172,6 +184,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
       lorry::fuzz::ChangeRun(script, prng);
     } else if (prng.Chance(100)) {
       lorry::fuzz::ChangeNumber(script, prng);
+    } else if (prng.Chance(100)) {
+      lorry::fuzz::ChangeWaiting(script, prng);
     } else if (prng.Chance(600)) {
       lorry::fuzz::ChangeValue(script, prng);
     } else {

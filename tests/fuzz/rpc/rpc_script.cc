@@ -38,7 +38,8 @@ RpcScript::RpcScript(std::shared_ptr<grpc::Channel> channel,
       const auto* method = service->method(i);
       methods_[method->name()] = {.path = "/" + name + "/" + method->name(),
                                   .request = PrototypeOf(method->input_type()),
-                                  .response = PrototypeOf(method->output_type())};
+                                  .response = PrototypeOf(method->output_type()),
+                                  .streams = method->server_streaming()};
     }
   }
 }
@@ -112,11 +113,17 @@ bool RpcScript::Do(const Command& command) {
   Running& slot = slots_[command.arg % kSlots];
   switch (command.op) {
     case 'C':
-      Finish(Begin(command.payload, /*whole=*/true));
+    case 'A': {
+      const Running running = Begin(command.payload, /*whole=*/true);
+      // A stream of answers need not end before it is cancelled.
+      const bool waits = command.op == 'C' && running.method != nullptr && !running.method->streams;
+      if (waits) {
+        Finish(running);
+      } else {
+        others_.push_back(running);
+      }
       return true;
-    case 'A':
-      others_.push_back(Begin(command.payload, /*whole=*/true));
-      return true;
+    }
     case 'O':
       if (slot.call != nullptr) others_.push_back(slot);
       slot = Begin(command.payload, /*whole=*/false);

@@ -48,6 +48,7 @@ class RpcScript {
     std::string path;
     const google::protobuf::Message* request;
     const google::protobuf::Message* response;
+    bool streams = false;
   };
   struct Running {
     std::shared_ptr<RawCall> call;

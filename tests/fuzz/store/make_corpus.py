@@ -64,7 +64,7 @@ SCRIPTS = {
     "watch": ["O1Watch", message(1, from_revision=0), "H1", OPEN_RUN, "w1", "w1", call("Watch", "A0", from_revision=1), "X1"],
     "abort": [OPEN_RUN, begin(), *OPEN_PUT, call("AbortUpload", upload_id=UPLOAD), "D00 4096", "w0", call("GetUpload", upload_id=UPLOAD)],
     "two_ranks": [OPEN_RUN, begin("A0"), begin("A0"), "W0", call("GetUpload", upload_id=UPLOAD), begin(attempt=2)],
-    "commit_early": [OPEN_RUN, begin(), call("CommitUpload", upload_id=UPLOAD), call("CommitUpload", upload_id="$found")],
+    "commit_early": [OPEN_RUN, "F8", begin(), "U0", call("CommitUpload", upload_id=UPLOAD), call("CommitUpload", upload_id="$found")],
     "commit_before_open": [OPEN_RUN, "F8", begin("A0"), "U0", call("CommitUpload", "A0", upload_id="$found"), "W0"],
     "slow_disk": [OPEN_RUN, "F8", begin("A0"), "U0", call("GetUpload", upload_id="$found"), "W0"],
     "disk_full": [OPEN_RUN, "F0", begin(), "F7", begin(), "F1", *OPEN_PUT, *CHUNKS, "w0", call("CommitUpload", upload_id=UPLOAD)],
