@@ -191,7 +191,11 @@ std::optional<SyncEvent> WhatHappened(Core& core, const PoolId& id, Pool& pool,
     return WhatDoorsDid(core, pool, policy->barrier_deadline_ms);
   }
   const bool is_late = core.now - pool.sync_began >= policy->stage_deadline_ms;
-  if (tally.loaded < tally.remaining && !is_late) return std::nullopt;
+  if (tally.loaded < tally.remaining && !is_late) {
+    // An engine may have lost it while the barrier waited for somebody else.
+    WaitFor(core, id, pool, Wait::kNothing, "");
+    return std::nullopt;
+  }
   if (tally.loaded < needed) return SyncEvent::kTooFewAtDeadline;
   if (pool.sync->mode == fleet::SyncMode::kBarrier) {
     std::string unreachable = WhoIsUnreachable(core, id, /*lost=*/false);

@@ -143,6 +143,18 @@ TEST_F(Barrier, HoldsNoDoorWhileAnotherCannotBeAsked) {
   EXPECT_EQ(Why(), Abort::kUnreachable);
 }
 
+TEST_F(Barrier, SaysNothingOfADoorWhileItWaitsForAnEngineAgain) {
+  Wedge("e2");
+  NeedOne();
+  const VersionKey key = fleet_.Publish(2);
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
+  fleet_.Obey("e1");
+  EXPECT_EQ(fleet_.Pool().waits_for, "MEMBER_UNREACHABLE");
+  fleet_.Set("e1", key, fleet::ResidencyState::kFetched);  // the engine has lost it
+  EXPECT_EQ(Phase(), SyncPhase::kStaging);
+  EXPECT_EQ(fleet_.Pool().waits_for, "");
+}
+
 TEST_F(Barrier, ALockOutlivesItsSession) {
   Lock(2);
   fleet_.Obey("e1");
