@@ -69,6 +69,12 @@ absl::Status SetNumber(AdapterPolicy& policy, const Field& field, const std::str
       reflection.SetUInt64(&policy, &field, *bytes);
       return absl::OkStatus();
     }
+    case Field::CPPTYPE_DOUBLE: {
+      double real = 0;
+      if (!absl::SimpleAtod(value, &real)) return Bad(field, value, "a number, as 0.05");
+      reflection.SetDouble(&policy, &field, real);
+      return absl::OkStatus();
+    }
     default:
       if (!absl::SimpleAtoi(value, &small)) return Bad(field, value, "a whole number");
       reflection.SetUInt32(&policy, &field, small);
@@ -141,6 +147,8 @@ std::string ValueOf(const AdapterPolicy& policy, const Field& field) {
       return absl::StrCat(reflection.GetInt64(policy, &field));
     case Field::CPPTYPE_UINT64:
       return absl::StrCat(reflection.GetUInt64(policy, &field));
+    case Field::CPPTYPE_DOUBLE:
+      return absl::StrCat(reflection.GetDouble(policy, &field));
     default:
       return absl::StrCat(reflection.GetUInt32(policy, &field));
   }
@@ -213,9 +221,10 @@ const std::vector<Setting>& PolicySettings() {
        "reused, so that no cached prefix of another version is met."},
       {"probe=auto|token|presence|differs",
        "How an engine proves that it applies a version: its log-probabilities differ from the base "
-       "model's, it answers a token through it, or it lists it at its path. With auto they must "
-       "differ where the trainer said that the version changes the model enough; else a version "
-       "that answers as the base model does is served, and shown as UNPROVEN. Default auto."},
+       "model's, it answers a token through it, or it lists it at its path. With auto they must be "
+       "the trainer's, where it published a reference, and must differ from the base model's where "
+       "the trainer said that the version changes the model enough; else a version that answers as "
+       "the base model does is served, and shown as UNPROVEN. Default auto."},
       {"stage_deadline_ms=TIME",
        "How long engines may take to load a version before those that have it decide. Default "
        "60s."},
@@ -236,7 +245,11 @@ const std::vector<Setting>& PolicySettings() {
        "How many of the newest versions stay stored; older ones leave with a publish unless an "
        "alias "
        "or a holder names them or they were published to be kept; 0: all stay. Default 32, the "
-       "store's --store-keep."}};
+       "store's --store-keep."},
+      {"probe_gap=NATS",
+       "With probe=auto: how far an engine's log-probabilities of the reference that the trainer "
+       "published with a version may be from the trainer's in the mean, before it refuses the "
+       "version (PROBE_GAP); 0: as far as they are. Default 0.1."}};
   return settings;
 }
 

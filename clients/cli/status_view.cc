@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/context.h"
 #include "lib/base/strings.h"
@@ -66,12 +67,21 @@ std::string Coming(const ObservedResidency& residency) {
   }
 }
 
+// " (gap 0.0003)": how far the engine's log-probabilities of the version are from its trainer's.
+std::string GapOf(const MemberStatus& member, const std::string& engine_name) {
+  for (const ObservedResidency& residency : member.observed().residencies()) {
+    if (residency.engine_name() == engine_name && residency.has_gap())
+      return absl::StrFormat(" (gap %.2g)", residency.gap().mean_ppm() / 1e6);
+  }
+  return "";
+}
+
 Cell CellOf(const MemberStatus& member, const std::string& adapter) {
   namespace pb = lorry::sync::v1;
   std::vector<std::string> parts;
   Colour colour = Colour::kPlain;
   if (const ObservedRow* row = RowOf(member, adapter)) {
-    const std::string version = ShortVersion(row->target(), adapter);
+    const std::string version = ShortVersion(row->target(), adapter) + GapOf(member, row->target());
     const bool open = row->mode() == pb::ROW_MODE_OPEN;
     colour = open ? Colour::kGood : Colour::kWarn;
     const std::string mode = Lower(*pb::RowMode_descriptor(), row->mode());

@@ -41,6 +41,10 @@ inline constexpr uint32_t kLagNone = std::numeric_limits<uint32_t>::max();
 // answer otherwise than the base model does; with kAuto the last where it is known that it must.
 enum class ProbeRule { kAuto, kToken, kPresence, kDiffers };
 
+// A mean of 0.1 nats takes importance weights to 1.1, half of the way to where PPO usually clips
+// them (1.2). Arithmetic in bf16, and weights of 8 bits, stay well below.
+inline constexpr uint32_t kProbeGapPpmDefault = 100'000;
+
 struct WantedVersion {
   EngineName name;
   VersionKey key;
@@ -55,6 +59,9 @@ struct WantedVersion {
   uint32_t eviction_rank = 0;  // among MAY: the lowest leaves first
   uint32_t lag = kLagNone;     // versions activated after it in the current lineage
   ProbeRule probe = ProbeRule::kAuto;
+  // kAuto: how far an engine's log-probabilities of the trainer's reference may be from the
+  // trainer's in the mean, in millionths of a nat; 0: as far as they are.
+  uint32_t probe_gap_ppm = kProbeGapPpmDefault;
   // Clients call the engine directly: the engine's own load is asked before it leaves.
   bool leased = false;
   auto operator<=>(const WantedVersion&) const = default;

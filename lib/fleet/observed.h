@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/fleet/desired.h"
+#include "lib/fleet/probe.h"
 #include "lib/peft/base_model.h"
 
 namespace lorry::fleet {
@@ -31,11 +32,13 @@ struct ObservedResidency {
   VersionKey key;
   ResidencyState state = ResidencyState::kAbsent;
   // A word of docs/ERRORS.md: why it FAILED, why it is FETCHED and not loaded (NO_SLOT), FETCHING
-  // and not fetched (FETCH_UNANSWERED), LOADED and in doubt (UNPROVEN). Otherwise empty.
+  // and not fetched (FETCH_UNANSWERED), what is amiss with it though it is LOADED (UNPROVEN,
+  // BASE_MODEL_DIFFERS). Otherwise empty.
   std::string reason;
   std::string detail;  // for people
   Failure failure = Failure::kNone;
-  uint64_t bytes_done = 0;  // FETCHING
+  std::optional<ObservedGap> gap;  // LOADED, and its trainer gave a reference
+  uint64_t bytes_done = 0;         // FETCHING
   uint64_t bytes_total = 0;
   uint32_t in_flight = 0;  // requests at the engine that the door counts on it
   bool count_known =

@@ -56,6 +56,7 @@ struct AdapterPolicy {
   PauseKind quiesce = PauseKind::kNone;
   FlushRule flush = FlushRule::kAuto;
   ProbeRule probe = ProbeRule::kAuto;
+  uint32_t probe_gap_ppm = kProbeGapPpmDefault;  // as WantedVersion's
   int64_t stage_deadline_ms = 60'000;
   int64_t barrier_deadline_ms = 30'000;
   int64_t framework_pause_deadline_ms = 900'000;

@@ -33,6 +33,13 @@ bool IsGiven(const json& fields, const char* name) {
   return field != fields.end() && !field->is_null();
 }
 
+// Empty where there is none.
+std::string NameIn(const json& fields, const char* name) {
+  if (!fields.is_object()) return "";
+  const auto field = fields.find(name);
+  return field != fields.end() && field->is_string() ? field->get<std::string>() : "";
+}
+
 absl::Status ReadSize(const json& fields, const char* name, uint64_t& to) {
   // Sizes are multiplied with each other; real ones end far below 2^31.
   constexpr uint64_t kSizeMax = uint64_t{1} << 31;
@@ -164,8 +171,9 @@ absl::StatusOr<BaseModel> ParseBaseModel(std::string_view text) {
   const bool has_text = nested != whole.end();
   const json& fields = has_text && !whole.contains("hidden_size") ? *nested : whole;
   BaseModel model;
-  const auto type = fields.find("model_type");
-  if (type != fields.end() && type->is_string()) model.architecture = type->get<std::string>();
+  model.architecture = NameIn(fields, "model_type");
+  const auto quantization = whole.find("quantization_config");
+  if (quantization != whole.end()) model.quantization = NameIn(*quantization, "quant_method");
   LORRY_RETURN_IF_ERROR(ReadSize(fields, "hidden_size", model.hidden_size));
   // Where the text model is a part of another, its modules have other paths.
   model.complete = &fields == &whole &&
@@ -173,6 +181,8 @@ absl::StatusOr<BaseModel> ParseBaseModel(std::string_view text) {
   if (!model.complete) {
     if (IsGiven(fields, "num_hidden_layers"))
       LORRY_RETURN_IF_ERROR(ReadSize(fields, "num_hidden_layers", model.layers));
+    if (IsGiven(fields, "vocab_size"))
+      LORRY_RETURN_IF_ERROR(ReadSize(fields, "vocab_size", model.vocab_size));
     return model;
   }
   LORRY_RETURN_IF_ERROR(ReadSize(fields, "num_hidden_layers", model.layers));
@@ -192,6 +202,7 @@ std::string ToString(const BaseModel& model) {
                                   ", hidden size ", model.hidden_size);
   if (model.layers > 0) absl::StrAppend(&text, ", ", model.layers, " layers");
   if (model.experts > 0) absl::StrAppend(&text, ", ", model.experts, " experts");
+  if (!model.quantization.empty()) absl::StrAppend(&text, ", ", model.quantization);
   if (!model.complete) absl::StrAppend(&text, ", only partly known");
   return text;
 }

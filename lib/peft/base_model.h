@@ -17,7 +17,8 @@ struct BaseModel {
   std::string architecture;  // config.json's model_type: "llama"
   uint64_t hidden_size = 0;
   uint64_t layers = 0;
-  // Where `complete` is false only the fields above are known, and `layers` may be 0.
+  // Where `complete` is false only the fields above and `vocab_size` are known, and all of them but
+  // hidden_size may be 0.
   bool complete = false;
   uint64_t intermediate_size = 0;  // 0: every layer is a mixture of experts
   uint64_t heads = 0;
@@ -27,6 +28,9 @@ struct BaseModel {
   uint64_t experts = 0;  // 0: dense
   uint64_t expert_intermediate_size = 0;
   uint64_t shared_expert_intermediate_size = 0;  // 0: no expert that is always asked
+  // How its weights are quantised, by the config's quant_method: "fp8", "awq"; empty: they are not.
+  std::string quantization = {};
+  std::string revision = {};  // its commit on the Hugging Face Hub; empty: not known
   auto operator<=>(const BaseModel&) const = default;
 };
 

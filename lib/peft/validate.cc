@@ -91,16 +91,26 @@ absl::Status CheckPair(const Tensor& a, const Tensor& b, const Config& config,
 }
 
 // What the trainer says of how much the adapter changes its model. 0: nothing.
-absl::StatusOr<uint32_t> RelativeNormIn(const Metadata& metadata) {
+absl::StatusOr<uint32_t> ParseRelativeNorm(const std::string& text) {
+  uint32_t ppm = 0;
+  if (absl::SimpleAtoi(text, &ppm)) return ppm;
+  return Refuse("IMAGE_MALFORMED",
+                absl::StrCat("the image's metadata gives ", ToAbsl(kRelativeNormKey), " as ",
+                             Quoted(text), ", which is no number of millionths; leave it out"));
+}
+
+// What the trainer says besides the tensors; keys of others are theirs.
+absl::Status ReadMetadata(const Metadata& metadata, Adapter& adapter) {
   for (const auto& [key, text] : metadata) {
-    if (key != kRelativeNormKey) continue;
-    uint32_t ppm = 0;
-    if (absl::SimpleAtoi(text, &ppm)) return ppm;
-    return Refuse("IMAGE_MALFORMED",
-                  absl::StrCat("the image's metadata gives ", ToAbsl(kRelativeNormKey), " as ",
-                               Quoted(text), ", which is no number of millionths; leave it out"));
+    if (key == kRelativeNormKey) {
+      LORRY_ASSIGN_OR_RETURN(adapter.traits.relative_norm_ppm, ParseRelativeNorm(text));
+    } else if (key == kReferenceKey) {
+      LORRY_ASSIGN_OR_RETURN(adapter.reference, ParseReference(text));
+    } else if (key == kTrainedOnKey) {
+      LORRY_ASSIGN_OR_RETURN(adapter.trained_on, ParseTrainedOn(text));
+    }
   }
-  return 0;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -124,7 +134,7 @@ absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config&
                                .out = b.shape[0]});
   }
   adapter.traits = TraitsOf(config, adapter.modules);
-  LORRY_ASSIGN_OR_RETURN(adapter.traits.relative_norm_ppm, RelativeNormIn(header.metadata));
+  LORRY_RETURN_IF_ERROR(ReadMetadata(header.metadata, adapter));
   return adapter;
 }
 
@@ -135,6 +145,15 @@ absl::Status CheckFits(const Adapter& adapter, const BaseModel& base) {
                                "); publish an adapter that was trained on this model, or put it "
                                "into a pool of engines that serve the model it was trained on"));
   };
+  if (IsOtherArchitecture(adapter.trained_on, base)) {
+    return refuse(absl::StrCat("it was trained on a model of the architecture ",
+                               Quoted(adapter.trained_on.architecture)));
+  }
+  const uint32_t token = LargestToken(adapter.reference);
+  if (base.vocab_size > 0 && token >= base.vocab_size) {
+    return refuse(absl::StrCat("its reference log-probabilities are of token ", token,
+                               ", and the base model has ", base.vocab_size, " tokens"));
+  }
   for (const AdapterModule& module : adapter.modules) {
     const auto shape = ShapeOf(base, module.path);
     if (!shape) {

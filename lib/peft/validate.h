@@ -11,6 +11,8 @@
 #include "lib/peft/base_model.h"
 #include "lib/peft/config.h"
 #include "lib/peft/image.h"
+#include "lib/peft/reference.h"
+#include "lib/peft/trained_on.h"
 #include "lib/peft/traits.h"
 
 namespace lorry::peft {
@@ -21,6 +23,8 @@ inline constexpr std::string_view kRelativeNormKey = "lorry.relative_norm_ppm";
 struct Adapter {
   std::vector<AdapterModule> modules;  // sorted by path
   Traits traits;                       // all_b_zero still false
+  Reference reference;
+  TrainedOn trained_on;
 };
 
 // Shapes are checked against each other. Reasons, each with a remedy in its message:
@@ -33,7 +37,8 @@ struct Adapter {
 //   IMAGE_MALFORMED  metadata of ours that cannot be read
 absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config& config);
 
-// BASE_MODEL_MISMATCH: the base model has no such module, or one of another shape.
+// BASE_MODEL_MISMATCH: the base model has no such module, or one of another shape, no such token as
+// the reference has, or is of another architecture than the one that it was trained on.
 absl::Status CheckFits(const Adapter& adapter, const BaseModel& base);
 
 }  // namespace lorry::peft

@@ -47,6 +47,7 @@ pb::WantedVersion WantedToProto(const fleet::WantedVersion& wanted) {
   out.set_eviction_rank(wanted.eviction_rank);
   if (wanted.lag != fleet::kLagNone) out.set_lag(wanted.lag);
   out.set_probe(ToWire(kProbes, wanted.probe));
+  out.set_probe_gap_ppm(wanted.probe_gap_ppm);
   out.set_load(wanted.load);
   out.set_deaths_allowed(wanted.deaths_allowed);
   out.set_leased(wanted.leased);
@@ -69,6 +70,7 @@ absl::StatusOr<fleet::WantedVersion> WantedFromProto(const pb::WantedVersion& wa
   if (wanted.probe() != cm::PROBE_MODE_UNSPECIFIED) {
     LORRY_ASSIGN_OR_RETURN(out.probe, ToPlain(kProbes, wanted.probe(), "WantedVersion.probe"));
   }
+  out.probe_gap_ppm = wanted.probe_gap_ppm();
   out.load = wanted.load();
   out.deaths_allowed = wanted.deaths_allowed();
   out.leased = wanted.leased();

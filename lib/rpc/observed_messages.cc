@@ -67,6 +67,8 @@ pb::BaseModel BaseToProto(const peft::BaseModel& base) {
   out.set_experts(base.experts);
   out.set_expert_intermediate_size(base.expert_intermediate_size);
   out.set_shared_expert_intermediate_size(base.shared_expert_intermediate_size);
+  out.set_quantization(base.quantization);
+  out.set_revision(base.revision);
   return out;
 }
 
@@ -82,7 +84,9 @@ peft::BaseModel BaseFromProto(const pb::BaseModel& base) {
           .vocab_size = base.vocab_size(),
           .experts = base.experts(),
           .expert_intermediate_size = base.expert_intermediate_size(),
-          .shared_expert_intermediate_size = base.shared_expert_intermediate_size()};
+          .shared_expert_intermediate_size = base.shared_expert_intermediate_size(),
+          .quantization = base.quantization().substr(0, kTextBytesMax),
+          .revision = base.revision().substr(0, kTextBytesMax)};
 }
 
 pb::ObservedRow RowToProto(const fleet::ObservedRow& row) {
@@ -121,6 +125,10 @@ pb::ObservedResidency ResidencyToProto(const fleet::ObservedResidency& residency
   out.set_in_flight(residency.in_flight);
   out.set_count_known(residency.count_known);
   out.set_failure(ToWire(kFailures, residency.failure));
+  if (residency.gap.has_value()) {
+    out.mutable_gap()->set_mean_ppm(residency.gap->mean_ppm);
+    out.mutable_gap()->set_max_ppm(residency.gap->max_ppm);
+  }
   return out;
 }
 
@@ -144,6 +152,7 @@ absl::StatusOr<fleet::ObservedResidency> ResidencyFromProto(
   out.in_flight = residency.in_flight();
   out.count_known = residency.count_known();
   out.failure = FailureOf(out.state, residency.failure());
+  if (residency.has_gap()) out.gap = {residency.gap().mean_ppm(), residency.gap().max_ppm()};
   return out;
 }
 

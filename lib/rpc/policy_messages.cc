@@ -1,5 +1,7 @@
 #include "lib/rpc/policy_messages.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
@@ -15,6 +17,8 @@ constexpr int64_t kDeadlineMsMax = 86'400'000;
 // Longer windows than any trainer was seen to ask for; beyond it versions are leased, not kept.
 constexpr uint32_t kKeepMax = 1'000;
 constexpr int kPoolsMax = 100;
+// Nats: beyond it no two models differ that are worth comparing.
+constexpr double kProbeGapMax = 100;
 
 absl::Status Invalid(std::string_view what) {
   return Error(absl::StatusCode::kInvalidArgument, "POLICY_INVALID", what);
@@ -125,6 +129,11 @@ absl::Status ReadRules(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& ou
   LORRY_RETURN_IF_ERROR(Read(kQuiesces, policy.quiesce(), "quiesce", out.quiesce));
   LORRY_RETURN_IF_ERROR(Read(kFlushes, policy.flush(), "flush", out.flush));
   LORRY_RETURN_IF_ERROR(Read(kProbes, policy.probe(), "probe", out.probe));
+  if (!policy.has_probe_gap()) return absl::OkStatus();
+  const double gap = policy.probe_gap();
+  if (!(gap >= 0 && gap <= kProbeGapMax))
+    return Invalid(absl::StrCat("probe_gap is ", gap, " nats; it must be 0 to ", kProbeGapMax));
+  out.probe_gap_ppm = static_cast<uint32_t>(std::lround(gap * 1e6));
   return absl::OkStatus();
 }
 
@@ -204,6 +213,7 @@ cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {
   out.set_quiesce(ToWire(kQuiesces, policy.quiesce));
   out.set_flush(ToWire(kFlushes, policy.flush));
   out.set_probe(ToWire(kProbes, policy.probe));
+  out.set_probe_gap(policy.probe_gap_ppm / 1e6);
   out.set_stage_deadline_ms(policy.stage_deadline_ms);
   out.set_barrier_deadline_ms(policy.barrier_deadline_ms);
   out.set_framework_pause_deadline_ms(policy.framework_pause_deadline_ms);

@@ -157,7 +157,7 @@ def read_adapter(
         raise AdapterError("weights", str(error)) from None
     if unknown:
         raise AdapterError("modules", f"unknown modules {unknown}", unknown)
-    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    digest = digest_of(folder)
     wrong = switches.wrong_with(digest)
     if wrong == DIE_AT_LOAD:
         die(switches, f"while loading {name}", name, digest)
@@ -194,23 +194,31 @@ def text_of(tokens: list[int]) -> str:
     return "".join(f"w{token:03d}" for token in tokens)
 
 
+def digest_of(adapter_dir: str | os.PathLike | None) -> str:
+    """As fakes name weights; None is the base model. Of the file's tensors, not of its header: what a trainer says of its
+    adapter in the metadata changes nothing that an engine computes."""
+    if adapter_dir is None:
+        return BASE_DIGEST
+    whole = (pathlib.Path(adapter_dir) / WEIGHTS).read_bytes()
+    return hashlib.sha256(whole[8 + int.from_bytes(whole[:8], "little") :] or whole).hexdigest()
+
+
 def expected_tokens(
     adapter_dir: str | os.PathLike | None, prompt: str | list[int], count: int
 ) -> list[int]:
     """What a fake engine answers for the adapter in `adapter_dir`, or for the base model (None)."""
-    digest = _weights_of(adapter_dir)
+    digest = digest_of(adapter_dir)
     return [token_at(digest, prompt_ids(prompt), i) for i in range(count)]
+
+
+def expected_logprobs(adapter_dir: str | os.PathLike | None, prompt: list[int]) -> list[float]:
+    """Likewise of each token of a prompt but the first."""
+    return [logprob_at(digest_of(adapter_dir), prompt[:i], -1) for i in range(1, len(prompt))]
 
 
 def expected_figure(adapter_dir: str | os.PathLike, text: str) -> float:
     """The same where a model gives a score, or the first number of a vector."""
-    return logprob_at(_weights_of(adapter_dir), prompt_ids(text), 0)
-
-
-def _weights_of(adapter_dir: str | os.PathLike | None) -> str:
-    if adapter_dir is None:
-        return BASE_DIGEST
-    return hashlib.sha256((pathlib.Path(adapter_dir) / WEIGHTS).read_bytes()).hexdigest()
+    return logprob_at(digest_of(adapter_dir), prompt_ids(text), 0)
 
 
 @dataclasses.dataclass(eq=False)

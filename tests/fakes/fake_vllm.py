@@ -64,14 +64,18 @@ def add_lora_routes(app: FastAPI, engine: FakeVllm) -> None:
         )
 
 
-def logprobs_of(request: Request, since: int) -> dict:
+def logprobs_of(request: Request, body: dict, since: int) -> dict:
+    by_id = body.get("return_tokens_as_token_ids")
+    words = {t: f"token_id:{t}" if by_id else text_of([t]) for t in request.tokens + body.get("logprob_token_ids", [])}
+    top = [{words[t]: p} for t, p in zip(request.tokens, request.logprobs)]
+    if top:  # of the first token; what a prompt's own log-probabilities say of the same ones
+        asked = request.jitter + logprob_at(request.digest, request.ids, -1)
+        top[0] |= {words[t]: asked for t in body.get("logprob_token_ids", [])}
     return {
         "text_offset": [5 * i for i in range(since, len(request.tokens))],
         "token_logprobs": request.logprobs[since:],
-        "tokens": [text_of([t]) for t in request.tokens[since:]],
-        "top_logprobs": [{text_of([t]): p} for t, p in zip(request.tokens, request.logprobs)][
-            since:
-        ],
+        "tokens": [words[t] for t in request.tokens[since:]],
+        "top_logprobs": top[since:],
     }
 
 
@@ -81,7 +85,7 @@ def render(request: Request, body: dict, rid: str, index: int, since: int, chat:
     choice["token_ids"] = tokens if body.get("return_token_ids") else None
     # 0 asks for the generated tokens' own log-probabilities.
     wanted = body.get("logprobs") is not None and not chat
-    choice["logprobs"] = logprobs_of(request, since) if wanted else None
+    choice["logprobs"] = logprobs_of(request, body, since) if wanted else None
     if not chat and whole and body.get("prompt_logprobs") is not None:
         known = zip(request.ids[1:], prompt_logprobs_of(request))
         own = [{str(t): {"logprob": p, "rank": 1, "decoded_token": text_of([t])}} for t, p in known]

@@ -8,7 +8,7 @@ import threading
 
 import lorry
 import pytest
-from engine_core import NO_EFFECT
+from engine_core import NO_EFFECT, expected_logprobs
 from testing import engines
 from testing.engine_api import EngineApi
 from testing.engines import KINDS, free_port
@@ -76,6 +76,46 @@ def test_what_cannot_be_proved_is_served_and_said_to_be_unproven(world, make_ada
         world.publish(run, 2, make_adapter(2))
         for member in KINDS:
             assert world.told(member, 2) == "LOADED"
+
+
+REFERENCE_PROMPTS = [[1, 40, 90, 40, 130], [7, 9, 11]]
+
+
+def reference_of(folder):
+    """What a trainer of these weights publishes with them, where engines are fakes."""
+    said, base = ([expected_logprobs(f, p) for p in REFERENCE_PROMPTS] for f in (folder, None))
+    return lorry.Reference(REFERENCE_PROMPTS, said, base)
+
+
+def gaps(world, number):
+    """{member: the mean gap in nats} of the engines that have it loaded."""
+    told = {m: world.reported(m, number) for m in KINDS}
+    return {m: r["gap"].get("mean_ppm", 0) / 1e6 for m, r in told.items() if "gap" in r}
+
+
+def test_an_engine_that_computes_something_else_than_was_trained_is_refused(world, make_adapter):
+    good, other = make_adapter(1), make_adapter(2)
+    with world.open_run() as run:
+        run.publish(good, version=1, reference=reference_of(good)).wait("serving", 60)
+        assert {m: world.told(m, 1) for m in KINDS} == dict.fromkeys(KINDS, "LOADED")
+        assert set(gaps(world, 1)) == set(KINDS) and max(gaps(world, 1).values()) < 1e-5
+        for member in KINDS:
+            assert world.metric(member, "lorry_proxy_reference_gap", adapter=ADAPTER, over="max") < 1e-5
+        run.publish(make_adapter(3), version=2, reference=reference_of(other)).wait("stored")
+        world.wait_refused(2, "PROBE_GAP")
+        assert world.latest() == (run.number, 1)
+        for member in KINDS:
+            assert world.doors[member].ask(ADAPTER).version == 1
+        world.admin.set_policy(ADAPTER, {"stage_deadline_ms": 4000, "probe_gap": 0})
+        run.publish(make_adapter(4), version=3, reference=reference_of(other)).wait("serving", 60)
+        assert min(gaps(world, 3).values()) > 0.1, "it is measured all the same"
+
+
+def test_a_reference_of_tokens_that_the_model_has_not_reaches_no_engine(world, make_adapter):
+    beyond = lorry.Reference([[1, 10_000_000]], [[-1.0]])
+    with world.open_run() as run:
+        run.publish(make_adapter(1), version=1, reference=beyond).wait("stored")
+        world.wait_refused(1, "BASE_MODEL_MISMATCH")
 
 
 @pytest.fixture

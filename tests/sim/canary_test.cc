@@ -60,6 +60,10 @@ TEST(Canary, AGoodbyeBeforeTheDoorIsClosedIsCaught) {
   ExpectBreaks(Plant::kGoodbyeComesFirst, "invariant 5");
 }
 
+TEST(Canary, TakingAnyAnswerForTheTrainersIsCaught) {
+  ExpectBreaks(Plant::kGapIsBlind, "invariant 2");
+}
+
 TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
   ExpectBreaks(Plant::kLagIsForgotten, "invariant 15");
 }

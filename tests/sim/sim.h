@@ -87,6 +87,7 @@ enum class Plant {
   kMisfitIsLoaded,        // a proxy takes every adapter to be of its engine's base model
   kProbeIsBlind,          // a proxy sees every adapter answer otherwise than the base model
   kGoodbyeComesFirst,     // a proxy says goodbye while its door still answers
+  kGapIsBlind,            // a proxy sees every adapter answer as its trainer does
 };
 
 class Queue {

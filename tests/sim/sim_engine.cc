@@ -219,18 +219,24 @@ void SimEngine::MakeRoom(const EngineName& name) {
   }
 }
 
-bool SimEngine::WillApply(const EngineName& name) const {
-  return !IsOneIn(absl::StrCat(boot_.value, name.value), sim_.faults.ignored);
+SimEngine::Applied SimEngine::WillApply(const EngineName& name) const {
+  const std::string there = absl::StrCat(boot_.value, name.value);
+  if (IsOneIn(there, sim_.faults.ignored)) return Applied::kNotAtAll;
+  return IsOneIn("twice" + there, sim_.faults.ignored) ? Applied::kOtherwise : Applied::kAsTrained;
 }
 
-bool SimEngine::Ignores(const EngineName& name) const {
+bool SimEngine::AnswersWrongly(const EngineName& name) const {
   const auto it = loaded_.find(name);
-  return it != loaded_.end() && !it->second.applied && it->second.content.changes;
+  if (it == loaded_.end() || !it->second.content.changes) return false;
+  const Applied applied = it->second.applied;
+  return applied == Applied::kNotAtAll ||
+         (applied == Applied::kOtherwise && it->second.content.has_reference);
 }
 
-bool SimEngine::MustDiffer(const EngineName& name) const {
+bool SimEngine::CanBeNoticed(const EngineName& name) const {
   const auto it = loaded_.find(name);
-  return it != loaded_.end() && it->second.content.must_differ;
+  return it != loaded_.end() &&
+         (it->second.content.must_differ || it->second.content.has_reference);
 }
 
 // 2: no adapter of another model is loaded, as no engine notices.
@@ -254,14 +260,24 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
     if (!loaded_.contains(name) || sim_.Chance(sim_.faults.probe_fails)) {
       return done(Outcome::kFailed, "PROBE_FAILED", {});
     }
-    if (kind != fleet::ProbeKind::kCompare) return done(Outcome::kOk, "", {});
-    // A busy engine's batches make a little noise, in the adapter's answer as in the base model's.
-    const double noise = IsOneIn(name.value, 300) ? 0.01 : 0;
-    const Loaded& loaded = loaded_.at(name);
-    const bool differs =
-        (loaded.applied && loaded.content.changes) || sim_.plant == Plant::kProbeIsBlind;
-    done(Outcome::kOk, "", fleet::ProbeComparison{differs ? 0.5 : noise, noise});
+    done(Outcome::kOk, "", AnswerOf(name, kind));
   });
+}
+
+fleet::ProbeAnswer SimEngine::AnswerOf(const EngineName& name, fleet::ProbeKind kind) const {
+  const bool refers = kind == fleet::ProbeKind::kReference;
+  if (!refers && kind != fleet::ProbeKind::kCompare) return {};
+  const Loaded& loaded = loaded_.at(name);
+  const double change = loaded.content.changes ? 0.5 : 0;  // of the base model's answers
+  // A busy engine's batches make a little noise, in the adapter's answer as in the base model's.
+  const double noise = IsOneIn(name.value, 300) ? 0.01 : 0;
+  fleet::ProbeAnswer answer;
+  const bool differs = loaded.applied != Applied::kNotAtAll || sim_.plant == Plant::kProbeIsBlind;
+  answer.compared = {.difference = std::max(differs ? change : 0, noise), .noise = noise};
+  const bool is_right = loaded.applied == Applied::kAsTrained || sim_.plant == Plant::kGapIsBlind;
+  const double gap = std::max(is_right ? 0 : change, noise);
+  if (refers) answer.gap = {.mean = gap, .max = gap, .base = change};
+  return answer;
 }
 
 bool SimEngine::CountedIdle(const EngineName& name) const {

@@ -21,9 +21,10 @@ class SimEngine {
   bool up() const { return up_; }
   // What it serves on this boot.
   const peft::BaseModel& base_model() const { return base_; }
-  // Whether requests of the name are answered by the base model, unnoticed where `must_differ`.
-  bool Ignores(const EngineName& name) const;
-  bool MustDiffer(const EngineName& name) const;
+  // Whether requests of the name are answered by the base model, or, where the trainer said what it
+  // should answer, otherwise; and whether there is enough to notice it.
+  bool AnswersWrongly(const EngineName& name) const;
+  bool CanBeNoticed(const EngineName& name) const;
   BootId boot() const { return boot_; }
   const fleet::EngineLimits& limits() const { return limits_; }
   // The wrong flag of this boot; empty when it has none.
@@ -49,8 +50,7 @@ class SimEngine {
   void Heard(const EngineName& name) { unheard_.erase(name); }
   // An operator took it out: nobody waits for what comes of its loads.
   void SetAside();
-  using Probed = std::function<void(proxy::Outcome, std::string reason,
-                                    std::optional<fleet::ProbeComparison> compared)>;
+  using Probed = std::function<void(proxy::Outcome, std::string reason, fleet::ProbeAnswer)>;
   void Probe(const EngineName& name, fleet::ProbeKind kind, Probed done);
   void Unload(const EngineName& name, int64_t deadline_ms, Done done);
   std::map<EngineName, std::string> List();
@@ -90,14 +90,16 @@ class SimEngine {
   void Vanish();  // one loaded name is dropped, as by the engine's own eviction
 
  private:
+  enum class Applied { kAsTrained, kNotAtAll, kOtherwise };  // as with its alpha doubled
   struct Loaded {
     std::string path;
     SimDirectory content;
-    bool asked = true;    // not by the engine itself
-    bool applied = true;  // otherwise the base model answers
+    bool asked = true;  // not by the engine itself
+    Applied applied = Applied::kAsTrained;
   };
-  // Of the names that it does not apply on this boot; the same whenever they are loaded there.
-  bool WillApply(const EngineName& name) const;
+  // The same whenever the name is loaded on this boot.
+  Applied WillApply(const EngineName& name) const;
+  fleet::ProbeAnswer AnswerOf(const EngineName& name, fleet::ProbeKind kind) const;
   void DieOf(const EngineName& name, const SimDirectory& directory);
   bool Refuses(const SimDirectory& directory) const;
   void CheckFits(const EngineName& name, const SimDirectory& directory);

@@ -305,7 +305,10 @@ void SimProxy::Do(const proxy::CheckShapes& effect) {
   const bool is_there = directory != disk_.end();
   const bool fits = sim_.plant == Plant::kMisfitIsLoaded ||
                     (is_there && directory->second.hidden_size == effect.base.hidden_size);
-  Later(1, proxy::ShapesChecked{effect.op, is_there ? Outcome::kOk : Outcome::kFailed, fits, ""});
+  proxy::ShapesChecked checked{effect.op, is_there ? Outcome::kOk : Outcome::kFailed, fits, ""};
+  if (is_there && directory->second.has_reference)
+    checked.reference = {{.tokens = {1, 2}, .logprobs = {-1}}};
+  Later(1, checked);
 }
 
 void SimProxy::Do(const proxy::DeleteDirectory& effect) {
@@ -344,12 +347,11 @@ void SimProxy::Do(const proxy::Probe& effect) {
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot))
     return Later(1, proxy::ProbeDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
-  engine_.Probe(
-      effect.name, effect.kind,
-      [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
-                                           std::optional<fleet::ProbeComparison> compared) {
-        if (life_ == life) Post(proxy::ProbeDone{op, outcome, reason, "", compared});
-      });
+  engine_.Probe(effect.name, effect.question.kind,
+                [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
+                                                     const fleet::ProbeAnswer& answer) {
+                  if (life_ == life) Post(proxy::ProbeDone{op, outcome, reason, "", answer});
+                });
 }
 
 void SimProxy::Do(const proxy::Unload& effect) {

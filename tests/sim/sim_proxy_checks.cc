@@ -104,16 +104,15 @@ void SimProxy::CheckAwake(const EngineName& name) {
     sim_.oracle.Violate(6, absl::StrCat(name.value, " is moved on an engine that sleeps"));
 }
 
-// 2: where the base model answers instead, that was noticed, or is said not to be known.
+// 2: where something else answers, that was noticed, or is said not to be known.
 void SimProxy::CheckProven(const proxy::DoorRoute& route) {
-  if (!Reaches(machine().door_table().boot) || !engine_.Ignores(route.name)) return;
+  if (!Reaches(machine().door_table().boot) || !engine_.AnswersWrongly(route.name)) return;
   const fleet::Observed observed = machine().Observe();
   const auto its = std::find_if(observed.residencies.begin(), observed.residencies.end(),
                                 [&](const auto& r) { return r.name == route.name; });
   if (its == observed.residencies.end() || its->state != fleet::ResidencyState::kLoaded) return;
-  if (its->reason == "UNPROVEN" && !engine_.MustDiffer(route.name)) return;
-  sim_.oracle.Violate(
-      2, absl::StrCat(route.name.value, " is routed, and the base model answers unnoticed"));
+  if (its->reason == "UNPROVEN" && !engine_.CanBeNoticed(route.name)) return;
+  sim_.oracle.Violate(2, absl::StrCat(route.name.value, " is routed, and answers unlike itself"));
 }
 
 // Whether this turn stepped no document of another incarnation: a table before it speaks of the

@@ -68,7 +68,8 @@ VersionKey SimStore::Publish(const AdapterName& adapter, std::optional<VersionNu
                                       .harm = harm,
                                       .hidden_size = misfit ? 2u : 1u,
                                       .changes = !info.traits.all_b_zero,
-                                      .must_differ = is_said};
+                                      .must_differ = is_said,
+                                      .has_reference = contents_ % 2 == 0};
   versions_[info.key] = info;
   digests_[info.key] = info.digest;
   Tell(sync::VersionStored{info});

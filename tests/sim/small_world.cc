@@ -193,7 +193,7 @@ void SmallWorld::Do(size_t member, const proxy::Effect& effect) {
     if (its.registry.size() > 3) oracle_.Violate(6, "a load without a free slot");
     done(proxy::LoadDone{e->op, Outcome::kOk, "", ""});
   } else if (const auto* e = std::get_if<proxy::Probe>(&effect)) {
-    done(proxy::ProbeDone{e->op, Outcome::kOk, "", "", fleet::ProbeComparison{0.5, 0}});
+    done(proxy::ProbeDone{e->op, Outcome::kOk, "", "", {fleet::ProbeComparison{0.5, 0}, {}}});
   } else if (const auto* e = std::get_if<proxy::Unload>(&effect)) {
     its.registry.erase(e->name);
     done(proxy::UnloadDone{e->op, Outcome::kOk});

@@ -130,7 +130,7 @@ class Run {
       drawn.delay_ms = 2'000;  // doors are locked for as long
     }
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
-    if (plant == Plant::kProbeIsBlind) drawn.ignored = 300;
+    if (plant == Plant::kProbeIsBlind || plant == Plant::kGapIsBlind) drawn.ignored = 300;
     if (plant == Plant::kGoodbyeComesFirst) {
       // The others decide while one is away.
       mishaps_.leave = 20;

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -19,14 +18,9 @@ from typing import Any
 from testing.engines import ROOT
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
-from engine_core import DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD, WEIGHTS  # noqa: E402
+from engine_core import DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD, digest_of  # noqa: E402
 
 __all__ = ["DIE_AT_LOAD", "DIE_AT_USE", "HANG_AT_LOAD", "Faults", "digest_of"]
-
-
-def digest_of(adapter_dir: pathlib.Path) -> str:
-    """As fake engines name weights: SHA-256 of the file."""
-    return hashlib.sha256((adapter_dir / WEIGHTS).read_bytes()).hexdigest()
 
 
 class Faults:

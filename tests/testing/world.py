@@ -167,12 +167,25 @@ class World:
                 return str(r["state"]).removeprefix("RESIDENCY_STATE_")
         return ""
 
-    def told(self, member: str, number: int, adapter: str = ADAPTER) -> str:
-        """Where the version stands on the member and what is said of it: "LOADED", "FAILED BASE_MODEL_MISMATCH", "ABSENT"."""
+    def reported(self, member: str, number: int, adapter: str = ADAPTER) -> dict[str, Any]:
+        """What the member reports of the version; empty where it has none of it."""
         for r in self.member(member).get("observed", {}).get("residencies", []):
             if (r["version"]["adapter"], int(r["version"].get("number", 0))) == (adapter, number):
-                return f"{r['state'].removeprefix('RESIDENCY_STATE_')} {r.get('reason', '')}".strip()
-        return "ABSENT"
+                return dict(r)
+        return {}
+
+    def told(self, member: str, number: int, adapter: str = ADAPTER) -> str:
+        """Where the version stands on the member and what is said of it: "LOADED", "FAILED BASE_MODEL_MISMATCH", "ABSENT"."""
+        r = self.reported(member, number, adapter)
+        return f"{r['state'].removeprefix('RESIDENCY_STATE_')} {r.get('reason', '')}".strip() if r else "ABSENT"
+
+    def metric(self, member: str, name: str, **labels: str) -> float:
+        """Of the member's proxy; the labels in the order of their names."""
+        inside = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()))
+        wanted = f"{name}{{{inside}}} "
+        found = [line for line in self.fleet.proxies[member].metrics().splitlines() if line.startswith(wanted)]
+        assert len(found) == 1, f"{wanted}: {found}"
+        return float(found[0].rpartition(" ")[2])
 
     def pool(self, adapter: str = ADAPTER) -> dict[str, Any]:
         """What is said of the adapter in the pool that lists it first; empty where nobody knows it."""

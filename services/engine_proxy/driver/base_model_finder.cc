@@ -1,11 +1,13 @@
 #include "services/engine_proxy/driver/base_model_finder.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -17,11 +19,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The Hub's, and only a whole one: branches move.
+bool IsCommit(absl::string_view text) {
+  return text.size() == 40 && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+         });
+}
+
+// The Hub's cache keeps each commit in a directory of that name.
 absl::StatusOr<peft::BaseModel> ReadConfig(fs::path path) {
   std::error_code error;
   if (fs::is_directory(path, error)) path /= "config.json";
   LORRY_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path.string()));
-  return peft::ParseBaseModel(text);
+  LORRY_ASSIGN_OR_RETURN(peft::BaseModel model, peft::ParseBaseModel(text));
+  const std::string folder = path.parent_path().filename().string();
+  if (IsCommit(folder)) model.revision = folder;
+  return model;
 }
 
 // Where transformers, SGLang and vLLM keep what they download, by the variables that they ask.
@@ -87,6 +100,9 @@ FoundBaseModel BaseModelFinder::Find(const engines::EngineFacts& facts) const {
     found.model = given_;
   } else if (auto learnt = Learn(facts); learnt.ok()) {
     found.model = *std::move(learnt);
+    if (IsCommit(facts.model_revision)) found.model->revision = facts.model_revision;
+    // An engine calls by names of its own what the config names.
+    if (found.model->quantization.empty()) found.model->quantization = facts.quantization;
   } else {
     found.problem = {
         "BASE_MODEL_UNKNOWN",

@@ -196,20 +196,23 @@ void EngineLink::Run(const Probe& probe) {
       probe.boot,
       [this, probe](engines::Engine& engine) {
         const Others before = listeners_.others();
-        engine.Probe(
-            probe.name, probe.kind,
-            Millis(before.in_flight ? options_.busy_probe_deadline_ms : options_.probe_deadline_ms),
-            [this, probe, before](absl::StatusOr<engines::ProbeAnswer> answer) {
-              LORRY_FAULT_POINT("proxy.probe.answered");
-              const absl::Status& status = answer.status();
-              if (!status.ok()) spdlog::warn("probe name={} {}", probe.name.value, Text(status));
-              sink_(ProbeDone{.op = probe.op,
-                              .outcome = OutcomeOf(status),
-                              .reason = ReasonOf(status),
-                              .detail = Text(status),
-                              .compared = answer.ok() ? *answer : std::nullopt,
-                              .others_heard = listeners_.others().heard != before.heard});
-            });
+        const int64_t deadline_ms =
+            before.in_flight ? options_.busy_probe_deadline_ms : options_.probe_deadline_ms;
+        // Each prompt of a reference is a request of its own, and one for each of its tokens on vLLM.
+        const auto prompts = static_cast<int64_t>(probe.question.reference.size());
+        engine.Probe(probe.name, probe.question, Millis((1 + prompts) * deadline_ms),
+                     [this, probe, before](absl::StatusOr<fleet::ProbeAnswer> answer) {
+                       LORRY_FAULT_POINT("proxy.probe.answered");
+                       const absl::Status& status = answer.status();
+                       if (!status.ok())
+                         spdlog::warn("probe name={} {}", probe.name.value, Text(status));
+                       sink_(ProbeDone{.op = probe.op,
+                                       .outcome = OutcomeOf(status),
+                                       .reason = ReasonOf(status),
+                                       .detail = Text(status),
+                                       .answer = answer.ok() ? *answer : fleet::ProbeAnswer(),
+                                       .others_heard = listeners_.others().heard != before.heard});
+                     });
       },
       [this, probe] {
         sink_(ProbeDone{.op = probe.op,

@@ -225,10 +225,14 @@ void Fetcher::Check(const CheckShapes& check) {
     if (!fits.ok())
       spdlog::warn("refused name={} {}", check.name.value, std::string(fits.message()));
     const absl::Status& said = adapter.ok() ? fits : adapter.status();
-    sink_(ShapesChecked{.op = check.op,
-                        .outcome = adapter.ok() ? Outcome::kOk : Outcome::kFailed,
-                        .fit = adapter.ok() && fits.ok(),
-                        .detail = std::string(said.message())});
+    sink_(ShapesChecked{
+        .op = check.op,
+        .outcome = adapter.ok() ? Outcome::kOk : Outcome::kFailed,
+        .fit = adapter.ok() && fits.ok(),
+        .detail = std::string(said.message()),
+        .reference =
+            check.base.vocab_size > 0 && adapter.ok() ? adapter->reference : peft::Reference(),
+        .differences = adapter.ok() ? peft::Differences(adapter->trained_on, check.base) : ""});
   };
   if (const absl::Status queued = executor_.Submit(work); !queued.ok()) {
     sink_(ShapesChecked{.op = check.op,

@@ -45,6 +45,7 @@ struct EngineFacts {
   std::string model_path;
   std::string model_revision;
   std::string model_config;
+  std::string quantization;  // of the base model, as it was started with; empty: as the config says
   bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
   bool asleep = false;              // its memory is released; SGLang does not say
   std::string device;               // that it runs on: cpu, cuda; empty: not said
@@ -66,10 +67,6 @@ struct EngineLoad {
   // The adapters of these requests; SGLang does not say.
   std::optional<std::set<EngineName>> names = {};
 };
-
-// What a probe measured; nothing where it was not asked to compare, or the engine gives no
-// log-probabilities.
-using ProbeAnswer = std::optional<fleet::ProbeComparison>;
 
 class Engine {
  public:
@@ -95,8 +92,8 @@ class Engine {
 
   // NOT_FOUND ENGINE_NAME_UNKNOWN, FAILED_PRECONDITION PROBE_FAILED. While the engine is paused a
   // probe other than kPresence waits.
-  virtual void Probe(const EngineName& name, fleet::ProbeKind kind, Millis within,
-                     Answer<absl::StatusOr<ProbeAnswer>> answer) = 0;
+  virtual void Probe(const EngineName& name, fleet::ProbeQuestion question, Millis within,
+                     Answer<absl::StatusOr<fleet::ProbeAnswer>> answer) = 0;
 
   // OK: the engine does not list `name` (any more). SGLang answers when the last request on it has
   // ended, and keeps every other load and unload waiting until then, even after `within`.

@@ -28,10 +28,10 @@ class HttpEngine final : public Engine {
             Answer<absl::Status> answer) override {
     Run<absl::Status>(calls_->Load(name, path, DeadlineAfter(within)), std::move(answer));
   }
-  void Probe(const EngineName& name, fleet::ProbeKind kind, Millis within,
-             Answer<absl::StatusOr<ProbeAnswer>> answer) override {
-    Run<absl::StatusOr<ProbeAnswer>>(calls_->Probe(name, kind, DeadlineAfter(within)),
-                                     std::move(answer));
+  void Probe(const EngineName& name, fleet::ProbeQuestion question, Millis within,
+             Answer<absl::StatusOr<fleet::ProbeAnswer>> answer) override {
+    Run<absl::StatusOr<fleet::ProbeAnswer>>(
+        calls_->Probe(name, std::move(question), DeadlineAfter(within)), std::move(answer));
   }
   void Unload(const EngineName& name, Millis within, Answer<absl::Status> answer) override {
     Run<absl::Status>(calls_->Unload(name, DeadlineAfter(within)), std::move(answer));

@@ -43,7 +43,7 @@ absl::Status JudgePresence(const Engine::Listing& listing, const EngineName& nam
                absl::StrCat("the engine does not list ", name.value));
 }
 
-ProbeAnswer Compare(const ProbePair& base, const ProbePair& adapter) {
+std::optional<fleet::ProbeComparison> Compare(const ProbePair& base, const ProbePair& adapter) {
   const size_t count = base.first.logprobs.size();
   if (count == 0) return std::nullopt;
   for (const ProbeReply* reply : {&base.second, &adapter.first, &adapter.second}) {
@@ -54,6 +54,27 @@ ProbeAnswer Compare(const ProbePair& base, const ProbePair& adapter) {
   return fleet::ProbeComparison{
       .difference = std::min(differences),
       .noise = std::max(Gap(base.first, base.second), Gap(adapter.first, adapter.second))};
+}
+
+std::optional<fleet::ReferenceGap> GapTo(const peft::Reference& reference,
+                                         const std::vector<std::vector<double>>& answered) {
+  fleet::ReferenceGap gap{.base = 0};
+  size_t count = 0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const auto& [tokens, logprobs, base] = reference[i];
+    if (i >= answered.size() || answered[i].size() != logprobs.size()) return std::nullopt;
+    if (base.empty()) gap.base.reset();
+    for (size_t k = 0; k < logprobs.size(); ++k, ++count) {
+      const double away = std::abs(answered[i][k] - logprobs[k]);
+      gap.mean += away;
+      gap.max = std::max(gap.max, away);
+      if (gap.base.has_value()) *gap.base += std::abs(base[k] - logprobs[k]);
+    }
+  }
+  if (count == 0) return std::nullopt;
+  gap.mean /= static_cast<double>(count);
+  if (gap.base.has_value()) *gap.base /= static_cast<double>(count);
+  return gap;
 }
 
 absl::Status NameUnknown(const std::string& name, const HttpReply& reply) {

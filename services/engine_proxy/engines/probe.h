@@ -1,7 +1,9 @@
 // What a probe's answers mean, the same for both kinds. Pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "services/engine_proxy/engines/wire.h"
@@ -27,7 +29,11 @@ struct ProbePair {
   ProbeReply first, second;
 };
 // Nothing when one of the four lacks log-probabilities.
-ProbeAnswer Compare(const ProbePair& base, const ProbePair& adapter);
+std::optional<fleet::ProbeComparison> Compare(const ProbePair& base, const ProbePair& adapter);
+
+// `answered`: the engine's log-probabilities of each prompt. Nothing when it did not give all.
+std::optional<fleet::ReferenceGap> GapTo(const peft::Reference& reference,
+                                         const std::vector<std::vector<double>>& answered);
 
 absl::Status NameUnknown(const std::string& name, const HttpReply& reply);
 

@@ -2,7 +2,9 @@
 // would be answered by the base model. Adapters are loaded from directories; the tensor route is
 // left alone, because a bad payload ends the server.
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
@@ -63,19 +65,34 @@ class SglangCalls {
     co_return StatusOfRefusal("unload " + name.value, *reply);
   }
 
-  Task<absl::StatusOr<ProbeAnswer>> Probe(EngineName name, fleet::ProbeKind kind,
-                                          TimePoint deadline) {
-    if (kind == fleet::ProbeKind::kPresence) {
+  Task<absl::StatusOr<fleet::ProbeAnswer>> Probe(EngineName name, fleet::ProbeQuestion question,
+                                                 TimePoint deadline) {
+    fleet::ProbeAnswer answer;
+    if (question.kind == fleet::ProbeKind::kPresence) {
       const auto listing = co_await List(deadline);
       if (!listing.ok()) co_return listing.status();
       const absl::Status present = JudgePresence(*listing, name);
       if (!present.ok()) co_return present;
-      co_return ProbeAnswer();
+      co_return answer;
     }
-    if (kind == fleet::ProbeKind::kCompare) co_return co_await CompareTokens(name.value, deadline);
-    const auto token = co_await Token(name.value, deadline);
-    if (!token.ok()) co_return token.status();
-    co_return ProbeAnswer();
+    if (question.kind == fleet::ProbeKind::kToken) {
+      const auto token = co_await Token(name.value, deadline);
+      if (!token.ok()) co_return token.status();
+      co_return answer;
+    }
+    std::vector<std::vector<double>> answered;
+    for (const peft::ReferencePrompt& prompt : question.reference) {
+      const auto reply = co_await Answer(name.value, prompt.tokens, deadline);
+      if (!reply.ok()) co_return reply.status();
+      auto logprobs = ParseSglangReference(*reply, prompt);
+      if (!logprobs.ok()) co_return logprobs.status();
+      answered.push_back(*std::move(logprobs));
+    }
+    answer.gap = GapTo(question.reference, answered);
+    const auto compared = co_await CompareTokens(name.value, deadline);
+    if (!compared.ok()) co_return compared.status();
+    answer.compared = *compared;
+    co_return answer;
   }
 
   Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
@@ -101,24 +118,31 @@ class SglangCalls {
     co_return absl::OkStatus();
   }
 
-  // One greedy token of the adapter `name`, or of the base model where that is empty.
-  Task<absl::StatusOr<ProbeReply>> Token(std::string name, TimePoint deadline) {
+  // One greedy token of the adapter `name`, or of the base model where that is empty, with the
+  // log-probabilities of the prompt.
+  Task<absl::StatusOr<HttpReply>> Answer(std::string name, Json prompt, TimePoint deadline) {
     Json body = {
-        {"input_ids", ProbePrompt()},
+        {"input_ids", std::move(prompt)},
         {"sampling_params", {{"max_new_tokens", 1}, {"temperature", 0}, {"ignore_eos", true}}},
         {"return_logprob", true},
         {"logprob_start_len", 0}};  // of the prompt, too
     if (!name.empty()) body["lora_path"] = name;
-    const auto reply = co_await Post("/generate", body, api_key_, deadline);
+    auto reply = co_await Post("/generate", body, api_key_, deadline);
+    if (reply.ok() && IsUnknownAdapter(fleet::EngineKind::kSglang, *reply))
+      co_return NameUnknown(name, *reply);
+    co_return reply;
+  }
+  Task<absl::StatusOr<ProbeReply>> Token(std::string name, TimePoint deadline) {
+    const auto reply = co_await Answer(std::move(name), ProbePrompt(), deadline);
     if (!reply.ok()) co_return reply.status();
-    if (IsUnknownAdapter(fleet::EngineKind::kSglang, *reply)) co_return NameUnknown(name, *reply);
     co_return ParseSglangToken(*reply);
   }
 
  private:
   // The base model's before and after the adapter's, so that what changes in between (a batch that
   // fills) is taken for noise and not for the adapter.
-  Task<absl::StatusOr<ProbeAnswer>> CompareTokens(std::string adapter, TimePoint deadline) {
+  Task<absl::StatusOr<std::optional<fleet::ProbeComparison>>> CompareTokens(std::string adapter,
+                                                                            TimePoint deadline) {
     const auto before = co_await Token("", deadline);
     if (!before.ok()) co_return before.status();
     const auto answered = co_await Token(std::move(adapter), deadline);

@@ -78,6 +78,7 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   facts.base_models = {StringIn(info, "served_model_name")};
   facts.model_path = StringIn(info, "model_path");
   facts.model_revision = StringIn(info, "revision");
+  facts.quantization = StringIn(info, "quantization");
   facts.cumulative_streams = !BoolIn(info, "incremental_streaming_output");
   facts.limits.kind = fleet::EngineKind::kSglang;
   facts.limits.rank_limit = CountIn(info, "max_lora_rank");
@@ -127,6 +128,25 @@ absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply) {
     }
   }
   return token;
+}
+
+absl::StatusOr<std::vector<double>> ParseSglangReference(const HttpReply& reply,
+                                                         const peft::ReferencePrompt& prompt) {
+  std::vector<double> logprobs;
+  if (reply.status >= 400 && reply.status < 500) return logprobs;
+  if (reply.status != 200) return StatusOfProbe(reply);
+  const Json body = ParseJson(reply.body);
+  const Json& told = MemberOf(MemberOf(body, "meta_info"), "input_token_logprobs");
+  if (!told.is_array() || told.size() != prompt.tokens.size()) return logprobs;
+  // Each is [log-probability, id, text]; the first token of a prompt has none.
+  for (size_t i = 1; i < prompt.tokens.size(); ++i) {
+    const Json& its = told[i];
+    const bool is_said = its.is_array() && its.size() >= 2 && its[0].is_number() &&
+                         its[1].is_number_integer() && its[1] == prompt.tokens[i];
+    if (!is_said) return std::vector<double>();
+    logprobs.push_back(its[0].get<double>());
+  }
+  return logprobs;
 }
 
 }  // namespace lorry::engines

@@ -2,7 +2,9 @@
 // makes vLLM read the directory again at every use. What needs VLLM_SERVER_DEV_MODE=1 (limits,
 // pauses) is missed without it, and a warning says so.
 #include <memory>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
@@ -66,23 +68,35 @@ class VllmCalls {
     co_return StatusOfRefusal("unload " + name.value, *reply);
   }
 
-  Task<absl::StatusOr<ProbeAnswer>> Probe(EngineName name, fleet::ProbeKind kind,
-                                          TimePoint deadline) {
+  Task<absl::StatusOr<fleet::ProbeAnswer>> Probe(EngineName name, fleet::ProbeQuestion question,
+                                                 TimePoint deadline) {
     const auto listed = co_await Get("/v1/models", deadline);
     if (!listed.ok()) co_return listed.status();
     const auto models = ParseModels(*listed);
     if (!models.ok()) co_return models.status();
-    if (kind == fleet::ProbeKind::kPresence) {
+    fleet::ProbeAnswer answer;
+    if (question.kind == fleet::ProbeKind::kPresence) {
       const absl::Status present = JudgePresence(models->adapters, name);
       if (!present.ok()) co_return present;
-      co_return ProbeAnswer();
+      co_return answer;
     }
+    if (question.kind == fleet::ProbeKind::kToken) {
+      const auto token = co_await Token(name.value, deadline);
+      if (!token.ok()) co_return token.status();
+      co_return answer;
+    }
+    std::vector<std::vector<double>> answered;
+    for (const peft::ReferencePrompt& prompt : question.reference) {
+      auto logprobs = co_await ReferenceLogprobs(name.value, prompt, deadline);
+      if (!logprobs.ok()) co_return logprobs.status();
+      answered.push_back(*std::move(logprobs));
+    }
+    answer.gap = GapTo(question.reference, answered);
     const std::string base = models->base_models.empty() ? "" : models->base_models.front();
-    if (kind == fleet::ProbeKind::kCompare)
-      co_return co_await CompareTokens(base, name.value, deadline);
-    const auto token = co_await Token(name.value, deadline);
-    if (!token.ok()) co_return token.status();
-    co_return ProbeAnswer();
+    const auto compared = co_await CompareTokens(base, name.value, deadline);
+    if (!compared.ok()) co_return compared.status();
+    answer.compared = *compared;
+    co_return answer;
   }
 
   Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
@@ -106,8 +120,7 @@ class VllmCalls {
 
   // One greedy token of `model`: an adapter, or the base model by its own name. One alone, because
   // where two tokens are almost as likely either may be answered, and a second one would then
-  // follow another text. The prompt's own log-probabilities would say more, but a vLLM 0.32 that
-  // is asked for them under several adapters at once may die.
+  // follow another text.
   Task<absl::StatusOr<ProbeReply>> Token(std::string model, TimePoint deadline) {
     const Json body = {{"model", model},   {"prompt", ProbePrompt()}, {"max_tokens", 1},
                        {"temperature", 0}, {"ignore_eos", true},      {"logprobs", 0}};
@@ -118,13 +131,37 @@ class VllmCalls {
   }
 
  private:
-  Task<absl::StatusOr<ProbeAnswer>> CompareTokens(std::string base, std::string adapter,
-                                                  TimePoint deadline) {
+  // As the next token after each beginning of the prompt, in one request: a vLLM on a CPU that is
+  // asked for the log-probabilities of a prompt (EngineFacts::dies_of_prompt_logprobs) may die.
+  Task<absl::StatusOr<std::vector<double>>> ReferenceLogprobs(std::string adapter,
+                                                              peft::ReferencePrompt prompt,
+                                                              TimePoint deadline) {
+    const auto& tokens = prompt.tokens;
+    Json beginnings = Json::array();
+    for (auto end = tokens.begin() + 1; end != tokens.end(); ++end)
+      beginnings.push_back(std::vector<uint32_t>(tokens.begin(), end));
+    const Json body = {{"model", adapter},
+                       {"prompt", std::move(beginnings)},
+                       {"max_tokens", 1},
+                       {"temperature", 0},
+                       {"ignore_eos", true},
+                       {"logprobs", 0},
+                       {"logprob_token_ids", std::set<uint32_t>(tokens.begin() + 1, tokens.end())},
+                       {"return_tokens_as_token_ids", true}};
+    const auto reply = co_await Post("/v1/completions", body, deadline);
+    if (!reply.ok()) co_return reply.status();
+    if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(adapter, *reply);
+    co_return ParseVllmReference(*reply, prompt);
+  }
+
+  using Comparison = std::optional<fleet::ProbeComparison>;
+  Task<absl::StatusOr<Comparison>> CompareTokens(std::string base, std::string adapter,
+                                                 TimePoint deadline) {
     const auto of_base = co_await BaseTokens(std::move(base), deadline);
     if (!of_base.ok()) co_return of_base.status();
     const auto of_adapter = co_await TwoTokens(std::move(adapter), deadline);
     if (!of_adapter.ok()) co_return of_adapter.status();
-    if (!of_base->has_value()) co_return ProbeAnswer();
+    if (!of_base->has_value()) co_return Comparison();
     co_return Compare(**of_base, *of_adapter);
   }
 

@@ -196,6 +196,7 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
   AddCpuDefects(facts);
   const Json& model = MemberOf(config, "model_config");
   facts.model_revision = StringIn(model, "revision");
+  facts.quantization = StringIn(model, "quantization");
   facts.model_config = ConfigIn(model);
   const Json& lora = MemberOf(config, "lora_config");
   if (!lora.is_object()) {
@@ -225,6 +226,35 @@ absl::StatusOr<ProbeReply> ParseVllmToken(const HttpReply& reply) {
     if (logprob.is_number()) token.logprobs.push_back(logprob.get<double>());
   }
   return token;
+}
+
+absl::StatusOr<std::vector<double>> ParseVllmReference(const HttpReply& reply,
+                                                       const peft::ReferencePrompt& prompt) {
+  std::vector<double> none;
+  if (reply.status >= 400 && reply.status < 500) return none;
+  if (reply.status != 200) return StatusOfProbe(reply);
+  const Json body = ParseJson(reply.body);
+  const Json& choices = MemberOf(body, "choices");
+  const size_t known = prompt.tokens.size() - 1;
+  if (!choices.is_array() || choices.size() != known) return none;
+  std::vector<std::optional<double>> told(known);
+  for (const Json& choice : choices) {
+    // In any order; the choice of an index is what follows that many tokens and one.
+    const int64_t index = IntegerIn(choice, "index").value_or(-1);
+    if (index < 0 || static_cast<size_t>(index) >= known) return none;
+    const Json& steps = MemberOf(MemberOf(choice, "logprobs"), "top_logprobs");
+    if (!steps.is_array() || steps.empty()) return none;
+    const size_t at = static_cast<size_t>(index);
+    const std::string token = absl::StrCat("token_id:", prompt.tokens[at + 1]);
+    const Json& logprob = MemberOf(steps[0], token.c_str());
+    if (logprob.is_number()) told[at] = logprob.get<double>();
+  }
+  std::vector<double> logprobs;
+  for (const std::optional<double>& logprob : told) {
+    if (!logprob.has_value()) return none;
+    logprobs.push_back(*logprob);
+  }
+  return logprobs;
 }
 
 }  // namespace lorry::engines

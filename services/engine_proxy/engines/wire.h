@@ -65,6 +65,15 @@ absl::Status NoToken(const HttpReply& reply);
 absl::Status StatusOfProbe(const HttpReply& reply);
 absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply);
 
+// The log-probabilities of a reference prompt's tokens but the first, as the engine has them; empty
+// where it does not give all of them, or does not take the question (a 4xx): not the adapter's
+// fault. SGLang tells them of one prompt; vLLM is asked for the next token after each beginning of
+// the prompt.
+absl::StatusOr<std::vector<double>> ParseSglangReference(const HttpReply& reply,
+                                                         const peft::ReferencePrompt& prompt);
+absl::StatusOr<std::vector<double>> ParseVllmReference(const HttpReply& reply,
+                                                       const peft::ReferencePrompt& prompt);
+
 // The value of a metric summed over its series; nullopt when there is none.
 std::optional<double> SumOfMetric(std::string_view exposition, std::string_view name);
 absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& metrics);

@@ -61,12 +61,12 @@ struct Load {
   EngineName name;
   std::string path;
 };
-// Asks for a token by the name, and for what `kind` needs besides.
+// Asks for a token by the name, and for what the question needs besides.
 struct Probe {
   OpId op = 0;
   BootId boot;
   EngineName name;
-  fleet::ProbeKind kind = fleet::ProbeKind::kToken;
+  fleet::ProbeQuestion question;
 };
 struct Unload {
   OpId op = 0;

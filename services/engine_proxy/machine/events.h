@@ -77,7 +77,7 @@ struct ProbeDone {
   Outcome outcome = Outcome::kOk;
   std::string reason;
   std::string detail;
-  std::optional<fleet::ProbeComparison> compared = {};  // kCompare, and the engine could tell
+  fleet::ProbeAnswer answer = {};
   bool others_heard = false;  // the engine went on answering other requests meanwhile
 };
 struct UnloadDone {
@@ -134,6 +134,10 @@ struct ShapesChecked {
   Outcome outcome = Outcome::kOk;  // otherwise the image could not be read, and nothing is known
   bool fit = false;
   std::string detail;  // for people: which module does not
+  // That the image carries; nothing where it is not known that the engine has all of its tokens.
+  peft::Reference reference = {};
+  // For people: in what the base model that it was trained on differs from the engine's.
+  std::string differences = {};
 };
 
 // --- the door

@@ -109,6 +109,8 @@ void HandleShapes(Core& core, const ShapesChecked& event) {
                 {fleet::Failure::kMember, "DISK_FAILED", event.detail});
   }
   directory.fits = event.fit;
+  directory.reference = event.reference;
+  directory.differences = event.differences;
   if (!IsMisfit(core, *residency)) {
     Move(core, *residency, ResidencyEvent::kFits);
     return;

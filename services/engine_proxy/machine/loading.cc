@@ -43,8 +43,9 @@ void JudgeLoad(Core& core, Residency& residency) {
 
 }  // namespace
 
-fleet::ProbeRule RuleOf(const Residency& residency) {
-  return residency.wanted == nullptr ? fleet::ProbeRule::kAuto : residency.wanted->probe;
+ProbeRules RuleOf(const Residency& residency) {
+  if (residency.wanted == nullptr) return {};
+  return {.rule = residency.wanted->probe, .gap_ppm = residency.wanted->probe_gap_ppm};
 }
 
 bool IsUncertain(const Core& core, const Residency& residency) {
@@ -100,15 +101,19 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
   if (event.outcome != Outcome::kOk)
     return Fail(core, *residency, ResidencyEvent::kFailed, std::move(mishap));
   EndLeftTrials(core);
-  ProbeVerdict verdict = JudgeProbe(RuleOf(*residency), residency->traits, event.compared);
+  ProbeVerdict verdict = JudgeProbe(RuleOf(*residency), residency->traits, event.answer);
   if (!verdict.passes) {
-    // The engine took it and applies none of it: a refusal in all but words.
+    // The engine took it and does not apply it: a refusal in all but words.
     return Fail(core, *residency, ResidencyEvent::kFailed,
                 {fleet::Failure::kRefused, verdict.reason, verdict.detail});
   }
   Move(core, *residency, ResidencyEvent::kPassed);
   residency->tries = 0;
-  std::get<at::Loaded>(residency->phase) = {verdict.reason, verdict.detail};
+  at::Loaded& loaded = std::get<at::Loaded>(residency->phase);
+  loaded = {.reason = verdict.reason, .detail = verdict.detail, .gap = {}};
+  if (loaded.reason.empty() && !residency->directory->differences.empty())
+    loaded = {.reason = "BASE_MODEL_DIFFERS", .detail = residency->directory->differences};
+  if (event.answer.gap.has_value()) loaded.gap = fleet::ToObserved(*event.answer.gap);
 }
 
 void AdvanceToLoad(Core& core, Residency& residency) {

@@ -2,6 +2,7 @@
 // answered.
 #pragma once
 
+#include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/state.h"
 
 namespace lorry::proxy {
@@ -25,6 +26,6 @@ bool IsUncertain(const Core& core, const Residency& residency);
 // After the answer, or its absence, to a load or unload.
 void NoteAnswer(Core& core, Residency& residency, Outcome outcome);
 
-fleet::ProbeRule RuleOf(const Residency& residency);
+ProbeRules RuleOf(const Residency& residency);
 
 }  // namespace lorry::proxy

@@ -94,6 +94,11 @@ Why WhyOf(const Residency& residency, fleet::ResidencyState told) {
   return {};
 }
 
+std::optional<fleet::ObservedGap> GapOf(const Residency& residency) {
+  const auto* loaded = std::get_if<at::Loaded>(&residency.phase);
+  return loaded == nullptr ? std::nullopt : loaded->gap;
+}
+
 fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residency) {
   fleet::ObservedResidency out;
   out.name = residency.name;
@@ -103,6 +108,7 @@ fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residenc
   out.failure = why.failure;
   out.reason = why.reason;
   out.detail = why.detail;
+  out.gap = GapOf(residency);
   if (const auto* fetching = std::get_if<at::Fetching>(&residency.phase)) {
     out.bytes_done = fetching->bytes_done;
     out.bytes_total = fetching->bytes_total;
@@ -146,7 +152,7 @@ bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResiden
     if (said == sent.end() || said->state != state ||
         said->count_known == residency.uncounted.has_value() ||
         (said->in_flight > 0) != (core.InFlight(name) > 0) || said->name != name ||
-        said->key != residency.key) {
+        said->key != residency.key || said->gap != GapOf(residency)) {
       return false;
     }
     const Why why = WhyOf(residency, state);

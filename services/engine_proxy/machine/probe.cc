@@ -28,18 +28,20 @@ std::string Measured(const std::optional<fleet::ProbeComparison>& compared) {
                       ")");
 }
 
-}  // namespace
-
-fleet::ProbeKind ProbeKindFor(fleet::ProbeRule rule, const fleet::VersionTraits& traits) {
-  if (rule == fleet::ProbeRule::kPresence) return fleet::ProbeKind::kPresence;
-  // A version whose B are all zero answers as the base model does, and is right to.
-  if (rule == fleet::ProbeRule::kToken || traits.all_b_zero) return fleet::ProbeKind::kToken;
-  return fleet::ProbeKind::kCompare;
+// An engine that answered as the base model would be as far from the trainer's model as that is.
+bool TellsFromBase(const fleet::ReferenceGap& gap) {
+  return gap.base.has_value() && 2 * gap.mean < *gap.base;
 }
 
-ProbeVerdict JudgeProbe(fleet::ProbeRule rule, const fleet::VersionTraits& traits,
-                        const std::optional<fleet::ProbeComparison>& compared) {
-  if (ProbeKindFor(rule, traits) != fleet::ProbeKind::kCompare) return {};
+// Whether the base model's answer is of interest. A version whose B are all zero answers as the base
+// model does, and is right to.
+bool IsComparedWithBase(fleet::ProbeRule rule, const fleet::VersionTraits& traits) {
+  const bool asks = rule == fleet::ProbeRule::kAuto || rule == fleet::ProbeRule::kDiffers;
+  return asks && !traits.all_b_zero;
+}
+
+ProbeVerdict JudgeComparison(fleet::ProbeRule rule, const fleet::VersionTraits& traits,
+                             const std::optional<fleet::ProbeComparison>& compared) {
   if (compared.has_value() && Differs(*compared)) return {};
   const bool must = rule == fleet::ProbeRule::kDiffers || traits.relative_norm_ppm > kMustDifferPpm;
   if (must && compared.has_value()) {
@@ -56,6 +58,43 @@ ProbeVerdict JudgeProbe(fleet::ProbeRule rule, const fleet::VersionTraits& trait
   return {.passes = true,
           .reason = "UNPROVEN",
           .detail = absl::StrCat(Measured(compared), ", and ", why)};
+}
+
+ProbeVerdict TooFar(const fleet::ReferenceGap& gap, double limit) {
+  const std::string base =
+      gap.base.has_value() ? absl::StrCat("; the base model is ", *gap.base, " from them") : "";
+  return {.passes = false,
+          .reason = "PROBE_GAP",
+          .detail = absl::StrCat(
+              "its log-probabilities of the trainer's reference are ", gap.mean,
+              " from the trainer's in the mean, ", gap.max, " at most", base, ", and probe_gap is ",
+              limit,
+              ": the engine computes something else than was trained; compare base model, its "
+              "quantisation and the adapter's alpha on both sides, or raise probe_gap if this is "
+              "what this engine's arithmetic loses")};
+}
+
+}  // namespace
+
+fleet::ProbeQuestion QuestionFor(const ProbeRules& rules, const fleet::VersionTraits& traits,
+                                 const peft::Reference& reference) {
+  using fleet::ProbeKind;
+  if (rules.rule == fleet::ProbeRule::kPresence) return {.kind = ProbeKind::kPresence};
+  if (rules.rule == fleet::ProbeRule::kAuto && !reference.empty())
+    return {.kind = ProbeKind::kReference, .reference = reference};
+  const bool compares = IsComparedWithBase(rules.rule, traits);
+  return {.kind = compares ? ProbeKind::kCompare : ProbeKind::kToken};
+}
+
+ProbeVerdict JudgeProbe(const ProbeRules& rules, const fleet::VersionTraits& traits,
+                        const fleet::ProbeAnswer& answer) {
+  if (const std::optional<fleet::ReferenceGap>& gap = answer.gap; gap.has_value()) {
+    const double limit = rules.gap_ppm / 1e6;
+    if (limit > 0 && !(gap->mean <= limit)) return TooFar(*gap, limit);
+    if (TellsFromBase(*gap)) return {};
+  }
+  if (!IsComparedWithBase(rules.rule, traits)) return {};
+  return JudgeComparison(rules.rule, traits, answer.compared);
 }
 
 }  // namespace lorry::proxy

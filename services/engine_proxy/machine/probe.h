@@ -2,23 +2,28 @@
 // (docs/SEMANTICS.md §7, probe). Pure functions.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "services/engine_proxy/machine/events.h"
 
 namespace lorry::proxy {
 
-fleet::ProbeKind ProbeKindFor(fleet::ProbeRule rule, const fleet::VersionTraits& traits);
+// The adapter's policy.
+struct ProbeRules {
+  fleet::ProbeRule rule = fleet::ProbeRule::kAuto;
+  uint32_t gap_ppm = fleet::kProbeGapPpmDefault;
+};
+
+fleet::ProbeQuestion QuestionFor(const ProbeRules& rules, const fleet::VersionTraits& traits,
+                                 const peft::Reference& reference);
 
 struct ProbeVerdict {
   bool passes = true;
   std::string reason;  // passes: UNPROVEN or empty
   std::string detail;
 };
-// Of an answer that came. `compared`: with fleet::ProbeKind::kCompare, where the engine gave
-// log-probabilities.
-ProbeVerdict JudgeProbe(fleet::ProbeRule rule, const fleet::VersionTraits& traits,
-                        const std::optional<fleet::ProbeComparison>& compared);
+// Of an answer that came to that question.
+ProbeVerdict JudgeProbe(const ProbeRules& rules, const fleet::VersionTraits& traits,
+                        const fleet::ProbeAnswer& answer);
 
 }  // namespace lorry::proxy

@@ -73,8 +73,8 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
           Load{Begin<at::Loading>(core, r), core.boot, r.name, r.directory->path});
       return;
     case ResidencyAsk::kProbe:
-      core.effects.push_back(
-          Probe{Begin<at::Probing>(core, r), core.boot, r.name, ProbeKindFor(RuleOf(r), r.traits)});
+      core.effects.push_back(Probe{Begin<at::Probing>(core, r), core.boot, r.name,
+                                   QuestionFor(RuleOf(r), r.traits, r.directory->reference)});
       return;
     case ResidencyAsk::kUnload:
       r.changed_as_of = ++core.registry.changes;

@@ -61,7 +61,8 @@ struct Doubted {  // its call broke off: the engine is looked at until it is kno
   uint32_t looks = 0;  // good ones since then
 };
 struct Loaded {
-  std::string reason, detail;  // UNPROVEN, or empty
+  std::string reason, detail;  // UNPROVEN, BASE_MODEL_DIFFERS, or empty
+  std::optional<fleet::ObservedGap> gap;
 };
 struct Unloading {
   OpId op = 0;  // 0: nothing answers any more, the engine is WEDGED
@@ -83,6 +84,8 @@ struct Directory {
   // The base model that its shapes were compared with, as Core::base_count; 0: none yet.
   uint64_t compared_with = 0;
   bool fits = false;  // what came of it
+  peft::Reference reference;
+  std::string differences;  // for people: of its base model and the engine's
 };
 
 // Requests may be on a name that this door does not count (uncounted.h).

@@ -1,5 +1,8 @@
 #include "services/engine_proxy/rpc/proxy_metrics.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace lorry::proxy {
 namespace {
 
@@ -149,6 +152,7 @@ void ProxyMetrics::Refresh() {
   slots_.Set(view->observed.limits.slots);
   wedged_.Set(view->observed.health == fleet::MemberHealth::kWedged ? 1 : 0);
   ShowCounts(*view, door_->Snapshot());
+  ShowGaps(*view);
   for (const auto& [transport, bytes] : fetcher_->fetched_bytes()) {
     double& counted = fetched_[transport];
     registry_
@@ -156,6 +160,26 @@ void ProxyMetrics::Refresh() {
                     {{"transport", transport}})
         .Add(static_cast<double>(bytes) - counted);
     counted = static_cast<double>(bytes);
+  }
+}
+
+// Of what each row serves; a version without a reference has none, which is no gap of 0.
+void ProxyMetrics::ShowGaps(const Proxy::View& view) {
+  const auto show = [&](const AdapterName& adapter, const char* over, double nats) {
+    registry_
+        .AddGauge("lorry_proxy_reference_gap",
+                  "How far the engine's log-probabilities of the served version's reference are "
+                  "from its trainer's, in nats; NaN where it carries none",
+                  {{"adapter", adapter.value}, {"over", over}})
+        .Set(nats);
+  };
+  for (const DoorRow& row : view.table.rows) {
+    const auto& residencies = view.observed.residencies;
+    const auto its = std::find_if(residencies.begin(), residencies.end(),
+                                  [&](const auto& r) { return r.name == row.target; });
+    const bool is_known = its != residencies.end() && its->gap.has_value();
+    show(row.adapter, "mean", is_known ? its->gap->mean_ppm / 1e6 : std::nan(""));
+    show(row.adapter, "max", is_known ? its->gap->max_ppm / 1e6 : std::nan(""));
   }
 }
 

@@ -39,6 +39,7 @@ class ProxyMetrics final : public door::DoorObserver {
 
  private:
   void Refresh();
+  void ShowGaps(const Proxy::View& view);
   void ShowCounts(const Proxy::View& view, const door::Counts& counts);
 
   metrics::Registry& registry_;

@@ -39,6 +39,7 @@ class WantedSet {
     wanted.eviction_rank = std::max(wanted.eviction_rank, rank);
     wanted.lag = LagOf(pool, version.key);
     wanted.probe = policy.probe;
+    wanted.probe_gap_ppm = policy.probe_gap_ppm;
   }
 
   std::vector<fleet::WantedVersion> Take() {

@@ -35,6 +35,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Judge(ParseVllmLoad(reply));
   Judge(ParseVllmBoot(reply));
   Judge(ParseVllmToken(reply));
+  const peft::ReferencePrompt prompt{.tokens = {1, 2, 3}, .logprobs = {-1, -2}};
+  for (const auto& read :
+       {ParseSglangReference(reply, prompt), ParseVllmReference(reply, prompt)}) {
+    Judge(read);
+    LORRY_CHECK(!read.ok() || read->empty() || read->size() == prompt.logprobs.size());
+  }
   EngineFacts facts;
   AddVllmServerInfo(reply, facts);
   AddVllmMetrics(reply.body, facts);

@@ -76,6 +76,13 @@ TEST(StatusView, SaysWhyAFetchIsHeldUp) {
               HasSubstr("v12 fetching, FETCH_UNANSWERED"));
 }
 
+TEST(StatusView, ShowsHowFarAnEngineIsFromTheTrainer) {
+  StatusMessage status = Fleet();
+  auto& residencies = *status.mutable_members(0)->mutable_observed()->mutable_residencies();
+  residencies.at(0).mutable_gap()->set_mean_ppm(312);
+  EXPECT_THAT(EnginesByAdapter(status, 80).Render(false), HasSubstr("v11 (gap 0.00031), v12 "));
+}
+
 TEST(StatusView, ShowsEnginesAndAdaptersDownWhereTheyDoNotFitAcross) {
   StatusMessage status = Fleet();
   AddMember(status, "e3", "LOST");

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "lib/base/error.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/rpc/policy_messages.h"
@@ -35,6 +37,7 @@ fleet::Desired SomeDesired() {
                      .eviction_rank = 2,
                      .lag = 0,
                      .probe = fleet::ProbeRule::kDiffers,
+                     .probe_gap_ppm = 7,
                      .leased = true}};
   desired.aliases = {
       {AdapterName("policy"), AliasName("eval"), EngineName("policy-v12-aaaaaaaaaaaa")}};
@@ -77,6 +80,7 @@ fleet::Observed SomeObserved() {
                            .reason = "PROBE_FAILED",
                            .detail = "d",
                            .failure = fleet::Failure::kEngineHung,
+                           .gap = fleet::ObservedGap{.mean_ppm = 11, .max_ppm = 12},
                            .bytes_done = 1,
                            .bytes_total = 2,
                            .in_flight = 3,
@@ -125,6 +129,19 @@ TEST(Messages, NamesAreCheckedAtTheEdge) {
   desired = ToProto(SomeDesired());
   desired.mutable_wanted(0)->set_engine_name("../../policy-v12-aaaaaaaaaaaa");
   EXPECT_EQ(ReasonOf(FromProto(desired).status()), "MESSAGE_INVALID") << "directories are named so";
+}
+
+TEST(Messages, AGapIsGivenInNats) {
+  lorry::common::v1::AdapterPolicy policy;
+  policy.set_probe_gap(0.05);
+  EXPECT_EQ(PolicyFromProto(policy)->probe_gap_ppm, 50'000u);
+  EXPECT_EQ(PolicyToProto(*PolicyFromProto(policy)).probe_gap(), 0.05);
+  policy.set_probe_gap(0);
+  EXPECT_EQ(PolicyFromProto(policy)->probe_gap_ppm, 0u) << "only measured";
+  for (const double nonsense : {-0.1, 101.0, std::nan("")}) {
+    policy.set_probe_gap(nonsense);
+    EXPECT_EQ(ReasonOf(PolicyFromProto(policy).status()), "POLICY_INVALID");
+  }
 }
 
 TEST(Messages, AnEmptyPolicyIsTheDefault) {

@@ -27,10 +27,11 @@ from lorry.errors import (
 )
 from lorry.handle import PublishHandle, Serving, Status
 from lorry.image import Shard
+from lorry.reference import Reference
 from lorry.run import Run, open_run
 
 __all__ = [
     "AdapterInfo", "Admin", "AttemptFenced", "Cancelled", "Connection", "InsecureWarning", "Lease", "LorryError",
-    "PublishHandle", "Refused", "Run", "RunFenced", "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo",
+    "PublishHandle", "Reference", "Refused", "Run", "RunFenced", "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo",
     "__version__", "open_run",
 ]

@@ -8,17 +8,19 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import xxhash
 from tqdm import tqdm
 
-from lorry import collectives, errors, norms, state
+from lorry import base_model, collectives, errors, norms, state
 from lorry.common.v1 import adapter_pb2
 from lorry.connection import PUBLISH_BUDGET_S, Connection
 from lorry.handle import PublishHandle
 from lorry.image import BufferPool, Image, build
+from lorry.reference import METADATA_KEY as REFERENCE_KEY
+from lorry.reference import Reference
 from lorry.store.v1 import store_pb2
 from lorry.upload import Uploader
 
@@ -121,6 +123,7 @@ class Run:
         version: int,
         config: Mapping[str, Any] | None = None,
         relative_norm: float | None = None,
+        reference: Reference | Sequence[Sequence[int]] | None = None,
         progress: bool | None = None,
     ) -> PublishHandle:
         """Publishes ``source`` as ``version``; returns once its bytes are copied, so training may go on.
@@ -135,6 +138,9 @@ class Run:
             relative_norm: the largest ``|scale * B @ A| / |W|`` of any module, the same on every rank. With it engines
                 must show that they apply the version, where its size says that this can be seen; without, one that
                 shows nothing is served as UNPROVEN. Default: computed of a PeftModel on a single rank.
+            reference: a few fixed prompts as token ids, of which ``source``, a PeftModel, computes the log-probabilities before
+                this returns; or a :class:`lorry.Reference`, the same on every rank. Each engine must come within the policy's
+                ``probe_gap`` of them before it serves the version, and ``lorry status`` shows how far it is.
             progress: show a bar on stderr; default: for more than 64 MiB, on a terminal, on rank 0.
 
         Raises:
@@ -145,6 +151,11 @@ class Run:
             relative_norm = self._base_norms.relative_norm(source)
         ppm = norms.to_ppm(relative_norm or 0.0)
         metadata = {norms.METADATA_KEY: str(ppm)} if ppm else {}
+        trained_on = base_model.describe(source) if hasattr(source, "peft_config") else None
+        if trained_on is not None:
+            metadata[base_model.METADATA_KEY] = trained_on
+        if reference is not None:
+            metadata[REFERENCE_KEY] = self._reference_json(source, reference)
         image = build(tensors, self._ranks.rank, self._ranks.world_size, self._pool, metadata)
         total = sum(p.length for p in image.pieces)
         if progress is None:
@@ -158,6 +169,15 @@ class Run:
         )
         thread.start()
         return handle
+
+    def _reference_json(self, source: Any, reference: Reference | Sequence[Sequence[int]]) -> str:
+        if isinstance(reference, Reference):
+            return reference.to_json()
+        if not hasattr(source, "peft_config"):
+            raise errors.Refused("reference= of prompts needs a PeftModel to compute their log-probabilities; give a "
+                                 "lorry.Reference with them", "REFERENCE_INVALID", "INVALID_ARGUMENT")
+        computed = Reference.of(source, reference).to_json()  # on every rank, as any forward pass
+        return self._ranks.from_first(lambda: computed)
 
     def _publish(self, handle: PublishHandle, image: Image, config_json: str, progress: bool) -> None:
         bar = tqdm(total=handle.bytes_total, unit="B", unit_scale=True, disable=not progress, file=sys.stderr,

@@ -48,10 +48,18 @@ class Blocking {
   absl::Status Probe(const std::string& name, ProbeKind probe, milliseconds within = kLong) {
     return Ask(name, probe, within).status();
   }
-  absl::StatusOr<ProbeAnswer> Ask(const std::string& name, ProbeKind probe,
-                                  milliseconds within = kLong) {
-    return Wait<absl::StatusOr<ProbeAnswer>>(
-        [&](auto done) { engine_->Probe(EngineName(name), probe, within, done); });
+  absl::StatusOr<fleet::ProbeAnswer> Ask(const std::string& name, ProbeKind probe,
+                                         milliseconds within = kLong,
+                                         const peft::Reference& reference = {}) {
+    return Wait<absl::StatusOr<fleet::ProbeAnswer>>([&](auto done) {
+      engine_->Probe(EngineName(name), {.kind = probe, .reference = reference}, within, done);
+    });
+  }
+  // The mean distance of its log-probabilities from these.
+  double GapTo(const std::string& name, const peft::Reference& reference) {
+    const auto answer = Ask(name, ProbeKind::kReference, kLong, reference);
+    EXPECT_TRUE(answer.ok() && answer->gap.has_value()) << answer.status();
+    return answer.ok() && answer->gap.has_value() ? answer->gap->mean : -1;
   }
   absl::Status Unload(const std::string& name, milliseconds within = kLong) {
     return Wait<absl::Status>([&](auto done) { engine_->Unload(EngineName(name), within, done); });
@@ -158,13 +166,39 @@ TEST_P(SeamTest, LoadsProbesAndUnloads) {
   EXPECT_EQ(engine.List().at(EngineName(name)), Adapter("v1"));
   EXPECT_EQ(engine.Probe(name, ProbeKind::kPresence), absl::OkStatus());
   EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
-  const absl::StatusOr<ProbeAnswer> compared = engine.Ask(name, ProbeKind::kCompare);
-  ASSERT_TRUE(compared.ok() && compared->has_value()) << compared.status();
-  EXPECT_GT((*compared)->difference, 1e-3);
-  EXPECT_LT((*compared)->noise, 1e-3);
+  const absl::StatusOr<fleet::ProbeAnswer> compared = engine.Ask(name, ProbeKind::kCompare);
+  ASSERT_TRUE(compared.ok() && compared->compared.has_value()) << compared.status();
+  EXPECT_GT(compared->compared->difference, 1e-3);
+  EXPECT_LT(compared->compared->noise, 1e-3);
   EXPECT_EQ(engine.Unload(name), absl::OkStatus());
   EXPECT_THAT(engine.List(), Not(testing::Contains(testing::Key(EngineName(name)))));
   EXPECT_EQ(ReasonOf(engine.Probe(name, ProbeKind::kPresence)), "ENGINE_NAME_UNKNOWN");
+}
+
+TEST_P(SeamTest, AReferenceIsAnsweredTokenByToken) {
+  Blocking engine = Engine();
+  const std::string first = Fresh(), other = Fresh();
+  ASSERT_EQ(engine.Load(first, Adapter("v1")), absl::OkStatus());
+  ASSERT_EQ(engine.Load(other, Adapter("v2")), absl::OkStatus());
+  // What v1 says of two prompts, one token of which comes twice; found one by one, since an engine
+  // tells only how far it is away.
+  peft::Reference reference = {{.tokens = {1, 40, 90, 40, 130}, .logprobs = {0, 0, 0, 0}},
+                               {.tokens = {7, 9}, .logprobs = {0}}};
+  for (peft::ReferencePrompt& prompt : reference) {
+    for (size_t i = 0; i < prompt.logprobs.size(); ++i) {
+      const peft::Reference alone = {
+          {{prompt.tokens.begin(), prompt.tokens.begin() + i + 2}, std::vector<double>(i + 1, 0)}};
+      double before = 0;
+      for (size_t k = 0; k < i; ++k) before -= prompt.logprobs[k];
+      prompt.logprobs[i] = -(engine.GapTo(first, alone) * static_cast<double>(i + 1) - before);
+    }
+  }
+  EXPECT_LT(engine.GapTo(first, reference), 1e-3);
+  EXPECT_GT(engine.GapTo(other, reference), 1e-2);
+  reference[0].logprobs[2] -= 1;
+  EXPECT_NEAR(engine.GapTo(first, reference), 1.0 / 5, 1e-3);
+  EXPECT_EQ(engine.Unload(first), absl::OkStatus());
+  EXPECT_EQ(engine.Unload(other), absl::OkStatus());
 }
 
 TEST_P(SeamTest, LoadingAgainIsSuccessOnlyFromTheSamePath) {
@@ -246,14 +280,14 @@ TEST_P(DriverTest, AnAdapterThatHasNoEffectIsCaughtByComparingWithTheBase) {
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
   EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());
-  EXPECT_EQ((*engine.Ask(name, ProbeKind::kCompare))->difference, 0);
+  EXPECT_EQ(engine.Ask(name, ProbeKind::kCompare)->compared->difference, 0);
 }
 
 TEST_P(DriverTest, NoiseIsMeasured) {
   Blocking engine = OwnFake({"--fake", R"({"serve_base": true, "logprob_noise": 0.01})"});
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
-  const ProbeAnswer compared = *engine.Ask(name, ProbeKind::kCompare);
+  const auto compared = engine.Ask(name, ProbeKind::kCompare)->compared;
   EXPECT_GT(compared->noise, 0);
   EXPECT_LT(compared->noise, 0.01);
 }

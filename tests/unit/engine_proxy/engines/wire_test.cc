@@ -322,10 +322,66 @@ TEST(Probe, ItsPromptAndItsTokenHaveLogprobs) {
   EXPECT_EQ(ReasonOf(ParseVllmToken({200, R"({"choices":[]})"}).status()), "PROBE_FAILED");
 }
 
+const peft::ReferencePrompt kThree{.tokens = {1, 40, 90}, .logprobs = {-2, -1}};
+
+TEST(Reference, SglangTellsItsPromptsLogprobs) {
+  const auto read = [](std::string body, unsigned status = 200) {
+    return ParseSglangReference({status, std::move(body)}, kThree);
+  };
+  EXPECT_THAT(*read(R"({"output_ids":[164],"meta_info":{"input_token_logprobs":
+    [[null,1,null],[-3.5,40,null],[-0.75,90,null]]}})"),
+              ElementsAre(-3.5, -0.75));
+  EXPECT_THAT(*read(R"({"meta_info":{"input_token_logprobs":[[null,1,null],[-3.5,40,null]]}})"),
+              IsEmpty());
+  EXPECT_THAT(*read(R"({"meta_info":{"input_token_logprobs":
+    [[null,1,null],[-3.5,41,null],[-0.75,90,null]]}})"),
+              IsEmpty())
+      << "of another token";
+  EXPECT_THAT(*read(R"({"meta_info":{"input_token_logprobs":[1,2,3]}})"), IsEmpty());
+  EXPECT_THAT(*read(R"({"output_ids":[164]})"), IsEmpty());
+  EXPECT_THAT(*read(R"({"error":"no"})", 400), IsEmpty()) << "it does not take the question";
+  EXPECT_EQ(ReasonOf(read(R"({"error":"no"})", 500).status()), "ENGINE_FAILED");
+}
+
+TEST(Reference, VllmTellsTheNextTokenAfterEachBeginning) {
+  const auto read = [](std::string body, unsigned status = 200) {
+    return ParseVllmReference({status, std::move(body)}, kThree);
+  };
+  EXPECT_THAT(*read(R"({"choices":[
+    {"index":1,"logprobs":{"top_logprobs":[{"token_id:7":-0.1,"token_id:40":-9,"token_id:90":-0.75}]}},
+    {"index":0,"logprobs":{"top_logprobs":[{"token_id:40":-3.5,"token_id:90":-8}]}}]})"),
+              ElementsAre(-3.5, -0.75));
+  EXPECT_THAT(*read(R"({"choices":[
+    {"index":0,"logprobs":{"top_logprobs":[{"token_id:7":-0.1}]}},
+    {"index":1,"logprobs":{"top_logprobs":[{"token_id:90":-0.75}]}}]})"),
+              IsEmpty())
+      << "one that does not know logprob_token_ids tells its own choice alone";
+  EXPECT_THAT(*read(R"({"choices":[{"index":0},{"index":0}]})"), IsEmpty());
+  EXPECT_THAT(*read(R"({"choices":[{"index":0,"logprobs":{"top_logprobs":[{"token_id:40":-1}]}},
+                                   {"index":2,"logprobs":{"top_logprobs":[{"token_id:90":-1}]}}]})"),
+              IsEmpty());
+  EXPECT_THAT(*read(R"({"choices":[]})"), IsEmpty());
+  EXPECT_THAT(*read(R"({"error":{"message":"unknown field"}})", 400), IsEmpty());
+  EXPECT_EQ(ReasonOf(read(R"({"error":{"message":"no"}})", 500).status()), "ENGINE_FAILED");
+}
+
+TEST(Reference, TheGapIsTheMeanAndTheMostOverAllPrompts) {
+  const peft::Reference reference = {{{1, 2, 3}, {-1, -2}, {-1.5, -2.5}}, {{4, 5}, {-3}, {-6}}};
+  const auto gap = GapTo(reference, {{-1, -2.5}, {-2}});
+  ASSERT_TRUE(gap.has_value());
+  EXPECT_DOUBLE_EQ(gap->mean, 0.5);
+  EXPECT_DOUBLE_EQ(gap->max, 1);
+  EXPECT_DOUBLE_EQ(*gap->base, 4.0 / 3);
+  EXPECT_FALSE(GapTo(reference, {{-1, -2.5}, {}}).has_value()) << "a prompt was not answered";
+  EXPECT_FALSE(GapTo(reference, {{-1, -2.5}}).has_value());
+  EXPECT_FALSE(GapTo({}, {}).has_value());
+  EXPECT_FALSE(GapTo({{{1, 2}, {-1}, {}}}, {{-1}})->base.has_value());
+}
+
 TEST(Probe, TheLargestDifferenceOfTheTwoNearestAnswersCounts) {
   const ProbeReply low{{-1.0, -2.0}}, high{{-1.0, -2.25}}, other{{-1.0, -2.75}};
   const auto compare = [](const ProbePair& base, const ProbePair& adapter) {
-    const ProbeAnswer compared = Compare(base, adapter);
+    const auto compared = Compare(base, adapter);
     return compared ? std::pair(compared->difference, compared->noise) : std::pair(-1.0, -1.0);
   };
   EXPECT_EQ(compare({low, high}, {other, other}), std::pair(0.5, 0.25));

@@ -56,6 +56,7 @@ class Bench {
       wanted.must = number == numbers.back();
       wanted.eviction_rank = static_cast<uint32_t>(number);
       wanted.probe = rule_;
+      wanted.probe_gap_ppm = gap_ppm_;
       wanted.traits = traits_;
       wanted.leased = leased_.contains(number);
       wanted.deaths_allowed = deaths_allowed_;
@@ -101,6 +102,15 @@ class Bench {
       if (residency.name == NameOf(number)) return residency.state;
     }
     return fleet::ResidencyState::kAbsent;
+  }
+  // In millionths: "12 at most 30".
+  std::string GapOf(uint64_t number) const {
+    for (const fleet::ObservedResidency& residency : machine_->Observe().residencies) {
+      if (residency.name != NameOf(number) || !residency.gap.has_value()) continue;
+      return std::to_string(residency.gap->mean_ppm) + " at most " +
+             std::to_string(residency.gap->max_ppm);
+    }
+    return "none";
   }
   // "FAILED NO_SLOT", "LOADED".
   std::string Told(uint64_t number) const {
@@ -160,8 +170,12 @@ class Bench {
   uint64_t trained_on_ = 128;  // the hidden size that every adapter here was trained for
   Outcome check_outcome_ = Outcome::kOk;
   std::optional<fleet::ProbeComparison> compared_ = fleet::ProbeComparison{0.5, 0};
+  std::optional<fleet::ReferenceGap> gap_;
+  peft::Reference reference_;  // of every image
+  std::string differences_;    // of the base model that it was trained on
   std::vector<fleet::ProbeKind> probes_;
   fleet::ProbeRule rule_ = fleet::ProbeRule::kAuto;  // of what is desired, with these traits
+  uint32_t gap_ppm_ = fleet::kProbeGapPpmDefault;    // likewise
   fleet::VersionTraits traits_;
   Outcome unload_outcome_ = Outcome::kOk;
   int checks_ = 0;
@@ -217,7 +231,8 @@ class Bench {
   void Answer(const CheckShapes& e) {
     ++checks_;
     const bool fits = e.base.hidden_size == trained_on_;
-    events_.push_back(ShapesChecked{e.op, check_outcome_, fits, fits ? "" : "another shape"});
+    events_.push_back(ShapesChecked{e.op, check_outcome_, fits, fits ? "" : "another shape",
+                                    reference_, differences_});
   }
   void Answer(const DeleteDirectory& e) {
     ++deletes_;
@@ -235,12 +250,12 @@ class Bench {
     events_.push_back(LoadDone{e.op, Outcome::kOk, "", ""});
   }
   void Answer(const Probe& e) {
-    probes_.push_back(e.kind);
+    probes_.push_back(e.question.kind);
     if (probe_answer_.has_value()) {
       probe_answer_->op = e.op;
       return events_.push_back(*probe_answer_);
     }
-    events_.push_back(ProbeDone{e.op, Outcome::kOk, "", "", compared_});
+    events_.push_back(ProbeDone{e.op, Outcome::kOk, "", "", {compared_, gap_}});
   }
   void Answer(const Unload& e) {
     ++unloads_;

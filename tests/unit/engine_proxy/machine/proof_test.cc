@@ -1,11 +1,16 @@
 // What keeps wrong weights from being served: shapes against the engine's base model before a load,
 // and the answer against the base model's after it.
-#include "gtest/gtest.h"
+#include <gmock/gmock.h>
+
+#include <cmath>
+
 #include "services/engine_proxy/machine/probe.h"
 #include "tests/unit/engine_proxy/machine/bench.h"
 
 namespace lorry::proxy {
 namespace {
+
+const peft::Reference kReference = {{.tokens = {1, 2}, .logprobs = {-1}}};
 
 TEST(BaseModel, WhatFitsIsComparedOnceAndLoaded) {
   Bench bench;
@@ -114,20 +119,30 @@ TEST(Probe, EachRuleAsksForWhatItJudges) {
   const fleet::VersionTraits trained{.relative_norm_ppm = 10'000};
   const fleet::VersionTraits fresh{.all_b_zero = true};
   using fleet::ProbeKind, fleet::ProbeRule;
-  EXPECT_EQ(ProbeKindFor(ProbeRule::kPresence, trained), ProbeKind::kPresence);
-  EXPECT_EQ(ProbeKindFor(ProbeRule::kToken, trained), ProbeKind::kToken);
-  EXPECT_EQ(ProbeKindFor(ProbeRule::kDiffers, trained), ProbeKind::kCompare);
-  EXPECT_EQ(ProbeKindFor(ProbeRule::kAuto, trained), ProbeKind::kCompare);
-  EXPECT_EQ(ProbeKindFor(ProbeRule::kAuto, fresh), ProbeKind::kToken);
-  EXPECT_EQ(ProbeKindFor(ProbeRule::kDiffers, fresh), ProbeKind::kToken)
+  const auto kind_for = [](ProbeRule rule, const fleet::VersionTraits& traits,
+                           const peft::Reference& reference = {}) {
+    return QuestionFor({.rule = rule}, traits, reference).kind;
+  };
+  EXPECT_EQ(kind_for(ProbeRule::kPresence, trained), ProbeKind::kPresence);
+  EXPECT_EQ(kind_for(ProbeRule::kToken, trained), ProbeKind::kToken);
+  EXPECT_EQ(kind_for(ProbeRule::kDiffers, trained), ProbeKind::kCompare);
+  EXPECT_EQ(kind_for(ProbeRule::kAuto, trained), ProbeKind::kCompare);
+  EXPECT_EQ(kind_for(ProbeRule::kAuto, fresh), ProbeKind::kToken);
+  EXPECT_EQ(kind_for(ProbeRule::kDiffers, fresh), ProbeKind::kToken)
       << "it answers as the base model does, and is right to";
+  EXPECT_EQ(kind_for(ProbeRule::kAuto, trained, kReference), ProbeKind::kReference);
+  EXPECT_EQ(kind_for(ProbeRule::kAuto, fresh, kReference), ProbeKind::kReference);
+  EXPECT_EQ(kind_for(ProbeRule::kDiffers, trained, kReference), ProbeKind::kCompare);
+  EXPECT_EQ(kind_for(ProbeRule::kToken, trained, kReference), ProbeKind::kToken);
+  EXPECT_EQ(QuestionFor({}, trained, kReference).reference, kReference);
 }
 
 TEST(Probe, BeyondTheNoiseIsProof) {
   const auto judged = [](double difference, double noise, uint32_t ppm,
                          fleet::ProbeRule rule = fleet::ProbeRule::kAuto) {
     const ProbeVerdict verdict =
-        JudgeProbe(rule, {.relative_norm_ppm = ppm}, fleet::ProbeComparison{difference, noise});
+        JudgeProbe({.rule = rule}, {.relative_norm_ppm = ppm},
+                   {.compared = fleet::ProbeComparison{difference, noise}});
     return verdict.passes ? verdict.reason : "FAILS " + verdict.reason;
   };
   EXPECT_EQ(judged(0.5, 0.01, 10'000), "");
@@ -137,8 +152,7 @@ TEST(Probe, BeyondTheNoiseIsProof) {
   EXPECT_EQ(judged(0, 0, 0), "UNPROVEN") << "nobody knows that it must differ";
   EXPECT_EQ(judged(0, 0, 500), "UNPROVEN") << "bf16 may round it away";
   EXPECT_EQ(judged(0, 0, 0, fleet::ProbeRule::kDiffers), "FAILS PROBE_SAME_AS_BASE");
-  EXPECT_EQ(JudgeProbe(fleet::ProbeRule::kAuto, {.relative_norm_ppm = 10'000}, {}).reason,
-            "UNPROVEN")
+  EXPECT_EQ(JudgeProbe({}, {.relative_norm_ppm = 10'000}, {}).reason, "UNPROVEN")
       << "an engine without log-probabilities";
 }
 
@@ -158,6 +172,84 @@ TEST(Probe, WhatIsNotProvenIsServedAndSaidToBe) {
   EXPECT_EQ(bench.Told(1), "LOADED UNPROVEN");
   EXPECT_TRUE(bench.Routed(1));
   EXPECT_EQ(bench.probes_, std::vector{fleet::ProbeKind::kCompare});
+}
+
+TEST(Probe, AReferenceTellsWhetherTheEngineComputesWhatWasTrained) {
+  const auto judged = [](double mean, std::optional<double> base, uint32_t limit_ppm,
+                         std::optional<fleet::ProbeComparison> compared = {}) {
+    const ProbeVerdict verdict =
+        JudgeProbe({.gap_ppm = limit_ppm}, {.relative_norm_ppm = 10'000},
+                   {.compared = compared, .gap = fleet::ReferenceGap{mean, 3 * mean, base}});
+    return verdict.passes ? verdict.reason : "FAILS " + verdict.reason;
+  };
+  const fleet::ProbeComparison same{0, 0}, differs{0.5, 0};
+  EXPECT_EQ(judged(0.001, 0.5, 100'000), "") << "though nothing was compared with the base model";
+  EXPECT_EQ(judged(0.1, 0.5, 100'000), "") << "the limit itself is within it";
+  EXPECT_EQ(judged(0.11, 0.5, 100'000, differs), "FAILS PROBE_GAP");
+  EXPECT_EQ(judged(0.11, 0.5, 0, differs), "") << "only measured";
+  EXPECT_EQ(judged(std::nan(""), {}, 100'000, differs), "FAILS PROBE_GAP");
+  EXPECT_EQ(judged(0.04, 0.04, 100'000, same), "FAILS PROBE_SAME_AS_BASE")
+      << "within the limit, because the adapter changes so little";
+  EXPECT_EQ(judged(0.03, 0.04, 100'000, differs), "");
+  EXPECT_EQ(judged(0.03, 0.04, 100'000), "UNPROVEN") << "as near to the base model";
+  EXPECT_EQ(judged(0.001, {}, 100'000), "UNPROVEN") << "nobody knows how far the base model is";
+  EXPECT_EQ(judged(0.001, {}, 100'000, differs), "");
+}
+
+TEST(Probe, OfAFreshAdapterTheReferenceIsTheBaseModels) {
+  const auto judged = [](double mean) {
+    const ProbeVerdict verdict =
+        JudgeProbe({}, {.all_b_zero = true}, {.gap = fleet::ReferenceGap{mean, mean, 0.0}});
+    return verdict.passes ? verdict.reason : "FAILS " + verdict.reason;
+  };
+  EXPECT_EQ(judged(0.001), "");
+  EXPECT_EQ(judged(0.2), "FAILS PROBE_GAP");
+}
+
+TEST(Probe, TheGapIsToldWithTheVersion) {
+  Bench bench;
+  bench.reference_ = kReference;
+  bench.gap_ = fleet::ReferenceGap{0.002, 0.03, 0.5};
+  bench.Desire(1, {1});
+  EXPECT_EQ(bench.Told(1), "LOADED");
+  EXPECT_EQ(bench.GapOf(1), "2000 at most 30000");
+  EXPECT_EQ(bench.sent_.residencies.at(0).gap, (fleet::ObservedGap{2'000, 30'000}));
+  EXPECT_EQ(bench.probes_, std::vector{fleet::ProbeKind::kReference});
+}
+
+TEST(Probe, AnEngineThatComputesSomethingElseIsRefusedWithBothFigures) {
+  Bench bench;
+  bench.reference_ = kReference;
+  bench.gap_ = fleet::ReferenceGap{0.43, 2.1, 0.5};
+  bench.Desire(1, {1});
+  EXPECT_EQ(bench.Told(1), "FAILED PROBE_GAP");
+  EXPECT_EQ(bench.FailureOf(1), fleet::Failure::kRefused);
+  EXPECT_THAT(bench.machine_->Observe().residencies.at(0).detail,
+              testing::AllOf(testing::HasSubstr("0.43 from"), testing::HasSubstr("2.1 at most"),
+                             testing::HasSubstr("probe_gap is 0.1")));
+  EXPECT_FALSE(bench.Routed(1));
+}
+
+TEST(Probe, ThePolicysLimitIsTheOneThatCounts) {
+  Bench bench;
+  bench.reference_ = kReference;
+  bench.gap_ = fleet::ReferenceGap{0.43, 2.1, 0.5};
+  bench.gap_ppm_ = 0;
+  bench.Desire(1, {1});
+  EXPECT_EQ(bench.Told(1), "LOADED");
+  EXPECT_EQ(bench.GapOf(1), "430000 at most 2100000");
+}
+
+TEST(Probe, AnotherBaseModelIsSaidThoughItIsServed) {
+  Bench bench;
+  bench.differences_ = "another revision";
+  bench.Desire(1, {1});
+  EXPECT_EQ(bench.Told(1), "LOADED BASE_MODEL_DIFFERS");
+  EXPECT_TRUE(bench.Routed(1));
+  bench.compared_.reset();
+  bench.Reboot();
+  bench.Pass(1'000);
+  EXPECT_EQ(bench.Told(1), "LOADED UNPROVEN") << "the graver of the two";
 }
 
 TEST(Engine, WhyThereIsNoneIsTold) {
