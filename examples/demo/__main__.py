@@ -117,7 +117,7 @@ class Demo:
         self.screen.say(f"publishing v{version}")
         self.states[version] = trainer.snapshot()
         began = time.monotonic()
-        handle = run.publish(trainer.model, version=version, progress=False)
+        handle = run.publish(trainer.model, version=version, reference=PROMPTS, progress=False)
         handle.wait("stored", timeout=SERVING_DEADLINE_S)
         stored = time.monotonic()
         serving = handle.wait("serving", timeout=SERVING_DEADLINE_S)
@@ -176,6 +176,7 @@ def summary(screen: Screen, scene: Scene, clients: Clients, verdict: ledger.Verd
         ("answered by the base model", str(len(verdict.base_model)), not verdict.base_model),
         ("answers recomputed with torch + peft", str(verdict.checked), verdict.checked == len(clients.rollouts)),
         ("largest log-probability gap, trainer to engines", f"{verdict.largest_gap:.1e}", True),
+        ("largest gap that proxies measured before serving", f"{max(scene.gaps.values(), default=0.0):.1e}", bool(scene.gaps)),
         ("smallest gap of an answer to the base model", f"{verdict.smallest_base_gap:.1e}",
          verdict.smallest_base_gap > ledger.TOLERANCE),
         ("bytes store → proxies", ", ".join(f"{t} {n:,}" for t, n in sorted(moved.items())) or "none",

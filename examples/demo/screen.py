@@ -33,7 +33,7 @@ class Sync:
 
 @dataclass
 class Scene:
-    """What the screen shows. The watcher writes the last three, the main loop the rest; fields are replaced whole."""
+    """What the screen shows. The watcher writes the last four, the main loop the rest; fields are replaced whole."""
 
     step: str = "starting"
     rewards: list[float] = field(default_factory=list)
@@ -41,9 +41,11 @@ class Scene:
     status: dict = field(default_factory=dict)
     seen_at: float = 0.0  # when the status came, by the monotonic clock; 0: never
     trouble: str = ""  # why the last question had no answer
+    gaps: dict[int, float] = field(default_factory=dict)  # version → the engines' largest mean gap to the trainer, nats
 
     def saw(self, status: dict, now: float) -> None:
         self.status, self.seen_at, self.trouble = status, now, ""
+        self.gaps = {**self.gaps, **gaps_of(status)}
 
 
 class Screen:
@@ -78,7 +80,8 @@ class Screen:
             s = self._scene.syncs[-1]
             self.console.print(f"  v{s.version}  reward {self._scene.rewards[-1]:.2f}  publish→serving {s.total_ms:.0f} ms "
                                f"(upload {s.upload_ms:.0f}, stage {s.stage_ms}, commit {s.commit_ms}, "
-                               f"activate {s.activate_ms}) on {s.engines} engines, {len(self.clients.rollouts)} rollouts")
+                               f"activate {s.activate_ms}) on {s.engines} engines, gap {self._gap(s.version)}, "
+                               f"{len(self.clients.rollouts)} rollouts")
 
     def _render(self) -> Group:
         return Group(Panel(self._engines(), title="engines", title_align="left"),
@@ -112,12 +115,15 @@ class Screen:
 
     def _syncs(self) -> Group:
         table = Table(box=None, pad_edge=False)
-        for column in ("version", "upload", "stage", "commit", "activate", "publish → serving"):
+        for column in ("version", "upload", "stage", "commit", "activate", "publish → serving", "gap to trainer"):
             table.add_column(column, justify="right", min_width=8)
         for s in self._scene.syncs[-6:]:
             table.add_row(f"v{s.version}", f"{s.upload_ms:.0f}", str(s.stage_ms), str(s.commit_ms), str(s.activate_ms),
-                          f"{s.total_ms:.0f}")
+                          f"{s.total_ms:.0f}", self._gap(s.version))
         return Group(table, Text(f"now: {running(self._scene.status)}", style="cyan"))
+
+    def _gap(self, version: int) -> str:
+        return f"{self._scene.gaps[version]:.1e}" if version in self._scene.gaps else "–"
 
     def _training(self) -> Text:
         rewards = self._scene.rewards
@@ -139,6 +145,17 @@ class Screen:
 
 def number(residency: dict) -> int:
     return int(residency["version"].get("number", 0))
+
+
+def gaps_of(status: dict) -> dict[int, float]:
+    """Version → the largest of the engines' mean gaps, of those that are loaded."""
+    gaps: dict[int, float] = {}
+    for member in status.get("members", []):
+        for residency in member.get("observed", {}).get("residencies", []):
+            if "gap" in residency:
+                mean = int(residency["gap"].get("mean_ppm", 0)) / 1e6
+                gaps[number(residency)] = max(gaps.get(number(residency), 0.0), mean)
+    return gaps
 
 
 def state(residency: dict) -> str:

@@ -1,8 +1,11 @@
 """Loading, naming, answering and unloading: what the drivers in services/engine_proxy/engines rely on."""
 
+import json
+import re
 import shutil
 
 import pytest
+from safetensors.numpy import load_file, save_file
 from testing.engines import SLOTS
 
 
@@ -164,3 +167,23 @@ def test_sglang_survives_a_deleted_directory(api, adapters, fresh):
         f"Failed to implicitly load LoRA adapter {name}: Repo id must be"
     )
     assert api.generate(kept).status == 200
+
+
+def test_no_engine_tells_what_it_loaded(api, adapters, fresh):
+    """One that lacks half of its layers is answered and listed as the whole one is: only what it generates can prove it."""
+    whole, half = fresh(), fresh()
+    tensors = load_file(adapters / "v1" / "adapter_model.safetensors")
+    shutil.copytree(adapters / "v1", adapters / "half")
+    save_file({k: v for k, v in tensors.items() if "layers.1." not in k}, adapters / "half" / "adapter_model.safetensors")
+
+    def told(name, folder):
+        reply = api.load(name, adapters / folder)
+        assert reply.status == 200
+        card = next(m for m in api.engine.call("GET", "/v1/models")[1]["data"] if m["id"] == name)
+        said = json.dumps([reply.body, {k: v for k, v in card.items() if k not in ("created", "permission")}])
+        return said.replace(name, "NAME").replace(str(adapters / folder), "PATH").replace(whole, "OTHER")
+
+    first, second = told(whole, "v1"), told(half, "half")
+    assert not re.search(r"tensor|layer|param|modul", first), first
+    assert api.kind == "sglang" or first == second
+    assert api.generate(whole).text != api.generate(half).text or api.engine.is_fake

@@ -1,24 +1,13 @@
 """A pool of mode BARRIER: once one door answers with a new version, no request begins on the old one at any door."""
 
 import pytest
+from testing.order import check_order
 from testing.waiting import until
 from testing.world import ADAPTER, Traffic, World, restart
 
 BARRIER = {"mode": "barrier", "barrier_deadline_ms": 10_000, "max_staleness": 1}
 # Of a sync that nothing holds up, on a machine that compiles beside it.
 SOON_S = 25.0
-
-
-def check_order(traffic: Traffic) -> None:
-    """No request that was asked after some reply of a version had begun is answered by an older one."""
-    answers = [a for _, a in traffic.answers if a.status == 200]
-    newest, replies = 0, iter(sorted(answers, key=lambda a: a.began_at))
-    reply = next(replies, None)
-    for asked in sorted(answers, key=lambda a: a.asked_at):
-        while reply is not None and reply.began_at < asked.asked_at:
-            newest = max(newest, reply.version)
-            reply = next(replies, None)
-        assert asked.version >= newest, f"v{asked.version} was begun after v{newest} had answered"
 
 
 @pytest.fixture
