@@ -1,5 +1,7 @@
 #include "clients/cli/policy_text.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "absl/strings/ascii.h"
@@ -154,35 +156,9 @@ std::string ValueOf(const AdapterPolicy& policy, const Field& field) {
   }
 }
 
-}  // namespace
-
-absl::Status SetField(AdapterPolicy& policy, const std::string& assignment) {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(assignment, absl::MaxSplits('=', 1));
-  const auto& [name, value] = parts;
-  const auto& type = *AdapterPolicy::descriptor();
-  const Field* field = type.FindFieldByName(name);
-  if (field == nullptr) field = type.FindFieldByName(name + "_ms");
-  if (field == nullptr) {
-    std::vector<std::string> names;
-    for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
-    return Usage(
-        absl::StrCat("a policy has no field \"", name, "\"; it has ", absl::StrJoin(names, ", ")));
-  }
-  if (value.empty()) return Usage(absl::StrCat("write --set ", field->name(), "=VALUE"));
-  if (value == "default") {
-    policy.GetReflection()->ClearField(&policy, field);
-    return absl::OkStatus();
-  }
-  if (field->name() == "pools") return SetPools(policy, *field, value);
-  if (field->name() == "keep") return SetKeep(policy, *field, value);
-  if (field->name() == "min_engines") return SetMinEngines(policy, *field, value);
-  if (field->cpp_type() == Field::CPPTYPE_ENUM) return SetEnum(policy, *field, value);
-  return SetNumber(policy, *field, value);
-}
-
-const std::vector<Setting>& PolicySettings() {
-  static const auto& settings = *new std::vector<Setting>{
+// What may be chosen.
+std::vector<Setting> Rules() {
+  return {
       {"pools=POOL[=POOL|=@ALIAS],...",
        "The pools of engines that serve the adapter, and what each follows: what is published, "
        "another pool's decision, or an alias. Default: rollout, which follows what is published."},
@@ -224,14 +200,18 @@ const std::vector<Setting>& PolicySettings() {
        "model's, it answers a token through it, or it lists it at its path. With auto they must be "
        "the trainer's, where it published a reference, and must differ from the base model's where "
        "the trainer said that the version changes the model enough; else a version that answers as "
-       "the base model does is served, and shown as UNPROVEN. Default auto."},
+       "the base model does is served, and shown as UNPROVEN. Default auto."}};
+}
+
+// Times and sizes.
+std::vector<Setting> Limits() {
+  return {
       {"stage_deadline_ms=TIME",
        "How long engines may take to load a version before those that have it decide. Default "
        "60s."},
       {"barrier_deadline_ms=TIME",
        "How long a barrier may hold the doors, and a held request waits, before both go on with "
-       "the "
-       "old version. Default 30s."},
+       "the old version. Default 30s."},
       {"framework_pause_deadline_ms=TIME",
        "Not built yet: a value other than the default is refused."},
       {"drain_deadline_ms=TIME", "Not built yet: a value other than the default is refused."},
@@ -243,13 +223,48 @@ const std::vector<Setting>& PolicySettings() {
       {"quota_versions=N", "How many versions it may keep stored; 0: any number. Default 0."},
       {"store_keep=N",
        "How many of the newest versions stay stored; older ones leave with a publish unless an "
-       "alias "
-       "or a holder names them or they were published to be kept; 0: all stay. Default 32, the "
+       "alias or a holder names them or they were published to be kept; 0: all stay. Default 32, "
+       "the "
        "store's --store-keep."},
       {"probe_gap=NATS",
        "With probe=auto: how far an engine's log-probabilities of the reference that the trainer "
        "published with a version may be from the trainer's in the mean, before it refuses the "
        "version (PROBE_GAP); 0: as far as they are. Default 0.1."}};
+}
+
+}  // namespace
+
+absl::Status SetField(AdapterPolicy& policy, const std::string& assignment) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(assignment, absl::MaxSplits('=', 1));
+  const auto& [name, value] = parts;
+  const auto& type = *AdapterPolicy::descriptor();
+  const Field* field = type.FindFieldByName(name);
+  if (field == nullptr) field = type.FindFieldByName(name + "_ms");
+  if (field == nullptr) {
+    std::vector<std::string> names;
+    for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
+    return Usage(
+        absl::StrCat("a policy has no field \"", name, "\"; it has ", absl::StrJoin(names, ", ")));
+  }
+  if (value.empty()) return Usage(absl::StrCat("write --set ", field->name(), "=VALUE"));
+  if (value == "default") {
+    policy.GetReflection()->ClearField(&policy, field);
+    return absl::OkStatus();
+  }
+  if (field->name() == "pools") return SetPools(policy, *field, value);
+  if (field->name() == "keep") return SetKeep(policy, *field, value);
+  if (field->name() == "min_engines") return SetMinEngines(policy, *field, value);
+  if (field->cpp_type() == Field::CPPTYPE_ENUM) return SetEnum(policy, *field, value);
+  return SetNumber(policy, *field, value);
+}
+
+const std::vector<Setting>& PolicySettings() {
+  static const auto& settings = *[] {
+    auto* all = new std::vector<Setting>(Rules());
+    std::ranges::move(Limits(), std::back_inserter(*all));
+    return all;
+  }();
   return settings;
 }
 
