@@ -102,8 +102,8 @@ DOOR = [
         (f"sum(lorry_door_live_requests{{{PER_INSTANCE}}})", "all"),
     ]),
     ("Lag of requests, p99", "none", "Decisions that a request's version was behind, at its admission and when its reply had ended.", [
-        (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_door_lag_admitted_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{adapter}} admitted"),
-        (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_door_lag_done_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{adapter}} done"),
+        (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_door_admitted_lag_decisions_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{adapter}} admitted"),
+        (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_door_done_lag_decisions_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{adapter}} done"),
         (f"sum by (rule) (rate(lorry_door_flipped_total{{{PER_INSTANCE}}}[$__rate_interval]))", "flipped a second, {{rule}}"),
     ]),
 ]

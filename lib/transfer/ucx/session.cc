@@ -11,6 +11,10 @@
 namespace lorry::transfer::ucx {
 namespace {
 
+// A peer knows that a range has arrived before this side is told that it was sent, and asks for the
+// next: what it asks for may be a window ahead of what is counted here.
+constexpr int kAskedMax = 2 * kInFlightMax;
+
 // How long a session whose client is done waits for its own last messages to leave.
 constexpr Tick kLastWordMs = 500;
 // Bytes of ranges that wait here for their turn, because UCX sent them at once. It does so below
@@ -135,7 +139,7 @@ bool Session::HandleMessage(const Incoming& incoming) {
 }
 
 void Session::HandleGet(const Message& message) {
-  if (++sending_ > kInFlightMax) return Fail(ProtocolViolation("too many ranges in flight"));
+  if (++sending_ > kAskedMax) return Fail(ProtocolViolation("too many ranges in flight"));
   absl::Status allowed = CheckAllowed(claims_, message.range);
   if (allowed.ok()) allowed = CheckRange(message.range, source_.bytes.size());
   if (!allowed.ok()) {

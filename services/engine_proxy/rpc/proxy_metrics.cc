@@ -87,9 +87,9 @@ ProxyMetrics::Lags& ProxyMetrics::LagsOf(const std::string& adapter) {
   };
   return lags_
       .emplace(adapter,
-               Lags{add("lorry_door_lag_admitted",
+               Lags{add("lorry_door_admitted_lag_decisions",
                         "Decisions that a request's version was behind when it was admitted"),
-                    add("lorry_door_lag_done",
+                    add("lorry_door_done_lag_decisions",
                         "Decisions that a request's version was behind when its reply had ended")})
       .first->second;
 }
