@@ -105,15 +105,6 @@ def test_a_real_engine_ends_what_its_row_flips_away_from(world, publisher, kind,
     publisher.wait_alone(kind)
 
 
-@pytest.mark.parametrize("publisher", ["ABORT"], indirect=True)
-def test_sglang_lets_go_of_what_was_aborted_while_it_waited(world, publisher):
-    calls = [Asking(world.doors["sglang"], stream=False) for _ in range(40)]
-    until(lambda: in_flight(world, "sglang") == 40, "all are there", SERVING_S)
-    publisher.next()
-    assert {end_of("sglang", call.ended()) for call in calls} == {"abort"}
-    publisher.wait_alone("sglang")
-
-
 @pytest.mark.parametrize("publisher", ["RESUME_ON_NEW"], indirect=True)
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 def test_a_real_sglang_goes_on_under_the_new_version(world, publisher, reference, stream):

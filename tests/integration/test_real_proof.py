@@ -1,15 +1,13 @@
 """Real SGLang and real vLLM: engines that compute something else than was trained are found out, and doors change in order."""
 
-import itertools
 import json
-import shutil
 
 import lorry
 import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from testing.engines import KINDS
 from testing.order import check_order
 from testing.reference import Reference
@@ -71,29 +69,16 @@ ORDERED = "ordered"
 LAST = 6
 
 
-@pytest.fixture(scope="module")
-def mixed(tiny, tmp_path_factory):
-    """Adapters enough that no two versions have the same bytes: the A of one with the B of another."""
-    folders = []
-    for a, b in itertools.product(("v1", "v2", "v3"), repeat=2):
-        out = tmp_path_factory.mktemp("mixed") / f"{a}-{b}"
-        shutil.copytree(tiny / "adapters" / a, out)
-        weights, other = (parts_of(tiny / "adapters" / n)[0] for n in (a, b))
-        both = {k: other[k] if "lora_B" in k else v for k, v in weights.items()}
-        save_file(both, out / "adapter_model.safetensors", metadata={"format": "pt"})
-        folders.append(out)
-    return folders[:LAST]
-
-
-def test_real_doors_change_together(world, tiny, mixed):
+def test_real_doors_change_together(world, tiny, make_adapter):
     """As test_barrier.py's, with what engines answer recomputed by torch and peft."""
-    world.judge = Reference(tiny / "model", mixed).judge
+    folders = [make_adapter(number) for number in range(1, LAST + 1)]
+    world.judge = Reference(tiny / "model", folders).judge
     world.admin.create(ORDERED, {"mode": "barrier", "barrier_deadline_ms": 60_000, "max_staleness": 1})
     with world.open_run(ORDERED) as run:
-        world.publish(run, 1, mixed[0], timeout=SERVING_S)
+        world.publish(run, 1, folders[0], timeout=SERVING_S)
         with Traffic(world, name=ORDERED, pause_s=0.05) as traffic:
             for number in range(2, LAST + 1):
-                world.publish(run, number, mixed[number - 1], timeout=SERVING_S)
+                world.publish(run, number, folders[number - 1], timeout=SERVING_S)
                 asked = {m: traffic.good(m) for m in KINDS}
                 for member in KINDS:
                     until(lambda m=member, n=asked: traffic.good(m) > n[m] + 3, f"{member} answers", SERVING_S)
