@@ -16,11 +16,9 @@ constexpr size_t kStatesMost = 12'000;
 
 class Explorer {
  public:
-  explicit Explorer(fleet::SyncMode mode) : mode_(mode) {}
-
   // From the state after `prefix`, with so many choices left that are not the plain one.
   void From(const std::vector<size_t>& prefix, size_t left) {
-    SmallWorld world(mode_);
+    SmallWorld world;
     for (const size_t choice : prefix) {
       world.Choices();
       world.Choose(choice);
@@ -76,22 +74,16 @@ class Explorer {
     }
   }
 
-  fleet::SyncMode mode_;
   std::unordered_map<uint64_t, size_t> seen_;
   std::deque<std::pair<std::vector<size_t>, size_t>> waiting_;
 };
 
-void ExploreAll(fleet::SyncMode mode) {
-  Explorer explorer(mode);
+TEST(SmallWorld, EveryOrderServesTheNewestVersion) {
+  Explorer explorer;
   explorer.Explore(3);
   std::printf("%zu states explored, %zu runs to their end\n", explorer.states(), explorer.ends);
   EXPECT_EQ(explorer.failure, "");
   EXPECT_GE(explorer.states(), kStatesMost);
-}
-
-TEST(SmallWorld, EveryOrderServesTheNewestVersion) { ExploreAll(fleet::SyncMode::kRolling); }
-TEST(SmallWorld, InEveryOrderNothingOlderBeginsBehindABarrier) {
-  ExploreAll(fleet::SyncMode::kBarrier);
 }
 
 }  // namespace

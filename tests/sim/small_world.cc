@@ -27,8 +27,7 @@ BootId BootOf(size_t member, uint64_t boot) { return BootId(absl::StrCat("e", me
 
 }  // namespace
 
-SmallWorld::SmallWorld(fleet::SyncMode mode) {
-  policy_.mode = mode;
+SmallWorld::SmallWorld() {
   StartLeader();
   for (size_t member = 0; member < kMembers; ++member) StartProxy(member);
   for (const uint64_t number : {1, 2}) Tell(sync::VersionStored{Version(number)}, kFromStore);
@@ -55,7 +54,7 @@ void SmallWorld::StartLeader() {
   leader_ = *sync::Machine::Restore(sync::Config(), records_, now_);
   Take();
   sync::StoreListed listed;
-  listed.adapters = {{kMath, policy_, RunId(1)}};
+  listed.adapters = {{kMath, {}, RunId(1)}};
   // What its dead predecessor had not heard yet it reads too.
   if (sessions_ > 0) listed.versions = {Version(1), Version(2)};
   Tell(listed, kFromStore);
@@ -125,14 +124,12 @@ void SmallWorld::Step(const sync::Event& event) {
   ++steps_;
   leader_->Step(now_, event);
   Take();
-  for (size_t member = 0; member < kMembers; ++member) CheckBarrier(member);
 }
 
 void SmallWorld::Step(size_t member, const proxy::Event& event) {
   ++steps_;
   members_[member].machine->Step(now_, event);
   Take(member);
-  CheckBarrier(member);
 }
 
 void SmallWorld::Take() {
@@ -226,14 +223,6 @@ void SmallWorld::Check(size_t member, const proxy::DoorTable& table) {
                         kRollout, row.epoch, route->key);
     }
   }
-}
-
-// 5: a door that is open admits a request at any moment.
-void SmallWorld::CheckBarrier(size_t member) {
-  const proxy::Machine& machine = *members_[member].machine;
-  const proxy::DoorRow* row = machine.door_table().FindRow(kMath);
-  if (row != nullptr && row->mode == fleet::RowMode::kOpen)
-    oracle_.BeganOnLatest(machine.term().incarnation, kMath, kRollout, row->epoch);
 }
 
 // --- what happens next

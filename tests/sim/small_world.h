@@ -20,7 +20,7 @@ namespace lorry::sim {
 
 class SmallWorld {
  public:
-  explicit SmallWorld(fleet::SyncMode mode);
+  SmallWorld();
 
   // What may happen now; the first is what would, were nobody to choose. None: it is over, or it
   // went wrong.
@@ -70,9 +70,6 @@ class SmallWorld {
   void PassTime();
   std::vector<size_t> Heads() const;
 
-  void CheckBarrier(size_t member);
-
-  fleet::AdapterPolicy policy_;
   Tick now_ = 1'000;
   std::function<Tick()> clock_ = [this] { return now_; };
   Oracle oracle_{clock_};
