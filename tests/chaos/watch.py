@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
 import time
 from typing import Any
 
 import lorry
 from ledger import Ledger, Version
 from testing.crowd import Crowd
+from testing.processes import footprint
 from testing.workers import Workers
 
 POLL_S = 1.0
@@ -79,13 +79,11 @@ class Watch(Workers):
 
     def _measure(self, pid: int, age: float, label: str) -> None:
         try:
-            status = pathlib.Path(f"/proc/{pid}/status").read_text()
-            fds = len(list(pathlib.Path(f"/proc/{pid}/fd").iterdir()))
+            memory, fds = footprint(pid)
         except OSError:
             return  # it has just ended
-        for line in status.splitlines():
-            if line.startswith("RssAnon:"):
-                self._sizes.setdefault(pid, []).append((age, int(line.split()[1]) << 10, fds, label))
+        if memory:
+            self._sizes.setdefault(pid, []).append((age, memory, fds, label))
 
     def _judge_growth(self, sizes: list[tuple[float, int, int, str]]) -> None:
         warm = [s for s in sizes if s[0] > WARM_AFTER_S]

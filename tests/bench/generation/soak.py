@@ -29,6 +29,7 @@ from adapters import Adapters  # noqa: E402
 from generation import Busy, bare_loads  # noqa: E402
 from testing import engines  # noqa: E402
 from testing.engine_api import EngineApi  # noqa: E402
+from testing.processes import footprint  # noqa: E402
 from testing.world import World  # noqa: E402
 
 SAMPLES = 20
@@ -43,10 +44,9 @@ def sizes_of(pids: list[int]) -> tuple[float, int]:
     memory, descriptors = 0, 0
     for pid in pids:
         with contextlib.suppress(OSError):
-            for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("RssAnon:"):
-                    memory += int(line.split()[1]) << 10
-            descriptors += len(os.listdir(f"/proc/{pid}/fd"))
+            own, open_now = footprint(pid)
+            memory += own
+            descriptors += open_now
     return memory / MIB, descriptors
 
 
