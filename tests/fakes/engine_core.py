@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import safetensors
 import uvicorn
@@ -232,6 +232,7 @@ class Request:
     running: bool = False
     aborted: bool = False
     jitter: float = 0.0  # what a busy engine's batches add to every log-probability
+    on_step: Callable[[], object] = lambda: None  # what the engine does for it before each token
 
     @property
     def logprobs(self) -> list[float]:
@@ -292,6 +293,7 @@ class Scheduler:
                 await asyncio.sleep(self.switches.token_delay_s)
                 await self.wait_for(lambda: request.aborted or not self.frozen)
                 if not request.aborted:
+                    request.on_step()
                     position = len(request.tokens)
                     request.tokens.append(token_at(request.digest, request.ids, position))
                 yield request

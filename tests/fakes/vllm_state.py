@@ -85,7 +85,9 @@ class FakeVllm:
         self.cache.move_to_end(adapter.id)
         while len(self.cache) > self.args.max_cpu_loras:
             _, oldest = self.cache.popitem(last=False)
-            if oldest.name in self.registry:  # what was unloaded leaves the workers only now
+            # What was unloaded leaves the workers only now, its name perhaps loaded anew under another id.
+            listed = self.registry.get(oldest.name)
+            if listed is not None and listed.id == oldest.id:
                 self.switches.note("evicted", name=oldest.name, live=self.live(oldest.name))
         self.activate(adapter)
 
@@ -181,8 +183,13 @@ class FakeVllm:
         self.has_begun = True
         name = model if adapter else None
         jitter = self.switches.logprob_noise * random.random()
+
+        def on_step() -> None:
+            if adapter is not None and not adapter.inplace:
+                self.resident(adapter)  # in use, so the last to be evicted; or read again
+
         return [
-            Request(f"{rid}-{i}", name, digest, ids, limit, jitter=jitter)
+            Request(f"{rid}-{i}", name, digest, ids, limit, jitter=jitter, on_step=on_step)
             for i in range(params.get("n") or 1)
         ]
 

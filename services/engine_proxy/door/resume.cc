@@ -88,7 +88,7 @@ Task<bool> ResumedRequest::ReadStream(UpstreamCall& call,
                                       std::span<const asio::const_buffer> request) {
   CallResult result = co_await call.Start(request, false);
   if (result == CallResult::kSilent) {
-    x_.client.Leave();
+    co_await BreakOff(WhyNoReply(result));
     result = co_await call.WaitForHead();
   }
   if (result != CallResult::kOk) {
@@ -107,16 +107,13 @@ Task<bool> ResumedRequest::ReadStream(UpstreamCall& call,
   std::string text;
   for (;;) {
     const UpstreamCall::Piece piece = co_await call.Read();
-    if (piece.result == CallResult::kSilent) {
-      x_.client.Leave();
+    if (piece.result != CallResult::kOk) {
+      const bool is_over = piece.result != CallResult::kSilent;
+      if (is_over && before_ && !IsToldHead()) co_return false;  // the client gets the abort
+      co_await BreakOff(WhyNoReply(piece.result));
+      if (is_over) co_return false;
       call.WaitForEver();
       continue;
-    }
-    if (piece.result != CallResult::kOk) {  // the client sees that it is cut
-      x_.record.reason = WhyNoReply(piece.result).reason;
-      if (begun_) x_.client.Leave();
-      if (!begun_) odd_.emplace().result = piece.result;
-      co_return false;
     }
     x_.OnBytes(events);
     for (const asio::const_buffer& data : piece.data) {
@@ -124,7 +121,7 @@ Task<bool> ResumedRequest::ReadStream(UpstreamCall& call,
       SpawnAborts(x_.shard, watch.Heard(bytes), *x_.facts);
       if (text.size() <= limit) text += bytes;
     }
-    if (text.size() > limit) x_.client.Leave();  // no event of SGLang's is as large
+    if (text.size() > limit) co_await BreakOff(RepliesTooLarge());  // no event is as large
     size_t at = 0;
     for (size_t end; events && (end = text.find(kEventEnd, at)) != std::string::npos;) {
       const std::string event = text.substr(at, end - at);
@@ -141,6 +138,17 @@ Task<bool> ResumedRequest::ReadStream(UpstreamCall& call,
   }
   call.Finish();
   co_return true;
+}
+
+Task<void> ResumedRequest::BreakOff(Refused why) {
+  if (x_.client.left()) co_return;
+  x_.head.keep_alive = false;
+  if (IsToldHead()) {  // it sees that the reply is cut
+    x_.record.reason = std::move(why.reason);
+  } else {
+    co_await Refuse(x_, std::move(why));
+  }
+  x_.client.Leave();
 }
 
 Task<bool> ResumedRequest::OnEvent(std::string_view event) {

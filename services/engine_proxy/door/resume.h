@@ -28,6 +28,10 @@ class ResumedRequest {
   Task<bool> RunPart();
   Task<bool> ReadWhole(UpstreamCall& call, std::span<const asio::const_buffer> request);
   Task<bool> ReadStream(UpstreamCall& call, std::span<const asio::const_buffer> request);
+  // Nothing more comes of a stream. A client that has heard nothing is told why; then it leaves.
+  Task<void> BreakOff(Refused why);
+  // The client has the head of a stream's reply.
+  bool IsToldHead() const { return begun_ && head_.empty(); }
   // One event of the stream, without its end.
   Task<bool> OnEvent(std::string_view event);
   // The engine's words on this part, behind what came before it. Sets `goes_on_` and, at its end,

@@ -7,9 +7,11 @@ from testing.engine_api import PAUSE_MODES
 from testing.engines import CALL_DEADLINE_S
 from testing.waiting import until
 
-# Long enough that a case's calls fall inside of it: about 2 s on a real engine, 0.8 s on a fake. A machine under load
+# Long enough that a case's calls fall inside of it: about 4 s on a real engine, 1.6 s on a fake. A machine under load
 # slows the calls and the tokens alike.
-LONG = 300
+LONG = 600
+# Of a case that looks at what runs behind a call.
+ATTEMPTS = 5
 
 
 class Background:
@@ -42,7 +44,7 @@ def test_streams_repeat_themselves_on_sglang_and_go_on_on_vllm(api):
 def test_the_engine_counts_what_runs(api):
     """Not at once: SGLang publishes its counts every 15 decode steps, vLLM after its next step."""
     until(lambda: api.load_counts() == (0, 0), "nothing runs")
-    stream = api.stream(None, 3 * LONG)
+    stream = api.stream(None, LONG)
     until(lambda: stream.ended or sum(api.load_counts()) == 1, "the request is counted")
     assert not stream.ended
     stream.wait_end()
@@ -113,14 +115,18 @@ def test_new_requests_wait_during_a_pause_and_loading_works(api, adapters, fresh
 def test_what_a_pause_does_to_a_running_request(api, mode):
     if mode not in PAUSE_MODES[api.kind]:
         pytest.skip(f"{api.kind} has no such mode")
-    stream = api.stream(None, LONG)
-    stream.wait_for(3)
-    assert api.pause(mode).status == 200
     frozen = (api.kind, mode) in modes_that("freeze")
-    if frozen:
-        assert not stream.ended
-    else:
-        stream.wait_end()
+    for _ in range(ATTEMPTS):
+        stream = api.stream(None, LONG)
+        stream.wait_for(3)
+        assert api.pause(mode).status == 200
+        if not frozen:
+            stream.wait_end()
+        # On a busy machine its last token may be faster than the call.
+        if mode == "wait" or not stream.ended or api.finish_reason(stream.events) == "abort":
+            break
+        assert api.resume().status == 200
+    assert stream.ended != frozen
     assert api.resume().status == 200
     want = "abort" if mode == "abort" else "length"
     assert api.finish_reason(stream.wait_end()) == want

@@ -154,3 +154,28 @@ def test_the_journal_tells_of_unloads_under_live_requests_and_of_names_loaded_ag
         assert [(e["event"], e.get("live")) for e in faults.events()] == [
             ("boot", None), ("loaded", None), ("unload", 1), ("reloaded", None), ("loaded", None)
         ]
+
+
+def test_vllms_workers_drop_what_is_idle_and_never_what_runs(tmp_path, adapters, fresh):
+    """A name that was loaded anew is another adapter to them than the one that is driven out."""
+    faults = Faults(tmp_path, "it")
+    switches = faults.switches("it") | {"token_delay_s": 0.01}
+    with engines.fake("vllm", args=["--max-cpu-loras", "2"], log_dir=tmp_path, switches=switches) as engine:
+        api, anew, other, more = EngineApi(engine), fresh(), fresh(), fresh()
+        for _ in range(2):
+            api.load(anew, adapters / "v1")
+            api.unload(anew)
+        api.load(anew, adapters / "v1")
+        running = api.stream(anew, 500)
+        for name in (other, more):
+            api.load(name, adapters / "v2")
+            seen = len(running.events)
+            running.wait_for(seen + 2)
+            api.unload(name)
+        api.load(other, adapters / "v2")
+        assert not running.ended
+        assert not faults.events("evicted")
+        running.wait_for(len(running.events) + 2)
+        api.load(more, adapters / "v2")
+        assert [(e["name"], e["live"]) for e in faults.events("evicted")] == [(other, 0)]
+        assert not faults.events("reloaded")

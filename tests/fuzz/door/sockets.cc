@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
 
 #include "lib/base/check.h"
 
@@ -33,14 +35,19 @@ Link::Link(int fd) : fd_(fd) {
 }
 
 Link Link::Connect(uint16_t port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_in address = Loopback(port);
-  // The kernel accepts at once, up to the listener's backlog.
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    return Link(fd);
+  for (;;) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    // The kernel accepts at once, up to the listener's backlog.
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      return Link(fd);
+    }
+    const int why = errno;
+    ::close(fd);
+    if (why == EINTR) continue;  // by libFuzzer's alarm, once a minute
+    std::fprintf(stderr, "cannot connect to the door: %s\n", std::strerror(why));
+    return Link();
   }
-  ::close(fd);
-  return Link();
 }
 
 bool Link::Send(std::string_view* bytes) {

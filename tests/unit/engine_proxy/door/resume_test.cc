@@ -236,6 +236,44 @@ TEST_F(ResumeTest, AnEnginesRefusalPassesAsItIs) {
   }
 }
 
+TEST_F(ResumeTest, AStreamThatBreaksBeforeItsFirstEventIsAnswered) {
+  Start({[](const auto&) { return StreamHead() + "no chunk\r\n"; }});
+  const Message reply = Ask(Generation(true));
+  EXPECT_EQ(reply.status(), 502);
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_BROKE_OFF");
+  EXPECT_EQ(reply.Get("Connection"), "close");
+}
+
+TEST_F(ResumeTest, AStreamWithoutAnEventIsAnsweredInTime) {
+  options_.limits.engine_silence_ms = 20;
+  for (const bool says_head : {false, true}) {
+    Gate told;
+    Start({[&, says_head](const auto&) {
+      if (!says_head) {
+        EXPECT_TRUE(told.Wait());
+      }
+      return StreamHead();
+    }});
+    const Message reply = Ask(Generation(true));
+    EXPECT_EQ(reply.status(), 504) << says_head;
+    EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_TIMEOUT");
+    told.Open();
+    TearDown();
+    asked_.clear();
+  }
+}
+
+TEST_F(ResumeTest, AContinuationThatBreaksBeforeItsFirstEventEndsAsTheAbort) {
+  Start({[this](const auto& rid) {
+           door_->SetTable(On(12));
+           return StreamHead() + Chunk(Event(Said(rid, "7", 1, kAborted))) + Chunk("");
+         },
+         [](const auto&) { return StreamHead() + "no chunk\r\n"; }});
+  const std::string body = Ask(Generation(true)).body;
+  EXPECT_NE(body.find(R"("type":"abort")"), std::string::npos) << body;
+  EXPECT_TRUE(body.ends_with("data: [DONE]\n\n")) << body;
+}
+
 TEST_F(ResumeTest, CountsTheVersionThatIsAtWork) {
   Gate second, go;
   Start({FlipThen(12, [](const auto& rid) { return JsonReply(Said(rid, "7", 1, kAborted)); }),
