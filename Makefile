@@ -56,7 +56,7 @@ chaos: ## real services under seeded faults for SECONDS (300), SEED (drawn), ENG
 
 bench: ## first honest figures: transfer and door, beside their peers
 	tools/setup packages venvs
-	$(MAKE) --no-print-directory compile PRESET=release
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS="all door_alone machine_bench session_crowd"
 	BIN_DIR=$(CURDIR)/build/release/bin tests/bench/run
 
 fuzz: ## libFuzzer over the doors, the services and every parser of foreign bytes, SECONDS each (60 by default)

@@ -5,6 +5,10 @@
 
 namespace lorry::sync {
 
+bool IsShut(fleet::RowMode mode) {
+  return mode == fleet::RowMode::kHeld || mode == fleet::RowMode::kLocked;
+}
+
 bool StepTowards(const fleet::Desired& desired, fleet::Observed& observed) {
   fleet::Observed now = observed;
   now.term = desired.term;
@@ -27,13 +31,23 @@ bool StepTowards(const fleet::Desired& desired, fleet::Observed& observed) {
   }
   now.rows.clear();
   for (const fleet::DesiredRow& row : desired.rows) {
+    if (IsShut(row.mode)) {
+      fleet::ObservedRow& shut = now.rows.emplace_back();
+      const auto had = std::ranges::find(observed.rows, row.adapter, &fleet::ObservedRow::adapter);
+      if (had != observed.rows.end()) shut = *had;
+      shut.adapter = row.adapter;
+      shut.mode = row.mode;
+      shut.barrier = row.epoch;
+      continue;
+    }
     const auto target =
         std::ranges::find(now.residencies, row.target, &fleet::ObservedResidency::name);
     const bool loaded =
         target != now.residencies.end() && target->state == fleet::ResidencyState::kLoaded;
     const auto had = std::ranges::find(observed.rows, row.adapter, &fleet::ObservedRow::adapter);
     if (loaded) {
-      now.rows.push_back({row.adapter, row.mode, desired.term.incarnation, row.epoch, row.target});
+      now.rows.push_back(
+          {row.adapter, row.mode, desired.term.incarnation, row.epoch, row.target, {}, {}});
     } else if (had != observed.rows.end()) {
       now.rows.push_back(*had);
     }

@@ -6,6 +6,8 @@
 
 namespace lorry::sync {
 
+// A barrier's row that admits nothing new: HELD or LOCKED.
+bool IsShut(fleet::RowMode mode);
 // One step towards what is desired, all adapters at once: fetched, loading, loaded, served. False:
 // it was there already.
 bool StepTowards(const fleet::Desired& desired, fleet::Observed& observed);

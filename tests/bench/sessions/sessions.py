@@ -114,7 +114,8 @@ def main() -> int:
     try:
         with Fleet(bins, folder, {}) as fleet, contextlib.ExitStack() as ends, lorry.Admin(**fleet.addresses()) as admin:
             for i in range(CROWDS):
-                crowd = subprocess.Popen([bins / "session_crowd", fleet.addresses()["orchestrator"], str(i * each), str(each)])
+                crowd = subprocess.Popen([bins / "session_crowd", fleet.addresses()["orchestrator"], str(i * each), str(each), folder],
+                                         stdout=subprocess.DEVNULL)
                 ends.callback(crowd.wait)
                 ends.callback(crowd.terminate)
             until(lambda: sum(m["state"] == "READY" for m in admin.status().get("members", [])) == each * CROWDS, "all sessions are READY")
