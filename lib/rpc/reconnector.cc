@@ -29,13 +29,17 @@ void Reconnector::Redial() {
   if (current_ != nullptr) current_->Cancel();
 }
 
-void Reconnector::Stop() {
+void Reconnector::Finish() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    if (current_ != nullptr) current_->Cancel();
   }
   wake_.notify_all();
+}
+
+void Reconnector::Stop() {
+  Finish();
+  Redial();
   if (thread_.joinable()) thread_.join();
 }
 

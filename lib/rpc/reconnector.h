@@ -40,6 +40,8 @@ class Reconnector {
   ~Reconnector();  // Stop()
   void Start();
   void Redial();
+  // No try follows the one at hand, which goes on. From any thread, a callback included.
+  void Finish();
   void Stop();  // cancels the try at hand and waits for its end; not from a callback
 
  private:

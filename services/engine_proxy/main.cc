@@ -361,7 +361,10 @@ absl::Status App::WireSessions() {
   return absl::OkStatus();
 }
 
+// A door that is closed for good is not ready either: whoever balances requests passes it by.
 absl::Status App::IsReady() {
+  if (door_->draining())
+    return absl::UnavailableError("drained: the door opens again when the proxy is started again");
   LORRY_ASSIGN_OR_RETURN(const Proxy::View view, proxy_->GetView(clock_.Now() + kViewDeadlineMs));
   if (view.observed.health != fleet::MemberHealth::kJoining) return absl::OkStatus();
   return absl::UnavailableError("joining: " + view.observed.health_detail);

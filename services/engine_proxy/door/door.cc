@@ -256,6 +256,8 @@ bool Door::Quiesce(int64_t wait_ms) {
   return state_->WaitForNoConnection(wait_ms);
 }
 
+bool Door::draining() const { return state_->shared.draining; }
+
 void Door::Drain(int64_t grace_ms) {
   State& state = *state_;
   MutexLock one_at_a_time(state.drain_mutex);

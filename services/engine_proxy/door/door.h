@@ -97,6 +97,7 @@ class Door {
   // none is left, at most `wait_ms`; false: some still run, and go on running. May be called again,
   // to go on waiting, and beside Drain, which ends the wait.
   bool Quiesce(int64_t wait_ms);
+  bool draining() const;  // nobody is admitted any more
   // The same, then aborts what is left after `grace_ms` and joins the threads. Blocks. A second
   // caller waits for the first.
   void Drain(int64_t grace_ms);

@@ -30,19 +30,7 @@ AttachClient::AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Pr
                    },
                .on_message =
                    [this](sync::v1::AttachResponse message) { OnMessage(std::move(message)); },
-               .on_closed =
-                   [this](const absl::Status& why) {
-                     bool was_attached = false;
-                     {
-                       MutexLock lock(mutex_);
-                       std::swap(was_attached, attached_);
-                       left_ = left_ || (why.ok() && observed_.leaves);
-                     }
-                     left_changed_.notify_all();
-                     if (!was_attached) return;
-                     spdlog::warn("detached {} {}", ReasonOf(why), std::string(why.message()));
-                     proxy_.Post(SessionDown{});
-                   }}) {}
+               .on_closed = [this](const absl::Status& why) { OnClosed(why); }}) {}
 
 sync::v1::AttachRequest AttachClient::Hello() const {
   sync::v1::AttachRequest message;
@@ -82,6 +70,25 @@ void AttachClient::OnMessage(sync::v1::AttachResponse message) {
   LORRY_FAULT_POINT("proxy.desired.received");
   // Refused when the machine is far behind: the orchestrator sends the newest again.
   (void)proxy_.TryPost(DesiredReceived{*std::move(desired)});
+}
+
+void AttachClient::OnClosed(const absl::Status& why) {
+  bool was_attached = false;
+  bool left = false;
+  {
+    MutexLock lock(mutex_);
+    std::swap(was_attached, attached_);
+    left_ = left_ || (why.ok() && observed_.leaves);
+    left = left_;
+  }
+  left_changed_.notify_all();
+  if (left) {
+    spdlog::info("left the fleet; the door opens again when this program is started again");
+    stream_.Finish();
+  } else if (was_attached) {
+    spdlog::warn("detached {} {}", ReasonOf(why), std::string(why.message()));
+  }
+  if (was_attached) proxy_.Post(SessionDown{});
 }
 
 bool AttachClient::WaitUntilLeft(int64_t limit_ms) {

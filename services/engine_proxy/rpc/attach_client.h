@@ -44,6 +44,7 @@ class AttachClient {
  private:
   sync::v1::AttachRequest Hello() const;
   void OnMessage(sync::v1::AttachResponse message);
+  void OnClosed(const absl::Status& why);
 
   const std::unique_ptr<sync::v1::SyncService::Stub> stub_;
   const Self self_;
@@ -52,7 +53,9 @@ class AttachClient {
   mutable Mutex mutex_;
   CondVar left_changed_;
   bool attached_ LORRY_GUARDED_BY(mutex_) = false;
-  bool left_ LORRY_GUARDED_BY(mutex_) = false;  // a session ended with OK after a goodbye
+  // A session ended with OK after a goodbye. Nobody is dialled from then on: this process has left
+  // the fleet, and the next one attaches as a newcomer.
+  bool left_ LORRY_GUARDED_BY(mutex_) = false;
   fleet::Observed observed_ LORRY_GUARDED_BY(mutex_);
   fleet::Desired desired_ LORRY_GUARDED_BY(mutex_);
   rpc::ReconnectingStream<sync::v1::AttachRequest, sync::v1::AttachResponse> stream_;

@@ -1,6 +1,11 @@
 """A pool of mode BARRIER: once one door answers with a new version, no request begins on the old one at any door."""
 
+import urllib.error
+import urllib.request
+
+import grpc
 import pytest
+from lorry.engine.v1 import proxy_pb2, proxy_pb2_grpc
 from testing.order import check_order
 from testing.waiting import until
 from testing.world import ADAPTER, Traffic, World, restart
@@ -100,6 +105,30 @@ def test_an_engine_that_is_scaled_away_holds_no_barrier_up(world, make_adapter):
         world.admin.mark("vllm-1", "dead")
         assert handle.wait("serving", SOON_S).epoch > epoch
         world.wait_serves(3, ["sglang-1"])
+
+
+def test_an_engine_that_is_drained_leaves_once_and_is_heard_of_no_more(world, make_adapter):
+    """`lorry drain`: its proxy runs on, is not ready for whoever balances requests, and dials nobody."""
+    proxy = world.fleet.proxies["vllm-2"]
+    ready = f"http://{proxy.addresses['admin']}/readyz"
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        with urllib.request.urlopen(ready, timeout=SOON_S) as reply:
+            assert reply.status == 200
+        with grpc.insecure_channel(proxy.addresses["grpc"]) as channel:
+            proxy_pb2_grpc.ProxyServiceStub(channel).Drain(proxy_pb2.DrainRequest(), timeout=SOON_S)
+        until(lambda: world.member("vllm-2") == {}, "it left the roster")
+        for number in range(2, 6):
+            world.publish(run, number, make_adapter(number)).wait("serving", SOON_S)
+            world.wait_serves(number, ["sglang-1", "vllm-1"])
+    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+        urllib.request.urlopen(ready, timeout=SOON_S)
+    assert b"started again" in refused.value.read()
+    assert proxy.log_tail(1000).count("left the fleet") == 1
+    assert proxy.stop() == 0
+    proxy.start().wait_ready()
+    world.wait_serves(5)  # as a newcomer
 
 
 def test_an_engine_that_left_opens_on_nothing_before_it_has_attached_again(world, make_adapter):

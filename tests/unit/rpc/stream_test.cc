@@ -97,6 +97,26 @@ TEST(Attach, TheServersReasonReachesTheClientWhichDialsAgain) {
   EXPECT_EQ(server.service.sessions.WaitForCount(2).size(), 2u);
 }
 
+TEST(Attach, AStreamThatIsFinishedGoesOnAndDialsNobodyOnceItHasEnded) {
+  EchoServer server;
+  AttachClient finished(server.Stub());
+  AttachClient other(server.Stub());
+  finished.heard.WaitForCount(1);
+  finished.stream.Finish();
+  EXPECT_TRUE(finished.stream.Send(Request("one")));
+  EXPECT_THAT(finished.heard.WaitForCount(2), ElementsAre("hello", "one"));
+  finished.stream.Send(Request("close"));
+  EXPECT_EQ(finished.closed.WaitForCount(1).size(), 1u);
+  // The other one is thrown out as often as it takes: it has been back many times when this ends.
+  constexpr size_t kTimes = 5;
+  for (size_t times = 1; times <= kTimes; ++times) {
+    EXPECT_EQ(other.heard.WaitForCount(times).size(), times);
+    other.stream.Send(Request("close"));
+    other.closed.WaitForCount(times);
+  }
+  EXPECT_EQ(finished.opened.WaitForCount(1).size(), 1u);
+}
+
 TEST(Attach, ARefusedStreamIsNeverOpen) {
   const TempDir directory;
   std::ofstream(directory / "tokens") << "engine engine-token-00000001\n";
