@@ -13,7 +13,7 @@
 namespace lorry::runtime {
 namespace {
 
-// The second signal: whoever sends it has stopped waiting. _exit is safe inside a handler.
+// _exit is safe inside a handler.
 void LeaveAtOnce(int signal) { _exit(128 + signal); }
 
 sigset_t DrainSignals() {
@@ -52,7 +52,7 @@ int Signals::Wait() {
     LORRY_CHECK(read(signal_fd_, &info, sizeof(info)) == sizeof(info));
     number = static_cast<int>(info.ssi_signo);
   }
-  std::signal(SIGTERM, LeaveAtOnce);
+  std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, LeaveAtOnce);
   const sigset_t set = DrainSignals();
   LORRY_CHECK(pthread_sigmask(SIG_UNBLOCK, &set, nullptr) == 0);

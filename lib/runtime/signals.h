@@ -1,4 +1,5 @@
-// SIGTERM and SIGINT drain; a second one ends the process at once. SIGPIPE is ignored.
+// SIGTERM and SIGINT drain. From then on SIGINT ends the process at once: a person has stopped
+// waiting. Supervisors repeat SIGTERM without meaning that; theirs is SIGKILL. SIGPIPE is ignored.
 //
 // Construct it first thing in main, before any thread: threads inherit the blocked mask, and
 // signals arrive at Wait.
@@ -15,7 +16,7 @@ class Signals {
   Signals(const Signals&) = delete;
 
   // Blocks until SIGTERM, SIGINT or RequestStop; returns the signal's number, 0 for RequestStop.
-  // From then on another SIGTERM or SIGINT ends the process with 128 + signal.
+  // From then on SIGINT ends the process with 128 + signal, and SIGTERM is ignored.
   int Wait();
   // From any thread: makes Wait return, for instance after a fatal error of a driver.
   void RequestStop();

@@ -34,17 +34,30 @@ TEST(Signals, WaitReturnsTheSignal) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-TEST(Signals, ASecondSignalEndsTheProcessAtOnce) {
+TEST(Signals, SomebodyWhoPressesCtrlCWhileItDrainsEndsTheProcessAtOnce) {
   const int status = InChild([] {
     Signals signals;
-    kill(getpid(), SIGINT);
-    signals.Wait();
     kill(getpid(), SIGTERM);
+    signals.Wait();
+    kill(getpid(), SIGINT);
     pause();
     return 0;
   });
   EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT);
+}
+
+TEST(Signals, ASupervisorMayRepeatItself) {
+  const int status = InChild([] {
+    {
+      Signals signals;
+      kill(getpid(), SIGTERM);
+      signals.Wait();
+      kill(getpid(), SIGTERM);
+    }
+    return 0;
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(Signals, RequestStopEndsWaitFromAnotherThread) {
