@@ -43,6 +43,17 @@ def lorry_containers(items: list[dict]) -> list[dict]:
     return [container for container in found if container["name"] in SERVICES]
 
 
+# A proxy's goodbye (2 s) and the end of its calls, on a busy machine.
+LEAVING_MS = 10_000
+
+
+def drain_limit_ms(arguments: list[str]) -> int:
+    """How long a proxy with these arguments lets requests in flight go on, once it is told to end."""
+    told = [int(a.split("=", 1)[1]) for a in arguments if a.startswith("--drain-grace-ms=")]
+    default = re.search(r"drain_grace_ms, ([\d']+)", (SERVICES["engine-proxy"] / "main.cc").read_text())[1]
+    return told[0] if told else int(default.replace("'", ""))
+
+
 class Chart(unittest.TestCase):
     def test_lint_is_clean_for_every_set_of_values(self):
         for values in VALUES:
@@ -86,6 +97,7 @@ class Chart(unittest.TestCase):
         for setting, missing in (("tls.enabled=true", "tls.existingSecret"), ("engine.enabled=true", "engine.image"),
                                  ("store.enabled=false", "store.address"), ("orchestrator.enabled=false,engine.enabled=true,engine.image=x", "orchestrator.address"),
                                  ("engine.enabled=true,engine.image=x,proxy.baseModel.volume=models", "proxy.baseModel.mountPath"),
+                                 ("engine.enabled=true,engine.image=x,engine.terminationGracePeriodSeconds=60", "proxy.drainSeconds"),
                                  ("tls.enabled=true,tls.existingSecret=x,tls.clientCertificates=false,auth.enabled=false", "auth.enabled")):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0)
@@ -110,6 +122,21 @@ class Pods(unittest.TestCase):
         self.assertEqual(proxy["restartPolicy"], "Always")
         self.assertEqual(proxy["startupProbe"]["httpGet"]["path"], "/livez")
         self.assertEqual(proxy["readinessProbe"]["httpGet"]["path"], "/readyz")
+
+    def test_a_pod_that_ends_drains_its_proxy_first_and_has_the_time_for_it(self):
+        for values in ("vllm", "sglang", "joining"):
+            (pod,) = [p for p in pod_specs(objects("-f", str(CHART / f"ci/{values}-values.yaml"))) if p.get("initContainers")]
+            (proxy,), (engine,) = pod["initContainers"], pod["containers"]
+            self.assertEqual(proxy["lifecycle"]["preStop"]["exec"]["command"], ["sh", "-c", "kill -TERM 1"])
+            (admin,) = [port["containerPort"] for port in proxy["ports"] if port["name"] == "lorry-admin"]
+            self.assertIn(f'("127.0.0.1", {admin})', engine["lifecycle"]["preStop"]["exec"]["command"][-1])
+            self.assertGreaterEqual(pod["terminationGracePeriodSeconds"] * 1000, drain_limit_ms(proxy["args"]) + LEAVING_MS)
+
+    def test_compose_gives_the_proxy_the_time_that_it_may_take_and_stops_it_before_the_orchestrator(self):
+        proxy = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]["engine-proxy"]
+        seconds = int(re.fullmatch(r"(\d+)s", proxy["stop_grace_period"])[1])
+        self.assertGreaterEqual(seconds * 1000, drain_limit_ms(proxy["command"]) + LEAVING_MS)
+        self.assertIn("sync-orchestrator", proxy["depends_on"])
 
     def test_proxy_and_engine_see_the_images_at_one_path_and_the_engine_only_reads(self):
         (pod,) = [p for p in pod_specs(objects("-f", str(CHART / "ci/vllm-values.yaml"))) if p.get("initContainers")]

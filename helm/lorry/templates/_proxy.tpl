@@ -1,14 +1,17 @@
 {{/*
-The engine-proxy beside an engine, in four pieces for the engine's pod. From this chart, or from a chart that has this one as
+The engine-proxy beside an engine, in five pieces for the engine's pod. From this chart, or from a chart that has this one as
 a dependency, give them (dict "root" $lorry "engineUrl" "http://127.0.0.1:8000"), where $lorry has Chart, Release and Lorry's
 Values: `$` here, `.Subcharts.lorry` in the parent. "pool" may name another pool.
 
   initContainers:  {{- include "lorry.engineProxy.sidecar" $args | nindent 8 }}
   volumes:         {{- include "lorry.engineProxy.volumes" $args | nindent 8 }}
   the engine's volumeMounts:    {{- include "lorry.engineProxy.engineMounts" $args | nindent 12 }}
+  the engine's lifecycle:       {{- include "lorry.engineProxy.engineLifecycle" $args | nindent 12 }}
   the pod template's labels:    {{- include "lorry.engineProxy.podLabels" $args | nindent 8 }}
 
-A native sidecar starts before the engine and stops after it, so the door answers for the whole of the engine's life.
+A native sidecar starts before the engine. When the pod ends the proxy goes first, while the engine still generates: its door closes,
+requests in flight end, it says goodbye to the fleet. The engine waits for that, within the pod's terminationGracePeriodSeconds, which has
+to be proxy.drainSeconds and half a minute.
 */}}
 {{- define "lorry.engineProxy.sidecar" -}}
 {{- $values := .root.Values -}}
@@ -32,6 +35,7 @@ A native sidecar starts before the engine and stops after it, so the door answer
     - --store={{ include "lorry.storeAddress" .root }}
     - --data-dir=/data
     - --image-dir=/dev/shm/lorry
+    - --drain-grace-ms={{ mul $proxy.drainSeconds 1000 }}
     - --image-readers=all  # the engine may run as another user; nobody outside of the pod sees the volume
     {{- if $proxy.baseModel.configMap }}
     - --base-model-config=/etc/lorry/base-model/config.json
@@ -49,6 +53,11 @@ A native sidecar starts before the engine and stops after it, so the door answer
     {{- with $proxy.extraEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  lifecycle:
+    # Hooks run as soon as the pod is to end. A sidecar is sent its own SIGTERM only once the engine is gone, which is too late for the
+    # requests that the engine was answering, and may leave no time for a goodbye.
+    preStop:
+      exec: {command: [sh, -c, "kill -TERM 1"]}
   ports:
     - {name: door, containerPort: {{ $proxy.ports.door }}}
     - {name: lorry-grpc, containerPort: {{ $proxy.ports.grpc }}}
@@ -93,6 +102,20 @@ A native sidecar starts before the engine and stops after it, so the door answer
 
 {{- define "lorry.engineProxy.engineMounts" -}}
 - {name: lorry-images, mountPath: /dev/shm/lorry, readOnly: true}
+{{- end -}}
+
+{{- define "lorry.engineProxy.engineLifecycle" -}}
+lifecycle:
+  # The engine is sent SIGTERM once its proxy's ports are closed. By python3, which the images of both engines have.
+  preStop:
+    exec:
+      command:
+        - python3
+        - -c
+        - |
+          import socket, time
+          while socket.socket().connect_ex(("127.0.0.1", {{ .root.Values.proxy.ports.admin }})) == 0:
+              time.sleep(0.5)
 {{- end -}}
 
 {{- define "lorry.engineProxy.podLabels" -}}
