@@ -239,6 +239,15 @@ class Joining(unittest.TestCase):
         self.assertIn({"namespaceSelector": {}, "podSelector": {"matchLabels": {"lorry.dev/fleet": label}}}, admitted)
 
 
+class TwoReleases(unittest.TestCase):
+    def test_of_one_name_in_two_namespaces_share_no_object(self):
+        """What has no namespace is one for the whole cluster: the second release could not be installed."""
+        in_a_namespace = {"StatefulSet", "Deployment", "Service", "ServiceAccount", "NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "Pod",
+                          "Certificate", "PodMonitor", "PrometheusRule"}
+        for values in VALUES:
+            self.assertLessEqual({item["kind"] for item in objects("-f", str(values))}, in_a_namespace, values.name)
+
+
 class Policies(unittest.TestCase):
     def test_every_port_of_lorry_that_others_dial_is_covered(self):
         items = objects("-f", str(CHART / "ci/vllm-values.yaml"), "--set", "networkPolicy.enabled=true")

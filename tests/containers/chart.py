@@ -6,9 +6,11 @@ the order of native sidecars, probes. What a manifest asks for and this does not
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 import subprocess
+import time
 
 import yaml
 from dockerfile import ROOT
@@ -43,7 +45,7 @@ class Release:
     ) -> None:
         self.node, self.images, self.namespace, self.secrets = node, images, namespace, secrets
         self.objects = render(name, namespace, values)
-        self.folder = node.folder / name
+        self.folder = node.folder / namespace / name
         self.pods: list[tuple[Pod, dict, dict]] = []
         for item in self.objects:
             if item["kind"] in ("StatefulSet", "Deployment"):
@@ -57,7 +59,7 @@ class Release:
         for service in (item for item in self.objects if item["kind"] == "Service"):
             if service["spec"]["selector"].items() <= labels.items():
                 short = service["metadata"]["name"]
-                names += [short, f"{short}.{self.namespace}", f"{short}.{self.namespace}.svc"]
+                names += [f"{short}.{self.namespace}", f"{short}.{self.namespace}.svc"]
         pod = self.node.pod(name, names)
         self.pods.append((pod, owner["spec"]["template"]["spec"], self._volumes(pod, owner)))
 
@@ -68,7 +70,7 @@ class Release:
         found: dict[str, pathlib.Path] = {}
         claims = [{"name": c["metadata"]["name"], "claim": c} for c in owner["spec"].get("volumeClaimTemplates", [])]
         for volume in [*spec.get("volumes", []), *claims]:
-            path = found[volume["name"]] = self.folder / pod.name / volume["name"]
+            path = found[volume["name"]] = self.folder / pod.network / volume["name"]
             path.mkdir(parents=True)
             if "secret" in volume:
                 for key, text in self.secrets[volume["secret"]["secretName"]].items():
@@ -128,18 +130,39 @@ class Release:
         ports = {port["name"]: port["containerPort"] for port in manifest["ports"]}
         pod.await_probe(manifest["name"], ports.get(get["port"], get["port"]), get["path"])
 
-    def cli(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """The pod of `helm test`, under `name` and with other words for its verb where some are given, run to its end."""
+    def delete(self, name: str) -> dict[str, int]:
+        """Ends a pod as a kubelet does: every preStop hook at once; SIGTERM to a container whose hook has ended, to sidecars once the
+        others have; SIGKILL when the grace period is over. Container → exit status."""
+        ((pod, spec, _),) = [entry for entry in self.pods if entry[0].name == name]
+        self.pods = [entry for entry in self.pods if entry[0].name != name]
+        end = time.monotonic() + spec["terminationGracePeriodSeconds"]
+        manifests = [*spec["containers"], *reversed(spec.get("initContainers", []))]
+        hooks = {
+            m["name"]: pod.processes[m["name"]].exec(m["lifecycle"]["preStop"]["exec"]["command"])
+            for m in manifests if "lifecycle" in m
+        }
+        statuses = {}
+        for container in [m["name"] for m in manifests]:
+            if container in hooks:
+                _, said = hooks[container].communicate(timeout=end - time.monotonic())
+                assert hooks[container].returncode == 0, f"the hook of {container}: {said}"
+            statuses[container] = pod.processes[container].stop(end - time.monotonic())
+        return statuses
+
+    def cli(self, name: str, *words: str, user: int | None = None, role: str = "operator") -> subprocess.CompletedProcess[str]:
+        """The pod of `helm test`, under `name` and with other words for its verb where some are given, run to its end; as another user
+        of the cluster would run it, with a token of their role."""
         (item,) = [i for i in self.objects if i["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
         pod = self.node.pod(name, [])
         owner = {"metadata": item["metadata"], "spec": {"template": item}}
         (manifest,) = item["spec"]["containers"]
-        manifest = {**manifest, "args": [*(words or manifest["args"][:1]), *manifest["args"][1:]]}
-        return pod.run(self._container(pod, item["spec"], manifest, self._volumes(pod, owner)))
+        arguments = [word.replace("/auth/operator", f"/auth/{role}") for word in manifest["args"]]
+        manifest = {**manifest, "args": [*(words or arguments[:1]), *arguments[1:]]}
+        container = self._container(pod, item["spec"], manifest, self._volumes(pod, owner))
+        return pod.run(container if user is None else dataclasses.replace(container, user=user))
 
 
 def tokens(folder: pathlib.Path) -> dict[str, str]:
     """What `deploy/make-tokens` writes, as the Secret that is made of it."""
     subprocess.run([ROOT / "deploy" / "make-tokens", folder], check=True)
     return {path.name: path.read_text() for path in folder.iterdir()}
-

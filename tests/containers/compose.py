@@ -69,5 +69,10 @@ class Project:
             port, path = re.search(r"/dev/tcp/127\.0\.0\.1/(\d+)", test)[1], re.search(r"GET (\S+)", test)[1]
             pod.await_probe(name, int(port), path)
 
+    def stop(self, name: str) -> None:
+        """`docker compose stop`: SIGTERM, and no more time than the file gives the service."""
+        seconds = int(self.services[name].get("stop_grace_period", "10s").removesuffix("s"))
+        assert self.pods[name].processes[name].stop(seconds) == 0
+
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

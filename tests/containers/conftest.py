@@ -16,8 +16,6 @@ from images import Builder  # noqa: E402
 from node import Node  # noqa: E402
 from testing import engines  # noqa: E402
 
-# The image that stands for an engine's: this machine's own root, where the fake is.
-ENGINE = "this-machine"
 # What the Python client is given of a trainer's certificate.
 CLIENT = {"ca_file": "ca.crt", "cert_file": "trainer.crt", "key_file": "trainer.key"}
 

@@ -46,30 +46,31 @@ class Container:
 
 
 class Pod:
-    """A network namespace with one address. `names`: under which the others find it."""
+    """A network namespace with one address. `names`: under which the others find it. `network`: its own name on the node."""
 
     def __init__(self, node: Node, name: str, names: list[str]) -> None:
         self.node, self.name, self.names = node, name, names
         self.address = node.next_address()
         self.processes: dict[str, Process] = {}
+        self.network = f"{name}.{node.count}"
         inside, outside = f"e{node.count}", f"v{node.count}"
-        ip("netns", "add", name)
-        ip("link", "add", outside, "type", "veth", "peer", "name", inside, "netns", name)
+        ip("netns", "add", self.network)
+        ip("link", "add", outside, "type", "veth", "peer", "name", inside, "netns", self.network)
         ip("link", "set", outside, "master", BRIDGE, "up")
-        ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", name, "link", "set", inside, "up")
-        ip("-n", name, "addr", "add", f"{self.address}/{node.network.prefixlen}", "dev", inside, *node.address_flags)
+        ip("-n", self.network, "link", "set", "lo", "up")
+        ip("-n", self.network, "link", "set", inside, "up")
+        ip("-n", self.network, "addr", "add", f"{self.address}/{node.network.prefixlen}", "dev", inside, *node.address_flags)
 
     def sandbox(self, container: Container) -> Sandbox:
         return Sandbox(
             container.image.layers if container.image else [], container.mounts, container.environment, self.node.hosts,
-            self.name, container.user, container.groups, container.read_only, container.drop_capabilities,
+            self.network, container.user, container.groups, container.read_only, container.drop_capabilities,
             container.default_profile, container.memory_bytes,
         )
 
     def start(self, container: Container) -> Process:
-        log = self.node.folder / f"{self.name}-{container.name}.log"
-        process = Process(f"{self.name}/{container.name}", self.sandbox(container), container.command, log)
+        log = self.node.folder / f"{self.network}-{container.name}.log"
+        process = Process(f"{self.network}/{container.name}", self.sandbox(container), container.command, log)
         self.processes[container.name] = process
         return process
 
@@ -144,7 +145,7 @@ class Node:
         for pod in self.pods:
             for process in pod.processes.values():
                 process.kill()
-            ip("netns", "del", pod.name)
+            ip("netns", "del", pod.network)
         ip("link", "del", BRIDGE)
 
     def print_logs(self) -> None:
@@ -160,12 +161,12 @@ class Trainer:
         self.pod = node.pod("trainer", ["trainer"])
         self._environment = {"PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1", **addresses}
 
-    def publish(self, folder: pathlib.Path, version: int, credentials: dict[str, str]) -> dict:
-        """Publishes a directory and waits until it is served: {"member": door address} and what the door answered."""
+    def publish(self, folder: pathlib.Path, version: int, credentials: dict[str, str], **more: object) -> dict:
+        """Publishes a directory, with `more` as trainer.py knows it, and waits until it is served: door → what it answered."""
         script = pathlib.Path(__file__).with_name("trainer.py")
+        said = json.dumps({"credentials": credentials, **more})
         done = self.pod.run(Container(
-            "trainer", None, [sys.executable, str(script), str(folder), str(version), json.dumps(credentials)],
-            environment=self._environment,
+            "trainer", None, [sys.executable, str(script), str(folder), str(version), said], environment=self._environment,
         ))
         assert done.returncode == 0, re.sub(r"\n\s+", "\n ", done.stdout[-3000:] + done.stderr[-6000:])
         return json.loads(done.stdout.splitlines()[-1])

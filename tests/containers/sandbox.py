@@ -155,10 +155,12 @@ class Sandbox:
             who += ["--bounding-set=-all", "--inh-caps=-all"]
         if self.default_profile:
             who = ["/.seccomp" if self.layers else str(self._seccomp()), *who]
-        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **self.environment}
-        settings = [f"{key}={value}" for key, value in environment.items()]
-        inner = ["/usr/bin/env", "-i", f"--chdir={self.folder}", *settings, *argv]
+        inner = self.within_environment(argv, f"--chdir={self.folder}")
         return " ".join(words) + " " + shlex.join([*who, *inner])
+
+    def within_environment(self, argv: list[str], *options: str) -> list[str]:
+        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **self.environment}
+        return ["/usr/bin/env", "-i", *options, *(f"{key}={value}" for key, value in environment.items()), *argv]
 
 
 class Process:
@@ -176,18 +178,33 @@ class Process:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self) -> None:
-        self._unshare.kill()  # and with it, by --kill-child, everything inside
+        # Its main process, and with that everything inside: who has become another user outlives --kill-child.
+        for pid in self._main():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._unshare.kill()
         self._unshare.wait()
         self.sandbox.forget()
 
-    def stop(self) -> int:
-        """SIGTERM as the kubelet sends it, and the exit status; kills what does not end."""
+    def _main(self) -> list[int]:
+        """The container's main process, by its number out here; nothing once it has ended."""
         found = subprocess.run(["pgrep", "-P", str(self._unshare.pid)], capture_output=True, text=True, check=False)
-        for pid in found.stdout.split():
+        return [int(pid) for pid in found.stdout.split()]
+
+    def exec(self, argv: list[str]) -> subprocess.Popen:
+        """One more process in the container while that runs, as its user, as a kubelet's hooks and probes are."""
+        user = str(self.sandbox.user)
+        enter = ["nsenter", f"--target={self._main()[0]}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd",
+                 f"--setuid={user}", f"--setgid={user}"]
+        return subprocess.Popen([*enter, *self.sandbox.within_environment(argv)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> int:
+        """SIGTERM as the kubelet sends it, and the exit status; kills what does not end."""
+        for pid in self._main():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)
         try:
-            status = self._unshare.wait(STOP_DEADLINE_S)
+            status = self._unshare.wait(deadline_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{self.label} did not end after SIGTERM:\n{self.log()}") from None

@@ -1,50 +1,16 @@
 """The chart as it renders: pods on networks of their own serve what a trainer on a third publishes."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 from chart import Release, tokens
-from conftest import CLIENT, ENGINE, TESTS
+from conftest import CLIENT, TESTS
 from node import Trainer
+from values import fake_vllm, make_certificates
 
 VARIANTS = {
     "tokens in clear": {},
     "certificates and tokens": {"tls": {"enabled": True, "existingSecret": "tls"}},
     "IPv6 alone": {},
 }
-
-
-def make_certificates(folder: pathlib.Path, names: list[str]) -> dict[str, dict[str, str]]:
-    """An authority, a certificate of the programs with `names`, and one of trainers: Secret → key → PEM."""
-    folder.mkdir()
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=test", "-keyout", "ca.key", "-out", "ca.crt",
-            "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    for who, alternative in (("programs", ",".join(f"DNS:{name}" for name in names)), ("trainer", "URI:spiffe://test/trainer")):
-        openssl("req", *key, "-subj", f"/CN={who}", "-keyout", f"{who}.key", "-out", f"{who}.csr")
-        (folder / "extensions").write_text(f"subjectAltName={alternative}\nextendedKeyUsage=serverAuth,clientAuth\n")
-        openssl("x509", "-req", "-in", f"{who}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-                "-out", f"{who}.crt", "-extfile", "extensions")
-    return {
-        who: {"tls.crt": (folder / f"{who}.crt").read_text(), "tls.key": (folder / f"{who}.key").read_text(),
-              "ca.crt": (folder / "ca.crt").read_text()}
-        for who in ("programs", "trainer")
-    }
-
-
-def fake_vllm(model: pathlib.Path) -> dict:
-    """Values of an engine: the chart runs the fake, with this machine's Python, where it would run vLLM."""
-    return {
-        "enabled": True, "replicas": 2, "image": ENGINE, "port": 8000,
-        "command": [sys.executable, str(TESTS / "fakes/fake_vllm.py")], "args": ["--port=8000", f"--model={model}"],
-        "env": [{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}],
-    }
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

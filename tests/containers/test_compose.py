@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import lorry
 from compose import Project
 from conftest import TESTS
 from dockerfile import ROOT
@@ -29,4 +30,11 @@ def test_a_published_version_is_served(images, make_node, tiny, judge):
     answers = trainer.publish(tiny / "adapters" / "v1", 1, {"token": (secrets / "publisher").read_text()})
     (answer,) = answers.values()
     judge(answer, tiny / "adapters" / "v1", 1)
+    with lorry.Admin(
+        f"{project.pods['adapter-store'].address}:7400", f"{project.pods['sync-orchestrator'].address}:7410",
+        token=(secrets / "reader").read_text(),
+    ) as admin:
+        assert [member["member"] for member in admin.status()["members"]] == ["engine-0"]
+        project.stop("engine-proxy")
+        assert admin.status().get("members", []) == [], "it said goodbye"
     assert set(node.stop().values()) <= {0, 143}
