@@ -34,19 +34,18 @@ void EndBoot(Core& core) {
   for (auto& [name, residency] : core.residencies) LeaveEngine(core, boot, residency);
 }
 
-// Whether an earlier process of this proxy loaded it on this boot, verified it and admitted requests
-// to it: also where its directory was found to be broken since, and the engine's is not believed in.
-bool MayBeAsked(const Core& core, const Residency& residency) {
+// Whether an earlier process of this proxy loaded it on this boot, so that requests that it admitted
+// or its probe may still run: also where its directory was found to be broken since, and the
+// engine's is not believed in.
+bool MayBeInUse(const Core& core, const Residency& residency) {
   const bool was_asked = residency.directory.has_value() && residency.directory->asked;
-  const bool was_loaded =
-      residency.loaded_on == core.boot || (was_asked && core.journal_boot == core.boot);
-  return was_loaded && residency.tried_on != core.boot;
+  return residency.loaded_on == core.boot || (was_asked && core.journal_boot == core.boot);
 }
 
 void BeginBoot(Core& core, const BootId& boot) {
   core.boot = boot;
   for (auto& [name, residency] : core.residencies) {
-    MayBeAsked(core, residency) ? FindOnEngine(core, residency) : ForgetUncounted(residency);
+    MayBeInUse(core, residency) ? FindOnEngine(core, residency) : ForgetUncounted(residency);
   }
   if (core.journal_boot != boot) {
     JudgeBoot(core, core.journal_boot);

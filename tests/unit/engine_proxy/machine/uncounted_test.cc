@@ -53,6 +53,23 @@ TEST_F(Uncounted, RequestsOfAnEarlierProcessCountThoughTheDirectoryIsFoundBroken
   EXPECT_EQ(bench_.unloads_, 1);
 }
 
+TEST_F(Uncounted, TheProbeOfAnEarlierProcessMayStillRun) {
+  Serve();
+  bench_.silent_ = {kProbeEffect};
+  bench_.Desire(1, {1, 2});
+  ASSERT_EQ(bench_.StateOf(2), fleet::ResidencyState::kLoading);
+  bench_.Stop();
+  bench_.running_names_ = Names({2});
+  bench_.silent_ = {kListEffect};  // what is wanted is known before what the engine has
+  bench_.Start();
+  bench_.Desire(2, {1});
+  bench_.Pass(2 * kTwoAnswersMs);
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.running_names_ = Names({});
+  bench_.Pass(2 * kTwoAnswersMs);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
 TEST_F(Uncounted, ALeasedNameStaysWhileTheEngineIsBusierThanTheDoor) {
   Serve(/*leased=*/true);
   bench_.Desire(2, {2});
