@@ -20,6 +20,8 @@ using lorry::sync::v1::PoolStatus;
 
 // A line names so many engines; of more it says how many.
 constexpr size_t kNamedMax = 4;
+// More engines than a tall screen has lines.
+constexpr int kLinesMax = 64;
 
 constexpr char kNothing[] = "-";
 
@@ -40,16 +42,19 @@ const ObservedRow* RowOf(const MemberStatus& member, const std::string& adapter)
   return nullptr;
 }
 
+// kInCommon: without figures, which are of one engine alone.
+enum class Said { kAll, kInCommon };
+
 // "v12 fetching 45 %", "v12 FAILED STAGING_FAILED", "v12 UNPROVEN": what is neither leaving nor
 // loaded with nothing left to say of it.
-std::string Coming(const ObservedResidency& residency) {
+std::string Coming(const ObservedResidency& residency, Said said) {
   namespace pb = lorry::sync::v1;
   const std::string version = ShortVersion(residency.engine_name(), residency.version().adapter());
   switch (residency.state()) {
     case pb::RESIDENCY_STATE_FETCHING:
       if (!residency.reason().empty())
         return absl::StrCat(version, " fetching, ", residency.reason());
-      return residency.bytes_total() == 0
+      return residency.bytes_total() == 0 || said == Said::kInCommon
                  ? version + " fetching"
                  : absl::StrCat(version, " fetching ",
                                 residency.bytes_done() * 100 / residency.bytes_total(), " %");
@@ -76,12 +81,13 @@ std::string GapOf(const MemberStatus& member, const std::string& engine_name) {
   return "";
 }
 
-Cell CellOf(const MemberStatus& member, const std::string& adapter) {
+Cell CellOf(const MemberStatus& member, const std::string& adapter, Said said = Said::kAll) {
   namespace pb = lorry::sync::v1;
   std::vector<std::string> parts;
   Colour colour = Colour::kPlain;
   if (const ObservedRow* row = RowOf(member, adapter)) {
-    const std::string version = ShortVersion(row->target(), adapter) + GapOf(member, row->target());
+    const std::string gap = said == Said::kAll ? GapOf(member, row->target()) : "";
+    const std::string version = ShortVersion(row->target(), adapter) + gap;
     const bool open = row->mode() == pb::ROW_MODE_OPEN;
     colour = open ? Colour::kGood : Colour::kWarn;
     const std::string mode = Lower(*pb::RowMode_descriptor(), row->mode());
@@ -91,12 +97,12 @@ Cell CellOf(const MemberStatus& member, const std::string& adapter) {
   for (const ObservedResidency& residency : member.observed().residencies()) {
     if (residency.version().adapter() != adapter) continue;
     in_flight += residency.in_flight();
-    const std::string coming = Coming(residency);
+    const std::string coming = Coming(residency, said);
     if (coming.empty()) continue;
     parts.push_back(coming);
     if (residency.state() == pb::RESIDENCY_STATE_FAILED) colour = Colour::kBad;
   }
-  if (in_flight > 0) parts.push_back(absl::StrCat(in_flight, " in flight"));
+  if (in_flight > 0 && said == Said::kAll) parts.push_back(absl::StrCat(in_flight, " in flight"));
   return {parts.empty() ? kNothing : absl::StrJoin(parts, ", "),
           parts.empty() ? Colour::kDim : colour};
 }
@@ -207,41 +213,71 @@ std::string ShortVersion(const std::string& engine_name, const std::string& adap
 
 namespace {
 
-Table EnginesAcross(const StatusMessage& status) {
-  const std::set<std::string> adapters = AdaptersOf(status);
+// Engines that share a line of the table.
+struct Alike {
+  std::vector<std::string> names;
+  const MemberStatus* first;
+};
+
+// One each in a small fleet. In a large one engines that stand alike share a line: nobody reads
+// thousands, and the few that differ would be lost among them.
+std::vector<Alike> EngineLines(const StatusMessage& status, const std::set<std::string>& adapters) {
+  std::vector<Alike> lines;
+  std::map<std::vector<std::string>, size_t> known;
+  for (const MemberStatus& member : status.members()) {
+    std::vector<std::string> stands = {IsLarge(status) ? member.state() : member.member()};
+    for (const std::string& adapter : adapters) {
+      if (IsLarge(status)) stands.push_back(CellOf(member, adapter, Said::kInCommon).text);
+    }
+    const auto [line, is_new] = known.try_emplace(std::move(stands), lines.size());
+    if (is_new) lines.push_back({.names = {}, .first = &member});
+    lines[line->second].names.push_back(member.member());
+  }
+  return lines;
+}
+
+Table EnginesAcross(const std::vector<Alike>& lines, const std::set<std::string>& adapters,
+                    Said said) {
   std::vector<std::string> header = {"ENGINE", "STATE"};
   header.insert(header.end(), adapters.begin(), adapters.end());
   Table table(std::move(header));
-  for (const MemberStatus& member : status.members()) {
-    std::vector<Cell> row = {{member.member(), Colour::kBold},
-                             {member.state(), ColourOf(member.state())}};
-    for (const std::string& adapter : adapters) row.push_back(CellOf(member, adapter));
+  for (const Alike& line : lines) {
+    const std::string& state = line.first->state();
+    std::vector<Cell> row = {{Named(line.names), Colour::kBold}, {state, ColourOf(state)}};
+    for (const std::string& adapter : adapters) row.push_back(CellOf(*line.first, adapter, said));
     table.Add(std::move(row));
   }
   return table;
 }
 
-Table EnginesDown(const StatusMessage& status) {
+Table EnginesDown(const std::vector<Alike>& lines, const std::set<std::string>& adapters,
+                  Said said) {
   Table table({"ENGINE", "STATE", "ADAPTER", "SERVES"});
-  for (const MemberStatus& member : status.members()) {
-    const Cell state(member.state(), ColourOf(member.state()));
+  for (const Alike& line : lines) {
+    const Cell name(Named(line.names), Colour::kBold);
+    const Cell state(line.first->state(), ColourOf(line.first->state()));
     bool idle = true;
-    for (const std::string& adapter : AdaptersOf(status)) {
-      const Cell cell = CellOf(member, adapter);
+    for (const std::string& adapter : adapters) {
+      const Cell cell = CellOf(*line.first, adapter, said);
       if (cell.text == kNothing) continue;
       idle = false;
-      table.Add({{member.member(), Colour::kBold}, state, adapter, cell});
+      table.Add({name, state, adapter, cell});
     }
-    if (idle) table.Add({{member.member(), Colour::kBold}, state, kNothing, kNothing});
+    if (idle) table.Add({name, state, kNothing, kNothing});
   }
   return table;
 }
 
 }  // namespace
 
+bool IsLarge(const StatusMessage& status) { return status.members_size() > kLinesMax; }
+
 Table EnginesByAdapter(const StatusMessage& status, size_t columns) {
-  Table across = EnginesAcross(status);
-  return across.Columns() <= columns ? across : EnginesDown(status);
+  const std::set<std::string> adapters = AdaptersOf(status);
+  const std::vector<Alike> lines = EngineLines(status, adapters);
+  const Said said = IsLarge(status) ? Said::kInCommon : Said::kAll;
+  Table across = EnginesAcross(lines, adapters, said);
+  return across.Columns() <= columns ? across : EnginesDown(lines, adapters, said);
 }
 
 Table Pools(const StatusMessage& status) {

@@ -11,8 +11,11 @@ namespace lorry::cli {
 
 using StatusMessage = lorry::sync::v1::GetStatusResponse;
 
+// More engines than are listed one by one.
+bool IsLarge(const StatusMessage& status);
 // What each door serves and what is on its way there: engines down and adapters across where that
-// fits into `columns`, otherwise a line for each engine and adapter that it has something of.
+// fits into `columns`, otherwise a line for each engine and adapter that it has something of. In a
+// large fleet engines that stand alike share a line.
 Table EnginesByAdapter(const StatusMessage& status, size_t columns);
 // One line for each adapter and pool: the decision, the newest version, what runs or waits and why.
 Table Pools(const StatusMessage& status);

@@ -28,6 +28,10 @@ std::string StatusScreen(const StatusMessage& status, const Context& context) {
   }
   screen += status.members_size() == 0 ? kNoEngines
                                        : EnginesByAdapter(status, context.columns()).Render(colour);
+  if (IsLarge(status))
+    absl::StrAppend(&screen, status.members_size(),
+                    " engines, of which those that stand alike share a line; `lorry engines` lists "
+                    "them\n");
   if (status.pools_size() > 0) absl::StrAppend(&screen, "\n", Pools(status).Render(colour));
   if (!status.version().empty()) {
     const std::string line = absl::StrCat("sync-orchestrator ", status.version());

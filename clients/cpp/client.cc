@@ -21,6 +21,9 @@ namespace {
 
 // BeginUpload carries a safetensors header of at most 16 MiB, a page of versions their configs.
 constexpr int kMessageBytesMax = 24 << 20;
+// The picture of a fleet: of the 20'000 members that a roster holds, 12 KiB each, which is what one
+// says of some thirty adapters.
+constexpr int kStatusBytesMax = 256 << 20;
 constexpr uint32_t kPageSize = 200;
 // A member that does not answer must not hold up the question to the others.
 constexpr int64_t kMemberTimeoutMs = 3'000;
@@ -137,6 +140,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ConnectOptions options) 
   }
   if (!named.orchestrator.empty()) {
     rpc::ChannelOptions orchestrator = client->ChannelTo(named.orchestrator);
+    orchestrator.receive_max_bytes = kStatusBytesMax;
     for (const char* call : {"GetStatus", "SetOverride", "MarkMember", "Resolve"}) {
       orchestrator.idempotent.push_back(absl::StrCat("lorry.sync.v1.SyncService/", call));
     }

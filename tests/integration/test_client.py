@@ -1,15 +1,18 @@
 """What the Python client promises of itself: credentials, adapters' policies, errors. A store, and no engine."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
 import pathlib
 import subprocess
 
+import grpc
 import lorry
 import pytest
 from lorry.collectives import Ranks
 from lorry.run import Run
+from lorry.sync.v1 import sync_pb2, sync_pb2_grpc
 from testing import certificates
 from testing.engines import free_port
 from testing.fleet import Fleet, Service
@@ -275,3 +278,30 @@ def test_a_timeout_says_once_what_is_missing(fleet, make_adapter):
         assert "is stored, but not serving yet" in text
         assert "Deadline" not in text
         assert len(text) < 300
+
+
+class FleetOfThousands(sync_pb2_grpc.SyncServiceServicer):
+    """An orchestrator that has as much to say of each engine as thirty adapters make."""
+
+    ENGINES = 3_000
+
+    def GetStatus(self, request, context):
+        told = [sync_pb2.MemberStatus(member=f"engine-{i}", pool="rollout", state="READY", detail="x" * (12 << 10)) for i in range(self.ENGINES)]
+        return sync_pb2.GetStatusResponse(store_connected=True, members=told)
+
+
+def test_the_picture_of_thousands_of_engines_arrives(bin_dir):
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads)
+        sync_pb2_grpc.add_SyncServiceServicer_to_server(FleetOfThousands(), server)
+        at = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            with lorry.Admin(store=at, orchestrator=at) as admin:
+                assert len(admin.status()["members"]) == FleetOfThousands.ENGINES
+            done = subprocess.run([bin_dir / "lorry", "status", "--store", at, "--orchestrator", at], capture_output=True, text=True,
+                                  timeout=DEADLINE_S, check=False)
+            assert done.returncode == 0, done.stderr
+            assert "3000 engines  READY" in done.stdout and len(done.stdout.splitlines()) < 10, done.stdout
+        finally:
+            server.stop(None).wait()

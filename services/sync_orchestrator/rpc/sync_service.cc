@@ -2,6 +2,8 @@
 
 #include <google/protobuf/util/message_differencer.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/fleet/engine_name.h"
@@ -14,6 +16,9 @@ namespace {
 
 // A watcher of the whole picture is for people: five times a second is more than they can read.
 constexpr int64_t kRefreshMs = 200;
+// So many times as long as a picture took, which of thousands of engines is a second: watchers get a
+// tenth of a core, decisions the rest.
+constexpr int64_t kRestsFor = 9;
 constexpr int64_t kRefreshDeadlineMs = 2'000;
 // As the store's: room for a UUID and a word before it.
 constexpr size_t kRequestIdBytesMax = 64;
@@ -100,7 +105,13 @@ void SyncService::AddWatcher(std::weak_ptr<WatchStream> watcher) {
 }
 
 void SyncService::Refresh() {
-  loop_.After(kRefreshMs, [this] { Refresh(); });
+  const Tick began = clock_.Now();
+  ShowWatchers();
+  const int64_t spent_ms = clock_.Now() - began;
+  loop_.After(std::max(kRefreshMs, kRestsFor * spent_ms), [this] { Refresh(); });
+}
+
+void SyncService::ShowWatchers() {
   std::vector<std::shared_ptr<WatchStream>> watchers;
   {
     MutexLock lock(mutex_);

@@ -65,6 +65,7 @@ class SyncService final : public SyncServiceBase {
   PoolName CompletePool(const std::string& pool, const AdapterName& adapter) const;
   void AddWatcher(std::weak_ptr<WatchStream> watcher);
   void Refresh();
+  void ShowWatchers();
   v1::GetStatusResponse Describe(const Status& status, const std::string& pool,
                                  const std::string& adapter) const;
 

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace lorry::cli {
 namespace {
 
@@ -91,6 +93,30 @@ TEST(StatusView, ShowsEnginesAndAdaptersDownWhereTheyDoNotFitAcross) {
             "e1      READY   policy   v11, v12 fetching 45 %, 3 in flight\n"
             "e2      WEDGED  policy   v11 held, v12 FAILED ENGINE_REFUSED\n"
             "e3      LOST    -        -\n");
+}
+
+TEST(StatusView, InALargeFleetEnginesThatStandAlikeShareALine) {
+  StatusMessage status;
+  for (int i = 0; i < 3'000; ++i) {
+    auto& member = AddMember(status, absl::StrCat("e", i), i == 7 ? "LOST" : "READY");
+    Serve(member, pb::ROW_MODE_OPEN, "policy-v12-ba9876543210");
+    auto& held = Hold(member, pb::RESIDENCY_STATE_LOADED, "policy-v12-ba9876543210");
+    held.set_in_flight(static_cast<uint32_t>(i));  // which would make each of them another
+    held.mutable_gap()->set_mean_ppm(static_cast<uint32_t>(i));
+    auto& coming = Hold(member, pb::RESIDENCY_STATE_FETCHING, "policy-v13-ba9876543210");
+    coming.set_bytes_done(static_cast<uint64_t>(i));
+    coming.set_bytes_total(3'000);
+  }
+  EXPECT_TRUE(IsLarge(status));
+  EXPECT_EQ(EnginesByAdapter(status, 80).Render(false),
+            "ENGINE        STATE  policy\n"
+            "2999 engines  READY  v12, v13 fetching\n"
+            "e7            LOST   v12, v13 fetching\n");
+  EXPECT_EQ(EnginesByAdapter(status, 30).Render(false),
+            "ENGINE        STATE  ADAPTER  SERVES\n"
+            "2999 engines  READY  policy   v12, v13 fetching\n"
+            "e7            LOST   policy   v12, v13 fetching\n");
+  EXPECT_FALSE(IsLarge(Fleet()));
 }
 
 TEST(StatusView, ShowsDecisionsAndWhatRuns) {
