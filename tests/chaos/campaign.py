@@ -42,8 +42,8 @@ IN_ORDER = frozenset(a for a, policy in POLICIES.items() if policy.get("mode") =
 # Engines end requests within this, so that counts come down; and hold enough versions for all adapters.
 TOKEN_DELAY_S = 0.004
 # Two faults at once, so often.
-TWO_AT_ONCE = 0.25
-CALM_S = 2.0
+TWO_AT_ONCE = 0.4
+CALM_S = 1.0
 
 
 class Campaign:

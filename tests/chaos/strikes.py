@@ -21,8 +21,10 @@ from testing.waiting import moment, until
 from trainers import Trainer, Wrong
 
 WORDS = "lora_A of layer 0 is no matrix"
-# A process is away, or stands still, for up to so long: above the session's patience (5 s) in a fifth of the cases.
+# A process is away, or stands still, for a moment, or in a fifth of the cases for longer than a session's patience (5 s).
 AWAY_S = 6.0
+MOMENT_S = 1.5
+LONG = 0.2
 # Of an operator who looks at `lorry status`, and adopts.
 OPERATOR_DEADLINE_S = 40.0
 
@@ -43,7 +45,8 @@ class Stage:
         return self.trainers[self.draw.choice(sorted(self.trainers))]
 
     def while_away(self) -> None:
-        moment(self.draw.uniform(0, AWAY_S))
+        is_long = self.draw.random() < LONG
+        moment(self.draw.uniform(AWAY_S - 1, AWAY_S) if is_long else self.draw.uniform(0, MOMENT_S))
 
 
 # A strike touches members, and is healed when its generator ends; it yields once, when it has struck.
