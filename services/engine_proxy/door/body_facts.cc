@@ -67,14 +67,10 @@ absl::StatusOr<bool> BoolValue(const PaddedBody& body, const JsonRange& at) {
 }
 
 absl::StatusOr<uint64_t> CountValue(const PaddedBody& body, const JsonRange& range) {
-  const std::string_view text = body.Text(range);
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (range.kind != JsonKind::kNumber || error != std::errc() || end != text.data() + text.size()) {
-    return Invalid("n must be a whole number");
-  }
-  if (value == 0) return Invalid("n must be at least 1");
-  return value;
+  const std::optional<uint64_t> value = WholeNumber(body, range);
+  if (!value) return Invalid("n must be a whole number");
+  if (*value == 0) return Invalid("n must be at least 1");
+  return *value;
 }
 
 absl::Status ReadAdapter(EngineKind kind, const EngineFacts& engine, const PaddedBody& body,

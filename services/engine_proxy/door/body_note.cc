@@ -1,6 +1,6 @@
 #include "services/engine_proxy/door/body_note.h"
 
-#include <charconv>
+#include <algorithm>
 #include <utility>
 
 #include "services/engine_proxy/door/body_facts.h"
@@ -9,22 +9,10 @@
 namespace lorry::door {
 namespace {
 
-constexpr std::string_view kEventEnd = "\n\n";
-constexpr std::string_view kData = "data:";
 // Of a batch: each of its prompts has as many sequences as there are samples.
 constexpr size_t kMaxSequences = kMaxBatch * kMaxSplit;
 
 using Fields = std::vector<JsonField>;
-
-std::optional<uint64_t> Number(const PaddedBody& body, const Fields& fields, std::string_view key) {
-  const JsonField* field = FindField(fields, key);
-  if (field == nullptr || field->value.kind != JsonKind::kNumber) return std::nullopt;
-  const std::string_view text = body.Text(field->value);
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 Fields Inner(const PaddedBody& body, const Fields& fields, std::string_view key) {
   const JsonField* field = FindField(fields, key);
@@ -52,11 +40,11 @@ bool HasValue(const Fields& fields, std::string_view key) {
 
 // How many tokens one sequence has: SGLang says it of each, OpenAI's shape of all together.
 std::optional<uint64_t> Tokens(const PaddedBody& body, const Fields& fields) {
-  if (const auto own = Number(body, Inner(body, fields, "meta_info"), "completion_tokens"))
+  if (const auto own = WholeNumber(body, Inner(body, fields, "meta_info"), "completion_tokens"))
     return own;
   const auto choices = Choices(body, fields);
   if (!choices || choices->size() != 1) return std::nullopt;
-  return Number(body, Inner(body, fields, "usage"), "completion_tokens");
+  return WholeNumber(body, Inner(body, fields, "usage"), "completion_tokens");
 }
 
 std::string WithField(const PaddedBody& body, bool is_empty, const std::string& value) {
@@ -99,61 +87,57 @@ std::string WithLorry(std::string json, const std::string& value) {
 }
 
 void BodyNote::Feed(std::string_view piece, bool end, std::string* out) {
-  if (state_ == State::kPassing) {
+  if (std::holds_alternative<Blank>(state_)) {
+    const size_t blank = std::min(piece.find_first_not_of(" \t\r\n"), piece.size());
+    out->append(piece.substr(0, blank));
+    piece.remove_prefix(blank);
+    if (piece.empty()) return;
+    if (piece.front() == '{' || piece.front() == '[') {
+      state_.emplace<Json>();
+    } else {
+      state_.emplace<EventReader>();
+    }
+  }
+  if (Json* json = std::get_if<Json>(&state_)) {
+    json->held += piece;
+    if (end || json->held.size() > kHeldBytes) PassJson(std::move(json->held), end, out);
+  } else if (EventReader* events = std::get_if<EventReader>(&state_)) {
+    events->Add(piece);
+    while (const auto event = events->Next()) PassEvent(*event, out);
+    if (end || events->held_bytes() > kHeldBytes) {
+      out->append(events->TakeRest());
+      state_.emplace<Passing>();
+    }
+  } else {
     out->append(piece);
-    return;
-  }
-  held_ += piece;
-  if (state_ == State::kStart) {
-    const size_t at = held_.find_first_not_of(" \t\r\n");
-    if (at != std::string::npos) {
-      state_ = held_[at] == '{' || held_[at] == '[' ? State::kJson : State::kStream;
-    }
-  }
-  if (state_ == State::kStream) OnEvents(end, out);
-  if (state_ == State::kJson && end) *out += WholeNoted(std::exchange(held_, {}));
-  if (end || held_.size() > kHeldBytes) {
-    const size_t open = state_ == State::kJson ? held_.find_first_not_of(" \t\r\n") : held_.npos;
-    if (open != held_.npos && held_[open] == '{') {
-      held_.insert(open + 1, "\"lorry\":" + AllOf(std::nullopt) + ",");
-    }
-    *out += std::exchange(held_, {});
-    state_ = State::kPassing;
   }
 }
 
-void BodyNote::OnEvents(bool end, std::string* out) {
-  size_t at = 0;
-  for (;;) {
-    const size_t found = held_.find(kEventEnd, at);
-    if (found == std::string::npos) break;
-    *out += EventNoted(std::string_view(held_).substr(at, found - at));
-    out->append(kEventEnd);
-    at = found + kEventEnd.size();
+void BodyNote::PassJson(std::string json, bool end, std::string* out) {
+  if (end) {
+    json = WholeNoted(std::move(json));
+  } else if (json.front() == '{') {
+    json.insert(1, "\"lorry\":" + AllOf(std::nullopt) + ",");
   }
-  held_.erase(0, at);
-  if (end) out->append(std::exchange(held_, {}));
+  out->append(json);
+  state_.emplace<Passing>();
 }
 
-std::string BodyNote::EventNoted(std::string_view event) const {
-  std::string_view json = event;
-  if (!json.starts_with(kData)) return std::string(event);
-  json.remove_prefix(kData.size());
-  json.remove_prefix(std::min(json.find_first_not_of(' '), json.size()));
-  const PaddedBody body{std::string(json)};
+void BodyNote::PassEvent(std::string_view event, std::string* out) const {
+  const PaddedBody body{std::string(DataOf(event).value_or(""))};
   const auto fields = ObjectFields(body);
-  if (!fields.ok()) return std::string(event);
+  if (!fields.ok()) return AppendEvent(event, out);
   const Fields meta = Inner(body, *fields, "meta_info");
   bool is_last = HasValue(meta, "finish_reason");
-  std::optional<size_t> number = Number(body, *fields, "index");
+  std::optional<size_t> number = WholeNumber(body, *fields, "index");
   for (const Fields& choice : Choices(body, *fields).value_or(std::vector<Fields>())) {
     if (!HasValue(choice, "finish_reason")) continue;
     is_last = true;
-    number = Number(body, choice, "index");
+    number = WholeNumber(body, choice, "index");
   }
-  if (!is_last) return std::string(event);
-  return "data: " +
-         WithField(body, fields->empty(), ObjectOf(number.value_or(0), Tokens(body, *fields)));
+  if (!is_last) return AppendEvent(event, out);
+  const std::string object = ObjectOf(number.value_or(0), Tokens(body, *fields));
+  AppendData(WithField(body, fields->empty(), object), out);
 }
 
 std::string BodyNote::ObjectNoted(std::string json, std::optional<size_t> number) const {
@@ -166,7 +150,7 @@ std::string BodyNote::ObjectNoted(std::string json, std::optional<size_t> number
 
 // A list, SGLang's of a batch or of samples, has one in each of its objects.
 std::string BodyNote::WholeNoted(std::string json) const {
-  if (json[json.find_first_not_of(" \t\r\n")] != '[') return ObjectNoted(std::move(json), {});
+  if (json.front() != '[') return ObjectNoted(std::move(json), {});
   const PaddedBody body(std::move(json));
   const auto items = ArrayElements(body, body.whole(), kMaxSequences);
   if (!items.ok()) return std::string(body.view());

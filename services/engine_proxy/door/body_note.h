@@ -10,8 +10,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "services/engine_proxy/door/events.h"
 #include "services/engine_proxy/door/router.h"
 
 namespace lorry::door {
@@ -40,9 +42,14 @@ class BodyNote {
   void Feed(std::string_view piece, bool end, std::string* out);
 
  private:
-  enum class State { kStart, kJson, kStream, kPassing };
-  void OnEvents(bool end, std::string* out);
-  std::string EventNoted(std::string_view event) const;
+  struct Blank {};  // nothing has come that tells a document from a stream
+  struct Json {
+    std::string held;  // up to its end
+  };
+  struct Passing {};  // nothing is left to be noted
+  // What is held is passed on; `end`: it is the whole document.
+  void PassJson(std::string json, bool end, std::string* out);
+  void PassEvent(std::string_view event, std::string* out) const;
   std::string ObjectNoted(std::string json, std::optional<size_t> number) const;
   std::string WholeNoted(std::string json) const;
   // Of the sequence with this number: with its spans where the number of its tokens is known.
@@ -52,8 +59,7 @@ class BodyNote {
   const std::vector<Resolved> resolved_;
   const bool lag_known_;
   const size_t samples_;
-  State state_ = State::kStart;
-  std::string held_;
+  std::variant<Blank, Json, EventReader, Passing> state_;
 };
 
 }  // namespace lorry::door

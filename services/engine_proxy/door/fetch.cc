@@ -32,9 +32,13 @@ Task<void> PostControl(Shard& shard, std::string_view path, const std::string& b
 
 Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const asio::const_buffer> request,
                           size_t limit, BodyLease* held) {
+  const CallResult started = co_await call.Start(request, false);
+  if (started != CallResult::kOk) co_return BufferedReply{.result = started};
+  co_return co_await Collect(call, limit, held);
+}
+
+Task<BufferedReply> Collect(UpstreamCall& call, size_t limit, BodyLease* held) {
   BufferedReply reply;
-  reply.result = co_await call.Start(request, false);
-  if (reply.result != CallResult::kOk) co_return reply;
   reply.status = call.reply().status();
   reply.content_type = std::string(call.reply().Get("content-type"));
   for (;;) {

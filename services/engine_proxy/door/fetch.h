@@ -24,7 +24,9 @@ struct BufferedReply {
 // until the end.
 Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const asio::const_buffer> request,
                           size_t limit, BodyLease* held = nullptr);
-// After a Fetch that was kSilent: until the engine has ended the request.
+// The same from the head of the reply on, which Start has read.
+Task<BufferedReply> Collect(UpstreamCall& call, size_t limit, BodyLease* held);
+// After one of them was kSilent: until the engine has ended the request.
 Task<void> ReadToEnd(UpstreamCall& call);
 
 // Asks SGLang to abort these ids, one after the other. It answers 200 whether or not it knew them.

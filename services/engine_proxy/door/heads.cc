@@ -23,6 +23,10 @@ bool IsEventStream(std::string_view content_type) {
   return EqualsIgnoreCase(content_type.substr(0, content_type.find(';')), "text/event-stream");
 }
 
+bool HasBegunStream(const ReplyParser& reply) {
+  return reply.status() == 200 && IsEventStream(reply.Get("content-type"));
+}
+
 void AppendSource(const Exchange& x, std::string* head) {
   AppendLorryHeaders(x.resolved, x.lag_known, x.record.request_id, head);
   if (x.in_flight_why.empty()) return;
@@ -76,10 +80,15 @@ bool AppendReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
   return chunked;
 }
 
-void AppendChunkHead(size_t size, std::string* head) {
+std::string_view AppendChunk(size_t size, bool last, std::string* before) {
+  constexpr std::string_view kBehindLast = "\r\n0\r\n\r\n";
+  constexpr std::string_view kBehind = kBehindLast.substr(0, 2);
+  constexpr std::string_view kEnd = kBehindLast.substr(2);
+  if (size == 0) return last ? kEnd : std::string_view();  // an empty chunk would end the body
   char text[24];
   char* const end = std::to_chars(text, text + sizeof(text), size, 16).ptr;
-  head->append(text, static_cast<size_t>(end - text)).append("\r\n");
+  before->append(text, static_cast<size_t>(end - text)).append("\r\n");
+  return last ? kBehindLast : kBehind;
 }
 
 }  // namespace lorry::door

@@ -12,6 +12,8 @@
 namespace lorry::door {
 
 bool IsEventStream(std::string_view content_type);
+// The engine has begun to stream what it was asked for: no error, and no reply in one piece.
+bool HasBegunStream(const ReplyParser& reply);
 
 // What produced the reply, and how the door went about it.
 void AppendSource(const Exchange& x, std::string* head);
@@ -23,7 +25,8 @@ std::string EngineHead(const Exchange& x, size_t body_size);
 bool AppendReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
                      std::optional<uint64_t> length, std::string* head);
 
-// "3e8\r\n": what stands before `size` bytes of a chunked body.
-void AppendChunkHead(size_t size, std::string* head);
+// What frames `size` bytes of a chunked body: appends what stands before them, and gives what stands
+// behind them and, where they are the last ones, behind the body.
+std::string_view AppendChunk(size_t size, bool last, std::string* before);
 
 }  // namespace lorry::door

@@ -3,6 +3,7 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <utility>
 
@@ -118,6 +119,21 @@ const JsonField* FindField(const std::vector<JsonField>& fields, std::string_vie
     if (field.key == key) return &field;
   }
   return nullptr;
+}
+
+std::optional<uint64_t> WholeNumber(const PaddedBody& body, const JsonRange& range) {
+  if (range.kind != JsonKind::kNumber) return std::nullopt;
+  const std::string_view text = body.Text(range);
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<uint64_t> WholeNumber(const PaddedBody& body, const std::vector<JsonField>& fields,
+                                    std::string_view key) {
+  const JsonField* field = FindField(fields, key);
+  return field == nullptr ? std::nullopt : WholeNumber(body, field->value);
 }
 
 std::string QuoteJson(std::string_view text) {

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,6 +63,12 @@ absl::StatusOr<std::vector<JsonRange>> ArrayElements(const PaddedBody& body, Jso
 absl::StatusOr<std::string> StringValue(const PaddedBody& body, JsonRange range);
 
 const JsonField* FindField(const std::vector<JsonField>& fields, std::string_view key);
+
+// The whole number in `range`, or behind `key`. None where something else stands there, such as a
+// fraction, or where it is larger than 64 bits.
+std::optional<uint64_t> WholeNumber(const PaddedBody& body, const JsonRange& range);
+std::optional<uint64_t> WholeNumber(const PaddedBody& body, const std::vector<JsonField>& fields,
+                                    std::string_view key);
 
 // `text` as a JSON string with its quotes.
 std::string QuoteJson(std::string_view text);

@@ -1,6 +1,6 @@
 #include "services/engine_proxy/door/merge_stream.h"
 
-#include <charconv>
+#include <optional>
 #include <utility>
 
 #include "lib/base/error.h"
@@ -9,56 +9,34 @@
 namespace lorry::door {
 namespace {
 
-constexpr std::string_view kEventEnd = "\n\n";
-constexpr std::string_view kData = "data:";
-constexpr std::string_view kDone = "[DONE]";
-
-void AppendEvent(std::string_view json, std::string* out) {
-  out->append("data: ").append(json).append(kEventEnd);
-}
-
 // The prompt that an `index` of one request speaks of.
 absl::StatusOr<size_t> PromptAt(const PaddedBody& body, const JsonRange& at, const Samples& of) {
-  const std::string_view text = body.Text(at);
-  size_t prompt = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), prompt);
-  if (error != std::errc() || end != text.data() + text.size() || prompt >= of.prompts()) {
-    return Error(absl::StatusCode::kInternal, "ENGINE_REPLY_INVALID",
-                 "an event of one of n streams is numbered beyond its prompts");
-  }
-  return prompt;
+  const std::optional<uint64_t> prompt = WholeNumber(body, at);
+  if (prompt && *prompt < of.prompts()) return static_cast<size_t>(*prompt);
+  return Error(absl::StatusCode::kInternal, "ENGINE_REPLY_INVALID",
+               "an event of one of n streams is numbered beyond its prompts");
 }
 
 }  // namespace
 
 absl::Status StreamMerger::Feed(size_t sample, std::string_view piece, std::string* out) {
-  std::string& tail = tails_[sample];
-  // An end may lie across the two pieces.
-  size_t searched = tail.empty() ? 0 : tail.size() - 1;
-  held_bytes_ += piece.size();
-  tail += piece;
-  size_t at = 0;
-  for (;;) {
-    const size_t end = tail.find(kEventEnd, searched);
-    if (end == std::string::npos) break;
-    LORRY_RETURN_IF_ERROR(OnEvent(sample, std::string_view(tail).substr(at, end - at), out));
-    at = searched = end + kEventEnd.size();
-  }
-  tail.erase(0, at);
-  held_bytes_ -= at;
+  EventReader& events = events_[sample];
+  const size_t held_before = events.held_bytes();
+  events.Add(piece);
+  while (const auto event = events.Next()) LORRY_RETURN_IF_ERROR(OnEvent(sample, *event, out));
+  held_bytes_ = held_bytes_ - held_before + events.held_bytes();
   return absl::OkStatus();
 }
 
 absl::Status StreamMerger::OnEvent(size_t sample, std::string_view event, std::string* out) {
-  if (event.substr(0, kData.size()) != kData) {  // a comment that keeps the connection open
-    out->append(event).append(kEventEnd);
+  const auto data = DataOf(event);
+  if (!data) {  // a comment that keeps the connection open
+    AppendEvent(event, out);
     return absl::OkStatus();
   }
-  event.remove_prefix(kData.size());
-  event.remove_prefix(std::min(event.find_first_not_of(' '), event.size()));
-  if (event == kDone) return absl::OkStatus();
-  return shape_ == BodyShape::kGenerate ? OnGenerated(sample, std::string(event), out)
-                                        : OnCompleted(sample, std::string(event), out);
+  if (*data == kDoneData) return absl::OkStatus();
+  return shape_ == BodyShape::kGenerate ? OnGenerated(sample, std::string(*data), out)
+                                        : OnCompleted(sample, std::string(*data), out);
 }
 
 // {"text":...,"meta_info":{...},"index":0}: of one prompt SGLang leaves `index` out.
@@ -74,7 +52,7 @@ absl::Status StreamMerger::OnGenerated(size_t sample, std::string json, std::str
     const JsonRange object{body.view().find('{'), body.view().size(), JsonKind::kObject};
     edits.push_back(InsertField(object, fields.empty(), "index", std::to_string(sample)));
   }
-  AppendEvent(ApplyEdits(body.view(), std::move(edits)), out);
+  AppendData(ApplyEdits(body.view(), std::move(edits)), out);
   return absl::OkStatus();
 }
 
@@ -100,7 +78,7 @@ absl::Status StreamMerger::OnCompleted(size_t sample, std::string json, std::str
     edits.push_back(
         {index->value.offset, index->value.length, std::to_string(of_.NumberOf(prompt, sample))});
   }
-  AppendEvent(ApplyEdits(body.view(), std::move(edits)), out);
+  AppendData(ApplyEdits(body.view(), std::move(edits)), out);
   return absl::OkStatus();
 }
 
@@ -110,9 +88,9 @@ absl::Status StreamMerger::End(std::string* out) {
     LORRY_ASSIGN_OR_RETURN(const auto fields, ObjectFields(body));
     std::vector<Edit> edits;
     LORRY_RETURN_IF_ERROR(usage_.Write(body, FindField(fields, "usage")->value, &edits));
-    AppendEvent(ApplyEdits(body.view(), std::move(edits)), out);
+    AppendData(ApplyEdits(body.view(), std::move(edits)), out);
   }
-  AppendEvent(kDone, out);
+  AppendData(kDoneData, out);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "services/engine_proxy/door/events.h"
 #include "services/engine_proxy/door/merge.h"
 #include "services/engine_proxy/door/routes.h"
 #include "services/engine_proxy/door/usage.h"
@@ -17,7 +18,7 @@ namespace lorry::door {
 
 class StreamMerger {
  public:
-  StreamMerger(BodyShape shape, Samples of) : shape_(shape), of_(of), tails_(of.n) {}
+  StreamMerger(BodyShape shape, Samples of) : shape_(shape), of_(of), events_(of.n) {}
 
   // A piece of the stream of `sample`; what the client may be sent now is appended to `out`.
   // INTERNAL ENGINE_REPLY_INVALID for what is no event of SGLang's.
@@ -33,7 +34,7 @@ class StreamMerger {
 
   BodyShape shape_;
   Samples of_;
-  std::vector<std::string> tails_;  // of each stream: the beginning of its next event
+  std::vector<EventReader> events_;  // of each stream
   size_t held_bytes_ = 0;
   Usage usage_;
   std::string usage_event_;  // the last one; it is sent once, with the tokens of all

@@ -14,9 +14,6 @@ namespace {
 // A reply with a known length that fits here leaves in one write with its head.
 constexpr uint64_t kOneWriteBytes = 16 * 1024;
 
-constexpr std::string_view kChunkEnd = "\r\n";
-constexpr std::string_view kLastChunk = "0\r\n\r\n";
-
 struct Relay {
   explicit Relay(Exchange& its_x) : x(its_x), call(x.shard.pool, x.shard.shared.options.limits) {}
 
@@ -98,15 +95,15 @@ std::span<asio::const_buffer> Relay::Framed(const UpstreamCall::Piece& piece) {
     for (const asio::const_buffer& data : piece.data) bytes += data.size();
   }
   out.clear();
-  if (chunked && bytes > 0) AppendChunkHead(bytes, &head);
+  std::string_view end;
+  if (chunked) end = AppendChunk(bytes, piece.end, &head);
   out.push_back(asio::buffer(head));
   if (x.restorer) {
     out.push_back(asio::buffer(restored));
   } else {
     out.insert(out.end(), piece.data.begin(), piece.data.end());
   }
-  if (chunked && bytes > 0) out.push_back(asio::buffer(kChunkEnd));
-  if (chunked && piece.end) out.push_back(asio::buffer(kLastChunk));
+  if (!end.empty()) out.push_back(asio::buffer(end));
   return out;
 }
 

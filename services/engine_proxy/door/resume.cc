@@ -1,7 +1,5 @@
 #include "services/engine_proxy/door/resume.h"
 
-#include <algorithm>
-#include <array>
 #include <utility>
 
 #include "lib/base/error.h"
@@ -19,10 +17,6 @@ namespace {
 // each costs the engine another pass over all its tokens.
 constexpr int kMaxParts = 16;
 
-constexpr std::string_view kEventEnd = "\n\n";
-constexpr std::string_view kData = "data:";
-constexpr std::string_view kDone = "data: [DONE]\n\n";
-
 }  // namespace
 
 Task<bool> ResumedRequest::Run() {
@@ -35,12 +29,12 @@ Task<bool> ResumedRequest::Run() {
   }
   if (x_.client.left()) co_return false;
   if (made_by_.empty()) made_by_.push_back(x_.resolved.front());
-  if (x_.asks.stream && begun_) co_return co_await FinishStream();
+  if (stream_.begun()) co_return co_await FinishStream();
   co_return co_await Finish();
 }
 
 Task<bool> ResumedRequest::RunPart() {
-  goes_on_ = false;
+  part_ = Runs();
   std::vector<Edit> edits =
       RewriteEdits(x_.kind, x_.route.shape, *x_.facts, x_.asks, x_.resolved, {x_.ids.At(0)});
   for (Edit& edit : ContinuationEdits(plan_, *x_.padded, generated_)) {
@@ -56,94 +50,69 @@ Task<bool> ResumedRequest::RunPart() {
   UpstreamCall call(x_.shard.pool, x_.shard.shared.options.limits);
   const LeaveHook hook(x_.client,
                        [this] { SpawnAborts(x_.shard, x_.live->WantAbort(), *x_.facts); });
-  if (x_.asks.stream) {
-    co_await ReadStream(call, request);
+  CallResult started = co_await call.Start(request, false);
+  if (started == CallResult::kSilent) {
+    co_await BreakOff(WhyNoReply(started));
+    started = co_await call.WaitForHead();
+  }
+  if (started != CallResult::kOk) {
+    PassInstead({.result = started});
+  } else if (x_.asks.stream && HasBegunStream(call.reply())) {
+    co_await ReadStream(call);
   } else {
-    co_await ReadWhole(call, request);
+    co_await ReadWhole(call);
   }
-  co_return goes_on_ && !x_.client.left();
+  co_return std::holds_alternative<GoesOn>(part_) && !x_.client.left();
 }
 
-Task<bool> ResumedRequest::ReadWhole(UpstreamCall& call,
-                                     std::span<const asio::const_buffer> request) {
-  const size_t limit = x_.shard.shared.options.limits.split_reply_bytes;
-  BufferedReply reply = co_await Fetch(call, request, limit, &held_);
+Task<void> ResumedRequest::ReadWhole(UpstreamCall& call) {
+  BufferedReply reply =
+      co_await Collect(call, x_.shard.shared.options.limits.split_reply_bytes, &held_);
   if (reply.result == CallResult::kSilent) {
-    x_.head.keep_alive = false;
-    co_await RefuseCall(x_, reply.result);
-    x_.client.Leave();
-    co_await ReadToEnd(call);
-    co_return false;
+    co_await BreakOff(WhyNoReply(reply.result));
+    co_return co_await ReadToEnd(call);
   }
-  x_.OnBytes(reply.result == CallResult::kOk && reply.status == 200);
-  if (reply.result == CallResult::kOk && reply.status == 200 && !reply.too_large) {
-    const auto taken = Take(reply.body);
-    if (taken.ok() && before_) co_return true;
-  }
-  if (!before_) odd_ = std::move(reply);
-  co_return false;
+  const bool answered = reply.result == CallResult::kOk && reply.status == 200;
+  x_.OnBytes(answered);
+  if (answered && !reply.too_large && !x_.asks.stream) (void)Take(reply.body);
+  if (std::holds_alternative<Runs>(part_)) PassInstead(std::move(reply));
 }
 
-Task<bool> ResumedRequest::ReadStream(UpstreamCall& call,
-                                      std::span<const asio::const_buffer> request) {
-  CallResult result = co_await call.Start(request, false);
-  if (result == CallResult::kSilent) {
-    co_await BreakOff(WhyNoReply(result));
-    result = co_await call.WaitForHead();
-  }
-  if (result != CallResult::kOk) {
-    if (!before_) odd_.emplace().result = result;
-    co_return false;
-  }
-  const ReplyParser& reply = call.reply();
-  const bool events = reply.status() == 200 && IsEventStream(reply.Get("content-type"));
-  if (events && !begun_) {
-    begun_ = true;
-    keep_ = x_.KeepAlive();
-    chunked_ = AppendReplyHead(x_, call, keep_, std::nullopt, &head_);
-  }
+Task<void> ResumedRequest::ReadStream(UpstreamCall& call) {
+  stream_.Begin(call);
   const size_t limit = x_.shard.shared.options.limits.split_reply_bytes;
   AnswerWatch watch(x_.live, 0);
-  std::string text;
+  EventReader events;
   for (;;) {
     const UpstreamCall::Piece piece = co_await call.Read();
-    if (piece.result != CallResult::kOk) {
-      const bool is_over = piece.result != CallResult::kSilent;
-      if (is_over && before_ && !IsToldHead()) co_return false;  // the client gets the abort
+    if (piece.result == CallResult::kSilent) {
       co_await BreakOff(WhyNoReply(piece.result));
-      if (is_over) co_return false;
       call.WaitForEver();
       continue;
     }
-    x_.OnBytes(events);
+    if (piece.result != CallResult::kOk) {
+      // Behind a part's last event nothing is missed; before the head is out an abort can be told.
+      const bool is_missed = std::holds_alternative<Runs>(part_) && (stream_.told() || !before_);
+      if (is_missed) co_await BreakOff(WhyNoReply(piece.result));
+      co_return;
+    }
+    x_.OnBytes(/*engine_spoke=*/true);
     for (const asio::const_buffer& data : piece.data) {
       const std::string_view bytes(static_cast<const char*>(data.data()), data.size());
       SpawnAborts(x_.shard, watch.Heard(bytes), *x_.facts);
-      if (text.size() <= limit) text += bytes;
+      if (!x_.client.left()) events.Add(bytes);
     }
-    if (text.size() > limit) co_await BreakOff(RepliesTooLarge());  // no event is as large
-    size_t at = 0;
-    for (size_t end; events && (end = text.find(kEventEnd, at)) != std::string::npos;) {
-      const std::string event = text.substr(at, end - at);
-      at = end + kEventEnd.size();
-      if (!x_.client.left()) co_await OnEvent(event);
-    }
-    text.erase(0, at);
+    while (const auto event = events.Next()) co_await OnEvent(*event);
+    if (events.held_bytes() > limit) co_await BreakOff(RepliesTooLarge());  // no event is as large
     if (piece.end) break;
   }
-  if (!events && !before_) {
-    odd_ = BufferedReply{.status = reply.status(),
-                         .content_type = std::string(reply.Get("content-type")),
-                         .body = std::move(text)};
-  }
   call.Finish();
-  co_return true;
 }
 
 Task<void> ResumedRequest::BreakOff(Refused why) {
   if (x_.client.left()) co_return;
   x_.head.keep_alive = false;
-  if (IsToldHead()) {  // it sees that the reply is cut
+  if (stream_.told()) {  // it sees that the reply is cut
     x_.record.reason = std::move(why.reason);
   } else {
     co_await Refuse(x_, std::move(why));
@@ -151,23 +120,22 @@ Task<void> ResumedRequest::BreakOff(Refused why) {
   x_.client.Leave();
 }
 
-Task<bool> ResumedRequest::OnEvent(std::string_view event) {
-  std::string_view json = event;
-  if (json.starts_with(kData)) {
-    json.remove_prefix(kData.size());
-    json.remove_prefix(std::min(json.find_first_not_of(' '), json.size()));
+void ResumedRequest::PassInstead(BufferedReply reply) {
+  if (!before_) part_ = std::move(reply);
+}
+
+Task<void> ResumedRequest::OnEvent(std::string_view event) {
+  const auto data = DataOf(event);
+  if (!std::holds_alternative<Runs>(part_) || data == kDoneData) co_return;
+  auto taken = data ? Take(std::string(*data)) : absl::UnknownError("a comment");
+  if (std::holds_alternative<GoesOn>(part_)) co_return;
+  std::string shown;
+  if (taken.ok()) {
+    AppendData(Shown(*std::move(taken), std::holds_alternative<Over>(part_)), &shown);
+  } else if (!before_) {  // a continuation's words for an error leave the client with the abort
+    AppendEvent(event, &shown);
   }
-  if (json == "[DONE]" || is_over_ || goes_on_) co_return true;
-  const auto taken = json.size() < event.size()
-                         ? Take(std::string(json))
-                         : absl::StatusOr<std::string>(absl::UnknownError(""));
-  if (!taken.ok()) {
-    // A comment, or SGLang's words for an error: a continuation's leave the client with the abort.
-    if (before_) co_return false;
-    co_return co_await Write(std::string(event).append(kEventEnd), false);
-  }
-  if (goes_on_) co_return true;
-  co_return co_await Write("data: " + Shown(*taken, is_over_) + std::string(kEventEnd), false);
+  if (!shown.empty()) co_await stream_.Write(std::move(shown), false);
 }
 
 absl::StatusOr<std::string> ResumedRequest::Take(std::string reply) {
@@ -179,17 +147,20 @@ absl::StatusOr<std::string> ResumedRequest::Take(std::string reply) {
   }
   if (!part.is_over) return joined;
   const uint64_t start = generated_.tokens;
-  goes_on_ = part.is_aborted && x_.flip && x_.flip->flipped() && !x_.live->client_aborted() &&
-             start + part.tokens < plan_.most_tokens;
-  is_over_ = !goes_on_;
+  const bool goes_on = part.is_aborted && x_.flip && x_.flip->flipped() &&
+                       !x_.live->client_aborted() && start + part.tokens < plan_.most_tokens;
   // What was aborted while it waited says nothing of its prompt.
-  if (before_ && part.tokens == 0 && goes_on_) return joined;
+  const bool says_nothing = before_ && part.tokens == 0 && goes_on;
+  if (!says_nothing) {
+    PaddedBody all(joined);
+    LORRY_ASSIGN_OR_RETURN(generated_, ReadGenerated(all));
+    before_ = std::move(all);
+  }
   if (part.tokens > 0) {
     spans_.push_back({start, start + part.tokens, x_.resolved.front().key});
     made_by_.push_back(x_.resolved.front());
   }
-  before_.emplace(joined);
-  LORRY_ASSIGN_OR_RETURN(generated_, ReadGenerated(*before_));
+  part_ = goes_on ? Part(GoesOn()) : Part(Over());
   return joined;
 }
 
@@ -229,13 +200,13 @@ void ResumedRequest::NameAnew() {
 }
 
 Task<bool> ResumedRequest::Finish() {
-  if (odd_) {
-    if (odd_->too_large) {
+  if (BufferedReply* other = std::get_if<BufferedReply>(&part_)) {
+    if (other->too_large) {
       Refused why = RepliesTooLarge();
       co_return co_await Refuse(x_, std::move(why));
     }
-    if (odd_->result != CallResult::kOk) co_return co_await RefuseCall(x_, odd_->result);
-    co_return co_await Answer(x_, odd_->status, odd_->content_type, std::move(odd_->body));
+    if (other->result != CallResult::kOk) co_return co_await RefuseCall(x_, other->result);
+    co_return co_await Answer(x_, other->status, other->content_type, std::move(other->body));
   }
   std::string reply = Shown(std::string(before_->view()), true);
   x_.resolved = made_by_;
@@ -244,12 +215,11 @@ Task<bool> ResumedRequest::Finish() {
 
 Task<bool> ResumedRequest::FinishStream() {
   std::string rest;
-  if (!is_over_ && before_) {  // nothing could go on behind the abort
-    rest = "data: " + Shown(std::string(before_->view()), true) + std::string(kEventEnd);
-  }
-  rest += kDone;
-  const bool written = co_await Write(std::move(rest), true);
-  co_return written&& keep_&& chunked_;
+  // Nothing could go on behind the abort.
+  const bool ends_as_before = before_ && !std::holds_alternative<Over>(part_);
+  if (ends_as_before) AppendData(Shown(std::string(before_->view()), true), &rest);
+  AppendData(kDoneData, &rest);
+  co_return co_await stream_.Write(std::move(rest), true);
 }
 
 std::string ResumedRequest::Shown(std::string reply, bool is_last) {
@@ -261,22 +231,6 @@ std::string ResumedRequest::Shown(std::string reply, bool is_last) {
   std::string shown;
   x_.restorer->ids->Feed(reply, true, &shown);
   return shown;
-}
-
-Task<bool> ResumedRequest::Write(std::string text, bool last) {
-  x_.record.status = 200;
-  std::string head = std::exchange(head_, {});
-  std::string_view tail;
-  if (chunked_) {
-    AppendChunkHead(text.size(), &head);
-    tail = last ? "\r\n0\r\n\r\n" : "\r\n";
-  }
-  std::array<asio::const_buffer, 3> out = {asio::buffer(head), asio::buffer(text),
-                                           asio::buffer(tail)};
-  std::span<asio::const_buffer> left = out;
-  const bool written = x_.client.WriteNow(&left);
-  if (left.empty() || !written) co_return written;
-  co_return co_await x_.client.WriteRest(left);
 }
 
 }  // namespace lorry::door

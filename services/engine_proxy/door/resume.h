@@ -9,33 +9,43 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "services/engine_proxy/door/exchange.h"
 #include "services/engine_proxy/door/fetch.h"
 #include "services/engine_proxy/door/resume_plan.h"
+#include "services/engine_proxy/door/streamed_reply.h"
 
 namespace lorry::door {
 
 class ResumedRequest {
  public:
-  ResumedRequest(Exchange& x, const ResumePlan& plan) : x_(x), plan_(plan), held_(x.shard.shared) {}
+  ResumedRequest(Exchange& x, const ResumePlan& plan)
+      : x_(x), plan_(plan), held_(x.shard.shared), stream_(x) {}
   // True when the client's connection may carry another request.
   Task<bool> Run();
 
  private:
+  // How the part at work has ended so far.
+  struct Runs {};    // it has not
+  struct GoesOn {};  // by the flip's abort: another version is to go on
+  struct Over {};    // it ends the sequence
+  // The first part's reply is no generation, which the client gets instead.
+  using Part = std::variant<Runs, GoesOn, Over, BufferedReply>;
+
   // One version's part, up to its end; true: another version is to go on.
   Task<bool> RunPart();
-  Task<bool> ReadWhole(UpstreamCall& call, std::span<const asio::const_buffer> request);
-  Task<bool> ReadStream(UpstreamCall& call, std::span<const asio::const_buffer> request);
-  // Nothing more comes of a stream. A client that has heard nothing is told why; then it leaves.
+  Task<void> ReadWhole(UpstreamCall& call);
+  Task<void> ReadStream(UpstreamCall& call);
+  // Nothing more comes of the reply. A client that has heard nothing is told why; then it leaves.
   Task<void> BreakOff(Refused why);
-  // The client has the head of a stream's reply.
-  bool IsToldHead() const { return begun_ && head_.empty(); }
+  // No generation but `reply` came: of the first part it is the client's, of another one nobody's.
+  void PassInstead(BufferedReply reply);
   // One event of the stream, without its end.
-  Task<bool> OnEvent(std::string_view event);
-  // The engine's words on this part, behind what came before it. Sets `goes_on_` and, at its end,
-  // what the next part follows. INTERNAL ENGINE_REPLY_INVALID.
+  Task<void> OnEvent(std::string_view event);
+  // The engine's words on this part, behind what came before it. At its end they say how it ended,
+  // and are what the next part follows. INTERNAL ENGINE_REPLY_INVALID.
   absl::StatusOr<std::string> Take(std::string reply);
   // False: nothing can go on.
   Task<bool> ResolveAnew();
@@ -44,24 +54,18 @@ class ResumedRequest {
   Task<bool> FinishStream();
   // With what the client is to see of ids and versions.
   std::string Shown(std::string reply, bool is_last);
-  Task<bool> Write(std::string text, bool last);
 
   Exchange& x_;
   const ResumePlan plan_;
   BodyLease held_;  // by what is kept of the reply
   int parts_ = 1;
+  Part part_;
   std::optional<PaddedBody> before_;  // all that the ended parts generated, as one reply
   Generated generated_;               // in it
   std::vector<Span> spans_;
   std::vector<Resolved> made_by_;  // as spans_
-  bool goes_on_ = false;
-  std::optional<BufferedReply> odd_;  // the first part's reply is no generation: the client gets it
   std::string first_id_;
-  std::string head_;  // of a stream's reply, until it is sent
-  bool begun_ = false;
-  bool keep_ = false;
-  bool chunked_ = false;
-  bool is_over_ = false;  // the client has the event that ends the sequence
+  StreamedReply stream_;
 };
 
 }  // namespace lorry::door

@@ -1,8 +1,8 @@
 #include "services/engine_proxy/door/resume_plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "lib/base/error.h"
@@ -63,13 +63,6 @@ absl::Status OnlyKnown(const Fields& fields, const std::string_view (&known)[N])
   return absl::OkStatus();
 }
 
-bool ReadCount(const PaddedBody& body, const JsonField* field, uint64_t* out) {
-  if (field == nullptr || field->value.kind != JsonKind::kNumber) return false;
-  const std::string_view text = body.Text(field->value);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 // Without its first and last byte: what stands in a list or a string.
 std::string_view Inside(const PaddedBody& body, const JsonField& field) {
   std::string_view text = body.Text(field.value);
@@ -98,13 +91,11 @@ absl::Status ContinueMeta(const PaddedBody& before, const JsonField& first, cons
                           const JsonField& second, std::vector<Edit>* edits) {
   LORRY_ASSIGN_OR_RETURN(const Fields old, ObjectFields(before, first.value));
   LORRY_ASSIGN_OR_RETURN(const Fields now, ObjectFields(reply, second.value));
-  uint64_t tokens = 0, more = 0;
+  const std::optional<uint64_t> tokens = WholeNumber(before, old, "completion_tokens");
   const JsonField* count = FindField(now, "completion_tokens");
-  if (!ReadCount(before, FindField(old, "completion_tokens"), &tokens) ||
-      !ReadCount(reply, count, &more)) {
-    return Malformed();
-  }
-  edits->push_back({count->value.offset, count->value.length, std::to_string(tokens + more)});
+  const auto more = count == nullptr ? std::nullopt : WholeNumber(reply, count->value);
+  if (!tokens || !more) return Malformed();
+  edits->push_back({count->value.offset, count->value.length, std::to_string(*tokens + *more)});
   for (const std::string_view key : kByToken) {
     JoinLists(before, FindField(old, key), reply, FindField(now, key), edits);
   }
@@ -134,8 +125,10 @@ absl::StatusOr<ResumePlan> PlanResume(const BodyFacts& facts, const PaddedBody& 
   LORRY_ASSIGN_OR_RETURN(const Fields sampling, ObjectFields(body, params->value));
   LORRY_RETURN_IF_ERROR(OnlyKnown(sampling, kSampling));
   const JsonField* most = FindField(sampling, "max_new_tokens");
-  if (!ReadCount(body, most, &plan.most_tokens)) return Unfit("no max_new_tokens");
+  const auto most_tokens = most == nullptr ? std::nullopt : WholeNumber(body, most->value);
+  if (!most_tokens) return Unfit("no max_new_tokens");
   plan.most = most->value;
+  plan.most_tokens = *most_tokens;
   return plan;
 }
 

@@ -1,6 +1,5 @@
 #include "services/engine_proxy/door/split_stream.h"
 
-#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <utility>
@@ -23,6 +22,7 @@ SplitStream::SplitStream(Exchange& x, const BodyFacts& facts)
       facts_(facts),
       merger_(x.route.shape, {.n = facts.n, .batch = facts.batch}),
       held_(x.shard.shared),
+      reply_(x),
       unsent_(facts.n),
       left_(facts.n),
       changed_(x.shard.io.get_executor()),
@@ -64,13 +64,8 @@ Task<void> SplitStream::ReadOne(size_t sample) {
 }
 
 Task<CallResult> SplitStream::ReadReply(UpstreamCall& call, size_t sample) {
-  const bool events =
-      call.reply().status() == 200 && IsEventStream(call.reply().Get("content-type"));
-  if (events && !begun_) {
-    begun_ = true;
-    keep_ = x_.KeepAlive();
-    chunked_ = AppendReplyHead(x_, call, keep_, std::nullopt, &head_);
-  }
+  const bool events = HasBegunStream(call.reply());
+  if (events) reply_.Begin(call);
   std::string refusal;
   for (;;) {
     const UpstreamCall::Piece piece = co_await call.Read();
@@ -117,8 +112,8 @@ void SplitStream::OnEvents(std::string_view text, size_t sample) {
 // One of n was refused. Behind the beginning of a stream SGLang says so in an event.
 void SplitStream::OnRefusal(const ReplyParser& reply, std::string body) {
   if (over()) return;
-  if (begun_ && body.find('\n') == std::string::npos) {
-    pending_ += "data: " + body + "\n\n";
+  if (reply_.begun() && body.find('\n') == std::string::npos) {
+    AppendData(body, &pending_);
     changed_.cancel();
     return;
   }
@@ -145,14 +140,14 @@ Task<bool> SplitStream::WriteReply() {
     const bool last = left_ == 0;
     if (last || !pending_.empty()) {
       const bool written = co_await WritePending(last);
-      if (last) co_return written&& keep_&& chunked_;
+      if (last && !failed_) co_return written;
     } else {
       auto [ignored] = co_await changed_.async_wait(kAwait);
       (void)ignored;
     }
   }
   if (x_.client.left()) co_return false;
-  if (x_.record.status != 0) {  // in the middle of the framing: the client sees that it is cut
+  if (reply_.told()) {  // in the middle of the framing: the client sees that it is cut
     x_.record.reason = failed_->reason;
     x_.client.Leave();
     co_return false;
@@ -181,20 +176,7 @@ Task<bool> SplitStream::WritePending(bool last) {
   }
   held_.Resize(merger_.held_bytes());
   room_.cancel();
-  x_.record.status = 200;
-  std::string head = std::exchange(head_, {});
-  std::string tail;
-  if (chunked_) {
-    if (!events.empty()) AppendChunkHead(events.size(), &head);
-    if (!events.empty()) tail = "\r\n";
-    if (last) tail += "0\r\n\r\n";
-  }
-  std::array<asio::const_buffer, 3> out = {asio::buffer(head), asio::buffer(events),
-                                           asio::buffer(tail)};
-  std::span<asio::const_buffer> left = out;
-  const bool written = x_.client.WriteNow(&left);
-  if (left.empty() || !written) co_return written;
-  co_return co_await x_.client.WriteRest(left);
+  co_return co_await reply_.Write(std::move(events), last);
 }
 
 }  // namespace lorry::door

@@ -14,6 +14,7 @@
 #include "services/engine_proxy/door/exchange.h"
 #include "services/engine_proxy/door/fetch.h"
 #include "services/engine_proxy/door/merge_stream.h"
+#include "services/engine_proxy/door/streamed_reply.h"
 
 namespace lorry::door {
 
@@ -42,10 +43,7 @@ class SplitStream {
   StreamMerger merger_;
   BodyLease held_;       // by the merger and what is pending
   std::string pending_;  // events that the client has not got
-  std::string head_;     // of the reply, until it is sent
-  bool begun_ = false;   // a child's stream has begun, so there is a head
-  bool keep_ = false;
-  bool chunked_ = false;
+  StreamedReply reply_;
   std::optional<Refused> failed_;
   std::optional<BufferedReply> answer_;  // the engine's own words for it
   std::vector<AnswerWatch> watches_;     // by sample

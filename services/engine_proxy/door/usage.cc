@@ -1,6 +1,5 @@
 #include "services/engine_proxy/door/usage.h"
 
-#include <charconv>
 #include <string_view>
 
 #include "lib/base/error.h"
@@ -10,13 +9,7 @@ namespace {
 
 uint64_t NumberAt(const PaddedBody& body, const std::vector<JsonField>& fields,
                   std::string_view key) {
-  const JsonField* field = FindField(fields, key);
-  uint64_t value = 0;
-  if (field != nullptr) {
-    const std::string_view text = body.Text(field->value);
-    std::from_chars(text.data(), text.data() + text.size(), value);
-  }
-  return value;
+  return WholeNumber(body, fields, key).value_or(0);
 }
 
 void SetNumber(const std::vector<JsonField>& fields, std::string_view key, uint64_t value,

@@ -1,17 +1,13 @@
 // A store as the orchestrator sees it: what its watch says comes from the input, or from a test.
 #pragma once
 
-#include <cstddef>
-#include <deque>
-#include <memory>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "lib/base/mutex.h"
-#include "lib/rpc/server.h"
 #include "lorry/store/v1/store.grpc.pb.h"
+#include "tests/fuzz/rpc/scripted_service.h"
 
 namespace lorry::sync::fuzz {
 
@@ -19,7 +15,7 @@ class ScriptedStore final : private store::v1::StoreService::Service {
  public:
   ScriptedStore();
   ~ScriptedStore() override;
-  std::string address() const { return server_->address(); }
+  std::string address() const { return server_.address(); }
   // The next message of the watch, whoever follows it by then.
   void Say(store::v1::WatchResponse message);
   // Ends the watch, after what was said before.
@@ -38,16 +34,12 @@ class ScriptedStore final : private store::v1::StoreService::Service {
   grpc::Status SetHolds(grpc::ServerContext* context, const store::v1::SetHoldsRequest* request,
                         store::v1::SetHoldsResponse* response) override;
 
+  lorry::fuzz::ScriptedWords<Word> words_;
   Mutex mutex_;
-  CondVar changed_;
-  bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
   bool taken_ LORRY_GUARDED_BY(mutex_) = true;
-  std::deque<Word> words_ LORRY_GUARDED_BY(mutex_);
   std::vector<store::v1::WatchRequest> watches_ LORRY_GUARDED_BY(mutex_);
   std::vector<store::v1::SetHoldsRequest> holds_ LORRY_GUARDED_BY(mutex_);
-  std::unique_ptr<rpc::Access> access_;
-  std::optional<rpc::Gate> gate_;
-  std::unique_ptr<rpc::Server> server_;
+  lorry::fuzz::OpenServer server_;  // goes first
 };
 
 }  // namespace lorry::sync::fuzz

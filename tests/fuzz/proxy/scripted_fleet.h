@@ -4,13 +4,12 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "lib/base/mutex.h"
-#include "lib/rpc/server.h"
 #include "lorry/store/v1/store.grpc.pb.h"
 #include "lorry/sync/v1/sync.grpc.pb.h"
+#include "tests/fuzz/rpc/scripted_service.h"
 
 namespace lorry::proxy::fuzz {
 
@@ -19,14 +18,14 @@ class ScriptedFleet final : private sync::v1::SyncService::Service,
  public:
   explicit ScriptedFleet(const std::string& store);  // the real one's address
   ~ScriptedFleet() override;
-  std::string address() const { return server_->address(); }
+  std::string address() const { return server_.address(); }
 
   // The orchestrator's next message, to whichever session there is by then.
   void Say(sync::v1::AttachResponse message);
   // What the store answers when it is next asked for a version.
   void Plan(store::v1::OpenFetchResponse manifest);
   // Nothing that was said is left.
-  bool is_heard();
+  bool is_heard() { return words_.empty(); }
   // Forgets what was not said yet.
   void Clear();
 
@@ -38,14 +37,10 @@ class ScriptedFleet final : private sync::v1::SyncService::Service,
 
   const std::string store_address_;
   const std::unique_ptr<store::v1::StoreService::Stub> store_;
+  lorry::fuzz::ScriptedWords<sync::v1::AttachResponse> words_;
   Mutex mutex_;
-  CondVar changed_;
-  bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
-  std::deque<sync::v1::AttachResponse> words_ LORRY_GUARDED_BY(mutex_);
   std::deque<store::v1::OpenFetchResponse> manifests_ LORRY_GUARDED_BY(mutex_);
-  std::unique_ptr<rpc::Access> access_;
-  std::optional<rpc::Gate> gate_;
-  std::unique_ptr<rpc::Server> server_;
+  lorry::fuzz::OpenServer server_;  // goes first
 };
 
 }  // namespace lorry::proxy::fuzz

@@ -7,63 +7,37 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/engine_proxy/door/door_fixture.h"
+#include "tests/unit/engine_proxy/door/flip_fixture.h"
 
 namespace lorry::door {
 namespace {
 
 using fleet::EngineKind;
 using fleet::InFlightRule;
+using testing::After;
 using testing::Chunk;
-using testing::DoorTest;
 using testing::Eventually;
+using testing::FlipTest;
 using testing::Gate;
 using testing::JsonReply;
 using testing::Message;
-using testing::NameOf;
 using testing::Post;
 using testing::ReadMessage;
 using testing::ScriptedEngine;
 using testing::StreamHead;
-using testing::TableMaker;
 using testing::Wire;
 
 constexpr const char* kToken = "data: {\"text\":\"a\"}\n\n";
 constexpr const char* kAborted =
     "data: {\"text\":\"a\",\"meta_info\":{\"finish_reason\":{\"type\":\"abort\"}}}\n\n";
 
-class InFlightTest : public DoorTest {
+class InFlightTest : public FlipTest {
  protected:
-  // 11 and 12 are loaded; the row stands on `version`.
-  proxy::DoorTable On(uint64_t version, EngineKind kind = EngineKind::kSglang,
-                      InFlightRule rule = InFlightRule::kAbort) {
-    TableMaker maker(kind);
-    maker.Loaded("policy", 11, 1)
-        .Loaded("policy", 12)
-        .Row("policy", fleet::RowMode::kOpen, version)
-        .Alias("policy", "eval", 11);
-    maker.raw().rules[0].in_flight = rule;
-    return maker.Make();
-  }
-  // Scripts use what the tests own: each ends them itself.
-  void Stop() {
-    door_.reset();
-    engine_.reset();
-  }
-  void Start(ScriptedEngine::Script script, EngineKind kind = EngineKind::kSglang,
-             InFlightRule rule = InFlightRule::kAbort, bool aborts_waiting = true) {
-    StartBefore(std::move(script), kind);
-    door_->SetEngineFacts({.base_models = {"base"}, .aborts_waiting = aborts_waiting});
-    door_->SetTable(On(11, kind, rule));
+  InFlightTest() : FlipTest(InFlightRule::kAbort) {}
+  void Start(ScriptedEngine::Script script, bool aborts_waiting = true) {
+    StartOn(std::move(script), {.aborts_waiting = aborts_waiting});
   }
 };
-
-// What a body says behind `key`, up to the next quote.
-std::string After(const std::string& body, const std::string& key) {
-  const size_t at = body.find(key);
-  if (at == std::string::npos) return "";
-  return body.substr(at + key.size(), body.find('"', at + key.size()) - at - key.size());
-}
 
 TEST_F(InFlightTest, AStreamIsAbortedWhenItsRowFlipsAndPassesTheEnginesOwnEnd) {
   Gate began, aborted;
@@ -115,7 +89,7 @@ TEST_F(InFlightTest, AStreamThatHasNoTokenYetIsAbortedWithItsFirst) {
         EXPECT_TRUE(aborted.Wait());
         return wire.Send(Chunk(kAborted) + Chunk(""));
       },
-      EngineKind::kSglang, InFlightRule::kAbort, false);
+      false);
   Wire wire = Connect();
   wire.Send(Post("/generate", R"({"lora_path":"policy","stream":true})"));
   EXPECT_TRUE(asked.Wait());
@@ -159,7 +133,7 @@ TEST_F(InFlightTest, WhereNothingCanBeAbortedTheReplySaysThatItFinishes) {
         EXPECT_TRUE(go.Wait());
         return wire.Send(JsonReply(R"({"text":"a"})"));
       },
-      EngineKind::kSglang, InFlightRule::kAbort, false);
+      false);
   Wire wire = Connect();
   wire.Send(Post("/generate", R"({"lora_path":"policy"})"));
   EXPECT_TRUE(asked.Wait());
@@ -193,19 +167,18 @@ TEST_F(InFlightTest, NamedVersionsAndAliasesAreLeftAlone) {
 }
 
 TEST_F(InFlightTest, FinishesOnTheVersionThatItBeganWithByDefault) {
+  rule_ = InFlightRule::kFinishOnOld;
   Gate asked, go;
-  Start(
-      [&](const Message& request, Wire& wire) {
-        EXPECT_EQ(request.path(), "/generate");
-        asked.Open();
-        EXPECT_TRUE(go.Wait());
-        return wire.Send(JsonReply("{}"));
-      },
-      EngineKind::kSglang, InFlightRule::kFinishOnOld);
+  Start([&](const Message& request, Wire& wire) {
+    EXPECT_EQ(request.path(), "/generate");
+    asked.Open();
+    EXPECT_TRUE(go.Wait());
+    return wire.Send(JsonReply("{}"));
+  });
   Wire wire = Connect();
   wire.Send(Post("/generate", R"({"lora_path":"policy"})"));
   EXPECT_TRUE(asked.Wait());
-  door_->SetTable(On(12, EngineKind::kSglang, InFlightRule::kFinishOnOld));
+  door_->SetTable(On(12));
   go.Open();
   EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-In-Flight"), "");
   EXPECT_EQ(engine_->requests().size(), 1u);
@@ -305,29 +278,27 @@ TEST_F(InFlightTest, EverySampleOfNIsAborted) {
 }
 
 TEST_F(InFlightTest, VllmIsAskedByTheIdThatTheDoorGaveIt) {
+  kind_ = EngineKind::kVllm;
   std::atomic<bool> was_told{false};
   std::string id, told;
   Gate asked, aborted;
-  Start(
-      [&](const Message& request, Wire& wire) {
-        if (request.path() == "/abort_requests") {
-          if (!was_told.exchange(true)) told = request.body;
-          wire.Send(JsonReply(R"({"status":"aborted","aborted":2})"));
-          aborted.Open();
-          return true;
-        }
-        id = request.Get("X-Request-Id");
-        asked.Open();
-        EXPECT_TRUE(aborted.Wait());
-        return wire.Send(
-            JsonReply(R"({"id":"cmpl-)" + id + R"(","model":"policy-v11-0123456789ab"})"));
-      },
-      EngineKind::kVllm);
+  Start([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_requests") {
+      if (!was_told.exchange(true)) told = request.body;
+      wire.Send(JsonReply(R"({"status":"aborted","aborted":2})"));
+      aborted.Open();
+      return true;
+    }
+    id = request.Get("X-Request-Id");
+    asked.Open();
+    EXPECT_TRUE(aborted.Wait());
+    return wire.Send(JsonReply(R"({"id":"cmpl-)" + id + R"(","model":"policy-v11-0123456789ab"})"));
+  });
   Wire wire = Connect();
   wire.Send(
       Post("/v1/completions", R"({"model":"policy","prompt":["a","b"],"request_id":"mine"})"));
   EXPECT_TRUE(asked.Wait());
-  door_->SetTable(On(12, EngineKind::kVllm));
+  door_->SetTable(On(12));
   const Message reply = ReadMessage(wire);
   EXPECT_EQ(reply.body, R"({"id":"cmpl-mine","model":"policy"})");
   EXPECT_EQ(id.size(), 32u);
@@ -337,12 +308,13 @@ TEST_F(InFlightTest, VllmIsAskedByTheIdThatTheDoorGaveIt) {
 }
 
 TEST_F(InFlightTest, AVllmWithoutDevModeFinishes) {
+  kind_ = EngineKind::kVllm;
   Start(
       [&](const Message& request, Wire& wire) {
         EXPECT_EQ(request.Get("X-Request-Id"), "mine");
         return wire.Send(JsonReply("{}"));
       },
-      EngineKind::kVllm, InFlightRule::kAbort, false);
+      false);
   const Message reply =
       Ask(Post("/v1/chat/completions", R"({"model":"policy"})", "X-Request-Id: mine\r\n"));
   EXPECT_TRUE(reply.Get("X-Lorry-In-Flight").starts_with("finish_on_old; ")) << reply.head;

@@ -138,5 +138,16 @@ TEST(JsonScan, AcceptsExactlyWhatAStrictParserAccepts) {
   EXPECT_GT(accepted, 1'000u) << "damage that changes a digit changes no form";
 }
 
+TEST(WholeNumber, IsNoOtherNumberAndNothingElse) {
+  const PaddedBody body(std::string(
+      R"({"a":12,"most":18446744073709551615,"more":18446744073709551616,"b":-1,"c":1.0,"d":1e3,"e":"1","f":null})"));
+  const auto fields = ObjectFields(body);
+  EXPECT_EQ(WholeNumber(body, *fields, "a"), 12u);
+  EXPECT_EQ(WholeNumber(body, *fields, "most"), UINT64_MAX);
+  for (const char* key : {"more", "b", "c", "d", "e", "f", "none"}) {
+    EXPECT_EQ(WholeNumber(body, *fields, key), std::nullopt) << key;
+  }
+}
+
 }  // namespace
 }  // namespace lorry::door

@@ -6,14 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/engine_proxy/door/door_fixture.h"
+#include "tests/unit/engine_proxy/door/flip_fixture.h"
 
 namespace lorry::door {
 namespace {
 
 using fleet::InFlightRule;
+using testing::After;
 using testing::Chunk;
-using testing::DoorTest;
+using testing::FlipTest;
 using testing::Gate;
 using testing::JsonReply;
 using testing::Message;
@@ -22,15 +23,7 @@ using testing::Post;
 using testing::ReadMessage;
 using testing::ScriptedEngine;
 using testing::StreamHead;
-using testing::TableMaker;
 using testing::Wire;
-
-// What a body says behind `key`, up to `end`.
-std::string After(const std::string& body, const std::string& key, char end = '"') {
-  const size_t at = body.find(key);
-  if (at == std::string::npos) return "";
-  return body.substr(at + key.size(), body.find(end, at + key.size()) - at - key.size());
-}
 
 std::string Generation(bool stream, const std::string& more = "") {
   return Post("/generate",
@@ -49,24 +42,13 @@ const char* const kLength = R"({"type":"length","length":5})";
 
 std::string Event(const std::string& json) { return "data: " + json + "\n\n"; }
 
-class ResumeTest : public DoorTest {
+class ResumeTest : public FlipTest {
  protected:
-  // The script uses what this class owns.
-  void TearDown() override {
-    door_.reset();
-    engine_.reset();
-  }
-  proxy::DoorTable On(uint64_t version) {
-    TableMaker maker;
-    for (uint64_t loaded : {11, 12, 13}) maker.Loaded("policy", loaded);
-    maker.Row("policy", fleet::RowMode::kOpen, version);
-    maker.raw().rules[0].in_flight = InFlightRule::kResumeOnNew;
-    return maker.Make();
-  }
+  ResumeTest() : FlipTest(InFlightRule::kResumeOnNew) {}
   // `parts[i]` answers the i-th part; an abort opens the gate that it waits for.
   using Part = std::function<std::string(const std::string& rid)>;
   void Start(std::vector<Part> parts) {
-    StartBefore([this, parts](const Message& request, Wire& wire) {
+    const auto script = [this, parts](const Message& request, Wire& wire) {
       if (request.path() == "/abort_request") {
         wire.Send(JsonReply(""));
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -82,10 +64,8 @@ class ResumeTest : public DoorTest {
       }
       if (i >= parts.size()) return false;
       return wire.Send(parts[i](After(request.body, "\"rid\":\"")));
-    });
-    door_->SetEngineFacts(
-        {.base_models = {"base"}, .cumulative_streams = true, .aborts_waiting = true});
-    door_->SetTable(On(11));
+    };
+    StartOn(script, {.cumulative_streams = true, .aborts_waiting = true});
   }
   // Flips the row to `version`, and waits until the door has asked for the abort.
   void Flip(uint64_t version) {
@@ -258,7 +238,7 @@ TEST_F(ResumeTest, AStreamWithoutAnEventIsAnsweredInTime) {
     EXPECT_EQ(reply.status(), 504) << says_head;
     EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_TIMEOUT");
     told.Open();
-    TearDown();
+    Stop();
     asked_.clear();
   }
 }
@@ -289,7 +269,7 @@ TEST_F(ResumeTest, CountsTheVersionThatIsAtWork) {
   EXPECT_EQ(InFlight(12), 1u);
   go.Open();
   EXPECT_EQ(ReadMessage(wire).status(), 200);
-  TearDown();
+  Stop();
 }
 
 }  // namespace

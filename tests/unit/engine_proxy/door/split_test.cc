@@ -189,19 +189,35 @@ TEST_F(DoorTest, SaysInTheStreamThatOneSampleWasRefused) {
 // An engine that breaks off, or sends what is no event, ends the reply where it is.
 TEST_F(DoorTest, CutsAStreamOfSamplesThatCannotGoOn) {
   for (const char* nonsense : {"", "data: {\"index\":9}\n\n", "data: no event\n\n"}) {
+    Gate told;
     StartBefore([&](const Message& request, Wire& wire) {
       if (request.path() == "/abort_request") return wire.Send(JsonReply(""));
       wire.Send(StreamHead() + Chunk("data: {\"text\":\"\"}\n\n"));
+      EXPECT_TRUE(told.Wait());
       if (*nonsense != '\0') wire.Send(Chunk(nonsense) + Chunk(""));
       return false;
     });
     Wire wire = Connect();
     wire.Send(
         Post("/generate", R"({"lora_path":"policy","stream":true,"sampling_params":{"n":2}})"));
+    EXPECT_TRUE(wire.ReadUntil("\"index\":").starts_with("HTTP/1.1 200"));
+    told.Open();
     EXPECT_EQ(wire.ReadAll().find("[DONE]"), std::string::npos) << nonsense;
     EXPECT_TRUE(BecomesQuiet());
+    EXPECT_TRUE(door_->Recent(1).at(0).reason.starts_with("ENGINE_")) << nonsense;
     door_.reset();
   }
+}
+
+TEST_F(DoorTest, RefusesAStreamOfSamplesThatCannotGoOnBeforeItsHeadIsOut) {
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") return wire.Send(JsonReply(""));
+    return wire.Send(StreamHead() + Chunk("data: no event\n\n") + Chunk(""));
+  });
+  const Message reply =
+      Ask(Post("/generate", R"({"lora_path":"policy","stream":true,"sampling_params":{"n":2}})"));
+  EXPECT_EQ(reply.status(), 502);
+  EXPECT_NE(reply.body.find("ENGINE_REPLY_INVALID"), std::string::npos) << reply.body;
 }
 
 // A client that takes nothing holds the children back: what waits for it is bounded.
