@@ -63,14 +63,15 @@ fleet::ResidencyState ToldStateOf(const Residency& residency) {
 }
 
 fleet::ResidencyState ToldState(const Core& core, const Residency& residency) {
+  const fleet::ResidencyState state = ToldStateOf(residency);
+  // An engine may still end of it, wanted or not, which whoever lets others try the version must
+  // know. Of one that is FAILED they know it: it hung.
+  const bool is_left = IsLeftOnTrial(core, residency) && !residency.Is<at::Failed>();
+  if (is_left || state == fleet::ResidencyState::kLoading) return fleet::ResidencyState::kLoading;
   // On the engine, but not verified, or on its way out: it holds a slot, and that is what matters.
   const bool is_there = !residency.Is<at::Loaded>() && !core.IsWanted(residency) &&
                         !MaySurvive(core, residency) && core.IsListed(residency);
-  if (is_there) return fleet::ResidencyState::kUnloading;
-  // An engine may still end of it, which whoever lets others try the version must know. Of one that
-  // is FAILED they know it: it hung.
-  const bool is_left = IsLeftOnTrial(core, residency) && !residency.Is<at::Failed>();
-  return is_left ? fleet::ResidencyState::kLoading : ToldStateOf(residency);
+  return is_there ? fleet::ResidencyState::kUnloading : state;
 }
 
 // Why it stands where it is said to stand.

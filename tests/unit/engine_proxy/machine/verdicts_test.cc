@@ -25,6 +25,15 @@ TEST(Verdicts, TheVersionWhoseProbeBrokeIsBlamedThoughTheLookComesLater) {
   EXPECT_EQ(bench.DeathsOf(2), 0u);
 }
 
+// Whoever lets others try it must not take it for one that is merely on its way out.
+TEST(Verdicts, WhatIsProbedIsToldAsLoadingThoughNobodyWantsItAnyMore) {
+  Bench bench;
+  bench.silent_ = {kProbeEffect};
+  bench.Desire(0, {1});
+  bench.Desire(0, {2});
+  EXPECT_EQ(bench.Told(1), "LOADING");
+}
+
 TEST(Verdicts, NothingElseIsTriedBesideAVersionThatIsOnTrial) {
   Bench bench;
   bench.silent_ = {kProbeEffect};
