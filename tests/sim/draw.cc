@@ -6,6 +6,9 @@ namespace lorry::sim {
 namespace {
 
 uint64_t Some(Prng& prng, uint64_t most) { return prng.Below(2) == 0 ? 0 : prng.Below(most + 1); }
+// Of the numbers that what was added later is drawn from.
+constexpr uint64_t kMore = 0x9e3779b97f4a7c15ull;
+
 uint64_t Seldom(Prng& prng, uint64_t most) { return prng.Below(4) == 0 ? prng.Below(most + 1) : 0; }
 
 }  // namespace
@@ -62,7 +65,10 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"join", &Mishaps::join},
                                             {"stop", &Mishaps::stop},
                                             {"leave", &Mishaps::leave},
-                                            {"forget", &Mishaps::forget}};
+                                            {"forget", &Mishaps::forget},
+                                            {"retry", &Mishaps::retry},
+                                            {"store_older", &Mishaps::store_older},
+                                            {"meddle", &Mishaps::meddle}};
 
 const std::vector<std::string> kWorkNames = {"requests", "aliases", "leases",  "overrides",
                                              "marks",    "garbage", "watches", "runs",
@@ -128,13 +134,17 @@ Faults DrawFaults(Prng& prng) {
   faults.misfit_version = Seldom(prng, 150);
   faults.long_request = Some(prng, 50);
   faults.children = Some(prng, 500);
-  faults.direct = can::kAskDirectly ? Seldom(prng, 500) : 0;
   faults.stale_hello = Seldom(prng, 500);
   faults.turn_ms = prng.Below(3) == 0 ? 50 : 0;
   faults.disk_slow = Seldom(prng, 100);
   faults.disk_full = Seldom(prng, 300);
   faults.disk_fails = Seldom(prng, 10);
   return faults;
+}
+
+void DrawMore(uint64_t seed, Faults& faults) {
+  Prng prng(seed ^ kMore);
+  faults.direct = Seldom(prng, 500);
 }
 
 Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
@@ -146,12 +156,16 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
   records_older = can::kRestoreRecords ? Seldom(prng, 20) : 0;
   sleep = Seldom(prng, 60);
   pause = Seldom(prng, 150);
-  move = can::kMovePools ? Seldom(prng, 30) : 0;
   join = Seldom(prng, 60);
   stop = Seldom(prng, 60);
   // Not of these numbers, so that seeds that are kept stay what they were.
   leave = IsOneIn(absl::StrCat("leave ", seed), 250) ? 40 : 0;
   forget = IsOneIn(absl::StrCat("forget ", seed), 250) ? 1'000 : 0;
+  Prng more(~seed ^ kMore);
+  move = Seldom(more, 30);
+  retry = Seldom(more, 200);
+  store_older = can::kRestoreStore ? Seldom(more, 20) : 0;
+  meddle = Seldom(more, 700);
 }
 
 void Drop(const Without& without, Faults& faults) {

@@ -13,15 +13,17 @@ namespace lorry::sim {
 
 // What is generated or demanded already. `false` waits for a mend in the machines; each says which.
 namespace can {
-inline constexpr bool kAskDirectly = false;  // not yet: nobody in the simulation does
-inline constexpr bool kMovePools = false;  // not yet: a row does not say whose pool's epoch it has
 inline constexpr bool kRestoreRecords = true;
+inline constexpr bool kRestoreStore = false;  // not yet: it may delete what is held
 inline constexpr bool kAdoptTheLast = true;
 inline constexpr bool kNeverSettleAlone = true;
 }  // namespace can
 
 fleet::AdapterPolicy DrawPolicy(Prng& prng);
 Faults DrawFaults(Prng& prng);
+// What was added later is drawn from numbers of its own, so that older seeds stay what they are
+// where none of it happens.
+void DrawMore(uint64_t seed, Faults& faults);
 
 // Drawn from numbers of their own. Per 1000: each second, or of what they are a part of.
 struct Mishaps {
@@ -41,6 +43,9 @@ struct Mishaps {
   uint64_t stop = 0;           // an operator restarts an engine that loads
   uint64_t leave = 0;          // a proxy drains, says goodbye, and is started again later
   uint64_t forget = 0;         // of seeds: who is away for seconds is forgotten
+  uint64_t retry = 0;          // an operator lifts a verdict
+  uint64_t store_older = 0;    // a backup of the store is restored
+  uint64_t meddle = 0;         // while doors are held or locked: whatever ends that
   bool Chance(uint64_t per_mille) { return per_mille > 0 && prng.Chance(per_mille); }
 };
 

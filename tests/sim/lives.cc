@@ -36,7 +36,7 @@ void Lives::DiedOf(const VersionKey& version, const std::string& group, const st
   if (aside_.contains(member) || away_.contains(member)) return;
   untold_[member] = {{version, group}, boot};
   const uint32_t deaths = ++killed_[{version, group}];
-  if (deaths <= kLives * (1 + losses_)) return;
+  if (deaths <= kLives * (1 + losses_ + lifted_[version])) return;
   oracle_.Violate(16,
                   absl::StrCat(ToString(version), " has killed ", deaths, " engines of ", group));
 }

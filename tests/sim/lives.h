@@ -39,6 +39,8 @@ class Lives {
   }
   void IsBack(const std::string& member) { away_.erase(member); }
   void RecordsLost() { ++losses_; }
+  // An operator lets engines try it again, as many as the first time.
+  void Lifted(const VersionKey& version) { ++lifted_[version]; }
   // The fleet says of it that engines died: of two boots while they tried it, or it is innocent.
   void SaidToKill(const VersionKey& version);
   bool DiedTwice(const VersionKey& version) const;
@@ -46,6 +48,7 @@ class Lives {
  private:
   Oracle& oracle_;
   uint32_t losses_ = 0;
+  std::map<VersionKey, uint32_t> lifted_;
   std::map<VersionKey, uint32_t> tried_;
   std::map<std::pair<VersionKey, std::string>, uint32_t> killed_;
   struct Death {

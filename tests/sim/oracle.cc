@@ -97,9 +97,12 @@ void Oracle::RecordsLost(bool is_remembered) {
   is_lost_ = is_remembered;
 }
 
-void Oracle::Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered) {
+void Oracle::Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered,
+                     const std::function<bool(const VersionKey&)>& is_stored) {
   is_lost_ = false;
-  std::erase_if(committed_, [&](const auto& commit) { return !remembered.contains(commit.first); });
+  std::erase_if(committed_, [&](const auto& commit) {
+    return !remembered.contains(commit.first) || !is_stored(commit.second);
+  });
 }
 
 void Oracle::JournalLost(const JournalId& journal) {
@@ -208,7 +211,7 @@ void Oracle::RowOpened(const JournalId& journal, uint64_t incarnation, const Ada
                             epoch.value, ", which was not committed"));
   }
   stands_[{journal, adapter}] = {pool, version};
-  Epoch& last = opened_[{journal, incarnation, adapter}];
+  Epoch& last = opened_[{journal, incarnation, adapter, pool}];
   if (epoch < last) {
     Violate(3, absl::StrCat("a row's epoch fell from ", last.value, " to ", epoch.value));
   }

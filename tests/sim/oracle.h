@@ -37,8 +37,12 @@ class Oracle {
   // then took over what members remember.
   void RecordsLost(bool is_remembered);
   // By then the doors of these pools remembered a decision.
-  void Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered);
+  // What the store has lost since nobody can adopt.
+  void Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered,
+               const std::function<bool(const VersionKey&)>& is_stored);
   void JournalLost(const JournalId& journal);
+  // The store lost what it remembered, too.
+  void StoreForgot(bool still_knows) { is_lost_ = is_lost_ && still_knows; }
   // An adapter is deleted with all that was promised of it.
   void AdapterDeleted(const AdapterName& adapter);
   // 3, 4: a door opened a row.
@@ -99,7 +103,7 @@ class Oracle {
   // What a row stands on, as its proxy remembers.
   std::map<std::pair<JournalId, AdapterName>, std::pair<PoolName, VersionKey>> stands_;
   std::map<std::pair<VersionKey, std::string>, Tick> leases_;
-  std::map<std::tuple<JournalId, uint64_t, AdapterName>, Epoch> opened_;
+  std::map<std::tuple<JournalId, uint64_t, AdapterName, PoolName>, Epoch> opened_;
   std::map<sync::RequestId, int> answers_;
   uint64_t commits_ = 0;
   uint64_t aborts_ = 0;

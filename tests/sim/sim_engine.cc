@@ -53,6 +53,7 @@ void SimEngine::Kill() {
   excused_.clear();
   known_.clear();
   running_.clear();
+  direct_.clear();
   leaked_.clear();
   locked_by_.reset();
   busy_until_ = 0;
@@ -69,6 +70,9 @@ void SimEngine::SetPaused(bool paused) {
 
 void SimEngine::Forgotten() {
   known_.clear();
+  // Nobody knows that a name was leased: who called it by that is cut off, as the drain deadline
+  // would do.
+  for (const auto& [name, count] : std::exchange(direct_, {})) End(name, boot_, count);
   SetPaused(false);
 }
 
@@ -194,7 +198,7 @@ void SimEngine::SetAside() {
 
 void SimEngine::DieOf(const EngineName& name, const SimDirectory& directory) {
   // Of several that got no answer the first is blamed, whichever it was.
-  if (!aside_.contains(name) && trying_.size() <= 1 && !is_regrouped_)
+  if (!aside_.contains(name) && unheard_.size() <= 1 && !is_regrouped_)
     sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_, boot_);
   Kill();
 }
@@ -364,6 +368,18 @@ bool SimEngine::Begin(const EngineName& name, const Digest& digest, const BootId
   return true;
 }
 
+void SimEngine::AskDirectly(const EngineName& name, int64_t lasts_ms) {
+  if (!up_ || !loaded_.contains(name)) return;
+  ++running_[name];
+  ++direct_[name];
+  sim_.queue.In(lasts_ms, [this, name, boot = boot_] {
+    const auto its = direct_.find(name);
+    if (boot_ != boot || its == direct_.end()) return;
+    if (--its->second == 0) direct_.erase(its);
+    End(name, boot, 1);
+  });
+}
+
 void SimEngine::End(const EngineName& name, const BootId& boot, uint32_t children) {
   if (!up_ || boot_ != boot) return;
   const auto it = running_.find(name);
@@ -395,6 +411,7 @@ void SimEngine::Vanish() {
   if (!up_ || loaded_.empty() || RegistryLocked()) return;
   auto it = loaded_.begin();
   std::advance(it, sim_.prng.Below(loaded_.size()));
+  if (direct_.contains(it->first)) return;  // engines evict nothing that is at work
   excused_.insert(it->first);
   had_[it->second.content.digest] = sim_.now();
   loaded_.erase(it);

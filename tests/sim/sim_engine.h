@@ -37,8 +37,8 @@ class SimEngine {
     return contents.harm != Harm::kKillsAtLoad && contents.harm != Harm::kKillsAtUse &&
            !Refuses(contents) && contents.hidden_size == base_.hidden_size;
   }
-  // A client that has its name calls it without the door.
-  void BeginDirect(const EngineName& name) { ++running_[name]; }
+  // A client that was leased the name calls it without the door, for so long.
+  void AskDirectly(const EngineName& name, int64_t lasts_ms);
 
   // Each answers through `done`, after a while, or with kUnknown when the answer is lost or the
   // engine is gone.
@@ -140,6 +140,7 @@ class SimEngine {
   // What the proxy can know to hold a slot: what it was told, and what it asked for since.
   std::set<EngineName> known_;
   std::map<EngineName, uint32_t> running_;
+  std::map<EngineName, uint32_t> direct_;  // of these, without the door
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
   bool asleep_ = false;
   std::optional<Tick> paused_since_;

@@ -107,7 +107,9 @@ void SimLeader::WatchSync(const std::string& key, const sync::SyncRecord& sync) 
   sim_.queue.In(kStageDeadlineMs + held_ms + slack_ms, [this, key, epoch] {
     const auto stored = shared_.records.find(key);
     if (!alive() || stored == shared_.records.end()) return;
-    if (std::get<sync::SyncRecord>(stored->second).epoch == epoch)
+    // What was lost holds everything up until it is adopted.
+    const bool is_settled = machine().GetStatus().footing == sync::Footing::kSettled;
+    if (is_settled && std::get<sync::SyncRecord>(stored->second).epoch == epoch)
       sim_.oracle.Violate(11, key + " outlived its stage deadline");
   });
 }

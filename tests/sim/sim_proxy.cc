@@ -68,7 +68,7 @@ void SimProxy::Start() {
   sim_.lives.IsBack(member_.value);
   known_.reset();
   stepped_.clear();
-  knows_asleep_ = stepped_asleep_ = false;
+  knows_asleep_ = stepped_asleep_ = was_awake_ = false;
   SimDoor::Hooks hooks;
   // Posted, as everything from another thread is.
   hooks.report = [this, life = life_](const proxy::DoorReport& report) {
@@ -134,7 +134,10 @@ void SimProxy::Step(const proxy::Event& event) {
   ++sim_.steps;
   sim_.Trace("proxy", event.index());
   if (sim_.narrates) Narrate(sim_, member_.value, event);
-  if (const auto* seen = std::get_if<proxy::EngineSeen>(&event)) stepped_asleep_ = seen->asleep;
+  if (const auto* seen = std::get_if<proxy::EngineSeen>(&event)) {
+    stepped_asleep_ = seen->asleep;
+    was_awake_ = was_awake_ || !seen->asleep;
+  }
   const auto* document = std::get_if<proxy::DesiredReceived>(&event);
   if (document == nullptr) return driver_.machine().Step(sim_.now(), event);
   if (document->desired.term < machine().term()) return Refuse(document->desired);
@@ -189,6 +192,7 @@ void SimProxy::TurnIsOver(const std::vector<proxy::Event>& batch) {
   if (!stepped_.empty()) known_ = stepped_.back();
   stepped_.clear();
   knows_asleep_ = stepped_asleep_;
+  was_awake_ = false;
 }
 
 SimDoor::Answer SimProxy::Request(const SimDoor::Wish& wish) {

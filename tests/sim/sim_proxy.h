@@ -65,6 +65,10 @@ class SimProxy {
   void GoodbyeTaken() { sim_.lives.Left(member_.value); }
   void Rot();  // some directory has other bytes
 
+  // As which the engine knows a version of which the proxy has heard that it is leased; null: it has
+  // not.
+  const EngineName* LeasedName(const VersionKey& key) const;
+
   const MemberId& member() const { return member_; }
   const PoolName& pool() const { return pool_; }
   SimEngine& engine() { return engine_; }
@@ -150,7 +154,8 @@ class SimProxy {
   using Document = std::shared_ptr<const fleet::Desired>;
   Document known_;
   std::vector<Document> stepped_;
-  bool knows_asleep_ = false, stepped_asleep_ = false;
+  // Before this turn, and of what it stepped: the last, and whether anything said otherwise.
+  bool knows_asleep_ = false, stepped_asleep_ = false, was_awake_ = false;
 };
 
 }  // namespace lorry::sim

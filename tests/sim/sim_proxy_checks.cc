@@ -13,6 +13,19 @@ bool SimProxy::AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says
                      [&](const Document& document) { return says(*document); });
 }
 
+const EngineName* SimProxy::LeasedName(const VersionKey& key) const {
+  if (!alive() || known_ == nullptr || !Reaches(machine().door_table().boot)) return nullptr;
+  for (const fleet::WantedVersion& wanted : known_->wanted) {
+    if (wanted.key != key || !wanted.leased || !engine_.HasFrom(wanted.name, PathOf(wanted.name)))
+      continue;
+    const bool always = AlwaysSaid([&](const fleet::Desired& desired) {
+      return std::ranges::count(desired.wanted, wanted) > 0;
+    });
+    if (always) return &wanted.name;
+  }
+  return nullptr;
+}
+
 // A request by the bare name begins, asked just now or released by a row that was HELD.
 void SimProxy::CheckLatest(const door::Resolved& resolved) {
   const AdapterName& adapter = resolved.key.adapter;
@@ -28,7 +41,10 @@ void SimProxy::CheckLatest(const door::Resolved& resolved) {
 
 // §5: by the last decision that the door knows.
 void SimProxy::CheckFresh(const AdapterName& adapter, const VersionKey& served) {
-  if (known_ == nullptr) return;
+  // A table of this turn may release what one of the turn before held, by other rules.
+  const bool is_changed =
+      !stepped_.empty() && known_ != nullptr && stepped_.back()->rules != known_->rules;
+  if (known_ == nullptr || is_changed) return;
   const fleet::Desired& known = *known_;
   for (const fleet::DesiredRow& row : known.rows) {
     if (row.adapter != adapter || row.mode != fleet::RowMode::kOpen) continue;
@@ -100,7 +116,7 @@ void SimProxy::CheckPause(int64_t deadline_ms) {
 }
 
 void SimProxy::CheckAwake(const EngineName& name) {
-  if (knows_asleep_ && stepped_asleep_ && engine_.asleep())
+  if (knows_asleep_ && !was_awake_ && engine_.asleep())
     sim_.oracle.Violate(6, absl::StrCat(name.value, " is moved on an engine that sleeps"));
 }
 

@@ -116,6 +116,14 @@ bool SimStore::SetHolds(const sync::HoldsMark& mark, const std::vector<VersionKe
   return true;
 }
 
+void SimStore::RestoreBackUp() {
+  versions_ = backup_.versions;
+  aliases_ = backup_.aliases;
+  held_ = backup_.held;
+  remembered_ = backup_.remembered;
+  for (auto& [adapter, info] : adapters_) info.current_run = RunId(info.current_run.value + 1);
+}
+
 sync::StoreListed SimStore::List() const {
   sync::StoreListed listed;
   for (const auto& [adapter, info] : adapters_) listed.adapters.push_back(info);

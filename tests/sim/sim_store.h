@@ -39,6 +39,10 @@ class SimStore {
   // False for a set that is older than the one it has; `missing` are versions that it has not.
   bool SetHolds(const sync::HoldsMark& mark, const std::vector<VersionKey>& versions,
                 std::vector<VersionKey>& missing);
+  // A backup of what it holds; restoring it loses what was stored since. Trainers notice, and begin
+  // other runs.
+  void BackUp() { backup_ = {versions_, aliases_, held_, remembered_}; }
+  void RestoreBackUp();
   // Of the last set that it took.
   const std::optional<sync::HoldsMark>& remembered() const { return remembered_; }
 
@@ -66,6 +70,13 @@ class SimStore {
   std::map<VersionKey, lorry::Digest> digests_;
   std::set<VersionKey> held_;
   std::optional<sync::HoldsMark> remembered_;
+  struct BackedUp {
+    std::map<VersionKey, sync::VersionInfo> versions;
+    std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases;
+    std::set<VersionKey> held;
+    std::optional<sync::HoldsMark> remembered;
+  };
+  BackedUp backup_;
   uint64_t contents_ = 0;
 };
 

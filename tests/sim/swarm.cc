@@ -42,6 +42,7 @@ class Run {
     if (mishaps_.forget > 0 && Has("forget")) world_.ForgetAfter(kForgetMs);
     DrawFleet();
     Faults drawn = DrawFaults(sim_.prng);
+    DrawMore(plan_.seed, drawn);
     Provoke(drawn);
     Drop(plan_.without, drawn);
     Drop(plan_.without, mishaps_);
@@ -135,7 +136,8 @@ class Run {
       // The others decide while one is away.
       mishaps_.leave = 20;
       mishaps_.barrier = 1'000;
-      drawn.partition = drawn.drop = 0;
+      mishaps_.meddle = mishaps_.move = mishaps_.retry = 0;
+      drawn.partition = drawn.drop = drawn.direct = 0;
     }
   }
 
@@ -157,6 +159,7 @@ class Run {
         world_.Partition(member, sim_.now() + 10 * kSecond);
       }
       if (sim_.Chance(sim_.faults.proxy_kill)) proxy->Kill(sim_.Chance(sim_.faults.journal_loss));
+      if (sim_.Chance(sim_.faults.direct)) work_.AskDirectly(*proxy);
       if (!proxy->alive() && Below(3) == 0) {
         if (sim_.Chance(sim_.faults.rot)) proxy->Rot();
         proxy->Start();
@@ -180,14 +183,8 @@ class Run {
     if (mishaps_.Chance(mishaps_.watch_break)) {
       world_.BreakWatch(static_cast<int64_t>(prng.Below(10 * kSecond)));
     }
-    if (mishaps_.Chance(mishaps_.policy_change)) {
-      const AdapterName& adapter = work_.adapters()[prng.Below(work_.adapters().size())];
-      fleet::AdapterPolicy policy = DrawPolicy(prng);
-      policy.pools = world_.store().adapters().at(adapter).policy.pools;
-      if (mishaps_.Chance(mishaps_.pool_leaves)) policy.pools.erase(kEval);
-      DrawMode(policy);
-      world_.store().SetAdapter(adapter, policy);
-    }
+    if (mishaps_.Chance(mishaps_.policy_change))
+      ChangePolicy(work_.adapters()[prng.Below(work_.adapters().size())]);
     if (mishaps_.Chance(mishaps_.records_loss)) {
       world_.LoseRecords();
       world_.KillLeader();
@@ -197,6 +194,9 @@ class Run {
       world_.RestoreRecords();
       world_.KillLeader();
     }
+    if (mishaps_.store_older > 0 && prng.Below(20) == 0) world_.store().BackUp();
+    if (mishaps_.Chance(mishaps_.store_older)) world_.RestoreStore();
+    if (mishaps_.Chance(mishaps_.retry)) Retry();
     if (prng.Below(3) == 0) world_.AdoptIfAsked();
     const bool is_small = world_.proxies().size() < kJoinsMost;
     if (mishaps_.Chance(mishaps_.join) && is_small) AddMember(kRollout);
@@ -222,6 +222,17 @@ class Run {
     sim_.queue.In(kHeardMs, [this, member = proxy.member()] {
       world_.Partition(member, sim_.now() + 12 * kSecond);
     });
+  }
+
+  // `lorry retry`, of a version that some verdict keeps from engines.
+  void Retry() {
+    if (world_.leader() == nullptr) return;
+    const auto verdicts = world_.leader()->machine().GetStatus().verdicts;
+    if (verdicts.empty()) return;
+    const VersionKey& version = verdicts[mishaps_.prng.Below(verdicts.size())].version;
+    const sync::VerdictLifted lift{world_.NewRequest(), version};
+    sim_.lives.Lifted(version);
+    world_.Call(lift, lift.request);
   }
 
   // Its proxy is started again, for another pool.
@@ -259,6 +270,36 @@ class Run {
     for (const sync::VerdictStatus& said : status.verdicts) {
       if (said.verdict == sync::Verdict::kPoisoned) sim_.lives.SaidToKill(said.version);
     }
+    for (const sync::PoolStatus& pool : status.pools) {
+      const bool is_barred =
+          pool.phase == sync::SyncPhase::kHolding || pool.phase == sync::SyncPhase::kLocking;
+      if (is_barred && mishaps_.Chance(mishaps_.meddle)) Meddle(pool.adapter, pool.pool);
+    }
+  }
+
+  // What ends a barrier before its decision, each a row of docs/machines.md.
+  void Meddle(const AdapterName& adapter, const PoolName& pool) {
+    switch (mishaps_.prng.Below(4)) {
+      case 0:
+        world_.store().OpenRun(adapter);
+        return;
+      case 1:
+        return ChangePolicy(adapter);
+      case 2:
+        return work_.Override(adapter);
+      default:
+        for (auto& [member, proxy] : world_.proxies()) {
+          if (proxy->pool() == pool && mishaps_.prng.Below(2) == 0) world_.KillEngine(*proxy);
+        }
+    }
+  }
+
+  void ChangePolicy(const AdapterName& adapter) {
+    fleet::AdapterPolicy policy = DrawPolicy(mishaps_.prng);
+    policy.pools = world_.store().adapters().at(adapter).policy.pools;
+    if (mishaps_.Chance(mishaps_.pool_leaves)) policy.pools.erase(kEval);
+    DrawMode(policy);
+    world_.store().SetAdapter(adapter, policy);
   }
 
   // No more faults, everything is started again, operators lift what they imposed.
@@ -275,8 +316,7 @@ class Run {
       world_.StartEngine(*proxy);
       proxy->Start();
       sync::MemberMarked mark{world_.NewRequest(), member, sync::MemberMark::kIncluded, ""};
-      sim_.lives.TakenBack(member.value);
-      world_.Call(mark, mark.request);
+      world_.Mark(mark);
     }
     for (const AdapterName& adapter : work_.adapters()) {
       sync::OverrideSet lift{world_.NewRequest(), adapter, kRollout, std::nullopt};

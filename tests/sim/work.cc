@@ -73,6 +73,17 @@ void Work::Lease(const AdapterName& adapter, const std::string& holder, int64_t 
   world_.Call(ask, ask.request);
 }
 
+void Work::AskDirectly(SimProxy& proxy) {
+  constexpr int64_t kLastsMost = 20 * kSecond;  // less than drain_ms of the proxies
+  for (const auto& [promise, until] : sim_.oracle.leases()) {
+    if (until <= sim_.now() || proxy.pool() != kRollout) continue;
+    if (const EngineName* name = proxy.LeasedName(promise.first)) {
+      proxy.engine().AskDirectly(*name, 1 + static_cast<int64_t>(Below(kLastsMost)));
+      return;
+    }
+  }
+}
+
 void Work::LeaseForLong(const AdapterName& adapter) { Lease(adapter, "keeper", 1'000 * kSecond); }
 
 void Work::Override(const AdapterName& adapter) {
@@ -80,8 +91,8 @@ void Work::Override(const AdapterName& adapter) {
   set.request = world_.NewRequest();
   set.adapter = adapter;
   set.pool = kRollout;
-  if (Below(2) == 0) {
-    const auto& versions = world_.store().versions();
+  const auto& versions = world_.store().versions();
+  if (Below(2) == 0 && !versions.empty()) {
     auto it = versions.begin();
     std::advance(it, Below(versions.size()));
     if (it->first.adapter == adapter) set.version = it->first;
@@ -97,13 +108,7 @@ void Work::Mark() {
                                     sync::MemberMark::kDead};
   mark.mark = marks[Below(3)];
   mark.why = "test";
-  if (mark.mark == sync::MemberMark::kIncluded) {
-    sim_.lives.TakenBack(mark.member.value);
-  } else {
-    sim_.lives.PutAside(mark.member.value);
-    world_.proxy(mark.member.value).engine().SetAside();
-  }
-  world_.Call(mark, mark.request);
+  world_.Mark(mark);
 }
 
 // By `latest`, by a name, of several children, of two adapters at once, or of the base model.

@@ -16,6 +16,10 @@ class Work {
   void Add(const AdapterName& adapter) { adapters_.push_back(adapter); }
   const std::vector<AdapterName>& adapters() const { return adapters_; }
   void Second();
+  // A client that has a lease calls the engine itself.
+  void AskDirectly(SimProxy& proxy);
+  // An operator pins a pool to some version, or lifts that.
+  void Override(const AdapterName& adapter);
   // A promise that outlasts the run: whatever `latest` is now.
   void LeaseForLong(const AdapterName& adapter);
 
@@ -27,7 +31,6 @@ class Work {
   void Publish(const AdapterName& adapter);
   void Resume(const AdapterName& adapter);
   void Lease(const AdapterName& adapter, const std::string& holder, int64_t ttl_ms);
-  void Override(const AdapterName& adapter);
   void Mark();
   void Request(SimProxy& proxy);
 

@@ -142,15 +142,12 @@ void World::StartLeader() {
   hooks.reply = [this](const sync::Reply& reply) {
     sim_.oracle.Answered(reply.request);
     replies_[reply.request] = reply;
+    if (const auto back = taken_back_.find(reply.request); back != taken_back_.end())
+      sim_.lives.TakenBack(back->second.value);
     if (const auto ask = leases_asked_.find(reply.request); ask != leases_asked_.end())
       NoteLease(ask->second, reply);
   };
-  hooks.taken = [this](const sync::Event& event) {
-    if (const auto* opened = std::get_if<sync::SessionOpened>(&event))
-      sim_.lives.Heard(opened->member.value, opened->observed.boot);
-    if (const auto* told = std::get_if<sync::MemberObserved>(&event))
-      sim_.lives.Heard(sessions_.at(told->session).member.value, told->observed.boot);
-  };
+  hooks.taken = [this](const sync::Event& event) { Heard(event); };
   hooks.died = [this, id] {
     for (auto& [session_id, session] : sessions_) {
       if (session.leader == id && session.open) Break(session_id);
@@ -169,6 +166,22 @@ void World::StartLeader() {
   });
 }
 
+void World::Heard(const sync::Event& event) {
+  const auto take = [this](Session& session, const fleet::Observed& observed) {
+    session.sequence = observed.sequence;
+    sim_.lives.Heard(session.member.value, observed.boot);
+  };
+  if (const auto* lost = std::get_if<sync::SessionLost>(&event))
+    sessions_.at(lost->session).is_over = true;
+  if (const auto* opened = std::get_if<sync::SessionOpened>(&event))
+    take(sessions_.at(opened->session), opened->observed);
+  if (const auto* told = std::get_if<sync::MemberObserved>(&event)) {
+    Session& session = sessions_.at(told->session);
+    const bool is_news = !session.is_over && told->observed.sequence > session.sequence;
+    if (is_news) take(session, told->observed);
+  }
+}
+
 void World::KillLeader() {
   if (SimLeader* current = leader()) current->Kill();
 }
@@ -179,11 +192,31 @@ void World::EndZombies() {
   }
 }
 
+void World::RestoreStore() {
+  Narrate(sim_, "store", "is that of a backup");
+  store_.RestoreBackUp();
+  sim_.oracle.StoreForgot(StoreKnowsOfMore());
+  BreakWatch(0);
+}
+
+// Whether the store remembers more than the records do.
+bool World::StoreKnowsOfMore() const {
+  const std::optional<sync::HoldsMark>& remembered = store_.remembered();
+  const auto meta = shared_.records.find("meta");
+  if (!remembered.has_value() || meta == shared_.records.end()) return remembered.has_value();
+  const auto& known = std::get<sync::MetaRecord>(meta->second);
+  const auto holds = shared_.records.find("holds");
+  const Revision sent =
+      holds != shared_.records.end() ? std::get<sync::HoldsRecord>(holds->second).sent : Revision();
+  return known.worth != sync::Worth::kSettled ||
+         *remembered > sync::HoldsMark{known.term.incarnation, sent};
+}
+
 void World::LoseRecords() {
   Narrate(sim_, "records", "are lost");
   shared_.records.clear();
   left_.clear();
-  sim_.oracle.RecordsLost(store_.remembered().has_value());
+  sim_.oracle.RecordsLost(StoreKnowsOfMore());
   sim_.lives.RecordsLost();
 }
 
@@ -192,12 +225,7 @@ void World::RestoreRecords() {
   Narrate(sim_, "records", "are those of a backup");
   shared_.records = backup_;
   left_.clear();
-  const auto holds = backup_.find("holds");
-  const Revision sent =
-      holds != backup_.end() ? std::get<sync::HoldsRecord>(holds->second).sent : Revision();
-  const auto meta = std::get<sync::MetaRecord>(backup_.at("meta"));
-  sim_.oracle.RecordsLost(store_.remembered().has_value() &&
-                          *store_.remembered() > sync::HoldsMark{meta.term.incarnation, sent});
+  sim_.oracle.RecordsLost(StoreKnowsOfMore());
   sim_.lives.RecordsLost();
 }
 
@@ -211,7 +239,8 @@ bool World::IsAttached(const MemberId& member) const {
 void World::AdoptIfAsked() {
   SimLeader* current = leader();
   if (current == nullptr) return;
-  if (current->machine().GetStatus().footing != sync::Footing::kRecordsLost) return;
+  const sync::Footing footing = current->machine().GetStatus().footing;
+  if (footing != sync::Footing::kRecordsLost && footing != sync::Footing::kStoreLost) return;
   std::set<std::pair<AdapterName, PoolName>> remembered;
   for (const auto& [member, proxy] : proxies_) {
     if (!IsAttached(member)) return;
@@ -219,7 +248,8 @@ void World::AdoptIfAsked() {
       if (!row.target.empty()) remembered.emplace(row.adapter, proxy->pool());
     }
   }
-  sim_.oracle.Adopted(remembered);
+  sim_.oracle.Adopted(
+      remembered, [&](const VersionKey& version) { return store_.versions().contains(version); });
   const sync::RequestId request = NewRequest();
   Call(sync::FleetAdopted{request, /*newest=*/true}, request);
 }
@@ -385,9 +415,11 @@ void World::CheckCommit(const AdapterName& adapter, const PoolName& pool, const 
   constexpr int64_t kOnItsWayMs = 15'000;  // a report that it is there, or a policy
   uint32_t have = 0;
   for (const auto& [member, proxy] : proxies_) {
-    if (proxy->pool() == pool &&
-        proxy->engine().Had(store_.Digest(version), sim_.now() - kOnItsWayMs))
-      ++have;
+    // Of one that goes to another pool the leader may not have heard.
+    const bool is_of_it = std::ranges::any_of(sessions_, [&](const auto& entry) {
+      return entry.second.member == member && entry.second.pool == pool;
+    });
+    if (is_of_it && proxy->engine().Had(store_.Digest(version), sim_.now() - kOnItsWayMs)) ++have;
   }
   uint32_t needed = std::numeric_limits<uint32_t>::max();
   for (const fleet::AdapterPolicy& policy :
@@ -410,75 +442,6 @@ void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
       if (SimLeader* alive = Find(leader)) alive->Post(acked);
     });
   });
-}
-
-// --- clients
-
-void World::NoteLease(const AskedLease& asked, const sync::Reply& reply) {
-  if (asked.ask.ttl_ms <= 0 || !reply.status.ok()) return;
-  Tick until = asked.at + asked.ask.ttl_ms;
-  // What the holder has asked since may have happened already.
-  for (auto it = leases_asked_.upper_bound(reply.request); it != leases_asked_.end(); ++it) {
-    const auto& [later, at] = it->second;
-    if (later.holder == asked.ask.holder && later.selector.adapter == asked.ask.selector.adapter)
-      until = std::min(until, at + std::max<int64_t>(later.ttl_ms, 0));
-  }
-  sim_.oracle.Leased(reply.resolved.version.key, asked.ask.holder, until);
-}
-
-sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
-  sim_.oracle.Called(request);
-  sim_.queue.In(1, [this, event = std::move(event), request] {
-    SimLeader* current = leader();
-    if (current == nullptr) return;
-    if (const auto* lease = std::get_if<sync::LeaseAsked>(&event)) {
-      // A release ends everything of the holder's that it names, and a renewal may shorten: whether
-      // it happened nobody knows before the answer.
-      sim_.oracle.LeaseInDoubt(lease->selector.adapter, lease->holder,
-                               sim_.now() + std::max<int64_t>(lease->ttl_ms, 0));
-      leases_asked_[request] = {*lease, sim_.now()};
-    }
-    current->Post(event);
-  });
-  return request;
-}
-
-void World::Watch(const VersionKey& version, const PoolName& pool) {
-  const sync::WatchId watch = ++last_watch_;
-  watched_[watch].version = version;
-  sim_.queue.In(1, [this, watch, version, pool] {
-    SimLeader* current = leader();
-    if (current == nullptr) return;
-    watched_[watch].leader = current->id();
-    current->Post(sync::WatchOpened{watch, version, pool});
-  });
-}
-
-std::string World::WhyNamesStay(const MemberId& member) {
-  const std::vector<fleet::WantedVersion>& wanted = desired_[member].desired.wanted;
-  for (const fleet::ObservedResidency& has : proxy(member.value).machine().Observe().residencies) {
-    const bool stays = std::none_of(wanted.begin(), wanted.end(),
-                                    [&](const auto& version) { return version.name == has.name; });
-    if (stays) return absl::StrCat(member.value, " keeps ", has.name.value);
-  }
-  return "";
-}
-
-std::string World::WhyWatchesHang() {
-  for (const auto& [watch, watched] : watched_) {
-    const sync::WatchEvent& answer = watched.answer;
-    if (watched.leader != current_leader_ || answer.final) continue;
-    // For as long as the pool has too few engines for what waits, and says so.
-    if (answer.reason == "TOO_FEW_ENGINES") continue;
-    return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");
-  }
-  return "";
-}
-
-std::string World::Describe() {
-  std::string text = leader() != nullptr ? leader()->machine().Describe() : "no leader\n";
-  for (const auto& [member, proxy] : proxies_) absl::StrAppend(&text, proxy->Describe(), "\n");
-  return text;
 }
 
 }  // namespace lorry::sim

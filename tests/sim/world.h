@@ -39,6 +39,7 @@ class World {
   void AbandonLeader();  // it goes on, nobody new dials it
   void LoseRecords();
   void BackUpRecords() { backup_ = shared_.records; }
+  void RestoreStore();    // of its last backup, or to nothing at all
   void RestoreRecords();  // of the last backup, if there is one
   // An operator answers a leader that waits for FleetAdopted, once every member is attached.
   void AdoptIfAsked();
@@ -62,6 +63,9 @@ class World {
   sync::RequestId Call(sync::Event event, sync::RequestId request);
   sync::RequestId NewRequest() { return ++last_request_; }
   const std::map<sync::RequestId, sync::Reply>& replies() const { return replies_; }
+  // An operator's word on a member. What its engine dies of blames nobody from the moment that it is
+  // taken out until the leader has said that it is taken back.
+  void Mark(const sync::MemberMarked& mark);
   void Watch(const VersionKey& version, const PoolName& pool);
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -88,6 +92,8 @@ class World {
     uint64_t life;
     PoolName pool;
     bool open = true;
+    bool is_over = false;   // its leader knows that it ended
+    uint64_t sequence = 0;  // of the last report that its leader took
   };
   // The document that a leader sent last.
   struct Sent {
@@ -99,6 +105,9 @@ class World {
   void Attach(const MemberId& member, uint64_t life);
   void Break(sync::SessionId session);
   void ForgetIfLost(const MemberId& member, const sync::Config& config);
+  // What a leader has taken in, of which a part tells what engines died of.
+  void Heard(const sync::Event& event);
+  bool StoreKnowsOfMore() const;
   void BreakAll(const MemberId& member, int64_t proxy_notices_ms);
   void End(const sync::EndSession& effect);
   bool MayForgetLost(const PoolName& pool) const;
@@ -149,6 +158,7 @@ class World {
   std::set<MemberId> left_;
   std::map<sync::RequestId, sync::Reply> replies_;
   std::map<sync::RequestId, AskedLease> leases_asked_;
+  std::map<sync::RequestId, MemberId> taken_back_;  // calls that are not answered yet
   std::vector<std::string> notes_;
 };
 

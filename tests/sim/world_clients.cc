@@ -1,0 +1,86 @@
+// Clients and operators of the simulated world, and what they may expect of it.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/world.h"
+
+namespace lorry::sim {
+
+void World::NoteLease(const AskedLease& asked, const sync::Reply& reply) {
+  if (asked.ask.ttl_ms <= 0 || !reply.status.ok()) return;
+  Tick until = asked.at + asked.ask.ttl_ms;
+  // What the holder has asked since may have happened already.
+  for (auto it = leases_asked_.upper_bound(reply.request); it != leases_asked_.end(); ++it) {
+    const auto& [later, at] = it->second;
+    if (later.holder == asked.ask.holder && later.selector.adapter == asked.ask.selector.adapter)
+      until = std::min(until, at + std::max<int64_t>(later.ttl_ms, 0));
+  }
+  sim_.oracle.Leased(reply.resolved.version.key, asked.ask.holder, until);
+}
+
+void World::Mark(const sync::MemberMarked& mark) {
+  if (mark.mark == sync::MemberMark::kIncluded) {
+    taken_back_[mark.request] = mark.member;
+  } else {
+    sim_.lives.PutAside(mark.member.value);
+    proxies_.at(mark.member)->engine().SetAside();
+  }
+  Call(mark, mark.request);
+}
+
+sync::RequestId World::Call(sync::Event event, sync::RequestId request) {
+  sim_.oracle.Called(request);
+  sim_.queue.In(1, [this, event = std::move(event), request] {
+    SimLeader* current = leader();
+    if (current == nullptr) return;
+    if (const auto* lease = std::get_if<sync::LeaseAsked>(&event)) {
+      // A release ends everything of the holder's that it names, and a renewal may shorten: whether
+      // it happened nobody knows before the answer.
+      sim_.oracle.LeaseInDoubt(lease->selector.adapter, lease->holder,
+                               sim_.now() + std::max<int64_t>(lease->ttl_ms, 0));
+      leases_asked_[request] = {*lease, sim_.now()};
+    }
+    current->Post(event);
+  });
+  return request;
+}
+
+void World::Watch(const VersionKey& version, const PoolName& pool) {
+  const sync::WatchId watch = ++last_watch_;
+  watched_[watch].version = version;
+  sim_.queue.In(1, [this, watch, version, pool] {
+    SimLeader* current = leader();
+    if (current == nullptr) return;
+    watched_[watch].leader = current->id();
+    current->Post(sync::WatchOpened{watch, version, pool});
+  });
+}
+
+std::string World::WhyNamesStay(const MemberId& member) {
+  const std::vector<fleet::WantedVersion>& wanted = desired_[member].desired.wanted;
+  for (const fleet::ObservedResidency& has : proxy(member.value).machine().Observe().residencies) {
+    const bool stays = std::none_of(wanted.begin(), wanted.end(),
+                                    [&](const auto& version) { return version.name == has.name; });
+    if (stays) return absl::StrCat(member.value, " keeps ", has.name.value);
+  }
+  return "";
+}
+
+std::string World::WhyWatchesHang() {
+  for (const auto& [watch, watched] : watched_) {
+    const sync::WatchEvent& answer = watched.answer;
+    if (watched.leader != current_leader_ || answer.final) continue;
+    // For as long as the pool has too few engines for what waits, and says so.
+    if (answer.reason == "TOO_FEW_ENGINES") continue;
+    return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");
+  }
+  return "";
+}
+
+std::string World::Describe() {
+  std::string text = leader() != nullptr ? leader()->machine().Describe() : "no leader\n";
+  for (const auto& [member, proxy] : proxies_) absl::StrAppend(&text, proxy->Describe(), "\n");
+  return text;
+}
+
+}  // namespace lorry::sim
