@@ -134,6 +134,9 @@ std::string ValueOf(const AdapterPolicy& policy, const Field& field) {
       if (!rule.alias().empty()) absl::StrAppend(out, "=@", rule.alias());
     });
   }
+  const bool is_stores = (field.name() == "store_keep" && !policy.has_store_keep()) ||
+                         (field.name() == "quota_bytes" && policy.quota_bytes() == 0);
+  if (is_stores) return "the store's";
   if (field.name() == "keep") {
     return policy.keep().all() ? "all" : absl::StrCat(policy.keep().versions());
   }

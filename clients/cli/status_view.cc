@@ -22,6 +22,8 @@ using lorry::sync::v1::PoolStatus;
 constexpr size_t kNamedMax = 4;
 // More engines than a tall screen has lines.
 constexpr int kLinesMax = 64;
+// Three times as long as a proxy waits before it says again what it said.
+constexpr int64_t kSilentMs = 6'000;
 
 constexpr char kNothing[] = "-";
 
@@ -107,6 +109,15 @@ Cell CellOf(const MemberStatus& member, const std::string& adapter, Said said = 
           parts.empty() ? Colour::kDim : colour};
 }
 
+// "READY, silent for 8 s": proxies repeat themselves, so that one who does not is stuck or cut off
+// well before its session is over.
+Cell StateOf(const MemberStatus& member, Said said) {
+  const bool is_silent = member.observed_age_ms() >= kSilentMs && said == Said::kAll;
+  const std::string silent =
+      is_silent ? absl::StrCat(", silent for ", Age(member.observed_age_ms())) : "";
+  return {member.state() + silent, is_silent ? Colour::kWarn : ColourOf(member.state())};
+}
+
 // Adapters that a pool decides on or a door has a row for.
 std::set<std::string> AdaptersOf(const StatusMessage& status) {
   std::set<std::string> adapters;
@@ -131,7 +142,9 @@ std::string WhyOf(const PoolStatus& pool) {
   if (!pool.running().detail().empty()) {
     absl::StrAppend(&why, why.empty() ? "" : ": ", pool.running().detail());
   }
-  if (pool.has_override()) {
+  // What runs without a word waits for its engines.
+  if (why.empty()) why = Progress(pool.running());
+  if (pool.has_override() && pool.running().reason() != "OVERRIDDEN") {
     absl::StrAppend(&why, why.empty() ? "" : "; ", "pinned to ", ToText(pool.override()));
   }
   return why;
@@ -242,8 +255,7 @@ Table EnginesAcross(const std::vector<Alike>& lines, const std::set<std::string>
   header.insert(header.end(), adapters.begin(), adapters.end());
   Table table(std::move(header));
   for (const Alike& line : lines) {
-    const std::string& state = line.first->state();
-    std::vector<Cell> row = {{Named(line.names), Colour::kBold}, {state, ColourOf(state)}};
+    std::vector<Cell> row = {{Named(line.names), Colour::kBold}, StateOf(*line.first, said)};
     for (const std::string& adapter : adapters) row.push_back(CellOf(*line.first, adapter, said));
     table.Add(std::move(row));
   }
@@ -255,7 +267,7 @@ Table EnginesDown(const std::vector<Alike>& lines, const std::set<std::string>& 
   Table table({"ENGINE", "STATE", "ADAPTER", "SERVES"});
   for (const Alike& line : lines) {
     const Cell name(Named(line.names), Colour::kBold);
-    const Cell state(line.first->state(), ColourOf(line.first->state()));
+    const Cell state = StateOf(*line.first, said);
     bool idle = true;
     for (const std::string& adapter : adapters) {
       const Cell cell = CellOf(*line.first, adapter, said);
@@ -314,7 +326,7 @@ Table Engines(const StatusMessage& status) {
     }
     table.Add({{member.member(), Colour::kBold},
                member.pool(),
-               {member.state(), ColourOf(member.state())},
+               StateOf(member, Said::kAll),
                absl::StrCat(kind, observed.engine_version().empty() ? "" : " ",
                             observed.engine_version()),
                BaseModelOf(observed),

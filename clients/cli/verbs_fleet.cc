@@ -225,6 +225,7 @@ std::vector<Verb> FleetVerbs() {
   return {
       {.name = "status",
        .summary = "Shows what every engine serves and what each sync is doing",
+       .details = "Of more than 64 engines those that stand alike share a line.",
        .options = {kPool, {.name = "adapter", .value = "NAME", .help = "of this adapter only"}},
        .run = Status},
       {.name = "engines",

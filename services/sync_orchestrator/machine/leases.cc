@@ -56,8 +56,9 @@ absl::StatusOr<const VersionInfo*> Select(Core& core, const Selector& selector,
   }
   if (version != nullptr) return version;
   return Error(absl::StatusCode::kNotFound, "UNKNOWN_VERSION",
-               absl::StrCat("adapter ", selector.adapter.value, " has no such version in pool ",
-                            pool.value));
+               absl::StrCat("there is no ", fleet::ToString(selector), " for pool ", pool.value,
+                            "; a number alone is one of the adapter's current run, r1.12 one of "
+                            "another"));
 }
 
 Resolved Describe(Core& core, const VersionInfo& version, const PoolName& pool) {

@@ -61,6 +61,13 @@ TEST(PolicyText, ShowsDefaultsAndWhatDiffersFromThem) {
   EXPECT_EQ(ValueOf(With({"keep=all"}), "keep"), "all");
 }
 
+TEST(PolicyText, WhatTheStoreDecidesIsSaidToBeItsOwn) {
+  EXPECT_EQ(ValueOf({}, "store_keep"), "the store's (default)");
+  EXPECT_EQ(ValueOf({}, "quota_bytes"), "the store's (default)");
+  EXPECT_EQ(ValueOf(With({"store_keep=0"}), "store_keep"), "0");  // all stay
+  EXPECT_EQ(ValueOf(With({"quota_bytes=1KiB"}), "quota_bytes"), "1024");
+}
+
 TEST(PolicyText, SaysWhatWouldDo) {
   AdapterPolicy policy;
   const auto refusal = [&](const char* assignment) {

@@ -95,6 +95,15 @@ TEST(StatusView, ShowsEnginesAndAdaptersDownWhereTheyDoNotFitAcross) {
             "e3      LOST    -        -\n");
 }
 
+TEST(StatusView, AReadyEngineWhoseProxySaysNothingIsSilent) {
+  StatusMessage status = Fleet();
+  status.mutable_members(0)->set_observed_age_ms(5'900);
+  EXPECT_THAT(EnginesByAdapter(status, 80).Render(false), HasSubstr("READY   v11"));
+  status.mutable_members(0)->set_observed_age_ms(8'000);
+  EXPECT_THAT(EnginesByAdapter(status, 80).Render(false), HasSubstr("READY, silent for 8 s  v11"));
+  EXPECT_THAT(Engines(status).Render(false), HasSubstr("READY, silent for 8 s"));
+}
+
 TEST(StatusView, InALargeFleetEnginesThatStandAlikeShareALine) {
   StatusMessage status;
   for (int i = 0; i < 3'000; ++i) {
@@ -123,6 +132,29 @@ TEST(StatusView, ShowsDecisionsAndWhatRuns) {
   EXPECT_EQ(Pools(Fleet()).Render(false),
             "ADAPTER  POOL     LATEST  EPOCH  NEWEST  PHASE          WHY\n"
             "policy   rollout  r1.11   4      -       staging r1.12\n");
+}
+
+TEST(StatusView, WhatRunsWithoutAWordSaysWhereEachEngineStands) {
+  StatusMessage status = Fleet();
+  auto& running = *status.mutable_pools(0)->mutable_running();
+  for (const char* name : {"e1", "e2"}) {
+    auto& its = *running.add_progress();
+    its.set_member(name);
+    its.set_state(pb::RESIDENCY_STATE_LOADED);
+  }
+  running.mutable_progress(1)->set_state(pb::RESIDENCY_STATE_FETCHING);
+  EXPECT_THAT(Pools(status).Render(false), HasSubstr("staging r1.12  e2 fetching; e1 loaded\n"));
+  running.set_reason("HELD");
+  EXPECT_THAT(Pools(status).Render(false), HasSubstr("staging r1.12  HELD\n"));
+}
+
+TEST(StatusView, APinIsToldOnce) {
+  StatusMessage status = Fleet();
+  status.mutable_pools(0)->mutable_override()->set_run(1);
+  status.mutable_pools(0)->mutable_override()->set_number(11);
+  EXPECT_THAT(Pools(status).Render(false), HasSubstr("staging r1.12  pinned to r1.11\n"));
+  status.mutable_pools(0)->mutable_running()->set_reason("OVERRIDDEN");
+  EXPECT_THAT(Pools(status).Render(false), HasSubstr("staging r1.12  OVERRIDDEN\n"));
 }
 
 TEST(StatusView, CountsWhatEnginesHold) {
