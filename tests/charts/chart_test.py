@@ -239,6 +239,30 @@ class Joining(unittest.TestCase):
         self.assertIn({"namespaceSelector": {}, "podSelector": {"matchLabels": {"lorry.dev/fleet": label}}}, admitted)
 
 
+class ChartOfOnesOwn(unittest.TestCase):
+    def test_the_readmes_pieces_make_a_pod_with_the_sidecar(self):
+        """What the README shows for other charts, rendered in one that has this one among its dependencies."""
+        shown = re.search(r"```yaml\n(\{\{- \$lorry.*?)```", (CHART / "README.md").read_text(), re.DOTALL)[1]
+        with tempfile.TemporaryDirectory() as folder:
+            parent = pathlib.Path(folder)
+            (parent / "templates").mkdir()
+            (parent / "charts").mkdir()
+            (parent / "charts/lorry").symlink_to(CHART)
+            (parent / "Chart.yaml").write_text("apiVersion: v2\nname: mine\nversion: 0.1.0\n")
+            (parent / "templates/engine.yaml").write_text(f"apiVersion: v1\nkind: Pod\n{shown}")
+            done = run("helm", "template", "mine", folder, "--namespace", "fleet", "--show-only", "templates/engine.yaml")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        pod = yaml.safe_load(done.stdout)
+        self.assertEqual(pod["metadata"]["labels"]["lorry.dev/engine-proxy"], "true")
+        (proxy,), (engine,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
+        self.assertIn("--store=mine-lorry-store.fleet.svc:7400", proxy["args"])
+        self.assertEqual([mount["name"] for mount in engine["volumeMounts"]], ["lorry-images"])
+        self.assertLessEqual({m["name"] for m in proxy["volumeMounts"] + engine["volumeMounts"]}, {v["name"] for v in pod["spec"]["volumes"]})
+        for container in (proxy, engine):
+            self.assertIn("preStop", container["lifecycle"])
+        self.assertGreaterEqual(pod["spec"]["terminationGracePeriodSeconds"] * 1000, drain_limit_ms(proxy["args"]) + LEAVING_MS)
+
+
 class TwoReleases(unittest.TestCase):
     def test_of_one_name_in_two_namespaces_share_no_object(self):
         """What has no namespace is one for the whole cluster: the second release could not be installed."""

@@ -18,8 +18,9 @@ from values import fake_vllm, make_certificates
 
 PROMPTS = [[1, 40, 90, 40, 130], [7, 9, 11]]
 TOKEN_DELAY_S = 0.02
-# Three times what the fake gives a request that runs when it is told to end, and far below the chart's drainSeconds.
+# Three times what the fake gives a request that runs when it is told to end, and far below what the proxy gives it.
 TOKENS_OF_SECONDS = 150
+DRAIN_S = 10
 TOKENS_WITHOUT_END = 100_000
 # Of a person's pod: a user that no image knows.
 SOMEBODY = 4321
@@ -65,7 +66,8 @@ def fleet(node, images, tiny):
     secrets = {"lorry-tokens": tokens(node.folder / "tokens"), "tls": made["programs"]}
     credentials = {name: str(node.folder / "pem" / file) for name, file in CLIENT.items()}
     credentials["token"] = secrets["lorry-tokens"]["publisher"]
-    values = {"engine": fake_vllm(tiny / "model", token_delay_s=TOKEN_DELAY_S), "tls": {"enabled": True, "existingSecret": "tls"}}
+    values = {"engine": fake_vllm(tiny / "model", token_delay_s=TOKEN_DELAY_S), "tls": {"enabled": True, "existingSecret": "tls"},
+              "proxy": {"drainSeconds": DRAIN_S}}
     return install(node, images, tiny, "lorry", "fleet", values, secrets, credentials)
 
 
@@ -136,7 +138,7 @@ def test_a_release_in_another_namespace_lives_beside_it(node, images, fleet, tin
 
 
 def test_a_pod_that_ends_finishes_its_requests_and_leaves_the_roster(fleet, tiny, judge):
-    """The last one. No barrier waits for it: neither for its engine, nor for a door that nobody can ask any more."""
+    """No barrier waits for it: neither for its engine, nor for a door that nobody can ask any more."""
     before = fleet.doors()
     stream = Stream(before["lorry-engine-1"], TOKENS_OF_SECONDS)
     assert fleet.release.delete("lorry-engine-1") == {"engine": 0, "engine-proxy": 0}  # neither was killed
@@ -145,3 +147,13 @@ def test_a_pod_that_ends_finishes_its_requests_and_leaves_the_roster(fleet, tiny
     assert list(fleet.doors()) == ["lorry-engine-0"]
     answers = fleet.trainer.publish(tiny / "adapters" / "v1", 4, fleet.credentials, policy={"mode": "barrier"})
     judge(answers[before["lorry-engine-0"]], tiny / "adapters" / "v1", 4)
+
+
+def test_a_request_without_an_end_costs_a_pod_its_goodbye_neither(fleet):
+    """The last one: its engine is the last of the fleet. The proxy aborts what still runs after `drainSeconds`."""
+    (door,) = fleet.doors().values()
+    stream = Stream(door, TOKENS_WITHOUT_END)
+    assert fleet.release.delete("lorry-engine-0") == {"engine": 0, "engine-proxy": 0}
+    with pytest.raises((http.client.HTTPException, AssertionError)):
+        stream.rest()
+    assert fleet.doors() == {}
