@@ -18,6 +18,7 @@ namespace {
 
 std::atomic<int64_t> live{0};
 std::atomic<int64_t> peak{0};
+std::atomic<int64_t> live_at_reset{0};
 thread_local bool ignored = false;
 
 void OnMalloc(const volatile void*, size_t size) {
@@ -42,7 +43,10 @@ void HeapWatch::Install() {
 }
 void HeapWatch::Ignore() { ignored = true; }
 int64_t HeapWatch::live_bytes() { return live.load(); }
-int64_t HeapWatch::peak_bytes() { return peak.load(); }
-void HeapWatch::ResetPeak() { peak = live.load(); }
+int64_t HeapWatch::peak_bytes() { return peak.load() - live_at_reset.load(); }
+void HeapWatch::ResetPeak() {
+  live_at_reset = live.load();
+  peak = live_at_reset.load();
+}
 
 }  // namespace lorry::fuzz

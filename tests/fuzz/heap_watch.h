@@ -15,7 +15,10 @@ class HeapWatch {
   // What this thread allocates and frees no longer counts.
   static void Ignore();
   static int64_t live_bytes();
-  static int64_t peak_bytes();  // since ResetPeak
+  // At most, since ResetPeak, above what was held then. What a thread that is ignored frees of the
+  // others' stays counted, so that of a program that it starts and stops for each input only the
+  // difference says something.
+  static int64_t peak_bytes();
   static void ResetPeak();
 };
 
