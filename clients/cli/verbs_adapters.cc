@@ -21,7 +21,7 @@ int64_t NowMs() {
 absl::StatusOr<int> Adapters(Context& context, const Arguments&) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_ASSIGN_OR_RETURN(const auto adapters, client->Adapters());
-  Table table({"ADAPTER", "RUN", "NEWEST", "STORED"});
+  Table table({"ADAPTER", "RUN", "NEWEST", "STORED", "STATE"});
   for (const auto& adapter : adapters) {
     if (context.json()) {
       context.PrintJson(adapter);
@@ -31,7 +31,8 @@ absl::StatusOr<int> Adapters(Context& context, const Arguments&) {
     table.Add({{adapter.name(), Colour::kBold},
                adapter.current_run() == 0 ? "-" : absl::StrCat(adapter.current_run()),
                any ? absl::StrCat("v", adapter.runs(0).newest()) : "-",
-               Bytes(adapter.stored_bytes())});
+               Bytes(adapter.stored_bytes()),
+               adapter.archived() ? "archived" : ""});
   }
   if (context.json()) return kOk;
   if (table.empty()) {
@@ -180,7 +181,8 @@ absl::StatusOr<int> DeleteWhole(Context& context, const std::string& adapter, bo
                        {"versions", uint64_t{deleted.versions()}},
                        {"bytes", deleted.bytes()}});
   } else {
-    context.Print(absl::StrCat(adapter, " is deleted, with ", deleted.versions(), " versions of ",
+    context.Print(absl::StrCat(adapter, " is deleted, with ", deleted.versions(),
+                               deleted.versions() == 1 ? " version of " : " versions of ",
                                Bytes(deleted.bytes()), "\n"));
   }
   return kOk;

@@ -20,13 +20,19 @@ constexpr char kNoEngines[] =
     "no engine has attached yet; `lorry up --engine URL` or engine-proxy --orchestrator brings "
     "one\n";
 
-std::string StatusScreen(const StatusMessage& status, const Context& context) {
+// What is asked of a pool or an adapter that nobody has is answered by empty tables.
+std::string NoneOf(const std::string& pool) {
+  return pool.empty() ? kNoEngines : absl::StrCat("no engine is in pool ", pool, "\n");
+}
+
+std::string StatusScreen(const StatusMessage& status, const Context& context,
+                         const std::string& pool) {
   const bool colour = context.colour();
   std::string screen;
   for (const std::string& warning : Warnings(status)) {
     absl::StrAppend(&screen, Paint("! " + warning, Colour::kWarn, colour), "\n");
   }
-  screen += status.members_size() == 0 ? kNoEngines
+  screen += status.members_size() == 0 ? NoneOf(pool)
                                        : EnginesByAdapter(status, context.columns()).Render(colour);
   if (IsLarge(status))
     absl::StrAppend(&screen, status.members_size(),
@@ -47,7 +53,11 @@ absl::StatusOr<int> Status(Context& context, const Arguments& arguments) {
   if (context.json()) {
     context.PrintJson(status);
   } else {
-    context.Print(StatusScreen(status, context));
+    context.Print(StatusScreen(status, context, arguments.Text("pool")));
+    const std::string adapter = arguments.Text("adapter");
+    if (!adapter.empty() && status.pools_size() == 0)
+      context.Print(absl::StrCat("no engine serves an adapter ", adapter,
+                                 "; `lorry adapters` lists those that are stored\n"));
   }
   return kOk;
 }
@@ -58,7 +68,7 @@ absl::StatusOr<int> ListEngines(Context& context, const Arguments& arguments) {
   if (context.json()) {
     for (const auto& member : status.members()) context.PrintJson(member);
   } else if (status.members_size() == 0) {
-    context.Print(kNoEngines);
+    context.Print(NoneOf(arguments.Text("pool")));
   } else {
     context.Print(Engines(status));
   }
@@ -84,7 +94,7 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
     } else if (screen) {
       context.Print(absl::StrCat("\033[H\033[2J", context.Painted("lorry watch", Colour::kBold),
                                  "  ", ClockTime(), "  Ctrl-C ends\n\n",
-                                 StatusScreen(status, context)));
+                                 StatusScreen(status, context, arguments.Text("pool"))));
     } else {
       for (const std::string& line : Changes(before, status)) {
         context.Print(absl::StrCat(ClockTime(), " ", line, "\n"));

@@ -133,7 +133,8 @@ absl::Status Catalog::CheckDeletable(const Adapter& adapter, bool with_versions)
   if (adapter.versions > 0 && !with_versions) {
     return Error(absl::StatusCode::kFailedPrecondition, "ADAPTER_NOT_EMPTY",
                  absl::StrCat(adapter.name.value, " has ", adapter.versions,
-                              " versions stored; delete them first, or say that all of them go"));
+                              adapter.versions == 1 ? " version" : " versions",
+                              " stored; delete them first, or say that all of them go"));
   }
   // Its aliases go with it; others that hold a version must let go first.
   LORRY_ASSIGN_OR_RETURN(const std::vector<HolderSet> sets,

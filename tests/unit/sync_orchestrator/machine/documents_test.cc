@@ -27,6 +27,8 @@ TEST(Documents, AnAdapterThatIsDeletedIsInThemNoMore) {
   ASSERT_EQ(fleet.said_.back().rows.size(), 2u);
   fleet.Step(AdapterDeleted{AdapterName("code")});
   EXPECT_EQ(fleet.said_.back().rows.size(), 1u);
+  ASSERT_EQ(fleet.Status().pools.size(), 1u) << "nor in what is shown";
+  EXPECT_NE(fleet.Status().pools.front().adapter, AdapterName("code"));
 }
 
 // Whether a slot is free is found out by documents that are fresh, before the next pool is looked at.
