@@ -74,8 +74,8 @@ Task<void> ResumedRequest::ReadWhole(UpstreamCall& call) {
   }
   const bool answered = reply.result == CallResult::kOk && reply.status == 200;
   x_.OnBytes(answered);
-  if (answered && !reply.too_large && !x_.asks.stream) (void)Take(reply.body);
-  if (std::holds_alternative<Runs>(part_)) PassInstead(std::move(reply));
+  if (answered && !x_.asks.stream) (void)Take(reply.body);
+  PassInstead(std::move(reply));
 }
 
 Task<void> ResumedRequest::ReadStream(UpstreamCall& call) {

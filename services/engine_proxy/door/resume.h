@@ -40,7 +40,7 @@ class ResumedRequest {
   Task<void> ReadStream(UpstreamCall& call);
   // Nothing more comes of the reply. A client that has heard nothing is told why; then it leaves.
   Task<void> BreakOff(Refused why);
-  // No generation but `reply` came: of the first part it is the client's, of another one nobody's.
+  // The client gets `reply` as it is where no part has ended as a generation.
   void PassInstead(BufferedReply reply);
   // One event of the stream, without its end.
   Task<void> OnEvent(std::string_view event);
