@@ -66,6 +66,10 @@ ABSL_FLAG(std::string, on_wedged, "",
 ABSL_FLAG(int64_t, on_wedged_limit_ms, 60'000, "then COMMAND and what it started are killed");
 ABSL_FLAG(int64_t, drain_grace_ms, 25'000, "how long running requests may go on after SIGTERM");
 
+ABSL_FLAG(int64_t, goodbye_wait_ms, 0,
+          "how long to wait, after that, for an orchestrator that is away, as one is that is moved "
+          "to another node at the same time");
+
 namespace lorry::proxy {
 namespace {
 
@@ -390,7 +394,8 @@ absl::Status App::Drain() {
   spdlog::info("draining");
   door_->Drain(absl::GetFlag(FLAGS_drain_grace_ms));
   proxy_->Post(DoorClosed{});
-  if (fatal_.ok() && !attach_->WaitUntilLeft(kGoodbyeMs))
+  const int64_t away_ms = absl::GetFlag(FLAGS_goodbye_wait_ms);
+  if (fatal_.ok() && !attach_->WaitUntilLeft(kGoodbyeMs, away_ms))
     spdlog::warn("gone without a goodbye: barriers wait for this member; see `lorry mark`");
   wedge_watch_.reset();
   attach_->Stop();

@@ -48,10 +48,13 @@ LEAVING_MS = 10_000
 
 
 def drain_limit_ms(arguments: list[str]) -> int:
-    """How long a proxy with these arguments lets requests in flight go on, once it is told to end."""
-    told = [int(a.split("=", 1)[1]) for a in arguments if a.startswith("--drain-grace-ms=")]
-    default = re.search(r"drain_grace_ms, ([\d']+)", (SERVICES["engine-proxy"] / "main.cc").read_text())[1]
-    return told[0] if told else int(default.replace("'", ""))
+    """How long a proxy with these arguments lets requests in flight go on, once it is told to end, and waits for the orchestrator."""
+    flags = dict.fromkeys(("drain-grace-ms", "goodbye-wait-ms"), 0)
+    for name in flags:
+        told = [int(a.split("=", 1)[1]) for a in arguments if a.startswith(f"--{name}=")]
+        default = re.search(rf"{name.replace('-', '_')}, ([\d']+)", (SERVICES["engine-proxy"] / "main.cc").read_text())[1]
+        flags[name] = told[0] if told else int(default.replace("'", ""))
+    return sum(flags.values())
 
 
 class Chart(unittest.TestCase):

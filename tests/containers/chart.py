@@ -149,6 +149,11 @@ class Release:
             statuses[container] = pod.processes[container].stop(end - time.monotonic())
         return statuses
 
+    def scale_down(self) -> None:
+        """Ends every pod with a sidecar, while the services that it says goodbye to run."""
+        for name in [pod.name for pod, spec, _ in self.pods if "initContainers" in spec]:
+            assert set(self.delete(name).values()) == {0}
+
     def cli(self, name: str, *words: str, user: int | None = None, role: str = "operator") -> subprocess.CompletedProcess[str]:
         """The pod of `helm test`, under `name` and with other words for its verb where some are given, run to its end; as another user
         of the cluster would run it, with a token of their role."""

@@ -41,4 +41,5 @@ def test_a_published_version_is_served(variant, images, make_node, tiny, judge):
     asked = next(iter(answers.values()))["headers"]["x-lorry-request-id"]
     why = release.cli("why", "why", asked)
     assert why.returncode == 0 and "policy" in why.stdout, why.stdout + why.stderr
+    release.scale_down()
     assert set(node.stop().values()) == {0}

@@ -11,7 +11,7 @@ Values: `$` here, `.Subcharts.lorry` in the parent. "pool" may name another pool
 
 A native sidecar starts before the engine. When the pod ends the proxy goes first, while the engine still generates: its door closes,
 requests in flight end, it says goodbye to the fleet. The engine waits for that, within the pod's terminationGracePeriodSeconds, which has
-to be proxy.drainSeconds and half a minute.
+to be proxy.drainSeconds and a minute and a half.
 */}}
 {{- define "lorry.engineProxy.sidecar" -}}
 {{- $values := .root.Values -}}
@@ -36,6 +36,7 @@ to be proxy.drainSeconds and half a minute.
     - --data-dir=/data
     - --image-dir=/dev/shm/lorry
     - --drain-grace-ms={{ mul $proxy.drainSeconds 1000 }}
+    - --goodbye-wait-ms=60000  # an orchestrator that is evicted at the same time runs on another node by then
     - --image-readers=all  # the engine may run as another user; nobody outside of the pod sees the volume
     {{- if $proxy.baseModel.configMap }}
     - --base-model-config=/etc/lorry/base-model/config.json

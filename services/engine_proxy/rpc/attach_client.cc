@@ -91,11 +91,11 @@ void AttachClient::OnClosed(const absl::Status& why) {
   if (was_attached) proxy_.Post(SessionDown{});
 }
 
-bool AttachClient::WaitUntilLeft(int64_t limit_ms) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
+bool AttachClient::WaitUntilLeft(int64_t limit_ms, int64_t away_ms) {
   MutexLock lock(mutex_);
-  if (!attached_ && !left_) return false;
-  return left_changed_.wait_until(mutex_, until, [this]() LORRY_REQUIRES(mutex_) { return left_; });
+  const std::chrono::milliseconds wait(away_ms + (attached_ ? limit_ms : 0));
+  return left_changed_.wait_until(mutex_, std::chrono::steady_clock::now() + wait,
+                                  [this]() LORRY_REQUIRES(mutex_) { return left_; });
 }
 
 bool AttachClient::attached() const {

@@ -35,9 +35,9 @@ class AttachClient {
   void Stop() { stream_.Stop(); }
   void Send(const fleet::Observed& observed);
   // After the machine heard that the door is closed: waits until the orchestrator has taken the
-  // goodbye, for at most `limit_ms`, and not at all where there is no session to say it in. False:
-  // the member may still be on the roster.
-  bool WaitUntilLeft(int64_t limit_ms);
+  // goodbye, for at most `limit_ms` in the session that there is, and `away_ms` besides for one that
+  // is still to come. False: the member may still be on the roster.
+  bool WaitUntilLeft(int64_t limit_ms, int64_t away_ms);
   bool attached() const;
   fleet::Desired desired() const;  // the last that came
 

@@ -7,7 +7,8 @@ import grpc
 import pytest
 from lorry.engine.v1 import proxy_pb2, proxy_pb2_grpc
 from testing.order import check_order
-from testing.waiting import until
+from testing.waiting import DEADLINE_S, until
+from testing.workers import Workers
 from testing.world import ADAPTER, Traffic, World, restart
 
 BARRIER = {"mode": "barrier", "barrier_deadline_ms": 10_000, "max_staleness": 1}
@@ -129,6 +130,25 @@ def test_an_engine_that_is_drained_leaves_once_and_is_heard_of_no_more(world, ma
     assert proxy.stop() == 0
     proxy.start().wait_ready()
     world.wait_serves(5)  # as a newcomer
+
+
+def test_a_goodbye_waits_for_an_orchestrator_that_is_away(world, make_adapter):
+    """As when a node is emptied that has both: nobody hears the goodbye before the orchestrator runs elsewhere."""
+    leaves = world.fleet.proxies["vllm-2"]
+    leaves.flags["goodbye-wait-ms"] = int(DEADLINE_S * 1000)
+    restart(leaves, kill=False)
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        world.fleet.orchestrator.kill()
+        until(lambda: "lorry_proxy_attached 0" in leaves.metrics(), "it has no session to say goodbye in")
+        with Workers(leaves.stop, join_s=DEADLINE_S):
+            until(lambda: "draining" in leaves.log_tail(), "it is told to end")
+            world.fleet.orchestrator.start().wait_ready()
+        assert leaves.wait_dead() == 0, leaves.log_tail()
+        assert "left the fleet" in leaves.log_tail()
+        world.publish(run, 2, make_adapter(2)).wait("serving", SOON_S)
+        world.wait_serves(2, ["sglang-1", "vllm-1"])
 
 
 def test_an_engine_that_left_opens_on_nothing_before_it_has_attached_again(world, make_adapter):
