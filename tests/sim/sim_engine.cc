@@ -252,11 +252,12 @@ void SimEngine::CheckFits(const EngineName& name, const SimDirectory& directory)
 
 void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done) {
   const BootId boot = boot_;
+  if (const auto it = loaded_.find(name); it != loaded_.end())
+    unheard_[name] = trying_[name] = it->second.content.key;
   sim_.queue.In(sim_.Latency(50), [this, boot, name, kind, done] {
     if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST", {});
     if (const auto it = loaded_.find(name);
         it != loaded_.end() && it->second.content.harm == Harm::kKillsAtUse) {
-      unheard_[name] = trying_[name] = it->second.content.key;
       DieOf(name, SimDirectory(it->second.content));
       return done(Outcome::kBroken, "ENGINE_LOST", {});
     }

@@ -331,14 +331,18 @@ void SimProxy::Do(const proxy::List& effect) {
   });
 }
 
+// What it asks of an engine that is gone is blamed for the death that it is about to hear of.
+void SimProxy::DiedTrying(const std::string& path) {
+  if (const auto directory = disk_.find(path); directory != disk_.end())
+    sim_.lives.DiedTrying(directory->second.key);
+}
+
 void SimProxy::Do(const proxy::Load& effect) {
   CheckAwake(effect.name);
   unloads_.erase(effect.name);
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
-    // It is blamed for the death that the proxy is about to hear of.
-    if (const auto directory = disk_.find(effect.path); directory != disk_.end())
-      sim_.lives.DiedTrying(directory->second.key);
+    DiedTrying(effect.path);
     return Later(1, proxy::LoadDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
   }
   engine_.Load(effect.name, effect.path,
@@ -349,8 +353,10 @@ void SimProxy::Do(const proxy::Load& effect) {
 
 void SimProxy::Do(const proxy::Probe& effect) {
   asked_of_[effect.op] = effect.name;
-  if (!Reaches(effect.boot))
+  if (!Reaches(effect.boot)) {
+    DiedTrying(PathOf(effect.name));
     return Later(1, proxy::ProbeDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
+  }
   engine_.Probe(effect.name, effect.question.kind,
                 [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
                                                      const fleet::ProbeAnswer& answer) {

@@ -103,6 +103,7 @@ class SimProxy {
   bool OneIncarnation() const;
   void TurnIsOver(const std::vector<proxy::Event>& batch);
   void NoteAnswers(const proxy::Event& event);
+  void DiedTrying(const std::string& path);
   std::string PathOf(const EngineName& name) const {
     return "/" + machine().journal().value + "/" + name.value;
   }

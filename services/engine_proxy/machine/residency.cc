@@ -73,6 +73,8 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
           Load{Begin<at::Loading>(core, r), core.boot, r.name, r.directory->path});
       return;
     case ResidencyAsk::kProbe:
+      // That an engine took it does not say that it answers (EndLeftTrials).
+      if (r.trial != 0 && r.tried_on != core.boot) BeginTrial(core, r);
       core.effects.push_back(Probe{Begin<at::Probing>(core, r), core.boot, r.name,
                                    QuestionFor(RuleOf(r), r.traits, r.directory->reference)});
       return;

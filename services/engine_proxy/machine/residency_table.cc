@@ -23,7 +23,7 @@ constexpr ResidencyTransition kTable[] = {
     {S::kFetched, E::kNotCompared, S::kChecking, A::kCheck},
     {S::kFetched, E::kMayBeDeleted, S::kDeleting, A::kDelete},
     {S::kFetched, E::kGetsSlot, S::kLoading, A::kLoad, W::kName},
-    {S::kFetched, E::kListedAsOurs, S::kProbing, A::kProbe},
+    {S::kFetched, E::kListedAsOurs, S::kProbing, A::kProbe, W::kName},
     {S::kFetched, E::kMayBeUnloaded, S::kUnloading, A::kUnload, W::kUnloading},
     {S::kFetched, E::kUnloadUnanswered, S::kUnloading, A::kUnload},
     {S::kHashing, E::kProven, S::kFetched},

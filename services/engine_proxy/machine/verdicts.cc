@@ -32,7 +32,10 @@ void BeginTrial(Core& core, Residency& residency) {
   residency.trial = ++core.last_trial;
 }
 
-void EndTrial(Residency& residency) { residency.tried_on = BootId(); }
+void EndTrial(Residency& residency) {
+  residency.tried_on = BootId();
+  residency.trial = 0;
+}
 
 bool IsSomeoneOnTrial(const Core& core) {
   return std::any_of(core.residencies.begin(), core.residencies.end(),
@@ -50,7 +53,7 @@ void EndLeftTrials(Core& core) {
   for (auto& [name, residency] : core.residencies) {
     const bool may_yet_be_loaded = residency.uncertain_on == core.boot;
     if (residency.tried_on != core.boot || may_yet_be_loaded || IsInTrial(residency)) continue;
-    EndTrial(residency);
+    residency.tried_on = BootId();  // not its trial: it has not answered a probe
     core.SaveName(residency);
   }
 }

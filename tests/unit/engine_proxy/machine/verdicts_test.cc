@@ -34,6 +34,22 @@ TEST(Verdicts, WhatIsProbedIsToldAsLoadingThoughNobodyWantsItAnyMore) {
   EXPECT_EQ(bench.Told(1), "LOADING");
 }
 
+// That the engine took it, and answers others, does not say that it answers this one.
+TEST(Verdicts, WhatNeverAnsweredIsOnTrialAgainWhileItIsProbed) {
+  Bench bench;
+  bench.probe_answer_ = ProbeDone{.outcome = Outcome::kUnknown, .reason = "", .detail = ""};
+  bench.Desire(0, {1});
+  bench.probe_answer_.reset();
+  bench.Desire(0, {1, 2});
+  ASSERT_EQ(bench.Told(2), "LOADED");
+  bench.silent_ = {kProbeEffect};
+  bench.Pass(60'000);
+  ASSERT_EQ(bench.Told(1), "LOADING");
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+  EXPECT_EQ(bench.DeathsOf(2), 0u);
+}
+
 TEST(Verdicts, NothingElseIsTriedBesideAVersionThatIsOnTrial) {
   Bench bench;
   bench.silent_ = {kProbeEffect};
