@@ -1,5 +1,5 @@
 // A small world explored as far as its bound allows: two members, two versions, one crash of the
-// leader, of a proxy and of an engine, and any order of what is on its way. A run differs from the
+// leader, of a proxy and of an engine, behind barriers one delay besides, and any order of what is on its way. A run differs from the
 // plain one (whatever waits longest comes next) in a few places; all choices of these places are
 // tried, and what was reached before with as many left is not looked at again.
 #include <cstdio>
@@ -16,9 +16,11 @@ constexpr size_t kStatesMost = 12'000;
 
 class Explorer {
  public:
+  explicit Explorer(fleet::SyncMode mode) : mode_(mode) {}
+
   // From the state after `prefix`, with so many choices left that are not the plain one.
   void From(const std::vector<size_t>& prefix, size_t left) {
-    SmallWorld world;
+    SmallWorld world(mode_);
     for (const size_t choice : prefix) {
       world.Choices();
       world.Choose(choice);
@@ -74,16 +76,22 @@ class Explorer {
     }
   }
 
+  fleet::SyncMode mode_;
   std::unordered_map<uint64_t, size_t> seen_;
   std::deque<std::pair<std::vector<size_t>, size_t>> waiting_;
 };
 
-TEST(SmallWorld, EveryOrderServesTheNewestVersion) {
-  Explorer explorer;
+void ExploreAll(fleet::SyncMode mode) {
+  Explorer explorer(mode);
   explorer.Explore(3);
   std::printf("%zu states explored, %zu runs to their end\n", explorer.states(), explorer.ends);
   EXPECT_EQ(explorer.failure, "");
   EXPECT_GE(explorer.states(), kStatesMost);
+}
+
+TEST(SmallWorld, EveryOrderServesTheNewestVersion) { ExploreAll(fleet::SyncMode::kRolling); }
+TEST(SmallWorld, InEveryOrderNothingOlderBeginsBehindABarrier) {
+  ExploreAll(fleet::SyncMode::kBarrier);
 }
 
 }  // namespace

@@ -10,7 +10,10 @@ namespace {
 
 using proxy::Outcome;
 
-constexpr Tick kOver = 120'000;  // whatever happened, the newest version is served by then
+constexpr Tick kOver = 120'000;
+constexpr int64_t kStageDeadlineMs = 10'000;
+constexpr int64_t kBarrierDeadlineMs = 10'000;
+constexpr int64_t kLateMs = 30'000;
 const AdapterName kMath("math");
 const PoolName kRollout("rollout");
 
@@ -27,13 +30,32 @@ BootId BootOf(size_t member, uint64_t boot) { return BootId(absl::StrCat("e", me
 
 }  // namespace
 
-SmallWorld::SmallWorld() {
+SmallWorld::SmallWorld(fleet::SyncMode mode) : over_(now_ + kOver) {
   StartLeader();
   for (size_t member = 0; member < kMembers; ++member) StartProxy(member);
-  for (const uint64_t number : {1, 2}) Tell(sync::VersionStored{Version(number)}, kFromStore);
+  Publish(1);
   crashes_ = {[this] { CrashLeader(); }, [this] { CrashProxy(0); }, [this] { CrashEngine(0); }};
+  if (mode == fleet::SyncMode::kBarrier) {
+    while (Choices() > 0 && !IsSettled()) Choose(0);
+    policy_.mode = mode;
+    policy_.min_engines = {false, 1};
+    policy_.stage_deadline_ms = kStageDeadlineMs;
+    policy_.barrier_deadline_ms = kBarrierDeadlineMs;
+    Tell(sync::AdapterSet{{kMath, policy_, RunId(1)}}, kFromStore);
+    crashes_.emplace_back([this] { Delay(kToProxy + 1); });
+    crashes_.emplace_back([this] { Delay(kAnswers + 1); });
+    over_ = now_ + kOver;
+  }
+  Publish(2);
   crashed_.assign(crashes_.size(), false);
 }
+
+void SmallWorld::Publish(uint64_t number) {
+  published_.push_back(Version(number));
+  Tell(sync::VersionStored{published_.back()}, kFromStore);
+}
+
+void SmallWorld::Delay(size_t channel) { late_until_[channel] = now_ + kLateMs; }
 
 void SmallWorld::Send(size_t channel, size_t hash, std::function<void()> deliver) {
   channels_[channel].push_back({++numbers_, hash, std::move(deliver)});
@@ -54,9 +76,9 @@ void SmallWorld::StartLeader() {
   leader_ = *sync::Machine::Restore(sync::Config(), records_, now_);
   Take();
   sync::StoreListed listed;
-  listed.adapters = {{kMath, {}, RunId(1)}};
   // What its dead predecessor had not heard yet it reads too.
-  if (sessions_ > 0) listed.versions = {Version(1), Version(2)};
+  listed.adapters = {{kMath, policy_, RunId(1)}};
+  listed.versions = published_;
   Tell(listed, kFromStore);
 }
 
@@ -102,8 +124,7 @@ void SmallWorld::CrashLeader() {
 }
 
 void SmallWorld::CrashProxy(size_t member) {
-  channels_[kToProxy + member].clear();
-  channels_[kAnswers + member].clear();
+  for (const size_t channel : {kToProxy, kAnswers, kDoors}) channels_[channel + member].clear();
   StartProxy(member);
 }
 
@@ -124,12 +145,14 @@ void SmallWorld::Step(const sync::Event& event) {
   ++steps_;
   leader_->Step(now_, event);
   Take();
+  for (size_t member = 0; member < kMembers; ++member) CheckBarrier(member);
 }
 
 void SmallWorld::Step(size_t member, const proxy::Event& event) {
   ++steps_;
   members_[member].machine->Step(now_, event);
   Take(member);
+  CheckBarrier(member);
 }
 
 void SmallWorld::Take() {
@@ -201,7 +224,10 @@ void SmallWorld::Do(size_t member, const proxy::Effect& effect) {
     done(proxy::EngineLoadSeen{e->op, Outcome::kOk, 0});
   } else if (const auto* e = std::get_if<proxy::SetDoorTable>(&effect)) {
     Check(member, e->table);
-    done(proxy::DoorReport{e->table.revision, {}});
+    Send(kDoors + member, HashOf("report"),
+         [this, member, report = proxy::DoorReport{e->table.revision, {}}] {
+           Step(member, report);
+         });
   } else if (const auto* e = std::get_if<proxy::SendObserved>(&effect)) {
     Tell(sync::MemberObserved{its.session, e->observed}, kToLeader + member);
   }
@@ -225,18 +251,25 @@ void SmallWorld::Check(size_t member, const proxy::DoorTable& table) {
   }
 }
 
-// --- what happens next
-
-bool SmallWorld::IsIdle() const {
-  return std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return c.empty(); });
+// 5: a door that is open admits a request at any moment.
+void SmallWorld::CheckBarrier(size_t member) {
+  const proxy::Machine& machine = *members_[member].machine;
+  const proxy::DoorRow* row = machine.door_table().FindRow(kMath);
+  if (row != nullptr && row->mode == fleet::RowMode::kOpen)
+    oracle_.BeganOnLatest(machine.term().incarnation, kMath, kRollout, row->epoch);
 }
 
+// --- what happens next
+
+bool SmallWorld::IsIdle() const { return Heads().empty(); }
+
 bool SmallWorld::IsSettled() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& its) {
+  return std::all_of(members_.begin(), members_.end(), [this](const Member& its) {
     const proxy::DoorTable& table = its.machine->door_table();
     const proxy::DoorRow* row = table.FindRow(kMath);
     const proxy::DoorRoute* route = row != nullptr ? table.FindRoute(row->target) : nullptr;
-    return route != nullptr && row->mode == fleet::RowMode::kOpen && route->key == Version(2).key;
+    return route != nullptr && row->mode == fleet::RowMode::kOpen &&
+           route->key == published_.back().key;
   });
 }
 
@@ -245,8 +278,12 @@ void SmallWorld::PassTime() {
   for (const Member& its : members_) {
     if (its.wake.has_value() && (!next.has_value() || *its.wake < *next)) next = its.wake;
   }
-  now_ = std::max(now_ + 1, next.value_or(kOver));
-  if (now_ >= kOver) return oracle_.Violate(13, "the newest version is not served");
+  for (size_t channel = 0; channel < kChannels; ++channel) {
+    if (channels_[channel].empty() || !IsLate(channel)) continue;
+    next = std::min(next.value_or(over_), late_until_[channel]);
+  }
+  now_ = std::max(now_ + 1, next.value_or(over_));
+  if (now_ >= over_) return oracle_.Violate(13, "the newest version is not served");
   if (leader_wake_.has_value() && *leader_wake_ <= now_) Step(sync::TimePassed{});
   for (size_t member = 0; member < kMembers; ++member) {
     const std::optional<Tick> wake = members_[member].wake;
@@ -258,7 +295,7 @@ void SmallWorld::PassTime() {
 std::vector<size_t> SmallWorld::Heads() const {
   std::vector<size_t> heads;
   for (size_t channel = 0; channel < kChannels; ++channel) {
-    if (!channels_[channel].empty()) heads.push_back(channel);
+    if (Waits(channel)) heads.push_back(channel);
   }
   std::sort(heads.begin(), heads.end(), [this](size_t a, size_t b) {
     return channels_[a].front().number < channels_[b].front().number;
@@ -306,6 +343,8 @@ uint64_t SmallWorld::Hash() const {
     absl::StrAppend(&text, "|");
     for (const Pending& pending : channel) absl::StrAppend(&text, pending.hash, " ");
   }
+  for (size_t channel = 0; channel < kChannels; ++channel)
+    absl::StrAppend(&text, IsLate(channel) ? "late" : "-");
   for (const bool crashed : crashed_) absl::StrAppend(&text, crashed ? "x" : "-");
   return HashOf(text);
 }
