@@ -16,7 +16,7 @@ using Fields = std::vector<JsonField>;
 
 Fields Inner(const PaddedBody& body, const Fields& fields, std::string_view key) {
   const JsonField* field = FindField(fields, key);
-  if (field == nullptr || field->value.kind != JsonKind::kObject) return {};
+  if (field == nullptr) return {};
   return ObjectFields(body, field->value).value_or(Fields());
 }
 
@@ -28,7 +28,7 @@ std::optional<std::vector<Fields>> Choices(const PaddedBody& body, const Fields&
   const auto items = ArrayElements(body, list->value, kMaxSequences);
   if (!items.ok()) return out;
   for (const JsonRange& item : *items) {
-    if (item.kind == JsonKind::kObject) out.push_back(ObjectFields(body, item).value_or(Fields()));
+    out.push_back(ObjectFields(body, item).value_or(Fields()));
   }
   return out;
 }
@@ -157,7 +157,6 @@ std::string BodyNote::WholeNoted(std::string json) const {
   std::vector<Edit> edits;
   for (size_t i = 0; i < items->size(); ++i) {
     const JsonRange& item = (*items)[i];
-    if (item.kind != JsonKind::kObject) continue;
     edits.push_back({item.offset, item.length, ObjectNoted(std::string(body.Text(item)), i)});
   }
   return ApplyEdits(body.view(), std::move(edits));

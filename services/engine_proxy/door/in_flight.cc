@@ -130,9 +130,7 @@ FlipWatch::FlipWatch(Exchange& x) : x_(x), unwanted_(x.resolved.size()) {
 
 FlipWatch::~FlipWatch() {
   x_.shard.flips.erase(this);
-  if (!aborting_) return;
-  aborting_->over = true;
-  aborting_->timer.cancel();
+  if (aborting_) aborting_->over = true;
 }
 
 void FlipWatch::OnTable(const proxy::DoorTable& table) {
@@ -182,7 +180,6 @@ Task<void> FlipWatch::AbortUntilOver(Shard& shard, std::shared_ptr<Aborting> it)
     } else {
       co_await SendAborts(shard, it->ids, it->authorization);
     }
-    if (it->over) co_return;
     it->timer.expires_after(kAbortAgain);
     auto [ignored] = co_await it->timer.async_wait(kAwait);
     (void)ignored;

@@ -125,6 +125,49 @@ SCRIPTS = {
 }
 
 
+# A digit of a reply: how it ends.
+BREAKS, RESETS, TRICKLES, HANGS = 1, 2, 4, 8
+RESUME_HELD = "tJ"
+LENGTH = ABORTED.replace('{"type":"abort"}', '{"type":"length"}')
+NO_TOKEN = ABORTED.replace("[7]", "[]").replace('"completion_tokens":1', '"completion_tokens":0')
+
+
+def events(how, *said, done="data: [DONE]\n\n"):
+    """The engine's next reply, as a stream."""
+    return f"S{how}" + "".join(f"data: {event}\n\n" for event in said) + done
+
+
+def parts():
+    """Requests whose row flips, and what an engine and a client may do in each part. What hangs ends with the input, when the row is open."""
+    begun = [RESUME_11, events(HANGS, RUNNING, ABORTED), post("/generate", {**TOKENS, "stream": True, "rid": "mine"}), WAIT, "J0{}"]
+    whole = [RESUME_11, f"J8{ABORTED}", post("/generate", {**TOKENS, "rid": "mine"}), WAIT, "J0{}"]
+    flips = [RESUME_12, WAIT]
+    asks = begun[2]
+    aborts = post("/abort_request", {"rid": "mine"}, 1)
+    return {
+        "stream_breaks": [RESUME_11, events(HANGS + BREAKS, RUNNING, done=""), asks, WAIT, *flips],
+        "stream_resets": [RESUME_11, events(HANGS + RESETS, RUNNING), asks, WAIT, *flips],
+        "stream_trickles": [RESUME_11, events(TRICKLES, RUNNING, ABORTED), asks, *flips],
+        "next_breaks_at_once": [*begun, "E1", *flips],
+        "next_breaks_in_its_head": [*begun, "E1HTTP/1.1 200", *flips],
+        "next_breaks_in_its_event": [*begun, events(BREAKS, RUNNING, done="")[:-9], *flips],
+        "next_resets": [*begun, events(RESETS, RUNNING, LENGTH), *flips],
+        "next_is_whole": [*begun, f"J0{LENGTH}", *flips],
+        "next_is_refused": [*begun, "E0HTTP/1.1 400 X\r\nContent-Length: 2\r\n\r\n{}", *flips],
+        "next_is_nonsense": [*begun, "S0data: {}\n\n: ping\n\ndata: [1]\n\ndata: x\n\n", *flips],
+        "next_has_no_token": [*begun, events(0, NO_TOKEN), *flips],
+        "client_leaves": [*begun, events(HANGS, RUNNING), *flips, "c0", WAIT],
+        "client_leaves_while_held": [*begun, RESUME_HELD, WAIT, "x0", WAIT, RESUME_12],
+        "client_reads_nothing": ["n4", *begun, events(0, LENGTH), *flips],
+        "client_aborts": [*begun, events(HANGS, RUNNING, ABORTED), *flips, aborts, WAIT],
+        "client_aborts_first": [*begun, aborts, WAIT, *flips],
+        "drained": [*begun, events(HANGS, RUNNING), *flips, "d5", WAIT],
+        "whole_breaks": [*whole, "E1", *flips],
+        "whole_is_a_stream": [*whole, events(0, LENGTH), *flips],
+        "whole_client_leaves": [*whole, f"J8{LENGTH}", *flips, "h0", WAIT],
+    }
+
+
 def routes(kind):
     """Every row of the door's table for one kind of engine: methods and path."""
     table = re.search(rf"kR?{kind}\[\] = {{(.*?)\n}};", ROUTES.read_text(), re.DOTALL)
@@ -139,6 +182,7 @@ def main():
             for method in methods.split(","):
                 plain.append(post(path, CHAT, number % 4) if method == "POST" else get(path, number % 4, method))
         SCRIPTS[f"routes_{kind.lower()}"] = plain
+    SCRIPTS.update({f"part_{name}": commands for name, commands in parts().items()})
     for name, commands in SCRIPTS.items():
         (FOLDER / name).write_bytes("\x1e".join(commands).encode())
 

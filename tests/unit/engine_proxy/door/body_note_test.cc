@@ -80,6 +80,22 @@ TEST(BodyNote, InAStreamTheLastEventOfEachSequence) {
       << "the second prompt's";
 }
 
+TEST(BodyNote, AnEventThatEndsNothingPassesAsItIs) {
+  const std::string event = "data: {\"choices\":[{\"index\":0,\"finish_reason\":null}]}\n\n";
+  EXPECT_EQ(Noted({Version(12)}, event), event);
+}
+
+TEST(BodyNote, ASequenceThatNobodyAskedForIsTheFirstPrompts) {
+  const std::string event = "data: {\"index\":99,\"meta_info\":{\"finish_reason\":{}}}\n\n";
+  EXPECT_NE(Noted({Version(11), Version(12)}, event).find("\"version\":11"), std::string::npos);
+}
+
+TEST(BodyNote, WhatAnEngineMixesInPassesAsItIs) {
+  EXPECT_NE(Noted({Version(12)}, R"([1,{"a":1}])").find("[1,{\"lorry\""), std::string::npos);
+  EXPECT_NE(Noted({Version(12)}, R"({"meta_info":1,"choices":[1]})").find("\"lag\":0}"),
+            std::string::npos);
+}
+
 TEST(BodyNote, SaysOfTheLagWhatTheHeaderSays) {
   EXPECT_NE(Noted({Version(12)}, "{}", 1, false).find(R"("lag":"unknown")"), std::string::npos);
   EXPECT_NE(Noted({Version(12, std::nullopt)}, "{}").find(R"("lag":"none")"), std::string::npos);
@@ -99,8 +115,21 @@ TEST(BodyNote, AReplyTooLargeToHoldSaysTheVersionAlone) {
   std::string out;
   note.Feed("{\"text\":\"", false, &out);
   note.Feed(large, false, &out);
+  EXPECT_GT(out.size(), large.size()) << "it is passed on before its end";
   note.Feed("\"}", true, &out);
   EXPECT_EQ(out, "{\"lorry\":" + std::string(k12) + "},\"text\":\"" + large + "\"}");
+}
+
+TEST(BodyNote, OtherRepliesTooLargeToHoldPassAsTheyAre) {
+  const std::string large(BodyNote::kHeldBytes + 1, 'x');
+  for (const char* begin : {"[\"", "data: \""}) {
+    BodyNote note({Version(12)}, true, 1);
+    std::string out;
+    note.Feed(begin + large, false, &out);
+    EXPECT_EQ(out, begin + large);
+    note.Feed("\"\n\ndata: {\"meta_info\":{\"finish_reason\":{}}}\n\n", true, &out);
+    EXPECT_EQ(out.find("lorry"), std::string::npos);
+  }
 }
 
 }  // namespace

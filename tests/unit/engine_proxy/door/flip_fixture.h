@@ -41,6 +41,13 @@ class FlipTest : public DoorTest {
     door_->SetTable(On(11));
   }
 
+  // Until each of the door's threads has done what it was given before.
+  void WaitForThreads() {
+    for (uint32_t i = 0; i < options_.threads; ++i) {
+      EXPECT_EQ(Ask(Post("/load_lora_adapter", "{}")).status(), 403);
+    }
+  }
+
   fleet::EngineKind kind_ = fleet::EngineKind::kSglang;
   fleet::InFlightRule rule_;
 };

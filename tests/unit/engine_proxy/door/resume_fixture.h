@@ -74,12 +74,6 @@ class ResumeTest : public FlipTest {
       return answer(rid);
     };
   }
-  // Until each of the door's threads has done what it was given before.
-  void WaitForThreads() {
-    for (uint32_t i = 0; i < options_.threads; ++i) {
-      EXPECT_EQ(Ask(Post("/load_lora_adapter", "{}")).status(), 403);
-    }
-  }
   std::mutex mutex_;
   std::vector<std::string> asked_;
   std::vector<std::unique_ptr<Gate>> aborted_;

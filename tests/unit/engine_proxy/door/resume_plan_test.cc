@@ -42,6 +42,10 @@ TEST(PlanResume, NamesWhatDoesNot) {
   EXPECT_EQ(Why(R"({"text":"a","sampling_params":{"max_new_tokens":9}})"), "no input_ids");
   EXPECT_EQ(Why(R"({"input_ids":[1]})"), "no max_new_tokens");
   EXPECT_EQ(Why(R"({"input_ids":[1],"sampling_params":{}})"), "no max_new_tokens");
+  EXPECT_EQ(Why(R"({"input_ids":"1","sampling_params":{"max_new_tokens":9}})"), "no input_ids");
+  EXPECT_EQ(Why(R"({"input_ids":[1],"sampling_params":[{}]})"), "no max_new_tokens");
+  EXPECT_EQ(Why(R"({"input_ids":[1],"sampling_params":{"max_new_tokens":"9"}})"),
+            "no max_new_tokens");
   EXPECT_EQ(Why(R"({"input_ids":[[1]],"sampling_params":{"max_new_tokens":9}})"), "a batch");
 }
 
@@ -57,7 +61,7 @@ TEST(ContinuationEdits, AskForTheRestBehindWhatIsThere) {
 TEST(ReadGenerated, TellsTokensAndHowItEnded) {
   const auto read = [](const char* text) { return ReadGenerated(PaddedBody(text)); };
   const auto aborted = read(
-      R"({"output_ids":[3,4],"meta_info":{"completion_tokens":2,"finish_reason":{"type":"abort","message":"x"}}})");
+      R"({"text":null,"output_ids":[3,4],"meta_info":{"completion_tokens":2,"finish_reason":{"type":"abort","message":"x"}}})");
   EXPECT_EQ(aborted->ids, "3,4");
   EXPECT_EQ(aborted->tokens, 2u);
   EXPECT_TRUE(aborted->is_over && aborted->is_aborted);
@@ -66,6 +70,9 @@ TEST(ReadGenerated, TellsTokensAndHowItEnded) {
   EXPECT_EQ(stopped->tokens, 0u);
   EXPECT_TRUE(stopped->is_over && !stopped->is_aborted);
   EXPECT_FALSE(read(R"({"output_ids":[5],"meta_info":{"finish_reason":null}})")->is_over);
+  EXPECT_TRUE(read(R"({"output_ids":[5],"meta_info":{"finish_reason":"stop"}})")->is_over);
+  EXPECT_FALSE(read(R"({"output_ids":"5","meta_info":{}})").ok());
+  EXPECT_FALSE(read(R"({"output_ids":[5],"meta_info":[]})").ok());
   EXPECT_FALSE(read(R"({"error":{"message":"x"}})").ok());
   EXPECT_FALSE(read(R"([1])").ok());
 }
@@ -95,11 +102,31 @@ TEST(Continued, PartsWithoutTokensChangeNothing) {
       reply);
 }
 
+TEST(Continued, JoinsNothingToWhatIsNoList) {
+  const std::string listed =
+      R"({"text":"a","output_ids":[3],"meta_info":{"completion_tokens":1,"output_token_logprobs":[[1]]}})";
+  const std::string other =
+      R"({"text":null,"output_ids":[4],"meta_info":{"completion_tokens":1,"output_token_logprobs":null}})";
+  const auto joined = [](const std::string& before, const std::string& reply) {
+    return *Continued(PaddedBody(before), reply);
+  };
+  EXPECT_EQ(
+      joined(listed, other),
+      R"({"text":null,"output_ids":[3,4],"meta_info":{"completion_tokens":2,"output_token_logprobs":null}})");
+  EXPECT_EQ(
+      joined(other, listed),
+      R"({"text":"a","output_ids":[4,3],"meta_info":{"completion_tokens":2,"output_token_logprobs":[[1]]}})");
+}
+
 TEST(Continued, RefusesWhatIsNoGeneration) {
+  const std::string reply = R"({"output_ids":[3],"meta_info":{"completion_tokens":1}})";
+  for (const char* old : {R"({"meta_info":{}})", R"({"meta_info":1})", "{}"}) {
+    EXPECT_FALSE(Continued(PaddedBody(std::string(old)), reply).ok()) << old;
+  }
   const PaddedBody before(std::string(R"({"output_ids":[3],"meta_info":{"completion_tokens":1}})"));
-  for (const char* reply : {"[]", "{}", R"({"meta_info":[]})", R"({"meta_info":{}})",
+  for (const char* other : {"[]", "{}", R"({"meta_info":[]})", R"({"meta_info":{}})",
                             R"({"meta_info":{"completion_tokens":"1"}})", "data"}) {
-    EXPECT_FALSE(Continued(before, reply).ok()) << reply;
+    EXPECT_FALSE(Continued(before, other).ok()) << other;
   }
 }
 
