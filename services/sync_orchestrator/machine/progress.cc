@@ -12,6 +12,8 @@
 namespace lorry::sync {
 namespace {
 
+constexpr size_t kNamed = 4;  // members of a large fleet: enough to see what is wrong
+
 // For people: the member's own words where it has said any.
 std::string TextOf(const SyncMember& part) {
   return part.words.empty() ? std::string(ToString(part.dropped)) : part.words;
@@ -77,12 +79,12 @@ std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
 }
 
 std::string TroublesOf(const Core& core, const Pool& pool, const Sights& sights) {
-  std::vector<std::string> troubles;
+  std::vector<std::string> troubles, of_members;
   if (!pool.detail.empty()) troubles.push_back(pool.detail);
   if (pool.barrier.has_value()) troubles.push_back(WhoIsWaitedFor(core, pool));
   for (const SyncMember& part : pool.sync->members) {
     if (part.dropped != Drop::kNone) {
-      troubles.push_back(absl::StrCat(part.member.value, " dropped: ", TextOf(part)));
+      of_members.push_back(absl::StrCat(part.member.value, " dropped: ", TextOf(part)));
       continue;
     }
     const Sight* sight = Find(sights, part.member);
@@ -92,9 +94,13 @@ std::string TroublesOf(const Core& core, const Pool& pool, const Sights& sights)
     }
     const std::string state =
         absl::AsciiStrToLower(ToAbsl(fleet::ToString(sight->residency->state)));
-    troubles.push_back(
+    of_members.push_back(
         absl::StrCat(part.member.value, " ", state, ": ", WordsOf(*sight->residency)));
   }
+  const size_t named = std::min(of_members.size(), kNamed);
+  troubles.insert(troubles.end(), of_members.begin(), of_members.begin() + named);
+  if (of_members.size() > named)
+    troubles.push_back(absl::StrCat("and ", of_members.size() - named, " more"));
   return absl::StrJoin(troubles, ", ");
 }
 

@@ -1,4 +1,5 @@
 // What is told to whoever watches a version, until it is final.
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
 
@@ -122,6 +123,17 @@ TEST(Watch, SaysWhyAMemberTakesNoPart) {
   EXPECT_EQ(fleet.Told("e3"), "ABSENT JOINING") << "it may come back yet";
   fleet.Pass(5'000);
   EXPECT_EQ(fleet.Told("e3"), "ABSENT LOST");
+}
+
+TEST(Watch, NamesAFewOfManyMembersThatTakeNoPart) {
+  Fleet fleet;
+  for (int i = 1; i <= 13; ++i) fleet.Join(absl::StrCat("e", i));
+  fleet.Step(WatchOpened{1, fleet.Publish(1), kRollout});
+  for (int i = 1; i <= 6; ++i) fleet.Move(absl::StrCat("e", i), "blue");
+  fleet.Pass(100);
+  EXPECT_EQ(fleet.told_.back().detail,
+            "e1 dropped: MEMBER_MOVED, e2 dropped: MEMBER_MOVED, e3 dropped: MEMBER_MOVED, "
+            "e4 dropped: MEMBER_MOVED, and 2 more");
 }
 
 TEST(Watch, SaysWhoHasMovedAndWaitsForItNoLonger) {
