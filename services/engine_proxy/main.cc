@@ -67,8 +67,8 @@ ABSL_FLAG(int64_t, on_wedged_limit_ms, 60'000, "then COMMAND and what it started
 ABSL_FLAG(int64_t, drain_grace_ms, 25'000, "how long running requests may go on after SIGTERM");
 
 ABSL_FLAG(int64_t, goodbye_wait_ms, 0,
-          "how long to wait, after that, for an orchestrator that is away, as one is that is moved "
-          "to another node at the same time");
+          "how long a drained program stays for an orchestrator that is away, as one that is moved "
+          "to another node at the same time, to say goodbye to it");
 
 namespace lorry::proxy {
 namespace {
