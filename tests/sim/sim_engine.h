@@ -44,6 +44,10 @@ class SimEngine {
   // engine is gone.
   using Done = std::function<void(proxy::Outcome, std::string reason)>;
   void Load(const EngineName& name, const std::string& path, Done done);
+  // Its proxy is about to ask for a load, or a probe.
+  void MayBeAsked(const EngineName& name, const VersionKey& key) {
+    if (up_) unheard_[name] = key;
+  }
   // Its proxy takes it for dead, which it may be: what it was trying is blamed.
   void SeemsDead();
   // Its proxy has heard, and written down, what the engine answered for the name last.

@@ -258,12 +258,19 @@ void SimProxy::Later(int64_t delay, proxy::Event event) {
   });
 }
 
+// What it has written down it may have asked for, also where it died before it did.
+void SimProxy::NoteTrial(const proxy::NameRecord& record) {
+  if (!record.tried_on.empty() && record.tried_on == engine_.boot())
+    engine_.MayBeAsked(EngineName(record.path.substr(record.path.rfind('/') + 1)), record.key);
+}
+
 bool SimProxy::Write(const proxy::Ready& ready) {
   for (const proxy::Record& record : ready.records) {
     if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
     Narrate(sim_, member_.value, record);
     if (record.value.has_value()) {
       journal_[record.key] = *record.value;
+      if (const auto* name = std::get_if<proxy::NameRecord>(&*record.value)) NoteTrial(*name);
     } else {
       journal_.erase(record.key);
     }

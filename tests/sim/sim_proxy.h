@@ -102,6 +102,7 @@ class SimProxy {
   bool AlwaysSaid(const std::function<bool(const fleet::Desired&)>& says) const;
   bool OneIncarnation() const;
   void TurnIsOver(const std::vector<proxy::Event>& batch);
+  void NoteTrial(const proxy::NameRecord& record);
   void NoteAnswers(const proxy::Event& event);
   void DiedTrying(const std::string& path);
   std::string PathOf(const EngineName& name) const {
