@@ -130,7 +130,9 @@ FlipWatch::FlipWatch(Exchange& x) : x_(x), unwanted_(x.resolved.size()) {
 
 FlipWatch::~FlipWatch() {
   x_.shard.flips.erase(this);
-  if (aborting_) aborting_->over = true;
+  if (!aborting_) return;
+  aborting_->over = true;
+  aborting_->timer.cancel();
 }
 
 void FlipWatch::OnTable(const proxy::DoorTable& table) {
