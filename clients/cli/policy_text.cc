@@ -194,10 +194,14 @@ std::vector<Setting> Rules() {
        "What a request that names no adapter gets: 400 NO_ADAPTER, this adapter's latest version, "
        "or the base model. Clients that ask for the first model of /v1/models need latest. Default "
        "refuse."},
-      {"quiesce=none", "Pausing engines while doors change is not built yet and is refused."},
-      {"flush=auto|never",
-       "Flushing engines' caches is not built yet: always is refused. Engine names are never "
-       "reused, so that no cached prefix of another version is met."},
+      {"quiesce=none|drain|abort|retract|in_place|wait|keep",
+       "How an engine comes to rest before its door changes, new requests waiting meanwhile. With "
+       "drain the old version's requests end. The rest pause the whole engine: abort (what runs "
+       "ends; needs in_flight=abort), retract, in_place (SGLang; freeze), wait (vLLM; lets end), "
+       "keep (vLLM; freezes). An engine without it does not serve the adapter. Default none."},
+      {"flush=auto|always|never",
+       "Whether a paused engine drops its cached prefixes; always needs quiesce=abort, wait or "
+       "keep. No version meets another one's, so that auto drops nothing. Default auto."},
       {"probe=auto|token|presence|differs",
        "How an engine proves that it applies a version: its log-probabilities differ from the base "
        "model's, it answers a token through it, or it lists it at its path. With auto they must be "
@@ -213,11 +217,11 @@ std::vector<Setting> Limits() {
        "How long engines may take to load a version before those that have it decide. Default "
        "60s."},
       {"barrier_deadline_ms=TIME",
-       "How long a barrier may hold the doors, and a held request waits, before both go on with "
-       "the old version. Default 30s."},
+       "How long a door, and a request there, may be held before both go on. Default 30s."},
       {"framework_pause_deadline_ms=TIME",
        "Not built yet: a value other than the default is refused."},
-      {"drain_deadline_ms=TIME", "Not built yet: a value other than the default is refused."},
+      {"drain_deadline_ms=TIME",
+       "How much longer that may be with quiesce=drain or wait. Default 600s."},
       {"max_tensor_norm=N",
        "The largest Frobenius norm that a lora_A or lora_B may have; 0: any. Default 0."},
       {"quota_bytes=SIZE",

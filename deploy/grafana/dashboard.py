@@ -82,6 +82,10 @@ ENGINES = [
     ("Engine troubles", "none", "New lives of engine processes, engines that need a restart.", [
         (f"increase(lorry_proxy_engine_boots_total{{{PER_INSTANCE}}}[$__rate_interval])", "{{instance}} boots"),
         (f"lorry_proxy_wedged{{{PER_INSTANCE}}}", "{{instance}} wedged"),
+        (f"lorry_proxy_engine_paused{{{PER_INSTANCE}}}", "{{instance}} paused"),
+    ]),
+    ("Pauses, p99", "s", "From asking an engine to pause until it said that it goes on (policy quiesce).", [
+        (f"histogram_quantile(0.99, sum by (le, instance) (rate(lorry_proxy_pause_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{instance}}"),
     ]),
 ]
 DOOR = [

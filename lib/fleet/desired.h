@@ -22,15 +22,30 @@ namespace lorry::fleet {
 // nothing verified to serve).
 enum class RowMode { kClosed, kOpen, kHeld, kLocked };
 
+// How an engine is brought to rest (quiesce.h).
+enum class PauseKind { kNone, kAbort, kRetract, kInPlace, kWait, kKeep, kDrain };
+
+struct DesiredPause {
+  PauseKind kind = PauseKind::kNone;
+  int64_t deadline_ms = 0;  // the proxy's own deadline, counted from the pause
+  bool flush = false;       // the engine's caches are dropped while it is paused
+  auto operator<=>(const DesiredPause&) const = default;
+};
+
 struct DesiredRow {
   AdapterName adapter;
   RowMode mode = RowMode::kClosed;
-  Epoch epoch;              // OPEN: of the decision; HELD and LOCKED: of the sync that asks
-  EngineName target;        // OPEN: what new requests of `latest` get; otherwise empty
-  int64_t hold_for_ms = 0;  // HELD: the member's own deadline, counted from the moment it holds
+  Epoch epoch;        // OPEN: of the decision; HELD and LOCKED: of the sync that asks
+  EngineName target;  // OPEN: what new requests of `latest` get; otherwise empty
+  // The member's own deadline, counted from the moment it holds: HELD, and OPEN where it holds to
+  // bring its engine to rest before it flips.
+  int64_t hold_for_ms = 0;
   // OPEN: until `target` is LOADED here a row goes on with what was decided in this epoch or later,
   // and else closes: the epoch of the last BARRIER, behind which nothing old is served.
   Epoch serve_from;
+  // The engine comes to rest before the row is LOCKED, or flips from one version to another; of
+  // kind NONE: it need not.
+  DesiredPause quiesce = {};
   auto operator<=>(const DesiredRow&) const = default;
 };
 
@@ -92,15 +107,6 @@ struct DoorRules {
   auto operator<=>(const DoorRules&) const = default;
 };
 
-enum class PauseKind { kNone, kAbort, kRetract, kInPlace, kWait, kKeep, kDrain };
-
-struct DesiredPause {
-  PauseKind kind = PauseKind::kNone;
-  int64_t deadline_ms = 0;  // the proxy's own deadline, counted from the pause
-  bool flush = false;
-  auto operator<=>(const DesiredPause&) const = default;
-};
-
 struct Desired {
   Term term;
   Revision revision;  // counts documents within the term, per member
@@ -110,7 +116,6 @@ struct Desired {
   std::vector<WantedVersion> wanted;  // sorted by name
   std::vector<AliasRoute> aliases;    // sorted by adapter, alias
   std::vector<DoorRules> rules;       // sorted by adapter
-  std::optional<DesiredPause> pause;
   auto operator<=>(const Desired&) const = default;
 };
 

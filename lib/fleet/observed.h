@@ -56,6 +56,9 @@ struct ObservedRow {
   EngineName target;  // empty: nothing
   Epoch barrier;      // the sync's that it is HELD or LOCKED for, or CLOSED while asked to; 0: none
   Epoch revoked;      // the sync's whose hold its own deadline ended last; 0: none
+  // For people, while it waits for its engine to come to rest: what for, and first the word of
+  // docs/ERRORS.md where the engine could not be paused. Otherwise empty.
+  std::string waits_for;
   auto operator<=>(const ObservedRow&) const = default;
 };
 

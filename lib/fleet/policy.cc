@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/fleet/quiesce.h"
+
 namespace lorry::fleet {
 
 uint32_t MinEngines::Of(uint32_t members) const {
@@ -21,6 +23,10 @@ uint32_t AdapterPolicy::KeepCount() const {
       return std::numeric_limits<uint32_t>::max();
   }
   return 1;
+}
+
+int64_t AdapterPolicy::HoldLimitMs() const {
+  return barrier_deadline_ms + (WaitsForRequests(quiesce) ? drain_deadline_ms : 0);
 }
 
 }  // namespace lorry::fleet

@@ -70,6 +70,10 @@ struct AdapterPolicy {
 
   // Versions in the window; kAll is the largest number.
   uint32_t KeepCount() const;
+
+  // How long a door may hold, and clients wait there. An engine that is to finish what it does has
+  // the time to drain besides.
+  int64_t HoldLimitMs() const;
 };
 
 }  // namespace lorry::fleet

@@ -22,6 +22,7 @@ pb::DesiredRow RowToProto(const fleet::DesiredRow& row) {
   out.set_target(row.target.value);
   out.set_hold_for_ms(row.hold_for_ms);
   out.set_serve_from(row.serve_from.value);
+  if (row.quiesce != fleet::DesiredPause()) *out.mutable_quiesce() = PauseToProto(row.quiesce);
   return out;
 }
 
@@ -33,6 +34,7 @@ absl::StatusOr<fleet::DesiredRow> RowFromProto(const pb::DesiredRow& row) {
   LORRY_ASSIGN_OR_RETURN(out.target, EngineOf(row.target(), out.mode != fleet::RowMode::kOpen));
   out.hold_for_ms = row.hold_for_ms();
   out.serve_from = Epoch(row.serve_from());
+  LORRY_ASSIGN_OR_RETURN(out.quiesce, PauseFromProto(row.quiesce()));
   return out;
 }
 
@@ -135,7 +137,6 @@ pb::Desired ToProto(const fleet::Desired& desired) {
     *out.add_wanted() = WantedToProto(wanted);
   for (const fleet::AliasRoute& alias : desired.aliases) *out.add_aliases() = AliasToProto(alias);
   for (const fleet::DoorRules& rules : desired.rules) *out.add_rules() = RulesToProto(rules);
-  if (desired.pause.has_value()) *out.mutable_pause() = PauseToProto(*desired.pause);
   return out;
 }
 
@@ -149,9 +150,6 @@ absl::StatusOr<fleet::Desired> FromProto(const pb::Desired& desired) {
   LORRY_RETURN_IF_ERROR(ReadAll(desired.wanted(), "wanted versions", WantedFromProto, out.wanted));
   LORRY_RETURN_IF_ERROR(ReadAll(desired.aliases(), "aliases", AliasFromProto, out.aliases));
   LORRY_RETURN_IF_ERROR(ReadAll(desired.rules(), "rules", RulesFromProto, out.rules));
-  if (desired.has_pause()) {
-    LORRY_ASSIGN_OR_RETURN(out.pause, PauseFromProto(desired.pause()));
-  }
   return out;
 }
 

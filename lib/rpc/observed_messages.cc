@@ -98,6 +98,7 @@ pb::ObservedRow RowToProto(const fleet::ObservedRow& row) {
   out.set_incarnation(row.incarnation);
   out.set_barrier(row.barrier.value);
   out.set_revoked(row.revoked.value);
+  out.set_waits_for(row.waits_for);
   return out;
 }
 
@@ -110,6 +111,7 @@ absl::StatusOr<fleet::ObservedRow> RowFromProto(const pb::ObservedRow& row) {
   out.incarnation = row.incarnation();
   out.barrier = Epoch(row.barrier());
   out.revoked = Epoch(row.revoked());
+  out.waits_for = row.waits_for().substr(0, kTextBytesMax);
   return out;
 }
 

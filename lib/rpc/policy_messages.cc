@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/fleet/quiesce.h"
 #include "lib/rpc/enum_table.h"
 
 namespace lorry::rpc {
@@ -170,18 +171,12 @@ absl::Status CheckBuilt(const fleet::AdapterPolicy& policy) {
   const auto not_built = [](std::string_view setting, std::string_view instead) {
     return Invalid(absl::StrCat(ToAbsl(setting), " is not built yet: ", ToAbsl(instead)));
   };
-  if (policy.quiesce != defaults.quiesce) {
-    return not_built("quiesce", "engines go on generating while doors flip; set quiesce=none");
-  }
-  if (policy.flush == fleet::FlushRule::kAlways) {
-    return not_built("flush=always", "no engine is flushed by a sync; set flush=auto");
+  if (const std::string why = fleet::WhyNotTogether(policy); !why.empty()) {
+    return Invalid(why);
   }
   if (policy.framework_pause_deadline_ms != defaults.framework_pause_deadline_ms) {
     return not_built("framework_pause_deadline_ms",
                      "pauses that frameworks ask for are refused at the door; leave it unset");
-  }
-  if (policy.drain_deadline_ms != defaults.drain_deadline_ms) {
-    return not_built("drain_deadline_ms", "no sync drains an engine; leave it unset");
   }
   return absl::OkStatus();
 }

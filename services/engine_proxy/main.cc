@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -170,6 +172,7 @@ class App {
   absl::Status Drain();
 
  private:
+  void EndPause();
   absl::Status WireEngine();
   absl::Status WireWedgeWatch();
   absl::Status WireTransfers();
@@ -390,6 +393,22 @@ absl::Status App::Serve() {
                          {"admin", absl::StrCat("127.0.0.1:", admin_->port())}});
 }
 
+// A pause of the engine that Lorry began ends with the session, and the process once the engine has
+// said that it goes on.
+void App::EndPause() {
+  // Two answers of an engine that lives, a second apart, and one that was lost.
+  constexpr int64_t kResumeMs = 5'000;
+  proxy_->Post(SessionDown{});
+  const Tick until = clock_.Now() + kResumeMs;
+  while (clock_.Now() < until) {
+    const absl::StatusOr<Proxy::View> view = proxy_->GetView(until);
+    if (!view.ok() || !view->table.paused) return;
+    // tidy: allow sleep: a bounded poll while the process ends
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  spdlog::error("the engine did not say that it goes on: resume it, or start the proxy again");
+}
+
 absl::Status App::Drain() {
   spdlog::info("draining");
   door_->Drain(absl::GetFlag(FLAGS_drain_grace_ms));
@@ -399,6 +418,7 @@ absl::Status App::Drain() {
     spdlog::warn("gone without a goodbye: barriers wait for this member; see `lorry mark`");
   wedge_watch_.reset();
   attach_->Stop();
+  EndPause();
   engine_->Stop();
   const absl::Status stopped = server_->Shutdown();
   admin_.reset();

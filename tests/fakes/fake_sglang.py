@@ -324,9 +324,13 @@ def add_pause_routes(app: FastAPI, engine: FakeSglang) -> None:
         return Response()
 
     @app.api_route("/flush_cache", methods=["GET", "POST"])
-    async def flush():
-        if engine.scheduler.requests and engine.paused:
+    async def flush(timeout: float = 0):
+        ends_at = time.monotonic() + timeout
+        while engine.scheduler.requests and time.monotonic() < ends_at:
+            await asyncio.sleep(0.05)
+        if engine.scheduler.requests:
             return PlainTextResponse("Flush cache failed.\n", 400)
+        engine.flushes += 1
         return PlainTextResponse("Cache flushed.\nPlease check backend logs for more details.\n")
 
 
@@ -433,6 +437,8 @@ def main() -> None:
             "running": engine.scheduler.running,
             "waiting": engine.scheduler.waiting,
             "paused": engine.paused,
+            "pauses": engine.pauses,
+            "flushes": engine.flushes,
             "references": {a.name: a.references for a in engine.ever_loaded.values()},
             "listed": engine.listing(),
         }

@@ -313,11 +313,11 @@ def vllm_config(engine: FakeVllm) -> dict:
 
 def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
     @app.post("/pause")
-    async def pause(mode: str = "abort"):
+    async def pause(mode: str = "abort", clear_cache: bool = True):
         if mode not in PAUSE_MODES:
             text = f"1 validation error:\n  Input should be 'abort', 'wait' or 'keep', not {mode!r}"
             raise Refused(400, "Bad Request", text, "query.mode")
-        await engine.pause(mode)
+        await engine.pause(mode, clear_cache)
         return {"status": "paused"}
 
     @app.post("/resume")
@@ -466,6 +466,8 @@ def main() -> None:
             "running": engine.scheduler.running,
             "waiting": engine.scheduler.waiting,
             "paused": engine.paused,
+            "pauses": engine.pauses,
+            "flushes": engine.flushes,
             "cached": [a.name for a in engine.cache.values()],
             "listed": engine.listing(),
         }

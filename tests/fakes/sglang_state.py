@@ -38,6 +38,9 @@ class FakeSglang:
         self.ever_loaded: dict[str, Adapter] = {}
         self.update_lock = asyncio.Lock()  # one load or unload at a time, waits included
         self.paused = False
+        self.pausing = asyncio.Lock()
+        self.pauses: list[str] = []  # the modes asked for
+        self.flushes = 0  # that worked
         self.live_ids: set[str] = set()
         # Measured durations, as the real one reports: no clock, but different at every start.
         self.startup_time = {
@@ -249,14 +252,21 @@ class FakeSglang:
     # ---- pauses
 
     async def pause(self, mode: str) -> None:
-        self.paused = True
-        if mode == "abort":
-            while self.scheduler.requests:
-                await self.scheduler.abort(lambda r: True)
-                await asyncio.sleep(0.05 if not self.scheduler.requests else 1.0)
-        else:
+        self.pauses.append(mode)
+        if mode != "abort":
+            self.paused = True
             await self.scheduler.set_frozen(True)
+            return
+        # Aborts each second until nothing runs, which never comes where an earlier pause has frozen what runs. A resume
+        # waits until it is over.
+        async with self.pausing:
+            self.paused = True
+            while self.scheduler.requests:
+                if not self.scheduler.frozen:
+                    await self.scheduler.abort(lambda r: True)
+                await asyncio.sleep(0.05 if not self.scheduler.requests else 1.0)
 
     async def resume(self) -> None:
-        self.paused = False
-        await self.scheduler.set_frozen(False)
+        async with self.pausing:
+            self.paused = False
+            await self.scheduler.set_frozen(False)

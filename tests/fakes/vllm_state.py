@@ -50,6 +50,8 @@ class FakeVllm:
         self.in_slot: list[str | None] = [None] * args.max_loras  # whose weights are there
         self.name_locks: dict[str, asyncio.Lock] = {}
         self.paused = False
+        self.pauses: list[str] = []  # the modes asked for
+        self.flushes = 0
         self.started = time.time()
         self.awake = True
         self.has_begun = False  # a request was scheduled
@@ -200,7 +202,9 @@ class FakeVllm:
 
         await asyncio.gather(*(one(r) for r in requests))
 
-    async def pause(self, mode: str) -> None:
+    async def pause(self, mode: str, clear_cache: bool = True) -> None:
+        self.pauses.append(mode)
+        self.flushes += clear_cache
         self.paused = True
         if mode == "abort":
             await self.scheduler.abort(lambda r: True)

@@ -94,7 +94,7 @@ def test_the_command_line_shows_where_a_version_stands_on_each_engine(steps, mak
 @pytest.mark.parametrize(
     ("field", "value", "wire"),
     [
-        ("flush", "always", "FLUSH_MODE_ALWAYS"),
+        ("framework_pause_deadline_ms", "1", 1),
     ],
 )
 def test_a_policy_that_would_do_nothing_is_refused(world, cli, field, value, wire):
@@ -102,10 +102,10 @@ def test_a_policy_that_would_do_nothing_is_refused(world, cli, field, value, wir
     with pytest.raises(lorry.LorryError) as refused:
         world.admin.set_policy(ADAPTER, {field: wire})
     assert refused.value.reason == "POLICY_INVALID"
-    assert f"{field}={value} is not built yet" in str(refused.value)
+    assert f"{field} is not built yet" in str(refused.value)
     code, _, err = cli("policy", ADAPTER, "--set", f"{field}={value}")
     assert code != 0
-    assert f"{field}={value} is not built yet" in err
+    assert f"{field} is not built yet" in err
     code, after, _ = cli("policy", ADAPTER)
     assert code == 0
     assert after == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 
@@ -16,6 +17,15 @@ pytestmark = pytest.mark.real
 TOKENS = 900  # some ten seconds; a sync takes one or two
 SERVING_S = 180.0
 PROMPT = [1, 40, 90, 130]
+# Each pause of each engine, in one of the two modes, and whether the engine then drops its cached prefixes.
+PAUSES = [
+    ("sglang", "abort", "barrier", "always"),
+    ("sglang", "retract", "rolling", "auto"),
+    ("sglang", "in_place", "barrier", "auto"),
+    ("vllm", "abort", "rolling", "always"),
+    ("vllm", "wait", "barrier", "always"),
+    ("vllm", "keep", "rolling", "always"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +60,21 @@ class Publisher:
         until(lambda: self._world.loaded(member) == only, f"{member} keeps v{self.number} alone", SERVING_S)
 
 
-@pytest.fixture
-def publisher(world, tiny, request):
-    rule = request.param
-    world.admin.set_policy(ADAPTER, {"in_flight": f"IN_FLIGHT_MODE_{rule}", "max_staleness": 0})
+@contextlib.contextmanager
+def publishing(world, tiny, policy, members=KINDS):
+    """A Publisher whose first version the members serve, and nothing else."""
+    world.admin.set_policy(ADAPTER, {**policy, "max_staleness": 0}, replace=True)
     with world.open_run() as run:
         made = Publisher(world, run, tiny)
         made.next()
-        for member in KINDS:
+        for member in members:
             made.wait_alone(member)
+        yield made
+
+
+@pytest.fixture
+def publisher(world, tiny, request):
+    with publishing(world, tiny, {"in_flight": f"IN_FLIGHT_MODE_{request.param}"}) as made:
         yield made
 
 
@@ -73,6 +89,9 @@ class Asking:
 
     def _ask(self) -> None:
         self.answer = self._door.ask(ADAPTER, tokens=TOKENS, prompt=PROMPT, stream=self._stream)
+
+    def is_over(self) -> bool:
+        return self.answer is not None
 
     def ended(self) -> Answer:
         self._thread.join(SERVING_S)
@@ -128,6 +147,39 @@ def test_a_real_sglang_goes_on_under_the_new_version(world, publisher, reference
         reference.judge(made, publisher.folder(span["version"]))
         before += tokens
     publisher.wait_alone("sglang")
+
+
+@pytest.mark.parametrize("kind, quiesce, mode, flush", PAUSES)
+def test_a_real_engine_rests_while_its_door_changes_and_goes_on(world, tiny, kind, quiesce, mode, flush):
+    rule = "abort" if quiesce == "abort" else "finish_on_old"
+    policy = {"mode": mode, "quiesce": quiesce, "flush": flush, "in_flight": rule, "min_engines": 1}
+    with publishing(world, tiny, policy, [kind]) as publisher:
+        old, before = publisher.number, said(world, kind)
+        call = Asking(world.doors[kind], stream=False)
+        until(lambda: in_flight(world, kind) == 1, "it runs", SERVING_S)
+        publisher.next()
+        assert call.is_over() or quiesce != "wait", "it was waited for"
+        world.prove(world.doors[kind].ask(ADAPTER, prompt=PROMPT), version=publisher.number)
+        answer = call.ended()
+        assert (answer.status, end_of(kind, answer)) == (200, "abort" if quiesce == "abort" else "length")
+        assert (len(answer.tokens) == TOKENS) == (quiesce != "abort")
+        if answer.tokens:
+            world.prove(answer, version=old)
+        until(lambda: not is_paused(world, kind), "the engine goes on", SERVING_S)
+        pauses, resumes = (now - then for now, then in zip(said(world, kind), before))
+        assert (pauses, resumes) == (1, 1), "no pause failed, and none was in doubt"
+        publisher.wait_alone(kind)
+
+
+def said(world, member: str) -> tuple[int, int]:
+    """How many pauses and resumes the member's engine has confirmed."""
+    log = world.fleet.proxies[member].log_path.read_text()
+    return log.count(" pause ok"), log.count(" resume ok")
+
+
+def is_paused(world, member: str) -> bool:
+    """Whether the member's proxy has not heard yet that its engine goes on."""
+    return "\nlorry_proxy_engine_paused 0" not in world.fleet.proxies[member].metrics()
 
 
 def in_flight(world, member: str) -> int:

@@ -64,6 +64,14 @@ TEST(Canary, TakingAnyAnswerForTheTrainersIsCaught) {
   ExpectBreaks(Plant::kGapIsBlind, "invariant 2");
 }
 
+TEST(Canary, AnEngineThatIsNotAtRestIsCaught) {
+  ExpectBreaks(Plant::kPauseIsIgnored, "invariant 5");
+}
+
+TEST(Canary, AnEngineThatIsLeftPausedIsCaught) {
+  ExpectBreaks(Plant::kResumeIsIgnored, "invariant 7");
+}
+
 TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
   ExpectBreaks(Plant::kLagIsForgotten, "invariant 15");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "lib/fleet/quiesce.h"
 
 namespace lorry::sim {
 namespace {
@@ -21,7 +22,8 @@ size_t MustNames(const fleet::Desired& desired) {
 bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
   const sync::VersionInfo& info = world.store().versions().at(key);
   const fleet::EngineLimits& limits = proxy.engine().limits();
-  if (!fleet::WhyNotServable(limits, info.traits).empty()) return true;
+  const fleet::AdapterPolicy& policy = world.store().adapters().at(key.adapter).policy;
+  if (!fleet::WhyNotServable(limits, info.traits, policy).empty()) return true;
   const EngineName name =
       fleet::MakeEngineName(key, info.digest, fleet::RenderFor(limits.kind, info.traits));
   std::string said;
@@ -129,7 +131,8 @@ std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync:
   for (const sync::MemberStatus& member : status.members) {
     if (member.pool != pool.pool) continue;
     ++members;
-    ready += member.standing == MemberStanding::kReady;
+    const fleet::EngineKind kind = world.proxy(member.member.value).engine().limits().kind;
+    ready += member.standing == MemberStanding::kReady && fleet::CanQuiesce(kind, policy.quiesce);
   }
   if (pool.waits_for == "TOO_FEW_ENGINES" && policy.min_engines.Of(members) > ready) return "";
   return absl::StrCat("the newest of ", pool.adapter.value, " was not decided");

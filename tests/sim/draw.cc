@@ -1,6 +1,9 @@
 #include "tests/sim/draw.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
+#include "lib/fleet/quiesce.h"
 
 namespace lorry::sim {
 namespace {
@@ -8,6 +11,7 @@ namespace {
 uint64_t Some(Prng& prng, uint64_t most) { return prng.Below(2) == 0 ? 0 : prng.Below(most + 1); }
 // Of the numbers that what was added later is drawn from.
 constexpr uint64_t kMore = 0x9e3779b97f4a7c15ull;
+constexpr uint64_t kRest = 0xbf58476d1ce4e5b9ull;
 
 uint64_t Seldom(Prng& prng, uint64_t most) { return prng.Below(4) == 0 ? prng.Below(most + 1) : 0; }
 
@@ -60,7 +64,7 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"records_loss", &Mishaps::records_loss},
                                             {"records_older", &Mishaps::records_older},
                                             {"sleep", &Mishaps::sleep},
-                                            {"pause", &Mishaps::pause},
+                                            {"quiesce", &Mishaps::quiesce},
                                             {"move", &Mishaps::move},
                                             {"join", &Mishaps::join},
                                             {"stop", &Mishaps::stop},
@@ -95,6 +99,24 @@ fleet::AdapterPolicy DrawPolicy(Prng& prng) {
   if (prng.Below(4) == 0)
     policy.stale = prng.Below(2) == 0 ? fleet::StaleAction::kHold : fleet::StaleAction::kTag;
   return policy;
+}
+
+void DrawQuiesce(Prng& prng, fleet::AdapterPolicy& policy) {
+  using fleet::PauseKind;
+  // Mostly what every kind of engine has: the others do not serve the adapter then.
+  constexpr PauseKind kKinds[] = {PauseKind::kDrain, PauseKind::kDrain,   PauseKind::kAbort,
+                                  PauseKind::kAbort, PauseKind::kRetract, PauseKind::kInPlace,
+                                  PauseKind::kWait,  PauseKind::kKeep};
+  policy.quiesce = kKinds[prng.Below(std::size(kKinds))];
+  policy.drain_deadline_ms = 1 + static_cast<int64_t>(prng.Below(kDrainDeadlineMostMs));
+  if (policy.mode != fleet::SyncMode::kBarrier)
+    policy.barrier_deadline_ms =
+        500 + static_cast<int64_t>(prng.Below(kBarrierDeadlineMostMs - 500));
+  // All that flush can.
+  policy.flush = fleet::FlushRule::kAlways;
+  policy.in_flight = fleet::InFlightRule::kAbort;
+  if (!fleet::WhyNotTogether(policy).empty()) policy.in_flight = fleet::InFlightRule::kFinishOnOld;
+  if (!fleet::WhyNotTogether(policy).empty()) policy.flush = fleet::FlushRule::kAuto;
 }
 
 Faults DrawFaults(Prng& prng) {
@@ -147,7 +169,7 @@ void DrawMore(uint64_t seed, Faults& faults) {
   faults.direct = Seldom(prng, 500);
 }
 
-Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
+Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   watch_break = Seldom(prng, 60);
   policy_change = Seldom(prng, 60);
   barrier = Some(prng, 500);
@@ -155,7 +177,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
   records_loss = Seldom(prng, 20);
   records_older = can::kRestoreRecords ? Seldom(prng, 20) : 0;
   sleep = Seldom(prng, 60);
-  pause = Seldom(prng, 150);
+  Seldom(prng, 150);  // means nothing any more
   join = Seldom(prng, 60);
   stop = Seldom(prng, 60);
   // Not of these numbers, so that seeds that are kept stay what they were.
@@ -166,6 +188,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed) {
   retry = Seldom(more, 200);
   store_older = can::kRestoreStore ? Seldom(more, 20) : 0;
   meddle = Seldom(more, 700);
+  quiesce = Some(more, 700);
 }
 
 void Drop(const Without& without, Faults& faults) {

@@ -20,6 +20,8 @@ inline constexpr bool kNeverSettleAlone = true;
 }  // namespace can
 
 fleet::AdapterPolicy DrawPolicy(Prng& prng);
+// How engines come to rest, in a policy whose mode is drawn.
+void DrawQuiesce(Prng& prng, fleet::AdapterPolicy& policy);
 Faults DrawFaults(Prng& prng);
 // What was added later is drawn from numbers of its own, so that older seeds stay what they are
 // where none of it happens.
@@ -30,6 +32,7 @@ struct Mishaps {
   explicit Mishaps(uint64_t seed);
 
   Prng prng;
+  Prng rest;                   // for what policies say of it
   uint64_t watch_break = 0;    // leaders hear nothing of the store for a while, and read it again
   uint64_t policy_change = 0;  // of an adapter
   uint64_t barrier = 0;        // of policies: it says BARRIER
@@ -37,7 +40,7 @@ struct Mishaps {
   uint64_t records_loss = 0;   // the orchestrator begins another incarnation and adopts the fleet
   uint64_t records_older = 0;  // a backup is restored
   uint64_t sleep = 0;          // an engine's memory is released for a while
-  uint64_t pause = 0;          // an operator wants an engine paused for a while
+  uint64_t quiesce = 0;        // of policies: engines come to rest before rows flip
   uint64_t move = 0;           // a member goes to another pool
   uint64_t join = 0;           // another member joins
   uint64_t stop = 0;           // an operator restarts an engine that loads

@@ -18,8 +18,9 @@
 
 namespace lorry::sim {
 
-constexpr int64_t kStageDeadlineMs = 20'000;        // of every policy that is drawn
-constexpr int64_t kBarrierDeadlineMostMs = 10'000;  // of those of mode BARRIER
+constexpr int64_t kStageDeadlineMs = 20'000;  // of every policy that is drawn
+constexpr int64_t kBarrierDeadlineMostMs = 10'000;
+constexpr int64_t kDrainDeadlineMostMs = 5'000;
 
 // Chances are per 1000; a seed draws its own of each, many of them zero (swarm testing).
 struct Faults {
@@ -88,6 +89,8 @@ enum class Plant {
   kProbeIsBlind,          // a proxy sees every adapter answer otherwise than the base model
   kGoodbyeComesFirst,     // a proxy says goodbye while its door still answers
   kGapIsBlind,            // a proxy sees every adapter answer as its trainer does
+  kPauseIsIgnored,        // a proxy takes an engine for paused that goes on
+  kResumeIsIgnored,       // and one for resumed that stays paused
 };
 
 class Queue {

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_door.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -52,7 +53,7 @@ SimDoor::Answer SimDoor::Request(const Wish& wish) {
 SimDoor::Answer SimDoor::Begin(const Wish& wish, door::Admitted admitted) {
   const BootId boot = router_.table()->boot;
   Answer answer;
-  Live live{std::move(admitted.admission), {}, engine_.boot(), wish.children};
+  Live live{std::move(admitted.admission), {}, engine_.boot(), wish.children, {}};
   for (size_t i = 0; i < admitted.resolved.size(); ++i) {
     const door::Resolved& resolved = admitted.resolved[i];
     if (!engine_.Begin(resolved.name, resolved.digest, boot, wish.children)) {
@@ -62,7 +63,9 @@ SimDoor::Answer SimDoor::Begin(const Wish& wish, door::Admitted admitted) {
     live.names.push_back(resolved.name);
     if (resolved.name.empty()) continue;
     answer.served.push_back(resolved.key);
-    if (i < wish.adapters.size()) hooks_.began(wish.adapters[i], resolved);
+    if (i >= wish.adapters.size()) continue;
+    hooks_.began(wish.adapters[i], resolved);
+    if (wish.adapters[i] == resolved.key.adapter.value) live.on_latest.insert(resolved.name);
   }
   const uint64_t id = ++last_;
   live_.emplace(id, std::move(live));
@@ -78,12 +81,33 @@ std::string SimDoor::SomeName() {
 
 // The engine's end comes first, the last bytes pass the door a little later.
 void SimDoor::End(uint64_t id) {
-  constexpr int64_t kLastBytesMs = 20;
+  constexpr int64_t kFrozenMs = 100;
   const auto it = live_.find(id);
   if (it == live_.end()) return;
+  if (engine_.is_frozen() && engine_.boot() == it->second.boot)
+    return sim_.queue.In(kFrozenMs, [this, id] { End(id); });
+  EndNow(id);
+}
+
+void SimDoor::EndNow(uint64_t id) {
+  constexpr int64_t kLastBytesMs = 20;
+  const auto it = live_.find(id);
   for (const EngineName& name : std::exchange(it->second.names, {}))
     engine_.End(name, it->second.boot, it->second.children);
   sim_.queue.In(sim_.Latency(kLastBytesMs), [this, id] { live_.erase(id); });
+}
+
+void SimDoor::AbortAll() {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, live] : live_) ids.push_back(id);
+  for (const uint64_t id : ids) EndNow(id);
+}
+
+uint32_t SimDoor::RunningOnLatest(const EngineName& name) const {
+  return static_cast<uint32_t>(std::ranges::count_if(live_, [&](const auto& entry) {
+    const Live& live = entry.second;
+    return live.on_latest.contains(name) && !live.names.empty() && live.boot == engine_.boot();
+  }));
 }
 
 void SimDoor::EngineDied() { live_.clear(); }

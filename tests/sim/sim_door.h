@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,10 @@ class SimDoor {
   }
   // This process is gone, and its connections with it: the engine ends what nobody waits for.
   void Died();
+  // The engine ends all that runs there.
+  void AbortAll();
+  // Requests by the bare name of an adapter that run there under that name.
+  uint32_t RunningOnLatest(const EngineName& name) const;
 
  private:
   struct Live {
@@ -55,6 +60,7 @@ class SimDoor {
     std::vector<EngineName> names;
     BootId boot;
     uint32_t children;
+    std::set<EngineName> on_latest;
   };
   struct Waiting {
     Wish wish;
@@ -62,6 +68,7 @@ class SimDoor {
   };
   Answer Begin(const Wish& wish, door::Admitted admitted);
   void End(uint64_t id);
+  void EndNow(uint64_t id);
 
   Sim& sim_;
   SimEngine& engine_;

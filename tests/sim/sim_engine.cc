@@ -59,13 +59,8 @@ void SimEngine::Kill() {
   busy_until_ = 0;
   asleep_ = false;
   paused_since_.reset();
+  is_frozen_ = false;
   if (on_death_) on_death_();
-}
-
-void SimEngine::SetPaused(bool paused) {
-  if (!up_ || paused == paused_since_.has_value()) return;
-  Narrate(sim_, id_, paused ? "engine is paused" : "engine goes on");
-  paused_since_ = paused ? std::optional(sim_.now()) : std::nullopt;
 }
 
 void SimEngine::Forgotten() {
@@ -73,7 +68,7 @@ void SimEngine::Forgotten() {
   // Nobody knows that a name was leased: who called it by that is cut off, as the drain deadline
   // would do.
   for (const auto& [name, count] : std::exchange(direct_, {})) End(name, boot_, count);
-  SetPaused(false);
+  Resume();
 }
 
 int64_t SimEngine::Serialised(int64_t takes) {
@@ -251,6 +246,9 @@ void SimEngine::CheckFits(const EngineName& name, const SimDirectory& directory)
 }
 
 void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done) {
+  if (paused_since_.has_value())
+    sim_.oracle.Violate(
+        6, absl::StrCat(id_, " is asked for a token of ", name.value, " under a pause"));
   const BootId boot = boot_;
   if (const auto it = loaded_.find(name); it != loaded_.end())
     unheard_[name] = trying_[name] = it->second.content.key;

@@ -83,9 +83,12 @@ class SimEngine {
   // Memory released, until it wakes or dies.
   void SetAsleep(bool asleep) { asleep_ = up_ && asleep; }
   bool asleep() const { return asleep_; }
-  // Asked by the proxy.
-  void SetPaused(bool paused);
+  // Asked by the proxy. A paused engine answers nothing, but what it waits for.
+  void Pause(fleet::PauseKind kind);
+  void Resume();
   std::optional<Tick> paused_since() const { return paused_since_; }
+  bool is_frozen() const { return is_frozen_; }
+  bool IsIdle() const { return running_.empty(); }
 
   // The proxy lost its journal: it knows nothing of what it asked for. Whoever finds the engine
   // paused lets it go on.
@@ -148,6 +151,7 @@ class SimEngine {
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
   bool asleep_ = false;
   std::optional<Tick> paused_since_;
+  bool is_frozen_ = false;
   Tick busy_until_ = 0;                  // registry calls are taken one after another
   std::optional<EngineName> locked_by_;  // SGLang: an unload that waits holds the registry's lock
 };

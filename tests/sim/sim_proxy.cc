@@ -82,6 +82,7 @@ void SimProxy::Start() {
   seen_boot_ = BootId();
   blind_until_ = 0;
   last_sent_.reset();
+  door_rows_.clear();
   driver_.Start(*std::move(machine));
   journal_id_ = driver_.machine().journal();
   EngineChanged();
@@ -139,9 +140,14 @@ void SimProxy::Step(const proxy::Event& event) {
     was_awake_ = was_awake_ || !seen->asleep;
   }
   const auto* document = std::get_if<proxy::DesiredReceived>(&event);
-  if (document == nullptr) return driver_.machine().Step(sim_.now(), event);
-  if (document->desired.term < machine().term()) return Refuse(document->desired);
-  Obey(document->desired);
+  if (document == nullptr) {
+    driver_.machine().Step(sim_.now(), event);
+  } else if (document->desired.term < machine().term()) {
+    Refuse(document->desired);
+  } else {
+    Obey(document->desired);
+  }
+  NoteRows();
 }
 
 void SimProxy::Refuse(const fleet::Desired& desired) {
@@ -162,6 +168,7 @@ void SimProxy::Obey(const fleet::Desired& desired) {
       return row.adapter == lock.first && shut;
     });
   });
+  NoteHolds(desired);
   // One that was overtaken on its way changes nothing, and nothing is judged by it.
   const fleet::Observed before = machine().Observe();
   const bool is_old = desired.term == before.term && desired.revision <= before.revision;
@@ -249,7 +256,8 @@ void SimProxy::Rot() {
 
 std::string SimProxy::Describe() const {
   return absl::StrCat(member_.value, " ", alive() ? machine().Describe() : "down",
-                      engine_.up() ? "" : " engine-down");
+                      engine_.up() ? "" : " engine-down",
+                      engine_.paused_since().has_value() ? " engine-paused" : "");
 }
 
 void SimProxy::Later(int64_t delay, proxy::Event event) {
@@ -268,6 +276,7 @@ bool SimProxy::Write(const proxy::Ready& ready) {
   for (const proxy::Record& record : ready.records) {
     if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
     Narrate(sim_, member_.value, record);
+    CheckRest(record);
     if (record.value.has_value()) {
       journal_[record.key] = *record.value;
       if (const auto* name = std::get_if<proxy::NameRecord>(&*record.value)) NoteTrial(*name);
@@ -394,21 +403,9 @@ void SimProxy::Do(const proxy::AskEngineLoad& effect) {
   });
 }
 
-void SimProxy::Do(const proxy::PauseEngine& effect) {
-  const bool reaches = Reaches(effect.boot);
-  if (reaches) engine_.SetPaused(true);
-  const bool lost = !reaches || sim_.Chance(sim_.faults.answer_lost);
-  Later(5, proxy::PauseDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
-}
-
-void SimProxy::Do(const proxy::ResumeEngine& effect) {
-  const bool lost = !Reaches(effect.boot) || sim_.Chance(sim_.faults.answer_lost);
-  if (!lost) engine_.SetPaused(false);
-  Later(5, proxy::ResumeDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
-}
-
 void SimProxy::Do(const proxy::SetDoorTable& effect) {
   Check(effect.table);
+  for (const proxy::DoorRow& row : effect.table.rows) door_rows_[row.adapter].mode = row.mode;
   doors_.back()->Take(effect.table);
   if (sim_.plant == Plant::kRoutedIsUnloaded && sim_.Chance(20)) UnloadOneThatIsRouted();
 }

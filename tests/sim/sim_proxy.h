@@ -49,8 +49,7 @@ class SimProxy {
   SimDoor::Answer Request(const SimDoor::Wish& wish);
   // By a name that is loaded, as an explicit version is.
   SimDoor::Answer RequestSome(int64_t lasts_ms);
-  // 7: a pause that was asked for with this deadline is over by now, if it must be.
-  void CheckPause(int64_t deadline_ms);
+  void CheckPause();
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
   void LoseSight(int64_t ms, bool ended);  // the driver does not see the engine, though it lives
   void Move(const PoolName& pool) { pool_ = pool; }  // its next session is of that pool
@@ -95,6 +94,12 @@ class SimProxy {
   void CheckLatest(const door::Resolved& resolved);
   void CheckFresh(const AdapterName& adapter, const VersionKey& served);
   void CheckAwake(const EngineName& name);
+  void CheckRest(const proxy::Record& record);
+  void NoteRows();
+  void NoteHolds(const fleet::Desired& desired);
+  void PauseNow(fleet::PauseKind kind);
+  void Pause(const proxy::PauseEngine& effect, Tick until);
+  void Confirm(const proxy::PauseEngine& effect, Tick until);
   void CheckUnload(const EngineName& name);
   void CheckDelete(const EngineName& name, const std::string& path);
   void UnloadOneThatIsRouted();  // a planted bug
@@ -148,6 +153,13 @@ class SimProxy {
   std::map<proxy::OpId, EngineName> asked_of_;  // loads, probes and unloads of this life
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
+  struct SimRow {
+    fleet::RowMode mode = fleet::RowMode::kClosed;  // as the door was last told
+    bool is_shut = true;                            // by the machine, and since when, the last time
+    Tick shut_at = 0;
+    int64_t hold_for_ms = 0;  // the shortest that it was told while it was shut
+  };
+  std::map<AdapterName, SimRow> door_rows_;
   bool believed_dead_ = false;
   // It said goodbye, and no session of a later life has told it anything.
   bool has_left_ = false;

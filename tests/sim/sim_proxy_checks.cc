@@ -105,16 +105,6 @@ void SimProxy::CheckShut(const AdapterName& adapter) {
     sim_.oracle.Violate(5, absl::StrCat(member_.value, " forgot that it is LOCKED"));
 }
 
-void SimProxy::CheckPause(int64_t deadline_ms) {
-  // A resume whose answer is lost is sent again each second; a full disk keeps everything waiting.
-  const bool is_slow = sim_.faults.answer_lost > 0 || sim_.faults.disk_full > 0;
-  const int64_t slack_ms = (is_slow ? 15'000 : 2'000) + (sim_.faults.disk_slow > 0 ? 6'000 : 0);
-  if (!alive() || !engine_.paused_since().has_value()) return;
-  const Tick since = std::max({began_at_, blind_until_, *engine_.paused_since()});
-  if (sim_.now() - since > deadline_ms + slack_ms)
-    sim_.oracle.Violate(7, absl::StrCat(member_.value, " leaves its engine paused"));
-}
-
 void SimProxy::CheckAwake(const EngineName& name) {
   if (knows_asleep_ && !was_awake_ && engine_.asleep())
     sim_.oracle.Violate(6, absl::StrCat(name.value, " is moved on an engine that sleeps"));

@@ -23,7 +23,6 @@ constexpr int64_t kSecond = 1'000;
 constexpr int kEndlessPublishes = 80;
 constexpr uint64_t kLargeOneIn = 64;  // fleets
 constexpr size_t kJoinsMost = 8;
-constexpr int64_t kPauseDeadline = 5 * kSecond;
 constexpr int64_t kForgetMs = 8 * kSecond;  // of those that forget: some partitions last longer
 
 class Run {
@@ -100,10 +99,12 @@ class Run {
   }
 
   void DrawMode(fleet::AdapterPolicy& policy) {
-    if (!mishaps_.Chance(mishaps_.barrier)) return;
-    policy.mode = fleet::SyncMode::kBarrier;
-    policy.barrier_deadline_ms =
-        500 + static_cast<int64_t>(mishaps_.prng.Below(kBarrierDeadlineMostMs - 500));
+    if (mishaps_.Chance(mishaps_.barrier)) {
+      policy.mode = fleet::SyncMode::kBarrier;
+      policy.barrier_deadline_ms =
+          500 + static_cast<int64_t>(mishaps_.prng.Below(kBarrierDeadlineMostMs - 500));
+    }
+    if (mishaps_.rest.Chance(mishaps_.quiesce)) DrawQuiesce(mishaps_.rest, policy);
   }
 
   void AddMember(const PoolName& pool) {
@@ -129,6 +130,11 @@ class Run {
       mishaps_.policy_change = 200;
       mishaps_.barrier = 500;
       drawn.delay_ms = 2'000;  // doors are locked for as long
+    }
+    if (plant == Plant::kPauseIsIgnored || plant == Plant::kResumeIsIgnored) {
+      mishaps_.policy_change = 200;
+      mishaps_.quiesce = 1'000;
+      drawn.long_request = 500;
     }
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
     if (plant == Plant::kProbeIsBlind || plant == Plant::kGapIsBlind) drawn.ignored = 300;
@@ -209,9 +215,8 @@ class Run {
       if (IsOneIn(absl::StrCat(plan_.seed, member.value, sim_.now()), mishaps_.leave))
         Leave(*proxy);
       if (mishaps_.Chance(mishaps_.stop) && proxy->engine().IsLoading()) world_.KillEngine(*proxy);
-      Operate(member, *proxy);
+      proxy->CheckPause();
     }
-    world_.RepeatWishes();
   }
 
   // As long as the proxy with the planted bug answers nobody reaches it.
@@ -240,21 +245,6 @@ class Run {
     proxy.Kill(false);
     proxy.Move(proxy.pool() == kRollout ? kEval : kRollout);
     proxy.Start();
-  }
-
-  // Pauses, as an orchestrator that quiesces asks for them; most last longer than their deadlines.
-  void Operate(const MemberId& member, SimProxy& proxy) {
-    proxy.CheckPause(kPauseDeadline);
-    if (mishaps_.pause == 0) return;
-    World::Wish& wish = wishes_[member];
-    const World::Wish before = wish;
-    if (mishaps_.prng.Below(6) == 0) wish = World::Wish();
-    if (mishaps_.Chance(mishaps_.pause)) {
-      constexpr fleet::PauseKind kKinds[] = {fleet::PauseKind::kAbort, fleet::PauseKind::kInPlace,
-                                             fleet::PauseKind::kKeep, fleet::PauseKind::kDrain};
-      wish = {kKinds[mishaps_.prng.Below(4)], kPauseDeadline, false};
-    }
-    if (wish != before) world_.SetWish(member, wish);
   }
 
   // What the leader says it promised and believes.
@@ -306,7 +296,6 @@ class Run {
   void Heal() {
     if (Violated()) return;
     sim_.faults = Faults();
-    for (const auto& [member, wish] : wishes_) world_.SetWish(member, World::Wish());
     world_.EndZombies();
     if (world_.leader() == nullptr) world_.StartLeader();
     world_.RunFor(kSecond);  // it has read the store
@@ -329,7 +318,6 @@ class Run {
     for (int i = 0; i < 14 && !Violated(); ++i) {
       Supervise();
       world_.AdoptIfAsked();
-      world_.RepeatWishes();
       world_.RunFor(5 * kSecond);
     }
     // 12: under endless publishing some version is decided.
@@ -390,7 +378,6 @@ class Run {
   Mishaps mishaps_;
   Work work_;
   uint32_t slots_ = 0;
-  std::map<MemberId, World::Wish> wishes_;
 };
 
 }  // namespace

@@ -94,6 +94,10 @@ class Player {
     if (Has("mode=barrier")) policy.mode = fleet::SyncMode::kBarrier;
     if (Has("skip=never")) policy.skip = fleet::SkipRule::kNever;
     if (Has("mode=barrier")) policy.mode = fleet::SyncMode::kBarrier;
+    if (Has("quiesce=drain")) policy.quiesce = fleet::PauseKind::kDrain;
+    if (Has("quiesce=wait")) policy.quiesce = fleet::PauseKind::kWait;
+    policy.barrier_deadline_ms = Number("hold", 30'000);
+    policy.drain_deadline_ms = Number("drain", 600'000);
     world_.store().SetAdapter(AdapterName(Word(1)), policy);
     world_.store().OpenRun(AdapterName(Word(1)));
   }

@@ -37,16 +37,7 @@ std::string_view ToString(sync::WatchEvent::State state) {
   return "";
 }
 
-// Fewer documents are delivered in a run, and fewer revisions given out in a term.
-constexpr int kRenumberBits = 20;
-
 constexpr uint32_t kRankLimit = 16;  // of every engine
-
-fleet::Observed AsLeadersKnow(fleet::Observed observed) {
-  const uint64_t number = observed.revision.value >> kRenumberBits;
-  if (number != 0) observed.revision = Revision(number);
-  return observed;
-}
 
 }  // namespace
 
@@ -310,7 +301,7 @@ void World::Attach(const MemberId& member, uint64_t life) {
   const sync::SessionId id = ++last_session_;
   sessions_[id] = Session{current->id(), member, life, proxy.pool()};
   left_.erase(member);
-  const Bytes hello = Write(AsLeadersKnow(proxy.Hello(sim_.Chance(sim_.faults.stale_hello))));
+  const Bytes hello = Write(proxy.Hello(sim_.Chance(sim_.faults.stale_hello)));
   const uint64_t leader_id = current->id();
   sim_.queue.In(sim_.Latency(10), [this, id, member, life, hello, leader_id] {
     SimLeader* alive = Find(leader_id);
@@ -354,7 +345,7 @@ void World::BreakAll(const MemberId& member, int64_t) {
 }
 
 void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
-  const Bytes bytes = Write(AsLeadersKnow(observed));
+  const Bytes bytes = Write(observed);
   Send(sessions_.at(id).member, [this, id, bytes] {
     SimLeader* alive = Find(sessions_.at(id).leader);
     if (alive != nullptr) alive->Post(sync::MemberObserved{id, ReadObserved(sim_.oracle, bytes)});
@@ -364,40 +355,12 @@ void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
 void World::ToProxy(const sync::SetDesired& effect) {
   sim_.oracle.DesiredSent(effect.term);
   if (!sessions_.contains(effect.session)) return;
-  desired_[effect.member] = {effect.session, effect.member, effect.Whole()};
-  Deliver(desired_[effect.member]);
-}
-
-// Documents to a member with wishes are numbered anew on their way, so that one can be delivered
-// again with another wish in it; Observed has the leader's own number back.
-void World::Deliver(const Sent& sent) {
-  fleet::Desired desired = sent.desired;
-  if (const auto wish = wishes_.find(sent.member); wish != wishes_.end()) {
-    desired.revision = Revision((desired.revision.value << kRenumberBits) + ++deliveries_);
-    delivered_[sent.member] = desired.revision;
-    desired.pause = wish->second;
-  }
-  const Bytes bytes = Write(desired);
-  Send(sent.member, [this, id = sent.session, bytes] {
+  const fleet::Desired& desired = desired_[effect.member] = effect.Whole();
+  Send(effect.member, [this, id = effect.session, bytes = Write(desired)] {
     const Session& session = sessions_.at(id);
     SimProxy& proxy = *proxies_.at(session.member);
     if (proxy.life() == session.life) proxy.Receive(ReadDesired(sim_.oracle, bytes));
   });
-}
-
-void World::SetWish(const MemberId& member, const Wish& wish) {
-  wishes_[member] = wish;
-  if (const auto last = desired_.find(member); last != desired_.end()) Deliver(last->second);
-}
-
-void World::RepeatWishes() {
-  for (const auto& [member, wish] : wishes_) {
-    SimProxy& to = *proxies_.at(member);
-    const auto last = desired_.find(member);
-    if (last == desired_.end() || !to.alive() || to.machine().term() != last->second.desired.term)
-      continue;
-    if (to.machine().Observe().revision < delivered_[member]) Deliver(last->second);
-  }
 }
 
 void World::PutToSleep(const MemberId& member, int64_t ms) {

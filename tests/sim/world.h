@@ -27,7 +27,7 @@ class World {
   SimProxy& proxy(const std::string& id) { return *proxies_.at(MemberId(id)); }
   std::map<MemberId, std::unique_ptr<SimProxy>>& proxies() { return proxies_; }
   // The last document that a leader sent to the member.
-  const fleet::Desired& desired(const MemberId& member) { return desired_[member].desired; }
+  const fleet::Desired& desired(const MemberId& member) { return desired_[member]; }
   void StartEngine(SimProxy& proxy);
   void KillEngine(SimProxy& proxy);
 
@@ -44,11 +44,6 @@ class World {
   // An operator answers a leader that waits for FleetAdopted, once every member is attached.
   void AdoptIfAsked();
   SimLeader* leader();  // the one that proxies and clients dial; null while there is none
-
-  // What an orchestrator that quiesces would ask of a member, put into the documents on their way.
-  using Wish = std::optional<fleet::DesiredPause>;
-  void SetWish(const MemberId& member, const Wish& wish);
-  void RepeatWishes();  // to members that have not met theirs
 
   // The engine's memory is released for so long.
   void PutToSleep(const MemberId& member, int64_t ms);
@@ -95,12 +90,6 @@ class World {
     bool is_over = false;   // its leader knows that it ended
     uint64_t sequence = 0;  // of the last report that its leader took
   };
-  // The document that a leader sent last.
-  struct Sent {
-    sync::SessionId session = 0;
-    MemberId member;
-    fleet::Desired desired;
-  };
   void Dial(const MemberId& member);
   void Attach(const MemberId& member, uint64_t life);
   void Break(sync::SessionId session);
@@ -113,7 +102,6 @@ class World {
   bool MayForgetLost(const PoolName& pool) const;
   void ToLeader(sync::SessionId session, const fleet::Observed& observed);
   void ToProxy(const sync::SetDesired& effect);
-  void Deliver(const Sent& sent);
   // A decision needs members that have its version, as many as the policy says.
   void CheckCommit(const AdapterName& adapter, const PoolName& pool, const VersionKey& version,
                    uint32_t members);
@@ -140,10 +128,7 @@ class World {
   std::map<sync::SessionId, Session> sessions_;
   sync::SessionId last_session_ = 0;
   std::map<MemberId, Tick> partitioned_until_;
-  std::map<MemberId, Sent> desired_;
-  std::map<MemberId, Wish> wishes_;         // for good once there was one
-  std::map<MemberId, Revision> delivered_;  // numbers on the way, see Deliver
-  uint64_t deliveries_ = 0;
+  std::map<MemberId, fleet::Desired> desired_;
   sync::RequestId last_request_ = 0;
   sync::WatchId last_watch_ = 0;
   struct Watched {

@@ -57,7 +57,7 @@ void World::Watch(const VersionKey& version, const PoolName& pool) {
 }
 
 std::string World::WhyNamesStay(const MemberId& member) {
-  const std::vector<fleet::WantedVersion>& wanted = desired_[member].desired.wanted;
+  const std::vector<fleet::WantedVersion>& wanted = desired_[member].wanted;
   for (const fleet::ObservedResidency& has : proxy(member.value).machine().Observe().residencies) {
     const bool stays = std::none_of(wanted.begin(), wanted.end(),
                                     [&](const auto& version) { return version.name == has.name; });

@@ -37,9 +37,19 @@ def _fields(text: str) -> list[tuple[str, int]]:
     ]
 
 
+# Fields that services act on through what is made of them in lib/fleet.
+_DERIVED = {
+    "keep": r"policy(\.|->)KeepCount\(\)",
+    "barrier_deadline_ms": r"policy(\.|->)HoldLimitMs\(\)",
+    "drain_deadline_ms": r"policy(\.|->)HoldLimitMs\(\)",
+    "flush": r"QuiesceOf\([\w.]*policy\)",
+}
+
+
 def _reads(text: str, field: str) -> bool:
-    reader = r"KeepCount\(\)" if field == "keep" else rf"{field}\b"
-    return re.search(rf"\b(policy|plain|rules)(\.|->){reader}", text) is not None
+    if field in _DERIVED and re.search(rf"\b{_DERIVED[field]}", text):
+        return True
+    return field != "keep" and re.search(rf"\b(policy|plain|rules)(\.|->){field}\b", text) is not None
 
 
 def _body(text: str, function: str) -> str:

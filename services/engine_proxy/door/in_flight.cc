@@ -130,9 +130,7 @@ FlipWatch::FlipWatch(Exchange& x) : x_(x), unwanted_(x.resolved.size()) {
 
 FlipWatch::~FlipWatch() {
   x_.shard.flips.erase(this);
-  if (!aborting_) return;
-  aborting_->over = true;
-  aborting_->timer.cancel();
+  if (aborting_) aborting_->over = true;
 }
 
 void FlipWatch::OnTable(const proxy::DoorTable& table) {

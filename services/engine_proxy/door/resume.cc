@@ -37,7 +37,7 @@ Task<bool> ResumedRequest::RunPart() {
   part_ = Runs();
   std::vector<Edit> edits =
       RewriteEdits(x_.kind, x_.route.shape, *x_.facts, x_.asks, x_.resolved, {x_.ids.At(0)});
-  for (Edit& edit : ContinuationEdits(plan_, generated_)) {
+  for (Edit& edit : ContinuationEdits(plan_, *x_.padded, generated_)) {
     edits.push_back(std::move(edit));
   }
   const SplicedBody body(x_.padded->view(), std::move(edits));

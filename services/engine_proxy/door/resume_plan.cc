@@ -151,9 +151,11 @@ absl::StatusOr<Generated> ReadGenerated(const PaddedBody& reply) {
   return out;
 }
 
-std::vector<Edit> ContinuationEdits(const ResumePlan& plan, const Generated& before) {
+std::vector<Edit> ContinuationEdits(const ResumePlan& plan, const PaddedBody& body,
+                                    const Generated& before) {
   if (before.tokens == 0) return {};
-  return {{plan.prompt.offset + plan.prompt.length - 1, 0, "," + before.ids},
+  const bool empty = IsBlank(body.Text({plan.prompt.offset + 1, plan.prompt.length - 2}));
+  return {{plan.prompt.offset + plan.prompt.length - 1, 0, (empty ? "" : ",") + before.ids},
           {plan.most.offset, plan.most.length, std::to_string(plan.most_tokens - before.tokens)}};
 }
 

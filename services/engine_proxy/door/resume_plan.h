@@ -16,7 +16,7 @@ namespace lorry::door {
 
 // Where a request's body keeps what differs in a continuation.
 struct ResumePlan {
-  JsonRange prompt;  // the list of token ids, never empty
+  JsonRange prompt;  // the list of token ids
   JsonRange most;    // how many tokens may be generated
   uint64_t most_tokens = 0;
 };
@@ -35,7 +35,8 @@ struct Generated {
 absl::StatusOr<Generated> ReadGenerated(const PaddedBody& reply);
 
 // The edits of the client's body that ask for the rest.
-std::vector<Edit> ContinuationEdits(const ResumePlan& plan, const Generated& before);
+std::vector<Edit> ContinuationEdits(const ResumePlan& plan, const PaddedBody& body,
+                                    const Generated& before);
 
 // `reply` of a continuation as if it had generated what `before` says, too.
 absl::StatusOr<std::string> Continued(const PaddedBody& before, std::string reply);

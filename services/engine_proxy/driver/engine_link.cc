@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <boost/asio/post.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
@@ -267,14 +268,29 @@ void EngineLink::Run(const PauseEngine& pause) {
   With(
       pause.boot,
       [this, pause](engines::Engine& engine) {
-        engine.SetPause(pause.kind, pause.flush, Millis(options_.call_deadline_ms),
+        paused_at_ = SteadyClock().Now();
+        LORRY_FAULT_POINT("proxy.pause.before_call");
+        engine.SetPause(pause.kind, pause.flush, Millis(pause.deadline_ms),
                         [this, pause](absl::Status status) {
-                          sink_(PauseDone{pause.op, OutcomeOf(status)});
+                          LORRY_FAULT_POINT("proxy.pause.answered");
+                          spdlog::info("pause {}", status.ok() ? "ok" : Text(status));
+                          sink_(PauseDone{.op = pause.op,
+                                          .outcome = OutcomeOf(status),
+                                          .reason = ReasonOf(status),
+                                          .detail = Text(status)});
                         });
+        LORRY_FAULT_POINT("proxy.pause.called");
       },
       [this, pause] {
-        sink_(PauseDone{pause.op, Outcome::kFailed});
+        sink_(PauseDone{.op = pause.op, .outcome = Outcome::kFailed, .reason = "ENGINE_RESTARTED"});
       });
+}
+
+void EngineLink::NotePauseEnded() {
+  const std::optional<Tick> began = std::exchange(paused_at_, std::nullopt);
+  if (!began.has_value()) return;  // counted already, or of an earlier process
+  const double seconds = static_cast<double>(SteadyClock().Now() - *began) / 1e3;
+  listeners_.on_timed("pause", seconds, Outcome::kOk);
 }
 
 void EngineLink::Run(const ResumeEngine& resume) {
@@ -283,6 +299,8 @@ void EngineLink::Run(const ResumeEngine& resume) {
       [this, resume](engines::Engine& engine) {
         engine.SetPause(fleet::PauseKind::kNone, false, Millis(options_.call_deadline_ms),
                         [this, resume](absl::Status status) {
+                          spdlog::info("resume {}", status.ok() ? "ok" : Text(status));
+                          if (status.ok()) NotePauseEnded();
                           sink_(ResumeDone{resume.op, OutcomeOf(status)});
                         });
       },

@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -36,7 +37,7 @@ class EngineLink {
     // So many looks in a row must fail before an engine that still accepts connections counts as
     // lost: SGLang answers nothing while it loads an adapter.
     int lost_after = 3;
-    int64_t call_deadline_ms = 10'000;   // List, GetLoad, pauses
+    int64_t call_deadline_ms = 10'000;   // List, GetLoad, ends of pauses
     int64_t load_deadline_ms = 60'000;   // reads the files; a large adapter on a cold disk
     int64_t probe_deadline_ms = 30'000;  // one token on an engine that has nothing else to do
     // One behind everything that it is doing: a full engine takes new requests as old ones end.
@@ -50,7 +51,7 @@ class EngineLink {
   struct Listeners {
     // Each new set of facts: the door needs them.
     std::function<void(const engines::EngineFacts&)> on_facts;
-    // How a load or unload went: "load", seconds, outcome.
+    // How a load, an unload or a pause went: "load", seconds, outcome.
     std::function<void(std::string_view verb, double seconds, Outcome outcome)> on_timed;
     // The paths that the engine lists, each time it was asked.
     std::function<void(const std::set<std::string>& paths)> on_listed;
@@ -81,6 +82,7 @@ class EngineLink {
  private:
   void Look();
   void LookAgain();
+  void NotePauseEnded();
   void OnFacts(const engines::EngineFacts& facts);
   void OnLook(const absl::StatusOr<engines::EngineFacts>& facts);
   // Runs `call` on the link's thread with the engine, or `otherwise` when there is none, or another
@@ -97,7 +99,8 @@ class EngineLink {
   // The link's thread alone.
   std::unique_ptr<engines::Engine> engine_;
   BootId boot_;
-  FoundBaseModel base_model_;  // of that boot
+  FoundBaseModel base_model_;      // of that boot
+  std::optional<Tick> paused_at_;  // asked for; until a resume is answered
   int failures_ = 0;
   std::atomic<bool> ended_{false};
   std::thread thread_;

@@ -5,12 +5,9 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "services/engine_proxy/engines/call.h"
 #include "services/engine_proxy/engines/engine.h"
-#include "services/engine_proxy/engines/http_client.h"
-#include "services/engine_proxy/engines/probe.h"
 
 namespace lorry::engines {
 
@@ -34,7 +31,7 @@ class HttpEngine final : public Engine {
   void Probe(const EngineName& name, fleet::ProbeQuestion question, Millis within,
              Answer<absl::StatusOr<fleet::ProbeAnswer>> answer) override {
     Run<absl::StatusOr<fleet::ProbeAnswer>>(
-        Asked(calls_, name, std::move(question), DeadlineAfter(within)), std::move(answer));
+        calls_->Probe(name, std::move(question), DeadlineAfter(within)), std::move(answer));
   }
   void Unload(const EngineName& name, Millis within, Answer<absl::Status> answer) override {
     Run<absl::Status>(calls_->Unload(name, DeadlineAfter(within)), std::move(answer));
@@ -48,37 +45,6 @@ class HttpEngine final : public Engine {
   }
 
  private:
-  // Asks what a probe asks, in this order; each kind of engine has its own way to ask it.
-  static Task<absl::StatusOr<fleet::ProbeAnswer>> Asked(std::shared_ptr<Calls> calls,
-                                                        EngineName name,
-                                                        fleet::ProbeQuestion question,
-                                                        HttpClient::Clock::time_point deadline) {
-    fleet::ProbeAnswer answer;
-    if (question.kind == fleet::ProbeKind::kPresence) {
-      const auto listing = co_await calls->List(deadline);
-      if (!listing.ok()) co_return listing.status();
-      const absl::Status present = JudgePresence(*listing, name);
-      if (!present.ok()) co_return present;
-      co_return answer;
-    }
-    if (question.kind == fleet::ProbeKind::kToken) {
-      const auto token = co_await calls->Token(name.value, deadline);
-      if (!token.ok()) co_return token.status();
-      co_return answer;
-    }
-    std::vector<std::vector<double>> answered;
-    for (const peft::ReferencePrompt& prompt : question.reference) {
-      auto logprobs = co_await calls->ReferenceLogprobs(name.value, prompt, deadline);
-      if (!logprobs.ok()) co_return logprobs.status();
-      answered.push_back(*std::move(logprobs));
-    }
-    answer.gap = GapTo(question.reference, answered);
-    const auto compared = co_await calls->CompareTokens(name.value, deadline);
-    if (!compared.ok()) co_return compared.status();
-    answer.compared = *compared;
-    co_return answer;
-  }
-
   template <typename T>
   void Run(Task<T> task, Answer<T> answer) {
     Start<T>(calls_->io(), std::move(task),

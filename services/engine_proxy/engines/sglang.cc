@@ -65,12 +65,34 @@ class SglangCalls {
     co_return StatusOfRefusal("unload " + name.value, *reply);
   }
 
-  Task<absl::StatusOr<std::vector<double>>> ReferenceLogprobs(std::string adapter,
-                                                              peft::ReferencePrompt prompt,
-                                                              TimePoint deadline) {
-    const auto reply = co_await Answer(std::move(adapter), prompt.tokens, deadline);
-    if (!reply.ok()) co_return reply.status();
-    co_return ParseSglangReference(*reply, prompt);
+  Task<absl::StatusOr<fleet::ProbeAnswer>> Probe(EngineName name, fleet::ProbeQuestion question,
+                                                 TimePoint deadline) {
+    fleet::ProbeAnswer answer;
+    if (question.kind == fleet::ProbeKind::kPresence) {
+      const auto listing = co_await List(deadline);
+      if (!listing.ok()) co_return listing.status();
+      const absl::Status present = JudgePresence(*listing, name);
+      if (!present.ok()) co_return present;
+      co_return answer;
+    }
+    if (question.kind == fleet::ProbeKind::kToken) {
+      const auto token = co_await Token(name.value, deadline);
+      if (!token.ok()) co_return token.status();
+      co_return answer;
+    }
+    std::vector<std::vector<double>> answered;
+    for (const peft::ReferencePrompt& prompt : question.reference) {
+      const auto reply = co_await Answer(name.value, prompt.tokens, deadline);
+      if (!reply.ok()) co_return reply.status();
+      auto logprobs = ParseSglangReference(*reply, prompt);
+      if (!logprobs.ok()) co_return logprobs.status();
+      answered.push_back(*std::move(logprobs));
+    }
+    answer.gap = GapTo(question.reference, answered);
+    const auto compared = co_await CompareTokens(name.value, deadline);
+    if (!compared.ok()) co_return compared.status();
+    answer.compared = *compared;
+    co_return answer;
   }
 
   Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
@@ -116,6 +138,7 @@ class SglangCalls {
     co_return ParseSglangToken(*reply);
   }
 
+ private:
   // The base model's before and after the adapter's, so that what changes in between (a batch that
   // fills) is taken for noise and not for the adapter.
   Task<absl::StatusOr<std::optional<fleet::ProbeComparison>>> CompareTokens(std::string adapter,
@@ -129,7 +152,6 @@ class SglangCalls {
     co_return Compare({*before, *after}, {*answered, *answered});
   }
 
- private:
   static const char* ModeOf(fleet::PauseKind pause) {
     switch (pause) {
       case fleet::PauseKind::kNone:
@@ -146,7 +168,9 @@ class SglangCalls {
   }
 
   Task<absl::Status> Flush(TimePoint deadline) {
-    const auto reply = co_await Post("/flush_cache", Json::object(), admin_key_, deadline);
+    // Requests that were aborted leave the scheduler a little later.
+    const auto reply =
+        co_await Post("/flush_cache?timeout=5", Json::object(), admin_key_, deadline);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == 200) co_return absl::OkStatus();
     co_return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_FLUSH_FAILED",

@@ -68,6 +68,37 @@ class VllmCalls {
     co_return StatusOfRefusal("unload " + name.value, *reply);
   }
 
+  Task<absl::StatusOr<fleet::ProbeAnswer>> Probe(EngineName name, fleet::ProbeQuestion question,
+                                                 TimePoint deadline) {
+    const auto listed = co_await Get("/v1/models", deadline);
+    if (!listed.ok()) co_return listed.status();
+    const auto models = ParseModels(*listed);
+    if (!models.ok()) co_return models.status();
+    fleet::ProbeAnswer answer;
+    if (question.kind == fleet::ProbeKind::kPresence) {
+      const absl::Status present = JudgePresence(models->adapters, name);
+      if (!present.ok()) co_return present;
+      co_return answer;
+    }
+    if (question.kind == fleet::ProbeKind::kToken) {
+      const auto token = co_await Token(name.value, deadline);
+      if (!token.ok()) co_return token.status();
+      co_return answer;
+    }
+    std::vector<std::vector<double>> answered;
+    for (const peft::ReferencePrompt& prompt : question.reference) {
+      auto logprobs = co_await ReferenceLogprobs(name.value, prompt, deadline);
+      if (!logprobs.ok()) co_return logprobs.status();
+      answered.push_back(*std::move(logprobs));
+    }
+    answer.gap = GapTo(question.reference, answered);
+    const std::string base = models->base_models.empty() ? "" : models->base_models.front();
+    const auto compared = co_await CompareTokens(base, name.value, deadline);
+    if (!compared.ok()) co_return compared.status();
+    answer.compared = *compared;
+    co_return answer;
+  }
+
   Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
     const auto reply = co_await Get("/metrics", deadline);
     if (!reply.ok()) co_return reply.status();
@@ -99,6 +130,7 @@ class VllmCalls {
     co_return ParseVllmToken(*reply);
   }
 
+ private:
   // As the next token after each beginning of the prompt, in one request: a vLLM on a CPU that is
   // asked for the log-probabilities of a prompt (EngineFacts::dies_of_prompt_logprobs) may die.
   Task<absl::StatusOr<std::vector<double>>> ReferenceLogprobs(std::string adapter,
@@ -123,12 +155,8 @@ class VllmCalls {
   }
 
   using Comparison = std::optional<fleet::ProbeComparison>;
-  Task<absl::StatusOr<Comparison>> CompareTokens(std::string adapter, TimePoint deadline) {
-    const auto listed = co_await Get("/v1/models", deadline);
-    if (!listed.ok()) co_return listed.status();
-    const auto models = ParseModels(*listed);
-    if (!models.ok()) co_return models.status();
-    std::string base = models->base_models.empty() ? "" : models->base_models.front();
+  Task<absl::StatusOr<Comparison>> CompareTokens(std::string base, std::string adapter,
+                                                 TimePoint deadline) {
     const auto of_base = co_await BaseTokens(std::move(base), deadline);
     if (!of_base.ok()) co_return of_base.status();
     const auto of_adapter = co_await TwoTokens(std::move(adapter), deadline);
@@ -137,7 +165,6 @@ class VllmCalls {
     co_return Compare(**of_base, *of_adapter);
   }
 
- private:
   // Where the engine is not known to run on anything but a CPU, it may give the base model's
   // requests an adapter's weights (EngineFacts::mixes_base). There the base model is asked once in
   // a life of the engine, while no adapter is at work; before that there is nothing to compare.

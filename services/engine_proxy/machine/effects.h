@@ -83,6 +83,7 @@ struct PauseEngine {
   BootId boot;
   fleet::PauseKind kind;
   bool flush = false;
+  int64_t deadline_ms = 0;  // one that waits for requests may take as long
 };
 struct ResumeEngine {
   OpId op = 0;

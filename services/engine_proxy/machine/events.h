@@ -94,6 +94,8 @@ struct EngineLoadSeen {
 struct PauseDone {
   OpId op = 0;
   Outcome outcome = Outcome::kOk;
+  std::string reason = {};
+  std::string detail = {};
 };
 struct ResumeDone {
   OpId op = 0;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/slots.h"
@@ -119,7 +120,8 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
 void AdvanceToLoad(Core& core, Residency& residency) {
   const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
   if (!to_load || !core.FreshlyListed(residency) || core.asleep || !core.answers) return;
-  const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core);
+  // A paused engine answers no probe.
+  const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core) || IsPausedOrToBe(core);
   if (core.IsListedAsOurs(residency)) {
     if (!waits) Move(core, residency, ResidencyEvent::kListedAsOurs);
     return;

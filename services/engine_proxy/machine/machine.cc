@@ -74,12 +74,12 @@ void Handle(Core& core, const Event& event) {
 }
 
 void Plan(Core& core) {
-  AdvancePause(core);
   AdvanceUncounted(core);
   AdvanceResidencies(core);
   AdvanceRows(core);
   AdvanceDoor(core);  // before unloads: what they wait for is a table without the name
   if (AdvanceUnloads(core)) AdvanceDoor(core);
+  AdvancePause(core);  // after a flip that it was held for, and never beside a call of the registry
   AdvanceEngine(core);
   AskEngineLoadIfNeeded(core);
   AdvanceObserved(core);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
+#include "services/engine_proxy/machine/rest.h"
 #include "services/engine_proxy/machine/rows.h"
 #include "services/engine_proxy/machine/verdicts.h"
 
@@ -141,6 +142,8 @@ fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row
   if (row.record.open) out.target = row.record.target;
   out.barrier = BarrierOf(core, adapter, row, out.mode);
   out.revoked = row.revoked;
+  if (const fleet::DesiredRow* wanted = core.WantedRow(adapter))
+    out.waits_for = WhatRestWaitsFor(core, *wanted, row);
   return out;
 }
 
@@ -228,6 +231,7 @@ std::string Describe(const Core& core) {
   for (const fleet::ObservedRow& row : observed.rows) {
     absl::StrAppend(&line, " ", row.adapter.value, ":", std::string(fleet::ToString(row.mode)), "(",
                     row.epoch.value, ")", row.target.empty() ? "" : "=", row.target.value);
+    if (!row.waits_for.empty()) absl::StrAppend(&line, " waits for ", row.waits_for);
   }
   for (const fleet::ObservedResidency& residency : observed.residencies) {
     absl::StrAppend(

@@ -14,7 +14,6 @@ constexpr PauseTransition kTable[] = {
     {S::kPausing, E::kFails, S::kResuming, A::kResume},
     {S::kPausing, E::kEnds, S::kResuming, A::kResume},
     {S::kPausing, E::kBootEnded, S::kNone, A::kNothing, W::kNotPaused},
-    {S::kPaused, E::kHoldsNot, S::kPausing},
     {S::kPaused, E::kEnds, S::kResuming, A::kResume},
     {S::kPaused, E::kBootEnded, S::kNone, A::kNothing, W::kNotPaused},
     {S::kResuming, E::kResumeDue, S::kResuming, A::kResume},

@@ -11,8 +11,7 @@ enum class PauseState : uint8_t { kNone, kPausing, kPaused, kResuming };
 
 enum class PauseEvent : uint8_t {
   kWanted,
-  kHolds,      // the engine said so; a drain: nothing runs any more
-  kHoldsNot,   // a drain: something runs again
+  kHolds,      // the engine said so
   kFails,      // the engine did not pause, or may have
   kEnds,       // nobody wants it any more, or its deadline passed
   kResumeDue,  // the last resume was not confirmed

@@ -1,7 +1,12 @@
 #include "services/engine_proxy/machine/pauses.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "lib/base/transition.h"
 #include "services/engine_proxy/machine/pause_table.h"
+#include "services/engine_proxy/machine/rest.h"
+#include "services/engine_proxy/machine/unload.h"
 
 namespace lorry::proxy {
 namespace {
@@ -11,9 +16,9 @@ using pause_at::Paused;
 using pause_at::Pausing;
 using pause_at::Resuming;
 
-bool IsDrain(const Pause& pause) {
-  return pause.record.has_value() && pause.record->kind == fleet::PauseKind::kDrain;
-}
+// A pause without an answer may reach the engine after the resume that was sent later: by the time
+// that a second resume is answered, poll_ms after the first, it has.
+constexpr uint32_t kResumesAfterDoubt = 2;
 
 void Enter(Pause& pause, PauseState next) {
   switch (next) {
@@ -27,20 +32,21 @@ void Enter(Pause& pause, PauseState next) {
       pause.phase = Paused();
       return;
     case PauseState::kResuming:
-      pause.phase = Resuming();
+      if (std::holds_alternative<Resuming>(pause.phase)) return;
+      pause.phase =
+          Resuming{.needed = std::holds_alternative<Paused>(pause.phase) ? 1 : kResumesAfterDoubt};
       return;
   }
 }
 
-// Nothing is sent for a drain: the counts say when it holds, and nothing is to be resumed.
 void AskFor(Core& core, PauseAsk ask) {
   Pause& pause = core.pause;
-  if (IsDrain(pause) || ask == PauseAsk::kNothing) return;
+  if (ask == PauseAsk::kNothing) return;
   if (ask == PauseAsk::kPause) {
     auto& pausing = std::get<Pausing>(pause.phase);
     pausing.op = core.NewOp();
-    core.effects.push_back(
-        PauseEngine{pausing.op, core.boot, pause.wanted.kind, pause.wanted.flush});
+    core.effects.push_back(PauseEngine{pausing.op, core.boot, pause.wanted.kind, pause.wanted.flush,
+                                       pause.wanted.deadline_ms});
     return;
   }
   auto& resuming = std::get<Resuming>(pause.phase);
@@ -68,75 +74,115 @@ bool Move(Core& core, PauseEvent event) {
   return true;
 }
 
-bool IsWanted(const Core& core) {
-  return core.session && core.desired.has_value() && core.desired->pause.has_value() &&
-         core.desired->pause->kind != fleet::PauseKind::kNone;
+// The rows that it was for wait for their requests instead.
+void GiveUp(Core& core, const std::string& why) {
+  for (const auto& [adapter, epoch] : core.pause.rows) {
+    const auto row = core.rows.find(adapter);
+    if (row != core.rows.end()) row->second.unpaused = {epoch, why};
+  }
+  core.pause.rows.clear();
 }
 
-void Begin(Core& core, const fleet::DesiredPause& wanted) {
-  core.pause.wanted = wanted;
-  core.pause.record = PausedRecord{core.boot, wanted.kind};
-  core.pause.until = core.now + wanted.deadline_ms;
+// A load, a probe or an unload would not be answered before the engine goes on.
+bool IsRegistryQuiet(const Core& core) {
+  return !IsUnloading(core) &&
+         std::none_of(core.residencies.begin(), core.residencies.end(), [](const auto& entry) {
+           return entry.second
+               .template IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>();
+         });
+}
+
+// The first row that wants a pause, and all that want the same.
+void BeginIfWanted(Core& core) {
+  if (!core.desired.has_value() || !IsRegistryQuiet(core)) return;
+  Pause& pause = core.pause;
+  for (const fleet::DesiredRow& wanted : core.desired->rows) {
+    const auto row = core.rows.find(wanted.adapter);
+    if (row == core.rows.end() || !WantsPause(core, wanted, row->second)) continue;
+    const fleet::DesiredPause& quiesce = wanted.quiesce;
+    if (pause.rows.empty()) pause.wanted = quiesce;
+    if (quiesce.kind != pause.wanted.kind || quiesce.flush != pause.wanted.flush) continue;
+    pause.rows[wanted.adapter] = wanted.epoch;
+    pause.wanted.deadline_ms = std::min(pause.wanted.deadline_ms, quiesce.deadline_ms);
+  }
+  if (pause.rows.empty()) return;
+  pause.record = PausedRecord{core.boot, pause.wanted.kind};
+  pause.until = core.now + pause.wanted.deadline_ms;
   Move(core, PauseEvent::kWanted);
+}
+
+void EndIfOver(Core& core) {
+  std::erase_if(core.pause.rows, [&](const auto& entry) {
+    const fleet::DesiredRow* wanted = core.WantedRow(entry.first);
+    const auto row = core.rows.find(entry.first);
+    return wanted == nullptr || row == core.rows.end() ||
+           !NeedsPause(core, *wanted, row->second, entry.second);
+  });
+  if (core.now >= core.pause.until) GiveUp(core, "");
+  if (!core.pause.rows.empty() && core.session) return;
+  core.pause.rows.clear();
+  Move(core, PauseEvent::kEnds);
 }
 
 }  // namespace
 
 void RestorePause(Core& core, const PausedRecord& record) {
   core.pause.record = record;
-  core.pause.phase = Resuming();
+  core.pause.phase = Resuming{.needed = kResumesAfterDoubt};
 }
 
 bool IsPaused(const Core& core) { return !std::holds_alternative<None>(core.pause.phase); }
+
+bool IsPausedOrToBe(const Core& core) {
+  if (IsPaused(core)) return true;
+  if (!core.desired.has_value()) return false;
+  return std::ranges::any_of(core.desired->rows, [&](const fleet::DesiredRow& wanted) {
+    const auto row = core.rows.find(wanted.adapter);
+    return row != core.rows.end() && WantsPause(core, wanted, row->second);
+  });
+}
+
 bool IsPauseConfirmed(const Core& core) { return std::holds_alternative<Paused>(core.pause.phase); }
+
+bool IsPausedFor(const Core& core, const AdapterName& adapter, Epoch epoch) {
+  const auto row = core.pause.rows.find(adapter);
+  return IsPauseConfirmed(core) && row != core.pause.rows.end() && row->second == epoch;
+}
 
 void HandlePauseDone(Core& core, const PauseDone& event) {
   const auto* pausing = std::get_if<Pausing>(&core.pause.phase);
   if (pausing == nullptr || event.op == 0 || pausing->op != event.op) return;
-  const bool holds = event.outcome == Outcome::kOk;
-  if (!holds) core.pause.spent = true;
-  Move(core, holds ? PauseEvent::kHolds : PauseEvent::kFails);
+  if (event.outcome == Outcome::kOk) {
+    Move(core, PauseEvent::kHolds);
+    return;
+  }
+  GiveUp(core, absl::StrCat(event.reason, ": ", event.detail));
+  Move(core, PauseEvent::kFails);
 }
 
 void HandleResumeDone(Core& core, const ResumeDone& event) {
   auto* resuming = std::get_if<Resuming>(&core.pause.phase);
   if (resuming == nullptr || event.op == 0 || resuming->op != event.op) return;
   resuming->op = 0;
-  if (event.outcome == Outcome::kOk) Move(core, PauseEvent::kResumed);
+  if (event.outcome != Outcome::kOk) return;
+  resuming->retry_at = core.now + core.config.poll_ms;
+  if (--resuming->needed == 0) Move(core, PauseEvent::kResumed);
 }
 
 void AdvancePause(Core& core) {
   Pause& pause = core.pause;
-  const bool wanted = IsWanted(core);
-  if (!wanted) pause.spent = false;
-  if (!IsPaused(core)) {
-    if (wanted && !pause.spent && core.answers && !core.boot.empty())
-      Begin(core, *core.desired->pause);
-    return;
-  }
+  if (!IsPaused(core)) return BeginIfWanted(core);
   if (!core.boot.empty() && pause.record->boot != core.boot) {
+    pause.rows.clear();
     Move(core, PauseEvent::kBootEnded);
     return;
   }
-  if (!std::holds_alternative<Resuming>(pause.phase)) {
-    if (core.now >= pause.until) pause.spent = true;
-    // Of another kind than it holds: it ends first.
-    const bool changed = wanted && core.desired->pause->kind != pause.record->kind;
-    if (pause.spent || !wanted || changed) {
-      Move(core, PauseEvent::kEnds);
-    } else if (IsDrain(pause)) {
-      Move(core, core.LiveRequests() == 0 ? PauseEvent::kHolds : PauseEvent::kHoldsNot);
-    }
-  }
-  const auto* resuming = std::get_if<Resuming>(&pause.phase);
-  if (resuming == nullptr) return;
+  if (!std::holds_alternative<Resuming>(pause.phase)) EndIfOver(core);
   // Asked until the engine says that it goes on; a resume of an engine that runs is harmless. An
   // answer is waited for, however late it is: the driver always gives one.
-  if (IsDrain(pause)) {
-    Move(core, PauseEvent::kResumed);
-  } else if (resuming->op == 0 && core.now >= resuming->retry_at && core.answers) {
+  const auto* resuming = std::get_if<Resuming>(&pause.phase);
+  if (resuming != nullptr && resuming->op == 0 && core.now >= resuming->retry_at && core.answers)
     Move(core, PauseEvent::kResumeDue);
-  }
 }
 
 std::optional<Tick> PauseWakeAt(const Core& core) {

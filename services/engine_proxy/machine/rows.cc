@@ -5,6 +5,7 @@
 #include "lib/base/first_after.h"
 #include "lib/base/transition.h"
 #include "services/engine_proxy/machine/residency.h"
+#include "services/engine_proxy/machine/rest.h"
 #include "services/engine_proxy/machine/row_table.h"
 
 namespace lorry::proxy {
@@ -102,11 +103,34 @@ bool Move(Core& core, const AdapterName& adapter, Row& row, RowEvent event,
   return true;
 }
 
+bool Hold(Core& core, const fleet::DesiredRow& wanted, Row& row, Tick until) {
+  if (HeldEpoch(row) == wanted.epoch || !Move(core, wanted.adapter, row, RowEvent::kHold))
+    return false;
+  std::get<row_at::Held>(row.phase) = {wanted.epoch, until};
+  return true;
+}
+
+// From one version to another. Where the engine is to be at rest meanwhile the row holds until it
+// is, or until the hold's deadline: a decision is followed in any case.
+void Flip(Core& core, const fleet::DesiredRow& wanted, Row& row) {
+  if (HoldsBeforeFlip(wanted, row)) {
+    // One that holds already does so for an earlier decision: that its target changes prolongs
+    // nothing.
+    const auto* held = std::get_if<row_at::Held>(&row.phase);
+    const Tick limit = core.now + wanted.hold_for_ms;
+    if (Hold(core, wanted, row, held != nullptr ? std::min(held->until, limit) : limit)) return;
+    const bool is_shut = ReportedModeOf(core, row) == RowMode::kHeld;
+    if (!is_shut || !IsAtRest(core, wanted, row)) return;
+  }
+  Move(core, wanted.adapter, row, RowEvent::kDecided, &wanted);
+  row.revoked = Epoch();
+}
+
 // A decision: flip if its version is LOADED here. Until then the row goes on with what it has, but
 // not behind a barrier: there it closes.
 void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   if (wanted.epoch < row.record.epoch) return;  // an epoch never falls within an incarnation
-  row.revoked = Epoch();
+  if (row.revoked != wanted.epoch) row.revoked = Epoch();
   const RowRecord& record = row.record;
   const bool is_there =
       record.open && record.epoch == wanted.epoch && record.target == wanted.target;
@@ -114,7 +138,7 @@ void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
     const bool waits_as_told = record.waits == (wanted.serve_from.value != 0);
     const bool stands =
         is_there && waits_as_told && std::holds_alternative<row_at::Open>(row.phase);
-    if (!stands) Move(core, wanted.adapter, row, RowEvent::kDecided, &wanted);
+    if (!stands) Flip(core, wanted, row);
   } else if (is_there || (row.record.epoch >= wanted.serve_from && MayServe(core, row))) {
     Move(core, wanted.adapter, row, RowEvent::kGoesOn);
   } else if (record.open || !std::holds_alternative<row_at::Closed>(row.phase)) {
@@ -122,19 +146,14 @@ void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   }
 }
 
-void Hold(Core& core, const fleet::DesiredRow& wanted, Row& row) {
-  const bool old = wanted.epoch <= row.record.epoch || wanted.epoch <= row.revoked;
-  if (old || HeldEpoch(row) == wanted.epoch) return;
-  if (Move(core, wanted.adapter, row, RowEvent::kHold))
-    std::get<row_at::Held>(row.phase) = {wanted.epoch, core.now + wanted.hold_for_ms};
-}
-
-// Only for the epoch of a live hold, or where nothing was admitted anyway.
+// Only for the epoch of a live hold, or where nothing was admitted anyway, and once the engine is at
+// rest where it must be.
 void Lock(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   if (wanted.epoch <= row.record.epoch || row.record.locked == wanted.epoch) return;
   const RowMode mode = ReportedModeOf(core, row);
   const bool held = HeldEpoch(row) == wanted.epoch && mode == RowMode::kHeld;
   if (!held && mode != RowMode::kClosed) return;
+  if (!IsAtRest(core, wanted, row)) return;
   Move(core, wanted.adapter, row, RowEvent::kLock, &wanted);
 }
 
@@ -160,7 +179,9 @@ void Meet(Core& core, const fleet::DesiredRow& wanted) {
     case RowMode::kOpen:
       return Open(core, wanted, row);
     case RowMode::kHeld:
-      return Hold(core, wanted, row);
+      if (wanted.epoch > row.record.epoch && wanted.epoch > row.revoked)
+        Hold(core, wanted, row, core.now + wanted.hold_for_ms);
+      return;
     case RowMode::kLocked:
       return Lock(core, wanted, row);
     case RowMode::kClosed:

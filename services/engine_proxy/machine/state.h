@@ -165,7 +165,14 @@ using RowPhase = std::variant<row_at::Closed, row_at::Open, row_at::Held, row_at
 struct Row {
   RowRecord record;
   RowPhase phase;
-  Epoch revoked;          // the last hold that ended by its own deadline
+  Epoch revoked;  // the last hold that ended by its own deadline
+  // The pause for that epoch failed, and why, or it has ended by its own deadline: the row waits for
+  // requests to end instead.
+  struct Unpaused {
+    Epoch epoch;
+    std::string why;
+  };
+  Unpaused unpaused;
   bool was_open = false;  // some table of this process had it open
   Revision shut_at;       // the first table since whose row admits nothing; 0 while it is open
 };
@@ -180,6 +187,7 @@ struct Paused {};
 struct Resuming {
   OpId op = 0;
   Tick retry_at = 0;
+  uint32_t needed = 1;  // answers of the engine that it goes on, one after the other
 };
 }  // namespace pause_at
 using PausePhase =
@@ -189,8 +197,8 @@ struct Pause {
   PausePhase phase;
   std::optional<PausedRecord> record;  // in every state but NONE
   fleet::DesiredPause wanted;          // as it was when the pause began
+  std::map<AdapterName, Epoch> rows;   // that it was begun for, and that need it still
   Tick until = 0;
-  bool spent = false;  // its deadline passed; not begun again until Desired drops it
 };
 
 struct Core {

@@ -24,7 +24,7 @@ bool IsRegistryTaken(const Core& core) {
 // registry.
 bool MayUnloadAny(const Core& core) {
   if (!core.answers || core.boot.empty() || core.asleep) return false;
-  return !IsPaused(core) && !core.IsWedged() && !IsRegistryTaken(core);
+  return !core.IsWedged() && !IsRegistryTaken(core) && !IsPausedOrToBe(core);
 }
 
 // Of one name, where MayUnloadAny: not routed by any table that some io_context still resolves by,

@@ -31,6 +31,9 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
       aborted_(registry.AddCounter("lorry_door_flipped_total", kFlippedHelp, {{"rule", "abort"}})),
       resumed_(registry.AddCounter("lorry_door_flipped_total", kFlippedHelp,
                                    {{"rule", "resume_on_new"}})),
+      pause_seconds_(registry.AddHistogram("lorry_proxy_pause_seconds",
+                                           "One pause of the engine: asked for until it goes on",
+                                           metrics::DurationBuckets())),
       boots_(registry.AddCounter("lorry_proxy_engine_boots_total",
                                  "Lives of the engine process that this proxy has seen begin")),
       unload_done_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
@@ -48,6 +51,8 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
       wedged_(
           registry.AddGauge("lorry_proxy_wedged",
                             "1 while the engine must be restarted before it can load or unload")),
+      paused_(registry.AddGauge("lorry_proxy_engine_paused",
+                                "1 while a pause of the engine that Lorry began holds, or may")),
       live_(registry.AddGauge("lorry_door_live_requests",
                               "Requests admitted at the door and not finished")),
       attached_gauge_(registry.AddGauge(
@@ -126,6 +131,7 @@ void ProxyMetrics::OnDone(int code, double seconds, uint64_t) {
 
 void ProxyMetrics::OnTimed(std::string_view verb, double seconds, Outcome outcome) {
   if (verb == "load") return load_seconds_.Observe(seconds);
+  if (verb == "pause") return pause_seconds_.Observe(seconds);
   switch (outcome) {
     case Outcome::kOk:
       return unload_done_.Add();
@@ -151,6 +157,7 @@ void ProxyMetrics::Refresh() {
   attached_gauge_.Set(attached_() ? 1 : 0);
   slots_.Set(view->observed.limits.slots);
   wedged_.Set(view->observed.health == fleet::MemberHealth::kWedged ? 1 : 0);
+  paused_.Set(view->table.paused ? 1 : 0);
   ShowCounts(*view, door_->Snapshot());
   ShowGaps(*view);
   for (const auto& [transport, bytes] : fetcher_->fetched_bytes()) {

@@ -49,9 +49,10 @@ class ProxyMetrics final : public door::DoorObserver {
   const Clock* clock_ = nullptr;
   metrics::Histogram load_seconds_, first_byte_seconds_, request_seconds_;
   metrics::Counter aborted_, resumed_;
+  metrics::Histogram pause_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
   std::function<bool()> attached_;
-  metrics::Gauge loaded_, retained_, slots_, wedged_, live_, attached_gauge_;
+  metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, live_, attached_gauge_;
   Mutex mutex_;
   std::map<int, metrics::Counter> by_code_ LORRY_GUARDED_BY(mutex_);
   struct Lags {

@@ -85,8 +85,14 @@ std::string WhoIsWaitedFor(const Core& core, const Pool& pool) {
   for (const MemberId& id : pool.barrier->waits_on) {
     const auto it = core.members.find(id);
     if (it == core.members.end()) continue;
-    const bool is_there = it->second.session.has_value();
-    names.push_back(absl::StrCat(id.value, is_there ? "" : " (no session)"));
+    const Member& member = it->second;
+    std::string why;
+    if (!member.session.has_value()) {
+      why = "no session";
+    } else if (const auto* row = RowOf(member, pool.sync->version.key.adapter); row != nullptr) {
+      why = row->waits_for;
+    }
+    names.push_back(why.empty() ? id.value : absl::StrCat(id.value, " (", why, ")"));
   }
   if (names.empty()) return "";
   return absl::StrCat("waits until these doors ",

@@ -188,7 +188,7 @@ std::optional<SyncEvent> WhatHappened(Core& core, const PoolId& id, Pool& pool,
   if (pool.barrier.has_value()) {
     if (tally.loaded < needed) return SyncEvent::kTooFewLeft;
     CountDoors(core, id, pool, visit);
-    return WhatDoorsDid(core, pool, policy->barrier_deadline_ms);
+    return WhatDoorsDid(core, pool, policy->HoldLimitMs());
   }
   const bool is_late = core.now - pool.sync_began >= policy->stage_deadline_ms;
   if (tally.loaded < tally.remaining && !is_late) {
@@ -243,7 +243,7 @@ std::optional<Tick> DueAt(const Core& core, const PoolId& id, const Pool& pool) 
   if (policy == nullptr) return std::nullopt;
   FirstAfter due(core.now);
   if (pool.sync.has_value()) due.At(pool.sync_began + policy->stage_deadline_ms);
-  if (pool.barrier.has_value()) due.At(pool.barrier->since + policy->barrier_deadline_ms);
+  if (pool.barrier.has_value()) due.At(pool.barrier->since + policy->HoldLimitMs());
   due.At(pool.retry_at);
   if (pool.no_slot_since.has_value()) due.At(*pool.no_slot_since + policy->stage_deadline_ms);
   return due.first();

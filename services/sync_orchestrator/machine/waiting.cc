@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
+#include "lib/fleet/quiesce.h"
 #include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -31,10 +32,12 @@ Wait WaitOf(Verdict verdict) {
 }
 
 // Why a member cannot be staged on; empty when it can.
-std::string WhyUnfit(const Core& core, const Member& member, const VersionInfo& version) {
+std::string WhyUnfit(const Core& core, const Member& member, const VersionInfo& version,
+                     const fleet::AdapterPolicy& policy) {
   const MemberStanding standing = StandingOf(core, member);
   if (standing == MemberStanding::kReady) {
-    const std::string unservable = fleet::WhyNotServable(member.observed->limits, version.traits);
+    const std::string unservable =
+        fleet::WhyNotServable(member.observed->limits, version.traits, policy);
     return unservable.empty() ? Explain(VerdictOf(core, member.group, version.key)) : unservable;
   }
   const std::string reason = StandingReason(core, member);
@@ -62,14 +65,15 @@ std::string WhoIsExpected(const Core& core, const PoolId& id) {
   return names;
 }
 
-Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version) {
+Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version,
+                        const fleet::AdapterPolicy& policy) {
   Candidates out;
   size_t others = 0;
   for (auto& [member_id, member] : core.members) {
     ++core.work.members;
     if (member.record.pool != id.pool || member.record.dead) continue;
     if (IsCounted(core, member)) ++out.share_of;
-    const std::string why = WhyUnfit(core, member, version);
+    const std::string why = WhyUnfit(core, member, version, policy);
     if (why.empty()) {
       out.members.push_back(&member);
     } else if (++others <= kNamed) {
@@ -129,12 +133,13 @@ void SayWhyIdle(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPo
 
 // Whether some member of the pool that has reported could serve it, by its limits and verdicts.
 bool SomebodyCan(const Core& core, const PoolId& id, const VersionInfo& version) {
+  const fleet::AdapterPolicy& policy = *core.FindPolicy(id);
   bool anybody = false;
   for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
        it != core.places.end() && it->first.first == id.pool; ++it) {
     anybody = true;
     const Member& one = core.members.at(*it->second.begin());
-    if (fleet::WhyNotServable(one.observed->limits, version.traits).empty() &&
+    if (fleet::WhyNotServable(one.observed->limits, version.traits, policy).empty() &&
         !IsBar(VerdictOf(core, it->first.second, version.key))) {
       return true;
     }
@@ -173,7 +178,7 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
     return WaitFor(core, id, pool, WaitOf(given_up->verdict), Explain(*given_up));
   if (!core.held.contains(next->version.key)) return WaitFor(core, id, pool, Wait::kHoldPending);
   if (!IsGathered(core)) return WaitFor(core, id, pool, Wait::kAttaching, WhoIsExpected(core, id));
-  const Candidates candidates = CandidatesOf(core, id, next->version);
+  const Candidates candidates = CandidatesOf(core, id, next->version, *policy);
   // What operators, policies and new runs put in its place does not wait.
   if (core.now < pool.retry_at && pool.decision->version == next->version.key) {
     return WaitFor(core, id, pool, Wait::kRetryLater,

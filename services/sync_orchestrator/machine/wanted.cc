@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "lib/fleet/quiesce.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/trials.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
@@ -19,7 +20,7 @@ class WantedSet {
 
   void Want(const fleet::AdapterPolicy& policy, const Pool& pool, const VersionInfo& version,
             bool must, uint32_t rank, bool leased = false) {
-    if (!fleet::WhyNotServable(limits_, version.traits).empty()) return;
+    if (!fleet::WhyNotServable(limits_, version.traits, policy).empty()) return;
     const GroupVerdict& verdict = VerdictOf(core_, member_.group, version.key);
     const Permission permission = PermissionOf(core_, member_, version, verdict);
     if (permission == Permission::kNo) return;
@@ -61,6 +62,7 @@ class WantedSet {
 const Activation* ServedBy(const Core& core, const AdapterInfo& info, const Pool& pool,
                            const Member& member) {
   const std::vector<Activation>& history = pool.record.history;
+  if (!fleet::CanQuiesce(member.observed->limits.kind, info.policy.quiesce)) return nullptr;
   for (size_t lag = 0; lag < history.size() && lag <= info.policy.max_staleness; ++lag) {
     const Activation& activation = history[history.size() - 1 - lag];
     if (activation.epoch < pool.record.barrier) break;
@@ -80,7 +82,8 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
   if (pool.barrier.has_value()) {
     row.mode = pool.barrier->locks ? fleet::RowMode::kLocked : fleet::RowMode::kHeld;
     row.epoch = pool.sync->epoch;
-    row.hold_for_ms = info.policy.barrier_deadline_ms;
+    row.hold_for_ms = info.policy.HoldLimitMs();
+    row.quiesce = fleet::QuiesceOf(info.policy);
     return row;
   }
   row.epoch = pool.record.barrier;
@@ -91,6 +94,8 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
     row.epoch = served->epoch;
     row.target = core.NameOf(served->version, member.observed->limits.kind);
     row.serve_from = pool.record.barrier;
+    row.quiesce = fleet::QuiesceOf(info.policy);
+    if (row.quiesce.kind != fleet::PauseKind::kNone) row.hold_for_ms = info.policy.HoldLimitMs();
   }
   return row;
 }
@@ -131,7 +136,7 @@ fleet::DoorRules RulesFor(const AdapterInfo& info) {
   rules.max_staleness = info.policy.max_staleness;
   rules.stale = info.policy.stale;
   rules.no_adapter = info.policy.no_adapter;
-  rules.hold_limit_ms = info.policy.barrier_deadline_ms;
+  rules.hold_limit_ms = info.policy.HoldLimitMs();
   rules.in_flight = info.policy.in_flight;
   return rules;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/first_after.h"
+#include "lib/fleet/quiesce.h"
 #include "services/sync_orchestrator/machine/progress.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
@@ -59,7 +60,11 @@ WatchEvent Staging(const Core& core, const PoolId& id, const Pool& pool) {
 // READY and no verdict keeps it from loading it. Whoever is expected back may, too.
 bool MayServe(const Core& core, const Member& member, const VersionInfo& version) {
   if (!member.session.has_value()) return IsExpected(core, member);
-  if (IsLoaded(member, core.NameIn(version, member.observed->limits.kind))) return true;
+  const AdapterInfo* info = core.FindAdapter(version.key.adapter);
+  const fleet::EngineLimits& limits = member.observed->limits;
+  if (info != nullptr && !fleet::WhyNotServable(limits, version.traits, info->policy).empty())
+    return false;
+  if (IsLoaded(member, core.NameIn(version, limits.kind))) return true;
   return StandingOf(core, member) == MemberStanding::kReady &&
          !IsBar(VerdictOf(core, member.group, version.key));
 }

@@ -26,7 +26,8 @@ fleet::Desired SomeDesired() {
                   {.adapter = AdapterName("second"),
                    .mode = fleet::RowMode::kHeld,
                    .epoch = Epoch(8),
-                   .hold_for_ms = 500}};
+                   .hold_for_ms = 500,
+                   .quiesce = {fleet::PauseKind::kKeep, 5, true}}};
   desired.wanted = {{.name = EngineName("policy-v12-aaaaaaaaaaaa"),
                      .key = Version(12),
                      .digest = Digest{"sha256-xxh3:ab"},
@@ -48,8 +49,6 @@ fleet::Desired SomeDesired() {
                     .no_adapter = fleet::NoAdapterAction::kLatest,
                     .hold_limit_ms = 10,
                     .in_flight = fleet::InFlightRule::kAbort}};
-  desired.pause =
-      fleet::DesiredPause{.kind = fleet::PauseKind::kKeep, .deadline_ms = 5, .flush = true};
   return desired;
 }
 
@@ -73,7 +72,8 @@ fleet::Observed SomeObserved() {
                     .epoch = Epoch(6),
                     .target = EngineName("policy-v11-aaaaaaaaaaaa"),
                     .barrier = Epoch(7),
-                    .revoked = Epoch(5)}};
+                    .revoked = Epoch(5),
+                    .waits_for = "requests in flight"}};
   observed.residencies = {{.name = EngineName("policy-v12-aaaaaaaaaaaa"),
                            .key = Version(12),
                            .state = fleet::ResidencyState::kFailed,
@@ -186,13 +186,9 @@ TEST(Messages, WhatNothingActsOnIsRefused) {
     return std::string(CheckBuilt(*read).message());
   };
   using common::v1::AdapterPolicy;
-  EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_quiesce(common::v1::QUIESCE_MODE_ABORT); }),
-              ::testing::HasSubstr("set quiesce=none"));
   EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_flush(common::v1::FLUSH_MODE_ALWAYS); }),
-              ::testing::HasSubstr("set flush=auto"));
+              ::testing::HasSubstr("set quiesce to one of abort, wait, keep"));
   EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_framework_pause_deadline_ms(1); }),
-              ::testing::HasSubstr("leave it unset"));
-  EXPECT_THAT(refused([](AdapterPolicy& p) { p.set_drain_deadline_ms(1); }),
               ::testing::HasSubstr("leave it unset"));
   // What is shown of a policy and set again unchanged is accepted.
   EXPECT_TRUE(CheckBuilt(*PolicyFromProto(PolicyToProto(fleet::AdapterPolicy{}))).ok());

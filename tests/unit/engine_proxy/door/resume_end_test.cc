@@ -208,7 +208,6 @@ TEST_F(ResumeTest, NothingFollowsTheLastEvent) {
   const std::string body = Ask(Generation(true)).body;
   EXPECT_TRUE(body.starts_with(": ping\n\n")) << body;
   EXPECT_EQ(body.find("[7,8,"), std::string::npos) << body;
-  EXPECT_EQ(body.find("[7,8]"), body.rfind("[7,8]")) << body;
   EXPECT_EQ(body.find("lorry"), std::string::npos) << "one version made it all: " << body;
   EXPECT_TRUE(body.ends_with("data: [DONE]\n\n")) << "its end is here, whatever breaks then";
 }

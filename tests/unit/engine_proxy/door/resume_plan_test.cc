@@ -53,9 +53,9 @@ TEST(ContinuationEdits, AskForTheRestBehindWhatIsThere) {
   const std::string text = R"({"input_ids":[1, 2],"sampling_params":{"max_new_tokens":9}})";
   const PaddedBody body(text);
   const ResumePlan plan = *Plan(text);
-  EXPECT_EQ(ApplyEdits(body.view(), ContinuationEdits(plan, {.ids = "7, 8", .tokens = 2})),
+  EXPECT_EQ(ApplyEdits(body.view(), ContinuationEdits(plan, body, {.ids = "7, 8", .tokens = 2})),
             R"({"input_ids":[1, 2,7, 8],"sampling_params":{"max_new_tokens":7}})");
-  EXPECT_EQ(ApplyEdits(body.view(), ContinuationEdits(plan, {})), text);
+  EXPECT_EQ(ApplyEdits(body.view(), ContinuationEdits(plan, body, {})), text);
 }
 
 TEST(ReadGenerated, TellsTokensAndHowItEnded) {

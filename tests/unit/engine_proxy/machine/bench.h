@@ -64,9 +64,8 @@ class Bench {
       desired.wanted.push_back(wanted);
     }
     if (epoch > 0)
-      desired.rows = {{kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back()), 0,
-                       Epoch(serve_from_)}};
-    desired.pause = pause_;
+      desired.rows = {{kMath, fleet::RowMode::kOpen, Epoch(epoch), NameOf(numbers.back()),
+                       kHoldForMs, Epoch(serve_from_), quiesce_}};
     Tell(DesiredReceived{desired});
   }
   void Row(fleet::RowMode mode, uint64_t epoch) {
@@ -79,7 +78,24 @@ class Bench {
     wanted.must = true;
     desired.wanted = {wanted};
     desired.rows = {{kMath, mode, Epoch(epoch),
-                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), 5'000}};
+                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), kHoldForMs, Epoch(),
+                     quiesce_}};
+    Tell(DesiredReceived{desired});
+  }
+  // A row that is HELD or LOCKED, with versions wanted beside it.
+  void WantBeside(fleet::RowMode mode, uint64_t epoch, const std::vector<uint64_t>& numbers) {
+    fleet::Desired desired;
+    desired.term = Term{1, 1};
+    desired.revision = Revision(++revision_);
+    desired.journal = machine_->journal();
+    for (const uint64_t number : numbers) {
+      fleet::WantedVersion wanted;
+      wanted.name = NameOf(number);
+      wanted.key = {kMath, RunId(1), VersionNumber(number)};
+      wanted.must = true;
+      desired.wanted.push_back(wanted);
+    }
+    desired.rows = {{kMath, mode, Epoch(epoch), EngineName(), kHoldForMs, Epoch(), quiesce_}};
     Tell(DesiredReceived{desired});
   }
   void Tell(const Event& event) {
@@ -93,6 +109,13 @@ class Bench {
       now_ += 500;
       Tell(TimePassed{});
     }
+  }
+  static constexpr int64_t kHoldForMs = 5'000;  // of rows that are desired
+  // So many requests are at the engine under the version's name.
+  void Count(uint64_t number, uint32_t requests) {
+    counts_.erase(NameOf(number));
+    if (requests > 0) counts_[NameOf(number)] = requests;
+    Tell(DoorReport{machine_->door_table().revision, counts_});
   }
   static EngineName NameOf(uint64_t number) {
     return EngineName("math-v" + std::to_string(number) + "-0123456789ab");
@@ -185,7 +208,7 @@ class Bench {
   int64_t unload_deadline_ms_ = 0;  // of the last one
   bool hash_matches_ = true;        // of a directory that an earlier process left
   Outcome delete_outcome_ = Outcome::kOk;
-  std::optional<fleet::DesiredPause> pause_;  // of what is desired
+  fleet::DesiredPause quiesce_;  // of rows that are desired
   std::vector<PauseEngine> pauses_;
   Outcome pause_outcome_ = Outcome::kOk, resume_outcome_ = Outcome::kOk;
   fleet::Observed sent_;
@@ -268,7 +291,8 @@ class Bench {
   }
   void Answer(const PauseEngine& e) {
     pauses_.push_back(e);
-    events_.push_back(PauseDone{e.op, pause_outcome_});
+    const bool holds = pause_outcome_ == Outcome::kOk;
+    events_.push_back(PauseDone{e.op, pause_outcome_, holds ? "" : "ENGINE_TIMEOUT", "slow"});
   }
   void Answer(const ResumeEngine& e) {
     ++resumes_;

@@ -332,14 +332,6 @@ TEST(Rows, ALowerTermChangesNothing) {
   EXPECT_EQ(bench.machine_->term(), (Term{1, 1}));
 }
 
-TEST(Pauses, OneThatAProcessLeftBehindIsEndedByTheNext) {
-  Bench bench;
-  bench.records_["paused"] = PausedRecord{BootId("boot1"), fleet::PauseKind::kKeep};
-  bench.Start();
-  EXPECT_GE(bench.resumes_, 1);
-  EXPECT_FALSE(bench.records_.contains("paused"));
-}
-
 TEST(Records, SurviveTheirText) {
   const std::vector<RecordValue> records = {
       JournalRecord{MemberId("e1"), JournalId("j")},

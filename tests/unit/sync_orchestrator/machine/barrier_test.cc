@@ -276,5 +276,63 @@ TEST(DeletedAdapter, IsServedByNoDoorThatWasAway) {
   EXPECT_GT(fleet.Row("e1").serve_from, Epoch(1));
 }
 
+TEST_F(Barrier, AsksForEnginesAtRestAndGivesThemTheTime) {
+  policy_.quiesce = fleet::PauseKind::kWait;
+  policy_.flush = fleet::FlushRule::kAlways;
+  policy_.drain_deadline_ms = 70'000;
+  fleet_.Policy(policy_);
+  const int64_t limit_ms = policy_.barrier_deadline_ms + 70'000;
+  Hold(2);
+  EXPECT_EQ(fleet_.Row("e1").quiesce,
+            (fleet::DesiredPause{fleet::PauseKind::kWait, limit_ms, true}));
+  EXPECT_EQ(fleet_.Row("e1").hold_for_ms, limit_ms);
+  EXPECT_EQ(fleet_.Rules("e1").hold_limit_ms, limit_ms) << "clients wait as long";
+  Obey();
+  ASSERT_EQ(Phase(), SyncPhase::kLocking);
+  fleet_.Obey("e2");
+  fleet_.Of("e1").rows.at(0).waits_for = "ENGINE_TIMEOUT: slow; now waits for requests in flight";
+  fleet_.Report("e1");
+  EXPECT_THAT(fleet_.Pool().detail, HasSubstr("lock: e1 (ENGINE_TIMEOUT: slow"));
+  fleet_.Pass(limit_ms - 1);
+  EXPECT_EQ(Phase(), SyncPhase::kLocking);
+  fleet_.Pass(1);
+  EXPECT_EQ(Why(), Abort::kBarrierDeadline);
+}
+
+TEST_F(Barrier, ADecisionIsFollowedWithTheEngineAtRestToo) {
+  policy_.mode = fleet::SyncMode::kRolling;
+  policy_.quiesce = fleet::PauseKind::kKeep;
+  fleet_.Policy(policy_);
+  Decide(2);
+  EXPECT_EQ(fleet_.Row("e1").mode, RowMode::kOpen);
+  EXPECT_EQ(fleet_.Row("e1").quiesce.kind, fleet::PauseKind::kKeep);
+  EXPECT_EQ(fleet_.Row("e1").hold_for_ms, policy_.barrier_deadline_ms);
+  policy_.quiesce = fleet::PauseKind::kNone;
+  fleet_.Policy(policy_);
+  EXPECT_EQ(fleet_.Row("e1").quiesce, fleet::DesiredPause());
+  EXPECT_EQ(fleet_.Row("e1").hold_for_ms, 0);
+}
+
+TEST_F(Barrier, AnEngineWithoutSuchAPauseServesNothingAndHoldsNobodyUp) {
+  policy_.quiesce = fleet::PauseKind::kKeep;
+  fleet_.Policy(policy_);
+  fleet_.Join("s1", 0, fleet::EngineKind::kSglang);
+  fleet_.Step(WatchOpened{1, fleet_.Publish(2), kRollout});
+  for (int i = 0; i < 8; ++i) {
+    Obey();
+    fleet_.Obey("s1");
+  }
+  EXPECT_EQ(fleet_.Committed(), 2u);
+  EXPECT_TRUE(fleet_.told_.back().final);
+  EXPECT_EQ(fleet_.told_.back().done, 2u);
+  EXPECT_EQ(fleet_.Row("s1").mode, RowMode::kClosed);
+  fleet_.Of("e1").health = fleet_.Of("e2").health = fleet::MemberHealth::kWedged;
+  fleet_.Report("e1");
+  fleet_.Report("e2");
+  fleet_.Publish(3);
+  EXPECT_EQ(fleet_.Pool().waits_for, "TOO_FEW_ENGINES");
+  EXPECT_THAT(fleet_.Pool().detail, HasSubstr("s1: QUIESCE_UNSUPPORTED"));
+}
+
 }  // namespace
 }  // namespace lorry::sync

@@ -180,6 +180,9 @@ class Fleet {
   fleet::DesiredRow Row(const std::string& id) const {
     return desired_.at(MemberId(id)).rows.at(0);
   }
+  fleet::DoorRules Rules(const std::string& id) const {
+    return desired_.at(MemberId(id)).rules.at(0);
+  }
   Reply Lift(const VersionKey& key) {
     Step(VerdictLifted{++requests_, key});
     return replies_.back();
