@@ -167,6 +167,14 @@ def stop(world: Crowd) -> None:
     world.fleet.orchestrator.resume()
 
 
+def stand_still(world: Crowd) -> None:
+    """The proxy of a paused engine stands still until its session is over: only it can let its engine go on."""
+    proxy = world.fleet.proxies["vllm-1"]
+    proxy.suspend()
+    until(lambda: world.member("vllm-1").get("state") != "READY", "its session is over")
+    proxy.resume()
+
+
 def cut(world: Crowd) -> None:
     for wire in world.wires.values():
         wire.cut()
@@ -190,6 +198,7 @@ FAULTS = {
     "the engine that is paused": lambda world: crash(world, "vllm-1"),
     "the engine that drains": lambda world: crash(world, "vllm-2"),
     "the orchestrator stopped": stop,
+    "the proxy that is locked stopped": stand_still,
     "the network cut": cut,
 }
 
