@@ -22,6 +22,8 @@ class Trainer:
     """A LoRA policy over a frozen base. Not thread-safe."""
 
     def __init__(self, model_dir: pathlib.Path) -> None:
+        # Two engines share the cores: threads that wait for each other's turn would take seconds for milliseconds of work.
+        torch.set_num_threads(1)
         torch.manual_seed(7)
         logging.disable_progress_bar()  # the screen is the demo's
         base = LlamaForCausalLM.from_pretrained(model_dir, torch_dtype=torch.float32)
