@@ -31,9 +31,9 @@ bool StepTowards(const fleet::Desired& desired, fleet::Observed& observed) {
   }
   now.rows.clear();
   for (const fleet::DesiredRow& row : desired.rows) {
+    const auto had = std::ranges::find(observed.rows, row.adapter, &fleet::ObservedRow::adapter);
     if (IsShut(row.mode)) {
       fleet::ObservedRow& shut = now.rows.emplace_back();
-      const auto had = std::ranges::find(observed.rows, row.adapter, &fleet::ObservedRow::adapter);
       if (had != observed.rows.end()) shut = *had;
       shut.adapter = row.adapter;
       shut.mode = row.mode;
@@ -44,7 +44,6 @@ bool StepTowards(const fleet::Desired& desired, fleet::Observed& observed) {
         std::ranges::find(now.residencies, row.target, &fleet::ObservedResidency::name);
     const bool loaded =
         target != now.residencies.end() && target->state == fleet::ResidencyState::kLoaded;
-    const auto had = std::ranges::find(observed.rows, row.adapter, &fleet::ObservedRow::adapter);
     if (loaded) {
       now.rows.push_back(
           {row.adapter, row.mode, desired.term.incarnation, row.epoch, row.target, {}, {}});

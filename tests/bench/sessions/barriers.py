@@ -22,9 +22,8 @@ import time
 
 import lorry
 
-from sessions import CROWDS, DEADLINE_S, Publisher
+from sessions import CROWDS, DEADLINE_S, Publisher, crowd, wait_ready
 from testing.fleet import Fleet
-from testing.waiting import until
 
 ADAPTER = "adapter-0"
 BAR_MS = 50.0
@@ -61,22 +60,22 @@ def main() -> int:
     doors, syncs = (int(number) for number in given + ["64", "30"][len(given) :])
     bins, each = pathlib.Path(sys.argv[1]), doors // CROWDS
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lorry-bench-"))
-    seen = Doors()
+    seen, readers = Doors(), []
     try:
         with Fleet(bins, folder, {}) as fleet, contextlib.ExitStack() as ends, lorry.Admin(**fleet.addresses()) as admin:
             admin.create(ADAPTER, {"mode": "barrier"})
             for i in range(CROWDS):
-                command = [bins / "session_crowd", fleet.addresses()["orchestrator"], str(i * each), str(each), folder]
-                crowd = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-                reader = threading.Thread(target=seen.read, args=(crowd,))
+                process = ends.enter_context(crowd(bins, fleet, folder, i * each, each, stdout=subprocess.PIPE, text=True))
+                reader = threading.Thread(target=seen.read, args=(process,), daemon=True)
                 reader.start()
-                for end in (reader.join, crowd.wait, crowd.terminate):
-                    ends.callback(end)
-            until(lambda: sum(m["state"] == "READY" for m in admin.status().get("members", [])) == each * CROWDS, "all sessions are READY")
+                readers.append(reader)
+            wait_ready(admin, each * CROWDS)
             disk = write_ms(folder)
             publisher = Publisher(ADAPTER, fleet.addresses())
             for _ in range(syncs + 1):  # the first opens rows that were closed: none is shut
                 publisher.publish().wait("serving", DEADLINE_S)
+        for reader in readers:
+            reader.join()
         whole = {epoch: ms for epoch, ms in seen.shut.items() if len(ms) == each * CROWDS}
         if len(whole) < syncs:
             print(f"barriers: {len(whole)} of {syncs} syncs shut all {doors} doors and opened them: {sorted((e, len(v)) for e, v in seen.shut.items())}")

@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import lorry
 import numpy as np
@@ -58,6 +60,22 @@ class Publisher:
         handle = self._run.publish(self._state, config=self._config, version=self._number, progress=False)
         handle.wait("stored", DEADLINE_S)
         return handle
+
+
+@contextlib.contextmanager
+def crowd(bins: pathlib.Path, fleet: Fleet, folder: pathlib.Path, first: int, count: int, **options: Any) -> Iterator[subprocess.Popen]:
+    """A process with so many sessions, ended with the block."""
+    command = [bins / "session_crowd", fleet.addresses()["orchestrator"], str(first), str(count), folder]
+    process = subprocess.Popen(command, **options)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_ready(admin: lorry.Admin, sessions: int) -> None:
+    until(lambda: sum(m["state"] == "READY" for m in admin.status().get("members", [])) == sessions, "all sessions are READY")
 
 
 def cpu_seconds(pid: int) -> float:
@@ -114,11 +132,8 @@ def main() -> int:
     try:
         with Fleet(bins, folder, {}) as fleet, contextlib.ExitStack() as ends, lorry.Admin(**fleet.addresses()) as admin:
             for i in range(CROWDS):
-                crowd = subprocess.Popen([bins / "session_crowd", fleet.addresses()["orchestrator"], str(i * each), str(each), folder],
-                                         stdout=subprocess.DEVNULL)
-                ends.callback(crowd.wait)
-                ends.callback(crowd.terminate)
-            until(lambda: sum(m["state"] == "READY" for m in admin.status().get("members", [])) == each * CROWDS, "all sessions are READY")
+                ends.enter_context(crowd(bins, fleet, folder, i * each, each, stdout=subprocess.DEVNULL))
+            wait_ready(admin, each * CROWDS)
             print(f"{each * CROWDS} sessions from {CROWDS} processes, {adapters} adapters, a publish a second, load {os.getloadavg()[0]:.1f}", flush=True)
             return 0 if run(fleet, adapters, seconds) else 1
     finally:

@@ -45,10 +45,7 @@ class Bench {
   }
   // What is desired: `numbers` wanted, the last of them opened at `epoch`.
   void Desire(uint64_t epoch, std::vector<uint64_t> numbers) {
-    fleet::Desired desired;
-    desired.term = Term{1, 1};
-    desired.revision = Revision(++revision_);
-    desired.journal = machine_->journal();
+    fleet::Desired desired = NextDocument();
     for (const uint64_t number : numbers) {
       fleet::WantedVersion wanted;
       wanted.name = NameOf(number);
@@ -68,26 +65,10 @@ class Bench {
                        kHoldForMs, Epoch(serve_from_), quiesce_}};
     Tell(DesiredReceived{desired});
   }
-  void Row(fleet::RowMode mode, uint64_t epoch) {
-    fleet::Desired desired;
-    desired.term = Term{1, 1};
-    desired.revision = Revision(++revision_);
-    desired.journal = machine_->journal();
-    fleet::WantedVersion wanted;
-    wanted.name = NameOf(1);
-    wanted.must = true;
-    desired.wanted = {wanted};
-    desired.rows = {{kMath, mode, Epoch(epoch),
-                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), kHoldForMs, Epoch(),
-                     quiesce_}};
-    Tell(DesiredReceived{desired});
-  }
-  // A row that is HELD or LOCKED, with versions wanted beside it.
+  void Row(fleet::RowMode mode, uint64_t epoch) { WantBeside(mode, epoch, {1}); }
+  // A row, of version 1 where it is OPEN, with versions wanted beside it.
   void WantBeside(fleet::RowMode mode, uint64_t epoch, const std::vector<uint64_t>& numbers) {
-    fleet::Desired desired;
-    desired.term = Term{1, 1};
-    desired.revision = Revision(++revision_);
-    desired.journal = machine_->journal();
+    fleet::Desired desired = NextDocument();
     for (const uint64_t number : numbers) {
       fleet::WantedVersion wanted;
       wanted.name = NameOf(number);
@@ -95,7 +76,9 @@ class Bench {
       wanted.must = true;
       desired.wanted.push_back(wanted);
     }
-    desired.rows = {{kMath, mode, Epoch(epoch), EngineName(), kHoldForMs, Epoch(), quiesce_}};
+    desired.rows = {{kMath, mode, Epoch(epoch),
+                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), kHoldForMs, Epoch(),
+                     quiesce_}};
     Tell(DesiredReceived{desired});
   }
   void Tell(const Event& event) {
@@ -217,6 +200,13 @@ class Bench {
   fleet::EngineLimits limits_;
 
  private:
+  fleet::Desired NextDocument() {
+    fleet::Desired desired;
+    desired.term = Term{1, 1};
+    desired.revision = Revision(++revision_);
+    desired.journal = machine_->journal();
+    return desired;
+  }
   void Run() {
     do {
       if (!events_.empty()) {
