@@ -43,6 +43,7 @@ class Switches:
     unload_delay_s: float = 0.0
     load_error: str = ""  # the next loads are refused with this text
     hold_loads: bool = False  # loads hang until this is false again
+    refuse_resumes: int = 0  # so many of the next resumes are answered 503, and the engine stays paused
     serve_base: bool = False  # adapters are listed and accepted, and the base model answers
     logprob_noise: float = 0.0  # log-probabilities of one prompt differ by up to so much each time
     leak_on_queue_abort: bool = (
@@ -80,6 +81,13 @@ class Switches:
             if not hasattr(self, name):
                 raise HTTPException(422, f"no switch named {name!r}")
             setattr(self, name, type(getattr(self, name))(value))
+
+
+    def refuses_resume(self) -> bool:
+        """Asked once for each resume."""
+        refused = self.refuse_resumes > 0
+        self.refuse_resumes -= refused
+        return refused
 
 
 class AdapterError(Exception):

@@ -309,6 +309,8 @@ def add_pause_routes(app: FastAPI, engine: FakeSglang) -> None:
     @app.post("/continue_generation")
     async def resume(http: HttpRequest):
         await http.json()
+        if engine.switches.refuses_resume():
+            return openai_error(503, "not now")
         await engine.resume()
         return done("continued")
 

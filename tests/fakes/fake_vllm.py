@@ -322,6 +322,8 @@ def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
 
     @app.post("/resume")
     async def resume():
+        if engine.switches.refuses_resume():
+            raise Refused(503, "ServiceUnavailable", "not now")
         await engine.resume()
         return {"status": "resumed"}
 

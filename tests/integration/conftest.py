@@ -7,6 +7,7 @@ LORRY_BIN_DIR=build/dev/bin .venv/dev/bin/python -m pytest tests/integration --e
 import os
 import pathlib
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -55,11 +56,17 @@ def tiny():
 
 @pytest.fixture(scope="session")
 def make_adapter(tiny, tmp_path_factory):
-    """make_adapter(n): a directory of a good adapter; each n has bytes of its own."""
+    """make_adapter(n): a directory of a good adapter; each n has bytes of its own. Any thread may ask."""
     folder = tmp_path_factory.mktemp("adapters")
     tensors = load_file(tiny / "adapters" / "v1" / WEIGHTS)
 
+    lock = threading.Lock()
+
     def make(n: int) -> pathlib.Path:
+        with lock:
+            return made(n)
+
+    def made(n: int) -> pathlib.Path:
         out = folder / f"a{n}"
         if not out.is_dir():
             shutil.copytree(tiny / "adapters" / "v1", out)

@@ -225,10 +225,11 @@ class Engine:
     ) -> tuple[int, Any]:
         return http_json(method, self.url + path, body, timeout_s)
 
-    def set(self, **switches: object) -> None:
-        """Flips switches of a fake (tests/fakes/engine_core.py: Switches)."""
+    def set(self, **switches: object) -> dict:
+        """Flips switches of a fake (tests/fakes/engine_core.py: Switches), and answers how all of them stand."""
         status, reply = self.call("POST", "/_fake/set", switches)
         assert status == 200, reply
+        return reply
 
     def state(self) -> dict:
         """What a fake knows: running, waiting, paused, listed, references or cached."""

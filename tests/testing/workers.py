@@ -1,10 +1,21 @@
-"""Threads that work from enter to exit: what traffic, trainers and watchers are made of."""
+"""Threads that work from enter to exit: what traffic, trainers and watchers are made of. And work that is done side by side."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterable
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+
+
+def at_once(work: Callable[[T], object], each: Iterable[T]) -> None:
+    """`work` on all of `each`, side by side. Ends when all have ended, and raises what the first of those that failed raised."""
+    items = list(each)
+    with concurrent.futures.ThreadPoolExecutor(len(items)) as pool:
+        for _ in pool.map(work, items):
+            pass
 
 
 class Workers:

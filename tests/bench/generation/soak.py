@@ -33,6 +33,8 @@ from testing.processes import footprint  # noqa: E402
 from testing.world import World  # noqa: E402
 
 SAMPLES = 20
+# One request at a time: a sync waits for the engine's steps, and how many syncs there are is what counts here.
+CLIENTS = 1
 # What a process may gain in the second half of the run: caches fill, heaps keep what they once needed.
 LORRY_GAIN_MIB = 8.0
 DESCRIPTORS_GAIN = 4
@@ -126,7 +128,7 @@ def main() -> int:
             publish()
             act = bare_loads(world, adapters) if args.bare else publish
             sampler = Sampler(world, args.kind)
-            with Busy(world):
+            with Busy(world, CLIENTS) as busy:
                 began, syncs = time.monotonic(), 0
                 while time.monotonic() - began < args.seconds:
                     if time.monotonic() - began >= len(sampler.rows) * args.seconds / SAMPLES:
@@ -134,6 +136,7 @@ def main() -> int:
                     act()
                     syncs += 1
                 sampler.take(syncs)
+            print(f"{len(busy.answers)} requests answered, {busy.late} not in time, {busy.at_work()} hang")
             return sampler.judge()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
