@@ -37,7 +37,10 @@ class Examination {
   std::vector<Finding> Run() {
     LookAtStore();
     LookAtOrchestrator();
-    for (const MemberStatus& member : status_.members()) LookAtMember(member);
+    const auto proxies = client_.ProxyStatuses(status_.members());
+    for (size_t i = 0; i < proxies.size(); ++i) {
+      LookAtMember(status_.members(static_cast<int>(i)), proxies[i]);
+    }
     LookAtEngineVersions();
     LookAtLorryVersions();
     for (Finding& finding : LookAtMachine()) findings_.push_back(std::move(finding));
@@ -75,9 +78,11 @@ class Examination {
     }
   }
 
-  void LookAtMember(const MemberStatus& member) {
+  using ProxyAnswer = absl::StatusOr<engine::v1::GetStatusResponse>;
+
+  void LookAtMember(const MemberStatus& member, const ProxyAnswer& proxy) {
     const std::string& name = member.member();
-    if (!member.admin_address().empty()) LookAtProxy(member);
+    if (!member.admin_address().empty()) LookAtProxy(member, proxy);
     const std::string& why = member.observed().health_detail().empty()
                                  ? member.detail()
                                  : member.observed().health_detail();
@@ -100,8 +105,7 @@ class Examination {
     LookAtSlots(member);
   }
 
-  void LookAtProxy(const MemberStatus& member) {
-    const auto proxy = client_.ProxyStatus(member);
+  void LookAtProxy(const MemberStatus& member, const ProxyAnswer& proxy) {
     if (!proxy.ok()) {
       Add(Grade::kBad, absl::StrCat(member.member(), ": ", std::string(proxy.status().message())),
           "look whether it runs, and for a firewall before its admin port");

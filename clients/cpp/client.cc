@@ -3,8 +3,10 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,8 +27,14 @@ constexpr int kMessageBytesMax = 24 << 20;
 // says of some thirty adapters.
 constexpr int kStatusBytesMax = 256 << 20;
 constexpr uint32_t kPageSize = 200;
-// A member that does not answer must not hold up the question to the others.
+// A proxy answers within milliseconds.
 constexpr int64_t kMemberTimeoutMs = 3'000;
+// Each takes a connection and a thread. Of 64 members all may be silent and are known to be after
+// two times kMemberTimeoutMs.
+constexpr size_t kMembersAskedAtOnce = 32;
+// All members together, after which the rest are not asked: a fleet of thousands whose network is
+// gone is told apart from a slow one long before.
+constexpr int64_t kAllMembersTimeoutMs = 30'000;
 // An orchestrator that restarts is back within a second or two; it is asked again at this pace.
 constexpr int64_t kRedialMs = 200;
 
@@ -36,12 +44,12 @@ using ProxyStub = engine::v1::ProxyService::Stub;
 
 // One unary call with a deadline. `who` names the other side where it does not answer.
 template <typename Stub, typename Request, typename Response>
-absl::StatusOr<Response> Call(
-    Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request, int64_t timeout_ms, const std::string& who, bool wait = false) {
-  grpc::ClientContext context;
+absl::StatusOr<Response> Call(Stub& stub,
+                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           Response*),
+                              const Request& request, int64_t timeout_ms, const std::string& who,
+                              grpc::ClientContext& context) {
   rpc::SetDeadlineIn(context, timeout_ms);
-  context.set_wait_for_ready(wait);
   Response response;
   const absl::Status status = rpc::FromGrpc((stub.*method)(&context, request, &response));
   if (status.ok()) return response;
@@ -51,6 +59,61 @@ absl::StatusOr<Response> Call(
     return Annotate(status, absl::StrCat(who, " did not answer within ", timeout_ms, " ms"));
   }
   return Annotate(status, who);
+}
+
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Call(
+    Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+    const Request& request, int64_t timeout_ms, const std::string& who, bool wait = false) {
+  grpc::ClientContext context;
+  context.set_wait_for_ready(wait);
+  return Call(stub, method, request, timeout_ms, who, context);
+}
+
+std::string NameOf(const lorry::sync::v1::MemberStatus& member) {
+  return absl::StrCat("the engine-proxy at ", member.admin_address());
+}
+
+enum class Until { kAllAnswered, kOneAgreed };
+
+// What each of `members` answers, in their order. With kOneAgreed the first OK ends the questions
+// to the others.
+template <typename Request, typename Response>
+std::vector<absl::StatusOr<Response>> AskMembers(
+    const Client::Members& members,
+    const std::function<rpc::ChannelOptions(const lorry::sync::v1::MemberStatus&)>& channel_to,
+    grpc::Status (ProxyStub::*method)(grpc::ClientContext*, const Request&, Response*),
+    const Request& request, Until until) {
+  const auto count = static_cast<size_t>(members.size());
+  std::vector<absl::StatusOr<Response>> answers(count);
+  std::vector<grpc::ClientContext> calls(count);
+  const SteadyClock clock;
+  const Tick ends_at = clock.Now() + kAllMembersTimeoutMs;
+  const auto ask = [&](size_t i) -> absl::StatusOr<Response> {
+    const auto& member = members[static_cast<int>(i)];
+    if (member.admin_address().empty()) return absl::NotFoundError("it has never attached");
+    const int64_t left_ms = std::min(kMemberTimeoutMs, ends_at - clock.Now());
+    if (left_ms <= 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(NameOf(member), " was not asked: too many others do not answer"));
+    }
+    LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(channel_to(member)));
+    const auto stub = engine::v1::ProxyService::NewStub(channel);
+    return Call(*stub, method, request, left_ms, NameOf(member), calls[i]);
+  };
+  std::atomic<size_t> next = 0;
+  const auto ask_some = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      answers[i] = ask(i);
+      if (until == Until::kAllAnswered || !answers[i].ok()) continue;
+      next = count;
+      for (grpc::ClientContext& call : calls) call.TryCancel();
+    }
+  };
+  std::vector<std::thread> threads;
+  while (threads.size() < std::min(count, kMembersAskedAtOnce)) threads.emplace_back(ask_some);
+  for (std::thread& thread : threads) thread.join();
+  return answers;
 }
 
 absl::Status NotNamed(const char* service, const char* flag, const char* variable) {
@@ -373,32 +436,25 @@ rpc::ChannelOptions Client::ChannelToProxy(const lorry::sync::v1::MemberStatus& 
   return options;
 }
 
-absl::StatusOr<engine::v1::GetStatusResponse> Client::ProxyStatus(
-    const lorry::sync::v1::MemberStatus& member) {
-  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelToProxy(member)));
-  const auto stub = engine::v1::ProxyService::NewStub(channel);
-  return Call(*stub, &ProxyStub::GetStatus, engine::v1::GetStatusRequest(), kMemberTimeoutMs,
-              absl::StrCat("the engine-proxy at ", member.admin_address()));
-}
-
-absl::StatusOr<engine::v1::ExplainResponse> Client::ExplainAt(
-    const lorry::sync::v1::MemberStatus& member, const std::string& request_id) {
-  LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelToProxy(member)));
-  const auto stub = engine::v1::ProxyService::NewStub(channel);
-  engine::v1::ExplainRequest request;
-  request.set_request_id(request_id);
-  return Call(*stub, &ProxyStub::Explain, request, kMemberTimeoutMs,
-              absl::StrCat("the engine-proxy at ", member.admin_address()));
+std::vector<absl::StatusOr<engine::v1::GetStatusResponse>> Client::ProxyStatuses(
+    const Members& members) {
+  return AskMembers(
+      members, [this](const auto& member) { return ChannelToProxy(member); }, &ProxyStub::GetStatus,
+      engine::v1::GetStatusRequest(), Until::kAllAnswered);
 }
 
 absl::StatusOr<Client::Explained> Client::Explain(const std::string& request_id) {
   LORRY_ASSIGN_OR_RETURN(const auto status, Status());
+  engine::v1::ExplainRequest request;
+  request.set_request_id(request_id);
+  auto answers = AskMembers(
+      status.members(), [this](const auto& member) { return ChannelToProxy(member); },
+      &ProxyStub::Explain, request, Until::kOneAgreed);
   std::vector<std::string> silent;
-  for (const auto& member : status.members()) {
-    if (member.admin_address().empty()) continue;
-    auto answer = ExplainAt(member, request_id);
-    if (answer.ok()) return Explained{member.member(), *std::move(answer)};
-    if (!absl::IsNotFound(answer.status())) silent.push_back(member.member());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const std::string& member = status.members(static_cast<int>(i)).member();
+    if (answers[i].ok()) return Explained{member, *std::move(answers[i])};
+    if (!absl::IsNotFound(answers[i].status())) silent.push_back(member);
   }
   return Error(
       absl::StatusCode::kNotFound, "UNKNOWN_REQUEST",
@@ -414,17 +470,17 @@ absl::Status Client::Drain(const std::string& member, int64_t wait_ms) {
       std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.member() == member; });
   if (known == all.end()) {
     return Error(absl::StatusCode::kNotFound, "MEMBER_UNKNOWN",
-                 absl::StrCat("no engine is named ", member, "; `lorry engines` lists them"));
+                 absl::StrCat("no engine is named ", member,
+                              "; `lorry engines` lists them, without those that have drained"));
   }
   LORRY_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(ChannelToProxy(*known)));
   const auto stub = engine::v1::ProxyService::NewStub(channel);
   const SteadyClock clock;
   const Tick until = clock.Now() + wait_ms;
   while (true) {
-    const absl::Status drained =
-        Call(*stub, &ProxyStub::Drain, engine::v1::DrainRequest(), until - clock.Now(),
-             absl::StrCat("the engine-proxy at ", known->admin_address()))
-            .status();
+    const absl::Status drained = Call(*stub, &ProxyStub::Drain, engine::v1::DrainRequest(),
+                                      until - clock.Now(), NameOf(*known))
+                                     .status();
     // A proxy answers after two minutes at the latest, however long one would wait.
     if (ReasonOf(drained) != "DRAINING" || until - clock.Now() < kMemberTimeoutMs) return drained;
   }

@@ -119,15 +119,15 @@ class Client {
                                                                  bool newest);
 
   // --- The proxies, at the admin addresses that Status names ---
-  absl::StatusOr<engine::v1::GetStatusResponse> ProxyStatus(
-      const lorry::sync::v1::MemberStatus& member);
-  absl::StatusOr<engine::v1::ExplainResponse> ExplainAt(const lorry::sync::v1::MemberStatus& member,
-                                                        const std::string& request_id);
+  using Members = google::protobuf::RepeatedPtrField<lorry::sync::v1::MemberStatus>;
+  // What each of `members` says of itself, in their order. Those that are silent hold the others up
+  // for some seconds in all.
+  std::vector<absl::StatusOr<engine::v1::GetStatusResponse>> ProxyStatuses(const Members& members);
   struct Explained {
     std::string member;
     engine::v1::ExplainResponse what;
   };
-  // Asks every member. NOT_FOUND UNKNOWN_REQUEST when none remembers, naming those that were
+  // Asks every member, until one remembers. NOT_FOUND UNKNOWN_REQUEST when none remembers, naming those that were
   // silent.
   absl::StatusOr<Explained> Explain(const std::string& request_id);
 
