@@ -271,7 +271,8 @@ absl::Status App::WireEngine() {
                         .allow_unknown_routes = absl::GetFlag(FLAGS_door_allow_unknown_routes),
                         .limits = limits,
                         .observer = &metrics_,
-                        .on_counts = report});
+                        .on_counts = report,
+                        .on_closed = [sink = Sink()] { sink(DoorClosed{}); }});
   const auto on_facts = [this, key](const engines::EngineFacts& facts) {
     metrics_.OnBoot();
     door_->SetEngineFacts({.base_models = facts.base_models,
@@ -412,7 +413,6 @@ void App::EndPause() {
 absl::Status App::Drain() {
   spdlog::info("draining");
   door_->Drain(absl::GetFlag(FLAGS_drain_grace_ms));
-  proxy_->Post(DoorClosed{});
   const int64_t away_ms = absl::GetFlag(FLAGS_goodbye_wait_ms);
   if (fatal_.ok() && !attach_->WaitUntilLeft(kGoodbyeMs, away_ms))
     spdlog::warn("gone without a goodbye: barriers wait for this member; see `lorry mark`");

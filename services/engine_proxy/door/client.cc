@@ -35,6 +35,7 @@ Client::Client(Shard& shard, Socket socket)
 Client::~Client() {
   shard_.clients.erase(this);
   shard_.shared.connections.fetch_sub(1);
+  shard_.shared.TellIfClosed();
 }
 
 Task<Transferred> Client::ReadMore(size_t room) {

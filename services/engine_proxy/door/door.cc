@@ -196,6 +196,7 @@ absl::Status Door::Start() {
                                             std::to_string(options.port) + ": " + error.message());
   }
   state.port = state.acceptor->local_endpoint().port();
+  state.shared.listening = true;
   for (auto& shard : state.shards) {
     asio::co_spawn(shard->io, SweepLoop(*shard), asio::detached);
   }
@@ -240,7 +241,11 @@ void Door::State::BeginToDrain() {
   asio::post(shards[0]->io, [this, &stopped] {
     StopAccepting();
     // Behind what the accept loop has still been given.
-    asio::post(shards[0]->io, [&stopped] { stopped.set_value(); });
+    asio::post(shards[0]->io, [this, &stopped] {
+      shared.listening = false;
+      shared.TellIfClosed();
+      stopped.set_value();
+    });
   });
   stopped.get_future().wait();
   EachShard([](Shard& shard) {
@@ -273,6 +278,7 @@ void Door::Drain(int64_t grace_ms) {
   for (std::thread& thread : state.threads) thread.join();
   state.threads.clear();
   state.over = true;
+  state.shared.TellClosed();
   // Without a connection to wait for the threads may have ended before they closed it, and whoever
   // dials then would wait for a door that is gone.
   ErrorCode ignored;

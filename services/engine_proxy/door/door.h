@@ -66,6 +66,8 @@ struct DoorOptions {
   // After every SetTable (from its thread), and when a name that nothing routes to has no request
   // left (from any).
   std::function<void(const Counts&)> on_counts;
+  // Once, when the door has drained: nobody is connected any more, and nobody can connect.
+  std::function<void()> on_closed;
 };
 
 class Door {

@@ -33,12 +33,22 @@ struct Shared {
         explained(options.explained_requests),
         facts(std::make_shared<const EngineFacts>()) {}
 
+  // By whoever made one of its conditions true last.
+  void TellIfClosed() {
+    if (!listening && connections == 0) TellClosed();
+  }
+  void TellClosed() {
+    if (!closed.exchange(true) && options.on_closed) options.on_closed();
+  }
+
   const DoorOptions options;
   Router router;
   ExplainRing explained;
   LiveIds live_ids;
   std::atomic<std::shared_ptr<const EngineFacts>> facts;
   std::atomic<bool> draining{false};
+  std::atomic<bool> listening{false};
+  std::atomic<bool> closed{false};  // it was told
   std::atomic<uint32_t> connections{0};
   std::atomic<uint32_t> held{0};
   std::atomic<size_t> body_bytes{0};

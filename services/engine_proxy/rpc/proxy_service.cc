@@ -69,10 +69,7 @@ grpc::Status ProxyService::Drain(grpc::ServerContext* context, const engine::v1:
                                  engine::v1::DrainResponse*) {
   const auto serve = [&](const rpc::Call& call) -> absl::Status {
     const int64_t left_ms = call.deadline - SteadyClock().Now() - kAnswerMarginMs;
-    if (door_.Quiesce(std::max<int64_t>(0, left_ms))) {
-      proxy_.Post(DoorClosed{});
-      return absl::OkStatus();
-    }
+    if (door_.Quiesce(std::max<int64_t>(0, left_ms))) return absl::OkStatus();
     return Error(absl::StatusCode::kDeadlineExceeded, "DRAINING",
                  absl::StrCat("the door of ", self_.member, " admits nothing any more, and ",
                               door_.Snapshot().live,

@@ -140,8 +140,12 @@ class Life {
     const auto report = [sink = Sink()](const door::Counts& counts) {
       sink(DoorReport{.revision = counts.revision, .in_flight = counts.in_flight});
     };
-    door_ = std::make_unique<door::Door>(door::DoorOptions{
-        .engine_port = port, .threads = 1, .observer = &metrics_, .on_counts = report});
+    door_ = std::make_unique<door::Door>(
+        door::DoorOptions{.engine_port = port,
+                          .threads = 1,
+                          .observer = &metrics_,
+                          .on_counts = report,
+                          .on_closed = [sink = Sink()] { sink(DoorClosed{}); }});
     LORRY_CHECK(door_->Start().ok());
     EngineLink::Options options{.engine = {.url = absl::StrCat("http://127.0.0.1:", port)},
                                 .find_base_model = [](const engines::EngineFacts&) {

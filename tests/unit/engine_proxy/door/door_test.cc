@@ -355,6 +355,40 @@ TEST_F(DoorTest, WaitsForQuietWithoutAbortingAnything) {
   EXPECT_EQ(ReadMessage(running).status(), 200);
 }
 
+// Nobody has to ask again for it to be known.
+TEST_F(DoorTest, SaysOnceThatItIsClosedWhoeverWaits) {
+  std::atomic<int> closed = 0;
+  options_.on_closed = [&] { ++closed; };
+  Gate answering;
+  StartBefore([&](const Message&, Wire& wire) {
+    EXPECT_TRUE(answering.Wait());
+    return wire.Send(JsonReply("{}"));
+  });
+  { EXPECT_EQ(Ask(Get("/health")).status(), 200); }
+  Wire running = Connect();
+  running.Send(Post("/generate", R"({"lora_path":"policy"})"));
+  ASSERT_TRUE(Eventually([&] { return engine_->requests().size() == 1; }));
+  EXPECT_FALSE(door_->Quiesce(1));
+  EXPECT_EQ(closed, 0) << "one request runs";
+  answering.Open();
+  EXPECT_EQ(ReadMessage(running).status(), 200);
+  EXPECT_TRUE(Eventually([&] { return closed == 1; }));
+  EXPECT_TRUE(door_->Quiesce(10'000));
+  door_->Drain(0);
+  EXPECT_EQ(closed, 1);
+}
+
+TEST_F(DoorTest, SaysThatItIsClosedWhereNobodyWasConnected) {
+  std::atomic<int> closed = 0;
+  options_.on_closed = [&] { ++closed; };
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  EXPECT_EQ(Ask(Get("/health")).status(), 200);
+  ASSERT_TRUE(BecomesQuiet());
+  EXPECT_EQ(closed, 0) << "it listens";
+  EXPECT_TRUE(door_->Quiesce(10'000));
+  EXPECT_EQ(closed, 1);
+}
+
 // SIGTERM does not wait for an operator who waits for quiet.
 TEST_F(DoorTest, AnEndComesBeforeAWaitForQuiet) {
   StartBefore([](const Message&, Wire& wire) { return !wire.AtEnd(); }, EngineKind::kVllm);
