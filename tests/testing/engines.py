@@ -49,6 +49,9 @@ CALL_DEADLINE_S = 300.0
 STOP_DEADLINE_S = 10.0
 
 
+_CLAIMED: list[socket.socket] = []  # by free_port
+
+
 class EngineFailed(RuntimeError):
     """An engine ended, or did not answer, while it was awaited; the text holds the end of its log."""
 
@@ -73,12 +76,18 @@ def http_json(
 
 def free_port() -> int:
     """A port that nobody listens on. Programs that are restarted need the same one again, so they are told it, and may
-    bind it seconds later: it lies below the ports that the kernel gives to outgoing connections, which would take it meanwhile."""
+    bind it seconds later: it lies below the ports that the kernel gives to outgoing connections, which would take it meanwhile.
+    No other call, of any process in this network namespace, returns it while this process lives: a name among the abstract
+    Unix sockets, which the kernel keeps for each namespace too, says that it is taken."""
     lowest_outgoing = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in random.SystemRandom().sample(range(10_000, lowest_outgoing), 100):
+        claim = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, contextlib.suppress(OSError):
+            claim.bind(f"\0lorry-tests-port-{port}")
             probe.bind(("127.0.0.1", port))
+            _CLAIMED.append(claim)
             return port
+        claim.close()
     raise RuntimeError(f"a hundred ports between 10000 and {lowest_outgoing} are taken")
 
 
