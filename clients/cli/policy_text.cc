@@ -217,7 +217,9 @@ std::vector<Setting> Limits() {
        "How long engines may take to load a version before those that have it decide. Default "
        "60s."},
       {"barrier_deadline_ms=TIME",
-       "How long a door, and a request there, may be held before both go on. Default 30s."},
+       "How long a door may be held, and a request there before it is refused. At its end the "
+       "door goes on: with the old version where a barrier is broken off, with the new one where "
+       "doors change one by one. Default 30s."},
       {"framework_pause_deadline_ms=TIME",
        "Not built yet: a value other than the default is refused."},
       {"drain_deadline_ms=TIME",
