@@ -9,23 +9,7 @@
 namespace lorry::door {
 namespace {
 
-using testing::After;
-using testing::Chunk;
-using testing::Event;
-using testing::Eventually;
-using testing::Gate;
-using testing::Generation;
-using testing::JsonReply;
-using testing::kAborted;
-using testing::kLength;
-using testing::Message;
-using testing::NameOf;
-using testing::Post;
-using testing::ReadMessage;
-using testing::ResumeTest;
-using testing::Said;
-using testing::StreamHead;
-using testing::Wire;
+using namespace lorry::door::testing;
 
 TEST_F(ResumeTest, GoesOnBehindItsTokensUnderTheNewVersion) {
   Start({FlipThen(12, [](const auto& rid) { return JsonReply(Said(rid, "7,8", 2, kAborted)); }),
