@@ -18,6 +18,8 @@ inline constexpr char kSeparator = '\x1e';
 inline constexpr char kManyBytes = '\x01';
 inline constexpr int kManyBytesLog2Max = 20;
 inline constexpr size_t kCommandsMax = 64;
+// Where nothing has moved for so long something is stuck; a busy machine may hold a process up.
+inline constexpr int64_t kPatienceMs = 30'000;
 
 struct Command {
   char op = 0;

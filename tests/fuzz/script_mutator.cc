@@ -1,6 +1,8 @@
-// Mutations that know what a script is made of: commands, and JSON values inside of them; and
-// crosses that take whole commands. Some mutations are left to libFuzzer.
+// Mutations that know what a script is made of: commands, and methods, numbers and JSON values
+// inside of them; and crosses that take whole commands, or the method of one. Some mutations are
+// left to libFuzzer.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -14,6 +16,8 @@ extern "C" [[gnu::weak]] size_t LLVMFuzzerMutate(uint8_t* data, size_t size, siz
 
 namespace lorry::fuzz {
 namespace {
+
+constexpr size_t kHeadBytes = 2;  // of a command: its letter and its digit
 
 constexpr std::string_view kTellingValues[] = {
     "[]", "[]", "{}", "\"\"", "null", "true", "false", "0", "1", "-1", "2", "64", "65", "4096",
@@ -65,7 +69,6 @@ void ChangeValue(std::string& script, Prng& prng) {
 
 // Replaces one of a command's bare numbers, as in "offset length".
 void ChangeNumber(std::string& script, Prng& prng) {
-  constexpr size_t kHeadBytes = 2;  // of a command: its letter and its digit
   constexpr std::string_view kNumbers[] = {
       "0", "1", "2", "8", "16", "64", "4096", "65536", "1048576", "18446744073709551615"};
   const auto is_digit = [&](size_t i) {
@@ -117,17 +120,45 @@ std::string Join(const std::vector<std::string>& commands) {
   return script;
 }
 
-// Lets one call be waited for, or not: what was in order becomes a race.
+// The commands that are calls of a method, "C0GetUpload {...}".
+std::vector<std::string*> Calls(std::vector<std::string>& commands) {
+  std::vector<std::string*> calls;
+  for (std::string& command : commands) {
+    if (command.starts_with('C') || command.starts_with('A')) calls.push_back(&command);
+  }
+  return calls;
+}
+
+std::string* OneCall(std::vector<std::string>& commands, Prng& prng) {
+  const std::vector<std::string*> calls = Calls(commands);
+  return calls.empty() ? nullptr : calls[prng.Below(calls.size())];
+}
+
+// Lets one call, or as often all of them, be waited for or not: what was in order becomes a race.
 void ChangeWaiting(std::string& script, Prng& prng) {
   std::vector<std::string> commands = Split(script);
-  std::vector<char*> calls;
-  for (std::string& command : commands) {
-    if (command.starts_with('C') || command.starts_with('A')) calls.push_back(command.data());
+  std::string* const one = OneCall(commands, prng);
+  if (one == nullptr) return;
+  const char how = one->front() == 'C' ? 'A' : 'C';
+  for (std::string* call : prng.Chance(500) ? Calls(commands) : std::vector{one}) {
+    call->front() = how;
   }
-  if (calls.empty()) return;
-  char* const how = calls[prng.Below(calls.size())];
-  *how = *how == 'C' ? 'A' : 'C';
   script = Join(commands);
+}
+
+// Up to the space before its message.
+std::string_view MethodOf(std::string_view call) {
+  call.remove_prefix(std::min(kHeadBytes, call.size()));
+  return call.substr(0, call.find(' '));
+}
+
+// Asks what one call asks of the method of one of `others`: methods take much the same fields.
+void TakeMethod(std::vector<std::string>& commands, std::vector<std::string> others, Prng& prng) {
+  std::string* const call = OneCall(commands, prng);
+  const std::string* const other = OneCall(others, prng);
+  if (call == nullptr || other == nullptr || call->size() < kHeadBytes) return;
+  const std::string_view method = MethodOf(*other);
+  call->replace(kHeadBytes, MethodOf(*call).size(), method);
 }
 
 // Repeats, drops, swaps or alters one command.
@@ -156,11 +187,26 @@ void ChangeCommands(std::string& script, Prng& prng) {
   script = Join(commands);
 }
 
-// Some commands of another script, in their order, somewhere among its own.
+// One of the edits above. One that finds nothing of its kind in the script gives way to another.
+void Edit(std::string& script, Prng& prng) {
+  constexpr std::array kEdits = {&ChangeValue,   &ChangeValue,   &ChangeCommands, &ChangeNumber,
+                                 &ChangeWaiting, &ChangeWaiting, &ChangeRun};
+  constexpr int kTries = 8;
+  const std::string before = script;
+  for (int tries = 0; tries < kTries && script == before; ++tries) {
+    kEdits[prng.Below(kEdits.size())](script, prng);
+  }
+}
+
+// Some commands of another script, in their order, somewhere among its own; or a method of it.
 std::string Cross(std::string_view script, std::string_view other, Prng& prng) {
   constexpr size_t kTakenMax = 4;
   std::vector<std::string> commands = Split(script);
   const std::vector<std::string> others = Split(other);
+  if (prng.Chance(300)) {
+    TakeMethod(commands, others, prng);
+    return Join(commands);
+  }
   const size_t from = prng.Below(others.size());
   const size_t count = std::min(others.size() - from, prng.Below(kTakenMax) + 1);
   const auto begin = others.begin() + static_cast<ptrdiff_t>(from);
@@ -172,25 +218,27 @@ std::string Cross(std::string_view script, std::string_view other, Prng& prng) {
 }  // namespace
 }  // namespace lorry::fuzz
 
+// Where threads run, how often an edge was taken differs from run to run, and libFuzzer would keep
+// every input for that: those that matter would hardly be mutated again.
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  static char no_counters[] = "-use_counters=0";
+  static std::vector<char*> arguments(*argv, *argv + *argc);
+  arguments.insert(arguments.begin() + 1, no_counters);
+  arguments.push_back(nullptr);
+  *argc = static_cast<int>(arguments.size()) - 1;
+  *argv = arguments.data();
+  return 0;
+}
+
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned int seed) {
   lorry::Prng prng(seed);
-  if (LLVMFuzzerMutate != nullptr && prng.Chance(300)) {
+  if (LLVMFuzzerMutate != nullptr && prng.Chance(200)) {
     return LLVMFuzzerMutate(data, size, max_size);
   }
   std::string script(reinterpret_cast<const char*>(data), size);
   for (size_t edits = prng.Below(3) + 1; edits > 0; --edits) {
-    if (prng.Chance(100)) {
-      lorry::fuzz::ChangeRun(script, prng);
-    } else if (prng.Chance(100)) {
-      lorry::fuzz::ChangeNumber(script, prng);
-    } else if (prng.Chance(100)) {
-      lorry::fuzz::ChangeWaiting(script, prng);
-    } else if (prng.Chance(600)) {
-      lorry::fuzz::ChangeValue(script, prng);
-    } else {
-      lorry::fuzz::ChangeCommands(script, prng);
-    }
+    lorry::fuzz::Edit(script, prng);
   }
   script.resize(std::min(script.size(), max_size));
   std::memcpy(data, script.data(), script.size());

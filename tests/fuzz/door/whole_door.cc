@@ -33,7 +33,7 @@ using testing::TableMaker;
 
 constexpr size_t kClients = 4;
 // What a stuck door is given before it counts as stuck: no time on an idle machine comes near.
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::milliseconds kPatience(lorry::fuzz::kPatienceMs);
 // A wait that the input asks for ends when nothing has moved for so many milliseconds.
 constexpr int kStillMs = 2;
 // A request that no table of the input lets go is answered after this.

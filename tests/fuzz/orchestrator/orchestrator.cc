@@ -27,10 +27,10 @@ namespace {
 
 using lorry::fuzz::Command;
 using lorry::fuzz::HeapWatch;
+using lorry::fuzz::kPatienceMs;
 using lorry::fuzz::RpcScript;
 
 constexpr int64_t kPeakBytesMax = 64 << 20;
-constexpr int64_t kPatienceMs = 30'000;
 constexpr char kCluster[] = "fuzz";
 
 template <typename T>
@@ -51,7 +51,7 @@ class Life {
         gate_(*access_) {
     orchestrator_->Connect(link_, observer_);
     service_.emplace(gate_, *orchestrator_, link_, clock_, kCluster, "0");
-    server_ = Must(rpc::Server::Start({}, gate_, {&*service_}));
+    server_ = Must(rpc::Server::Start({.shutdown_max_ms = kPatienceMs}, gate_, {&*service_}));
     orchestrator_->Start();
     link_.Start();
   }

@@ -36,11 +36,11 @@ namespace {
 
 using lorry::fuzz::Command;
 using lorry::fuzz::HeapWatch;
+using lorry::fuzz::kPatienceMs;
 using lorry::fuzz::RpcScript;
 using store::fuzz::StoreWorld;
 
 constexpr int64_t kPeakBytesMax = 64 << 20;
-constexpr int64_t kPatienceMs = 30'000;
 // An input that waits for what never comes goes on after this.
 constexpr std::chrono::milliseconds kWait(60);
 constexpr std::chrono::milliseconds kLook(3);
@@ -98,7 +98,7 @@ class Life {
                     *proxy_);
     service_.emplace(gate_, ProxyService::Self{kMember, kPool, "http://x", "http://y"}, *proxy_,
                      *fetcher_, *attach_, *door_);
-    server_ = Must(rpc::Server::Start({}, gate_, {&*service_}));
+    server_ = Must(rpc::Server::Start({.shutdown_max_ms = kPatienceMs}, gate_, {&*service_}));
     proxy_->Start(
         {.fetcher = fetcher_.get(),
          .engine = engine_.get(),

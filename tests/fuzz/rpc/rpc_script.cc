@@ -17,7 +17,7 @@ using google::protobuf::Message;
 using google::protobuf::MessageFactory;
 
 // What a stuck server is given before it counts as stuck.
-constexpr std::chrono::milliseconds kPatience(30'000);
+constexpr std::chrono::milliseconds kPatience(kPatienceMs);
 // An input that waits for a message that never comes goes on after this.
 constexpr std::chrono::milliseconds kMessageWait(20);
 constexpr int kSilentStreamsLog2Max = 9;

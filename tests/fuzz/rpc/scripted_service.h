@@ -15,6 +15,7 @@
 #include "lib/base/check.h"
 #include "lib/base/mutex.h"
 #include "lib/rpc/server.h"
+#include "tests/fuzz/script.h"
 
 namespace lorry::fuzz {
 
@@ -26,7 +27,7 @@ class OpenServer {
     LORRY_CHECK(access.ok());
     access_ = *std::move(access);
     gate_.emplace(*access_);
-    auto server = rpc::Server::Start({}, *gate_, services);
+    auto server = rpc::Server::Start({.shutdown_max_ms = kPatienceMs}, *gate_, services);
     LORRY_CHECK(server.ok());
     server_ = *std::move(server);
   }

@@ -66,6 +66,8 @@ SCRIPTS = {
     "two_ranks": [OPEN_RUN, begin("A0"), begin("A0"), "W0", call("GetUpload", upload_id=UPLOAD), begin(attempt=2)],
     "commit_early": [OPEN_RUN, "F8", begin(), "U0", call("CommitUpload", upload_id=UPLOAD), call("CommitUpload", upload_id="$found")],
     "commit_before_open": [OPEN_RUN, "F8", begin("A0"), "U0", call("CommitUpload", "A0", upload_id="$found"), "W0"],
+    "two_ranks_slow_disk": [
+        OPEN_RUN, "F8", begin("A0"), begin("A0"), "U0", call("GetUpload", upload_id="$found"), "W0", call("CommitUpload", upload_id=UPLOAD)],
     "slow_disk": [OPEN_RUN, "F8", begin("A0"), "U0", call("GetUpload", upload_id="$found"), "W0"],
     "disk_full": [OPEN_RUN, "F0", begin(), "F7", begin(), "F1", *OPEN_PUT, *CHUNKS, "w0", call("CommitUpload", upload_id=UPLOAD)],
     "idle": [OPEN_RUN, begin(), *OPEN_PUT, "D00 4096", "w0", "S2", "S:", begin(attempt=2)],
@@ -74,6 +76,8 @@ SCRIPTS = {
     "silent_puts": ["o2Put", "o1Get"],
     "silent_puts_in_every_place": ["o4Put"],
     "great_image": ["B0", "O0Get", "G04 0 0", "H0", "w0", "O1Get", "G18 1048576 4096", "H1", "w1"],
+    "great_image_in_pieces": ["B0", "O0Get", "G03 0 4096", "w0", "w0", "O1Get", "G12 4096 65536", "H1", "w1", "H0"],
+    "great_image_twice": ["B0", "O0Get", "O1Get", "G05 0 1048576", "G14 1048576 0", "H0", "H1", "w0", "w1", "w0", "w1"],
     "great_request": ["B0", "O0Get", "G016 0 0", "H0", "w0"],
     "no_ticket": ["O0Put", message(0, open={"ticket": "AAAA"}), "w0", "O1Get", message(1, ticket=""), "w1"],
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/base/check.h"
+#include "tests/fuzz/script.h"
 
 namespace lorry::store::fuzz {
 namespace {
@@ -45,8 +46,9 @@ StoreWorld::StoreWorld() {
   service_->SetAddresses({"grpc://127.0.0.1:1"});
   transfer_service_ = transfer::CreateGrpcTransferService({.sessions_max = kSessionsMax}, *gate_,
                                                           keys_->keys(), *transfers_);
-  server_ = Must(rpc::Server::Start({.receive_max_bytes = kReceiveBytesMax}, *gate_,
-                                    {&*service_, transfer_service_->service()}));
+  server_ = Must(rpc::Server::Start(
+      {.receive_max_bytes = kReceiveBytesMax, .shutdown_max_ms = lorry::fuzz::kPatienceMs}, *gate_,
+      {&*service_, transfer_service_->service()}));
 }
 
 StoreWorld::~StoreWorld() {
