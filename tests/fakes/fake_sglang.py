@@ -314,6 +314,20 @@ def add_pause_routes(app: FastAPI, engine: FakeSglang) -> None:
         await engine.resume()
         return done("continued")
 
+    @app.post("/release_memory_occupation")
+    async def release_memory(http: HttpRequest):
+        await http.json()
+        if engine.scheduler.requests:
+            die(engine.switches, "release_memory_occupation should be called only when server is idle.")
+        engine.released = True
+
+    @app.post("/resume_memory_occupation")
+    async def resume_memory(http: HttpRequest):
+        await http.json()
+        if not engine.released:
+            die(engine.switches, "KeyError of a tag that was not released")
+        engine.released = False
+
     @app.post("/abort_request")
     async def abort(http: HttpRequest):
         body = await http.json()

@@ -41,6 +41,7 @@ class FakeSglang:
         self.pausing = asyncio.Lock()
         self.pauses: list[str] = []  # the modes asked for
         self.flushes = 0  # that worked
+        self.released = False  # its memory, which no route tells
         self.live_ids: set[str] = set()
         # Measured durations, as the real one reports: no clock, but different at every start.
         self.startup_time = {

@@ -64,6 +64,8 @@ def test_an_engine_asleep_takes_no_part_and_comes_back(states, make_adapter):
         world.publish(run, 1, make_adapter(1))
         assert vllm.call("POST", "/sleep?level=1")[0] == 200
         until(lambda: world.member("vllm").get("state") == "ASLEEP", "the sleep is seen")
+        asleep = world.doors["vllm"].ask(ADAPTER)
+        assert (asleep.status, asleep.reason) == (503, "ENGINE_ASLEEP")
         handle = world.publish(run, 2, make_adapter(2))
         assert world.latest() == (run.number, 2)
         world.wait_serves(2, ["sglang"])

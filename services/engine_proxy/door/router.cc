@@ -61,6 +61,9 @@ Outcome Router::Resolve(const Ask& ask) {
   if (table_->boot.empty() || table_->engine == fleet::EngineKind::kUnknown) {
     return Refused{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
   }
+  if (table_->asleep) {
+    return Refused{503, "ENGINE_ASLEEP", "the engine sleeps: its memory is released", 2};
+  }
   Admitted admitted;
   Admission::Counted counted;
   for (const std::string& reference : ask.adapters) {

@@ -38,6 +38,7 @@ DoorTable Build(const Core& core) {
   table.lag_known = core.session && core.desired.has_value();
   table.awaits_desired = !core.desired.has_value();
   table.paused = IsPaused(core);
+  table.asleep = core.asleep;
   for (const auto& [adapter, row] : core.rows) table.rows.push_back(RowFor(core, adapter, row));
   for (const auto& [name, residency] : core.residencies) {
     if (!IsRouted(core, residency)) continue;
@@ -58,6 +59,7 @@ bool IsUpToDate(const Core& core) {
   const DoorTable& table = core.table;
   if (core.table_stale || table.revision.value == 0 || table.boot != core.boot ||
       table.engine != core.limits.kind || table.paused != IsPaused(core) ||
+      table.asleep != core.asleep ||
       table.lag_known != (core.session && core.desired.has_value()) ||
       table.awaits_desired == core.desired.has_value() || table.rows.size() != core.rows.size()) {
     return false;

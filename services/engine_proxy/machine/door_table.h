@@ -58,6 +58,8 @@ struct DoorTable {
   bool awaits_desired = false;
   // A pause that Lorry began holds: replies may be slow.
   bool paused = false;
+  // The engine's memory is released: nothing is admitted.
+  bool asleep = false;
   // All sorted, for the binary searches below. An adapter without a row is UNKNOWN_ADAPTER; an
   // alias whose target is not among the routes is NOT_LOADED. Both are CATCHING_UP while
   // `awaits_desired`.

@@ -140,6 +140,18 @@ TEST_F(RouterTest, CallsNothingUnknownBeforeItIsTold) {
   EXPECT_EQ(Ask1(router_, "policy@eval"), "404 UNKNOWN_ADAPTER");
 }
 
+TEST_F(RouterTest, RefusesEverythingWhileTheEngineSleeps) {
+  TableMaker maker = Ordinary();
+  maker.raw().asleep = true;
+  router_.SetTable(maker.Make());
+  for (const char* reference : {"policy", "policy@1", "policy@eval", "@base"}) {
+    EXPECT_EQ(Ask1(router_, reference), "503 ENGINE_ASLEEP") << reference;
+  }
+  maker.raw().asleep = false;
+  router_.SetTable(maker.Make());
+  EXPECT_EQ(Ask1(router_, "policy"), NameOf("policy", 12).value);
+}
+
 TEST_F(RouterTest, RefusesEverythingWithoutAnEngine) {
   EXPECT_EQ(Ask1(router_, "policy"), "503 ENGINE_UNREACHABLE");
   TableMaker maker = Ordinary();

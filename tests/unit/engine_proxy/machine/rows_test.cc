@@ -134,12 +134,14 @@ TEST(Unload, NothingIsUnloadedOrLoadedWhileTheEngineSleeps) {
   bench.asleep_ = true;
   bench.See();
   EXPECT_EQ(bench.machine_->Observe().health, fleet::MemberHealth::kAsleep);
+  EXPECT_TRUE(bench.machine_->door_table().asleep) << "its door refuses";
   bench.Desire(2, {2});
   bench.Pass(10'000);
   EXPECT_EQ(bench.unloads_, 0);
   EXPECT_EQ(bench.loads_.size(), 1u);
   bench.asleep_ = false;
   bench.See();
+  EXPECT_FALSE(bench.machine_->door_table().asleep);
   bench.Pass(10'000);
   EXPECT_EQ(bench.unloads_, 1);
   EXPECT_EQ(bench.Told(2), "LOADED");
