@@ -23,8 +23,8 @@ std::shared_ptr<Transfer> StartOn(Transport& transport, PushRequest request, OnR
   return transport.Push(std::move(request), std::move(on_range), std::move(done));
 }
 
-// A failure of the place alone: nothing moves there, or it has no room. Another may do better.
-bool IsThePlaces(const absl::Status& status) {
+// Only this place failed: nothing moves there, or it has no room. Another may do better.
+bool FailedThereAlone(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || ReasonOf(status) == "TOO_MANY_SESSIONS";
 }
 
@@ -92,7 +92,7 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     total_.status = outcome.status;
     const bool lost = absl::IsUnavailable(outcome.status);
     if (attempts_ >= kAttemptsMax || clock_.Now() >= ends_at_ ||
-        !(lost || (IsThePlaces(outcome.status) && !AtLastPlace()))) {
+        !(lost || (FailedThereAlone(outcome.status) && !AtLastPlace()))) {
       return Finish();
     }
     std::vector<Range> missing;
@@ -113,7 +113,7 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
       current_ = nullptr;  // its callback holds this object: each would keep the other for ever
       current_attempt_ = kAttemptsMax + 1;
     }
-    // Whoever is called back may hold this object, and go on doing so: the same.
+    // The callbacks may own this object, too: each would keep the other for ever.
     on_range_ = nullptr;
     std::exchange(on_done_, nullptr)(std::move(total_));
   }

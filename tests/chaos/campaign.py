@@ -148,7 +148,7 @@ class Campaign:
         """Whatever was acknowledged is stored, and everybody ends when asked to."""
         for adapter in POLICIES:
             stored = {(v.run, v.number) for v in self._world.admin.versions(adapter)}
-            for entry in self.ledger.published.values():
+            for entry in self.ledger.all_published():
                 if entry.adapter == adapter and entry.stored and entry.version not in stored:
                     self.ledger.object(f"{entry.name} was acknowledged as stored and is gone")
         for service in reversed(self._world.fleet.services()):

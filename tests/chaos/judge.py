@@ -11,9 +11,9 @@ from ledger import Ledger, Reply, Rollback, Violation
 
 # Engines of one group that a version may cost.
 DEATHS_MAX = 2
-# Whoever was not answered in this time after the last fault has no door.
+# How long every door may take to serve again once a fault is healed.
 RECOVERY_S = 60.0
-# An engine that ends breaks off what its door was passing on; the door knows a look later.
+# How far from an engine's death a reply may break off: the door notices it at its next look.
 AFTER_DEATH_S = 10.0
 LATEST = ("latest", "stream", "many")
 # Faults of the leader alone, which no door may notice.
@@ -28,7 +28,7 @@ class Judge:
         self._ledger, self._events, self._in_order = ledger, events, in_order
 
     def all(self) -> list[Violation]:
-        checks = (self._answers, self._never_falls, self._order, self._aliases, self._unheld_doors, self._new_leaders,
+        checks = (self._answers, self._never_falls, self._order, self._aliases, self._broken_replies, self._new_leaders,
                   self._publishes, self._engines, self._recoveries)
         found = list(self._ledger.violations)
         for check in checks:
@@ -100,7 +100,7 @@ class Judge:
         for event in self._events:
             if event["event"] == "unload" and event["live"]:
                 yield Violation(event["at"], f"{event['engine']} was told to unload {event['name']} under {event['live']} requests")
-            # vLLM's workers keep what was unloaded and drop what is idle; they read it again. SGLang waits for its counters.
+            # vLLM may evict, or read again, what no request runs on; SGLang never does.
             harmless = event["engine"].startswith("vllm") and not event.get("live")
             if event["event"] in ("evicted", "reloaded") and not harmless:
                 yield Violation(event["at"], f"{event['engine']} {event['event']} {event['name']} by itself")
@@ -118,7 +118,7 @@ class Judge:
     # --- Liveness ---
 
     def _publishes(self) -> Iterable[Violation]:
-        for entry in self._ledger.published.values():
+        for entry in self._ledger.all_published():
             if entry.wrong or not entry.ended:
                 continue
             if entry.outcome not in ("SERVING", "SUPERSEDED"):
@@ -129,7 +129,7 @@ class Judge:
             if fault.healed and not fault.recovered:
                 yield Violation(fault.healed, f"after {fault.kind} ({fault.detail}) {RECOVERY_S:.0f} s were not enough")
 
-    def _unheld_doors(self) -> Iterable[Violation]:
+    def _broken_replies(self) -> Iterable[Violation]:
         """No reply breaks off at a door whose proxy and engine nobody touched."""
         deaths: dict[str, list[float]] = {}
         for event in self._events:
@@ -160,7 +160,7 @@ class Judge:
         end = fault.recovered or fault.healed
         others = [f for f in self._ledger.faults if f is not fault]
         calm = all((f.recovered or f.healed or end) < fault.struck or f.struck > end for f in others)
-        wrong = [p for p in self._ledger.published.values() if p.wrong and p.began <= end and (p.ended or end) >= fault.struck - 30]
+        wrong = [p for p in self._ledger.all_published() if p.wrong and p.began <= end and (p.ended or end) >= fault.struck - 30]
         return calm and not wrong
 
     # --- Shared ---

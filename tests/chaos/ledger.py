@@ -1,7 +1,7 @@
 """What the campaign did and saw, as it happened: the judge reads nothing else.
 
-Threads append; lists are append-only, so that a reader sees a prefix. Times are time.monotonic(), which all processes of
-a machine share: engines write it into their journals.
+Threads append; lists are append-only, so that a reader sees a prefix; what was published is read as a copy. Times are
+time.monotonic(), which all processes of a machine share: engines write it into their journals.
 """
 
 from __future__ import annotations
@@ -123,18 +123,22 @@ class Ledger:
 
     def newest_good(self, adapter: str, by: float) -> Version:
         """Of what was stored by then; (0, 0): nothing."""
-        good = [p.version for (a, _), p in list(self.published.items())
-                if a == adapter and not p.wrong and 0 < p.stored <= by]
+        good = [p.version for p in self.all_published()
+                if p.adapter == adapter and not p.wrong and 0 < p.stored <= by]
         return max(good, default=(0, 0))
+
+    def all_published(self) -> list[Published]:
+        with self._lock:
+            return list(self.published.values())
 
     def of_weights(self, digest: str) -> Published | None:
         """By a fake engine's name for weights."""
-        return next((p for p in list(self.published.values()) if digest_of(p.folder) == digest), None)
+        return next((p for p in self.all_published() if digest_of(p.folder) == digest), None)
 
     def dump(self, path: pathlib.Path) -> None:
         """For whoever looks closer: a line of JSON for each reply, fault and publish, with seconds since the beginning."""
         with path.open("w") as file:
-            for entry in [*self.replies, *self.faults, *self.published.values()]:
+            for entry in [*self.replies, *self.faults, *self.all_published()]:
                 plain = {k: round(v - self.began, 3) if isinstance(v, float) and v else v for k, v in vars(entry).items()}
                 file.write(json.dumps({"what": type(entry).__name__, **plain}, default=list_or_text) + "\n")
 

@@ -233,10 +233,7 @@ def lose_records(stage: Stage) -> Iterator[tuple[str, frozenset[str]]]:
 
 
 def _adopted(stage: Stage) -> bool:
-    """Asked until every proxy is there: only then does an operator know what all of them serve."""
-    found = stage.world.admin.status().get("members", [])
-    if sum(m["state"] != "LOST" for m in found) < len(stage.world.engines):
-        return False
+    """An operator in haste: nothing is adopted before every proxy could say what it serves."""
     connection = stage.world.admin._connection
     try:
         connection.call(connection.sync.AdoptFleet, sync_pb2.AdoptFleetRequest(cluster="lorry", newest=True))

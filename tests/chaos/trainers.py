@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import lorry
 from adapters import Adapters
@@ -39,8 +40,8 @@ class Trainer(Workers):
         self._run: lorry.Run | None = None
         super().__init__(self._work, join_s=PATIENCE_S)
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
         if self._run is not None:
             self._run.close()
 

@@ -32,8 +32,8 @@ class Watch(Workers):
         self._blamed: set[tuple[str, Version]] = set()
         super().__init__(self._work, join_s=JOIN_S)
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
         for sizes in self._sizes.values():
             self._judge_growth(sizes)
 
@@ -55,7 +55,7 @@ class Watch(Workers):
 
     def _ask_why(self, pool: dict[str, Any]) -> None:
         now, adapter = time.monotonic(), str(pool["adapter"])
-        stored = [p.version for p in list(self._ledger.published.values())
+        stored = [p.version for p in self._ledger.all_published()
                   if p.adapter == adapter and 0 < p.stored < now - HEARD_WITHIN_S]
         newest, running = max(stored, default=(0, 0)), pool.get("running", {})
         says_why = running.get("reason") or "STAGING" in running.get("state", "") or "override" in pool

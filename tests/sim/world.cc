@@ -151,6 +151,7 @@ void World::StartLeader() {
   config.new_incarnation = std::max<uint64_t>(1, incarnations_);
   config.forget_ms = forget_ms_.value_or(config.forget_ms);
   leaders_[id]->Start(config);
+  all_had_time_at_ = sim_.now() + 2 * config.lost_after_ms;
   for (const auto& [member, proxy] : proxies_) ForgetIfLost(member, config);
   sim_.queue.In(sim_.Latency(20), [this, id] {
     if (SimLeader* alive = Find(id)) alive->Post(store_.List());
@@ -232,6 +233,14 @@ void World::AdoptIfAsked() {
   if (current == nullptr) return;
   const sync::Footing footing = current->machine().GetStatus().footing;
   if (footing != sync::Footing::kRecordsLost && footing != sync::Footing::kStoreLost) return;
+  const sync::RequestId request = NewRequest();
+  const sync::FleetAdopted adopted{request, /*newest=*/true};
+  // An operator who does not wait for the engines must be refused: the oracle is told nothing.
+  const bool in_haste = footing == sync::Footing::kRecordsLost && sim_.now() < all_had_time_at_;
+  if (in_haste) {
+    Call(adopted, request);
+    return;
+  }
   std::set<std::pair<AdapterName, PoolName>> remembered;
   for (const auto& [member, proxy] : proxies_) {
     if (!IsAttached(member)) return;
@@ -241,8 +250,7 @@ void World::AdoptIfAsked() {
   }
   sim_.oracle.Adopted(
       remembered, [&](const VersionKey& version) { return store_.versions().contains(version); });
-  const sync::RequestId request = NewRequest();
-  Call(sync::FleetAdopted{request, /*newest=*/true}, request);
+  Call(adopted, request);
 }
 
 void World::BreakWatch(int64_t ms) {

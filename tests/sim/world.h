@@ -41,7 +41,8 @@ class World {
   void BackUpRecords() { backup_ = shared_.records; }
   void RestoreStore();    // of its last backup, or to nothing at all
   void RestoreRecords();  // of the last backup, if there is one
-  // An operator answers a leader that waits for FleetAdopted, once every member is attached.
+  // An operator answers a leader that waits for FleetAdopted: in haste, which must be refused, or
+  // once every member is attached.
   void AdoptIfAsked();
   SimLeader* leader();  // the one that proxies and clients dial; null while there is none
 
@@ -125,6 +126,7 @@ class World {
   uint64_t current_leader_ = 0;
   uint64_t last_leader_ = 0;
   uint64_t incarnations_ = 0;
+  Tick all_had_time_at_ = 0;  // every proxy could have attached to the leader by then
   std::map<sync::SessionId, Session> sessions_;
   sync::SessionId last_session_ = 0;
   std::map<MemberId, Tick> partitioned_until_;

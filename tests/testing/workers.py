@@ -19,22 +19,34 @@ def at_once(work: Callable[[T], object], each: Iterable[T]) -> None:
 
 
 class Workers:
-    """One thread for each of `work`, which goes on until `_stop` is set; each may take `join_s` to notice."""
+    """One thread for each of `work`, which goes on until `_stop` is set; each may take `join_s` to notice.
+
+    What one of them raised is raised by the exit: a thread that ended early must not pass for one that saw nothing wrong.
+    """
 
     def __init__(self, *work: Callable[[], None], join_s: float) -> None:
         self._stop = threading.Event()
         self._join_s = join_s
-        self._threads = [threading.Thread(target=each, daemon=True) for each in work]
+        self._failed: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(each,), daemon=True) for each in work]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._failed.append(error)
+
+    def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join(self._join_s)
+        if self._failed and failed is None:
+            raise self._failed[0]
 
     def at_work(self) -> int:
         """Threads that have not ended: after the exit, those that hang."""

@@ -139,7 +139,7 @@ absl::Status Uploads::OpenFile(const std::shared_ptr<Live>& live) {
   return absl::OkStatus();
 }
 
-// The header takes the way of every range, so that a conflict with what is there is found.
+// The header is received like any range, so that a conflict with what is there is found.
 absl::Status Uploads::PutHeader(Live& live, std::string_view header) {
   const std::shared_ptr<PutTarget> target = live.Target();
   const transfer::Range range{.offset = 0, .length = header.size()};
@@ -283,7 +283,7 @@ absl::StatusOr<std::shared_ptr<Uploads::Check>> Uploads::StartCheck(
   LORRY_RETURN_IF_ERROR(checks_.Submit([this, live, check] {
     absl::StatusOr<Version> result = RunCheck(live);
     MutexLock guard(live->mutex);
-    // After a failure that is not the image's own the next commit may try again.
+    // If the failure was not the image's own (a full disk, say), the next commit checks again.
     if (!result.ok()) live->check = nullptr;
     check->result = std::move(result);
     check->ended.notify_all();

@@ -58,7 +58,7 @@ Task<bool> Refuse(Exchange& x, Refused refused) {
 
 Refused RepliesTooLarge() {
   return {503, "DOOR_FULL",
-          "the replies to n requests are larger than the door may hold; ask for fewer at once", 1};
+          "the reply is larger than the door may hold; ask for fewer samples or tokens at once", 1};
 }
 
 Task<bool> RefuseInvalid(Exchange& x, absl::Status why) {
@@ -76,6 +76,7 @@ Task<bool> Reject(Exchange& x, HeadProblem problem) {
   x.head.keep_alive = false;
   x.kind = x.shard.shared.router.table()->engine;
   Refused why{problem.status, "REQUEST_INVALID", std::move(problem.message)};
+  if (problem.status == 503) why = {503, "DOOR_FULL", std::move(why.message), 1};
   co_await Refuse(x, std::move(why));
   co_await x.client.LingeringClose();
   co_return false;

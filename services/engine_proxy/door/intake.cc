@@ -19,7 +19,7 @@ constexpr size_t kPadding = 64;
 
 HeadProblem Ended() { return {0, ""}; }
 
-HeadProblem NoRoom() { return {503, "too many bytes of request bodies are being received"}; }
+HeadProblem NoRoom() { return {503, "the door holds too many bytes of request bodies; try again"}; }
 
 }  // namespace
 

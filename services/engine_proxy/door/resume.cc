@@ -91,7 +91,8 @@ Task<void> ResumedRequest::ReadStream(UpstreamCall& call) {
       continue;
     }
     if (piece.result != CallResult::kOk) {
-      // Behind a part's last event nothing is missed; before the head is out an abort can be told.
+      // A break after a part's last event loses nothing. Before the head of the reply is sent, the
+      // abort of the part before can still be the whole answer.
       const bool is_missed = std::holds_alternative<Runs>(part_) && (stream_.told() || !before_);
       if (is_missed) co_await BreakOff(WhyNoReply(piece.result));
       co_return;
@@ -132,7 +133,7 @@ Task<void> ResumedRequest::OnEvent(std::string_view event) {
   std::string shown;
   if (taken.ok()) {
     AppendData(Shown(*std::move(taken), std::holds_alternative<Over>(part_)), &shown);
-  } else if (!before_) {  // a continuation's words for an error leave the client with the abort
+  } else if (!before_) {  // of a continuation that fails the client sees the abort before it
     AppendEvent(event, &shown);
   }
   if (!shown.empty()) co_await stream_.Write(std::move(shown), false);
@@ -149,7 +150,7 @@ absl::StatusOr<std::string> ResumedRequest::Take(std::string reply) {
   const uint64_t start = generated_.tokens;
   const bool goes_on = part.is_aborted && x_.flip && x_.flip->flipped() &&
                        !x_.live->client_aborted() && start + part.tokens < plan_.most_tokens;
-  // What was aborted while it waited says nothing of its prompt.
+  // A part that was aborted before its first token says nothing that is worth keeping.
   const bool says_nothing = before_ && part.tokens == 0 && goes_on;
   if (!says_nothing) {
     PaddedBody all(joined);

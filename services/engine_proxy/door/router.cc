@@ -9,7 +9,14 @@
 namespace lorry::door {
 namespace {
 
+// Whether new requests may come to the name, so that the end of its last one is no news. A row that
+// keeps requests waiting may wait for just that end, and does not say of which name.
 bool IsRouted(const proxy::DoorTable& table, const EngineName& name) {
+  const bool is_awaited =
+      std::any_of(table.rows.begin(), table.rows.end(), [](const proxy::DoorRow& row) {
+        return row.mode == fleet::RowMode::kHeld || row.mode == fleet::RowMode::kLocked;
+      });
+  if (is_awaited) return false;
   return std::any_of(table.rows.begin(), table.rows.end(),
                      [&](const proxy::DoorRow& row) { return row.target == name; }) ||
          std::any_of(table.aliases.begin(), table.aliases.end(),

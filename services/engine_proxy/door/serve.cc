@@ -81,8 +81,8 @@ Task<bool> Session::ServeFetched(Exchange& x) {
 }
 
 // SGLang answers 200 whether or not it knew the id; so does the door. A request that streams is
-// aborted as soon as its first token was seen; one that does not stream runs to its end, as its
-// first token cannot be seen.
+// aborted once its first token was seen, because SGLang leaks one that is aborted in its queue
+// (sglang#34205); one that does not stream shows no first token, and runs to its end.
 Task<bool> Session::ServeAbort(Exchange& x) {
   const PaddedBody body(std::move(x.body));
   auto fields = ObjectFields(body);

@@ -51,8 +51,8 @@ std::optional<Refused> TooManySamples(const BodyFacts& facts) {
           " and " + std::to_string(kMaxBatch) + " samples in all; ask for fewer at once"};
 }
 
-// One request after another would not help: any other one that the engine computes beside it is
-// enough, and the door would have to keep all of them waiting.
+// Any request that is computed beside it ends the engine. Sending these one after another would not
+// help: the door would have to hold all others back, too.
 std::optional<Refused> WouldEndTheEngine(const BodyFacts& facts) {
   if (!facts.wants_prompt_logprobs) return std::nullopt;
   return Refused{
@@ -62,8 +62,8 @@ std::optional<Refused> WouldEndTheEngine(const BodyFacts& facts) {
       "GPU"};
 }
 
-// Nobody could tell from the answer, and which other requests the engine computes beside it is not
-// known before.
+// The answer would not show that it was mixed, and the door cannot foresee what the engine computes
+// together.
 std::optional<Refused> WouldBeMixed(const EngineFacts& engine, const Exchange& x) {
   if (!engine.mixes_base || !x.resolved.front().name.empty()) return std::nullopt;
   return Refused{

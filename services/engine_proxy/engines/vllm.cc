@@ -114,6 +114,8 @@ class VllmCalls {
     const auto reply = co_await Post(path, Json(), deadline);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == 200) co_return absl::OkStatus();
+    // An engine that cannot be paused is not paused: it need not be told to go on.
+    if (IsMissingRoute(*reply) && pause == fleet::PauseKind::kNone) co_return absl::OkStatus();
     if (IsMissingRoute(*reply)) co_return ToStatus(DevModeOff());
     co_return StatusOfRefusal(path, *reply);
   }

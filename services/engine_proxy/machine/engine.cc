@@ -35,8 +35,8 @@ void EndBoot(Core& core) {
 }
 
 // Whether an earlier process of this proxy loaded it on this boot, so that requests that it admitted
-// or its probe may still run: also where its directory was found to be broken since, and the
-// engine's is not believed in.
+// or its probe may still run; also where its directory was found to be broken since, which makes
+// nothing of what the engine lists under its name believable.
 bool MayBeInUse(const Core& core, const Residency& residency) {
   const bool was_asked = residency.directory.has_value() && residency.directory->asked;
   return residency.loaded_on == core.boot || (was_asked && core.journal_boot == core.boot);
@@ -97,7 +97,7 @@ void HandleLost(Core& core, const EngineLost& event) {
   core.answers = false;
   core.lost_why = event.why;
   if (!event.ended) return;
-  // Nobody has seen the engine since an earlier process of this proxy did.
+  // This process never saw the engine: the boot in the journal is the one that ended.
   if (core.boot.empty()) JudgeBoot(core, core.journal_boot);
   EndBoot(core);
 }

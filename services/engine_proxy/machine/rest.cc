@@ -10,7 +10,7 @@ namespace {
 
 using fleet::RowMode;
 
-// A row that leaves no version behind waits for nothing.
+// A row that is not open serves no version, and need not wait.
 bool MustRest(const fleet::DesiredRow& wanted, const Row& row) {
   return wanted.quiesce.kind != fleet::PauseKind::kNone && row.record.open;
 }
@@ -21,12 +21,14 @@ bool AwaitsRest(const Core& core, const fleet::DesiredRow& wanted, const Row& ro
   const RowMode mode = ReportedModeOf(core, row);
   const bool is_held = mode == RowMode::kHeld && HeldEpoch(row) == wanted.epoch;
   if (wanted.mode == RowMode::kOpen) return is_held && core.IsLoaded(wanted.target);
-  const bool is_shut = is_held || (mode == RowMode::kClosed && wanted.epoch > row.record.epoch);
+  const bool is_locked = mode == RowMode::kLocked && row.record.locked != wanted.epoch;
+  const bool is_closed = mode == RowMode::kClosed && wanted.epoch > row.record.epoch;
+  const bool is_shut = is_held || is_locked || is_closed;
   return wanted.mode == RowMode::kLocked && is_shut;
 }
 
-// A pause is still to come, or under way. One of a WEDGED engine might never end: SGLang resumes
-// only once an abort has let every request go, and one that waits for its registry does not.
+// A pause is still to come, or under way. A WEDGED engine is not paused: SGLang resumes only when an
+// abort has ended every request, and one that is stuck in the registry never ends.
 bool WillBePaused(const Core& core, const fleet::DesiredRow& wanted, const Row& row) {
   const bool can_be_asked =
       core.session && core.answers && !core.boot.empty() && !core.asleep && !core.IsWedged();

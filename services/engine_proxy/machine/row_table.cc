@@ -30,6 +30,7 @@ constexpr RowTransition kTable[] = {
     {S::kHeld, E::kClose, S::kClosed, W::kClosed},
     {S::kHeld, E::kLeaves, S::kClosed, W::kWaits},
     {S::kLocked, E::kDecided, S::kOpen, W::kDecision},
+    {S::kLocked, E::kLock, S::kLocked, W::kLock},
     {S::kLocked, E::kGoesOn, S::kOpen, W::kUnlocked},
     {S::kLocked, E::kCannotServe, S::kClosed, W::kShut},
     {S::kLocked, E::kClose, S::kClosed, W::kClosed},

@@ -13,7 +13,16 @@ namespace {
 
 using fleet::RowMode;
 
-bool IsServing(const Core& core, const Row& row) {
+// A row that is CLOSED while doors are asked to hold or to lock counts as held: it stays CLOSED.
+bool IsAskedToStop(const Core& core, const AdapterName& adapter, const Row& row) {
+  const fleet::DesiredRow* wanted = core.session ? core.WantedRow(adapter) : nullptr;
+  return wanted != nullptr && wanted->epoch > row.record.epoch &&
+         (wanted->mode == RowMode::kHeld || wanted->mode == RowMode::kLocked);
+}
+
+bool IsServing(const Core& core, const AdapterName& adapter, const Row& row) {
+  const bool is_closed = std::holds_alternative<row_at::Closed>(row.phase);
+  if (is_closed && IsAskedToStop(core, adapter, row)) return false;
   const bool may_open = !row.record.waits || core.desired.has_value();
   return row.record.open && may_open && core.IsLoaded(row.record.target);
 }
@@ -147,12 +156,13 @@ void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
 }
 
 // Only for the epoch of a live hold, or where nothing was admitted anyway, and once the engine is at
-// rest where it must be.
+// rest where it must be. One that is LOCKED for an epoch that was broken off, without having heard
+// of that, goes from one promise to the next.
 void Lock(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   if (wanted.epoch <= row.record.epoch || row.record.locked == wanted.epoch) return;
   const RowMode mode = ReportedModeOf(core, row);
   const bool held = HeldEpoch(row) == wanted.epoch && mode == RowMode::kHeld;
-  if (!held && mode != RowMode::kClosed) return;
+  if (!held && mode != RowMode::kClosed && mode != RowMode::kLocked) return;
   if (!IsAtRest(core, wanted, row)) return;
   Move(core, wanted.adapter, row, RowEvent::kLock, &wanted);
 }
@@ -190,7 +200,8 @@ void Meet(Core& core, const fleet::DesiredRow& wanted) {
 }
 
 void FollowTarget(Core& core, const AdapterName& adapter, Row& row) {
-  Move(core, adapter, row, IsServing(core, row) ? RowEvent::kServes : RowEvent::kStopsServing);
+  Move(core, adapter, row,
+       IsServing(core, adapter, row) ? RowEvent::kServes : RowEvent::kStopsServing);
   const auto* held = std::get_if<row_at::Held>(&row.phase);
   if (held == nullptr || core.now < held->until) return;
   row.revoked = held->epoch;

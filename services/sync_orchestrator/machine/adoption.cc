@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/error.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
+#include "services/sync_orchestrator/machine/roster.h"
 
 namespace lorry::sync {
 namespace {
@@ -103,6 +105,22 @@ std::map<PoolId, Found> LastDecisions(const Core& core) {
 
 // --- why it is not adopted yet
 
+// A decision that only an absent door knows would be forgotten, and the door fall back behind it.
+// Lost records may not even name that door, so that all have the same time to attach.
+std::string WhoMayStillAttach(const Core& core) {
+  if (core.footing != Footing::kRecordsLost) return "";
+  std::string words;
+  if (core.now < GatheredAt(core)) {
+    words = absl::StrCat("engines that the records do not know have another ",
+                         GatheredAt(core) - core.now, " ms to attach");
+  }
+  if (core.expected.empty()) return words;
+  const std::string named =
+      absl::StrJoin(core.expected, ", ",
+                    [](std::string* out, const MemberId& id) { absl::StrAppend(out, id.value); });
+  return absl::StrCat("not attached: ", named, words.empty() ? "" : "; ", words);
+}
+
 // A door that is LOCKED serves nobody before it learns whether its epoch was committed, which any
 // other door of the pool may know.
 std::string WhoIsInDoubt(const Core& core) {
@@ -155,8 +173,13 @@ absl::Status WhyNotAdopted(const Core& core, const FleetAdopted& event,
                  "a member reports the last incarnation that there can be: its journal is damaged; "
                  "remove its data directory and restart it");
   }
+  if (const std::string absent = WhoMayStillAttach(core); !absent.empty()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "ENGINES_MISSING",
+                 absl::StrCat("what only they know would be forgotten (", absent,
+                              "); try again then, or declare dead who will not come back"));
+  }
   if (const std::string doubt = WhoIsInDoubt(core); !doubt.empty())
-    return Error(absl::StatusCode::kFailedPrecondition, "NOT_ADOPTABLE", doubt);
+    return Error(absl::StatusCode::kFailedPrecondition, "ENGINES_MISSING", doubt);
   if (event.newest) return absl::OkStatus();
   const std::string pools = WhatMayBePinned(core, found);
   if (pools.empty()) return absl::OkStatus();

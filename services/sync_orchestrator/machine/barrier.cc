@@ -32,10 +32,12 @@ void Count(const Core& core, const PoolId& id, Pool& pool, const Member& member)
   const fleet::ObservedRow* row = AnswerOf(core, id, member);
   const Epoch epoch = pool.sync->epoch;
   if (row != nullptr && row->revoked == epoch) barrier.hold_ended = true;
-  // A LOCKED row stays so over the end of its session and of its process; one that was CLOSED when
-  // it was asked holds nothing, and opens no more.
-  const bool has_answered = row != nullptr && row->barrier == epoch &&
-                            (row->mode == fleet::RowMode::kLocked || !barrier.locks);
+  // A LOCKED row stays so when its session or its process ends. A row that was CLOSED when it was
+  // asked counts as held: it admits nothing, and does not open before the decision. So does a row
+  // that is LOCKED for an earlier epoch and has not heard that it was broken off.
+  const bool is_locked = row != nullptr && row->mode == fleet::RowMode::kLocked;
+  const bool has_answered = row != nullptr && (barrier.locks ? is_locked && row->barrier == epoch
+                                                             : is_locked || row->barrier == epoch);
   if (!has_answered) barrier.waits_on.insert(member.id);
 }
 

@@ -47,7 +47,8 @@ struct Config {
   // With skip NEVER so many versions wait; more is SYNC_BACKLOG. A trainer that far ahead should be
   // told.
   uint32_t backlog_limit = 8;
-  // Engine deaths that make a version POISONED.
+  // Engines of a group, dead or hung, that a version may cost; then it is POISONED or
+  // STALLS_ENGINES.
   uint32_t deaths_limit = 2;
   // A member that is LOST or DEAD is forgotten after this long, counted anew in each reign: a day, in
   // which people see what became of it, and in which whoever was away for a night is still known.

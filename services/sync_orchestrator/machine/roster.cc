@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/first_after.h"
+#include "lib/fleet/quiesce.h"
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
@@ -375,7 +376,10 @@ std::string StandingReason(const Core& core, const Member& member) {
   }
 }
 
-bool IsCounted(const Core& core, const Member& member) {
+bool IsCounted(const Core& core, const Member& member, const fleet::AdapterPolicy& policy) {
+  const bool can_rest = !member.observed.has_value() ||
+                        fleet::CanQuiesce(member.observed->limits.kind, policy.quiesce);
+  if (!can_rest) return false;
   switch (StandingOf(core, member)) {
     case MemberStanding::kReady:
       return true;

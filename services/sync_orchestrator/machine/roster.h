@@ -30,7 +30,7 @@ void Place(Core& core, Member& member, const EngineGroup& group);
 void Exclude(Core& core, Member& member, const EngineName& name, const std::string& words);
 
 // Nothing is begun with whoever comes first after a restart: true once every member of the roster
-// has attached or is LOST, and for the rest of the reign.
+// has attached, is LOST, or had until GatheredAt; then for the rest of the reign.
 bool IsGathered(const Core& core);
 Tick GatheredAt(const Core& core);  // at the latest
 // A session that ended, or has not begun in this reign yet, and is likely to come (back).
@@ -47,8 +47,8 @@ MemberStanding StandingOf(const Core& core, const Member& member);
 std::string StandingReason(const Core& core, const Member& member);
 
 // Whether it counts among those of which `min_engines` asks a share: READY, or restarting an engine
-// that was.
-bool IsCounted(const Core& core, const Member& member);
+// that was, and able to come to rest as the policy asks.
+bool IsCounted(const Core& core, const Member& member, const fleet::AdapterPolicy& policy);
 
 // Lives of its engine that ended with the version on trial, as it reports them.
 uint32_t DeathsOf(const Core& core, const Member& member, const VersionInfo& version);

@@ -212,7 +212,7 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
       const Member& member = core.members.at(member_id);
       // Whoever fails it is not able either, whether it is EXCLUDED for that just now or not.
       const bool fails = Fails(core, member, version);
-      if (!fails && !IsCounted(core, member)) continue;
+      if (!fails && !IsCounted(core, member, info->policy)) continue;
       ++(fails || IsBar(verdict) ? unable : able);
       if (IsBar(verdict)) bar = &verdict;
     }

@@ -72,7 +72,7 @@ Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version
   for (auto& [member_id, member] : core.members) {
     ++core.work.members;
     if (member.record.pool != id.pool || member.record.dead) continue;
-    if (IsCounted(core, member)) ++out.share_of;
+    if (IsCounted(core, member, policy)) ++out.share_of;
     const std::string why = WhyUnfit(core, member, version, policy);
     if (why.empty()) {
       out.members.push_back(&member);
@@ -127,8 +127,8 @@ void SayWhyIdle(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPo
     return WaitFor(core, id, pool, WaitOf(given_up->verdict), Explain(*given_up));
   WaitFor(core, id, pool, Wait::kNextVersion,
           absl::StrCat(ToString(newest->key),
-                       " was passed over, by a rollback or a full queue; the next version that is "
-                       "published is synced, or pin this one"));
+                       " was passed over, by a rollback or a full queue; publish a newer version, "
+                       "or pin this one"));
 }
 
 // Whether some member of the pool that has reported could serve it, by its limits and verdicts.
@@ -173,13 +173,16 @@ void SayWhatIsLost(Core& core) {
 void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   const fleet::AdapterPolicy* policy = core.FindPolicy(id);
   const std::optional<Candidate> next = policy != nullptr ? CandidateOf(core, id) : std::nullopt;
+  const GroupVerdict* given_up = next.has_value() ? GivenUp(core, id, next->version.key) : nullptr;
+  // The next version for which there is no slot waits anew.
+  if (!next.has_value() || given_up != nullptr) pool.no_slot_since.reset();
   if (!next.has_value()) return SayWhyIdle(core, id, pool, policy);
-  if (const GroupVerdict* given_up = GivenUp(core, id, next->version.key))
+  if (given_up != nullptr)
     return WaitFor(core, id, pool, WaitOf(given_up->verdict), Explain(*given_up));
   if (!core.held.contains(next->version.key)) return WaitFor(core, id, pool, Wait::kHoldPending);
   if (!IsGathered(core)) return WaitFor(core, id, pool, Wait::kAttaching, WhoIsExpected(core, id));
   const Candidates candidates = CandidatesOf(core, id, next->version, *policy);
-  // What operators, policies and new runs put in its place does not wait.
+  // Only the version whose sync was broken off waits; another in its place begins at once.
   if (core.now < pool.retry_at && pool.decision->version == next->version.key) {
     return WaitFor(core, id, pool, Wait::kRetryLater,
                    absl::StrCat(ToAbsl(ToString(pool.decision->why)), candidates.unfit));

@@ -19,9 +19,20 @@ def is_lost(world, what="RECORDS_LOST"):
 
 
 def adopt(world, newest=False):
-    """As `lorry adopt`."""
+    """As `lorry adopt`, again and again while some engines may still attach."""
     connection = world.admin._connection
-    connection.call(connection.sync.AdoptFleet, sync_pb2.AdoptFleetRequest(cluster=CLUSTER, newest=newest))
+    request = sync_pb2.AdoptFleetRequest(cluster=CLUSTER, newest=newest)
+
+    def is_adopted():
+        try:
+            connection.call(connection.sync.AdoptFleet, request)
+        except lorry.LorryError as error:
+            if error.reason != "ENGINES_MISSING":
+                raise
+            return False
+        return True
+
+    until(is_adopted, "every engine had the time to attach")
 
 
 def wipe(service):
@@ -85,6 +96,25 @@ def test_nothing_is_decided_over_lost_records_until_the_fleet_is_adopted(at_five
     epochs = {m: [int(a.headers["x-lorry-epoch"]) for n, a in traffic.answers if n == m] for m in world.engines}
     for member, seen in epochs.items():
         assert seen == sorted(seen), f"{member}: {seen}"
+
+
+@pytest.mark.parametrize("lose", ["wiped", "restored"])
+def test_an_operator_in_haste_sets_no_door_back(at_five, lose):
+    """Nothing is adopted before the engines were there that alone know what was decided."""
+    world, _ = at_five
+    leader = world.fleet.orchestrator
+    for proxy in world.fleet.proxies.values():
+        proxy.kill()
+    wipe(leader) if lose == "wiped" else restore(world, leader)
+    until(lambda: is_lost(world), "status says that the records are lost")
+    with pytest.raises(lorry.LorryError) as refused:
+        world.admin._connection.call(world.admin._connection.sync.AdoptFleet, sync_pb2.AdoptFleetRequest(cluster=CLUSTER, newest=True))
+    assert refused.value.reason == "ENGINES_MISSING"
+    for proxy in world.fleet.proxies.values():
+        proxy.start()
+    adopt(world)
+    world.wait_ready(*world.engines)
+    assert all(world.serves(member, 5) for member in world.engines)
 
 
 def test_what_is_served_is_what_is_announced_after_records_were_lost(at_five, make_adapter):

@@ -81,7 +81,7 @@ def open_run(
         if expected_run is not None:
             request.expected_run = expected_run
         answer = connection.call(connection.store.OpenRun, request)
-        # One attempt number a process group: later incarnations are higher, whatever their pids.
+        # All ranks share one attempt number. It is the clock, so that a restarted job's is higher.
         return answer.run, time.time_ns() // 1_000_000
 
     number, attempt = ranks.from_first(ask)
@@ -233,7 +233,7 @@ class Run:
                                 "DEADLINE_EXCEEDED")
 
     def _check_same_bytes(self, handle: PublishHandle, fingerprint: bytes) -> None:
-        # The store takes an attempt that comes again by its header's word; only this process knows the bytes.
+        # The store knows an attempt that comes again by its header; only this process can compare the bytes.
         if self._stored.get(handle.number, fingerprint) != fingerprint:
             raise errors.VersionConflict(f"{handle} is stored with other bytes, by this process; publish the next number",
                                          "VERSION_CONFLICT", "ALREADY_EXISTS")

@@ -279,6 +279,19 @@ TEST_F(RouterTest, SaysWhenAnUnroutedNameIsQuiet) {
   EXPECT_EQ(quiet_, 1);
 }
 
+TEST_F(RouterTest, SaysWhenTheLastRequestOfAHeldRowEndedThoughAnAliasNamesItsVersionToo) {
+  TableMaker maker = Ordinary();
+  maker.raw().aliases = {{AdapterName("policy"), AliasName("eval"), NameOf("policy", 12)}};
+  router_.SetTable(maker.Make());
+  Outcome outcome = router_.Resolve({{"policy"}, {}});
+  maker.raw().rows[0].mode = fleet::RowMode::kHeld;
+  maker.raw().rows[0].target = EngineName();
+  maker.raw().revision = Revision(2);
+  router_.SetTable(maker.Make());
+  std::get<Admitted>(outcome).admission.Release();
+  EXPECT_EQ(quiet_, 1) << "the row may wait for just that";
+}
+
 TEST_F(RouterTest, RefusesBeyondItsLimit) {
   Router router(1, nullptr);
   router.SetTable(Ordinary().Make());

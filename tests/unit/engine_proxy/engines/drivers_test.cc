@@ -366,6 +366,7 @@ TEST_P(VllmTest, WithoutDevModeLimitsAreUnknownPausesRefusedAndThatIsSaid) {
   EXPECT_EQ(facts->limits.slots, 0u);
   EXPECT_EQ(facts->limits.batch_slots, 0u);
   EXPECT_EQ(ReasonOf(engine.SetPause(PauseKind::kAbort)), "ENGINE_DEV_MODE_OFF");
+  EXPECT_EQ(engine.SetPause(PauseKind::kNone), absl::OkStatus()) << "it cannot be paused";
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
   EXPECT_EQ(engine.Probe(name, ProbeKind::kToken), absl::OkStatus());

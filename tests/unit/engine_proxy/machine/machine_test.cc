@@ -311,6 +311,35 @@ TEST(Rows, ALockNeedsAHoldAndSurvivesARestart) {
   EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen);
 }
 
+TEST(Rows, ALockGoesFromASyncThatWasBrokenOffToTheNext) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Row(fleet::RowMode::kHeld, 2);
+  bench.Row(fleet::RowMode::kLocked, 2);
+  bench.Row(fleet::RowMode::kHeld, 3);
+  EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kLocked) << "it holds already";
+  bench.Row(fleet::RowMode::kLocked, 3);
+  EXPECT_EQ(bench.TheRow().barrier, Epoch(3));
+  bench.Start();
+  EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kLocked);
+  EXPECT_EQ(bench.TheRow().barrier, Epoch(3)) << "it was written down";
+}
+
+TEST(Rows, OneThatWasClosedWhenItWasAskedToStopStaysSo) {
+  for (const fleet::RowMode asked : {fleet::RowMode::kHeld, fleet::RowMode::kLocked}) {
+    Bench bench;
+    bench.serve_from_ = 1;
+    bench.Desire(1, {1});
+    bench.Start();  // what its engine has is not known before the engine was looked at
+    ASSERT_EQ(bench.TheRow().mode, fleet::RowMode::kClosed);
+    bench.Row(asked, 2);
+    EXPECT_NE(bench.TheRow().mode, fleet::RowMode::kOpen) << "the engine still has v1";
+    bench.serve_from_ = 0;
+    bench.Row(fleet::RowMode::kOpen, 1);
+    EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kOpen) << "the sync was broken off";
+  }
+}
+
 TEST(Rows, OneThatIsClosedSaysThatItWasAskedToHold) {
   Bench bench;
   bench.Row(fleet::RowMode::kHeld, 2);

@@ -163,6 +163,25 @@ TEST_F(Barrier, ALockOutlivesItsSession) {
   EXPECT_EQ(fleet_.Committed(), 2u);
 }
 
+// An operator's pin breaks a sync off and begins the next in one step, so that doors hear of the
+// next alone.
+TEST_F(Barrier, ADoorThatIsLockedForASyncThatWasBrokenOffHoldsForTheNext) {
+  policy_.max_staleness = 1;  // both keep v1
+  fleet_.Policy(policy_);
+  Decide(2);
+  Lock(3);
+  fleet_.Obey("e1");
+  ASSERT_EQ(fleet_.Of("e1").rows[0].mode, RowMode::kLocked);
+  const Epoch first = fleet_.Of("e1").rows[0].barrier;
+  fleet_.Override(VersionKey{kMath, RunId(1), VersionNumber(1)}, "");
+  ASSERT_EQ(Phase(), SyncPhase::kHolding);
+  fleet_.Of("e2").rows[0].mode = RowMode::kHeld;
+  fleet_.Of("e2").rows[0].barrier = fleet_.Row("e2").epoch;
+  fleet_.Report("e2");
+  fleet_.Report("e1");
+  EXPECT_EQ(Phase(), SyncPhase::kLocking) << "e1 is still LOCKED for epoch " << first.value;
+}
+
 TEST_F(Barrier, ADoorThatNobodyCanAskIsStillWaitedFor) {
   NeedOne();
   Lock(2);
@@ -332,6 +351,19 @@ TEST_F(Barrier, AnEngineWithoutSuchAPauseServesNothingAndHoldsNobodyUp) {
   fleet_.Publish(3);
   EXPECT_EQ(fleet_.Pool().waits_for, "TOO_FEW_ENGINES");
   EXPECT_THAT(fleet_.Pool().detail, HasSubstr("s1: QUIESCE_UNSUPPORTED"));
+}
+
+TEST_F(Barrier, EnginesWithoutSuchAPauseAreNoPartOfTheShareThatIsNeeded) {
+  policy_.quiesce = fleet::PauseKind::kKeep;
+  policy_.min_engines = {true, 100};
+  fleet_.Policy(policy_);
+  for (const char* id : {"s1", "s2", "s3"}) fleet_.Join(id, 0, fleet::EngineKind::kSglang);
+  fleet_.Publish(2);
+  for (int i = 0; i < 8; ++i) {
+    Obey();
+    for (const char* id : {"s1", "s2", "s3"}) fleet_.Obey(id);
+  }
+  EXPECT_EQ(fleet_.Committed(), 2u) << fleet_.Pool().waits_for << fleet_.Pool().detail;
 }
 
 }  // namespace

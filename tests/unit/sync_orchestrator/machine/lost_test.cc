@@ -42,7 +42,12 @@ class Lost : public ::testing::Test {
     fleet_.records_ = backup;
     fleet_.Restart();
   }
-  void Rejoin() { fleet_.Rejoin("e1", term_); }
+  void Rejoin() {
+    fleet_.Rejoin("e1", term_);
+    Gather();
+  }
+  // Until whoever else there may be had the time to attach.
+  void Gather() { fleet_.Pass(2 * fleet_.config_.lost_after_ms); }
   Footing Where() const { return fleet_.Status().footing; }
 
   Fleet fleet_;
@@ -218,6 +223,7 @@ TEST_F(Lost, AdoptionTakesTheLatestIncarnationsDecision) {
   Wipe();
   fleet_.Rejoin("e1", Term{1, 9});
   fleet_.Rejoin("e2", Term{2, 1});
+  Gather();
   EXPECT_TRUE(fleet_.Adopt().status.ok()) << fleet_.replies_.back().status;
   EXPECT_EQ(fleet_.Committed(), 2u);
 }
@@ -232,10 +238,40 @@ TEST_F(Lost, ALockedDoorWaitsForWhoeverMayHaveOpenedItsEpoch) {
   fleet_.Of("e1").rows[0].mode = fleet::RowMode::kLocked;
   Rejoin();
   const Reply refused = fleet_.Adopt(true);
-  EXPECT_EQ(ReasonOf(refused.status), "NOT_ADOPTABLE");
+  EXPECT_EQ(ReasonOf(refused.status), "ENGINES_MISSING");
   EXPECT_THAT(std::string(refused.status.message()), HasSubstr("may know: e2"));
   fleet_.Rejoin("e2", term_);
   EXPECT_TRUE(fleet_.Adopt(true).status.ok());
+}
+
+TEST_F(Lost, ABackupIsNotAdoptedBeforeTheDoorsThatItNamesAreThere) {
+  fleet_.Join("e2");
+  engines_.push_back("e2");
+  const Records backup = fleet_.records_;
+  Serve(2);
+  Restore(backup);
+  fleet_.Rejoin("e1", term_);
+  const Reply refused = fleet_.Adopt(true);
+  EXPECT_EQ(ReasonOf(refused.status), "ENGINES_MISSING");
+  EXPECT_THAT(std::string(refused.status.message()), HasSubstr("not attached: e2"));
+  fleet_.Rejoin("e2", term_);
+  Gather();
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
+  EXPECT_EQ(ReasonOf(fleet_.Adopt(true).status), "ENGINES_MISSING") << "it is likely to be back";
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  EXPECT_TRUE(fleet_.Adopt(true).status.ok()) << fleet_.replies_.back().status;
+}
+
+TEST_F(Lost, WipedRecordsAreNotAdoptedBeforeEveryDoorHadTheTimeToAttach) {
+  Wipe();
+  fleet_.Rejoin("e1", term_);
+  const Reply refused = fleet_.Adopt(true);
+  EXPECT_EQ(ReasonOf(refused.status), "ENGINES_MISSING");
+  EXPECT_THAT(std::string(refused.status.message()), HasSubstr("another 10000 ms to attach"));
+  fleet_.Pass(2 * fleet_.config_.lost_after_ms - 1);
+  EXPECT_EQ(ReasonOf(fleet_.Adopt(true).status), "ENGINES_MISSING");
+  fleet_.Pass(1);
+  EXPECT_TRUE(fleet_.Adopt(true).status.ok()) << fleet_.replies_.back().status;
 }
 
 TEST_F(Lost, LeasesThatAreRenewedMeanwhileArePromisedAgain) {
