@@ -149,6 +149,19 @@ def test_a_real_sglang_goes_on_under_the_new_version(world, publisher, reference
     publisher.wait_alone("sglang")
 
 
+@pytest.mark.parametrize("publisher", ["RESUME_ON_NEW"], indirect=True)
+def test_a_real_vllm_finishes_what_it_cannot_resume_and_says_so(world, publisher):
+    old = publisher.number
+    call = Asking(world.doors["vllm"], stream=False)
+    until(lambda: in_flight(world, "vllm") == 1, "it runs", SERVING_S)
+    publisher.next()
+    answer = call.ended()
+    assert answer.headers["x-lorry-in-flight"] == "finish_on_old; only SGLang's /generate is resumed"
+    assert (end_of("vllm", answer), len(answer.tokens)) == ("length", TOKENS)
+    world.prove(answer, version=old)
+    publisher.wait_alone("vllm")
+
+
 @pytest.mark.parametrize("kind, quiesce, mode, flush", PAUSES)
 def test_a_real_engine_rests_while_its_door_changes_and_goes_on(world, tiny, kind, quiesce, mode, flush):
     rule = "abort" if quiesce == "abort" else "finish_on_old"

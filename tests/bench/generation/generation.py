@@ -1,9 +1,9 @@
-"""usage: generation.py BIN_DIR [--engines real] [--turns 5] [--seconds 8] [--period 1.0]: what a sync a second costs generation.
+"""usage: generation.py BIN_DIR [--engines real] [--kind vllm] [--turns 5] [--seconds 8] [--period 1.0]: what a sync a second costs.
 
-Clients keep one SGLang and one vLLM busy through their doors. In turns of one run nothing is published, Lorry publishes a
-version a second, and the engines are told to load and unload a version a second by their own calls, without Lorry. The
-first against the second is what a sync costs; the second against the third is Lorry's part of it, the rest is the engine's
-own. Tokens count where they were generated: an answer's are spread evenly from its request to its end.
+Clients keep one SGLang and one vLLM, or the engine of one kind, busy through their doors. In turns of one run nothing is
+published, Lorry publishes a version a second, and the engines are told to load a version a second by their own calls, use it
+once and unload the one before, without Lorry. The first against the second is what a sync costs; the second against the third
+is Lorry's part of it, the rest is the engine's own. Tokens count where they were generated: an answer's are spread evenly from its request to its end.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def each(period_s: float, act: Callable[[], None]) -> Iterator[list[float]]:
 
 
 def bare_loads(world: World, adapters: Adapters) -> Callable[[], None]:
-    """One more version on each engine, by its own call, and the one before it gone."""
+    """One more version on each engine, by its own call, a token of it, which is when an engine takes it into its batches, and the
+    one before it gone."""
     numbers = itertools.count(1)
     apis = [EngineApi(engine) for engine in world.engines.values()]
 
@@ -104,6 +105,7 @@ def bare_loads(world: World, adapters: Adapters) -> Callable[[], None]:
         for api in apis:
             reply = api.load(f"bare-{number}", folder)
             assert reply.status == 200, reply.message
+            assert api.generate(f"bare-{number}", tokens=1).status == 200
             if number > 1:
                 api.unload(f"bare-{number - 1}")
 
@@ -114,6 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="generation.py", description="what a sync a second costs generation")
     parser.add_argument("bin_dir", type=pathlib.Path)
     parser.add_argument("--engines", choices=("fake", "real"), default="fake")
+    parser.add_argument("--kind", choices=engines.KINDS, action="append", help="of engine, where not both")
     parser.add_argument("--turns", type=int, default=5, help="of each kind (5)")
     parser.add_argument("--seconds", type=float, default=8.0, help="a turn (8)")
     parser.add_argument("--period", type=float, default=1.0, help="seconds from one version to the next (1)")
@@ -122,7 +125,7 @@ def main() -> int:
     tiny = engines.tiny_model()
     more = {"switches": {"token_delay_s": TOKEN_DELAY_S}} if args.engines == "fake" else {}
     make = engines.fake if args.engines == "fake" else engines.real
-    pair = [make(kind, tiny / "model", log_dir=folder, args=engines.SLOT_ARGS[kind], **more) for kind in engines.KINDS]
+    pair = [make(kind, tiny / "model", log_dir=folder, args=engines.SLOT_ARGS[kind], **more) for kind in args.kind or engines.KINDS]
     rates: dict[str, list[float]] = {NOTHING: [], LORRY: [], ENGINE: []}
     took: dict[str, list[float]] = {LORRY: [], ENGINE: []}
     try:
@@ -149,7 +152,7 @@ def main() -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     quiet = statistics.median(rates[NOTHING])
-    print(f"generation, {args.engines} engines, {CLIENTS} clients a door, a version each {args.period:g} s; medians of {args.turns} turns of {args.seconds:g} s")
+    print(f"generation, {args.engines} {' and '.join(args.kind or engines.KINDS)}, {CLIENTS} clients a door, a version each {args.period:g} s; medians of {args.turns} turns of {args.seconds:g} s")
     for turn, found in rates.items():
         each_took = f", {1000 * statistics.median(took[turn]):7.0f} ms a version, {len(took[turn])} of them" if took.get(turn) else ""
         print(f"  {turn:34} {statistics.median(found):8.0f} tokens/s  {statistics.median(found) / quiet:.3f}{each_took}")
