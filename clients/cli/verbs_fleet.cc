@@ -278,9 +278,9 @@ std::vector<Verb> FleetVerbs() {
        .summary = "Closes the door of an engine and waits until its requests have ended",
        .details =
            "New requests are refused from then on, and those that run go on. Once none is left the "
-           "engine leaves the fleet: no barrier waits for it. Where some still run after --timeout "
-           "(default 1m) it says so and aborts none: run it again to go on waiting. The door opens "
-           "again when the proxy is started again.",
+           "engine leaves the fleet, whoever waits: no barrier waits for it. Where some run after "
+           "--timeout (default 1m) it says so and aborts none: run it again to go on waiting. The "
+           "door opens again when the proxy is started again.",
        .positionals = {{"MEMBER", "its name, as in `lorry engines`"}},
        .examples = {"lorry drain engine-30000 --timeout 15m"},
        .run = Drain},
