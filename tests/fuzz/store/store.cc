@@ -44,6 +44,7 @@ constexpr int kRangesLog2Max = 16;
 constexpr uint64_t kBigWidth = 180'000;  // 33 MiB, and so 33 leaves
 // An honest client that is told to come back later does so, for this long.
 constexpr std::chrono::seconds kHonestPatience{10};
+constexpr std::chrono::milliseconds kPatience(lorry::fuzz::kPatienceMs);
 
 // "12 4096" as numbers; 0 for what is missing.
 std::array<uint64_t, 3> Numbers(std::string_view text) {
@@ -172,9 +173,9 @@ void Fuzzer::CheckOthersAreServed() {
   for (;;) {
     const auto call = RawCall::Start(rpcs_->stub(), kPutMethod);
     call->Send(open.SerializeAsString());
-    const bool answered = call->WaitForMessage(kHonestPatience).has_value();
+    const bool answered = call->WaitForMessage(kPatience).has_value();
     call->Cancel();
-    LORRY_CHECK(call->WaitForEnd(kHonestPatience));
+    LORRY_CHECK(call->WaitForEnd(kPatience));
     const std::string reason = ReasonOf(rpc::FromGrpc(call->status()));
     if (answered || reason != "TOO_MANY_SESSIONS") return;
     if (std::chrono::steady_clock::now() > until) {
