@@ -28,18 +28,19 @@ class Workers:
         self._stop = threading.Event()
         self._join_s = join_s
         self._failed: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(each,), daemon=True) for each in work]
+        self._threads = [threading.Thread(target=self._noting, args=(each,), daemon=True) for each in work]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def _noting(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
             self._failed.append(error)
+            raise  # so that it is printed, too
 
     def __exit__(self, failed: type[BaseException] | None = None, *_: object) -> None:
         self._stop.set()
