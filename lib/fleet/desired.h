@@ -57,7 +57,7 @@ inline constexpr uint32_t kLagNone = std::numeric_limits<uint32_t>::max();
 enum class ProbeRule { kAuto, kToken, kPresence, kDiffers };
 
 // A mean of 0.1 nats takes importance weights to 1.1, half of the way to where PPO usually clips
-// them (1.2). Arithmetic in bf16, and weights of 8 bits, stay well below.
+// them (1.2). Arithmetic in bf16 stays well below (docs/PERFORMANCE.md).
 inline constexpr uint32_t kProbeGapPpmDefault = 100'000;
 
 struct WantedVersion {

@@ -187,34 +187,3 @@ def test_no_engine_tells_what_it_loaded(api, adapters, fresh):
     assert not re.search(r"tensor|layer|param|modul", first), first
     assert api.kind == "sglang" or first == second
     assert api.generate(whole).text != api.generate(half).text or api.engine.is_fake
-
-
-@pytest.mark.kind("sglang")
-@pytest.mark.fake_only
-def test_no_route_tells_that_memory_is_released(api, adapters, fresh):
-    """Neither by a field that comes or goes nor by a word or a yes that changes. Its adapters are there again afterwards.
-
-    Read in the source of 0.5.23: on a CPU the real one ends with the first release, as it looks for a driver of NVIDIA's.
-    """
-
-    def told() -> dict[str, object]:
-        found: dict[str, object] = {}
-
-        def walk(value: object, at: str) -> None:
-            for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-                walk(each, f"{at}/{key}")
-            if not isinstance(value, dict | list):
-                found[at] = value if isinstance(value, str | bool) else type(value).__name__
-
-        for path in ("/server_info", "/v1/loads?include=all", "/model_info"):
-            walk({k: v for k, v in api.engine.call("GET", path)[1].items() if k != "timestamp"}, path)
-        return found
-
-    name = fresh()
-    api.load(name, adapters / "v1")
-    before, awake = api.generate(name).text, told()
-    assert api.engine.call("POST", "/release_memory_occupation", {})[0] == 200
-    assert told() == awake
-    assert api.engine.call("POST", "/resume_memory_occupation", {})[0] == 200
-    assert name in api.listed()
-    assert api.generate(name).text == before
