@@ -71,6 +71,9 @@ struct WantedVersion {
   // `load` holds until more of this member's engines than these have died of it: whoever permitted
   // it did not know of another death.
   uint32_t deaths_allowed = 0;
+  // Nor does it hold on another boot than that which the document names: none of this member's group
+  // has proven the version yet, and this boot alone is to try it.
+  bool on_this_boot = false;
   uint32_t eviction_rank = 0;  // among MAY: the lowest leaves first
   uint32_t lag = kLagNone;     // versions activated after it in the current lineage
   ProbeRule probe = ProbeRule::kAuto;

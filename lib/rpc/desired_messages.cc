@@ -52,6 +52,7 @@ pb::WantedVersion WantedToProto(const fleet::WantedVersion& wanted) {
   out.set_probe_gap_ppm(wanted.probe_gap_ppm);
   out.set_load(wanted.load);
   out.set_deaths_allowed(wanted.deaths_allowed);
+  out.set_on_this_boot(wanted.on_this_boot);
   out.set_leased(wanted.leased);
   return out;
 }
@@ -75,6 +76,7 @@ absl::StatusOr<fleet::WantedVersion> WantedFromProto(const pb::WantedVersion& wa
   out.probe_gap_ppm = wanted.probe_gap_ppm();
   out.load = wanted.load();
   out.deaths_allowed = wanted.deaths_allowed();
+  out.on_this_boot = wanted.on_this_boot();
   out.leased = wanted.leased();
   return out;
 }

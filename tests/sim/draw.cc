@@ -55,7 +55,8 @@ const std::vector<FaultRow> kFaultRows = {{"drop", &Faults::drop},
                                           {"stale_hello", &Faults::stale_hello},
                                           {"disk_slow", &Faults::disk_slow},
                                           {"disk_full", &Faults::disk_full},
-                                          {"disk_fails", &Faults::disk_fails}};
+                                          {"disk_fails", &Faults::disk_fails},
+                                          {"evict", &Faults::evict}};
 
 const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_break},
                                             {"policy_change", &Mishaps::policy_change},
@@ -167,6 +168,7 @@ Faults DrawFaults(Prng& prng) {
 void DrawMore(uint64_t seed, Faults& faults) {
   Prng prng(seed ^ kMore);
   faults.direct = Seldom(prng, 500);
+  faults.evict = Seldom(prng, 600);
 }
 
 Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {

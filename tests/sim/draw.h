@@ -14,7 +14,7 @@ namespace lorry::sim {
 // What is generated or demanded already. `false` waits for a mend in the machines; each says which.
 namespace can {
 inline constexpr bool kRestoreRecords = true;
-inline constexpr bool kRestoreStore = false;  // not yet: it may delete what is held
+inline constexpr bool kRestoreStore = true;
 inline constexpr bool kAdoptTheLast = true;
 inline constexpr bool kNeverSettleAlone = true;
 }  // namespace can

@@ -37,6 +37,7 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
     if (sync->mode == fleet::SyncMode::kBarrier) barriers_.insert(id(sync->epoch));
     const auto [it, is_new] = started_.emplace(id(sync->epoch), sync->version.key);
     members_.emplace(id(sync->epoch), sync->share_of);
+    staged_.insert(id(sync->epoch));
     if (!is_new && it->second != sync->version.key) {
       Violate(3, absl::StrCat("epoch ", sync->epoch.value, " syncs ", ToString(it->second), " and ",
                               ToString(sync->version.key)));
@@ -94,6 +95,7 @@ void Oracle::Reigns(const sync::MetaRecord& meta) {
 
 void Oracle::RecordsLost(bool is_remembered) {
   leases_.clear();
+  staged_.clear();
   is_lost_ = is_remembered;
 }
 
@@ -103,6 +105,12 @@ void Oracle::Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembere
   std::erase_if(committed_, [&](const auto& commit) {
     return !remembered.contains(commit.first) || !is_stored(commit.second);
   });
+}
+
+void Oracle::StoreForgot(bool still_knows, const std::set<VersionKey>& held) {
+  is_lost_ = is_lost_ && still_knows;
+  std::erase_if(leases_, [&](const auto& lease) { return !held.contains(lease.first.first); });
+  held_by_older_ = held;
 }
 
 void Oracle::JournalLost(const JournalId& journal) {
@@ -178,14 +186,15 @@ void Oracle::ServedLatest(uint64_t incarnation, const PoolName& pool, Epoch know
 }
 
 void Oracle::Deleted(const VersionKey& version) {
+  if (held_by_older_.has_value() && !held_by_older_->contains(version)) return;
   for (const auto& [promise, until] : leases_) {
     if (promise.first == version && until > now_())
       Violate(10,
               absl::StrCat(ToString(version), " was deleted, which ", promise.second, " leases"));
   }
-  for (const auto& [id, synced] : started_) {
+  for (const EpochKey& id : staged_) {
     const bool reigns = std::get<0>(id) == incarnation_;
-    if (reigns && synced == version && !IsOver(id))
+    if (reigns && started_.at(id) == version && !IsOver(id))
       Violate(10, absl::StrCat(ToString(version), " was deleted, which a sync stages"));
   }
   for (const auto& [pool, committed] : committed_) {

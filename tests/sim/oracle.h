@@ -41,8 +41,10 @@ class Oracle {
   void Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered,
                const std::function<bool(const VersionKey&)>& is_stored);
   void JournalLost(const JournalId& journal);
-  // The store lost what it remembered, too.
-  void StoreForgot(bool still_knows) { is_lost_ = is_lost_ && still_knows; }
+  // The store is an older one: whether it still knows more than the records, and what it knows to be
+  // held. All else it may delete before it is told what is held.
+  void StoreForgot(bool still_knows, const std::set<VersionKey>& held);
+  void StoreIsTold() { held_by_older_.reset(); }
   // An adapter is deleted with all that was promised of it.
   void AdapterDeleted(const AdapterName& adapter);
   // 3, 4: a door opened a row.
@@ -87,6 +89,8 @@ class Oracle {
   std::optional<std::string> violation_;
   std::map<EngineName, Digest> contents_;
   std::map<EpochKey, VersionKey> started_;
+  std::set<EpochKey> staged_;  // of these, what records that were not lost since know of
+  std::optional<std::set<VersionKey>> held_by_older_;
   std::map<EpochKey, sync::DecisionRecord> decided_;
   std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
   std::set<EpochKey> barriers_;                                       // syncs of that mode

@@ -68,6 +68,8 @@ struct Faults {
   uint64_t disk_slow = 0;   // a transaction takes seconds
   uint64_t disk_full = 0;   // and is tried again
   uint64_t disk_fails = 0;  // whether it happened is not known, and the process ends
+  // An engine's end takes its pod with it: the proxy, its journal and its directories.
+  uint64_t evict = 0;
   // No faults: what each of them takes at least, for tests that count them by the clock.
   int64_t message_ms = 0, write_ms = 0;
 };

@@ -27,10 +27,8 @@ void SimEngine::Start() {
   up_ = true;
   boot_ = BootId(absl::StrCat(id_, ".", ++boots_));
   up_since_ = sim_.now();
-  const std::string group = GroupOf(limits_);
   limits_.slots = slots_;
   if (slots_ != 0 && sim_.Chance(sim_.faults.other_limits)) ++limits_.slots;
-  is_regrouped_ = boots_ > 1 && GroupOf(limits_) != group;
   problem_ = sim_.Chance(sim_.faults.problem) ? "--enable-lora is missing" : "";
   base_.hidden_size = IsOneIn(boot_.value, sim_.faults.other_base) ? 2 : 1;
   sim_.Trace("engine up", boots_);
@@ -45,7 +43,6 @@ void SimEngine::Kill() {
   SeemsDead();
   trying_.clear();
   unheard_.clear();
-  aside_.clear();
   for (const auto& [name, loaded] : loaded_) had_[loaded.content.digest] = sim_.now();
   loaded_.clear();
   to_read_.clear();
@@ -63,7 +60,14 @@ void SimEngine::Kill() {
   if (on_death_) on_death_();
 }
 
+// Of a boot that is gone, with its journal, nobody can tell that it did not.
+void SimEngine::MayTry(const BootId& boot, const EngineName& name, const VersionKey& key) {
+  may_try_[name] = key;
+  if (!up_ || boot_ != boot) sim_.lives.DiedTrying(key);
+}
+
 void SimEngine::Forgotten() {
+  for (const auto& [name, key] : std::exchange(may_try_, {})) sim_.lives.DiedTrying(key);
   known_.clear();
   // Nobody knows that a name was leased: who called it by that is cut off, as the drain deadline
   // would do.
@@ -171,7 +175,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
     return done(Outcome::kRefused, "LOAD_REFUSED");
   }
   if (directory->second.harm == Harm::kKillsAtLoad) {
-    DieOf(name, directory->second);
+    DieOf(directory->second);
     return done(Outcome::kBroken, "ENGINE_LOST");
   }
   MakeRoom(name);
@@ -187,14 +191,9 @@ void SimEngine::SeemsDead() {
   for (const auto& [name, key] : unheard_) sim_.lives.DiedTrying(key);
 }
 
-void SimEngine::SetAside() {
-  for (const auto& [name, key] : trying_) aside_.insert(name);
-}
-
-void SimEngine::DieOf(const EngineName& name, const SimDirectory& directory) {
+void SimEngine::DieOf(const SimDirectory& directory) {
   // Of several that got no answer the first is blamed, whichever it was.
-  if (!aside_.contains(name) && unheard_.size() <= 1 && !is_regrouped_)
-    sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_, boot_);
+  if (unheard_.size() <= 1) sim_.lives.DiedOf(directory.key, GroupOf(limits_), id_, boot_);
   Kill();
 }
 
@@ -256,7 +255,7 @@ void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done
     if (!up_ || boot_ != boot) return done(Outcome::kBroken, "ENGINE_LOST", {});
     if (const auto it = loaded_.find(name);
         it != loaded_.end() && it->second.content.harm == Harm::kKillsAtUse) {
-      DieOf(name, SimDirectory(it->second.content));
+      DieOf(SimDirectory(it->second.content));
       return done(Outcome::kBroken, "ENGINE_LOST", {});
     }
     trying_.erase(name);

@@ -50,10 +50,12 @@ class SimEngine {
   }
   // Its proxy takes it for dead, which it may be: what it was trying is blamed.
   void SeemsDead();
+  // A leader lets its proxy try the version.
+  void MayTry(const BootId& boot, const EngineName& name, const VersionKey& key);
   // Its proxy has heard, and written down, what the engine answered for the name last.
   void Heard(const EngineName& name) { unheard_.erase(name); }
-  // An operator took it out: nobody waits for what comes of its loads.
-  void SetAside();
+  // And a leader has heard it from its proxy.
+  void IsTold(const EngineName& name) { may_try_.erase(name); }
   using Probed = std::function<void(proxy::Outcome, std::string reason, fleet::ProbeAnswer)>;
   void Probe(const EngineName& name, fleet::ProbeKind kind, Probed done);
   void Unload(const EngineName& name, int64_t deadline_ms, Done done);
@@ -107,7 +109,7 @@ class SimEngine {
   // The same whenever the name is loaded on this boot.
   Applied WillApply(const EngineName& name) const;
   fleet::ProbeAnswer AnswerOf(const EngineName& name, fleet::ProbeKind kind) const;
-  void DieOf(const EngineName& name, const SimDirectory& directory);
+  void DieOf(const SimDirectory& directory);
   bool Refuses(const SimDirectory& directory) const;
   void CheckFits(const EngineName& name, const SimDirectory& directory);
   void CheckSlots(const EngineName& name);
@@ -131,8 +133,6 @@ class SimEngine {
   Tick up_since_ = 0;
   std::string problem_;
   uint32_t slots_ = 0;  // as the fleet was drawn
-  // Its last boot had other limits: leave to try a version was given for engines like that one.
-  bool is_regrouped_ = false;
   peft::BaseModel base_{.architecture = "sim", .hidden_size = 1};
   BootId boot_;
   std::map<EngineName, Loaded> loaded_;
@@ -141,7 +141,8 @@ class SimEngine {
   std::map<EngineName, VersionKey> trying_;  // asked to load, and not answered by yet
   // The same, as far as its proxy knows: an answer may have come to a process that died.
   std::map<EngineName, VersionKey> unheard_;
-  std::set<EngineName> aside_;    // of these: an operator took the engine out meanwhile
+  // Where the journal is lost nobody knows of these whether they were tried.
+  std::map<EngineName, VersionKey> may_try_;
   std::map<Digest, Tick> had_;    // when they were there last
   std::set<EngineName> excused_;  // gone from the registry by a fault, not by an unload
   // What the proxy can know to hold a slot: what it was told, and what it asked for since.

@@ -40,6 +40,7 @@ SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits
   engine_.OnDeath([this] {
     sim_.queue.In(1, [this] {
       for (const auto& door : doors_) door->EngineDied();
+      if (IsOneIn("evict " + engine_.boot().value, sim_.faults.evict)) Evict();
     });
     EngineChanged();
   });
@@ -100,11 +101,15 @@ void SimProxy::Kill(bool lose_journal) {
   }
   if (!lose_journal) return;
   sim_.oracle.JournalLost(journal_id_);
-  sim_.lives.TakeBackUntold(member_.value);  // nobody is left who could tell it
   journal_.clear();
   unloads_.clear();
   locked_.clear();
   engine_.Forgotten();
+}
+
+void SimProxy::Evict() {
+  Kill(/*lose_journal=*/true);
+  disk_.clear();
 }
 
 void SimProxy::Drain() {

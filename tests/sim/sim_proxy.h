@@ -31,6 +31,7 @@ class SimProxy {
 
   void Start();
   void Kill(bool lose_journal);
+  void Evict();  // its pod is another one: journal and directories are gone, as the engine is
   bool IsLocked() const {  // some row
     return alive() && std::ranges::any_of(machine().Observe().rows, [](const auto& row) {
              return row.mode == fleet::RowMode::kLocked;

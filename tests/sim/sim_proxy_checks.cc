@@ -67,7 +67,8 @@ void SimProxy::CheckUnload(const EngineName& name) {
   if (unloads_.contains(name)) return;
   const bool must = AlwaysSaid([&](const fleet::Desired& desired) {
     return std::any_of(desired.wanted.begin(), desired.wanted.end(), [&](const auto& wanted) {
-      return wanted.name == name && wanted.must && wanted.load;
+      const bool holds = !wanted.on_this_boot || desired.boot == engine_.boot();
+      return wanted.name == name && wanted.must && wanted.load && holds;
     });
   });
   if (must) violate("which must be loaded");

@@ -43,6 +43,7 @@ class SimStore {
   // other runs.
   void BackUp() { backup_ = {versions_, aliases_, held_, remembered_}; }
   void RestoreBackUp();
+  const std::set<VersionKey>& held() const { return held_; }
   // Of the last set that it took.
   const std::optional<sync::HoldsMark>& remembered() const { return remembered_; }
 

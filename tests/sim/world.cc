@@ -12,6 +12,8 @@
 namespace lorry::sim {
 namespace {
 
+constexpr int64_t kWatchTakesMs = 2;  // a word of the store's, to a leader
+
 std::string_view ToString(sync::WatchEvent::State state) {
   using State = sync::WatchEvent::State;
   switch (state) {
@@ -56,7 +58,7 @@ World::World(uint64_t seed) : sim_(seed), store_(sim_) {
     for (auto& [id, leader] : leaders_) {
       if (!leader->alive()) continue;
       // A watch is a stream: in order, and nothing of it is lost while its leader lives.
-      sim_.queue.In(2, [this, id = id, shared] {
+      sim_.queue.In(kWatchTakesMs, [this, id = id, shared] {
         if (SimLeader* alive = Find(id)) alive->Post(*shared);
       });
     }
@@ -152,7 +154,6 @@ void World::StartLeader() {
   config.forget_ms = forget_ms_.value_or(config.forget_ms);
   leaders_[id]->Start(config);
   all_had_time_at_ = sim_.now() + 2 * config.lost_after_ms;
-  for (const auto& [member, proxy] : proxies_) ForgetIfLost(member, config);
   sim_.queue.In(sim_.Latency(20), [this, id] {
     if (SimLeader* alive = Find(id)) alive->Post(store_.List());
   });
@@ -162,6 +163,11 @@ void World::Heard(const sync::Event& event) {
   const auto take = [this](Session& session, const fleet::Observed& observed) {
     session.sequence = observed.sequence;
     sim_.lives.Heard(session.member.value, observed.boot);
+    SimEngine& engine = proxies_.at(session.member)->engine();
+    for (const fleet::ObservedResidency& residency : observed.residencies) {
+      if (residency.state == fleet::ResidencyState::kLoaded && observed.boot == engine.boot())
+        engine.IsTold(residency.name);
+    }
   };
   if (const auto* lost = std::get_if<sync::SessionLost>(&event))
     sessions_.at(lost->session).is_over = true;
@@ -187,7 +193,7 @@ void World::EndZombies() {
 void World::RestoreStore() {
   Narrate(sim_, "store", "is that of a backup");
   store_.RestoreBackUp();
-  sim_.oracle.StoreForgot(StoreKnowsOfMore());
+  sim_.oracle.StoreForgot(StoreKnowsOfMore(), store_.held());
   BreakWatch(0);
 }
 
@@ -258,7 +264,10 @@ void World::BreakWatch(int64_t ms) {
   sim_.queue.At(watch_back_, [this] {
     if (sim_.now() < watch_back_) return;
     for (auto& [id, leader] : leaders_) {
-      if (leader->alive()) leader->Post(store_.List());
+      // Behind what the stream carried when it broke.
+      sim_.queue.In(kWatchTakesMs, [this, id = id, listed = store_.List()] {
+        if (SimLeader* alive = Find(id)) alive->Post(listed);
+      });
     }
   });
 }
@@ -321,19 +330,11 @@ void World::Attach(const MemberId& member, uint64_t life) {
   });
 }
 
-// Nobody waits for what a member that is LOST may have to tell.
-void World::ForgetIfLost(const MemberId& member, const sync::Config& config) {
-  sim_.queue.In(config.lost_after_ms, [this, member] {
-    if (!IsAttached(member)) sim_.lives.TakeBackUntold(member.value);
-  });
-}
-
 // Both ends learn of it, each in its own time.
 void World::Break(sync::SessionId id) {
   Session& session = sessions_.at(id);
   if (!session.open) return;
   session.open = false;
-  ForgetIfLost(session.member, sync::Config());
   sim_.queue.In(sim_.Latency(1'000), [this, id] {
     if (SimLeader* alive = Find(sessions_.at(id).leader)) alive->Post(sync::SessionLost{id});
   });
@@ -364,6 +365,10 @@ void World::ToProxy(const sync::SetDesired& effect) {
   sim_.oracle.DesiredSent(effect.term);
   if (!sessions_.contains(effect.session)) return;
   const fleet::Desired& desired = desired_[effect.member] = effect.Whole();
+  for (const fleet::WantedVersion& wanted : desired.wanted) {
+    if (wanted.load && wanted.on_this_boot)
+      proxies_.at(effect.member)->engine().MayTry(effect.boot, wanted.name, wanted.key);
+  }
   Send(effect.member, [this, id = effect.session, bytes = Write(desired)] {
     const Session& session = sessions_.at(id);
     SimProxy& proxy = *proxies_.at(session.member);
@@ -408,6 +413,7 @@ void World::ToStore(uint64_t leader, const sync::SetHolds& effect) {
     sync::HoldsAcked acked;
     acked.revision = effect.mark.revision;
     if (!store_.SetHolds(effect.mark, effect.versions, acked.missing)) return;
+    sim_.oracle.StoreIsTold();
     if (sim_.Chance(sim_.faults.drop)) return;
     sim_.queue.In(sim_.Latency(sim_.faults.delay_ms), [this, leader, acked] {
       if (SimLeader* alive = Find(leader)) alive->Post(acked);

@@ -94,7 +94,6 @@ class World {
   void Dial(const MemberId& member);
   void Attach(const MemberId& member, uint64_t life);
   void Break(sync::SessionId session);
-  void ForgetIfLost(const MemberId& member, const sync::Config& config);
   // What a leader has taken in, of which a part tells what engines died of.
   void Heard(const sync::Event& event);
   bool StoreKnowsOfMore() const;

@@ -23,7 +23,6 @@ void World::Mark(const sync::MemberMarked& mark) {
     taken_back_[mark.request] = mark.member;
   } else {
     sim_.lives.PutAside(mark.member.value);
-    proxies_.at(mark.member)->engine().SetAside();
   }
   Call(mark, mark.request);
 }

@@ -37,7 +37,8 @@ bool Core::IsWantedLoaded(const Residency& residency) const {
   // Nobody has said yet that what killed an engine here may be tried again.
   if (!desired.has_value()) return IsRowTarget(residency.name) && deaths == 0;
   const fleet::WantedVersion* wanted = residency.wanted;
-  return wanted != nullptr && wanted->load && deaths <= wanted->deaths_allowed;
+  if (wanted == nullptr || !wanted->load || deaths > wanted->deaths_allowed) return false;
+  return !wanted->on_this_boot || desired->boot == boot;
 }
 
 bool Core::IsRowTarget(const EngineName& name) const { return row_targets.contains(name); }

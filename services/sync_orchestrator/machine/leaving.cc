@@ -7,6 +7,7 @@
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
@@ -75,6 +76,7 @@ void TakeGoodbyes(Core& core) {
   for (const MemberId& id : std::exchange(core.leaving, {})) {
     const SessionId session = *core.members.at(id).session;
     Forget(core, id);
+    EndLeaves(core, id);
     core.effects.emplace_back(EndSession{session, absl::OkStatus()});
   }
 }

@@ -189,6 +189,14 @@ struct GroupVerdict {
     auto operator<=>(const Refusals&) const = default;
   };
   std::map<MemberId, Refusals> refusals = {};
+  // Who was given leave to try it, written down before it may, until it is known what came of that.
+  struct Leave {
+    BootId boot;        // that it holds for
+    JournalId journal;  // that tells what its engine died of
+    bool lost = false;  // the member was LOST or declared DEAD since; until it is back
+    auto operator<=>(const Leave&) const = default;
+  };
+  std::map<MemberId, Leave> leave = {};
   auto operator<=>(const GroupVerdict&) const = default;
 };
 // "verdict/<adapter>/<run>.<number>"

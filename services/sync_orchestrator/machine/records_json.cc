@@ -161,11 +161,14 @@ Json Fields(const VerdictRecord& r) {
     Json refusals = Json::object();
     for (const auto& [member, refusal] : v.refusals)
       refusals[member.value] = {{"boot", refusal.boot.value}, {"tries", refusal.tries}};
-    groups[group.value] = {{"verdict", ToString(v.verdict)},
-                           {"words", v.words},
-                           {"deaths", ToJson(v.deaths)},
-                           {"hung", ToJson(v.hung)},
-                           {"refusals", refusals}};
+    Json leave = Json::object();
+    for (const auto& [member, its] : v.leave) {
+      leave[member.value] = {
+          {"boot", its.boot.value}, {"journal", its.journal.value}, {"lost", its.lost}};
+    }
+    groups[group.value] = {{"verdict", ToString(v.verdict)}, {"words", v.words},
+                           {"deaths", ToJson(v.deaths)},     {"hung", ToJson(v.hung)},
+                           {"refusals", refusals},           {"leave", leave}};
   }
   Json reported = Json::object();
   Json journals = Json::object();
@@ -266,6 +269,12 @@ VerdictRecord VerdictFrom(const Json& j) {
     for (const auto& [member, refusal] : refusals.items()) {
       v.refusals[MemberId(member)] = {BootId(refusal.at("boot").get<std::string>()),
                                       refusal.at("tries").get<uint32_t>()};
+    }
+    const Json leave = item.value("leave", Json::object());
+    for (const auto& [member, its] : leave.items()) {
+      v.leave[MemberId(member)] = {BootId(its.at("boot").get<std::string>()),
+                                   JournalId(its.at("journal").get<std::string>()),
+                                   its.at("lost").get<bool>()};
     }
   }
   r.reported = ReportedFrom(j.at("reported"), j.value("journals", Json::object()));

@@ -163,17 +163,15 @@ struct Try {
   Tick since = 0;
   // Since when another tries instead; it counts until the member has answered that, and has told
   // what became of its engine.
-  std::optional<Tick> revoked;
-  uint32_t deaths = 0;  // of it, on this member, when it was told to try; one more ends the try
+  std::optional<Tick> revoked = {};
   auto operator<=>(const Try&) const = default;
 };
 struct Trial {
   VersionInfo version;
-  // Who wants the version: the whole pool (true), or the members of its running sync. Nobody: it is
-  // remembered for as long as one may yet try.
+  // Who wants the version: the whole pool (true), or the members of its running sync.
   std::map<PoolId, bool> wanted_by;
-  std::map<MemberId, Try> tries;
-  std::set<MemberId> slow;  // gave way to others
+  std::map<MemberId, Try> tries;  // under way, of those to whom GroupVerdict::leave was given
+  std::set<MemberId> slow;        // gave way to others
   // Members whose engines may yet end because of the version though nobody told them to try.
   std::set<MemberId> at_risk;
   // Of those looked at last nobody could try: only somebody of whom something changed may.

@@ -59,6 +59,7 @@ constexpr VerdictTransition kVerdict[] = {
     {Verdict::kRefused, VerdictEvent::kLifted, Verdict::kOpen},
     {Verdict::kPoisoned, VerdictEvent::kLifted, Verdict::kOpen},
     {Verdict::kStalls, VerdictEvent::kDeaths, Verdict::kPoisoned},
+    {Verdict::kStalls, VerdictEvent::kReturned, Verdict::kOpen},
     {Verdict::kStalls, VerdictEvent::kLifted, Verdict::kOpen},
 };
 
@@ -83,8 +84,8 @@ constexpr std::string_view kSyncEvents[] = {"may begin",
 constexpr std::string_view kSyncAsks[] = {
     "Stage", "Hold", "Lock", "Commit", "Commit without the slow", "Abort "};
 constexpr std::string_view kSyncWrites[] = {"–", "pool, sync", "decision, no sync, pool"};
-constexpr std::string_view kVerdictEvents[] = {"loaded", "deaths",    "lives", "refusals",
-                                               "misfit", "restarted", "lifted"};
+constexpr std::string_view kVerdictEvents[] = {"loaded", "deaths",    "lives",    "refusals",
+                                               "misfit", "restarted", "returned", "lifted"};
 
 }  // namespace
 

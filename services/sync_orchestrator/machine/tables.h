@@ -54,6 +54,7 @@ enum class VerdictEvent : uint8_t {
   kRefusals,
   kMisfit,
   kRestarted,
+  kReturned,
   kLifted
 };
 

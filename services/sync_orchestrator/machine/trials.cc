@@ -17,6 +17,9 @@
 namespace lorry::sync {
 namespace {
 
+// Proxies give up on a load that takes longer, and so do engines that live.
+constexpr int64_t kLoadEndsMs = 60'000;
+
 // Longer than a load and a token take on a healthy engine.
 int64_t PatienceOf(const Core& core, const AdapterName& adapter) {
   const AdapterInfo* info = core.FindAdapter(adapter);
@@ -124,33 +127,65 @@ void Revoke(const Core& core, Try& its) {
   if (!its.revoked.has_value()) its.revoked = core.now;
 }
 
-// It knows that it must not try again; and its engine is there, or was given the time to come back
-// in which a proxy tells what an engine died of.
-bool HasAnswered(const Core& core, const Member& member, const Trial& trial, const Try& its) {
-  const bool waited = core.now - *its.revoked >= core.config.lost_after_ms;
-  return !HasLeave(core, member, trial.version) && (waited || !member.observed->boot.empty());
+// Whether its leave is over: it has had another boot since, or has told what the engine died of.
+bool IsOver(const Core& core, const Question& question, const MemberId& member) {
+  return !VerdictOf(core, question.group, question.version).leave.contains(member);
 }
 
-// A try that is over counts until the member has answered that it must not try again. One that
-// killed the engine ends by itself: the leave was for as many deaths as were known then.
-void EndTries(const Core& core, const Question& question, Trial& trial) {
+// Whether what its engine dies of will be told: its journal knows that it was let try.
+bool Tells(const Core& core, const Question& question, const Member& member) {
+  const auto& leave = VerdictOf(core, question.group, question.version).leave;
+  const auto its = leave.find(member.id);
+  return its != leave.end() && its->second.journal == member.record.journal;
+}
+
+bool HasWaited(const Core& core, const Try& its, int64_t ms) {
+  return its.revoked.has_value() && core.now - *its.revoked >= ms;
+}
+
+// It knows that it must not try again; and its engine is there, or was given the time to come back
+// in which a proxy tells what an engine died of. One that has lost its journal may have asked for a
+// load before, of which it will not tell.
+bool HasAnswered(const Core& core, const Question& question, const Member& member,
+                 const Trial& trial, const Try& its) {
+  if (!its.revoked.has_value() || !member.observed.has_value()) return false;
+  if (HasLeave(core, member, trial.version)) return false;
+  const bool is_there = !member.observed->boot.empty();
+  if (!Tells(core, question, member)) return is_there && HasWaited(core, its, kLoadEndsMs);
+  return is_there || HasWaited(core, its, core.config.lost_after_ms);
+}
+
+// Nobody is there to tell: neither the member, nor its engine with a journal that knows of the try.
+bool IsUntold(const Core& core, const Question& question, const Member& member, const Try& its) {
+  if (IsGone(core, member)) return true;
+  const bool is_away = member.observed.has_value() && member.observed->boot.empty();
+  return is_away && !Tells(core, question, member) &&
+         HasWaited(core, its, core.config.lost_after_ms);
+}
+
+// A try that is over counts until the member has answered that it must not try again.
+void EndTries(Core& core, const Question& question, Trial& trial) {
   const bool alone = trial.tries.size() == 1;
   for (auto it = trial.tries.begin(); it != trial.tries.end();) {
     const Member& member = core.members.at(it->first);
+    Try& its = it->second;
     const bool loads = Is(core, member, trial.version, fleet::ResidencyState::kLoading);
-    const bool died = DeathsOf(core, member, trial.version) > it->second.deaths;
     const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
-    if (died || (failed && !alone) || !TakesPart(core, question, trial, member))
-      Revoke(core, it->second);
-    const bool ends =
-        it->second.revoked.has_value() && !loads &&
-        (died || IsGone(core, member) || HasAnswered(core, member, trial, it->second));
-    it = ends ? trial.tries.erase(it) : std::next(it);
+    if ((failed && !alone) || !TakesPart(core, question, trial, member)) Revoke(core, its);
+    const bool is_untold = IsUntold(core, question, member, its);
+    const bool gives_up = !loads && HasAnswered(core, question, member, trial, its);
+    const bool is_over = IsOver(core, question, member.id);
+    if (is_untold && !is_over) {
+      LoseLeave(core, question.group, question.version, member.id);
+    } else if (gives_up && !is_over) {
+      EndLeave(core, question.group, question.version, member.id);
+    }
+    it = is_over || is_untold || gives_up ? trial.tries.erase(it) : std::next(it);
   }
 }
 
-// Whether its engine may yet end because of the version though nobody told it to try: it loads it,
-// or an earlier leader may have told it to, as far as this one can know.
+// Whether its engine may yet end because of the version though nobody told it to try, as far as
+// these records know.
 bool IsAtRisk(const Core& core, const Question& question, const Trial& trial,
               const Member& member) {
   const PoolId id{question.version.adapter, member.placed_in.first};
@@ -158,9 +193,7 @@ bool IsAtRisk(const Core& core, const Question& question, const Trial& trial,
       IsGone(core, member)) {
     return false;
   }
-  const Term& heard = member.observed->term;
-  const bool of_another = heard != Term() && heard != core.meta.term;
-  return of_another || Is(core, member, trial.version, fleet::ResidencyState::kLoading);
+  return Is(core, member, trial.version, fleet::ResidencyState::kLoading);
 }
 
 void AssessRisk(const Core& core, const Question& question, Trial& trial, const Visit& visit) {
@@ -184,14 +217,15 @@ bool IsAffordable(const Core& core, const Question& question, const Trial& trial
 }
 
 // Those that try give way to the next, which tries beside those that cannot be stopped any more.
-void GiveWay(const Core& core, const Question& question, Trial& trial, const Member& next) {
+void GiveWay(Core& core, const Question& question, Trial& trial, const Member& next) {
   for (auto& [id, its] : trial.tries) {
     const Member& member = core.members.at(id);
     if (!Is(core, member, trial.version, fleet::ResidencyState::kFailed)) trial.slow.insert(id);
     if (!Is(core, member, trial.version, fleet::ResidencyState::kLoading)) Revoke(core, its);
   }
-  if (IsAffordable(core, question, trial))
-    trial.tries[next.id] = Try{core.now, std::nullopt, DeathsOf(core, next, trial.version)};
+  if (!IsAffordable(core, question, trial)) return;
+  trial.tries[next.id] = Try{core.now};
+  GiveLeave(core, question.group, question.version, next);
 }
 
 // Whether another may have to try: those that do are slow, have failed or are over.
@@ -208,7 +242,9 @@ std::optional<Tick> DueAt(const Core& core, const Question& question, const Tria
   FirstAfter due(core.now);
   for (const auto& [member, its] : trial.tries) {
     due.At(its.since + PatienceOf(core, question.version.adapter));
-    if (its.revoked.has_value()) due.At(*its.revoked + core.config.lost_after_ms);
+    if (!its.revoked.has_value()) continue;
+    due.At(*its.revoked + core.config.lost_after_ms);
+    due.At(*its.revoked + kLoadEndsMs);
   }
   return due.first();
 }
@@ -250,6 +286,21 @@ void Ask(const Core& core, const PoolId& id, const VersionKey& version, bool who
   }
 }
 
+// What nobody wants, and somebody may yet try by the leave of an earlier reign, or of before it was LOST.
+void AskWhatIsTried(const Core& core, const AdapterName& adapter,
+                    std::map<Question, Trial>& asked) {
+  for (auto it = core.verdicts.lower_bound({adapter, RunId(), VersionNumber()});
+       it != core.verdicts.end() && it->first.adapter == adapter; ++it) {
+    const VersionInfo* info = core.FindVersion(it->first);
+    if (info == nullptr) continue;
+    for (const auto& [group, verdict] : it->second.groups) {
+      const bool is_tried =
+          std::ranges::any_of(verdict.leave, [](const auto& its) { return !its.second.lost; });
+      if (is_tried) asked[{it->first, group}].version = *info;
+    }
+  }
+}
+
 // Every version of the adapter that some pool wants, in every group of its members that has no
 // verdict on it.
 std::map<Question, Trial> WhatIsOpen(const Core& core, const AdapterName& adapter) {
@@ -280,8 +331,23 @@ Question FirstQuestionOf(const AdapterName& adapter) {
   return {{adapter, RunId(), VersionNumber()}, EngineGroup()};
 }
 
-void OpenTrials(Core& core, const AdapterName& adapter) {
+// Those go on who were given leave by an earlier reign, or before they were LOST.
+void GoOn(Core& core, const Question& question, Trial& trial) {
+  const auto given = VerdictOf(core, question.group, question.version).leave;
+  for (const auto& [member, leave] : given) {
+    if (leave.lost || trial.tries.contains(member)) continue;
+    if (core.members.contains(member)) {
+      trial.tries[member] = Try{core.now};
+      core.changed.Part(member, question.version.adapter);
+    } else {
+      LoseLeave(core, question.group, question.version, member);
+    }
+  }
+}
+
+void OpenTrials(Core& core, const AdapterName& adapter, bool looks_back) {
   std::map<Question, Trial> asked = WhatIsOpen(core, adapter);
+  if (looks_back) AskWhatIsTried(core, adapter, asked);
   for (auto& [question, trial] : asked) {
     const auto known = core.trials.find(question);
     if (known != core.trials.end()) {
@@ -290,10 +356,20 @@ void OpenTrials(Core& core, const AdapterName& adapter) {
     } else {
       LookBack(core, question.group, trial.version);
     }
+    GoOn(core, question, trial);
   }
-  std::erase_if(asked, [&](const auto& entry) {
-    return VerdictOf(core, entry.first.group, entry.first.version).verdict != Verdict::kOpen;
-  });
+  // Nobody tries what has a verdict, or is not wanted any more; who was told to try may not have heard
+  // of that yet.
+  const auto is_tried = [&](const Question& question, const Trial& trial) {
+    const Verdict known = VerdictOf(core, question.group, question.version).verdict;
+    return known != Verdict::kProven && !trial.tries.empty();
+  };
+  for (auto it = asked.begin(); it != asked.end();) {
+    auto& [question, trial] = *it;
+    const bool open = VerdictOf(core, question.group, question.version).verdict == Verdict::kOpen;
+    if (!open) trial.wanted_by.clear();
+    it = open || is_tried(question, trial) ? std::next(it) : asked.erase(it);
+  }
   for (auto it = core.trials.lower_bound(FirstQuestionOf(adapter));
        it != core.trials.end() && it->first.version.adapter == adapter;
        it = core.trials.erase(it)) {
@@ -301,17 +377,14 @@ void OpenTrials(Core& core, const AdapterName& adapter) {
     if (asked.contains(question)) continue;
     for (const auto& [member, its] : trial.tries) core.changed.Part(member, adapter);
     core.trial_due.Clear(question);
-    // Nobody wants it any more; who was told to try may not have heard of that yet.
     trial.wanted_by.clear();
-    const bool open = VerdictOf(core, question.group, question.version).verdict == Verdict::kOpen;
-    if (open && !trial.tries.empty()) asked.emplace(question, std::move(trial));
+    if (is_tried(question, trial)) asked.emplace(question, std::move(trial));
   }
   core.trials.merge(asked);
   core.changed.trials.adapters.insert(adapter);
 }
 
-std::set<AdapterName> WhatToAsk(Core& core) {
-  Changes::Adapters changed = std::exchange(core.changed.asked, {.all = false});
+std::set<AdapterName> WhatToAsk(const Core& core, Changes::Adapters changed) {
   if (!changed.all) return std::move(changed.some);
   std::set<AdapterName> all;
   for (const auto& [id, pool] : core.pools) all.insert(id.adapter);
@@ -345,7 +418,9 @@ Permission PermissionOf(const Core& core, const Member& member, const VersionInf
 
 void AdvanceTrials(Core& core) {
   if (core.footing != Footing::kSettled || !IsGathered(core)) return;
-  for (const AdapterName& adapter : WhatToAsk(core)) OpenTrials(core, adapter);
+  const Changes::Adapters changed = std::exchange(core.changed.asked, {.all = false});
+  for (const AdapterName& adapter : WhatToAsk(core, changed))
+    OpenTrials(core, adapter, changed.all);
   for (const auto& [question, visit] : WhatToVisit(core)) {
     const auto it = core.trials.find(question);
     AdvanceTrial(core, question, it->second, visit);

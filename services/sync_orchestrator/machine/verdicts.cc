@@ -27,6 +27,11 @@ void Save(Core& core, const VersionKey& version) {
   core.Save(VerdictKey(version), core.verdicts.at(version));
 }
 
+// It is nobody's but the trial's whose leave it is.
+void SaveQuietly(Core& core, const VersionKey& version) {
+  core.SaveQuietly(VerdictKey(version), core.verdicts.at(version));
+}
+
 uint32_t Sum(const std::map<MemberId, uint32_t>& counts) {
   uint32_t sum = 0;
   for (const auto& [member, count] : counts) sum += count;
@@ -48,6 +53,8 @@ void Judge(Core& core, GroupVerdict& verdict) {
     Move(core, verdict, VerdictEvent::kDeaths);
   } else if (LivesSpent(verdict) >= limit) {
     Move(core, verdict, VerdictEvent::kLives);
+  } else {
+    Move(core, verdict, VerdictEvent::kReturned);
   }
   const bool insists =
       std::any_of(verdict.refusals.begin(), verdict.refusals.end(),
@@ -86,18 +93,31 @@ uint32_t CountedOf(const VerdictRecord& record, const Member& member) {
   return journal.empty() || journal == member.record.journal ? deaths : 0;
 }
 
+// It is told what came of the member's try. The group for whose engines leave was given.
+std::optional<EngineGroup> EndLeaveIn(VerdictRecord& record, const MemberId& member) {
+  std::optional<EngineGroup> tried_in;
+  for (auto& [group, verdict] : record.groups) {
+    if (verdict.leave.erase(member) > 0) tried_in = group;
+  }
+  return tried_in;
+}
+
 void CountDeaths(Core& core, const Member& member, const EngineGroup& group,
                  const VersionKey& version, uint32_t deaths) {
   const auto known = core.verdicts.find(version);
   const uint32_t before = known != core.verdicts.end() ? CountedOf(known->second, member) : 0;
   if (deaths <= before) return;
+  std::optional<EngineGroup> tried_in;
+  if (known != core.verdicts.end()) tried_in = EndLeaveIn(known->second, member.id);
+  // What engine that was is not known yet: it is counted once it is.
+  if (!tried_in.has_value() && group.empty()) return;
   VerdictRecord& record = core.verdicts[version];
   record.version = version;
   record.reported[member.id] = {member.record.journal, deaths};
   const uint32_t more = deaths - before;
   // An operator who restarts an engine excludes it first: those deaths are nobody's.
   if (!member.record.excluded) {
-    GroupVerdict& verdict = record.groups[group];
+    GroupVerdict& verdict = record.groups[tried_in.value_or(group)];
     verdict.deaths[member.id] += more;
     Judge(core, verdict);
   }
@@ -171,6 +191,32 @@ void ForgetRefusals(Core& core, const Member& member) {
   }
 }
 
+// The member is there, with this engine: what came of its tries. On the boot that leave was given for
+// it may still try; another one began after the try, and what the boot before died of its journal
+// has told, unless it is lost.
+void JudgeLeave(Core& core, const Member& member) {
+  const BootId& boot = member.observed->boot;
+  if (boot.empty()) return;
+  for (auto& [version, record] : core.verdicts) {
+    for (auto& [group, verdict] : record.groups) {
+      const auto it = verdict.leave.find(member.id);
+      if (it == verdict.leave.end()) continue;
+      const GroupVerdict::Leave leave = it->second;
+      if (leave.boot == boot) {
+        if (!leave.lost) continue;
+        it->second.lost = false;
+        core.changed.Groups();  // it may try again
+      } else {
+        verdict.leave.erase(it);
+        const bool is_told = leave.journal == member.record.journal || member.record.excluded;
+        if (!is_told) ++verdict.deaths[member.id];
+      }
+      Judge(core, verdict);
+      Save(core, version);
+    }
+  }
+}
+
 }  // namespace
 
 EngineGroup GroupOf(const fleet::Observed& observed) {
@@ -221,19 +267,55 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
   return able < needed && needed <= able + unable ? bar : nullptr;
 }
 
-uint32_t LivesSpent(const GroupVerdict& verdict) { return Sum(verdict.deaths) + Sum(verdict.hung); }
+uint32_t LivesSpent(const GroupVerdict& verdict) {
+  const auto lost =
+      std::ranges::count_if(verdict.leave, [](const auto& its) { return its.second.lost; });
+  return Sum(verdict.deaths) + Sum(verdict.hung) + static_cast<uint32_t>(lost);
+}
+
+void GiveLeave(Core& core, const EngineGroup& group, const VersionKey& version,
+               const Member& member) {
+  Of(core, group, version).leave[member.id] = {member.observed->boot, member.record.journal};
+  SaveQuietly(core, version);
+}
+
+void EndLeave(Core& core, const EngineGroup& group, const VersionKey& version,
+              const MemberId& member) {
+  if (Of(core, group, version).leave.erase(member) > 0) SaveQuietly(core, version);
+}
+
+void EndLeaves(Core& core, const MemberId& member) {
+  for (auto& [version, record] : core.verdicts) {
+    if (EndLeaveIn(record, member).has_value()) SaveQuietly(core, version);
+  }
+}
+
+void LoseLeave(Core& core, const EngineGroup& group, const VersionKey& version,
+               const MemberId& member) {
+  GroupVerdict& verdict = Of(core, group, version);
+  const auto its = verdict.leave.find(member);
+  if (its == verdict.leave.end()) return;
+  const auto known = core.members.find(member);
+  if (known != core.members.end() && known->second.record.excluded)
+    return EndLeave(core, group, version, member);
+  its->second.lost = true;
+  Judge(core, verdict);
+  Save(core, version);
+}
 
 void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
   const fleet::Observed& observed = *member.observed;
   // A death that is told now was met by the engine that was there before. What engine that is, a
-  // proxy that has just begun does not know yet: its deaths are counted once it does.
+  // proxy that has just begun does not know yet: its deaths are counted once it does, but for those
+  // in a try, which leave was given for.
   const bool knows_engine = observed.limits.kind != fleet::EngineKind::kUnknown;
   const EngineGroup group = knows_engine ? GroupOf(observed) : member.group;
-  if (!group.empty()) {
-    CountDeaths(core, member, member.group.empty() ? group : member.group);
-    Place(core, member, group);
+  CountDeaths(core, member, member.group.empty() ? group : member.group);
+  if (!group.empty()) Place(core, member, group);
+  if (before == nullptr || before->boot != observed.boot) {
+    ForgetRefusals(core, member);
+    JudgeLeave(core, member);
   }
-  if (before == nullptr || before->boot != observed.boot) ForgetRefusals(core, member);
   auto had = before != nullptr ? before->residencies.begin() : observed.residencies.end();
   const auto end = before != nullptr ? before->residencies.end() : had;
   for (const fleet::ObservedResidency& residency : observed.residencies) {
@@ -264,6 +346,12 @@ void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version) 
       CountDeaths(core, member, group);
       if (IsLoaded(member, name)) loaded = name;
     }
+  }
+  const auto leave = VerdictOf(core, group, version.key).leave;
+  for (const auto& [id, its] : leave) {
+    const auto member = core.members.find(id);
+    if (member != core.members.end() && member->second.observed.has_value())
+      CountDeaths(core, member->second, member->second.group);
   }
   if (!loaded.empty() && VerdictOf(core, group, version.key).verdict == Verdict::kOpen)
     Prove(core, group, version.key, loaded);

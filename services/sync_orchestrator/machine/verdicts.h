@@ -23,8 +23,22 @@ bool IsBar(const GroupVerdict& verdict);
 // loading it there are too few for `min_engines`. Null when there is none.
 const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey& version);
 
-// Engines that the version cost the group: dead or hung.
+// Engines that the version cost the group: dead, hung, or of members that were LOST in their try.
 uint32_t LivesSpent(const GroupVerdict& verdict);
+
+// Leave to try the version, for the boot that the member has now. It is a record before the member
+// hears of it: whatever becomes of the member, its journal and this reign, an engine that ends in
+// its try is counted.
+void GiveLeave(Core& core, const EngineGroup& group, const VersionKey& version,
+               const Member& member);
+// It did nothing with it, or nothing came of it.
+void EndLeave(Core& core, const EngineGroup& group, const VersionKey& version,
+              const MemberId& member);
+// Of all that it was to try: it has said goodbye, and what its engine ends by is nobody's.
+void EndLeaves(Core& core, const MemberId& member);
+// Nobody tells what came of it: it counts as an engine that hangs, until the member is back.
+void LoseLeave(Core& core, const EngineGroup& group, const VersionKey& version,
+               const MemberId& member);
 
 // What a report says for or against versions. `before` is the member's last report of this session,
 // null for the first.

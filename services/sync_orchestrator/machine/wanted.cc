@@ -36,6 +36,7 @@ class WantedSet {
     // What is proven is loaded again after a death even while this is away to hear of it.
     const bool proven = verdict.verdict == Verdict::kProven;
     wanted.deaths_allowed = DeathsOf(core_, member_, version) + (proven ? 1 : 0);
+    wanted.on_this_boot = wanted.load && !proven;
     wanted.leased = wanted.leased || leased;
     wanted.eviction_rank = std::max(wanted.eviction_rank, rank);
     wanted.lag = LagOf(pool, version.key);

@@ -58,6 +58,7 @@ class Bench {
       wanted.leased = leased_.contains(number);
       wanted.deaths_allowed = deaths_allowed_;
       wanted.load = may_load_;
+      wanted.on_this_boot = on_this_boot_;
       desired.wanted.push_back(wanted);
     }
     if (epoch > 0)
@@ -166,6 +167,7 @@ class Bench {
   bool asleep_ = false;                       // the engine
   bool answers_ = true;                       // it is seen at the start
   uint32_t deaths_allowed_ = 0;               // of what is desired
+  bool on_this_boot_ = false;                 // likewise
   bool may_load_ = true;                      // likewise
   std::set<uint64_t> leased_;                 // of what is desired
   std::optional<LoadDone> load_answer_;       // instead of loading
@@ -205,6 +207,7 @@ class Bench {
     desired.term = Term{1, 1};
     desired.revision = Revision(++revision_);
     desired.journal = machine_->journal();
+    desired.boot = boot_;
     return desired;
   }
   void Run() {

@@ -99,6 +99,20 @@ TEST(Verdicts, AfterADeathItWaitsForAWordFromWhoKnowsOfIt) {
   EXPECT_EQ(bench.loads_.size(), 2u);
 }
 
+TEST(Verdicts, LeaveForOneBootHoldsOnNoOther) {
+  Bench bench;
+  bench.on_this_boot_ = true;
+  bench.Desire(0, {1});
+  bench.Pass(5'000);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+  bench.Reboot();
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.Told(1), "FETCHED");
+  bench.Desire(0, {1});
+  bench.Pass(5'000);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
 TEST(Verdicts, WhatARowStandsOnIsNotLoadedAgainWhereItKilledBeforeAnybodySaysSo) {
   Bench bench;
   bench.Desire(1, {1});

@@ -163,6 +163,21 @@ class Fleet {
     Report(id);
     Boot(id);
   }
+  // Its pod is another one: neither its engine nor its journal is there any more.
+  void Evict(const std::string& id) {
+    Step(SessionLost{SessionOf(MemberId(id))});
+    fleet::Observed& observed = Of(id);
+    observed.journal = JournalId("j-" + id + "." + std::to_string(++boots_));
+    observed.boot = BootId(id + "." + std::to_string(boots_));
+    observed.term = Term();
+    observed.sequence = 1;
+    observed.killers.clear();
+    observed.residencies.clear();
+    observed.rows.clear();
+  }
+  void Attach(const std::string& id, const PoolName& pool = kRollout) {
+    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), pool, Of(id)});
+  }
   void Boot(const std::string& id) {
     Of(id).boot = BootId(id + "." + std::to_string(++boots_));
     Of(id).residencies.clear();

@@ -171,5 +171,23 @@ TEST_F(Goodbye, IsNoMoreOnceTheMemberIsAttachedAnew) {
   EXPECT_TRUE(fleet_.MayLoad("e2", 1));
 }
 
+// Whatever its engine ends by, nobody is left who could tell, and an operator has stopped it.
+TEST_F(Goodbye, InATryIsNobodysDeathThoughItComesBackWithoutItsJournal) {
+  Begin({});
+  const VersionKey second = fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  SayGoodbye("e1");
+  EXPECT_FALSE(std::get<VerdictRecord>(fleet_.records_.at(VerdictKey(second)))
+                   .groups.begin()
+                   ->second.leave.contains(MemberId("e1")));
+  fleet_.Of("e1").leaves = false;
+  fleet_.Evict("e1");
+  fleet_.Attach("e1");
+  fleet_.Report("e1");
+  EXPECT_TRUE(std::get<VerdictRecord>(fleet_.records_.at(VerdictKey(second)))
+                  .groups.begin()
+                  ->second.deaths.empty());
+}
+
 }  // namespace
 }  // namespace lorry::sync

@@ -45,6 +45,11 @@ std::vector<RecordValue> Meant() {
       PoolRecord{Epoch(7), {}, {}, {}, std::nullopt, std::nullopt, Epoch(5)},
       // Since members may leave and come back with the journal that they had.
       VerdictRecord{version.key, {}, {{MemberId("e1"), {JournalId("j"), 2}}}},
+      // Since leave to try is written down.
+      VerdictRecord{version.key,
+                    {{EngineGroup("vllm 1"),
+                      {.leave = {{MemberId("e1"), {BootId("b"), JournalId("j"), true}}}}}},
+                    {}},
   };
 }
 

@@ -1,0 +1,238 @@
+// Who may load a version that nobody of its group has loaded yet, and what counts against it.
+#include "gtest/gtest.h"
+#include "services/sync_orchestrator/machine/keys.h"
+#include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
+
+namespace lorry::sync {
+namespace {
+
+using fleet::Failure;
+using fleet::ResidencyState;
+
+// A pool of four that serves v1.
+class Trials : public ::testing::Test {
+ protected:
+  Trials() {
+    for (const char* id : {"e1", "e2", "e3", "e4"}) fleet_.Join(id);
+    first_ = fleet_.Publish(1);
+    for (int round = 0; round < 2; ++round) {
+      for (const char* id : {"e1", "e2", "e3", "e4"}) fleet_.Obey(id);
+    }
+    EXPECT_EQ(fleet_.Committed(), 1u);
+  }
+
+  Fleet fleet_;
+  VersionKey first_;
+};
+
+TEST_F(Trials, NoMoreEnginesAreAtRiskThanAVersionMayCost) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Set("e1", killer, ResidencyState::kLoading);
+  fleet_.Pass(15'000);
+  EXPECT_EQ(fleet_.Loaders(2), 2u) << "a slow one gets another beside it";
+  fleet_.Set("e2", killer, ResidencyState::kLoading);
+  fleet_.Pass(15'000);
+  EXPECT_EQ(fleet_.Loaders(2), 2u) << "and no third";
+}
+
+TEST_F(Trials, ASlowOneThatHasNotBegunOnItsEngineGivesWay) {
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Set("e1", second, ResidencyState::kFetching);
+  fleet_.Pass(15'000);
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
+// It came back, and still holds the document that let it load what killed it: that leave is void
+// there, and nobody else gets one while that is not sure.
+TEST_F(Trials, LeaveToLoadHoldsForTheDeathsThatWereKnown) {
+  const VersionKey killer = fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  EXPECT_EQ(fleet_.DeathsAllowed("e1", 2), 0u);
+  fleet_.Die("e1", killer);
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+  EXPECT_EQ(fleet_.DeathsAllowed("e2", 2), 0u);
+  EXPECT_EQ(fleet_.DeathsAllowed("e3", 1), 1u) << "what is proven is loaded again by itself";
+  fleet_.Die("e2", killer);
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  fleet_.Lift(killer);
+  fleet_.Pass(1'000);
+  EXPECT_TRUE(fleet_.MayLoad("e1", 2));
+  EXPECT_EQ(fleet_.DeathsAllowed("e1", 2), 1u) << "the verdict was lifted, knowing of it";
+}
+
+TEST_F(Trials, WhoFailedCountsUntilItHasHeardThatAnotherTries) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Fail("e1", killer, Failure::kEngineHung);
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  fleet_.Pass(10);
+  EXPECT_EQ(fleet_.Loaders(2), 0u) << "e1 may yet try again, and one life is spent";
+  fleet_.Report("e1");
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
+TEST_F(Trials, WhoIsLostInItsTryCountsAsOneThatHangsUntilItIsBack) {
+  fleet_.Override(first_, "");
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Alias("eval", killer);
+  fleet_.Die("e1", killer);
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2));
+  fleet_.Report("e2");
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});
+  fleet_.Pass(1'000);
+  EXPECT_FALSE(fleet_.MayLoad("e3", 2)) << "e2 may have tried already";
+  EXPECT_TRUE(fleet_.Verdicts().empty());
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  EXPECT_EQ(fleet_.Loaders(2), 1u) << "nobody but e2, which has not heard";
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kStalls);
+  fleet_.Attach("e2");
+  EXPECT_TRUE(fleet_.Verdicts().empty()) << "its engine lives";
+  fleet_.Obey("e2");
+  EXPECT_EQ(fleet_.Loaders(2), 4u);
+}
+
+// Nobody is left who could tell what its engine died of.
+TEST_F(Trials, APodThatIsEvictedInItsTryIsADeath) {
+  fleet_.Override(first_, "");
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Alias("eval", killer);
+  for (const char* id : {"e1", "e2"}) {
+    ASSERT_TRUE(fleet_.MayLoad(id, 2)) << id;
+    fleet_.Report(id);
+    fleet_.Evict(id);
+    fleet_.Attach(id);
+    fleet_.Report(id);
+  }
+  EXPECT_EQ(fleet_.Loaders(2), 0u);
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
+TEST_F(Trials, APodThatIsEvictedAndDoesNotComeBackIsALifeToo) {
+  const VersionKey killer = fleet_.Publish(2);
+  for (const char* id : {"e1", "e2"}) {
+    ASSERT_TRUE(fleet_.MayLoad(id, 2)) << id;
+    fleet_.Evict(id);
+    fleet_.Pass(fleet_.config_.lost_after_ms);
+  }
+  EXPECT_FALSE(fleet_.MayLoad("e3", 2));
+  EXPECT_FALSE(fleet_.MayLoad("e4", 2));
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kStalls);
+  fleet_.Attach("e1");
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kStalls) << "its engine is another one";
+}
+
+// Whoever tells the deaths of a boot has told them all: what ended it otherwise is nobody's.
+TEST_F(Trials, AnotherBootWithTheSameJournalIsNoDeath) {
+  fleet_.Override(first_, "");
+  fleet_.Alias("eval", fleet_.Publish(2));
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  fleet_.Boot("e1");
+  fleet_.Report("e1");
+  fleet_.Boot("e1");
+  EXPECT_TRUE(fleet_.Verdicts().empty());
+  EXPECT_EQ(fleet_.Loaders(2), 1u);
+  for (const char* id : {"e1", "e2", "e3", "e4"}) {
+    if (fleet_.MayLoad(id, 2)) fleet_.Obey(id);
+  }
+  EXPECT_EQ(fleet_.Loaders(2), 4u);
+}
+
+TEST_F(Trials, LeaveToTryHoldsForTheBootThatItWasGivenTo) {
+  (void)fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  EXPECT_TRUE(fleet_.WantedOn("e1", 2)->on_this_boot);
+  fleet_.Obey("e1");
+  EXPECT_FALSE(fleet_.WantedOn("e2", 2)->on_this_boot) << "it is proven";
+}
+
+TEST_F(Trials, ATryIsOneRecordAndGoneAtItsEnd) {
+  const VersionKey second = fleet_.Publish(2);
+  const auto leave = [&] {
+    const auto record = fleet_.records_.find(VerdictKey(second));
+    return record == fleet_.records_.end()
+               ? 0
+               : std::get<VerdictRecord>(record->second).groups.begin()->second.leave.size();
+  };
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  EXPECT_EQ(leave(), 1u);
+  fleet_.Fail("e1", second, Failure::kMember);
+  fleet_.Report("e1");
+  fleet_.Report("e2");
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2));
+  EXPECT_EQ(leave(), 1u) << "of e2";
+  fleet_.Obey("e2");
+  EXPECT_EQ(leave(), 0u);
+}
+
+TEST_F(Trials, AnEngineThatIsBackBeforeItWasMissedHasLostItsLeave) {
+  const VersionKey killer = fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  fleet::Observed& observed = fleet_.Of("e1");
+  observed.killers = {{fleet_.NameOf(killer), 1}};
+  fleet_.Boot("e1");
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
+TEST_F(Trials, WhomAnEarlierLeaderLetTryGoesOn) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Die("e1", killer);
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2));
+  const Term before = fleet_.DesiredTerm("e2");
+  fleet_.Restart();
+  for (const char* id : {"e1", "e3", "e4"}) fleet_.Rejoin(id, before);
+  for (const char* id : {"e1", "e3", "e4"}) fleet_.Report(id);
+  EXPECT_EQ(fleet_.Loaders(2), 1u) << "e2 may be about to load it";
+  fleet_.Rejoin("e2", before);
+  fleet_.Report("e2");
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+  EXPECT_EQ(fleet_.Loaders(2), 1u);
+}
+
+TEST_F(Trials, WhoWasToldToTryCountsThoughNobodyWantedItMeanwhile) {
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Die("e1", killer);
+  fleet_.Of("e2").health = fleet::MemberHealth::kJoining;
+  fleet_.Report("e2");
+  fleet_.Report("e2");
+  ASSERT_TRUE(fleet_.MayLoad("e3", 2));
+  fleet_.Override(first_, "");
+  EXPECT_FALSE(fleet_.Wants("e3", 2)) << "which it may not have heard";
+  fleet_.Of("e2").health = fleet::MemberHealth::kReady;
+  fleet_.Report("e2");
+  fleet_.Alias("eval", killer);
+  EXPECT_EQ(fleet_.Loaders(2), 0u) << "one life is spent, and e3 may be about to load it";
+  fleet_.Report("e3");
+  EXPECT_EQ(fleet_.Loaders(2), 1u);
+}
+
+// A proxy without its journal cannot tell what the engine died of, and there is none to ask.
+TEST_F(Trials, WhoCameBackWithoutItsJournalCountsUntilItsEngineIsThere) {
+  fleet_.Override(first_, "");
+  const VersionKey killer = fleet_.Publish(2);
+  fleet_.Alias("eval", killer);
+  fleet_.Die("e1", killer);
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2));
+  fleet_.Report("e2");
+  fleet_.Evict("e2");
+  const BootId boot = std::exchange(fleet_.Of("e2").boot, BootId());
+  fleet_.Attach("e2");
+  for (int second = 0; second < 8; ++second) {
+    fleet_.Report("e2");
+    fleet_.Pass(1'000);
+    EXPECT_EQ(fleet_.Loaders(2), 0u) << second;
+  }
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kStalls) << "as if it were LOST";
+  fleet_.Of("e2").boot = boot;
+  fleet_.Report("e2");
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
+}  // namespace
+}  // namespace lorry::sync
