@@ -390,6 +390,15 @@ bool IsCounted(const Core& core, const Member& member, const fleet::AdapterPolic
   }
 }
 
+bool CanBeAsked(const Core& core, const Member& member, const VersionInfo& version) {
+  const MemberStanding standing = StandingOf(core, member);
+  if (standing != MemberStanding::kExcluded || member.record.excluded)
+    return standing == MemberStanding::kReady;
+  const auto failed = member.failures.find(core.NameIn(version, member.observed->limits.kind));
+  const bool is_for_it = failed != member.failures.end() && core.now < failed->second.until;
+  return !is_for_it && !member.observed->boot.empty();
+}
+
 const fleet::ObservedResidency* ResidencyIn(const fleet::Observed& observed,
                                             const EngineName& name) {
   return Find(observed.residencies, name,

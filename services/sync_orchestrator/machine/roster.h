@@ -50,6 +50,9 @@ std::string StandingReason(const Core& core, const Member& member);
 // that was, and able to come to rest as the policy asks.
 bool IsCounted(const Core& core, const Member& member, const fleet::AdapterPolicy& policy);
 
+// Whether it can be asked to load the version: READY, or EXCLUDED for what it failed of others.
+bool CanBeAsked(const Core& core, const Member& member, const VersionInfo& version);
+
 // Lives of its engine that ended with the version on trial, as it reports them.
 uint32_t DeathsOf(const Core& core, const Member& member, const VersionInfo& version);
 

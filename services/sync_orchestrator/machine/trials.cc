@@ -37,7 +37,7 @@ bool Wants(const Core& core, const Trial& trial, const PoolId& id, const MemberI
 
 bool TakesPart(const Core& core, const Question& question, const Trial& trial,
                const Member& member) {
-  return member.group == question.group && StandingOf(core, member) == MemberStanding::kReady &&
+  return member.group == question.group && CanBeAsked(core, member, trial.version) &&
          std::any_of(trial.wanted_by.begin(), trial.wanted_by.end(), [&](const auto& by) {
            return by.first.pool == member.record.pool && Wants(core, trial, by.first, member.id);
          });
@@ -49,13 +49,14 @@ bool Is(const Core& core, const Member& member, const VersionInfo& version,
   return residency != nullptr && residency->state == state;
 }
 
-// First whoever has not failed just now, has lost no engine of it, has not refused it and was not
-// slow.
+// First whoever has not failed just now, has not failed others either, has lost no engine of it, has
+// not refused it and was not slow.
 auto RankOf(const Core& core, const Question& question, const Trial& trial, const Member& member) {
   const GroupVerdict& verdict = VerdictOf(core, question.group, question.version);
   const bool lost = verdict.deaths.contains(member.id) || verdict.hung.contains(member.id);
-  return std::tuple(Is(core, member, trial.version, fleet::ResidencyState::kFailed), lost,
-                    verdict.refusals.contains(member.id), trial.slow.contains(member.id),
+  const bool is_excluded = StandingOf(core, member) != MemberStanding::kReady;
+  return std::tuple(Is(core, member, trial.version, fleet::ResidencyState::kFailed), is_excluded,
+                    lost, verdict.refusals.contains(member.id), trial.slow.contains(member.id),
                     member.id);
 }
 

@@ -210,6 +210,35 @@ TEST_F(Trials, WhoWasToldToTryCountsThoughNobodyWantedItMeanwhile) {
   EXPECT_EQ(fleet_.Loaders(2), 1u);
 }
 
+// Its own failure is of one version: of others it is asked, though last.
+TEST_F(Trials, WhoIsExcludedForOneVersionTriesAnotherWhereNobodyElseCan) {
+  fleet_.Override(first_, "");
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Alias("eval", second);
+  fleet_.Fail("e1", second, Failure::kMember);
+  fleet_.Report("e1");
+  fleet_.Report("e2");
+  fleet_.Obey("e2");
+  ASSERT_EQ(fleet_.StatusOf("e1").standing, MemberStanding::kExcluded);
+  fleet_.Alias("next", fleet_.Publish(3));
+  EXPECT_FALSE(fleet_.MayLoad("e1", 3));
+  EXPECT_TRUE(fleet_.MayLoad("e2", 3));
+  for (const char* id : {"e2", "e3", "e4"}) {
+    fleet_.Of(id).health = fleet::MemberHealth::kAsleep;
+    fleet_.Report(id);
+    fleet_.Report(id);
+  }
+  EXPECT_TRUE(fleet_.MayLoad("e1", 3));
+}
+
+TEST_F(Trials, WhomAnOperatorExcludedTriesNothing) {
+  fleet_.Override(first_, "");
+  for (const char* id : {"e1", "e2", "e3", "e4"})
+    fleet_.Step(MemberMarked{0, MemberId(id), MemberMark::kExcluded, "repair"});
+  fleet_.Alias("next", fleet_.Publish(2));
+  EXPECT_EQ(fleet_.Loaders(2), 0u);
+}
+
 // A proxy without its journal cannot tell what the engine died of, and there is none to ask.
 TEST_F(Trials, WhoCameBackWithoutItsJournalCountsUntilItsEngineIsThere) {
   fleet_.Override(first_, "");
