@@ -9,6 +9,12 @@ bool IsInTrial(const Residency& residency) {
   return residency.IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>();
 }
 
+// What is asked for a token does not wait for the registry.
+bool IsProbed(const Residency& residency) {
+  const auto* doubted = std::get_if<at::Doubted>(&residency.phase);
+  return residency.Is<at::Probing>() || (doubted != nullptr && doubted->was_probe);
+}
+
 void ForgetOneKiller(Core& core) {
   const auto it = std::find_if(core.killers.begin(), core.killers.end(), [&](const auto& killer) {
     return !core.residencies.contains(killer.first);
@@ -60,14 +66,14 @@ void EndLeftTrials(Core& core) {
 
 void JudgeBoot(Core& core, const BootId& boot) {
   if (boot.empty()) return;
+  // Somebody ends a WEDGED engine: no load that hung there is to blame.
+  const bool was_wedged = core.wedged.has_value() && core.wedged->boot == boot;
   const Residency* first = nullptr;
   for (const auto& [name, residency] : core.residencies) {
-    if (residency.tried_on != boot) continue;
+    if (residency.tried_on != boot || (was_wedged && !IsProbed(residency))) continue;
     if (first == nullptr || residency.trial < first->trial) first = &residency;
   }
-  if (first == nullptr) return;
-  const bool was_wedged = core.wedged.has_value() && core.wedged->boot == boot;
-  if (!was_wedged) Blame(core, first->name);
+  if (first != nullptr) Blame(core, first->name);
   for (auto& [name, residency] : core.residencies) {
     if (residency.tried_on != boot) continue;
     EndTrial(residency);

@@ -99,6 +99,22 @@ TEST(Verdicts, AfterADeathItWaitsForAWordFromWhoKnowsOfIt) {
   EXPECT_EQ(bench.loads_.size(), 2u);
 }
 
+// A registry that hangs has nothing to do with what answers a token.
+TEST(Verdicts, WhatAWedgedEngineDiesOfInAProbeIsBlamed) {
+  Bench bench(fleet::EngineKind::kSglang);
+  bench.Desire(0, {1});
+  ASSERT_EQ(bench.Told(1), "LOADED");
+  bench.silent_ = {kProbeEffect};
+  bench.Desire(0, {1, 2});
+  ASSERT_EQ(bench.Told(2), "LOADING");
+  bench.unload_outcome_ = Outcome::kUnknown;
+  bench.Desire(0, {2});
+  bench.Pass(5'000);
+  ASSERT_EQ(bench.machine_->Observe().health, fleet::MemberHealth::kWedged);
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(2), 1u);
+}
+
 TEST(Verdicts, LeaveForOneBootHoldsOnNoOther) {
   Bench bench;
   bench.on_this_boot_ = true;
