@@ -6,7 +6,7 @@
 namespace lorry::sim {
 namespace {
 
-constexpr uint64_t kSeeds = 100;
+constexpr uint64_t kSeeds = 400;
 
 // Starts with the words that say which invariant breaks, in some seed; in others a bug may break
 // another one first.

@@ -140,10 +140,10 @@ class Run {
     if (plant == Plant::kProbeIsBlind || plant == Plant::kGapIsBlind) drawn.ignored = 300;
     if (plant == Plant::kGoodbyeComesFirst) {
       // The others decide while one is away.
-      mishaps_.leave = 20;
+      mishaps_.leave = 60;
       mishaps_.barrier = 1'000;
       mishaps_.meddle = mishaps_.move = mishaps_.retry = 0;
-      drawn.partition = drawn.drop = drawn.direct = 0;
+      drawn.partition = drawn.drop = drawn.direct = drawn.evict = 0;
     }
   }
 
