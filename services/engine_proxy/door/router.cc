@@ -10,13 +10,14 @@ namespace lorry::door {
 namespace {
 
 // Whether new requests may come to the name, so that the end of its last one is no news. A row that
-// keeps requests waiting may wait for just that end, and does not say of which name.
+// keeps requests waiting may wait for just that end, and does not say of which name; and what has no
+// route is about to leave the engine, though an alias may still name it.
 bool IsRouted(const proxy::DoorTable& table, const EngineName& name) {
   const bool is_awaited =
       std::any_of(table.rows.begin(), table.rows.end(), [](const proxy::DoorRow& row) {
         return row.mode == fleet::RowMode::kHeld || row.mode == fleet::RowMode::kLocked;
       });
-  if (is_awaited) return false;
+  if (is_awaited || table.FindRoute(name) == nullptr) return false;
   return std::any_of(table.rows.begin(), table.rows.end(),
                      [&](const proxy::DoorRow& row) { return row.target == name; }) ||
          std::any_of(table.aliases.begin(), table.aliases.end(),

@@ -279,6 +279,19 @@ TEST_F(RouterTest, SaysWhenAnUnroutedNameIsQuiet) {
   EXPECT_EQ(quiet_, 1);
 }
 
+TEST_F(RouterTest, SaysWhenANameThatLeavesIsQuietThoughAnAliasNamesIt) {
+  router_.SetTable(Ordinary().Make());
+  Outcome outcome = router_.Resolve({{"policy"}, {}});
+  TableMaker later = Ordinary();
+  later.raw().rows[0].target = EngineName();
+  later.raw().rows[0].mode = fleet::RowMode::kClosed;
+  later.Alias("policy", "eval", 12);
+  std::erase_if(later.raw().routes, [](const auto& r) { return r.name == NameOf("policy", 12); });
+  router_.SetTable(later.Make());
+  std::get<Admitted>(outcome).admission.Release();
+  EXPECT_EQ(quiet_, 1);
+}
+
 TEST_F(RouterTest, SaysWhenTheLastRequestOfAHeldRowEndedThoughAnAliasNamesItsVersionToo) {
   TableMaker maker = Ordinary();
   maker.raw().aliases = {{AdapterName("policy"), AliasName("eval"), NameOf("policy", 12)}};
