@@ -20,7 +20,8 @@ namespace {
 // Proxies give up on a load that takes longer, and so do engines that live.
 constexpr int64_t kLoadEndsMs = 60'000;
 
-// Longer than a load and a token take on a healthy engine.
+// How long one member tries before another tries beside it: longer than a load and a token take on
+// a healthy engine.
 int64_t PatienceOf(const Core& core, const AdapterName& adapter) {
   const AdapterInfo* info = core.FindAdapter(adapter);
   const int64_t deadline = info != nullptr ? info->policy.stage_deadline_ms : 0;
@@ -49,8 +50,8 @@ bool Is(const Core& core, const Member& member, const VersionInfo& version,
   return residency != nullptr && residency->state == state;
 }
 
-// First whoever has not failed just now, has not failed others either, has lost no engine of it, has
-// not refused it and was not slow.
+// Lower goes first: who has not failed just now, has not failed others either, has lost no engine of
+// it, has not refused it and was not slow.
 auto RankOf(const Core& core, const Question& question, const Trial& trial, const Member& member) {
   const GroupVerdict& verdict = VerdictOf(core, question.group, question.version);
   const bool lost = verdict.deaths.contains(member.id) || verdict.hung.contains(member.id);
@@ -94,7 +95,7 @@ bool MayTry(const Core& core, const Question& question, const Trial& trial, cons
   return !failed || trial.tries.size() == (tries ? 1 : 0);
 }
 
-// Where nobody could try before, only those that are visited may.
+// If the last search found nobody, only members that changed since (`visit`) are looked at.
 const Member* BestOf(const Core& core, const Question& question, const Trial& trial,
                      const Visit& visit) {
   const Member* best = nullptr;
@@ -144,8 +145,8 @@ bool HasWaited(const Core& core, const Try& its, int64_t ms) {
   return its.revoked.has_value() && core.now - *its.revoked >= ms;
 }
 
-// It knows that it must not try again; and its engine is there, or was given the time to come back
-// in which a proxy tells what an engine died of. One that has lost its journal may have asked for a
+// Its report shows that it knows it must not try; and its engine is there, or had the time to come
+// back in which a proxy tells what an engine died of. One that has lost its journal may have asked for a
 // load before, of which it will not tell.
 bool HasAnswered(const Core& core, const Question& question, const Member& member,
                  const Trial& trial, const Try& its) {
@@ -217,7 +218,8 @@ bool IsAffordable(const Core& core, const Question& question, const Trial& trial
   return spent + trial.tries.size() + static_cast<size_t>(others) < core.config.deaths_limit;
 }
 
-// Those that try give way to the next, which tries beside those that cannot be stopped any more.
+// Stops the tries that are not loading yet. `next` tries beside the rest, if one more engine may be
+// risked.
 void GiveWay(Core& core, const Question& question, Trial& trial, const Member& next) {
   for (auto& [id, its] : trial.tries) {
     const Member& member = core.members.at(id);
@@ -255,7 +257,7 @@ void AdvanceTrial(Core& core, const Question& question, Trial& trial, const Visi
   EndTries(core, question, trial);
   AssessRisk(core, question, trial, visit);
   if (trial.tries != before || visit.whole) trial.nobody = false;
-  // Where nobody tries who could be stopped, and one more is too many, there is nobody to look for.
+  // With no try under way, and no engine left that may be risked, nobody is next.
   const bool may_go_on = !trial.tries.empty() || IsAffordable(core, question, trial);
   if (may_go_on && IsStuck(core, question, trial)) {
     const Member* next = BestOf(core, question, trial, visit);
