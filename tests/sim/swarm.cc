@@ -184,6 +184,12 @@ class Run {
     if (world_.leader() == nullptr && Below(3) == 0) world_.StartLeader();
   }
 
+  // Also one that was replaced and does not know it: nobody exchanges a file that is open.
+  void EndLeaders() {
+    world_.EndZombies();
+    world_.KillLeader();
+  }
+
   void Mishap() {
     Prng& prng = mishaps_.prng;
     if (mishaps_.Chance(mishaps_.watch_break)) {
@@ -193,12 +199,12 @@ class Run {
       ChangePolicy(work_.adapters()[prng.Below(work_.adapters().size())]);
     if (mishaps_.Chance(mishaps_.records_loss)) {
       world_.LoseRecords();
-      world_.KillLeader();
+      EndLeaders();
     }
     if (mishaps_.records_older > 0 && prng.Below(10) == 0) world_.BackUpRecords();
     if (mishaps_.Chance(mishaps_.records_older)) {
       world_.RestoreRecords();
-      world_.KillLeader();
+      EndLeaders();
     }
     if (mishaps_.store_older > 0 && prng.Below(20) == 0) world_.store().BackUp();
     if (mishaps_.Chance(mishaps_.store_older)) world_.RestoreStore();
