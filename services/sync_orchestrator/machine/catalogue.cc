@@ -4,8 +4,10 @@
 #include <limits>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "services/sync_orchestrator/machine/keys.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 namespace {
@@ -17,14 +19,25 @@ void Refuse(Pool& pool, const VersionKey& key) {
   }
 }
 
-void Queue(const Core& core, const fleet::AdapterPolicy& policy, Pool& pool,
+// What is given up waits for nothing: the oldest such makes room for what can still be served.
+void MakeRoom(const Core& core, const PoolId& id, std::vector<VersionKey>& pending) {
+  if (pending.size() < core.config.backlog_limit) return;
+  const auto given_up = std::ranges::find_if(
+      pending, [&](const VersionKey& key) { return GivenUp(core, id, key) != nullptr; });
+  if (given_up != pending.end()) pending.erase(given_up);
+}
+
+void Queue(const Core& core, const fleet::AdapterPolicy& policy, const PoolId& id, Pool& pool,
            const VersionKey& key) {
   if (policy.skip == fleet::SkipRule::kAllowed) {
     pool.record.pending = {key};
-  } else if (pool.record.pending.size() < core.config.backlog_limit) {
-    pool.record.pending.push_back(key);
   } else {
-    Refuse(pool, key);
+    MakeRoom(core, id, pool.record.pending);
+    if (pool.record.pending.size() < core.config.backlog_limit) {
+      pool.record.pending.push_back(key);
+    } else {
+      Refuse(pool, key);
+    }
   }
   pool.record.considered = key;
 }
@@ -57,7 +70,7 @@ void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& s
     if (!pool.record.considered.has_value() && stored.size() > 1) {
       stored.erase(stored.begin(), stored.end() - 1);
     }
-    for (const VersionKey& key : stored) Queue(core, info.policy, pool, key);
+    for (const VersionKey& key : stored) Queue(core, info.policy, id, pool, key);
   }
   if (pool.record != before) core.SavePool(id, pool);
 }

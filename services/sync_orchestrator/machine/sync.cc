@@ -19,7 +19,7 @@ void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row) 
   pool.no_slot_since.reset();
   if (row.to == SyncPhase::kIdle) {
     pool.EndSync();
-    pool.decided_at = core.now;
+    if (pool.decision.has_value() && pool.decision->commit) pool.decided_at = core.now;
   } else if (row.to != SyncPhase::kStaging) {
     AskDoors(core, id, pool, row.to);
   }

@@ -50,8 +50,8 @@ bool Is(const Core& core, const Member& member, const VersionInfo& version,
   return residency != nullptr && residency->state == state;
 }
 
-// Lower goes first: who has not failed just now, has not failed others either, has lost no engine of
-// it, has not refused it and was not slow.
+// Lower goes first: who has not failed just now, has not failed others either, has lost no engine
+// of it, has not refused it and was not slow.
 auto RankOf(const Core& core, const Question& question, const Trial& trial, const Member& member) {
   const GroupVerdict& verdict = VerdictOf(core, question.group, question.version);
   const bool lost = verdict.deaths.contains(member.id) || verdict.hung.contains(member.id);
@@ -146,8 +146,8 @@ bool HasWaited(const Core& core, const Try& its, int64_t ms) {
 }
 
 // Its report shows that it knows it must not try; and its engine is there, or had the time to come
-// back in which a proxy tells what an engine died of. One that has lost its journal may have asked for a
-// load before, of which it will not tell.
+// back in which a proxy tells what an engine died of. One that has lost its journal may have asked
+// for a load before, of which it will not tell.
 bool HasAnswered(const Core& core, const Question& question, const Member& member,
                  const Trial& trial, const Try& its) {
   if (!its.revoked.has_value() || !member.observed.has_value()) return false;

@@ -246,6 +246,20 @@ TEST_F(Pool, WithSkipNeverWhatIsGivenUpDoesNotStandInTheWay) {
   EXPECT_TRUE(fleet_.Pool().pending.empty()) << "it is older than what was decided";
 }
 
+TEST_F(Pool, WithSkipNeverWhatIsGivenUpFillsNoQueue) {
+  fleet_.Policy({.skip = fleet::SkipRule::kNever});
+  const uint64_t last = 2 + fleet_.config_.backlog_limit;
+  for (uint64_t number = 2; number < last; ++number) {
+    const VersionKey key = fleet_.Publish(number);
+    fleet_.Fail("e1", key, Failure::kMisfit, "hidden size 96");
+    fleet_.Pass(1'000);
+  }
+  ASSERT_EQ(fleet_.Pool().pending.size(), fleet_.config_.backlog_limit);
+  const VersionKey good = fleet_.Publish(last);
+  ASSERT_TRUE(fleet_.Pool().sync.has_value()) << fleet_.Pool().waits_for;
+  EXPECT_EQ(fleet_.Pool().sync->version.key, good);
+}
+
 TEST_F(Pool, AnEngineOfAnotherBaseModelSpeaksForItselfAlone) {
   fleet_.Of("e1").base_model = peft::BaseModel{"llama", 96, 2};
   fleet_.Boot("e1");

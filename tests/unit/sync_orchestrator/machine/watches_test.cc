@@ -40,6 +40,25 @@ TEST(Watch, WaitsForWhoeverHasTheVersionLoadedWhateverElseIsSaidOfIt) {
   EXPECT_EQ(fleet.told_.back().done, 2u);
 }
 
+TEST(Watch, IsNotProlongedBySyncsThatAreBrokenOffMeanwhile) {
+  Fleet fleet;
+  fleet.Join("a");
+  fleet.Join("b");
+  const VersionKey first = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, first, kRollout});
+  fleet.Obey("a");
+  fleet.Obey("b");
+  fleet.Obey("a");
+  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "b has not opened it";
+  fleet.Publish(2);
+  fleet.Pass(fleet.config_.deliver_ms / 2);
+  fleet.Override(first, "");
+  ASSERT_FALSE(fleet.Pool().last_decision->commit) << "the second was broken off";
+  EXPECT_FALSE(fleet.told_.back().final);
+  fleet.Pass(fleet.config_.deliver_ms / 2);
+  EXPECT_TRUE(fleet.told_.back().final);
+}
+
 TEST(Watch, EndsWhenItsPoolIsTakenFromThePolicy) {
   Fleet fleet;
   fleet.Join("e1");
