@@ -364,7 +364,7 @@ void SimProxy::Do(const proxy::Load& effect) {
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
     DiedTrying(effect.path);
-    return Later(1, proxy::LoadDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
+    return Later(1, proxy::LoadDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});
   }
   engine_.Load(effect.name, effect.path,
                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
@@ -376,7 +376,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
     DiedTrying(PathOf(effect.name));
-    return Later(1, proxy::ProbeDone{effect.op, Outcome::kFailed, "ENGINE_RESTARTED", ""});
+    return Later(1, proxy::ProbeDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});
   }
   engine_.Probe(effect.name, effect.question.kind,
                 [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
@@ -390,7 +390,7 @@ void SimProxy::Do(const proxy::Unload& effect) {
   CheckUnload(effect.name);
   unloads_.insert(effect.name);
   asked_of_[effect.op] = effect.name;
-  if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kFailed});
+  if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kUnsent});
   engine_.Unload(effect.name, effect.deadline_ms,
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
                    if (life_ == life) Post(proxy::UnloadDone{op, outcome});

@@ -23,6 +23,8 @@ Outcome OutcomeOf(const absl::Status& status) {
       return Outcome::kRefused;
     case engines::End::kFailed:
       return Outcome::kFailed;
+    case engines::End::kUnsent:
+      return Outcome::kUnsent;
     case engines::End::kBroken:
       return Outcome::kBroken;
     case engines::End::kTimedOut:
@@ -186,7 +188,7 @@ void EngineLink::Run(const Load& load) {
       },
       [this, load] {
         sink_(LoadDone{.op = load.op,
-                       .outcome = Outcome::kFailed,
+                       .outcome = Outcome::kUnsent,
                        .reason = "ENGINE_RESTARTED",
                        .detail = ""});
       });
@@ -217,7 +219,7 @@ void EngineLink::Run(const Probe& probe) {
       },
       [this, probe] {
         sink_(ProbeDone{.op = probe.op,
-                        .outcome = Outcome::kFailed,
+                        .outcome = Outcome::kUnsent,
                         .reason = "ENGINE_RESTARTED",
                         .detail = ""});
       });
@@ -242,7 +244,7 @@ void EngineLink::Run(const Unload& unload) {
         LORRY_FAULT_POINT("proxy.unload.called");
       },
       [this, unload] {
-        sink_(UnloadDone{unload.op, Outcome::kFailed});
+        sink_(UnloadDone{unload.op, Outcome::kUnsent});
       });
 }
 

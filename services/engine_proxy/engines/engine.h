@@ -114,7 +114,8 @@ class Engine {
 enum class End {
   kOk,
   kRefused,   // ENGINE_REFUSED
-  kFailed,    // another answer of the engine, or it could not be reached at all
+  kFailed,    // another answer of the engine
+  kUnsent,    // ENGINE_UNREACHABLE: no connection to it, so that it heard of nothing
   kBroken,    // it may have taken effect: the connection broke after the request was sent, or the
               // engine says that it failed itself (ENGINE_FAILED), as one does that is dying
   kTimedOut,  // it may have taken effect, or may take it yet

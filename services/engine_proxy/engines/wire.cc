@@ -210,6 +210,7 @@ End EndOf(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   if (reason == "ENGINE_REFUSED") return End::kRefused;
   if (reason == "ENGINE_TIMEOUT") return End::kTimedOut;
+  if (reason == "ENGINE_UNREACHABLE") return End::kUnsent;
   const bool broke = reason == "ENGINE_CONNECTION_BROKEN" || reason == "ENGINE_FAILED";
   return broke ? End::kBroken : End::kFailed;
 }

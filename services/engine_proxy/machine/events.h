@@ -25,7 +25,8 @@ using OpId = uint64_t;
 enum class Outcome {
   kOk,
   kRefused,  // of a load or probe: the engine does not take the adapter, and says so in its words
-  kFailed,   // it did not happen, and that says nothing of the adapter
+  kFailed,   // the engine says that it did not happen, and that says nothing of the adapter
+  kUnsent,   // it never reached the engine, and no answer of the engine's was heard
   kBroken,   // the connection broke, or the engine itself failed at it: it may have happened, and
              // the engine may be dying of it
   kUnknown,  // no answer within the driver's deadline: it may have happened, or may happen yet

@@ -54,6 +54,7 @@ bool IsUncertain(const Core& core, const Residency& residency) {
 }
 
 void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
+  if (outcome == Outcome::kUnsent) return;  // nobody answered
   if (MayHaveHappened(outcome)) {
     residency.uncertain_on = core.boot;
     if (outcome == Outcome::kUnknown && ++core.hung_loads >= core.config.hung_loads_limit)
@@ -75,6 +76,11 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   if (residency == nullptr) return;
   residency->changed_as_of = core.registry.call_ended_as_of = ++core.registry.changes;
   NoteAnswer(core, *residency, event.outcome);
+  // What the engine has not heard of it does not die of.
+  if (event.outcome == Outcome::kUnsent && !IsUncertain(core, *residency)) {
+    EndTrial(*residency);
+    core.SaveName(*residency);
+  }
   at::Mishap mishap;
   if (event.outcome != Outcome::kOk) {
     mishap = {FailureOf(event.outcome), event.reason.empty() ? "LOAD_UNKNOWN" : event.reason,

@@ -140,6 +140,7 @@ void ProxyMetrics::OnTimed(std::string_view verb, double seconds, Outcome outcom
       return unload_deadline_.Add();
     case Outcome::kRefused:
     case Outcome::kFailed:
+    case Outcome::kUnsent:
       return unload_refused_.Add();
   }
 }

@@ -114,8 +114,8 @@ struct Pool {
   };
   std::optional<Barrier> barrier;
   uint32_t barriers_failed = 0;  // in a row, for the backoff
-  Tick decided_at = 0;  // of the last COMMIT
-  Tick retry_at = 0;  // after an ABORT
+  Tick decided_at = 0;           // of the last COMMIT
+  Tick retry_at = 0;             // after an ABORT
   std::optional<Tick> no_slot_since;
   Wait wait = Wait::kNothing;
   std::string detail;  // for people, of `wait`

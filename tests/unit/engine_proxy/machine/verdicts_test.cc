@@ -25,6 +25,30 @@ TEST(Verdicts, TheVersionWhoseProbeBrokeIsBlamedThoughTheLookComesLater) {
   EXPECT_EQ(bench.DeathsOf(2), 0u);
 }
 
+// An engine that ends by itself refuses connections before anybody has noticed.
+TEST(Verdicts, WhatTheEngineNeverHeardOfIsNotBlamed) {
+  Bench bench;
+  bench.Desire(0, {1});
+  bench.load_answer_ = LoadDone{0, Outcome::kUnsent, "ENGINE_UNREACHABLE", ""};
+  bench.silent_ = {kListEffect};
+  bench.Desire(0, {1, 2});
+  ASSERT_EQ(bench.loads_.back(), Bench::NameOf(2));
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(2), 0u);
+}
+
+TEST(Verdicts, WhatTheEngineNeverHeardOfAcquitsNobody) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
+  bench.Desire(0, {1});
+  bench.load_answer_ = LoadDone{0, Outcome::kUnsent, "ENGINE_UNREACHABLE", ""};
+  bench.Desire(0, {1, 2});
+  ASSERT_EQ(bench.loads_.back(), Bench::NameOf(2));
+  bench.Reboot();
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+  EXPECT_EQ(bench.DeathsOf(2), 0u);
+}
+
 // Whoever lets others try it must not take it for one that is merely on its way out.
 TEST(Verdicts, WhatIsProbedIsToldAsLoadingThoughNobodyWantsItAnyMore) {
   Bench bench;
