@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "tests/unit/engine_proxy/door/harness.h"
 #include "tests/unit/engine_proxy/door/tables.h"
@@ -56,6 +58,14 @@ class DoorTest : public ::testing::Test {
   }
   bool BecomesQuiet() {
     return Eventually([this] { return door_->Snapshot().live == 0; });
+  }
+  // A request is noted behind its end, and others beside it may be noted later.
+  bool IsNoted(std::string_view reason) {
+    return Eventually([&] {
+      const auto recent = door_->Recent(9);
+      return std::any_of(recent.begin(), recent.end(),
+                         [&](const auto& record) { return record.reason == reason; });
+    });
   }
 
   DoorOptions options_;

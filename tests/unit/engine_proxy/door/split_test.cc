@@ -334,7 +334,7 @@ TEST_F(DoorTest, CutsAStreamedBatchWhoseEngineDies) {
   wire.Send(Post("/generate", R"({"text":["a","b"],"lora_path":"policy","stream":true})"));
   EXPECT_TRUE(wire.ReadAll().ends_with("}}\n\n\r\n"));
   EXPECT_TRUE(BecomesQuiet());
-  EXPECT_EQ(door_->Recent(1).at(0).reason, "ENGINE_BROKE_OFF");
+  EXPECT_TRUE(IsNoted("ENGINE_BROKE_OFF"));
   EXPECT_EQ(engine_->requests().size(), 1u) << "nothing to abort";
 }
 
