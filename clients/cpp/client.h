@@ -127,8 +127,8 @@ class Client {
     std::string member;
     engine::v1::ExplainResponse what;
   };
-  // Asks every member, until one remembers. NOT_FOUND UNKNOWN_REQUEST when none remembers, naming those that were
-  // silent.
+  // Asks every member, until one remembers. NOT_FOUND UNKNOWN_REQUEST when none remembers, naming
+  // those that were silent.
   absl::StatusOr<Explained> Explain(const std::string& request_id);
 
   // The door of `member` admits nothing any more; returns once nothing is in flight there.

@@ -35,8 +35,8 @@ void EndBoot(Core& core) {
 }
 
 // Whether an earlier process of this proxy loaded it on this boot, so that requests that it admitted
-// or its probe may still run; also where its directory was found to be broken since, which makes
-// nothing of what the engine lists under its name believable.
+// or its probe may still run; also where its directory was found to be broken since, and what the
+// engine lists under its name is not believed.
 bool MayBeInUse(const Core& core, const Residency& residency) {
   const bool was_asked = residency.directory.has_value() && residency.directory->asked;
   return residency.loaded_on == core.boot || (was_asked && core.journal_boot == core.boot);

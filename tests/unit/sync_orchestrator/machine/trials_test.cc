@@ -20,6 +20,13 @@ class Trials : public ::testing::Test {
     }
     EXPECT_EQ(fleet_.Committed(), 1u);
   }
+  // A version that an alias alone asks for: no sync stages it.
+  VersionKey PublishForAnAlias(uint64_t number) {
+    fleet_.Override(first_, "");
+    const VersionKey key = fleet_.Publish(number);
+    fleet_.Alias("eval", key);
+    return key;
+  }
 
   Fleet fleet_;
   VersionKey first_;
@@ -73,9 +80,7 @@ TEST_F(Trials, WhoFailedCountsUntilItHasHeardThatAnotherTries) {
 }
 
 TEST_F(Trials, WhoIsLostInItsTryCountsAsOneThatHangsUntilItIsBack) {
-  fleet_.Override(first_, "");
-  const VersionKey killer = fleet_.Publish(2);
-  fleet_.Alias("eval", killer);
+  const VersionKey killer = PublishForAnAlias(2);
   fleet_.Die("e1", killer);
   ASSERT_TRUE(fleet_.MayLoad("e2", 2));
   fleet_.Report("e2");
@@ -95,9 +100,7 @@ TEST_F(Trials, WhoIsLostInItsTryCountsAsOneThatHangsUntilItIsBack) {
 
 // Nobody is left who could tell what its engine died of.
 TEST_F(Trials, APodThatIsEvictedInItsTryIsADeath) {
-  fleet_.Override(first_, "");
-  const VersionKey killer = fleet_.Publish(2);
-  fleet_.Alias("eval", killer);
+  const VersionKey killer = PublishForAnAlias(2);
   for (const char* id : {"e1", "e2"}) {
     ASSERT_TRUE(fleet_.MayLoad(id, 2)) << id;
     fleet_.Report(id);
@@ -127,8 +130,7 @@ TEST_F(Trials, APodThatIsEvictedAndDoesNotComeBackIsALifeToo) {
 
 // Whoever tells the deaths of a boot has told them all: what ended it otherwise is nobody's.
 TEST_F(Trials, AnotherBootWithTheSameJournalIsNoDeath) {
-  fleet_.Override(first_, "");
-  fleet_.Alias("eval", fleet_.Publish(2));
+  PublishForAnAlias(2);
   ASSERT_TRUE(fleet_.MayLoad("e1", 2));
   fleet_.Boot("e1");
   fleet_.Report("e1");
@@ -212,9 +214,7 @@ TEST_F(Trials, WhoWasToldToTryCountsThoughNobodyWantedItMeanwhile) {
 
 // Its own failure is of one version: of others it is asked, though last.
 TEST_F(Trials, WhoIsExcludedForOneVersionTriesAnotherWhereNobodyElseCan) {
-  fleet_.Override(first_, "");
-  const VersionKey second = fleet_.Publish(2);
-  fleet_.Alias("eval", second);
+  const VersionKey second = PublishForAnAlias(2);
   fleet_.Fail("e1", second, Failure::kMember);
   fleet_.Report("e1");
   fleet_.Report("e2");
@@ -241,9 +241,7 @@ TEST_F(Trials, WhomAnOperatorExcludedTriesNothing) {
 
 // A proxy without its journal cannot tell what the engine died of, and there is none to ask.
 TEST_F(Trials, WhoCameBackWithoutItsJournalCountsUntilItsEngineIsThere) {
-  fleet_.Override(first_, "");
-  const VersionKey killer = fleet_.Publish(2);
-  fleet_.Alias("eval", killer);
+  const VersionKey killer = PublishForAnAlias(2);
   fleet_.Die("e1", killer);
   ASSERT_TRUE(fleet_.MayLoad("e2", 2));
   fleet_.Report("e2");
