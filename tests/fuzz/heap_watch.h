@@ -12,12 +12,10 @@ class HeapWatch {
  public:
   // Begins to count; once, before the first thread of the code under test.
   static void Install();
-  // What this thread allocates and frees no longer counts.
+  // What this thread allocates from now on does not count, whoever frees it.
   static void Ignore();
   static int64_t live_bytes();
-  // At most, since ResetPeak, above what was held then. What a thread that is ignored frees of the
-  // others' stays counted, so that of a program that it starts and stops for each input only the
-  // difference says something.
+  // At most, since ResetPeak, above what was held then.
   static int64_t peak_bytes();
   static void ResetPeak();
 };
