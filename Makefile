@@ -29,7 +29,7 @@ test: ## build, then every test: C++, Python, simulation, fuzzers, engines, lint
 	tools/setup packages
 	$(call compile_beside,tools venvs)
 	$(MAKE) --no-print-directory compile PRESET=fuzz TARGETS=fuzzers
-	ctest --test-dir $(BUILD) -j2 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)')
+	ctest --test-dir $(BUILD) -j2 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)') || { tools/failures $(BUILD); exit 1; }
 
 build: ## build everything (PRESET=dev|release|asan|tsan|ci)
 	tools/setup packages
