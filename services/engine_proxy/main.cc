@@ -272,6 +272,7 @@ absl::Status App::WireEngine() {
                         .limits = limits,
                         .observer = &metrics_,
                         .on_counts = report,
+                        .on_draining = [sink = Sink()] { sink(DoorDrains{}); },
                         .on_closed = [sink = Sink()] { sink(DoorClosed{}); }});
   const auto on_facts = [this, key](const engines::EngineFacts& facts) {
     metrics_.OnBoot();

@@ -13,7 +13,7 @@ constexpr std::string_view kProxyEvents[] = {
     "Listed",         "LoadDone",         "ProbeDone",       "UnloadDone",    "EngineLoadSeen",
     "PauseDone",      "ResumeDone",       "FetchProgress",   "FetchDone",     "FetchFailed",
     "FetchCancelled", "DirectoryDeleted", "DirectoryHashed", "ShapesChecked", "DoorReport",
-    "DoorClosed",     "TimePassed"};
+    "DoorDrains",     "DoorClosed",       "TimePassed"};
 constexpr std::string_view kProxyEffects[] = {
     "Fetch",       "CancelFetch",  "HashDirectory", "CheckShapes", "DeleteDirectory",
     "List",        "Load",         "Probe",         "Unload",      "AskEngineLoad",

@@ -124,6 +124,7 @@ void SimProxy::Drain() {
     ++said.sequence;
     hooks_.send(said);
   } else {
+    Post(proxy::DoorDrains{});
     doors_.back()->Close();
     Post(proxy::DoorClosed{});
   }

@@ -6,6 +6,16 @@
 namespace lorry::door {
 namespace {
 
+// Another engine behind the same balancer answers at once.
+constexpr int kRetryElsewhereS = 1;
+
+Refused Draining() {
+  return {
+      503, "DRAINING",
+      "this engine's proxy is being stopped and lets no request wait; another engine may serve it",
+      kRetryElsewhereS};
+}
+
 // One place among the requests that wait, while it lives.
 class HeldPlace {
  public:
@@ -40,14 +50,18 @@ Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const A
   const int64_t began_ms = NowMs();
   Outcome outcome = std::move(held);
   while (Held* still = std::get_if<Held>(&outcome)) {
+    if (shard.shared.draining) {
+      outcome = Draining();
+      break;
+    }
     const int64_t left_ms = began_ms + still->limit_ms - NowMs();
     if (left_ms <= 0) {
       Refused too_late = std::move(still->too_late);
       outcome = std::move(too_late);
       break;
     }
-    // SetTable posts to this thread after it set the table, so its wake-up cannot come between
-    // Resolve and this wait.
+    // Whoever sets a table, or lets the door drain, posts to this thread afterwards, so that its
+    // wake-up cannot come between what was read here and this wait.
     timer.expires_after(std::chrono::milliseconds(left_ms));
     auto [ignored] = co_await timer.async_wait(kAwait);
     (void)ignored;

@@ -48,6 +48,10 @@ Task<void> SweepLoop(Shard& shard) {
   }
 }
 
+void AskHeldAgain(Shard& shard) {
+  for (Timer* timer : shard.held) timer->cancel();
+}
+
 // A client's connection may need one to the engine: with more clients than that requests would fail
 // one by one.
 DoorOptions WithinDescriptors(DoorOptions options) {
@@ -216,13 +220,15 @@ void Door::SetEngineFacts(EngineFacts facts) {
 void Door::SetTable(proxy::DoorTable table) {
   state_->shared.router.SetTable(std::move(table));
   state_->EachShard([](Shard& shard) {
-    for (Timer* timer : shard.held) timer->cancel();
+    AskHeldAgain(shard);
     TellFlips(shard);
   });
   if (state_->shared.options.on_counts) state_->shared.options.on_counts(Snapshot());
 }
 
 uint64_t Door::pieces_heard() const { return state_->shared.pieces_heard; }
+
+uint32_t Door::held() const { return state_->shared.held; }
 
 Counts Door::Snapshot() const { return state_->shared.router.Snapshot(); }
 
@@ -237,6 +243,7 @@ std::vector<Explained> Door::Recent(size_t limit) const {
 // Once; nothing where the door was never open.
 void Door::State::BeginToDrain() {
   if (threads.empty() || shared.draining.exchange(true)) return;
+  if (shared.options.on_draining) shared.options.on_draining();
   std::promise<void> stopped;
   asio::post(shards[0]->io, [this, &stopped] {
     StopAccepting();
@@ -249,6 +256,7 @@ void Door::State::BeginToDrain() {
   });
   stopped.get_future().wait();
   EachShard([](Shard& shard) {
+    AskHeldAgain(shard);
     for (Client* client : shard.clients) client->CloseIfIdle();
   });
 }

@@ -66,6 +66,8 @@ struct DoorOptions {
   // After every SetTable (from its thread), and when a name that nothing routes to has no request
   // left (from any).
   std::function<void(const Counts&)> on_counts;
+  // Once, when the door begins to drain; from whoever asked for it.
+  std::function<void()> on_draining;
   // Once, when the door has drained: nobody is connected any more, and nobody can connect.
   std::function<void()> on_closed;
 };
@@ -88,6 +90,7 @@ class Door {
   // resolve anew.
   void SetTable(proxy::DoorTable table);
   Counts Snapshot() const;
+  uint32_t held() const;  // requests that wait here for another table
   // Grows with every piece of a reply, to a request that is counted, which shows that the engine works:
   // not with an error, nor with what its HTTP server says before it has passed the request on.
   uint64_t pieces_heard() const;
@@ -95,7 +98,8 @@ class Door {
   std::optional<Explained> Explain(std::string_view request_id) const;
   std::vector<Explained> Recent(size_t limit) const;
 
-  // Stops accepting and lets running requests end (replies say `Connection: close`). Blocks until
+  // Stops accepting and lets running requests end (replies say `Connection: close`); a request that
+  // waits here, or would have to, is refused with DRAINING. Blocks until
   // none is left, at most `wait_ms`; false: some still run, and go on running. May be called again,
   // to go on waiting, and beside Drain, which ends the wait.
   bool Quiesce(int64_t wait_ms);

@@ -86,7 +86,7 @@ struct Shard {
   Shared& shared;
   Sweeper sweeper;  // outlives the sockets that io and pool hold
   std::unordered_set<Client*> clients;
-  std::unordered_set<Timer*> held;  // requests at HELD rows: cancelled when a new table is there
+  std::unordered_set<Timer*> held;       // requests at HELD rows: cancelled to ask again
   std::unordered_set<FlipWatch*> flips;  // requests that do not simply finish when their row flips
   asio::io_context io{1};
   UpstreamPool pool;

@@ -149,14 +149,18 @@ struct DoorReport {
   std::map<EngineName, uint32_t> in_flight;  // counts as of now; a name without an entry has none
 };
 
+// It accepts nobody any more, for good, and lets end what the engine has of its requests. An engine
+// that is paused would keep them from ending.
+struct DoorDrains {};
 // Its listeners are closed, no connection is left, and it admits nothing any more, for good.
 struct DoorClosed {};
 
 struct TimePassed {};  // `wake_at` came
 
-using Event = std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed,
-                           LoadDone, ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone,
-                           FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
-                           DirectoryHashed, ShapesChecked, DoorReport, DoorClosed, TimePassed>;
+using Event =
+    std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed, LoadDone,
+                 ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone, FetchProgress,
+                 FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted, DirectoryHashed,
+                 ShapesChecked, DoorReport, DoorDrains, DoorClosed, TimePassed>;
 
 }  // namespace lorry::proxy

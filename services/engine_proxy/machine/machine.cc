@@ -67,7 +67,8 @@ void Handle(Core& core, const Event& event) {
                  [&](const DirectoryHashed& e) { HandleHashed(core, e); },
                  [&](const ShapesChecked& e) { HandleShapes(core, e); },
                  [&](const DoorReport& e) { HandleReport(core, e); },
-                 [&](const DoorClosed&) { core.door_closed = true; },
+                 [&](const DoorDrains&) { core.door = DoorState::kDrains; },
+                 [&](const DoorClosed&) { core.door = DoorState::kClosed; },
                  [&](const TimePassed&) {},
              },
              event);

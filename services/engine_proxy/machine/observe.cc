@@ -29,6 +29,9 @@ std::string HealthDetail(const Core& core) {
     return absl::StrCat("the registry hangs since ", core.wedged->name.value,
                         "; the engine serves what it has and needs a restart");
   }
+  if (IsResuming(core)) {
+    return "resuming: a pause is over, and the engine has not said yet that it goes on";
+  }
   return core.warning;
 }
 

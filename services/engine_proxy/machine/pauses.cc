@@ -119,7 +119,8 @@ void EndIfOver(Core& core) {
            !NeedsPause(core, *wanted, row->second, entry.second);
   });
   if (core.now >= core.pause.until) GiveUp(core, "");
-  if (!core.pause.rows.empty() && core.session) return;
+  const bool may_last = core.session && core.door == DoorState::kOpen;
+  if (!core.pause.rows.empty() && may_last) return;
   core.pause.rows.clear();
   Move(core, PauseEvent::kEnds);
 }
@@ -143,6 +144,8 @@ bool IsPausedOrToBe(const Core& core) {
 }
 
 bool IsPauseConfirmed(const Core& core) { return std::holds_alternative<Paused>(core.pause.phase); }
+
+bool IsResuming(const Core& core) { return std::holds_alternative<Resuming>(core.pause.phase); }
 
 bool IsPausedFor(const Core& core, const AdapterName& adapter, Epoch epoch) {
   const auto row = core.pause.rows.find(adapter);

@@ -24,6 +24,8 @@ bool IsPaused(const Core& core);
 bool IsPausedOrToBe(const Core& core);
 // The engine said that it holds.
 bool IsPauseConfirmed(const Core& core);
+// It is over, and the engine has not said yet that it goes on.
+bool IsResuming(const Core& core);
 // And it was begun after that row was shut for the epoch.
 bool IsPausedFor(const Core& core, const AdapterName& adapter, Epoch epoch);
 

@@ -248,7 +248,7 @@ void RestoreRow(Core& core, const AdapterName& adapter, const RowRecord& record)
 }
 
 void AdvanceRows(Core& core) {
-  if (core.door_closed && core.session && !core.leaves) Leave(core);
+  if (core.door == DoorState::kClosed && core.session && !core.leaves) Leave(core);
   if (core.leaves) return;
   for (auto& [adapter, row] : core.rows) FollowTarget(core, adapter, row);
   if (!core.desired.has_value()) return;

@@ -201,13 +201,16 @@ struct Pause {
   Tick until = 0;
 };
 
+// What the door does with whoever comes; it never goes back.
+enum class DoorState : uint8_t { kOpen, kDrains, kClosed };
+
 struct Core {
   Config config;
   Tick now = 0;
   JournalRecord journal;
   Term term;
   bool session = false;
-  bool door_closed = false;               // for good
+  DoorState door = DoorState::kOpen;
   bool leaves = false;                    // and the orchestrator is told so: no row moves any more
   std::optional<fleet::Desired> desired;  // accepted in this process
   bool met = false;                       // every wanted version has a residency, which knows it

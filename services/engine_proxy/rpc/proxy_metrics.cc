@@ -55,6 +55,8 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
                                 "1 while a pause of the engine that Lorry began holds, or may")),
       live_(registry.AddGauge("lorry_door_live_requests",
                               "Requests admitted at the door and not finished")),
+      held_(registry.AddGauge("lorry_door_held_requests",
+                              "Requests that wait at the door, for a sync or for a newer version")),
       attached_gauge_(registry.AddGauge(
           "lorry_proxy_attached", "1 while the proxy has a session with the sync-orchestrator")) {}
 
@@ -159,6 +161,7 @@ void ProxyMetrics::Refresh() {
   slots_.Set(view->observed.limits.slots);
   wedged_.Set(view->observed.health == fleet::MemberHealth::kWedged ? 1 : 0);
   paused_.Set(view->table.paused ? 1 : 0);
+  held_.Set(door_->held());
   ShowCounts(*view, door_->Snapshot());
   ShowGaps(*view);
   for (const auto& [transport, bytes] : fetcher_->fetched_bytes()) {

@@ -52,7 +52,7 @@ class ProxyMetrics final : public door::DoorObserver {
   metrics::Histogram pause_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
   std::function<bool()> attached_;
-  metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, live_, attached_gauge_;
+  metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, live_, held_, attached_gauge_;
   Mutex mutex_;
   std::map<int, metrics::Counter> by_code_ LORRY_GUARDED_BY(mutex_);
   struct Lags {

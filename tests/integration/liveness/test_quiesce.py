@@ -1,5 +1,6 @@
 """Engines come to rest before their doors change as policy says, and go on afterwards."""
 
+import concurrent.futures
 import contextlib
 import signal
 
@@ -140,6 +141,34 @@ def test_what_does_not_go_together_is_refused(world):
     for wrong in ({"quiesce": "abort"}, {"flush": "always"}, {"quiesce": "drain", "flush": "always"}):
         with pytest.raises(Exception, match="POLICY_INVALID"):
             world.admin.create("wrong", wrong)
+
+
+def test_a_proxy_that_drains_lets_nobody_wait_and_keeps_no_engine_paused(alone, make_adapter):
+    """A pause that waits for one request keeps whatever else its engine has got, and its door holds the rest."""
+    world, member = alone["vllm"], "vllm-1"
+    proxy, door = world.fleet.proxies[member], world.doors[member]
+    follow(world, policy("rolling", "wait"))
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        with Running(world, member, f"{ADAPTER}@1", token_s=1.0) as running, concurrent.futures.ThreadPoolExecutor() as pool:
+            world.publish(run, 2, make_adapter(2), until_="stored")
+            until(lambda: paused(world), "its engine is to come to rest")
+            kept = pool.submit(door.ask, f"{ADAPTER}@1", tokens=1)
+            held = pool.submit(door.ask, ADAPTER)
+            until(lambda: "lorry_door_live_requests 2" in proxy.metrics(), "the engine has one more")
+            until(lambda: "lorry_door_held_requests 1" in proxy.metrics(), "the door holds the other")
+            stopped = pool.submit(proxy.stop)
+            refused = held.result(SOON_S)
+            assert (refused.status, refused.reason, refused.headers["retry-after"]) == (503, "DRAINING", "1")
+            world.prove(kept.result(SOON_S), version=1)
+            assert running.at_work() == 1, "what the pause waited for still runs"
+            running.let_go()
+            assert stopped.result(SOON_S) == 0
+        world.prove(running.answers[0], version=1)
+        assert not paused(world)
+        proxy.start().wait_ready()
+        world.wait_serves(2)
 
 
 @pytest.mark.parametrize("point", POINTS)

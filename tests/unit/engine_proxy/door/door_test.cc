@@ -337,6 +337,44 @@ TEST_F(DoorTest, MayBeDrainedByTwoAtOnce) {
   EXPECT_EQ(door_->Snapshot().live, 0u);
 }
 
+// Another engine may serve what would wait here. What comes on a connection that is open already
+// is told the same.
+TEST_F(DoorTest, ADrainAnswersWhatItHoldsAtOnce) {
+  std::atomic<int> draining = 0;
+  options_.on_draining = [&] { ++draining; };
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  TableMaker held = PolicyTable();
+  held.raw().rules[0].hold_limit_ms = 600'000;
+  held.Row("math", RowMode::kHeld).Loaded("math", 1);
+  door_->SetTable(held.Make());
+  const std::string below =
+      Post("/generate", R"({"lora_path":"policy"})", "X-Lorry-Min-Version: 13\r\n");
+  const std::string at_row = Post("/generate", R"({"lora_path":"math"})");
+  std::vector<Wire> waiting;
+  for (const std::string& request : {below, at_row}) {
+    waiting.push_back(Connect());
+    waiting.back().Send(request);
+  }
+  waiting.push_back(Connect());
+  waiting.back().Send(at_row.substr(0, 20));
+  ASSERT_TRUE(Eventually([&] { return door_->held() == 2; }));
+  EXPECT_EQ(draining, 0);
+
+  EXPECT_FALSE(door_->Quiesce(0)) << "somebody still sends";
+  waiting.back().Send(at_row.substr(20));
+  for (Wire& wire : waiting) {
+    const Message reply = ReadMessage(wire);
+    EXPECT_EQ(reply.status(), 503);
+    EXPECT_EQ(reply.Get("X-Lorry-Reason"), "DRAINING");
+    EXPECT_EQ(reply.Get("Retry-After"), "1");
+    EXPECT_EQ(reply.Get("Connection"), "close");
+    EXPECT_TRUE(wire.AtEnd());
+  }
+  EXPECT_TRUE(door_->Quiesce(10'000));
+  EXPECT_EQ(draining, 1);
+  EXPECT_TRUE(engine_->requests().empty());
+}
+
 // Who only waits for quiet ends nothing, and may wait again.
 TEST_F(DoorTest, WaitsForQuietWithoutAbortingAnything) {
   Gate answering;

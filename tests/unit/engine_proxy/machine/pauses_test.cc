@@ -104,11 +104,46 @@ TEST_F(PauseTest, ItEndsAtItsOwnDeadlineAndDoesNotBeginAgain) {
   EXPECT_EQ(pauses(), 1u);
 }
 
+TEST_F(PauseTest, WhoeverLooksSeesThatTheEngineHasNotGoneOnYet) {
+  const auto detail = [&] { return bench_.machine_->Observe().health_detail; };
+  bench_.resume_outcome_ = Outcome::kUnknown;
+  Lock(PauseKind::kKeep);
+  EXPECT_EQ(detail(), "") << "the pause itself is told as such";
+  Unlock();
+  EXPECT_THAT(bench_.sent_.health_detail, ::testing::StartsWith("resuming: "));
+  EXPECT_EQ(bench_.sent_.health, fleet::MemberHealth::kReady);
+  bench_.resume_outcome_ = Outcome::kOk;
+  bench_.Pass(2'000);
+  EXPECT_EQ(bench_.sent_.health_detail, "");
+}
+
 TEST_F(PauseTest, WithoutTheOrchestratorNothingStaysPaused) {
   Lock(PauseKind::kKeep);
   bench_.Tell(SessionDown{});
   EXPECT_EQ(bench_.resumes_, 1);
   EXPECT_FALSE(IsWrittenDown());
+  EXPECT_TRUE(IsLocked());
+}
+
+// It would keep the very requests that the door waits for.
+TEST_F(PauseTest, ADoorThatDrainsHasNothingPaused) {
+  Lock(PauseKind::kKeep);
+  ASSERT_EQ(bench_.resumes_, 0);
+  bench_.Tell(DoorDrains{});
+  EXPECT_EQ(bench_.resumes_, 1);
+  EXPECT_FALSE(IsWrittenDown());
+  EXPECT_TRUE(IsLocked()) << "as it was at rest before";
+  bench_.Tell(DoorClosed{});
+  EXPECT_TRUE(bench_.sent_.leaves);
+}
+
+TEST_F(PauseTest, NorDoesOneBeginWhileItDrains) {
+  bench_.Count(1, 1);
+  bench_.Tell(DoorDrains{});
+  Lock(PauseKind::kKeep);
+  EXPECT_EQ(pauses(), 0u);
+  EXPECT_EQ(bench_.TheRow().waits_for, "requests in flight");
+  bench_.Count(1, 0);
   EXPECT_TRUE(IsLocked());
 }
 
