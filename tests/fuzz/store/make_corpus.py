@@ -78,6 +78,7 @@ SCRIPTS = {
     "great_image": ["B0", "O0Get", "G04 0 0", "H0", "w0", "O1Get", "G18 1048576 4096", "H1", "w1"],
     "great_image_in_pieces": ["B0", "O0Get", "G03 0 4096", "w0", "w0", "O1Get", "G12 4096 65536", "H1", "w1", "H0"],
     "great_image_twice": ["B0", "O0Get", "O1Get", "G05 0 1048576", "G14 1048576 0", "H0", "H1", "w0", "w1", "w0", "w1"],
+    **{f"great_image_{2**log2}_times": ["B0", "O0Get", f"G0{log2} 0 0", "H0", "w0"] for log2 in (0, 3, 6)},
     "great_request": ["B0", "O0Get", "G016 0 0", "H0", "w0"],
     "no_ticket": ["O0Put", message(0, open={"ticket": "AAAA"}), "w0", "O1Get", message(1, ticket=""), "w1"],
 }
