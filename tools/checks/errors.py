@@ -30,6 +30,7 @@ NO_REASON = {
     "clients/cli/status_view.cc": "READY JOINING ASLEEP EXCLUDED",
     "clients/cli/verbs_local.cc": "READY",
     "clients/python/src/lorry/handle.py": "UPLOADING STORED_AT_STORE ACTIVE STORED FAILED ABSENT UNSPECIFIED",
+    "clients/python/src/lorry/lora_args.py": "LORA",
     # environment variables
     "services/engine_proxy/driver/base_model_finder.cc": "HF_HUB_CACHE HF_HOME XDG_CACHE_HOME HOME",
     # heads of columns, placeholders of arguments, ends of enumerators

@@ -108,7 +108,7 @@ class LoraArgs:
         return tuple(sorted(set(names) - excluded))
 
     def peft_config(self, model: Any = None) -> Any:
-        """PEFT's ``LoraConfig``, for a framework that wraps the model itself, such as ``GRPOTrainer(peft_config=...)``.
+        """The ``LoraConfig`` of PEFT, for a framework that wraps the model itself, such as ``GRPOTrainer(peft_config=...)``.
 
         Args:
             model: the model to train, needed for "all-linear".
