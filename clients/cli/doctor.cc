@@ -129,7 +129,8 @@ class Examination {
       SlotDemand demand{.adapter = adapter.name(),
                         .keep = policy->keep.kind == fleet::KeepRule::Kind::kAll
                                     ? policy->max_staleness + 1
-                                    : policy->KeepCount()};
+                                    : policy->KeepCount(),
+                        .on_demand = policy->residency == fleet::ResidencyRule::kOnDemand};
       if (auto known = client_.GetAdapter(adapter.name()); known.ok()) {
         demand.aliases = static_cast<uint32_t>(known->aliases_size());
       }
@@ -216,12 +217,24 @@ Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name)
 
 Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t slots,
                    const std::vector<SlotDemand>& demands) {
-  uint32_t needed = 0;
+  uint32_t needed = 0, on_demand = 0;
   std::vector<std::string> terms;
   for (const SlotDemand& demand : demands) {
+    if (demand.on_demand) {
+      ++on_demand;
+      needed += demand.aliases + demand.leases;
+      if (demand.aliases + demand.leases == 0) continue;
+      terms.push_back(absl::StrCat(demand.adapter, " ", demand.aliases, " aliases + ",
+                                   demand.leases, " leases"));
+      continue;
+    }
     needed += demand.keep + 1 + demand.aliases + demand.leases;
     terms.push_back(absl::StrCat(demand.adapter, " ", demand.keep, " kept + 1 + ", demand.aliases,
                                  " aliases + ", demand.leases, " leases"));
+  }
+  if (on_demand > 0) {
+    needed += 2;
+    terms.push_back(absl::StrCat(on_demand, " on demand 1 shared + 1"));
   }
   const std::string sum = absl::StrCat(needed, " slots (", absl::StrJoin(terms, "; "), ")");
   if (slots == 0 && kind == fleet::EngineKind::kVllm) {
@@ -235,7 +248,8 @@ Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t s
     return {Grade::kGood, absl::StrCat(member, " has ", slots, " slots, needs ", sum)};
   }
   return {Grade::kBad, absl::StrCat(member, " has ", slots, " slots, needs ", sum),
-          "raise SGLang's --max-loaded-loras or vLLM's --max-cpu-loras, or lower keep"};
+          "raise SGLang's --max-loaded-loras or vLLM's --max-cpu-loras, lower keep, or set "
+          "residency=on_demand"};
 }
 
 std::string RenderFindings(const std::vector<Finding>& findings, bool colour) {

@@ -18,13 +18,14 @@ struct Finding {
 };
 
 // Slots that adapters need on a member, against those it has (docs/SEMANTICS.md §6): every adapter
-// of its pool wants its window and one to load the next into, and one for each alias and lease.
-// Pure.
+// of its pool wants its window and one to load the next into, and one for each alias and lease; those
+// that are loaded on demand share one, and one for the next. Pure.
 struct SlotDemand {
   std::string adapter;
   uint32_t keep = 2;  // fleet::AdapterPolicy::KeepCount()
   uint32_t aliases = 0;
   uint32_t leases = 0;
+  bool on_demand = false;
 };
 // No slots: SGLang has no limit then; vLLM always has one, and tells it in dev mode alone.
 Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t slots,

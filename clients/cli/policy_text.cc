@@ -238,7 +238,15 @@ std::vector<Setting> Limits() {
       {"probe_gap=NATS",
        "With probe=auto: how far an engine's log-probabilities of the reference that the trainer "
        "published with a version may be from the trainer's in the mean, before it refuses the "
-       "version (PROBE_GAP); 0: as far as they are. Default 0.1."}};
+       "version (PROBE_GAP); 0: as far as they are. Default 0.1."},
+      {"residency=resident|on_demand",
+       "Whether the version that is served stays loaded. With on_demand adapters share the slots "
+       "of an engine: one that nobody asks for leaves when another needs its slot, and the next "
+       "request for it waits at the door, demand_wait_ms at most, while it is loaded again. "
+       "Default resident."},
+      {"demand_wait_ms=TIME",
+       "With residency=on_demand: how long a request waits for its adapter to be loaded, before it "
+       "is refused with 503 NOT_RESIDENT. Default 30s."}};
 }
 
 }  // namespace

@@ -83,11 +83,21 @@ std::string GapOf(const MemberStatus& member, const std::string& engine_name) {
   return "";
 }
 
+// The row is open on it, and the engine does not have it now: it is loaded on demand, and nobody has
+// asked for it since another adapter needed its slot.
+bool IsAway(const ObservedRow* row, const ObservedResidency& residency) {
+  namespace pb = lorry::sync::v1;
+  return row != nullptr && row->mode() == pb::ROW_MODE_OPEN &&
+         row->target() == residency.engine_name() &&
+         residency.state() == pb::RESIDENCY_STATE_FETCHED && residency.reason().empty();
+}
+
 Cell CellOf(const MemberStatus& member, const std::string& adapter, Said said = Said::kAll) {
   namespace pb = lorry::sync::v1;
   std::vector<std::string> parts;
   Colour colour = Colour::kPlain;
-  if (const ObservedRow* row = RowOf(member, adapter)) {
+  const ObservedRow* row = RowOf(member, adapter);
+  if (row != nullptr) {
     const std::string gap = said == Said::kAll ? GapOf(member, row->target()) : "";
     const std::string version = ShortVersion(row->target(), adapter) + gap;
     const bool open = row->mode() == pb::ROW_MODE_OPEN;
@@ -99,7 +109,8 @@ Cell CellOf(const MemberStatus& member, const std::string& adapter, Said said = 
   for (const ObservedResidency& residency : member.observed().residencies()) {
     if (residency.version().adapter() != adapter) continue;
     in_flight += residency.in_flight();
-    const std::string coming = Coming(residency, said);
+    const std::string coming =
+        IsAway(row, residency) ? "on disk until asked for" : Coming(residency, said);
     if (coming.empty()) continue;
     parts.push_back(coming);
     if (residency.state() == pb::RESIDENCY_STATE_FAILED) colour = Colour::kBad;

@@ -220,7 +220,7 @@ absl::StatusOr<int> Why(Context& context, const Arguments& arguments) {
   if (!what.reason().empty()) table.Add({"reason", {what.reason(), Colour::kBad}});
   const std::string remedy = Remedy(what.reason());
   if (!remedy.empty()) table.Add({"what to do", remedy});
-  if (what.held_ms() > 0) table.Add({"waited at a held row", Milliseconds(what.held_ms())});
+  if (what.held_ms() > 0) table.Add({"waited at the door", Milliseconds(what.held_ms())});
   table.Add({"first byte after", Milliseconds(what.first_byte_ms())});
   if (what.total_ms() > 0) table.Add({"last byte after", Milliseconds(what.total_ms())});
   context.Print(table);

@@ -82,6 +82,8 @@ struct WantedVersion {
   uint32_t probe_gap_ppm = kProbeGapPpmDefault;
   // Clients call the engine directly: the engine's own load is asked before it leaves.
   bool leased = false;
+  // A row may stay OPEN on it while it is not LOADED: requests wait while it is loaded again.
+  bool on_demand = false;
   auto operator<=>(const WantedVersion&) const = default;
 };
 
@@ -98,6 +100,9 @@ enum class NoAdapterAction { kRefuse, kLatest, kBase };
 // What becomes of a running request of `latest` when its row flips to another version.
 enum class InFlightRule { kFinishOnOld, kAbort, kResumeOnNew };
 
+// Engines compile or copy for seconds when they load, and others may wait before.
+inline constexpr int64_t kDemandWaitMsDefault = 30'000;
+
 // What the door must know of an adapter's policy.
 struct DoorRules {
   AdapterName adapter;
@@ -107,6 +112,8 @@ struct DoorRules {
   NoAdapterAction no_adapter = NoAdapterAction::kRefuse;
   int64_t hold_limit_ms = 30'000;  // a request waits at most this long at a HELD row
   InFlightRule in_flight = InFlightRule::kFinishOnOld;
+  // A request waits at most this long for an adapter that is loaded on demand.
+  int64_t demand_wait_ms = kDemandWaitMsDefault;
   auto operator<=>(const DoorRules&) const = default;
 };
 

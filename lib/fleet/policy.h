@@ -15,6 +15,8 @@ namespace lorry::fleet {
 enum class SyncMode { kRolling, kBarrier };
 enum class SkipRule { kAllowed, kNever };
 enum class FlushRule { kAuto, kAlways, kNever };
+// Whether what is served stays loaded, or leaves while nobody asks for it and another needs the slot.
+enum class ResidencyRule { kResident, kOnDemand };
 
 // How many members must have a version before it may be decided: a count, or a share of the sync's
 // members, rounded up. Never less than one.
@@ -61,6 +63,8 @@ struct AdapterPolicy {
   int64_t barrier_deadline_ms = 30'000;
   int64_t framework_pause_deadline_ms = 900'000;
   int64_t drain_deadline_ms = 600'000;
+  ResidencyRule residency = ResidencyRule::kResident;
+  int64_t demand_wait_ms = kDemandWaitMsDefault;
   uint64_t norm_limit = 0;      // largest Frobenius norm of one tensor; 0 = not judged
   uint64_t quota_bytes = 0;     // stored image bytes of all versions; 0 = not bounded
   uint32_t quota_versions = 0;  // stored versions; 0 = not bounded

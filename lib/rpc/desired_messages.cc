@@ -54,6 +54,7 @@ pb::WantedVersion WantedToProto(const fleet::WantedVersion& wanted) {
   out.set_deaths_allowed(wanted.deaths_allowed);
   out.set_on_this_boot(wanted.on_this_boot);
   out.set_leased(wanted.leased);
+  out.set_on_demand(wanted.on_demand);
   return out;
 }
 
@@ -78,6 +79,7 @@ absl::StatusOr<fleet::WantedVersion> WantedFromProto(const pb::WantedVersion& wa
   out.deaths_allowed = wanted.deaths_allowed();
   out.on_this_boot = wanted.on_this_boot();
   out.leased = wanted.leased();
+  out.on_demand = wanted.on_demand();
   return out;
 }
 
@@ -90,6 +92,7 @@ pb::DoorRules RulesToProto(const fleet::DoorRules& rules) {
   out.set_no_adapter(ToWire(kNoAdapters, rules.no_adapter));
   out.set_hold_limit_ms(rules.hold_limit_ms);
   out.set_in_flight(ToWire(kInFlights, rules.in_flight));
+  out.set_demand_wait_ms(rules.demand_wait_ms);
   return out;
 }
 
@@ -106,6 +109,7 @@ absl::StatusOr<fleet::DoorRules> RulesFromProto(const pb::DoorRules& rules) {
     LORRY_ASSIGN_OR_RETURN(out.in_flight,
                            ToPlain(kInFlights, rules.in_flight(), "DoorRules.in_flight"));
   }
+  if (rules.has_demand_wait_ms()) out.demand_wait_ms = rules.demand_wait_ms();
   return out;
 }
 

@@ -41,6 +41,10 @@ constexpr std::array kFlushes{std::pair{fleet::FlushRule::kAuto, cm::FLUSH_MODE_
                               std::pair{fleet::FlushRule::kAlways, cm::FLUSH_MODE_ALWAYS},
                               std::pair{fleet::FlushRule::kNever, cm::FLUSH_MODE_NEVER}};
 
+constexpr std::array kResidencies{
+    std::pair{fleet::ResidencyRule::kResident, cm::RESIDENCY_MODE_RESIDENT},
+    std::pair{fleet::ResidencyRule::kOnDemand, cm::RESIDENCY_MODE_ON_DEMAND}};
+
 template <typename Plain, typename Wire, size_t N>
 absl::Status Read(const EnumTable<Plain, Wire, N>& table, Wire value, std::string_view field,
                   Plain& out) {
@@ -130,6 +134,7 @@ absl::Status ReadRules(const cm::AdapterPolicy& policy, fleet::AdapterPolicy& ou
   LORRY_RETURN_IF_ERROR(Read(kQuiesces, policy.quiesce(), "quiesce", out.quiesce));
   LORRY_RETURN_IF_ERROR(Read(kFlushes, policy.flush(), "flush", out.flush));
   LORRY_RETURN_IF_ERROR(Read(kProbes, policy.probe(), "probe", out.probe));
+  LORRY_RETURN_IF_ERROR(Read(kResidencies, policy.residency(), "residency", out.residency));
   if (!policy.has_probe_gap()) return absl::OkStatus();
   const double gap = policy.probe_gap();
   if (!(gap >= 0 && gap <= kProbeGapMax))
@@ -148,6 +153,8 @@ absl::Status ReadDeadlines(const cm::AdapterPolicy& policy, fleet::AdapterPolicy
                    "framework_pause_deadline_ms", out.framework_pause_deadline_ms));
   LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_drain_deadline_ms(), policy.drain_deadline_ms(),
                                      "drain_deadline_ms", out.drain_deadline_ms));
+  LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_demand_wait_ms(), policy.demand_wait_ms(),
+                                     "demand_wait_ms", out.demand_wait_ms));
   return absl::OkStatus();
 }
 
@@ -213,6 +220,8 @@ cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {
   out.set_barrier_deadline_ms(policy.barrier_deadline_ms);
   out.set_framework_pause_deadline_ms(policy.framework_pause_deadline_ms);
   out.set_drain_deadline_ms(policy.drain_deadline_ms);
+  out.set_residency(ToWire(kResidencies, policy.residency));
+  out.set_demand_wait_ms(policy.demand_wait_ms);
   out.set_max_tensor_norm(policy.norm_limit);
   out.set_quota_bytes(policy.quota_bytes);
   out.set_quota_versions(policy.quota_versions);

@@ -256,7 +256,11 @@ absl::Status App::WireEngine() {
   };
 
   const auto report = [sink = Sink()](const door::Counts& counts) {
-    DoorReport said{.revision = counts.revision, .in_flight = counts.in_flight};
+    DoorReport said{.revision = counts.revision,
+                    .in_flight = counts.in_flight,
+                    .waiting = counts.waiting,
+                    .last_admitted = counts.last_admitted,
+                    .sequence = counts.sequence};
     // Under no name: the engine counts them too.
     if (counts.base_in_flight > 0) said.in_flight[EngineName()] = counts.base_in_flight;
     sink(std::move(said));

@@ -72,6 +72,10 @@ TEST(Canary, AnEngineThatIsLeftPausedIsCaught) {
   ExpectBreaks(Plant::kResumeIsIgnored, "invariant 7");
 }
 
+TEST(Canary, LeavingRequestsWaitingForTheirAdapterIsCaught) {
+  ExpectBreaks(Plant::kWaitIsNotReported, "invariant 13");
+}
+
 TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
   ExpectBreaks(Plant::kLagIsForgotten, "invariant 15");
 }

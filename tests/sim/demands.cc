@@ -156,6 +156,21 @@ bool SaysWhyNothingMoves(World& world) {
   return nobody || reported;
 }
 
+std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adapter) {
+  const uint32_t slots = proxy.engine().limits().slots;
+  const fleet::Desired& desired = world.desired(proxy.member());
+  // One slot is for the next version, and no other can be made free.
+  if (slots != 0 && MustNames(desired) + 1 >= slots) return "";
+  if (proxy.machine().Observe().health != fleet::MemberHealth::kReady) return "";
+  for (const fleet::DesiredRow& row : desired.rows) {
+    const auto target = std::ranges::find(desired.wanted, row.target, &fleet::WantedVersion::name);
+    if (row.adapter != adapter || target == desired.wanted.end()) continue;
+    if (HasReason(world, proxy, target->key)) return "";
+    return absl::StrCat(proxy.member().value, " keeps requests of ", adapter.value, " waiting");
+  }
+  return "";
+}
+
 std::string WhyUnsettled(World& world, const PoolName& pool_name) {
   SimLeader* leader = world.leader();
   if (leader == nullptr) return "there is no leader";

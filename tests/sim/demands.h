@@ -10,6 +10,9 @@ namespace lorry::sim {
 // Whether the orchestrator reports a reason for which nothing may be decided.
 bool SaysWhyNothingMoves(World& world);
 
+// Why a request of what is loaded on demand waited in vain, where nothing excuses that.
+std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adapter);
+
 // What is not yet as it must be, and no reason for it is reported that is true; empty when all is.
 std::string WhyUnsettled(World& world, const PoolName& pool);
 

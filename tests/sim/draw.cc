@@ -72,6 +72,7 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"leave", &Mishaps::leave},
                                             {"forget", &Mishaps::forget},
                                             {"retry", &Mishaps::retry},
+                                            {"on_demand", &Mishaps::on_demand},
                                             {"store_older", &Mishaps::store_older},
                                             {"meddle", &Mishaps::meddle}};
 
@@ -185,6 +186,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   // Not of these numbers, so that seeds that are kept stay what they were.
   leave = IsOneIn(absl::StrCat("leave ", seed), 250) ? 40 : 0;
   forget = IsOneIn(absl::StrCat("forget ", seed), 250) ? 1'000 : 0;
+  on_demand = IsOneIn(absl::StrCat("on_demand ", seed), 150) ? 1'000 : 0;
   Prng more(~seed ^ kMore);
   move = Seldom(more, 30);
   retry = Seldom(more, 200);

@@ -93,6 +93,7 @@ enum class Plant {
   kGapIsBlind,            // a proxy sees every adapter answer as its trainer does
   kPauseIsIgnored,        // a proxy takes an engine for paused that goes on
   kResumeIsIgnored,       // and one for resumed that stays paused
+  kWaitIsNotReported,     // a door does not say which adapters its requests wait for
 };
 
 class Queue {

@@ -24,8 +24,9 @@ void SimDoor::Take(proxy::DoorTable table) {
   router_.SetTable(std::move(table));
   Report();
   // Held requests ask again.
-  for (const Waiting& waiting : std::exchange(held_, {})) {
-    if (sim_.now() < waiting.until) Request(waiting.wish);
+  for (Waiting& waiting : std::exchange(held_, {})) {
+    const Wish wish = waiting.wish;
+    if (sim_.now() < waiting.until) Ask(wish, std::move(waiting));
   }
 }
 
@@ -34,20 +35,41 @@ void SimDoor::Report() {
   proxy::DoorReport report;
   report.revision = counts.revision;
   if (sim_.plant != Plant::kCountsAreZero) report.in_flight = counts.in_flight;
+  if (sim_.plant != Plant::kWaitIsNotReported) report.waiting = counts.waiting;
+  report.last_admitted = counts.last_admitted;
+  report.sequence = counts.sequence;
   // Under no name: the engine counts them too.
   if (counts.base_in_flight > 0) report.in_flight[EngineName()] = counts.base_in_flight;
   hooks_.report(report);
 }
 
-SimDoor::Answer SimDoor::Request(const Wish& wish) {
+SimDoor::Answer SimDoor::Request(const Wish& wish) { return Ask(wish, {}); }
+
+SimDoor::Answer SimDoor::Ask(const Wish& wish, Waiting again) {
   if (is_closed_) return {{}, "nobody listens"};
   door::Outcome outcome = router_.Resolve({wish.adapters, std::nullopt, wish.children});
   if (const auto* refused = std::get_if<door::Refused>(&outcome)) return {{}, refused->reason};
   if (const auto* held = std::get_if<door::Held>(&outcome)) {
-    held_.push_back({wish, sim_.now() + held->limit_ms});
+    Waiting waiting{wish, sim_.now() + held->limit_ms};
+    if (!held->demands.empty()) {
+      if (again.demand.adapters() == held->demands) waiting = std::move(again);
+      if (waiting.demand.adapters().empty()) {
+        waiting.demand = router_.Wait(held->demands);
+        sim_.queue.In(held->limit_ms, [this] { GiveUp(); });
+      }
+    }
+    held_.push_back(std::move(waiting));
     return {{}, "HELD"};
   }
   return Begin(wish, std::get<door::Admitted>(std::move(outcome)));
+}
+
+void SimDoor::GiveUp() {
+  std::erase_if(held_, [this](const Waiting& waiting) {
+    const bool ends = !waiting.demand.adapters().empty() && sim_.now() >= waiting.until;
+    if (ends) given_up_.insert(waiting.demand.adapters().begin(), waiting.demand.adapters().end());
+    return ends;
+  });
 }
 
 SimDoor::Answer SimDoor::Begin(const Wish& wish, door::Admitted admitted) {

@@ -40,6 +40,9 @@ class SimDoor {
   // Any name that is loaded, as an explicit version is asked for; empty while there is none.
   std::string SomeName();
   bool Routes(const EngineName& name) const { return router_.table()->FindRoute(name) != nullptr; }
+  // Adapters that a request has waited for in vain.
+  const std::set<AdapterName>& given_up() const { return given_up_; }
+  void ForgetGivenUp() { given_up_.clear(); }
   // The engine's process is gone, and with it every connection to it.
   void EngineDied();
   // It takes nobody in any more; those that wait at a HELD row are let go.
@@ -64,9 +67,13 @@ class SimDoor {
   };
   struct Waiting {
     Wish wish;
-    Tick until;
+    Tick until = 0;
+    door::Demand demand = {};  // for an adapter that is loaded on demand
   };
+  // Asked first now, or again by a request that waits.
+  Answer Ask(const Wish& wish, Waiting again);
   Answer Begin(const Wish& wish, door::Admitted admitted);
+  void GiveUp();  // whoever has waited for an adapter as long as it may
   void End(uint64_t id);
   void EndNow(uint64_t id);
 
@@ -77,6 +84,7 @@ class SimDoor {
   std::map<uint64_t, Live> live_;
   uint64_t last_ = 0;
   std::vector<Waiting> held_;
+  std::set<AdapterName> given_up_;
   bool is_closed_ = false;
 };
 

@@ -213,6 +213,19 @@ SimDoor::Answer SimProxy::Request(const SimDoor::Wish& wish) {
   return doors_.back()->Request(wish);
 }
 
+void SimProxy::AskForAll(int64_t lasts_ms) {
+  if (!alive()) return;
+  doors_.back()->ForgetGivenUp();
+  const std::vector<proxy::DoorRow> rows = machine().door_table().rows;
+  for (const proxy::DoorRow& row : rows) {
+    if (row.on_demand) Request({{row.adapter.value}, 1, lasts_ms});
+  }
+}
+
+std::set<AdapterName> SimProxy::GivenUp() const {
+  return alive() ? doors_.back()->given_up() : std::set<AdapterName>();
+}
+
 SimDoor::Answer SimProxy::RequestSome(int64_t lasts_ms) {
   if (!alive()) return {{}, "nobody listens"};
   const std::string name = doors_.back()->SomeName();

@@ -50,6 +50,10 @@ class SimProxy {
   SimDoor::Answer Request(const SimDoor::Wish& wish);
   // By a name that is loaded, as an explicit version is.
   SimDoor::Answer RequestSome(int64_t lasts_ms);
+  // A request of each adapter that is loaded on demand and that its door has open; and whose
+  // requests have given up waiting since.
+  void AskForAll(int64_t lasts_ms);
+  std::set<AdapterName> GivenUp() const;
   void CheckPause();
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
   void LoseSight(int64_t ms, bool ended);  // the driver does not see the engine, though it lives

@@ -22,6 +22,11 @@ constexpr int64_t kSecond = 1'000;
 // Two a second: longer than the stage deadline, beyond which a sync must have ended.
 constexpr int kEndlessPublishes = 80;
 constexpr uint64_t kLargeOneIn = 64;  // fleets
+// More adapters than slots: what they need together is two, and some for aliases and leases.
+const std::vector<AdapterName> kSeldomAsked = {AdapterName("a"), AdapterName("b"),
+                                               AdapterName("c")};
+constexpr uint32_t kSharedSlots = 3;
+constexpr int64_t kDemandWaitMs = 20'000;
 constexpr size_t kJoinsMost = 8;
 constexpr int64_t kForgetMs = 8 * kSecond;  // of those that forget: some partitions last longer
 
@@ -81,8 +86,13 @@ class Run {
     const uint64_t fewer = Below(2);
     const bool is_bounded = Below(3) != 0 && policy.keep.kind != fleet::KeepRule::Kind::kAll;
     const uint64_t needed = adapters.size() * (policy.KeepCount() + uint64_t{2}) + 4 - fewer;
-    const uint32_t slots = is_bounded ? static_cast<uint32_t>(needed) : 0;
+    uint32_t slots = is_bounded ? static_cast<uint32_t>(needed) : 0;
+    if (IsOnDemand()) {
+      for (const AdapterName& adapter : kSeldomAsked) adapters.push_back(adapter);
+      slots = kSharedSlots + static_cast<uint32_t>(mishaps_.rest.Below(kSharedSlots));
+    }
     for (const AdapterName& adapter : adapters) {
+      DrawResidency(policy);
       world_.store().SetAdapter(adapter, policy);
       world_.store().OpenRun(adapter);
       work_.Add(adapter);
@@ -105,6 +115,16 @@ class Run {
           500 + static_cast<int64_t>(mishaps_.prng.Below(kBarrierDeadlineMostMs - 500));
     }
     if (mishaps_.rest.Chance(mishaps_.quiesce)) DrawQuiesce(mishaps_.rest, policy);
+  }
+
+  bool IsOnDemand() const { return mishaps_.on_demand > 0 && Has("on_demand"); }
+
+  void DrawResidency(fleet::AdapterPolicy& policy) {
+    if (!IsOnDemand()) return;
+    const bool is_resident = mishaps_.rest.Below(6) == 0;
+    policy.residency =
+        is_resident ? fleet::ResidencyRule::kResident : fleet::ResidencyRule::kOnDemand;
+    policy.demand_wait_ms = kDemandWaitMs;
   }
 
   void AddMember(const PoolName& pool) {
@@ -295,6 +315,7 @@ class Run {
     policy.pools = world_.store().adapters().at(adapter).policy.pools;
     if (mishaps_.Chance(mishaps_.pool_leaves)) policy.pools.erase(kEval);
     DrawMode(policy);
+    DrawResidency(policy);
     world_.store().SetAdapter(adapter, policy);
   }
 
@@ -348,9 +369,22 @@ class Run {
     for (int i = 0; i < 40 && !Violated(); ++i) {
       Supervise();
       world_.RunFor(5 * kSecond);
-      if (WhyUnsettled(world_, kRollout).empty()) return;
+      if (WhyUnsettled(world_, kRollout).empty()) return AskForAll();
     }
     if (!Violated()) sim_.oracle.Violate(13, WhyUnsettled(world_, kRollout));
+  }
+
+  // 13: requests of every adapter that is loaded on demand, all at once, begin within their wait.
+  void AskForAll() {
+    constexpr int64_t kLastsMs = 500;
+    for (auto& [member, proxy] : world_.proxies()) proxy->AskForAll(kLastsMs);
+    world_.RunFor(kDemandWaitMs + kSecond);
+    for (auto& [member, proxy] : world_.proxies()) {
+      for (const AdapterName& adapter : proxy->GivenUp()) {
+        std::string why = WhyNotBrought(world_, *proxy, adapter);
+        if (!why.empty() && !Violated()) sim_.oracle.Violate(13, why);
+      }
+    }
   }
 
   // Engines that died of what was published before are started again, and proxies that drained, as

@@ -71,6 +71,14 @@ std::string World::WhyWatchesHang() {
     if (watched.leader != current_leader_ || answer.final) continue;
     // For as long as the pool has too few engines for what waits, and says so.
     if (answer.reason == "TOO_FEW_ENGINES") continue;
+    // Likewise where what must be loaded fills an engine.
+    const bool is_full = std::ranges::any_of(proxies_, [&](const auto& entry) {
+      const uint32_t slots = entry.second->engine().limits().slots;
+      return slots != 0 &&
+             std::ranges::count_if(desired_[entry.first].wanted, &fleet::WantedVersion::must) >=
+                 static_cast<int64_t>(slots);
+    });
+    if (answer.reason == "NO_SLOT" && is_full) continue;
     return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");
   }
   return "";

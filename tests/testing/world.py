@@ -182,7 +182,7 @@ class World:
     def metric(self, member: str, name: str, **labels: str) -> float:
         """Of the member's proxy; the labels in the order of their names."""
         inside = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()))
-        wanted = f"{name}{{{inside}}} "
+        wanted = f"{name}{{{inside}}} " if inside else f"{name} "
         found = [line for line in self.fleet.proxies[member].metrics().splitlines() if line.startswith(wanted)]
         assert len(found) == 1, f"{wanted}: {found}"
         return float(found[0].rpartition(" ")[2])

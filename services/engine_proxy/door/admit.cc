@@ -44,11 +44,15 @@ Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const A
   Timer timer(shard.io.get_executor());
   const HeldPlace place(shard, timer);
   if (!place.has_room()) {
-    co_return Outcome(Refused{429, "DOOR_FULL", "too many requests wait for a sync to end", 1});
+    co_return Outcome(
+        Refused{429, "DOOR_FULL",
+                "too many requests wait for a sync to end, or an adapter to be loaded", 1});
   }
   const LeaveHook hook(client, [&timer] { timer.cancel(); });
   const int64_t began_ms = NowMs();
   Outcome outcome = std::move(held);
+  Demand demand;
+  bool demanded = false;
   while (Held* still = std::get_if<Held>(&outcome)) {
     if (shard.shared.draining) {
       outcome = Draining();
@@ -60,6 +64,10 @@ Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const A
       outcome = std::move(too_late);
       break;
     }
+    if (still->demands != demand.adapters()) {
+      demand = still->demands.empty() ? Demand() : shard.shared.router.Wait(still->demands);
+      demanded = true;
+    }
     // Whoever sets a table, or lets the door drain, posts to this thread afterwards, so that its
     // wake-up cannot come between what was read here and this wait.
     timer.expires_after(std::chrono::milliseconds(left_ms));
@@ -69,6 +77,8 @@ Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const A
     outcome = shard.shared.router.Resolve(ask);
   }
   *held_ms = NowMs() - began_ms;
+  DoorObserver* const observer = shard.shared.options.observer;
+  if (demanded && observer != nullptr) observer->OnDemandWaited(*held_ms / 1e3);
   if (client.left()) co_return std::nullopt;
   co_return outcome;
 }

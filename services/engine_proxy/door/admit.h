@@ -1,4 +1,5 @@
-// The wait of a request at HELD rows, for as long as the policy lets it.
+// The wait of a request at HELD rows, and for an adapter that is loaded on demand, for as long as the
+// policy lets it.
 #pragma once
 
 #include <cstdint>

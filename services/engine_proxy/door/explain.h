@@ -21,7 +21,7 @@ struct Explained {
   std::vector<std::string> asked;  // as the client wrote them; of a batch the first ones
   std::vector<Resolved> resolved;  // empty when refused
   int64_t began_unix_ms = 0;
-  int64_t held_ms = 0;         // waited at a HELD row
+  int64_t held_ms = 0;         // waited at a HELD row, or for its adapter
   int64_t first_byte_ms = -1;  // after the beginning; -1: none came
   // Until the last byte was relayed or the engine was read to the end; -1: still running.
   int64_t done_ms = -1;

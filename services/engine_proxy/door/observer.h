@@ -26,6 +26,8 @@ class DoorObserver {
   virtual void OnFlipped(fleet::InFlightRule rule) { (void)rule; }
   // `reason` is a word of docs/ERRORS.md: bounded, good as a label.
   virtual void OnRefused(std::string_view reason) { (void)reason; }
+  // A request waited for an adapter that is loaded on demand; it began, or was refused or left.
+  virtual void OnDemandWaited(double seconds) { (void)seconds; }
   // From the request's last byte here to the first byte of the engine's reply.
   virtual void OnFirstByte(double ms) { (void)ms; }
   // `code` as sent; 499 where the client left before a status was sent to it.

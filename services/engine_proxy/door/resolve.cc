@@ -94,6 +94,17 @@ Held HoldAt(const fleet::DoorRules& rules, Refused too_late) {
   return {rules.hold_limit_ms, std::move(too_late)};
 }
 
+Held WaitUntilLoaded(const DoorRow& row, const fleet::DoorRules& rules) {
+  const std::string why = row.waits_for.empty() ? "its turn has not come" : row.waits_for;
+  return {
+      .limit_ms = rules.demand_wait_ms,
+      .too_late = {503, "NOT_RESIDENT",
+                   row.adapter.value + " is loaded on demand, and was not within the " +
+                       std::to_string(rules.demand_wait_ms) + " ms that policy lets wait: " + why,
+                   kRetryLoadS},
+      .demands = {row.adapter}};
+}
+
 // An explicit version or alias: it cannot become another by waiting.
 Result Explicit(const DoorTable& table, const DoorRoute& route, std::optional<uint64_t> min) {
   if (min && route.key.number.value < *min) {
@@ -112,9 +123,11 @@ std::string HowFarBehind(const DoorRoute& route) {
 Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& rules,
             std::optional<uint64_t> min) {
   const DoorRoute* route = table.FindRoute(row.target);
+  if (route == nullptr && row.on_demand) return WaitUntilLoaded(row, rules);
   if (route == nullptr) return NotLoaded(table, row.adapter, row.adapter.value);
   Resolved resolved = From(table, *route, row.epoch);
   resolved.in_flight = rules.in_flight;
+  resolved.on_demand = row.on_demand;
   if (min && route->key.number.value < *min) {
     return HoldAt(rules, {503, "CATCHING_UP",
                           row.adapter.value + " serves " + ToString(route->key) +

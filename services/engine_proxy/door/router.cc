@@ -10,16 +10,18 @@ namespace lorry::door {
 namespace {
 
 // Whether new requests may come to the name, so that the end of its last one is no news. A row that
-// keeps requests waiting may wait for just that end, and does not say of which name; and what has no
-// route is about to leave the engine, though an alias may still name it.
+// keeps requests waiting may wait for just that end, and does not say of which name; what has no
+// route is about to leave the engine, though an alias may still name it; and what is loaded on
+// demand may leave whenever it is idle.
 bool IsRouted(const proxy::DoorTable& table, const EngineName& name) {
   const bool is_awaited =
       std::any_of(table.rows.begin(), table.rows.end(), [](const proxy::DoorRow& row) {
         return row.mode == fleet::RowMode::kHeld || row.mode == fleet::RowMode::kLocked;
       });
   if (is_awaited || table.FindRoute(name) == nullptr) return false;
-  return std::any_of(table.rows.begin(), table.rows.end(),
-                     [&](const proxy::DoorRow& row) { return row.target == name; }) ||
+  return std::any_of(
+             table.rows.begin(), table.rows.end(),
+             [&](const proxy::DoorRow& row) { return row.target == name && !row.on_demand; }) ||
          std::any_of(table.aliases.begin(), table.aliases.end(),
                      [&](const fleet::AliasRoute& alias) { return alias.target == name; });
 }
@@ -28,6 +30,19 @@ uint32_t& Count(Admission::Counted& counted, const EngineName& name) {
   const auto it = std::find_if(counted.begin(), counted.end(),
                                [&](const auto& entry) { return entry.first == name; });
   return it != counted.end() ? it->second : counted.emplace_back(name, 0).second;
+}
+
+// All of them have to be loaded at once; the engine's last slot is for the next version.
+Outcome WaitForAll(Held away, std::set<AdapterName> adapters, uint32_t slots) {
+  if (slots != 0 && adapters.size() > 1 && adapters.size() >= slots) {
+    return Refused{400, "TOO_MANY_ADAPTERS",
+                   "the request names " + std::to_string(adapters.size()) +
+                       " adapters that are loaded on demand, and the engine has " +
+                       std::to_string(slots) +
+                       " slots, of which one is for the next version; send it in parts"};
+  }
+  away.demands = std::move(adapters);
+  return away;
 }
 
 }  // namespace
@@ -48,15 +63,34 @@ void Admission::Release() {
   if (Router* router = std::exchange(router_, nullptr)) router->Release(counted_);
 }
 
-Router::Router(uint32_t max_live, std::function<void()> on_quiet)
+Demand::Demand(Demand&& other) noexcept
+    : router_(std::exchange(other.router_, nullptr)),
+      adapters_(std::exchange(other.adapters_, {})) {}
+
+Demand& Demand::operator=(Demand&& other) noexcept {
+  if (this != &other) {
+    Release();
+    router_ = std::exchange(other.router_, nullptr);
+    adapters_ = std::exchange(other.adapters_, {});
+  }
+  return *this;
+}
+
+void Demand::Release() {
+  if (Router* router = std::exchange(router_, nullptr)) router->EndWait(adapters_);
+}
+
+Router::Router(uint32_t max_live, std::function<void()> on_change)
     : max_live_(max_live),
-      on_quiet_(std::move(on_quiet)),
+      on_change_(std::move(on_change)),
       table_(std::make_shared<const proxy::DoorTable>()) {}
 
 void Router::SetTable(proxy::DoorTable table) {
   auto fresh = std::make_shared<const proxy::DoorTable>(std::move(table));
   MutexLock lock(mutex_);
   table_.swap(fresh);
+  std::erase_if(last_admitted_,
+                [&](const auto& entry) { return table_->FindRoute(entry.first) == nullptr; });
 }
 
 std::shared_ptr<const proxy::DoorTable> Router::table() const {
@@ -72,35 +106,54 @@ Outcome Router::Resolve(const Ask& ask) {
   if (table_->asleep) {
     return Refused{503, "ENGINE_ASLEEP", "the engine sleeps: its memory is released", 2};
   }
-  Admitted admitted;
+  std::vector<Resolved> resolved;
   Admission::Counted counted;
-  for (const std::string& reference : ask.adapters) {
-    auto result = ResolveOne(*table_, reference, ask.min_version);
+  std::optional<Held> away;  // of those that are, the one that may wait the shortest
+  std::set<AdapterName> on_demand;
+  for (size_t i = 0; i < ask.adapters.size(); ++i) {
+    auto result = ResolveOne(*table_, ask.adapters[i], ask.min_version);
     if (auto* refused = std::get_if<Refused>(&result)) {
-      if (ask.adapters.size() > 1) {
-        refused->message =
-            "lora_path[" + std::to_string(admitted.resolved.size()) + "]: " + refused->message;
-      }
+      if (ask.adapters.size() > 1)
+        refused->message = "lora_path[" + std::to_string(i) + "]: " + refused->message;
       return std::move(*refused);
     }
-    if (auto* held = std::get_if<Held>(&result)) return std::move(*held);
-    Resolved& resolved = std::get<Resolved>(result);
-    Count(counted, resolved.name) += ask.requests_each;
-    admitted.resolved.push_back(std::move(resolved));
+    if (auto* held = std::get_if<Held>(&result)) {
+      // Nothing is loaded for a request that waits for a row.
+      if (held->demands.empty()) return std::move(*held);
+      on_demand.insert(held->demands.begin(), held->demands.end());
+      if (!away.has_value() || held->limit_ms < away->limit_ms) away = std::move(*held);
+      continue;
+    }
+    Resolved& one = std::get<Resolved>(result);
+    if (one.on_demand) on_demand.insert(one.key.adapter);
+    Count(counted, one.name) += ask.requests_each;
+    resolved.push_back(std::move(one));
   }
+  if (away.has_value()) return WaitForAll(*std::move(away), std::move(on_demand), table_->slots);
   if (live_ >= max_live_) {
     return Refused{429, "DOOR_FULL",
                    std::to_string(live_) + " requests are running, which is this door's limit", 1};
   }
+  return Admit(std::move(counted), std::move(resolved));
+}
+
+Admitted Router::Admit(Admission::Counted counted, std::vector<Resolved> resolved) {
   ++live_;
   for (const auto& [name, requests] : counted) in_flight_[name] += requests;
-  admitted.admission = Admission(this, std::move(counted));
-  return admitted;
+  for (const Resolved& one : resolved) {
+    if (one.on_demand) last_admitted_[one.name] = ++last_admission_;
+  }
+  return {Admission(this, std::move(counted)), std::move(resolved)};
 }
 
 Counts Router::Snapshot() const {
   MutexLock lock(mutex_);
   Counts counts{.revision = table_->revision, .live = live_};
+  counts.sequence = ++sequence_;
+  counts.last_admitted = last_admitted_;
+  std::map<uint64_t, AdapterName> by_age;
+  for (const auto& [adapter, waiters] : waiting_) by_age.emplace(waiters.since, adapter);
+  for (auto& [since, adapter] : by_age) counts.waiting.push_back(std::move(adapter));
   for (const auto& [name, count] : in_flight_) {
     if (name.empty()) {
       counts.base_in_flight = count;
@@ -126,7 +179,37 @@ void Router::Release(const Admission::Counted& counted) {
       quiet = quiet || (!name.empty() && !IsRouted(*table_, name));
     }
   }
-  if (quiet && on_quiet_) on_quiet_();
+  if (quiet && on_change_) on_change_();
+}
+
+Demand Router::Wait(const std::set<AdapterName>& adapters) {
+  bool any_first = false;
+  {
+    MutexLock lock(mutex_);
+    for (const AdapterName& adapter : adapters) {
+      Waiters& waiters = waiting_[adapter];
+      if (waiters.count++ > 0) continue;
+      waiters.since = ++last_wait_;
+      any_first = true;
+    }
+  }
+  if (any_first && on_change_) on_change_();
+  return Demand(this, adapters);
+}
+
+void Router::EndWait(const std::set<AdapterName>& adapters) {
+  bool any_last = false;
+  {
+    MutexLock lock(mutex_);
+    for (const AdapterName& adapter : adapters) {
+      const auto it = waiting_.find(adapter);
+      LORRY_CHECK(it != waiting_.end() && it->second.count > 0);
+      if (--it->second.count > 0) continue;
+      waiting_.erase(it);
+      any_last = true;
+    }
+  }
+  if (any_last && on_change_) on_change_();
 }
 
 }  // namespace lorry::door

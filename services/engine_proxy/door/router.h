@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -43,6 +44,24 @@ class Admission {
   Counted counted_;  // names are distinct; the empty one is the base model
 };
 
+// A request that waits until adapters are loaded, all of them at once, while this lives. Move-only.
+class Demand {
+ public:
+  Demand() = default;
+  Demand(Demand&& other) noexcept;
+  Demand& operator=(Demand&& other) noexcept;
+  ~Demand() { Release(); }
+  void Release();
+  const std::set<AdapterName>& adapters() const { return adapters_; }
+
+ private:
+  friend class Router;
+  Demand(Router* router, std::set<AdapterName> adapters)
+      : router_(router), adapters_(std::move(adapters)) {}
+  Router* router_ = nullptr;
+  std::set<AdapterName> adapters_;
+};
+
 // What one reference came to. The base model has an empty name and key.
 struct Resolved {
   EngineName name;
@@ -52,6 +71,7 @@ struct Resolved {
   std::optional<uint32_t> lag;  // none: unknown, or outside of the lineage
   // Of `latest`: what becomes of the request when its row flips.
   fleet::InFlightRule in_flight = fleet::InFlightRule::kFinishOnOld;
+  bool on_demand = false;  // of `latest`: the adapter may leave the engine while nobody asks for it
   bool operator==(const Resolved&) const = default;
 };
 
@@ -77,6 +97,9 @@ struct Refused {
 struct Held {
   int64_t limit_ms = 0;
   Refused too_late;
+  // Are loaded because of the request, and stay until it is admitted: see Router::Wait. Of a batch
+  // also those that are there now.
+  std::set<AdapterName> demands = {};
 };
 
 using Outcome = std::variant<Admitted, Held, Refused>;
@@ -86,29 +109,48 @@ struct Counts {
   std::map<EngineName, uint32_t> in_flight;  // at the engine; names without an entry have none
   uint32_t base_in_flight = 0;
   uint32_t live = 0;  // clients' requests, whatever they name and the engine makes of them
+  // As in proxy::DoorReport.
+  std::vector<AdapterName> waiting = {};
+  std::map<EngineName, uint64_t> last_admitted = {};
+  uint64_t sequence = 0;
 };
 
 class Router {
  public:
-  // `on_quiet` is called without the lock, by whichever thread released last, when a name that no
-  // row and no alias routes to has no request left: then it may be unloaded.
-  Router(uint32_t max_live, std::function<void()> on_quiet);
+  // `on_change` is called without the lock, by whichever thread changed it: a name that may be
+  // unloaded has no request left, as no row and no alias routes to it or it is loaded on demand;
+  // requests begin to wait for an adapter, or none does any more.
+  Router(uint32_t max_live, std::function<void()> on_change);
 
   void SetTable(proxy::DoorTable table) LORRY_EXCLUDES(mutex_);
   std::shared_ptr<const proxy::DoorTable> table() const LORRY_EXCLUDES(mutex_);
   Outcome Resolve(const Ask& ask) LORRY_EXCLUDES(mutex_);
+  // Of a request that is `Held` and `demands` adapters.
+  Demand Wait(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
   Counts Snapshot() const LORRY_EXCLUDES(mutex_);
 
  private:
   friend class Admission;
+  friend class Demand;
+  struct Waiters {
+    uint32_t count = 0;
+    uint64_t since = 0;  // counts adapters that began to be waited for
+  };
   void Release(const Admission::Counted& counted) LORRY_EXCLUDES(mutex_);
+  void EndWait(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
+  Admitted Admit(Admission::Counted counted, std::vector<Resolved> resolved) LORRY_REQUIRES(mutex_);
 
   const uint32_t max_live_;
-  const std::function<void()> on_quiet_;
+  const std::function<void()> on_change_;
   mutable Mutex mutex_;
   std::shared_ptr<const proxy::DoorTable> table_ LORRY_GUARDED_BY(mutex_);
   std::map<EngineName, uint32_t> in_flight_ LORRY_GUARDED_BY(mutex_);
   uint32_t live_ LORRY_GUARDED_BY(mutex_) = 0;
+  std::map<AdapterName, Waiters> waiting_ LORRY_GUARDED_BY(mutex_);
+  std::map<EngineName, uint64_t> last_admitted_ LORRY_GUARDED_BY(mutex_);
+  uint64_t last_wait_ LORRY_GUARDED_BY(mutex_) = 0;
+  uint64_t last_admission_ LORRY_GUARDED_BY(mutex_) = 0;
+  mutable uint64_t sequence_ LORRY_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lorry::door

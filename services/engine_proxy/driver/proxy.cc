@@ -83,7 +83,8 @@ void Proxy::Run(Effect effect) {
 absl::StatusOr<Proxy::View> Proxy::GetView(Tick deadline) {
   return driver_->Ask(
       [](const Machine& machine) {
-        return View{machine.Observe(), machine.door_table(), machine.Describe()};
+        return View{machine.Observe(), machine.door_table(), machine.Describe(),
+                    machine.demand_tally()};
       },
       deadline);
 }

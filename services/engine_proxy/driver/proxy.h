@@ -40,6 +40,7 @@ class Proxy {
     fleet::Observed observed;
     DoorTable table;
     std::string description;
+    DemandTally demand;
   };
 
   static absl::StatusOr<std::unique_ptr<Proxy>> Create(kv::Store& store, const Clock& clock,

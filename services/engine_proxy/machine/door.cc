@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/rows.h"
 #include "services/engine_proxy/machine/unload.h"
@@ -27,6 +28,10 @@ DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {
       (row.record.open || (wanted != nullptr && wanted->mode != fleet::RowMode::kClosed));
   out.behind = out.mode == fleet::RowMode::kOpen && wanted != nullptr &&
                wanted->mode == fleet::RowMode::kOpen && wanted->epoch > row.record.epoch;
+  out.on_demand = out.mode == fleet::RowMode::kOpen && IsOnDemand(core, row.record.target);
+  const Residency* target = out.on_demand ? core.Find(row.record.target) : nullptr;
+  if (target != nullptr && !IsRouted(core, *target) && PlaceOf(core, *target).has_value())
+    out.waits_for = WhyAway(core, *target);
   return out;
 }
 
@@ -35,6 +40,7 @@ DoorTable Build(const Core& core) {
   table.revision = core.table.revision;
   table.boot = core.boot;
   table.engine = core.limits.kind;
+  table.slots = core.limits.slots;
   table.lag_known = core.session && core.desired.has_value();
   table.awaits_desired = !core.desired.has_value();
   table.paused = IsPaused(core);
@@ -59,7 +65,7 @@ bool IsUpToDate(const Core& core) {
   const DoorTable& table = core.table;
   if (core.table_stale || table.revision.value == 0 || table.boot != core.boot ||
       table.engine != core.limits.kind || table.paused != IsPaused(core) ||
-      table.asleep != core.asleep ||
+      table.asleep != core.asleep || table.slots != core.limits.slots ||
       table.lag_known != (core.session && core.desired.has_value()) ||
       table.awaits_desired == core.desired.has_value() || table.rows.size() != core.rows.size()) {
     return false;
@@ -81,8 +87,12 @@ bool IsUpToDate(const Core& core) {
 
 void HandleReport(Core& core, const DoorReport& event) {
   if (event.revision < core.reported) return;
+  if (event.sequence != 0 && event.sequence <= core.report_sequence) return;
   core.reported = event.revision;
+  core.report_sequence = event.sequence;
   core.in_flight = event.in_flight;
+  core.waiting = event.waiting;
+  core.last_admitted = event.last_admitted;
   core.live_low = std::min(core.live_low, core.LiveRequests());
 }
 

@@ -32,7 +32,8 @@ struct DoorRoute {
 };
 
 // The row of one adapter: what `latest` (the bare adapter name) does.
-//   OPEN    new requests go to `target`, which is among the routes
+//   OPEN    new requests go to `target`, which is among the routes; where it is not and it is loaded
+//           on demand they wait until it is, at most rules.demand_wait_ms; then 503 NOT_RESIDENT
 //   HELD    new requests wait, at most rules.hold_limit_ms; then 503 HELD_TOO_LONG
 //   LOCKED  the same; then 503 SYNC_IN_DOUBT
 //   CLOSED  503 with Retry-After while `catching_up` (a decision exists, and its version is not
@@ -43,7 +44,9 @@ struct DoorRow {
   Epoch epoch;        // of the decision OPEN serves; of the sync that holds or locks
   EngineName target;  // OPEN only
   bool catching_up = false;
-  bool behind = false;  // OPEN, and a later decision is known: the target's lag counts
+  bool behind = false;     // OPEN, and a later decision is known: the target's lag counts
+  bool on_demand = false;  // OPEN, and the target may be away from the engine
+  std::string waits_for;   // for people: why it is, while requests wait
   auto operator<=>(const DoorRow&) const = default;
 };
 
@@ -60,6 +63,8 @@ struct DoorTable {
   bool paused = false;
   // The engine's memory is released: nothing is admitted.
   bool asleep = false;
+  // How many adapters the engine holds at once; 0: any number.
+  uint32_t slots = 0;
   // All sorted, for the binary searches below. An adapter without a row is UNKNOWN_ADAPTER; an
   // alias whose target is not among the routes is NOT_LOADED. Both are CATCHING_UP while
   // `awaits_desired`.

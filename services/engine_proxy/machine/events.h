@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "lib/fleet/desired.h"
 #include "lib/fleet/engine_name.h"
@@ -147,6 +148,13 @@ struct ShapesChecked {
 struct DoorReport {
   Revision revision;  // every io_context resolves by this table or a later one
   std::map<EngineName, uint32_t> in_flight;  // counts as of now; a name without an entry has none
+  // Adapters that requests wait for until they are loaded; first the one whose first request came
+  // first.
+  std::vector<AdapterName> waiting = {};
+  // Of names that are loaded on demand: the number of the last request that was admitted to it.
+  std::map<EngineName, uint64_t> last_admitted = {};
+  // Counts what the door says, as reports may overtake each other; 0: they do not.
+  uint64_t sequence = 0;
 };
 
 // It accepts nobody any more, for good, and lets end what the engine has of its requests. An engine

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/residency.h"
@@ -40,6 +41,17 @@ void JudgeLoad(Core& core, Residency& residency) {
   if (mishap.reason.empty()) mishap = {fleet::Failure::kMember, "LOAD_VANISHED", ""};
   if (!IsUncertain(core, residency)) EndTrial(residency);
   Fail(core, residency, ResidencyEvent::kNotListed, std::move(mishap));
+}
+
+// Since when it needs a slot that is not free.
+void NoteWait(const Core& core, Residency& residency, bool is_free) {
+  std::optional<Tick>& since = std::get<at::Fetched>(residency.phase).needs_slot_since;
+  const bool needs = MustBeLoaded(core, residency) || PlaceOf(core, residency).has_value();
+  if (is_free || !needs) {
+    since.reset();
+  } else if (!since.has_value()) {
+    since = core.now;
+  }
 }
 
 }  // namespace
@@ -135,8 +147,13 @@ void AdvanceToLoad(Core& core, Residency& residency) {
   if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's
   if (!core.registry.SlotsSettled()) return;
   SaySlot(core, residency);
-  if (core.IsWantedLoaded(residency) && !waits && !core.IsWedged() && IsSlotFree(core, residency))
-    Move(core, residency, ResidencyEvent::kGetsSlot);
+  if (!core.IsWantedLoaded(residency) || core.IsWedged()) return;
+  const bool is_free = IsSlotFree(core, residency);
+  NoteWait(core, residency, is_free);
+  if (waits || !is_free || LetsOthersFirst(core, residency)) return;
+  core.must_went_first = MustBeLoaded(core, residency);
+  if (!core.must_went_first && PlaceOf(core, residency).has_value()) ++core.demand_tally.loads;
+  Move(core, residency, ResidencyEvent::kGetsSlot);
 }
 
 void AdoptListing(Core& core) {

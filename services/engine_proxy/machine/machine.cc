@@ -15,6 +15,7 @@
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/rows.h"
+#include "services/engine_proxy/machine/slots.h"
 #include "services/engine_proxy/machine/state.h"
 #include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/unload.h"
@@ -145,6 +146,7 @@ std::optional<Tick> WakeAt(const Core& core) {
   FirstAfter wake(core.now);
   wake.At(ResidencyWakeAt(core));
   wake.At(RowWakeAt(core));
+  wake.At(SlotWakeAt(core));
   wake.At(PauseWakeAt(core));
   if (core.answers) wake.At(core.registry.due);
   if (core.answers) wake.At(core.registry.after);
@@ -201,6 +203,7 @@ Term Machine::term() const { return state_->term; }
 fleet::Observed Machine::Observe() const { return proxy::Observe(*state_); }
 const DoorTable& Machine::door_table() const { return state_->table; }
 RowsTaken Machine::rows_taken() const { return state_->taken; }
+DemandTally Machine::demand_tally() const { return state_->demand_tally; }
 std::string Machine::Describe() const { return proxy::Describe(*state_); }
 
 }  // namespace lorry::proxy

@@ -66,6 +66,10 @@ struct Config {
   int64_t list_ms = 5'000;
   // A member's own answer is repeated so often, in case the last one was lost.
   int64_t observed_ms = 2'000;
+  // Requests of an adapter that is loaded on demand wait so long for one that is idle to leave; then
+  // the adapters in use give way to it. Longer than most requests' pauses between two others of
+  // their adapter, and a small part of what policies let requests wait.
+  int64_t yield_ms = 1'000;
   // Fetches at once; loads and unloads go one by one.
   uint32_t fetches_limit = 2;
 };
@@ -74,6 +78,12 @@ struct Ready {
   std::vector<Record> records;
   std::vector<Effect> effects;
   std::optional<Tick> wake_at;  // send TimePassed then, or earlier
+};
+
+// What became of adapters that are loaded on demand, in this process.
+struct DemandTally {
+  uint64_t loads = 0;      // begun because requests waited
+  uint64_t evictions = 0;  // of what a row stood on
 };
 
 class Machine {
@@ -95,6 +105,7 @@ class Machine {
   const DoorTable& door_table() const;
   // How often each row of docs/machines.md was taken since Restore.
   RowsTaken rows_taken() const;
+  DemandTally demand_tally() const;
   // One line for people: boot, health, rows, residencies.
   std::string Describe() const;
 

@@ -8,6 +8,7 @@
 
 #include "lib/base/first_after.h"
 #include "lib/base/transition.h"
+#include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/fetching.h"
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/probe.h"
@@ -143,10 +144,13 @@ void AdvanceFetched(Core& core, Residency& residency) {
 
 void AdvanceFailed(Core& core, Residency& residency) {
   const bool unwanted = core.desired.has_value() && !core.IsWanted(residency);
+  // It waits for another base model and for nothing else: what is said of it is said of this one.
+  const bool was_misfit =
+      std::get<at::Failed>(residency.phase).mishap.failure == fleet::Failure::kMisfit;
   if (unwanted) {
     residency.tries = 0;
     residency.retry_at = core.now;
-  } else if (IsMisfit(core, residency) || core.now < residency.retry_at) {
+  } else if (was_misfit ? IsMisfit(core, residency) : core.now < residency.retry_at) {
     return;
   }
   Move(core, residency, ResidencyEvent::kMayBeTried);
@@ -177,17 +181,29 @@ void Meet(Core& core, const fleet::WantedVersion& wanted) {
   residency.render = wanted.render;
 }
 
-// Those that something may have to be done for: MUST first, and among MAY those that would leave
-// last; of equal ones those first that failed least, so that one that hangs the engine does not
+enum class Turn { kFirst, kSecond, kLater };
+
+// MUST has the first turn, and what requests wait for the second, the longest first; after a MUST
+// that went before these it is the other way round, so that neither waits for all of the others.
+// Among MAY those come first that would leave last.
+std::pair<Turn, uint32_t> TurnOf(const Core& core, const Residency& residency) {
+  const fleet::WantedVersion* wanted = residency.wanted;
+  if (wanted == nullptr || MustBeLoaded(core, residency))
+    return {core.must_went_first ? Turn::kSecond : Turn::kFirst, 0};
+  if (const std::optional<uint32_t> place = PlaceOf(core, residency))
+    return {core.must_went_first ? Turn::kFirst : Turn::kSecond, *place};
+  return {Turn::kLater, ~wanted->eviction_rank};
+}
+
+// Those that something may have to be done for, in their order; of equal ones those first that failed least, so that one that hangs the engine does not
 // keep the others from it.
 std::vector<Residency*> ByUrgency(Core& core) {
-  using Urgency = std::tuple<bool, uint32_t, uint32_t>;
+  using Urgency = std::tuple<Turn, uint32_t, uint32_t>;
   std::vector<std::pair<Urgency, Residency*>> order;
   for (auto& [name, residency] : core.residencies) {
     if (!residency.IsAny<at::Absent, at::Fetching, at::Fetched, at::Failed>()) continue;
-    const fleet::WantedVersion* wanted = residency.wanted;
-    const bool later = wanted != nullptr && !wanted->must;
-    order.push_back({{later, later ? ~wanted->eviction_rank : 0, residency.tries}, &residency});
+    const auto [turn, place] = TurnOf(core, residency);
+    order.push_back({{turn, place, residency.tries}, &residency});
   }
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -4,6 +4,7 @@
 
 #include "lib/base/first_after.h"
 #include "lib/base/transition.h"
+#include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/rest.h"
 #include "services/engine_proxy/machine/row_table.h"
@@ -24,13 +25,15 @@ bool IsServing(const Core& core, const AdapterName& adapter, const Row& row) {
   const bool is_closed = std::holds_alternative<row_at::Closed>(row.phase);
   if (is_closed && IsAskedToStop(core, adapter, row)) return false;
   const bool may_open = !row.record.waits || core.desired.has_value();
-  return row.record.open && may_open && core.IsLoaded(row.record.target);
+  const EngineName& target = row.record.target;
+  return row.record.open && may_open && (core.IsLoaded(target) || IsOnDemand(core, target));
 }
 
 // What the row stands on survived, or that is not known yet: nothing is given up before.
 bool MayServe(const Core& core, const Row& row) {
   if (!row.record.open) return false;
   const Residency* target = core.Find(row.record.target);
+  if (IsOnDemand(core, row.record.target)) return true;
   return target != nullptr && (target->Is<at::Loaded>() || MaySurvive(core, *target));
 }
 
@@ -135,6 +138,13 @@ void Flip(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   row.revoked = Epoch();
 }
 
+// Whether the row may stand on the decided version: it is LOADED here, or the row stands on it
+// already, and it is loaded on demand.
+bool CanFollow(const Core& core, const fleet::DesiredRow& wanted, const RowRecord& record) {
+  const bool stands = record.open && record.target == wanted.target;
+  return core.IsLoaded(wanted.target) || (stands && IsOnDemand(core, wanted.target));
+}
+
 // A decision: flip if its version is LOADED here. Until then the row goes on with what it has, but
 // not behind a barrier: there it closes.
 void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
@@ -143,7 +153,7 @@ void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   const RowRecord& record = row.record;
   const bool is_there =
       record.open && record.epoch == wanted.epoch && record.target == wanted.target;
-  if (core.IsLoaded(wanted.target)) {
+  if (CanFollow(core, wanted, record)) {
     const bool waits_as_told = record.waits == (wanted.serve_from.value != 0);
     const bool stands =
         is_there && waits_as_told && std::holds_alternative<row_at::Open>(row.phase);

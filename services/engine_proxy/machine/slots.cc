@@ -1,9 +1,14 @@
 #include "services/engine_proxy/machine/slots.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/strings.h"
+#include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/unload.h"
 
@@ -16,15 +21,16 @@ bool TakesSlot(const Core& core, const Residency& residency) {
          IsUncertain(core, residency) || core.IsListed(residency);
 }
 
-bool Must(const Residency& residency) {
-  return residency.wanted != nullptr && residency.wanted->must;
-}
-
 uint32_t OthersListed(const Core& core) {
   const auto& listing = core.registry.listing;
   return static_cast<uint32_t>(
       std::count_if(listing.begin(), listing.end(),
                     [&](const auto& entry) { return core.Find(entry.first) == nullptr; }));
+}
+
+// A row stands on it and cannot do without.
+bool HoldsARow(const Core& core, const EngineName& name) {
+  return core.IsRowTarget(name) && !IsOnDemand(core, name);
 }
 
 // Taken by what cannot leave for another: what MUST be loaded, what rows stand on, what clients to
@@ -33,23 +39,129 @@ uint32_t SlotsKept(const Core& core, const Residency& except) {
   uint32_t kept = OthersListed(core);
   for (const auto& [name, residency] : core.residencies) {
     const bool in_use = residency.uncounted.has_value() && residency.uncounted->leased;
-    const bool stays =
-        core.IsRowTarget(name) || (Must(residency) && core.IsWantedLoaded(residency)) || in_use;
+    const bool must = MustBeLoaded(core, residency) && core.IsWantedLoaded(residency);
+    const bool stays = HoldsARow(core, name) || must || in_use;
     if (&residency != &except && TakesSlot(core, residency) && stays) ++kept;
   }
   return kept;
 }
 
+// The last slot is for what must be loaded next; nothing else stands in its way.
+uint32_t SlotsSpared(const Core& core, const Residency& residency) {
+  return residency.wanted == nullptr || MustBeLoaded(core, residency) ? 0 : 1;
+}
+
+// Whether it is to be loaded now, whatever has to leave for it.
+bool Claims(const Core& core, const Residency& residency) {
+  if (!residency.IsAny<at::Fetched, at::Hashing, at::Checking, at::Deleting>()) return false;
+  if (!core.IsWantedLoaded(residency) || core.IsListed(residency)) return false;
+  if (MustBeLoaded(core, residency)) return true;
+  // Nobody leaves in vain.
+  return PlaceOf(core, residency).has_value() &&
+         SlotsKept(core, residency) + SlotsSpared(core, residency) < core.limits.slots;
+}
+
 bool WaitsForASlot(const Core& core) {
   if (core.limits.slots == 0) return false;
-  const bool waits =
-      std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
-        const Residency& residency = entry.second;
-        const bool rests = residency.IsAny<at::Fetched, at::Hashing, at::Checking, at::Deleting>();
-        return rests && Must(residency) && core.IsWantedLoaded(residency) &&
-               !core.IsListed(residency);
-      });
-  return waits && SlotsUsed(core) >= core.limits.slots;
+  const uint32_t used = SlotsUsed(core);
+  return std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
+    const Residency& residency = entry.second;
+    return used + SlotsSpared(core, residency) >= core.limits.slots && Claims(core, residency);
+  });
+}
+
+// Behind all that wait.
+constexpr uint32_t kNobody = std::numeric_limits<uint32_t>::max();
+
+// The first place in the line of those that are to be loaded for requests and are not on the engine.
+uint32_t FirstInLine(const Core& core) {
+  uint32_t first = kNobody;
+  for (const auto& [name, residency] : core.residencies) {
+    const std::optional<uint32_t> place = PlaceOf(core, residency);
+    const bool waits = place.has_value() && !MustBeLoaded(core, residency);
+    if (waits && *place < first && Claims(core, residency)) first = *place;
+  }
+  return first;
+}
+
+// Of one on the engine: whether it may go, once it is idle. Whoever requests wait for is not put out
+// before they have begun, which some do once another adapter is there, too; only those that come
+// later in the line give way to `first`.
+bool MayLeave(const Core& core, const Residency& residency, uint32_t first) {
+  if (residency.wanted == nullptr || MustBeLoaded(core, residency)) return false;
+  const std::optional<uint32_t> place = PlaceOf(core, residency);
+  const bool is_awaited = place.has_value() && *place < first;
+  return !HoldsARow(core, residency.name) && !is_awaited;
+}
+
+// Whether a slot comes free without waiting for any request to end: somebody leaves, or MakeRoom
+// would choose somebody who is idle.
+bool ComesFree(const Core& core, uint32_t first) {
+  bool is_refused = false;  // the engine has just refused to let somebody go, and is asked again
+  bool may_leave = false;
+  for (const auto& [name, residency] : core.residencies) {
+    if (residency.Is<at::Unloading>()) return true;
+    if (!IsOnEngine(core, residency) || !IsIdle(core, residency)) continue;
+    const bool leaves = IsLeaving(core, residency);
+    if (leaves && core.now >= residency.unload_after) return true;
+    is_refused = is_refused || leaves;
+    may_leave = may_leave || MayLeave(core, residency, first);
+  }
+  return may_leave && !is_refused;
+}
+
+// Among those that may leave, the first is the one that is missed least: what no row stands on, the
+// oldest first; then the adapter whose last request is longest ago.
+auto WorthOf(const Core& core, const Residency& residency) {
+  const bool is_served = core.IsRowTarget(residency.name);
+  const auto last = core.last_admitted.find(residency.name);
+  const bool was_asked = is_served && last != core.last_admitted.end();
+  return std::tuple(is_served, was_asked ? last->second : 0, residency.wanted->eviction_rank);
+}
+
+// Since when the first of those that need a slot has waited for one; now, where nobody does.
+Tick NeededSince(const Core& core) {
+  Tick since = core.now;
+  for (const auto& [name, residency] : core.residencies) {
+    const auto* fetched = std::get_if<at::Fetched>(&residency.phase);
+    if (fetched != nullptr) since = std::min(since, fetched->needs_slot_since.value_or(core.now));
+  }
+  return since;
+}
+
+// Gives way, and still is in use.
+bool Yields(const Residency& residency) { return residency.evicting && residency.Is<at::Loaded>(); }
+
+// In use, and could give way.
+bool CouldYield(const Core& core, const Residency& residency, uint32_t first) {
+  return residency.Is<at::Loaded>() && !residency.evicting && core.IsRowTarget(residency.name) &&
+         MayLeave(core, residency, first);
+}
+
+// Nobody is idle: adapters in use give way, so that their new requests wait behind those that waited
+// before; one more for each `yield_ms` that somebody has waited, and first who was loaded first.
+bool GiveWay(Core& core, uint32_t first) {
+  int64_t due = (core.now - NeededSince(core)) / core.config.yield_ms;
+  Residency* next = nullptr;
+  for (auto& [name, residency] : core.residencies) {
+    if (Yields(residency)) --due;
+    if (!CouldYield(core, residency, first)) continue;
+    if (next == nullptr || residency.changed_as_of < next->changed_as_of) next = &residency;
+  }
+  if (next == nullptr || due <= 0) return false;
+  next->evicting = true;
+  return true;
+}
+
+// Those that were to leave, still are in use, and need not leave any more.
+bool LetStay(Core& core) {
+  bool any = false;
+  for (auto& [name, residency] : core.residencies) {
+    if (!Yields(residency) || !core.IsRowTarget(name) || !IsOnDemand(core, name)) continue;
+    residency.evicting = false;
+    any = true;
+  }
+  return any;
 }
 
 }  // namespace
@@ -65,39 +177,64 @@ uint32_t SlotsUsed(const Core& core) {
 bool IsSlotFree(const Core& core, const Residency& residency) {
   const uint32_t slots = core.limits.slots;
   if (slots == 0) return true;
-  const bool must = residency.wanted == nullptr || residency.wanted->must;
-  // The last slot is for what must be loaded next; MAY versions do not stand in its way.
   const uint32_t others = SlotsUsed(core) - (IsUncertain(core, residency) ? 1 : 0);
-  return others + (must ? 0 : 1) < slots;
+  return others + SlotsSpared(core, residency) < slots;
+}
+
+bool LetsOthersFirst(const Core& core, const Residency& residency) {
+  if (core.waiting.empty() || !core.must_went_first || !MustBeLoaded(core, residency)) return false;
+  const uint32_t first = FirstInLine(core);
+  return first != kNobody && ComesFree(core, first);
 }
 
 void SaySlot(const Core& core, Residency& residency) {
   std::string& no_slot = std::get<at::Fetched>(residency.phase).no_slot;
   no_slot.clear();
-  if (!Must(residency) || core.limits.slots == 0) return;
-  if (SlotsKept(core, residency) < core.limits.slots) return;
+  const bool is_needed = MustBeLoaded(core, residency) || PlaceOf(core, residency).has_value();
+  if (!is_needed || core.limits.slots == 0) return;
+  if (SlotsKept(core, residency) + SlotsSpared(core, residency) < core.limits.slots) return;
   no_slot = absl::StrCat("all ", core.limits.slots,
                          " slots of the engine hold what must stay; give it more (",
                          ToAbsl(fleet::SlotsFlag(core.limits.kind)),
                          "), keep fewer versions, or end a lease or an alias");
 }
 
-// Idle ones first, and of those the oldest; a busy one would not be gone any sooner than it is
-// idle.
+// Idle ones first; a busy one would not be gone any sooner than it is idle.
 bool MakeRoom(Core& core) {
-  if (!WaitsForASlot(core)) return false;
+  if (!WaitsForASlot(core)) return LetStay(core);
+  const uint32_t first = FirstInLine(core);
   Residency* leaves = nullptr;
   for (auto& [name, residency] : core.residencies) {
     if (residency.Is<at::Unloading>()) return false;
     if (!IsOnEngine(core, residency) || !IsIdle(core, residency)) continue;
     if (IsLeaving(core, residency)) return false;
-    const fleet::WantedVersion* wanted = residency.wanted;
-    if (wanted == nullptr || wanted->must || core.IsRowTarget(name)) continue;
-    if (leaves == nullptr || wanted->eviction_rank < leaves->wanted->eviction_rank)
-      leaves = &residency;
+    if (!MayLeave(core, residency, first)) continue;
+    if (leaves == nullptr || WorthOf(core, residency) < WorthOf(core, *leaves)) leaves = &residency;
   }
-  if (leaves != nullptr) leaves->evicting = true;
-  return leaves != nullptr;
+  if (leaves == nullptr) return GiveWay(core, first);
+  leaves->evicting = true;
+  return true;
+}
+
+std::string WhoHoldsSlots(const Core& core) {
+  std::vector<std::string> names;
+  for (const auto& [name, residency] : core.residencies) {
+    if (TakesSlot(core, residency)) names.push_back(name.value);
+  }
+  const uint32_t others = OthersListed(core);
+  if (others > 0) names.push_back(absl::StrCat(others, " that Lorry did not load"));
+  return names.empty() ? "nobody" : absl::StrJoin(names, ", ");
+}
+
+std::optional<Tick> SlotWakeAt(const Core& core) {
+  if (!WaitsForASlot(core)) return std::nullopt;
+  const uint32_t first = FirstInLine(core);
+  const bool somebody_could =
+      std::any_of(core.residencies.begin(), core.residencies.end(),
+                  [&](const auto& entry) { return CouldYield(core, entry.second, first); });
+  if (!somebody_could) return std::nullopt;
+  const int64_t waited = core.now - NeededSince(core);
+  return core.now + core.config.yield_ms - waited % core.config.yield_ms;
 }
 
 }  // namespace lorry::proxy

@@ -2,6 +2,9 @@
 // when NO_SLOT is said.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "services/engine_proxy/machine/state.h"
 
 namespace lorry::proxy {
@@ -12,10 +15,21 @@ uint32_t SlotsUsed(const Core& core);
 // Whether the version may be loaded into one now.
 bool IsSlotFree(const Core& core, const Residency& residency);
 
+// Whether a MUST waits for its turn: the last one to be loaded was a MUST, requests wait for
+// something else, and a slot comes free for that without waiting for any request to end.
+bool LetsOthersFirst(const Core& core, const Residency& residency);
+
 // Says NO_SLOT of a FETCHED one while no version would make room, whatever is unloaded.
 void SaySlot(const Core& core, Residency& residency);
 
-// Chooses a MAY version to leave where a MUST has no slot. Whether it chose one.
+// Chooses who leaves where something that is to be loaded now has no slot, and lets those stay
+// whose slot nobody needs any more. Whether what the door may route has changed.
 bool MakeRoom(Core& core);
+
+// For people: the names that hold a slot.
+std::string WhoHoldsSlots(const Core& core);
+
+// When one more adapter in use has to give way, should nobody be idle before.
+std::optional<Tick> SlotWakeAt(const Core& core);
 
 }  // namespace lorry::proxy

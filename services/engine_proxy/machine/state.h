@@ -35,6 +35,7 @@ struct Cancelling {
 };
 struct Fetched {
   std::string no_slot;  // for people, while no version would make room for it; otherwise empty
+  std::optional<Tick> needs_slot_since;  // while it would be loaded now, but for a slot
 };
 struct Hashing {
   OpId op = 0;
@@ -251,6 +252,10 @@ struct Core {
   bool table_stale = true;  // Desired may have changed what the table says
   Revision reported;        // every io_context resolves by this table or a later one
   std::map<EngineName, uint32_t> in_flight;
+  std::vector<AdapterName> waiting;              // as in DoorReport
+  std::map<EngineName, uint64_t> last_admitted;  // likewise
+  uint64_t report_sequence = 0;                  // of the last one
+  bool must_went_first = false;  // by the last load, while requests waited for another version
 
   // what came of the last steps
   OpId last_op = 0;
@@ -266,6 +271,7 @@ struct Core {
   void SaveName(const Residency& residency);
 
   RowsTaken taken;
+  DemandTally demand_tally;
 
   // Wanted by Desired, or before the first one, by a row of the journal.
   bool IsWanted(const Residency& residency) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
@@ -77,8 +78,12 @@ int64_t UnloadTimeLeft(const Core& core, const EngineName& name) {
 
 bool IsLeaving(const Core& core, const Residency& residency) {
   const bool unwanted = core.desired.has_value() && residency.wanted == nullptr;
-  const bool leaves = residency.evicting || unwanted;
-  if (residency.Is<at::Loaded>()) return leaves && !core.IsRowTarget(residency.name);
+  const bool makes_room = residency.evicting && !MustBeLoaded(core, residency);
+  const bool leaves = makes_room || unwanted;
+  if (residency.Is<at::Loaded>()) {
+    const bool goes_on = core.IsRowTarget(residency.name) && !IsOnDemand(core, residency.name);
+    return leaves && !goes_on;
+  }
   if (MaySurvive(core, residency)) return false;
   if (leaves || !core.desired.has_value()) return leaves;
   // Wanted, and not to be tried again now: what may come of the last try ends with this answer.
@@ -116,6 +121,7 @@ bool AdvanceUnloads(Core& core) {
   if (!MayUnloadAny(core)) return made_room;
   for (auto& [name, residency] : core.residencies) {
     if (!MayUnload(core, residency)) continue;
+    if (residency.evicting && core.IsRowTarget(name)) ++core.demand_tally.evictions;
     Move(core, residency, ResidencyEvent::kMayBeUnloaded);
     return true;
   }

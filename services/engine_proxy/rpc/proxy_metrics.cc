@@ -28,6 +28,16 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
       request_seconds_(registry.AddHistogram("lorry_door_request_seconds",
                                              "From the request's first byte to the reply's last",
                                              metrics::DurationBuckets())),
+      demand_wait_seconds_(registry.AddHistogram(
+          "lorry_door_demand_wait_seconds",
+          "One wait of a request for an adapter that is loaded on demand, whatever ended it",
+          metrics::DurationBuckets())),
+      demand_loads_(
+          registry.AddCounter("lorry_proxy_demand_loads_total",
+                              "Loads that began because requests waited for the adapter")),
+      demand_evictions_(registry.AddCounter(
+          "lorry_proxy_demand_evictions_total",
+          "Unloads of versions that a row is open on, to make room for another")),
       aborted_(registry.AddCounter("lorry_door_flipped_total", kFlippedHelp, {{"rule", "abort"}})),
       resumed_(registry.AddCounter("lorry_door_flipped_total", kFlippedHelp,
                                    {{"rule", "resume_on_new"}})),
@@ -115,6 +125,8 @@ void ProxyMetrics::OnRefused(std::string_view reason) {
   it->second.Add();
 }
 
+void ProxyMetrics::OnDemandWaited(double seconds) { demand_wait_seconds_.Observe(seconds); }
+
 void ProxyMetrics::OnFirstByte(double ms) { first_byte_seconds_.Observe(ms / 1e3); }
 
 void ProxyMetrics::OnDone(int code, double seconds, uint64_t) {
@@ -162,6 +174,9 @@ void ProxyMetrics::Refresh() {
   wedged_.Set(view->observed.health == fleet::MemberHealth::kWedged ? 1 : 0);
   paused_.Set(view->table.paused ? 1 : 0);
   held_.Set(door_->held());
+  demand_loads_.Add(static_cast<double>(view->demand.loads - demand_counted_.loads));
+  demand_evictions_.Add(static_cast<double>(view->demand.evictions - demand_counted_.evictions));
+  demand_counted_ = view->demand;
   ShowCounts(*view, door_->Snapshot());
   ShowGaps(*view);
   for (const auto& [transport, bytes] : fetcher_->fetched_bytes()) {
@@ -209,13 +224,18 @@ void ProxyMetrics::ShowCounts(const Proxy::View& view, const door::Counts& count
   }
   for (const DoorRow& row : view.table.rows) {
     const bool is_open = row.mode == fleet::RowMode::kOpen;
-    const DoorRoute* route = is_open ? view.table.FindRoute(row.target) : nullptr;
-    routed += route != nullptr;
+    const bool is_routed = is_open && view.table.FindRoute(row.target) != nullptr;
+    routed += is_routed;
+    // Also while its version, which is loaded on demand, is away from the engine.
+    const auto& residencies = view.observed.residencies;
+    const auto target = std::ranges::find(residencies, row.target, &fleet::ObservedResidency::name);
+    const bool serves = is_routed || (is_open && row.on_demand);
     registry_
         .AddGauge("lorry_proxy_observed_version",
                   "Version that this door's row is open on; -1 while it is closed",
                   {{"adapter", row.adapter.value}})
-        .Set(route != nullptr ? static_cast<double>(route->key.number.value) : -1);
+        .Set(serves && target != residencies.end() ? static_cast<double>(target->key.number.value)
+                                                   : -1);
   }
   loaded_.Set(loaded);
   retained_.Set(loaded - routed);

@@ -31,6 +31,7 @@ class ProxyMetrics final : public door::DoorObserver {
       LORRY_EXCLUDES(mutex_);
   void OnFlipped(fleet::InFlightRule rule) override;
   void OnRefused(std::string_view reason) override LORRY_EXCLUDES(mutex_);
+  void OnDemandWaited(double seconds) override;
   void OnFirstByte(double ms) override;
   void OnDone(int code, double seconds, uint64_t reply_bytes) override LORRY_EXCLUDES(mutex_);
   void OnBoot() { boots_.Add(); }
@@ -48,6 +49,9 @@ class ProxyMetrics final : public door::DoorObserver {
   const door::Door* door_ = nullptr;
   const Clock* clock_ = nullptr;
   metrics::Histogram load_seconds_, first_byte_seconds_, request_seconds_;
+  metrics::Histogram demand_wait_seconds_;
+  metrics::Counter demand_loads_, demand_evictions_;
+  DemandTally demand_counted_;  // the scraper's thread
   metrics::Counter aborted_, resumed_;
   metrics::Histogram pause_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;

@@ -25,15 +25,22 @@ bool IsServed(const Member& member, const EngineName& name) {
 }
 
 // By its document, which is fresh.
-std::set<EngineName> MustNames(const Member& member) {
-  std::set<EngineName> must;
+template <typename Is>
+std::set<EngineName> NamesThat(const Member& member, Is is) {
+  std::set<EngineName> names;
   for (const auto& [adapter, part] : member.desired.parts) {
     for (const fleet::WantedVersion& wanted : part->wanted) {
-      if (wanted.must) must.insert(wanted.name);
+      if (is(wanted)) names.insert(wanted.name);
     }
   }
-  return must;
+  return names;
 }
+
+std::set<EngineName> MustNames(const Member& member) {
+  return NamesThat(member, [](const fleet::WantedVersion& wanted) { return wanted.must; });
+}
+
+bool GivesWay(const fleet::WantedVersion& wanted) { return wanted.on_demand && !wanted.must; }
 
 // Never fewer than Holders, and known without names.
 size_t HoldersAtMost(const Member& member) {
@@ -44,13 +51,16 @@ size_t HoldersAtMost(const Member& member) {
                                                            &fleet::ObservedResidency::state));
 }
 
-// Names that hold a slot on `member` and cannot leave it now.
+// Names that hold a slot on `member` and cannot leave it now. What is loaded on demand gives way,
+// in use or not: its proxy sees to it.
 std::set<EngineName> Holders(const Member& member) {
   std::set<EngineName> holders = MustNames(member);
+  const std::set<EngineName> on_demand = NamesThat(member, GivesWay);
   for (const fleet::ObservedResidency& residency : member.observed->residencies) {
     const bool busy = residency.in_flight > 0 || !residency.count_known ||
                       residency.state != fleet::ResidencyState::kLoaded ||
                       IsServed(member, residency.name);
+    if (on_demand.contains(residency.name)) continue;
     if (HoldsASlot(residency.state) && busy) holders.insert(residency.name);
   }
   return holders;
@@ -120,11 +130,16 @@ std::string WhyNoSlotForLease(Core& core, const PoolName& pool, const VersionInf
     const uint32_t slots = member.observed->limits.slots;
     if (slots == 0) continue;
     std::set<EngineName> must = MustNames(member);
-    must.insert(core.NameOf(version, member.observed->limits.kind));
-    if (must.size() + 1 <= slots) continue;
+    const EngineName& name = core.NameOf(version, member.observed->limits.kind);
+    must.insert(name);
+    std::set<EngineName> on_demand = NamesThat(member, GivesWay);
+    on_demand.erase(name);
+    const bool shares = !on_demand.empty();
+    if (must.size() + 1 + (shares ? 1 : 0) <= slots) continue;
     return absl::StrCat("engine ", id.value, " has ", slots, " adapter slots: ", must.size(),
                         " would be held (", Join(must),
-                        ") and one must stay free for the next version");
+                        ") and one must stay free for the next version",
+                        shares ? ", another for what is loaded on demand" : "");
   }
   return "";
 }
@@ -132,16 +147,31 @@ std::string WhyNoSlotForLease(Core& core, const PoolName& pool, const VersionInf
 SlotDemand DemandOf(const Core& core, const PoolName& pool) {
   SlotDemand demand;
   std::vector<std::string> terms;
+  uint32_t on_demand = 0;
   for (const auto& [adapter, info] : core.adapters) {
     if (!info.policy.pools.contains(pool) || !HasVersion(core, adapter)) continue;
     const Named named = NamedOf(core, adapter, pool);
     const uint32_t window = WindowOf(info.policy);
     const auto aliased = static_cast<uint32_t>(named.aliased.size());
     const auto leased = static_cast<uint32_t>(named.leased.size());
+    if (info.policy.residency == fleet::ResidencyRule::kOnDemand) {
+      ++on_demand;
+      demand.kept += aliased + leased;
+      demand.needed += aliased + leased;
+      if (aliased + leased > 0)
+        terms.push_back(
+            absl::StrCat(adapter.value, " ", aliased, " aliased + ", leased, " leased"));
+      continue;
+    }
     demand.kept += window + aliased + leased;
     demand.needed += window + 1 + aliased + leased;
     terms.push_back(absl::StrCat(adapter.value, " ", window, " kept + 1 next + ", aliased,
                                  " aliased + ", leased, " leased"));
+  }
+  if (on_demand > 0) {
+    demand.kept += 1;
+    demand.needed += 2;
+    terms.push_back(absl::StrCat(on_demand, " on demand: 1 shared + 1 next"));
   }
   demand.arithmetic = absl::StrJoin(terms, "; ");
   return demand;

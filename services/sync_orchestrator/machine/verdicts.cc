@@ -174,6 +174,14 @@ bool Fails(const Core& core, const Member& member, const VersionKey& version) {
          member.failures.contains(core.NameIn(*info, member.observed->limits.kind));
 }
 
+// Its shapes are not those of the base model of the member's engine. That stays so for as long as
+// the engine serves that base model, and is told once: it may be older than the question.
+bool IsUnfit(const Member& member, const EngineName& name) {
+  const fleet::ObservedResidency* residency = ResidencyOf(member, name);
+  return residency != nullptr && residency->state == fleet::ResidencyState::kFailed &&
+         residency->failure == fleet::Failure::kMisfit;
+}
+
 // A lone engine that refused versions is asked again once it was restarted.
 void ForgetRefusals(Core& core, const Member& member) {
   const BootId& boot = member.observed->boot;
@@ -338,6 +346,7 @@ void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
 
 void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version) {
   EngineName loaded;
+  const Member* unfit = nullptr;
   for (const auto& [place, members] : core.places) {
     if (place.second != group) continue;
     for (const MemberId& id : members) {
@@ -345,6 +354,7 @@ void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version) 
       const EngineName& name = core.NameOf(version, member.observed->limits.kind);
       CountDeaths(core, member, group);
       if (IsLoaded(member, name)) loaded = name;
+      if (IsUnfit(member, name) && !member.record.excluded) unfit = &member;
     }
   }
   const auto leave = VerdictOf(core, group, version.key).leave;
@@ -353,8 +363,11 @@ void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version) 
     if (member != core.members.end() && member->second.observed.has_value())
       CountDeaths(core, member->second, member->second.group);
   }
-  if (!loaded.empty() && VerdictOf(core, group, version.key).verdict == Verdict::kOpen)
-    Prove(core, group, version.key, loaded);
+  if (VerdictOf(core, group, version.key).verdict != Verdict::kOpen) return;
+  if (!loaded.empty()) return Prove(core, group, version.key, loaded);
+  if (unfit == nullptr) return;
+  const EngineName& name = core.NameOf(version, unfit->observed->limits.kind);
+  Blame(core, *unfit, version.key, *ResidencyOf(*unfit, name), /*is_new=*/false);
 }
 
 void HandleVerdictLifted(Core& core, const VerdictLifted& event) {

@@ -12,6 +12,10 @@
 namespace lorry::sync {
 namespace {
 
+// kServed: a row serves it, which is MUST, unless it is loaded on demand; and then, too, until the
+// member's group has proven it.
+enum class Need { kMay, kServed, kMust };
+
 // Collects wanted versions of one member; the same name asked for twice takes the stronger wish.
 class WantedSet {
  public:
@@ -19,7 +23,7 @@ class WantedSet {
       : core_(core), member_(member), limits_(member.observed->limits) {}
 
   void Want(const fleet::AdapterPolicy& policy, const Pool& pool, const VersionInfo& version,
-            bool must, uint32_t rank, bool leased = false) {
+            Need need, uint32_t rank, bool leased = false) {
     if (!fleet::WhyNotServable(limits_, version.traits, policy).empty()) return;
     const GroupVerdict& verdict = VerdictOf(core_, member_.group, version.key);
     const Permission permission = PermissionOf(core_, member_, version, verdict);
@@ -31,10 +35,13 @@ class WantedSet {
     wanted.digest = version.digest;
     wanted.traits = version.traits;
     wanted.render = fleet::RenderFor(limits_.kind, version.traits);
-    wanted.must = wanted.must || must;
     wanted.load = permission == Permission::kLoad;
     // What is proven is loaded again after a death even while this is away to hear of it.
     const bool proven = verdict.verdict == Verdict::kProven;
+    const bool on_demand = policy.residency == fleet::ResidencyRule::kOnDemand;
+    const bool served_must = need == Need::kServed && !(on_demand && proven);
+    wanted.must = wanted.must || need == Need::kMust || served_must;
+    wanted.on_demand = on_demand;
     wanted.deaths_allowed = DeathsOf(core_, member_, version) + (proven ? 1 : 0);
     wanted.on_this_boot = wanted.load && !proven;
     wanted.leased = wanted.leased || leased;
@@ -115,9 +122,9 @@ void WantHistory(Core& core, const AdapterInfo& info, const Pool& pool, const Me
     const bool served =
         row != nullptr && row->mode != fleet::RowMode::kClosed &&
         row->target == core.NameOf(history[i].version, member.observed->limits.kind);
-    const bool must = lag == 0 || &history[i] == serves;
-    if (in_window || served || must) {
-      wanted.Want(info.policy, pool, history[i].version, must, static_cast<uint32_t>(i));
+    const Need need = lag == 0 || &history[i] == serves ? Need::kServed : Need::kMay;
+    if (in_window || served || need != Need::kMay) {
+      wanted.Want(info.policy, pool, history[i].version, need, static_cast<uint32_t>(i));
     }
   }
 }
@@ -127,7 +134,7 @@ void WantSync(const fleet::AdapterPolicy& policy, const Pool& pool, const Member
   if (!pool.sync.has_value()) return;
   const SyncMember* part = pool.sync->Find(member.id);
   if (part != nullptr && part->dropped == Drop::kNone)
-    wanted.Want(policy, pool, pool.sync->version, true, 0);
+    wanted.Want(policy, pool, pool.sync->version, Need::kMust, 0);
 }
 
 fleet::DoorRules RulesFor(const AdapterInfo& info) {
@@ -139,6 +146,7 @@ fleet::DoorRules RulesFor(const AdapterInfo& info) {
   rules.no_adapter = info.policy.no_adapter;
   rules.hold_limit_ms = info.policy.HoldLimitMs();
   rules.in_flight = info.policy.in_flight;
+  rules.demand_wait_ms = info.policy.demand_wait_ms;
   return rules;
 }
 
@@ -168,12 +176,12 @@ DesiredPart PartOf(Core& core, const Member& member, const AdapterInfo& info) {
        it != core.aliases.end() && it->first.first == info.adapter; ++it) {
     const VersionInfo* version = core.FindVersion(it->second);
     if (version == nullptr) continue;
-    wanted.Want(info.policy, pool, *version, true, 0);
+    wanted.Want(info.policy, pool, *version, Need::kMust, 0);
     part.aliases.push_back(
         {info.adapter, it->first.second, core.NameOf(*version, member.observed->limits.kind)});
   }
   for (const LeaseRecord* lease : core.LeasesOf(id)) {
-    wanted.Want(info.policy, pool, lease->version, true, 0, true);
+    wanted.Want(info.policy, pool, lease->version, Need::kMust, 0, true);
   }
   part.wanted = wanted.Take();
   return part;

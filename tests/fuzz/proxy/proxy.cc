@@ -138,7 +138,11 @@ class Life {
 
   void WireEngine(uint16_t port) {
     const auto report = [sink = Sink()](const door::Counts& counts) {
-      sink(DoorReport{.revision = counts.revision, .in_flight = counts.in_flight});
+      sink(DoorReport{.revision = counts.revision,
+                      .in_flight = counts.in_flight,
+                      .waiting = counts.waiting,
+                      .last_admitted = counts.last_admitted,
+                      .sequence = counts.sequence});
     };
     door_ = std::make_unique<door::Door>(
         door::DoorOptions{.engine_port = port,

@@ -23,6 +23,15 @@ TEST(JudgeSlots, CountsWindowNextAliasesAndLeases) {
   EXPECT_THAT(few.remedy, HasSubstr("--max-loaded-loras"));
 }
 
+TEST(JudgeSlots, AdaptersOnDemandShareOneSlotAndOneForTheNext) {
+  const std::vector<SlotDemand> demands = {{.adapter = "policy", .keep = 1},
+                                           {.adapter = "a", .on_demand = true},
+                                           {.adapter = "b", .aliases = 1, .on_demand = true}};
+  const Finding enough = JudgeSlots("e1", fleet::EngineKind::kVllm, 5, demands);
+  EXPECT_EQ(enough.grade, Grade::kGood) << enough.what;
+  EXPECT_THAT(enough.what, HasSubstr("2 on demand 1 shared + 1"));
+}
+
 TEST(JudgeSlots, NoLimitIsGoodOnSglangAndUnknownOnVllm) {
   const std::vector<SlotDemand> demands = {{.adapter = "policy"}};
   EXPECT_EQ(JudgeSlots("e1", fleet::EngineKind::kSglang, 0, demands).grade, Grade::kGood);

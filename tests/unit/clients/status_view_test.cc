@@ -63,6 +63,18 @@ StatusMessage Fleet() {
   return status;
 }
 
+TEST(StatusView, SaysWhereAVersionIsServedFromTheDisk) {
+  StatusMessage status = Fleet();
+  auto& member = AddMember(status, "e3", "READY");
+  Serve(member, pb::ROW_MODE_OPEN, "policy-v11-0123456789ab");
+  Hold(member, pb::RESIDENCY_STATE_FETCHED, "policy-v11-0123456789ab");
+  const std::string text = EnginesByAdapter(status, 80).Render(false);
+  EXPECT_NE(text.find("e3      READY   v11, on disk until asked for\n"), std::string::npos) << text;
+  member.mutable_observed()->mutable_residencies(0)->set_reason("NO_SLOT");
+  const std::string full = EnginesByAdapter(status, 80).Render(false);
+  EXPECT_NE(full.find("v11, v11 fetched, NO_SLOT\n"), std::string::npos) << full;
+}
+
 TEST(StatusView, ShowsEnginesDownAndAdaptersAcross) {
   EXPECT_EQ(EnginesByAdapter(Fleet(), 80).Render(false),
             "ENGINE  STATE   policy\n"

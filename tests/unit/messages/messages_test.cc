@@ -39,7 +39,8 @@ fleet::Desired SomeDesired() {
                      .lag = 0,
                      .probe = fleet::ProbeRule::kDiffers,
                      .probe_gap_ppm = 7,
-                     .leased = true}};
+                     .leased = true,
+                     .on_demand = true}};
   desired.aliases = {
       {AdapterName("policy"), AliasName("eval"), EngineName("policy-v12-aaaaaaaaaaaa")}};
   desired.rules = {{.adapter = AdapterName("policy"),
@@ -48,7 +49,8 @@ fleet::Desired SomeDesired() {
                     .stale = fleet::StaleAction::kTag,
                     .no_adapter = fleet::NoAdapterAction::kLatest,
                     .hold_limit_ms = 10,
-                    .in_flight = fleet::InFlightRule::kAbort}};
+                    .in_flight = fleet::InFlightRule::kAbort,
+                    .demand_wait_ms = 11}};
   return desired;
 }
 

@@ -192,6 +192,33 @@ TEST_F(DoorTest, LetsAHeldRequestGo) {
   EXPECT_TRUE(engine_->requests().empty());
 }
 
+TEST_F(DoorTest, ARequestWaitsUntilItsAdapterIsLoadedAndNoLonger) {
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  TableMaker away;
+  away.Rules({.adapter = AdapterName("policy"), .current_run = RunId(1), .demand_wait_ms = 20});
+  away.Row("policy", RowMode::kOpen, 12);
+  away.raw().rows[0].on_demand = true;
+  away.raw().rows[0].waits_for = "its slots are held by critic";
+  door_->SetTable(away.Make());
+  const Message late = Ask(Post("/v1/completions", R"({"model":"policy"})"));
+  EXPECT_EQ(late.status(), 503);
+  EXPECT_EQ(late.Get("X-Lorry-Reason"), "NOT_RESIDENT");
+  EXPECT_EQ(late.Get("Retry-After"), "2");
+  EXPECT_NE(late.body.find("its slots are held by critic"), std::string::npos);
+  EXPECT_TRUE(engine_->requests().empty());
+  EXPECT_TRUE(door_->Snapshot().waiting.empty()) << "nobody waits any more";
+
+  away.raw().rules[0].demand_wait_ms = 60'000;
+  door_->SetTable(away.Make());
+  Wire waits = Connect();
+  waits.Send(Post("/v1/completions", R"({"model":"policy"})"));
+  const std::vector<AdapterName> policy = {AdapterName("policy")};
+  EXPECT_TRUE(Eventually([&] { return door_->Snapshot().waiting == policy; }));
+  door_->SetTable(away.Loaded("policy", 12).Make());
+  EXPECT_EQ(ReadMessage(waits).status(), 200);
+  EXPECT_TRUE(door_->Snapshot().waiting.empty());
+}
+
 TEST_F(DoorTest, RefusesInTheEnginesOwnShape) {
   StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
   const Message none = Ask(Post("/v1/completions", R"({"model":"base"})"));

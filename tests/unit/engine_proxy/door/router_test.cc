@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
+#include <vector>
 
 #include "tests/unit/engine_proxy/door/tables.h"
 
@@ -322,6 +324,104 @@ TEST_F(RouterTest, TellsWhatProducedAReply) {
   EXPECT_EQ(resolved[1].epoch, Epoch());
   EXPECT_EQ(resolved[1].lag, 1u);
   EXPECT_EQ(resolved[1].digest.value, "sha256-xxh3:" + NameOf("policy", 11).value);
+}
+
+// An adapter that is loaded on demand, and another one that is there.
+class OnDemandTest : public ::testing::Test {
+ protected:
+  OnDemandTest() { Set({"critic"}); }
+  void Set(const std::vector<std::string>& loaded) {
+    TableMaker maker;
+    maker.Row("policy", RowMode::kOpen, 12).Row("critic", RowMode::kOpen, 12);
+    maker.Rules({.adapter = AdapterName("policy"), .demand_wait_ms = 40});
+    for (const std::string& adapter : loaded) maker.Loaded(adapter, 12);
+    proxy::DoorTable table = maker.Make();
+    for (proxy::DoorRow& row : table.rows) row.on_demand = true;
+    table.slots = slots_;
+    router_.SetTable(table);
+  }
+  static std::set<AdapterName> Names(const std::vector<std::string>& adapters) {
+    return {adapters.begin(), adapters.end()};
+  }
+  Held Wait(const std::string& adapter) {
+    Outcome outcome = router_.Resolve({{adapter}, std::nullopt});
+    return std::get<Held>(std::move(outcome));
+  }
+
+  uint32_t slots_ = 3;
+  int changes_ = 0;
+  Router router_{100, [this] { ++changes_; }};
+};
+
+TEST_F(OnDemandTest, ARequestOfOneThatIsAwayWaitsAndIsNeverServedByAnother) {
+  const Held held = Wait("policy");
+  EXPECT_EQ(held.demands, Names({"policy"}));
+  EXPECT_EQ(held.limit_ms, 40);
+  EXPECT_EQ(held.too_late.reason, "NOT_RESIDENT");
+  EXPECT_EQ(held.too_late.status, 503);
+  EXPECT_GT(held.too_late.retry_after_s, 0);
+  EXPECT_TRUE(router_.Snapshot().in_flight.empty());
+  EXPECT_EQ(Ask1(router_, "policy@12"), "409 NOT_LOADED") << "named versions are not brought back";
+}
+
+TEST_F(OnDemandTest, ThoseThatWaitAreToldInTheOrderOfTheirFirstRequest) {
+  Set({});
+  Demand first = router_.Wait(Names({"policy"}));
+  Demand other = router_.Wait(Names({"critic"}));
+  Demand second = router_.Wait(Names({"policy"}));
+  EXPECT_EQ(changes_, 2);
+  const std::vector<AdapterName> both = {AdapterName("policy"), AdapterName("critic")};
+  EXPECT_EQ(router_.Snapshot().waiting, both);
+  first = Demand();
+  EXPECT_EQ(router_.Snapshot().waiting, both) << "another request of it has waited since";
+  second.Release();
+  EXPECT_EQ(router_.Snapshot().waiting, std::vector<AdapterName>{AdapterName("critic")});
+  EXPECT_EQ(changes_, 3);
+}
+
+TEST_F(OnDemandTest, ABatchWaitsForAllOfItsAdaptersAlsoForThoseThatAreThere) {
+  Outcome outcome = router_.Resolve({{"critic", "policy"}, std::nullopt});
+  ASSERT_TRUE(std::holds_alternative<Held>(outcome));
+  EXPECT_EQ(std::get<Held>(outcome).demands, Names({"critic", "policy"}));
+  EXPECT_EQ(std::get<Held>(outcome).limit_ms, 40) << "the shortest of what their policies say";
+  EXPECT_TRUE(router_.Snapshot().last_admitted.empty()) << "it has not been admitted";
+  Demand demand = router_.Wait(std::get<Held>(outcome).demands);
+  EXPECT_EQ(changes_, 1);
+  EXPECT_EQ(router_.Snapshot().waiting.size(), 2u);
+  Set({"critic", "policy"});
+  outcome = router_.Resolve({{"critic", "policy"}, std::nullopt});
+  ASSERT_TRUE(std::holds_alternative<Admitted>(outcome));
+  EXPECT_EQ(std::get<Admitted>(outcome).resolved[0].name, NameOf("critic", 12));
+  EXPECT_EQ(std::get<Admitted>(outcome).resolved[1].name, NameOf("policy", 12));
+}
+
+TEST_F(OnDemandTest, ABatchOfMoreAdaptersThanTheEngineHoldsIsRefusedAtOnce) {
+  slots_ = 2;
+  Set({"critic"});
+  Outcome outcome = router_.Resolve({{"critic", "policy"}, std::nullopt});
+  ASSERT_TRUE(std::holds_alternative<Refused>(outcome));
+  EXPECT_EQ(std::get<Refused>(outcome).reason, "TOO_MANY_ADAPTERS");
+  EXPECT_EQ(std::get<Refused>(outcome).status, 400);
+  outcome = router_.Resolve({{"policy", "policy"}, std::nullopt});
+  EXPECT_TRUE(std::holds_alternative<Held>(outcome)) << "one adapter, twice";
+  outcome = router_.Resolve({{"policy", "nobody"}, std::nullopt});
+  ASSERT_TRUE(std::holds_alternative<Refused>(outcome)) << "nothing is loaded in vain";
+  EXPECT_EQ(std::get<Refused>(outcome).message.substr(0, 13), "lora_path[1]:");
+}
+
+TEST_F(OnDemandTest, TellsWhenOneIsIdleAndWhichWasAskedLast) {
+  Set({"critic", "policy"});
+  for (const std::string adapter : {"policy", "critic"}) {
+    Outcome outcome = router_.Resolve({{adapter}, std::nullopt});
+    ASSERT_TRUE(std::holds_alternative<Admitted>(outcome));
+  }
+  EXPECT_EQ(changes_, 2) << "each may leave now";
+  const Counts counts = router_.Snapshot();
+  EXPECT_LT(counts.last_admitted.at(NameOf("policy", 12)),
+            counts.last_admitted.at(NameOf("critic", 12)));
+  EXPECT_GT(router_.Snapshot().sequence, counts.sequence);
+  Set({"critic"});
+  EXPECT_EQ(router_.Snapshot().last_admitted.size(), 1u);
 }
 
 }  // namespace

@@ -99,7 +99,10 @@ class Bench {
   void Count(uint64_t number, uint32_t requests) {
     counts_.erase(NameOf(number));
     if (requests > 0) counts_[NameOf(number)] = requests;
-    Tell(DoorReport{machine_->door_table().revision, counts_});
+    Report();
+  }
+  void Report() {
+    Tell(DoorReport{machine_->door_table().revision, counts_, waiting_, last_admitted_});
   }
   static EngineName NameOf(uint64_t number) {
     return EngineName("math-v" + std::to_string(number) + "-0123456789ab");
@@ -158,7 +161,9 @@ class Bench {
   std::optional<Machine> machine_;
   std::optional<Tick> wake_at_;  // as it said last
   Records records_;
-  std::map<EngineName, uint32_t> counts_;     // what the door reports
+  std::map<EngineName, uint32_t> counts_;  // what the door reports
+  std::vector<AdapterName> waiting_;       // likewise
+  std::map<EngineName, uint64_t> last_admitted_;
   std::map<EngineName, std::string> engine_;  // what the engine lists
   uint64_t serve_from_ = 0;                   // of rows: the epoch of the last barrier
   std::set<size_t> silent_;                   // indexes of effects that are not answered
@@ -291,7 +296,9 @@ class Bench {
     ++resumes_;
     events_.push_back(ResumeDone{e.op, resume_outcome_});
   }
-  void Answer(const SetDoorTable& e) { events_.push_back(DoorReport{e.table.revision, counts_}); }
+  void Answer(const SetDoorTable& e) {
+    events_.push_back(DoorReport{e.table.revision, counts_, waiting_, last_admitted_});
+  }
   void Answer(const SendObserved& e) { sent_ = e.observed; }
 
   Tick now_ = 1'000;

@@ -59,6 +59,7 @@ TEST(BaseModel, AnotherBaseModelOfTheEngineIsAnotherQuestion) {
   bench.Desire(1, {1});
   bench.base_->hidden_size = 96;
   bench.Reboot();
+  EXPECT_EQ(bench.FailureOf(1), fleet::Failure::kNone) << "what is said is said of this base model";
   bench.Pass(1'000);
   EXPECT_EQ(bench.Told(1), "LOADED");
   bench.base_->hidden_size = 128;

@@ -192,6 +192,79 @@ TEST(Slots, AVersionThatAnAliasAndALeaseNameCountsOnce) {
   EXPECT_EQ(fleet.Need("e1").needed, 4u);
 }
 
+// One adapter that is loaded on demand.
+fleet::AdapterPolicy OnDemand() {
+  fleet::AdapterPolicy policy;
+  policy.residency = fleet::ResidencyRule::kOnDemand;
+  return policy;
+}
+
+TEST(OnDemand, WhatIsServedMayLeaveOnceItIsProven) {
+  Fleet fleet;
+  fleet.Policy(OnDemand());
+  fleet.Join("e1", 2);
+  fleet.Publish(1);
+  EXPECT_TRUE(fleet.WantedOn("e1", 1)->must) << "it is synced";
+  fleet.Obey("e1");
+  EXPECT_EQ(fleet.Committed(), 1u);
+  EXPECT_FALSE(fleet.WantedOn("e1", 1)->must);
+  EXPECT_TRUE(fleet.WantedOn("e1", 1)->on_demand);
+  fleet.Join("e2", 2, fleet::EngineKind::kSglang);
+  EXPECT_TRUE(fleet.WantedOn("e2", 1)->must) << "no engine of this group has proven it";
+  fleet.Step(AliasSet{kMath, AliasName("eval"), VersionKey{kMath, RunId(1), VersionNumber(1)}});
+  EXPECT_TRUE(fleet.WantedOn("e1", 1)->must) << "an alias names it";
+  fleet.Policy({});
+  EXPECT_FALSE(fleet.WantedOn("e1", 1)->on_demand);
+}
+
+TEST(OnDemand, ASyncWaitsForNoSlotOfWhatGivesWay) {
+  Fleet fleet;
+  fleet.Policy(OnDemand());
+  fleet.Join("e1", 1);
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  fleet.Of("e1").residencies.at(0).in_flight = 5;
+  fleet.Report("e1");
+  fleet.Publish(2);
+  EXPECT_EQ(fleet.Pool().waits_for, "");
+  EXPECT_TRUE(fleet.WantedOn("e1", 2)->must);
+}
+
+TEST(OnDemand, AllTogetherNeedOneSlotAndOneForTheNext) {
+  Fleet fleet;
+  fleet.Policy(OnDemand());
+  fleet.Join("e1", 2);
+  fleet.Publish(1);
+  for (const std::string name : {"code", "art", "law"}) {
+    AdapterInfo info{AdapterName(name), OnDemand(), RunId(1)};
+    fleet.Step(AdapterSet{info});
+    fleet.Step(VersionStored{{{info.adapter, RunId(1), VersionNumber(1)}, Digest{name}, {}}});
+  }
+  EXPECT_EQ(fleet.Need("e1").needed, 2u);
+  EXPECT_EQ(fleet.Need("e1").kept, 1u);
+  EXPECT_EQ(fleet.Need("e1").shortage, "");
+  const VersionKey key{kMath, RunId(1), VersionNumber(1)};
+  fleet.Step(AliasSet{kMath, AliasName("eval"), key});
+  EXPECT_EQ(fleet.Need("e1").needed, 3u);
+  EXPECT_THAT(fleet.Need("e1").shortage,
+              testing::HasSubstr("math 1 aliased + 0 leased; 4 on demand: 1 shared + 1 next"));
+}
+
+TEST(OnDemand, ALeaseLeavesTheSlotThatIsShared) {
+  Fleet fleet;
+  fleet.Policy(OnDemand());
+  fleet.Join("e1", 2);
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  AdapterInfo code{AdapterName("code"), OnDemand(), RunId(1)};
+  fleet.Step(AdapterSet{code});
+  fleet.Step(VersionStored{{{code.adapter, RunId(1), VersionNumber(1)}, Digest{"c"}, {}}});
+  fleet.Obey("e1");
+  fleet.Step(LeaseAsked{1'000, kLatest, kRollout, "client", 10'000});
+  EXPECT_THAT(std::string(fleet.replies_.back().status.message()),
+              testing::HasSubstr("another for what is loaded on demand"));
+}
+
 TEST(Slots, ASmallerBatchLimitIsAWarningWithItsCost) {
   Fleet fleet;
   fleet.Join("e1", 4);

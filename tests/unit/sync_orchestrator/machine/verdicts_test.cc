@@ -269,6 +269,24 @@ TEST_F(Pool, AnEngineOfAnotherBaseModelSpeaksForItselfAlone) {
   EXPECT_EQ(fleet_.Committed(), 2u);
 }
 
+TEST_F(Pool, AMisfitIsOneWithOtherLimitsTooThoughItIsToldOnce) {
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Fail("e1", second, Failure::kMisfit, "hidden size 128");
+  ASSERT_EQ(Watch(second).reason, "REFUSED");
+  for (const char* id : {"e1", "e2", "e3", "e4"}) {
+    fleet_.Set(id, second, ResidencyState::kFailed, Failure::kMisfit, "hidden size 128");
+    fleet_.Of(id).limits.rank_limit = 64;
+    fleet_.Of(id).boot = BootId(std::string(id) + ".restarted");
+    fleet_.Report(id);
+  }
+  fleet_.Pass(1'000);
+  EXPECT_FALSE(fleet_.Pool().sync.has_value()) << "it is not staged where it is known not to fit";
+  EXPECT_EQ(Watch(second).reason, "REFUSED");
+  fleet_.Lift(second);
+  fleet_.Pass(60'000);
+  EXPECT_EQ(Watch(second).reason, "REFUSED") << "nor once an operator lifts the verdict";
+}
+
 TEST_F(Pool, AVerdictAfterTheDecisionClosesNothingAndLaggardsServeWhatIsProven) {
   const VersionKey second = fleet_.Publish(2);
   for (const char* id : {"e1", "e2", "e3"}) fleet_.Set(id, second, ResidencyState::kLoaded);

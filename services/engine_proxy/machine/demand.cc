@@ -1,0 +1,59 @@
+#include "services/engine_proxy/machine/demand.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/slots.h"
+
+namespace lorry::proxy {
+namespace {
+
+// A decision that the row has yet to follow names it.
+bool IsToBeFollowed(const Core& core, const Residency& residency) {
+  const fleet::DesiredRow* wanted = core.WantedRow(residency.key.adapter);
+  if (wanted == nullptr || wanted->mode != fleet::RowMode::kOpen) return false;
+  if (wanted->target != residency.name) return false;
+  const auto row = core.rows.find(residency.key.adapter);
+  if (row == core.rows.end()) return true;
+  const RowRecord& record = row->second.record;
+  const bool stands = record.open && record.target == residency.name;
+  return !stands && wanted->epoch >= record.epoch;
+}
+
+}  // namespace
+
+bool IsOnDemand(const Core& core, const EngineName& name) {
+  const Residency* residency = core.Find(name);
+  return residency != nullptr && residency->wanted != nullptr && residency->wanted->on_demand;
+}
+
+bool MustBeLoaded(const Core& core, const Residency& residency) {
+  const fleet::WantedVersion* wanted = residency.wanted;
+  if (wanted == nullptr) return false;
+  return wanted->must || (wanted->on_demand && IsToBeFollowed(core, residency));
+}
+
+std::optional<uint32_t> PlaceOf(const Core& core, const Residency& residency) {
+  if (core.waiting.empty() || !IsOnDemand(core, residency.name)) return std::nullopt;
+  const auto row = core.rows.find(residency.key.adapter);
+  if (row == core.rows.end() || row->second.record.target != residency.name) return std::nullopt;
+  const auto it = std::find(core.waiting.begin(), core.waiting.end(), residency.key.adapter);
+  if (it == core.waiting.end()) return std::nullopt;
+  return static_cast<uint32_t>(it - core.waiting.begin());
+}
+
+std::string WhyAway(const Core& core, const Residency& residency) {
+  if (const auto* failed = std::get_if<at::Failed>(&residency.phase))
+    return absl::StrCat("it failed here: ", failed->mishap.reason, ", ", failed->mishap.detail);
+  if (core.IsWedged()) return "the engine's registry hangs, and loads nothing before a restart";
+  if (!core.IsWantedLoaded(residency))
+    return "this engine may not load it now: an engine died of it, or another one tries it first";
+  if (residency.IsAny<at::Absent, at::Fetching, at::Cancelling>()) return "its files are fetched";
+  if (residency.IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>())
+    return "the engine is loading it now";
+  if (IsSlotFree(core, residency)) return "the engine is busy with another adapter or a pause";
+  return absl::StrCat("the engine's ", core.limits.slots, " adapter slots are held by ",
+                      WhoHoldsSlots(core));
+}
+
+}  // namespace lorry::proxy
