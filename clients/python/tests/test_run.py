@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ import torch
 from lorry import collectives
 from lorry.connection import Connection
 from lorry.errors import LorryError
-from lorry.run import CORRUPT_MAX, Run
+from lorry.run import CORRUPT_MAX, Run, open_run
 from lorry.store.v1 import store_pb2
 
 STATE = {
@@ -28,9 +29,13 @@ class ForgetfulStore:
     def __init__(self, corrupt: int) -> None:
         self.corrupt = corrupt
         self.begun = 0
+        self.kept: list[bool] = []
+        self.first_begun = threading.Event()
 
     def BeginUpload(self, request: store_pb2.BeginUploadRequest) -> store_pb2.BeginUploadResponse:
         self.begun += 1
+        self.kept.append(request.keep)
+        self.first_begun.set()
         return store_pb2.BeginUploadResponse(upload_id=f"u{self.begun}", ticket=b"t", idle_deadline_ms=1000)
 
     def CommitUpload(self, request: store_pb2.CommitUploadRequest) -> store_pb2.CommitUploadResponse:
@@ -58,3 +63,53 @@ def test_bytes_that_change_every_time_are_told_of() -> None:
     with pytest.raises(LorryError, match="RANGE_CORRUPT"):
         run_on(store).publish(STATE, version=1, config=CONFIG).wait("stored", 30)
     assert store.begun == CORRUPT_MAX + 1
+
+
+def test_a_checkpoint_names_the_newest_version_that_is_stored() -> None:
+    run = run_on(ForgetfulStore(corrupt=0))
+    assert run.state_dict() == {"adapter": "policy", "run": 1, "version": None}
+    run.publish(STATE, version=5, config=CONFIG).wait("stored", 30)
+    assert run.state_dict() == {"adapter": "policy", "run": 1, "version": 5}
+
+
+def test_a_version_that_is_refused_is_none_to_go_on_from() -> None:
+    run = run_on(ForgetfulStore(corrupt=1000))
+    with pytest.raises(LorryError, match="RANGE_CORRUPT"):
+        run.publish(STATE, version=5, config=CONFIG).wait("stored", 30)
+    assert run.state_dict()["version"] is None
+
+
+def test_an_older_upload_that_ends_late_does_not_set_a_checkpoint_back() -> None:
+    store = ForgetfulStore(corrupt=0)
+    run, newer_is_stored = run_on(store), threading.Event()
+    commit = store.CommitUpload
+
+    def commit_in_turn(request: store_pb2.CommitUploadRequest) -> store_pb2.CommitUploadResponse:
+        if request.upload_id == "u1":
+            assert newer_is_stored.wait(30)
+        return commit(request)
+
+    store.CommitUpload = commit_in_turn  # type: ignore[method-assign]
+    older = run.publish(STATE, version=5, config=CONFIG)
+    assert store.first_begun.wait(30)
+    run.publish(STATE, version=6, config=CONFIG).wait("stored", 30)
+    newer_is_stored.set()
+    older.wait("stored", 30)
+    assert run.state_dict()["version"] == 6
+
+
+def test_a_version_for_a_checkpoint_is_kept_and_others_are_not() -> None:
+    store = ForgetfulStore(corrupt=0)
+    run = run_on(store)
+    run.publish(STATE, version=5, config=CONFIG, keep=True).wait("stored", 30)
+    run.publish(STATE, version=6, config=CONFIG).wait("stored", 30)
+    assert store.kept == [True, False]
+
+
+@pytest.mark.parametrize(("state", "sentence"), [
+    ({"adapter": "other", "run": 1, "version": 5}, "is a state of other, not of policy"),
+    ({"version": 5}, "give what run.state_dict"),
+])
+def test_a_state_of_something_else_is_refused_before_anything_is_asked(state: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        open_run("policy", resume_from=state)

@@ -38,12 +38,13 @@ COMMITS_PER_S_MAX = 256
 TICKETS_MAX = 100
 # Bytes that changed on their way or in the store's memory are sent again; what changes every time is no accident.
 CORRUPT_MAX = 3
+_STATE_KEYS = {"adapter", "run", "version"}
 
 
 def open_run(
     adapter: str,
     *,
-    resume_from: int | tuple[int, int] | None = None,
+    resume_from: int | tuple[int, int] | Mapping[str, Any] | None = None,
     expected_run: int | None = None,
     store: str | None = None,
     orchestrator: str | None = None,
@@ -60,32 +61,51 @@ def open_run(
 
     Args:
         adapter: ``^[a-z0-9][a-z0-9._-]{0,62}$``; created with the default policy if it is new.
-        resume_from: the version that training goes on from: a number of the current run, or (run, number).
+        resume_from: the version that training goes on from: what :meth:`Run.state_dict` gave, a number of the current run, or
+            (run, number). The version must still be stored.
         expected_run: refuse unless this run is the current one; 0 for "none yet".
         store, orchestrator, token, token_file, ca_file, cert_file, key_file: see :class:`lorry.Connection`.
         group: torch.distributed process group; default: the default group where one is initialised.
 
     Raises:
         RunFenced: ``expected_run`` is not the current run.
-        LorryError: the store refused or stayed away.
+        LorryError: the store refused or stayed away; ``UNKNOWN_VERSION``: the version to go on from is stored no longer.
+        ValueError: ``resume_from`` is of another adapter, or no state of a run.
     """
+    wanted = _version_of(adapter, resume_from)
     connection = Connection(store, orchestrator, token=token, token_file=token_file, ca_file=ca_file, cert_file=cert_file,
                             key_file=key_file)
     ranks = collectives.Ranks(group)
 
-    def ask() -> tuple[int, int]:
+    def ask() -> tuple[int, int, tuple[int, int] | None]:
         request = store_pb2.OpenRunRequest(adapter=adapter, request_id=uuid.uuid4().hex)
-        if resume_from is not None:
-            run, number = resume_from if isinstance(resume_from, tuple) else (0, resume_from)
-            request.resume_from.CopyFrom(adapter_pb2.VersionRef(adapter=adapter, run=run, number=number))
+        resumed = None
+        if wanted is not None:
+            # Which run "the current one" was is known only until the new run is open.
+            ref = store_pb2.GetVersionRequest(version=adapter_pb2.VersionRef(adapter=adapter, run=wanted[0], number=wanted[1]))
+            request.resume_from.CopyFrom(connection.call(connection.store.GetVersion, ref).version.ref)
+            resumed = (request.resume_from.run, request.resume_from.number)
         if expected_run is not None:
             request.expected_run = expected_run
         answer = connection.call(connection.store.OpenRun, request)
         # All ranks share one attempt number. It is the clock, so that a restarted job's is higher.
-        return answer.run, time.time_ns() // 1_000_000
+        return answer.run, time.time_ns() // 1_000_000, resumed
 
-    number, attempt = ranks.from_first(ask)
-    return Run(connection, adapter, number, attempt, ranks)
+    number, attempt, resumed = ranks.from_first(ask)
+    return Run(connection, adapter, number, attempt, ranks, resumed)
+
+
+def _version_of(adapter: str, resume_from: int | tuple[int, int] | Mapping[str, Any] | None) -> tuple[int, int] | None:
+    """(run, number), run 0 for the current one."""
+    if isinstance(resume_from, int):
+        return 0, resume_from
+    if not isinstance(resume_from, Mapping):
+        return resume_from
+    if resume_from.keys() != _STATE_KEYS:
+        raise ValueError(f"resume_from has the keys {sorted(resume_from)}; give what run.state_dict() returned")
+    if resume_from["adapter"] != adapter:
+        raise ValueError(f"resume_from is a state of {resume_from['adapter']}, not of {adapter}; give the adapter's own")
+    return None if resume_from["version"] is None else (resume_from["run"], resume_from["version"])
 
 
 def _fingerprint(image: Image) -> bytes:
@@ -105,7 +125,8 @@ class Run:
     """
 
     def __init__(
-        self, connection: Connection, adapter: str, number: int, attempt: int, ranks: collectives.Ranks
+        self, connection: Connection, adapter: str, number: int, attempt: int, ranks: collectives.Ranks,
+        resumed_from: tuple[int, int] | None = None,
     ) -> None:
         self.adapter = adapter
         self.number = number
@@ -114,6 +135,9 @@ class Run:
         self._ranks = ranks
         self._pool = BufferPool()
         self._base_norms = norms.BaseNorms()
+        self._resumed_from = resumed_from  # (run, number)
+        self._newest = -1  # that is stored, of this run; under _lock
+        self._lock = threading.Lock()
         self._stored: dict[int, bytes] = {}  # number → fingerprint of what this rank sent for it
 
     def publish(
@@ -125,6 +149,7 @@ class Run:
         relative_norm: float | None = None,
         reference: Reference | Sequence[Sequence[int]] | None = None,
         progress: bool | None = None,
+        keep: bool = False,
     ) -> PublishHandle:
         """Publishes ``source`` as ``version``; returns once its bytes are copied, so training may go on.
 
@@ -142,6 +167,8 @@ class Run:
                 this returns; or a :class:`lorry.Reference`, the same on every rank. Each engine must come within the policy's
                 ``probe_gap`` of them before it serves the version, and ``lorry status`` shows how far it is.
             progress: show a bar on stderr; default: for more than 64 MiB, on a terminal, on rank 0.
+            keep: the store deletes the version only when it is told to, whatever the policy's ``store_keep`` says: for the
+                versions that a trainer's checkpoints go on from. The same on every rank.
 
         Raises:
             Refused: this can never be a version, and why.
@@ -163,12 +190,28 @@ class Run:
         handle = PublishHandle(self._connection, self.adapter, self.number, version, total)
         thread = threading.Thread(
             target=self._publish,
-            args=(handle, image, json.dumps(fields, sort_keys=True), progress),
+            args=(handle, image, json.dumps(fields, sort_keys=True), progress, keep),
             name=f"lorry-publish-{version}",
             daemon=True,
         )
         thread.start()
         return handle
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a trainer's checkpoint keeps of the run: the newest version that is stored, a few words instead of the adapter.
+
+        After a restart ``open_run(adapter, resume_from=state)`` opens a new run that goes on from there, also when later versions
+        were published since: their numbers are free again in the new run, and whoever still publishes in the old one is fenced.
+        Until the new run has stored a version, its state is the one that it was opened with.
+
+        Returns:
+            ``{"adapter": name, "run": number, "version": number}``, version None where nothing is stored yet: plain values for
+            torch.save and JSON alike. Wait for ``"stored"`` first to have the version that was just published.
+        """
+        with self._lock:
+            newest = (self.number, self._newest) if self._newest >= 0 else self._resumed_from
+        run, version = newest or (self.number, None)
+        return {"adapter": self.adapter, "run": run, "version": version}
 
     def _reference_json(self, source: Any, reference: Reference | Sequence[Sequence[int]]) -> str:
         if isinstance(reference, Reference):
@@ -179,7 +222,7 @@ class Run:
         computed = Reference.of(source, reference).to_json()  # on every rank, as any forward pass
         return self._ranks.from_first(lambda: computed)
 
-    def _publish(self, handle: PublishHandle, image: Image, config_json: str, progress: bool) -> None:
+    def _publish(self, handle: PublishHandle, image: Image, config_json: str, progress: bool, keep: bool) -> None:
         bar = tqdm(total=handle.bytes_total, unit="B", unit_scale=True, disable=not progress, file=sys.stderr,
                    desc=f"{self.adapter} v{handle.number}", leave=False)
 
@@ -190,7 +233,10 @@ class Run:
         uploader = Uploader(self._connection, image, on_progress)
         handle._set_canceller(uploader.cancel)
         try:
-            handle._stored(self._upload(handle, image, config_json, uploader))
+            version = self._upload(handle, image, config_json, uploader, keep)
+            with self._lock:  # an older version's upload may end after a newer one's
+                self._newest = max(self._newest, handle.number)
+            handle._stored(version)
         except BaseException as error:  # the handle is where the caller looks
             handle._failed(error)
         finally:
@@ -198,7 +244,7 @@ class Run:
             self._pool.give(image.data)
 
     def _upload(
-        self, handle: PublishHandle, image: Image, config_json: str, uploader: Uploader
+        self, handle: PublishHandle, image: Image, config_json: str, uploader: Uploader, keep: bool
     ) -> adapter_pb2.Version:
         request = store_pb2.BeginUploadRequest(
             version=adapter_pb2.VersionRef(adapter=self.adapter, run=self.number, number=handle.number),
@@ -206,6 +252,7 @@ class Run:
             header=image.header,
             config_json=config_json,
             image_bytes=image.data.nbytes,
+            keep=keep,
         )
         fingerprint = _fingerprint(image)
         corrupt = 0
