@@ -12,10 +12,12 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/fleet/engine_name.h"
 #include "nlohmann/json.hpp"
 
 namespace lorry::fleet {
@@ -31,6 +33,26 @@ T Field(const Json& record, const char* key, T otherwise = T()) {
 }
 inline std::string Text(const Json& record, const char* key) {
   return Field<std::string>(record, key);
+}
+
+// The traits of a version, among the fields of the record that names it.
+inline void AddTraits(Json& record, const VersionTraits& traits) {
+  record["rank_max"] = traits.rank_max;
+  record["rslora"] = traits.rslora;
+  record["pattern"] = traits.rank_or_alpha_pattern;
+  record["partial"] = traits.partial_groups;
+  record["zero"] = traits.all_b_zero;
+  record["relative_norm_ppm"] = traits.relative_norm_ppm;
+  record["modules"] = traits.modules;
+}
+inline VersionTraits TraitsFrom(const Json& record) {
+  return {.rank_max = Field<uint32_t>(record, "rank_max"),
+          .rslora = Field<bool>(record, "rslora"),
+          .rank_or_alpha_pattern = Field<bool>(record, "pattern"),
+          .partial_groups = Field<bool>(record, "partial"),
+          .all_b_zero = Field<bool>(record, "zero"),
+          .relative_norm_ppm = Field<uint32_t>(record, "relative_norm_ppm"),
+          .modules = Field<std::vector<std::string>>(record, "modules")};
 }
 
 // By the record's kind. DATA_LOSS RECORDS_INVALID: a kind that this version does not know, or a

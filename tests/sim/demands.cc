@@ -100,8 +100,9 @@ std::string WhyNotCurrent(World& world, SimProxy& proxy) {
                            (has->epoch == row.epoch && has->target == row.target));
     const auto target = std::find_if(desired.wanted.begin(), desired.wanted.end(),
                                      [&](const auto& w) { return w.name == row.target; });
-    const bool excused = target != desired.wanted.end() && world.store().Has(target->key) &&
-                         HasReason(world, proxy, target->key);
+    // What the store has lost nobody fetches again.
+    const bool excused = target != desired.wanted.end() &&
+                         (!world.store().Has(target->key) || HasReason(world, proxy, target->key));
     if (is_there || excused) continue;
     return absl::StrCat(proxy.member().value, " does not serve ", row.adapter.value,
                         " as it was told");

@@ -61,7 +61,9 @@ std::string Fields(const T& it) {
   if constexpr (requires { it.boot.value; }) absl::StrAppend(&text, " boot=", it.boot.value);
   if constexpr (requires { it.name.value; }) absl::StrAppend(&text, " ", it.name.value);
   if constexpr (requires { it.outcome; }) {
-    constexpr std::string_view kOutcomes[] = {"ok", "refused", "failed", "broken", "unknown"};
+    constexpr std::string_view kOutcomes[] = {"ok",     "refused", "failed",
+                                              "unsent", "broken",  "unknown"};
+    static_assert(std::size(kOutcomes) == static_cast<size_t>(proxy::Outcome::kUnknown) + 1);
     absl::StrAppend(&text, " ", std::string(kOutcomes[static_cast<int>(it.outcome)]));
   }
   if constexpr (requires { it.reason.size(); }) absl::StrAppend(&text, " ", it.reason);

@@ -17,6 +17,7 @@ struct SimDirectory {
   Digest digest;   // of what is in it
   VersionKey key;  // as which it was fetched; at the store, the first that had these bytes
   Harm harm = Harm::kNone;
+  bool is_readable = true;     // by anybody, until it is fetched again
   uint64_t hidden_size = 1;    // of the base model that it was trained on
   bool changes = true;         // the base model's answers
   bool must_differ = false;    // and the trainer said so

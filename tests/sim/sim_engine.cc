@@ -169,6 +169,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
   const auto directory = disk_.find(path);
   if (loaded_.contains(name)) return done(Outcome::kFailed, "ALREADY_LOADED");
   if (directory == disk_.end()) return done(Outcome::kFailed, "DIRECTORY_MISSING");
+  if (!directory->second.is_readable) return done(Outcome::kFailed, "DIRECTORY_UNREADABLE");
   if (sim_.Chance(sim_.faults.load_fails)) return done(Outcome::kFailed, "LOAD_REFUSED");
   if (Refuses(directory->second)) {
     trying_.erase(name);
@@ -333,6 +334,7 @@ void SimEngine::FinishUnload(const EngineName& name, const Done& done) {
 void SimEngine::ReloadByItself(const EngineName& name, const std::string& path) {
   const auto directory = disk_.find(path);
   if (directory == disk_.end() || loaded_.contains(name) || RegistryLocked()) return;
+  if (!directory->second.is_readable) return;
   MakeRoom(name);
   CheckFits(name, directory->second);
   loaded_[name] = Loaded{path, directory->second, /*asked=*/false, /*applied=*/WillApply(name)};

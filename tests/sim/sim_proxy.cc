@@ -96,6 +96,7 @@ void SimProxy::Kill(bool lose_journal) {
     Narrate(sim_, member_.value, lose_journal ? "dies and loses its journal" : "dies");
     sim_.coverage.Add(machine().rows_taken());
     driver_.Stop();
+    for (const auto& [op, key] : std::exchange(unsent_, {})) sim_.lives.DiedTrying(key);
     doors_.back()->Died();
     hooks_.hang_up();
   }
@@ -192,6 +193,7 @@ void SimProxy::NoteAnswers(const proxy::Event& event) {
     const bool is_last = !std::is_same_v<decltype(done), const proxy::LoadDone&> ||
                          done.outcome != Outcome::kOk;  // it is probed then
     const auto asked = asked_of_.find(done.op);
+    unsent_.erase(done.op);
     const bool is_answer = done.outcome != Outcome::kUnknown && done.outcome != Outcome::kBroken;
     if (is_last && is_answer && asked != asked_of_.end()) engine_.Heard(asked->second);
   };
@@ -273,6 +275,24 @@ void SimProxy::Rot() {
   }
 }
 
+void SimProxy::CannotBeRead() {
+  for (auto& [path, directory] : disk_) {
+    if (engine_.ListsPath(path) || engine_.WillRead(path)) continue;
+    Narrate(sim_, member_.value, path + " cannot be read any more");
+    directory.is_readable = false;
+    return;
+  }
+}
+
+void SimProxy::LetTryAgain(const VersionKey& key, const sync::GroupVerdict::Leave& leave) {
+  // What its journal knows it tells again.
+  if (leave.journal != journal_id_) return sim_.lives.DiedTrying(key);
+  for (const auto& [path, directory] : disk_) {
+    if (directory.key == key && leave.boot == engine_.boot())
+      engine_.MayTry(leave.boot, EngineName(path.substr(path.rfind('/') + 1)), key);
+  }
+}
+
 std::string SimProxy::Describe() const {
   return absl::StrCat(member_.value, " ", alive() ? machine().Describe() : "down",
                       engine_.up() ? "" : " engine-down",
@@ -335,13 +355,14 @@ void SimProxy::Do(const proxy::CancelFetch& effect) { cancelled_.insert(effect.o
 
 void SimProxy::Do(const proxy::HashDirectory& effect) {
   const auto directory = disk_.find(effect.path);
-  const bool matches = directory != disk_.end() && directory->second.digest == effect.digest;
+  const bool matches = directory != disk_.end() && directory->second.is_readable &&
+                       directory->second.digest == effect.digest;
   Later(sim_.Latency(50), proxy::DirectoryHashed{effect.op, matches});
 }
 
 void SimProxy::Do(const proxy::CheckShapes& effect) {
   const auto directory = disk_.find(effect.path);
-  const bool is_there = directory != disk_.end();
+  const bool is_there = directory != disk_.end() && directory->second.is_readable;
   const bool fits = sim_.plant == Plant::kMisfitIsLoaded ||
                     (is_there && directory->second.hidden_size == effect.base.hidden_size);
   proxy::ShapesChecked checked{effect.op, is_there ? Outcome::kOk : Outcome::kFailed, fits, ""};
@@ -366,10 +387,10 @@ void SimProxy::Do(const proxy::List& effect) {
   });
 }
 
-// What it asks of an engine that is gone is blamed for the death that it is about to hear of.
-void SimProxy::DiedTrying(const std::string& path) {
+// What it asks of an engine that is gone is blamed where it dies before it hears that nobody took it.
+void SimProxy::AskNobody(proxy::OpId op, const std::string& path) {
   if (const auto directory = disk_.find(path); directory != disk_.end())
-    sim_.lives.DiedTrying(directory->second.key);
+    unsent_[op] = directory->second.key;
 }
 
 void SimProxy::Do(const proxy::Load& effect) {
@@ -377,7 +398,7 @@ void SimProxy::Do(const proxy::Load& effect) {
   unloads_.erase(effect.name);
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
-    DiedTrying(effect.path);
+    AskNobody(effect.op, effect.path);
     return Later(1, proxy::LoadDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});
   }
   engine_.Load(effect.name, effect.path,
@@ -389,7 +410,7 @@ void SimProxy::Do(const proxy::Load& effect) {
 void SimProxy::Do(const proxy::Probe& effect) {
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
-    DiedTrying(PathOf(effect.name));
+    AskNobody(effect.op, PathOf(effect.name));
     return Later(1, proxy::ProbeDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});
   }
   engine_.Probe(effect.name, effect.question.kind,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "services/engine_proxy/machine/machine.h"
+#include "services/sync_orchestrator/machine/records.h"
 #include "tests/sim/sim_door.h"
 #include "tests/sim/sim_driver.h"
 #include "tests/sim/sim_engine.h"
@@ -67,7 +68,11 @@ class SimProxy {
   void DeclaredDead() { believed_dead_ = alive(); }
   // A leader took its goodbye.
   void GoodbyeTaken() { sim_.lives.Left(member_.value); }
-  void Rot();  // some directory has other bytes
+  void Rot();           // some directory has other bytes
+  void CannotBeRead();  // some directory, until it is written anew
+
+  // By leave from before a backup that was restored: what came of it is not known any more.
+  void LetTryAgain(const VersionKey& key, const sync::GroupVerdict::Leave& leave);
 
   // As which the engine knows a version of which the proxy has heard that it is leased; null: it has
   // not.
@@ -114,7 +119,7 @@ class SimProxy {
   void TurnIsOver(const std::vector<proxy::Event>& batch);
   void NoteTrial(const proxy::NameRecord& record);
   void NoteAnswers(const proxy::Event& event);
-  void DiedTrying(const std::string& path);
+  void AskNobody(proxy::OpId op, const std::string& path);
   std::string PathOf(const EngineName& name) const {
     return "/" + machine().journal().value + "/" + name.value;
   }
@@ -156,6 +161,7 @@ class SimProxy {
   // anew one that failed is asked for again.
   std::set<EngineName> unloads_;
   std::map<proxy::OpId, EngineName> asked_of_;  // loads, probes and unloads of this life
+  std::map<proxy::OpId, VersionKey> unsent_;    // of these, what no engine has heard of
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
   struct SimRow {

@@ -81,9 +81,12 @@ void SimProxy::CheckDelete(const EngineName& name, const std::string& path) {
   };
   if (engine_.up() && engine_.ListsPathAsKnown(path)) violate("while the engine lists it");
   if (engine_.up() && engine_.WillRead(path)) violate("while the engine is about to read it");
-  // Other bytes than it should have: nobody may, and it is fetched again.
+  // Other bytes than it should have, or none: nobody may use it, and it is fetched again.
   const auto directory = disk_.find(path);
-  if (directory == disk_.end() || directory->second.digest == kRotten) return;
+  if (directory == disk_.end() || directory->second.digest == kRotten ||
+      !directory->second.is_readable) {
+    return;
+  }
   for (const fleet::ObservedRow& row : machine().Observe().rows) {
     if (row.target == name) violate("while a row stands on it");
   }

@@ -184,6 +184,8 @@ class Run {
         proxy->Start();
         world_.Partition(member, sim_.now() + 10 * kSecond);
       }
+      if (IsOneIn(absl::StrCat("unreadable ", member.value, sim_.now()), sim_.faults.rot))
+        proxy->CannotBeRead();
       if (sim_.Chance(sim_.faults.proxy_kill)) proxy->Kill(sim_.Chance(sim_.faults.journal_loss));
       if (sim_.Chance(sim_.faults.direct)) work_.AskDirectly(*proxy);
       if (!proxy->alive() && Below(3) == 0) {

@@ -225,6 +225,21 @@ void World::RestoreRecords() {
   left_.clear();
   sim_.oracle.RecordsLost(StoreKnowsOfMore());
   sim_.lives.RecordsLost();
+  LetTryAgain();
+}
+
+// What came of these tries a leader may have heard, and the records do not know any more.
+void World::LetTryAgain() {
+  for (const auto& [record, value] : shared_.records) {
+    const auto* verdict = std::get_if<sync::VerdictRecord>(&value);
+    if (verdict == nullptr) continue;
+    for (const auto& [group, its] : verdict->groups) {
+      for (const auto& [member, leave] : its.leave) {
+        const auto proxy = proxies_.find(member);
+        if (proxy != proxies_.end()) proxy->second->LetTryAgain(verdict->version, leave);
+      }
+    }
+  }
 }
 
 bool World::IsAttached(const MemberId& member) const {

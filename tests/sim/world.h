@@ -97,6 +97,7 @@ class World {
   // What a leader has taken in, of which a part tells what engines died of.
   void Heard(const sync::Event& event);
   bool StoreKnowsOfMore() const;
+  void LetTryAgain();  // by records that were restored
   void BreakAll(const MemberId& member, int64_t proxy_notices_ms);
   void End(const sync::EndSession& effect);
   bool MayForgetLost(const PoolName& pool) const;

@@ -94,8 +94,6 @@ void HandleHashed(Core& core, const DirectoryHashed& event) {
   if (residency == nullptr) return;
   residency->directory->proven = event.matches;
   residency->directory->broken = !event.matches;
-  // Whatever the engine has of a broken one is not what it should be.
-  if (!event.matches) residency->loaded_on = BootId();
   Move(core, *residency, event.matches ? ResidencyEvent::kProven : ResidencyEvent::kBroken);
 }
 

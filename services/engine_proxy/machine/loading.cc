@@ -56,11 +56,6 @@ void NoteWait(const Core& core, Residency& residency, bool is_free) {
 
 }  // namespace
 
-ProbeRules RuleOf(const Residency& residency) {
-  if (residency.wanted == nullptr) return {};
-  return {.rule = residency.wanted->probe, .gap_ppm = residency.wanted->probe_gap_ppm};
-}
-
 bool IsUncertain(const Core& core, const Residency& residency) {
   return !residency.uncertain_on.empty() && residency.uncertain_on == core.boot;
 }
@@ -120,7 +115,7 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
   if (event.outcome != Outcome::kOk)
     return Fail(core, *residency, ResidencyEvent::kFailed, std::move(mishap));
   EndLeftTrials(core);
-  ProbeVerdict verdict = JudgeProbe(RuleOf(*residency), residency->traits, event.answer);
+  ProbeVerdict verdict = JudgeProbe(residency->rules, residency->traits, event.answer);
   if (!verdict.passes) {
     // The engine took it and does not apply it: a refusal in all but words.
     return Fail(core, *residency, ResidencyEvent::kFailed,

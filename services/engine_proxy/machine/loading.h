@@ -2,7 +2,6 @@
 // answered.
 #pragma once
 
-#include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/state.h"
 
 namespace lorry::proxy {
@@ -25,7 +24,5 @@ void JudgeDoubts(Core& core);
 bool IsUncertain(const Core& core, const Residency& residency);
 // After the answer, or its absence, to a load or unload.
 void NoteAnswer(Core& core, Residency& residency, Outcome outcome);
-
-ProbeRules RuleOf(const Residency& residency);
 
 }  // namespace lorry::proxy

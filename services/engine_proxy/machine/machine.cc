@@ -98,6 +98,8 @@ void RestoreName(Core& core, const EngineName& name, const NameRecord& record) {
   residency.key = record.key;
   residency.digest = record.digest;
   residency.render = record.render;
+  residency.traits = record.traits;
+  residency.rules = {record.probe, record.probe_gap_ppm};
   residency.directory = Directory{.path = record.path, .asked = record.asked};
   residency.loaded_on = record.loaded_on;
   residency.tried_on = record.tried_on;

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/engine_proxy/machine/pauses.h"
+#include "services/engine_proxy/machine/quiesce.h"
 #include "services/engine_proxy/machine/residency.h"
-#include "services/engine_proxy/machine/rest.h"
 #include "services/engine_proxy/machine/rows.h"
 #include "services/engine_proxy/machine/verdicts.h"
 
@@ -183,7 +183,7 @@ fleet::Observed WithoutResidencies(const Core& core) {
   observed.engine_version = core.engine_version;
   observed.base_model = core.base_model;
   for (const auto& [adapter, row] : core.rows) observed.rows.push_back(RowOf(core, adapter, row));
-  if (IsPauseConfirmed(core)) observed.paused = core.pause.wanted;
+  if (IsPaused(core)) observed.paused = core.pause.wanted;
   for (const auto& [name, killer] : core.killers) observed.killers.push_back({name, killer.deaths});
   observed.leaves = core.leaves;
   return observed;

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/transition.h"
 #include "services/engine_proxy/machine/pause_table.h"
-#include "services/engine_proxy/machine/rest.h"
+#include "services/engine_proxy/machine/quiesce.h"
 #include "services/engine_proxy/machine/unload.h"
 
 namespace lorry::proxy {
@@ -78,7 +78,7 @@ bool Move(Core& core, PauseEvent event) {
 void GiveUp(Core& core, const std::string& why) {
   for (const auto& [adapter, epoch] : core.pause.rows) {
     const auto row = core.rows.find(adapter);
-    if (row != core.rows.end()) row->second.unpaused = {epoch, why};
+    if (row != core.rows.end()) row->second.pause_given_up = {epoch, why};
   }
   core.pause.rows.clear();
 }
@@ -129,6 +129,7 @@ void EndIfOver(Core& core) {
 
 void RestorePause(Core& core, const PausedRecord& record) {
   core.pause.record = record;
+  core.pause.wanted = {.kind = record.kind};
   core.pause.phase = Resuming{.needed = kResumesAfterDoubt};
 }
 
@@ -143,13 +144,12 @@ bool IsPausedOrToBe(const Core& core) {
   });
 }
 
-bool IsPauseConfirmed(const Core& core) { return std::holds_alternative<Paused>(core.pause.phase); }
-
 bool IsResuming(const Core& core) { return std::holds_alternative<Resuming>(core.pause.phase); }
 
 bool IsPausedFor(const Core& core, const AdapterName& adapter, Epoch epoch) {
   const auto row = core.pause.rows.find(adapter);
-  return IsPauseConfirmed(core) && row != core.pause.rows.end() && row->second == epoch;
+  const bool holds = std::holds_alternative<Paused>(core.pause.phase);
+  return holds && row != core.pause.rows.end() && row->second == epoch;
 }
 
 void HandlePauseDone(Core& core, const PauseDone& event) {

@@ -12,6 +12,7 @@ namespace lorry::proxy {
 struct ProbeRules {
   fleet::ProbeRule rule = fleet::ProbeRule::kAuto;
   uint32_t gap_ppm = fleet::kProbeGapPpmDefault;
+  auto operator<=>(const ProbeRules&) const = default;
 };
 
 fleet::ProbeQuestion QuestionFor(const ProbeRules& rules, const fleet::VersionTraits& traits,

@@ -61,6 +61,10 @@ struct NameRecord {
   // Some engine was asked to load it from there; not said in a record of before it was kept.
   bool asked = true;
   bool leased = false;  // to clients that call the engine directly, and may still be used by them
+  // How it is fetched and probed before anybody has said what is desired: as it was last.
+  fleet::VersionTraits traits = {};
+  fleet::ProbeRule probe = fleet::ProbeRule::kAuto;
+  uint32_t probe_gap_ppm = fleet::kProbeGapPpmDefault;
   auto operator<=>(const NameRecord&) const = default;
 };
 // "paused": written before the pause is sent, deleted after the engine was seen to go on.

@@ -47,18 +47,22 @@ Json Fields(const BootRecord& r) { return {{"kind", "boot"}, {"boot", r.boot.val
 RecordValue BootFrom(const Json& j) { return BootRecord{BootId(Text(j, "boot"))}; }
 
 Json Fields(const NameRecord& r) {
-  return {{"kind", "name"},
-          {"adapter", r.key.adapter.value},
-          {"run", r.key.run.value},
-          {"number", r.key.number.value},
-          {"digest", r.digest.value},
-          {"render", static_cast<int>(r.render)},
-          {"path", r.path},
-          {"loaded_on", r.loaded_on.value},
-          {"tried_on", r.tried_on.value},
-          {"trial", r.trial},
-          {"asked", r.asked},
-          {"leased", r.leased}};
+  Json json = {{"kind", "name"},
+               {"adapter", r.key.adapter.value},
+               {"run", r.key.run.value},
+               {"number", r.key.number.value},
+               {"digest", r.digest.value},
+               {"render", static_cast<int>(r.render)},
+               {"path", r.path},
+               {"loaded_on", r.loaded_on.value},
+               {"tried_on", r.tried_on.value},
+               {"trial", r.trial},
+               {"asked", r.asked},
+               {"leased", r.leased},
+               {"probe", static_cast<int>(r.probe)},
+               {"probe_gap_ppm", r.probe_gap_ppm}};
+  fleet::AddTraits(json, r.traits);
+  return json;
 }
 RecordValue NameFrom(const Json& j) {
   NameRecord r;
@@ -72,6 +76,9 @@ RecordValue NameFrom(const Json& j) {
   r.trial = Field<uint64_t>(j, "trial");
   r.asked = Field<bool>(j, "asked", true);
   r.leased = Field<bool>(j, "leased");
+  r.traits = fleet::TraitsFrom(j);
+  r.probe = static_cast<fleet::ProbeRule>(Field<int>(j, "probe"));
+  r.probe_gap_ppm = Field<uint32_t>(j, "probe_gap_ppm", fleet::kProbeGapPpmDefault);
   return r;
 }
 

@@ -77,7 +77,7 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
       // That an engine took it does not say that it answers (EndLeftTrials).
       if (r.trial != 0 && r.tried_on != core.boot) BeginTrial(core, r);
       core.effects.push_back(Probe{Begin<at::Probing>(core, r), core.boot, r.name,
-                                   QuestionFor(RuleOf(r), r.traits, r.directory->reference)});
+                                   QuestionFor(r.rules, r.traits, r.directory->reference)});
       return;
     case ResidencyAsk::kUnload:
       r.changed_as_of = ++core.registry.changes;
@@ -177,8 +177,12 @@ void Meet(Core& core, const fleet::WantedVersion& wanted) {
   residency.wanted = &wanted;
   residency.key = wanted.key;
   residency.digest = wanted.digest;
-  residency.traits = wanted.traits;
   residency.render = wanted.render;
+  const ProbeRules rules{wanted.probe, wanted.probe_gap_ppm};
+  if (residency.rules == rules && residency.traits == wanted.traits) return;
+  residency.rules = rules;
+  residency.traits = wanted.traits;
+  core.SaveName(residency);
 }
 
 enum class Turn { kFirst, kSecond, kLater };
@@ -236,6 +240,8 @@ bool Move(Core& core, Residency& residency, ResidencyEvent event) {
 void Fail(Core& core, Residency& residency, ResidencyEvent event, at::Mishap mishap) {
   if (!Move(core, residency, event)) return;
   ++residency.tries;
+  // It may have failed of its files: they are looked at before it is tried again.
+  if (residency.directory.has_value()) residency.directory->proven = false;
   // One that hangs keeps all others waiting while it is tried.
   const bool hung = mishap.failure == fleet::Failure::kEngineHung;
   residency.retry_at = core.now + (hung ? core.config.retry_max_ms : core.Backoff(residency.tries));
@@ -270,6 +276,7 @@ bool MaySurvive(const Core& core, const Residency& residency) {
   if (!core.IsRowTarget(residency.name) || residency.loaded_on.empty()) return false;
   if (residency.loaded_on != (core.boot.empty() ? core.journal_boot : core.boot)) return false;
   if (residency.IsAny<at::Loaded, at::Failed>()) return false;
+  if (residency.directory.has_value() && residency.directory->broken) return false;
   return !core.FreshlyListed(residency) || core.IsListedAsOurs(residency);
 }
 

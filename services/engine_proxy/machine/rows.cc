@@ -5,8 +5,8 @@
 #include "lib/base/first_after.h"
 #include "lib/base/transition.h"
 #include "services/engine_proxy/machine/demand.h"
+#include "services/engine_proxy/machine/quiesce.h"
 #include "services/engine_proxy/machine/residency.h"
-#include "services/engine_proxy/machine/rest.h"
 #include "services/engine_proxy/machine/row_table.h"
 
 namespace lorry::proxy {

@@ -24,7 +24,8 @@ void Core::SaveName(const Residency& residency) {
   Save(NameKey(residency.name),
        NameRecord{residency.key, residency.digest, residency.render, residency.directory->path,
                   residency.loaded_on, residency.tried_on, residency.trial,
-                  residency.directory->asked, leased});
+                  residency.directory->asked, leased, residency.traits, residency.rules.rule,
+                  residency.rules.gap_ppm});
 }
 
 bool Core::IsWanted(const Residency& residency) const {
@@ -75,7 +76,9 @@ bool Core::IsListed(const Residency& residency) const {
 }
 
 bool Core::IsListedAsOurs(const Residency& residency) const {
-  return IsListed(residency) && residency.loaded_on == boot && residency.directory.has_value() &&
+  // Whatever the engine has of a broken one is not what it should be.
+  const bool is_whole = residency.directory.has_value() && !residency.directory->broken;
+  return IsListed(residency) && residency.loaded_on == boot && is_whole &&
          registry.listing.at(residency.name) == residency.directory->path;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "services/engine_proxy/machine/machine.h"
+#include "services/engine_proxy/machine/probe.h"
 
 namespace lorry::proxy {
 
@@ -103,6 +104,7 @@ struct Residency {
   Digest digest;
   fleet::VersionTraits traits;
   fleet::Render render = fleet::Render::kPlain;
+  ProbeRules rules;
   Phase phase;
   std::optional<Directory> directory;
   // The boot that was last asked to load it, until it is asked to unload it.
@@ -169,11 +171,11 @@ struct Row {
   Epoch revoked;  // the last hold that ended by its own deadline
   // The pause for that epoch failed, and why, or it has ended by its own deadline: the row waits for
   // requests to end instead.
-  struct Unpaused {
+  struct PauseGivenUp {
     Epoch epoch;
     std::string why;
   };
-  Unpaused unpaused;
+  PauseGivenUp pause_given_up;
   bool was_open = false;  // some table of this process had it open
   Revision shut_at;       // the first table since whose row admits nothing; 0 while it is open
 };

@@ -86,6 +86,8 @@ bool IsLeaving(const Core& core, const Residency& residency) {
   }
   if (MaySurvive(core, residency)) return false;
   if (leaves || !core.desired.has_value()) return leaves;
+  // To be written anew, once the engine has nothing of it and will not read it any more.
+  if (residency.directory.has_value() && residency.directory->broken) return true;
   // Wanted, and not to be tried again now: what may come of the last try ends with this answer.
   if (IsLeftOnTrial(core, residency) && !core.IsWantedLoaded(residency)) return true;
   // Wanted, but what the engine has under this name is not what this journal loaded there.

@@ -62,10 +62,12 @@ void CountDoors(const Core& core, const PoolId& id, Pool& pool, const Visit& vis
   }
 }
 
-std::optional<SyncEvent> WhatDoorsDid(const Core& core, const Pool& pool, int64_t deadline_ms) {
+std::optional<SyncEvent> WhatDoorsDid(const Core& core, const Pool& pool, bool enough,
+                                      int64_t deadline_ms) {
   const Pool::Barrier& barrier = *pool.barrier;
   if (barrier.hold_ended) return SyncEvent::kHoldEnded;
-  if (barrier.waits_on.empty()) return barrier.locks ? SyncEvent::kAllLocked : SyncEvent::kAllHold;
+  if (barrier.waits_on.empty() && enough)
+    return barrier.locks ? SyncEvent::kAllLocked : SyncEvent::kAllHold;
   if (core.now - barrier.since >= deadline_ms) return SyncEvent::kBarrierDeadline;
   return std::nullopt;
 }
@@ -96,9 +98,15 @@ std::string WhoIsWaitedFor(const Core& core, const Pool& pool) {
     }
     names.push_back(why.empty() ? id.value : absl::StrCat(id.value, " (", why, ")"));
   }
+  if (!names.empty())
+    return absl::StrCat("waits until these doors ",
+                        pool.barrier->locks ? "lock: " : "hold: ", AFew(names));
+  for (size_t i = 0; i < pool.tally.members.size(); ++i) {
+    if (pool.tally.members[i] == Pool::Standing::kAway)
+      names.push_back(pool.sync->members[i].member.value);
+  }
   if (names.empty()) return "";
-  return absl::StrCat("waits until these doors ",
-                      pool.barrier->locks ? "lock: " : "hold: ", AFew(names));
+  return absl::StrCat("waits until these have a session again: ", AFew(names));
 }
 
 }  // namespace lorry::sync

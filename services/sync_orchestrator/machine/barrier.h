@@ -19,8 +19,10 @@ void AskDoors(Core& core, const PoolId& id, Pool& pool, SyncPhase phase);
 // Counts what the doors of those that are visited answer.
 void CountDoors(const Core& core, const PoolId& id, Pool& pool, const Visit& visit);
 
-// What has become of the phase; none while doors are waited for.
-std::optional<SyncEvent> WhatDoorsDid(const Core& core, const Pool& pool, int64_t deadline_ms);
+// What has become of the phase; none while doors are waited for, or engines that have the version
+// and are away for a moment (not `enough`).
+std::optional<SyncEvent> WhatDoorsDid(const Core& core, const Pool& pool, bool enough,
+                                      int64_t deadline_ms);
 
 // For people: members of the pool that nobody can ask, as they have no session; none if all have
 // one. With `lost` only those that are away for longer than a restart takes.

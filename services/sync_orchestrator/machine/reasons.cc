@@ -41,6 +41,8 @@ std::string_view ToString(Drop drop) {
       return "STAGING_FAILED";
     case Drop::kBarred:
       return "VERSION_BARRED";
+    case Drop::kUnfit:
+      return "MEMBER_UNFIT";
     case Drop::kLeft:
       return "MEMBER_LEFT";
     case Drop::kTooSlow:

@@ -94,6 +94,7 @@ enum class Drop {
   kMoved,      // to another pool
   kFailed,     // what others of its kind have loaded
   kBarred,     // a verdict on the version
+  kUnfit,      // its engine cannot serve the version under the policy, which has changed
   kTooSlow,    // not LOADED by the stage deadline
   kLeft,       // the roster: it said goodbye, or was away for too long
 };

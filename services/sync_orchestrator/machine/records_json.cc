@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
-#include "nlohmann/json.hpp"
+#include "lib/fleet/json.h"
 #include "services/sync_orchestrator/machine/records.h"
 
 namespace lorry::sync {
@@ -16,16 +16,9 @@ Json ToJson(const VersionKey& key) {
   return {{"adapter", key.adapter.value}, {"run", key.run.value}, {"number", key.number.value}};
 }
 Json ToJson(const VersionInfo& info) {
-  const fleet::VersionTraits& traits = info.traits;
-  return {{"key", ToJson(info.key)},
-          {"digest", info.digest.value},
-          {"rank_max", traits.rank_max},
-          {"rslora", traits.rslora},
-          {"pattern", traits.rank_or_alpha_pattern},
-          {"partial", traits.partial_groups},
-          {"zero", traits.all_b_zero},
-          {"relative_norm_ppm", traits.relative_norm_ppm},
-          {"modules", traits.modules}};
+  Json json = {{"key", ToJson(info.key)}, {"digest", info.digest.value}};
+  fleet::AddTraits(json, info.traits);
+  return json;
 }
 Json ToJson(const std::vector<VersionKey>& keys) {
   Json list = Json::array();
@@ -52,13 +45,7 @@ VersionInfo InfoFrom(const Json& json) {
   VersionInfo info;
   info.key = KeyFrom(json.at("key"));
   info.digest = Digest{json.at("digest").get<std::string>()};
-  info.traits.rank_max = json.at("rank_max").get<uint32_t>();
-  info.traits.rslora = json.at("rslora").get<bool>();
-  info.traits.rank_or_alpha_pattern = json.at("pattern").get<bool>();
-  info.traits.partial_groups = json.at("partial").get<bool>();
-  info.traits.all_b_zero = json.at("zero").get<bool>();
-  info.traits.relative_norm_ppm = json.value("relative_norm_ppm", 0u);
-  info.traits.modules = json.at("modules").get<std::vector<std::string>>();
+  info.traits = fleet::TraitsFrom(json);
   return info;
 }
 std::vector<VersionKey> KeysFrom(const Json& json) {

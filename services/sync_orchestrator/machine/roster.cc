@@ -35,6 +35,12 @@ void NoteReadiness(Core& core, Member& member) {
   if (is_new || now_ready) core.Save(MemberKey(member.id), record);
 }
 
+// A pause that it told of holds until it tells of none.
+void NotePause(const Core& core, Member& member, const fleet::Observed* was) {
+  if (member.observed->paused.has_value() || (was != nullptr && was->paused.has_value()))
+    member.paused_until = core.now;
+}
+
 bool IsWanted(const Member& member, const EngineName& name) {
   const std::optional<VersionKey> key = fleet::KeyOfEngineName(name);
   const auto part = member.desired.parts.find(key.has_value() ? key->adapter : AdapterName());
@@ -215,6 +221,7 @@ void HandleSessionOpened(Core& core, SessionOpened event) {
   member.contact = std::move(event.contact);
   NoteGoodbye(core, member);
   NoteReadiness(core, member);
+  NotePause(core, member, nullptr);
   NoteStanding(core, member);
   // Written even when nothing changed: only a write that is conditional on the term proves that
   // this leader still is one, and a stale leader must not serve a proxy that lost its journal.
@@ -249,6 +256,7 @@ void HandleObserved(Core& core, MemberObserved event) {
   NoteAnswer(core, member);
   NoteGoodbye(core, member);
   NoteReadiness(core, member);
+  NotePause(core, member, &was);
   TakeEvidence(core, member, &was);
 }
 
@@ -269,6 +277,7 @@ void HandleMarked(Core& core, const MemberMarked& event) {
   member.record.dead = event.mark == MemberMark::kDead;
   if (event.mark == MemberMark::kIncluded) {
     member.failures.clear();
+    if (member.observed.has_value()) Place(core, member, GroupOf(*member.observed));
   }
   if (event.mark == MemberMark::kDead) {
     member.lost_at = core.now;

@@ -60,7 +60,8 @@ struct Member {
   std::optional<fleet::Observed> observed;  // the last of this session, or of the last session
   Tick heard_at = 0;                        // when that came
   Contact contact;
-  Tick lost_at = 0;  // without a session since; counts as LOST lost_after_ms later
+  Tick paused_until = 0;  // as far as it has told: under a pause of Lorry's it can load nothing
+  Tick lost_at = 0;       // without a session since; counts as LOST lost_after_ms later
   Document desired;
   EngineGroup group;                           // of the engine that it last reported
   std::pair<PoolName, EngineGroup> placed_in;  // of Core::places
@@ -95,10 +96,12 @@ struct Pool {
   RequestsRecord requests;
   Tick sync_began = 0;  // in this reign: deadlines begin again with it
   // Where each member of the running sync stands, in the record's order; empty: not counted yet.
-  enum class Standing : uint8_t { kDropped, kRemaining, kLoaded };
+  // AWAY: it had the version when its session ended, which is not long ago.
+  enum class Standing : uint8_t { kDropped, kRemaining, kAway, kLoaded };
   struct Tally {
     std::vector<Standing> members;
     uint32_t remaining = 0;  // loaded or not
+    uint32_t away = 0;
     uint32_t loaded = 0;
     auto operator<=>(const Tally&) const = default;
   };

@@ -130,8 +130,8 @@ Status Machine::GetStatus() const {
   }
   for (const auto& [key, record] : core.verdicts) {
     for (const auto& [group, verdict] : record.groups) {
-      if (IsBar(verdict))
-        status.verdicts.push_back({key, group, verdict.verdict, Explain(verdict)});
+      if (std::string why = ExplainBarred(core, verdict); !why.empty())
+        status.verdicts.push_back({key, group, verdict.verdict, std::move(why)});
     }
   }
   return status;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/first_after.h"
+#include "lib/fleet/quiesce.h"
 #include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -33,11 +34,16 @@ void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row) 
 
 namespace {
 
-// Evidence counts only from a live session and from the boot that the sync froze.
-bool HasIt(const Core& core, const SyncRecord& sync, const SyncMember& part) {
+// As it told last, of the boot that the sync froze.
+bool HadIt(const Core& core, const SyncRecord& sync, const SyncMember& part) {
   const Member& member = core.members.at(part.member);
-  if (!member.session.has_value() || member.observed->boot != part.boot) return false;
+  if (!member.observed.has_value() || member.observed->boot != part.boot) return false;
   return IsLoaded(member, core.NameIn(sync.version, member.observed->limits.kind));
+}
+
+// Evidence counts only from a live session.
+bool HasIt(const Core& core, const SyncRecord& sync, const SyncMember& part) {
+  return core.members.at(part.member).session.has_value() && HadIt(core, sync, part);
 }
 
 // The member's failure, once others of its kind have the version: until then its verdict is open,
@@ -49,6 +55,13 @@ const fleet::ObservedResidency* FailureOf(const Core& core, const Member& member
                       member.observed->term == core.meta.term &&
                       VerdictOf(core, member.group, version.key).verdict == Verdict::kProven;
   return counts ? residency : nullptr;
+}
+
+// Why its engine cannot serve the version, by the policy as it is now; empty when it can.
+std::string WhyUnfit(const Core& core, const PoolId& id, const Member& member,
+                     const VersionInfo& version) {
+  const fleet::AdapterPolicy& policy = *core.FindPolicy(id);
+  return fleet::WhyNotServable(member.observed->limits, version.traits, policy);
 }
 
 // Why a member takes no further part; kNone while it does.
@@ -64,17 +77,29 @@ Drop WhyDropped(const Core& core, const PoolId& id, const SyncRecord& sync,
   if (member.record.excluded) return Drop::kExcluded;
   if (member.observed->boot != part.boot) return Drop::kRestarted;
   if (member.observed->health != fleet::MemberHealth::kReady) return Drop::kNotReady;
+  if (!WhyUnfit(core, id, member, sync.version).empty()) return Drop::kUnfit;
   if (HasIt(core, sync, part)) return Drop::kNone;
-  if (IsBar(VerdictOf(core, member.group, sync.version.key))) return Drop::kBarred;
+  if (IsBarred(core, member, sync.version.key)) return Drop::kBarred;
   return FailureOf(core, member, sync.version) != nullptr ? Drop::kFailed : Drop::kNone;
 }
 
-std::string WhyItDropped(const Core& core, const SyncRecord& sync, const SyncMember& part) {
+std::string WhyItDropped(const Core& core, const PoolId& id, const SyncRecord& sync,
+                         const SyncMember& part) {
+  if (part.dropped == Drop::kUnfit)
+    return WhyUnfit(core, id, core.members.at(part.member), sync.version);
   if (part.dropped == Drop::kBarred) {
-    return Explain(VerdictOf(core, core.members.at(part.member).group, sync.version.key));
+    return ExplainBarred(core,
+                         VerdictOf(core, core.members.at(part.member).group, sync.version.key));
   }
   if (part.dropped != Drop::kFailed) return "";
   return WordsOf(*FailureOf(core, core.members.at(part.member), sync.version));
+}
+
+// Of one that takes part still.
+Pool::Standing StandingIn(const Core& core, const SyncRecord& sync, const SyncMember& part) {
+  if (HasIt(core, sync, part)) return Pool::Standing::kLoaded;
+  const bool is_away = !core.members.at(part.member).session.has_value();
+  return is_away && HadIt(core, sync, part) ? Pool::Standing::kAway : Pool::Standing::kRemaining;
 }
 
 void Count(Core& core, const PoolId& id, Pool& pool, size_t at) {
@@ -84,25 +109,25 @@ void Count(Core& core, const PoolId& id, Pool& pool, size_t at) {
   if (part.dropped == Drop::kNone) {
     part.dropped = WhyDropped(core, id, sync, part);
     if (part.dropped != Drop::kNone) {
-      part.words = WhyItDropped(core, sync, part);
+      part.words = WhyItDropped(core, id, sync, part);
       core.SaveQuietly(SyncKey(id.adapter, id.pool), sync);
       core.changed.Part(part.member, id.adapter);
     }
   }
   using Standing = Pool::Standing;
   Standing now = Standing::kDropped;
-  if (part.dropped == Drop::kNone)
-    now = HasIt(core, sync, part) ? Standing::kLoaded : Standing::kRemaining;
+  if (part.dropped == Drop::kNone) now = StandingIn(core, sync, part);
   Pool::Tally& tally = pool.tally;
   const Standing before = std::exchange(tally.members[at], now);
   tally.remaining += (now != Standing::kDropped) - (before != Standing::kDropped);
+  tally.away += (now == Standing::kAway) - (before == Standing::kAway);
   tally.loaded += (now == Standing::kLoaded) - (before == Standing::kLoaded);
 }
 
 void DropAndCount(Core& core, const PoolId& id, Pool& pool, const Visit& visit) {
   const SyncRecord& sync = *pool.sync;
   if (visit.whole || pool.tally.members.size() != sync.members.size()) {
-    pool.tally = {std::vector(sync.members.size(), Pool::Standing::kDropped), 0, 0};
+    pool.tally = {std::vector(sync.members.size(), Pool::Standing::kDropped)};
     for (size_t i = 0; i < sync.members.size(); ++i) Count(core, id, pool, i);
     return;
   }
@@ -161,17 +186,26 @@ std::optional<SyncEvent> WhatStops(const Core& core, const PoolId& id, const Poo
   return given_up->verdict == Verdict::kStalls ? SyncEvent::kStalls : SyncEvent::kRefused;
 }
 
-// Those that are still without it at the deadline. Whoever has not what others of its kind have is
-// EXCLUDED for it.
+// Its engine was under a pause of Lorry's, which may last longer than a stage deadline, and could
+// load nothing meanwhile.
+bool WasPaused(const Pool& pool, const Member& member) {
+  return member.observed->paused.has_value() || member.paused_until > pool.sync_began;
+}
+
+// Those that are still without it at the deadline. Whoever has not what others of its kind have, and
+// could have it, is EXCLUDED for it.
 void DropTheSlow(Core& core, Pool& pool) {
   const VersionInfo& version = pool.sync->version;
   for (SyncMember& part : pool.sync->members) {
     if (part.dropped != Drop::kNone || HasIt(core, *pool.sync, part)) continue;
     part.dropped = Drop::kTooSlow;
     Member& member = core.members.at(part.member);
-    if (!member.observed.has_value() ||
-        VerdictOf(core, member.group, version.key).verdict != Verdict::kProven)
+    if (!member.observed.has_value()) continue;
+    if (WasPaused(pool, member)) {
+      part.words = "its engine was paused for another adapter, and could load nothing meanwhile";
       continue;
+    }
+    if (VerdictOf(core, member.group, version.key).verdict != Verdict::kProven) continue;
     Exclude(core, member, core.NameOf(version, member.observed->limits.kind),
             std::string(ToString(part.dropped)));
   }
@@ -186,9 +220,9 @@ std::optional<SyncEvent> WhatHappened(Core& core, const PoolId& id, Pool& pool,
   const uint32_t needed = policy->min_engines.Of(pool.sync->share_of);
   if (tally.remaining < needed) return SyncEvent::kTooFewLeft;
   if (pool.barrier.has_value()) {
-    if (tally.loaded < needed) return SyncEvent::kTooFewLeft;
+    if (tally.loaded + tally.away < needed) return SyncEvent::kTooFewLeft;
     CountDoors(core, id, pool, visit);
-    return WhatDoorsDid(core, pool, policy->HoldLimitMs());
+    return WhatDoorsDid(core, pool, /*enough=*/tally.loaded >= needed, policy->HoldLimitMs());
   }
   const bool is_late = core.now - pool.sync_began >= policy->stage_deadline_ms;
   if (tally.loaded < tally.remaining && !is_late) {

@@ -50,15 +50,16 @@ bool Is(const Core& core, const Member& member, const VersionInfo& version,
   return residency != nullptr && residency->state == state;
 }
 
-// Lower goes first: who has not failed just now, has not failed others either, has lost no engine
-// of it, has not refused it and was not slow.
+// Lower goes first: who has lost no engine of it, so that one that is sick by itself does not speak
+// for all; then who has not failed just now, has not failed others either, has not refused it and
+// was not slow.
 auto RankOf(const Core& core, const Question& question, const Trial& trial, const Member& member) {
   const GroupVerdict& verdict = VerdictOf(core, question.group, question.version);
   const bool lost = verdict.deaths.contains(member.id) || verdict.hung.contains(member.id);
   const bool is_excluded = StandingOf(core, member) != MemberStanding::kReady;
-  return std::tuple(Is(core, member, trial.version, fleet::ResidencyState::kFailed), is_excluded,
-                    lost, verdict.refusals.contains(member.id), trial.slow.contains(member.id),
-                    member.id);
+  return std::tuple(lost, Is(core, member, trial.version, fleet::ResidencyState::kFailed),
+                    is_excluded, verdict.refusals.contains(member.id),
+                    trial.slow.contains(member.id), member.id);
 }
 
 // The members of the group in all pools that want the version.
@@ -408,10 +409,10 @@ std::map<Question, Visit> WhatToVisit(Core& core) {
 
 Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version,
                         const GroupVerdict& verdict) {
-  if (verdict.verdict == Verdict::kProven) return Permission::kLoad;
   // No verdict takes away what an engine has.
   if (Is(core, member, version, fleet::ResidencyState::kLoaded)) return Permission::kLoad;
-  if (IsBar(verdict)) return Permission::kNo;
+  if (IsBarred(core, verdict, member.id)) return Permission::kNo;
+  if (verdict.verdict == Verdict::kProven) return Permission::kLoad;
   const auto trial = core.trials.find({version.key, member.group});
   if (trial == core.trials.end()) return Permission::kFetch;
   const auto its = trial->second.tries.find(member.id);

@@ -1,7 +1,9 @@
 #include "services/sync_orchestrator/machine/verdicts.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -49,7 +51,9 @@ bool Move(Core& core, GroupVerdict& verdict, VerdictEvent event) {
 // What the counts have come to.
 void Judge(Core& core, GroupVerdict& verdict) {
   const uint32_t limit = core.config.deaths_limit;
-  if (Sum(verdict.deaths) >= limit) {
+  // Of what others of the group have loaded, the deaths of a single engine are its own (IsBarred).
+  const bool are_its_own = verdict.verdict == Verdict::kProven && verdict.deaths.size() < 2;
+  if (Sum(verdict.deaths) >= limit && !are_its_own) {
     Move(core, verdict, VerdictEvent::kDeaths);
   } else if (LivesSpent(verdict) >= limit) {
     Move(core, verdict, VerdictEvent::kLives);
@@ -249,6 +253,17 @@ bool IsBar(const GroupVerdict& verdict) {
   return verdict.verdict != Verdict::kOpen && verdict.verdict != Verdict::kProven;
 }
 
+bool IsBarred(const Core& core, const GroupVerdict& verdict, const MemberId& member) {
+  const auto deaths = verdict.deaths.find(member);
+  const bool by_itself = verdict.verdict == Verdict::kProven && deaths != verdict.deaths.end() &&
+                         deaths->second >= core.config.deaths_limit;
+  return by_itself || IsBar(verdict);
+}
+
+bool IsBarred(const Core& core, const Member& member, const VersionKey& version) {
+  return IsBarred(core, VerdictOf(core, member.group, version), member.id);
+}
+
 const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey& version) {
   const auto record = core.verdicts.find(version);
   const AdapterInfo* info = core.FindAdapter(id.adapter);
@@ -267,7 +282,7 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
       // Whoever fails it is not able either, whether it is EXCLUDED for that just now or not.
       const bool fails = Fails(core, member, version);
       if (!fails && !IsCounted(core, member, info->policy)) continue;
-      ++(fails || IsBar(verdict) ? unable : able);
+      ++(fails || IsBarred(core, verdict, member_id) ? unable : able);
       if (IsBar(verdict)) bar = &verdict;
     }
   }
@@ -377,8 +392,11 @@ void HandleVerdictLifted(Core& core, const VerdictLifted& event) {
     auto& groups = record->second.groups;
     for (auto it = groups.begin(); it != groups.end();) {
       const bool moved = Move(core, it->second, VerdictEvent::kLifted);
+      const auto forgiven = std::erase_if(it->second.deaths, [&](const auto& its) {
+        return IsBarred(core, it->second, its.first);
+      });
       it = moved ? groups.erase(it) : std::next(it);  // what was counted is forgotten
-      lifted = lifted || moved;
+      lifted = lifted || moved || forgiven > 0;
     }
   }
   if (lifted) Save(core, event.version);
@@ -410,6 +428,18 @@ std::string Explain(const GroupVerdict& verdict) {
       return "";
   }
   return "";
+}
+
+std::string ExplainBarred(const Core& core, const GroupVerdict& verdict) {
+  if (IsBar(verdict)) return Explain(verdict);
+  std::vector<std::string> names;
+  for (const auto& [member, deaths] : verdict.deaths) {
+    if (IsBarred(core, verdict, member)) names.push_back(member.value);
+  }
+  if (names.empty()) return "";
+  return absl::StrCat("the engine of ", absl::StrJoin(names, ", "),
+                      " died of it again and again, and others of its group have it: mend or "
+                      "replace that engine, then lift the verdict to try it again");
 }
 
 }  // namespace lorry::sync

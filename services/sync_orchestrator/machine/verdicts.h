@@ -19,6 +19,11 @@ const GroupVerdict& VerdictOf(const Core& core, const EngineGroup& group,
 // Whether it keeps engines from loading the version: neither OPEN nor PROVEN.
 bool IsBar(const GroupVerdict& verdict);
 
+// Whether it keeps this member's engine from loading the version: as a bar does, or as that engine
+// died of what the group has PROVEN, as often as a version may cost a group.
+bool IsBarred(const Core& core, const Member& member, const VersionKey& version);
+bool IsBarred(const Core& core, const GroupVerdict& verdict, const MemberId& member);
+
 // The verdict for which the pool gives the version up: without the members that it keeps from
 // loading it there are too few for `min_engines`. Null when there is none.
 const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey& version);
@@ -52,6 +57,8 @@ void HandleVerdictLifted(Core& core, const VerdictLifted& event);
 
 // For people; empty for what is no bar.
 std::string Explain(const GroupVerdict& verdict);
+// And for one that bars only some members; empty when it bars none.
+std::string ExplainBarred(const Core& core, const GroupVerdict& verdict);
 // Of a call that asks for a version that is given up: FAILED_PRECONDITION REFUSED, POISONED or
 // STALLS_ENGINES.
 absl::Status StatusOf(const GroupVerdict& verdict, const VersionKey& version);

@@ -38,10 +38,19 @@ std::string WhyUnfit(const Core& core, const Member& member, const VersionInfo& 
   if (standing == MemberStanding::kReady) {
     const std::string unservable =
         fleet::WhyNotServable(member.observed->limits, version.traits, policy);
-    return unservable.empty() ? Explain(VerdictOf(core, member.group, version.key)) : unservable;
+    if (!unservable.empty() || !IsBarred(core, member, version.key)) return unservable;
+    return ExplainBarred(core, VerdictOf(core, member.group, version.key));
   }
   const std::string reason = StandingReason(core, member);
   return absl::StrCat(ToAbsl(ToString(standing)), reason.empty() ? "" : ", ", reason);
+}
+
+// With skip NEVER nothing passes a version that engines fail by themselves.
+std::string WhoWaitsBehind(const fleet::AdapterPolicy& policy, const Pool& pool) {
+  if (policy.skip != fleet::SkipRule::kNever || pool.record.pending.size() < 2) return "";
+  return absl::StrCat("; ", pool.record.pending.size() - 1,
+                      " newer wait behind it, as skip=never lets none pass: mend what keeps the "
+                      "engines from it, or set skip=allowed, or pin another version");
 }
 
 struct Candidates {
@@ -185,7 +194,8 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   // Only the version whose sync was broken off waits; another in its place begins at once.
   if (core.now < pool.retry_at && pool.decision->version == next->version.key) {
     return WaitFor(core, id, pool, Wait::kRetryLater,
-                   absl::StrCat(ToAbsl(ToString(pool.decision->why)), candidates.unfit));
+                   absl::StrCat(ToAbsl(ToString(pool.decision->why)), candidates.unfit,
+                                WhoWaitsBehind(*policy, pool)));
   }
   if (policy->mode == fleet::SyncMode::kBarrier) {
     const std::string unreachable = WhoIsUnreachable(core, id, /*lost=*/true);

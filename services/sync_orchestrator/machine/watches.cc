@@ -65,8 +65,7 @@ bool MayServe(const Core& core, const Member& member, const VersionInfo& version
   if (info != nullptr && !fleet::WhyNotServable(limits, version.traits, info->policy).empty())
     return false;
   if (IsLoaded(member, core.NameIn(version, limits.kind))) return true;
-  return StandingOf(core, member) == MemberStanding::kReady &&
-         !IsBar(VerdictOf(core, member.group, version.key));
+  return StandingOf(core, member) == MemberStanding::kReady && !IsBarred(core, member, version.key);
 }
 
 // This decision or a later one. Epochs of another incarnation say nothing, and the same one means
@@ -273,6 +272,9 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
     if (pool.sync.has_value()) return Superseded(pool.sync->version.key);
     if (pool.committed() != nullptr) return Superseded(pool.committed()->version.key);
   }
+  const AdapterInfo* info = core.FindAdapter(version.adapter);
+  if (info != nullptr && version.run < info->current_run)
+    return Final(State::kFailed, "RUN_FENCED", "a newer run was opened before it was decided");
   return Waiting(core, pool, version, id);
 }
 

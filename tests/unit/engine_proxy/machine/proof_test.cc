@@ -259,5 +259,116 @@ TEST(Engine, WhyThereIsNoneIsTold) {
   EXPECT_EQ(bench.machine_->Observe().health_detail, "ENGINE_UNREACHABLE: start it");
 }
 
+// --- files that changed since they were proven
+
+TEST(Files, ThatAnEngineCouldNotLoadAreLookedAtAgain) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kFailed, "ENGINE_LOAD_FAILED", "truncated"};
+  bench.hash_matches_ = false;
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.Told(1), "FAILED ENGINE_LOAD_FAILED");
+  ASSERT_EQ(bench.fetches_, 1);
+  bench.load_answer_.reset();
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.deletes_, 1);
+  EXPECT_EQ(bench.fetches_, 2);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+TEST(Files, ThatCannotBeReadAreLookedAtAgain) {
+  Bench bench;
+  bench.check_outcome_ = Outcome::kFailed;
+  bench.hash_matches_ = false;
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.Told(1), "FAILED DISK_FAILED");
+  bench.check_outcome_ = Outcome::kOk;
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.fetches_, 2);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+// The load got no answer, and may yet happen: that is not forgotten when the files turn out broken.
+TEST(Files, ThatAnEngineMayYetReadAreNotDeletedByTheNextProcessEither) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
+  bench.hash_matches_ = false;
+  bench.Desire(1, {1});
+  bench.silent_ = {kUnloadEffect, kTableEffect};  // whose answer would say that the load is over
+  bench.Pass(60'000);
+  ASSERT_EQ(bench.deletes_, 0);
+  bench.Stop();
+  bench.Start();
+  bench.Desire(1, {1});
+  bench.Pass(10'000);
+  EXPECT_EQ(bench.deletes_, 0);
+}
+
+TEST(Files, ThatAnEngineMayYetReadAreFetchedAgainOnceItHasAnswered) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
+  bench.hash_matches_ = false;
+  bench.Desire(1, {1});
+  bench.load_answer_.reset();
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.unloads_, 1);
+  EXPECT_EQ(bench.fetches_, 2);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+TEST(Files, ThatAreWholeAreFetchedOnce) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kFailed, "ENGINE_LOAD_FAILED", "no memory"};
+  bench.Desire(1, {1});
+  bench.Pass(60'000);
+  EXPECT_EQ(bench.fetches_, 1);
+  EXPECT_EQ(bench.deletes_, 0);
+}
+
+// --- before anybody has said what is desired
+
+TEST(Survivor, IsProbedAsItsPolicySaidLast) {
+  Bench bench;
+  bench.rule_ = fleet::ProbeRule::kToken;
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.Told(1), "LOADED");
+  bench.Start();  // and nobody is there to say what is desired
+  bench.Pass(1'000);
+  ASSERT_EQ(bench.Told(1), "LOADED");
+  EXPECT_EQ(bench.probes_.back(), fleet::ProbeKind::kToken);
+}
+
+TEST(Survivor, IsProbedAsItsPolicySaysThatHasChangedSinceItWasLoaded) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.rule_ = fleet::ProbeRule::kToken;
+  bench.Desire(1, {1});
+  bench.Start();
+  bench.Pass(1'000);
+  EXPECT_EQ(bench.probes_.back(), fleet::ProbeKind::kToken);
+}
+
+TEST(Survivor, PassesWithTheGapThatItsPolicyAllows) {
+  Bench bench;
+  bench.reference_ = kReference;
+  bench.gap_ = fleet::ReferenceGap{.mean = 0.3, .max = 0.3};
+  bench.gap_ppm_ = 400'000;
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.Told(1), "LOADED");
+  bench.Start();
+  bench.Pass(1'000);
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+TEST(Survivor, MustDifferWhereItsTrainerSaidThatItDoes) {
+  Bench bench;
+  bench.traits_.relative_norm_ppm = 900'000;
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.Told(1), "LOADED");
+  bench.compared_ = fleet::ProbeComparison{0, 0};
+  bench.Start();
+  bench.Pass(1'000);
+  EXPECT_EQ(bench.Told(1), "FAILED PROBE_SAME_AS_BASE");
+}
+
 }  // namespace
 }  // namespace lorry::proxy

@@ -18,6 +18,16 @@ std::vector<RecordValue> Meant() {
   tried.asked = false;
   NameRecord leased = tried;
   leased.leased = true;
+  NameRecord probed = leased;
+  probed.traits = {.rank_max = 16,
+                   .rslora = true,
+                   .rank_or_alpha_pattern = true,
+                   .partial_groups = true,
+                   .all_b_zero = true,
+                   .relative_norm_ppm = 7,
+                   .modules = {"q_proj"}};
+  probed.probe = fleet::ProbeRule::kDiffers;
+  probed.probe_gap_ppm = 9;
   return {JournalRecord{MemberId("e1"), JournalId("j1")},
           TermRecord{Term{2, 7}},
           RowRecord{2, true, Epoch(3), v1, Epoch(4)},
@@ -31,7 +41,8 @@ std::vector<RecordValue> Meant() {
           KillerRecord{2},
           UnloadingRecord{BootId("b1"), v1, 99},
           BootRecord{BootId("b1")},
-          leased};
+          leased,
+          probed};
 }
 
 TEST(Records, OfEarlierVersionsAreRead) {

@@ -49,6 +49,28 @@ TEST(Verdicts, WhatTheEngineNeverHeardOfAcquitsNobody) {
   EXPECT_EQ(bench.DeathsOf(2), 0u);
 }
 
+// It may have been asked for: nobody can tell, as the process that wrote it down is gone.
+TEST(Verdicts, WhatIsWrittenDownAsTriedIsBlamedThoughTheProcessDiedBeforeItWasSent) {
+  Bench bench;
+  bench.silent_ = {kLoadEffect};
+  bench.Desire(1, {1});
+  bench.Stop();
+  bench.boot_ = BootId("boot2");
+  bench.Start();
+  EXPECT_EQ(bench.DeathsOf(1), 1u);
+}
+
+TEST(Verdicts, WhatTheEngineNeverHeardOfIsNotBlamedByTheNextProcessEither) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kUnsent, "ENGINE_UNREACHABLE", ""};
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.loads_.size(), 1u);
+  bench.Stop();
+  bench.boot_ = BootId("boot2");
+  bench.Start();
+  EXPECT_EQ(bench.DeathsOf(1), 0u);
+}
+
 // Whoever lets others try it must not take it for one that is merely on its way out.
 TEST(Verdicts, WhatIsProbedIsToldAsLoadingThoughNobodyWantsItAnyMore) {
   Bench bench;

@@ -182,6 +182,50 @@ TEST_F(Barrier, ADoorThatIsLockedForASyncThatWasBrokenOffHoldsForTheNext) {
   EXPECT_EQ(Phase(), SyncPhase::kLocking) << "e1 is still LOCKED for epoch " << first.value;
 }
 
+// A proxy that is restarted, or a connection that breaks, is away for a moment.
+TEST_F(Barrier, OutlivesAShortLossOfASessionWhereAllEnginesAreNeeded) {
+  policy_.min_engines = {.is_share = true, .value = 100};
+  fleet_.Policy(policy_);
+  Lock(2);
+  fleet_.Obey("e1");
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  ASSERT_EQ(Phase(), SyncPhase::kLocking);
+  fleet_.Obey("e2");
+  EXPECT_EQ(fleet_.Committed(), 1u) << "e1 may have lost its engine meanwhile";
+  EXPECT_THAT(fleet_.Pool().detail, HasSubstr("a session again: e1"));
+  fleet_.Rejoin("e1", fleet_.DesiredTerm("e1"));
+  EXPECT_EQ(fleet_.Committed(), 2u);
+}
+
+TEST_F(Barrier, IsBrokenOffWhereOneThatIsNeededComesBackWithoutTheVersion) {
+  policy_.min_engines = {.is_share = true, .value = 100};
+  fleet_.Policy(policy_);
+  Lock(2);
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  ASSERT_EQ(Phase(), SyncPhase::kLocking);
+  fleet_.Of("e1").boot = BootId("another");
+  fleet_.Of("e1").residencies.clear();
+  fleet_.Rejoin("e1", fleet_.DesiredTerm("e1"));
+  EXPECT_EQ(Why(), Abort::kTooFewEngines);
+}
+
+TEST_F(Barrier, IsBrokenOffWhereOneThatIsNeededHasLostTheVersion) {
+  policy_.min_engines = {.is_share = true, .value = 100};
+  fleet_.Policy(policy_);
+  const VersionKey key = Lock(2);
+  fleet_.Set("e1", key, fleet::ResidencyState::kFetched);
+  EXPECT_EQ(Why(), Abort::kTooFewEngines);
+}
+
+TEST_F(Barrier, IsBrokenOffWhereOneThatIsNeededStaysAway) {
+  policy_.min_engines = {.is_share = true, .value = 100};
+  fleet_.Policy(policy_);
+  Lock(2);
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  EXPECT_EQ(Why(), Abort::kTooFewEngines);
+}
+
 TEST_F(Barrier, ADoorThatNobodyCanAskIsStillWaitedFor) {
   NeedOne();
   Lock(2);

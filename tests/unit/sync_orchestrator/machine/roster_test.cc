@@ -50,6 +50,16 @@ TEST_F(MarkTest, OneThatIsDeadLosesItsSessionAndLivesAgainOnceItAttaches) {
   EXPECT_TRUE(fleet_.Wants("e1", 1));
 }
 
+// The operator takes it back: its door may be answering after all, and it is waited for again.
+TEST_F(MarkTest, ThatItIsDeadIsTakenBackAsAnExclusionIs) {
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  Mark("e1", MemberMark::kDead);
+  ASSERT_EQ(fleet_.StatusOf("e1").standing, MemberStanding::kDead);
+  Mark("e1", MemberMark::kIncluded);
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  EXPECT_EQ(fleet_.StatusOf("e1").standing, MemberStanding::kLost);
+}
+
 TEST_F(MarkTest, ThatItIsDeadMayBeSaidOfOneThatIsLost) {
   fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
   EXPECT_TRUE(Mark("e1", MemberMark::kDead).status.ok());

@@ -174,7 +174,87 @@ TEST_F(SyncTest, WhoeverIsTooSlowIsExcludedWhereOthersOfItsKindHaveIt) {
   EXPECT_EQ(fleet_.StatusOf("s1").standing, MemberStanding::kReady) << "nobody of its kind has it";
 }
 
+// A pause may last longer than a stage deadline, and its engine loads nothing meanwhile.
+TEST_F(SyncTest, WhoeverWasPausedMeanwhileIsNotBlamedForBeingTooSlow) {
+  for (const char* id : {"e1", "e2", "e3"}) fleet_.Join(id);
+  fleet_.Of("e3").paused = fleet::DesiredPause{.kind = fleet::PauseKind::kWait};
+  fleet_.Report("e3");
+  const VersionKey key = fleet_.Publish(1);
+  for (const char* id : {"e1", "e2"}) fleet_.Set(id, key, ResidencyState::kLoaded);
+  fleet_.Pass(59'000);
+  fleet_.Of("e3").paused.reset();  // it has had no time since
+  fleet_.Report("e3");
+  fleet_.Pass(1'000);
+  ASSERT_EQ(fleet_.Committed(), 1u) << "without it";
+  EXPECT_EQ(fleet_.StatusOf("e3").standing, MemberStanding::kReady);
+  fleet_.Set("e3", key, ResidencyState::kLoaded);
+  fleet_.Publish(2);
+  for (const char* id : {"e1", "e2"}) fleet_.Obey(id);
+  fleet_.Pass(60'000);
+  ASSERT_EQ(fleet_.Committed(), 2u);
+  EXPECT_EQ(fleet_.StatusOf("e3").standing, MemberStanding::kExcluded) << "that was long ago";
+}
+
+TEST_F(SyncTest, WhoeverIsPausedAtTheDeadlineIsNotBlamedEither) {
+  for (const char* id : {"e1", "e2", "e3"}) fleet_.Join(id);
+  const VersionKey key = fleet_.Publish(1);
+  fleet_.Of("e3").paused = fleet::DesiredPause{.kind = fleet::PauseKind::kWait};
+  fleet_.Report("e3");
+  for (const char* id : {"e1", "e2"}) fleet_.Set(id, key, ResidencyState::kLoaded);
+  fleet_.Pass(60'000);
+  ASSERT_EQ(fleet_.Committed(), 1u);
+  EXPECT_EQ(fleet_.StatusOf("e3").standing, MemberStanding::kReady);
+}
+
+// Nothing but an operator, or what keeps the engines from it, ends this: that is what skip=never says.
+TEST_F(SyncTest, WithSkipNeverAVersionThatEnginesFailByThemselvesSaysWhoWaitsBehindIt) {
+  fleet_.Policy({.skip = fleet::SkipRule::kNever});
+  fleet_.Join("e1");
+  const VersionKey first = fleet_.Publish(1);
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Fail("e1", first, fleet::Failure::kMember, "disk full");
+  fleet_.Pass(60'000);
+  ASSERT_EQ(fleet_.Pool().waits_for, "RETRY_LATER");
+  EXPECT_THAT(fleet_.Pool().detail, ::testing::HasSubstr("1 newer wait behind it"));
+  EXPECT_THAT(fleet_.Pool().detail, ::testing::HasSubstr("set skip=allowed"));
+  fleet_.Policy({.skip = fleet::SkipRule::kAllowed});
+  fleet_.Pass(fleet_.config_.retry_min_ms);
+  fleet_.Pass(60'000);  // it is tried once more
+  ASSERT_TRUE(fleet_.Pool().sync.has_value());
+  EXPECT_EQ(fleet_.Pool().sync->version.key, second);
+}
+
 // --- who takes part
+
+TEST_F(SyncTest, WhoeverCannotServeItUnderAPolicyThatHasChangedTakesNoFurtherPart) {
+  fleet::AdapterPolicy policy = fleet_.adapter_.policy;
+  policy.min_engines = {.is_share = false, .value = 1};
+  fleet_.Policy(policy);
+  fleet_.Join("e1");
+  fleet_.Join("s1", 0, fleet::EngineKind::kSglang);
+  const VersionKey key = fleet_.Publish(1);
+  fleet_.Set("e1", key, ResidencyState::kLoaded);
+  policy.quiesce = fleet::PauseKind::kKeep;  // which SGLang does not have
+  fleet_.Policy(policy);
+  EXPECT_EQ(fleet_.Committed(), 1u) << "s1 is waited for no longer";
+}
+
+TEST_F(SyncTest, NorDoesItCountThoughItHasTheVersion) {
+  fleet::AdapterPolicy policy = fleet_.adapter_.policy;
+  policy.min_engines = {.is_share = false, .value = 1};
+  fleet_.Policy(policy);
+  fleet_.Join("e1");
+  fleet_.Join("s1", 0, fleet::EngineKind::kSglang);
+  const VersionKey key = fleet_.Publish(1);
+  fleet_.Set("s1", key, ResidencyState::kLoaded);
+  policy.quiesce = fleet::PauseKind::kKeep;
+  fleet_.Policy(policy);
+  EXPECT_EQ(DropOf("s1"), Drop::kUnfit);
+  const auto members = fleet_.Pool().sync->members;
+  EXPECT_THAT(members.back().words, ::testing::HasSubstr("QUIESCE_UNSUPPORTED"));
+  fleet_.Pass(60'000);
+  EXPECT_EQ(Why(), Abort::kStageDeadline) << "nobody who could serve it has it";
+}
 
 TEST_F(SyncTest, WhoeverAnOperatorTakesAwayTakesNoFurtherPart) {
   fleet_.Policy({.min_engines = {.is_share = false, .value = 1}});

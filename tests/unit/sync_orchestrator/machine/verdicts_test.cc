@@ -304,6 +304,57 @@ TEST_F(Pool, AVerdictAfterTheDecisionClosesNothingAndLaggardsServeWhatIsProven) 
   EXPECT_EQ(fleet_.Row("e4").mode, fleet::RowMode::kClosed);
 }
 
+// An engine that is sick by itself.
+TEST_F(Pool, TwoDeathsOfASingleEngineDoNotKeepOthersFromWhatTheyHaveProven) {
+  const VersionKey second = fleet_.Publish(2);
+  for (const char* id : {"e1", "e2", "e3"}) fleet_.Set(id, second, ResidencyState::kLoaded);
+  fleet_.Pass(60'000);
+  ASSERT_EQ(fleet_.Committed(), 2u);
+  fleet_.Die("e4", second);
+  EXPECT_TRUE(fleet_.MayLoad("e4", 2));
+  fleet_.Die("e4", second);
+  EXPECT_FALSE(fleet_.Wants("e4", 2)) << "it costs no third engine";
+  fleet_.Boot("e1");
+  EXPECT_TRUE(fleet_.MayLoad("e1", 2));
+  EXPECT_EQ(Watch(second).state, WatchEvent::State::kDelivering) << "e1 is about to serve it again";
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_NE(fleet_.Verdicts()[0].words.find("engine of e4"), std::string::npos);
+  fleet_.Restart();
+  for (const char* id : {"e1", "e2", "e3", "e4"}) fleet_.Rejoin(id, fleet_.DesiredTerm(id));
+  EXPECT_FALSE(fleet_.Wants("e4", 2)) << "that is written down";
+  EXPECT_TRUE(fleet_.Lift(second).status.ok());
+  EXPECT_TRUE(fleet_.MayLoad("e4", 2));
+  EXPECT_TRUE(fleet_.Verdicts().empty());
+}
+
+TEST_F(Pool, DeathsOfTwoEnginesEndWhatWasProvenToo) {
+  const VersionKey second = fleet_.Publish(2);
+  for (const char* id : {"e1", "e2", "e3"}) fleet_.Set(id, second, ResidencyState::kLoaded);
+  fleet_.Pass(60'000);
+  ASSERT_EQ(fleet_.Committed(), 2u);
+  fleet_.Die("e4", second);
+  fleet_.Die("e3", second);
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
+// One that has failed by itself goes on before the one that died tries again: that would end it.
+TEST_F(Pool, WhoseEngineDiedOfItIsAskedLast) {
+  for (const char* id : {"e3", "e4"})
+    fleet_.Step(MemberMarked{1, MemberId(id), MemberMark::kExcluded, "driver update"});
+  fleet_.Alias("eval", fleet_.Publish(2));  // wanted of all, whoever has dropped out of the sync
+  const VersionKey second{kMath, RunId(1), VersionNumber(2)};
+  fleet_.Die("e1", second);
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2));
+  fleet_.Fail("e2", second, Failure::kMember, "disk full");
+  for (int i = 0; i < 3; ++i) {
+    for (const char* id : {"e1", "e2"}) fleet_.Report(id);
+    fleet_.Pass(1'000);
+  }
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
 TEST_F(Pool, WhatIsProvenNeedsNoTrialAfterAFailover) {
   fleet_.Restart();
   for (const char* id : {"e1", "e2", "e3", "e4"}) {

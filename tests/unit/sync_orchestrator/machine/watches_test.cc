@@ -75,6 +75,19 @@ TEST(Watch, EndsWhenItsPoolIsTakenFromThePolicy) {
   EXPECT_EQ(fleet.told_.back().reason, "UNKNOWN_ADAPTER");
 }
 
+// The run that would pass it has published nothing yet, and may never do.
+TEST(Watch, OfAVersionWhoseRunWasFencedEnds) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey first = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, first, kRollout});
+  ASSERT_FALSE(fleet.told_.back().final);
+  fleet.NewRun();
+  ASSERT_TRUE(fleet.told_.back().final);
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kFailed);
+  EXPECT_EQ(fleet.told_.back().reason, "RUN_FENCED");
+}
+
 TEST(Watch, TellsHowFarEachMemberIs) {
   Fleet fleet;
   fleet.Join("e1");

@@ -1,4 +1,4 @@
-#include "services/engine_proxy/machine/rest.h"
+#include "services/engine_proxy/machine/quiesce.h"
 
 #include "absl/strings/str_cat.h"
 #include "lib/fleet/quiesce.h"
@@ -34,7 +34,7 @@ bool WillBePaused(const Core& core, const fleet::DesiredRow& wanted, const Row& 
   const bool can_be_asked = core.session && core.door == DoorState::kOpen && core.answers &&
                             !core.boot.empty() && !core.asleep && !core.IsWedged();
   return can_be_asked && fleet::IsEnginePause(wanted.quiesce.kind) &&
-         row.unpaused.epoch != wanted.epoch;
+         row.pause_given_up.epoch != wanted.epoch;
 }
 
 // Requests that clients who were leased the name send to the engine directly are their own affair.
@@ -59,7 +59,7 @@ bool WantsPause(const Core& core, const fleet::DesiredRow& wanted, const Row& ro
 }
 
 bool NeedsPause(const Core& core, const fleet::DesiredRow& wanted, const Row& row, Epoch epoch) {
-  if (wanted.epoch != epoch || row.unpaused.epoch == epoch) return false;
+  if (wanted.epoch != epoch || row.pause_given_up.epoch == epoch) return false;
   const bool is_locked = wanted.mode == RowMode::kLocked && row.record.locked == epoch;
   return is_locked || AwaitsRest(core, wanted, row);
 }
@@ -73,8 +73,8 @@ bool IsAtRest(const Core& core, const fleet::DesiredRow& wanted, const Row& row)
 std::string WhatRestWaitsFor(const Core& core, const fleet::DesiredRow& wanted, const Row& row) {
   if (!AwaitsRest(core, wanted, row)) return "";
   if (WillBePaused(core, wanted, row)) return "the pause of its engine";
-  const bool failed = row.unpaused.epoch == wanted.epoch && !row.unpaused.why.empty();
-  return absl::StrCat(failed ? row.unpaused.why : "", failed ? "; now waits for " : "",
+  const bool failed = row.pause_given_up.epoch == wanted.epoch && !row.pause_given_up.why.empty();
+  return absl::StrCat(failed ? row.pause_given_up.why : "", failed ? "; now waits for " : "",
                       "requests in flight");
 }
 

@@ -1,5 +1,5 @@
 // Rows that go from one version to another with their engine at rest, and pauses that several rows
-// share (rest.h).
+// share (quiesce.h).
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/engine_proxy/machine/bench.h"
