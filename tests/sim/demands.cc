@@ -17,6 +17,16 @@ size_t MustNames(const fleet::Desired& desired) {
                     [](const fleet::WantedVersion& w) { return w.must && w.load; }));
 }
 
+}  // namespace
+
+bool IsOvercommitted(const fleet::Desired& desired, uint32_t slots) {
+  const bool any_on_demand = std::any_of(desired.wanted.begin(), desired.wanted.end(),
+                                         [](const auto& w) { return w.on_demand; });
+  return slots != 0 && MustNames(desired) + (any_on_demand ? 1 : 0) >= slots;
+}
+
+namespace {
+
 // Whether the member has a reason for not having loaded this version, says so of this version, and
 // it is true.
 bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
@@ -34,8 +44,7 @@ bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
   // What some engines of a group refuse, a verdict may keep from all of them.
   if (!proxy.engine().Takes(contents) || contents.harm == Harm::kRefusedBySome) return true;
   if (world.sim().lives.DiedTwice(key)) return true;
-  return said == "NO_SLOT" && limits.slots != 0 &&
-         MustNames(world.desired(proxy.member())) >= limits.slots;
+  return said == "NO_SLOT" && IsOvercommitted(world.desired(proxy.member()), limits.slots);
 }
 
 std::string WhyMissing(World& world, SimProxy& proxy, const VersionKey& key,

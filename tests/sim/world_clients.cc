@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/demands.h"
 #include "tests/sim/world.h"
 
 namespace lorry::sim {
@@ -56,11 +57,18 @@ void World::Watch(const VersionKey& version, const PoolName& pool) {
 }
 
 std::string World::WhyNamesStay(const MemberId& member) {
-  const std::vector<fleet::WantedVersion>& wanted = desired_[member].wanted;
-  for (const fleet::ObservedResidency& has : proxy(member.value).machine().Observe().residencies) {
-    const bool stays = std::none_of(wanted.begin(), wanted.end(),
+  const fleet::Desired& desired = desired_[member];
+  const fleet::Observed observed = proxy(member.value).machine().Observe();
+  const bool is_full = IsOvercommitted(desired, proxy(member.value).engine().limits().slots);
+  for (const fleet::ObservedResidency& has : observed.residencies) {
+    const bool stays = std::none_of(desired.wanted.begin(), desired.wanted.end(),
                                     [&](const auto& version) { return version.name == has.name; });
-    if (stays) return absl::StrCat(member.value, " keeps ", has.name.value);
+    // What has no slot to come leaves its row on what it had.
+    const bool has_row =
+        std::any_of(observed.rows.begin(), observed.rows.end(),
+                    [&](const fleet::ObservedRow& row) { return row.target == has.name; });
+    if (stays && !(is_full && has_row))
+      return absl::StrCat(member.value, " keeps ", has.name.value);
   }
   return "";
 }
@@ -73,10 +81,7 @@ std::string World::WhyWatchesHang() {
     if (answer.reason == "TOO_FEW_ENGINES") continue;
     // Likewise where what must be loaded fills an engine.
     const bool is_full = std::ranges::any_of(proxies_, [&](const auto& entry) {
-      const uint32_t slots = entry.second->engine().limits().slots;
-      return slots != 0 &&
-             std::ranges::count_if(desired_[entry.first].wanted, &fleet::WantedVersion::must) >=
-                 static_cast<int64_t>(slots);
+      return IsOvercommitted(desired_[entry.first], entry.second->engine().limits().slots);
     });
     if (answer.reason == "NO_SLOT" && is_full) continue;
     return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");
