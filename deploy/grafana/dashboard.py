@@ -87,6 +87,13 @@ ENGINES = [
     ("Pauses, p99", "s", "From asking an engine to pause until it said that it goes on (policy quiesce).", [
         (f"histogram_quantile(0.99, sum by (le, instance) (rate(lorry_proxy_pause_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{instance}}"),
     ]),
+    ("Adapters on demand", "ops", "Loads because requests waited, and adapters that left for them (policy residency=on_demand). Many of both: more adapters are in use than the engine has slots.", [
+        (f"sum by (instance) (rate(lorry_proxy_demand_loads_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{instance}} loaded"),
+        (f"sum by (instance) (rate(lorry_proxy_demand_evictions_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{instance}} left"),
+    ]),
+    ("Requests' waits for a load, p99", "s", "How long requests waited at the door for an adapter that is loaded on demand, those that were refused in the end included.", [
+        (f"histogram_quantile(0.99, sum by (le, instance) (rate(lorry_door_demand_wait_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{instance}}"),
+    ]),
 ]
 DOOR = [
     ("Requests by code", "reqps", "Answered at the doors.", [
@@ -100,10 +107,11 @@ DOOR = [
         (f"histogram_quantile(0.99, sum by (le) (rate(lorry_door_first_byte_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "first byte p99"),
         (f"histogram_quantile(0.99, sum by (le) (rate(lorry_door_request_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "request p99"),
     ]),
-    ("In flight", "none", "Requests in flight, by the lag of their version.", [
+    ("In flight", "none", "Requests in flight, by the lag of their version; and those that wait at the door, for a sync, a version or a load.", [
         (f"sum by (lag) (lorry_proxy_in_flight_by_lag{{{PER_INSTANCE}}})", "lag {{lag}}"),
         ('sum by (adapter) (lorry_proxy_in_flight{job=~"$job", instance=~"$instance", adapter=~"$adapter"})', "{{adapter}}"),
         (f"sum(lorry_door_live_requests{{{PER_INSTANCE}}})", "all"),
+        (f"sum(lorry_door_held_requests{{{PER_INSTANCE}}})", "waiting at the door"),
     ]),
     ("Lag of requests, p99", "none", "Decisions that a request's version was behind, at its admission and when its reply had ended.", [
         (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_door_admitted_lag_decisions_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{adapter}} admitted"),
