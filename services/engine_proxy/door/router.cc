@@ -89,8 +89,9 @@ void Router::SetTable(proxy::DoorTable table) {
   auto fresh = std::make_shared<const proxy::DoorTable>(std::move(table));
   MutexLock lock(mutex_);
   table_.swap(fresh);
+  const proxy::DoorTable& current = *table_;
   std::erase_if(last_admitted_,
-                [&](const auto& entry) { return table_->FindRoute(entry.first) == nullptr; });
+                [&](const auto& entry) { return current.FindRoute(entry.first) == nullptr; });
 }
 
 std::shared_ptr<const proxy::DoorTable> Router::table() const {
