@@ -93,8 +93,8 @@ TEST_F(DoorTest, MergesStreamsAsTheyCome) {
       return Chunk(R"(data: {"id":")" + id + R"(","model":"base","choices":[{"index":0,"text":")" +
                    text + "\"}]}\n\n");
     };
-    wire.Send(StreamHead() + event("first"));
     ++begun;
+    wire.Send(StreamHead() + event("first"));
     EXPECT_TRUE(seen.Wait());
     const std::string usage =
         R"(data: {"id":")" + id +
