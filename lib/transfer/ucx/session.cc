@@ -12,8 +12,9 @@ namespace lorry::transfer::ucx {
 namespace {
 
 // A peer knows that a range has arrived before this side is told that it was sent, and asks for the
-// next: what it asks for may be a window ahead of what is counted here.
-constexpr int kAskedMax = 2 * kInFlightMax;
+// next: what it asks for may be windows ahead of what is counted here, where this side's thread has
+// to wait for a core. What is asked for takes some hundred bytes each until it is sent.
+constexpr int kAskedMax = 16 * kInFlightMax;
 
 // How long a session whose client is done waits for its own last messages to leave.
 constexpr Tick kLastWordMs = 500;
