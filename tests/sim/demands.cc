@@ -17,16 +17,6 @@ size_t MustNames(const fleet::Desired& desired) {
                     [](const fleet::WantedVersion& w) { return w.must && w.load; }));
 }
 
-}  // namespace
-
-bool IsOvercommitted(const fleet::Desired& desired, uint32_t slots) {
-  const bool any_on_demand = std::any_of(desired.wanted.begin(), desired.wanted.end(),
-                                         [](const auto& w) { return w.on_demand; });
-  return slots != 0 && MustNames(desired) + (any_on_demand ? 1 : 0) >= slots;
-}
-
-namespace {
-
 // Whether the member has a reason for not having loaded this version, says so of this version, and
 // it is true.
 bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
@@ -150,6 +140,12 @@ std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync:
 
 }  // namespace
 
+bool IsOvercommitted(const fleet::Desired& desired, uint32_t slots) {
+  const bool any_on_demand = std::any_of(desired.wanted.begin(), desired.wanted.end(),
+                                         [](const auto& w) { return w.on_demand; });
+  return slots != 0 && MustNames(desired) + (any_on_demand ? 1 : 0) >= slots;
+}
+
 bool SaysWhyNothingMoves(World& world) {
   SimLeader* leader = world.leader();
   if (leader == nullptr) return false;
@@ -169,8 +165,7 @@ bool SaysWhyNothingMoves(World& world) {
 std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adapter) {
   const uint32_t slots = proxy.engine().limits().slots;
   const fleet::Desired& desired = world.desired(proxy.member());
-  // One slot is for the next version, and no other can be made free.
-  if (slots != 0 && MustNames(desired) + 1 >= slots) return "";
+  if (IsOvercommitted(desired, slots)) return "";
   if (proxy.machine().Observe().health != fleet::MemberHealth::kReady) return "";
   for (const fleet::DesiredRow& row : desired.rows) {
     const auto target = std::ranges::find(desired.wanted, row.target, &fleet::WantedVersion::name);

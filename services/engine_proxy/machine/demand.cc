@@ -42,6 +42,10 @@ std::optional<uint32_t> PlaceOf(const Core& core, const Residency& residency) {
   return static_cast<uint32_t>(it - core.waiting.begin());
 }
 
+bool IsNeededNow(const Core& core, const Residency& residency) {
+  return MustBeLoaded(core, residency) || PlaceOf(core, residency).has_value();
+}
+
 std::string WhyAway(const Core& core, const Residency& residency) {
   if (const auto* failed = std::get_if<at::Failed>(&residency.phase))
     return absl::StrCat("it failed here: ", failed->mishap.reason, ", ", failed->mishap.detail);

@@ -20,6 +20,9 @@ bool MustBeLoaded(const Core& core, const Residency& residency);
 // Its place among those that requests wait for, the first of which is 0; none: nobody waits for it.
 std::optional<uint32_t> PlaceOf(const Core& core, const Residency& residency);
 
+// Whether it would be loaded now, but for a slot: it must be, or requests wait for it.
+bool IsNeededNow(const Core& core, const Residency& residency);
+
 // For people: why requests of the row's target wait.
 std::string WhyAway(const Core& core, const Residency& residency);
 

@@ -46,8 +46,7 @@ void JudgeLoad(Core& core, Residency& residency) {
 // Since when it needs a slot that is not free.
 void NoteWait(const Core& core, Residency& residency, bool is_free) {
   std::optional<Tick>& since = std::get<at::Fetched>(residency.phase).needs_slot_since;
-  const bool needs = MustBeLoaded(core, residency) || PlaceOf(core, residency).has_value();
-  if (is_free || !needs) {
+  if (is_free || !IsNeededNow(core, residency)) {
     since.reset();
   } else if (!since.has_value()) {
     since = core.now;

@@ -199,8 +199,8 @@ std::pair<Turn, uint32_t> TurnOf(const Core& core, const Residency& residency) {
   return {Turn::kLater, ~wanted->eviction_rank};
 }
 
-// Those that something may have to be done for, in their order; of equal ones those first that failed least, so that one that hangs the engine does not
-// keep the others from it.
+// Those that something may have to be done for, in their order; of equal ones those first that failed
+// least, so that one that hangs the engine does not keep the others from it.
 std::vector<Residency*> ByUrgency(Core& core) {
   using Urgency = std::tuple<Turn, uint32_t, uint32_t>;
   std::vector<std::pair<Urgency, Residency*>> order;

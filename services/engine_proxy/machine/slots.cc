@@ -190,8 +190,7 @@ bool LetsOthersFirst(const Core& core, const Residency& residency) {
 void SaySlot(const Core& core, Residency& residency) {
   std::string& no_slot = std::get<at::Fetched>(residency.phase).no_slot;
   no_slot.clear();
-  const bool is_needed = MustBeLoaded(core, residency) || PlaceOf(core, residency).has_value();
-  if (!is_needed || core.limits.slots == 0) return;
+  if (!IsNeededNow(core, residency) || core.limits.slots == 0) return;
   if (SlotsKept(core, residency) + SlotsSpared(core, residency) < core.limits.slots) return;
   no_slot = absl::StrCat("all ", core.limits.slots,
                          " slots of the engine hold what must stay; give it more (",

@@ -261,11 +261,17 @@ TEST(Engine, WhyThereIsNoneIsTold) {
 
 // --- files that changed since they were proven
 
-TEST(Files, ThatAnEngineCouldNotLoadAreLookedAtAgain) {
-  Bench bench;
-  bench.load_answer_ = LoadDone{0, Outcome::kFailed, "ENGINE_LOAD_FAILED", "truncated"};
+// A version whose files turn out broken after its load has ended like this.
+void DesireOfBrokenFiles(Bench& bench, const LoadDone& load) {
+  bench.load_answer_ = load;
   bench.hash_matches_ = false;
   bench.Desire(1, {1});
+}
+const LoadDone kLoadWithoutAnswer{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
+
+TEST(Files, ThatAnEngineCouldNotLoadAreLookedAtAgain) {
+  Bench bench;
+  DesireOfBrokenFiles(bench, {0, Outcome::kFailed, "ENGINE_LOAD_FAILED", "truncated"});
   ASSERT_EQ(bench.Told(1), "FAILED ENGINE_LOAD_FAILED");
   ASSERT_EQ(bench.fetches_, 1);
   bench.load_answer_.reset();
@@ -290,9 +296,7 @@ TEST(Files, ThatCannotBeReadAreLookedAtAgain) {
 // The load got no answer, and may yet happen: that is not forgotten when the files turn out broken.
 TEST(Files, ThatAnEngineMayYetReadAreNotDeletedByTheNextProcessEither) {
   Bench bench;
-  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
-  bench.hash_matches_ = false;
-  bench.Desire(1, {1});
+  DesireOfBrokenFiles(bench, kLoadWithoutAnswer);
   bench.silent_ = {kUnloadEffect, kTableEffect};  // whose answer would say that the load is over
   bench.Pass(60'000);
   ASSERT_EQ(bench.deletes_, 0);
@@ -305,9 +309,7 @@ TEST(Files, ThatAnEngineMayYetReadAreNotDeletedByTheNextProcessEither) {
 
 TEST(Files, ThatAnEngineMayYetReadAreFetchedAgainOnceItHasAnswered) {
   Bench bench;
-  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
-  bench.hash_matches_ = false;
-  bench.Desire(1, {1});
+  DesireOfBrokenFiles(bench, kLoadWithoutAnswer);
   bench.load_answer_.reset();
   bench.Pass(60'000);
   EXPECT_EQ(bench.unloads_, 1);

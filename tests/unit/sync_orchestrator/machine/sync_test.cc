@@ -28,6 +28,21 @@ class SyncTest : public ::testing::Test {
     fleet_.Policy(policy);
     fleet_.Join("v1", 0, fleet::EngineKind::kVllm, kEval);
   }
+  // A version is staged on e1, a vLLM, and s1, an SGLang, one of which is enough; `loaded` has it.
+  void StageOnBothKinds(const std::string& loaded) {
+    fleet::AdapterPolicy policy = fleet_.adapter_.policy;
+    policy.min_engines = {.is_share = false, .value = 1};
+    fleet_.Policy(policy);
+    fleet_.Join("e1");
+    fleet_.Join("s1", 0, fleet::EngineKind::kSglang);
+    fleet_.Set(loaded, fleet_.Publish(1), ResidencyState::kLoaded);
+  }
+  // One that SGLang does not have.
+  void AskForVllmsPause() {
+    fleet::AdapterPolicy policy = fleet_.adapter_.policy;
+    policy.quiesce = fleet::PauseKind::kKeep;
+    fleet_.Policy(policy);
+  }
   // They load what is staged, and open what is decided.
   void Settle(const std::vector<std::string>& ids) {
     for (int round = 0; round < 3; ++round) {
@@ -227,28 +242,14 @@ TEST_F(SyncTest, WithSkipNeverAVersionThatEnginesFailByThemselvesSaysWhoWaitsBeh
 // --- who takes part
 
 TEST_F(SyncTest, WhoeverCannotServeItUnderAPolicyThatHasChangedTakesNoFurtherPart) {
-  fleet::AdapterPolicy policy = fleet_.adapter_.policy;
-  policy.min_engines = {.is_share = false, .value = 1};
-  fleet_.Policy(policy);
-  fleet_.Join("e1");
-  fleet_.Join("s1", 0, fleet::EngineKind::kSglang);
-  const VersionKey key = fleet_.Publish(1);
-  fleet_.Set("e1", key, ResidencyState::kLoaded);
-  policy.quiesce = fleet::PauseKind::kKeep;  // which SGLang does not have
-  fleet_.Policy(policy);
+  StageOnBothKinds("e1");
+  AskForVllmsPause();
   EXPECT_EQ(fleet_.Committed(), 1u) << "s1 is waited for no longer";
 }
 
 TEST_F(SyncTest, NorDoesItCountThoughItHasTheVersion) {
-  fleet::AdapterPolicy policy = fleet_.adapter_.policy;
-  policy.min_engines = {.is_share = false, .value = 1};
-  fleet_.Policy(policy);
-  fleet_.Join("e1");
-  fleet_.Join("s1", 0, fleet::EngineKind::kSglang);
-  const VersionKey key = fleet_.Publish(1);
-  fleet_.Set("s1", key, ResidencyState::kLoaded);
-  policy.quiesce = fleet::PauseKind::kKeep;
-  fleet_.Policy(policy);
+  StageOnBothKinds("s1");
+  AskForVllmsPause();
   EXPECT_EQ(DropOf("s1"), Drop::kUnfit);
   const auto members = fleet_.Pool().sync->members;
   EXPECT_THAT(members.back().words, ::testing::HasSubstr("QUIESCE_UNSUPPORTED"));
