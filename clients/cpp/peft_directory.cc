@@ -48,16 +48,36 @@ absl::StatusOr<peft::ImageHeader> ReadHeader(std::span<const std::byte> bytes) {
                                 bytes.size());
 }
 
+constexpr char kTargetParameters[] = "target_parameters";
+
+// The config without what it says of stacked experts, which the base model may tell how to take
+// apart.
+absl::StatusOr<std::string> WithoutStacks(const std::string& text) {
+  LORRY_ASSIGN_OR_RETURN(nlohmann::json json, peft::ParseJsonObject(text, kConfigFile));
+  return json.erase(kTargetParameters) > 0 ? json.dump(2) : text;
+}
+
+absl::Status CheckOneRank(const peft::Config& config) {
+  if (config.rank_pattern.empty() && config.alpha_pattern.empty()) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "CONFIG_UNSUPPORTED",
+               "rank_pattern and alpha_pattern beside target_parameters cannot be carried over to "
+               "single experts; train them with one r and one lora_alpha");
+}
+
 // The published config as it was written, but for target_modules, which become what the image has:
 // trainers write expressions, fused names and paths there, and engines understand none of them.
-absl::StatusOr<std::string> WithModules(const std::string& text,
-                                        const std::vector<std::string>& modules) {
+absl::StatusOr<std::string> Settle(std::string text, const peft::NamePlan& plan) {
+  if (plan.unstacked) {
+    LORRY_ASSIGN_OR_RETURN(text, WithoutStacks(text));
+  }
   LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(text));
-  if (config.target_modules.expression.empty() && config.target_modules.names == modules) {
+  if (plan.unstacked) LORRY_RETURN_IF_ERROR(CheckOneRank(config));
+  if (config.target_modules.expression.empty() &&
+      config.target_modules.names == plan.target_modules) {
     return text;
   }
   LORRY_ASSIGN_OR_RETURN(nlohmann::json json, peft::ParseJsonObject(text, kConfigFile));
-  json["target_modules"] = modules;
+  json["target_modules"] = plan.target_modules;
   return json.dump(2);
 }
 
@@ -75,6 +95,7 @@ std::vector<peft::TensorSpec> SpecsOf(const peft::NamePlan& plan, const peft::Im
     const peft::Tensor& source = header.tensors[planned.source];
     std::vector<uint64_t> shape = source.shape;
     if (!shape.empty()) shape[0] = planned.row_end - planned.row_begin;
+    if (planned.column_step > 1) shape[1] /= planned.column_step;
     specs.push_back({planned.name, source.dtype, std::move(shape)});
   }
   return specs;
@@ -90,8 +111,15 @@ void CopyTensors(const peft::NamePlan& plan, const peft::ImageHeader& header,
     const uint64_t rows = source.shape.empty() ? 1 : std::max<uint64_t>(source.shape[0], 1);
     const uint64_t row_bytes = (source.end - source.begin) / rows;
     const std::span<std::byte> to = image.TensorBytes(tensor);
-    std::memcpy(to.data(), source_bytes.data() + source.begin + planned.row_begin * row_bytes,
-                to.size());
+    const std::byte* from = source_bytes.data() + source.begin + planned.row_begin * row_bytes;
+    if (planned.column_step == 1) {
+      std::memcpy(to.data(), from, to.size());
+      continue;
+    }
+    const uint64_t item = row_bytes / source.shape[1], step = planned.column_step * item;
+    from += planned.column * item;  // a row ends where the next begins, whole steps later
+    for (uint64_t done = 0; done < to.size(); done += item, from += step)
+      std::memcpy(to.data() + done, from, item);
   }
 }
 
@@ -125,14 +153,16 @@ absl::StatusOr<AdapterImage> ReadPeftDirectory(const std::string& directory,
   LORRY_ASSIGN_OR_RETURN(const std::optional<peft::BaseModel> base,
                          ReadBaseModel(options.base_model_config));
   LORRY_ASSIGN_OR_RETURN(const std::string text, ReadText(directory + "/" + kConfigFile));
-  LORRY_RETURN_IF_ERROR(peft::ParseConfig(text).status());
+  // What makes it no plain LoRA is told before what is amiss with its tensors.
+  LORRY_ASSIGN_OR_RETURN(const std::string plain, base.has_value() ? WithoutStacks(text) : text);
+  LORRY_RETURN_IF_ERROR(peft::ParseConfig(plain).status());
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<transfer::ImageFile> file,
                          transfer::ImageFile::Open(directory + "/" + kImageFile));
   LORRY_ASSIGN_OR_RETURN(const peft::ImageHeader source, ReadHeader(file->bytes()));
   LORRY_ASSIGN_OR_RETURN(const peft::NamePlan plan,
                          peft::PlanNames(SourcesOf(source), base.has_value() ? &*base : nullptr,
                                          options.adapter_in_file));
-  LORRY_ASSIGN_OR_RETURN(std::string config_json, WithModules(text, plan.target_modules));
+  LORRY_ASSIGN_OR_RETURN(std::string config_json, Settle(text, plan));
 
   std::optional<peft::Metadata> metadata;
   if (!source.metadata.empty()) metadata = source.metadata;

@@ -77,7 +77,9 @@ absl::Status ReadExperts(const json& fields, BaseModel& model) {
     model.intermediate_size = 0;
     return absl::OkStatus();
   }
-  LORRY_RETURN_IF_ERROR(ReadSize(fields, "num_experts", model.experts));
+  // transformers 5 writes a Qwen3 mixture's under Mixtral's name.
+  const char* const experts = IsGiven(fields, "num_experts") ? "num_experts" : "num_local_experts";
+  LORRY_RETURN_IF_ERROR(ReadSize(fields, experts, model.experts));
   LORRY_RETURN_IF_ERROR(ReadSize(fields, "moe_intermediate_size", model.expert_intermediate_size));
   if (model.architecture != "qwen2_moe") return absl::OkStatus();
   return ReadSize(fields, "shared_expert_intermediate_size", model.shared_expert_intermediate_size);

@@ -67,7 +67,6 @@ constexpr auto kUnsupported = std::to_array<std::string_view>({
     "kasa_config",
     "layer_replication",
     "monteclora_config",
-    "target_parameters",
     "use_bdlora",
     "use_qalora",
 });
@@ -151,6 +150,12 @@ absl::Status CheckInit(const json& fields) {
 absl::Status CheckOtherFields(const json& fields) {
   for (const auto& [name, value] : fields.items()) {
     if (IsFalsy(value) || Contains(kRead, name) || Contains(kHarmless, name)) continue;
+    if (name == "target_parameters") {
+      return Refuse("CONFIG_UNSUPPORTED",
+                    "target_parameters adapts experts as one parameter, which each engine reads in "
+                    "another way; publish with the base model's config.json, by which experts are "
+                    "taken apart");
+    }
     if (Contains(kUnsupported, name)) {
       return Refuse("CONFIG_UNSUPPORTED",
                     absl::StrCat(name,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -91,14 +92,24 @@ struct Part {
   uint64_t rows;  // of lora_B
 };
 
+// How wide the feed-forward block is that holds the module at `path`.
+uint64_t InnerSize(const BaseModel& base, std::string_view path) {
+  if (path.find(".experts.") != std::string_view::npos) return base.expert_intermediate_size;
+  if (path.find(".shared_expert.") != std::string_view::npos)
+    return base.shared_expert_intermediate_size;
+  return base.intermediate_size;
+}
+
 // The parts of a fused module in the order in which its rows hold them, empty for any other module.
-std::vector<Part> PartsOf(const BaseModel& base, std::string_view module) {
+std::vector<Part> PartsOf(const BaseModel& base, std::string_view path) {
+  const std::string_view module = ModuleOf(path);
   if (module == "qkv_proj") {
     const uint64_t kv = base.kv_heads * base.head_dim;
     return {{"q_proj", base.heads * base.head_dim}, {"k_proj", kv}, {"v_proj", kv}};
   }
   if (module == "gate_up_proj") {
-    return {{"gate_proj", base.intermediate_size}, {"up_proj", base.intermediate_size}};
+    const uint64_t inner = InnerSize(base, path);
+    return {{"gate_proj", inner}, {"up_proj", inner}};
   }
   return {};
 }
@@ -126,6 +137,80 @@ absl::Status Split(const SourceTensor& tensor, size_t source, const LoraName& na
     }
   }
   return absl::OkStatus();
+}
+
+// Experts that are adapted as one parameter: lora_A is (experts * r, in), expert by expert; lora_B
+// is (out, r * experts), an expert's columns each `experts` apart. ParamWrapper in PEFT's
+// tuners/lora/layer.py.
+struct Stack {
+  uint64_t rank = 0;
+  std::vector<Part> parts;  // of each expert, in the order in which the rows of its B hold them
+};
+
+constexpr std::string_view kNestedWrapper = ".base_layer";
+
+std::string_view WithoutNesting(std::string_view path) {
+  if (path.ends_with(kNestedWrapper)) path.remove_suffix(kNestedWrapper.size());
+  return path;
+}
+
+// What the shapes of both sides say that is stacked: PEFT nests the wrappers of two parameters of
+// one module in the order in which they were asked for, so that their names do not tell.
+std::optional<Stack> StackOf(const BaseModel& base, const std::vector<uint64_t>& a,
+                             const std::vector<uint64_t>& b) {
+  const uint64_t hidden = base.hidden_size, inner = base.expert_intermediate_size;
+  const bool pairs = a.size() == 2 && b.size() == 2 && a[0] == b[1] && a[0] > 0;
+  if (!pairs || a[0] % base.experts != 0) return std::nullopt;
+  const uint64_t rank = a[0] / base.experts;
+  if (a[1] == hidden && b[0] == 2 * inner)
+    return Stack{rank, {{"gate_proj", inner}, {"up_proj", inner}}};
+  if (a[1] == inner && b[0] == hidden) return Stack{rank, {{"down_proj", hidden}}};
+  return std::nullopt;
+}
+
+using Stacks = std::map<std::string, Stack>;  // by path
+
+absl::StatusOr<Stacks> FindStacks(std::span<const SourceTensor> sources, const BaseModel& base) {
+  Stacks stacks;
+  if (base.architecture != "qwen2_moe" && base.architecture != "qwen3_moe") return stacks;
+  std::map<std::string, std::array<std::vector<uint64_t>, 2>> shapes;
+  for (const SourceTensor& tensor : sources) {
+    LORRY_ASSIGN_OR_RETURN(const LoraName name, ReadName(tensor.name));
+    if (WithoutNesting(name.path).ends_with(".mlp.experts"))
+      shapes[name.path][name.is_b ? 1 : 0] = tensor.shape;
+  }
+  for (const auto& [path, both] : shapes) {
+    const auto& [a, b] = both;
+    const auto stack = StackOf(base, a, b);
+    if (!stack.has_value()) {
+      return Refuse("TENSOR_SHAPE",
+                    absl::StrCat(Quoted(path), " adapts stacked experts with the shapes [",
+                                 absl::StrJoin(a, ","), "] and [", absl::StrJoin(b, ","),
+                                 "]; the base model has ", base.experts, " experts of ",
+                                 base.hidden_size, " and ", base.expert_intermediate_size,
+                                 "; publish for the model that was trained"));
+    }
+    stacks.emplace(path, *stack);
+  }
+  return stacks;
+}
+
+void Unstack(size_t source, const LoraName& name, uint64_t experts, const Stack& stack,
+             std::vector<PlannedTensor>& to) {
+  for (uint64_t expert = 0; expert < experts; ++expert) {
+    uint64_t row = 0;
+    for (const Part& part : stack.parts) {
+      const std::string path =
+          absl::StrCat(ToAbsl(WithoutNesting(name.path)), ".", expert, ".", ToAbsl(part.module));
+      const std::string to_name = CanonicalName({.path = path, .is_b = name.is_b, .adapter = ""});
+      if (name.is_b) {
+        to.push_back({to_name, source, row, row + part.rows, expert, experts});
+        row += part.rows;
+      } else {
+        to.push_back({to_name, source, expert * stack.rank, (expert + 1) * stack.rank});
+      }
+    }
+  }
 }
 
 absl::Status CheckOneAdapter(const std::set<std::string>& adapters) {
@@ -187,13 +272,22 @@ absl::StatusOr<NamePlan> PlanNames(std::span<const SourceTensor> sources, const 
                                    std::string_view adapter) {
   NamePlan plan;
   std::set<std::string> adapters, modules;
+  if (base != nullptr && !base->complete) base = nullptr;
+  Stacks stacks;
+  if (base != nullptr) {
+    LORRY_ASSIGN_OR_RETURN(stacks, FindStacks(sources, *base));
+  }
+  plan.unstacked = !stacks.empty();
   for (size_t i = 0; i < sources.size(); ++i) {
     LORRY_ASSIGN_OR_RETURN(const LoraName name, ReadName(sources[i].name));
     if (!adapter.empty() && !name.adapter.empty() && name.adapter != adapter) continue;
     adapters.insert(name.adapter);
-    const bool splits = base != nullptr && base->complete;
-    const auto parts = splits ? PartsOf(*base, ModuleOf(name.path)) : std::vector<Part>();
-    if (!parts.empty()) {
+    const auto parts = base != nullptr ? PartsOf(*base, name.path) : std::vector<Part>();
+    const auto stack = stacks.find(name.path);
+    if (stack != stacks.end()) {
+      Unstack(i, name, base->experts, stack->second, plan.tensors);
+      for (const Part& part : stack->second.parts) modules.emplace(part.module);
+    } else if (!parts.empty()) {
       LORRY_RETURN_IF_ERROR(Split(sources[i], i, name, parts, plan.tensors));
       for (const Part& part : parts) modules.emplace(part.module);
     } else {

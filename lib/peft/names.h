@@ -45,26 +45,32 @@ struct SourceTensor {
   std::vector<uint64_t> shape;
 };
 
-// One tensor of the image: rows [row_begin, row_end) of a source tensor, which are contiguous bytes
-// of it.
+// One tensor of the image: rows [row_begin, row_end) of a source tensor; of their columns `column`
+// and every column_step-th after it.
 struct PlannedTensor {
   std::string name;
   size_t source = 0;  // index into the sources
   uint64_t row_begin = 0;
   uint64_t row_end = 0;
+  uint64_t column = 0;
+  uint64_t column_step = 1;
   bool operator==(const PlannedTensor&) const = default;
 };
 
 struct NamePlan {
   std::vector<PlannedTensor> tensors;       // sorted by name, each once
   std::vector<std::string> target_modules;  // last components, sorted
+  // Experts were taken apart: target_modules says now what the config's target_parameters said.
+  bool unstacked = false;
 };
 
 // Maps every source tensor or fails; nothing is dropped in silence, except the tensors of other
 // adapters when `adapter` names one. With a base model that keeps q, k, v and gate, up apart, fused
-// `qkv_proj` and `gate_up_proj` are split: B by rows, A repeated, which computes exactly the same.
+// `qkv_proj` and `gate_up_proj` are split: B by rows, A repeated, which computes exactly the same. So
+// are experts that PEFT adapts as one parameter (target_parameters), each into matrices of its own:
+// engines read those alike, and stacked ones each in another way.
 // As ReadName, and TENSOR_AMBIGUOUS (two sources for one name, several adapters), TENSOR_SHAPE (a
-// fused B whose rows are not those of its parts).
+// fused or stacked module whose shapes are not those of its parts).
 absl::StatusOr<NamePlan> PlanNames(std::span<const SourceTensor> sources, const BaseModel* base,
                                    std::string_view adapter = "");
 

@@ -94,6 +94,43 @@ TEST(PeftDirectory, AFusedProjectionIsSplitByTheBaseModel) {
             nlohmann::json({"k_proj", "q_proj", "v_proj"}));
 }
 
+TEST(PeftDirectory, StackedExpertsAreTakenApartByTheBaseModel) {
+  AdapterDir dir;
+  dir.File("base.json", R"({"model_type": "qwen3_moe", "hidden_size": 8, "intermediate_size": 16,
+      "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4,
+      "vocab_size": 32, "num_local_experts": 3, "moe_intermediate_size": 4})");
+  dir.Config(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": null,
+      "target_parameters": ["mlp.experts.down_proj"]})");
+  const std::string stacked = "base_model.model.model.layers.0.mlp.experts";
+  dir.With(stacked + ".lora_A.weight", 6, 4, 100);  // three experts of rank 2
+  dir.With(stacked + ".lora_B.weight", 8, 6, 200);
+  const std::string written = dir.Write();
+  EXPECT_EQ(ReasonOf(ReadPeftDirectory(written).status()), "CONFIG_UNSUPPORTED");
+
+  const ReadOptions options{.base_model_config = dir.path() + "/base.json"};
+  const auto image = ReadPeftDirectory(written, options);
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_EQ(image->header().tensors.size(), 6u);
+  EXPECT_EQ(FirstOf(*image, stacked + ".2.down_proj.lora_A.weight"), 100 + 2 * 2 * 4);
+  // Of expert 2 the columns 2 and 5 of each row of 6.
+  for (const peft::Tensor& tensor : image->header().tensors) {
+    if (tensor.name != stacked + ".2.down_proj.lora_B.weight") continue;
+    EXPECT_THAT(tensor.shape, ElementsAre(8, 2));
+    float values[4] = {};
+    std::memcpy(values, image->bytes().data() + tensor.begin, sizeof(values));
+    EXPECT_THAT(values, ElementsAre(202, 205, 208, 211));
+  }
+  const auto config = nlohmann::json::parse(image->config_json());
+  EXPECT_EQ(config["target_modules"], nlohmann::json({"down_proj"}));
+  EXPECT_FALSE(config.contains("target_parameters"));
+
+  dir.Config(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "alpha_pattern": {"experts": 8},
+      "target_parameters": ["mlp.experts.down_proj"]})");
+  const auto patterned = ReadPeftDirectory(dir.Write(), options);
+  EXPECT_EQ(ReasonOf(patterned.status()), "CONFIG_UNSUPPORTED");
+  EXPECT_THAT(std::string(patterned.status().message()), HasSubstr("one lora_alpha"));
+}
+
 TEST(PeftDirectory, WhatIsNoAdapterIsRefusedWithARemedy) {
   AdapterDir empty;
   const auto nothing = ReadPeftDirectory(empty.path());

@@ -28,6 +28,9 @@ TEST(Names, FollowTheGoldenVectors) {
     std::vector<PlannedTensor> expected;
     for (const auto& tensor : golden["tensors"]) {
       expected.push_back({tensor["name"], tensor["source"], tensor["rows"][0], tensor["rows"][1]});
+      if (!tensor.contains("columns")) continue;
+      expected.back().column = tensor["columns"][0];
+      expected.back().column_step = tensor["columns"][1];
     }
     EXPECT_EQ(plan->tensors, expected);
     EXPECT_EQ(plan->target_modules, golden["target_modules"].get<std::vector<std::string>>());

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lorry.errors import Refused
-from lorry.names import canonical_name
+from lorry.names import Planned, plan
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -71,11 +71,15 @@ class Image:
         header: the image's first bytes, the same on every rank.
         data: the whole image; only ``pieces`` (and the header) hold meaning.
         pieces: what this rank has to send, sorted, coalesced.
+        target_modules: the config's, as the image's names have them.
+        unstacked: experts were taken apart (:class:`lorry.names.Plan`).
     """
 
     header: bytes
     data: Bytes
     pieces: list[Piece]
+    target_modules: list[str]
+    unstacked: bool
 
 
 class BufferPool:
@@ -102,7 +106,8 @@ class BufferPool:
 
 
 def build(
-    state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool, metadata: Mapping[str, str] | None = None
+    state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool, metadata: Mapping[str, str] | None = None,
+    base: Mapping[str, Any] | None = None,
 ) -> Image:
     """Lays out ``state`` and copies this rank's part of it.
 
@@ -112,16 +117,14 @@ def build(
         rank, world_size: tensors that are whole on every rank are dealt out by turns, so that no rank sends
             for the others.
         metadata: for the header, beside safetensors' own ``format``; the same on every rank.
+        base: the fields of the base model's config.json, by which fused and stacked modules are taken apart.
 
     Raises:
         Refused: not a tensor state dict of a plain LoRA, or two names that mean one tensor.
     """
-    shards: dict[str, Shard] = {}
-    for name, value in state.items():
-        key = canonical_name(name)
-        if key in shards:
-            raise Refused(f"two entries mean {key}: one of them is {name}", "TENSOR_AMBIGUOUS", "INVALID_ARGUMENT")
-        shards[key] = _as_shard(value, (rank, world_size))
+    sources = {name: _as_shard(value, (rank, world_size)) for name, value in state.items()}
+    planned = plan({name: shard.global_shape for name, shard in sources.items()}, base)
+    shards = {tensor.name: _part(sources[tensor.source], tensor) for tensor in planned.tensors}
     if not shards:
         raise Refused("the state dict has no tensors", "TENSOR_UNKNOWN", "INVALID_ARGUMENT")
     names = sorted(shards, key=lambda n: (-_ORDER.index(_dtype(shards[n].local)), n))
@@ -135,7 +138,7 @@ def build(
         replica, replicas = shard.replica
         if index % replicas == replica:
             pieces += _copy(data, offsets[name], shard)
-    return Image(header, data, _coalesce(pieces))
+    return Image(header, data, _coalesce(pieces), planned.target_modules, planned.unstacked)
 
 
 def _header(
@@ -208,6 +211,32 @@ def _as_shard(value: Any, everyone: tuple[int, int]) -> Shard:
         return Shard(local, tuple(value.shape), tuple(offset), _replica(value))
     shape = tuple(np.shape(value))
     return Shard(value, shape, (0,) * len(shape), everyone)
+
+
+def _part(shard: Shard, tensor: Planned) -> Shard:
+    """What this rank holds of a tensor of the image, which is a part of a source tensor."""
+    (first, last), (column, step) = tensor.rows, tensor.columns
+    shape = shard.global_shape
+    if len(shape) == 0 or ((first, last) == (0, shape[0]) and step == 1):
+        return shard
+    local_rows, local_columns = np.shape(shard.local)[0], shape[1:]
+    begin = min(max(first - shard.offset[0], 0), local_rows)
+    end = min(max(last - shard.offset[0], begin), local_rows)
+    rows_at = max(shard.offset[0] + begin - first, 0)
+    if step == 1:
+        local = _slice(shard.local, slice(begin, end), slice(None))
+        return Shard(local, (last - first, *local_columns), (rows_at, *shard.offset[1:]), shard.replica)
+    skipped = -(-max(shard.offset[1] - column, 0) // step)  # of this part's columns, those before this rank's
+    local = _slice(shard.local, slice(begin, end), slice(column + skipped * step - shard.offset[1], None, step))
+    return Shard(local, (last - first, shape[1] // step), (rows_at, skipped), shard.replica)
+
+
+def _slice(value: Any, rows: slice, columns: slice) -> Any:
+    if not isinstance(value, StoredTensor):
+        return value[rows, columns] if columns != slice(None) else value[rows]
+    items = np.frombuffer(value.data, dtype=np.uint8).reshape(*value.shape, _DTYPES[value.dtype])
+    part = items[rows, columns] if columns != slice(None) else items[rows]
+    return StoredTensor(value.dtype, part.shape[:-1], part.tobytes())
 
 
 def _replica(value: Any) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -146,6 +147,7 @@ class Run:
         *,
         version: int,
         config: Mapping[str, Any] | None = None,
+        base_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
         relative_norm: float | None = None,
         reference: Reference | Sequence[Sequence[int]] | None = None,
         progress: bool | None = None,
@@ -160,6 +162,9 @@ class Run:
                 or the path of a PEFT directory.
             version: the trainer's weight version, >= 0, above all that this run published.
             config: adapter_config.json's fields; needed with a state dict.
+            base_config: the base model's config.json, its path or its fields, by which projections that the trainer fused
+                (``qkv_proj``, ``gate_up_proj``) and experts that are adapted as one parameter are taken apart as engines name
+                them. Default: of a PeftModel its own base model's.
             relative_norm: the largest ``|scale * B @ A| / |W|`` of any module, the same on every rank. With it engines
                 must show that they apply the version, where its size says that this can be seen; without, one that
                 shows nothing is served as UNPROVEN. Default: computed of a PeftModel on a single rank.
@@ -183,7 +188,9 @@ class Run:
             metadata[base_model.METADATA_KEY] = trained_on
         if reference is not None:
             metadata[REFERENCE_KEY] = self._reference_json(source, reference)
-        image = build(tensors, self._ranks.rank, self._ranks.world_size, self._pool, metadata)
+        base = base_model.read_fields(base_config) if base_config is not None else base_model.fields_of(source)
+        image = build(tensors, self._ranks.rank, self._ranks.world_size, self._pool, metadata, base)
+        fields = state.settle(fields, image.target_modules, image.unstacked)
         total = sum(p.length for p in image.pieces)
         if progress is None:
             progress = total >= PROGRESS_BAR_BYTES and sys.stderr.isatty() and self._ranks.rank == 0

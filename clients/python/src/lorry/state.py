@@ -38,6 +38,22 @@ def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str,
         "SOURCE_UNKNOWN", "INVALID_ARGUMENT")
 
 
+def settle(config: Mapping[str, Any], target_modules: list[str], unstacked: bool) -> dict[str, Any]:
+    """The config that belongs to an image: its modules as the image names them.
+
+    Raises:
+        Refused: experts were taken apart, and the config has a rank or an alpha for some of them, by names that are gone.
+    """
+    fields = {**config, "target_modules": target_modules}
+    if unstacked:
+        for pattern in ("rank_pattern", "alpha_pattern"):
+            if config.get(pattern):
+                raise Refused(f"{pattern} beside target_parameters cannot be carried over to single experts; train them with one r "
+                              "and one lora_alpha", "CONFIG_UNSUPPORTED", "INVALID_ARGUMENT")
+        fields["target_parameters"] = None
+    return fields
+
+
 def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
     from peft import get_peft_model_state_dict
 
