@@ -103,21 +103,24 @@ absl::Status Context::Explain(const absl::Status& status) const {
   return status;
 }
 
-absl::StatusOr<client::Client*> Context::Client() {
-  if (client_ != nullptr) return client_.get();
+client::ConnectOptions Context::Reached() const {
   const std::string token_file = arguments_.Text("token-file");
   const std::string token = token_file.empty() ? Environment("LORRY_TOKEN") : "";
-  LORRY_ASSIGN_OR_RETURN(
-      client_,
-      client::Client::Connect({.store = store_,
-                               .orchestrator = orchestrator_,
-                               .token = token,
-                               .token_file = FirstOf(token_file, Environment("LORRY_TOKEN_FILE"),
-                                                     token.empty() ? up_token_file_ : ""),
-                               .tls = Tls(),
-                               .call_timeout_ms = TimeoutOr(kCallTimeoutMs),
-                               .transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs),
-                               .wait_for_services = timeout_ms_.has_value()}));
+  return {.store = store_,
+          .orchestrator = orchestrator_,
+          .token = token,
+          .token_file = FirstOf(token_file, Environment("LORRY_TOKEN_FILE"),
+                                token.empty() ? up_token_file_ : ""),
+          .tls = Tls()};
+}
+
+absl::StatusOr<client::Client*> Context::Client() {
+  if (client_ != nullptr) return client_.get();
+  client::ConnectOptions options = Reached();
+  options.call_timeout_ms = TimeoutOr(kCallTimeoutMs);
+  options.transfer_timeout_ms = TimeoutOr(kTransferTimeoutMs);
+  options.wait_for_services = timeout_ms_.has_value();
+  LORRY_ASSIGN_OR_RETURN(client_, client::Client::Connect(options));
   return client_.get();
 }
 

@@ -36,6 +36,8 @@ class Context {
 
   // Addresses from flags, else environment, else what `lorry up` wrote.
   absl::StatusOr<client::Client*> Client();
+  // The same, for a program that is to be told.
+  client::ConnectOptions Reached() const;
   std::string store() const { return store_; }
   std::string orchestrator() const { return orchestrator_; }
   // Admin ports (plain HTTP) of what `lorry up` runs, by service; empty where that is not the fleet

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -97,8 +98,11 @@ LocalFleet::LocalFleet(LocalFleetOptions options) : options_(std::move(options))
   for (const int number : {SIGINT, SIGTERM, SIGCHLD}) ::sigaddset(&signals, number);
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal_fd_ = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-  services_.push_back({.name = "adapter-store", .binary = "adapter-store"});
-  services_.push_back({.name = "sync-orchestrator", .binary = "sync-orchestrator"});
+  if (!options_.services.has_value()) {
+    services_.push_back({.name = "adapter-store", .binary = "adapter-store"});
+    services_.push_back({.name = "sync-orchestrator", .binary = "sync-orchestrator"});
+  }
+  proxies_begin_ = services_.size();
   for (const std::string& engine : options_.engines) {
     services_.push_back({.name = MemberName(engine), .binary = "engine-proxy", .engine = engine});
   }
@@ -110,8 +114,14 @@ LocalFleet::~LocalFleet() {
 }
 
 bool LocalFleet::Wait(int64_t ms) {
-  pollfd readable = {.fd = signal_fd_, .events = POLLIN, .revents = 0};
-  if (::poll(&readable, 1, static_cast<int>(ms)) > 0) {
+  // A negative descriptor is not looked at.
+  const bool reads_stdin = options_.until_stdin_ends && !stdin_ended_;
+  pollfd looked_at[] = {{.fd = signal_fd_, .events = POLLIN, .revents = 0},
+                        {.fd = reads_stdin ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
+  if (::poll(looked_at, std::size(looked_at), static_cast<int>(ms)) > 0) {
+    char ignored[256];
+    if (looked_at[1].revents != 0 && ::read(STDIN_FILENO, ignored, sizeof(ignored)) <= 0)
+      asked_to_stop_ = stdin_ended_ = true;
     signalfd_siginfo info;
     while (::read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
       asked_to_stop_ = asked_to_stop_ || info.ssi_signo != SIGCHLD;
@@ -136,8 +146,21 @@ absl::Status LocalFleet::MakeToken() const {
   std::array<uint8_t, kTokenBytes> random{};
   if (RAND_bytes(random.data(), random.size()) != 1) return absl::InternalError("no random bytes");
   const std::string token = ToHex(random);
-  LORRY_RETURN_IF_ERROR(WriteSecret(InRun(kTokenFile), token + "\n"));
+  // Where the services run elsewhere, theirs is what this fleet shows them.
+  const std::string shown = options_.services.has_value() ? options_.services->token : token;
+  LORRY_RETURN_IF_ERROR(WriteSecret(InRun(kTokenFile), shown + "\n"));
   return WriteSecret(InRun(kTokensFile), absl::StrCat("operator ", token, " lorry-up\n"));
+}
+
+client::ConnectOptions LocalFleet::Services() const {
+  if (!options_.services.has_value()) {
+    return {.store = Bound(services_[0], "grpc"),
+            .orchestrator = Bound(services_[1], "grpc"),
+            .token_file = InRun(kTokenFile)};
+  }
+  client::ConnectOptions services = *options_.services;
+  if (!services.token.empty()) services.token_file = InRun(kTokenFile);
+  return services;
 }
 
 std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
@@ -151,10 +174,17 @@ std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
   if (service.binary == "adapter-store") {
     return arguments;
   }
-  add(absl::StrCat("--store=", Bound(services_[0], "grpc")));
-  add(absl::StrCat("--token-file=", InRun(kTokenFile)));
+  const client::ConnectOptions services = Services();
+  const auto add_file = [&](const char* flag, const std::string& file) {
+    if (!file.empty()) add(absl::StrCat(flag, "=", std::filesystem::absolute(file).string()));
+  };
+  add(absl::StrCat("--store=", services.store));
+  add_file("--token-file", services.token_file);
+  add_file("--tls-ca", services.tls.ca);
+  add_file("--tls-cert", services.tls.cert);
+  add_file("--tls-key", services.tls.key);
   if (service.binary == "engine-proxy") {
-    add(absl::StrCat("--orchestrator=", Bound(services_[1], "grpc")));
+    add(absl::StrCat("--orchestrator=", services.orchestrator));
     add(absl::StrCat("--engine=", service.engine));
     add(absl::StrCat("--member=", service.name));
     add(absl::StrCat("--pool=", options_.pool));
@@ -212,12 +242,14 @@ absl::Status LocalFleet::Start() {
   }
   LORRY_RETURN_IF_ERROR(MakeToken());
   // The store, then the orchestrator, which needs its address, then all proxies at once.
-  for (size_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < proxies_begin_; ++i) {
     LORRY_RETURN_IF_ERROR(StartService(services_[i]));
     LORRY_RETURN_IF_ERROR(AwaitReady(services_[i]));
   }
-  for (size_t i = 2; i < services_.size(); ++i) LORRY_RETURN_IF_ERROR(StartService(services_[i]));
-  for (size_t i = 2; i < services_.size(); ++i) LORRY_RETURN_IF_ERROR(AwaitReady(services_[i]));
+  for (size_t i = proxies_begin_; i < services_.size(); ++i)
+    LORRY_RETURN_IF_ERROR(StartService(services_[i]));
+  for (size_t i = proxies_begin_; i < services_.size(); ++i)
+    LORRY_RETURN_IF_ERROR(AwaitReady(services_[i]));
   return absl::OkStatus();
 }
 
@@ -273,27 +305,28 @@ void LocalFleet::Stop() {
       services_[i].child.reset();
     }
   };
-  end(2, services_.size());
-  end(1, 2);
-  end(0, 1);
+  end(proxies_begin_, services_.size());
+  for (size_t i = proxies_begin_; i > 0; --i) end(i - 1, i);
 }
 
 nlohmann::json LocalFleet::Addresses() const {
   nlohmann::json engines = nlohmann::json::array();
-  for (size_t i = 2; i < services_.size(); ++i) {
+  for (size_t i = proxies_begin_; i < services_.size(); ++i) {
     engines.push_back({{"member", services_[i].name},
                        {"engine", services_[i].engine},
                        {"door", services_[i].ready.value("door", "")},
                        {"admin", services_[i].ready.value("admin", "")}});
   }
-  return {{"store", services_[0].ready.value("grpc", "")},
-          {"orchestrator", services_[1].ready.value("grpc", "")},
-          {"store_admin", services_[0].ready.value("admin", "")},
-          {"token_file", InRun(kTokenFile)},
-          {"orchestrator_admin", services_[1].ready.value("admin", "")},
-          {"engines", engines},
-          {"data_dir", options_.data_dir},
-          {"pid", ::getpid()}};
+  const client::ConnectOptions services = Services();
+  nlohmann::json addresses = {
+      {"store", services.store},           {"orchestrator", services.orchestrator},
+      {"token_file", services.token_file}, {"engines", engines},
+      {"data_dir", options_.data_dir},     {"pid", ::getpid()}};
+  if (!options_.services.has_value()) {
+    addresses["store_admin"] = services_[0].ready.value("admin", "");
+    addresses["orchestrator_admin"] = services_[1].ready.value("admin", "");
+  }
+  return addresses;
 }
 
 }  // namespace lorry::cli

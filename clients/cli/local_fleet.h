@@ -1,16 +1,19 @@
-// All services on this machine, as `lorry up` runs them: one adapter-store, one sync-orchestrator,
-// one engine-proxy an engine, on free loopback ports. Used on main's thread, which must be the only
+// Services on this machine, on free loopback ports: as `lorry up` runs them one adapter-store, one
+// sync-orchestrator, one engine-proxy an engine; as `lorry attach` does the engine-proxies alone, for
+// a store and an orchestrator that run elsewhere. Used on main's thread, which must be the only
 // one when it is made (it blocks SIGINT, SIGTERM and SIGCHLD and reads them itself).
 #pragma once
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "clients/cli/child.h"
+#include "clients/cpp/client.h"
 #include "lib/base/clock.h"
 
 namespace lorry::cli {
@@ -22,7 +25,10 @@ struct LocalFleetOptions {
   std::string pool = "rollout";
   std::string base_model_config = {};  // these two as engine-proxy has them
   bool base_model_unchecked = false;
-  bool keep_going = false;       // start again what dies, with backoff
+  bool keep_going = false;        // start again what dies, with backoff
+  bool until_stdin_ends = false;  // an end of standard input asks to stop
+  // Where a store and an orchestrator run already; none: they are started.
+  std::optional<client::ConnectOptions> services = {};
   int64_t ready_timeout_ms = 0;  // each service
 };
 
@@ -46,7 +52,7 @@ class LocalFleet {
   // {"store", "orchestrator", "token_file", "engines": [{member, engine, door, admin}], "data_dir",
   // "pid"}
   nlohmann::json Addresses() const;
-  // Waits at most this long for a signal or a child's end. True: a signal asks to stop.
+  // Waits at most this long for a signal or a child's end. True: somebody asks to stop.
   bool Wait(int64_t ms);
 
  private:
@@ -60,6 +66,7 @@ class LocalFleet {
   };
   std::string InRun(const std::string& file) const;
   absl::Status MakeToken() const;
+  client::ConnectOptions Services() const;
   absl::Status StartService(Service& service);
   absl::Status AwaitReady(Service& service);
   std::vector<std::string> ArgumentsOf(const Service& service) const;
@@ -69,8 +76,9 @@ class LocalFleet {
   const LocalFleetOptions options_;
   const SteadyClock clock_;
   int signal_fd_ = -1;
-  bool asked_to_stop_ = false;
-  std::vector<Service> services_;  // store, orchestrator, proxies
+  bool asked_to_stop_ = false, stdin_ended_ = false;
+  size_t proxies_begin_ = 0;
+  std::vector<Service> services_;  // store and orchestrator, unless they run elsewhere; proxies
 };
 
 }  // namespace lorry::cli

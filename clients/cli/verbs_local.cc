@@ -115,16 +115,17 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
   return out;
 }
 
-absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments) {
+absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments, const char* folder) {
   LocalFleetOptions options;
   options.data_dir = arguments.Text("data-dir");
-  if (options.data_dir.empty()) options.data_dir = StateDir() + "/data";
+  if (options.data_dir.empty()) options.data_dir = absl::StrCat(StateDir(), "/", folder);
   options.data_dir = std::filesystem::absolute(options.data_dir).lexically_normal().string();
   options.bin_dir = arguments.Has("bin-dir") ? arguments.Text("bin-dir") : OwnFolder();
   options.pool = arguments.Text("pool");
   options.base_model_config = arguments.Text("base-model-config");
   options.base_model_unchecked = arguments.Has("base-model-unchecked");
   options.keep_going = arguments.Has("keep-going");
+  options.until_stdin_ends = arguments.Has("until-stdin-ends");
   options.ready_timeout_ms = kReadyTimeoutMs;
   for (const std::string& engine : arguments.Texts("engine")) {
     LORRY_ASSIGN_OR_RETURN(const std::string url, EngineUrl(engine));
@@ -133,8 +134,18 @@ absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments) {
   return options;
 }
 
+// Until somebody asks to stop, or a service ends that is not to be started again.
+absl::StatusOr<int> RunToTheEnd(LocalFleet& fleet) {
+  std::fflush(stdout);
+  const absl::Status ended = fleet.Run();
+  RemoveUpFile();
+  fleet.Stop();
+  LORRY_RETURN_IF_ERROR(ended);
+  return kOk;
+}
+
 absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
-  LORRY_ASSIGN_OR_RETURN(LocalFleetOptions options, OptionsFrom(arguments));
+  LORRY_ASSIGN_OR_RETURN(LocalFleetOptions options, OptionsFrom(arguments, "data"));
   options.ready_timeout_ms = context.TimeoutOr(options.ready_timeout_ms);
   LocalFleet fleet(options);
   const absl::Status started = fleet.Start();
@@ -152,12 +163,68 @@ absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
                                                     .call_timeout_ms = kEnginesTimeoutMs}));
     context.Print(Welcome(up, AwaitEngines(fleet, *client, up["engines"]), context));
   }
-  std::fflush(stdout);
-  const absl::Status ended = fleet.Run();
-  RemoveUpFile();
-  fleet.Stop();
-  LORRY_RETURN_IF_ERROR(ended);
-  return kOk;
+  return RunToTheEnd(fleet);
+}
+
+absl::StatusOr<int> Attach(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(LocalFleetOptions options, OptionsFrom(arguments, "doors"));
+  options.ready_timeout_ms = context.TimeoutOr(options.ready_timeout_ms);
+  options.services = context.Reached();
+  if (options.engines.empty())
+    return Usage("lorry attach --engine URL: name the engine that a door is to be put in front of");
+  if (options.services->store.empty() || options.services->orchestrator.empty())
+    return Usage(
+        "lorry attach: name the services with --store and --orchestrator, or run lorry up");
+  LocalFleet fleet(options);
+  const absl::Status started = fleet.Start();
+  if (absl::IsCancelled(started)) return kOk;
+  LORRY_RETURN_IF_ERROR(started);
+  const nlohmann::json attached = fleet.Addresses();
+  if (context.json()) {
+    context.Print(attached.dump() + "\n");
+  } else {
+    Table table({"MEMBER", "ENGINE", "DOOR"});
+    for (const nlohmann::json& engine : attached["engines"]) {
+      table.Add({{engine.value("member", ""), Colour::kBold},
+                 engine.value("engine", ""),
+                 engine.value("door", "")});
+    }
+    context.Print(table);
+    context.Print(absl::StrCat(
+        "\nclients that call these doors instead of their engines are served by adapter name; "
+        "lorry status shows how far each is\ndata and logs in ",
+        options.data_dir, "; Ctrl-C takes the doors away, and the engines go on without them\n"));
+  }
+  return RunToTheEnd(fleet);
+}
+
+std::vector<Option> LocalOptions() {
+  return {
+      {.name = "engine",
+       .value = "URL",
+       .help = "a running SGLang or vLLM: http://127.0.0.1:30000",
+       .repeated = true},
+      {.name = "data-dir",
+       .value = "DIR",
+       .help = "everything durable, and logs; default in the folder of up.json"},
+      {.name = "pool", .value = "NAME", .help = "the engines' pool", .fallback = "rollout"},
+      {.name = "base-model-config",
+       .value = "FILE",
+       .help = "config.json of the engines' base model, where they do not tell it and have it "
+               "in no directory that is readable here"},
+      {.name = "base-model-unchecked",
+       .help = "serve adapters without comparing their shapes with the base model's",
+       .kind = Kind::kSwitch},
+      {.name = "keep-going",
+       .help = "start a service that ended again, with growing pauses",
+       .kind = Kind::kSwitch},
+      {.name = "until-stdin-ends",
+       .help = "stop when standard input ends: for a program that holds it open, and whose end, "
+               "however it comes, is then the fleet's",
+       .kind = Kind::kSwitch},
+      {.name = "bin-dir",
+       .value = "DIR",
+       .help = "where the services' programs are; default beside this one"}};
 }
 
 }  // namespace
@@ -174,32 +241,23 @@ std::vector<Verb> LocalVerbs() {
            "else ~/.local/state/lorry/up.json). When a service ends, the rest is stopped and the "
            "exit status is 1, unless "
            "--keep-going says otherwise.",
-       .options =
-           {{.name = "engine",
-             .value = "URL",
-             .help = "a running SGLang or vLLM: http://127.0.0.1:30000",
-             .repeated = true},
-            {.name = "data-dir",
-             .value = "DIR",
-             .help = "everything durable, and logs; default beside up.json"},
-            {.name = "pool", .value = "NAME", .help = "the engines' pool", .fallback = "rollout"},
-            {.name = "base-model-config",
-             .value = "FILE",
-             .help =
-                 "config.json of the engines' base model, where they do not tell it and have it in "
-                 "no directory that is readable here"},
-            {.name = "base-model-unchecked",
-             .help = "serve adapters without comparing their shapes with the base model's",
-             .kind = Kind::kSwitch},
-            {.name = "keep-going",
-             .help = "start a service that ended again, with growing pauses",
-             .kind = Kind::kSwitch},
-            {.name = "bin-dir",
-             .value = "DIR",
-             .help = "where the services' programs are; default beside this one"}},
+       .options = LocalOptions(),
        .examples = {"lorry up --engine http://127.0.0.1:30000",
                     "lorry up --engine 30000 --engine 30001 --data-dir /var/tmp/lorry"},
        .run = Up},
+      {.name = "attach",
+       .summary =
+           "Puts doors in front of engines that run already, for services that run elsewhere",
+       .details =
+           "One engine-proxy an engine, on free loopback ports, for the store and the orchestrator "
+           "that --store and --orchestrator name. Clients call the door instead of the engine. "
+           "When "
+           "a door ends, the others are stopped and the exit status is 1, unless --keep-going says "
+           "otherwise.",
+       .options = LocalOptions(),
+       .examples = {"lorry attach --engine http://127.0.0.1:30000",
+                    "lorry attach --engine 30000 --store store:7601 --orchestrator sync:7611"},
+       .run = Attach},
       {.name = "doctor",
        .summary = "Looks for what is broken or slow, and says what to do about it",
        .details = "Services, engines, slots, UCX and shared memory.",

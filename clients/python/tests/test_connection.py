@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from lorry import Admin, Connection, InsecureWarning, LorryError, local
+from lorry import Admin, Connection, InsecureWarning, LorryError, up_file
 from lorry.connection import may_pass
 from lorry.credentials import Credentials, is_loopback
 
@@ -24,8 +24,8 @@ def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathl
 
 
 def write_up_file(pid: int) -> None:
-    local.up_file().parent.mkdir(parents=True)
-    local.up_file().write_text(json.dumps({"store": "127.0.0.1:1", "orchestrator": "127.0.0.1:2", "token_file": "of up",
+    up_file.path().parent.mkdir(parents=True)
+    up_file.path().write_text(json.dumps({"store": "127.0.0.1:1", "orchestrator": "127.0.0.1:2", "token_file": "of up",
                                            "pid": pid}))
 
 

@@ -25,13 +25,14 @@ from lorry.errors import (
     SyncFailed,
     VersionConflict,
 )
+from lorry.fleet import Fleet, attach, local
 from lorry.handle import PublishHandle, Serving, Status
 from lorry.image import Shard
 from lorry.reference import Reference
 from lorry.run import Run, open_run
 
 __all__ = [
-    "AdapterInfo", "Admin", "AttemptFenced", "Cancelled", "Connection", "InsecureWarning", "Lease", "LorryError",
+    "AdapterInfo", "Admin", "AttemptFenced", "Cancelled", "Connection", "Fleet", "InsecureWarning", "Lease", "LorryError",
     "PublishHandle", "Reference", "Refused", "Run", "RunFenced", "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo",
-    "__version__", "open_run",
+    "__version__", "attach", "local", "open_run",
 ]

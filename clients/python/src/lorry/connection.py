@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from lorry import errors, local
+from lorry import errors, up_file
 from lorry.credentials import Credentials
 from lorry.reach import check_tls
 from lorry.store.v1 import store_pb2_grpc
@@ -61,7 +61,7 @@ class Connection:
         key_file: str | None = None,
         budget_s: float = RETRY_BUDGET_S,
     ) -> None:
-        up = local.find()
+        up = up_file.find()
         store, orchestrator = _find(up, store, orchestrator)
         self.credentials = Credentials.find(token, token_file, ca_file, cert_file, key_file)
         if store == up.store and not self.credentials.token and not self.credentials.token_file:
@@ -147,7 +147,7 @@ def may_pass(failure: errors.LorryError) -> bool:
     return failure.code == "UNAVAILABLE" or failure.reason in _BUSY
 
 
-def _find(up: local.Up, store: str | None, orchestrator: str | None) -> tuple[str, str | None]:
+def _find(up: up_file.Up, store: str | None, orchestrator: str | None) -> tuple[str, str | None]:
     store = store or os.environ.get("LORRY_STORE")
     orchestrator = orchestrator or os.environ.get("LORRY_ORCHESTRATOR")
     if not store or store == up.store:  # never one fleet's store with another's orchestrator

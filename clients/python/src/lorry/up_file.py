@@ -17,7 +17,7 @@ class Up:
     token_file: str | None = None
 
 
-def up_file() -> pathlib.Path:
+def path() -> pathlib.Path:
     """$XDG_STATE_HOME/lorry/up.json, else ~/.local/state/lorry/up.json, as for the command line."""
     state = os.environ.get("XDG_STATE_HOME")
     return (pathlib.Path(state) if state else pathlib.Path.home() / ".local" / "state") / "lorry" / "up.json"
@@ -26,7 +26,7 @@ def up_file() -> pathlib.Path:
 def find() -> Up:
     """What `lorry up` runs."""
     try:
-        up = json.loads(up_file().read_text(encoding="utf-8"))
+        up = json.loads(path().read_text(encoding="utf-8"))
         if _runs(int(up["pid"])):  # a fleet that was killed leaves its file behind
             return Up(str(up["store"]), str(up["orchestrator"]), up.get("token_file"))
     except (OSError, RuntimeError, ValueError, LookupError, TypeError):

@@ -1,0 +1,188 @@
+"""Lorry's programs beside a trainer or a notebook: started for engines that run already, and ended with this process, however it ends.
+
+They come with ``pip install lorry``, or are built from a checkout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from lorry.errors import LorryError
+
+# The services are up within a second; a busy machine has taken ten.
+START_TIMEOUT_S = 60.0
+# Doors let what runs go on for 25 s; then it has had its time, and so have the programs that end after them.
+_STOP_S = 60.0
+_LAST_WORDS_BYTES = 2000
+
+
+class Fleet:
+    """Programs that this process runs. They end with ``close``, at the end of ``with``, and with this process, also where it is killed:
+    they read a pipe that it alone holds open.
+
+    Attributes:
+        doors: engine's URL → URL of the door in front of it: what clients call instead of the engine.
+        store, orchestrator: ``host:port``.
+        token_file: of the token that they ask for; None where they ask for none.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], told: dict[str, Any], scratch: contextlib.ExitStack) -> None:
+        self.doors: dict[str, str] = {engine["engine"]: engine["door"] for engine in told["engines"]}
+        self.store: str = told["store"]
+        self.orchestrator: str = told["orchestrator"]
+        self.token_file: str | None = told["token_file"] or None
+        self._process = process
+        self._scratch = scratch
+        _running.add(self)
+
+    def addresses(self) -> dict[str, Any]:
+        """What :func:`lorry.open_run`, :class:`lorry.Admin` and :class:`lorry.Connection` are to be told: ``open_run("policy",
+        **fleet.addresses())``."""
+        return {"store": self.store, "orchestrator": self.orchestrator, "token_file": self.token_file}
+
+    def environment(self) -> dict[str, str]:
+        """The same for programs, the ``lorry`` command among them."""
+        told = {"LORRY_STORE": self.store, "LORRY_ORCHESTRATOR": self.orchestrator, "LORRY_TOKEN_FILE": self.token_file}
+        return {name: value for name, value in told.items() if value}
+
+    def close(self) -> None:
+        """Ends the programs. Requests that run may go on for 25 seconds; the engines run on, and clients call them directly again."""
+        _running.discard(self)
+        self._scratch.close()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+# A forked child (a data loader's worker) holds a copy of the pipe, which would keep the programs alive behind this process's back.
+_running: weakref.WeakSet[Fleet] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    for fleet in _running:
+        if fleet._process.stdin is not None:
+            os.close(fleet._process.stdin.fileno())
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def local(
+    engines: Sequence[str] = (), *, data_dir: str | os.PathLike[str] | None = None, pool: str = "rollout",
+    base_model_config: str | os.PathLike[str] | None = None, program: str | os.PathLike[str] | None = None,
+    timeout_s: float = START_TIMEOUT_S,
+) -> Fleet:
+    """A whole fleet on this machine: a store, an orchestrator, and a door in front of each engine, on free loopback ports.
+
+    Args:
+        engines: URLs of SGLang or vLLM servers that run.
+        data_dir: where versions are stored; default a temporary directory, which goes with the fleet.
+        pool: the engines' pool.
+        base_model_config: config.json of the engines' base model, where they do not tell it.
+        program: the ``lorry`` command; default the one beside this Python, else on $PATH.
+        timeout_s: how long the programs may take to start.
+
+    Raises:
+        LorryError: ``BINARY_MISSING``: there is no such command; or the programs did not start, with their own words.
+    """
+    return _start(["up"], engines, data_dir, pool, base_model_config, program, timeout_s)
+
+
+def attach(
+    engine: str, *, store: str | None = None, orchestrator: str | None = None, token_file: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None, pool: str = "rollout",
+    base_model_config: str | os.PathLike[str] | None = None, program: str | os.PathLike[str] | None = None,
+    timeout_s: float = START_TIMEOUT_S,
+) -> Fleet:
+    """A door in front of one engine that runs, for a store and an orchestrator that run elsewhere: in a Ray actor that owns the engine, say.
+
+    Args:
+        engine: URL of the SGLang or vLLM server.
+        store, orchestrator, token_file: default as for :class:`lorry.Connection`.
+        data_dir: where the door keeps the adapters' files and what it promised; default a temporary directory, which goes with it.
+        pool, base_model_config, program, timeout_s: as for :func:`local`.
+
+    Raises:
+        LorryError: as :func:`local`.
+    """
+    named = {"--store": store, "--orchestrator": orchestrator, "--token-file": token_file}
+    words = [f"{flag}={value}" for flag, value in named.items() if value is not None]
+    return _start(["attach", *words], [engine], data_dir, pool, base_model_config, program, timeout_s)
+
+
+def _start(
+    words: list[str], engines: Sequence[str], data_dir: str | os.PathLike[str] | None, pool: str,
+    base_model_config: str | os.PathLike[str] | None, program: str | os.PathLike[str] | None, timeout_s: float,
+) -> Fleet:
+    with contextlib.ExitStack() as stack:
+        scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lorry-")))
+        command = [_program(program), *words, "--json", "--until-stdin-ends", f"--pool={pool}"]
+        command.append(f"--data-dir={data_dir if data_dir is not None else scratch / 'data'}")
+        command += [f"--engine={engine}" for engine in engines]
+        if base_model_config is not None:
+            command.append(f"--base-model-config={base_model_config}")
+        log = stack.enter_context((scratch / "log").open("w+", encoding="utf-8", errors="replace"))
+        environment = dict(os.environ)
+        if words[0] == "up":  # the file of a `lorry up` of this user's own stays as it is
+            environment["XDG_STATE_HOME"] = str(scratch)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
+                                   start_new_session=True)
+        stack.callback(_end, process)
+        told = _first_line(process, timeout_s)
+        if not told:
+            _end(process)
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+            raise LorryError(f"`{' '.join(command[:2])}` did not start: {log.read().strip()}", "SERVICE_NOT_READY", "ABORTED")
+        return Fleet(process, json.loads(told), stack.pop_all())
+
+
+def _program(program: str | os.PathLike[str] | None) -> str:
+    if program is not None:
+        return os.fspath(program)
+    beside = pathlib.Path(sys.executable).with_name("lorry")
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("lorry")
+    if found is None:
+        raise LorryError("there is no lorry command beside this Python nor on $PATH; pip install lorry, or say program=",
+                         "BINARY_MISSING", "FAILED_PRECONDITION")
+    return found
+
+
+def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
+    """The addresses, which are printed once everything serves; empty: the program ended, or did not say them in time."""
+    assert process.stdout is not None
+    ends_at = time.monotonic() + timeout_s
+    text = ""
+    while not text.endswith("\n"):
+        if not select.select([process.stdout], [], [], max(ends_at - time.monotonic(), 0))[0]:
+            return ""
+        piece = os.read(process.stdout.fileno(), 65536).decode()
+        if not piece:
+            return ""
+        text += piece
+    return text
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,134 @@
+"""`lorry.local` and `lorry.attach`: programs beside a trainer, which end with it, however it ends."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import lorry
+import pytest
+from testing import engines
+from testing.doors import DoorClient
+from testing.waiting import DEADLINE_S, until
+
+SERVING_S = 60
+
+
+@pytest.fixture(scope="module")
+def pair(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines")
+    with engines.running(*(engines.fake(kind, tiny / "model", log_dir=folder) for kind in engines.KINDS)) as made:
+        yield {engine.kind: engine for engine in made}
+
+
+@pytest.fixture(scope="module")
+def program(bin_dir):
+    return bin_dir / "lorry"
+
+
+def programs_of(pid):
+    """The process and its children that live."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        if pid in (int(stat.parent.name), int(fields[1])) and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_fleet_beside_a_trainer_serves_and_leaves_nothing_behind(pair, program, make_adapter, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    url = pair["vllm"].url
+    with lorry.local([url], program=program) as fleet:
+        started = programs_of(fleet._process.pid)
+        assert len(started) == 4, "lorry, a store, an orchestrator and a proxy"
+        with lorry.open_run("policy", **fleet.addresses()) as run:
+            assert run.publish(make_adapter(1), version=1).wait("serving", SERVING_S).active == 1
+        assert DoorClient("vllm", fleet.doors[url]).ask("policy").version == 1
+        done = subprocess.run([program, "status"], env=os.environ | fleet.environment(), text=True, capture_output=True, check=False)
+        assert done.returncode == 0 and "policy" in done.stdout, done
+        scratch = pathlib.Path(fleet.token_file).parents[2]
+        assert scratch.is_dir()
+    assert not scratch.exists()
+    assert [pid for pid in started if os.path.exists(f"/proc/{pid}")] == []
+    fleet.close()  # again does nothing
+    assert list(tmp_path.iterdir()) == [], "what the user's own `lorry up` wrote would be untouched"
+
+
+def test_versions_stay_where_a_directory_is_named(pair, program, make_adapter, tmp_path):
+    for number in (1, 2):
+        with lorry.local([pair["vllm"].url], program=program, data_dir=tmp_path) as fleet:
+            with lorry.open_run("policy", **fleet.addresses()) as run:
+                run.publish(make_adapter(number), version=number).wait("stored", SERVING_S)
+            with lorry.Admin(**fleet.addresses()) as admin:
+                assert sorted(v.number for v in admin.versions("policy")) == list(range(1, number + 1))
+
+
+def test_an_engine_is_attached_to_services_that_run_and_detached_again(pair, program, make_adapter):
+    first, second = pair["vllm"].url, pair["sglang"].url
+    with lorry.local([first], program=program) as fleet, lorry.open_run("policy", **fleet.addresses()) as run:
+        with lorry.attach(second, **fleet.addresses(), program=program) as attached, lorry.Admin(**fleet.addresses()) as admin:
+            (door,) = attached.doors.values()
+            until(lambda: {m["state"] for m in admin.status()["members"]} == {"READY"} and len(admin.status()["members"]) == 2,
+                  "both are members", DEADLINE_S)
+            assert run.publish(make_adapter(2), version=1).wait("serving", SERVING_S).active == 2
+            assert DoorClient("sglang", door).ask("policy").version == 1
+        with lorry.Admin(**fleet.addresses()) as admin:
+            until(lambda: len(admin.status()["members"]) == 1, "the door said goodbye", DEADLINE_S)
+        assert pair["sglang"].is_running()
+        assert run.publish(make_adapter(3), version=2).wait("serving", SERVING_S).active == 1
+
+
+TRAINER = """
+import signal, sys, lorry
+fleet = lorry.local([sys.argv[1]], program=sys.argv[2])
+print(fleet._process.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_it_ends_with_a_trainer_that_is_killed(pair, program):
+    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(lorry.__file__).parents[1])}
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, pair["vllm"].url, str(program)], stdout=subprocess.PIPE, text=True,
+                               env=environment)
+    with trainer:
+        pid = int(trainer.stdout.readline())
+        started = programs_of(pid)
+        assert len(started) == 4
+        trainer.send_signal(signal.SIGKILL)
+        until(lambda: [p for p in started if pathlib.Path(f"/proc/{p}/cmdline").exists() and p in programs_of(p)] == [],
+              "all of them end", DEADLINE_S)
+
+
+def test_a_forked_worker_does_not_keep_it_alive(pair, program):
+    fleet = lorry.local([pair["vllm"].url], program=program)
+    worker = os.fork()
+    if worker == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        pid = fleet._process.pid
+        assert programs_of(pid)
+        fleet._process.stdin.close()  # what the end of this process does
+        until(lambda: programs_of(pid) == [], "it ends", DEADLINE_S)
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+        fleet.close()
+
+
+def test_what_does_not_start_says_why(program, tmp_path):
+    with pytest.raises(lorry.LorryError, match="is no engine; write http"):
+        lorry.local(["nonsense"], program=program)
+    with pytest.raises(lorry.LorryError, match="cannot be made"):
+        file = tmp_path / "file"
+        file.write_text("")
+        lorry.local([], program=program, data_dir=file / "data")
+    with pytest.raises(lorry.LorryError, match="name the services"):
+        lorry.attach("http://127.0.0.1:1", program=program, data_dir=tmp_path / "door")
+    with pytest.raises(FileNotFoundError):
+        lorry.local([], program=tmp_path / "none")
