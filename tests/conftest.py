@@ -1,6 +1,7 @@
 """What every suite with engines shares: which kind, and one pair of them for a whole run."""
 
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,11 @@ sys.path[:0] = [str(TESTS), str(TESTS / "fakes"), str(TESTS.parent / "clients" /
 
 def pytest_addoption(parser):
     parser.addoption("--engines", choices=("fake", "real"), default="fake")
+
+
+def pytest_configure(config):
+    """A run that is asked to end takes its engines and services with it."""
+    signal.signal(signal.SIGTERM, lambda number, frame: pytest.exit("asked to end", 128 + number))
 
 
 @pytest.fixture(scope="session")
