@@ -74,6 +74,7 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"retry", &Mishaps::retry},
                                             {"on_demand", &Mishaps::on_demand},
                                             {"store_older", &Mishaps::store_older},
+                                            {"retire", &Mishaps::retire},
                                             {"meddle", &Mishaps::meddle}};
 
 const std::vector<std::string> kWorkNames = {"requests", "aliases", "leases",  "overrides",
@@ -187,6 +188,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   leave = IsOneIn(absl::StrCat("leave ", seed), 250) ? 40 : 0;
   forget = IsOneIn(absl::StrCat("forget ", seed), 250) ? 1'000 : 0;
   on_demand = IsOneIn(absl::StrCat("on_demand ", seed), 150) ? 1'000 : 0;
+  retire = IsOneIn(absl::StrCat("retire ", seed), 250) ? 40 : 0;
   Prng more(~seed ^ kMore);
   move = Seldom(more, 30);
   retry = Seldom(more, 200);

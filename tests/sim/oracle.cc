@@ -83,6 +83,7 @@ void Oracle::Reigns(const sync::MetaRecord& meta) {
   incarnation_ = meta.term.incarnation;
   unsettled_.erase(meta.term);
   if (!std::exchange(is_unsettled_, false)) return;
+  lives_.clear();
   if (!can::kAdoptTheLast) return committed_.clear();
   // Of what was committed before, a row somewhere still remembers the last, or nobody does.
   std::erase_if(committed_, [&](const auto& commit) {
@@ -109,6 +110,7 @@ void Oracle::Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembere
 
 void Oracle::StoreForgot(bool still_knows, const std::set<VersionKey>& held) {
   is_lost_ = is_lost_ && still_knows;
+  lives_.clear();
   std::erase_if(leases_, [&](const auto& lease) { return !held.contains(lease.first.first); });
   held_by_older_ = held;
 }
@@ -117,7 +119,9 @@ void Oracle::JournalLost(const JournalId& journal) {
   std::erase_if(stands_, [&](const auto& row) { return row.first.first == journal; });
 }
 
-void Oracle::AdapterDeleted(const AdapterName& adapter) {
+void Oracle::AdapterDeleted(const AdapterName& adapter, std::optional<RunId> next_begins) {
+  if (next_begins.has_value()) lives_[adapter].insert(*next_begins);
+  std::erase_if(staged_, [&](const EpochKey& id) { return std::get<1>(id) == adapter; });
   std::erase_if(committed_, [&](const auto& commit) { return commit.first.first == adapter; });
   std::erase_if(leases_, [&](const auto& lease) { return lease.first.first.adapter == adapter; });
 }
@@ -163,8 +167,20 @@ void Oracle::BeganOnLatest(uint64_t incarnation, const AdapterName& adapter, con
                           " behind the barrier of epoch ", behind->second.value));
 }
 
+// Of an earlier adapter of the name, which was deleted since.
+bool Oracle::IsOfAnother(const VersionKey& version, const VersionKey& decided) const {
+  const auto lives = lives_.find(version.adapter);
+  return lives != lives_.end() &&
+         lives->second.upper_bound(version.run) != lives->second.upper_bound(decided.run);
+}
+
 void Oracle::ServedLatest(uint64_t incarnation, const PoolName& pool, Epoch known,
                           const VersionKey& version, uint32_t max_staleness) {
+  const auto last = decided_.find(EpochKey{incarnation, version.adapter, pool, known});
+  if (last != decided_.end() && IsOfAnother(version, last->second.version)) {
+    Violate(15, absl::StrCat("a request of latest is answered by ", ToString(version), ", where ",
+                             ToString(last->second.version), " of another adapter is decided"));
+  }
   std::set<VersionKey> since;  // decided on after it; one that came back counts once
   const EpochKey from{incarnation, version.adapter, pool, Epoch()};
   for (auto it = decided_.lower_bound(from); it != decided_.end(); ++it) {

@@ -45,8 +45,9 @@ class Oracle {
   // held. All else it may delete before it is told what is held.
   void StoreForgot(bool still_knows, const std::set<VersionKey>& held);
   void StoreIsTold() { held_by_older_.reset(); }
-  // An adapter is deleted with all that was promised of it.
-  void AdapterDeleted(const AdapterName& adapter);
+  // An adapter is deleted or archived with all that was promised of it. Of one that is deleted
+  // later runs are another's, which begins when somebody takes the name again.
+  void AdapterDeleted(const AdapterName& adapter, std::optional<RunId> next_begins);
   // 3, 4: a door opened a row.
   void RowOpened(const JournalId& journal, uint64_t incarnation, const AdapterName& adapter,
                  const PoolName& pool, Epoch epoch, const VersionKey& version);
@@ -83,6 +84,7 @@ class Oracle {
 
   void Reigns(const sync::MetaRecord& meta);
   void Remembered(const EpochKey& id, const VersionKey& version);
+  bool IsOfAnother(const VersionKey& version, const VersionKey& decided) const;
   bool IsOver(const EpochKey& id) const;
 
   const std::function<Tick()>& now_;
@@ -92,6 +94,8 @@ class Oracle {
   std::set<EpochKey> staged_;  // of these, what records that were not lost since know of
   std::optional<std::set<VersionKey>> held_by_older_;
   std::map<EpochKey, sync::DecisionRecord> decided_;
+  // The first run of each of a name that came after one was deleted in this incarnation.
+  std::map<AdapterName, std::set<RunId>> lives_;
   std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
   std::set<EpochKey> barriers_;                                       // syncs of that mode
   // The last that was committed, behind which no door of the pool admits anything.

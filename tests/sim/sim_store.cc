@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/narrate.h"
 
 namespace lorry::sim {
 
@@ -11,13 +12,52 @@ void SimStore::SetAdapter(const AdapterName& adapter, const fleet::AdapterPolicy
   info.adapter = adapter;
   info.policy = policy;
   policies_[adapter].emplace_back(sim_.now(), policy);
-  Tell(sync::AdapterSet{info});
+  if (!IsArchived(adapter)) Tell(sync::AdapterSet{info});
+}
+
+void SimStore::Archive(const AdapterName& adapter) {
+  if (!archived_.insert(adapter).second) return;
+  Narrate(sim_, "store", "archives " + adapter.value);
+  sim_.oracle.AdapterDeleted(adapter, std::nullopt);
+  Tell(sync::AdapterDeleted{adapter});
+}
+
+void SimStore::TakeBack(const AdapterName& adapter) {
+  if (archived_.erase(adapter) == 0) return;
+  Narrate(sim_, "store", "takes back " + adapter.value);
+  sim_.oracle.AdapterDeleted(adapter, std::nullopt);
+  Tell(sync::AdapterSet{adapters_.at(adapter)});
+}
+
+bool SimStore::Delete(const AdapterName& adapter) {
+  const auto is_its = [&](const auto& entry) { return entry.first.adapter == adapter; };
+  const bool is_held =
+      std::ranges::any_of(held_, [&](const VersionKey& key) { return key.adapter == adapter; });
+  if (!IsArchived(adapter) || is_held) return false;
+  Narrate(sim_, "store", "deletes " + adapter.value);
+  RunId& run = adapters_.at(adapter).current_run;
+  run = RunId(run.value + 1);
+  sim_.oracle.AdapterDeleted(adapter, run);
+  for (auto it = aliases_.begin(); it != aliases_.end();) {
+    if (it->first.first != adapter) {
+      ++it;
+      continue;
+    }
+    Tell(sync::AliasSet{adapter, it->first.second, std::nullopt});
+    it = aliases_.erase(it);
+  }
+  for (const auto& [key, info] : versions_) {
+    if (key.adapter == adapter) Tell(sync::VersionDeleted{key});
+  }
+  std::erase_if(versions_, is_its);
+  Tell(sync::AdapterDeleted{adapter});
+  return true;
 }
 
 RunId SimStore::OpenRun(const AdapterName& adapter) {
   sync::AdapterInfo& info = adapters_.at(adapter);
   info.current_run = RunId(info.current_run.value + 1);
-  Tell(sync::AdapterSet{info});
+  if (!IsArchived(adapter)) Tell(sync::AdapterSet{info});
   return info.current_run;
 }
 
@@ -91,7 +131,7 @@ void SimStore::CollectGarbage() {
     const VersionKey key = it->first;
     const bool aliased = std::any_of(aliases_.begin(), aliases_.end(),
                                      [&](const auto& a) { return a.second == key; });
-    if (held_.contains(key) || aliased || Newest(key.adapter) == key) {
+    if (IsArchived(key.adapter) || held_.contains(key) || aliased || Newest(key.adapter) == key) {
       ++it;
       continue;
     }
@@ -126,7 +166,9 @@ void SimStore::RestoreBackUp() {
 
 sync::StoreListed SimStore::List() const {
   sync::StoreListed listed;
-  for (const auto& [adapter, info] : adapters_) listed.adapters.push_back(info);
+  for (const auto& [adapter, info] : adapters_) {
+    if (!IsArchived(adapter)) listed.adapters.push_back(info);
+  }
   for (const auto& [key, info] : versions_) listed.versions.push_back(info);
   for (const auto& [name, target] : aliases_)
     listed.aliases.push_back({name.first, name.second, target});

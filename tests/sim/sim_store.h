@@ -22,6 +22,12 @@ class SimStore {
 
   void SetAdapter(const AdapterName& adapter, const fleet::AdapterPolicy& policy);
   RunId OpenRun(const AdapterName& adapter);
+  // Nobody is told of one that is archived, and nothing is published in it.
+  void Archive(const AdapterName& adapter);
+  void TakeBack(const AdapterName& adapter);
+  bool IsArchived(const AdapterName& adapter) const { return archived_.contains(adapter); }
+  // Of one that is archived, with its versions; another of its name begins. False: some are held.
+  bool Delete(const AdapterName& adapter);
   // The next number of the run when none is given.
   VersionKey Publish(const AdapterName& adapter, std::optional<VersionNumber> number,
                      Harm harm = Harm::kNone);
@@ -64,6 +70,7 @@ class SimStore {
   Sim& sim_;
   Watcher watcher_;
   std::map<AdapterName, sync::AdapterInfo> adapters_;
+  std::set<AdapterName> archived_;
   std::map<AdapterName, std::vector<std::pair<Tick, fleet::AdapterPolicy>>> policies_;
   std::map<VersionKey, sync::VersionInfo> versions_;
   std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases_;

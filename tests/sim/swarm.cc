@@ -232,6 +232,10 @@ class Run {
     if (mishaps_.Chance(mishaps_.store_older)) world_.RestoreStore();
     if (mishaps_.Chance(mishaps_.retry)) Retry();
     if (prng.Below(3) == 0) world_.AdoptIfAsked();
+    for (const AdapterName& adapter : work_.adapters()) {
+      if (IsOneIn(absl::StrCat("retire ", plan_.seed, adapter.value, sim_.now()), mishaps_.retire))
+        Retire(adapter);
+    }
     const bool is_small = world_.proxies().size() < kJoinsMost;
     if (mishaps_.Chance(mishaps_.join) && is_small) AddMember(kRollout);
     for (auto& [member, proxy] : world_.proxies()) {
@@ -254,6 +258,20 @@ class Run {
     if (sim_.plant != Plant::kGoodbyeComesFirst) return;
     sim_.queue.In(kHeardMs, [this, member = proxy.member()] {
       world_.Partition(member, sim_.now() + 12 * kSecond);
+    });
+  }
+
+  // Archived, and some seconds later taken back; every other one is deleted before, where engines
+  // have let it go.
+  void Retire(const AdapterName& adapter) {
+    const std::string which = absl::StrCat(plan_.seed, adapter.value, sim_.now());
+    int64_t away_ms = 500;
+    while (away_ms < 20 * kSecond && IsOneIn(absl::StrCat("away ", which, away_ms), 800))
+      away_ms += kSecond;
+    world_.store().Archive(adapter);
+    sim_.queue.In(away_ms, [this, adapter, deletes = IsOneIn("delete " + which, 500)] {
+      if (deletes) world_.store().Delete(adapter);
+      world_.store().TakeBack(adapter);
     });
   }
 
@@ -337,6 +355,7 @@ class Run {
       world_.Mark(mark);
     }
     for (const AdapterName& adapter : work_.adapters()) {
+      world_.store().TakeBack(adapter);
       sync::OverrideSet lift{world_.NewRequest(), adapter, kRollout, std::nullopt};
       world_.Call(lift, lift.request);
       // Some aliases stay; some clients want to keep what they have.

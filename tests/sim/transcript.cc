@@ -34,6 +34,12 @@ class Player {
       Proxy();
     else if (verb == "publish")
       Publish();
+    else if (verb == "archive")
+      world_.store().Archive(AdapterName(Word(1)));
+    else if (verb == "delete")
+      answer = world_.store().Delete(AdapterName(Word(1))) ? "" : "held\n";
+    else if (verb == "back")
+      world_.store().TakeBack(AdapterName(Word(1)));
     else if (verb == "run")
       world_.store().OpenRun(AdapterName(Word(1)));
     else if (verb == "alias")

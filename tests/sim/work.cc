@@ -29,6 +29,7 @@ void Work::Second() {
 }
 
 void Work::On(const AdapterName& adapter) {
+  if (world_.store().IsArchived(adapter)) return;
   if (Below(6) == 0) Publish(adapter);
   if (Now("runs", 60)) Resume(adapter);
   const std::optional<VersionKey> newest = world_.store().Newest(adapter);

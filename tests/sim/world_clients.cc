@@ -84,7 +84,8 @@ std::string World::WhyWatchesHang() {
       return IsOvercommitted(desired_[entry.first], entry.second->engine().limits().slots);
     });
     if (answer.reason == "NO_SLOT" && is_full) continue;
-    return absl::StrCat("the watch of ", lorry::ToString(watched.version), " has no end");
+    return absl::StrCat("the watch of ", lorry::ToString(watched.version),
+                        " has no end: ", watched.note, ", ", answer.detail);
   }
   return "";
 }

@@ -198,6 +198,7 @@ void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
   PoolRecord& record = pool.record;
   if (last != nullptr) {
     record.epoch = std::max(record.epoch, last->highest);
+    record.began = Epoch();
     // Whether it was decided behind a barrier is not known any more: by what is wanted today.
     const AdapterInfo* info = core.FindAdapter(id.adapter);
     const bool barrier = info != nullptr && info->policy.mode == fleet::SyncMode::kBarrier;
@@ -257,7 +258,7 @@ void HandleAdopted(Core& core, const FleetAdopted& event) {
   // Proxies refuse a lower incarnation, the store a lower holder set; and what they remember of an
   // equal one was decided by records that are gone.
   const uint64_t highest = std::max(HighestIncarnationSeen(core), core.meta.term.incarnation);
-  core.meta = MetaRecord{Term{highest + 1, 1}, Worth::kSettled};
+  core.meta = MetaRecord{Term{highest + 1, 1}, Worth::kSettled, core.meta.floor};
   core.Save(MetaKey(), core.meta);
   core.remembered.reset();
   core.holds_record = HoldsRecord{};
@@ -265,7 +266,9 @@ void HandleAdopted(Core& core, const FleetAdopted& event) {
   core.holds_sent.clear();
   core.held.clear();
   core.Save(HoldsKey(), core.holds_record);
-  for (const auto& [id, last] : found) core.pools[id];
+  for (const auto& [id, last] : found) {
+    if (core.FindAdapter(id.adapter) != nullptr) core.PoolOf(id);
+  }
   for (auto& [id, pool] : core.pools) {
     const auto last = found.find(id);
     Adopt(core, id, pool, last != found.end() ? &last->second : nullptr);

@@ -57,7 +57,7 @@ std::vector<VersionKey> StoredSince(const Core& core, const AdapterName& adapter
 
 void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& source,
                  const PoolId& id) {
-  Pool& pool = core.pools[id];
+  Pool& pool = core.PoolOf(id);
   const PoolRecord before = pool.record;
   std::erase_if(pool.record.pending, [&](const VersionKey& key) {
     return key.run != info.current_run || !core.versions.contains(key);
@@ -87,6 +87,10 @@ void HandleListed(Core& core, const StoreListed& event) {
     core.aliases[{alias.adapter, alias.alias}] = alias.target;
   core.remembered = event.remembered;
   // Deleted while this was not there to hear of it.
+  core.gone.clear();  // what a store had lost may be there again
+  for (const auto& [id, pool] : core.pools) {
+    if (!core.adapters.contains(id.adapter)) core.gone.insert(id.adapter);
+  }
   for (const auto& [key, verdict] : core.verdicts) {
     if (!core.versions.contains(key)) core.deleted.insert(key);
   }
@@ -102,17 +106,9 @@ void HandleAdapterSet(Core& core, const AdapterSet& event) {
   core.changed.Adapter(event.info.adapter);
 }
 
-// What its pools decided goes as well: its versions are no longer held, and may be deleted. Only the
-// epoch stays, so that one of this name that comes (back) into service is synced under a higher
-// one, and no door goes on with what was decided before.
 void HandleAdapterDeleted(Core& core, const AdapterDeleted& event) {
   core.adapters.erase(event.adapter);
-  for (auto& [id, pool] : core.pools) {
-    if (id.adapter != event.adapter) continue;
-    const Epoch after(pool.record.epoch.value + 1);
-    pool.record = PoolRecord{.epoch = after, .barrier = after};
-    core.SavePool(id, pool);
-  }
+  core.gone.insert(event.adapter);
   core.changed.Adapter(event.adapter);
 }
 

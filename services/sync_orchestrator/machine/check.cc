@@ -56,6 +56,11 @@ std::string WhatStays(const Core& core) {
   for (const auto& [key, verdict] : core.verdicts) {
     if (is_gone(key)) return absl::StrCat("verdict on ", ToString(key), ", which is gone");
   }
+  for (const auto& [id, pool] : core.pools) {
+    if (!core.adapters.contains(id.adapter))
+      return absl::StrCat("pool ", id.pool.value, " of adapter ", id.adapter.value,
+                          ", which is gone");
+  }
   size_t wanted = 0;
   for (const auto& [id, member] : core.members) {
     wanted += member.desired.parts.size();
@@ -90,7 +95,8 @@ std::string WhatWasMissed(const Core& core) {
   Core all = core;
   LookAtEverything(all);
   Plan(all);
-  for (const auto& [key, value] : all.dirty) return absl::StrCat("record ", key);
+  for (const auto& [key, value] : all.dirty)
+    return absl::StrCat("record ", key, ": ", value.has_value() ? Encode(*value) : "none");
   if (!all.unsaid.empty())
     return absl::StrCat("member ", all.unsaid.begin()->value, " should be sent another document");
   for (const Effect& effect : all.effects) {

@@ -38,7 +38,7 @@ void Put(Core& core, Member& member, AdapterName adapter, std::optional<DesiredP
   const SharedPart before = it != document.parts.end() ? it->second : nullptr;
   const bool had = before != nullptr;
   if (had == wanted.has_value() && (!had || *before == *wanted)) return;
-  Pool& pool = core.pools[{adapter, document.pool}];
+  Pool& pool = core.PoolOf({adapter, document.pool});
   if (wanted.has_value()) {
     document.parts[adapter] = Take(core, pool, *std::move(wanted));
   } else {
@@ -170,6 +170,15 @@ void AdvanceDesired(Core& core) {
 void DropDocument(Core& core, Member& member) {
   while (!member.desired.parts.empty())
     Put(core, member, member.desired.parts.begin()->first, std::nullopt);
+}
+
+void DropFromDocuments(Core& core, const AdapterName& adapter) {
+  for (auto& [id, member] : core.members) {
+    if (!member.desired.parts.contains(adapter)) continue;
+    Put(core, member, adapter, std::nullopt);
+    // It has answered what it was told, which was otherwise, and is told when it is back.
+    if (!IsServed(member)) member.desired.revision = Revision(member.desired.revision.value + 1);
+  }
 }
 
 void SendDocuments(Core& core) {

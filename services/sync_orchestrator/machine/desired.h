@@ -14,6 +14,8 @@ void AdvanceDesired(Core& core);
 
 // Nothing is desired of the member any more, and nothing is held for it.
 void DropDocument(Core& core, Member& member);
+// The adapter is gone, for members that have no session as well.
+void DropFromDocuments(Core& core, const AdapterName& adapter);
 
 // At the end of all steps of one Ready. Of the documents for one member the newest is sent alone: an
 // earlier one may follow a decision that a later step overtook, and that no record holds.

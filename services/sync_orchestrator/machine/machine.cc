@@ -137,6 +137,9 @@ absl::StatusOr<Machine> Machine::Restore(const Config& config, const Records& re
   for (const auto& [key, value] : records) LORRY_RETURN_IF_ERROR(RestoreOne(*state, key, value));
   state->meta =
       state->stored_meta.value_or(MetaRecord{Term{config.new_incarnation, 0}, Worth::kNew});
+  for (auto& [id, pool] : state->pools) {
+    if (pool.record.epoch.value == 0) state->BeginAtFloor(pool);
+  }
   ++state->meta.term.term;
   state->Save(MetaKey(), state->meta);
   return Machine(std::move(state));

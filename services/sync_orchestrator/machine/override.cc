@@ -60,7 +60,7 @@ void HandleOverride(Core& core, const OverrideSet& event) {
   absl::Status status = CheckOverride(core, event);
   if (!status.ok()) return answer(std::move(status));
   const PoolId id{event.adapter, event.pool};
-  Pool& pool = core.pools[id];
+  Pool& pool = core.PoolOf(id);
   if (pool.record.override_to != event.version) {
     pool.record.override_to = event.version;
     pool.retry_at = 0;

@@ -27,6 +27,9 @@ enum class Worth {
 struct MetaRecord {
   Term term;
   Worth worth = Worth::kNew;
+  // Above every epoch of adapters that are gone, and whose records are: what is new begins with it,
+  // as it may have the name of one of them.
+  Epoch floor = {};
   auto operator<=>(const MetaRecord&) const = default;
 };
 // By what the store tells holder sets apart: the later one is the greater.
@@ -80,6 +83,7 @@ struct PoolRecord {
   std::optional<VersionKey> considered;   // the newest version ever queued or refused
   std::optional<VersionKey> override_to;  // an operator's; automatic syncs wait while it is set
   Epoch barrier = {};  // of the last COMMIT in mode BARRIER: nothing older is served any more
+  Epoch began = {};  // MetaRecord::floor when this began: what doors have from before is another's
   auto operator<=>(const PoolRecord&) const = default;
 };
 // Why a member takes no further part in a sync.

@@ -82,7 +82,8 @@ Json Fields(const MetaRecord& r) {
           {"incarnation", r.term.incarnation},
           {"term", r.term.term},
           {"settled", r.worth == Worth::kSettled},
-          {"lost", r.worth == Worth::kLost}};
+          {"lost", r.worth == Worth::kLost},
+          {"floor", r.floor.value}};
 }
 Json Fields(const HoldsRecord& r) {
   return {{"kind", "holds"}, {"sent", r.sent.value}, {"acked", r.acked.value}};
@@ -110,7 +111,8 @@ Json Fields(const PoolRecord& r) {
           {"refused", ToJson(r.refused)},
           {"considered", ToJson(r.considered)},
           {"override", ToJson(r.override_to)},
-          {"barrier", r.barrier.value}};
+          {"barrier", r.barrier.value},
+          {"began", r.began.value}};
 }
 Json Fields(const SyncRecord& r) {
   Json members = Json::array();
@@ -181,7 +183,7 @@ Json Fields(const RequestsRecord& r) {
 MetaRecord MetaFrom(const Json& j) {
   const Worth otherwise = j.at("settled").get<bool>() ? Worth::kSettled : Worth::kNew;
   return {Term{j.at("incarnation").get<uint64_t>(), j.at("term").get<uint64_t>()},
-          j.value("lost", false) ? Worth::kLost : otherwise};
+          j.value("lost", false) ? Worth::kLost : otherwise, Epoch(j.value("floor", uint64_t{0}))};
 }
 HoldsRecord HoldsFrom(const Json& j) {
   return {Revision(j.at("sent").get<uint64_t>()), Revision(j.at("acked").get<uint64_t>())};
@@ -208,6 +210,7 @@ PoolRecord PoolFrom(const Json& j) {
   r.considered = MaybeKeyFrom(j.at("considered"));
   r.override_to = MaybeKeyFrom(j.at("override"));
   r.barrier = Epoch(j.value("barrier", uint64_t{0}));
+  r.began = Epoch(j.value("began", uint64_t{0}));
   return r;
 }
 SyncRecord SyncFrom(const Json& j) {

@@ -122,7 +122,7 @@ bool RemembersMore(const Core& core, const SessionOpened& event) {
   if (it->second.record.pool != event.pool) return false;
   return std::ranges::any_of(observed.rows, [&](const fleet::ObservedRow& row) {
     const auto pool = core.pools.find({row.adapter, event.pool});
-    const Epoch known = pool != core.pools.end() ? pool->second.record.epoch : Epoch();
+    const Epoch known = pool != core.pools.end() ? pool->second.record.epoch : core.meta.floor;
     return row.incarnation == core.meta.term.incarnation && row.epoch > known;
   });
 }

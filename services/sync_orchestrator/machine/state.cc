@@ -13,6 +13,14 @@ const SyncMember* SyncRecord::Find(const MemberId& member) const {
   return it != members.end() && it->member == member ? &*it : nullptr;
 }
 
+Pool& Core::PoolOf(const PoolId& id) {
+  const auto [it, is_new] = pools.try_emplace(id);
+  if (is_new) BeginAtFloor(it->second);
+  return it->second;
+}
+
+void Core::BeginAtFloor(Pool& pool) const { pool.record.epoch = pool.record.began = meta.floor; }
+
 void Core::SavePool(const PoolId& id, const Pool& pool) {
   Save(PoolKey(id.adapter, id.pool), pool.record);
 }

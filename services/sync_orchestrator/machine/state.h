@@ -214,6 +214,7 @@ struct Core {
   std::map<std::string, Lease> leases;  // by record key
   std::map<VersionKey, VerdictRecord> verdicts;
   std::set<VersionKey> deleted;      // by the store, and what is known of them not forgotten yet
+  std::set<AdapterName> gone;        // likewise, or archived there: taken back they begin anew
   std::map<Question, Trial> trials;  // of all that is open
   // Members that have reported and are not DEAD, by what they have in common.
   std::map<std::pair<PoolName, EngineGroup>, std::set<MemberId>> places;
@@ -264,6 +265,9 @@ struct Core {
     changed.Record(key);
     dirty[std::move(key)] = std::nullopt;
   }
+  // One that is not there yet begins above every epoch that its name may have had.
+  Pool& PoolOf(const PoolId& id);
+  void BeginAtFloor(Pool& pool) const;
   void SavePool(const PoolId& id, const Pool& pool);
   void SaveSync(const PoolId& id, const Pool& pool);
 

@@ -98,8 +98,6 @@ Status Machine::GetStatus() const {
     }
   }
   for (const auto& [id, pool] : core.pools) {
-    // Of an adapter that was deleted the epoch alone is left, for another of its name.
-    if (!core.adapters.contains(id.adapter) && pool.committed() == nullptr) continue;
     PoolStatus& out = status.pools.emplace_back();
     out.adapter = id.adapter;
     out.pool = id.pool;

@@ -393,6 +393,8 @@ std::set<AdapterName> WhatToAsk(const Core& core, Changes::Adapters changed) {
   std::set<AdapterName> all;
   for (const auto& [id, pool] : core.pools) all.insert(id.adapter);
   for (const auto& [question, trial] : core.trials) all.insert(question.version.adapter);
+  // Of an adapter that is gone somebody may still try a version, by leave from before.
+  for (const auto& [version, record] : core.verdicts) all.insert(version.adapter);
   return all;
 }
 

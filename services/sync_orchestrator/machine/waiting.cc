@@ -173,7 +173,7 @@ std::optional<VersionKey> FirstInLine(const Core& core, const PoolId& id, const 
 void SayWhatIsLost(Core& core) {
   const Wait wait = core.footing == Footing::kRecordsLost ? Wait::kRecordsLost : Wait::kStoreLost;
   for (const auto& [adapter, info] : core.adapters) {
-    for (const auto& [pool, source] : info.policy.pools) core.pools[{adapter, pool}];
+    for (const auto& [pool, source] : info.policy.pools) core.PoolOf({adapter, pool});
   }
   for (auto& [id, pool] : core.pools)
     WaitFor(core, id, pool, wait, std::string(Explain(core.footing)));

@@ -83,6 +83,12 @@ const Activation* ServedBy(const Core& core, const AdapterInfo& info, const Pool
   return nullptr;
 }
 
+// What the member's row stands on was decided for another adapter of the name, which is gone.
+bool StandsOnAnother(const Core& core, const PoolRecord& pool, const fleet::ObservedRow* row) {
+  if (pool.began.value == 0 || row == nullptr || row->target.empty()) return false;
+  return row->incarnation != core.meta.term.incarnation || row->epoch < pool.began;
+}
+
 fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
                          const Member& member) {
   fleet::DesiredRow row;
@@ -94,14 +100,15 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
     row.quiesce = fleet::QuiesceOf(info.policy);
     return row;
   }
-  row.epoch = pool.record.barrier;
+  row.epoch = std::max(pool.record.barrier, pool.record.began);
   if (pool.committed() == nullptr) return row;
   row.epoch = pool.committed()->epoch;
   if (const Activation* served = ServedBy(core, info, pool, member)) {
     row.mode = fleet::RowMode::kOpen;
     row.epoch = served->epoch;
     row.target = core.NameOf(served->version, member.observed->limits.kind);
-    row.serve_from = pool.record.barrier;
+    const bool is_anothers = StandsOnAnother(core, pool.record, RowOf(member, info.adapter));
+    row.serve_from = std::max(pool.record.barrier, is_anothers ? pool.record.began : Epoch());
     row.quiesce = fleet::QuiesceOf(info.policy);
     if (row.quiesce.kind != fleet::PauseKind::kNone) row.hold_for_ms = info.policy.HoldLimitMs();
   }

@@ -318,27 +318,6 @@ TEST_F(Barrier, OneThatComesMeanwhileOpensOnNothingOld) {
   EXPECT_EQ(fleet_.Committed(), 2u);
 }
 
-// Its versions are gone, and those of another of its name are no successors of theirs.
-TEST(DeletedAdapter, IsServedByNoDoorThatWasAway) {
-  Fleet fleet;
-  fleet.Join("e1");
-  fleet.Publish(1);
-  fleet.Obey("e1");
-  fleet.Obey("e1");
-  ASSERT_EQ(fleet.Of("e1").rows.at(0).mode, RowMode::kOpen);
-  fleet.Step(SessionLost{fleet.SessionOf(MemberId("e1"))});
-  fleet.Step(AdapterDeleted{kMath});
-  fleet.Delete(fleet.versions_[0].key);
-  fleet.NewRun();
-  fleet.Rejoin("e1", fleet.DesiredTerm("e1"));
-  EXPECT_EQ(fleet.Row("e1").mode, RowMode::kClosed);
-  EXPECT_GT(fleet.Row("e1").epoch, fleet.Of("e1").rows.at(0).epoch) << "which closes it";
-  fleet.Publish(2);
-  fleet.Obey("e1");
-  fleet.Obey("e1");
-  EXPECT_GT(fleet.Row("e1").serve_from, Epoch(1));
-}
-
 TEST_F(Barrier, AsksForEnginesAtRestAndGivesThemTheTime) {
   policy_.quiesce = fleet::PauseKind::kWait;
   policy_.flush = fleet::FlushRule::kAlways;

@@ -50,6 +50,9 @@ std::vector<RecordValue> Meant() {
                     {{EngineGroup("vllm 1"),
                       {.leave = {{MemberId("e1"), {BootId("b"), JournalId("j"), true}}}}}},
                     {}},
+      // Since decisions for adapters that are gone are forgotten.
+      MetaRecord{Term{3, 4}, Worth::kSettled, Epoch(9)},
+      PoolRecord{Epoch(12), {}, {}, {}, std::nullopt, std::nullopt, Epoch(11), Epoch(9)},
   };
 }
 
