@@ -153,7 +153,9 @@ struct WatchState {
   Tick told_at = 0;
   bool is_new = true;
   bool more_to_tell = false;      // its progress went on since, and waits for its pace
-  std::optional<MemberId> until;  // DELIVERING: one that does not serve it yet
+  // DELIVERING: one that does not serve it yet, and since when that is told.
+  std::optional<MemberId> until;
+  std::optional<Tick> delivers_since;
 };
 
 // Whether the engines of a group take a version, which some pool wants.

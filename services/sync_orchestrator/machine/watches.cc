@@ -303,6 +303,7 @@ std::optional<Tick> DueAt(const Core& core, const WatchState& watch) {
   if (watch.more_to_tell) due.At(watch.told_at + core.config.progress_ms);
   const auto pool = core.pools.find({watch.version.adapter, watch.pool});
   if (pool != core.pools.end()) due.At(pool->second.decided_at + core.config.deliver_ms);
+  if (watch.delivers_since.has_value()) due.At(*watch.delivers_since + core.config.deliver_ms);
   return due.first();
 }
 
@@ -314,6 +315,14 @@ void Judge(Core& core, WatchId id, WatchState& watch) {
   if (IsUnknown(view) && core.now < watch.opened_at + core.config.lost_after_ms) {
     view = WatchEvent{};
     view.reason = "UNKNOWN_VERSION";
+  }
+  // Later decisions, of which there is no end, do not prolong it.
+  if (view.state == State::kDelivering) {
+    if (!watch.delivers_since.has_value()) watch.delivers_since = core.now;
+    if (core.now - *watch.delivers_since >= core.config.deliver_ms) {
+      view.state = State::kActive;
+      view.final = true;
+    }
   }
   watch.until.reset();
   const PoolId pool{watch.version.adapter, watch.pool};

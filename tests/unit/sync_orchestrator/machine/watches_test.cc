@@ -40,6 +40,27 @@ TEST(Watch, WaitsForWhoeverHasTheVersionLoadedWhateverElseIsSaidOfIt) {
   EXPECT_EQ(fleet.told_.back().done, 2u);
 }
 
+TEST(Watch, IsNotProlongedByLaterDecisions) {
+  Fleet fleet;
+  fleet.Join("a");
+  fleet.Join("b");
+  const VersionKey first = fleet.Publish(1);
+  fleet.Step(WatchOpened{1, first, kRollout});
+  fleet.Obey("a");
+  fleet.Obey("b");
+  fleet.Obey("a");
+  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "b has not opened it";
+  fleet.Pass(fleet.config_.deliver_ms / 2);
+  const VersionKey second = fleet.Publish(2);
+  fleet.Obey("a");
+  fleet.Set("b", second, fleet::ResidencyState::kLoaded);
+  ASSERT_EQ(fleet.Committed(), 2u);
+  EXPECT_FALSE(fleet.told_.back().final);
+  fleet.Pass(fleet.config_.deliver_ms / 2);
+  EXPECT_TRUE(fleet.told_.back().final);
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kActive);
+}
+
 TEST(Watch, IsNotProlongedBySyncsThatAreBrokenOffMeanwhile) {
   Fleet fleet;
   fleet.Join("a");
