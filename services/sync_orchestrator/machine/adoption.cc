@@ -6,10 +6,11 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -115,36 +116,33 @@ std::string WhoMayStillAttach(const Core& core) {
                          GatheredAt(core) - core.now, " ms to attach");
   }
   if (core.expected.empty()) return words;
-  const std::string named =
-      absl::StrJoin(core.expected, ", ",
-                    [](std::string* out, const MemberId& id) { absl::StrAppend(out, id.value); });
-  return absl::StrCat("not attached: ", named, words.empty() ? "" : "; ", words);
+  std::vector<std::string> named;
+  for (const MemberId& id : core.expected) named.push_back(id.value);
+  return absl::StrCat("not attached: ", AFew(named), words.empty() ? "" : "; ", words);
 }
 
 // A door that is LOCKED serves nobody before it learns whether its epoch was committed, which any
 // other door of the pool may know.
 std::string WhoIsInDoubt(const Core& core) {
-  std::string locked, missing;
+  std::vector<std::string> locked, missing;
   for (const auto& [id, member] : core.members) {
     if (member.record.dead) continue;
-    if (!member.session.has_value()) absl::StrAppend(&missing, " ", id.value);
+    if (!member.session.has_value()) missing.push_back(id.value);
     if (!member.observed.has_value()) continue;
     for (const fleet::ObservedRow& row : member.observed->rows) {
       if (row.mode == fleet::RowMode::kLocked)
-        absl::StrAppend(&locked, " ", id.value, " (", row.adapter.value, ")");
+        locked.push_back(absl::StrCat(id.value, " (", row.adapter.value, ")"));
     }
   }
   if (locked.empty() || missing.empty()) return "";
-  return absl::StrCat("doors are locked for a decision that these may know:", missing,
-                      "; attach them, or declare them dead. Locked are:", locked);
+  return absl::StrCat("doors are locked for a decision that these may know: ", AFew(missing),
+                      "; attach them, or declare them dead. Locked are: ", AFew(locked));
 }
 
 // Pools whose doors serve something else than what is published newest: pinned, or not yet synced,
 // and nobody remembers which.
 std::string WhatMayBePinned(const Core& core, const std::map<PoolId, Found>& found) {
-  constexpr int kNamed = 4;
-  std::string pools;
-  int count = 0;
+  std::vector<std::string> pools;
   for (const auto& [id, last] : found) {
     const AdapterInfo* info = core.FindAdapter(id.adapter);
     const VersionInfo* newest = NewestOf(core, id.adapter);
@@ -157,13 +155,11 @@ std::string WhatMayBePinned(const Core& core, const std::map<PoolId, Found>& fou
         newest->key == last.activation.version.key) {
       continue;
     }
-    if (++count > kNamed) continue;
-    absl::StrAppend(&pools, count > 1 ? ", " : "", "pool ", id.pool.value, " serves ",
-                    ToString(last.activation.version.key), " and ", ToString(newest->key),
-                    " is the newest");
+    pools.push_back(absl::StrCat("pool ", id.pool.value, " serves ",
+                                 ToString(last.activation.version.key), " and ",
+                                 ToString(newest->key), " is the newest"));
   }
-  if (count > kNamed) absl::StrAppend(&pools, ", and ", count - kNamed, " more pools");
-  return pools;
+  return AFew(pools);
 }
 
 absl::Status WhyNotAdopted(const Core& core, const FleetAdopted& event,

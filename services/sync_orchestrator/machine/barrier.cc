@@ -1,24 +1,13 @@
 #include "services/sync_orchestrator/machine/barrier.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/roster.h"
 
 namespace lorry::sync {
 namespace {
-
-constexpr size_t kNamed = 4;  // of a large fleet, enough to see what is wrong
-
-// The first few of them, and how many there are beside.
-std::string AFew(const std::vector<std::string>& names) {
-  const size_t named = std::min(names.size(), kNamed);
-  const std::string first = absl::StrJoin(names.begin(), names.begin() + named, ", ");
-  if (named == names.size()) return first;
-  return absl::StrCat(first, " and ", names.size() - named, " more");
-}
 
 // What the member's door has said to this reign; null when nothing.
 const fleet::ObservedRow* AnswerOf(const Core& core, const PoolId& id, const Member& member) {

@@ -80,10 +80,11 @@ struct WatchEvent {
   };
   State state = State::kWaiting;
   bool final = false;
-  std::string reason;  // kWaiting: TOO_FEW_ENGINES, NO_SLOT, OVERRIDDEN, ...; kStaging:
-                       // MEMBER_UNREACHABLE; kFailed: POISONED, SYNC_BACKLOG, ...
-  std::string detail;  // for people
-  Epoch epoch;         // of the sync or the decision
+  bool is_unknown = false;  // kFailed: as far as the store has told yet
+  std::string reason;       // kWaiting: TOO_FEW_ENGINES, NO_SLOT, OVERRIDDEN, ...; kStaging:
+                            // MEMBER_UNREACHABLE; kFailed: POISONED, SYNC_BACKLOG, ...
+  std::string detail;       // for people
+  Epoch epoch;              // of the sync or the decision
   // Members that have it LOADED (staging), or serve it (delivering, active): n of m.
   uint32_t done = 0;
   uint32_t members = 0;

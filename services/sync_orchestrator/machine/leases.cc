@@ -7,6 +7,7 @@
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
+#include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
@@ -22,7 +23,7 @@ constexpr size_t kLeasesLimit = 1'000;
 // A week: longer than any holder goes without renewing, short enough for one that is gone.
 constexpr int64_t kLeaseLimitMs = int64_t{7} * 24 * 3'600'000;
 
-absl::StatusOr<const VersionInfo*> Select(Core& core, const Selector& selector,
+absl::StatusOr<const VersionInfo*> Select(const Core& core, const Selector& selector,
                                           const PoolName& pool) {
   const AdapterInfo* info = core.FindAdapter(selector.adapter);
   if (info == nullptr || !info->policy.pools.contains(pool)) {
@@ -61,7 +62,7 @@ absl::StatusOr<const VersionInfo*> Select(Core& core, const Selector& selector,
                             "another"));
 }
 
-Resolved Describe(Core& core, const VersionInfo& version, const PoolName& pool) {
+Resolved Describe(const Core& core, const VersionInfo& version, const PoolName& pool) {
   Resolved resolved;
   resolved.version = version;
   std::set<fleet::Render> renders;
@@ -70,7 +71,7 @@ Resolved Describe(Core& core, const VersionInfo& version, const PoolName& pool) 
     const fleet::EngineKind kind = member.observed->limits.kind;
     renders.insert(fleet::RenderFor(kind, version.traits));
     ++resolved.members;
-    if (IsLoaded(member, core.NameOf(version, kind))) ++resolved.loaded;
+    if (IsLoaded(member, core.NameIn(version, kind))) ++resolved.loaded;
   }
   resolved.renders.assign(renders.begin(), renders.end());
   return resolved;
@@ -145,6 +146,7 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
                                        " leases in pool ", id.pool.value,
                                        "; release some, or let several share a holder")));
     }
+    RefreshDocuments(core);  // by which slots are counted
     const std::string why = WhyNoSlotForLease(core, event.pool, version);
     if (!why.empty()) {
       return Answer(core, event.request,

@@ -6,13 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/strings.h"
+#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/roster.h"
 
 namespace lorry::sync {
 namespace {
-
-constexpr size_t kNamed = 4;  // members of a large fleet: enough to see what is wrong
 
 // For people: the member's own words where it has said any.
 std::string TextOf(const SyncMember& part) {
@@ -97,10 +96,7 @@ std::string TroublesOf(const Core& core, const Pool& pool, const Sights& sights)
     of_members.push_back(
         absl::StrCat(part.member.value, " ", state, ": ", WordsOf(*sight->residency)));
   }
-  const size_t named = std::min(of_members.size(), kNamed);
-  troubles.insert(troubles.end(), of_members.begin(), of_members.begin() + named);
-  if (of_members.size() > named)
-    troubles.push_back(absl::StrCat("and ", of_members.size() - named, " more"));
+  if (!of_members.empty()) troubles.push_back(AFew(of_members));
   return absl::StrJoin(troubles, ", ");
 }
 

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/strings.h"
-#include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/roster.h"
 
 namespace lorry::sync {
@@ -24,7 +23,7 @@ bool IsServed(const Member& member, const EngineName& name) {
   return false;
 }
 
-// By its document, which is fresh.
+// By its document.
 template <typename Is>
 std::set<EngineName> NamesThat(const Member& member, Is is) {
   std::set<EngineName> names;
@@ -105,15 +104,14 @@ uint32_t WindowOf(const fleet::AdapterPolicy& policy) {
 
 }  // namespace
 
-SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members,
+SlotVerdict CheckSlots(const Core& core, const std::vector<const Member*>& members,
                        const VersionInfo& version) {
   SlotVerdict verdict;
-  RefreshDocuments(core);
   for (const Member* member : members) {
     const uint32_t slots = member->observed->limits.slots;
     if (slots == 0 || HoldersAtMost(*member) + 1 <= slots) continue;
     std::set<EngineName> holders = Holders(*member);
-    holders.erase(core.NameOf(version, member->observed->limits.kind));
+    holders.erase(core.NameIn(version, member->observed->limits.kind));
     if (holders.size() + 1 <= slots) continue;
     verdict.without_slot.insert(member->id);
     verdict.detail = absl::StrCat("engine ", member->id.value, " has ", slots, " adapter slots, ",
@@ -123,14 +121,13 @@ SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members,
   return verdict;
 }
 
-std::string WhyNoSlotForLease(Core& core, const PoolName& pool, const VersionInfo& version) {
-  RefreshDocuments(core);
+std::string WhyNoSlotForLease(const Core& core, const PoolName& pool, const VersionInfo& version) {
   for (const auto& [id, member] : core.members) {
     if (member.record.pool != pool || StandingOf(core, member) != MemberStanding::kReady) continue;
     const uint32_t slots = member.observed->limits.slots;
     if (slots == 0) continue;
     std::set<EngineName> must = MustNames(member);
-    const EngineName& name = core.NameOf(version, member.observed->limits.kind);
+    const EngineName name = core.NameIn(version, member.observed->limits.kind);
     must.insert(name);
     std::set<EngineName> on_demand = NamesThat(member, GivesWay);
     on_demand.erase(name);

@@ -1,6 +1,7 @@
 // Slot arithmetic: whether one more version fits into every engine's registry, and who holds the
 // slots when not. MAY versions that are idle make room; MUST versions, what is in flight and what a
-// row serves do not.
+// row serves do not. What should be on an engine is what its document says: whoever asks has had
+// the documents refreshed before.
 #pragma once
 
 #include <set>
@@ -18,11 +19,12 @@ struct SlotVerdict {
 };
 
 // Whether `version` can be staged on each of `members`, by what they desire and report now.
-SlotVerdict CheckSlots(Core& core, const std::vector<Member*>& members, const VersionInfo& version);
+SlotVerdict CheckSlots(const Core& core, const std::vector<const Member*>& members,
+                       const VersionInfo& version);
 
 // Whether a lease on `version` leaves a slot for staging on every READY member of the pool; the
 // refusal's text when not.
-std::string WhyNoSlotForLease(Core& core, const PoolName& pool, const VersionInfo& version);
+std::string WhyNoSlotForLease(const Core& core, const PoolName& pool, const VersionInfo& version);
 
 // What a pool asks of each of its engines, over all of its adapters.
 struct SlotDemand {

@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/strings.h"
 #include "lib/fleet/quiesce.h"
+#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
+#include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
 #include "services/sync_orchestrator/machine/sync.h"
@@ -54,42 +56,43 @@ std::string WhoWaitsBehind(const fleet::AdapterPolicy& policy, const Pool& pool)
 }
 
 struct Candidates {
-  std::vector<Member*> members;  // that the version can be staged on
-  uint32_t share_of = 0;         // what a share of `min_engines` is a share of
-  std::string unfit;             // why others cannot, for people
+  std::vector<const Member*> members;  // that the version can be staged on
+  uint32_t share_of = 0;               // what a share of `min_engines` is a share of
+  std::string unfit;                   // why others cannot, for people
 };
 
-constexpr size_t kNamed = 4;  // members of a large fleet: enough to see what is wrong
-
-// The first few of the pool that are likely to come (back).
-std::string WhoIsExpected(const Core& core, const PoolId& id) {
-  std::string names;
-  size_t found = 0;
-  for (const MemberId& expected : core.expected) {
-    const Member& member = core.members.at(expected);
-    if (member.record.pool != id.pool) continue;
-    if (++found > kNamed) break;
-    absl::StrAppend(&names, "; ", expected.value, ": JOINING, ", StandingReason(core, member));
-  }
-  return names;
+// Behind what else is said of it.
+std::string Beside(const std::vector<std::string>& members) {
+  return members.empty() ? "" : absl::StrCat("; ", AFew(members, "; "));
 }
 
-Candidates CandidatesOf(Core& core, const PoolId& id, const VersionInfo& version,
+// Those of the pool that are likely to come (back).
+std::string WhoIsExpected(const Core& core, const PoolId& id) {
+  std::vector<std::string> names;
+  for (const MemberId& expected : core.expected) {
+    const Member& member = core.members.at(expected);
+    if (member.record.pool == id.pool)
+      names.push_back(absl::StrCat(expected.value, ": JOINING, ", StandingReason(core, member)));
+  }
+  return Beside(names);
+}
+
+Candidates CandidatesOf(const Core& core, const PoolId& id, const VersionInfo& version,
                         const fleet::AdapterPolicy& policy) {
   Candidates out;
-  size_t others = 0;
-  for (auto& [member_id, member] : core.members) {
+  std::vector<std::string> unfit;
+  for (const auto& [member_id, member] : core.members) {
     ++core.work.members;
     if (member.record.pool != id.pool || member.record.dead) continue;
     if (IsCounted(core, member, policy)) ++out.share_of;
     const std::string why = WhyUnfit(core, member, version, policy);
     if (why.empty()) {
       out.members.push_back(&member);
-    } else if (++others <= kNamed) {
-      absl::StrAppend(&out.unfit, "; ", member_id.value, ": ", why);
+    } else {
+      unfit.push_back(absl::StrCat(member_id.value, ": ", why));
     }
   }
-  if (others > kNamed) absl::StrAppend(&out.unfit, "; and ", others - kNamed, " more");
+  out.unfit = Beside(unfit);
   return out;
 }
 
@@ -207,6 +210,7 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
                    absl::StrCat(candidates.members.size(), " engines are ready, ", needed,
                                 " are needed", candidates.unfit));
   }
+  RefreshDocuments(core);  // by which slots are counted
   const SlotVerdict verdict = CheckSlots(core, candidates.members, next->version);
   if (!verdict.without_slot.empty()) {
     if (!pool.no_slot_since.has_value()) pool.no_slot_since = core.now;

@@ -28,6 +28,12 @@ WatchEvent Final(State state, std::string reason = "", std::string detail = "") 
   return event;
 }
 
+WatchEvent Unknown(std::string reason, std::string detail) {
+  WatchEvent event = Final(State::kFailed, std::move(reason), std::move(detail));
+  event.is_unknown = true;
+  return event;
+}
+
 WatchEvent Superseded(const VersionKey& by) {
   WatchEvent event = Final(State::kSuperseded);
   event.superseded_by = by;
@@ -217,11 +223,6 @@ const fleet::PoolSource* FollowedBy(const Core& core, const PoolId& id) {
   return follows ? &source->second : nullptr;
 }
 
-bool IsUnknown(const WatchEvent& view) {
-  return view.state == State::kFailed &&
-         (view.reason == "UNKNOWN_VERSION" || view.reason == "UNKNOWN_ADAPTER");
-}
-
 }  // namespace
 
 bool SaysTheSame(const WatchEvent& a, const WatchEvent& b) {
@@ -241,7 +242,7 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   }
   // A pool that was taken from the policy keeps its record, and comes to no other version.
   if (core.store_known && core.FindPolicy(id) == nullptr)
-    return Final(State::kFailed, "UNKNOWN_ADAPTER", "no policy puts it into this pool");
+    return Unknown("UNKNOWN_ADAPTER", "no policy puts it into this pool");
   const auto it = core.pools.find(id);
   if (it == core.pools.end()) return WatchEvent{};
   const Pool& pool = it->second;
@@ -263,7 +264,7 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
         absl::StrCat("more than ", core.config.backlog_limit, " versions waited; publish slower"));
   }
   if (core.store_known && core.FindVersion(version) == nullptr) {
-    return Final(State::kFailed, "UNKNOWN_VERSION", "it is not stored");
+    return Unknown("UNKNOWN_VERSION", "it is not stored");
   }
   if (const fleet::PoolSource* source = FollowedBy(core, id))
     return Following(core, id, pool, *source, version);
@@ -312,7 +313,7 @@ void Judge(Core& core, WatchId id, WatchState& watch) {
   WatchEvent view = ViewOf(core, watch.version, watch.pool);
   // The publisher may be faster than the store's watch: what it has just stored is not unknown
   // yet.
-  if (IsUnknown(view) && core.now < watch.opened_at + core.config.lost_after_ms) {
+  if (view.is_unknown && core.now < watch.opened_at + core.config.lost_after_ms) {
     view = WatchEvent{};
     view.reason = "UNKNOWN_VERSION";
   }

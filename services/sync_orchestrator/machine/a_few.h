@@ -1,0 +1,25 @@
+// Lists of a large fleet as people read them: the first few, enough to see what is wrong.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/strings.h"
+
+namespace lorry::sync {
+
+// And how many there are beside.
+inline std::string AFew(const std::vector<std::string>& items, std::string_view between = ", ") {
+  constexpr size_t kNamed = 4;
+  const size_t named = std::min(items.size(), kNamed);
+  const auto end = items.begin() + static_cast<ptrdiff_t>(named);
+  std::string text = absl::StrJoin(items.begin(), end, ToAbsl(between));
+  if (named == items.size()) return text;
+  return absl::StrCat(text, ToAbsl(between), "and ", items.size() - named, " more");
+}
+
+}  // namespace lorry::sync
