@@ -175,6 +175,10 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
     trying_.erase(name);
     return done(Outcome::kRefused, "LOAD_REFUSED");
   }
+  if (is_fragile_) {
+    Kill();
+    return done(Outcome::kBroken, "ENGINE_LOST");
+  }
   if (directory->second.harm == Harm::kKillsAtLoad) {
     DieOf(directory->second);
     return done(Outcome::kBroken, "ENGINE_LOST");

@@ -30,6 +30,8 @@ class SimEngine {
   // The wrong flag of this boot; empty when it has none.
   const std::string& problem() const { return problem_; }
   void Mend() { problem_.clear(); }
+  // It dies of whatever it loads, by itself.
+  void MakeFragile() { is_fragile_ = true; }
   bool IsLoading() const { return up_ && !loading_.empty(); }
   Tick up_since() const { return up_since_; }
   // Whether this engine takes a version with these contents, alive.
@@ -151,6 +153,7 @@ class SimEngine {
   std::map<EngineName, uint32_t> direct_;  // of these, without the door
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
   bool asleep_ = false;
+  bool is_fragile_ = false;
   std::optional<Tick> paused_since_;
   bool is_frozen_ = false;
   Tick busy_until_ = 0;                  // registry calls are taken one after another
