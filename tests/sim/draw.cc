@@ -66,6 +66,7 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"records_older", &Mishaps::records_older},
                                             {"sleep", &Mishaps::sleep},
                                             {"quiesce", &Mishaps::quiesce},
+                                            {"long_pause", &Mishaps::long_pause},
                                             {"move", &Mishaps::move},
                                             {"join", &Mishaps::join},
                                             {"stop", &Mishaps::stop},
@@ -171,6 +172,8 @@ void DrawMore(uint64_t seed, Faults& faults) {
   Prng prng(seed ^ kMore);
   faults.direct = Seldom(prng, 500);
   faults.evict = Seldom(prng, 600);
+  // A journal on a disk that is lost with its process.
+  if (IsOneIn(absl::StrCat("volatile ", seed), 50)) faults.journal_loss = 1'000;
 }
 
 Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
@@ -188,6 +191,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   leave = IsOneIn(absl::StrCat("leave ", seed), 250) ? 40 : 0;
   forget = IsOneIn(absl::StrCat("forget ", seed), 250) ? 1'000 : 0;
   on_demand = IsOneIn(absl::StrCat("on_demand ", seed), 150) ? 1'000 : 0;
+  long_pause = IsOneIn(absl::StrCat("long_pause ", seed), 100) ? 1'000 : 0;
   retire = IsOneIn(absl::StrCat("retire ", seed), 250) ? 40 : 0;
   Prng more(~seed ^ kMore);
   move = Seldom(more, 30);

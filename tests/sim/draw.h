@@ -41,6 +41,7 @@ struct Mishaps {
   uint64_t records_older = 0;  // a backup is restored
   uint64_t sleep = 0;          // an engine's memory is released for a while
   uint64_t quiesce = 0;        // of policies: engines come to rest before rows flip
+  uint64_t long_pause = 0;     // of seeds: which may take longer than a stage deadline
   uint64_t move = 0;           // a member goes to another pool
   uint64_t join = 0;           // another member joins
   uint64_t stop = 0;           // an operator restarts an engine that loads

@@ -21,6 +21,8 @@ namespace lorry::sim {
 constexpr int64_t kStageDeadlineMs = 20'000;  // of every policy that is drawn
 constexpr int64_t kBarrierDeadlineMostMs = 10'000;
 constexpr int64_t kDrainDeadlineMostMs = 5'000;
+// In seeds of long pauses: beyond the stage deadline.
+constexpr int64_t kLongDrainDeadlineMostMs = 40'000;
 
 // Chances are per 1000; a seed draws its own of each, many of them zero (swarm testing).
 struct Faults {
@@ -144,6 +146,7 @@ struct Sim {
   Prng prng;
   Faults faults;
   Plant plant = Plant::kNone;
+  int64_t drain_deadline_most_ms = kDrainDeadlineMostMs;
   bool narrates = false;  // prints what happens (narrate.h)
   uint64_t steps = 0;     // of all machines
   Coverage coverage;      // of those that have died

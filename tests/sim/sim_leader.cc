@@ -104,7 +104,7 @@ void SimLeader::WatchSync(const std::string& key, const sync::SyncRecord& sync) 
   const bool is_slow = sim_.faults.disk_full + sim_.faults.disk_slow > 0;
   const int64_t slack_ms = is_slow ? 15'000 : 1'000;
   const bool holds = sync.mode == fleet::SyncMode::kBarrier;
-  const int64_t held_ms = holds ? kBarrierDeadlineMostMs + kDrainDeadlineMostMs : 0;
+  const int64_t held_ms = holds ? kBarrierDeadlineMostMs + sim_.drain_deadline_most_ms : 0;
   sim_.queue.In(kStageDeadlineMs + held_ms + slack_ms, [this, key, epoch] {
     const auto stored = shared_.records.find(key);
     if (!alive() || stored == shared_.records.end()) return;

@@ -113,10 +113,11 @@ void SimProxy::Evict() {
   disk_.clear();
 }
 
-void SimProxy::Drain() {
+// Between both its requests end, or are ended.
+void SimProxy::Drain(int64_t closes_after_ms) {
   constexpr int64_t kEndsAfterMs = 2'000;
   constexpr int64_t kPlantedMs = 15'000;
-  if (!alive()) return;
+  if (!alive() || std::exchange(drains_in_, life_) == life_) return;
   Narrate(sim_, member_.value, "drains");
   const bool is_planted = sim_.plant == Plant::kGoodbyeComesFirst;
   if (is_planted) {
@@ -127,9 +128,13 @@ void SimProxy::Drain() {
   } else {
     Post(proxy::DoorDrains{});
     doors_.back()->Close();
-    Post(proxy::DoorClosed{});
+    sim_.queue.In(closes_after_ms, [this, life = life_] {
+      if (life_ != life) return;
+      doors_.back()->AbortAll();
+      Post(proxy::DoorClosed{});
+    });
   }
-  sim_.queue.In(is_planted ? kPlantedMs : kEndsAfterMs, [this, life = life_] {
+  sim_.queue.In(is_planted ? kPlantedMs : closes_after_ms + kEndsAfterMs, [this, life = life_] {
     if (life_ == life) Kill(false);
   });
 }

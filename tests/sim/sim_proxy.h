@@ -38,8 +38,9 @@ class SimProxy {
              return row.mode == fleet::RowMode::kLocked;
            });
   }
-  // SIGTERM: its door closes, it says goodbye where somebody hears it, and it ends a little later.
-  void Drain();
+  // SIGTERM: its door admits nobody and closes so much later, it says goodbye where somebody hears it,
+  // and it ends a little later.
+  void Drain(int64_t closes_after_ms = 0);
   bool alive() const { return driver_.alive(); }
   uint64_t life() const { return life_; }
 
@@ -149,6 +150,7 @@ class SimProxy {
   uint64_t journals_ = 0;
   JournalId journal_id_;
   uint64_t life_ = 0;
+  uint64_t drains_in_ = 0;  // the last life that was asked to end
   SimDriver<proxy::Machine, proxy::Event> driver_;
   // Doors of dead lives stay: their requests are still on the engine.
   std::vector<std::unique_ptr<SimDoor>> doors_;

@@ -82,7 +82,7 @@ void SimProxy::CheckPause() {
   const int64_t slack_ms = (is_slow ? 15'000 : 3'000) + (sim_.faults.disk_slow > 0 ? 6'000 : 0);
   if (!alive() || !engine_.paused_since().has_value()) return;
   const Tick since = std::max({began_at_, blind_until_, *engine_.paused_since()});
-  if (sim_.now() - since > kBarrierDeadlineMostMs + kDrainDeadlineMostMs + slack_ms)
+  if (sim_.now() - since > kBarrierDeadlineMostMs + sim_.drain_deadline_most_ms + slack_ms)
     sim_.oracle.Violate(7, absl::StrCat(member_.value, " leaves its engine paused"));
 }
 

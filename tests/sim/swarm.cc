@@ -44,6 +44,7 @@ class Run {
 
   Result Do() {
     if (mishaps_.forget > 0 && Has("forget")) world_.ForgetAfter(kForgetMs);
+    if (mishaps_.long_pause > 0) sim_.drain_deadline_most_ms = kLongDrainDeadlineMostMs;
     DrawFleet();
     Faults drawn = DrawFaults(sim_.prng);
     DrawMore(plan_.seed, drawn);
@@ -114,7 +115,10 @@ class Run {
       policy.barrier_deadline_ms =
           500 + static_cast<int64_t>(mishaps_.prng.Below(kBarrierDeadlineMostMs - 500));
     }
-    if (mishaps_.rest.Chance(mishaps_.quiesce)) DrawQuiesce(mishaps_.rest, policy);
+    if (!mishaps_.rest.Chance(mishaps_.quiesce)) return;
+    DrawQuiesce(mishaps_.rest, policy);
+    if (mishaps_.long_pause > 0 && Has("long_pause"))
+      policy.drain_deadline_ms *= kLongDrainDeadlineMostMs / kDrainDeadlineMostMs;
   }
 
   bool IsOnDemand() const { return mishaps_.on_demand > 0 && Has("on_demand"); }
@@ -254,7 +258,14 @@ class Run {
   // As long as the proxy with the planted bug answers nobody reaches it.
   void Leave(SimProxy& proxy) {
     constexpr int64_t kHeardMs = 300;
-    proxy.Drain();
+    int64_t closes_after_ms = 0;
+    const auto lasts = [&] {
+      return IsOneIn(
+          absl::StrCat(plan_.seed, proxy.member().value, "drains", sim_.now(), closes_after_ms),
+          700);
+    };
+    while (closes_after_ms < 8 * kSecond && lasts()) closes_after_ms += kSecond;
+    proxy.Drain(closes_after_ms);
     if (sim_.plant != Plant::kGoodbyeComesFirst) return;
     sim_.queue.In(kHeardMs, [this, member = proxy.member()] {
       world_.Partition(member, sim_.now() + 12 * kSecond);
