@@ -75,8 +75,8 @@ void TakeGoodbyes(Core& core) {
   if (core.footing != Footing::kSettled) return;
   for (const MemberId& id : std::exchange(core.leaving, {})) {
     const SessionId session = *core.members.at(id).session;
-    Forget(core, id);
     EndLeaves(core, id);
+    Forget(core, id);
     core.effects.emplace_back(EndSession{session, absl::OkStatus()});
   }
 }

@@ -152,7 +152,7 @@ struct WatchState {
   std::optional<WatchEvent> last;
   Tick told_at = 0;
   bool is_new = true;
-  bool more_to_tell = false;      // its progress went on since, and waits for its pace
+  bool more_to_tell = false;  // its progress went on since, and waits for its pace
   // DELIVERING: one that does not serve it yet, and since when that is told.
   std::optional<MemberId> until;
   std::optional<Tick> delivers_since;

@@ -307,9 +307,19 @@ void EndLeave(Core& core, const EngineGroup& group, const VersionKey& version,
   if (Of(core, group, version).leave.erase(member) > 0) SaveQuietly(core, version);
 }
 
+// What an earlier process of it was let try, and took with its journal, this one does not tell of.
 void EndLeaves(Core& core, const MemberId& member) {
+  const JournalId journal = core.members.at(member).record.journal;
   for (auto& [version, record] : core.verdicts) {
-    if (EndLeaveIn(record, member).has_value()) SaveQuietly(core, version);
+    for (auto& [group, verdict] : record.groups) {
+      const auto its = verdict.leave.find(member);
+      if (its == verdict.leave.end()) continue;
+      if (its->second.journal == journal) {
+        EndLeave(core, group, version, member);
+      } else {
+        LoseLeave(core, group, version, member);
+      }
+    }
   }
 }
 

@@ -49,6 +49,22 @@ TEST_F(Goodbye, TakesAMemberOffTheRosterAndIsAnswered) {
   fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e2"))});  // the stream's end, which follows
 }
 
+TEST_F(Goodbye, TellsNothingOfATryThatWentWithAnEarlierJournal) {
+  for (const char* id : kAll) fleet_.Join(id);
+  const VersionKey key = fleet_.Publish(1);
+  fleet_.Set("e1", key, fleet::ResidencyState::kLoading);
+  ASSERT_EQ(fleet_.Loaders(1), 1U);
+  fleet_.Evict("e1");
+  fleet_.Of("e1").boot = BootId();
+  fleet_.Attach("e1");
+  SayGoodbye("e1");
+  ASSERT_FALSE(IsOnRoster("e1"));
+  fleet_.Set("e2", key, fleet::ResidencyState::kLoading);
+  fleet_.Die("e2", key);
+  EXPECT_FALSE(fleet_.Verdicts().empty()) << "two lives, as far as anybody knows";
+  EXPECT_FALSE(fleet_.MayLoad("e3", 1));
+}
+
 TEST_F(Goodbye, HoldsNoBarrierUp) {
   Begin(Barrier());
   SayGoodbye("e2");
