@@ -1,23 +1,22 @@
-// The proxy's metrics (docs/METRICS.md): the door's observer, timings of loads, gauges read off the
-// machine at each scrape.
+// The proxy's metrics (docs/METRICS.md): the door's, timings of loads, gauges read off the machine at
+// each scrape.
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <map>
-#include <mutex>
 #include <string>
+#include <string_view>
 
 #include "lib/base/clock.h"
-#include "lib/base/mutex.h"
 #include "lib/metrics/registry.h"
 #include "services/engine_proxy/door/door.h"
-#include "services/engine_proxy/door/observer.h"
 #include "services/engine_proxy/driver/fetcher.h"
 #include "services/engine_proxy/driver/proxy.h"
+#include "services/engine_proxy/rpc/door_metrics.h"
 
 namespace lorry::proxy {
 
-class ProxyMetrics final : public door::DoorObserver {
+class ProxyMetrics final : public DoorMetrics {
  public:
   explicit ProxyMetrics(metrics::Registry& registry);
 
@@ -25,15 +24,6 @@ class ProxyMetrics final : public door::DoorObserver {
   void Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door, const Clock& clock,
              std::function<bool()> attached);
 
-  void OnAdmitted(const std::string& adapter, std::optional<uint32_t> lag) override
-      LORRY_EXCLUDES(mutex_);
-  void OnReplied(const std::string& adapter, std::optional<uint32_t> lag) override
-      LORRY_EXCLUDES(mutex_);
-  void OnFlipped(fleet::InFlightRule rule) override;
-  void OnRefused(std::string_view reason) override LORRY_EXCLUDES(mutex_);
-  void OnDemandWaited(double seconds) override;
-  void OnFirstByte(double ms) override;
-  void OnDone(int code, double seconds, uint64_t reply_bytes) override LORRY_EXCLUDES(mutex_);
   void OnBoot() { boots_.Add(); }
   void OnFetched(const std::string& transport, double seconds);
   void OnTimed(std::string_view verb, double seconds, Outcome outcome);
@@ -48,23 +38,13 @@ class ProxyMetrics final : public door::DoorObserver {
   const Fetcher* fetcher_ = nullptr;
   const door::Door* door_ = nullptr;
   const Clock* clock_ = nullptr;
-  metrics::Histogram load_seconds_, first_byte_seconds_, request_seconds_;
-  metrics::Histogram demand_wait_seconds_;
+  metrics::Histogram load_seconds_;
   metrics::Counter demand_loads_, demand_evictions_;
   DemandTally demand_counted_;  // the scraper's thread
-  metrics::Counter aborted_, resumed_;
   metrics::Histogram pause_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
   std::function<bool()> attached_;
   metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, live_, held_, attached_gauge_;
-  Mutex mutex_;
-  std::map<int, metrics::Counter> by_code_ LORRY_GUARDED_BY(mutex_);
-  struct Lags {
-    metrics::Histogram admitted, done;
-  };
-  Lags& LagsOf(const std::string& adapter) LORRY_REQUIRES(mutex_);
-  std::map<std::string, Lags> lags_ LORRY_GUARDED_BY(mutex_);  // by adapter
-  std::map<std::string, metrics::Counter, std::less<>> by_reason_ LORRY_GUARDED_BY(mutex_);
   std::map<std::string, double> fetched_;  // the scraper's thread: what was counted already
 };
 

@@ -1,4 +1,4 @@
-// A door by itself, on a fixed table: what the benchmark and the experiment of docs/adr/0002 put
+// A door by itself, with the metrics of the proxy, on a fixed table: what the benchmark and the experiment of docs/adr/0002 put
 // before an engine.
 //
 //   door_alone ENGINE_PORT sglang|vllm [THREADS]
@@ -9,7 +9,9 @@
 #include <iostream>
 #include <string>
 
+#include "lib/metrics/registry.h"
 #include "services/engine_proxy/door/door.h"
+#include "services/engine_proxy/rpc/door_metrics.h"
 
 int main(int argc, char** argv) {
   if (argc < 3) {
@@ -18,9 +20,12 @@ int main(int argc, char** argv) {
   }
   using namespace lorry;
   const bool sglang = std::string(argv[2]) == "sglang";
+  metrics::Registry registry({.service = "door-alone", .version = "bench"});
+  proxy::DoorMetrics metrics(registry);
   door::Door door(
       {.engine_port = static_cast<uint16_t>(std::strtoul(argv[1], nullptr, 10)),
-       .threads = argc > 3 ? static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)) : 0});
+       .threads = argc > 3 ? static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)) : 0,
+       .observer = &metrics});
   if (const absl::Status started = door.Start(); !started.ok()) {
     std::cerr << started << "\n";
     return 1;
@@ -30,6 +35,7 @@ int main(int argc, char** argv) {
   const EngineName name("policy-v12-0123456789ab");
   table.revision = Revision(1);
   table.boot = BootId("bench");
+  table.lag_known = true;
   table.engine = sglang ? fleet::EngineKind::kSglang : fleet::EngineKind::kVllm;
   table.rows.push_back({adapter, fleet::RowMode::kOpen, Epoch(1), name, false});
   table.routes.push_back(
