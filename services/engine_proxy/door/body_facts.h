@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "lib/fleet/engine_name.h"
 #include "services/engine_proxy/door/json_splice.h"
+#include "services/engine_proxy/door/router.h"
 #include "services/engine_proxy/door/routes.h"
 
 namespace lorry::door {
@@ -41,8 +42,7 @@ struct EngineFacts {
 };
 
 struct BodyFacts {
-  std::vector<std::string>
-      adapters;  // references, one or one for each of the batch; empty text: none
+  References adapters;  // one, or one for each of the batch; empty text: none
   bool adapter_is_list = false;
   std::string asked_model;  // JSON text of `model` where it names something
   bool stream = false;

@@ -38,10 +38,6 @@ Client::~Client() {
   shard_.shared.TellIfClosed();
 }
 
-Task<Transferred> Client::ReadMore(size_t room) {
-  return link_.socket().async_read_some(in_.prepare(room), kAwait);
-}
-
 bool Client::Took(const Transferred& read) {
   const auto& [error, n] = read;
   if (!error) in_.commit(n);

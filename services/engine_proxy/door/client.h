@@ -23,8 +23,8 @@ class Client : public std::enable_shared_from_this<Client> {
 
   // What came and was not used yet.
   beast::flat_buffer& in() { return in_; }
-  // Waits for more of it, until the link expires; its result is for Took.
-  Task<Transferred> ReadMore(size_t room);
+  // To be awaited: more of it, until the link expires; the result is for Took.
+  auto ReadMore(size_t room) { return link_.socket().async_read_some(in_.prepare(room), kAwait); }
   // False: the connection has ended.
   bool Took(const Transferred& read);
   // False: the client has left.

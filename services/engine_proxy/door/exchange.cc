@@ -20,9 +20,11 @@ int64_t UnixMs() {
 
 }  // namespace
 
-Exchange::Exchange(Shard& its_shard, Client& its_client, RequestHead its_head)
+Exchange::Exchange(Shard& its_shard, Client& its_client, RequestReader& its_reader,
+                   RequestHead its_head)
     : shard(its_shard),
       client(its_client),
+      reader(its_reader),
       head(std::move(its_head)),
       lease(shard.shared),
       began_ms(NowMs()) {
@@ -53,14 +55,16 @@ Exchange::~Exchange() {
     observer->OnDone(record.status, static_cast<double>(record.done_ms) / 1000.0,
                      record.reply_bytes);
   }
+  record.asked = std::move(asks.adapters);
   record.resolved = std::move(resolved);
   shard.shared.explained.Put(std::move(record));
 }
 
 void Exchange::ForgetBody() {
-  std::string().swap(body);
   spliced.reset();
   padded.reset();
+  body = {};
+  reader.ForgetBody();
   lease.Resize(0);
 }
 

@@ -8,11 +8,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "services/engine_proxy/door/body_facts.h"
 #include "services/engine_proxy/door/client.h"
 #include "services/engine_proxy/door/framing.h"
+#include "services/engine_proxy/door/intake.h"
 #include "services/engine_proxy/door/json_splice.h"
 #include "services/engine_proxy/door/restore.h"
 #include "services/engine_proxy/door/shard.h"
@@ -23,7 +25,7 @@ class FlipWatch;
 struct ResumePlan;
 
 struct Exchange {
-  Exchange(Shard& its_shard, Client& its_client, RequestHead its_head);
+  Exchange(Shard& its_shard, Client& its_client, RequestReader& its_reader, RequestHead its_head);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -39,8 +41,9 @@ struct Exchange {
 
   Shard& shard;
   Client& client;
+  RequestReader& reader;  // has the body
   RequestHead head;
-  std::string body;
+  std::string_view body;
   std::optional<PaddedBody> padded;    // the body, once it is read as JSON
   std::optional<SplicedBody> spliced;  // what the engine gets of it, where that is one request
   BodyLease lease;

@@ -18,7 +18,7 @@ struct Explained {
   std::string request_id;  // X-Lorry-Request-Id; on SGLang also the engine's rid
   std::string client_id;   // the client's own rid or X-Request-Id, if it gave one
   std::string path;
-  std::vector<std::string> asked;  // as the client wrote them; of a batch the first ones
+  References asked;                // as the client wrote them; of a batch the first ones
   std::vector<Resolved> resolved;  // empty when refused
   int64_t began_unix_ms = 0;
   int64_t held_ms = 0;         // waited at a HELD row, or for its adapter

@@ -23,7 +23,9 @@ constexpr std::array<bool, 256> kTokenChars = TokenChars();
 
 // Lambdas, as the compiler calls a function that is handed to an algorithm for each byte.
 constexpr auto IsTokenChar = [](char c) { return kTokenChars[static_cast<unsigned char>(c)]; };
-constexpr auto EndsLine = [](char c) { return c == '\r' || c == '\n' || c == '\0'; };
+constexpr auto IsControl = [](char c) {
+  return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
+};
 constexpr auto IsVisible = [](char c) { return c > 0x20 && c < 0x7f; };
 
 bool IsToken(std::string_view s) {
@@ -52,14 +54,48 @@ using Problem = std::optional<HeadProblem>;
 
 Problem Bad(std::string_view message) { return HeadProblem{400, std::string(message)}; }
 
-// Cuts the first line off `rest`. A line ends in CR LF and holds no other CR, LF or NUL.
+struct Bytes {
+  bool end_lines_alone = true;  // each CR or LF is one of CR LF, and there is no NUL
+  bool has_controls = false;    // others than these and tabs
+};
+
+// Of `kSize` bytes, of which each is looked at with the next one. Without an exit, so that the compiler
+// makes vectors of a block.
+template <size_t kSize>
+void Look(const char* bytes, Bytes* seen) {
+  uint8_t controls = 0;
+  uint8_t stray = 0;
+  for (size_t i = 0; i < kSize; ++i) {
+    const auto c = static_cast<uint8_t>(bytes[i]);
+    const auto next = static_cast<uint8_t>(bytes[i + 1]);
+    const bool is_space = (c == '\t') | (c == '\r') | (c == '\n');
+    controls |= static_cast<uint8_t>(((c < 0x20) & !is_space) | (c == 0x7f));
+    stray |= static_cast<uint8_t>(((c == '\r') ^ (next == '\n')) | (c == 0));
+  }
+  seen->has_controls |= controls != 0;
+  seen->end_lines_alone &= stray == 0;
+}
+
+Bytes BytesOf(std::string_view head) {
+  constexpr ptrdiff_t kBlock = 32;
+  Bytes seen;
+  if (head.empty()) return seen;
+  const char* const last = head.data() + head.size() - 1;
+  const char* at = head.data();
+  for (; last - at >= kBlock; at += kBlock) Look<kBlock>(at, &seen);
+  for (; at < last; ++at) Look<1>(at, &seen);
+  if (head.front() == '\n' || *last == '\r' || *last == '\0') {
+    seen.end_lines_alone = false;
+  }
+  return seen;
+}
+
+// Cuts the first line off `rest`, where CR stands in CR LF alone.
 bool TakeLine(std::string_view* rest, std::string_view* line) {
-  const auto end =
-      static_cast<size_t>(std::find_if(rest->begin(), rest->end(), EndsLine) - rest->begin());
+  const size_t end = rest->find('\r');
+  if (end == std::string_view::npos) return false;
   *line = rest->substr(0, end);
-  rest->remove_prefix(end);
-  if (!rest->starts_with("\r\n")) return false;
-  rest->remove_prefix(2);
+  rest->remove_prefix(end + 2);
   return true;
 }
 
@@ -96,18 +132,15 @@ Problem ReadRequestLine(std::string_view line, RequestHead* head, std::string* a
   return std::nullopt;
 }
 
-Problem ReadField(std::string_view line, RequestHead* head) {
+Problem ReadField(std::string_view line, const Bytes& seen, RequestHead* head) {
   if (line.front() == ' ' || line.front() == '\t') return Bad("a header line is folded");
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return Bad("a header line has no colon");
   const std::string_view name = line.substr(0, colon);
   if (!IsToken(name)) return Bad("a header name is not a token");
   const std::string_view value = Trim(line.substr(colon + 1));
-  for (const char c : value) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\t') || byte == 0x7f) {
-      return Bad("a header value has a control character");
-    }
+  if (seen.has_controls && std::any_of(value.begin(), value.end(), IsControl)) {
+    return Bad("a header value has a control character");
   }
   head->fields.push_back({name, value});
   return std::nullopt;
@@ -191,33 +224,39 @@ std::variant<RequestHead, HeadProblem> ReadHead(std::string_view bytes, const He
   head.raw = std::move(kept);
   head.fields.reserve(kUsualFields);
   std::string authority;
+  constexpr std::string_view kStray = "a line does not end in CR LF alone";
+  const Bytes seen = BytesOf(raw);
   std::string_view line;
-  if (!TakeLine(&raw, &line)) return *Bad("a line does not end in CR LF alone");
+  if (!seen.end_lines_alone || !TakeLine(&raw, &line)) return *Bad(kStray);
   if (Problem problem = ReadRequestLine(line, &head, &authority)) return *problem;
   for (;;) {
-    if (!TakeLine(&raw, &line)) return *Bad("a line does not end in CR LF alone");
+    if (!TakeLine(&raw, &line)) return *Bad(kStray);
     if (line.empty()) break;
     if (head.fields.size() == limits.fields) return HeadProblem{431, "too many header fields"};
-    if (Problem problem = ReadField(line, &head)) return *problem;
+    if (Problem problem = ReadField(line, seen, &head)) return *problem;
   }
   if (!raw.empty()) return *Bad("bytes follow the head");
   if (Problem problem = ReadFraming(authority, &head)) return *problem;
   return head;
 }
 
+bool FieldNames::IsAmong(std::string_view name) const {
+  return std::any_of(names_.begin(), names_.end(),
+                     [&](std::string_view one) { return EqualsIgnoreCase(one, name); });
+}
+
 bool IsHopByHop(std::string_view name, std::string_view connection) {
-  constexpr std::array<std::string_view, 9> kAlways = {"connection",
-                                                       "keep-alive",
-                                                       "proxy-connection",
-                                                       "proxy-authenticate",
-                                                       "proxy-authorization",
-                                                       "te",
-                                                       "trailer",
-                                                       "transfer-encoding",
-                                                       "upgrade"};
-  for (const std::string_view known : kAlways) {
-    if (EqualsIgnoreCase(name, known)) return true;
-  }
+  static constexpr std::string_view kNames[] = {"connection",
+                                                "keep-alive",
+                                                "proxy-connection",
+                                                "proxy-authenticate",
+                                                "proxy-authorization",
+                                                "te",
+                                                "trailer",
+                                                "transfer-encoding",
+                                                "upgrade"};
+  static constexpr FieldNames kAlways(kNames);
+  if (kAlways.Has(name)) return true;
   return AnyListMember(connection,
                        [&](std::string_view token) { return EqualsIgnoreCase(token, name); });
 }
@@ -226,19 +265,14 @@ void AppendField(std::string_view name, std::string_view value, std::string* hea
   head->append(name).append(": ").append(value).append("\r\n");
 }
 
-void AppendForwardable(std::span<const HeaderField> fields,
-                       std::initializer_list<std::string_view> drop, std::string* head) {
+void AppendForwardable(std::span<const HeaderField> fields, const FieldNames& drop,
+                       std::string* head) {
   std::string connection;
   for (const HeaderField& field : fields) {
     if (EqualsIgnoreCase(field.name, "connection")) connection.append(field.value).append(",");
   }
   for (const HeaderField& field : fields) {
-    const bool dropped = std::any_of(drop.begin(), drop.end(), [&](std::string_view pattern) {
-      if (!pattern.ends_with('*')) return EqualsIgnoreCase(pattern, field.name);
-      pattern.remove_suffix(1);
-      return EqualsIgnoreCase(pattern, field.name.substr(0, pattern.size()));
-    });
-    if (!dropped && !IsHopByHop(field.name, connection)) {
+    if (!drop.Has(field.name) && !IsHopByHop(field.name, connection)) {
       AppendField(field.name, field.value, head);
     }
   }

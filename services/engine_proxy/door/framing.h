@@ -73,10 +73,39 @@ inline bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
                                             [](char x, char y) { return Lower(x) == Lower(y); });
 }
 
+// Names of fields, in lower case, of which one may be "x-lorry-*": all that begin so. Refers to the
+// names. Most fields differ from all of them in their length and first letter.
+class FieldNames {
+ public:
+  explicit constexpr FieldNames(std::span<const std::string_view> names) : names_(names) {
+    for (const std::string_view name : names) {
+      if (name.ends_with('*')) {
+        prefix_ = name.substr(0, name.size() - 1);
+      } else {
+        seen_ |= Bit(name);
+      }
+    }
+  }
+  bool Has(std::string_view name) const {
+    if (name.empty()) return false;
+    if ((seen_ & Bit(name)) != 0 && IsAmong(name)) return true;
+    return !prefix_.empty() && EqualsIgnoreCase(prefix_, name.substr(0, prefix_.size()));
+  }
+
+ private:
+  static constexpr uint64_t Bit(std::string_view name) {
+    return uint64_t{1} << ((name.size() * 5 + (name.front() & 31)) % 64);  // the same in any case
+  }
+  bool IsAmong(std::string_view name) const;
+  std::span<const std::string_view> names_;
+  std::string_view prefix_;
+  uint64_t seen_ = 0;
+};
+
 // "name: value" lines that may be forwarded; `drop` names those that the door writes itself or keeps
-// to itself. "x-lorry-*" names all that begin so.
-void AppendForwardable(std::span<const HeaderField> fields,
-                       std::initializer_list<std::string_view> drop, std::string* head);
+// to itself.
+void AppendForwardable(std::span<const HeaderField> fields, const FieldNames& drop,
+                       std::string* head);
 
 void AppendField(std::string_view name, std::string_view value, std::string* head);
 

@@ -1,6 +1,8 @@
 #include "services/engine_proxy/door/heads.h"
 
 #include <charconv>
+#include <iterator>
+#include <span>
 
 #include "services/engine_proxy/door/reply.h"
 
@@ -9,6 +11,17 @@ namespace {
 
 // Most heads that the door writes fit at once. What malloc keeps at hand ends at 1,032 bytes.
 constexpr size_t kHeadRoom = 960;
+
+// Compression would hide ids, and buffers tokens. X-Override-* would undo what the door puts into the
+// body: SGLang 0.5.23 lets X-Override-Rid beat `rid`. The first one is dropped where the door has
+// another.
+constexpr std::string_view kNotForEngines[] = {
+    "x-request-id",    "host", "content-length",  "expect",
+    "accept-encoding", "via",  "x-forwarded-for", "x-override-*"};
+constexpr FieldNames kDroppedWithId(kNotForEngines);
+constexpr FieldNames kDropped{{kNotForEngines + 1, std::size(kNotForEngines) - 1}};
+constexpr std::string_view kNotForClients[] = {"content-length", "x-accel-buffering", "x-lorry-*"};
+constexpr FieldNames kDroppedOfReplies(kNotForClients);
 
 // A list that each proxy on the way adds itself to.
 void AppendListed(std::string_view name, std::string listed, std::string_view us,
@@ -33,18 +46,13 @@ void AppendSource(const Exchange& x, std::string* head) {
   AppendField("X-Lorry-In-Flight", "finish_on_old; " + x.in_flight_why, head);
 }
 
-// Compression would hide ids, and buffers tokens. X-Override-* would undo what the door puts into the
-// body: SGLang 0.5.23 lets X-Override-Rid beat `rid`.
 std::string EngineHead(const Exchange& x, size_t body_size) {
   std::string head;
   head.reserve(kHeadRoom);
   head.append(x.head.method).append(" ").append(x.head.path).append(x.head.query);
   head.append(" HTTP/1.1\r\n");
   AppendField("Host", x.shard.shared.engine_authority, &head);
-  AppendForwardable(x.head.fields,
-                    {"host", "content-length", "expect", "accept-encoding", "via",
-                     "x-forwarded-for", "x-override-*", x.engine_id.empty() ? "" : "x-request-id"},
-                    &head);
+  AppendForwardable(x.head.fields, x.engine_id.empty() ? kDropped : kDroppedWithId, &head);
   if (!x.engine_id.empty()) AppendField("X-Request-Id", x.engine_id, &head);
   AppendListed("X-Forwarded-For", x.head.GetAll("x-forwarded-for"), x.client.address(), &head);
   AppendListed("Via", x.head.GetAll("via"), x.head.http11 ? "1.1 lorry" : "1.0 lorry", &head);
@@ -61,8 +69,7 @@ bool AppendReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
   head->reserve(kHeadRoom);
   const int status = call.reply().status();
   AppendStatusLine(status, head);
-  AppendForwardable(call.reply().Fields(), {"content-length", "x-accel-buffering", "x-lorry-*"},
-                    head);
+  AppendForwardable(call.reply().Fields(), kDroppedOfReplies, head);
   AppendSource(x, head);
   if (IsEventStream(call.reply().Get("content-type"))) {
     AppendField("X-Accel-Buffering", "no", head);

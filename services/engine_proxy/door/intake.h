@@ -5,7 +5,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <cstddef>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <variant>
 
 #include "services/engine_proxy/door/client.h"
@@ -17,28 +17,41 @@ class RequestReader {
  public:
   RequestReader(Shard& shard, Client& client);
 
-  // A problem with status 0: the connection has ended, and nobody is left to be told.
-  Task<std::variant<RequestHead, HeadProblem>> ReadHead();
+  // The next request begins: what the last one left in the client's buffer is given up.
+  void Begin();
+  // Its head. Nothing yet: await ReadMore and hand its result to Took, whose false is the connection's
+  // end.
+  std::optional<std::variant<RequestHead, HeadProblem>> TakeHead();
+  auto ReadMore() { return client_.ReadMore(kReadBytes); }
+  bool Took(const Transferred& read);
+
   // True where the client has sent the whole body with its head, as it does with most: then `body`
-  // has it, counted by `lease`, and there is nothing for ReadBody to do.
-  bool TakeBody(const RequestHead& head, std::string* body, BodyLease* lease);
-  // Nothing: `body` is whole, and counted by `lease`.
-  Task<std::optional<HeadProblem>> ReadBody(const RequestHead& head, std::string* body,
+  // has it, counted by `lease`, and there is nothing for ReadBody to do. A body lies in the client's
+  // buffer until ForgetBody.
+  bool TakeBody(const RequestHead& head, std::string_view* body, BodyLease* lease);
+  // Nothing: `body` is whole, and counted by `lease`. A problem with status 0: the connection has
+  // ended, and nobody is left to be told.
+  Task<std::optional<HeadProblem>> ReadBody(const RequestHead& head, std::string_view* body,
                                             BodyLease* lease);
+  void ForgetBody();
 
  private:
+  static constexpr size_t kReadBytes = 4 * 1024;
   using Problem = std::optional<HeadProblem>;
-  Task<Problem> ReadSized(size_t length, std::string* body, BodyLease* lease);
-  Task<Problem> ReadChunked(std::string* body, BodyLease* lease);
-  Task<bool> ReadMore(size_t room);
-  void GiveRoomBack();
+  Task<Problem> ReadSized(size_t length, std::string_view* body, BodyLease* lease);
+  Task<Problem> ReadChunked(std::string_view* body, BodyLease* lease);
+  Task<bool> ReadMoreOfBody(size_t room);
+  std::string_view Here() const;  // what the client's buffer holds
   HeadProblem TooLarge() const;
 
   Client& client_;
   const DoorLimits& limits_;
-  // Reads a chunked body; the head is given to it again for the framing.
+  // Reads a chunked body, and keeps it; the head is given to it again for the framing.
   std::optional<http::request_parser<http::string_body>> parser_;
+  size_t searched_ = 0;        // of a head whose end has not come
+  bool began_ = false;         // some of the head is here
   size_t head_bytes_ = 0;      // of the request that begins in the client's buffer
+  size_t body_bytes_ = 0;      // of a body that lies in the client's buffer
   bool continue_due_ = false;  // the client waits for "100 Continue"
 };
 

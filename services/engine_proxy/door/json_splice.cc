@@ -41,10 +41,6 @@ absl::StatusOr<std::string> Unquoted(std::string_view quoted) {
 
 }  // namespace
 
-PaddedBody::PaddedBody(std::string bytes) : bytes_(std::move(bytes)), size_(bytes_.size()) {
-  bytes_.resize(size_ + simdjson::SIMDJSON_PADDING, ' ');
-}
-
 absl::StatusOr<std::vector<JsonField>> ObjectFields(const PaddedBody& body) {
   const std::string_view text = body.view();
   if (!simdjson::validate_utf8(text.data(), text.size())) return Invalid("it is not UTF-8");
@@ -184,7 +180,7 @@ std::string SplicedBody::Joined() const {
   size_t size = 0;
   for (const std::string_view piece : pieces_) size += piece.size();
   std::string out;
-  out.reserve(size + simdjson::SIMDJSON_PADDING);
+  out.reserve(size);
   for (const std::string_view piece : pieces_) out += piece;
   return out;
 }

@@ -1,10 +1,9 @@
 // Finds byte ranges in a JSON body and splices bytes there; everything else stays as the client
 // wrote it.
 //
-// Pure functions, any thread. A `PaddedBody` owns the bytes with the padding that simdjson reads
-// over. Ranges and keys refer to the body they came from and die with it. The whole document is
-// walked, so that what the door accepts has one meaning: one value, balanced, no key twice in the
-// objects it looks at, bounded depth.
+// Pure functions, any thread. Ranges and keys refer to the body they came from and die with it. The
+// whole document is walked, so that what the door accepts has one meaning: one value, balanced, no
+// key twice in the objects it looks at, bounded depth.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +12,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "services/engine_proxy/door/json_scan.h"
 
@@ -34,19 +35,24 @@ struct JsonField {
   JsonRange value;
 };
 
+// JSON text, its own or of whoever keeps it for longer.
 class PaddedBody {
  public:
-  explicit PaddedBody(std::string bytes);
-  std::string_view view() const { return {bytes_.data(), size_}; }
+  explicit PaddedBody(std::string bytes) : own_(std::move(bytes)) {}
+  static PaddedBody Lent(std::string_view bytes) {
+    PaddedBody body{std::string()};
+    body.lent_ = bytes;
+    return body;
+  }
+  std::string_view view() const { return lent_ ? *lent_ : own_; }
   std::string_view Text(const JsonRange& range) const {
     return view().substr(range.offset, range.length);
   }
-  JsonRange whole() const { return {0, size_, JsonKind::kObject}; }
-  size_t padding() const { return bytes_.size() - size_; }
+  JsonRange whole() const { return {0, view().size(), JsonKind::kObject}; }
 
  private:
-  std::string bytes_;  // size_ bytes of body, then padding
-  size_t size_;
+  std::string own_;
+  std::optional<std::string_view> lent_;
 };
 
 // The fields of the object in `range` (the body itself by default), in order. INVALID_ARGUMENT
@@ -93,7 +99,7 @@ class SplicedBody {
 
  private:
   std::vector<Edit> edits_;
-  std::vector<std::string_view> pieces_;
+  absl::InlinedVector<std::string_view, 5> pieces_;  // of two edits
 };
 
 // An edit that adds a field to the object at `object` (whose first byte is '{').

@@ -9,9 +9,9 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/basic_waitable_timer.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -32,8 +32,9 @@ using SteadyTime = std::chrono::steady_clock;
 using Timer = asio::basic_waitable_timer<SteadyTime, asio::wait_traits<SteadyTime>, Executor>;
 template <typename T>
 using Task = asio::awaitable<T, Executor>;
-// co_await f(..., kAwait) gives a tuple that begins with the error code: no exceptions.
-inline constexpr asio::as_tuple_t<asio::use_awaitable_t<Executor>> kAwait{};
+// co_await f(..., kAwait) gives a tuple that begins with the error code: no exceptions. Deferred, as
+// use_awaitable would make a coroutine of each wait.
+inline constexpr asio::as_tuple_t<asio::deferred_t> kAwait{};
 using Transferred = std::tuple<ErrorCode, size_t>;
 
 inline int64_t NowMs() {

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "services/engine_proxy/door/framing.h"
@@ -107,21 +108,19 @@ std::vector<const Resolved*> Listed(const std::vector<Resolved>& resolved) {
   return listed;
 }
 
-// A field with `text` of each; what the base model has not is "-".
+// `text` of each, of one after the other; what the base model has not is "-".
 template <typename F>
-void AppendJoined(std::string_view name, std::span<const Resolved* const> resolved, F text,
-                  std::string* head) {
-  head->append(name);
-  std::string_view before = ": ";
+std::string Joined(std::span<const Resolved* const> resolved, F text) {
+  std::string joined;
   for (const Resolved* one : resolved) {
-    head->append(std::exchange(before, ", "));
+    if (!joined.empty()) joined += ", ";
     if (one->name.empty()) {
-      head->append("-");
+      joined += '-';
     } else {
-      head->append(text(*one));
+      absl::StrAppend(&joined, text(*one));
     }
   }
-  head->append("\r\n");
+  return joined;
 }
 
 }  // namespace
@@ -140,25 +139,18 @@ void AppendLorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
     if (!adapters.empty()) adapters += ", ";
     adapters += one->name.empty() ? "@base" : one->key.adapter.value;
   }
-  AppendField("X-Lorry-Adapter", adapters, head);
-  const auto number = [](uint64_t value) { return std::to_string(value); };
-  AppendJoined(
-      "X-Lorry-Version", listed, [&](const Resolved& one) { return number(one.key.number.value); },
-      head);
-  AppendJoined(
-      "X-Lorry-Run", listed, [&](const Resolved& one) { return number(one.key.run.value); }, head);
-  AppendJoined(
-      "X-Lorry-Epoch", listed, [&](const Resolved& one) { return number(one.epoch.value); }, head);
-  AppendJoined(
-      "X-Lorry-Digest", listed,
-      [](const Resolved& one) -> const std::string& { return one.digest.value; }, head);
-  AppendJoined(
-      "X-Lorry-Lag", listed,
-      [&](const Resolved& one) -> std::string {
-        if (!lag_known) return "unknown";
-        return one.lag ? number(*one.lag) : "none";
-      },
-      head);
+  const auto lag = [&](const Resolved& one) -> std::string {
+    if (!lag_known) return "unknown";
+    return one.lag ? std::to_string(*one.lag) : "none";
+  };
+  absl::StrAppend(
+      head, "X-Lorry-Adapter: ", adapters,  //
+      "\r\nX-Lorry-Version: ", Joined(listed, [](const Resolved& r) { return r.key.number.value; }),
+      "\r\nX-Lorry-Run: ", Joined(listed, [](const Resolved& r) { return r.key.run.value; }),
+      "\r\nX-Lorry-Epoch: ", Joined(listed, [](const Resolved& r) { return r.epoch.value; }),
+      "\r\nX-Lorry-Digest: ",
+      Joined(listed, [](const Resolved& r) -> const std::string& { return r.digest.value; }),
+      "\r\nX-Lorry-Lag: ", Joined(listed, lag), "\r\n");
 }
 
 std::string RefusalFields(const Refused& refused) {
@@ -174,6 +166,10 @@ std::string RefusalFields(const Refused& refused) {
 }
 
 void AppendStatusLine(int status, std::string* head) {
+  if (status == 200) {
+    head->append("HTTP/1.1 200 OK\r\n");
+    return;
+  }
   const auto phrase = boost::beast::http::obsolete_reason(
       boost::beast::http::int_to_status(static_cast<unsigned>(status)));
   head->append("HTTP/1.1 ").append(std::to_string(status)).append(" ");

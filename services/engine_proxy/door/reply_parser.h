@@ -7,10 +7,12 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "services/engine_proxy/door/framing.h"
 
 namespace lorry::door {
@@ -31,7 +33,7 @@ class ReplyParser : public http::basic_parser<false> {
   // In order; valid while the parser lives and reads no further head.
   std::vector<HeaderField> Fields() const;
   // What the last put() found of the body; lies in the bytes that it was given.
-  const std::vector<asio::const_buffer>& pieces() const { return pieces_; }
+  std::span<const asio::const_buffer> pieces() const { return pieces_; }
   void ForgetPieces() { pieces_.clear(); }
 
  private:
@@ -54,7 +56,7 @@ class ReplyParser : public http::basic_parser<false> {
   bool in_head_ = true;  // afterwards fields are trailers, which end here
   std::string text_;
   std::vector<Place> places_;
-  std::vector<asio::const_buffer> pieces_;
+  absl::InlinedVector<asio::const_buffer, 2> pieces_;
 };
 
 }  // namespace lorry::door

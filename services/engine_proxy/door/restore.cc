@@ -1,6 +1,8 @@
 #include "services/engine_proxy/door/restore.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 namespace lorry::door {
 namespace {
@@ -12,9 +14,13 @@ constexpr std::string_view kData = "data:";
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 // The rest of what stands between strings, numbers and words, means nothing here.
-bool IsStructure(char c) {
-  return c == '"' || c == ',' || c == '{' || c == '}' || c == '[' || c == ']' || c == '\n';
+constexpr std::array<bool, 256> Structure() {
+  std::array<bool, 256> is = {};
+  for (const char c : std::string_view("\",{}[]\n")) is[static_cast<unsigned char>(c)] = true;
+  return is;
 }
+constexpr std::array<bool, 256> kIsStructure = Structure();
+bool IsStructure(char c) { return kIsStructure[static_cast<unsigned char>(c)]; }
 
 }  // namespace
 
@@ -112,17 +118,18 @@ void ModelRestorer::Close() {
 }
 
 size_t ModelRestorer::InString(std::string_view text, size_t at) {
-  for (; at < text.size(); ++at) {
-    const char c = text[at];
-    if (escaped_) {
-      escaped_ = false;
-    } else if (c == '\\') {
-      escaped_ = true;
-    } else if (c == '"') {
-      EndString();
-      return at + 1;
+  while (at < text.size()) {
+    const size_t first = at;
+    if (std::exchange(escaped_, false)) ++at;
+    while (at < text.size() && text[at] != '"' && text[at] != '\\') ++at;
+    escaped_ = at < text.size() && text[at] == '\\';
+    if (escaped_) ++at;
+    if (state_ == State::kKey && key_.size() < kKeyBytes) {
+      key_ += text.substr(first, std::min(at - first, kKeyBytes - key_.size()));
     }
-    if (state_ == State::kKey && key_.size() < kKeyBytes) key_ += c;
+    if (at == text.size() || escaped_) continue;
+    EndString();
+    return at + 1;
   }
   return at;
 }

@@ -9,6 +9,9 @@
 namespace lorry::door {
 namespace {
 
+// The same version has many spellings, and a text may be long.
+constexpr size_t kKnownTexts = 256;
+
 // Whether new requests may come to the name, so that the end of its last one is no news. A row that
 // keeps requests waiting may wait for just that end, and does not say of which name; what has no
 // route is about to leave the engine, though an alias may still name it; and what is loaded on
@@ -24,12 +27,6 @@ bool IsRouted(const proxy::DoorTable& table, const EngineName& name) {
              [&](const proxy::DoorRow& row) { return row.target == name && !row.on_demand; }) ||
          std::any_of(table.aliases.begin(), table.aliases.end(),
                      [&](const fleet::AliasRoute& alias) { return alias.target == name; });
-}
-
-uint32_t& Count(Admission::Counted& counted, const EngineName& name) {
-  const auto it = std::find_if(counted.begin(), counted.end(),
-                               [&](const auto& entry) { return entry.first == name; });
-  return it != counted.end() ? it->second : counted.emplace_back(name, 0).second;
 }
 
 // All of them have to be loaded at once; the engine's last slot is for the next version.
@@ -89,6 +86,8 @@ void Router::SetTable(proxy::DoorTable table) {
   auto fresh = std::make_shared<const proxy::DoorTable>(std::move(table));
   MutexLock lock(mutex_);
   table_.swap(fresh);
+  known_.clear();
+  std::erase_if(in_flight_, [](const auto& entry) { return entry.second == 0; });
   const proxy::DoorTable& current = *table_;
   std::erase_if(last_admitted_,
                 [&](const auto& entry) { return current.FindRoute(entry.first) == nullptr; });
@@ -112,7 +111,7 @@ Outcome Router::Resolve(const Ask& ask) {
   std::optional<Held> away;  // of those that are, the one that may wait the shortest
   std::set<AdapterName> on_demand;
   for (size_t i = 0; i < ask.adapters.size(); ++i) {
-    auto result = ResolveOne(*table_, ask.adapters[i], ask.min_version);
+    auto result = ResolveOne(ask.adapters[i], ask.min_version);
     if (auto* refused = std::get_if<Refused>(&result)) {
       if (ask.adapters.size() > 1)
         refused->message = "lora_path[" + std::to_string(i) + "]: " + refused->message;
@@ -138,9 +137,26 @@ Outcome Router::Resolve(const Ask& ask) {
   return Admit(std::move(counted), std::move(resolved));
 }
 
+std::variant<Resolved, Held, Refused> Router::ResolveOne(const std::string& reference,
+                                                         std::optional<uint64_t> min_version) {
+  if (min_version) return door::ResolveOne(*table_, reference, min_version);
+  if (const auto it = known_.find(reference); it != known_.end()) return it->second;
+  auto result = door::ResolveOne(*table_, reference, min_version);
+  const Resolved* resolved = std::get_if<Resolved>(&result);
+  if (resolved != nullptr && known_.size() < kKnownTexts) known_.emplace(reference, *resolved);
+  return result;
+}
+
+uint32_t& Router::Count(Admission::Counted& counted, const EngineName& name) {
+  Admission::InFlight::value_type* const of = &*in_flight_.try_emplace(name, 0).first;
+  const auto it = std::find_if(counted.begin(), counted.end(),
+                               [&](const auto& entry) { return entry.first == of; });
+  return it != counted.end() ? it->second : counted.emplace_back(of, 0).second;
+}
+
 Admitted Router::Admit(Admission::Counted counted, std::vector<Resolved> resolved) {
   ++live_;
-  for (const auto& [name, requests] : counted) in_flight_[name] += requests;
+  for (const auto& [of, requests] : counted) of->second += requests;
   for (const Resolved& one : resolved) {
     if (one.on_demand) last_admitted_[one.name] = ++last_admission_;
   }
@@ -158,7 +174,7 @@ Counts Router::Snapshot() const {
   for (const auto& [name, count] : in_flight_) {
     if (name.empty()) {
       counts.base_in_flight = count;
-    } else {
+    } else if (count > 0) {
       counts.in_flight.emplace(name, count);
     }
   }
@@ -171,13 +187,11 @@ void Router::Release(const Admission::Counted& counted) {
     MutexLock lock(mutex_);
     LORRY_CHECK(live_ > 0);
     --live_;
-    for (const auto& [name, requests] : counted) {
-      const auto it = in_flight_.find(name);
-      LORRY_CHECK(it != in_flight_.end() && it->second >= requests);
-      it->second -= requests;
-      if (it->second > 0) continue;
-      in_flight_.erase(it);
-      quiet = quiet || (!name.empty() && !IsRouted(*table_, name));
+    for (const auto& [of, requests] : counted) {
+      auto& [name, in_flight] = *of;
+      LORRY_CHECK(in_flight >= requests);
+      in_flight -= requests;
+      quiet = quiet || (in_flight == 0 && !name.empty() && !IsRouted(*table_, name));
     }
   }
   if (quiet && on_change_) on_change_();

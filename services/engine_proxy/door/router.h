@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "lib/base/mutex.h"
 #include "services/engine_proxy/machine/door_table.h"
 
@@ -29,7 +30,9 @@ class Router;
 // until destruction. Move-only.
 class Admission {
  public:
-  using Counted = std::vector<std::pair<EngineName, uint32_t>>;
+  // Of a name, at the engine.
+  using InFlight = std::map<EngineName, uint32_t>;
+  using Counted = absl::InlinedVector<std::pair<InFlight::value_type*, uint32_t>, 1>;
   Admission() = default;
   Admission(Admission&& other) noexcept;
   Admission& operator=(Admission&& other) noexcept;
@@ -41,7 +44,7 @@ class Admission {
   friend class Router;
   Admission(Router* router, Counted counted) : router_(router), counted_(std::move(counted)) {}
   Router* router_ = nullptr;
-  Counted counted_;  // names are distinct; the empty one is the base model
+  Counted counted_;  // in the router; distinct; the empty name is the base model
 };
 
 // A request that waits until adapters are loaded, all of them at once, while this lives. Move-only.
@@ -75,8 +78,11 @@ struct Resolved {
   bool operator==(const Resolved&) const = default;
 };
 
+// Nearly every request has one.
+using References = absl::InlinedVector<std::string, 1>;
+
 struct Ask {
-  std::vector<std::string> adapters;  // one a reference; empty text: none was named
+  References adapters;  // one a reference; empty text: none was named
   std::optional<uint64_t> min_version;
   uint32_t requests_each = 1;  // at the engine, for each reference
 };
@@ -138,13 +144,20 @@ class Router {
   };
   void Release(const Admission::Counted& counted) LORRY_EXCLUDES(mutex_);
   void EndWait(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
+  std::variant<Resolved, Held, Refused> ResolveOne(const std::string& reference,
+                                                   std::optional<uint64_t> min_version)
+      LORRY_REQUIRES(mutex_);
+  uint32_t& Count(Admission::Counted& counted, const EngineName& name) LORRY_REQUIRES(mutex_);
   Admitted Admit(Admission::Counted counted, std::vector<Resolved> resolved) LORRY_REQUIRES(mutex_);
 
   const uint32_t max_live_;
   const std::function<void()> on_change_;
   mutable Mutex mutex_;
   std::shared_ptr<const proxy::DoorTable> table_ LORRY_GUARDED_BY(mutex_);
-  std::map<EngineName, uint32_t> in_flight_ LORRY_GUARDED_BY(mutex_);
+  // What texts came to by this table, which says it all; of those that came to something.
+  std::unordered_map<std::string, Resolved> known_ LORRY_GUARDED_BY(mutex_);
+  // Names whose last request has ended stay until the next table.
+  Admission::InFlight in_flight_ LORRY_GUARDED_BY(mutex_);
   uint32_t live_ LORRY_GUARDED_BY(mutex_) = 0;
   std::map<AdapterName, Waiters> waiting_ LORRY_GUARDED_BY(mutex_);
   std::map<EngineName, uint64_t> last_admitted_ LORRY_GUARDED_BY(mutex_);

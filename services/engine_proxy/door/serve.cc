@@ -84,7 +84,7 @@ Task<bool> Session::ServeFetched(Exchange& x) {
 // aborted once its first token was seen, because SGLang leaks one that is aborted in its queue
 // (sglang#34205); one that does not stream shows no first token, and runs to its end.
 Task<bool> Session::ServeAbort(Exchange& x) {
-  const PaddedBody body(std::move(x.body));
+  const PaddedBody body = PaddedBody::Lent(x.body);
   auto fields = ObjectFields(body);
   if (!fields.ok()) {
     Refused why{400, "REQUEST_INVALID", "a JSON object is expected"};

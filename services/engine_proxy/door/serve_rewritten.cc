@@ -100,7 +100,7 @@ std::optional<Refused> ReadAsk(Exchange& x) {
     return Refused{400, "REQUEST_INVALID", std::string(ToStd(why.message()))};
   };
   if (auto why = Unreadable(x.head)) return why;
-  x.padded.emplace(std::move(x.body));
+  x.padded.emplace(PaddedBody::Lent(x.body));
   auto asks = ReadBody(x.kind, x.route.shape, *x.facts, *x.padded);
   if (!asks.ok()) return invalid(asks.status());
   x.asks = *std::move(asks);
@@ -136,7 +136,6 @@ Task<bool> SendAsCalls(Exchange& x) {
 // No coroutine until it must wait: what a request keeps while it waits is small.
 Task<bool> Session::ServeRewritten(Exchange& x) {
   if (auto why = ReadAsk(x)) return Refuse(x, *std::move(why));
-  x.record.asked = x.asks.adapters;
   client_.Watch();
   Outcome outcome = shard_.shared.router.Resolve(AskOf(x));
   if (Held* held = std::get_if<Held>(&outcome)) return ServeHeld(x, std::move(*held));

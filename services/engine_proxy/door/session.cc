@@ -12,13 +12,20 @@ Session::Session(Shard& shard, Client& client)
 Task<void> Session::Run() {
   bool keep = true;
   while (keep && !client_.left()) {
-    std::variant<RequestHead, HeadProblem> read = co_await reader_.ReadHead();
-    if (HeadProblem* problem = std::get_if<HeadProblem>(&read)) {
-      if (problem->status == 0) break;
-      Exchange x(shard_, client_, RequestHead{});
+    reader_.Begin();
+    std::optional<std::variant<RequestHead, HeadProblem>> head = reader_.TakeHead();
+    bool connected = true;
+    while (!head && connected) {
+      const Transferred read = co_await reader_.ReadMore();
+      connected = reader_.Took(read);
+      if (connected) head = reader_.TakeHead();
+    }
+    if (!connected) break;
+    if (HeadProblem* problem = std::get_if<HeadProblem>(&*head)) {
+      Exchange x(shard_, client_, reader_, RequestHead{});
       keep = co_await Reject(x, std::move(*problem));
     } else {
-      Exchange x(shard_, client_, std::get<RequestHead>(std::move(read)));
+      Exchange x(shard_, client_, reader_, std::get<RequestHead>(*std::move(head)));
       std::optional<HeadProblem> unread;
       if (!reader_.TakeBody(x.head, &x.body, &x.lease)) {
         unread = co_await reader_.ReadBody(x.head, &x.body, &x.lease);

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "services/engine_proxy/door/exchange.h"
-#include "services/engine_proxy/door/intake.h"
 
 namespace lorry::door {
 

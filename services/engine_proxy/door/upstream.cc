@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "services/engine_proxy/door/tcp.h"
 
 namespace lorry::door {
@@ -81,8 +82,8 @@ Task<CallResult> UpstreamCall::Start(std::span<const asio::const_buffer> request
     }
     sent_before_ = connection_->sent;
     TimedSocket& link = connection_->link;
-    std::vector<asio::const_buffer> pieces(request.begin(), request.end());
-    std::span<asio::const_buffer> left = pieces;
+    absl::InlinedVector<asio::const_buffer, 6> pieces(request.begin(), request.end());
+    std::span<asio::const_buffer> left(pieces.data(), pieces.size());
     ErrorCode error = link.WriteNow(&left, &connection_->sent);
     if (!error && !left.empty()) {
       error = co_await link.WriteRest(left, limits_.engine_write_ms, &connection_->sent);
@@ -91,28 +92,33 @@ Task<CallResult> UpstreamCall::Start(std::span<const asio::const_buffer> request
     if (error && link.expired()) co_return CallResult::kUnreachable;
     // An engine may answer (413, 400) and close before it has read the body: what it said is still
     // read.
-    CallResult result = CallResult::kBroken;
-    if (!error || !connection_->reused) result = co_await ReadHead();
+    std::optional<CallResult> result;
+    if (error && connection_->reused) result = CallResult::kBroken;
+    while (!result) {
+      const Transferred read = co_await ReadMore();
+      result = HeadAfter(read);
+    }
     const bool unread = result == CallResult::kBroken && connection_->reused && received_ == 0 &&
                         !cancelled_ &&
                         AcknowledgedOnly(link.socket().native_handle(), sent_before_);
-    if (!unread) co_return result;
+    if (!unread) co_return *result;
   }
   co_return CallResult::kBroken;
 }
 
 Task<CallResult> UpstreamCall::WaitForHead() {
   WaitForEver();
-  return ReadHead();
+  std::optional<CallResult> result;
+  while (!result) {
+    const Transferred read = co_await ReadMore();
+    result = HeadAfter(read);
+  }
+  co_return *result;
 }
 
-Task<CallResult> UpstreamCall::ReadHead() {
-  for (;;) {
-    if (const auto parsed = ParseHead()) co_return *parsed;
-    const Transferred read = co_await ReadMore();
-    const CallResult took = Took(read);
-    if (took != CallResult::kOk) co_return took;
-  }
+std::optional<CallResult> UpstreamCall::HeadAfter(const Transferred& read) {
+  const CallResult took = Took(read);
+  return took == CallResult::kOk ? ParseHead() : took;
 }
 
 std::optional<CallResult> UpstreamCall::ParseHead() {
@@ -130,12 +136,6 @@ std::optional<CallResult> UpstreamCall::ParseHead() {
   parser_->eager(true);
   ends_with_connection_ = !parser_->is_done() && parser_->need_eof();
   return CallResult::kOk;
-}
-
-Task<Transferred> UpstreamCall::ReadMore() {
-  connection_->link.ExpireIn(silence_ms_);
-  return connection_->link.socket().async_read_some(connection_->buffer.prepare(read_bytes_),
-                                                    kAwait);
 }
 
 CallResult UpstreamCall::Took(const Transferred& read) {

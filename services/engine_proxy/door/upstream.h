@@ -89,11 +89,15 @@ class UpstreamCall {
   void Finish();
 
  private:
-  Task<CallResult> ReadHead();
-  // What the bytes that are here say of the head: that it is whole or will never be, or nothing yet.
+  // What came says of the head: that it is whole or will never be, or nothing yet.
+  std::optional<CallResult> HeadAfter(const Transferred& read);
   std::optional<CallResult> ParseHead();
-  // Reads more into the connection's buffer; its result is for Took.
-  Task<Transferred> ReadMore();
+  // To be awaited: more in the connection's buffer; the result is for Took.
+  auto ReadMore() {
+    connection_->link.ExpireIn(silence_ms_);
+    return connection_->link.socket().async_read_some(connection_->buffer.prepare(read_bytes_),
+                                                      kAwait);
+  }
   CallResult Took(const Transferred& read);
 
   UpstreamPool& pool_;

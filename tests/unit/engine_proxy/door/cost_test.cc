@@ -160,12 +160,12 @@ TEST_F(Cost, OfSystemCallsIsWhatTwoSocketsNeed) {
   EXPECT_LE(each[kEpollWait], 3.1);
 }
 
-// Of which six are coroutines: each step that this request may wait in is one.
+// Of which three are coroutines: each step that this request may wait in is one.
 TEST_F(Cost, OfAllocationsDoesNotGrow) {
   auto vllm = OfARequest(fleet::EngineKind::kVllm, kBody);
   auto sglang = OfARequest(fleet::EngineKind::kSglang, kBody);
-  EXPECT_LE(vllm[kAllocation], 37);
-  EXPECT_LE(sglang[kAllocation], 52);
+  EXPECT_LE(vllm[kAllocation], 20);
+  EXPECT_LE(sglang[kAllocation], 37);
 }
 
 }  // namespace

@@ -121,6 +121,24 @@ TEST(Framing, RefusesBadRequestLines) {
   }
 }
 
+TEST(Framing, SeesAStrayByteWhereverItStands) {
+  const std::string whole = Post("X: " + std::string(100, 'a') + "\r\n");
+  const size_t value = whole.find("aaa");
+  const std::pair<char, std::string_view> cases[] = {{'\r', "a line does not end in CR LF alone"},
+                                                     {'\n', "a line does not end in CR LF alone"},
+                                                     {'\0', "a line does not end in CR LF alone"},
+                                                     {'\x01', "a control character"},
+                                                     {'\x1f', "a control character"},
+                                                     {'\x7f', "a control character"}};
+  for (size_t i = 0; i < 100; ++i) {
+    for (const auto& [byte, why] : cases) {
+      std::string damaged = whole;
+      damaged[value + i] = byte;
+      EXPECT_NE(Why(damaged).find(why), std::string::npos) << i << ": " << Why(damaged);
+    }
+  }
+}
+
 TEST(Framing, AHeadIsWhole) {
   EXPECT_EQ(Why("GET / HTTP/1.1"), "a line does not end in CR LF alone");
   EXPECT_EQ(Why("GET / HTTP/1.1\r\nHost: a\r\n"), "a line does not end in CR LF alone");
@@ -175,8 +193,13 @@ TEST(Framing, DropsWhatTheDoorKeepsToItself) {
   const RequestHead head =
       Accepted(Post("X-Lorry-A: 1\r\nx-lorry-: 2\r\nX-Lorr: 3\r\nAccept: 4\r\n"));
   std::string out;
-  AppendForwardable(head.fields, {"x-lorry-*", "host"}, &out);
+  static constexpr std::string_view kDropped[] = {"x-lorry-*", "host"};
+  AppendForwardable(head.fields, FieldNames(kDropped), &out);
   EXPECT_EQ(out, "X-Lorr: 3\r\nAccept: 4\r\n");
+  const FieldNames names(kDropped);
+  EXPECT_TRUE(names.Has("HOST"));
+  EXPECT_FALSE(names.Has("Hose")) << "as long, and begins with the same letter";
+  EXPECT_FALSE(names.Has(""));
 }
 
 TEST(Framing, HoldsTheHostToOneMeaning) {
@@ -206,7 +229,8 @@ TEST(Framing, ForwardsOnlyWhatIsNotOfTheConnection) {
       Post("Connection: close, X-Mine\r\nX-Mine: 1\r\nX-Keep: 2\r\nTE: trailers\r\nUpgrade: h2c\r\n"
            "Keep-Alive: 5\r\nAccept: */*\r\n"));
   std::string out;
-  AppendForwardable(head.fields, {"host"}, &out);
+  static constexpr std::string_view kDropped[] = {"host"};
+  AppendForwardable(head.fields, FieldNames(kDropped), &out);
   EXPECT_EQ(out, "X-Keep: 2\r\nAccept: */*\r\n");
 }
 

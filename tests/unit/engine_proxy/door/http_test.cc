@@ -91,11 +91,13 @@ TEST_F(HttpTest, ChunkExtensionsAndTrailersEndHere) {
 TEST_F(HttpTest, AnswersPipelinedRequestsInOrder) {
   StartEcho();
   Wire wire = Connect();
-  wire.Send(Post("/generate", R"({"lora_path":"policy@11"})") + Get("/health") +
-            Post("/generate", kAsk));
+  const std::string text(700'000, 'a');  // more than the door makes room for at once
+  const std::string asks = R"({"lora_path":"policy@11","text":")" + text + "\"}";
+  wire.Send(Post("/generate", asks) + Get("/health") + Post("/generate", kAsk));
   EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "11");
   EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "");
   EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "12");
+  EXPECT_NE(engine_->requests().at(0).body.find('"' + text + '"'), std::string::npos);
 }
 
 TEST_F(HttpTest, AsksForTheBodyOnlyWhenItWillReadIt) {

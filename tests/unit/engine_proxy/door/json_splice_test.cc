@@ -138,6 +138,17 @@ TEST(JsonScan, AcceptsExactlyWhatAStrictParserAccepts) {
   EXPECT_GT(accepted, 1'000u) << "damage that changes a digit changes no form";
 }
 
+TEST(JsonScan, ALongListOfTokenIdsMayBeginWithZeroAndNotWithALeadingZero) {
+  std::string ids;
+  for (int i = 0; i < 200; ++i) ids += ",17";
+  for (const auto& [first, is_json] : {std::pair("0", true), {"01", false}, {"00", false}}) {
+    const std::string list = "[" + std::string(first) + ids + "]";
+    JsonScanner scan(list);
+    JsonKind kind;
+    EXPECT_EQ(scan.SkipValue(1, &kind) && scan.AtEnd(), is_json) << first;
+  }
+}
+
 TEST(WholeNumber, IsNoOtherNumberAndNothingElse) {
   const PaddedBody body(std::string(
       R"({"a":12,"most":18446744073709551615,"more":18446744073709551616,"b":-1,"c":1.0,"d":1e3,"e":"1","f":null})"));

@@ -2,6 +2,7 @@
 // the engine has ended them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -145,7 +146,8 @@ TEST_F(ResumeTest, WhatTheDoorGaveUpCountsUntilTheEngineHasEndedAndGoesOnNoMore)
     door_->SetTable(On(12));
     go.Open();
     EXPECT_TRUE(Eventually([this] { return door_->Recent(9).size() == 3; }));
-    EXPECT_EQ(door_->Recent(1).at(0).status, 504);
+    const std::vector<Explained> all = door_->Recent(9);  // a refused one may be put down last
+    EXPECT_EQ(std::ranges::count(all, 504, &Explained::status), 1);
     EXPECT_EQ(asked_.size(), 1u);
     Stop();
     asked_.clear();

@@ -142,6 +142,18 @@ TEST_F(RouterTest, CallsNothingUnknownBeforeItIsTold) {
   EXPECT_EQ(Ask1(router_, "policy@eval"), "404 UNKNOWN_ADAPTER");
 }
 
+TEST_F(RouterTest, ATextMeansWhatTheLastTableSays) {
+  for (const uint64_t number : {11u, 12u, 11u}) {
+    TableMaker maker;
+    maker.Loaded("policy", 11).Loaded("policy", 12).Row("policy", RowMode::kOpen, number);
+    router_.SetTable(maker.Make());
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_EQ(Ask1(router_, "policy"), NameOf("policy", number).value);
+    }
+    EXPECT_EQ(Ask1(router_, "policy", 12) == NameOf("policy", 12).value, number == 12);
+  }
+}
+
 TEST_F(RouterTest, RefusesEverythingWhileTheEngineSleeps) {
   TableMaker maker = Ordinary();
   maker.raw().asleep = true;
