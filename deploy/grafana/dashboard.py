@@ -83,8 +83,10 @@ ENGINES = [
         (f"increase(lorry_proxy_engine_boots_total{{{PER_INSTANCE}}}[$__rate_interval])", "{{instance}} boots"),
         (f"lorry_proxy_wedged{{{PER_INSTANCE}}}", "{{instance}} wedged"),
         (f"lorry_proxy_engine_paused{{{PER_INSTANCE}}}", "{{instance}} paused"),
+        (f"lorry_proxy_framework_pause{{{PER_INSTANCE}}}", "{{instance}} paused by a framework"),
+        (f"increase(lorry_proxy_framework_pauses_overdue_total{{{PER_INSTANCE}}}[$__rate_interval])", "{{instance}} left paused by a framework"),
     ]),
-    ("Pauses, p99", "s", "From asking an engine to pause until it said that it goes on (policy quiesce).", [
+    ("Pauses, p99", "s", "From asking an engine to pause until it said that it goes on (policy quiesce, or a framework's).", [
         (f"histogram_quantile(0.99, sum by (le, instance) (rate(lorry_proxy_pause_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{instance}}"),
     ]),
     ("Adapters on demand", "ops", "Loads because requests waited, and adapters that left for them (policy residency=on_demand). Many of both: more adapters are in use than the engine has slots.", [

@@ -24,6 +24,11 @@ ABSL_FLAG(uint32_t, door_live_requests, kDefaults.live_requests,
           "most requests at the engine at once");
 ABSL_FLAG(uint32_t, door_held_requests, kDefaults.held_requests,
           "most requests that wait for a sync to end");
+ABSL_FLAG(uint32_t, door_calls, kDefaults.calls,
+          "most calls of frameworks that wait for their answers");
+ABSL_FLAG(int64_t, door_call_ms, kDefaults.call_ms,
+          "a framework's call is given up (504 CALL_TIMEOUT) after so long; more than "
+          "--framework-pause-deadline-ms");
 ABSL_FLAG(int64_t, door_head_ms, kDefaults.head_ms,
           "a client must have sent a request's head after so long");
 ABSL_FLAG(int64_t, door_body_ms, kDefaults.body_ms,
@@ -87,6 +92,8 @@ absl::StatusOr<door::DoorLimits> DoorLimitFlags() {
       ReadCount(FLAGS_door_connections, "--door-connections", &limits.connections),
       ReadCount(FLAGS_door_live_requests, "--door-live-requests", &limits.live_requests),
       ReadCount(FLAGS_door_held_requests, "--door-held-requests", &limits.held_requests),
+      ReadCount(FLAGS_door_calls, "--door-calls", &limits.calls),
+      ReadMs(FLAGS_door_call_ms, "--door-call-ms", 1, &limits.call_ms),
       ReadMs(FLAGS_door_head_ms, "--door-head-ms", 1, &limits.head_ms),
       ReadMs(FLAGS_door_body_ms, "--door-body-ms", 1, &limits.body_ms),
       ReadMs(FLAGS_door_keep_alive_ms, "--door-keep-alive-ms", 1, &limits.keep_alive_ms),

@@ -19,6 +19,7 @@
 #include "lib/program/ucx_flags.h"
 #include "lib/rpc/call_metrics.h"
 #include "lib/transfer/ucx/transports.h"
+#include "services/engine_proxy/calls/call_desk.h"
 #include "services/engine_proxy/door_flags.h"
 #include "services/engine_proxy/driver/base_model_finder.h"
 #include "services/engine_proxy/driver/engine_claim.h"
@@ -66,6 +67,13 @@ ABSL_FLAG(std::string, on_wedged, "",
           "adapter registry and needs a restart; with LORRY_MEMBER, LORRY_ENGINE_URL and "
           "LORRY_BOOT_ID in its environment, its output in this log; it ends with this program");
 ABSL_FLAG(int64_t, on_wedged_limit_ms, 60'000, "then COMMAND and what it started are killed");
+ABSL_FLAG(std::string, framework_calls, "auto",
+          "whether clients of the door may pause the engine, flush its caches and the like, as "
+          "frameworks do that know nothing of Lorry: on, off, or auto, which is on where the door "
+          "listens on a loopback address");
+ABSL_FLAG(int64_t, framework_pause_deadline_ms, 900'000,
+          "a pause that a framework asked for at the door ends after so long, though the framework "
+          "does not end it");
 ABSL_FLAG(int64_t, drain_grace_ms, 25'000, "how long running requests may go on after SIGTERM");
 
 ABSL_FLAG(int64_t, goodbye_wait_ms, 0,
@@ -102,6 +110,25 @@ std::string Advertised(const HostPort& listens) {
   return HostPort{host.empty() ? program::ReachableHost(listens) : host, listens.port}.ToString();
 }
 
+absl::Status CheckCallFlags() {
+  const std::string calls = absl::GetFlag(FLAGS_framework_calls);
+  if (calls != "on" && calls != "off" && calls != "auto")
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 "--framework-calls must be on, off or auto");
+  const int64_t deadline_ms = absl::GetFlag(FLAGS_framework_pause_deadline_ms);
+  constexpr int64_t kDayMs = 24 * 3'600'000;
+  if (deadline_ms >= 1'000 && deadline_ms <= kDayMs) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "",
+               absl::StrCat("--framework-pause-deadline-ms is ", deadline_ms,
+                            "; it must be from 1000 to ", kDayMs));
+}
+
+// A door that others than this host's users reach does not let them pause the engine unasked.
+bool TakesCalls(const HostPort& door) {
+  const std::string calls = absl::GetFlag(FLAGS_framework_calls);
+  return calls == "on" || (calls == "auto" && rpc::IsLoopback(door.ToString()));
+}
+
 absl::Status CheckFlags() {
   const std::pair<const char*, std::string> needed[] = {
       {"--engine", absl::GetFlag(FLAGS_engine)},
@@ -115,6 +142,7 @@ absl::Status CheckFlags() {
   }
   LORRY_RETURN_IF_ERROR(CheckName("--member", absl::GetFlag(FLAGS_member)));
   LORRY_RETURN_IF_ERROR(ParseOnWedged(absl::GetFlag(FLAGS_on_wedged)).status());
+  LORRY_RETURN_IF_ERROR(CheckCallFlags());
   return CheckName("--pool", absl::GetFlag(FLAGS_pool));
 }
 
@@ -181,6 +209,11 @@ class App {
   EventSink Sink() {
     return [this](Event event) { proxy_->Post(std::move(event)); };
   }
+  door::CallOwner CallOwner() {
+    return [this](door::EngineCall call, door::CallTicket ticket) {
+      calls_.Take(std::move(call), std::move(ticket));
+    };
+  }
 
   runtime::Signals& signals_;
   const SteadyClock clock_;
@@ -193,6 +226,9 @@ class App {
   ProxyMetrics metrics_;
   std::unique_ptr<EngineClaim> claim_;
   std::unique_ptr<kv::Store> kv_;
+  calls::CallDesk calls_{
+      {.try_post = [this](Event event) { return proxy_->TryPost(std::move(event)); },
+       .post = [this](Event event) { proxy_->Post(std::move(event)); }}};
   std::unique_ptr<Proxy> proxy_;
   std::unique_ptr<ImageShelf> shelf_;
   std::unique_ptr<door::Door> door_;
@@ -228,7 +264,9 @@ absl::Status App::Open() {
   LORRY_ASSIGN_OR_RETURN(proxy_, Proxy::Create(*kv_, clock_,
                                                {.machine = {.member = MemberId(member_),
                                                             .pool = PoolName(pool_),
-                                                            .new_journal = NewJournal()},
+                                                            .new_journal = NewJournal(),
+                                                            .framework_pause_ms = absl::GetFlag(
+                                                                FLAGS_framework_pause_deadline_ms)},
                                                 .on_fatal = on_fatal}));
   LORRY_ASSIGN_OR_RETURN(shelf_, ImageShelf::Open(ImageRoot(member_), proxy_->journal(), readers));
   shelf_->RemoveUnrecorded(proxy_->recorded_names());
@@ -273,6 +311,7 @@ absl::Status App::WireEngine() {
                         .engine_port = engine_at_.port,
                         .threads = absl::GetFlag(FLAGS_door_threads),
                         .allow_unknown_routes = absl::GetFlag(FLAGS_door_allow_unknown_routes),
+                        .on_call = TakesCalls(door_at_) ? CallOwner() : nullptr,
                         .limits = limits,
                         .observer = &metrics_,
                         .on_counts = report,
@@ -388,7 +427,8 @@ absl::Status App::Serve() {
       {.fetcher = fetcher_.get(),
        .engine = engine_.get(),
        .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
-       .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); }});
+       .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); },
+       .answer_call = [this](const AnswerCall& answer) { calls_.Answer(answer); }});
   metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, [this] { return attach_->attached(); });
   engine_->Start();
   if (wedge_watch_ != nullptr) wedge_watch_->Start();
@@ -409,6 +449,12 @@ void App::EndPause() {
   while (clock_.Now() < until) {
     const absl::StatusOr<Proxy::View> view = proxy_->GetView(until);
     if (!view.ok() || !view->table.paused) return;
+    if (view->framework_pauses.holds) {
+      spdlog::warn(
+          "the engine stays paused for the framework that asked for it: started again, "
+          "the proxy ends that in time");
+      return;
+    }
     // tidy: allow sleep: a bounded poll while the process ends
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

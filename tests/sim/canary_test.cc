@@ -72,6 +72,14 @@ TEST(Canary, AnEngineThatIsLeftPausedIsCaught) {
   ExpectBreaks(Plant::kResumeIsIgnored, "invariant 7");
 }
 
+TEST(Canary, EndingAFrameworksPauseIsCaught) {
+  ExpectBreaks(Plant::kFrameworkIsIgnored, "invariant 7");
+}
+
+TEST(Canary, AFrameworksPauseWithoutAnEndIsCaught) {
+  ExpectBreaks(Plant::kFrameworkHasNoEnd, "invariant 7");
+}
+
 TEST(Canary, LeavingRequestsWaitingForTheirAdapterIsCaught) {
   ExpectBreaks(Plant::kWaitIsNotReported, "invariant 13");
 }

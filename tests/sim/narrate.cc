@@ -13,11 +13,11 @@ constexpr std::string_view kProxyEvents[] = {
     "Listed",         "LoadDone",         "ProbeDone",       "UnloadDone",    "EngineLoadSeen",
     "PauseDone",      "ResumeDone",       "FetchProgress",   "FetchDone",     "FetchFailed",
     "FetchCancelled", "DirectoryDeleted", "DirectoryHashed", "ShapesChecked", "DoorReport",
-    "DoorDrains",     "DoorClosed",       "TimePassed"};
+    "DoorDrains",     "DoorClosed",       "CallMade",        "CallLeft",      "TimePassed"};
 constexpr std::string_view kProxyEffects[] = {
-    "Fetch",       "CancelFetch",  "HashDirectory", "CheckShapes", "DeleteDirectory",
-    "List",        "Load",         "Probe",         "Unload",      "AskEngineLoad",
-    "PauseEngine", "ResumeEngine", "SetDoorTable",  "SendObserved"};
+    "Fetch",       "CancelFetch",  "HashDirectory", "CheckShapes",  "DeleteDirectory",
+    "List",        "Load",         "Probe",         "Unload",       "AskEngineLoad",
+    "PauseEngine", "ResumeEngine", "SetDoorTable",  "SendObserved", "AnswerCall"};
 constexpr std::string_view kSyncEvents[] = {
     "StoreListed", "AdapterSet",  "AdapterDeleted", "VersionStored", "VersionDeleted",
     "AliasSet",    "HoldsAcked",  "SessionOpened",  "SessionLost",   "MemberObserved",
@@ -56,6 +56,9 @@ template <typename T>
 std::string Fields(const T& it) {
   std::string text;
   if constexpr (requires { it.op; }) absl::StrAppend(&text, " #", it.op);
+  if constexpr (requires { it.ticket; }) absl::StrAppend(&text, " ticket=", it.ticket);
+  if constexpr (requires { std::holds_alternative<proxy::PauseCall>(it.call); })
+    text += std::holds_alternative<proxy::PauseCall>(it.call) ? " pause" : " continue";
   if constexpr (requires { it.session; }) absl::StrAppend(&text, " session=", it.session);
   if constexpr (requires { it.member.value; }) absl::StrAppend(&text, " ", it.member.value);
   if constexpr (requires { it.boot.value; }) absl::StrAppend(&text, " boot=", it.boot.value);

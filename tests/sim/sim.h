@@ -23,6 +23,7 @@ constexpr int64_t kBarrierDeadlineMostMs = 10'000;
 constexpr int64_t kDrainDeadlineMostMs = 5'000;
 // In seeds of long pauses: beyond the stage deadline.
 constexpr int64_t kLongDrainDeadlineMostMs = 40'000;
+constexpr int64_t kFrameworkPauseMs = 20'000;  // the deadline of every proxy
 
 // Chances are per 1000; a seed draws its own of each, many of them zero (swarm testing).
 struct Faults {
@@ -96,6 +97,8 @@ enum class Plant {
   kPauseIsIgnored,        // a proxy takes an engine for paused that goes on
   kResumeIsIgnored,       // and one for resumed that stays paused
   kWaitIsNotReported,     // a door does not say which adapters its requests wait for
+  kFrameworkIsIgnored,    // a proxy lets an engine go on though a framework paused it
+  kFrameworkHasNoEnd,     // and never one that the framework forgets
 };
 
 class Queue {

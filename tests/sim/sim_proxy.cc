@@ -56,6 +56,8 @@ void SimProxy::Start() {
   config.member = member_;
   config.pool = pool_;
   config.drain_ms = 30'000;  // within what a run waits for at its end
+  config.framework_pause_ms = kFrameworkPauseMs;
+  if (sim_.plant == Plant::kFrameworkHasNoEnd) config.framework_pause_ms *= 100;
   config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
   const absl::StatusOr<proxy::Records> records =
       ReadBack(journal_, [](const std::string& text) { return proxy::Decode(text); });
@@ -97,6 +99,10 @@ void SimProxy::Kill(bool lose_journal) {
     sim_.coverage.Add(machine().rows_taken());
     driver_.Stop();
     for (const auto& [op, key] : std::exchange(unsent_, {})) sim_.lives.DiedTrying(key);
+    // Their connections are gone, and what they asked for may have been written down.
+    for (const auto& [ticket, call] : std::exchange(framework_.open, {})) {
+      if (call.is_pause) framework_.may_hold_until = sim_.now() + kFrameworkPauseMs;
+    }
     doors_.back()->Died();
     hooks_.hang_up();
   }
@@ -105,6 +111,7 @@ void SimProxy::Kill(bool lose_journal) {
   journal_.clear();
   unloads_.clear();
   locked_.clear();
+  framework_.must_hold_until = framework_.may_hold_until = 0;
   engine_.Forgotten();
 }
 
@@ -453,6 +460,8 @@ void SimProxy::Do(const proxy::SetDoorTable& effect) {
   for (const proxy::DoorRow& row : effect.table.rows) door_rows_[row.adapter].mode = row.mode;
   doors_.back()->Take(effect.table);
   if (sim_.plant == Plant::kRoutedIsUnloaded && sim_.Chance(20)) UnloadOneThatIsRouted();
+  if (sim_.plant == Plant::kFrameworkIsIgnored && engine_.paused_since().has_value())
+    Do(proxy::ResumeEngine{0, engine_.boot()});
 }
 
 void SimProxy::Do(const proxy::SendObserved& effect) {

@@ -57,6 +57,10 @@ class SimProxy {
   void AskForAll(int64_t lasts_ms);
   std::set<AdapterName> GivenUp() const;
   void CheckPause();
+  // A framework at its door pauses the engine, or lets it go on: which, is drawn from the text.
+  void FrameworkCalls(const std::string& text);
+  // And every call of one was answered by now, unless its proxy died.
+  void CheckCalls();
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
   void LoseSight(int64_t ms, bool ended);  // the driver does not see the engine, though it lives
   void Move(const PoolName& pool) { pool_ = pool; }  // its next session is of that pool
@@ -139,6 +143,9 @@ class SimProxy {
   void Do(const proxy::ResumeEngine& effect);
   void Do(const proxy::SetDoorTable& effect);
   void Do(const proxy::SendObserved& effect);
+  void Do(const proxy::AnswerCall& effect);
+  void CheckMayGoOn(const BootId& boot);
+  void FrameworkLeaves(uint64_t ticket);
 
   Sim& sim_;
   MemberId member_;
@@ -173,6 +180,19 @@ class SimProxy {
     int64_t hold_for_ms = 0;  // the shortest that it was told while it was shut
   };
   std::map<AdapterName, SimRow> door_rows_;
+  // What frameworks asked for through it, one call at a time.
+  struct SimFramework {
+    uint64_t last = 0;  // ticket
+    struct Open {
+      bool is_pause = false;
+      Tick at = 0;
+    };
+    std::map<uint64_t, Open> open;  // somebody waits for the answer
+    BootId boot;                    // that was paused last
+    Tick may_hold_until = 0;        // at the latest, whatever became of the calls
+    Tick must_hold_until = 0;       // as its caller was told, unless it is let go on
+  };
+  SimFramework framework_;
   bool believed_dead_ = false;
   // It said goodbye, and no session of a later life has told it anything.
   bool has_left_ = false;

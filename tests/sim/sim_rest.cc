@@ -70,6 +70,7 @@ void SimProxy::Confirm(const proxy::PauseEngine& effect, Tick until) {
 }
 
 void SimProxy::Do(const proxy::ResumeEngine& effect) {
+  CheckMayGoOn(effect.boot);
   const bool lost = !Reaches(effect.boot) || sim_.Chance(sim_.faults.answer_lost);
   if (!lost && sim_.plant != Plant::kResumeIsIgnored) engine_.Resume();
   Later(5, proxy::ResumeDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
@@ -81,7 +82,12 @@ void SimProxy::CheckPause() {
   const bool is_slow = sim_.faults.answer_lost > 0 || sim_.faults.disk_full > 0;
   const int64_t slack_ms = (is_slow ? 15'000 : 3'000) + (sim_.faults.disk_slow > 0 ? 6'000 : 0);
   if (!alive() || !engine_.paused_since().has_value()) return;
-  const Tick since = std::max({began_at_, blind_until_, *engine_.paused_since()});
+  const Tick since =
+      std::max({began_at_, blind_until_, *engine_.paused_since(), framework_.may_hold_until});
+  // A framework waits for its answer: it may be paused for that.
+  const bool is_asked =
+      std::ranges::any_of(framework_.open, [](const auto& call) { return call.second.is_pause; });
+  if (is_asked && sim_.now() - *engine_.paused_since() < 2 * kFrameworkPauseMs) return;
   if (sim_.now() - since > kBarrierDeadlineMostMs + sim_.drain_deadline_most_ms + slack_ms)
     sim_.oracle.Violate(7, absl::StrCat(member_.value, " leaves its engine paused"));
 }

@@ -160,6 +160,8 @@ class Run {
       mishaps_.quiesce = 1'000;
       drawn.long_request = 500;
     }
+    if (plant == Plant::kFrameworkIsIgnored || plant == Plant::kFrameworkHasNoEnd)
+      mishaps_.framework = 100;
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
     if (plant == Plant::kProbeIsBlind || plant == Plant::kGapIsBlind) drawn.ignored = 300;
     if (plant == Plant::kGoodbyeComesFirst) {
@@ -251,7 +253,10 @@ class Run {
       if (IsOneIn(absl::StrCat(plan_.seed, member.value, sim_.now()), mishaps_.leave))
         Leave(*proxy);
       if (mishaps_.Chance(mishaps_.stop) && proxy->engine().IsLoading()) world_.KillEngine(*proxy);
+      const std::string text = absl::StrCat(plan_.seed, " ", member.value, " ", sim_.now());
+      if (IsOneIn("framework " + text, mishaps_.framework)) proxy->FrameworkCalls(text);
       proxy->CheckPause();
+      proxy->CheckCalls();
     }
   }
 

@@ -9,13 +9,6 @@ namespace {
 // Another engine behind the same balancer answers at once.
 constexpr int kRetryElsewhereS = 1;
 
-Refused Draining() {
-  return {
-      503, "DRAINING",
-      "this engine's proxy is being stopped and lets no request wait; another engine may serve it",
-      kRetryElsewhereS};
-}
-
 // One place among the requests that wait, while it lives.
 class HeldPlace {
  public:
@@ -38,6 +31,13 @@ class HeldPlace {
 };
 
 }  // namespace
+
+Refused Draining() {
+  return {
+      503, "DRAINING",
+      "this engine's proxy is being stopped and lets no request wait; another engine may serve it",
+      kRetryElsewhereS};
+}
 
 Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask, Held held,
                                            int64_t* held_ms) {

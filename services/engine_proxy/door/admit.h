@@ -15,4 +15,7 @@ namespace lorry::door {
 Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask, Held held,
                                            int64_t* held_ms);
 
+// What is told to whoever waits, or would have to, while the door drains.
+Refused Draining();
+
 }  // namespace lorry::door

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "services/engine_proxy/door/call.h"
 #include "services/engine_proxy/door/explain.h"
 #include "services/engine_proxy/door/framing.h"
 #include "services/engine_proxy/door/observer.h"
@@ -37,6 +38,7 @@ struct DoorLimits {
   uint32_t connections = 16'384;         // one descriptor each, and one at the engine
   uint32_t live_requests = 8'192;        // above any engine's own queue
   uint32_t held_requests = 8'192;        // waiting at HELD rows
+  uint32_t calls = 64;                   // of frameworks, that wait for their answers
   uint32_t pooled_connections = 256;     // idle ones to the engine, a thread
   int64_t head_ms = 10'000;              // haproxy's `timeout http-request`; for the whole head
   int64_t body_ms = 30'000;
@@ -48,6 +50,9 @@ struct DoorLimits {
   // The engine takes nothing of a request for so long.
   int64_t engine_write_ms = 300'000;
   int64_t engine_pool_ms = 4'000;  // uvicorn closes idle connections after 5 s
+  // A call of a framework's: longer than any that its owner lets go on. One that waits for running
+  // requests may last as long as they do.
+  int64_t call_ms = 1'200'000;
   // How often limits are looked at, so their precision. A request that lasts until the next look is
   // watched for its client leaving from then on.
   int64_t sweep_ms = 250;
@@ -60,6 +65,9 @@ struct DoorOptions {
   uint16_t engine_port = 0;
   uint32_t threads = 0;  // 0: one a core, at most 4; engines need the others
   bool allow_unknown_routes = false;
+  // Answers the calls of frameworks, which change the engine for everybody; without one they are
+  // refused. From the door's threads.
+  CallOwner on_call;
   DoorLimits limits;
   size_t explained_requests = 4096;
   DoorObserver* observer = nullptr;  // outlives the door

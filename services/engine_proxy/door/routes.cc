@@ -10,12 +10,12 @@ using fleet::EngineKind;
 constexpr auto kPass = RouteAction::kPass;
 constexpr auto kRewrite = RouteAction::kRewrite;
 constexpr auto kRefuse = RouteAction::kRefuse;
+constexpr auto kCall = RouteAction::kCall;
+constexpr auto kPassCall = RouteAction::kPassCall;
 
 constexpr std::string_view kPublish =
     "publish the version with lorry (clients/python, `lorry publish`); this door loads and unloads "
     "by itself";
-constexpr std::string_view kPauses =
-    "the proxy pauses and flushes as the adapter's policy says; ask for `quiesce` there";
 constexpr std::string_view kMemory = "drain the proxy first and call the engine directly";
 constexpr std::string_view kWeights =
     "stop the proxy, update the engine's weights, start both again";
@@ -64,9 +64,9 @@ constexpr Route kSglang[] = {
     {"POST", "/load_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
     {"POST", "/load_lora_adapter_from_tensors", kRefuse, BodyShape::kNone, kPublish},
     {"POST", "/unload_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
-    {"POST", "/pause_generation", kRefuse, BodyShape::kNone, kPauses},
-    {"POST", "/continue_generation", kRefuse, BodyShape::kNone, kPauses},
-    {"GET,POST", "/flush_cache", kRefuse, BodyShape::kNone, kPauses},
+    {"POST", "/pause_generation", kCall},
+    {"POST", "/continue_generation", kCall},
+    {"GET,POST", "/flush_cache", kPassCall},
     {"GET,POST", "/release_memory_occupation", kRefuse, BodyShape::kNone, kMemory},
     {"GET,POST", "/resume_memory_occupation", kRefuse, BodyShape::kNone, kMemory},
     {"POST", "/update_weights_from_disk", kRefuse, BodyShape::kNone, kWeights},
@@ -116,9 +116,11 @@ constexpr Route kVllm[] = {
     {"POST", "/v1/load_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
     {"POST", "/v1/unload_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
     {"POST", "/load_lora_adapter/", kRefuse, BodyShape::kNone, kPublish},
-    {"POST", "/pause", kRefuse, BodyShape::kNone, kPauses},
-    {"POST", "/resume", kRefuse, BodyShape::kNone, kPauses},
-    {"POST", "/reset_prefix_cache", kRefuse, BodyShape::kNone, kPauses},
+    {"POST", "/pause", kCall},
+    {"POST", "/resume", kCall},
+    {"POST", "/areal_pause_generation", kCall},
+    {"POST", "/areal_continue_generation", kCall},
+    {"POST", "/reset_prefix_cache", kPassCall},
     {"POST", "/abort_requests", kRefuse, BodyShape::kNone, "close the request's own connection"},
     {"POST", "/sleep", kRefuse, BodyShape::kNone, kMemory},
     {"POST", "/wake_up", kRefuse, BodyShape::kNone, kMemory},
@@ -171,14 +173,20 @@ RouteChoice Refuse(int status, std::string message) {
 }  // namespace
 
 RouteChoice ChooseRoute(EngineKind kind, std::string_view method, std::string_view path,
-                        bool allow_unknown) {
+                        RoutesAllowed allowed) {
   if (kind == EngineKind::kUnknown && path == "/health") return {RouteAction::kHealth};
   const Route* of_path = nullptr;
   for (const Route& route : TableFor(kind)) {
     if (!IsPath(route, path)) continue;
     of_path = &route;
     if (!Allows(route.methods, method)) continue;
-    if (route.action != RouteAction::kRefuse) return {route.action, route.shape};
+    const bool is_call = route.action == kCall || route.action == kPassCall;
+    if (is_call && !allowed.calls) {
+      return Refuse(403, std::string(path) +
+                             " changes the engine for everybody, and this door takes no such call; "
+                             "start the proxy with --framework-calls=on where its clients may");
+    }
+    if (route.action != kRefuse) return {route.action, route.shape};
     return Refuse(
         403, std::string(path) + " is not for clients of this door: " + std::string(route.remedy));
   }
@@ -188,7 +196,7 @@ RouteChoice ChooseRoute(EngineKind kind, std::string_view method, std::string_vi
   if (HasSecondReading(path)) {
     return Refuse(403, "paths are taken literally here; write the route without escapes or dots");
   }
-  if (allow_unknown && kind != EngineKind::kUnknown) return {RouteAction::kPass};
+  if (allowed.unknown && kind != EngineKind::kUnknown) return {RouteAction::kPass};
   return Refuse(
       403,
       std::string(path.substr(0, 128)) +

@@ -21,6 +21,9 @@ enum class RouteAction {
              // pause
   kServerInfo,  // passed with secrets redacted
   kAbort,       // a client's own request id, translated to the engine's
+  // Calls of frameworks, which change the engine for everybody; refused where they are not allowed.
+  kCall,      // handed to whoever answers for the engine
+  kPassCall,  // passed as it is
   kRefuse,
 };
 
@@ -55,8 +58,12 @@ struct RouteChoice {
   std::string message;  // of the refusal
 };
 
-// `allow_unknown` passes paths that no table names; they may reach the base model.
+struct RoutesAllowed {
+  bool unknown = false;  // paths that no table names are passed; they may reach the base model
+  bool calls = false;    // of frameworks
+};
+
 RouteChoice ChooseRoute(fleet::EngineKind kind, std::string_view method, std::string_view path,
-                        bool allow_unknown);
+                        RoutesAllowed allowed);
 
 }  // namespace lorry::door

@@ -19,14 +19,29 @@ constexpr std::string_view kJson = "application/json";
 // Control routes answer with a few hundred KiB at most (SGLang's /server_info).
 constexpr size_t kControlReplyBytes = 4u << 20;
 
+// It is of the calls that change the engine for everybody. Where a request that waits must not be
+// aborted, the engine would abort it all the same.
+std::optional<Refused> WhyNotAbortAll(const Exchange& x) {
+  if (x.shard.shared.options.on_call == nullptr) {
+    return Refused{403, "ROUTE_REFUSED",
+                   "abort_all would end other clients' requests; abort by rid, or start the proxy "
+                   "with --framework-calls=on where its clients may do that"};
+  }
+  if (x.facts->aborts_waiting) return std::nullopt;
+  return Refused{403, "ROUTE_REFUSED",
+                 "this SGLang never lets go of the adapter of a request that is aborted before its "
+                 "first token; abort by rid, or use 0.5.23 or later"};
+}
+
 }  // namespace
 
 Task<bool> Session::Serve(Exchange& x) {
   const std::shared_ptr<const proxy::DoorTable> table = shard_.shared.router.table();
   x.kind = table->engine;
   x.facts = shard_.shared.facts.load();
-  x.route =
-      ChooseRoute(x.kind, x.head.method, x.head.path, shard_.shared.options.allow_unknown_routes);
+  x.route = ChooseRoute(x.kind, x.head.method, x.head.path,
+                        {.unknown = shard_.shared.options.allow_unknown_routes,
+                         .calls = shard_.shared.options.on_call != nullptr});
   if (table->boot.empty() || x.kind == fleet::EngineKind::kUnknown) {
     Refused why{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
     return Refuse(x, std::move(why));
@@ -42,7 +57,10 @@ Task<bool> Session::Serve(Exchange& x) {
     case RouteAction::kModel:
     case RouteAction::kServerInfo:
       return ServeFetched(x);
+    case RouteAction::kCall:
+      return ServeCall(x);
     case RouteAction::kPass:
+    case RouteAction::kPassCall:
       client_.Watch();
       return RelayRequest(x);
     case RouteAction::kRefuse:
@@ -92,8 +110,9 @@ Task<bool> Session::ServeAbort(Exchange& x) {
   }
   const JsonField* all = FindField(*fields, "abort_all");
   if (all != nullptr && body.Text(all->value) == "true") {
-    Refused why{403, "ROUTE_REFUSED", "abort_all would end other clients' requests; abort by rid"};
-    co_return co_await Refuse(x, std::move(why));
+    if (auto why = WhyNotAbortAll(x)) co_return co_await Refuse(x, *std::move(why));
+    client_.Watch();
+    co_return co_await RelayRequest(x);
   }
   const JsonField* rid = FindField(*fields, "rid");
   auto id = rid != nullptr && rid->value.kind == JsonKind::kString

@@ -51,6 +51,7 @@ struct Shared {
   std::atomic<bool> closed{false};  // it was told
   std::atomic<uint32_t> connections{0};
   std::atomic<uint32_t> held{0};
+  std::atomic<uint32_t> calls{0};
   std::atomic<size_t> body_bytes{0};
   std::atomic<uint64_t> pieces_heard{0};  // Door::pieces_heard
   std::string engine_authority;           // for Host; set before the threads start
@@ -86,7 +87,7 @@ struct Shard {
   Shared& shared;
   Sweeper sweeper;  // outlives the sockets that io and pool hold
   std::unordered_set<Client*> clients;
-  std::unordered_set<Timer*> held;       // requests at HELD rows: cancelled to ask again
+  std::unordered_set<Timer*> held;  // requests at HELD rows, and calls: cancelled to look again
   std::unordered_set<FlipWatch*> flips;  // requests that do not simply finish when their row flips
   asio::io_context io{1};
   UpstreamPool pool;

@@ -296,6 +296,7 @@ void EngineLink::NotePauseEnded() {
 }
 
 void EngineLink::Run(const ResumeEngine& resume) {
+  if (!resume.why.empty()) spdlog::warn("the engine is let go on: {}", resume.why);
   With(
       resume.boot,
       [this, resume](engines::Engine& engine) {

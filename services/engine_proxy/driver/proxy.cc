@@ -76,6 +76,7 @@ void Proxy::Run(Effect effect) {
       parts.send_observed(e.observed);
       LORRY_FAULT_POINT("proxy.observed.sent");
     }
+    void operator()(AnswerCall& e) { parts.answer_call(e); }
   };
   std::visit(Runner{parts_}, effect);
 }
@@ -84,7 +85,7 @@ absl::StatusOr<Proxy::View> Proxy::GetView(Tick deadline) {
   return driver_->Ask(
       [](const Machine& machine) {
         return View{machine.Observe(), machine.door_table(), machine.Describe(),
-                    machine.demand_tally()};
+                    machine.demand_tally(), machine.framework_pauses()};
       },
       deadline);
 }

@@ -35,12 +35,14 @@ class Proxy {
     EngineLink* engine = nullptr;
     std::function<void(DoorTable)> set_door_table;              // the door reports by DoorReport
     std::function<void(const fleet::Observed&)> send_observed;  // latest wins
+    std::function<void(const AnswerCall&)> answer_call;
   };
   struct View {
     fleet::Observed observed;
     DoorTable table;
     std::string description;
     DemandTally demand;
+    FrameworkPauses framework_pauses;
   };
 
   static absl::StatusOr<std::unique_ptr<Proxy>> Create(kv::Store& store, const Clock& clock,

@@ -88,6 +88,7 @@ struct PauseEngine {
 struct ResumeEngine {
   OpId op = 0;
   BootId boot;
+  std::string why = {};  // for people, where nobody asked for it
 };
 
 struct SetDoorTable {
@@ -95,10 +96,16 @@ struct SetDoorTable {
 };  // to the door; answered by DoorReport
 struct SendObserved {
   fleet::Observed observed;
-};  // to the orchestrator; latest wins
+};                   // to the orchestrator; latest wins
+struct AnswerCall {  // to whoever made it; kOk: as the engine answers what it has done
+  uint64_t ticket = 0;
+  Outcome outcome = Outcome::kOk;
+  std::string reason = {};  // a word of docs/ERRORS.md
+  std::string detail = {};
+};
 
-using Effect =
-    std::variant<Fetch, CancelFetch, HashDirectory, CheckShapes, DeleteDirectory, List, Load, Probe,
-                 Unload, AskEngineLoad, PauseEngine, ResumeEngine, SetDoorTable, SendObserved>;
+using Effect = std::variant<Fetch, CancelFetch, HashDirectory, CheckShapes, DeleteDirectory, List,
+                            Load, Probe, Unload, AskEngineLoad, PauseEngine, ResumeEngine,
+                            SetDoorTable, SendObserved, AnswerCall>;
 
 }  // namespace lorry::proxy

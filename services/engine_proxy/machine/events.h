@@ -163,12 +163,28 @@ struct DoorDrains {};
 // Its listeners are closed, no connection is left, and it admits nothing any more, for good.
 struct DoorClosed {};
 
+// What a framework that knows nothing of Lorry asks of the engine at the door (docs/SEMANTICS.md §9).
+struct PauseCall {
+  fleet::PauseKind kind = fleet::PauseKind::kAbort;
+  bool flush = false;  // the engine's caches are dropped
+};
+struct ContinueCall {};
+using FrameworkCall = std::variant<PauseCall, ContinueCall>;
+// Tickets count the calls of one proxy process, from 1; each is answered by one AnswerCall.
+struct CallMade {
+  uint64_t ticket = 0;
+  FrameworkCall call;
+};
+struct CallLeft {
+  uint64_t ticket = 0;
+};  // its caller waits for the answer no more; what began goes on
+
 struct TimePassed {};  // `wake_at` came
 
 using Event =
     std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed, LoadDone,
                  ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone, FetchProgress,
                  FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted, DirectoryHashed,
-                 ShapesChecked, DoorReport, DoorDrains, DoorClosed, TimePassed>;
+                 ShapesChecked, DoorReport, DoorDrains, DoorClosed, CallMade, CallLeft, TimePassed>;
 
 }  // namespace lorry::proxy

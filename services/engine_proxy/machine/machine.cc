@@ -10,6 +10,7 @@
 #include "services/engine_proxy/machine/door.h"
 #include "services/engine_proxy/machine/engine.h"
 #include "services/engine_proxy/machine/fetching.h"
+#include "services/engine_proxy/machine/framework_calls.h"
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/observe.h"
 #include "services/engine_proxy/machine/pauses.h"
@@ -70,6 +71,8 @@ void Handle(Core& core, const Event& event) {
                  [&](const DoorReport& e) { HandleReport(core, e); },
                  [&](const DoorDrains&) { core.door = DoorState::kDrains; },
                  [&](const DoorClosed&) { core.door = DoorState::kClosed; },
+                 [&](const CallMade& e) { HandleCall(core, e); },
+                 [&](const CallLeft& e) { HandleCallLeft(core, e); },
                  [&](const TimePassed&) {},
              },
              event);
@@ -81,6 +84,7 @@ void Plan(Core& core) {
   AdvanceRows(core);
   AdvanceDoor(core);  // before unloads: what they wait for is a table without the name
   if (AdvanceUnloads(core)) AdvanceDoor(core);
+  AdvanceCalls(core);
   AdvancePause(core);  // after a flip that it was held for, and never beside a call of the registry
   AdvanceEngine(core);
   AskEngineLoadIfNeeded(core);
@@ -206,6 +210,9 @@ fleet::Observed Machine::Observe() const { return proxy::Observe(*state_); }
 const DoorTable& Machine::door_table() const { return state_->table; }
 RowsTaken Machine::rows_taken() const { return state_->taken; }
 DemandTally Machine::demand_tally() const { return state_->demand_tally; }
+FrameworkPauses Machine::framework_pauses() const {
+  return {state_->pause.by_framework, state_->pause.overdue};
+}
 std::string Machine::Describe() const { return proxy::Describe(*state_); }
 
 }  // namespace lorry::proxy

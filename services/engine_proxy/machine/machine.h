@@ -70,6 +70,9 @@ struct Config {
   // the adapters in use give way to it. Longer than most requests' pauses between two others of
   // their adapter, and a small part of what policies let requests wait.
   int64_t yield_ms = 1'000;
+  // A pause that a framework asked for ends after so long, whether or not the framework lets the
+  // engine go on: far longer than any of them takes for an update.
+  int64_t framework_pause_ms = 900'000;
   // Fetches at once; loads and unloads go one by one.
   uint32_t fetches_limit = 2;
 };
@@ -84,6 +87,12 @@ struct Ready {
 struct DemandTally {
   uint64_t loads = 0;      // begun because requests waited
   uint64_t evictions = 0;  // of what a row stood on
+};
+
+// Pauses that frameworks asked for.
+struct FrameworkPauses {
+  bool holds = false;    // one does, or may
+  uint64_t overdue = 0;  // that this process ended because their time was over
 };
 
 class Machine {
@@ -106,6 +115,7 @@ class Machine {
   // How often each row of docs/machines.md was taken since Restore.
   RowsTaken rows_taken() const;
   DemandTally demand_tally() const;
+  FrameworkPauses framework_pauses() const;
   // One line for people: boot, health, rows, residencies.
   std::string Describe() const;
 

@@ -32,6 +32,17 @@ std::string HealthDetail(const Core& core) {
   if (IsResuming(core)) {
     return "resuming: a pause is over, and the engine has not said yet that it goes on";
   }
+  if (core.pause.by_framework) {
+    return absl::StrCat(
+        "a framework paused the engine: no version is loaded or probed until it lets the engine go "
+        "on, which the proxy does after ",
+        core.config.framework_pause_ms / 1'000, " s");
+  }
+  if (core.pause.was_overdue) {
+    return absl::StrCat("the proxy ended a framework's pause after ",
+                        core.config.framework_pause_ms / 1'000,
+                        " s, in which the framework did not let the engine go on");
+  }
   return core.warning;
 }
 

@@ -16,7 +16,9 @@ enum class PauseEvent : uint8_t {
   kEnds,       // nobody wants it any more, or its deadline passed
   kResumeDue,  // the last resume was not confirmed
   kResumed,
-  kBootEnded,  // another life of the engine is not paused
+  kBootEnded,   // another life of the engine is not paused
+  kAskedAgain,  // by a framework that holds it
+  kLetGo,       // a framework lets an engine go on that Lorry has not paused
 };
 
 enum class PauseAsk : uint8_t { kNothing, kPause, kResume };

@@ -1,9 +1,11 @@
 #include "services/engine_proxy/machine/pauses.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/transition.h"
+#include "services/engine_proxy/machine/framework_calls.h"
 #include "services/engine_proxy/machine/pause_table.h"
 #include "services/engine_proxy/machine/quiesce.h"
 #include "services/engine_proxy/machine/unload.h"
@@ -33,8 +35,8 @@ void Enter(Pause& pause, PauseState next) {
       return;
     case PauseState::kResuming:
       if (std::holds_alternative<Resuming>(pause.phase)) return;
-      pause.phase =
-          Resuming{.needed = std::holds_alternative<Paused>(pause.phase) ? 1 : kResumesAfterDoubt};
+      const bool is_doubtful = pause.is_doubtful || std::holds_alternative<Pausing>(pause.phase);
+      pause.phase = Resuming{.needed = is_doubtful ? kResumesAfterDoubt : 1};
       return;
   }
 }
@@ -53,7 +55,8 @@ void AskFor(Core& core, PauseAsk ask) {
   resuming.retry_at = core.now + core.config.poll_ms;
   if (!core.answers || core.boot.empty()) return;  // asked when it answers again
   resuming.op = core.NewOp();
-  core.effects.push_back(ResumeEngine{resuming.op, core.boot});
+  core.effects.push_back(ResumeEngine{
+      resuming.op, core.boot, pause.was_overdue ? "no framework let it go on in time" : ""});
 }
 
 void WriteDown(Core& core, PauseWrite write) {
@@ -83,13 +86,11 @@ void GiveUp(Core& core, const std::string& why) {
   core.pause.rows.clear();
 }
 
-// A load, a probe or an unload would not be answered before the engine goes on.
-bool IsRegistryQuiet(const Core& core) {
-  return !IsUnloading(core) &&
-         std::none_of(core.residencies.begin(), core.residencies.end(), [](const auto& entry) {
-           return entry.second
-               .template IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>();
-         });
+// From here on it ends with this process.
+void TakeFromFramework(Core& core) {
+  core.pause.by_framework = false;
+  core.pause.record->framework_until = 0;
+  WriteDown(core, PauseWrite::kPaused);
 }
 
 // The first row that wants a pause, and all that want the same.
@@ -111,7 +112,18 @@ void BeginIfWanted(Core& core) {
   Move(core, PauseEvent::kWanted);
 }
 
+void EndIfOverdue(Core& core) {
+  if (core.now < core.pause.until) return;
+  ++core.pause.overdue;
+  core.pause.was_overdue = true;
+  AnswerServed(core, Outcome::kUnknown, "CALL_TIMEOUT",
+               "the engine did not pause within --framework-pause-deadline-ms");
+  TakeFromFramework(core);
+  Move(core, PauseEvent::kEnds);
+}
+
 void EndIfOver(Core& core) {
+  if (core.pause.by_framework) return EndIfOverdue(core);
   std::erase_if(core.pause.rows, [&](const auto& entry) {
     const fleet::DesiredRow* wanted = core.WantedRow(entry.first);
     const auto row = core.rows.find(entry.first);
@@ -128,15 +140,56 @@ void EndIfOver(Core& core) {
 }  // namespace
 
 void RestorePause(Core& core, const PausedRecord& record) {
-  core.pause.record = record;
-  core.pause.wanted = {.kind = record.kind};
-  core.pause.phase = Resuming{.needed = kResumesAfterDoubt};
+  Pause& pause = core.pause;
+  pause.record = record;
+  pause.wanted = {.kind = record.kind};
+  pause.phase = Resuming{.needed = kResumesAfterDoubt};
+  if (record.framework_until == 0) return;
+  pause.by_framework = pause.is_doubtful = true;
+  pause.until = std::min(record.framework_until, core.now + core.config.framework_pause_ms);
+  pause.phase = Paused();
+}
+
+void BeginForFramework(Core& core, const PauseCall& call) {
+  Pause& pause = core.pause;
+  const Tick until = core.now + core.config.framework_pause_ms;
+  const bool is_again = std::exchange(pause.by_framework, true);
+  pause.was_overdue = false;
+  pause.wanted = {call.kind, core.config.framework_pause_ms, call.flush};
+  pause.record = PausedRecord{core.boot, call.kind, until};
+  pause.until = until;
+  Move(core, is_again ? PauseEvent::kAskedAgain : PauseEvent::kWanted);
+  std::get<Pausing>(pause.phase).is_again = is_again;
+}
+
+void EndForFramework(Core& core) {
+  core.pause.was_overdue = false;
+  if (core.pause.by_framework) {
+    TakeFromFramework(core);
+    Move(core, PauseEvent::kEnds);
+  } else {
+    core.pause.record = PausedRecord{.boot = core.boot};
+    Move(core, PauseEvent::kLetGo);
+  }
+}
+
+// A load, a probe or an unload would not be answered before the engine goes on.
+bool IsRegistryQuiet(const Core& core) {
+  return !IsUnloading(core) &&
+         std::none_of(core.residencies.begin(), core.residencies.end(), [](const auto& entry) {
+           return entry.second
+               .template IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>();
+         });
 }
 
 bool IsPaused(const Core& core) { return !std::holds_alternative<None>(core.pause.phase); }
 
+bool IsHeldByFramework(const Core& core) {
+  return core.pause.by_framework && std::holds_alternative<Paused>(core.pause.phase);
+}
+
 bool IsPausedOrToBe(const Core& core) {
-  if (IsPaused(core)) return true;
+  if (IsPaused(core) || IsPauseAsked(core)) return true;
   if (!core.desired.has_value()) return false;
   return std::ranges::any_of(core.desired->rows, [&](const fleet::DesiredRow& wanted) {
     const auto row = core.rows.find(wanted.adapter);
@@ -155,7 +208,14 @@ bool IsPausedFor(const Core& core, const AdapterName& adapter, Epoch epoch) {
 void HandlePauseDone(Core& core, const PauseDone& event) {
   const auto* pausing = std::get_if<Pausing>(&core.pause.phase);
   if (pausing == nullptr || event.op == 0 || pausing->op != event.op) return;
-  if (event.outcome == Outcome::kOk) {
+  // Asked again in vain it is paused as before, or otherwise.
+  const bool holds = event.outcome == Outcome::kOk || pausing->is_again;
+  if (core.pause.by_framework) {
+    core.pause.is_doubtful = core.pause.is_doubtful || MayHaveHappened(event.outcome);
+    AnswerServed(core, event.outcome, event.reason, event.detail);
+    if (!holds) TakeFromFramework(core);
+  }
+  if (holds) {
     Move(core, PauseEvent::kHolds);
     return;
   }
@@ -169,7 +229,10 @@ void HandleResumeDone(Core& core, const ResumeDone& event) {
   resuming->op = 0;
   if (event.outcome != Outcome::kOk) return;
   resuming->retry_at = core.now + core.config.poll_ms;
-  if (--resuming->needed == 0) Move(core, PauseEvent::kResumed);
+  if (--resuming->needed > 0) return;
+  Move(core, PauseEvent::kResumed);
+  core.pause.is_doubtful = false;
+  AnswerServed(core, Outcome::kOk, "", "");
 }
 
 void AdvancePause(Core& core) {
@@ -177,6 +240,10 @@ void AdvancePause(Core& core) {
   if (!IsPaused(core)) return BeginIfWanted(core);
   if (!core.boot.empty() && pause.record->boot != core.boot) {
     pause.rows.clear();
+    pause.by_framework = pause.is_doubtful = false;
+    // An engine that was to go on does.
+    AnswerServed(core, IsResuming(core) ? Outcome::kOk : Outcome::kBroken, "ENGINE_RESTARTED",
+                 "the engine was started again meanwhile, and is not paused");
     Move(core, PauseEvent::kBootEnded);
     return;
   }

@@ -71,6 +71,9 @@ struct NameRecord {
 struct PausedRecord {
   BootId boot;
   fleet::PauseKind kind = fleet::PauseKind::kNone;
+  // Of a framework's pause, which a later process keeps until then; 0: it is Lorry's own, and ends
+  // with its process. A tick as of UnloadingRecord.
+  Tick framework_until = 0;
   auto operator<=>(const PausedRecord&) const = default;
 };
 // "unloading": an unload that was sent and not answered yet. Ticks go on over a restart of the

@@ -83,11 +83,15 @@ RecordValue NameFrom(const Json& j) {
 }
 
 Json Fields(const PausedRecord& r) {
-  return {{"kind", "paused"}, {"boot", r.boot.value}, {"pause", static_cast<int>(r.kind)}};
+  return {{"kind", "paused"},
+          {"boot", r.boot.value},
+          {"pause", static_cast<int>(r.kind)},
+          {"framework_until", r.framework_until}};
 }
 RecordValue PausedFrom(const Json& j) {
   return PausedRecord{BootId(Text(j, "boot")),
-                      static_cast<fleet::PauseKind>(Field<int>(j, "pause"))};
+                      static_cast<fleet::PauseKind>(Field<int>(j, "pause")),
+                      Field<Tick>(j, "framework_until")};
 }
 
 Json Fields(const WedgedRecord& r) {

@@ -2,6 +2,7 @@
 // folder. Private to the folder; one thread.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -185,6 +186,7 @@ namespace pause_at {
 struct None {};
 struct Pausing {
   OpId op = 0;
+  bool is_again = false;  // a framework's pause holds already
 };
 struct Paused {};
 struct Resuming {
@@ -202,6 +204,17 @@ struct Pause {
   fleet::DesiredPause wanted;          // as it was when the pause began
   std::map<AdapterName, Epoch> rows;   // that it was begun for, and that need it still
   Tick until = 0;
+  // It is held by whoever called at the door, and for no row (framework_calls.h).
+  bool by_framework = false;
+  bool is_doubtful = false;  // a framework's PAUSED has no answer of the engine's yet
+  uint64_t overdue = 0;      // of frameworks, that ended because their time was over
+  bool was_overdue = false;  // the last of them did
+};
+
+// What frameworks have asked for and have no answer to.
+struct FrameworkCalls {
+  std::deque<CallMade> waiting;  // for their turn, in order
+  uint64_t serving = 0;          // the ticket of the one that the engine is asked for; 0: none
 };
 
 // What the door does with whoever comes; it never goes back.
@@ -248,6 +261,7 @@ struct Core {
   std::map<EngineName, KillerRecord> killers;
   uint64_t last_trial = 0;
   Pause pause;
+  FrameworkCalls calls;
 
   // the door
   DoorTable table;

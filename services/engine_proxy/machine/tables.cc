@@ -36,8 +36,9 @@ constexpr std::string_view kRowWrites[] = {
     "–",           "row: open, epoch, target", "row: not locked", "row: not open",
     "row: locked", "row: not open, epoch",     "row: waits"};
 constexpr std::string_view kPauseStates[] = {"NONE", "PAUSING", "PAUSED", "RESUMING"};
-constexpr std::string_view kPauseEvents[] = {"wanted",     "holds",   "fails",     "ends",
-                                             "resume due", "resumed", "boot ended"};
+constexpr std::string_view kPauseEvents[] = {"wanted",     "holds",       "fails",
+                                             "ends",       "resume due",  "resumed",
+                                             "boot ended", "asked again", "let go"};
 constexpr std::string_view kPauseAsks[] = {"–", "PauseEngine", "ResumeEngine"};
 constexpr std::string_view kPauseWrites[] = {"–", "paused", "no paused"};
 

@@ -23,6 +23,9 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
       demand_evictions_(registry.AddCounter(
           "lorry_proxy_demand_evictions_total",
           "Unloads of versions that a row is open on, to make room for another")),
+      pauses_overdue_(registry.AddCounter(
+          "lorry_proxy_framework_pauses_overdue_total",
+          "Pauses of frameworks that the proxy ended because their time was over")),
       pause_seconds_(registry.AddHistogram("lorry_proxy_pause_seconds",
                                            "One pause of the engine: asked for until it goes on",
                                            metrics::DurationBuckets())),
@@ -44,7 +47,10 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
           registry.AddGauge("lorry_proxy_wedged",
                             "1 while the engine must be restarted before it can load or unload")),
       paused_(registry.AddGauge("lorry_proxy_engine_paused",
-                                "1 while a pause of the engine that Lorry began holds, or may")),
+                                "1 while a pause of the engine that was asked for through Lorry "
+                                "holds, or may")),
+      framework_paused_(registry.AddGauge("lorry_proxy_framework_pause",
+                                          "1 while a framework asks for the engine to be paused")),
       live_(registry.AddGauge("lorry_door_live_requests",
                               "Requests admitted at the door and not finished")),
       held_(registry.AddGauge("lorry_door_held_requests",
@@ -96,6 +102,9 @@ void ProxyMetrics::Refresh() {
   demand_loads_.Add(static_cast<double>(view->demand.loads - demand_counted_.loads));
   demand_evictions_.Add(static_cast<double>(view->demand.evictions - demand_counted_.evictions));
   demand_counted_ = view->demand;
+  framework_paused_.Set(view->framework_pauses.holds ? 1 : 0);
+  pauses_overdue_.Add(static_cast<double>(view->framework_pauses.overdue - overdue_counted_));
+  overdue_counted_ = view->framework_pauses.overdue;
   ShowCounts(*view, door_->Snapshot());
   ShowGaps(*view);
   for (const auto& [transport, bytes] : fetcher_->fetched_bytes()) {

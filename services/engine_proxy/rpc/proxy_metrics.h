@@ -41,10 +41,13 @@ class ProxyMetrics final : public DoorMetrics {
   metrics::Histogram load_seconds_;
   metrics::Counter demand_loads_, demand_evictions_;
   DemandTally demand_counted_;  // the scraper's thread
+  metrics::Counter pauses_overdue_;
+  uint64_t overdue_counted_ = 0;  // likewise
   metrics::Histogram pause_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
   std::function<bool()> attached_;
-  metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, live_, held_, attached_gauge_;
+  metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, framework_paused_, live_, held_,
+      attached_gauge_;
   std::map<std::string, double> fetched_;  // the scraper's thread: what was counted already
 };
 

@@ -22,6 +22,7 @@
 #include "lib/rpc/channel.h"
 #include "lib/rpc/server.h"
 #include "lib/transfer/ucx/transports.h"
+#include "services/engine_proxy/calls/call_desk.h"
 #include "services/engine_proxy/rpc/proxy_metrics.h"
 #include "services/engine_proxy/rpc/proxy_service.h"
 #include "services/engine_proxy/rpc/store_client.h"
@@ -103,7 +104,8 @@ class Life {
         {.fetcher = fetcher_.get(),
          .engine = engine_.get(),
          .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
-         .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); }});
+         .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); },
+         .answer_call = [this](const AnswerCall& answer) { calls_.Answer(answer); }});
     metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, [this] { return attach_->attached(); });
     engine_->Start();
     attach_->Start();
@@ -147,6 +149,10 @@ class Life {
     door_ = std::make_unique<door::Door>(
         door::DoorOptions{.engine_port = port,
                           .threads = 1,
+                          .on_call =
+                              [this](door::EngineCall call, door::CallTicket ticket) {
+                                calls_.Take(std::move(call), std::move(ticket));
+                              },
                           .observer = &metrics_,
                           .on_counts = report,
                           .on_closed = [sink = Sink()] { sink(DoorClosed{}); }});
@@ -172,6 +178,9 @@ class Life {
 
   const SteadyClock clock_;
   metrics::Registry registry_{{.service = "engine-proxy", .version = "0"}};
+  calls::CallDesk calls_{
+      {.try_post = [this](Event event) { return proxy_->TryPost(std::move(event)); },
+       .post = [this](Event event) { proxy_->Post(std::move(event)); }}};
   std::unique_ptr<Proxy> proxy_;
   std::unique_ptr<ImageShelf> shelf_;
   ProxyMetrics metrics_;

@@ -260,7 +260,7 @@ TEST(Rewrite, FindsNWhereTheRouteKeepsIt) {
 
 TEST(Routes, EveryRouteHasOneAnswer) {
   const auto action = [](EngineKind kind, const char* method, const char* path, bool any = false) {
-    return ChooseRoute(kind, method, path, any).action;
+    return ChooseRoute(kind, method, path, {.unknown = any, .calls = true}).action;
   };
   const auto kSglang = EngineKind::kSglang;
   const auto kVllm = EngineKind::kVllm;
@@ -283,14 +283,40 @@ TEST(Routes, EveryRouteHasOneAnswer) {
   EXPECT_EQ(action(kVllm, "GET", "/v1/models/policy@12"), RouteAction::kModel);
   EXPECT_EQ(action(kSglang, "GET", "/v1/models/org/Base%2D7B"), RouteAction::kModel);
   EXPECT_EQ(action(kSglang, "GET", "/v1/models/"), RouteAction::kRefuse);
-  EXPECT_EQ(ChooseRoute(kSglang, "DELETE", "/v1/models/policy", true).status, 405);
+  EXPECT_EQ(ChooseRoute(kSglang, "DELETE", "/v1/models/policy", {.unknown = true}).status, 405);
   for (const char* path : {"/%67enerate", "//generate", "/./generate", "/x/../generate",
                            "/generate;x", "/load%5flora_adapter"}) {
     EXPECT_EQ(action(kSglang, "POST", path, true), RouteAction::kRefuse) << path;
   }
-  EXPECT_EQ(ChooseRoute(kSglang, "GET", "/generate", true).status, 405);
-  EXPECT_NE(ChooseRoute(kSglang, "POST", "/load_lora_adapter", true).message.find("lorry publish"),
+  EXPECT_EQ(ChooseRoute(kSglang, "GET", "/generate", {.unknown = true}).status, 405);
+  EXPECT_NE(ChooseRoute(kSglang, "POST", "/load_lora_adapter", {.unknown = true})
+                .message.find("lorry publish"),
             std::string::npos);
+}
+
+TEST(Routes, CallsThatChangeTheEngineForEverybodyAreTakenWhereTheyAreAllowed) {
+  const std::pair<EngineKind, const char*> calls[] = {
+      {EngineKind::kSglang, "/pause_generation"},
+      {EngineKind::kSglang, "/continue_generation"},
+      {EngineKind::kVllm, "/pause"},
+      {EngineKind::kVllm, "/resume"},
+      {EngineKind::kVllm, "/areal_pause_generation"},
+      {EngineKind::kVllm, "/areal_continue_generation"}};
+  for (const auto& [kind, path] : calls) {
+    EXPECT_EQ(ChooseRoute(kind, "POST", path, {.calls = true}).action, RouteAction::kCall) << path;
+    const RouteChoice refused = ChooseRoute(kind, "POST", path, {.unknown = true});
+    EXPECT_EQ(refused.action, RouteAction::kRefuse) << path;
+    EXPECT_EQ(refused.status, 403) << path;
+    EXPECT_NE(refused.message.find("--framework-calls=on"), std::string::npos) << path;
+  }
+  const auto flush = [](const char* method, bool allowed) {
+    return ChooseRoute(EngineKind::kSglang, method, "/flush_cache", {.calls = allowed}).action;
+  };
+  EXPECT_EQ(flush("GET", true), RouteAction::kPassCall);
+  EXPECT_EQ(flush("POST", true), RouteAction::kPassCall);
+  EXPECT_EQ(flush("POST", false), RouteAction::kRefuse);
+  EXPECT_EQ(ChooseRoute(EngineKind::kVllm, "POST", "/reset_prefix_cache", {.calls = true}).action,
+            RouteAction::kPassCall);
 }
 
 uint32_t RequestsOf(EngineKind kind, BodyShape shape, const std::string& text) {

@@ -151,6 +151,11 @@ class Bench {
       See();
     }
   }
+  // A framework calls; answers are kept by these numbers.
+  uint64_t Call(FrameworkCall call) {
+    Tell(CallMade{++calls_, call});
+    return calls_;
+  }
   void Wait(int64_t ms) { now_ += ms; }
   Tick now() const { return now_; }
   fleet::ObservedRow TheRow() const { return machine_->Observe().rows.at(0); }
@@ -201,6 +206,7 @@ class Bench {
   fleet::DesiredPause quiesce_;  // of rows that are desired
   std::vector<PauseEngine> pauses_;
   Outcome pause_outcome_ = Outcome::kOk, resume_outcome_ = Outcome::kOk;
+  std::map<uint64_t, AnswerCall> answered_;  // calls of frameworks
   fleet::Observed sent_;
   PoolName pool_ = PoolName("rollout");
   BootId boot_ = BootId("boot1");
@@ -300,8 +306,10 @@ class Bench {
     events_.push_back(DoorReport{e.table.revision, counts_, waiting_, last_admitted_});
   }
   void Answer(const SendObserved& e) { sent_ = e.observed; }
+  void Answer(const AnswerCall& e) { answered_[e.ticket] = e; }
 
   Tick now_ = 1'000;
+  uint64_t calls_ = 0;
   uint64_t revision_ = 0;
   std::deque<Event> events_;
 };

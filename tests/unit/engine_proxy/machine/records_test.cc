@@ -42,7 +42,8 @@ std::vector<RecordValue> Meant() {
           UnloadingRecord{BootId("b1"), v1, 99},
           BootRecord{BootId("b1")},
           leased,
-          probed};
+          probed,
+          PausedRecord{BootId("b1"), fleet::PauseKind::kAbort, 900'000}};
 }
 
 TEST(Records, OfEarlierVersionsAreRead) {

@@ -1,0 +1,45 @@
+// Keeps the calls of frameworks from the door until the machine has answered them.
+//
+// Thread-safe. Outlives the door and the machine's driver. What it keeps is as bounded as the calls
+// that the door lets wait (DoorLimits::calls): one whose client has left goes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+
+#include "absl/status/status.h"
+#include "lib/base/mutex.h"
+#include "services/engine_proxy/door/call.h"
+#include "services/engine_proxy/machine/effects.h"
+
+namespace lorry::calls {
+
+class CallDesk {
+ public:
+  struct Machine {
+    // From the network, so that it may be refused: RESOURCE_EXHAUSTED.
+    std::function<absl::Status(proxy::Event)> try_post;
+    std::function<void(proxy::Event)> post;
+  };
+  explicit CallDesk(Machine machine) : machine_(std::move(machine)) {}
+
+  // From the door.
+  void Take(door::EngineCall call, door::CallTicket ticket) LORRY_EXCLUDES(mutex_);
+  // From the machine.
+  void Answer(const proxy::AnswerCall& answer) LORRY_EXCLUDES(mutex_);
+
+ private:
+  struct Open {
+    door::EngineCall call;  // without its body
+    door::CallTicket ticket;
+  };
+  std::optional<Open> Remove(uint64_t number) LORRY_EXCLUDES(mutex_);
+
+  const Machine machine_;
+  Mutex mutex_;
+  uint64_t last_ LORRY_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Open> open_ LORRY_GUARDED_BY(mutex_);
+};
+
+}  // namespace lorry::calls

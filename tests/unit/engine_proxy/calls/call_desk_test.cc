@@ -1,0 +1,89 @@
+// Which ticket gets which answer, and what becomes of those whose clients leave.
+#include "services/engine_proxy/calls/call_desk.h"
+
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/base/error.h"
+
+namespace lorry::calls {
+namespace {
+
+using door::CallSlot;
+using proxy::Outcome;
+
+class CallDeskTest : public ::testing::Test {
+ protected:
+  // A client that waits for its answer.
+  std::shared_ptr<CallSlot> Ask(std::string path, std::string body = "") {
+    auto slot = std::make_shared<CallSlot>([this] { ++woken_; });
+    desk_.Take(
+        {.engine = fleet::EngineKind::kSglang, .path = std::move(path), .body = std::move(body)},
+        door::CallTicket(slot));
+    return slot;
+  }
+  static std::string ReasonOf(CallSlot& slot) {
+    const auto answer = slot.Take();
+    if (!answer.has_value()) return "none";
+    const auto* refused = std::get_if<door::Refused>(&*answer);
+    return refused == nullptr ? "ok" : refused->reason;
+  }
+  uint64_t TicketOf(size_t event) { return std::get<proxy::CallMade>(posted_.at(event)).ticket; }
+
+  absl::Status accepts_;
+  std::vector<proxy::Event> posted_;
+  int woken_ = 0;
+  CallDesk desk_{{.try_post =
+                      [this](proxy::Event event) {
+                        if (accepts_.ok()) posted_.push_back(std::move(event));
+                        return accepts_;
+                      },
+                  .post = [this](proxy::Event event) { posted_.push_back(std::move(event)); }}};
+};
+
+TEST_F(CallDeskTest, EachIsAnsweredByItsOwnNumber) {
+  const auto pause = Ask("/pause_generation", "{}");
+  const auto resume = Ask("/continue_generation");
+  ASSERT_EQ(posted_.size(), 2u);
+  EXPECT_NE(TicketOf(0), TicketOf(1));
+  desk_.Answer({TicketOf(1), Outcome::kOk});
+  EXPECT_EQ(ReasonOf(*resume), "ok");
+  EXPECT_FALSE(pause->HasAnswer());
+  desk_.Answer({TicketOf(0), Outcome::kRefused, "PAUSE_CONFLICT", "why"});
+  EXPECT_EQ(ReasonOf(*pause), "PAUSE_CONFLICT");
+  EXPECT_EQ(woken_, 2);
+  desk_.Answer({TicketOf(0), Outcome::kOk});
+  desk_.Answer({99, Outcome::kOk});
+  EXPECT_EQ(woken_, 2);
+}
+
+TEST_F(CallDeskTest, WhatCannotBeReadTheMachineNeverHears) {
+  EXPECT_EQ(ReasonOf(*Ask("/pause_generation", "[")), "REQUEST_INVALID");
+  EXPECT_EQ(ReasonOf(*Ask("/nobodys")), "ROUTE_REFUSED");
+  EXPECT_TRUE(posted_.empty());
+}
+
+TEST_F(CallDeskTest, OneThatTheMachineCannotTakeIsRefused) {
+  accepts_ = Error(absl::StatusCode::kResourceExhausted, "MAILBOX_FULL", "full");
+  EXPECT_EQ(ReasonOf(*Ask("/continue_generation")), "DOOR_FULL");
+}
+
+TEST_F(CallDeskTest, TheMachineHearsThatNobodyWaits) {
+  const auto pause = Ask("/pause_generation", "{}");
+  pause->Leave();
+  ASSERT_EQ(posted_.size(), 2u);
+  EXPECT_EQ(std::get<proxy::CallLeft>(posted_[1]).ticket, TicketOf(0));
+  desk_.Answer({TicketOf(0), Outcome::kOk});
+  EXPECT_EQ(woken_, 0);
+}
+
+TEST_F(CallDeskTest, NotOfOneThatWasAnswered) {
+  const auto pause = Ask("/pause_generation", "{}");
+  desk_.Answer({TicketOf(0), Outcome::kOk});
+  pause->Leave();
+  EXPECT_EQ(posted_.size(), 1u);
+}
+
+}  // namespace
+}  // namespace lorry::calls
