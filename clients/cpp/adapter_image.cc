@@ -13,8 +13,13 @@ namespace lorry::client {
 absl::StatusOr<AdapterImage> AdapterImage::LayOut(std::vector<peft::TensorSpec> tensors,
                                                   const std::optional<peft::Metadata>& metadata,
                                                   std::string config_json) {
+  LORRY_ASSIGN_OR_RETURN(peft::ImageLayout layout, peft::LayOutImage(std::move(tensors), metadata));
+  return Of(std::move(layout), std::move(config_json));
+}
+
+absl::StatusOr<AdapterImage> AdapterImage::Of(peft::ImageLayout layout, std::string config_json) {
   AdapterImage image;
-  LORRY_ASSIGN_OR_RETURN(image.layout_, peft::LayOutImage(std::move(tensors), metadata));
+  image.layout_ = std::move(layout);
   LORRY_ASSIGN_OR_RETURN(image.arena_, transfer::Arena::Create(image.size()));
   const auto header = std::as_bytes(std::span(image.layout_.header_bytes));
   std::ranges::copy(header, image.arena_->bytes().begin());

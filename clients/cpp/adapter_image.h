@@ -23,12 +23,16 @@ class AdapterImage {
   static absl::StatusOr<AdapterImage> LayOut(std::vector<peft::TensorSpec> tensors,
                                              const std::optional<peft::Metadata>& metadata,
                                              std::string config_json);
+  // The same of what is laid out already; the header's bytes are written.
+  static absl::StatusOr<AdapterImage> Of(peft::ImageLayout layout, std::string config_json);
 
   // In the image's own order, which is not that of the specs.
   const peft::ImageHeader& header() const { return layout_.header; }
   std::span<std::byte> TensorBytes(const peft::Tensor& tensor) {
     return arena_->bytes().subspan(tensor.begin, tensor.end - tensor.begin);
   }
+
+  std::span<std::byte> writable() { return arena_->bytes().first(size()); }
 
   const std::string& header_bytes() const { return layout_.header_bytes; }
   const std::string& config_json() const { return config_json_; }

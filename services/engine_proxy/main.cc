@@ -1,7 +1,5 @@
 // engine-proxy: wires machine, engine, door, transfers and sessions. Nothing is decided here.
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -19,6 +17,7 @@
 #include "lib/program/ucx_flags.h"
 #include "lib/rpc/call_metrics.h"
 #include "lib/transfer/ucx/transports.h"
+#include "services/engine_proxy/binding_flags.h"
 #include "services/engine_proxy/calls/call_desk.h"
 #include "services/engine_proxy/door_flags.h"
 #include "services/engine_proxy/driver/base_model_finder.h"
@@ -159,15 +158,6 @@ std::string ClaimDirectory(const std::string& data_dir) {
   return MakePrivateDirectory(shared + "/claims").ok() ? shared + "/claims" : data_dir + "/claims";
 }
 
-// A mounted volume is root's: images lie in a directory of our own inside it.
-std::string ImageRoot(const std::string& member) {
-  const std::string given = absl::GetFlag(FLAGS_image_dir);
-  if (given.empty()) return SharedMemoryDirectory() + "/" + member;
-  struct stat is = {};
-  const bool is_anothers = ::stat(given.c_str(), &is) == 0 && is.st_uid != ::geteuid();
-  return is_anothers ? given + "/" + member : given;
-}
-
 std::unique_ptr<transfer::TransportSet> MakeTransports() {
   const auto devices = program::UcxDevices();
   program::WarnOfOpenMemory(devices);
@@ -237,6 +227,7 @@ class App {
   std::unique_ptr<StoreClient> store_;
   std::unique_ptr<transfer::TransportSet> transports_;
   std::unique_ptr<Fetcher> fetcher_;
+  std::unique_ptr<BindingReader> binding_reader_;
   std::unique_ptr<AttachClient> attach_;
   std::unique_ptr<rpc::Access> access_;
   std::unique_ptr<rpc::Gate> gate_;
@@ -268,7 +259,9 @@ absl::Status App::Open() {
                                                             .framework_pause_ms = absl::GetFlag(
                                                                 FLAGS_framework_pause_deadline_ms)},
                                                 .on_fatal = on_fatal}));
-  LORRY_ASSIGN_OR_RETURN(shelf_, ImageShelf::Open(ImageRoot(member_), proxy_->journal(), readers));
+  LORRY_ASSIGN_OR_RETURN(shelf_,
+                         ImageShelf::Open(ImageRoot(absl::GetFlag(FLAGS_image_dir), member_),
+                                          proxy_->journal(), readers));
   shelf_->RemoveUnrecorded(proxy_->recorded_names());
   return absl::OkStatus();
 }
@@ -380,6 +373,7 @@ absl::Status App::WireTransfers() {
       [this](const std::string& transport, double seconds) {
         metrics_.OnFetched(transport, seconds);
       });
+  LORRY_ASSIGN_OR_RETURN(binding_reader_, MakeBindingReader(*shelf_, Sink()));
   return absl::OkStatus();
 }
 
@@ -428,7 +422,10 @@ absl::Status App::Serve() {
        .engine = engine_.get(),
        .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
        .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); },
-       .answer_call = [this](const AnswerCall& answer) { calls_.Answer(answer); }});
+       .answer_call = [this](const AnswerCall& answer) { calls_.Answer(answer); },
+       .read_binding = [this](const ReadBinding& read) { binding_reader_->Read(read); },
+       .fetch_binding = [this](const Fetch& fetch) { binding_reader_->Fetch(fetch); },
+       .answer_binding = [this](const AnswerBinding& answer) { calls_.Answer(answer); }});
   metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, [this] { return attach_->attached(); });
   engine_->Start();
   if (wedge_watch_ != nullptr) wedge_watch_->Start();
@@ -475,6 +472,7 @@ absl::Status App::Drain() {
   admin_.reset();
   fetcher_.reset();
   proxy_->Stop();
+  binding_reader_.reset();
   shelf_->Close(engine_->ended());
   return fatal_.ok() ? stopped : fatal_;
 }

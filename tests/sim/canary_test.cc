@@ -84,6 +84,10 @@ TEST(Canary, LeavingRequestsWaitingForTheirAdapterIsCaught) {
   ExpectBreaks(Plant::kWaitIsNotReported, "invariant 13");
 }
 
+TEST(Canary, AForgottenBindingIsCaught) {
+  ExpectBreaks(Plant::kBindingIsNotWritten, "invariant 2");
+}
+
 TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
   ExpectBreaks(Plant::kLagIsForgotten, "invariant 15");
 }

@@ -13,11 +13,13 @@ constexpr std::string_view kProxyEvents[] = {
     "Listed",         "LoadDone",         "ProbeDone",       "UnloadDone",    "EngineLoadSeen",
     "PauseDone",      "ResumeDone",       "FetchProgress",   "FetchDone",     "FetchFailed",
     "FetchCancelled", "DirectoryDeleted", "DirectoryHashed", "ShapesChecked", "DoorReport",
-    "DoorDrains",     "DoorClosed",       "CallMade",        "CallLeft",      "TimePassed"};
+    "DoorDrains",     "DoorClosed",       "CallMade",        "CallLeft",      "BindAsked",
+    "UnbindAsked",    "BindingRead",      "TimePassed"};
 constexpr std::string_view kProxyEffects[] = {
     "Fetch",       "CancelFetch",  "HashDirectory", "CheckShapes",  "DeleteDirectory",
     "List",        "Load",         "Probe",         "Unload",       "AskEngineLoad",
-    "PauseEngine", "ResumeEngine", "SetDoorTable",  "SendObserved", "AnswerCall"};
+    "PauseEngine", "ResumeEngine", "SetDoorTable",  "SendObserved", "AnswerCall",
+    "ReadBinding", "AnswerBinding"};
 constexpr std::string_view kSyncEvents[] = {
     "StoreListed", "AdapterSet",  "AdapterDeleted", "VersionStored", "VersionDeleted",
     "AliasSet",    "HoldsAcked",  "SessionOpened",  "SessionLost",   "MemberObserved",

@@ -96,6 +96,7 @@ enum class Plant {
   kGapIsBlind,            // a proxy sees every adapter answer as its trainer does
   kPauseIsIgnored,        // a proxy takes an engine for paused that goes on
   kResumeIsIgnored,       // and one for resumed that stays paused
+  kBindingIsNotWritten,   // a proxy forgets what a framework has bound when it dies
   kWaitIsNotReported,     // a door does not say which adapters its requests wait for
   kFrameworkIsIgnored,    // a proxy lets an engine go on though a framework paused it
   kFrameworkHasNoEnd,     // and never one that the framework forgets

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -39,6 +40,7 @@ class SimDoor {
   Answer Request(const Wish& wish);
   // Any name that is loaded, as an explicit version is asked for; empty while there is none.
   std::string SomeName();
+  std::shared_ptr<const proxy::DoorTable> table() const { return router_.table(); }
   bool Routes(const EngineName& name) const { return router_.table()->FindRoute(name) != nullptr; }
   // Adapters that a request has waited for in vain.
   const std::set<AdapterName>& given_up() const { return given_up_; }

@@ -29,6 +29,7 @@ SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits
       pool_(std::move(pool)),
       hooks_(std::move(hooks)),
       engine_(sim, member_.value, std::move(limits), disk_),
+      binder_(sim, member_.value),
       driver_(sim, {.step = [this](const proxy::Event& event) { Step(event); },
                     .write = [this](proxy::Ready& ready) { return Write(ready); },
                     .run = [this](const proxy::Effect& effect) { Do(effect); },
@@ -78,6 +79,7 @@ void SimProxy::Start() {
     if (life_ == life) Later(1, report);
   };
   hooks.began = [this](const std::string& asked, const door::Resolved& resolved) {
+    if (resolved.is_binding) return binder_.Began(asked, resolved.digest);
     if (asked == resolved.key.adapter.value) CheckLatest(resolved);
   };
   doors_.push_back(std::make_unique<SimDoor>(sim_, engine_, std::move(hooks)));
@@ -106,6 +108,7 @@ void SimProxy::Kill(bool lose_journal) {
     doors_.back()->Died();
     hooks_.hang_up();
   }
+  binder_.ProxyDied(lose_journal);
   if (!lose_journal) return;
   sim_.oracle.JournalLost(journal_id_);
   journal_.clear();
@@ -220,6 +223,7 @@ void SimProxy::TurnIsOver(const std::vector<proxy::Event>& batch) {
   stepped_.clear();
   knows_asleep_ = stepped_asleep_;
   was_awake_ = false;
+  binder_.TurnIsOver(machine(), journal_);
 }
 
 SimDoor::Answer SimProxy::Request(const SimDoor::Wish& wish) {
@@ -326,6 +330,8 @@ void SimProxy::NoteTrial(const proxy::NameRecord& record) {
 bool SimProxy::Write(const proxy::Ready& ready) {
   for (const proxy::Record& record : ready.records) {
     if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
+    const bool is_binding = record.key.starts_with("binding/");
+    if (sim_.plant == Plant::kBindingIsNotWritten && is_binding) continue;
     Narrate(sim_, member_.value, record);
     CheckRest(record);
     if (record.value.has_value()) {
@@ -348,17 +354,19 @@ void SimProxy::Do(const proxy::Fetch& effect) {
   sim_.queue.In(sim_.Latency(200), [this, life = life_, effect, path] {
     if (life_ != life || !alive()) return;
     if (cancelled_.erase(effect.op) > 0) return Post(proxy::FetchCancelled{effect.op});
-    if (!hooks_.stored(effect.key))
+    const bool is_binding = !effect.binding.path.empty();
+    const SimDirectory foreign = binder_.Has(effect.binding.path);
+    if (is_binding && foreign.digest != effect.digest)
+      return Post(proxy::FetchFailed{effect.op, "BINDING_LOST", "", true});
+    if (!is_binding && !hooks_.stored(effect.key))
       return Post(proxy::FetchFailed{effect.op, "NOT_FOUND", "", true});
     if (sim_.Chance(sim_.faults.fetch_away))
       return Post(proxy::FetchFailed{effect.op, "STORE_UNREACHABLE", "", false, true});
     if (sim_.Chance(sim_.faults.fetch_fails))
       return Post(proxy::FetchFailed{effect.op, "FETCH_FAILED", "", false});
-    if (engine_.ListsPathAsKnown(path)) {
-      sim_.oracle.Violate(10, absl::StrCat("a fetch writes ", path, ", which the engine lists"));
-    }
-    SimDirectory& directory = disk_[path] = hooks_.image(effect.digest);
-    directory.key = effect.key;
+    SimDirectory directory = is_binding ? foreign : hooks_.image(effect.digest);
+    if (!is_binding) directory.key = effect.key;
+    Put(path, std::move(directory));
     Post(proxy::FetchDone{effect.op, path});
   });
 }

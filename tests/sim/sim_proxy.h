@@ -12,6 +12,7 @@
 
 #include "services/engine_proxy/machine/machine.h"
 #include "services/sync_orchestrator/machine/records.h"
+#include "tests/sim/sim_binder.h"
 #include "tests/sim/sim_door.h"
 #include "tests/sim/sim_driver.h"
 #include "tests/sim/sim_engine.h"
@@ -56,6 +57,8 @@ class SimProxy {
   // requests have given up waiting since.
   void AskForAll(int64_t lasts_ms);
   std::set<AdapterName> GivenUp() const;
+  // A framework's call, and a request by one of its names.
+  void Bind(Prng& prng, int64_t lasts_ms);
   void CheckPause();
   // A framework at its door pauses the engine, or lets it go on: which, is drawn from the text.
   void FrameworkCalls(const std::string& text);
@@ -146,6 +149,10 @@ class SimProxy {
   void Do(const proxy::AnswerCall& effect);
   void CheckMayGoOn(const BootId& boot);
   void FrameworkLeaves(uint64_t ticket);
+  void Do(const proxy::ReadBinding& effect);
+  void Do(const proxy::AnswerBinding& effect);
+  // Into a directory of this proxy's.
+  void Put(const std::string& path, SimDirectory directory);
 
   Sim& sim_;
   MemberId member_;
@@ -153,6 +160,7 @@ class SimProxy {
   Hooks hooks_;
   SimDisk disk_;
   SimEngine engine_;
+  SimBinder binder_;
   proxy::Records journal_;
   uint64_t journals_ = 0;
   JournalId journal_id_;

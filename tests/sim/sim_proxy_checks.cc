@@ -90,6 +90,10 @@ void SimProxy::CheckDelete(const EngineName& name, const std::string& path) {
   for (const fleet::ObservedRow& row : machine().Observe().rows) {
     if (row.target == name) violate("while a row stands on it");
   }
+  for (const auto& [key, record] : journal_) {
+    const auto* binding = std::get_if<proxy::BindingRecord>(&record);
+    if (binding != nullptr && binding->name == name) violate("while it is bound");
+  }
   const bool is_wanted = AlwaysSaid([&](const fleet::Desired& desired) {
     return std::any_of(desired.wanted.begin(), desired.wanted.end(),
                        [&](const auto& wanted) { return wanted.name == name; });

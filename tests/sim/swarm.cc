@@ -28,6 +28,7 @@ const std::vector<AdapterName> kSeldomAsked = {AdapterName("a"), AdapterName("b"
 constexpr uint32_t kSharedSlots = 3;
 constexpr int64_t kDemandWaitMs = 20'000;
 constexpr size_t kJoinsMost = 8;
+constexpr uint64_t kBinds = 0xb1d5;
 constexpr int64_t kForgetMs = 8 * kSecond;  // of those that forget: some partitions last longer
 
 class Run {
@@ -37,6 +38,7 @@ class Run {
         world_(plan.seed),
         sim_(world_.sim()),
         mishaps_(plan.seed),
+        binds_(plan.seed ^ kBinds),
         work_(world_, plan_.without) {
     sim_.plant = plan.plant;
     sim_.narrates = plan.narrates;
@@ -257,6 +259,8 @@ class Run {
       if (IsOneIn("framework " + text, mishaps_.framework)) proxy->FrameworkCalls(text);
       proxy->CheckPause();
       proxy->CheckCalls();
+      if (mishaps_.bind > 0 && binds_.Chance(mishaps_.bind))
+        proxy->Bind(binds_, 1 + static_cast<int64_t>(binds_.Below(8 * kSecond)));
     }
   }
 
@@ -453,6 +457,7 @@ class Run {
   World world_;
   Sim& sim_;
   Mishaps mishaps_;
+  Prng binds_;  // of its own, so that other seeds stay what they are
   Work work_;
   uint32_t slots_ = 0;
 };

@@ -60,6 +60,8 @@ std::string World::WhyNamesStay(const MemberId& member) {
   const fleet::Desired& desired = desired_[member];
   const fleet::Observed observed = proxy(member.value).machine().Observe();
   const bool is_full = IsOvercommitted(desired, proxy(member.value).engine().limits().slots);
+  const std::vector<proxy::DoorBinding>& bindings =
+      proxy(member.value).machine().door_table().bindings;
   for (const fleet::ObservedResidency& has : observed.residencies) {
     const bool stays = std::none_of(desired.wanted.begin(), desired.wanted.end(),
                                     [&](const auto& version) { return version.name == has.name; });
@@ -67,7 +69,8 @@ std::string World::WhyNamesStay(const MemberId& member) {
     const bool has_row =
         std::any_of(observed.rows.begin(), observed.rows.end(),
                     [&](const fleet::ObservedRow& row) { return row.target == has.name; });
-    if (stays && !(is_full && has_row))
+    const bool is_bound = std::ranges::count(bindings, has.name, &proxy::DoorBinding::target) > 0;
+    if (stays && !is_bound && !(is_full && has_row))
       return absl::StrCat(member.value, " keeps ", has.name.value);
   }
   return "";

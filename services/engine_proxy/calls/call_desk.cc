@@ -1,14 +1,40 @@
 #include "services/engine_proxy/calls/call_desk.h"
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
+#include "services/engine_proxy/calls/bind_calls.h"
 #include "services/engine_proxy/calls/pause_calls.h"
 
 namespace lorry::calls {
 
+namespace {
+
+// What the machine is told of a call, under the number of its ticket.
+using Told = std::function<proxy::Event(uint64_t)>;
+
+std::optional<std::variant<Told, door::Refused>> Read(const door::EngineCall& call) {
+  if (auto bind = ReadBindCall(call); bind.has_value()) {
+    if (auto* refused = std::get_if<door::Refused>(&*bind)) return std::move(*refused);
+    return Told([asked = std::get<BindCall>(*std::move(bind))](uint64_t number) {
+      return EventOf(asked, number);
+    });
+  }
+  auto pause = ReadPauseCall(call);
+  if (!pause.has_value()) return std::nullopt;
+  if (auto* refused = std::get_if<door::Refused>(&*pause)) return std::move(*refused);
+  return Told([made = std::get<proxy::FrameworkCall>(*std::move(pause))](uint64_t number) {
+    return proxy::Event(proxy::CallMade{number, made});
+  });
+}
+
+}  // namespace
+
 void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
-  auto read = ReadPauseCall(call);
+  auto read = Read(call);
   if (!read.has_value()) {
     ticket.Answer(door::Refused{403, "ROUTE_REFUSED", call.path + " is answered by nobody here"});
     return;
@@ -32,8 +58,7 @@ void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
     MutexLock lock(mutex_);
     open_.emplace(number, Open{std::move(call), std::move(ticket)});
   }
-  const absl::Status posted =
-      machine_.try_post(proxy::CallMade{number, std::get<proxy::FrameworkCall>(*std::move(read))});
+  const absl::Status posted = machine_.try_post(std::get<Told>(*read)(number));
   if (posted.ok()) return;
   std::optional<Open> open = Remove(number);
   if (open.has_value())
@@ -41,6 +66,11 @@ void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
 }
 
 void CallDesk::Answer(const proxy::AnswerCall& answer) {
+  std::optional<Open> open = Remove(answer.ticket);
+  if (open.has_value()) open->ticket.Answer(AnswerTo(open->call, answer));
+}
+
+void CallDesk::Answer(const proxy::AnswerBinding& answer) {
   std::optional<Open> open = Remove(answer.ticket);
   if (open.has_value()) open->ticket.Answer(AnswerTo(open->call, answer));
 }

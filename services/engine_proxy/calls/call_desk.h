@@ -28,6 +28,7 @@ class CallDesk {
   void Take(door::EngineCall call, door::CallTicket ticket) LORRY_EXCLUDES(mutex_);
   // From the machine.
   void Answer(const proxy::AnswerCall& answer) LORRY_EXCLUDES(mutex_);
+  void Answer(const proxy::AnswerBinding& answer) LORRY_EXCLUDES(mutex_);
 
  private:
   struct Open {

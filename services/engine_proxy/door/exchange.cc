@@ -42,7 +42,7 @@ Exchange::~Exchange() {
     const std::shared_ptr<const proxy::DoorTable> table = shard.shared.router.table();
     const proxy::DoorRoute* route = table->FindRoute(resolved.back().name);
     const bool known = route != nullptr && table->lag_known && route->lag != fleet::kLagNone;
-    observer->OnReplied(resolved.back().key.adapter.value,
+    observer->OnReplied(resolved.back().label(),
                         known ? std::optional<uint32_t>(route->lag) : std::nullopt);
   }
   admission.Release();

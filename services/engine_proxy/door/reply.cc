@@ -12,6 +12,7 @@
 #include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "services/engine_proxy/door/framing.h"
+#include "services/engine_proxy/machine/binding_name.h"
 
 namespace lorry::door {
 namespace {
@@ -202,12 +203,16 @@ absl::StatusOr<std::vector<Json>> Cards(const std::string& engine_reply,
   LORRY_ASSIGN_OR_RETURN(std::vector<Json> base_cards, BaseCards(engine_reply));
   const Json base = base_cards.empty() ? Json(nullptr) : base_cards.front()["id"];
   std::vector<Json> cards;
+  for (const proxy::DoorBinding& binding : table.bindings) {
+    cards.push_back(Card(binding.name, binding.target.value, base));
+  }
   for (const proxy::DoorRow& row : table.rows) {
     if (row.mode == fleet::RowMode::kOpen) {
       cards.push_back(Card(row.adapter.value, row.target.value, base));
     }
   }
   for (const proxy::DoorRoute& route : table.routes) {
+    if (route.key == proxy::BindingKey()) continue;  // has its client's name
     // A version of an older run has no name that a client could ask by but the engine's own.
     const bool current = table.FindVersion(route.key.adapter, route.key.number) == &route;
     cards.push_back(

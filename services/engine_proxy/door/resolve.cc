@@ -14,6 +14,7 @@ namespace {
 using fleet::NoAdapterAction;
 using fleet::RowMode;
 using fleet::Selector;
+using proxy::DoorBinding;
 using proxy::DoorRoute;
 using proxy::DoorRow;
 using proxy::DoorTable;
@@ -42,6 +43,7 @@ Refused Unknown(std::string_view reference, const std::vector<std::string>& know
 std::vector<std::string> Adapters(const DoorTable& table) {
   std::vector<std::string> known;
   for (const DoorRow& row : table.rows) known.push_back(row.adapter.value);
+  for (const DoorBinding& binding : table.bindings) known.push_back(binding.name);
   return known;
 }
 
@@ -240,8 +242,37 @@ Result Named(const DoorTable& table, const Selector& selector, std::string_view 
   return Explicit(table, *route, min);
 }
 
+Result Bound(const DoorTable& table, const DoorBinding& binding, std::optional<uint64_t> min) {
+  if (min) {
+    return Refused{409, "STALE_VERSION",
+                   binding.name +
+                       " was loaded by a framework and has no version number, which "
+                       "X-Lorry-Min-Version asks for"};
+  }
+  Resolved resolved{.name = binding.target,
+                    .key = {AdapterName(binding.name), RunId(), VersionNumber()},
+                    .digest = binding.digest,
+                    .epoch = Epoch(),
+                    .lag = {},
+                    .on_demand = true,
+                    .is_binding = true};
+  if (table.FindRoute(binding.target) != nullptr) return resolved;
+  const std::string why = binding.waits_for.empty() ? "its turn has not come" : binding.waits_for;
+  return Held{.limit_ms = fleet::kDemandWaitMsDefault,
+              .too_late = {503, "NOT_RESIDENT",
+                           binding.name +
+                               " left the engine to make room, and was not there again "
+                               "within " +
+                               std::to_string(fleet::kDemandWaitMsDefault) + " ms: " + why,
+                           kRetryLoadS},
+              .demands = {AwaitedAs(resolved)}};
+}
+
 Result Resolve(const DoorTable& table, std::string_view reference,
                std::optional<uint64_t> min_version) {
+  if (const DoorBinding* binding = table.FindBinding(reference)) {
+    return Bound(table, *binding, min_version);
+  }
   if (const DoorRoute* route = table.FindRoute(EngineName(std::string(reference)))) {
     return Explicit(table, *route, min_version);
   }
@@ -258,6 +289,10 @@ Result Resolve(const DoorTable& table, std::string_view reference,
 }
 
 }  // namespace
+
+AdapterName AwaitedAs(const Resolved& resolved) {
+  return resolved.is_binding ? AdapterName(resolved.name.value) : resolved.key.adapter;
+}
 
 Refused NotToldYet() {
   return {503, "CATCHING_UP",

@@ -14,6 +14,10 @@ namespace lorry::door {
 // What is said instead of "there is none" while the table awaits a Desired document.
 Refused NotToldYet();
 
+// What a request waits for by: an adapter's name, or of a binding the engine's, as several names may
+// stand for the same bytes.
+AdapterName AwaitedAs(const Resolved& resolved);
+
 std::variant<Resolved, Held, Refused> ResolveOne(const proxy::DoorTable& table,
                                                  std::string_view reference,
                                                  std::optional<uint64_t> min_version);

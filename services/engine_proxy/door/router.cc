@@ -125,7 +125,7 @@ Outcome Router::Resolve(const Ask& ask) {
       continue;
     }
     Resolved& one = std::get<Resolved>(result);
-    if (one.on_demand) on_demand.insert(one.key.adapter);
+    if (one.on_demand) on_demand.insert(AwaitedAs(one));
     Count(counted, one.name) += ask.requests_each;
     resolved.push_back(std::move(one));
   }

@@ -75,6 +75,10 @@ struct Resolved {
   // Of `latest`: what becomes of the request when its row flips.
   fleet::InFlightRule in_flight = fleet::InFlightRule::kFinishOnOld;
   bool on_demand = false;  // of `latest`: the adapter may leave the engine while nobody asks for it
+  // By a framework's own name, which stands in key.adapter; on demand, too.
+  bool is_binding = false;
+  // For figures: names that frameworks count up would be figures without an end.
+  std::string label() const { return is_binding ? "lorry.binding" : key.adapter.value; }
   bool operator==(const Resolved&) const = default;
 };
 

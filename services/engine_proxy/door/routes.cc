@@ -13,9 +13,10 @@ constexpr auto kRefuse = RouteAction::kRefuse;
 constexpr auto kCall = RouteAction::kCall;
 constexpr auto kPassCall = RouteAction::kPassCall;
 
-constexpr std::string_view kPublish =
-    "publish the version with lorry (clients/python, `lorry publish`); this door loads and unloads "
-    "by itself";
+constexpr std::string_view kFromTensors =
+    "write the adapter to a directory and name it to /load_lora_adapter, or publish the version "
+    "with "
+    "lorry (clients/python, `lorry publish`)";
 constexpr std::string_view kMemory = "drain the proxy first and call the engine directly";
 constexpr std::string_view kWeights =
     "stop the proxy, update the engine's weights, start both again";
@@ -61,9 +62,9 @@ constexpr Route kSglang[] = {
     {"GET", "/get_load", kPass},
     {"GET", "/metrics", kPass},
     {"POST", "/abort_request", RouteAction::kAbort},
-    {"POST", "/load_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
-    {"POST", "/load_lora_adapter_from_tensors", kRefuse, BodyShape::kNone, kPublish},
-    {"POST", "/unload_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
+    {"POST", "/load_lora_adapter", kCall},
+    {"POST", "/load_lora_adapter_from_tensors", kRefuse, BodyShape::kNone, kFromTensors},
+    {"POST", "/unload_lora_adapter", kCall},
     {"POST", "/pause_generation", kCall},
     {"POST", "/continue_generation", kCall},
     {"GET,POST", "/flush_cache", kPassCall},
@@ -113,9 +114,9 @@ constexpr Route kVllm[] = {
     {"GET", "/metrics", kPass},
     {"GET", "/is_paused", kPass},
     {"GET", "/is_sleeping", kPass},
-    {"POST", "/v1/load_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
-    {"POST", "/v1/unload_lora_adapter", kRefuse, BodyShape::kNone, kPublish},
-    {"POST", "/load_lora_adapter/", kRefuse, BodyShape::kNone, kPublish},
+    {"POST", "/v1/load_lora_adapter", kCall},
+    {"POST", "/v1/unload_lora_adapter", kCall},
+    {"POST", "/load_lora_adapter/", kCall},
     {"POST", "/pause", kCall},
     {"POST", "/resume", kCall},
     {"POST", "/areal_pause_generation", kCall},

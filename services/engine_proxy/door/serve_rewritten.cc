@@ -157,7 +157,7 @@ Task<bool> Session::ServeResolved(Exchange& x, Outcome outcome) {
   x.resolved = std::move(admitted.resolved);
   x.lag_known = shard_.shared.router.table()->lag_known;
   if (DoorObserver* observer = shard_.shared.options.observer) {
-    observer->OnAdmitted(x.resolved.front().key.adapter.value, x.resolved.front().lag);
+    observer->OnAdmitted(x.resolved.front().label(), x.resolved.front().lag);
   }
   if (!CarriesAdapters(x.kind, x.route.shape) && !x.resolved.front().name.empty()) {
     Refused why{403, "ROUTE_REFUSED",

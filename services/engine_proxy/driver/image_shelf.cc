@@ -173,6 +173,11 @@ absl::Status ImageShelf::Delete(const EngineName& name) {
   return absl::OkStatus();
 }
 
+bool ImageShelf::Has(const EngineName& name) const {
+  std::error_code error;
+  return fs::exists(PathOf(name), error);
+}
+
 void ImageShelf::RemoveUnrecorded(const std::set<EngineName>& recorded) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(versions_, error)) {

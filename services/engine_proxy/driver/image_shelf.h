@@ -59,6 +59,9 @@ class ImageShelf {
   // Removes the directory; its file is recycled. OK when there is none.
   absl::Status Delete(const EngineName& name);
 
+  // Whether there is a directory of that name, whole or not.
+  bool Has(const EngineName& name) const;
+
   // At start: removes this journal's directories that it has no record of. They were being written
   // when a predecessor died, and no engine was ever asked to load them.
   void RemoveUnrecorded(const std::set<EngineName>& recorded);

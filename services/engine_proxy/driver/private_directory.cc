@@ -70,6 +70,13 @@ std::string UnsafeParentOf(const std::string& path) {
 
 std::string SharedMemoryDirectory() { return absl::StrCat("/dev/shm/lorry-", ::geteuid()); }
 
+std::string ImageRoot(const std::string& given, const std::string& member) {
+  if (given.empty()) return SharedMemoryDirectory() + "/" + member;
+  struct stat is = {};
+  const bool is_anothers = ::stat(given.c_str(), &is) == 0 && is.st_uid != ::geteuid();
+  return is_anothers ? given + "/" + member : given;
+}
+
 absl::StatusOr<ImageReaders> ParseImageReaders(const std::string& text) {
   if (text == "owner") return ImageReaders{};
   if (text == "all") return ImageReaders{.directories = 0755, .files = 0644, .group = {}};

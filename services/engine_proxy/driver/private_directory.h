@@ -32,6 +32,9 @@ std::string UnsafeParentOf(const std::string& path);
 
 // /dev/shm/lorry-<uid>.
 std::string SharedMemoryDirectory();
+// Where a member's images lie: `given` itself, or in a directory of our own inside it where it is
+// another user's, as a mounted volume is root's; by default in shared memory.
+std::string ImageRoot(const std::string& given, const std::string& member);
 
 // "owner", "all", or a group by name or number. INVALID_ARGUMENT.
 absl::StatusOr<ImageReaders> ParseImageReaders(const std::string& text);

@@ -55,7 +55,9 @@ absl::Status Proxy::Persist(const std::vector<Record>& records) {
 void Proxy::Run(Effect effect) {
   struct Runner {
     Parts& parts;
-    void operator()(Fetch& e) { parts.fetcher->Start(e); }
+    void operator()(Fetch& e) {
+      e.binding.path.empty() ? parts.fetcher->Start(e) : parts.fetch_binding(e);
+    }
     void operator()(CancelFetch& e) { parts.fetcher->Cancel(e.op); }
     void operator()(HashDirectory& e) { parts.fetcher->Hash(e); }
     void operator()(CheckShapes& e) { parts.fetcher->Check(e); }
@@ -71,6 +73,8 @@ void Proxy::Run(Effect effect) {
       parts.set_door_table(std::move(e.table));
       LORRY_FAULT_POINT("proxy.door.table_set");
     }
+    void operator()(ReadBinding& e) { parts.read_binding(e); }
+    void operator()(AnswerBinding& e) { parts.answer_binding(std::move(e)); }
     void operator()(SendObserved& e) {
       LORRY_FAULT_POINT("proxy.observed.before_send");
       parts.send_observed(e.observed);

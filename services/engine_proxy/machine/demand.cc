@@ -20,6 +20,23 @@ bool IsToBeFollowed(const Core& core, const Residency& residency) {
   return !stands && wanted->epoch >= record.epoch;
 }
 
+// Calls that bind go first: whoever made one keeps others waiting until it is answered.
+std::optional<uint32_t> PlaceInLine(const Core& core, const AdapterName& awaited) {
+  const auto it = std::find(core.waiting.begin(), core.waiting.end(), awaited);
+  if (it == core.waiting.end()) return std::nullopt;
+  return static_cast<uint32_t>(core.bindings.calls.size()) +
+         static_cast<uint32_t>(it - core.waiting.begin());
+}
+
+std::optional<uint32_t> PlaceOfBound(const Core& core, const EngineName& name) {
+  uint32_t place = 0;
+  for (const PendingBind& call : core.bindings.calls) {
+    if (call.made.has_value() && call.made->name == name) return place;
+    ++place;
+  }
+  return PlaceInLine(core, AdapterName(name.value));  // as the door says it of bindings
+}
+
 }  // namespace
 
 bool IsOnDemand(const Core& core, const EngineName& name) {
@@ -34,12 +51,12 @@ bool MustBeLoaded(const Core& core, const Residency& residency) {
 }
 
 std::optional<uint32_t> PlaceOf(const Core& core, const Residency& residency) {
-  if (core.waiting.empty() || !IsOnDemand(core, residency.name)) return std::nullopt;
+  if (!IsOnDemand(core, residency.name)) return std::nullopt;
+  if (core.IsBound(residency.name)) return PlaceOfBound(core, residency.name);
+  if (core.waiting.empty()) return std::nullopt;
   const auto row = core.rows.find(residency.key.adapter);
   if (row == core.rows.end() || row->second.record.target != residency.name) return std::nullopt;
-  const auto it = std::find(core.waiting.begin(), core.waiting.end(), residency.key.adapter);
-  if (it == core.waiting.end()) return std::nullopt;
-  return static_cast<uint32_t>(it - core.waiting.begin());
+  return PlaceInLine(core, residency.key.adapter);
 }
 
 bool IsNeededNow(const Core& core, const Residency& residency) {

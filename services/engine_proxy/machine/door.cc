@@ -35,6 +35,14 @@ DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {
   return out;
 }
 
+DoorBinding BindingFor(const Core& core, const std::string& name, const BindingRecord& record) {
+  DoorBinding out{.name = name, .target = record.name, .digest = record.digest, .waits_for = {}};
+  const Residency* target = core.Find(record.name);
+  if (target != nullptr && !IsRouted(core, *target) && PlaceOf(core, *target).has_value())
+    out.waits_for = WhyAway(core, *target);
+  return out;
+}
+
 DoorTable Build(const Core& core) {
   DoorTable table;
   table.revision = core.table.revision;
@@ -46,6 +54,8 @@ DoorTable Build(const Core& core) {
   table.paused = IsPaused(core);
   table.asleep = core.asleep;
   for (const auto& [adapter, row] : core.rows) table.rows.push_back(RowFor(core, adapter, row));
+  for (const auto& [name, record] : core.bindings.by_name)
+    table.bindings.push_back(BindingFor(core, name, record));
   for (const auto& [name, residency] : core.residencies) {
     if (!IsRouted(core, residency)) continue;
     const fleet::WantedVersion* wanted = residency.wanted;
@@ -67,7 +77,8 @@ bool IsUpToDate(const Core& core) {
       table.engine != core.limits.kind || table.paused != IsPaused(core) ||
       table.asleep != core.asleep || table.slots != core.limits.slots ||
       table.lag_known != (core.session && core.desired.has_value()) ||
-      table.awaits_desired == core.desired.has_value() || table.rows.size() != core.rows.size()) {
+      table.awaits_desired == core.desired.has_value() || table.rows.size() != core.rows.size() ||
+      table.bindings.size() != core.bindings.by_name.size()) {
     return false;
   }
   size_t routes = 0;
@@ -77,6 +88,10 @@ bool IsUpToDate(const Core& core) {
     if (is_routed) ++routes;
   }
   if (routes != table.routes.size()) return false;  // one of them is gone altogether
+  auto bound = table.bindings.begin();
+  for (const auto& [name, record] : core.bindings.by_name) {
+    if (*bound++ != BindingFor(core, name, record)) return false;
+  }
   auto said = table.rows.begin();
   return std::all_of(core.rows.begin(), core.rows.end(), [&](const auto& entry) {
     return *said++ == RowFor(core, entry.first, entry.second);

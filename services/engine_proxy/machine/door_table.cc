@@ -19,6 +19,11 @@ const DoorRow* DoorTable::FindRow(const AdapterName& adapter) const {
   return Find(rows, adapter, [](const DoorRow& row) -> const AdapterName& { return row.adapter; });
 }
 
+const DoorBinding* DoorTable::FindBinding(std::string_view name) const {
+  return Find(bindings, name,
+              [](const DoorBinding& binding) { return std::string_view(binding.name); });
+}
+
 const DoorRoute* DoorTable::FindRoute(const EngineName& name) const {
   return Find(routes, name, [](const DoorRoute& route) -> const EngineName& { return route.name; });
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/fleet/desired.h"
@@ -50,6 +51,16 @@ struct DoorRow {
   auto operator<=>(const DoorRow&) const = default;
 };
 
+// A framework's own name for an adapter at this door: new requests go to `target`, which is among the
+// routes; where it is not they wait until it is, as at a row that is loaded on demand.
+struct DoorBinding {
+  std::string name;
+  EngineName target;
+  Digest digest;
+  std::string waits_for;  // for people: why it is away, while requests wait
+  auto operator<=>(const DoorBinding&) const = default;
+};
+
 struct DoorTable {
   Revision revision;  // counts tables of one proxy process, from 1
   BootId boot;        // empty while no engine answers; a route is good for this boot alone
@@ -70,12 +81,14 @@ struct DoorTable {
   // `awaits_desired`.
   std::vector<DoorRow> rows;
   std::vector<DoorRoute> routes;
+  std::vector<DoorBinding> bindings;  // each beats a selector of the same spelling
   std::vector<fleet::AliasRoute> aliases;
   std::vector<fleet::DoorRules> rules;
   auto operator<=>(const DoorTable&) const = default;
 
   // Lookups by binary search; null where there is none.
   const DoorRow* FindRow(const AdapterName& adapter) const;
+  const DoorBinding* FindBinding(std::string_view name) const;
   const DoorRoute* FindRoute(const EngineName& name) const;
   const fleet::DoorRules* FindRules(const AdapterName& adapter) const;
   const fleet::AliasRoute* FindAlias(const AdapterName& adapter, const AliasName& alias) const;

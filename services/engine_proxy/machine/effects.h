@@ -4,6 +4,8 @@
 // operations, and need not.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -12,6 +14,12 @@
 #include "services/engine_proxy/machine/events.h"
 
 namespace lorry::proxy {
+
+// A directory of a framework's, and the base model by which fused projections are split.
+struct BindingSource {
+  std::string path;  // empty: it is a version, and the store's
+  std::optional<peft::BaseModel> base = {};
+};
 
 // Fetches the image, verifies `digest`, writes the directory (image and rendered config) under a
 // path of its own for `name`, synced. The path must be the same for the same name, and differ
@@ -23,6 +31,7 @@ struct Fetch {
   Digest digest;
   fleet::VersionTraits traits;
   fleet::Render render = fleet::Render::kPlain;
+  BindingSource binding = {};
 };
 struct CancelFetch {
   OpId op = 0;
@@ -48,6 +57,15 @@ struct DeleteDirectory {
   OpId op = 0;
   EngineName name;
   std::string path;
+};
+
+// Copies the directory beneath the roots that the operator allows, gives it canonical names, and
+// writes it, rendered for `kind`, where Fetch would write it under the name that it comes to.
+struct ReadBinding {
+  OpId op = 0;
+  std::string path;
+  fleet::EngineKind kind = fleet::EngineKind::kUnknown;
+  std::optional<peft::BaseModel> base;
 };
 
 // On the engine; `boot` lets the driver drop what was meant for an earlier life of it.
@@ -104,8 +122,26 @@ struct AnswerCall {  // to whoever made it; kOk: as the engine answers what it h
   std::string detail = {};
 };
 
+enum class BindAnswer {
+  kDone,
+  kAlreadyLoaded,  // under that name, with other bytes that requests use
+  kNotBound,
+  kNoDirectory,
+  kRefused,
+};
+struct AnswerBinding {  // to whoever called, behind the table that it speaks of
+  uint64_t ticket = 0;
+  BindAnswer answer = BindAnswer::kDone;
+  std::string reason;                        // a word of docs/ERRORS.md
+  std::string detail;                        // for people
+  std::string client_name;                   // that was asked for
+  std::string path;                          // likewise, where it was to be bound
+  uint64_t order = 0;                        // of what is done: counts bindings of this journal
+  std::map<std::string, std::string> bound;  // every client's name and the directory that it named
+};
+
 using Effect = std::variant<Fetch, CancelFetch, HashDirectory, CheckShapes, DeleteDirectory, List,
                             Load, Probe, Unload, AskEngineLoad, PauseEngine, ResumeEngine,
-                            SetDoorTable, SendObserved, AnswerCall>;
+                            SetDoorTable, SendObserved, AnswerCall, ReadBinding, AnswerBinding>;
 
 }  // namespace lorry::proxy

@@ -178,13 +178,39 @@ struct CallMade {
 struct CallLeft {
   uint64_t ticket = 0;
 };  // its caller waits for the answer no more; what began goes on
+// What frameworks that know nothing of Lorry ask of the engine's adapters (docs/SEMANTICS.md §9).
+// Tickets count the calls of one proxy process, from 1; each is answered by one AnswerBinding.
+struct BindAsked {
+  uint64_t ticket = 0;
+  std::string client_name;
+  std::string path;       // of the directory, as the caller wrote it
+  bool in_place = false;  // also while requests use other bytes of that name
+};
+struct UnbindAsked {
+  uint64_t ticket = 0;
+  std::string client_name;
+};
+// Answers ReadBinding.
+struct BindingRead {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;  // otherwise nothing of it is kept
+  std::string reason;
+  std::string detail;
+  bool missing = false;  // there is no such directory
+  EngineName name;
+  Digest digest;
+  fleet::VersionTraits traits;
+  fleet::Render render = fleet::Render::kPlain;
+  // Where it was written for the engine; empty: `name` had a directory already.
+  std::string path;
+};
 
 struct TimePassed {};  // `wake_at` came
 
-using Event =
-    std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed, LoadDone,
-                 ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone, FetchProgress,
-                 FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted, DirectoryHashed,
-                 ShapesChecked, DoorReport, DoorDrains, DoorClosed, CallMade, CallLeft, TimePassed>;
+using Event = std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed,
+                           LoadDone, ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone,
+                           FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
+                           DirectoryHashed, ShapesChecked, DoorReport, DoorDrains, DoorClosed,
+                           CallMade, CallLeft, BindAsked, UnbindAsked, BindingRead, TimePassed>;
 
 }  // namespace lorry::proxy

@@ -33,12 +33,15 @@ bool IsMisfit(const Core& core, const Residency& residency) {
 
 bool MayFetch(const Core& core, const Residency& residency, uint32_t fetches) {
   if (!core.IsWanted(residency) || core.now < residency.retry_at) return false;
+  // Nobody knows whose directory comes of what is read now.
+  if (core.bindings.reading != 0 && IsBinding(residency)) return false;
   // SGLang loads a name again by itself: it goes before its directory is written anew.
   return fetches < core.config.fetches_limit && !core.IsListed(residency);
 }
 
 bool MayDelete(const Core& core, const Residency& residency) {
   if (core.now < residency.retry_at) return false;
+  if (core.bindings.reading != 0 && IsBinding(residency)) return false;
   // Nobody can open what no engine was ever asked to read: it goes at once, so that publishing
   // goes on beside an engine that is down without filling the memory.
   if (!residency.directory->asked && !core.IsListed(residency)) return true;

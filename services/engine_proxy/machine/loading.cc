@@ -132,8 +132,10 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
 void AdvanceToLoad(Core& core, Residency& residency) {
   const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
   if (!to_load || !core.FreshlyListed(residency) || core.asleep || !core.answers) return;
-  // A paused engine answers no probe.
-  const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core) || IsPausedOrToBe(core);
+  // A paused engine answers no probe; a framework that paused it itself waits for its own adapters,
+  // and would not let it go on before.
+  const bool is_paused = IsPausedOrToBe(core) && !(IsHeldByFramework(core) && IsBinding(residency));
+  const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core) || is_paused;
   if (core.IsListedAsOurs(residency)) {
     if (!waits) Move(core, residency, ResidencyEvent::kListedAsOurs);
     return;

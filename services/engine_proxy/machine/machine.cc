@@ -7,6 +7,7 @@
 #include "lib/base/error.h"
 #include "lib/base/first_after.h"
 #include "lib/base/overload.h"
+#include "services/engine_proxy/machine/bindings.h"
 #include "services/engine_proxy/machine/door.h"
 #include "services/engine_proxy/machine/engine.h"
 #include "services/engine_proxy/machine/fetching.h"
@@ -73,6 +74,9 @@ void Handle(Core& core, const Event& event) {
                  [&](const DoorClosed&) { core.door = DoorState::kClosed; },
                  [&](const CallMade& e) { HandleCall(core, e); },
                  [&](const CallLeft& e) { HandleCallLeft(core, e); },
+                 [&](const BindAsked& e) { HandleBind(core, e); },
+                 [&](const UnbindAsked& e) { HandleUnbind(core, e); },
+                 [&](const BindingRead& e) { HandleBindingRead(core, e); },
                  [&](const TimePassed&) {},
              },
              event);
@@ -81,6 +85,7 @@ void Handle(Core& core, const Event& event) {
 void Plan(Core& core) {
   AdvanceUncounted(core);
   AdvanceResidencies(core);
+  if (AdvanceBindings(core)) AdvanceResidencies(core);
   AdvanceRows(core);
   AdvanceDoor(core);  // before unloads: what they wait for is a table without the name
   if (AdvanceUnloads(core)) AdvanceDoor(core);
@@ -88,6 +93,7 @@ void Plan(Core& core) {
   AdvancePause(core);  // after a flip that it was held for, and never beside a call of the registry
   AdvanceEngine(core);
   AskEngineLoadIfNeeded(core);
+  AnswerBindCalls(core);
   AdvanceObserved(core);
 }
 
@@ -138,6 +144,8 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
     if (key != NameKey(EngineName(last))) return Invalid(key);
     RestoreName(core, EngineName(last), *name);
   }
+  if (const auto* binding = std::get_if<BindingRecord>(&value))
+    RestoreBinding(core, key.substr(key.find('/') + 1), *binding);
   if (const auto* killer = std::get_if<KillerRecord>(&value))
     core.killers[EngineName(last)] = *killer;
   if (const auto* paused = std::get_if<PausedRecord>(&value)) RestorePause(core, *paused);
@@ -153,6 +161,7 @@ std::optional<Tick> WakeAt(const Core& core) {
   wake.At(ResidencyWakeAt(core));
   wake.At(RowWakeAt(core));
   wake.At(SlotWakeAt(core));
+  wake.At(BindingsWakeAt(core));
   wake.At(PauseWakeAt(core));
   if (core.answers) wake.At(core.registry.due);
   if (core.answers) wake.At(core.registry.after);

@@ -73,6 +73,11 @@ struct Config {
   // A pause that a framework asked for ends after so long, whether or not the framework lets the
   // engine go on: far longer than any of them takes for an update.
   int64_t framework_pause_ms = 900'000;
+  // A call that binds a name is answered by then. Frameworks give their calls two minutes and more;
+  // an engine that is not hung loads within seconds.
+  int64_t bind_call_ms = 60'000;
+  // Names bound at once. Each keeps its image in memory, on the engine or not.
+  uint32_t bindings_limit = 64;
   // Fetches at once; loads and unloads go one by one.
   uint32_t fetches_limit = 2;
 };

@@ -96,8 +96,21 @@ struct KillerRecord {
   auto operator<=>(const KillerRecord&) const = default;
 };
 
-using RecordValue = std::variant<JournalRecord, TermRecord, RowRecord, BootRecord, NameRecord,
-                                 PausedRecord, WedgedRecord, KillerRecord, UnloadingRecord>;
+// "binding/<client's name>": what a framework's name at this door stands for. Its files are those of
+// "name/<engine name>", and are read again from `path` where they are lost.
+struct BindingRecord {
+  EngineName name;
+  Digest digest;
+  fleet::VersionTraits traits;
+  fleet::Render render = fleet::Render::kPlain;
+  std::string path;
+  uint64_t order = 0;  // counts bindings of this journal
+  auto operator<=>(const BindingRecord&) const = default;
+};
+
+using RecordValue =
+    std::variant<JournalRecord, TermRecord, RowRecord, BootRecord, NameRecord, PausedRecord,
+                 WedgedRecord, KillerRecord, UnloadingRecord, BindingRecord>;
 using Record = fleet::RecordOf<RecordValue>;
 using Records = std::map<std::string, RecordValue>;
 

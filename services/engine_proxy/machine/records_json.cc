@@ -115,6 +115,23 @@ RecordValue UnloadingFrom(const Json& j) {
                          Field<Tick>(j, "until_tick")};
 }
 
+Json Fields(const BindingRecord& r) {
+  Json json = {{"kind", "binding"},        {"name", r.name.value},
+               {"digest", r.digest.value}, {"render", static_cast<int>(r.render)},
+               {"path", r.path},           {"order", r.order}};
+  fleet::AddTraits(json, r.traits);
+  return json;
+}
+RecordValue BindingFrom(const Json& j) {
+  return BindingRecord{
+      EngineName(Text(j, "name")),
+      Digest{Text(j, "digest")},
+      fleet::TraitsFrom(j),
+      Field<int>(j, "render") == 0 ? fleet::Render::kPlain : fleet::Render::kRsloraFolded,
+      Text(j, "path"),
+      Field<uint64_t>(j, "order")};
+}
+
 }  // namespace
 
 std::string Encode(const RecordValue& value) {
@@ -125,7 +142,8 @@ absl::StatusOr<RecordValue> Decode(std::string_view text) {
   static const auto* const kReaders = new fleet::RecordReaders<RecordValue>{
       {"journal", &JournalFrom}, {"term", &TermFrom},     {"row", &RowFrom},
       {"boot", &BootFrom},       {"name", &NameFrom},     {"paused", &PausedFrom},
-      {"wedged", &WedgedFrom},   {"killer", &KillerFrom}, {"unloading", &UnloadingFrom}};
+      {"wedged", &WedgedFrom},   {"killer", &KillerFrom}, {"unloading", &UnloadingFrom},
+      {"binding", &BindingFrom}};
   return fleet::DecodeRecord(text, *kReaders);
 }
 

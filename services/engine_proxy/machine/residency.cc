@@ -11,6 +11,7 @@
 #include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/fetching.h"
 #include "services/engine_proxy/machine/loading.h"
+#include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/unload.h"
@@ -38,13 +39,25 @@ OpId Begin(Core& core, Residency& residency) {
   return std::get<State>(residency.phase).op = core.NewOp();
 }
 
+// An engine that a framework keeps paused answers no token: that it lists the name must do.
+fleet::ProbeQuestion QuestionTo(const Core& core, const Residency& r) {
+  if (IsHeldByFramework(core)) return {.kind = fleet::ProbeKind::kPresence};
+  return QuestionFor(r.rules, r.traits, r.directory->reference);
+}
+
+BindingSource SourceOf(const Core& core, const Residency& r) {
+  const auto bound = core.bindings.wanted.find(r.name);
+  if (bound == core.bindings.wanted.end()) return {};
+  return {bound->second.path, core.base_unchecked ? std::nullopt : core.base_model};
+}
+
 void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
   switch (ask) {
     case ResidencyAsk::kNothing:
       return;
     case ResidencyAsk::kFetch:
-      core.effects.push_back(
-          Fetch{Begin<at::Fetching>(core, r), r.name, r.key, r.digest, r.traits, r.render});
+      core.effects.push_back(Fetch{Begin<at::Fetching>(core, r), r.name, r.key, r.digest, r.traits,
+                                   r.render, SourceOf(core, r)});
       return;
     case ResidencyAsk::kCancel:
       std::get<at::Cancelling>(r.phase).op = op_before;
@@ -76,8 +89,8 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
     case ResidencyAsk::kProbe:
       // That an engine took it does not say that it answers (EndLeftTrials).
       if (r.trial != 0 && r.tried_on != core.boot) BeginTrial(core, r);
-      core.effects.push_back(Probe{Begin<at::Probing>(core, r), core.boot, r.name,
-                                   QuestionFor(r.rules, r.traits, r.directory->reference)});
+      core.effects.push_back(
+          Probe{Begin<at::Probing>(core, r), core.boot, r.name, QuestionTo(core, r)});
       return;
     case ResidencyAsk::kUnload:
       r.changed_as_of = ++core.registry.changes;
@@ -123,8 +136,7 @@ OpId OpOf(const Phase& phase) {
 bool BlocksDirectory(const Core& core, const Residency& residency) {
   return residency.directory->broken ||
          // A row that is locked may open again on what nobody wants any more.
-         (core.desired.has_value() && !core.IsWanted(residency) &&
-          !core.IsRowTarget(residency.name));
+         (core.IsUnwanted(residency) && !core.IsRowTarget(residency.name));
 }
 
 void AdvanceFetched(Core& core, Residency& residency) {
@@ -143,7 +155,7 @@ void AdvanceFetched(Core& core, Residency& residency) {
 }
 
 void AdvanceFailed(Core& core, Residency& residency) {
-  const bool unwanted = core.desired.has_value() && !core.IsWanted(residency);
+  const bool unwanted = core.IsUnwanted(residency);
   // It waits for another base model and for nothing else: what is said of it is said of this one.
   const bool was_misfit =
       std::get<at::Failed>(residency.phase).mishap.failure == fleet::Failure::kMisfit;
@@ -250,9 +262,10 @@ void Fail(Core& core, Residency& residency, ResidencyEvent event, at::Mishap mis
 
 void MeetDesired(Core& core) {
   core.met = true;
-  if (!core.desired.has_value()) return;
   core.table_stale = true;
   for (auto& [name, residency] : core.residencies) residency.wanted = nullptr;
+  for (const auto& [name, bound] : core.bindings.wanted) Meet(core, bound.wanted);
+  if (!core.desired.has_value()) return;
   for (const fleet::WantedVersion& wanted : core.desired->wanted) Meet(core, wanted);
   for (auto& [name, residency] : core.residencies) MeetLease(core, residency);
   core.wanted_rows.clear();
@@ -282,7 +295,8 @@ bool MaySurvive(const Core& core, const Residency& residency) {
 
 bool WaitsForList(const Core& core, const Residency& residency) {
   if (residency.Is<at::Verifying>()) return true;
-  if (residency.Is<at::Fetched>()) return core.desired.has_value() || core.IsWanted(residency);
+  if (residency.Is<at::Fetched>())
+    return core.desired.has_value() || core.IsWanted(residency) || IsBinding(residency);
   return residency.Is<at::Failed>() && residency.directory.has_value();
 }
 

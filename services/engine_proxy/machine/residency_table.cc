@@ -10,6 +10,7 @@ using W = ResidencyWrite;
 
 constexpr ResidencyTransition kTable[] = {
     {S::kAbsent, E::kWanted, S::kFetching, A::kFetch},
+    {S::kAbsent, E::kFetched, S::kFetched, A::kNothing, W::kName},
     {S::kAbsent, E::kMayBeUnloaded, S::kUnloading, A::kUnload, W::kUnloading},
     {S::kAbsent, E::kUnloadUnanswered, S::kUnloading, A::kUnload},
     {S::kFetching, E::kFetched, S::kFetched, A::kNothing, W::kName},

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/strings.h"
+#include "services/engine_proxy/machine/bindings.h"
 #include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/unload.h"
@@ -48,7 +49,10 @@ uint32_t SlotsKept(const Core& core, const Residency& except) {
 
 // The last slot is for what must be loaded next; nothing else stands in its way.
 uint32_t SlotsSpared(const Core& core, const Residency& residency) {
-  return residency.wanted == nullptr || MustBeLoaded(core, residency) ? 0 : 1;
+  if (residency.wanted == nullptr || MustBeLoaded(core, residency)) return 0;
+  // A framework has sized the engine for its own adapters: they may have every slot that nobody
+  // needs now.
+  return core.IsBound(residency.name) && PlaceOf(core, residency).has_value() ? 0 : 1;
 }
 
 // Whether it is to be loaded now, whatever has to leave for it.
@@ -89,6 +93,7 @@ uint32_t FirstInLine(const Core& core) {
 // later in the line give way to `first`.
 bool MayLeave(const Core& core, const Residency& residency, uint32_t first) {
   if (residency.wanted == nullptr || MustBeLoaded(core, residency)) return false;
+  if (IsJustBound(core, residency.name)) return false;
   const std::optional<uint32_t> place = PlaceOf(core, residency);
   const bool is_awaited = place.has_value() && *place < first;
   return !HoldsARow(core, residency.name) && !is_awaited;
@@ -113,7 +118,7 @@ bool ComesFree(const Core& core, uint32_t first) {
 // Among those that may leave, the first is the one that is missed least: what no row stands on, the
 // oldest first; then the adapter whose last request is longest ago.
 auto WorthOf(const Core& core, const Residency& residency) {
-  const bool is_served = core.IsRowTarget(residency.name);
+  const bool is_served = core.IsServed(residency.name);
   const auto last = core.last_admitted.find(residency.name);
   const bool was_asked = is_served && last != core.last_admitted.end();
   return std::tuple(is_served, was_asked ? last->second : 0, residency.wanted->eviction_rank);
@@ -134,7 +139,7 @@ bool Yields(const Residency& residency) { return residency.evicting && residency
 
 // In use, and could give way.
 bool CouldYield(const Core& core, const Residency& residency, uint32_t first) {
-  return residency.Is<at::Loaded>() && !residency.evicting && core.IsRowTarget(residency.name) &&
+  return residency.Is<at::Loaded>() && !residency.evicting && core.IsServed(residency.name) &&
          MayLeave(core, residency, first);
 }
 
@@ -157,7 +162,7 @@ bool GiveWay(Core& core, uint32_t first) {
 bool LetStay(Core& core) {
   bool any = false;
   for (auto& [name, residency] : core.residencies) {
-    if (!Yields(residency) || !core.IsRowTarget(name) || !IsOnDemand(core, name)) continue;
+    if (!Yields(residency) || !core.IsServed(name) || !IsOnDemand(core, name)) continue;
     residency.evicting = false;
     any = true;
   }
@@ -182,7 +187,8 @@ bool IsSlotFree(const Core& core, const Residency& residency) {
 }
 
 bool LetsOthersFirst(const Core& core, const Residency& residency) {
-  if (core.waiting.empty() || !core.must_went_first || !MustBeLoaded(core, residency)) return false;
+  const bool nobody_waits = core.waiting.empty() && core.bindings.calls.empty();
+  if (nobody_waits || !core.must_went_first || !MustBeLoaded(core, residency)) return false;
   const uint32_t first = FirstInLine(core);
   return first != kNobody && ComesFree(core, first);
 }

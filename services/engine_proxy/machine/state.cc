@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/binding_name.h"
 
 namespace lorry::proxy {
 namespace {
@@ -13,6 +14,8 @@ int64_t Doubled(int64_t min_ms, int64_t max_ms, uint32_t tries) {
 }
 
 }  // namespace
+
+bool IsBinding(const Residency& residency) { return residency.key == BindingKey(); }
 
 std::string NameKey(const EngineName& name) { return absl::StrCat("name/", name.value); }
 std::string RowKey(const AdapterName& adapter) { return absl::StrCat("row/", adapter.value); }
@@ -29,14 +32,19 @@ void Core::SaveName(const Residency& residency) {
 }
 
 bool Core::IsWanted(const Residency& residency) const {
-  return desired.has_value() ? residency.wanted != nullptr : IsRowTarget(residency.name);
+  return residency.wanted != nullptr || (!desired.has_value() && IsRowTarget(residency.name));
+}
+
+bool Core::IsUnwanted(const Residency& residency) const {
+  return residency.wanted == nullptr && (desired.has_value() || IsBinding(residency));
 }
 
 bool Core::IsWantedLoaded(const Residency& residency) const {
   const auto killer = killers.find(residency.name);
   const uint32_t deaths = killer != killers.end() ? killer->second.deaths : 0;
+  const bool is_bound = IsBound(residency.name);
   // Nobody has said yet that what killed an engine here may be tried again.
-  if (!desired.has_value()) return IsRowTarget(residency.name) && deaths == 0;
+  if (!desired.has_value() && !is_bound) return IsRowTarget(residency.name) && deaths == 0;
   const fleet::WantedVersion* wanted = residency.wanted;
   if (wanted == nullptr || !wanted->load || deaths > wanted->deaths_allowed) return false;
   return !wanted->on_this_boot || desired->boot == boot;

@@ -100,7 +100,8 @@ struct Uncounted {
 
 struct Residency {
   EngineName name;
-  const fleet::WantedVersion* wanted = nullptr;  // in `desired`, as of the last MeetDesired
+  // In `desired` or among what bindings want, as of the last MeetDesired.
+  const fleet::WantedVersion* wanted = nullptr;
   VersionKey key;
   Digest digest;
   fleet::VersionTraits traits;
@@ -217,6 +218,34 @@ struct FrameworkCalls {
   uint64_t serving = 0;          // the ticket of the one that the engine is asked for; 0: none
 };
 
+// What a binding, or a call that makes one, wants of the engine.
+struct Bound {
+  fleet::WantedVersion wanted;
+  std::string path;  // a framework's directory with these bytes
+};
+
+// A framework's call to bind a name that has no answer yet (bindings.h).
+struct PendingBind {
+  BindAsked asked;
+  OpId op = 0;                        // of ReadBinding, while its directory is read
+  std::optional<BindingRecord> made;  // once it was
+  Tick until = 0;
+};
+
+struct Bindings {
+  std::map<std::string, BindingRecord> by_name;  // the client's
+  std::map<EngineName, Bound> wanted;            // by these and by calls
+  std::deque<PendingBind> calls;                 // in their order
+  OpId reading = 0;                              // ReadBinding
+  uint64_t last_order = 0;
+  // Whoever was told that a name is bound has until then to send its first request: the target makes
+  // no room before.
+  std::map<EngineName, Tick> kept_until;
+  // Engines here that ended of it, as its last caller knew or could have.
+  std::map<EngineName, uint32_t> deaths_allowed;
+  std::vector<AnswerBinding> answers;  // of this step
+};
+
 // What the door does with whoever comes; it never goes back.
 enum class DoorState : uint8_t { kOpen, kDrains, kClosed };
 
@@ -262,6 +291,7 @@ struct Core {
   uint64_t last_trial = 0;
   Pause pause;
   FrameworkCalls calls;
+  Bindings bindings;
 
   // the door
   DoorTable table;
@@ -292,8 +322,14 @@ struct Core {
   // Wanted by Desired, or before the first one, by a row of the journal.
   bool IsWanted(const Residency& residency) const;
   bool IsWantedLoaded(const Residency& residency) const;
+  // Nobody wants it, and who would want it has been heard.
+  bool IsUnwanted(const Residency& residency) const;
+  // A binding, or a call that makes one, stands on it.
+  bool IsBound(const EngineName& name) const { return bindings.wanted.contains(name); }
   // A row stands on it, whatever the row's mode is now.
   bool IsRowTarget(const EngineName& name) const;
+  // New requests of some name come to it.
+  bool IsServed(const EngineName& name) const { return IsRowTarget(name) || IsBound(name); }
   const fleet::DesiredRow* WantedRow(const AdapterName& adapter) const;
   const Residency* Find(const EngineName& name) const;
   bool IsLoaded(const EngineName& name) const;
@@ -318,6 +354,9 @@ struct Core {
   int64_t Backoff(uint32_t tries) const;
   int64_t AwayBackoff(uint32_t waits) const;
 };
+
+// The engine's name is a binding's, whoever has bound it.
+bool IsBinding(const Residency& residency);
 
 std::string NameKey(const EngineName& name);
 std::string RowKey(const AdapterName& adapter);

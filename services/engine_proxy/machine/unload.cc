@@ -25,14 +25,22 @@ bool IsRegistryTaken(const Core& core) {
 // registry.
 bool MayUnloadAny(const Core& core) {
   if (!core.answers || core.boot.empty() || core.asleep) return false;
-  return !core.IsWedged() && !IsRegistryTaken(core) && !IsPausedOrToBe(core);
+  const bool is_paused = IsPausedOrToBe(core) && !IsHeldByFramework(core);
+  return !core.IsWedged() && !IsRegistryTaken(core) && !is_paused;
+}
+
+// A framework that paused its engine may wait for the slot of an adapter that it gave up. Where the
+// pause has ended all requests none of them keeps an unload waiting.
+bool MayUnloadPaused(const Core& core, const Residency& residency) {
+  if (!IsPausedOrToBe(core)) return true;
+  return IsBinding(residency) && core.pause.wanted.kind == fleet::PauseKind::kAbort;
 }
 
 // Of one name, where MayUnloadAny: not routed by any table that some io_context still resolves by,
 // and nothing in flight.
 bool MayUnload(const Core& core, const Residency& residency) {
   if (!IsOnEngine(core, residency) || !IsLeaving(core, residency)) return false;
-  if (core.now < residency.unload_after) return false;
+  if (core.now < residency.unload_after || !MayUnloadPaused(core, residency)) return false;
   const bool closed = residency.closed_at.value != 0 && core.reported >= residency.closed_at;
   return closed && IsIdle(core, residency);
 }
@@ -77,7 +85,7 @@ int64_t UnloadTimeLeft(const Core& core, const EngineName& name) {
 }
 
 bool IsLeaving(const Core& core, const Residency& residency) {
-  const bool unwanted = core.desired.has_value() && residency.wanted == nullptr;
+  const bool unwanted = core.IsUnwanted(residency);
   const bool makes_room = residency.evicting && !MustBeLoaded(core, residency);
   const bool leaves = makes_room || unwanted;
   if (residency.Is<at::Loaded>()) {
@@ -85,7 +93,8 @@ bool IsLeaving(const Core& core, const Residency& residency) {
     return leaves && !goes_on;
   }
   if (MaySurvive(core, residency)) return false;
-  if (leaves || !core.desired.has_value()) return leaves;
+  const bool is_told = core.desired.has_value() || IsBinding(residency);
+  if (leaves || !is_told) return leaves;
   // To be written anew, once the engine has nothing of it and will not read it any more.
   if (residency.directory.has_value() && residency.directory->broken) return true;
   // Wanted, and not to be tried again now: what may come of the last try ends with this answer.
@@ -123,7 +132,7 @@ bool AdvanceUnloads(Core& core) {
   if (!MayUnloadAny(core)) return made_room;
   for (auto& [name, residency] : core.residencies) {
     if (!MayUnload(core, residency)) continue;
-    if (residency.evicting && core.IsRowTarget(name)) ++core.demand_tally.evictions;
+    if (residency.evicting && core.IsServed(name)) ++core.demand_tally.evictions;
     Move(core, residency, ResidencyEvent::kMayBeUnloaded);
     return true;
   }

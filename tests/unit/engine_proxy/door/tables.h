@@ -50,6 +50,12 @@ class TableMaker {
     table_.aliases.push_back({AdapterName(adapter), AliasName(alias), NameOf(adapter, number)});
     return *this;
   }
+  TableMaker& Binding(const std::string& name, const std::string& adapter, uint64_t number) {
+    const EngineName target = NameOf(adapter, number);
+    table_.bindings.push_back({name, target, Digest{"sha256-xxh3:" + target.value}, ""});
+    std::sort(table_.bindings.begin(), table_.bindings.end());
+    return *this;
+  }
   proxy::DoorTable Make() {
     std::sort(table_.rows.begin(), table_.rows.end());
     std::sort(table_.routes.begin(), table_.routes.end());

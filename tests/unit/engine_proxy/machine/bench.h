@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "services/engine_proxy/machine/binding_name.h"
 #include "services/engine_proxy/machine/machine.h"
 
 namespace lorry::proxy {
@@ -205,6 +206,10 @@ class Bench {
   Outcome delete_outcome_ = Outcome::kOk;
   fleet::DesiredPause quiesce_;  // of rows that are desired
   std::vector<PauseEngine> pauses_;
+  std::map<std::string, std::string> files_;  // frameworks' directories, and what is in them
+  std::set<EngineName> shelf_;                // bindings' directories here
+  std::map<uint64_t, AnswerBinding> bind_answers_;
+  int reads_ = 0;
   Outcome pause_outcome_ = Outcome::kOk, resume_outcome_ = Outcome::kOk;
   std::map<uint64_t, AnswerCall> answered_;  // calls of frameworks
   fleet::Observed sent_;
@@ -248,6 +253,11 @@ class Bench {
       fetch_failure_->op = e.op;
       return events_.push_back(*fetch_failure_);
     }
+    if (!e.binding.path.empty()) {
+      if (files_[e.binding.path] != e.digest.value)
+        return events_.push_back(FetchFailed{e.op, "BINDING_LOST", "", true, false});
+      shelf_.insert(e.name);
+    }
     events_.push_back(FetchDone{e.op, "/" + e.name.value});
   }
   void Answer(const CancelFetch& e) {
@@ -263,6 +273,7 @@ class Bench {
   }
   void Answer(const DeleteDirectory& e) {
     ++deletes_;
+    if (delete_outcome_ == Outcome::kOk) shelf_.erase(e.name);
     events_.push_back(DirectoryDeleted{e.op, delete_outcome_});
   }
   void Answer(const List& e) { events_.push_back(Listed{e.op, Outcome::kOk, engine_}); }
@@ -307,6 +318,23 @@ class Bench {
   }
   void Answer(const SendObserved& e) { sent_ = e.observed; }
   void Answer(const AnswerCall& e) { answered_[e.ticket] = e; }
+  void Answer(const ReadBinding& e) {
+    ++reads_;
+    BindingRead read{.op = e.op};
+    const auto found = files_.find(e.path);
+    if (found == files_.end()) {
+      read.outcome = Outcome::kFailed;
+      read.missing = true;
+      read.reason = "DIRECTORY_INVALID";
+      return events_.push_back(read);
+    }
+    read.digest = Digest{found->second};
+    read.name = BindingName(read.digest, read.render);
+    if (!shelf_.contains(read.name)) read.path = "/" + read.name.value;
+    shelf_.insert(read.name);
+    events_.push_back(read);
+  }
+  void Answer(const AnswerBinding& e) { bind_answers_[e.ticket] = e; }
 
   Tick now_ = 1'000;
   uint64_t calls_ = 0;

@@ -43,7 +43,9 @@ std::vector<RecordValue> Meant() {
           BootRecord{BootId("b1")},
           leased,
           probed,
-          PausedRecord{BootId("b1"), fleet::PauseKind::kAbort, 900'000}};
+          PausedRecord{BootId("b1"), fleet::PauseKind::kAbort, 900'000},
+          BindingRecord{EngineName("lorry.binding-v0-0123456789ab"), Digest{"d"}, probed.traits,
+                        fleet::Render::kRsloraFolded, "/p", 3}};
 }
 
 TEST(Records, OfEarlierVersionsAreRead) {

@@ -1,0 +1,26 @@
+#include "services/engine_proxy/binding_flags.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "lib/base/error.h"
+
+ABSL_FLAG(std::vector<std::string>, bindings_root, {},
+          "directories, separated by commas, beneath which frameworks may name an adapter's to "
+          "/load_lora_adapter; none: such calls are refused");
+ABSL_FLAG(uint64_t, bindings_max_bytes, uint64_t{16} << 30,
+          "largest adapter_model.safetensors that is read for such a call");
+
+namespace lorry::proxy {
+
+absl::StatusOr<std::unique_ptr<BindingReader>> MakeBindingReader(ImageShelf& shelf,
+                                                                 EventSink sink) {
+  LORRY_ASSIGN_OR_RETURN(BindingRoots roots,
+                         BindingRoots::Open(absl::GetFlag(FLAGS_bindings_root)));
+  return std::make_unique<BindingReader>(std::move(roots), absl::GetFlag(FLAGS_bindings_max_bytes),
+                                         shelf, std::move(sink));
+}
+
+}  // namespace lorry::proxy

@@ -1,0 +1,302 @@
+#include "services/engine_proxy/machine/bindings.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/first_after.h"
+#include "services/engine_proxy/machine/binding_name.h"
+#include "services/engine_proxy/machine/demand.h"
+#include "services/engine_proxy/machine/residency.h"
+#include "services/engine_proxy/machine/slots.h"
+#include "services/engine_proxy/machine/unload.h"
+
+namespace lorry::proxy {
+namespace {
+
+// Real names have about 30 bytes.
+constexpr size_t kNameBytesMax = 256;
+
+std::string KeyOf(const std::string& client_name) { return absl::StrCat("binding/", client_name); }
+
+fleet::WantedVersion WantedOf(const Core& core, const BindingRecord& record) {
+  fleet::WantedVersion wanted;
+  wanted.name = record.name;
+  wanted.key = BindingKey();
+  wanted.digest = record.digest;
+  wanted.traits = record.traits;
+  wanted.render = record.render;
+  wanted.on_demand = true;
+  wanted.eviction_rank = static_cast<uint32_t>(record.order);
+  const auto allowed = core.bindings.deaths_allowed.find(record.name);
+  if (allowed != core.bindings.deaths_allowed.end()) wanted.deaths_allowed = allowed->second;
+  return wanted;
+}
+
+void Want(Core& core, const BindingRecord& record) {
+  const auto [it, is_new] =
+      core.bindings.wanted.emplace(record.name, Bound{WantedOf(core, record), record.path});
+  // Of two names for the same bytes the newer one says when they leave, and where they come from.
+  if (!is_new && it->second.wanted.eviction_rank < record.order)
+    it->second = {WantedOf(core, record), record.path};
+}
+
+void NoteWanted(Core& core) {
+  core.bindings.wanted.clear();
+  for (const auto& [client_name, record] : core.bindings.by_name) Want(core, record);
+  for (const PendingBind& call : core.bindings.calls) {
+    if (call.made.has_value()) Want(core, *call.made);
+  }
+  std::erase_if(core.bindings.deaths_allowed,
+                [&](const auto& entry) { return !core.IsBound(entry.first); });
+  MeetDesired(core);
+}
+
+AnswerBinding& Answer(Core& core, const BindAsked& asked, BindAnswer answer,
+                      std::string reason = "", std::string detail = "") {
+  AnswerBinding said{.ticket = asked.ticket, .answer = answer};
+  said.reason = std::move(reason);
+  said.detail = std::move(detail);
+  said.client_name = asked.client_name;
+  said.path = asked.path;
+  return core.bindings.answers.emplace_back(std::move(said));
+}
+
+// Why nobody may bind or unbind that name; empty: everybody may.
+std::string WhyNoName(const std::string& name) {
+  if (name.empty() || name.size() > kNameBytesMax)
+    return absl::StrCat("a name has 1 to ", kNameBytesMax, " bytes");
+  const bool is_plain = std::ranges::all_of(
+      name, [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '\\' && c != ','; });
+  if (!is_plain)
+    return "a name is made of visible ASCII characters, without quotes, commas or backslashes";
+  if (fleet::KeyOfEngineName(EngineName(name)).has_value())
+    return "names that end in -v, a number and 12 hexadecimal digits are Lorry's own; choose "
+           "another";
+  return "";
+}
+
+// The binding of that name stands on other bytes that requests use.
+bool IsInUse(const Core& core, const PendingBind& call) {
+  const auto it = core.bindings.by_name.find(call.asked.client_name);
+  if (it == core.bindings.by_name.end() || it->second.name == call.made->name) return false;
+  return !call.asked.in_place && core.InFlight(it->second.name) > 0;
+}
+
+// Frameworks that count their names up and unload none would fill memory without an end: the oldest
+// that nobody uses is forgotten.
+void KeepWithinLimit(Core& core) {
+  auto& by_name = core.bindings.by_name;
+  while (by_name.size() > core.config.bindings_limit) {
+    auto oldest = by_name.end();
+    for (auto it = by_name.begin(); it != by_name.end(); ++it) {
+      if (core.InFlight(it->second.name) > 0) continue;
+      if (oldest == by_name.end() || it->second.order < oldest->second.order) oldest = it;
+    }
+    if (oldest == by_name.end()) return;
+    core.Erase(KeyOf(oldest->first));
+    by_name.erase(oldest);
+  }
+}
+
+void Commit(Core& core, const PendingBind& call) {
+  core.bindings.by_name[call.asked.client_name] = *call.made;
+  core.Save(KeyOf(call.asked.client_name), *call.made);
+  core.bindings.kept_until[call.made->name] = core.now + core.config.yield_ms;
+  KeepWithinLimit(core);
+  Answer(core, call.asked, BindAnswer::kDone).order = call.made->order;
+}
+
+// What came of a call whose directory was read; nothing: it goes on.
+struct End {
+  BindAnswer answer = BindAnswer::kRefused;
+  std::string reason, detail;
+};
+std::optional<End> EndOf(const Core& core, const PendingBind& call) {
+  const Residency* residency = core.Find(call.made->name);
+  if (residency == nullptr) return std::nullopt;
+  if (residency->Is<at::Loaded>() && !IsLeaving(core, *residency)) {
+    if (IsInUse(core, call)) return End{BindAnswer::kAlreadyLoaded, "BINDING_IN_USE", ""};
+    return End{BindAnswer::kDone, "", ""};
+  }
+  if (const auto* failed = std::get_if<at::Failed>(&residency->phase))
+    return End{BindAnswer::kRefused, failed->mishap.reason, failed->mishap.detail};
+  if (core.IsWedged()) return End{BindAnswer::kRefused, "ENGINE_WEDGED", WhyAway(core, *residency)};
+  if (!core.IsWantedLoaded(*residency)) {
+    return End{BindAnswer::kRefused, "POISONED",
+               "an engine here ended while it loaded or tried this adapter; look at its weights"};
+  }
+  const auto* fetched = std::get_if<at::Fetched>(&residency->phase);
+  if (fetched != nullptr && !fetched->no_slot.empty()) {
+    return End{BindAnswer::kRefused, "NO_SLOT",
+               absl::StrCat(fetched->no_slot, "; held by ", WhoHoldsSlots(core))};
+  }
+  return std::nullopt;
+}
+
+std::optional<End> LateEnd(const Core& core, const PendingBind& call) {
+  if (core.now < call.until) return std::nullopt;
+  const Residency* residency = call.made.has_value() ? core.Find(call.made->name) : nullptr;
+  const std::string why =
+      residency != nullptr ? WhyAway(core, *residency) : "its directory is still read";
+  return End{BindAnswer::kRefused, "BIND_TIMEOUT",
+             absl::StrCat("it could not be used within ", core.config.bind_call_ms, " ms: ", why)};
+}
+
+// One at a time, and beside nothing that writes or removes a binding's directory, as nobody knows
+// whose directory comes of it before it was read.
+bool MayRead(const Core& core) {
+  if (core.bindings.reading != 0 || core.limits.kind == fleet::EngineKind::kUnknown) return false;
+  return std::ranges::none_of(core.residencies, [](const auto& entry) {
+    const Residency& residency = entry.second;
+    return IsBinding(residency) && residency.IsAny<at::Fetching, at::Cancelling, at::Deleting>();
+  });
+}
+
+void ReadNext(Core& core) {
+  if (!MayRead(core)) return;
+  const auto next = std::ranges::find_if(
+      core.bindings.calls, [](const PendingBind& call) { return !call.made.has_value(); });
+  if (next == core.bindings.calls.end()) return;
+  core.bindings.reading = next->op = core.NewOp();
+  ReadBinding read{.op = next->op, .path = next->asked.path, .kind = core.limits.kind, .base = {}};
+  if (!core.base_unchecked) read.base = core.base_model;
+  core.effects.push_back(std::move(read));
+}
+
+}  // namespace
+
+void RestoreBinding(Core& core, const std::string& client_name, const BindingRecord& record) {
+  core.bindings.by_name[client_name] = record;
+  core.bindings.last_order = std::max(core.bindings.last_order, record.order);
+  Want(core, record);
+}
+
+void HandleBind(Core& core, const BindAsked& event) {
+  if (const std::string why = WhyNoName(event.client_name); !why.empty()) {
+    Answer(core, event, BindAnswer::kRefused, "NAME_RESERVED", why);
+    return;
+  }
+  PendingBind call;
+  call.asked = event;
+  call.until = core.now + core.config.bind_call_ms;
+  core.bindings.calls.push_back(std::move(call));
+}
+
+// The unload happens when it can; nobody waits for it.
+void HandleUnbind(Core& core, const UnbindAsked& event) {
+  const BindAsked asked{.ticket = event.ticket, .client_name = event.client_name, .path = ""};
+  if (const std::string why = WhyNoName(event.client_name); !why.empty()) {
+    Answer(core, asked, BindAnswer::kRefused, "NAME_RESERVED", why);
+    return;
+  }
+  if (core.bindings.by_name.erase(event.client_name) == 0) {
+    Answer(core, asked, BindAnswer::kNotBound, "UNKNOWN_ADAPTER");
+    return;
+  }
+  core.Erase(KeyOf(event.client_name));
+  NoteWanted(core);
+  Answer(core, asked, BindAnswer::kDone);
+}
+
+void HandleBindingRead(Core& core, const BindingRead& event) {
+  if (event.op == 0 || event.op != core.bindings.reading) return;
+  core.bindings.reading = 0;
+  if (event.outcome == Outcome::kOk) {
+    Residency& residency = core.residencies[event.name];
+    if (residency.name.empty()) {
+      residency.name = event.name;
+      residency.key = BindingKey();
+      residency.digest = event.digest;
+      residency.traits = event.traits;
+      residency.render = event.render;
+    }
+    if (!event.path.empty() && residency.Is<at::Absent>()) {
+      residency.directory = Directory{.path = event.path, .proven = true};
+      residency.loaded_on = BootId();
+      Move(core, residency, ResidencyEvent::kFetched);
+    }
+  }
+  const auto call = std::ranges::find_if(
+      core.bindings.calls, [&](const PendingBind& pending) { return pending.op == event.op; });
+  if (call == core.bindings.calls.end()) return;
+  const BindAsked asked = call->asked;
+  std::string reason = event.reason, detail = event.detail;
+  BindAnswer answer = event.missing ? BindAnswer::kNoDirectory : BindAnswer::kRefused;
+  if (event.outcome == Outcome::kOk) {
+    detail = fleet::WhyNotServable(core.limits, event.traits);
+    if (!detail.empty()) reason = "ADAPTER_UNSERVABLE";
+    // Twelve digits of a hash: the same name stands for the same bytes, or nothing is done.
+    const bool is_taken = core.residencies.at(event.name).digest != event.digest;
+    if (is_taken) reason = "NAME_RESERVED", detail = "another adapter's name is the same";
+  }
+  if (reason.empty()) {
+    call->made = BindingRecord{event.name,   event.digest,     event.traits,
+                               event.render, call->asked.path, ++core.bindings.last_order};
+    call->op = 0;
+    if (IsInUse(core, *call)) {
+      reason = "BINDING_IN_USE";
+      answer = BindAnswer::kAlreadyLoaded;
+    }
+  }
+  if (!reason.empty()) {
+    core.bindings.calls.erase(call);
+    Answer(core, asked, answer, std::move(reason), std::move(detail));
+    return NoteWanted(core);
+  }
+  // Whoever asks again takes it upon himself; not a third time.
+  const auto killer = core.killers.find(event.name);
+  if (killer != core.killers.end())
+    core.bindings.deaths_allowed[event.name] = std::min<uint32_t>(killer->second.deaths, 1);
+  NoteWanted(core);
+  Residency& residency = core.residencies.at(event.name);
+  residency.evicting = false;
+  if (residency.Is<at::Failed>()) residency.retry_at = core.now;
+}
+
+bool IsJustBound(const Core& core, const EngineName& name) {
+  const auto kept = core.bindings.kept_until.find(name);
+  return kept != core.bindings.kept_until.end() && core.now < kept->second && core.IsBound(name);
+}
+
+bool AdvanceBindings(Core& core) {
+  bool changed = false;
+  std::erase_if(core.bindings.kept_until,
+                [&](const auto& kept) { return core.now >= kept.second; });
+  auto& calls = core.bindings.calls;
+  for (auto call = calls.begin(); call != calls.end();) {
+    std::optional<End> end = call->made.has_value() ? EndOf(core, *call) : std::nullopt;
+    if (!end.has_value()) end = LateEnd(core, *call);
+    if (!end.has_value()) {
+      ++call;
+      continue;
+    }
+    if (end->answer == BindAnswer::kDone) {
+      Commit(core, *call);
+    } else {
+      Answer(core, call->asked, end->answer, std::move(end->reason), std::move(end->detail));
+    }
+    call = calls.erase(call);
+    changed = true;
+  }
+  if (changed) NoteWanted(core);
+  ReadNext(core);
+  return changed;
+}
+
+void AnswerBindCalls(Core& core) {
+  for (AnswerBinding& answer : std::exchange(core.bindings.answers, {})) {
+    for (const auto& [client_name, record] : core.bindings.by_name)
+      answer.bound.emplace(client_name, record.path);
+    core.effects.push_back(std::move(answer));
+  }
+}
+
+std::optional<Tick> BindingsWakeAt(const Core& core) {
+  FirstAfter wake(core.now);
+  for (const PendingBind& call : core.bindings.calls) wake.At(call.until);
+  for (const auto& [name, until] : core.bindings.kept_until) wake.At(until);
+  return wake.first();
+}
+
+}  // namespace lorry::proxy

@@ -1,0 +1,109 @@
+#include "tests/sim/sim_binder.h"
+
+#include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/binding_name.h"
+
+namespace lorry::sim {
+namespace {
+
+// Its own deadline, and what a slow disk and a slow turn add.
+constexpr int64_t kAnswerMostMs = 100'000;
+
+Digest DigestOf(uint64_t bytes) { return Digest{absl::StrCat("foreign-", bytes)}; }
+
+}  // namespace
+
+proxy::Event SimBinder::Draw(Prng& prng) {
+  const std::string name = NameOf(prng.Below(kNames));
+  const uint64_t ticket = ++last_ticket_;
+  if (prng.Below(4) == 0) {
+    calls_[ticket] = {name, "", {}, sim_.now()};
+    return proxy::UnbindAsked{ticket, name};
+  }
+  const std::string path = absl::StrCat("/foreign/", prng.Below(kNames));
+  // In place, as it may be while another call is still to read it; sometimes back to older bytes.
+  if (!files_.contains(path) || prng.Below(2) == 0) {
+    files_[path] =
+        prng.Below(3) == 0 && last_bytes_ > 0 ? 1 + prng.Below(last_bytes_) : ++last_bytes_;
+    for (auto& [other, call] : calls_) {
+      if (call.path == path) call.maybe.insert(DigestOf(files_[path]));
+    }
+  }
+  calls_[ticket] = {name, path, {DigestOf(files_[path])}, sim_.now()};
+  return proxy::BindAsked{ticket, name, path, prng.Below(3) == 0};
+}
+
+SimDirectory SimBinder::Has(const std::string& path) const {
+  const auto file = files_.find(path);
+  if (file == files_.end()) return {};
+  SimDirectory directory;
+  directory.digest = DigestOf(file->second);
+  directory.key = proxy::BindingKey();
+  directory.key.number = VersionNumber(file->second);
+  return directory;
+}
+
+void SimBinder::ProxyDied(bool lost_journal) {
+  for (const auto& [ticket, call] : calls_) {
+    if (!call.path.empty()) stands_for_[call.name].insert(call.maybe.begin(), call.maybe.end());
+  }
+  calls_.clear();
+  if (lost_journal) stands_for_.clear();
+}
+
+std::set<Digest> SimBinder::MayServe(const std::string& name) const {
+  std::set<Digest> may;
+  const auto known = stands_for_.find(name);
+  if (known != stands_for_.end()) may = known->second;
+  for (const auto& [ticket, call] : calls_) {
+    if (call.name == name) may.insert(call.maybe.begin(), call.maybe.end());
+  }
+  return may;
+}
+
+void SimBinder::Answered(const proxy::AnswerBinding& answer, const proxy::DoorTable& by) {
+  const auto it = calls_.find(answer.ticket);
+  if (it == calls_.end())
+    return sim_.oracle.Violate(14, absl::StrCat(member_, " answers a call twice"));
+  const Call call = it->second;
+  calls_.erase(it);
+  if (answer.answer != proxy::BindAnswer::kDone) return;
+  const proxy::DoorBinding* binding = by.FindBinding(call.name);
+  if (call.path.empty()) {
+    stands_for_.erase(call.name);
+    if (binding != nullptr && MayServe(call.name).empty())
+      sim_.oracle.Violate(2, absl::StrCat(call.name, " is unbound at ", member_, " and resolves"));
+    return;
+  }
+  stands_for_[call.name] = call.maybe;
+  if (binding == nullptr || by.FindRoute(binding->target) == nullptr) {
+    sim_.oracle.Violate(
+        2, absl::StrCat(call.name, " is said to be bound at ", member_, " and cannot be used"));
+  }
+}
+
+void SimBinder::Began(const std::string& name, const Digest& digest) {
+  if (MayServe(name).contains(digest)) return;
+  sim_.oracle.Violate(2, absl::StrCat(member_, " answers ", name, " by ", digest.value,
+                                      ", which it does not stand for"));
+}
+
+void SimBinder::TurnIsOver(const proxy::Machine& machine, const proxy::Records& journal) {
+  constexpr std::string_view kPrefix = "binding/";
+  std::map<std::string, EngineName> written;
+  for (auto it = journal.lower_bound(std::string(kPrefix));
+       it != journal.end() && it->first.starts_with(kPrefix); ++it) {
+    written[it->first.substr(kPrefix.size())] = std::get<proxy::BindingRecord>(it->second).name;
+  }
+  std::map<std::string, EngineName> resolved;
+  for (const proxy::DoorBinding& binding : machine.door_table().bindings)
+    resolved[binding.name] = binding.target;
+  if (written != resolved)
+    sim_.oracle.Violate(2, absl::StrCat(member_, " resolves bindings that are not written down"));
+  for (const auto& [ticket, call] : calls_) {
+    if (sim_.now() - call.made_at > kAnswerMostMs)
+      sim_.oracle.Violate(14, absl::StrCat(member_, " leaves a call for ", call.name, " alone"));
+  }
+}
+
+}  // namespace lorry::sim

@@ -1,0 +1,45 @@
+// What a simulated proxy does with frameworks' names.
+#include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/binding_name.h"
+#include "tests/sim/sim_proxy.h"
+
+namespace lorry::sim {
+
+void SimProxy::Bind(Prng& prng, int64_t lasts_ms) {
+  if (!alive()) return;
+  Post(binder_.Draw(prng));
+  Request({{SimBinder::NameOf(prng.Below(SimBinder::kNames))}, 1, lasts_ms});
+}
+
+void SimProxy::Put(const std::string& path, SimDirectory directory) {
+  if (engine_.ListsPathAsKnown(path))
+    sim_.oracle.Violate(10, absl::StrCat("a fetch writes ", path, ", which the engine lists"));
+  disk_[path] = std::move(directory);
+}
+
+void SimProxy::Do(const proxy::ReadBinding& effect) {
+  sim_.queue.In(sim_.Latency(200), [this, life = life_, effect] {
+    if (life_ != life || !alive()) return;
+    proxy::BindingRead read{.op = effect.op};
+    if (sim_.Chance(sim_.faults.fetch_fails)) {
+      read.outcome = proxy::Outcome::kFailed;
+      read.reason = "DIRECTORY_CHANGED";
+      return Post(read);
+    }
+    SimDirectory directory = binder_.Has(effect.path);
+    read.digest = directory.digest;
+    read.name = proxy::BindingName(read.digest, read.render);
+    const std::string path = PathOf(read.name);
+    if (!disk_.contains(path)) {
+      Put(path, std::move(directory));
+      read.path = path;
+    }
+    Post(read);
+  });
+}
+
+void SimProxy::Do(const proxy::AnswerBinding& effect) {
+  binder_.Answered(effect, *doors_.back()->table());
+}
+
+}  // namespace lorry::sim
