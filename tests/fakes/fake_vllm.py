@@ -300,6 +300,7 @@ def vllm_config(engine: FakeVllm) -> dict:
             "model": args.model,
             "served_model_name": BASE,
             "revision": None,
+            "dtype": "torch.float32",
             "hf_config": f"LlamaConfig {json.dumps(engine.model_config, indent=2)}\n",
         },
         "lora_config": lora if args.enable_lora else None,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/binding_name.h"
 #include "tests/sim/narrate.h"
 
 namespace lorry::sim {
@@ -250,7 +251,8 @@ void SimEngine::CheckFits(const EngineName& name, const SimDirectory& directory)
 }
 
 void SimEngine::Probe(const EngineName& name, fleet::ProbeKind kind, Probed done) {
-  if (paused_since_.has_value())
+  // That a name is listed is asked of nobody; a token would not come before the engine goes on.
+  if (paused_since_.has_value() && kind != fleet::ProbeKind::kPresence)
     sim_.oracle.Violate(
         6, absl::StrCat(id_, " is asked for a token of ", name.value, " under a pause"));
   const BootId boot = boot_;
@@ -296,7 +298,12 @@ void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
     sim_.oracle.Violate(
         6, absl::StrCat(id_, " unloads ", name.value, " with ", running(name), " requests on it"));
   }
-  if (paused_since_.has_value())
+  // A framework may wait for the slot of what it gave up; where its pause has ended all requests, and
+  // on vLLM, no unload waits for one of them.
+  const bool never_waits =
+      paused_by_ == fleet::PauseKind::kAbort || limits_.kind == fleet::EngineKind::kVllm;
+  const bool is_given_up = never_waits && fleet::KeyOfEngineName(name) == proxy::BindingKey();
+  if (paused_since_.has_value() && !is_given_up)
     sim_.oracle.Violate(6, absl::StrCat(id_, " unloads ", name.value, " under a pause"));
   const BootId boot = boot_;
   const bool lost = sim_.Chance(sim_.faults.answer_lost);

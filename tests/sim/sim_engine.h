@@ -155,6 +155,8 @@ class SimEngine {
   bool asleep_ = false;
   bool is_fragile_ = false;
   std::optional<Tick> paused_since_;
+  fleet::PauseKind paused_by_ =
+      fleet::PauseKind::kAbort;  // the last that asked, while it is paused
   bool is_frozen_ = false;
   Tick busy_until_ = 0;                  // registry calls are taken one after another
   std::optional<EngineName> locked_by_;  // SGLang: an unload that waits holds the registry's lock

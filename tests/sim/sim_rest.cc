@@ -21,7 +21,9 @@ constexpr int64_t kAskAgainMs = 50;
 // --- the engine
 
 void SimEngine::Pause(PauseKind kind) {
-  if (!up_ || paused_since_.has_value()) return;
+  if (!up_) return;
+  paused_by_ = kind;
+  if (paused_since_.has_value()) return;
   Narrate(sim_, id_, "engine is paused");
   paused_since_ = sim_.now();
   // What waits for its requests goes on with them; what aborted them has none.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/base/first_after.h"
+#include "services/engine_proxy/machine/pauses.h"
 
 namespace lorry::proxy {
 namespace {
@@ -46,6 +47,18 @@ void Judge(Core& core) {
   }
 }
 
+// Requests that came under a framework's pause wait in the engine until it goes on: they neither end
+// with their connection nor show in its load.
+void WaitOutThePause(Core& core) {
+  core.load_seen.reset();
+  for (auto& [name, residency] : core.residencies) {
+    if (!IsAwaited(residency)) continue;
+    residency.uncounted->shows_none = 0;
+    std::optional<Tick>& until = residency.uncounted->until;
+    until = std::max(*until, core.now + core.config.orphans_ms);
+  }
+}
+
 }  // namespace
 
 void FindOnEngine(const Core& core, Residency& residency) {
@@ -71,6 +84,11 @@ void MeetLease(Core& core, Residency& residency) {
 void BeginCounting(const Core& core, Residency& residency) {
   ForgetUncounted(residency);
   residency.known_on = core.boot;
+  // What an earlier process let in may wait there for the end of the pause, which is older than this
+  // one, though the engine dropped the name meanwhile.
+  const bool is_older = IsHeldByFramework(core) && core.pause.is_doubtful;
+  if (is_older && !residency.uncounted.has_value())
+    residency.uncounted = Uncounted{.until = core.now + core.config.orphans_ms};
 }
 
 void ForgetUncounted(Residency& residency) {
@@ -88,6 +106,7 @@ void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
 }
 
 void AdvanceUncounted(Core& core) {
+  if (IsHeldByFramework(core)) return WaitOutThePause(core);
   Judge(core);
   for (auto& [name, residency] : core.residencies) {
     if (IsAwaited(residency) && core.now >= *residency.uncounted->until) End(core, residency);

@@ -30,10 +30,12 @@ bool MayUnloadAny(const Core& core) {
 }
 
 // A framework that paused its engine may wait for the slot of an adapter that it gave up. Where the
-// pause has ended all requests none of them keeps an unload waiting.
+// pause has ended all requests none of them keeps an unload waiting, and vLLM's never waits.
 bool MayUnloadPaused(const Core& core, const Residency& residency) {
   if (!IsPausedOrToBe(core)) return true;
-  return IsBinding(residency) && core.pause.wanted.kind == fleet::PauseKind::kAbort;
+  const bool never_waits = core.limits.kind == fleet::EngineKind::kVllm ||
+                           core.pause.wanted.kind == fleet::PauseKind::kAbort;
+  return IsBinding(residency) && never_waits;
 }
 
 // Of one name, where MayUnloadAny: not routed by any table that some io_context still resolves by,

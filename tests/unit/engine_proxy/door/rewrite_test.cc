@@ -269,7 +269,8 @@ TEST(Routes, EveryRouteHasOneAnswer) {
   EXPECT_EQ(action(kVllm, "POST", "/inference/v1/generate"), RouteAction::kRewrite);
   EXPECT_EQ(action(kVllm, "GET", "/v1/models"), RouteAction::kModels);
   EXPECT_EQ(action(EngineKind::kUnknown, "GET", "/health"), RouteAction::kHealth);
-  EXPECT_EQ(action(kSglang, "POST", "/load_lora_adapter", true), RouteAction::kRefuse);
+  EXPECT_EQ(action(kSglang, "POST", "/load_lora_adapter", true), RouteAction::kCall);
+  EXPECT_EQ(action(kSglang, "POST", "/load_lora_adapter_from_tensors", true), RouteAction::kRefuse);
   EXPECT_EQ(action(kSglang, "POST", "/v1/decisions"), RouteAction::kRefuse);
   EXPECT_EQ(action(kSglang, "POST", "/v1/decisions", true), RouteAction::kPass);
   for (const char* path : {"/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/score",
@@ -289,7 +290,7 @@ TEST(Routes, EveryRouteHasOneAnswer) {
     EXPECT_EQ(action(kSglang, "POST", path, true), RouteAction::kRefuse) << path;
   }
   EXPECT_EQ(ChooseRoute(kSglang, "GET", "/generate", {.unknown = true}).status, 405);
-  EXPECT_NE(ChooseRoute(kSglang, "POST", "/load_lora_adapter", {.unknown = true})
+  EXPECT_NE(ChooseRoute(kSglang, "POST", "/load_lora_adapter_from_tensors", {.unknown = true})
                 .message.find("lorry publish"),
             std::string::npos);
 }
