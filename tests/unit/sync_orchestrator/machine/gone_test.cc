@@ -154,9 +154,8 @@ TEST_F(Gone, NorWithWhatAnEarlierIncarnationDecided) {
   Leave("e2");
   fleet_.Pass(fleet_.config_.lost_after_ms);
   Delete();
-  fleet_.Step(FleetAdopted{1, true});  // nothing to adopt
   fleet_.remembered_->revision.value += 100;
-  fleet_.List();
+  fleet_.Step(StoreListed{{}, {}, {}, fleet_.remembered_});
   ASSERT_EQ(fleet_.Status().footing, Footing::kRecordsLost);
   fleet_.Pass(2 * fleet_.config_.lost_after_ms);
   ASSERT_TRUE(fleet_.Adopt(true).status.ok()) << fleet_.replies_.back().status;
@@ -210,6 +209,7 @@ TEST_F(Gone, ATryIsNotOverBeforeItsMemberHasHeardOfIt) {
 TEST_F(Gone, WhatALostStoreHasForgottenIsNot) {
   Serve(1);
   const std::vector<std::string> before = OfAdapters();
+  const Epoch decided = Decided();
   fleet_.Step(StoreListed{{}, {}, {}, std::nullopt});
   ASSERT_EQ(fleet_.Status().footing, Footing::kStoreLost);
   EXPECT_EQ(OfAdapters(), before);
@@ -217,6 +217,7 @@ TEST_F(Gone, WhatALostStoreHasForgottenIsNot) {
   ASSERT_EQ(fleet_.Status().footing, Footing::kSettled);
   EXPECT_EQ(OfAdapters(), before);
   EXPECT_EQ(fleet_.Committed(), 1u);
+  EXPECT_EQ(Decided(), decided);
 }
 
 // A member that is away keeps nothing of it either, and there are no others of the pool.
