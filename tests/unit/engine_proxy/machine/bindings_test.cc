@@ -290,6 +290,20 @@ TEST_F(BindingsTest, UnderAPauseThatKeepsRequestsOnlyVllmIsAskedForAnUnload) {
   }
 }
 
+// They wait in the engine for the end of the pause, whatever became of their connections.
+TEST_F(BindingsTest, WhatAnEarlierProcessLetInWaitsOutTheFrameworksPause) {
+  Ask("a", "/d/one");
+  bench_.Tell(CallMade{100, PauseCall{}});
+  bench_.Stop();
+  bench_.Start();
+  Unbind("a");
+  bench_.Pass(20'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.Tell(CallMade{101, ContinueCall{}});
+  bench_.Pass(10'000);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
 TEST_F(BindingsTest, AHungRegistryKeepsNoCallForever) {
   Bench sglang(fleet::EngineKind::kSglang, 3);
   sglang.files_["/d/one"] = "1";
