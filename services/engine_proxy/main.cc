@@ -291,6 +291,7 @@ absl::Status App::WireEngine() {
                     .in_flight = counts.in_flight,
                     .waiting = counts.waiting,
                     .last_admitted = counts.last_admitted,
+                    .by_name = counts.by_name,
                     .sequence = counts.sequence};
     // Under no name: the engine counts them too.
     if (counts.base_in_flight > 0) said.in_flight[EngineName()] = counts.base_in_flight;

@@ -34,7 +34,10 @@ void SimDoor::Report() {
   const door::Counts counts = router_.Snapshot();
   proxy::DoorReport report;
   report.revision = counts.revision;
-  if (sim_.plant != Plant::kCountsAreZero) report.in_flight = counts.in_flight;
+  if (sim_.plant != Plant::kCountsAreZero) {
+    report.in_flight = counts.in_flight;
+    report.by_name = counts.by_name;
+  }
   if (sim_.plant != Plant::kWaitIsNotReported) report.waiting = counts.waiting;
   report.last_admitted = counts.last_admitted;
   report.sequence = counts.sequence;

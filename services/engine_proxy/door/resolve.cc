@@ -128,6 +128,7 @@ Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& 
   if (route == nullptr && row.on_demand) return WaitUntilLoaded(row, rules);
   if (route == nullptr) return NotLoaded(table, row.adapter, row.adapter.value);
   Resolved resolved = From(table, *route, row.epoch);
+  resolved.is_latest = true;
   resolved.in_flight = rules.in_flight;
   resolved.on_demand = row.on_demand;
   if (min && route->key.number.value < *min) {

@@ -87,7 +87,7 @@ void Router::SetTable(proxy::DoorTable table) {
   MutexLock lock(mutex_);
   table_.swap(fresh);
   known_.clear();
-  std::erase_if(in_flight_, [](const auto& entry) { return entry.second == 0; });
+  std::erase_if(in_flight_, [](const auto& entry) { return entry.second.all == 0; });
   const proxy::DoorTable& current = *table_;
   std::erase_if(last_admitted_,
                 [&](const auto& entry) { return current.FindRoute(entry.first) == nullptr; });
@@ -126,7 +126,9 @@ Outcome Router::Resolve(const Ask& ask) {
     }
     Resolved& one = std::get<Resolved>(result);
     if (one.on_demand) on_demand.insert(AwaitedAs(one));
-    Count(counted, one.name) += ask.requests_each;
+    Admission::Requests& requests = Count(counted, one.name);
+    requests.all += ask.requests_each;
+    if (!one.is_latest) requests.by_name += ask.requests_each;
     resolved.push_back(std::move(one));
   }
   if (away.has_value()) return WaitForAll(*std::move(away), std::move(on_demand), table_->slots);
@@ -147,16 +149,19 @@ std::variant<Resolved, Held, Refused> Router::ResolveOne(const std::string& refe
   return result;
 }
 
-uint32_t& Router::Count(Admission::Counted& counted, const EngineName& name) {
-  Admission::InFlight::value_type* const of = &*in_flight_.try_emplace(name, 0).first;
+Admission::Requests& Router::Count(Admission::Counted& counted, const EngineName& name) {
+  Admission::InFlight::value_type* const of = &*in_flight_.try_emplace(name).first;
   const auto it = std::find_if(counted.begin(), counted.end(),
                                [&](const auto& entry) { return entry.first == of; });
-  return it != counted.end() ? it->second : counted.emplace_back(of, 0).second;
+  return it != counted.end() ? it->second : counted.emplace_back(of, Admission::Requests{}).second;
 }
 
 Admitted Router::Admit(Admission::Counted counted, std::vector<Resolved> resolved) {
   ++live_;
-  for (const auto& [of, requests] : counted) of->second += requests;
+  for (const auto& [of, requests] : counted) {
+    of->second.all += requests.all;
+    of->second.by_name += requests.by_name;
+  }
   for (const Resolved& one : resolved) {
     if (one.on_demand) last_admitted_[one.name] = ++last_admission_;
   }
@@ -171,12 +176,13 @@ Counts Router::Snapshot() const {
   std::map<uint64_t, AdapterName> by_age;
   for (const auto& [adapter, waiters] : waiting_) by_age.emplace(waiters.since, adapter);
   for (auto& [since, adapter] : by_age) counts.waiting.push_back(std::move(adapter));
-  for (const auto& [name, count] : in_flight_) {
+  for (const auto& [name, requests] : in_flight_) {
     if (name.empty()) {
-      counts.base_in_flight = count;
-    } else if (count > 0) {
-      counts.in_flight.emplace(name, count);
+      counts.base_in_flight = requests.all;
+      continue;
     }
+    if (requests.all > 0) counts.in_flight.emplace(name, requests.all);
+    if (requests.by_name > 0) counts.by_name.emplace(name, requests.by_name);
   }
   return counts;
 }
@@ -187,11 +193,14 @@ void Router::Release(const Admission::Counted& counted) {
     MutexLock lock(mutex_);
     LORRY_CHECK(live_ > 0);
     --live_;
-    for (const auto& [of, requests] : counted) {
-      auto& [name, in_flight] = *of;
-      LORRY_CHECK(in_flight >= requests);
-      in_flight -= requests;
-      quiet = quiet || (in_flight == 0 && !name.empty() && !IsRouted(*table_, name));
+    for (const auto& [of, ended] : counted) {
+      auto& [name, requests] = *of;
+      LORRY_CHECK(requests.all >= ended.all && requests.by_name >= ended.by_name);
+      requests.all -= ended.all;
+      requests.by_name -= ended.by_name;
+      const bool is_last_of_latest = ended.all > ended.by_name && requests.all == requests.by_name;
+      quiet = quiet || ((requests.all == 0 || is_last_of_latest) && !name.empty() &&
+                        !IsRouted(*table_, name));
     }
   }
   if (quiet && on_change_) on_change_();

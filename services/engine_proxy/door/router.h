@@ -31,8 +31,12 @@ class Router;
 class Admission {
  public:
   // Of a name, at the engine.
-  using InFlight = std::map<EngineName, uint32_t>;
-  using Counted = absl::InlinedVector<std::pair<InFlight::value_type*, uint32_t>, 1>;
+  struct Requests {
+    uint32_t all = 0;
+    uint32_t by_name = 0;  // of these, what named the version or an alias of it
+  };
+  using InFlight = std::map<EngineName, Requests>;
+  using Counted = absl::InlinedVector<std::pair<InFlight::value_type*, Requests>, 1>;
   Admission() = default;
   Admission(Admission&& other) noexcept;
   Admission& operator=(Admission&& other) noexcept;
@@ -72,6 +76,7 @@ struct Resolved {
   Digest digest;
   Epoch epoch;                  // of the decision, where `latest` was asked; otherwise 0
   std::optional<uint32_t> lag;  // none: unknown, or outside of the lineage
+  bool is_latest = false;
   // Of `latest`: what becomes of the request when its row flips.
   fleet::InFlightRule in_flight = fleet::InFlightRule::kFinishOnOld;
   bool on_demand = false;  // of `latest`: the adapter may leave the engine while nobody asks for it
@@ -117,6 +122,7 @@ using Outcome = std::variant<Admitted, Held, Refused>;
 struct Counts {
   Revision revision;                         // every thread resolves by this table
   std::map<EngineName, uint32_t> in_flight;  // at the engine; names without an entry have none
+  std::map<EngineName, uint32_t> by_name;    // of these, what did not ask for `latest`; likewise
   uint32_t base_in_flight = 0;
   uint32_t live = 0;  // clients' requests, whatever they name and the engine makes of them
   // As in proxy::DoorReport.
@@ -128,7 +134,8 @@ struct Counts {
 class Router {
  public:
   // `on_change` is called without the lock, by whichever thread changed it: a name that may be
-  // unloaded has no request left, as no row and no alias routes to it or it is loaded on demand;
+  // unloaded has no request left, as no row and no alias routes to it or it is loaded on demand; a
+  // version that a row leaves has none left that asked for `latest`;
   // requests begin to wait for an adapter, or none does any more.
   Router(uint32_t max_live, std::function<void()> on_change);
 
@@ -151,7 +158,8 @@ class Router {
   std::variant<Resolved, Held, Refused> ResolveOne(const std::string& reference,
                                                    std::optional<uint64_t> min_version)
       LORRY_REQUIRES(mutex_);
-  uint32_t& Count(Admission::Counted& counted, const EngineName& name) LORRY_REQUIRES(mutex_);
+  Admission::Requests& Count(Admission::Counted& counted, const EngineName& name)
+      LORRY_REQUIRES(mutex_);
   Admitted Admit(Admission::Counted counted, std::vector<Resolved> resolved) LORRY_REQUIRES(mutex_);
 
   const uint32_t max_live_;

@@ -106,6 +106,7 @@ void HandleReport(Core& core, const DoorReport& event) {
   core.reported = event.revision;
   core.report_sequence = event.sequence;
   core.in_flight = event.in_flight;
+  core.by_name = event.by_name;
   core.waiting = event.waiting;
   core.last_admitted = event.last_admitted;
   core.live_low = std::min(core.live_low, core.LiveRequests());

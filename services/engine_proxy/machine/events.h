@@ -153,6 +153,8 @@ struct DoorReport {
   std::vector<AdapterName> waiting = {};
   // Of names that are loaded on demand: the number of the last request that was admitted to it.
   std::map<EngineName, uint64_t> last_admitted = {};
+  // Of `in_flight`, what did not ask for `latest`: it named the version, or an alias of it.
+  std::map<EngineName, uint32_t> by_name = {};
   // Counts what the door says, as reports may overtake each other; 0: they do not.
   uint64_t sequence = 0;
 };

@@ -37,12 +37,13 @@ bool WillBePaused(const Core& core, const fleet::DesiredRow& wanted, const Row& 
          row.pause_given_up.epoch != wanted.epoch;
 }
 
-// Requests that clients who were leased the name send to the engine directly are their own affair.
+// What named the version, or an alias of it, goes on with it wherever the row stands; what clients
+// who were leased the name send to the engine directly is their own affair.
 bool IsBusy(const Core& core, const Row& row) {
   const Residency* target = core.Find(row.record.target);
   if (target == nullptr) return false;
   const bool is_unknown = target->uncounted.has_value() && !target->uncounted->leased;
-  return is_unknown || core.InFlight(target->name) > 0;
+  return is_unknown || core.LatestInFlight(target->name) > 0;
 }
 
 }  // namespace

@@ -73,6 +73,11 @@ uint32_t Core::InFlight(const EngineName& name) const {
   return it != in_flight.end() ? it->second : 0;
 }
 
+uint32_t Core::LatestInFlight(const EngineName& name) const {
+  const auto named = by_name.find(name);
+  return InFlight(name) - (named != by_name.end() ? named->second : 0);
+}
+
 uint64_t Core::LiveRequests() const {
   uint64_t live = 0;
   for (const auto& [name, count] : in_flight) live += count;

@@ -298,6 +298,7 @@ struct Core {
   bool table_stale = true;  // Desired may have changed what the table says
   Revision reported;        // every io_context resolves by this table or a later one
   std::map<EngineName, uint32_t> in_flight;
+  std::map<EngineName, uint32_t> by_name;        // of these, as in DoorReport
   std::vector<AdapterName> waiting;              // as in DoorReport
   std::map<EngineName, uint64_t> last_admitted;  // likewise
   uint64_t report_sequence = 0;                  // of the last one
@@ -344,6 +345,7 @@ struct Core {
   }
   bool IsWedged() const { return wedged.has_value() && wedged->boot == boot && !boot.empty(); }
   uint32_t InFlight(const EngineName& name) const;
+  uint32_t LatestInFlight(const EngineName& name) const;  // of these, what asked for `latest`
   uint64_t LiveRequests() const;
   // Whether the newest listing is younger than what happened to the name, and names it.
   bool FreshlyListed(const Residency& residency) const {

@@ -144,6 +144,7 @@ class Life {
                       .in_flight = counts.in_flight,
                       .waiting = counts.waiting,
                       .last_admitted = counts.last_admitted,
+                      .by_name = counts.by_name,
                       .sequence = counts.sequence});
     };
     door_ = std::make_unique<door::Door>(

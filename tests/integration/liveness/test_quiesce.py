@@ -89,6 +89,20 @@ def test_a_drain_waits_for_the_old_version_and_pauses_nobody(world, make_adapter
         assert not any(pauses(world, m) for m in world.engines)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_drain_waits_for_nobody_who_named_the_version(world, make_adapter, mode):
+    follow(world, policy(mode, "drain"))
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        with Running(world, "sglang-1", f"{ADAPTER}@1") as running:
+            world.publish(run, 2, make_adapter(2), timeout=SOON_S)
+            world.wait_serves(2)
+            assert not running.answers
+            running.let_go()
+        world.prove(running.answers[0], version=1)
+
+
 def test_an_engine_without_such_a_pause_serves_nothing_and_says_so(world, make_adapter):
     follow(world, policy("barrier", "keep", min_engines=1))
     with world.open_run() as run:

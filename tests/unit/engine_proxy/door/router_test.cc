@@ -302,6 +302,19 @@ TEST_F(RouterTest, CountsWhatTheEngineMakesOfARequest) {
   EXPECT_TRUE(router_.Snapshot().in_flight.empty());
 }
 
+TEST_F(RouterTest, CountsApartWhatDidNotAskForLatest) {
+  TableMaker maker = Ordinary();
+  maker.raw().aliases = {{AdapterName("policy"), AliasName("eval"), NameOf("policy", 12)}};
+  router_.SetTable(maker.Make());
+  Outcome latest = router_.Resolve({{"policy"}, {}});
+  Outcome named = router_.Resolve({{"policy@12", "policy@eval", "policy"}, {}, 4});
+  EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 13u);
+  EXPECT_EQ(router_.Snapshot().by_name.at(NameOf("policy", 12)), 8u);
+  std::get<Admitted>(named).admission.Release();
+  EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 1u);
+  EXPECT_TRUE(router_.Snapshot().by_name.empty());
+}
+
 TEST_F(RouterTest, AdmitsAllOrNothing) {
   router_.SetTable(Ordinary().Make());
   const Outcome outcome = router_.Resolve({{"policy", "nope"}, {}});
@@ -346,6 +359,24 @@ TEST_F(RouterTest, SaysWhenTheLastRequestOfAHeldRowEndedThoughAnAliasNamesItsVer
   router_.SetTable(maker.Make());
   std::get<Admitted>(outcome).admission.Release();
   EXPECT_EQ(quiet_, 1) << "the row may wait for just that";
+}
+
+TEST_F(RouterTest, SaysWhenTheLastRequestOfLatestAtAHeldRowEndedThoughOthersGoOn) {
+  TableMaker maker = Ordinary();
+  router_.SetTable(maker.Make());
+  Outcome named = router_.Resolve({{"policy@12"}, {}});
+  Outcome another = router_.Resolve({{"policy@12"}, {}});
+  Outcome latest = router_.Resolve({{"policy"}, {}});
+  maker.raw().rows[0].mode = fleet::RowMode::kHeld;
+  maker.raw().rows[0].target = EngineName();
+  maker.raw().revision = Revision(2);
+  router_.SetTable(maker.Make());
+  std::get<Admitted>(another).admission.Release();
+  EXPECT_EQ(quiet_, 0) << "nobody waits for it";
+  std::get<Admitted>(latest).admission.Release();
+  EXPECT_EQ(quiet_, 1);
+  std::get<Admitted>(named).admission.Release();
+  EXPECT_EQ(quiet_, 2);
 }
 
 TEST_F(RouterTest, RefusesBeyondItsLimit) {

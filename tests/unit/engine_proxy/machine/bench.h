@@ -96,14 +96,17 @@ class Bench {
     }
   }
   static constexpr int64_t kHoldForMs = 5'000;  // of rows that are desired
-  // So many requests are at the engine under the version's name.
-  void Count(uint64_t number, uint32_t requests) {
+  // So many requests are at the engine under the version's name, of which some asked for that and
+  // not for `latest`.
+  void Count(uint64_t number, uint32_t requests, uint32_t by_name = 0) {
     counts_.erase(NameOf(number));
+    by_name_.erase(NameOf(number));
     if (requests > 0) counts_[NameOf(number)] = requests;
+    if (by_name > 0) by_name_[NameOf(number)] = by_name;
     Report();
   }
   void Report() {
-    Tell(DoorReport{machine_->door_table().revision, counts_, waiting_, last_admitted_});
+    Tell(DoorReport{machine_->door_table().revision, counts_, waiting_, last_admitted_, by_name_});
   }
   static EngineName NameOf(uint64_t number) {
     return EngineName("math-v" + std::to_string(number) + "-0123456789ab");
@@ -167,8 +170,8 @@ class Bench {
   std::optional<Machine> machine_;
   std::optional<Tick> wake_at_;  // as it said last
   Records records_;
-  std::map<EngineName, uint32_t> counts_;  // what the door reports
-  std::vector<AdapterName> waiting_;       // likewise
+  std::map<EngineName, uint32_t> counts_, by_name_;  // what the door reports
+  std::vector<AdapterName> waiting_;                 // likewise
   std::map<EngineName, uint64_t> last_admitted_;
   std::map<EngineName, std::string> engine_;  // what the engine lists
   uint64_t serve_from_ = 0;                   // of rows: the epoch of the last barrier
@@ -314,7 +317,7 @@ class Bench {
     events_.push_back(ResumeDone{e.op, resume_outcome_});
   }
   void Answer(const SetDoorTable& e) {
-    events_.push_back(DoorReport{e.table.revision, counts_, waiting_, last_admitted_});
+    events_.push_back(DoorReport{e.table.revision, counts_, waiting_, last_admitted_, by_name_});
   }
   void Answer(const SendObserved& e) { sent_ = e.observed; }
   void Answer(const AnswerCall& e) { answered_[e.ticket] = e; }

@@ -294,6 +294,14 @@ TEST_F(PauseTest, ADrainWaitsForRequestsAndAsksTheEngineForNothing) {
   EXPECT_EQ(bench_.resumes_, 0);
 }
 
+TEST_F(PauseTest, ADrainWaitsForNobodyWhoNamedTheVersion) {
+  bench_.Count(1, 3, /*by_name=*/2);
+  Lock(PauseKind::kDrain);
+  EXPECT_FALSE(IsLocked());
+  bench_.Count(1, 2, /*by_name=*/2);
+  EXPECT_TRUE(IsLocked());
+}
+
 TEST_F(PauseTest, RequestsThatTheDoorDoesNotCountKeepADrainWaitingButNotThoseOfLeases) {
   bench_.Stop();
   bench_.counts_.clear();
