@@ -19,6 +19,7 @@
 #include "lib/transfer/ucx/transports.h"
 #include "services/engine_proxy/binding_flags.h"
 #include "services/engine_proxy/calls/call_desk.h"
+#include "services/engine_proxy/door/report.h"
 #include "services/engine_proxy/door_flags.h"
 #include "services/engine_proxy/driver/base_model_finder.h"
 #include "services/engine_proxy/driver/engine_claim.h"
@@ -286,17 +287,7 @@ absl::Status App::WireEngine() {
     return finder.Find(facts);
   };
 
-  const auto report = [sink = Sink()](const door::Counts& counts) {
-    DoorReport said{.revision = counts.revision,
-                    .in_flight = counts.in_flight,
-                    .waiting = counts.waiting,
-                    .last_admitted = counts.last_admitted,
-                    .by_name = counts.by_name,
-                    .sequence = counts.sequence};
-    // Under no name: the engine counts them too.
-    if (counts.base_in_flight > 0) said.in_flight[EngineName()] = counts.base_in_flight;
-    sink(std::move(said));
-  };
+  const auto report = [sink = Sink()](const door::Counts& counts) { sink(door::ReportOf(counts)); };
   LORRY_ASSIGN_OR_RETURN(const door::DoorLimits limits, DoorLimitFlags());
   door_ = std::make_unique<door::Door>(
       door::DoorOptions{.listen_host = door_at_.host,

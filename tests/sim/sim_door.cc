@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "services/engine_proxy/door/report.h"
+
 namespace lorry::sim {
 namespace {
 
@@ -31,19 +33,13 @@ void SimDoor::Take(proxy::DoorTable table) {
 }
 
 void SimDoor::Report() {
-  const door::Counts counts = router_.Snapshot();
-  proxy::DoorReport report;
-  report.revision = counts.revision;
-  if (sim_.plant != Plant::kCountsAreZero) {
-    report.in_flight = counts.in_flight;
-    report.by_name = counts.by_name;
+  door::Counts counts = router_.Snapshot();
+  if (sim_.plant == Plant::kCountsAreZero) {
+    counts.in_flight.clear();
+    counts.by_name.clear();
   }
-  if (sim_.plant != Plant::kWaitIsNotReported) report.waiting = counts.waiting;
-  report.last_admitted = counts.last_admitted;
-  report.sequence = counts.sequence;
-  // Under no name: the engine counts them too.
-  if (counts.base_in_flight > 0) report.in_flight[EngineName()] = counts.base_in_flight;
-  hooks_.report(report);
+  if (sim_.plant == Plant::kWaitIsNotReported) counts.waiting.clear();
+  hooks_.report(door::ReportOf(counts));
 }
 
 SimDoor::Answer SimDoor::Request(const Wish& wish) { return Ask(wish, {}); }

@@ -76,7 +76,7 @@ struct Resolved {
   Digest digest;
   Epoch epoch;                  // of the decision, where `latest` was asked; otherwise 0
   std::optional<uint32_t> lag;  // none: unknown, or outside of the lineage
-  bool is_latest = false;
+  bool is_latest = false;  // with epoch 0 too: its row stands on another incarnation's decision
   // Of `latest`: what becomes of the request when its row flips.
   fleet::InFlightRule in_flight = fleet::InFlightRule::kFinishOnOld;
   bool on_demand = false;  // of `latest`: the adapter may leave the engine while nobody asks for it

@@ -23,6 +23,7 @@
 #include "lib/rpc/server.h"
 #include "lib/transfer/ucx/transports.h"
 #include "services/engine_proxy/calls/call_desk.h"
+#include "services/engine_proxy/door/report.h"
 #include "services/engine_proxy/rpc/proxy_metrics.h"
 #include "services/engine_proxy/rpc/proxy_service.h"
 #include "services/engine_proxy/rpc/store_client.h"
@@ -140,12 +141,7 @@ class Life {
 
   void WireEngine(uint16_t port) {
     const auto report = [sink = Sink()](const door::Counts& counts) {
-      sink(DoorReport{.revision = counts.revision,
-                      .in_flight = counts.in_flight,
-                      .waiting = counts.waiting,
-                      .last_admitted = counts.last_admitted,
-                      .by_name = counts.by_name,
-                      .sequence = counts.sequence});
+      sink(door::ReportOf(counts));
     };
     door_ = std::make_unique<door::Door>(
         door::DoorOptions{.engine_port = port,

@@ -46,6 +46,13 @@ TableMaker Ordinary() {
 
 class RouterTest : public ::testing::Test {
  protected:
+  // For a barrier or a quiesce: the row waits until what runs has ended.
+  void HoldTheRow(TableMaker maker) {
+    maker.raw().rows[0].mode = fleet::RowMode::kHeld;
+    maker.raw().rows[0].target = EngineName();
+    maker.raw().revision = Revision(2);
+    router_.SetTable(maker.Make());
+  }
   Router router_{100, [this] { ++quiet_; }};
   int quiet_ = 0;
 };
@@ -106,7 +113,7 @@ TEST_F(RouterTest, RefusesWhatItCannotServe) {
   EXPECT_EQ(Ask1(router_, "policy-v9"), "409 NOT_LOADED") << "loaded, but of another run";
   EXPECT_EQ(Ask1(router_, "policy@r3.9"), "409 NOT_LOADED");
   EXPECT_EQ(Ask1(router_, "policy-v10-0123456789ab"), "404 UNKNOWN_ADAPTER");
-  EXPECT_EQ(Ask1(router_, "policy@newest"), "404 UNKNOWN_ADAPTER");
+  EXPECT_EQ(Ask1(router_, "policy@prod"), "404 UNKNOWN_ADAPTER");
   EXPECT_EQ(Ask1(router_, "policy@Eval"), "404 UNKNOWN_ADAPTER");
   EXPECT_EQ(router_.Snapshot().live, 0u);
 }
@@ -303,16 +310,16 @@ TEST_F(RouterTest, CountsWhatTheEngineMakesOfARequest) {
 }
 
 TEST_F(RouterTest, CountsApartWhatDidNotAskForLatest) {
-  TableMaker maker = Ordinary();
-  maker.raw().aliases = {{AdapterName("policy"), AliasName("eval"), NameOf("policy", 12)}};
-  router_.SetTable(maker.Make());
+  router_.SetTable(Ordinary().Alias("policy", "prod", 12).Make());
   Outcome latest = router_.Resolve({{"policy"}, {}});
-  Outcome named = router_.Resolve({{"policy@12", "policy@eval", "policy"}, {}, 4});
+  Outcome named = router_.Resolve({{"policy@12", "policy@prod", "policy"}, {}, 4});
   EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 13u);
   EXPECT_EQ(router_.Snapshot().by_name.at(NameOf("policy", 12)), 8u);
   std::get<Admitted>(named).admission.Release();
   EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 1u);
   EXPECT_TRUE(router_.Snapshot().by_name.empty());
+  std::get<Admitted>(latest).admission.Release();
+  EXPECT_TRUE(router_.Snapshot().in_flight.empty());
 }
 
 TEST_F(RouterTest, AdmitsAllOrNothing) {
@@ -353,24 +360,17 @@ TEST_F(RouterTest, SaysWhenTheLastRequestOfAHeldRowEndedThoughAnAliasNamesItsVer
   maker.raw().aliases = {{AdapterName("policy"), AliasName("eval"), NameOf("policy", 12)}};
   router_.SetTable(maker.Make());
   Outcome outcome = router_.Resolve({{"policy"}, {}});
-  maker.raw().rows[0].mode = fleet::RowMode::kHeld;
-  maker.raw().rows[0].target = EngineName();
-  maker.raw().revision = Revision(2);
-  router_.SetTable(maker.Make());
+  HoldTheRow(maker);
   std::get<Admitted>(outcome).admission.Release();
   EXPECT_EQ(quiet_, 1) << "the row may wait for just that";
 }
 
 TEST_F(RouterTest, SaysWhenTheLastRequestOfLatestAtAHeldRowEndedThoughOthersGoOn) {
-  TableMaker maker = Ordinary();
-  router_.SetTable(maker.Make());
+  router_.SetTable(Ordinary().Make());
   Outcome named = router_.Resolve({{"policy@12"}, {}});
   Outcome another = router_.Resolve({{"policy@12"}, {}});
   Outcome latest = router_.Resolve({{"policy"}, {}});
-  maker.raw().rows[0].mode = fleet::RowMode::kHeld;
-  maker.raw().rows[0].target = EngineName();
-  maker.raw().revision = Revision(2);
-  router_.SetTable(maker.Make());
+  HoldTheRow(Ordinary());
   std::get<Admitted>(another).admission.Release();
   EXPECT_EQ(quiet_, 0) << "nobody waits for it";
   std::get<Admitted>(latest).admission.Release();
