@@ -277,7 +277,10 @@ void HandleMarked(Core& core, const MemberMarked& event) {
   member.record.dead = event.mark == MemberMark::kDead;
   if (event.mark == MemberMark::kIncluded) {
     member.failures.clear();
-    if (member.observed.has_value()) Place(core, member, GroupOf(*member.observed));
+    if (member.observed.has_value()) {
+      Place(core, member, GroupOf(*member.observed));
+      LookBackAtMember(core, member);
+    }
   }
   if (event.mark == MemberMark::kDead) {
     member.lost_at = core.now;

@@ -395,6 +395,15 @@ void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version) 
   Blame(core, *unfit, version.key, *ResidencyOf(*unfit, name), /*is_new=*/false);
 }
 
+void LookBackAtMember(Core& core, const Member& member) {
+  for (const fleet::ObservedResidency& residency : member.observed->residencies) {
+    const auto named = core.named.find(residency.name);
+    if (named == core.named.end() || !IsUnfit(member, residency.name)) continue;
+    if (VerdictOf(core, member.group, named->second).verdict == Verdict::kOpen)
+      Blame(core, member, named->second, residency, /*is_new=*/false);
+  }
+}
+
 void HandleVerdictLifted(Core& core, const VerdictLifted& event) {
   const auto record = core.verdicts.find(event.version);
   bool lifted = false;

@@ -53,6 +53,9 @@ void TakeEvidence(Core& core, Member& member, const fleet::Observed* before);
 // were not made yet, and engines that have it since an earlier reign.
 void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version);
 
+// And what a member told while an operator had excluded it: a proxy tells each misfit once.
+void LookBackAtMember(Core& core, const Member& member);
+
 void HandleVerdictLifted(Core& core, const VerdictLifted& event);
 
 // For people; empty for what is no bar.

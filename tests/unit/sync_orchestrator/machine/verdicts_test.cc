@@ -287,6 +287,16 @@ TEST_F(Pool, AMisfitIsOneWithOtherLimitsTooThoughItIsToldOnce) {
   EXPECT_EQ(Watch(second).reason, "REFUSED") << "nor once an operator lifts the verdict";
 }
 
+TEST_F(Pool, AMisfitThatAnExcludedMemberToldCountsOnceItIsIncluded) {
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Step(MemberMarked{1, MemberId("e1"), MemberMark::kExcluded, "test"});
+  fleet_.Fail("e1", second, Failure::kMisfit, "hidden size 128");
+  EXPECT_NE(Watch(second).reason, "REFUSED")
+      << "what an operator set aside says counts for nothing";
+  fleet_.Step(MemberMarked{2, MemberId("e1"), MemberMark::kIncluded, ""});
+  EXPECT_EQ(Watch(second).reason, "REFUSED") << "it tells it once, and does not repeat it";
+}
+
 TEST_F(Pool, AVerdictAfterTheDecisionClosesNothingAndLaggardsServeWhatIsProven) {
   const VersionKey second = fleet_.Publish(2);
   for (const char* id : {"e1", "e2", "e3"}) fleet_.Set(id, second, ResidencyState::kLoaded);
