@@ -16,6 +16,10 @@ uint32_t ToPpm(double nats) {
 
 }  // namespace
 
+bool TellsFromBase(const ReferenceGap& gap) {
+  return gap.base.has_value() && 2 * gap.mean < *gap.base;
+}
+
 ObservedGap ToObserved(const ReferenceGap& gap) {
   return {.mean_ppm = ToPpm(gap.mean), .max_ppm = ToPpm(gap.max)};
 }

@@ -35,10 +35,14 @@ struct ReferenceGap {
   std::optional<double> base = {};
 };
 
+// An engine that answered as the base model would be as far from the trainer's model as that is.
+bool TellsFromBase(const ReferenceGap& gap);
+
 // What was asked for and the engine could tell.
 struct ProbeAnswer {
-  std::optional<ProbeComparison> compared = {};  // kCompare, kReference
-  std::optional<ReferenceGap> gap = {};          // kReference
+  // kCompare; kReference, where the gap leaves open whether it was the base model that answered
+  std::optional<ProbeComparison> compared = {};
+  std::optional<ReferenceGap> gap = {};  // kReference
 };
 
 // The gap as it is reported, in millionths of a nat.

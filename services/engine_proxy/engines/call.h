@@ -2,10 +2,16 @@
 #pragma once
 
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/deferred.hpp>
+#include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "services/engine_proxy/engines/engine.h"
 #include "services/engine_proxy/engines/http_client.h"
@@ -25,6 +31,39 @@ void Start(boost::asio::io_context& io, Task<T> task, Engine::Answer<T> answer) 
                           if (error) std::rethrow_exception(error);
                           answer(std::move(value));
                         });
+}
+
+// All of `tasks` at once, on the caller's strand; their values in the tasks' order.
+template <typename T>
+Task<std::vector<T>> All(std::vector<Task<T>> tasks) {
+  namespace asio = boost::asio;
+  if (tasks.empty()) co_return std::vector<T>();  // a group of none would never end
+  const auto strand = co_await asio::this_coro::executor;
+  const auto start = [&](Task<T> task) {
+    return asio::co_spawn(strand, std::move(task), asio::deferred);
+  };
+  std::vector<decltype(start(std::move(tasks.front())))> started;
+  started.reserve(tasks.size());
+  for (Task<T>& task : tasks) started.push_back(start(std::move(task)));
+  auto [order, errors, values] =
+      co_await asio::experimental::make_parallel_group(std::move(started))
+          .async_wait(asio::experimental::wait_for_all(), asio::use_awaitable);
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  co_return std::move(values);
+}
+
+// What the engine says of a reference's prompts, asked for all at once: one after the other they
+// would wait behind the engine's other requests eight times.
+inline Task<absl::StatusOr<std::optional<fleet::ReferenceGap>>> AskReference(
+    peft::Reference reference, std::vector<Task<absl::StatusOr<std::vector<double>>>> prompts) {
+  std::vector<std::vector<double>> answered;
+  for (auto& logprobs : co_await All(std::move(prompts))) {
+    if (!logprobs.ok()) co_return logprobs.status();
+    answered.push_back(*std::move(logprobs));
+  }
+  co_return GapTo(reference, answered);
 }
 
 inline HttpClient::Clock::time_point DeadlineAfter(Engine::Millis within) {

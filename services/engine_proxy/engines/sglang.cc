@@ -80,15 +80,15 @@ class SglangCalls {
       if (!token.ok()) co_return token.status();
       co_return answer;
     }
-    std::vector<std::vector<double>> answered;
-    for (const peft::ReferencePrompt& prompt : question.reference) {
-      const auto reply = co_await Answer(name.value, prompt.tokens, deadline);
-      if (!reply.ok()) co_return reply.status();
-      auto logprobs = ParseSglangReference(*reply, prompt);
-      if (!logprobs.ok()) co_return logprobs.status();
-      answered.push_back(*std::move(logprobs));
+    if (question.kind == fleet::ProbeKind::kReference) {
+      std::vector<Task<absl::StatusOr<std::vector<double>>>> prompts;
+      for (const peft::ReferencePrompt& prompt : question.reference)
+        prompts.push_back(ReferenceLogprobs(name.value, prompt, deadline));
+      const auto gap = co_await AskReference(question.reference, std::move(prompts));
+      if (!gap.ok()) co_return gap.status();
+      answer.gap = *gap;
+      if (answer.gap.has_value() && TellsFromBase(*answer.gap)) co_return answer;
     }
-    answer.gap = GapTo(question.reference, answered);
     const auto compared = co_await CompareTokens(name.value, deadline);
     if (!compared.ok()) co_return compared.status();
     answer.compared = *compared;
@@ -139,6 +139,14 @@ class SglangCalls {
   }
 
  private:
+  Task<absl::StatusOr<std::vector<double>>> ReferenceLogprobs(std::string adapter,
+                                                              peft::ReferencePrompt prompt,
+                                                              TimePoint deadline) {
+    const auto reply = co_await Answer(std::move(adapter), prompt.tokens, deadline);
+    if (!reply.ok()) co_return reply.status();
+    co_return ParseSglangReference(*reply, prompt);
+  }
+
   // The base model's before and after the adapter's, so that what changes in between (a batch that
   // fills) is taken for noise and not for the adapter.
   Task<absl::StatusOr<std::optional<fleet::ProbeComparison>>> CompareTokens(std::string adapter,

@@ -85,13 +85,15 @@ class VllmCalls {
       if (!token.ok()) co_return token.status();
       co_return answer;
     }
-    std::vector<std::vector<double>> answered;
-    for (const peft::ReferencePrompt& prompt : question.reference) {
-      auto logprobs = co_await ReferenceLogprobs(name.value, prompt, deadline);
-      if (!logprobs.ok()) co_return logprobs.status();
-      answered.push_back(*std::move(logprobs));
+    if (question.kind == fleet::ProbeKind::kReference) {
+      std::vector<Task<absl::StatusOr<std::vector<double>>>> prompts;
+      for (const peft::ReferencePrompt& prompt : question.reference)
+        prompts.push_back(ReferenceLogprobs(name.value, prompt, deadline));
+      const auto gap = co_await AskReference(question.reference, std::move(prompts));
+      if (!gap.ok()) co_return gap.status();
+      answer.gap = *gap;
+      if (answer.gap.has_value() && TellsFromBase(*answer.gap)) co_return answer;
     }
-    answer.gap = GapTo(question.reference, answered);
     const std::string base = models->base_models.empty() ? "" : models->base_models.front();
     const auto compared = co_await CompareTokens(base, name.value, deadline);
     if (!compared.ok()) co_return compared.status();

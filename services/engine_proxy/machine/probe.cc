@@ -28,11 +28,6 @@ std::string Measured(const std::optional<fleet::ProbeComparison>& compared) {
                       ")");
 }
 
-// An engine that answered as the base model would be as far from the trainer's model as that is.
-bool TellsFromBase(const fleet::ReferenceGap& gap) {
-  return gap.base.has_value() && 2 * gap.mean < *gap.base;
-}
-
 // Whether the base model's answer is of interest. A version whose B are all zero answers as the base
 // model does, and is right to.
 bool IsComparedWithBase(fleet::ProbeRule rule, const fleet::VersionTraits& traits) {

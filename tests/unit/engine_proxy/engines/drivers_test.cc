@@ -201,6 +201,20 @@ TEST_P(SeamTest, AReferenceIsAnsweredTokenByToken) {
   EXPECT_EQ(engine.Unload(other), absl::OkStatus());
 }
 
+TEST_P(DriverTest, TheBaseModelIsAskedOnlyWhereAReferenceLeavesItInDoubt) {
+  Blocking engine = OwnFake();
+  const std::string name = Fresh();
+  ASSERT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  peft::Reference reference(3, {.tokens = {1, 40}, .logprobs = {0}, .base = {-1000}});
+  const auto sure = engine.Ask(name, ProbeKind::kReference, kLong, reference);
+  ASSERT_TRUE(sure.ok() && sure->gap.has_value()) << sure.status();
+  EXPECT_FALSE(sure->compared.has_value());
+  for (peft::ReferencePrompt& prompt : reference) prompt.base = {0};
+  const auto doubt = engine.Ask(name, ProbeKind::kReference, kLong, reference);
+  ASSERT_TRUE(doubt.ok() && doubt->gap.has_value()) << doubt.status();
+  EXPECT_TRUE(doubt->compared.has_value());
+}
+
 TEST_P(SeamTest, LoadingAgainIsSuccessOnlyFromTheSamePath) {
   Blocking engine = Engine();
   const std::string name = Fresh();

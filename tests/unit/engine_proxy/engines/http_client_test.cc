@@ -1,10 +1,11 @@
-// The HTTP client against servers that misbehave.
+// The HTTP client against servers that misbehave, and several calls at once.
 #include "services/engine_proxy/engines/http_client.h"
 
 #include <gmock/gmock.h>
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/streambuf.hpp>
 #include <boost/asio/write.hpp>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "lib/base/error.h"
+#include "services/engine_proxy/engines/call.h"
 #include "services/engine_proxy/engines/engine.h"
 #include "services/engine_proxy/engines/engines.h"
 
@@ -172,6 +174,37 @@ TEST(Detect, WhatIsNoEngineIsSaidToBeNone) {
     EXPECT_EQ(ReasonOf(found->status()), "ENGINE_UNKNOWN") << reply;
     EXPECT_THAT(std::string(found->status().message()), HasSubstr("give --engine")) << reply;
   }
+}
+
+// Ends when three of its kind have begun; or gives up, and says how many had.
+Task<int> MeetThree(int& begun) {
+  ++begun;
+  for (int turn = 0; begun < 3 && turn < 1000; ++turn)
+    co_await net::post(co_await net::this_coro::executor, net::use_awaitable);
+  co_return begun;
+}
+
+TEST(All, TasksRunAtOnceAndTheirValuesKeepTheirOrder) {
+  net::io_context io;
+  const auto call = [&](auto task) {
+    std::optional<std::vector<int>> values;
+    Start<std::vector<int>>(io, std::move(task), [&](std::vector<int> all) { values = all; });
+    io.restart();
+    io.run();
+    return values.value();
+  };
+  const auto slow = [](int value, int turns) -> Task<int> {
+    for (; turns > 0; --turns)
+      co_await net::post(co_await net::this_coro::executor, net::use_awaitable);
+    co_return value;
+  };
+  int begun = 0;
+  std::vector<Task<int>> met, ordered;
+  for (int i = 0; i < 3; ++i) met.push_back(MeetThree(begun));
+  EXPECT_THAT(call(All(std::move(met))), testing::ElementsAre(3, 3, 3));
+  for (int i = 0; i < 3; ++i) ordered.push_back(slow(i, 10 - 3 * i));
+  EXPECT_THAT(call(All(std::move(ordered))), testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(call(All(std::vector<Task<int>>())), testing::IsEmpty());
 }
 
 }  // namespace
