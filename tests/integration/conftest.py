@@ -8,9 +8,11 @@ import os
 import pathlib
 import shutil
 import threading
+import types
 
 import numpy as np
 import pytest
+from lorry.mover import MOVED_BYTES_MIN
 from safetensors.numpy import load_file, save_file
 from testing import engines
 from testing.world import World
@@ -52,6 +54,21 @@ def bin_dir():
 def tiny():
     """tools/engines/tiny_model.py: model/, adapters/."""
     return engines.tiny_model()
+
+
+@pytest.fixture(scope="session")
+def large():
+    """`state` and `config` of an adapter of 24 MiB, which is worth a mover's while."""
+    noise = np.random.default_rng(3)
+    rank, width, state = 32, 8192, {}
+    for layer in range(6):
+        for part in ("q_proj", "v_proj"):
+            name = f"base_model.model.model.layers.{layer}.self_attn.{part}.lora_"
+            state[name + "A.weight"] = noise.standard_normal((rank, width), dtype=np.float32)
+            state[name + "B.weight"] = noise.standard_normal((width, rank), dtype=np.float32)
+    assert sum(t.nbytes for t in state.values()) > MOVED_BYTES_MIN
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj", "v_proj"]}
+    return types.SimpleNamespace(state=state, config=config)
 
 
 @pytest.fixture(scope="session")

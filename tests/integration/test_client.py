@@ -63,6 +63,14 @@ def fleet(bin_dir, tmp_path_factory):
 # --- TLS and tokens ---
 
 
+def test_a_mover_shows_the_trainers_own_certificate(tls_port, certs, large, bin_dir, monkeypatch, caplog):
+    monkeypatch.setenv("LORRY_MOVER", str(bin_dir / "lorry"))
+    with lorry.open_run("moved", store=f"localhost:{tls_port}", **certs) as run:
+        run.publish(large.state, config=large.config, version=1, progress=False).wait("stored", 60)
+        assert len(run._movers._idle) == 1, "it is there for the next one"
+    assert not caplog.records
+
+
 def test_a_trainer_with_a_client_certificate_publishes(tls_port, certs, make_adapter):
     with lorry.open_run(ADAPTER, store=f"localhost:{tls_port}", **certs) as run:
         run.publish(make_adapter(1), version=1).wait("stored", 60)

@@ -32,6 +32,7 @@ NO_REASON = {
     "clients/python/src/lorry/handle.py": "UPLOADING STORED_AT_STORE ACTIVE STORED FAILED ABSENT UNSPECIFIED",
     "clients/python/src/lorry/lora_args.py": "LORA",
     # environment variables
+    "clients/python/src/lorry/mover.py": "LORRY_MOVER",
     "services/engine_proxy/driver/base_model_finder.cc": "HF_HUB_CACHE HF_HOME XDG_CACHE_HOME HOME",
     # heads of columns, placeholders of arguments, ends of enumerators
     "clients/cli/": "ADAPTER ADDRESS ALIASES DETAIL DIGEST DOOR DURATION ENGINE ENGINES EPOCH FIELD FILE GENERATION HOLDER KIND LATEST LOADED MARK "

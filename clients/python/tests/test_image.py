@@ -111,9 +111,21 @@ def test_terms_of_a_sum_are_refused() -> None:
 
 def test_a_buffer_is_used_again_for_the_next_version() -> None:
     pool = BufferPool()
-    first = build({A: torch.zeros(8, 32)}, 0, 1, pool).data
+    first = build({A: torch.zeros(8, 32)}, 0, 1, pool).buffer
     pool.give(first)
-    assert build({A: torch.ones(8, 32)}, 0, 1, pool).data is first
+    assert build({A: torch.ones(8, 32)}, 0, 1, pool).buffer is first
+    assert first.path is None
+
+
+def test_a_large_image_lies_where_another_process_finds_it() -> None:
+    image = build({A: torch.ones(8, 32)}, 0, 1, BufferPool(shared_from=1))
+    path = image.buffer.path
+    assert path is not None
+    assert pathlib.Path(path).read_bytes() == image.data.tobytes()
+    kept = image.data
+    del image
+    assert not pathlib.Path(path).exists(), "its descriptor goes with it"
+    assert kept[-4:].tobytes() == torch.ones(1).numpy().tobytes(), "and the memory with the last who looks"
 
 
 @pytest.mark.parametrize(

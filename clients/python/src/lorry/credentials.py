@@ -64,10 +64,18 @@ class Credentials:
 
     def metadata(self) -> list[tuple[str, str]]:
         """Call metadata that carries the token. Raises LorryError: ARGUMENT_INVALID: the token file cannot be read."""
-        token = self.token
-        if token is None and self.token_file is not None:
-            token = _read(self.token_file).decode().strip()
+        token = self._bearer()
         return [("authorization", f"Bearer {token}")] if token else []
+
+    def as_fields(self) -> dict[str, str]:
+        """For a program that is to be told; only what is set. Raises as :meth:`metadata`."""
+        fields = {"token": self._bearer(), "ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
+        return {name: value for name, value in fields.items() if value}
+
+    def _bearer(self) -> str | None:
+        if self.token is None and self.token_file is not None:
+            return _read(self.token_file).decode().strip()
+        return self.token
 
     def warn_if_in_clear(self, address: str) -> None:
         """A token that leaves the machine unencrypted is never sent without a word."""

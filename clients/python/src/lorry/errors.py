@@ -80,5 +80,10 @@ def from_rpc_error(error: grpc.RpcError) -> LorryError:
         reason = code  # refused by gRPC's security layer, which has no room for a reason
     if code == "DEADLINE_EXCEEDED" and not reason:
         details = "the service did not answer in time"  # gRPC says the code's name again
+    return of(details, reason, code)
+
+
+def of(message: str, reason: str, code: str) -> LorryError:
+    """The Lorry error of that reason and gRPC status name."""
     kind = _BY_REASON.get(reason, Refused if code == "INVALID_ARGUMENT" else LorryError)
-    return kind(details, reason, code)
+    return kind(message, reason, code)

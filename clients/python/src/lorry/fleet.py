@@ -10,9 +10,7 @@ import json
 import os
 import pathlib
 import select
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
@@ -20,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lorry.errors import LorryError
+from lorry.programs import find_program
 
 # The services are up within a second; a busy machine has taken ten.
 START_TIMEOUT_S = 60.0
@@ -154,8 +153,7 @@ def _start(
 def _program(program: str | os.PathLike[str] | None) -> str:
     if program is not None:
         return os.fspath(program)
-    beside = pathlib.Path(sys.executable).with_name("lorry")
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("lorry")
+    found = find_program()
     if found is None:
         raise LorryError("there is no lorry command beside this Python nor on $PATH; pip install lorry, or say program=",
                          "BINARY_MISSING", "FAILED_PRECONDITION")

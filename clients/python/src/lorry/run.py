@@ -20,6 +20,7 @@ from lorry.common.v1 import adapter_pb2
 from lorry.connection import PUBLISH_BUDGET_S, Connection
 from lorry.handle import PublishHandle
 from lorry.image import BufferPool, Image, build
+from lorry.mover import Movers
 from lorry.reference import METADATA_KEY as REFERENCE_KEY
 from lorry.reference import Reference
 from lorry.store.v1 import store_pb2
@@ -134,7 +135,8 @@ class Run:
         self._attempt = attempt
         self._connection = connection
         self._ranks = ranks
-        self._pool = BufferPool()
+        self._movers = Movers()
+        self._pool = BufferPool(shared_from=self._movers.shared_from)
         self._base_norms = norms.BaseNorms()
         self._resumed_from = resumed_from  # (run, number)
         self._newest = -1  # that is stored, of this run; under _lock
@@ -237,7 +239,7 @@ class Run:
             handle._advance(length)
             bar.update(length)
 
-        uploader = Uploader(self._connection, image, on_progress)
+        uploader = Uploader(self._connection, self._movers, image, on_progress)
         handle._set_canceller(uploader.cancel)
         try:
             version = self._upload(handle, image, config_json, uploader, keep)
@@ -248,7 +250,7 @@ class Run:
             handle._failed(error)
         finally:
             bar.close()
-            self._pool.give(image.data)
+            self._pool.give(image.buffer)
 
     def _upload(
         self, handle: PublishHandle, image: Image, config_json: str, uploader: Uploader, keep: bool
@@ -338,6 +340,7 @@ class Run:
 
     def close(self) -> None:
         """Ends the connection; published versions stay."""
+        self._movers.close()
         self._connection.close()
 
     def __enter__(self) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import threading
 import time
@@ -13,7 +14,9 @@ import xxhash
 
 from lorry import errors
 from lorry.connection import PUBLISH_BUDGET_S, Connection, may_pass
+from lorry.credentials import host_and_port
 from lorry.image import Bytes, Image
+from lorry.mover import Mover, MoverGone, Movers
 from lorry.store.v1 import store_pb2
 from lorry.transfer.v1 import transfer_pb2, transfer_pb2_grpc
 
@@ -79,12 +82,14 @@ def messages(cut: Iterable[Span]) -> Iterator[list[Span]]:
 class Uploader:
     """Sends one image, resuming after lost connections. One thread calls ``send``; any may call ``cancel``."""
 
-    def __init__(self, connection: Connection, image: Image, on_progress: Callable[[int], None]) -> None:
+    def __init__(self, connection: Connection, movers: Movers, image: Image, on_progress: Callable[[int], None]) -> None:
         self._connection = connection
+        self._movers = movers
         self._image = image
         self._on_progress = on_progress
         self._cancelled = threading.Event()
         self._call: grpc.Call | None = None
+        self._mover: Mover | None = None
         self._accepted = 0  # bytes, repeated ones too
 
     def cancel(self) -> None:
@@ -92,6 +97,8 @@ class Uploader:
         self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
+        if self._mover is not None:
+            self._mover.kill()
 
     def send(self, begun: store_pb2.BeginUploadResponse) -> None:
         """Sends what is missing of this rank's pieces; returns when the store has all of it.
@@ -107,7 +114,8 @@ class Uploader:
             if not left:
                 return
             try:
-                self._stream(begun, left)
+                if not self._move(begun, left):
+                    self._stream(begun, left)
                 return
             except (grpc.RpcError, errors.LorryError) as error:
                 if self._cancelled.is_set():
@@ -127,6 +135,39 @@ class Uploader:
             if answer.state == store_pb2.GetUploadResponse.STATE_DEAD:
                 raise errors.LorryError("the upload ended at the store", answer.reason, "ABORTED")
             missing = [(r.offset, r.offset + r.length) for r in answer.missing]
+
+    def _move(self, begun: store_pb2.BeginUploadResponse, spans: list[Span]) -> bool:
+        """Whether a child process sent them."""
+        host, port = host_and_port(self._connection.store_address)
+        mover = self._movers.take(spans) if self._image.buffer.path is not None and port else None
+        if mover is None:
+            return False
+        self._mover = mover
+        if self._cancelled.is_set():  # just before the mover was known
+            mover.kill()
+        # The address that the store advertises may be of a network that this host does not see: shared memory and gRPC both
+        # begin at the one that control calls go to.
+        request = {"image": self._image.buffer.path, "ticket": base64.b64encode(begun.ticket).decode(), "ranges": [(b, e - b) for b, e in spans],
+                   "addresses": [f"grpc://{_bracketed(host)}:{port}"], **self._connection.credentials.as_fields()}
+        try:
+            mover.push(request, IDLE_DEADLINE_S, self._moved)
+        except MoverGone as error:
+            if self._cancelled.is_set():
+                raise errors.Cancelled("the upload was cancelled", "", "CANCELLED") from None
+            self._movers.give_up(str(error))
+            # What it sent is there, and what it did not is asked for again.
+            raise errors.LorryError("the program that sends images ended", "", "UNAVAILABLE") from None
+        except errors.LorryError:
+            self._movers.give(mover)
+            raise
+        finally:
+            self._mover = None
+        self._movers.give(mover)
+        return True
+
+    def _moved(self, length: int) -> None:
+        self._accepted += length
+        self._on_progress(length)
 
     def _stream(self, begun: store_pb2.BeginUploadResponse, spans: list[Span]) -> None:
         # The address that the store advertises may be of a network that this host does not see; the channel
@@ -156,14 +197,17 @@ class Uploader:
                     window.release()
                     length = sum(end - begin for begin, end in todo[accepted])
                     accepted += 1
-                    self._accepted += length
-                    self._on_progress(length)
+                    self._moved(length)
             if accepted != len(todo):
                 raise errors.LorryError(f"the store answered {accepted} of {len(todo)} messages", "", "UNAVAILABLE")
         finally:
             ended.set()
             idle.stop()
             self._call = None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _chunk(data: Bytes, begin: int, end: int) -> transfer_pb2.Chunk:
