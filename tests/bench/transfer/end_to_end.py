@@ -8,6 +8,8 @@ held until then, so that nothing but the transfer runs. SIGTERM, or its parent's
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -17,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 import lorry
 import numpy as np
@@ -50,37 +53,51 @@ def adapter() -> tuple[dict[str, np.ndarray], dict]:
     return state, {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": modules}
 
 
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """Seconds of one version: `publish` returned, the store had it, both proxies had it; from `publish` being called."""
+
+    laid_out: float
+    stored: float
+    fetched: float
+    stored_to_fetched: float  # from the store's own stamp
+
+
 class Rounds:
     """Version after version of one adapter that differs in one number."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, name: str = ADAPTER) -> None:
         self._world = world
-        self._run = world.open_run()
+        self._name = name
+        self._run = world.open_run(name)
         self._connection = lorry.Connection(**world.fleet.addresses())
         self._state, self._config = adapter()
         self.image_bytes = sum(t.nbytes for t in self._state.values())
         self._number = 0
 
-    def next(self) -> float:
-        """Seconds from stored to both FETCHED."""
+    def next(self) -> Round:
         self._number += 1
         first = next(iter(self._state))
         self._state[first] = self._state[first].copy()
         self._state[first][0, 0] = self._number
         self._hold_loads(True)
         try:
+            began = time.monotonic()
             handle = self._run.publish(self._state, config=self._config, version=self._number, progress=False)
+            laid_out = time.monotonic() - began
             handle.wait("stored", DEADLINE_S)
+            stored = time.monotonic() - began
             both_at = self._wait_fetched()
+            fetched = time.monotonic() - began
         finally:
             self._hold_loads(False)
         handle.wait("serving", DEADLINE_S)
-        stored_at_ms = self._world.admin.versions(ADAPTER)[0].stored_at_ms
-        return both_at - stored_at_ms / 1e3
+        stored_at_ms = self._world.admin.versions(self._name)[0].stored_at_ms
+        return Round(laid_out, stored, fetched, both_at - stored_at_ms / 1e3)
 
     def _wait_fetched(self) -> float:
         """When the orchestrator said so, in seconds since 1970."""
-        version = adapter_pb2.VersionRef(adapter=ADAPTER, run=self._run.number, number=self._number)
+        version = adapter_pb2.VersionRef(adapter=self._name, run=self._run.number, number=self._number)
         told = self._connection.sync.WatchSync(sync_pb2.WatchSyncRequest(version=version), timeout=DEADLINE_S,
                                                metadata=self._connection.metadata())
         for news in told:
@@ -107,17 +124,25 @@ def serve(world: World) -> None:
                 return
         except queue.Empty:
             continue
-        print(f"{rounds.next():.6f}", flush=True)
+        print(f"{rounds.next().stored_to_fetched:.6f}", flush=True)
+
+
+@contextlib.contextmanager
+def fleet(bin_dir: str, folder: pathlib.Path, *adapters: str) -> Iterator[World]:
+    """The programs before two fake engines whose model is as wide as the adapter."""
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(MODEL))
+    pair = [engines.fake(kind, folder / "model", log_dir=folder, args=["--max-lora-rank", str(RANK)]) for kind in engines.KINDS]
+    with World(bin_dir, folder, *pair) as world:
+        for name in adapters:
+            world.admin.set_policy(name, {"stage_deadline_ms": int(DEADLINE_S * 1000)})
+        yield world
 
 
 def main() -> None:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lorry-bench-"))
     try:
-        (folder / "model").mkdir()
-        (folder / "model" / "config.json").write_text(json.dumps(MODEL))
-        pair = [engines.fake(kind, folder / "model", log_dir=folder, args=["--max-lora-rank", str(RANK)]) for kind in engines.KINDS]
-        with World(sys.argv[1], folder, *pair) as world:
-            world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(DEADLINE_S * 1000)})
+        with fleet(sys.argv[1], folder, ADAPTER) as world:
             serve(world)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
