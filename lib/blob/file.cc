@@ -30,6 +30,12 @@ absl::Status Sync(const Fd& fd, const std::string& what) {
                absl::StrCat("syncing ", what, ": ", std::strerror(errno)));
 }
 
+absl::Status Allocate(const Fd& fd, uint64_t bytes) {
+  const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (error == 0) return absl::OkStatus();
+  return ErrnoStatus(error == EFBIG ? ENOSPC : error, absl::StrCat("allocating ", bytes, " bytes"));
+}
+
 }  // namespace
 
 absl::Status ErrnoStatus(int error, std::string_view doing) {
@@ -96,10 +102,13 @@ absl::StatusOr<uint64_t> SizeOf(const Fd& fd) {
   return static_cast<uint64_t>(info.st_size);
 }
 
-absl::Status Allocate(const Fd& fd, uint64_t bytes) {
-  const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
-  if (error == 0) return absl::OkStatus();
-  return ErrnoStatus(error == EFBIG ? ENOSPC : error, absl::StrCat("allocating ", bytes, " bytes"));
+absl::StatusOr<Fd> CreateAllocated(const std::string& path, uint64_t bytes) {
+  LORRY_ASSIGN_OR_RETURN(Fd fd, Fd::Open(path, O_RDWR | O_CREAT | O_EXCL));
+  absl::Status made = Allocate(fd, bytes);
+  if (made.ok()) made = SyncFile(fd);
+  if (made.ok()) return fd;
+  unlink(path.c_str());
+  return made;
 }
 
 absl::Status SyncFile(const Fd& fd) { return Sync(fd, "a blob"); }

@@ -57,7 +57,8 @@ class MappedFile {
 };
 
 absl::StatusOr<uint64_t> SizeOf(const Fd& fd);
-absl::Status Allocate(const Fd& fd, uint64_t bytes);
+// A new file of so many zeroes, whose space is durably its own. An error leaves nothing behind.
+absl::StatusOr<Fd> CreateAllocated(const std::string& path, uint64_t bytes);
 // DATA_LOSS DISK_FAILED, which must not be tried again. Content, length and what was written
 // through mappings.
 absl::Status SyncFile(const Fd& fd);

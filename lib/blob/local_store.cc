@@ -17,6 +17,7 @@
 #include "lib/base/mutex.h"
 #include "lib/base/strings.h"
 #include "lib/blob/file.h"
+#include "lib/blob/spare_files.h"
 
 namespace lorry::blob {
 namespace {
@@ -75,8 +76,13 @@ class Hold {
 
 class LocalStaging final : public Staging {
  public:
-  LocalStaging(const Layout& layout, Hold hold, Fd fd, MappedFile file)
-      : layout_(layout), hold_(std::move(hold)), fd_(std::move(fd)), file_(std::move(file)) {}
+  LocalStaging(const Layout& layout, std::shared_ptr<SpareFiles> spares, Hold hold, Fd fd,
+               MappedFile file)
+      : layout_(layout),
+        spares_(std::move(spares)),
+        hold_(std::move(hold)),
+        fd_(std::move(fd)),
+        file_(std::move(file)) {}
 
   std::span<std::byte> bytes() override { return file_.bytes(); }
   absl::Status Sync() override { return SyncFile(fd_); }
@@ -84,6 +90,7 @@ class LocalStaging final : public Staging {
 
  private:
   const Layout layout_;
+  const std::shared_ptr<SpareFiles> spares_;
   const Hold hold_;
   const Fd fd_;
   const MappedFile file_;
@@ -109,13 +116,22 @@ absl::Status LocalStaging::Seal() {
   // Last, because a staging that a crash leaves behind must stay writable for its owner, who need
   // not be root. It only guards against accidents: a blob that kept its mode is no worse.
   (void)fchmod(fd_.get(), 0400);
+  spares_->Prepare(file_.bytes().size());
   return absl::OkStatus();
 }
 
 class LocalStore final : public Store {
  public:
   LocalStore(LocalOptions options, Fd lock)
-      : options_(std::move(options)), layout_(options_.root), lock_(std::move(lock)) {}
+      : options_(std::move(options)),
+        layout_(options_.root),
+        lock_(std::move(lock)),
+        spares_(std::make_shared<SpareFiles>(SpareFiles::Options{
+            .directory = layout_.creating,
+            // It must not be what keeps the next blob out.
+            .has_room = [this](uint64_t bytes) { return CheckFree(2 * bytes).ok(); },
+            .delay = options_.spare_after})) {}
+  ~LocalStore() override { spares_->Stop(); }
 
   absl::StatusOr<std::unique_ptr<Staging>> Create(std::string_view key, uint64_t bytes) override;
   absl::StatusOr<std::unique_ptr<Staging>> Resume(std::string_view key) override;
@@ -125,12 +141,12 @@ class LocalStore final : public Store {
 
  private:
   absl::Status CheckFree(uint64_t bytes) const;
-  absl::Status Fill(const std::string& path, uint64_t bytes) const;
 
   const LocalOptions options_;
   const Layout layout_;
   const Fd lock_;
   const std::shared_ptr<Held> held_ = std::make_shared<Held>();
+  const std::shared_ptr<SpareFiles> spares_;  // shared with stagings, which may outlive this
 };
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
@@ -139,30 +155,25 @@ absl::StatusOr<std::unique_ptr<Staging>> LocalStore::Create(std::string_view key
   LORRY_RETURN_IF_ERROR(CheckKey(key));
   if (bytes == 0)
     return Error(absl::StatusCode::kInvalidArgument, "", "a blob has at least a byte");
-  LORRY_RETURN_IF_ERROR(CheckFree(bytes));
+  absl::Status free = CheckFree(bytes);
+  if (!free.ok() && spares_->Drop()) free = CheckFree(bytes);
+  LORRY_RETURN_IF_ERROR(free);
   Hold hold(held_, key);
   const std::string name(key);
   if (!hold.taken() || Exists(layout_.sealed + name) || Exists(layout_.staging + name)) {
     return BlobExists(key);
   }
   // A staging appears whole: its space is allocated before it has its name.
-  const std::string path = layout_.creating + name;
-  const absl::Status filled = Fill(path, bytes);
-  if (!filled.ok()) {
-    unlink(path.c_str());
-    return filled;
+  if (!spares_->Take(bytes, layout_.staging + name)) {
+    const std::string path = layout_.creating + name;
+    LORRY_RETURN_IF_ERROR(CreateAllocated(path, bytes).status());
+    LORRY_RETURN_IF_ERROR(RenameNew(path, layout_.staging + name));
   }
-  LORRY_RETURN_IF_ERROR(RenameNew(path, layout_.staging + name));
   LORRY_RETURN_IF_ERROR(SyncDirectory(layout_.staging));
   LORRY_ASSIGN_OR_RETURN(Fd fd, Fd::Open(layout_.staging + name, O_RDWR));
   LORRY_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(fd, /*writable=*/true));
-  return std::make_unique<LocalStaging>(layout_, std::move(hold), std::move(fd), std::move(file));
-}
-
-absl::Status LocalStore::Fill(const std::string& path, uint64_t bytes) const {
-  LORRY_ASSIGN_OR_RETURN(const Fd fd, Fd::Open(path, O_RDWR | O_CREAT | O_EXCL));
-  LORRY_RETURN_IF_ERROR(Allocate(fd, bytes));
-  return SyncFile(fd);
+  return std::make_unique<LocalStaging>(layout_, spares_, std::move(hold), std::move(fd),
+                                        std::move(file));
 }
 
 absl::Status LocalStore::CheckFree(uint64_t bytes) const {
@@ -184,7 +195,8 @@ absl::StatusOr<std::unique_ptr<Staging>> LocalStore::Resume(std::string_view key
   if (!Exists(path)) return BlobMissing(key);
   LORRY_ASSIGN_OR_RETURN(Fd fd, Fd::Open(path, O_RDWR));
   LORRY_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(fd, /*writable=*/true));
-  return std::make_unique<LocalStaging>(layout_, std::move(hold), std::move(fd), std::move(file));
+  return std::make_unique<LocalStaging>(layout_, spares_, std::move(hold), std::move(fd),
+                                        std::move(file));
 }
 
 absl::StatusOr<std::shared_ptr<const Mapping>> LocalStore::Open(std::string_view key) {
@@ -259,6 +271,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenLocalStore(const LocalOptions& option
     LORRY_RETURN_IF_ERROR(MakeDirectory(directory));
   }
   LORRY_RETURN_IF_ERROR(Sweep(layout.creating));
+  LORRY_RETURN_IF_ERROR(SweepSpareFiles(layout.creating));
   LORRY_RETURN_IF_ERROR(SyncDirectory(options.root));
   return std::make_unique<LocalStore>(options, std::move(lock));
 }

@@ -2,6 +2,7 @@
 // file system with rename and fsync will do; a tmpfs makes it a fast store that a reboot empties.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +15,8 @@ namespace lorry::blob {
 struct LocalOptions {
   std::string root;             // created if its parent exists
   uint64_t free_bytes_min = 0;  // Create answers DISK_FULL rather than leave less than this free
+  // How long after a Seal the file for the next blob of that size is made.
+  std::chrono::milliseconds spare_after{1'000};
 };
 
 // FAILED_PRECONDITION ALREADY_LOCKED while another process has it open; NOT_FOUND,

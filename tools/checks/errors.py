@@ -31,6 +31,7 @@ NO_REASON = {
     "clients/cli/verbs_local.cc": "READY",
     "clients/python/src/lorry/handle.py": "UPLOADING STORED_AT_STORE ACTIVE STORED FAILED ABSENT UNSPECIFIED",
     "clients/python/src/lorry/lora_args.py": "LORA",
+    "lib/blob/spare_files.cc": "SPARE",
     # environment variables
     "clients/python/src/lorry/mover.py": "LORRY_MOVER",
     "services/engine_proxy/driver/base_model_finder.cc": "HF_HUB_CACHE HF_HOME XDG_CACHE_HOME HOME",

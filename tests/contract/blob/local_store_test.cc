@@ -159,9 +159,8 @@ TEST(LocalStore, AnEmptiedFileIsDataLoss) {
 
 TEST(MappedFile, BytesThatTheDiskDoesNotGiveAreAnErrorAndNotASignal) {
   const TempDir dir;
-  const auto fd = Fd::Open(dir / "a", O_RDWR | O_CREAT);
+  const auto fd = CreateAllocated(dir / "a", 8 * kBytes);
   ASSERT_TRUE(fd.ok());
-  ASSERT_TRUE(Allocate(*fd, 8 * kBytes).ok());
   const auto file = MappedFile::Map(*fd, /*writable=*/false);
   ASSERT_TRUE(file.ok());
   EXPECT_TRUE(file->Load().ok());
