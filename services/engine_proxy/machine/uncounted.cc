@@ -96,6 +96,12 @@ void ForgetUncounted(Residency& residency) {
   if (!IsLeased(residency)) residency.uncounted.reset();
 }
 
+bool MayHaveUncounted(const Core& core, const Residency& residency) {
+  if (!residency.uncounted.has_value()) return false;
+  const bool is_absent = core.FreshlyListed(residency) && !core.IsListed(residency);
+  return !(residency.uncounted->leased && is_absent);
+}
+
 void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
   if (event.op == 0 || event.op != core.load_op) return;
   core.load_op = 0;

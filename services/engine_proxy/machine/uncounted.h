@@ -19,6 +19,10 @@ void BeginCounting(const Core& core, Residency& residency);
 // It is not on the engine. What is leased stays so.
 void ForgetUncounted(Residency& residency);
 
+// Whether requests may be on it now. A lease stays, and stands for none where the engine lists
+// nothing of that name for its clients to call.
+bool MayHaveUncounted(const Core& core, const Residency& residency);
+
 void HandleEngineLoad(Core& core, const EngineLoadSeen& event);
 
 // Judges the engine's answer, and gives up on what has had its time.

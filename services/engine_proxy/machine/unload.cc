@@ -72,7 +72,7 @@ bool IsOnEngine(const Core& core, const Residency& residency) {
 }
 
 bool IsIdle(const Core& core, const Residency& residency) {
-  return core.InFlight(residency.name) == 0 && !residency.uncounted.has_value();
+  return core.InFlight(residency.name) == 0 && !MayHaveUncounted(core, residency);
 }
 
 bool IsUnloading(const Core& core) {

@@ -279,6 +279,38 @@ TEST(Verdicts, ALoadOfAnEarlierProcessThatMayNotBeRepeatedEndsWithAnUnload) {
   }
 }
 
+TEST(Verdicts, ALoadThatMayNotBeRepeatedEndsWithAnUnloadThoughTheVersionIsLeased) {
+  Bench bench(fleet::EngineKind::kSglang);
+  bench.silent_ = {kLoadEffect};
+  bench.leased_ = {1};
+  bench.Desire(0, {1});
+  bench.Stop();
+  bench.silent_ = {};
+  bench.running_ = 9;
+  bench.Start();
+  bench.may_load_ = false;
+  bench.Desire(0, {1});
+  EXPECT_EQ(bench.unloads_, 1) << "nobody calls by a name that the engine does not list";
+  EXPECT_EQ(bench.Told(1), "FETCHED");
+  bench.may_load_ = true;
+  bench.Desire(0, {1});
+  EXPECT_EQ(bench.Told(1), "LOADED");
+}
+
+TEST(Verdicts, WhatIsLeasedIsNotUnloadedBeforeTheEngineHasShownThatItLacksIt) {
+  Bench bench(fleet::EngineKind::kSglang);
+  bench.silent_ = {kProbeEffect};
+  bench.leased_ = {1};
+  bench.Desire(0, {1});
+  bench.Stop();
+  bench.silent_ = {kListEffect};
+  bench.Start();
+  bench.may_load_ = false;
+  bench.Desire(0, {1});
+  bench.Pass(1'000);
+  EXPECT_EQ(bench.unloads_, 0);
+}
+
 TEST(Verdicts, ALoadOfAnEarlierProcessThatHappenedIsOver) {
   Bench bench;
   bench.silent_ = {kLoadEffect};
