@@ -130,19 +130,19 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
 }
 
 void AdvanceToLoad(Core& core, Residency& residency) {
-  const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
-  if (!to_load || !core.FreshlyListed(residency) || core.asleep || !core.answers) return;
+  if (!core.FreshlyListed(residency) || core.asleep || !core.answers) return;
   // A paused engine answers no probe; a framework that paused it itself waits for its own adapters,
   // and would not let it go on before.
   const bool is_paused = IsPausedOrToBe(core) && !(IsHeldByFramework(core) && IsBinding(residency));
   const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core) || is_paused;
   if (core.IsListedAsOurs(residency)) {
-    if (!waits) Move(core, residency, ResidencyEvent::kListedAsOurs);
+    const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
+    if (to_load && !waits) Move(core, residency, ResidencyEvent::kListedAsOurs);
     return;
   }
   if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's
   if (!core.registry.SlotsSettled()) return;
-  SaySlot(core, residency);
+  SaySlot(core, residency);  // also where another engine tries first: that one may give way to this
   if (!core.IsWantedLoaded(residency) || core.IsWedged()) return;
   const bool is_free = IsSlotFree(core, residency);
   NoteWait(core, residency, is_free);

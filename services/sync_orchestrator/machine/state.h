@@ -176,9 +176,13 @@ struct Trial {
   // Who wants the version: the whole pool (true), or the members of its running sync.
   std::map<PoolId, bool> wanted_by;
   std::map<MemberId, Try> tries;  // under way, of those to whom GroupVerdict::leave was given
-  std::set<MemberId> slow;        // gave way to others
+  // Gave way to others, and where the version stood there: until it stands elsewhere, nobody who
+  // tries gives way to them again.
+  std::map<MemberId, fleet::ResidencyState> slow;
   // Members whose engines may yet end because of the version though nobody told them to try.
   std::set<MemberId> at_risk;
+  // Somebody tries, and has neither failed nor been told to stop.
+  bool goes_on = false;
   // Of those looked at last nobody could try: only somebody of whom something changed may.
   bool nobody = false;
 };

@@ -1,5 +1,6 @@
 #include "services/sync_orchestrator/machine/status.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "services/sync_orchestrator/machine/progress.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/slots.h"
+#include "services/sync_orchestrator/machine/trials.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
@@ -58,6 +60,29 @@ std::string Line(const PoolStatus& status) {
   return line;
 }
 
+bool IsWithheld(const Member& member, const fleet::ObservedResidency& residency) {
+  const auto part = member.desired.parts.find(residency.key.adapter);
+  return part != member.desired.parts.end() &&
+         std::ranges::any_of(part->second->wanted, [&](const fleet::WantedVersion& wanted) {
+           return wanted.name == residency.name && wanted.must && !wanted.load;
+         });
+}
+
+// As it was last seen. Why a member does not load what it has fetched and must have, its proxy does
+// not know where that is because others try it first.
+fleet::Observed Seen(const Core& core, const Member& member) {
+  fleet::Observed observed = *member.observed;
+  if (StandingOf(core, member) != MemberStanding::kReady) return observed;  // which says why
+  for (fleet::ObservedResidency& residency : observed.residencies) {
+    const bool says_nothing =
+        residency.state == fleet::ResidencyState::kFetched && residency.reason.empty();
+    if (!says_nothing || !IsWithheld(member, residency)) continue;
+    residency.reason = "TRIED_ELSEWHERE";
+    residency.detail = WhoTries(core, member, residency.key);
+  }
+  return observed;
+}
+
 }  // namespace
 
 std::string_view ToString(SyncPhase phase) {
@@ -88,7 +113,7 @@ Status Machine::GetStatus() const {
     out.standing = StandingOf(core, member);
     out.reason = StandingReason(core, member);
     out.current = IsCurrent(member);
-    if (member.observed.has_value()) out.observed = *member.observed;
+    if (member.observed.has_value()) out.observed = Seen(core, member);
     out.heard_at = member.heard_at;
     out.contact = member.contact;
     if (member.observed.has_value() && !member.record.dead) {

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/first_after.h"
+#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -50,16 +53,34 @@ bool Is(const Core& core, const Member& member, const VersionInfo& version,
   return residency != nullptr && residency->state == state;
 }
 
-// Lower goes first: who has lost no engine of it, so that one that is sick by itself does not speak
-// for all; then who has not failed just now, has not failed others either, has not refused it and
-// was not slow.
+fleet::ResidencyState StateOf(const Core& core, const Member& member, const VersionInfo& version) {
+  const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
+  return residency != nullptr ? residency->state : fleet::ResidencyState::kAbsent;
+}
+
+// Its engine is full of what must stay, as it says.
+bool HasNoSlot(const Core& core, const Member& member, const VersionInfo& version) {
+  const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
+  return residency != nullptr && residency->state == fleet::ResidencyState::kFetched &&
+         residency->reason == "NO_SLOT";
+}
+
+// It gave way, and the version stands there where it stood then.
+bool IsSlow(const Core& core, const Trial& trial, const Member& member) {
+  const auto slow = trial.slow.find(member.id);
+  return slow != trial.slow.end() && slow->second == StateOf(core, member, trial.version);
+}
+
+// Lower goes first: who has a slot for it; then who has lost no engine of it, so that one that is
+// sick by itself does not speak for all; then who has not failed just now, has not failed others
+// either, has not refused it and was not slow.
 auto RankOf(const Core& core, const Question& question, const Trial& trial, const Member& member) {
   const GroupVerdict& verdict = VerdictOf(core, question.group, question.version);
   const bool lost = verdict.deaths.contains(member.id) || verdict.hung.contains(member.id);
   const bool is_excluded = StandingOf(core, member) != MemberStanding::kReady;
-  return std::tuple(lost, Is(core, member, trial.version, fleet::ResidencyState::kFailed),
-                    is_excluded, verdict.refusals.contains(member.id),
-                    trial.slow.contains(member.id), member.id);
+  return std::tuple(HasNoSlot(core, member, trial.version), lost,
+                    Is(core, member, trial.version, fleet::ResidencyState::kFailed), is_excluded,
+                    verdict.refusals.contains(member.id), IsSlow(core, trial, member), member.id);
 }
 
 // The members of the group in all pools that want the version.
@@ -92,6 +113,9 @@ bool MayTry(const Core& core, const Question& question, const Trial& trial, cons
   const bool tries = its != trial.tries.end();
   const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
   if (tries && (its->second.revoked.has_value() || !failed)) return false;
+  // Whoever would fare no better takes nobody's place: leave would be passed around for ever.
+  const bool no_better = IsSlow(core, trial, member) || HasNoSlot(core, member, trial.version);
+  if (trial.goes_on && no_better) return false;
   // Whoever has failed goes on alone (EndTries).
   return !failed || trial.tries.size() == (tries ? 1 : 0);
 }
@@ -223,8 +247,11 @@ bool IsAffordable(const Core& core, const Question& question, const Trial& trial
 // risked.
 void GiveWay(Core& core, const Question& question, Trial& trial, const Member& next) {
   for (auto& [id, its] : trial.tries) {
+    if (its.revoked.has_value()) continue;
     const Member& member = core.members.at(id);
-    if (!Is(core, member, trial.version, fleet::ResidencyState::kFailed)) trial.slow.insert(id);
+    const bool is_slow = !Is(core, member, trial.version, fleet::ResidencyState::kFailed) &&
+                         !HasNoSlot(core, member, trial.version);
+    if (is_slow) trial.slow[id] = StateOf(core, member, trial.version);
     if (!Is(core, member, trial.version, fleet::ResidencyState::kLoading)) Revoke(core, its);
   }
   if (!IsAffordable(core, question, trial)) return;
@@ -236,10 +263,19 @@ void GiveWay(Core& core, const Question& question, Trial& trial, const Member& n
 bool IsStuck(const Core& core, const Question& question, const Trial& trial) {
   const int64_t patience = PatienceOf(core, question.version.adapter);
   const auto is_stuck = [&](const auto& its) {
+    const Member& member = core.members.at(its.first);
     return its.second.revoked.has_value() || core.now - its.second.since >= patience ||
-           Is(core, core.members.at(its.first), trial.version, fleet::ResidencyState::kFailed);
+           HasNoSlot(core, member, trial.version) ||
+           Is(core, member, trial.version, fleet::ResidencyState::kFailed);
   };
   return std::ranges::all_of(trial.tries, is_stuck);
+}
+
+bool GoesOn(const Core& core, const Trial& trial) {
+  return std::ranges::any_of(trial.tries, [&](const auto& its) {
+    return !its.second.revoked.has_value() &&
+           !Is(core, core.members.at(its.first), trial.version, fleet::ResidencyState::kFailed);
+  });
 }
 
 std::optional<Tick> DueAt(const Core& core, const Question& question, const Trial& trial) {
@@ -257,7 +293,8 @@ void AdvanceTrial(Core& core, const Question& question, Trial& trial, const Visi
   const std::map<MemberId, Try> before = trial.tries;
   EndTries(core, question, trial);
   AssessRisk(core, question, trial, visit);
-  if (trial.tries != before || visit.whole) trial.nobody = false;
+  const bool went_on = std::exchange(trial.goes_on, GoesOn(core, trial));
+  if (trial.tries != before || visit.whole || trial.goes_on != went_on) trial.nobody = false;
   // With no try under way, and no engine left that may be risked, nobody is next.
   const bool may_go_on = !trial.tries.empty() || IsAffordable(core, question, trial);
   if (may_go_on && IsStuck(core, question, trial)) {
@@ -265,6 +302,8 @@ void AdvanceTrial(Core& core, const Question& question, Trial& trial, const Visi
     trial.nobody = next == nullptr;
     // The one that failed goes on where nobody else can try.
     if (next != nullptr && !trial.tries.contains(next->id)) GiveWay(core, question, trial, *next);
+  } else {
+    trial.nobody = false;  // nobody was looked for
   }
   core.trial_due.Set(question, DueAt(core, question, trial));
   if (trial.tries == before) return;
@@ -408,6 +447,16 @@ std::map<Question, Visit> WhatToVisit(Core& core) {
 }
 
 }  // namespace
+
+std::string WhoTries(const Core& core, const Member& member, const VersionKey& version) {
+  const auto trial = core.trials.find({version, member.group});
+  std::vector<std::string> names;
+  if (trial != core.trials.end()) {
+    for (const auto& [id, its] : trial->second.tries) names.push_back(id.value);
+  }
+  if (names.empty()) return "an engine like it is to try it first, and none can now";
+  return absl::StrCat(AFew(names), names.size() == 1 ? " tries it first" : " try it first");
+}
 
 Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version,
                         const GroupVerdict& verdict) {

@@ -5,6 +5,8 @@
 // so that no more are ever at risk.
 #pragma once
 
+#include <string>
+
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
@@ -18,6 +20,9 @@ enum class Permission {
 // `verdict`: of the version on engines of the member's group.
 Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version,
                         const GroupVerdict& verdict);
+
+// For people: which engines try it while the member may only fetch it.
+std::string WhoTries(const Core& core, const Member& member, const VersionKey& version);
 
 // Ends tries that are over, and chooses who tries next.
 void AdvanceTrials(Core& core);

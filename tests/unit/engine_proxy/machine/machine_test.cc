@@ -113,6 +113,18 @@ TEST(Residency, AVersionWithoutARoomThatCouldBeMadeSaysNoSlot) {
   EXPECT_EQ(observed.residencies.at(0).reason, "");
 }
 
+TEST(Residency, SaysNoSlotOfWhatAnotherEngineTriesFirst) {
+  Bench bench(fleet::EngineKind::kSglang, /*slots=*/1);
+  bench.Desire(1, {1});
+  bench.may_load_ = false;
+  bench.Desire(2, {2});
+  EXPECT_EQ(bench.Told(2), "FETCHED NO_SLOT") << "the row stands on the first";
+  EXPECT_EQ(bench.loads_, std::vector<EngineName>{Bench::NameOf(1)});
+  bench.Desire(0, {2});
+  bench.Pass(2'000);
+  EXPECT_EQ(bench.Told(2), "FETCHED");
+}
+
 TEST(Row, SaysThatItIsBehindWhileALaterDecisionCannotBeServed) {
   Bench bench;
   bench.Desire(1, {1});

@@ -27,6 +27,29 @@ class Trials : public ::testing::Test {
     fleet_.Alias("eval", key);
     return key;
   }
+  // It has fetched it, and says that its engine is full of what must stay.
+  void HasNoSlot(const char* id, const VersionKey& key) {
+    fleet_.Set(id, key, ResidencyState::kFetched);
+    for (fleet::ObservedResidency& residency : fleet_.Of(id).residencies) {
+      if (residency.key == key) residency.reason = "NO_SLOT";
+    }
+    fleet_.Report(id);
+  }
+  // Everybody says again where it stands, and time passes.
+  void Rest() {
+    for (const char* id : {"e1", "e2", "e3", "e4"}) fleet_.Report(id);
+    fleet_.Pass(15'000);
+  }
+  // "FETCHED NO_SLOT: ...", as status has it.
+  std::string Says(const char* id, const VersionKey& key) {
+    for (const fleet::ObservedResidency& its : fleet_.StatusOf(id).observed.residencies) {
+      if (its.key != key) continue;
+      std::string said(fleet::ToString(its.state));
+      if (!its.reason.empty()) said += " " + its.reason;
+      return its.detail.empty() ? said : said + ": " + its.detail;
+    }
+    return "nothing";
+  }
 
   Fleet fleet_;
   VersionKey first_;
@@ -48,6 +71,85 @@ TEST_F(Trials, ASlowOneThatHasNotBegunOnItsEngineGivesWay) {
   fleet_.Pass(15'000);
   EXPECT_FALSE(fleet_.MayLoad("e1", 2));
   EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
+TEST_F(Trials, AnEngineWithoutASlotGivesWayToOneThatHasOne) {
+  const VersionKey second = PublishForAnAlias(2);
+  for (const char* id : {"e2", "e3", "e1"}) HasNoSlot(id, second);
+  EXPECT_FALSE(fleet_.MayLoad("e1", 2));
+  EXPECT_TRUE(fleet_.MayLoad("e4", 2)) << "it has said nothing of the kind";
+  fleet_.Set("e4", second, ResidencyState::kFetched);
+  EXPECT_EQ(Says("e1", second), "FETCHED NO_SLOT");
+}
+
+TEST_F(Trials, WhoGaveWayForWantOfASlotIsAskedAgainOnceItHasOne) {
+  const VersionKey second = PublishForAnAlias(2);
+  HasNoSlot("e1", second);
+  fleet_.Report("e1");
+  ASSERT_TRUE(fleet_.MayLoad("e2", 2));
+  fleet_.Set("e1", second, ResidencyState::kFetched);
+  for (const char* id : {"e4", "e3", "e2"}) HasNoSlot(id, second);
+  EXPECT_TRUE(fleet_.MayLoad("e1", 2));
+}
+
+TEST_F(Trials, ASlotThatCameFreeWhileNobodyWasLookedForIsFound) {
+  const VersionKey second = PublishForAnAlias(2);
+  for (const char* id : {"e2", "e3", "e4", "e1"}) HasNoSlot(id, second);
+  fleet_.Set("e1", second, ResidencyState::kFetched);
+  fleet_.Set("e3", second, ResidencyState::kFetched);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  HasNoSlot("e1", second);
+  EXPECT_TRUE(fleet_.MayLoad("e3", 2));
+}
+
+TEST_F(Trials, LeaveRestsWhereNobodyHasASlot) {
+  const VersionKey second = PublishForAnAlias(2);
+  for (const char* id : {"e1", "e2", "e3", "e4"}) HasNoSlot(id, second);
+  Rest();
+  const size_t said = fleet_.said_.size();
+  const Records records = fleet_.records_;
+  for (int i = 0; i < 10; ++i) Rest();
+  EXPECT_EQ(fleet_.said_.size(), said);
+  EXPECT_TRUE(fleet_.records_ == records);
+  EXPECT_EQ(fleet_.Loaders(2), 1u);
+  fleet_.Set("e3", second, ResidencyState::kFetched);
+  Rest();
+  EXPECT_TRUE(fleet_.MayLoad("e3", 2)) << "a slot is free there now";
+  EXPECT_EQ(fleet_.Loaders(2), 1u);
+}
+
+TEST_F(Trials, LeaveRestsWhereEveryoneIsSlowUntilSomebodyComesOn) {
+  const VersionKey second = PublishForAnAlias(2);
+  for (const char* id : {"e1", "e2", "e3", "e4"}) fleet_.Set(id, second, ResidencyState::kFetching);
+  for (int i = 0; i < 5; ++i) Rest();
+  EXPECT_TRUE(fleet_.MayLoad("e4", 2)) << "each had its turn";
+  const size_t said = fleet_.said_.size();
+  for (int i = 0; i < 10; ++i) Rest();
+  EXPECT_EQ(fleet_.said_.size(), said);
+  fleet_.Set("e2", second, ResidencyState::kFetched);
+  EXPECT_TRUE(fleet_.MayLoad("e2", 2));
+}
+
+TEST_F(Trials, WhoWasSlowTriesAgainOnceWhoTriedInsteadHasFailed) {
+  const VersionKey second = PublishForAnAlias(2);
+  for (const char* id : {"e1", "e2", "e3", "e4"}) fleet_.Set(id, second, ResidencyState::kFetching);
+  for (int i = 0; i < 5; ++i) Rest();
+  ASSERT_TRUE(fleet_.MayLoad("e4", 2));
+  fleet_.Fail("e4", second, Failure::kMember);
+  Rest();
+  EXPECT_TRUE(fleet_.MayLoad("e1", 2));
+}
+
+TEST_F(Trials, StatusSaysWhoTriesWhatOthersMustWaitFor) {
+  const VersionKey second = PublishForAnAlias(2);
+  for (const char* id : {"e1", "e2"}) fleet_.Set(id, second, ResidencyState::kFetched);
+  EXPECT_EQ(Says("e1", second), "FETCHED");
+  EXPECT_EQ(Says("e2", second), "FETCHED TRIED_ELSEWHERE: e1 tries it first");
+  HasNoSlot("e2", second);
+  EXPECT_EQ(Says("e2", second), "FETCHED NO_SLOT");
+  fleet_.Set("e2", second, ResidencyState::kFetched);
+  fleet_.Step(MemberMarked{1, MemberId("e2"), MemberMark::kExcluded, ""});
+  EXPECT_EQ(Says("e2", second), "FETCHED") << "its standing says why";
 }
 
 // It came back, and still holds the document that let it load what killed it: that leave is void
