@@ -109,6 +109,20 @@ std::string WhyNotCurrent(World& world, SimProxy& proxy) {
   return "";
 }
 
+// Status says why a member has fetched what it must have and does not load it.
+std::string WhyUntold(World& world, const sync::MemberStatus& member) {
+  if (member.standing != MemberStanding::kReady) return "";  // its standing says why
+  for (const fleet::WantedVersion& wanted : world.desired(member.member).wanted) {
+    const auto its = std::ranges::find(member.observed.residencies, wanted.name,
+                                       &fleet::ObservedResidency::name);
+    if (!wanted.must || its == member.observed.residencies.end()) continue;
+    if (its->state != fleet::ResidencyState::kFetched || !its->reason.empty()) continue;
+    return absl::StrCat("nobody says why ", member.member.value, " does not load ",
+                        wanted.name.value);
+  }
+  return "";
+}
+
 // Engines refuse what waits, died or hung of it.
 bool IsGivenUp(const sync::PoolStatus& pool) {
   return pool.waits_for == "REFUSED" || pool.waits_for == "POISONED" ||
@@ -188,6 +202,7 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
     SimProxy& proxy = world.proxy(member.member.value);
     if (std::string why = WhyNotCurrent(world, proxy); !why.empty()) return why;
     if (std::string why = WhyPromisesFail(world, proxy); !why.empty()) return why;
+    if (std::string why = WhyUntold(world, member); !why.empty()) return why;
     if (std::string why = world.WhyNamesStay(member.member); !why.empty()) return why;
     any_ready = any_ready || member.pool == pool_name;
   }

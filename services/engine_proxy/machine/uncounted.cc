@@ -5,6 +5,7 @@
 
 #include "lib/base/first_after.h"
 #include "services/engine_proxy/machine/pauses.h"
+#include "services/engine_proxy/machine/unload.h"
 
 namespace lorry::proxy {
 namespace {
@@ -34,6 +35,18 @@ void End(Core& core, Residency& residency) {
 bool ShowsNone(const Core& core, const EngineLoadSeen& seen, const EngineName& name) {
   if (seen.names.has_value()) return !seen.names->contains(name);
   return seen.running_and_waiting <= core.live_low;
+}
+
+// More may come for as long as it is leased, but for what must leave all the same: what the engine
+// has of it is not believed, and is to be loaded anew.
+void AwaitItsEnd(const Core& core, Residency& residency) {
+  if (!residency.uncounted.has_value() || !residency.uncounted->leased) return;
+  Uncounted& uncounted = *residency.uncounted;
+  if (IsLeased(residency) && !IsLeaving(core, residency)) {
+    uncounted = Uncounted{.leased = true};
+  } else if (!uncounted.until.has_value()) {
+    uncounted.until = core.now + core.config.drain_ms;
+  }
 }
 
 void Judge(Core& core) {
@@ -71,14 +84,10 @@ void FindOnEngine(const Core& core, Residency& residency) {
 }
 
 void MeetLease(Core& core, Residency& residency) {
-  std::optional<Uncounted>& uncounted = residency.uncounted;
-  if (IsLeased(residency)) {
-    const bool is_new = !uncounted.has_value() || !uncounted->leased;
-    uncounted = Uncounted{.leased = true};
-    if (is_new) core.SaveName(residency);
-  } else if (uncounted.has_value() && !IsAwaited(residency)) {
-    uncounted->until = core.now + core.config.drain_ms;
-  }
+  const bool is_known = residency.uncounted.has_value() && residency.uncounted->leased;
+  if (!IsLeased(residency) || is_known) return;
+  residency.uncounted = Uncounted{.leased = true};
+  core.SaveName(residency);
 }
 
 void BeginCounting(const Core& core, Residency& residency) {
@@ -93,7 +102,8 @@ void BeginCounting(const Core& core, Residency& residency) {
 
 void ForgetUncounted(Residency& residency) {
   residency.known_on = BootId();
-  if (!IsLeased(residency)) residency.uncounted.reset();
+  residency.uncounted.reset();
+  if (IsLeased(residency)) residency.uncounted = Uncounted{.leased = true};
 }
 
 bool MayHaveUncounted(const Core& core, const Residency& residency) {
@@ -112,6 +122,7 @@ void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
 }
 
 void AdvanceUncounted(Core& core) {
+  for (auto& [name, residency] : core.residencies) AwaitItsEnd(core, residency);
   if (IsHeldByFramework(core)) return WaitOutThePause(core);
   Judge(core);
   for (auto& [name, residency] : core.residencies) {

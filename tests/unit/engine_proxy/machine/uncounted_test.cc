@@ -145,6 +145,16 @@ TEST_F(Uncounted, ARestartForgetsNoLease) {
   EXPECT_EQ(bench_.unloads_, 1);
 }
 
+TEST_F(Uncounted, NorOneOfWhatWasLoadedBefore) {
+  Serve();
+  bench_.leased_ = {1};
+  bench_.Desire(1, {1});
+  bench_.Start();
+  bench_.Desire(2, {2});
+  bench_.Pass(kDefaults.orphans_ms + 5'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+}
+
 TEST_F(Uncounted, ALeasedNameSaysWhyNothingElseFindsRoom) {
   bench_.limits_ = {.kind = fleet::EngineKind::kSglang, .slots = 2};
   bench_.Start();
@@ -211,6 +221,47 @@ TEST_F(Uncounted, ANewBootHasNoRequestsOfTheOld) {
   bench_.Reboot();
   bench_.Desire(1, {1});
   EXPECT_TRUE(IsKnown());
+}
+
+// The lease goes on, and so do its clients: they are waited for as at the end of one.
+TEST_F(Uncounted, WhatIsLeasedAndNotBelievedAfterARestartIsLoadedAnew) {
+  for (const bool is_lost : {true, false}) {
+    Bench bench;
+    bench.leased_ = {1};
+    bench.Desire(1, {1});
+    bench.running_names_ = Names({1});
+    bench.Stop();
+    if (is_lost) bench.records_.clear();
+    bench.hash_matches_ = is_lost;
+    bench.Start();
+    bench.Desire(1, {1});
+    bench.Pass(20'000);
+    EXPECT_EQ(bench.unloads_, 0) << is_lost;
+    bench.running_names_ = Names({});
+    bench.Pass(2 * kTwoAnswersMs);
+    EXPECT_EQ(bench.unloads_, 1) << is_lost;
+    EXPECT_EQ(bench.Told(1), "LOADED") << is_lost;
+    bench.leased_ = {};
+    bench.running_names_ = Names({1});
+    bench.Desire(2, {2});
+    bench.Pass(20'000);
+    EXPECT_EQ(bench.unloads_, 1) << "clients of the lease go on with what was loaded anew";
+  }
+}
+
+TEST_F(Uncounted, WhatIsLeasedAndNotBelievedIsLoadedAnewAtTheDrainDeadline) {
+  Serve(/*leased=*/true);
+  bench_.Stop();
+  bench_.records_.clear();
+  bench_.Start();
+  for (int64_t passed = 0; passed + 2'000 < kDefaults.drain_ms; passed += 1'000) {
+    bench_.Desire(1, {1});
+    bench_.Pass(1'000);
+  }
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.Pass(3'000);
+  EXPECT_EQ(bench_.Told(1), "LOADED");
+  EXPECT_EQ(bench_.unloads_, 1);
 }
 
 TEST_F(Uncounted, ASurvivorOfALostJournalIsUnknown) {
