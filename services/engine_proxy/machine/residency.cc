@@ -39,9 +39,10 @@ OpId Begin(Core& core, Residency& residency) {
   return std::get<State>(residency.phase).op = core.NewOp();
 }
 
-// An engine that a framework keeps paused answers no token: that it lists the name must do.
+// An engine that is paused, or does not go on yet, answers no token: that it lists the name must do.
+// Only bindings get here, under a framework's pause.
 fleet::ProbeQuestion QuestionTo(const Core& core, const Residency& r) {
-  if (IsHeldByFramework(core)) return {.kind = fleet::ProbeKind::kPresence};
+  if (IsPaused(core)) return {.kind = fleet::ProbeKind::kPresence};
   return QuestionFor(r.rules, r.traits, r.directory->reference);
 }
 

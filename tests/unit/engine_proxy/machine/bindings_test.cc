@@ -272,6 +272,26 @@ TEST_F(BindingsTest, UnderAFrameworksPauseBeingListedMustDo) {
   EXPECT_EQ(Serves("d"), "4");
 }
 
+TEST_F(BindingsTest, BeingListedMustDoWhileTheEngineIsAskedForAnotherPauseOrToGoOn) {
+  for (const bool goes_on : {false, true}) {
+    Bench bench(fleet::EngineKind::kSglang);
+    bench.files_["/d/one"] = "x1";
+    bench.Tell(CallMade{100, PauseCall{}});
+    bench.silent_ = {kLoadEffect, kPauseEffect, kResumeEffect};
+    bench.Tell(BindAsked{1, "a", "/d/one"});
+    if (goes_on) {
+      bench.Tell(CallMade{101, ContinueCall{}});
+    } else {
+      bench.Tell(CallMade{101, PauseCall{}});
+    }
+    ASSERT_EQ(bench.answered_.count(101), 0u);
+    bench.engine_[*bench.shelf_.begin()] = "/" + bench.shelf_.begin()->value;
+    for (OpId op = 1; op < 50; ++op) bench.Tell(LoadDone{op, Outcome::kOk, "", ""});
+    EXPECT_EQ(bench.probes_, std::vector{fleet::ProbeKind::kPresence});
+    EXPECT_EQ(bench.bind_answers_.count(1), 1u);
+  }
+}
+
 // SGLang's unload waits for requests that it counts, and frozen ones never end; vLLM's waits for none.
 TEST_F(BindingsTest, UnderAPauseThatKeepsRequestsOnlyVllmIsAskedForAnUnload) {
   for (const auto kind : {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm}) {
