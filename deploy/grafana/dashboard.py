@@ -126,6 +126,9 @@ BYTES = [
         (f"sum by (transport, direction) (rate(lorry_transfer_bytes_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{transport}} {{direction}}"),
         (f"sum by (transport) (rate(lorry_proxy_fetch_bytes_total{{{PER_INSTANCE}}}[$__rate_interval]))", "fetched over {{transport}}"),
     ]),
+    ("Images by source", "none", "Versions that came to proxies in ten minutes: fetched from the store, or shared by another proxy of the host.", [
+        (f"sum by (from) (increase(lorry_proxy_images_total{{{PER_INSTANCE}}}[10m]))", "from {{from}}"),
+    ]),
     ("Transfer time, p99", "s", "One image from its first byte to its last checked one.", [
         (f"histogram_quantile(0.99, sum by (le, transport) (rate(lorry_transfer_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{transport}} p99"),
     ]),

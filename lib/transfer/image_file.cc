@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -104,6 +105,34 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(const std::string& pa
       new ImageFile(path, fd.Take(), static_cast<std::byte*>(data), size, false));
 }
 
+absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Reopen(const std::string& path) {
+  FileDescriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (fd.get() < 0) return FromErrno(errno, "open", path);
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return FromErrno(errno, "stat", path);
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (!S_ISREG(info.st_mode) || size == 0 || size > kImageBytesMax) {
+    return Error(absl::StatusCode::kFailedPrecondition, "", absl::StrCat(path, " is no image"));
+  }
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  if (data == MAP_FAILED) return FromErrno(errno, "map", path);
+  std::unique_ptr<ImageFile> file(
+      new ImageFile(path, fd.Take(), static_cast<std::byte*>(data), size, true));
+  if (file->IsSole()) return file;
+  return Error(absl::StatusCode::kFailedPrecondition, "",
+               absl::StrCat(path, " has another name, or somebody has it open"));
+}
+
+// A write lease is refused while anybody else has the file open or mapped. It is let go of at once:
+// it answers a question. Whoever opens the file just then has the holder sent a signal, which by
+// default is SIGIO and would end the process; SIGURG is ignored by default.
+bool ImageFile::IsSole() const {
+  struct stat info {};
+  if (!writable_ || fstat(fd_, &info) != 0 || info.st_nlink != 1) return false;
+  if (fcntl(fd_, F_SETSIG, SIGURG) != 0 || fcntl(fd_, F_SETLEASE, F_WRLCK) != 0) return false;
+  return fcntl(fd_, F_SETLEASE, F_UNLCK) == 0;
+}
+
 ImageFile::~ImageFile() {
   if (data_ != nullptr) munmap(data_, mapped_);
   close(fd_);
@@ -118,6 +147,9 @@ absl::Status ImageFile::MoveTo(const std::string& path) {
   if (std::rename(path_.c_str(), path.c_str()) != 0) {
     return FromErrno(errno, absl::StrCat("move ", path_, " to"), path);
   }
+  // Where both names were of this file already, rename() does nothing and says that it has done it.
+  struct stat info {};
+  if (path != path_ && fstat(fd_, &info) == 0 && info.st_nlink > 1) unlink(path_.c_str());
   path_ = path;
   return absl::OkStatus();
 }

@@ -29,6 +29,8 @@ class ImageFile {
                                                            CreateOptions options);
   // An existing file, read-only. NOT_FOUND, or FAILED_PRECONDITION if it is not a regular file.
   static absl::StatusOr<std::unique_ptr<ImageFile>> Open(const std::string& path);
+  // An existing file, to be written anew, its pages in place. FAILED_PRECONDITION unless IsSole().
+  static absl::StatusOr<std::unique_ptr<ImageFile>> Reopen(const std::string& path);
 
   ~ImageFile();
   ImageFile(const ImageFile&) = delete;
@@ -37,9 +39,15 @@ class ImageFile {
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  std::span<std::byte> writable();  // CHECKs that the file was created by this process, not opened
+  std::span<std::byte> writable();  // CHECKs that the file was created or reopened, not opened
 
-  // Gives the file another name on the same file system; an existing file of that name is replaced.
+  // Whether nobody else can read what is written here: the file is writable, has one name, and no
+  // other descriptor or mapping of it exists in any process. It stays so while nobody else knows
+  // its name.
+  bool IsSole() const;
+
+  // Gives the file another name on the same file system instead of its present one; an existing file
+  // of that name is replaced.
   absl::Status MoveTo(const std::string& path);
   // Cuts the file to `bytes`, at most its size; the mapping keeps its place. Frees the tail.
   absl::Status Shrink(uint64_t bytes);

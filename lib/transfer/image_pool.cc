@@ -20,12 +20,6 @@ namespace {
 constexpr char kOwnPrefix[] = ".lorry-pool-";
 constexpr char kLockName[] = ".lorry-pool-lock";
 
-// A file may serve an image that is up to a sixteenth smaller: versions of a run differ by metadata
-// only, and a much larger file would waste what its tail cost to touch.
-bool Serves(uint64_t file_bytes, uint64_t bytes) {
-  return file_bytes >= bytes && file_bytes - bytes <= bytes / 16;
-}
-
 absl::StatusOr<int> LockDirectory(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kLockName);
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -51,6 +45,10 @@ void RemoveLeftovers(const std::string& directory) {
 }
 
 }  // namespace
+
+bool FileServes(uint64_t file_bytes, uint64_t image_bytes) {
+  return file_bytes >= image_bytes && file_bytes - image_bytes <= image_bytes / 16;
+}
 
 ImagePool::ImagePool(Options options, int lock_fd)
     : options_(std::move(options)), lock_fd_(lock_fd) {}
@@ -80,7 +78,8 @@ ImagePool::~ImagePool() {
 std::unique_ptr<ImageFile> ImagePool::TakeIdle(uint64_t bytes) {
   auto best = idle_.end();
   for (auto it = idle_.begin(); it != idle_.end(); ++it) {
-    if (Serves((*it)->size(), bytes) && (best == idle_.end() || (*it)->size() < (*best)->size())) {
+    if (FileServes((*it)->size(), bytes) &&
+        (best == idle_.end() || (*it)->size() < (*best)->size())) {
       best = it;
     }
   }
@@ -149,13 +148,60 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImagePool::Acquire(uint64_t bytes) {
   }
 }
 
+absl::StatusOr<std::unique_ptr<ImageFile>> ImagePool::Link(const std::string& path) {
+  std::string name;
+  {
+    MutexLock lock(mutex_);
+    name = FreshName();
+  }
+  if (link(path.c_str(), name.c_str()) != 0) {
+    return Error(errno == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInternal, "",
+                 absl::StrCat("cannot link ", path, ": ", std::strerror(errno)));
+  }
+  absl::StatusOr<std::unique_ptr<ImageFile>> file = ImageFile::Open(name);
+  if (!file.ok()) {
+    unlink(name.c_str());
+    return file;
+  }
+  MutexLock lock(mutex_);
+  counts_.busy_bytes += (*file)->size();
+  return file;
+}
+
+// Renamed first: from then on nobody can find the file, so what is seen of it stays true.
+absl::StatusOr<std::unique_ptr<ImageFile>> ImagePool::Adopt(const std::string& path,
+                                                            uint64_t bytes) {
+  std::string name;
+  {
+    MutexLock lock(mutex_);
+    name = FreshName();
+  }
+  if (rename(path.c_str(), name.c_str()) != 0) {
+    return Error(errno == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInternal, "",
+                 absl::StrCat("cannot take ", path, ": ", std::strerror(errno)));
+  }
+  absl::StatusOr<std::unique_ptr<ImageFile>> file = ImageFile::Reopen(name);
+  const absl::Status usable = !file.ok() ? file.status()
+                              : !FileServes((*file)->size(), bytes)
+                                  ? absl::FailedPreconditionError(name)
+                                  : (*file)->Shrink(bytes);
+  if (!usable.ok()) {
+    unlink(name.c_str());
+    return usable;
+  }
+  MutexLock lock(mutex_);
+  counts_.busy_bytes += bytes;
+  ++counts_.recycled;
+  return file;
+}
+
 void ImagePool::Recycle(std::unique_ptr<ImageFile> file) {
   std::vector<std::unique_ptr<ImageFile>> surplus;
   {
     MutexLock lock(mutex_);
     counts_.busy_bytes -= file->size();
     const bool too_large = file->size() > options_.idle_bytes_max || options_.idle_files_max == 0;
-    if (too_large || !file->MoveTo(FreshName()).ok()) {
+    if (too_large || !file->MoveTo(FreshName()).ok() || !file->IsSole()) {
       ++counts_.dropped;
       surplus.push_back(std::move(file));
     } else {

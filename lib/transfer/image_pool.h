@@ -4,8 +4,9 @@
 //
 // One process owns the directory (locked); what a crashed predecessor left under the pool's own
 // names is removed at start, files that were moved to other names are their owners' to judge. A
-// file comes back only when its owner says so: nobody may open or map it any more, engines
-// included. Thread-safe.
+// file is written anew only where it has one name and nobody has it open or mapped, engines
+// included: the kernel is asked (ImageFile::IsSole). Otherwise the pool removes its name, and who
+// reads it goes on. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,10 @@
 #include "lib/transfer/image_file.h"
 
 namespace lorry::transfer {
+
+// Whether a file may serve an image: one that is up to a sixteenth smaller, as versions of a run
+// differ by metadata only, and a much larger file would waste what its tail cost to touch.
+bool FileServes(uint64_t file_bytes, uint64_t image_bytes);
 
 class ImagePool {
  public:
@@ -43,14 +48,23 @@ class ImagePool {
   // thread. RESOURCE_EXHAUSTED DISK_FULL or POOL_FULL, after idle files were given up for it.
   absl::StatusOr<std::unique_ptr<ImageFile>> Acquire(uint64_t bytes) LORRY_EXCLUDES(mutex_);
 
-  // Takes back a file from Acquire, wherever it was moved to since; keeps it for reuse or removes
-  // it. The caller promises that no one else has it open or mapped.
+  // Gives another directory's file a name of the pool's own besides, and opens it to be read.
+  // NOT_FOUND.
+  absl::StatusOr<std::unique_ptr<ImageFile>> Link(const std::string& path) LORRY_EXCLUDES(mutex_);
+  // As Acquire, of another directory's file, which loses its name there. NOT_FOUND when it is gone;
+  // FAILED_PRECONDITION when it cannot be written anew, and now has no name.
+  absl::StatusOr<std::unique_ptr<ImageFile>> Adopt(const std::string& path, uint64_t bytes)
+      LORRY_EXCLUDES(mutex_);
+
+  // Takes back a file that it gave, wherever it was moved to since; keeps it for reuse, or removes
+  // its name where it does not fit or others use it.
   void Recycle(std::unique_ptr<ImageFile> file) LORRY_EXCLUDES(mutex_);
-  // The file stays in the world under its present name but leaves the pool's account (an engine may
-  // still hold it).
+  // The file stays in the world under its present name but leaves the pool's account: an engine may
+  // still hold it, or others share it.
   void Forget(std::unique_ptr<ImageFile> file) LORRY_EXCLUDES(mutex_);
 
   Counts counts() const LORRY_EXCLUDES(mutex_);
+  const std::string& directory() const { return options_.directory; }
 
  private:
   ImagePool(Options options, int lock_fd);

@@ -54,6 +54,11 @@ ABSL_FLAG(std::string, image_dir, "",
           "memory-backed directory of adapter images, at the same path for the engine; where it is "
           "another user's, as a mounted volume, a directory of the member's name in it; default: "
           "/dev/shm/lorry-<uid>/<member>");
+ABSL_FLAG(
+    std::string, host_cache, "auto",
+    "directory of images that the engine-proxies of this user on this host share, so that each "
+    "is fetched once; on the file system of --image-dir; off: none; auto: "
+    "/dev/shm/lorry-<uid>/.images where --image-dir is not given, otherwise off");
 ABSL_FLAG(std::string, image_readers, "owner",
           "who may read images besides this user, as an engine may run as another one: owner, all, "
           "or a group by name or number");
@@ -260,9 +265,10 @@ absl::Status App::Open() {
                                                             .framework_pause_ms = absl::GetFlag(
                                                                 FLAGS_framework_pause_deadline_ms)},
                                                 .on_fatal = on_fatal}));
-  LORRY_ASSIGN_OR_RETURN(shelf_,
-                         ImageShelf::Open(ImageRoot(absl::GetFlag(FLAGS_image_dir), member_),
-                                          proxy_->journal(), readers));
+  const std::string image_dir = absl::GetFlag(FLAGS_image_dir);
+  LORRY_ASSIGN_OR_RETURN(
+      shelf_, ImageShelf::Open(ImageRoot(image_dir, member_), proxy_->journal(), readers,
+                               HostCacheRoot(absl::GetFlag(FLAGS_host_cache), image_dir)));
   shelf_->RemoveUnrecorded(proxy_->recorded_names());
   return absl::OkStatus();
 }

@@ -20,6 +20,10 @@ namespace {
 // Progress is for people: twenty steps are enough for a bar.
 constexpr uint64_t kProgressSteps = 20;
 
+// Two hash and place. Two more, as many as the machine fetches at a time, may wait for fetches of
+// other proxies.
+constexpr int kThreads = 4;
+
 bool IsPermanent(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
@@ -55,6 +59,7 @@ struct Fetcher::Job {
   // Written by the executor before the transfer starts, read after it ended.
   Manifest manifest;
   std::unique_ptr<transfer::ImageFile> image;
+  std::unique_ptr<HostCache::Claim> claim;  // other proxies of the host wait for this fetch
   Mutex mutex;
   std::shared_ptr<transfer::Transfer> transfer LORRY_GUARDED_BY(mutex);
 };
@@ -66,7 +71,7 @@ Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, Manifest
       source_(std::move(source)),
       sink_(std::move(sink)),
       on_fetched_(std::move(on_fetched)),
-      executor_({.name = "fetch", .threads = 2, .waiting_max = 256}) {}
+      executor_({.name = "fetch", .threads = kThreads, .waiting_max = 256}) {}
 
 Fetcher::~Fetcher() {
   std::vector<OpId> running;
@@ -121,7 +126,17 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   LORRY_FAULT_POINT("proxy.fetch.opened");
   LORRY_RETURN_IF_ERROR(Prove(job->manifest, job->fetch.digest));
   if (job->cancelled) return absl::CancelledError("no longer wanted");
-  LORRY_ASSIGN_OR_RETURN(job->image, shelf_.Acquire(job->manifest.image_bytes));
+  LORRY_ASSIGN_OR_RETURN(ImageShelf::Start start,
+                         shelf_.Obtain({.digest = job->fetch.digest,
+                                        .bytes = job->manifest.image_bytes,
+                                        .leaves = job->manifest.leaves},
+                                       [&job] { return job->cancelled.load(); }));
+  job->image = std::move(start.file);
+  job->claim = std::move(start.claim);
+  if (start.complete) {
+    Finish(job, &Sources::host);
+    return absl::OkStatus();
+  }
   transfer::FetchRequest request;
   request.ticket = job->manifest.ticket;
   request.destination = job->image->writable();
@@ -141,6 +156,7 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
 void Fetcher::OnRange(Job& job, uint64_t bytes) {
   const uint64_t total = job.manifest.image_bytes;
   const uint64_t done = job.bytes_done += bytes;
+  if (job.claim != nullptr) job.claim->TellProgress();
   const uint64_t step = done * kProgressSteps / std::max<uint64_t>(total, 1);
   uint64_t said = job.steps_said;
   while (step > said) {
@@ -163,7 +179,8 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
                 outcome.transport);
   LORRY_FAULT_POINT("proxy.fetch.arrived");
   // On a transport's thread: writing and syncing files belongs elsewhere.
-  if (absl::Status queued = executor_.Submit([this, job] { Finish(job); }); !queued.ok())
+  if (absl::Status queued = executor_.Submit([this, job] { Finish(job, &Sources::store); });
+      !queued.ok())
     Fail(job, queued);
 }
 
@@ -178,18 +195,27 @@ void Fetcher::TellOfCarrier(const Job& job, const std::string& transport) {
                before.empty() ? "" : absl::StrCat(", by ", before, " before"));
 }
 
-void Fetcher::Finish(const std::shared_ptr<Job>& job) {
-  if (job->cancelled) return Fail(job, absl::CancelledError("no longer wanted"));
+void Fetcher::Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source) {
   const Fetch& fetch = job->fetch;
+  if (source == &Sources::store) {
+    shelf_.Share(fetch.digest, *job->image);
+    job->claim.reset();
+  }
+  if (job->cancelled) return Fail(job, absl::CancelledError("no longer wanted"));
   absl::StatusOr<std::string> path = shelf_.Place(
       fetch.name, std::move(job->image), job->manifest.config_json, fetch.traits, fetch.render);
   if (!path.ok()) return Fail(job, path.status());
   LORRY_FAULT_POINT("proxy.fetch.placed");
+  {
+    MutexLock lock(mutex_);
+    ++(sources_.*source);
+  }
   End(job, FetchDone{fetch.op, *std::move(path)});
 }
 
 void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status, Whose whose) {
   if (job->image != nullptr) shelf_.GiveBack(std::move(job->image));
+  job->claim.reset();  // whoever waits for it tries by itself
   if (job->cancelled) return End(job, FetchCancelled{job->fetch.op});
   const bool away = whose == Whose::kPeers && absl::IsUnavailable(status);
   std::string reason = ReasonOf(status);
@@ -249,6 +275,11 @@ void Fetcher::Delete(const DeleteDirectory& deletion) {
     sink_(DirectoryDeleted{deletion.op, status.ok() ? Outcome::kOk : Outcome::kFailed});
   };
   if (!executor_.Submit(work).ok()) sink_(DirectoryDeleted{deletion.op, Outcome::kFailed});
+}
+
+Fetcher::Sources Fetcher::sources() const {
+  MutexLock lock(mutex_);
+  return sources_;
 }
 
 std::map<std::string, uint64_t> Fetcher::fetched_bytes() const {

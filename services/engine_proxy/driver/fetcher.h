@@ -1,5 +1,5 @@
-// Fetches versions: manifest from the store, ranges from wherever it says, a directory on the shelf
-// in the end.
+// Fetches versions: manifest from the store, ranges from wherever it says unless the host has the
+// image already, a directory on the shelf in the end.
 //
 // The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves,
 // config), so a range that agrees with its leaf is right wherever it came from. Work that blocks
@@ -53,6 +53,11 @@ class Fetcher {
 
   // Bytes that arrived, by transport.
   std::map<std::string, uint64_t> fetched_bytes() const;
+  // Versions that came here whole, by where their images were.
+  struct Sources {
+    uint64_t store = 0, host = 0;
+  };
+  Sources sources() const;
 
  private:
   struct Job;  // one fetch
@@ -61,7 +66,7 @@ class Fetcher {
   void OnRange(Job& job, uint64_t bytes);
   void TellOfCarrier(const Job& job, const std::string& transport) LORRY_EXCLUDES(mutex_);
   void OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome);
-  void Finish(const std::shared_ptr<Job>& job);
+  void Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source);
   void End(const std::shared_ptr<Job>& job, Event event);
   enum class Whose { kOurs, kPeers };  // on whose side it failed
   void Fail(const std::shared_ptr<Job>& job, const absl::Status& status,
@@ -77,6 +82,7 @@ class Fetcher {
   // What carried the last image: the log tells when another does.
   std::string carrier_ LORRY_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> fetched_bytes_ LORRY_GUARDED_BY(mutex_);
+  Sources sources_ LORRY_GUARDED_BY(mutex_);
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
   CondVar idle_;
   runtime::Executor executor_;

@@ -62,7 +62,8 @@ ImageShelf::ImageShelf(std::string root, const JournalId& journal, const ImageRe
 
 absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& root,
                                                              const JournalId& journal,
-                                                             const ImageReaders& readers) {
+                                                             const ImageReaders& readers,
+                                                             const std::string& host_cache) {
   for (const char* folder : {"", "/versions"})
     LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + folder, readers));
   if (const std::string parent = UnsafeParentOf(root); !parent.empty()) {
@@ -72,16 +73,53 @@ absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& 
   LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + "/manifests/" + journal.value));
   LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImagePool> pool,
                          transfer::ImagePool::Open({.directory = root + "/pool"}));
-  return std::unique_ptr<ImageShelf>(new ImageShelf(root, journal, readers, std::move(pool)));
+  std::unique_ptr<ImageShelf> self(new ImageShelf(root, journal, readers, std::move(pool)));
+  if (!host_cache.empty()) {
+    LORRY_ASSIGN_OR_RETURN(self->cache_, HostCache::Open(host_cache, readers, *self->pool_));
+  }
+  return self;
+}
+
+absl::StatusOr<ImageShelf::Start> ImageShelf::Obtain(const HostCache::Wanted& wanted,
+                                                     const std::function<bool()>& cancelled) {
+  Start start;
+  if (cache_ != nullptr) {
+    absl::StatusOr<HostCache::Found> found = cache_->Find(wanted, cancelled);
+    if (absl::IsCancelled(found.status())) return found.status();
+    if (!found.ok())
+      spdlog::warn("fetching without the host's cache: {}", std::string(found.status().message()));
+    if (found.ok() && found->image != nullptr)
+      return Start{.file = std::move(found->image), .complete = true, .claim = nullptr};
+    if (found.ok()) start.claim = std::move(found->claim);
+  }
+  LORRY_ASSIGN_OR_RETURN(start.file, Acquire(wanted.bytes));
+  return start;
+}
+
+absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::Acquire(uint64_t bytes) {
+  if (cache_ == nullptr) return pool_->Acquire(bytes);
+  if (auto file = cache_->TakeUnused(bytes)) return file;
+  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> file = pool_->Acquire(bytes);
+  if (!absl::IsResourceExhausted(file.status())) return file;
+  cache_->RemoveUnused();  // a full tmpfs may be full of what nobody uses
+  return pool_->Acquire(bytes);
+}
+
+void ImageShelf::Share(const Digest& digest, transfer::ImageFile& image) {
+  if (cache_ == nullptr) return;
+  if (const absl::Status shared = cache_->Share(digest, image); !shared.ok())
+    spdlog::warn("other proxies of this host fetch it too: {}", std::string(shared.message()));
 }
 
 void ImageShelf::Close(bool engine_ended) {
-  pool_.reset();
   std::error_code error;
-  fs::remove_all(root_ + "/pool", error);
   if (engine_ended) {
     for (const char* folder : {"/versions", "/manifests"}) fs::remove_all(root_ + folder, error);
   }
+  if (cache_ != nullptr) cache_->RemoveUnused();
+  cache_.reset();
+  pool_.reset();
+  fs::remove_all(root_ + "/pool", error);
   // remove() takes empty directories only: what an engine may yet read stays.
   const std::string parent = fs::path(root_).parent_path().string();
   for (const std::string& path : {versions_, manifests_, root_ + "/versions", root_ + "/manifests",
@@ -117,6 +155,10 @@ absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name,
     pool_->Recycle(std::move(image));
     (void)Delete(name);  // what was written of it; the reason to fail says more than its end
     return filled;
+  }
+  if (!image->IsSole()) {
+    pool_->Forget(std::move(image));  // the host's by now
+    return PathOf(name);
   }
   MutexLock lock(mutex_);
   placed_[name] = std::move(image);
@@ -170,6 +212,7 @@ absl::Status ImageShelf::Delete(const EngineName& name) {
   fs::remove_all(PathOf(name), error);
   if (error) return DiskError("removing", PathOf(name), error.value());
   fs::remove(ManifestOf(name), error);
+  if (cache_ != nullptr) cache_->Trim();
   return absl::OkStatus();
 }
 

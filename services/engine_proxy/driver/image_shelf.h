@@ -5,11 +5,15 @@
 //                                                  nothing else: SGLang reads any *.safetensors
 //   <root>/manifests/<journal>/<engine name>.json  the config as published: proves the digest again
 //
+// Where the proxies of a host share a cache (host_cache.h), an image in versions/ is one more name of
+// the cache's file, which nobody writes.
+//
 // A name certifies its contents, so its path is the same for as long as the journal lives. A proxy
 // that lost its journal writes under another: it never touches a directory that the engine may have
 // open. Thread-safe. Owned by main.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,6 +27,7 @@
 #include "lib/fleet/engine_name.h"
 #include "lib/peft/validate.h"
 #include "lib/transfer/image_pool.h"
+#include "services/engine_proxy/driver/host_cache.h"
 #include "services/engine_proxy/driver/private_directory.h"
 
 namespace lorry::proxy {
@@ -31,16 +36,29 @@ class ImageShelf {
  public:
   // FAILED_PRECONDITION POOL_IN_USE: another proxy has `root`; DIRECTORY_UNSAFE: another user has.
   // Put it on a tmpfs such as /dev/shm, shared with the engine, which is among `readers`.
+  // `host_cache`: a directory; empty: images are this proxy's alone.
   static absl::StatusOr<std::unique_ptr<ImageShelf>> Open(const std::string& root,
                                                           const JournalId& journal,
-                                                          const ImageReaders& readers);
+                                                          const ImageReaders& readers,
+                                                          const std::string& host_cache = "");
   // Removes what is empty; with `engine_ended` everything, as nobody has it open any more.
   void Close(bool engine_ended);
 
-  // A file to fetch into. As ImagePool::Acquire.
-  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes) {
-    return pool_->Acquire(bytes);
-  }
+  // What a fetch begins with: the image, whole and proven, or a file to fetch it into, and the right
+  // to fetch it for the whole host.
+  struct Start {
+    std::unique_ptr<transfer::ImageFile> file;
+    bool complete = false;
+    std::unique_ptr<HostCache::Claim> claim;
+  };
+  // May block while another proxy fetches it, until `cancelled`. Otherwise as Acquire.
+  absl::StatusOr<Start> Obtain(const HostCache::Wanted& wanted,
+                               const std::function<bool()>& cancelled);
+  // Gives a fetched image to the proxies of the host.
+  void Share(const Digest& digest, transfer::ImageFile& image);
+
+  // A file to write into. As ImagePool::Acquire.
+  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes);
   void GiveBack(std::unique_ptr<transfer::ImageFile> file) { pool_->Recycle(std::move(file)); }
 
   // Makes the directory of `name` out of a fetched image; returns its path. `modules`, `render`:
@@ -56,7 +74,7 @@ class ImageShelf {
 
   // What the image in the directory adapts.
   absl::StatusOr<peft::Adapter> Read(const EngineName& name, const std::string& path);
-  // Removes the directory; its file is recycled. OK when there is none.
+  // Removes the directory; its file is recycled where nobody else uses it. OK when there is none.
   absl::Status Delete(const EngineName& name);
 
   // Whether there is a directory of that name, whole or not.
@@ -82,9 +100,10 @@ class ImageShelf {
   const std::string versions_, manifests_;  // this journal's
   const ImageReaders readers_;
   std::unique_ptr<transfer::ImagePool> pool_;
+  std::unique_ptr<HostCache> cache_;  // null: none
   Mutex mutex_;
   std::map<EngineName, std::unique_ptr<transfer::ImageFile>> placed_
-      LORRY_GUARDED_BY(mutex_);  // by this process
+      LORRY_GUARDED_BY(mutex_);  // by this process, and its alone
 };
 
 }  // namespace lorry::proxy

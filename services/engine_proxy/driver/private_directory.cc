@@ -23,8 +23,7 @@ constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
 
 absl::Status Unsafe(const std::string& path, std::string_view why) {
   return Error(absl::StatusCode::kFailedPrecondition, "DIRECTORY_UNSAFE",
-               absl::StrCat(path, " ", std::string(why),
-                            "; remove it, or name another directory by --image-dir"));
+               absl::StrCat(path, " ", std::string(why), "; remove it, or name another directory"));
 }
 
 absl::Status Failed(const std::string& path, int error) {
@@ -75,6 +74,13 @@ std::string ImageRoot(const std::string& given, const std::string& member) {
   struct stat is = {};
   const bool is_anothers = ::stat(given.c_str(), &is) == 0 && is.st_uid != ::geteuid();
   return is_anothers ? given + "/" + member : given;
+}
+
+std::string HostCacheRoot(const std::string& given, const std::string& image_dir) {
+  if (given == "off" || given.empty()) return "";
+  if (given != "auto") return given;
+  // No member has that name: they begin with a letter or a digit.
+  return image_dir.empty() ? SharedMemoryDirectory() + "/.images" : "";
 }
 
 absl::StatusOr<ImageReaders> ParseImageReaders(const std::string& text) {

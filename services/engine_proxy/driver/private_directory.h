@@ -35,6 +35,9 @@ std::string SharedMemoryDirectory();
 // Where a member's images lie: `given` itself, or in a directory of our own inside it where it is
 // another user's, as a mounted volume is root's; by default in shared memory.
 std::string ImageRoot(const std::string& given, const std::string& member);
+// Where the proxies of this user share images: `given`, or nowhere (empty) where it is "off". "auto":
+// in shared memory where the member's own images, at `image_dir`, are there by default too.
+std::string HostCacheRoot(const std::string& given, const std::string& image_dir);
 
 // "owner", "all", or a group by name or number. INVALID_ARGUMENT.
 absl::StatusOr<ImageReaders> ParseImageReaders(const std::string& text);

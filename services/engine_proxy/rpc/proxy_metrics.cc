@@ -23,6 +23,12 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
       demand_evictions_(registry.AddCounter(
           "lorry_proxy_demand_evictions_total",
           "Unloads of versions that a row is open on, to make room for another")),
+      from_store_(registry.AddCounter("lorry_proxy_images_total",
+                                      "Versions that came here whole, by where their image was",
+                                      {{"from", "store"}})),
+      from_host_(registry.AddCounter("lorry_proxy_images_total",
+                                     "Versions that came here whole, by where their image was",
+                                     {{"from", "host"}})),
       pauses_overdue_(registry.AddCounter(
           "lorry_proxy_framework_pauses_overdue_total",
           "Pauses of frameworks that the proxy ended because their time was over")),
@@ -107,6 +113,10 @@ void ProxyMetrics::Refresh() {
   overdue_counted_ = view->framework_pauses.overdue;
   ShowCounts(*view, door_->Snapshot());
   ShowGaps(*view);
+  const Fetcher::Sources sources = fetcher_->sources();
+  from_store_.Add(static_cast<double>(sources.store - sources_counted_.store));
+  from_host_.Add(static_cast<double>(sources.host - sources_counted_.host));
+  sources_counted_ = sources;
   for (const auto& [transport, bytes] : fetcher_->fetched_bytes()) {
     double& counted = fetched_[transport];
     registry_

@@ -39,10 +39,11 @@ class ProxyMetrics final : public DoorMetrics {
   const door::Door* door_ = nullptr;
   const Clock* clock_ = nullptr;
   metrics::Histogram load_seconds_;
-  metrics::Counter demand_loads_, demand_evictions_;
+  metrics::Counter demand_loads_, demand_evictions_, from_store_, from_host_;
   DemandTally demand_counted_;  // the scraper's thread
   metrics::Counter pauses_overdue_;
   uint64_t overdue_counted_ = 0;  // likewise
+  Fetcher::Sources sources_counted_;
   metrics::Histogram pause_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
   std::function<bool()> attached_;

@@ -73,6 +73,13 @@ TEST_F(PrivateDirectoryTest, AParentThatOthersMayChangeIsTold) {
   EXPECT_EQ(UnsafeParentOf(root_ + "/volume/images"), "") << "sticky, as /dev/shm";
 }
 
+TEST_F(PrivateDirectoryTest, ImagesAreSharedByDefaultWhereTheyLieByDefault) {
+  EXPECT_EQ(HostCacheRoot("auto", ""), SharedMemoryDirectory() + "/.images");
+  EXPECT_EQ(HostCacheRoot("auto", "/volume"), "") << "it may be another file system";
+  EXPECT_EQ(HostCacheRoot("/volume/shared", "/volume/a"), "/volume/shared");
+  EXPECT_EQ(HostCacheRoot("off", ""), "");
+}
+
 TEST_F(PrivateDirectoryTest, ReadersAreTheOwnerAllOrAGroup) {
   EXPECT_EQ(ParseImageReaders("owner")->directories, 0700u);
   EXPECT_EQ(ParseImageReaders("all")->files, 0644u);
