@@ -106,9 +106,7 @@ absl::StatusOr<HostCache::Found> HostCache::Find(const Wanted& wanted,
     LORRY_ASSIGN_OR_RETURN(auto claim, TryClaim(claims_ + "/" + NameOf(wanted.digest), &mark));
     if (claim != nullptr) {
       // Whoever had the claim until now may have shared the image since the look above.
-      auto image = TakeProven(wanted);
-      if (image != nullptr) claim = nullptr;
-      return Found{.image = std::move(image), .claim = std::move(claim)};
+      return Found{.image = TakeProven(wanted), .claim = std::move(claim)};
     }
     if (!watch.IsWorthIt(clock.Now(), mark)) {
       spdlog::warn("fetching {} too: the proxy of this host that fetches it makes no progress",

@@ -50,8 +50,8 @@ class HostCache {
     uint64_t bytes = 0;
     std::span<const transfer::Checksum> leaves;
   };
-  // What a proxy gets for an image: the image, or the right to fetch it. Neither: it fetches for
-  // itself, as another one that fetches it makes no progress.
+  // What a proxy gets for an image: the image, or else the right to fetch it. Neither: it fetches
+  // for itself, as another one that fetches it makes no progress.
   struct Found {
     std::unique_ptr<transfer::ImageFile> image;  // read-only, under a name of the pool's
     std::unique_ptr<Claim> claim;

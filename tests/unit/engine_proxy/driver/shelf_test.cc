@@ -9,6 +9,7 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "lib/base/error.h"
 #include "lib/peft/config.h"
@@ -48,7 +49,9 @@ struct Stored {
 class Store final : public transfer::TransferHandler {
  public:
   explicit Store(const Stored& stored) : stored_(stored) {}
+  bool serves = true;
   void OpenGet(const transfer::TicketClaims&, GetOpened done) override {
+    if (!serves) return done(absl::NotFoundError("gone"));
     done(transfer::GetSource{.owner = nullptr, .bytes = stored_.bytes, .leaves = {}});
   }
   void OpenPut(const transfer::TicketClaims&, PutOpened done) override {
@@ -243,6 +246,41 @@ TEST_F(ShelfTest, AnEngineOfAnotherUserReadsWhatItIsLet) {
   EXPECT_EQ(ModeOf(path + "/adapter_model.safetensors"), fs::perms(0644));
   EXPECT_EQ(ModeOf(root_ + "/pool"), fs::perms(0700)) << "half-written images are nobody's";
   EXPECT_EQ(ModeOf(root_ + "/manifests/j1"), fs::perms(0700));
+}
+
+TEST_F(ShelfTest, AnImageThatAnotherProxyOfTheHostHasIsLinkedAndItsFileUsedAgain) {
+  const auto open = [&](const std::string& member) {
+    return ImageShelf::Open(root_ + member, JournalId("j1"), {}, root_ + "/host").value();
+  };
+  const auto source = [&](const VersionKey&) { return ManifestNow(); };
+  const Fetch fetch = Wanting(stored_.digest);
+  shelf_ = open("/a");
+  const Event first = Run(fetch, source);
+  std::unique_ptr<ImageShelf> other = std::exchange(shelf_, open("/b"));
+  store_.serves = false;
+  const Event second = Run(fetch, source);
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(first) &&
+              std::holds_alternative<FetchDone>(second));
+  const std::string image = "/adapter_model.safetensors";
+  EXPECT_TRUE(fs::equivalent(std::get<FetchDone>(first).path + image,
+                             std::get<FetchDone>(second).path + image));
+  EXPECT_TRUE(fs::is_empty(root_ + "/host/claims"));
+  ASSERT_TRUE(other->Delete(fetch.name).ok());
+  EXPECT_TRUE(shelf_->Proves(fetch.name, std::get<FetchDone>(second).path, stored_.digest,
+                             fleet::Render::kRsloraFolded));
+  ASSERT_TRUE(shelf_->Delete(fetch.name).ok());
+  EXPECT_FALSE(fs::is_empty(root_ + "/host/images")) << "kept, as nobody needs the room";
+  other->Close(/*engine_ended=*/true);
+  EXPECT_TRUE(fs::is_empty(root_ + "/host/images"));
+}
+
+TEST_F(ShelfTest, AFetchThatFailsLetsTheNextProxyTry) {
+  shelf_ = ImageShelf::Open(root_ + "/a", JournalId("j1"), {}, root_ + "/host").value();
+  store_.serves = false;
+  const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+  EXPECT_TRUE(fs::is_empty(root_ + "/host/claims"));
+  EXPECT_TRUE(fs::is_empty(root_ + "/host/images"));
 }
 
 TEST_F(ShelfTest, ClosingRemovesWhatNoEngineCanRead) {
