@@ -1,5 +1,6 @@
 // The shelf and the fetcher together: a stored image becomes a directory that an engine may read,
 // or nothing at all.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -265,6 +266,9 @@ TEST_F(ShelfTest, AnImageThatAnotherProxyOfTheHostHasIsLinkedAndItsFileUsedAgain
   EXPECT_TRUE(fs::equivalent(std::get<FetchDone>(first).path + image,
                              std::get<FetchDone>(second).path + image));
   EXPECT_TRUE(fs::is_empty(root_ + "/host/claims"));
+  const int fd = ::open((std::get<FetchDone>(second).path + image).c_str(), O_RDONLY);
+  EXPECT_EQ(::fcntl(fd, F_SETLEASE, F_RDLCK), 0) << "nobody has it open to be written";
+  ::close(fd);
   ASSERT_TRUE(other->Delete(fetch.name).ok());
   EXPECT_TRUE(shelf_->Proves(fetch.name, std::get<FetchDone>(second).path, stored_.digest,
                              fleet::Render::kRsloraFolded));
