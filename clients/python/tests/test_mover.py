@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -120,3 +121,17 @@ def test_a_mover_whose_push_was_refused_is_there_for_the_next(child: Child, monk
     (idle,) = movers._idle
     assert idle._process.poll() is None
     movers.close()
+
+
+def test_a_forked_child_holds_no_pipe_and_may_close_what_it_has(child: Child) -> None:
+    mover = Mover(child(f"print({DONE!r})"))
+    assert mover._process.stdin is not None
+    forked = os.fork()
+    if forked == 0:
+        fd = mover._process.stdin.fileno()
+        is_null = os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev
+        mover._process.stdin.close()  # as the interpreter does at its end
+        os._exit(0 if is_null else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    assert mover.push(REQUEST, 30.0, print) == "ucx-shm"
+    mover.close()

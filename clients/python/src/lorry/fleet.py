@@ -13,12 +13,11 @@ import select
 import subprocess
 import tempfile
 import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from lorry.errors import LorryError
-from lorry.programs import find_program
+from lorry.programs import find_program, hold
 
 # The services are up within a second; a busy machine has taken ten.
 START_TIMEOUT_S = 60.0
@@ -44,7 +43,6 @@ class Fleet:
         self.token_file: str | None = told["token_file"] or None
         self._process = process
         self._scratch = scratch
-        _running.add(self)
 
     def addresses(self) -> dict[str, Any]:
         """What :func:`lorry.open_run`, :class:`lorry.Admin` and :class:`lorry.Connection` are to be told: ``open_run("policy",
@@ -58,7 +56,6 @@ class Fleet:
 
     def close(self) -> None:
         """Ends the programs. Requests that run may go on for 25 seconds; the engines run on, and clients call them directly again."""
-        _running.discard(self)
         self._scratch.close()
 
     def __enter__(self) -> Fleet:
@@ -66,19 +63,6 @@ class Fleet:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-# A forked child (a data loader's worker) holds a copy of the pipe, which would keep the programs alive behind this process's back.
-_running: weakref.WeakSet[Fleet] = weakref.WeakSet()
-
-
-def _let_go() -> None:
-    for fleet in _running:
-        if fleet._process.stdin is not None:
-            os.close(fleet._process.stdin.fileno())
-
-
-os.register_at_fork(after_in_child=_let_go)
 
 
 def local(
@@ -141,6 +125,7 @@ def _start(
             environment["XDG_STATE_HOME"] = str(scratch)
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
                                    start_new_session=True)
+        hold(process)
         stack.callback(_end, process)
         told = _first_line(process, timeout_s)
         if not told:

@@ -13,12 +13,11 @@ import os
 import select
 import subprocess
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lorry import errors
-from lorry.programs import find_program
+from lorry.programs import find_program, hold
 
 # Below this a child's answer would take longer than the bytes.
 MOVED_BYTES_MIN = 16 << 20
@@ -46,7 +45,7 @@ class Mover:
         self._process = subprocess.Popen([program, "mover"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                          start_new_session=True)
         self._unread = b""
-        _running.add(self)
+        hold(self._process)
 
     def push(self, request: dict[str, Any], idle_s: float, on_progress: Callable[[int], None]) -> str:
         """Sends what ``request`` names (clients/cli/verbs_mover.cc), and returns what carried it, ``"ucx-shm"`` or ``"grpc"``.
@@ -95,7 +94,6 @@ class Mover:
 
     def kill(self) -> None:
         """Ends it at once. Nothing is lost: it holds no state."""
-        _running.discard(self)
         self._process.kill()
         self._process.wait()
 
@@ -157,16 +155,3 @@ class Movers:
             idle, self._idle = self._idle, []
         for mover in idle:
             mover.close()
-
-
-# A forked child (a data loader's worker) holds copies of the pipes, which would keep movers alive behind this process's back.
-_running: weakref.WeakSet[Mover] = weakref.WeakSet()
-
-
-def _let_go() -> None:
-    for mover in _running:
-        if mover._process.stdin is not None:
-            os.close(mover._process.stdin.fileno())
-
-
-os.register_at_fork(after_in_child=_let_go)
