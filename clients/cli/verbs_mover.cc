@@ -6,7 +6,8 @@
 //    "deadline_ms": 60000, "token": "…", "ca_file": "…", "cert_file": "…", "key_file": "…"}
 //   {"moved": 4096}  any number of times, of this push, in bytes
 //   {"code": "OK", "reason": "", "message": "", "transport": "ucx-shm"}  once, last
-// It ends with its stdin, and so with the process that started it.
+// It ends with its stdin, and so with the process that started it; and where it does not understand
+// a line or cannot read the image, which is no word of the store's: the client sends it by itself.
 #include <unistd.h>
 
 #include <iostream>
@@ -68,10 +69,9 @@ void Say(const json& line) {
 // Keeps the connections of a push for the next one, as long as both show the same credentials.
 class Mover {
  public:
-  transfer::Outcome Run(Push push) {
-    auto file = transfer::ImageFile::Open(push.image);
-    if (!file.ok()) return {.status = file.status()};
-    push.request.source = (*file)->bytes();
+  absl::StatusOr<transfer::Outcome> Run(Push push) {
+    LORRY_ASSIGN_OR_RETURN(const auto file, transfer::ImageFile::Open(push.image));
+    push.request.source = file->bytes();
     const std::vector<std::string> shown = {push.channel.token, push.channel.tls.ca,
                                             push.channel.tls.cert, push.channel.tls.key};
     if (mover_ == nullptr || shown != shown_) {
@@ -79,9 +79,10 @@ class Mover {
           client::ImageMover::Options{.channel = push.channel});
       shown_ = shown;
     }
-    uint64_t before = 0;
-    for (const transfer::Range& range : push.request.ranges) before += range.length;
-    before = push.request.source.size() - before;  // what the progress counts as done already
+    uint64_t moving = 0;
+    for (const transfer::Range& range : push.request.ranges) moving += range.length;
+    // What the progress counts as done already.
+    const uint64_t before = push.request.source.size() - moving;
     return mover_->Push(std::move(push.addresses), std::move(push.request),
                         [before](uint64_t done, uint64_t) {
                           Say({{"moved", done - before}});
@@ -96,9 +97,8 @@ class Mover {
 absl::StatusOr<int> Move(Context&, const Arguments&) {
   Mover mover;
   for (std::string line; std::getline(std::cin, line);) {
-    absl::StatusOr<Push> push = Read(line);
-    const transfer::Outcome outcome =
-        push.ok() ? mover.Run(*std::move(push)) : transfer::Outcome{.status = push.status()};
+    LORRY_ASSIGN_OR_RETURN(Push push, Read(line));
+    LORRY_ASSIGN_OR_RETURN(const transfer::Outcome outcome, mover.Run(std::move(push)));
     Say({{"code", absl::StatusCodeToString(outcome.status.code())},
          {"reason", ReasonOf(outcome.status)},
          {"message", std::string(outcome.status.message())},

@@ -10,6 +10,7 @@ import textwrap
 
 import lorry
 import pytest
+from lorry.mover import Mover, MoverGone
 from testing.fleet import Fleet
 from testing.waiting import until
 
@@ -90,6 +91,14 @@ def test_a_program_that_cannot_move_is_said_once_and_left(fleet, large, monkeypa
             run.publish(state, config=large.config, version=number, progress=False).wait("stored", 60)
     assert len([r for r in caplog.records if "sent by Python itself" in r.message]) == 1
     assert arrived(fleet)["ucx-shm"] == before["ucx-shm"]
+
+
+def test_a_mover_that_may_not_read_the_image_is_left_and_the_store_is_not_blamed(bin_dir):
+    mover = Mover(str(bin_dir / "lorry"))
+    request = {"image": "/proc/self/fd/999", "ticket": "", "addresses": ["grpc://127.0.0.1:1"], "ranges": [(0, 1)]}
+    with pytest.raises(MoverGone):
+        mover.push(request, 60.0, print)
+    mover.close()
 
 
 TRAINER = """
