@@ -167,7 +167,9 @@ absl::StatusOr<std::unique_ptr<Staging>> LocalStore::Create(std::string_view key
   if (!spares_->Take(bytes, layout_.staging + name)) {
     const std::string path = layout_.creating + name;
     LORRY_RETURN_IF_ERROR(CreateAllocated(path, bytes).status());
-    LORRY_RETURN_IF_ERROR(RenameNew(path, layout_.staging + name));
+    const absl::Status named = RenameNew(path, layout_.staging + name);
+    if (!named.ok()) unlink(path.c_str());
+    LORRY_RETURN_IF_ERROR(named);
   }
   LORRY_RETURN_IF_ERROR(SyncDirectory(layout_.staging));
   LORRY_ASSIGN_OR_RETURN(Fd fd, Fd::Open(layout_.staging + name, O_RDWR));

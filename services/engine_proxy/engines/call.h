@@ -56,8 +56,12 @@ Task<std::vector<T>> All(std::vector<Task<T>> tasks) {
 
 // What the engine says of a reference's prompts, asked for all at once: one after the other they
 // would wait behind the engine's other requests eight times.
-inline Task<absl::StatusOr<std::optional<fleet::ReferenceGap>>> AskReference(
-    peft::Reference reference, std::vector<Task<absl::StatusOr<std::vector<double>>>> prompts) {
+// `ask(prompt)`: the task that asks for one.
+template <typename Ask>
+Task<absl::StatusOr<std::optional<fleet::ReferenceGap>>> AskReference(peft::Reference reference,
+                                                                      Ask ask) {
+  std::vector<Task<absl::StatusOr<std::vector<double>>>> prompts;
+  for (const peft::ReferencePrompt& prompt : reference) prompts.push_back(ask(prompt));
   std::vector<std::vector<double>> answered;
   for (auto& logprobs : co_await All(std::move(prompts))) {
     if (!logprobs.ok()) co_return logprobs.status();

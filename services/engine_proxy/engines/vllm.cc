@@ -86,10 +86,10 @@ class VllmCalls {
       co_return answer;
     }
     if (question.kind == fleet::ProbeKind::kReference) {
-      std::vector<Task<absl::StatusOr<std::vector<double>>>> prompts;
-      for (const peft::ReferencePrompt& prompt : question.reference)
-        prompts.push_back(ReferenceLogprobs(name.value, prompt, deadline));
-      const auto gap = co_await AskReference(question.reference, std::move(prompts));
+      const auto gap =
+          co_await AskReference(question.reference, [&](const peft::ReferencePrompt& prompt) {
+            return ReferenceLogprobs(name.value, prompt, deadline);
+          });
       if (!gap.ok()) co_return gap.status();
       answer.gap = *gap;
       if (answer.gap.has_value() && TellsFromBase(*answer.gap)) co_return answer;
