@@ -11,9 +11,6 @@ namespace {
 namespace cm = lorry::common::v1;
 namespace pb = lorry::sync::v1;
 
-constexpr std::array kRenders{std::pair{fleet::Render::kPlain, pb::RENDER_PLAIN},
-                              std::pair{fleet::Render::kRsloraFolded, pb::RENDER_RSLORA_FOLDED}};
-
 pb::DesiredRow RowToProto(const fleet::DesiredRow& row) {
   pb::DesiredRow out;
   out.set_adapter(row.adapter.value);

@@ -21,6 +21,9 @@ inline constexpr std::array kKinds{
     std::pair{fleet::EngineKind::kUnknown, sync::v1::ENGINE_KIND_UNSPECIFIED},
     std::pair{fleet::EngineKind::kSglang, sync::v1::ENGINE_KIND_SGLANG},
     std::pair{fleet::EngineKind::kVllm, sync::v1::ENGINE_KIND_VLLM}};
+inline constexpr std::array kRenders{
+    std::pair{fleet::Render::kPlain, sync::v1::RENDER_PLAIN},
+    std::pair{fleet::Render::kRsloraFolded, sync::v1::RENDER_RSLORA_FOLDED}};
 inline constexpr std::array kRowModes{
     std::pair{fleet::RowMode::kClosed, sync::v1::ROW_MODE_CLOSED},
     std::pair{fleet::RowMode::kOpen, sync::v1::ROW_MODE_OPEN},

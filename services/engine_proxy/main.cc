@@ -14,9 +14,7 @@
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
 #include "lib/program/reachable.h"
-#include "lib/program/ucx_flags.h"
 #include "lib/rpc/call_metrics.h"
-#include "lib/transfer/ucx/transports.h"
 #include "services/engine_proxy/binding_flags.h"
 #include "services/engine_proxy/calls/call_desk.h"
 #include "services/engine_proxy/door/report.h"
@@ -25,6 +23,8 @@
 #include "services/engine_proxy/driver/engine_claim.h"
 #include "services/engine_proxy/driver/private_directory.h"
 #include "services/engine_proxy/driver/wedge_watch.h"
+#include "services/engine_proxy/follow.h"
+#include "services/engine_proxy/image_flags.h"
 #include "services/engine_proxy/rpc/attach_client.h"
 #include "services/engine_proxy/rpc/proxy_metrics.h"
 #include "services/engine_proxy/rpc/proxy_service.h"
@@ -50,18 +50,6 @@ ABSL_FLAG(std::string, orchestrator, "", "host:port of the sync-orchestrator");
 ABSL_FLAG(std::string, member, "",
           "this engine's name in the fleet, the same over restarts of engine and proxy");
 ABSL_FLAG(std::string, pool, "rollout", "engines that share one `latest` per adapter");
-ABSL_FLAG(std::string, image_dir, "",
-          "memory-backed directory of adapter images, at the same path for the engine; where it is "
-          "another user's, as a mounted volume, a directory of the member's name in it; default: "
-          "/dev/shm/lorry-<uid>/<member>");
-ABSL_FLAG(
-    std::string, host_cache, "auto",
-    "directory of images that the engine-proxies of this user on this host share, so that each "
-    "is fetched once; on the file system of --image-dir; off: none; auto: "
-    "/dev/shm/lorry-<uid>/.images where --image-dir is not given, otherwise off");
-ABSL_FLAG(std::string, image_readers, "owner",
-          "who may read images besides this user, as an engine may run as another one: owner, all, "
-          "or a group by name or number");
 ABSL_FLAG(std::string, base_model_config, "",
           "config.json of the engine's base model, or its directory; default: what the engine says "
           "of it, or the file where the engine read it");
@@ -164,24 +152,6 @@ std::string ClaimDirectory(const std::string& data_dir) {
   return MakePrivateDirectory(shared + "/claims").ok() ? shared + "/claims" : data_dir + "/claims";
 }
 
-std::unique_ptr<transfer::TransportSet> MakeTransports() {
-  const auto devices = program::UcxDevices();
-  program::WarnOfOpenMemory(devices);
-  const auto dial = [](const std::string& target) {
-    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = program::Dial(target, {});
-    if (!channel.ok()) spdlog::warn("{}", std::string(channel.status().message()));
-    return channel.ok() ? *std::move(channel) : nullptr;
-  };
-  return transfer::CreateTransports({.shared_memory = program::UcxOn(),
-                                     .devices = devices,
-                                     .on_missing =
-                                         [](std::string_view name, const absl::Status& why) {
-                                           spdlog::warn("no {}, fetching without: {}", name,
-                                                        std::string(why.message()));
-                                         }},
-                                    std::make_shared<transfer::Channels>(dial));
-}
-
 // The parts of the program in the order in which they are made; they go in the reverse order.
 class App {
  public:
@@ -232,6 +202,7 @@ class App {
   std::unique_ptr<WedgeWatch> wedge_watch_;
   std::unique_ptr<StoreClient> store_;
   std::unique_ptr<transfer::TransportSet> transports_;
+  std::unique_ptr<Followers> followers_;
   std::unique_ptr<Fetcher> fetcher_;
   std::unique_ptr<BindingReader> binding_reader_;
   std::unique_ptr<AttachClient> attach_;
@@ -246,11 +217,7 @@ absl::Status App::Open() {
   LORRY_ASSIGN_OR_RETURN(engine_at_, EngineAt(absl::GetFlag(FLAGS_engine)));
   LORRY_ASSIGN_OR_RETURN(door_at_,
                          ParseHostPort(absl::GetFlag(FLAGS_door_listen), "--door-listen"));
-  LORRY_ASSIGN_OR_RETURN(const ImageReaders readers,
-                         ParseImageReaders(absl::GetFlag(FLAGS_image_readers)));
   LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
-  if (absl::GetFlag(FLAGS_image_dir).empty())
-    LORRY_RETURN_IF_ERROR(MakePrivateDirectory(SharedMemoryDirectory(), readers));
   LORRY_ASSIGN_OR_RETURN(
       claim_, EngineClaim::Take(ClaimDirectory(data_dir), engine_at_.host, engine_at_.port));
   LORRY_ASSIGN_OR_RETURN(kv_, kv::OpenSqliteStore({.path = data_dir + "/proxy.db"}));
@@ -265,10 +232,7 @@ absl::Status App::Open() {
                                                             .framework_pause_ms = absl::GetFlag(
                                                                 FLAGS_framework_pause_deadline_ms)},
                                                 .on_fatal = on_fatal}));
-  const std::string image_dir = absl::GetFlag(FLAGS_image_dir);
-  LORRY_ASSIGN_OR_RETURN(
-      shelf_, ImageShelf::Open(ImageRoot(image_dir, member_), proxy_->journal(), readers,
-                               HostCacheRoot(absl::GetFlag(FLAGS_host_cache), image_dir)));
+  LORRY_ASSIGN_OR_RETURN(shelf_, OpenShelf(member_, proxy_->journal()));
   shelf_->RemoveUnrecorded(proxy_->recorded_names());
   return absl::OkStatus();
 }
@@ -365,9 +329,12 @@ absl::Status App::WireTransfers() {
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
   store_ = std::make_unique<StoreClient>(channel);
   transports_ = MakeTransports();
+  LORRY_ASSIGN_OR_RETURN(std::vector<Follower> nodes, FollowerFlags(member_));
+  followers_ = std::make_unique<Followers>(std::move(nodes), proxy_->journal(), NewJournal().value,
+                                           [this] { return shelf_->Paths(); });
   fetcher_ = std::make_unique<Fetcher>(
       *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },
-      Sink(),
+      *followers_, Sink(),
       [this](const std::string& transport, double seconds) {
         metrics_.OnFetched(transport, seconds);
       });
@@ -476,6 +443,7 @@ absl::Status App::Drain() {
 }
 
 absl::Status Run(runtime::Signals& signals) {
+  if (IsFollower()) return RunFollower(signals);
   LORRY_RETURN_IF_ERROR(CheckFlags());
   App app(signals);
   LORRY_RETURN_IF_ERROR(app.Open());

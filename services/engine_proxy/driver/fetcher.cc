@@ -50,8 +50,13 @@ absl::Status Prove(const Manifest& manifest, const Digest& wanted) {
 }  // namespace
 
 struct Fetcher::Job {
-  explicit Job(Fetch f) : fetch(std::move(f)) {}
+  Job(Fetch f, const ImageShelf& shelf)
+      : fetch(std::move(f)),
+        placement({fetch.name,
+                   shelf.PathOf(fetch.name),
+                   {fetch.key, fetch.digest, fetch.traits, fetch.render}}) {}
   const Fetch fetch;
+  const Placement placement;
   const Tick began = SteadyClock().Now();
   std::atomic<bool> cancelled{false};
   std::atomic<uint64_t> bytes_done{0};
@@ -65,10 +70,11 @@ struct Fetcher::Job {
 };
 
 Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
-                 EventSink sink, OnFetched on_fetched)
+                 Followers& followers, EventSink sink, OnFetched on_fetched)
     : shelf_(shelf),
       transports_(transports),
       source_(std::move(source)),
+      followers_(followers),
       sink_(std::move(sink)),
       on_fetched_(std::move(on_fetched)),
       executor_({.name = "fetch", .threads = kThreads, .waiting_max = 256}) {}
@@ -89,7 +95,7 @@ Fetcher::~Fetcher() {
 }
 
 void Fetcher::Start(const Fetch& fetch) {
-  auto job = std::make_shared<Job>(fetch);
+  auto job = std::make_shared<Job>(fetch, shelf_);
   {
     MutexLock lock(mutex_);
     if (stopping_) return;
@@ -126,6 +132,10 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   LORRY_FAULT_POINT("proxy.fetch.opened");
   LORRY_RETURN_IF_ERROR(Prove(job->manifest, job->fetch.digest));
   if (job->cancelled) return absl::CancelledError("no longer wanted");
+  if (absl::Status begun = followers_.Begin(job->placement); !begun.ok()) {
+    Fail(job, begun, Whose::kPeers);
+    return absl::OkStatus();
+  }
   LORRY_ASSIGN_OR_RETURN(ImageShelf::Start start,
                          shelf_.Obtain({.digest = job->fetch.digest,
                                         .bytes = job->manifest.image_bytes,
@@ -201,6 +211,9 @@ void Fetcher::Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source)
     shelf_.Share(fetch.digest, *job->image);
     job->claim.reset();
   }
+  const absl::Status everywhere =
+      followers_.Await(job->placement, [&job] { return job->cancelled.load(); });
+  if (!everywhere.ok()) return Fail(job, everywhere, Whose::kPeers);
   if (job->cancelled) return Fail(job, absl::CancelledError("no longer wanted"));
   absl::StatusOr<std::string> path = shelf_.Place(
       fetch.name, std::move(job->image), job->manifest.config_json, fetch.traits, fetch.render);
@@ -230,7 +243,11 @@ void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status, 
 }
 
 void Fetcher::End(const std::shared_ptr<Job>& job, Event event) {
+  const bool placed = std::holds_alternative<FetchDone>(event);
   sink_(std::move(event));
+  followers_.End(job->placement);
+  // A follower that has it, or fetches it yet, need not.
+  if (!placed && !followers_.empty()) (void)executor_.Submit([this] { followers_.Tell(); });
   MutexLock lock(mutex_);
   jobs_.erase(job->fetch.op);
   idle_.notify_all();
@@ -273,8 +290,24 @@ void Fetcher::Delete(const DeleteDirectory& deletion) {
     const absl::Status status = shelf_.Delete(deletion.name);
     if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
     sink_(DirectoryDeleted{deletion.op, status.ok() ? Outcome::kOk : Outcome::kFailed});
+    followers_.Tell();
   };
   if (!executor_.Submit(work).ok()) sink_(DirectoryDeleted{deletion.op, Outcome::kFailed});
+}
+
+void Fetcher::Confirm(const Load& load, std::function<void(const Load&)> engine) {
+  if (followers_.empty()) return engine(load);
+  const auto end = [this, load, engine = std::move(engine)](const absl::Status& status) {
+    if (status.ok()) return engine(load);
+    sink_(LoadDone{.op = load.op,
+                   .outcome = Outcome::kUnsent,
+                   .reason = ReasonOf(status),
+                   .detail = std::string(status.message())});
+  };
+  const auto work = [this, load, end] {
+    end(followers_.Confirm({load.name, load.path, load.contents}));
+  };
+  if (const absl::Status queued = executor_.Submit(work); !queued.ok()) end(queued);
 }
 
 Fetcher::Sources Fetcher::sources() const {

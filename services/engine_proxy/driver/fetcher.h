@@ -1,10 +1,12 @@
 // Fetches versions: manifest from the store, ranges from wherever it says unless the host has the
 // image already, a directory on the shelf in the end.
+// Where the engine runs on several nodes, its followers fetch at the same time, and a fetch is done
+// when all have the directory.
 //
 // The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves,
 // config), so a range that agrees with its leaf is right wherever it came from. Work that blocks
 // runs on an executor; transfers on their transports' threads. Thread-safe. Owned by main; shelf,
-// transports and source outlive it.
+// transports, source and followers outlive it.
 #pragma once
 
 #include <functional>
@@ -18,6 +20,7 @@
 #include "lib/runtime/executor.h"
 #include "lib/transfer/transport_set.h"
 #include "services/engine_proxy/driver/event_sink.h"
+#include "services/engine_proxy/driver/followers.h"
 #include "services/engine_proxy/driver/image_shelf.h"
 #include "services/engine_proxy/machine/effects.h"
 
@@ -42,7 +45,7 @@ using OnFetched = std::function<void(const std::string& transport, double second
 class Fetcher {
  public:
   Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
-          EventSink sink, OnFetched on_fetched);
+          Followers& followers, EventSink sink, OnFetched on_fetched);
   ~Fetcher();  // cancels what runs
 
   void Start(const Fetch& fetch);
@@ -50,6 +53,9 @@ class Fetcher {
   void Hash(const HashDirectory& hash);
   void Check(const CheckShapes& check);
   void Delete(const DeleteDirectory& deletion);
+  // Passes the load on to `engine` once every node has its directory; otherwise it is answered by
+  // LoadDone, unsent.
+  void Confirm(const Load& load, std::function<void(const Load&)> engine);
 
   // Bytes that arrived, by transport.
   std::map<std::string, uint64_t> fetched_bytes() const;
@@ -75,6 +81,7 @@ class Fetcher {
   ImageShelf& shelf_;
   transfer::TransportSet& transports_;
   const ManifestSource source_;
+  Followers& followers_;
   const EventSink sink_;
   const OnFetched on_fetched_;
   mutable Mutex mutex_;

@@ -221,6 +221,16 @@ bool ImageShelf::Has(const EngineName& name) const {
   return fs::exists(PathOf(name), error);
 }
 
+std::set<std::string> ImageShelf::Paths() const {
+  std::set<std::string> paths;
+  std::error_code error;
+  for (const fs::directory_entry& journal : fs::directory_iterator(root_ + "/versions", error)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(journal.path(), error))
+      paths.insert(entry.path().string());
+  }
+  return paths;
+}
+
 void ImageShelf::RemoveUnrecorded(const std::set<EngineName>& recorded) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(versions_, error)) {

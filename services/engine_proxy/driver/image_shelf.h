@@ -77,8 +77,12 @@ class ImageShelf {
   // Removes the directory; its file is recycled where nobody else uses it. OK when there is none.
   absl::Status Delete(const EngineName& name);
 
+  // Where the directory of a name is, or would be.
+  std::string PathOf(const EngineName& name) const { return versions_ + "/" + name.value; }
   // Whether there is a directory of that name, whole or not.
   bool Has(const EngineName& name) const;
+  // The paths of all directories, other journals' included.
+  std::set<std::string> Paths() const;
 
   // At start: removes this journal's directories that it has no record of. They were being written
   // when a predecessor died, and no engine was ever asked to load them.
@@ -91,7 +95,6 @@ class ImageShelf {
              std::unique_ptr<transfer::ImagePool> pool);
   absl::Status Fill(const EngineName& name, transfer::ImageFile& image,
                     const std::string& config_json, const std::string& rendered);
-  std::string PathOf(const EngineName& name) const { return versions_ + "/" + name.value; }
   std::string ManifestOf(const EngineName& name) const {
     return manifests_ + "/" + name.value + ".json";
   }

@@ -63,7 +63,9 @@ void Proxy::Run(Effect effect) {
     void operator()(CheckShapes& e) { parts.fetcher->Check(e); }
     void operator()(DeleteDirectory& e) { parts.fetcher->Delete(e); }
     void operator()(List& e) { parts.engine->Run(e); }
-    void operator()(Load& e) { parts.engine->Run(e); }
+    void operator()(Load& e) {
+      parts.fetcher->Confirm(e, [engine = parts.engine](const Load& load) { engine->Run(load); });
+    }
     void operator()(Probe& e) { parts.engine->Run(e); }
     void operator()(Unload& e) { parts.engine->Run(e); }
     void operator()(AskEngineLoad& e) { parts.engine->Run(e); }

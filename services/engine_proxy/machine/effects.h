@@ -21,6 +21,14 @@ struct BindingSource {
   std::optional<peft::BaseModel> base = {};
 };
 
+// What the directory of a name holds, whoever writes it.
+struct DirectoryContents {
+  VersionKey key;
+  Digest digest;
+  fleet::VersionTraits traits;
+  fleet::Render render = fleet::Render::kPlain;
+};
+
 // Fetches the image, verifies `digest`, writes the directory (image and rendered config) under a
 // path of its own for `name`, synced. The path must be the same for the same name, and differ
 // between names.
@@ -78,6 +86,7 @@ struct Load {
   BootId boot;
   EngineName name;
   std::string path;
+  DirectoryContents contents = {};  // must be under that path wherever the engine reads it
 };
 // Asks for a token by the name, and for what the question needs besides.
 struct Probe {

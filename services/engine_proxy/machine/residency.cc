@@ -85,7 +85,8 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
       BeginCounting(core, r);
       BeginTrial(core, r);
       core.effects.push_back(
-          Load{Begin<at::Loading>(core, r), core.boot, r.name, r.directory->path});
+          Load{Begin<at::Loading>(core, r), core.boot, r.name, r.directory->path,
+               DirectoryContents{r.key, r.digest, r.traits, r.render}});
       return;
     case ResidencyAsk::kProbe:
       // That an engine took it does not say that it answers (EndLeftTrials).

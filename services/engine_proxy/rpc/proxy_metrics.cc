@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace lorry::proxy {
 namespace {
@@ -17,18 +18,13 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
       load_seconds_(registry.AddHistogram("lorry_proxy_load_seconds",
                                           "One load: sent to the engine until answered",
                                           metrics::DurationBuckets())),
+      fetches_(registry),
       demand_loads_(
           registry.AddCounter("lorry_proxy_demand_loads_total",
                               "Loads that began because requests waited for the adapter")),
       demand_evictions_(registry.AddCounter(
           "lorry_proxy_demand_evictions_total",
           "Unloads of versions that a row is open on, to make room for another")),
-      from_store_(registry.AddCounter("lorry_proxy_images_total",
-                                      "Versions that came here whole, by where their image was",
-                                      {{"from", "store"}})),
-      from_host_(registry.AddCounter("lorry_proxy_images_total",
-                                     "Versions that came here whole, by where their image was",
-                                     {{"from", "host"}})),
       pauses_overdue_(registry.AddCounter(
           "lorry_proxy_framework_pauses_overdue_total",
           "Pauses of frameworks that the proxy ended because their time was over")),
@@ -90,13 +86,6 @@ void ProxyMetrics::OnTimed(std::string_view verb, double seconds, Outcome outcom
   }
 }
 
-void ProxyMetrics::OnFetched(const std::string& transport, double seconds) {
-  registry_
-      .AddHistogram("lorry_transfer_seconds", "One image from asking to its last checked byte",
-                    metrics::DurationBuckets(), {{"transport", transport}, {"direction", "in"}})
-      .Observe(seconds);
-}
-
 void ProxyMetrics::Refresh() {
   const absl::StatusOr<Proxy::View> view = proxy_->GetView(clock_->Now() + kViewDeadlineMs);
   if (!view.ok()) return;
@@ -113,18 +102,7 @@ void ProxyMetrics::Refresh() {
   overdue_counted_ = view->framework_pauses.overdue;
   ShowCounts(*view, door_->Snapshot());
   ShowGaps(*view);
-  const Fetcher::Sources sources = fetcher_->sources();
-  from_store_.Add(static_cast<double>(sources.store - sources_counted_.store));
-  from_host_.Add(static_cast<double>(sources.host - sources_counted_.host));
-  sources_counted_ = sources;
-  for (const auto& [transport, bytes] : fetcher_->fetched_bytes()) {
-    double& counted = fetched_[transport];
-    registry_
-        .AddCounter("lorry_proxy_fetch_bytes_total", "Image bytes fetched and verified",
-                    {{"transport", transport}})
-        .Add(static_cast<double>(bytes) - counted);
-    counted = static_cast<double>(bytes);
-  }
+  fetches_.Show(fetcher_->sources(), fetcher_->fetched_bytes());
 }
 
 // Of what each row serves; a version without a reference has none, which is no gap of 0.

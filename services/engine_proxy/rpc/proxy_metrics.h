@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <string_view>
 
@@ -13,6 +12,7 @@
 #include "services/engine_proxy/driver/fetcher.h"
 #include "services/engine_proxy/driver/proxy.h"
 #include "services/engine_proxy/rpc/door_metrics.h"
+#include "services/engine_proxy/rpc/fetch_metrics.h"
 
 namespace lorry::proxy {
 
@@ -25,7 +25,9 @@ class ProxyMetrics final : public DoorMetrics {
              std::function<bool()> attached);
 
   void OnBoot() { boots_.Add(); }
-  void OnFetched(const std::string& transport, double seconds);
+  void OnFetched(const std::string& transport, double seconds) {
+    fetches_.OnFetched(transport, seconds);
+  }
   void OnTimed(std::string_view verb, double seconds, Outcome outcome);
 
  private:
@@ -39,17 +41,16 @@ class ProxyMetrics final : public DoorMetrics {
   const door::Door* door_ = nullptr;
   const Clock* clock_ = nullptr;
   metrics::Histogram load_seconds_;
-  metrics::Counter demand_loads_, demand_evictions_, from_store_, from_host_;
+  FetchMetrics fetches_;
+  metrics::Counter demand_loads_, demand_evictions_;
   DemandTally demand_counted_;  // the scraper's thread
   metrics::Counter pauses_overdue_;
   uint64_t overdue_counted_ = 0;  // likewise
-  Fetcher::Sources sources_counted_;
   metrics::Histogram pause_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
   std::function<bool()> attached_;
   metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, framework_paused_, live_, held_,
       attached_gauge_;
-  std::map<std::string, double> fetched_;  // the scraper's thread: what was counted already
 };
 
 }  // namespace lorry::proxy

@@ -1,0 +1,21 @@
+// The flags of where images lie and how they come, which a leader and its followers share. main's
+// thread only.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "lib/transfer/transport_set.h"
+#include "services/engine_proxy/driver/image_shelf.h"
+
+namespace lorry::proxy {
+
+// By --image-dir, --image-readers and --host-cache. As ImageShelf::Open.
+absl::StatusOr<std::unique_ptr<ImageShelf>> OpenShelf(const std::string& member,
+                                                      const JournalId& journal);
+
+// By the flags of UCX; gRPC where they leave nothing else.
+std::unique_ptr<transfer::TransportSet> MakeTransports();
+
+}  // namespace lorry::proxy
