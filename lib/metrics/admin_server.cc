@@ -76,6 +76,8 @@ class BeastAdminServer final : public AdminServer {
                    absl::StrCat("cannot listen on ", address, ": ", error.message()));
     }
     port_ = acceptor_.local_endpoint().port();
+    const std::string reached = host.is_unspecified() ? "127.0.0.1" : host.to_string();
+    address_ = HostPort{reached, static_cast<uint16_t>(port_)}.ToString();
     if (!host.is_loopback()) {
       spdlog::warn("the admin port listens on {}: whoever reaches it reads metrics and settings",
                    address);
@@ -85,6 +87,7 @@ class BeastAdminServer final : public AdminServer {
     return absl::OkStatus();
   }
   int port() const override { return port_; }
+  std::string address() const override { return address_; }
 
  private:
   asio::awaitable<void> Accept() {
@@ -157,6 +160,7 @@ class BeastAdminServer final : public AdminServer {
   std::map<uint64_t, beast::tcp_stream*> by_last_request_;
   uint64_t turns_ = 0;
   int port_ = 0;
+  std::string address_;
   std::thread thread_;
 };
 

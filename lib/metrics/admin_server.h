@@ -41,6 +41,7 @@ class AdminServer {
                                                             Registry& registry);
   virtual ~AdminServer() = default;  // stops, joins
   virtual int port() const = 0;
+  virtual std::string address() const = 0;  // host:port that a client on this machine dials
 };
 
 }  // namespace lorry::metrics

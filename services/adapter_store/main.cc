@@ -57,7 +57,7 @@ absl::Status Serve(runtime::Signals& signals) {
   LORRY_RETURN_IF_ERROR(
       program::Ready({{"grpc", server->grpc_address()},
                       {"transfer", absl::StrJoin(server->transfer_addresses(), " ")},
-                      {"admin", absl::StrCat("127.0.0.1:", server->admin_port())}}));
+                      {"admin", server->admin_address()}}));
   signals.Wait();
   spdlog::info("draining");
   if (absl::Status stopped = server->Stop(); !stopped.ok()) {

@@ -71,7 +71,7 @@ class Server final : public StoreServer, private Observer {
 
   std::string grpc_address() const override { return grpc_->address(); }
   int grpc_port() const override { return grpc_->port(); }
-  int admin_port() const override { return admin_->port(); }
+  std::string admin_address() const override { return admin_->address(); }
   std::vector<std::string> transfer_addresses() const override { return addresses_; }
 
  private:

@@ -42,7 +42,7 @@ class StoreServer {
   virtual absl::Status Stop() = 0;
   virtual std::string grpc_address() const = 0;  // host:port on this machine
   virtual int grpc_port() const = 0;
-  virtual int admin_port() const = 0;
+  virtual std::string admin_address() const = 0;
   virtual std::vector<std::string> transfer_addresses() const = 0;  // as advertised, best first
 };
 

@@ -15,12 +15,12 @@ ABSL_FLAG(uint64_t, bindings_max_bytes, uint64_t{16} << 30,
 
 namespace lorry::proxy {
 
-absl::StatusOr<std::unique_ptr<BindingReader>> MakeBindingReader(ImageShelf& shelf,
+absl::StatusOr<std::unique_ptr<BindingReader>> MakeBindingReader(bool one_node, ImageShelf& shelf,
                                                                  EventSink sink) {
   LORRY_ASSIGN_OR_RETURN(BindingRoots roots,
                          BindingRoots::Open(absl::GetFlag(FLAGS_bindings_root)));
   return std::make_unique<BindingReader>(std::move(roots), absl::GetFlag(FLAGS_bindings_max_bytes),
-                                         shelf, std::move(sink));
+                                         one_node, shelf, std::move(sink));
 }
 
 }  // namespace lorry::proxy

@@ -8,6 +8,7 @@
 
 namespace lorry::proxy {
 
-absl::StatusOr<std::unique_ptr<BindingReader>> MakeBindingReader(ImageShelf& shelf, EventSink sink);
+absl::StatusOr<std::unique_ptr<BindingReader>> MakeBindingReader(bool one_node, ImageShelf& shelf,
+                                                                 EventSink sink);
 
 }  // namespace lorry::proxy

@@ -18,6 +18,7 @@
 #include "services/engine_proxy/rpc/follower_service.h"
 #include "services/engine_proxy/rpc/store_client.h"
 
+ABSL_DECLARE_FLAG(bool, image_dir_shared);
 ABSL_DECLARE_FLAG(std::string, member);
 ABSL_DECLARE_FLAG(std::string, store);
 
@@ -46,6 +47,11 @@ absl::Status CheckFlags() {
 
 }  // namespace
 
+uint64_t NodesServed() {
+  if (absl::GetFlag(FLAGS_image_dir_shared)) return 0;
+  return 1 + absl::GetFlag(FLAGS_followers).size();
+}
+
 bool IsFollower() { return absl::GetFlag(FLAGS_follow); }
 
 absl::StatusOr<std::vector<Follower>> FollowerFlags(const std::string& member) {
@@ -68,26 +74,23 @@ absl::Status RunFollower(runtime::Signals& signals) {
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
   StoreClient store(channel);
   const std::unique_ptr<transfer::TransportSet> transports = MakeTransports();
-  Agent agent([&](const JournalId& journal) { return OpenShelf(member, journal); }, *transports,
-              [&](const VersionKey& key) { return store.OpenFetch(key); },
-              [&](const std::string& transport, double seconds) {
-                metrics.OnFetched(transport, seconds);
-              });
+  Agent agent(
+      [&](const JournalId& journal) { return OpenShelf(member, journal); }, *transports,
+      [&](const VersionKey& key) { return store.OpenFetch(key); },
+      [&](const std::string& transport, double seconds) { metrics.OnFetched(transport, seconds); });
   registry.OnScrape([&] { metrics.Show(agent.sources(), agent.fetched_bytes()); });
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Access> access, program::AccessFlags());
   rpc::Gate gate(*access, {.on_call = rpc::CallMetrics(registry)});
   FollowerService service(gate, member, agent);
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
                          rpc::Server::Start(program::ServerFlags(), gate, {&service}));
-  LORRY_ASSIGN_OR_RETURN(
-      const std::unique_ptr<metrics::AdminServer> admin,
-      metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
-                                   .ready = [] { return absl::OkStatus(); },
-                                   .config_json = program::FlagsJson},
-                                  registry));
+  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<metrics::AdminServer> admin,
+                         metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
+                                                      .ready = [] { return absl::OkStatus(); },
+                                                      .config_json = program::FlagsJson},
+                                                     registry));
   server->SetServing(true);
-  LORRY_RETURN_IF_ERROR(program::Ready(
-      {{"grpc", server->address()}, {"admin", absl::StrCat("127.0.0.1:", admin->port())}}));
+  LORRY_RETURN_IF_ERROR(program::Ready({{"grpc", server->address()}, {"admin", admin->address()}}));
   signals.Wait();
   spdlog::info("draining");
   return server->Shutdown();

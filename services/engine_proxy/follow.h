@@ -2,6 +2,7 @@
 // the engine's own engine-proxy, the leader, needs to know of them. main's thread only.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace lorry::proxy {
 
 bool IsFollower();  // --follow
 absl::Status RunFollower(runtime::Signals& signals);
+
+// On how many nodes a version is placed, by --followers; 0: all, by --image-dir-shared.
+uint64_t NodesServed();
 
 // --followers of this leader.
 absl::StatusOr<std::vector<Follower>> FollowerFlags(const std::string& member);

@@ -14,6 +14,9 @@ ABSL_FLAG(std::string, image_dir, "",
           "memory-backed directory of adapter images, at the same path for the engine; where it is "
           "another user's, as a mounted volume, a directory of the member's name in it; default: "
           "/dev/shm/lorry-<uid>/<member>");
+ABSL_FLAG(bool, image_dir_shared, false,
+          "the nodes of an engine that runs on several all see --image-dir, as a network file "
+          "system, and need no --followers");
 ABSL_FLAG(
     std::string, host_cache, "auto",
     "directory of images that the engine-proxies of this user on this host share, so that each "

@@ -288,7 +288,8 @@ absl::Status App::WireEngine() {
     shelf_->RemoveForeign(paths);
   };
   engine_ = std::make_unique<EngineLink>(
-      EngineLink::Options{.engine = options, .find_base_model = find}, Sink(),
+      EngineLink::Options{.engine = options, .find_base_model = find, .nodes = NodesServed()},
+      Sink(),
       EngineLink::Listeners{.on_facts = on_facts,
                             .on_timed = on_timed,
                             .on_listed = on_listed,
@@ -338,7 +339,7 @@ absl::Status App::WireTransfers() {
       [this](const std::string& transport, double seconds) {
         metrics_.OnFetched(transport, seconds);
       });
-  LORRY_ASSIGN_OR_RETURN(binding_reader_, MakeBindingReader(*shelf_, Sink()));
+  LORRY_ASSIGN_OR_RETURN(binding_reader_, MakeBindingReader(followers_->empty(), *shelf_, Sink()));
   return absl::OkStatus();
 }
 
@@ -391,14 +392,14 @@ absl::Status App::Serve() {
        .read_binding = [this](const ReadBinding& read) { binding_reader_->Read(read); },
        .fetch_binding = [this](const Fetch& fetch) { binding_reader_->Fetch(fetch); },
        .answer_binding = [this](const AnswerBinding& answer) { calls_.Answer(answer); }});
-  metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, [this] { return attach_->attached(); });
+  metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, *followers_,
+                 [this] { return attach_->attached(); });
   engine_->Start();
   if (wedge_watch_ != nullptr) wedge_watch_->Start();
   attach_->Start();
   server_->SetServing(true);
-  return program::Ready({{"door", door_address_},
-                         {"grpc", server_->address()},
-                         {"admin", absl::StrCat("127.0.0.1:", admin_->port())}});
+  return program::Ready(
+      {{"door", door_address_}, {"grpc", server_->address()}, {"admin", admin_->address()}});
 }
 
 // A pause of the engine that Lorry began ends with the session, and the process once the engine has

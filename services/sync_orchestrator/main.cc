@@ -79,8 +79,7 @@ absl::Status Run(runtime::Signals& signals) {
   orchestrator->Start();
   store_link.Start();
   server->SetServing(true);
-  LORRY_RETURN_IF_ERROR(program::Ready(
-      {{"grpc", server->address()}, {"admin", "127.0.0.1:" + std::to_string(admin->port())}}));
+  LORRY_RETURN_IF_ERROR(program::Ready({{"grpc", server->address()}, {"admin", admin->address()}}));
 
   signals.Wait();
   spdlog::info("stopping");

@@ -62,6 +62,10 @@ class Switches:
     # A file to which what only an engine sees is appended, a JSON object a line: see Switches.note.
     journal: str = ""
 
+    # Of an engine that runs on several nodes: processes, separated by blanks, in whose mount namespaces its other ranks
+    # read each adapter too. A rank that does not find the same bytes there ends the engine.
+    nodes: str = ""
+
     def wrong_with(self, digest: str) -> str:
         """What `bad_weights` says of these weights now; empty when they are good."""
         if not self.bad_weights:
@@ -166,6 +170,10 @@ def read_adapter(
     if unknown:
         raise AdapterError("modules", f"unknown modules {unknown}", unknown)
     digest = digest_of(folder)
+    for pid in switches.nodes.split():
+        there = pathlib.Path(f"/proc/{pid}/root{folder}")
+        if not (there / WEIGHTS).is_file() or digest_of(there) != digest:
+            die(switches, f"{folder} is not on the node of process {pid}", name, digest)
     wrong = switches.wrong_with(digest)
     if wrong == DIE_AT_LOAD:
         die(switches, f"while loading {name}", name, digest)

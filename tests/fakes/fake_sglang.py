@@ -370,6 +370,7 @@ def add_info_routes(app: FastAPI, engine: FakeSglang) -> None:
             "model_path": args.model,
             "served_model_name": "base",
             "tp_size": 1,
+            "nnodes": 1 + len(engine.switches.nodes.split()),
             "version": VERSION,
             "startup_time": engine.startup_time,
             "internal_states": [{}],

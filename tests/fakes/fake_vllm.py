@@ -308,6 +308,7 @@ def vllm_config(engine: FakeVllm) -> dict:
         "parallel_config": {
             "tensor_parallel_size": 1,
             "data_parallel_size": args.data_parallel_size,
+            "nnodes": 1 + len(engine.switches.nodes.split()),
         },
     }
 

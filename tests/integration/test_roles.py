@@ -15,12 +15,12 @@ import grpc
 import pytest
 from google.protobuf import descriptor, message_factory
 from lorry.common.v1 import adapter_pb2
-from lorry.engine.v1 import proxy_pb2
+from lorry.engine.v1 import follower_pb2, proxy_pb2
 from lorry.store.v1 import store_pb2, store_pb2_grpc
 from lorry.sync.v1 import sync_pb2
 from lorry.transfer.v1 import transfer_pb2
 from testing.engines import ROOT, free_port
-from testing.fleet import Fleet
+from testing.fleet import Fleet, Service
 from testing.raw_publish import RawImage
 
 ADAPTER = "policy"  # which every request here is about
@@ -71,10 +71,11 @@ ROWS: dict[str, set[str]] = {
     "engine.v1.ProxyService/GetStatus": EVERYBODY,
     "engine.v1.ProxyService/Explain": EVERYBODY,
     "engine.v1.ProxyService/Drain": {"operator"},
+    "engine.v1.FollowerService/Follow": {"engine", "operator"},
 }
 # Served to whoever shows a ticket of the store, whatever else they show.
 BY_TICKET = {"transfer.v1.TransferService/Get", "transfer.v1.TransferService/Put"}
-FILES = (store_pb2, sync_pb2, proxy_pb2, transfer_pb2)
+FILES = (store_pb2, sync_pb2, proxy_pb2, follower_pb2, transfer_pb2)
 REFUSALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
@@ -148,8 +149,20 @@ def fleet(bin_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def channels(fleet):
-    """By the name of a package."""
+def follower(bin_dir, fleet, tmp_path_factory):
+    """On another node of the engine that is away, under the same rules."""
+    proxy = fleet.proxies["away"]
+    same = {flag: proxy.flags[flag] for flag in ("store", "auth-token-file", "token-file", "member")}
+    folder = tmp_path_factory.mktemp("follower")
+    images = {"image-dir": fleet.image_root / "follower"}
+    made = Service(bin_dir / "engine-proxy", "follower", folder, {"follow": "true", **same, **images})
+    yield made.start().wait_ready()
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def channels(fleet, follower):
+    """By the name of a package, and of the service where a program has not all of its package."""
     opened = {
         package: grpc.insecure_channel(service.addresses["grpc"])
         for package, service in {
@@ -157,6 +170,7 @@ def channels(fleet):
             "lorry.transfer.v1": fleet.store,
             "lorry.sync.v1": fleet.orchestrator,
             "lorry.engine.v1": fleet.proxies["away"],
+            "lorry.engine.v1.FollowerService": follower,
         }.items()
     }
     yield opened
@@ -174,7 +188,8 @@ def test_a_call_is_open_to_its_roles_alone(channels, caller):
     for method in methods():
         if name_of(method) in BY_TICKET:
             continue
-        code = answer(channels[method.containing_service.file.package], method, caller)
+        service = method.containing_service
+        code = answer(channels.get(service.full_name) or channels[service.file.package], method, caller)
         expected = caller in ROWS[name_of(method)]
         if (code not in REFUSALS) != expected or (caller == "nobody" and code != grpc.StatusCode.UNAUTHENTICATED):
             wrong.append(f"{name_of(method)}: {code.name}, but it should {'' if expected else 'not '}be admitted")

@@ -35,8 +35,14 @@ class Service:
     """One process. `name` is its binary's; `label` tells several of one kind apart."""
 
     def __init__(
-        self, binary: pathlib.Path, label: str, folder: pathlib.Path, flags: Mapping[str, object]
+        self,
+        binary: pathlib.Path,
+        label: str,
+        folder: pathlib.Path,
+        flags: Mapping[str, object],
+        enter: Sequence[str] = (),
     ) -> None:
+        """`enter`: words before the command, as those of testing.nodes."""
         self.label = label
         self.folder = folder
         self.data_dir = folder / "data"
@@ -45,6 +51,7 @@ class Service:
         self.addresses: dict[str, str] = {}
         self.environment: dict[str, str] = {}
         self.binary = binary
+        self.enter = list(enter)
         self.flags = {**flags, "data-dir": self.data_dir, "ready-file": self.ready_file}  # of the next start
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +70,7 @@ class Service:
         self.ready_file.unlink(missing_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [os.fspath(self.binary), *(f"--{k}={v}" for k, v in self.flags.items())],
+                [*self.enter, os.fspath(self.binary), *(f"--{k}={v}" for k, v in self.flags.items())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

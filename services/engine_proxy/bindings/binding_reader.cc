@@ -42,10 +42,11 @@ struct BindingReader::Image {
   fleet::VersionTraits traits;
 };
 
-BindingReader::BindingReader(BindingRoots roots, uint64_t image_bytes_max, ImageShelf& shelf,
-                             EventSink sink)
+BindingReader::BindingReader(BindingRoots roots, uint64_t image_bytes_max, bool one_node,
+                             ImageShelf& shelf, EventSink sink)
     : roots_(std::move(roots)),
       image_bytes_max_(image_bytes_max),
+      one_node_(one_node),
       shelf_(shelf),
       sink_(std::move(sink)),
       executor_({.name = "bind", .threads = 1, .waiting_max = kWaitingMax}) {}
@@ -86,6 +87,10 @@ absl::StatusOr<BindingReader::Image> BindingReader::ReadImage(const std::string&
 }
 
 absl::StatusOr<BindingRead> BindingReader::ReadNew(const ReadBinding& read) {
+  if (!one_node_)
+    return Error(absl::StatusCode::kFailedPrecondition, "BINDING_NEEDS_ONE_NODE",
+                 "the engine runs on several nodes, which have this directory only as a version of "
+                 "Lorry's: publish it");
   LORRY_ASSIGN_OR_RETURN(Image image,
                          ReadImage(read.path, read.base.has_value() ? &*read.base : nullptr));
   BindingRead done{.op = read.op};

@@ -18,7 +18,9 @@ namespace lorry::proxy {
 
 class BindingReader {
  public:
-  BindingReader(BindingRoots roots, uint64_t image_bytes_max, ImageShelf& shelf, EventSink sink);
+  // `one_node`: the engine reads directories on this node alone.
+  BindingReader(BindingRoots roots, uint64_t image_bytes_max, bool one_node, ImageShelf& shelf,
+                EventSink sink);
   ~BindingReader();  // after what runs has ended
 
   // Answered by BindingRead.
@@ -35,6 +37,7 @@ class BindingReader {
 
   const BindingRoots roots_;
   const uint64_t image_bytes_max_;
+  const bool one_node_;
   ImageShelf& shelf_;
   const EventSink sink_;
   runtime::Executor executor_;

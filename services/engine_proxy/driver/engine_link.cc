@@ -116,6 +116,14 @@ void EngineLink::OnFacts(const engines::EngineFacts& facts) {
   const bool was_known = base_model_.model.has_value() || base_model_.unchecked;
   if (is_new || !was_known) base_model_ = options_.find_base_model(facts);
   std::vector<engines::Problem> problems = facts.problems, warnings = facts.warnings;
+  if (options_.nodes != 0 && facts.nodes > options_.nodes) {
+    problems.push_back(
+        {"FOLLOWERS_MISSING",
+         absl::StrCat("the engine runs on ", facts.nodes,
+                      " nodes, and each reads adapters by itself: "
+                      "start `engine-proxy --follow` on the others and name all ",
+                      facts.nodes - 1, " by --followers, or say --image-dir-shared")});
+  }
   if (base_model_.problem.has_value()) problems.push_back(*base_model_.problem);
   if (base_model_.warning.has_value()) warnings.push_back(*base_model_.warning);
   if (is_new) {

@@ -30,6 +30,9 @@ class EngineLink {
     engines::EngineOptions engine;
     // Which base model it serves; asked at each boot, and again while nobody knows.
     std::function<FoundBaseModel(const engines::EngineFacts&)> find_base_model;
+    // Nodes on which a version's files are before it is loaded; 0: on all, by a file system that
+    // they share.
+    uint64_t nodes = 1;
     // Between two looks: a restarted engine is noticed within a second, and a look costs it one
     // HTTP request.
     int64_t look_every_ms = 1'000;

@@ -79,6 +79,7 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   facts.model_path = StringIn(info, "model_path");
   facts.model_revision = StringIn(info, "revision");
   facts.quantization = StringIn(info, "quantization");
+  facts.nodes = std::max<uint64_t>(1, CountIn(info, "nnodes"));
   facts.cumulative_streams = !BoolIn(info, "incremental_streaming_output");
   facts.limits.kind = fleet::EngineKind::kSglang;
   facts.limits.rank_limit = CountIn(info, "max_lora_rank");

@@ -194,6 +194,7 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
   // DeviceConfig.device_type is computed, and what is computed is not told (config/device.py).
   facts.device = StringIn(MemberOf(config, "device_config"), "device");
   AddCpuDefects(facts);
+  facts.nodes = std::max<uint64_t>(1, CountIn(MemberOf(config, "parallel_config"), "nnodes"));
   const Json& model = MemberOf(config, "model_config");
   facts.model_revision = StringIn(model, "revision");
   facts.quantization = StringIn(model, "quantization");

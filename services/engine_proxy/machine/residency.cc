@@ -84,9 +84,8 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
       r.loaded_on = core.boot;  // a survivor is believed only if the journal says that it was asked
       BeginCounting(core, r);
       BeginTrial(core, r);
-      core.effects.push_back(
-          Load{Begin<at::Loading>(core, r), core.boot, r.name, r.directory->path,
-               DirectoryContents{r.key, r.digest, r.traits, r.render}});
+      core.effects.push_back(Load{Begin<at::Loading>(core, r), core.boot, r.name, r.directory->path,
+                                  DirectoryContents{r.key, r.digest, r.traits, r.render}});
       return;
     case ResidencyAsk::kProbe:
       // That an engine took it does not say that it answers (EndLeftTrials).

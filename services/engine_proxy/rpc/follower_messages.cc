@@ -21,9 +21,8 @@ absl::StatusOr<Placement> FromProto(const engine::v1::Placement& placement) {
     return rpc::BadMessage("a digest is missing or too long");
   out.contents.digest = Digest{placement.digest()};
   LORRY_ASSIGN_OR_RETURN(out.contents.traits, rpc::FromProto(placement.traits()));
-  LORRY_ASSIGN_OR_RETURN(
-      out.contents.render,
-      rpc::ToPlain(rpc::kRenders, placement.render(), "FollowRequest.place.render"));
+  LORRY_ASSIGN_OR_RETURN(out.contents.render, rpc::ToPlain(rpc::kRenders, placement.render(),
+                                                           "FollowRequest.place.render"));
   return out;
 }
 

@@ -22,9 +22,9 @@ grpc::Status FollowerService::Follow(grpc::ServerContext* context,
                                      engine::v1::FollowResponse* response) {
   const auto serve = [&](const rpc::Call& call) -> absl::Status {
     if (request->member() != member_)
-      return Error(absl::StatusCode::kFailedPrecondition, "FOLLOWER_OF_ANOTHER",
-                   absl::StrCat("started with --member=", member_, ", and asked for ",
-                                request->member()));
+      return Error(
+          absl::StatusCode::kFailedPrecondition, "FOLLOWER_OF_ANOTHER",
+          absl::StrCat("started with --member=", member_, ", and asked for ", request->member()));
     LORRY_ASSIGN_OR_RETURN(const FollowerOrder order, FromProto(*request));
     LORRY_ASSIGN_OR_RETURN(const bool placed,
                            agent_.Follow(order, call.deadline - kAnswerMarginMs - kRoundTripMs));
@@ -47,9 +47,8 @@ AskFollower MakeAskFollower(std::shared_ptr<grpc::Channel> channel, std::string 
     rpc::SetDeadlineIn(context, wait_ms + kAnswerMarginMs + kRoundTripMs);
     const absl::Status status = rpc::FromGrpc(stub->Follow(&context, request, &response));
     if (status.ok()) return response.placed();
-    const bool unanswered =
-        absl::IsDeadlineExceeded(status) ||
-        (absl::IsUnavailable(status) && ReasonOf(status) != "FETCH_UNANSWERED");
+    const bool unanswered = absl::IsDeadlineExceeded(status) ||
+                            (absl::IsUnavailable(status) && ReasonOf(status) != "FETCH_UNANSWERED");
     if (!unanswered) return status;
     return Error(absl::StatusCode::kUnavailable, "FOLLOWER_UNANSWERED",
                  std::string(status.message()));

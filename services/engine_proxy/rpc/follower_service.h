@@ -1,10 +1,10 @@
 // lorry.engine.v1.FollowerService on a node that follows, and its caller on the engine's first node.
 #pragma once
 
+#include <grpcpp/channel.h>
+
 #include <memory>
 #include <string>
-
-#include <grpcpp/channel.h>
 
 #include "lib/rpc/gate.h"
 #include "lorry/engine/v1/follower.grpc.pb.h"

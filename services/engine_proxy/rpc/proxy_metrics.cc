@@ -58,13 +58,19 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
       held_(registry.AddGauge("lorry_door_held_requests",
                               "Requests that wait at the door, for a sync or for a newer version")),
       attached_gauge_(registry.AddGauge(
-          "lorry_proxy_attached", "1 while the proxy has a session with the sync-orchestrator")) {}
+          "lorry_proxy_attached", "1 while the proxy has a session with the sync-orchestrator")),
+      followers_answering_(registry.AddGauge(
+          "lorry_proxy_followers_answering",
+          "Followers, on the other nodes of the engine, that answered when they were asked last")) {
+}
 
 void ProxyMetrics::Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door,
-                         const Clock& clock, std::function<bool()> attached) {
+                         const Clock& clock, const Followers& followers,
+                         std::function<bool()> attached) {
   attached_ = std::move(attached);
   proxy_ = &proxy;
   fetcher_ = &fetcher;
+  followers_ = &followers;
   door_ = &door;
   clock_ = &clock;
   registry_.OnScrape([this] { Refresh(); });
@@ -90,6 +96,7 @@ void ProxyMetrics::Refresh() {
   const absl::StatusOr<Proxy::View> view = proxy_->GetView(clock_->Now() + kViewDeadlineMs);
   if (!view.ok()) return;
   attached_gauge_.Set(attached_() ? 1 : 0);
+  followers_answering_.Set(static_cast<double>(followers_->answering()));
   slots_.Set(view->observed.limits.slots);
   wedged_.Set(view->observed.health == fleet::MemberHealth::kWedged ? 1 : 0);
   paused_.Set(view->table.paused ? 1 : 0);

@@ -22,7 +22,7 @@ class ProxyMetrics final : public DoorMetrics {
 
   // What scrapes look at; all outlive the admin server. Once.
   void Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door& door, const Clock& clock,
-             std::function<bool()> attached);
+             const Followers& followers, std::function<bool()> attached);
 
   void OnBoot() { boots_.Add(); }
   void OnFetched(const std::string& transport, double seconds) {
@@ -38,6 +38,7 @@ class ProxyMetrics final : public DoorMetrics {
   metrics::Registry& registry_;
   Proxy* proxy_ = nullptr;
   const Fetcher* fetcher_ = nullptr;
+  const Followers* followers_ = nullptr;
   const door::Door* door_ = nullptr;
   const Clock* clock_ = nullptr;
   metrics::Histogram load_seconds_;
@@ -50,7 +51,7 @@ class ProxyMetrics final : public DoorMetrics {
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
   std::function<bool()> attached_;
   metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, framework_paused_, live_, held_,
-      attached_gauge_;
+      attached_gauge_, followers_answering_;
 };
 
 }  // namespace lorry::proxy

@@ -90,7 +90,7 @@ class Life {
     WireEngine(engine_port);
     fetcher_ = std::make_unique<Fetcher>(
         *shelf_, *transports_, [this](const VersionKey& key) { return store_.OpenFetch(key); },
-        Sink(), [](const std::string&, double) {});
+        followers_, Sink(), [](const std::string&, double) {});
     attach_.emplace(Dial(fleet),
                     AttachClient::Self{.member = kMember,
                                        .pool = kPool,
@@ -107,7 +107,8 @@ class Life {
          .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
          .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); },
          .answer_call = [this](const AnswerCall& answer) { calls_.Answer(answer); }});
-    metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, [this] { return attach_->attached(); });
+    metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, followers_,
+                   [this] { return attach_->attached(); });
     engine_->Start();
     attach_->Start();
   }
@@ -185,6 +186,7 @@ class Life {
   std::unique_ptr<EngineLink> engine_;
   StoreClient store_;
   std::unique_ptr<transfer::TransportSet> transports_;
+  Followers followers_{{}, JournalId(kJournal), "", [] { return std::set<std::string>(); }};
   std::unique_ptr<Fetcher> fetcher_;
   std::optional<AttachClient> attach_;
   std::unique_ptr<rpc::Access> access_;

@@ -54,6 +54,20 @@ TEST_F(AdminServerTest, ServesMetrics) {
   EXPECT_THAT(reply, HasSubstr("lorry_test_total 3"));
 }
 
+TEST_F(AdminServerTest, SaysWhereItIsReached) {
+  const auto at = [&](const char* address) {
+    const auto server = Start({.address = address});
+    return std::pair(server->address(), std::to_string(server->port()));
+  };
+  for (const auto& [asked, said] : {std::pair{"127.0.0.2:0", "127.0.0.2:"},
+                                    {"0.0.0.0:0", "127.0.0.1:"},
+                                    {"[::1]:0", "[::1]:"},
+                                    {"[::]:0", "127.0.0.1:"}}) {
+    const auto [address, port] = at(asked);
+    EXPECT_EQ(address, said + port) << asked;
+  }
+}
+
 TEST_F(AdminServerTest, ListensOnBothFamiliesAtOnce) {
   const auto server = Start({.address = "[::]:0"});  // asked over IPv4 below
   EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200"));

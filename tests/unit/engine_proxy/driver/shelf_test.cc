@@ -158,6 +158,44 @@ TEST_F(ShelfTest, AFailedPlaceGivesItsFileBack) {
   EXPECT_TRUE(fs::is_empty(root_ + "/versions/j1"));
 }
 
+// One node that answers so, each time.
+Followers OneNode(absl::StatusOr<bool> says, std::vector<FollowerOrder>& asked) {
+  const AskFollower ask = [says, &asked](const FollowerOrder& order, int64_t) {
+    asked.push_back(order);
+    return says;
+  };
+  return Followers({{"node:1", ask}}, JournalId("j1"), "life",
+                   [] { return std::set<std::string>(); });
+}
+
+TEST_F(ShelfTest, AVersionIsThereOnceItsFollowersHaveIt) {
+  std::vector<FollowerOrder> asked;
+  Followers followers = OneNode(true, asked);
+  const Fetch fetch = Wanting(stored_.digest);
+  const Event end = Run(
+      fetch, [&](const VersionKey&) { return ManifestNow(); }, &followers);
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
+  ASSERT_GE(asked.size(), 2u) << "begun, and awaited";
+  for (const FollowerOrder& order : asked) {
+    EXPECT_EQ(order.place->path, std::get<FetchDone>(end).path);
+    EXPECT_EQ(order.place->contents.digest, fetch.digest);
+    EXPECT_EQ(order.place->contents.render, fetch.render);
+    EXPECT_EQ(order.place->contents.traits, fetch.traits);
+  }
+}
+
+TEST_F(ShelfTest, AFollowerThatCannotHaveItFailsTheFetchAndLeavesNothing) {
+  std::vector<FollowerOrder> asked;
+  Followers followers =
+      OneNode(Error(absl::StatusCode::kUnavailable, "FOLLOWER_UNANSWERED", "refused"), asked);
+  const Event end = Run(
+      Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); }, &followers);
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+  EXPECT_EQ(std::get<FetchFailed>(end).reason, "FOLLOWER_UNANSWERED");
+  EXPECT_TRUE(std::get<FetchFailed>(end).away) << "it is nobody's fault here, and tried again";
+  EXPECT_TRUE(fs::is_empty(root_ + "/versions/j1"));
+}
+
 fs::perms ModeOf(const std::string& path) { return fs::status(path).permissions(); }
 
 TEST_F(ShelfTest, ImagesAreThisUsersAlone) {

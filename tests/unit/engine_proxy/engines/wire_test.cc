@@ -88,6 +88,11 @@ TEST(SglangInfo, NamesTheFlagThatIsMissingOrWrong) {
   }
 }
 
+TEST(SglangInfo, TellsOnHowManyNodesItRuns) {
+  EXPECT_EQ(SglangFacts().nodes, 1u);
+  EXPECT_EQ(SglangFacts("\"dp_size\":1", "\"dp_size\":1,\"nnodes\":2").nodes, 2u);
+}
+
 TEST(SglangInfo, AllModulesMeansNoLimit) {
   EXPECT_THAT(SglangFacts(R"(["q_proj","k_proj"])", R"(["all"])").limits.engine_modules, IsEmpty());
 }
@@ -231,6 +236,14 @@ TEST(VllmServerInfo, TellsLimits) {
   EXPECT_EQ(facts.limits.slots, 8u);
   EXPECT_EQ(facts.limits.batch_slots, 4u);
   EXPECT_THAT(facts.problems, IsEmpty());
+}
+
+TEST(VllmServerInfo, TellsOnHowManyNodesItRuns) {
+  const auto nodes = [](const std::string& config) {
+    return VllmFacts({200, R"({"vllm_config":{"lora_config":{})" + config + "}}"}).nodes;
+  };
+  EXPECT_EQ(nodes(""), 1u);
+  EXPECT_EQ(nodes(R"(,"parallel_config":{"nnodes":4})"), 4u);
 }
 
 TEST(VllmServerInfo, TellsWhatIsWrongWithItOnACpu) {

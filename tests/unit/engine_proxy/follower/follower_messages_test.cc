@@ -8,7 +8,8 @@ namespace lorry::proxy {
 namespace {
 
 FollowerOrder AnOrder() {
-  FollowerOrder order{.journal = JournalId("j1"), .life = "a", .revision = 7, .paths = {"/x", "/y"}};
+  FollowerOrder order{
+      .journal = JournalId("j1"), .life = "a", .revision = 7, .paths = {"/x", "/y"}};
   order.place = {EngineName("policy-v1-0123456789ab"), "/x", {}};
   order.place->contents = {.key = {AdapterName("policy"), RunId(2), VersionNumber(1)},
                            .digest = Digest{"sha256-xxh3:00"},

@@ -29,12 +29,13 @@ struct Nodes {
     orders.resize(answers.size());
     std::vector<Follower> nodes;
     for (size_t i = 0; i < answers.size(); ++i) {
-      nodes.push_back({"node" + std::to_string(i) + ":1", [this, i](const FollowerOrder& order, int64_t) {
-                         orders[i].push_back(order);
-                         absl::StatusOr<bool> answer = answers[i].front();
-                         if (answers[i].size() > 1) answers[i].erase(answers[i].begin());
-                         return answer;
-                       }});
+      nodes.push_back(
+          {"node" + std::to_string(i) + ":1", [this, i](const FollowerOrder& order, int64_t) {
+             orders[i].push_back(order);
+             absl::StatusOr<bool> answer = answers[i].front();
+             if (answers[i].size() > 1) answers[i].erase(answers[i].begin());
+             return answer;
+           }});
     }
     followers = std::make_unique<Followers>(std::move(nodes), JournalId("j1"), "life",
                                             [this] { return shelf; });
@@ -63,7 +64,8 @@ TEST(Followers, AllBeginBeforeAnyIsWaitedFor) {
 }
 
 TEST(Followers, ANodeThatFailsEndsTheFetchAndIsNamed) {
-  Nodes nodes({Nodes::Says{true}, Nodes::Says{Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "no room")}});
+  Nodes nodes({Nodes::Says{true},
+               Nodes::Says{Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "no room")}});
   const absl::Status status = nodes.followers->Await(kPlacement, kNever);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(status), "DISK_FULL");
@@ -73,8 +75,7 @@ TEST(Followers, ANodeThatFailsEndsTheFetchAndIsNamed) {
 TEST(Followers, AFetchThatNobodyWantsAnyMoreIsNotWaitedFor) {
   Nodes nodes({Nodes::Says{false}});
   int asked = 0;
-  const absl::Status status =
-      nodes.followers->Await(kPlacement, [&asked] { return ++asked > 3; });
+  const absl::Status status = nodes.followers->Await(kPlacement, [&asked] { return ++asked > 3; });
   EXPECT_TRUE(absl::IsCancelled(status));
   EXPECT_EQ(nodes.orders[0].size(), 3u);
 }

@@ -1,0 +1,176 @@
+"""An engine whose ranks run on two nodes, each with a network and a file system of its own: a version is on both before the
+engine hears of it, whoever dies or falls silent meanwhile.
+
+The fake's second rank reads every adapter in the other node's file system, and ends the engine where the bytes are not there.
+"""
+
+import os
+import signal
+import subprocess
+
+import pytest
+from testing import engines
+from testing.faults import Faults
+from testing.fleet import Service
+from testing.nodes import OtherNode
+from testing.waiting import until
+from testing.world import Steps, World, restart
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network and mount namespaces are root's to make")
+
+LEADER = "leader"
+
+
+@pytest.fixture
+def node():
+    with OtherNode() as node:
+        yield node
+
+
+@pytest.fixture(params=engines.KINDS)
+def world(request, bin_dir, tiny, tmp_path, node):
+    faults = Faults(tmp_path, LEADER)
+    engine = engines.fake(
+        request.param, tiny / "model", log_dir=tmp_path, name=LEADER, respawn=True,
+        switches={"nodes": str(node.pid), **faults.switches(LEADER)},
+    )  # fmt: skip
+    world = World(bin_dir, tmp_path, engine)
+    world.faults = faults
+    fleet = world.fleet
+    store_port = fleet.addresses()["store"].rpartition(":")[2]
+    # The store is reached from the other node; what a certificate adds is proved elsewhere.
+    fleet.store.flags |= {
+        "listen": f"0.0.0.0:{store_port}", "advertise-host": node.host_address, "insecure-listen-anywhere": "true",
+    }  # fmt: skip
+    address = f"{node.address}:{engines.free_port()}"
+    world.follower = Service(
+        bin_dir / "engine-proxy",
+        "follower",
+        tmp_path / "follower",
+        {
+            "follow": "true",
+            "member": LEADER,
+            "store": f"{node.host_address}:{store_port}",
+            "listen": address,
+            "insecure-listen-anywhere": "true",
+            "admin-listen": f"{node.address}:{engines.free_port()}",
+            "image-dir": fleet.image_root / LEADER,
+            "ucx": "false",  # here the node shares this machine's processes, which nodes do not
+        },
+        enter=node.enter,
+    )
+    fleet.proxies[LEADER].flags["followers"] = address
+    try:
+        world.follower.start().wait_ready()
+        with world:
+            yield world
+    finally:
+        print(f"===== follower\n{world.follower.log_tail()}")
+        world.follower.stop()
+
+
+def versions(root, pid: int = 0) -> set[str]:
+    """Names of the directories under an image root, of this node or of the one that the process is on."""
+    there = f"/proc/{pid}/root" if pid else ""
+    found = subprocess.run(
+        ["find", f"{there}{root}/versions", "-mindepth", "2", "-maxdepth", "2", "-printf", "%f\n"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return set(found.stdout.split())
+
+
+def same_on_both(world, node) -> bool:
+    root = world.fleet.image_root / LEADER
+    return versions(root) == versions(root, node.pid) != set()
+
+
+def why(world) -> str:
+    residencies = world.member(LEADER).get("observed", {}).get("residencies", [])
+    return " ".join(f"{r.get('reason', '')} {r.get('detail', '')}" for r in residencies)
+
+
+def test_every_version_is_on_both_nodes_before_it_is_loaded(world, node, make_adapter):
+    with world.open_run() as run:
+        steps = Steps(world, run, make_adapter)
+        for _ in range(6):
+            steps.finish(steps.begin())
+        until(lambda: same_on_both(world, node), "what the leader gave up goes there too")
+    assert world.faults.deaths() == 0
+    assert 'lorry_proxy_images_total{from="store"} 6' in world.follower.metrics()
+    images = sum((make_adapter(number) / "adapter_model.safetensors").stat().st_size for number in range(1, 7))
+    assert node.bytes_sent() > images, "they came over the wire"
+
+
+def test_an_engine_of_two_nodes_without_a_follower_is_not_ready(world):
+    world.fleet.proxies[LEADER].flags.pop("followers")
+    restart(world.fleet.proxies[LEADER])
+    detail = until(lambda: world.member(LEADER).get("detail"), "it says why")
+    assert "FOLLOWERS_MISSING" in detail and "engine-proxy --follow" in detail
+
+
+def test_a_load_that_goes_out_too_early_ends_the_engine(world, node, make_adapter):
+    """What the tests of this file would see: the leader is told that both nodes share the directory, and they do not."""
+    world.fleet.proxies[LEADER].flags |= {"followers": "", "image-dir-shared": "true"}
+    restart(world.fleet.proxies[LEADER])
+    with world.open_run() as run:
+        run.publish(make_adapter(1), version=1).wait("stored")
+        until(world.faults.deaths, "the other rank did not find the adapter")
+
+
+def test_an_engine_that_starts_again_finds_what_the_follower_lost(world, node, make_adapter):
+    """A node that was set up anew, as a pod is: its memory is empty, and the leader's is not."""
+    with world.open_run() as run:
+        steps = Steps(world, run, make_adapter)
+        steps.finish(steps.begin())
+        world.engines[LEADER].kill()
+        world.follower.kill()
+        subprocess.run([*node.enter, "sh", "-c", "rm -rf /dev/shm/*"], check=True)
+        world.engines[LEADER].start().wait_ready()
+        world.follower.start().wait_ready()
+        world.wait_serves(1)
+        steps.finish(steps.begin())
+    assert world.faults.deaths() == 0
+    assert same_on_both(world, node)
+
+
+@pytest.mark.parametrize("how", ("suspended", "killed", "cut"))
+def test_a_follower_that_is_away_stops_no_version_that_is_served(world, node, make_adapter, how):
+    away = {"suspended": world.follower.suspend, "killed": world.follower.kill, "cut": node.cut}
+    back = {"suspended": world.follower.resume, "killed": lambda: world.follower.start().wait_ready(), "cut": node.mend}
+    with world.open_run() as run:
+        steps = Steps(world, run, make_adapter)
+        steps.finish(steps.begin())
+        away[how]()
+        handle = steps.begin()
+        handle.wait("stored")
+        until(lambda: "follower" in why(world), "the member says who is missing")
+        assert world.serves(LEADER, 1)
+        back[how]()
+        steps.finish(handle)
+    assert world.faults.deaths() == 0
+
+
+def test_a_leader_that_is_killed_in_its_fetch_goes_on(world, node, make_adapter):
+    proxy = world.fleet.proxies[LEADER]
+    proxy.environment["LORRY_FAULT"] = f"@{proxy.folder / 'fault'}"
+    restart(proxy)
+    with world.open_run() as run:
+        steps = Steps(world, run, make_adapter)
+        steps.finish(steps.begin())
+        (proxy.folder / "fault").write_text("proxy.fetch.arrived\n")
+        handle = steps.begin()
+        assert proxy.wait_dead() == -signal.SIGKILL
+        proxy.start().wait_ready()
+        steps.finish(handle)
+    assert world.faults.deaths() == 0
+    until(lambda: same_on_both(world, node), "both have the same")
+
+
+@pytest.mark.parametrize("flag, reason", (("member", "FOLLOWER_OF_ANOTHER"), ("image-dir", "IMAGE_DIR_DIFFERS")))
+def test_a_follower_that_was_set_up_for_something_else_is_told_apart(world, make_adapter, flag, reason):
+    world.follower.flags[flag] = "/dev/shm/elsewhere" if flag == "image-dir" else "another"
+    world.follower.stop()
+    world.follower.start().wait_ready()
+    with world.open_run() as run:
+        run.publish(make_adapter(1), version=1).wait("stored")
+        until(lambda: reason in why(world), f"the member says {reason}")
