@@ -174,3 +174,14 @@ def test_a_follower_that_was_set_up_for_something_else_is_told_apart(world, make
     with world.open_run() as run:
         run.publish(make_adapter(1), version=1).wait("stored")
         until(lambda: reason in why(world), f"the member says {reason}")
+
+
+def test_a_framework_is_told_that_its_directory_reaches_one_node(world, tiny):
+    proxy = world.fleet.proxies[LEADER]
+    proxy.flags["bindings-root"] = tiny
+    restart(proxy)
+    world.wait_ready(LEADER)
+    route = {"sglang": "/load_lora_adapter", "vllm": "/v1/load_lora_adapter"}[world.engines[LEADER].kind]
+    body = {"lora_name": "mine", "lora_path": str(tiny / "adapters" / "v1")}
+    status, text = engines.http_json("POST", world.fleet.door(LEADER) + route, body)
+    assert 400 <= status < 500 and "several nodes" in str(text), (status, text)

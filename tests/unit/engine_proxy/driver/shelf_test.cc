@@ -158,11 +158,12 @@ TEST_F(ShelfTest, AFailedPlaceGivesItsFileBack) {
   EXPECT_TRUE(fs::is_empty(root_ + "/versions/j1"));
 }
 
-// One node that answers so, each time.
-Followers OneNode(absl::StatusOr<bool> says, std::vector<FollowerOrder>& asked) {
-  const AskFollower ask = [says, &asked](const FollowerOrder& order, int64_t) {
+// One node that answers so, first when the fetch begins and then while it is waited for.
+Followers OneNode(absl::StatusOr<bool> at_first, absl::StatusOr<bool> then,
+                  std::vector<FollowerOrder>& asked) {
+  const AskFollower ask = [=, &asked](const FollowerOrder& order, int64_t) {
     asked.push_back(order);
-    return says;
+    return asked.size() == 1 ? at_first : then;
   };
   return Followers({{"node:1", ask}}, JournalId("j1"), "life",
                    [] { return std::set<std::string>(); });
@@ -170,7 +171,7 @@ Followers OneNode(absl::StatusOr<bool> says, std::vector<FollowerOrder>& asked) 
 
 TEST_F(ShelfTest, AVersionIsThereOnceItsFollowersHaveIt) {
   std::vector<FollowerOrder> asked;
-  Followers followers = OneNode(true, asked);
+  Followers followers = OneNode(false, true, asked);
   const Fetch fetch = Wanting(stored_.digest);
   const Event end = Run(
       fetch, [&](const VersionKey&) { return ManifestNow(); }, &followers);
@@ -185,15 +186,18 @@ TEST_F(ShelfTest, AVersionIsThereOnceItsFollowersHaveIt) {
 }
 
 TEST_F(ShelfTest, AFollowerThatCannotHaveItFailsTheFetchAndLeavesNothing) {
-  std::vector<FollowerOrder> asked;
-  Followers followers =
-      OneNode(Error(absl::StatusCode::kUnavailable, "FOLLOWER_UNANSWERED", "refused"), asked);
-  const Event end = Run(
-      Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); }, &followers);
-  ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
-  EXPECT_EQ(std::get<FetchFailed>(end).reason, "FOLLOWER_UNANSWERED");
-  EXPECT_TRUE(std::get<FetchFailed>(end).away) << "it is nobody's fault here, and tried again";
-  EXPECT_TRUE(fs::is_empty(root_ + "/versions/j1"));
+  const absl::Status silent =
+      Error(absl::StatusCode::kUnavailable, "FOLLOWER_UNANSWERED", "refused");
+  for (const absl::StatusOr<bool>& at_first : {absl::StatusOr<bool>(silent), {false}}) {
+    std::vector<FollowerOrder> asked;
+    Followers followers = OneNode(at_first, silent, asked);
+    const Event end = Run(
+        Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); }, &followers);
+    ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+    EXPECT_EQ(std::get<FetchFailed>(end).reason, "FOLLOWER_UNANSWERED");
+    EXPECT_TRUE(std::get<FetchFailed>(end).away) << "it is nobody's fault here, and tried again";
+    EXPECT_TRUE(fs::is_empty(root_ + "/versions/j1"));
+  }
 }
 
 fs::perms ModeOf(const std::string& path) { return fs::status(path).permissions(); }
