@@ -11,7 +11,6 @@ import subprocess
 import pytest
 from testing import engines
 from testing.faults import Faults
-from testing.fleet import Service
 from testing.nodes import OtherNode
 from testing.waiting import until
 from testing.world import Steps, World, restart
@@ -36,30 +35,7 @@ def world(request, bin_dir, tiny, tmp_path, node):
     )  # fmt: skip
     world = World(bin_dir, tmp_path, engine)
     world.faults = faults
-    fleet = world.fleet
-    store_port = fleet.addresses()["store"].rpartition(":")[2]
-    # The store is reached from the other node; what a certificate adds is proved elsewhere.
-    fleet.store.flags |= {
-        "listen": f"0.0.0.0:{store_port}", "advertise-host": node.host_address, "insecure-listen-anywhere": "true",
-    }  # fmt: skip
-    address = f"{node.address}:{engines.free_port()}"
-    world.follower = Service(
-        bin_dir / "engine-proxy",
-        "follower",
-        tmp_path / "follower",
-        {
-            "follow": "true",
-            "member": LEADER,
-            "store": f"{node.host_address}:{store_port}",
-            "listen": address,
-            "insecure-listen-anywhere": "true",
-            "admin-listen": f"{node.address}:{engines.free_port()}",
-            "image-dir": fleet.image_root / LEADER,
-            "ucx": "false",  # here the node shares this machine's processes, which nodes do not
-        },
-        enter=node.enter,
-    )
-    fleet.proxies[LEADER].flags["followers"] = address
+    world.follower = world.fleet.follower(LEADER, node)
     try:
         world.follower.start().wait_ready()
         with world:
@@ -104,8 +80,8 @@ def test_every_version_is_on_both_nodes_before_it_is_loaded(world, node, make_ad
 def test_an_engine_of_two_nodes_without_a_follower_is_not_ready(world):
     world.fleet.proxies[LEADER].flags.pop("followers")
     restart(world.fleet.proxies[LEADER])
-    detail = until(lambda: world.member(LEADER).get("detail"), "it says why")
-    assert "FOLLOWERS_MISSING" in detail and "engine-proxy --follow" in detail
+    until(lambda: "FOLLOWERS_MISSING" in world.member(LEADER).get("detail", ""), "it says why")
+    assert "engine-proxy --follow" in world.member(LEADER)["detail"]
 
 
 def test_a_load_that_goes_out_too_early_ends_the_engine(world, node, make_adapter):

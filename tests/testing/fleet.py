@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 
 from testing.engines import free_port
+from testing.nodes import OtherNode
 
 # Restoring a database and binding ports takes milliseconds; two cores that compile beside it take seconds.
 READY_DEADLINE_S = 60.0
@@ -199,6 +200,30 @@ class Fleet:
                 **self._proxy_flags,
             },
         )
+
+    def follower(self, member: str, node: OtherNode) -> Service:
+        """A follower of the member's proxy on another node; before anything is started."""
+        store_port = self._store_at.rpartition(":")[2]
+        # The store is reached from there; what a certificate adds is proved elsewhere.
+        self.store.flags |= {
+            "listen": f"0.0.0.0:{store_port}",
+            "advertise-host": node.host_address,
+            "insecure-listen-anywhere": "true",
+        }
+        proxy = self.proxies[member]
+        at = f"{node.address}:{free_port()}"
+        proxy.flags["followers"] = at
+        flags = {
+            "follow": "true",
+            "member": member,
+            "store": f"{node.host_address}:{store_port}",
+            "listen": at,
+            "insecure-listen-anywhere": "true",
+            "admin-listen": f"{node.address}:{free_port()}",
+            "image-dir": proxy.flags["image-dir"],
+            "ucx": "false",  # a node of testing.nodes shares this machine's processes, which nodes do not
+        }
+        return Service(proxy.binary, f"follower of {member}", self.folder / f"follower-{member}", flags, node.enter)
 
     def services(self) -> list[Service]:
         return [self.store, self.orchestrator, *self.proxies.values()]

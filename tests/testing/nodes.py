@@ -39,6 +39,11 @@ class OtherNode:
         return self._holder.pid
 
     @property
+    def device(self) -> str:
+        """This machine's end of the cable; the node's is `up0`."""
+        return self._outside
+
+    @property
     def enter(self) -> list[str]:
         """Words before a command that shall run on the node."""
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", f"--mount=/proc/{self.pid}/ns/mnt"]
