@@ -95,8 +95,8 @@ absl::Status Followers::Confirm(const Placement& placement) {
     LORRY_ASSIGN_OR_RETURN(const bool has, Ask(node, order, kLookMs));
     if (!has)
       return Error(absl::StatusCode::kUnavailable, "FOLLOWER_FETCHES",
-                   absl::StrCat("follower ", nodes_[node].address, " lost ", placement.name.value,
-                                " and fetches it again"));
+                   absl::StrCat("follower ", nodes_[node].address, " does not have ",
+                                placement.name.value, " any more, and gets it again"));
   }
   return absl::OkStatus();
 }
