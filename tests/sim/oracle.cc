@@ -100,12 +100,19 @@ void Oracle::RecordsLost(bool is_remembered) {
   is_lost_ = is_remembered;
 }
 
-void Oracle::Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered,
+void Oracle::Adopted(const Remembrance& remembered,
                      const std::function<bool(const VersionKey&)>& is_stored) {
   is_lost_ = false;
-  std::erase_if(committed_, [&](const auto& commit) {
-    return !remembered.contains(commit.first) || !is_stored(commit.second);
-  });
+  const auto is_known = [&](const auto& commit) {
+    const auto door = remembered.find(commit.first);
+    if (door == remembered.end()) return false;
+    const auto& [adapter, pool] = commit.first;
+    const auto& [incarnation, epoch] = door->second;
+    const auto decided = decided_.find(EpochKey{incarnation, adapter, pool, epoch});
+    return decided == decided_.end() || decided->second.version == commit.second;
+  };
+  std::erase_if(committed_,
+                [&](const auto& commit) { return !is_known(commit) || !is_stored(commit.second); });
 }
 
 void Oracle::StoreForgot(bool still_knows, const std::set<VersionKey>& held) {

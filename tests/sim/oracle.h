@@ -36,9 +36,11 @@ class Oracle {
   // The records are gone, or older ones; whether the store remembers later ones. Whether an operator
   // then took over what members remember.
   void RecordsLost(bool is_remembered);
-  // By then the doors of these pools remembered a decision.
-  // What the store has lost since nobody can adopt.
-  void Adopted(const std::set<std::pair<AdapterName, PoolName>>& remembered,
+  // The latest decision that a door of each pool remembers by then. One that is later than that, as
+  // the doors that followed it have moved to another pool since, nobody can adopt; nor what the
+  // store has lost.
+  using Remembrance = std::map<std::pair<AdapterName, PoolName>, std::pair<uint64_t, Epoch>>;
+  void Adopted(const Remembrance& remembered,
                const std::function<bool(const VersionKey&)>& is_stored);
   void JournalLost(const JournalId& journal);
   // The store is an older one: whether it still knows more than the records, and what it knows to be

@@ -262,11 +262,13 @@ void World::AdoptIfAsked() {
     Call(adopted, request);
     return;
   }
-  std::set<std::pair<AdapterName, PoolName>> remembered;
+  Oracle::Remembrance remembered;
   for (const auto& [member, proxy] : proxies_) {
     if (!IsAttached(member)) return;
     for (const fleet::ObservedRow& row : proxy->machine().Observe().rows) {
-      if (!row.target.empty()) remembered.emplace(row.adapter, proxy->pool());
+      if (row.target.empty()) continue;
+      auto& latest = remembered[{row.adapter, proxy->pool()}];
+      latest = std::max(latest, {row.incarnation, row.epoch});
     }
   }
   sim_.oracle.Adopted(
