@@ -12,7 +12,7 @@ namespace {
 
 void LeaveEngine(Core& core, const BootId& boot, Residency& residency) {
   // Should the boot have been alive after all, its load or unload may yet happen.
-  if (residency.IsAny<at::Loading, at::Doubted, at::Unloading>()) residency.uncertain_on = boot;
+  if (residency.IsAny<at::Loading, at::Doubted, at::Unloading>()) residency.LeaveUncertain(boot);
   residency.changed_as_of = core.registry.changes;
   residency.evicting = false;
   Move(core, residency, ResidencyEvent::kBootEnded);

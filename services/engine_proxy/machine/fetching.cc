@@ -46,7 +46,7 @@ bool MayDelete(const Core& core, const Residency& residency) {
   // goes on beside an engine that is down without filling the memory.
   if (!residency.directory->asked && !core.IsListed(residency)) return true;
   if (core.boot.empty() || !core.answers || !core.FreshlyListed(residency)) return false;
-  if (core.IsListed(residency) || IsUncertain(core, residency)) return false;
+  if (core.IsListed(residency) || MayBeRead(core, residency)) return false;
   return std::none_of(core.registry.listing.begin(), core.registry.listing.end(),
                       [&](const auto& entry) { return entry.second == residency.directory->path; });
 }

@@ -59,10 +59,14 @@ bool IsUncertain(const Core& core, const Residency& residency) {
   return !residency.uncertain_on.empty() && residency.uncertain_on == core.boot;
 }
 
+bool MayBeRead(const Core& core, const Residency& residency) {
+  return !residency.may_be_read_on.empty() && residency.may_be_read_on == core.boot;
+}
+
 void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
   if (outcome == Outcome::kUnsent) return;  // nobody answered
   if (MayHaveHappened(outcome)) {
-    residency.uncertain_on = core.boot;
+    residency.LeaveUncertain(core.boot);
     if (outcome == Outcome::kUnknown && ++core.hung_loads >= core.config.hung_loads_limit)
       Wedge(core, residency.name);
     return;
@@ -72,7 +76,7 @@ void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
   core.hung_loads = 0;
   for (auto& [name, other] : core.residencies) {
     if (IsUncertain(core, other)) other.changed_as_of = core.registry.changes;
-    other.uncertain_on = BootId();
+    other.LeaveUncertain(BootId());
   }
   EndLeftTrials(core);
 }

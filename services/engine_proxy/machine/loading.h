@@ -22,6 +22,9 @@ void JudgeDoubts(Core& core);
 
 // Whether a load of it got no answer on this boot, and may yet happen.
 bool IsUncertain(const Core& core, const Residency& residency);
+// Whether the engine may yet read its directory on this boot for such a load, though the name may
+// have been listed since.
+bool MayBeRead(const Core& core, const Residency& residency);
 // After the answer, or its absence, to a load or unload.
 void NoteAnswer(Core& core, Residency& residency, Outcome outcome);
 

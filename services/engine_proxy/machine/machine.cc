@@ -116,7 +116,7 @@ void RestoreName(Core& core, const EngineName& name, const NameRecord& record) {
   residency.trial = record.trial;
   core.last_trial = std::max(core.last_trial, record.trial);
   // Until it is listed: the load may have been under way.
-  residency.uncertain_on = record.loaded_on;
+  residency.LeaveUncertain(record.loaded_on);
   residency.phase = at::Fetched();
   if (record.leased) residency.uncounted = Uncounted{.leased = true};
 }
@@ -124,7 +124,7 @@ void RestoreName(Core& core, const EngineName& name, const NameRecord& record) {
 // Behind an unload without an answer a load without one may still wait, to read the directory.
 void RestoreUnload(Core& core, const BootId& boot, const EngineName& name) {
   const auto it = core.residencies.find(name);  // names are restored first: "name/" < "unloading"
-  if (it != core.residencies.end()) it->second.uncertain_on = boot;
+  if (it != core.residencies.end()) it->second.LeaveUncertain(boot);
 }
 
 absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& value) {

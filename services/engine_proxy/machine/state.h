@@ -114,7 +114,10 @@ struct Residency {
   // The boot that it is on trial on (verdicts.h); which trial of this journal it is.
   BootId tried_on;
   uint64_t trial = 0;
-  BootId uncertain_on;         // a load there got no answer, and may happen yet
+  BootId uncertain_on;  // a load there got no answer, and may happen yet
+  // The same, until a later call is answered: of loads that were repeated one may have happened, so
+  // that the name is listed, while the others are yet to read the directory.
+  BootId may_be_read_on;
   uint64_t changed_as_of = 0;  // the registry's count when it was last loaded or unloaded
   uint32_t tries = 0;          // failures in a row
   uint32_t waits = 0;          // fetches in a row that found nobody
@@ -125,6 +128,7 @@ struct Residency {
   std::optional<Uncounted> uncounted;
   BootId known_on;  // the boot on which this process loaded it, or found it
 
+  void LeaveUncertain(const BootId& boot) { uncertain_on = may_be_read_on = boot; }
   template <typename State>
   bool Is() const {
     return std::holds_alternative<State>(phase);

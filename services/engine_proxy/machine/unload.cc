@@ -38,10 +38,19 @@ bool MayUnloadPaused(const Core& core, const Residency& residency) {
   return IsBinding(residency) && never_waits;
 }
 
+// No call of its own is under way.
+bool MayBeAsked(const Residency& residency) {
+  return residency.IsAny<at::Absent, at::Fetched, at::Loaded, at::Failed>();
+}
+
 // Of one name, where MayUnloadAny: not routed by any table that some io_context still resolves by,
 // and nothing in flight.
 bool MayUnload(const Core& core, const Residency& residency) {
-  if (!IsOnEngine(core, residency) || !IsLeaving(core, residency)) return false;
+  // What may yet be loaded, or read, is unloaded too: the answer says that the load is over, one way
+  // or the other.
+  const bool may_be_read = MayBeAsked(residency) && MayBeRead(core, residency);
+  if (!IsOnEngine(core, residency) && !may_be_read) return false;
+  if (!IsLeaving(core, residency)) return false;
   if (core.now < residency.unload_after || !MayUnloadPaused(core, residency)) return false;
   const bool closed = residency.closed_at.value != 0 && core.reported >= residency.closed_at;
   return closed && IsIdle(core, residency);
@@ -65,9 +74,7 @@ void AskAgain(Core& core) {
 }  // namespace
 
 bool IsOnEngine(const Core& core, const Residency& residency) {
-  if (!residency.IsAny<at::Absent, at::Fetched, at::Loaded, at::Failed>()) return false;
-  // What may yet be loaded is unloaded too: the answer says that the load is over, one way or the
-  // other.
+  if (!MayBeAsked(residency)) return false;
   return residency.Is<at::Loaded>() || core.IsListed(residency) || IsUncertain(core, residency);
 }
 

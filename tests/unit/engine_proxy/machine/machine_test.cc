@@ -229,6 +229,26 @@ TEST(Residency, TheAnswerToAnUnloadSettlesALoadThatGotNone) {
   EXPECT_EQ(bench.StateOf(1), fleet::ResidencyState::kAbsent);
 }
 
+// Of two loads without an answer one happened: the name was listed, and is gone again. The other may
+// yet read the directory.
+TEST(Residency, ADirectoryIsNotRemovedWhileALoadThatWasRepeatedMayYetReadIt) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "", ""};
+  bench.engine_[Bench::NameOf(1)] = "/" + Bench::NameOf(1).value;
+  bench.Desire(0, {1});
+  bench.Pass(5'000);
+  ASSERT_EQ(bench.Told(1), "LOADED");
+  bench.may_load_ = false;
+  bench.Desire(0, {1});
+  bench.engine_.clear();
+  bench.Pass(10'000);
+  ASSERT_NE(bench.Told(1), "LOADED");
+  bench.silent_.insert(kUnloadEffect);
+  bench.Desire(0, {});
+  bench.Pass(10'000);
+  EXPECT_EQ(bench.deletes_, 0) << "the unload's answer would say that all loads before it are over";
+}
+
 TEST(Residency, AnUnloadPastItsDeadlineWedgesAnSglangEngine) {
   Bench bench(fleet::EngineKind::kSglang);
   bench.Desire(1, {1});
