@@ -106,6 +106,9 @@ Outcome Router::Resolve(const Ask& ask) {
   if (table_->asleep) {
     return Refused{503, "ENGINE_ASLEEP", "the engine sleeps: its memory is released", 2};
   }
+  if (table_->updating) {
+    return Refused{503, "ENGINE_UPDATING", "a framework is giving the engine other weights", 2};
+  }
   std::vector<Resolved> resolved;
   Admission::Counted counted;
   std::optional<Held> away;  // of those that are, the one that may wait the shortest

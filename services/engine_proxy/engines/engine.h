@@ -47,7 +47,7 @@ struct EngineFacts {
   std::string model_config;
   std::string quantization;  // of the base model, as it was started with; empty: as the config says
   bool cumulative_streams = false;  // SGLang's /generate repeats the whole text in each event
-  bool asleep = false;              // its memory is released; SGLang does not say
+  std::optional<bool> asleep;       // its memory is released; SGLang does not say
   uint64_t nodes = 1;               // that its ranks run on, as far as it says
   std::string device;               // that it runs on: cpu, cuda; empty: not said
   // A request for the log-probabilities of its prompt may end the engine's process.

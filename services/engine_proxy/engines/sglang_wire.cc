@@ -90,7 +90,7 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   if (std::binary_search(modules.begin(), modules.end(), "all")) modules.clear();
   facts.aborts_waiting = ReleasesWhatItAborts(facts.version);
   facts.problems = ProblemsOf(info);
-  // `asleep` stays false: SGLang keeps which memory was released inside its scheduler, and no route
+  // `asleep` stays unsaid: SGLang keeps which memory was released inside its scheduler, and no route
   // tells it (0.5.23). Loads and probes fail meanwhile, and are tried again.
   return facts;
 }

@@ -47,13 +47,16 @@ bool IsDeclared(absl::string_view exposition, absl::string_view name) {
 
 // At any level of sleep, and until the last of its memory is back. The page of the dev routes for
 // this, /is_sleeping, says true of an engine that is only paused, too.
-bool IsAsleep(absl::string_view exposition) {
+// None where it has no such metric.
+std::optional<bool> IsAsleep(absl::string_view exposition) {
   constexpr absl::string_view kSleep = "vllm:engine_sleep_state";
+  std::optional<bool> asleep;
   for (absl::string_view line : absl::StrSplit(exposition, '\n')) {
     const auto value = ValueOfSample(line, kSleep);
-    if (value == 0.0 && absl::StrContains(line, "sleep_state=\"awake\"")) return true;
+    if (!value.has_value() || !absl::StrContains(line, "sleep_state=\"awake\"")) continue;
+    asleep = asleep.value_or(false) || *value == 0.0;
   }
-  return false;
+  return asleep;
 }
 
 // The base model's config.json: an object, or what Python prints of one, `LlamaConfig {...}`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "services/engine_proxy/machine/demand.h"
+#include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/rows.h"
 #include "services/engine_proxy/machine/unload.h"
@@ -52,7 +53,8 @@ DoorTable Build(const Core& core) {
   table.lag_known = core.session && core.desired.has_value();
   table.awaits_desired = !core.desired.has_value();
   table.paused = IsPaused(core);
-  table.asleep = core.asleep;
+  table.asleep = IsAsleepOrToBe(core);
+  table.updating = IsUpdatingOrTo(core);
   for (const auto& [adapter, row] : core.rows) table.rows.push_back(RowFor(core, adapter, row));
   for (const auto& [name, record] : core.bindings.by_name)
     table.bindings.push_back(BindingFor(core, name, record));
@@ -75,7 +77,8 @@ bool IsUpToDate(const Core& core) {
   const DoorTable& table = core.table;
   if (core.table_stale || table.revision.value == 0 || table.boot != core.boot ||
       table.engine != core.limits.kind || table.paused != IsPaused(core) ||
-      table.asleep != core.asleep || table.slots != core.limits.slots ||
+      table.asleep != IsAsleepOrToBe(core) || table.updating != IsUpdatingOrTo(core) ||
+      table.slots != core.limits.slots ||
       table.lag_known != (core.session && core.desired.has_value()) ||
       table.awaits_desired == core.desired.has_value() || table.rows.size() != core.rows.size() ||
       table.bindings.size() != core.bindings.by_name.size()) {
@@ -127,6 +130,11 @@ void AdvanceDoor(Core& core) {
     } else if (residency.closed_at.value == 0) {
       residency.closed_at = core.table.revision;
     }
+  }
+  if (!core.table.asleep && !core.table.updating) {
+    core.memory.shut_at = Revision();
+  } else if (core.memory.shut_at.value == 0) {
+    core.memory.shut_at = core.table.revision;
   }
   for (auto& [adapter, row] : core.rows) {
     if (ModeOf(row) == fleet::RowMode::kOpen) {

@@ -72,8 +72,10 @@ struct DoorTable {
   bool awaits_desired = false;
   // A pause that Lorry began holds: replies may be slow.
   bool paused = false;
-  // The engine's memory is released: nothing is admitted.
+  // The engine's memory is released, or is to be once what runs has ended: nothing is admitted.
   bool asleep = false;
+  // Likewise while a framework gives it other weights.
+  bool updating = false;
   // How many adapters the engine holds at once; 0: any number.
   uint32_t slots = 0;
   // All sorted, for the binary searches below. An adapter without a row is UNKNOWN_ADAPTER; an

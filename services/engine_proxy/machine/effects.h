@@ -118,13 +118,21 @@ struct ResumeEngine {
   std::string why = {};  // for people, where nobody asked for it
 };
 
+// A framework's call, as it came, under the number of its ticket.
+struct PassCall {
+  OpId op = 0;
+  BootId boot;
+  uint64_t ticket = 0;
+  int64_t deadline_ms = 0;
+};
+
 struct SetDoorTable {
   DoorTable table;
 };  // to the door; answered by DoorReport
 struct SendObserved {
   fleet::Observed observed;
 };                   // to the orchestrator; latest wins
-struct AnswerCall {  // to whoever made it; kOk: as the engine answers what it has done
+struct AnswerCall {  // to whoever made it; kOk: as the engine answers what it has done, or has answered
   uint64_t ticket = 0;
   Outcome outcome = Outcome::kOk;
   std::string reason = {};  // a word of docs/ERRORS.md
@@ -151,6 +159,7 @@ struct AnswerBinding {  // to whoever called, behind the table that it speaks of
 
 using Effect = std::variant<Fetch, CancelFetch, HashDirectory, CheckShapes, DeleteDirectory, List,
                             Load, Probe, Unload, AskEngineLoad, PauseEngine, ResumeEngine,
-                            SetDoorTable, SendObserved, AnswerCall, ReadBinding, AnswerBinding>;
+                            SetDoorTable, SendObserved, AnswerCall, ReadBinding, AnswerBinding,
+                            PassCall>;
 
 }  // namespace lorry::proxy

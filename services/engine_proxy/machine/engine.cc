@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "services/engine_proxy/machine/loading.h"
+#include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/uncounted.h"
 #include "services/engine_proxy/machine/verdicts.h"
@@ -15,6 +16,7 @@ void LeaveEngine(Core& core, const BootId& boot, Residency& residency) {
   if (residency.IsAny<at::Loading, at::Doubted, at::Unloading>()) residency.LeaveUncertain(boot);
   residency.changed_as_of = core.registry.changes;
   residency.evicting = false;
+  residency.is_outdated = residency.must_reload = false;
   Move(core, residency, ResidencyEvent::kBootEnded);
 }
 
@@ -61,6 +63,7 @@ void BeginBoot(Core& core, const BootId& boot) {
     core.Erase("unloading");
   }
   core.registry.after = core.now;
+  ForgetMemory(core, boot);
 }
 
 bool WantsList(const Core& core) {
@@ -82,8 +85,8 @@ void HandleSeen(Core& core, const EngineSeen& event) {
     JudgeDoubts(core);
   }
   core.answers = true;
-  core.asleep = event.asleep;
   core.limits = event.limits;
+  HandleSaidAsleep(core, event.asleep);
   core.engine_version = event.version;
   core.problem = event.problem;
   core.warning = event.warning;

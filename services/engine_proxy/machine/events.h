@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -51,7 +52,7 @@ struct EngineSeen {  // it answers, and this is its start marker; repeated as of
   std::string version;
   std::string problem;  // preflight: the missing or wrong flag, for people; not empty keeps the
                         // member JOINING
-  bool asleep = false;  // memory released
+  std::optional<bool> asleep = {};  // memory released; none where the engine does not say
   std::string warning = {};  // preflight: what is amiss and keeps it from nothing, for people
   // What it serves. Without, no adapter is loaded, unless the operator vouches for all of them.
   std::optional<peft::BaseModel> base_model = {};
@@ -102,6 +103,12 @@ struct PauseDone {
 struct ResumeDone {
   OpId op = 0;
   Outcome outcome = Outcome::kOk;
+};
+struct PassDone {
+  OpId op = 0;
+  Outcome outcome = Outcome::kOk;
+  std::string reason = {};
+  std::string detail = {};
 };
 
 // --- the fetcher and its directories
@@ -171,7 +178,20 @@ struct PauseCall {
   bool flush = false;  // the engine's caches are dropped
 };
 struct ContinueCall {};
-using FrameworkCall = std::variant<PauseCall, ContinueCall>;
+// Parts of the engine's memory, by the engine's own names of them.
+using MemoryTags = std::set<std::string>;
+inline constexpr std::string_view kWeightsTag = "weights";
+// To give memory back to its host, and to take it again.
+struct ReleaseCall {
+  MemoryTags tags;
+};
+struct WakeCall {
+  MemoryTags tags;
+};
+// To change the weights of the base model, or whatever else adapters answer by.
+struct WeightsCall {};
+using FrameworkCall =
+    std::variant<PauseCall, ContinueCall, ReleaseCall, WakeCall, WeightsCall>;
 // Tickets count the calls of one proxy process, from 1; each is answered by one AnswerCall.
 struct CallMade {
   uint64_t ticket = 0;
@@ -211,7 +231,7 @@ struct TimePassed {};  // `wake_at` came
 
 using Event = std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed,
                            LoadDone, ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone,
-                           FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
+                           PassDone, FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
                            DirectoryHashed, ShapesChecked, DoorReport, DoorDrains, DoorClosed,
                            CallMade, CallLeft, BindAsked, UnbindAsked, BindingRead, TimePassed>;
 

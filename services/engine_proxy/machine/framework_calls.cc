@@ -4,17 +4,13 @@
 #include <utility>
 
 #include "lib/base/overload.h"
+#include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/pauses.h"
 
 namespace lorry::proxy {
 namespace {
 
 using fleet::PauseKind;
-
-void Answer(Core& core, uint64_t ticket, Outcome outcome, std::string reason = "",
-            std::string detail = "") {
-  core.effects.push_back(AnswerCall{ticket, outcome, std::move(reason), std::move(detail)});
-}
 
 // Frozen requests never end, and SGLang waits for their end with its registry of pauses locked: it
 // could not be continued either.
@@ -26,18 +22,18 @@ bool WouldNeverEnd(const Core& core, const PauseCall& call) {
 // Whether the call is over, or the engine is being asked for it; otherwise it waits.
 bool Take(Core& core, uint64_t ticket, const PauseCall& call) {
   if (core.boot.empty() || !core.answers) {
-    Answer(core, ticket, Outcome::kUnsent, "ENGINE_UNREACHABLE", "the engine does not answer");
+    AnswerNow(core, ticket, Outcome::kUnsent, "ENGINE_UNREACHABLE", "the engine does not answer");
     return true;
   }
   if (core.IsWedged()) {
-    Answer(core, ticket, Outcome::kRefused, "ENGINE_WEDGED",
+    AnswerNow(core, ticket, Outcome::kRefused, "ENGINE_WEDGED",
            "the engine hangs in its registry of adapters and may not go on from a pause; it needs "
            "a restart");
     return true;
   }
   if (IsHeldByFramework(core)) {
     if (WouldNeverEnd(core, call)) {
-      Answer(core, ticket, Outcome::kRefused, "PAUSE_CONFLICT",
+      AnswerNow(core, ticket, Outcome::kRefused, "PAUSE_CONFLICT",
              "the engine is paused otherwise, and an abort would wait for its frozen requests "
              "without an end; continue it first");
       return true;
@@ -53,12 +49,12 @@ bool Take(Core& core, uint64_t ticket, const PauseCall& call) {
 bool Take(Core& core, uint64_t ticket, const ContinueCall&) {
   if (IsPaused(core) && !core.pause.by_framework && !IsResuming(core)) {
     // Lorry's own pause is not the framework's to end; the engine goes on by itself.
-    Answer(core, ticket, Outcome::kOk);
+    AnswerNow(core, ticket, Outcome::kOk, "", "");
     return true;
   }
   if (IsPaused(core) && !IsHeldByFramework(core)) return false;
   if (!IsPaused(core) && (core.boot.empty() || !core.answers)) {
-    Answer(core, ticket, Outcome::kUnsent, "ENGINE_UNREACHABLE", "the engine does not answer");
+    AnswerNow(core, ticket, Outcome::kUnsent, "ENGINE_UNREACHABLE", "the engine does not answer");
     return true;
   }
   core.calls.serving = ticket;
@@ -78,26 +74,34 @@ void HandleCallLeft(Core& core, const CallLeft& event) {
   });
 }
 
-bool IsPauseAsked(const Core& core) {
+void AnswerNow(Core& core, uint64_t ticket, Outcome outcome, std::string reason,
+               std::string detail) {
+  core.effects.push_back(AnswerCall{ticket, outcome, std::move(reason), std::move(detail)});
+}
+
+bool IsRestAsked(const Core& core) {
   return std::ranges::any_of(core.calls.waiting, [](const CallMade& made) {
-    return std::holds_alternative<PauseCall>(made.call);
+    return !std::holds_alternative<ContinueCall>(made.call);
   });
 }
 
 void AnswerServed(Core& core, Outcome outcome, std::string reason, std::string detail) {
   const uint64_t ticket = std::exchange(core.calls.serving, 0);
-  if (ticket != 0) Answer(core, ticket, outcome, std::move(reason), std::move(detail));
+  if (ticket != 0) AnswerNow(core, ticket, outcome, std::move(reason), std::move(detail));
 }
 
-void AdvanceCalls(Core& core) {
+bool AdvanceCalls(Core& core) {
   auto& waiting = core.calls.waiting;
-  while (!waiting.empty() && core.calls.serving == 0) {
+  bool any = false;
+  while (!waiting.empty() && core.calls.serving == 0 && core.memory.op == 0) {
     const CallMade made = waiting.front();
     const bool is_taken =
         std::visit([&](const auto& call) { return Take(core, made.ticket, call); }, made.call);
-    if (!is_taken) return;
+    if (!is_taken) break;
     waiting.pop_front();
+    any = true;
   }
+  return any;
 }
 
 }  // namespace lorry::proxy

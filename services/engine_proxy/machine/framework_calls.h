@@ -14,11 +14,13 @@ namespace lorry::proxy {
 
 void HandleCall(Core& core, const CallMade& event);
 void HandleCallLeft(Core& core, const CallLeft& event);
-// Takes the calls whose turn has come.
-void AdvanceCalls(Core& core);
+// Takes the calls whose turn has come; whether there was one.
+bool AdvanceCalls(Core& core);
 
-// Some call is to pause the engine once what is at work in its registry has ended.
-bool IsPauseAsked(const Core& core);
+// Some call is to have the engine at rest once what is at work in its registry has ended.
+bool IsRestAsked(const Core& core);
+void AnswerNow(Core& core, uint64_t ticket, Outcome outcome, std::string reason,
+               std::string detail);
 // What became of the call that the engine was asked for, if its caller still waits.
 void AnswerServed(Core& core, Outcome outcome, std::string reason, std::string detail);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "services/engine_proxy/machine/demand.h"
+#include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/probe.h"
 #include "services/engine_proxy/machine/residency.h"
@@ -31,8 +32,16 @@ void Doubt(Core& core, Residency& residency, bool was_probe, at::Mishap mishap) 
       .mishap = std::move(mishap), .was_probe = was_probe, .since = core.now};
 }
 
+bool IsAsleepFor(const Core& core, const Residency& residency) {
+  return core.asleep && !MayLoadAsleep(core, residency);
+}
+
 // The load ended, and the listing was asked for after that.
 void JudgeLoad(Core& core, Residency& residency) {
+  if (IsAsleepFor(core, residency)) {
+    Move(core, residency, ResidencyEvent::kNotBelieved);
+    return;
+  }
   if (core.IsListedAsOurs(residency)) {
     Move(core, residency, ResidencyEvent::kListedAsOurs);
     return;
@@ -85,7 +94,13 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   Residency* residency = core.FindAt<at::Loading>(event.op);
   if (residency == nullptr) return;
   residency->changed_as_of = core.registry.call_ended_as_of = ++core.registry.changes;
-  NoteAnswer(core, *residency, event.outcome);
+  const bool is_outdated = std::get<at::Loading>(residency->phase).is_outdated;
+  // An engine that slept meanwhile does not hang.
+  if (is_outdated && event.outcome == Outcome::kUnknown) {
+    residency->uncertain_on = core.boot;
+  } else {
+    NoteAnswer(core, *residency, event.outcome);
+  }
   // What the engine has not heard of it does not die of.
   if (event.outcome == Outcome::kUnsent && !IsUncertain(core, *residency)) {
     EndTrial(*residency);
@@ -101,6 +116,18 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   // Whatever it answered, the list says what is there.
   Move(core, *residency, ResidencyEvent::kAnswered);
   std::get<at::Verifying>(residency->phase).mishap = std::move(mishap);
+  if (!is_outdated) return;
+  residency->is_outdated = true;
+  Move(core, *residency, ResidencyEvent::kNotBelieved);
+}
+
+// The engine had it before it slept and has lost it, or had it under other weights: that says nothing
+// of the version.
+void FailOutdated(Core& core, Residency& residency, at::Mishap mishap) {
+  mishap.failure = fleet::Failure::kMember;
+  residency.is_outdated = false;
+  residency.must_reload = true;
+  Fail(core, residency, ResidencyEvent::kFailed, std::move(mishap));
 }
 
 void HandleProbeDone(Core& core, const ProbeDone& event) {
@@ -115,10 +142,15 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
     mishap = {fleet::Failure::kMember, "PROBE_BEHIND_OTHERS",
               "the engine went on answering other requests and did not come to the probe"};
   if (event.outcome != Outcome::kUnknown) EndTrial(*residency);  // else it stays on trial
+  const bool is_outdated = residency->is_outdated;
+  if (is_outdated && (event.outcome == Outcome::kRefused || event.outcome == Outcome::kFailed))
+    return FailOutdated(core, *residency, std::move(mishap));
   if (event.outcome != Outcome::kOk)
     return Fail(core, *residency, ResidencyEvent::kFailed, std::move(mishap));
   EndLeftTrials(core);
   ProbeVerdict verdict = JudgeProbe(residency->rules, residency->traits, event.answer);
+  if (!verdict.passes && is_outdated)
+    return FailOutdated(core, *residency, {{}, verdict.reason, verdict.detail});
   if (!verdict.passes) {
     // The engine took it and does not apply it: a refusal in all but words.
     return Fail(core, *residency, ResidencyEvent::kFailed,
@@ -126,6 +158,7 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
   }
   Move(core, *residency, ResidencyEvent::kPassed);
   residency->tries = 0;
+  residency->is_outdated = false;
   at::Loaded& loaded = std::get<at::Loaded>(residency->phase);
   loaded = {.reason = verdict.reason, .detail = verdict.detail, .gap = {}};
   if (loaded.reason.empty() && !residency->directory->differences.empty())
@@ -134,11 +167,12 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
 }
 
 void AdvanceToLoad(Core& core, Residency& residency) {
-  if (!core.FreshlyListed(residency) || core.asleep || !core.answers) return;
+  if (!core.FreshlyListed(residency) || IsAsleepFor(core, residency) || !core.answers) return;
   // A paused engine answers no probe; a framework that paused it itself waits for its own adapters,
   // and would not let it go on before.
   const bool is_paused = IsPausedOrToBe(core) && !(IsHeldByFramework(core) && IsBinding(residency));
-  const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core) || is_paused;
+  const bool waits =
+      IsSomeoneOnTrial(core) || IsUnloading(core) || is_paused || IsPassing(core);
   if (core.IsListedAsOurs(residency)) {
     const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
     if (to_load && !waits) Move(core, residency, ResidencyEvent::kListedAsOurs);
@@ -172,6 +206,8 @@ void AdoptListing(Core& core) {
     if (core.registry.listing.contains(name)) {
       residency.uncertain_on = BootId();
       FindOnEngine(core, residency);
+    } else {
+      residency.must_reload = false;  // it is gone already
     }
     if (residency.Is<at::Verifying>()) {
       JudgeLoad(core, residency);

@@ -13,6 +13,7 @@
 #include "services/engine_proxy/machine/fetching.h"
 #include "services/engine_proxy/machine/framework_calls.h"
 #include "services/engine_proxy/machine/loading.h"
+#include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/observe.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
@@ -62,6 +63,7 @@ void Handle(Core& core, const Event& event) {
                  [&](const EngineLoadSeen& e) { HandleEngineLoad(core, e); },
                  [&](const PauseDone& e) { HandlePauseDone(core, e); },
                  [&](const ResumeDone& e) { HandleResumeDone(core, e); },
+                 [&](const PassDone& e) { HandlePassDone(core, e); },
                  [&](const FetchProgress& e) { HandleFetchProgress(core, e); },
                  [&](const FetchDone& e) { HandleFetchDone(core, e); },
                  [&](const FetchFailed& e) { HandleFetchFailed(core, e); },
@@ -89,7 +91,10 @@ void Plan(Core& core) {
   AdvanceRows(core);
   AdvanceDoor(core);  // before unloads: what they wait for is a table without the name
   if (AdvanceUnloads(core)) AdvanceDoor(core);
-  AdvanceCalls(core);
+  if (AdvanceCalls(core)) {
+    AdvanceRows(core);  // what they stand on may not be believed any more
+    AdvanceDoor(core);
+  }
   AdvancePause(core);  // after a flip that it was held for, and never beside a call of the registry
   AdvanceEngine(core);
   AskEngineLoadIfNeeded(core);
@@ -149,6 +154,10 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
   if (const auto* killer = std::get_if<KillerRecord>(&value))
     core.killers[EngineName(last)] = *killer;
   if (const auto* paused = std::get_if<PausedRecord>(&value)) RestorePause(core, *paused);
+  if (const auto* asleep = std::get_if<AsleepRecord>(&value)) {
+    core.memory.record = *asleep;
+    core.asleep = true;
+  }
   if (const auto* unloading = std::get_if<UnloadingRecord>(&value)) {
     core.unloading = *unloading;
     RestoreUnload(core, unloading->boot, unloading->name);

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/quiesce.h"
 #include "services/engine_proxy/machine/residency.h"
@@ -29,6 +30,7 @@ std::string HealthDetail(const Core& core) {
     return absl::StrCat("the registry hangs since ", core.wedged->name.value,
                         "; the engine serves what it has and needs a restart");
   }
+  if (core.asleep) return AsleepDetail(core);
   if (IsResuming(core)) {
     return "resuming: a pause is over, and the engine has not said yet that it goes on";
   }

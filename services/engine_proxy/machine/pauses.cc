@@ -95,7 +95,7 @@ void TakeFromFramework(Core& core) {
 
 // The first row that wants a pause, and all that want the same.
 void BeginIfWanted(Core& core) {
-  if (!core.desired.has_value() || !IsRegistryQuiet(core)) return;
+  if (!core.desired.has_value() || !IsRegistryQuiet(core) || core.memory.op != 0) return;
   Pause& pause = core.pause;
   for (const fleet::DesiredRow& wanted : core.desired->rows) {
     const auto row = core.rows.find(wanted.adapter);
@@ -113,6 +113,8 @@ void BeginIfWanted(Core& core) {
 }
 
 void EndIfOverdue(Core& core) {
+  // Its time waits while memory is released, and begins anew then.
+  if (core.asleep) core.pause.until = core.now + core.config.framework_pause_ms;
   if (core.now < core.pause.until) return;
   ++core.pause.overdue;
   core.pause.was_overdue = true;
@@ -173,6 +175,13 @@ void EndForFramework(Core& core) {
   }
 }
 
+void RenewFrameworkPause(Core& core) {
+  if (!core.pause.by_framework) return;
+  core.pause.until = core.pause.record->framework_until =
+      core.now + core.config.framework_pause_ms;
+  WriteDown(core, PauseWrite::kPaused);
+}
+
 // A load, a probe or an unload would not be answered before the engine goes on.
 bool IsRegistryQuiet(const Core& core) {
   return !IsUnloading(core) &&
@@ -189,7 +198,7 @@ bool IsHeldByFramework(const Core& core) {
 }
 
 bool IsPausedOrToBe(const Core& core) {
-  if (IsPaused(core) || IsPauseAsked(core)) return true;
+  if (IsPaused(core) || IsRestAsked(core) || core.memory.op != 0) return true;
   if (!core.desired.has_value()) return false;
   return std::ranges::any_of(core.desired->rows, [&](const fleet::DesiredRow& wanted) {
     const auto row = core.rows.find(wanted.adapter);

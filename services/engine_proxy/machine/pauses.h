@@ -24,6 +24,8 @@ void AdvancePause(Core& core);
 void BeginForFramework(Core& core, const PauseCall& call);
 // And to go on from a framework's pause, or from one that is not known here.
 void EndForFramework(Core& core);
+// The time that a framework's pause may last begins anew.
+void RenewFrameworkPause(Core& core);
 bool IsRegistryQuiet(const Core& core);
 bool IsHeldByFramework(const Core& core);
 

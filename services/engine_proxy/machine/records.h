@@ -7,6 +7,7 @@
 #include <compare>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -76,6 +77,13 @@ struct PausedRecord {
   Tick framework_until = 0;
   auto operator<=>(const PausedRecord&) const = default;
 };
+// "asleep": what frameworks have the engine release of its memory; written before the engine hears of
+// it, deleted once the last of it is back. It has no deadline: who released it has the memory in use.
+struct AsleepRecord {
+  BootId boot;
+  std::set<std::string> tags;
+  auto operator<=>(const AsleepRecord&) const = default;
+};
 // "unloading": an unload that was sent and not answered yet. Ticks go on over a restart of the
 // process, not over one of the machine; until_tick is never taken for later than a whole deadline.
 struct UnloadingRecord {
@@ -110,7 +118,7 @@ struct BindingRecord {
 
 using RecordValue =
     std::variant<JournalRecord, TermRecord, RowRecord, BootRecord, NameRecord, PausedRecord,
-                 WedgedRecord, KillerRecord, UnloadingRecord, BindingRecord>;
+                 WedgedRecord, KillerRecord, UnloadingRecord, BindingRecord, AsleepRecord>;
 using Record = fleet::RecordOf<RecordValue>;
 using Records = std::map<std::string, RecordValue>;
 

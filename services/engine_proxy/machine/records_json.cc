@@ -104,6 +104,13 @@ RecordValue WedgedFrom(const Json& j) {
 Json Fields(const KillerRecord& r) { return {{"kind", "killer"}, {"deaths", r.deaths}}; }
 RecordValue KillerFrom(const Json& j) { return KillerRecord{Field<uint32_t>(j, "deaths")}; }
 
+Json Fields(const AsleepRecord& r) {
+  return {{"kind", "asleep"}, {"boot", r.boot.value}, {"tags", r.tags}};
+}
+RecordValue AsleepFrom(const Json& j) {
+  return AsleepRecord{BootId(Text(j, "boot")), Field<std::set<std::string>>(j, "tags")};
+}
+
 Json Fields(const UnloadingRecord& r) {
   return {{"kind", "unloading"},
           {"boot", r.boot.value},
@@ -143,7 +150,7 @@ absl::StatusOr<RecordValue> Decode(std::string_view text) {
       {"journal", &JournalFrom}, {"term", &TermFrom},     {"row", &RowFrom},
       {"boot", &BootFrom},       {"name", &NameFrom},     {"paused", &PausedFrom},
       {"wedged", &WedgedFrom},   {"killer", &KillerFrom}, {"unloading", &UnloadingFrom},
-      {"binding", &BindingFrom}};
+      {"binding", &BindingFrom}, {"asleep", &AsleepFrom}};
   return fleet::DecodeRecord(text, *kReaders);
 }
 

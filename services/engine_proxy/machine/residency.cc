@@ -39,10 +39,11 @@ OpId Begin(Core& core, Residency& residency) {
   return std::get<State>(residency.phase).op = core.NewOp();
 }
 
-// An engine that is paused, or does not go on yet, answers no token: that it lists the name must do.
-// Only bindings get here, under a framework's pause.
+// An engine that is paused, or does not go on yet, answers no token, nor does one without its memory:
+// that it lists the name must do. Only bindings get here, under a framework's pause, or where it
+// has the weights back.
 fleet::ProbeQuestion QuestionTo(const Core& core, const Residency& r) {
-  if (IsPaused(core)) return {.kind = fleet::ProbeKind::kPresence};
+  if (IsPaused(core) || core.asleep) return {.kind = fleet::ProbeKind::kPresence};
   return QuestionFor(r.rules, r.traits, r.directory->reference);
 }
 
@@ -80,6 +81,7 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
       return;
     case ResidencyAsk::kLoad:
       r.changed_as_of = ++core.registry.changes;
+      r.is_outdated = false;
       r.directory->asked = true;
       r.loaded_on = core.boot;  // a survivor is believed only if the journal says that it was asked
       BeginCounting(core, r);
@@ -156,6 +158,7 @@ void AdvanceFetched(Core& core, Residency& residency) {
 }
 
 void AdvanceFailed(Core& core, Residency& residency) {
+  if (residency.must_reload) return;  // the unloader's
   const bool unwanted = core.IsUnwanted(residency);
   // It waits for another base model and for nothing else: what is said of it is said of this one.
   const bool was_misfit =

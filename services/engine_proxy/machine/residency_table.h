@@ -55,6 +55,7 @@ enum class ResidencyEvent : uint8_t {
   kPassed,
   kFailed,
   kVanished,
+  kNotBelieved,
   kMayBeUnloaded,
   kUnloadUnanswered,
   kUnloadAnswered,

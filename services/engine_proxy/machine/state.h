@@ -50,6 +50,7 @@ struct Deleting {
 };
 struct Loading {
   OpId op = 0;
+  bool is_outdated = false;  // the engine slept meanwhile, or got other weights
 };
 struct Verifying {  // the load ended, and the next listing tells what came of it
   Mishap mishap;
@@ -127,6 +128,8 @@ struct Residency {
   Revision closed_at;     // the first door table that does not route it; 0 while one does
   std::optional<Uncounted> uncounted;
   BootId known_on;  // the boot on which this process loaded it, or found it
+  bool is_outdated = false;  // loaded before the engine slept, or got other weights; not probed since
+  bool must_reload = false;  // it was, and failed
 
   void LeaveUncertain(const BootId& boot) { uncertain_on = may_be_read_on = boot; }
   template <typename State>
@@ -222,6 +225,18 @@ struct FrameworkCalls {
   uint64_t serving = 0;          // the ticket of the one that the engine is asked for; 0: none
 };
 
+// What frameworks have released of the engine's memory, and the call that it is asked for as it came
+// (memory.h).
+struct Memory {
+  std::optional<bool> seen_asleep;     // as the engine says of itself
+  std::optional<AsleepRecord> record;  // while some of it is released, as far as is known here
+  OpId op = 0;                         // PassCall
+  std::variant<ReleaseCall, WakeCall, WeightsCall> passing;
+  std::optional<AsleepRecord> before;  // `record` as it was before that
+  Revision shut_at;  // the first table that admits nothing for a call's sake; 0 while one does
+  uint32_t looks_awake = 0;  // answers of the engine in a row, against the record
+};
+
 // What a binding, or a call that makes one, wants of the engine.
 struct Bound {
   fleet::WantedVersion wanted;
@@ -269,7 +284,7 @@ struct Core {
   BootId boot;          // empty while its process is gone or was not seen yet
   BootId journal_boot;  // as recorded
   bool answers = false;
-  bool asleep = false;
+  bool asleep = false;  // it says so, or a framework released its memory (memory.h)
   fleet::EngineLimits limits;
   std::string engine_version, problem, warning;
   std::string lost_why;                       // while no engine answers
@@ -295,6 +310,7 @@ struct Core {
   uint64_t last_trial = 0;
   Pause pause;
   FrameworkCalls calls;
+  Memory memory;
   Bindings bindings;
 
   // the door

@@ -21,7 +21,7 @@ constexpr std::string_view kResidencyEvents[] = {
     "misfit",          "unreadable",   "may be deleted",  "deleted",
     "not deleted",     "gets slot",    "listed as ours",  "not listed",
     "answered",        "broke off",    "engine lives",    "passed",
-    "failed",          "vanished",     "may be unloaded", "unload unanswered",
+    "failed",          "vanished", "not believed",    "may be unloaded", "unload unanswered",
     "unload answered", "unload hangs", "boot ended",      "may be tried"};
 constexpr std::string_view kResidencyAsks[] = {
     "–",    "Fetch", "CancelFetch", "HashDirectory", "CheckShapes", "DeleteDirectory",

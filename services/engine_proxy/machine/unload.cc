@@ -4,6 +4,7 @@
 
 #include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/loading.h"
+#include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
 #include "services/engine_proxy/machine/slots.h"
@@ -24,7 +25,7 @@ bool IsRegistryTaken(const Core& core) {
 // Whether the engine can take an unload of anything: no pause, nothing else at work in its
 // registry.
 bool MayUnloadAny(const Core& core) {
-  if (!core.answers || core.boot.empty() || core.asleep) return false;
+  if (!core.answers || core.boot.empty() || core.asleep || IsPassing(core)) return false;
   const bool is_paused = IsPausedOrToBe(core) && !IsHeldByFramework(core);
   return !core.IsWedged() && !IsRegistryTaken(core) && !is_paused;
 }
@@ -60,7 +61,8 @@ bool MayUnload(const Core& core, const Residency& residency) {
 // too, and passes what is left of the deadline.
 void AskAgain(Core& core) {
   if (!core.unloading.has_value() || core.boot != core.unloading->boot) return;
-  if (!core.answers || core.asleep || IsPaused(core) || core.IsWedged()) return;
+  const bool rests = core.asleep || IsPassing(core) || IsPaused(core);
+  if (!core.answers || rests || core.IsWedged()) return;
   const EngineName name = core.unloading->name;
   Residency& residency = core.residencies[name];
   if (residency.name.empty()) {
@@ -101,6 +103,7 @@ bool IsLeaving(const Core& core, const Residency& residency) {
     const bool goes_on = core.IsRowTarget(residency.name) && !IsOnDemand(core, residency.name);
     return leaves && !goes_on;
   }
+  if (residency.must_reload) return true;
   if (MaySurvive(core, residency)) return false;
   const bool is_told = core.desired.has_value() || IsBinding(residency);
   if (leaves || !is_told) return leaves;
@@ -130,7 +133,7 @@ void HandleUnloadDone(Core& core, const UnloadDone& event) {
   }
   if (!MayHaveHappened(event.outcome)) NoteAnswer(core, *residency, event.outcome);
   if (event.outcome == Outcome::kOk) ForgetUncounted(*residency);
-  residency->evicting = false;
+  residency->evicting = residency->is_outdated = residency->must_reload = false;
   residency->unload_after = core.now + core.config.poll_ms;
   Move(core, *residency, ResidencyEvent::kUnloadAnswered);
 }

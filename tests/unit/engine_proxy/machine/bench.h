@@ -40,9 +40,14 @@ class Bench {
     See();
   }
   void See() {
-    EngineSeen seen{boot_, limits_, "1", "", asleep_};
+    EngineSeen seen{boot_, limits_, "1", "", SaysAsleep()};
     seen.base_model = base_;
     Tell(seen);
+  }
+  // SGLang does not say.
+  std::optional<bool> SaysAsleep() const {
+    if (limits_.kind == fleet::EngineKind::kSglang) return std::nullopt;
+    return asleep_;
   }
   // What is desired: `numbers` wanted, the last of them opened at `epoch`.
   void Desire(uint64_t epoch, std::vector<uint64_t> numbers) {
@@ -209,6 +214,9 @@ class Bench {
   Outcome delete_outcome_ = Outcome::kOk;
   fleet::DesiredPause quiesce_;  // of rows that are desired
   std::vector<PauseEngine> pauses_;
+  std::vector<PassCall> passed_;
+  Outcome pass_outcome_ = Outcome::kOk;
+  bool pass_hangs_ = false;
   std::map<std::string, std::string> files_;  // frameworks' directories, and what is in them
   std::set<EngineName> shelf_;                // bindings' directories here
   std::map<uint64_t, AnswerBinding> bind_answers_;
@@ -315,6 +323,11 @@ class Bench {
   void Answer(const ResumeEngine& e) {
     ++resumes_;
     events_.push_back(ResumeDone{e.op, resume_outcome_});
+  }
+  void Answer(const PassCall& e) {
+    passed_.push_back(e);
+    if (pass_hangs_) return;
+    events_.push_back(PassDone{e.op, pass_outcome_, pass_outcome_ == Outcome::kOk ? "" : "WHY"});
   }
   void Answer(const SetDoorTable& e) {
     events_.push_back(DoorReport{e.table.revision, counts_, waiting_, last_admitted_, by_name_});

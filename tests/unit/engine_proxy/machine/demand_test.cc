@@ -218,14 +218,12 @@ TEST_F(DemandTest, ASyncIsNotKeptWaitingByWhatIsInUse) {
 TEST_F(DemandTest, SyncsAndRequestsTakeTurns) {
   Desire({"a", "b", "c", "d"});
   const size_t before = bench_.loads_.size();
-  bench_.asleep_ = true;
-  bench_.See();
+  bench_.Tell(EngineLost{});  // nothing is asked of it meanwhile
   Ask("a");
   std::vector<fleet::WantedVersion> next = {Wanted("x"), Wanted("y")};
   for (fleet::WantedVersion& wanted : next) wanted.must = true;
   Desire({"a", "b", "c", "d"}, next);
   bench_.silent_ = {kTableEffect};
-  bench_.asleep_ = false;
   bench_.See();
   ASSERT_EQ(bench_.unloads_, 2) << "of the two that make room for a, one is gone";
   ASSERT_EQ(bench_.loads_.size(), before)

@@ -45,7 +45,8 @@ std::vector<RecordValue> Meant() {
           probed,
           PausedRecord{BootId("b1"), fleet::PauseKind::kAbort, 900'000},
           BindingRecord{EngineName("lorry.binding-v0-0123456789ab"), Digest{"d"}, probed.traits,
-                        fleet::Render::kRsloraFolded, "/p", 3}};
+                        fleet::Render::kRsloraFolded, "/p", 3},
+          AsleepRecord{BootId("b1"), {"kv_cache", "weights"}}};
 }
 
 TEST(Records, OfEarlierVersionsAreRead) {

@@ -1,0 +1,234 @@
+#include "services/engine_proxy/machine/memory.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/engine_proxy/machine/framework_calls.h"
+#include "services/engine_proxy/machine/pauses.h"
+#include "services/engine_proxy/machine/residency.h"
+#include "services/engine_proxy/machine/uncounted.h"
+
+namespace lorry::proxy {
+namespace {
+
+// An engine was looked at before a call may tell of it afterwards; the second look began later.
+constexpr uint32_t kLooksToWake = 2;
+
+// Nothing that the engine answered before says what it would answer now.
+void BelieveNothing(Core& core) {
+  const uint64_t change = ++core.registry.changes;
+  for (auto& [name, residency] : core.residencies) {
+    residency.changed_as_of = change;
+    if (auto* loading = std::get_if<at::Loading>(&residency.phase)) loading->is_outdated = true;
+    if (!residency.IsAny<at::Verifying, at::Probing, at::Loaded>()) continue;
+    residency.is_outdated = true;
+    Move(core, residency, ResidencyEvent::kNotBelieved);
+  }
+}
+
+void FollowSleep(Core& core) {
+  const bool asleep = core.memory.record.has_value() || core.memory.seen_asleep.value_or(false);
+  if (std::exchange(core.asleep, asleep) == asleep) return;
+  BelieveNothing(core);
+  if (!asleep) RenewFrameworkPause(core);
+}
+
+void Release(Core& core, std::optional<AsleepRecord> record) {
+  if (record.has_value() && record->tags.empty()) record.reset();
+  core.memory.looks_awake = 0;
+  if (core.memory.record != record) {
+    core.memory.record = std::move(record);
+    core.memory.record.has_value() ? core.Save("asleep", *core.memory.record)
+                                   : core.Erase("asleep");
+  }
+  FollowSleep(core);
+}
+
+MemoryTags Released(const Core& core) {
+  return core.memory.record.has_value() ? core.memory.record->tags : MemoryTags();
+}
+
+std::string Joined(const MemoryTags& tags) { return absl::StrJoin(tags, ", "); }
+
+// SGLang ends of memory that is to be released twice, or taken back twice; vLLM passes over it.
+bool RefusesTwice(Core& core, uint64_t ticket, const MemoryTags& tags, bool is_release) {
+  if (core.limits.kind != fleet::EngineKind::kSglang) return false;
+  const MemoryTags released = Released(core);
+  MemoryTags twice;
+  for (const std::string& tag : tags) {
+    if (released.contains(tag) == is_release) twice.insert(tag);
+  }
+  if (twice.empty()) return false;
+  AnswerNow(core, ticket, Outcome::kRefused, "MEMORY_CONFLICT",
+            absl::StrCat(Joined(twice), is_release ? " is released already" : " is not released",
+                         ", as far as this proxy knows, and SGLang would end of the call"));
+  return true;
+}
+
+bool RefusesAway(Core& core, uint64_t ticket) {
+  if (!core.boot.empty() && core.answers && !core.IsWedged()) return false;
+  if (core.IsWedged()) {
+    AnswerNow(core, ticket, Outcome::kRefused, "ENGINE_WEDGED",
+              "the engine hangs in its registry of adapters; it needs a restart");
+  } else {
+    AnswerNow(core, ticket, Outcome::kUnsent, "ENGINE_UNREACHABLE", "the engine does not answer");
+  }
+  return true;
+}
+
+// An earlier process of this proxy may have let some in, that are there still.
+bool MayHaveOrphans(const Core& core) {
+  return std::ranges::any_of(core.residencies, [&](const auto& entry) {
+    const Residency& residency = entry.second;
+    return residency.uncounted.has_value() && !residency.uncounted->leased &&
+           MayHaveUncounted(core, residency);
+  });
+}
+
+bool IsDrained(const Core& core) {
+  const bool is_shut = core.memory.shut_at.value != 0 && core.reported >= core.memory.shut_at;
+  return is_shut && core.LiveRequests() == 0 && !MayHaveOrphans(core);
+}
+
+// Requests that a framework's pause keeps from ending.
+bool AreFrozen(const Core& core) {
+  if (!IsHeldByFramework(core)) return false;
+  using fleet::PauseKind;
+  const PauseKind kind = core.pause.wanted.kind;
+  const bool ends = kind == PauseKind::kAbort || kind == PauseKind::kWait;
+  return MayHaveOrphans(core) || (!ends && core.LiveRequests() > 0);
+}
+
+// Lorry's own pause ends first, and so does what is at work in the engine's registry.
+bool IsEngineTaken(const Core& core) {
+  return (IsPaused(core) && !IsHeldByFramework(core)) || !IsRegistryQuiet(core);
+}
+
+template <typename Call>
+void Pass(Core& core, uint64_t ticket, const Call& call) {
+  Memory& memory = core.memory;
+  core.calls.serving = ticket;
+  memory.op = core.NewOp();
+  memory.passing = call;
+  memory.before = memory.record;
+  core.effects.push_back(
+      PassCall{memory.op, core.boot, ticket, core.config.framework_pause_ms});
+}
+
+template <typename Call>
+bool IsNext(const Core& core) {
+  const auto& waiting = core.calls.waiting;
+  return !waiting.empty() && core.calls.serving == 0 && core.memory.op == 0 &&
+         std::holds_alternative<Call>(waiting.front().call);
+}
+
+template <typename Call>
+bool IsUnderWay(const Core& core) {
+  return core.memory.op != 0 && std::holds_alternative<Call>(core.memory.passing);
+}
+
+}  // namespace
+
+bool Take(Core& core, uint64_t ticket, const ReleaseCall& call) {
+  if (RefusesAway(core, ticket)) return true;
+  if (RefusesTwice(core, ticket, call.tags, /*is_release=*/true)) return true;
+  if (AreFrozen(core)) {
+    AnswerNow(core, ticket, Outcome::kRefused, "PAUSE_CONFLICT",
+              "the engine is paused with requests in it, whose memory would be gone; continue it "
+              "first, or abort them");
+    return true;
+  }
+  if (IsEngineTaken(core) || !IsDrained(core)) return false;
+  Pass(core, ticket, call);
+  AsleepRecord record{core.boot, Released(core)};
+  record.tags.insert(call.tags.begin(), call.tags.end());
+  Release(core, std::move(record));
+  return true;
+}
+
+bool Take(Core& core, uint64_t ticket, const WakeCall& call) {
+  if (RefusesAway(core, ticket)) return true;
+  if (RefusesTwice(core, ticket, call.tags, /*is_release=*/false)) return true;
+  if (IsEngineTaken(core)) return false;
+  Pass(core, ticket, call);
+  return true;
+}
+
+// A framework that holds a pause has seen to what runs: it may mean it to go on with the new weights.
+bool Take(Core& core, uint64_t ticket, const WeightsCall& call) {
+  if (RefusesAway(core, ticket)) return true;
+  if (IsEngineTaken(core) || !(IsHeldByFramework(core) || IsDrained(core))) return false;
+  Pass(core, ticket, call);
+  BelieveNothing(core);
+  return true;
+}
+
+void HandlePassDone(Core& core, const PassDone& event) {
+  Memory& memory = core.memory;
+  if (event.op == 0 || memory.op != event.op) return;
+  memory.op = 0;
+  AnswerServed(core, event.outcome, event.reason, event.detail);
+  if (std::holds_alternative<WeightsCall>(memory.passing)) return BelieveNothing(core);
+  if (const auto* wake = std::get_if<WakeCall>(&memory.passing)) {
+    // Without an answer it sleeps on, as far as anybody knows.
+    if (event.outcome != Outcome::kOk || !memory.record.has_value()) return;
+    AsleepRecord record = *memory.record;
+    for (const std::string& tag : wake->tags) record.tags.erase(tag);
+    return Release(core, std::move(record));
+  }
+  const bool happened = event.outcome == Outcome::kOk || MayHaveHappened(event.outcome);
+  Release(core, happened ? memory.record : memory.before);
+}
+
+bool IsPassing(const Core& core) {
+  return core.memory.op != 0 || IsNext<ReleaseCall>(core) || IsNext<WakeCall>(core) ||
+         IsNext<WeightsCall>(core);
+}
+
+bool IsAsleepOrToBe(const Core& core) { return core.asleep || IsNext<ReleaseCall>(core); }
+
+bool IsUpdatingOrTo(const Core& core) {
+  // Under a framework's pause requests wait in the engine, as they would without Lorry.
+  if (IsHeldByFramework(core)) return false;
+  return IsNext<WeightsCall>(core) || IsUnderWay<WeightsCall>(core);
+}
+
+bool MayLoadAsleep(const Core& core, const Residency& residency) {
+  if (!core.memory.record.has_value() || !IsBinding(residency)) return false;
+  return !core.memory.record->tags.contains(std::string(kWeightsTag));
+}
+
+void HandleSaidAsleep(Core& core, std::optional<bool> asleep) {
+  Memory& memory = core.memory;
+  memory.seen_asleep = asleep;
+  const bool is_awake = asleep.has_value() && !*asleep && memory.op == 0;
+  memory.looks_awake = is_awake ? memory.looks_awake + 1 : 0;
+  // Somebody woke it without this door.
+  if (memory.record.has_value() && memory.looks_awake >= kLooksToWake)
+    return Release(core, std::nullopt);
+  FollowSleep(core);
+}
+
+void ForgetMemory(Core& core, const BootId& boot) {
+  Memory& memory = core.memory;
+  memory.seen_asleep.reset();
+  if (memory.op != 0) {
+    memory.op = 0;
+    AnswerServed(core, Outcome::kBroken, "ENGINE_RESTARTED",
+                 "the engine was started again meanwhile");
+  }
+  if (memory.record.has_value() && memory.record->boot != boot)
+    return Release(core, std::nullopt);
+  FollowSleep(core);
+}
+
+std::string AsleepDetail(const Core& core) {
+  if (!core.memory.record.has_value()) return "asleep: it was put to sleep without this proxy";
+  return absl::StrCat("asleep: a framework released its ", Joined(core.memory.record->tags),
+                      ", and takes that back when it likes");
+}
+
+}  // namespace lorry::proxy

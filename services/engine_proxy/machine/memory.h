@@ -1,0 +1,38 @@
+// Memory that frameworks have the engine release, and weights that they give it: the engine's own
+// calls, passed on as they came once nothing is at work that they would harm (docs/SEMANTICS.md §9).
+//
+// Who released the memory has it in use: the proxy never wakes an engine by itself, and what was
+// released is durable, as SGLang tells nobody and ends of a call that asks for it twice. While any of
+// it is released, and while weights change, nothing is loaded, probed or unloaded; what was loaded
+// before is believed once it has been probed afterwards, and loaded again where it fails.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "services/engine_proxy/machine/state.h"
+
+namespace lorry::proxy {
+
+// Whether the call is over, or the engine is being asked for it; otherwise it waits.
+bool Take(Core& core, uint64_t ticket, const ReleaseCall& call);
+bool Take(Core& core, uint64_t ticket, const WakeCall& call);
+bool Take(Core& core, uint64_t ticket, const WeightsCall& call);
+void HandlePassDone(Core& core, const PassDone& event);
+
+// The engine is asked for such a call, or is to be: nothing else may begin there.
+bool IsPassing(const Core& core);
+// For the door: nothing is to be admitted, as memory is released, or weights change.
+bool IsAsleepOrToBe(const Core& core);
+bool IsUpdatingOrTo(const Core& core);
+// A framework's own adapter may be loaded while the engine has its weights: who released the rest
+// waits for it before it takes that again.
+bool MayLoadAsleep(const Core& core, const Residency& residency);
+
+// What the engine says of itself.
+void HandleSaidAsleep(Core& core, std::optional<bool> asleep);
+// Another life of the engine has all of its memory.
+void ForgetMemory(Core& core, const BootId& boot);
+std::string AsleepDetail(const Core& core);
+
+}  // namespace lorry::proxy

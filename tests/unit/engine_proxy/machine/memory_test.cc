@@ -1,0 +1,554 @@
+// Engines that sleep, and whose weights change: what waits, what is believed afterwards, and what a
+// restart of the proxy keeps (memory.h).
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/engine_proxy/machine/bench.h"
+
+namespace lorry::proxy {
+namespace {
+
+using fleet::EngineKind;
+using fleet::MemberHealth;
+using fleet::PauseKind;
+using fleet::ResidencyState;
+using ::testing::HasSubstr;
+
+const MemoryTags kAll = {"cuda_graph", "kv_cache", "weights"};
+const MemoryTags kWeights = {"weights"};
+const MemoryTags kCache = {"kv_cache"};
+
+class MemoryTest : public ::testing::Test {
+ protected:
+  explicit MemoryTest(EngineKind kind = EngineKind::kVllm) : bench_(kind) {
+    bench_.Desire(1, {1});
+  }
+  uint64_t Release(const MemoryTags& tags = {"kv_cache", "weights"}) {
+    return bench_.Call(ReleaseCall{tags});
+  }
+  uint64_t Wake(const MemoryTags& tags = {"kv_cache", "weights"}) {
+    return bench_.Call(WakeCall{tags});
+  }
+  uint64_t Update() { return bench_.Call(WeightsCall{}); }
+  // "ok", "waits", or the reason.
+  std::string Answered(uint64_t call) const {
+    const auto it = bench_.answered_.find(call);
+    if (it == bench_.answered_.end()) return "waits";
+    return it->second.outcome == Outcome::kOk ? "ok" : it->second.reason;
+  }
+  MemoryTags Written() const {
+    const auto it = bench_.records_.find("asleep");
+    return it == bench_.records_.end() ? MemoryTags() : std::get<AsleepRecord>(it->second).tags;
+  }
+  bool IsShut() const { return bench_.machine_->door_table().asleep; }
+  bool IsUpdating() const { return bench_.machine_->door_table().updating; }
+  MemberHealth Health() const { return bench_.machine_->Observe().health; }
+  std::string Detail() const { return bench_.machine_->Observe().health_detail; }
+  size_t passed() const { return bench_.passed_.size(); }
+  size_t probes() const { return bench_.probes_.size(); }
+  size_t loads() const { return bench_.loads_.size(); }
+  // Every PassCall so far is answered so.
+  void AnswerPassed(Outcome outcome) {
+    for (OpId op = 1; op < 400; ++op) bench_.Tell(PassDone{op, outcome});
+  }
+
+  Bench bench_;
+};
+
+class SglangMemoryTest : public MemoryTest {
+ protected:
+  SglangMemoryTest() : MemoryTest(EngineKind::kSglang) {}
+};
+
+// --- an engine that says by itself that it sleeps
+
+TEST_F(MemoryTest, WhatWasLoadedIsBelievedOnceItWasProbedAwake) {
+  ASSERT_TRUE(bench_.Routed(1));
+  const size_t before = probes();
+  bench_.asleep_ = true;
+  bench_.See();
+  EXPECT_EQ(Health(), MemberHealth::kAsleep);
+  EXPECT_THAT(Detail(), HasSubstr("without this proxy"));
+  EXPECT_FALSE(bench_.Routed(1));
+  bench_.Pass(20'000);
+  EXPECT_EQ(probes(), before) << "it could not answer";
+  bench_.asleep_ = false;
+  bench_.silent_ = {kProbeEffect};
+  bench_.See();
+  EXPECT_EQ(probes(), before);
+  EXPECT_FALSE(bench_.Routed(1)) << "nobody has shown yet that it applies it";
+  bench_.silent_.clear();
+  bench_.Reboot();
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, WhatIsStillThereIsNotLoadedAgain) {
+  const size_t before = probes();
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.See();
+  EXPECT_TRUE(bench_.Routed(1));
+  EXPECT_EQ(probes(), before + 1);
+  EXPECT_EQ(loads(), 1u);
+  EXPECT_EQ(bench_.unloads_, 0);
+}
+
+TEST_F(MemoryTest, WhatIsGoneIsLoadedAgainThoughAListOfItsSleepNamesIt) {
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.Pass(10'000);
+  bench_.engine_.clear();
+  bench_.asleep_ = false;
+  bench_.See();
+  EXPECT_EQ(loads(), 2u);
+  EXPECT_TRUE(bench_.Routed(1));
+  EXPECT_EQ(bench_.TheRow().mode, fleet::RowMode::kOpen);
+}
+
+TEST_F(MemoryTest, WhatComesBackAsTheBaseModelIsUnloadedAndLoadedAgain) {
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.rule_ = fleet::ProbeRule::kDiffers;
+  bench_.Desire(1, {1});
+  bench_.compared_ = fleet::ProbeComparison{0, 0};
+  bench_.silent_ = {kUnloadEffect};
+  bench_.See();
+  EXPECT_FALSE(bench_.Routed(1));
+  EXPECT_EQ(bench_.FailureOf(1), fleet::Failure::kNone) << "nothing is said of the version";
+  EXPECT_EQ(bench_.StateOf(1), ResidencyState::kUnloading);
+  bench_.silent_.clear();
+  bench_.compared_ = fleet::ProbeComparison{0.5, 0};
+  bench_.engine_.clear();
+  for (OpId op = 1; op < 400; ++op) bench_.Tell(UnloadDone{op, Outcome::kOk});
+  EXPECT_EQ(loads(), 2u);
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, WhatFailsAfterItWasLoadedAgainHasFailedByItself) {
+  bench_.rule_ = fleet::ProbeRule::kDiffers;
+  bench_.Desire(1, {1});
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.compared_ = fleet::ProbeComparison{0, 0};
+  bench_.See();
+  EXPECT_EQ(loads(), 2u);
+  EXPECT_EQ(bench_.FailureOf(1), fleet::Failure::kRefused);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(MemoryTest, AFailedOneThatIsGoneIsLoadedWithoutAnUnload) {
+  bench_.leased_ = {1};  // so that it is not unloaded
+  bench_.Desire(1, {1});
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.probe_answer_ = ProbeDone{.outcome = Outcome::kFailed, .reason = "ENGINE_NAME_UNKNOWN"};
+  bench_.See();
+  bench_.Pass(1'000);
+  EXPECT_EQ(bench_.Told(1), "FAILED ENGINE_NAME_UNKNOWN");
+  bench_.engine_.clear();
+  bench_.probe_answer_.reset();
+  bench_.Pass(6'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  EXPECT_EQ(bench_.Told(1), "LOADED");
+}
+
+TEST_F(MemoryTest, NoDeadlineOfALoadThatItSleptThroughCountsAgainstAnybody) {
+  Bench sglang(EngineKind::kSglang);
+  for (int i = 0; i < 4; ++i) {
+    sglang.silent_ = {kLoadEffect};
+    const uint64_t number = 2 + static_cast<uint64_t>(i);
+    sglang.Desire(0, {number});
+    ASSERT_EQ(sglang.StateOf(number), ResidencyState::kLoading);
+    // One that tells, as nobody can put it to sleep through the door meanwhile.
+    EngineSeen seen{sglang.boot_, sglang.limits_, "1", "", true};
+    seen.base_model = sglang.base_;
+    sglang.Tell(seen);
+    for (OpId op = 1; op < 400; ++op)
+      sglang.Tell(LoadDone{op, Outcome::kUnknown, "ENGINE_TIMEOUT", ""});
+    EXPECT_EQ(sglang.FailureOf(number), fleet::Failure::kNone);
+    sglang.silent_.clear();
+    seen.asleep = false;
+    sglang.Tell(seen);
+    sglang.Pass(1'000);
+    EXPECT_EQ(sglang.Told(number), "LOADED");
+  }
+  EXPECT_EQ(sglang.machine_->Observe().health, MemberHealth::kReady) << "it does not hang";
+}
+
+TEST_F(MemoryTest, NorOfAProbe) {
+  bench_.silent_ = {kProbeEffect};
+  bench_.Desire(2, {1, 2});
+  ASSERT_EQ(bench_.StateOf(2), ResidencyState::kLoading);
+  bench_.asleep_ = true;
+  bench_.See();
+  EXPECT_EQ(bench_.StateOf(2), ResidencyState::kFetched);
+  for (OpId op = 1; op < 400; ++op)
+    bench_.Tell(ProbeDone{.op = op, .outcome = Outcome::kUnknown, .reason = "ENGINE_TIMEOUT"});
+  EXPECT_EQ(bench_.FailureOf(2), fleet::Failure::kNone);
+  bench_.silent_.clear();
+  bench_.asleep_ = false;
+  bench_.See();
+  EXPECT_TRUE(bench_.Routed(2));
+}
+
+TEST_F(MemoryTest, ALoadThatIsAnsweredInItsSleepIsProbedAfterwards) {
+  bench_.silent_ = {kLoadEffect};
+  bench_.Desire(2, {1, 2});
+  bench_.asleep_ = true;
+  bench_.See();
+  const size_t before = probes();
+  bench_.engine_[Bench::NameOf(2)] = "/" + Bench::NameOf(2).value;
+  for (OpId op = 1; op < 400; ++op) bench_.Tell(LoadDone{op, Outcome::kOk});
+  bench_.Pass(6'000);
+  EXPECT_EQ(probes(), before);
+  bench_.silent_.clear();
+  bench_.asleep_ = false;
+  bench_.See();
+  EXPECT_TRUE(bench_.Routed(2));
+  EXPECT_EQ(loads(), 1u) << "but for the one that was answered by hand";
+}
+
+// --- a framework that releases the memory at the door
+
+TEST_F(MemoryTest, TheCallIsPassedOnceWhatRunsHasEnded) {
+  bench_.Count(1, 2);
+  const uint64_t call = Release();
+  EXPECT_TRUE(IsShut()) << "nobody else comes in";
+  EXPECT_EQ(Answered(call), "waits");
+  bench_.Pass(5'000);
+  EXPECT_EQ(passed(), 0u);
+  EXPECT_EQ(Health(), MemberHealth::kReady);
+  bench_.Count(1, 0);
+  ASSERT_EQ(passed(), 1u);
+  EXPECT_EQ(bench_.passed_[0].ticket, call);
+  EXPECT_EQ(bench_.passed_[0].boot, bench_.boot_);
+  EXPECT_EQ(Answered(call), "ok");
+  EXPECT_EQ(Health(), MemberHealth::kAsleep);
+  EXPECT_THAT(Detail(), HasSubstr("a framework released its kv_cache, weights"));
+  EXPECT_FALSE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, TheDoorMustHaveHeardThatItIsShut) {
+  bench_.silent_ = {kTableEffect};
+  Release();
+  bench_.Pass(5'000);
+  EXPECT_EQ(passed(), 0u) << "some io_context may still admit";
+  bench_.silent_.clear();
+  bench_.Report();
+  EXPECT_EQ(passed(), 1u);
+}
+
+TEST_F(MemoryTest, WaitsForALoadThatIsUnderWayAndLetsNoOtherBegin) {
+  bench_.silent_ = {kLoadEffect};
+  bench_.Desire(2, {1, 2, 3});
+  const size_t before = loads();
+  const uint64_t call = Release();
+  bench_.Pass(3'000);
+  EXPECT_EQ(Answered(call), "waits");
+  for (OpId op = 1; op < 400; ++op) bench_.Tell(LoadDone{op, Outcome::kFailed, "WHY", ""});
+  EXPECT_EQ(Answered(call), "ok");
+  EXPECT_EQ(loads(), before);
+}
+
+TEST_F(MemoryTest, WhoeverLeavesBeforeItBeganOpensTheDoorAgain) {
+  bench_.Count(1, 1);
+  const uint64_t call = Release();
+  bench_.Tell(CallLeft{call});
+  EXPECT_FALSE(IsShut());
+  bench_.Count(1, 0);
+  EXPECT_EQ(passed(), 0u);
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, IsWrittenDownBeforeTheEngineHearsOfIt) {
+  bench_.pass_hangs_ = true;
+  Release();
+  EXPECT_EQ(Written(), (MemoryTags{"kv_cache", "weights"}));
+  EXPECT_EQ(Health(), MemberHealth::kAsleep);
+}
+
+TEST_F(MemoryTest, OneThatTheEngineRefusesLeavesItAwake) {
+  bench_.pass_outcome_ = Outcome::kFailed;
+  EXPECT_EQ(Answered(Release()), "WHY");
+  EXPECT_EQ(Written(), MemoryTags());
+  EXPECT_FALSE(IsShut());
+  EXPECT_TRUE(bench_.Routed(1)) << "probed once more";
+}
+
+TEST_F(MemoryTest, OneWithoutAnAnswerMayHaveHappened) {
+  bench_.pass_outcome_ = Outcome::kUnknown;
+  EXPECT_EQ(Answered(Release()), "WHY");
+  EXPECT_EQ(Written(), (MemoryTags{"kv_cache", "weights"}));
+  EXPECT_TRUE(IsShut());
+}
+
+TEST_F(MemoryTest, TheProxyNeverWakesItAndNothingIsAskedOfItMeanwhile) {
+  Release();
+  const size_t before = probes();
+  bench_.asleep_ = true;
+  bench_.Desire(2, {1, 2});
+  for (int hour = 0; hour < 3; ++hour) {
+    bench_.Wait(3'600'000);
+    bench_.Look(2);
+    bench_.Pass(2'000);
+  }
+  EXPECT_EQ(passed(), 1u);
+  EXPECT_EQ(probes(), before);
+  EXPECT_EQ(loads(), 1u);
+  EXPECT_EQ(bench_.unloads_, 0);
+  EXPECT_EQ(Health(), MemberHealth::kAsleep);
+}
+
+TEST_F(MemoryTest, AwakeWhatIsWantedIsServedAgain) {
+  Release();
+  bench_.engine_.clear();
+  bench_.Desire(2, {2});
+  EXPECT_EQ(Answered(Wake(kWeights)), "ok");
+  EXPECT_EQ(Written(), kCache);
+  EXPECT_TRUE(IsShut());
+  EXPECT_EQ(loads(), 1u);
+  EXPECT_EQ(Answered(Wake(kCache)), "ok");
+  EXPECT_EQ(Written(), MemoryTags());
+  EXPECT_FALSE(IsShut());
+  EXPECT_TRUE(bench_.Routed(2));
+  EXPECT_EQ(Health(), MemberHealth::kReady);
+}
+
+TEST_F(MemoryTest, AWakeUpWithoutAnAnswerLeavesItAsleep) {
+  Release();
+  bench_.pass_outcome_ = Outcome::kUnknown;
+  EXPECT_EQ(Answered(Wake()), "WHY");
+  EXPECT_TRUE(IsShut());
+  EXPECT_EQ(Written(), (MemoryTags{"kv_cache", "weights"}));
+}
+
+TEST_F(MemoryTest, AnEngineThatSaysTwiceThatItIsAwakeWasWokenByOthers) {
+  Release();
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.See();
+  EXPECT_TRUE(IsShut()) << "it may have been asked before it slept";
+  bench_.See();
+  EXPECT_FALSE(IsShut());
+  EXPECT_EQ(Written(), MemoryTags());
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, NoLookCountsWhileItIsBeingAsked) {
+  bench_.pass_hangs_ = true;
+  Release();
+  bench_.Look(5);
+  EXPECT_TRUE(IsShut());
+}
+
+TEST_F(MemoryTest, ARestartedProxyKnowsThatItSleeps) {
+  Release();
+  bench_.Stop();
+  bench_.asleep_ = true;
+  bench_.Start();
+  EXPECT_EQ(Health(), MemberHealth::kAsleep);
+  const size_t before = probes();
+  bench_.Desire(1, {1});
+  bench_.Pass(20'000);
+  EXPECT_EQ(probes(), before);
+  EXPECT_EQ(Answered(bench_.Call(WakeCall{{"kv_cache", "weights"}})), "ok");
+  bench_.asleep_ = false;
+  bench_.See();
+  bench_.Pass(10'000);
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, AnotherLifeOfTheEngineIsAwake) {
+  Release();
+  bench_.Reboot();
+  EXPECT_EQ(Written(), MemoryTags());
+  EXPECT_FALSE(IsShut());
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, OneThatDiesOfTheCallAnswersIt) {
+  bench_.pass_hangs_ = true;
+  const uint64_t call = Release();
+  bench_.Reboot();
+  EXPECT_EQ(Answered(call), "ENGINE_RESTARTED");
+  bench_.pass_hangs_ = false;
+  EXPECT_EQ(Answered(Release()), "ok") << "the next one has its turn";
+}
+
+TEST_F(MemoryTest, ALaterCallWaitsForOneWhoseCallerHasLeft) {
+  bench_.pass_hangs_ = true;
+  const uint64_t first = Release();
+  bench_.Tell(CallLeft{first});
+  const uint64_t wake = Wake();
+  EXPECT_EQ(passed(), 1u);
+  EXPECT_EQ(Answered(wake), "waits");
+  AnswerPassed(Outcome::kOk);
+  EXPECT_EQ(passed(), 2u);
+  EXPECT_EQ(Answered(wake), "ok");
+}
+
+TEST_F(MemoryTest, WhereNoEngineAnswersItIsSaidAtOnce) {
+  bench_.Tell(EngineLost{.ended = false, .why = "ENGINE_TIMEOUT"});
+  EXPECT_EQ(Answered(Release()), "ENGINE_UNREACHABLE");
+  EXPECT_EQ(Answered(Wake()), "ENGINE_UNREACHABLE");
+  EXPECT_EQ(Answered(Update()), "ENGINE_UNREACHABLE");
+}
+
+// --- with a framework's pause
+
+TEST_F(MemoryTest, RequestsThatAPauseHasFrozenAreNotRobbedOfTheirMemory) {
+  bench_.Count(1, 1);
+  bench_.Call(PauseCall{PauseKind::kKeep});
+  EXPECT_EQ(Answered(Release()), "PAUSE_CONFLICT");
+  bench_.Count(1, 0);
+  EXPECT_EQ(Answered(Release()), "ok");
+}
+
+TEST_F(MemoryTest, WhatAnAbortingPauseEndsIsWaitedFor) {
+  bench_.Count(1, 1);
+  bench_.Call(PauseCall{PauseKind::kAbort});
+  const uint64_t call = Release();
+  EXPECT_EQ(Answered(call), "waits");
+  bench_.Count(1, 0);
+  EXPECT_EQ(Answered(call), "ok");
+}
+
+TEST_F(MemoryTest, ThePausesTimeWaitsWhileMemoryIsReleased) {
+  bench_.Call(PauseCall{PauseKind::kAbort});
+  Release();
+  bench_.Pass(1'000'000);
+  EXPECT_EQ(bench_.resumes_, 0);
+  Wake();
+  bench_.Pass(899'000);
+  EXPECT_EQ(bench_.resumes_, 0);
+  bench_.Stop();
+  bench_.Start();
+  EXPECT_EQ(bench_.resumes_, 0) << "it began anew, durably";
+  bench_.Pass(1'500);
+  EXPECT_EQ(bench_.resumes_, 1);
+}
+
+TEST_F(MemoryTest, LorrysOwnPauseIsOverBefore) {
+  bench_.quiesce_ = {PauseKind::kKeep, 10'000, false};
+  bench_.Row(fleet::RowMode::kHeld, 2);
+  bench_.Row(fleet::RowMode::kLocked, 2);
+  ASSERT_EQ(bench_.pauses_.size(), 1u);
+  const uint64_t call = Release();
+  EXPECT_EQ(Answered(call), "waits");
+  bench_.Row(fleet::RowMode::kOpen, 1);
+  EXPECT_EQ(Answered(call), "ok");
+}
+
+TEST_F(MemoryTest, AFrameworksOwnAdapterIsLoadedOnceTheWeightsAreBack) {
+  bench_.files_["/a"] = "digest";
+  Release();
+  bench_.Tell(BindAsked{77, "mine", "/a"});
+  bench_.Pass(2'000);
+  EXPECT_EQ(bench_.bind_answers_.count(77), 0u);
+  Wake(kWeights);
+  ASSERT_EQ(bench_.bind_answers_.count(77), 1u) << "who releases the rest waits for it";
+  EXPECT_EQ(bench_.bind_answers_.at(77).answer, BindAnswer::kDone);
+  EXPECT_EQ(bench_.probes_.back(), fleet::ProbeKind::kPresence);
+  const size_t before = probes();
+  Wake(kCache);
+  EXPECT_EQ(probes(), before + 2) << "it and the version, now that they can answer";
+  EXPECT_NE(bench_.probes_.back(), fleet::ProbeKind::kPresence);
+}
+
+// --- SGLang, which says nothing of it and ends of what is asked twice
+
+TEST_F(SglangMemoryTest, WhatItWouldEndOfIsRefused) {
+  EXPECT_EQ(Answered(Wake(kWeights)), "MEMORY_CONFLICT");
+  EXPECT_EQ(Answered(Release(kAll)), "ok");
+  EXPECT_EQ(Answered(Release(kCache)), "MEMORY_CONFLICT");
+  EXPECT_EQ(Answered(Wake(kWeights)), "ok");
+  EXPECT_EQ(Answered(Wake(kWeights)), "MEMORY_CONFLICT");
+  EXPECT_EQ(passed(), 2u);
+  EXPECT_EQ(Written(), (MemoryTags{"cuda_graph", "kv_cache"}));
+}
+
+TEST_F(SglangMemoryTest, ItSleepsOnHoweverOftenItIsSeen) {
+  Release(kAll);
+  bench_.Look(20);
+  EXPECT_TRUE(IsShut());
+  EXPECT_EQ(Health(), MemberHealth::kAsleep);
+  Wake(kAll);
+  EXPECT_FALSE(IsShut());
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+// --- weights
+
+TEST_F(MemoryTest, OtherWeightsAreGivenOnceWhatRunsHasEndedAndAllIsProbedAgain) {
+  bench_.Count(1, 1);
+  const uint64_t call = Update();
+  EXPECT_TRUE(IsUpdating());
+  EXPECT_FALSE(IsShut());
+  EXPECT_EQ(passed(), 0u);
+  const size_t before = probes();
+  bench_.pass_hangs_ = true;
+  bench_.Count(1, 0);
+  EXPECT_EQ(passed(), 1u);
+  EXPECT_TRUE(IsUpdating());
+  EXPECT_FALSE(bench_.Routed(1));
+  bench_.Pass(10'000);
+  EXPECT_EQ(probes(), before) << "not of weights that are half new";
+  AnswerPassed(Outcome::kOk);
+  EXPECT_EQ(Answered(call), "ok");
+  EXPECT_FALSE(IsUpdating());
+  EXPECT_EQ(probes(), before + 1);
+  EXPECT_TRUE(bench_.Routed(1));
+  EXPECT_EQ(Written(), MemoryTags());
+}
+
+TEST_F(MemoryTest, UnderAFrameworksPauseTheyAreGivenToWhatIsFrozen) {
+  bench_.Count(1, 1);
+  bench_.Call(PauseCall{PauseKind::kKeep});
+  EXPECT_EQ(Answered(Update()), "ok");
+  EXPECT_FALSE(bench_.Routed(1));
+  EXPECT_FALSE(IsUpdating()) << "who comes waits in the engine";
+  const size_t before = probes();
+  bench_.Call(ContinueCall{});
+  bench_.Pass(1'000);
+  EXPECT_EQ(probes(), before + 1);
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, TheyAreGivenToAnEngineThatHasOnlyItsWeightsBack) {
+  Release();
+  Wake(kWeights);
+  EXPECT_EQ(Answered(Update()), "ok");
+  EXPECT_TRUE(IsShut());
+  Wake(kCache);
+  EXPECT_TRUE(bench_.Routed(1));
+}
+
+TEST_F(MemoryTest, NothingIsUnloadedWhileTheyChange) {
+  bench_.pass_hangs_ = true;
+  Update();
+  bench_.Desire(0, {2});
+  bench_.Pass(10'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  EXPECT_EQ(loads(), 1u);
+  AnswerPassed(Outcome::kOk);
+  bench_.Pass(2'000);
+  EXPECT_EQ(bench_.unloads_, 1);
+  EXPECT_EQ(loads(), 2u);
+}
+
+TEST_F(MemoryTest, NorIsTheEnginePausedByARow) {
+  bench_.pass_hangs_ = true;
+  Update();
+  bench_.quiesce_ = {PauseKind::kKeep, 10'000, false};
+  bench_.Row(fleet::RowMode::kHeld, 2);
+  bench_.Row(fleet::RowMode::kLocked, 2);
+  bench_.Pass(1'000);
+  EXPECT_TRUE(bench_.pauses_.empty());
+}
+
+}  // namespace
+}  // namespace lorry::proxy
