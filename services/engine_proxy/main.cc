@@ -389,6 +389,10 @@ absl::Status App::Serve() {
        .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
        .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); },
        .answer_call = [this](const AnswerCall& answer) { calls_.Answer(answer); },
+       .pass_call =
+           [this](const PassCall& pass) {
+             engine_->Run(pass, calls_.TextOf(pass.ticket), calls_.ReplyTo(pass.ticket));
+           },
        .read_binding = [this](const ReadBinding& read) { binding_reader_->Read(read); },
        .fetch_binding = [this](const Fetch& fetch) { binding_reader_->Fetch(fetch); },
        .answer_binding = [this](const AnswerBinding& answer) { calls_.Answer(answer); }});

@@ -55,6 +55,9 @@ class Switches:
     )
     base_for_unknown: bool = True  # sglang: OpenAI routes answer unknown names with the base model
     die_of_prompt_logprobs: bool = False  # vllm on a CPU: with a second request in the step
+    # What adapters are once weights were released: "kept"; "gone", and not listed; or "base": listed as before, and the
+    # base model answers until they are loaded anew.
+    after_sleep: str = "kept"
     vanish: str = ""  # this name drops out of the listing, as after drift
     # A file of what is wrong with some weights: {their SHA-256: DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD, NO_EFFECT or the
     # words of a refusal}. It outlives the process, so that a version kills every boot that meets it.

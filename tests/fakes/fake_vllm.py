@@ -13,6 +13,7 @@ import json
 import os
 import time
 import uuid
+from typing import Annotated
 
 from engine_core import (
     DEFAULT_MODEL,
@@ -25,7 +26,7 @@ from engine_core import (
     serve,
     text_of,
 )
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from vllm_state import BASE, FakeVllm, Refused
@@ -331,15 +332,42 @@ def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
 
     @app.post("/sleep")
     async def sleep(level: int = 1, mode: str = "abort"):
-        await engine.pause(mode)
-        engine.awake = False
+        await engine.sleep(mode)
         return {"status": "sleeping", "level": level}
 
     @app.post("/wake_up")
-    async def wake_up():
-        engine.awake = True
-        await engine.resume()
-        return {"status": "awake", "tags": None}
+    async def wake_up(tags: Annotated[list[str] | None, Query()] = None):
+        await engine.wake_up(tags)
+        return {"status": "awake", "tags": tags}
+
+    def change_weights() -> dict:
+        engine.memory.must_be_there("weights")
+        engine.memory.update(len(engine.scheduler.requests))
+        return {}
+
+    @app.post("/init_weight_transfer_engine")
+    async def init_weight_transfer_engine(http: HttpRequest):
+        await http.json()
+        return {"message": "Weight transfer initialized"}
+
+    @app.post("/start_weight_update")
+    async def start_weight_update():
+        return change_weights() | {"message": "Weight update started"}
+
+    @app.post("/update_weights")
+    async def update_weights(http: HttpRequest):
+        if "update_info" not in await http.json():
+            raise Refused(400, "BadRequestError", "Missing 'update_info'")
+        return change_weights() | {"message": "Weights updated"}
+
+    @app.post("/finish_weight_update")
+    async def finish_weight_update():
+        return change_weights() | {"message": "Weight update finished"}
+
+    @app.post("/collective_rpc")
+    async def collective_rpc(http: HttpRequest):
+        await http.json()
+        return change_weights() | {"results": [None]}
 
     @app.get("/is_sleeping")
     async def is_sleeping():
@@ -411,7 +439,7 @@ def add_info_routes(app: FastAPI, engine: FakeVllm) -> None:
             "# TYPE vllm:num_requests_waiting gauge\n"
             f"vllm:num_requests_waiting{labels} {float(engine.scheduler.waiting)}\n"
         )
-        for state, is_it in (("awake", engine.awake), ("weights_offloaded", not engine.awake)):
+        for state, is_it in (("awake", not engine.memory.released), ("weights_offloaded", bool(engine.memory.released))):
             text += f'vllm:engine_sleep_state{{engine="0",model_name="{BASE}",sleep_state="{state}"}} {float(is_it)}\n'
         if engine.args.enable_lora:  # declared from the start; a series comes with the first request
             text += "# TYPE vllm:lora_requests_info gauge\n"
@@ -474,7 +502,7 @@ def main() -> None:
             "flushes": engine.flushes,
             "cached": [a.name for a in engine.cache.values()],
             "listed": engine.listing(),
-        }
+        } | engine.memory.state()
 
     add_control_routes(app, switches, state)
     serve(app, switches, args.port, args.startup_delay)

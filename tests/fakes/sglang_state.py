@@ -23,6 +23,7 @@ from engine_core import (
     read_adapter,
     text_of,
 )
+from engine_memory import Memory
 
 
 class Refused(Exception):
@@ -41,7 +42,7 @@ class FakeSglang:
         self.pausing = asyncio.Lock()
         self.pauses: list[str] = []  # the modes asked for
         self.flushes = 0  # that worked
-        self.released = False  # its memory, which no route tells
+        self.memory = Memory(switches, ("kv_cache", "weights", "cuda_graph"))  # of which no route tells
         self.live_ids: set[str] = set()
         # Measured durations, as the real one reports: no clock, but different at every start.
         self.startup_time = {
@@ -107,6 +108,7 @@ class FakeSglang:
             except Refused as error:
                 return self.answer(False, str(error), self.listing())
             await self.scheduler.wait_for(lambda: not adapter.hangs)
+            self.memory.must_be_there("weights")
             self.switches.note("loaded", name=name, digest=adapter.digest)
             adapter.pinned = pinned
             self.registry[name] = self.ever_loaded[name] = adapter
@@ -185,6 +187,7 @@ class FakeSglang:
     async def begin(self, rid: str, name: str | None, ids: list[int], params: dict):
         """Waits out a pause, takes the reference, and answers (adapter, requests)."""
         await self.scheduler.wait_for(lambda: not self.paused)
+        self.memory.must_be_there()
         count = params.get("n") or 1
         adapter = await self.acquire(name, count)
         if adapter is not None and not adapter.shapes_fit:

@@ -23,6 +23,7 @@ from engine_core import (
     module_shapes,
     read_adapter,
 )
+from engine_memory import GONE, Memory
 from fastapi.responses import JSONResponse
 
 BASE = "base"
@@ -53,7 +54,7 @@ class FakeVllm:
         self.pauses: list[str] = []  # the modes asked for
         self.flushes = 0
         self.started = time.time()
-        self.awake = True
+        self.memory = Memory(switches, ("weights", "kv_cache"))
         self.has_begun = False  # a request was scheduled
 
     def listing(self) -> dict[str, str]:
@@ -133,6 +134,7 @@ class FakeVllm:
             if not self.args.enable_lora:
                 text = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
                 raise Refused(500, "InternalServerError", text)
+            self.memory.must_be_there("weights")
             adapter = self.read(name, path)
             adapter.inplace = (
                 inplace  # vLLM keeps the flag, and reads the directory again at every use
@@ -171,6 +173,7 @@ class FakeVllm:
             raise Refused(404, "NotFoundError", text, "model")
         adapter = self.registry.get(model or BASE)
         await self.scheduler.wait_for(lambda: not self.paused)
+        self.memory.must_be_there()
         digest = self.weights_of_base()
         if adapter is not None:
             digest = self.resident(adapter).digest
@@ -212,6 +215,18 @@ class FakeVllm:
             await self.scheduler.set_frozen(True)
         else:
             await self.scheduler.wait_for(lambda: not self.scheduler.requests)
+
+    async def sleep(self, mode: str) -> None:
+        live = len(self.scheduler.requests)
+        await self.pause(mode)
+        self.memory.release(None, self.registry, live)
+        if self.switches.after_sleep == GONE:
+            self.cache.clear()
+
+    async def wake_up(self, tags: list[str] | None) -> None:
+        self.memory.take(tags)
+        if not self.memory.released:
+            await self.resume()
 
     async def resume(self) -> None:
         self.paused = False

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kProxyEvents[] = {
     "SessionUp",      "SessionDown",      "DesiredReceived", "EngineSeen",    "EngineLost",
     "Listed",         "LoadDone",         "ProbeDone",       "UnloadDone",    "EngineLoadSeen",
-    "PauseDone",      "ResumeDone",       "FetchProgress",   "FetchDone",     "FetchFailed",
+    "PauseDone",      "ResumeDone",       "PassDone",         "FetchProgress",   "FetchDone",     "FetchFailed",
     "FetchCancelled", "DirectoryDeleted", "DirectoryHashed", "ShapesChecked", "DoorReport",
     "DoorDrains",     "DoorClosed",       "CallMade",        "CallLeft",      "BindAsked",
     "UnbindAsked",    "BindingRead",      "TimePassed"};
@@ -19,7 +19,7 @@ constexpr std::string_view kProxyEffects[] = {
     "Fetch",       "CancelFetch",  "HashDirectory", "CheckShapes",  "DeleteDirectory",
     "List",        "Load",         "Probe",         "Unload",       "AskEngineLoad",
     "PauseEngine", "ResumeEngine", "SetDoorTable",  "SendObserved", "AnswerCall",
-    "ReadBinding", "AnswerBinding"};
+    "ReadBinding", "AnswerBinding", "PassCall"};
 constexpr std::string_view kSyncEvents[] = {
     "StoreListed", "AdapterSet",  "AdapterDeleted", "VersionStored", "VersionDeleted",
     "AliasSet",    "HoldsAcked",  "SessionOpened",  "SessionLost",   "MemberObserved",
@@ -59,8 +59,11 @@ std::string Fields(const T& it) {
   std::string text;
   if constexpr (requires { it.op; }) absl::StrAppend(&text, " #", it.op);
   if constexpr (requires { it.ticket; }) absl::StrAppend(&text, " ticket=", it.ticket);
-  if constexpr (requires { std::holds_alternative<proxy::PauseCall>(it.call); })
-    text += std::holds_alternative<proxy::PauseCall>(it.call) ? " pause" : " continue";
+  if constexpr (requires { std::holds_alternative<proxy::PauseCall>(it.call); }) {
+    constexpr std::string_view kCalls[] = {" pause", " continue", " release", " wake", " weights"};
+    static_assert(std::size(kCalls) == std::variant_size_v<proxy::FrameworkCall>);
+    text += kCalls[it.call.index()];
+  }
   if constexpr (requires { it.session; }) absl::StrAppend(&text, " session=", it.session);
   if constexpr (requires { it.member.value; }) absl::StrAppend(&text, " ", it.member.value);
   if constexpr (requires { it.boot.value; }) absl::StrAppend(&text, " boot=", it.boot.value);
@@ -72,7 +75,7 @@ std::string Fields(const T& it) {
     absl::StrAppend(&text, " ", std::string(kOutcomes[static_cast<int>(it.outcome)]));
   }
   if constexpr (requires { it.reason.size(); }) absl::StrAppend(&text, " ", it.reason);
-  if constexpr (requires { it.asleep; }) text += it.asleep ? " asleep" : "";
+  if constexpr (requires { it.asleep; }) text += it.asleep.value_or(false) ? " asleep" : "";
   if constexpr (requires { it.info.policy; })
     text += it.info.policy.mode == fleet::SyncMode::kBarrier ? " BARRIER" : " ROLLING";
   if constexpr (requires { it.paths; }) text += Tell(it.paths);

@@ -158,8 +158,8 @@ void SimProxy::Step(const proxy::Event& event) {
   sim_.Trace("proxy", event.index());
   if (sim_.narrates) Narrate(sim_, member_.value, event);
   if (const auto* seen = std::get_if<proxy::EngineSeen>(&event)) {
-    stepped_asleep_ = seen->asleep;
-    was_awake_ = was_awake_ || !seen->asleep;
+    stepped_asleep_ = seen->asleep.value_or(false);
+    was_awake_ = was_awake_ || !stepped_asleep_;
   }
   const auto* document = std::get_if<proxy::DesiredReceived>(&event);
   if (document == nullptr) {

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "services/engine_proxy/calls/bind_calls.h"
+#include "services/engine_proxy/calls/memory_calls.h"
 #include "services/engine_proxy/calls/pause_calls.h"
 
 namespace lorry::calls {
@@ -23,10 +24,11 @@ std::optional<std::variant<Told, door::Refused>> Read(const door::EngineCall& ca
       return EventOf(asked, number);
     });
   }
-  auto pause = ReadPauseCall(call);
-  if (!pause.has_value()) return std::nullopt;
-  if (auto* refused = std::get_if<door::Refused>(&*pause)) return std::move(*refused);
-  return Told([made = std::get<proxy::FrameworkCall>(*std::move(pause))](uint64_t number) {
+  auto read = ReadPauseCall(call);
+  if (!read.has_value()) read = ReadMemoryCall(call);
+  if (!read.has_value()) return std::nullopt;
+  if (auto* refused = std::get_if<door::Refused>(&*read)) return std::move(*refused);
+  return Told([made = std::get<proxy::FrameworkCall>(*std::move(read))](uint64_t number) {
     return proxy::Event(proxy::CallMade{number, made});
   });
 }
@@ -43,7 +45,7 @@ void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
     ticket.Answer(std::move(*refused));
     return;
   }
-  call.body.clear();
+  if (!ReadMemoryCall(call).has_value()) call.body.clear();
   uint64_t number = 0;
   {
     MutexLock lock(mutex_);
@@ -56,7 +58,7 @@ void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
   });
   {
     MutexLock lock(mutex_);
-    open_.emplace(number, Open{std::move(call), std::move(ticket)});
+    open_.emplace(number, Open{std::move(call), std::move(ticket), std::nullopt});
   }
   const absl::Status posted = machine_.try_post(std::get<Told>(*read)(number));
   if (posted.ok()) return;
@@ -67,7 +69,27 @@ void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
 
 void CallDesk::Answer(const proxy::AnswerCall& answer) {
   std::optional<Open> open = Remove(answer.ticket);
-  if (open.has_value()) open->ticket.Answer(AnswerTo(open->call, answer));
+  if (!open.has_value()) return;
+  if (open->reply.has_value()) return open->ticket.Answer(*std::move(open->reply));
+  open->ticket.Answer(AnswerTo(open->call, answer));
+}
+
+std::optional<engines::RawCall> CallDesk::TextOf(uint64_t number) {
+  MutexLock lock(mutex_);
+  const auto it = open_.find(number);
+  if (it == open_.end()) return std::nullopt;
+  door::EngineCall& call = it->second.call;
+  return engines::RawCall{call.method, call.path + call.query, std::exchange(call.body, {})};
+}
+
+std::function<void(engines::RawReply)> CallDesk::ReplyTo(uint64_t number) {
+  return [this, number](engines::RawReply reply) {
+    MutexLock lock(mutex_);
+    const auto it = open_.find(number);
+    if (it == open_.end()) return;
+    it->second.reply = door::CallReply{static_cast<int>(reply.status), "application/json",
+                                       std::move(reply.body)};
+  };
 }
 
 void CallDesk::Answer(const proxy::AnswerBinding& answer) {

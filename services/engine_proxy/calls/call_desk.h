@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "lib/base/mutex.h"
 #include "services/engine_proxy/door/call.h"
+#include "services/engine_proxy/engines/engine.h"
 #include "services/engine_proxy/machine/effects.h"
 
 namespace lorry::calls {
@@ -26,14 +28,19 @@ class CallDesk {
 
   // From the door.
   void Take(door::EngineCall call, door::CallTicket ticket) LORRY_EXCLUDES(mutex_);
+  // For the driver that passes a call to the engine: the call, whose body goes with it; none where
+  // its client has left. What the engine answered is its client's answer, once the machine gives one.
+  std::optional<engines::RawCall> TextOf(uint64_t number) LORRY_EXCLUDES(mutex_);
+  std::function<void(engines::RawReply)> ReplyTo(uint64_t number) LORRY_EXCLUDES(mutex_);
   // From the machine.
   void Answer(const proxy::AnswerCall& answer) LORRY_EXCLUDES(mutex_);
   void Answer(const proxy::AnswerBinding& answer) LORRY_EXCLUDES(mutex_);
 
  private:
   struct Open {
-    door::EngineCall call;  // without its body
+    door::EngineCall call;  // with its body only where that is to be passed on
     door::CallTicket ticket;
+    std::optional<door::CallReply> reply;  // the engine's own
   };
   std::optional<Open> Remove(uint64_t number) LORRY_EXCLUDES(mutex_);
 

@@ -17,6 +17,7 @@ namespace lorry::door {
 // As it came; its body is within the door's limit, and otherwise unread.
 struct EngineCall {
   fleet::EngineKind engine = fleet::EngineKind::kUnknown;
+  std::string method = "POST";
   std::string path;
   std::string query;  // with its '?', empty when there is none
   std::string body;

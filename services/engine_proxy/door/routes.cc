@@ -17,10 +17,6 @@ constexpr std::string_view kFromTensors =
     "write the adapter to a directory and name it to /load_lora_adapter, or publish the version "
     "with "
     "lorry (clients/python, `lorry publish`)";
-constexpr std::string_view kMemory = "drain the proxy first and call the engine directly";
-constexpr std::string_view kWeights =
-    "stop the proxy, update the engine's weights, start both again";
-constexpr std::string_view kLocal = "call the engine directly from its own host";
 constexpr std::string_view kMultipart =
     "the door reads the adapter from a JSON body, which an upload of a file does not have";
 // vLLM wraps it in inject_adapter_id(adapter_path="model") (vllm/entrypoints/serve/sagemaker): the
@@ -68,14 +64,15 @@ constexpr Route kSglang[] = {
     {"POST", "/pause_generation", kCall},
     {"POST", "/continue_generation", kCall},
     {"GET,POST", "/flush_cache", kPassCall},
-    {"GET,POST", "/release_memory_occupation", kRefuse, BodyShape::kNone, kMemory},
-    {"GET,POST", "/resume_memory_occupation", kRefuse, BodyShape::kNone, kMemory},
-    {"POST", "/update_weights_from_disk", kRefuse, BodyShape::kNone, kWeights},
-    {"POST", "/update_weights_from_tensor", kRefuse, BodyShape::kNone, kWeights},
-    {"POST", "/update_weights_from_distributed", kRefuse, BodyShape::kNone, kWeights},
-    {"POST", "/update_weights_from_ipc", kRefuse, BodyShape::kNone, kWeights},
-    {"POST", "/init_weights_update_group", kRefuse, BodyShape::kNone, kWeights},
-    {"POST", "/update_weight_version", kRefuse, BodyShape::kNone, kWeights},
+    {"GET,POST", "/release_memory_occupation", kCall},
+    {"GET,POST", "/resume_memory_occupation", kCall},
+    {"POST", "/update_weights_from_disk", kCall},
+    {"POST", "/update_weights_from_tensor", kCall},
+    {"POST", "/update_weights_from_distributed", kCall},
+    {"POST", "/update_weights_from_ipc", kCall},
+    {"POST", "/init_weights_update_group", kPassCall},
+    {"POST", "/destroy_weights_update_group", kPassCall},
+    {"POST", "/update_weight_version", kPassCall},
 };
 
 constexpr Route kVllm[] = {
@@ -123,13 +120,14 @@ constexpr Route kVllm[] = {
     {"POST", "/areal_continue_generation", kCall},
     {"POST", "/reset_prefix_cache", kPassCall},
     {"POST", "/abort_requests", kRefuse, BodyShape::kNone, "close the request's own connection"},
-    {"POST", "/sleep", kRefuse, BodyShape::kNone, kMemory},
-    {"POST", "/wake_up", kRefuse, BodyShape::kNone, kMemory},
-    {"POST", "/collective_rpc", kRefuse, BodyShape::kNone, kLocal},
-    {"POST", "/init_weight_transfer_engine", kRefuse, BodyShape::kNone, kWeights},
-    {"POST", "/start_weight_update", kRefuse, BodyShape::kNone, kWeights},
-    {"POST", "/update_weights", kRefuse, BodyShape::kNone, kWeights},
-    {"POST", "/finish_weight_update", kRefuse, BodyShape::kNone, kWeights},
+    {"POST", "/sleep", kCall},
+    {"POST", "/wake_up", kCall},
+    {"POST", "/collective_rpc", kCall},
+    {"POST", "/init_weight_transfer_engine", kPassCall},
+    {"POST", "/update_weight_version", kPassCall},
+    {"POST", "/start_weight_update", kCall},
+    {"POST", "/update_weights", kCall},
+    {"POST", "/finish_weight_update", kCall},
 };
 
 std::span<const Route> TableFor(EngineKind kind) {

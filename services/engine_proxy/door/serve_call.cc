@@ -68,6 +68,7 @@ Task<bool> Session::ServeCall(Exchange& x) {
   }
   const LeaveHook hook(client_, [&timer] { timer.cancel(); });
   EngineCall call{.engine = x.kind,
+                  .method = std::string(x.head.method),
                   .path = std::string(x.head.path),
                   .query = std::string(x.head.query),
                   .body = std::string(x.body),

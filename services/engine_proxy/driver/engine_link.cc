@@ -43,6 +43,13 @@ std::string TextOf(const std::vector<engines::Problem>& problems) {
   return text;
 }
 
+// A 5xx is what an engine answers that fails at it, perhaps half way.
+void Judge(unsigned status, PassDone& done) {
+  if (status >= 200 && status < 300) return;
+  done.outcome = status >= 500 ? Outcome::kBroken : Outcome::kFailed;
+  done.reason = status >= 500 ? "ENGINE_FAILED" : "ENGINE_REFUSED";
+}
+
 }  // namespace
 
 EngineLink::EngineLink(Options options, EventSink sink, Listeners listeners)
@@ -318,6 +325,34 @@ void EngineLink::Run(const ResumeEngine& resume) {
       [this, resume] {
         sink_(ResumeDone{resume.op, Outcome::kFailed});
       });
+}
+
+void EngineLink::Run(const PassCall& pass, std::optional<engines::RawCall> call,
+                     std::function<void(engines::RawReply)> on_reply) {
+  const auto unsent = [this, pass] {
+    sink_(PassDone{.op = pass.op, .outcome = Outcome::kUnsent, .reason = "ENGINE_RESTARTED"});
+  };
+  if (!call.has_value()) return unsent();
+  With(
+      pass.boot,
+      [this, pass, call = *std::move(call), on_reply](engines::Engine& engine) {
+        LORRY_FAULT_POINT("proxy.pass.before_call");
+        engine.Pass(call, Millis(pass.deadline_ms),
+                    [this, pass, path = call.path,
+                     on_reply](absl::StatusOr<engines::RawReply> reply) {
+                      LORRY_FAULT_POINT("proxy.pass.answered");
+                      PassDone done{.op = pass.op,
+                                    .outcome = OutcomeOf(reply.status()),
+                                    .reason = ReasonOf(reply.status()),
+                                    .detail = Text(reply.status())};
+                      if (reply.ok()) Judge(reply->status, done);
+                      spdlog::info("passed {}: {}", path,
+                                   reply.ok() ? std::to_string(reply->status) : done.reason);
+                      if (reply.ok()) on_reply(*std::move(reply));
+                      sink_(std::move(done));
+                    });
+      },
+      unsent);
 }
 
 }  // namespace lorry::proxy

@@ -81,6 +81,10 @@ class EngineLink {
   void Run(const AskEngineLoad& ask);
   void Run(const PauseEngine& pause);
   void Run(const ResumeEngine& resume);
+  // `call` as it came, none where its client has left; `on_reply` gets what the engine answers before
+  // the machine hears of it.
+  void Run(const PassCall& pass, std::optional<engines::RawCall> call,
+           std::function<void(engines::RawReply)> on_reply);
 
  private:
   void Look();

@@ -82,6 +82,7 @@ void Proxy::Run(Effect effect) {
       parts.send_observed(e.observed);
       LORRY_FAULT_POINT("proxy.observed.sent");
     }
+    void operator()(PassCall& e) { parts.pass_call(e); }
     void operator()(AnswerCall& e) { parts.answer_call(e); }
   };
   std::visit(Runner{parts_}, effect);

@@ -36,6 +36,7 @@ class Proxy {
     std::function<void(DoorTable)> set_door_table;              // the door reports by DoorReport
     std::function<void(const fleet::Observed&)> send_observed;  // latest wins
     std::function<void(const AnswerCall&)> answer_call;
+    std::function<void(const PassCall&)> pass_call;
     std::function<void(const ReadBinding&)> read_binding;
     std::function<void(const Fetch&)> fetch_binding;  // a Fetch of what a framework's directory had
     std::function<void(AnswerBinding)> answer_binding;

@@ -69,6 +69,17 @@ struct EngineLoad {
   std::optional<std::set<EngineName>> names = {};
 };
 
+// A call in the engine's own API, and what it answers, whatever that is.
+struct RawCall {
+  std::string method;
+  std::string path;  // with its query
+  std::string body;
+};
+struct RawReply {
+  unsigned status = 0;
+  std::string body;
+};
+
 class Engine {
  public:
   template <typename T>
@@ -109,6 +120,9 @@ class Engine {
   // `flush`, caches are dropped; FAILED_PRECONDITION ENGINE_FLUSH_FAILED leaves it paused.
   virtual void SetPause(fleet::PauseKind pause, bool flush, Millis within,
                         Answer<absl::Status> answer) = 0;
+
+  // With the key that the other verbs use.
+  virtual void Pass(RawCall call, Millis within, Answer<absl::StatusOr<RawReply>> answer) = 0;
 };
 
 // How a call ended, by the reason of its status.

@@ -43,6 +43,10 @@ class HttpEngine final : public Engine {
                 Answer<absl::Status> answer) override {
     Run<absl::Status>(calls_->SetPause(pause, flush, DeadlineAfter(within)), std::move(answer));
   }
+  void Pass(RawCall call, Millis within, Answer<absl::StatusOr<RawReply>> answer) override {
+    Run<absl::StatusOr<RawReply>>(calls_->Pass(std::move(call), DeadlineAfter(within)),
+                                  std::move(answer));
+  }
 
  private:
   template <typename T>

@@ -101,6 +101,16 @@ class SglangCalls {
     co_return ParseSglangLoads(*reply);
   }
 
+  Task<absl::StatusOr<RawReply>> Pass(RawCall raw, TimePoint deadline) {
+    auto reply = co_await client_.Call({.method = std::move(raw.method),
+                                        .path = std::move(raw.path),
+                                        .body = std::move(raw.body),
+                                        .bearer = admin_key_},
+                                       deadline);
+    if (!reply.ok()) co_return reply.status();
+    co_return RawReply{reply->status, std::move(reply->body)};
+  }
+
   Task<absl::Status> SetPause(fleet::PauseKind pause, bool flush, TimePoint deadline) {
     const char* mode = ModeOf(pause);
     if (mode == nullptr) {

@@ -106,7 +106,11 @@ class Life {
          .engine = engine_.get(),
          .set_door_table = [this](DoorTable table) { door_->SetTable(std::move(table)); },
          .send_observed = [this](const fleet::Observed& observed) { attach_->Send(observed); },
-         .answer_call = [this](const AnswerCall& answer) { calls_.Answer(answer); }});
+         .answer_call = [this](const AnswerCall& answer) { calls_.Answer(answer); },
+         .pass_call =
+             [this](const PassCall& pass) {
+               engine_->Run(pass, calls_.TextOf(pass.ticket), calls_.ReplyTo(pass.ticket));
+             }});
     metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, followers_,
                    [this] { return attach_->attached(); });
     engine_->Start();

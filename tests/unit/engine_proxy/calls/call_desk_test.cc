@@ -85,5 +85,49 @@ TEST_F(CallDeskTest, NotOfOneThatWasAnswered) {
   EXPECT_EQ(posted_.size(), 1u);
 }
 
+TEST_F(CallDeskTest, WhatThePassedOnesEngineAnsweredIsTheirAnswer) {
+  const auto release = Ask("/release_memory_occupation", R"({"tags":["weights"]})");
+  ASSERT_EQ(posted_.size(), 1u);
+  const auto text = desk_.TextOf(TicketOf(0));
+  ASSERT_TRUE(text.has_value());
+  EXPECT_EQ(text->method, "POST");
+  EXPECT_EQ(text->path, "/release_memory_occupation");
+  EXPECT_EQ(text->body, R"({"tags":["weights"]})");
+  desk_.ReplyTo(TicketOf(0))({418, "tea"});
+  EXPECT_FALSE(release->HasAnswer()) << "not before the machine has written it down";
+  desk_.Answer({TicketOf(0), Outcome::kFailed, "ENGINE_REFUSED", ""});
+  const auto answer = release->Take();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(std::get<door::CallReply>(*answer).status, 418);
+  EXPECT_EQ(std::get<door::CallReply>(*answer).body, "tea");
+}
+
+TEST_F(CallDeskTest, OneThatTheEngineDidNotAnswerIsRefused) {
+  const auto weights = Ask("/update_weights_from_disk", "{}");
+  desk_.Answer({TicketOf(0), Outcome::kBroken, "ENGINE_CONNECTION_BROKEN", ""});
+  EXPECT_EQ(ReasonOf(*weights), "ENGINE_CONNECTION_BROKEN");
+}
+
+TEST_F(CallDeskTest, NothingIsPassedForWhoeverHasLeft) {
+  const auto weights = Ask("/update_weights_from_disk", "{}");
+  const auto reply = desk_.ReplyTo(TicketOf(0));
+  weights->Leave();
+  EXPECT_FALSE(desk_.TextOf(TicketOf(0)).has_value());
+  reply({200, ""});
+  EXPECT_EQ(posted_.size(), 2u);
+}
+
+TEST_F(CallDeskTest, TheMethodAndTheQueryGoWithIt) {
+  auto slot = std::make_shared<CallSlot>([] {});
+  desk_.Take({.engine = fleet::EngineKind::kVllm,
+              .method = "GET",
+              .path = "/sleep",
+              .query = "?level=2"},
+             door::CallTicket(slot));
+  const auto text = desk_.TextOf(TicketOf(0));
+  EXPECT_EQ(text->method, "GET");
+  EXPECT_EQ(text->path, "/sleep?level=2");
+}
+
 }  // namespace
 }  // namespace lorry::calls

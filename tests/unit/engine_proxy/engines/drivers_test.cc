@@ -397,14 +397,14 @@ TEST_P(VllmTest, WithoutDevModeLoraSwitchedOffIsNamedAllTheSame) {
 
 TEST_P(VllmTest, SleepIsSeenAndToldFromAPause) {
   Blocking engine = OwnFake();
-  EXPECT_FALSE(engine.Inspect()->asleep);
+  EXPECT_EQ(engine.Inspect()->asleep, false);
   EXPECT_EQ(engine.SetPause(PauseKind::kAbort), absl::OkStatus());
-  EXPECT_FALSE(engine.Inspect()->asleep);
+  EXPECT_EQ(engine.Inspect()->asleep, false);
   EXPECT_EQ(engine.SetPause(PauseKind::kNone), absl::OkStatus());
   fake().Post("/sleep?level=1", "");
-  EXPECT_TRUE(engine.Inspect()->asleep);
+  EXPECT_EQ(engine.Inspect()->asleep, true);
   fake().Post("/wake_up", "");
-  EXPECT_FALSE(engine.Inspect()->asleep);
+  EXPECT_EQ(engine.Inspect()->asleep, false);
 }
 
 TEST(Detect, ANonsenseAddressAndAClosedPort) {

@@ -168,9 +168,13 @@ TEST(VllmMetrics, TellSleepOfAnyLevelAndOfAnyEngine) {
     AddVllmMetrics(sample + first + "\n" + other + second + "\n" + level + "\n", facts);
     return facts.asleep;
   };
-  EXPECT_FALSE(asleep("1.0", "1.0"));
-  EXPECT_TRUE(asleep("0.0", "0.0"));
-  EXPECT_TRUE(asleep("1.0", "0.0"));
+  EXPECT_EQ(asleep("1.0", "1.0"), false);
+  EXPECT_EQ(asleep("0.0", "0.0"), true);
+  EXPECT_EQ(asleep("1.0", "0.0"), true);
+  EXPECT_EQ(asleep("0.0", "1.0"), true);
+  EngineFacts silent;
+  AddVllmMetrics("# TYPE vllm:num_requests_running gauge\n", silent);
+  EXPECT_EQ(silent.asleep, std::nullopt) << "it does not say";
 }
 
 TEST(VllmMetrics, TellLoraAndItsBatchWithoutDevMode) {

@@ -139,7 +139,8 @@ TEST_F(MemoryTest, WhatFailsAfterItWasLoadedAgainHasFailedByItself) {
 }
 
 TEST_F(MemoryTest, AFailedOneThatIsGoneIsLoadedWithoutAnUnload) {
-  bench_.leased_ = {1};  // so that it is not unloaded
+  bench_.leased_ = {1};  // and in use, so that it is not unloaded
+  bench_.running_names_ = {Bench::NameOf(1)};
   bench_.Desire(1, {1});
   bench_.asleep_ = true;
   bench_.See();

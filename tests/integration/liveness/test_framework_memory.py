@@ -1,0 +1,201 @@
+"""Frameworks that know nothing of Lorry release the memory of engines at their doors, take it again, and give them other
+weights: nobody is served meanwhile, nor by what an engine has lost."""
+
+import json
+
+import pytest
+from testing.crowd import Crowd
+from testing.engines import http_json
+from testing.pauses import Running
+from testing.waiting import until
+from testing.workers import Workers, at_once
+from testing.world import ADAPTER, restart
+
+MEMBERS = ("sglang-1", "vllm-1")
+CACHE, WEIGHTS = "kv_cache", "weights"
+
+
+class Framework:
+    """Calls a door as colocated trainers call engines."""
+
+    def __init__(self, world, member):
+        self.member, self.engine, self.kind = member, world.engines[member], world.engines[member].kind
+        self._world, self._door = world, world.fleet.door(member)
+
+    def call(self, method, path, body=None):
+        return http_json(method, self._door + path, body, 60.0)
+
+    def release(self):
+        if self.kind == "sglang":
+            return self.call("POST", "/release_memory_occupation", {"tags": [CACHE, WEIGHTS]})
+        return self.call("POST", "/sleep?level=1")
+
+    def resume(self, *tags):
+        if self.kind == "sglang":
+            return self.call("POST", "/resume_memory_occupation", {"tags": list(tags)})
+        return self.call("POST", "/wake_up?" + "&".join(f"tags={tag}" for tag in tags))
+
+    def update(self):
+        if self.kind == "sglang":
+            return self.call("POST", "/update_weights_from_disk", {"model_path": "/m"})
+        return self.call("POST", "/update_weights", {"update_info": {}})
+
+    def state(self):
+        return self.engine.state()
+
+    def standing(self):
+        return self._world.member(self.member).get("state")
+
+    def boot(self):
+        return self._world.member(self.member)["observed"]["boot"]
+
+    def ask(self):
+        return self._world.doors[self.member].ask(ADAPTER)
+
+    def is_refused(self):
+        answer = self.ask()
+        assert (answer.status, answer.reason) == (503, "ENGINE_ASLEEP"), answer
+
+
+def store(world, run, number, folder):
+    """Publishes it without waiting for engines."""
+    handle = run.publish(folder, version=number)
+    handle.wait("stored")
+    world.published[handle.digest] = run.number, number, folder
+
+
+@pytest.fixture(params=["kept", "gone", "base"])
+def world(bin_dir, tiny, tmp_path, request):
+    with Crowd(bin_dir, tmp_path, tiny / "model", *MEMBERS, switches={"after_sleep": request.param}) as made:
+        made.admin.set_policy(ADAPTER, {"stage_deadline_ms": 20_000, "probe": "PROBE_MODE_DIFFERS"})
+        yield made
+
+
+@pytest.fixture
+def serving(world, make_adapter):
+    """A run whose version 1 is served."""
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        yield run
+
+
+def test_an_engine_sleeps_once_what_runs_has_ended_and_serves_again_what_is_wanted(world, serving, make_adapter):
+    boots = {member: Framework(world, member).boot() for member in MEMBERS}
+
+    def sleeps(member):
+        framework, replies = Framework(world, member), []
+        with Running(world, member) as running:
+            with Workers(lambda: replies.append(framework.release()), join_s=60.0):
+                until(lambda: framework.ask().reason == "ENGINE_ASLEEP", "nobody else is let in")
+                assert framework.state()["released"] == []
+                running.let_go()
+        assert replies[0][0] == 200, replies
+        assert running.answers[0].status == 200
+        assert framework.state()["releases"] == [0]
+        until(lambda: framework.standing() == "ASLEEP", "it is said")
+        framework.is_refused()
+
+    at_once(sleeps, MEMBERS)
+    store(world, serving, 2, make_adapter(2))
+
+    def wakes(member):
+        framework = Framework(world, member)
+        assert framework.resume(WEIGHTS)[0] == 200
+        framework.is_refused()
+        assert framework.standing() == "ASLEEP"
+        assert framework.resume(CACHE)[0] == 200
+        assert framework.state()["released"] == []
+
+    at_once(wakes, MEMBERS)
+    world.wait_serves(2)
+    for member in MEMBERS:
+        world.prove(world.doors[member].ask(f"{ADAPTER}@1"), version=1)
+        assert Framework(world, member).boot() == boots[member], "nothing was asked of it that it would end of"
+
+
+@pytest.mark.parametrize("world", ["base"], indirect=True)
+def test_a_proxy_that_is_killed_knows_that_its_engine_sleeps(world, serving):
+    def killed(member):
+        framework = Framework(world, member)
+        boot = framework.boot()
+        assert framework.release()[0] == 200
+        restart(world.fleet.proxies[member])
+        until(lambda: framework.standing() == "ASLEEP", "it is known again")
+        framework.is_refused()
+        assert framework.resume(WEIGHTS, CACHE)[0] == 200
+        world.wait_serves(1, [member])
+        assert framework.boot() == boot
+
+    at_once(killed, MEMBERS)
+
+
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+def test_sglang_is_not_asked_for_what_it_would_end_of(world, serving):
+    framework = Framework(world, "sglang-1")
+    boot = framework.boot()
+    for _ in range(2):
+        status, body = framework.resume(WEIGHTS)
+        assert status == 409 and "is not released" in json.dumps(body), body
+        assert framework.release()[0] == 200
+        status, body = framework.release()
+        assert status == 409 and "is released already" in json.dumps(body), body
+        assert framework.resume(WEIGHTS, CACHE)[0] == 200
+    world.wait_serves(1)
+    assert framework.boot() == boot
+
+
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+def test_requests_that_a_pause_has_frozen_keep_their_memory(world, serving):
+    framework = Framework(world, "sglang-1")
+    with Running(world, "sglang-1") as running:
+        assert framework.call("POST", "/pause_generation", {"mode": "in_place"})[0] == 200
+        status, body = framework.release()
+        assert status == 409 and "continue it first" in json.dumps(body), body
+        assert framework.call("POST", "/continue_generation", {})[0] == 200
+        running.let_go()
+    assert running.answers[0].status == 200
+
+
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+def test_weights_change_once_what_runs_has_ended_and_what_the_engine_says_is_its_answer(world, serving):
+    def updated(member):
+        framework, replies = Framework(world, member), []
+        with Running(world, member) as running:
+            with Workers(lambda: replies.append(framework.update()), join_s=60.0):
+                until(lambda: framework.ask().reason == "ENGINE_UPDATING", "nobody else is let in")
+                assert framework.state()["updates"] == []
+                running.let_go()
+        assert replies[0][0] == 200, replies
+        assert "pdate" in json.dumps(replies[0][1]), "as the engine said it"
+        assert framework.state()["updates"] == [0]
+        world.wait_serves(1, [member])
+        # Of the whole cycle, nothing ends the engine.
+        assert framework.release()[0] == 200
+        assert framework.resume(WEIGHTS)[0] == 200
+        assert framework.update()[0] == 200
+        assert framework.resume(CACHE)[0] == 200
+        world.wait_serves(1, [member])
+
+    at_once(updated, MEMBERS)
+    refused = Framework(world, "sglang-1").call("POST", "/update_weights_from_disk", {"model_path": "missing"})
+    assert refused == (400, {"success": False, "message": "no such model", "num_paused_requests": 0})
+    assert Framework(world, "vllm-1").call("POST", "/update_weights", {})[0] == 400
+    world.wait_serves(1)
+
+
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+def test_calls_that_need_nothing_of_lorry_reach_the_engine(world, serving):
+    sglang, vllm = Framework(world, "sglang-1"), Framework(world, "vllm-1")
+    assert sglang.call("POST", "/init_weights_update_group", {"master_address": "h"})[1]["success"] is True
+    assert sglang.call("POST", "/update_weight_version", {"new_version": "7"})[1]["new_version"] == "7"
+    assert vllm.call("POST", "/init_weight_transfer_engine", {"init_info": {}})[0] == 200
+    assert vllm.call("POST", "/collective_rpc", {"method": "reload_weights"})[1] == {"results": [None]}
+    assert vllm.call("GET", "/is_sleeping")[1] == {"is_sleeping": False}
+    world.wait_serves(1)
+
+
+def test_what_cannot_be_meant_is_refused(bin_dir, tiny, tmp_path):
+    with Crowd(bin_dir, tmp_path, tiny / "model", *MEMBERS) as world:
+        assert Framework(world, "vllm-1").call("POST", "/sleep?level=0")[0] == 400
+        assert Framework(world, "sglang-1").resume("bogus")[0] == 400
