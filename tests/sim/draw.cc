@@ -77,6 +77,7 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"store_older", &Mishaps::store_older},
                                             {"retire", &Mishaps::retire},
                                             {"framework", &Mishaps::framework},
+                                            {"release", &Mishaps::release},
                                             {"bind", &Mishaps::bind},
                                             {"meddle", &Mishaps::meddle}};
 
@@ -196,6 +197,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   long_pause = IsOneIn(absl::StrCat("long_pause ", seed), 100) ? 1'000 : 0;
   retire = IsOneIn(absl::StrCat("retire ", seed), 250) ? 40 : 0;
   framework = IsOneIn(absl::StrCat("framework ", seed), 200) ? 150 : 0;
+  release = IsOneIn(absl::StrCat("release ", seed), 200) ? 100 : 0;
   bind = IsOneIn(absl::StrCat("bind ", seed), 200) ? 400 : 0;
   Prng more(~seed ^ kMore);
   move = Seldom(more, 30);

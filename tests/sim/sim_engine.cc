@@ -55,7 +55,7 @@ void SimEngine::Kill() {
   leaked_.clear();
   locked_by_.reset();
   busy_until_ = 0;
-  asleep_ = false;
+  asleep_ = released_ = false;
   paused_since_.reset();
   is_frozen_ = false;
   if (on_death_) on_death_();
@@ -74,6 +74,7 @@ void SimEngine::Forgotten() {
   // would do.
   for (const auto& [name, count] : std::exchange(direct_, {})) End(name, boot_, count);
   Resume();
+  released_ = false;
 }
 
 int64_t SimEngine::Serialised(int64_t takes) {
@@ -426,6 +427,30 @@ void SimEngine::Vanish() {
   excused_.insert(it->first);
   had_[it->second.content.digest] = sim_.now();
   loaded_.erase(it);
+}
+
+void SimEngine::Lose(const std::string& text) {
+  if (!up_ || RegistryLocked()) return;
+  for (auto it = loaded_.begin(); it != loaded_.end();) {
+    const std::string its = absl::StrCat(text, it->first.value);
+    it->second.applied = IsOneIn("base " + its, 400) ? Applied::kNotAtAll : it->second.applied;
+    const bool is_gone = IsOneIn("gone " + its, 300) && !direct_.contains(it->first) &&
+                         !running_.contains(it->first);
+    if (is_gone) {
+      excused_.insert(it->first);
+      had_[it->second.content.digest] = sim_.now();
+    }
+    it = is_gone ? loaded_.erase(it) : std::next(it);
+  }
+}
+
+uint32_t SimEngine::RunningForAdapters() const {
+  uint32_t all = 0;
+  for (const auto& [name, count] : running_) {
+    const auto direct = direct_.find(name);
+    if (!name.empty()) all += count - (direct != direct_.end() ? direct->second : 0);
+  }
+  return all;
 }
 
 }  // namespace lorry::sim

@@ -87,6 +87,18 @@ class SimEngine {
   // Memory released, until it wakes or dies.
   void SetAsleep(bool asleep) { asleep_ = up_ && asleep; }
   bool asleep() const { return asleep_; }
+  // By a framework, of which SGLang tells nobody. Requests, loads and probes would be its end.
+  void SetReleased(bool released) { released_ = up_ && released; }
+  bool released() const { return released_; }
+  std::optional<bool> SaysAsleep() const {
+    if (released_ && !asleep_ && limits_.kind == fleet::EngineKind::kSglang) return std::nullopt;
+    return asleep_ || released_;
+  }
+  // Its memory is back, or its weights are others: what it had loaded is gone, or is applied no more
+  // until it is loaded anew. Which, is drawn from the text.
+  void Lose(const std::string& text);
+  // Of these that came through the door, and under an adapter's name.
+  uint32_t RunningForAdapters() const;
   // Asked by the proxy. A paused engine answers nothing, but what it waits for.
   void Pause(fleet::PauseKind kind);
   void Resume();
@@ -152,7 +164,7 @@ class SimEngine {
   std::map<EngineName, uint32_t> running_;
   std::map<EngineName, uint32_t> direct_;  // of these, without the door
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
-  bool asleep_ = false;
+  bool asleep_ = false, released_ = false;
   bool is_fragile_ = false;
   std::optional<Tick> paused_since_;
   fleet::PauseKind paused_by_ =

@@ -105,6 +105,7 @@ void SimProxy::Kill(bool lose_journal) {
     for (const auto& [ticket, call] : std::exchange(framework_.open, {})) {
       if (call.is_pause) framework_.may_hold_until = sim_.now() + kFrameworkPauseMs;
     }
+    framework_.memory.clear();
     doors_.back()->Died();
     hooks_.hang_up();
   }
@@ -115,6 +116,7 @@ void SimProxy::Kill(bool lose_journal) {
   unloads_.clear();
   locked_.clear();
   framework_.must_hold_until = framework_.may_hold_until = 0;
+  framework_.asleep = BootId();
   engine_.Forgotten();
 }
 
@@ -213,7 +215,14 @@ void SimProxy::NoteAnswers(const proxy::Event& event) {
     if (is_last && is_answer && asked != asked_of_.end()) engine_.Heard(asked->second);
   };
   if (const auto* load = std::get_if<proxy::LoadDone>(&event)) answered(*load);
-  if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) answered(*probe);
+  if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) {
+    const auto asked = asked_of_.find(probe->op);
+    if (asked != asked_of_.end()) {
+      const bool failed = probe->outcome != Outcome::kOk || engine_.AnswersWrongly(asked->second);
+      failed ? (void)failed_probe_.insert(asked->second) : (void)failed_probe_.erase(asked->second);
+    }
+    answered(*probe);
+  }
   if (const auto* unload = std::get_if<proxy::UnloadDone>(&event)) answered(*unload);
 }
 
@@ -268,7 +277,7 @@ void SimProxy::EngineChanged() {
     if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
     seen_boot_ = engine_.boot();
     proxy::EngineSeen seen{engine_.boot(), engine_.limits(), "1", engine_.problem(),
-                           engine_.asleep()};
+                           engine_.SaysAsleep()};
     seen.base_model = engine_.base_model();
     Post(seen);
   });
@@ -415,6 +424,7 @@ void SimProxy::AskNobody(proxy::OpId op, const std::string& path) {
 
 void SimProxy::Do(const proxy::Load& effect) {
   CheckAwake(effect.name);
+  CheckReleased(effect.name.value);
   unloads_.erase(effect.name);
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
@@ -428,6 +438,7 @@ void SimProxy::Do(const proxy::Load& effect) {
 }
 
 void SimProxy::Do(const proxy::Probe& effect) {
+  CheckReleased(effect.name.value);
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
     AskNobody(effect.op, PathOf(effect.name));
@@ -441,6 +452,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
 }
 
 void SimProxy::Do(const proxy::Unload& effect) {
+  CheckReleased(effect.name.value);
   CheckAwake(effect.name);
   CheckUnload(effect.name);
   unloads_.insert(effect.name);

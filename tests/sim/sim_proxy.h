@@ -60,10 +60,14 @@ class SimProxy {
   // A framework's call, and a request by one of its names.
   void Bind(Prng& prng, int64_t lasts_ms);
   void CheckPause();
+  // And releases its memory, which it takes again after so long, or gives it other weights.
+  void FrameworkReleases(int64_t lasts_ms);
+  void FrameworkUpdates(const std::string& text);
   // A framework at its door pauses the engine, or lets it go on: which, is drawn from the text.
   void FrameworkCalls(const std::string& text);
   // And every call of one was answered by now, unless its proxy died.
   void CheckCalls();
+  bool knows_asleep() const { return knows_asleep_; }
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
   void LoseSight(int64_t ms, bool ended);  // the driver does not see the engine, though it lives
   void Move(const PoolName& pool) { pool_ = pool; }  // its next session is of that pool
@@ -144,6 +148,10 @@ class SimProxy {
   void Do(const proxy::AskEngineLoad& effect);
   void Do(const proxy::PauseEngine& effect);
   void Do(const proxy::ResumeEngine& effect);
+  void Do(const proxy::PassCall& effect);
+  uint64_t FrameworkAsks(proxy::FrameworkCall call);
+  void FrameworkWakes();
+  void CheckReleased(const std::string& what);
   void Do(const proxy::SetDoorTable& effect);
   void Do(const proxy::SendObserved& effect);
   void Do(const proxy::AnswerCall& effect);
@@ -194,13 +202,18 @@ class SimProxy {
     struct Open {
       bool is_pause = false;
       Tick at = 0;
+      bool is_memory = false;
     };
     std::map<uint64_t, Open> open;  // somebody waits for the answer
+    std::map<uint64_t, proxy::FrameworkCall> memory;  // of this life
+    BootId asleep;                  // that is to be woken
+    std::string loses;              // what it loses meanwhile
     BootId boot;                    // that was paused last
     Tick may_hold_until = 0;        // at the latest, whatever became of the calls
     Tick must_hold_until = 0;       // as its caller was told, unless it is let go on
   };
   SimFramework framework_;
+  std::set<EngineName> failed_probe_;  // their last one
   bool believed_dead_ = false;
   // It said goodbye, and no session of a later life has told it anything.
   bool has_left_ = false;

@@ -63,6 +63,8 @@ void SimProxy::CheckUnload(const EngineName& name) {
   };
   if (doors_.back()->Routes(name)) violate("which its door routes to");
   if (!engine_.HasFrom(name, PathOf(name))) return;
+  // It may have lost what it had.
+  if (failed_probe_.contains(name)) return;
   // It was asked for before, and may yet be done.
   if (unloads_.contains(name)) return;
   const bool must = AlwaysSaid([&](const fleet::Desired& desired) {

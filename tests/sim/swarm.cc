@@ -257,6 +257,9 @@ class Run {
       if (mishaps_.Chance(mishaps_.stop) && proxy->engine().IsLoading()) world_.KillEngine(*proxy);
       const std::string text = absl::StrCat(plan_.seed, " ", member.value, " ", sim_.now());
       if (IsOneIn("framework " + text, mishaps_.framework)) proxy->FrameworkCalls(text);
+      if (IsOneIn("releases " + text, mishaps_.release))
+        proxy->FrameworkReleases(IsOneIn("long " + text, 300) ? 60 * kSecond : 4 * kSecond);
+      if (IsOneIn("updates " + text, mishaps_.release)) proxy->FrameworkUpdates(text);
       proxy->CheckPause();
       proxy->CheckCalls();
       if (mishaps_.bind > 0 && binds_.Chance(mishaps_.bind))

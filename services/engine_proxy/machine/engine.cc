@@ -16,7 +16,7 @@ void LeaveEngine(Core& core, const BootId& boot, Residency& residency) {
   if (residency.IsAny<at::Loading, at::Doubted, at::Unloading>()) residency.LeaveUncertain(boot);
   residency.changed_as_of = core.registry.changes;
   residency.evicting = false;
-  residency.is_outdated = residency.must_reload = false;
+  residency.must_reload = false;
   Move(core, residency, ResidencyEvent::kBootEnded);
 }
 

@@ -116,16 +116,12 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   // Whatever it answered, the list says what is there.
   Move(core, *residency, ResidencyEvent::kAnswered);
   std::get<at::Verifying>(residency->phase).mishap = std::move(mishap);
-  if (!is_outdated) return;
-  residency->is_outdated = true;
-  Move(core, *residency, ResidencyEvent::kNotBelieved);
+  if (is_outdated) Move(core, *residency, ResidencyEvent::kNotBelieved);
 }
 
-// The engine had it before it slept and has lost it, or had it under other weights: that says nothing
-// of the version.
-void FailOutdated(Core& core, Residency& residency, at::Mishap mishap) {
+// The engine has lost it in a sleep, or had it under other weights: that says nothing of the version.
+void FailFound(Core& core, Residency& residency, at::Mishap mishap) {
   mishap.failure = fleet::Failure::kMember;
-  residency.is_outdated = false;
   residency.must_reload = true;
   Fail(core, residency, ResidencyEvent::kFailed, std::move(mishap));
 }
@@ -142,15 +138,15 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
     mishap = {fleet::Failure::kMember, "PROBE_BEHIND_OTHERS",
               "the engine went on answering other requests and did not come to the probe"};
   if (event.outcome != Outcome::kUnknown) EndTrial(*residency);  // else it stays on trial
-  const bool is_outdated = residency->is_outdated;
-  if (is_outdated && (event.outcome == Outcome::kRefused || event.outcome == Outcome::kFailed))
-    return FailOutdated(core, *residency, std::move(mishap));
+  const bool was_found = std::get<at::Probing>(residency->phase).was_found;
+  if (was_found && (event.outcome == Outcome::kRefused || event.outcome == Outcome::kFailed))
+    return FailFound(core, *residency, std::move(mishap));
   if (event.outcome != Outcome::kOk)
     return Fail(core, *residency, ResidencyEvent::kFailed, std::move(mishap));
   EndLeftTrials(core);
   ProbeVerdict verdict = JudgeProbe(residency->rules, residency->traits, event.answer);
-  if (!verdict.passes && is_outdated)
-    return FailOutdated(core, *residency, {{}, verdict.reason, verdict.detail});
+  if (!verdict.passes && was_found)
+    return FailFound(core, *residency, {{}, verdict.reason, verdict.detail});
   if (!verdict.passes) {
     // The engine took it and does not apply it: a refusal in all but words.
     return Fail(core, *residency, ResidencyEvent::kFailed,
@@ -158,7 +154,6 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
   }
   Move(core, *residency, ResidencyEvent::kPassed);
   residency->tries = 0;
-  residency->is_outdated = false;
   at::Loaded& loaded = std::get<at::Loaded>(residency->phase);
   loaded = {.reason = verdict.reason, .detail = verdict.detail, .gap = {}};
   if (loaded.reason.empty() && !residency->directory->differences.empty())
@@ -175,7 +170,9 @@ void AdvanceToLoad(Core& core, Residency& residency) {
       IsSomeoneOnTrial(core) || IsUnloading(core) || is_paused || IsPassing(core);
   if (core.IsListedAsOurs(residency)) {
     const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
-    if (to_load && !waits) Move(core, residency, ResidencyEvent::kListedAsOurs);
+    if (!to_load || waits) return;
+    Move(core, residency, ResidencyEvent::kListedAsOurs);
+    std::get<at::Probing>(residency.phase).was_found = true;
     return;
   }
   if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's

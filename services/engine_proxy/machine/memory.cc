@@ -24,7 +24,6 @@ void BelieveNothing(Core& core) {
     residency.changed_as_of = change;
     if (auto* loading = std::get_if<at::Loading>(&residency.phase)) loading->is_outdated = true;
     if (!residency.IsAny<at::Verifying, at::Probing, at::Loaded>()) continue;
-    residency.is_outdated = true;
     Move(core, residency, ResidencyEvent::kNotBelieved);
   }
 }

@@ -81,7 +81,6 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
       return;
     case ResidencyAsk::kLoad:
       r.changed_as_of = ++core.registry.changes;
-      r.is_outdated = false;
       r.directory->asked = true;
       r.loaded_on = core.boot;  // a survivor is believed only if the journal says that it was asked
       BeginCounting(core, r);

@@ -57,6 +57,7 @@ struct Verifying {  // the load ended, and the next listing tells what came of i
 };
 struct Probing {
   OpId op = 0;
+  bool was_found = false;  // on the engine, and not loaded just now
 };
 struct Doubted {  // its call broke off: the engine is looked at until it is known to live, or not
   Mishap mishap;
@@ -128,8 +129,7 @@ struct Residency {
   Revision closed_at;     // the first door table that does not route it; 0 while one does
   std::optional<Uncounted> uncounted;
   BootId known_on;  // the boot on which this process loaded it, or found it
-  bool is_outdated = false;  // loaded before the engine slept, or got other weights; not probed since
-  bool must_reload = false;  // it was, and failed
+  bool must_reload = false;  // what the engine has of it from before is not what it was loaded as
 
   void LeaveUncertain(const BootId& boot) { uncertain_on = may_be_read_on = boot; }
   template <typename State>

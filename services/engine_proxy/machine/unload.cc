@@ -133,7 +133,7 @@ void HandleUnloadDone(Core& core, const UnloadDone& event) {
   }
   if (!MayHaveHappened(event.outcome)) NoteAnswer(core, *residency, event.outcome);
   if (event.outcome == Outcome::kOk) ForgetUncounted(*residency);
-  residency->evicting = residency->is_outdated = residency->must_reload = false;
+  residency->evicting = residency->must_reload = false;
   residency->unload_after = core.now + core.config.poll_ms;
   Move(core, *residency, ResidencyEvent::kUnloadAnswered);
 }
