@@ -76,7 +76,10 @@ void SimBinder::Answered(const proxy::AnswerBinding& answer, const proxy::DoorTa
     return;
   }
   stands_for_[call.name] = call.maybe;
-  if (binding == nullptr || by.FindRoute(binding->target) == nullptr) {
+  // It is loaded, and probed once more where the engine has just been told to sleep, or got other
+  // weights under a pause.
+  const bool rests = by.asleep || by.updating || by.paused;
+  if (binding == nullptr || (by.FindRoute(binding->target) == nullptr && !rests)) {
     sim_.oracle.Violate(
         2, absl::StrCat(call.name, " is said to be bound at ", member_, " and cannot be used"));
   }

@@ -149,7 +149,7 @@ class SimProxy {
   void Do(const proxy::PauseEngine& effect);
   void Do(const proxy::ResumeEngine& effect);
   void Do(const proxy::PassCall& effect);
-  uint64_t FrameworkAsks(proxy::FrameworkCall call);
+  void FrameworkAsks(proxy::FrameworkCall call);
   void FrameworkWakes();
   void CheckReleased(const std::string& what);
   void Do(const proxy::SetDoorTable& effect);

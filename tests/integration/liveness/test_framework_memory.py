@@ -47,7 +47,7 @@ class Framework:
         return self._world.member(self.member).get("state")
 
     def boot(self):
-        return self._world.member(self.member)["observed"]["boot"]
+        return self._world.member(self.member)["observed"]["boot_id"]
 
     def ask(self):
         return self._world.doors[self.member].ask(ADAPTER)

@@ -1,0 +1,91 @@
+// Frameworks that know nothing of Lorry, at the doors: they release the memory of engines and take it
+// again, and give them other weights.
+#include "absl/strings/str_cat.h"
+#include "tests/sim/narrate.h"
+#include "tests/sim/sim_proxy.h"
+
+namespace lorry::sim {
+
+using proxy::Outcome;
+
+namespace {
+
+constexpr int64_t kWakesAgainMs = 2'000;
+constexpr int64_t kPatienceMs = 30'000;  // a request may run for ever
+const proxy::MemoryTags kTags = {"kv_cache", "weights"};
+
+}  // namespace
+
+void SimProxy::FrameworkAsks(proxy::FrameworkCall call) {
+  const uint64_t ticket = ++framework_.last;
+  framework_.open[ticket] = {.at = sim_.now(), .is_memory = true};
+  framework_.memory[ticket] = call;
+  Post(proxy::CallMade{ticket, std::move(call)});
+  sim_.queue.In(kPatienceMs, [this, ticket, life = life_] {
+    if (life_ == life && alive()) FrameworkLeaves(ticket);
+  });
+}
+
+void SimProxy::FrameworkReleases(int64_t lasts_ms) {
+  if (!alive() || !framework_.open.empty() || !framework_.asleep.empty() || !engine_.up()) return;
+  Narrate(sim_, member_.value, "a framework releases the memory");
+  framework_.asleep = engine_.boot();
+  FrameworkAsks(proxy::ReleaseCall{kTags});
+  sim_.queue.In(lasts_ms, [this] { FrameworkWakes(); });
+}
+
+// Until it is awake, whatever became of the release.
+void SimProxy::FrameworkWakes() {
+  if (engine_.boot() != framework_.asleep || !engine_.up()) framework_.asleep = BootId();
+  if (framework_.asleep.empty()) return;
+  if (alive() && framework_.open.empty()) {
+    Narrate(sim_, member_.value, "a framework takes the memory again");
+    FrameworkAsks(proxy::WakeCall{kTags});
+  }
+  sim_.queue.In(kWakesAgainMs, [this] { FrameworkWakes(); });
+}
+
+void SimProxy::FrameworkUpdates(const std::string& text) {
+  if (!alive() || !framework_.open.empty() || !framework_.asleep.empty()) return;
+  Narrate(sim_, member_.value, "a framework changes the weights");
+  framework_.loses = text;
+  FrameworkAsks(proxy::WeightsCall{});
+}
+
+// 6: what the engine would end of.
+void SimProxy::CheckReleased(const std::string& what) {
+  if (engine_.up() && engine_.released())
+    sim_.oracle.Violate(6, absl::StrCat(what, " is moved on an engine whose memory is released"));
+}
+
+void SimProxy::Do(const proxy::PassCall& effect) {
+  const auto made = framework_.memory.find(effect.ticket);
+  if (made == framework_.memory.end())
+    return sim_.oracle.Violate(14, absl::StrCat(member_.value, " passes a call that nobody made"));
+  const proxy::FrameworkCall call = made->second;
+  framework_.memory.erase(made);
+  if (!Reaches(effect.boot)) return Later(5, proxy::PassDone{effect.op, Outcome::kUnsent});
+  const bool is_sglang = engine_.limits().kind == fleet::EngineKind::kSglang;
+  const bool lost = sim_.Chance(sim_.faults.answer_lost);
+  const bool is_frozen = engine_.paused_since().has_value();
+  const bool is_release = std::holds_alternative<proxy::ReleaseCall>(call);
+  const bool is_wake = std::holds_alternative<proxy::WakeCall>(call);
+  if (!is_wake && !is_frozen && engine_.RunningForAdapters() > 0)
+    sim_.oracle.Violate(6, absl::StrCat(member_.value, " has memory or weights taken from requests"));
+  // SGLang ends of being asked twice; nobody knows who did not hear the first answer.
+  if (is_sglang && (is_release || is_wake) && engine_.released() == is_release) {
+    engine_.Kill();
+    return Later(5, proxy::PassDone{effect.op, Outcome::kBroken, "ENGINE_CONNECTION_BROKEN"});
+  }
+  const bool changes = is_wake ? engine_.released() : !is_release;
+  if (is_release) engine_.SetReleased(true);
+  if (is_release) framework_.asleep = engine_.boot();
+  if (is_wake) engine_.SetReleased(false);
+  if (changes) engine_.Lose(absl::StrCat(framework_.loses, member_.value, sim_.now()));
+  if (is_wake && !lost) framework_.asleep = BootId();
+  EngineChanged();
+  const int64_t takes = sim_.Latency(500);
+  Later(takes, proxy::PassDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
+}
+
+}  // namespace lorry::sim
