@@ -102,11 +102,8 @@ class SglangCalls {
   }
 
   Task<absl::StatusOr<RawReply>> Pass(RawCall raw, TimePoint deadline) {
-    auto reply = co_await client_.Call({.method = std::move(raw.method),
-                                        .path = std::move(raw.path),
-                                        .body = std::move(raw.body),
-                                        .bearer = admin_key_},
-                                       deadline);
+    HttpCall call{std::move(raw.method), std::move(raw.path), std::move(raw.body), admin_key_};
+    auto reply = co_await client_.Call(std::move(call), deadline);
     if (!reply.ok()) co_return reply.status();
     co_return RawReply{reply->status, std::move(reply->body)};
   }

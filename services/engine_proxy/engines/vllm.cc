@@ -108,11 +108,8 @@ class VllmCalls {
   }
 
   Task<absl::StatusOr<RawReply>> Pass(RawCall raw, TimePoint deadline) {
-    auto reply = co_await client_.Call({.method = std::move(raw.method),
-                                        .path = std::move(raw.path),
-                                        .body = std::move(raw.body),
-                                        .bearer = api_key_},
-                                       deadline);
+    HttpCall call{std::move(raw.method), std::move(raw.path), std::move(raw.body), api_key_};
+    auto reply = co_await client_.Call(std::move(call), deadline);
     if (!reply.ok()) co_return reply.status();
     co_return RawReply{reply->status, std::move(reply->body)};
   }
