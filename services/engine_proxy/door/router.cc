@@ -196,6 +196,8 @@ void Router::Release(const Admission::Counted& counted) {
     MutexLock lock(mutex_);
     LORRY_CHECK(live_ > 0);
     --live_;
+    // Whoever has it shut waits for its last request.
+    quiet = live_ == 0 && (table_->asleep || table_->updating);
     for (const auto& [of, ended] : counted) {
       auto& [name, requests] = *of;
       LORRY_CHECK(requests.all >= ended.all && requests.by_name >= ended.by_name);

@@ -135,8 +135,8 @@ class Router {
  public:
   // `on_change` is called without the lock, by whichever thread changed it: a name that may be
   // unloaded has no request left, as no row and no alias routes to it or it is loaded on demand; a
-  // version that a row leaves has none left that asked for `latest`;
-  // requests begin to wait for an adapter, or none does any more.
+  // version that a row leaves has none left that asked for `latest`; nothing has while the table
+  // admits nothing; requests begin to wait for an adapter, or none does any more.
   Router(uint32_t max_live, std::function<void()> on_change);
 
   void SetTable(proxy::DoorTable table) LORRY_EXCLUDES(mutex_);

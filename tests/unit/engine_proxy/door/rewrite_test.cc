@@ -302,7 +302,19 @@ TEST(Routes, CallsThatChangeTheEngineForEverybodyAreTakenWhereTheyAreAllowed) {
       {EngineKind::kVllm, "/pause"},
       {EngineKind::kVllm, "/resume"},
       {EngineKind::kVllm, "/areal_pause_generation"},
-      {EngineKind::kVllm, "/areal_continue_generation"}};
+      {EngineKind::kVllm, "/areal_continue_generation"},
+      {EngineKind::kSglang, "/release_memory_occupation"},
+      {EngineKind::kSglang, "/resume_memory_occupation"},
+      {EngineKind::kSglang, "/update_weights_from_disk"},
+      {EngineKind::kSglang, "/update_weights_from_tensor"},
+      {EngineKind::kSglang, "/update_weights_from_distributed"},
+      {EngineKind::kSglang, "/update_weights_from_ipc"},
+      {EngineKind::kVllm, "/sleep"},
+      {EngineKind::kVllm, "/wake_up"},
+      {EngineKind::kVllm, "/start_weight_update"},
+      {EngineKind::kVllm, "/update_weights"},
+      {EngineKind::kVllm, "/finish_weight_update"},
+      {EngineKind::kVllm, "/collective_rpc"}};
   for (const auto& [kind, path] : calls) {
     EXPECT_EQ(ChooseRoute(kind, "POST", path, {.calls = true}).action, RouteAction::kCall) << path;
     const RouteChoice refused = ChooseRoute(kind, "POST", path, {.unknown = true});
@@ -316,8 +328,22 @@ TEST(Routes, CallsThatChangeTheEngineForEverybodyAreTakenWhereTheyAreAllowed) {
   EXPECT_EQ(flush("GET", true), RouteAction::kPassCall);
   EXPECT_EQ(flush("POST", true), RouteAction::kPassCall);
   EXPECT_EQ(flush("POST", false), RouteAction::kRefuse);
-  EXPECT_EQ(ChooseRoute(EngineKind::kVllm, "POST", "/reset_prefix_cache", {.calls = true}).action,
-            RouteAction::kPassCall);
+  const std::pair<EngineKind, const char*> passed[] = {
+      {EngineKind::kVllm, "/reset_prefix_cache"},
+      {EngineKind::kVllm, "/init_weight_transfer_engine"},
+      {EngineKind::kVllm, "/update_weight_version"},
+      {EngineKind::kSglang, "/init_weights_update_group"},
+      {EngineKind::kSglang, "/destroy_weights_update_group"},
+      {EngineKind::kSglang, "/update_weight_version"}};
+  for (const auto& [kind, path] : passed) {
+    EXPECT_EQ(ChooseRoute(kind, "POST", path, {.calls = true}).action, RouteAction::kPassCall)
+        << path;
+    EXPECT_EQ(ChooseRoute(kind, "POST", path, {.unknown = true}).action, RouteAction::kRefuse)
+        << path;
+  }
+  EXPECT_EQ(
+      ChooseRoute(EngineKind::kSglang, "GET", "/release_memory_occupation", {.calls = true}).action,
+      RouteAction::kCall);
 }
 
 uint32_t RequestsOf(EngineKind kind, BodyShape shape, const std::string& text) {

@@ -198,8 +198,34 @@ TEST_F(RouterTest, RefusesEverythingWhileTheEngineSleeps) {
     EXPECT_EQ(Ask1(router_, reference), "503 ENGINE_ASLEEP") << reference;
   }
   maker.raw().asleep = false;
+  maker.raw().updating = true;
+  router_.SetTable(maker.Make());
+  for (const char* reference : {"policy", "policy@1", "policy@eval", "@base"}) {
+    EXPECT_EQ(Ask1(router_, reference), "503 ENGINE_UPDATING") << reference;
+  }
+  maker.raw().updating = false;
   router_.SetTable(maker.Make());
   EXPECT_EQ(Ask1(router_, "policy"), NameOf("policy", 12).value);
+}
+
+TEST(Router, SaysThatTheLastHasEndedWhileNothingIsAdmitted) {
+  for (const bool is_asleep : {true, false}) {
+    for (const char* reference : {"policy", "@base"}) {
+      int changes = 0;
+      Router router(100, [&changes] { ++changes; });
+      TableMaker maker = Ordinary();
+      router.SetTable(maker.Make());
+      auto first = std::make_optional(router.Resolve(Asking(reference)));
+      auto second = std::make_optional(router.Resolve(Asking(reference)));
+      maker.raw().asleep = is_asleep;
+      maker.raw().updating = !is_asleep;
+      router.SetTable(maker.Make());
+      first.reset();
+      EXPECT_EQ(changes, 0) << reference;
+      second.reset();
+      EXPECT_EQ(changes, 1) << reference << ": whoever drains it waits for that";
+    }
+  }
 }
 
 TEST_F(RouterTest, RefusesEverythingWithoutAnEngine) {
