@@ -215,8 +215,8 @@ TEST(Router, SaysThatTheLastHasEndedWhileNothingIsAdmitted) {
       Router router(100, [&changes] { ++changes; });
       TableMaker maker = Ordinary();
       router.SetTable(maker.Make());
-      auto first = std::make_optional(router.Resolve(Asking(reference)));
-      auto second = std::make_optional(router.Resolve(Asking(reference)));
+      auto first = std::make_optional(router.Resolve(Ask{{reference}, std::nullopt}));
+      auto second = std::make_optional(router.Resolve(Ask{{reference}, std::nullopt}));
       maker.raw().asleep = is_asleep;
       maker.raw().updating = !is_asleep;
       router.SetTable(maker.Make());
