@@ -84,6 +84,14 @@ TEST(Canary, LeavingRequestsWaitingForTheirAdapterIsCaught) {
   ExpectBreaks(Plant::kWaitIsNotReported, "invariant 13");
 }
 
+TEST(Canary, AForgottenSleepIsCaught) {
+  ExpectBreaks(Plant::kSleepIsNotWritten, "invariant 6");
+}
+
+TEST(Canary, BelievingWhatAnEngineHadBeforeItSleptIsCaught) {
+  ExpectBreaks(Plant::kSleepIsHidden, "invariant 2");
+}
+
 TEST(Canary, AForgottenBindingIsCaught) {
   ExpectBreaks(Plant::kBindingIsNotWritten, "invariant 2");
 }

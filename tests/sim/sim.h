@@ -96,6 +96,8 @@ enum class Plant {
   kGapIsBlind,            // a proxy sees every adapter answer as its trainer does
   kPauseIsIgnored,        // a proxy takes an engine for paused that goes on
   kResumeIsIgnored,       // and one for resumed that stays paused
+  kSleepIsNotWritten,     // a proxy forgets that a framework released the memory when it dies
+  kSleepIsHidden,         // a proxy does not see that an engine sleeps
   kBindingIsNotWritten,   // a proxy forgets what a framework has bound when it dies
   kWaitIsNotReported,     // a door does not say which adapters its requests wait for
   kFrameworkIsIgnored,    // a proxy lets an engine go on though a framework paused it

@@ -61,6 +61,7 @@ void SimProxy::Do(const proxy::AnswerCall& effect) {
   if (open == framework_.open.end()) return;  // its caller has left
   const SimFramework::Open call = open->second;
   framework_.open.erase(open);
+  if (call.is_wake && effect.outcome == Outcome::kOk) framework_.asleep = BootId();
   if (call.is_memory) return;
   if (call.is_pause) {
     if (effect.outcome != Outcome::kOk) return;  // it may have happened, and is ended

@@ -18,7 +18,8 @@ const proxy::MemoryTags kTags = {"kv_cache", "weights"};
 
 void SimProxy::FrameworkAsks(proxy::FrameworkCall call) {
   const uint64_t ticket = ++framework_.last;
-  framework_.open[ticket] = {.at = sim_.now(), .is_memory = true};
+  const bool is_wake = std::holds_alternative<proxy::WakeCall>(call);
+  framework_.open[ticket] = {.at = sim_.now(), .is_memory = true, .is_wake = is_wake};
   framework_.memory[ticket] = call;
   Post(proxy::CallMade{ticket, std::move(call)});
   sim_.queue.In(kPatienceMs, [this, ticket, life = life_] {
@@ -82,7 +83,6 @@ void SimProxy::Do(const proxy::PassCall& effect) {
   if (is_release) framework_.asleep = engine_.boot();
   if (is_wake) engine_.SetReleased(false);
   if (changes) engine_.Lose(absl::StrCat(framework_.loses, member_.value, sim_.now()));
-  if (is_wake && !lost) framework_.asleep = BootId();
   EngineChanged();
   const int64_t takes = sim_.Latency(500);
   Later(takes, proxy::PassDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});

@@ -278,6 +278,7 @@ void SimProxy::EngineChanged() {
     seen_boot_ = engine_.boot();
     proxy::EngineSeen seen{engine_.boot(), engine_.limits(), "1", engine_.problem(),
                            engine_.SaysAsleep()};
+    if (sim_.plant == Plant::kSleepIsHidden) seen.asleep = false;
     seen.base_model = engine_.base_model();
     Post(seen);
   });
@@ -341,6 +342,7 @@ bool SimProxy::Write(const proxy::Ready& ready) {
     if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
     const bool is_binding = record.key.starts_with("binding/");
     if (sim_.plant == Plant::kBindingIsNotWritten && is_binding) continue;
+    if (sim_.plant == Plant::kSleepIsNotWritten && record.key == "asleep") continue;
     Narrate(sim_, member_.value, record);
     CheckRest(record);
     if (record.value.has_value()) {

@@ -202,7 +202,7 @@ class SimProxy {
     struct Open {
       bool is_pause = false;
       Tick at = 0;
-      bool is_memory = false;
+      bool is_memory = false, is_wake = false;
     };
     std::map<uint64_t, Open> open;  // somebody waits for the answer
     std::map<uint64_t, proxy::FrameworkCall> memory;  // of this life

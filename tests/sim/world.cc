@@ -397,9 +397,10 @@ void World::PutToSleep(const MemberId& member, int64_t ms) {
   SimProxy& proxy = *proxies_.at(member);
   proxy.engine().SetAsleep(true);
   proxy.EngineChanged();
-  sim_.queue.In(ms, [&proxy, text = absl::StrCat(member.value, sim_.now())] {
+  sim_.queue.In(ms, [this, &proxy, text = absl::StrCat(member.value, sim_.now())] {
     // Nobody can tell who has not seen that it slept.
-    if (proxy.knows_asleep() && proxy.engine().asleep()) proxy.engine().Lose(text);
+    const bool is_known = proxy.knows_asleep() || sim_.plant == Plant::kSleepIsHidden;
+    if (is_known && proxy.engine().asleep()) proxy.engine().Lose(text);
     proxy.engine().SetAsleep(false);
     proxy.EngineChanged();
   });

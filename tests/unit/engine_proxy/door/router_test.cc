@@ -214,6 +214,7 @@ TEST(Router, SaysThatTheLastHasEndedWhileNothingIsAdmitted) {
       int changes = 0;
       Router router(100, [&changes] { ++changes; });
       TableMaker maker = Ordinary();
+      maker.Rules(RulesOf("policy", NoAdapterAction::kBase));
       router.SetTable(maker.Make());
       auto first = std::make_optional(router.Resolve(Ask{{reference}, std::nullopt}));
       auto second = std::make_optional(router.Resolve(Ask{{reference}, std::nullopt}));
