@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import Annotated
+
 from engine_core import BASE_DIGEST, Adapter, Switches, die
+from fastapi import FastAPI, Query
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse
 
 KEPT, GONE, BASE = "kept", "gone", "base"
 
@@ -38,3 +44,88 @@ class Memory:
 
     def state(self) -> dict:
         return {"released": sorted(self.released), "releases": self.releases, "updates": self.updates}
+
+
+def add_sglang_memory_routes(app: FastAPI, engine) -> None:
+    async def tags_of(http: HttpRequest) -> list[str]:
+        text = await http.body()
+        return (json.loads(text).get("tags") if text else None) or list(engine.memory.tags)
+
+    @app.api_route("/release_memory_occupation", methods=["GET", "POST"])
+    async def release_memory(http: HttpRequest):
+        tags, live = await tags_of(http), len(engine.scheduler.requests)
+        if live:
+            die(engine.switches, "release_memory_occupation should be called only when server is idle.")
+        if set(tags) & engine.memory.released:
+            die(engine.switches, "a region that is paused already")
+        engine.memory.release(tags, engine.registry, live)
+
+    @app.api_route("/resume_memory_occupation", methods=["GET", "POST"])
+    async def resume_memory(http: HttpRequest):
+        tags = await tags_of(http)
+        if not set(tags) <= engine.memory.released:
+            die(engine.switches, "KeyError of a tag that was not released")
+        engine.memory.take(tags)
+
+    @app.post("/update_weights_from_disk")
+    @app.post("/update_weights_from_tensor")
+    @app.post("/update_weights_from_distributed")
+    async def update_weights(http: HttpRequest):
+        body = await http.json()
+        if body.get("model_path") == "missing":
+            return JSONResponse({"success": False, "message": "no such model", "num_paused_requests": 0}, 400)
+        engine.memory.must_be_there("weights")
+        engine.memory.update(len(engine.scheduler.requests))
+        return {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
+
+    @app.post("/init_weights_update_group")
+    async def init_weights_update_group(http: HttpRequest):
+        await http.json()
+        return {"success": True, "message": "Succeeded to initialize custom process group."}
+
+    @app.post("/update_weight_version")
+    async def update_weight_version(http: HttpRequest):
+        version = (await http.json())["new_version"]
+        return {"success": True, "message": f"Weight version updated to {version}", "new_version": version}
+
+
+def add_vllm_memory_routes(app: FastAPI, engine) -> None:
+    @app.post("/sleep")
+    async def sleep(level: int = 1, mode: str = "abort"):
+        await engine.sleep(mode)
+        return {"status": "sleeping", "level": level}
+
+    @app.post("/wake_up")
+    async def wake_up(tags: Annotated[list[str] | None, Query()] = None):
+        await engine.wake_up(tags)
+        return {"status": "awake", "tags": tags}
+
+    def change_weights() -> dict:
+        engine.memory.must_be_there("weights")
+        engine.memory.update(len(engine.scheduler.requests))
+        return {}
+
+    @app.post("/init_weight_transfer_engine")
+    async def init_weight_transfer_engine(http: HttpRequest):
+        await http.json()
+        return {"message": "Weight transfer initialized"}
+
+    @app.post("/start_weight_update")
+    async def start_weight_update():
+        return change_weights() | {"message": "Weight update started"}
+
+    @app.post("/update_weights")
+    async def update_weights(http: HttpRequest):
+        if "update_info" not in await http.json():
+            error = {"message": "Missing 'update_info'", "type": "BadRequestError", "code": 400}
+            return JSONResponse({"error": error}, 400)
+        return change_weights() | {"message": "Weights updated"}
+
+    @app.post("/finish_weight_update")
+    async def finish_weight_update():
+        return change_weights() | {"message": "Weight update finished"}
+
+    @app.post("/collective_rpc")
+    async def collective_rpc(http: HttpRequest):
+        await http.json()
+        return change_weights() | {"results": [None]}

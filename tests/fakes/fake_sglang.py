@@ -28,6 +28,7 @@ from engine_core import (
     serve,
     text_of,
 )
+from engine_memory import add_sglang_memory_routes
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import (
@@ -314,47 +315,6 @@ def add_pause_routes(app: FastAPI, engine: FakeSglang) -> None:
         await engine.resume()
         return done("continued")
 
-    async def tags_of(http: HttpRequest) -> list[str]:
-        text = await http.body()
-        return (json.loads(text).get("tags") if text else None) or list(engine.memory.tags)
-
-    @app.api_route("/release_memory_occupation", methods=["GET", "POST"])
-    async def release_memory(http: HttpRequest):
-        tags, live = await tags_of(http), len(engine.scheduler.requests)
-        if live:
-            die(engine.switches, "release_memory_occupation should be called only when server is idle.")
-        if set(tags) & engine.memory.released:
-            die(engine.switches, "a region that is paused already")
-        engine.memory.release(tags, engine.registry, live)
-
-    @app.api_route("/resume_memory_occupation", methods=["GET", "POST"])
-    async def resume_memory(http: HttpRequest):
-        tags = await tags_of(http)
-        if not set(tags) <= engine.memory.released:
-            die(engine.switches, "KeyError of a tag that was not released")
-        engine.memory.take(tags)
-
-    @app.post("/update_weights_from_disk")
-    @app.post("/update_weights_from_tensor")
-    @app.post("/update_weights_from_distributed")
-    async def update_weights(http: HttpRequest):
-        body = await http.json()
-        if body.get("model_path") == "missing":
-            return JSONResponse({"success": False, "message": "no such model", "num_paused_requests": 0}, 400)
-        engine.memory.must_be_there("weights")
-        engine.memory.update(len(engine.scheduler.requests))
-        return {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
-
-    @app.post("/init_weights_update_group")
-    async def init_weights_update_group(http: HttpRequest):
-        await http.json()
-        return {"success": True, "message": "Succeeded to initialize custom process group."}
-
-    @app.post("/update_weight_version")
-    async def update_weight_version(http: HttpRequest):
-        version = (await http.json())["new_version"]
-        return {"success": True, "message": f"Weight version updated to {version}", "new_version": version}
-
     @app.post("/abort_request")
     async def abort(http: HttpRequest):
         body = await http.json()
@@ -472,6 +432,7 @@ def main() -> None:
         add_other_model_routes,
         add_openai_routes,
         add_pause_routes,
+        add_sglang_memory_routes,
         add_info_routes,
     ):
         add(app, engine)

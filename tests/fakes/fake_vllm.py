@@ -13,7 +13,6 @@ import json
 import os
 import time
 import uuid
-from typing import Annotated
 
 from engine_core import (
     DEFAULT_MODEL,
@@ -26,7 +25,8 @@ from engine_core import (
     serve,
     text_of,
 )
-from fastapi import FastAPI, Query
+from engine_memory import add_vllm_memory_routes
+from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from vllm_state import BASE, FakeVllm, Refused
@@ -330,45 +330,6 @@ def add_dev_routes(app: FastAPI, engine: FakeVllm) -> None:
         await engine.resume()
         return {"status": "resumed"}
 
-    @app.post("/sleep")
-    async def sleep(level: int = 1, mode: str = "abort"):
-        await engine.sleep(mode)
-        return {"status": "sleeping", "level": level}
-
-    @app.post("/wake_up")
-    async def wake_up(tags: Annotated[list[str] | None, Query()] = None):
-        await engine.wake_up(tags)
-        return {"status": "awake", "tags": tags}
-
-    def change_weights() -> dict:
-        engine.memory.must_be_there("weights")
-        engine.memory.update(len(engine.scheduler.requests))
-        return {}
-
-    @app.post("/init_weight_transfer_engine")
-    async def init_weight_transfer_engine(http: HttpRequest):
-        await http.json()
-        return {"message": "Weight transfer initialized"}
-
-    @app.post("/start_weight_update")
-    async def start_weight_update():
-        return change_weights() | {"message": "Weight update started"}
-
-    @app.post("/update_weights")
-    async def update_weights(http: HttpRequest):
-        if "update_info" not in await http.json():
-            raise Refused(400, "BadRequestError", "Missing 'update_info'")
-        return change_weights() | {"message": "Weights updated"}
-
-    @app.post("/finish_weight_update")
-    async def finish_weight_update():
-        return change_weights() | {"message": "Weight update finished"}
-
-    @app.post("/collective_rpc")
-    async def collective_rpc(http: HttpRequest):
-        await http.json()
-        return change_weights() | {"results": [None]}
-
     @app.get("/is_sleeping")
     async def is_sleeping():
         return {"is_sleeping": engine.paused}  # also of one that is only paused
@@ -489,7 +450,7 @@ def main() -> None:
     if is_on("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         adders.append(add_lora_routes)
     if is_on("VLLM_SERVER_DEV_MODE"):
-        adders.append(add_dev_routes)
+        adders += [add_dev_routes, add_vllm_memory_routes]
     for add in adders:
         add(app, engine)
 

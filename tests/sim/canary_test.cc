@@ -84,9 +84,7 @@ TEST(Canary, LeavingRequestsWaitingForTheirAdapterIsCaught) {
   ExpectBreaks(Plant::kWaitIsNotReported, "invariant 13");
 }
 
-TEST(Canary, AForgottenSleepIsCaught) {
-  ExpectBreaks(Plant::kSleepIsNotWritten, "invariant 6");
-}
+TEST(Canary, AForgottenSleepIsCaught) { ExpectBreaks(Plant::kSleepIsNotWritten, "invariant 6"); }
 
 TEST(Canary, BelievingWhatAnEngineHadBeforeItSleptIsCaught) {
   ExpectBreaks(Plant::kSleepIsHidden, "invariant 2");

@@ -72,7 +72,8 @@ void SimProxy::Do(const proxy::PassCall& effect) {
   const bool is_release = std::holds_alternative<proxy::ReleaseCall>(call);
   const bool is_wake = std::holds_alternative<proxy::WakeCall>(call);
   if (!is_wake && !is_frozen && engine_.RunningForAdapters() > 0)
-    sim_.oracle.Violate(6, absl::StrCat(member_.value, " has memory or weights taken from requests"));
+    sim_.oracle.Violate(6,
+                        absl::StrCat(member_.value, " has memory or weights taken from requests"));
   // SGLang ends of being asked twice; nobody knows who did not hear the first answer.
   if (is_sglang && (is_release || is_wake) && engine_.released() == is_release) {
     engine_.Kill();
@@ -86,6 +87,15 @@ void SimProxy::Do(const proxy::PassCall& effect) {
   EngineChanged();
   const int64_t takes = sim_.Latency(500);
   Later(takes, proxy::PassDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
+}
+
+// What has failed may be unloaded, though it must be loaded, so that it is loaded again.
+void SimProxy::NoteProbe(const proxy::ProbeDone& done) {
+  const auto asked = asked_of_.find(done.op);
+  if (asked == asked_of_.end()) return;
+  const EngineName& name = asked->second;
+  const bool failed = done.outcome != Outcome::kOk || engine_.AnswersWrongly(name);
+  failed ? (void)failed_probe_.insert(name) : (void)failed_probe_.erase(name);
 }
 
 }  // namespace lorry::sim

@@ -163,13 +163,7 @@ void SimProxy::Step(const proxy::Event& event) {
     stepped_asleep_ = seen->asleep.value_or(false);
     was_awake_ = was_awake_ || !stepped_asleep_;
   }
-  if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) {
-    const auto asked = asked_of_.find(probe->op);
-    if (asked != asked_of_.end()) {
-      const bool failed = probe->outcome != Outcome::kOk || engine_.AnswersWrongly(asked->second);
-      failed ? (void)failed_probe_.insert(asked->second) : (void)failed_probe_.erase(asked->second);
-    }
-  }
+  if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) NoteProbe(*probe);
   const auto* document = std::get_if<proxy::DesiredReceived>(&event);
   if (document == nullptr) {
     driver_.machine().Step(sim_.now(), event);

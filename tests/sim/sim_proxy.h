@@ -151,6 +151,7 @@ class SimProxy {
   void Do(const proxy::PassCall& effect);
   void FrameworkAsks(proxy::FrameworkCall call);
   void FrameworkWakes();
+  void NoteProbe(const proxy::ProbeDone& done);
   void CheckReleased(const std::string& what);
   void Do(const proxy::SetDoorTable& effect);
   void Do(const proxy::SendObserved& effect);
@@ -204,13 +205,13 @@ class SimProxy {
       Tick at = 0;
       bool is_memory = false, is_wake = false;
     };
-    std::map<uint64_t, Open> open;  // somebody waits for the answer
+    std::map<uint64_t, Open> open;                    // somebody waits for the answer
     std::map<uint64_t, proxy::FrameworkCall> memory;  // of this life
-    BootId asleep;                  // that is to be woken
-    std::string loses;              // what it loses meanwhile
-    BootId boot;                    // that was paused last
-    Tick may_hold_until = 0;        // at the latest, whatever became of the calls
-    Tick must_hold_until = 0;       // as its caller was told, unless it is let go on
+    BootId asleep;                                    // that is to be woken
+    std::string loses;                                // what it loses meanwhile
+    BootId boot;                                      // that was paused last
+    Tick may_hold_until = 0;                          // at the latest, whatever became of the calls
+    Tick must_hold_until = 0;  // as its caller was told, unless it is let go on
   };
   SimFramework framework_;
   std::set<EngineName> failed_probe_;  // their last one

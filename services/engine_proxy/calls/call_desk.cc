@@ -87,8 +87,8 @@ std::function<void(engines::RawReply)> CallDesk::ReplyTo(uint64_t number) {
     MutexLock lock(mutex_);
     const auto it = open_.find(number);
     if (it == open_.end()) return;
-    it->second.reply = door::CallReply{static_cast<int>(reply.status), "application/json",
-                                       std::move(reply.body)};
+    it->second.reply =
+        door::CallReply{static_cast<int>(reply.status), "application/json", std::move(reply.body)};
   };
 }
 

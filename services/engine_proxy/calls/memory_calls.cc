@@ -39,10 +39,9 @@ const MemoryTags& TagsOf(EngineKind engine) {
 Tags Checked(EngineKind engine, MemoryTags tags) {
   const MemoryTags& known = TagsOf(engine);
   for (const std::string& tag : tags) {
-    if (!known.contains(tag)) return Invalid("tags must be among kv_cache, weights and " +
-                                             std::string(engine == EngineKind::kSglang
-                                                             ? "cuda_graph"
-                                                             : "scheduling"));
+    if (!known.contains(tag))
+      return Invalid("tags must be among kv_cache, weights and " +
+                     std::string(engine == EngineKind::kSglang ? "cuda_graph" : "scheduling"));
   }
   return tags.empty() ? known : tags;
 }

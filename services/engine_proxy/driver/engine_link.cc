@@ -337,20 +337,20 @@ void EngineLink::Run(const PassCall& pass, std::optional<engines::RawCall> call,
       pass.boot,
       [this, pass, call = *std::move(call), on_reply](engines::Engine& engine) {
         LORRY_FAULT_POINT("proxy.pass.before_call");
-        engine.Pass(call, Millis(pass.deadline_ms),
-                    [this, pass, path = call.path,
-                     on_reply](absl::StatusOr<engines::RawReply> reply) {
-                      LORRY_FAULT_POINT("proxy.pass.answered");
-                      PassDone done{.op = pass.op,
-                                    .outcome = OutcomeOf(reply.status()),
-                                    .reason = ReasonOf(reply.status()),
-                                    .detail = Text(reply.status())};
-                      if (reply.ok()) Judge(reply->status, done);
-                      spdlog::info("passed {}: {}", path,
-                                   reply.ok() ? std::to_string(reply->status) : done.reason);
-                      if (reply.ok()) on_reply(*std::move(reply));
-                      sink_(std::move(done));
-                    });
+        engine.Pass(
+            call, Millis(pass.deadline_ms),
+            [this, pass, path = call.path, on_reply](absl::StatusOr<engines::RawReply> reply) {
+              LORRY_FAULT_POINT("proxy.pass.answered");
+              PassDone done{.op = pass.op,
+                            .outcome = OutcomeOf(reply.status()),
+                            .reason = ReasonOf(reply.status()),
+                            .detail = Text(reply.status())};
+              if (reply.ok()) Judge(reply->status, done);
+              spdlog::info("passed {}: {}", path,
+                           reply.ok() ? std::to_string(reply->status) : done.reason);
+              if (reply.ok()) on_reply(*std::move(reply));
+              sink_(std::move(done));
+            });
       },
       unsent);
 }

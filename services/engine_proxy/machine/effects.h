@@ -131,8 +131,9 @@ struct SetDoorTable {
 };  // to the door; answered by DoorReport
 struct SendObserved {
   fleet::Observed observed;
-};                   // to the orchestrator; latest wins
-struct AnswerCall {  // to whoever made it; kOk: as the engine answers what it has done, or has answered
+};  // to the orchestrator; latest wins
+struct
+    AnswerCall {  // to whoever made it; kOk: as the engine answers what it has done, or has answered
   uint64_t ticket = 0;
   Outcome outcome = Outcome::kOk;
   std::string reason = {};  // a word of docs/ERRORS.md
@@ -157,9 +158,9 @@ struct AnswerBinding {  // to whoever called, behind the table that it speaks of
   std::map<std::string, std::string> bound;  // every client's name and the directory that it named
 };
 
-using Effect = std::variant<Fetch, CancelFetch, HashDirectory, CheckShapes, DeleteDirectory, List,
-                            Load, Probe, Unload, AskEngineLoad, PauseEngine, ResumeEngine,
-                            SetDoorTable, SendObserved, AnswerCall, ReadBinding, AnswerBinding,
-                            PassCall>;
+using Effect =
+    std::variant<Fetch, CancelFetch, HashDirectory, CheckShapes, DeleteDirectory, List, Load, Probe,
+                 Unload, AskEngineLoad, PauseEngine, ResumeEngine, SetDoorTable, SendObserved,
+                 AnswerCall, ReadBinding, AnswerBinding, PassCall>;
 
 }  // namespace lorry::proxy

@@ -190,8 +190,7 @@ struct WakeCall {
 };
 // To change the weights of the base model, or whatever else adapters answer by.
 struct WeightsCall {};
-using FrameworkCall =
-    std::variant<PauseCall, ContinueCall, ReleaseCall, WakeCall, WeightsCall>;
+using FrameworkCall = std::variant<PauseCall, ContinueCall, ReleaseCall, WakeCall, WeightsCall>;
 // Tickets count the calls of one proxy process, from 1; each is answered by one AnswerCall.
 struct CallMade {
   uint64_t ticket = 0;
@@ -229,10 +228,11 @@ struct BindingRead {
 
 struct TimePassed {};  // `wake_at` came
 
-using Event = std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed,
-                           LoadDone, ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone,
-                           PassDone, FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
-                           DirectoryHashed, ShapesChecked, DoorReport, DoorDrains, DoorClosed,
-                           CallMade, CallLeft, BindAsked, UnbindAsked, BindingRead, TimePassed>;
+using Event =
+    std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed, LoadDone,
+                 ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone, PassDone,
+                 FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
+                 DirectoryHashed, ShapesChecked, DoorReport, DoorDrains, DoorClosed, CallMade,
+                 CallLeft, BindAsked, UnbindAsked, BindingRead, TimePassed>;
 
 }  // namespace lorry::proxy

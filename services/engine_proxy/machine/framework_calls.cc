@@ -26,16 +26,17 @@ bool Take(Core& core, uint64_t ticket, const PauseCall& call) {
     return true;
   }
   if (core.IsWedged()) {
-    AnswerNow(core, ticket, Outcome::kRefused, "ENGINE_WEDGED",
-           "the engine hangs in its registry of adapters and may not go on from a pause; it needs "
-           "a restart");
+    AnswerNow(
+        core, ticket, Outcome::kRefused, "ENGINE_WEDGED",
+        "the engine hangs in its registry of adapters and may not go on from a pause; it needs "
+        "a restart");
     return true;
   }
   if (IsHeldByFramework(core)) {
     if (WouldNeverEnd(core, call)) {
       AnswerNow(core, ticket, Outcome::kRefused, "PAUSE_CONFLICT",
-             "the engine is paused otherwise, and an abort would wait for its frozen requests "
-             "without an end; continue it first");
+                "the engine is paused otherwise, and an abort would wait for its frozen requests "
+                "without an end; continue it first");
       return true;
     }
   } else if (IsPaused(core) || !IsRegistryQuiet(core)) {

@@ -166,8 +166,7 @@ void AdvanceToLoad(Core& core, Residency& residency) {
   // A paused engine answers no probe; a framework that paused it itself waits for its own adapters,
   // and would not let it go on before.
   const bool is_paused = IsPausedOrToBe(core) && !(IsHeldByFramework(core) && IsBinding(residency));
-  const bool waits =
-      IsSomeoneOnTrial(core) || IsUnloading(core) || is_paused || IsPassing(core);
+  const bool waits = IsSomeoneOnTrial(core) || IsUnloading(core) || is_paused || IsPassing(core);
   if (core.IsListedAsOurs(residency)) {
     const bool to_load = core.IsWantedLoaded(residency) || MaySurvive(core, residency);
     if (!to_load || waits) return;

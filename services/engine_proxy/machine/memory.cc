@@ -113,8 +113,7 @@ void Pass(Core& core, uint64_t ticket, const Call& call) {
   memory.op = core.NewOp();
   memory.passing = call;
   memory.before = memory.record;
-  core.effects.push_back(
-      PassCall{memory.op, core.boot, ticket, core.config.framework_pause_ms});
+  core.effects.push_back(PassCall{memory.op, core.boot, ticket, core.config.framework_pause_ms});
 }
 
 template <typename Call>
@@ -219,8 +218,7 @@ void ForgetMemory(Core& core, const BootId& boot) {
     AnswerServed(core, Outcome::kBroken, "ENGINE_RESTARTED",
                  "the engine was started again meanwhile");
   }
-  if (memory.record.has_value() && memory.record->boot != boot)
-    return Release(core, std::nullopt);
+  if (memory.record.has_value() && memory.record->boot != boot) return Release(core, std::nullopt);
   FollowSleep(core);
 }
 

@@ -177,8 +177,7 @@ void EndForFramework(Core& core) {
 
 void RenewFrameworkPause(Core& core) {
   if (!core.pause.by_framework) return;
-  core.pause.until = core.pause.record->framework_until =
-      core.now + core.config.framework_pause_ms;
+  core.pause.until = core.pause.record->framework_until = core.now + core.config.framework_pause_ms;
   WriteDown(core, PauseWrite::kPaused);
 }
 

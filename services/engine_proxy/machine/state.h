@@ -128,7 +128,7 @@ struct Residency {
   bool evicting = false;  // MAY that makes room
   Revision closed_at;     // the first door table that does not route it; 0 while one does
   std::optional<Uncounted> uncounted;
-  BootId known_on;  // the boot on which this process loaded it, or found it
+  BootId known_on;           // the boot on which this process loaded it, or found it
   bool must_reload = false;  // what the engine has of it from before is not what it was loaded as
 
   void LeaveUncertain(const BootId& boot) { uncertain_on = may_be_read_on = boot; }

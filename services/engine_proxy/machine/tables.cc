@@ -15,14 +15,17 @@ constexpr std::string_view kResidencyStates[] = {
     "ABSENT",  "FETCHING",  "CANCELLING", "FETCHED", "HASHING", "CHECKING",  "DELETING",
     "LOADING", "VERIFYING", "PROBING",    "DOUBTED", "LOADED",  "UNLOADING", "FAILED"};
 constexpr std::string_view kResidencyEvents[] = {
-    "wanted",          "not wanted",   "listed",          "fetched",
-    "fetch put off",   "fetch failed", "fetch ended",     "not proven",
-    "proven",          "broken",       "not compared",    "fits",
-    "misfit",          "unreadable",   "may be deleted",  "deleted",
-    "not deleted",     "gets slot",    "listed as ours",  "not listed",
-    "answered",        "broke off",    "engine lives",    "passed",
-    "failed",          "vanished", "not believed",    "may be unloaded", "unload unanswered",
-    "unload answered", "unload hangs", "boot ended",      "may be tried"};
+    "wanted",          "not wanted",        "listed",
+    "fetched",         "fetch put off",     "fetch failed",
+    "fetch ended",     "not proven",        "proven",
+    "broken",          "not compared",      "fits",
+    "misfit",          "unreadable",        "may be deleted",
+    "deleted",         "not deleted",       "gets slot",
+    "listed as ours",  "not listed",        "answered",
+    "broke off",       "engine lives",      "passed",
+    "failed",          "vanished",          "not believed",
+    "may be unloaded", "unload unanswered", "unload answered",
+    "unload hangs",    "boot ended",        "may be tried"};
 constexpr std::string_view kResidencyAsks[] = {
     "–",    "Fetch", "CancelFetch", "HashDirectory", "CheckShapes", "DeleteDirectory",
     "Load", "Probe", "Unload"};

@@ -119,11 +119,9 @@ TEST_F(CallDeskTest, NothingIsPassedForWhoeverHasLeft) {
 
 TEST_F(CallDeskTest, TheMethodAndTheQueryGoWithIt) {
   auto slot = std::make_shared<CallSlot>([] {});
-  desk_.Take({.engine = fleet::EngineKind::kVllm,
-              .method = "GET",
-              .path = "/sleep",
-              .query = "?level=2"},
-             door::CallTicket(slot));
+  desk_.Take(
+      {.engine = fleet::EngineKind::kVllm, .method = "GET", .path = "/sleep", .query = "?level=2"},
+      door::CallTicket(slot));
   const auto text = desk_.TextOf(TicketOf(0));
   EXPECT_EQ(text->method, "GET");
   EXPECT_EQ(text->path, "/sleep?level=2");

@@ -190,45 +190,6 @@ TEST_F(RouterTest, ATextMeansWhatTheLastTableSays) {
   }
 }
 
-TEST_F(RouterTest, RefusesEverythingWhileTheEngineSleeps) {
-  TableMaker maker = Ordinary();
-  maker.raw().asleep = true;
-  router_.SetTable(maker.Make());
-  for (const char* reference : {"policy", "policy@1", "policy@eval", "@base"}) {
-    EXPECT_EQ(Ask1(router_, reference), "503 ENGINE_ASLEEP") << reference;
-  }
-  maker.raw().asleep = false;
-  maker.raw().updating = true;
-  router_.SetTable(maker.Make());
-  for (const char* reference : {"policy", "policy@1", "policy@eval", "@base"}) {
-    EXPECT_EQ(Ask1(router_, reference), "503 ENGINE_UPDATING") << reference;
-  }
-  maker.raw().updating = false;
-  router_.SetTable(maker.Make());
-  EXPECT_EQ(Ask1(router_, "policy"), NameOf("policy", 12).value);
-}
-
-TEST(Router, SaysThatTheLastHasEndedWhileNothingIsAdmitted) {
-  for (const bool is_asleep : {true, false}) {
-    for (const char* reference : {"policy", "@base"}) {
-      int changes = 0;
-      Router router(100, [&changes] { ++changes; });
-      TableMaker maker = Ordinary();
-      maker.Rules(RulesOf("policy", NoAdapterAction::kBase));
-      router.SetTable(maker.Make());
-      auto first = std::make_optional(router.Resolve(Ask{{reference}, std::nullopt}));
-      auto second = std::make_optional(router.Resolve(Ask{{reference}, std::nullopt}));
-      maker.raw().asleep = is_asleep;
-      maker.raw().updating = !is_asleep;
-      router.SetTable(maker.Make());
-      first.reset();
-      EXPECT_EQ(changes, 0) << reference;
-      second.reset();
-      EXPECT_EQ(changes, 1) << reference << ": whoever drains it waits for that";
-    }
-  }
-}
-
 TEST_F(RouterTest, RefusesEverythingWithoutAnEngine) {
   EXPECT_EQ(Ask1(router_, "policy"), "503 ENGINE_UNREACHABLE");
   TableMaker maker = Ordinary();

@@ -1,8 +1,8 @@
-// Engines that sleep, and whose weights change: what waits, what is believed afterwards, and what a
-// restart of the proxy keeps (memory.h).
+// Memory that frameworks release at the door, and weights that they change: what waits, what is
+// believed afterwards, and what a restart of the proxy keeps (memory.h).
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/engine_proxy/machine/bench.h"
+#include "tests/unit/engine_proxy/machine/memory_bench.h"
 
 namespace lorry::proxy {
 namespace {
@@ -10,207 +10,12 @@ namespace {
 using fleet::EngineKind;
 using fleet::MemberHealth;
 using fleet::PauseKind;
-using fleet::ResidencyState;
 using ::testing::HasSubstr;
-
-const MemoryTags kAll = {"cuda_graph", "kv_cache", "weights"};
-const MemoryTags kWeights = {"weights"};
-const MemoryTags kCache = {"kv_cache"};
-
-class MemoryTest : public ::testing::Test {
- protected:
-  explicit MemoryTest(EngineKind kind = EngineKind::kVllm) : bench_(kind) {
-    bench_.Desire(1, {1});
-  }
-  uint64_t Release(const MemoryTags& tags = {"kv_cache", "weights"}) {
-    return bench_.Call(ReleaseCall{tags});
-  }
-  uint64_t Wake(const MemoryTags& tags = {"kv_cache", "weights"}) {
-    return bench_.Call(WakeCall{tags});
-  }
-  uint64_t Update() { return bench_.Call(WeightsCall{}); }
-  // "ok", "waits", or the reason.
-  std::string Answered(uint64_t call) const {
-    const auto it = bench_.answered_.find(call);
-    if (it == bench_.answered_.end()) return "waits";
-    return it->second.outcome == Outcome::kOk ? "ok" : it->second.reason;
-  }
-  MemoryTags Written() const {
-    const auto it = bench_.records_.find("asleep");
-    return it == bench_.records_.end() ? MemoryTags() : std::get<AsleepRecord>(it->second).tags;
-  }
-  bool IsShut() const { return bench_.machine_->door_table().asleep; }
-  bool IsUpdating() const { return bench_.machine_->door_table().updating; }
-  MemberHealth Health() const { return bench_.machine_->Observe().health; }
-  std::string Detail() const { return bench_.machine_->Observe().health_detail; }
-  size_t passed() const { return bench_.passed_.size(); }
-  size_t probes() const { return bench_.probes_.size(); }
-  size_t loads() const { return bench_.loads_.size(); }
-  // Every PassCall so far is answered so.
-  void AnswerPassed(Outcome outcome) {
-    for (OpId op = 1; op < 400; ++op) bench_.Tell(PassDone{op, outcome});
-  }
-
-  Bench bench_;
-};
 
 class SglangMemoryTest : public MemoryTest {
  protected:
   SglangMemoryTest() : MemoryTest(EngineKind::kSglang) {}
 };
-
-// --- an engine that says by itself that it sleeps
-
-TEST_F(MemoryTest, WhatWasLoadedIsBelievedOnceItWasProbedAwake) {
-  ASSERT_TRUE(bench_.Routed(1));
-  const size_t before = probes();
-  bench_.asleep_ = true;
-  bench_.See();
-  EXPECT_EQ(Health(), MemberHealth::kAsleep);
-  EXPECT_THAT(Detail(), HasSubstr("without this proxy"));
-  EXPECT_FALSE(bench_.Routed(1));
-  bench_.Pass(20'000);
-  EXPECT_EQ(probes(), before) << "it could not answer";
-  bench_.asleep_ = false;
-  bench_.silent_ = {kProbeEffect};
-  bench_.See();
-  EXPECT_EQ(probes(), before);
-  EXPECT_FALSE(bench_.Routed(1)) << "nobody has shown yet that it applies it";
-  bench_.silent_.clear();
-  bench_.Reboot();
-  EXPECT_TRUE(bench_.Routed(1));
-}
-
-TEST_F(MemoryTest, WhatIsStillThereIsNotLoadedAgain) {
-  const size_t before = probes();
-  bench_.asleep_ = true;
-  bench_.See();
-  bench_.asleep_ = false;
-  bench_.See();
-  EXPECT_TRUE(bench_.Routed(1));
-  EXPECT_EQ(probes(), before + 1);
-  EXPECT_EQ(loads(), 1u);
-  EXPECT_EQ(bench_.unloads_, 0);
-}
-
-TEST_F(MemoryTest, WhatIsGoneIsLoadedAgainThoughAListOfItsSleepNamesIt) {
-  bench_.asleep_ = true;
-  bench_.See();
-  bench_.Pass(10'000);
-  bench_.engine_.clear();
-  bench_.asleep_ = false;
-  bench_.See();
-  EXPECT_EQ(loads(), 2u);
-  EXPECT_TRUE(bench_.Routed(1));
-  EXPECT_EQ(bench_.TheRow().mode, fleet::RowMode::kOpen);
-}
-
-TEST_F(MemoryTest, WhatComesBackAsTheBaseModelIsUnloadedAndLoadedAgain) {
-  bench_.asleep_ = true;
-  bench_.See();
-  bench_.asleep_ = false;
-  bench_.rule_ = fleet::ProbeRule::kDiffers;
-  bench_.Desire(1, {1});
-  bench_.compared_ = fleet::ProbeComparison{0, 0};
-  bench_.silent_ = {kUnloadEffect};
-  bench_.See();
-  EXPECT_FALSE(bench_.Routed(1));
-  EXPECT_EQ(bench_.FailureOf(1), fleet::Failure::kNone) << "nothing is said of the version";
-  EXPECT_EQ(bench_.StateOf(1), ResidencyState::kUnloading);
-  bench_.silent_.clear();
-  bench_.compared_ = fleet::ProbeComparison{0.5, 0};
-  bench_.engine_.clear();
-  for (OpId op = 1; op < 400; ++op) bench_.Tell(UnloadDone{op, Outcome::kOk});
-  EXPECT_EQ(loads(), 2u);
-  EXPECT_TRUE(bench_.Routed(1));
-}
-
-TEST_F(MemoryTest, WhatFailsAfterItWasLoadedAgainHasFailedByItself) {
-  bench_.rule_ = fleet::ProbeRule::kDiffers;
-  bench_.Desire(1, {1});
-  bench_.asleep_ = true;
-  bench_.See();
-  bench_.asleep_ = false;
-  bench_.compared_ = fleet::ProbeComparison{0, 0};
-  bench_.See();
-  EXPECT_EQ(loads(), 2u);
-  EXPECT_EQ(bench_.FailureOf(1), fleet::Failure::kRefused);
-  EXPECT_EQ(bench_.unloads_, 1);
-}
-
-TEST_F(MemoryTest, AFailedOneThatIsGoneIsLoadedWithoutAnUnload) {
-  bench_.leased_ = {1};  // and in use, so that it is not unloaded
-  bench_.running_names_ = {Bench::NameOf(1)};
-  bench_.Desire(1, {1});
-  bench_.asleep_ = true;
-  bench_.See();
-  bench_.asleep_ = false;
-  bench_.probe_answer_ = ProbeDone{.outcome = Outcome::kFailed, .reason = "ENGINE_NAME_UNKNOWN"};
-  bench_.See();
-  bench_.Pass(1'000);
-  EXPECT_EQ(bench_.Told(1), "FAILED ENGINE_NAME_UNKNOWN");
-  bench_.engine_.clear();
-  bench_.probe_answer_.reset();
-  bench_.Pass(6'000);
-  EXPECT_EQ(bench_.unloads_, 0);
-  EXPECT_EQ(bench_.Told(1), "LOADED");
-}
-
-TEST_F(MemoryTest, NoDeadlineOfALoadThatItSleptThroughCountsAgainstAnybody) {
-  Bench sglang(EngineKind::kSglang);
-  for (int i = 0; i < 4; ++i) {
-    sglang.silent_ = {kLoadEffect};
-    const uint64_t number = 2 + static_cast<uint64_t>(i);
-    sglang.Desire(0, {number});
-    ASSERT_EQ(sglang.StateOf(number), ResidencyState::kLoading);
-    // One that tells, as nobody can put it to sleep through the door meanwhile.
-    EngineSeen seen{sglang.boot_, sglang.limits_, "1", "", true};
-    seen.base_model = sglang.base_;
-    sglang.Tell(seen);
-    for (OpId op = 1; op < 400; ++op)
-      sglang.Tell(LoadDone{op, Outcome::kUnknown, "ENGINE_TIMEOUT", ""});
-    EXPECT_EQ(sglang.FailureOf(number), fleet::Failure::kNone);
-    sglang.silent_.clear();
-    seen.asleep = false;
-    sglang.Tell(seen);
-    sglang.Pass(1'000);
-    EXPECT_EQ(sglang.Told(number), "LOADED");
-  }
-  EXPECT_EQ(sglang.machine_->Observe().health, MemberHealth::kReady) << "it does not hang";
-}
-
-TEST_F(MemoryTest, NorOfAProbe) {
-  bench_.silent_ = {kProbeEffect};
-  bench_.Desire(2, {1, 2});
-  ASSERT_EQ(bench_.StateOf(2), ResidencyState::kLoading);
-  bench_.asleep_ = true;
-  bench_.See();
-  EXPECT_EQ(bench_.StateOf(2), ResidencyState::kFetched);
-  for (OpId op = 1; op < 400; ++op)
-    bench_.Tell(ProbeDone{.op = op, .outcome = Outcome::kUnknown, .reason = "ENGINE_TIMEOUT"});
-  EXPECT_EQ(bench_.FailureOf(2), fleet::Failure::kNone);
-  bench_.silent_.clear();
-  bench_.asleep_ = false;
-  bench_.See();
-  EXPECT_TRUE(bench_.Routed(2));
-}
-
-TEST_F(MemoryTest, ALoadThatIsAnsweredInItsSleepIsProbedAfterwards) {
-  bench_.silent_ = {kLoadEffect};
-  bench_.Desire(2, {1, 2});
-  bench_.asleep_ = true;
-  bench_.See();
-  const size_t before = probes();
-  bench_.engine_[Bench::NameOf(2)] = "/" + Bench::NameOf(2).value;
-  for (OpId op = 1; op < 400; ++op) bench_.Tell(LoadDone{op, Outcome::kOk});
-  bench_.Pass(6'000);
-  EXPECT_EQ(probes(), before);
-  bench_.silent_.clear();
-  bench_.asleep_ = false;
-  bench_.See();
-  EXPECT_TRUE(bench_.Routed(2));
-  EXPECT_EQ(loads(), 1u) << "but for the one that was answered by hand";
-}
 
 // --- a framework that releases the memory at the door
 
