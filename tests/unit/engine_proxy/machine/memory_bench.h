@@ -17,10 +17,10 @@ class MemoryTest : public ::testing::Test {
   explicit MemoryTest(fleet::EngineKind kind = fleet::EngineKind::kVllm) : bench_(kind) {
     bench_.Desire(1, {1});
   }
-  uint64_t Release(inline const MemoryTags& tags = {"kv_cache", "weights"}) {
+  uint64_t Release(const MemoryTags& tags = {"kv_cache", "weights"}) {
     return bench_.Call(ReleaseCall{tags});
   }
-  uint64_t Wake(inline const MemoryTags& tags = {"kv_cache", "weights"}) {
+  uint64_t Wake(const MemoryTags& tags = {"kv_cache", "weights"}) {
     return bench_.Call(WakeCall{tags});
   }
   uint64_t Update() { return bench_.Call(WeightsCall{}); }
