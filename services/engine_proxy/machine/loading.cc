@@ -97,7 +97,7 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   const bool is_outdated = std::get<at::Loading>(residency->phase).is_outdated;
   // An engine that slept meanwhile does not hang.
   if (is_outdated && event.outcome == Outcome::kUnknown) {
-    residency->uncertain_on = core.boot;
+    residency->LeaveUncertain(core.boot);
   } else {
     NoteAnswer(core, *residency, event.outcome);
   }
