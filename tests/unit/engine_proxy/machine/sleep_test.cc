@@ -129,6 +129,25 @@ TEST_F(MemoryTest, NoDeadlineOfALoadThatItSleptThroughCountsAgainstAnybody) {
   EXPECT_EQ(sglang.machine_->Observe().health, MemberHealth::kReady) << "it does not hang";
 }
 
+TEST_F(MemoryTest, HoweverManyLoadsItSleptThroughItDoesNotHang) {
+  Bench sglang(EngineKind::kSglang);
+  sglang.silent_ = {kLoadEffect};
+  sglang.Desire(0, {2});
+  EngineSeen seen{sglang.boot_, sglang.limits_, "1", "", true};
+  seen.base_model = sglang.base_;
+  for (uint32_t i = 0; i < 2 * Config().hung_loads_limit; ++i) {
+    ASSERT_EQ(sglang.StateOf(2), ResidencyState::kLoading);
+    seen.asleep = true;
+    sglang.Tell(seen);
+    for (OpId op = 1; op < 400; ++op)
+      sglang.Tell(LoadDone{op, Outcome::kUnknown, "ENGINE_TIMEOUT", ""});
+    seen.asleep = false;
+    sglang.Tell(seen);
+    sglang.Pass(10'000);
+  }
+  EXPECT_EQ(sglang.machine_->Observe().health, MemberHealth::kReady);
+}
+
 TEST_F(MemoryTest, NorOfAProbe) {
   bench_.silent_ = {kProbeEffect};
   bench_.Desire(2, {1, 2});
