@@ -129,6 +129,9 @@ BYTES = [
     ("Images by source", "none", "Versions that came to proxies in ten minutes: fetched from the store, or shared by another proxy of the host.", [
         (f"sum by (from) (increase(lorry_proxy_images_total{{{PER_INSTANCE}}}[10m]))", "from {{from}}"),
     ]),
+    ("Followers that answer", "none", "Other nodes of engines that run on several. One that does not answer keeps new versions from its engine.", [
+        (f"lorry_proxy_followers_answering{{{PER_INSTANCE}}}", "{{instance}}"),
+    ]),
     ("Transfer time, p99", "s", "One image from its first byte to its last checked one.", [
         (f"histogram_quantile(0.99, sum by (le, transport) (rate(lorry_transfer_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{transport}} p99"),
     ]),

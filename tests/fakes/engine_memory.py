@@ -92,7 +92,7 @@ def add_sglang_memory_routes(app: FastAPI, engine) -> None:
 def add_vllm_memory_routes(app: FastAPI, engine) -> None:
     @app.post("/sleep")
     async def sleep(level: int = 1, mode: str = "abort"):
-        await engine.sleep(mode)
+        await engine.sleep(level, mode)
         return {"status": "sleeping", "level": level}
 
     @app.post("/wake_up")

@@ -400,7 +400,7 @@ def add_info_routes(app: FastAPI, engine: FakeVllm) -> None:
             "# TYPE vllm:num_requests_waiting gauge\n"
             f"vllm:num_requests_waiting{labels} {float(engine.scheduler.waiting)}\n"
         )
-        for state, is_it in (("awake", not engine.memory.released), ("weights_offloaded", bool(engine.memory.released))):
+        for state, is_it in (("awake", engine.awake), ("weights_offloaded", not engine.awake)):
             text += f'vllm:engine_sleep_state{{engine="0",model_name="{BASE}",sleep_state="{state}"}} {float(is_it)}\n'
         if engine.args.enable_lora:  # declared from the start; a series comes with the first request
             text += "# TYPE vllm:lora_requests_info gauge\n"

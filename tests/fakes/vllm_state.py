@@ -54,6 +54,7 @@ class FakeVllm:
         self.pauses: list[str] = []  # the modes asked for
         self.flushes = 0
         self.started = time.time()
+        self.awake = True
         self.memory = Memory(switches, ("weights", "kv_cache"))
         self.has_begun = False  # a request was scheduled
 
@@ -216,9 +217,12 @@ class FakeVllm:
         else:
             await self.scheduler.wait_for(lambda: not self.scheduler.requests)
 
-    async def sleep(self, mode: str) -> None:
+    async def sleep(self, level: int, mode: str) -> None:
         live = len(self.scheduler.requests)
-        await self.pause(mode)
+        await self.pause(mode, clear_cache=level >= 1)
+        self.awake = False
+        if level < 1:  # nothing is scheduled, and no memory is released
+            return
         self.memory.release(None, self.registry, live)
         if self.switches.after_sleep == GONE:
             self.cache.clear()
@@ -226,6 +230,7 @@ class FakeVllm:
     async def wake_up(self, tags: list[str] | None) -> None:
         self.memory.take(tags)
         if not self.memory.released:
+            self.awake = True
             await self.resume()
 
     async def resume(self) -> None:

@@ -1,6 +1,7 @@
 """Frameworks that know nothing of Lorry release the memory of engines at their doors, take it again, and give them other
 weights: nobody is served meanwhile, nor by what an engine has lost."""
 
+import http.client
 import json
 
 import pytest
@@ -199,3 +200,25 @@ def test_what_cannot_be_meant_is_refused(bin_dir, tiny, tmp_path):
     with Crowd(bin_dir, tmp_path, tiny / "model", *MEMBERS) as world:
         assert Framework(world, "vllm-1").call("POST", "/sleep?level=0")[0] == 400
         assert Framework(world, "sglang-1").resume("bogus")[0] == 400
+
+
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+@pytest.mark.parametrize("point", ["proxy.pass.before_call", "proxy.pass.answered"])
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_proxy_killed_while_memory_is_released_takes_it_for_released(world, serving, member, point):
+    """vLLM says that it is awake, where it never heard of the call; SGLang says nothing."""
+    proxy, framework = world.fleet.proxies[member], Framework(world, member)
+    proxy.environment["LORRY_FAULT"] = point
+    restart(proxy)
+    world.wait_serves(1, [member])
+    with pytest.raises((OSError, http.client.HTTPException)):
+        framework.release()
+    proxy.wait_dead()
+    del proxy.environment["LORRY_FAULT"]
+    proxy.start().wait_ready()
+    until(lambda: framework.ask().reason == "ENGINE_ASLEEP", "nobody is served by what may be gone")
+    if point == "proxy.pass.before_call" and framework.kind == "vllm":
+        world.wait_serves(1, [member])
+    elif point == "proxy.pass.answered":
+        assert framework.resume(WEIGHTS, CACHE)[0] == 200
+        world.wait_serves(1, [member])
