@@ -440,8 +440,8 @@ absl::Status App::Drain() {
   engine_->Stop();
   const absl::Status stopped = server_->Shutdown();
   admin_.reset();
+  proxy_->Stop();  // whose effects reach the fetcher
   fetcher_.reset();
-  proxy_->Stop();
   binding_reader_.reset();
   shelf_->Close(engine_->ended());
   return fatal_.ok() ? stopped : fatal_;
