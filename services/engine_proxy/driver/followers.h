@@ -59,7 +59,6 @@ class Followers {
   Followers(std::vector<Follower> nodes, JournalId journal, std::string life, ListPaths list);
 
   bool empty() const { return nodes_.empty(); }
-  size_t size() const { return nodes_.size(); }
   // How many answered when they were asked last; none was asked: all.
   size_t answering() const;
 
