@@ -1,4 +1,4 @@
-// Mutations that know what a script is made of: commands, and methods, numbers and JSON values
+// Mutations that know what a script is made of: commands, and methods, numbers, paths and JSON values
 // inside of them; and crosses that take whole commands, or the method of one. Some mutations are
 // left to libFuzzer.
 #include <algorithm>
@@ -86,6 +86,49 @@ void ChangeNumber(std::string& script, Prng& prng) {
   size_t end = at;
   while (is_digit(end)) ++end;
   script.replace(at, end - at, kNumbers[prng.Below(std::size(kNumbers))]);
+}
+
+// The parts of bare paths, as in "root/a target": what slashes separate before any JSON begins.
+struct Part {
+  size_t begin, end;
+};
+std::vector<Part> PartsOfPaths(std::string_view script) {
+  std::vector<Part> parts;
+  for (size_t at = 0; at < script.size();) {
+    const size_t command_end = std::min(script.find(kSeparator, at), script.size());
+    const std::string_view one = script.substr(0, std::min(script.find('{', at), command_end));
+    for (size_t begin = at + kHeadBytes; begin < one.size();) {
+      const size_t end = std::min(one.find_first_of("/ ", begin), one.size());
+      const bool is_path = (end < one.size() && one[end] == '/') || one[begin - 1] == '/';
+      if (is_path) parts.push_back({begin, end});
+      begin = end + 1;
+    }
+    at = command_end + 1;
+  }
+  return parts;
+}
+
+// Gives a path another part, one more, or one less.
+void ChangePath(std::string& script, Prng& prng) {
+  const std::vector<Part> parts = PartsOfPaths(script);
+  if (parts.empty()) return;
+  const Part at = parts[prng.Below(parts.size())], other = parts[prng.Below(parts.size())];
+  const std::string fresh =
+      prng.Chance(500) ? ".." : script.substr(other.begin, other.end - other.begin);
+  switch (prng.Below(4)) {
+    case 0:
+      script.replace(at.begin, at.end - at.begin, fresh);
+      break;
+    case 1:
+      script.insert(at.begin, fresh + "/");
+      break;
+    case 2:
+      script.erase(at.begin, at.end - at.begin);
+      break;
+    case 3:  // its slash
+      if (script[at.begin - 1] == '/') script.erase(at.begin - 1, 1);
+      break;
+  }
 }
 
 // Makes one of the long runs longer or shorter.
@@ -191,9 +234,9 @@ void ChangeCommands(std::string& script, Prng& prng) {
 
 // One of the edits above. One that finds nothing of its kind in the script gives way to another.
 void Edit(std::string& script, Prng& prng) {
-  constexpr std::array kEdits = {&ChangeValue,   &ChangeValue,   &ChangeCommands,
-                                 &ChangeNumber,  &ChangeNumber,  &ChangeNumber,
-                                 &ChangeWaiting, &ChangeWaiting, &ChangeRun};
+  constexpr std::array kEdits = {&ChangeValue,  &ChangeValue,  &ChangeCommands, &ChangeNumber,
+                                 &ChangeNumber, &ChangeNumber, &ChangeWaiting,  &ChangeWaiting,
+                                 &ChangeRun,    &ChangePath,   &ChangePath};
   constexpr int kTries = 8;
   const std::string before = script;
   for (int tries = 0; tries < kTries && script == before; ++tries) {
