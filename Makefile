@@ -13,7 +13,7 @@ compiled=$$?; wait $$downloads && exit $$compiled
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak soak-engines chaos bench fuzz mutants tidy format docs packages setup clean
+.PHONY: help demo test build soak soak-engines soak-frameworks chaos bench fuzz mutants tidy format docs packages setup clean
 
 help: ## print this list
 	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
@@ -46,6 +46,13 @@ soak-engines: ## a real engine (KIND=vllm|sglang) synced over and over for SECON
 	.venv/dev/bin/python -B clients/python/generate.py
 	.venv/dev/bin/python -B tests/bench/generation/soak.py build/release/bin --engines real --kind $(or $(KIND),vllm) \
 	  --seconds $(or $(SECONDS),3600)
+
+soak-frameworks: ## what frameworks do at doors by themselves, ROUNDS times (1000) each, on fakes with every engine bug: half an hour
+	tools/setup packages
+	$(call compile_beside,venvs,PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry")
+	.venv/dev/bin/python -B clients/python/generate.py
+	LORRY_BIN_DIR=$(CURDIR)/build/release/bin LORRY_ROUNDS=$(or $(ROUNDS),1000) tests/run_pytest fake integration/test_bindings.py \
+	  -s --timeout 7200 -k "astraflow or areal or miles"
 
 chaos: ## real services under seeded faults for SECONDS (300), SEED (drawn), ENGINES (4); judged from outside
 	tools/setup packages

@@ -1,0 +1,86 @@
+"""Real SGLang and real vLLM behind doors that frameworks load their own adapters at and pause: each sequence as it is documented,
+each answer by the bytes that its name stood for, as torch + peft have it."""
+
+from __future__ import annotations
+
+import pytest
+from testing.engines import KINDS
+from testing.frameworks import Asking, Framework, areal, astraflow, ok, write
+from testing.reference import TOLERANCE, Reference
+from testing.world import World
+
+pytestmark = pytest.mark.real
+ROUNDS = 4
+RESTART_EVERY = 2
+KEEP = 2
+TOKENS = 8
+
+
+@pytest.fixture(scope="module")
+def folders(make_adapter):
+    return [make_adapter(700 + n) for n in range(ROUNDS)]
+
+
+@pytest.fixture(scope="module")
+def reference(tiny, folders):
+    return Reference(tiny / "model", folders)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Where frameworks write."""
+    return tmp_path_factory.mktemp("weights")
+
+
+@pytest.fixture(scope="module")
+def world(bin_dir, reference, root, engine_pair, tmp_path_factory):
+    with World(bin_dir, tmp_path_factory.mktemp("fleet"), *engine_pair.values(), proxy_flags={"bindings-root": root}) as made:
+        made.judge = reference.judge
+        yield made
+
+
+def run(framework, steps, reference):
+    """The sequence, with a client that asks all the while and is aborted by pauses: what it got of an answer is compared, too."""
+
+    def wrong(answer, folder):
+        gap = reference.gap(answer, folder.name)
+        return "" if gap <= TOLERANCE else f"off by {gap} from {folder.name}"
+
+    with Asking(framework, workers=1, tokens=TOKENS, pause_s=0.2) as clients:
+        for _ in steps:
+            pass
+    clients.check(wrong)
+    assert clients.answers > 0
+    assert framework.world.engines[framework.member].is_running()
+
+
+def test_astraflow_on_sglang(world, reference, folders, root):
+    framework = Framework(world, "sglang", TOKENS)
+    run(framework, astraflow(framework, folders.__getitem__, root / "astraflow", ROUNDS, RESTART_EVERY), reference)
+    for name, source in zip(("lora_v1", "lora_v2"), folders[RESTART_EVERY:], strict=True):
+        framework.answers_by(name, source, stream=True)
+
+
+@pytest.mark.parametrize("member", KINDS)
+def test_areal(world, reference, folders, root, member):
+    framework, at = Framework(world, member, TOKENS), root / f"areal-{member}"
+    at.mkdir()
+    run(framework, areal(framework, folders.__getitem__, at, ROUNDS, KEEP), reference)
+    for version in range(ROUNDS - KEEP, ROUNDS):
+        framework.answers_by(f"lora-gsm8k-v{version}", folders[version])
+    assert framework.ask(f"lora-gsm8k-v{ROUNDS - KEEP - 1}").status == 404
+
+
+def test_in_place_on_vllm(world, reference, folders, root):
+    """One name, one directory that is written anew, while clients ask by the name."""
+    framework, at = Framework(world, "vllm", TOKENS), root / "in_place"
+
+    def load_in_place():
+        for step, source in enumerate(folders[:3]):
+            write(source, at)
+            ok(framework.load("policy_lora", at, load_inplace=step > 0))
+            framework.current = "policy_lora"
+            framework.answers_by("policy_lora", source)
+            yield step
+
+    run(framework, load_in_place(), reference)
