@@ -45,6 +45,8 @@ ABSL_FLAG(std::string, door_advertise, "",
 ABSL_FLAG(uint32_t, door_threads, 0, "threads of the door; 0: one a core, at most 4");
 ABSL_FLAG(bool, door_allow_unknown_routes, false,
           "pass requests of routes that the door does not know to the engine as they are");
+ABSL_FLAG(bool, door_weight_versions, false,
+          "SGLang's /generate says in meta_info.weight_version which version made each reply");
 ABSL_FLAG(std::string, store, "", "host:port of the adapter-store");
 ABSL_FLAG(std::string, orchestrator, "", "host:port of the sync-orchestrator");
 ABSL_FLAG(std::string, member, "",
@@ -266,6 +268,7 @@ absl::Status App::WireEngine() {
                         .engine_port = engine_at_.port,
                         .threads = absl::GetFlag(FLAGS_door_threads),
                         .allow_unknown_routes = absl::GetFlag(FLAGS_door_allow_unknown_routes),
+                        .weight_versions = absl::GetFlag(FLAGS_door_weight_versions),
                         .on_call = TakesCalls(door_at_) ? CallOwner() : nullptr,
                         .limits = limits,
                         .observer = &metrics_,

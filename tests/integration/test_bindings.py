@@ -10,9 +10,9 @@ import pytest
 from engine_core import expected_tokens
 from testing import engines
 from testing.engines import KINDS, http_json
-from testing.frameworks import Asking, Framework, areal, astraflow, miles, ok, write
+from testing.frameworks import Asking, Framework, areal, astraflow, miles, ok, weight_versions, write
 from testing.waiting import until
-from testing.world import World, restart
+from testing.world import ADAPTER, World, restart
 
 SLOTS = 3
 ARGS = {
@@ -37,7 +37,7 @@ def root(tmp_path_factory):
 def world(bin_dir, tiny, root, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fleet")
     pair = [engines.fake(k, tiny / "model", log_dir=folder, args=ARGS[k], switches=BUGS) for k in KINDS]
-    with World(bin_dir, folder, *pair, proxy_flags={"bindings-root": root}) as made:
+    with World(bin_dir, folder, *pair, proxy_flags={"bindings-root": root, "door-weight-versions": "true"}) as made:
         yield made
 
 
@@ -136,3 +136,14 @@ def test_bindings_outlive_proxy_and_engine(world, make_adapter, root):
     world.engines["sglang"].wait_ready()
     until(lambda: framework.ask("kept").status == 200, "the engine has it again")
     framework.answers_by("kept", source)
+
+
+def test_miles_reads_a_version_in_the_body(world, make_adapter):
+    """Last: what is published takes slots from what frameworks bound."""
+    with world.open_run() as run:
+        for number in (7, 8):
+            world.publish(run, number, make_adapter(6300 + number))
+    door = world.doors["sglang"]
+    for stream in (False, True):
+        assert weight_versions(door.ask(ADAPTER, stream=stream)) == {"8"}
+        assert weight_versions(door.ask(f"{ADAPTER}@7", stream=stream)) == {"7"}

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import pytest
 from testing.engines import KINDS
-from testing.frameworks import Asking, Framework, areal, astraflow, ok, write
+from testing.frameworks import Asking, Framework, areal, astraflow, ok, weight_versions, write
 from testing.reference import TOLERANCE, Reference
-from testing.world import World
+from testing.world import ADAPTER, World
 
 pytestmark = pytest.mark.real
 ROUNDS = 4
 RESTART_EVERY = 2
 KEEP = 2
 TOKENS = 8
+# A load and its probe on a machine that is busy.
+SERVING_S = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def world(bin_dir, reference, root, engine_pair, tmp_path_factory):
-    with World(bin_dir, tmp_path_factory.mktemp("fleet"), *engine_pair.values(), proxy_flags={"bindings-root": root}) as made:
+    with World(bin_dir, tmp_path_factory.mktemp("fleet"), *engine_pair.values(), proxy_flags={"bindings-root": root, "door-weight-versions": "true"}) as made:
         made.judge = reference.judge
         yield made
 
@@ -69,6 +71,13 @@ def test_areal(world, reference, folders, root, member):
     for version in range(ROUNDS - KEEP, ROUNDS):
         framework.answers_by(f"lora-gsm8k-v{version}", folders[version])
     assert framework.ask(f"lora-gsm8k-v{ROUNDS - KEEP - 1}").status == 404
+
+
+def test_miles_reads_a_version_in_the_body(world, folders):
+    with world.open_run() as run:
+        world.publish(run, 7, folders[0], timeout=SERVING_S)
+    for stream in (False, True):
+        assert weight_versions(world.doors["sglang"].ask(ADAPTER, stream=stream)) == {"7"}
 
 
 def test_in_place_on_vllm(world, reference, folders, root):

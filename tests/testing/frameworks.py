@@ -135,6 +135,12 @@ def miles(framework: Framework, sources: Sources, folder: pathlib.Path, rounds: 
         yield step
 
 
+def weight_versions(answer: Answer) -> set[str]:
+    """What a reply of SGLang's says where miles reads the version, in each of its events."""
+    events = answer.body if isinstance(answer.body, list) else [answer.body]
+    return {event["meta_info"]["weight_version"] for event in events}
+
+
 class Asking(Workers):
     """Clients that ask by the framework's current name, some for several samples, from enter to exit; `check()` judges."""
 

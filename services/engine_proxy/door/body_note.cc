@@ -80,6 +80,11 @@ std::string LorryObject(const Resolved& resolved, bool lag_known, std::span<cons
   return out + "]}";
 }
 
+std::string WeightVersion(const Resolved& resolved) {
+  if (resolved.name.empty() || resolved.is_binding) return "";
+  return QuoteJson(std::to_string(resolved.key.number.value));
+}
+
 std::string WithLorry(std::string json, const std::string& value) {
   const PaddedBody body(std::move(json));
   const auto fields = ObjectFields(body);

@@ -28,6 +28,10 @@ struct Span {
 // The value of `lorry`: what the headers say, as JSON. Without spans the field is left out.
 std::string LorryObject(const Resolved& resolved, bool lag_known, std::span<const Span> spans);
 
+// What SGLang's `weight_version` of such a reply says, as JSON: the version's number. Empty: of the base
+// model, and of what a framework bound, which labels its engine by itself.
+std::string WeightVersion(const Resolved& resolved);
+
 // `json`, an object, with the field `lorry`.
 std::string WithLorry(std::string json, const std::string& value);
 

@@ -65,6 +65,9 @@ struct DoorOptions {
   uint16_t engine_port = 0;
   uint32_t threads = 0;  // 0: one a core, at most 4; engines need the others
   bool allow_unknown_routes = false;
+  // SGLang's /generate tells everybody in `meta_info.weight_version` which version made the reply,
+  // and not only who asks by `X-Lorry-Body`.
+  bool weight_versions = false;
   // Answers the calls of frameworks, which change the engine for everybody; without one they are
   // refused. From the door's threads.
   CallOwner on_call;

@@ -62,7 +62,8 @@ struct Exchange {
   ClientIds client_ids;
   std::shared_ptr<LiveRequest> live;  // SGLang, rewritten
   std::optional<ReplyRestorer> restorer;
-  std::string engine_id;  // vLLM: the X-Request-Id that it gets; empty: the client's own
+  bool tells_versions = false;  // in `meta_info.weight_version` of the reply
+  std::string engine_id;        // vLLM: the X-Request-Id that it gets; empty: the client's own
   std::string
       in_flight_why;  // policy asks for more than to finish, and why it finishes all the same
   std::unique_ptr<ResumePlan> resume;  // null: it is not resumed

@@ -224,8 +224,13 @@ Task<bool> ResumedRequest::FinishStream() {
 }
 
 std::string ResumedRequest::Shown(std::string reply, bool is_last) {
+  const Resolved& last = is_last && !made_by_.empty() ? made_by_.back() : x_.resolved.front();
+  if (x_.tells_versions) {
+    std::string told;
+    WeightVersions({WeightVersion(last)}, {}).Feed(reply, &told);
+    reply = std::move(told);
+  }
   if (is_last && (spans_.size() > 1 || x_.head.Get("x-lorry-body") == "1")) {
-    const Resolved& last = made_by_.empty() ? x_.resolved.front() : made_by_.back();
     reply = WithLorry(std::move(reply), LorryObject(last, x_.lag_known, spans_));
   }
   if (!x_.restorer || !x_.restorer->ids) return reply;

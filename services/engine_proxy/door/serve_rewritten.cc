@@ -116,6 +116,12 @@ Ask AskOf(const Exchange& x) {
   return {x.asks.adapters, x.min_version, x.asks.engine_requests / references};
 }
 
+std::vector<std::string> WeightVersionsOf(const std::vector<Resolved>& resolved) {
+  std::vector<std::string> values;
+  for (const Resolved& one : resolved) values.push_back(WeightVersion(one));
+  return values;
+}
+
 Task<bool> SendAsStreams(Exchange& x) {
   SplitStream stream(x, x.asks);
   co_return co_await stream.Run();
@@ -178,10 +184,17 @@ Task<bool> Session::SendRewritten(Exchange& x) {
     if (!x.restorer) x.restorer.emplace();
     x.restorer->model.emplace(std::move(model));
   }
+  const bool noted = x.head.Get("x-lorry-body") == "1";
+  x.tells_versions = x.kind == fleet::EngineKind::kSglang &&
+                     x.route.shape == BodyShape::kGenerate &&
+                     (noted || shard_.shared.options.weight_versions);
   if (x.resume) return SendResumed(x);
-  if (x.head.Get("x-lorry-body") == "1") {
+  if (noted || x.tells_versions) {
     if (!x.restorer) x.restorer.emplace();
-    x.restorer->note.emplace(x.resolved, x.lag_known, x.asks.n);
+    if (noted) x.restorer->note.emplace(x.resolved, x.lag_known, x.asks.n);
+    if (x.tells_versions) {
+      x.restorer->versions = std::make_unique<WeightVersions>(WeightVersionsOf(x.resolved), x.ids);
+    }
   }
   if (x.asks.n > 1) return x.asks.stream ? SendAsStreams(x) : SendAsCalls(x);
   std::vector<std::string> ids;

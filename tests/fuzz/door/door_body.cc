@@ -55,5 +55,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   restorer.Feed(text.substr(0, size / 2), &halves);
   restorer.Feed(text.substr(size / 2), &halves);
   LORRY_CHECK(whole == halves);
+  const IdSeries ids("00112233445566778899aabbccddeeff", 2);
+  for (const std::vector<std::string>& values :
+       {std::vector<std::string>{R"("12")"}, {R"("12")", R"("13")"}}) {
+    std::string told;
+    std::string told_by_halves;
+    WeightVersions(values, ids).Feed(text, &told);
+    WeightVersions versions(values, ids);
+    versions.Feed(text.substr(0, size / 2), &told_by_halves);
+    versions.Feed(text.substr(size / 2), &told_by_halves);
+    LORRY_CHECK(told == told_by_halves);
+  }
   return 0;
 }

@@ -187,5 +187,59 @@ TEST(ReplyRestorer, RestoresNamesAndIds) {
             R"({"id":"mine","model":"policy"})");
 }
 
+// In one piece, and cut anywhere.
+std::string Versioned(const std::string& text, const std::vector<std::string>& values) {
+  const IdSeries ids(kFirst, 4);
+  std::string whole;
+  WeightVersions(values, ids).Feed(text, &whole);
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    WeightVersions versions(values, ids);
+    std::string out;
+    versions.Feed(text.substr(0, cut), &out);
+    versions.Feed(text.substr(cut), &out);
+    EXPECT_EQ(out, whole) << cut;
+  }
+  return whole;
+}
+
+std::string Generated(uint32_t number, const std::string& version) {
+  return R"({"text":"\"meta_info\":{","output_ids":[1,22],"meta_info":{"id":")" +
+         IdSeries(kFirst, 4).At(number) +
+         R"(","finish_reason":{"type":"length"},"weight_version":)" + version +
+         R"(,"output_token_logprobs":[[-1.5,1,null]]}})";
+}
+const std::string kLabel = R"("default")";
+
+TEST(WeightVersions, AGenerationSaysWhatMadeIt) {
+  EXPECT_EQ(Versioned(Generated(0, kLabel), {R"("12")"}), Generated(0, R"("12")"));
+  const std::string stream = "data: " + Generated(0, kLabel) + "\n\ndata: " + Generated(0, kLabel) +
+                             "\n\ndata: [DONE]\n\n";
+  const std::string told = "data: " + Generated(0, R"("12")") +
+                           "\n\ndata: " + Generated(0, R"("12")") + "\n\ndata: [DONE]\n\n";
+  EXPECT_EQ(Versioned(stream, {R"("12")"}), told);
+}
+
+TEST(WeightVersions, OfABatchEachItsOwnWhateverTheirOrder) {
+  // Of two prompts with two samples each: 3 is the second prompt's second one.
+  const std::vector<std::string> two = {R"("12")", R"("13")"};
+  EXPECT_EQ(Versioned("[" + Generated(3, kLabel) + ", " + Generated(2, kLabel) + "]", two),
+            "[" + Generated(3, R"("13")") + ", " + Generated(2, R"("12")") + "]");
+  EXPECT_EQ(Versioned("data: " + Generated(1, kLabel) + "\n\n", two),
+            "data: " + Generated(1, R"("13")") + "\n\n");
+}
+
+TEST(WeightVersions, WhatNobodyKnowsStaysAsTheEngineSaysIt) {
+  const std::vector<std::string> base_and_12 = {"", R"("12")"};
+  EXPECT_EQ(Versioned(Generated(0, kLabel), base_and_12), Generated(0, kLabel));
+  for (const std::string text :
+       {R"({"weight_version":"default"})", R"({"meta_info":[{"weight_version":"default"}]})",
+        R"({"meta_info":{"inner":{"weight_version":"default"}}})",
+        R"({"meta_info":{"weight_version":null},"x":{"weight_version":"default"}})",
+        R"([[{"meta_info":{"weight_version":"default"}}]])",
+        R"({"meta_info":{"id":"another","weight_version":"default"}})"}) {
+    EXPECT_EQ(Versioned(text, {R"("12")", R"("13")"}), text);
+  }
+}
+
 }  // namespace
 }  // namespace lorry::door

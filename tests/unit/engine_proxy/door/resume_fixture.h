@@ -20,7 +20,8 @@ inline std::string Generation(bool stream, const std::string& more = "") {
 inline std::string Said(const std::string& rid, const std::string& ids, int tokens,
                         const std::string& finish) {
   return R"({"text":"t","output_ids":[)" + ids + R"(],"meta_info":{"id":")" + rid +
-         R"(","finish_reason":)" + finish + R"(,"prompt_tokens":2,"completion_tokens":)" +
+         R"(","finish_reason":)" + finish +
+         R"(,"weight_version":"default","prompt_tokens":2,"completion_tokens":)" +
          std::to_string(tokens) + "}}";
 }
 inline const char* const kAborted = R"({"type":"abort","message":"Aborted"})";

@@ -200,6 +200,26 @@ TEST_F(ResumeTest, AStreamCanBeAbortedInEachOfItsParts) {
   engine_.reset();
 }
 
+TEST_F(ResumeTest, SaysInEachEventWhichVersionMadeTheLastOfItsTokens) {
+  options_.weight_versions = true;
+  Start({[this](const auto& rid) {
+           door_->SetTable(On(12));
+           return StreamHead() + Chunk(Event(Said(rid, "7", 1, "null"))) +
+                  Chunk(Event(Said(rid, "7,8", 2, kAborted))) + Chunk("");
+         },
+         [](const auto& rid) {
+           return StreamHead() + Chunk(Event(Said(rid, "9", 1, "null"))) +
+                  Chunk(Event(Said(rid, "9,10", 2, kLength))) + Chunk("");
+         }});
+  const Message reply = Ask(Generation(true));
+  const auto version = [&](const std::string& ids) {
+    return After(reply.body.substr(reply.body.find(ids)), "\"weight_version\":\"");
+  };
+  EXPECT_EQ(version("[7]"), "11");
+  EXPECT_EQ(version("[7,8,9]"), "12");
+  EXPECT_EQ(version("[7,8,9,10]"), "12");
+}
+
 TEST_F(ResumeTest, KeepsTheIdThatItBeganWith) {
   Start({[this](const auto& rid) {
            door_->SetTable(On(12));
