@@ -93,6 +93,9 @@ ENGINES = [
         (f"sum by (instance) (rate(lorry_proxy_demand_loads_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{instance}} loaded"),
         (f"sum by (instance) (rate(lorry_proxy_demand_evictions_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{instance}} left"),
     ]),
+    ("Bindings", "none", "Names that frameworks bound at doors by themselves, by where their adapter stands. Those that are away come back for their next request; many of them, and waits below: more are in use than the engine has slots.", [
+        (f"sum by (state) (lorry_proxy_bindings{{{PER_INSTANCE}}})", "{{state}}"),
+    ]),
     ("Requests' waits for a load, p99", "s", "How long requests waited at the door for an adapter that is loaded on demand, those that were refused in the end included.", [
         (f"histogram_quantile(0.99, sum by (le, instance) (rate(lorry_door_demand_wait_seconds_bucket{{{PER_INSTANCE}}}[$__rate_interval])))", "{{instance}}"),
     ]),

@@ -120,6 +120,34 @@ def test_a_name_in_use_is_not_taken_and_in_place_takes_it(world, make_adapter, r
     assert replies[0].tokens == expected_tokens(first, replies[0].prompt, len(replies[0].tokens))
 
 
+def test_figures_say_where_bound_names_stand(framework, make_adapter, root):
+    def names(state):
+        return framework.world.metric(framework.member, "lorry_proxy_bindings", state=state)
+
+    def bound():
+        return framework.world.metric_sum(framework.member, "lorry_proxy_bindings")
+
+    before = bound()
+    for n in range(SLOTS + 1):
+        folder = root / f"figures-{framework.kind}-{n}"
+        write(make_adapter(6200 + n), folder)
+        ok(framework.load(f"figures-{n}", folder))
+    assert bound() == before + SLOTS + 1
+    until(lambda: names("loaded") == SLOTS and names("away") == before + 1, "as many as there are slots are loaded, and none leaves")
+    engine = framework.world.engines[framework.member]
+    engine.set(load_error="no more of these")
+    waits = threading.Thread(target=framework.ask, args=["figures-0"])
+    waits.start()
+    try:
+        until(lambda: names("failed") == 1, "its load was refused")
+    finally:
+        engine.set(load_error="")
+        waits.join()
+    for n in range(SLOTS + 1):
+        ok(framework.unload(f"figures-{n}"))
+    assert bound() == before
+
+
 def test_bindings_outlive_proxy_and_engine(world, make_adapter, root):
     framework = Framework(world, "sglang")
     folder = root / "kept"

@@ -109,7 +109,32 @@ void ProxyMetrics::Refresh() {
   overdue_counted_ = view->framework_pauses.overdue;
   ShowCounts(*view, door_->Snapshot());
   ShowGaps(*view);
+  ShowBindings(*view);
   fetches_.Show(fetcher_->sources(), fetcher_->fetched_bytes());
+}
+
+void ProxyMetrics::ShowBindings(const Proxy::View& view) {
+  std::map<std::string, double> by_state = {
+      {"loaded", 0}, {"loading", 0}, {"failed", 0}, {"away", 0}};
+  const auto& residencies = view.observed.residencies;
+  for (const DoorBinding& binding : view.table.bindings) {
+    using State = fleet::ResidencyState;
+    const auto its =
+        std::ranges::find(residencies, binding.target, &fleet::ObservedResidency::name);
+    const State state = its == residencies.end() ? State::kAbsent : its->state;
+    const char* where = "away";
+    if (state == State::kFetching || state == State::kLoading) where = "loading";
+    if (state == State::kFailed) where = "failed";
+    if (view.table.FindRoute(binding.target) != nullptr) where = "loaded";
+    ++by_state[where];
+  }
+  for (const auto& [state, names] : by_state) {
+    registry_
+        .AddGauge("lorry_proxy_bindings",
+                  "Names that frameworks bound at this door, by where their adapter stands",
+                  {{"state", state}})
+        .Set(names);
+  }
 }
 
 // Of what each row serves; a version without a reference has none, which is no gap of 0.

@@ -34,6 +34,7 @@ class ProxyMetrics final : public DoorMetrics {
   void Refresh();
   void ShowGaps(const Proxy::View& view);
   void ShowCounts(const Proxy::View& view, const door::Counts& counts);
+  void ShowBindings(const Proxy::View& view);
 
   metrics::Registry& registry_;
   Proxy* proxy_ = nullptr;
