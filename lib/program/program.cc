@@ -1,5 +1,6 @@
 #include "lib/program/program.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -11,7 +12,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -55,9 +58,32 @@ bool IsOurFlagFile(absl::string_view file) {
   return !absl::StartsWith(file, "absl/") && !absl::StrContains(file, "/absl/");
 }
 
+// A message as one line whatever is in it: names and paths come from strangers, who could write lines
+// of their own with them, or what terminals obey.
+class OneLine final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& line) override {
+    for (const char c : message.payload) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte >= 0x20 && byte != 0x7f) {
+        line.push_back(c);
+      } else {
+        constexpr std::string_view kHex = "0123456789abcdef";
+        for (const char hex : {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]}) line.push_back(hex);
+      }
+    }
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<OneLine>();
+  }
+};
+
 void SetUpLogging(std::string_view name) {
   auto logger = spdlog::stderr_color_mt(std::string(name));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %n %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<OneLine>('v').set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %n %v");
+  logger->set_formatter(std::move(formatter));
   logger->set_level(spdlog::level::from_str(absl::GetFlag(FLAGS_log_level)));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);

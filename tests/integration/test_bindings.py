@@ -55,6 +55,9 @@ def framework(world, request):
 def test_a_directory_elsewhere_is_refused(framework, tiny, root):
     status, body = framework.load("elsewhere", tiny / "adapters" / "v1")
     assert status == 400 and "PATH_OUTSIDE_ROOTS" in str(body), body
+    framework.load("elsewhere", root / "a\nforged: all is well")
+    log = framework.world.fleet.proxies[framework.member].log_tail(1000)
+    assert "forged" in log and not any(line.startswith("forged") for line in log.splitlines()), "one message, one line"
     status, body = framework.load("nothing", root / "nothing")
     assert status in (400, 404), body
     # A door that has just begun says that it does not know yet.
