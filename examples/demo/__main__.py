@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -34,12 +35,21 @@ PROMPTS = [[1, 40 + 7 * i, 90 + 5 * i, 130 + 3 * i] for i in range(8)]
 
 def main() -> int:
     arguments = parse()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lorry-demo-"))
     try:
         return Demo(arguments, folder).run()
     finally:
         if not arguments.keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def leave(number: int, _frame: object) -> None:
+    """Ends engines and services too: they run in sessions of their own, where no signal for the demo reaches them."""
+    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)  # a second one would cut the cleaning up short
+    sys.exit(128 + number)
 
 
 def parse() -> argparse.Namespace:
@@ -134,9 +144,10 @@ class Demo:
         for member in fleet.proxies:
             print(f"  curl {fleet.door(member)}/v1/models    # {member}")
         print("\nCtrl-C ends it.")
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # here it is no failure
         try:
             while True:
-                time.sleep(3600)
+                signal.pause()
         except KeyboardInterrupt:
             print()
 
