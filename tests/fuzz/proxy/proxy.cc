@@ -125,8 +125,8 @@ class Life {
     attach_->Stop();
     engine_->Stop();
     LORRY_CHECK(server_->Shutdown().ok());
-    fetcher_.reset();
     proxy_->Stop();
+    fetcher_.reset();
     shelf_->Close(engine_->ended());
   }
 
