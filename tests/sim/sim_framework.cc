@@ -2,6 +2,7 @@
 // forget to, or do not wait for the answer.
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/narrate.h"
 #include "tests/sim/sim_proxy.h"
@@ -62,6 +63,8 @@ void SimProxy::Do(const proxy::AnswerCall& effect) {
   const SimFramework::Open call = open->second;
   framework_.open.erase(open);
   if (call.is_wake && effect.outcome == Outcome::kOk) framework_.asleep = BootId();
+  // Its remedy for what nobody knows.
+  if (absl::StrContains(effect.detail, "start the engine again")) engine_.Kill();
   if (call.is_memory) return;
   if (call.is_pause) {
     if (effect.outcome != Outcome::kOk) return;  // it may have happened, and is ended

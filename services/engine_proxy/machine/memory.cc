@@ -1,6 +1,7 @@
 #include "services/engine_proxy/machine/memory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,22 @@ bool RefusesTwice(Core& core, uint64_t ticket, const MemoryTags& tags, bool is_r
   return true;
 }
 
+// Of `tags`, those that nobody knows of. SGLang tells nothing, and no call of its is harmless to both
+// what is released and what is not.
+bool RefusesDoubted(Core& core, uint64_t ticket, const MemoryTags& tags) {
+  if (core.limits.kind != fleet::EngineKind::kSglang || !core.memory.record.has_value())
+    return false;
+  MemoryTags doubted;
+  std::ranges::set_intersection(core.memory.record->doubted, tags,
+                                std::inserter(doubted, doubted.end()));
+  if (doubted.empty()) return false;
+  AnswerNow(core, ticket, Outcome::kRefused, "MEMORY_CONFLICT",
+            absl::StrCat("whether SGLang has released its ", Joined(doubted),
+                         " is not known, as a call for that got no answer, and it would end of the "
+                         "wrong one: start the engine again, whose memory is all there then"));
+  return true;
+}
+
 bool RefusesAway(Core& core, uint64_t ticket) {
   if (!core.boot.empty() && core.answers && !core.IsWedged()) return false;
   if (core.IsWedged()) {
@@ -116,6 +133,23 @@ void Pass(Core& core, uint64_t ticket, const Call& call) {
   core.effects.push_back(PassCall{memory.op, core.boot, ticket, core.config.framework_pause_ms});
 }
 
+// Written down before the engine hears of it, and settled by its answer.
+void Doubt(Core& core, AsleepRecord record, const MemoryTags& tags) {
+  std::ranges::set_intersection(record.tags, tags,
+                                std::inserter(record.doubted, record.doubted.end()));
+  Release(core, std::move(record));
+}
+
+void Settle(Core& core, const MemoryTags& tags, bool is_release) {
+  if (!core.memory.record.has_value()) return;
+  AsleepRecord record = *core.memory.record;
+  for (const std::string& tag : tags) {
+    record.doubted.erase(tag);
+    if (!is_release) record.tags.erase(tag);
+  }
+  Release(core, std::move(record));
+}
+
 template <typename Call>
 bool IsNext(const Core& core) {
   const auto& waiting = core.calls.waiting;
@@ -132,6 +166,7 @@ bool IsUnderWay(const Core& core) {
 
 bool Take(Core& core, uint64_t ticket, const ReleaseCall& call) {
   if (RefusesAway(core, ticket)) return true;
+  if (RefusesDoubted(core, ticket, call.tags)) return true;
   if (RefusesTwice(core, ticket, call.tags, /*is_release=*/true)) return true;
   if (AreFrozen(core)) {
     AnswerNow(core, ticket, Outcome::kRefused, "PAUSE_CONFLICT",
@@ -141,23 +176,26 @@ bool Take(Core& core, uint64_t ticket, const ReleaseCall& call) {
   }
   if (IsEngineTaken(core) || !IsDrained(core)) return false;
   Pass(core, ticket, call);
-  AsleepRecord record{core.boot, Released(core)};
+  AsleepRecord record = core.memory.record.value_or(AsleepRecord{core.boot});
   record.tags.insert(call.tags.begin(), call.tags.end());
-  Release(core, std::move(record));
+  Doubt(core, std::move(record), call.tags);
   return true;
 }
 
 bool Take(Core& core, uint64_t ticket, const WakeCall& call) {
   if (RefusesAway(core, ticket)) return true;
+  if (RefusesDoubted(core, ticket, call.tags)) return true;
   if (RefusesTwice(core, ticket, call.tags, /*is_release=*/false)) return true;
   if (IsEngineTaken(core)) return false;
   Pass(core, ticket, call);
+  if (core.memory.record.has_value()) Doubt(core, *core.memory.record, call.tags);
   return true;
 }
 
 // A framework that holds a pause has seen to what runs: it may mean it to go on with the new weights.
 bool Take(Core& core, uint64_t ticket, const WeightsCall& call) {
   if (RefusesAway(core, ticket)) return true;
+  if (RefusesDoubted(core, ticket, {std::string(kWeightsTag)})) return true;
   if (IsEngineTaken(core) || !(IsHeldByFramework(core) || IsDrained(core))) return false;
   Pass(core, ticket, call);
   BelieveNothing(core);
@@ -170,15 +208,11 @@ void HandlePassDone(Core& core, const PassDone& event) {
   memory.op = 0;
   AnswerServed(core, event.outcome, event.reason, event.detail);
   if (std::holds_alternative<WeightsCall>(memory.passing)) return BelieveNothing(core);
-  if (const auto* wake = std::get_if<WakeCall>(&memory.passing)) {
-    // Without an answer it sleeps on, as far as anybody knows.
-    if (event.outcome != Outcome::kOk || !memory.record.has_value()) return;
-    AsleepRecord record = *memory.record;
-    for (const std::string& tag : wake->tags) record.tags.erase(tag);
-    return Release(core, std::move(record));
-  }
-  const bool happened = event.outcome == Outcome::kOk || MayHaveHappened(event.outcome);
-  Release(core, happened ? memory.record : memory.before);
+  if (MayHaveHappened(event.outcome)) return;  // it stays asleep, and in doubt
+  if (event.outcome != Outcome::kOk) return Release(core, memory.before);
+  if (const auto* wake = std::get_if<WakeCall>(&memory.passing))
+    return Settle(core, wake->tags, /*is_release=*/false);
+  Settle(core, std::get<ReleaseCall>(memory.passing).tags, /*is_release=*/true);
 }
 
 bool IsPassing(const Core& core) {
@@ -223,8 +257,13 @@ void ForgetMemory(Core& core, const BootId& boot) {
 }
 
 std::string AsleepDetail(const Core& core) {
-  if (!core.memory.record.has_value()) return "asleep: it was put to sleep without this proxy";
-  return absl::StrCat("asleep: a framework released its ", Joined(core.memory.record->tags),
+  const std::optional<AsleepRecord>& record = core.memory.record;
+  if (!record.has_value()) return "asleep: it was put to sleep without this proxy";
+  const bool is_sglang = core.limits.kind == fleet::EngineKind::kSglang;
+  if (is_sglang && !record->doubted.empty() && core.memory.op == 0)
+    return absl::StrCat("asleep: a call for its ", Joined(record->doubted),
+                        " got no answer, and SGLang does not tell: it must be started again");
+  return absl::StrCat("asleep: a framework released its ", Joined(record->tags),
                       ", and takes that back when it likes");
 }
 

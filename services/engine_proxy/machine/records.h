@@ -82,6 +82,9 @@ struct PausedRecord {
 struct AsleepRecord {
   BootId boot;
   std::set<std::string> tags;
+  // Of these, what a call is for that has no answer yet: if none comes, or this process hears it no
+  // more, nobody knows whether the engine has released them.
+  std::set<std::string> doubted;
   auto operator<=>(const AsleepRecord&) const = default;
 };
 // "unloading": an unload that was sent and not answered yet. Ticks go on over a restart of the

@@ -105,10 +105,11 @@ Json Fields(const KillerRecord& r) { return {{"kind", "killer"}, {"deaths", r.de
 RecordValue KillerFrom(const Json& j) { return KillerRecord{Field<uint32_t>(j, "deaths")}; }
 
 Json Fields(const AsleepRecord& r) {
-  return {{"kind", "asleep"}, {"boot", r.boot.value}, {"tags", r.tags}};
+  return {{"kind", "asleep"}, {"boot", r.boot.value}, {"tags", r.tags}, {"doubted", r.doubted}};
 }
 RecordValue AsleepFrom(const Json& j) {
-  return AsleepRecord{BootId(Text(j, "boot")), Field<std::set<std::string>>(j, "tags")};
+  return AsleepRecord{BootId(Text(j, "boot")), Field<std::set<std::string>>(j, "tags"),
+                      Field<std::set<std::string>>(j, "doubted")};
 }
 
 Json Fields(const UnloadingRecord& r) {

@@ -47,6 +47,9 @@ class Framework:
     def standing(self):
         return self._world.member(self.member).get("state")
 
+    def detail(self):
+        return self._world.member(self.member)["observed"].get("health_detail", "")
+
     def boot(self):
         return self._world.member(self.member)["observed"]["boot_id"]
 
@@ -67,7 +70,10 @@ def store(world, run, number, folder):
 
 @pytest.fixture(params=["kept", "gone", "base"])
 def world(bin_dir, tiny, tmp_path, request):
-    with Crowd(bin_dir, tmp_path, tiny / "model", *MEMBERS, switches={"after_sleep": request.param}) as made:
+    made = Crowd(bin_dir, tmp_path, tiny / "model", *MEMBERS, switches={"after_sleep": request.param})
+    for proxy in made.fleet.proxies.values():
+        proxy.environment["LORRY_FAULT"] = f"@{proxy.folder / 'fault'}"
+    with made:
         made.admin.set_policy(ADAPTER, {"stage_deadline_ms": 20_000, "probe": "PROBE_MODE_DIFFERS"})
         yield made
 
@@ -208,19 +214,50 @@ def test_what_cannot_be_meant_is_refused(bin_dir, tiny, tmp_path):
 @pytest.mark.parametrize("point", ["proxy.pass.before_call", "proxy.pass.answered"])
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_proxy_killed_while_memory_is_released_takes_it_for_released(world, serving, member, point):
-    """vLLM says that it is awake, where it never heard of the call; SGLang says nothing."""
-    proxy, framework = world.fleet.proxies[member], Framework(world, member)
-    proxy.environment["LORRY_FAULT"] = point
-    restart(proxy)
-    world.wait_serves(1, [member])
-    with pytest.raises((OSError, http.client.HTTPException)):
-        framework.release()
-    proxy.wait_dead()
-    del proxy.environment["LORRY_FAULT"]
-    proxy.start().wait_ready()
+    """vLLM says that it is awake, where it never heard of the call; SGLang says nothing, and ends of the wrong call."""
+    framework = Framework(world, member)
+    boot = framework.boot()
+    killed_at(world, framework, point, framework.release)
     until(lambda: framework.ask().reason == "ENGINE_ASLEEP", "nobody is served by what may be gone")
-    if point == "proxy.pass.before_call" and framework.kind == "vllm":
-        world.wait_serves(1, [member])
+    if framework.kind == "sglang":
+        is_in_doubt(framework, boot)
+        world.engines[member].restart(kill=True)
     elif point == "proxy.pass.answered":
         assert framework.resume(WEIGHTS, CACHE)[0] == 200
-        world.wait_serves(1, [member])
+    world.wait_serves(1, [member])
+
+
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+@pytest.mark.parametrize("point", ["proxy.pass.before_call", "proxy.pass.answered"])
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_proxy_killed_while_memory_is_taken_again_does_not_guess(world, serving, member, point):
+    framework = Framework(world, member)
+    boot = framework.boot()
+    assert framework.release()[0] == 200
+    killed_at(world, framework, point, lambda: framework.resume(WEIGHTS, CACHE))
+    if framework.kind == "sglang":
+        is_in_doubt(framework, boot)
+        world.engines[member].restart(kill=True)
+    else:
+        assert framework.resume(WEIGHTS, CACHE)[0] == 200
+    world.wait_serves(1, [member])
+
+
+def killed_at(world, framework, point, call):
+    """The proxy dies at the point in the middle of the call, is started again, and has met its engine."""
+    proxy = world.fleet.proxies[framework.member]
+    (proxy.folder / "fault").write_text(f"{point}\n")
+    with pytest.raises((OSError, http.client.HTTPException)):
+        call()
+    proxy.wait_dead()
+    proxy.start().wait_ready()
+    until(lambda: framework.ask().reason != "ENGINE_UNREACHABLE", "it has met its engine")
+
+
+def is_in_doubt(framework, boot):
+    """No call that SGLang could end of reaches it, and it is said what helps."""
+    for call in (lambda: framework.resume(WEIGHTS), framework.release, framework.update):
+        status, body = call()
+        assert status == 409 and "start the engine again" in json.dumps(body), body
+    until(lambda: "must be started again" in framework.detail(), "status says it")
+    assert framework.boot() == boot, "it has not ended"

@@ -34,6 +34,11 @@ class MemoryTest : public ::testing::Test {
     const auto it = bench_.records_.find("asleep");
     return it == bench_.records_.end() ? MemoryTags() : std::get<AsleepRecord>(it->second).tags;
   }
+  // Of these, what a call is for that has no answer.
+  MemoryTags Doubted() const {
+    const auto it = bench_.records_.find("asleep");
+    return it == bench_.records_.end() ? MemoryTags() : std::get<AsleepRecord>(it->second).doubted;
+  }
   bool IsShut() const { return bench_.machine_->door_table().asleep; }
   bool IsUpdating() const { return bench_.machine_->door_table().updating; }
   fleet::MemberHealth Health() const { return bench_.machine_->Observe().health; }

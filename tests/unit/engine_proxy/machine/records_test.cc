@@ -46,11 +46,20 @@ std::vector<RecordValue> Meant() {
           PausedRecord{BootId("b1"), fleet::PauseKind::kAbort, 900'000},
           BindingRecord{EngineName("lorry.binding-v0-0123456789ab"), Digest{"d"}, probed.traits,
                         fleet::Render::kRsloraFolded, "/p", 3},
-          AsleepRecord{BootId("b1"), {"kv_cache", "weights"}}};
+          AsleepRecord{BootId("b1"), {"kv_cache", "weights"}},
+          AsleepRecord{BootId("b1"), {"kv_cache", "weights"}, {"weights"}}};
 }
 
 TEST(Records, OfEarlierVersionsAreRead) {
   testing::ExpectRead(LORRY_PROXY_RECORDS, Meant(), Decode);
+}
+
+TEST(Records, WhatIsWrittenIsRead) {
+  for (const RecordValue& value : Meant()) {
+    const absl::StatusOr<RecordValue> read = Decode(Encode(value));
+    ASSERT_TRUE(read.ok()) << Encode(value) << ": " << read.status();
+    EXPECT_EQ(*read, value) << Encode(value);
+  }
 }
 
 TEST(Records, EveryKindThatIsWrittenNowIsAmongThem) { testing::ExpectEveryKind(Meant()); }
