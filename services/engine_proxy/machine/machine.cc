@@ -86,6 +86,7 @@ void Handle(Core& core, const Event& event) {
 
 void Plan(Core& core) {
   AdvanceUncounted(core);
+  AdvanceMemory(core);
   AdvanceResidencies(core);
   if (AdvanceBindings(core)) AdvanceResidencies(core);
   AdvanceRows(core);
@@ -175,6 +176,7 @@ std::optional<Tick> WakeAt(const Core& core) {
   if (core.answers) wake.At(core.registry.due);
   if (core.answers) wake.At(core.registry.after);
   wake.At(UncountedWakeAt(core));
+  wake.At(MemoryWakeAt(core));
   if (core.session) wake.At(core.sent_at + core.config.observed_ms);
   return wake.first();
 }

@@ -61,6 +61,9 @@ struct Config {
   // The end of a request is known here so much later than the engine knows it, at most: its last
   // bytes pass the door, and the door reports it. Far below poll_ms.
   int64_t door_lag_ms = 50;
+  // Requests of an earlier process that go on all the same, on SGLang, are waited for so long before
+  // memory is released under them, or weights change: it ends of that.
+  int64_t idle_ms = 60'000;
   // How often the engine's list is read though nothing asks for it: a name that vanished is noticed
   // within this.
   int64_t list_ms = 5'000;

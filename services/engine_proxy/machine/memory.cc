@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/first_after.h"
 #include "services/engine_proxy/machine/framework_calls.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/residency.h"
@@ -17,6 +18,9 @@ namespace {
 
 // An engine was looked at before a call may tell of it afterwards; the second look began later.
 constexpr uint32_t kLooksToWake = 2;
+
+// Two in a row, because a request that has arrived may not be among what the engine shows yet.
+constexpr uint32_t kLooksIdle = 2;
 
 // Nothing that the engine answered before says what it would answer now.
 void BelieveNothing(Core& core) {
@@ -109,6 +113,27 @@ bool IsDrained(const Core& core) {
   return is_shut && core.LiveRequests() == 0 && !MayHaveOrphans(core);
 }
 
+// What an earlier process let in goes on unseen by the door, and need not be any adapter's. SGLang
+// ends of memory that is released under it; vLLM ends at once what nobody waits for.
+bool IsAtRest(const Core& core) {
+  return core.limits.kind != fleet::EngineKind::kSglang || core.memory.idle_on == core.boot;
+}
+
+// Otherwise the call waits.
+bool RefusesBusy(Core& core, uint64_t ticket) {
+  Memory& memory = core.memory;
+  if (!memory.idle_by.has_value()) {
+    memory.looks_idle = 0;
+    memory.idle_by = core.now + core.config.idle_ms;
+  }
+  if (core.now < *memory.idle_by) return false;
+  memory.idle_by.reset();
+  AnswerNow(core, ticket, Outcome::kRefused, "ENGINE_BUSY",
+            "the engine has requests that this door does not know of, and SGLang would end of the "
+            "call: end them, or ask again once they have ended");
+  return true;
+}
+
 // Requests that a framework's pause keeps from ending.
 bool AreFrozen(const Core& core) {
   if (!IsHeldByFramework(core)) return false;
@@ -175,6 +200,7 @@ bool Take(Core& core, uint64_t ticket, const ReleaseCall& call) {
     return true;
   }
   if (IsEngineTaken(core) || !IsDrained(core)) return false;
+  if (!IsAtRest(core)) return RefusesBusy(core, ticket);
   Pass(core, ticket, call);
   AsleepRecord record = core.memory.record.value_or(AsleepRecord{core.boot});
   record.tags.insert(call.tags.begin(), call.tags.end());
@@ -196,7 +222,11 @@ bool Take(Core& core, uint64_t ticket, const WakeCall& call) {
 bool Take(Core& core, uint64_t ticket, const WeightsCall& call) {
   if (RefusesAway(core, ticket)) return true;
   if (RefusesDoubted(core, ticket, {std::string(kWeightsTag)})) return true;
-  if (IsEngineTaken(core) || !(IsHeldByFramework(core) || IsDrained(core))) return false;
+  if (IsEngineTaken(core)) return false;
+  if (!IsHeldByFramework(core)) {
+    if (!IsDrained(core)) return false;
+    if (!IsAtRest(core)) return RefusesBusy(core, ticket);
+  }
   Pass(core, ticket, call);
   BelieveNothing(core);
   return true;
@@ -233,6 +263,28 @@ bool MayLoadAsleep(const Core& core, const Residency& residency) {
   return !core.memory.record->tags.contains(std::string(kWeightsTag));
 }
 
+bool IsRestAwaited(const Core& core) { return core.memory.idle_by.has_value(); }
+
+void HandleSaidLoad(Core& core, const EngineLoadSeen& seen) {
+  if (!IsRestAwaited(core)) return;
+  Memory& memory = core.memory;
+  memory.looks_idle = seen.running_and_waiting == 0 ? memory.looks_idle + 1 : 0;
+  if (memory.looks_idle >= kLooksIdle) memory.idle_on = core.boot;
+}
+
+void AdvanceMemory(Core& core) {
+  const bool waits = IsNext<ReleaseCall>(core) || IsNext<WeightsCall>(core);
+  if (!waits || IsAtRest(core)) core.memory.idle_by.reset();
+}
+
+std::optional<Tick> MemoryWakeAt(const Core& core) {
+  if (!IsRestAwaited(core)) return std::nullopt;
+  FirstAfter wake(core.now);
+  wake.At(*core.memory.idle_by);
+  wake.At(core.load_due);
+  return wake.first();
+}
+
 void HandleSaidAsleep(Core& core, std::optional<bool> asleep) {
   Memory& memory = core.memory;
   memory.seen_asleep = asleep;
@@ -247,6 +299,7 @@ void HandleSaidAsleep(Core& core, std::optional<bool> asleep) {
 void ForgetMemory(Core& core, const BootId& boot) {
   Memory& memory = core.memory;
   memory.seen_asleep.reset();
+  memory.idle_by.reset();
   if (memory.op != 0) {
     memory.op = 0;
     AnswerServed(core, Outcome::kBroken, "ENGINE_RESTARTED",

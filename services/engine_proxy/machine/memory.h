@@ -30,6 +30,12 @@ bool IsUpdatingOrTo(const Core& core);
 // waits for it before it takes that again.
 bool MayLoadAsleep(const Core& core, const Residency& residency);
 
+// Whether a call waits until the engine is seen at rest, and what the engine says of that.
+bool IsRestAwaited(const Core& core);
+void HandleSaidLoad(Core& core, const EngineLoadSeen& seen);
+void AdvanceMemory(Core& core);
+std::optional<Tick> MemoryWakeAt(const Core& core);
+
 // What the engine says of itself.
 void HandleSaidAsleep(Core& core, std::optional<bool> asleep);
 // Another life of the engine has all of its memory.

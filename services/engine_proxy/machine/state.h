@@ -235,6 +235,11 @@ struct Memory {
   std::optional<AsleepRecord> before;  // `record` as it was before that
   Revision shut_at;  // the first table that admits nothing for a call's sake; 0 while one does
   uint32_t looks_awake = 0;  // answers of the engine in a row, against the record
+  // Whether an earlier process has requests on the engine that the door does not count: it has none
+  // on a boot that was seen at rest.
+  BootId idle_on;
+  uint32_t looks_idle = 0;      // answers of the engine in a row
+  std::optional<Tick> idle_by;  // while a call waits for that
 };
 
 // What a binding, or a call that makes one, wants of the engine.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/base/first_after.h"
+#include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/unload.h"
 
@@ -117,6 +118,7 @@ void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
   core.load_op = 0;
   core.load_due = core.now + core.config.poll_ms;
   if (event.outcome != Outcome::kOk) return;
+  HandleSaidLoad(core, event);
   core.load_seen = event;
   core.judge_at = core.now + core.config.door_lag_ms;
 }
@@ -132,8 +134,9 @@ void AdvanceUncounted(Core& core) {
 
 void AskEngineLoadIfNeeded(Core& core) {
   if (core.boot.empty() || !core.answers || core.load_op != 0 || core.now < core.load_due) return;
-  const bool is_needed = std::any_of(core.residencies.begin(), core.residencies.end(),
-                                     [](const auto& entry) { return IsAwaited(entry.second); });
+  const bool is_needed =
+      IsRestAwaited(core) || std::any_of(core.residencies.begin(), core.residencies.end(),
+                                         [](const auto& entry) { return IsAwaited(entry.second); });
   if (!is_needed) return;
   core.load_op = core.NewOp();
   core.live_low = core.LiveRequests();

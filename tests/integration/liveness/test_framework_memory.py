@@ -3,6 +3,7 @@ weights: nobody is served meanwhile, nor by what an engine has lost."""
 
 import http.client
 import json
+import time
 
 import pytest
 from testing.crowd import Crowd
@@ -46,6 +47,11 @@ class Framework:
 
     def standing(self):
         return self._world.member(self.member).get("state")
+
+    def load(self):
+        """Requests, as the engine tells them."""
+        told = http_json("GET", self.engine.url + "/v1/loads", None, 10.0)[1]["loads"]
+        return sum(row["num_running_reqs"] + row["num_waiting_reqs"] for row in told)
 
     def detail(self):
         return self._world.member(self.member)["observed"].get("health_detail", "")
@@ -208,6 +214,27 @@ def test_what_cannot_be_meant_is_refused(bin_dir, tiny, tmp_path):
     with Crowd(bin_dir, tmp_path, tiny / "model", *MEMBERS) as world:
         assert Framework(world, "vllm-1").call("POST", "/sleep?level=0")[0] == 400
         assert Framework(world, "sglang-1").resume("bogus")[0] == 400
+
+
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+def test_what_an_earlier_proxy_let_in_ends_before_memory_is_released(world, serving):
+    """Of the base model, so that no adapter tells of it."""
+    framework, replies = Framework(world, "sglang-1"), []
+    boot = framework.boot()
+    world.admin.set_policy(ADAPTER, {"no_adapter": "NO_ADAPTER_MODE_BASE"})
+    until(lambda: world.doors["sglang-1"].ask("@base").status == 200, "policy reaches the door")
+    with Running(world, "sglang-1", "@base") as running:
+        until(framework.load, "the engine shows it")
+        restart(world.fleet.proxies["sglang-1"])
+        until(lambda: framework.ask().reason != "ENGINE_UNREACHABLE", "it has met its engine")
+        with Workers(lambda: replies.append(framework.release()), join_s=60.0):
+            until(lambda: framework.ask().reason == "ENGINE_ASLEEP", "nobody else is let in")
+            began = time.monotonic()
+            until(lambda: replies or time.monotonic() - began > 8.0, "longer than an adapter's requests are waited for")
+            assert not replies and framework.load() > 0
+            running.let_go()
+    assert replies[0][0] == 200, replies
+    assert framework.state()["releases"] == [0] and framework.boot() == boot
 
 
 @pytest.mark.parametrize("world", ["kept"], indirect=True)

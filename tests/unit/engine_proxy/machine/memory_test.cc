@@ -7,15 +7,9 @@
 namespace lorry::proxy {
 namespace {
 
-using fleet::EngineKind;
 using fleet::MemberHealth;
 using fleet::PauseKind;
 using ::testing::HasSubstr;
-
-class SglangMemoryTest : public MemoryTest {
- protected:
-  SglangMemoryTest() : MemoryTest(EngineKind::kSglang) {}
-};
 
 // --- a framework that releases the memory at the door
 
@@ -277,124 +271,11 @@ TEST_F(MemoryTest, AFrameworksOwnAdapterIsLoadedOnceTheWeightsAreBack) {
   EXPECT_NE(bench_.probes_.back(), fleet::ProbeKind::kPresence);
 }
 
-// --- SGLang, which says nothing of it and ends of what is asked twice
+// --- vLLM
 
-TEST_F(SglangMemoryTest, WhatItWouldEndOfIsRefused) {
-  EXPECT_EQ(Answered(Wake(kWeights)), "MEMORY_CONFLICT");
-  EXPECT_EQ(Answered(Release(kAll)), "ok");
-  EXPECT_EQ(Answered(Release(kCache)), "MEMORY_CONFLICT");
-  EXPECT_EQ(Answered(Wake(kWeights)), "ok");
-  EXPECT_EQ(Answered(Wake(kWeights)), "MEMORY_CONFLICT");
-  EXPECT_EQ(passed(), 2u);
-  EXPECT_EQ(Written(), (MemoryTags{"cuda_graph", "kv_cache"}));
-}
-
-TEST_F(SglangMemoryTest, ItSleepsOnHoweverOftenItIsSeen) {
-  Release(kAll);
-  bench_.Look(20);
-  EXPECT_TRUE(IsShut());
-  EXPECT_EQ(Health(), MemberHealth::kAsleep);
-  Wake(kAll);
-  EXPECT_FALSE(IsShut());
-  EXPECT_TRUE(bench_.Routed(1));
-}
-
-// Between the record of a call and the record of its answer a process may end at any time.
-class DoubtTest : public SglangMemoryTest {
- protected:
-  void EndsUnderWay() {
-    bench_.Stop();
-    bench_.Start();
-    bench_.Desire(1, {1});
-    bench_.pass_hangs_ = false;
-  }
-  void EveryCallThatItCouldEndOfIsRefused(const MemoryTags& tags) {
-    const size_t before = passed();
-    EXPECT_EQ(Answered(Wake(tags)), "MEMORY_CONFLICT");
-    EXPECT_EQ(Answered(Release(tags)), "MEMORY_CONFLICT");
-    EXPECT_EQ(Answered(Release(kAll)), "MEMORY_CONFLICT");
-    EXPECT_EQ(passed(), before);
-    EXPECT_TRUE(IsShut());
-    EXPECT_THAT(Detail(), HasSubstr("must be started again"));
-  }
-  void AnotherLifeIsCertain() {
-    bench_.Reboot();
-    EXPECT_EQ(Written(), MemoryTags());
-    EXPECT_TRUE(bench_.Routed(1));
-    EXPECT_EQ(Answered(Release(kAll)), "ok");
-    EXPECT_EQ(Doubted(), MemoryTags());
-    EXPECT_EQ(Answered(Wake(kAll)), "ok");
-  }
-};
-
-TEST_F(DoubtTest, ACallIsInDoubtFromBeforeItIsMadeUntilItsAnswer) {
-  bench_.pass_hangs_ = true;
-  Release(kAll);
-  EXPECT_EQ(Doubted(), kAll);
-  EXPECT_THAT(Detail(), HasSubstr("a framework released its cuda_graph, kv_cache, weights"));
-  AnswerPassed(Outcome::kOk);
-  EXPECT_EQ(Doubted(), MemoryTags());
-  Wake(kWeights);
-  EXPECT_EQ(Doubted(), kWeights);
-  EXPECT_EQ(Written(), kAll);
-  AnswerPassed(Outcome::kOk);
-  EXPECT_EQ(Doubted(), MemoryTags());
-  EXPECT_EQ(Written(), (MemoryTags{"cuda_graph", "kv_cache"}));
-}
-
-TEST_F(DoubtTest, AReleaseThatTheProcessDidNotOutlive) {
-  bench_.pass_hangs_ = true;
-  Release(kAll);
-  EndsUnderWay();
-  EveryCallThatItCouldEndOfIsRefused(kWeights);
-  AnotherLifeIsCertain();
-}
-
-TEST_F(DoubtTest, AWakeUpThatTheProcessDidNotOutlive) {
-  Release(kAll);
-  bench_.pass_hangs_ = true;
-  Wake(kCache);
-  EndsUnderWay();
-  EveryCallThatItCouldEndOfIsRefused(kCache);
-  AnotherLifeIsCertain();
-}
-
-TEST_F(DoubtTest, ACallWithoutAnAnswer) {
-  bench_.pass_outcome_ = Outcome::kUnknown;
-  EXPECT_EQ(Answered(Release(kAll)), "WHY");
-  bench_.pass_outcome_ = Outcome::kOk;
-  EveryCallThatItCouldEndOfIsRefused(kWeights);
-  AnotherLifeIsCertain();
-  bench_.pass_outcome_ = Outcome::kBroken;
-  EXPECT_EQ(Answered(Release(kWeights)), "WHY");
-  bench_.pass_outcome_ = Outcome::kOk;
-  EveryCallThatItCouldEndOfIsRefused(kWeights);
-}
-
-TEST_F(DoubtTest, WhatTheEngineRefusesIsAsItWas) {
-  for (const Outcome outcome : {Outcome::kFailed, Outcome::kUnsent}) {
-    bench_.pass_outcome_ = outcome;
-    EXPECT_EQ(Answered(Release(kAll)), "WHY");
-    EXPECT_EQ(Written(), MemoryTags());
-    bench_.pass_outcome_ = Outcome::kOk;
-    EXPECT_EQ(Answered(Release(kAll)), "ok");
-    bench_.pass_outcome_ = outcome;
-    EXPECT_EQ(Answered(Wake(kAll)), "WHY");
-    EXPECT_EQ(Written(), kAll);
-    EXPECT_EQ(Doubted(), MemoryTags());
-    bench_.pass_outcome_ = Outcome::kOk;
-    EXPECT_EQ(Answered(Wake(kAll)), "ok");
-  }
-}
-
-TEST_F(DoubtTest, OtherPartsAreNotInDoubt) {
-  Release(kCache);
-  bench_.pass_hangs_ = true;
-  Release(kWeights);
-  EndsUnderWay();
-  EXPECT_EQ(Answered(Wake(kCache)), "ok");
-  EXPECT_EQ(Answered(Update()), "MEMORY_CONFLICT") << "the weights may be gone";
-  EveryCallThatItCouldEndOfIsRefused(kWeights);
+TEST_F(MemoryTest, VllmEndsWhatNobodyWaitsForByItself) {
+  bench_.running_ = 2;
+  EXPECT_EQ(Answered(Release()), "ok");
 }
 
 TEST_F(MemoryTest, VllmPassesOverWhatItIsAskedTwice) {
