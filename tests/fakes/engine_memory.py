@@ -18,6 +18,7 @@ class Memory:
         self.switches, self.tags = switches, tags
         self.released: set[str] = set()
         self.releases: list[int] = []  # requests that were there, of each
+        self.labels: dict[str, bool] = {}  # by what each says: whether it was to abort all requests
         self.updates: list[int] = []  # likewise, of each call that changes weights
 
     def release(self, tags: list[str] | None, registry: dict[str, Adapter], live: int) -> None:
@@ -43,7 +44,7 @@ class Memory:
             die(self.switches, "CUDA error: an illegal memory access was encountered")
 
     def state(self) -> dict:
-        return {"released": sorted(self.released), "releases": self.releases, "updates": self.updates}
+        return {"released": sorted(self.released), "releases": self.releases, "updates": self.updates, "labels": self.labels}
 
 
 def add_sglang_memory_routes(app: FastAPI, engine) -> None:
@@ -85,7 +86,11 @@ def add_sglang_memory_routes(app: FastAPI, engine) -> None:
 
     @app.post("/update_weight_version")
     async def update_weight_version(http: HttpRequest):
-        version = (await http.json())["new_version"]
+        body = await http.json()
+        version = body["new_version"]
+        engine.memory.labels[version] = body.get("abort_all_requests", True)
+        if engine.memory.labels[version]:
+            await engine.scheduler.abort(lambda request: True)
         return {"success": True, "message": f"Weight version updated to {version}", "new_version": version}
 
 

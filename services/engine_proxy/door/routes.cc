@@ -72,7 +72,7 @@ constexpr Route kSglang[] = {
     {"POST", "/update_weights_from_ipc", kCall},
     {"POST", "/init_weights_update_group", kPassCall},
     {"POST", "/destroy_weights_update_group", kPassCall},
-    {"POST", "/update_weight_version", kPassCall},
+    {"POST", "/update_weight_version", RouteAction::kLabel},
 };
 
 constexpr Route kVllm[] = {
@@ -179,7 +179,8 @@ RouteChoice ChooseRoute(EngineKind kind, std::string_view method, std::string_vi
     if (!IsPath(route, path)) continue;
     of_path = &route;
     if (!Allows(route.methods, method)) continue;
-    const bool is_call = route.action == kCall || route.action == kPassCall;
+    const bool is_call =
+        route.action == kCall || route.action == kPassCall || route.action == RouteAction::kLabel;
     if (is_call && !allowed.calls) {
       return Refuse(403, std::string(path) +
                              " changes the engine for everybody, and this door takes no such call; "

@@ -24,6 +24,7 @@ enum class RouteAction {
   // Calls of frameworks, which change the engine for everybody; refused where they are not allowed.
   kCall,      // handed to whoever answers for the engine
   kPassCall,  // passed as it is
+  kLabel,     // SGLang's label for what it serves; passed, and ends nobody's requests by default
   kRefuse,
 };
 

@@ -33,6 +33,11 @@ std::optional<Refused> WhyNotAbortAll(const Exchange& x) {
                  "first token; abort by rid, or use 0.5.23 or later"};
 }
 
+bool AsksFor(const PaddedBody& body, const std::vector<JsonField>& fields, std::string_view key) {
+  const JsonField* field = FindField(fields, key);
+  return field != nullptr && body.Text(field->value) == "true";
+}
+
 }  // namespace
 
 Task<bool> Session::Serve(Exchange& x) {
@@ -57,6 +62,8 @@ Task<bool> Session::Serve(Exchange& x) {
     case RouteAction::kModel:
     case RouteAction::kServerInfo:
       return ServeFetched(x);
+    case RouteAction::kLabel:
+      return ServeLabel(x);
     case RouteAction::kCall:
       return ServeCall(x);
     case RouteAction::kPass:
@@ -108,8 +115,7 @@ Task<bool> Session::ServeAbort(Exchange& x) {
     Refused why{400, "REQUEST_INVALID", "a JSON object is expected"};
     co_return co_await Refuse(x, std::move(why));
   }
-  const JsonField* all = FindField(*fields, "abort_all");
-  if (all != nullptr && body.Text(all->value) == "true") {
+  if (AsksFor(body, *fields, "abort_all")) {
     if (auto why = WhyNotAbortAll(x)) co_return co_await Refuse(x, *std::move(why));
     client_.Watch();
     co_return co_await RelayRequest(x);
@@ -127,6 +133,26 @@ Task<bool> Session::ServeAbort(Exchange& x) {
                         x.facts->control_authorization);
   }
   co_return co_await Answer(x, 200, kJson, "");
+}
+
+// Where the caller does not say whether, SGLang ends every request that it has, of all clients.
+Task<bool> Session::ServeLabel(Exchange& x) {
+  constexpr std::string_view kAborts = "abort_all_requests";
+  const PaddedBody body = PaddedBody::Lent(x.body);
+  auto fields = ObjectFields(body);
+  if (!fields.ok()) {
+    Refused why{400, "REQUEST_INVALID", "a JSON object is expected"};
+    co_return co_await Refuse(x, std::move(why));
+  }
+  if (AsksFor(body, *fields, kAborts)) {
+    if (auto why = WhyNotAbortAll(x)) co_return co_await Refuse(x, *std::move(why));
+  } else if (FindField(*fields, kAborts) == nullptr) {
+    const size_t open = x.body.find('{');
+    const JsonRange object{open, x.body.size() - open, JsonKind::kObject};
+    x.spliced.emplace(x.body, std::vector{InsertField(object, fields->empty(), kAborts, "false")});
+  }
+  client_.Watch();
+  co_return co_await RelayRequest(x);
 }
 
 }  // namespace lorry::door

@@ -22,6 +22,7 @@ class Session {
   Task<bool> SendRewritten(Exchange& x);
   Task<bool> ServeFetched(Exchange& x);
   Task<bool> ServeAbort(Exchange& x);
+  Task<bool> ServeLabel(Exchange& x);
   Task<bool> ServeCall(Exchange& x);
 
   Shard& shard_;

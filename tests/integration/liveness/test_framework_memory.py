@@ -210,6 +210,20 @@ def test_calls_that_need_nothing_of_lorry_reach_the_engine(world, serving):
     world.wait_serves(1)
 
 
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+def test_a_label_ends_requests_of_others_only_where_that_is_said(world, serving):
+    """SGLang ends all of them by default."""
+    sglang = Framework(world, "sglang-1")
+    with Running(world, "sglang-1", stream=True) as running:
+        until(lambda: sglang.state()["running"] > 0, "it runs")
+        for body in ({"new_version": "7"}, {"new_version": "8", "abort_all_requests": False}):
+            assert sglang.call("POST", "/update_weight_version", body)[1]["new_version"] == body["new_version"]
+        assert sglang.state()["labels"] == {"7": False, "8": False} and not running.answers
+        assert sglang.call("POST", "/update_weight_version", {"new_version": "9", "abort_all_requests": True})[0] == 200
+        until(lambda: running.answers, "it ends")
+    assert sglang.call("POST", "/update_weight_version", ["7"])[0] == 400
+
+
 def test_what_cannot_be_meant_is_refused(bin_dir, tiny, tmp_path):
     with Crowd(bin_dir, tmp_path, tiny / "model", *MEMBERS) as world:
         assert Framework(world, "vllm-1").call("POST", "/sleep?level=0")[0] == 400
