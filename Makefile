@@ -13,7 +13,7 @@ compiled=$$?; wait $$downloads && exit $$compiled
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak soak-engines soak-frameworks chaos bench fuzz mutants tidy format docs packages setup clean
+.PHONY: help demo test build soak soak-engines soak-frameworks chaos bench bench-peers fuzz mutants tidy format docs packages setup clean
 
 help: ## print this list
 	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
@@ -65,6 +65,11 @@ bench: ## first honest figures: transfer and door, beside their peers
 	tools/setup packages venvs
 	$(MAKE) --no-print-directory compile PRESET=release TARGETS="all door_alone machine_bench session_crowd"
 	BIN_DIR=$(CURDIR)/build/release/bin tests/bench/run
+
+bench-peers: ## Lorry's transfer beside NIXL, Ray, Mooncake, gloo ..., which this installs (ARGS='--large --only lorry,nixl')
+	tools/setup packages venvs
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS=transfer_bench
+	.venv/dev/bin/python -B tests/bench/transfer/peers/table.py build/release/bin --install --json build/release/peers.json $(ARGS)
 
 fuzz: ## libFuzzer over the doors, the services and every parser of foreign bytes, SECONDS each (60 by default)
 	tools/setup packages

@@ -4,8 +4,8 @@
 // KIND is ucx-shm or grpc. PEER_COMMAND is run by sh once a round and prints GB/s (ucx_perftest, by
 // ../transfer.sh). FLEET_COMMAND is run by sh once, beside the rounds: end_to_end.py, whose word is
 // there. The image lies in a file of the server's; receivers write into image files in /dev/shm;
-// every byte is verified. Internally also `serve KIND` and `receive ADDRESS`: processes of their
-// own, as in production.
+// every byte is verified. Internally also `serve KIND [BYTES]` and `receive ADDRESS KIND [BYTES]`: processes of their
+// own, as in production, of BYTES if that is given; peers/ starts them, too. And `ping`.
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -40,18 +40,17 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::unique_ptr<ImageFile> SharedFile() {
-  auto file =
-      *ImageFile::Create("/dev/shm/lorry-bench-" + std::to_string(getpid()), kImageBytes, {});
+std::unique_ptr<ImageFile> SharedFile(uint64_t bytes = kImageBytes) {
+  auto file = *ImageFile::Create("/dev/shm/lorry-bench-" + std::to_string(getpid()), bytes, {});
   LORRY_CHECK(file->Unlink().ok());
   return file;
 }
 
-int Serve(const std::string& kind) {
+int Serve(const std::string& kind, uint64_t bytes) {
   class Handler final : public TransferHandler {
    public:
-    Handler() {
-      const Bytes image = MakeImage(kImageBytes);
+    explicit Handler(uint64_t bytes) : file_(SharedFile(bytes)) {
+      const Bytes image = MakeImage(bytes);
       std::copy(image.begin(), image.end(), file_->writable().begin());
       leaves_ = LeavesOf(image);
     }
@@ -63,9 +62,9 @@ int Serve(const std::string& kind) {
     }
 
    private:
-    const std::shared_ptr<ImageFile> file_ = SharedFile();
+    const std::shared_ptr<ImageFile> file_;
     std::vector<Checksum> leaves_;
-  } handler;
+  } handler(bytes);
   const auto keys = TestKeys();
   const auto server = StartServer(kind, {}, *keys, handler);
   std::printf("%s\n", server->address().c_str());
@@ -75,23 +74,24 @@ int Serve(const std::string& kind) {
 }
 
 // Fetches once for each SIGUSR1, and prints the seconds that it took.
-int Receive(const std::string& address, const std::string& kind) {
+int Receive(const std::string& address, const std::string& kind, uint64_t bytes) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGUSR1);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   const auto keys = TestKeys();
   const auto transport = CreateTransport(kind);
-  const auto file = SharedFile();
+  const auto file = SharedFile(bytes);
   std::printf("ready\n");
   std::fflush(stdout);
   for (int signal = 0; sigwait(&signals, &signal) == 0;) {
     const double start = Seconds();
     const Outcome outcome =
         FetchAndWait(*transport, {.address = address,
-                                  .ticket = TicketFor(*keys, Direction::kGet, "image", kImageBytes),
+                                  .ticket = TicketFor(*keys, Direction::kGet, "image", bytes),
                                   .destination = file->writable()});
     std::printf("%.6f\n", outcome.status.ok() ? Seconds() - start : -1);
+    if (!outcome.status.ok()) std::fprintf(stderr, "%s\n", outcome.status.ToString().c_str());
     std::fflush(stdout);
   }
   return 0;
@@ -271,11 +271,16 @@ int Drive(const std::string& self, const std::string& kind, int rounds,
 
 int main(int argc, char** argv) {
   using namespace lorry::transfer;  // NOLINT(google-build-using-namespace)
+  const std::string verb = argc > 1 ? argv[1] : "";
+  if (verb == "ping") return std::printf("%.1f\n", PingNs()) > 0 ? 0 : 1;
   if (argc < 3) return 2;
-  const std::string verb = argv[1];
-  if (verb == "serve" || verb == "receive") prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (verb == "serve") return Serve(argv[2]);
-  if (verb == "receive") return Receive(argv[2], argv[3]);
+  if (verb == "serve" || verb == "receive") {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int given = verb == "serve" ? 3 : 4;
+    uint64_t bytes = kImageBytes;
+    if (argc < given || (argc > given && !absl::SimpleAtoi(argv[given], &bytes))) return 2;
+    return verb == "serve" ? Serve(argv[2], bytes) : Receive(argv[2], argv[3], bytes);
+  }
   int rounds = 0;
   if (!absl::SimpleAtoi(argv[2], &rounds) || rounds < 1) return 2;
   return Drive(argv[0], verb, rounds, argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : "");
