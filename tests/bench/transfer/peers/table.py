@@ -92,9 +92,15 @@ def measure(rows: list[Row], options: argparse.Namespace) -> None:
     for number in range(options.turns):
         for row in rows:
             if not row.failed:
-                print(f"\r\033[K{row.bytes / 1e6:.0f} MB to {row.receivers}, turn {number + 1}/{options.turns}: {row.name}", end="", file=sys.stderr)
+                say(f"{row.bytes / 1e6:.0f} MB to {row.receivers}, turn {number + 1}/{options.turns}: {row.name}")
                 take_turn(row, options.rounds, options.bin_dir, options.install)
-    print("\r\033[K", end="", file=sys.stderr)
+    say("")
+
+
+def say(what: str) -> None:
+    """To who watches."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
 
 
 def printed(rows: list[Row]) -> str:
