@@ -117,7 +117,7 @@ def printed(rows: list[Row]) -> str:
             lorry = reference.gigabytes("hashed", state) if reference else None
             ratio = lorry / (hashed or bare) if lorry else None
             ms = row.bytes * row.receivers / hashed / 1e6 if hashed else None
-            cells = [f"{value:.3g}" if value is not None else "" for value in (bare, hashed, ms, ratio)]
+            cells = [f"{value:.3g}" if value and value < 1000 else f"{value or 0:.0f}" * bool(value) for value in (bare, hashed, ms, ratio)]
             lines.append(f"| {row.name} | {state} | {count} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

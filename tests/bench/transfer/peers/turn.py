@@ -60,7 +60,7 @@ class Processes:
         here = pathlib.Path(__file__).resolve().parent
         path = [str(packages)] * (packages is not None) + [str(here)]
         folder, memory = jobs[0].folder, jobs[0].memory
-        environment = os.environ | {"PYTHONPATH": ":".join(path), "TMPDIR": folder, "UCX_POSIX_DIR": memory}
+        environment = os.environ | {"PYTHONPATH": ":".join(path), "TMPDIR": folder, "HOME": folder, "UCX_POSIX_DIR": memory}
         self._children = []
         for job, log in zip(jobs, self._logs):
             with log.open("wb") as stderr:
