@@ -172,10 +172,13 @@ bool HasWaited(const Core& core, const Try& its, int64_t ms) {
 
 // Its report shows that it knows it must not try; and its engine is there, or had the time to come
 // back in which a proxy tells what an engine died of. One that has lost its journal may have asked
-// for a load before, of which it will not tell.
+// for a load before, of which it will not tell. One whose engine is WEDGED loads nothing before that
+// is restarted, and by then its leave is over: it need not have heard anything.
 bool HasAnswered(const Core& core, const Question& question, const Member& member,
                  const Trial& trial, const Try& its) {
   if (!its.revoked.has_value() || !member.observed.has_value()) return false;
+  const bool is_wedged = member.observed->health == fleet::MemberHealth::kWedged;
+  if (is_wedged && Tells(core, question, member)) return true;
   if (HasLeave(core, member, trial.version)) return false;
   const bool is_there = !member.observed->boot.empty();
   if (!Tells(core, question, member)) return is_there && HasWaited(core, its, kLoadEndsMs);

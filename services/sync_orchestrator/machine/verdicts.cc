@@ -69,6 +69,14 @@ void Judge(Core& core, GroupVerdict& verdict) {
 
 // --- for a version
 
+// Whether it matters that the member has loaded the version: somebody asks for it, or it was to try.
+// A reign that waits for the roster asks for nothing yet; the member may have died with its journal
+// before it does, and would be counted as an engine that the version cost.
+bool IsTrial(const Core& core, const Member& member, const VersionKey& version) {
+  return core.trials.contains({version, member.group}) ||
+         VerdictOf(core, member.group, version).leave.contains(member.id);
+}
+
 void Prove(Core& core, const EngineGroup& group, const VersionKey& version,
            const EngineName& name) {
   GroupVerdict& verdict = Of(core, group, version);
@@ -204,8 +212,9 @@ void ForgetRefusals(Core& core, const Member& member) {
 }
 
 // The member is there, with this engine: what came of its tries. On the boot that leave was given for
-// it may still try; another one began after the try, and what the boot before died of its journal
-// has told, unless it is lost.
+// it may still try, or has tried and says so by the version's name, which a reign may not have made
+// yet; another one began after the try, and what the boot before died of its journal has told, unless
+// it is lost.
 void JudgeLeave(Core& core, const Member& member) {
   const BootId& boot = member.observed->boot;
   if (boot.empty()) return;
@@ -215,6 +224,8 @@ void JudgeLeave(Core& core, const Member& member) {
       if (it == verdict.leave.end()) continue;
       const GroupVerdict::Leave leave = it->second;
       if (leave.boot == boot) {
+        const VersionInfo* info = core.FindVersion(version);
+        if (info != nullptr) core.NameOf(*info, member.observed->limits.kind);
         if (!leave.lost) continue;
         it->second.lost = false;
         core.changed.Groups();  // it may try again
@@ -361,7 +372,7 @@ void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
     if (named == core.named.end()) continue;
     if (residency.state == fleet::ResidencyState::kLoaded) {
       if (member.failures.erase(residency.name) > 0) NoteStanding(core, member);
-      if (core.trials.contains({named->second, member.group}))
+      if (IsTrial(core, member, named->second))
         Prove(core, member.group, named->second, residency.name);
     } else if (residency.state == fleet::ResidencyState::kFailed && !member.record.excluded) {
       TakeFailure(core, member, residency, named->second, is_new);

@@ -230,6 +230,64 @@ TEST_F(Trials, APodThatIsEvictedAndDoesNotComeBackIsALifeToo) {
   EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kStalls) << "its engine is another one";
 }
 
+// A reign that waits for the others asks for nothing yet, and later nobody is left to say it again.
+TEST_F(Trials, WhoHasLoadedItSaysSoToAReignThatWaitsForTheOthers) {
+  const VersionKey key = fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 2));
+  const Term before = fleet_.DesiredTerm("e1");
+  fleet_.Restart();
+  fleet_.Of("e1").residencies = {
+      {.name = fleet_.NameOf(key), .key = key, .state = ResidencyState::kLoaded}};
+  fleet_.Rejoin("e1", before);
+  fleet_.Evict("e1");
+  for (const char* id : {"e2", "e3", "e4"}) fleet_.Rejoin(id, before);
+  fleet_.Attach("e1");
+  EXPECT_EQ(fleet_.Loaders(2), 3u) << "it is proven: all that the sync stages it on";
+}
+
+// It loads nothing before its engine is restarted, and leave is for one boot.
+TEST_F(Trials, WhoseEngineHangsHasTriedNothing) {
+  (void)PublishForAnAlias(2);
+  for (const char* id : {"e1", "e2"}) {
+    ASSERT_TRUE(fleet_.MayLoad(id, 2)) << id;
+    fleet_.Of(id).health = fleet::MemberHealth::kWedged;
+    fleet_.Report(id);
+    fleet_.Evict(id);
+    fleet_.Attach(id);
+  }
+  EXPECT_TRUE(fleet_.Verdicts().empty());
+  EXPECT_EQ(fleet_.Loaders(2), 1u);
+}
+
+TEST_F(Trials, WhoseLoadHangsWithItsEngineHas) {
+  const VersionKey killer = PublishForAnAlias(2);
+  for (const char* id : {"e1", "e2"}) {
+    ASSERT_TRUE(fleet_.MayLoad(id, 2)) << id;
+    fleet_.Of(id).health = fleet::MemberHealth::kWedged;
+    fleet_.Set(id, killer, ResidencyState::kLoading);
+    fleet_.Evict(id);
+    fleet_.Attach(id);
+  }
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
+// It may have begun to load before it lost its journal, and hangs since.
+TEST_F(Trials, WhoseEngineHangsWithoutItsJournalMayHaveTried) {
+  (void)PublishForAnAlias(2);
+  for (const char* id : {"e1", "e2"}) {
+    ASSERT_TRUE(fleet_.MayLoad(id, 2)) << id;
+    const BootId boot = fleet_.Of(id).boot;
+    fleet_.Evict(id);
+    fleet_.Of(id).boot = boot;
+    fleet_.Of(id).health = fleet::MemberHealth::kWedged;
+    fleet_.Attach(id);
+    fleet_.Boot(id);
+  }
+  ASSERT_EQ(fleet_.Verdicts().size(), 1u);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
 // Whoever tells the deaths of a boot has told them all: what ended it otherwise is nobody's.
 TEST_F(Trials, AnotherBootWithTheSameJournalIsNoDeath) {
   PublishForAnAlias(2);
