@@ -4,8 +4,9 @@
 // Who released the memory has it in use: the proxy never wakes an engine by itself, and what was
 // released is durable, as SGLang tells nobody and ends of a call that asks for it twice. What a call
 // named that has no answer is in doubt, and no call of SGLang's for it would be harmless both ways:
-// another life of the engine ends the doubt, and nothing else. While any of it is released, and while weights change, nothing is loaded, probed or unloaded; what was loaded
-// before is believed once it has been probed afterwards, and loaded again where it fails.
+// another life of the engine ends the doubt, and nothing else. While any of it is released, and while
+// weights change, nothing is loaded, probed or unloaded; what was loaded before is believed once it
+// has been probed afterwards, and loaded again where it fails.
 #pragma once
 
 #include <cstdint>
