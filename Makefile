@@ -63,7 +63,7 @@ chaos: ## real services under seeded faults for SECONDS (300), SEED (drawn), ENG
 
 bench: ## first honest figures: transfer and door, beside their peers
 	tools/setup packages venvs
-	$(MAKE) --no-print-directory compile PRESET=release TARGETS="all door_alone machine_bench session_crowd"
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS="all door_alone machine_bench relays_bench session_crowd"
 	BIN_DIR=$(CURDIR)/build/release/bin tests/bench/run
 
 bench-peers: ## Lorry's transfer beside NIXL, Ray, Mooncake, gloo ..., which this installs (ARGS='--large --only lorry,nixl')

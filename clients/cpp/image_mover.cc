@@ -76,13 +76,15 @@ transfer::Outcome ImageMover::Push(std::vector<std::string> addresses,
   return waiter.Wait();
 }
 
-transfer::Outcome ImageMover::Fetch(std::vector<std::string> addresses,
+transfer::Outcome ImageMover::Fetch(const std::vector<std::string>& addresses,
                                     transfer::FetchRequest request, const Progress& progress) {
+  std::vector<transfer::Source> sources;
+  for (const std::string& address : addresses) sources.push_back({address, request.ticket});
   const uint64_t total = request.destination.size();
   auto on_range = Counting(progress, total, Bytes(request.ranges, total));
   Waiter waiter;
   const auto running =
-      Transports().Fetch(std::move(addresses), std::move(request), std::move(on_range),
+      Transports().Fetch(sources, std::move(request), std::move(on_range),
                          [&](transfer::Outcome outcome) { waiter.Done(std::move(outcome)); });
   return waiter.Wait();
 }

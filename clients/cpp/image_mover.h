@@ -29,7 +29,7 @@ class ImageMover {
   // Bounded by the request's own deadlines. `outcome.done` says what need not travel again.
   transfer::Outcome Push(std::vector<std::string> addresses, transfer::PushRequest request,
                          const Progress& progress);
-  transfer::Outcome Fetch(std::vector<std::string> addresses, transfer::FetchRequest request,
+  transfer::Outcome Fetch(const std::vector<std::string>& addresses, transfer::FetchRequest request,
                           const Progress& progress);
 
  private:

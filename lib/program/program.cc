@@ -156,13 +156,29 @@ absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags() {
                            !absl::GetFlag(FLAGS_tls_client_ca).empty());
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
-                                                    std::vector<std::string> idempotent) {
+namespace {
+
+rpc::ChannelOptions ChannelTo(const std::string& target) {
   rpc::ChannelOptions options;
   options.target = target;
   options.tls.ca = absl::GetFlag(FLAGS_tls_ca);
   options.tls.cert = options.tls.ca.empty() ? "" : absl::GetFlag(FLAGS_tls_cert);
   options.tls.key = options.tls.ca.empty() ? "" : absl::GetFlag(FLAGS_tls_key);
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> DialByTicket(const std::string& target,
+                                                            const std::string& tls_name) {
+  rpc::ChannelOptions options = ChannelTo(target);
+  options.tls.server_name = tls_name;
+  return rpc::MakeChannel(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
+                                                    std::vector<std::string> idempotent) {
+  rpc::ChannelOptions options = ChannelTo(target);
   options.token_file = absl::GetFlag(FLAGS_token_file);
   options.idempotent = std::move(idempotent);
   return rpc::MakeChannel(options);

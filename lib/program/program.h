@@ -52,6 +52,11 @@ std::string TokensFile();
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
                                                     std::vector<std::string> idempotent);
 
+// A channel that shows no token, for servers where a ticket is all that is asked for. `tls_name`: of
+// the server's certificate; empty: the target's host.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> DialByTicket(const std::string& target,
+                                                            const std::string& tls_name);
+
 // --data-dir, created with its parents; INVALID_ARGUMENT when it is not named.
 absl::StatusOr<std::string> DataDir();
 

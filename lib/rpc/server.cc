@@ -37,11 +37,14 @@ constexpr int64_t kReplyGraceMs = 200;
 
 absl::Status CheckExposure(const ServerOptions& options, const Gate& gate) {
   if (IsLoopback(options.address)) return absl::OkStatus();
-  if (!gate.open_to_all() && !options.tls.empty()) return absl::OkStatus();
-  const std::string what = absl::StrCat(
-      "listening on ", options.address,
-      gate.open_to_all() ? " without credentials" : " with tokens in plaintext",
-      ": whoever reaches this port can ", gate.open_to_all() ? "command the fleet" : "read them");
+  const bool is_open = gate.open_to_all() && !options.by_ticket;
+  if (!is_open && !options.tls.empty()) return absl::OkStatus();
+  const std::string what =
+      absl::StrCat("listening on ", options.address,
+                   is_open             ? " without credentials"
+                   : options.by_ticket ? " with tickets and images in plaintext"
+                                       : " with tokens in plaintext",
+                   ": whoever reaches this port can ", is_open ? "command the fleet" : "read them");
   if (!options.allow_insecure) {
     return Error(absl::StatusCode::kFailedPrecondition, "INSECURE_LISTEN",
                  absl::StrCat(what,

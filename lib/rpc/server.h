@@ -35,6 +35,8 @@ struct ServerOptions {
   // Listening elsewhere than on loopback with open access or with tokens in plaintext is refused
   // (FAILED_PRECONDITION INSECURE_LISTEN) unless this is set; then it is logged as a warning.
   bool allow_insecure = false;
+  // Every call here has to show a ticket of its own (lib/transfer): TLS alone is enough elsewhere.
+  bool by_ticket = false;
   bool reflection = true;
   // Control messages stay below gRPC's own default; bulk goes through lib/transfer.
   int receive_max_bytes = 4 << 20;

@@ -1,4 +1,4 @@
-// The serving side of the seam: a store (or later a relay) implements TransferHandler once; each
+// The serving side of the seam: a store or a relay implements TransferHandler once; each
 // transport's server checks tickets and ranges, and moves bytes between its peers and what the
 // handler opened.
 #pragma once
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/transfer/arrivals.h"
 #include "lib/transfer/checksum.h"
 #include "lib/transfer/put_target.h"
 #include "lib/transfer/ticket.h"
@@ -22,6 +23,8 @@ struct GetSource {
   std::shared_ptr<const void> owner;  // keeps `bytes` mapped while any connection may read them
   std::span<const std::byte> bytes;   // the whole image
   std::vector<Checksum> leaves;  // its LeafCount leaves, or empty: then hashed as they are sent
+  // Where the image is still coming: what is there by now. Null: all of it. Served by gRPC alone.
+  std::shared_ptr<const Arrivals> arrivals = nullptr;
 };
 
 // Opens what a verified ticket names. Calls come from transports' threads, several at once, and

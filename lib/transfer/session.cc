@@ -68,6 +68,10 @@ absl::Status ProtocolViolation(std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("the peer broke the protocol: ", ToAbsl(what)));
 }
 
+absl::Status StillComing() {
+  return absl::UnavailableError("the image is still coming, and by gRPC alone to be had meanwhile");
+}
+
 absl::Status CheckRequest(const TransferOptions& options, const std::vector<Range>& ranges,
                           const std::vector<Checksum>& leaves, uint64_t image_bytes) {
   if (options.range_bytes == 0 || options.range_bytes > kRangeBytesMax ||

@@ -41,6 +41,8 @@ absl::Status IdleFor(Tick idle_ms);
 absl::Status PastDeadline(Tick deadline_ms);
 absl::Status ConnectionLost(std::string_view how);
 absl::Status ProtocolViolation(std::string_view what);
+// UNAVAILABLE: the transport serves what is there whole, and this image is still coming.
+absl::Status StillComing();
 
 // INVALID_ARGUMENT for options or ranges that make no sense for an image of `image_bytes`.
 absl::Status CheckRequest(const TransferOptions& options, const std::vector<Range>& ranges,

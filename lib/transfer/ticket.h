@@ -19,6 +19,9 @@
 
 namespace lorry::transfer {
 
+// The id of a relay's only key, which it makes itself and tells the store that sends it readers.
+inline constexpr uint32_t kRelayKeyId = 1;
+
 enum class Direction : uint8_t { kGet = 1, kPut = 2 };
 
 struct TicketClaims {

@@ -28,13 +28,23 @@ bool FailedThereAlone(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || ReasonOf(status) == "TOO_MANY_SESSIONS";
 }
 
+// Only this peer failed. What is fetched is verified here, so one that lost the image, or its bytes,
+// says nothing of the others; what is pushed goes to one store, whose word it is.
+bool FailedWithPeerAlone(const FetchRequest&, const absl::Status& status) {
+  return !status.ok() && !absl::IsCancelled(status) && !absl::IsInvalidArgument(status);
+}
+bool FailedWithPeerAlone(const PushRequest&, const absl::Status&) { return false; }
+
+void SetTicket(FetchRequest& request, const std::string& ticket) { request.ticket = ticket; }
+void SetTicket(PushRequest&, const std::string&) {}  // one for all places
+
 // One transfer over several attempts. Each attempt's OnDone starts the next from the transport's
 // thread.
 template <typename Request>
 class Attempts final : public Transfer, public std::enable_shared_from_this<Attempts<Request>> {
  public:
   struct Place {
-    std::string address;
+    Source peer;
     Transport* transport;
   };
   Attempts(std::vector<Place> places, Request request, OnRange on_range, OnDone on_done)
@@ -62,7 +72,8 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     const int attempt = ++attempts_;
     const Place& place = places_[at_];
     Request request = request_;
-    request.address = place.address;
+    request.address = place.peer.address;
+    SetTicket(request, place.peer.ticket);
     request.options.deadline_ms = std::max<Tick>(1, ends_at_ - clock_.Now());
     if (!AtLastPlace()) {
       request.options.idle_deadline_ms = std::min(request.options.idle_deadline_ms, kTrialIdleMs);
@@ -91,10 +102,9 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     total_.transport = outcome.transport;
     total_.status = outcome.status;
     const bool lost = absl::IsUnavailable(outcome.status);
-    if (attempts_ >= kAttemptsMax || clock_.Now() >= ends_at_ ||
-        !(lost || (FailedThereAlone(outcome.status) && !AtLastPlace()))) {
-      return Finish();
-    }
+    const bool goes_on = lost || (FailedThereAlone(outcome.status) && !AtLastPlace()) ||
+                         (FailedWithPeerAlone(request_, outcome.status) && AnotherPeerFollows());
+    if (attempts_ >= kAttemptsMax || clock_.Now() >= ends_at_ || !goes_on) return Finish();
     std::vector<Range> missing;
     for (const Range& range : request_.ranges) {
       for (const Range& left : outcome.done.Missing(range)) missing.push_back(left);
@@ -106,6 +116,11 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
   }
 
   bool AtLastPlace() const { return at_ + 1 == places_.size(); }
+  bool AnotherPeerFollows() const {
+    return std::any_of(
+        places_.begin() + static_cast<std::ptrdiff_t>(at_) + 1, places_.end(),
+        [&](const Place& place) { return place.peer.address != places_[at_].peer.address; });
+  }
 
   void Finish() {
     {
@@ -158,17 +173,17 @@ Transport* TransportSet::Find(std::string_view name) const {
 }
 
 template <typename Request>
-std::shared_ptr<Transfer> TransportSet::Begin(std::vector<std::string> addresses, Request request,
+std::shared_ptr<Transfer> TransportSet::Begin(const std::vector<Source>& peers, Request request,
                                               OnRange on_range, OnDone on_done) {
   std::vector<typename Attempts<Request>::Place> places;
   for (const auto& transport : transports_) {
-    for (const std::string& address : addresses) {
-      if (SchemeOf(address) == transport->scheme()) places.push_back({address, transport.get()});
+    for (const Source& peer : peers) {
+      if (SchemeOf(peer.address) == transport->scheme()) places.push_back({peer, transport.get()});
     }
   }
   if (places.empty()) {
     on_done({.status = Error(absl::StatusCode::kFailedPrecondition, "NO_TRANSPORT",
-                             absl::StrCat("none of the ", addresses.size(),
+                             absl::StrCat("none of the ", peers.size(),
                                           " addresses has a transport that this process speaks"))});
     return std::make_shared<Ended>();
   }
@@ -178,16 +193,18 @@ std::shared_ptr<Transfer> TransportSet::Begin(std::vector<std::string> addresses
   return attempts;
 }
 
-std::shared_ptr<Transfer> TransportSet::Fetch(std::vector<std::string> addresses,
+std::shared_ptr<Transfer> TransportSet::Fetch(const std::vector<Source>& sources,
                                               FetchRequest request, OnRange on_range,
                                               OnDone on_done) {
-  return Begin(std::move(addresses), std::move(request), std::move(on_range), std::move(on_done));
+  return Begin(sources, std::move(request), std::move(on_range), std::move(on_done));
 }
 
 std::shared_ptr<Transfer> TransportSet::Push(std::vector<std::string> addresses,
                                              PushRequest request, OnRange on_range,
                                              OnDone on_done) {
-  return Begin(std::move(addresses), std::move(request), std::move(on_range), std::move(on_done));
+  std::vector<Source> peers;
+  for (std::string& address : addresses) peers.push_back({std::move(address), request.ticket});
+  return Begin(peers, std::move(request), std::move(on_range), std::move(on_done));
 }
 
 }  // namespace lorry::transfer

@@ -3,7 +3,8 @@
 //
 // A place is a transport at an address. After UNAVAILABLE the transfer resumes at the same place
 // while attempts bring bytes, at the next place otherwise. A place where nothing moves, as where
-// packets are swallowed, or which has no room, is left for the next one too, if there is one. All
+// packets are swallowed, or which has no room, is left for the next one too, if there is one. A
+// fetch leaves a peer for whatever reason where another follows, who may have the right bytes. All
 // of it within a bounded number of attempts and the request's one deadline. Other codes end it.
 // Thread-safe; owns its transports.
 #pragma once
@@ -17,16 +18,23 @@
 
 namespace lorry::transfer {
 
+// Where an image can be had, and by which ticket.
+struct Source {
+  std::string address;
+  std::string ticket;
+};
+
 class TransportSet {
  public:
   // In the order of preference.
   explicit TransportSet(std::vector<std::unique_ptr<Transport>> transports);
   ~TransportSet();  // cancels what runs and returns after the last OnDone
 
-  // `addresses`: where the same bytes can be had, or must go; `request.address` is ignored.
+  // `sources`: where the same bytes can be had; `addresses`: where they must go. Those of a
+  // transport are tried in their order. `request.address`, and a fetch's ticket, are ignored.
   // FAILED_PRECONDITION NO_TRANSPORT when none of them has a known scheme. `on_range` sees every
   // range once.
-  std::shared_ptr<Transfer> Fetch(std::vector<std::string> addresses, FetchRequest request,
+  std::shared_ptr<Transfer> Fetch(const std::vector<Source>& sources, FetchRequest request,
                                   OnRange on_range, OnDone on_done);
   std::shared_ptr<Transfer> Push(std::vector<std::string> addresses, PushRequest request,
                                  OnRange on_range, OnDone on_done);
@@ -37,7 +45,7 @@ class TransportSet {
 
  private:
   template <typename Request>
-  std::shared_ptr<Transfer> Begin(std::vector<std::string> addresses, Request request,
+  std::shared_ptr<Transfer> Begin(const std::vector<Source>& peers, Request request,
                                   OnRange on_range, OnDone on_done);
 
   std::vector<std::unique_ptr<Transport>> transports_;

@@ -94,9 +94,10 @@ class Server final : public StoreServer, private Observer {
       metrics_.UploadEnded(result, reason);
     };
     uploads_.emplace(*catalog_, *blobs_, clock_, std::move(uploads));
-    transfers_.emplace(*catalog_, *blobs_, *uploads_, *keys_,
+    transfers_.emplace(*catalog_, *blobs_, *uploads_, *keys_, clock_,
                        Transfers::Options{.ticket_life_ms = options_.catalog.ticket_life_ms,
-                                          .now_unix_ms = options_.catalog.now_unix_ms});
+                                          .now_unix_ms = options_.catalog.now_unix_ms,
+                                          .fan_out = options_.fan_out});
     collector_.emplace(*catalog_, *blobs_, options_.catalog.now_unix_ms);
     hub_.emplace(*catalog_);
     catalog_->SetObserver(this);

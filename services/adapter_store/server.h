@@ -14,6 +14,7 @@
 #include "lib/rpc/server.h"
 #include "lib/transfer/ucx/ucx_transport.h"
 #include "services/adapter_store/catalog/catalog.h"
+#include "services/adapter_store/images/fan_out.h"
 
 namespace lorry::store {
 
@@ -29,6 +30,7 @@ struct StoreOptions {
   std::string advertise_host;
   uint64_t disk_free_min = uint64_t{256} << 20;  // left to the catalogue and to others
   CatalogOptions catalog;
+  FanOutOptions fan_out;  // of images among proxies that relay them
   int64_t sweep_interval_ms = 1'000;
   std::string version = "unknown";  // of this program, for metrics
 };

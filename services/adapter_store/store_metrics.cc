@@ -52,10 +52,10 @@ void StoreMetrics::Refresh(const std::string& transport, const transfer::Transpo
   }
   const auto bytes = [&](const char* direction, uint64_t now, uint64_t before) {
     registry_
-        .AddCounter(
-            "lorry_transfer_bytes_total",
-            "Image bytes moved: transport is ucx-shm, ucx-net or grpc, direction is in or out",
-            {{"transport", transport}, {"direction", direction}})
+        .AddCounter("lorry_transfer_bytes_total",
+                    "Image bytes moved: transport is ucx-shm, ucx-net, relay or grpc, direction is "
+                    "in or out",
+                    {{"transport", transport}, {"direction", direction}})
         .Add(static_cast<double>(now - before));
   };
   const auto errors = [&](const char* reason, uint64_t now, uint64_t before) {

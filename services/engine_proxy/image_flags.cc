@@ -9,6 +9,7 @@
 #include "lib/program/program.h"
 #include "lib/program/ucx_flags.h"
 #include "lib/transfer/ucx/transports.h"
+#include "services/engine_proxy/relay_port.h"
 
 ABSL_FLAG(std::string, image_dir, "",
           "memory-backed directory of adapter images, at the same path for the engine; where it is "
@@ -47,14 +48,15 @@ std::unique_ptr<transfer::TransportSet> MakeTransports() {
     if (!channel.ok()) spdlog::warn("{}", std::string(channel.status().message()));
     return channel.ok() ? *std::move(channel) : nullptr;
   };
-  return transfer::CreateTransports({.shared_memory = program::UcxOn(),
-                                     .devices = devices,
-                                     .on_missing =
-                                         [](std::string_view name, const absl::Status& why) {
-                                           spdlog::warn("no {}, fetching without: {}", name,
-                                                        std::string(why.message()));
-                                         }},
-                                    std::make_shared<transfer::Channels>(dial));
+  return transfer::CreateTransports(
+      {.shared_memory = program::UcxOn(),
+       .devices = devices,
+       .relays = Relays() ? std::make_shared<transfer::Channels>(DialRelay) : nullptr,
+       .on_missing =
+           [](std::string_view name, const absl::Status& why) {
+             spdlog::warn("no {}, fetching without: {}", name, std::string(why.message()));
+           }},
+      std::make_shared<transfer::Channels>(dial));
 }
 
 }  // namespace lorry::proxy

@@ -25,6 +25,7 @@
 #include "services/engine_proxy/driver/wedge_watch.h"
 #include "services/engine_proxy/follow.h"
 #include "services/engine_proxy/image_flags.h"
+#include "services/engine_proxy/relay_port.h"
 #include "services/engine_proxy/rpc/attach_client.h"
 #include "services/engine_proxy/rpc/proxy_metrics.h"
 #include "services/engine_proxy/rpc/proxy_service.h"
@@ -204,6 +205,7 @@ class App {
   std::unique_ptr<WedgeWatch> wedge_watch_;
   std::unique_ptr<StoreClient> store_;
   std::unique_ptr<transfer::TransportSet> transports_;
+  std::unique_ptr<RelayPort> relay_;  // null: images are passed on to nobody
   std::unique_ptr<Followers> followers_;
   std::unique_ptr<Fetcher> fetcher_;
   std::unique_ptr<BindingReader> binding_reader_;
@@ -336,9 +338,11 @@ absl::Status App::WireTransfers() {
   LORRY_ASSIGN_OR_RETURN(std::vector<Follower> nodes, FollowerFlags(member_));
   followers_ = std::make_unique<Followers>(std::move(nodes), proxy_->journal(), NewJournal().value,
                                            [this] { return shelf_->Paths(); });
+  const auto join = [this](const auto&... offer) { return store_->JoinFanOut(offer...); };
+  LORRY_ASSIGN_OR_RETURN(relay_, RelayPort::Open(join, &Advertised, absl::GetFlag(FLAGS_tls_name)));
   fetcher_ = std::make_unique<Fetcher>(
       *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },
-      *followers_, Sink(),
+      *followers_, relay_ == nullptr ? nullptr : &relay_->relay(), Sink(),
       [this](const std::string& transport, double seconds) {
         metrics_.OnFetched(transport, seconds);
       });
@@ -401,12 +405,15 @@ absl::Status App::Serve() {
        .answer_binding = [this](const AnswerBinding& answer) { calls_.Answer(answer); }});
   metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, *followers_,
                  [this] { return attach_->attached(); });
+  if (relay_ != nullptr) relay_->Watch(registry_);
   engine_->Start();
   if (wedge_watch_ != nullptr) wedge_watch_->Start();
   attach_->Start();
   server_->SetServing(true);
-  return program::Ready(
-      {{"door", door_address_}, {"grpc", server_->address()}, {"admin", admin_->address()}});
+  std::map<std::string, std::string> listens = {
+      {"door", door_address_}, {"grpc", server_->address()}, {"admin", admin_->address()}};
+  if (relay_ != nullptr) listens["relay"] = relay_->address();
+  return program::Ready(listens);
 }
 
 // A pause of the engine that Lorry began ends with the session, and the process once the engine has
@@ -445,6 +452,7 @@ absl::Status App::Drain() {
   admin_.reset();
   proxy_->Stop();  // whose effects reach the fetcher
   fetcher_.reset();
+  relay_.reset();
   binding_reader_.reset();
   shelf_->Close(engine_->ended());
   return fatal_.ok() ? stopped : fatal_;

@@ -287,6 +287,17 @@ class Policies(unittest.TestCase):
             ports = {p["name"] for c in lorry_containers([item]) for p in c["ports"]}
             self.assertEqual(covered, ports)
 
+    def test_a_relay_is_open_to_the_fleets_proxies_alone(self):
+        items = objects("-f", str(CHART / "ci/vllm-values.yaml"), "--set", "networkPolicy.enabled=true")
+        rules = [rule for i in items if i["kind"] == "NetworkPolicy" for rule in i["spec"]["ingress"]
+                 if {"protocol": "TCP", "port": "lorry-relay"} in rule["ports"]]
+        self.assertEqual([len(rule["ports"]) for rule in rules], [1])
+        self.assertEqual([list(peer["podSelector"]["matchLabels"]) for peer in rules[0]["from"]], [["lorry.dev/fleet"]])
+
+    def test_no_port_is_opened_for_relays_that_nobody_asked_for(self):
+        items = objects("-f", str(CHART / "ci/sglang-values.yaml"), "--set", "networkPolicy.enabled=true")
+        self.assertNotIn("relay", json.dumps(items))
+
 
 class Flags(unittest.TestCase):
     """Flags that the deployments pass exist in the programs (absl names them with underscores)."""

@@ -77,11 +77,18 @@ class Pod:
     def run(self, container: Container) -> subprocess.CompletedProcess[str]:
         return self.sandbox(container).run(container.command)
 
+    def url(self, port: int, path: str) -> str:
+        host = f"[{self.address}]" if self.address.version == 6 else self.address
+        return f"http://{host}:{port}{path}"
+
+    def metrics(self, port: int) -> str:
+        with urllib.request.urlopen(self.url(port, "/metrics"), timeout=PROBE_S) as reply:
+            return reply.read().decode()
+
     def get(self, port: int, path: str) -> int:
         """Status of an HTTP GET that a kubelet's probe sends from the node; OSError while nobody listens."""
-        host = f"[{self.address}]" if self.address.version == 6 else self.address
         try:
-            with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=PROBE_S) as reply:
+            with urllib.request.urlopen(self.url(port, path), timeout=PROBE_S) as reply:
                 return reply.status
         except urllib.error.HTTPError as error:
             return error.code

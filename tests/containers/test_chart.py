@@ -1,5 +1,7 @@
 """The chart as it renders: pods on networks of their own serve what a trainer on a third publishes."""
 
+import re
+
 import pytest
 from chart import Release, tokens
 from conftest import CLIENT, TESTS
@@ -8,9 +10,19 @@ from values import fake_vllm, make_certificates
 
 VARIANTS = {
     "tokens in clear": {},
-    "certificates and tokens": {"tls": {"enabled": True, "existingSecret": "tls"}},
+    # Of two proxies one reads the image from the store, and the other from it.
+    "certificates, tokens and a relay": {
+        "tls": {"enabled": True, "existingSecret": "tls"}, "proxy": {"relays": {"enabled": True}},
+        "store": {"extraArgs": ["--relay-width=1"]},
+    },
     "IPv6 alone": {},
 }
+
+
+def sent(text: str, transport: str) -> int:
+    """Image bytes that the program with these metrics has sent."""
+    found = re.findall(r"^lorry_transfer_bytes_total\{([^}]*)\} (\S+)$", text, re.MULTILINE)
+    return sum(int(float(n)) for labels, n in found if 'direction="out"' in labels and f'transport="{transport}"' in labels)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -34,6 +46,13 @@ def test_a_published_version_is_served(variant, images, make_node, tiny, judge):
     for door, answer in answers.items():
         judge(answer, tiny / "adapters" / "v1", 1)
         assert "127.0.0.1" not in door and "0.0.0.0" not in door, door
+
+    if "relay" in variant:
+        size = (tiny / "adapters" / "v1" / "adapter_model.safetensors").stat().st_size
+        (store,) = [pod for pod, _, _ in release.pods if "store" in pod.name]
+        proxies = [pod for pod, spec, _ in release.pods if "initContainers" in spec]
+        assert sent(store.metrics(7401), "grpc") == size
+        assert sum(sent(pod.metrics(7422), "relay") for pod in proxies) == size
 
     doctor = release.cli("doctor")
     assert doctor.returncode == 0, doctor.stdout + doctor.stderr

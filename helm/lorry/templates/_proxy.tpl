@@ -27,6 +27,9 @@ to be proxy.drainSeconds and a minute and a half.
     - --door-listen={{ $values.listenHost }}:{{ $proxy.ports.door }}
     - --listen={{ $values.listenHost }}:{{ $proxy.ports.grpc }}
     - --admin-listen={{ $values.listenHost }}:{{ $proxy.ports.admin }}
+    {{- if $proxy.relays.enabled }}
+    - --relay-listen={{ $values.listenHost }}:{{ $proxy.ports.relay }}
+    {{- end }}
     - --advertise-host=$(LORRY_POD_IP)
     {{- if $values.tls.enabled }}
     - --tls-name={{ include "lorry.proxyTlsName" .root }}
@@ -63,6 +66,9 @@ to be proxy.drainSeconds and a minute and a half.
     - {name: door, containerPort: {{ $proxy.ports.door }}}
     - {name: lorry-grpc, containerPort: {{ $proxy.ports.grpc }}}
     - {name: lorry-admin, containerPort: {{ $proxy.ports.admin }}}
+    {{- if $proxy.relays.enabled }}
+    - {name: lorry-relay, containerPort: {{ $proxy.ports.relay }}}
+    {{- end }}
   {{- include "lorry.probes" (dict "port" "lorry-admin") | nindent 2 }}
   securityContext:
     {{- include "lorry.containerSecurity" . | nindent 4 }}

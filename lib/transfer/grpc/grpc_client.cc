@@ -21,6 +21,7 @@ namespace {
 
 // What the transport and its transfers share.
 struct Shared {
+  const std::string name;  // the transport's
   Counters counters;
   Streams streams;
 };
@@ -78,7 +79,7 @@ class ClientStream : public Transfer,
     context_.TryCancel();
   }
   void HandleDone(const grpc::Status& status) {
-    Outcome outcome{.transport = "grpc"};
+    Outcome outcome{.transport = shared_.name};
     {
       MutexLock lock(mutex_);
       ended_ = true;
@@ -121,7 +122,7 @@ class FetchStream final : public grpc::ClientReadReactor<pb::GetResponse>,
 
   void Begin(std::unique_ptr<pb::TransferService::Stub> stub) {
     stub_ = std::move(stub);
-    if (!Register()) return Report({.status = Cancelled(), .transport = "grpc"});
+    if (!Register()) return Report({.status = Cancelled(), .transport = shared_.name});
     message_.set_ticket(request_.ticket);
     for (const Range& range : RangeSet(request_.ranges).Ranges()) {
       pb::ByteRange* asked = message_.add_ranges();
@@ -143,7 +144,11 @@ class FetchStream final : public grpc::ClientReadReactor<pb::GetResponse>,
  private:
   absl::Status Take() {
     if (response_.has_opened()) {
-      if (response_.opened().image_bytes() == request_.destination.size()) return absl::OkStatus();
+      if (response_.opened().image_bytes() == request_.destination.size()) {
+        MutexLock lock(mutex_);
+        plan_.OnProgress(clock_.Now());
+        return absl::OkStatus();
+      }
       return absl::InvalidArgumentError(
           absl::StrCat("the image has ", response_.opened().image_bytes(),
                        " bytes, the memory for it ", request_.destination.size()));
@@ -184,7 +189,7 @@ class PushStream final : public grpc::ClientBidiReactor<pb::PutRequest, pb::PutR
 
   void Begin(std::unique_ptr<pb::TransferService::Stub> stub) {
     stub_ = std::move(stub);
-    if (!Register()) return Report({.status = Cancelled(), .transport = "grpc"});
+    if (!Register()) return Report({.status = Cancelled(), .transport = shared_.name});
     stub_->async()->Put(&context_, this);
     MutexLock lock(mutex_);
     message_.mutable_open()->set_ticket(request_.ticket);
@@ -270,11 +275,12 @@ class NotStarted final : public Transfer {
 
 class GrpcTransport final : public Transport {
  public:
-  explicit GrpcTransport(std::shared_ptr<Channels> channels) : channels_(std::move(channels)) {}
+  GrpcTransport(std::shared_ptr<Channels> channels, std::string name)
+      : channels_(std::move(channels)), shared_{.name = std::move(name)} {}
   ~GrpcTransport() override { shared_.streams.CloseAndWait(); }
 
-  std::string_view name() const override { return "grpc"; }
-  std::string_view scheme() const override { return "grpc"; }
+  std::string_view name() const override { return shared_.name; }
+  std::string_view scheme() const override { return shared_.name; }
   std::shared_ptr<Transfer> Fetch(FetchRequest request, OnRange on_range, OnDone on_done) override {
     return Begin<FetchStream>(request.destination.size(), std::move(request), std::move(on_range),
                               std::move(on_done));
@@ -292,7 +298,7 @@ class GrpcTransport final : public Transport {
     absl::Status sane = CheckRequest(request.options, request.ranges, request.leaves, image_bytes);
     if (sane.ok() && SchemeOf(request.address) != scheme()) {
       sane = absl::InvalidArgumentError(
-          absl::StrCat(request.address, " is not of the form grpc://host:port"));
+          absl::StrCat(request.address, " is not of the form ", shared_.name, "://host:port"));
     }
     std::shared_ptr<grpc::Channel> channel;
     if (sane.ok()) {
@@ -302,8 +308,9 @@ class GrpcTransport final : public Transport {
     if (!sane.ok()) {
       // From another thread, as the seam promises.
       ++shared_.counters.sessions_failed;
-      Later(
-          [on_done = std::move(on_done), sane] { on_done({.status = sane, .transport = "grpc"}); });
+      Later([this, on_done = std::move(on_done), sane] {
+        on_done({.status = sane, .transport = shared_.name});
+      });
       return std::make_shared<NotStarted>();
     }
     auto stub = pb::TransferService::NewStub(channel);
@@ -322,9 +329,10 @@ class GrpcTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> CreateGrpcTransport(std::shared_ptr<Channels> channels) {
+std::unique_ptr<Transport> CreateGrpcTransport(std::shared_ptr<Channels> channels,
+                                               std::string name) {
   if (channels == nullptr) channels = std::make_shared<Channels>();
-  return std::make_unique<GrpcTransport>(std::move(channels));
+  return std::make_unique<GrpcTransport>(std::move(channels), std::move(name));
 }
 
 }  // namespace lorry::transfer

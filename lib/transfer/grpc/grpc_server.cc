@@ -13,6 +13,7 @@
 #include "lib/transfer/grpc/convert.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/grpc/streams.h"
+#include "lib/transfer/transport_set.h"
 #include "lorry/transfer/v1/transfer.grpc.pb.h"
 
 namespace lorry::transfer {
@@ -24,6 +25,9 @@ constexpr int kAskedRangesMax = 65'536;
 constexpr int kMoreChunksMax = 4'096;
 // The same as lib/rpc's servers have.
 constexpr int kKeepaliveMs = 5'000;
+// How often a receiver hears that the bytes which it waits for are still coming: it leaves a place
+// where it hears nothing for kTrialIdleMs.
+constexpr Tick kStillComingMs = kTrialIdleMs / 4;
 
 // What the service and its streams share.
 struct Shared {
@@ -163,20 +167,44 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     busy_ = false;
     if (finished_) return;
     if (!ok) return FinishLocked(ConnectionLost("the receiver has gone"));
-    Progress();
-    if (response_.has_chunk()) shared_.counters.bytes_sent += response_.chunk().data().size();
-    if (next_ == chunks_.size()) return FinishLocked(absl::OkStatus());
-    const Range& range = chunks_[next_++];
-    FillChunk(*response_.mutable_chunk(), range, source_.bytes.data() + range.offset,
-              PieceChecksums(range, source_.bytes, source_.leaves)[0]);
-    busy_ = true;
-    StartWrite(&response_);
+    if (response_.has_chunk()) {
+      Progress();
+      shared_.counters.bytes_sent += response_.chunk().data().size();
+    }
+    SendNext();
   }
   void OnCancel() override { Abort(); }
   void OnDone() override { HandleDone(); }
 
  private:
   void SendStatus(const grpc::Status& status) override { Finish(status); }
+
+  // The next chunk. One that is still coming waits for the next sweep.
+  void SendNext() LORRY_REQUIRES(mutex_) {
+    if (next_ == chunks_.size()) return FinishLocked(absl::OkStatus());
+    const Range& range = chunks_[next_];
+    const absl::StatusOr<bool> here =
+        source_.arrivals == nullptr ? true : source_.arrivals->Has(range);
+    if (!here.ok()) return FinishLocked(here.status());
+    waiting_ = !*here;
+    if (waiting_) return;
+    ++next_;
+    FillChunk(*response_.mutable_chunk(), range, source_.bytes.data() + range.offset,
+              PieceChecksums(range, source_.bytes, source_.leaves)[0]);
+    Send();
+  }
+  void Send() LORRY_REQUIRES(mutex_) {
+    busy_ = true;
+    sent_at_ = clock_.Now();
+    StartWrite(&response_);
+  }
+  void Retry() override LORRY_REQUIRES(mutex_) {
+    if (!waiting_ || busy_ || finished_) return;
+    SendNext();
+    if (!waiting_ || finished_ || clock_.Now() - sent_at_ < kStillComingMs) return;
+    response_.mutable_opened()->set_image_bytes(source_.bytes.size());
+    Send();
+  }
 
   absl::Status Choose(const TicketClaims& claims, const pb::GetRequest& request) {
     if (request.ranges_size() > kAskedRangesMax)
@@ -210,12 +238,13 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     }
     Progress();
     response_.mutable_opened()->set_image_bytes(source_.bytes.size());
-    busy_ = true;
-    StartWrite(&response_);
+    Send();
   }
 
   std::vector<Range> chunks_;
   size_t next_ = 0;
+  bool waiting_ LORRY_GUARDED_BY(mutex_) = false;  // for bytes that are still coming
+  Tick sent_at_ LORRY_GUARDED_BY(mutex_) = 0;
   GetSource source_;
   pb::GetResponse response_;
 };

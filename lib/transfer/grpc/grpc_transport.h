@@ -42,7 +42,9 @@ absl::StatusOr<std::unique_ptr<TransferServer>> StartTransferServer(
     const std::string& host, int port, std::vector<std::unique_ptr<GrpcTransferService>> services,
     std::string transport);
 
-// Without `channels` it has its own, insecure, for loopback.
-std::unique_ptr<Transport> CreateGrpcTransport(std::shared_ptr<Channels> channels = nullptr);
+// Without `channels` it has its own, insecure, for loopback. `name` is also the scheme of the
+// addresses that it dials: "relay" for those of relays, which are shown a ticket and nothing else.
+std::unique_ptr<Transport> CreateGrpcTransport(std::shared_ptr<Channels> channels = nullptr,
+                                               std::string name = "grpc");
 
 }  // namespace lorry::transfer

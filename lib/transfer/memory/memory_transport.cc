@@ -232,6 +232,7 @@ absl::Status MemoryTransfer::Serve(Hub& hub) {
 absl::Status MemoryTransfer::Move(Hub& hub, const TicketClaims& claims, const Opened& opened) {
   if (const auto* refused = std::get_if<absl::Status>(&opened)) return *refused;
   const auto* source = std::get_if<GetSource>(&opened);
+  if (source != nullptr && source->arrivals != nullptr) return StillComing();
   const auto* target = std::get_if<std::shared_ptr<PutTarget>>(&opened);
   const uint64_t theirs = source != nullptr ? source->bytes.size() : (*target)->image_bytes();
   const uint64_t ours = source != nullptr ? destination_.size() : source_.size();

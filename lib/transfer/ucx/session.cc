@@ -101,6 +101,7 @@ absl::Status Session::HandleAddress(const pb::UcxAddress& address) {
 void Session::HandleOpened(absl::StatusOr<GetSource> source) {
   if (phase_ != Phase::kOpening) return;
   if (!source.ok()) return Fail(source.status());
+  if (source->arrivals != nullptr) return Fail(StillComing());
   LORRY_CHECK(source->leaves.empty() || source->leaves.size() == LeafCount(source->bytes.size()));
   source_ = *std::move(source);
   Opened(source_.bytes.size());

@@ -18,6 +18,7 @@ std::unique_ptr<TransportSet> CreateTransports(const TransportChoice& choice,
   };
   if (choice.shared_memory) add(UcxLane::kSharedMemory);
   if (!choice.devices.empty()) add(UcxLane::kNetwork);
+  if (choice.relays != nullptr) transports.push_back(CreateGrpcTransport(choice.relays, "relay"));
   transports.push_back(CreateGrpcTransport(std::move(channels)));
   return std::make_unique<TransportSet>(std::move(transports));
 }

@@ -11,15 +11,19 @@ namespace {
 // Opens that wait for a thread: as many as the transports allow connections, both together.
 constexpr size_t kOpensWaitingMax = 512;
 
+// A fetch begins with its ticket, and takes a minute at most.
+constexpr int64_t kRelayTicketLifeMs = 60'000;
+
 }  // namespace
 
 Transfers::Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads, RotatingKeys& keys,
-                     Options options)
+                     const Clock& clock, Options options)
     : catalog_(catalog),
       blobs_(blobs),
       uploads_(uploads),
       keys_(keys),
       options_(std::move(options)),
+      fan_out_(clock, options_.fan_out),
       threads_({.name = "opens", .threads = 2, .waiting_max = kOpensWaitingMax}) {}
 
 absl::StatusOr<std::string> Transfers::PutTicket(const Upload& upload, std::string_view peer) {
@@ -48,6 +52,29 @@ absl::StatusOr<Manifest> Transfers::OpenFetch(const VersionKey& key, std::string
                   .peer = std::string(peer),
                   .expires_unix_ms = options_.now_unix_ms() + options_.ticket_life_ms}));
   return manifest;
+}
+
+absl::StatusOr<std::vector<transfer::Source>> Transfers::JoinFanOut(const VersionKey& key,
+                                                                    const OfferedRelay& relay) {
+  LORRY_ASSIGN_OR_RETURN(const Version version, catalog_.GetVersion(key));
+  std::vector<transfer::Source> sources;
+  for (const OfferedRelay& source : fan_out_.Join(version.digest, relay)) {
+    transfer::TicketKeys keys;
+    keys.Add(transfer::kRelayKeyId, source.key);
+    // A relay knows no callers' names: who shows the ticket may read.
+    LORRY_ASSIGN_OR_RETURN(
+        std::string ticket,
+        keys.Mint({.ticket_id = absl::StrCat("relay:", version.digest.value),
+                   .direction = transfer::Direction::kGet,
+                   .object = version.digest.value,
+                   .image_bytes = version.image_bytes,
+                   .ranges = {},
+                   .owner = "",
+                   .peer = "",
+                   .expires_unix_ms = options_.now_unix_ms() + kRelayTicketLifeMs}));
+    sources.push_back({source.address, std::move(ticket)});
+  }
+  return sources;
 }
 
 void Transfers::OpenGet(const transfer::TicketClaims& claims, GetOpened done) {

@@ -18,7 +18,9 @@
 #include "lib/runtime/executor.h"
 #include "lib/transfer/server.h"
 #include "lib/transfer/ticket.h"
+#include "lib/transfer/transport_set.h"
 #include "services/adapter_store/catalog/catalog.h"
+#include "services/adapter_store/images/fan_out.h"
 #include "services/adapter_store/images/ticket_keys.h"
 #include "services/adapter_store/images/uploads.h"
 
@@ -35,16 +37,20 @@ class Transfers final : public transfer::TransferHandler {
   struct Options {
     int64_t ticket_life_ms = 600'000;
     std::function<int64_t()> now_unix_ms = &transfer::NowUnixMs;
+    FanOutOptions fan_out = {};
   };
   // All outlive it.
   Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads, RotatingKeys& keys,
-            Options options);
+            const Clock& clock, Options options);
   // Answers what was asked; later opens are refused. Before the objects above go.
   void Stop() { threads_.Stop(); }
 
   absl::StatusOr<std::string> PutTicket(const Upload& upload, std::string_view peer);
   // A version and the right of `peer` to read its image.
   absl::StatusOr<Manifest> OpenFetch(const VersionKey& key, std::string_view peer);
+  // Where the one who offers `relay` may read the version's image but here, best first.
+  absl::StatusOr<std::vector<transfer::Source>> JoinFanOut(const VersionKey& key,
+                                                           const OfferedRelay& relay);
 
   void OpenGet(const transfer::TicketClaims& claims, GetOpened done) override;
   void OpenPut(const transfer::TicketClaims& claims, PutOpened done) override;
@@ -57,6 +63,7 @@ class Transfers final : public transfer::TransferHandler {
   Uploads& uploads_;
   RotatingKeys& keys_;
   const Options options_;
+  FanOut fan_out_;
   Mutex mutex_;
   // Images that somebody reads, so that a fan-out maps each once.
   std::map<BlobKey, std::weak_ptr<const blob::Mapping>> mapped_ LORRY_GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
 #include "services/adapter_store/rpc/messages.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
@@ -9,6 +10,7 @@
 #include "lib/peft/image.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/rpc/policy_messages.h"
+#include "lib/transfer/relay_address.h"
 
 namespace lorry::store {
 namespace {
@@ -155,6 +157,17 @@ absl::StatusOr<BeginRequest> FromProto(const v1::BeginUploadRequest& request) {
 absl::StatusOr<AliasName> AliasOf(const std::string& name) {
   LORRY_RETURN_IF_ERROR(fleet::CheckAliasName(name));
   return AliasName(name);
+}
+
+absl::StatusOr<OfferedRelay> RelayOf(const v1::JoinFanOutRequest& request) {
+  OfferedRelay relay{.address = request.relay(), .key = {}};
+  if (absl::Status parsed = transfer::ParseRelayAddress(relay.address).status(); !parsed.ok())
+    return Invalid(std::string(parsed.message()));
+  if (request.ticket_key().size() != relay.key.size())
+    return Invalid(absl::StrCat("ticket_key has ", request.ticket_key().size(), " bytes; it has ",
+                                relay.key.size()));
+  std::memcpy(relay.key.data(), request.ticket_key().data(), relay.key.size());
+  return relay;
 }
 
 size_t PageSize(uint32_t asked) { return std::min(asked == 0 ? kPageDefault : asked, kPageMax); }

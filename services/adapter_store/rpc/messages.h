@@ -8,6 +8,7 @@
 #include "lib/transfer/ranges.h"
 #include "lorry/store/v1/store.pb.h"
 #include "services/adapter_store/catalog/catalog.h"
+#include "services/adapter_store/images/fan_out.h"
 #include "services/adapter_store/images/uploads.h"
 
 namespace lorry::store {
@@ -26,6 +27,7 @@ absl::StatusOr<Policy> PolicyOf(const common::v1::AdapterPolicy& policy);
 absl::StatusOr<OpenRunArgs> FromProto(const v1::OpenRunRequest& request);
 absl::StatusOr<BeginRequest> FromProto(const v1::BeginUploadRequest& request);
 absl::StatusOr<AliasName> AliasOf(const std::string& name);
+absl::StatusOr<OfferedRelay> RelayOf(const v1::JoinFanOutRequest& request);
 
 // 0 asks for 100; at most 1000.
 size_t PageSize(uint32_t asked);

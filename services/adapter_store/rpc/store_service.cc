@@ -171,6 +171,25 @@ grpc::Status StoreService::OpenFetch(grpc::ServerContext* context,
                            {.adapter = request->version().adapter()});
 }
 
+grpc::Status StoreService::JoinFanOut(grpc::ServerContext* context,
+                                      const v1::JoinFanOutRequest* request,
+                                      v1::JoinFanOutResponse* response) {
+  const auto serve = [&](const Call&) -> absl::Status {
+    LORRY_ASSIGN_OR_RETURN(const VersionKey key, rpc::FromProto(request->version()));
+    LORRY_ASSIGN_OR_RETURN(const OfferedRelay relay, RelayOf(*request));
+    LORRY_ASSIGN_OR_RETURN(const std::vector<transfer::Source> sources,
+                           parts_.transfers.JoinFanOut(key, relay));
+    for (const transfer::Source& source : sources) {
+      v1::JoinFanOutResponse::Source& out = *response->add_sources();
+      out.set_relay(source.address);
+      out.set_ticket(source.ticket);
+    }
+    return absl::OkStatus();
+  };
+  return parts_.gate.Serve(*context, "JoinFanOut", Role::kEngine, serve,
+                           {.adapter = request->version().adapter()});
+}
+
 grpc::ServerWriteReactor<v1::WatchResponse>* StoreService::Watch(
     grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
   return rpc::StartStream(parts_.gate, *context, Role::kReader,

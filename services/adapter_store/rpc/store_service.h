@@ -48,6 +48,8 @@ class StoreService final
                             v1::CommitUploadResponse*) override;
   grpc::Status OpenFetch(grpc::ServerContext*, const v1::OpenFetchRequest*,
                          v1::OpenFetchResponse*) override;
+  grpc::Status JoinFanOut(grpc::ServerContext*, const v1::JoinFanOutRequest*,
+                          v1::JoinFanOutResponse*) override;
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*,
                                                      const v1::WatchRequest*) override;
   grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,

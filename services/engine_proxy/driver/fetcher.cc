@@ -64,17 +64,19 @@ struct Fetcher::Job {
   // Written by the executor before the transfer starts, read after it ended.
   Manifest manifest;
   std::unique_ptr<transfer::ImageFile> image;
-  std::unique_ptr<HostCache::Claim> claim;  // other proxies of the host wait for this fetch
+  std::unique_ptr<HostCache::Claim> claim;       // other proxies of the host wait for this fetch
+  std::shared_ptr<transfer::Arrivals> arrivals;  // and other hosts' for its bytes; null: none do
   Mutex mutex;
   std::shared_ptr<transfer::Transfer> transfer LORRY_GUARDED_BY(mutex);
 };
 
 Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
-                 Followers& followers, EventSink sink, OnFetched on_fetched)
+                 Followers& followers, Relay* relay, EventSink sink, OnFetched on_fetched)
     : shelf_(shelf),
       transports_(transports),
       source_(std::move(source)),
       followers_(followers),
+      relay_(relay),
       sink_(std::move(sink)),
       on_fetched_(std::move(on_fetched)),
       executor_({.name = "fetch", .threads = kThreads, .waiting_max = 256}) {}
@@ -148,13 +150,12 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
     return absl::OkStatus();
   }
   transfer::FetchRequest request;
-  request.ticket = job->manifest.ticket;
   request.destination = job->image->writable();
   request.leaves = job->manifest.leaves;
   auto started = transports_.Fetch(
-      job->manifest.addresses, std::move(request),
+      SourcesOf(*job), std::move(request),
       [this, job](const transfer::Range& range, std::span<const transfer::Checksum>) {
-        OnRange(*job, range.length);
+        OnRange(*job, range);
       },
       [this, job](transfer::Outcome outcome) { OnDone(job, std::move(outcome)); });
   MutexLock lock(job->mutex);
@@ -163,9 +164,29 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   return absl::OkStatus();
 }
 
-void Fetcher::OnRange(Job& job, uint64_t bytes) {
+// Relays first: that is what spares the store. A transport that does without either is tried before
+// both.
+std::vector<transfer::Source> Fetcher::SourcesOf(Job& job) {
+  std::vector<transfer::Source> sources;
+  if (relay_ != nullptr) {
+    absl::StatusOr<std::shared_ptr<transfer::Arrivals>> arrivals =
+        relay_->Serve(job.fetch.name, job.fetch.digest, *job.image, job.manifest.leaves);
+    if (arrivals.ok()) {
+      job.arrivals = *std::move(arrivals);
+      sources = relay_->Sources(job.fetch.key);
+    } else {
+      spdlog::warn("passed on to nobody: {}", std::string(arrivals.status().message()));
+    }
+  }
+  for (const std::string& address : job.manifest.addresses)
+    sources.push_back({address, job.manifest.ticket});
+  return sources;
+}
+
+void Fetcher::OnRange(Job& job, const transfer::Range& range) {
+  if (job.arrivals != nullptr) job.arrivals->Add(range);
   const uint64_t total = job.manifest.image_bytes;
-  const uint64_t done = job.bytes_done += bytes;
+  const uint64_t done = job.bytes_done += range.length;
   if (job.claim != nullptr) job.claim->TellProgress();
   const uint64_t step = done * kProgressSteps / std::max<uint64_t>(total, 1);
   uint64_t said = job.steps_said;
@@ -183,6 +204,7 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
     fetched_bytes_[outcome.transport] += outcome.bytes;
   }
   if (!outcome.status.ok()) return Fail(job, outcome.status, Whose::kPeers);
+  if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
   TellOfCarrier(*job, outcome.transport);
   on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
   spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
@@ -227,6 +249,10 @@ void Fetcher::Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source)
 }
 
 void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status, Whose whose) {
+  if (job->arrivals != nullptr) {
+    relay_->Drop(job->fetch.name);
+    job->arrivals->End(absl::UnavailableError("the relay's own fetch failed"));
+  }
   if (job->image != nullptr) shelf_.GiveBack(std::move(job->image));
   job->claim.reset();  // whoever waits for it tries by itself
   if (job->cancelled) return End(job, FetchCancelled{job->fetch.op});
@@ -287,6 +313,7 @@ void Fetcher::Check(const CheckShapes& check) {
 
 void Fetcher::Delete(const DeleteDirectory& deletion) {
   const auto work = [this, deletion] {
+    if (relay_ != nullptr) relay_->Drop(deletion.name);
     const absl::Status status = shelf_.Delete(deletion.name);
     if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
     sink_(DirectoryDeleted{deletion.op, status.ok() ? Outcome::kOk : Outcome::kFailed});

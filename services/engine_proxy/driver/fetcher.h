@@ -1,12 +1,13 @@
 // Fetches versions: manifest from the store, ranges from wherever it says unless the host has the
-// image already, a directory on the shelf in the end.
+// image already, a directory on the shelf in the end. While many fetch one image, that is from each
+// other.
 // Where the engine runs on several nodes, its followers fetch at the same time, and a fetch is done
 // when all have the directory.
 //
 // The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves,
 // config), so a range that agrees with its leaf is right wherever it came from. Work that blocks
 // runs on an executor; transfers on their transports' threads. Thread-safe. Owned by main; shelf,
-// transports, source and followers outlive it.
+// transports, source, followers and relay outlive it.
 #pragma once
 
 #include <functional>
@@ -22,6 +23,7 @@
 #include "services/engine_proxy/driver/event_sink.h"
 #include "services/engine_proxy/driver/followers.h"
 #include "services/engine_proxy/driver/image_shelf.h"
+#include "services/engine_proxy/driver/relay.h"
 #include "services/engine_proxy/machine/effects.h"
 
 namespace lorry::proxy {
@@ -44,8 +46,10 @@ using OnFetched = std::function<void(const std::string& transport, double second
 
 class Fetcher {
  public:
+  // `relay`: passes on what is fetched, and says what else than the store to read it from; null:
+  // the store alone.
   Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
-          Followers& followers, EventSink sink, OnFetched on_fetched);
+          Followers& followers, Relay* relay, EventSink sink, OnFetched on_fetched);
   ~Fetcher();  // cancels what runs
 
   void Start(const Fetch& fetch);
@@ -69,7 +73,8 @@ class Fetcher {
   struct Job;  // one fetch
   void Run(const std::shared_ptr<Job>& job);
   absl::Status Begin(const std::shared_ptr<Job>& job);
-  void OnRange(Job& job, uint64_t bytes);
+  std::vector<transfer::Source> SourcesOf(Job& job);
+  void OnRange(Job& job, const transfer::Range& range);
   void TellOfCarrier(const Job& job, const std::string& transport) LORRY_EXCLUDES(mutex_);
   void OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome);
   void Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source);
@@ -82,6 +87,7 @@ class Fetcher {
   transfer::TransportSet& transports_;
   const ManifestSource source_;
   Followers& followers_;
+  Relay* const relay_;
   const EventSink sink_;
   const OnFetched on_fetched_;
   mutable Mutex mutex_;

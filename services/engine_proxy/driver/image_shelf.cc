@@ -156,7 +156,7 @@ absl::StatusOr<std::string> ImageShelf::Place(const EngineName& name,
     (void)Delete(name);  // what was written of it; the reason to fail says more than its end
     return filled;
   }
-  if (!image->IsSole()) {
+  if (cache_ != nullptr && !image->IsSole()) {
     pool_->Forget(std::move(image));  // the host's by now
     return PathOf(name);
   }

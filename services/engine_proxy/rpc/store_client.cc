@@ -13,6 +13,11 @@ namespace {
 // A manifest of a 64 GB image has 1 MB of leaves; a store that takes longer is asked again by the
 // machine.
 constexpr int64_t kOpenFetchDeadlineMs = 10'000;
+// The store answers from memory; a fetch can do without.
+constexpr int64_t kJoinFanOutDeadlineMs = 1'000;
+
+// A store names two. Each that is gone costs a fetch a moment and one of its attempts.
+constexpr size_t kRelaysMax = 3;
 
 }  // namespace
 
@@ -43,6 +48,25 @@ absl::StatusOr<Manifest> StoreClient::OpenFetch(const VersionKey& key) {
                 sizeof(transfer::Checksum::bytes));
   }
   return out;
+}
+
+absl::StatusOr<std::vector<transfer::Source>> StoreClient::JoinFanOut(
+    const VersionKey& key, const std::string& relay,
+    const transfer::TicketKeys::Secret& ticket_key) {
+  store::v1::JoinFanOutRequest request;
+  *request.mutable_version() = rpc::ToProto(key);
+  request.set_relay(relay);
+  request.set_ticket_key(ticket_key.data(), ticket_key.size());
+  store::v1::JoinFanOutResponse response;
+  grpc::ClientContext context;
+  rpc::SetDeadlineIn(context, kJoinFanOutDeadlineMs);
+  LORRY_RETURN_IF_ERROR(rpc::FromGrpc(stub_->JoinFanOut(&context, request, &response)));
+  std::vector<transfer::Source> sources;
+  for (const auto& source : response.sources()) {
+    if (static_cast<size_t>(sources.size()) == kRelaysMax) break;
+    sources.push_back({source.relay(), source.ticket()});
+  }
+  return sources;
 }
 
 }  // namespace lorry::proxy

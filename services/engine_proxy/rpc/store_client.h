@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "lorry/store/v1/store.grpc.pb.h"
 #include "services/engine_proxy/driver/fetcher.h"
@@ -14,6 +16,10 @@ class StoreClient {
   explicit StoreClient(std::shared_ptr<grpc::Channel> channel);
 
   absl::StatusOr<Manifest> OpenFetch(const VersionKey& key);
+  // As Relay::Join.
+  absl::StatusOr<std::vector<transfer::Source>> JoinFanOut(
+      const VersionKey& key, const std::string& relay,
+      const transfer::TicketKeys::Secret& ticket_key);
 
  private:
   const std::unique_ptr<store::v1::StoreService::Stub> stub_;

@@ -144,7 +144,8 @@ std::unique_ptr<TransportSet> AllTransports() {
 
 Outcome FetchBy(TransportSet& set, const std::string& address, FetchRequest request) {
   std::promise<Outcome> ended;
-  const auto transfer = set.Fetch({address}, std::move(request), {},
+  const std::vector<Source> sources = {{address, request.ticket}};
+  const auto transfer = set.Fetch(sources, std::move(request), {},
                                   [&](Outcome outcome) { ended.set_value(std::move(outcome)); });
   return ended.get_future().get();
 }

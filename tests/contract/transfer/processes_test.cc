@@ -55,15 +55,16 @@ TEST_P(Processes, AServerKilledDuringAFetchIsResumedElsewhere) {
 
 TEST_P(Processes, ASetOfTransportsGoesOnAtTheNextAddress) {
   Child first = Serve(), second = Serve();
-  const std::vector<std::string> addresses = {first.ReadLine(), second.ReadLine()};
+  Bytes into(kSize);
+  const std::string ticket = Fetch("", into).ticket;
+  const std::vector<Source> sources = {{first.ReadLine(), ticket}, {second.ReadLine(), ticket}};
   std::vector<std::unique_ptr<Transport>> transports;
   transports.push_back(CreateTransport(GetParam()));
   TransportSet set(std::move(transports));
-  Bytes into(kSize);
   RangeSet seen;
   std::promise<Outcome> ended;
   const auto transfer = set.Fetch(
-      addresses, Fetch("", into),
+      sources, Fetch("", into),
       [&](const Range& range, auto) {
         EXPECT_FALSE(seen.Overlaps(range));
         EXPECT_TRUE(seen.Add(range).ok());

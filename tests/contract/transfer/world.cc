@@ -86,6 +86,13 @@ void TestHandler::ServeWithLeaves(const std::string& object, Bytes image,
   images_[object] = {.owner = owned, .bytes = *owned, .leaves = std::move(leaves)};
 }
 
+void TestHandler::ServePartly(const std::string& object, Bytes image,
+                              std::shared_ptr<const Arrivals> arrivals) {
+  Serve(object, std::move(image));
+  MutexLock lock(mutex_);
+  images_[object].arrivals = std::move(arrivals);
+}
+
 std::shared_ptr<PutTarget> TestHandler::Expect(const std::string& object, uint64_t bytes,
                                                std::function<absl::Status(const Range&)> on_range) {
   Upload upload{.bytes = std::make_shared<Bytes>(bytes, std::byte{0xee})};

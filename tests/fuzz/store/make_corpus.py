@@ -43,6 +43,11 @@ SCRIPTS = {
         "H1",
         "w1",
     ],
+    "relays": [
+        *PUBLISH,
+        *(call("JoinFanOut", version=POLICY, relay=f"relay://{at}", ticket_key="A" * 43 + "=")
+          for at in ("10.0.0.1:1", "proxy.svc@10.0.0.2:1", "[::1]:1", "10.0.0.1:1", "@:")),
+    ],
     "versions": [
         *PUBLISH,
         call("GetVersion", version=POLICY),

@@ -30,7 +30,7 @@ StoreWorld::StoreWorld() {
   catalog_ = Must(Catalog::Open(*kv_, {.ticket_life_ms = kTicketLifeMs, .now_unix_ms = now}));
   uploads_.emplace(*catalog_, disk_.store(), clock_,
                    UploadsOptions{.idle_deadline_ms = kTicketLifeMs, .ledger_every_bytes = 1});
-  transfers_.emplace(*catalog_, disk_.store(), *uploads_, *keys_,
+  transfers_.emplace(*catalog_, disk_.store(), *uploads_, *keys_, clock_,
                      Transfers::Options{.ticket_life_ms = kTicketLifeMs});
   collector_.emplace(*catalog_, disk_.store(), now);
   hub_.emplace(*catalog_);

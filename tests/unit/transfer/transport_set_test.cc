@@ -32,6 +32,7 @@ class Scripted final : public Transport {
   std::string_view scheme() const override { return "grpc"; }
   std::shared_ptr<Transfer> Fetch(FetchRequest request, OnRange, OnDone on_done) override {
     asked.push_back({request.address, request.ranges});
+    EXPECT_EQ(request.ticket, "ticket of " + request.address);
     idle_ms = request.options.idle_deadline_ms;
     Outcome outcome{.status = absl::UnavailableError("lost"), .transport = name_};
     if (!script.empty()) {
@@ -70,9 +71,12 @@ class TransportSetTest : public testing::Test {
     transports.push_back(std::move(grpc));
     set_ = std::make_unique<TransportSet>(std::move(transports));
   }
-  Outcome Fetch(std::vector<std::string> addresses) {
+  Outcome Fetch(const std::vector<std::string> &addresses) {
+    std::vector<Source> sources;
+    for (const std::string &address : addresses)
+      sources.push_back({address, "ticket of " + address});
     std::optional<Outcome> ended;
-    set_->Fetch(std::move(addresses), {.destination = into_}, {},
+    set_->Fetch(sources, {.destination = into_}, {},
                 [&](Outcome outcome) { ended = std::move(outcome); });
     return ended.value();
   }
@@ -102,6 +106,28 @@ TEST_F(TransportSetTest, GoesOnWithWhatIsMissing) {
   EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{0, 100}}},
                                        Scripted::Asked{"grpc://a", {{40, 60}}}));
   EXPECT_THAT(grpc_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{40, 60}}}));
+}
+
+// What is fetched is verified here, so that one place that has it wrong says nothing of the others.
+TEST_F(TransportSetTest, FetchesElsewhereWhateverAPlaceSays) {
+  for (const absl::Status &said :
+       {absl::NotFoundError("gone"), absl::PermissionDeniedError("another key"),
+        absl::DataLossError("other bytes")}) {
+    SCOPED_TRACE(said.ToString());
+    ucx_->asked.clear();
+    ucx_->script = {Brought(said, {{0, 40}}), Brought(absl::OkStatus(), {{40, 60}})};
+    EXPECT_TRUE(Fetch({"grpc://relay", "grpc://store"}).status.ok());
+    EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"grpc://relay", {{0, 100}}},
+                                         Scripted::Asked{"grpc://store", {{40, 60}}}));
+  }
+}
+
+TEST_F(TransportSetTest, SaysWhatTheLastOneSaid) {
+  ucx_->script = {Brought(absl::NotFoundError("gone"), {}),
+                  Brought(absl::DataLossError("other bytes"), {})};
+  grpc_->script = {Brought(absl::NotFoundError("gone"), {}),
+                   Brought(absl::DataLossError("other bytes"), {})};
+  EXPECT_TRUE(absl::IsDataLoss(Fetch({"grpc://relay", "grpc://store"}).status));
 }
 
 TEST_F(TransportSetTest, LeavesAPlaceWhereNothingMoves) {
@@ -156,8 +182,8 @@ TEST_F(TransportSetTest, LetsGoOfWhomItCalledBackThoughTheyHoldIt) {
   const std::weak_ptr<Holder> seen = holder;
   ucx_->script = {Brought(absl::OkStatus(), {{0, 100}})};
   holder->transfer = set_->Fetch(
-      {"grpc://a"}, {.destination = into_}, [holder](const Range &, std::span<const Checksum>) {},
-      [holder](const Outcome &) {});
+      {{"grpc://a", "ticket of grpc://a"}}, {.destination = into_},
+      [holder](const Range &, std::span<const Checksum>) {}, [holder](const Outcome &) {});
   holder.reset();
   EXPECT_TRUE(seen.expired()) << "each keeps the other for ever";
 }

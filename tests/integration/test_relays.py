@@ -1,0 +1,108 @@
+"""Proxies of several hosts that pass on what they fetch: the store sends an image to two of them, whoever dies.
+
+Here they are on one host, so what hosts share is switched off: shared memory, and the host's cache.
+"""
+
+import re
+import signal
+import socket
+
+import grpc
+import pytest
+from lorry.common.v1 import adapter_pb2
+from lorry.store.v1 import store_pb2, store_pb2_grpc
+from testing import engines
+from testing.engines import free_port
+from testing.waiting import until
+from testing.world import ADAPTER, World
+
+MEMBERS = tuple(f"e{n}" for n in range(1, 8))
+
+
+@pytest.fixture
+def world(bin_dir, tiny, tmp_path):
+    fakes = [engines.fake("vllm", tiny / "model", log_dir=tmp_path, name=m) for m in MEMBERS]
+    flags = {"ucx": "false", "host-cache": "off", "relay-listen": "127.0.0.1:0"}
+    world = World(bin_dir, tmp_path, *fakes, proxy_flags=flags)
+    for proxy in world.fleet.proxies.values():
+        proxy.environment["LORRY_FAULT"] = f"@{proxy.folder / 'fault'}"
+    with world:
+        yield world
+
+
+def size_of(adapter) -> int:
+    return (adapter / "adapter_model.safetensors").stat().st_size
+
+
+def summed(text: str, pattern: str) -> int:
+    return sum(int(float(n)) for n in re.findall(pattern + r"[^}]*\} (\S+)", text))
+
+
+def sent_by_store(world: World) -> int:
+    return summed(world.fleet.store.metrics(), r'lorry_transfer_bytes_total\{direction="out"')
+
+
+def sent_by(world: World, member: str) -> int:
+    return summed(world.fleet.proxies[member].metrics(), r'lorry_transfer_bytes_total\{direction="out"')
+
+
+def most_read(world: World) -> str:
+    return max(MEMBERS, key=lambda m: sent_by(world, m))
+
+
+def test_the_store_sends_an_image_to_two_of_seven(world, make_adapter):
+    with world.open_run() as run:
+        total = 0
+        for number in (1, 2, 3):
+            world.publish(run, number, make_adapter(number))
+            world.wait_serves(number)
+            total += size_of(make_adapter(number))
+            assert sent_by_store(world) == 2 * total, "to two, whatever the number of engines"
+            assert sum(sent_by(world, m) for m in MEMBERS) == 5 * total, "the other five by those that fetched before"
+    for member in MEMBERS:
+        world.prove(world.doors[member].ask("policy"), version=3)
+
+
+def test_a_relay_that_dies_costs_its_readers_a_moment(world, make_adapter):
+    """Killed with the bytes in its file and before it has placed them: those it sent to its readers stay good."""
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        victim = most_read(world)
+        (world.fleet.proxies[victim].folder / "fault").write_text("proxy.fetch.arrived\n")
+        handle = world.publish(run, 2, make_adapter(2), "stored")
+        assert world.fleet.proxies[victim].wait_dead() == -signal.SIGKILL
+        others = [m for m in MEMBERS if m != victim]
+        for member in others:
+            until(lambda m=member: world.doors[m].ask("policy").version == 2, f"{member} serves it")
+            world.prove(world.doors[member].ask("policy"), version=2)
+        world.fleet.proxies[victim].start().wait_ready()
+        handle.wait("serving", 60)
+
+
+def join(world: World, run: int, number: int, port: int) -> None:
+    """Offers a relay at `port` that knows no ticket."""
+    with grpc.insecure_channel(world.fleet.store.addresses["grpc"]) as channel:
+        store_pb2_grpc.StoreServiceStub(channel).JoinFanOut(store_pb2.JoinFanOutRequest(
+            version=adapter_pb2.VersionRef(adapter=ADAPTER, run=run, number=number), relay=f"relay://127.0.0.1:{port}",
+            ticket_key=bytes(32)), timeout=10)
+
+
+def test_relays_that_are_silent_or_gone_are_left_for_the_store(world, make_adapter):
+    """They join first, so that every proxy is sent to one of them or to one that was."""
+    with world.open_run() as run, socket.create_server(("127.0.0.1", 0)) as silent:
+        world.publish(run, 1, make_adapter(1))
+        world.wait_serves(1)
+        for proxy in world.fleet.proxies.values():
+            proxy.suspend()
+        handle = world.publish(run, 2, make_adapter(2), "stored")
+        join(world, run.number, 2, silent.getsockname()[1])
+        join(world, run.number, 2, free_port())
+        for proxy in world.fleet.proxies.values():
+            proxy.resume()
+        handle.wait("serving", 60)
+        world.wait_serves(2)
+        silent.settimeout(0)
+        silent.accept()[0].close()  # it was asked; BlockingIOError otherwise
+        for member in MEMBERS:
+            world.prove(world.doors[member].ask("policy"), version=2)
