@@ -1,6 +1,7 @@
 // engine-proxy: wires machine, engine, door, transfers and sessions. Nothing is decided here.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <random>
@@ -169,7 +170,7 @@ class App {
   absl::Status Drain();
 
  private:
-  void EndPause();
+  void WaitForEngine(Tick until);
   absl::Status WireEngine();
   absl::Status WireWedgeWatch();
   absl::Status WireTransfers();
@@ -416,37 +417,53 @@ absl::Status App::Serve() {
   return program::Ready(listens);
 }
 
-// A pause of the engine that Lorry began ends with the session, and the process once the engine has
-// said that it goes on.
-void App::EndPause() {
+void SayHowItIsLeft(const Proxy::View& view) {
+  if (view.passes_call)
+    spdlog::error(
+        "a framework's call has no answer of the engine: what it asked for is in doubt, which "
+        "another "
+        "life of the engine ends");
+  if (view.framework_pauses.holds) {
+    spdlog::warn(
+        "the engine stays paused for the framework that asked for it: started again, the proxy "
+        "ends "
+        "that in time; where it is not, let the engine go on by hand");
+  } else if (view.table.paused) {
+    spdlog::error("the engine did not say that it goes on: resume it, or start the proxy again");
+  }
+}
+
+// What the engine was asked for is answered before the process ends: to go on from a pause of
+// Lorry's, which ends with the session, and what a framework had passed on, of which no later process
+// would hear.
+void App::WaitForEngine(Tick answered_by) {
   // Two answers of an engine that lives, a second apart, and one that was lost.
   constexpr int64_t kResumeMs = 5'000;
   proxy_->Post(SessionDown{});
-  const Tick until = clock_.Now() + kResumeMs;
-  while (clock_.Now() < until) {
-    const absl::StatusOr<Proxy::View> view = proxy_->GetView(until);
-    if (!view.ok() || !view->table.paused) return;
-    if (view->framework_pauses.holds) {
-      spdlog::warn(
-          "the engine stays paused for the framework that asked for it: started again, "
-          "the proxy ends that in time");
-      return;
-    }
+  const Tick resumed_by = clock_.Now() + kResumeMs;
+  answered_by = std::max(answered_by, resumed_by);
+  while (true) {
+    const absl::StatusOr<Proxy::View> view = proxy_->GetView(clock_.Now() + kViewDeadlineMs);
+    if (!view.ok()) return;
+    const bool resumes = view->table.paused && !view->framework_pauses.holds;
+    const bool waits =
+        (view->passes_call && clock_.Now() < answered_by) || (resumes && clock_.Now() < resumed_by);
+    if (!waits) return SayHowItIsLeft(*view);
     // tidy: allow sleep: a bounded poll while the process ends
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  spdlog::error("the engine did not say that it goes on: resume it, or start the proxy again");
 }
 
 absl::Status App::Drain() {
   spdlog::info("draining");
+  const Tick until = clock_.Now() + absl::GetFlag(FLAGS_drain_grace_ms);
   door_->Drain(absl::GetFlag(FLAGS_drain_grace_ms));
   const int64_t away_ms = absl::GetFlag(FLAGS_goodbye_wait_ms);
   if (fatal_.ok() && !attach_->WaitUntilLeft(kGoodbyeMs, away_ms))
     spdlog::warn("gone without a goodbye: barriers wait for this member; see `lorry mark`");
   wedge_watch_.reset();
   attach_->Stop();
-  EndPause();
+  WaitForEngine(until);
   engine_->Stop();
   const absl::Status stopped = server_->Shutdown();
   admin_.reset();

@@ -43,6 +43,7 @@ class Switches:
     unload_delay_s: float = 0.0
     load_error: str = ""  # the next loads are refused with this text
     hold_loads: bool = False  # loads hang until this is false again
+    hold_releases: bool = False  # sglang: memory is released once this is false again
     refuse_resumes: int = 0  # so many of the next resumes are answered 503, and the engine stays paused
     serve_base: bool = False  # adapters are listed and accepted, and the base model answers
     logprob_noise: float = 0.0  # log-probabilities of one prompt differ by up to so much each time

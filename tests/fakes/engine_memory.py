@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated
 
@@ -17,6 +18,7 @@ class Memory:
     def __init__(self, switches: Switches, tags: tuple[str, ...]):
         self.switches, self.tags = switches, tags
         self.released: set[str] = set()
+        self.asked = 0  # of these
         self.releases: list[int] = []  # requests that were there, of each
         self.labels: dict[str, bool] = {}  # by what each says: whether it was to abort all requests
         self.updates: list[int] = []  # likewise, of each call that changes weights
@@ -44,7 +46,7 @@ class Memory:
             die(self.switches, "CUDA error: an illegal memory access was encountered")
 
     def state(self) -> dict:
-        return {"released": sorted(self.released), "releases": self.releases, "updates": self.updates, "labels": self.labels}
+        return {"released": sorted(self.released), "asked": self.asked, "releases": self.releases, "updates": self.updates, "labels": self.labels}
 
 
 def add_sglang_memory_routes(app: FastAPI, engine) -> None:
@@ -59,6 +61,9 @@ def add_sglang_memory_routes(app: FastAPI, engine) -> None:
             die(engine.switches, "release_memory_occupation should be called only when server is idle.")
         if set(tags) & engine.memory.released:
             die(engine.switches, "a region that is paused already")
+        engine.memory.asked += 1
+        while engine.switches.hold_releases:
+            await asyncio.sleep(0.01)
         engine.memory.release(tags, engine.registry, live)
 
     @app.api_route("/resume_memory_occupation", methods=["GET", "POST"])

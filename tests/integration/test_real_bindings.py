@@ -4,11 +4,9 @@ each answer by the bytes that its name stood for, as torch + peft have it."""
 from __future__ import annotations
 
 import pytest
-from testing.engine_api import EngineApi
 from testing.engines import KINDS
 from testing.frameworks import Asking, Framework, areal, astraflow, ok, weight_versions, write
 from testing.reference import TOLERANCE, Reference
-from testing.waiting import until
 from testing.world import ADAPTER, World
 
 pytestmark = pytest.mark.real
@@ -40,9 +38,6 @@ def root(tmp_path_factory):
 def world(bin_dir, reference, root, engine_pair, tmp_path_factory):
     with World(bin_dir, tmp_path_factory.mktemp("fleet"), *engine_pair.values(), proxy_flags={"bindings-root": root, "door-weight-versions": "true"}) as made:
         made.judge = reference.judge
-        # Of what fleets before this one left there nothing is unloaded under a framework's pause, which would wait for its room.
-        for engine in engine_pair.values():
-            until(lambda api=EngineApi(engine): not api.listed(), f"{engine.kind} holds no adapter", SERVING_S)
         yield made
 
 

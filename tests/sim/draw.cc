@@ -79,6 +79,7 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"framework", &Mishaps::framework},
                                             {"release", &Mishaps::release},
                                             {"bind", &Mishaps::bind},
+                                            {"full", &Mishaps::full},
                                             {"meddle", &Mishaps::meddle}};
 
 const std::vector<std::string> kWorkNames = {"requests", "aliases", "leases",  "overrides",
@@ -199,6 +200,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   framework = IsOneIn(absl::StrCat("framework ", seed), 200) ? 150 : 0;
   release = IsOneIn(absl::StrCat("release ", seed), 200) ? 100 : 0;
   bind = IsOneIn(absl::StrCat("bind ", seed), 200) ? 400 : 0;
+  full = IsOneIn(absl::StrCat("full ", seed), 250) ? 1'000 : 0;
   Prng more(~seed ^ kMore);
   move = Seldom(more, 30);
   retry = Seldom(more, 200);

@@ -55,6 +55,7 @@ struct Mishaps {
   uint64_t release =
       0;  // for each engine: somebody at its door releases its memory, or changes weights
   uint64_t bind = 0;    // each second, for each proxy: a framework binds or unbinds a name
+  uint64_t full = 0;    // of seeds: engines end full of another fleet's names
   uint64_t meddle = 0;  // while doors are held or locked: whatever ends that
   bool Chance(uint64_t per_mille) { return per_mille > 0 && prng.Chance(per_mille); }
 };

@@ -33,6 +33,13 @@ proxy::Event SimBinder::Draw(Prng& prng) {
   return proxy::BindAsked{ticket, name, path, prng.Below(3) == 0};
 }
 
+proxy::Event SimBinder::BindNew(const std::string& name) {
+  const std::string path = absl::StrCat("/foreign/", name);
+  files_[path] = ++last_bytes_;
+  calls_[++last_ticket_] = {name, path, {DigestOf(last_bytes_)}, sim_.now()};
+  return proxy::BindAsked{last_ticket_, name, path};
+}
+
 SimDirectory SimBinder::Has(const std::string& path) const {
   const auto file = files_.find(path);
   if (file == files_.end()) return {};
@@ -67,6 +74,7 @@ void SimBinder::Answered(const proxy::AnswerBinding& answer, const proxy::DoorTa
     return sim_.oracle.Violate(14, absl::StrCat(member_, " answers a call twice"));
   const Call call = it->second;
   calls_.erase(it);
+  last_refusal_ = answer.reason;
   if (answer.answer != proxy::BindAnswer::kDone) return;
   const proxy::DoorBinding* binding = by.FindBinding(call.name);
   if (call.path.empty()) {

@@ -19,6 +19,9 @@ class SimBinder {
 
   // A call at random; a directory is written anew before some.
   proxy::Event Draw(Prng& prng);
+  // A call for a name that nobody has bound, and whose directory nobody has read.
+  proxy::Event BindNew(const std::string& name);
+  const std::string& last_refusal() const { return last_refusal_; }
   static std::string NameOf(uint64_t number) { return "l" + std::to_string(number); }
   static constexpr uint64_t kNames = 4;
 
@@ -47,6 +50,7 @@ class SimBinder {
   const std::string member_;
   uint64_t last_ticket_ = 0;
   uint64_t last_bytes_ = 0;
+  std::string last_refusal_;
   std::map<std::string, uint64_t> files_;  // which bytes
   std::map<uint64_t, Call> calls_;
   std::map<std::string, std::set<Digest>> stands_for_;  // by calls that are over

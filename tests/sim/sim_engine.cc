@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/engine_proxy/machine/binding_name.h"
 #include "tests/sim/narrate.h"
 
 namespace lorry::sim {
@@ -299,12 +298,10 @@ void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
     sim_.oracle.Violate(
         6, absl::StrCat(id_, " unloads ", name.value, " with ", running(name), " requests on it"));
   }
-  // A framework may wait for the slot of what it gave up; where its pause has ended all requests, and
+  // A framework may wait for the slot of what is to leave; where its pause has ended all requests, and
   // on vLLM, no unload waits for one of them.
-  const bool never_waits =
-      paused_by_ == fleet::PauseKind::kAbort || limits_.kind == fleet::EngineKind::kVllm;
-  const bool is_given_up = never_waits && fleet::KeyOfEngineName(name) == proxy::BindingKey();
-  if (paused_since_.has_value() && !is_given_up)
+  const bool never_waits = has_aborted_ || limits_.kind == fleet::EngineKind::kVllm;
+  if (paused_since_.has_value() && !never_waits)
     sim_.oracle.Violate(6, absl::StrCat(id_, " unloads ", name.value, " under a pause"));
   const BootId boot = boot_;
   const bool lost = sim_.Chance(sim_.faults.answer_lost);
@@ -417,6 +414,14 @@ std::optional<std::set<EngineName>> SimEngine::running_names() const {
 uint32_t SimEngine::running(const EngineName& name) const {
   const auto it = running_.find(name);
   return it != running_.end() ? it->second : 0;
+}
+
+void SimEngine::FillUp() {
+  for (uint32_t i = 1; loaded_.size() < limits_.slots; ++i) {
+    const EngineName name(absl::StrCat("left-v", i, "-0123456789ab"));
+    SimDirectory content{.digest = Digest{absl::StrCat("left-", i)}};
+    loaded_[name] = Loaded{absl::StrCat("/left/", i), std::move(content)};
+  }
 }
 
 void SimEngine::Vanish() {

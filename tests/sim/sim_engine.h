@@ -110,6 +110,8 @@ class SimEngine {
   // paused lets it go on.
   void Forgotten();
 
+  // Another fleet has left names of its own there, as many as there were free slots.
+  void FillUp();
   void Vanish();  // one loaded name is dropped, as by the engine's own eviction
 
  private:
@@ -167,8 +169,8 @@ class SimEngine {
   bool asleep_ = false, released_ = false;
   bool is_fragile_ = false;
   std::optional<Tick> paused_since_;
-  fleet::PauseKind paused_by_ =
-      fleet::PauseKind::kAbort;  // the last that asked, while it is paused
+  bool has_aborted_ =
+      false;  // since it was paused: none of its requests uses an adapter until it goes on
   bool is_frozen_ = false;
   Tick busy_until_ = 0;                  // registry calls are taken one after another
   std::optional<EngineName> locked_by_;  // SGLang: an unload that waits holds the registry's lock

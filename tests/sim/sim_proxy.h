@@ -59,6 +59,11 @@ class SimProxy {
   std::set<AdapterName> GivenUp() const;
   // A framework's call, and a request by one of its names.
   void Bind(Prng& prng, int64_t lasts_ms);
+  // It begins in front of an engine that is full of what another fleet left there; a framework aborts
+  // what runs and pauses it so much later, and binds a name.
+  void BeginOnFullEngine(int64_t paused_after_ms);
+  // Why the framework got no room under its pause; empty where it did, or may not have.
+  std::string WhyNoRoom() const;
   void CheckPause();
   // And releases its memory, which it takes again after so long, or gives it other weights.
   void FrameworkReleases(int64_t lasts_ms);

@@ -4,11 +4,37 @@
 #include "tests/sim/sim_proxy.h"
 
 namespace lorry::sim {
+namespace {
+
+constexpr char kNewName[] = "new";
+
+}  // namespace
 
 void SimProxy::Bind(Prng& prng, int64_t lasts_ms) {
   if (!alive()) return;
   Post(binder_.Draw(prng));
   Request({{SimBinder::NameOf(prng.Below(SimBinder::kNames))}, 1, lasts_ms});
+}
+
+void SimProxy::BeginOnFullEngine(int64_t paused_after_ms) {
+  constexpr int64_t kBindsAfterMs = 500;
+  if (!engine_.up() || engine_.asleep() || engine_.released()) return;
+  Kill(false);
+  engine_.FillUp();
+  Start();
+  const uint64_t ticket = ++framework_.last;
+  framework_.open[ticket] = {.is_pause = true, .at = sim_.now() + paused_after_ms};
+  Later(paused_after_ms, proxy::CallMade{ticket, proxy::PauseCall{fleet::PauseKind::kAbort}});
+  Later(paused_after_ms + kBindsAfterMs, binder_.BindNew(kNewName));
+}
+
+// Whoever has no room for it at all says NO_SLOT.
+std::string SimProxy::WhyNoRoom() const {
+  const bool is_asked =
+      alive() && engine_.limits().slots != 0 && engine_.paused_since().has_value();
+  if (!is_asked || machine().door_table().FindBinding(kNewName) != nullptr) return "";
+  if (binder_.last_refusal() == "NO_SLOT") return "";
+  return absl::StrCat(member_.value, " makes no room for a framework that paused it");
 }
 
 void SimProxy::Put(const std::string& path, SimDirectory directory) {

@@ -22,7 +22,7 @@ constexpr int64_t kAskAgainMs = 50;
 
 void SimEngine::Pause(PauseKind kind) {
   if (!up_) return;
-  paused_by_ = kind;
+  has_aborted_ = kind == PauseKind::kAbort || (paused_since_.has_value() && has_aborted_);
   if (paused_since_.has_value()) return;
   Narrate(sim_, id_, "engine is paused");
   paused_since_ = sim_.now();

@@ -415,7 +415,10 @@ class Run {
     for (int i = 0; i < 40 && !Violated(); ++i) {
       Supervise();
       world_.RunFor(5 * kSecond);
-      if (WhyUnsettled(world_, kRollout).empty()) return AskForAll();
+      if (!WhyUnsettled(world_, kRollout).empty()) continue;
+      AskForAll();
+      if (mishaps_.full > 0 && !Violated()) AskForRoom();
+      return;
     }
     if (!Violated()) sim_.oracle.Violate(13, WhyUnsettled(world_, kRollout));
   }
@@ -430,6 +433,23 @@ class Run {
         std::string why = WhyNotBrought(world_, *proxy, adapter);
         if (!why.empty() && !Violated()) sim_.oracle.Violate(13, why);
       }
+    }
+  }
+
+  // 13: a framework that pauses an engine full of another fleet's names gets room for its own, though
+  // its proxy has just begun.
+  void AskForRoom() {
+    constexpr int64_t kSeenMs = 1'100;  // by then
+    constexpr int64_t kGetsRoomMs = 10'000;
+    int64_t paused_after_ms = kSeenMs;
+    for (auto& [member, proxy] : world_.proxies()) {
+      proxy->BeginOnFullEngine(paused_after_ms);
+      paused_after_ms = kSeenMs + (paused_after_ms + plan_.seed) % (4 * kSecond);
+    }
+    world_.RunFor(kSeenMs + 4 * kSecond + kGetsRoomMs);
+    for (auto& [member, proxy] : world_.proxies()) {
+      const std::string why = proxy->WhyNoRoom();
+      if (!why.empty() && !Violated()) sim_.oracle.Violate(13, why);
     }
   }
 

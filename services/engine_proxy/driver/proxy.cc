@@ -91,8 +91,8 @@ void Proxy::Run(Effect effect) {
 absl::StatusOr<Proxy::View> Proxy::GetView(Tick deadline) {
   return driver_->Ask(
       [](const Machine& machine) {
-        return View{machine.Observe(), machine.door_table(), machine.Describe(),
-                    machine.demand_tally(), machine.framework_pauses()};
+        return View{machine.Observe(),      machine.door_table(),       machine.Describe(),
+                    machine.demand_tally(), machine.framework_pauses(), machine.passes_call()};
       },
       deadline);
 }

@@ -47,6 +47,7 @@ class Proxy {
     std::string description;
     DemandTally demand;
     FrameworkPauses framework_pauses;
+    bool passes_call = false;
   };
 
   static absl::StatusOr<std::unique_ptr<Proxy>> Create(kv::Store& store, const Clock& clock,

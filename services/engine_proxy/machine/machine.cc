@@ -233,6 +233,7 @@ DemandTally Machine::demand_tally() const { return state_->demand_tally; }
 FrameworkPauses Machine::framework_pauses() const {
   return {state_->pause.by_framework, state_->pause.overdue};
 }
+bool Machine::passes_call() const { return state_->memory.op != 0; }
 std::string Machine::Describe() const { return proxy::Describe(*state_); }
 
 }  // namespace lorry::proxy

@@ -124,6 +124,8 @@ class Machine {
   RowsTaken rows_taken() const;
   DemandTally demand_tally() const;
   FrameworkPauses framework_pauses() const;
+  // A framework's call is with the engine: what becomes of its memory or weights is known by the answer.
+  bool passes_call() const;
   // One line for people: boot, health, rows, residencies.
   std::string Describe() const;
 

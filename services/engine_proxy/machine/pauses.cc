@@ -77,6 +77,10 @@ bool Move(Core& core, PauseEvent event) {
   return true;
 }
 
+bool EndsAll(fleet::PauseKind kind) {
+  return kind == fleet::PauseKind::kAbort || kind == fleet::PauseKind::kWait;
+}
+
 // The rows that it was for wait for their requests instead.
 void GiveUp(Core& core, const std::string& why) {
   for (const auto& [adapter, epoch] : core.pause.rows) {
@@ -157,6 +161,7 @@ void BeginForFramework(Core& core, const PauseCall& call) {
   const Tick until = core.now + core.config.framework_pause_ms;
   const bool is_again = std::exchange(pause.by_framework, true);
   pause.was_overdue = false;
+  pause.has_ended_all = pause.has_ended_all && is_again;
   pause.wanted = {call.kind, core.config.framework_pause_ms, call.flush};
   pause.record = PausedRecord{core.boot, call.kind, until};
   pause.until = until;
@@ -196,6 +201,8 @@ bool IsHeldByFramework(const Core& core) {
   return core.pause.by_framework && std::holds_alternative<Paused>(core.pause.phase);
 }
 
+bool HasEndedAll(const Core& core) { return core.pause.by_framework && core.pause.has_ended_all; }
+
 bool IsPausedOrToBe(const Core& core) {
   if (IsPaused(core) || IsRestAsked(core) || core.memory.op != 0) return true;
   if (!core.desired.has_value()) return false;
@@ -220,6 +227,9 @@ void HandlePauseDone(Core& core, const PauseDone& event) {
   const bool holds = event.outcome == Outcome::kOk || pausing->is_again;
   if (core.pause.by_framework) {
     core.pause.is_doubtful = core.pause.is_doubtful || MayHaveHappened(event.outcome);
+    // Over a pause of an earlier process nothing ends that waits for the end of that one.
+    if (event.outcome == Outcome::kOk && EndsAll(core.pause.wanted.kind) && !core.pause.is_doubtful)
+      core.pause.has_ended_all = true;
     AnswerServed(core, event.outcome, event.reason, event.detail);
     if (!holds) TakeFromFramework(core);
   }

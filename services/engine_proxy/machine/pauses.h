@@ -28,6 +28,9 @@ void EndForFramework(Core& core);
 void RenewFrameworkPause(Core& core);
 bool IsRegistryQuiet(const Core& core);
 bool IsHeldByFramework(const Core& core);
+// Of a framework's pause: nothing of before it is left in the engine, and what has come since waits
+// there for its end, and uses no adapter yet.
+bool HasEndedAll(const Core& core);
 
 // A pause holds, or may.
 bool IsPaused(const Core& core);

@@ -215,6 +215,8 @@ struct Pause {
   // It is held by whoever called at the door, and for no row (framework_calls.h).
   bool by_framework = false;
   bool is_doubtful = false;  // a framework's PAUSED has no answer of the engine's yet
+  // As the engine says, a framework's pause that this process began has ended what it had.
+  bool has_ended_all = false;
   uint64_t overdue = 0;      // of frameworks, that ended because their time was over
   bool was_overdue = false;  // the last of them did
 };

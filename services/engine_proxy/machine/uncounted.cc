@@ -61,15 +61,20 @@ void Judge(Core& core) {
   }
 }
 
-// Requests that came under a framework's pause wait in the engine until it goes on: they neither end
-// with their connection nor show in its load.
+// Requests that came under a pause wait in the engine until it goes on: they neither end with their
+// connection nor show in its load. What an earlier process let in came before a framework's pause that
+// this one has begun, and has ended with it where that ended all, but for bytes on their way.
 void WaitOutThePause(Core& core) {
   core.load_seen.reset();
   for (auto& [name, residency] : core.residencies) {
     if (!IsAwaited(residency)) continue;
     residency.uncounted->shows_none = 0;
     std::optional<Tick>& until = residency.uncounted->until;
-    until = std::max(*until, core.now + core.config.orphans_ms);
+    if (residency.uncounted->leased || !HasEndedAll(core)) {
+      until = std::max(*until, core.now + core.config.orphans_ms);
+    } else if (core.now >= *until) {
+      End(core, residency);
+    }
   }
 }
 
@@ -125,7 +130,7 @@ void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
 
 void AdvanceUncounted(Core& core) {
   for (auto& [name, residency] : core.residencies) AwaitItsEnd(core, residency);
-  if (IsHeldByFramework(core)) return WaitOutThePause(core);
+  if (IsPaused(core)) return WaitOutThePause(core);
   Judge(core);
   for (auto& [name, residency] : core.residencies) {
     if (IsAwaited(residency) && core.now >= *residency.uncounted->until) End(core, residency);

@@ -22,21 +22,18 @@ bool IsRegistryTaken(const Core& core) {
          });
 }
 
-// Whether the engine can take an unload of anything: no pause, nothing else at work in its
-// registry.
-bool MayUnloadAny(const Core& core) {
-  if (!core.answers || core.boot.empty() || core.asleep || IsPassing(core)) return false;
-  const bool is_paused = IsPausedOrToBe(core) && !IsHeldByFramework(core);
-  return !core.IsWedged() && !IsRegistryTaken(core) && !is_paused;
+// A framework that paused its engine may wait for the slot of whatever is to leave. Where the pause
+// has ended all requests none of them keeps an unload waiting, and vLLM's never waits.
+bool MayUnloadPaused(const Core& core) {
+  if (!IsHeldByFramework(core)) return !IsPausedOrToBe(core);
+  return core.limits.kind == fleet::EngineKind::kVllm || HasEndedAll(core);
 }
 
-// A framework that paused its engine may wait for the slot of an adapter that it gave up. Where the
-// pause has ended all requests none of them keeps an unload waiting, and vLLM's never waits.
-bool MayUnloadPaused(const Core& core, const Residency& residency) {
-  if (!IsPausedOrToBe(core)) return true;
-  const bool never_waits = core.limits.kind == fleet::EngineKind::kVllm ||
-                           core.pause.wanted.kind == fleet::PauseKind::kAbort;
-  return IsBinding(residency) && never_waits;
+// Whether the engine can take an unload of anything: no pause that one would wait for, nothing else
+// at work in its registry.
+bool MayUnloadAny(const Core& core) {
+  if (!core.answers || core.boot.empty() || core.asleep || IsPassing(core)) return false;
+  return !core.IsWedged() && !IsRegistryTaken(core) && MayUnloadPaused(core);
 }
 
 // No call of its own is under way.
@@ -52,7 +49,7 @@ bool MayUnload(const Core& core, const Residency& residency) {
   const bool may_be_read = MayBeAsked(residency) && MayBeRead(core, residency);
   if (!IsOnEngine(core, residency) && !may_be_read) return false;
   if (!IsLeaving(core, residency)) return false;
-  if (core.now < residency.unload_after || !MayUnloadPaused(core, residency)) return false;
+  if (core.now < residency.unload_after) return false;
   const bool closed = residency.closed_at.value != 0 && core.reported >= residency.closed_at;
   return closed && IsIdle(core, residency);
 }
@@ -61,7 +58,8 @@ bool MayUnload(const Core& core, const Residency& residency) {
 // too, and passes what is left of the deadline.
 void AskAgain(Core& core) {
   if (!core.unloading.has_value() || core.boot != core.unloading->boot) return;
-  const bool rests = core.asleep || IsPassing(core) || IsPaused(core);
+  // Under a framework's pause one was sent only where it waits for nobody.
+  const bool rests = core.asleep || IsPassing(core) || (IsPaused(core) && !IsHeldByFramework(core));
   if (!core.answers || rests || core.IsWedged()) return;
   const EngineName name = core.unloading->name;
   Residency& residency = core.residencies[name];

@@ -1,6 +1,7 @@
 """Frameworks that know nothing of Lorry release the memory of engines at their doors, take it again, and give them other
 weights: nobody is served meanwhile, nor by what an engine has lost."""
 
+import concurrent.futures
 import http.client
 import json
 import time
@@ -282,6 +283,28 @@ def test_a_proxy_killed_while_memory_is_taken_again_does_not_guess(world, servin
     else:
         assert framework.resume(WEIGHTS, CACHE)[0] == 200
     world.wait_serves(1, [member])
+
+
+@pytest.mark.parametrize("world", ["kept"], indirect=True)
+def test_a_proxy_that_is_stopped_waits_for_what_becomes_of_a_release(world, serving):
+    framework, proxy, replies = Framework(world, "sglang-1"), world.fleet.proxies["sglang-1"], []
+    boot = framework.boot()
+    framework.engine.set(hold_releases=True)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with Workers(lambda: replies.append(framework.release()), join_s=60.0):
+            until(lambda: framework.state()["asked"], "the engine has the call")
+            stopped = pool.submit(proxy.stop)
+            until(lambda: replies, "its caller is told that the door drains")
+        began = time.monotonic()
+        until(lambda: stopped.done() or time.monotonic() - began > 1.0, "longer than the rest of a stop takes")
+        framework.engine.set(hold_releases=False)
+        assert stopped.result() == 0
+    proxy.start().wait_ready()
+    until(lambda: framework.ask().reason == "ENGINE_ASLEEP", "it is known")
+    status, body = framework.resume(WEIGHTS, CACHE)
+    assert status == 200, body
+    world.wait_serves(1, ["sglang-1"])
+    assert framework.boot() == boot
 
 
 def killed_at(world, framework, point, call):

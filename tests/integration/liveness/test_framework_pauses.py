@@ -186,11 +186,13 @@ def test_the_proxy_ends_one_that_its_framework_forgets_and_says_so(hasty, make_a
         at_once(forgotten, MEMBERS)
 
 
-def test_a_proxy_that_is_killed_keeps_it_until_its_framework_continues(world, serving):
-    def killed(member):
-        framework = Framework(world, member)
+@pytest.mark.parametrize("kill", [True, False])
+def test_a_proxy_that_ends_keeps_it_until_its_framework_continues(world, serving, kill):
+    def ends(member):
+        framework, proxy = Framework(world, member), world.fleet.proxies[member]
         assert framework.pause("abort")[0] == 200
-        restart(world.fleet.proxies[member])
+        restart(proxy, kill=kill)
+        assert kill or "the engine stays paused for the framework" in proxy.log_path.read_text()
         assert framework.holds
         until(lambda: "a framework paused the engine" in framework.detail(), "it is known again")
         assert framework.holds
@@ -198,7 +200,7 @@ def test_a_proxy_that_is_killed_keeps_it_until_its_framework_continues(world, se
         until(lambda: framework.go_on()[0] == 200, "it is continued")
         assert not framework.holds
 
-    at_once(killed, MEMBERS)
+    at_once(ends, MEMBERS)
     world.wait_serves(1)
 
 

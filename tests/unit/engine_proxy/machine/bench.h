@@ -100,6 +100,13 @@ class Bench {
       Tell(TimePassed{});
     }
   }
+  // Nobody comes, and it runs when it has asked to be woken.
+  void PassAsAsked(int64_t ms) {
+    for (const Tick end = now_ + ms; now_ < end;) {
+      now_ = std::clamp(wake_at_.value_or(end), now_, end);
+      if (wake_at_.has_value() && *wake_at_ <= now_) Tell(TimePassed{});
+    }
+  }
   static constexpr int64_t kHoldForMs = 5'000;  // of rows that are desired
   // So many requests are at the engine under the version's name, of which some asked for that and
   // not for `latest`.
@@ -366,6 +373,7 @@ constexpr size_t kHashEffect = 2;
 constexpr size_t kLoadEffect = 6;
 constexpr size_t kProbeEffect = 7;
 constexpr size_t kUnloadEffect = 8;
+constexpr size_t kEngineLoadEffect = 9;
 constexpr size_t kPauseEffect = 10;
 constexpr size_t kResumeEffect = 11;
 constexpr size_t kTableEffect = 12;

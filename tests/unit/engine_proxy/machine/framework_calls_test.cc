@@ -68,7 +68,7 @@ TEST_F(FrameworkCallsTest, IsWrittenDownBeforeTheEngineHearsOfIt) {
   EXPECT_EQ(Answered(pause), "waits");
 }
 
-TEST_F(FrameworkCallsTest, NothingIsLoadedOrUnloadedMeanwhile) {
+TEST_F(FrameworkCallsTest, NothingIsLoadedMeanwhile) {
   Pause();
   const size_t loads = bench_.loads_.size();
   bench_.Desire(2, {2});
