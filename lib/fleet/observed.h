@@ -37,6 +37,7 @@ struct ObservedResidency {
   std::string reason;
   std::string detail;  // for people
   Failure failure = Failure::kNone;
+  bool no_slot = false;  // it is FETCHED and not loaded, as what must stay fills the engine
   std::optional<ObservedGap> gap;  // LOADED, and its trainer gave a reference
   uint64_t bytes_done = 0;         // FETCHING
   uint64_t bytes_total = 0;

@@ -127,6 +127,7 @@ pb::ObservedResidency ResidencyToProto(const fleet::ObservedResidency& residency
   out.set_in_flight(residency.in_flight);
   out.set_count_known(residency.count_known);
   out.set_failure(ToWire(kFailures, residency.failure));
+  out.set_no_slot(residency.no_slot);
   if (residency.gap.has_value()) {
     out.mutable_gap()->set_mean_ppm(residency.gap->mean_ppm);
     out.mutable_gap()->set_max_ppm(residency.gap->max_ppm);
@@ -154,6 +155,7 @@ absl::StatusOr<fleet::ObservedResidency> ResidencyFromProto(
   out.in_flight = residency.in_flight();
   out.count_known = residency.count_known();
   out.failure = FailureOf(out.state, residency.failure());
+  out.no_slot = out.state == fleet::ResidencyState::kFetched && residency.no_slot();
   if (residency.has_gap()) out.gap = {residency.gap().mean_ppm(), residency.gap().max_ppm()};
   return out;
 }

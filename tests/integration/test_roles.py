@@ -50,6 +50,7 @@ ROWS: dict[str, set[str]] = {
     "store.v1.StoreService/OpenFetch": EVERYBODY | OF_IT,
     "store.v1.StoreService/JoinFanOut": {"engine", "operator"},
     "store.v1.StoreService/Watch": EVERYBODY,
+    "store.v1.StoreService/GetRevision": EVERYBODY,
     "store.v1.StoreService/GetVersion": EVERYBODY | OF_IT,
     "store.v1.StoreService/ListVersions": EVERYBODY | OF_IT,
     "store.v1.StoreService/DeleteVersion": {"operator"},

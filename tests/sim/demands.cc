@@ -17,6 +17,20 @@ size_t MustNames(const fleet::Desired& desired) {
                     [](const fleet::WantedVersion& w) { return w.must && w.load; }));
 }
 
+// That adapters on demand need, as long as their rows stand where they do.
+size_t SlotsOnDemand(const fleet::Desired& desired, const std::vector<fleet::ObservedRow>& rows) {
+  const auto holds_one = [&](const fleet::ObservedRow& row) {
+    bool is_on_demand = false, is_older = true;
+    for (const fleet::WantedVersion& wanted : desired.wanted) {
+      is_on_demand = is_on_demand || (wanted.on_demand && wanted.key.adapter == row.adapter);
+      is_older = is_older && wanted.name != row.target;
+    }
+    return is_on_demand && is_older && row.mode == fleet::RowMode::kOpen;
+  };
+  const bool any = std::ranges::any_of(desired.wanted, &fleet::WantedVersion::on_demand);
+  return std::max<size_t>(any ? 1 : 0, static_cast<size_t>(std::ranges::count_if(rows, holds_one)));
+}
+
 // Whether the member has a reason for not having loaded this version, says so of this version, and
 // it is true.
 bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
@@ -34,7 +48,7 @@ bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
   // What some engines of a group refuse, a verdict may keep from all of them.
   if (!proxy.engine().Takes(contents) || contents.harm == Harm::kRefusedBySome) return true;
   if (world.sim().lives.DiedTwice(key)) return true;
-  return said == "NO_SLOT" && IsOvercommitted(world.desired(proxy.member()), limits.slots);
+  return said == "NO_SLOT" && IsOvercommitted(world, proxy);
 }
 
 std::string WhyMissing(World& world, SimProxy& proxy, const VersionKey& key,
@@ -140,6 +154,11 @@ std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync:
   // With skip NEVER a full queue turned the newest away, and said so.
   const bool never = policy.skip == fleet::SkipRule::kNever;
   if (never && pool.pending.empty() && pool.committed.has_value()) return "";
+  // An engine died twice of what others have loaded, is asked for it no more, and none may pass it.
+  if (never && pool.waits_for == "TOO_FEW_ENGINES" && !pool.pending.empty() &&
+      world.sim().lives.DiedTwice(pool.pending.front())) {
+    return "";
+  }
   // Fewer members than the policy wants are left of those that should be, and it says so.
   uint32_t members = 0, ready = 0;
   for (const sync::MemberStatus& member : status.members) {
@@ -154,10 +173,12 @@ std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync:
 
 }  // namespace
 
-bool IsOvercommitted(const fleet::Desired& desired, uint32_t slots) {
-  const bool any_on_demand = std::any_of(desired.wanted.begin(), desired.wanted.end(),
-                                         [](const auto& w) { return w.on_demand; });
-  return slots != 0 && MustNames(desired) + (any_on_demand ? 1 : 0) >= slots;
+bool IsOvercommitted(World& world, SimProxy& proxy) {
+  const uint32_t slots = proxy.engine().limits().slots;
+  if (slots == 0 || !proxy.alive()) return false;
+  const fleet::Desired& desired = world.desired(proxy.member());
+  const size_t on_demand = SlotsOnDemand(desired, proxy.machine().Observe().rows);
+  return MustNames(desired) + on_demand >= slots;
 }
 
 bool SaysWhyNothingMoves(World& world) {
@@ -177,9 +198,8 @@ bool SaysWhyNothingMoves(World& world) {
 }
 
 std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adapter) {
-  const uint32_t slots = proxy.engine().limits().slots;
   const fleet::Desired& desired = world.desired(proxy.member());
-  if (IsOvercommitted(desired, slots)) return "";
+  if (IsOvercommitted(world, proxy)) return "";
   if (proxy.machine().Observe().health != fleet::MemberHealth::kReady) return "";
   for (const fleet::DesiredRow& row : desired.rows) {
     const auto target = std::ranges::find(desired.wanted, row.target, &fleet::WantedVersion::name);

@@ -11,8 +11,9 @@ namespace lorry::sim {
 bool SaysWhyNothingMoves(World& world);
 
 // Every slot is promised: to versions that MUST be there, and one to those that are loaded on demand,
-// which the row of one of them may hold with an older version.
-bool IsOvercommitted(const fleet::Desired& desired, uint32_t slots);
+// which the row of one of them may hold with an older version; where rows of several do, each holds
+// one.
+bool IsOvercommitted(World& world, SimProxy& proxy);
 
 // Why a request of what is loaded on demand waited in vain, where nothing excuses that.
 std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adapter);

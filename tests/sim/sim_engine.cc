@@ -29,7 +29,8 @@ void SimEngine::Start() {
   up_since_ = sim_.now();
   limits_.slots = slots_;
   if (slots_ != 0 && sim_.Chance(sim_.faults.other_limits)) ++limits_.slots;
-  problem_ = sim_.Chance(sim_.faults.problem) ? "--enable-lora is missing" : "";
+  problem_.reset();
+  if (sim_.Chance(sim_.faults.problem)) problem_ = "--enable-lora is missing";
   base_.hidden_size = IsOneIn(boot_.value, sim_.faults.other_base) ? 2 : 1;
   sim_.Trace("engine up", boots_);
   Narrate(sim_, id_, "engine starts");

@@ -28,8 +28,8 @@ class SimEngine {
   BootId boot() const { return boot_; }
   const fleet::EngineLimits& limits() const { return limits_; }
   // The wrong flag of this boot; empty when it has none.
-  const std::string& problem() const { return problem_; }
-  void Mend() { problem_.clear(); }
+  const std::optional<std::string>& problem() const { return problem_; }
+  void Mend() { problem_.reset(); }
   // It dies of whatever it loads, by itself.
   void MakeFragile() { is_fragile_ = true; }
   bool IsLoading() const { return up_ && !loading_.empty(); }
@@ -147,7 +147,7 @@ class SimEngine {
   bool up_ = false;
   uint64_t boots_ = 0;
   Tick up_since_ = 0;
-  std::string problem_;
+  std::optional<std::string> problem_;
   uint32_t slots_ = 0;  // as the fleet was drawn
   peft::BaseModel base_{.architecture = "sim", .hidden_size = 1};
   BootId boot_;

@@ -32,7 +32,15 @@ void SimProxy::FrameworkReleases(int64_t lasts_ms) {
   Narrate(sim_, member_.value, "a framework releases the memory");
   framework_.asleep = engine_.boot();
   FrameworkAsks(proxy::ReleaseCall{kTags});
-  sim_.queue.In(lasts_ms, [this] { FrameworkWakes(); });
+  FrameworkWakesIn(lasts_ms);
+}
+
+void SimProxy::FrameworkWakesIn(int64_t ms) {
+  ++framework_.wakes;
+  sim_.queue.In(ms, [this] {
+    --framework_.wakes;
+    FrameworkWakes();
+  });
 }
 
 // Until it is awake, whatever became of the release.
@@ -43,7 +51,7 @@ void SimProxy::FrameworkWakes() {
     Narrate(sim_, member_.value, "a framework takes the memory again");
     FrameworkAsks(proxy::WakeCall{kTags});
   }
-  sim_.queue.In(kWakesAgainMs, [this] { FrameworkWakes(); });
+  FrameworkWakesIn(kWakesAgainMs);
 }
 
 void SimProxy::FrameworkUpdates(const std::string& text) {
@@ -79,6 +87,8 @@ void SimProxy::Do(const proxy::PassCall& effect) {
   const bool changes = is_wake ? engine_.released() : !is_release;
   if (is_release) engine_.SetReleased(true);
   if (is_release) framework_.asleep = engine_.boot();
+  // Its caller may have taken the release for lost with the life before, and is told otherwise now.
+  if (is_release && framework_.wakes == 0) FrameworkWakesIn(kWakesAgainMs);
   if (is_wake) engine_.SetReleased(false);
   if (changes) engine_.Lose(absl::StrCat(framework_.loses, member_.value, sim_.now()));
   EngineChanged();

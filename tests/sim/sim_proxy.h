@@ -156,6 +156,7 @@ class SimProxy {
   void Do(const proxy::PassCall& effect);
   void FrameworkAsks(proxy::FrameworkCall call);
   void FrameworkWakes();
+  void FrameworkWakesIn(int64_t ms);
   void NoteProbe(const proxy::ProbeDone& done);
   void CheckReleased(const std::string& what);
   void Do(const proxy::SetDoorTable& effect);
@@ -213,6 +214,7 @@ class SimProxy {
     std::map<uint64_t, Open> open;                    // somebody waits for the answer
     std::map<uint64_t, proxy::FrameworkCall> memory;  // of this life
     BootId asleep;                                    // that is to be woken
+    int wakes = 0;                                    // that are to come
     std::string loses;                                // what it loses meanwhile
     BootId boot;                                      // that was paused last
     Tick may_hold_until = 0;                          // at the latest, whatever became of the calls

@@ -185,7 +185,7 @@ class Run {
       if (sim_.Chance(sim_.faults.look_fails))
         proxy->LoseSight(1 + static_cast<int64_t>(Below(5 * kSecond)),
                          sim_.Chance(sim_.faults.look_ends));
-      if (!proxy->engine().problem().empty() && Below(10) == 0) {
+      if (proxy->engine().problem().has_value() && Below(10) == 0) {
         proxy->engine().Mend();
         proxy->EngineChanged();
       }

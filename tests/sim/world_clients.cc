@@ -59,7 +59,7 @@ void World::Watch(const VersionKey& version, const PoolName& pool) {
 std::string World::WhyNamesStay(const MemberId& member) {
   const fleet::Desired& desired = desired_[member];
   const fleet::Observed observed = proxy(member.value).machine().Observe();
-  const bool is_full = IsOvercommitted(desired, proxy(member.value).engine().limits().slots);
+  const bool is_full = IsOvercommitted(*this, proxy(member.value));
   const std::vector<proxy::DoorBinding>& bindings =
       proxy(member.value).machine().door_table().bindings;
   for (const fleet::ObservedResidency& has : observed.residencies) {
@@ -83,9 +83,8 @@ std::string World::WhyWatchesHang() {
     // For as long as the pool has too few engines for what waits, and says so.
     if (answer.reason == "TOO_FEW_ENGINES") continue;
     // Likewise where what must be loaded fills an engine.
-    const bool is_full = std::ranges::any_of(proxies_, [&](const auto& entry) {
-      return IsOvercommitted(desired_[entry.first], entry.second->engine().limits().slots);
-    });
+    const bool is_full = std::ranges::any_of(
+        proxies_, [&](const auto& entry) { return IsOvercommitted(*this, *entry.second); });
     if (answer.reason == "NO_SLOT" && is_full) continue;
     return absl::StrCat("the watch of ", lorry::ToString(watched.version),
                         " has no end: ", watched.note, ", ", answer.detail);

@@ -196,6 +196,17 @@ grpc::ServerWriteReactor<v1::WatchResponse>* StoreService::Watch(
                           std::make_shared<WatchSession>(parts_.hub, *request));
 }
 
+grpc::Status StoreService::GetRevision(grpc::ServerContext* context, const v1::GetRevisionRequest*,
+                                       v1::GetRevisionResponse* response) {
+  const auto serve = [&](const Call&) -> absl::Status {
+    LORRY_ASSIGN_OR_RETURN(const uint64_t revision, parts_.catalog.Revision());
+    response->set_revision(revision);
+    response->set_store(parts_.catalog.instance());
+    return absl::OkStatus();
+  };
+  return parts_.gate.Serve(*context, "GetRevision", Role::kReader, serve);
+}
+
 grpc::Status StoreService::GetVersion(grpc::ServerContext* context,
                                       const v1::GetVersionRequest* request,
                                       v1::GetVersionResponse* response) {

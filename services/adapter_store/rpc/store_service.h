@@ -52,6 +52,8 @@ class StoreService final
                           v1::JoinFanOutResponse*) override;
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*,
                                                      const v1::WatchRequest*) override;
+  grpc::Status GetRevision(grpc::ServerContext*, const v1::GetRevisionRequest*,
+                           v1::GetRevisionResponse*) override;
   grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
                           v1::GetVersionResponse*) override;
   grpc::Status ListVersions(grpc::ServerContext*, const v1::ListVersionsRequest*,

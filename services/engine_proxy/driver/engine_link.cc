@@ -145,7 +145,7 @@ void EngineLink::OnFacts(const engines::EngineFacts& facts) {
   sink_(EngineSeen{.boot = facts.boot,
                    .limits = facts.limits,
                    .version = facts.version,
-                   .problem = TextOf(problems),
+                   .problem = problems.empty() ? std::nullopt : std::optional(TextOf(problems)),
                    .asleep = facts.asleep,
                    .warning = TextOf(warnings),
                    .base_model = base_model_.model,

@@ -12,7 +12,14 @@ absl::StatusOr<std::unique_ptr<Proxy>> Proxy::Create(kv::Store& store, const Clo
                                                      Options options) {
   std::unique_ptr<Proxy> self(new Proxy(store, clock, std::move(options)));
   Proxy* const p = self.get();
-  LORRY_ASSIGN_OR_RETURN(const Records records, p->journal_.Load());
+  LORRY_ASSIGN_OR_RETURN(Records records, p->journal_.Load());
+  // The first Hello may come before the machine's first turn, and names the journal: the next process
+  // must have it, too.
+  const Record first = Machine::FirstRecord(p->options_.machine);
+  if (!records.contains(first.key)) {
+    LORRY_RETURN_IF_ERROR(p->journal_.Persist(std::vector{first}));
+    records.emplace(first.key, *first.value);
+  }
   LORRY_ASSIGN_OR_RETURN(Machine machine,
                          Machine::Restore(p->options_.machine, records, clock.Now()));
   p->first_observed_ = machine.Observe();

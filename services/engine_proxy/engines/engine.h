@@ -116,7 +116,7 @@ class Engine {
   // apart are worth more than one.
   virtual void GetLoad(Millis within, Answer<absl::StatusOr<EngineLoad>> answer) = 0;
 
-  // kNone resumes. INVALID_ARGUMENT ENGINE_PAUSE_KIND: this kind of engine has no such pause. With
+  // kNone resumes. UNIMPLEMENTED ENGINE_PAUSE_KIND: this kind of engine has no such pause. With
   // `flush`, caches are dropped; FAILED_PRECONDITION ENGINE_FLUSH_FAILED leaves it paused.
   virtual void SetPause(fleet::PauseKind pause, bool flush, Millis within,
                         Answer<absl::Status> answer) = 0;
@@ -125,15 +125,16 @@ class Engine {
   virtual void Pass(RawCall call, Millis within, Answer<absl::StatusOr<RawReply>> answer) = 0;
 };
 
-// How a call ended, by the reason of its status.
+// How a call ended, by the code of its status: no verb answers with one of these codes otherwise.
+// Reasons are for people.
 enum class End {
   kOk,
-  kRefused,   // ENGINE_REFUSED
-  kFailed,    // another answer of the engine
-  kUnsent,    // ENGINE_UNREACHABLE: no connection to it, so that it heard of nothing
-  kBroken,    // it may have taken effect: the connection broke after the request was sent, or the
-              // engine says that it failed itself (ENGINE_FAILED), as one does that is dying
-  kTimedOut,  // it may have taken effect, or may take it yet
+  kRefused,   // INVALID_ARGUMENT
+  kFailed,    // any other code: another answer of the engine
+  kUnsent,    // UNAVAILABLE, ABORTED: no connection to it, so that it heard of nothing
+  kBroken,    // UNKNOWN, INTERNAL: it may have taken effect: the connection broke after the request
+              // was sent, or the engine says that it failed itself, as one does that is dying
+  kTimedOut,  // DEADLINE_EXCEEDED: it may have taken effect, or may take it yet
 };
 End EndOf(const absl::Status& status);
 

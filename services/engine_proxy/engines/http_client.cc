@@ -29,7 +29,7 @@ constexpr auto kTuple = net::as_tuple(net::use_awaitable);
 
 absl::Status Unreachable(std::string_view server, const error_code& error) {
   const bool nobody_listens = error == net::error::connection_refused;
-  return Error(nobody_listens ? absl::StatusCode::kUnavailable : absl::StatusCode::kUnknown,
+  return Error(nobody_listens ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted,
                "ENGINE_UNREACHABLE",
                absl::StrCat("engine at ", ToAbsl(server), " cannot be reached: ", error.message(),
                             "; check its address and that it has finished starting"));

@@ -49,7 +49,7 @@ class HttpClient {
   HttpClient(boost::asio::io_context& io, HttpTarget target);
 
   // The reply, whatever its status. UNAVAILABLE ENGINE_UNREACHABLE: its machine says that nobody
-  // listens there. UNKNOWN ENGINE_UNREACHABLE: it was not reached (its name is not known, there is
+  // listens there. ABORTED ENGINE_UNREACHABLE: it was not reached (its name is not known, there is
   // no way to it, no descriptor is left here), which says nothing of it; nothing was sent. UNKNOWN
   // ENGINE_CONNECTION_BROKEN and DEADLINE_EXCEEDED ENGINE_TIMEOUT: the request may have been taken.
   boost::asio::awaitable<absl::StatusOr<HttpReply>> Call(HttpCall call,

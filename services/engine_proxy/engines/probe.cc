@@ -26,7 +26,7 @@ absl::Status JudgeAlreadyLoaded(const Engine::Listing& listing, const EngineName
   const auto found = listing.find(name);
   if (found == listing.end()) {
     return Error(
-        absl::StatusCode::kUnavailable, "ENGINE_LOAD_UNSETTLED",
+        absl::StatusCode::kFailedPrecondition, "ENGINE_LOAD_UNSETTLED",
         absl::StrCat(name.value,
                      " was called already loaded and is not listed; another load or unload of it "
                      "is under way, ask again"));

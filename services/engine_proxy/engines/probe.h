@@ -16,8 +16,8 @@ namespace lorry::engines {
 Json ProbePrompt();
 
 // A load was answered with "already loaded": OK when the listing shows our path, ALREADY_EXISTS
-// ENGINE_NAME_TAKEN when it shows another one, UNAVAILABLE ENGINE_LOAD_UNSETTLED when the name has
-// left the listing meanwhile.
+// ENGINE_NAME_TAKEN when it shows another one, FAILED_PRECONDITION ENGINE_LOAD_UNSETTLED when the
+// name has left the listing meanwhile.
 absl::Status JudgeAlreadyLoaded(const Engine::Listing& listing, const EngineName& name,
                                 const std::string& path);
 

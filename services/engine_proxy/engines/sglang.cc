@@ -111,7 +111,7 @@ class SglangCalls {
   Task<absl::Status> SetPause(fleet::PauseKind pause, bool flush, TimePoint deadline) {
     const char* mode = ModeOf(pause);
     if (mode == nullptr) {
-      co_return Error(absl::StatusCode::kInvalidArgument, "ENGINE_PAUSE_KIND",
+      co_return Error(absl::StatusCode::kUnimplemented, "ENGINE_PAUSE_KIND",
                       "SGLang pauses by abort, retract or in_place");
     }
     const bool resume = pause == fleet::PauseKind::kNone;

@@ -117,7 +117,7 @@ class VllmCalls {
   Task<absl::Status> SetPause(fleet::PauseKind pause, bool flush, TimePoint deadline) {
     const std::string path = PathOf(pause, flush);
     if (path.empty()) {
-      co_return Error(absl::StatusCode::kInvalidArgument, "ENGINE_PAUSE_KIND",
+      co_return Error(absl::StatusCode::kUnimplemented, "ENGINE_PAUSE_KIND",
                       "vLLM pauses by abort, wait or keep");
     }
     const auto reply = co_await Post(path, Json(), deadline);

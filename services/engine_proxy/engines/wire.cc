@@ -206,13 +206,22 @@ absl::Status ToStatus(const Problem& problem) {
 }
 
 End EndOf(const absl::Status& status) {
-  if (status.ok()) return End::kOk;
-  const std::string reason = ReasonOf(status);
-  if (reason == "ENGINE_REFUSED") return End::kRefused;
-  if (reason == "ENGINE_TIMEOUT") return End::kTimedOut;
-  if (reason == "ENGINE_UNREACHABLE") return End::kUnsent;
-  const bool broke = reason == "ENGINE_CONNECTION_BROKEN" || reason == "ENGINE_FAILED";
-  return broke ? End::kBroken : End::kFailed;
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return End::kOk;
+    case absl::StatusCode::kInvalidArgument:
+      return End::kRefused;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+      return End::kUnsent;
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kInternal:
+      return End::kBroken;
+    case absl::StatusCode::kDeadlineExceeded:
+      return End::kTimedOut;
+    default:
+      return End::kFailed;
+  }
 }
 
 }  // namespace lorry::engines

@@ -107,11 +107,27 @@ void Commit(Core& core, const PendingBind& call) {
   Answer(core, call.asked, BindAnswer::kDone).order = call.made->order;
 }
 
-// What came of a call whose directory was read; nothing: it goes on.
+// What came of a call; nothing: it goes on.
 struct End {
   BindAnswer answer = BindAnswer::kRefused;
   std::string reason, detail;
 };
+
+// Its directory was read just now.
+std::optional<End> EndOfRead(const Core& core, const BindingRead& read) {
+  if (read.outcome != Outcome::kOk) {
+    return End{read.missing ? BindAnswer::kNoDirectory : BindAnswer::kRefused, read.reason,
+               read.detail};
+  }
+  // Twelve digits of a hash: the same name stands for the same bytes, or nothing is done.
+  if (core.residencies.at(read.name).digest != read.digest)
+    return End{BindAnswer::kRefused, "NAME_RESERVED", "another adapter's name is the same"};
+  const std::string why = fleet::WhyNotServable(core.limits, read.traits);
+  if (!why.empty()) return End{BindAnswer::kRefused, "ADAPTER_UNSERVABLE", why};
+  return std::nullopt;
+}
+
+// And its version was made.
 std::optional<End> EndOf(const Core& core, const PendingBind& call) {
   const Residency* residency = core.Find(call.made->name);
   if (residency == nullptr) return std::nullopt;
@@ -127,9 +143,9 @@ std::optional<End> EndOf(const Core& core, const PendingBind& call) {
                "an engine here ended while it loaded or tried this adapter; look at its weights"};
   }
   const auto* fetched = std::get_if<at::Fetched>(&residency->phase);
-  if (fetched != nullptr && !fetched->no_slot.empty()) {
+  if (fetched != nullptr && fetched->no_slot.has_value()) {
     return End{BindAnswer::kRefused, "NO_SLOT",
-               absl::StrCat(fetched->no_slot, "; held by ", WhoHoldsSlots(core))};
+               absl::StrCat(*fetched->no_slot, "; held by ", WhoHoldsSlots(core))};
   }
   return std::nullopt;
 }
@@ -221,27 +237,16 @@ void HandleBindingRead(Core& core, const BindingRead& event) {
       core.bindings.calls, [&](const PendingBind& pending) { return pending.op == event.op; });
   if (call == core.bindings.calls.end()) return;
   const BindAsked asked = call->asked;
-  std::string reason = event.reason, detail = event.detail;
-  BindAnswer answer = event.missing ? BindAnswer::kNoDirectory : BindAnswer::kRefused;
-  if (event.outcome == Outcome::kOk) {
-    detail = fleet::WhyNotServable(core.limits, event.traits);
-    if (!detail.empty()) reason = "ADAPTER_UNSERVABLE";
-    // Twelve digits of a hash: the same name stands for the same bytes, or nothing is done.
-    const bool is_taken = core.residencies.at(event.name).digest != event.digest;
-    if (is_taken) reason = "NAME_RESERVED", detail = "another adapter's name is the same";
-  }
-  if (reason.empty()) {
+  std::optional<End> end = EndOfRead(core, event);
+  if (!end.has_value()) {
     call->made = BindingRecord{event.name,   event.digest,     event.traits,
                                event.render, call->asked.path, ++core.bindings.last_order};
     call->op = 0;
-    if (IsInUse(core, *call)) {
-      reason = "BINDING_IN_USE";
-      answer = BindAnswer::kAlreadyLoaded;
-    }
+    if (IsInUse(core, *call)) end = End{BindAnswer::kAlreadyLoaded, "BINDING_IN_USE", ""};
   }
-  if (!reason.empty()) {
+  if (end.has_value()) {
     core.bindings.calls.erase(call);
-    Answer(core, asked, answer, std::move(reason), std::move(detail));
+    Answer(core, asked, end->answer, std::move(end->reason), std::move(end->detail));
     return NoteWanted(core);
   }
   // Whoever asks again takes it upon himself; not a third time.

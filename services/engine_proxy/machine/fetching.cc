@@ -17,8 +17,8 @@ bool IsCompared(const Core& core, const Residency& residency) {
 void PutOff(Core& core, Residency& residency, const FetchFailed& event, int64_t wait_ms) {
   residency.retry_at = core.now + wait_ms;
   Move(core, residency, ResidencyEvent::kFetchPutOff);
-  std::get<at::Absent>(residency.phase).put_off = {fleet::Failure::kNone, event.reason,
-                                                   event.detail};
+  std::get<at::Absent>(residency.phase).put_off =
+      at::Mishap{fleet::Failure::kNone, event.reason, event.detail};
 }
 
 }  // namespace

@@ -46,8 +46,9 @@ void JudgeLoad(Core& core, Residency& residency) {
     Move(core, residency, ResidencyEvent::kListedAsOurs);
     return;
   }
-  at::Mishap mishap = std::get<at::Verifying>(residency.phase).mishap;
-  if (mishap.reason.empty()) mishap = {fleet::Failure::kMember, "LOAD_VANISHED", ""};
+  at::Mishap mishap =
+      std::get<at::Verifying>(residency.phase)
+          .mishap.value_or(at::Mishap{fleet::Failure::kMember, "LOAD_VANISHED", ""});
   if (!IsUncertain(core, residency)) EndTrial(residency);
   Fail(core, residency, ResidencyEvent::kNotListed, std::move(mishap));
 }
@@ -106,16 +107,14 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
     EndTrial(*residency);
     core.SaveName(*residency);
   }
-  at::Mishap mishap;
-  if (event.outcome != Outcome::kOk) {
-    mishap = {FailureOf(event.outcome), event.reason.empty() ? "LOAD_UNKNOWN" : event.reason,
-              event.detail};
-  }
+  at::Mishap mishap{FailureOf(event.outcome), event.reason.empty() ? "LOAD_UNKNOWN" : event.reason,
+                    event.detail};
   if (event.outcome == Outcome::kBroken)
     return Doubt(core, *residency, /*was_probe=*/false, std::move(mishap));
   // Whatever it answered, the list says what is there.
   Move(core, *residency, ResidencyEvent::kAnswered);
-  std::get<at::Verifying>(residency->phase).mishap = std::move(mishap);
+  if (event.outcome != Outcome::kOk)
+    std::get<at::Verifying>(residency->phase).mishap = std::move(mishap);
   if (is_outdated) Move(core, *residency, ResidencyEvent::kNotBelieved);
 }
 

@@ -188,14 +188,19 @@ Machine::Machine(Machine&&) noexcept = default;
 Machine& Machine::operator=(Machine&&) noexcept = default;
 Machine::~Machine() = default;
 
+Record Machine::FirstRecord(const Config& config) {
+  return {"journal", JournalRecord{config.member, config.new_journal}};
+}
+
 absl::StatusOr<Machine> Machine::Restore(const Config& config, const Records& records, Tick now) {
   auto state = std::make_unique<State>();
   state->config = config;
   state->now = now;
   for (const auto& [key, value] : records) LORRY_RETURN_IF_ERROR(RestoreOne(*state, key, value));
   if (state->journal.journal.empty()) {
-    state->journal = JournalRecord{config.member, config.new_journal};
-    state->Save("journal", state->journal);
+    const Record first = FirstRecord(config);
+    state->journal = std::get<JournalRecord>(*first.value);
+    state->Save(first.key, state->journal);
   }
   if (state->journal.member != config.member) {
     return Error(

@@ -105,6 +105,8 @@ struct FrameworkPauses {
 
 class Machine {
  public:
+  // With which a journal begins: whose it is, and its id.
+  static Record FirstRecord(const Config& config);
   // INTERNAL RECORDS_INVALID when a record contradicts its key. Empty records are a first start.
   static absl::StatusOr<Machine> Restore(const Config& config, const Records& records, Tick now);
   Machine(Machine&&) noexcept;

@@ -15,14 +15,14 @@ namespace {
 
 fleet::MemberHealth HealthOf(const Core& core) {
   // One that answers nothing serves nothing either, whatever it holds.
-  if (core.boot.empty() || !core.answers || !core.problem.empty() || !core.registry.IsListed())
+  if (core.boot.empty() || !core.answers || core.problem.has_value() || !core.registry.IsListed())
     return fleet::MemberHealth::kJoining;
   if (core.asleep) return fleet::MemberHealth::kAsleep;
   return core.IsWedged() ? fleet::MemberHealth::kWedged : fleet::MemberHealth::kReady;
 }
 
 std::string HealthDetail(const Core& core) {
-  if (!core.problem.empty()) return core.problem;
+  if (core.problem.has_value()) return *core.problem;
   if (core.boot.empty()) return core.lost_why.empty() ? "waits for the engine" : core.lost_why;
   if (!core.answers) return absl::StrCat("the engine does not answer: ", core.lost_why);
   if (!core.registry.IsListed()) return "waits for the engine's list of adapters";
@@ -53,9 +53,8 @@ fleet::ResidencyState ToldStateOf(const Residency& residency) {
   switch (StateOf(residency)) {
     case proxy::ResidencyState::kAbsent:
       // Between two tries of a fetch; why the first one ended is told with it.
-      return std::get<at::Absent>(residency.phase).put_off.reason.empty()
-                 ? ResidencyState::kAbsent
-                 : ResidencyState::kFetching;
+      return std::get<at::Absent>(residency.phase).put_off.has_value() ? ResidencyState::kFetching
+                                                                       : ResidencyState::kAbsent;
     case proxy::ResidencyState::kFetching:
     case proxy::ResidencyState::kCancelling:
       return ResidencyState::kFetching;
@@ -94,6 +93,7 @@ fleet::ResidencyState ToldState(const Core& core, const Residency& residency) {
 // Why it stands where it is said to stand.
 struct Why {
   fleet::Failure failure = fleet::Failure::kNone;
+  bool no_slot = false;
   std::string_view reason, detail;
 };
 Why WhyOf(const Residency& residency, fleet::ResidencyState told) {
@@ -103,12 +103,13 @@ Why WhyOf(const Residency& residency, fleet::ResidencyState told) {
   const auto* loaded = std::get_if<at::Loaded>(&residency.phase);
   if (loaded != nullptr) return {.reason = loaded->reason, .detail = loaded->detail};
   if (failed != nullptr && told == fleet::ResidencyState::kFailed)
-    return {failed->mishap.failure, failed->mishap.reason, failed->mishap.detail};
-  if (absent != nullptr && told == fleet::ResidencyState::kFetching)
-    return {.reason = absent->put_off.reason, .detail = absent->put_off.detail};
-  const bool has_no_slot = fetched != nullptr && !fetched->no_slot.empty();
+    return {failed->mishap.failure, false, failed->mishap.reason, failed->mishap.detail};
+  const bool is_put_off = absent != nullptr && absent->put_off.has_value();
+  if (is_put_off && told == fleet::ResidencyState::kFetching)
+    return {.reason = absent->put_off->reason, .detail = absent->put_off->detail};
+  const bool has_no_slot = fetched != nullptr && fetched->no_slot.has_value();
   if (has_no_slot && told == fleet::ResidencyState::kFetched)
-    return {.reason = "NO_SLOT", .detail = fetched->no_slot};
+    return {.no_slot = true, .reason = "NO_SLOT", .detail = *fetched->no_slot};
   return {};
 }
 
@@ -124,6 +125,7 @@ fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residenc
   out.state = ToldState(core, residency);
   const Why why = WhyOf(residency, out.state);
   out.failure = why.failure;
+  out.no_slot = why.no_slot;
   out.reason = why.reason;
   out.detail = why.detail;
   out.gap = GapOf(residency);

@@ -194,8 +194,8 @@ bool LetsOthersFirst(const Core& core, const Residency& residency) {
 }
 
 void SaySlot(const Core& core, Residency& residency) {
-  std::string& no_slot = std::get<at::Fetched>(residency.phase).no_slot;
-  no_slot.clear();
+  std::optional<std::string>& no_slot = std::get<at::Fetched>(residency.phase).no_slot;
+  no_slot.reset();
   if (!IsNeededNow(core, residency) || core.limits.slots == 0) return;
   if (SlotsKept(core, residency) + SlotsSpared(core, residency) < core.limits.slots) return;
   no_slot = absl::StrCat("all ", core.limits.slots,

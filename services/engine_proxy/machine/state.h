@@ -26,7 +26,8 @@ struct Mishap {
   std::string reason, detail;
 };
 struct Absent {
-  Mishap put_off;  // why its last fetch ended; it is tried again, and nobody is to blame yet
+  // Why its last fetch ended; it is tried again, and nobody is to blame yet.
+  std::optional<Mishap> put_off;
 };
 struct Fetching {
   OpId op = 0;
@@ -36,7 +37,8 @@ struct Cancelling {
   OpId op = 0;
 };
 struct Fetched {
-  std::string no_slot;  // for people, while no version would make room for it; otherwise empty
+  // While no version would make room for it; for people.
+  std::optional<std::string> no_slot;
   std::optional<Tick> needs_slot_since;  // while it would be loaded now, but for a slot
 };
 struct Hashing {
@@ -52,8 +54,8 @@ struct Loading {
   OpId op = 0;
   bool is_outdated = false;  // the engine slept meanwhile, or got other weights
 };
-struct Verifying {  // the load ended, and the next listing tells what came of it
-  Mishap mishap;
+struct Verifying {               // the load ended, and the next listing tells what came of it
+  std::optional<Mishap> mishap;  // none: the engine said that it is done
 };
 struct Probing {
   OpId op = 0;
@@ -293,7 +295,8 @@ struct Core {
   bool answers = false;
   bool asleep = false;  // it says so, or a framework released its memory (memory.h)
   fleet::EngineLimits limits;
-  std::string engine_version, problem, warning;
+  std::string engine_version, warning;
+  std::optional<std::string> problem;         // EngineSeen's
   std::string lost_why;                       // while no engine answers
   std::optional<peft::BaseModel> base_model;  // that the engine serves
   bool base_unchecked = false;                // the operator vouches for every adapter

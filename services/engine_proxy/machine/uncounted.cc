@@ -101,7 +101,7 @@ void BeginCounting(const Core& core, Residency& residency) {
   residency.known_on = core.boot;
   // What an earlier process let in may wait there for the end of the pause, which is older than this
   // one, though the engine dropped the name meanwhile.
-  const bool is_older = IsHeldByFramework(core) && core.pause.is_doubtful;
+  const bool is_older = core.pause.by_framework && core.pause.is_doubtful;
   if (is_older && !residency.uncounted.has_value())
     residency.uncounted = Uncounted{.until = core.now + core.config.orphans_ms};
 }

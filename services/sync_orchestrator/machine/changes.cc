@@ -1,18 +1,18 @@
 #include "services/sync_orchestrator/machine/changes.h"
 
-#include <vector>
-
-#include "absl/strings/str_split.h"
-
 namespace lorry::sync {
 
-// "meta", "member/<member>", "verdict/<adapter>/...", "<kind>/<adapter>/<pool>...".
-void Changes::Record(const std::string& key) {
-  const std::vector<std::string> parts = absl::StrSplit(key, '/');
-  if (parts.size() < 2) return All();
-  if (parts[0] == "member") return Member(MemberId(parts[1]));
-  if (parts[0] == "verdict" || parts[0] == "poison") return Adapter(AdapterName(parts[1]));
-  Pool({AdapterName(parts[1]), PoolName(parts[2])});
+void Changes::Record(const RecordKey& key) {
+  switch (key.of) {
+    case RecordKey::Of::kFleet:
+      return All();
+    case RecordKey::Of::kMember:
+      return Member(key.member);
+    case RecordKey::Of::kAdapter:
+      return Adapter(key.pool.adapter);
+    case RecordKey::Of::kPool:
+      return Pool(key.pool);
+  }
 }
 
 bool Changes::MovesSyncs() const { return !syncs.empty() || !queues.empty(); }

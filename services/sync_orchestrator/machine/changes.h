@@ -18,10 +18,19 @@ struct PoolId {
   auto operator<=>(const PoolId&) const = default;
 };
 
+// A record's key (keys.h), and whose the record is, by which is known what depends on it.
+struct RecordKey {
+  enum class Of { kFleet, kMember, kAdapter, kPool };
+  std::string text;
+  Of of = Of::kFleet;
+  MemberId member = {};
+  PoolId pool = {};  // kAdapter: its adapter alone
+};
+
 class Changes {
  public:
   // A record was written or erased: what its key names.
-  void Record(const std::string& key);
+  void Record(const RecordKey& key);
 
   // A reign begins, or all of the store was read.
   void All();

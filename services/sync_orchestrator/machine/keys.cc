@@ -1,27 +1,46 @@
 #include "services/sync_orchestrator/machine/keys.h"
 
+#include <string_view>
+
 #include "absl/strings/str_cat.h"
+#include "lib/base/strings.h"
 
 namespace lorry::sync {
 
-std::string MetaKey() { return "meta"; }
-std::string HoldsKey() { return "holds"; }
-std::string MemberKey(const MemberId& member) { return absl::StrCat("member/", member.value); }
-std::string PoolKey(const AdapterName& adapter, const PoolName& pool) {
-  return absl::StrCat("pool/", adapter.value, "/", pool.value);
+namespace {
+
+RecordKey OfPool(std::string_view kind, const AdapterName& adapter, const PoolName& pool) {
+  return {.text = absl::StrCat(ToAbsl(kind), "/", adapter.value, "/", pool.value),
+          .of = RecordKey::Of::kPool,
+          .pool = {adapter, pool}};
 }
-std::string SyncKey(const AdapterName& adapter, const PoolName& pool) {
-  return absl::StrCat("sync/", adapter.value, "/", pool.value);
+
+}  // namespace
+
+RecordKey MetaKey() { return {.text = "meta"}; }
+RecordKey HoldsKey() { return {.text = "holds"}; }
+RecordKey MemberKey(const MemberId& member) {
+  return {.text = absl::StrCat("member/", member.value),
+          .of = RecordKey::Of::kMember,
+          .member = member};
 }
-std::string DecisionKey(const AdapterName& adapter, const PoolName& pool) {
-  return absl::StrCat("decision/", adapter.value, "/", pool.value);
+RecordKey PoolKey(const AdapterName& adapter, const PoolName& pool) {
+  return OfPool("pool", adapter, pool);
 }
-std::string RequestsKey(const AdapterName& adapter, const PoolName& pool) {
-  return absl::StrCat("requests/", adapter.value, "/", pool.value);
+RecordKey SyncKey(const AdapterName& adapter, const PoolName& pool) {
+  return OfPool("sync", adapter, pool);
 }
-std::string LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder) {
-  return absl::StrCat(LeaseKeyPrefix(version.adapter, pool), version.run.value, ".",
-                      version.number.value, "/", holder);
+RecordKey DecisionKey(const AdapterName& adapter, const PoolName& pool) {
+  return OfPool("decision", adapter, pool);
+}
+RecordKey RequestsKey(const AdapterName& adapter, const PoolName& pool) {
+  return OfPool("requests", adapter, pool);
+}
+RecordKey LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder) {
+  return {.text = absl::StrCat(LeaseKeyPrefix(version.adapter, pool), version.run.value, ".",
+                               version.number.value, "/", holder),
+          .of = RecordKey::Of::kPool,
+          .pool = {version.adapter, pool}};
 }
 std::string LeaseKeyPrefix(const AdapterName& adapter) {
   return absl::StrCat("lease/", adapter.value, "/");
@@ -29,9 +48,11 @@ std::string LeaseKeyPrefix(const AdapterName& adapter) {
 std::string LeaseKeyPrefix(const AdapterName& adapter, const PoolName& pool) {
   return absl::StrCat(LeaseKeyPrefix(adapter), pool.value, "/");
 }
-std::string VerdictKey(const VersionKey& version) {
-  return absl::StrCat("verdict/", version.adapter.value, "/", version.run.value, ".",
-                      version.number.value);
+RecordKey VerdictKey(const VersionKey& version) {
+  return {.text = absl::StrCat("verdict/", version.adapter.value, "/", version.run.value, ".",
+                               version.number.value),
+          .of = RecordKey::Of::kAdapter,
+          .pool = {version.adapter, PoolName()}};
 }
 
 std::string LastPart(const std::string& key) { return key.substr(key.rfind('/') + 1); }

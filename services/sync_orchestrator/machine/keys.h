@@ -3,22 +3,23 @@
 
 #include <string>
 
+#include "services/sync_orchestrator/machine/changes.h"
 #include "services/sync_orchestrator/machine/records.h"
 
 namespace lorry::sync {
 
-std::string MetaKey();
-std::string HoldsKey();
-std::string MemberKey(const MemberId& member);
-std::string PoolKey(const AdapterName& adapter, const PoolName& pool);
-std::string SyncKey(const AdapterName& adapter, const PoolName& pool);
-std::string DecisionKey(const AdapterName& adapter, const PoolName& pool);
-std::string RequestsKey(const AdapterName& adapter, const PoolName& pool);
-std::string LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder);
+RecordKey MetaKey();
+RecordKey HoldsKey();
+RecordKey MemberKey(const MemberId& member);
+RecordKey PoolKey(const AdapterName& adapter, const PoolName& pool);
+RecordKey SyncKey(const AdapterName& adapter, const PoolName& pool);
+RecordKey DecisionKey(const AdapterName& adapter, const PoolName& pool);
+RecordKey RequestsKey(const AdapterName& adapter, const PoolName& pool);
+RecordKey LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder);
 // What keys of all leases of one adapter, or of one pool of it, begin with.
 std::string LeaseKeyPrefix(const AdapterName& adapter);
 std::string LeaseKeyPrefix(const AdapterName& adapter, const PoolName& pool);
-std::string VerdictKey(const VersionKey& version);
+RecordKey VerdictKey(const VersionKey& version);
 
 // The last component ("member/m1" -> "m1"), and the two of "pool/<adapter>/<pool>".
 std::string LastPart(const std::string& key);

@@ -77,6 +77,10 @@ Resolved Describe(const Core& core, const VersionInfo& version, const PoolName& 
   return resolved;
 }
 
+RecordKey KeyOf(const LeaseRecord& lease) {
+  return LeaseKey(lease.version.key, lease.pool, lease.holder);
+}
+
 bool Releases(const LeaseAsked& ask, const LeaseRecord& lease) {
   const VersionKey& key = lease.version.key;
   if (lease.holder != ask.holder || lease.pool != ask.pool || key.adapter != ask.selector.adapter)
@@ -101,7 +105,7 @@ Resolved Release(Core& core, const LeaseAsked& ask) {
     }
     const VersionInfo& version = it->second.record.version;
     if (resolved.released++ == 0 || resolved.version.key < version.key) resolved.version = version;
-    core.Erase(it->first);
+    core.Erase(KeyOf(it->second.record));
     core.lease_due.Clear(it->first);
     it = core.leases.erase(it);
   }
@@ -137,8 +141,8 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
   const PoolId id{version.key.adapter, event.pool};
   if (const GroupVerdict* given_up = GivenUp(core, id, version.key))
     return Answer(core, event.request, StatusOf(*given_up, version.key));
-  const std::string key = LeaseKey(version.key, event.pool, event.holder);
-  if (!core.leases.contains(key)) {
+  const RecordKey key = LeaseKey(version.key, event.pool, event.holder);
+  if (!core.leases.contains(key.text)) {
     if (core.LeasesOf(id).size() >= kLeasesLimit) {
       return Answer(core, event.request,
                     Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_LEASES",
@@ -155,11 +159,11 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
   }
   const bool is_held = core.held.contains(version.key);
   // A renewal that is refused leaves what was promised before as it is.
-  if (is_held || !core.leases.contains(key)) {
-    Lease& lease = core.leases[key];
+  if (is_held || !core.leases.contains(key.text)) {
+    Lease& lease = core.leases[key.text];
     lease.record = LeaseRecord{version, event.pool, event.holder, event.ttl_ms};
     lease.expires_at = core.now + event.ttl_ms;
-    core.lease_due.Set(key, lease.expires_at);
+    core.lease_due.Set(key.text, lease.expires_at);
     core.Save(key, lease.record);
   }
   if (!is_held) {
@@ -178,7 +182,7 @@ void AdvanceLeases(Core& core) {
   for (const std::string& key : core.lease_due.TakeDue(core.now)) {
     const auto it = core.leases.find(key);
     if (it == core.leases.end() || core.now < it->second.expires_at) continue;
-    core.Erase(key);
+    core.Erase(KeyOf(it->second.record));
     core.leases.erase(it);
   }
 }

@@ -75,11 +75,11 @@ absl::Status RestorePoolPart(Core& core, const std::string& key, const RecordVal
 absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& value) {
   if (const auto* meta = std::get_if<MetaRecord>(&value)) {
     core.stored_meta = *meta;
-    return key == MetaKey() ? absl::OkStatus() : Invalid(key);
+    return key == MetaKey().text ? absl::OkStatus() : Invalid(key);
   }
   if (const auto* holds = std::get_if<HoldsRecord>(&value)) {
     core.holds_record = *holds;
-    return key == HoldsKey() ? absl::OkStatus() : Invalid(key);
+    return key == HoldsKey().text ? absl::OkStatus() : Invalid(key);
   }
   if (const auto* record = std::get_if<MemberRecord>(&value)) {
     Member& member = core.members[MemberId(LastPart(key))];
@@ -87,18 +87,18 @@ absl::Status RestoreOne(Core& core, const std::string& key, const RecordValue& v
     member.record = *record;
     member.lost_at = core.now;
     NoteStanding(core, member);
-    return key == MemberKey(member.id) ? absl::OkStatus() : Invalid(key);
+    return key == MemberKey(member.id).text ? absl::OkStatus() : Invalid(key);
   }
   if (const auto* lease = std::get_if<LeaseRecord>(&value)) {
     core.leases[key] = Lease{*lease, core.now + lease->ttl_ms};  // a new term restarts them
     core.lease_due.Set(key, core.now + lease->ttl_ms);
-    return key == LeaseKey(lease->version.key, lease->pool, lease->holder) ? absl::OkStatus()
-                                                                           : Invalid(key);
+    const RecordKey its = LeaseKey(lease->version.key, lease->pool, lease->holder);
+    return key == its.text ? absl::OkStatus() : Invalid(key);
   }
   if (const auto* verdict = std::get_if<VerdictRecord>(&value)) {
     core.verdicts[verdict->version] = *verdict;
-    if (key == VerdictKey(verdict->version)) return absl::OkStatus();
-    core.Erase(key);  // of an earlier version of Lorry
+    if (key == VerdictKey(verdict->version).text) return absl::OkStatus();
+    core.Erase({.text = key});  // of an earlier version of Lorry
     core.Save(VerdictKey(verdict->version), *verdict);
     return absl::OkStatus();
   }

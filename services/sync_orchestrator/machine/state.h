@@ -261,15 +261,15 @@ struct Core {
   std::map<EngineName, VersionKey> named;  // the other way round
 
   // Both say what changed, too.
-  void Save(std::string key, RecordValue value) {
+  void Save(const RecordKey& key, RecordValue value) {
     changed.Record(key);
-    dirty[std::move(key)] = std::move(value);
+    SaveQuietly(key, std::move(value));
   }
   // What depends on the record is said by the caller.
-  void SaveQuietly(std::string key, RecordValue value) { dirty[std::move(key)] = std::move(value); }
-  void Erase(std::string key) {
+  void SaveQuietly(const RecordKey& key, RecordValue value) { dirty[key.text] = std::move(value); }
+  void Erase(const RecordKey& key) {
     changed.Record(key);
-    dirty[std::move(key)] = std::nullopt;
+    dirty[key.text] = std::nullopt;
   }
   // One that is not there yet begins above every epoch that its name may have had.
   Pool& PoolOf(const PoolId& id);

@@ -61,8 +61,7 @@ fleet::ResidencyState StateOf(const Core& core, const Member& member, const Vers
 // Its engine is full of what must stay, as it says.
 bool HasNoSlot(const Core& core, const Member& member, const VersionInfo& version) {
   const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
-  return residency != nullptr && residency->state == fleet::ResidencyState::kFetched &&
-         residency->reason == "NO_SLOT";
+  return residency != nullptr && residency->no_slot;
 }
 
 // It gave way, and the version stands there where it stood then.

@@ -39,6 +39,7 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
       holder_(std::move(holder)),
       orchestrator_(orchestrator),
       executor_({.name = "holds", .threads = 1, .waiting_max = 16}),
+      catch_up_(*stub_, [this](const CatchUp::Mark& mark) { return HasComeTo(mark); }),
       watch_({.start =
                   [this](grpc::ClientContext* context, auto* reactor) {
                     MutexLock lock(mutex_);
@@ -70,6 +71,7 @@ void StoreLink::Start() { watch_.Start(); }
 void StoreLink::Stop() {
   watch_.Stop();
   executor_.Stop();
+  catch_up_.Stop();
 }
 
 bool StoreLink::connected() const {
@@ -93,6 +95,18 @@ std::optional<AdapterInfo> StoreLink::Find(const AdapterName& adapter) const {
   const auto it = adapters_.find(adapter);
   if (it == adapters_.end()) return std::nullopt;
   return it->second;
+}
+
+bool StoreLink::Knows(const VersionKey& version, const PoolName& pool) const {
+  MutexLock lock(mutex_);
+  const auto adapter = adapters_.find(version.adapter);
+  return adapter != adapters_.end() && adapter->second.policy.pools.contains(pool) &&
+         versions_.contains(version);
+}
+
+bool StoreLink::HasComeTo(const CatchUp::Mark& mark) const {
+  MutexLock lock(mutex_);
+  return synced_ && store_ == mark.store() && cursor_ >= mark.revision();
 }
 
 void StoreLink::OnClosed(const absl::Status& why) {
@@ -125,6 +139,7 @@ void StoreLink::OnMessage(store::v1::WatchResponse message) {
   }
   // A present state that is cut short has to begin again.
   if (synced_) cursor_ = message.revision();
+  catch_up_.OnHeard();
 }
 
 void StoreLink::Apply(const store::v1::Change& change) {

@@ -2,7 +2,7 @@
 // holder set there.
 //
 // Callbacks run on gRPC's threads and only translate and post; SetHolds runs on an executor of one
-// thread, newest set wins. Owned by main; the orchestrator outlives it.
+// thread, newest set wins; CatchUp has one of its own. Owned by main; the orchestrator outlives it.
 #pragma once
 
 #include <map>
@@ -16,6 +16,7 @@
 #include "lib/runtime/executor.h"
 #include "lorry/store/v1/store.grpc.pb.h"
 #include "services/sync_orchestrator/driver/orchestrator.h"
+#include "services/sync_orchestrator/rpc/catch_up.h"
 
 namespace lorry::sync {
 
@@ -34,6 +35,10 @@ class StoreLink final : public HoldsPort {
   // What the watch said last.
   std::map<AdapterName, VersionKey> Newest() const;  // newest of each adapter's current run
   std::optional<AdapterInfo> Find(const AdapterName& adapter) const;
+  bool Knows(const VersionKey& version, const PoolName& pool) const;
+  // Once it is done with OK, what the store had when it was asked for is in the orchestrator's
+  // mailbox, and found here: a question that is posted afterwards is answered by it.
+  void AskToCatchUp(CatchUp::Done done) { catch_up_.Ask(std::move(done)); }
 
  private:
   struct Holds {
@@ -45,6 +50,7 @@ class StoreLink final : public HoldsPort {
   void Apply(const store::v1::Change& change) LORRY_REQUIRES(mutex_);
   void Forget(const AdapterName& adapter) LORRY_REQUIRES(mutex_);
   void Post(Event event);
+  bool HasComeTo(const CatchUp::Mark& mark) const;
   void SendHolds();
 
   const std::unique_ptr<store::v1::StoreService::Stub> stub_;
@@ -63,6 +69,7 @@ class StoreLink final : public HoldsPort {
   std::map<std::pair<AdapterName, AliasName>, VersionKey> aliases_ LORRY_GUARDED_BY(mutex_);
   std::optional<Holds> holds_ LORRY_GUARDED_BY(mutex_);  // waits to be sent
   runtime::Executor executor_;
+  CatchUp catch_up_;
   rpc::ReconnectingReader<store::v1::WatchResponse> watch_;
 };
 

@@ -9,6 +9,7 @@
 #include "lib/fleet/engine_name.h"
 #include "lib/fleet/selector.h"
 #include "lib/rpc/fleet_messages.h"
+#include "lib/runtime/awaited.h"
 #include "services/sync_orchestrator/rpc/sync_streams.h"
 
 namespace lorry::sync {
@@ -39,7 +40,7 @@ grpc::ByteBuffer BytesOf(v1::GetStatusResponse status) {
 
 }  // namespace
 
-SyncService::SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store,
+SyncService::SyncService(rpc::Gate& gate, Orchestrator& orchestrator, StoreLink& store,
                          const Clock& clock, std::string cluster, std::string version)
     : gate_(gate),
       orchestrator_(orchestrator),
@@ -77,6 +78,19 @@ PoolName SyncService::CompletePool(const std::string& pool, const AdapterName& a
   return info->policy.pools.begin()->first;
 }
 
+// Asks, and once more where what was asked for is unknown and may only not have been heard of yet.
+template <typename Question>
+absl::StatusOr<Reply> SyncService::AskUntilHeard(Tick deadline, Question ask) {
+  absl::StatusOr<Reply> reply = ask();
+  if (!absl::IsNotFound(reply.status())) return reply;
+  const auto caught_up = std::make_shared<runtime::Awaited<absl::Status>>();
+  store_.AskToCatchUp([caught_up](const absl::Status& status) { caught_up->Set(status); });
+  const absl::Status status = caught_up->Take(deadline - clock_.Now())
+                                  .value_or(absl::DeadlineExceededError("no time was left"));
+  if (!status.ok()) return InDoubt(reply.status(), status);
+  return ask();
+}
+
 grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* SyncService::Attach(
     grpc::CallbackServerContext* context) {
   return rpc::StartStream(gate_, *context, rpc::Role::kEngine,
@@ -85,12 +99,9 @@ grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* SyncService::Att
 
 grpc::ServerWriteReactor<v1::WatchSyncResponse>* SyncService::WatchSync(
     grpc::CallbackServerContext* context, const v1::WatchSyncRequest* request) {
-  absl::StatusOr<VersionKey> version = CompleteVersion(request->version());
-  const PoolName pool = version.ok() ? CompletePool(request->pool(), version->adapter) : PoolName();
-  return rpc::StartStream(
-      gate_, *context, rpc::Role::kReader,
-      std::make_shared<WatchSyncStream>(orchestrator_, std::move(version), pool),
-      request->version().adapter());
+  return rpc::StartStream(gate_, *context, rpc::Role::kReader,
+                          std::make_shared<WatchSyncStream>(*this, *request),
+                          request->version().adapter());
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncService::Watch(grpc::CallbackServerContext* context,
@@ -168,11 +179,15 @@ grpc::Status SyncService::Resolve(grpc::ServerContext* context, const v1::Resolv
       [&](const rpc::Call& call) -> absl::Status {
         LORRY_RETURN_IF_ERROR(CheckName("the holder", request->holder()));
         LORRY_RETURN_IF_ERROR(selector.status());
-        LeaseAsked ask{.selector = *selector};
-        ask.pool = CompletePool(request->pool(), ask.selector.adapter);
-        ask.holder = request->holder();
-        ask.ttl_ms = request->ttl_ms();
-        LORRY_ASSIGN_OR_RETURN(const Reply reply, orchestrator_.Ask(std::move(ask), call.deadline));
+        const auto ask = [&] {
+          return orchestrator_.Ask(
+              LeaseAsked{.selector = *selector,
+                         .pool = CompletePool(request->pool(), selector->adapter),
+                         .holder = request->holder(),
+                         .ttl_ms = request->ttl_ms()},
+              call.deadline);
+        };
+        LORRY_ASSIGN_OR_RETURN(const Reply reply, AskUntilHeard(call.deadline, ask));
         const VersionInfo& version = reply.resolved.version;
         response->set_loaded(reply.resolved.loaded);
         response->set_members(reply.resolved.members);
@@ -197,28 +212,31 @@ grpc::Status SyncService::Resolve(grpc::ServerContext* context, const v1::Resolv
 grpc::Status SyncService::SetOverride(grpc::ServerContext* context,
                                       const v1::SetOverrideRequest* request,
                                       v1::SetOverrideResponse* response) {
-  return gate_.Serve(*context, "SetOverride", rpc::Role::kOperator,
-                     [&](const rpc::Call& call) -> absl::Status {
-                       LORRY_RETURN_IF_ERROR(CheckAdapterName(request->adapter()));
-                       if (request->request_id().size() > kRequestIdBytesMax) {
-                         return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
-                                      "request_id is longer than 64 bytes");
-                       }
-                       OverrideSet set{.adapter = AdapterName(request->adapter()),
-                                       .request_id = request->request_id()};
-                       set.pool = CompletePool(request->pool(), set.adapter);
-                       if (request->has_version()) {
-                         LORRY_ASSIGN_OR_RETURN(set.version, CompleteVersion(request->version()));
-                         if (set.version->adapter != set.adapter) {
-                           return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
-                                        "the version is of another adapter");
-                         }
-                       }
-                       LORRY_ASSIGN_OR_RETURN(const Reply reply,
-                                              orchestrator_.Ask(std::move(set), call.deadline));
-                       response->set_epoch(reply.epoch.value);
-                       return absl::OkStatus();
-                     },
+  const auto ask = [&](Tick deadline) -> absl::StatusOr<Reply> {
+    OverrideSet set{.adapter = AdapterName(request->adapter()),
+                    .request_id = request->request_id()};
+    set.pool = CompletePool(request->pool(), set.adapter);
+    if (request->has_version()) {
+      LORRY_ASSIGN_OR_RETURN(set.version, CompleteVersion(request->version()));
+      if (set.version->adapter != set.adapter) {
+        return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                     "the version is of another adapter");
+      }
+    }
+    return orchestrator_.Ask(std::move(set), deadline);
+  };
+  const auto serve = [&](const rpc::Call& call) -> absl::Status {
+    LORRY_RETURN_IF_ERROR(CheckAdapterName(request->adapter()));
+    if (request->request_id().size() > kRequestIdBytesMax) {
+      return Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                   "request_id is longer than 64 bytes");
+    }
+    LORRY_ASSIGN_OR_RETURN(const Reply reply,
+                           AskUntilHeard(call.deadline, [&] { return ask(call.deadline); }));
+    response->set_epoch(reply.epoch.value);
+    return absl::OkStatus();
+  };
+  return gate_.Serve(*context, "SetOverride", rpc::Role::kOperator, serve,
                      {.adapter = request->adapter()});
 }
 

@@ -27,8 +27,8 @@ class SyncService final : public SyncServiceBase {
  public:
   // All outlive the service. `cluster`: what AdoptFleet must repeat. `version`: what GetStatus says
   // of this program.
-  SyncService(rpc::Gate& gate, Orchestrator& orchestrator, const StoreLink& store,
-              const Clock& clock, std::string cluster, std::string version);
+  SyncService(rpc::Gate& gate, Orchestrator& orchestrator, StoreLink& store, const Clock& clock,
+              std::string cluster, std::string version);
   ~SyncService() override;
 
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
@@ -62,6 +62,8 @@ class SyncService final : public SyncServiceBase {
   class WatchStream;
 
   absl::StatusOr<VersionKey> CompleteVersion(const common::v1::VersionRef& ref) const;
+  template <typename Question>
+  absl::StatusOr<Reply> AskUntilHeard(Tick deadline, Question ask);
   PoolName CompletePool(const std::string& pool, const AdapterName& adapter) const;
   void AddWatcher(std::weak_ptr<WatchStream> watcher);
   void Refresh();
@@ -71,7 +73,7 @@ class SyncService final : public SyncServiceBase {
 
   rpc::Gate& gate_;
   Orchestrator& orchestrator_;
-  const StoreLink& store_;
+  StoreLink& store_;
   const Clock& clock_;
   const std::string cluster_;
   const std::string version_;

@@ -82,22 +82,24 @@ class SyncService::AttachStream final
 };
 
 // One version's states. Latest wins: a slow reader misses states between, never the last.
-class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse> {
+class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSyncResponse>,
+                                           public std::enable_shared_from_this<WatchSyncStream> {
  public:
-  WatchSyncStream(Orchestrator& orchestrator, absl::StatusOr<VersionKey> version, PoolName pool)
+  WatchSyncStream(SyncService& service, v1::WatchSyncRequest request)
       : WriteStream(rpc::kLatestWins),
-        orchestrator_(orchestrator),
-        version_(std::move(version)),
-        pool_(std::move(pool)),
+        service_(service),
+        request_(std::move(request)),
         port_(std::make_shared<Port>()) {}
 
  private:
   class Port final : public SyncWatcher {
    public:
     void OnWatch(const WatchEvent& event, const PhaseTimes& times) override {
+      v1::WatchSyncResponse message = ToProto(event, times);
       MutexLock lock(mutex_);
       if (stream_ == nullptr) return;
-      (void)stream_->Send(ToProto(event, times));
+      if (event.is_unknown && !doubt_.ok()) message.set_detail(InDoubt(event.detail, doubt_));
+      (void)stream_->Send(std::move(message));
       if (event.final) stream_->Close(absl::OkStatus());
     }
     void Bind(WatchSyncStream* stream) {
@@ -105,33 +107,61 @@ class SyncService::WatchSyncStream final : public rpc::WriteStream<v1::WatchSync
       if (!unbound_) stream_ = stream;
       unbound_ = unbound_ || stream == nullptr;
     }
+    // Why what is unknown may be new.
+    void Doubt(const absl::Status& why) {
+      MutexLock lock(mutex_);
+      doubt_ = why;
+    }
 
    private:
     Mutex mutex_;
     WatchSyncStream* stream_ LORRY_GUARDED_BY(mutex_) = nullptr;
     bool unbound_ LORRY_GUARDED_BY(mutex_) = false;  // for ever
+    absl::Status doubt_ LORRY_GUARDED_BY(mutex_);
   };
 
   void OnOpen() override {
-    if (!version_.ok()) return Close(version_.status());
     port_->Bind(this);
-    absl::StatusOr<WatchId> watch = orchestrator_.OpenWatch(*version_, pool_, port_);
-    if (!watch.ok()) return Close(watch.status());
+    const absl::StatusOr<VersionKey> version = service_.CompleteVersion(request_.version());
+    if (version.ok() && service_.store_.Knows(*version, PoolFor(*version))) return Open();
+    service_.store_.AskToCatchUp([weak = weak_from_this()](const absl::Status& caught_up) {
+      const std::shared_ptr<WatchSyncStream> self = weak.lock();
+      if (self == nullptr) return;
+      self->port_->Doubt(caught_up);
+      self->Open(caught_up);
+    });
+  }
+
+  void Open(const absl::Status& caught_up = absl::OkStatus()) {
+    absl::Status opened = Watch();
+    if (absl::IsNotFound(opened) && !caught_up.ok()) opened = InDoubt(opened, caught_up);
+    if (!opened.ok()) Close(std::move(opened));
+  }
+
+  // Under the lock, so that OnClosed, after which the service may go, waits for it.
+  absl::Status Watch() {
     MutexLock lock(watch_mutex_);
-    watch_ = *watch;
-    if (closed_) orchestrator_.CloseWatch(*watch_);
+    if (closed_) return absl::OkStatus();
+    LORRY_ASSIGN_OR_RETURN(VersionKey version, service_.CompleteVersion(request_.version()));
+    PoolName pool = PoolFor(version);
+    LORRY_ASSIGN_OR_RETURN(
+        watch_, service_.orchestrator_.OpenWatch(std::move(version), std::move(pool), port_));
+    return absl::OkStatus();
+  }
+
+  PoolName PoolFor(const VersionKey& version) const {
+    return service_.CompletePool(request_.pool(), version.adapter);
   }
 
   void OnClosed(const absl::Status&) override {
     port_->Bind(nullptr);
     MutexLock lock(watch_mutex_);
     closed_ = true;
-    if (watch_.has_value()) orchestrator_.CloseWatch(*watch_);
+    if (watch_.has_value()) service_.orchestrator_.CloseWatch(*watch_);
   }
 
-  Orchestrator& orchestrator_;
-  const absl::StatusOr<VersionKey> version_;
-  const PoolName pool_;
+  SyncService& service_;
+  const v1::WatchSyncRequest request_;
   const std::shared_ptr<Port> port_;
   Mutex watch_mutex_;
   bool closed_ LORRY_GUARDED_BY(watch_mutex_) = false;

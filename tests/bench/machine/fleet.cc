@@ -60,19 +60,19 @@ fleet::Observed Served(const std::vector<AdapterName>& adapters) {
 
 BenchFleet::BenchFleet(size_t engines, size_t adapters) : newest_(adapters, 1) {
   Records records;
-  records[MetaKey()] = MetaRecord{Term{1, 1}, Worth::kSettled};
+  records[MetaKey().text] = MetaRecord{Term{1, 1}, Worth::kSettled};
   StoreListed listed;
   for (size_t i = 0; i < adapters; ++i) {
     const AdapterName adapter(absl::StrCat("adapter-", 1'000 + i));
     const VersionInfo version = VersionOf(adapter, 1);
     adapters_.push_back(adapter);
-    records[PoolKey(adapter, kRollout)] =
+    records[PoolKey(adapter, kRollout).text] =
         PoolRecord{.epoch = Epoch(1), .history = {{Epoch(1), version}}, .considered = version.key};
     listed.adapters.push_back({adapter, {}, RunId(1)});
     listed.versions.push_back(version);
   }
   for (size_t i = 0; i < engines; ++i) {
-    records[MemberKey(MemberOf(i))] = MemberRecord{.pool = kRollout, .journal = kJournal};
+    records[MemberKey(MemberOf(i)).text] = MemberRecord{.pool = kRollout, .journal = kJournal};
   }
   machine_.emplace(*Machine::Restore({}, records, now_));
   const fleet::Observed served = Served(adapters_);

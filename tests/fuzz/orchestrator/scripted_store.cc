@@ -17,6 +17,11 @@ void ScriptedStore::Take(bool taken) {
   taken_ = taken;
 }
 
+void ScriptedStore::AnswerLooks(Look look) {
+  MutexLock lock(mutex_);
+  look_ = std::move(look);
+}
+
 std::vector<store::v1::WatchRequest> ScriptedStore::watches() {
   MutexLock lock(mutex_);
   return watches_;
@@ -48,6 +53,19 @@ grpc::Status ScriptedStore::SetHolds(grpc::ServerContext*,
   MutexLock lock(mutex_);
   holds_.push_back(*request);
   return taken_ ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now");
+}
+
+grpc::Status ScriptedStore::GetRevision(grpc::ServerContext*, const store::v1::GetRevisionRequest*,
+                                        store::v1::GetRevisionResponse* response) {
+  Look look;
+  {
+    MutexLock lock(mutex_);
+    look = look_;
+  }
+  const auto answer = look ? look() : std::nullopt;
+  if (!answer.has_value()) return {grpc::StatusCode::UNAVAILABLE, "not now"};
+  *response = *answer;
+  return grpc::Status::OK;
 }
 
 }  // namespace lorry::sync::fuzz

@@ -1,6 +1,8 @@
 // A store as the orchestrator sees it: what its watch says comes from the input, or from a test.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,6 +24,9 @@ class ScriptedStore final : private store::v1::StoreService::Service {
   void End(grpc::Status why);
   // Whether holds are taken; at first they are.
   void Take(bool taken);
+  // What each call that asks how far it has come is answered; at first it is not.
+  using Look = std::function<std::optional<store::v1::GetRevisionResponse>()>;
+  void AnswerLooks(Look look);
 
   // The watches so far, each with what it asked for; all that were opened.
   std::vector<store::v1::WatchRequest> watches();
@@ -33,10 +38,13 @@ class ScriptedStore final : private store::v1::StoreService::Service {
                      grpc::ServerWriter<store::v1::WatchResponse>* writer) override;
   grpc::Status SetHolds(grpc::ServerContext* context, const store::v1::SetHoldsRequest* request,
                         store::v1::SetHoldsResponse* response) override;
+  grpc::Status GetRevision(grpc::ServerContext* context, const store::v1::GetRevisionRequest*,
+                           store::v1::GetRevisionResponse* response) override;
 
   lorry::fuzz::ScriptedWords<Word> words_;
   Mutex mutex_;
   bool taken_ LORRY_GUARDED_BY(mutex_) = true;
+  Look look_ LORRY_GUARDED_BY(mutex_);
   std::vector<store::v1::WatchRequest> watches_ LORRY_GUARDED_BY(mutex_);
   std::vector<store::v1::SetHoldsRequest> holds_ LORRY_GUARDED_BY(mutex_);
   lorry::fuzz::OpenServer server_;  // goes first

@@ -52,6 +52,7 @@ SCRIPTS = {
         *PUBLISH,
         call("GetVersion", version=POLICY),
         call("ListVersions", adapter="policy", page_size=1),
+        call("GetRevision"),
         call("SetAlias", adapter="policy", alias="eval", version=POLICY, expected_generation=0),
         call("DeleteVersion", version=POLICY),
         call("SetAlias", adapter="policy", alias="eval"),

@@ -86,7 +86,11 @@ fleet::Observed SomeObserved() {
                            .bytes_done = 1,
                            .bytes_total = 2,
                            .in_flight = 3,
-                           .count_known = false}};
+                           .count_known = false},
+                          {.name = EngineName("policy-v13-bbbbbbbbbbbb"),
+                           .key = Version(13),
+                           .state = fleet::ResidencyState::kFetched,
+                           .no_slot = true}};
   observed.paused = fleet::DesiredPause{.kind = fleet::PauseKind::kAbort, .deadline_ms = 7};
   observed.killers = {{EngineName("policy-v13-bbbbbbbbbbbb"), 2}};
   observed.leaves = true;
@@ -103,6 +107,12 @@ TEST(Messages, ObservedSurvivesTheWire) {
   const auto back = FromProto(ToProto(SomeObserved()));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(*back == SomeObserved());
+}
+
+TEST(Messages, NoSlotIsOnlyForWhatIsFetched) {
+  fleet::Observed observed = SomeObserved();
+  observed.residencies.at(1).state = fleet::ResidencyState::kLoaded;
+  EXPECT_FALSE(FromProto(ToProto(observed))->residencies.at(1).no_slot);
 }
 
 TEST(Messages, UnknownEnumerationsStopAtTheEdge) {

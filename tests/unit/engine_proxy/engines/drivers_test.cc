@@ -260,8 +260,9 @@ TEST_P(SeamTest, PausesOnlyInTheEnginesOwnWays) {
     EXPECT_EQ(engine.SetPause(pause, /*flush=*/true), absl::OkStatus());
     EXPECT_EQ(engine.SetPause(PauseKind::kNone), absl::OkStatus());
   }
-  EXPECT_EQ(ReasonOf(engine.SetPause(is_sglang() ? PauseKind::kKeep : PauseKind::kInPlace)),
-            "ENGINE_PAUSE_KIND");
+  const absl::Status other = engine.SetPause(is_sglang() ? PauseKind::kKeep : PauseKind::kInPlace);
+  EXPECT_EQ(ReasonOf(other), "ENGINE_PAUSE_KIND");
+  EXPECT_EQ(EndOf(other), End::kFailed);
   EXPECT_EQ(engine.GetLoad()->running, 0u);
 }
 

@@ -427,6 +427,23 @@ TEST(BaseModel, VllmTellsItsConfigAsAnObjectOrAsPythonPrintsIt) {
   EXPECT_EQ(facts.model_config, R"({"hidden_size":128})");
 }
 
+TEST(EndOf, GoesByTheCodeWhateverTheReasonSays) {
+  using Code = absl::StatusCode;
+  const auto end = [](Code code) { return EndOf(Error(code, "ENGINE_REFUSED", "ENGINE_FAILED")); };
+  EXPECT_EQ(EndOf(absl::OkStatus()), End::kOk);
+  EXPECT_EQ(end(Code::kInvalidArgument), End::kRefused);
+  EXPECT_EQ(end(Code::kUnavailable), End::kUnsent);
+  EXPECT_EQ(end(Code::kAborted), End::kUnsent);
+  EXPECT_EQ(end(Code::kUnknown), End::kBroken);
+  EXPECT_EQ(end(Code::kInternal), End::kBroken);
+  EXPECT_EQ(end(Code::kDeadlineExceeded), End::kTimedOut);
+  for (const Code code : {Code::kFailedPrecondition, Code::kAlreadyExists, Code::kNotFound,
+                          Code::kUnimplemented, Code::kUnauthenticated}) {
+    EXPECT_EQ(end(code), End::kFailed);
+  }
+  EXPECT_EQ(EndOf(JudgeAlreadyLoaded({}, EngineName("p-v1"), "/a")), End::kFailed);
+}
+
 TEST(AlreadyLoaded, IsSuccessOnlyAtOurPath) {
   const EngineName name("p-v1");
   EXPECT_TRUE(JudgeAlreadyLoaded({{name, "/a"}}, name, "/a").ok());

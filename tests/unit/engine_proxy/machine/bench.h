@@ -40,7 +40,7 @@ class Bench {
     See();
   }
   void See() {
-    EngineSeen seen{boot_, limits_, "1", "", SaysAsleep()};
+    EngineSeen seen{boot_, limits_, "1", std::nullopt, SaysAsleep()};
     seen.base_model = base_;
     Tell(seen);
   }

@@ -324,6 +324,24 @@ TEST_F(BindingsTest, WhatAnEarlierProcessLetInWaitsOutTheFrameworksPause) {
   EXPECT_EQ(bench_.unloads_, 1);
 }
 
+// Which holds whatever comes of the next.
+TEST_F(BindingsTest, TheyWaitItOutThoughTheEngineIsAskedForAnotherMeanwhile) {
+  Ask("a", "/d/one");
+  bench_.Tell(CallMade{100, PauseCall{}});
+  bench_.Stop();
+  bench_.Start();
+  Unbind("a");
+  bench_.silent_ = {kPauseEffect};
+  bench_.Tell(CallMade{101, PauseCall{}});
+  bench_.Pass(20'000);
+  for (OpId op = 1; op < 100; ++op) bench_.Tell(PauseDone{op, Outcome::kUnknown, "", ""});
+  bench_.Pass(4'000);
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.Tell(CallMade{102, ContinueCall{}});
+  bench_.Pass(10'000);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
 TEST_F(BindingsTest, AHungRegistryKeepsNoCallForever) {
   Bench sglang(fleet::EngineKind::kSglang, 3);
   sglang.files_["/d/one"] = "1";

@@ -108,8 +108,10 @@ TEST(Residency, AVersionWithoutARoomThatCouldBeMadeSaysNoSlot) {
   bench.Desire(2, {2});
   bench.Pass(2'000);
   const fleet::Observed observed = bench.machine_->Observe();
+  EXPECT_TRUE(observed.residencies.at(1).no_slot);
   EXPECT_EQ(observed.residencies.at(1).reason, "NO_SLOT");
   EXPECT_NE(observed.residencies.at(1).detail.find("--max-loaded-loras"), std::string::npos);
+  EXPECT_FALSE(observed.residencies.at(0).no_slot);
   EXPECT_EQ(observed.residencies.at(0).reason, "");
 }
 

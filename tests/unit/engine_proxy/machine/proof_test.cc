@@ -98,7 +98,7 @@ TEST(BaseModel, WithoutOneNothingIsLoadedUntilItIsKnown) {
 
 TEST(BaseModel, AnOperatorMayVouchForEveryAdapter) {
   Bench bench;
-  EngineSeen seen{bench.boot_, bench.limits_, "1", ""};
+  EngineSeen seen{bench.boot_, bench.limits_, "1"};
   seen.base_unchecked = true;
   bench.Tell(seen);
   bench.Desire(1, {1});

@@ -114,7 +114,7 @@ TEST_F(MemoryTest, NoDeadlineOfALoadThatItSleptThroughCountsAgainstAnybody) {
     sglang.Desire(0, {number});
     ASSERT_EQ(sglang.StateOf(number), ResidencyState::kLoading);
     // One that tells, as nobody can put it to sleep through the door meanwhile.
-    EngineSeen seen{sglang.boot_, sglang.limits_, "1", "", true};
+    EngineSeen seen{sglang.boot_, sglang.limits_, "1", std::nullopt, true};
     seen.base_model = sglang.base_;
     sglang.Tell(seen);
     for (OpId op = 1; op < 400; ++op)
@@ -133,7 +133,7 @@ TEST_F(MemoryTest, HoweverManyLoadsItSleptThroughItDoesNotHang) {
   Bench sglang(EngineKind::kSglang);
   sglang.silent_ = {kLoadEffect};
   sglang.Desire(0, {2});
-  EngineSeen seen{sglang.boot_, sglang.limits_, "1", "", true};
+  EngineSeen seen{sglang.boot_, sglang.limits_, "1", std::nullopt, true};
   seen.base_model = sglang.base_;
   for (uint32_t i = 0; i < 2 * Config().hung_loads_limit; ++i) {
     ASSERT_EQ(sglang.StateOf(2), ResidencyState::kLoading);

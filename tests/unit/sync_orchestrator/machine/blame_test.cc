@@ -190,13 +190,13 @@ TEST_F(BlameTest, WhatAMemberHasLoadedIsProvenWhereNothingIsKnownOfIt) {
     for (const char* id : {"e1", "e2"}) fleet_.Obey(id);
   }
   ASSERT_EQ(fleet_.Committed(), 1u);
-  fleet_.records_.erase(VerdictKey(key));
+  fleet_.records_.erase(VerdictKey(key).text);
   fleet_.Restart();
   for (const char* id : {"e1", "e2"}) Again(id);
   fleet_.Join("e3");
   fleet_.Pass(1);
   EXPECT_TRUE(fleet_.MayLoad("e3", 1));
-  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(key)));
+  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(key).text));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class Goodbye : public ::testing::Test {
     fleet_.Report(id);
   }
   bool IsOnRoster(const std::string& id) const {
-    return fleet_.records_.contains(MemberKey(MemberId(id)));
+    return fleet_.records_.contains(MemberKey(MemberId(id)).text);
   }
   static fleet::AdapterPolicy Barrier() {
     fleet::AdapterPolicy policy;
@@ -193,14 +193,14 @@ TEST_F(Goodbye, InATryIsNobodysDeathThoughItComesBackWithoutItsJournal) {
   const VersionKey second = fleet_.Publish(2);
   ASSERT_TRUE(fleet_.MayLoad("e1", 2));
   SayGoodbye("e1");
-  EXPECT_FALSE(std::get<VerdictRecord>(fleet_.records_.at(VerdictKey(second)))
+  EXPECT_FALSE(std::get<VerdictRecord>(fleet_.records_.at(VerdictKey(second).text))
                    .groups.begin()
                    ->second.leave.contains(MemberId("e1")));
   fleet_.Of("e1").leaves = false;
   fleet_.Evict("e1");
   fleet_.Attach("e1");
   fleet_.Report("e1");
-  EXPECT_TRUE(std::get<VerdictRecord>(fleet_.records_.at(VerdictKey(second)))
+  EXPECT_TRUE(std::get<VerdictRecord>(fleet_.records_.at(VerdictKey(second).text))
                   .groups.begin()
                   ->second.deaths.empty());
 }

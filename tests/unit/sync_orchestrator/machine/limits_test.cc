@@ -11,7 +11,7 @@ void Declare(Fleet& fleet, const std::string& id, MemberMark mark) {
 }
 
 bool IsOnRoster(const Fleet& fleet, const std::string& id) {
-  return fleet.records_.contains(MemberKey(MemberId(id)));
+  return fleet.records_.contains(MemberKey(MemberId(id)).text);
 }
 
 TEST(Dead, IsForgottenAfterADay) {

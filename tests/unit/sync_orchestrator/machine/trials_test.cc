@@ -31,7 +31,7 @@ class Trials : public ::testing::Test {
   void HasNoSlot(const char* id, const VersionKey& key) {
     fleet_.Set(id, key, ResidencyState::kFetched);
     for (fleet::ObservedResidency& residency : fleet_.Of(id).residencies) {
-      if (residency.key == key) residency.reason = "NO_SLOT";
+      if (residency.key == key) residency.no_slot = true;
     }
     fleet_.Report(id);
   }
@@ -314,7 +314,7 @@ TEST_F(Trials, LeaveToTryHoldsForTheBootThatItWasGivenTo) {
 TEST_F(Trials, ATryIsOneRecordAndGoneAtItsEnd) {
   const VersionKey second = fleet_.Publish(2);
   const auto leave = [&] {
-    const auto record = fleet_.records_.find(VerdictKey(second));
+    const auto record = fleet_.records_.find(VerdictKey(second).text);
     return record == fleet_.records_.end()
                ? 0
                : std::get<VerdictRecord>(record->second).groups.begin()->second.leave.size();

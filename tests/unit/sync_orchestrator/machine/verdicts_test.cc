@@ -139,9 +139,9 @@ TEST_F(Pool, AVerdictLastsAsLongAsItsVersion) {
   ASSERT_EQ(fleet_.Committed(), 2u);
   fleet_.Die("e1", second);
   const VersionKey third = fleet_.Publish(3);
-  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(second)));
+  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(second).text));
   fleet_.Delete(second);
-  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(second))) << "rows stand on it still";
+  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(second).text)) << "rows stand on it still";
   ObeyAll();
   ObeyAll();
   ASSERT_EQ(fleet_.Committed(), 3u);
@@ -150,11 +150,11 @@ TEST_F(Pool, AVerdictLastsAsLongAsItsVersion) {
     ObeyAll();
     ObeyAll();
   }
-  EXPECT_FALSE(fleet_.records_.contains(VerdictKey(second)));
-  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(third)));
+  EXPECT_FALSE(fleet_.records_.contains(VerdictKey(second).text));
+  EXPECT_TRUE(fleet_.records_.contains(VerdictKey(third).text));
   fleet_.versions_.clear();  // deleted while nobody leads
   fleet_.Restart();
-  EXPECT_FALSE(fleet_.records_.contains(VerdictKey(third)));
+  EXPECT_FALSE(fleet_.records_.contains(VerdictKey(third).text));
 }
 
 TEST_F(Pool, TwoThatHangEndTheTrial) {

@@ -51,11 +51,11 @@ class ColdFleet {
     const VersionInfo version{{adapter, RunId(1), VersionNumber(1)}, Digest{"sha256:1"}};
     const PoolName pool("rollout");
     Records records;
-    records[MetaKey()] = MetaRecord{Term{1, 1}, Worth::kSettled};
-    records[PoolKey(adapter, pool)] =
+    records[MetaKey().text] = MetaRecord{Term{1, 1}, Worth::kSettled};
+    records[PoolKey(adapter, pool).text] =
         PoolRecord{.epoch = Epoch(1), .history = {{Epoch(1), version}}, .considered = version.key};
     for (size_t i = 0; i < engines; ++i)
-      records[MemberKey(Name(i))] = MemberRecord{.pool = pool, .journal = JournalId("j")};
+      records[MemberKey(Name(i)).text] = MemberRecord{.pool = pool, .journal = JournalId("j")};
     machine_.emplace(*Machine::Restore({}, records, 0));
     machine_->Step(0, StoreListed{{{adapter, {}, RunId(1)}}, {version}, {}});
     for (size_t i = 0; i < engines; ++i)

@@ -3,58 +3,22 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "lib/kv/memory_store.h"
 #include "lib/metrics/registry.h"
 #include "lib/rpc/channel.h"
 #include "services/sync_orchestrator/rpc/gauges.h"
 #include "tests/fuzz/orchestrator/scripted_store.h"
+#include "tests/unit/sync_orchestrator/rpc/store_words.h"
 
 namespace lorry::sync {
 namespace {
 
 using store::v1::WatchResponse;
 
-constexpr int64_t kPatienceMs = 30'000;
 const grpc::Status kAway(grpc::StatusCode::UNAVAILABLE, "restarting");
-
-bool Eventually(const std::function<bool()>& condition) {
-  const SteadyClock clock;
-  const Tick until = clock.Now() + kPatienceMs;
-  while (!condition()) {
-    if (clock.Now() > until) return false;
-    // tidy: allow sleep: a bounded poll of what gRPC's threads do, which notify nobody
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
-WatchResponse At(uint64_t revision, bool synced = false) {
-  WatchResponse message;
-  message.set_revision(revision);
-  message.set_synced(synced);
-  if (synced) message.set_store("s1");
-  return message;
-}
-
-void AddAdapter(WatchResponse& message, const std::string& name) {
-  store::v1::Adapter* adapter = message.add_changes()->mutable_adapter_set();
-  adapter->set_name(name);
-  adapter->set_current_run(1);
-}
-
-void AddVersion(WatchResponse& message, const std::string& adapter, uint64_t number) {
-  common::v1::Version* version = message.add_changes()->mutable_version_stored();
-  version->mutable_ref()->set_adapter(adapter);
-  version->mutable_ref()->set_run(1);
-  version->mutable_ref()->set_number(number);
-  version->set_digest("d");
-}
 
 class StoreLinkTest : public ::testing::Test {
  protected:
