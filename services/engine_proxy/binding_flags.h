@@ -9,6 +9,7 @@
 namespace lorry::proxy {
 
 absl::StatusOr<std::unique_ptr<BindingReader>> MakeBindingReader(bool one_node, ImageShelf& shelf,
+                                                                 BindingReader::TakeBody take_body,
                                                                  EventSink sink);
 
 }  // namespace lorry::proxy

@@ -347,7 +347,10 @@ absl::Status App::WireTransfers() {
       [this](const std::string& transport, double seconds) {
         metrics_.OnFetched(transport, seconds);
       });
-  LORRY_ASSIGN_OR_RETURN(binding_reader_, MakeBindingReader(followers_->empty(), *shelf_, Sink()));
+  LORRY_ASSIGN_OR_RETURN(binding_reader_,
+                         MakeBindingReader(
+                             followers_->empty(), *shelf_,
+                             [this](uint64_t ticket) { return calls_.BodyOf(ticket); }, Sink()));
   return absl::OkStatus();
 }
 

@@ -3,7 +3,9 @@ every bug, under traffic; nothing hangs, and every token comes of the bytes that
 
 from __future__ import annotations
 
+import json
 import os
+import pathlib
 import threading
 
 import pytest
@@ -11,6 +13,7 @@ from engine_core import expected_tokens
 from testing import engines
 from testing.engines import KINDS, http_json
 from testing.frameworks import Asking, Framework, areal, astraflow, miles, ok, weight_versions, write
+from testing.tensors import tensor_call
 from testing.waiting import until
 from testing.world import ADAPTER, World, restart
 
@@ -25,6 +28,7 @@ RESTART_EVERY = max(ROUNDS // 10, 8)  # more than the 64 names that a door keeps
 CONTENTS = 40
 JUDGED_EVERY = 20
 KEEP = 4  # of AReaL: max_head_offpolicyness 2, and 2
+PICKLES = pathlib.Path(__file__).parents[1] / "unit" / "engine_proxy" / "bindings" / "testdata" / "torch_pickles.json"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +106,42 @@ def test_areal(framework, make_adapter, root):
 
 def test_miles(framework, make_adapter, root):
     run(framework, miles(framework, sources(make_adapter, 5000), root / f"miles-{framework.kind}", ROUNDS), gone=True)
+
+
+def test_miles_from_tensors(world, make_adapter):
+    framework = Framework(world, "sglang")
+    run(framework, miles(framework, sources(make_adapter, 5500), None, max(ROUNDS, 20)), gone=True)
+
+
+def test_tensors_in_a_call_are_what_a_directory_with_them_is(world, make_adapter, root):
+    framework, folder, source = Framework(world, "sglang"), root / "as_tensors", make_adapter(5600)
+    ok(framework.load_tensors(tensor_call("as_tensors", source, ranks=2)))
+    digest = framework.answers_by("as_tensors", source).digest
+    write(source, folder)
+    status, body = framework.load("as_directory", folder)
+    assert status == 200 and body["loaded_adapters"]["as_tensors"] == "__tensor__", body
+    assert framework.answers_by("as_directory", source).digest == digest
+    restart(world.fleet.proxies["sglang"])
+    world.wait_ready("sglang")
+    until(lambda: framework.ask("as_tensors").status == 200, "it is served again")
+    framework.answers_by("as_tensors", source)
+
+
+def test_hostile_tensors_reach_no_engine(world, make_adapter):
+    """Each kills an SGLang, or has it run what the pickle says."""
+    framework, source = Framework(world, "sglang"), make_adapter(5700)
+    good = tensor_call("hostile", source)
+    for row in json.loads(PICKLES.read_text())["refused"]:
+        layout = "flattened_bucket" if row["bucket"] else None
+        status, body = framework.load_tensors({**good, "serialized_named_tensors": [row["pickle"]], "load_format": layout})
+        assert status == 400 and row["reason"] in body["error_message"], (row["name"], body)
+    for wrong in ({"expected_checksums": {"a": "0" * 64}}, {"added_tokens_config": {"<a>": 1}}, {"serialized_named_tensors": ["?"]}, {"config_dict": None}):
+        status, body = framework.load_tensors({**good, **wrong})
+        assert status == 400 and not body["success"], body
+    assert framework.ask("hostile").status == 404
+    ok(framework.load_tensors(good))
+    framework.answers_by("hostile", source)
+    assert world.engines["sglang"].is_running()
 
 
 def test_a_name_in_use_is_not_taken_and_in_place_takes_it(world, make_adapter, root):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from testing.engines import KINDS
-from testing.frameworks import Asking, Framework, areal, astraflow, ok, weight_versions, write
+from testing.frameworks import Asking, Framework, areal, astraflow, miles, ok, weight_versions, write
 from testing.reference import TOLERANCE, Reference
 from testing.world import ADAPTER, World
 
@@ -61,6 +61,11 @@ def test_astraflow_on_sglang(world, reference, folders, root):
     run(framework, astraflow(framework, folders.__getitem__, root / "astraflow", ROUNDS, RESTART_EVERY), reference)
     for name, source in zip(("lora_v1", "lora_v2"), folders[RESTART_EVERY:], strict=True):
         framework.answers_by(name, source, stream=True)
+
+
+def test_miles_from_tensors_on_sglang(world, folders):
+    for _ in miles(Framework(world, "sglang", TOKENS), folders.__getitem__, None, ROUNDS):
+        pass
 
 
 @pytest.mark.parametrize("member", KINDS)

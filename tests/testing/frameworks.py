@@ -20,6 +20,7 @@ from typing import Any
 
 from testing.doors import Answer
 from testing.engines import http_json
+from testing.tensors import tensor_call
 from testing.workers import Workers
 from testing.world import World
 
@@ -60,6 +61,9 @@ class Framework:
     def load(self, name: str, path: pathlib.Path, **more: object) -> tuple[int, Any]:
         prefix = "" if self.kind == "sglang" else "/v1"
         return self._post(prefix + "/load_lora_adapter", {"lora_name": name, "lora_path": str(path), **more})
+
+    def load_tensors(self, call: dict[str, Any]) -> tuple[int, Any]:
+        return self._post("/load_lora_adapter_from_tensors", call)
 
     def unload(self, name: str) -> tuple[int, Any]:
         prefix = "" if self.kind == "sglang" else "/v1"
@@ -119,16 +123,17 @@ def areal(framework: Framework, sources: Sources, folder: pathlib.Path, rounds: 
         yield version
 
 
-def miles(framework: Framework, sources: Sources, folder: pathlib.Path, rounds: int) -> Iterator[int]:
-    """unload → flush → load → flush under one name, in one directory that is written anew."""
+def miles(framework: Framework, sources: Sources, folder: pathlib.Path | None, rounds: int) -> Iterator[int]:
+    """unload → flush → load → flush under one name, in one directory that is written anew; without one, as tensors in the call."""
     for step in range(rounds):
         source = sources(step)
-        write(source, folder)
+        if folder is not None:
+            write(source, folder)
         if step > 0:
             ok(framework.unload("miles_lora"))
             assert framework.ask("miles_lora").status == 404
             framework.flush()
-        ok(framework.load("miles_lora", folder))
+        ok(framework.load("miles_lora", folder) if folder is not None else framework.load_tensors(tensor_call("miles_lora", source)))
         framework.current = "miles_lora"
         framework.flush()
         framework.answers_by("miles_lora", source)

@@ -10,6 +10,7 @@
 #include "lib/peft/canonical_image.h"
 #include "lib/peft/digest.h"
 #include "lib/peft/values.h"
+#include "services/engine_proxy/bindings/tensor_call.h"
 #include "services/engine_proxy/machine/binding_name.h"
 
 namespace lorry::proxy {
@@ -43,20 +44,26 @@ struct BindingReader::Image {
 };
 
 BindingReader::BindingReader(BindingRoots roots, uint64_t image_bytes_max, bool one_node,
-                             ImageShelf& shelf, EventSink sink)
+                             ImageShelf& shelf, TakeBody take_body, EventSink sink)
     : roots_(std::move(roots)),
       image_bytes_max_(image_bytes_max),
       one_node_(one_node),
       shelf_(shelf),
+      take_body_(std::move(take_body)),
       sink_(std::move(sink)),
       executor_({.name = "bind", .threads = 1, .waiting_max = kWaitingMax}) {}
 
 BindingReader::~BindingReader() { executor_.Stop(); }
 
-absl::StatusOr<BindingReader::Image> BindingReader::ReadImage(const std::string& path,
+absl::StatusOr<ForeignAdapter> BindingReader::ReadForeign(const ReadBinding& read) {
+  if (read.ticket == 0) return ReadForeignDirectory(roots_, read.path, image_bytes_max_);
+  const std::optional<std::string> body = take_body_(read.ticket);
+  if (body.has_value()) return ReadTensorCall(*body, image_bytes_max_);
+  return Error(absl::StatusCode::kCancelled, "TENSORS_INVALID", "the caller has left");
+}
+
+absl::StatusOr<BindingReader::Image> BindingReader::MakeImage(const ForeignAdapter& foreign,
                                                               const peft::BaseModel* base) {
-  LORRY_ASSIGN_OR_RETURN(const ForeignDirectory foreign,
-                         ReadForeignDirectory(roots_, path, image_bytes_max_));
   LORRY_ASSIGN_OR_RETURN(peft::CanonicalImage planned,
                          peft::PlanCanonicalImage(foreign.image(), foreign.config_json, base));
   LORRY_ASSIGN_OR_RETURN(const std::string canonical, peft::CanonicalConfig(planned.config));
@@ -89,10 +96,11 @@ absl::StatusOr<BindingReader::Image> BindingReader::ReadImage(const std::string&
 absl::StatusOr<BindingRead> BindingReader::ReadNew(const ReadBinding& read) {
   if (!one_node_)
     return Error(absl::StatusCode::kFailedPrecondition, "BINDING_NEEDS_ONE_NODE",
-                 "the engine runs on several nodes, which have this directory only as a version of "
+                 "the engine runs on several nodes, which have this adapter only as a version of "
                  "Lorry's: publish it");
+  LORRY_ASSIGN_OR_RETURN(const ForeignAdapter foreign, ReadForeign(read));
   LORRY_ASSIGN_OR_RETURN(Image image,
-                         ReadImage(read.path, read.base.has_value() ? &*read.base : nullptr));
+                         MakeImage(foreign, read.base.has_value() ? &*read.base : nullptr));
   BindingRead done{.op = read.op};
   done.digest = image.digest;
   done.traits = image.traits;
@@ -129,8 +137,14 @@ void BindingReader::Read(const ReadBinding& read) {
 
 absl::StatusOr<std::string> BindingReader::FetchAgain(const proxy::Fetch& fetch) {
   const auto& base = fetch.binding.base;
-  LORRY_ASSIGN_OR_RETURN(Image image,
-                         ReadImage(fetch.binding.path, base.has_value() ? &*base : nullptr));
+  if (fetch.binding.path == kTensorsPath) {
+    return Error(absl::StatusCode::kDataLoss, "BINDING_LOST",
+                 "the copy that was bound is lost, and it came as tensors in a call; load the "
+                 "adapter again");
+  }
+  LORRY_ASSIGN_OR_RETURN(const ForeignAdapter foreign,
+                         ReadForeignDirectory(roots_, fetch.binding.path, image_bytes_max_));
+  LORRY_ASSIGN_OR_RETURN(Image image, MakeImage(foreign, base.has_value() ? &*base : nullptr));
   if (image.digest != fetch.digest) {
     shelf_.GiveBack(std::move(image.file));
     return Error(absl::StatusCode::kDataLoss, "BINDING_LOST",

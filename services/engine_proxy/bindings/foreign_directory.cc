@@ -203,13 +203,13 @@ absl::StatusOr<BindingRoots::Beneath> BindingRoots::Find(const std::string& path
   return Outside(path);
 }
 
-absl::StatusOr<ForeignDirectory> ReadForeignDirectory(const BindingRoots& roots,
-                                                      const std::string& path, uint64_t bytes_max,
-                                                      const std::function<void()>& before_check) {
+absl::StatusOr<ForeignAdapter> ReadForeignDirectory(const BindingRoots& roots,
+                                                    const std::string& path, uint64_t bytes_max,
+                                                    const std::function<void()>& before_check) {
   LORRY_ASSIGN_OR_RETURN(const BindingRoots::Beneath directory, roots.Find(path));
   LORRY_ASSIGN_OR_RETURN(const ForeignFile config, ForeignFile::Open(directory, path, kConfigFile));
   LORRY_ASSIGN_OR_RETURN(const ForeignFile image, ForeignFile::Open(directory, path, kImageFile));
-  ForeignDirectory read;
+  ForeignAdapter read;
   read.image_bytes = image.bytes();
   if (read.image_bytes > bytes_max) {
     return Error(absl::StatusCode::kResourceExhausted, "DIRECTORY_TOO_LARGE",

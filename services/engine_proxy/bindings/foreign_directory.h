@@ -45,7 +45,7 @@ class BindingRoots {
   std::vector<Root> roots_;
 };
 
-struct ForeignDirectory {
+struct ForeignAdapter {
   std::string config_json;
   std::unique_ptr<transfer::Arena> memory;
   uint64_t image_bytes = 0;
@@ -55,8 +55,8 @@ struct ForeignDirectory {
 // Besides the reasons of Find: DIRECTORY_INVALID, which is NOT_FOUND where there is nothing;
 // DIRECTORY_CHANGED: somebody wrote to it meanwhile; DIRECTORY_TOO_LARGE: more than `bytes_max`.
 // `before_check` is for tests: it comes when everything was read, and nothing is compared yet.
-absl::StatusOr<ForeignDirectory> ReadForeignDirectory(
-    const BindingRoots& roots, const std::string& path, uint64_t bytes_max,
-    const std::function<void()>& before_check = {});
+absl::StatusOr<ForeignAdapter> ReadForeignDirectory(const BindingRoots& roots,
+                                                    const std::string& path, uint64_t bytes_max,
+                                                    const std::function<void()>& before_check = {});
 
 }  // namespace lorry::proxy

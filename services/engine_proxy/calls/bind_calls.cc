@@ -9,6 +9,7 @@
 
 #include "lib/base/strings.h"
 #include "services/engine_proxy/door/json_splice.h"
+#include "services/engine_proxy/machine/binding_name.h"
 
 namespace lorry::calls {
 namespace {
@@ -25,7 +26,7 @@ constexpr std::string_view kText = "text/plain; charset=utf-8";
 // TRL's server knows one adapter, under this name.
 constexpr std::string_view kTrlName = "policy";
 
-enum class Verb { kLoad, kUnload, kTrlLoad };
+enum class Verb { kLoad, kLoadTensors, kUnload, kTrlLoad };
 struct Spelling {
   EngineKind engine;
   std::string_view path;
@@ -33,6 +34,7 @@ struct Spelling {
 };
 constexpr Spelling kSpellings[] = {
     {EngineKind::kSglang, "/load_lora_adapter", Verb::kLoad},
+    {EngineKind::kSglang, "/load_lora_adapter_from_tensors", Verb::kLoadTensors},
     {EngineKind::kSglang, "/unload_lora_adapter", Verb::kUnload},
     {EngineKind::kVllm, "/v1/load_lora_adapter", Verb::kLoad},
     {EngineKind::kVllm, "/v1/unload_lora_adapter", Verb::kUnload},
@@ -162,13 +164,17 @@ CallReply TrlAnswer(const AnswerBinding& answer) {
 std::optional<std::variant<BindCall, Refused>> ReadBindCall(const door::EngineCall& call) {
   const Spelling* spelling = Find(call);
   if (spelling == nullptr) return std::nullopt;
-  const door::PaddedBody body{std::string(call.body)};
+  const auto body = door::PaddedBody::Lent(call.body);
   const auto fields = door::ObjectFields(body);
   if (!fields.ok()) return Invalid(std::string(ToStd(fields.status().message())));
   std::optional<std::string> name = TextOf(body, *fields, "lora_name");
   std::optional<std::string> path = TextOf(body, *fields, "lora_path");
   if (spelling->verb == Verb::kTrlLoad) name = std::string(kTrlName);
   if (!name.has_value() || name->empty()) return Invalid("lora_name must be a text");
+  if (spelling->verb == Verb::kLoadTensors) {
+    return BindCall(proxy::BindAsked{
+        .client_name = *std::move(name), .path = proxy::kTensorsPath, .as_tensors = true});
+  }
   if (spelling->verb == Verb::kUnload) return BindCall(proxy::UnbindAsked{0, *std::move(name)});
   if (!path.has_value() || path->empty()) {
     return spelling->engine == EngineKind::kVllm
@@ -178,7 +184,7 @@ std::optional<std::variant<BindCall, Refused>> ReadBindCall(const door::EngineCa
   const door::JsonField* in_place = door::FindField(*fields, "load_inplace");
   const bool replaces = in_place != nullptr && body.Text(in_place->value) == "true";
   return BindCall(proxy::BindAsked{0, *std::move(name), *std::move(path),
-                                   replaces || spelling->verb == Verb::kTrlLoad});
+                                   replaces || spelling->verb == Verb::kTrlLoad, false});
 }
 
 proxy::Event EventOf(const BindCall& call, uint64_t ticket) {

@@ -1,5 +1,5 @@
-// Adapters as frameworks ask engines to load and unload them: SGLang's /load_lora_adapter and
-// /unload_lora_adapter, vLLM's of the same names below /v1, and TRL's /load_lora_adapter/ of the server
+// Adapters as frameworks ask engines to load and unload them: SGLang's /load_lora_adapter,
+// /load_lora_adapter_from_tensors and /unload_lora_adapter, vLLM's of the same names below /v1, and TRL's /load_lora_adapter/ of the server
 // that it wraps around vLLM.
 //
 // Pure functions, any thread. Bodies come from the network.

@@ -14,23 +14,30 @@ namespace lorry::calls {
 
 namespace {
 
-// What the machine is told of a call, under the number of its ticket.
-using Told = std::function<proxy::Event(uint64_t)>;
+struct Told {
+  std::function<proxy::Event(uint64_t)> event;  // under the number of its ticket
+  bool needs_body = false;                      // afterwards
+};
 
 std::optional<std::variant<Told, door::Refused>> Read(const door::EngineCall& call) {
   if (auto bind = ReadBindCall(call); bind.has_value()) {
     if (auto* refused = std::get_if<door::Refused>(&*bind)) return std::move(*refused);
-    return Told([asked = std::get<BindCall>(*std::move(bind))](uint64_t number) {
-      return EventOf(asked, number);
-    });
+    const auto* asked = std::get_if<proxy::BindAsked>(&std::get<BindCall>(*bind));
+    const bool needs_body = asked != nullptr && asked->as_tensors;
+    return Told{[asks = std::get<BindCall>(*std::move(bind))](uint64_t number) {
+                  return EventOf(asks, number);
+                },
+                needs_body};
   }
   auto read = ReadPauseCall(call);
-  if (!read.has_value()) read = ReadMemoryCall(call);
+  const bool is_passed = !read.has_value();
+  if (is_passed) read = ReadMemoryCall(call);
   if (!read.has_value()) return std::nullopt;
   if (auto* refused = std::get_if<door::Refused>(&*read)) return std::move(*refused);
-  return Told([made = std::get<proxy::FrameworkCall>(*std::move(read))](uint64_t number) {
-    return proxy::Event(proxy::CallMade{number, made});
-  });
+  return Told{[made = std::get<proxy::FrameworkCall>(*std::move(read))](uint64_t number) {
+                return proxy::Event(proxy::CallMade{number, made});
+              },
+              is_passed};
 }
 
 }  // namespace
@@ -45,7 +52,8 @@ void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
     ticket.Answer(std::move(*refused));
     return;
   }
-  if (!ReadMemoryCall(call).has_value()) call.body.clear();
+  const Told& told = std::get<Told>(*read);
+  if (!told.needs_body) call.body.clear();
   uint64_t number = 0;
   {
     MutexLock lock(mutex_);
@@ -60,7 +68,7 @@ void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
     MutexLock lock(mutex_);
     open_.emplace(number, Open{std::move(call), std::move(ticket), std::nullopt});
   }
-  const absl::Status posted = machine_.try_post(std::get<Told>(*read)(number));
+  const absl::Status posted = machine_.try_post(told.event(number));
   if (posted.ok()) return;
   std::optional<Open> open = Remove(number);
   if (open.has_value())
@@ -90,6 +98,12 @@ std::function<void(engines::RawReply)> CallDesk::ReplyTo(uint64_t number) {
     it->second.reply =
         door::CallReply{static_cast<int>(reply.status), "application/json", std::move(reply.body)};
   };
+}
+
+std::optional<std::string> CallDesk::BodyOf(uint64_t number) {
+  std::optional<engines::RawCall> call = TextOf(number);
+  if (!call.has_value()) return std::nullopt;
+  return std::move(call->body);
 }
 
 void CallDesk::Answer(const proxy::AnswerBinding& answer) {

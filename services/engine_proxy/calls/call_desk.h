@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "lib/base/mutex.h"
@@ -32,13 +33,15 @@ class CallDesk {
   // its client has left. What the engine answered is its client's answer, once the machine gives one.
   std::optional<engines::RawCall> TextOf(uint64_t number) LORRY_EXCLUDES(mutex_);
   std::function<void(engines::RawReply)> ReplyTo(uint64_t number) LORRY_EXCLUDES(mutex_);
+  // For whoever reads an adapter out of a call, once; none where its client has left.
+  std::optional<std::string> BodyOf(uint64_t number) LORRY_EXCLUDES(mutex_);
   // From the machine.
   void Answer(const proxy::AnswerCall& answer) LORRY_EXCLUDES(mutex_);
   void Answer(const proxy::AnswerBinding& answer) LORRY_EXCLUDES(mutex_);
 
  private:
   struct Open {
-    door::EngineCall call;  // with its body only where that is to be passed on
+    door::EngineCall call;  // with its body only where somebody asks for it yet
     door::CallTicket ticket;
     std::optional<door::CallReply> reply;  // the engine's own
   };

@@ -136,7 +136,8 @@ Task<bool> RequestReader::ReadMoreOfBody(size_t room) {
 }
 
 HeadProblem RequestReader::TooLarge() const {
-  return {413, "the body is larger than " + std::to_string(limits_.body_bytes) + " bytes"};
+  return {413, "the body is larger than " + std::to_string(limits_.body_bytes) +
+                   " bytes; the proxy's --door-body-bytes allows more"};
 }
 
 }  // namespace lorry::door

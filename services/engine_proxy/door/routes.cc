@@ -13,10 +13,6 @@ constexpr auto kRefuse = RouteAction::kRefuse;
 constexpr auto kCall = RouteAction::kCall;
 constexpr auto kPassCall = RouteAction::kPassCall;
 
-constexpr std::string_view kFromTensors =
-    "write the adapter to a directory and name it to /load_lora_adapter, or publish the version "
-    "with "
-    "lorry (clients/python, `lorry publish`)";
 constexpr std::string_view kMultipart =
     "the door reads the adapter from a JSON body, which an upload of a file does not have";
 // vLLM wraps it in inject_adapter_id(adapter_path="model") (vllm/entrypoints/serve/sagemaker): the
@@ -59,7 +55,7 @@ constexpr Route kSglang[] = {
     {"GET", "/metrics", kPass},
     {"POST", "/abort_request", RouteAction::kAbort},
     {"POST", "/load_lora_adapter", kCall},
-    {"POST", "/load_lora_adapter_from_tensors", kRefuse, BodyShape::kNone, kFromTensors},
+    {"POST", "/load_lora_adapter_from_tensors", kCall},
     {"POST", "/unload_lora_adapter", kCall},
     {"POST", "/pause_generation", kCall},
     {"POST", "/continue_generation", kCall},

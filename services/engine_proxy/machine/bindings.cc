@@ -175,7 +175,11 @@ void ReadNext(Core& core) {
       core.bindings.calls, [](const PendingBind& call) { return !call.made.has_value(); });
   if (next == core.bindings.calls.end()) return;
   core.bindings.reading = next->op = core.NewOp();
-  ReadBinding read{.op = next->op, .path = next->asked.path, .kind = core.limits.kind, .base = {}};
+  ReadBinding read{.op = next->op,
+                   .path = next->asked.path,
+                   .ticket = next->asked.as_tensors ? next->asked.ticket : 0,
+                   .kind = core.limits.kind,
+                   .base = {}};
   if (!core.base_unchecked) read.base = core.base_model;
   core.effects.push_back(std::move(read));
 }

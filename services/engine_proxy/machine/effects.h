@@ -72,6 +72,7 @@ struct DeleteDirectory {
 struct ReadBinding {
   OpId op = 0;
   std::string path;
+  uint64_t ticket = 0;  // of the call whose tensors are meant instead; 0: the directory is
   fleet::EngineKind kind = fleet::EngineKind::kUnknown;
   std::optional<peft::BaseModel> base;
 };

@@ -204,8 +204,9 @@ struct CallLeft {
 struct BindAsked {
   uint64_t ticket = 0;
   std::string client_name;
-  std::string path;       // of the directory, as the caller wrote it
-  bool in_place = false;  // also while requests use other bytes of that name
+  std::string path;         // of the directory, as the caller wrote it
+  bool in_place = false;    // also while requests use other bytes of that name
+  bool as_tensors = false;  // the adapter is in the call itself; then `path` says so to people
 };
 struct UnbindAsked {
   uint64_t ticket = 0;

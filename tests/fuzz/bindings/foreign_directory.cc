@@ -50,8 +50,9 @@ struct World {
   World() {
     spdlog::set_level(spdlog::level::off);
     shelf = ImageShelf::Open(images / "shelf", JournalId("j1"), {}).value();
+    const auto no_calls = [](uint64_t) { return std::optional<std::string>(); };
     reader = std::make_unique<BindingReader>(Roots(), kImageBytesMax, /*one_node=*/true, *shelf,
-                                             [this](Event event) {
+                                             no_calls, [this](Event event) {
                                                const std::lock_guard lock(mutex);
                                                read = std::get<BindingRead>(std::move(event));
                                                arrived.notify_all();
@@ -113,7 +114,7 @@ void CheckFile(const World& world, const std::string& path, std::string_view tak
   LORRY_CHECK(Content(real) == taken);
 }
 
-void CheckTaken(const World& world, const std::string& path, const ForeignDirectory& taken) {
+void CheckTaken(const World& world, const std::string& path, const ForeignAdapter& taken) {
   LORRY_CHECK(path.find('\0') == path.npos && taken.image_bytes <= kImageBytesMax);
   const auto image = taken.image();
   CheckFile(world, path + "/adapter_config.json", taken.config_json);

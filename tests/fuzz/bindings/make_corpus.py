@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Writes corpus/foreign_directory: trees of files and what a framework names in them, as commands (see README.md)."""
+"""Writes corpus/foreign_directory: trees of files and what a framework names in them, as commands (see README.md); and
+corpus/tensor_pickle: the pickles of the unit tests, each behind the byte that says how its tensors are laid out."""
 
+import base64
 import json
 import pathlib
 
 HERE = pathlib.Path(__file__).parent
 FOLDER = HERE / "corpus" / "foreign_directory"
+PICKLE_FOLDER = HERE / "corpus" / "tensor_pickle"
 NAMES = HERE.parent.parent / "unit" / "peft" / "testdata" / "names.json"
+PICKLES = HERE.parent.parent / "unit" / "engine_proxy" / "bindings" / "testdata" / "torch_pickles.json"
 CONFIG = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
 ITEM = {"F32": 4, "F16": 2, "BF16": 2}
 
@@ -90,6 +94,10 @@ def main():
         SCRIPTS[f"names_{index:02}"] = [*adapter(config=config, image=header(shapes)), f"B0{text(row['base'])}", ASK]
     for name, commands in SCRIPTS.items():
         (FOLDER / name).write_bytes("\x1e".join(commands).encode("latin-1"))
+    PICKLE_FOLDER.mkdir(parents=True, exist_ok=True)
+    for rows in json.loads(PICKLES.read_text()).values():
+        for row in rows:
+            (PICKLE_FOLDER / row["name"]).write_bytes(bytes([row["bucket"]]) + base64.b64decode(row["pickle"]))
 
 
 if __name__ == "__main__":

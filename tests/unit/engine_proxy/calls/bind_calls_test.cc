@@ -25,7 +25,8 @@ std::string Asks(EngineKind kind, const std::string& path, const std::string& bo
   if (const auto* unbind = std::get_if<proxy::UnbindAsked>(&call))
     return "- " + unbind->client_name;
   const auto& bind = std::get<proxy::BindAsked>(call);
-  return bind.client_name + " " + bind.path + (bind.in_place ? " in place" : "");
+  return bind.client_name + " " + bind.path + (bind.in_place ? " in place" : "") +
+         (bind.as_tensors ? " in the call" : "");
 }
 std::string Says(EngineKind kind, const std::string& path, const AnswerBinding& answer) {
   const door::CallAnswer said = AnswerTo(Call(kind, path, ""), answer);
@@ -57,6 +58,12 @@ TEST(BindCalls, AreReadAsEachEngineReadsThem) {
       "- a");
   EXPECT_EQ(Asks(EngineKind::kVllm, "/load_lora_adapter/", R"({"lora_path": "/d/a"})"),
             "policy /d/a in place");
+  EXPECT_EQ(Asks(EngineKind::kSglang, "/load_lora_adapter_from_tensors",
+                 R"({"lora_name": "a", "serialized_named_tensors": [""], "config_dict": {}})"),
+            "a __tensor__ in the call");
+  EXPECT_EQ(Asks(EngineKind::kSglang, "/load_lora_adapter",
+                 R"({"lora_name": "a", "lora_path": "__tensor__"})"),
+            "a __tensor__");
   EXPECT_EQ(Asks(EngineKind::kVllm, "/load_lora_adapter", body), "another's");
   EXPECT_EQ(Asks(EngineKind::kSglang, "/pause_generation", "{}"), "another's");
 }
@@ -68,6 +75,7 @@ TEST(BindCalls, WhatSaysTooLittleIsRefused) {
     EXPECT_EQ(Asks(EngineKind::kSglang, "/load_lora_adapter", body), "refused") << body;
     EXPECT_EQ(Asks(EngineKind::kVllm, "/v1/load_lora_adapter", body), "refused") << body;
   }
+  EXPECT_EQ(Asks(EngineKind::kSglang, "/load_lora_adapter_from_tensors", "{}"), "refused");
 }
 
 TEST(BindCalls, SglangsAnswersAreSglangs) {

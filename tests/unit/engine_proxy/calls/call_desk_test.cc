@@ -102,6 +102,17 @@ TEST_F(CallDeskTest, WhatThePassedOnesEngineAnsweredIsTheirAnswer) {
   EXPECT_EQ(std::get<door::CallReply>(*answer).body, "tea");
 }
 
+TEST_F(CallDeskTest, WhatAnAdapterIsReadOutOfIsThereOnce) {
+  const std::string body = R"({"lora_name":"a","serialized_tensors":"gAR9Lg=="})";
+  const auto load = Ask("/load_lora_adapter_from_tensors", body);
+  ASSERT_EQ(posted_.size(), 1u);
+  const auto ticket = std::get<proxy::BindAsked>(posted_[0]).ticket;
+  EXPECT_EQ(desk_.BodyOf(ticket), body);
+  EXPECT_EQ(desk_.BodyOf(ticket), "");
+  load->Leave();
+  EXPECT_EQ(desk_.BodyOf(ticket), std::nullopt);
+}
+
 TEST_F(CallDeskTest, OneThatTheEngineDidNotAnswerIsRefused) {
   const auto weights = Ask("/update_weights_from_disk", "{}");
   desk_.Answer({TicketOf(0), Outcome::kBroken, "ENGINE_CONNECTION_BROKEN", ""});

@@ -228,6 +228,7 @@ class Bench {
   std::set<EngineName> shelf_;                // bindings' directories here
   std::map<uint64_t, AnswerBinding> bind_answers_;
   int reads_ = 0;
+  uint64_t read_ticket_ = 0;  // of the last
   Outcome pause_outcome_ = Outcome::kOk, resume_outcome_ = Outcome::kOk;
   std::map<uint64_t, AnswerCall> answered_;  // calls of frameworks
   fleet::Observed sent_;
@@ -343,6 +344,7 @@ class Bench {
   void Answer(const AnswerCall& e) { answered_[e.ticket] = e; }
   void Answer(const ReadBinding& e) {
     ++reads_;
+    read_ticket_ = e.ticket;
     BindingRead read{.op = e.op};
     const auto found = files_.find(e.path);
     if (found == files_.end()) {

@@ -237,6 +237,17 @@ TEST_F(BindingsTest, LostFilesAreReadAgainAndOtherBytesAreRefused) {
   EXPECT_EQ(Serves("a"), "away") << "never by other bytes";
 }
 
+TEST_F(BindingsTest, TensorsAreReadOutOfTheirCall) {
+  bench_.files_[kTensorsPath] = "t";
+  bench_.Tell(BindAsked{++ticket_, "a", kTensorsPath, false, true});
+  EXPECT_EQ(Answered(ticket_), "done");
+  EXPECT_EQ(bench_.read_ticket_, ticket_);
+  EXPECT_EQ(Serves("a"), "t");
+  EXPECT_EQ(bench_.bind_answers_[ticket_].bound.at("a"), "__tensor__");
+  Ask("b", "/d/one");
+  EXPECT_EQ(bench_.read_ticket_, 0u);
+}
+
 TEST_F(BindingsTest, TheOldestOfTooManyIsForgotten) {
   for (int i = 0; i < 65; ++i) {
     const std::string number = std::to_string(i);
