@@ -5,6 +5,7 @@ JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 CONFIGURE = cmake --preset $(PRESET) -DPython3_EXECUTABLE=$$(command -v python3) > /dev/null
 TIDY_PATHS ?=
+SEQUENCES = astraflow.py areal.py vllm_servers.py verl.py
 # What must be downloaded, $(1), comes while the compiler works.
 define compile_beside
 @tools/setup $(1) & downloads=$$!; \
@@ -47,12 +48,12 @@ soak-engines: ## a real engine (KIND=vllm|sglang) synced over and over for SECON
 	.venv/dev/bin/python -B tests/bench/generation/soak.py build/release/bin --engines real --kind $(or $(KIND),vllm) \
 	  --seconds $(or $(SECONDS),3600)
 
-soak-frameworks: ## what frameworks do at doors by themselves, ROUNDS times (1000) each, on fakes with every engine bug: half an hour
+soak-frameworks: ## what frameworks do at doors by themselves, ROUNDS times (1000) each, on fakes with every engine bug: hours
 	tools/setup packages
 	$(call compile_beside,venvs,PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry")
 	.venv/dev/bin/python -B clients/python/generate.py
-	LORRY_BIN_DIR=$(CURDIR)/build/release/bin LORRY_ROUNDS=$(or $(ROUNDS),1000) tests/run_pytest fake integration/test_bindings.py \
-	  -s --timeout 7200 -k "astraflow or areal or miles"
+	LORRY_BIN_DIR=$(CURDIR)/build/release/bin LORRY_ROUNDS=$(or $(ROUNDS),1000) tests/run_pytest fake -s --timeout 7200 \
+	  -k "astraflow or areal or miles or vllm_servers or verl" integration/test_bindings.py $(addprefix integration/frameworks/test_,$(SEQUENCES))
 
 chaos: ## real services under seeded faults for SECONDS (300), SEED (drawn), ENGINES (4); judged from outside
 	tools/setup packages

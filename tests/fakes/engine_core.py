@@ -50,6 +50,7 @@ class Switches:
     leak_on_queue_abort: bool = (
         False  # sglang before 0.5.2x: a request aborted while queued keeps its reference
     )
+    release_twice: bool = False  # sglang before 0.5.2x: one that is aborted while it runs may be let go of twice
     leak_on_n: bool = False  # sglang before 0.5.2x: n > 1 releases once too often
     implicit_reload: bool = (
         True  # sglang: an unloaded name is loaded again by the next request that names it

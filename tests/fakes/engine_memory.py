@@ -135,6 +135,11 @@ def add_vllm_memory_routes(app: FastAPI, engine) -> None:
     async def finish_weight_update():
         return change_weights() | {"message": "Weight update finished"}
 
+    @app.post("/areal_update_weights")
+    async def areal_update_weights(http: HttpRequest):
+        await http.json()
+        return change_weights() | {"success": True, "message": "TP rank: 0 success\n"}
+
     @app.post("/collective_rpc")
     async def collective_rpc(http: HttpRequest):
         await http.json()

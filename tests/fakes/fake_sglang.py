@@ -411,6 +411,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--max-running-requests", type=int, default=8)
     parser.add_argument("--tokenizer-worker-num", type=int, default=1)
     parser.add_argument("--dp-size", type=int, default=1)
+    parser.add_argument("--attn-dp-size", type=int, default=1)
     parser.add_argument("--incremental-streaming-output", action="store_true")
     parser.add_argument(
         "--startup-delay", type=float, default=0.0, help="seconds before the port opens"

@@ -309,6 +309,7 @@ def vllm_config(engine: FakeVllm) -> dict:
         "parallel_config": {
             "tensor_parallel_size": 1,
             "data_parallel_size": args.data_parallel_size,
+            "_api_process_count": args.api_server_count,
             "nnodes": 1 + len(engine.switches.nodes.split()),
         },
     }
@@ -425,6 +426,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--max-cpu-loras", type=int, default=8)
     parser.add_argument("--max-num-seqs", type=int, default=8)
     parser.add_argument("--data-parallel-size", type=int, default=1)
+    parser.add_argument("--api-server-count", type=int, default=1)
     parser.add_argument("--device", default="cuda", help="what it says it runs on")
     parser.add_argument(
         "--startup-delay", type=float, default=0.0, help="seconds before the port opens"

@@ -179,7 +179,8 @@ class FakeSglang:
             return
         for request in requests:
             leaks = self.switches.leak_on_queue_abort and request.aborted and not request.running
-            adapter.references -= 0 if leaks else 1
+            twice = self.switches.release_twice and request.aborted and request.running
+            adapter.references -= 0 if leaks else 1 + twice
         if self.switches.leak_on_n and len(requests) > 1:
             adapter.references -= 1
         await self.scheduler.notify()

@@ -52,11 +52,14 @@ class Framework:
         self.slowest_s = 0.0
         self.calls = 0
 
-    def _post(self, path: str, body: object = None) -> tuple[int, Any]:
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         began = time.monotonic()
-        reply = http_json("POST", self.world.fleet.door(self.member) + path, body, CALL_S)
+        reply = http_json(method, self.world.fleet.door(self.member) + path, body, CALL_S)
         self.slowest_s, self.calls = max(self.slowest_s, time.monotonic() - began), self.calls + 1
         return reply
+
+    def _post(self, path: str, body: object = None) -> tuple[int, Any]:
+        return self.call("POST", path, body)
 
     def load(self, name: str, path: pathlib.Path, **more: object) -> tuple[int, Any]:
         prefix = "" if self.kind == "sglang" else "/v1"
@@ -149,11 +152,13 @@ def weight_versions(answer: Answer) -> set[str]:
 class Asking(Workers):
     """Clients that ask by the framework's current name, some for several samples, from enter to exit; `check()` judges."""
 
-    def __init__(self, framework: Framework, workers: int = 2, tokens: int = 6, gone: bool = False, pause_s: float = 0.005) -> None:
-        """`gone`: the name may stand for nothing meanwhile."""
+    def __init__(
+        self, framework: Framework, workers: int = 2, tokens: int = 6, gone: bool = False, pause_s: float = 0.005, asleep: bool = False
+    ) -> None:
+        """`gone`: the name may stand for nothing meanwhile. `asleep`: the engine may have been put to sleep when a request arrives."""
         self.answers = 0
         self.wrong: list[str] = []
-        self._framework, self._tokens, self._gone, self._pause_s = framework, tokens, gone, pause_s
+        self._framework, self._tokens, self._gone, self._pause_s, self._asleep = framework, tokens, gone, pause_s, asleep
         self._unjudged: list[Answer] = []
         super().__init__(*[self._ask_on] * workers, join_s=CALL_S)
 
@@ -168,7 +173,7 @@ class Asking(Workers):
                 continue
             answer = self._framework.ask(name, tokens=self._tokens, stream=turn % 3 == 0)
             self.answers += 1
-            if answer.status == 404 and self._gone:
+            if (answer.status == 404 and self._gone) or (answer.reason == "ENGINE_ASLEEP" and self._asleep):
                 continue
             if answer.status != 200:
                 self.wrong.append(f"{name}: {answer.status} {answer.body}")

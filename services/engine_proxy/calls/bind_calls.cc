@@ -26,7 +26,7 @@ constexpr std::string_view kText = "text/plain; charset=utf-8";
 // TRL's server knows one adapter, under this name.
 constexpr std::string_view kTrlName = "policy";
 
-enum class Verb { kLoad, kLoadTensors, kUnload, kTrlLoad };
+enum class Verb { kLoad, kLoadTensors, kUnload, kTrlLoad, kPrimeLoad, kSkyrlLoad };
 struct Spelling {
   EngineKind engine;
   std::string_view path;
@@ -39,6 +39,10 @@ constexpr Spelling kSpellings[] = {
     {EngineKind::kVllm, "/v1/load_lora_adapter", Verb::kLoad},
     {EngineKind::kVllm, "/v1/unload_lora_adapter", Verb::kUnload},
     {EngineKind::kVllm, "/load_lora_adapter/", Verb::kTrlLoad},
+    // src/prime_rl/inference/vllm/server.py at 559b447.
+    {EngineKind::kVllm, "/load_lora_adapter", Verb::kPrimeLoad},
+    // skyrl/backends/skyrl_train/inference_servers/vllm_server_actor.py at a956457.
+    {EngineKind::kVllm, "/skyrl/v1/load_lora_adapter", Verb::kSkyrlLoad},
 };
 
 const Spelling* Find(const door::EngineCall& call) {
@@ -151,12 +155,18 @@ CallReply VllmAnswer(const AnswerBinding& answer, Verb verb) {
              : Vllm(400, "InvalidUserInput", "Call to add_lora method failed: " + Why(answer));
 }
 
-// TRL's server is FastAPI's, whose errors have one field.
-CallReply TrlAnswer(const AnswerBinding& answer) {
-  if (answer.answer == BindAnswer::kDone) {
-    return {200, std::string(kJson), Dump({{"status", "success"}, {"lora_int_id", answer.order}})};
-  }
+// The servers of TRL and SkyRL are FastAPI's, whose errors have one field.
+CallReply FastApiAnswer(const AnswerBinding& answer, Json done) {
+  if (answer.answer == BindAnswer::kDone) return {200, std::string(kJson), Dump(done)};
   return {IsPassing(answer) ? 503 : 400, std::string(kJson), Dump({{"detail", Why(answer)}})};
+}
+
+// prime-rl tries again after a 404 and a 500, and after nothing else.
+CallReply PrimeAnswer(const AnswerBinding& answer) {
+  if (answer.answer == BindAnswer::kDone) return {200, std::string(kJson), R"({"status":"ok"})"};
+  if (answer.answer == BindAnswer::kRefused && IsPassing(answer))
+    return Vllm(500, "InternalServerError", "Call to add_lora method failed: " + Why(answer));
+  return VllmAnswer(answer, Verb::kLoad);
 }
 
 }  // namespace
@@ -182,9 +192,19 @@ std::optional<std::variant<BindCall, Refused>> ReadBindCall(const door::EngineCa
                : Invalid("lora_path must be a text");
   }
   const door::JsonField* in_place = door::FindField(*fields, "load_inplace");
-  const bool replaces = in_place != nullptr && body.Text(in_place->value) == "true";
-  return BindCall(proxy::BindAsked{0, *std::move(name), *std::move(path),
-                                   replaces || spelling->verb == Verb::kTrlLoad, false});
+  const bool replaces = spelling->verb != Verb::kLoad ||
+                        (in_place != nullptr && body.Text(in_place->value) == "true");
+  return BindCall(proxy::BindAsked{0, *std::move(name), *std::move(path), replaces, false});
+}
+
+// art/serving_capabilities.py of openpipe-art 0.5.23: with this it loads each step under a name of its
+// own, and says load_inplace where it loads one again.
+std::optional<CallReply> ReplyAtOnce(const door::EngineCall& call) {
+  if (call.engine != EngineKind::kVllm || call.path != "/art/capabilities") return std::nullopt;
+  return CallReply{200, std::string(kJson),
+                   Dump({{"runtime", "openai_compatible"},
+                         {"protocol_version", 0},
+                         {"inplace_lora_load", true}})};
 }
 
 proxy::Event EventOf(const BindCall& call, uint64_t ticket) {
@@ -199,7 +219,19 @@ proxy::Event EventOf(const BindCall& call, uint64_t ticket) {
 door::CallAnswer AnswerTo(const door::EngineCall& call, const AnswerBinding& answer) {
   const Spelling* spelling = Find(call);
   if (call.engine == EngineKind::kSglang || spelling == nullptr) return SglangAnswer(answer);
-  if (spelling->verb == Verb::kTrlLoad) return TrlAnswer(answer);
+  switch (spelling->verb) {
+    case Verb::kTrlLoad:
+      return FastApiAnswer(answer, {{"status", "success"}, {"lora_int_id", answer.order}});
+    case Verb::kSkyrlLoad:
+      return FastApiAnswer(
+          answer,
+          {{"status", "ok"}, {"lora_name", answer.client_name}, {"lora_int_id", answer.order}});
+    case Verb::kPrimeLoad:
+      return PrimeAnswer(answer);
+    case Verb::kLoad:
+    case Verb::kUnload:
+      break;
+  }
   return VllmAnswer(answer, spelling->verb);
 }
 

@@ -43,6 +43,10 @@ std::optional<std::variant<Told, door::Refused>> Read(const door::EngineCall& ca
 }  // namespace
 
 void CallDesk::Take(door::EngineCall call, door::CallTicket ticket) {
+  if (auto reply = ReplyAtOnce(call); reply.has_value()) {
+    ticket.Answer(*std::move(reply));
+    return;
+  }
   auto read = Read(call);
   if (!read.has_value()) {
     ticket.Answer(door::Refused{403, "ROUTE_REFUSED", call.path + " is answered by nobody here"});

@@ -112,6 +112,8 @@ constexpr Spelling kSpellings[] = {
     {EngineKind::kVllm, "/start_weight_update", ReadWeights},
     {EngineKind::kVllm, "/update_weights", ReadWeights},
     {EngineKind::kVllm, "/finish_weight_update", ReadWeights},
+    {EngineKind::kVllm, "/areal_update_weights", ReadWeights},
+    {EngineKind::kVllm, "/areal_update_weights_xccl", ReadWeights},
     // Its method may be anything that a worker can do.
     {EngineKind::kVllm, "/collective_rpc", ReadWeights},
 };

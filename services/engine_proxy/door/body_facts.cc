@@ -83,6 +83,7 @@ absl::Status ReadAdapter(EngineKind kind, const EngineFacts& engine, const Padde
       LORRY_ASSIGN_OR_RETURN(const std::string model, StringValue(body, field->value));
       if (!model.empty()) facts->asked_model = body.Text(field->value);
       facts->model_has_colon = model.find(':') != std::string::npos;
+      if (IsBase(engine, model)) facts->base_model = model;
       LORRY_ASSIGN_OR_RETURN(
           in_model, Reference(ReferenceInModel(kind, engine, model, &facts->model_names_base)));
     } else if (field->value.kind != JsonKind::kNull) {

@@ -45,6 +45,7 @@ struct BodyFacts {
   References adapters;  // one, or one for each of the batch; empty text: none
   bool adapter_is_list = false;
   std::string asked_model;  // JSON text of `model` where it names something
+  std::string base_model;   // the text itself where it is a name of the engine's base model
   bool stream = false;
   bool wants_prompt_logprobs = false;  // looked for where the engine dies of it
   uint64_t n = 1;

@@ -103,6 +103,12 @@ Outcome Router::Resolve(const Ask& ask) {
   if (table_->boot.empty() || table_->engine == fleet::EngineKind::kUnknown) {
     return Refused{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
   }
+  // Also of an engine whose memory is released under the pause, as it takes that back before it goes on.
+  if (table_->framework_pause_ms != 0 && !ask.needs_no_token) {
+    return Held{
+        table_->framework_pause_ms,
+        {503, "HELD_TOO_LONG", "a framework has paused the engine, and did not let it go on", 1}};
+  }
   if (table_->asleep) {
     return Refused{503, "ENGINE_ASLEEP", "the engine sleeps: its memory is released", 2};
   }
@@ -114,7 +120,10 @@ Outcome Router::Resolve(const Ask& ask) {
   std::optional<Held> away;  // of those that are, the one that may wait the shortest
   std::set<AdapterName> on_demand;
   for (size_t i = 0; i < ask.adapters.size(); ++i) {
-    auto result = ResolveOne(ask.adapters[i], ask.min_version);
+    // A framework may give its adapter the base model's name.
+    const bool names_base = ask.adapters[i].empty() && !ask.base_model.empty();
+    const bool is_bound = names_base && table_->FindBinding(ask.base_model) != nullptr;
+    auto result = ResolveOne(is_bound ? ask.base_model : ask.adapters[i], ask.min_version);
     if (auto* refused = std::get_if<Refused>(&result)) {
       if (ask.adapters.size() > 1)
         refused->message = "lora_path[" + std::to_string(i) + "]: " + refused->message;

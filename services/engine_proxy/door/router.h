@@ -94,6 +94,9 @@ struct Ask {
   References adapters;  // one a reference; empty text: none was named
   std::optional<uint64_t> min_version;
   uint32_t requests_each = 1;  // at the engine, for each reference
+  // As the body spells the engine's base model, where it names that and no adapter.
+  std::string base_model = {};
+  bool needs_no_token = false;  // and is answered while the engine is paused
 };
 
 struct Admitted {

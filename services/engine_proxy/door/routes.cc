@@ -13,6 +13,17 @@ constexpr auto kRefuse = RouteAction::kRefuse;
 constexpr auto kCall = RouteAction::kCall;
 constexpr auto kPassCall = RouteAction::kPassCall;
 
+// Its tensors come with weight updates, past the door.
+constexpr std::string_view kRegister =
+    "its weights would reach the engine unseen; write the adapter to a directory and name it to "
+    "/load_lora_adapter, or publish the version with lorry";
+constexpr std::string_view kArealXccl =
+    "its weights would reach the engine unseen; let AReaL update by way of the disk, which names a "
+    "directory to /v1/load_lora_adapter";
+constexpr std::string_view kSkyrlGenerate =
+    "SkyRL's own server answers it for the base model, whatever `model` says, and not at all "
+    "beside "
+    "adapters; ask /inference/v1/generate, without enable_return_routed_experts";
 constexpr std::string_view kMultipart =
     "the door reads the adapter from a JSON body, which an upload of a file does not have";
 // vLLM wraps it in inject_adapter_id(adapter_path="model") (vllm/entrypoints/serve/sagemaker): the
@@ -56,6 +67,7 @@ constexpr Route kSglang[] = {
     {"POST", "/abort_request", RouteAction::kAbort},
     {"POST", "/load_lora_adapter", kCall},
     {"POST", "/load_lora_adapter_from_tensors", kCall},
+    {"POST", "/register_lora_adapter", kRefuse, BodyShape::kNone, kRegister},
     {"POST", "/unload_lora_adapter", kCall},
     {"POST", "/pause_generation", kCall},
     {"POST", "/continue_generation", kCall},
@@ -110,10 +122,22 @@ constexpr Route kVllm[] = {
     {"POST", "/v1/load_lora_adapter", kCall},
     {"POST", "/v1/unload_lora_adapter", kCall},
     {"POST", "/load_lora_adapter/", kCall},
+    {"POST", "/load_lora_adapter", kCall},
+    {"POST", "/skyrl/v1/load_lora_adapter", kCall},
+    {"POST", "/fetch_weights", kPassCall},
+    {"POST", "/skyrl/v1/generate", kRefuse, BodyShape::kNone, kSkyrlGenerate},
+    {"GET", "/art/capabilities", kCall},
     {"POST", "/pause", kCall},
     {"POST", "/resume", kCall},
     {"POST", "/areal_pause_generation", kCall},
     {"POST", "/areal_continue_generation", kCall},
+    {"POST", "/areal_update_weights", kCall},
+    {"POST", "/areal_update_weights_xccl", kCall},
+    {"POST", "/areal_init_weights_update_group", kPassCall},
+    {"POST", "/areal_set_update_weight_meta", kPassCall},
+    {"POST", "/areal_set_update_weight_meta_lora", kRefuse, BodyShape::kNone, kArealXccl},
+    {"POST", "/areal_update_weights_lora", kRefuse, BodyShape::kNone, kArealXccl},
+    {"POST", "/areal_update_weights_lora_xccl", kRefuse, BodyShape::kNone, kArealXccl},
     {"POST", "/reset_prefix_cache", kPassCall},
     {"POST", "/abort_requests", kRefuse, BodyShape::kNone, "close the request's own connection"},
     {"POST", "/sleep", kCall},

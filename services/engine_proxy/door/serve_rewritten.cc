@@ -113,7 +113,11 @@ std::optional<Refused> ReadAsk(Exchange& x) {
 
 Ask AskOf(const Exchange& x) {
   const auto references = static_cast<uint32_t>(x.asks.adapters.size());
-  return {x.asks.adapters, x.min_version, x.asks.engine_requests / references};
+  return {.adapters = x.asks.adapters,
+          .min_version = x.min_version,
+          .requests_each = x.asks.engine_requests / references,
+          .base_model = x.asks.base_model,
+          .needs_no_token = x.route.shape == BodyShape::kTokens};
 }
 
 std::vector<std::string> WeightVersionsOf(const std::vector<Resolved>& resolved) {

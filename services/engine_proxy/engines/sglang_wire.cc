@@ -21,10 +21,30 @@ BootId BootOf(const Json& info) {
   return BootId("sglang-" + ToHex(HashSha256(startup.dump())).substr(0, 16));
 }
 
+using Release = std::array<int, 3>;
+
+// False of what is no number: 0.5.23, 0.5.23.post1.
+bool IsSince(absl::string_view version, const Release& first) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(version, absl::ByAnyChar(".+-"));
+  Release have = {};
+  for (size_t i = 0; i < have.size(); ++i) {
+    if (i >= parts.size() || !absl::SimpleAtoi(parts[i], &have[i])) return false;
+  }
+  return have >= first;
+}
+
+// Attention groups that share one registry were replicas to releases before `attn_dp_size`, and could
+// load adapters from 0.5.17 on.
+bool LoadsOnReplicas(const Json& info) {
+  constexpr Release kFirst = {0, 5, 17};
+  return BoolIn(info, "enable_dp_attention") && !info.contains("attn_dp_size") &&
+         IsSince(StringIn(info, "version"), kFirst);
+}
+
 std::vector<Problem> ProblemsOf(const Json& info) {
   std::vector<Problem> problems;
   if (!BoolIn(info, "enable_lora")) problems.push_back(LoraDisabled(fleet::EngineKind::kSglang));
-  if (IntegerIn(info, "dp_size").value_or(1) > 1 && !BoolIn(info, "enable_dp_attention")) {
+  if (IntegerIn(info, "dp_size").value_or(1) > 1 && !LoadsOnReplicas(info)) {
     problems.push_back({"ENGINE_DP_UNSUPPORTED",
                         "start one SGLang per data-parallel replica (--dp-size 1), each with its "
                         "own proxy: SGLang "
@@ -53,14 +73,8 @@ std::vector<Problem> ProblemsOf(const Json& info) {
 // while it waits (_handle_abort_req in managers/tokenizer_manager.py); before, the adapter could
 // never be unloaded again (sglang#34205).
 bool ReleasesWhatItAborts(absl::string_view version) {
-  constexpr std::array kFirst = {0, 5, 23};
-  const std::vector<absl::string_view> parts =
-      absl::StrSplit(version, absl::ByAnyChar(".+-"));  // 0.5.23, 0.5.23.post1
-  std::array<int, 3> have = {};
-  for (size_t i = 0; i < have.size(); ++i) {
-    if (i >= parts.size() || !absl::SimpleAtoi(parts[i], &have[i])) return false;
-  }
-  return have >= kFirst;
+  constexpr Release kFirst = {0, 5, 23};
+  return IsSince(version, kFirst);
 }
 
 }  // namespace

@@ -197,7 +197,15 @@ void AddVllmServerInfo(const HttpReply& reply, EngineFacts& facts) {
   // DeviceConfig.device_type is computed, and what is computed is not told (config/device.py).
   facts.device = StringIn(MemberOf(config, "device_config"), "device");
   AddCpuDefects(facts);
-  facts.nodes = std::max<uint64_t>(1, CountIn(MemberOf(config, "parallel_config"), "nnodes"));
+  const Json& layout = MemberOf(config, "parallel_config");
+  facts.nodes = std::max<uint64_t>(1, CountIn(layout, "nnodes"));
+  // Not a public name; where it is gone the count is not told (config/parallel.py, 0.32).
+  if (CountIn(layout, "_api_process_count") > 1) {
+    facts.problems.push_back({"ENGINE_API_SERVERS",
+                              "start vLLM with --api-server-count 1: each of its HTTP servers has "
+                              "a registry of its own, "
+                              "and a loaded adapter is seen by one of them"});
+  }
   const Json& model = MemberOf(config, "model_config");
   facts.model_revision = StringIn(model, "revision");
   facts.quantization = StringIn(model, "quantization");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/first_after.h"
 #include "services/engine_proxy/machine/binding_name.h"
 #include "services/engine_proxy/machine/demand.h"
@@ -195,6 +196,13 @@ void RestoreBinding(Core& core, const std::string& client_name, const BindingRec
 void HandleBind(Core& core, const BindAsked& event) {
   if (const std::string why = WhyNoName(event.client_name); !why.empty()) {
     Answer(core, event, BindAnswer::kRefused, "NAME_RESERVED", why);
+    return;
+  }
+  if (!core.problem.empty()) {
+    // "REASON: what to do", and waiting does not mend it.
+    std::pair<std::string, std::string> why =
+        absl::StrSplit(core.problem, absl::MaxSplits(": ", 1));
+    Answer(core, event, BindAnswer::kRefused, std::move(why.first), std::move(why.second));
     return;
   }
   PendingBind call;

@@ -44,6 +44,10 @@ DoorBinding BindingFor(const Core& core, const std::string& name, const BindingR
   return out;
 }
 
+uint32_t FrameworkPauseMs(const Core& core) {
+  return core.pause.by_framework ? static_cast<uint32_t>(core.config.framework_pause_ms) : 0;
+}
+
 DoorTable Build(const Core& core) {
   DoorTable table;
   table.revision = core.table.revision;
@@ -55,6 +59,7 @@ DoorTable Build(const Core& core) {
   table.paused = IsPaused(core);
   table.asleep = IsAsleepOrToBe(core);
   table.updating = IsUpdatingOrTo(core);
+  table.framework_pause_ms = FrameworkPauseMs(core);
   for (const auto& [adapter, row] : core.rows) table.rows.push_back(RowFor(core, adapter, row));
   for (const auto& [name, record] : core.bindings.by_name)
     table.bindings.push_back(BindingFor(core, name, record));
@@ -78,7 +83,7 @@ bool IsUpToDate(const Core& core) {
   if (core.table_stale || table.revision.value == 0 || table.boot != core.boot ||
       table.engine != core.limits.kind || table.paused != IsPaused(core) ||
       table.asleep != IsAsleepOrToBe(core) || table.updating != IsUpdatingOrTo(core) ||
-      table.slots != core.limits.slots ||
+      table.slots != core.limits.slots || table.framework_pause_ms != FrameworkPauseMs(core) ||
       table.lag_known != (core.session && core.desired.has_value()) ||
       table.awaits_desired == core.desired.has_value() || table.rows.size() != core.rows.size() ||
       table.bindings.size() != core.bindings.by_name.size()) {

@@ -76,6 +76,9 @@ struct DoorTable {
   bool asleep = false;
   // Likewise while a framework gives it other weights.
   bool updating = false;
+  // Not 0 while a framework's own pause is asked for or holds: new requests wait for its end, at most
+  // so long, and what their names stand for is decided then.
+  uint32_t framework_pause_ms = 0;
   // How many adapters the engine holds at once; 0: any number.
   uint32_t slots = 0;
   // All sorted, for the binary searches below. An adapter without a row is UNKNOWN_ADAPTER; an

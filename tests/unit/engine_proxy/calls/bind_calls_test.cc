@@ -64,7 +64,11 @@ TEST(BindCalls, AreReadAsEachEngineReadsThem) {
   EXPECT_EQ(Asks(EngineKind::kSglang, "/load_lora_adapter",
                  R"({"lora_name": "a", "lora_path": "__tensor__"})"),
             "a __tensor__");
-  EXPECT_EQ(Asks(EngineKind::kVllm, "/load_lora_adapter", body), "another's");
+  for (const std::string path : {"/load_lora_adapter", "/skyrl/v1/load_lora_adapter"}) {
+    EXPECT_EQ(Asks(EngineKind::kVllm, path, body), "a /d/a in place") << path;
+    EXPECT_EQ(Asks(EngineKind::kVllm, path, R"({"lora_name": "a"})"), "refused") << path;
+  }
+  EXPECT_EQ(Asks(EngineKind::kSglang, "/skyrl/v1/load_lora_adapter", body), "another's");
   EXPECT_EQ(Asks(EngineKind::kSglang, "/pause_generation", "{}"), "another's");
 }
 
@@ -127,6 +131,35 @@ TEST(BindCalls, TrlsServerNumbersItsLoads) {
   EXPECT_EQ(Says(EngineKind::kVllm, "/load_lora_adapter/",
                  Answer(BindAnswer::kRefused, "DORA_UNSUPPORTED", "why")),
             R"(400 {"detail":"DORA_UNSUPPORTED: why"})");
+}
+
+TEST(BindCalls, SkyrlsServerSaysWhatItLoaded) {
+  const std::string path = "/skyrl/v1/load_lora_adapter";
+  EXPECT_EQ(Says(EngineKind::kVllm, path, Answer(BindAnswer::kDone)),
+            R"(200 {"status":"ok","lora_name":"a","lora_int_id":7})");
+  EXPECT_EQ(Says(EngineKind::kVllm, path, Answer(BindAnswer::kRefused, "NO_SLOT", "b")),
+            R"(503 {"detail":"NO_SLOT: b"})");
+}
+
+TEST(BindCalls, PrimeRlIsToldByAnErrorThatItMayTryAgain) {
+  const auto says = [](const AnswerBinding& answer) {
+    return Says(EngineKind::kVllm, "/load_lora_adapter", answer).substr(0, 3);
+  };
+  EXPECT_EQ(Says(EngineKind::kVllm, "/load_lora_adapter", Answer(BindAnswer::kDone)),
+            R"(200 {"status":"ok"})");
+  EXPECT_EQ(says(Answer(BindAnswer::kNoDirectory)), "404");
+  EXPECT_EQ(says(Answer(BindAnswer::kRefused, "NO_SLOT", "b")), "500");
+  EXPECT_EQ(says(Answer(BindAnswer::kRefused, "DORA_UNSUPPORTED", "b")), "400");
+}
+
+TEST(BindCalls, ArtIsToldToLoadByNames) {
+  const auto reply = ReplyAtOnce(Call(EngineKind::kVllm, "/art/capabilities", ""));
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->status, 200);
+  EXPECT_EQ(reply->body,
+            R"({"runtime":"openai_compatible","protocol_version":0,"inplace_lora_load":true})");
+  EXPECT_FALSE(ReplyAtOnce(Call(EngineKind::kSglang, "/art/capabilities", "")).has_value());
+  EXPECT_FALSE(ReplyAtOnce(Call(EngineKind::kVllm, "/v1/load_lora_adapter", "")).has_value());
 }
 
 }  // namespace

@@ -16,11 +16,11 @@ using proxy::Outcome;
 class CallDeskTest : public ::testing::Test {
  protected:
   // A client that waits for its answer.
-  std::shared_ptr<CallSlot> Ask(std::string path, std::string body = "") {
+  std::shared_ptr<CallSlot> Ask(std::string path, std::string body = "",
+                                fleet::EngineKind engine = fleet::EngineKind::kSglang) {
     auto slot = std::make_shared<CallSlot>([this] { ++woken_; });
-    desk_.Take(
-        {.engine = fleet::EngineKind::kSglang, .path = std::move(path), .body = std::move(body)},
-        door::CallTicket(slot));
+    desk_.Take({.engine = engine, .path = std::move(path), .body = std::move(body)},
+               door::CallTicket(slot));
     return slot;
   }
   static std::string ReasonOf(CallSlot& slot) {
@@ -61,6 +61,11 @@ TEST_F(CallDeskTest, EachIsAnsweredByItsOwnNumber) {
 TEST_F(CallDeskTest, WhatCannotBeReadTheMachineNeverHears) {
   EXPECT_EQ(ReasonOf(*Ask("/pause_generation", "[")), "REQUEST_INVALID");
   EXPECT_EQ(ReasonOf(*Ask("/nobodys")), "ROUTE_REFUSED");
+  EXPECT_TRUE(posted_.empty());
+}
+
+TEST_F(CallDeskTest, WhatIsKnownHereTheMachineNeedNotHear) {
+  EXPECT_EQ(ReasonOf(*Ask("/art/capabilities", "", fleet::EngineKind::kVllm)), "ok");
   EXPECT_TRUE(posted_.empty());
 }
 

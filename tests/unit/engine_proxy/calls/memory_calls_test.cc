@@ -75,7 +75,8 @@ TEST(MemoryCalls, WeightsAreNotLookedAt) {
     EXPECT_EQ(Vllm(path, ""), "no such call") << path;
   }
   for (const char* path :
-       {"/start_weight_update", "/update_weights", "/finish_weight_update", "/collective_rpc"}) {
+       {"/start_weight_update", "/update_weights", "/finish_weight_update", "/collective_rpc",
+        "/areal_update_weights", "/areal_update_weights_xccl"}) {
     EXPECT_EQ(Vllm(path, ""), "weights") << path;
     EXPECT_EQ(Sglang(path, ""), "no such call") << path;
   }

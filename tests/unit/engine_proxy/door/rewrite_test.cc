@@ -29,6 +29,17 @@ std::string Named(EngineKind kind, BodyShape shape, const std::string& text) {
   return out;
 }
 
+TEST(ReadBody, KeepsTheNameOfTheBaseModelThatItWasAskedBy) {
+  const auto base = [](EngineKind kind, const std::string& text) {
+    return ReadBody(kind, kCompletion, kEngine, PaddedBody(text))->base_model;
+  };
+  EXPECT_EQ(base(EngineKind::kVllm, R"({"model":"org/Base-7B"})"), "org/Base-7B");
+  EXPECT_EQ(base(EngineKind::kSglang, R"({"model":"base"})"), "base");
+  for (const std::string text : {R"({"model":"policy"})", R"({"model":""})", R"({"model":null})",
+                                 "{}", R"({"model":"default"})"})
+    EXPECT_EQ(base(EngineKind::kSglang, text), "") << text;
+}
+
 // The body after each reference X was resolved to the engine name X!.
 std::string Rewritten(EngineKind kind, BodyShape shape, const std::string& text,
                       const EngineFacts& engine = kEngine) {
@@ -290,6 +301,12 @@ TEST(Routes, EveryRouteHasOneAnswer) {
     EXPECT_EQ(action(kSglang, "POST", path, true), RouteAction::kRefuse) << path;
   }
   EXPECT_EQ(ChooseRoute(kSglang, "GET", "/generate", {.unknown = true}).status, 405);
+  EXPECT_EQ(action(kSglang, "POST", "/register_lora_adapter", true), RouteAction::kRefuse);
+  EXPECT_EQ(action(kVllm, "POST", "/skyrl/v1/generate", true), RouteAction::kRefuse);
+  for (const char* path : {"/areal_set_update_weight_meta_lora", "/areal_update_weights_lora",
+                           "/areal_update_weights_lora_xccl"})
+    EXPECT_EQ(action(kVllm, "POST", path, true), RouteAction::kRefuse) << path;
+  EXPECT_EQ(action(kVllm, "GET", "/art/capabilities"), RouteAction::kCall);
   EXPECT_NE(ChooseRoute(kVllm, "POST", "/abort_requests", {.unknown = true}).message.find("close"),
             std::string::npos);
 }
@@ -309,11 +326,15 @@ TEST(Routes, CallsThatChangeTheEngineForEverybodyAreTakenWhereTheyAreAllowed) {
       {EngineKind::kSglang, "/update_weights_from_tensor"},
       {EngineKind::kSglang, "/update_weights_from_distributed"},
       {EngineKind::kSglang, "/update_weights_from_ipc"},
+      {EngineKind::kVllm, "/load_lora_adapter"},
+      {EngineKind::kVllm, "/skyrl/v1/load_lora_adapter"},
       {EngineKind::kVllm, "/sleep"},
       {EngineKind::kVllm, "/wake_up"},
       {EngineKind::kVllm, "/start_weight_update"},
       {EngineKind::kVllm, "/update_weights"},
       {EngineKind::kVllm, "/finish_weight_update"},
+      {EngineKind::kVllm, "/areal_update_weights"},
+      {EngineKind::kVllm, "/areal_update_weights_xccl"},
       {EngineKind::kVllm, "/collective_rpc"}};
   for (const auto& [kind, path] : calls) {
     EXPECT_EQ(ChooseRoute(kind, "POST", path, {.calls = true}).action, RouteAction::kCall) << path;
@@ -330,6 +351,9 @@ TEST(Routes, CallsThatChangeTheEngineForEverybodyAreTakenWhereTheyAreAllowed) {
   EXPECT_EQ(flush("POST", false), RouteAction::kRefuse);
   const std::pair<EngineKind, const char*> passed[] = {
       {EngineKind::kVllm, "/reset_prefix_cache"},
+      {EngineKind::kVllm, "/fetch_weights"},
+      {EngineKind::kVllm, "/areal_init_weights_update_group"},
+      {EngineKind::kVllm, "/areal_set_update_weight_meta"},
       {EngineKind::kVllm, "/init_weight_transfer_engine"},
       {EngineKind::kVllm, "/update_weight_version"},
       {EngineKind::kSglang, "/init_weights_update_group"},

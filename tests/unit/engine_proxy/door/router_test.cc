@@ -57,35 +57,6 @@ class RouterTest : public ::testing::Test {
   int quiet_ = 0;
 };
 
-TEST_F(RouterTest, ABindingBeatsASelectorOfTheSameSpelling) {
-  router_.SetTable(Ordinary()
-                       .Loaded("lorry.binding", 0, 0, 1)
-                       .Binding("policy", "lorry.binding", 0)
-                       .Binding("lora_v7", "lorry.binding", 9)
-                       .Make());
-  const Outcome outcome = router_.Resolve({{"policy"}, std::nullopt});
-  const auto* admitted = std::get_if<Admitted>(&outcome);
-  ASSERT_NE(admitted, nullptr);
-  const Resolved& resolved = admitted->resolved.front();
-  EXPECT_EQ(resolved.name, testing::NameOf("lorry.binding", 0));
-  EXPECT_EQ(resolved.key.adapter.value, "policy");
-  EXPECT_EQ(resolved.digest.value, "sha256-xxh3:" + resolved.name.value);
-  EXPECT_TRUE(resolved.is_binding);
-  EXPECT_EQ(router_.Snapshot().in_flight.at(resolved.name), 1u);
-
-  const Outcome away = router_.Resolve({{"lora_v7"}, std::nullopt});
-  const auto* held = std::get_if<Held>(&away);
-  ASSERT_NE(held, nullptr) << "it waits for its adapter";
-  EXPECT_TRUE(held->demands.contains(AdapterName(testing::NameOf("lorry.binding", 9).value)));
-
-  const Outcome unknown = router_.Resolve({{"lora_v8"}, std::nullopt});
-  ASSERT_NE(std::get_if<Refused>(&unknown), nullptr);
-  EXPECT_NE(std::get<Refused>(unknown).message.find("lora_v7"), std::string::npos);
-  const Outcome numbered = router_.Resolve({{"policy"}, 3});
-  ASSERT_NE(std::get_if<Refused>(&numbered), nullptr);
-  EXPECT_EQ(std::get<Refused>(numbered).reason, "STALE_VERSION");
-}
-
 TEST_F(RouterTest, UnderstandsEverySpelling) {
   router_.SetTable(Ordinary().Make());
   const std::string v12 = NameOf("policy", 12).value;

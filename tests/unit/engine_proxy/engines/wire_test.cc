@@ -88,6 +88,21 @@ TEST(SglangInfo, NamesTheFlagThatIsMissingOrWrong) {
   }
 }
 
+TEST(SglangInfo, AttentionGroupsWereReplicasThatTakeAdapters) {
+  const auto reasons = [](const std::string& version, const std::string& sizes) {
+    std::string info =
+        Replaced(kSglangInfo, R"("enable_dp_attention":false)", R"("enable_dp_attention":true)");
+    info = Replaced(Replaced(info, R"("dp_size":1)", sizes), "0.5.23", version);
+    return ReasonsOf(ParseSglangInfo({200, info}).value());
+  };
+  EXPECT_THAT(reasons("0.5.17", R"("dp_size":4)"), IsEmpty());
+  EXPECT_THAT(reasons("0.5.16", R"("dp_size":4)"), ElementsAre("ENGINE_DP_UNSUPPORTED"));
+  EXPECT_THAT(reasons("0.5.23", R"("dp_size":2,"attn_dp_size":4)"),
+              ElementsAre("ENGINE_DP_UNSUPPORTED"))
+      << "replicas, each of several groups";
+  EXPECT_THAT(reasons("0.5.23", R"("dp_size":1,"attn_dp_size":4)"), IsEmpty());
+}
+
 TEST(SglangInfo, TellsOnHowManyNodesItRuns) {
   EXPECT_EQ(SglangFacts().nodes, 1u);
   EXPECT_EQ(SglangFacts("\"dp_size\":1", "\"dp_size\":1,\"nnodes\":2").nodes, 2u);
@@ -231,6 +246,18 @@ EngineFacts VllmFacts(const HttpReply& server_info) {
   EngineFacts facts;
   AddVllmServerInfo(server_info, facts);
   return facts;
+}
+
+TEST(VllmServerInfo, SeveralHttpServersAreRefused) {
+  const auto facts = [](const std::string& layout) {
+    return VllmFacts(
+        {200, R"({"vllm_config":{"lora_config":{},"parallel_config":)" + layout + "}}"});
+  };
+  EXPECT_THAT(facts(R"({"_api_process_count":1})").problems, IsEmpty());
+  EXPECT_THAT(facts("{}").problems, IsEmpty());
+  const EngineFacts several = facts(R"({"_api_process_count":2})");
+  ASSERT_THAT(ReasonsOf(several), ElementsAre("ENGINE_API_SERVERS"));
+  EXPECT_THAT(several.problems[0].remedy, HasSubstr("--api-server-count 1"));
 }
 
 TEST(VllmServerInfo, TellsLimits) {

@@ -83,6 +83,13 @@ TEST_F(BindingsTest, NothingIsAnsweredBeforeTheEngineHasShownIt) {
   EXPECT_EQ(Serves("lora_v1"), "");
 }
 
+TEST_F(BindingsTest, AnEngineThatTakesNoAdapterSaysSoAtOnce) {
+  bench_.Tell(EngineSeen{bench_.boot_, bench_.limits_, "1", "ENGINE_API_SERVERS: start it: so"});
+  const uint64_t ticket = Ask("lora_v1", "/d/one");
+  EXPECT_EQ(Answered(ticket), "ENGINE_API_SERVERS");
+  EXPECT_EQ(bench_.bind_answers_[ticket].detail, "start it: so");
+}
+
 TEST_F(BindingsTest, TheSameBytesAgainChangeNothing) {
   Ask("lora_v1", "/d/one");
   const uint64_t again = Ask("lora_v1", "/d/one");

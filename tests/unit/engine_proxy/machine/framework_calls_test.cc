@@ -61,6 +61,26 @@ TEST_F(FrameworkCallsTest, ThePauseIsTheEnginesAndLastsUntilItIsContinued) {
   EXPECT_FALSE(IsPaused());
 }
 
+TEST_F(FrameworkCallsTest, NewRequestsWaitForItsEndAtTheDoor) {
+  const auto held_ms = [&] { return bench_.machine_->door_table().framework_pause_ms; };
+  EXPECT_EQ(held_ms(), 0u);
+  bench_.silent_ = {kPauseEffect};
+  Pause();
+  EXPECT_EQ(held_ms(), kDeadlineMs) << "before the engine has answered";
+  bench_.silent_.clear();
+  bench_.Stop();
+  bench_.Start();
+  EXPECT_EQ(held_ms(), kDeadlineMs) << "whichever process of the proxy";
+  Continue();
+  EXPECT_EQ(held_ms(), 0u);
+  bench_.quiesce_ = {PauseKind::kKeep, 10'000, false};
+  bench_.Pass(2'000);
+  bench_.Row(RowMode::kHeld, 2);
+  bench_.Row(RowMode::kLocked, 2);
+  EXPECT_TRUE(IsPaused());
+  EXPECT_EQ(held_ms(), 0u) << "of Lorry's own, rows say who waits";
+}
+
 TEST_F(FrameworkCallsTest, IsWrittenDownBeforeTheEngineHearsOfIt) {
   bench_.silent_ = {kPauseEffect};
   const uint64_t pause = Pause();
