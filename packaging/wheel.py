@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import pathlib
+import stat
 import zipfile
 
 # Zip cannot say less than 1980; with one time for all files the same content gives the same wheel.
@@ -19,7 +20,8 @@ def write(out: pathlib.Path, files: dict[str, bytes], info: str, executable: set
         for name, content in [*sorted(files.items()), (f"{info}/RECORD", record.encode())]:
             entry = zipfile.ZipInfo(name, _TIME)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o755 if name in executable else 0o644) << 16
+            # pip lets only what is said to be a regular file be executed.
+            entry.external_attr = (stat.S_IFREG | (0o755 if name in executable else 0o644)) << 16
             archive.writestr(entry, content)
     return out
 

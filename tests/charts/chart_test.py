@@ -34,13 +34,23 @@ def objects(*arguments: str) -> list[dict]:
     return [item for item in yaml.safe_load_all(render(*arguments)) if item]
 
 
+def pod_templates(items: list[dict]) -> list[dict]:
+    of_nodes = [item["spec"]["leaderWorkerTemplate"] for item in items if item["kind"] == "LeaderWorkerSet"]
+    return [item["spec"]["template"] for item in items if item["kind"] in ("StatefulSet", "Deployment")] + [
+        group[which] for group in of_nodes for which in ("leaderTemplate", "workerTemplate")]
+
+
 def pod_specs(items: list[dict]) -> list[dict]:
-    return [item["spec"]["template"]["spec"] for item in items if item["kind"] in ("StatefulSet", "Deployment")]
+    return [template["spec"] for template in pod_templates(items)]
+
+
+def lorry_containers_of(template: dict) -> list[dict]:
+    pod = template["spec"]
+    return [container for container in pod.get("initContainers", []) + pod["containers"] if container["name"] in SERVICES]
 
 
 def lorry_containers(items: list[dict]) -> list[dict]:
-    found = [c for pod in pod_specs(items) for c in pod.get("initContainers", []) + pod["containers"]]
-    return [container for container in found if container["name"] in SERVICES]
+    return [container for template in pod_templates(items) for container in lorry_containers_of(template)]
 
 
 # A proxy's goodbye (2 s) and the end of its calls, on a busy machine.
@@ -66,7 +76,9 @@ class Chart(unittest.TestCase):
     def test_every_object_is_valid_for_both_releases(self):
         with tempfile.TemporaryDirectory() as folder:
             for values in VALUES:
-                (pathlib.Path(folder) / values.name).write_text(render("-f", str(values)))
+                items = objects("-f", str(values))
+                pods = [{"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": template} for template in pod_templates(items)]
+                (pathlib.Path(folder) / values.name).write_text(yaml.safe_dump_all(items + pods))
             for release in RELEASES:
                 kinds = f"{ROOT}/.cache/tools/schemas/v{release}.0-standalone-strict/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
                 ours = f"{ROOT}/tests/charts/schemas/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
@@ -91,7 +103,7 @@ class Chart(unittest.TestCase):
 
     def test_wrong_values_are_refused_before_anything_is_made(self):
         for setting in ("store.replicas=3", "proxy.pool=Rollout Pool", "engine.replicas=two", "store.ports.grpc=70000",
-                        "image.pullPolicy=Sometimes", "store.persistence.size=lots", "storre.image.repository=x",
+                        "image.pullPolicy=Sometimes", "store.persistence.size=lots", "storre.image.repository=x", "engine.nodes=0",
                         "proxy.extraArgs={no-dashes}", "listenHost=10.0.0.1", "store.address=http://store:7400"):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0, f"{setting} was accepted")
@@ -180,13 +192,11 @@ class Pods(unittest.TestCase):
     def test_every_mount_has_its_volume(self):
         for values in VALUES:
             for item in objects("-f", str(values)):
-                if item["kind"] not in ("StatefulSet", "Deployment"):
-                    continue
-                pod = item["spec"]["template"]["spec"]
-                volumes = {volume["name"] for volume in pod.get("volumes", [])}
-                volumes |= {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
-                for container in pod.get("initContainers", []) + pod["containers"]:
-                    self.assertLessEqual({mount["name"] for mount in container.get("volumeMounts", [])}, volumes)
+                claims = {claim["metadata"]["name"] for claim in item.get("spec", {}).get("volumeClaimTemplates", [])}
+                for pod in pod_specs([item]):
+                    volumes = {volume["name"] for volume in pod.get("volumes", [])} | claims
+                    for container in pod.get("initContainers", []) + pod["containers"]:
+                        self.assertLessEqual({mount["name"] for mount in container.get("volumeMounts", [])}, volumes)
 
     def test_a_program_listens_in_plaintext_only_where_there_are_no_certificates(self):
         for values in VALUES:
@@ -266,11 +276,61 @@ class ChartOfOnesOwn(unittest.TestCase):
         self.assertGreaterEqual(pod["spec"]["terminationGracePeriodSeconds"] * 1000, drain_limit_ms(proxy["args"]) + LEAVING_MS)
 
 
+class EnginesOfSeveralNodes(unittest.TestCase):
+    """ci/nodes-values.yaml: a LeaderWorkerSet, whose first pod of a group has the proxy, and each other one a follower."""
+
+    def setUp(self):
+        self.items = objects("-f", str(CHART / "ci/nodes-values.yaml"), "--set", "engine.nodes=3")
+        (self.groups,) = [i for i in self.items if i["kind"] == "LeaderWorkerSet"]
+        self.leader, self.other = pod_templates([self.groups])
+        (self.proxy,), (self.follower,) = lorry_containers_of(self.leader), lorry_containers_of(self.other)
+
+    def test_the_leader_names_a_follower_on_each_other_node_by_a_name_that_its_pod_has(self):
+        (followers,) = [a for a in self.proxy["args"] if a.startswith("--followers=")]
+        (port,) = [p["containerPort"] for p in self.follower["ports"] if p["name"] == "lorry-grpc"]
+        service = f"{self.groups['metadata']['name']}.fleet.svc"
+        self.assertEqual(followers, "--followers=" + ",".join(f"$(LORRY_MEMBER)-{node}.{service}:{port}" for node in (1, 2)))
+        self.assertEqual(self.groups["spec"]["leaderWorkerTemplate"]["size"], 3)
+
+    def test_a_follower_knows_its_leader_and_keeps_images_at_the_same_path(self):
+        self.assertIn("--follow", self.follower["args"])
+        self.assertIn("--member=$(LORRY_MEMBER)", self.follower["args"])
+        (member,) = [e["valueFrom"]["fieldRef"]["fieldPath"] for e in self.follower["env"] if e["name"] == "LORRY_MEMBER"]
+        self.assertIn("leader-name", member)
+        for flag in ("--image-dir=", "--image-readers=", "--store=", "--token-file="):
+            self.assertEqual(*([a for a in c["args"] if a.startswith(flag)] for c in (self.proxy, self.follower)), flag)
+        for template in (self.leader, self.other):
+            mounts = [{m["name"]: m["mountPath"] for m in c["volumeMounts"]} for c in (*lorry_containers_of(template), *template["spec"]["containers"])]
+            self.assertEqual({m["lorry-images"] for m in mounts}, {"/dev/shm/lorry"})
+
+    def test_rollouts_reach_leaders_alone(self):
+        (door,) = [i for i in self.items if i["kind"] == "Service" and i["metadata"]["name"].endswith("-door")]
+        reached = [door["spec"]["selector"].items() <= t["metadata"]["labels"].items() for t in (self.leader, self.other)]
+        self.assertEqual(reached, [True, False])
+
+    def test_an_engine_stays_whole_until_its_leader_has_drained(self):
+        (engine,) = self.other["spec"]["containers"]
+        waits = engine["lifecycle"]["preStop"]["exec"]["command"][-1]
+        (admin,) = [p["containerPort"] for p in self.proxy["ports"] if p["name"] == "lorry-admin"]
+        self.assertIn(f'os.environ["LWS_LEADER_ADDRESS"], {admin}', waits)
+        compile(waits, "preStop", "exec")
+        self.assertEqual(self.other["spec"]["terminationGracePeriodSeconds"], self.leader["spec"]["terminationGracePeriodSeconds"])
+
+    def test_the_certificate_has_the_followers_names_and_the_policy_lets_their_leader_in(self):
+        (certificate,) = [i["spec"] for i in self.items if i["kind"] == "Certificate"]
+        self.assertIn(f"*.{self.groups['metadata']['name']}.fleet.svc", certificate["dnsNames"])
+        (policy,) = [i["spec"] for i in self.items if i["kind"] == "NetworkPolicy" and i["metadata"]["name"].endswith("-proxies")]
+        admitted = [(peer["podSelector"]["matchLabels"], {p["port"] for p in rule["ports"]}) for rule in policy["ingress"] if "ports" in rule
+                    for peer in rule["from"] if "podSelector" in peer]
+        self.assertTrue(any(labels.items() <= self.leader["metadata"]["labels"].items() and ports == {"lorry-grpc", "lorry-admin"}
+                            for labels, ports in admitted), admitted)
+
+
 class TwoReleases(unittest.TestCase):
     def test_of_one_name_in_two_namespaces_share_no_object(self):
         """What has no namespace is one for the whole cluster: the second release could not be installed."""
         in_a_namespace = {"StatefulSet", "Deployment", "Service", "ServiceAccount", "NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "Pod",
-                          "Certificate", "PodMonitor", "PrometheusRule"}
+                          "Certificate", "PodMonitor", "PrometheusRule", "LeaderWorkerSet"}
         for values in VALUES:
             self.assertLessEqual({item["kind"] for item in objects("-f", str(values))}, in_a_namespace, values.name)
 

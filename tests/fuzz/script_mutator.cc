@@ -22,7 +22,7 @@ constexpr size_t kHeadBytes = 2;  // of a command: its letter and its digit
 constexpr std::string_view kTellingValues[] = {
     "[]", "[]", "{}", "\"\"", "null", "true", "false", "0", "1", "-1", "2", "64", "65", "4096",
     "18446744073709551616", "1e99", "[[]]", "[null]", "[\"\"]", "\"a\"", "[\"a\",\"b\"]",
-    "[\"a\",\"a\"]", "[{}]", "[1,2,3]", "{\"a\":1}", "0.5",
+    "[\"a\",\"a\"]", "[{}]", "[1,2,3]", "{\"a\":1}", "0.5", "\"..\"", "\"../../a\"",
     // 2^16 and 2^20 letters.
     "\"\x01p\"", "\"\x01t\""};
 
@@ -51,19 +51,22 @@ size_t EndOfValue(std::string_view text, size_t at) {
   return text.size();
 }
 
-// Replaces one JSON value, or writes another one before it.
+// Replaces one JSON value, or writes another one before it: a telling one, or one that stands
+// elsewhere, as a name, a path or a number of somebody else.
 void ChangeValue(std::string& script, Prng& prng) {
   std::vector<size_t> places;
   for (size_t i = 0; i + 1 < script.size(); ++i) {
     if (script[i] == ':' || script[i] == '[' || script[i] == ',') places.push_back(i + 1);
   }
   if (places.empty()) return;
-  const size_t at = places[prng.Below(places.size())];
-  const std::string_view fresh = kTellingValues[prng.Below(std::size(kTellingValues))];
+  const size_t at = places[prng.Below(places.size())], other = places[prng.Below(places.size())];
+  const std::string fresh =
+      prng.Chance(300) ? script.substr(other, EndOfValue(script, other) - other)
+                       : std::string(kTellingValues[prng.Below(std::size(kTellingValues))]);
   if (prng.Chance(800)) {
     script.replace(at, EndOfValue(script, at) - at, fresh);
   } else {
-    script.insert(at, std::string(fresh) + ",");
+    script.insert(at, fresh + ",");
   }
 }
 

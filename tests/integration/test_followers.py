@@ -4,12 +4,13 @@ engine hears of it, whoever dies or falls silent meanwhile.
 The fake's second rank reads every adapter in the other node's file system, and ends the engine where the bytes are not there.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 
 import pytest
-from testing import engines
+from testing import certificates, engines
 from testing.faults import Faults
 from testing.nodes import OtherNode
 from testing.waiting import until
@@ -26,16 +27,18 @@ def node():
         yield node
 
 
-@pytest.fixture(params=engines.KINDS)
-def world(request, bin_dir, tiny, tmp_path, node):
+@contextlib.contextmanager
+def two_nodes(kind, bin_dir, tiny, tmp_path, node, prepare=lambda world: None):
+    """A world whose engine runs here and on `node`; `prepare` may change it before anything is started."""
     faults = Faults(tmp_path, LEADER)
     engine = engines.fake(
-        request.param, tiny / "model", log_dir=tmp_path, name=LEADER, respawn=True,
+        kind, tiny / "model", log_dir=tmp_path, name=LEADER, respawn=True,
         switches={"nodes": str(node.pid), **faults.switches(LEADER)},
     )  # fmt: skip
     world = World(bin_dir, tmp_path, engine)
     world.faults = faults
     world.follower = world.fleet.follower(LEADER, node)
+    prepare(world)
     try:
         world.follower.start().wait_ready()
         with world:
@@ -43,6 +46,12 @@ def world(request, bin_dir, tiny, tmp_path, node):
     finally:
         print(f"===== follower\n{world.follower.log_tail()}")
         world.follower.stop()
+
+
+@pytest.fixture(params=engines.KINDS)
+def world(request, bin_dir, tiny, tmp_path, node):
+    with two_nodes(request.param, bin_dir, tiny, tmp_path, node) as world:
+        yield world
 
 
 def versions(root, pid: int = 0) -> set[str]:
@@ -161,3 +170,67 @@ def test_a_framework_is_told_that_its_directory_reaches_one_node(world, tiny):
     body = {"lora_name": "mine", "lora_path": str(tiny / "adapters" / "v1")}
     status, text = engines.http_json("POST", world.fleet.door(LEADER) + route, body)
     assert 400 <= status < 500 and "several nodes" in str(text), (status, text)
+
+
+def test_with_certificates_a_leader_knows_its_follower_and_is_known_by_it(bin_dir, tiny, tmp_path, node, make_adapter, monkeypatch):
+    ca = certificates.authority(tmp_path / "certificates")
+    names = f"IP:127.0.0.1,IP:{node.host_address},IP:{node.address},URI:spiffe://lorry/role/operator"
+    cert, key = certificates.signed(ca, "fleet", names)
+    for name, file in (("CA", ca), ("CERT", cert), ("KEY", key)):
+        monkeypatch.setenv(f"LORRY_{name}_FILE", str(file))
+
+    def encrypt(world):
+        for service in (*world.fleet.services(), world.follower):
+            service.flags |= {"tls-cert": cert, "tls-key": key, "tls-ca": ca, "tls-client-ca": ca}
+            service.flags.pop("insecure-listen-anywhere", None)
+
+    def start_follower_with(**files):
+        world.follower.stop()
+        world.follower.flags |= files
+        world.follower.start().wait_ready()
+
+    foreign = certificates.authority(tmp_path / "foreign")
+    theirs = dict(zip(("tls-cert", "tls-key"), certificates.signed(foreign, "follower", f"IP:{node.address}"), strict=True))
+    with two_nodes("sglang", bin_dir, tiny, tmp_path, node, encrypt) as world, world.open_run() as run:
+        steps = Steps(world, run, make_adapter)
+        steps.finish(steps.begin())
+        for stranger in (theirs, {"tls-client-ca": foreign}):  # whom the leader does not know; who does not know the leader
+            start_follower_with(**stranger)
+            handle = steps.begin()
+            handle.wait("stored")
+            until(lambda: "FOLLOWER_UNANSWERED" in why(world), "neither speaks to the other")
+            start_follower_with(**{"tls-cert": cert, "tls-key": key, "tls-client-ca": ca})
+            steps.finish(handle)
+        assert world.faults.deaths() == 0
+
+
+# It writes its log and ready file into this test's folder, which is root's; whose directories are is looked at all the same.
+ANOTHER_USER = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+
+
+def test_a_follower_may_be_another_user_on_its_node(bin_dir, tiny, tmp_path, node, make_adapter):
+    def prepare(world):
+        world.follower.enter += ANOTHER_USER
+
+    with two_nodes("vllm", bin_dir, tiny, tmp_path, node, prepare) as world, world.open_run() as run:
+        steps = Steps(world, run, make_adapter)
+        for _ in range(2):
+            steps.finish(steps.begin())
+        root = world.fleet.image_root / LEADER
+        owners = {os.stat(f"/proc/{node.pid}/root{root}").st_uid, os.stat(root).st_uid}
+        assert owners == {65533, os.geteuid()}
+        assert world.faults.deaths() == 0
+
+
+def test_a_follower_whose_directory_is_another_users_says_where_it_keeps_images(bin_dir, tiny, tmp_path, node, make_adapter):
+    """It takes one inside, as in a mounted volume: another path than the leader's, where the engine would find nothing."""
+
+    def prepare(world):
+        world.follower.enter += ANOTHER_USER
+        subprocess.run([*node.enter, "mkdir", "-p", world.follower.flags["image-dir"]], check=True)
+
+    with two_nodes("vllm", bin_dir, tiny, tmp_path, node, prepare) as world, world.open_run() as run:
+        run.publish(make_adapter(1), version=1).wait("stored")
+        until(lambda: "IMAGE_DIR_DIFFERS" in why(world), "the member says so")
+        assert f"{world.fleet.image_root / LEADER}/{LEADER}/versions" in why(world)
+        assert world.faults.deaths() == 0

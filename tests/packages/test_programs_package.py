@@ -57,6 +57,14 @@ def test_a_version_is_served_where_there_is_only_python(environment, engine, tmp
     assert any("/lib/ucx/libuct_cma" in f for f in said["mapped"]["adapter-store"]), "UCX found the modules that came along"
 
 
+def test_pip_installs_programs_that_run(wheels, make_environment):
+    environment = make_environment("programs-by-pip")
+    environment.run(environment.python, "-m", "pip", "install", "--quiet", *wheels)
+    assert "0.1.0" in environment.run("lorry", "--version")
+    for program in ("adapter-store", "sync-orchestrator", "engine-proxy"):
+        environment.run(program, "--version")
+
+
 def test_the_wheels_say_whose_work_they_hold(wheels):
     for path in wheels:
         archive = zipfile.ZipFile(path)

@@ -1,11 +1,11 @@
-// A directory of the test's own, removed with it.
+// A directory of one's own, removed with it.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "lib/base/check.h"
 
@@ -13,7 +13,8 @@ namespace lorry {
 
 class TempDir {
  public:
-  TempDir() : path_(::testing::TempDir() + "lorry_XXXXXX") {
+  explicit TempDir(const std::string& parent = std::filesystem::temp_directory_path().string())
+      : path_(parent + "/lorry_XXXXXX") {
     LORRY_CHECK(::mkdtemp(path_.data()) != nullptr);
   }
   ~TempDir() {
@@ -23,8 +24,15 @@ class TempDir {
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
 
+  // A parent whose files are memory, where there is one.
+  static std::string Memory() {
+    const std::string memory = "/dev/shm";
+    return std::filesystem::is_directory(memory) ? memory
+                                                 : std::filesystem::temp_directory_path().string();
+  }
+
   const std::string& path() const { return path_; }
-  std::string operator/(const std::string& file) const { return path_ + "/" + file; }
+  std::string operator/(std::string_view file) const { return path_ + "/" + std::string(file); }
 
  private:
   std::string path_;

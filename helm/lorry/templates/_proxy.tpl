@@ -12,6 +12,10 @@ Values: `$` here, `.Subcharts.lorry` in the parent. "pool" may name another pool
 A native sidecar starts before the engine. When the pod ends the proxy goes first, while the engine still generates: its door closes,
 requests in flight end, it says goodbye to the fleet. The engine waits for that, within the pod's terminationGracePeriodSeconds, which has
 to be proxy.drainSeconds and a minute and a half.
+
+An engine that runs on several nodes has a pod on each. The sidecar of the first, the leader, takes "followers", the addresses of the
+others (host:port, commas between). Theirs have lorry.engineProxy.follower instead, and "follows" true: their engine waits for the leader's
+proxy when it is to end. Who leads they know from the annotation and the environment that a LeaderWorkerSet gives its pods.
 */}}
 {{- define "lorry.engineProxy.sidecar" -}}
 {{- $values := .root.Values -}}
@@ -36,6 +40,9 @@ to be proxy.drainSeconds and a minute and a half.
     {{- end }}
     - --orchestrator={{ include "lorry.orchestratorAddress" .root }}
     - --store={{ include "lorry.storeAddress" .root }}
+    {{- with .followers }}
+    - --followers={{ . }}
+    {{- end }}
     - --data-dir=/data
     - --image-dir=/dev/shm/lorry
     - --drain-grace-ms={{ mul $proxy.drainSeconds 1000 }}
@@ -91,6 +98,45 @@ to be proxy.drainSeconds and a minute and a half.
     {{- end }}
 {{- end -}}
 
+{{- define "lorry.engineProxy.follower" -}}
+{{- $values := .root.Values -}}
+{{- $proxy := $values.proxy -}}
+- name: engine-proxy
+  image: {{ include "lorry.image" (dict "root" .root "image" $proxy.image) }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  restartPolicy: Always
+  args:
+    - --follow
+    - --member=$(LORRY_MEMBER)
+    - --listen={{ $values.listenHost }}:{{ $proxy.ports.grpc }}
+    - --admin-listen={{ $values.listenHost }}:{{ $proxy.ports.admin }}
+    - --store={{ include "lorry.storeAddress" .root }}
+    - --image-dir=/dev/shm/lorry
+    - --image-readers=all  # as the leader's
+    {{- with include "lorry.credentialArgs" (dict "root" .root "as" "engine") | trim }}{{ . | nindent 4 }}{{- end }}
+  env:
+    # The leader's, which is the name of its pod.
+    - name: LORRY_MEMBER
+      valueFrom: {fieldRef: {fieldPath: "metadata.annotations['leaderworkerset.sigs.k8s.io/leader-name']"}}
+    {{- with $proxy.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  ports:
+    - {name: lorry-grpc, containerPort: {{ $proxy.ports.grpc }}}
+    - {name: lorry-admin, containerPort: {{ $proxy.ports.admin }}}
+  {{- include "lorry.probes" (dict "port" "lorry-admin") | nindent 2 }}
+  securityContext:
+    {{- include "lorry.containerSecurity" . | nindent 4 }}
+  resources:
+    {{- toYaml $proxy.resources | nindent 4 }}
+  volumeMounts:
+    - {name: lorry-images, mountPath: /dev/shm/lorry}
+    {{- with include "lorry.credentialMounts" .root | trim }}{{ . | nindent 4 }}{{- end }}
+    {{- with $proxy.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
 {{- define "lorry.engineProxy.volumes" -}}
 # The journal lives as long as the pod, which is as long as the engine process that it speaks of.
 - name: lorry-journal
@@ -120,9 +166,19 @@ lifecycle:
         - python3
         - -c
         - |
+          {{- if .follows }}
+          import os, socket, time
+          try:
+              while True:
+                  socket.create_connection((os.environ["LWS_LEADER_ADDRESS"], {{ .root.Values.proxy.ports.admin }}), 5).close()
+                  time.sleep(0.5)
+          except OSError:
+              pass  # it does not listen any more
+          {{- else }}
           import socket, time
           while socket.socket().connect_ex(("127.0.0.1", {{ .root.Values.proxy.ports.admin }})) == 0:
               time.sleep(0.5)
+          {{- end }}
 {{- end -}}
 
 {{- define "lorry.engineProxy.podLabels" -}}

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/fleet/engine_name.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/rpc/fleet_parts.h"
 
@@ -23,6 +24,10 @@ absl::StatusOr<Placement> FromProto(const engine::v1::Placement& placement) {
   LORRY_ASSIGN_OR_RETURN(out.contents.traits, rpc::FromProto(placement.traits()));
   LORRY_ASSIGN_OR_RETURN(out.contents.render, rpc::ToPlain(rpc::kRenders, placement.render(),
                                                            "FollowRequest.place.render"));
+  // What is there under a name is taken for what was asked for by it.
+  const auto& [key, digest, traits, render] = out.contents;
+  if (out.name != fleet::MakeEngineName(key, digest, render))
+    return rpc::BadMessage("FollowRequest.place has the engine name of other contents");
   return out;
 }
 

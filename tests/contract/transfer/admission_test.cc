@@ -1,5 +1,6 @@
 // Who gets as far as a ticket, and whose ticket it is.
 #include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
 
 #include <fstream>
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -88,19 +87,12 @@ void WriteFile(const Parent& at, const std::string& content, uint64_t bytes) {
 }  // namespace
 
 Tree::Tree() {
-  path_ = fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path().string();
-  path_ += "/lorry-fuzz-XXXXXX";
-  LORRY_CHECK(::mkdtemp(path_.data()) != nullptr);
-  fd_ = ::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  fd_ = ::open(folder_.path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   LORRY_CHECK(fd_ >= 0);
   Clear();
 }
 
-Tree::~Tree() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-  ::close(fd_);
-}
+Tree::~Tree() { ::close(fd_); }
 
 void Tree::Clear() {
   for (const char* folder : {"root", "elsewhere"}) {

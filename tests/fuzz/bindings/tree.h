@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tests/fuzz/script.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::proxy::fuzz {
 
@@ -21,12 +22,10 @@ class Tree {
   void Do(const lorry::fuzz::Command& command);
   // Nothing in root/, and in elsewhere/a what a reader would take.
   void Clear();
-  std::string operator/(std::string_view relative) const {
-    return path_ + "/" + std::string(relative);
-  }
+  std::string operator/(std::string_view relative) const { return folder_ / relative; }
 
  private:
-  std::string path_;
+  const TempDir folder_{TempDir::Memory()};
   int fd_ = -1;
 };
 

@@ -3,7 +3,6 @@
 //
 // However it is asked, it goes on: it answers GetStatus after each input, and what it wrote is what
 // it can start from again.
-#include <google/protobuf/util/json_util.h>
 
 #include <chrono>
 #include <cstdio>
@@ -116,13 +115,8 @@ class Fuzzer {
   void Do(const Command& command) {
     if (rpcs_->Do(command)) return;
     if (command.op == 'S') {
-      google::protobuf::util::JsonParseOptions options;
-      options.ignore_unknown_fields = true;
-      store::v1::WatchResponse message;
-      const std::string json(command.payload);
-      if (google::protobuf::util::JsonStringToMessage(json, &message, options).ok()) {
-        store_->Say(std::move(message));
-      }
+      if (auto message = rpcs_->Read<store::v1::WatchResponse>(command.payload))
+        store_->Say(*std::move(message));
     } else if (command.op == 'K') {
       Stop();
       Start();

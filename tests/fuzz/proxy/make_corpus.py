@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes corpus/proxy: what strangers, the orchestrator, the store and the engine say to a proxy, as commands (see README.md)."""
+"""Writes corpus/: what strangers, the orchestrator, the store and the engine say to a proxy, and what a follower is ordered, as commands
+(see README.md)."""
 
 import json
 import pathlib
 
-FOLDER = pathlib.Path(__file__).parent / "corpus" / "proxy"
+FOLDER = pathlib.Path(__file__).parent / "corpus"
 VERSION = {"adapter": "policy", "run": 1, "number": 1}
 TRAITS = {"rank_max": 8, "modules": ["k_proj", "q_proj", "v_proj"]}
 WANTED = {"engine_name": "$name", "version": VERSION, "digest": "$digest", "traits": TRAITS, "must": True, "load": True,
@@ -59,10 +60,57 @@ SCRIPTS = {
 }
 
 
+def at(name, journal="j1"):
+    return f"$root/versions/{journal}/${name}"
+
+
+def place(name, run=1, digest="", journal="j1", **changed):
+    """What a leader asks for."""
+    fields = {"engine_name": f"${name}", "path": at(name, journal), "version": VERSION | {"run": run}, "digest": f"$digest_of_{digest or name}",
+              "traits": TRAITS, "render": "RENDER_PLAIN"}
+    return fields | changed
+
+
+def order(revision, paths, place=None, how="C0", **changed):
+    """A leader's order."""
+    fields = {"member": "engine-1", "journal": "j1", "life": "a", "revision": revision, "paths": paths}
+    return call("Follow", how, **fields | ({"place": place} if place else {}) | changed)
+
+
+ONE, TWO = place("one"), place("two", run=2)
+FOLDED = place("folded", digest="one", render="RENDER_RSLORA_FOLDED")
+FIRST = order(1, [at("one")], ONE)
+SECOND = order(2, [at("one"), at("two")], TWO)
+FOLLOWER_SCRIPTS = {
+    "placed": [FIRST, SECOND, order(3, [at("two")]), order(4, [at("one")], ONE)],
+    "folded": [order(1, [at("folded")], FOLDED), order(2, [at("folded"), at("one")], ONE), "K0", order(3, [at("folded")], FOLDED)],
+    "late": [FIRST, SECOND, order(1, []), order(9, [at("two")]), order(3, [at("one")], ONE), order(1, [], life="b")],
+    "restarted": [FIRST, "K0", order(2, [at("one")], ONE), "K1", order(3, [at("one")], ONE), order(4, [at("one")], ONE), "K2",
+                  order(5, [at("one")], ONE)],
+    "removed": [FIRST, "R0", order(2, [at("one")], ONE), SECOND],
+    "another_journal": [FIRST, order(1, [at("one"), at("two", "j2")], place("two", run=2, journal="j2"), journal="j2"),
+                        order(2, [at("two", "j2")], journal="j2"), order(3, [at("one")], ONE)],
+    "of_another": [order(1, [at("one")], ONE, member="engine-2"), FIRST, order(2, [], member="")],
+    "not_listed": [order(1, [], ONE), order(2, [at("two")], ONE)],
+    "where_it_is_not": [order(1, [at("one")], ONE | {"path": "/elsewhere/$one"}), order(2, [at("one")], ONE | {"path": at("one", "j2")})],
+    "out_of_the_root": [order(1, [f"{at('one')}/../../../.."], ONE | {"engine_name": "../../..", "path": "$root/versions/j1/../../.."}),
+                        order(2, ["/"], journal=".."), order(3, ["$root/versions/.."], journal="a/b")],
+    "wrong_digest": [order(1, [at("one")], place("one", digest="two")), FIRST, order(2, [at("one")], place("one", digest="two"))],
+    "of_two_leaders": [FIRST, order(7, [at("two")], TWO, how="A0", life="b"), order(2, [at("one")], ONE, how="A0"),
+                       order(8, [at("one"), at("two")], ONE, how="A0", life="b"), "W0", FIRST],
+    "given_up": [order(1, [at("one")], ONE, how="A0"), order(2, [], how="A0"), order(3, [at("one")], ONE), order(4, [], how="A0"), "W0"],
+    "cancelled": ["O0Follow", f"M0{order(1, [at('one')], ONE)[len('C0Follow '):]}", "X0", "O1Follow", "M1garbage", "H1", "o4Follow", FIRST],
+    "store_lies": [line("N0", MANIFEST | {"version": MANIFEST["version"] | {"digest": "$digest_of_one"}}), FIRST,
+                   line("N0", {"version": {"image_bytes": "1099511627776"}}), order(2, [at("one")], ONE), order(3, [at("one")], ONE)],
+    "many_paths": [FIRST, order(2, [at("one"), *(f"/{number}" for number in range(100))]), order(3, [at("one")] * 3)],
+}
+
+
 def main():
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, commands in SCRIPTS.items():
-        (FOLDER / name).write_bytes("\x1e".join(commands).encode())
+    for name, scripts in (("proxy", SCRIPTS), ("follower", FOLLOWER_SCRIPTS)):
+        (FOLDER / name).mkdir(parents=True, exist_ok=True)
+        for script, commands in scripts.items():
+            (FOLDER / name / script).write_bytes("\x1e".join(commands).encode())
 
 
 if __name__ == "__main__":

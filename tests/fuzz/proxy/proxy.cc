@@ -3,7 +3,6 @@
 //
 // However it is asked and told, it goes on: it answers GetStatus after each input, its door answers,
 // and what it wrote is what it can start from again.
-#include <google/protobuf/util/json_util.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
@@ -19,9 +18,7 @@
 #include "lib/base/check.h"
 #include "lib/kv/memory_store.h"
 #include "lib/metrics/registry.h"
-#include "lib/rpc/channel.h"
 #include "lib/rpc/server.h"
-#include "lib/transfer/ucx/transports.h"
 #include "services/engine_proxy/calls/call_desk.h"
 #include "services/engine_proxy/door/report.h"
 #include "services/engine_proxy/rpc/proxy_metrics.h"
@@ -30,8 +27,10 @@
 #include "tests/fuzz/heap_watch.h"
 #include "tests/fuzz/proxy/scripted_fleet.h"
 #include "tests/fuzz/proxy/scripted_vllm.h"
+#include "tests/fuzz/proxy/wiring.h"
 #include "tests/fuzz/rpc/rpc_script.h"
 #include "tests/fuzz/store/store_world.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::proxy::fuzz {
 namespace {
@@ -50,26 +49,6 @@ constexpr int64_t kLookAtEngineMs = 5;
 constexpr char kMember[] = "engine-1";
 constexpr char kPool[] = "policy";
 constexpr char kJournal[] = "j1";
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (value.ok()) return *std::move(value);
-  std::fprintf(stderr, "%s\n", std::string(value.status().ToString()).c_str());
-  std::abort();
-}
-
-std::shared_ptr<grpc::Channel> Dial(const std::string& target) {
-  return Must(rpc::MakeChannel({.target = target}));
-}
-
-std::unique_ptr<transfer::TransportSet> Transports() {
-  const auto dial = [](const std::string& target) -> std::shared_ptr<grpc::Channel> {
-    const auto channel = rpc::MakeChannel({.target = target});
-    return channel.ok() ? *channel : nullptr;
-  };
-  return transfer::CreateTransports({.shared_memory = false},
-                                    std::make_shared<transfer::Channels>(dial));
-}
 
 // One life of the process, over a journal and images that outlive it.
 class Life {
@@ -201,11 +180,10 @@ class Life {
 
 class Fuzzer {
  public:
-  Fuzzer() : images_((std::filesystem::temp_directory_path() / "lorry-fuzz-XXXXXX").string()) {
+  Fuzzer() {
     HeapWatch::Install();
     HeapWatch::Ignore();
     spdlog::set_level(spdlog::level::off);
-    LORRY_CHECK(::mkdtemp(images_.data()) != nullptr);
     const store::TestAdapter adapter = store::MakeAdapter(1);
     LORRY_CHECK(world_.Publish("policy", adapter).ok());
     const VersionKey key{AdapterName("policy"), RunId(1), VersionNumber(1)};
@@ -227,14 +205,14 @@ class Fuzzer {
     Stop();
     fleet_.reset();
     engine_.reset();
-    std::filesystem::remove_all(images_);
+    std::filesystem::remove_all(images_.path());
     LORRY_CHECK(HeapWatch::peak_bytes() <= kPeakBytesMax);
   }
 
  private:
   void Start() {
     drained_ = false;
-    life_ = std::make_unique<Life>(*kv_, images_, fleet_->address(), engine_->port());
+    life_ = std::make_unique<Life>(*kv_, images_.path(), fleet_->address(), engine_->port());
     rpcs_ = std::make_unique<RpcScript>(Dial(life_->address()),
                                         std::vector<std::string>{"lorry.engine.v1.ProxyService"});
     rpcs_->Set("name", name_);
@@ -247,13 +225,11 @@ class Fuzzer {
     life_.reset();
   }
   void Do(const Command& command);
-  template <typename Message>
-  std::optional<Message> Read(std::string_view json) const;
   void AskDoor(const std::string& body);
   void Settle();
 
   StoreWorld world_;
-  std::string images_;
+  const TempDir images_{TempDir::Memory()};
   std::string name_, digest_, request_ = "none";
   bool drained_ = false;
   std::unique_ptr<kv::Store> kv_;
@@ -263,29 +239,19 @@ class Fuzzer {
   std::unique_ptr<RpcScript> rpcs_;
 };
 
-template <typename Message>
-std::optional<Message> Fuzzer::Read(std::string_view json) const {
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  Message message;
-  const bool read =
-      google::protobuf::util::JsonStringToMessage(rpcs_->Substitute(json), &message, options).ok();
-  return read ? std::optional<Message>(std::move(message)) : std::nullopt;
-}
-
 void Fuzzer::Do(const Command& command) {
   drained_ = drained_ || command.payload.starts_with("Drain");
   if (rpcs_->Do(command)) return;
   switch (command.op) {
     case 'D':
-      if (auto desired = Read<sync::v1::Desired>(command.payload)) {
+      if (auto desired = rpcs_->Read<sync::v1::Desired>(command.payload)) {
         sync::v1::AttachResponse message;
         *message.mutable_desired() = *std::move(desired);
         fleet_->Say(std::move(message));
       }
       break;
     case 'N':
-      if (auto manifest = Read<store::v1::OpenFetchResponse>(command.payload)) {
+      if (auto manifest = rpcs_->Read<store::v1::OpenFetchResponse>(command.payload)) {
         fleet_->Plan(*std::move(manifest));
       }
       break;

@@ -2,19 +2,13 @@
 
 #include <utility>
 
-#include "lib/base/check.h"
 #include "lib/rpc/channel.h"
+#include "tests/fuzz/proxy/wiring.h"
 
 namespace lorry::proxy::fuzz {
 namespace {
 
 constexpr int64_t kStoreDeadlineMs = 10'000;
-
-std::shared_ptr<grpc::Channel> Dial(const std::string& target) {
-  auto channel = rpc::MakeChannel({.target = target});
-  LORRY_CHECK(channel.ok());
-  return *std::move(channel);
-}
 
 }  // namespace
 

@@ -61,14 +61,16 @@ std::string RpcScript::Substitute(std::string_view payload) const {
   return text;
 }
 
-// What is no message of that type goes out as it is: bytes that a server must refuse.
-std::string RpcScript::Encode(const Method& method, std::string_view json) const {
-  const std::string text = Substitute(json);
-  const std::unique_ptr<Message> message(method.request->New());
+bool RpcScript::ReadInto(std::string_view json, Message& message) const {
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  const auto read = google::protobuf::util::JsonStringToMessage(text, message.get(), options);
-  return read.ok() ? message->SerializePartialAsString() : text;
+  return google::protobuf::util::JsonStringToMessage(Substitute(json), &message, options).ok();
+}
+
+// What is no message of that type goes out as it is: bytes that a server must refuse.
+std::string RpcScript::Encode(const Method& method, std::string_view json) const {
+  const std::unique_ptr<Message> message(method.request->New());
+  return ReadInto(json, *message) ? message->SerializePartialAsString() : Substitute(json);
 }
 
 RpcScript::Running RpcScript::Begin(std::string_view payload, bool whole) {

@@ -17,8 +17,10 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/fuzz/rpc/raw_call.h"
@@ -37,6 +39,12 @@ class RpcScript {
   // Sends bytes on a stream, for messages that JSON cannot say briefly.
   void SendOn(uint8_t slot, const google::protobuf::Message& message);
   std::string Substitute(std::string_view payload) const;
+  // What a payload says as a message of that type; nothing where it is none.
+  template <typename Message>
+  std::optional<Message> Read(std::string_view json) const {
+    Message message;
+    return ReadInto(json, message) ? std::optional<Message>(std::move(message)) : std::nullopt;
+  }
   grpc::GenericStub& stub() { return stub_; }
   // Cancels what still runs, and CHECKs that it ends.
   void End();
@@ -55,6 +63,7 @@ class RpcScript {
     const Method* method = nullptr;
   };
   const Method* Find(std::string_view name) const;
+  bool ReadInto(std::string_view json, google::protobuf::Message& message) const;
   std::string Encode(const Method& method, std::string_view json) const;
   Running Begin(std::string_view payload, bool whole);
   void Finish(const Running& running);

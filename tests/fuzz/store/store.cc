@@ -184,7 +184,7 @@ void Fuzzer::CheckOthersAreServed() {
       std::abort();
     }
     // tidy: allow sleep: it was told to come back later
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
 

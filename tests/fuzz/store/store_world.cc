@@ -12,6 +12,9 @@ namespace lorry::store::fuzz {
 namespace {
 
 constexpr int64_t kTicketLifeMs = 600'000;
+// Whoever waits behind silent streams waits for this long: an input that has some should not cost what
+// a hundred others cost.
+constexpr Tick kTicketDeadlineMs = 300;
 constexpr int kReceiveBytesMax = 17 << 20;
 constexpr int kLooks = 20;
 constexpr std::chrono::milliseconds kLook(1);
@@ -44,8 +47,9 @@ StoreWorld::StoreWorld() {
                                        .hub = *hub_,
                                        .upload_idle_deadline_ms = kTicketLifeMs});
   service_->SetAddresses({"grpc://127.0.0.1:1"});
-  transfer_service_ = transfer::CreateGrpcTransferService({.sessions_max = kSessionsMax}, *gate_,
-                                                          keys_->keys(), *transfers_);
+  transfer_service_ = transfer::CreateGrpcTransferService(
+      {.sessions_max = kSessionsMax, .ticket_deadline_ms = kTicketDeadlineMs}, *gate_,
+      keys_->keys(), *transfers_);
   server_ = Must(rpc::Server::Start(
       {.receive_max_bytes = kReceiveBytesMax, .shutdown_max_ms = lorry::fuzz::kPatienceMs}, *gate_,
       {&*service_, transfer_service_->service()}));

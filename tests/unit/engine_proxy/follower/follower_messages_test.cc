@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lib/base/error.h"
+#include "lib/fleet/engine_name.h"
 
 namespace lorry::proxy {
 namespace {
@@ -10,11 +11,12 @@ namespace {
 FollowerOrder AnOrder() {
   FollowerOrder order{
       .journal = JournalId("j1"), .life = "a", .revision = 7, .paths = {"/x", "/y"}};
-  order.place = {EngineName("policy-v1-0123456789ab"), "/x", {}};
-  order.place->contents = {.key = {AdapterName("policy"), RunId(2), VersionNumber(1)},
-                           .digest = Digest{"sha256-xxh3:00"},
-                           .traits = {.rank_max = 8, .modules = {"q_proj"}},
-                           .render = fleet::Render::kRsloraFolded};
+  const DirectoryContents contents{.key = {AdapterName("policy"), RunId(2), VersionNumber(1)},
+                                   .digest = Digest{"sha256-xxh3:00"},
+                                   .traits = {.rank_max = 8, .modules = {"q_proj"}},
+                                   .render = fleet::Render::kRsloraFolded};
+  order.place = {fleet::MakeEngineName(contents.key, contents.digest, contents.render), "/x",
+                 contents};
   return order;
 }
 
@@ -45,6 +47,18 @@ TEST(FollowerMessages, WhatWouldLeaveTheImageDirectoryIsRefused) {
     request.mutable_place()->set_engine_name(name);
     EXPECT_FALSE(FromProto(request).ok()) << name;
   }
+}
+
+TEST(FollowerMessages, ANameOfOtherContentsIsRefused) {
+  const auto refused = [](const std::function<void(engine::v1::Placement&)>& change) {
+    engine::v1::FollowRequest request = ToProto(AnOrder());
+    change(*request.mutable_place());
+    return !FromProto(request).ok();
+  };
+  EXPECT_TRUE(refused([](auto& p) { p.set_digest("sha256-xxh3:01"); }));
+  EXPECT_TRUE(refused([](auto& p) { p.set_render(sync::v1::RENDER_PLAIN); }));
+  EXPECT_TRUE(refused([](auto& p) { p.mutable_version()->set_run(3); }));
+  EXPECT_TRUE(refused([](auto& p) { p.mutable_version()->set_number(2); }));
 }
 
 TEST(FollowerMessages, WhatIsMissingOrWithoutMeasureIsRefused) {
