@@ -14,7 +14,7 @@ compiled=$$?; wait $$downloads && exit $$compiled
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build soak soak-engines soak-frameworks chaos bench bench-peers fuzz mutants tidy format docs packages setup clean
+.PHONY: help demo test gpu build soak soak-engines soak-frameworks chaos bench bench-peers fuzz mutants tidy format docs packages setup clean
 
 help: ## print this list
 	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
@@ -28,9 +28,15 @@ demo: ## two real engines, a real training loop, version after version (KEEP=1 l
 
 test: ## build, then every test: C++, Python, simulation, fuzzers, engines, lint, charts
 	tools/setup packages
+	-@tools/setup cuda  # without, all but clients/gpu/cuda_device.cu is built and tested
 	$(call compile_beside,tools venvs)
 	$(MAKE) --no-print-directory compile PRESET=fuzz TARGETS=fuzzers
 	ctest --test-dir $(BUILD) -j2 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)') || { tools/failures $(BUILD); exit 1; }
+
+gpu: ## the part that packs on a GPU, with nvcc from PyPI; where there is a GPU, its checks and figures
+	tools/setup packages cuda
+	$(MAKE) --no-print-directory compile PRESET=release TARGETS="lorry_gpu_cuda gpu_hardware"
+	tests/gpu/run build/release/bin || [ $$? -eq 77 ]
 
 build: ## build everything (PRESET=dev|release|asan|tsan|ci)
 	tools/setup packages

@@ -3,7 +3,8 @@
 //
 // Stdin holds a push a line, stdout what becomes of it; both are JSON (clients/python/src/lorry/mover.py):
 //   {"image": "/proc/7/fd/9", "ticket": base64, "addresses": ["grpc://host:port"], "ranges": [[0, 4096]],
-//    "deadline_ms": 60000, "token": "…", "ca_file": "…", "cert_file": "…", "key_file": "…"}
+//    "deadline_ms": 60000, "leaves": base64, "token": "…", "ca_file": "…", "cert_file": "…", "key_file": "…"}
+//   (leaves: the 16 bytes of each leaf's checksum, where the client knows them)
 //   {"moved": 4096}  any number of times, of this push, in bytes
 //   {"code": "OK", "reason": "", "message": "", "transport": "ucx-shm"}  once, last
 // It ends with its stdin, and so with the process that started it; and where it does not understand
@@ -47,6 +48,12 @@ absl::StatusOr<Push> Read(const std::string& line) {
     const std::string ticket = said.at("ticket");
     if (!absl::Base64Unescape(ticket, &push.request.ticket)) return NotAPush("the ticket's base64");
     push.request.options.deadline_ms = said.at("deadline_ms");
+    std::string leaves;
+    if (!absl::Base64Unescape(said.value("leaves", ""), &leaves))
+      return NotAPush("the leaves' base64");
+    push.request.leaves.resize(leaves.size() / sizeof(transfer::Checksum::bytes));
+    for (size_t i = 0; i < push.request.leaves.size(); ++i)
+      leaves.copy(reinterpret_cast<char*>(push.request.leaves[i].bytes.data()), 16, 16 * i);
     for (const json& range : said.at("ranges"))
       push.request.ranges.push_back({.offset = range.at(0), .length = range.at(1)});
     push.channel.token = said.value("token", "");

@@ -34,6 +34,7 @@ NO_REASON = {
     "lib/blob/spare_files.cc": "SPARE",
     # environment variables
     "clients/python/src/lorry/mover.py": "LORRY_MOVER",
+    "clients/python/src/lorry/gpu.py": "BF16 INTERNAL LORRY_GPU",
     "services/engine_proxy/driver/base_model_finder.cc": "HF_HUB_CACHE HF_HOME XDG_CACHE_HOME HOME",
     # heads of columns, placeholders of arguments, ends of enumerators
     "clients/cli/": "ADAPTER ADDRESS ALIASES DETAIL DIGEST DOOR DURATION ENGINE ENGINES EPOCH FIELD FILE GENERATION HOLDER KIND LATEST LOADED MARK "

@@ -13,13 +13,15 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from lorry.errors import Refused
+from lorry.gpu import LEAF_BYTES, Packer, Packing, Part
 from lorry.names import Planned, plan
 
 Bytes = npt.NDArray[np.uint8]
@@ -76,6 +78,7 @@ class Image:
         pieces: what this rank has to send, sorted, coalesced.
         target_modules: the config's, as the image's names have them.
         unstacked: experts were taken apart (:class:`lorry.names.Plan`).
+        packing: what still brings the bytes from a GPU; ``wait`` before they are read.
     """
 
     header: bytes
@@ -83,11 +86,47 @@ class Image:
     pieces: list[Piece]
     target_modules: list[str]
     unstacked: bool
+    packing: Packing | None = None
 
     @property
     def data(self) -> Bytes:
         """Of ``buffer``."""
         return self.buffer.data
+
+    def check(self) -> None:
+        """Waits until the values are known, where they are looked at here.
+
+        Raises:
+            Refused: some are NaN or infinite.
+        """
+        if self.packing is not None:
+            self.packing.check()
+
+    def wait(self, end: int) -> int:
+        """Waits until this rank's bytes before ``end`` are in ``buffer``; returns up to where they are."""
+        return self.data.nbytes if self.packing is None else self.packing.wait(end)
+
+    def checksum(self, begin: int, end: int) -> bytes:
+        """XXH3-128 of bytes of this rank, which lie within one leaf."""
+        known = None
+        if self.packing is not None and begin % LEAF_BYTES == 0 and end == min(begin + LEAF_BYTES, self.data.nbytes):
+            known = self.packing.leaf(begin // LEAF_BYTES)
+        if known is not None:
+            return known
+        self.wait(end)
+        return xxhash.xxh3_128_digest(self.data[begin:end].data)
+
+    def leaves(self) -> bytes | None:
+        """The checksums of all leaves, where a GPU computed them and all of the image is this rank's; saves hashing them again."""
+        size = self.data.nbytes
+        if self.packing is None or self.pieces != [Piece(len(self.header), size - len(self.header))]:
+            return None
+        return b"".join(self.checksum(at, min(at + LEAF_BYTES, size)) for at in range(0, size, LEAF_BYTES))
+
+    def close(self) -> None:
+        """Nothing is written to ``buffer`` any more."""
+        if self.packing is not None:
+            self.packing.close()
 
 
 class Buffer:
@@ -146,7 +185,7 @@ class BufferPool:
 
 def build(
     state: Mapping[str, Any], rank: int, world_size: int, pool: BufferPool, metadata: Mapping[str, str] | None = None,
-    base: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None, dtype: str | None = None, packer: Packer | None = None,
 ) -> Image:
     """Lays out ``state`` and copies this rank's part of it.
 
@@ -157,13 +196,15 @@ def build(
             for the others.
         metadata: for the header, beside safetensors' own ``format``; the same on every rank.
         base: the fields of the base model's config.json, by which fused and stacked modules are taken apart.
+        dtype: "bfloat16" to cast what is float32 or float16.
+        packer: copies the tensors where they are all on its GPU.
 
     Raises:
         Refused: not a tensor state dict of a plain LoRA, or two names that mean one tensor.
     """
     sources = {name: _as_shard(value, (rank, world_size)) for name, value in state.items()}
     planned = plan({name: shard.global_shape for name, shard in sources.items()}, base)
-    shards = {tensor.name: _part(sources[tensor.source], tensor) for tensor in planned.tensors}
+    shards = {tensor.name: _casting(_part(sources[tensor.source], tensor), dtype) for tensor in planned.tensors}
     if not shards:
         raise Refused("the state dict has no tensors", "TENSOR_UNKNOWN", "INVALID_ARGUMENT")
     names = sorted(shards, key=lambda n: (-_ORDER.index(_dtype(shards[n].local)), n))
@@ -172,13 +213,32 @@ def build(
     buffer = pool.take(offsets[names[-1]] + _bytes_of(last))
     data = buffer.data
     data[: len(header)] = np.frombuffer(header, dtype=np.uint8)
-    pieces: list[Piece] = []
-    for index, name in enumerate(names):
-        shard = shards[name]
-        replica, replicas = shard.replica
-        if index % replicas == replica:
-            pieces += _copy(data, offsets[name], shard)
-    return Image(header, buffer, _coalesce(pieces), planned.target_modules, planned.unstacked)
+    mine = {name: shards[name] for index, name in enumerate(names) if index % shards[name].replica[1] == shards[name].replica[0]}
+    packing = _pack(packer, mine, offsets, data.nbytes) if packer is not None else None
+    if packing is None:
+        pieces = _coalesce([piece for name, shard in mine.items() for piece in _copy(data, offsets[name], shard)])
+    else:
+        pieces = _coalesce([_only_piece(offsets[name], shard) for name, shard in mine.items() if 0 not in np.shape(shard.local)])
+        packing.start(data, [(piece.offset, piece.offset + piece.length) for piece in pieces])
+    return Image(header, buffer, pieces, planned.target_modules, planned.unstacked, packing)
+
+
+def _pack(packer: Packer, shards: Mapping[str, Shard], offsets: Mapping[str, int], size: int) -> Packing | None:
+    parts = []
+    for name, shard in shards.items():
+        if tuple(np.shape(shard.local))[1:] != tuple(shard.global_shape)[1:]:
+            return None  # its rows are apart in the image
+        if 0 in np.shape(shard.local):
+            continue
+        value = shard.local.value if isinstance(shard.local, _Cast) else shard.local
+        parts.append(Part(name, _only_piece(offsets[name], shard).offset, value, _dtype(shard.local)))
+    return packer.pack(parts, size) if parts else None
+
+
+def _only_piece(base: int, shard: Shard) -> Piece:
+    """Where rows of the whole tensor lie in the image."""
+    item, row = _DTYPES[_dtype(shard.local)], math.prod(shard.global_shape[1:])
+    return Piece(base + (shard.offset[0] * row * item if shard.offset else 0), math.prod(np.shape(shard.local)) * item)
 
 
 def _header(
@@ -231,6 +291,23 @@ def _coalesce(pieces: list[Piece]) -> list[Piece]:
         else:
             merged.append(piece)
     return merged
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """A float32 or float16 tensor on its way to bfloat16."""
+
+    value: Any
+    shape: tuple[int, ...]
+    dtype: str = "bfloat16"
+
+
+def _casting(shard: Shard, dtype: str | None) -> Shard:
+    if dtype not in (None, "bfloat16"):
+        raise ValueError(f"dtype is {dtype!r}; give 'bfloat16', or cast before publishing")
+    if dtype is None or _dtype(shard.local) not in ("F32", "F16"):
+        return shard
+    return replace(shard, local=_Cast(shard.local, tuple(np.shape(shard.local))))
 
 
 def _as_shard(value: Any, everyone: tuple[int, int]) -> Shard:
@@ -311,6 +388,8 @@ def _as_bytes(value: Any) -> Bytes:
     """The value's bytes in row-major order, copied only where they are elsewhere (a GPU, another layout)."""
     if isinstance(value, StoredTensor):
         return np.frombuffer(value.data, dtype=np.uint8)
+    if isinstance(value, _Cast):
+        return _as_bfloat16(value.value)
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     import torch
@@ -318,3 +397,14 @@ def _as_bytes(value: Any) -> Bytes:
     flat = value.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
     array: Bytes = flat.numpy()
     return array
+
+
+def _as_bfloat16(value: Any) -> Bytes:
+    """To the nearest, ties to even; a NaN stays one."""
+    if hasattr(value, "bfloat16"):  # torch
+        return _as_bytes(value.detach().bfloat16())
+    kind = np.float32 if _dtype(value) == "F32" else np.float16
+    single = np.frombuffer(_as_bytes(value), dtype=kind).astype(np.float32)
+    bits = single.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(single), np.uint16(0x7FC0), rounded).view(np.uint8)

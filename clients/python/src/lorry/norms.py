@@ -27,18 +27,25 @@ class BaseNorms:
 
         None where no module's base weight is at hand as one dense matrix: sharded over ranks, quantised, on no device.
         """
+        import torch
+
         active = model.active_adapter
         name = active if isinstance(active, str) else active[0]
-        ratios = [
-            ratio
+        found = [
+            (squared, abs(float(module.scaling[name])) / self._norms[path])
             for path, module in model.named_modules()
             if name in getattr(module, "lora_A", ()) and hasattr(module, "get_base_layer")
-            for ratio in [self._ratio(path, module, name)]
-            if ratio is not None
+            for squared in [self._squared(path, module, name)]
+            if squared is not None
         ]
-        return max(ratios, default=None)
+        if not found:
+            return None
+        # All at a time: a GPU is waited for once, not at every module.
+        squares = torch.stack([squared.to(found[0][0].device) for squared, _ in found]).tolist()
+        return float(max(factor * max(squared, 0.0) ** 0.5 for squared, (_, factor) in zip(squares, found, strict=True)))
 
-    def _ratio(self, path: str, module: Any, name: str) -> float | None:
+    def _squared(self, path: str, module: Any, name: str) -> Any:
+        """The squared norm of ``B @ A`` as a tensor; None where it or the base weight's is not to be had."""
         a, b = module.lora_A[name].weight.detach(), module.lora_B[name].weight.detach()
         base = getattr(module.get_base_layer(), "weight", None)
         if base is None:
@@ -50,8 +57,8 @@ class BaseNorms:
             return None
         if path not in self._norms:
             self._norms[path] = float(base.detach().float().norm())
+        if not self._norms[path] > 0:
+            return None
         a, b = a.float(), b.float()
         # |B A|^2 = trace(A^T B^T B A) = sum((B^T B) * (A A^T)): r x r, and never out x in.
-        squared = float(((b.T @ b) * (a @ a.T)).sum())
-        norm = abs(float(module.scaling[name])) * max(squared, 0.0) ** 0.5
-        return norm / self._norms[path] if self._norms[path] > 0 else None
+        return ((b.T @ b) * (a @ a.T)).sum()

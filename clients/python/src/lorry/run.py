@@ -18,13 +18,14 @@ from tqdm import tqdm
 from lorry import base_model, collectives, errors, norms, state
 from lorry.common.v1 import adapter_pb2
 from lorry.connection import PUBLISH_BUDGET_S, Connection
+from lorry.gpu import find_packer
 from lorry.handle import PublishHandle
 from lorry.image import BufferPool, Image, build
 from lorry.mover import Movers
 from lorry.reference import METADATA_KEY as REFERENCE_KEY
 from lorry.reference import Reference
 from lorry.store.v1 import store_pb2
-from lorry.upload import Uploader
+from lorry.upload import Uploader, chunks
 
 T = TypeVar("T")
 
@@ -113,8 +114,8 @@ def _version_of(adapter: str, resume_from: int | tuple[int, int] | Mapping[str, 
 def _fingerprint(image: Image) -> bytes:
     """Of the header and this rank's bytes."""
     hasher = xxhash.xxh3_128(image.header)
-    for piece in image.pieces:
-        hasher.update(image.data[piece.offset : piece.offset + piece.length].data)
+    for begin, end in chunks((p.offset, p.offset + p.length) for p in image.pieces):
+        hasher.update(image.checksum(begin, end))
     return hasher.digest()
 
 
@@ -137,6 +138,7 @@ class Run:
         self._ranks = ranks
         self._movers = Movers()
         self._pool = BufferPool(shared_from=self._movers.shared_from)
+        self._packer = find_packer()
         self._base_norms = norms.BaseNorms()
         self._resumed_from = resumed_from  # (run, number)
         self._newest = -1  # that is stored, of this run; under _lock
@@ -154,8 +156,10 @@ class Run:
         reference: Reference | Sequence[Sequence[int]] | None = None,
         progress: bool | None = None,
         keep: bool = False,
+        dtype: str | None = None,
     ) -> PublishHandle:
-        """Publishes ``source`` as ``version``; returns once its bytes are copied, so training may go on.
+        """Publishes ``source`` as ``version``; returns once its bytes are copied, so training may go on. On a GPU the copy may only be
+        queued by then, in torch's current stream, and what is queued there later comes after it.
 
         Every rank of a sharded model calls it with its own slices; nobody gathers for the others.
 
@@ -176,6 +180,7 @@ class Run:
             progress: show a bar on stderr; default: for more than 64 MiB, on a terminal, on rank 0.
             keep: the store deletes the version only when it is told to, whatever the policy's ``store_keep`` says: for the
                 versions that a trainer's checkpoints go on from. The same on every rank.
+            dtype: ``"bfloat16"`` publishes float32 and float16 tensors as bfloat16, rounded to the nearest. The same on every rank.
 
         Raises:
             Refused: this can never be a version, and why.
@@ -191,7 +196,7 @@ class Run:
         if reference is not None:
             metadata[REFERENCE_KEY] = self._reference_json(source, reference)
         base = base_model.read_fields(base_config) if base_config is not None else base_model.fields_of(source)
-        image = build(tensors, self._ranks.rank, self._ranks.world_size, self._pool, metadata, base)
+        image = build(tensors, self._ranks.rank, self._ranks.world_size, self._pool, metadata, base, dtype, self._packer)
         fields = state.settle(fields, image.target_modules, image.unstacked)
         total = sum(p.length for p in image.pieces)
         if progress is None:
@@ -250,6 +255,7 @@ class Run:
             handle._failed(error)
         finally:
             bar.close()
+            image.close()
             self._pool.give(image.buffer)
 
     def _upload(
@@ -263,6 +269,7 @@ class Run:
             image_bytes=image.data.nbytes,
             keep=keep,
         )
+        image.check()
         fingerprint = _fingerprint(image)
         corrupt = 0
         for _ in range(TICKETS_MAX):

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import grpc
-import xxhash
 
 from lorry import errors
 from lorry.connection import PUBLISH_BUDGET_S, Connection, may_pass
 from lorry.credentials import host_and_port
-from lorry.image import Bytes, Image
-from lorry.mover import Mover, MoverGone, Movers
+from lorry.image import Image
+from lorry.mover import MOVED_BYTES_MIN, Mover, MoverGone, Movers
 from lorry.store.v1 import store_pb2
 from lorry.transfer.v1 import transfer_pb2, transfer_pb2_grpc
 
@@ -113,6 +112,7 @@ class Uploader:
             left = intersect(mine, missing)
             if not left:
                 return
+            self._image.check()
             try:
                 if not self._move(begun, left):
                     self._stream(begun, left)
@@ -147,10 +147,16 @@ class Uploader:
             mover.kill()
         # The address that the store advertises may be of a network that this host does not see: shared memory and gRPC both
         # begin at the one that control calls go to.
-        request = {"image": self._image.buffer.path, "ticket": base64.b64encode(begun.ticket).decode(), "ranges": [(b, e - b) for b, e in spans],
+        request = {"image": self._image.buffer.path, "ticket": base64.b64encode(begun.ticket).decode(),
                    "addresses": [f"grpc://{_bracketed(host)}:{port}"], **self._connection.credentials.as_fields()}
         try:
-            mover.push(request, IDLE_DEADLINE_S, self._moved)
+            leaves = self._image.leaves()
+            if leaves is not None:
+                request["leaves"] = base64.b64encode(leaves).decode()
+            while spans:  # once, unless the image is still on its way from a GPU
+                end = self._image.wait(min(spans[0][0] + MOVED_BYTES_MIN, spans[-1][1]))
+                now, spans = intersect(spans, [(0, end)]), intersect(spans, [(end, 1 << 63)])
+                mover.push({**request, "ranges": [(b, e - b) for b, e in now]}, IDLE_DEADLINE_S, self._moved)
         except MoverGone as error:
             if self._cancelled.is_set():
                 raise errors.Cancelled("the upload was cancelled", "", "CANCELLED") from None
@@ -183,7 +189,10 @@ class Uploader:
                 while not window.acquire(timeout=0.5):
                     if ended.is_set():
                         return
-                first, *more = (_chunk(self._image.data, begin, end) for begin, end in together)
+                try:
+                    first, *more = (_chunk(self._image, begin, end) for begin, end in together)
+                except errors.LorryError:  # of a GPU; the next round meets it again, where it can be raised
+                    return
                 yield transfer_pb2.PutRequest(chunk=first, more=more)
 
         call = stub.Put(requests(), metadata=self._connection.metadata(), timeout=24 * 3600)
@@ -210,9 +219,9 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _chunk(data: Bytes, begin: int, end: int) -> transfer_pb2.Chunk:
-    piece = data[begin:end].tobytes()
-    return transfer_pb2.Chunk(offset=begin, data=piece, checksum=xxhash.xxh3_128_digest(piece))
+def _chunk(image: Image, begin: int, end: int) -> transfer_pb2.Chunk:
+    image.wait(end)
+    return transfer_pb2.Chunk(offset=begin, data=image.data[begin:end].tobytes(), checksum=image.checksum(begin, end))
 
 
 class _Watchdog:

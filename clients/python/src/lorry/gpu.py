@@ -1,0 +1,248 @@
+"""Packs an adapter on the GPU that trains it, by ``liblorry_gpu.so`` (clients/gpu): one kernel instead of a copy for each tensor.
+
+The trainer's stream goes on as soon as the kernel has read the weights; the image's bytes come down while they are sent. Where there
+is no library, or the adapter is not wholly on one GPU, :mod:`lorry.image` copies tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import math
+import os
+import pathlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lorry.errors import LorryError, Refused
+from lorry.programs import find_program
+
+LEAF_BYTES = 1 << 20
+LIBRARY = "liblorry_gpu.so"
+
+_FORMATS = {"F32": 0, "F16": 1, "BF16": 2}
+_TORCH = {"torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16"}
+# clients/gpu/lorry_gpu.h
+_SOURCE = np.dtype([("address", "u8"), ("rows", "u8"), ("columns", "u8"), ("row_stride", "i8"), ("column_stride", "i8"), ("begin", "u8"),
+                    ("from", "u1"), ("to", "u1")], align=True)
+_STATS = np.dtype([("sum_squares", "f8"), ("finite", "u1"), ("zero", "u1")], align=True)
+_SIGNATURES = {"open": "ip", "pack": "ppLLpp", "find": "pppp", "land": "pppLp", "free": "p"}
+
+_log = logging.getLogger("lorry")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor whose elements lie one after the other in the image, from the byte ``begin``, as ``dtype``."""
+
+    name: str
+    begin: int
+    value: Any
+    dtype: str
+
+
+class Packer:
+    """The library, and the GPUs that it was opened for. Thread-safe. Lives as long as the process, as its memory is for the next image.
+
+    Args:
+        path: of the library.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path)
+        self._calls = {name: _function(library, name, arguments) for name, arguments in _SIGNATURES.items()}
+        library.lorry_gpu_kind.restype = ctypes.c_char_p
+        self._kind: str = library.lorry_gpu_kind().decode()
+        self._devices: dict[int, ctypes.c_void_p] = {}  # by ordinal
+        self._draining: dict[int, threading.Lock] = {}
+        self._packing = threading.Lock()
+        self._works = True
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Raises LorryError where the library says that something went wrong."""
+        said = self._calls[name](*arguments)
+        if said is not None:
+            raise LorryError(f"on the GPU: {said.decode()}", "", "INTERNAL")
+
+    def pack(self, parts: Sequence[Part], image_bytes: int) -> Packing | None:
+        """Queues the packing behind what the trainer's current stream holds; None where tensor by tensor is the way."""
+        device = self._device_of(parts) if self._works else None
+        if device is None:
+            return None
+        ordinal = device.index or 0
+        rows = [_row(part) for part in parts]
+        if any(row is None for row in rows):
+            return None
+        sources = np.array(rows, dtype=_SOURCE)
+        stream, job = None, ctypes.c_void_p()
+        try:
+            if self._kind == "cuda":
+                import torch
+
+                stream = torch.cuda.current_stream(device).cuda_stream
+            with self._packing:
+                if ordinal not in self._devices:
+                    opened = ctypes.c_void_p()
+                    self.call("open", ordinal, ctypes.byref(opened))
+                    self._devices[ordinal], self._draining[ordinal] = opened, threading.Lock()
+                self.call("pack", self._devices[ordinal], sources.ctypes.data, len(sources), image_bytes, stream, ctypes.byref(job))
+        except LorryError as error:
+            self.give_up(str(error))
+            return None
+        return Packing(self, job, self._draining[ordinal], [part.name for part in parts], image_bytes)
+
+    def give_up(self, why: str) -> None:
+        """From here on tensors are copied one by one: what failed once would fail each time."""
+        _log.warning("adapters are copied from the GPU tensor by tensor from here on, which is slower: %s", why)
+        self._works = False
+
+    def _device_of(self, parts: Sequence[Part]) -> Any:
+        """The one GPU that holds all of it."""
+        devices = {getattr(part.value, "device", None) if hasattr(part.value, "data_ptr") else None for part in parts}
+        device = devices.pop() if len(devices) == 1 else None
+        return device if getattr(device, "type", None) == self._kind else None
+
+
+class Packing:
+    """An image on its way from the GPU. ``start`` once; any thread may wait for what it brings."""
+
+    def __init__(self, packer: Packer, job: ctypes.c_void_p, draining: threading.Lock, names: list[str], image_bytes: int) -> None:
+        self._packer, self._job, self._draining, self._names = packer, job, draining, names
+        self._known = np.zeros(-(-image_bytes // LEAF_BYTES), dtype=np.uint8)
+        self._hashes = np.zeros((len(self._known), 16), dtype=np.uint8)
+        self._state = threading.Condition()
+        self._found = self._stopped = False
+        self._failed: LorryError | None = None
+        self._landed = 0
+
+    def start(self, data: npt.NDArray[np.uint8], spans: Sequence[tuple[int, int]]) -> None:
+        """Brings the bytes of ``spans`` (begin, end), which are sorted, down to ``data``, on a thread of its own."""
+        self._begins = np.array([begin for begin, _ in spans], dtype=np.uint64)
+        self._lengths = np.array([end - begin for begin, end in spans], dtype=np.uint64)
+        self._before = np.cumsum(self._lengths) - self._lengths  # bytes of the spans before each
+        self._thread = threading.Thread(target=self._drain, args=(data,), name="lorry-gpu", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Waits until the values are known.
+
+        Raises:
+            Refused: some are NaN or infinite.
+            LorryError: the GPU failed.
+        """
+        self._wait(lambda: self._found)
+
+    def wait(self, end: int) -> int:
+        """Waits until all bytes before ``end`` are there; returns how far they are by now. Raises as ``check``."""
+        self._wait(lambda: self._end() >= end)
+        return self._end()
+
+    def leaf(self, index: int) -> bytes | None:
+        """The checksum of a leaf, where the GPU computed it. Raises as ``check``."""
+        self.check()
+        return self._hashes[index].tobytes() if self._known[index] else None
+
+    def close(self) -> None:
+        """Nothing is written any more once this returns."""
+        self._stopped = True
+        self._thread.join()
+
+    def _wait(self, reached: Any) -> None:
+        with self._state:  # the thread ends in any case: the library waits ten minutes for the GPU at most
+            self._state.wait_for(lambda: self._failed is not None or reached())
+        if self._failed is not None:
+            raise self._failed
+
+    def _end(self) -> int:
+        """Everything before this byte of the image has landed, as far as it is ours."""
+        at = int(np.searchsorted(self._before, self._landed, side="right")) - 1
+        within = self._landed - int(self._before[at])
+        if within < int(self._lengths[at]):
+            return int(self._begins[at]) + within
+        return len(self._known) * LEAF_BYTES  # all of it
+
+    def _drain(self, data: npt.NDArray[np.uint8]) -> None:
+        try:
+            with self._draining:
+                try:
+                    self._find()
+                    self._land(data)
+                finally:
+                    self._packer.call("free", self._job)
+        except LorryError as error:
+            self._tell(failed=error)
+            if not isinstance(error, Refused):
+                self._packer.give_up(str(error))
+
+    def _find(self) -> None:
+        stats = np.zeros(len(self._names), dtype=_STATS)
+        self._packer.call("find", self._job, stats.ctypes.data, self._known.ctypes.data, self._hashes.ctypes.data)
+        bad = np.flatnonzero(stats["finite"] == 0)
+        if len(bad) > 0:
+            raise Refused(f'"{self._names[bad[0]]}" holds NaN or infinity; the training step diverged, publish an earlier one',
+                          "TENSOR_NOT_FINITE", "INVALID_ARGUMENT")
+        self._tell(found=True)
+
+    def _land(self, data: npt.NDArray[np.uint8]) -> None:
+        spans = np.stack([self._begins, self._lengths], axis=1)
+        landed, total = ctypes.c_uint64(), int(self._lengths.sum())
+        while landed.value < total:
+            if self._stopped:
+                raise LorryError("nobody wants the image any more", "", "CANCELLED")
+            self._packer.call("land", self._job, data.ctypes.data, spans.ctypes.data, len(spans), ctypes.byref(landed))
+            self._tell(landed=landed.value)
+
+    def _tell(self, found: bool = True, landed: int = 0, failed: LorryError | None = None) -> None:
+        with self._state:
+            self._found, self._landed, self._failed = found, landed, failed
+            self._state.notify_all()
+
+
+def find_packer() -> Packer | None:
+    """Of the library that ``LORRY_GPU`` names, or that lies beside the ``lorry`` program; None without, or with LORRY_GPU=off."""
+    named, program = os.environ.get("LORRY_GPU", ""), find_program()
+    if named == "off":
+        return None
+    beside = pathlib.Path(program).with_name(LIBRARY) if program is not None else None
+    if not named and (beside is None or not beside.exists()):
+        return None
+    return _load(named or str(beside))
+
+
+@functools.cache
+def _load(path: str) -> Packer | None:
+    try:
+        return Packer(path)
+    except OSError as error:
+        _log.warning("adapters are copied from the GPU tensor by tensor: %s", error)
+        return None
+
+
+def _function(library: ctypes.CDLL, name: str, arguments: str) -> Any:
+    function = getattr(library, f"lorry_gpu_{name}")
+    function.argtypes = [{"p": ctypes.c_void_p, "L": ctypes.c_uint64, "i": ctypes.c_int}[kind] for kind in arguments]
+    function.restype = None if name == "free" else ctypes.c_char_p
+    return function
+
+
+def _row(part: Part) -> tuple[int, ...] | None:
+    """The part as the library sees it, a matrix; None where it cannot."""
+    value, dtype = part.value, _TORCH.get(str(part.value.dtype))
+    if dtype is None or part.dtype not in _FORMATS:
+        return None
+    if value.dim() == 2:
+        shape, strides = tuple(value.shape), tuple(value.stride())
+    elif value.dim() == 1 or value.is_contiguous():
+        shape, strides = (1, math.prod(value.shape)), (0, value.stride(0) if value.dim() == 1 else 1)
+    else:
+        return None
+    return (value.data_ptr(), *shape, *strides, part.begin, _FORMATS[dtype], _FORMATS[part.dtype])
