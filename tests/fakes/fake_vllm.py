@@ -84,6 +84,8 @@ def render(request: Request, body: dict, rid: str, index: int, since: int, chat:
     tokens = request.tokens[since:]
     choice: dict = {"index": index, "finish_reason": request.finish, "stop_reason": None}
     choice["token_ids"] = tokens if body.get("return_token_ids") else None
+    if not chat:
+        choice["prompt_token_ids"] = request.ids if body.get("return_token_ids") and since == 0 else None
     # 0 asks for the generated tokens' own log-probabilities.
     wanted = body.get("logprobs") is not None and not chat
     choice["logprobs"] = logprobs_of(request, body, since) if wanted else None
@@ -302,6 +304,7 @@ def vllm_config(engine: FakeVllm) -> dict:
             "served_model_name": BASE,
             "revision": None,
             "dtype": "torch.float32",
+            "logprobs_mode": "raw_logprobs",
             "hf_config": f"LlamaConfig {json.dumps(engine.model_config, indent=2)}\n",
         },
         "lora_config": lora if args.enable_lora else None,

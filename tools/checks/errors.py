@@ -29,8 +29,11 @@ NO_REASON = {
     "clients/cli/doctor.cc": "READY ASLEEP EXCLUDED DEAD LOST ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789",
     "clients/cli/status_view.cc": "READY JOINING ASLEEP EXCLUDED",
     "clients/cli/verbs_local.cc": "READY",
+    "clients/python/src/lorry/__init__.py": "ALONE",
     "clients/python/src/lorry/handle.py": "UPLOADING STORED_AT_STORE ACTIVE STORED FAILED ABSENT UNSPECIFIED",
     "clients/python/src/lorry/lora_args.py": "LORA",
+    "clients/python/src/lorry/miles.py": "LORA LORRY_MILES_ADAPTER",
+    "clients/python/src/lorry/trl.py": "LORA",
     "lib/blob/spare_files.cc": "SPARE",
     # environment variables
     "clients/python/src/lorry/mover.py": "LORRY_MOVER",

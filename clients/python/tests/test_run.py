@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -30,11 +31,13 @@ class ForgetfulStore:
         self.corrupt = corrupt
         self.begun = 0
         self.kept: list[bool] = []
+        self.configs: list[str] = []
         self.first_begun = threading.Event()
 
     def BeginUpload(self, request: store_pb2.BeginUploadRequest) -> store_pb2.BeginUploadResponse:
         self.begun += 1
         self.kept.append(request.keep)
+        self.configs.append(request.config_json)
         self.first_begun.set()
         return store_pb2.BeginUploadResponse(upload_id=f"u{self.begun}", ticket=b"t", idle_deadline_ms=1000)
 
@@ -113,3 +116,18 @@ def test_a_version_for_a_checkpoint_is_kept_and_others_are_not() -> None:
 def test_a_state_of_something_else_is_refused_before_anything_is_asked(state: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         open_run("policy", resume_from=state)
+
+
+def test_a_config_as_peft_keeps_it_is_written_as_json() -> None:
+    store = ForgetfulStore(corrupt=0)
+    run_on(store).publish(STATE, version=1, config={**CONFIG, "exclude_modules": {"v_proj", "k_proj"}}).wait("stored", 30)
+    assert json.loads(store.configs[0])["exclude_modules"] == ["k_proj", "v_proj"]
+
+
+def test_a_rank_may_publish_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: 3)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 8)
+    assert (collectives.Ranks().rank, collectives.Ranks().world_size) == (3, 8)
+    alone = collectives.Ranks(collectives.ALONE)
+    assert (alone.rank, alone.world_size, alone.from_first(lambda: 7)) == (0, 1, 7)

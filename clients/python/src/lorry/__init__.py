@@ -13,6 +13,7 @@ Services are named by ``LORRY_STORE`` and ``LORRY_ORCHESTRATOR`` (``host:port``)
 
 from lorry._version import __version__
 from lorry.admin import AdapterInfo, Admin, Lease, VersionInfo
+from lorry.collectives import ALONE
 from lorry.connection import Connection
 from lorry.credentials import InsecureWarning
 from lorry.errors import (
@@ -32,7 +33,7 @@ from lorry.reference import Reference
 from lorry.run import Run, open_run
 
 __all__ = [
-    "AdapterInfo", "Admin", "AttemptFenced", "Cancelled", "Connection", "Fleet", "InsecureWarning", "Lease", "LorryError",
+    "ALONE", "AdapterInfo", "Admin", "AttemptFenced", "Cancelled", "Connection", "Fleet", "InsecureWarning", "Lease", "LorryError",
     "PublishHandle", "Reference", "Refused", "Run", "RunFenced", "Serving", "Shard", "Status", "Superseded", "SyncFailed", "VersionConflict", "VersionInfo",
     "__version__", "attach", "local", "open_run",
 ]

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+#: As ``group``: this process publishes for itself, whatever torch.distributed job it is a rank of.
+ALONE = object()
+
 
 class Ranks:
     """This process' place among the ranks; 0 of 1 without torch.distributed."""
@@ -16,7 +19,7 @@ class Ranks:
         self._group = group
         self._dist: Any = None
         torch = sys.modules.get("torch")  # a trainer that did not import torch has no process group
-        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        if group is not ALONE and torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
             self._dist = torch.distributed
         self.rank: int = self._dist.get_rank(group) if self._dist else 0
         self.world_size: int = self._dist.get_world_size(group) if self._dist else 1

@@ -68,7 +68,8 @@ def open_run(
             (run, number). The version must still be stored.
         expected_run: refuse unless this run is the current one; 0 for "none yet".
         store, orchestrator, token, token_file, ca_file, cert_file, key_file: see :class:`lorry.Connection`.
-        group: torch.distributed process group; default: the default group where one is initialised.
+        group: torch.distributed process group; default: the default group where one is initialised; ``lorry.ALONE``: this process
+            publishes the whole adapter, as the rank does that frameworks gather it on.
 
     Raises:
         RunFenced: ``expected_run`` is not the current run.

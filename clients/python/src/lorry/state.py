@@ -30,7 +30,7 @@ def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str,
         if config is None:
             raise Refused("a state dict needs config=: the fields of adapter_config.json", "CONFIG_MISSING",
                           "INVALID_ARGUMENT")
-        return source, dict(config)
+        return source, dict(_plain(config))
     if hasattr(source, "peft_config"):
         return _peft_model(source, config)
     raise Refused(

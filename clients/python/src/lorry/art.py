@@ -1,0 +1,116 @@
+"""ART's adapters through Lorry: steps are published, and an exact step is leased for as long as an evaluation runs.
+
+    from lorry.art import Transport
+
+    Transport(run, lorry.Admin()).attach(service)      # one of ART's model services; its requests go to a door
+
+Follows openpipe-art 0.5.23: a backend asks its ``ModelService`` (art/local/service.py) to load what was trained, and for the name under which exactly
+one step answers (``exact_adapter_lease`` in art/local/backend.py). Both names are ``{adapter}@{step}``, which doors read. Steps are
+unloaded when the policy's ``keep`` and the leases allow, whatever ART prunes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+import uuid
+from typing import Any
+
+from lorry.admin import Admin
+from lorry.errors import LorryError
+from lorry.run import Run
+
+SERVING_TIMEOUT_S = 300.0
+# A trainer that dies leaves its leases for so long; renewed three times as often, one call may be lost.
+LEASE_S = 60.0
+_LOOK_AGAIN_S = 0.2
+
+
+class Transport:
+    """Publishes in ``run`` and leases by ``admin``. One event loop.
+
+    Args:
+        timeout_s: how long a step may take until engines serve it, and a leased one until every engine has it.
+        lease_s: how long a lease outlives this process.
+    """
+
+    def __init__(self, run: Run, admin: Admin, timeout_s: float = SERVING_TIMEOUT_S, lease_s: float = LEASE_S) -> None:
+        self._run, self._admin, self._timeout_s, self._lease_s = run, admin, timeout_s, lease_s
+        self._holder = f"art-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._leases: dict[int, tuple[int, asyncio.Task[None] | None]] = {}  # step → how many use it, and who renews it
+
+    def attach(self, service: Any) -> None:
+        """Takes the place of what ``service`` does at its vLLM: loading a step, holding one, unloading others."""
+        service.acquire_exact_adapter = self.acquire_exact_adapter
+        service.release_exact_adapter = self.release_exact_adapter
+        service.register_lora_for_step = self.register_lora_for_step
+        if hasattr(service, "_load_rollout_lora_for_step"):  # UnslothService, for which all of its ways to train end there
+
+            async def load(checkpoint_path: str, step: int) -> None:
+                await self.register_lora_for_step(step, checkpoint_path)
+                service._latest_step = step
+
+            service._load_rollout_lora_for_step = load
+        if hasattr(service, "prune_loaded_adapters"):
+            service.prune_loaded_adapters = _prunes_nothing
+
+    async def register_lora_for_step(self, step: int, checkpoint_dir: str) -> None:
+        """Publishes the directory as version ``step`` and waits until it is served. Raises LorryError, TimeoutError."""
+        handle = await asyncio.to_thread(self._run.publish, checkpoint_dir, version=step)
+        await asyncio.to_thread(handle.wait, "serving", self._timeout_s)
+
+    async def acquire_exact_adapter(self, step: int, checkpoint_path: str) -> str:
+        """Leases the step until it is released as often as it was acquired; returns once every engine has it.
+
+        Returns:
+            the name by which doors answer with that step and no other.
+
+        Raises:
+            LorryError: NO_SLOT, UNKNOWN_VERSION: the step was not published in this run; TimeoutError.
+        """
+        users, renewing = self._leases.get(step, (0, None))
+        self._leases[step] = users + 1, renewing
+        try:
+            await self._wait_until_ready(step)
+            users, renewing = self._leases[step]
+            self._leases[step] = users, renewing or asyncio.create_task(self._renew(step))
+        except BaseException:
+            await self.release_exact_adapter(step)
+            raise
+        return self._name(step)
+
+    async def release_exact_adapter(self, step: int) -> None:
+        """Ends the lease with its last user."""
+        users, renewing = self._leases.pop(step)
+        if users > 1:
+            self._leases[step] = users - 1, renewing
+            return
+        if renewing is not None:
+            renewing.cancel()
+        with contextlib.suppress(LorryError):  # it ends by itself
+            await asyncio.to_thread(self._admin.release, self._name(step), self._holder)
+
+    async def _wait_until_ready(self, step: int) -> None:
+        give_up_at = time.monotonic() + self._timeout_s
+        while not (await asyncio.to_thread(self._lease, step)).ready:
+            if time.monotonic() > give_up_at:
+                raise TimeoutError(f"{self._name(step)} is not on every engine after {self._timeout_s:.0f} s")
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _renew(self, step: int) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            with contextlib.suppress(LorryError):  # the next may pass; without a lease doors refuse the name
+                await asyncio.to_thread(self._lease, step)
+
+    def _lease(self, step: int) -> Any:
+        return self._admin.lease(self._name(step), self._holder, self._lease_s)
+
+    def _name(self, step: int) -> str:
+        return f"{self._run.adapter}@r{self._run.number}.{step}"
+
+
+async def _prunes_nothing(*, retain_steps: set[int]) -> None:
+    del retain_steps

@@ -1,0 +1,60 @@
+"""AstraFlow's rollout engines with LoRA through Lorry: a loaded path is published, and requests name the version that is served.
+
+    from lorry.astraflow import adopt
+
+    adopt(engine, lorry.open_run("math-policy"), evals=[eval_engine])      # RaaS' RemoteInfEngine; its addresses are doors
+
+Follows Infini-AI-Lab/astraflow (astraflow/raas/engine/remote_inf_engine.py at a20ca42), where an update is ``pause_generation``,
+``load_weights_from_path(path, use_lora=True)`` and ``continue_generation``. Nothing is paused any more: what runs ends on its version, and a
+paused engine could not show that it applies the next. Names are flipped once that is served, of the eval engines too, which share the servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lorry.run import Run
+
+SERVING_TIMEOUT_S = 300.0
+
+
+def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = SERVING_TIMEOUT_S) -> None:
+    """Takes the place of what the engine does at its servers around an update of the adapter; full weights go as they went.
+
+    Versions are numbered from 1 in each run, as AstraFlow's are in each engine.
+
+    Args:
+        engine: the RemoteInfEngine that is updated. ``evals``: those that ask by the same version.
+        timeout_s: how long a version may take until engines serve it.
+    """
+    own_load = engine.load_weights_from_path
+    current: dict[str, Any] = {"version": 0}
+
+    def load(path: str, use_lora: bool = False) -> None:
+        if not use_lora:
+            own_load(path, use_lora)
+            return
+        version = current["version"] + 1
+        run.publish(path, version=version).wait("serving", timeout_s)
+        current["version"] = version
+        for each in (engine, *evals):
+            each.lora_initialized = True
+
+    def named(own_build: Any) -> Any:
+        def build(*args: Any, **kwargs: Any) -> Any:
+            request = own_build(*args, **kwargs)
+            if request.payload.get("lora_path"):
+                request.payload["lora_path"] = f"{run.adapter}@{current['version']}"
+            return request
+
+        return build
+
+    engine.load_weights_from_path = load
+    engine.pause_generation = engine.continue_generation = _nothing
+    for each in (engine, *evals):
+        each.backend.build_generation_request = named(each.backend.build_generation_request)
+
+
+def _nothing() -> None:
+    pass

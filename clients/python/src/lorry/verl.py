@@ -1,0 +1,110 @@
+"""A checkpoint engine for verl that delivers the actor's LoRA adapter through Lorry, in place of every weight over NCCL.
+
+    actor_rollout_ref.rollout.checkpoint_engine:
+      backend: delta_sharded                # see below
+      custom_backend_module: lorry.verl     # imported by each of verl's workers before it asks for the backend
+      engine_kwargs: {delta_sharded: {adapter: math-policy, store: "store:7000", orchestrator: "orchestrator:7001"}}
+
+Engines get the version from their proxies, and rollouts ask the doors for ``math-policy``; those that must not be answered by an older step say
+``X-Lorry-Min-Version``. Follows verl 0.9.1: its actor workers hand the training engine itself to the backend of one name, ``delta_sharded``
+(workers/engine_workers.py), and to any other a stream of the base model's or of merged weights. Importing this module takes that name,
+and ``lorry``, for streams that carry adapters. Replicas are paused while weights are sent (CheckpointEngineManager.update_weights), so
+that no engine could show there that it applies a version: it is stored then, and served once they go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+
+from lorry.collectives import ALONE
+from lorry.errors import Superseded
+from lorry.handle import PublishHandle
+from lorry.run import Run, open_run
+
+STORED_TIMEOUT_S = 300.0
+# Of the version before, which had a whole step to be served in: to learn how that went takes one call.
+_BEFORE_S = 1.0
+
+
+@CheckpointEngineRegistry.register("delta_sharded")
+@CheckpointEngineRegistry.register("lorry")
+class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
+    """One in each actor and rollout worker; the actor's first rank publishes.
+
+    Args:
+        adapter: the adapter's name.
+        bucket_size: verl's; nothing is sent in buckets.
+        is_master: verl's: the actor's first rank.
+        config: adapter_config.json's fields, where the backend is given a stream of tensors.
+        timeout_s: how long a version may take until it is stored.
+        run: as :func:`lorry.open_run`: ``store``, ``orchestrator``, ``token_file``, ``resume_from`` and so on.
+    """
+
+    def __init__(self, bucket_size: int, adapter: str, is_master: bool = False, config: Mapping[str, Any] | None = None,
+                 timeout_s: float = STORED_TIMEOUT_S, **run: Any) -> None:
+        self._adapter, self._config, self._timeout_s, self._arguments = adapter, config, timeout_s, run
+        self._is_master = is_master
+        self._run: Run | None = None
+        self._before: PublishHandle | None = None
+
+    def prepare(self) -> dict[str, Any]:
+        """Nothing: no two workers talk to each other."""
+        return {}
+
+    @classmethod
+    def build_topology(
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
+    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        """Nothing."""
+        return {}, {}
+
+    def init_process_group(self, **kwargs: Any) -> None:
+        """Nothing."""
+
+    def finalize(self) -> None:
+        """Nothing; the run stays open for the next version."""
+
+    async def send_weights(self, weights: Any, global_steps: int | None = None) -> dict[str, float]:
+        """Publishes the adapter as version ``global_steps`` and waits until it is stored. Every actor rank calls it, as gathering the
+        tensors takes all of them.
+
+        Args:
+            weights: verl's training engine, or the adapter's (name, tensor) pairs.
+
+        Raises:
+            ValueError: there is no adapter, or no step; LorryError: it cannot be stored, or the version before could not be served.
+        """
+        if global_steps is None:
+            raise ValueError("a version is numbered by its step; call update_weights(global_steps=...)")
+        config = self._config
+        if hasattr(weights, "get_per_tensor_param"):
+            weights, config = weights.get_per_tensor_param(base_sync_done=True)  # which means: the adapter alone
+        tensors = dict(weights)  # on every rank, as each tensor may be gathered on its way
+        if not any("lora_" in name for name in tensors):
+            raise ValueError("verl gave no LoRA tensor; set model.lora_rank and model.lora.merge=False, and backend: delta_sharded, to which "
+                             "verl gives the adapter")
+        if not self._is_master:
+            return {}
+        began = time.monotonic()
+        await asyncio.to_thread(self._publish, tensors, config, global_steps)
+        return {"lorry/version": float(global_steps), "lorry/stored_s": time.monotonic() - began}
+
+    def _publish(self, tensors: Mapping[str, Any], config: Mapping[str, Any] | None, version: int) -> None:
+        if self._run is None:
+            self._run = open_run(self._adapter, group=ALONE, **self._arguments)
+        if self._before is not None:
+            with contextlib.suppress(TimeoutError, Superseded):  # this one comes in its place
+                self._before.wait("serving", _BEFORE_S)
+        self._before = self._run.publish(tensors, version=version, config=config)
+        self._before.wait("stored", self._timeout_s)
+
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:
+        """No tensor: the engine's proxy has loaded the version when the actor says that it is served."""
+        return
+        yield

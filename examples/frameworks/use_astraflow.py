@@ -1,0 +1,10 @@
+"""AstraFlow's RaaS with LoRA through Lorry: what is added where its manager has made the engines, whose addresses are doors."""
+
+
+def connect(engine, eval_engine, adapter):
+    # >>> Lorry
+    import lorry
+    from lorry.astraflow import adopt
+
+    adopt(engine, lorry.open_run(adapter), evals=[eval_engine])
+    # <<<

@@ -1,0 +1,155 @@
+"""ART's own leases with the transport of `lorry.art`: an evaluation asks by a name that answers with exactly its step for as long as it runs.
+
+Of ART (openpipe-art 0.5.23, written for Python 3.12) single files and classes are read: how a backend leases an exact step
+(LocalBackend), how a name is pinned (adapter_leases), and the service whose loading the transport takes over (UnslothService).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import runpy
+import sys
+import types
+
+import pytest
+from lorry.errors import LorryError
+from testing import engines, foreign
+from testing.engines import KINDS, ROOT, SLOT_ARGS
+from testing.waiting import until
+from testing.world import World
+
+foreign.add_frameworks()
+
+EXAMPLE = ROOT / "examples" / "frameworks" / "use_art.py"
+ADAPTER = "art-policy"
+KEEP = 2
+
+leases = foreign.load_file("art.adapter_leases", "art/adapter_leases.py")
+managers = foreign.load_file("art.local.adapter_leases", "art/local/adapter_leases.py")
+
+
+def checkpoint_dir(model_dir, step):
+    return str(model_dir / str(step))
+
+
+LocalBackend = foreign.class_of(
+    "art/local/backend.py", "LocalBackend", ["exact_adapter_lease", "_adapter_lease_manager"],
+    {"asynccontextmanager": contextlib.asynccontextmanager, "pin_inference_target": leases.pin_inference_target,
+     "AdapterLeaseManager": managers.AdapterLeaseManager, "get_step_checkpoint_dir": checkpoint_dir, "get_model_dir": lambda model, art_path: art_path})
+UnslothService = foreign.class_of(
+    "art/unsloth/service.py", "UnslothService",
+    ["register_lora_for_step", "_load_rollout_lora_for_step", "acquire_exact_adapter", "release_exact_adapter", "prune_loaded_adapters"], {})
+
+
+class Backend(LocalBackend):
+    def __init__(self, folder, service):
+        self._path, self._service, self._adapter_leases = folder, service, {}
+
+    async def _get_service(self, model):
+        return self._service
+
+    def _model_storage_key(self, model):
+        return model.name
+
+
+@pytest.fixture(scope="module")
+def world(bin_dir, tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet")
+    pair = [engines.fake(kind, tiny / "model", log_dir=folder, args=SLOT_ARGS[kind]) for kind in KINDS]
+    with World(bin_dir, folder, *pair) as made:
+        made.admin.create(ADAPTER, {"keep": KEEP})
+        yield made
+
+
+@pytest.fixture
+def steps(world, make_adapter, tmp_path, monkeypatch):
+    """steps.train(step): as ART's service does once a step's checkpoint is written; steps.lease(step): as its trainer does for an evaluation."""
+    addresses = world.fleet.addresses()
+    monkeypatch.setenv("LORRY_STORE", addresses["store"])
+    monkeypatch.setenv("LORRY_ORCHESTRATOR", addresses["orchestrator"])
+    service, model = UnslothService(), types.SimpleNamespace(name=ADAPTER)
+    transport = asyncio.run(runpy.run_path(str(EXAMPLE))["connect"](service, ADAPTER))
+    backend = Backend(tmp_path, service)
+
+    async def train(step):
+        (tmp_path / str(step)).symlink_to(make_adapter(step))
+        await service._load_rollout_lora_for_step(str(tmp_path / str(step)), step)
+        await service.prune_loaded_adapters(retain_steps={step})
+        assert service._latest_step == step
+
+    def judge(name, step):
+        for member in world.doors:
+            answer = world.doors[member].ask(name)
+            assert answer.status == 200, f"{member}: {answer.message}"
+            world.judge(answer, make_adapter(step))
+
+    return types.SimpleNamespace(train=train, judge=judge, service=service, transport=transport,
+                                 lease=lambda step: backend.exact_adapter_lease(model, step), name=lambda: leases.pinned_inference_name(ADAPTER))
+
+
+def test_an_exact_step_is_leased_while_training_goes_on(world, steps):
+    async def evaluate():
+        await steps.train(1)
+        async with steps.lease(1):
+            name = steps.name()
+            for step in range(2, 2 + 2 * KEEP):
+                await steps.train(step)
+                steps.judge(name, 1)
+                steps.judge(f"{ADAPTER}@{step}", step)
+        return name
+
+    name = asyncio.run(evaluate())
+    for member in world.doors:  # nobody holds it any more
+        until(lambda m=member: world.doors[m].ask(name).status in (404, 409), f"{member} let v1 go")
+
+
+def test_a_lease_ends_with_its_last_user(world, steps):
+    async def twice():
+        await steps.train(1)
+        async with steps.lease(1):
+            async with steps.lease(1):
+                pass
+            for step in range(2, 3 + KEEP):
+                await steps.train(step)
+            steps.judge(steps.name(), 1)
+        assert steps.transport._leases == {}
+
+    asyncio.run(twice())
+
+
+def test_a_lease_is_renewed(world, steps):
+    steps.transport._lease_s = 1.0
+
+    async def outlive():
+        await steps.train(1)
+        async with steps.lease(1):
+            renewed = asyncio.Event()
+            lease, count = steps.transport._lease, 0
+
+            def counted(step):
+                nonlocal count
+                count += 1
+                if count == 6:  # two lifetimes
+                    loop.call_soon_threadsafe(renewed.set)
+                return lease(step)
+
+            loop = asyncio.get_running_loop()
+            steps.transport._lease = counted
+            for step in range(2, 3 + KEEP):
+                await steps.train(step)
+            await asyncio.wait_for(renewed.wait(), 60)
+            steps.judge(steps.name(), 1)
+
+    asyncio.run(outlive())
+
+
+def test_a_step_that_was_never_trained_is_told(world, steps):
+    async def ask():
+        await steps.train(1)
+        async with steps.lease(77):
+            pass
+
+    with pytest.raises(LorryError, match="UNKNOWN_VERSION"):
+        asyncio.run(ask())
+    assert steps.transport._leases == {}

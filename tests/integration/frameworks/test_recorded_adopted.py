@@ -1,0 +1,224 @@
+"""Frameworks that PyPI lacks, with `lorry.astraflow` and `lorry.miles`, by their interfaces as recorded here.
+
+AstraFlow: RemoteInfEngine of astraflow/raas/engine/remote_inf_engine.py, Infini-AI-Lab/astraflow at a20ca42, and the order of an update in
+raas/server/manager.py: pause, load, continue, then the version. miles: WeightTransferProtocol of
+miles/backends/training_utils/weight_update/protocol.py, radixark/miles at 0274e4f5, and the order of WeightUpdater.update_weights beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import runpy
+import sys
+import types
+from argparse import Namespace
+
+import pytest
+import torch
+from lorry import miles
+from safetensors.torch import load_file
+from testing import engines
+from testing.engines import ROOT, SLOT_ARGS, http_json
+from testing.waiting import until
+from testing.world import World
+
+sys.path.append(str(ROOT / "tests" / "fakes"))
+from engine_core import expected_tokens  # noqa: E402
+
+EXAMPLES = ROOT / "examples" / "frameworks"
+
+
+@pytest.fixture(scope="module")
+def world(bin_dir, tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet")
+    engine = engines.fake("sglang", tiny / "model", log_dir=folder, args=SLOT_ARGS["sglang"])
+    with World(bin_dir, folder, engine) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def addresses(world, monkeypatch):
+    told = world.fleet.addresses()
+    monkeypatch.setenv("LORRY_STORE", told["store"])
+    monkeypatch.setenv("LORRY_ORCHESTRATOR", told["orchestrator"])
+
+
+# --- AstraFlow ---
+
+
+@dataclasses.dataclass
+class HttpRequest:
+    endpoint: str
+    payload: dict
+    method: str = "POST"
+
+
+class SGLangBackend:
+    def build_generation_request(self, req, with_lora):
+        return HttpRequest("/generate", {"input_ids": req, "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True},
+                                         "return_logprob": True, **({"lora_path": "lora_1"} if with_lora else {})})
+
+
+class RemoteInfEngine:
+    def __init__(self, door):
+        self.backend, self.door, self.sent, self.lora_initialized, self.version = SGLangBackend(), door, [], False, 0
+
+    def load_weights_from_path(self, path, use_lora=False):
+        assert not use_lora, "the door was not asked"
+        self.sent.append(("load", path))
+
+    def pause_generation(self):
+        self.sent.append("pause")
+
+    def continue_generation(self):
+        self.sent.append("continue")
+
+    def set_version(self, version):
+        self.version = version
+
+    def generate(self, prompt):
+        request = self.backend.build_generation_request(prompt, with_lora=self.lora_initialized)
+        return request.payload.get("lora_path"), http_json(request.method, self.door + request.endpoint, request.payload)
+
+
+def update(engine, path, version):
+    engine.pause_generation()
+    engine.load_weights_from_path(str(path), use_lora=True)
+    engine.continue_generation()
+    engine.set_version(version)
+
+
+def tokens_of(reply):
+    status, body = reply
+    assert status == 200, body
+    return [entry[1] for entry in body["meta_info"]["output_token_logprobs"]]
+
+
+def test_astraflow_and_its_eval_engine_ask_by_what_is_served(world, make_adapter):
+    door = world.fleet.door("sglang")
+    engine, evals = RemoteInfEngine(door), RemoteInfEngine(door)
+    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, evals, "astra-policy")
+    for version in range(1, 5):
+        update(engine, make_adapter(version), version)
+        for each in (engine, evals):
+            name, reply = each.generate([5, 17, 101, 33])
+            assert name == f"astra-policy@{version}"
+            assert tokens_of(reply) == expected_tokens(make_adapter(version), [5, 17, 101, 33], 4)
+    assert engine.sent == [], "no server was called"
+    engine.load_weights_from_path("/full")
+    assert engine.sent == [("load", "/full")]
+
+
+def test_a_load_that_fails_leaves_the_name_as_it_was(world, make_adapter, tmp_path):
+    engine = RemoteInfEngine(world.fleet.door("sglang"))
+    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, RemoteInfEngine(""), "astra-failed")
+    update(engine, make_adapter(1), 1)
+    with pytest.raises(Exception, match="adapter_config.json"):
+        update(engine, tmp_path, 2)
+    assert engine.generate([5])[0] == "astra-failed@1"
+    update(engine, make_adapter(2), 2)
+    assert engine.generate([5])[0] == "astra-failed@2"
+
+
+# --- miles ---
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightUpdatePlacement:
+    gather_pp: bool
+
+
+class WeightTransferProtocol:
+    required_placement = WeightUpdatePlacement(gather_pp=False)
+    supports_lora = False
+    use_weight_update_session = True
+    needs_base_resync_for_lora = False
+
+    def __init__(self, args):
+        self.args, self.rollout_engines, self.is_sender, self.group_name, self.update_weight_metrics = args, None, None, "miles", {}
+
+    def after_base_weights(self):
+        pass
+
+    def after_engines_resumed(self):
+        pass
+
+    def pop_metrics(self):
+        metrics, self.update_weight_metrics = self.update_weight_metrics, {}
+        return metrics
+
+
+def update_weights(protocol, version, buckets):
+    """WeightUpdater.update_weights, for a protocol without a session at the engines."""
+    assert protocol.supports_lora and not protocol.use_weight_update_session and protocol.required_placement.gather_pp
+    assert protocol.begin_sync(version, lambda **_: iter(buckets))
+    for bucket in buckets:
+        if protocol.is_sender:
+            protocol.send_bucket(bucket)
+    protocol.after_base_weights()
+    protocol.finalize(version)
+    protocol.after_engines_resumed()
+
+
+@pytest.fixture
+def make_protocol(monkeypatch):
+    base = "miles.backends.training_utils.weight_update"
+    modules = {f"{base}.protocol": {"WeightTransferProtocol": WeightTransferProtocol},
+               f"{base}.hf_weight_iterator": {"WeightUpdatePlacement": WeightUpdatePlacement}}
+    parents = {".".join(name.split(".")[:i]) for name in modules for i in range(1, len(name.split(".")))}
+    for name in [*parents, *modules]:
+        module = types.ModuleType(name)
+        module.__dict__.update(modules.get(name, {}))
+        monkeypatch.setitem(sys.modules, name, module)
+    variable, value = re.search(r"export (\w+)=(\S+)", (EXAMPLES / "use_miles.sh").read_text()).groups()
+    monkeypatch.setenv(variable, value)
+    path = re.search(r"--custom-weight-transfer-protocol-path (\S+)", (EXAMPLES / "use_miles.sh").read_text())[1]
+    assert path == "lorry.miles.protocol"
+    return lambda **args: miles.protocol(Namespace(**{"lora_rank": 8, "lora_alpha": 16, "target_modules": ["q_proj"], **args}))
+
+
+def buckets_of(folder: pathlib.Path):
+    """The adapter in two buckets, and what miles sends of the base."""
+    tensors = [(f"miles_lora:{name}", tensor) for name, tensor in load_file(folder / "adapter_model.safetensors").items()]
+    return [[("model.embed_tokens.weight", torch.zeros(2, 2))], tensors[:5], tensors[5:]]
+
+
+def test_miles_syncs_its_adapter(world, make_adapter, make_protocol):
+    protocol = make_protocol()
+    assert isinstance(protocol, WeightTransferProtocol), "miles asks for its own class"
+    protocol.connect([], None, None, [], object(), WeightUpdatePlacement(True), "all")
+    for version in range(1, 4):
+        buckets = buckets_of(make_adapter(version))
+        update_weights(protocol, version, buckets)
+        answer = until(lambda v=version: next((a for a in [world.doors["sglang"].ask("math-policy")] if a.version == v), None), f"v{version}")
+        world.judge(answer, make_adapter(version))
+        assert protocol.pop_metrics()["lorry/version"] == version
+
+
+def test_buckets_are_copied(world, make_adapter, make_protocol):
+    protocol = make_protocol()
+    protocol.connect([], None, None, [], object(), WeightUpdatePlacement(True), "all")
+    buckets = buckets_of(make_adapter(9))
+    protocol.begin_sync(9, None)
+    for bucket in buckets:
+        protocol.send_bucket(bucket)
+        for _, tensor in bucket:
+            tensor.zero_()
+    protocol.finalize(9)
+    answer = until(lambda: next((a for a in [world.doors["sglang"].ask("math-policy")] if a.version == 9), None), "v9")
+    world.judge(answer, make_adapter(9))
+
+
+def test_what_miles_lacks_is_told(make_protocol, monkeypatch):
+    with pytest.raises(ValueError, match="--lora-rank"):
+        make_protocol(lora_rank=0)
+    protocol = make_protocol()
+    protocol.connect([], None, None, [], object(), WeightUpdatePlacement(True), "all")
+    protocol.begin_sync(1, None)
+    with pytest.raises(RuntimeError, match="no LoRA weights"):
+        protocol.finalize(1)
+    monkeypatch.delenv("LORRY_MILES_ADAPTER")
+    with pytest.raises(ValueError, match="LORRY_MILES_ADAPTER"):
+        make_protocol()

@@ -1,0 +1,180 @@
+"""TRL's own GRPOTrainer with `lorry.trl`: every generation is by the adapter of its step, and what engines cannot serve is told before.
+
+The trainer is that of examples/frameworks/use_trl.py, as a user runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import types
+
+import pytest
+from lorry import trl as adopted
+from lorry.errors import LorryError
+from peft import IA3Config, LoraConfig, PrefixTuningConfig, get_peft_model
+from testing import engines
+from testing.engines import ROOT, SLOT_ARGS
+from testing.world import World
+from transformers import LlamaForCausalLM, TrainerCallback
+from trl import GRPOConfig
+
+sys.path.append(str(ROOT / "tests" / "fakes"))
+from engine_core import expected_tokens  # noqa: E402
+
+EXAMPLE = ROOT / "examples" / "frameworks" / "use_trl.py"
+ADAPTER = "trl-policy"
+STEPS = 4
+RANKS_DEADLINE_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def world(bin_dir, tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet")
+    engine = engines.fake("vllm", tiny / "model", log_dir=folder, args=SLOT_ARGS["vllm"])
+    with World(bin_dir, folder, engine) as made:
+        yield made
+
+
+@pytest.fixture
+def environment(world, tiny, tmp_path):
+    addresses = world.fleet.addresses()
+    return {"DOOR": world.fleet.door("vllm"), "MODEL": str(tiny / "model"), "OUTPUT": str(tmp_path / "out"), "STEPS": str(STEPS),
+            "LORRY_STORE": addresses["store"], "LORRY_ORCHESTRATOR": addresses["orchestrator"]}
+
+
+class Witness(TrainerCallback):
+    """Keeps each step's weights, and each generation: step, both headers, what was asked, what came."""
+
+    def __init__(self, folder):
+        self.folder, self.step = folder, -1
+        self.generations: list[tuple[int, dict, dict, dict, dict]] = []
+
+    def on_step_begin(self, args, state, control, model, **_):
+        self.step = state.global_step
+        model.save_pretrained(self.folder / f"v{self.step}")
+
+    def hear(self, reply, *_, **__):
+        if reply.request.path_url == "/v1/completions":
+            asked = reply.request
+            self.generations.append((self.step, asked.headers, reply.headers, json.loads(asked.body), reply.json()))
+
+
+@pytest.fixture
+def witness(tmp_path, monkeypatch):
+    made, train = Witness(tmp_path), adopted.GRPOTrainer.train
+
+    def watched(trainer):
+        trainer.add_callback(made)
+        trainer.vllm_generation.vllm_client.session.hooks["response"].append(made.hear)
+        return train(trainer)
+
+    monkeypatch.setattr(adopted.GRPOTrainer, "train", watched)
+    return made
+
+
+def test_every_generation_is_by_the_adapter_of_its_step(world, environment, witness, tmp_path, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    runpy.run_path(str(EXAMPLE))
+    assert [step for step, *_ in witness.generations] == list(range(STEPS))
+    for step, sent, headers, asked, answer in witness.generations:
+        assert (asked["model"], headers["X-Lorry-Version"], sent["X-Lorry-Min-Version"]) == (ADAPTER, str(step), str(step))
+        for choice in answer["choices"]:
+            wanted = expected_tokens(tmp_path / f"v{step}", choice["prompt_token_ids"], len(choice["token_ids"]))
+            assert choice["token_ids"] == wanted, f"announced {step}, and other bytes answered"
+    assert world.latest(ADAPTER)[1] == STEPS - 1
+
+
+def test_two_ranks_publish_one_adapter_together(world, environment):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", EXAMPLE]
+    run_before = world.latest(ADAPTER)[0]
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "STEPS": "2"}
+    ended = subprocess.run(command, env=os.environ | environment | paths, timeout=RANKS_DEADLINE_S, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert world.latest(ADAPTER) == (run_before + 1, 1)
+
+
+def tiny_trainer(tiny, tmp_path, model=None, peft_config=None, strategy="lora_adapter", run=None, **settings):
+    # Nobody listens there: whatever is refused is refused before anybody is asked.
+    args = GRPOConfig(str(tmp_path), **{"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://127.0.0.1:9", "use_cpu": True,
+                                        "bf16": False, "vllm_server_timeout": 0.1, "report_to": "none", **settings})
+    data = adopted.grpo_trainer.Dataset.from_dict({"prompt": ["a", "b"]})
+    return adopted.GRPOTrainer(model or str(tiny / "model"), len, args, data, peft_config=peft_config, vllm_sync_strategy=strategy,
+                               lorry_run=run)
+
+
+REFUSED = {
+    "colocate": (LoraConfig(), {"vllm_mode": "colocate"}, 'vllm_mode="server"'),
+    "no vLLM": (LoraConfig(), {"use_vllm": False}, "use_vllm=True"),
+    "no PEFT": (None, {}, "needs a PEFT model"),
+    "IA3": (IA3Config(target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM"), {}, 'peft_type=IA3.*"weights"'),
+    "prefix": (PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"), {}, 'peft_type=PREFIX_TUNING.*"weights"'),
+    "DoRA": (LoraConfig(use_dora=True), {}, 'use_dora=True.*"weights"'),
+    "modules_to_save": (LoraConfig(modules_to_save=["embed_tokens"]), {}, r'modules_to_save=\[.*"weights"'),
+    "bias": (LoraConfig(bias="all"), {}, 'bias=\'all\'.*"weights"'),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_supported_is_told_before_anything_is_trained(what, tiny, tmp_path):
+    config, settings, words = REFUSED[what]
+    with pytest.raises(ValueError, match=words):
+        tiny_trainer(tiny, tmp_path, peft_config=config, run=object(), **settings)
+
+
+def test_wrong_words_are_told(tiny, tmp_path):
+    with pytest.raises(ValueError, match='give "weights" or "lora_adapter"'):
+        tiny_trainer(tiny, tmp_path, strategy="lora")
+    with pytest.raises(ValueError, match="lorry_run="):
+        tiny_trainer(tiny, tmp_path, peft_config=LoraConfig())
+
+
+def test_by_default_trl_is_as_it_is(tiny, tmp_path):
+    with pytest.raises(ImportError, match="vLLM is not available"):  # which TRL asks for where it sends weights
+        tiny_trainer(tiny, tmp_path, peft_config=LoraConfig(), strategy="weights")
+    assert adopted.grpo_trainer.VLLMGeneration is adopted.VLLMGeneration
+
+
+def test_one_adapter_is_active(tiny):
+    model = get_peft_model(LlamaForCausalLM.from_pretrained(tiny / "model"), LoraConfig())
+    adopted.check_adapter(model)
+    model.add_adapter("other", LoraConfig())
+    model.base_model.set_adapter(["default", "other"])
+    with pytest.raises(ValueError, match="2 adapters are active"):
+        adopted.check_adapter(model)
+
+
+class Rank(adopted.AdapterGeneration):
+    """One of two ranks: what it says goes to `told`, and the other says `other`."""
+
+    def __init__(self, model, publish):
+        self.model, self._version, self._step = model, -1, lambda: 3
+        self.accelerator = types.SimpleNamespace(is_main_process=False)
+        self._dist = types.SimpleNamespace(gather_params=lambda _: contextlib.nullcontext())
+        self._run, self.server_timeout = types.SimpleNamespace(publish=publish), 1.0
+
+
+def test_a_rank_that_fails_leaves_no_other_waiting(tiny, monkeypatch):
+    model = get_peft_model(LlamaForCausalLM.from_pretrained(tiny / "model"), LoraConfig())
+    told: list[str | None] = []
+
+    def gather(mine, other):
+        told.extend(mine)
+        return [*mine, other]
+
+    def fails(*_, **__):
+        raise LorryError("no room", "QUOTA_EXCEEDED")
+
+    monkeypatch.setattr(adopted, "gather_object", lambda mine: gather(mine, None))
+    with pytest.raises(LorryError, match="QUOTA_EXCEEDED"):
+        Rank(model, fails).sync_weights()
+    assert told == ["LorryError: QUOTA_EXCEEDED: no room"], "the other rank was told, and did not wait"
+
+    monkeypatch.setattr(adopted, "gather_object", lambda mine: gather(mine, "RunFenced: taken over"))
+    with pytest.raises(LorryError, match="another rank could not sync v3: RunFenced: taken over"):
+        Rank(model, lambda *_, **__: types.SimpleNamespace(wait=lambda *_: None)).sync_weights()
