@@ -10,7 +10,7 @@ import socket
 import grpc
 import pytest
 from lorry.common.v1 import adapter_pb2
-from lorry.store.v1 import store_pb2, store_pb2_grpc
+from lorry.store.v1 import fan_out_pb2, store_pb2_grpc
 from testing import engines
 from testing.engines import free_port
 from testing.waiting import until
@@ -83,7 +83,7 @@ def test_a_relay_that_dies_costs_its_readers_a_moment(world, make_adapter):
 def join(world: World, run: int, number: int, port: int) -> None:
     """Offers a relay at `port` that knows no ticket."""
     with grpc.insecure_channel(world.fleet.store.addresses["grpc"]) as channel:
-        store_pb2_grpc.StoreServiceStub(channel).JoinFanOut(store_pb2.JoinFanOutRequest(
+        store_pb2_grpc.StoreServiceStub(channel).JoinFanOut(fan_out_pb2.JoinFanOutRequest(
             version=adapter_pb2.VersionRef(adapter=ADAPTER, run=run, number=number), relay=f"relay://127.0.0.1:{port}",
             ticket_key=bytes(32)), timeout=10)
 
