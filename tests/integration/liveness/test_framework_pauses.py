@@ -51,7 +51,7 @@ class Framework:
         return self.member in paused(self._world)
 
     def detail(self):
-        return self._world.member(self.member)["observed"].get("health_detail", "")
+        return self._world.member(self.member).get("observed", {}).get("health_detail", "")
 
 
 def store(world, run, number, folder):

@@ -26,9 +26,9 @@ class Full {
     bench_.Desire(0, {1, 2, 3});
   }
   // Another process begins with the journal, and the engine does not say what it is busy with.
-  void Restart() {
+  void Restart(std::set<size_t> silent = {kEngineLoadEffect}) {
     bench_.Stop();
-    bench_.silent_ = {kEngineLoadEffect};
+    bench_.silent_ = std::move(silent);
     bench_.Start();
     bench_.Desire(0, {});
     began_at_ = bench_.now();
@@ -43,7 +43,6 @@ class Full {
     bench_.Call(PauseCall{kind});
   }
   void Continue() { bench_.Call(ContinueCall{}); }
-  // Later than the list that the process began with, so that no later one wakes it when its time comes.
   void Bind() {
     bench_.PassAsAsked(1'000);
     bench_.Tell(BindAsked{1, "a", "/d/one"});
@@ -75,9 +74,21 @@ TEST(Leftovers, LeaveUnderAPauseThatHasEndedAllRequestsOnceNoneCanBeOnItsWay) {
     full.Bind();
     EXPECT_FALSE(full.IsBoundAfter(kDefaults.orphans_ms - 1));
     EXPECT_EQ(full.bench_.unloads_, 0);
-    EXPECT_TRUE(full.IsBoundAfter(kDefaults.orphans_ms)) << "nobody else had to wake it";
+    EXPECT_TRUE(full.IsBoundAfter(kDefaults.orphans_ms));
     EXPECT_EQ(full.bench_.unloads_, 3) << "nobody wants any";
   }
+}
+
+TEST(Leftovers, NobodyElseWakesWhoeverWaitsForThem) {
+  Full full(EngineKind::kSglang);
+  full.Restart({kListEffect, kEngineLoadEffect});
+  full.Pause(PauseKind::kAbort);
+  full.bench_.PassAsAsked(700);  // the next list is due later than they are
+  full.bench_.silent_.erase(kListEffect);
+  for (OpId op = 1; op < 50; ++op) full.bench_.Tell(Listed{op, Outcome::kOk, full.bench_.engine_});
+  full.Bind();
+  EXPECT_FALSE(full.IsBoundAfter(kDefaults.orphans_ms - 1));
+  EXPECT_TRUE(full.IsBoundAfter(kDefaults.orphans_ms));
 }
 
 TEST(Leftovers, AlsoOfAProcessThatLeftItsJournalAndWhateverPauseComesOnTop) {
