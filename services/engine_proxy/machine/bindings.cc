@@ -198,10 +198,10 @@ void HandleBind(Core& core, const BindAsked& event) {
     Answer(core, event, BindAnswer::kRefused, "NAME_RESERVED", why);
     return;
   }
-  if (!core.problem.empty()) {
+  if (core.problem.has_value()) {
     // "REASON: what to do", and waiting does not mend it.
     std::pair<std::string, std::string> why =
-        absl::StrSplit(core.problem, absl::MaxSplits(": ", 1));
+        absl::StrSplit(*core.problem, absl::MaxSplits(": ", 1));
     Answer(core, event, BindAnswer::kRefused, std::move(why.first), std::move(why.second));
     return;
   }
