@@ -338,7 +338,9 @@ class Reader {
       Fail("an end before its end");
       return std::nullopt;
     }
-    return bytes_.substr(std::exchange(at_, end + 1), end - at_);
+    const std::string_view line = bytes_.substr(at_, end - at_);
+    at_ = end + 1;
+    return line;
   }
 
   bool Fail(std::string what) {

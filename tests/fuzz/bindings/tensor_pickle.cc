@@ -25,6 +25,10 @@ bool IsText(absl::string_view bytes) {
 
 // Element by element, as the strides say.
 void CheckCopy(const SentTensor& tensor, std::string_view pickle) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(pickle.data());
+  LORRY_CHECK(tensor.data.empty() ||
+              (tensor.data.data() >= begin &&
+               tensor.data.data() + tensor.data.size() <= begin + pickle.size()));
   const uint64_t item = peft::ElementBytes(tensor.dtype);
   std::vector<std::byte> copy(tensor.bytes());
   CopyTensor(tensor, copy);
@@ -34,9 +38,8 @@ void CheckCopy(const SentTensor& tensor, std::string_view pickle) {
       from += left % tensor.shape[i - 1] * tensor.strides[i - 1];
       left /= tensor.shape[i - 1];
     }
+    LORRY_CHECK((from + 1) * item <= tensor.data.size());
     const std::byte* const element = tensor.data.data() + from * item;
-    const auto* const begin = reinterpret_cast<const std::byte*>(pickle.data());
-    LORRY_CHECK(element >= begin && element + item <= begin + pickle.size());
     LORRY_CHECK(std::equal(element, element + item, copy.data() + at * item));
   }
 }

@@ -138,6 +138,7 @@ TEST(PickleReader, NothingIsTakenFromBelowAMark) {
             "TENSORS_INVALID");
   EXPECT_EQ(Reads("\x80\x04N(."), "TENSORS_INVALID");
   EXPECT_EQ(Reads("\x80\x04t."), "TENSORS_INVALID");
+  EXPECT_EQ(Reads("\x80\x04K\x01K\x02(\x86t."), "TENSORS_INVALID");
   EXPECT_EQ(Reads("\x80\x04."), "TENSORS_INVALID");
   EXPECT_EQ(Reads("\x80\x04NN."), "TENSORS_INVALID");
 }
