@@ -4,6 +4,7 @@ FSDPEngine._update_weights_from_disk (areal/engine/fsdp_engine.py in AReaL 1.0.4
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import runpy
 import shutil
 import sys
@@ -29,6 +30,7 @@ EXAMPLE = ROOT / "examples" / "frameworks" / "use_areal.py"
 KEEP = 4
 UPDATE_S = 120.0
 UNLOAD_S = 20.0
+LONG = 200  # tokens, a tenth of a second each: longer than an update takes
 PROMPT = [5, 17, 101, 33]
 
 
@@ -79,11 +81,17 @@ class Training:
         version = newest if version is None else version
         self.rollout.set_version(version)
         try:
-            settings = GenerationHyperparameters(max_new_tokens=4, greedy=True, ignore_eos=True, lora_name=self.name)
-            answer = asyncio.run(self.rollout.agenerate(ModelRequest(input_ids=list(PROMPT), gconfig=settings)))
+            self.judge(self.generate(4), version)
         finally:
             self.rollout.set_version(newest)
-        assert answer.output_tokens == expected_tokens(self.make(version), PROMPT, 4), f"v{version}: other bytes answered"
+
+    def generate(self, tokens: int):
+        settings = GenerationHyperparameters(max_new_tokens=tokens, greedy=True, ignore_eos=True, lora_name=self.name)
+        return asyncio.run(self.rollout.agenerate(ModelRequest(input_ids=list(PROMPT), gconfig=settings)))
+
+    def judge(self, answer, version: int) -> None:
+        assert answer.output_tokens == expected_tokens(self.make(version), PROMPT, len(answer.output_tokens)), f"v{version}: other bytes answered"
+        assert set(answer.output_versions) == {version}
 
 
 @pytest.fixture
@@ -126,6 +134,20 @@ def test_keeping_0_means_all(world, training):
         run.update(version)
     for version in range(1, 6):
         run.rolls_out(version)
+
+
+def test_what_runs_over_an_update_is_of_the_version_that_it_began_with(world, training):
+    run, engine = training("lora-over"), world.engines["sglang"]
+    run.update(1)
+    engine.set(token_delay_s=0.1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(run.generate, LONG)
+        until(lambda: engine.state()["running"], "the request runs")
+        run.update(2)
+        assert run.rollout.get_version() == 2 and not answer.done(), "the update waited for it"
+        run.judge(answer.result(UPDATE_S), 1)
+    engine.set(token_delay_s=0)
+    run.rolls_out()
 
 
 def test_without_lora_the_request_is_areals_own(training):

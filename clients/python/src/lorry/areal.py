@@ -14,6 +14,8 @@ The single controller is not adopted, as each of its rollout workers updates by 
 
 from __future__ import annotations
 
+import contextvars
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +38,7 @@ def rollout_engine(config: Any, run: Run | None, timeout_s: float = SERVING_TIME
     """
     vllm = config.backend.partition(":")[0] == "vllm"
     engine = vllm_remote.RemotevLLMEngine(config) if vllm else sglang_remote.RemoteSGLangEngine(config)
-    engine._engine = RemoteInfEngine(config, (VLLMBackend if vllm else SGLangBackend)(run, config.use_lora, timeout_s))
+    engine._engine = _Engine(config, (VLLMBackend if vllm else SGLangBackend)(run, config.use_lora, timeout_s))
     return engine
 
 
@@ -45,11 +47,55 @@ def keep_policy(lora_keep_versions: int) -> Mapping[str, Any]:
     return {"keep": lora_keep_versions or "all"}
 
 
+@dataclasses.dataclass
+class _Stamps:
+    """Of one generation: the version that its last request named, and that of each token so far."""
+
+    asked: int = -1
+    versions: list[int] = dataclasses.field(default_factory=list)
+
+
+_stamps: contextvars.ContextVar[_Stamps | None] = contextvars.ContextVar("lorry_areal_stamps", default=None)
+
+
+class _Engine(RemoteInfEngine):  # type: ignore[misc]
+    """AReaL's, whose tokens are of the version that was asked for. Its own are of the version at the moment in which they come, which
+    is another where an update meanwhile ends nothing."""
+
+    async def agenerate(self, req: Any) -> Any:
+        """AReaL's; without LoRA as it is."""
+        if not self.config.use_lora:
+            return await super().agenerate(req)
+        stamps = _Stamps()
+        before = _stamps.set(stamps)
+        try:
+            response = await super().agenerate(req)
+        finally:
+            _stamps.reset(before)
+        response.output_versions = stamps.versions
+        return response
+
+
 class _ThroughLorry:
     """Before AReaL's backend. Requests name ``{lora_name}-v{version}`` as they did, which doors read."""
 
     def __init__(self, run: Run | None, use_lora: bool, timeout_s: float) -> None:
         self._run, self._use_lora, self._timeout_s = run, use_lora, timeout_s
+
+    def build_generation_request(self, req: Any, with_lora: bool, version: int) -> Any:
+        """AReaL's."""
+        stamps = _stamps.get()
+        if stamps is not None:
+            stamps.asked = version
+        return super().build_generation_request(req, with_lora, version)  # type: ignore[misc]
+
+    def parse_generation_response(self, response: Any) -> Any:
+        """AReaL's."""
+        result = super().parse_generation_response(response)  # type: ignore[misc]
+        stamps = _stamps.get()
+        if stamps is not None:
+            stamps.versions += [stamps.asked] * len(result.output_tokens)
+        return result
 
     def build_disk_weight_update_requests(self, meta: Any) -> Any:
         """Publishes what was saved in ``meta.path`` and waits until it is served; nothing is left to send. Without LoRA: AReaL's.
