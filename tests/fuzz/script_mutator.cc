@@ -209,12 +209,20 @@ void TakeMethod(std::vector<std::string>& commands, std::vector<std::string> oth
   call->replace(kHeadBytes, MethodOf(*call).size(), method);
 }
 
-// Repeats, drops, swaps or alters one command.
+// Another digit for one command: which stream, or how many of them.
+void ChangeDigit(std::string& script, Prng& prng) {
+  std::vector<std::string> commands = Split(script);
+  std::string& one = commands[prng.Below(commands.size())];
+  if (one.size() > 1) one[1] = static_cast<char>('0' + prng.Below(64));
+  script = Join(commands);
+}
+
+// Repeats, drops, swaps or cuts one command.
 void ChangeCommands(std::string& script, Prng& prng) {
   std::vector<std::string> commands = Split(script);
   std::string& one = commands[prng.Below(commands.size())];
   std::string& other = commands[prng.Below(commands.size())];
-  switch (prng.Below(5)) {
+  switch (prng.Below(4)) {
     case 0:
       commands.insert(commands.begin() + static_cast<ptrdiff_t>(prng.Below(commands.size() + 1)),
                       std::string(one));
@@ -226,9 +234,6 @@ void ChangeCommands(std::string& script, Prng& prng) {
       std::swap(one, other);
       break;
     case 3:
-      if (one.size() > 1) one[1] = static_cast<char>('0' + prng.Below(64));
-      break;
-    case 4:
       one.resize(prng.Below(one.size() + 1));
       break;
   }
@@ -239,7 +244,7 @@ void ChangeCommands(std::string& script, Prng& prng) {
 void Edit(std::string& script, Prng& prng) {
   constexpr std::array kEdits = {&ChangeValue,  &ChangeValue,  &ChangeCommands, &ChangeNumber,
                                  &ChangeNumber, &ChangeNumber, &ChangeWaiting,  &ChangeWaiting,
-                                 &ChangeRun,    &ChangePath,   &ChangePath};
+                                 &ChangeRun,    &ChangePath,   &ChangePath,     &ChangeDigit};
   constexpr int kTries = 8;
   const std::string before = script;
   for (int tries = 0; tries < kTries && script == before; ++tries) {

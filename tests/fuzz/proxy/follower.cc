@@ -175,9 +175,11 @@ std::map<std::string, std::string> Fuzzer::Outside() const {
 std::set<std::string> Fuzzer::Inside() const {
   std::set<std::string> found;
   std::error_code error;
-  for (const fs::directory_entry& journal : fs::directory_iterator(versions_, error)) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(journal, error))
-      found.insert(entry.path());
+  for (auto journal = fs::directory_iterator(versions_, error); journal != fs::end(journal);
+       journal.increment(error)) {
+    for (auto at = fs::directory_iterator(journal->path(), error); at != fs::end(at);
+         at.increment(error))
+      found.insert(at->path());
   }
   return found;
 }
@@ -233,7 +235,8 @@ void Fuzzer::Restart(uint8_t what_is_lost) {
 void Fuzzer::Do(const Command& command) {
   if (command.op == 'K') return Restart(command.arg % 4);
   if (command.op == 'R') {
-    for (const std::string& path : Inside()) fs::remove_all(path);
+    std::error_code ignored;  // a fetch may be writing there
+    for (const std::string& path : Inside()) fs::remove_all(path, ignored);
     return owed_->Lost();
   }
   if (command.op == 'N') {
