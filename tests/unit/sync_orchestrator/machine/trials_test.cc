@@ -31,7 +31,9 @@ class Trials : public ::testing::Test {
   void HasNoSlot(const char* id, const VersionKey& key) {
     fleet_.Set(id, key, ResidencyState::kFetched);
     for (fleet::ObservedResidency& residency : fleet_.Of(id).residencies) {
-      if (residency.key == key) residency.no_slot = true;
+      if (residency.key != key) continue;
+      residency.no_slot = true;
+      residency.reason = "NO_SLOT";
     }
     fleet_.Report(id);
   }
