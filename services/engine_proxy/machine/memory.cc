@@ -19,9 +19,6 @@ namespace {
 // An engine was looked at before a call may tell of it afterwards; the second look began later.
 constexpr uint32_t kLooksToWake = 2;
 
-// Looks in a row, as far as those count that began before a call woke it; no number of real ones.
-constexpr uint32_t kJustWoken = 1'000'000'000;
-
 // Two in a row, because a request that has arrived may not be among what the engine shows yet.
 constexpr uint32_t kLooksIdle = 2;
 
@@ -178,14 +175,6 @@ void Settle(Core& core, const MemoryTags& tags, bool is_release) {
   Release(core, std::move(record));
 }
 
-// Whoever was told that the engine has its memory again asks it at once: what it said of its sleep
-// before is over, and the look that is under way may yet tell of it.
-void BelieveAwake(Core& core) {
-  core.memory.seen_asleep.reset();
-  core.memory.looks_awake = kJustWoken;
-  FollowSleep(core);
-}
-
 template <typename Call>
 bool IsNext(const Core& core) {
   const auto& waiting = core.calls.waiting;
@@ -251,12 +240,8 @@ void HandlePassDone(Core& core, const PassDone& event) {
   if (std::holds_alternative<WeightsCall>(memory.passing)) return BelieveNothing(core);
   if (MayHaveHappened(event.outcome)) return;  // it stays asleep, and in doubt
   if (event.outcome != Outcome::kOk) return Release(core, memory.before);
-  if (const auto* wake = std::get_if<WakeCall>(&memory.passing)) {
-    const bool was_known = memory.record.has_value();
-    Settle(core, wake->tags, /*is_release=*/false);
-    if (was_known && !memory.record.has_value()) BelieveAwake(core);
-    return;
-  }
+  if (const auto* wake = std::get_if<WakeCall>(&memory.passing))
+    return Settle(core, wake->tags, /*is_release=*/false);
   Settle(core, std::get<ReleaseCall>(memory.passing).tags, /*is_release=*/true);
 }
 
@@ -302,10 +287,6 @@ std::optional<Tick> MemoryWakeAt(const Core& core) {
 
 void HandleSaidAsleep(Core& core, std::optional<bool> asleep) {
   Memory& memory = core.memory;
-  if (memory.looks_awake == kJustWoken && asleep.value_or(false)) {
-    memory.looks_awake = 0;
-    return;
-  }
   memory.seen_asleep = asleep;
   const bool is_awake = asleep.has_value() && !*asleep && memory.op == 0;
   memory.looks_awake = is_awake ? memory.looks_awake + 1 : 0;

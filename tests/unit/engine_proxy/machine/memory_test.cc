@@ -129,20 +129,6 @@ TEST_F(MemoryTest, AwakeWhatIsWantedIsServedAgain) {
   EXPECT_EQ(Health(), MemberHealth::kReady);
 }
 
-TEST_F(MemoryTest, WhatItSaidOfItsSleepIsOverWhenItWasWoken) {
-  Release();
-  bench_.asleep_ = true;
-  bench_.See();
-  EXPECT_EQ(Answered(Wake(kWeights)), "ok");
-  EXPECT_TRUE(IsShut()) << "not all of it is back";
-  EXPECT_EQ(Answered(Wake(kCache)), "ok");
-  EXPECT_FALSE(IsShut()) << "whoever was told so asks at once";
-  bench_.See();
-  EXPECT_FALSE(IsShut()) << "it may have been looked at before";
-  bench_.See();
-  EXPECT_TRUE(IsShut()) << "somebody put it to sleep again, without this door";
-}
-
 TEST_F(MemoryTest, AWakeUpWithoutAnAnswerLeavesItAsleep) {
   Release();
   bench_.pass_outcome_ = Outcome::kUnknown;
