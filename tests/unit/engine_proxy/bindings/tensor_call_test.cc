@@ -69,12 +69,14 @@ TEST(TensorCall, EveryRankHasTheSame) {
 
 TEST(TensorCall, Base64IsStrict) {
   const auto pickle = Call()["serialized_named_tensors"][0].get<std::string>();
-  for (const std::string& wrong : {pickle + "=", pickle.substr(0, 40) + "\n" + pickle.substr(40),
-                                   "====" + pickle, pickle + "    ", "-" + pickle.substr(1),
-                                   pickle.substr(0, 8) + "=" + pickle.substr(9), std::string()}) {
+  for (const std::string& wrong :
+       {pickle + "=", pickle.substr(0, 40) + "\n" + pickle.substr(40), "====" + pickle,
+        "    " + pickle, "-" + pickle.substr(1), pickle.substr(0, 8) + "=" + pickle.substr(9)}) {
     Json call = Call();
     call["serialized_named_tensors"] = {wrong};
-    EXPECT_EQ(ReasonOf(call), "TENSORS_INVALID") << wrong;
+    const auto read = ReadTensorCall(call.dump(), kMax);
+    EXPECT_EQ(lorry::ReasonOf(read.status()), "TENSORS_INVALID") << wrong;
+    EXPECT_NE(read.status().message().find("no base64"), absl::string_view::npos) << wrong;
   }
 }
 
