@@ -229,6 +229,7 @@ door::CallAnswer AnswerTo(const door::EngineCall& call, const AnswerBinding& ans
     case Verb::kPrimeLoad:
       return PrimeAnswer(answer);
     case Verb::kLoad:
+    case Verb::kLoadTensors:
     case Verb::kUnload:
       break;
   }
