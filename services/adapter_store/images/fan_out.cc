@@ -32,12 +32,15 @@ std::vector<OfferedRelay> FanOut::Join(const Digest& image, const OfferedRelay& 
 }
 
 void FanOut::Forget(Tick now) {
-  std::erase_if(trees_, [&](const auto& entry) {
-    const Tree& tree = entry.second;
-    if (now - tree.joined_at < options_.life_ms) return false;
+  for (auto it = trees_.begin(); it != trees_.end();) {
+    const Tree& tree = it->second;
+    if (now - tree.joined_at < options_.life_ms) {
+      ++it;
+      continue;
+    }
     relays_ -= tree.nodes.size();
-    return true;
-  });
+    it = trees_.erase(it);
+  }
 }
 
 FanOut::Node* FanOut::FindOpen(Tree& tree, Tick now) const {
