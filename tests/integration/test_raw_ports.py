@@ -25,7 +25,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 def world(bin_dir, tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fleet")
     pair = [engines.fake(kind, tiny / "model", log_dir=folder) for kind in KINDS]
-    with World(bin_dir, folder, *pair) as made:
+    with World(bin_dir, folder, *pair, proxy_flags={"relay-listen": "127.0.0.1:0"}) as made:
         with made.open_run() as run:
             made.publish(run, VERSION, tiny / "adapters" / "v1")
         yield made
