@@ -35,9 +35,6 @@ bool FailedWithPeerAlone(const FetchRequest&, const absl::Status& status) {
 }
 bool FailedWithPeerAlone(const PushRequest&, const absl::Status&) { return false; }
 
-void SetTicket(FetchRequest& request, const std::string& ticket) { request.ticket = ticket; }
-void SetTicket(PushRequest&, const std::string&) {}  // one for all places
-
 // One transfer over several attempts. Each attempt's OnDone starts the next from the transport's
 // thread.
 template <typename Request>
@@ -73,7 +70,7 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     const Place& place = places_[at_];
     Request request = request_;
     request.address = place.peer.address;
-    SetTicket(request, place.peer.ticket);
+    request.ticket = place.peer.ticket;
     request.options.deadline_ms = std::max<Tick>(1, ends_at_ - clock_.Now());
     if (!AtLastPlace()) {
       request.options.idle_deadline_ms = std::min(request.options.idle_deadline_ms, kTrialIdleMs);

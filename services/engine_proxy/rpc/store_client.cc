@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<transfer::Source>> StoreClient::JoinFanOut(
   LORRY_RETURN_IF_ERROR(rpc::FromGrpc(stub_->JoinFanOut(&context, request, &response)));
   std::vector<transfer::Source> sources;
   for (const auto& source : response.sources()) {
-    if (static_cast<size_t>(sources.size()) == kRelaysMax) break;
+    if (sources.size() == kRelaysMax) break;
     sources.push_back({source.relay(), source.ticket()});
   }
   return sources;
