@@ -3,6 +3,7 @@
 // left to libFuzzer.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -51,20 +52,62 @@ size_t EndOfValue(std::string_view text, size_t at) {
   return text.size();
 }
 
-// Replaces one JSON value, or writes another one before it: a telling one, or one that stands
-// elsewhere, as a name, a path or a number of somebody else.
-void ChangeValue(std::string& script, Prng& prng) {
+std::string_view ValueAt(std::string_view script, size_t at) {
+  return script.substr(at, EndOfValue(script, at) - at);
+}
+
+// Where values begin. The name of a field is none.
+std::vector<size_t> ValuesOf(std::string_view script) {
   std::vector<size_t> places;
   for (size_t i = 0; i + 1 < script.size(); ++i) {
-    if (script[i] == ':' || script[i] == '[' || script[i] == ',') places.push_back(i + 1);
+    if (script[i] != ':' && script[i] != '[' && script[i] != ',') continue;
+    const size_t end = script[i + 1] == '"' ? EndOfValue(script, i + 1) : script.size();
+    const bool is_name = end < script.size() && script[end] == ':';
+    if (!is_name) places.push_back(i + 1);
   }
+  return places;
+}
+
+// The same for all values that can stand for each other in a message: text, numbers, lists, objects.
+char KindOf(std::string_view value) {
+  const char first = value.empty() ? '\0' : value.front();
+  return (first >= '0' && first <= '9') || first == '-' ? '0' : first;
+}
+
+// A number as the one that is next to it.
+std::string NextTo(std::string_view value, Prng& prng) {
+  uint64_t number = 0;
+  std::from_chars(value.data(), value.data() + value.size(), number);
+  return std::to_string(prng.Chance(500) ? number + 1 : number - 1);
+}
+
+// Instead of a value a telling one, or one that stands elsewhere, as a name, a path or a number of
+// somebody else. Often of its kind: a message with a value of another kind is none, and is refused
+// before the rest of it counts.
+std::string InsteadOf(std::string_view value, std::string_view script,
+                      const std::vector<size_t>& places, Prng& prng) {
+  constexpr int kTries = 16;
+  if (KindOf(value) == '0' && prng.Chance(300)) return NextTo(value, prng);
+  const bool any_kind = prng.Chance(600);
+  std::string_view fresh;
+  for (int tries = 0; tries < kTries; ++tries) {
+    fresh = prng.Chance(any_kind ? 700 : 500)
+                ? kTellingValues[prng.Below(std::size(kTellingValues))]
+                : ValueAt(script, places[prng.Below(places.size())]);
+    if (fresh != value && (any_kind || KindOf(fresh) == KindOf(value))) break;
+  }
+  return std::string(fresh);
+}
+
+// Replaces one JSON value, or writes another one before it.
+void ChangeValue(std::string& script, Prng& prng) {
+  const std::vector<size_t> places = ValuesOf(script);
   if (places.empty()) return;
-  const size_t at = places[prng.Below(places.size())], other = places[prng.Below(places.size())];
-  const std::string fresh =
-      prng.Chance(300) ? script.substr(other, EndOfValue(script, other) - other)
-                       : std::string(kTellingValues[prng.Below(std::size(kTellingValues))]);
+  const size_t at = places[prng.Below(places.size())];
+  const std::string value(ValueAt(script, at));
+  const std::string fresh = InsteadOf(value, script, places, prng);
   if (prng.Chance(800)) {
-    script.replace(at, EndOfValue(script, at) - at, fresh);
+    script.replace(at, value.size(), fresh);
   } else {
     script.insert(at, fresh + ",");
   }
@@ -91,22 +134,21 @@ void ChangeNumber(std::string& script, Prng& prng) {
   script.replace(at, end - at, kNumbers[prng.Below(std::size(kNumbers))]);
 }
 
-// The parts of bare paths, as in "root/a target": what slashes separate before any JSON begins.
+// The parts of paths, as in "root/a target" or {"path":"root/a"}: what slashes separate.
 struct Part {
   size_t begin, end;
 };
 std::vector<Part> PartsOfPaths(std::string_view script) {
   std::vector<Part> parts;
   for (size_t at = 0; at < script.size();) {
-    const size_t command_end = std::min(script.find(kSeparator, at), script.size());
-    const std::string_view one = script.substr(0, std::min(script.find('{', at), command_end));
+    const std::string_view one = script.substr(0, script.find(kSeparator, at));
     for (size_t begin = at + kHeadBytes; begin < one.size();) {
-      const size_t end = std::min(one.find_first_of("/ ", begin), one.size());
+      const size_t end = std::min(one.find_first_of("/ \"", begin), one.size());
       const bool is_path = (end < one.size() && one[end] == '/') || one[begin - 1] == '/';
       if (is_path) parts.push_back({begin, end});
       begin = end + 1;
     }
-    at = command_end + 1;
+    at = one.size() + 1;
   }
   return parts;
 }
@@ -182,13 +224,13 @@ std::string* OneCall(std::vector<std::string>& commands, Prng& prng) {
   return calls.empty() ? nullptr : calls[prng.Below(calls.size())];
 }
 
-// Lets one call, or as often all of them, be waited for or not: what was in order becomes a race.
+// Lets one call, or sometimes all of them, be waited for or not: what was in order becomes a race.
 void ChangeWaiting(std::string& script, Prng& prng) {
   std::vector<std::string> commands = Split(script);
   std::string* const one = OneCall(commands, prng);
   if (one == nullptr) return;
   const char how = one->front() == 'C' ? 'A' : 'C';
-  for (std::string* call : prng.Chance(500) ? Calls(commands) : std::vector{one}) {
+  for (std::string* call : prng.Chance(300) ? Calls(commands) : std::vector{one}) {
     call->front() = how;
   }
   script = Join(commands);
@@ -242,9 +284,10 @@ void ChangeCommands(std::string& script, Prng& prng) {
 
 // One of the edits above. One that finds nothing of its kind in the script gives way to another.
 void Edit(std::string& script, Prng& prng) {
-  constexpr std::array kEdits = {&ChangeValue,  &ChangeValue,  &ChangeCommands, &ChangeNumber,
-                                 &ChangeNumber, &ChangeNumber, &ChangeWaiting,  &ChangeWaiting,
-                                 &ChangeRun,    &ChangePath,   &ChangePath,     &ChangeDigit};
+  constexpr std::array kEdits = {&ChangeValue,   &ChangeValue,   &ChangeValue,  &ChangeCommands,
+                                 &ChangeNumber,  &ChangeNumber,  &ChangeNumber, &ChangeWaiting,
+                                 &ChangeWaiting, &ChangeWaiting, &ChangeRun,    &ChangePath,
+                                 &ChangePath,    &ChangeDigit};
   constexpr int kTries = 8;
   const std::string before = script;
   for (int tries = 0; tries < kTries && script == before; ++tries) {
