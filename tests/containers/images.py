@@ -1,6 +1,6 @@
 """deploy/Dockerfile built without a daemon: every stage from its base, its COPY and its RUN instructions.
 
-A stage whose base is Debian begins with the files of the packages that it installs and of no others (`debian.py`); a
+A stage whose base is Debian begins with the files of the packages that it installs and of no others (`testing/debian.py`); a
 library that nobody installs is missing here as it would be in the image. The one addition is the compiler's cache beside
 the compiler, so that sources which `make test` compiled already cost nothing here.
 """
@@ -14,10 +14,12 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
-import debian
 import dockerfile
+import sandbox
 from sandbox import Mount, Sandbox
+from testing import debian
 
 # Compiled as `make test` compiles, which shares its cache; a release differs in its optimisation alone. The locale is part of
 # the cache's key.
@@ -44,8 +46,8 @@ class Image:
 def _key(stages: dict[str, dockerfile.Stage]) -> str:
     """Changes with everything that an image is made of."""
     hasher = hashlib.sha256(repr(stages).encode())
-    for name in ("debian.py", "images.py", "sandbox.py", "dockerfile.py"):
-        hasher.update((pathlib.Path(__file__).parent / name).read_bytes())
+    for module in (debian, dockerfile, sandbox, sys.modules[__name__]):
+        hasher.update(pathlib.Path(module.__file__).read_bytes())
     for stage in stages.values():
         for inside, source in sorted(dockerfile.copied(stage).items()):
             hasher.update(f"{inside}\0".encode() + hashlib.sha256(source.read_bytes()).digest())

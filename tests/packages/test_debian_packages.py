@@ -5,8 +5,10 @@ import os
 import pathlib
 import shutil
 
+import clean_root
 import pytest
 from environments import run
+from testing import debian
 from testing.engines import tiny_model
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -42,6 +44,21 @@ def test_the_programs_run_from_where_they_are_installed(unpacked):
     for program in ("adapter-store", "sync-orchestrator", "engine-proxy"):
         run([unpacked / "usr" / "bin" / program, "--version"])
     assert "0.1.0" in run([unpacked / "usr" / "bin" / "lorry", "--version"])
+
+
+def test_what_it_depends_on_is_enough(packages, tmp_path):
+    """dpkg installs it where there is what it asks for and nothing else, and there the programs run."""
+    root = tmp_path / "root"
+    root.mkdir()
+    asked = run(["dpkg-deb", "--field", packages["lorry"], "Depends"]).split(",")
+    debian.make_root([debian.chosen(alternatives) for alternatives in asked], root)
+    for folder in ("info", "updates"):
+        (root / "var/lib/dpkg" / folder).mkdir(parents=True, exist_ok=True)
+    shutil.copy("/var/lib/dpkg/status", root / "var/lib/dpkg/status")  # so that dpkg compares versions
+    run(["dpkg", f"--root={root}", "--install", packages["lorry"]])
+    for program in ("lorry", "adapter-store", "sync-orchestrator", "engine-proxy"):
+        done = clean_root.run_inside(root, [], program, "--version")
+        assert (done.returncode, "0.1.0" in done.stdout) == (0, True), done.stderr
 
 
 def test_they_say_whose_work_they_hold(unpacked):

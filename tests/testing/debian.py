@@ -1,7 +1,7 @@
 """Directory trees that hold exactly what a set of Debian packages installs: the images' root file systems, without a registry.
 
 The files come from this machine, which has the packages installed (tools/packages.txt). They are hard links, so that a
-tree costs no space and a second or two; whoever runs something in one lays an overlay above it (`sandbox.py`).
+tree costs no space and a second or two; whoever writes in one lays an overlay above it (`containers/sandbox.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _providers() -> dict[str, list[str]]:
     return found
 
 
-def _chosen(alternatives: str) -> str | None:
+def chosen(alternatives: str) -> str | None:
     """The first of "a (>= 1) | b" that is installed."""
     for alternative in alternatives.split("|"):
         name = alternative.split()[0].split(":")[0]
@@ -70,7 +70,7 @@ def closure(packages: list[str]) -> set[str]:
         found.add(name)
         for field in ("Pre-Depends", "Depends"):
             for alternatives in filter(str.strip, _installed()[name][field].split(",")):
-                if (needed := _chosen(alternatives)) is not None:
+                if (needed := chosen(alternatives)) is not None:
                     queue.append(needed)
     return found
 
