@@ -107,7 +107,8 @@ docs: ## regenerate what is generated: the dashboard, the chart's rules, docs/CL
 	cp build/release/CLI.md docs/CLI.md
 
 packages: ## wheels and Debian packages of a release build, in build/release/packages
-	tools/setup packages venvs
+	tools/setup packages
+	tools/setup-venvs dev  # for uv, which builds the client
 	$(MAKE) --no-print-directory compile PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry"
 	python3 packaging/build.py client --out build/release/packages
 	python3 packaging/build.py programs --bin-dir build/release/bin --out build/release/packages
