@@ -74,8 +74,8 @@ int PrintVersion() {
 
 std::vector<Verb> AllVerbs() {
   std::vector<Verb> verbs;
-  for (auto part : {LocalVerbs(), PublishVerbs(), FleetVerbs(), AdapterVerbs(), LeaseVerbs(),
-                    MoverVerbs(), HelpVerbs()}) {
+  for (auto part : {LocalVerbs(), DetachVerbs(), BenchVerbs(), PublishVerbs(), FleetVerbs(),
+                    AdapterVerbs(), LeaseVerbs(), MoverVerbs(), HelpVerbs()}) {
     std::ranges::move(part, std::back_inserter(verbs));
   }
   return verbs;

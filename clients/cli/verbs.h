@@ -7,7 +7,9 @@
 
 namespace lorry::cli {
 
-std::vector<Verb> LocalVerbs();    // up, doctor
+std::vector<Verb> LocalVerbs();    // up, attach, doctor
+std::vector<Verb> DetachVerbs();   // detach
+std::vector<Verb> BenchVerbs();    // bench-sync
 std::vector<Verb> PublishVerbs();  // publish, import, export
 std::vector<Verb> FleetVerbs();    // status, engines, watch, rollback, mark, adopt, why
 std::vector<Verb> AdapterVerbs();  // adapters, versions, alias, policy, delete

@@ -1,5 +1,6 @@
 """`lorry.local` and `lorry.attach`: programs beside a trainer, which end with it, however it ends."""
 
+import json
 import os
 import pathlib
 import signal
@@ -132,3 +133,38 @@ def test_what_does_not_start_says_why(program, tmp_path):
         lorry.attach("http://127.0.0.1:1", program=program, data_dir=tmp_path / "door")
     with pytest.raises(FileNotFoundError):
         lorry.local([], program=tmp_path / "none")
+
+
+def test_detach_says_how_to_go_back(pair, program, make_adapter, monkeypatch, tmp_path):
+    """Of `lorry up` it knows the engine; an engine attached elsewhere is the user's to name. What it prints works."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first, second = pair["vllm"], pair["sglang"]
+
+    def lorry_says(*words):
+        return subprocess.run([program, *words], env=os.environ, text=True, capture_output=True, timeout=DEADLINE_S, check=False)
+
+    up = subprocess.Popen([program, "up", "--json", "--until-stdin-ends", "--engine", first.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert up.stdout.readline()
+        assert "is attached" in lorry_says("detach", "nobody").stderr
+        with lorry.attach(second.url, program=program) as attached, lorry.Admin() as admin, lorry.open_run("policy") as run:
+            until(lambda: [m["state"] for m in admin.status()["members"]] == ["READY"] * 2, "both are READY", DEADLINE_S)
+            run.publish(make_adapter(7), version=1).wait("serving", SERVING_S)
+            said = {told["member"]: told for told in map(json.loads, lorry_says("detach", "--json").stdout.splitlines())}
+            by_engine = {told["engine"]: told for told in said.values()}
+            mine, other = by_engine[first.url], by_engine[""]
+            assert other["door"] == attached.doors[second.url]
+            assert mine["loaded"] == [mine["answering"]["policy"]] and mine["loaded"][0] in first.state()["listed"]
+            text = lorry_says("detach", mine["member"]).stdout
+            assert other["member"] not in text and f"send clients to {first.url} instead of {mine['door']}" in text
+            assert "Ctrl-C of `lorry attach`" in lorry_says("detach", other["door"]).stdout
+            assert lorry_says("detach").stdout.count("lorry drain ") == 2
+        assert lorry_says("drain", mine["member"]).returncode == 0
+    finally:
+        up.stdin.close()
+        assert up.wait(DEADLINE_S) == 0
+        up.stdout.close()
+    assert mine["loaded"][0] in first.state()["listed"], "the engine goes on with what it has"
+    (curl,) = [line.strip() for line in text.splitlines() if "curl" in line]
+    subprocess.run(["sh", "-c", curl], check=True, capture_output=True, timeout=DEADLINE_S)
+    assert mine["loaded"][0] not in first.state()["listed"]

@@ -34,9 +34,11 @@ NO_REASON = {
     "clients/python/src/lorry/lora_args.py": "LORA",
     "clients/python/src/lorry/miles.py": "LORA LORRY_MILES_ADAPTER",
     "clients/python/src/lorry/trl.py": "LORA",
+    "clients/python/src/lorry/bench/": "MAX MEDIAN MIN MOVES PATH POST RATIO READY",
     "lib/blob/spare_files.cc": "SPARE",
     # environment variables
     "clients/python/src/lorry/mover.py": "LORRY_MOVER",
+    "clients/cli/verbs_bench.cc": "LORRY_PYTHON PYTHONPATH",
     "clients/python/src/lorry/gpu.py": "BF16 INTERNAL LORRY_GPU",
     "services/engine_proxy/driver/base_model_finder.cc": "HF_HUB_CACHE HF_HOME XDG_CACHE_HOME HOME",
     # heads of columns, placeholders of arguments, ends of enumerators

@@ -1,0 +1,1 @@
+"""What adapter syncs cost on an engine of yours: ``lorry bench-sync``, or ``python -m lorry.bench``."""

@@ -1,0 +1,108 @@
+"""`lorry bench-sync` on fake engines: it measures each way, says what it found, and leaves the engine as it was."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import lorry
+import pytest
+from lorry.bench.report import Result, Row
+from safetensors.numpy import load_file, save_file
+from testing import engines
+from testing.engines import KINDS
+
+RUN_S = 240
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def engine(tiny, request, tmp_path_factory):
+    with engines.fake(request.param, tiny / "model", log_dir=tmp_path_factory.mktemp("engine")) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(bin_dir, tiny, tmp_path):
+    def run(*words, adapter=tiny / "adapters" / "v1", python=sys.executable):
+        environment = os.environ | {"LORRY_PYTHON": python, "PYTHONPATH": str(pathlib.Path(lorry.__file__).parents[1]), "TMPDIR": str(tmp_path)}
+        command = [bin_dir / "lorry", "bench-sync", adapter, "--rounds", "2", "--tokens", "4", *words]
+        return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=RUN_S, check=False)
+
+    return run
+
+
+def test_each_way_is_measured_and_the_engine_is_as_before(engine, bench, tiny, tmp_path):
+    prefix = "" if engine.kind == "sglang" else "/v1"
+    assert engine.call("POST", f"{prefix}/load_lora_adapter", {"lora_name": "mine", "lora_path": str(tiny / "adapters" / "v2")})[0] == 200
+    done = bench("--engine", engine.url, "--base-model", tiny / "model", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [(way["path"], len(way["seconds"]), way["failed"]) for way in told["paths"]] == [
+        ("lorry", 2, ""), ("file", 2, ""), ("merged", 2, "")]
+    assert told["paths"][0]["ratio"] == 1 and told["adapter_tokens_per_s"] > 0 and told["base_tokens_per_s"] > 0
+    assert "round 2 of 2" in done.stderr, "it says how far it is"
+    assert list(engine.state()["listed"]) == ["mine"], "what was loaded is gone, and what others loaded is not"
+    assert engine.state()["updates"] == [0, 0, 0, 0], "three rounds of merged weights, and the base model's again"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_base_model_merged_weights_are_not_touched(engine, bench):
+    updates = engine.state()["updates"]
+    done = bench("--engine", engine.url)
+    assert done.returncode == 0, done.stderr
+    assert "No advice on merged weights: they were not measured." in done.stdout
+    assert engine.state()["updates"] == updates
+
+
+def test_a_way_that_fails_says_so_in_its_row(engine, bench, tiny, tmp_path):
+    """An adapter with a module that the checkpoint lacks is served, as far as a fake knows, and cannot be merged."""
+    other = tmp_path / "other"
+    shutil.copytree(tiny / "model", other)
+    weights = load_file(other / "model.safetensors")
+    del weights["model.layers.0.self_attn.q_proj.weight"]
+    save_file(weights, other / "model.safetensors")
+    updates = engine.state()["updates"]
+    done = bench("--engine", engine.url, "--base-model", other, "--json")
+    assert done.returncode == 0, done.stderr
+    lorry_, file, merged = json.loads(done.stdout)["paths"]
+    assert lorry_["seconds"] and file["seconds"] and not merged["seconds"]
+    assert "model.layers.0.self_attn.q_proj of the adapter is no matrix of" in merged["failed"]
+    assert engine.state()["updates"] == updates
+
+
+def test_what_is_missing_is_said(bench, engine, tiny, tmp_path):
+    done = bench("--engine", "http://127.0.0.1:9")
+    assert done.returncode == 1 and "127.0.0.1:9" in done.stderr and "Traceback" not in done.stderr
+    done = bench("--engine", engine.url, adapter=tmp_path)
+    assert done.returncode == 1 and "adapter_model.safetensors" in done.stderr and "Traceback" not in done.stderr
+    done = bench("--engine", engine.url, "--rounds", "0")
+    assert done.returncode == 2
+
+
+def test_an_engine_without_lora_is_told(bench, tiny, tmp_path):
+    with engines.fake("sglang", tiny / "model", log_dir=tmp_path, args=["--no-enable-lora"]) as engine:
+        done = bench("--engine", engine.url)
+        assert done.returncode == 1 and "ENGINE_LORA_DISABLED" in done.stderr, done.stderr
+
+
+def test_without_the_python_client_it_says_what_to_install(bin_dir, tmp_path):
+    """Far from a checkout, with a Python that has none."""
+    alone = tmp_path / "lorry"
+    shutil.copy(bin_dir / "lorry", alone)
+    done = subprocess.run([alone, "bench-sync", tmp_path, "--engine", "9"], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, text=True,
+                          capture_output=True, timeout=RUN_S, check=False)
+    assert done.returncode == 1 and "PYTHON_CLIENT_MISSING" in done.stderr and "pip install lorry-client" in done.stderr, done.stderr
+
+
+def result(lorry_s, merged_s, adapter_rate, base_rate):
+    return Result("engine", "adapter", [Row("lorry", 1, [lorry_s]), Row("file", 1, [lorry_s]), Row("merged", 1, [merged_s])], adapter_rate, base_rate)
+
+
+def test_the_advice_weighs_a_sync_against_what_tokens_cost():
+    assert result(1, 11, 1000, 2000).break_even() == pytest.approx(20_000), "10 s a sync, 0.5 ms a token"
+    assert "more than 20,000 tokens" in result(1, 11, 1000, 2000).advice()
+    assert result(1, 11, 2000, 2000).break_even() is None
+    assert "generate no faster" in result(1, 11, 2100, 2000).advice()
+    assert result(2, 1, 2000, 2000).advice().startswith("Merged weights would be the better choice")
