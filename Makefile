@@ -14,7 +14,7 @@ compiled=$$?; wait $$downloads && exit $$compiled
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu build soak soak-engines soak-frameworks chaos bench bench-peers fuzz mutants tidy format docs packages setup clean
+.PHONY: help demo test gpu build soak soak-engines soak-frameworks examples chaos bench bench-peers fuzz mutants tidy format docs packages setup clean
 
 help: ## print this list
 	@echo "Lorry: fresh LoRA adapters from trainers to inference engines."; echo
@@ -46,6 +46,12 @@ soak: ## the simulator over fresh seeds until stopped, or for SECONDS
 	tools/setup packages
 	$(MAKE) --no-print-directory compile PRESET=release TARGETS=sim_soak
 	build/release/bin/sim_soak $(if $(SECONDS),--seconds=$(SECONDS))
+
+examples: ## each example by itself, on real engines where it asks for them: passed, skipped or failed (NAME=trl: only these)
+	tools/setup packages
+	$(call compile_beside,venvs,PRESET=release TARGETS="adapter-store sync-orchestrator engine-proxy lorry")
+	.venv/dev/bin/python -B clients/python/generate.py
+	BIN_DIR=$(CURDIR)/build/release/bin examples/run_all $(NAME)
 
 soak-engines: ## a real engine (KIND=vllm|sglang) synced over and over for SECONDS (3600): what grows?
 	tools/setup packages
