@@ -77,7 +77,7 @@ void HandleCallLeft(Core& core, const CallLeft& event) {
 
 void AnswerNow(Core& core, uint64_t ticket, Outcome outcome, std::string reason,
                std::string detail) {
-  core.effects.push_back(AnswerCall{ticket, outcome, std::move(reason), std::move(detail)});
+  core.calls.answers.push_back({ticket, outcome, std::move(reason), std::move(detail)});
 }
 
 bool IsRestAsked(const Core& core) {
@@ -89,6 +89,11 @@ bool IsRestAsked(const Core& core) {
 void AnswerServed(Core& core, Outcome outcome, std::string reason, std::string detail) {
   const uint64_t ticket = std::exchange(core.calls.serving, 0);
   if (ticket != 0) AnswerNow(core, ticket, outcome, std::move(reason), std::move(detail));
+}
+
+void AnswerCalls(Core& core) {
+  for (AnswerCall& answer : std::exchange(core.calls.answers, {}))
+    core.effects.push_back(std::move(answer));
 }
 
 bool AdvanceCalls(Core& core) {

@@ -17,6 +17,10 @@ void HandleCallLeft(Core& core, const CallLeft& event);
 // Takes the calls whose turn has come; whether there was one.
 bool AdvanceCalls(Core& core);
 
+// Tells callers what this step has made of their calls, behind the door's table: whoever is told that
+// the engine has its memory back asks it at once.
+void AnswerCalls(Core& core);
+
 // Some call is to have the engine at rest once what is at work in its registry has ended.
 bool IsRestAsked(const Core& core);
 void AnswerNow(Core& core, uint64_t ticket, Outcome outcome, std::string reason,

@@ -100,6 +100,7 @@ void Plan(Core& core) {
   AdvanceEngine(core);
   AskEngineLoadIfNeeded(core);
   AnswerBindCalls(core);
+  AnswerCalls(core);
   AdvanceObserved(core);
 }
 

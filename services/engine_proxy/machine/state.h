@@ -225,8 +225,9 @@ struct Pause {
 
 // What frameworks have asked for and have no answer to.
 struct FrameworkCalls {
-  std::deque<CallMade> waiting;  // for their turn, in order
-  uint64_t serving = 0;          // the ticket of the one that the engine is asked for; 0: none
+  std::deque<CallMade> waiting;     // for their turn, in order
+  uint64_t serving = 0;             // the ticket of the one that the engine is asked for; 0: none
+  std::vector<AnswerCall> answers;  // of this step
 };
 
 // What frameworks have released of the engine's memory, and the call that it is asked for as it came

@@ -231,6 +231,8 @@ class Bench {
   uint64_t read_ticket_ = 0;  // of the last
   Outcome pause_outcome_ = Outcome::kOk, resume_outcome_ = Outcome::kOk;
   std::map<uint64_t, AnswerCall> answered_;  // calls of frameworks
+  bool door_asleep_ = false;                 // by the table that the door has
+  std::set<uint64_t> answered_asleep_;       // calls that were answered meanwhile
   fleet::Observed sent_;
   PoolName pool_ = PoolName("rollout");
   BootId boot_ = BootId("boot1");
@@ -338,10 +340,14 @@ class Bench {
     events_.push_back(PassDone{e.op, pass_outcome_, pass_outcome_ == Outcome::kOk ? "" : "WHY"});
   }
   void Answer(const SetDoorTable& e) {
+    door_asleep_ = e.table.asleep;
     events_.push_back(DoorReport{e.table.revision, counts_, waiting_, last_admitted_, by_name_});
   }
   void Answer(const SendObserved& e) { sent_ = e.observed; }
-  void Answer(const AnswerCall& e) { answered_[e.ticket] = e; }
+  void Answer(const AnswerCall& e) {
+    answered_[e.ticket] = e;
+    if (door_asleep_) answered_asleep_.insert(e.ticket);
+  }
   void Answer(const ReadBinding& e) {
     ++reads_;
     read_ticket_ = e.ticket;

@@ -42,6 +42,14 @@ TEST_F(SglangMemoryTest, ItSleepsOnHoweverOftenItIsSeen) {
   EXPECT_TRUE(bench_.Routed(1));
 }
 
+TEST_F(SglangMemoryTest, WhoeverIsToldThatItIsAwakeFindsTheDoorOpen) {
+  const uint64_t release = Release(kCache);
+  EXPECT_TRUE(bench_.answered_asleep_.contains(release)) << "nobody is let in after the answer";
+  const uint64_t wake = Wake(kCache);
+  EXPECT_EQ(Answered(wake), "ok");
+  EXPECT_FALSE(bench_.answered_asleep_.contains(wake));
+}
+
 // Requests that an earlier process let in, of no adapter that the engine has.
 class OrphansTest : public SglangMemoryTest {
  protected:
