@@ -78,7 +78,7 @@ def test_what_is_missing_is_said(bench, engine, tiny, tmp_path):
     done = bench("--engine", engine.url, adapter=tmp_path)
     assert done.returncode == 1 and "adapter_model.safetensors" in done.stderr and "Traceback" not in done.stderr
     done = bench("--engine", engine.url, "--rounds", "0")
-    assert done.returncode == 2
+    assert done.returncode == 2 and "write a number from 1" in done.stderr
 
 
 def test_an_engine_without_lora_is_told(bench, tiny, tmp_path):

@@ -1,4 +1,4 @@
-"""The picture of astraflow.json: evaluation, importance weights and the time of syncs, adapters beside merged weights."""
+"""The picture of astraflow.json: evaluation and importance weights, adapters beside merged weights."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-WIDTH, LEFT, RIGHT, PANEL, GAP, TOP = 820, 78, 24, 170, 54, 66
-WAYS = (("adapters", "adapters at Lorry's doors", "#1f6feb"), ("merged", "merged weights", "#d1590a"))
+WIDTH, LEFT, RIGHT, PANEL, GAP, TOP = 820, 78, 24, 170, 54, 84
+# The first one is drawn broad and beneath: where both agree, both are seen.
+WAYS = (("adapters", "adapters at Lorry's doors", "#79b0f7", 5), ("merged", "merged weights", "#d1590a", 1.5))
 LIMIT = 1e-3
 
 
 def draw(told: dict) -> str:
-    """An SVG of three panels over the steps."""
-    steps = max(len(told[way]) for way, _, _ in WAYS)
-    smallest = min(step["weight_gap"] for way, _, _ in WAYS for step in told[way])
+    """An SVG of two panels over the steps."""
+    steps = max(len(told[way]) for way, *_ in WAYS)
+    smallest = min(step["weight_gap"] for way, *_ in WAYS for step in told[way])
     floor = 10 ** math.floor(math.log10(max(smallest, 1e-8)))
-    slowest = max(step["sync_s"] for way, _, _ in WAYS for step in told[way])
     panels = (
         ("evaluation: share of wanted tokens, on the mirrored server", "eval", _linear(0, 1), [0, 0.25, 0.5, 0.75, 1], None),
         ("largest |importance weight − 1| of a token in the step", "weight_gap", _logarithmic(floor, 1e-2), _decades(floor, 1e-2), LIMIT),
-        ("a sync of both servers, in seconds", "sync_s", _linear(0, _round_up(slowest)), [_round_up(slowest) * i / 4 for i in range(5)], None),
     )
     height = TOP + len(panels) * (PANEL + GAP)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
              f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
              _text(LEFT, 24, f"AstraFlow's loop for {steps} steps, twice with one seed ({told['seed']}); {told['servers']}", size=15)]
-    for i, (_, words, colour) in enumerate(WAYS):
+    for i, (_, words, colour, width) in enumerate(WAYS):
         x = LEFT + i * 240
-        parts += [f'<line x1="{x}" y1="40" x2="{x + 26}" y2="40" stroke="{colour}" stroke-width="2.5"/>', _text(x + 32, 44, words)]
+        parts += [f'<line x1="{x}" y1="40" x2="{x + 26}" y2="40" stroke="{colour}" stroke-width="{width}"/>', _text(x + 32, 44, words)]
     for i, panel in enumerate(panels):
         parts += _panel(told, steps, TOP + i * (PANEL + GAP), *panel)
     parts.append(_text(WIDTH / 2, height - 14, "step", anchor="middle"))
@@ -52,9 +51,9 @@ def _panel(told: dict, steps: int, top: float, title: str, key: str, scale: Call
     if limit is not None:
         parts += [f'<line x1="{LEFT}" y1="{y(limit):.1f}" x2="{WIDTH - RIGHT}" y2="{y(limit):.1f}" stroke="#c0392b" stroke-dasharray="6 4"/>',
                   _text(WIDTH - RIGHT - 4, y(limit) - 5, f"limit {limit:g}", anchor="end", colour="#c0392b")]
-    for way, _, colour in WAYS:
+    for way, _, colour, width in WAYS:
         points = " ".join(f"{x(i + 1):.1f},{y(step[key]):.1f}" for i, step in enumerate(told[way]))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
     return parts
 
 
@@ -72,8 +71,3 @@ def _logarithmic(low: float, high: float) -> Callable[[float], float]:
 
 def _decades(low: float, high: float) -> list[float]:
     return [10.0**e for e in range(round(math.log10(low)), round(math.log10(high)) + 1)]
-
-
-def _round_up(value: float) -> float:
-    step = 10 ** math.floor(math.log10(value))
-    return next(step * factor for factor in (1, 2, 4, 5, 10) if step * factor >= value)

@@ -34,6 +34,11 @@ class Model:
         self._model: PeftModel = get_peft_model(base, LoraConfig(r=1, target_modules=["q_proj"]), adapter_name="none").eval()
         self._made: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[float]]] = {}
         self._known: list[str] = []
+        self._asked: list[engine_core.Request] = []
+
+    def expect(self, request: engine_core.Request) -> None:
+        """Of what is asked together the tokens are computed together."""
+        self._asked.append(request)
 
     def learn(self, digest: str, path: str) -> None:
         if digest in self._known:
@@ -52,24 +57,34 @@ class Model:
         self._made.clear()
 
     @torch.no_grad()
-    def next_logprobs(self, digest: str, ids: list[int]) -> torch.Tensor:
+    def next_logprobs(self, digest: str, rows: list[list[int]]) -> torch.Tensor:
+        """Of rows of one length."""
         if digest == engine_core.BASE_DIGEST:
             with self._model.disable_adapter():
-                logits = self._model(torch.tensor([ids])).logits
+                logits = self._model(torch.tensor(rows)).logits
         else:
             self._model.set_adapter(digest)
-            logits = self._model(torch.tensor([ids])).logits
-        return torch.log_softmax(logits[0, -1].float(), -1)
+            logits = self._model(torch.tensor(rows)).logits
+        return torch.log_softmax(logits[:, -1].float(), -1)
 
     def made(self, digest: str, ids: list[int], count: int) -> tuple[list[int], list[float]]:
-        tokens, logprobs = self._made.setdefault((digest, tuple(ids)), ([], []))
-        while len(tokens) < count:
-            of_next = self.next_logprobs(digest, ids + tokens)
-            drawn = int.from_bytes(hashlib.sha256(f"{SEED}:{ids}:{len(tokens)}".encode()).digest()[:8], "big") / 2**64
-            token = min(int(torch.searchsorted(of_next.exp().cumsum(0), drawn)), len(of_next) - 1)
-            tokens.append(token)
-            logprobs.append(float(of_next[token]))
-        return tokens, logprobs
+        """At least so many tokens behind the prompt, and their log-probabilities."""
+        found = self._made.setdefault((digest, tuple(ids)), ([], []))
+        if len(found[0]) < count:
+            asked, self._asked = self._asked, []
+            prompts = {tuple(r.ids) for r in asked if r.digest == digest and len(r.ids) == len(ids) and (digest, tuple(r.ids)) not in self._made}
+            self._make(digest, [list(ids), *map(list, sorted(prompts - {tuple(ids)}))], max([count, *(r.max_tokens for r in asked)]))
+        return found
+
+    def _make(self, digest: str, prompts: list[list[int]], count: int) -> None:
+        made = [self._made.setdefault((digest, tuple(prompt)), ([], [])) for prompt in prompts]
+        while len(made[0][0]) < count:
+            of_next = self.next_logprobs(digest, [prompt + tokens for prompt, (tokens, _) in zip(prompts, made, strict=True)])
+            for row, prompt, (tokens, logprobs) in zip(of_next, prompts, made, strict=True):
+                drawn = int.from_bytes(hashlib.sha256(f"{SEED}:{prompt}:{len(tokens)}".encode()).digest()[:8], "big") / 2**64
+                token = min(int(torch.searchsorted(row.exp().cumsum(0), drawn)), len(row) - 1)
+                tokens.append(token)
+                logprobs.append(float(row[token]))
 
 
 def main() -> None:
@@ -83,8 +98,15 @@ def main() -> None:
 
     def logprob_at(digest: str, ids: list[int], position: int) -> float:
         # A probe asks for the prompt's own, which differ from the base model's as any other token's do.
-        return float(model.next_logprobs(digest, ids)[0]) if position < 0 else model.made(digest, ids, position + 1)[1][position]
+        return float(model.next_logprobs(digest, [ids])[0, 0]) if position < 0 else model.made(digest, ids, position + 1)[1][position]
 
+    make = engine_core.Request.__init__
+
+    def make_request(request, *fields, **more):
+        make(request, *fields, **more)
+        model.expect(request)
+
+    engine_core.Request.__init__ = make_request
     engine_core.read_adapter, engine_core.logprob_at = read_adapter, logprob_at
     engine_core.token_at = lambda digest, ids, position: model.made(digest, ids, position + 1)[0][position]
     engine_memory.Memory.update = lambda _memory, _live: model.replace_base(pathlib.Path(os.environ["LORRY_FULL_WEIGHTS"]))

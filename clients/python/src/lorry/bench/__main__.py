@@ -61,9 +61,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if not 1 <= (number := int(text)) <= 10_000:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError("write a number from 1 to 10000")
+    return int(text)
 
 
 class _Progress:
@@ -160,7 +160,7 @@ def _fill(row: Row, measured: Callable[[], float]) -> None:
     if not row.failed:
         try:
             row.seconds.append(measured())
-        except (Failed, lorry.LorryError) as error:
+        except (Failed, lorry.LorryError, TimeoutError) as error:
             row.seconds, row.failed = [], str(error)
 
 
