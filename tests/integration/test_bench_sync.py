@@ -25,9 +25,9 @@ def engine(tiny, request, tmp_path_factory):
 
 @pytest.fixture
 def bench(bin_dir, tiny, tmp_path):
-    def run(*words, adapter=tiny / "adapters" / "v1", python=sys.executable):
-        environment = os.environ | {"LORRY_PYTHON": python, "PYTHONPATH": str(pathlib.Path(lorry.__file__).parents[1]), "TMPDIR": str(tmp_path)}
-        command = [bin_dir / "lorry", "bench-sync", adapter, "--rounds", "2", "--tokens", "4", *words]
+    def run(*words, adapter=tiny / "adapters" / "v1", rounds=2):
+        environment = os.environ | {"LORRY_PYTHON": sys.executable, "PYTHONPATH": str(pathlib.Path(lorry.__file__).parents[1]), "TMPDIR": str(tmp_path)}
+        command = [bin_dir / "lorry", "bench-sync", adapter, f"--rounds={rounds}", "--tokens", "4", *words]
         return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=RUN_S, check=False)
 
     return run
@@ -77,7 +77,7 @@ def test_what_is_missing_is_said(bench, engine, tiny, tmp_path):
     assert done.returncode == 1 and "127.0.0.1:9" in done.stderr and "Traceback" not in done.stderr
     done = bench("--engine", engine.url, adapter=tmp_path)
     assert done.returncode == 1 and "adapter_model.safetensors" in done.stderr and "Traceback" not in done.stderr
-    done = bench("--engine", engine.url, "--rounds", "0")
+    done = bench("--engine", engine.url, rounds=0)
     assert done.returncode == 2 and "write a number from 1" in done.stderr
 
 
