@@ -93,6 +93,10 @@ class Server final : public StoreServer, private Observer {
     uploads.on_ended = [this](std::string_view result, std::string_view reason) {
       metrics_.UploadEnded(result, reason);
     };
+    // The hub has what it needs before anybody can begin an upload.
+    uploads.on_opened = [this](const Upload& upload) {
+      if (upload_hub_.has_value()) upload_hub_->OnOpened(upload);
+    };
     uploads_.emplace(*catalog_, *blobs_, clock_, std::move(uploads));
     transfers_.emplace(*catalog_, *blobs_, *uploads_, *keys_, clock_,
                        Transfers::Options{.ticket_life_ms = options_.catalog.ticket_life_ms,
@@ -100,6 +104,7 @@ class Server final : public StoreServer, private Observer {
                                           .fan_out = options_.fan_out});
     collector_.emplace(*catalog_, *blobs_, options_.catalog.now_unix_ms);
     hub_.emplace(*catalog_);
+    upload_hub_.emplace(*transfers_, options_.ahead_readers);
     catalog_->SetObserver(this);
     return absl::OkStatus();
   }
@@ -115,6 +120,7 @@ class Server final : public StoreServer, private Observer {
                             .uploads = *uploads_,
                             .transfers = *transfers_,
                             .hub = *hub_,
+                            .upload_hub = *upload_hub_,
                             .upload_idle_deadline_ms = options_.catalog.ticket_life_ms});
     transfer_services_.push_back(
         transfer::CreateGrpcTransferService({}, *gate_, keys_->keys(), *transfers_));
@@ -179,6 +185,7 @@ class Server final : public StoreServer, private Observer {
   std::optional<Transfers> transfers_;
   std::optional<Collector> collector_;
   std::optional<WatchHub> hub_;
+  std::optional<UploadHub> upload_hub_;
   std::unique_ptr<rpc::Access> access_;
   std::optional<rpc::Gate> gate_;
   std::optional<StoreService> service_;

@@ -31,6 +31,7 @@ struct StoreOptions {
   uint64_t disk_free_min = uint64_t{256} << 20;  // left to the catalogue and to others
   CatalogOptions catalog;
   FanOutOptions fan_out;  // of images among proxies that relay them
+  int ahead_readers = 8;  // of each upload, while it comes
   int64_t sweep_interval_ms = 1'000;
   std::string version = "unknown";  // of this program, for metrics
 };

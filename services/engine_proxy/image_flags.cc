@@ -26,6 +26,8 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, image_readers, "owner",
           "who may read images besides this user, as an engine may run as another one: owner, all, "
           "or a group by name or number");
+ABSL_FLAG(bool, read_ahead, true,
+          "read a version's image while its trainer still sends it, where images come by gRPC");
 
 namespace lorry::proxy {
 
@@ -57,6 +59,12 @@ std::unique_ptr<transfer::TransportSet> MakeTransports() {
              spdlog::warn("no {}, fetching without: {}", name, std::string(why.message()));
            }},
       std::make_shared<transfer::Channels>(dial));
+}
+
+std::unique_ptr<ReadAhead> OpenReadAhead(ImageShelf& shelf, transfer::TransportSet& transports) {
+  transfer::Transport* const grpc = transports.Find("grpc");
+  if (!absl::GetFlag(FLAGS_read_ahead) || grpc == nullptr) return nullptr;
+  return std::make_unique<ReadAhead>(shelf, *grpc);
 }
 
 }  // namespace lorry::proxy

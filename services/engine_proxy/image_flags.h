@@ -8,12 +8,16 @@
 #include "absl/status/statusor.h"
 #include "lib/transfer/transport_set.h"
 #include "services/engine_proxy/driver/image_shelf.h"
+#include "services/engine_proxy/driver/read_ahead.h"
 
 namespace lorry::proxy {
 
 // By --image-dir, --image-readers and --host-cache. As ImageShelf::Open.
 absl::StatusOr<std::unique_ptr<ImageShelf>> OpenShelf(const std::string& member,
                                                       const JournalId& journal);
+
+// By --read-ahead; null where it is off or there is no gRPC.
+std::unique_ptr<ReadAhead> OpenReadAhead(ImageShelf& shelf, transfer::TransportSet& transports);
 
 // By the flags of UCX; gRPC where they leave nothing else.
 std::unique_ptr<transfer::TransportSet> MakeTransports();

@@ -23,7 +23,6 @@
 #include "services/engine_proxy/driver/base_model_finder.h"
 #include "services/engine_proxy/driver/engine_claim.h"
 #include "services/engine_proxy/driver/private_directory.h"
-#include "services/engine_proxy/driver/wedge_watch.h"
 #include "services/engine_proxy/follow.h"
 #include "services/engine_proxy/image_flags.h"
 #include "services/engine_proxy/relay_port.h"
@@ -31,6 +30,8 @@
 #include "services/engine_proxy/rpc/proxy_metrics.h"
 #include "services/engine_proxy/rpc/proxy_service.h"
 #include "services/engine_proxy/rpc/store_client.h"
+#include "services/engine_proxy/rpc/upload_follower.h"
+#include "services/engine_proxy/wedge_flags.h"
 
 ABSL_FLAG(std::string, engine, "", "the engine's own URL: http://host:port");
 ABSL_FLAG(std::string, engine_key_file, "", "file with the engine's API key");
@@ -59,11 +60,6 @@ ABSL_FLAG(std::string, base_model_config, "",
           "of it, or the file where the engine read it");
 ABSL_FLAG(bool, base_model_unchecked, false,
           "serve adapters without comparing their shapes with the base model's; engines do not");
-ABSL_FLAG(std::string, on_wedged, "",
-          "exec:COMMAND is run by /bin/sh -c once for each boot of the engine that hangs in its "
-          "adapter registry and needs a restart; with LORRY_MEMBER, LORRY_ENGINE_URL and "
-          "LORRY_BOOT_ID in its environment, its output in this log; it ends with this program");
-ABSL_FLAG(int64_t, on_wedged_limit_ms, 60'000, "then COMMAND and what it started are killed");
 ABSL_FLAG(std::string, framework_calls, "auto",
           "whether clients of the door may pause the engine, flush its caches and the like, as "
           "frameworks do that know nothing of Lorry: on, off, or auto, which is on where the door "
@@ -138,7 +134,7 @@ absl::Status CheckFlags() {
                    absl::StrCat(flag, " is missing; see --help"));
   }
   LORRY_RETURN_IF_ERROR(CheckName("--member", absl::GetFlag(FLAGS_member)));
-  LORRY_RETURN_IF_ERROR(ParseOnWedged(absl::GetFlag(FLAGS_on_wedged)).status());
+  LORRY_RETURN_IF_ERROR(CheckWedgeFlags());
   LORRY_RETURN_IF_ERROR(CheckCallFlags());
   return CheckName("--pool", absl::GetFlag(FLAGS_pool));
 }
@@ -208,6 +204,8 @@ class App {
   std::unique_ptr<transfer::TransportSet> transports_;
   std::unique_ptr<RelayPort> relay_;  // null: images are passed on to nobody
   std::unique_ptr<Followers> followers_;
+  std::unique_ptr<ReadAhead> ahead_;  // null: images are read once they are versions
+  std::unique_ptr<UploadFollower> uploads_;
   std::unique_ptr<Fetcher> fetcher_;
   std::unique_ptr<BindingReader> binding_reader_;
   std::unique_ptr<AttachClient> attach_;
@@ -312,21 +310,13 @@ absl::Status App::WireEngine() {
 }
 
 absl::Status App::WireWedgeWatch() {
-  LORRY_ASSIGN_OR_RETURN(std::string command, ParseOnWedged(absl::GetFlag(FLAGS_on_wedged)));
-  if (command.empty()) return absl::OkStatus();
-  LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
   const auto look = [this]() -> std::optional<BootId> {
     const absl::StatusOr<Proxy::View> view = proxy_->GetView(clock_.Now() + kViewDeadlineMs);
     if (!view.ok() || view->observed.health != fleet::MemberHealth::kWedged) return std::nullopt;
     return view->observed.boot;
   };
-  wedge_watch_ = std::make_unique<WedgeWatch>(
-      WedgeWatch::Options{.command = std::move(command),
-                          .environment = {"LORRY_MEMBER=" + member_,
-                                          "LORRY_ENGINE_URL=http://" + engine_at_.ToString()},
-                          .marker = data_dir + "/on_wedged.boot",
-                          .limit_ms = absl::GetFlag(FLAGS_on_wedged_limit_ms)},
-      look);
+  LORRY_ASSIGN_OR_RETURN(wedge_watch_,
+                         OpenWedgeWatch(member_, "http://" + engine_at_.ToString(), look));
   return absl::OkStatus();
 }
 
@@ -341,9 +331,11 @@ absl::Status App::WireTransfers() {
                                            [this] { return shelf_->Paths(); });
   const auto join = [this](const auto&... offer) { return store_->JoinFanOut(offer...); };
   LORRY_ASSIGN_OR_RETURN(relay_, RelayPort::Open(join, &Advertised, absl::GetFlag(FLAGS_tls_name)));
+  ahead_ = OpenReadAhead(*shelf_, *transports_);
+  if (ahead_ != nullptr) uploads_ = std::make_unique<UploadFollower>(channel, *ahead_);
   fetcher_ = std::make_unique<Fetcher>(
       *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },
-      *followers_, relay_ == nullptr ? nullptr : &relay_->relay(), Sink(),
+      *followers_, relay_ == nullptr ? nullptr : &relay_->relay(), ahead_.get(), Sink(),
       [this](const std::string& transport, double seconds) {
         metrics_.OnFetched(transport, seconds);
       });
@@ -472,6 +464,8 @@ absl::Status App::Drain() {
   admin_.reset();
   proxy_->Stop();  // whose effects reach the fetcher
   fetcher_.reset();
+  uploads_.reset();
+  ahead_.reset();
   relay_.reset();
   binding_reader_.reset();
   shelf_->Close(engine_->ended());

@@ -37,20 +37,24 @@ absl::StatusOr<std::string> Transfers::PutTicket(const Upload& upload, std::stri
                      .expires_unix_ms = options_.now_unix_ms() + options_.ticket_life_ms});
 }
 
+absl::StatusOr<std::string> Transfers::GetTicket(const BlobKey& blob, uint64_t image_bytes,
+                                                 std::string_view peer) {
+  return keys_.Mint({.ticket_id = absl::StrCat("get:", blob.value),
+                     .direction = transfer::Direction::kGet,
+                     .object = blob.value,
+                     .image_bytes = image_bytes,
+                     .ranges = {},
+                     .owner = "",
+                     .peer = std::string(peer),
+                     .expires_unix_ms = options_.now_unix_ms() + options_.ticket_life_ms});
+}
+
 absl::StatusOr<Manifest> Transfers::OpenFetch(const VersionKey& key, std::string_view peer) {
   Manifest manifest;
   LORRY_ASSIGN_OR_RETURN(manifest.version, catalog_.GetVersion(key));
-  LORRY_ASSIGN_OR_RETURN(manifest.leaves, catalog_.GetLeaves(manifest.version.blob));
-  LORRY_ASSIGN_OR_RETURN(
-      manifest.ticket,
-      keys_.Mint({.ticket_id = absl::StrCat("get:", manifest.version.blob.value),
-                  .direction = transfer::Direction::kGet,
-                  .object = manifest.version.blob.value,
-                  .image_bytes = manifest.version.image_bytes,
-                  .ranges = {},
-                  .owner = "",
-                  .peer = std::string(peer),
-                  .expires_unix_ms = options_.now_unix_ms() + options_.ticket_life_ms}));
+  const BlobKey& blob = manifest.version.blob;
+  LORRY_ASSIGN_OR_RETURN(manifest.leaves, catalog_.GetLeaves(blob));
+  LORRY_ASSIGN_OR_RETURN(manifest.ticket, GetTicket(blob, manifest.version.image_bytes, peer));
   return manifest;
 }
 
@@ -91,6 +95,7 @@ void Transfers::OpenPut(const transfer::TicketClaims& claims, PutOpened done) {
 }
 
 absl::StatusOr<transfer::GetSource> Transfers::SourceOf(const BlobKey& blob) {
+  if (std::optional<transfer::GetSource> coming = uploads_.Coming(blob)) return *std::move(coming);
   std::shared_ptr<const blob::Mapping> mapping;
   {
     MutexLock lock(mutex_);

@@ -46,6 +46,9 @@ class Transfers final : public transfer::TransferHandler {
   void Stop() { threads_.Stop(); }
 
   absl::StatusOr<std::string> PutTicket(const Upload& upload, std::string_view peer);
+  // The right of `peer` to read an image, also while it is uploaded.
+  absl::StatusOr<std::string> GetTicket(const BlobKey& blob, uint64_t image_bytes,
+                                        std::string_view peer);
   // A version and the right of `peer` to read its image.
   absl::StatusOr<Manifest> OpenFetch(const VersionKey& key, std::string_view peer);
   // Where the one who offers `relay` may read the version's image but here, best first.

@@ -136,6 +136,7 @@ absl::Status Uploads::OpenFile(const std::shared_ptr<Live>& live) {
   LORRY_FAULT_POINT("store.begin.allocated");
   SetTarget(live, live->staging, {});
   live->opened = true;
+  options_.on_opened(live->record);
   return absl::OkStatus();
 }
 
@@ -157,6 +158,7 @@ void Uploads::SetTarget(const std::shared_ptr<Live>& live,
                         transfer::RangeSet received) {
   std::weak_ptr<Live> weak = live;
   const std::span<std::byte> image = staging->bytes();  // the target keeps it mapped
+  for (const transfer::Range& range : received.Ranges()) live->arrivals->Add(range);
   auto target = PutTarget::Create(
       {.owner = staging,
        .bytes = image,
@@ -167,11 +169,22 @@ void Uploads::SetTarget(const std::shared_ptr<Live>& live,
            upload->arrived.Add(range, checksums, image);
            upload->progress = clock_.Now();
            upload->unledgered += range.length;
+           upload->arrivals->Add(range);
          }
          return absl::OkStatus();
        }});
   MutexLock lock(live->mutex);
   live->target = std::move(target);
+  live->coming = {.owner = staging, .bytes = image, .leaves = {}, .arrivals = live->arrivals};
+}
+
+std::optional<transfer::GetSource> Uploads::Coming(const BlobKey& blob) const {
+  for (const std::shared_ptr<Live>& live : All()) {
+    if (live->record.blob != blob) continue;
+    MutexLock lock(live->mutex);
+    return live->coming;
+  }
+  return std::nullopt;
 }
 
 absl::StatusOr<std::shared_ptr<PutTarget>> Uploads::TargetOf(const UploadId& id) {
@@ -303,6 +316,7 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
     // received beside the image and refused when it ends: no byte of the image can change any more.
     target->End(Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE",
                       "every byte of this upload is here and it is being checked"));
+    live->arrivals->End(absl::OkStatus());
     image = live->staging->bytes();
   }
   const absl::StatusOr<CheckOutcome> checked = CheckBytes(*live, image);
@@ -369,6 +383,7 @@ void Uploads::OnUploadEnded(const Upload& upload) {
   if (live == nullptr) return;
   Drop(upload.id);
   if (const std::shared_ptr<PutTarget> target = live->Target()) target->End(upload.why);
+  live->arrivals->End(upload.why);
 }
 
 }  // namespace lorry::store

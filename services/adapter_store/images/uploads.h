@@ -23,6 +23,7 @@
 #include "lib/blob/store.h"
 #include "lib/runtime/executor.h"
 #include "lib/transfer/put_target.h"
+#include "lib/transfer/server.h"
 #include "services/adapter_store/catalog/catalog.h"
 #include "services/adapter_store/images/check.h"
 
@@ -36,6 +37,8 @@ struct UploadsOptions {
   // "stored" with an empty reason, or "dead" with one. Must not block.
   std::function<void(std::string_view result, std::string_view reason)> on_ended =
       [](std::string_view, std::string_view) {};
+  // One has begun to take ranges. Must not block.
+  std::function<void(const Upload&)> on_opened = [](const Upload&) {};
 };
 
 struct BeginRequest {
@@ -87,6 +90,9 @@ class Uploads {
 
   // Where a transport puts an upload's ranges.
   absl::StatusOr<std::shared_ptr<transfer::PutTarget>> TargetOf(const UploadId& id);
+
+  // The image that `blob` will be, as far as it has arrived; none once all of it is sealed.
+  std::optional<transfer::GetSource> Coming(const BlobKey& blob) const LORRY_EXCLUDES(mutex_);
 
   // From the catalogue's observer.
   void OnUploadEnded(const Upload& upload) LORRY_EXCLUDES(mutex_);

@@ -38,7 +38,7 @@ void StoreService::SetAddresses(std::vector<std::string> addresses) {
 }
 
 absl::StatusOr<std::vector<std::string>> StoreService::AddressesFor(
-    const grpc::ServerContext& caller) const {
+    const grpc::ServerContextBase& caller) const {
   std::vector<std::string> addresses;
   {
     MutexLock lock(mutex_);
@@ -188,6 +188,18 @@ grpc::Status StoreService::JoinFanOut(grpc::ServerContext* context,
   };
   return parts_.gate.Serve(*context, "JoinFanOut", Role::kEngine, serve,
                            {.adapter = request->version().adapter()});
+}
+
+grpc::ServerWriteReactor<v1::FollowUploadsResponse>* StoreService::FollowUploads(
+    grpc::CallbackServerContext* context, const v1::FollowUploadsRequest* request) {
+  const auto terms = [&]() -> absl::StatusOr<FollowSession::Terms> {
+    FollowSession::Terms out;
+    LORRY_ASSIGN_OR_RETURN(out.adapters, FollowedAdapters(*request));
+    LORRY_ASSIGN_OR_RETURN(out.addresses, AddressesFor(*context));
+    return out;
+  };
+  return rpc::StartStream(parts_.gate, *context, Role::kEngine,
+                          std::make_shared<FollowSession>(parts_.upload_hub, terms()));
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* StoreService::Watch(

@@ -12,12 +12,14 @@
 #include "services/adapter_store/catalog/catalog.h"
 #include "services/adapter_store/images/transfers.h"
 #include "services/adapter_store/images/uploads.h"
+#include "services/adapter_store/rpc/upload_hub.h"
 #include "services/adapter_store/rpc/watch_hub.h"
 
 namespace lorry::store {
 
 class StoreService final
-    : public v1::StoreService::WithCallbackMethod_Watch<v1::StoreService::Service> {
+    : public v1::StoreService::WithCallbackMethod_Watch<
+          v1::StoreService::WithCallbackMethod_FollowUploads<v1::StoreService::Service>> {
  public:
   // What it stands on; all outlive the server that it is registered with.
   struct Parts {
@@ -26,6 +28,7 @@ class StoreService final
     Uploads& uploads;
     Transfers& transfers;
     WatchHub& hub;
+    UploadHub& upload_hub;
     int64_t upload_idle_deadline_ms;
   };
   explicit StoreService(Parts parts) : parts_(parts) {}
@@ -50,6 +53,8 @@ class StoreService final
                          v1::OpenFetchResponse*) override;
   grpc::Status JoinFanOut(grpc::ServerContext*, const v1::JoinFanOutRequest*,
                           v1::JoinFanOutResponse*) override;
+  grpc::ServerWriteReactor<v1::FollowUploadsResponse>* FollowUploads(
+      grpc::CallbackServerContext*, const v1::FollowUploadsRequest*) override;
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*,
                                                      const v1::WatchRequest*) override;
   grpc::Status GetRevision(grpc::ServerContext*, const v1::GetRevisionRequest*,
@@ -77,7 +82,7 @@ class StoreService final
 
   absl::Status CheckAdapterOf(const UploadId& id, const rpc::Call& call);
   absl::StatusOr<v1::Adapter> Describe(const Adapter& adapter);
-  absl::StatusOr<std::vector<std::string>> AddressesFor(const grpc::ServerContext& caller) const
+  absl::StatusOr<std::vector<std::string>> AddressesFor(const grpc::ServerContextBase& caller) const
       LORRY_EXCLUDES(mutex_);
 
   const Parts parts_;

@@ -64,6 +64,7 @@ struct Fetcher::Job {
   // Written by the executor before the transfer starts, read after it ended.
   Manifest manifest;
   std::unique_ptr<transfer::ImageFile> image;
+  transfer::RangeSet ahead;                      // of the image: here before the fetch began
   std::unique_ptr<HostCache::Claim> claim;       // other proxies of the host wait for this fetch
   std::shared_ptr<transfer::Arrivals> arrivals;  // and other hosts' for its bytes; null: none do
   Mutex mutex;
@@ -71,12 +72,14 @@ struct Fetcher::Job {
 };
 
 Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
-                 Followers& followers, Relay* relay, EventSink sink, OnFetched on_fetched)
+                 Followers& followers, Relay* relay, ReadAhead* ahead, EventSink sink,
+                 OnFetched on_fetched)
     : shelf_(shelf),
       transports_(transports),
       source_(std::move(source)),
       followers_(followers),
       relay_(relay),
+      ahead_(ahead),
       sink_(std::move(sink)),
       on_fetched_(std::move(on_fetched)),
       executor_({.name = "fetch", .threads = kThreads, .waiting_max = 256}) {}
@@ -138,22 +141,23 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
     Fail(job, begun, Whose::kPeers);
     return absl::OkStatus();
   }
-  LORRY_ASSIGN_OR_RETURN(ImageShelf::Start start,
-                         shelf_.Obtain({.digest = job->fetch.digest,
-                                        .bytes = job->manifest.image_bytes,
-                                        .leaves = job->manifest.leaves},
-                                       [&job] { return job->cancelled.load(); }));
-  job->image = std::move(start.file);
-  job->claim = std::move(start.claim);
-  if (start.complete) {
+  LORRY_ASSIGN_OR_RETURN(const bool complete, Obtain(*job));
+  if (complete) {
     Finish(job, &Sources::host);
     return absl::OkStatus();
   }
+  const std::vector<transfer::Source> sources = SourcesOf(*job);
   transfer::FetchRequest request;
+  request.ranges = job->ahead.Missing({0, job->manifest.image_bytes});
+  if (request.ranges.empty()) {
+    if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
+    Finish(job, &Sources::store);
+    return absl::OkStatus();
+  }
   request.destination = job->image->writable();
   request.leaves = job->manifest.leaves;
   auto started = transports_.Fetch(
-      SourcesOf(*job), std::move(request),
+      sources, std::move(request),
       [this, job](const transfer::Range& range, std::span<const transfer::Checksum>) {
         OnRange(*job, range);
       },
@@ -162,6 +166,35 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   job->transfer = std::move(started);
   if (job->cancelled) job->transfer->Cancel();
   return absl::OkStatus();
+}
+
+// A file to fetch into, with what came ahead of the fetch in it; true: the whole image.
+absl::StatusOr<bool> Fetcher::Obtain(Job& job) {
+  const Manifest& manifest = job.manifest;
+  if (ahead_ != nullptr) {
+    if (auto draft = ahead_->Take(job.fetch.key, manifest.image_bytes, manifest.leaves)) {
+      job.image = std::move(draft->file);
+      job.ahead = std::move(draft->proven);
+      job.bytes_done = job.ahead.bytes();
+      MutexLock lock(mutex_);
+      fetched_bytes_["ahead"] += job.ahead.bytes();
+      return false;
+    }
+  }
+  const auto obtain = [&] {
+    return shelf_.Obtain(
+        {.digest = job.fetch.digest, .bytes = manifest.image_bytes, .leaves = manifest.leaves},
+        [&job] { return job.cancelled.load(); });
+  };
+  absl::StatusOr<ImageShelf::Start> start = obtain();
+  if (ahead_ != nullptr && absl::IsResourceExhausted(start.status())) {
+    ahead_->GiveUp();  // what is wanted goes before what may be
+    start = obtain();
+  }
+  if (!start.ok()) return start.status();
+  job.image = std::move(start->file);
+  job.claim = std::move(start->claim);
+  return start->complete;
 }
 
 // Relays first: that is what spares the store. A transport that does without either is tried before
@@ -173,6 +206,7 @@ std::vector<transfer::Source> Fetcher::SourcesOf(Job& job) {
         relay_->Serve(job.fetch.name, job.fetch.digest, *job.image, job.manifest.leaves);
     if (arrivals.ok()) {
       job.arrivals = *std::move(arrivals);
+      for (const transfer::Range& range : job.ahead.Ranges()) job.arrivals->Add(range);
       sources = relay_->Sources(job.fetch.key);
     } else {
       spdlog::warn("passed on to nobody: {}", std::string(arrivals.status().message()));
@@ -206,6 +240,7 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
   if (!outcome.status.ok()) return Fail(job, outcome.status, Whose::kPeers);
   if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
   TellOfCarrier(*job, outcome.transport);
+  if (ahead_ != nullptr) ahead_->OnFetched(job->fetch.key.adapter, outcome.transport);
   on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
   spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
                 outcome.transport);

@@ -7,7 +7,7 @@
 // The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves,
 // config), so a range that agrees with its leaf is right wherever it came from. Work that blocks
 // runs on an executor; transfers on their transports' threads. Thread-safe. Owned by main; shelf,
-// transports, source, followers and relay outlive it.
+// transports, source, followers, relay and what is read ahead outlive it.
 #pragma once
 
 #include <functional>
@@ -23,6 +23,7 @@
 #include "services/engine_proxy/driver/event_sink.h"
 #include "services/engine_proxy/driver/followers.h"
 #include "services/engine_proxy/driver/image_shelf.h"
+#include "services/engine_proxy/driver/read_ahead.h"
 #include "services/engine_proxy/driver/relay.h"
 #include "services/engine_proxy/machine/effects.h"
 
@@ -47,9 +48,10 @@ using OnFetched = std::function<void(const std::string& transport, double second
 class Fetcher {
  public:
   // `relay`: passes on what is fetched, and says what else than the store to read it from; null:
-  // the store alone.
+  // the store alone. `ahead`: has some of it already; null: nothing.
   Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
-          Followers& followers, Relay* relay, EventSink sink, OnFetched on_fetched);
+          Followers& followers, Relay* relay, ReadAhead* ahead, EventSink sink,
+          OnFetched on_fetched);
   ~Fetcher();  // cancels what runs
 
   void Start(const Fetch& fetch);
@@ -61,7 +63,7 @@ class Fetcher {
   // LoadDone, unsent.
   void Confirm(const Load& load, std::function<void(const Load&)> engine);
 
-  // Bytes that arrived, by transport.
+  // Bytes that arrived, by transport; "ahead": before they were a version's.
   std::map<std::string, uint64_t> fetched_bytes() const;
   // Versions that came here whole, by where their images were.
   struct Sources {
@@ -73,6 +75,7 @@ class Fetcher {
   struct Job;  // one fetch
   void Run(const std::shared_ptr<Job>& job);
   absl::Status Begin(const std::shared_ptr<Job>& job);
+  absl::StatusOr<bool> Obtain(Job& job);
   std::vector<transfer::Source> SourcesOf(Job& job);
   void OnRange(Job& job, const transfer::Range& range);
   void TellOfCarrier(const Job& job, const std::string& transport) LORRY_EXCLUDES(mutex_);
@@ -88,6 +91,7 @@ class Fetcher {
   const ManifestSource source_;
   Followers& followers_;
   Relay* const relay_;
+  ReadAhead* const ahead_;
   const EventSink sink_;
   const OnFetched on_fetched_;
   mutable Mutex mutex_;

@@ -57,6 +57,8 @@ class ImageShelf {
   // Gives a fetched image to the proxies of the host.
   void Share(const Digest& digest, transfer::ImageFile& image);
 
+  // Whether the host's proxies have images in common.
+  bool IsShared() const { return cache_ != nullptr; }
   // A file to write into. As ImagePool::Acquire.
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes);
   void GiveBack(std::unique_ptr<transfer::ImageFile> file) { pool_->Recycle(std::move(file)); }

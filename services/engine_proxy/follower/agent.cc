@@ -73,7 +73,7 @@ absl::Status Agent::OpenFor(const JournalId& journal) {
   }
   LORRY_ASSIGN_OR_RETURN(holding_.shelf, open_(journal));
   holding_.fetcher = std::make_unique<Fetcher>(
-      *holding_.shelf, transports_, source_, nobody_, /*relay=*/nullptr,
+      *holding_.shelf, transports_, source_, nobody_, /*relay=*/nullptr, /*ahead=*/nullptr,
       [this](const Event& event) { OnEvent(event); }, on_fetched_);
   journal_ = journal;
   revision_ = 0;

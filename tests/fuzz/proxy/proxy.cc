@@ -69,7 +69,8 @@ class Life {
     WireEngine(engine_port);
     fetcher_ = std::make_unique<Fetcher>(
         *shelf_, *transports_, [this](const VersionKey& key) { return store_.OpenFetch(key); },
-        followers_, /*relay=*/nullptr, Sink(), [](const std::string&, double) {});
+        followers_, /*relay=*/nullptr, /*ahead=*/nullptr, Sink(),
+        [](const std::string&, double) {});
     attach_.emplace(Dial(fleet),
                     AttachClient::Self{.member = kMember,
                                        .pool = kPool,

@@ -32,11 +32,16 @@ StoreWorld::StoreWorld() {
   keys_ = Must(RotatingKeys::Open({}));
   catalog_ = Must(Catalog::Open(*kv_, {.ticket_life_ms = kTicketLifeMs, .now_unix_ms = now}));
   uploads_.emplace(*catalog_, disk_.store(), clock_,
-                   UploadsOptions{.idle_deadline_ms = kTicketLifeMs, .ledger_every_bytes = 1});
+                   UploadsOptions{.idle_deadline_ms = kTicketLifeMs,
+                                  .ledger_every_bytes = 1,
+                                  .on_opened = [this](const Upload& upload) {
+                                    if (upload_hub_.has_value()) upload_hub_->OnOpened(upload);
+                                  }});
   transfers_.emplace(*catalog_, disk_.store(), *uploads_, *keys_, clock_,
                      Transfers::Options{.ticket_life_ms = kTicketLifeMs});
   collector_.emplace(*catalog_, disk_.store(), now);
   hub_.emplace(*catalog_);
+  upload_hub_.emplace(*transfers_, /*readers=*/2);
   catalog_->SetObserver(this);
   access_ = Must(rpc::Access::Open("", /*certificates=*/false));
   gate_.emplace(*access_);
@@ -45,6 +50,7 @@ StoreWorld::StoreWorld() {
                                        .uploads = *uploads_,
                                        .transfers = *transfers_,
                                        .hub = *hub_,
+                                       .upload_hub = *upload_hub_,
                                        .upload_idle_deadline_ms = kTicketLifeMs});
   service_->SetAddresses({"grpc://127.0.0.1:1"});
   transfer_service_ = transfer::CreateGrpcTransferService(

@@ -55,6 +55,7 @@ class StoreWorld final : private Observer {
   std::optional<Transfers> transfers_;
   std::optional<Collector> collector_;
   std::optional<WatchHub> hub_;
+  std::optional<UploadHub> upload_hub_;
   std::unique_ptr<rpc::Access> access_;
   std::optional<rpc::Gate> gate_;
   std::optional<StoreService> service_;

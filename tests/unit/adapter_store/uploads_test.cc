@@ -110,6 +110,49 @@ TEST_F(UploadsTest, AfterARestartAnUploadGoesOnFromItsLedger) {
   EXPECT_EQ(Commit(id)->digest, DigestOf(adapter_.bytes(), adapter_.config));
 }
 
+TEST_F(UploadsTest, WhatHasArrivedCanBeReadAheadOfTheCommit) {
+  std::vector<UploadId> opened;
+  upload_options_.on_opened = [&](const Upload& upload) { opened.push_back(upload.id); };
+  RestartAll();
+  const Upload upload = BeginImage(7, adapter_)->upload;
+  EXPECT_EQ(BeginImage(7, adapter_)->upload.id, upload.id);
+  EXPECT_THAT(opened, ElementsAre(upload.id)) << "once, however many ranks begin it";
+  ASSERT_THAT(Send(upload.id, adapter_, SecondHalf(adapter_)), IsOk());
+
+  const auto coming = uploads_->Coming(upload.blob);
+  ASSERT_TRUE(coming.has_value());
+  const auto here = [&](const transfer::Range& range) { return *coming->arrivals->Has(range); };
+  EXPECT_TRUE(here({0, adapter_.header_bytes}));
+  EXPECT_FALSE(here(FirstHalf(adapter_)));
+  const transfer::Range second = SecondHalf(adapter_);
+  ASSERT_TRUE(here(second));
+  EXPECT_TRUE(std::ranges::equal(coming->bytes.subspan(second.offset, second.length),
+                                 adapter_.bytes().subspan(second.offset, second.length)));
+
+  ASSERT_THAT(Send(upload.id, adapter_, FirstHalf(adapter_)), IsOk());
+  ASSERT_THAT(Commit(upload.id), IsOk());
+  EXPECT_TRUE(here({0, adapter_.image.size()}));
+  EXPECT_FALSE(uploads_->Coming(upload.blob).has_value()) << "from now on it is read as stored";
+}
+
+TEST_F(UploadsTest, WhoeverReadsAheadLearnsThatTheUploadIsDead) {
+  const Upload upload = BeginImage(7, adapter_)->upload;
+  const auto coming = uploads_->Coming(upload.blob);
+  ASSERT_TRUE(coming.has_value());
+  ASSERT_THAT(uploads_->Abort(upload.id), IsOk());
+  EXPECT_THAT(coming->arrivals->Has(FirstHalf(adapter_)).status(), IsError("UPLOAD_DEAD"));
+}
+
+TEST_F(UploadsTest, WhatALedgerNamesCanBeReadAheadAfterARestart) {
+  const Upload upload = BeginImage(7, adapter_)->upload;
+  ASSERT_THAT(Send(upload.id, adapter_, SecondHalf(adapter_)), IsOk());
+  uploads_->Sweep();
+  RestartAll();
+  const auto coming = uploads_->Coming(upload.blob);
+  ASSERT_TRUE(coming.has_value());
+  EXPECT_TRUE(*coming->arrivals->Has(SecondHalf(adapter_)));
+}
+
 TEST_F(UploadsTest, WhatNoLedgerNamesComesAgain) {
   const UploadId id = BeginImage(7, adapter_)->upload.id;
   ASSERT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsOk());

@@ -1,0 +1,128 @@
+"""Proxies of other hosts read an image while its trainer still sends it, and serve nothing of it before it is a version.
+
+Here they are on one host, so what hosts share is switched off: shared memory, and the host's cache. The image's header is
+padded to three leaves, which a store has as soon as the upload begins.
+"""
+
+import json
+import re
+
+import pytest
+from testing import engines
+from testing.raw_publish import RawImage, RawPublisher
+from testing.waiting import until
+from testing.world import ADAPTER, World
+
+LEAF = 1 << 20
+HEADER_LEAVES = 3
+MEMBERS = ("e1", "e2")
+
+
+@pytest.fixture
+def world(bin_dir, tiny, tmp_path):
+    fakes = [engines.fake("vllm", tiny / "model", log_dir=tmp_path, name=m) for m in MEMBERS]
+    flags = {"ucx": "false", "host-cache": "off"}
+    with World(bin_dir, tmp_path, *fakes, store_flags={"ahead-readers": "1"}, proxy_flags=flags) as world:
+        yield world
+
+
+def padded(folder):
+    """The adapter's file with a header that fills three leaves and a little of a fourth."""
+    path = folder / "adapter_model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8 : 8 + length])
+    entries["__metadata__"] = {"format": "pt", "padding": "x" * (HEADER_LEAVES * LEAF)}
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    return folder
+
+
+def summed(text, pattern):
+    return sum(int(float(n)) for n in re.findall(pattern + r"[^}]*\} (\S+)", text))
+
+
+def sent_by_store(world):
+    return summed(world.fleet.store.metrics(), r'lorry_transfer_bytes_total\{direction="out"')
+
+
+def taken_ahead(world):
+    return sum(summed(world.fleet.proxies[m].metrics(), r'lorry_proxy_fetch_bytes_total\{transport="ahead"') for m in MEMBERS)
+
+
+class Trainer:
+    """Publishes version 1 whole, so that the proxies follow, and sends version 2 by hand."""
+
+    def __init__(self, world, run, first):
+        world.publish(run, 1, first)
+        world.wait_serves(1)
+        self.world, self.run = world, run
+        self.publisher = RawPublisher(world.fleet.addresses(), ADAPTER, run.number)
+        self.sent = sent_by_store(world)
+
+    def begin(self, image):
+        """Begins version 2 until somebody has its header: followers take a moment to be heard of."""
+
+        def heard():
+            begun = self.publisher.begin(2, image)
+            try:
+                until(lambda: sent_by_store(self.world) >= self.sent + HEADER_LEAVES * LEAF, "the header was read", 2)
+            except AssertionError:
+                return None
+            return begun
+
+        begun = until(heard, "an upload is read ahead")
+        assert sent_by_store(self.world) == self.sent + HEADER_LEAVES * LEAF, "by one, and whole leaves alone"
+        return begun
+
+    def finish(self, begun, image):
+        for span in begun.missing:
+            self.publisher.put(begun.ticket, span.offset, image.data[span.offset : span.offset + span.length])
+        return self.publisher.commit(begun.upload_id)
+
+    def served(self, folder, version):
+        self.world.published[version.digest] = self.run.number, 2, folder
+        self.world.wait_serves(2)
+        for member in MEMBERS:
+            self.world.prove(self.world.doors[member].ask("policy"), version=2)
+
+
+def test_one_of_two_has_the_image_before_its_commit(world, make_adapter):
+    folder = padded(make_adapter(2))
+    image = RawImage.of(folder)
+    with world.open_run() as run:
+        trainer = Trainer(world, run, make_adapter(1))
+        begun = trainer.begin(image)
+        for member in MEMBERS:
+            assert world.doors[member].ask("policy").version == 1
+        trainer.served(folder, trainer.finish(begun, image))
+    assert taken_ahead(world) >= HEADER_LEAVES * LEAF
+    assert sent_by_store(world) == trainer.sent + 2 * image.image_bytes, "to each once, whatever came ahead"
+
+
+def test_what_came_ahead_of_another_attempt_is_read_again(world, make_adapter):
+    given_up, folder = RawImage.of(padded(make_adapter(2))), padded(make_adapter(3))
+    image = RawImage.of(folder)
+    with world.open_run() as run:
+        trainer = Trainer(world, run, make_adapter(1))
+        trainer.begin(given_up)
+        trainer.served(folder, trainer.finish(trainer.publisher.begin(2, image), image))
+
+
+def test_a_store_that_dies_in_the_middle_costs_what_came_ahead_and_no_more(world, make_adapter):
+    folder = padded(make_adapter(2))
+    image = RawImage.of(folder)
+    with world.open_run() as run:
+        trainer = Trainer(world, run, make_adapter(1))
+        trainer.begin(image)
+        world.fleet.store.kill()
+        world.fleet.store.start().wait_ready()
+        trainer.served(folder, trainer.publisher.publish(2, image))
+
+
+def test_a_proxy_ends_in_order_while_it_reads_ahead(world, make_adapter):
+    with world.open_run() as run:
+        Trainer(world, run, make_adapter(1)).begin(RawImage.of(padded(make_adapter(2))))
+        for member in MEMBERS:
+            assert world.fleet.proxies[member].stop() == 0

@@ -1,0 +1,129 @@
+#include "services/engine_proxy/driver/read_ahead.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/testing/temp_dir.h"
+#include "tests/unit/engine_proxy/driver/one_image_store.h"
+
+namespace lorry::proxy {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+const VersionKey kKey{AdapterName("policy"), RunId(1), VersionNumber(2)};
+
+class ReadAheadTest : public testing::Test {
+ public:
+  ReadAheadTest() {
+    ahead_.OnFollow([this](const std::set<AdapterName>& adapters) {
+      followed_.assign(adapters.begin(), adapters.end());
+    });
+  }
+  // Begins to read the store's image ahead, and waits until all of it is here.
+  void ReadAll(const VersionKey& key = kKey) {
+    const Manifest manifest = *store_.ManifestNow();
+    const uint64_t before = transport_.stats().bytes_received;
+    ahead_.Begin({.key = key,
+                  .bytes = manifest.image_bytes,
+                  .source = {.address = manifest.addresses[0], .ticket = manifest.ticket}});
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (transport_.stats().bytes_received < before + manifest.image_bytes) {
+      ASSERT_LT(std::chrono::steady_clock::now(), give_up);
+      std::this_thread::yield();
+    }
+  }
+  std::optional<ReadAhead::Draft> Take(const VersionKey& key = kKey) {
+    return ahead_.Take(key, kBytes, store_.stored_.leaves);
+  }
+  std::unique_ptr<ImageShelf> Open(const std::string& host_cache = "") {
+    return ImageShelf::Open(root_ / "shelf", JournalId("j1"), *ParseImageReaders("owner"),
+                            host_cache)
+        .value();
+  }
+
+  TempDir root_;
+  OneImageStore store_{"read_ahead"};
+  transfer::Transport& transport_ = *store_.transports_->transports()[0];
+  const uint64_t kBytes = store_.stored_.bytes.size();
+  std::unique_ptr<ImageShelf> shelf_ = Open();
+  std::vector<AdapterName> followed_;
+  ReadAhead ahead_{*shelf_, transport_};
+};
+
+TEST_F(ReadAheadTest, WhatCameAheadIsGivenToTheFetch) {
+  ReadAll();
+  const auto draft = Take();
+  ASSERT_TRUE(draft.has_value());
+  EXPECT_THAT(draft->proven.Missing({0, kBytes}), IsEmpty());
+  EXPECT_TRUE(std::ranges::equal(draft->file->writable(), store_.stored_.bytes));
+  EXPECT_FALSE(Take().has_value()) << "it is given once";
+}
+
+TEST_F(ReadAheadTest, BytesOfAnotherAttemptAreNotTaken) {
+  std::vector<transfer::Checksum> others = store_.stored_.leaves;
+  others[0].bytes[0] ^= 1;
+  ReadAll();
+  EXPECT_FALSE(ahead_.Take(kKey, kBytes, others).has_value());
+}
+
+TEST_F(ReadAheadTest, AnotherLengthIsAnotherImage) {
+  std::vector<transfer::Checksum> longer = store_.stored_.leaves;
+  longer.emplace_back();
+  ReadAll();
+  EXPECT_FALSE(ahead_.Take(kKey, kBytes + transfer::kLeafBytes, longer).has_value());
+}
+
+TEST_F(ReadAheadTest, ANewerUploadOfTheAdapterTakesThePlaceOfTheOlder) {
+  VersionKey next = kKey, other = kKey;
+  next.number = VersionNumber(3);
+  other.adapter = AdapterName("other");
+  ReadAll();
+  ReadAll(other);
+  ReadAll(next);
+  EXPECT_FALSE(Take().has_value());
+  EXPECT_TRUE(Take(other).has_value());
+  EXPECT_TRUE(Take(next).has_value());
+}
+
+TEST_F(ReadAheadTest, HasABoundedNumberOfImages) {
+  const auto of = [](size_t i) {
+    return VersionKey{AdapterName("a" + std::to_string(i)), RunId(1), VersionNumber(1)};
+  };
+  for (size_t i = 0; i <= ReadAhead::kReadingsMax; ++i) ReadAll(of(i));
+  EXPECT_FALSE(Take(of(0)).has_value()) << "the oldest went";
+  for (size_t i = 1; i <= ReadAhead::kReadingsMax; ++i) EXPECT_TRUE(Take(of(i)).has_value()) << i;
+}
+
+TEST_F(ReadAheadTest, GivesUpWhatItHasWhereRoomIsNeeded) {
+  ReadAll();
+  ahead_.GiveUp();
+  EXPECT_FALSE(Take().has_value());
+}
+
+TEST_F(ReadAheadTest, FollowsWhatCameByItsTransportAndIsNotTheWholeHosts) {
+  ahead_.OnFetched(AdapterName("a"), "ucx-shm");
+  EXPECT_THAT(followed_, IsEmpty());
+  ahead_.OnFetched(AdapterName("a"), "memory");
+  ahead_.OnFetched(AdapterName("b"), "memory");
+  EXPECT_THAT(followed_, ElementsAre(AdapterName("a"), AdapterName("b")));
+
+  shelf_ = nullptr;
+  const auto shared = Open(root_ / "host");
+  ReadAhead of_host{*shared, transport_};
+  of_host.OnFollow([](const auto&) { FAIL() << "the host's cache fetches it once"; });
+  of_host.OnFetched(AdapterName("a"), "memory");
+}
+
+TEST_F(ReadAheadTest, FollowsABoundedNumber) {
+  for (size_t i = 0; i <= ReadAhead::kAdaptersMax; ++i)
+    ahead_.OnFetched(AdapterName("a" + std::to_string(i)), "memory");
+  EXPECT_EQ(followed_.size(), ReadAhead::kAdaptersMax);
+}
+
+}  // namespace
+}  // namespace lorry::proxy
