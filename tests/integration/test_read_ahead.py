@@ -55,10 +55,9 @@ class Trainer:
     """Publishes version 1 whole, so that the proxies follow, and sends version 2 by hand."""
 
     def __init__(self, world, run, first):
-        world.publish(run, 1, first)
-        world.wait_serves(1)
         self.world, self.run = world, run
         self.publisher = RawPublisher(world.fleet.addresses(), ADAPTER, run.number)
+        self.served(padded(first), 1, self.publisher.publish(1, RawImage.of(first)))
         self.sent = sent_by_store(world)
 
     def begin(self, image):
@@ -81,11 +80,11 @@ class Trainer:
             self.publisher.put(begun.ticket, span.offset, image.data[span.offset : span.offset + span.length])
         return self.publisher.commit(begun.upload_id)
 
-    def served(self, folder, version):
-        self.world.published[version.digest] = self.run.number, 2, folder
-        self.world.wait_serves(2)
+    def served(self, folder, number, version):
+        self.world.published[version.digest] = self.run.number, number, folder
+        self.world.wait_serves(number)
         for member in MEMBERS:
-            self.world.prove(self.world.doors[member].ask("policy"), version=2)
+            self.world.prove(self.world.doors[member].ask("policy"), version=number)
 
 
 def test_one_of_two_has_the_image_before_its_commit(world, make_adapter):
@@ -96,7 +95,7 @@ def test_one_of_two_has_the_image_before_its_commit(world, make_adapter):
         begun = trainer.begin(image)
         for member in MEMBERS:
             assert world.doors[member].ask("policy").version == 1
-        trainer.served(folder, trainer.finish(begun, image))
+        trainer.served(folder, 2, trainer.finish(begun, image))
     assert taken_ahead(world) >= HEADER_LEAVES * LEAF
     assert sent_by_store(world) == trainer.sent + 2 * image.image_bytes, "to each once, whatever came ahead"
 
@@ -107,7 +106,7 @@ def test_what_came_ahead_of_another_attempt_is_read_again(world, make_adapter):
     with world.open_run() as run:
         trainer = Trainer(world, run, make_adapter(1))
         trainer.begin(given_up)
-        trainer.served(folder, trainer.finish(trainer.publisher.begin(2, image), image))
+        trainer.served(folder, 2, trainer.finish(trainer.publisher.begin(2, image), image))
 
 
 def test_a_store_that_dies_in_the_middle_costs_what_came_ahead_and_no_more(world, make_adapter):
@@ -118,7 +117,7 @@ def test_a_store_that_dies_in_the_middle_costs_what_came_ahead_and_no_more(world
         trainer.begin(image)
         world.fleet.store.kill()
         world.fleet.store.start().wait_ready()
-        trainer.served(folder, trainer.publisher.publish(2, image))
+        trainer.served(folder, 2, trainer.publisher.publish(2, image))
 
 
 def test_a_proxy_ends_in_order_while_it_reads_ahead(world, make_adapter):

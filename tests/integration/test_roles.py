@@ -49,6 +49,7 @@ ROWS: dict[str, set[str]] = {
     "store.v1.StoreService/CommitUpload": PUBLISHERS | LIMITED,
     "store.v1.StoreService/OpenFetch": EVERYBODY | OF_IT,
     "store.v1.StoreService/JoinFanOut": {"engine", "operator"},
+    "store.v1.StoreService/FollowUploads": {"engine", "operator"},
     "store.v1.StoreService/Watch": EVERYBODY,
     "store.v1.StoreService/GetRevision": EVERYBODY,
     "store.v1.StoreService/GetVersion": EVERYBODY | OF_IT,

@@ -240,7 +240,8 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
   if (!outcome.status.ok()) return Fail(job, outcome.status, Whose::kPeers);
   if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
   TellOfCarrier(*job, outcome.transport);
-  if (ahead_ != nullptr) ahead_->OnFetched(job->fetch.key.adapter, outcome.transport);
+  if (ahead_ != nullptr)
+    ahead_->OnFetched(job->fetch.key.adapter, job->manifest.image_bytes, outcome.transport);
   on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
   spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
                 outcome.transport);

@@ -44,19 +44,28 @@ ReadAhead::~ReadAhead() {
   GiveUp();
 }
 
-void ReadAhead::OnFetched(const AdapterName& adapter, const std::string& transport) {
+void ReadAhead::OnFetched(const AdapterName& adapter, uint64_t bytes,
+                          const std::string& transport) {
   if (transport != transport_.name() || shelf_.IsShared()) return;
   std::set<AdapterName> followed;
   {
     MutexLock lock(mutex_);
-    if (followed_.size() == kAdaptersMax || !followed_.insert(adapter).second) return;
-    followed = followed_;
+    const auto known = followed_.find(adapter);
+    if (known != followed_.end()) return (void)(known->second = bytes);
+    if (followed_.size() == kAdaptersMax) return;
+    followed_[adapter] = bytes;
+    for (const auto& [each, last] : followed_) followed.insert(each);
   }
   follow_(followed);
 }
 
 void ReadAhead::Begin(ComingImage image) {
-  if (image.bytes == 0 || image.bytes > kImageBytesMax) return;
+  {
+    MutexLock lock(mutex_);
+    const auto followed = followed_.find(image.key.adapter);
+    if (followed == followed_.end() || image.bytes == 0 || image.bytes / 2 > followed->second)
+      return;
+  }
   auto reading = std::make_shared<Reading>(std::move(image));
   // Refused when several wait already: this one is read when it is a version.
   (void)executor_.Submit([this, reading] { Start(reading); });

@@ -6,13 +6,14 @@
 // reads the rest as ever; so whatever goes wrong here costs the time that was to be won, and no more.
 // A proxy follows the adapters whose images came to it by gRPC, from another host: shared memory
 // needs no head start, and where proxies share a host's cache each would read for itself what one of
-// them fetches. Bounded: kReadingsMax images of kImageBytesMax, each until its version is fetched, a
-// newer upload of the adapter begins, or room is needed. Thread-safe. Owned by main; shelf and
-// transport outlive it.
+// them fetches. Bounded: kReadingsMax images, each at most twice as large as the adapter's last one,
+// until its version is fetched, a newer upload of the adapter begins, or room is needed.
+// Thread-safe. Owned by main; shelf and transport outlive it.
 #pragma once
 
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -39,7 +40,6 @@ class ReadAhead {
  public:
   static constexpr size_t kReadingsMax = 4;
   static constexpr size_t kAdaptersMax = 64;
-  static constexpr uint64_t kImageBytesMax = uint64_t{4} << 30;
 
   // `transport`: one that waits for bytes which are still coming, gRPC.
   ReadAhead(ImageShelf& shelf, transfer::Transport& transport);
@@ -50,7 +50,8 @@ class ReadAhead {
     follow_ = std::move(follow);
   }
   // An image of `adapter` came here, by this transport.
-  void OnFetched(const AdapterName& adapter, const std::string& transport) LORRY_EXCLUDES(mutex_);
+  void OnFetched(const AdapterName& adapter, uint64_t bytes, const std::string& transport)
+      LORRY_EXCLUDES(mutex_);
   // Begins to read it. Does not block.
   void Begin(ComingImage image) LORRY_EXCLUDES(mutex_);
 
@@ -77,7 +78,8 @@ class ReadAhead {
   transfer::Transport& transport_;
   std::function<void(const std::set<AdapterName>&)> follow_ = [](const auto&) {};
   mutable Mutex mutex_;
-  std::set<AdapterName> followed_ LORRY_GUARDED_BY(mutex_);
+  // And how large the last image of each was.
+  std::map<AdapterName, uint64_t> followed_ LORRY_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<Reading>> readings_ LORRY_GUARDED_BY(mutex_);  // oldest first
   runtime::Executor executor_;
 };

@@ -19,7 +19,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import lorry
 import numpy as np
@@ -128,12 +128,16 @@ def serve(world: World) -> None:
 
 
 @contextlib.contextmanager
-def fleet(bin_dir: str, folder: pathlib.Path, *adapters: str) -> Iterator[World]:
-    """The programs before two fake engines whose model is as wide as the adapter."""
+def fleet(
+    bin_dir: str, folder: pathlib.Path, *adapters: str, prepare: Callable[[World], None] = lambda world: None
+) -> Iterator[World]:
+    """The programs before two fake engines whose model is as wide as the adapter. `prepare` changes them before they start."""
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(MODEL))
     pair = [engines.fake(kind, folder / "model", log_dir=folder, args=["--max-lora-rank", str(RANK)]) for kind in engines.KINDS]
-    with World(bin_dir, folder, *pair) as world:
+    world = World(bin_dir, folder, *pair)
+    prepare(world)
+    with world:
         for name in adapters:
             world.admin.set_policy(name, {"stage_deadline_ms": int(DEADLINE_S * 1000)})
         yield world

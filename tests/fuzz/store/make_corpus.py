@@ -48,6 +48,11 @@ SCRIPTS = {
         *(call("JoinFanOut", version=POLICY, relay=f"relay://{at}", ticket_key="A" * 43 + "=")
           for at in ("10.0.0.1:1", "proxy.svc@10.0.0.2:1", "[::1]:1", "10.0.0.1:1", "@:")),
     ],
+    "read_ahead": [
+        "O1FollowUploads", message(1, adapters=["policy", "other"]), "H1", OPEN_RUN, begin(), "w1", *OPEN_PUT, *CHUNKS[:2], "w0",
+        "O2Get", message(2, ticket="$FollowUploadsResponse.ticket"), "H2", "w2", call("AbortUpload", upload_id=UPLOAD), "w2",
+        begin(attempt=2), "w1", call("FollowUploads", "A0", adapters=[]), call("FollowUploads", "A0", adapters=["No name"]), "X1",
+    ],
     "versions": [
         *PUBLISH,
         call("GetVersion", version=POLICY),

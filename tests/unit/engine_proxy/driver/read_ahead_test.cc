@@ -26,6 +26,7 @@ class ReadAheadTest : public testing::Test {
   }
   // Begins to read the store's image ahead, and waits until all of it is here.
   void ReadAll(const VersionKey& key = kKey) {
+    ahead_.OnFetched(key.adapter, kBytes, "memory");
     const Manifest manifest = *store_.ManifestNow();
     const uint64_t before = transport_.stats().bytes_received;
     ahead_.Begin({.key = key,
@@ -99,6 +100,22 @@ TEST_F(ReadAheadTest, HasABoundedNumberOfImages) {
   for (size_t i = 1; i <= ReadAhead::kReadingsMax; ++i) EXPECT_TRUE(Take(of(i)).has_value()) << i;
 }
 
+TEST_F(ReadAheadTest, ReadsNothingFarLargerThanTheAdaptersLastImageNorOfAnother) {
+  const auto tell = [&](const char* adapter) {
+    VersionKey key = kKey;
+    key.adapter = AdapterName(adapter);
+    const Manifest manifest = *store_.ManifestNow();
+    ahead_.Begin({.key = key,
+                  .bytes = manifest.image_bytes,
+                  .source = {.address = manifest.addresses[0], .ticket = manifest.ticket}});
+  };
+  ahead_.OnFetched(AdapterName("small"), kBytes / 2 - 1, "memory");
+  tell("small");
+  tell("unknown");
+  ReadAll();  // after those
+  EXPECT_EQ(transport_.stats().bytes_received, kBytes);
+}
+
 TEST_F(ReadAheadTest, GivesUpWhatItHasWhereRoomIsNeeded) {
   ReadAll();
   ahead_.GiveUp();
@@ -106,22 +123,22 @@ TEST_F(ReadAheadTest, GivesUpWhatItHasWhereRoomIsNeeded) {
 }
 
 TEST_F(ReadAheadTest, FollowsWhatCameByItsTransportAndIsNotTheWholeHosts) {
-  ahead_.OnFetched(AdapterName("a"), "ucx-shm");
+  ahead_.OnFetched(AdapterName("a"), kBytes, "ucx-shm");
   EXPECT_THAT(followed_, IsEmpty());
-  ahead_.OnFetched(AdapterName("a"), "memory");
-  ahead_.OnFetched(AdapterName("b"), "memory");
+  ahead_.OnFetched(AdapterName("a"), kBytes, "memory");
+  ahead_.OnFetched(AdapterName("b"), kBytes, "memory");
   EXPECT_THAT(followed_, ElementsAre(AdapterName("a"), AdapterName("b")));
 
   shelf_ = nullptr;
   const auto shared = Open(root_ / "host");
   ReadAhead of_host{*shared, transport_};
   of_host.OnFollow([](const auto&) { FAIL() << "the host's cache fetches it once"; });
-  of_host.OnFetched(AdapterName("a"), "memory");
+  of_host.OnFetched(AdapterName("a"), kBytes, "memory");
 }
 
 TEST_F(ReadAheadTest, FollowsABoundedNumber) {
   for (size_t i = 0; i <= ReadAhead::kAdaptersMax; ++i)
-    ahead_.OnFetched(AdapterName("a" + std::to_string(i)), "memory");
+    ahead_.OnFetched(AdapterName("a" + std::to_string(i)), kBytes, "memory");
   EXPECT_EQ(followed_.size(), ReadAhead::kAdaptersMax);
 }
 
