@@ -26,8 +26,10 @@ ABSL_FLAG(uint64_t, disk_free_min_bytes, uint64_t{256} << 20,
 ABSL_FLAG(int32_t, relay_width, lorry::store::FanOutOptions().width,
           "proxies that read an image from this store, and from each proxy that relays it, while "
           "many fetch it at once; 0: all read from the store");
-ABSL_FLAG(int32_t, ahead_readers, lorry::store::StoreOptions().ahead_readers,
-          "proxies that may read an image while its trainer still sends it; 0: none");
+ABSL_FLAG(
+    int32_t, ahead_readers, lorry::store::StoreOptions().ahead_readers,
+    "proxies that may read an image while its trainer still sends it; of those that relay, at "
+    "most --relay-width; 0: none");
 ABSL_FLAG(int64_t, sweep_interval_ms, 1'000, "how often idle uploads and garbage are looked for");
 ABSL_FLAG(int64_t, ticket_life_ms, 600'000,
           "life of transfer tickets; an upload idle for so long is dead");

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -104,7 +105,9 @@ class Server final : public StoreServer, private Observer {
                                           .fan_out = options_.fan_out});
     collector_.emplace(*catalog_, *blobs_, options_.catalog.now_unix_ms);
     hub_.emplace(*catalog_);
-    upload_hub_.emplace(*transfers_, options_.ahead_readers);
+    upload_hub_.emplace(*transfers_, UploadHub::Width{.readers = options_.ahead_readers,
+                                                      .relays = std::min(options_.ahead_readers,
+                                                                         options_.fan_out.width)});
     catalog_->SetObserver(this);
     return absl::OkStatus();
   }

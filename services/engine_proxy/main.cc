@@ -332,7 +332,7 @@ absl::Status App::WireTransfers() {
   const auto join = [this](const auto&... offer) { return store_->JoinFanOut(offer...); };
   LORRY_ASSIGN_OR_RETURN(relay_, RelayPort::Open(join, &Advertised, absl::GetFlag(FLAGS_tls_name)));
   ahead_ = OpenReadAhead(*shelf_, *transports_);
-  if (ahead_ != nullptr) uploads_ = std::make_unique<UploadFollower>(channel, *ahead_);
+  if (ahead_ != nullptr) uploads_ = std::make_unique<UploadFollower>(channel, *ahead_, Relays());
   fetcher_ = std::make_unique<Fetcher>(
       *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },
       *followers_, relay_ == nullptr ? nullptr : &relay_->relay(), ahead_.get(), Sink(),

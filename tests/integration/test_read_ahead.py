@@ -97,7 +97,9 @@ def test_one_of_two_has_the_image_before_its_commit(world, make_adapter):
             assert world.doors[member].ask("policy").version == 1
         trainer.served(folder, 2, trainer.finish(begun, image))
     assert taken_ahead(world) >= HEADER_LEAVES * LEAF
-    assert sent_by_store(world) == trainer.sent + 2 * image.image_bytes, "to each once, whatever came ahead"
+    sent = sent_by_store(world) - trainer.sent
+    # A leaf that was under way when the fetch began is sent again.
+    assert 2 * image.image_bytes <= sent <= 2 * image.image_bytes + LEAF, "to each once, whatever came ahead"
 
 
 def test_what_came_ahead_of_another_attempt_is_read_again(world, make_adapter):

@@ -50,15 +50,21 @@ def most_read(world: World) -> str:
     return max(MEMBERS, key=lambda m: sent_by(world, m))
 
 
-def test_the_store_sends_an_image_to_two_of_seven(world, make_adapter):
+def test_the_store_sends_an_image_to_few_of_seven(world, make_adapter):
+    """To two, and to two ahead of the commit (test_read_ahead.py), which may be others."""
     with world.open_run() as run:
-        total = 0
+        total = sent = 0
         for number in (1, 2, 3):
             world.publish(run, number, make_adapter(number))
             world.wait_serves(number)
-            total += size_of(make_adapter(number))
-            assert sent_by_store(world) == 2 * total, "to two, whatever the number of engines"
-            assert sum(sent_by(world, m) for m in MEMBERS) == 5 * total, "the other five by those that fetched before"
+            size = size_of(make_adapter(number))
+            before, sent = sent, sent_by_store(world)
+            assert 2 * size <= sent - before <= (2 if number == 1 else 4) * size, "whatever the number of engines"
+            total += size
+            # What is under way to one that reads ahead when it stops is sent again.
+            again = (number - 1) * 2 * size
+            everything = sent + sum(sent_by(world, m) for m in MEMBERS)
+            assert 7 * total <= everything <= 7 * total + again, "the others by those that fetched before"
     for member in MEMBERS:
         world.prove(world.doors[member].ask("policy"), version=3)
 

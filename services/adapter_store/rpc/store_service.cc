@@ -195,6 +195,7 @@ grpc::ServerWriteReactor<v1::FollowUploadsResponse>* StoreService::FollowUploads
   const auto terms = [&]() -> absl::StatusOr<FollowSession::Terms> {
     FollowSession::Terms out;
     LORRY_ASSIGN_OR_RETURN(out.adapters, FollowedAdapters(*request));
+    out.relays = request->relays();
     LORRY_ASSIGN_OR_RETURN(out.addresses, AddressesFor(*context));
     return out;
   };

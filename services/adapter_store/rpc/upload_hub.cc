@@ -56,9 +56,11 @@ void UploadHub::OnOpened(const Upload& upload) {
   std::vector<std::shared_ptr<FollowSession>> readers;
   {
     MutexLock lock(mutex_);
+    Width left = width_;
     for (const auto& [number, session] : sessions_) {
-      if (std::ssize(readers) == readers_) break;
-      if (session->Wants(upload.key.adapter)) readers.push_back(session);
+      if (!session->Wants(upload.key.adapter)) continue;
+      int& places = session->terms_->relays ? left.relays : left.readers;
+      if (places-- > 0) readers.push_back(session);
     }
   }
   for (const std::shared_ptr<FollowSession>& session : readers) {

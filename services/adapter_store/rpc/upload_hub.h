@@ -1,7 +1,7 @@
 // Those who follow uploads, so as to read an image while its trainer still sends it.
 //
-// Of the followers of an adapter, the first few hear of an upload: the bytes that a store sends before
-// a commit are as few as those that it sends after one, and the others read from those who have them.
+// Of the followers of an adapter the first few hear of an upload, so that many of them do not take the
+// store's link from the trainer; of those that relay fewer, as the others then read from these.
 // One that does not keep up is ended and dials again. Thread-safe.
 #pragma once
 
@@ -28,6 +28,7 @@ class FollowSession final : public rpc::WriteStream<v1::FollowUploadsResponse>,
  public:
   struct Terms {
     std::set<AdapterName> adapters;      // whose uploads it hears of
+    bool relays = false;                 // it passes images on
     std::vector<std::string> addresses;  // where it may read
   };
   // A status ends it as soon as it is open.
@@ -48,8 +49,13 @@ class UploadHub {
   static constexpr size_t kFollowersMax = 4'096;  // the engines of a large fleet
   static constexpr int kAdaptersMax = 64;         // of one follower
 
-  // `readers`: how many hear of one upload. `transfers` outlives this.
-  UploadHub(Transfers& transfers, int readers) : transfers_(transfers), readers_(readers) {}
+  // How many hear of one upload.
+  struct Width {
+    int readers = 8;
+    int relays = 2;
+  };
+  // `transfers` outlives this.
+  UploadHub(Transfers& transfers, Width width) : transfers_(transfers), width_(width) {}
 
   void OnOpened(const Upload& upload) LORRY_EXCLUDES(mutex_);
   void Add(std::shared_ptr<FollowSession> session) LORRY_EXCLUDES(mutex_);
@@ -57,7 +63,7 @@ class UploadHub {
 
  private:
   Transfers& transfers_;
-  const int readers_;
+  const Width width_;
   Mutex mutex_;
   // In the order in which they came.
   std::map<uint64_t, std::shared_ptr<FollowSession>> sessions_ LORRY_GUARDED_BY(mutex_);

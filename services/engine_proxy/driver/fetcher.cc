@@ -151,6 +151,7 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   request.ranges = job->ahead.Missing({0, job->manifest.image_bytes});
   if (request.ranges.empty()) {
     if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
+    LORRY_FAULT_POINT("proxy.fetch.arrived");
     Finish(job, &Sources::store);
     return absl::OkStatus();
   }

@@ -15,7 +15,8 @@ constexpr rpc::Backoff kBackoff{.min_ms = 500, .max_ms = 30'000};
 
 }  // namespace
 
-UploadFollower::UploadFollower(const std::shared_ptr<grpc::Channel>& channel, ReadAhead& ahead)
+UploadFollower::UploadFollower(const std::shared_ptr<grpc::Channel>& channel, ReadAhead& ahead,
+                               bool relays)
     : stub_(store::v1::StoreService::NewStub(channel)),
       ahead_(ahead),
       reader_({.start =
@@ -29,6 +30,7 @@ UploadFollower::UploadFollower(const std::shared_ptr<grpc::Channel>& channel, Re
                .on_message =
                    [this](const store::v1::FollowUploadsResponse& message) { OnMessage(message); }},
               kBackoff) {
+  wanted_.set_relays(relays);
   ahead_.OnFollow([this](const std::set<AdapterName>& adapters) { Follow(adapters); });
 }
 

@@ -15,8 +15,8 @@ namespace lorry::proxy {
 
 class UploadFollower {
  public:
-  // From now on `ahead` has its uploads from here.
-  UploadFollower(const std::shared_ptr<grpc::Channel>& channel, ReadAhead& ahead);
+  // From now on `ahead` has its uploads from here. `relays`: this proxy passes images on.
+  UploadFollower(const std::shared_ptr<grpc::Channel>& channel, ReadAhead& ahead, bool relays);
   ~UploadFollower() { reader_.Stop(); }
 
  private:

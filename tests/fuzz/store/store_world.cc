@@ -41,7 +41,7 @@ StoreWorld::StoreWorld() {
                      Transfers::Options{.ticket_life_ms = kTicketLifeMs});
   collector_.emplace(*catalog_, disk_.store(), now);
   hub_.emplace(*catalog_);
-  upload_hub_.emplace(*transfers_, /*readers=*/2);
+  upload_hub_.emplace(*transfers_, UploadHub::Width{.readers = 2, .relays = 1});
   catalog_->SetObserver(this);
   access_ = Must(rpc::Access::Open("", /*certificates=*/false));
   gate_.emplace(*access_);
