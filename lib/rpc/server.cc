@@ -23,6 +23,35 @@
 #include "lib/rpc/status.h"
 
 namespace lorry::rpc {
+// Refuses calls of nobody that is known by their headers, before gRPC reads a message of theirs: a
+// message is read, kept and parsed whole before a handler could refuse it. What the call needs, and
+// the refusal's reason, is the handlers' business; here a caller learns the code alone.
+//
+// gRPC asks it about a call whose headers were under way when the server was shut down, also after
+// that has returned: so it lives as long as gRPC likes, and forgets the gate before that goes.
+class Doorkeeper final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit Doorkeeper(Gate& gate) : gate_(&gate) {}
+  bool IsBlocking() const override { return false; }  // a look-up, and once a second a stat
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* connection,
+                       OutputMetadata*, OutputMetadata*) override {
+    // gRPC's own services, health and reflection, answer everybody.
+    const auto path = metadata.find(":path");
+    if (path != metadata.end() && !path->second.starts_with("/lorry.")) return grpc::Status::OK;
+    MutexLock lock(mutex_);
+    return ToGrpc(gate_ == nullptr ? ShuttingDown() : gate_->Greet(metadata, *connection));
+  }
+  // Waits for the call that it is asked about just now.
+  void ForgetGate() LORRY_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    gate_ = nullptr;
+  }
+
+ private:
+  Mutex mutex_;
+  Gate* gate_ LORRY_GUARDED_BY(mutex_);
+};
+
 namespace {
 
 constexpr int kCertificatesRefreshS = 60;
@@ -55,25 +84,6 @@ absl::Status CheckExposure(const ServerOptions& options, const Gate& gate) {
   return absl::OkStatus();
 }
 
-// Refuses calls of nobody that is known by their headers, before gRPC reads a message of theirs: a
-// message is read, kept and parsed whole before a handler could refuse it. What the call needs, and
-// the refusal's reason, is the handlers' business; here a caller learns the code alone.
-class Doorkeeper final : public grpc::AuthMetadataProcessor {
- public:
-  explicit Doorkeeper(Gate& gate) : gate_(gate) {}
-  bool IsBlocking() const override { return false; }  // a look-up, and once a second a stat
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* connection,
-                       OutputMetadata*, OutputMetadata*) override {
-    // gRPC's own services, health and reflection, answer everybody.
-    const auto path = metadata.find(":path");
-    if (path != metadata.end() && !path->second.starts_with("/lorry.")) return grpc::Status::OK;
-    return ToGrpc(gate_.Greet(metadata, *connection));
-  }
-
- private:
-  Gate& gate_;  // outlives the server
-};
-
 // Plaintext for callers on this host alone: the same bytes on the wire, but a processor may look at
 // each call, which gRPC's plain credentials do not have.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> HostCredentials(
@@ -105,13 +115,13 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Se
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
-    const ServerOptions& options, Gate& gate) {
+    const ServerOptions& options, std::shared_ptr<Doorkeeper> doorkeeper) {
   const bool plain = options.tls.empty();
   // gRPC asks nobody before it reads where an operator has declared a plaintext port off loopback.
   if (plain && !IsLoopback(options.address)) return grpc::InsecureServerCredentials();
   LORRY_ASSIGN_OR_RETURN(auto credentials,
                          plain ? HostCredentials(options.address) : TlsCredentials(options.tls));
-  credentials->SetAuthMetadataProcessor(std::make_shared<Doorkeeper>(gate));
+  credentials->SetAuthMetadataProcessor(std::move(doorkeeper));
   return credentials;
 }
 
@@ -140,11 +150,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Gat
                                                       std::vector<grpc::Service*> services) {
   HoldCallbackQueue();
   LORRY_RETURN_IF_ERROR(CheckExposure(options, gate));
-  LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options, gate));
+  const auto doorkeeper = std::make_shared<Doorkeeper>(gate);
+  LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options, doorkeeper));
   grpc::EnableDefaultHealthCheckService(true);
   if (options.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   std::unique_ptr<Server> server(new Server(std::move(options), gate));
+  server->doorkeeper_ = doorkeeper;
   grpc::ServerBuilder builder;
   Configure(server->options_, builder);
   builder.AddListeningPort(server->options_.address, credentials, &server->port_);
@@ -206,9 +218,9 @@ absl::Status Server::Shutdown() {
     stopped->set_value();
     // tidy: allow detach: it outlives a Shutdown that hangs, and owns what it uses
   }).detach();
-  if (done.wait_for(std::chrono::milliseconds(end - clock.Now())) == std::future_status::ready) {
-    return absl::OkStatus();
-  }
+  const auto waited = done.wait_for(std::chrono::milliseconds(end - clock.Now()));
+  doorkeeper_->ForgetGate();
+  if (waited == std::future_status::ready) return absl::OkStatus();
   return Error(absl::StatusCode::kDeadlineExceeded, "",
                absl::StrCat("handlers still run: ",
                             absl::StrJoin(running, ", ", absl::PairFormatter(" x"))));

@@ -54,6 +54,8 @@ struct ServerOptions {
   int64_t shutdown_max_ms = 1'800;
 };
 
+class Doorkeeper;  // internal
+
 class Server {
  public:
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options, Gate& gate,
@@ -75,7 +77,8 @@ class Server {
   void WatchStreams();
 
   const ServerOptions options_;
-  Gate& gate_;  // outlives the server
+  Gate& gate_;                              // outlives the server
+  std::shared_ptr<Doorkeeper> doorkeeper_;  // shared with gRPC
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   Mutex mutex_;

@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <future>
 #include <latch>
 #include <thread>
 
 #include "lib/base/error.h"
+#include "tests/testing/temp_dir.h"
 #include "tests/unit/rpc/echo_service.h"
 
 namespace lorry::rpc {
@@ -43,6 +45,34 @@ TEST(Server, HandlersErrorsReachTheClientWithTheirReason) {
   const absl::Status status = Say(*server.Stub(), "x");
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ReasonOf(status), "VERSION_CONFLICT");
+}
+
+TEST(Server, NobodyAsksTheGateOnceShutdownHasReturned) {
+  const TempDir folder;
+  std::ofstream(folder / "tokens") << "publisher 0123456789abcdef trainer\n";
+  std::latch asked(1), go(1);
+  std::atomic<bool> left = false;
+  std::atomic<int> strangers = 0;
+  const auto on_call = [&](const CallReport& report) {
+    if (report.method != "any" || ++strangers > 1) return;
+    asked.count_down();
+    go.wait();
+    left = true;
+  };
+  EchoServer server({.shutdown_max_ms = 500}, {.on_call = on_call}, folder / "tokens");
+  std::thread stranger([&] { EXPECT_FALSE(Say(*server.Stub(), "hello").ok()); });
+  asked.wait();
+  std::promise<bool> returned;
+  std::future<bool> left_by_then = returned.get_future();
+  std::thread stops([&] {
+    (void)server.server->Shutdown();
+    returned.set_value(left);
+  });
+  left_by_then.wait_for(std::chrono::seconds(2));
+  go.count_down();
+  EXPECT_TRUE(left_by_then.get()) << "the gate may go now, and somebody is in it";
+  stops.join();
+  stranger.join();
 }
 
 TEST(Gate, GivesEveryCallADeadline) {
