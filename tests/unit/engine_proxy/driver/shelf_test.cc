@@ -42,7 +42,7 @@ class ShelfTest : public ::testing::Test, protected OneImageStore {
     std::optional<Event> end;
     Fetcher fetcher(
         *shelf_, *transports_, std::move(source), followers != nullptr ? *followers : nobody_,
-        /*relay=*/nullptr,
+        /*relay=*/nullptr, /*ahead=*/nullptr,
         [&](Event event) {
           if (std::holds_alternative<FetchProgress>(event)) return;
           const std::lock_guard lock(mutex);
