@@ -150,9 +150,7 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   transfer::FetchRequest request;
   request.ranges = job->ahead.Missing({0, job->manifest.image_bytes});
   if (request.ranges.empty()) {
-    if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
-    LORRY_FAULT_POINT("proxy.fetch.arrived");
-    Finish(job, &Sources::store);
+    Arrived(job);
     return absl::OkStatus();
   }
   request.destination = job->image->writable();
@@ -239,15 +237,19 @@ void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome)
     fetched_bytes_[outcome.transport] += outcome.bytes;
   }
   if (!outcome.status.ok()) return Fail(job, outcome.status, Whose::kPeers);
-  if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
   TellOfCarrier(*job, outcome.transport);
   if (ahead_ != nullptr)
     ahead_->OnFetched(job->fetch.key.adapter, job->manifest.image_bytes, outcome.transport);
   on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
   spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
                 outcome.transport);
+  Arrived(job);
+}
+
+void Fetcher::Arrived(const std::shared_ptr<Job>& job) {
+  if (job->arrivals != nullptr) job->arrivals->End(absl::OkStatus());
   LORRY_FAULT_POINT("proxy.fetch.arrived");
-  // On a transport's thread: writing and syncing files belongs elsewhere.
+  // Maybe on a transport's thread: writing and syncing files belongs elsewhere.
   if (absl::Status queued = executor_.Submit([this, job] { Finish(job, &Sources::store); });
       !queued.ok())
     Fail(job, queued);

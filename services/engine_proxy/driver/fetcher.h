@@ -80,6 +80,7 @@ class Fetcher {
   void OnRange(Job& job, const transfer::Range& range);
   void TellOfCarrier(const Job& job, const std::string& transport) LORRY_EXCLUDES(mutex_);
   void OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome);
+  void Arrived(const std::shared_ptr<Job>& job);  // every byte of it
   void Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source);
   void End(const std::shared_ptr<Job>& job, Event event);
   enum class Whose { kOurs, kPeers };  // on whose side it failed
