@@ -6,6 +6,7 @@ padded to three leaves, which a store has as soon as the upload begins.
 
 import json
 import re
+import shutil
 
 import pytest
 from testing import engines
@@ -27,7 +28,8 @@ def world(bin_dir, tiny, tmp_path):
 
 
 def padded(folder):
-    """The adapter's file with a header that fills three leaves and a little of a fourth."""
+    """A copy of the adapter whose header fills three leaves and a little of a fourth."""
+    folder = shutil.copytree(folder, folder.with_name(folder.name + "-padded"), dirs_exist_ok=True)
     path = folder / "adapter_model.safetensors"
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
@@ -57,7 +59,8 @@ class Trainer:
     def __init__(self, world, run, first):
         self.world, self.run = world, run
         self.publisher = RawPublisher(world.fleet.addresses(), ADAPTER, run.number)
-        self.served(padded(first), 1, self.publisher.publish(1, RawImage.of(first)))
+        first = padded(first)
+        self.served(first, 1, self.publisher.publish(1, RawImage.of(first)))
         self.sent = sent_by_store(world)
 
     def begin(self, image):
