@@ -1,5 +1,4 @@
-// Which bytes of an image are there, for a relay that serves it while it is still being fetched.
-// Thread-safe.
+// Which bytes of an image are there while it is still coming.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,7 +8,17 @@
 
 namespace lorry::transfer {
 
-class Arrivals {
+// An image that is served as far as it has come. Thread-safe.
+class ComingBytes {
+ public:
+  virtual ~ComingBytes() = default;
+  // Whether `range` is there, from where it does not change any more; a status where it never will
+  // be.
+  virtual absl::StatusOr<bool> Has(const Range& range) const = 0;
+};
+
+// Those that a relay fetches.
+class Arrivals final : public ComingBytes {
  public:
   // `range` is verified and in place.
   void Add(const Range& range) LORRY_EXCLUDES(mutex_) {
@@ -25,8 +34,7 @@ class Arrivals {
     how_ = std::move(how);
   }
 
-  // Whether `range` is there; a status where it never will be.
-  absl::StatusOr<bool> Has(const Range& range) const LORRY_EXCLUDES(mutex_) {
+  absl::StatusOr<bool> Has(const Range& range) const override LORRY_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (ended_ && how_.ok()) return true;
     if (there_.Contains(range)) return true;

@@ -117,6 +117,13 @@ absl::Status PutTarget::ended() const {
   return ended_;
 }
 
+absl::StatusOr<bool> PutTarget::Has(const Range& range) const {
+  MutexLock lock(mutex_);
+  if (received_.Contains(range)) return true;
+  if (!ended_.ok()) return ended_;
+  return false;
+}
+
 RangeSet PutTarget::received() const {
   MutexLock lock(mutex_);
   return received_;

@@ -16,12 +16,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/mutex.h"
+#include "lib/transfer/arrivals.h"
 #include "lib/transfer/checksum.h"
 #include "lib/transfer/ranges.h"
 
 namespace lorry::transfer {
 
-class PutTarget : public std::enable_shared_from_this<PutTarget> {
+class PutTarget final : public ComingBytes, public std::enable_shared_from_this<PutTarget> {
  public:
   struct Options {
     std::shared_ptr<void> owner;  // keeps `bytes` mapped; released with the last connection's use
@@ -57,6 +58,10 @@ class PutTarget : public std::enable_shared_from_this<PutTarget> {
   static std::shared_ptr<PutTarget> Create(Options options);
 
   uint64_t image_bytes() const { return options_.bytes.size(); }
+  // The whole image, of which what it Has may be read: by others, while the rest is received.
+  std::span<const std::byte> bytes() const { return options_.bytes; }
+  // What has arrived, also once the upload ended; the status that ended it for the rest.
+  absl::StatusOr<bool> Has(const Range& range) const override LORRY_EXCLUDES(mutex_);
 
   // Reserves `range`. UNAVAILABLE RANGE_BUSY: another connection is receiving some of it (an
   // earlier one of the same sender, perhaps); try again in a moment. OUT_OF_RANGE BAD_RANGE; or the

@@ -24,7 +24,7 @@ struct GetSource {
   std::span<const std::byte> bytes;   // the whole image
   std::vector<Checksum> leaves;  // its LeafCount leaves, or empty: then hashed as they are sent
   // Where the image is still coming: what is there by now. Null: all of it. Served by gRPC alone.
-  std::shared_ptr<const Arrivals> arrivals = nullptr;
+  std::shared_ptr<const ComingBytes> arrivals = nullptr;
 };
 
 // Opens what a verified ticket names. Calls come from transports' threads, several at once, and

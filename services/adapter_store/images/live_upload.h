@@ -8,9 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/blob/store.h"
-#include "lib/transfer/arrivals.h"
 #include "lib/transfer/put_target.h"
-#include "lib/transfer/server.h"
 #include "services/adapter_store/images/arrived_leaves.h"
 #include "services/adapter_store/images/uploads.h"
 
@@ -33,7 +31,6 @@ struct Uploads::Live {
   void ClearTarget() {
     MutexLock lock(mutex);
     target = nullptr;
-    coming.reset();
   }
   bool Checking() {
     MutexLock lock(mutex);
@@ -46,7 +43,6 @@ struct Uploads::Live {
   std::atomic<Tick> progress;
   std::atomic<uint64_t> unledgered = 0;  // bytes that arrived since the last ledger
   ArrivedLeaves arrived;
-  const std::shared_ptr<transfer::Arrivals> arrivals = std::make_shared<transfer::Arrivals>();
 
   // Set under `io`, once `target` or `sealed` is there. Until then an upload can be found, because
   // it is announced before its file is allocated, but takes no range and cannot be committed.
@@ -59,8 +55,6 @@ struct Uploads::Live {
 
   Mutex mutex;
   std::shared_ptr<transfer::PutTarget> target LORRY_GUARDED_BY(mutex);
-  // What has arrived, for those who read it ahead of its commit; while there is a target.
-  std::optional<transfer::GetSource> coming LORRY_GUARDED_BY(mutex);
   // The one that runs; one that stored the version stays, for commits that come late.
   std::shared_ptr<Check> check LORRY_GUARDED_BY(mutex);
 };

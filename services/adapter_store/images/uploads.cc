@@ -158,7 +158,6 @@ void Uploads::SetTarget(const std::shared_ptr<Live>& live,
                         transfer::RangeSet received) {
   std::weak_ptr<Live> weak = live;
   const std::span<std::byte> image = staging->bytes();  // the target keeps it mapped
-  for (const transfer::Range& range : received.Ranges()) live->arrivals->Add(range);
   auto target = PutTarget::Create(
       {.owner = staging,
        .bytes = image,
@@ -169,20 +168,20 @@ void Uploads::SetTarget(const std::shared_ptr<Live>& live,
            upload->arrived.Add(range, checksums, image);
            upload->progress = clock_.Now();
            upload->unledgered += range.length;
-           upload->arrivals->Add(range);
          }
          return absl::OkStatus();
        }});
   MutexLock lock(live->mutex);
   live->target = std::move(target);
-  live->coming = {.owner = staging, .bytes = image, .leaves = {}, .arrivals = live->arrivals};
 }
 
 std::optional<transfer::GetSource> Uploads::Coming(const BlobKey& blob) const {
   for (const std::shared_ptr<Live>& live : All()) {
     if (live->record.blob != blob) continue;
-    MutexLock lock(live->mutex);
-    return live->coming;
+    const std::shared_ptr<PutTarget> target = live->Target();
+    if (target == nullptr) return std::nullopt;
+    return transfer::GetSource{
+        .owner = target, .bytes = target->bytes(), .leaves = {}, .arrivals = target};
   }
   return std::nullopt;
 }
@@ -316,7 +315,6 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
     // received beside the image and refused when it ends: no byte of the image can change any more.
     target->End(Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE",
                       "every byte of this upload is here and it is being checked"));
-    live->arrivals->End(absl::OkStatus());
     image = live->staging->bytes();
   }
   const absl::StatusOr<CheckOutcome> checked = CheckBytes(*live, image);
@@ -383,7 +381,6 @@ void Uploads::OnUploadEnded(const Upload& upload) {
   if (live == nullptr) return;
   Drop(upload.id);
   if (const std::shared_ptr<PutTarget> target = live->Target()) target->End(upload.why);
-  live->arrivals->End(upload.why);
 }
 
 }  // namespace lorry::store

@@ -45,6 +45,18 @@ TEST_F(PutTargetTest, ReceivesInPlace) {
   EXPECT_THAT(target_->missing(), ElementsAre(Range{0, kMiB}, Range{2 * kMiB, 2 * kMiB}));
 }
 
+TEST_F(PutTargetTest, WhatHasArrivedMayBeReadAndStaysWhenTheRestNeverComes) {
+  ASSERT_TRUE(Put({0, kMiB}, image_).ok());
+  EXPECT_EQ(target_->bytes().data(), bytes_.data());
+  EXPECT_TRUE(*target_->Has({kMiB / 2, kMiB / 2}));
+  EXPECT_FALSE(*target_->Has({0, 2 * kMiB}));
+  auto slot = *target_->Begin({kMiB, kMiB});
+  EXPECT_FALSE(*target_->Has({kMiB, 1})) << "it is just being written";
+  target_->End(absl::AbortedError("gone"));
+  EXPECT_TRUE(*target_->Has({0, kMiB}));
+  EXPECT_TRUE(absl::IsAborted(target_->Has({0, 2 * kMiB}).status()));
+}
+
 TEST_F(PutTargetTest, ReportsOnlyWhatIsNew) {
   ASSERT_TRUE(Put({kMiB, kMiB}, image_).ok());
   ASSERT_TRUE(Put({kMiB, kMiB}, image_).ok());
