@@ -7,11 +7,6 @@
 namespace lorry::transfer {
 namespace {
 
-bool IsWholeLeaf(const Range& piece, uint64_t image_bytes) {
-  return piece.offset % kLeafBytes == 0 &&
-         (piece.length == kLeafBytes || piece.end() == image_bytes);
-}
-
 absl::Status Corrupt(const Range& range) {
   return Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT",
                absl::StrCat("range ", ToString(range),
@@ -38,7 +33,7 @@ std::vector<Checksum> PieceChecksums(const Range& range, std::span<const std::by
   LORRY_CHECK(leaves.size() == LeafCount(image.size()));
   std::vector<Checksum> sums;
   for (const Range& piece : CutRanges(std::span(&range, 1), kLeafBytes)) {
-    sums.push_back(IsWholeLeaf(piece, image.size())
+    sums.push_back(IsLeaf(piece, image.size())
                        ? leaves[piece.offset / kLeafBytes]
                        : peft::LeafHash(image.subspan(piece.offset, piece.length)));
   }
@@ -58,8 +53,7 @@ absl::Status VerifyRange(const Range& range, std::span<const std::byte> data,
   for (const Range& piece : CutRanges(std::span(&range, 1), kLeafBytes)) {
     const Checksum sum = peft::LeafHash(data.subspan(piece.offset - range.offset, piece.length));
     if (sum != claimed[index++]) return Corrupt(range);
-    if (!leaves.empty() && IsWholeLeaf(piece, image_bytes) &&
-        sum != leaves[piece.offset / kLeafBytes]) {
+    if (!leaves.empty() && IsLeaf(piece, image_bytes) && sum != leaves[piece.offset / kLeafBytes]) {
       return Corrupt(range);
     }
   }

@@ -7,6 +7,7 @@
 // the digest's. Pure functions, any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -24,6 +25,17 @@ using peft::LeafCount;
 // The canonical (big-endian) form of an XXH3-128 value, as it is written on the wire and into
 // digests.
 using Checksum = peft::Leaf;
+
+// The bytes of a leaf: the last one of an image may be shorter.
+constexpr Range LeafRange(uint64_t leaf, uint64_t image_bytes) {
+  const uint64_t begin = leaf * kLeafBytes;
+  return {begin, std::min(kLeafBytes, image_bytes - begin)};
+}
+
+// Whether `piece`, not empty, is a whole leaf.
+constexpr bool IsLeaf(const Range& piece, uint64_t image_bytes) {
+  return piece == LeafRange(piece.offset / kLeafBytes, image_bytes);
+}
 
 // How many pieces the grid cuts `range` into.
 constexpr uint64_t PieceCount(const Range& range) {

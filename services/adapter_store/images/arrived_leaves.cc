@@ -11,6 +11,7 @@ namespace {
 
 using transfer::Checksum;
 using transfer::kLeafBytes;
+using transfer::LeafRange;
 using transfer::Range;
 
 bool IsKnown(const Checksum& checksum) { return checksum != Checksum(); }
@@ -33,14 +34,10 @@ ArrivedLeaves::ArrivedLeaves(uint64_t image_bytes)
       arrived_(transfer::LeafCount(image_bytes)),
       checksums_(transfer::LeafCount(image_bytes)) {}
 
-uint64_t ArrivedLeaves::LeafBytes(size_t leaf) const {
-  return std::min<uint64_t>(kLeafBytes, image_bytes_ - leaf * kLeafBytes);
-}
-
 bool ArrivedLeaves::Count(size_t leaf, uint64_t bytes) {
   MutexLock lock(mutex_);
   arrived_[leaf] += static_cast<uint32_t>(bytes);
-  return arrived_[leaf] == LeafBytes(leaf);
+  return arrived_[leaf] == LeafRange(leaf, image_bytes_).length;
 }
 
 void ArrivedLeaves::Resume(const std::vector<Range>& received, std::string_view kept) {
@@ -60,12 +57,12 @@ void ArrivedLeaves::Add(const Range& range, std::span<const Checksum> checksums,
   ForEachLeaf(range, [&](size_t leaf, uint64_t bytes) {
     const Checksum& claimed = checksums[piece++];
     if (!Count(leaf, bytes)) return;
-    const uint64_t length = LeafBytes(leaf);
+    const Range whole = LeafRange(leaf, image_bytes_);
     // Hashed outside of the lock: other threads are adding other leaves.
     const Checksum checksum =
-        bytes == length
+        bytes == whole.length
             ? claimed
-            : transfer::PieceChecksums(leaf * kLeafBytes, image.subspan(leaf * kLeafBytes, length))
+            : transfer::PieceChecksums(whole.offset, image.subspan(whole.offset, whole.length))
                   .front();
     MutexLock lock(mutex_);
     checksums_[leaf] = checksum;
@@ -81,7 +78,7 @@ absl::Status ArrivedLeaves::Compare(std::span<const Checksum> leaves) const {
   MutexLock lock(mutex_);
   for (size_t leaf = 0; leaf < checksums_.size(); ++leaf) {
     if (!IsKnown(checksums_[leaf]) || leaves[leaf] == checksums_[leaf]) continue;
-    const Range range{.offset = leaf * kLeafBytes, .length = LeafBytes(leaf)};
+    const Range range = LeafRange(leaf, image_bytes_);
     return Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT",
                  absl::StrCat("the bytes of range ", transfer::ToString(range),
                               " are no longer those that arrived: look at the store's disk and "

@@ -37,7 +37,6 @@ class ArrivedLeaves {
   absl::Status Compare(std::span<const transfer::Checksum> leaves) const LORRY_EXCLUDES(mutex_);
 
  private:
-  uint64_t LeafBytes(size_t leaf) const;
   // Counts `bytes` of `leaf`; true when it is whole now.
   bool Count(size_t leaf, uint64_t bytes) LORRY_EXCLUDES(mutex_);
 

@@ -11,11 +11,6 @@ namespace {
 // A trainer may take its time, and the store's ticket lives for as long.
 constexpr Tick kDeadlineMs = 600'000;
 
-transfer::Range LeafRange(uint64_t leaf, uint64_t image_bytes) {
-  const uint64_t begin = leaf * transfer::kLeafBytes;
-  return {begin, std::min(transfer::kLeafBytes, image_bytes - begin)};
-}
-
 }  // namespace
 
 // One image. What is not the transport's is guarded by the owner's mutex while it is in the list,
@@ -111,13 +106,12 @@ void ReadAhead::Run(const std::shared_ptr<Reading>& reading) {
   request.options.deadline_ms = kDeadlineMs;
   const auto on_range = [reading](const transfer::Range& range,
                                   std::span<const transfer::Checksum> pieces) {
-    const uint64_t end = reading->image.bytes;
     const std::vector<transfer::Range> cut =
         transfer::CutRanges(std::span(&range, 1), transfer::kLeafBytes);
     MutexLock lock(reading->mutex);
     for (size_t i = 0; i < std::min(cut.size(), pieces.size()); ++i) {
-      const uint64_t leaf = cut[i].offset / transfer::kLeafBytes;
-      if (cut[i] == LeafRange(leaf, end)) reading->leaves[leaf] = pieces[i];
+      if (transfer::IsLeaf(cut[i], reading->image.bytes))
+        reading->leaves[cut[i].offset / transfer::kLeafBytes] = pieces[i];
     }
   };
   const auto on_done = [reading](const transfer::Outcome& outcome) {
@@ -160,7 +154,8 @@ std::optional<ReadAhead::Draft> ReadAhead::Take(const VersionKey& key, uint64_t 
     MutexLock lock(reading->mutex);
     for (size_t i = 0; i < reading->leaves.size(); ++i) {
       // A set that is full leaves out what is then read again.
-      if (reading->leaves[i] == leaves[i]) draft.proven.Add(LeafRange(i, bytes)).IgnoreError();
+      if (reading->leaves[i] == leaves[i])
+        draft.proven.Add(transfer::LeafRange(i, bytes)).IgnoreError();
     }
   }
   if (draft.proven.empty()) {
