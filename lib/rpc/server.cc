@@ -23,6 +23,7 @@
 #include "lib/rpc/status.h"
 
 namespace lorry::rpc {
+
 // Refuses calls of nobody that is known by their headers, before gRPC reads a message of theirs: a
 // message is read, kept and parsed whole before a handler could refuse it. What the call needs, and
 // the refusal's reason, is the handlers' business; here a caller learns the code alone.
@@ -150,13 +151,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Gat
                                                       std::vector<grpc::Service*> services) {
   HoldCallbackQueue();
   LORRY_RETURN_IF_ERROR(CheckExposure(options, gate));
-  const auto doorkeeper = std::make_shared<Doorkeeper>(gate);
+  auto doorkeeper = std::make_shared<Doorkeeper>(gate);
   LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options, doorkeeper));
   grpc::EnableDefaultHealthCheckService(true);
   if (options.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
-  std::unique_ptr<Server> server(new Server(std::move(options), gate));
-  server->doorkeeper_ = doorkeeper;
+  std::unique_ptr<Server> server(new Server(std::move(options), gate, std::move(doorkeeper)));
   grpc::ServerBuilder builder;
   Configure(server->options_, builder);
   builder.AddListeningPort(server->options_.address, credentials, &server->port_);

@@ -73,12 +73,13 @@ class Server {
   absl::Status Shutdown();
 
  private:
-  Server(ServerOptions options, Gate& gate) : options_(std::move(options)), gate_(gate) {}
+  Server(ServerOptions options, Gate& gate, std::shared_ptr<Doorkeeper> doorkeeper)
+      : options_(std::move(options)), gate_(gate), doorkeeper_(std::move(doorkeeper)) {}
   void WatchStreams();
 
   const ServerOptions options_;
-  Gate& gate_;                              // outlives the server
-  std::shared_ptr<Doorkeeper> doorkeeper_;  // shared with gRPC
+  Gate& gate_;                                    // outlives the server
+  const std::shared_ptr<Doorkeeper> doorkeeper_;  // shared with gRPC
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   Mutex mutex_;
