@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -50,6 +51,11 @@ std::string StateDir() {
 
 std::string UpFile() { return StateDir() + "/up.json"; }
 
+std::string OwnProgram() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
 Context::Context(const std::vector<Verb>& verbs, const Arguments& arguments)
     : verbs_(verbs), arguments_(arguments) {
   if (arguments.Has("timeout")) timeout_ms_ = arguments.Milliseconds("timeout");
@@ -77,13 +83,18 @@ void Context::FindAddresses() {
   store_ = FirstOf(arguments_.Text("store"), Environment("LORRY_STORE"), of_up("store"));
   orchestrator_ = FirstOf(arguments_.Text("orchestrator"), Environment("LORRY_ORCHESTRATOR"),
                           of_up("orchestrator"));
+  std::map<std::string, std::string> engine_admin, engine_urls;
+  for (const nlohmann::json& engine : up.value("engines", nlohmann::json::array())) {
+    if (!engine.is_object()) continue;
+    engine_admin[engine.value("member", "")] = engine.value("admin", "");
+    engine_urls[engine.value("member", "")] = engine.value("engine", "");
+  }
+  if (orchestrator_ == of_up("orchestrator")) engine_urls_ = std::move(engine_urls);
   if (store_.empty() || store_ != of_up("store")) return;
+  admin_ = std::move(engine_admin);
   up_token_file_ = of_up("token_file");
   admin_["adapter-store"] = of_up("store_admin");
   admin_["sync-orchestrator"] = of_up("orchestrator_admin");
-  for (const nlohmann::json& engine : up.value("engines", nlohmann::json::array())) {
-    if (engine.is_object()) admin_[engine.value("member", "")] = engine.value("admin", "");
-  }
 }
 
 rpc::ClientTls Context::Tls() const {

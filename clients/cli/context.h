@@ -27,6 +27,8 @@ inline constexpr int kOk = 0, kFailed = 1, kUsage = 2, kUnreachable = 3;
 // ~/.local/state/lorry/up.json.
 std::string StateDir();
 std::string UpFile();
+// This program's file. Beside it are the services, where builds and packages put them.
+std::string OwnProgram();
 
 using JsonValue = std::variant<std::string, uint64_t>;
 
@@ -43,6 +45,8 @@ class Context {
   // Admin ports (plain HTTP) of what `lorry up` runs, by service; empty where that is not the fleet
   // this command talks to.
   const std::map<std::string, std::string>& AdminAddresses() const { return admin_; }
+  // The URLs of the engines behind its doors, by member; empty likewise.
+  const std::map<std::string, std::string>& EngineUrls() const { return engine_urls_; }
   // --timeout, or `fallback_ms` where it is not given.
   int64_t TimeoutOr(int64_t fallback_ms) const { return timeout_ms_.value_or(fallback_ms); }
 
@@ -79,7 +83,7 @@ class Context {
   const Arguments& arguments_;
   std::string store_, orchestrator_;
   std::string up_token_file_;  // of the `lorry up` whose store it is
-  std::map<std::string, std::string> admin_;
+  std::map<std::string, std::string> admin_, engine_urls_;
   std::optional<int64_t> timeout_ms_;
   size_t columns_ = 0;
   bool json_ = false, colour_ = false, terminal_ = false, bars_ = false;

@@ -21,11 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr char kModule[] = "lorry.bench";
 
-fs::path OwnProgram() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error);
-}
-
 struct Python {
   std::string program;
   std::string path = {};  // PYTHONPATH that it needs; empty: none of ours
@@ -36,7 +31,7 @@ struct Python {
 std::vector<Python> Candidates() {
   std::vector<Python> found;
   if (const char* named = std::getenv("LORRY_PYTHON")) found.push_back({named});
-  const fs::path folder = OwnProgram().parent_path();
+  const fs::path folder = fs::path(OwnProgram()).parent_path();
   const fs::path checkout = (folder / "../../..").lexically_normal();
   if (fs::exists(checkout / "clients/python/src/lorry/bench"))
     found.push_back({checkout / ".venv/dev/bin/python", checkout / "clients/python/src"});
@@ -45,10 +40,10 @@ std::vector<Python> Candidates() {
   return found;
 }
 
-void UsePath(const std::string& path) {
-  if (path.empty()) return;
-  const char* had = std::getenv("PYTHONPATH");
-  ::setenv("PYTHONPATH", had ? absl::StrCat(path, ":", had).c_str() : path.c_str(), 1);
+// `had` is this command's own PYTHONPATH.
+void UsePath(const std::string& path, const std::string& had) {
+  const char* between = path.empty() || had.empty() ? "" : ":";
+  ::setenv("PYTHONPATH", absl::StrCat(path, between, had).c_str(), 1);
 }
 
 std::vector<char*> Pointers(std::vector<std::string>& words) {
@@ -78,7 +73,7 @@ bool HasClient(const Python& python) {
 absl::StatusOr<int> BenchSync(Context& context, const Arguments& arguments) {
   constexpr int64_t kStepTimeoutMs = 300'000;
   std::vector<std::string> words = {
-      "-m", kModule, arguments.At(0), absl::StrCat("--program=", OwnProgram().string()),
+      "-m", kModule, arguments.At(0), absl::StrCat("--program=", OwnProgram()),
       absl::StrCat("--timeout=", context.TimeoutOr(kStepTimeoutMs) / 1000.0)};
   for (const char* option :
        {"engine", "base-model", "shared-dir", "rounds", "tokens", "requests"}) {
@@ -86,9 +81,11 @@ absl::StatusOr<int> BenchSync(Context& context, const Arguments& arguments) {
     if (!value.empty()) words.push_back(absl::StrCat("--", option, "=", value));
   }
   if (context.json()) words.push_back("--json");
+  const char* path = std::getenv("PYTHONPATH");
+  const std::string had = path == nullptr ? "" : path;
   std::vector<std::string> tried;
   for (const Python& python : Candidates()) {
-    UsePath(python.path);
+    UsePath(python.path, had);
     tried.push_back(python.program);
     if (!HasClient(python)) continue;
     words.insert(words.begin(), python.program);

@@ -1,5 +1,4 @@
 // detach: how to go back to engines without Lorry. It changes nothing.
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -24,17 +23,6 @@ struct Way {
       answering;                    // adapter → the engine's name for what the door gives
   std::vector<std::string> loaded;  // engine's names
 };
-
-// member → engine's URL, of the `lorry up` whose orchestrator this command talks to.
-std::map<std::string, std::string> EnginesOfUp(const Context& context) {
-  std::map<std::string, std::string> engines;
-  std::ifstream file(UpFile());
-  const nlohmann::json up = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!up.is_object() || up.value("orchestrator", "") != context.orchestrator()) return engines;
-  for (const nlohmann::json& engine : up.value("engines", nlohmann::json::array()))
-    engines[engine.value("member", "")] = engine.value("engine", "");
-  return engines;
-}
 
 Way WayBack(const MemberStatus& status, const std::map<std::string, std::string>& up) {
   const auto known = up.find(status.member());
@@ -92,7 +80,7 @@ nlohmann::json Json(const Way& way) {
 absl::StatusOr<int> Detach(Context& context, const Arguments& arguments) {
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_ASSIGN_OR_RETURN(const auto status, client->Status());
-  const std::map<std::string, std::string> up = EnginesOfUp(context);
+  const std::map<std::string, std::string>& up = context.EngineUrls();
   const std::string& wanted = arguments.At(0);
   std::vector<std::string> texts;
   for (const MemberStatus& member : status.members()) {

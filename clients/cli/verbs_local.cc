@@ -21,12 +21,6 @@ constexpr int64_t kReadyTimeoutMs = 60'000;
 constexpr int64_t kEnginesTimeoutMs = 10'000;
 constexpr int64_t kEnginesLookMs = 100;
 
-// Beside this program, where builds and packages put them.
-std::string OwnFolder() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
-}
-
 // Whole or not at all: other commands read it at any moment.
 absl::Status WriteUpFile(const nlohmann::json& addresses) {
   std::error_code error;
@@ -120,7 +114,9 @@ absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments, const 
   options.data_dir = arguments.Text("data-dir");
   if (options.data_dir.empty()) options.data_dir = absl::StrCat(StateDir(), "/", folder);
   options.data_dir = std::filesystem::absolute(options.data_dir).lexically_normal().string();
-  options.bin_dir = arguments.Has("bin-dir") ? arguments.Text("bin-dir") : OwnFolder();
+  options.bin_dir = arguments.Has("bin-dir")
+                        ? arguments.Text("bin-dir")
+                        : std::filesystem::path(OwnProgram()).parent_path().string();
   options.pool = arguments.Text("pool");
   options.base_model_config = arguments.Text("base-model-config");
   options.base_model_unchecked = arguments.Has("base-model-unchecked");

@@ -106,3 +106,18 @@ def test_the_advice_weighs_a_sync_against_what_tokens_cost():
     assert result(1, 11, 2000, 2000).break_even() is None
     assert "generate no faster" in result(1, 11, 2100, 2000).advice()
     assert result(2, 1, 2000, 2000).advice().startswith("Merged weights would be the better choice")
+
+
+def test_a_python_is_not_tried_with_the_path_of_the_one_before(bin_dir, tmp_path):
+    """A checkout whose environment is not made yet, before a Python that has the client."""
+    (tmp_path / "clients/python/src/lorry/bench").mkdir(parents=True)
+    (tmp_path / "build/x/bin").mkdir(parents=True)
+    program = shutil.copy(bin_dir / "lorry", tmp_path / "build/x/bin/lorry")
+    stub = tmp_path / "stub" / "python3"
+    stub.parent.mkdir()
+    stub.write_text('#!/bin/sh\n[ "$1" = -c ] || echo "path $PYTHONPATH"\n')
+    stub.chmod(0o755)
+    environment = {"PATH": f"{stub.parent}:/usr/bin:/bin", "PYTHONPATH": "mine", "HOME": str(tmp_path)}
+    done = subprocess.run([program, "bench-sync", tmp_path, "--engine", "1"], env=environment, text=True, capture_output=True,
+                          timeout=RUN_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "path mine\n"), done.stderr
