@@ -5,7 +5,6 @@ padded to three leaves, which a store has as soon as the upload begins.
 """
 
 import json
-import re
 import shutil
 
 import pytest
@@ -41,18 +40,6 @@ def padded(folder):
     return folder
 
 
-def summed(text, pattern):
-    return sum(int(float(n)) for n in re.findall(pattern + r"[^}]*\} (\S+)", text))
-
-
-def sent_by_store(world):
-    return summed(world.fleet.store.metrics(), r'lorry_transfer_bytes_total\{direction="out"')
-
-
-def taken_ahead(world):
-    return sum(summed(world.fleet.proxies[m].metrics(), r'lorry_proxy_fetch_bytes_total\{transport="ahead"') for m in MEMBERS)
-
-
 class Trainer:
     """Publishes version 1 whole, so that the proxies follow, and sends version 2 by hand."""
 
@@ -61,7 +48,7 @@ class Trainer:
         self.publisher = RawPublisher(world.fleet.addresses(), ADAPTER, run.number)
         first = padded(first)
         self.served(first, 1, self.publisher.publish(1, RawImage.of(first)))
-        self.sent = sent_by_store(world)
+        self.sent = world.fleet.store.sent()
 
     def begin(self, image):
         """Begins version 2 until somebody has its header: followers take a moment to be heard of."""
@@ -69,13 +56,13 @@ class Trainer:
         def heard():
             begun = self.publisher.begin(2, image)
             try:
-                until(lambda: sent_by_store(self.world) >= self.sent + HEADER_LEAVES * LEAF, "the header was read", 2)
+                until(lambda: self.world.fleet.store.sent() >= self.sent + HEADER_LEAVES * LEAF, "the header was read", 2)
             except AssertionError:
                 return None
             return begun
 
         begun = until(heard, "an upload is read ahead")
-        assert sent_by_store(self.world) == self.sent + HEADER_LEAVES * LEAF, "by one, and whole leaves alone"
+        assert self.world.fleet.store.sent() == self.sent + HEADER_LEAVES * LEAF, "by one, and whole leaves alone"
         return begun
 
     def finish(self, begun, image):
@@ -99,8 +86,9 @@ def test_one_of_two_has_the_image_before_its_commit(world, make_adapter):
         for member in MEMBERS:
             assert world.doors[member].ask("policy").version == 1
         trainer.served(folder, 2, trainer.finish(begun, image))
-    assert taken_ahead(world) >= HEADER_LEAVES * LEAF
-    sent = sent_by_store(world) - trainer.sent
+    ahead = [n for m in MEMBERS for n in world.fleet.proxies[m].samples('lorry_proxy_fetch_bytes_total{transport="ahead"')]
+    assert sum(ahead) >= HEADER_LEAVES * LEAF
+    sent = world.fleet.store.sent() - trainer.sent
     # A leaf that was under way when the fetch began is sent again.
     assert 2 * image.image_bytes <= sent <= 2 * image.image_bytes + LEAF, "to each once, whatever came ahead"
 

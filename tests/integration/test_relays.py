@@ -3,7 +3,6 @@
 Here they are on one host, so what hosts share is switched off: shared memory, and the host's cache.
 """
 
-import re
 import signal
 import socket
 
@@ -34,20 +33,8 @@ def size_of(adapter) -> int:
     return (adapter / "adapter_model.safetensors").stat().st_size
 
 
-def summed(text: str, pattern: str) -> int:
-    return sum(int(float(n)) for n in re.findall(pattern + r"[^}]*\} (\S+)", text))
-
-
-def sent_by_store(world: World) -> int:
-    return summed(world.fleet.store.metrics(), r'lorry_transfer_bytes_total\{direction="out"')
-
-
-def sent_by(world: World, member: str) -> int:
-    return summed(world.fleet.proxies[member].metrics(), r'lorry_transfer_bytes_total\{direction="out"')
-
-
 def most_read(world: World) -> str:
-    return max(MEMBERS, key=lambda m: sent_by(world, m))
+    return max(MEMBERS, key=lambda m: world.fleet.proxies[m].sent())
 
 
 def test_the_store_sends_an_image_to_few_of_seven(world, make_adapter):
@@ -58,12 +45,12 @@ def test_the_store_sends_an_image_to_few_of_seven(world, make_adapter):
             world.publish(run, number, make_adapter(number))
             world.wait_serves(number)
             size = size_of(make_adapter(number))
-            before, sent = sent, sent_by_store(world)
+            before, sent = sent, world.fleet.store.sent()
             assert 2 * size <= sent - before <= (2 if number == 1 else 4) * size, "whatever the number of engines"
             total += size
             # What is under way to one that reads ahead when it stops is sent again.
             again = (number - 1) * 2 * size
-            everything = sent + sum(sent_by(world, m) for m in MEMBERS)
+            everything = sent + sum(world.fleet.proxies[m].sent() for m in MEMBERS)
             assert 7 * total <= everything <= 7 * total + again, "the others by those that fetched before"
     for member in MEMBERS:
         world.prove(world.doors[member].ask("policy"), version=3)

@@ -134,6 +134,14 @@ class Service:
         ) as reply:
             return reply.read().decode()
 
+    def samples(self, prefix: str) -> list[float]:
+        """Of the metrics' lines that begin so."""
+        return [float(line.rpartition(" ")[2]) for line in self.metrics().splitlines() if line.startswith(prefix)]
+
+    def sent(self) -> int:
+        """Image bytes that others have had from it."""
+        return int(sum(self.samples('lorry_transfer_bytes_total{direction="out"')))
+
     def log_tail(self, lines: int = 40) -> str:
         if not self.log_path.exists():
             return ""

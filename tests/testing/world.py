@@ -183,17 +183,13 @@ class World:
         """Of the member's proxy; the labels in the order of their names."""
         inside = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()))
         wanted = f"{name}{{{inside}}} " if inside else f"{name} "
-        found = self._samples(member, wanted)
+        found = self.fleet.proxies[member].samples(wanted)
         assert len(found) == 1, f"{wanted}: {found}"
         return found[0]
 
     def metric_sum(self, member: str, name: str) -> float:
         """Of all its series at one moment: what moves between them is counted once."""
-        return sum(self._samples(member, f"{name}{{"))
-
-    def _samples(self, member: str, prefix: str) -> list[float]:
-        lines = self.fleet.proxies[member].metrics().splitlines()
-        return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix)]
+        return sum(self.fleet.proxies[member].samples(f"{name}{{"))
 
     def pool(self, adapter: str = ADAPTER) -> dict[str, Any]:
         """What is said of the adapter in the pool that lists it first; empty where nobody knows it."""
