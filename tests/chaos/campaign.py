@@ -22,6 +22,7 @@ sys.path[:0] = [str(HERE), str(ROOT / "tests"), str(ROOT / "tests" / "fakes"), s
 
 from adapters import Adapters  # noqa: E402
 from clients import ALIAS, Clients  # noqa: E402
+from frameworks import Colocated  # noqa: E402
 from judge import LATEST, RECOVERY_S, Judge  # noqa: E402
 from ledger import Fault, Ledger, Version  # noqa: E402
 from report import print_report  # noqa: E402
@@ -42,8 +43,9 @@ IN_ORDER = frozenset(a for a, policy in POLICIES.items() if policy.get("mode") =
 # Engines end requests within this, so that counts come down; and hold enough versions for all adapters.
 TOKEN_DELAY_S = 0.004
 # Two faults at once, so often.
-TWO_AT_ONCE = 0.4
-CALM_S = 1.0
+TWO_AT_ONCE = 0.7
+ROOT_OF_FRAMEWORKS = "frameworks"
+CALM_S = 0.3
 
 
 class Campaign:
@@ -53,6 +55,9 @@ class Campaign:
         self._draw = random.Random(seed)
         adapters = Adapters(folder, engines.tiny_model() / "adapters" / "v1", seed)
         self._trainers = {a: Trainer(world, self.ledger, adapters, a, seed) for a in POLICIES}
+        # One door of each kind; nobody holds the others' engines.
+        self._frameworks = [Colocated(world, self.ledger, adapters, m, folder / ROOT_OF_FRAMEWORKS / m, seed)
+                            for m in world.engines if m.endswith("-1")]
         self._stage = Stage(world, self._trainers, self._draw, self.ledger)
         self._strikes = {s: w for s, w in STRIKES.items() if not only or s.__name__ in only}
         self._seen = 0
@@ -71,6 +76,8 @@ class Campaign:
             stack.enter_context(clients)
             stack.enter_context(Watch(self._world, self.ledger))
             self._await_serving()
+            for framework in self._frameworks:
+                stack.enter_context(framework)
             began = time.monotonic()
             while time.monotonic() - began < seconds:
                 self._round()
@@ -174,12 +181,16 @@ def main() -> int:
     members = [f"{kind}-{i}" for i in range(1, args.engines // 2 + 1) for kind in engines.KINDS]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything started here is ended
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lorry-chaos-"))
-    switches = {"token_delay_s": TOKEN_DELAY_S}
+    after_sleep = random.Random(seed).choice(["kept", "gone", "base"])  # what has become of adapters
+    switches = {"token_delay_s": TOKEN_DELAY_S, "after_sleep": after_sleep}
+    root = folder / ROOT_OF_FRAMEWORKS
+    root.mkdir()
     slots = {"sglang": ["--max-loaded-loras", "18"], "vllm": ["--max-cpu-loras", "18"]}
     print(f"seed {seed}, logs in {folder}", flush=True)
     failed = True
     try:
-        with Crowd(args.bin_dir, folder, engines.tiny_model() / "model", *members, switches=switches, args=slots) as world:
+        with Crowd(args.bin_dir, folder, engines.tiny_model() / "model", *members, switches=switches, args=slots,
+                   proxy_flags={"bindings-root": root}) as world:
             campaign = Campaign(world, folder, seed, args.only)
             campaign.run(args.seconds)
             violations = Judge(campaign.ledger, world.faults.events(), IN_ORDER).all()

@@ -30,11 +30,12 @@ class Clients(Workers):
         turn = draw.randrange(len(KINDS))
         while not self._stop.is_set():
             turn += 1
-            self._ledger.replies.append(self._ask(door, KINDS[turn % len(KINDS)], draw))
+            # In turns, so that each adapter's latest is asked for in each round of kinds.
+            adapter = self._adapters[(turn + turn // len(KINDS)) % len(self._adapters)]
+            self._ledger.replies.append(self._ask(door, KINDS[turn % len(KINDS)], adapter, draw))
             self._stop.wait(PAUSE_S)
 
-    def _ask(self, door: str, kind: str, draw: random.Random) -> Reply:
-        adapter = draw.choice(self._adapters)
+    def _ask(self, door: str, kind: str, adapter: str, draw: random.Random) -> Reply:
         asked, prompt = adapter, draw.randrange(len(PROMPTS))
         if kind == "explicit":
             newest = self._ledger.newest_good(adapter, time.monotonic())
@@ -61,7 +62,5 @@ class Clients(Workers):
         if answer.status == 200:
             reply.announced = answer.run, answer.version
             reply.epoch = int(answer.headers.get("x-lorry-epoch", 0))
-            reply.sources = [self._ledger.source_of(reply.adapter, prompt, c) for c in choices]
-            if any(self._ledger.is_base(prompt, c) for c in choices):
-                reply.reason = "BASE"
+            self._ledger.judge_tokens(reply, prompt, choices)
         reply.status = answer.status

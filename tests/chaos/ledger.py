@@ -48,7 +48,7 @@ class Reply:
     """One request at one door. `sources`: whose bytes answered, of each choice; None: the base model, or nobody's."""
 
     door: str
-    kind: str  # latest, stream, many, explicit, alias
+    kind: str  # latest, stream, many, explicit, alias; bound: by a name that a framework gave
     adapter: str
     asked: str
     sent: float
@@ -57,6 +57,7 @@ class Reply:
     reason: str = ""
     announced: Version = (0, 0)
     epoch: int = 0
+    digest: str = ""
     sources: list[Version | None] = field(default_factory=list)
 
 
@@ -69,6 +70,38 @@ class Fault:
     struck: float
     healed: float = 0.0
     recovered: float = 0.0
+    detail: str = ""
+
+
+@dataclass
+class Bind:
+    """A framework gives a name at its door to bytes; `number` counts them at that door, and stands for a version in replies."""
+
+    door: str
+    name: str
+    number: int
+    began: float
+    done: float = 0.0  # when it was told so; 0: it never was
+
+
+@dataclass
+class Hold:
+    """From the first call of a framework's step to its last: its engine pauses or sleeps meanwhile."""
+
+    door: str
+    began: float
+    ended: float = float("inf")
+
+
+@dataclass
+class Call:
+    """One of a framework's, in a step that began then; 0: it mends what had failed before."""
+
+    door: str
+    what: str
+    step_began: float
+    received: float = 0.0
+    status: int = 0
     detail: str = ""
 
 
@@ -98,6 +131,9 @@ class Ledger:
         self.replies: list[Reply] = []
         self.faults: list[Fault] = []
         self.rollbacks: list[Rollback] = []
+        self.binds: list[Bind] = []
+        self.holds: list[Hold] = []
+        self.calls: list[Call] = []
         self.aliases: dict[tuple[str, str], list[tuple[float, Version]]] = {}  # (adapter, alias) -> when it moved where
         self.violations: list[Violation] = []  # what was seen at once; the judge adds the rest
         self._answers: dict[tuple[str, int, tuple[int, ...]], list[tuple[Version, list[int]]]] = {}
@@ -107,11 +143,32 @@ class Ledger:
     def publish(self, adapter: str, version: Version, folder: pathlib.Path, wrong: str) -> Published:
         entry = Published(adapter, version, folder, wrong, time.monotonic())
         with self._lock:
-            for index, prompt in enumerate(PROMPTS):
-                tokens = expected_tokens(folder, prompt, TOKENS_MAX)
-                self._answers.setdefault((adapter, index, tuple(tokens[:TOKENS_MIN])), []).append((version, tokens))
+            self._learn(adapter, version, folder)
             self.published[adapter, version] = entry
         return entry
+
+    def bind(self, door: str, name: str, number: int, folder: pathlib.Path) -> Bind:
+        entry = Bind(door, name, number, time.monotonic())
+        with self._lock:
+            self._learn(door, (0, number), folder)
+        self.binds.append(entry)
+        return entry
+
+    def names_bound(self, door: str) -> list[str]:
+        return sorted({b.name for b in list(self.binds) if b.door == door and b.done})
+
+    def _learn(self, whose: str, version: Version, folder: pathlib.Path) -> None:
+        for index, prompt in enumerate(PROMPTS):
+            tokens = expected_tokens(folder, prompt, TOKENS_MAX)
+            self._answers.setdefault((whose, index, tuple(tokens[:TOKENS_MIN])), []).append((version, tokens))
+
+    def judge_tokens(self, reply: Reply, prompt: int, choices: list[list[int]]) -> None:
+        """Whose they are. What a framework's pause has cut short may be too short to tell."""
+        if any(len(c) < TOKENS_MIN for c in choices):
+            reply.reason = "CUT_SHORT"
+        elif any(self.is_base(prompt, c) for c in choices):
+            reply.reason = "BASE"
+        reply.sources = [self.source_of(reply.adapter, prompt, c) for c in choices]
 
     def source_of(self, adapter: str, prompt: int, tokens: list[int]) -> Version | None:
         """Whose bytes gave these tokens."""
@@ -138,7 +195,7 @@ class Ledger:
     def dump(self, path: pathlib.Path) -> None:
         """For whoever looks closer: a line of JSON for each reply, fault and publish, with seconds since the beginning."""
         with path.open("w") as file:
-            for entry in [*self.replies, *self.faults, *self.all_published()]:
+            for entry in [*self.replies, *self.faults, *self.all_published(), *self.binds, *self.holds, *self.calls]:
                 plain = {k: round(v - self.began, 3) if isinstance(v, float) and v else v for k, v in vars(entry).items()}
                 file.write(json.dumps({"what": type(entry).__name__, **plain}, default=list_or_text) + "\n")
 

@@ -24,6 +24,10 @@ def print_report(ledger: Ledger, violations: list[Violation], seed: int, seconds
         print(f"  {kind:<34} {len(took):>5}  {statistics.median(took):>14.1f} / {max(took):>8.1f}")
     statuses = Counter(str(r.status) if r.status in (0, 200) else f"{r.status} {r.reason}" for r in ledger.replies)
     print(f"\n  requests {len(ledger.replies)}: " + ", ".join(f"{n} × {s}" for s, n in statuses.most_common()))
+    bound = [b for b in list(ledger.binds) if b.done]
+    calls = Counter("done" if c.status == 200 else "refused or broken" for c in ledger.calls)
+    print(f"  frameworks: {len(bound)} names bound, {len(ledger.holds)} pauses and sleeps, calls "
+          + ", ".join(f"{n} × {s}" for s, n in calls.most_common()))
     outcomes = Counter(p.outcome or "unfinished" for p in ledger.all_published())
     print(f"  publishes {len(ledger.published)}: " + ", ".join(f"{n} × {o}" for o, n in outcomes.most_common()))
     served = [p.ended - p.began for p in ledger.all_published() if p.outcome == "SERVING"]

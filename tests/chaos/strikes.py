@@ -21,10 +21,10 @@ from testing.waiting import moment, until
 from trainers import Trainer, Wrong
 
 WORDS = "lora_A of layer 0 is no matrix"
-# A process is away, or stands still, for a moment, or in a fifth of the cases for longer than a session's patience (5 s).
+# A process is away, or stands still, for a moment, or in an eighth of the cases for longer than a session's patience (5 s).
 AWAY_S = 6.0
-MOMENT_S = 1.5
-LONG = 0.2
+MOMENT_S = 1.0
+LONG = 0.125
 # Of an operator who looks at `lorry status`, and adopts.
 OPERATOR_DEADLINE_S = 40.0
 

@@ -10,7 +10,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "fakes")]
 
 from engine_core import WEIGHTS, expected_tokens  # noqa: E402
 from judge import OF_THE_LEADER, Judge  # noqa: E402
-from ledger import PROMPTS, Fault, Ledger, Reply, Rollback  # noqa: E402
+from ledger import PROMPTS, Call, Fault, Hold, Ledger, Reply, Rollback  # noqa: E402
 from testing.faults import digest_of  # noqa: E402
 
 DOOR, ADAPTER = "vllm-1", "policy"
@@ -186,3 +186,87 @@ def test_a_door_that_closes_as_a_leader_returns_is_seen(story, how):
 def test_a_fault_that_nobody_recovers_from_is_seen(story):
     story.ledger.faults.append(Fault("kill store", frozenset(), 100, 105))
     assert "were not enough" in story.found()[0]
+
+
+@pytest.fixture
+def bound(story):
+    """A framework has bound `lora` to the first bytes at 40, to the second at 50."""
+    for number in (1, 2):
+        bind = story.ledger.bind(DOOR, "lora", number, story.folders[number - 1])
+        bind.began, bind.done = 30.0 + 10 * number, 31.0 + 10 * number
+    return story
+
+
+def by_binding(story, at: float, number: int, **more) -> Reply:
+    tokens = expected_tokens(story.folders[number - 1], PROMPTS[0], 6)
+    fields = {"status": 200, "digest": f"d{number}", "sources": [story.ledger.source_of(DOOR, 0, tokens)], **more}
+    reply = Reply(DOOR, "bound", DOOR, "lora", at, at + 0.1, **fields)
+    story.ledger.replies.append(reply)
+    return reply
+
+
+def test_a_binding_is_answered_by_the_bytes_that_it_has(bound):
+    by_binding(bound, 42, 1)
+    by_binding(bound, 50.5, 1)  # while it is bound anew
+    by_binding(bound, 52, 2)
+    assert bound.found() == []
+
+
+def test_a_binding_that_is_answered_by_what_it_was_before_is_seen(bound):
+    by_binding(bound, 52, 1)
+    assert bound.found() == [f"{DOOR} answered lora by bytes 1, and had bound 2 before"]
+
+
+def test_a_binding_that_is_answered_by_what_it_will_be_is_seen(bound):
+    by_binding(bound, 45, 2)
+    assert bound.found() == [f"{DOOR} answered lora by bytes 2, which are those of lora"]
+
+
+def test_a_binding_that_is_answered_by_the_base_or_by_nobody_is_seen(bound):
+    by_binding(bound, 52, 2, reason="BASE")
+    by_binding(bound, 53, 3)
+    assert bound.found() == [f"{DOOR} answered lora by the base model", f"{DOOR} answered lora by bytes of nobody"]
+
+
+def test_one_digest_of_two_contents_is_seen(bound):
+    by_binding(bound, 42, 1)
+    by_binding(bound, 52, 2, digest="d1")
+    assert bound.found() == [f"{DOOR} answered lora: one digest, two contents"]
+
+
+def test_a_name_that_is_forgotten_is_seen_unless_the_disk_was_lost(bound):
+    bound.ledger.replies.append(Reply(DOOR, "bound", DOOR, "lora", 60, 60.1, 404, "UNKNOWN_ADAPTER"))
+    assert bound.found() == [f"{DOOR} has forgotten lora"]
+    bound.ledger.faults.append(Fault("wipe proxy", frozenset([DOOR]), 55, 57, 58))
+    assert bound.found() == []
+
+
+def test_a_call_that_fails_where_nothing_is_broken_is_seen(bound):
+    bound.ledger.calls.append(Call(DOOR, "sleep", 60, 61, 503, "why"))
+    assert bound.found() == [f"{DOOR} refused a framework's sleep: 503 why"]
+    bound.ledger.faults.append(Fault("stop engine", frozenset([DOOR]), 48, 49, 52))
+    assert bound.found() == [], "what was broken just before"
+    bound.ledger.faults.clear()
+    bound.ledger.calls[0].step_began = 0.0
+    assert bound.found() == [], "it fails of what failed before"
+
+
+def test_what_is_cut_short_without_a_framework_is_seen(story):
+    story.answer(32, 3, reason="CUT_SHORT", sources=[None])
+    assert story.found() == [f"{DOOR} cut an answer to {ADAPTER} short"]
+    story.ledger.holds.append(Hold(DOOR, 31, 33))
+    assert story.found() == []
+
+
+def test_an_engine_that_ends_of_a_call_is_seen(story):
+    died = {"event": "died", "engine": DOOR, "name": "", "digest": ""}
+    story.events += [{"at": 5.0, "why": "asked to", **died}, {"at": 6.0, "why": "an illegal memory access", **died}]
+    assert story.found() == [f"{DOOR} ended of a call: an illegal memory access"]
+
+
+def test_all_engines_may_be_gone_at_once(story):
+    entry = story.ledger.published[ADAPTER, (1, 2)]
+    entry.outcome = "TOO_FEW_ENGINES"
+    assert "is good and ended" in story.found()[0]
+    story.ledger.faults.append(Fault("kill everything", frozenset([DOOR]), entry.began, entry.ended, entry.ended))
+    assert story.found() == []
