@@ -40,7 +40,6 @@ from fastapi.responses import (
 from sglang_state import FakeSglang, Refused
 
 VERSION = "0.5.23"
-PUBLISH_STEPS = 15  # --load-snapshot-publish-interval
 PAUSE_MODES = ("abort", "retract", "in_place")
 
 
@@ -387,13 +386,8 @@ def add_info_routes(app: FastAPI, engine: FakeSglang) -> None:
 
     @app.get("/v1/loads")
     async def loads() -> dict:
-        # The scheduler publishes its counts every 15 decode steps, so a request is not counted before its 15th token.
-        running = [r for r in engine.scheduler.requests if r.running]
-        load = {
-            "dp_rank": 0,
-            "num_running_reqs": sum(len(r.tokens) >= PUBLISH_STEPS for r in running),
-            "num_waiting_reqs": engine.scheduler.waiting,
-        }
+        running, waiting = engine.counts.shown()
+        load = {"dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": waiting}
         return {"timestamp": "", "version": VERSION, "loads": [load]}
 
 
@@ -442,6 +436,7 @@ def main() -> None:
         return {
             "running": engine.scheduler.running,
             "waiting": engine.scheduler.waiting,
+            "held": engine.held,
             "paused": engine.paused,
             "pauses": engine.pauses,
             "flushes": engine.flushes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import random
 import uuid
@@ -30,15 +31,44 @@ class Refused(Exception):
     """A ValueError of the tokenizer process: becomes a 400."""
 
 
+PUBLISH_STEPS = 15  # --load-snapshot-publish-interval
+
+
+class Counts:
+    """What the scheduler has published of its requests: at each that it reads the prompt of, which is not among them yet, and every
+    15 steps; at once where it runs nothing, as while it is paused or idle."""
+
+    def __init__(self, scheduler: Scheduler):
+        self._scheduler = scheduler
+        self._published = (0, 0)
+        self._steps = 0
+
+    def step(self, request: Request) -> None:
+        """Before each token of it; the one that runs longest tells a step of all."""
+        decoding = [r for r in self._scheduler.requests if r.running and r.tokens]
+        if request.tokens and request is decoding[0]:
+            self._steps += 1
+        if not request.tokens or self._steps >= PUBLISH_STEPS:
+            self._steps = 0
+            self._published = len(decoding), self._scheduler.waiting
+
+    def shown(self) -> tuple[int, int]:
+        if self._scheduler.frozen or not self._scheduler.requests:
+            self._published = self._scheduler.running, self._scheduler.waiting
+        return self._published
+
+
 class FakeSglang:
     def __init__(self, args: argparse.Namespace, switches: Switches):
         self.args, self.switches = args, switches
         self.scheduler = Scheduler(switches, args.max_running_requests)
+        self.counts = Counts(self.scheduler)
         self.shapes = module_shapes(args.model)
         self.registry: OrderedDict[str, Adapter] = OrderedDict()  # least recently used first
         self.ever_loaded: dict[str, Adapter] = {}
         self.update_lock = asyncio.Lock()  # one load or unload at a time, waits included
         self.paused = False
+        self.held = 0  # requests that came under a pause, and which none aborts
         self.pausing = asyncio.Lock()
         self.pauses: list[str] = []  # the modes asked for
         self.flushes = 0  # that worked
@@ -187,7 +217,11 @@ class FakeSglang:
 
     async def begin(self, rid: str, name: str | None, ids: list[int], params: dict):
         """Waits out a pause, takes the reference, and answers (adapter, requests)."""
-        await self.scheduler.wait_for(lambda: not self.paused)
+        self.held += 1
+        try:
+            await self.scheduler.wait_for(lambda: not self.paused)
+        finally:
+            self.held -= 1
         self.memory.must_be_there()
         count = params.get("n") or 1
         adapter = await self.acquire(name, count)
@@ -199,7 +233,10 @@ class FakeSglang:
         limit = params.get("max_new_tokens") or params.get("max_tokens") or 128
         ids_of = [rid] if count == 1 else [uuid.uuid4().hex for _ in range(count)]
         jitter = self.switches.logprob_noise * random.random()
-        return adapter, [Request(i, name, digest, ids, limit, jitter=jitter) for i in ids_of]
+        made = [Request(i, name, digest, ids, limit, jitter=jitter) for i in ids_of]
+        for request in made:
+            request.on_step = functools.partial(self.counts.step, request)
+        return adapter, made
 
     @staticmethod
     def finish_reason(request: Request) -> dict | None:

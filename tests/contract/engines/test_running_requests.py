@@ -42,7 +42,7 @@ def test_streams_repeat_themselves_on_sglang_and_go_on_on_vllm(api):
 
 
 def test_the_engine_counts_what_runs(api):
-    """Not at once: SGLang publishes its counts every 15 decode steps, vLLM after its next step."""
+    """Not at once: SGLang publishes its counts every 15 steps and before it begins another, vLLM after its next step."""
     until(lambda: api.load_counts() == (0, 0), "nothing runs")
     stream = api.stream(None, LONG)
     until(lambda: stream.ended or sum(api.load_counts()) == 1, "the request is counted")
