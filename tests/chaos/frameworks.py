@@ -70,7 +70,7 @@ class Colocated(Workers):
         bind = self._ledger.bind(self._member, name, self._number, source)
         write(source, self._folder)
         self._call("load", *self._spelt("/load_lora_adapter", "/v1/load_lora_adapter"),
-                   {"lora_name": name, "lora_path": str(self._folder)})
+                   {"lora_name": name, "lora_path": str(self._folder)} | ({} if self._kind == "sglang" else {"load_inplace": True}))
         bind.done = time.monotonic()
 
     def _sleep(self) -> None:
@@ -87,8 +87,8 @@ class Colocated(Workers):
     def _spelt(self, sglang: str, vllm: str) -> tuple[str]:
         return (sglang if self._kind == "sglang" else vllm,)
 
-    def _call(self, what: str, path: str, body: object = None) -> None:
-        call = Call(self._member, what, self._step_began)
+    def _call(self, verb: str, path: str, body: object = None) -> None:
+        call = Call(self._member, verb, self._step_began)
         try:
             call.status, answer = self._framework.call("POST", path, {} if body is None else body)
             call.detail = "" if call.status == 200 else str(answer)

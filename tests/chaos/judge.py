@@ -94,7 +94,7 @@ class Judge:
             struck = any(call.door in f.touches and f.struck <= call.received and since <= (f.recovered or since)
                          for f in self._ledger.faults)
             if not struck and not self._died(call.door, since, call.received):
-                yield Violation(call.received, f"{call.door} refused a framework's {call.what}: {call.status} {call.detail}")
+                yield Violation(call.received, f"{call.door} refused a framework's {call.verb}: {call.status} {call.detail}")
 
     def _held(self, door: str, since: float, by: float) -> bool:
         return any(h.door == door and h.began <= by and since <= h.ended for h in list(self._ledger.holds))

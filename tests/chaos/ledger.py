@@ -98,7 +98,7 @@ class Call:
     """One of a framework's, in a step that began then; 0: it mends what had failed before."""
 
     door: str
-    what: str
+    verb: str
     step_began: float
     received: float = 0.0
     status: int = 0
