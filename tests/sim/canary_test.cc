@@ -90,6 +90,10 @@ TEST(Canary, BelievingWhatAnEngineHadBeforeItSleptIsCaught) {
   ExpectBreaks(Plant::kSleepIsHidden, "invariant 2");
 }
 
+TEST(Canary, BelievingALookOfBeforeItWasWokenIsCaught) {
+  ExpectBreaks(Plant::kLooksAreNeverOld, "invariant 14");
+}
+
 TEST(Canary, AForgottenBindingIsCaught) {
   ExpectBreaks(Plant::kBindingIsNotWritten, "invariant 2");
 }

@@ -98,10 +98,11 @@ enum class Plant {
   kResumeIsIgnored,       // and one for resumed that stays paused
   kSleepIsNotWritten,     // a proxy forgets that a framework released the memory when it dies
   kSleepIsHidden,         // a proxy does not see that an engine sleeps
-  kBindingIsNotWritten,   // a proxy forgets what a framework has bound when it dies
-  kWaitIsNotReported,     // a door does not say which adapters its requests wait for
-  kFrameworkIsIgnored,    // a proxy lets an engine go on though a framework paused it
-  kFrameworkHasNoEnd,     // and never one that the framework forgets
+  kLooksAreNeverOld,  // a proxy believes a look at its engine that began before the engine was woken
+  kBindingIsNotWritten,  // a proxy forgets what a framework has bound when it dies
+  kWaitIsNotReported,    // a door does not say which adapters its requests wait for
+  kFrameworkIsIgnored,   // a proxy lets an engine go on though a framework paused it
+  kFrameworkHasNoEnd,    // and never one that the framework forgets
 };
 
 class Queue {

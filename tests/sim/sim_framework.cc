@@ -62,7 +62,10 @@ void SimProxy::Do(const proxy::AnswerCall& effect) {
   if (open == framework_.open.end()) return;  // its caller has left
   const SimFramework::Open call = open->second;
   framework_.open.erase(open);
-  if (call.is_wake && effect.outcome == Outcome::kOk) framework_.asleep = BootId();
+  if (call.is_wake && effect.outcome == Outcome::kOk) {
+    framework_.asleep = BootId();
+    framework_.woken = framework_.wakes_all.contains(passed_) && !engine_.asleep();
+  }
   // Its remedy for what nobody knows.
   if (absl::StrContains(effect.detail, "start the engine again")) engine_.Kill();
   if (call.is_memory) return;

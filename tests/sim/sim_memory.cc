@@ -19,6 +19,7 @@ const proxy::MemoryTags kTags = {"kv_cache", "weights"};
 void SimProxy::FrameworkAsks(proxy::FrameworkCall call) {
   const uint64_t ticket = ++framework_.last;
   const bool is_wake = std::holds_alternative<proxy::WakeCall>(call);
+  framework_.woken = false;
   framework_.open[ticket] = {.at = sim_.now(), .is_memory = true, .is_wake = is_wake};
   framework_.memory[ticket] = call;
   Post(proxy::CallMade{ticket, std::move(call)});
@@ -67,6 +68,26 @@ void SimProxy::CheckReleased(const std::string& what) {
     sim_.oracle.Violate(6, absl::StrCat(what, " is moved on an engine whose memory is released"));
 }
 
+// What is known of its sleep here: by a look, unless that began before the engine was woken.
+void SimProxy::NoteSleep(const proxy::Event& event) {
+  if (const auto* seen = std::get_if<proxy::EngineSeen>(&event); seen && seen->passed >= passed_) {
+    stepped_asleep_ = seen->asleep.value_or(false);
+    was_awake_ = was_awake_ || !stepped_asleep_;
+  }
+  const auto* done = std::get_if<proxy::PassDone>(&event);
+  if (done == nullptr || !framework_.wakes_all.contains(done->op) || done->outcome != Outcome::kOk)
+    return;
+  stepped_asleep_ = false;
+  was_awake_ = true;
+}
+
+// 14: who was told that the engine has its memory again is let in at once.
+void SimProxy::CheckWoken() {
+  if (!framework_.woken || !machine().door_table().asleep) return;
+  sim_.oracle.Violate(
+      14, absl::StrCat(member_.value, " refuses requests for a sleep that it said was over"));
+}
+
 void SimProxy::Do(const proxy::PassCall& effect) {
   const auto made = framework_.memory.find(effect.ticket);
   if (made == framework_.memory.end())
@@ -85,15 +106,23 @@ void SimProxy::Do(const proxy::PassCall& effect) {
   if (is_sglang && (is_release || is_wake) && engine_.released() == is_release)
     sim_.oracle.Violate(6, absl::StrCat(member_.value, " asks SGLang for what it would end of"));
   const bool changes = is_wake ? engine_.released() : !is_release;
+  if (is_wake && journal_.contains("asleep")) framework_.wakes_all.insert(effect.op);
   if (is_release) engine_.SetReleased(true);
   if (is_release) framework_.asleep = engine_.boot();
   // Its caller may have taken the release for lost with the life before, and is told otherwise now.
   if (is_release && framework_.wakes == 0) FrameworkWakesIn(kWakesAgainMs);
   if (is_wake) engine_.SetReleased(false);
+  // It knows of one sleep, whoever put it there.
+  if (is_wake && !is_sglang) engine_.SetAsleep(false);
   if (changes) engine_.Lose(absl::StrCat(framework_.loses, member_.value, sim_.now()));
   EngineChanged();
   const int64_t takes = sim_.Latency(500);
-  Later(takes, proxy::PassDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
+  sim_.queue.In(takes, [this, op = effect.op, lost, life = life_] {
+    if (life_ != life) return;
+    passed_ = op;
+    Post(proxy::PassDone{op, lost ? Outcome::kUnknown : Outcome::kOk});
+    EngineChanged();
+  });
 }
 
 // What has failed may be unloaded, though it must be loaded, so that it is loaded again.

@@ -12,8 +12,6 @@ using proxy::Outcome;
 
 namespace {
 
-constexpr int64_t kLookEveryMs = 1'000;  // the driver's own
-
 bool Locks(const proxy::Record& record) {
   if (!record.value.has_value()) return false;
   const auto* row = std::get_if<proxy::RowRecord>(&*record.value);
@@ -73,6 +71,9 @@ void SimProxy::Start() {
   known_.reset();
   stepped_.clear();
   knows_asleep_ = stepped_asleep_ = was_awake_ = false;
+  passed_ = 0;
+  framework_.woken = false;
+  framework_.wakes_all.clear();
   SimDoor::Hooks hooks;
   // Posted, as everything from another thread is.
   hooks.report = [this, life = life_](const proxy::DoorReport& report) {
@@ -159,10 +160,7 @@ void SimProxy::Step(const proxy::Event& event) {
   ++sim_.steps;
   sim_.Trace("proxy", event.index());
   if (sim_.narrates) Narrate(sim_, member_.value, event);
-  if (const auto* seen = std::get_if<proxy::EngineSeen>(&event)) {
-    stepped_asleep_ = seen->asleep.value_or(false);
-    was_awake_ = was_awake_ || !stepped_asleep_;
-  }
+  NoteSleep(event);
   if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) NoteProbe(*probe);
   const auto* document = std::get_if<proxy::DesiredReceived>(&event);
   if (document == nullptr) {
@@ -227,6 +225,7 @@ void SimProxy::TurnIsOver(const std::vector<proxy::Event>& batch) {
   knows_asleep_ = stepped_asleep_;
   was_awake_ = false;
   binder_.TurnIsOver(machine(), journal_);
+  CheckWoken();
 }
 
 SimDoor::Answer SimProxy::Request(const SimDoor::Wish& wish) {
@@ -258,32 +257,6 @@ void SimProxy::UnloadOneThatIsRouted() {
     if (engine_.running(route.name) == 0 && doors_.back()->Routes(route.name))
       return Do(proxy::Unload{0, engine_.boot(), route.name, 1'000});
   }
-}
-
-void SimProxy::EngineChanged() {
-  sim_.queue.In(sim_.Latency(kLookEveryMs), [this, life = life_] {
-    if (life_ != life || !alive() || sim_.now() < blind_until_) return;
-    if (!engine_.up()) {
-      seen_boot_ = BootId();
-      return Post(proxy::EngineLost{true});
-    }
-    // A planted bug: restarts of the engine go unnoticed.
-    if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
-    seen_boot_ = engine_.boot();
-    proxy::EngineSeen seen{engine_.boot(), engine_.limits(), "1", engine_.problem(),
-                           engine_.SaysAsleep()};
-    if (sim_.plant == Plant::kSleepIsHidden) seen.asleep = false;
-    seen.base_model = engine_.base_model();
-    Post(seen);
-  });
-}
-
-void SimProxy::LoseSight(int64_t ms, bool ended) {
-  if (!alive() || !engine_.up() || seen_boot_.empty()) return;
-  blind_until_ = sim_.now() + ms;
-  if (ended) engine_.SeemsDead();
-  Post(proxy::EngineLost{ended});
-  sim_.queue.In(ms, [this] { EngineChanged(); });
 }
 
 void SimProxy::Rot() {

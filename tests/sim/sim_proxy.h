@@ -72,6 +72,11 @@ class SimProxy {
   void FrameworkCalls(const std::string& text);
   // And every call of one was answered by now, unless its proxy died.
   void CheckCalls();
+  // Somebody puts its engine to sleep without the door.
+  void FallsAsleep() {
+    engine_.SetAsleep(true);
+    framework_.woken = false;
+  }
   bool knows_asleep() const { return knows_asleep_; }
   void EngineChanged();  // the driver's poll notices what the engine is now, a little later
   void LoseSight(int64_t ms, bool ended);  // the driver does not see the engine, though it lives
@@ -159,6 +164,9 @@ class SimProxy {
   void FrameworkWakesIn(int64_t ms);
   void NoteProbe(const proxy::ProbeDone& done);
   void CheckReleased(const std::string& what);
+  void CheckWoken();
+  void NoteSleep(const proxy::Event& event);
+  void Told(proxy::EngineSeen seen);
   void Do(const proxy::SetDoorTable& effect);
   void Do(const proxy::SendObserved& effect);
   void Do(const proxy::AnswerCall& effect);
@@ -186,6 +194,8 @@ class SimProxy {
   std::vector<std::unique_ptr<SimDoor>> doors_;
   std::set<proxy::OpId> cancelled_;
   BootId seen_boot_;
+  Tick looked_at_ = 0;      // the last look is told then
+  proxy::OpId passed_ = 0;  // the last PassCall whose answer this life was told
   Tick blind_until_ = 0;
   std::optional<fleet::Observed> last_sent_;  // of this life
   Tick began_at_ = 0;                         // this life
@@ -214,11 +224,13 @@ class SimProxy {
     std::map<uint64_t, Open> open;                    // somebody waits for the answer
     std::map<uint64_t, proxy::FrameworkCall> memory;  // of this life
     BootId asleep;                                    // that is to be woken
-    int wakes = 0;                                    // that are to come
-    std::string loses;                                // what it loses meanwhile
-    BootId boot;                                      // that was paused last
-    Tick may_hold_until = 0;                          // at the latest, whatever became of the calls
-    Tick must_hold_until = 0;  // as its caller was told, unless it is let go on
+    std::set<proxy::OpId> wakes_all;  // of what the proxy knows to be released, by that call
+    bool woken = false;               // it was told so, and nobody has put it to sleep since
+    int wakes = 0;                    // that are to come
+    std::string loses;                // what it loses meanwhile
+    BootId boot;                      // that was paused last
+    Tick may_hold_until = 0;          // at the latest, whatever became of the calls
+    Tick must_hold_until = 0;         // as its caller was told, unless it is let go on
   };
   SimFramework framework_;
   std::set<EngineName> failed_probe_;  // their last one

@@ -164,7 +164,8 @@ class Run {
     }
     if (plant == Plant::kFrameworkIsIgnored || plant == Plant::kFrameworkHasNoEnd)
       mishaps_.framework = 100;
-    if (plant == Plant::kSleepIsNotWritten) mishaps_.release = 200;
+    if (plant == Plant::kSleepIsNotWritten || plant == Plant::kLooksAreNeverOld)
+      mishaps_.release = 200;
     if (plant == Plant::kSleepIsHidden) mishaps_.sleep = 100;
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
     if (plant == Plant::kProbeIsBlind || plant == Plant::kGapIsBlind) drawn.ignored = 300;

@@ -395,7 +395,7 @@ void World::ToProxy(const sync::SetDesired& effect) {
 
 void World::PutToSleep(const MemberId& member, int64_t ms) {
   SimProxy& proxy = *proxies_.at(member);
-  proxy.engine().SetAsleep(true);
+  proxy.FallsAsleep();
   proxy.EngineChanged();
   sim_.queue.In(ms, [this, &proxy, text = absl::StrCat(member.value, sim_.now())] {
     // Nobody can tell who has not seen that it slept.

@@ -81,15 +81,16 @@ void EngineLink::LookAgain() {
 void EngineLink::Look() {
   const Millis within(options_.look_deadline_ms);
   if (engine_ != nullptr) {
-    return engine_->Inspect(within, [this](absl::StatusOr<engines::EngineFacts> facts) {
-      OnLook(facts);
-      LookAgain();
-    });
+    return engine_->Inspect(within,
+                            [this, passed = passed_](absl::StatusOr<engines::EngineFacts> facts) {
+                              OnLook(facts, passed);
+                              LookAgain();
+                            });
   }
   engines::DetectEngine(io_, options_.engine, within,
                         [this](absl::StatusOr<std::unique_ptr<engines::Engine>> engine) {
                           if (!engine.ok()) {
-                            OnLook(engine.status());
+                            OnLook(engine.status(), passed_);
                             return LookAgain();
                           }
                           engine_ = *std::move(engine);
@@ -99,8 +100,8 @@ void EngineLink::Look() {
                         });
 }
 
-void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
-  if (facts.ok()) return OnFacts(*facts);
+void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts, OpId passed) {
+  if (facts.ok()) return OnFacts(*facts, passed);
   // Refused at once: nobody listens. Slow or broken off: it may be busy. Not reached for a reason of
   // this side's, as a name that is not resolved: that says nothing of it.
   const bool ended = facts.status().code() == absl::StatusCode::kUnavailable;
@@ -116,7 +117,7 @@ void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts) {
                    .why = absl::StrCat(ReasonOf(facts.status()), ": ", Text(facts.status()))});
 }
 
-void EngineLink::OnFacts(const engines::EngineFacts& facts) {
+void EngineLink::OnFacts(const engines::EngineFacts& facts, OpId passed) {
   failures_ = 0;
   ended_ = false;
   const bool is_new = facts.boot != boot_;
@@ -147,6 +148,7 @@ void EngineLink::OnFacts(const engines::EngineFacts& facts) {
                    .version = facts.version,
                    .problem = problems.empty() ? std::nullopt : std::optional(TextOf(problems)),
                    .asleep = facts.asleep,
+                   .passed = passed,
                    .warning = TextOf(warnings),
                    .base_model = base_model_.model,
                    .base_unchecked = base_model_.unchecked});
@@ -349,6 +351,7 @@ void EngineLink::Run(const PassCall& pass, std::optional<engines::RawCall> call,
               spdlog::info("passed {}: {}", path,
                            reply.ok() ? std::to_string(reply->status) : done.reason);
               if (reply.ok()) on_reply(*std::move(reply));
+              passed_ = pass.op;
               sink_(std::move(done));
             });
       },

@@ -90,8 +90,9 @@ class EngineLink {
   void Look();
   void LookAgain();
   void NotePauseEnded();
-  void OnFacts(const engines::EngineFacts& facts);
-  void OnLook(const absl::StatusOr<engines::EngineFacts>& facts);
+  // `passed` as it was when the look began.
+  void OnFacts(const engines::EngineFacts& facts, OpId passed);
+  void OnLook(const absl::StatusOr<engines::EngineFacts>& facts, OpId passed);
   // Runs `call` on the link's thread with the engine, or `otherwise` when there is none, or another
   // boot than asked.
   void With(const BootId& boot, std::function<void(engines::Engine&)> call,
@@ -108,6 +109,7 @@ class EngineLink {
   BootId boot_;
   FoundBaseModel base_model_;      // of that boot
   std::optional<Tick> paused_at_;  // asked for; until a resume is answered
+  OpId passed_ = 0;                // the last PassCall whose answer was told
   int failures_ = 0;
   std::atomic<bool> ended_{false};
   std::thread thread_;

@@ -86,7 +86,7 @@ void HandleSeen(Core& core, const EngineSeen& event) {
   }
   core.answers = true;
   core.limits = event.limits;
-  HandleSaidAsleep(core, event.asleep);
+  HandleSaidAsleep(core, event);
   core.engine_version = event.version;
   core.problem = event.problem;
   core.warning = event.warning;

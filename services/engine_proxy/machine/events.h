@@ -53,6 +53,7 @@ struct EngineSeen {  // it answers, and this is its start marker; repeated as of
   std::optional<std::string> problem = {};  // preflight: the missing or wrong flag, for people;
                                             // with one the member stays JOINING
   std::optional<bool> asleep = {};          // memory released; none where the engine does not say
+  OpId passed = 0;  // the last PassCall that was answered before this look began; 0: none was
   std::string warning = {};  // preflight: what is amiss and keeps it from nothing, for people
   // What it serves. Without, no adapter is loaded, unless the operator vouches for all of them.
   std::optional<peft::BaseModel> base_model = {};

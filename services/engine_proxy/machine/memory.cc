@@ -16,7 +16,7 @@
 namespace lorry::proxy {
 namespace {
 
-// An engine was looked at before a call may tell of it afterwards; the second look began later.
+// A call that was sent before, by this process or an earlier one, may be carried out after a look.
 constexpr uint32_t kLooksToWake = 2;
 
 // Two in a row, because a request that has arrived may not be among what the engine shows yet.
@@ -53,6 +53,10 @@ void Release(Core& core, std::optional<AsleepRecord> record) {
 
 MemoryTags Released(const Core& core) {
   return core.memory.record.has_value() ? core.memory.record->tags : MemoryTags();
+}
+
+bool IsSubset(const MemoryTags& some, const MemoryTags& all) {
+  return std::ranges::includes(all, some);
 }
 
 std::string Joined(const MemoryTags& tags) { return absl::StrJoin(tags, ", "); }
@@ -175,6 +179,14 @@ void Settle(Core& core, const MemoryTags& tags, bool is_release) {
   Release(core, std::move(record));
 }
 
+// Whoever was told that the engine has its memory again asks it at once. What it said of its sleep
+// before that is over; should somebody put it to sleep again, a look tells that begins from now on.
+void Wake(Core& core, const WakeCall& call) {
+  const bool was_known = core.memory.record.has_value();
+  if (was_known && IsSubset(core.memory.record->tags, call.tags)) core.memory.seen_asleep.reset();
+  Settle(core, call.tags, /*is_release=*/false);
+}
+
 template <typename Call>
 bool IsNext(const Core& core) {
   const auto& waiting = core.calls.waiting;
@@ -236,12 +248,12 @@ void HandlePassDone(Core& core, const PassDone& event) {
   Memory& memory = core.memory;
   if (event.op == 0 || memory.op != event.op) return;
   memory.op = 0;
+  memory.heard_since = event.op;
   AnswerServed(core, event.outcome, event.reason, event.detail);
   if (std::holds_alternative<WeightsCall>(memory.passing)) return BelieveNothing(core);
   if (MayHaveHappened(event.outcome)) return;  // it stays asleep, and in doubt
   if (event.outcome != Outcome::kOk) return Release(core, memory.before);
-  if (const auto* wake = std::get_if<WakeCall>(&memory.passing))
-    return Settle(core, wake->tags, /*is_release=*/false);
+  if (const auto* wake = std::get_if<WakeCall>(&memory.passing)) return Wake(core, *wake);
   Settle(core, std::get<ReleaseCall>(memory.passing).tags, /*is_release=*/true);
 }
 
@@ -285,10 +297,11 @@ std::optional<Tick> MemoryWakeAt(const Core& core) {
   return wake.first();
 }
 
-void HandleSaidAsleep(Core& core, std::optional<bool> asleep) {
+void HandleSaidAsleep(Core& core, const EngineSeen& seen) {
   Memory& memory = core.memory;
-  memory.seen_asleep = asleep;
-  const bool is_awake = asleep.has_value() && !*asleep && memory.op == 0;
+  if (seen.passed < memory.heard_since) return;
+  memory.seen_asleep = seen.asleep;
+  const bool is_awake = seen.asleep.has_value() && !*seen.asleep && memory.op == 0;
   memory.looks_awake = is_awake ? memory.looks_awake + 1 : 0;
   // Somebody woke it without this door.
   if (memory.record.has_value() && memory.looks_awake >= kLooksToWake)
@@ -299,6 +312,7 @@ void HandleSaidAsleep(Core& core, std::optional<bool> asleep) {
 void ForgetMemory(Core& core, const BootId& boot) {
   Memory& memory = core.memory;
   memory.seen_asleep.reset();
+  memory.heard_since = 0;
   memory.idle_by.reset();
   if (memory.op != 0) {
     memory.op = 0;

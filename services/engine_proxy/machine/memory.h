@@ -38,7 +38,7 @@ void AdvanceMemory(Core& core);
 std::optional<Tick> MemoryWakeAt(const Core& core);
 
 // What the engine says of itself.
-void HandleSaidAsleep(Core& core, std::optional<bool> asleep);
+void HandleSaidAsleep(Core& core, const EngineSeen& seen);
 // Another life of the engine has all of its memory.
 void ForgetMemory(Core& core, const BootId& boot);
 std::string AsleepDetail(const Core& core);

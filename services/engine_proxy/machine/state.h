@@ -233,7 +233,9 @@ struct FrameworkCalls {
 // What frameworks have released of the engine's memory, and the call that it is asked for as it came
 // (memory.h).
 struct Memory {
-  std::optional<bool> seen_asleep;     // as the engine says of itself
+  std::optional<bool> seen_asleep;  // as the engine says of itself
+  OpId heard_since =
+      0;  // the last PassCall with an answer: what a look says that began before it is old
   std::optional<AsleepRecord> record;  // while some of it is released, as far as is known here
   OpId op = 0;                         // PassCall
   std::variant<ReleaseCall, WakeCall, WeightsCall> passing;

@@ -15,7 +15,6 @@ from engine_core import expected_tokens
 from testing import engines
 from testing.engines import http_json
 from testing.frameworks import Asking, Framework, ok, write
-from testing.waiting import until
 from testing.world import ADAPTER, World
 
 ROUNDS = int(os.environ.get("LORRY_ROUNDS", "12"))
@@ -88,8 +87,6 @@ def skyrl(framework, sources, folder, rounds):
         if sleeps:
             ok(framework.call("POST", "/wake_up?tags=kv_cache"))
         ok(framework.call("POST", "/reset_prefix_cache", {"reset_running_requests": True}))
-        # What a vLLM said of its sleep counts until it is looked at again, within a second.
-        until(lambda: framework.ask(name).status == 200, "it is served again")
         framework.current = name
         framework.answers_by(name, source)
         assert tokens_of(framework, name, f"{name}@{step}") == expected_tokens(source, PROMPT, 5)

@@ -119,6 +119,7 @@ def test_an_engine_sleeps_once_what_runs_has_ended_and_serves_again_what_is_want
         framework.is_refused()
         assert framework.standing() == "ASLEEP"
         assert framework.resume(CACHE)[0] == 200
+        assert framework.ask().reason != "ENGINE_ASLEEP", "who was told so asks at once"
         assert framework.state()["released"] == []
 
     at_once(wakes, MEMBERS)

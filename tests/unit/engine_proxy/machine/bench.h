@@ -39,8 +39,10 @@ class Bench {
     Tell(EngineLost{true});
     See();
   }
-  void See() {
-    EngineSeen seen{boot_, limits_, "1", std::nullopt, SaysAsleep()};
+  void See() { See(passed_op_); }
+  // By a look that began after the answer to this call, and no later one.
+  void See(OpId passed) {
+    EngineSeen seen{boot_, limits_, "1", std::nullopt, SaysAsleep(), passed};
     seen.base_model = base_;
     Tell(seen);
   }
@@ -222,6 +224,7 @@ class Bench {
   fleet::DesiredPause quiesce_;  // of rows that are desired
   std::vector<PauseEngine> pauses_;
   std::vector<PassCall> passed_;
+  OpId passed_op_ = 0;  // the last that was answered
   Outcome pass_outcome_ = Outcome::kOk;
   bool pass_hangs_ = false;
   std::map<std::string, std::string> files_;  // frameworks' directories, and what is in them
@@ -337,6 +340,7 @@ class Bench {
   void Answer(const PassCall& e) {
     passed_.push_back(e);
     if (pass_hangs_) return;
+    passed_op_ = e.op;
     events_.push_back(PassDone{e.op, pass_outcome_, pass_outcome_ == Outcome::kOk ? "" : "WHY"});
   }
   void Answer(const SetDoorTable& e) {

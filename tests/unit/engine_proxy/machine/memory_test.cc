@@ -129,6 +129,51 @@ TEST_F(MemoryTest, AwakeWhatIsWantedIsServedAgain) {
   EXPECT_EQ(Health(), MemberHealth::kReady);
 }
 
+TEST_F(MemoryTest, WhatItSaidOfItsSleepIsOverWhenItWasWoken) {
+  Release();
+  bench_.asleep_ = true;
+  bench_.See();
+  EXPECT_EQ(Answered(Wake(kWeights)), "ok");
+  EXPECT_TRUE(IsShut()) << "not all of it is back";
+  const OpId before = bench_.passed_op_;
+  const uint64_t wake = Wake(kCache);
+  EXPECT_EQ(Answered(wake), "ok");
+  EXPECT_FALSE(IsShut()) << "whoever was told so asks at once";
+  EXPECT_FALSE(bench_.answered_asleep_.contains(wake)) << "and may do so before the door hears of it";
+  EXPECT_TRUE(bench_.Routed(1));
+  for (int look = 0; look < 3; ++look) bench_.See(before);
+  EXPECT_FALSE(IsShut()) << "these looks began before it was woken";
+  bench_.See();
+  EXPECT_TRUE(IsShut()) << "somebody put it to sleep again, without this door";
+}
+
+TEST_F(MemoryTest, ALookThatBeganBeforeTheReleaseDoesNotEndIt) {
+  Release();
+  for (int look = 0; look < 3; ++look) bench_.See(0);
+  EXPECT_TRUE(IsShut());
+  EXPECT_EQ(Written(), (MemoryTags{"kv_cache", "weights"}));
+}
+
+TEST_F(MemoryTest, WhoWakesPartOfWhatSleepsDoesNotWakeIt) {
+  Release();
+  bench_.asleep_ = true;
+  bench_.See();
+  Wake(kCache);
+  EXPECT_TRUE(IsShut());
+  Wake(kCache);
+  EXPECT_TRUE(IsShut());
+}
+
+TEST_F(MemoryTest, ALifesNumbersDoNotJudgeLooksAtTheNext) {
+  Release();
+  Wake();
+  bench_.passed_op_ = 0;
+  bench_.Reboot();
+  bench_.asleep_ = true;
+  bench_.See();
+  EXPECT_EQ(Health(), MemberHealth::kAsleep);
+}
+
 TEST_F(MemoryTest, AWakeUpWithoutAnAnswerLeavesItAsleep) {
   Release();
   bench_.pass_outcome_ = Outcome::kUnknown;

@@ -1,0 +1,54 @@
+// What a proxy sees of its engine, and when it hears of it.
+#include <algorithm>
+
+#include "tests/sim/sim_proxy.h"
+
+namespace lorry::sim {
+
+namespace {
+
+constexpr int64_t kLookEveryMs = 1'000;  // the driver's own
+constexpr int64_t kLookTakesMs = 200;
+
+}  // namespace
+
+void SimProxy::EngineChanged() {
+  sim_.queue.In(sim_.Latency(kLookEveryMs), [this, life = life_] {
+    if (life_ != life || !alive() || sim_.now() < blind_until_) return;
+    if (!engine_.up()) {
+      seen_boot_ = BootId();
+      return Post(proxy::EngineLost{true});
+    }
+    // A planted bug: restarts of the engine go unnoticed.
+    if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
+    seen_boot_ = engine_.boot();
+    proxy::EngineSeen seen{engine_.boot(),    engine_.limits(),     "1",
+                           engine_.problem(), engine_.SaysAsleep(), passed_};
+    if (sim_.plant == Plant::kSleepIsHidden) seen.asleep = false;
+    if (sim_.plant == Plant::kLooksAreNeverOld) seen.passed = UINT64_MAX;
+    seen.base_model = engine_.base_model();
+    Told(std::move(seen));
+  });
+}
+
+// Beside a framework's call a look takes its time, and may end when the call has ended. What was seen
+// later is told later.
+void SimProxy::Told(proxy::EngineSeen seen) {
+  const int64_t takes = framework_.open.empty() ? 0 : sim_.Latency(kLookTakesMs);
+  looked_at_ = std::max(looked_at_, sim_.now() + takes);
+  if (looked_at_ == sim_.now()) return Post(seen);
+  sim_.queue.In(looked_at_ - sim_.now(), [this, life = life_, seen = std::move(seen)] {
+    if (life_ == life && alive() && seen.boot == engine_.boot() && sim_.now() >= blind_until_)
+      Post(seen);
+  });
+}
+
+void SimProxy::LoseSight(int64_t ms, bool ended) {
+  if (!alive() || !engine_.up() || seen_boot_.empty()) return;
+  blind_until_ = sim_.now() + ms;
+  if (ended) engine_.SeemsDead();
+  Post(proxy::EngineLost{ended});
+  sim_.queue.In(ms, [this] { EngineChanged(); });
+}
+
+}  // namespace lorry::sim
