@@ -94,6 +94,10 @@ TEST(Canary, BelievingALookOfBeforeItWasWokenIsCaught) {
   ExpectBreaks(Plant::kLooksAreNeverOld, "invariant 14");
 }
 
+TEST(Canary, ForgettingThatAVersionDifferedIsCaught) {
+  ExpectBreaks(Plant::kApartIsNotWritten, "invariant 2");
+}
+
 TEST(Canary, AForgottenBindingIsCaught) {
   ExpectBreaks(Plant::kBindingIsNotWritten, "invariant 2");
 }

@@ -99,6 +99,7 @@ enum class Plant {
   kSleepIsNotWritten,     // a proxy forgets that a framework released the memory when it dies
   kSleepIsHidden,         // a proxy does not see that an engine sleeps
   kLooksAreNeverOld,  // a proxy believes a look at its engine that began before the engine was woken
+  kApartIsNotWritten,    // a proxy forgets that a version differed from the base model when it dies
   kBindingIsNotWritten,  // a proxy forgets what a framework has bound when it dies
   kWaitIsNotReported,    // a door does not say which adapters its requests wait for
   kFrameworkIsIgnored,   // a proxy lets an engine go on though a framework paused it

@@ -241,7 +241,7 @@ bool SimEngine::AnswersWrongly(const EngineName& name) const {
 bool SimEngine::CanBeNoticed(const EngineName& name) const {
   const auto it = loaded_.find(name);
   return it != loaded_.end() &&
-         (it->second.content.must_differ || it->second.content.has_reference);
+         (it->second.content.must_differ || it->second.content.has_reference || it->second.is_lost);
 }
 
 // 2: no adapter of another model is loaded, as no engine notices.
@@ -439,7 +439,10 @@ void SimEngine::Lose(const std::string& text) {
   if (!up_ || RegistryLocked()) return;
   for (auto it = loaded_.begin(); it != loaded_.end();) {
     const std::string its = absl::StrCat(text, it->first.value);
-    it->second.applied = IsOneIn("base " + its, 400) ? Applied::kNotAtAll : it->second.applied;
+    if (IsOneIn("base " + its, 400)) {
+      it->second.applied = Applied::kNotAtAll;
+      it->second.is_lost = true;
+    }
     const bool is_gone = IsOneIn("gone " + its, 300) && !direct_.contains(it->first) &&
                          !running_.contains(it->first);
     if (is_gone) {

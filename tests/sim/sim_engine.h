@@ -121,6 +121,8 @@ class SimEngine {
     SimDirectory content;
     bool asked = true;  // not by the engine itself
     Applied applied = Applied::kAsTrained;
+    bool is_lost =
+        false;  // of that in a sleep: it is to be loaded anew, whether that can be told or not
   };
   // The same whenever the name is loaded on this boot.
   Applied WillApply(const EngineName& name) const;

@@ -132,6 +132,9 @@ void SimProxy::NoteProbe(const proxy::ProbeDone& done) {
   const EngineName& name = asked->second;
   const bool failed = done.outcome != Outcome::kOk || engine_.AnswersWrongly(name);
   failed ? (void)failed_probe_.insert(name) : (void)failed_probe_.erase(name);
+  const bool differs = !failed && done.answer.compared.has_value() &&
+                       done.answer.compared->difference > done.answer.compared->noise;
+  differs ? (void)differed_.insert(name) : (void)differed_.erase(name);
 }
 
 }  // namespace lorry::sim

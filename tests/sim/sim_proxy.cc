@@ -12,6 +12,8 @@ using proxy::Outcome;
 
 namespace {
 
+constexpr std::string_view kNames = "name/";
+
 bool Locks(const proxy::Record& record) {
   if (!record.value.has_value()) return false;
   const auto* row = std::get_if<proxy::RowRecord>(&*record.value);
@@ -114,6 +116,7 @@ void SimProxy::Kill(bool lose_journal) {
   if (!lose_journal) return;
   sim_.oracle.JournalLost(journal_id_);
   journal_.clear();
+  told_apart_.clear();
   unloads_.clear();
   locked_.clear();
   framework_.must_hold_until = framework_.may_hold_until = 0;
@@ -312,12 +315,17 @@ bool SimProxy::Write(const proxy::Ready& ready) {
     if (sim_.plant == Plant::kSleepIsNotWritten && record.key == "asleep") continue;
     Narrate(sim_, member_.value, record);
     CheckRest(record);
-    if (record.value.has_value()) {
-      journal_[record.key] = *record.value;
-      if (const auto* name = std::get_if<proxy::NameRecord>(&*record.value)) NoteTrial(*name);
-    } else {
+    if (!record.value.has_value()) {
       journal_.erase(record.key);
+      if (record.key.starts_with(kNames))
+        told_apart_.erase(EngineName(record.key.substr(kNames.size())));
+      continue;
     }
+    proxy::RecordValue& value = journal_[record.key] = *record.value;
+    auto* name = std::get_if<proxy::NameRecord>(&value);
+    if (name == nullptr) continue;
+    if (sim_.plant == Plant::kApartIsNotWritten) name->apart_ppm = 0;
+    NoteTrial(*name);
   }
   return true;
 }

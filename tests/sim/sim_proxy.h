@@ -234,6 +234,9 @@ class SimProxy {
   };
   SimFramework framework_;
   std::set<EngineName> failed_probe_;  // their last one
+  std::set<EngineName> differed_;      // from the base model, by their last one
+  // Of these, what was served as such, and is remembered from then on.
+  std::set<EngineName> told_apart_;
   bool believed_dead_ = false;
   // It said goodbye, and no session of a later life has told it anything.
   bool has_left_ = false;

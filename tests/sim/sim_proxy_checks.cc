@@ -122,12 +122,16 @@ void SimProxy::CheckAwake(const EngineName& name) {
 
 // 2: where something else answers, that was noticed, or is said not to be known.
 void SimProxy::CheckProven(const proxy::DoorRoute& route) {
-  if (!Reaches(machine().door_table().boot) || !engine_.AnswersWrongly(route.name)) return;
+  if (!Reaches(machine().door_table().boot)) return;
   const fleet::Observed observed = machine().Observe();
   const auto its = std::find_if(observed.residencies.begin(), observed.residencies.end(),
                                 [&](const auto& r) { return r.name == route.name; });
   if (its == observed.residencies.end() || its->state != fleet::ResidencyState::kLoaded) return;
-  if (its->reason == "UNPROVEN" && !engine_.CanBeNoticed(route.name)) return;
+  const bool is_unproven = its->reason == "UNPROVEN";
+  if (!is_unproven && differed_.contains(route.name)) told_apart_.insert(route.name);
+  if (!engine_.AnswersWrongly(route.name)) return;
+  const bool can_be_noticed = engine_.CanBeNoticed(route.name) || told_apart_.contains(route.name);
+  if (is_unproven && !can_be_noticed) return;
   sim_.oracle.Violate(2, absl::StrCat(route.name.value, " is routed, and answers unlike itself"));
 }
 

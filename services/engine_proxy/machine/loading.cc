@@ -143,14 +143,18 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
   if (event.outcome != Outcome::kOk)
     return Fail(core, *residency, ResidencyEvent::kFailed, std::move(mishap));
   EndLeftTrials(core);
-  ProbeVerdict verdict = JudgeProbe(residency->rules, residency->traits, event.answer);
-  if (!verdict.passes && was_found)
+  ProbeVerdict verdict =
+      JudgeProbe(residency->rules, residency->traits, event.answer, residency->apart_ppm);
+  // Nobody can tell whether the engine has lost it: loaded anew, it has not.
+  const bool may_be_lost = residency->slept_on == core.boot && !verdict.reason.empty();
+  if (was_found && (!verdict.passes || may_be_lost))
     return FailFound(core, *residency, {{}, verdict.reason, verdict.detail});
   if (!verdict.passes) {
     // The engine took it and does not apply it: a refusal in all but words.
     return Fail(core, *residency, ResidencyEvent::kFailed,
                 {fleet::Failure::kRefused, verdict.reason, verdict.detail});
   }
+  residency->apart_ppm = std::max(residency->apart_ppm, ApartPpm(event.answer));
   Move(core, *residency, ResidencyEvent::kPassed);
   residency->tries = 0;
   at::Loaded& loaded = std::get<at::Loaded>(residency->phase);

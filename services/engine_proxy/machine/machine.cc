@@ -117,6 +117,8 @@ void RestoreName(Core& core, const EngineName& name, const NameRecord& record) {
   residency.render = record.render;
   residency.traits = record.traits;
   residency.rules = {record.probe, record.probe_gap_ppm};
+  residency.apart_ppm = record.apart_ppm;
+  residency.slept_on = record.slept_on;
   residency.directory = Directory{.path = record.path, .asked = record.asked};
   residency.loaded_on = record.loaded_on;
   residency.tried_on = record.tried_on;

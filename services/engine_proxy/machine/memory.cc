@@ -22,11 +22,19 @@ constexpr uint32_t kLooksToWake = 2;
 // Two in a row, because a request that has arrived may not be among what the engine shows yet.
 constexpr uint32_t kLooksIdle = 2;
 
+// Written down, as a probe that cannot tell it from the base model is not enough from now on.
+void NoteSlept(Core& core, Residency& residency) {
+  if (residency.loaded_on != core.boot || residency.slept_on == core.boot) return;
+  residency.slept_on = core.boot;
+  core.SaveName(residency);
+}
+
 // Nothing that the engine answered before says what it would answer now.
 void BelieveNothing(Core& core) {
   const uint64_t change = ++core.registry.changes;
   for (auto& [name, residency] : core.residencies) {
     residency.changed_as_of = change;
+    NoteSlept(core, residency);
     if (auto* loading = std::get_if<at::Loading>(&residency.phase)) loading->is_outdated = true;
     if (!residency.IsAny<at::Verifying, at::Probing, at::Loaded>()) continue;
     Move(core, residency, ResidencyEvent::kNotBelieved);

@@ -1,5 +1,8 @@
 #include "services/engine_proxy/machine/probe.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 
 namespace lorry::proxy {
@@ -15,8 +18,19 @@ constexpr double kSameLogprob = 1e-5;
 // Two runs show some of the noise that a busy engine's batches make, and seldom the most of it.
 constexpr double kNoiseMargin = 2;
 
+// What has differed by so many times as much as would be noise now cannot have been noise.
+constexpr double kPlainly = 4;
+
+double MostOfNoise(const fleet::ProbeComparison& compared) {
+  return kNoiseMargin * compared.noise + kSameLogprob;
+}
+
 bool Differs(const fleet::ProbeComparison& compared) {
-  return compared.difference > kNoiseMargin * compared.noise + kSameLogprob;
+  return compared.difference > MostOfNoise(compared);
+}
+
+bool DifferedPlainly(const fleet::ProbeComparison& compared, uint32_t apart_ppm) {
+  return apart_ppm / 1e6 > kPlainly * MostOfNoise(compared);
 }
 
 std::string Measured(const std::optional<fleet::ProbeComparison>& compared) {
@@ -36,8 +50,15 @@ bool IsComparedWithBase(fleet::ProbeRule rule, const fleet::VersionTraits& trait
 }
 
 ProbeVerdict JudgeComparison(fleet::ProbeRule rule, const fleet::VersionTraits& traits,
-                             const std::optional<fleet::ProbeComparison>& compared) {
+                             const std::optional<fleet::ProbeComparison>& compared,
+                             uint32_t apart_ppm) {
   if (compared.has_value() && Differs(*compared)) return {};
+  if (compared.has_value() && DifferedPlainly(*compared, apart_ppm)) {
+    return {.passes = false,
+            .reason = "PROBE_SAME_AS_BASE",
+            .detail = absl::StrCat(Measured(compared), ", and differed by ", apart_ppm / 1e6,
+                                   " before: the engine does not apply it any more")};
+  }
   const bool must = rule == fleet::ProbeRule::kDiffers || traits.relative_norm_ppm > kMustDifferPpm;
   if (must && compared.has_value()) {
     return {.passes = false,
@@ -82,14 +103,20 @@ fleet::ProbeQuestion QuestionFor(const ProbeRules& rules, const fleet::VersionTr
 }
 
 ProbeVerdict JudgeProbe(const ProbeRules& rules, const fleet::VersionTraits& traits,
-                        const fleet::ProbeAnswer& answer) {
+                        const fleet::ProbeAnswer& answer, uint32_t apart_ppm) {
   if (const std::optional<fleet::ReferenceGap>& gap = answer.gap; gap.has_value()) {
     const double limit = rules.gap_ppm / 1e6;
     if (limit > 0 && !(gap->mean <= limit)) return TooFar(*gap, limit);
     if (TellsFromBase(*gap)) return {};
   }
   if (!IsComparedWithBase(rules.rule, traits)) return {};
-  return JudgeComparison(rules.rule, traits, answer.compared);
+  return JudgeComparison(rules.rule, traits, answer.compared, apart_ppm);
+}
+
+uint32_t ApartPpm(const fleet::ProbeAnswer& answer) {
+  if (!answer.compared.has_value() || !Differs(*answer.compared)) return 0;
+  constexpr double kMost = std::numeric_limits<uint32_t>::max();
+  return static_cast<uint32_t>(std::min(answer.compared->difference * 1e6, kMost));
 }
 
 }  // namespace lorry::proxy

@@ -2,6 +2,7 @@
 // (docs/SEMANTICS.md §7, probe). Pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "services/engine_proxy/machine/events.h"
@@ -23,8 +24,13 @@ struct ProbeVerdict {
   std::string reason;  // passes: UNPROVEN or empty
   std::string detail;
 };
-// Of an answer that came to that question.
+// Of an answer that came to that question. `apart_ppm` is the most by which this engine's answers have
+// differed from the base model's before (ApartPpm).
 ProbeVerdict JudgeProbe(const ProbeRules& rules, const fleet::VersionTraits& traits,
-                        const fleet::ProbeAnswer& answer);
+                        const fleet::ProbeAnswer& answer, uint32_t apart_ppm);
+
+// By how much the answer differs from the base model's, in millionths of a nat; 0 where it does not
+// differ beyond the noise, or where nothing was compared.
+uint32_t ApartPpm(const fleet::ProbeAnswer& answer);
 
 }  // namespace lorry::proxy

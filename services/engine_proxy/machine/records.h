@@ -66,6 +66,8 @@ struct NameRecord {
   fleet::VersionTraits traits = {};
   fleet::ProbeRule probe = fleet::ProbeRule::kAuto;
   uint32_t probe_gap_ppm = fleet::kProbeGapPpmDefault;
+  uint32_t apart_ppm = 0;  // how far it was seen to be from the base model; 0: not yet
+  BootId slept_on;         // the boot that slept, or got other weights, since it loaded this
   auto operator<=>(const NameRecord&) const = default;
 };
 // "paused": written before the pause is sent, deleted after the engine was seen to go on.

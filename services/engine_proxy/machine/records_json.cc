@@ -60,7 +60,9 @@ Json Fields(const NameRecord& r) {
                {"asked", r.asked},
                {"leased", r.leased},
                {"probe", static_cast<int>(r.probe)},
-               {"probe_gap_ppm", r.probe_gap_ppm}};
+               {"probe_gap_ppm", r.probe_gap_ppm},
+               {"apart_ppm", r.apart_ppm},
+               {"slept_on", r.slept_on.value}};
   fleet::AddTraits(json, r.traits);
   return json;
 }
@@ -79,6 +81,8 @@ RecordValue NameFrom(const Json& j) {
   r.traits = fleet::TraitsFrom(j);
   r.probe = static_cast<fleet::ProbeRule>(Field<int>(j, "probe"));
   r.probe_gap_ppm = Field<uint32_t>(j, "probe_gap_ppm", fleet::kProbeGapPpmDefault);
+  r.apart_ppm = Field<uint32_t>(j, "apart_ppm");
+  r.slept_on = BootId(Field<std::string>(j, "slept_on"));
   return r;
 }
 

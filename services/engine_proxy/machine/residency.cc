@@ -82,6 +82,7 @@ void AskFor(Core& core, Residency& r, ResidencyAsk ask, OpId op_before) {
     case ResidencyAsk::kLoad:
       r.changed_as_of = ++core.registry.changes;
       r.directory->asked = true;
+      r.slept_on = BootId();
       r.loaded_on = core.boot;  // a survivor is believed only if the journal says that it was asked
       BeginCounting(core, r);
       BeginTrial(core, r);

@@ -28,7 +28,7 @@ void Core::SaveName(const Residency& residency) {
        NameRecord{residency.key, residency.digest, residency.render, residency.directory->path,
                   residency.loaded_on, residency.tried_on, residency.trial,
                   residency.directory->asked, leased, residency.traits, residency.rules.rule,
-                  residency.rules.gap_ppm});
+                  residency.rules.gap_ppm, residency.apart_ppm, residency.slept_on});
 }
 
 bool Core::IsWanted(const Residency& residency) const {

@@ -111,6 +111,7 @@ struct Residency {
   fleet::VersionTraits traits;
   fleet::Render render = fleet::Render::kPlain;
   ProbeRules rules;
+  uint32_t apart_ppm = 0;  // how far it was seen to be from the base model (probe.h)
   Phase phase;
   std::optional<Directory> directory;
   // The boot that was last asked to load it, until it is asked to unload it.
@@ -118,6 +119,7 @@ struct Residency {
   // The boot that it is on trial on (verdicts.h); which trial of this journal it is.
   BootId tried_on;
   uint64_t trial = 0;
+  BootId slept_on;      // the boot that slept, or got other weights, since it loaded this
   BootId uncertain_on;  // a load there got no answer, and may happen yet
   // The same, until a later call is answered: of loads that were repeated one may have happened, so
   // that the name is listed, while the others are yet to read the directory.

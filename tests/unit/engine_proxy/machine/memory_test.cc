@@ -139,7 +139,8 @@ TEST_F(MemoryTest, WhatItSaidOfItsSleepIsOverWhenItWasWoken) {
   const uint64_t wake = Wake(kCache);
   EXPECT_EQ(Answered(wake), "ok");
   EXPECT_FALSE(IsShut()) << "whoever was told so asks at once";
-  EXPECT_FALSE(bench_.answered_asleep_.contains(wake)) << "and may do so before the door hears of it";
+  EXPECT_FALSE(bench_.answered_asleep_.contains(wake))
+      << "and may do so before the door hears of it";
   EXPECT_TRUE(bench_.Routed(1));
   for (int look = 0; look < 3; ++look) bench_.See(before);
   EXPECT_FALSE(IsShut()) << "these looks began before it was woken";

@@ -143,7 +143,7 @@ TEST(Probe, BeyondTheNoiseIsProof) {
                          fleet::ProbeRule rule = fleet::ProbeRule::kAuto) {
     const ProbeVerdict verdict =
         JudgeProbe({.rule = rule}, {.relative_norm_ppm = ppm},
-                   {.compared = fleet::ProbeComparison{difference, noise}});
+                   {.compared = fleet::ProbeComparison{difference, noise}}, 0);
     return verdict.passes ? verdict.reason : "FAILS " + verdict.reason;
   };
   EXPECT_EQ(judged(0.5, 0.01, 10'000), "");
@@ -153,7 +153,7 @@ TEST(Probe, BeyondTheNoiseIsProof) {
   EXPECT_EQ(judged(0, 0, 0), "UNPROVEN") << "nobody knows that it must differ";
   EXPECT_EQ(judged(0, 0, 500), "UNPROVEN") << "bf16 may round it away";
   EXPECT_EQ(judged(0, 0, 0, fleet::ProbeRule::kDiffers), "FAILS PROBE_SAME_AS_BASE");
-  EXPECT_EQ(JudgeProbe({}, {.relative_norm_ppm = 10'000}, {}).reason, "UNPROVEN")
+  EXPECT_EQ(JudgeProbe({}, {.relative_norm_ppm = 10'000}, {}, 0).reason, "UNPROVEN")
       << "an engine without log-probabilities";
 }
 
@@ -175,12 +175,54 @@ TEST(Probe, WhatIsNotProvenIsServedAndSaidToBe) {
   EXPECT_EQ(bench.probes_, std::vector{fleet::ProbeKind::kCompare});
 }
 
+TEST(Probe, WhatDifferedPlainlyBeforeMustGoOnDoing) {
+  const auto judged = [](double difference, double noise, uint32_t apart_ppm) {
+    const ProbeVerdict verdict =
+        JudgeProbe({}, {}, {.compared = fleet::ProbeComparison{difference, noise}}, apart_ppm);
+    return verdict.passes ? verdict.reason : "FAILS " + verdict.reason;
+  };
+  EXPECT_EQ(judged(0, 0, 500'000), "FAILS PROBE_SAME_AS_BASE");
+  EXPECT_EQ(judged(0, 0, 41), "FAILS PROBE_SAME_AS_BASE") << "four times what is taken for noise";
+  EXPECT_EQ(judged(0, 0, 39), "UNPROVEN") << "that may have been noise";
+  EXPECT_EQ(judged(0.1, 0.1, 500'000), "UNPROVEN") << "the engine is noisier than it was";
+  EXPECT_EQ(judged(0.3, 0.1, 500'000), "");
+}
+
+TEST(Probe, HowFarAnAnswerIsFromTheBaseModels) {
+  EXPECT_EQ(ApartPpm({.compared = fleet::ProbeComparison{0.5, 0.01}}), 500'000u);
+  EXPECT_EQ(ApartPpm({.compared = fleet::ProbeComparison{0.015, 0.01}}), 0u) << "noise";
+  EXPECT_EQ(ApartPpm({.compared = fleet::ProbeComparison{1e9, 0}}), UINT32_MAX);
+  EXPECT_EQ(ApartPpm({}), 0u);
+}
+
+TEST(Probe, WhatDifferedBeforeIsNotServedAsTheBaseModel) {
+  Bench bench;  // whose trainer does not say by how much it changes the model
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.Told(1), "LOADED");
+  bench.compared_ = fleet::ProbeComparison{0, 0};
+  bench.Reboot();
+  bench.Pass(1'000);
+  EXPECT_EQ(bench.Told(1), "FAILED PROBE_SAME_AS_BASE");
+  EXPECT_FALSE(bench.Routed(1));
+}
+
+TEST(Probe, ARestartedProxyKnowsWhatDiffered) {
+  Bench bench;
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.Told(1), "LOADED");
+  bench.compared_ = fleet::ProbeComparison{0, 0};
+  bench.Start();
+  bench.Desire(1, {1});
+  bench.Pass(5'000);
+  EXPECT_FALSE(bench.Routed(1));
+}
+
 TEST(Probe, AReferenceTellsWhetherTheEngineComputesWhatWasTrained) {
   const auto judged = [](double mean, std::optional<double> base, uint32_t limit_ppm,
                          std::optional<fleet::ProbeComparison> compared = {}) {
     const ProbeVerdict verdict =
         JudgeProbe({.gap_ppm = limit_ppm}, {.relative_norm_ppm = 10'000},
-                   {.compared = compared, .gap = fleet::ReferenceGap{mean, 3 * mean, base}});
+                   {.compared = compared, .gap = fleet::ReferenceGap{mean, 3 * mean, base}}, 0);
     return verdict.passes ? verdict.reason : "FAILS " + verdict.reason;
   };
   const fleet::ProbeComparison same{0, 0}, differs{0.5, 0};
@@ -200,7 +242,7 @@ TEST(Probe, AReferenceTellsWhetherTheEngineComputesWhatWasTrained) {
 TEST(Probe, OfAFreshAdapterTheReferenceIsTheBaseModels) {
   const auto judged = [](double mean) {
     const ProbeVerdict verdict =
-        JudgeProbe({}, {.all_b_zero = true}, {.gap = fleet::ReferenceGap{mean, mean, 0.0}});
+        JudgeProbe({}, {.all_b_zero = true}, {.gap = fleet::ReferenceGap{mean, mean, 0.0}}, 0);
     return verdict.passes ? verdict.reason : "FAILS " + verdict.reason;
   };
   EXPECT_EQ(judged(0.001), "");

@@ -28,6 +28,9 @@ std::vector<RecordValue> Meant() {
                    .modules = {"q_proj"}};
   probed.probe = fleet::ProbeRule::kDiffers;
   probed.probe_gap_ppm = 9;
+  NameRecord apart = probed;
+  apart.apart_ppm = 500'000;
+  apart.slept_on = BootId("b1");
   return {JournalRecord{MemberId("e1"), JournalId("j1")},
           TermRecord{Term{2, 7}},
           RowRecord{2, true, Epoch(3), v1, Epoch(4)},
@@ -47,7 +50,8 @@ std::vector<RecordValue> Meant() {
           BindingRecord{EngineName("lorry.binding-v0-0123456789ab"), Digest{"d"}, probed.traits,
                         fleet::Render::kRsloraFolded, "/p", 3},
           AsleepRecord{BootId("b1"), {"kv_cache", "weights"}},
-          AsleepRecord{BootId("b1"), {"kv_cache", "weights"}, {"weights"}}};
+          AsleepRecord{BootId("b1"), {"kv_cache", "weights"}, {"weights"}},
+          apart};
 }
 
 TEST(Records, OfEarlierVersionsAreRead) {

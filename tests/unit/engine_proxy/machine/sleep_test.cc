@@ -75,6 +75,36 @@ TEST_F(MemoryTest, WhatComesBackAsTheBaseModelIsUnloadedAndLoadedAgain) {
   EXPECT_TRUE(bench_.Routed(1));
 }
 
+TEST_F(MemoryTest, WhatNobodyCanTellFromTheBaseModelIsLoadedAgain) {
+  bench_.compared_ = fleet::ProbeComparison{0, 0};  // too little to be seen
+  bench_.Desire(2, {2});
+  ASSERT_EQ(bench_.Told(2), "LOADED UNPROVEN");
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.See();
+  EXPECT_EQ(loads(), 3u);
+  EXPECT_EQ(bench_.Told(2), "LOADED UNPROVEN") << "it was loaded since the engine woke";
+  bench_.Start();
+  bench_.Desire(2, {2});
+  bench_.Pass(5'000);
+  EXPECT_EQ(loads(), 3u) << "what a restarted proxy finds did not sleep";
+}
+
+TEST_F(MemoryTest, ARestartedProxyKnowsWhatMayBeLost) {
+  bench_.compared_ = fleet::ProbeComparison{0, 0};
+  bench_.Desire(2, {2});
+  ASSERT_EQ(loads(), 2u);
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.Start();
+  bench_.Desire(2, {2});
+  bench_.Pass(5'000);
+  EXPECT_EQ(loads(), 3u);
+  EXPECT_EQ(bench_.Told(2), "LOADED UNPROVEN");
+}
+
 TEST_F(MemoryTest, WhatFailsAfterItWasLoadedAgainHasFailedByItself) {
   bench_.rule_ = fleet::ProbeRule::kDiffers;
   bench_.Desire(1, {1});
