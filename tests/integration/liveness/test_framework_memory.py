@@ -81,7 +81,7 @@ def world(bin_dir, tiny, tmp_path, request):
     for proxy in made.fleet.proxies.values():
         proxy.environment["LORRY_FAULT"] = f"@{proxy.folder / 'fault'}"
     with made:
-        made.admin.set_policy(ADAPTER, {"stage_deadline_ms": 20_000, "probe": "PROBE_MODE_DIFFERS"})
+        made.admin.set_policy(ADAPTER, {"stage_deadline_ms": 20_000})
         yield made
 
 
