@@ -105,6 +105,8 @@ void SimProxy::Do(const proxy::PassCall& effect) {
                         absl::StrCat(member_.value, " has memory or weights taken from requests"));
   if (is_sglang && (is_release || is_wake) && engine_.released() == is_release)
     sim_.oracle.Violate(6, absl::StrCat(member_.value, " asks SGLang for what it would end of"));
+  // A look at the engine may be under way.
+  if (seen_boot_ == engine_.boot() && sim_.now() >= blind_until_) Told(Look());
   const bool changes = is_wake ? engine_.released() : !is_release;
   if (is_wake && journal_.contains("asleep")) framework_.wakes_all.insert(effect.op);
   if (is_release) engine_.SetReleased(true);

@@ -166,6 +166,7 @@ class SimProxy {
   void CheckReleased(const std::string& what);
   void CheckWoken();
   void NoteSleep(const proxy::Event& event);
+  proxy::EngineSeen Look() const;
   void Told(proxy::EngineSeen seen);
   void Do(const proxy::SetDoorTable& effect);
   void Do(const proxy::SendObserved& effect);

@@ -8,7 +8,7 @@ namespace lorry::sim {
 namespace {
 
 constexpr int64_t kLookEveryMs = 1'000;  // the driver's own
-constexpr int64_t kLookTakesMs = 200;
+constexpr int64_t kLookTakesMs = 500;
 
 }  // namespace
 
@@ -22,13 +22,17 @@ void SimProxy::EngineChanged() {
     // A planted bug: restarts of the engine go unnoticed.
     if (sim_.plant == Plant::kBootIsHidden && !seen_boot_.empty()) return;
     seen_boot_ = engine_.boot();
-    proxy::EngineSeen seen{engine_.boot(),    engine_.limits(),     "1",
-                           engine_.problem(), engine_.SaysAsleep(), passed_};
-    if (sim_.plant == Plant::kSleepIsHidden) seen.asleep = false;
-    if (sim_.plant == Plant::kLooksAreNeverOld) seen.passed = UINT64_MAX;
-    seen.base_model = engine_.base_model();
-    Told(std::move(seen));
+    Told(Look());
   });
+}
+
+proxy::EngineSeen SimProxy::Look() const {
+  proxy::EngineSeen seen{engine_.boot(),    engine_.limits(),     "1",
+                         engine_.problem(), engine_.SaysAsleep(), passed_};
+  if (sim_.plant == Plant::kSleepIsHidden) seen.asleep = false;
+  if (sim_.plant == Plant::kLooksAreNeverOld) seen.passed = UINT64_MAX;
+  seen.base_model = engine_.base_model();
+  return seen;
 }
 
 // Beside a framework's call a look takes its time, and may end when the call has ended. What was seen
@@ -38,7 +42,8 @@ void SimProxy::Told(proxy::EngineSeen seen) {
   looked_at_ = std::max(looked_at_, sim_.now() + takes);
   if (looked_at_ == sim_.now()) return Post(seen);
   sim_.queue.In(looked_at_ - sim_.now(), [this, life = life_, seen = std::move(seen)] {
-    if (life_ == life && alive() && seen.boot == engine_.boot() && sim_.now() >= blind_until_)
+    // Not once a later look has found that it ended.
+    if (life_ == life && alive() && seen.boot == seen_boot_ && sim_.now() >= blind_until_)
       Post(seen);
   });
 }

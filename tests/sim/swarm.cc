@@ -166,7 +166,11 @@ class Run {
       mishaps_.framework = 100;
     if (plant == Plant::kSleepIsNotWritten || plant == Plant::kLooksAreNeverOld)
       mishaps_.release = 200;
-    if (plant == Plant::kSleepIsHidden || plant == Plant::kApartIsNotWritten) mishaps_.sleep = 100;
+    if (plant == Plant::kSleepIsHidden) mishaps_.sleep = 100;
+    if (plant == Plant::kApartIsNotWritten) {
+      drawn.ignored = 300;
+      drawn.engine_kill = drawn.proxy_kill = 30;
+    }
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
     if (plant == Plant::kProbeIsBlind || plant == Plant::kGapIsBlind) drawn.ignored = 300;
     if (plant == Plant::kGoodbyeComesFirst) {

@@ -39,11 +39,11 @@ bool ShowsNone(const Core& core, const EngineLoadSeen& seen, const EngineName& n
 }
 
 // More may come for as long as it is leased, but for what must leave all the same: what the engine
-// has of it is not believed, and is to be loaded anew.
+// has of it is not believed, and is to be loaded anew. While the engine sleeps it cannot leave yet.
 void AwaitItsEnd(const Core& core, Residency& residency) {
   if (!residency.uncounted.has_value() || !residency.uncounted->leased) return;
   Uncounted& uncounted = *residency.uncounted;
-  if (IsLeased(residency) && !IsLeaving(core, residency)) {
+  if (IsLeased(residency) && (core.asleep || !IsLeaving(core, residency))) {
     uncounted = Uncounted{.leased = true};
   } else if (!uncounted.until.has_value()) {
     uncounted.until = core.now + core.config.drain_ms;

@@ -136,6 +136,31 @@ TEST_F(MemoryTest, AFailedOneThatIsGoneIsLoadedWithoutAnUnload) {
   EXPECT_EQ(bench_.Told(1), "LOADED");
 }
 
+TEST_F(MemoryTest, WhatIsLeasedMayBeAskedForUntilItsEngineIsAwake) {
+  bench_.leased_ = {1};
+  bench_.running_names_ = {Bench::NameOf(1)};
+  bench_.Desire(1, {1});
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.asleep_ = false;
+  bench_.compared_ = fleet::ProbeComparison{0, 0};
+  bench_.See();  // and it must be loaded anew
+  bench_.asleep_ = true;
+  bench_.See();
+  bench_.running_names_ = std::set<EngineName>();
+  bench_.Pass(10'000);
+  bench_.running_names_ = {Bench::NameOf(1)};
+  bench_.asleep_ = false;
+  bench_.See();
+  bench_.Pass(1'000);
+  EXPECT_EQ(bench_.unloads_, 0) << "it came by the lease, after the engine had shown none";
+  bench_.compared_ = fleet::ProbeComparison{0.5, 0};
+  bench_.running_names_ = std::set<EngineName>();
+  bench_.Pass(10'000);
+  EXPECT_EQ(bench_.unloads_, 1);
+  EXPECT_EQ(bench_.Told(1), "LOADED");
+}
+
 TEST_F(MemoryTest, NoDeadlineOfALoadThatItSleptThroughCountsAgainstAnybody) {
   Bench sglang(EngineKind::kSglang);
   for (int i = 0; i < 4; ++i) {
