@@ -33,7 +33,7 @@ void Doubt(Core& core, Residency& residency, bool was_probe, at::Mishap mishap) 
 }
 
 bool IsAsleepFor(const Core& core, const Residency& residency) {
-  return core.asleep && !MayLoadAsleep(core, residency);
+  return core.asleep && !(IsBinding(residency) && IsAsleepWithWeights(core));
 }
 
 // The load ended, and the listing was asked for after that.

@@ -278,9 +278,9 @@ bool IsUpdatingOrTo(const Core& core) {
   return IsNext<WeightsCall>(core) || IsUnderWay<WeightsCall>(core);
 }
 
-bool MayLoadAsleep(const Core& core, const Residency& residency) {
-  if (!core.memory.record.has_value() || !IsBinding(residency)) return false;
-  return !core.memory.record->tags.contains(std::string(kWeightsTag));
+bool IsAsleepWithWeights(const Core& core) {
+  const std::optional<AsleepRecord>& record = core.memory.record;
+  return record.has_value() && !record->tags.contains(std::string(kWeightsTag));
 }
 
 bool IsRestAwaited(const Core& core) { return core.memory.idle_by.has_value(); }

@@ -27,9 +27,9 @@ bool IsPassing(const Core& core);
 // For the door: nothing is to be admitted, as memory is released, or weights change.
 bool IsAsleepOrToBe(const Core& core);
 bool IsUpdatingOrTo(const Core& core);
-// A framework's own adapter may be loaded while the engine has its weights: who released the rest
-// waits for it before it takes that again.
-bool MayLoadAsleep(const Core& core, const Residency& residency);
+// It sleeps, and its adapters can be moved all the same: a framework that took the weights again may
+// wait for one of its own before it takes the rest, and for what makes room for that.
+bool IsAsleepWithWeights(const Core& core);
 
 // Whether a call waits until the engine is seen at rest, and what the engine says of that.
 bool IsRestAwaited(const Core& core);

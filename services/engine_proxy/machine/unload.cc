@@ -29,10 +29,12 @@ bool MayUnloadPaused(const Core& core) {
   return core.limits.kind == fleet::EngineKind::kVllm || HasEndedAll(core);
 }
 
+bool MustSleepOn(const Core& core) { return core.asleep && !IsAsleepWithWeights(core); }
+
 // Whether the engine can take an unload of anything: no pause that one would wait for, nothing else
 // at work in its registry.
 bool MayUnloadAny(const Core& core) {
-  if (!core.answers || core.boot.empty() || core.asleep || IsPassing(core)) return false;
+  if (!core.answers || core.boot.empty() || MustSleepOn(core) || IsPassing(core)) return false;
   return !core.IsWedged() && !IsRegistryTaken(core) && MayUnloadPaused(core);
 }
 
@@ -59,7 +61,7 @@ bool MayUnload(const Core& core, const Residency& residency) {
 void AskAgain(Core& core) {
   if (!core.unloading.has_value() || core.boot != core.unloading->boot) return;
   // Under a framework's pause one was sent only where it waits for nobody.
-  const bool rests = core.asleep || IsPassing(core) || (IsPaused(core) && !IsHeldByFramework(core));
+  const bool rests = MustSleepOn(core) || IsPassing(core) || (IsPaused(core) && !IsHeldByFramework(core));
   if (!core.answers || rests || core.IsWedged()) return;
   const EngineName name = core.unloading->name;
   Residency& residency = core.residencies[name];

@@ -310,6 +310,19 @@ TEST_F(BindingsTest, BeingListedMustDoWhileTheEngineIsAskedForAnotherPauseOrToGo
   }
 }
 
+TEST_F(BindingsTest, RoomIsMadeForOneOnceTheWeightsAreBack) {
+  ASSERT_EQ(Answered(Ask("a", "/d/one")), "done");
+  ASSERT_EQ(Answered(Ask("b", "/d/two")), "done");
+  ASSERT_EQ(Answered(Ask("c", "/d/three")), "done");
+  bench_.Call(ReleaseCall{{"kv_cache", "weights"}});
+  const uint64_t asleep = Ask("d", "/d/four");
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.Call(WakeCall{{"weights"}});
+  bench_.Pass(3'000);
+  EXPECT_EQ(bench_.unloads_, 1) << "its framework waits for it before it takes the rest";
+  EXPECT_EQ(Answered(asleep), "done");
+}
+
 // SGLang's unload waits for requests that it counts, and frozen ones never end; vLLM's waits for none.
 TEST_F(BindingsTest, UnderAPauseThatKeepsRequestsOnlyVllmIsAskedForAnUnload) {
   for (const auto kind : {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm}) {
