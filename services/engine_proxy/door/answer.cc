@@ -1,5 +1,6 @@
 #include "services/engine_proxy/door/answer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/base/strings.h"
@@ -45,6 +46,34 @@ Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::s
   const std::string_view sent_body = x.head.method == "HEAD" ? std::string_view() : body;
   const bool sent = co_await x.client.Write(head, sent_body);
   co_return sent&& keep;
+}
+
+Task<bool> PassOn(Exchange& x, int status, std::string_view content_type, std::string body) {
+  if (HasLostName(x, status, body)) {
+    Refused why = NameLost();
+    co_return co_await Refuse(x, std::move(why));
+  }
+  co_return co_await Answer(x, status, content_type, std::move(body));
+}
+
+bool MayHaveLostName(const Exchange& x, int status) {
+  if (x.resolved.empty()) return false;
+  return status == (x.kind == fleet::EngineKind::kSglang ? 400 : 404);
+}
+
+// vLLM's server has no other 404 for a route that it has. SGLang's is one 400 of many (0.5.23).
+bool HasLostName(const Exchange& x, int status, std::string_view body) {
+  if (!MayHaveLostName(x, status)) return false;
+  if (x.kind != fleet::EngineKind::kSglang)
+    return body.find("\"NotFoundError\"") != std::string_view::npos;
+  return std::any_of(x.resolved.begin(), x.resolved.end(), [&](const Resolved& one) {
+    return body.find("never been loaded: " + one.name.value) != std::string_view::npos;
+  });
+}
+
+Refused NameLost() {
+  return {503, "ENGINE_RESTARTED",
+          "the engine was started again and does not have this version back yet", 1};
 }
 
 Task<bool> Refuse(Exchange& x, Refused refused) {

@@ -17,6 +17,13 @@ Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::s
 Task<bool> Refuse(Exchange& x, Refused refused);
 // A request whose words cannot be understood.
 Task<bool> RefuseInvalid(Exchange& x, absl::Status why);
+// A whole reply of the engine's, or why it is not passed on.
+Task<bool> PassOn(Exchange& x, int status, std::string_view content_type, std::string body);
+// Whether the engine says with this reply that it does not know the name that it was given: it was
+// started again, and the proxy has not loaded it there yet. The client asked for the right thing.
+bool MayHaveLostName(const Exchange& x, int status);
+bool HasLostName(const Exchange& x, int status, std::string_view body);
+Refused NameLost();
 // Why there is no reply of the engine to pass on.
 Task<bool> RefuseCall(Exchange& x, CallResult result);
 Refused WhyNoReply(CallResult result);

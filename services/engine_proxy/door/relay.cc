@@ -34,11 +34,13 @@ struct Relay {
   Exchange& x;
   UpstreamCall call;
   std::string head;      // to the engine, then to the client; until it is sent
-  std::string restored;  // with the client's own names, until it is sent
+  std::string restored;  // with the client's own names, or gathered, until it is sent
   std::vector<asio::const_buffer> out;
   std::optional<AnswerWatch> watch;  // of a stream of SGLang's
   bool keep = false;                 // what the client is told of its connection
   bool gathers = false;              // nothing is sent before the end
+  bool may_lack_name = false;        // the engine may say that it does not know the name
+  bool lacks_name = false;           // it did
   bool is_long = false;              // the head need not wait for the body
   bool chunked = false;
   bool framed = false;  // the client can tell where the reply ends
@@ -64,7 +66,8 @@ void Relay::OnHead() {
   const auto length = call.content_length();
   const bool is_short = length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
   if (x.live && IsEventStream(call.reply().Get("content-type"))) watch.emplace(x.live, 0);
-  gathers = x.restorer && is_short && call.has_body();
+  may_lack_name = is_short && call.has_body() && MayHaveLostName(x, call.reply().status());
+  gathers = (x.restorer && is_short && call.has_body()) || may_lack_name;
   is_long = !is_short && call.has_body();
   if (!gathers) BeginReply(x.restorer ? std::nullopt : length);
   framed = gathers || chunked || !call.has_body() || length.has_value();
@@ -82,23 +85,29 @@ void Relay::OnPiece(const UpstreamCall::Piece& piece) {
   for (const asio::const_buffer& data : piece.data) {
     const std::string_view text(static_cast<const char*>(data.data()), data.size());
     if (watch) SpawnAborts(x.shard, watch->Heard(text), *x.facts);
-    if (x.restorer) x.restorer->Feed(text, false, &restored);
+    if (x.restorer) {
+      x.restorer->Feed(text, false, &restored);
+    } else if (gathers) {
+      restored += text;
+    }
   }
   if (!piece.end) return;
   if (x.restorer) x.restorer->Feed({}, true, &restored);
-  if (gathers) BeginReply(restored.size());
+  lacks_name = may_lack_name && HasLostName(x, call.reply().status(), restored);
+  if (gathers && !lacks_name) BeginReply(restored.size());
 }
 
 std::span<asio::const_buffer> Relay::Framed(const UpstreamCall::Piece& piece) {
   size_t bytes = restored.size();
-  if (!x.restorer) {
+  const bool is_copied = x.restorer || gathers;
+  if (!is_copied) {
     for (const asio::const_buffer& data : piece.data) bytes += data.size();
   }
   out.clear();
   std::string_view end;
   if (chunked) end = AppendChunk(bytes, piece.end, &head);
   out.push_back(asio::buffer(head));
-  if (x.restorer) {
+  if (is_copied) {
     out.push_back(asio::buffer(restored));
   } else {
     out.insert(out.end(), piece.data.begin(), piece.data.end());
@@ -156,6 +165,11 @@ Task<bool> RelayRequest(Exchange& x) {
     }
     relay.OnPiece(*piece);
     if (relay.gathers && !piece->end) continue;
+    if (relay.lacks_name) {
+      relay.call.Finish();
+      Refused why = NameLost();
+      co_return co_await Refuse(x, std::move(why));
+    }
     std::span<asio::const_buffer> left = relay.Framed(*piece);
     bool written = x.client.WriteNow(&left);
     if (written && !left.empty()) written = co_await x.client.WriteRest(left);

@@ -207,7 +207,7 @@ Task<bool> ResumedRequest::Finish() {
       co_return co_await Refuse(x_, std::move(why));
     }
     if (other->result != CallResult::kOk) co_return co_await RefuseCall(x_, other->result);
-    co_return co_await Answer(x_, other->status, other->content_type, std::move(other->body));
+    co_return co_await PassOn(x_, other->status, other->content_type, std::move(other->body));
   }
   std::string reply = Shown(std::string(before_->view()), true);
   x_.resolved = made_by_;

@@ -71,7 +71,7 @@ Task<bool> SplitCall::AnswerMerged() {
     }
     if (reply.result != CallResult::kOk) co_return co_await RefuseCall(x_, reply.result);
     if (reply.status != 200) {
-      co_return co_await Answer(x_, reply.status, reply.content_type, std::move(reply.body));
+      co_return co_await PassOn(x_, reply.status, reply.content_type, std::move(reply.body));
     }
     bodies.push_back(std::move(reply.body));
   }

@@ -155,7 +155,7 @@ Task<bool> SplitStream::WriteReply() {
   if (left_ > 0) x_.head.keep_alive = false;
   bool keep = false;
   if (answer_) {
-    keep = co_await Answer(x_, answer_->status, answer_->content_type, std::move(answer_->body));
+    keep = co_await PassOn(x_, answer_->status, answer_->content_type, std::move(answer_->body));
   } else {
     keep = co_await Refuse(x_, *failed_);
   }

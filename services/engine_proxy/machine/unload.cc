@@ -61,7 +61,8 @@ bool MayUnload(const Core& core, const Residency& residency) {
 void AskAgain(Core& core) {
   if (!core.unloading.has_value() || core.boot != core.unloading->boot) return;
   // Under a framework's pause one was sent only where it waits for nobody.
-  const bool rests = MustSleepOn(core) || IsPassing(core) || (IsPaused(core) && !IsHeldByFramework(core));
+  const bool rests =
+      MustSleepOn(core) || IsPassing(core) || (IsPaused(core) && !IsHeldByFramework(core));
   if (!core.answers || rests || core.IsWedged()) return;
   const EngineName name = core.unloading->name;
   Residency& residency = core.residencies[name];

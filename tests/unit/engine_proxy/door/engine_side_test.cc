@@ -48,6 +48,38 @@ TEST_F(EngineSideTest, ReusesConnectionsToTheEngine) {
   EXPECT_EQ(engine_->connections(), 1);
 }
 
+// An engine that was started again has its port back before the proxy has loaded anything there.
+TEST_F(EngineSideTest, SaysThatAnEngineHasNotLoadedTheNameYet) {
+  StartBefore(
+      [](const Message&, Wire& wire) {
+        return wire.Send(JsonReply(
+            R"({"error":{"message":"The model `x` does not exist.","type":"NotFoundError","code":404}})",
+            404));
+      },
+      EngineKind::kVllm);
+  const Message vllm = Ask(Post("/v1/completions", R"({"model":"policy"})"));
+  EXPECT_EQ(vllm.status(), 503);
+  EXPECT_EQ(vllm.Get("X-Lorry-Reason"), "ENGINE_RESTARTED");
+  EXPECT_EQ(vllm.Get("Retry-After"), "1");
+  door_.reset();
+  StartBefore([](const Message& request, Wire& wire) {
+    const bool is_odd = request.body.find("odd") != std::string::npos;
+    const std::string name = is_odd ? "odd" : testing::NameOf("policy", 12).value;
+    return wire.Send(JsonReply(
+        R"({"error":{"message":"Got LoRA adapter that has never been loaded: )" + name + R"("}})",
+        400));
+  });
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).Get("X-Lorry-Reason"), "ENGINE_RESTARTED");
+  EXPECT_EQ(Ask(Post("/v1/completions", R"({"model":"policy","n":2})")).status(), 503);
+  EXPECT_EQ(Ask(Post("/v1/completions", R"({"model":"policy","n":2,"stream":true})")).status(),
+            503);
+  const Message other = Ask(Post("/generate", R"({"lora_path":"policy","text":"odd"})"));
+  EXPECT_EQ(other.status(), 400) << "a request that the engine refuses for another reason";
+  EXPECT_EQ(other.body,
+            R"({"error":{"message":"Got LoRA adapter that has never been loaded: odd"}})");
+  EXPECT_TRUE(BecomesQuiet());
+}
+
 // vLLM's server sends /v1/responses' first two events, and refuses what is wrong, before its engine
 // has seen the request: an engine that hangs must not seem to answer by them.
 TEST_F(EngineSideTest, HearsTheEngineOnlyWhereItSpeaksItself) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -212,6 +213,11 @@ ScriptedEngine::~ScriptedEngine() {
 void ScriptedEngine::Accept() {
   for (;;) {
     const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    // A test that takes the process's descriptors away gives them back.
+    if (fd < 0 && errno == EMFILE) {
+      std::this_thread::yield();
+      continue;
+    }
     if (fd < 0) return;
     Prepare(fd);
     ++connections_;
