@@ -7,6 +7,7 @@ import pytest
 from testing.engines import KINDS
 from testing.frameworks import Asking, Framework, areal, astraflow, miles, ok, weight_versions, write
 from testing.reference import TOLERANCE, Reference
+from testing.waiting import until
 from testing.world import ADAPTER, World
 
 pytestmark = pytest.mark.real
@@ -98,3 +99,21 @@ def test_in_place_on_vllm(world, reference, folders, root):
             yield step
 
     run(framework, load_in_place(), reference)
+
+
+def test_a_vllm_that_slept_serves_again(world, reference, folders, root):
+    """As colocated trainers do: asleep, the weights back, the new adapter, the rest. On a CPU vLLM takes the calls and keeps its memory."""
+    framework, at = Framework(world, "vllm", TOKENS), root / "colocated"
+    with world.open_run() as run:
+        world.publish(run, 8, folders[1], timeout=SERVING_S)
+    for name, source in (("step_1", folders[2]), ("step_2", folders[3])):
+        ok(framework.call("POST", "/sleep?level=1"))
+        assert framework.ask(name).reason == "ENGINE_ASLEEP"
+        assert world.doors["vllm"].ask(ADAPTER).reason == "ENGINE_ASLEEP"
+        ok(framework.call("POST", "/wake_up?tags=weights"))
+        write(source, at)
+        ok(framework.load(name, at))
+        ok(framework.call("POST", "/wake_up?tags=kv_cache"))
+        framework.answers_by(name, source)  # at once
+        until(lambda: world.doors["vllm"].ask(ADAPTER).status == 200, "what Lorry serves is probed again", SERVING_S)
+        world.prove(world.doors["vllm"].ask(ADAPTER), version=8)
