@@ -15,7 +15,14 @@ void Lives::DiedTrying(const VersionKey& version) { ++tried_[version]; }
 
 void Lives::Heard(const std::string& member, const BootId& boot) {
   const auto untold = untold_.find(member);
-  if (untold != untold_.end() && untold->second.boot != boot) untold_.erase(untold);
+  if (untold == untold_.end() || untold->second.boot == boot) return;
+  if (boot.empty() && untold->second.is_forgotten) return;
+  untold_.erase(untold);
+}
+
+void Lives::JournalLost(const std::string& member) {
+  if (const auto untold = untold_.find(member); untold != untold_.end())
+    untold->second.is_forgotten = true;
 }
 
 void Lives::TakeBackUntold(const std::string& member) {

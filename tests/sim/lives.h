@@ -25,8 +25,10 @@ class Lives {
   // for it; each loss of records may cost as many again.
   void DiedOf(const VersionKey& version, const std::string& group, const std::string& member,
               const BootId& boot);
-  // A leader has heard from the member, of this boot: what another one died of is told.
+  // A leader has heard from the member, of this boot: what another one died of is told. A proxy that
+  // lost its journal has nothing to tell before it sees another boot.
   void Heard(const std::string& member, const BootId& boot);
+  void JournalLost(const std::string& member);
   // What the member's engine died of last blames nobody, unless it is told.
   void TakeBackUntold(const std::string& member);
   // An operator took the member out: so it is with what its engine dies of before it is taken back.
@@ -54,6 +56,7 @@ class Lives {
   struct Death {
     std::pair<VersionKey, std::string> of;
     BootId boot;
+    bool is_forgotten = false;  // by its proxy
   };
   std::map<std::string, Death> untold_;  // the last of each member
   std::set<std::string> aside_;

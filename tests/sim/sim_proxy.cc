@@ -115,6 +115,7 @@ void SimProxy::Kill(bool lose_journal) {
   binder_.ProxyDied(lose_journal);
   if (!lose_journal) return;
   sim_.oracle.JournalLost(journal_id_);
+  sim_.lives.JournalLost(member_.value);
   journal_.clear();
   told_apart_.clear();
   unloads_.clear();

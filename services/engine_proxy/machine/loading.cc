@@ -93,7 +93,7 @@ void NoteAnswer(Core& core, Residency& residency, Outcome outcome) {
 
 void HandleLoadDone(Core& core, const LoadDone& event) {
   Residency* residency = core.FindAt<at::Loading>(event.op);
-  if (residency == nullptr) return;
+  if (residency == nullptr) return HearAccused(core, event.op, event.outcome);
   residency->changed_as_of = core.registry.call_ended_as_of = ++core.registry.changes;
   const bool is_outdated = std::get<at::Loading>(residency->phase).is_outdated;
   // An engine that slept meanwhile does not hang.

@@ -232,6 +232,12 @@ struct FrameworkCalls {
   std::vector<AnswerCall> answers;  // of this step
 };
 
+// Whose load had no answer when the engine ended (verdicts.h).
+struct Accused {
+  OpId load = 0;
+  EngineName name;
+};
+
 // What frameworks have released of the engine's memory, and the call that it is asked for as it came
 // (memory.h).
 struct Memory {
@@ -322,6 +328,7 @@ struct Core {
   std::map<AdapterName, Row> rows;
   std::set<EngineName> row_targets;  // of the rows' records that are open
   std::map<EngineName, KillerRecord> killers;
+  std::optional<Accused> accused;
   uint64_t last_trial = 0;
   Pause pause;
   FrameworkCalls calls;

@@ -1,6 +1,7 @@
 #include "services/engine_proxy/machine/verdicts.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lorry::proxy {
 namespace {
@@ -66,6 +67,7 @@ void EndLeftTrials(Core& core) {
 
 void JudgeBoot(Core& core, const BootId& boot) {
   if (boot.empty()) return;
+  core.accused.reset();
   // Somebody ends a WEDGED engine: no load that hung there is to blame.
   const bool was_wedged = core.wedged.has_value() && core.wedged->boot == boot;
   const Residency* first = nullptr;
@@ -73,12 +75,27 @@ void JudgeBoot(Core& core, const BootId& boot) {
     if (residency.tried_on != boot || (was_wedged && !IsProbed(residency))) continue;
     if (first == nullptr || residency.trial < first->trial) first = &residency;
   }
-  if (first != nullptr) Blame(core, first->name);
+  if (first != nullptr && first->Is<at::Loading>()) {
+    core.accused = Accused{std::get<at::Loading>(first->phase).op, first->name};
+  } else if (first != nullptr) {
+    Blame(core, first->name);
+  }
   for (auto& [name, residency] : core.residencies) {
-    if (residency.tried_on != boot) continue;
+    const bool is_accused = core.accused.has_value() && core.accused->name == name;
+    if (residency.tried_on != boot || is_accused) continue;
     EndTrial(residency);
     core.SaveName(residency);
   }
+}
+
+void HearAccused(Core& core, OpId load, Outcome outcome) {
+  if (!core.accused.has_value() || core.accused->load != load) return;
+  const EngineName name = std::exchange(core.accused, std::nullopt)->name;
+  if (outcome != Outcome::kUnsent) Blame(core, name);
+  const auto it = core.residencies.find(name);
+  if (it == core.residencies.end()) return;
+  EndTrial(it->second);
+  core.SaveName(it->second);
 }
 
 }  // namespace lorry::proxy

@@ -5,6 +5,8 @@
 // is loaded, verified, probed or doubted, so that an engine that dies names its killer. A call
 // that got no answer in time leaves its version on trial while others go on; if the engine dies
 // then, the one whose trial began first is blamed, because its call was the first to go wrong.
+// An engine that was gone before it could hear of the load did not die of it: where the load has no
+// answer yet, the verdict waits for that, and at the latest for the next boot.
 // Trials are in the journal: whoever notices the death, this process or the next one, blames the
 // same version. A WEDGED engine is restarted as it must be, and nobody is blamed for that.
 #pragma once
@@ -27,5 +29,8 @@ void EndLeftTrials(Core& core);
 
 // That boot ended: blames whom it may concern, and ends its trials.
 void JudgeBoot(Core& core, const BootId& boot);
+
+// The answer to a load that the engine ended in, or before.
+void HearAccused(Core& core, OpId load, Outcome outcome);
 
 }  // namespace lorry::proxy

@@ -37,6 +37,22 @@ TEST(Verdicts, WhatTheEngineNeverHeardOfIsNotBlamed) {
   EXPECT_EQ(bench.DeathsOf(2), 0u);
 }
 
+// It was asked for the load in the moment in which somebody noticed that it had ended.
+TEST(Verdicts, AnEngineThatWasGoneBeforeTheLoadDidNotDieOfIt) {
+  for (const auto outcome : {Outcome::kUnsent, Outcome::kBroken}) {
+    Bench bench;
+    bench.silent_ = {kLoadEffect};
+    bench.Desire(0, {1});
+    bench.Tell(EngineLost{true});
+    EXPECT_EQ(bench.DeathsOf(1), 0u) << "its answer says whether it was sent";
+    for (OpId op = 1; op < 50; ++op) bench.Tell(LoadDone{op, outcome, "ENGINE_RESTARTED", ""});
+    EXPECT_EQ(bench.DeathsOf(1), outcome == Outcome::kUnsent ? 0u : 1u);
+    bench.silent_.clear();
+    bench.Reboot();
+    EXPECT_EQ(bench.DeathsOf(1), outcome == Outcome::kUnsent ? 0u : 1u) << "nor twice";
+  }
+}
+
 TEST(Verdicts, WhatTheEngineNeverHeardOfAcquitsNobody) {
   Bench bench;
   bench.load_answer_ = LoadDone{0, Outcome::kUnknown, "ENGINE_TIMEOUT", ""};
