@@ -57,7 +57,8 @@ Task<bool> PassOn(Exchange& x, int status, std::string_view content_type, std::s
 }
 
 bool MayHaveLostName(const Exchange& x, int status) {
-  if (x.resolved.empty()) return false;
+  const bool is_base = x.resolved.empty() || x.resolved.front().name.empty();
+  if (is_base) return false;
   return status == (x.kind == fleet::EngineKind::kSglang ? 400 : 404);
 }
 

@@ -145,8 +145,10 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
   EndLeftTrials(core);
   ProbeVerdict verdict =
       JudgeProbe(residency->rules, residency->traits, event.answer, residency->apart_ppm);
-  // Nobody can tell whether the engine has lost it: loaded anew, it has not.
-  const bool may_be_lost = residency->slept_on == core.boot && !verdict.reason.empty();
+  // Nobody can tell whether the engine has lost it: loaded anew, it has not. While the engine sleeps
+  // nobody is served by it, and it is probed again afterwards.
+  const bool is_unproven = !verdict.reason.empty() && !core.asleep;
+  const bool may_be_lost = is_unproven && residency->slept_on == core.boot;
   if (was_found && (!verdict.passes || may_be_lost))
     return FailFound(core, *residency, {{}, verdict.reason, verdict.detail});
   if (!verdict.passes) {

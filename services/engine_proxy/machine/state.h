@@ -242,8 +242,8 @@ struct Accused {
 // (memory.h).
 struct Memory {
   std::optional<bool> seen_asleep;  // as the engine says of itself
-  OpId heard_since =
-      0;  // the last PassCall with an answer: what a look says that began before it is old
+  // The last PassCall with an answer: what a look says that began before it is old.
+  OpId heard_since = 0;
   std::optional<AsleepRecord> record;  // while some of it is released, as far as is known here
   OpId op = 0;                         // PassCall
   std::variant<ReleaseCall, WakeCall, WeightsCall> passing;

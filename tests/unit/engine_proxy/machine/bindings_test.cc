@@ -310,6 +310,18 @@ TEST_F(BindingsTest, BeingListedMustDoWhileTheEngineIsAskedForAnotherPauseOrToGo
   }
 }
 
+TEST_F(BindingsTest, WhatCanBeToldApartOnceTheEngineIsAwakeIsNotLoadedAgain) {
+  ASSERT_EQ(Answered(Ask("a", "/d/one")), "done");
+  bench_.Call(ReleaseCall{{"kv_cache", "weights"}});
+  bench_.Call(WakeCall{{"weights"}});
+  bench_.Pass(3'000);
+  bench_.Call(WakeCall{{"kv_cache"}});
+  bench_.Pass(3'000);
+  EXPECT_EQ(Serves("a"), "1");
+  EXPECT_EQ(bench_.loads_.size(), 1u);
+  EXPECT_EQ(bench_.unloads_, 0);
+}
+
 TEST_F(BindingsTest, RoomIsMadeForOneOnceTheWeightsAreBack) {
   ASSERT_EQ(Answered(Ask("a", "/d/one")), "done");
   ASSERT_EQ(Answered(Ask("b", "/d/two")), "done");
