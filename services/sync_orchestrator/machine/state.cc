@@ -15,7 +15,10 @@ const SyncMember* SyncRecord::Find(const MemberId& member) const {
 
 Pool& Core::PoolOf(const PoolId& id) {
   const auto [it, is_new] = pools.try_emplace(id);
-  if (is_new) BeginAtFloor(it->second);
+  if (is_new) {
+    BeginAtFloor(it->second);
+    changed.Pool(id);
+  }
   return it->second;
 }
 
