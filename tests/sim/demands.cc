@@ -34,6 +34,7 @@ size_t SlotsOnDemand(const fleet::Desired& desired, const std::vector<fleet::Obs
 // Whether the member has a reason for not having loaded this version, says so of this version, and
 // it is true.
 bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
+  if (!world.store().Has(key)) return true;  // what the store has lost nobody fetches again
   const sync::VersionInfo& info = world.store().versions().at(key);
   const fleet::EngineLimits& limits = proxy.engine().limits();
   const fleet::AdapterPolicy& policy = world.store().adapters().at(key.adapter).policy;
@@ -101,7 +102,7 @@ std::string WhyNotCurrent(World& world, SimProxy& proxy) {
   for (const fleet::WantedVersion& wanted : desired.wanted) {
     if (!wanted.must || !wanted.load) continue;
     if (proxy.engine().Had(wanted.digest, world.sim().now())) continue;
-    if (!world.store().Has(wanted.key) || HasReason(world, proxy, wanted.key)) continue;
+    if (HasReason(world, proxy, wanted.key)) continue;
     return absl::StrCat(proxy.member().value, " has not loaded ", wanted.name.value);
   }
   const fleet::Observed observed = proxy.machine().Observe();
@@ -113,9 +114,7 @@ std::string WhyNotCurrent(World& world, SimProxy& proxy) {
                            (has->epoch == row.epoch && has->target == row.target));
     const auto target = std::find_if(desired.wanted.begin(), desired.wanted.end(),
                                      [&](const auto& w) { return w.name == row.target; });
-    // What the store has lost nobody fetches again.
-    const bool excused = target != desired.wanted.end() &&
-                         (!world.store().Has(target->key) || HasReason(world, proxy, target->key));
+    const bool excused = target != desired.wanted.end() && HasReason(world, proxy, target->key);
     if (is_there || excused) continue;
     return absl::StrCat(proxy.member().value, " does not serve ", row.adapter.value,
                         " as it was told");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/base/first_after.h"
+#include "services/engine_proxy/machine/loading.h"
 #include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/unload.h"
@@ -97,8 +98,12 @@ void MeetLease(Core& core, Residency& residency) {
 }
 
 void BeginCounting(const Core& core, Residency& residency) {
+  // The engine may have dropped the name under requests that an earlier process let in, or under
+  // whoever had it leased.
+  const std::optional<Uncounted> found = residency.uncounted;
   ForgetUncounted(residency);
   residency.known_on = core.boot;
+  if (!residency.uncounted.has_value()) residency.uncounted = found;
   // What an earlier process let in may wait there for the end of the pause, which is older than this
   // one, though the engine dropped the name meanwhile.
   const bool is_older = core.pause.by_framework && core.pause.is_doubtful;
@@ -114,7 +119,10 @@ void ForgetUncounted(Residency& residency) {
 
 bool MayHaveUncounted(const Core& core, const Residency& residency) {
   if (!residency.uncounted.has_value()) return false;
-  const bool is_absent = core.FreshlyListed(residency) && !core.IsListed(residency);
+  // What may yet be read may be there by now, and whoever had it leased asks for it again.
+  const bool may_have_come = MayBeRead(core, residency) && !IsLeased(residency);
+  const bool is_absent =
+      core.FreshlyListed(residency) && !core.IsListed(residency) && !may_have_come;
   return !(residency.uncounted->leased && is_absent);
 }
 

@@ -105,7 +105,8 @@ bool IsLeaving(const Core& core, const Residency& residency) {
     return leaves && !goes_on;
   }
   if (residency.must_reload) return true;
-  if (MaySurvive(core, residency)) return false;
+  const bool gives_way = makes_room && IsOnDemand(core, residency.name);
+  if (MaySurvive(core, residency) && !gives_way) return false;
   const bool is_told = core.desired.has_value() || IsBinding(residency);
   if (leaves || !is_told) return leaves;
   // To be written anew, once the engine has nothing of it and will not read it any more.

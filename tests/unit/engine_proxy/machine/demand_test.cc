@@ -288,5 +288,26 @@ TEST_F(DemandTest, AReportThatWasOvertakenChangesNothing) {
   EXPECT_EQ(bench_.machine_->door_table().revision, now);
 }
 
+// It would be probed once the pause is over, which the framework's own adapter is to be loaded under.
+TEST_F(DemandTest, WhatSurvivedARestartMakesRoomUnderAFrameworksPauseThoughItIsNotProbedYet) {
+  bench_.files_ = {{"/d/one", "1"}};
+  Desire({"b", "c"});
+  resident_ = {"a"};
+  Desire({"a", "b", "c"});
+  ASSERT_EQ(Resident(), "a b c");
+  bench_.silent_ = {kProbeEffect};
+  bench_.Start();
+  Desire({"a", "b", "c"});
+  bench_.Tell(CallMade{100, PauseCall{}});
+  bench_.Pass(Config{}.orphans_ms);
+  for (OpId op = 1; op < 50; ++op) bench_.Tell(ProbeDone{.op = op, .outcome = Outcome::kOk});
+  ASSERT_EQ(Resident(), "a");
+  bench_.silent_ = {};
+  bench_.Tell(BindAsked{1, "lora", "/d/one"});
+  bench_.Pass(2'000);
+  ASSERT_EQ(bench_.bind_answers_.count(1), 1u);
+  EXPECT_EQ(bench_.bind_answers_[1].answer, BindAnswer::kDone);
+}
+
 }  // namespace
 }  // namespace lorry::proxy

@@ -53,6 +53,49 @@ TEST_F(Uncounted, RequestsOfAnEarlierProcessCountThoughTheDirectoryIsFoundBroken
   EXPECT_EQ(bench_.unloads_, 1);
 }
 
+TEST_F(Uncounted, SoTheyDoThoughTheEngineHasDroppedTheName) {
+  Serve();
+  bench_.Stop();
+  bench_.engine_.clear();
+  bench_.Start();
+  ASSERT_EQ(bench_.loads_.size(), 2u);
+  EXPECT_FALSE(IsKnown());
+  bench_.Desire(2, {2});
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.Pass(kDefaults.orphans_ms);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(Uncounted, WhoHadALeaseMayCallWhatIsLoadedAnewBeforeItIsKnownThatItEnded) {
+  Serve(/*leased=*/true);
+  bench_.Stop();
+  bench_.engine_.clear();
+  bench_.Start();
+  ASSERT_EQ(bench_.loads_.size(), 2u) << "its row stands on it";
+  bench_.leased_.clear();
+  bench_.Desire(2, {2});
+  EXPECT_EQ(bench_.unloads_, 0);
+  bench_.running_names_ = Names({});
+  bench_.Pass(2 * kTwoAnswersMs);
+  EXPECT_EQ(bench_.unloads_, 1);
+}
+
+TEST_F(Uncounted, WhoHadALeaseMayCallWhatIsYetToBeLoaded) {
+  bench_.leased_ = {1};
+  bench_.Desire(0, {1});
+  bench_.engine_.clear();
+  bench_.silent_ = {kLoadEffect};
+  bench_.running_ = 9;
+  bench_.Pass(kDefaults.list_ms + 1'000);
+  ASSERT_EQ(bench_.StateOf(1), fleet::ResidencyState::kLoading);
+  bench_.Stop();
+  bench_.silent_ = {};
+  bench_.leased_.clear();
+  bench_.Start();
+  bench_.Desire(0, {2});
+  EXPECT_EQ(bench_.unloads_, 0) << "it may be there since the engine listed its names";
+}
+
 TEST_F(Uncounted, TheProbeOfAnEarlierProcessMayStillRun) {
   Serve();
   bench_.silent_ = {kProbeEffect};
