@@ -57,7 +57,8 @@ void SimProxy::Do(const proxy::ReadBinding& effect) {
     read.name = proxy::BindingName(read.digest, read.render);
     const std::string path = PathOf(read.name);
     if (!disk_.contains(path)) {
-      Put(path, std::move(directory));
+      // Nobody knows before it is read that an engine lists that name; but it is put there whole.
+      disk_[path] = std::move(directory);
       read.path = path;
     }
     Post(read);

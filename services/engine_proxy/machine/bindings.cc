@@ -232,17 +232,20 @@ void HandleBindingRead(Core& core, const BindingRead& event) {
   core.bindings.reading = 0;
   if (event.outcome == Outcome::kOk) {
     Residency& residency = core.residencies[event.name];
-    if (residency.name.empty()) {
+    // Nor is it known of a name that the engine was found to list by which bytes it has it.
+    if (residency.digest.value.empty()) {
       residency.name = event.name;
       residency.key = BindingKey();
       residency.digest = event.digest;
       residency.traits = event.traits;
       residency.render = event.render;
     }
-    if (!event.path.empty() && residency.Is<at::Absent>()) {
+    // The engine may have loaded the name again by itself, from a directory that is gone, and be asked
+    // to unload it just now.
+    if (!event.path.empty() && residency.IsAny<at::Absent, at::Unloading>()) {
       residency.directory = Directory{.path = event.path, .proven = true};
       residency.loaded_on = BootId();
-      Move(core, residency, ResidencyEvent::kFetched);
+      if (!Move(core, residency, ResidencyEvent::kFetched)) core.SaveName(residency);
     }
   }
   const auto call = std::ranges::find_if(

@@ -8,6 +8,8 @@
 namespace lorry::proxy {
 namespace {
 
+const Config kDefaults;
+
 class BindingsTest : public ::testing::Test {
  protected:
   BindingsTest() : BindingsTest(3) {}
@@ -95,6 +97,21 @@ TEST_F(BindingsTest, TheSameBytesAgainChangeNothing) {
   const uint64_t again = Ask("lora_v1", "/d/one");
   EXPECT_EQ(Answered(again), "done");
   EXPECT_EQ(bench_.loads_.size(), 1u);
+}
+
+TEST_F(BindingsTest, WhatIsReadWhileItsNameIsUnloadedIsReadOnce) {
+  bench_.engine_[Of("1")] = "/elsewhere";
+  bench_.silent_ = {kUnloadEffect};
+  bench_.Pass(kDefaults.list_ms + kDefaults.orphans_ms + 1'000);
+  ASSERT_TRUE(bench_.records_.contains("unloading"));
+  const uint64_t ticket = Ask("lora_v1", "/d/one");
+  ASSERT_EQ(bench_.reads_, 1);
+  bench_.engine_.clear();
+  bench_.silent_ = {};
+  for (OpId op = 1; op < 50; ++op) bench_.Tell(UnloadDone{op, Outcome::kOk});
+  bench_.Pass(1'000);
+  EXPECT_EQ(Answered(ticket), "done");
+  EXPECT_EQ(bench_.fetches_, 0);
 }
 
 TEST_F(BindingsTest, OtherBytesTakeTheNameWhereNobodyUsesIt) {
