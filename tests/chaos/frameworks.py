@@ -9,12 +9,14 @@ import http.client
 import pathlib
 import random
 import time
+from collections.abc import Callable
+from typing import Any
 
 from adapters import Adapters
 from ledger import PROMPTS, TOKENS_MAX, TOKENS_MIN, Call, Hold, Ledger, Reply
 from testing.crowd import Crowd
 from testing.engines import http_json
-from testing.frameworks import CALL_S, Framework, write
+from testing.frameworks import CACHE, CALL_S, WEIGHTS, Framework, write
 from testing.waiting import moment
 from testing.workers import Workers
 
@@ -37,7 +39,7 @@ class Colocated(Workers):
     def __init__(self, world: Crowd, ledger: Ledger, adapters: Adapters, member: str, folder: pathlib.Path, seed: int) -> None:
         self._ledger, self._adapters, self._member, self._folder = ledger, adapters, member, folder
         self._framework = Framework(world, member)
-        self._engine, self._kind = world.engines[member], world.engines[member].kind
+        self._engine = world.engines[member]
         self._draw = random.Random(f"{seed} framework {member}")
         self._number, self._step_began = 0, 0.0
         super().__init__(self._work, functools.partial(self._ask_on, random.Random(f"{seed} asks {member}")), join_s=2 * CALL_S)
@@ -56,12 +58,14 @@ class Colocated(Workers):
     def _step(self) -> None:
         self._number += 1
         sleeps = self._number % SLEEP_EVERY == 0
-        self._sleep() if sleeps else self._call("pause", *self._spelt("/pause_generation", "/pause?mode=abort"))
         if sleeps:
-            self._wake("weights")
+            self._call("sleep", self._framework.release)
+            self._wake(WEIGHTS)
+        else:
+            self._call("pause", self._framework.pause)
         self._bind(f"lora_v{1 + self._number % NAMES}")
         if sleeps:
-            self._wake("kv_cache")
+            self._wake(CACHE)
         else:
             self._go_on()
 
@@ -69,28 +73,20 @@ class Colocated(Workers):
         source = self._adapters.next()
         bind = self._ledger.bind(self._member, name, self._number, source)
         write(source, self._folder)
-        self._call("load", *self._spelt("/load_lora_adapter", "/v1/load_lora_adapter"),
-                   {"lora_name": name, "lora_path": str(self._folder)} | ({} if self._kind == "sglang" else {"load_inplace": True}))
+        in_place = {} if self._framework.kind == "sglang" else {"load_inplace": True}
+        self._call("load", lambda: self._framework.load(name, self._folder, **in_place))
         bind.done = time.monotonic()
 
-    def _sleep(self) -> None:
-        tags = {"tags": ["kv_cache", "weights"]} if self._kind == "sglang" else None
-        self._call("sleep", *self._spelt("/release_memory_occupation", "/sleep?level=1"), tags)
-
     def _wake(self, tag: str) -> None:
-        self._call("wake", *self._spelt("/resume_memory_occupation", f"/wake_up?tags={tag}"),
-                   {"tags": [tag]} if self._kind == "sglang" else None)
+        self._call("wake", lambda: self._framework.resume(tag))
 
     def _go_on(self) -> None:
-        self._call("go on", *self._spelt("/continue_generation", "/resume"))
+        self._call("go on", self._framework.go_on)
 
-    def _spelt(self, sglang: str, vllm: str) -> tuple[str]:
-        return (sglang if self._kind == "sglang" else vllm,)
-
-    def _call(self, verb: str, path: str, body: object = None) -> None:
+    def _call(self, verb: str, ask: Callable[[], tuple[int, Any]]) -> None:
         call = Call(self._member, verb, self._step_began)
         try:
-            call.status, answer = self._framework.call("POST", path, {} if body is None else body)
+            call.status, answer = ask()
             call.detail = "" if call.status == 200 else str(answer)
         except (OSError, ValueError, http.client.HTTPException) as error:
             call.detail = f"{type(error).__name__}: {error}"
@@ -102,7 +98,7 @@ class Colocated(Workers):
     def _let_go(self) -> None:
         """Until the engine has all of its memory and goes on; it is tried for a while also after the end."""
         self._step_began = 0.0  # what fails from here on fails of what failed before
-        for call in (functools.partial(self._wake_surely, "weights"), functools.partial(self._wake_surely, "kv_cache"), self._go_on):
+        for call in (functools.partial(self._wake_surely, WEIGHTS), functools.partial(self._wake_surely, CACHE), self._go_on):
             end = time.monotonic() + CALL_S
             while time.monotonic() < end:
                 with contextlib.suppress(_Failed):

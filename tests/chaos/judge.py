@@ -28,8 +28,8 @@ class Judge:
         self._ledger, self._events, self._in_order = ledger, events, in_order
 
     def all(self) -> list[Violation]:
-        checks = (self._answers, self._cut_short, self._bindings, self._forgotten, self._framework_calls, self._never_falls, self._order, self._aliases, self._broken_replies, self._new_leaders,
-                  self._publishes, self._engines, self._recoveries)
+        checks = (self._answers, self._cut_short, self._bindings, self._forgotten, self._framework_calls, self._never_falls,
+                  self._order, self._aliases, self._broken_replies, self._new_leaders, self._publishes, self._engines, self._recoveries)
         found = list(self._ledger.violations)
         for check in checks:
             found += check()

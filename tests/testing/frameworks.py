@@ -26,6 +26,8 @@ from testing.world import World
 
 # A framework gives up after a minute or more; one on a machine that compiles beside it waits for as long as this.
 CALL_S = 90.0
+# Parts of an engine's memory.
+CACHE, WEIGHTS = "kv_cache", "weights"
 Sources = Callable[[int], pathlib.Path]
 
 
@@ -81,6 +83,17 @@ class Framework:
 
     def go_on(self) -> tuple[int, Any]:
         return self._post("/continue_generation", {}) if self.kind == "sglang" else self._post("/resume")
+
+    def release(self) -> tuple[int, Any]:
+        """All of the engine's memory that it takes again by `resume`."""
+        if self.kind == "sglang":
+            return self._post("/release_memory_occupation", {"tags": [CACHE, WEIGHTS]})
+        return self._post("/sleep?level=1")
+
+    def resume(self, *tags: str) -> tuple[int, Any]:
+        if self.kind == "sglang":
+            return self._post("/resume_memory_occupation", {"tags": list(tags)})
+        return self._post("/wake_up?" + "&".join(f"tags={tag}" for tag in tags))
 
     def ask(self, name: str, **more: Any) -> Answer:
         return self.world.doors[self.member].ask(name, **more)

@@ -39,8 +39,7 @@ struct Relay {
   std::optional<AnswerWatch> watch;  // of a stream of SGLang's
   bool keep = false;                 // what the client is told of its connection
   bool gathers = false;              // nothing is sent before the end
-  bool may_lack_name = false;        // the engine may say that it does not know the name
-  bool lacks_name = false;           // it did
+  bool lacks_name = false;           // the engine has said that it does not know the name
   bool is_long = false;              // the head need not wait for the body
   bool chunked = false;
   bool framed = false;  // the client can tell where the reply ends
@@ -66,8 +65,8 @@ void Relay::OnHead() {
   const auto length = call.content_length();
   const bool is_short = length.value_or(kOneWriteBytes + 1) <= kOneWriteBytes;
   if (x.live && IsEventStream(call.reply().Get("content-type"))) watch.emplace(x.live, 0);
-  may_lack_name = is_short && call.has_body() && MayHaveLostName(x, call.reply().status());
-  gathers = (x.restorer && is_short && call.has_body()) || may_lack_name;
+  const bool may_lack_name = MayHaveLostName(x, call.reply().status());
+  gathers = is_short && call.has_body() && (x.restorer || may_lack_name);
   is_long = !is_short && call.has_body();
   if (!gathers) BeginReply(x.restorer ? std::nullopt : length);
   framed = gathers || chunked || !call.has_body() || length.has_value();
@@ -93,7 +92,7 @@ void Relay::OnPiece(const UpstreamCall::Piece& piece) {
   }
   if (!piece.end) return;
   if (x.restorer) x.restorer->Feed({}, true, &restored);
-  lacks_name = may_lack_name && HasLostName(x, call.reply().status(), restored);
+  lacks_name = gathers && HasLostName(x, call.reply().status(), restored);
   if (gathers && !lacks_name) BeginReply(restored.size());
 }
 

@@ -147,8 +147,8 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
       JudgeProbe(residency->rules, residency->traits, event.answer, residency->apart_ppm);
   // Nobody can tell whether the engine has lost it: loaded anew, it has not. While the engine sleeps
   // nobody is served by it, and it is probed again afterwards.
-  const bool is_unproven = !verdict.reason.empty() && !core.asleep;
-  const bool may_be_lost = is_unproven && residency->slept_on == core.boot;
+  const bool may_be_lost =
+      residency->slept_on == core.boot && !core.asleep && !verdict.reason.empty();
   if (was_found && (!verdict.passes || may_be_lost))
     return FailFound(core, *residency, {{}, verdict.reason, verdict.detail});
   if (!verdict.passes) {

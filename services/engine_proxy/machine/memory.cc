@@ -63,10 +63,6 @@ MemoryTags Released(const Core& core) {
   return core.memory.record.has_value() ? core.memory.record->tags : MemoryTags();
 }
 
-bool IsSubset(const MemoryTags& some, const MemoryTags& all) {
-  return std::ranges::includes(all, some);
-}
-
 std::string Joined(const MemoryTags& tags) { return absl::StrJoin(tags, ", "); }
 
 // SGLang ends of memory that is to be released twice, or taken back twice; vLLM passes over it.
@@ -190,8 +186,9 @@ void Settle(Core& core, const MemoryTags& tags, bool is_release) {
 // Whoever was told that the engine has its memory again asks it at once. What it said of its sleep
 // before that is over; should somebody put it to sleep again, a look tells that begins from now on.
 void Wake(Core& core, const WakeCall& call) {
-  const bool was_known = core.memory.record.has_value();
-  if (was_known && IsSubset(core.memory.record->tags, call.tags)) core.memory.seen_asleep.reset();
+  const std::optional<AsleepRecord>& record = core.memory.record;
+  if (record.has_value() && std::ranges::includes(call.tags, record->tags))
+    core.memory.seen_asleep.reset();
   Settle(core, call.tags, /*is_release=*/false);
 }
 

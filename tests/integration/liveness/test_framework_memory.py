@@ -7,36 +7,27 @@ import json
 import time
 
 import pytest
+from testing import frameworks
 from testing.crowd import Crowd
 from testing.engines import http_json
+from testing.frameworks import CACHE, WEIGHTS
 from testing.pauses import Running
 from testing.waiting import until
 from testing.workers import Workers, at_once
 from testing.world import ADAPTER, restart
 
 MEMBERS = ("sglang-1", "vllm-1")
-CACHE, WEIGHTS = "kv_cache", "weights"
 
 
-class Framework:
+class Framework(frameworks.Framework):
     """Calls a door as colocated trainers call engines."""
 
     def __init__(self, world, member):
-        self.member, self.engine, self.kind = member, world.engines[member], world.engines[member].kind
-        self._world, self._door = world, world.fleet.door(member)
+        super().__init__(world, member)
+        self.engine, self._door = world.engines[member], world.fleet.door(member)
 
     def call(self, method, path, body=None):
         return http_json(method, self._door + path, body, 60.0)
-
-    def release(self):
-        if self.kind == "sglang":
-            return self.call("POST", "/release_memory_occupation", {"tags": [CACHE, WEIGHTS]})
-        return self.call("POST", "/sleep?level=1")
-
-    def resume(self, *tags):
-        if self.kind == "sglang":
-            return self.call("POST", "/resume_memory_occupation", {"tags": list(tags)})
-        return self.call("POST", "/wake_up?" + "&".join(f"tags={tag}" for tag in tags))
 
     def update(self):
         if self.kind == "sglang":
@@ -47,21 +38,21 @@ class Framework:
         return self.engine.state()
 
     def standing(self):
-        return self._world.member(self.member).get("state")
+        return self.world.member(self.member).get("state")
 
-    def load(self):
+    def counted(self):
         """Requests, as the engine tells them."""
         told = http_json("GET", self.engine.url + "/v1/loads", None, 10.0)[1]["loads"]
         return sum(row["num_running_reqs"] + row["num_waiting_reqs"] for row in told)
 
     def detail(self):
-        return self._world.member(self.member)["observed"].get("health_detail", "")
+        return self.world.member(self.member)["observed"].get("health_detail", "")
 
     def boot(self):
-        return self._world.member(self.member)["observed"]["boot_id"]
+        return self.world.member(self.member)["observed"]["boot_id"]
 
-    def ask(self):
-        return self._world.doors[self.member].ask(ADAPTER)
+    def ask(self, name=ADAPTER, **more):
+        return super().ask(name, **more)
 
     def is_refused(self):
         answer = self.ask()
@@ -247,7 +238,7 @@ def test_what_an_earlier_proxy_let_in_ends_before_memory_is_released(world, serv
             until(lambda: framework.ask().reason == "ENGINE_ASLEEP", "nobody else is let in")
             began = time.monotonic()
             until(lambda: replies or time.monotonic() - began > 8.0, "longer than an adapter's requests are waited for")
-            assert not replies and framework.load() > 0
+            assert not replies and framework.counted() > 0
             running.let_go()
     assert replies[0][0] == 200, replies
     assert framework.state()["releases"] == [0] and framework.boot() == boot
