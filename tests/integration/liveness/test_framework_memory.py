@@ -231,7 +231,7 @@ def test_what_an_earlier_proxy_let_in_ends_before_memory_is_released(world, serv
     world.admin.set_policy(ADAPTER, {"no_adapter": "NO_ADAPTER_MODE_BASE"})
     until(lambda: world.doors["sglang-1"].ask("@base").status == 200, "policy reaches the door")
     with Running(world, "sglang-1", "@base") as running:
-        until(framework.load, "the engine shows it")
+        until(framework.counted, "the engine shows it")
         restart(world.fleet.proxies["sglang-1"])
         until(lambda: framework.ask().reason != "ENGINE_UNREACHABLE", "it has met its engine")
         with Workers(lambda: replies.append(framework.release()), join_s=60.0):

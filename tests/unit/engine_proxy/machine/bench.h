@@ -317,7 +317,9 @@ class Bench {
       probe_answer_->op = e.op;
       return events_.push_back(*probe_answer_);
     }
-    events_.push_back(ProbeDone{e.op, Outcome::kOk, "", "", {compared_, gap_}});
+    ProbeDone done{e.op, Outcome::kOk, "", "", {compared_, gap_}};
+    if (e.question.kind == fleet::ProbeKind::kPresence) done.answer = {};  // nothing was asked for
+    events_.push_back(done);
   }
   void Answer(const Unload& e) {
     ++unloads_;
