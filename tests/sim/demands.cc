@@ -31,27 +31,6 @@ size_t SlotsOnDemand(const fleet::Desired& desired, const std::vector<fleet::Obs
   return std::max<size_t>(any ? 1 : 0, static_cast<size_t>(std::ranges::count_if(rows, holds_one)));
 }
 
-// Whether the member has a reason for not having loaded this version, says so of this version, and
-// it is true.
-bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
-  if (!world.store().Has(key)) return true;  // what the store has lost nobody fetches again
-  const sync::VersionInfo& info = world.store().versions().at(key);
-  const fleet::EngineLimits& limits = proxy.engine().limits();
-  const fleet::AdapterPolicy& policy = world.store().adapters().at(key.adapter).policy;
-  if (!fleet::WhyNotServable(limits, info.traits, policy).empty()) return true;
-  const EngineName name =
-      fleet::MakeEngineName(key, info.digest, fleet::RenderFor(limits.kind, info.traits));
-  std::string said;
-  for (const fleet::ObservedResidency& r : proxy.machine().Observe().residencies) {
-    if (r.name == name) said = r.reason;
-  }
-  const SimDirectory& contents = world.store().Contents(key);
-  // What some engines of a group refuse, a verdict may keep from all of them.
-  if (!proxy.engine().Takes(contents) || contents.harm == Harm::kRefusedBySome) return true;
-  if (world.sim().lives.DiedTwice(key)) return true;
-  return said == "NO_SLOT" && IsOvercommitted(world, proxy);
-}
-
 std::string WhyMissing(World& world, SimProxy& proxy, const VersionKey& key,
                        const std::string& who) {
   const auto stored = world.store().versions().find(key);
@@ -171,6 +150,25 @@ std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync:
 }
 
 }  // namespace
+
+bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
+  if (!world.store().Has(key)) return true;  // what the store has lost nobody fetches again
+  const sync::VersionInfo& info = world.store().versions().at(key);
+  const fleet::EngineLimits& limits = proxy.engine().limits();
+  const fleet::AdapterPolicy& policy = world.store().adapters().at(key.adapter).policy;
+  if (!fleet::WhyNotServable(limits, info.traits, policy).empty()) return true;
+  const EngineName name =
+      fleet::MakeEngineName(key, info.digest, fleet::RenderFor(limits.kind, info.traits));
+  std::string said;
+  for (const fleet::ObservedResidency& r : proxy.machine().Observe().residencies) {
+    if (r.name == name) said = r.reason;
+  }
+  const SimDirectory& contents = world.store().Contents(key);
+  // What some engines of a group refuse, a verdict may keep from all of them.
+  if (!proxy.engine().Takes(contents) || contents.harm == Harm::kRefusedBySome) return true;
+  if (world.sim().lives.DiedTwice(key)) return true;
+  return said == "NO_SLOT" && IsOvercommitted(world, proxy);
+}
 
 bool IsOvercommitted(World& world, SimProxy& proxy) {
   const uint32_t slots = proxy.engine().limits().slots;

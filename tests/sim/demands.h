@@ -15,6 +15,10 @@ bool SaysWhyNothingMoves(World& world);
 // one.
 bool IsOvercommitted(World& world, SimProxy& proxy);
 
+// Whether the member has a reason for not having loaded this version, says so of this version, and
+// it is true.
+bool HasReason(World& world, SimProxy& proxy, const VersionKey& key);
+
 // Why a request of what is loaded on demand waited in vain, where nothing excuses that.
 std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adapter);
 

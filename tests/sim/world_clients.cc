@@ -60,17 +60,26 @@ std::string World::WhyNamesStay(const MemberId& member) {
   const fleet::Desired& desired = desired_[member];
   const fleet::Observed observed = proxy(member.value).machine().Observe();
   const bool is_full = IsOvercommitted(*this, proxy(member.value));
+  // What cannot come, for want of a slot or as the engine does not take it, leaves its row on what
+  // it had.
+  const auto stands = [&](const fleet::ObservedRow& row) {
+    if (is_full) return true;
+    const auto told = std::ranges::find(desired.rows, row.adapter, &fleet::DesiredRow::adapter);
+    if (told == desired.rows.end()) return false;
+    const auto target =
+        std::ranges::find(desired.wanted, told->target, &fleet::WantedVersion::name);
+    return target != desired.wanted.end() && HasReason(*this, proxy(member.value), target->key);
+  };
   const std::vector<proxy::DoorBinding>& bindings =
       proxy(member.value).machine().door_table().bindings;
   for (const fleet::ObservedResidency& has : observed.residencies) {
     const bool stays = std::none_of(desired.wanted.begin(), desired.wanted.end(),
                                     [&](const auto& version) { return version.name == has.name; });
-    // What has no slot to come leaves its row on what it had.
-    const bool has_row =
-        std::any_of(observed.rows.begin(), observed.rows.end(),
-                    [&](const fleet::ObservedRow& row) { return row.target == has.name; });
+    const bool has_row = std::ranges::any_of(observed.rows, [&](const fleet::ObservedRow& row) {
+      return row.target == has.name && stands(row);
+    });
     const bool is_bound = std::ranges::count(bindings, has.name, &proxy::DoorBinding::target) > 0;
-    if (stays && !is_bound && !(is_full && has_row))
+    if (stays && !is_bound && !has_row)
       return absl::StrCat(member.value, " keeps ", has.name.value);
   }
   return "";
