@@ -43,6 +43,8 @@ class Lives {
   void RecordsLost() { ++losses_; }
   // An operator lets engines try it again, as many as the first time.
   void Lifted(const VersionKey& version) { ++lifted_[version]; }
+  // It was deleted and forgotten, and a store that was restored has it again: likewise.
+  void ComesBack(const VersionKey& version) { ++lifted_[version]; }
   // The fleet says of it that engines died: of two boots while they tried it, or it is innocent.
   void SaidToKill(const VersionKey& version);
   bool DiedTwice(const VersionKey& version) const;

@@ -23,6 +23,12 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
   if (!record.value.has_value()) {
     if (record.key.starts_with("member/") && on_forgotten_)
       on_forgotten_(MemberId(sync::LastPart(record.key)));
+    if (record.key.starts_with("sync/")) {  // decided, or gone with its adapter
+      std::erase_if(staged_, [&](const EpochKey& id) {
+        return std::get<1>(id).value == sync::MiddlePart(record.key) &&
+               std::get<2>(id).value == sync::LastPart(record.key);
+      });
+    }
     return;
   }
   if (const auto* meta = std::get_if<sync::MetaRecord>(&*record.value)) return Reigns(*meta);
@@ -94,10 +100,17 @@ void Oracle::Reigns(const sync::MetaRecord& meta) {
   });
 }
 
-void Oracle::RecordsLost(bool is_remembered) {
+void Oracle::RecordsLost(bool is_remembered, const sync::Records& left) {
   leases_.clear();
   staged_.clear();
   is_lost_ = is_remembered;
+  if (is_remembered) return;
+  for (const auto& [key, value] : left) {
+    const auto* sync = std::get_if<sync::SyncRecord>(&value);
+    if (sync == nullptr) continue;
+    decided_.erase({incarnation_, AdapterName(sync::MiddlePart(key)), PoolName(sync::LastPart(key)),
+                    sync->epoch});
+  }
 }
 
 void Oracle::Adopted(const Remembrance& remembered,

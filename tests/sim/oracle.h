@@ -33,9 +33,9 @@ class Oracle {
   // Told that an operator's word that a member is dead is durable.
   void OnDead(std::function<void(const MemberId&)> told) { on_dead_ = std::move(told); }
   void OnForgotten(std::function<void(const MemberId&)> told) { on_forgotten_ = std::move(told); }
-  // The records are gone, or older ones; whether the store remembers later ones. Whether an operator
-  // then took over what members remember.
-  void RecordsLost(bool is_remembered);
+  // The records are gone, or older ones; whether the store remembers later ones. Where it does not,
+  // older ones are taken for the latest, and what they were syncing is decided anew.
+  void RecordsLost(bool is_remembered, const sync::Records& left);
   // The latest decision that a door of each pool remembers by then. One that is later than that, as
   // the doors that followed it have moved to another pool since, nobody can adopt; nor what the
   // store has lost.

@@ -192,7 +192,12 @@ void World::EndZombies() {
 
 void World::RestoreStore() {
   Narrate(sim_, "store", "is that of a backup");
+  const auto before = store_.versions();
   store_.RestoreBackUp();
+  // What had been deleted was forgotten, with what engines died of it.
+  for (const auto& [key, version] : store_.versions()) {
+    if (!before.contains(key)) sim_.lives.ComesBack(key);
+  }
   sim_.oracle.StoreForgot(StoreKnowsOfMore(), store_.held());
   BreakWatch(0);
 }
@@ -214,7 +219,7 @@ void World::LoseRecords() {
   Narrate(sim_, "records", "are lost");
   shared_.records.clear();
   left_.clear();
-  sim_.oracle.RecordsLost(StoreKnowsOfMore());
+  sim_.oracle.RecordsLost(StoreKnowsOfMore(), shared_.records);
   sim_.lives.RecordsLost();
 }
 
@@ -223,7 +228,7 @@ void World::RestoreRecords() {
   Narrate(sim_, "records", "are those of a backup");
   shared_.records = backup_;
   left_.clear();
-  sim_.oracle.RecordsLost(StoreKnowsOfMore());
+  sim_.oracle.RecordsLost(StoreKnowsOfMore(), shared_.records);
   sim_.lives.RecordsLost();
   LetTryAgain();
 }

@@ -211,10 +211,21 @@ void ForgetRefusals(Core& core, const Member& member) {
   }
 }
 
+// What it says of its tries it says by the versions' names, which a reign may not have made yet.
+void NameWhatItTries(Core& core, const MemberId& member) {
+  for (const auto& [version, record] : core.verdicts) {
+    const bool is_tried = std::ranges::any_of(
+        record.groups, [&](const auto& its) { return its.second.leave.contains(member); });
+    const VersionInfo* info = is_tried ? core.FindVersion(version) : nullptr;
+    if (info == nullptr) continue;
+    for (const auto kind : {fleet::EngineKind::kSglang, fleet::EngineKind::kVllm})
+      core.NameOf(*info, kind);
+  }
+}
+
 // The member is there, with this engine: what came of its tries. On the boot that leave was given for
-// it may still try, or has tried and says so by the version's name, which a reign may not have made
-// yet; another one began after the try, and what the boot before died of its journal has told, unless
-// it is lost.
+// it may still try; another one began after the try, and what the boot before died of its journal has
+// told, unless it is lost.
 void JudgeLeave(Core& core, const Member& member) {
   const BootId& boot = member.observed->boot;
   if (boot.empty()) return;
@@ -224,8 +235,6 @@ void JudgeLeave(Core& core, const Member& member) {
       if (it == verdict.leave.end()) continue;
       const GroupVerdict::Leave leave = it->second;
       if (leave.boot == boot) {
-        const VersionInfo* info = core.FindVersion(version);
-        if (info != nullptr) core.NameOf(*info, member.observed->limits.kind);
         if (!leave.lost) continue;
         it->second.lost = false;
         core.changed.Groups();  // it may try again
@@ -354,9 +363,11 @@ void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
   // in a try, which leave was given for.
   const bool knows_engine = observed.limits.kind != fleet::EngineKind::kUnknown;
   const EngineGroup group = knows_engine ? GroupOf(observed) : member.group;
+  const bool is_new_boot = before == nullptr || before->boot != observed.boot;
+  if (is_new_boot) NameWhatItTries(core, member.id);
   CountDeaths(core, member, member.group.empty() ? group : member.group);
   if (!group.empty()) Place(core, member, group);
-  if (before == nullptr || before->boot != observed.boot) {
+  if (is_new_boot) {
     ForgetRefusals(core, member);
     JudgeLeave(core, member);
   }

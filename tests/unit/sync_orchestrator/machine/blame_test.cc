@@ -130,6 +130,23 @@ TEST_F(BlameTest, DeathsThatANewJournalCountsAnewAreCountedInTheNextReignToo) {
   EXPECT_EQ(Verdicts()[0].verdict, Verdict::kPoisoned);
 }
 
+TEST_F(BlameTest, WhatANewReignIsToldBeforeItAsksForTheVersionIsCountedBeforeAnOperatorSaysStop) {
+  for (const char* id : {"e1", "e2"}) fleet_.Join(id);
+  const VersionKey key = fleet_.Publish(1);
+  ASSERT_TRUE(fleet_.MayLoad("e1", 1));
+  fleet::Observed& e1 = fleet_.Of("e1");
+  e1.killers = {{fleet_.NameOf(key), 1}};
+  e1.boot = BootId("e1.after");
+  e1.residencies.clear();
+  fleet_.Restart();
+  Again("e1");  // the other is waited for
+  fleet_.Step(MemberMarked{1, MemberId("e1"), MemberMark::kExcluded, "driver update"});
+  Again("e2");
+  fleet_.Die("e2", key);
+  ASSERT_THAT(Verdicts(), SizeIs(1)) << "two engines died of it, and one is excluded since";
+  EXPECT_EQ(Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
 // --- who is able to serve what others cannot
 
 TEST_F(BlameTest, ANewcomerThatIsNotReadyDoesNotMakeAVersionServable) {
