@@ -105,12 +105,21 @@ void Oracle::RecordsLost(bool is_remembered, const sync::Records& left) {
   staged_.clear();
   is_lost_ = is_remembered;
   if (is_remembered) return;
+  // The epochs that were given out since are given out again.
+  std::map<std::pair<AdapterName, PoolName>, Epoch> begun;
   for (const auto& [key, value] : left) {
-    const auto* sync = std::get_if<sync::SyncRecord>(&value);
-    if (sync == nullptr) continue;
-    decided_.erase({incarnation_, AdapterName(sync::MiddlePart(key)), PoolName(sync::LastPart(key)),
-                    sync->epoch});
+    const std::pair of{AdapterName(sync::MiddlePart(key)), PoolName(sync::LastPart(key))};
+    if (const auto* pool = std::get_if<sync::PoolRecord>(&value)) begun[of] = pool->epoch;
+    if (const auto* sync = std::get_if<sync::SyncRecord>(&value))
+      decided_.erase({incarnation_, of.first, of.second, sync->epoch});
   }
+  const auto is_unknown = [&](const auto& entry) {
+    const auto& [incarnation, adapter, pool, epoch] = entry.first;
+    const auto known = begun.find({adapter, pool});
+    return incarnation == incarnation_ && known != begun.end() && epoch > known->second;
+  };
+  std::erase_if(started_, is_unknown);
+  std::erase_if(decided_, is_unknown);
 }
 
 void Oracle::Adopted(const Remembrance& remembered,

@@ -36,6 +36,14 @@ bool IsAsleepFor(const Core& core, const Residency& residency) {
   return core.asleep && !(IsBinding(residency) && IsAsleepWithWeights(core));
 }
 
+// The engine has loaded it again by itself, from a directory that was fetched since it was asked to: no
+// process deletes that unseen.
+void NoteReader(Core& core, Residency& residency) {
+  if (!residency.directory.has_value() || residency.directory->asked) return;
+  residency.directory->asked = true;
+  core.SaveName(residency);
+}
+
 // The load ended, and the listing was asked for after that.
 void JudgeLoad(Core& core, Residency& residency) {
   if (IsAsleepFor(core, residency)) {
@@ -207,6 +215,7 @@ void AdoptListing(Core& core) {
     if (core.registry.listing.contains(name)) {
       residency.uncertain_on = BootId();
       FindOnEngine(core, residency);
+      NoteReader(core, residency);
     } else {
       residency.must_reload = false;  // it is gone already
     }

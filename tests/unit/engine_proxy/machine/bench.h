@@ -391,5 +391,6 @@ constexpr size_t kEngineLoadEffect = 9;
 constexpr size_t kPauseEffect = 10;
 constexpr size_t kResumeEffect = 11;
 constexpr size_t kTableEffect = 12;
+constexpr size_t kReadBindingEffect = 15;
 
 }  // namespace lorry::proxy

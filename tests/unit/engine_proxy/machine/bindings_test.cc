@@ -92,6 +92,16 @@ TEST_F(BindingsTest, AnEngineThatTakesNoAdapterSaysSoAtOnce) {
   EXPECT_EQ(bench_.bind_answers_[ticket].detail, "start it: so");
 }
 
+TEST_F(BindingsTest, VersionsComeAndGoWhileADirectoryIsRead) {
+  bench_.silent_ = {kReadBindingEffect};
+  bench_.may_load_ = false;
+  Ask("lora_v1", "/d/one");
+  bench_.Desire(0, {1});
+  EXPECT_EQ(bench_.fetches_, 1);
+  bench_.Desire(0, {});
+  EXPECT_EQ(bench_.deletes_, 1);
+}
+
 TEST_F(BindingsTest, TheSameBytesAgainChangeNothing) {
   Ask("lora_v1", "/d/one");
   const uint64_t again = Ask("lora_v1", "/d/one");

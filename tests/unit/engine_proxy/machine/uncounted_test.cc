@@ -338,5 +338,19 @@ TEST_F(Uncounted, WhatTheEngineLoadsAgainByItselfHasARequestThatAskedForIt) {
   EXPECT_EQ(bench_.unloads_, 2);
 }
 
+// From a directory that was fetched anew, and that nobody has asked an engine to read since.
+TEST_F(Uncounted, WhatItLoadsAgainByItselfItMayRead) {
+  bench_.may_load_ = false;
+  bench_.Desire(0, {1});
+  ASSERT_EQ(bench_.StateOf(1), fleet::ResidencyState::kFetched);
+  bench_.engine_[Bench::NameOf(1)] = "/" + Bench::NameOf(1).value;
+  bench_.Pass(kDefaults.list_ms + 1'000);
+  bench_.Stop();
+  bench_.answers_ = false;
+  bench_.Start();
+  bench_.Desire(0, {2});
+  EXPECT_EQ(bench_.deletes_, 0) << "this process has not seen the engine yet";
+}
+
 }  // namespace
 }  // namespace lorry::proxy

@@ -303,6 +303,7 @@ class Fleet {
   std::vector<EndSession> ended_;
   std::vector<fleet::Desired> said_;  // documents as they were sent
   std::vector<WatchEvent> told_;
+  std::vector<Footing> footings_;  // as they were said
   AdapterInfo adapter_{kMath, {}, RunId(1)};
   std::vector<VersionInfo> versions_;  // in the store
   Records records_;
@@ -339,6 +340,8 @@ class Fleet {
       }
       if (const auto* ended = std::get_if<EndSession>(&effect)) ended_.push_back(*ended);
       if (const auto* notify = std::get_if<NotifyWatch>(&effect)) told_.push_back(notify->event);
+      if (const auto* changed = std::get_if<FootingChanged>(&effect))
+        footings_.push_back(changed->footing);
       if (const auto* set = std::get_if<SetHolds>(&effect)) {
         holds_.push_back(set->versions);
         unanswered_.push_back(set->mark.revision);

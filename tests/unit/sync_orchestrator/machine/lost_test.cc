@@ -8,7 +8,9 @@
 namespace lorry::sync {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // One engine that serves v1, and what is lost of it.
 class Lost : public ::testing::Test {
@@ -100,6 +102,15 @@ TEST_F(Lost, RecordsOfABackupAreKnownByTheSetsThatTheStoreAcceptedSince) {
   EXPECT_GT(fleet_.Pool().committed->epoch, Epoch(3));
   fleet_.Restart();
   EXPECT_EQ(Where(), Footing::kSettled) << "the records remember it";
+}
+
+TEST_F(Lost, WhatIsLostIsSaidOnceAndThatItIsThereAgain) {
+  ASSERT_THAT(fleet_.footings_, IsEmpty()) << "whoever begins has lost nothing";
+  Wipe();
+  Rejoin();
+  EXPECT_THAT(fleet_.footings_, ElementsAre(Footing::kRecordsLost));
+  ASSERT_TRUE(fleet_.Adopt().status.ok()) << fleet_.replies_.back().status;
+  EXPECT_THAT(fleet_.footings_, ElementsAre(Footing::kRecordsLost, Footing::kSettled));
 }
 
 TEST_F(Lost, ADecisionThatChangedNoHoldsIsMissedTooWhereTheBackupLacksIt) {
