@@ -112,8 +112,8 @@ void EndIt(Core& core, SessionId session, std::string_view reason, const std::st
       EndSession{session, Error(absl::StatusCode::kFailedPrecondition, reason, message)});
 }
 
-// Whether a member of this roster knows of a later reign, or stands on a later decision: then it is
-// the records of this one that are not the last.
+// Whether a member of this roster knows of a later reign, or of a later sync, decided or not: then it
+// is the records of this one that are not the last.
 bool RemembersMore(const Core& core, const SessionOpened& event) {
   const auto it = core.members.find(event.member);
   const fleet::Observed& observed = event.observed;
@@ -123,7 +123,8 @@ bool RemembersMore(const Core& core, const SessionOpened& event) {
   return std::ranges::any_of(observed.rows, [&](const fleet::ObservedRow& row) {
     const auto pool = core.pools.find({row.adapter, event.pool});
     const Epoch known = pool != core.pools.end() ? pool->second.record.epoch : core.meta.floor;
-    return row.incarnation == core.meta.term.incarnation && row.epoch > known;
+    return row.incarnation == core.meta.term.incarnation &&
+           std::max(row.epoch, row.barrier) > known;
   });
 }
 

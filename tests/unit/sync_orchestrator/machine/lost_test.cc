@@ -206,6 +206,14 @@ TEST_F(Lost, AMemberThatIsHeldStandsOnADecisionToo) {
   EXPECT_EQ(Where(), Footing::kRecordsLost);
 }
 
+TEST_F(Lost, AMemberThatIsLockedForALaterSyncSaysSoToo) {
+  fleet_.Of("e1").rows[0].mode = fleet::RowMode::kLocked;
+  fleet_.Of("e1").rows[0].barrier = Epoch(9);
+  fleet_.Restart();
+  fleet_.Rejoin("e1", fleet_.DesiredTerm("e1"));
+  EXPECT_EQ(Where(), Footing::kRecordsLost);
+}
+
 TEST_F(Lost, AStrangerOfALaterReignIsRefusedAndLosesNothing) {
   fleet::Observed stranger = fleet_.Of("e1");
   stranger.term = Term{9, 9};
