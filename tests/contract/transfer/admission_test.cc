@@ -80,9 +80,8 @@ TEST_P(Admission, WhoShowsNoTicketSoonHasToGo) {
   world.handler.Serve("image", MakeImage(kSize));
   Bytes into(kSize);
   // A client hears that its stream ended before the server is done with it.
-  EXPECT_TRUE(Eventually([&] {
-    return FetchAndWait(*world.transport, world.FetchOf("image", into)).status.ok();
-  }));
+  EXPECT_TRUE(Eventually(
+      [&] { return FetchAndWait(*world.transport, world.FetchOf("image", into)).status.ok(); }));
 }
 
 TEST_P(Admission, WhoShowsNoTicketTakesNoPlaceOfThoseWhoDo) {
