@@ -6,11 +6,12 @@ import pytest
 from chart import Release, tokens
 from conftest import CLIENT, TESTS
 from node import Trainer
+from testing.early import HEADER_BYTES, padded
 from values import fake_vllm, make_certificates
 
 VARIANTS = {
     "tokens in clear": {},
-    # Of two proxies one reads the image from the store, and the other from it.
+    # Of two proxies one reads the image from the store, and the other from it; a later one while it is still sent.
     "certificates, tokens and a relay": {
         "tls": {"enabled": True, "existingSecret": "tls"}, "proxy": {"relays": {"enabled": True}},
         "store": {"extraArgs": ["--relay-width=1"]},
@@ -19,10 +20,20 @@ VARIANTS = {
 }
 
 
+def counted(text: str, metric: str, *labels: str) -> int:
+    """The sum of a metric's samples that have all of these labels."""
+    found = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)$", text, re.MULTILINE)
+    return sum(int(float(n)) for its, n in found if all(label in its for label in labels))
+
+
 def sent(text: str, transport: str) -> int:
     """Image bytes that the program with these metrics has sent."""
-    found = re.findall(r"^lorry_transfer_bytes_total\{([^}]*)\} (\S+)$", text, re.MULTILINE)
-    return sum(int(float(n)) for labels, n in found if 'direction="out"' in labels and f'transport="{transport}"' in labels)
+    return counted(text, "lorry_transfer_bytes_total", 'direction="out"', f'transport="{transport}"')
+
+
+def fetched(text: str, transport: str) -> int:
+    """Image bytes that the proxy with these metrics has had."""
+    return counted(text, "lorry_proxy_fetch_bytes_total", f'transport="{transport}"')
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -53,6 +64,11 @@ def test_a_published_version_is_served(variant, images, make_node, tiny, judge):
         proxies = [pod for pod, spec, _ in release.pods if "initContainers" in spec]
         assert sent(store.metrics(7401), "grpc") == size
         assert sum(sent(pod.metrics(7422), "relay") for pod in proxies) == size
+        first, second = (padded(tiny / "adapters" / name, node.folder / name) for name in ("v1", "v2"))
+        read_ahead = {"after": str(first), "metrics": store.url(7401, "/metrics")}
+        for answer in trainer.publish(second, 3, credentials, read_ahead=read_ahead).values():
+            judge(answer, second, 3)
+        assert sum(fetched(pod.metrics(7422), "ahead") for pod in proxies) >= HEADER_BYTES
 
     doctor = release.cli("doctor")
     assert doctor.returncode == 0, doctor.stdout + doctor.stderr

@@ -4,17 +4,13 @@ Here they are on one host, so what hosts share is switched off: shared memory, a
 padded to three leaves, which a store has as soon as the upload begins.
 """
 
-import json
-import shutil
-
 import pytest
-from testing import engines
+from testing import early, engines
+from testing.early import HEADER_BYTES, LEAF
 from testing.raw_publish import RawImage, RawPublisher
 from testing.waiting import until
 from testing.world import ADAPTER, World
 
-LEAF = 1 << 20
-HEADER_LEAVES = 3
 MEMBERS = ("e1", "e2")
 
 
@@ -27,17 +23,7 @@ def world(bin_dir, tiny, tmp_path):
 
 
 def padded(folder):
-    """A copy of the adapter whose header fills three leaves and a little of a fourth."""
-    folder = shutil.copytree(folder, folder.with_name(folder.name + "-padded"), dirs_exist_ok=True)
-    path = folder / "adapter_model.safetensors"
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    entries = json.loads(data[8 : 8 + length])
-    entries["__metadata__"] = {"format": "pt", "padding": "x" * (HEADER_LEAVES * LEAF)}
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
-    return folder
+    return early.padded(folder, folder.with_name(folder.name + "-padded"))
 
 
 class Trainer:
@@ -51,24 +37,13 @@ class Trainer:
         self.sent = world.fleet.store.sent()
 
     def begin(self, image):
-        """Begins version 2 until somebody has its header: followers take a moment to be heard of."""
-
-        def heard():
-            begun = self.publisher.begin(2, image)
-            try:
-                until(lambda: self.world.fleet.store.sent() >= self.sent + HEADER_LEAVES * LEAF, "the header was read", 2)
-            except AssertionError:
-                return None
-            return begun
-
-        begun = until(heard, "an upload is read ahead")
-        assert self.world.fleet.store.sent() == self.sent + HEADER_LEAVES * LEAF, "by one, and whole leaves alone"
+        """Begins version 2; somebody has its header then."""
+        begun = early.begin(self.publisher, 2, image, self.world.fleet.store.sent, self.sent)
+        assert self.world.fleet.store.sent() == self.sent + HEADER_BYTES, "by one, and whole leaves alone"
         return begun
 
     def finish(self, begun, image):
-        for span in begun.missing:
-            self.publisher.put(begun.ticket, span.offset, image.data[span.offset : span.offset + span.length])
-        return self.publisher.commit(begun.upload_id)
+        return early.finish(self.publisher, begun, image)
 
     def served(self, folder, number, version):
         self.world.published[version.digest] = self.run.number, number, folder
@@ -87,7 +62,7 @@ def test_one_of_two_has_the_image_before_its_commit(world, make_adapter):
             assert world.doors[member].ask("policy").version == 1
         trainer.served(folder, 2, trainer.finish(begun, image))
     ahead = [n for m in MEMBERS for n in world.fleet.proxies[m].samples('lorry_proxy_fetch_bytes_total{transport="ahead"')]
-    assert sum(ahead) >= HEADER_LEAVES * LEAF
+    assert sum(ahead) >= HEADER_BYTES
     sent = world.fleet.store.sent() - trainer.sent
     # A leaf that was under way when the fetch began is sent again.
     assert 2 * image.image_bytes <= sent <= 2 * image.image_bytes + LEAF, "to each once, whatever came ahead"

@@ -44,10 +44,10 @@ class RawImage:
 
 
 class RawPublisher:
-    """One run's uploads. Every method raises lorry.LorryError with the reason that the store gave."""
+    """One run's uploads; `connection`: arguments of lorry.Connection. Every method raises lorry.LorryError with the store's reason."""
 
-    def __init__(self, addresses: dict[str, str], adapter: str, run: int) -> None:
-        self._connection = lorry.Connection(**addresses)
+    def __init__(self, connection: dict[str, str], adapter: str, run: int) -> None:
+        self._connection = lorry.Connection(**connection)
         self._transfer = transfer_pb2_grpc.TransferServiceStub(self._connection.store_channel)
         self._adapter, self._run = adapter, run
 
@@ -79,14 +79,15 @@ class RawPublisher:
                 at = end
 
         try:
-            for _ in self._transfer.Put(requests(), timeout=30):
+            for _ in self._transfer.Put(requests(), timeout=30, metadata=self._connection.metadata()):
                 pass
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error) from None
 
     def get(self, ticket: bytes) -> bytes:
         try:
-            chunks = list(self._transfer.Get(transfer_pb2.GetRequest(ticket=ticket), timeout=30))
+            request = transfer_pb2.GetRequest(ticket=ticket)
+            chunks = list(self._transfer.Get(request, timeout=30, metadata=self._connection.metadata()))
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error) from None
         return b"".join(c.chunk.data for c in chunks)
