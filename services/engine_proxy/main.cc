@@ -285,23 +285,22 @@ absl::Status App::WireEngine() {
                            .cumulative_streams = facts.cumulative_streams,
                            .aborts_waiting = facts.aborts_waiting});
   };
-  const auto on_timed = [this](std::string_view verb, double seconds, Outcome outcome) {
-    metrics_.OnTimed(verb, seconds, outcome);
-  };
   const auto on_listed = [this](const std::set<std::string>& paths) {
     shelf_->RemoveForeign(paths);
   };
   engine_ = std::make_unique<EngineLink>(
       EngineLink::Options{.engine = options, .find_base_model = find, .nodes = NodesServed()},
       Sink(),
-      EngineLink::Listeners{.on_facts = on_facts,
-                            .on_timed = on_timed,
-                            .on_listed = on_listed,
-                            .report_counts = [this, report] { report(door_->Snapshot()); },
-                            .others = [this]() -> EngineLink::Others {
-                              return {.in_flight = door_->Snapshot().live > 0,
-                                      .heard = door_->pieces_heard()};
-                            }});
+      EngineLink::Listeners{
+          .on_facts = on_facts,
+          .on_loaded = [this](double seconds) { metrics_.OnLoaded(seconds); },
+          .on_paused = [this](double seconds) { metrics_.OnPaused(seconds); },
+          .on_unloaded = [this](Outcome outcome) { metrics_.OnUnloaded(outcome); },
+          .on_listed = on_listed,
+          .report_counts = [this, report] { report(door_->Snapshot()); },
+          .others = [this]() -> EngineLink::Others {
+            return {.in_flight = door_->Snapshot().live > 0, .heard = door_->pieces_heard()};
+          }});
   LORRY_RETURN_IF_ERROR(door_->Start());
   door_at_.port = door_->port();
   const std::string advertised = absl::GetFlag(FLAGS_door_advertise);

@@ -191,13 +191,11 @@ void EngineLink::Run(const Load& load) {
         engine.Load(load.name, load.path, Millis(options_.load_deadline_ms),
                     [this, load, began](absl::Status status) {
                       LORRY_FAULT_POINT("proxy.load.answered");
-                      const Outcome outcome = OutcomeOf(status);
-                      listeners_.on_timed(
-                          "load", static_cast<double>(SteadyClock().Now() - began) / 1e3, outcome);
+                      listeners_.on_loaded(static_cast<double>(SteadyClock().Now() - began) / 1e3);
                       spdlog::info("load name={} {}", load.name.value,
                                    status.ok() ? "ok" : Text(status));
                       sink_(LoadDone{.op = load.op,
-                                     .outcome = outcome,
+                                     .outcome = OutcomeOf(status),
                                      .reason = ReasonOf(status),
                                      .detail = Text(status)});
                     });
@@ -246,18 +244,14 @@ void EngineLink::Run(const Unload& unload) {
   With(
       unload.boot,
       [this, unload](engines::Engine& engine) {
-        const Tick began = SteadyClock().Now();
         LORRY_FAULT_POINT("proxy.unload.before_call");
-        engine.Unload(
-            unload.name, Millis(unload.deadline_ms), [this, unload, began](absl::Status status) {
-              LORRY_FAULT_POINT("proxy.unload.answered");
-              const Outcome outcome = OutcomeOf(status);
-              listeners_.on_timed("unload", static_cast<double>(SteadyClock().Now() - began) / 1e3,
-                                  outcome);
-              spdlog::info("unload name={} {}", unload.name.value,
-                           status.ok() ? "ok" : Text(status));
-              sink_(UnloadDone{unload.op, outcome});
-            });
+        engine.Unload(unload.name, Millis(unload.deadline_ms), [this, unload](absl::Status status) {
+          LORRY_FAULT_POINT("proxy.unload.answered");
+          const Outcome outcome = OutcomeOf(status);
+          listeners_.on_unloaded(outcome);
+          spdlog::info("unload name={} {}", unload.name.value, status.ok() ? "ok" : Text(status));
+          sink_(UnloadDone{unload.op, outcome});
+        });
         LORRY_FAULT_POINT("proxy.unload.called");
       },
       [this, unload] {
@@ -308,8 +302,7 @@ void EngineLink::Run(const PauseEngine& pause) {
 void EngineLink::NotePauseEnded() {
   const std::optional<Tick> began = std::exchange(paused_at_, std::nullopt);
   if (!began.has_value()) return;  // counted already, or of an earlier process
-  const double seconds = static_cast<double>(SteadyClock().Now() - *began) / 1e3;
-  listeners_.on_timed("pause", seconds, Outcome::kOk);
+  listeners_.on_paused(static_cast<double>(SteadyClock().Now() - *began) / 1e3);
 }
 
 void EngineLink::Run(const ResumeEngine& resume) {

@@ -54,8 +54,10 @@ class EngineLink {
   struct Listeners {
     // Each new set of facts: the door needs them.
     std::function<void(const engines::EngineFacts&)> on_facts;
-    // How a load, an unload or a pause went: "load", seconds, outcome.
-    std::function<void(std::string_view verb, double seconds, Outcome outcome)> on_timed;
+    // How long a load took, however it went, and for how long the engine was paused.
+    std::function<void(double seconds)> on_loaded;
+    std::function<void(double seconds)> on_paused;
+    std::function<void(Outcome outcome)> on_unloaded;
     // The paths that the engine lists, each time it was asked.
     std::function<void(const std::set<std::string>& paths)> on_listed;
     // Posts a DoorReport to the sink: what the engine says of its load is compared with the door's

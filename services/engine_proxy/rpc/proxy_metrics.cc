@@ -76,9 +76,7 @@ void ProxyMetrics::Watch(Proxy& proxy, const Fetcher& fetcher, const door::Door&
   registry_.OnScrape([this] { Refresh(); });
 }
 
-void ProxyMetrics::OnTimed(std::string_view verb, double seconds, Outcome outcome) {
-  if (verb == "load") return load_seconds_.Observe(seconds);
-  if (verb == "pause") return pause_seconds_.Observe(seconds);
+void ProxyMetrics::OnUnloaded(Outcome outcome) {
   switch (outcome) {
     case Outcome::kOk:
       return unload_done_.Add();

@@ -28,7 +28,9 @@ class ProxyMetrics final : public DoorMetrics {
   void OnFetched(const std::string& transport, double seconds) {
     fetches_.OnFetched(transport, seconds);
   }
-  void OnTimed(std::string_view verb, double seconds, Outcome outcome);
+  void OnLoaded(double seconds) { load_seconds_.Observe(seconds); }
+  void OnPaused(double seconds) { pause_seconds_.Observe(seconds); }
+  void OnUnloaded(Outcome outcome);
 
  private:
   void Refresh();

@@ -151,7 +151,9 @@ class Life {
                 [this](const engines::EngineFacts& facts) {
                   door_->SetEngineFacts({.base_models = facts.base_models});
                 },
-            .on_timed = [](std::string_view, double, Outcome) {},
+            .on_loaded = [](double) {},
+            .on_paused = [](double) {},
+            .on_unloaded = [](Outcome) {},
             .on_listed =
                 [this](const std::set<std::string>& paths) { shelf_->RemoveForeign(paths); },
             .report_counts = [this, report] { report(door_->Snapshot()); },
