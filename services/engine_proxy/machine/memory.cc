@@ -161,6 +161,7 @@ void Pass(Core& core, uint64_t ticket, const Call& call) {
   Memory& memory = core.memory;
   core.calls.serving = ticket;
   memory.op = core.NewOp();
+  memory.passed_to = core.boot;
   memory.passing = call;
   memory.before = memory.record;
   core.effects.push_back(PassCall{memory.op, core.boot, ticket, core.config.framework_pause_ms});
@@ -304,7 +305,7 @@ std::optional<Tick> MemoryWakeAt(const Core& core) {
 
 void HandleSaidAsleep(Core& core, const EngineSeen& seen) {
   Memory& memory = core.memory;
-  if (seen.passed < memory.heard_since) return;
+  if (seen.boot == memory.passed_to && seen.passed < memory.heard_since) return;
   memory.seen_asleep = seen.asleep;
   const bool is_awake = seen.asleep.has_value() && !*seen.asleep && memory.op == 0;
   memory.looks_awake = is_awake ? memory.looks_awake + 1 : 0;
@@ -317,7 +318,6 @@ void HandleSaidAsleep(Core& core, const EngineSeen& seen) {
 void ForgetMemory(Core& core, const BootId& boot) {
   Memory& memory = core.memory;
   memory.seen_asleep.reset();
-  memory.heard_since = 0;
   memory.idle_by.reset();
   if (memory.op != 0) {
     memory.op = 0;

@@ -242,8 +242,10 @@ struct Accused {
 // (memory.h).
 struct Memory {
   std::optional<bool> seen_asleep;  // as the engine says of itself
-  // The last PassCall with an answer: what a look says that began before it is old.
+  // The last PassCall with an answer: what a look at the boot that it went to says is old where it
+  // began before that, also if the engine was lost from sight meanwhile.
   OpId heard_since = 0;
+  BootId passed_to;
   std::optional<AsleepRecord> record;  // while some of it is released, as far as is known here
   OpId op = 0;                         // PassCall
   std::variant<ReleaseCall, WakeCall, WeightsCall> passing;
