@@ -4,6 +4,7 @@
 #include <openssl/rand.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -40,6 +41,28 @@ constexpr char kAnyPort[] = "127.0.0.1:0";
 constexpr char kTokenFile[] = "token";
 constexpr char kTokensFile[] = "tokens";
 constexpr size_t kTokenBytes = 16;
+
+// Held for as long as this process lives: another over the same folder would take its token away.
+absl::StatusOr<int> LockFolder(const std::string& path, const std::string& folder) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
+                 absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
+  }
+  char pid[32] = {};
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+    if (::pread(file, pid, sizeof(pid) - 1, 0) <= 0) pid[0] = '?';
+    ::close(file);
+    return Error(absl::StatusCode::kFailedPrecondition, "ALREADY_LOCKED",
+                 absl::StrCat("process ", pid, " runs over ", folder,
+                              " already; end it, or name another folder with --data-dir"));
+  }
+  std::snprintf(pid, sizeof(pid), "%d", ::getpid());
+  if (::ftruncate(file, 0) == 0 && ::pwrite(file, pid, std::strlen(pid), 0) > 0) return file;
+  ::close(file);
+  return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
+               absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
+}
 
 // Readable by this user alone from its first byte on, whatever was there before.
 absl::Status WriteSecret(const std::string& path, const std::string& text) {
@@ -111,6 +134,7 @@ LocalFleet::LocalFleet(LocalFleetOptions options) : options_(std::move(options))
 LocalFleet::~LocalFleet() {
   Stop();
   ::close(signal_fd_);
+  if (lock_ >= 0) ::close(lock_);
 }
 
 bool LocalFleet::Wait(int64_t ms) {
@@ -240,6 +264,7 @@ absl::Status LocalFleet::Start() {
                    absl::StrCat(options_.data_dir, " cannot be made: ", error.message()));
     }
   }
+  LORRY_ASSIGN_OR_RETURN(lock_, LockFolder(InRun("lock"), options_.data_dir));
   LORRY_RETURN_IF_ERROR(MakeToken());
   // The store, then the orchestrator, which needs its address, then all proxies at once.
   for (size_t i = 0; i < proxies_begin_; ++i) {

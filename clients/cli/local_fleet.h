@@ -75,7 +75,7 @@ class LocalFleet {
 
   const LocalFleetOptions options_;
   const SteadyClock clock_;
-  int signal_fd_ = -1;
+  int signal_fd_ = -1, lock_ = -1;
   bool asked_to_stop_ = false, stdin_ended_ = false;
   size_t proxies_begin_ = 0;
   std::vector<Service> services_;  // store and orchestrator, unless they run elsewhere; proxies

@@ -84,6 +84,31 @@ def test_another_user_is_refused(up, bin_dir, tmp_path):
     assert code != 0 and "UNAUTHENTICATED" in text, text
 
 
+def test_a_second_one_is_told_of_the_first_and_leaves_it_alone(up, state, bin_dir):
+    token = pathlib.Path(up["token_file"]).read_text()
+    code, text = command(bin_dir, "up", home=state)
+    assert code == 1 and "ALREADY_LOCKED" in text and f"process {up['pid']} " in text and "--data-dir" in text, text
+    assert pathlib.Path(up["token_file"]).read_text() == token
+    code, text = command(bin_dir, "status", home=state)
+    assert code == 0 and "policy" in text, text
+
+
+def test_doors_are_put_up_one_by_one(up, state, bin_dir, tiny):
+    """Each has its own folder, so that none takes another's token."""
+    with contextlib.ExitStack() as stack:
+        folders = []
+        for name in ("sglang", "vllm"):
+            made = stack.enter_context(engines.fake(name, tiny / "model", log_dir=state, name=f"attached-{name}"))
+            process = subprocess.Popen(
+                [bin_dir / "lorry", "attach", "--json", "--engine", made.url], env=os.environ | {"XDG_STATE_HOME": str(state)},
+                stdout=subprocess.PIPE, text=True)
+            stack.callback(lambda p=process: p.wait(DEADLINE_S))
+            stack.callback(lambda p=process: p.send_signal(signal.SIGTERM))
+            folders.append(json.loads(process.stdout.readline())["data_dir"])
+        assert len(set(folders)) == 2, folders
+        until(lambda: command(bin_dir, "status", home=state)[1].count("READY") >= 3, "all of them are there")
+
+
 def test_a_drain_waits_for_what_runs_and_aborts_nothing(up, engine, state, bin_dir):
     """The last one: the door stays closed."""
     (here,) = up["engines"]
