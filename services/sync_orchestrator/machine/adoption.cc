@@ -195,6 +195,7 @@ void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
   if (last != nullptr) {
     record.epoch = std::max(record.epoch, last->highest);
     record.began = Epoch();
+    pool.decided_at = core.now;  // members have yet to hear of it
     // Whether it was decided behind a barrier is not known any more: by what is wanted today.
     const AdapterInfo* info = core.FindAdapter(id.adapter);
     const bool barrier = info != nullptr && info->policy.mode == fleet::SyncMode::kBarrier;

@@ -304,6 +304,19 @@ TEST_F(Lost, LeasesThatAreRenewedMeanwhileArePromisedAgain) {
   EXPECT_TRUE(fleet_.Adopt().status.ok());
 }
 
+TEST_F(Lost, WhatIsAdoptedIsDeliveredOnceItIsServed) {
+  Wipe();
+  fleet_.Step(WatchOpened{1, first_, kRollout});
+  Rejoin();
+  fleet_.Pass(fleet_.config_.deliver_ms);  // an operator takes his time
+  EXPECT_TRUE(fleet_.Adopt().status.ok());
+  EXPECT_EQ(fleet_.told_.back().state, WatchEvent::State::kDelivering);
+  EXPECT_FALSE(fleet_.told_.back().final);
+  Settle();
+  EXPECT_EQ(fleet_.told_.back().state, WatchEvent::State::kActive);
+  EXPECT_EQ(fleet_.told_.back().done, 1u);
+}
+
 TEST_F(Lost, AWatchSaysThatNothingIsDecided) {
   Wipe();
   fleet_.Step(WatchOpened{1, first_, kRollout});
