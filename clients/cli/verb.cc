@@ -30,8 +30,8 @@ absl::Status CheckValue(const Option& option, const std::string& value) {
       return Usage(absl::StrCat("--", option.name, "=", value, " is no whole number"));
     case Kind::kDuration:
       if (ParseDuration(value).has_value()) return absl::OkStatus();
-      return Usage(
-          absl::StrCat("--", option.name, "=", value, " is no duration; write 30s, 5m or 1500ms"));
+      return Usage(absl::StrCat("--", option.name, "=", value,
+                                " is no duration; write 30s, 5m, 2h or 1500ms"));
     case Kind::kChoice: {
       const std::vector<std::string> choices = absl::StrSplit(option.value, '|');
       if (std::ranges::find(choices, value) != choices.end()) return absl::OkStatus();
@@ -148,7 +148,10 @@ class Parser {
     const bool endless = !wanted.empty() && wanted.back().repeated;
     if (given.size() > wanted.size() && !endless) {
       return Usage(
-          absl::StrCat(parsed_.verb->name, " has no use for \"", given[wanted.size()], "\""));
+          absl::StrCat(parsed_.verb->name, " has no use for \"", given[wanted.size()], "\"",
+                       Find(parsed_.verb->options, "adapter") != nullptr
+                           ? absl::StrCat("; did you mean --adapter ", given[wanted.size()], "?")
+                           : ""));
     }
     for (const Option& option : parsed_.verb->options) {
       if (!option.required || parsed_.arguments.Has(option.name)) continue;

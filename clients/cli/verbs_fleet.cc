@@ -125,7 +125,10 @@ absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
                        {"pinned_to", lift ? "" : ToText(*target)},
                        {"epoch", set.epoch()}});
   } else {
-    context.Print(lift ? absl::StrCat(adapter, " follows what is published again\n")
+    context.Print(lift ? absl::StrCat(adapter,
+                                      " follows what is published again: what came since the pin "
+                                      "is decided now; without such a version what is served stays "
+                                      "until the next one\n")
                        : absl::StrCat(adapter, " is pinned to ", ToText(*target),
                                       "; `lorry status` shows the sync, `lorry rollback ", adapter,
                                       " --lift` ends the pin\n"));

@@ -109,7 +109,8 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
   return out;
 }
 
-absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments, const std::string& folder) {
+absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments,
+                                              const std::string& folder) {
   LocalFleetOptions options;
   options.data_dir = arguments.Text("data-dir");
   if (options.data_dir.empty()) options.data_dir = absl::StrCat(StateDir(), "/", folder);

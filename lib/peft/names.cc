@@ -71,8 +71,8 @@ absl::Status RefuseForeign(std::string_view name, const Segments& segments) {
   const bool is_embedding = Has(segments, "embed_tokens") || Has(segments, "lm_head");
   if (Has(segments, "lora_embedding_A") || Has(segments, "lora_embedding_B") || is_embedding) {
     return refuse("EMBEDDING_UNSUPPORTED",
-                  "belongs to trained embeddings or added tokens; train without them or sync "
-                  "merged weights instead");
+                  "belongs to trained embeddings or added tokens; train without them (leave "
+                  "embed_tokens and lm_head out of target_modules) or sync merged weights instead");
   }
   if (std::any_of(segments.begin(), segments.end(), IsOtherKind)) {
     return refuse("ADAPTER_KIND_UNSUPPORTED",

@@ -1,4 +1,4 @@
-"""Where the services are, what is shown to them, and what is worth another try. Nothing is dialled here."""
+"""Where the services are, what is shown to them, and what is worth another try. Only a port that nobody listens on is dialled."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import warnings
 
 import pytest
 
-from lorry import Admin, Connection, InsecureWarning, LorryError, up_file
+from lorry import Admin, Connection, InsecureWarning, LorryError, connection, up_file
 from lorry.connection import may_pass
 from lorry.credentials import Credentials, is_loopback
+from lorry.store.v1 import store_pb2
 
 FAR = "192.0.2.1:7400"  # of the range that is for documentation
 
@@ -118,3 +119,13 @@ def test_what_loopback_is(address: str, here: bool) -> None:
 ])
 def test_what_is_worth_another_try(code: str, reason: str, passes: bool) -> None:
     assert may_pass(LorryError("", reason, code)) == passes
+
+
+def test_who_does_not_answer_is_said_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(connection, "SAID_AFTER_S", 0.0)
+    nobody = Connection("127.0.0.1:1", budget_s=0.5)
+    with pytest.raises(LorryError, match="adapter-store at 127.0.0.1:1 does not answer .*; check the address") as away:
+        nobody.call(nobody.store.ListAdapters, store_pb2.ListAdaptersRequest())
+    assert away.value.code == "UNAVAILABLE"
+    (said,) = caplog.messages
+    assert "adapter-store at 127.0.0.1:1 does not answer" in said and "trying again" in said

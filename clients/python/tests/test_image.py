@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from lorry.errors import Refused
 from lorry.image import BufferPool, Shard, build
+from lorry.state import collect
 
 A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 B = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"
@@ -143,6 +144,18 @@ def test_what_is_no_plain_lora_is_refused_by_name(name: str, reason: str) -> Non
     with pytest.raises(Refused) as refused:
         build({name: torch.zeros(2, 2)}, 0, 1, BufferPool())
     assert refused.value.reason == reason
+
+
+def test_whole_trained_modules_are_refused_by_their_config() -> None:
+    """Their tensors look like trained embeddings, or like nothing known."""
+    with pytest.raises(Refused, match="leave it empty") as refused:
+        collect({A: torch.zeros(2, 2)}, {"modules_to_save": ["lm_head"]})
+    assert refused.value.reason == "MODULES_TO_SAVE_UNSUPPORTED"
+
+
+def test_a_folder_that_is_not_there_is_no_directory(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(Refused, match="DIRECTORY_INVALID: .* is no directory"):
+        collect(tmp_path / "nope", None)
 
 
 def test_two_names_of_one_tensor_are_refused() -> None:

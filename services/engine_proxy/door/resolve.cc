@@ -25,11 +25,11 @@ constexpr int kRetrySoonS = 1;
 constexpr int kRetryLoadS = 2;
 constexpr size_t kListedVersions = 8;
 
-Refused NoAdapter(std::string_view why) {
-  return {
-      400, "NO_ADAPTER",
-      std::string(why) +
-          "; name one in `model` or `lora_path`, for instance policy, policy@12 or policy@eval"};
+Refused NoAdapter(const DoorTable& table, std::string_view why) {
+  const std::string one = table.rows.empty() ? "policy" : table.rows.front().adapter.value;
+  return {400, "NO_ADAPTER",
+          std::string(why) + "; name one in `model` or `lora_path`, for instance " + one + ", " +
+              one + "@12 or " + one + "@eval"};
 }
 
 Refused Unknown(std::string_view reference, const std::vector<std::string>& known,
@@ -53,6 +53,14 @@ std::vector<std::string> Aliases(const DoorTable& table, const AdapterName& adap
     if (alias.adapter == adapter) known.push_back(adapter.value + "@" + alias.alias.value);
   }
   return known;
+}
+
+Refused NoAlias(const DoorTable& table, const Selector& selector, std::string_view reference) {
+  const std::string words = selector.adapter.value + " " + selector.alias.value;
+  return {404, "UNKNOWN_ADAPTER",
+          selector.adapter.value + " has no alias '" + selector.alias.value + "'; `lorry alias " +
+              words + " VERSION` makes one" +
+              DidYouMean(reference, Aliases(table, selector.adapter))};
 }
 
 // As a client would ask for it here.
@@ -205,7 +213,9 @@ Result NothingNamed(const DoorTable& table, std::optional<uint64_t> min) {
     if (const DoorRow* row = table.FindRow(latest->adapter)) return Latest(table, *row, min);
   }
   if (base_count > 0 && base_count == table.rules.size()) return Resolved{};
-  return NoAdapter("the request names no adapter");
+  return NoAdapter(table,
+                   "the request names no adapter, and no policy says which is meant "
+                   "(no_adapter=latest does)");
 }
 
 const DoorRoute* FindVersion(const DoorTable& table, const VersionKey& key) {
@@ -228,7 +238,7 @@ Result Named(const DoorTable& table, const Selector& selector, std::string_view 
       break;
     case Selector::Kind::kAlias: {
       const fleet::AliasRoute* alias = table.FindAlias(selector.adapter, selector.alias);
-      if (alias == nullptr) return Unknown(reference, Aliases(table, selector.adapter));
+      if (alias == nullptr) return NoAlias(table, selector, reference);
       route = table.FindRoute(alias->target);
       break;
     }
@@ -284,7 +294,7 @@ Result Resolve(const DoorTable& table, std::string_view reference,
   }
   if (selector->kind == Selector::Kind::kBase) {
     if (AllowsBase(table, selector->adapter)) return Resolved{};
-    return NoAdapter("no policy here lets the base model answer (no_adapter BASE does)");
+    return NoAdapter(table, "no policy here lets the base model answer (no_adapter=base does)");
   }
   return Named(table, *selector, reference, min_version);
 }

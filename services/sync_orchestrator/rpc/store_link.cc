@@ -227,12 +227,17 @@ void StoreLink::SendHolds() {
   store::v1::SetHoldsResponse response;
   const absl::Status status = rpc::FromGrpc(stub_->SetHolds(&context, request, &response));
   if (!status.ok()) {
-    // Not answered: the machine sends it again. Refused: another orchestrator sets them as well.
-    spdlog::log(ReasonOf(status) == "HOLDS_STALE" ? spdlog::level::warn : spdlog::level::debug,
-                "holds revision={} not taken: {}", holds->mark.revision.value,
-                std::string(status.message()));
+    // The machine sends it again. Not answered is ordinary while the store starts; refused is not:
+    // another orchestrator sets them as well, or this one's credentials are not the store's.
+    const bool is_refused = !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
+    const bool is_news = is_refused && ReasonOf(status) != refusal_;
+    spdlog::log(is_news ? spdlog::level::warn : spdlog::level::debug,
+                "holds revision={} not taken, and nothing new is served before they are: {} {}",
+                holds->mark.revision.value, ReasonOf(status), std::string(status.message()));
+    if (is_refused) refusal_ = ReasonOf(status);
     return;
   }
+  refusal_.clear();
   HoldsAcked acked{.revision = holds->mark.revision, .missing = {}};
   {
     MutexLock lock(mutex_);

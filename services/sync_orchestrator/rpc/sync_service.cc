@@ -59,9 +59,9 @@ absl::StatusOr<VersionKey> SyncService::CompleteVersion(const common::v1::Versio
   if (key.run.value != 0) return key;
   const std::optional<AdapterInfo> adapter = store_.Find(key.adapter);
   if (!adapter.has_value()) {
-    return Error(
-        absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
-        absl::StrCat("the store has no adapter \"", key.adapter.value, "\"; see `lorry versions`"));
+    return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
+                 absl::StrCat("the store has no adapter \"", key.adapter.value,
+                              "\"; `lorry adapters` lists those that it has"));
   }
   key.run = adapter->current_run;
   return key;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import random
 import time
@@ -23,6 +24,9 @@ T = TypeVar("T")
 CALL_DEADLINE_S = 10.0
 # A service that restarts is back within seconds; training should wait for it rather than die.
 RETRY_BUDGET_S = 60.0
+# Whoever waits for a service that is away is told so after this long.
+SAID_AFTER_S = 3.0
+_log = logging.getLogger("lorry")
 # A person waits at a prompt, and a wrong address is the likelier reason.
 ADMIN_BUDGET_S = 10.0
 # A store whose node is drained comes back on another within minutes; a version that was trained is worth the wait.
@@ -111,8 +115,9 @@ class Connection:
         Raises:
             LorryError: what the server refused, or that it stayed away.
         """
-        give_up_at = time.monotonic() + (self.budget_s if budget_s is None else budget_s)
-        pause_s, looked = 0.05, False
+        began = time.monotonic()
+        give_up_at = began + (self.budget_s if budget_s is None else budget_s)
+        pause_s, looked, is_said = 0.05, False, False
         while True:
             try:
                 return method(request, timeout=CALL_DEADLINE_S, metadata=self.metadata())
@@ -123,10 +128,21 @@ class Connection:
             if not looked and failure.code == "UNAVAILABLE" and not failure.reason:
                 self.check_tls()
                 looked = True
+            if failure.code == "UNAVAILABLE" and not failure.reason:
+                failure = self._away(method, failure)
             if time.monotonic() + pause_s > give_up_at:
                 raise failure
+            if not is_said and time.monotonic() - began > SAID_AFTER_S:
+                _log.warning("%s; trying again for another %.0f s", failure.message, give_up_at - time.monotonic())
+                is_said = True
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 2.0)
+
+    def _away(self, method: Callable[..., Any], failure: errors.LorryError) -> errors.LorryError:
+        """The same failure, which says who does not answer."""
+        of_store = method in vars(self.store).values()
+        who = f"adapter-store at {self.store_address}" if of_store else f"sync-orchestrator at {self._addresses[-1]}"
+        return errors.of(f"the {who} does not answer ({failure.message}); check the address, and `lorry doctor`", "", failure.code)
 
     def check_tls(self) -> None:
         """Raises LorryError TLS_FAILED where a service is away for this reason, which no patience mends."""

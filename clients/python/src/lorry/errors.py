@@ -78,6 +78,8 @@ def from_rpc_error(error: grpc.RpcError) -> LorryError:
             reason = info.reason
     if code == "UNAUTHENTICATED" and not reason:
         reason = code  # refused by gRPC's security layer, which has no room for a reason
+    if code == "UNAUTHENTICATED":
+        details += "; what is shown comes from token= or token_file=, else from LORRY_TOKEN or LORRY_TOKEN_FILE, else from `lorry up`"
     if code == "DEADLINE_EXCEEDED" and not reason:
         details = "the service did not answer in time"  # gRPC says the code's name again
     return of(details, reason, code)

@@ -220,7 +220,8 @@ def _foreign(name: str, segments: list[str]) -> Refused:
                       "is a whole trained module; leave modules_to_save empty or sync merged weights instead")
     if {"embed_tokens", "lm_head", "lora_embedding_A", "lora_embedding_B"} & set(segments):
         return refuse("EMBEDDING_UNSUPPORTED",
-                      "belongs to trained embeddings or added tokens; train without them or sync merged weights instead")
+                      "belongs to trained embeddings or added tokens; train without them (leave embed_tokens and lm_head out of "
+                      "target_modules) or sync merged weights instead")
     if any(s.startswith(_OTHER_KINDS) for s in segments):
         return refuse("ADAPTER_KIND_UNSUPPORTED", "belongs to another kind of adapter; sync merged weights instead")
     if segments and segments[-1] == "bias":

@@ -30,7 +30,7 @@ def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str,
         if config is None:
             raise Refused("a state dict needs config=: the fields of adapter_config.json", "CONFIG_MISSING",
                           "INVALID_ARGUMENT")
-        return source, dict(_plain(config))
+        return source, _whole_modules_refused(dict(_plain(config)))
     if hasattr(source, "peft_config"):
         return _peft_model(source, config)
     raise Refused(
@@ -54,6 +54,14 @@ def settle(config: Mapping[str, Any], target_modules: list[str], unstacked: bool
     return fields
 
 
+def _whole_modules_refused(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields. Refused before any tensor is looked at: those of whole modules look like trained embeddings, or like nothing known."""
+    if fields.get("modules_to_save"):
+        raise Refused(f"modules_to_save trains whole modules, {fields['modules_to_save']}, which engines would drop; leave it empty or sync "
+                      "merged weights instead", "MODULES_TO_SAVE_UNSUPPORTED", "INVALID_ARGUMENT")
+    return fields
+
+
 def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
     from peft import get_peft_model_state_dict
 
@@ -61,11 +69,13 @@ def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[s
     name = active if isinstance(active, str) else active[0]
     fields = _plain(model.peft_config[name].to_dict())
     fields.update(config or {})
-    return get_peft_model_state_dict(model, adapter_name=name), fields
+    return get_peft_model_state_dict(model, adapter_name=name), _whole_modules_refused(fields)
 
 
 def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
     file = path / "adapter_config.json"
+    if not path.is_dir():
+        raise Refused(f"{path} is no directory; name the one that save_pretrained wrote", "DIRECTORY_INVALID", "INVALID_ARGUMENT")
     if not file.is_file():
         raise Refused(f"{path} is no PEFT directory: it has no adapter_config.json", "CONFIG_MISSING",
                       "INVALID_ARGUMENT")
@@ -79,9 +89,7 @@ def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Ma
     if not isinstance(fields, dict):
         raise Refused(f"{file} is no JSON object; write it with save_pretrained", "CONFIG_MALFORMED",
                       "INVALID_ARGUMENT")
-    if fields.get("modules_to_save"):  # its tensors look like trained embeddings
-        raise Refused(f"{path} holds whole trained modules: {fields['modules_to_save']}; leave modules_to_save empty "
-                      "or sync merged weights instead", "MODULES_TO_SAVE_UNSUPPORTED", "INVALID_ARGUMENT")
+    _whole_modules_refused(fields)
     weights = path / "adapter_model.safetensors"
     if not weights.is_file():
         raise Refused(f"{path} has no adapter_model.safetensors; save it with safe_serialization=True",

@@ -89,6 +89,19 @@ TEST_F(RouterTest, RefusesWhatItCannotServe) {
   EXPECT_EQ(router_.Snapshot().live, 0u);
 }
 
+TEST_F(RouterTest, SaysHowAnAliasIsMadeAndWhatAdaptersAreCalledHere) {
+  router_.SetTable(Ordinary().Make());
+  const auto said = [&](const char* reference) {
+    return std::get<Refused>(router_.Resolve({{reference}, {}})).message;
+  };
+  EXPECT_TRUE(
+      said("policy@nope")
+          .starts_with("policy has no alias 'nope'; `lorry alias policy nope VERSION` makes one"))
+      << said("policy@nope");
+  EXPECT_NE(said("policy@evol").find("did you mean policy@eval"), std::string::npos);
+  EXPECT_NE(said("").find("for instance critic, critic@12"), std::string::npos) << said("");
+}
+
 TEST_F(RouterTest, SuggestsTheNearestNames) {
   router_.SetTable(Ordinary().Make());
   Outcome outcome = router_.Resolve({{"polcy"}, {}});
