@@ -389,6 +389,14 @@ std::vector<std::string> Warnings(const StatusMessage& status) {
     }
   }
   for (const std::string& warning : SlotWarnings(status)) warnings.push_back(warning);
+  std::map<std::string, std::vector<std::string>> waiting;  // for somebody's hand, by why
+  for (const MemberStatus& member : status.members()) {
+    const std::string& why = member.observed().health_detail();
+    if (member.state() == "JOINING" && why.starts_with("ENGINE_"))
+      waiting[why].push_back(member.member());
+  }
+  for (const auto& [why, members] : waiting)
+    warnings.push_back(absl::StrCat(Named(members), " cannot join: ", why));
   return warnings;
 }
 

@@ -195,6 +195,19 @@ TEST(StatusView, WarnsOfWhatNeedsSomebody) {
                                             HasSubstr("rollback policy --lift")));
 }
 
+TEST(StatusView, SaysOnceWhySeveralEnginesCannotJoin) {
+  StatusMessage status = Fleet();
+  for (auto& member : *status.mutable_members()) {
+    member.mutable_observed()->set_health_detail("ENGINE_UNREACHABLE: connection refused");
+    member.set_state("JOINING");
+  }
+  EXPECT_THAT(Warnings(status),
+              ElementsAre("e1, e2 cannot join: ENGINE_UNREACHABLE: connection refused"));
+  status.mutable_members(0)->set_state("READY");
+  status.mutable_members(1)->mutable_observed()->set_health_detail("waits for the engine");
+  EXPECT_THAT(Warnings(status), IsEmpty());
+}
+
 TEST(StatusView, SaysOnceWhatSeveralEnginesHaveTooFewSlotsFor) {
   StatusMessage status = Fleet();
   for (auto& member : *status.mutable_members()) {
