@@ -210,11 +210,12 @@ void Context::PrintJson(std::initializer_list<std::pair<const char*, JsonValue>>
   Print(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-int Report(const absl::Status& status, bool json, bool colour) {
+int Report(const absl::Status& status, const Verb* verb, bool json, bool colour) {
   const std::string reason = ReasonOf(status);
   const std::string word = reason.empty() ? CodeWord(status) : reason;
   const bool unreachable = absl::IsUnavailable(status) && reason.empty();
   std::string remedy = Remedy(reason);
+  if (reason == "USAGE" && verb != nullptr) remedy = absl::StrCat("lorry help ", verb->name);
   if (unreachable) remedy = "check the address, and `lorry doctor`";
   const std::string message(status.message());
   if (json) {

@@ -97,6 +97,7 @@ std::string ToJson(const google::protobuf::Message& message);
 std::string EnumWord(const google::protobuf::EnumDescriptor& type, int value);
 
 // Prints one line and its remedy on stderr; returns the exit status.
-int Report(const absl::Status& status, bool json, bool colour);
+// `verb`: whose usage it may be; null: none was recognised.
+int Report(const absl::Status& status, const Verb* verb, bool json, bool colour);
 
 }  // namespace lorry::cli

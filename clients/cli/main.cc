@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,11 @@ int main(int argc, char** argv) {
   if (words == std::vector<std::string>{"--version"}) return cli::PrintVersion();
 
   const absl::StatusOr<cli::Parsed> parsed = cli::Parse(verbs, words);
-  if (!parsed.ok()) return cli::Report(parsed.status(), false, colour);
+  if (!parsed.ok()) {
+    const auto named = std::ranges::find_if(
+        verbs, [&](const cli::Verb& verb) { return std::ranges::count(words, verb.name) > 0; });
+    return cli::Report(parsed.status(), named != verbs.end() ? &*named : nullptr, false, colour);
+  }
   const cli::Arguments& arguments = parsed->arguments;
   cli::Context context(verbs, arguments);
   if (parsed->verb == nullptr) {
@@ -34,6 +39,6 @@ int main(int argc, char** argv) {
   }
   const absl::StatusOr<int> exit_status = parsed->verb->run(context, arguments);
   if (exit_status.ok()) return *exit_status;
-  return cli::Report(context.Explain(exit_status.status()), context.json(),
+  return cli::Report(context.Explain(exit_status.status()), parsed->verb, context.json(),
                      colour && !arguments.Has("no-colour"));
 }

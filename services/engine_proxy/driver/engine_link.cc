@@ -218,12 +218,14 @@ void EngineLink::Run(const Probe& probe) {
             before.in_flight ? options_.busy_probe_deadline_ms : options_.probe_deadline_ms;
         // Each prompt of a reference is a request of its own, and one for each of its tokens on vLLM.
         const auto prompts = static_cast<int64_t>(probe.question.reference.size());
+        spdlog::info("probe name={} is asked for its first tokens", probe.name.value);
         engine.Probe(probe.name, probe.question, Millis((1 + prompts) * deadline_ms),
                      [this, probe, before](absl::StatusOr<fleet::ProbeAnswer> answer) {
                        LORRY_FAULT_POINT("proxy.probe.answered");
                        const absl::Status& status = answer.status();
-                       if (!status.ok())
-                         spdlog::warn("probe name={} {}", probe.name.value, Text(status));
+                       spdlog::log(status.ok() ? spdlog::level::info : spdlog::level::warn,
+                                   "probe name={} {}", probe.name.value,
+                                   status.ok() ? "answered" : Text(status));
                        sink_(ProbeDone{.op = probe.op,
                                        .outcome = OutcomeOf(status),
                                        .reason = ReasonOf(status),
