@@ -96,8 +96,8 @@ std::string ToJson(const google::protobuf::Message& message);
 // "BARRIER" of SYNC_MODE_BARRIER: what an enumerator says beyond its type's name.
 std::string EnumWord(const google::protobuf::EnumDescriptor& type, int value);
 
-// Prints one line and its remedy on stderr; returns the exit status.
-// `verb`: whose usage it may be; null: none was recognised.
+// Prints one line and its remedy on stderr; returns the exit status. `verb`: the one that was typed;
+// null: none was recognised.
 int Report(const absl::Status& status, const Verb* verb, bool json, bool colour);
 
 }  // namespace lorry::cli

@@ -42,13 +42,15 @@ constexpr char kTokenFile[] = "token";
 constexpr char kTokensFile[] = "tokens";
 constexpr size_t kTokenBytes = 16;
 
+absl::Status CannotWrite(const std::string& path, int why) {
+  return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
+               absl::StrCat(path, " cannot be written: ", std::strerror(why)));
+}
+
 // Held for as long as this process lives: another over the same folder would take its token away.
 absl::StatusOr<int> LockFolder(const std::string& path, const std::string& folder) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0) {
-    return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
-                 absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
-  }
+  if (file < 0) return CannotWrite(path, errno);
   char pid[32] = {};
   if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
     if (::pread(file, pid, sizeof(pid) - 1, 0) <= 0) pid[0] = '?';
@@ -57,11 +59,10 @@ absl::StatusOr<int> LockFolder(const std::string& path, const std::string& folde
                  absl::StrCat("process ", pid, " runs over ", folder,
                               " already; end it, or name another folder with --data-dir"));
   }
-  std::snprintf(pid, sizeof(pid), "%d", ::getpid());
-  if (::ftruncate(file, 0) == 0 && ::pwrite(file, pid, std::strlen(pid), 0) > 0) return file;
+  if (::ftruncate(file, 0) == 0 && ::dprintf(file, "%d", ::getpid()) > 0) return file;
+  const int why = errno;
   ::close(file);
-  return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
-               absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
+  return CannotWrite(path, why);
 }
 
 // Readable by this user alone from its first byte on, whatever was there before.
@@ -72,9 +73,7 @@ absl::Status WriteSecret(const std::string& path, const std::string& text) {
       file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int why = errno;
   if (file >= 0) ::close(file);
-  if (written) return absl::OkStatus();
-  return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
-               absl::StrCat(path, " cannot be written: ", std::strerror(why)));
+  return written ? absl::OkStatus() : CannotWrite(path, why);
 }
 
 std::string HostPort(std::string address) {

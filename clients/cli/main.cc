@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -22,11 +21,7 @@ int main(int argc, char** argv) {
   if (words == std::vector<std::string>{"--version"}) return cli::PrintVersion();
 
   const absl::StatusOr<cli::Parsed> parsed = cli::Parse(verbs, words);
-  if (!parsed.ok()) {
-    const auto named = std::ranges::find_if(
-        verbs, [&](const cli::Verb& verb) { return std::ranges::count(words, verb.name) > 0; });
-    return cli::Report(parsed.status(), named != verbs.end() ? &*named : nullptr, false, colour);
-  }
+  if (!parsed.ok()) return cli::Report(parsed.status(), cli::FindVerb(verbs, words), false, colour);
   const cli::Arguments& arguments = parsed->arguments;
   cli::Context context(verbs, arguments);
   if (parsed->verb == nullptr) {

@@ -198,18 +198,20 @@ std::string Named(const std::vector<std::string>& names) {
 }
 
 // What several engines have in common is said once.
-std::vector<std::string> SlotWarnings(const StatusMessage& status) {
-  std::map<std::string, std::vector<std::string>> engines;
+std::vector<std::string> EngineWarnings(const StatusMessage& status) {
+  std::map<std::string, std::vector<std::string>> engines;  // by what is said of them
   for (const MemberStatus& member : status.members()) {
     for (const std::string* text :
          {&member.slot_need().shortage(), &member.slot_need().batch_cost()}) {
-      if (!text->empty()) engines[*text].push_back(member.member());
+      if (!text->empty()) engines[absl::StrCat(": ", *text)].push_back(member.member());
     }
+    // With another reason, or none, it joins by itself.
+    const std::string& why = member.observed().health_detail();
+    if (member.state() == "JOINING" && why.starts_with("ENGINE_"))
+      engines[absl::StrCat(" cannot join: ", why)].push_back(member.member());
   }
   std::vector<std::string> warnings;
-  for (const auto& [text, names] : engines) {
-    warnings.push_back(absl::StrCat(Named(names), ": ", text));
-  }
+  for (const auto& [text, names] : engines) warnings.push_back(absl::StrCat(Named(names), text));
   return warnings;
 }
 
@@ -388,15 +390,7 @@ std::vector<std::string> Warnings(const StatusMessage& status) {
                                       " --lift lets it go on"));
     }
   }
-  for (const std::string& warning : SlotWarnings(status)) warnings.push_back(warning);
-  std::map<std::string, std::vector<std::string>> waiting;  // for somebody's hand, by why
-  for (const MemberStatus& member : status.members()) {
-    const std::string& why = member.observed().health_detail();
-    if (member.state() == "JOINING" && why.starts_with("ENGINE_"))
-      waiting[why].push_back(member.member());
-  }
-  for (const auto& [why, members] : waiting)
-    warnings.push_back(absl::StrCat(Named(members), " cannot join: ", why));
+  for (const std::string& warning : EngineWarnings(status)) warnings.push_back(warning);
   return warnings;
 }
 

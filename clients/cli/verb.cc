@@ -41,13 +41,30 @@ absl::Status CheckValue(const Option& option, const std::string& value) {
   return absl::OkStatus();
 }
 
+std::string NameOf(const std::string& word) {
+  if (word == "-h") return "help";
+  const size_t begin = std::min(word.find_first_not_of('-'), word.size());  // of "--" nothing
+  return word.substr(begin, word.find('=') - begin);
+}
+
+// Where the first word is that is neither an option nor an option's value; behind the last: nowhere.
+size_t VerbAt(const std::vector<std::string>& words) {
+  size_t i = 0;
+  while (i < words.size() && words[i].size() >= 2 && words[i][0] == '-') {
+    const Option* option = Find(GlobalOptions(), NameOf(words[i]));
+    const bool apart = words[i].find('=') == std::string::npos;
+    i += option != nullptr && option->kind != Kind::kSwitch && apart ? 2 : 1;
+  }
+  return std::min(i, words.size());
+}
+
 // Takes words apart: options by name, the rest in order. The verb is the first of the rest.
 class Parser {
  public:
   explicit Parser(const std::vector<Verb>& verbs) : verbs_(verbs) {}
 
   absl::StatusOr<Parsed> Run(const std::vector<std::string>& words) {
-    LORRY_RETURN_IF_ERROR(FindVerb(words));
+    LORRY_RETURN_IF_ERROR(TakeVerb(words));
     for (size_t i = 0; i < words.size(); ++i) {
       const std::string& word = words[i];
       if (i == verb_at_) continue;
@@ -66,38 +83,23 @@ class Parser {
   }
 
  private:
-  // The first word that is neither an option nor an option's value.
-  absl::Status FindVerb(const std::vector<std::string>& words) {
+  absl::Status TakeVerb(const std::vector<std::string>& words) {
     for (const Option& option : GlobalOptions()) Remember(option);
-    for (size_t i = 0; i < words.size(); ++i) {
-      if (words[i].size() >= 2 && words[i][0] == '-') {
-        const Option* option = Find(GlobalOptions(), NameOf(words[i]));
-        const bool apart = words[i].find('=') == std::string::npos;
-        if (option != nullptr && option->kind != Kind::kSwitch && apart) ++i;
-        continue;
-      }
-      const auto verb = std::ranges::find(verbs_, words[i], &Verb::name);
-      if (verb == verbs_.end()) {
-        std::vector<std::string> names;
-        for (const Verb& known : verbs_) names.push_back(known.name);
-        return Usage(
-            absl::StrCat("there is no verb \"", words[i], "\"", DidYouMean(words[i], names)));
-      }
-      parsed_.verb = &*verb;
-      verb_at_ = i;
-      for (const Option& option : verb->options) Remember(option);
-      return absl::OkStatus();
+    verb_at_ = VerbAt(words);
+    if (verb_at_ == words.size()) return absl::OkStatus();
+    parsed_.verb = FindVerb(verbs_, words);
+    if (parsed_.verb == nullptr) {
+      std::vector<std::string> names;
+      for (const Verb& known : verbs_) names.push_back(known.name);
+      return Usage(absl::StrCat("there is no verb \"", words[verb_at_], "\"",
+                                DidYouMean(words[verb_at_], names)));
     }
+    for (const Option& option : parsed_.verb->options) Remember(option);
     return absl::OkStatus();
   }
 
   void Remember(const Option& option) {
     if (!option.fallback.empty()) parsed_.arguments.fallbacks[option.name] = option.fallback;
-  }
-
-  static std::string NameOf(const std::string& word) {
-    if (word == "-h") return "help";
-    return word.substr(word.find_first_not_of('-'), word.find('=') - word.find_first_not_of('-'));
   }
 
   const Option* Known(const std::string& name) const {
@@ -149,7 +151,7 @@ class Parser {
     if (given.size() > wanted.size() && !endless) {
       return Usage(
           absl::StrCat(parsed_.verb->name, " has no use for \"", given[wanted.size()], "\"",
-                       Find(parsed_.verb->options, "adapter") != nullptr
+                       wanted.empty() && Find(parsed_.verb->options, "adapter") != nullptr
                            ? absl::StrCat("; did you mean --adapter ", given[wanted.size()], "?")
                            : ""));
     }
@@ -167,6 +169,13 @@ class Parser {
 };
 
 }  // namespace
+
+const Verb* FindVerb(const std::vector<Verb>& verbs, const std::vector<std::string>& words) {
+  const size_t at = VerbAt(words);
+  if (at == words.size()) return nullptr;
+  const auto verb = std::ranges::find(verbs, words[at], &Verb::name);
+  return verb == verbs.end() ? nullptr : &*verb;
+}
 
 absl::Status Usage(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "USAGE", message);

@@ -82,6 +82,9 @@ struct Parsed {
 // INVALID_ARGUMENT USAGE says what is wrong and, for a misspelled word, what may have been meant.
 absl::StatusOr<Parsed> Parse(const std::vector<Verb>& verbs, const std::vector<std::string>& words);
 
+// The verb that the words name; null: none, or none that there is.
+const Verb* FindVerb(const std::vector<Verb>& verbs, const std::vector<std::string>& words);
+
 // "90", "90s", "1500ms", "5m", "2h" in ms; a plain number counts seconds.
 std::optional<int64_t> ParseDuration(std::string_view text);
 

@@ -109,8 +109,7 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
   return out;
 }
 
-absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments,
-                                              const std::string& folder) {
+absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments, const char* folder) {
   LocalFleetOptions options;
   options.data_dir = arguments.Text("data-dir");
   if (options.data_dir.empty()) options.data_dir = absl::StrCat(StateDir(), "/", folder);
@@ -164,14 +163,10 @@ absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
 }
 
 absl::StatusOr<int> Attach(Context& context, const Arguments& arguments) {
+  LORRY_ASSIGN_OR_RETURN(LocalFleetOptions options, OptionsFrom(arguments, "doors"));
   // Doors of several engines may be put up one by one.
-  const std::vector<std::string> engines = arguments.Texts("engine");
-  std::string folder = "doors";
-  if (!engines.empty()) {
-    LORRY_ASSIGN_OR_RETURN(const std::string url, EngineUrl(engines.front()));
-    absl::StrAppend(&folder, "/", MemberName(url));
-  }
-  LORRY_ASSIGN_OR_RETURN(LocalFleetOptions options, OptionsFrom(arguments, folder));
+  if (arguments.Text("data-dir").empty() && !options.engines.empty())
+    absl::StrAppend(&options.data_dir, "/", MemberName(options.engines.front()));
   options.ready_timeout_ms = context.TimeoutOr(options.ready_timeout_ms);
   options.services = context.Reached();
   if (options.engines.empty())

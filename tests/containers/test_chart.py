@@ -1,12 +1,11 @@
 """The chart as it renders: pods on networks of their own serve what a trainer on a third publishes."""
 
-import re
-
 import pytest
 from chart import Release, tokens
 from conftest import CLIENT, TESTS
 from node import Trainer
 from testing.early import HEADER_BYTES, padded
+from testing.metrics import samples, sent
 from values import fake_vllm, make_certificates
 
 VARIANTS = {
@@ -18,22 +17,6 @@ VARIANTS = {
     },
     "IPv6 alone": {},
 }
-
-
-def counted(text: str, metric: str, *labels: str) -> int:
-    """The sum of a metric's samples that have all of these labels."""
-    found = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)$", text, re.MULTILINE)
-    return sum(int(float(n)) for its, n in found if all(label in its for label in labels))
-
-
-def sent(text: str, transport: str) -> int:
-    """Image bytes that the program with these metrics has sent."""
-    return counted(text, "lorry_transfer_bytes_total", 'direction="out"', f'transport="{transport}"')
-
-
-def fetched(text: str, transport: str) -> int:
-    """Image bytes that the proxy with these metrics has had."""
-    return counted(text, "lorry_proxy_fetch_bytes_total", f'transport="{transport}"')
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -65,10 +48,11 @@ def test_a_published_version_is_served(variant, images, make_node, tiny, judge):
         assert sent(store.metrics(7401), "grpc") == size
         assert sum(sent(pod.metrics(7422), "relay") for pod in proxies) == size
         first, second = (padded(tiny / "adapters" / name, node.folder / name) for name in ("v1", "v2"))
-        read_ahead = {"after": str(first), "metrics": store.url(7401, "/metrics")}
+        read_ahead = {"after": str(first), "store": store.url(7401, "/metrics")}
         for answer in trainer.publish(second, 3, credentials, read_ahead=read_ahead).values():
             judge(answer, second, 3)
-        assert sum(fetched(pod.metrics(7422), "ahead") for pod in proxies) >= HEADER_BYTES
+        ahead = [n for pod in proxies for n in samples(pod.metrics(7422), 'lorry_proxy_fetch_bytes_total{transport="ahead"')]
+        assert sum(ahead) >= HEADER_BYTES
 
     doctor = release.cli("doctor")
     assert doctor.returncode == 0, doctor.stdout + doctor.stderr

@@ -7,29 +7,33 @@ testing/early.py. The last line that it prints is JSON: a door's address → wha
 
 import json
 import pathlib
-import re
 import sys
 import urllib.request
 
 import lorry
-from testing import early
+from testing import early, metrics
 from testing.doors import DoorClient
 from testing.raw_publish import RawImage, RawPublisher
 from testing.waiting import until
 
 
-def publish_early(run: lorry.Run, folder: pathlib.Path, version: int, doors: list[DoorClient], credentials: dict[str, str],
-                  after: str, metrics: str) -> None:
-    """Sends `after` as the version before, and then `folder`, of which somebody has read the header before the rest is sent. Waits
-    until each is served."""
+def doors(admin: lorry.Admin) -> dict[str, DoorClient]:
+    """By address."""
+    addresses = [member["door_address"] for member in admin.status()["members"]]
+    return {address: DoorClient("vllm", address) for address in addresses}
+
+
+def publish_early(run: lorry.Run, folder: pathlib.Path, version: int, served_by: list[DoorClient], credentials: dict[str, str],
+                  after: str, store: str) -> None:
+    """Sends `after` as the version before, and then `folder`, of which somebody has read the header before the rest is sent, as the
+    metrics at `store` say. Waits until each is served."""
 
     def sent() -> int:
-        with urllib.request.urlopen(metrics, timeout=5) as reply:
-            text = reply.read().decode()
-        return sum(int(float(n)) for n in re.findall(r'^lorry_transfer_bytes_total\{direction="out".*\} (\S+)$', text, re.MULTILINE))
+        with urllib.request.urlopen(store, timeout=5) as reply:
+            return metrics.sent(reply.read().decode())
 
     def is_served(number: int) -> bool:
-        return all(door.ask("policy").version == number for door in doors)
+        return all(door.ask("policy").version == number for door in served_by)
 
     publisher, image = RawPublisher(credentials, "policy", run.number), RawImage.of(folder)
     publisher.publish(version - 1, RawImage.of(pathlib.Path(after)))
@@ -47,14 +51,13 @@ def main() -> None:
         if "policy" in said:
             admin.set_policy("policy", said["policy"])
         if "read_ahead" in said:
-            doors = [DoorClient("vllm", member["door_address"]) for member in admin.status()["members"]]
-            publish_early(run, folder, version, doors, credentials, **said["read_ahead"])
+            publish_early(run, folder, version, list(doors(admin).values()), credentials, **said["read_ahead"])
         else:
             run.publish(folder, version=version, reference=reference).wait("serving", timeout=120)
-        addresses = [member["door_address"] for member in admin.status()["members"]]
+        asked = doors(admin)
     answers = {}
-    for address in addresses:
-        answer = DoorClient("vllm", address).ask("policy")
+    for address, door in asked.items():
+        answer = door.ask("policy")
         answers[address] = {"status": answer.status, "tokens": answer.tokens, "prompt": answer.prompt, "headers": answer.headers}
     print(json.dumps(answers))
 

@@ -20,6 +20,7 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 
+from testing import metrics
 from testing.engines import free_port
 from testing.nodes import OtherNode
 
@@ -136,11 +137,11 @@ class Service:
 
     def samples(self, prefix: str) -> list[float]:
         """Of the metrics' lines that begin so."""
-        return [float(line.rpartition(" ")[2]) for line in self.metrics().splitlines() if line.startswith(prefix)]
+        return metrics.samples(self.metrics(), prefix)
 
     def sent(self) -> int:
         """Image bytes that others have had from it."""
-        return int(sum(self.samples('lorry_transfer_bytes_total{direction="out"')))
+        return metrics.sent(self.metrics())
 
     def log_tail(self, lines: int = 40) -> str:
         if not self.log_path.exists():

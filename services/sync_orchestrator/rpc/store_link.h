@@ -63,8 +63,8 @@ class StoreLink final : public HoldsPort {
   std::string store_ LORRY_GUARDED_BY(mutex_);    // that the cursor is of
   // Accepted since the watch began: later than what that says.
   std::optional<HoldsMark> accepted_ LORRY_GUARDED_BY(mutex_);
-  std::string
-      refusal_;  // of the executor's thread: why the store did not take the last set; said once
+  // Why the store refused the last set, which is said once. The executor's thread alone.
+  std::string refusal_;
   store::v1::WatchRequest request_ LORRY_GUARDED_BY(mutex_);  // of the watch at hand
   std::map<AdapterName, AdapterInfo> adapters_ LORRY_GUARDED_BY(mutex_);
   std::map<VersionKey, VersionInfo> versions_ LORRY_GUARDED_BY(mutex_);

@@ -78,6 +78,23 @@ TEST(Parse, AfterTwoDashesNothingIsAnOption) {
   EXPECT_THAT(parsed->arguments.positionals, ElementsAre("--odd"));
 }
 
+TEST(Parse, DashesAloneAreNoOption) {
+  EXPECT_TRUE(Words("--").ok());
+  EXPECT_THAT(Refusal("---"), HasSubstr("there is no option ---"));
+  EXPECT_EQ(Words("-- status")->verb->name, "status");
+}
+
+TEST(Parse, TheVerbIsKnownWhateverElseIsWrong) {
+  const auto named = [](const std::string& line) -> std::string {
+    const Verb* verb = FindVerb(Verbs(), absl::StrSplit(line, ' ', absl::SkipEmpty()));
+    return verb != nullptr ? verb->name : "";
+  };
+  EXPECT_EQ(named("--json send status --no-such"), "send");
+  EXPECT_EQ(named("--store status send"), "send") << "the option's value is no verb";
+  EXPECT_EQ(named("nothing status"), "");
+  EXPECT_EQ(named("--store"), "");
+}
+
 TEST(Parse, MisspelledWordsAreAnsweredWithTheNearest) {
   EXPECT_THAT(Refusal("sned out"), HasSubstr("did you mean send?"));
   EXPECT_THAT(Refusal("send out --adaptor x"), HasSubstr("did you mean --adapter?"));

@@ -125,10 +125,10 @@ class Connection:
                 failure = errors.from_rpc_error(error)
             if not may_pass(failure):
                 raise failure
-            if not looked and failure.code == "UNAVAILABLE" and not failure.reason:
-                self.check_tls()
-                looked = True
             if failure.code == "UNAVAILABLE" and not failure.reason:
+                if not looked:
+                    self.check_tls()
+                    looked = True
                 failure = self._away(method, failure)
             if time.monotonic() + pause_s > give_up_at:
                 raise failure

@@ -76,9 +76,8 @@ def from_rpc_error(error: grpc.RpcError) -> LorryError:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info):
             reason = info.reason
-    if code == "UNAUTHENTICATED" and not reason:
-        reason = code  # refused by gRPC's security layer, which has no room for a reason
     if code == "UNAUTHENTICATED":
+        reason = reason or code  # refused by gRPC's security layer, which has no room for a reason
         details += "; what is shown comes from token= or token_file=, else from LORRY_TOKEN or LORRY_TOKEN_FILE, else from `lorry up`"
     if code == "DEADLINE_EXCEEDED" and not reason:
         details = "the service did not answer in time"  # gRPC says the code's name again

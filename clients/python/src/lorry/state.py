@@ -30,7 +30,9 @@ def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str,
         if config is None:
             raise Refused("a state dict needs config=: the fields of adapter_config.json", "CONFIG_MISSING",
                           "INVALID_ARGUMENT")
-        return source, _whole_modules_refused(dict(_plain(config)))
+        fields = dict(_plain(config))
+        _refuse_whole_modules(fields)
+        return source, fields
     if hasattr(source, "peft_config"):
         return _peft_model(source, config)
     raise Refused(
@@ -54,12 +56,11 @@ def settle(config: Mapping[str, Any], target_modules: list[str], unstacked: bool
     return fields
 
 
-def _whole_modules_refused(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields. Refused before any tensor is looked at: those of whole modules look like trained embeddings, or like nothing known."""
+def _refuse_whole_modules(fields: Mapping[str, Any]) -> None:
+    """Before any tensor is judged: those of whole modules look like trained embeddings, or like nothing known."""
     if fields.get("modules_to_save"):
         raise Refused(f"modules_to_save trains whole modules, {fields['modules_to_save']}, which engines would drop; leave it empty or sync "
                       "merged weights instead", "MODULES_TO_SAVE_UNSUPPORTED", "INVALID_ARGUMENT")
-    return fields
 
 
 def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
@@ -69,7 +70,8 @@ def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[s
     name = active if isinstance(active, str) else active[0]
     fields = _plain(model.peft_config[name].to_dict())
     fields.update(config or {})
-    return get_peft_model_state_dict(model, adapter_name=name), _whole_modules_refused(fields)
+    _refuse_whole_modules(fields)
+    return get_peft_model_state_dict(model, adapter_name=name), fields
 
 
 def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
@@ -89,7 +91,7 @@ def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Ma
     if not isinstance(fields, dict):
         raise Refused(f"{file} is no JSON object; write it with save_pretrained", "CONFIG_MALFORMED",
                       "INVALID_ARGUMENT")
-    _whole_modules_refused(fields)
+    _refuse_whole_modules(fields)
     weights = path / "adapter_model.safetensors"
     if not weights.is_file():
         raise Refused(f"{path} has no adapter_model.safetensors; save it with safe_serialization=True",
