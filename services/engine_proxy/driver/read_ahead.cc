@@ -41,13 +41,14 @@ ReadAhead::~ReadAhead() {
 
 void ReadAhead::OnFetched(const AdapterName& adapter, uint64_t bytes,
                           const std::string& transport) {
-  if (transport != transport_.name() || shelf_.IsShared()) return;
+  if (shelf_.IsShared()) return;
   std::set<AdapterName> followed;
   {
     MutexLock lock(mutex_);
     const auto known = followed_.find(adapter);
+    // However this one came: the next may be as large.
     if (known != followed_.end()) return (void)(known->second = bytes);
-    if (followed_.size() == kAdaptersMax) return;
+    if (transport != transport_.name() || followed_.size() == kAdaptersMax) return;
     followed_[adapter] = bytes;
     for (const auto& [each, last] : followed_) followed.insert(each);
   }

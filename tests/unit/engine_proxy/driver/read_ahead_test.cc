@@ -24,9 +24,13 @@ class ReadAheadTest : public testing::Test {
       followed_.assign(adapters.begin(), adapters.end());
     });
   }
-  // Begins to read the store's image ahead, and waits until all of it is here.
+  // Reads the store's image ahead, of an adapter whose last one was as large.
   void ReadAll(const VersionKey& key = kKey) {
     ahead_.OnFetched(key.adapter, kBytes, "memory");
+    Read(key);
+  }
+  // Begins to read it ahead, and waits until all of it is here.
+  void Read(const VersionKey& key) {
     const Manifest manifest = *store_.ManifestNow();
     const uint64_t before = transport_.stats().bytes_received;
     ahead_.Begin({.key = key,
@@ -114,6 +118,16 @@ TEST_F(ReadAheadTest, ReadsNothingFarLargerThanTheAdaptersLastImageNorOfAnother)
   tell("unknown");
   ReadAll();  // after those
   EXPECT_EQ(transport_.stats().bytes_received, kBytes);
+}
+
+// By a relay, for instance: the store tells few proxies of an upload, and the one that it tells may
+// have had the last image from another.
+TEST_F(ReadAheadTest, TheLastImageIsTheLastHoweverItCame) {
+  const VersionKey small{AdapterName("small"), RunId(1), VersionNumber(2)};
+  ahead_.OnFetched(small.adapter, kBytes / 2 - 1, "memory");
+  ahead_.OnFetched(small.adapter, kBytes, "relay");
+  Read(small);
+  EXPECT_TRUE(Take(small).has_value());
 }
 
 TEST_F(ReadAheadTest, GivesUpWhatItHasWhereRoomIsNeeded) {
