@@ -13,27 +13,14 @@
 
 #include "lib/base/digest.h"
 #include "lib/base/ids.h"
+#include "lib/peft/traits.h"
 
 namespace lorry::fleet {
 
 enum class EngineKind { kUnknown, kSglang, kVllm };
 std::string_view ToString(EngineKind kind);
 
-// What the orchestrator and the proxy must know of a version's config to judge and name it; the
-// store reads it off the canonical config at commit (lib/peft) and hands it out with the version.
-struct VersionTraits {
-  uint32_t rank_max = 0;               // the largest rank of any module
-  bool rslora = false;                 // scale = alpha / sqrt(r)
-  bool rank_or_alpha_pattern = false;  // modules differ in rank or alpha
-  bool partial_groups = false;  // some layer has q without v, k without q, or up without gate
-  // A fresh adapter: output equals the base's, so no probe asks it to differ.
-  bool all_b_zero = false;
-  // The largest |dW| / |W| of any module in parts per million, as the trainer computed it; 0: it
-  // did not say.
-  uint32_t relative_norm_ppm = 0;
-  std::vector<std::string> modules;  // last name components, sorted: "down_proj", "q_proj", ...
-  auto operator<=>(const VersionTraits&) const = default;
-};
+using VersionTraits = peft::Traits;
 
 // "plain": the stored files as they are. "rslora-folded": use_rslora=false, lora_alpha' =
 // lora_alpha * sqrt(r), because SGLang scales by alpha / r whatever use_rslora says

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "lib/peft/config.h"
 #include "lib/peft/names.h"
 
 namespace lorry::peft {

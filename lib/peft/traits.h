@@ -1,15 +1,18 @@
-// What others must know of a version to judge where it can be served; lib/fleet keeps the same as
-// VersionTraits. Values only, any thread.
+// What the orchestrator and the proxy must know of a version's config to judge and name it. The store
+// reads it off the canonical config and the image at commit and hands it out with the version. Values
+// only, any thread.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "lib/peft/config.h"
-
 namespace lorry::peft {
+
+struct Config;
 
 // One lora_A, lora_B pair.
 struct AdapterModule {
@@ -22,19 +25,21 @@ struct AdapterModule {
 };
 
 struct Traits {
-  uint32_t rank_max = 0;
-  bool rslora = false;  // scale = alpha / sqrt(r), else alpha / r
+  uint32_t rank_max = 0;  // the largest rank of any module
+  bool rslora = false;    // scale = alpha / sqrt(r), else alpha / r
   // Some module's rank or alpha is not the config's r or lora_alpha.
   bool rank_or_alpha_pattern = false;
   // Some layer has q without v, k or v without q, or up without gate: SGLang takes the load and
   // dies at the first request.
   bool partial_groups = false;
-  bool all_b_zero = false;  // a fresh adapter; known once the values were scanned (values.h)
+  // A fresh adapter: the output equals the base's, so no probe asks it to differ. Known once the
+  // values were scanned (values.h).
+  bool all_b_zero = false;
   // The largest |dW| / |W| of any module, in Frobenius norms and parts per million, as the trainer
   // computed it and wrote it into the image's metadata; 0: it did not say.
   uint32_t relative_norm_ppm = 0;
-  std::vector<std::string> modules;  // last name components, sorted
-  bool operator==(const Traits&) const = default;
+  std::vector<std::string> modules;  // last name components, sorted: "down_proj", "q_proj", ...
+  auto operator<=>(const Traits&) const = default;
 };
 
 // Everything but all_b_zero and relative_norm_ppm.

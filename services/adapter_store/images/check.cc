@@ -30,18 +30,6 @@ absl::StatusOr<Judged> Judge(std::span<const std::byte> prefix, uint64_t image_b
   return judged;
 }
 
-fleet::VersionTraits ToFleet(const peft::Traits& traits) {
-  fleet::VersionTraits out;
-  out.rank_max = traits.rank_max;
-  out.rslora = traits.rslora;
-  out.rank_or_alpha_pattern = traits.rank_or_alpha_pattern;
-  out.partial_groups = traits.partial_groups;
-  out.all_b_zero = traits.all_b_zero;
-  out.relative_norm_ppm = traits.relative_norm_ppm;
-  out.modules = traits.modules;
-  return out;
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> CheckAnnouncement(std::span<const std::byte> header,
@@ -78,7 +66,7 @@ absl::StatusOr<CheckOutcome> CheckImage(std::span<const std::byte> image,
   LORRY_ASSIGN_OR_RETURN(outcome.image.digest,
                          peft::DigestOf(image.size(), leaves, judged.canonical));
   outcome.image.canonical_config = std::move(judged.canonical);
-  outcome.image.traits = ToFleet(judged.adapter.traits);
+  outcome.image.traits = judged.adapter.traits;
   outcome.leaves.reserve(leaves.size() * sizeof(peft::Leaf));
   for (const peft::Leaf& leaf : leaves) {
     outcome.leaves.append(reinterpret_cast<const char*>(leaf.bytes.data()), leaf.bytes.size());

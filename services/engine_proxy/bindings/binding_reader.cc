@@ -19,16 +19,6 @@ namespace {
 // More calls than a machine ever has outstanding: it reads one directory at a time, and fetches two.
 constexpr size_t kWaitingMax = 16;
 
-fleet::VersionTraits ToFleet(const peft::Traits& traits) {
-  return {.rank_max = traits.rank_max,
-          .rslora = traits.rslora,
-          .rank_or_alpha_pattern = traits.rank_or_alpha_pattern,
-          .partial_groups = traits.partial_groups,
-          .all_b_zero = traits.all_b_zero,
-          .relative_norm_ppm = traits.relative_norm_ppm,
-          .modules = traits.modules};
-}
-
 std::string ReasonFor(const absl::Status& status) {
   const std::string reason(ReasonOf(status));
   return reason.empty() ? "FETCH_FAILED" : reason;
@@ -89,7 +79,7 @@ absl::StatusOr<BindingReader::Image> BindingReader::MakeImage(const ForeignAdapt
   planned.adapter.traits.all_b_zero = values->all_b_zero;
   image.config_json = std::move(planned.config_json);
   image.digest = *digest;
-  image.traits = ToFleet(planned.adapter.traits);
+  image.traits = planned.adapter.traits;
   return image;
 }
 
