@@ -10,14 +10,14 @@ namespace {
 // In the order of the variants.
 constexpr std::string_view kProxyEvents[] = {
     "SessionUp",   "SessionDown",    "DesiredReceived",  "EngineSeen",      "EngineLost",
-    "Listed",      "LoadDone",       "ProbeDone",        "UnloadDone",      "EngineLoadSeen",
+    "Listed",      "LoadDone",       "ProbeDone",        "UnloadDone",      "OccupancySeen",
     "PauseDone",   "ResumeDone",     "PassDone",         "FetchProgress",   "FetchDone",
     "FetchFailed", "FetchCancelled", "DirectoryDeleted", "DirectoryHashed", "ShapesChecked",
     "DoorReport",  "DoorDrains",     "DoorClosed",       "CallMade",        "CallLeft",
     "BindAsked",   "UnbindAsked",    "BindingRead",      "TimePassed"};
 constexpr std::string_view kProxyEffects[] = {
     "Fetch",       "CancelFetch",   "HashDirectory", "CheckShapes",  "DeleteDirectory",
-    "List",        "Load",          "Probe",         "Unload",       "AskEngineLoad",
+    "List",        "Load",          "Probe",         "Unload",       "AskOccupancy",
     "PauseEngine", "ResumeEngine",  "SetDoorTable",  "SendObserved", "AnswerCall",
     "ReadBinding", "AnswerBinding", "PassCall"};
 constexpr std::string_view kSyncEvents[] = {

@@ -442,12 +442,12 @@ void SimProxy::Do(const proxy::Unload& effect) {
                  });
 }
 
-void SimProxy::Do(const proxy::AskEngineLoad& effect) {
+void SimProxy::Do(const proxy::AskOccupancy& effect) {
   sim_.queue.In(sim_.Latency(10), [this, life = life_, effect] {
     if (life_ != life || !alive()) return;
     const Outcome outcome = Reaches(effect.boot) ? Outcome::kOk : Outcome::kUnknown;
     doors_.back()->Report();
-    proxy::EngineLoadSeen seen{effect.op, outcome, engine_.running(), engine_.running_names()};
+    proxy::OccupancySeen seen{effect.op, outcome, engine_.running(), engine_.running_names()};
     if (sim_.plant == Plant::kCountsAreZero) seen = {effect.op, outcome, 0};
     Post(seen);
   });

@@ -155,7 +155,7 @@ class SimProxy {
   void Do(const proxy::Load& effect);
   void Do(const proxy::Probe& effect);
   void Do(const proxy::Unload& effect);
-  void Do(const proxy::AskEngineLoad& effect);
+  void Do(const proxy::AskOccupancy& effect);
   void Do(const proxy::PauseEngine& effect);
   void Do(const proxy::ResumeEngine& effect);
   void Do(const proxy::PassCall& effect);

@@ -220,8 +220,8 @@ void SmallWorld::Do(size_t member, const proxy::Effect& effect) {
   } else if (const auto* e = std::get_if<proxy::Unload>(&effect)) {
     its.registry.erase(e->name);
     done(proxy::UnloadDone{e->op, Outcome::kOk});
-  } else if (const auto* e = std::get_if<proxy::AskEngineLoad>(&effect)) {
-    done(proxy::EngineLoadSeen{e->op, Outcome::kOk, 0});
+  } else if (const auto* e = std::get_if<proxy::AskOccupancy>(&effect)) {
+    done(proxy::OccupancySeen{e->op, Outcome::kOk, 0});
   } else if (const auto* e = std::get_if<proxy::SetDoorTable>(&effect)) {
     Check(member, e->table);
     Send(kDoors + member, HashOf("report"),

@@ -261,22 +261,22 @@ void EngineLink::Run(const Unload& unload) {
       });
 }
 
-void EngineLink::Run(const AskEngineLoad& ask) {
+void EngineLink::Run(const AskOccupancy& ask) {
   With(
       ask.boot,
       [this, ask](engines::Engine& engine) {
-        engine.GetLoad(Millis(options_.call_deadline_ms),
-                       [this, ask](absl::StatusOr<engines::EngineLoad> load) {
-                         EngineLoadSeen seen{.op = ask.op, .outcome = OutcomeOf(load.status())};
-                         if (load.ok()) {
-                           seen.running_and_waiting = load->running + load->waiting;
-                           seen.names = std::move(load->names);
-                         }
-                         listeners_.report_counts();
-                         sink_(std::move(seen));
-                       });
+        engine.GetOccupancy(Millis(options_.call_deadline_ms),
+                            [this, ask](absl::StatusOr<engines::Occupancy> load) {
+                              OccupancySeen seen{.op = ask.op, .outcome = OutcomeOf(load.status())};
+                              if (load.ok()) {
+                                seen.running_and_waiting = load->running + load->waiting;
+                                seen.names = std::move(load->names);
+                              }
+                              listeners_.report_counts();
+                              sink_(std::move(seen));
+                            });
       },
-      [this, ask] { sink_(EngineLoadSeen{.op = ask.op, .outcome = Outcome::kFailed}); });
+      [this, ask] { sink_(OccupancySeen{.op = ask.op, .outcome = Outcome::kFailed}); });
 }
 
 void EngineLink::Run(const PauseEngine& pause) {

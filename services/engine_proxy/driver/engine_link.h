@@ -40,7 +40,7 @@ class EngineLink {
     // So many looks in a row must fail before an engine that still accepts connections counts as
     // lost: SGLang answers nothing while it loads an adapter.
     int lost_after = 3;
-    int64_t call_deadline_ms = 10'000;   // List, GetLoad, ends of pauses
+    int64_t call_deadline_ms = 10'000;   // List, GetOccupancy, ends of pauses
     int64_t load_deadline_ms = 60'000;   // reads the files; a large adapter on a cold disk
     int64_t probe_deadline_ms = 30'000;  // one token on an engine that has nothing else to do
     // One behind everything that it is doing: a full engine takes new requests as old ones end.
@@ -80,7 +80,7 @@ class EngineLink {
   void Run(const Load& load);
   void Run(const Probe& probe);
   void Run(const Unload& unload);
-  void Run(const AskEngineLoad& ask);
+  void Run(const AskOccupancy& ask);
   void Run(const PauseEngine& pause);
   void Run(const ResumeEngine& resume);
   // `call` as it came, none where its client has left; `on_reply` gets what the engine answers before

@@ -75,7 +75,7 @@ void Proxy::Run(Effect effect) {
     }
     void operator()(Probe& e) { parts.engine->Run(e); }
     void operator()(Unload& e) { parts.engine->Run(e); }
-    void operator()(AskEngineLoad& e) { parts.engine->Run(e); }
+    void operator()(AskOccupancy& e) { parts.engine->Run(e); }
     void operator()(PauseEngine& e) { parts.engine->Run(e); }
     void operator()(ResumeEngine& e) { parts.engine->Run(e); }
     void operator()(SetDoorTable& e) {

@@ -62,7 +62,7 @@ struct EngineFacts {
   std::vector<Problem> warnings;  // it serves, and this is amiss all the same
 };
 
-struct EngineLoad {
+struct Occupancy {
   uint64_t running = 0;
   uint64_t waiting = 0;
   // The adapters of these requests; SGLang does not say.
@@ -114,7 +114,7 @@ class Engine {
   // By the engine's own account, which lags: SGLang publishes after a prefill, every 15 decode
   // steps and when idle, so a 0 may hide a request that has just begun. Two answers some seconds
   // apart are worth more than one.
-  virtual void GetLoad(Millis within, Answer<absl::StatusOr<EngineLoad>> answer) = 0;
+  virtual void GetOccupancy(Millis within, Answer<absl::StatusOr<Occupancy>> answer) = 0;
 
   // kNone resumes. UNIMPLEMENTED ENGINE_PAUSE_KIND: this kind of engine has no such pause. With
   // `flush`, caches are dropped; FAILED_PRECONDITION ENGINE_FLUSH_FAILED leaves it paused.

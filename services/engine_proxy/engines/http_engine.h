@@ -36,8 +36,8 @@ class HttpEngine final : public Engine {
   void Unload(const EngineName& name, Millis within, Answer<absl::Status> answer) override {
     Run<absl::Status>(calls_->Unload(name, DeadlineAfter(within)), std::move(answer));
   }
-  void GetLoad(Millis within, Answer<absl::StatusOr<EngineLoad>> answer) override {
-    Run<absl::StatusOr<EngineLoad>>(calls_->GetLoad(DeadlineAfter(within)), std::move(answer));
+  void GetOccupancy(Millis within, Answer<absl::StatusOr<Occupancy>> answer) override {
+    Run<absl::StatusOr<Occupancy>>(calls_->GetOccupancy(DeadlineAfter(within)), std::move(answer));
   }
   void SetPause(fleet::PauseKind pause, bool flush, Millis within,
                 Answer<absl::Status> answer) override {

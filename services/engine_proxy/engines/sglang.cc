@@ -95,10 +95,10 @@ class SglangCalls {
     co_return answer;
   }
 
-  Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
+  Task<absl::StatusOr<Occupancy>> GetOccupancy(TimePoint deadline) {
     const auto reply = co_await Get("/v1/loads", deadline);
     if (!reply.ok()) co_return reply.status();
-    co_return ParseSglangLoads(*reply);
+    co_return ParseSglangOccupancy(*reply);
   }
 
   Task<absl::StatusOr<RawReply>> Pass(RawCall raw, TimePoint deadline) {

@@ -109,7 +109,7 @@ absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
   return facts;
 }
 
-absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& reply) {
+absl::StatusOr<Occupancy> ParseSglangOccupancy(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("GET /v1/loads", reply);
   const Json body = ParseJson(reply.body);
   const Json& rows = MemberOf(body, "loads");
@@ -117,7 +117,7 @@ absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& reply) {
     return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_UNKNOWN",
                  "GET /v1/loads lists no load");
   }
-  EngineLoad load;
+  Occupancy load;
   for (const Json& row : rows) {
     load.running += CountIn(row, "num_running_reqs");
     load.waiting += CountIn(row, "num_waiting_reqs");

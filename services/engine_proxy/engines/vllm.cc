@@ -101,10 +101,10 @@ class VllmCalls {
     co_return answer;
   }
 
-  Task<absl::StatusOr<EngineLoad>> GetLoad(TimePoint deadline) {
+  Task<absl::StatusOr<Occupancy>> GetOccupancy(TimePoint deadline) {
     const auto reply = co_await Get("/metrics", deadline);
     if (!reply.ok()) co_return reply.status();
-    co_return ParseVllmLoad(*reply);
+    co_return ParseVllmOccupancy(*reply);
   }
 
   Task<absl::StatusOr<RawReply>> Pass(RawCall raw, TimePoint deadline) {
@@ -202,7 +202,7 @@ class VllmCalls {
 
   // No request that it runs or keeps waiting names one, by its own account.
   Task<bool> IsWithoutAdapters(TimePoint deadline) {
-    const auto load = co_await GetLoad(deadline);
+    const auto load = co_await GetOccupancy(deadline);
     if (!load.ok()) co_return false;
     co_return load->names.has_value() ? load->names->empty() : load->running + load->waiting == 0;
   }

@@ -151,12 +151,12 @@ std::optional<double> SumOfMetric(std::string_view exposition, std::string_view 
   return sum;
 }
 
-absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& reply) {
+absl::StatusOr<Occupancy> ParseVllmOccupancy(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("GET /metrics", reply);
   const auto running = CountOf(SumOfMetric(reply.body, ToStd(kRunning)));
   const auto waiting = CountOf(SumOfMetric(reply.body, ToStd(kWaiting)));
   if (!running || !waiting) return ToStatus(MetricsDisabled());
-  return EngineLoad{*running, *waiting, BusyAdapters(ToAbsl(reply.body))};
+  return Occupancy{*running, *waiting, BusyAdapters(ToAbsl(reply.body))};
 }
 
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& reply) {

@@ -52,7 +52,7 @@ struct Models {
 absl::StatusOr<Models> ParseModels(const HttpReply& reply);
 
 absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& server_info);
-absl::StatusOr<EngineLoad> ParseSglangLoads(const HttpReply& loads);
+absl::StatusOr<Occupancy> ParseSglangOccupancy(const HttpReply& loads);
 // The log-probabilities of the tokens that were answered, and on SGLang of the probe's prompt but
 // for its first token. Empty where the engine gives none.
 struct ProbeReply {
@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<double>> ParseVllmReference(const HttpReply& reply,
 
 // The value of a metric summed over its series; nullopt when there is none.
 std::optional<double> SumOfMetric(std::string_view exposition, std::string_view name);
-absl::StatusOr<EngineLoad> ParseVllmLoad(const HttpReply& metrics);
+absl::StatusOr<Occupancy> ParseVllmOccupancy(const HttpReply& metrics);
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& metrics);
 // What a vLLM on a CPU calls its device.
 inline constexpr std::string_view kCpu = "cpu";

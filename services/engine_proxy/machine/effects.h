@@ -102,7 +102,7 @@ struct Unload {
   EngineName name;
   int64_t deadline_ms = 0;
 };
-struct AskEngineLoad {
+struct AskOccupancy {
   OpId op = 0;
   BootId boot;
 };  // what runs and waits, by the engine's own account; a DoorReport of the same moment comes first
@@ -161,7 +161,7 @@ struct AnswerBinding {  // to whoever called, behind the table that it speaks of
 
 using Effect =
     std::variant<Fetch, CancelFetch, HashDirectory, CheckShapes, DeleteDirectory, List, Load, Probe,
-                 Unload, AskEngineLoad, PauseEngine, ResumeEngine, SetDoorTable, SendObserved,
+                 Unload, AskOccupancy, PauseEngine, ResumeEngine, SetDoorTable, SendObserved,
                  AnswerCall, ReadBinding, AnswerBinding, PassCall>;
 
 }  // namespace lorry::proxy

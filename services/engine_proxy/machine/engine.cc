@@ -29,8 +29,8 @@ void EndBoot(Core& core) {
   core.registry.listing.clear();
   core.registry.listed_as_of = 0;
   core.registry.op = 0;
-  core.load_op = 0;
-  core.load_seen.reset();
+  core.occupancy_op = 0;
+  core.occupancy_seen.reset();
   core.hung_loads = 0;
   ++core.registry.changes;
   for (auto& [name, residency] : core.residencies) LeaveEngine(core, boot, residency);

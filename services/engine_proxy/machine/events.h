@@ -88,7 +88,7 @@ struct UnloadDone {
   OpId op = 0;
   Outcome outcome = Outcome::kOk;
 };  // kUnknown: its deadline passed
-struct EngineLoadSeen {
+struct OccupancySeen {
   OpId op = 0;
   Outcome outcome = Outcome::kOk;
   uint64_t running_and_waiting = 0;
@@ -232,7 +232,7 @@ struct TimePassed {};  // `wake_at` came
 
 using Event =
     std::variant<SessionUp, SessionDown, DesiredReceived, EngineSeen, EngineLost, Listed, LoadDone,
-                 ProbeDone, UnloadDone, EngineLoadSeen, PauseDone, ResumeDone, PassDone,
+                 ProbeDone, UnloadDone, OccupancySeen, PauseDone, ResumeDone, PassDone,
                  FetchProgress, FetchDone, FetchFailed, FetchCancelled, DirectoryDeleted,
                  DirectoryHashed, ShapesChecked, DoorReport, DoorDrains, DoorClosed, CallMade,
                  CallLeft, BindAsked, UnbindAsked, BindingRead, TimePassed>;

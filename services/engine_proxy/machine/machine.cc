@@ -60,7 +60,7 @@ void Handle(Core& core, const Event& event) {
                  [&](const LoadDone& e) { HandleLoadDone(core, e); },
                  [&](const ProbeDone& e) { HandleProbeDone(core, e); },
                  [&](const UnloadDone& e) { HandleUnloadDone(core, e); },
-                 [&](const EngineLoadSeen& e) { HandleEngineLoad(core, e); },
+                 [&](const OccupancySeen& e) { HandleOccupancy(core, e); },
                  [&](const PauseDone& e) { HandlePauseDone(core, e); },
                  [&](const ResumeDone& e) { HandleResumeDone(core, e); },
                  [&](const PassDone& e) { HandlePassDone(core, e); },

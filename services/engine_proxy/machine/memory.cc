@@ -283,7 +283,7 @@ bool IsAsleepWithWeights(const Core& core) {
 
 bool IsRestAwaited(const Core& core) { return core.memory.idle_by.has_value(); }
 
-void HandleSaidLoad(Core& core, const EngineLoadSeen& seen) {
+void HandleSaidOccupancy(Core& core, const OccupancySeen& seen) {
   if (!IsRestAwaited(core)) return;
   Memory& memory = core.memory;
   memory.looks_idle = seen.running_and_waiting == 0 ? memory.looks_idle + 1 : 0;
@@ -299,7 +299,7 @@ std::optional<Tick> MemoryWakeAt(const Core& core) {
   if (!IsRestAwaited(core)) return std::nullopt;
   FirstAfter wake(core.now);
   wake.At(*core.memory.idle_by);
-  wake.At(core.load_due);
+  wake.At(core.occupancy_due);
   return wake.first();
 }
 

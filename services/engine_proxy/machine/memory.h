@@ -33,7 +33,7 @@ bool IsAsleepWithWeights(const Core& core);
 
 // Whether a call waits until the engine is seen at rest, and what the engine says of that.
 bool IsRestAwaited(const Core& core);
-void HandleSaidLoad(Core& core, const EngineLoadSeen& seen);
+void HandleSaidOccupancy(Core& core, const OccupancySeen& seen);
 void AdvanceMemory(Core& core);
 std::optional<Tick> MemoryWakeAt(const Core& core);
 

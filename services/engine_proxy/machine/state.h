@@ -320,11 +320,12 @@ struct Core {
   std::optional<UnloadingRecord> unloading;
   uint32_t hung_loads = 0;  // loads in a row that got no answer
   Registry registry;
-  OpId load_op = 0;  // AskEngineLoad
-  Tick load_due = 0;
-  std::optional<EngineLoadSeen> load_seen;  // judged at judge_at
+  OpId occupancy_op = 0;  // AskOccupancy
+  Tick occupancy_due = 0;
+  std::optional<OccupancySeen> occupancy_seen;  // judged at judge_at
   Tick judge_at = 0;
-  uint64_t live_low = 0;  // the fewest requests that the door counted since that load was asked for
+  uint64_t live_low =
+      0;  // the fewest requests that the door counted since the engine was asked for it
 
   std::map<EngineName, Residency> residencies;
   std::map<AdapterName, Row> rows;

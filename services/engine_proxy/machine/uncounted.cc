@@ -34,7 +34,7 @@ void End(Core& core, Residency& residency) {
 // Where the engine does not name them, it has none but the door's as long as it has no more than
 // those. A request that the engine has ended and the door has not would hide another one: compared
 // is the fewest that the door had, until it must know of every end that the engine knew.
-bool ShowsNone(const Core& core, const EngineLoadSeen& seen, const EngineName& name) {
+bool ShowsNone(const Core& core, const OccupancySeen& seen, const EngineName& name) {
   if (seen.names.has_value()) return !seen.names->contains(name);
   return seen.running_and_waiting <= core.live_low;
 }
@@ -52,8 +52,8 @@ void AwaitItsEnd(const Core& core, Residency& residency) {
 }
 
 void Judge(Core& core) {
-  if (!core.load_seen.has_value() || core.now < core.judge_at) return;
-  const EngineLoadSeen seen = *std::exchange(core.load_seen, std::nullopt);
+  if (!core.occupancy_seen.has_value() || core.now < core.judge_at) return;
+  const OccupancySeen seen = *std::exchange(core.occupancy_seen, std::nullopt);
   for (auto& [name, residency] : core.residencies) {
     if (!IsAwaited(residency)) continue;
     uint32_t& shows_none = residency.uncounted->shows_none;
@@ -66,7 +66,7 @@ void Judge(Core& core) {
 // connection nor show in its load. What an earlier process let in came before a framework's pause that
 // this one has begun, and has ended with it where that ended all, but for bytes on their way.
 void WaitOutThePause(Core& core) {
-  core.load_seen.reset();
+  core.occupancy_seen.reset();
   for (auto& [name, residency] : core.residencies) {
     if (!IsAwaited(residency)) continue;
     residency.uncounted->shows_none = 0;
@@ -126,13 +126,13 @@ bool MayHaveUncounted(const Core& core, const Residency& residency) {
   return !(residency.uncounted->leased && is_absent);
 }
 
-void HandleEngineLoad(Core& core, const EngineLoadSeen& event) {
-  if (event.op == 0 || event.op != core.load_op) return;
-  core.load_op = 0;
-  core.load_due = core.now + core.config.poll_ms;
+void HandleOccupancy(Core& core, const OccupancySeen& event) {
+  if (event.op == 0 || event.op != core.occupancy_op) return;
+  core.occupancy_op = 0;
+  core.occupancy_due = core.now + core.config.poll_ms;
   if (event.outcome != Outcome::kOk) return;
-  HandleSaidLoad(core, event);
-  core.load_seen = event;
+  HandleSaidOccupancy(core, event);
+  core.occupancy_seen = event;
   core.judge_at = core.now + core.config.door_lag_ms;
 }
 
@@ -146,23 +146,24 @@ void AdvanceUncounted(Core& core) {
 }
 
 void AskEngineLoadIfNeeded(Core& core) {
-  if (core.boot.empty() || !core.answers || core.load_op != 0 || core.now < core.load_due) return;
+  if (core.boot.empty() || !core.answers || core.occupancy_op != 0 || core.now < core.occupancy_due)
+    return;
   const bool is_needed =
       IsRestAwaited(core) || std::any_of(core.residencies.begin(), core.residencies.end(),
                                          [](const auto& entry) { return IsAwaited(entry.second); });
   if (!is_needed) return;
-  core.load_op = core.NewOp();
+  core.occupancy_op = core.NewOp();
   core.live_low = core.LiveRequests();
-  core.effects.push_back(AskEngineLoad{core.load_op, core.boot});
+  core.effects.push_back(AskOccupancy{core.occupancy_op, core.boot});
 }
 
 std::optional<Tick> UncountedWakeAt(const Core& core) {
   FirstAfter wake(core.now);
-  if (core.load_seen.has_value()) wake.At(core.judge_at);
+  if (core.occupancy_seen.has_value()) wake.At(core.judge_at);
   for (const auto& [name, residency] : core.residencies) {
     if (!IsAwaited(residency)) continue;
     wake.At(*residency.uncounted->until);
-    wake.At(core.load_due);
+    wake.At(core.occupancy_due);
   }
   return wake.first();
 }

@@ -23,7 +23,7 @@ void ForgetUncounted(Residency& residency);
 // nothing of that name for its clients to call.
 bool MayHaveUncounted(const Core& core, const Residency& residency);
 
-void HandleEngineLoad(Core& core, const EngineLoadSeen& event);
+void HandleOccupancy(Core& core, const OccupancySeen& event);
 
 // Judges the engine's answer, and gives up on what has had its time.
 void AdvanceUncounted(Core& core);

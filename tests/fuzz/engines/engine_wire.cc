@@ -30,9 +30,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   LORRY_CHECK(!ReasonOf(StatusOfRefusal("GET /", reply)).empty());
   Judge(ParseModels(reply));
   Judge(ParseSglangInfo(reply));
-  Judge(ParseSglangLoads(reply));
+  Judge(ParseSglangOccupancy(reply));
   Judge(ParseSglangToken(reply));
-  Judge(ParseVllmLoad(reply));
+  Judge(ParseVllmOccupancy(reply));
   Judge(ParseVllmBoot(reply));
   Judge(ParseVllmToken(reply));
   const peft::ReferencePrompt prompt{.tokens = {1, 2, 3}, .logprobs = {-1, -2}};

@@ -64,8 +64,8 @@ class Blocking {
   absl::Status Unload(const std::string& name, milliseconds within = kLong) {
     return Wait<absl::Status>([&](auto done) { engine_->Unload(EngineName(name), within, done); });
   }
-  absl::StatusOr<EngineLoad> GetLoad() {
-    return Wait<absl::StatusOr<EngineLoad>>([&](auto done) { engine_->GetLoad(kLong, done); });
+  absl::StatusOr<Occupancy> GetOccupancy() {
+    return Wait<absl::StatusOr<Occupancy>>([&](auto done) { engine_->GetOccupancy(kLong, done); });
   }
   absl::Status SetPause(PauseKind pause, bool flush = false) {
     return Wait<absl::Status>([&](auto done) { engine_->SetPause(pause, flush, kLong, done); });
@@ -263,7 +263,7 @@ TEST_P(SeamTest, PausesOnlyInTheEnginesOwnWays) {
   const absl::Status other = engine.SetPause(is_sglang() ? PauseKind::kKeep : PauseKind::kInPlace);
   EXPECT_EQ(ReasonOf(other), "ENGINE_PAUSE_KIND");
   EXPECT_EQ(EndOf(other), End::kFailed);
-  EXPECT_EQ(engine.GetLoad()->running, 0u);
+  EXPECT_EQ(engine.GetOccupancy()->running, 0u);
 }
 
 TEST_P(SeamTest, AProbeWaitsDuringAPauseUntilItsDeadline) {

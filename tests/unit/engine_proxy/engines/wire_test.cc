@@ -120,11 +120,11 @@ TEST(SglangInfo, AnotherServersPageIsUnknown) {
 }
 
 TEST(SglangLoads, AreSummedOverReplicas) {
-  const auto load = ParseSglangLoads(
+  const auto load = ParseSglangOccupancy(
       {200, R"({"loads":[{"num_running_reqs":2,"num_waiting_reqs":1},{"num_running_reqs":3}]})"});
   EXPECT_EQ(load->running, 5u);
   EXPECT_EQ(load->waiting, 1u);
-  EXPECT_FALSE(ParseSglangLoads({200, R"({"loads":[]})"}).ok());
+  EXPECT_FALSE(ParseSglangOccupancy({200, R"({"loads":[]})"}).ok());
 }
 
 TEST(Models, AdaptersAreTheCardsWithAParent) {
@@ -150,11 +150,11 @@ vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 4.0
 
 TEST(VllmMetrics, TellBootAndLoad) {
   EXPECT_EQ(ParseVllmBoot({200, kVllmMetrics}).value(), BootId("vllm-1795256677830"));
-  const auto load = ParseVllmLoad({200, kVllmMetrics});
+  const auto load = ParseVllmOccupancy({200, kVllmMetrics});
   EXPECT_EQ(load->running, 3u);
   EXPECT_EQ(load->waiting, 4u);
   EXPECT_EQ(ReasonOf(ParseVllmBoot({200, ""}).status()), "ENGINE_VERSION_UNSUPPORTED");
-  EXPECT_EQ(ReasonOf(ParseVllmLoad({200, ""}).status()), "ENGINE_METRICS_DISABLED");
+  EXPECT_EQ(ReasonOf(ParseVllmOccupancy({200, ""}).status()), "ENGINE_METRICS_DISABLED");
 }
 
 TEST(VllmMetrics, OfNumbersThatCountNothingTellNothing) {
@@ -165,8 +165,8 @@ TEST(VllmMetrics, OfNumbersThatCountNothingTellNothing) {
                      .status()),
         "ENGINE_VERSION_UNSUPPORTED")
         << number;
-    EXPECT_EQ(ReasonOf(ParseVllmLoad({200, "vllm:num_requests_running" + sample +
-                                               "vllm:num_requests_waiting" + sample})
+    EXPECT_EQ(ReasonOf(ParseVllmOccupancy({200, "vllm:num_requests_running" + sample +
+                                                    "vllm:num_requests_waiting" + sample})
                            .status()),
               "ENGINE_METRICS_DISABLED")
         << number;
@@ -216,7 +216,7 @@ std::string BusyWith(const std::string& exposition) {
   const std::string counts =
       "vllm:num_requests_running{engine=\"0\"} 2.0\n"
       "vllm:num_requests_waiting{engine=\"0\"} 1.0\n";
-  const auto load = ParseVllmLoad({200, counts + exposition});
+  const auto load = ParseVllmOccupancy({200, counts + exposition});
   EXPECT_EQ(load->running + load->waiting, 3u);
   if (!load->names.has_value()) return "-";
   std::string text;

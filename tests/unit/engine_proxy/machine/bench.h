@@ -327,8 +327,8 @@ class Bench {
     if (!keeps_.contains(e.name)) engine_.erase(e.name);
     events_.push_back(UnloadDone{e.op, unload_outcome_});
   }
-  void Answer(const AskEngineLoad& e) {
-    events_.push_back(EngineLoadSeen{e.op, Outcome::kOk, running_, running_names_});
+  void Answer(const AskOccupancy& e) {
+    events_.push_back(OccupancySeen{e.op, Outcome::kOk, running_, running_names_});
   }
   void Answer(const PauseEngine& e) {
     pauses_.push_back(e);
