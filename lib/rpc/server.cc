@@ -1,5 +1,6 @@
 #include "lib/rpc/server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <future>
 
 #include "absl/strings/match.h"
@@ -145,6 +147,16 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
+// gRPC would log a page of its own about a port that it cannot have, which LISTEN_FAILED says in a line;
+// whoever sets GRPC_VERBOSITY sees it.
+std::unique_ptr<grpc::Server> StartQuietly(grpc::ServerBuilder& builder) {
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return builder.BuildAndStart();
+  gpr_set_log_verbosity(static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+  return server;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Gate& gate,
@@ -161,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Gat
   Configure(server->options_, builder);
   builder.AddListeningPort(server->options_.address, credentials, &server->port_);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  server->server_ = builder.BuildAndStart();
+  server->server_ = StartQuietly(builder);
   if (server->server_ == nullptr) {
     return Error(absl::StatusCode::kUnavailable, "LISTEN_FAILED",
                  absl::StrCat("cannot listen on ", server->options_.address,

@@ -38,6 +38,7 @@ NO_REASON = {
     "lib/blob/spare_files.cc": "SPARE",
     # environment variables
     "clients/python/src/lorry/mover.py": "LORRY_MOVER",
+    "lib/rpc/server.cc": "GRPC_VERBOSITY",
     "clients/cli/verbs_bench.cc": "LORRY_PYTHON PYTHONPATH",
     "clients/python/src/lorry/gpu.py": "BF16 INTERNAL LORRY_GPU",
     "services/engine_proxy/driver/base_model_finder.cc": "HF_HUB_CACHE HF_HOME XDG_CACHE_HOME HOME",

@@ -33,7 +33,9 @@ TEST(Server, APortThatIsTakenIsAnError) {
   EchoServer first;
   auto access = *Access::Open("", false);
   Gate gate(*access);
+  ::testing::internal::CaptureStderr();
   const auto second = Server::Start({.address = first.server->address()}, gate, {});
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the status says it";
   EXPECT_EQ(ReasonOf(second.status()), "LISTEN_FAILED");
 }
 
