@@ -220,8 +220,6 @@ std::vector<Setting> Limits() {
        "How long a door may be held, and a request there before it is refused. At its end the "
        "door goes on: with the old version where a barrier is broken off, with the new one where "
        "doors change one by one. Default 30s."},
-      {"framework_pause_deadline_ms=TIME",
-       "Not built yet: a value other than the default is refused."},
       {"drain_deadline_ms=TIME",
        "How much longer that may be with quiesce=drain or wait. Default 600s."},
       {"max_tensor_norm=N",

@@ -61,7 +61,6 @@ struct AdapterPolicy {
   uint32_t probe_gap_ppm = kProbeGapPpmDefault;  // as WantedVersion's
   int64_t stage_deadline_ms = 60'000;
   int64_t barrier_deadline_ms = 30'000;
-  int64_t framework_pause_deadline_ms = 900'000;
   int64_t drain_deadline_ms = 600'000;
   ResidencyRule residency = ResidencyRule::kResident;
   int64_t demand_wait_ms = kDemandWaitMsDefault;

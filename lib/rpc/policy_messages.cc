@@ -148,9 +148,6 @@ absl::Status ReadDeadlines(const cm::AdapterPolicy& policy, fleet::AdapterPolicy
                                      "stage_deadline_ms", out.stage_deadline_ms));
   LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_barrier_deadline_ms(), policy.barrier_deadline_ms(),
                                      "barrier_deadline_ms", out.barrier_deadline_ms));
-  LORRY_RETURN_IF_ERROR(
-      ReadDeadline(policy.has_framework_pause_deadline_ms(), policy.framework_pause_deadline_ms(),
-                   "framework_pause_deadline_ms", out.framework_pause_deadline_ms));
   LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_drain_deadline_ms(), policy.drain_deadline_ms(),
                                      "drain_deadline_ms", out.drain_deadline_ms));
   LORRY_RETURN_IF_ERROR(ReadDeadline(policy.has_demand_wait_ms(), policy.demand_wait_ms(),
@@ -173,19 +170,9 @@ absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const cm::AdapterPolicy& po
   return out;
 }
 
-absl::Status CheckBuilt(const fleet::AdapterPolicy& policy) {
-  const fleet::AdapterPolicy defaults;
-  const auto not_built = [](std::string_view setting, std::string_view instead) {
-    return Invalid(absl::StrCat(ToAbsl(setting), " is not built yet: ", ToAbsl(instead)));
-  };
-  if (const std::string why = fleet::WhyNotTogether(policy); !why.empty()) {
-    return Invalid(why);
-  }
-  if (policy.framework_pause_deadline_ms != defaults.framework_pause_deadline_ms) {
-    return not_built("framework_pause_deadline_ms",
-                     "pauses that frameworks ask for are refused at the door; leave it unset");
-  }
-  return absl::OkStatus();
+absl::Status CheckMaySet(const fleet::AdapterPolicy& policy) {
+  const std::string why = fleet::WhyNotTogether(policy);
+  return why.empty() ? absl::OkStatus() : Invalid(why);
 }
 
 cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {
@@ -218,7 +205,6 @@ cm::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy) {
   out.set_probe_gap(policy.probe_gap_ppm / 1e6);
   out.set_stage_deadline_ms(policy.stage_deadline_ms);
   out.set_barrier_deadline_ms(policy.barrier_deadline_ms);
-  out.set_framework_pause_deadline_ms(policy.framework_pause_deadline_ms);
   out.set_drain_deadline_ms(policy.drain_deadline_ms);
   out.set_residency(ToWire(kResidencies, policy.residency));
   out.set_demand_wait_ms(policy.demand_wait_ms);

@@ -11,10 +11,9 @@ namespace lorry::rpc {
 // Fills in every default. INVALID_ARGUMENT POLICY_INVALID says which field to change and to what.
 absl::StatusOr<fleet::AdapterPolicy> PolicyFromProto(const common::v1::AdapterPolicy& policy);
 
-// What may be set anew. INVALID_ARGUMENT POLICY_INVALID names a value that has its place in the
-// message and is not built yet, and what to set instead. Policies stored before it was refused are
-// still read.
-absl::Status CheckBuilt(const fleet::AdapterPolicy& policy);
+// INVALID_ARGUMENT POLICY_INVALID where values contradict each other; it says what to set instead. Asked
+// where a policy is set: one that was stored before a combination was refused is still read.
+absl::Status CheckMaySet(const fleet::AdapterPolicy& policy);
 
 // With every default written out.
 common::v1::AdapterPolicy PolicyToProto(const fleet::AdapterPolicy& policy);

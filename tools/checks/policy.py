@@ -1,7 +1,6 @@
-"""Every field of an adapter's policy is acted on by a service, or refused where it is set.
+"""Every field of an adapter's policy is acted on by a service.
 
-A setting that is accepted and read by nobody looks as if it did something. CheckBuilt (lib/rpc/policy_messages.cc) is where
-what is not built yet is refused.
+A setting that is accepted and read by nobody looks as if it did something.
 """
 
 import re
@@ -9,7 +8,6 @@ import re
 from checks.tree import Finding, Tree, line_of
 
 POLICY = "lib/fleet/policy.h"
-REFUSALS = "lib/rpc/policy_messages.cc"
 # Reading a field into a message or a record is not acting on it.
 _CODECS = re.compile(r"/(codec|records_json)\.cc$")
 
@@ -19,12 +17,11 @@ def check(tree: Tree) -> list[Finding]:
         return []
     text = tree.text(POLICY)
     acted_on = "\n".join(tree.text(path) for path in tree.cpp() if path.startswith("services/") and not _CODECS.search(path))
-    refused = _body(tree.text(REFUSALS), "CheckBuilt")
     return [
         Finding(POLICY, line_of(text, at), "policy-field",
-                f"no service acts on `{name}` of a policy: act on it, or refuse it in CheckBuilt ({REFUSALS})")
+                f"no service acts on `{name}` of a policy: act on it, or take it away")
         for name, at in _fields(text)
-        if not _reads(acted_on, name) and not _reads(refused, name)
+        if not _reads(acted_on, name)
     ]
 
 
@@ -50,8 +47,3 @@ def _reads(text: str, field: str) -> bool:
     if field in _DERIVED and re.search(rf"\b{_DERIVED[field]}", text):
         return True
     return field != "keep" and re.search(rf"\b(policy|plain|rules)(\.|->){field}\b", text) is not None
-
-
-def _body(text: str, function: str) -> str:
-    begin = re.search(rf"\b{function}\([^;{{]*\{{", text)
-    return text[begin.end(): text.index("\n}", begin.end())] if begin else ""

@@ -108,7 +108,7 @@ v1::GetUploadResponse ToProto(const Standing& standing) {
 
 absl::StatusOr<Policy> PolicyOf(const common::v1::AdapterPolicy& policy) {
   LORRY_ASSIGN_OR_RETURN(const fleet::AdapterPolicy plain, rpc::PolicyFromProto(policy));
-  LORRY_RETURN_IF_ERROR(rpc::CheckBuilt(plain));
+  LORRY_RETURN_IF_ERROR(rpc::CheckMaySet(plain));
   Policy out{.encoded = policy.SerializeAsString(),
              .quota_bytes = plain.quota_bytes,
              .max_tensor_norm = static_cast<double>(plain.norm_limit),

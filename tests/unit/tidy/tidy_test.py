@@ -72,22 +72,20 @@ class Policy(TreeCase):
           int64_t drain_deadline_ms = 600'000;
         };
         """
-    REFUSES = "absl::Status CheckBuilt(const AdapterPolicy& policy) {\n  %s\n}\n"
 
-    def tree(self, refusal: str, machine: str) -> dict[str, str]:
+    def tree(self, machine: str) -> dict[str, str]:
         return {
             "lib/fleet/policy.h": self.HEADER,
-            "lib/rpc/policy_messages.cc": self.REFUSES % refusal + "void Read() { policy.drain_deadline_ms = 1; }\n",
+            "lib/rpc/policy_messages.cc": "void Read() { policy.drain_deadline_ms = 1; }\n",
             "services/store/catalog/codec.cc": "int x = policy.drain_deadline_ms;\n",
             "services/orchestrator/machine/sync.cc": machine,
         }
 
-    def test_a_field_is_acted_on_or_refused(self):
-        self.is_fine("policy", self.tree("if (policy.drain_deadline_ms) return;", "if (info.policy.mode == kBarrier) {}\n"))
-        self.is_fine("policy", self.tree("", "Go(policy->mode, policy->drain_deadline_ms);\n"))
+    def test_a_field_is_acted_on(self):
+        self.is_fine("policy", self.tree("Go(policy->mode, policy->drain_deadline_ms);\n"))
 
     def test_a_field_that_is_only_converted_does_nothing(self):
-        self.breaks("policy", "policy-field", self.tree("", "if (policy.mode == kBarrier) {}\n"))
+        self.breaks("policy", "policy-field", self.tree("if (policy.mode == kBarrier) {}\n"))
         self.assertIn("`drain_deadline_ms`", self.findings[0].message)
         self.assertEqual(self.findings[0].line, 3)
 
