@@ -345,8 +345,9 @@ def test_a_rank_above_the_engines(world, run, tiny):
     detail = until(why, "the status says why it waits", 20)
     for member in KINDS:
         assert f"{member}: rank 64 is above the engine's --max-lora-rank 16" in detail, detail
-    with pytest.raises(TimeoutError, match="--max-lora-rank"):
-        handle.wait("serving", 1)
+    with pytest.raises(lorry.SyncFailed, match="--max-lora-rank") as failed:
+        handle.wait("serving", 300)
+    assert failed.value.reason == "ENGINE_LIMITS"
     for member in KINDS:
         world.prove(world.doors[member].ask(ADAPTER), version=GOOD)
 

@@ -173,6 +173,27 @@ std::optional<VersionKey> FirstInLine(const Core& core, const PoolId& id, const 
 
 }  // namespace
 
+std::string WhyNoneFits(const Core& core, const PoolId& id, const VersionInfo& version) {
+  const fleet::AdapterPolicy* policy = core.FindPolicy(id);
+  if (policy == nullptr || !IsGathered(core)) return "";
+  std::vector<std::string> unfit;
+  for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
+       it != core.places.end() && it->first.first == id.pool; ++it) {
+    for (const MemberId& member_id : it->second) {
+      const Member& member = core.members.at(member_id);
+      if (!member.session.has_value()) continue;  // below, where it is expected back
+      // An engine that is away may be started again with other limits.
+      if (StandingOf(core, member) != MemberStanding::kReady) return "";
+      const std::string why =
+          fleet::WhyNotServable(member.observed->limits, version.traits, *policy);
+      if (why.empty()) return "";
+      unfit.push_back(absl::StrCat(member_id.value, ": ", why));
+    }
+  }
+  if (!WhoIsExpected(core, id).empty()) return "";
+  return AFew(unfit, "; ");
+}
+
 void SayWhatIsLost(Core& core) {
   const Wait wait = core.footing == Footing::kRecordsLost ? Wait::kRecordsLost : Wait::kStoreLost;
   for (const auto& [adapter, info] : core.adapters) {

@@ -13,6 +13,7 @@
 #include "services/sync_orchestrator/machine/progress.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
+#include "services/sync_orchestrator/machine/waiting.h"
 
 namespace lorry::sync {
 namespace {
@@ -151,6 +152,9 @@ bool HasMembers(const Core& core, const PoolName& pool) {
 WatchEvent Waiting(const Core& core, const Pool& pool, const VersionKey& version,
                    const PoolId& id) {
   if (!HasMembers(core, id.pool)) return Final(State::kStored);
+  const VersionInfo* info = core.FindVersion(version);
+  if (const std::string why = info != nullptr ? WhyNoneFits(core, id, *info) : ""; !why.empty())
+    return Final(State::kFailed, "ENGINE_LIMITS", why);
   WatchEvent event;
   event.state = State::kWaiting;
   event.reason = ToString(pool.wait);
@@ -158,8 +162,7 @@ WatchEvent Waiting(const Core& core, const Pool& pool, const VersionKey& version
   if (pool.sync.has_value()) event.reason = "SYNC_RUNNING";
   if (pool.record.override_to.has_value() && pool.record.override_to != version)
     event.reason = "OVERRIDDEN";
-  if (const VersionInfo* info = core.FindVersion(version))
-    event.progress = ProgressOf(core, id, *info, Look(core, id, *info));
+  if (info != nullptr) event.progress = ProgressOf(core, id, *info, Look(core, id, *info));
   return event;
 }
 

@@ -40,6 +40,76 @@ TEST(Watch, WaitsForWhoeverHasTheVersionLoadedWhateverElseIsSaidOfIt) {
   EXPECT_EQ(fleet.told_.back().done, 2u);
 }
 
+void LimitRank(Fleet& fleet, const std::string& id, uint32_t limit) {
+  fleet.Of(id).limits.rank_limit = limit;
+  fleet.Report(id);
+}
+
+TEST(Watch, FailsOfAVersionThatNoEngineCanServeByItsLimits) {
+  Fleet fleet;
+  for (const char* id : {"a", "b"}) {
+    fleet.Join(id);
+    LimitRank(fleet, id, 8);
+  }
+  const VersionKey key = fleet.Publish(1, {.rank_max = 16});
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_TRUE(fleet.told_.back().final);
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kFailed);
+  EXPECT_EQ(fleet.told_.back().reason, "ENGINE_LIMITS");
+  EXPECT_NE(fleet.told_.back().detail.find("a: rank 16 is above"), std::string::npos)
+      << fleet.told_.back().detail;
+  // It stays stored and pending: with other limits it is served.
+  LimitRank(fleet, "a", 16);
+  LimitRank(fleet, "b", 16);
+  fleet.Obey("a");
+  fleet.Obey("b");
+  EXPECT_EQ(fleet.Committed(), 1u);
+}
+
+TEST(Watch, WaitsWhileAnEngineMayCome) {
+  Fleet fleet;
+  fleet.Join("a");
+  fleet.Join("b");
+  LimitRank(fleet, "a", 8);
+  fleet.Of("b").health = fleet::MemberHealth::kJoining;  // its engine is started again
+  LimitRank(fleet, "b", 8);
+  const VersionKey key = fleet.Publish(1, {.rank_max = 16});
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_FALSE(fleet.told_.back().final) << "b's engine may come back with another limit";
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kWaiting);
+  fleet.Of("b").limits.rank_limit = 16;
+  fleet.Of("b").health = fleet::MemberHealth::kReady;
+  fleet.Report("b");
+  EXPECT_FALSE(fleet.told_.back().final);
+  fleet.Obey("b");
+  EXPECT_EQ(fleet.Committed(), 1u);
+}
+
+TEST(Watch, WaitsForMoreEnginesWhereOneCanServeIt) {
+  Fleet fleet;
+  fleet.Policy({.min_engines = {.is_share = false, .value = 2}});
+  fleet.Join("a");
+  fleet.Join("b");
+  LimitRank(fleet, "a", 8);
+  const VersionKey key = fleet.Publish(1, {.rank_max = 16});
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_FALSE(fleet.told_.back().final);
+  EXPECT_EQ(fleet.told_.back().reason, "TOO_FEW_ENGINES");
+}
+
+TEST(Watch, WaitsWhileAMemberIsAwayThatMayComeBackWithOtherLimits) {
+  Fleet fleet;
+  fleet.Join("a");
+  fleet.Join("b");
+  LimitRank(fleet, "a", 8);
+  fleet.Step(SessionLost{fleet.SessionOf(MemberId("b"))});
+  const VersionKey key = fleet.Publish(1, {.rank_max = 16});
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_FALSE(fleet.told_.back().final);
+  fleet.Pass(fleet.config_.lost_after_ms);
+  EXPECT_TRUE(fleet.told_.back().final) << "it did not come back";
+}
+
 TEST(Watch, IsNotProlongedByLaterDecisions) {
   Fleet fleet;
   fleet.Join("a");
