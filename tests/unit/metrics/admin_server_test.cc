@@ -3,10 +3,14 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <sstream>
+#include <utility>
 #include <vector>
 
 #include "lib/base/error.h"
@@ -66,6 +70,25 @@ TEST_F(AdminServerTest, SaysWhereItIsReached) {
     const auto [address, port] = at(asked);
     EXPECT_EQ(address, said + port) << asked;
   }
+}
+
+// The admin port asks nobody who they are: an operator must hear that it can be reached.
+TEST_F(AdminServerTest, WarnsWhoListensOffLoopback) {
+  const auto logged = [&](const char* address) {
+    std::ostringstream lines;
+    const auto before = spdlog::default_logger();
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines)));
+    Start({.address = address});
+    spdlog::set_default_logger(before);
+    return lines.str();
+  };
+  for (const std::string address : {"0.0.0.0:0", "[::]:0"}) {
+    EXPECT_THAT(logged(address.c_str()),
+                testing::AllOf(HasSubstr("[warning]"), HasSubstr("listens on " + address)));
+  }
+  EXPECT_EQ(logged("127.0.0.1:0"), "");
+  EXPECT_EQ(logged("[::1]:0"), "");
 }
 
 TEST_F(AdminServerTest, ListensOnBothFamiliesAtOnce) {
