@@ -1,0 +1,124 @@
+// Answers that take hours, under the limits that the program has without flags. Hours pass at once:
+// this file's clock_gettime stands before libc's, and a test moves it on.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "services/engine_proxy/door_flags.h"
+#include "tests/unit/engine_proxy/door/door_fixture.h"
+
+ABSL_DECLARE_FLAG(int64_t, door_engine_silence_ms);
+
+namespace {
+std::atomic<time_t> ahead_s{0};
+}  // namespace
+
+extern "C" int clock_gettime(clockid_t clock, timespec* at) noexcept {
+  static const auto next =
+      reinterpret_cast<decltype(&clock_gettime)>(::dlsym(RTLD_NEXT, "clock_gettime"));
+  const int failed = next(clock, at);
+  if (failed == 0 && clock == CLOCK_MONOTONIC) at->tv_sec += ahead_s;
+  return failed;
+}
+
+namespace lorry::door {
+namespace {
+
+using fleet::EngineKind;
+using testing::Chunk;
+using testing::DoorTest;
+using testing::Gate;
+using testing::JsonReply;
+using testing::Message;
+using testing::Post;
+using testing::ReadMessage;
+using testing::StreamHead;
+using testing::Wire;
+
+constexpr time_t kThreeHoursS = 3 * 3600;
+constexpr const char* kWhole = R"({"model":"policy","prompt":"a"})";
+constexpr const char* kStream = R"({"model":"policy","prompt":"a","stream":true})";
+constexpr const char* kOfTwo = R"({"model":"policy","prompt":"a","n":2})";
+
+class LateAnswer : public DoorTest {
+ protected:
+  // What a client reads where the engine is silent for three hours: of a stream behind its first
+  // event, else before its head.
+  std::string Read(EngineKind kind, const std::string& body) {
+    door_.reset();
+    const auto limits = proxy::DoorLimitFlags();
+    EXPECT_TRUE(limits.ok()) << limits.status();
+    options_.limits = *limits;
+    Gate asked;
+    Gate late;
+    StartBefore(
+        [&](const Message& request, Wire& wire) {
+          if (request.path() != "/v1/completions") return wire.Send(JsonReply(""));
+          const bool streams = request.body.find("\"stream\":true") != std::string::npos;
+          if (streams) wire.Send(StreamHead() + Chunk("data: {\"id\":\"x\"}\n\n"));
+          asked.Open();
+          EXPECT_TRUE(late.Wait());
+          if (streams) return wire.Send(Chunk("data: [DONE]\n\n") + Chunk(""));
+          return wire.Send(JsonReply(R"({"id":"x","choices":[{"index":0,"text":"late"}]})"));
+        },
+        kind);
+    Wire wire = Connect();
+    wire.Send(Post("/v1/completions", body, "Connection: close\r\n"));
+    EXPECT_TRUE(asked.Wait());
+    std::string read = body == kStream ? wire.ReadUntil("\"x\"}\n\n") : "";
+    PassTime();
+    late.Open();
+    return read + wire.ReadAll();
+  }
+
+ private:
+  // Each of the door's threads has looked at its limits once the hours are over: it closes whoever
+  // has asked for nothing. Connections go to the threads in turn, and a thread that answers the
+  // second of its two waits on the first again.
+  void PassTime() {
+    std::vector<Wire> wires;
+    for (uint32_t i = 0; i < 2 * options_.threads; ++i) {
+      wires.push_back(Connect());
+      wires.back().Send(testing::Get("/health"));
+      EXPECT_EQ(ReadMessage(wires.back()).status(), 200);
+    }
+    ahead_s += kThreeHoursS;
+    for (uint32_t i = 0; i < options_.threads; ++i) EXPECT_TRUE(wires[i].AtEnd()) << "was idle";
+  }
+  absl::FlagSaver flags_;
+};
+
+TEST_F(LateAnswer, IsPassedOnHoweverLongItTook) {
+  for (const EngineKind kind : {EngineKind::kSglang, EngineKind::kVllm}) {
+    for (const char* body : {kWhole, kOfTwo, kStream}) {
+      const std::string read = Read(kind, body);
+      EXPECT_TRUE(read.starts_with("HTTP/1.1 200")) << body << read;
+      EXPECT_NE(read.find(body == kStream ? "[DONE]" : "late"), std::string::npos) << body << read;
+    }
+  }
+}
+
+// What shows that the hours above have passed for the door.
+TEST_F(LateAnswer, IsGivenUpWhereAFlagSaysSo) {
+  absl::SetFlag(&FLAGS_door_engine_silence_ms, 300'000);
+  for (const EngineKind kind : {EngineKind::kSglang, EngineKind::kVllm}) {
+    for (const char* body : {kWhole, kOfTwo}) {
+      const std::string read = Read(kind, body);
+      EXPECT_TRUE(read.starts_with("HTTP/1.1 504")) << body << read;
+      EXPECT_NE(read.find("ENGINE_TIMEOUT"), std::string::npos) << body << read;
+    }
+    const std::string read = Read(kind, kStream);
+    EXPECT_TRUE(read.starts_with("HTTP/1.1 200")) << read;
+    EXPECT_EQ(read.find("[DONE]"), std::string::npos) << read;
+  }
+}
+
+}  // namespace
+}  // namespace lorry::door
