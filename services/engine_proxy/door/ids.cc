@@ -80,35 +80,29 @@ size_t IdRestorer::KeptFrom(size_t at) const {
 }
 
 std::vector<std::string> LiveRequest::Answered(std::span<const uint32_t> numbers) {
+  std::vector<std::string> due;
   MutexLock lock(mutex_);
   for (const uint32_t number : numbers) {
-    if (number < states_.size()) states_[number].answered = true;
+    if (number >= states_.size() || std::exchange(states_[number].answered, true)) continue;
+    if (states_[number].unwanted) due.push_back(ids_.At(number));
   }
-  return Due();
+  return due;
 }
 
 std::vector<std::string> LiveRequest::WantAbort(std::optional<uint32_t> prompt) {
+  std::vector<std::string> due;
   MutexLock lock(mutex_);
-  for (size_t i = 0; i < states_.size(); ++i) {
-    if (!prompt || i % prompts_ == *prompt) states_[i].unwanted = true;
+  const uint32_t step = prompt ? prompts_ : 1;
+  for (uint32_t number = prompt.value_or(0); number < states_.size(); number += step) {
+    if (std::exchange(states_[number].unwanted, true)) continue;
+    if (states_[number].answered) due.push_back(ids_.At(number));
   }
-  return Due();
+  return due;
 }
 
 std::vector<std::string> LiveRequest::ClientAborts(std::optional<uint32_t> prompt) {
   client_aborted_ = true;
   return WantAbort(prompt);
-}
-
-std::vector<std::string> LiveRequest::Due() {
-  std::vector<std::string> ids;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    State& state = states_[i];
-    if (!state.answered || !state.unwanted || state.aborted) continue;
-    state.aborted = true;
-    ids.push_back(ids_.At(static_cast<uint32_t>(i)));
-  }
-  return ids;
 }
 
 AnswerWatch::AnswerWatch(std::shared_ptr<LiveRequest> live, uint32_t sample)

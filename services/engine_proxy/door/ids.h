@@ -77,7 +77,8 @@ class LiveRequest {
       : ids_(std::move(ids)), prompts_(prompts), states_(ids_.size()) {}
   uint32_t prompts() const { return prompts_; }
   const IdSeries& ids() const { return ids_; }
-  // Both tell which ids are to be aborted now; each of them is told once.
+  // Both tell which ids are to be aborted now; each of them is told once. Answered costs what
+  // `numbers` are, not what the request is: it is called for each piece of a reply.
   std::vector<std::string> Answered(std::span<const uint32_t> numbers) LORRY_EXCLUDES(mutex_);
   std::vector<std::string> WantAbort(std::optional<uint32_t> prompt = {}) LORRY_EXCLUDES(mutex_);
   // The same, by the client's own wish: nothing goes on behind it.
@@ -85,12 +86,11 @@ class LiveRequest {
   bool client_aborted() const { return client_aborted_; }
 
  private:
+  // Of one id, which is to be aborted once both hold.
   struct State {
     bool answered = false;
     bool unwanted = false;
-    bool aborted = false;
   };
-  std::vector<std::string> Due() LORRY_REQUIRES(mutex_);
   const IdSeries ids_;
   const uint32_t prompts_;
   std::atomic<bool> client_aborted_{false};

@@ -168,5 +168,15 @@ TEST_F(Cost, OfAllocationsDoesNotGrow) {
   EXPECT_LE(sglang[kAllocation], 37);
 }
 
+// None of them is for a number, nor for a piece of the body: it may be read and written in several.
+TEST_F(Cost, OfAllocationsDoesNotGrowWithTheTokenIdsOfAPrompt) {
+  std::string ids = "[1234";
+  for (int i = 1; i < 32'768; ++i) ids += ",1234";
+  auto few = OfARequest(fleet::EngineKind::kSglang, kBody);
+  auto many = OfARequest(fleet::EngineKind::kSglang,
+                         R"({"model":"policy","prompt":)" + ids + R"(],"max_tokens":16})");
+  EXPECT_LE(many[kAllocation], few[kAllocation] + 16);
+}
+
 }  // namespace
 }  // namespace lorry::door

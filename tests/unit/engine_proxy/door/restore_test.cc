@@ -89,7 +89,7 @@ TEST(AnswerWatch, HearsThePromptsOfItsSampleOneByOne) {
   live->WantAbort();
   EXPECT_TRUE(watch.Heard("").empty());
   EXPECT_TRUE(watch.Heard(": a comment\n\n" + ids.At(0)).empty()) << "another sample's";
-  EXPECT_EQ(watch.Heard(ids.At(5) + ids.At(3)), (std::vector<std::string>{ids.At(3), ids.At(5)}));
+  EXPECT_EQ(watch.Heard(ids.At(5) + ids.At(3)), (std::vector<std::string>{ids.At(5), ids.At(3)}));
   EXPECT_TRUE(watch.Heard(ids.At(3)).empty()) << "once";
   std::vector<std::string> heard;
   for (const char c : ids.At(4)) heard = watch.Heard({&c, 1});

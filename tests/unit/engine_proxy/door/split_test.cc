@@ -273,6 +273,35 @@ TEST_F(DoorTest, AbortsOneOfABatchByTheIdThatItWasGiven) {
   wire.ReadUntil("0\r\n\r\n");
 }
 
+// An id that is empty names nothing: one abort of nothing would otherwise end everybody's.
+TEST_F(DoorTest, AbortsNothingThatHasNoId) {
+  Gate ends;
+  std::atomic<int> aborts{0};
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      ++aborts;
+      return wire.Send(JsonReply(""));
+    }
+    wire.Send(StreamHead() + Chunk("data: 1\n\n"));
+    EXPECT_TRUE(ends.Wait());
+    return wire.Send(Chunk(""));
+  });
+  std::vector<Wire> streams;
+  for (const char* rid : {"", R"(,"rid":"")", R"(,"rid":null)"}) {
+    streams.push_back(Connect());
+    streams.back().Send(Post(
+        "/generate", R"({"text":"a","lora_path":"policy","stream":true)" + std::string(rid) + "}"));
+    streams.back().ReadUntil("data: 1\n\n");
+  }
+  for (const char* body : {"{}", R"({"rid":""})", R"({"rid":null})", R"({"rid":[]})"}) {
+    EXPECT_EQ(Ask(Post("/abort_request", body)).status(), 200) << body;
+  }
+  EXPECT_EQ(aborts, 0);
+  ends.Open();
+  for (Wire& wire : streams) wire.ReadUntil("0\r\n\r\n");
+  EXPECT_TRUE(BecomesQuiet());
+}
+
 // SGLang leaks the adapter of a request that is aborted while it is queued (sglang#34205), and the
 // prompts of a batch leave its queue one by one.
 TEST_F(DoorTest, AbortsOfABatchOnlyWhatHasBegunToAnswer) {
