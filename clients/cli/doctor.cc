@@ -1,13 +1,18 @@
 #include "clients/cli/doctor.h"
 
+#include <algorithm>
+#include <ctime>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/build_info.h"
+#include "clients/cli/reach.h"
 #include "clients/cli/remedies.h"
 #include "lib/base/error.h"
+#include "lib/rpc/certificates.h"
 #include "lib/rpc/policy_messages.h"
 
 namespace lorry::cli {
@@ -43,6 +48,7 @@ class Examination {
     }
     LookAtEngineVersions();
     LookAtLorryVersions();
+    LookAtCertificates();
     for (Finding& finding : LookAtMachine()) findings_.push_back(std::move(finding));
     return std::move(findings_);
   }
@@ -182,6 +188,31 @@ class Examination {
     findings_.push_back(JudgeVersions(versions));
   }
 
+  // Of what this program dials and shows. What the services know of theirs is in their metrics.
+  void LookAtCertificates() {
+    const rpc::ClientTls tls = context_.Reached().tls;
+    if (tls.empty()) return;
+    const int64_t now = std::time(nullptr);
+    for (const auto& [service, address] : {std::pair("adapter-store", context_.store()),
+                                           {"sync-orchestrator", context_.orchestrator()}}) {
+      const auto end = ShownCertificateEnd(address, tls);
+      if (!end) continue;  // which does not answer, as was said above
+      findings_.push_back(
+          JudgeCertificate(absl::StrCat("of the ", service), end, now,
+                           "replace its --tls-cert and --tls-key; it reads them within a minute"));
+    }
+    for (const std::string& file : {tls.ca, tls.cert}) {
+      if (file.empty()) continue;
+      const auto ends = rpc::CertificateEnds(file);
+      findings_.push_back(JudgeCertificate(
+          absl::StrCat("in ", file),
+          ends.ok() ? std::optional(file == tls.ca ? *std::max_element(ends->begin(), ends->end())
+                                                   : *std::min_element(ends->begin(), ends->end()))
+                    : std::nullopt,
+          now, "replace that file"));
+    }
+  }
+
   client::Client& client_;
   const Context& context_;
   std::vector<store::v1::Adapter> adapters_;
@@ -213,6 +244,20 @@ Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name)
   if (minors.size() == 1) return {Grade::kGood, absl::StrCat("Lorry of one minor version: ", all)};
   return {Grade::kWarning, absl::StrCat("versions of Lorry differ: ", all),
           "bring all to one version, the store first"};
+}
+
+Finding JudgeCertificate(const std::string& whose, std::optional<int64_t> end, int64_t now,
+                         const std::string& renew) {
+  constexpr int64_t kDayS = 24 * 3600;
+  constexpr int64_t kWarnS = 7 * kDayS;  // as deploy/prometheus/alerts.yaml
+  const std::string what = absl::StrCat("the certificate ", whose);
+  if (!end) return {Grade::kBad, what + " cannot be read", renew};
+  if (*end < now) return {Grade::kBad, what + " has ended", renew};
+  const int64_t left_s = *end - now;
+  const std::string left = left_s < 2 * kDayS ? absl::StrCat(left_s / 3600, " hours")
+                                              : absl::StrCat(left_s / kDayS, " days");
+  if (left_s < kWarnS) return {Grade::kWarning, absl::StrCat(what, " ends in ", left), renew};
+  return {Grade::kGood, absl::StrCat(what, " is good for ", left)};
 }
 
 Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t slots,

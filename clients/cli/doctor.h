@@ -1,7 +1,9 @@
 // `lorry doctor`: findings about services, engines and this machine, each with a remedy.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,11 @@ Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t s
 // Who runs which version of Lorry, "this program" among them; a warning where two differ before the
 // last dot, as messages may have changed between them. Pure.
 Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name);
+
+// A certificate that ends at `end`, Unix seconds, or none that can be read: a warning in its last week.
+// `renew`: what to do then. Pure.
+Finding JudgeCertificate(const std::string& whose, std::optional<int64_t> end, int64_t now,
+                         const std::string& renew);
 
 std::vector<Finding> LookAtMachine();
 std::string RenderFindings(const std::vector<Finding>& findings, bool colour);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/rpc/certificates.h"
 
 namespace lorry::cli {
 namespace {
@@ -54,6 +55,7 @@ struct Handshake {
   long verdict = X509_V_OK;  // on the server's certificate
   int reason = 0;            // OpenSSL's, where TLS itself failed
   bool hangs_up = false;     // after it: a client's certificate is judged only then
+  std::optional<int64_t> certificate_end = {};
 };
 
 absl::Status Failure(const std::string& message) {
@@ -87,6 +89,9 @@ Handshake Shake(const std::string& address, const std::string& host, const rpc::
   if (const unsigned long error = ERR_peek_error(); ERR_GET_LIB(error) == ERR_LIB_SSL) {
     shown.reason = ERR_GET_REASON(error);
   }
+  if (const X509* shows = SSL_get0_peer_certificate(ssl); shows != nullptr) {
+    shown.certificate_end = rpc::EndOf(shows);
+  }
   if (!shown.done) return shown;
   char first = 0;  // an HTTP/2 server speaks first
   const time_t until = std::time(nullptr) + kLookS;
@@ -97,6 +102,15 @@ Handshake Shake(const std::string& address, const std::string& host, const rpc::
   }
   shown.hangs_up = read <= 0 && !BIO_should_retry(connection.get());
   return shown;
+}
+
+// Of "host:port"; empty where it is a path.
+std::string HostOf(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || address.find('/') != std::string::npos) return "";
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return host;
 }
 
 std::string Advice(long verdict, const std::string& host) {
@@ -117,10 +131,8 @@ std::string Advice(long verdict, const std::string& host) {
 }  // namespace
 
 absl::Status CheckTls(const std::string& address, const rpc::ClientTls& tls) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || address.find('/') != std::string::npos) return absl::OkStatus();
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const std::string host = HostOf(address);
+  if (host.empty()) return absl::OkStatus();
   const Handshake shown = Shake(address, host, tls);
   if (tls.empty()) {
     if (!shown.done) return absl::OkStatus();
@@ -147,6 +159,11 @@ absl::Status CheckTls(const std::string& address, const rpc::ClientTls& tls) {
             : absl::StrCat("it seems not to trust this client's certificate, ", tls.cert)));
   }
   return absl::OkStatus();
+}
+
+std::optional<int64_t> ShownCertificateEnd(const std::string& address, const rpc::ClientTls& tls) {
+  const std::string host = HostOf(address);
+  return host.empty() ? std::nullopt : Shake(address, host, tls).certificate_end;
 }
 
 }  // namespace lorry::cli

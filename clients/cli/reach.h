@@ -3,6 +3,8 @@
 // most.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,5 +16,9 @@ namespace lorry::cli {
 // each other, and what to do about it. OK where TLS is fine, or nobody answers at `address`
 // ("host:port"), which may change.
 absl::Status CheckTls(const std::string& address, const rpc::ClientTls& tls);
+
+// Unix time at which the certificate ends that the service at `address` shows; none where it shows
+// none, or nobody answers.
+std::optional<int64_t> ShownCertificateEnd(const std::string& address, const rpc::ClientTls& tls);
 
 }  // namespace lorry::cli

@@ -151,6 +151,8 @@ rpc::ServerOptions ServerFlags() {
 
 std::string TokensFile() { return absl::GetFlag(FLAGS_auth_token_file); }
 
+std::string DialledCa() { return absl::GetFlag(FLAGS_tls_ca); }
+
 absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags() {
   return rpc::Access::Open(absl::GetFlag(FLAGS_auth_token_file),
                            !absl::GetFlag(FLAGS_tls_client_ca).empty());

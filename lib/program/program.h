@@ -48,6 +48,8 @@ rpc::ServerOptions ServerFlags();
 absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags();
 // --auth-token-file; empty: everybody on loopback.
 std::string TokensFile();
+// --tls-ca; empty: other services are dialled in plaintext.
+std::string DialledCa();
 // A channel to `target` with --token-file and --tls-ca. `idempotent`: as rpc::ChannelOptions.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
                                                     std::vector<std::string> idempotent);

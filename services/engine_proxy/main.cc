@@ -16,6 +16,7 @@
 #include "lib/program/program.h"
 #include "lib/program/reachable.h"
 #include "lib/rpc/call_metrics.h"
+#include "lib/rpc/certificate_metrics.h"
 #include "services/engine_proxy/binding_flags.h"
 #include "services/engine_proxy/calls/call_desk.h"
 #include "services/engine_proxy/door/report.h"
@@ -401,6 +402,7 @@ absl::Status App::Serve() {
   metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, *followers_,
                  [this] { return attach_->attached(); });
   if (relay_ != nullptr) relay_->Watch(registry_);
+  rpc::WatchCertificates(registry_, program::ServerFlags().tls, program::DialledCa());
   engine_->Start();
   if (wedge_watch_ != nullptr) wedge_watch_->Start();
   attach_->Start();

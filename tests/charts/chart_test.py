@@ -326,6 +326,18 @@ class EnginesOfSeveralNodes(unittest.TestCase):
                             for labels, ports in admitted), admitted)
 
 
+class Runbook(unittest.TestCase):
+    def links(self, *arguments):
+        rules = [item for item in objects("--set", "monitoring.prometheusRule.enabled=true", *arguments) if item["kind"] == "PrometheusRule"]
+        return [rule["annotations"]["runbook_url"] for group in rules[0]["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+
+    def test_every_alert_links_where_the_values_say(self):
+        for base, arguments in {"docs/RUNBOOK.md": (), "https://wiki/lorry": ("--set", "monitoring.prometheusRule.runbookUrl=https://wiki/lorry")}.items():
+            links = self.links(*arguments)
+            self.assertTrue(links)
+            self.assertTrue(all(re.fullmatch(re.escape(base) + "#lorry[a-z]+", link) for link in links), links)
+
+
 class TwoReleases(unittest.TestCase):
     def test_of_one_name_in_two_namespaces_share_no_object(self):
         """What has no namespace is one for the whole cluster: the second release could not be installed."""

@@ -13,6 +13,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy/grafana/dashboards/lorry.json"
 ALERTS = ROOT / "deploy/prometheus/alerts.yaml"
+VERBS = set(re.findall(r"^lorry (\w+)", (ROOT / "docs/CLI.md").read_text(), re.MULTILINE))
 NAME = re.compile(r"\b(?:lorry|process)_\w+")
 VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*", "$pool": ".*", "$adapter": ".*"}
 
@@ -123,9 +124,25 @@ class Alerts(unittest.TestCase):
                 self.assertTrue(rule["annotations"]["description"].endswith((".", "?")))
                 self.assertTrue(rule["annotations"]["remedy"].endswith("."), rule["alert"])
 
+    def test_every_alert_has_its_section_in_the_runbook(self):
+        page = (ROOT / "docs/RUNBOOK.md").read_text()
+        alerts = [rule for rule in rules() if "alert" in rule]
+        sections = dict(re.findall(r"^## (\w+)\n\n(.+?)(?=\n\n##|\Z)", page, re.MULTILINE | re.DOTALL))
+        self.assertEqual(list(sections), [rule["alert"] for rule in alerts])
+        for rule in alerts:
+            self.assertEqual(rule["annotations"]["runbook_url"], f"docs/RUNBOOK.md#{rule['alert'].lower()}")
+            marks = re.findall(r"\*\*(Means|Look at|Do):\*\*", sections[rule["alert"]])
+            self.assertEqual(marks, ["Means", "Look at", "Do"], rule["alert"])
+        self.assertLessEqual(set(re.findall(r"\(#(\w+)\)", page)), {name.lower() for name in sections})
+
+    def test_the_runbook_names_reasons_and_verbs_that_exist(self):
+        page = (ROOT / "docs/RUNBOOK.md").read_text()
+        reasons = set(re.findall(r"`([A-Z][A-Z_]+)`", (ROOT / "docs/ERRORS.md").read_text()))
+        self.assertLessEqual(set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", page)), reasons)
+        self.assertLessEqual(set(re.findall(r"`lorry (\w+)", page)), VERBS)
+
     def test_alerts_name_verbs_that_exist(self):
-        verbs = set(re.findall(r"^lorry (\w+)", (ROOT / "docs/CLI.md").read_text(), re.MULTILINE))
-        self.assertLessEqual(set(re.findall(r"`lorry (\w+)", ALERTS.read_text())), verbs)
+        self.assertLessEqual(set(re.findall(r"`lorry (\w+)", ALERTS.read_text())), VERBS)
 
     def test_promtool_accepts_them(self):
         done = subprocess.run(["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False)

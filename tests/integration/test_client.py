@@ -5,7 +5,9 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
+import time
 
 import grpc
 import lorry
@@ -140,6 +142,34 @@ def test_the_command_line_says_why_tls_fails(bin_dir, tls_port, certs, fleet, ex
     ):
         said = command_line(bin_dir, "adapters", LORRY_STORE=store, **shown)
         assert "TLS_FAILED" in said and hint in said, said
+
+
+def test_the_end_of_a_certificate_is_seen_before_it_comes(bin_dir, tls_port, certs, tmp_path):
+    """By `lorry doctor`, and in the metrics of whoever serves or dials by one."""
+    mine = {f"LORRY_{name.upper()}": path for name, path in certs.items()}
+    said = command_line(bin_dir, "doctor", LORRY_STORE=f"localhost:{tls_port}", **mine)
+    for whose in "of the adapter-store", f"in {certs['ca_file']}", f"in {certs['cert_file']}":
+        assert re.search(f"! the certificate {re.escape(whose)} ends in (2 days|47 hours)", said), said
+    assert "replace its --tls-cert and --tls-key" in said, said
+
+    folder = pathlib.Path(certs["ca_file"]).parent
+    tls = {"tls-cert": folder / "server.pem", "tls-key": folder / "server.key", "tls-client-ca": certs["ca_file"]}
+    dials = {**tls, "tls-ca": certs["ca_file"], "store": f"localhost:{tls_port}"}
+    of_server = {"tls-cert", "tls-client-ca"}
+    for program, flags, shown in (
+        ("adapter-store", {"ucx": "false", **tls}, of_server),
+        ("sync-orchestrator", dials, of_server | {"tls-ca"}),
+        ("engine-proxy", {"engine": f"http://127.0.0.1:{free_port()}", "orchestrator": f"localhost:{free_port()}", "member": "m",
+                          "image-dir": tmp_path / "images", **dials}, of_server | {"tls-ca"}),
+    ):
+        service = Service(bin_dir / program, program, tmp_path / program, flags)
+        try:
+            metrics = service.start().wait_ready().metrics()
+        finally:
+            service.stop()
+        ends = dict(re.findall(r'^lorry_certificate_expiry_timestamp_seconds\{flag="([a-z-]+)"\} (\d+)', metrics, re.MULTILINE))
+        assert set(ends) == shown, program
+        assert all(0 < int(end) - time.time() < 2 * 86400 for end in ends.values()), ends
 
 
 def test_a_token_from_a_file_is_shown_and_may_rotate(bin_dir, tmp_path):

@@ -3,6 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "clients/cli/build_info.h"
 #include "clients/cli/local_fleet.h"
 
@@ -11,6 +16,24 @@ namespace {
 
 using ::testing::HasSubstr;
 using Grade = Finding::Grade;
+
+TEST(JudgeCertificate, WarnsInItsLastWeek) {
+  constexpr int64_t kNow = 1'800'000'000, kHour = 3600, kDay = 24 * kHour;
+  using Said = std::pair<Grade, std::string>;
+  const auto judged = [](std::optional<int64_t> end) {
+    const Finding finding = JudgeCertificate("of the store", end, kNow, "renew it");
+    EXPECT_EQ(finding.remedy, finding.grade == Grade::kGood ? "" : "renew it");
+    return Said(finding.grade, finding.what);
+  };
+  EXPECT_EQ(judged(kNow + 90 * kDay),
+            Said(Grade::kGood, "the certificate of the store is good for 90 days"));
+  EXPECT_EQ(judged(kNow + 7 * kDay - 1),
+            Said(Grade::kWarning, "the certificate of the store ends in 6 days"));
+  EXPECT_EQ(judged(kNow + 30 * kHour),
+            Said(Grade::kWarning, "the certificate of the store ends in 30 hours"));
+  EXPECT_EQ(judged(kNow - 1), Said(Grade::kBad, "the certificate of the store has ended"));
+  EXPECT_EQ(judged(std::nullopt), Said(Grade::kBad, "the certificate of the store cannot be read"));
+}
 
 TEST(JudgeSlots, CountsWindowNextAliasesAndLeases) {
   const std::vector<SlotDemand> demands = {{.adapter = "policy", .keep = 2, .aliases = 1},

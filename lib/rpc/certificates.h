@@ -1,0 +1,21 @@
+// When certificates end. Any thread; reads files.
+#pragma once
+
+#include <openssl/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace lorry::rpc {
+
+// Unix time, in seconds, of the last moment at which it is valid.
+int64_t EndOf(const X509* certificate);
+
+// Of each certificate in the PEM file, in its order. INVALID_ARGUMENT when it cannot be read or has
+// none.
+absl::StatusOr<std::vector<int64_t>> CertificateEnds(const std::string& path);
+
+}  // namespace lorry::rpc
