@@ -104,6 +104,12 @@ DOOR = [
     ("Requests by code", "reqps", "Answered at the doors.", [
         (f"sum by (code) (rate(lorry_door_requests_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{code}}"),
     ]),
+    ("Requests by adapter", "reqps", "Admitted at the doors, by the adapter that they name; @base is the base model.", [
+        (f"sum by (adapter) (rate(lorry_door_adapter_requests_total{{{PER_INSTANCE}, adapter=~\"$adapter|@base|lorry.binding\"}}[$__rate_interval]))", "{{adapter}}"),
+    ]),
+    ("Reply bytes by adapter", "Bps", "What the doors answered, by the adapter that was asked.", [
+        (f"sum by (adapter) (rate(lorry_door_adapter_reply_bytes_total{{{PER_INSTANCE}, adapter=~\"$adapter|@base|lorry.binding\"}}[$__rate_interval]))", "{{adapter}}"),
+    ]),
     ("Refused by reason", "reqps", "Refused by the door itself, before an engine saw them.", [
         (f"sum by (reason) (rate(lorry_door_refused_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{reason}}"),
     ]),

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <type_traits>
 #include <utility>
 
 #include "lib/base/check.h"
@@ -47,12 +48,25 @@ void Histogram::Observe(double value) {
   if (histogram_ != nullptr) histogram_->Observe(value);
 }
 
+namespace {
+
+template <typename Metric>
+void RemoveFrom(prometheus::Family<Metric>& family, const Labels& labels) {
+  if (!family.Has(labels)) return;
+  if constexpr (std::is_same_v<Metric, prometheus::Histogram>) {
+    family.Remove(&family.Add(labels, Buckets()));
+  } else {
+    family.Remove(&family.Add(labels));
+  }
+}
+}  // namespace
+
 // prometheus::Build...().Register() hands out the known family for a known name and throws for one
 // of another kind or help: that is a programmer's mistake, so it ends the process here.
 struct Registry::Impl {
   prometheus::Registry registry{prometheus::Registry::InsertBehavior::Merge};
   Mutex mutex;
-  std::map<std::string, prometheus::Family<prometheus::Gauge>*> gauges LORRY_GUARDED_BY(mutex);
+  std::map<std::string, std::function<void(const Labels&)>> removers LORRY_GUARDED_BY(mutex);
   std::vector<std::function<void()>> refreshers LORRY_GUARDED_BY(mutex);
 
   template <typename Builder>
@@ -63,6 +77,8 @@ struct Registry::Impl {
     } catch (const std::exception&) {
     }
     LORRY_CHECK(family != nullptr && "a metric's name is bad or known with another kind or help");
+    MutexLock lock(mutex);
+    removers[name] = [family](const Labels& labels) { RemoveFrom(*family, labels); };
     return *family;
   }
 };
@@ -94,10 +110,7 @@ Counter Registry::AddCounter(const std::string& name, const std::string& help,
 }
 
 Gauge Registry::AddGauge(const std::string& name, const std::string& help, const Labels& labels) {
-  auto& family = impl_->FamilyOf(prometheus::BuildGauge(), name, help);
-  MutexLock lock(impl_->mutex);
-  impl_->gauges[name] = &family;
-  return Gauge(&family.Add(labels));
+  return Gauge(&impl_->FamilyOf(prometheus::BuildGauge(), name, help).Add(labels));
 }
 
 Histogram Registry::AddHistogram(const std::string& name, const std::string& help,
@@ -105,11 +118,10 @@ Histogram Registry::AddHistogram(const std::string& name, const std::string& hel
   return Histogram(&impl_->FamilyOf(prometheus::BuildHistogram(), name, help).Add(labels, buckets));
 }
 
-void Registry::RemoveGauge(const std::string& name, const Labels& labels) {
+void Registry::Remove(const std::string& name, const Labels& labels) {
   MutexLock lock(impl_->mutex);
-  const auto family = impl_->gauges.find(name);
-  if (family == impl_->gauges.end() || !family->second->Has(labels)) return;
-  family->second->Remove(&family->second->Add(labels));
+  const auto remover = impl_->removers.find(name);
+  if (remover != impl_->removers.end()) remover->second(labels);
 }
 
 void Registry::OnScrape(std::function<void()> refresh) {

@@ -87,8 +87,8 @@ class Registry {
   Gauge AddGauge(const std::string& name, const std::string& help, const Labels& labels = {});
   Histogram AddHistogram(const std::string& name, const std::string& help, const Buckets& buckets,
                          const Labels& labels = {});
-  void RemoveGauge(const std::string& name,
-                   const Labels& labels);  // its handles must not be used any more
+  // Whatever its kind; nothing where it is not there. Its handles must not be used any more.
+  void Remove(const std::string& name, const Labels& labels);
 
   // Called before each scrape, on the scraper's thread: sets gauges from state that lives
   // elsewhere.

@@ -1,4 +1,4 @@
-"""What the orchestrator counts while nobody watches: how syncs ended, and how long their phases took."""
+"""What is counted while nobody watches: how syncs ended and how long their phases took, and what an adapter was asked for."""
 
 import re
 
@@ -56,3 +56,18 @@ def test_a_version_that_was_overtaken_and_a_try_that_was_aborted(world, steps):
 def newest(world) -> int:
     """Number of the newest stored version that the orchestrator knows."""
     return next((int(p["newest"]["number"]) for p in world.admin.status()["pools"] if p["adapter"] == ADAPTER), 0)
+
+
+def test_what_a_door_counts_of_an_adapter_ends_with_it(world, make_adapter):
+    name = "short-lived"
+    with world.open_run(name) as run:
+        world.publish(run, 1, make_adapter(1))
+    member = KINDS[0]
+    for _ in range(3):
+        assert world.doors[member].ask(name).status == 200
+    assert world.metric(member, "lorry_door_adapter_requests_total", adapter=name) >= 3, "those that waited for it to be served too"
+    assert world.metric(member, "lorry_door_adapter_reply_bytes_total", adapter=name) > 100
+    world.admin.archive(name)
+    proxy = world.fleet.proxies[member]
+    until(lambda: f'adapter="{name}"' not in proxy.metrics(), "nothing is said of it any more")
+    assert f'adapter="{ADAPTER}"' in proxy.metrics()

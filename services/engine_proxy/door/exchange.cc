@@ -38,7 +38,9 @@ Exchange::Exchange(Shard& its_shard, Client& its_client, RequestReader& its_read
 Exchange::~Exchange() {
   client.EndRequest();
   flip.reset();
+  record.reply_bytes = client.written();
   if (DoorObserver* observer = shard.shared.options.observer; observer && admission.held()) {
+    observer->OnServed(resolved.front().label(), record.reply_bytes);
     const std::shared_ptr<const proxy::DoorTable> table = shard.shared.router.table();
     const proxy::DoorRoute* route = table->FindRoute(resolved.back().name);
     const bool known = route != nullptr && table->lag_known && route->lag != fleet::kLagNone;
@@ -48,7 +50,6 @@ Exchange::~Exchange() {
   admission.Release();
   if (live) shard.shared.live_ids.Remove(client_ids, live.get());
   record.done_ms = NowMs() - began_ms;
-  record.reply_bytes = client.written();
   if (client.left() && record.status == 0) record.status = 499;
   if (client.left() && record.reason.empty()) record.reason = "CLIENT_GONE";
   if (DoorObserver* observer = shard.shared.options.observer) {

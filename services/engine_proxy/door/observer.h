@@ -22,6 +22,10 @@ class DoorObserver {
   virtual void OnReplied(const std::string& adapter, std::optional<uint32_t> lag) {
     (void)adapter, (void)lag;
   }
+  // And what its reply was long, of the adapter that it named first; "@base" is the base model.
+  virtual void OnServed(const std::string& adapter, uint64_t reply_bytes) {
+    (void)adapter, (void)reply_bytes;
+  }
   // A running request's row flipped, and its policy is not to finish.
   virtual void OnFlipped(fleet::InFlightRule rule) { (void)rule; }
   // `reason` is a word of docs/ERRORS.md: bounded, good as a label.

@@ -83,7 +83,10 @@ struct Resolved {
   // By a framework's own name, which stands in key.adapter; on demand, too.
   bool is_binding = false;
   // For figures: names that frameworks count up would be figures without an end.
-  std::string label() const { return is_binding ? "lorry.binding" : key.adapter.value; }
+  std::string label() const {
+    if (is_binding) return "lorry.binding";
+    return name.empty() ? "@base" : key.adapter.value;
+  }
   bool operator==(const Resolved&) const = default;
 };
 

@@ -5,6 +5,10 @@
 namespace lorry::proxy {
 namespace {
 
+constexpr char kRequests[] = "lorry_door_adapter_requests_total";
+constexpr char kReplyBytes[] = "lorry_door_adapter_reply_bytes_total";
+constexpr char kAdmittedLag[] = "lorry_door_admitted_lag_decisions";
+constexpr char kDoneLag[] = "lorry_door_done_lag_decisions";
 constexpr char kFlippedHelp[] = "Requests whose row flipped while they ran, and did not finish";
 
 // Decisions; policies allow 0 to a few.
@@ -27,7 +31,26 @@ DoorMetrics::DoorMetrics(metrics::Registry& registry)
           metrics::DurationBuckets())),
       aborted_(registry.AddCounter("lorry_door_flipped_total", kFlippedHelp, {{"rule", "abort"}})),
       resumed_(registry.AddCounter("lorry_door_flipped_total", kFlippedHelp,
-                                   {{"rule", "resume_on_new"}})) {}
+                                   {{"rule", "resume_on_new"}})),
+      of_adapters_(
+          [this](const std::string& adapter) {
+            const metrics::Labels labels = {{"adapter", adapter}};
+            return OfAdapter{
+                registry_.AddCounter(kRequests, "Requests for the adapter that were admitted",
+                                     labels),
+                registry_.AddCounter(kReplyBytes, "Bytes of their replies", labels),
+                registry_.AddHistogram(
+                    kAdmittedLag, "Decisions that a request's version was behind when admitted",
+                    LagBuckets(), labels),
+                registry_.AddHistogram(
+                    kDoneLag, "Decisions that a request's version was behind when its reply ended",
+                    LagBuckets(), labels)};
+          },
+          [this](const std::string& adapter) {
+            for (const char* name : {kRequests, kReplyBytes, kAdmittedLag, kDoneLag}) {
+              registry_.Remove(name, {{"adapter", adapter}});
+            }
+          }) {}
 
 void DoorMetrics::OnFlipped(fleet::InFlightRule rule) {
   (rule == fleet::InFlightRule::kAbort ? aborted_ : resumed_).Add();
@@ -36,28 +59,26 @@ void DoorMetrics::OnFlipped(fleet::InFlightRule rule) {
 void DoorMetrics::OnAdmitted(const std::string& adapter, std::optional<uint32_t> lag) {
   if (!lag) return;
   MutexLock lock(mutex_);
-  LagsOf(adapter).admitted.Observe(*lag);
+  of_adapters_.For(adapter).admitted_lag.Observe(*lag);
 }
 
 void DoorMetrics::OnReplied(const std::string& adapter, std::optional<uint32_t> lag) {
   if (!lag) return;
   MutexLock lock(mutex_);
-  LagsOf(adapter).done.Observe(*lag);
+  of_adapters_.For(adapter).done_lag.Observe(*lag);
 }
 
-DoorMetrics::Lags& DoorMetrics::LagsOf(const std::string& adapter) {
-  const auto it = lags_.find(adapter);
-  if (it != lags_.end()) return it->second;
-  const auto add = [&](const char* name, const char* help) {
-    return registry_.AddHistogram(name, help, LagBuckets(), {{"adapter", adapter}});
-  };
-  return lags_
-      .emplace(adapter,
-               Lags{add("lorry_door_admitted_lag_decisions",
-                        "Decisions that a request's version was behind when it was admitted"),
-                    add("lorry_door_done_lag_decisions",
-                        "Decisions that a request's version was behind when its reply had ended")})
-      .first->second;
+void DoorMetrics::OnServed(const std::string& adapter, uint64_t reply_bytes) {
+  MutexLock lock(mutex_);
+  OfAdapter& its = of_adapters_.For(adapter);
+  its.requests.Add();
+  its.reply_bytes.Add(static_cast<double>(reply_bytes));
+}
+
+void DoorMetrics::KeepOnly(std::set<std::string, std::less<>> adapters) {
+  adapters.insert({"@base", "lorry.binding"});
+  MutexLock lock(mutex_);
+  of_adapters_.KeepOnly(adapters);
 }
 
 void DoorMetrics::OnRefused(std::string_view reason) {

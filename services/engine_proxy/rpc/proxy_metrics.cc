@@ -3,12 +3,29 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <utility>
 
 namespace lorry::proxy {
 namespace {
 
 // A scrape waits at most this long for the machine; the next one is seconds away.
 constexpr int64_t kViewDeadlineMs = 1'000;
+
+constexpr char kGap[] = "lorry_proxy_reference_gap";
+constexpr char kGapHelp[] =
+    "How far the engine's log-probabilities of the served version's reference are from its "
+    "trainer's, in nats; NaN where it carries none";
+
+metrics::PerAdapter<metrics::Gauge> GaugeOfAdapters(metrics::Registry& registry, const char* name,
+                                                    const char* help) {
+  return {[&registry, name, help](const std::string& adapter) {
+            return registry.AddGauge(name, help, {{"adapter", adapter}});
+          },
+          [&registry, name](const std::string& adapter) {
+            registry.Remove(name, {{"adapter", adapter}});
+          }};
+}
 
 }  // namespace
 
@@ -39,6 +56,23 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
                                            {{"outcome", "deadline"}})),
       unload_refused_(registry.AddCounter("lorry_proxy_unload_total", "Unloads by outcome",
                                           {{"outcome", "refused"}})),
+      observed_(GaugeOfAdapters(registry, "lorry_proxy_observed_version",
+                                "Version that this door's row is open on; -1 while it is closed")),
+      in_flight_(
+          GaugeOfAdapters(registry, "lorry_proxy_in_flight",
+                          "Requests in flight at the engine, each sample of each prompt counted")),
+      gaps_(
+          [&registry](const std::string& adapter) {
+            const auto over = [&](const char* what) {
+              return registry.AddGauge(kGap, kGapHelp, {{"adapter", adapter}, {"over", what}});
+            };
+            return Gap{over("mean"), over("max")};
+          },
+          [&registry](const std::string& adapter) {
+            for (const char* over : {"mean", "max"}) {
+              registry.Remove(kGap, {{"adapter", adapter}, {"over", over}});
+            }
+          }),
       loaded_(registry.AddGauge("lorry_proxy_loaded_versions",
                                 "Versions loaded in the engine and verified there")),
       retained_(registry.AddGauge("lorry_proxy_retained_versions",
@@ -137,21 +171,14 @@ void ProxyMetrics::ShowBindings(const Proxy::View& view) {
 
 // Of what each row serves; a version without a reference has none, which is no gap of 0.
 void ProxyMetrics::ShowGaps(const Proxy::View& view) {
-  const auto show = [&](const AdapterName& adapter, const char* over, double nats) {
-    registry_
-        .AddGauge("lorry_proxy_reference_gap",
-                  "How far the engine's log-probabilities of the served version's reference are "
-                  "from its trainer's, in nats; NaN where it carries none",
-                  {{"adapter", adapter.value}, {"over", over}})
-        .Set(nats);
-  };
   for (const DoorRow& row : view.table.rows) {
     const auto& residencies = view.observed.residencies;
     const auto its = std::find_if(residencies.begin(), residencies.end(),
                                   [&](const auto& r) { return r.name == row.target; });
     const bool is_known = its != residencies.end() && its->gap.has_value();
-    show(row.adapter, "mean", is_known ? its->gap->mean_ppm / 1e6 : std::nan(""));
-    show(row.adapter, "max", is_known ? its->gap->max_ppm / 1e6 : std::nan(""));
+    Gap& gap = gaps_.For(row.adapter.value);
+    gap.mean.Set(is_known ? its->gap->mean_ppm / 1e6 : std::nan(""));
+    gap.max.Set(is_known ? its->gap->max_ppm / 1e6 : std::nan(""));
   }
 }
 
@@ -159,6 +186,7 @@ void ProxyMetrics::ShowCounts(const Proxy::View& view, const door::Counts& count
   live_.Set(counts.live);
   int loaded = 0, routed = 0;
   std::map<std::string, double> by_adapter;
+  std::set<std::string, std::less<>> rows;
   std::map<std::string, double> by_lag = {{"0", 0}, {"1", 0}, {"2", 0}, {"3+", 0}};
   for (const DoorRoute& route : view.table.routes) {
     ++loaded;
@@ -176,22 +204,22 @@ void ProxyMetrics::ShowCounts(const Proxy::View& view, const door::Counts& count
     const auto& residencies = view.observed.residencies;
     const auto target = std::ranges::find(residencies, row.target, &fleet::ObservedResidency::name);
     const bool serves = is_routed || (is_open && row.on_demand);
-    registry_
-        .AddGauge("lorry_proxy_observed_version",
-                  "Version that this door's row is open on; -1 while it is closed",
-                  {{"adapter", row.adapter.value}})
+    observed_.For(row.adapter.value)
         .Set(serves && target != residencies.end() ? static_cast<double>(target->key.number.value)
                                                    : -1);
+    rows.insert(row.adapter.value);
   }
   loaded_.Set(loaded);
   retained_.Set(loaded - routed);
+  std::set<std::string, std::less<>> served = rows;
   for (const auto& [adapter, requests] : by_adapter) {
-    registry_
-        .AddGauge("lorry_proxy_in_flight",
-                  "Requests in flight at the engine, each sample of each prompt counted",
-                  {{"adapter", adapter}})
-        .Set(requests);
+    in_flight_.For(adapter).Set(requests);
+    served.insert(adapter);
   }
+  observed_.KeepOnly(rows);
+  gaps_.KeepOnly(rows);
+  in_flight_.KeepOnly(served);
+  KeepOnly(std::move(served));
   for (const auto& [lag, requests] : by_lag) {
     registry_
         .AddGauge("lorry_proxy_in_flight_by_lag", "Requests in flight by the lag of their version",

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "lib/base/clock.h"
+#include "lib/metrics/per_adapter.h"
 #include "lib/metrics/registry.h"
 #include "services/engine_proxy/door/door.h"
 #include "services/engine_proxy/driver/fetcher.h"
@@ -52,6 +53,12 @@ class ProxyMetrics final : public DoorMetrics {
   uint64_t overdue_counted_ = 0;  // likewise
   metrics::Histogram pause_seconds_;
   metrics::Counter boots_, unload_done_, unload_deadline_, unload_refused_;
+  struct Gap {
+    metrics::Gauge mean, max;
+  };
+  // The scraper's thread.
+  metrics::PerAdapter<metrics::Gauge> observed_, in_flight_;
+  metrics::PerAdapter<Gap> gaps_;
   std::function<bool()> attached_;
   metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, framework_paused_, live_, held_,
       attached_gauge_, followers_answering_;

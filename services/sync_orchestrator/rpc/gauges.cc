@@ -98,7 +98,7 @@ void Gauges::Refresh() {
   Set({"lorry_orchestrator_term", "Term of this orchestrator's reign; grows with each start"}, {},
       static_cast<double>(status->term.term));
   std::erase_if(shown_, [this](const auto& entry) {
-    if (!entry.second) registry_.RemoveGauge(entry.first.first, entry.first.second);
+    if (!entry.second) registry_.Remove(entry.first.first, entry.first.second);
     return !entry.second;
   });
 }

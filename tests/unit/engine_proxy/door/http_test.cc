@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "tests/unit/engine_proxy/door/door_fixture.h"
 
@@ -176,6 +179,29 @@ TEST_F(HttpTest, AddsItselfToTheProxiesOnTheWay) {
 }
 
 // SGLang reads these instead of the body: ids would not be unique any more.
+TEST_F(HttpTest, TellsWhoseEachReplyWas) {
+  struct Served : DoorObserver {
+    void OnServed(const std::string& adapter, uint64_t reply_bytes) override {
+      const std::lock_guard lock(mutex);
+      bytes[adapter].push_back(reply_bytes);
+    }
+    std::mutex mutex;
+    std::map<std::string, std::vector<uint64_t>> bytes;
+  } served;
+  options_.observer = &served;
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  std::vector<uint64_t> sizes;
+  for (int i = 0; i < 2; ++i) {
+    const Message reply = Ask(Post("/generate", kAsk));
+    sizes.push_back(reply.head.size() + reply.body.size());
+  }
+  EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"unknown"})")).status(), 404);
+  EXPECT_EQ(Ask(Get("/health")).status(), 200);
+  door_.reset();
+  ASSERT_EQ(served.bytes.size(), 1u) << "and nothing of what names no adapter";
+  EXPECT_EQ(served.bytes["policy"], sizes);
+}
+
 TEST_F(HttpTest, KeepsOverridingFieldsToItself) {
   StartEcho();
   EXPECT_EQ(Raw(Post("/generate", kAsk, "X-Override-Rid: r\r\nx-override-bootstrap-host: h\r\n")),
