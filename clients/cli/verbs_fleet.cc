@@ -231,6 +231,9 @@ absl::StatusOr<int> Why(Context& context, const Arguments& arguments) {
 }
 
 const Option kPool{.name = "pool", .value = "NAME", .help = "of this pool only"};
+const Option kNewest{.name = "newest",
+                     .help = "what serves something older and is not pinned goes on to the newest",
+                     .kind = Kind::kSwitch};
 
 }  // namespace
 
@@ -296,8 +299,7 @@ std::vector<Verb> FleetVerbs() {
                     .value = "NAME",
                     .help = "the orchestrator's --cluster, so that it is not sent to the wrong one",
                     .required = true},
-                   {.name = "newest",
-                    .help = "what serves something older and is not pinned goes on to the newest"}},
+                   kNewest},
        .run = Adopt},
       {.name = "why",
        .summary = "Says what happened to one request",

@@ -21,7 +21,11 @@ TEST(Help, EveryVerbHasASummaryAndAFunction) {
     EXPECT_FALSE(verb.summary.empty()) << verb.name;
     EXPECT_FALSE(verb.summary.ends_with(".")) << verb.name;
     EXPECT_TRUE(verb.run) << verb.name;
-    for (const Option& option : verb.options) EXPECT_FALSE(option.help.empty()) << option.name;
+    for (const Option& option : verb.options) {
+      EXPECT_FALSE(option.help.empty()) << option.name;
+      // `lorry adopt --newest` once wanted a value that nobody could guess.
+      EXPECT_EQ(option.value.empty(), option.kind == Kind::kSwitch) << option.name;
+    }
   }
 }
 
