@@ -279,7 +279,7 @@ void HandleMarked(Core& core, const MemberMarked& event) {
   if (event.mark == MemberMark::kIncluded) {
     member.failures.clear();
     if (member.observed.has_value()) {
-      Place(core, member, GroupOf(*member.observed));
+      Place(core, member, GroupOf(member));
       LookBackAtMember(core, member);
     }
   }

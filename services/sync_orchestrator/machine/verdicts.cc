@@ -260,6 +260,11 @@ EngineGroup GroupOf(const fleet::Observed& observed) {
       observed.base_model.has_value() ? peft::ToString(*observed.base_model) : "unknown"));
 }
 
+EngineGroup GroupOf(const Member& member) {
+  const bool is_known = member.observed->limits.kind != fleet::EngineKind::kUnknown;
+  return is_known ? GroupOf(*member.observed) : member.group;
+}
+
 const GroupVerdict& VerdictOf(const Core& core, const EngineGroup& group,
                               const VersionKey& version) {
   static const GroupVerdict kNothing;
@@ -361,8 +366,7 @@ void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
   // A death that is told now was met by the engine that was there before. What engine that is, a
   // proxy that has just begun does not know yet: its deaths are counted once it does, but for those
   // in a try, which leave was given for.
-  const bool knows_engine = observed.limits.kind != fleet::EngineKind::kUnknown;
-  const EngineGroup group = knows_engine ? GroupOf(observed) : member.group;
+  const EngineGroup group = GroupOf(member);
   const bool is_new_boot = before == nullptr || before->boot != observed.boot;
   if (is_new_boot) NameWhatItTries(core, member.id);
   CountDeaths(core, member, member.group.empty() ? group : member.group);

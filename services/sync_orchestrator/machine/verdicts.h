@@ -11,6 +11,9 @@ namespace lorry::sync {
 
 // Engine kind, engine version, limits set by its flags, and base model.
 EngineGroup GroupOf(const fleet::Observed& observed);
+// The same, of the engine that the member reports. A proxy that has just begun does not know yet
+// what engine it has: that of the one before, which is empty where there was none.
+EngineGroup GroupOf(const Member& member);
 
 // What is known in the group; OPEN where nothing is.
 const GroupVerdict& VerdictOf(const Core& core, const EngineGroup& group,

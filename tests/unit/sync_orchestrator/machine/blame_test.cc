@@ -1,5 +1,6 @@
 // Which failures count against a version, and which only once: over new sessions, boots and reigns.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -144,6 +145,26 @@ TEST_F(BlameTest, WhatANewReignIsToldBeforeItAsksForTheVersionIsCountedBeforeAnO
   Again("e2");
   fleet_.Die("e2", key);
   ASSERT_THAT(Verdicts(), SizeIs(1)) << "two engines died of it, and one is excluded since";
+  EXPECT_EQ(Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
+// Its proxy has begun anew, and tells of the death before it has seen what engine is there now.
+TEST_F(BlameTest, ADeathWaitsForItsEngineThoughAnOperatorIncludesTheMemberBefore) {
+  for (const char* id : {"e1", "e2"}) fleet_.Join(id);
+  const VersionKey key = fleet_.Publish(1);
+  fleet::Observed& e1 = fleet_.Of("e1");
+  e1.leaves = true;
+  fleet_.Report("e1");
+  e1.leaves = false;
+  e1.killers = {{fleet_.NameOf(key), 1}};
+  e1.boot = BootId();
+  const fleet::EngineLimits limits = std::exchange(e1.limits, fleet::EngineLimits());
+  Again("e1");
+  fleet_.Step(MemberMarked{1, MemberId("e1"), MemberMark::kIncluded, ""});
+  e1.limits = limits;
+  fleet_.Boot("e1");
+  fleet_.Die("e2", key);
+  ASSERT_THAT(Verdicts(), SizeIs(1)) << "both engines are of one group";
   EXPECT_EQ(Verdicts()[0].verdict, Verdict::kPoisoned);
 }
 
