@@ -1,6 +1,7 @@
 #include "tests/sim/oracle.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/sync_orchestrator/machine/keys.h"
@@ -23,10 +24,14 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
   if (!record.value.has_value()) {
     if (record.key.starts_with("member/") && on_forgotten_)
       on_forgotten_(MemberId(sync::LastPart(record.key)));
+    const std::pair of{AdapterName(sync::MiddlePart(record.key)),
+                       PoolName(sync::LastPart(record.key))};
+    // Its leader has heard that the adapter was gone for a while, and may have decided once more
+    // before it did.
+    if (record.key.starts_with("decision/") && were_gone_.contains(of.first)) committed_.erase(of);
     if (record.key.starts_with("sync/")) {  // decided, or gone with its adapter
       std::erase_if(staged_, [&](const EpochKey& id) {
-        return std::get<1>(id).value == sync::MiddlePart(record.key) &&
-               std::get<2>(id).value == sync::LastPart(record.key);
+        return std::get<1>(id) == of.first && std::get<2>(id) == of.second;
       });
     }
     return;
@@ -36,6 +41,9 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
     return EpochKey{term.incarnation, AdapterName(sync::MiddlePart(record.key)),
                     PoolName(sync::LastPart(record.key)), epoch};
   };
+  if (const auto* verdict = std::get_if<sync::VerdictRecord>(&*record.value)) {
+    if (on_verdict_) on_verdict_(*verdict);
+  }
   if (const auto* member = std::get_if<sync::MemberRecord>(&*record.value)) {
     if (member->dead && on_dead_) on_dead_(MemberId(sync::LastPart(record.key)));
   }
@@ -104,14 +112,18 @@ void Oracle::RecordsLost(bool is_remembered, const sync::Records& left) {
   leases_.clear();
   staged_.clear();
   is_lost_ = is_remembered;
-  if (is_remembered) return;
-  // The epochs that were given out since are given out again.
+  if (!is_remembered) TakenForTheLatest(left);
+}
+
+// The epochs that were given out since are given out again, and what they were syncing is decided
+// anew. What doors were told before stands there until a leader hears of it.
+void Oracle::TakenForTheLatest(const sync::Records& left) {
   std::map<std::pair<AdapterName, PoolName>, Epoch> begun;
   for (const auto& [key, value] : left) {
     const std::pair of{AdapterName(sync::MiddlePart(key)), PoolName(sync::LastPart(key))};
     if (const auto* pool = std::get_if<sync::PoolRecord>(&value)) begun[of] = pool->epoch;
     if (const auto* sync = std::get_if<sync::SyncRecord>(&value))
-      decided_.erase({incarnation_, of.first, of.second, sync->epoch});
+      Undecide({incarnation_, of.first, of.second, sync->epoch});
   }
   const auto is_unknown = [&](const auto& entry) {
     const auto& [incarnation, adapter, pool, epoch] = entry.first;
@@ -119,7 +131,18 @@ void Oracle::RecordsLost(bool is_remembered, const sync::Records& left) {
     return incarnation == incarnation_ && known != begun.end() && epoch > known->second;
   };
   std::erase_if(started_, is_unknown);
-  std::erase_if(decided_, is_unknown);
+  std::vector<EpochKey> unknown;
+  for (const auto& entry : decided_) {
+    if (is_unknown(entry)) unknown.push_back(entry.first);
+  }
+  for (const EpochKey& id : unknown) Undecide(id);
+}
+
+void Oracle::Undecide(const EpochKey& id) {
+  const auto its = decided_.find(id);
+  if (its == decided_.end()) return;
+  if (its->second.commit) once_committed_[id].insert(its->second.version);
+  decided_.erase(its);
 }
 
 void Oracle::Adopted(const Remembrance& remembered,
@@ -137,8 +160,9 @@ void Oracle::Adopted(const Remembrance& remembered,
                 [&](const auto& commit) { return !is_known(commit) || !is_stored(commit.second); });
 }
 
-void Oracle::StoreForgot(bool still_knows, const std::set<VersionKey>& held) {
-  is_lost_ = is_lost_ && still_knows;
+void Oracle::StoreForgot(bool still_knows, const std::set<VersionKey>& held,
+                         const sync::Records& records) {
+  if (std::exchange(is_lost_, is_lost_ && still_knows) && !still_knows) TakenForTheLatest(records);
   lives_.clear();
   std::erase_if(leases_, [&](const auto& lease) { return !held.contains(lease.first.first); });
   held_by_older_ = held;
@@ -149,6 +173,7 @@ void Oracle::JournalLost(const JournalId& journal) {
 }
 
 void Oracle::AdapterDeleted(const AdapterName& adapter, std::optional<RunId> next_begins) {
+  were_gone_.insert(adapter);
   if (next_begins.has_value()) lives_[adapter].insert(*next_begins);
   std::erase_if(staged_, [&](const EpochKey& id) { return std::get<1>(id) == adapter; });
   std::erase_if(committed_, [&](const auto& commit) { return commit.first.first == adapter; });
@@ -170,13 +195,19 @@ void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
     Violate(4, absl::StrCat(ToString(version), " was adopted, and ", ToString(last->second),
                             " was committed last"));
   }
-  for (const auto& [earlier, decision] : decided_) {
-    const bool same_pool = std::get<1>(earlier) == adapter && std::get<2>(earlier) == pool;
-    if (same_pool && decision.commit && decision.version == version) {
-      committed_[{adapter, pool}] = version;
-      decided_[id] = sync::DecisionRecord{epoch, version, true};
-      return;
-    }
+  const auto is_of_pool = [&](const EpochKey& earlier) {
+    return std::get<1>(earlier) == adapter && std::get<2>(earlier) == pool;
+  };
+  const bool is_decided = std::ranges::any_of(decided_, [&](const auto& earlier) {
+    return is_of_pool(earlier.first) && earlier.second.commit && earlier.second.version == version;
+  });
+  const bool was_decided = std::ranges::any_of(once_committed_, [&](const auto& earlier) {
+    return is_of_pool(earlier.first) && earlier.second.contains(version);
+  });
+  if (is_decided || was_decided) {
+    committed_[{adapter, pool}] = version;
+    decided_[id] = sync::DecisionRecord{epoch, version, true};
+    return;
   }
   Violate(4,
           absl::StrCat("epoch ", epoch.value, " of ", ToString(version), " was never committed"));
@@ -260,7 +291,11 @@ bool Oracle::IsOver(const EpochKey& id) const {
 void Oracle::RowOpened(const JournalId& journal, uint64_t incarnation, const AdapterName& adapter,
                        const PoolName& pool, Epoch epoch, const VersionKey& version) {
   const auto decided = decided_.find(EpochKey{incarnation, adapter, pool, epoch});
-  if (decided == decided_.end() || !decided->second.commit || decided->second.version != version) {
+  const bool is_decided =
+      decided != decided_.end() && decided->second.commit && decided->second.version == version;
+  const auto once = once_committed_.find(EpochKey{incarnation, adapter, pool, epoch});
+  const bool was_decided = once != once_committed_.end() && once->second.contains(version);
+  if (!is_decided && !was_decided) {
     Violate(4, absl::StrCat("a row of ", adapter.value, " opened ", ToString(version), " at epoch ",
                             epoch.value, ", which was not committed"));
   }

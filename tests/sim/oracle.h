@@ -30,6 +30,10 @@ class Oracle {
   using Committed =
       std::function<void(const AdapterName&, const PoolName&, const VersionKey&, uint32_t members)>;
   void OnCommit(Committed told) { on_commit_ = std::move(told); }
+  // Told of what is known of a version, as it is durable.
+  void OnVerdict(std::function<void(const sync::VerdictRecord&)> told) {
+    on_verdict_ = std::move(told);
+  }
   // Told that an operator's word that a member is dead is durable.
   void OnDead(std::function<void(const MemberId&)> told) { on_dead_ = std::move(told); }
   void OnForgotten(std::function<void(const MemberId&)> told) { on_forgotten_ = std::move(told); }
@@ -44,8 +48,10 @@ class Oracle {
                const std::function<bool(const VersionKey&)>& is_stored);
   void JournalLost(const JournalId& journal);
   // The store is an older one: whether it still knows more than the records, and what it knows to be
-  // held. All else it may delete before it is told what is held.
-  void StoreForgot(bool still_knows, const std::set<VersionKey>& held);
+  // held. All else it may delete before it is told what is held. Older records that only the later
+  // store could have told from the latest are taken for these from now on.
+  void StoreForgot(bool still_knows, const std::set<VersionKey>& held,
+                   const sync::Records& records);
   void StoreIsTold() { held_by_older_.reset(); }
   // An adapter is deleted or archived with all that was promised of it. Of one that is deleted
   // later runs are another's, which begins when somebody takes the name again.
@@ -85,6 +91,8 @@ class Oracle {
   using EpochKey = std::tuple<uint64_t, AdapterName, PoolName, Epoch>;
 
   void Reigns(const sync::MetaRecord& meta);
+  void TakenForTheLatest(const sync::Records& left);
+  void Undecide(const EpochKey& id);
   void Remembered(const EpochKey& id, const VersionKey& version);
   bool IsOfAnother(const VersionKey& version, const VersionKey& decided) const;
   bool IsOver(const EpochKey& id) const;
@@ -96,8 +104,11 @@ class Oracle {
   std::set<EpochKey> staged_;  // of these, what records that were not lost since know of
   std::optional<std::set<VersionKey>> held_by_older_;
   std::map<EpochKey, sync::DecisionRecord> decided_;
+  // And of records that were lost, where older ones were taken for the latest since.
+  std::map<EpochKey, std::set<VersionKey>> once_committed_;
   // The first run of each of a name that came after one was deleted in this incarnation.
   std::map<AdapterName, std::set<RunId>> lives_;
+  std::set<AdapterName> were_gone_;  // archived or deleted, whatever became of them since
   std::map<std::pair<AdapterName, PoolName>, VersionKey> committed_;  // the last of each pool
   std::set<EpochKey> barriers_;                                       // syncs of that mode
   // The last that was committed, behind which no door of the pool admits anything.
@@ -107,6 +118,7 @@ class Oracle {
   bool is_lost_ = false;
   bool is_unsettled_ = false;  // the last reign over these records did not know what was decided
   Committed on_commit_;
+  std::function<void(const sync::VerdictRecord&)> on_verdict_;
   std::function<void(const MemberId&)> on_dead_;
   std::function<void(const MemberId&)> on_forgotten_;
   std::map<EpochKey, uint32_t> members_;  // of which a sync asks a share

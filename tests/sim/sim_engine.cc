@@ -61,14 +61,7 @@ void SimEngine::Kill() {
   if (on_death_) on_death_();
 }
 
-// Of a boot that is gone, with its journal, nobody can tell that it did not.
-void SimEngine::MayTry(const BootId& boot, const EngineName& name, const VersionKey& key) {
-  may_try_[name] = key;
-  if (!up_ || boot_ != boot) sim_.lives.DiedTrying(key);
-}
-
 void SimEngine::Forgotten() {
-  for (const auto& [name, key] : std::exchange(may_try_, {})) sim_.lives.DiedTrying(key);
   known_.clear();
   // Nobody knows that a name was leased: who called it by that is cut off, as the drain deadline
   // would do.

@@ -52,12 +52,8 @@ class SimEngine {
   }
   // Its proxy takes it for dead, which it may be: what it was trying is blamed.
   void SeemsDead();
-  // A leader lets its proxy try the version.
-  void MayTry(const BootId& boot, const EngineName& name, const VersionKey& key);
   // Its proxy has heard, and written down, what the engine answered for the name last.
   void Heard(const EngineName& name) { unheard_.erase(name); }
-  // And a leader has heard it from its proxy.
-  void IsTold(const EngineName& name) { may_try_.erase(name); }
   using Probed = std::function<void(proxy::Outcome, std::string reason, fleet::ProbeAnswer)>;
   void Probe(const EngineName& name, fleet::ProbeKind kind, Probed done);
   void Unload(const EngineName& name, int64_t deadline_ms, Done done);
@@ -159,8 +155,6 @@ class SimEngine {
   std::map<EngineName, VersionKey> trying_;  // asked to load, and not answered by yet
   // The same, as far as its proxy knows: an answer may have come to a process that died.
   std::map<EngineName, VersionKey> unheard_;
-  // Where the journal is lost nobody knows of these whether they were tried.
-  std::map<EngineName, VersionKey> may_try_;
   std::map<Digest, Tick> had_;    // when they were there last
   std::set<EngineName> excused_;  // gone from the registry by a fault, not by an unload
   // What the proxy can know to hold a slot: what it was told, and what it asked for since.

@@ -103,7 +103,7 @@ void SimProxy::Kill(bool lose_journal) {
     Narrate(sim_, member_.value, lose_journal ? "dies and loses its journal" : "dies");
     sim_.coverage.Add(machine().rows_taken());
     driver_.Stop();
-    for (const auto& [op, key] : std::exchange(unsent_, {})) sim_.lives.DiedTrying(key);
+    for (const auto& [op, unsent] : std::exchange(unsent_, {})) sim_.lives.DiedTrying(unsent.key);
     // Their connections are gone, and what they asked for may have been written down.
     for (const auto& [ticket, call] : std::exchange(framework_.open, {})) {
       if (call.is_pause) framework_.may_hold_until = sim_.now() + kFrameworkPauseMs;
@@ -116,6 +116,7 @@ void SimProxy::Kill(bool lose_journal) {
   if (!lose_journal) return;
   sim_.oracle.JournalLost(journal_id_);
   sim_.lives.JournalLost(member_.value);
+  for (const VersionKey& key : std::exchange(may_try_, {})) sim_.lives.DiedTrying(key);
   journal_.clear();
   told_apart_.clear();
   unloads_.clear();
@@ -165,6 +166,7 @@ void SimProxy::Step(const proxy::Event& event) {
   sim_.Trace("proxy", event.index());
   if (sim_.narrates) Narrate(sim_, member_.value, event);
   NoteSleep(event);
+  NoteUnsent(event);
   if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) NoteProbe(*probe);
   const auto* document = std::get_if<proxy::DesiredReceived>(&event);
   if (document == nullptr) {
@@ -281,13 +283,12 @@ void SimProxy::CannotBeRead() {
   }
 }
 
-void SimProxy::LetTryAgain(const VersionKey& key, const sync::GroupVerdict::Leave& leave) {
-  // What its journal knows it tells again.
-  if (leave.journal != journal_id_) return sim_.lives.DiedTrying(key);
-  for (const auto& [path, directory] : disk_) {
-    if (directory.key == key && leave.boot == engine_.boot())
-      engine_.MayTry(leave.boot, EngineName(path.substr(path.rfind('/') + 1)), key);
-  }
+// Of a journal that is lost nobody can tell that it did not, whether it was told of its leave or not.
+void SimProxy::MayTry(const VersionKey& key, const JournalId& journal) {
+  const auto own = journal_.find("journal");
+  const bool is_there =
+      own != journal_.end() && std::get<proxy::JournalRecord>(own->second).journal == journal;
+  is_there ? (void)may_try_.insert(key) : sim_.lives.DiedTrying(key);
 }
 
 std::string SimProxy::Describe() const {
@@ -394,10 +395,25 @@ void SimProxy::Do(const proxy::List& effect) {
   });
 }
 
-// What it asks of an engine that is gone is blamed where it dies before it hears that nobody took it.
-void SimProxy::AskNobody(proxy::OpId op, const std::string& path) {
+// What it asks of an engine that is gone is blamed where it dies, or sees the next engine, before it
+// hears that nobody took it.
+void SimProxy::AskNobody(proxy::OpId op, const BootId& boot, const std::string& path) {
   if (const auto directory = disk_.find(path); directory != disk_.end())
-    unsent_[op] = directory->second.key;
+    unsent_[op] = {directory->second.key, boot};
+}
+
+void SimProxy::NoteUnsent(const proxy::Event& event) {
+  const auto* load = std::get_if<proxy::LoadDone>(&event);
+  const auto known = load != nullptr ? unsent_.find(load->op) : unsent_.end();
+  if (known != unsent_.end()) known->second.is_known = true;
+  const auto* seen = std::get_if<proxy::EngineSeen>(&event);
+  if (seen == nullptr) return;
+  std::erase_if(unsent_, [&](const auto& asked) {
+    const Unsent& unsent = asked.second;
+    if (unsent.is_known || unsent.boot == seen->boot) return false;
+    sim_.lives.DiedTrying(unsent.key);
+    return true;
+  });
 }
 
 void SimProxy::Do(const proxy::Load& effect) {
@@ -406,7 +422,7 @@ void SimProxy::Do(const proxy::Load& effect) {
   unloads_.erase(effect.name);
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
-    AskNobody(effect.op, effect.path);
+    AskNobody(effect.op, effect.boot, effect.path);
     return Later(1, proxy::LoadDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});
   }
   engine_.Load(effect.name, effect.path,
@@ -419,7 +435,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
   CheckReleased(effect.name.value);
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
-    AskNobody(effect.op, PathOf(effect.name));
+    AskNobody(effect.op, effect.boot, PathOf(effect.name));
     return Later(1, proxy::ProbeDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});
   }
   engine_.Probe(effect.name, effect.question.kind,

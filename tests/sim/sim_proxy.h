@@ -93,8 +93,10 @@ class SimProxy {
   void Rot();           // some directory has other bytes
   void CannotBeRead();  // some directory, until it is written anew
 
-  // By leave from before a backup that was restored: what came of it is not known any more.
-  void LetTryAgain(const VersionKey& key, const sync::GroupVerdict::Leave& leave);
+  // A leader's records say that it may try the version, as this journal is to tell what comes of that;
+  // and do not say so any more, or the leader has heard it.
+  void MayTry(const VersionKey& key, const JournalId& journal);
+  void HasTried(const VersionKey& key) { may_try_.erase(key); }
 
   // As which the engine knows a version of which the proxy has heard that it is leased; null: it has
   // not.
@@ -141,7 +143,8 @@ class SimProxy {
   void TurnIsOver(const std::vector<proxy::Event>& batch);
   void NoteTrial(const proxy::NameRecord& record);
   void NoteAnswers(const proxy::Event& event);
-  void AskNobody(proxy::OpId op, const std::string& path);
+  void AskNobody(proxy::OpId op, const BootId& boot, const std::string& path);
+  void NoteUnsent(const proxy::Event& event);
   std::string PathOf(const EngineName& name) const {
     return "/" + machine().journal().value + "/" + name.value;
   }
@@ -204,7 +207,14 @@ class SimProxy {
   // anew one that failed is asked for again.
   std::set<EngineName> unloads_;
   std::map<proxy::OpId, EngineName> asked_of_;  // loads, probes and unloads of this life
-  std::map<proxy::OpId, VersionKey> unsent_;    // of these, what no engine has heard of
+  // Of these, what no engine has heard of: for which boot, and whether the machine knows.
+  struct Unsent {
+    VersionKey key;
+    BootId boot;
+    bool is_known = false;
+  };
+  std::map<proxy::OpId, Unsent> unsent_;
+  std::set<VersionKey> may_try_;  // with its journal goes what came of that
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;
   struct SimRow {

@@ -47,6 +47,7 @@ World::World(uint64_t seed) : sim_(seed), store_(sim_) {
   sim_.oracle.OnCommit([this](const AdapterName& adapter, const PoolName& pool,
                               const VersionKey& version,
                               uint32_t members) { CheckCommit(adapter, pool, version, members); });
+  sim_.oracle.OnVerdict([this](const sync::VerdictRecord& verdict) { NoteLeaves(verdict); });
   sim_.oracle.OnDead([this](const MemberId& member) { proxies_.at(member)->DeclaredDead(); });
   sim_.oracle.OnForgotten([this](const MemberId& member) {
     SimProxy& proxy = *proxies_.at(member);
@@ -163,10 +164,10 @@ void World::Heard(const sync::Event& event) {
   const auto take = [this](Session& session, const fleet::Observed& observed) {
     session.sequence = observed.sequence;
     sim_.lives.Heard(session.member.value, observed.boot);
-    SimEngine& engine = proxies_.at(session.member)->engine();
+    SimProxy& proxy = *proxies_.at(session.member);
     for (const fleet::ObservedResidency& residency : observed.residencies) {
-      if (residency.state == fleet::ResidencyState::kLoaded && observed.boot == engine.boot())
-        engine.IsTold(residency.name);
+      const bool is_loaded = residency.state == fleet::ResidencyState::kLoaded;
+      if (is_loaded && observed.boot == proxy.engine().boot()) proxy.HasTried(residency.key);
     }
   };
   if (const auto* lost = std::get_if<sync::SessionLost>(&event))
@@ -198,7 +199,7 @@ void World::RestoreStore() {
   for (const auto& [key, version] : store_.versions()) {
     if (!before.contains(key)) sim_.lives.ComesBack(key);
   }
-  sim_.oracle.StoreForgot(StoreKnowsOfMore(), store_.held());
+  sim_.oracle.StoreForgot(StoreKnowsOfMore(), store_.held(), shared_.records);
   BreakWatch(0);
 }
 
@@ -221,6 +222,7 @@ void World::LoseRecords() {
   left_.clear();
   sim_.oracle.RecordsLost(StoreKnowsOfMore(), shared_.records);
   sim_.lives.RecordsLost();
+  NoteLeavesAnew();
 }
 
 void World::RestoreRecords() {
@@ -230,20 +232,32 @@ void World::RestoreRecords() {
   left_.clear();
   sim_.oracle.RecordsLost(StoreKnowsOfMore(), shared_.records);
   sim_.lives.RecordsLost();
-  LetTryAgain();
+  NoteLeavesAnew();
 }
 
-// What came of these tries a leader may have heard, and the records do not know any more.
-void World::LetTryAgain() {
+void World::NoteLeaves(const sync::VerdictRecord& verdict) {
+  std::set<Leave> leaves;
+  for (const auto& [group, its] : verdict.groups) {
+    for (const auto& [member, leave] : its.leave)
+      leaves.insert({member, leave.boot, leave.journal});
+  }
+  const std::set<Leave> before = std::exchange(leaves_[verdict.version], leaves);
+  for (const auto& leave : before) {
+    if (!leaves.contains(leave)) proxies_.at(std::get<0>(leave))->HasTried(verdict.version);
+  }
+  for (const auto& leave : leaves) {
+    const auto& [member, boot, journal] = leave;
+    if (!before.contains(leave)) proxies_.at(member)->MayTry(verdict.version, journal);
+  }
+}
+
+// By other records: what came of some tries a leader may have heard, and they do not know any more.
+void World::NoteLeavesAnew() {
+  for (const auto& [version, leaves] : std::exchange(leaves_, {})) {
+    for (const auto& leave : leaves) proxies_.at(std::get<0>(leave))->HasTried(version);
+  }
   for (const auto& [record, value] : shared_.records) {
-    const auto* verdict = std::get_if<sync::VerdictRecord>(&value);
-    if (verdict == nullptr) continue;
-    for (const auto& [group, its] : verdict->groups) {
-      for (const auto& [member, leave] : its.leave) {
-        const auto proxy = proxies_.find(member);
-        if (proxy != proxies_.end()) proxy->second->LetTryAgain(verdict->version, leave);
-      }
-    }
+    if (const auto* verdict = std::get_if<sync::VerdictRecord>(&value)) NoteLeaves(*verdict);
   }
 }
 
@@ -387,10 +401,6 @@ void World::ToProxy(const sync::SetDesired& effect) {
   sim_.oracle.DesiredSent(effect.term);
   if (!sessions_.contains(effect.session)) return;
   const fleet::Desired& desired = desired_[effect.member] = effect.Whole();
-  for (const fleet::WantedVersion& wanted : desired.wanted) {
-    if (wanted.load && wanted.on_this_boot)
-      proxies_.at(effect.member)->engine().MayTry(effect.boot, wanted.name, wanted.key);
-  }
   Send(effect.member, [this, id = effect.session, bytes = Write(desired)] {
     const Session& session = sessions_.at(id);
     SimProxy& proxy = *proxies_.at(session.member);

@@ -4,7 +4,9 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/sim/sim_leader.h"
@@ -97,7 +99,8 @@ class World {
   // What a leader has taken in, of which a part tells what engines died of.
   void Heard(const sync::Event& event);
   bool StoreKnowsOfMore() const;
-  void LetTryAgain();  // by records that were restored
+  void NoteLeaves(const sync::VerdictRecord& verdict);
+  void NoteLeavesAnew();  // by records that were restored, or lost
   void BreakAll(const MemberId& member, int64_t proxy_notices_ms);
   void End(const sync::EndSession& effect);
   bool MayForgetLost(const PoolName& pool) const;
@@ -123,6 +126,9 @@ class World {
   std::map<MemberId, std::unique_ptr<SimProxy>> proxies_;
   std::map<uint64_t, std::unique_ptr<SimLeader>> leaders_;
   sync::Records backup_;
+  // Leave to try versions, as it stands in the records.
+  using Leave = std::tuple<MemberId, BootId, JournalId>;
+  std::map<VersionKey, std::set<Leave>> leaves_;
   uint64_t current_leader_ = 0;
   uint64_t last_leader_ = 0;
   uint64_t incarnations_ = 0;
