@@ -177,6 +177,7 @@ void SimProxy::Step(const proxy::Event& event) {
     Obey(document->desired);
   }
   NoteRows();
+  NotePauseWaits();
 }
 
 void SimProxy::Refuse(const fleet::Desired& desired) {

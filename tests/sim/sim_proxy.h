@@ -128,6 +128,7 @@ class SimProxy {
   void CheckLatest(const door::Resolved& resolved);
   void CheckFresh(const AdapterName& adapter, const VersionKey& served);
   void CheckAwake(const EngineName& name);
+  void NotePauseWaits();
   void CheckRest(const proxy::Record& record);
   void NoteRows();
   void NoteHolds(const fleet::Desired& desired);
@@ -242,6 +243,8 @@ class SimProxy {
     BootId boot;                      // that was paused last
     Tick may_hold_until = 0;          // at the latest, whatever became of the calls
     Tick must_hold_until = 0;         // as its caller was told, unless it is let go on
+    bool sleeps = false;              // the engine, as the machine knows
+    bool sleeps_held = false;         // and it may have been paused when that began
   };
   SimFramework framework_;
   std::set<EngineName> failed_probe_;  // their last one

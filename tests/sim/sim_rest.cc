@@ -1,5 +1,6 @@
 // Pauses of a simulated engine, and whether it is at rest where policy asks for that.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/narrate.h"
@@ -78,12 +79,25 @@ void SimProxy::Do(const proxy::ResumeEngine& effect) {
   Later(5, proxy::ResumeDone{effect.op, lost ? Outcome::kUnknown : Outcome::kOk});
 }
 
+// A framework's pause lasts on through a sleep, and its time begins anew then, whoever put the engine
+// to sleep.
+void SimProxy::NotePauseWaits() {
+  const bool sleeps = machine().door_table().asleep;
+  if (std::exchange(framework_.sleeps, sleeps) == sleeps) return;
+  if (sleeps) {
+    framework_.sleeps_held = sim_.now() <= framework_.may_hold_until;
+  } else if (framework_.sleeps_held) {
+    framework_.may_hold_until = sim_.now() + kFrameworkPauseMs;
+  }
+}
+
 // 7: within the longest that a policy here allows.
 void SimProxy::CheckPause() {
   // A resume whose answer is lost is sent again each second; a full disk keeps everything waiting.
   const bool is_slow = sim_.faults.answer_lost > 0 || sim_.faults.disk_full > 0;
   const int64_t slack_ms = (is_slow ? 15'000 : 3'000) + (sim_.faults.disk_slow > 0 ? 6'000 : 0);
   if (!alive() || !engine_.paused_since().has_value()) return;
+  if (framework_.sleeps && framework_.sleeps_held) return;
   const Tick since =
       std::max({began_at_, blind_until_, *engine_.paused_since(), framework_.may_hold_until});
   // A framework waits for its answer: it may be paused for that.
