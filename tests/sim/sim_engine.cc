@@ -52,6 +52,7 @@ void SimEngine::Kill() {
   known_.clear();
   running_.clear();
   direct_.clear();
+  unseen_.clear();
   leaked_.clear();
   locked_by_.reset();
   busy_until_ = 0;
@@ -66,6 +67,7 @@ void SimEngine::Forgotten() {
   // Nobody knows that a name was leased: who called it by that is cut off, as the drain deadline
   // would do.
   for (const auto& [name, count] : std::exchange(direct_, {})) End(name, boot_, count);
+  unseen_.clear();
   Resume();
   released_ = false;
 }
@@ -287,8 +289,13 @@ bool SimEngine::CountedIdle(const EngineName& name) const {
   return !running_.contains(name) && !leaked_.contains(name);
 }
 
-void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, Done done) {
-  if (up_ && running(name) > 0) {
+uint32_t SimEngine::unseen(const EngineName& name) const {
+  const auto its = unseen_.find(name);
+  return its != unseen_.end() ? its->second : 0;
+}
+
+void SimEngine::Unload(const EngineName& name, int64_t deadline_ms, uint32_t unknown, Done done) {
+  if (up_ && running(name) > unknown) {
     sim_.oracle.Violate(
         6, absl::StrCat(id_, " unloads ", name.value, " with ", running(name), " requests on it"));
   }
@@ -375,9 +382,11 @@ void SimEngine::AskDirectly(const EngineName& name, int64_t lasts_ms) {
   if (!up_ || !loaded_.contains(name)) return;
   ++running_[name];
   ++direct_[name];
-  sim_.queue.In(lasts_ms, [this, name, boot = boot_] {
+  ++unseen_[name];
+  sim_.queue.In(lasts_ms, [this, name, boot = boot_, shown = shown_] {
     const auto its = direct_.find(name);
     if (boot_ != boot || its == direct_.end()) return;
+    if (shown == shown_) --unseen_[name];
     if (--its->second == 0) direct_.erase(its);
     End(name, boot, 1);
   });

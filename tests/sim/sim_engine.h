@@ -56,7 +56,8 @@ class SimEngine {
   void Heard(const EngineName& name) { unheard_.erase(name); }
   using Probed = std::function<void(proxy::Outcome, std::string reason, fleet::ProbeAnswer)>;
   void Probe(const EngineName& name, fleet::ProbeKind kind, Probed done);
-  void Unload(const EngineName& name, int64_t deadline_ms, Done done);
+  // So many requests of it, which came without the door, nobody can know of.
+  void Unload(const EngineName& name, int64_t deadline_ms, uint32_t unknown, Done done);
   std::map<EngineName, std::string> List();
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
   // Whether it was asked to load the name from there, and still has it.
@@ -79,6 +80,12 @@ class SimEngine {
   // boots others call it too, without an end, for its base model.
   uint64_t running() const;
   std::optional<std::set<EngineName>> running_names() const;
+  // It has told these; and requests without the door that began since.
+  void HasShownLoad() {
+    ++shown_;
+    unseen_.clear();
+  }
+  uint32_t unseen(const EngineName& name) const;
 
   // Memory released, until it wakes or dies.
   void SetAsleep(bool asleep) { asleep_ = up_ && asleep; }
@@ -161,6 +168,8 @@ class SimEngine {
   std::set<EngineName> known_;
   std::map<EngineName, uint32_t> running_;
   std::map<EngineName, uint32_t> direct_;  // of these, without the door
+  std::map<EngineName, uint32_t> unseen_;  // and of those, since it told its load
+  uint64_t shown_ = 0;                     // times that it did
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
   bool asleep_ = false, released_ = false;
   bool is_fragile_ = false;

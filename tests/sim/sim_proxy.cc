@@ -163,6 +163,7 @@ void SimProxy::SessionDown() { Post(proxy::SessionDown{}); }
 void SimProxy::Step(const proxy::Event& event) {
   if (sim_.oracle.violated()) return;
   ++sim_.steps;
+  stepped_at_ = sim_.now();
   sim_.Trace("proxy", event.index());
   if (sim_.narrates) Narrate(sim_, member_.value, event);
   NoteSleep(event);
@@ -453,7 +454,7 @@ void SimProxy::Do(const proxy::Unload& effect) {
   unloads_.insert(effect.name);
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) return Later(1, proxy::UnloadDone{effect.op, Outcome::kUnsent});
-  engine_.Unload(effect.name, effect.deadline_ms,
+  engine_.Unload(effect.name, effect.deadline_ms, UnknownOf(effect.name),
                  [this, life = life_, op = effect.op](Outcome outcome, std::string) {
                    if (life_ == life) Post(proxy::UnloadDone{op, outcome});
                  });
@@ -464,6 +465,10 @@ void SimProxy::Do(const proxy::AskOccupancy& effect) {
     if (life_ != life || !alive()) return;
     const Outcome outcome = Reaches(effect.boot) ? Outcome::kOk : Outcome::kUnknown;
     doors_.back()->Report();
+    if (outcome == Outcome::kOk) {
+      engine_.HasShownLoad();
+      load_shown_at_ = sim_.now();
+    }
     proxy::OccupancySeen seen{effect.op, outcome, engine_.running(), engine_.running_names()};
     if (sim_.plant == Plant::kCountsAreZero) seen = {effect.op, outcome, 0};
     Post(seen);

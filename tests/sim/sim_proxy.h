@@ -136,6 +136,7 @@ class SimProxy {
   void Pause(const proxy::PauseEngine& effect, Tick until);
   void Confirm(const proxy::PauseEngine& effect, Tick until);
   void CheckUnload(const EngineName& name);
+  uint32_t UnknownOf(const EngineName& name) const;
   void CheckDelete(const EngineName& name, const std::string& path);
   void UnloadOneThatIsRouted();  // a planted bug
   // Whether it holds for every document that an effect of this turn may have come of.
@@ -200,6 +201,8 @@ class SimProxy {
   std::set<proxy::OpId> cancelled_;
   BootId seen_boot_;
   Tick looked_at_ = 0;      // the last look is told then
+  Tick load_shown_at_ = 0;  // by the engine, the last time
+  Tick stepped_at_ = 0;     // the machine, the last time
   proxy::OpId passed_ = 0;  // the last PassCall whose answer this life was told
   Tick blind_until_ = 0;
   std::optional<fleet::Observed> last_sent_;  // of this life

@@ -76,6 +76,13 @@ void SimProxy::CheckUnload(const EngineName& name) {
   if (must) violate("which must be loaded");
 }
 
+// Whoever has a name leased may call it without the door at any moment: after the engine has told its
+// load, for as long as the machine believes that, and while a proxy that has decided is stalled.
+uint32_t SimProxy::UnknownOf(const EngineName& name) const {
+  constexpr int64_t kBelievedMs = 1'000;  // it asks again then
+  return stepped_at_ - load_shown_at_ <= kBelievedMs ? engine_.unseen(name) : 0;
+}
+
 // 10: who may still open what is there.
 void SimProxy::CheckDelete(const EngineName& name, const std::string& path) {
   const auto violate = [&](std::string_view why) {
