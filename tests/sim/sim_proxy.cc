@@ -39,6 +39,7 @@ SimProxy::SimProxy(Sim& sim, MemberId member, PoolName pool, fleet::EngineLimits
                     .crash = [this] { return sim_.faults.proxy_crash; },
                     .tick = proxy::TimePassed{}}) {
   engine_.OnDeath([this] {
+    EngineDied();
     sim_.queue.In(1, [this] {
       for (const auto& door : doors_) door->EngineDied();
       if (IsOneIn("evict " + engine_.boot().value, sim_.faults.evict)) Evict();
@@ -69,6 +70,9 @@ void SimProxy::Start() {
   if (unloading != records->end())
     unloads_.insert(std::get<proxy::UnloadingRecord>(unloading->second).name);
   asked_of_.clear();
+  unanswered_.clear();
+  sees_end_ = false;
+  stepped_judged_ = judged_;
   sim_.lives.IsBack(member_.value);
   known_.reset();
   stepped_.clear();
@@ -179,6 +183,7 @@ void SimProxy::Step(const proxy::Event& event) {
   }
   NoteRows();
   NotePauseWaits();
+  NoteJudged(event);
 }
 
 void SimProxy::Refuse(const fleet::Desired& desired) {
@@ -228,6 +233,7 @@ void SimProxy::NoteAnswers(const proxy::Event& event) {
 
 void SimProxy::TurnIsOver(const std::vector<proxy::Event>& batch) {
   for (const proxy::Event& event : batch) NoteAnswers(event);
+  judged_ = stepped_judged_;
   if (!stepped_.empty()) known_ = stepped_.back();
   stepped_.clear();
   knows_asleep_ = stepped_asleep_;
@@ -285,14 +291,6 @@ void SimProxy::CannotBeRead() {
   }
 }
 
-// Of a journal that is lost nobody can tell that it did not, whether it was told of its leave or not.
-void SimProxy::MayTry(const VersionKey& key, const JournalId& journal) {
-  const auto own = journal_.find("journal");
-  const bool is_there =
-      own != journal_.end() && std::get<proxy::JournalRecord>(own->second).journal == journal;
-  is_there ? (void)may_try_.insert(key) : sim_.lives.DiedTrying(key);
-}
-
 std::string SimProxy::Describe() const {
   return absl::StrCat(member_.value, " ", alive() ? machine().Describe() : "down",
                       engine_.up() ? "" : " engine-down",
@@ -305,13 +303,8 @@ void SimProxy::Later(int64_t delay, proxy::Event event) {
   });
 }
 
-// What it has written down it may have asked for, also where it died before it did.
-void SimProxy::NoteTrial(const proxy::NameRecord& record) {
-  if (!record.tried_on.empty() && record.tried_on == engine_.boot())
-    engine_.MayBeAsked(EngineName(record.path.substr(record.path.rfind('/') + 1)), record.key);
-}
-
 bool SimProxy::Write(const proxy::Ready& ready) {
+  judged_ = stepped_judged_;
   for (const proxy::Record& record : ready.records) {
     if (sim_.plant == Plant::kLockIsNotWritten && Locks(record)) continue;
     const bool is_binding = record.key.starts_with("binding/");
@@ -397,32 +390,12 @@ void SimProxy::Do(const proxy::List& effect) {
   });
 }
 
-// What it asks of an engine that is gone is blamed where it dies, or sees the next engine, before it
-// hears that nobody took it.
-void SimProxy::AskNobody(proxy::OpId op, const BootId& boot, const std::string& path) {
-  if (const auto directory = disk_.find(path); directory != disk_.end())
-    unsent_[op] = {directory->second.key, boot};
-}
-
-void SimProxy::NoteUnsent(const proxy::Event& event) {
-  const auto* load = std::get_if<proxy::LoadDone>(&event);
-  const auto known = load != nullptr ? unsent_.find(load->op) : unsent_.end();
-  if (known != unsent_.end()) known->second.is_known = true;
-  const auto* seen = std::get_if<proxy::EngineSeen>(&event);
-  if (seen == nullptr) return;
-  std::erase_if(unsent_, [&](const auto& asked) {
-    const Unsent& unsent = asked.second;
-    if (unsent.is_known || unsent.boot == seen->boot) return false;
-    sim_.lives.DiedTrying(unsent.key);
-    return true;
-  });
-}
-
 void SimProxy::Do(const proxy::Load& effect) {
   CheckAwake(effect.name);
   CheckReleased(effect.name.value);
   unloads_.erase(effect.name);
   asked_of_[effect.op] = effect.name;
+  unanswered_.insert(effect.op);
   if (!Reaches(effect.boot)) {
     AskNobody(effect.op, effect.boot, effect.path);
     return Later(1, proxy::LoadDone{effect.op, Outcome::kUnsent, "ENGINE_RESTARTED", ""});

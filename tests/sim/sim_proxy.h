@@ -45,6 +45,9 @@ class SimProxy {
   bool alive() const { return driver_.alive(); }
   uint64_t life() const { return life_; }
 
+  // Whether its reports of this moment say what its engine died of last.
+  bool TellsOfDeath() const { return stepped_judged_; }
+
   // From the network; a session belongs to one life.
   void SessionUp();
   void SessionDown();
@@ -147,6 +150,8 @@ class SimProxy {
   void NoteAnswers(const proxy::Event& event);
   void AskNobody(proxy::OpId op, const BootId& boot, const std::string& path);
   void NoteUnsent(const proxy::Event& event);
+  void EngineDied();
+  void NoteJudged(const proxy::Event& event);
   std::string PathOf(const EngineName& name) const {
     return "/" + machine().journal().value + "/" + name.value;
   }
@@ -218,6 +223,10 @@ class SimProxy {
     bool is_known = false;
   };
   std::map<proxy::OpId, Unsent> unsent_;
+  std::set<proxy::OpId> unanswered_;  // loads of this life
+  BootId dead_;                       // the engine's last that ended
+  // This life has seen that; what the machine and its journal know of why, if it is anybody's.
+  bool sees_end_ = false, stepped_judged_ = true, judged_ = true;
   std::set<VersionKey> may_try_;  // with its journal goes what came of that
   // Rows that were reported LOCKED, until a document opens or closes them; not a restart.
   std::map<AdapterName, Epoch> locked_;

@@ -163,7 +163,8 @@ void World::StartLeader() {
 void World::Heard(const sync::Event& event) {
   const auto take = [this](Session& session, const fleet::Observed& observed) {
     session.sequence = observed.sequence;
-    sim_.lives.Heard(session.member.value, observed.boot);
+    if (!session.silent.contains(observed.sequence))
+      sim_.lives.Heard(session.member.value, observed.boot);
     SimProxy& proxy = *proxies_.at(session.member);
     for (const fleet::ObservedResidency& residency : observed.residencies) {
       const bool is_loaded = residency.state == fleet::ResidencyState::kLoaded;
@@ -354,7 +355,10 @@ void World::Attach(const MemberId& member, uint64_t life) {
   const sync::SessionId id = ++last_session_;
   sessions_[id] = Session{current->id(), member, life, proxy.pool()};
   left_.erase(member);
-  const Bytes hello = Write(proxy.Hello(sim_.Chance(sim_.faults.stale_hello)));
+  const bool is_stale = sim_.Chance(sim_.faults.stale_hello);
+  const fleet::Observed said = proxy.Hello(is_stale);
+  if (is_stale || !proxy.TellsOfDeath()) sessions_[id].silent.insert(said.sequence);
+  const Bytes hello = Write(said);
   const uint64_t leader_id = current->id();
   sim_.queue.In(sim_.Latency(10), [this, id, member, life, hello, leader_id] {
     SimLeader* alive = Find(leader_id);
@@ -391,7 +395,9 @@ void World::BreakAll(const MemberId& member, int64_t) {
 
 void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
   const Bytes bytes = Write(observed);
-  Send(sessions_.at(id).member, [this, id, bytes] {
+  Session& session = sessions_.at(id);
+  if (!proxies_.at(session.member)->TellsOfDeath()) session.silent.insert(observed.sequence);
+  Send(session.member, [this, id, bytes] {
     SimLeader* alive = Find(sessions_.at(id).leader);
     if (alive != nullptr) alive->Post(sync::MemberObserved{id, ReadObserved(sim_.oracle, bytes)});
   });

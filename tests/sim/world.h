@@ -90,8 +90,9 @@ class World {
     uint64_t life;
     PoolName pool;
     bool open = true;
-    bool is_over = false;   // its leader knows that it ended
-    uint64_t sequence = 0;  // of the last report that its leader took
+    bool is_over = false;            // its leader knows that it ended
+    uint64_t sequence = 0;           // of the last report that its leader took
+    std::set<uint64_t> silent = {};  // reports of before it could tell what an engine died of
   };
   void Dial(const MemberId& member);
   void Attach(const MemberId& member, uint64_t life);
