@@ -52,9 +52,8 @@ struct Transaction {
   std::vector<std::pair<std::string, std::string>> puts;
 
   Transaction& IfRevision(std::string key, uint64_t revision);
-  Transaction& IfAbsent(std::string key) { return IfRevision(std::move(key), 0); }
-  Transaction& Put(std::string key,
-                   std::string value);  // REQUIRES: a key is put or deleted at most once
+  // REQUIRES of both: a key is put or deleted at most once.
+  Transaction& Put(std::string key, std::string value);
   Transaction& Delete(std::string key);
 };
 

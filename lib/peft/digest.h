@@ -1,4 +1,4 @@
-// The digest of a version: what names its image bytes and its config.
+// The digest of a version: one hash over the bytes of its image and its config.
 //
 //   "sha256-xxh3:" + hex(SHA-256(preimage)), preimage =
 //     "lorry.digest.v1\n" "xxh3-128\n"      domain and leaf algorithm

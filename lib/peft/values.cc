@@ -85,8 +85,8 @@ template <typename Format>
   return stats;
 }
 
-// One more of each for processors with wider vectors; the sums are the same, bit by bit. (Sanitizers
-// are not ready yet when the loader chooses.)
+// One more of each for processors with wider vectors; the sums are the same, bit by bit.
+// (Sanitizers are not ready yet when the loader chooses.)
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define LORRY_WIDE __attribute__((target_clones("avx2", "default")))
@@ -101,19 +101,6 @@ absl::Status NormExceeded(std::string_view what, double norm, double limit) {
   return Refuse("NORM_EXCEEDED",
                 absl::StrCat(Quoted(what), " has the norm ", norm, ", the policy allows ", limit,
                              "; look for a diverged step, or raise the policy's limit"));
-}
-
-// The config's scale for the module. Where only PEFT can tell its alpha, the largest named one: an
-// upper bound.
-double ScaleOf(const Config& config, const AdapterModule& module) {
-  double alpha = std::fabs(config.lora_alpha);
-  if (const auto exact = AlphaOf(config, module.path)) {
-    alpha = std::fabs(*exact);
-  } else {
-    for (const auto& [pattern, value] : config.alpha_pattern)
-      alpha = std::max(alpha, std::fabs(value));
-  }
-  return alpha / (config.use_rslora ? std::sqrt(module.rank) : module.rank);
 }
 
 }  // namespace
@@ -159,13 +146,12 @@ void ValueScanner::AddToTensor(std::span<const std::byte> bytes) {
   partial_.assign(bytes.begin() + static_cast<ptrdiff_t>(whole), bytes.end());
 }
 
-absl::StatusOr<ValueSummary> JudgeValues(const ImageHeader& header, const Config& config,
-                                         const Adapter& adapter, std::span<const ValueStats> stats,
-                                         const NormLimits& limits) {
+absl::StatusOr<ValueSummary> JudgeValues(const ImageHeader& header, const Adapter& adapter,
+                                         std::span<const ValueStats> stats,
+                                         double tensor_norm_max) {
   LORRY_CHECK(stats.size() == header.tensors.size());
   ValueSummary summary{.all_b_zero = true};
   for (const AdapterModule& module : adapter.modules) {
-    double update_norm = ScaleOf(config, module);
     for (const size_t index : {module.a, module.b}) {
       if (!stats[index].finite) {
         return Refuse(
@@ -175,16 +161,9 @@ absl::StatusOr<ValueSummary> JudgeValues(const ImageHeader& header, const Config
                 " holds NaN or infinity; the training step diverged, publish an earlier one"));
       }
       const double norm = std::sqrt(stats[index].sum_squares);
-      if (limits.tensor_norm_max > 0 && norm > limits.tensor_norm_max) {
-        return NormExceeded(header.tensors[index].name, norm, limits.tensor_norm_max);
-      }
-      summary.tensor_norm_max = std::max(summary.tensor_norm_max, norm);
-      update_norm *= norm;  // zero times an infinite norm is NaN, which exceeds nothing
+      if (tensor_norm_max > 0 && norm > tensor_norm_max)
+        return NormExceeded(header.tensors[index].name, norm, tensor_norm_max);
     }
-    if (limits.update_norm_max > 0 && update_norm > limits.update_norm_max) {
-      return NormExceeded(module.path, update_norm, limits.update_norm_max);
-    }
-    summary.update_norm_max = std::max(summary.update_norm_max, update_norm);
     summary.all_b_zero &= stats[module.b].zero;
   }
   return summary;

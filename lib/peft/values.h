@@ -1,4 +1,4 @@
-// The numbers of an image: finite, within the policy's norms, and whether every B is still zero.
+// The numbers of an image: finite, within the policy's norm, and whether every B is still zero.
 // One pass over the bytes, which may come in pieces of any size and at any alignment, or tensor by
 // tensor on several threads with the results merged. Pure; a ValueScanner belongs to one thread at
 // a time.
@@ -48,23 +48,14 @@ class ValueScanner {
   std::vector<std::byte> partial_;  // the front of an element that a piece cut in two
 };
 
-// The policy's norms; 0 = no limit.
-struct NormLimits {
-  double tensor_norm_max = 0;  // Frobenius norm of one lora_A or lora_B
-  // |scale| * |A| * |B| of one module: an upper bound of what the adapter adds to its weight.
-  double update_norm_max = 0;
-};
-
 struct ValueSummary {
-  bool all_b_zero = false;     // the adapter's output equals the base model's
-  double tensor_norm_max = 0;  // the largest seen
-  double update_norm_max = 0;
+  bool all_b_zero = false;  // the adapter's output equals the base model's
 };
 
 // TENSOR_NOT_FINITE, NORM_EXCEEDED. `stats` as ValueScanner gives them for the header that was
-// validated.
-absl::StatusOr<ValueSummary> JudgeValues(const ImageHeader& header, const Config& config,
-                                         const Adapter& adapter, std::span<const ValueStats> stats,
-                                         const NormLimits& limits);
+// validated. `tensor_norm_max`: the policy's largest Frobenius norm of one lora_A or lora_B; 0:
+// any.
+absl::StatusOr<ValueSummary> JudgeValues(const ImageHeader& header, const Adapter& adapter,
+                                         std::span<const ValueStats> stats, double tensor_norm_max);
 
 }  // namespace lorry::peft

@@ -55,10 +55,9 @@ absl::StatusOr<CheckOutcome> CheckImage(std::span<const std::byte> image,
     hasher.Add(piece);
     scanner.Add(piece);
   }
-  const peft::NormLimits limits{.tensor_norm_max = max_tensor_norm};
   LORRY_ASSIGN_OR_RETURN(
       const peft::ValueSummary values,
-      peft::JudgeValues(judged.header, judged.config, judged.adapter, scanner.stats(), limits));
+      peft::JudgeValues(judged.header, judged.adapter, scanner.stats(), max_tensor_norm));
   judged.adapter.traits.all_b_zero = values.all_b_zero;
 
   const std::vector<peft::Leaf> leaves = hasher.Finish();

@@ -16,7 +16,8 @@
 namespace lorry::proxy {
 namespace {
 
-// More calls than a machine ever has outstanding: it reads one directory at a time, and fetches two.
+// More calls than a machine ever has outstanding: it reads one directory at a time, and fetches
+// two.
 constexpr size_t kWaitingMax = 16;
 
 std::string ReasonFor(const absl::Status& status) {
@@ -69,8 +70,8 @@ absl::StatusOr<BindingReader::Image> BindingReader::MakeImage(const ForeignAdapt
     hasher.Add(piece);
     scanner.Add(piece);
   }
-  const auto values = peft::JudgeValues(planned.layout.header, planned.config, planned.adapter,
-                                        scanner.stats(), peft::NormLimits());
+  const auto values = peft::JudgeValues(planned.layout.header, planned.adapter, scanner.stats(),
+                                        /*tensor_norm_max=*/0);
   const auto digest = peft::DigestOf(bytes.size(), hasher.Finish(), canonical);
   if (!values.ok() || !digest.ok()) {
     shelf_.GiveBack(std::move(image.file));

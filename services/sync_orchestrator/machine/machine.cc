@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/first_after.h"
+#include "lib/base/overload.h"
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/desired.h"
@@ -19,13 +20,6 @@
 
 namespace lorry::sync {
 namespace {
-
-template <class... Ts>
-struct Overload : Ts... {
-  using Ts::operator()...;
-};
-template <class... Ts>
-Overload(Ts...) -> Overload<Ts...>;
 
 absl::Status Invalid(const std::string& key) {
   return Error(absl::StatusCode::kInternal, "RECORDS_INVALID",

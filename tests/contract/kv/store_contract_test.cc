@@ -86,13 +86,14 @@ TEST_P(KvContract, ValuesAndKeysAreBytes) {
 }
 
 TEST_P(KvContract, ConditionsCompareRevisions) {
-  const uint64_t first = Commit(Transaction().IfAbsent("term").Put("term", "1"));
+  const uint64_t first = Commit(Transaction().IfRevision("term", 0).Put("term", "1"));
   EXPECT_TRUE(store_->Commit(Transaction().IfRevision("term", first).Put("term", "2")).ok());
   const auto lost =
       store_->Commit(Transaction().IfRevision("term", first).Put("term", "3").Put("x", "3"));
   EXPECT_EQ(lost.status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ReasonOf(lost.status()), "CONDITION_FAILED");
-  EXPECT_EQ(ReasonOf(store_->Commit(Transaction().IfAbsent("term")).status()), "CONDITION_FAILED");
+  EXPECT_EQ(ReasonOf(store_->Commit(Transaction().IfRevision("term", 0)).status()),
+            "CONDITION_FAILED");
   EXPECT_EQ(ReasonOf(store_->Commit(Transaction().IfRevision("x", 1)).status()),
             "CONDITION_FAILED");
   EXPECT_EQ(ValueOf("term"), "2");
@@ -103,7 +104,7 @@ TEST_P(KvContract, ConditionsCompareRevisions) {
 TEST_P(KvContract, ADeletedKeyIsAbsentAgain) {
   Commit(Transaction().Put("a", "1"));
   Commit(Transaction().Delete("a"));
-  EXPECT_EQ(Commit(Transaction().IfAbsent("a").Put("a", "2")), 3u);
+  EXPECT_EQ(Commit(Transaction().IfRevision("a", 0).Put("a", "2")), 3u);
 }
 
 TEST_P(KvContract, AConditionMayNameAKeyThatIsNotWritten) {
@@ -173,7 +174,8 @@ TEST_P(KvContract, RefusesTransactionsThatNoStoreCouldTake) {
   for (const Transaction& bad :
        {Transaction().Put("", "x"), Transaction().Put("a", "1").Put("a", "2"),
         Transaction().Put("a", "1").Delete("a"),
-        Transaction().Delete(std::string(kKeyBytesMax + 1, 'k')), Transaction().IfAbsent("")}) {
+        Transaction().Delete(std::string(kKeyBytesMax + 1, 'k')),
+        Transaction().IfRevision("", 0)}) {
     EXPECT_EQ(store_->Commit(bad).status().code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_THAT(Keys({}), IsEmpty());

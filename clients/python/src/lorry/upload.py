@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import grpc
 
@@ -29,14 +28,6 @@ UNANSWERED_MAX = 16
 IDLE_DEADLINE_S = 30.0
 
 Span = tuple[int, int]  # offset, end
-
-
-@dataclass
-class Progress:
-    """Where an upload stands, in bytes of this rank's part."""
-
-    done: int = 0
-    total: int = 0
 
 
 def intersect(mine: Iterable[Span], missing: Iterable[Span]) -> list[Span]:
