@@ -4,7 +4,6 @@
 #include <openssl/rand.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -48,21 +47,19 @@ absl::Status CannotWrite(const std::string& path, int why) {
 }
 
 // Held for as long as this process lives: another over the same folder would take its token away.
-absl::StatusOr<int> LockFolder(const std::string& path, const std::string& folder) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0) return CannotWrite(path, errno);
-  char pid[32] = {};
-  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
-    if (::pread(file, pid, sizeof(pid) - 1, 0) <= 0) pid[0] = '?';
-    ::close(file);
+absl::StatusOr<FileLock> LockFolder(const std::string& path, const std::string& folder) {
+  FileLock lock(path);
+  if (lock.error() != 0) return CannotWrite(path, lock.error());
+  if (!lock.held()) {
+    char pid[32] = {};
+    if (::pread(lock.fd(), pid, sizeof(pid) - 1, 0) <= 0) pid[0] = '?';
     return Error(absl::StatusCode::kFailedPrecondition, "ALREADY_LOCKED",
                  absl::StrCat("process ", pid, " runs over ", folder,
                               " already; end it, or name another folder with --data-dir"));
   }
-  if (::ftruncate(file, 0) == 0 && ::dprintf(file, "%d", ::getpid()) > 0) return file;
-  const int why = errno;
-  ::close(file);
-  return CannotWrite(path, why);
+  if (::ftruncate(lock.fd(), 0) != 0 || ::dprintf(lock.fd(), "%d", ::getpid()) <= 0)
+    return CannotWrite(path, errno);
+  return lock;
 }
 
 // Readable by this user alone from its first byte on, whatever was there before.
@@ -133,7 +130,6 @@ LocalFleet::LocalFleet(LocalFleetOptions options) : options_(std::move(options))
 LocalFleet::~LocalFleet() {
   Stop();
   ::close(signal_fd_);
-  if (lock_ >= 0) ::close(lock_);
 }
 
 bool LocalFleet::Wait(int64_t ms) {

@@ -1,6 +1,6 @@
 // Services on this machine, on free loopback ports: as `lorry up` runs them one adapter-store, one
-// sync-orchestrator, one engine-proxy an engine; as `lorry attach` does the engine-proxies alone, for
-// a store and an orchestrator that run elsewhere. Used on main's thread, which must be the only
+// sync-orchestrator, one engine-proxy an engine; as `lorry attach` does the engine-proxies alone,
+// for a store and an orchestrator that run elsewhere. Used on main's thread, which must be the only
 // one when it is made (it blocks SIGINT, SIGTERM and SIGCHLD and reads them itself).
 #pragma once
 
@@ -15,6 +15,7 @@
 #include "clients/cli/child.h"
 #include "clients/cpp/client.h"
 #include "lib/base/clock.h"
+#include "lib/base/file_lock.h"
 
 namespace lorry::cli {
 
@@ -75,7 +76,8 @@ class LocalFleet {
 
   const LocalFleetOptions options_;
   const SteadyClock clock_;
-  int signal_fd_ = -1, lock_ = -1;
+  int signal_fd_ = -1;
+  FileLock lock_;
   bool asked_to_stop_ = false, stdin_ended_ = false;
   size_t proxies_begin_ = 0;
   std::vector<Service> services_;  // store and orchestrator, unless they run elsewhere; proxies

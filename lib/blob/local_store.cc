@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/file_lock.h"
 #include "lib/base/mutex.h"
 #include "lib/base/strings.h"
 #include "lib/blob/file.h"
@@ -122,7 +122,7 @@ absl::Status LocalStaging::Seal() {
 
 class LocalStore final : public Store {
  public:
-  LocalStore(LocalOptions options, Fd lock)
+  LocalStore(LocalOptions options, FileLock lock)
       : options_(std::move(options)),
         layout_(options_.root),
         lock_(std::move(lock)),
@@ -144,7 +144,7 @@ class LocalStore final : public Store {
 
   const LocalOptions options_;
   const Layout layout_;
-  const Fd lock_;
+  const FileLock lock_;
   const std::shared_ptr<Held> held_ = std::make_shared<Held>();
   const std::shared_ptr<SpareFiles> spares_;  // shared with stagings, which may outlive this
 };
@@ -263,8 +263,10 @@ absl::Status Sweep(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Store>> OpenLocalStore(const LocalOptions& options) {
   LORRY_RETURN_IF_ERROR(MakeDirectory(options.root));
-  LORRY_ASSIGN_OR_RETURN(Fd lock, Fd::Open(options.root + "/lock", O_RDWR | O_CREAT));
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  const std::string lock_path = options.root + "/lock";
+  FileLock lock(lock_path);
+  if (lock.error() != 0) return ErrnoStatus(lock.error(), absl::StrCat("opening ", lock_path));
+  if (!lock.held()) {
     return Error(absl::StatusCode::kFailedPrecondition, "ALREADY_LOCKED",
                  absl::StrCat(options.root, " is locked: another process has this store open"));
   }

@@ -1,10 +1,7 @@
 #include "lib/transfer/image_pool.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
@@ -20,20 +17,17 @@ namespace {
 constexpr char kOwnPrefix[] = ".lorry-pool-";
 constexpr char kLockName[] = ".lorry-pool-lock";
 
-absl::StatusOr<int> LockDirectory(const std::string& directory) {
+absl::StatusOr<FileLock> LockDirectory(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kLockName);
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) {
+  FileLock lock(path);
+  if (lock.held()) return lock;
+  if (lock.error() != 0) {
     return Error(absl::StatusCode::kInternal, "",
-                 absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+                 absl::StrCat("cannot open ", path, ": ", std::strerror(lock.error())));
   }
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    close(fd);
-    return Error(absl::StatusCode::kFailedPrecondition, "POOL_IN_USE",
-                 absl::StrCat("another process uses the image pool in ", directory,
-                              "; give each member a directory of its own"));
-  }
-  return fd;
+  return Error(absl::StatusCode::kFailedPrecondition, "POOL_IN_USE",
+               absl::StrCat("another process uses the image pool in ", directory,
+                            "; give each member a directory of its own"));
 }
 
 void RemoveLeftovers(const std::string& directory) {
@@ -50,8 +44,8 @@ bool FileServes(uint64_t file_bytes, uint64_t image_bytes) {
   return file_bytes >= image_bytes && file_bytes - image_bytes <= image_bytes / 16;
 }
 
-ImagePool::ImagePool(Options options, int lock_fd)
-    : options_(std::move(options)), lock_fd_(lock_fd) {}
+ImagePool::ImagePool(Options options, FileLock lock)
+    : options_(std::move(options)), lock_(std::move(lock)) {}
 
 absl::StatusOr<std::unique_ptr<ImagePool>> ImagePool::Open(Options options) {
   std::error_code error;
@@ -61,18 +55,15 @@ absl::StatusOr<std::unique_ptr<ImagePool>> ImagePool::Open(Options options) {
                  absl::StrCat("cannot create ", options.directory, ": ", error.message()));
   }
   std::filesystem::permissions(options.directory, std::filesystem::perms::owner_all, error);
-  LORRY_ASSIGN_OR_RETURN(const int lock_fd, LockDirectory(options.directory));
+  LORRY_ASSIGN_OR_RETURN(FileLock lock, LockDirectory(options.directory));
   RemoveLeftovers(options.directory);
-  return std::unique_ptr<ImagePool>(new ImagePool(std::move(options), lock_fd));
+  return std::unique_ptr<ImagePool>(new ImagePool(std::move(options), std::move(lock)));
 }
 
 ImagePool::~ImagePool() {
-  {
-    MutexLock lock(mutex_);
-    for (auto& file : idle_) file->Unlink().IgnoreError();
-    idle_.clear();
-  }
-  close(lock_fd_);
+  MutexLock lock(mutex_);
+  for (auto& file : idle_) file->Unlink().IgnoreError();
+  idle_.clear();
 }
 
 std::unique_ptr<ImageFile> ImagePool::TakeIdle(uint64_t bytes) {

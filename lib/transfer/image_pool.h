@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/base/file_lock.h"
 #include "lib/base/mutex.h"
 #include "lib/transfer/image_file.h"
 
@@ -67,13 +68,13 @@ class ImagePool {
   const std::string& directory() const { return options_.directory; }
 
  private:
-  ImagePool(Options options, int lock_fd);
+  ImagePool(Options options, FileLock lock);
   std::unique_ptr<ImageFile> TakeIdle(uint64_t bytes) LORRY_REQUIRES(mutex_);
   std::unique_ptr<ImageFile> TakeOldest() LORRY_REQUIRES(mutex_);
   std::string FreshName() LORRY_REQUIRES(mutex_);
 
   const Options options_;
-  const int lock_fd_;
+  const FileLock lock_;
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<ImageFile>> idle_ LORRY_GUARDED_BY(mutex_);  // oldest first
   Counts counts_ LORRY_GUARDED_BY(mutex_);

@@ -191,7 +191,7 @@ class App {
   absl::Status fatal_;
   metrics::Registry registry_;
   ProxyMetrics metrics_;
-  std::unique_ptr<EngineClaim> claim_;
+  FileLock claim_;
   std::unique_ptr<kv::Store> kv_;
   calls::CallDesk calls_{
       {.try_post = [this](Event event) { return proxy_->TryPost(std::move(event)); },
@@ -222,8 +222,8 @@ absl::Status App::Open() {
   LORRY_ASSIGN_OR_RETURN(door_at_,
                          ParseHostPort(absl::GetFlag(FLAGS_door_listen), "--door-listen"));
   LORRY_ASSIGN_OR_RETURN(const std::string data_dir, program::DataDir());
-  LORRY_ASSIGN_OR_RETURN(
-      claim_, EngineClaim::Take(ClaimDirectory(data_dir), engine_at_.host, engine_at_.port));
+  LORRY_ASSIGN_OR_RETURN(claim_,
+                         ClaimEngine(ClaimDirectory(data_dir), engine_at_.host, engine_at_.port));
   LORRY_ASSIGN_OR_RETURN(kv_, kv::OpenSqliteStore({.path = data_dir + "/proxy.db"}));
   const auto on_fatal = [this](const absl::Status& why) {
     fatal_ = why;

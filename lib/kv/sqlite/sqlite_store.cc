@@ -1,7 +1,6 @@
 #include "lib/kv/sqlite/sqlite_store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/file_lock.h"
 #include "lib/base/mutex.h"
 #include "lib/kv/sqlite/connection.h"
 
@@ -32,29 +32,20 @@ constexpr char kSetUp[] =
     "INSERT INTO head VALUES (1, 0);"
     "COMMIT;";
 
-// Held by an open file description: gone with the process, whatever ends it.
-class FileLock {
- public:
-  static absl::StatusOr<std::unique_ptr<FileLock>> Take(const std::string& path) {
-    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) {
-      const auto code = errno == EACCES   ? absl::StatusCode::kPermissionDenied
-                        : errno == ENOSPC ? absl::StatusCode::kResourceExhausted
-                                          : absl::StatusCode::kNotFound;
-      return Error(code, errno == ENOSPC ? "DISK_FULL" : "",
-                   absl::StrCat("opening ", path, ": ", std::strerror(errno)));
-    }
-    std::unique_ptr<FileLock> lock(new FileLock(fd));
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
+absl::StatusOr<FileLock> Lock(const std::string& path) {
+  FileLock lock(path);
+  if (lock.held()) return lock;
+  if (lock.error() == 0) {
     return Error(absl::StatusCode::kFailedPrecondition, "ALREADY_LOCKED",
                  absl::StrCat(path, " is locked: another process has this database open"));
   }
-  ~FileLock() { close(fd_); }
-
- private:
-  explicit FileLock(int fd) : fd_(fd) {}
-  const int fd_;
-};
+  const bool is_full = lock.error() == ENOSPC;
+  const auto code = lock.error() == EACCES ? absl::StatusCode::kPermissionDenied
+                    : is_full              ? absl::StatusCode::kResourceExhausted
+                                           : absl::StatusCode::kNotFound;
+  return Error(code, is_full ? "DISK_FULL" : "",
+               absl::StrCat("opening ", path, ": ", std::strerror(lock.error())));
+}
 
 // Makes the file, or checks it, before SQLite opens it: nobody else owns it, reads it or writes it.
 // SQLite gives its write-ahead log the mode of the database.
@@ -97,7 +88,7 @@ class SqliteSnapshot final : public Snapshot {
 
 class SqliteStore final : public Store {
  public:
-  SqliteStore(std::string path, std::unique_ptr<FileLock> lock, std::unique_ptr<Connection> writer)
+  SqliteStore(std::string path, FileLock lock, std::unique_ptr<Connection> writer)
       : path_(std::move(path)), lock_(std::move(lock)), writer_(std::move(writer)) {}
 
   absl::StatusOr<std::optional<Entry>> Get(std::string_view key) override {
@@ -119,7 +110,7 @@ class SqliteStore final : public Store {
       LORRY_REQUIRES(mutex_);
 
   const std::string path_;
-  const std::unique_ptr<FileLock> lock_;
+  const FileLock lock_;
   Mutex mutex_;
   absl::Status failed_ LORRY_GUARDED_BY(mutex_);  // set once a commit's outcome is not known
   const std::unique_ptr<Connection> writer_;      // used under mutex_
@@ -235,7 +226,7 @@ absl::Status SetUp(Connection& connection, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options) {
-  LORRY_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, FileLock::Take(options.path + ".lock"));
+  LORRY_ASSIGN_OR_RETURN(FileLock lock, Lock(options.path + ".lock"));
   LORRY_RETURN_IF_ERROR(MakePrivate(options.path));
   LORRY_ASSIGN_OR_RETURN(std::unique_ptr<Connection> writer, Connection::Open(options.path));
   const std::string settings =

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,13 +30,6 @@ absl::Status Failed(std::string_view verb, const std::string& path, int error) {
                absl::StrCat("cannot ", std::string(verb), " ", path, ": ", std::strerror(error)));
 }
 
-// Whether `path` still names the file that `fd` has open: who ends a claim removes its file.
-bool IsStillThere(const std::string& path, int fd) {
-  struct stat named = {}, open = {};
-  return ::stat(path.c_str(), &named) == 0 && ::fstat(fd, &open) == 0 &&
-         named.st_ino == open.st_ino && named.st_dev == open.st_dev;
-}
-
 int64_t Nanoseconds(const struct timespec& at) {
   return int64_t{at.tv_sec} * 1'000'000'000 + at.tv_nsec;
 }
@@ -59,12 +51,7 @@ absl::Status CheckSameMount(const std::string& claims, const transfer::ImagePool
 
 }  // namespace
 
-HostCache::Claim::~Claim() {
-  ::unlink(path_.c_str());  // before it is free, so that the next one makes its own
-  ::close(fd_);
-}
-
-void HostCache::Claim::TellProgress() const { (void)::futimens(fd_, nullptr); }
+void HostCache::Claim::TellProgress() const { (void)::futimens(lock_.fd(), nullptr); }
 
 HostCache::HostCache(std::string directory, std::string suffix, transfer::ImagePool& pool,
                      HostCacheLimits limits)
@@ -134,13 +121,11 @@ std::unique_ptr<transfer::ImageFile> HostCache::TakeProven(const Wanted& wanted)
 
 absl::StatusOr<std::unique_ptr<HostCache::Claim>> HostCache::TryClaim(const std::string& path,
                                                                       int64_t* mark) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return Failed("open", path, errno);
-  const bool locked = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
-  if (locked && IsStillThere(path, fd)) return std::unique_ptr<Claim>(new Claim(path, fd));
+  FileLock lock(path, FileLock::File::kIsRemoved);
+  if (lock.error() != 0) return Failed("open", path, lock.error());
+  if (lock.held()) return std::unique_ptr<Claim>(new Claim(std::move(lock)));
   struct stat info = {};
-  if (::fstat(fd, &info) == 0) *mark = Nanoseconds(info.st_mtim);
-  ::close(fd);
+  if (::fstat(lock.fd(), &info) == 0) *mark = Nanoseconds(info.st_mtim);
   return nullptr;
 }
 

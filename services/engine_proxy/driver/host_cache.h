@@ -17,11 +17,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/digest.h"
+#include "lib/base/file_lock.h"
 #include "lib/transfer/checksum.h"
 #include "lib/transfer/image_pool.h"
 #include "services/engine_proxy/driver/host_cache_plan.h"
@@ -34,15 +36,12 @@ class HostCache {
   // The right to fetch one image, as long as it lives.
   class Claim {
    public:
-    ~Claim();
-    Claim(const Claim&) = delete;
     void TellProgress() const;  // to those that wait; any thread
 
    private:
     friend class HostCache;
-    Claim(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
-    const std::string path_;
-    const int fd_;
+    explicit Claim(FileLock lock) : lock_(std::move(lock)) {}
+    const FileLock lock_;
   };
 
   struct Wanted {

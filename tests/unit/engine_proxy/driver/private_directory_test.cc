@@ -89,20 +89,20 @@ TEST_F(PrivateDirectoryTest, ReadersAreTheOwnerAllOrAGroup) {
 }
 
 TEST_F(PrivateDirectoryTest, AnEngineIsClaimedOnce) {
-  auto first = EngineClaim::Take(root_ + "/claims", "127.0.0.1", 30000);
+  auto first = ClaimEngine(root_ + "/claims", "127.0.0.1", 30000);
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ(ReasonOf(EngineClaim::Take(root_ + "/claims", "localhost", 30000).status()),
+  EXPECT_EQ(ReasonOf(ClaimEngine(root_ + "/claims", "localhost", 30000).status()),
             "ENGINE_CLAIMED");
-  EXPECT_TRUE(EngineClaim::Take(root_ + "/claims", "127.0.0.1", 30001).ok());
-  first->reset();
+  EXPECT_TRUE(ClaimEngine(root_ + "/claims", "127.0.0.1", 30001).ok());
+  *first = FileLock();
   EXPECT_TRUE(fs::is_empty(root_ + "/claims")) << "the lock goes with its owner";
-  EXPECT_TRUE(EngineClaim::Take(root_ + "/claims", "127.0.0.1", 30000).ok());
+  EXPECT_TRUE(ClaimEngine(root_ + "/claims", "127.0.0.1", 30000).ok());
 }
 
 TEST_F(PrivateDirectoryTest, NoOtherUserHoldsAClaim) {
   fs::create_directory(root_ + "/claims");
   ::chmod((root_ + "/claims").c_str(), 01777);
-  EXPECT_EQ(ReasonOf(EngineClaim::Take(root_ + "/claims", "127.0.0.1", 30000).status()),
+  EXPECT_EQ(ReasonOf(ClaimEngine(root_ + "/claims", "127.0.0.1", 30000).status()),
             "DIRECTORY_UNSAFE");
 }
 
