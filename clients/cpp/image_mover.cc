@@ -1,33 +1,12 @@
 #include "clients/cpp/image_mover.h"
 
 #include <atomic>
-#include <optional>
 #include <utility>
 
 #include "lib/transfer/ucx/transports.h"
 
 namespace lorry::client {
 namespace {
-
-// A transfer's end, for the thread that waits for it.
-class Waiter {
- public:
-  void Done(transfer::Outcome outcome) {
-    MutexLock lock(mutex_);
-    outcome_ = std::move(outcome);
-    done_.notify_all();
-  }
-  transfer::Outcome Wait() {
-    MutexLock lock(mutex_);
-    while (!outcome_.has_value()) done_.wait(mutex_);
-    return *std::move(outcome_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar done_;
-  std::optional<transfer::Outcome> outcome_ LORRY_GUARDED_BY(mutex_);
-};
 
 uint64_t Bytes(const std::vector<transfer::Range>& ranges, uint64_t whole) {
   if (ranges.empty()) return whole;
@@ -69,11 +48,10 @@ transfer::Outcome ImageMover::Push(std::vector<std::string> addresses,
                                    transfer::PushRequest request, const Progress& progress) {
   const uint64_t total = request.source.size();
   auto on_range = Counting(progress, total, Bytes(request.ranges, total));
-  Waiter waiter;
-  const auto running =
-      Transports().Push(std::move(addresses), std::move(request), std::move(on_range),
-                        [&](transfer::Outcome outcome) { waiter.Done(std::move(outcome)); });
-  return waiter.Wait();
+  return transfer::Await([&](transfer::OnDone done) {
+    Transports().Push(std::move(addresses), std::move(request), std::move(on_range),
+                      std::move(done));
+  });
 }
 
 transfer::Outcome ImageMover::Fetch(const std::vector<std::string>& addresses,
@@ -82,11 +60,9 @@ transfer::Outcome ImageMover::Fetch(const std::vector<std::string>& addresses,
   for (const std::string& address : addresses) sources.push_back({address, request.ticket});
   const uint64_t total = request.destination.size();
   auto on_range = Counting(progress, total, Bytes(request.ranges, total));
-  Waiter waiter;
-  const auto running =
-      Transports().Fetch(sources, std::move(request), std::move(on_range),
-                         [&](transfer::Outcome outcome) { waiter.Done(std::move(outcome)); });
-  return waiter.Wait();
+  return transfer::Await([&](transfer::OnDone done) {
+    Transports().Fetch(sources, std::move(request), std::move(on_range), std::move(done));
+  });
 }
 
 }  // namespace lorry::client

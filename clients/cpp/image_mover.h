@@ -1,5 +1,6 @@
-// Moves image bytes between this process and the store: UCX shared memory first, gRPC
-// where that does not reach. Thread-safe; its transports start at the first use. Calls block until the transfer has ended.
+// Moves image bytes between this process and the store: by UCX shared memory first, by gRPC where
+// that does not reach. Thread-safe; its transports start at the first use. Calls block until the
+// transfer has ended.
 #pragma once
 
 #include <cstdint>

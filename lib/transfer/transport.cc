@@ -9,25 +9,24 @@ namespace {
 
 constexpr std::string_view kSchemeEnd = "://";
 
-template <typename Start>
-Outcome Wait(Start start) {
+}  // namespace
+
+Outcome Await(absl::FunctionRef<void(OnDone)> start) {
   // Shared, because set_value may still be returning on the other thread when get() is done here.
   auto promise = std::make_shared<std::promise<Outcome>>();
   start([promise](Outcome outcome) { promise->set_value(std::move(outcome)); });
   return promise->get_future().get();
 }
 
-}  // namespace
-
 Outcome FetchAndWait(Transport& transport, FetchRequest request, OnRange on_range) {
-  return Wait([&](OnDone done) {
-    return transport.Fetch(std::move(request), std::move(on_range), std::move(done));
+  return Await([&](OnDone done) {
+    transport.Fetch(std::move(request), std::move(on_range), std::move(done));
   });
 }
 
 Outcome PushAndWait(Transport& transport, PushRequest request, OnRange on_range) {
-  return Wait([&](OnDone done) {
-    return transport.Push(std::move(request), std::move(on_range), std::move(done));
+  return Await([&](OnDone done) {
+    transport.Push(std::move(request), std::move(on_range), std::move(done));
   });
 }
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "lib/base/clock.h"
 #include "lib/transfer/checksum.h"
@@ -96,7 +97,10 @@ class Transport {
   virtual TransportStats stats() const = 0;
 };
 
-// Fetch and Push that wait: for tests, tools and plain threads, never for a transport's own.
+// Waits until the transfer that `start` begins has ended, as it tells the OnDone that it is given.
+// For tests, tools and plain threads, never for a transport's own.
+Outcome Await(absl::FunctionRef<void(OnDone)> start);
+// Fetch and Push that wait in this way.
 Outcome FetchAndWait(Transport& transport, FetchRequest request, OnRange on_range = {});
 Outcome PushAndWait(Transport& transport, PushRequest request, OnRange on_range = {});
 
