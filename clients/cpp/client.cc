@@ -116,10 +116,9 @@ std::vector<absl::StatusOr<Response>> AskMembers(
   return answers;
 }
 
-absl::Status NotNamed(const char* service, const char* flag, const char* variable) {
-  return Error(
-      absl::StatusCode::kInvalidArgument, "NO_ADDRESS",
-      absl::StrCat("no ", service, " is named: give its host:port by ", flag, " or ", variable));
+absl::Status NotNamed(const char* service) {
+  return Error(absl::StatusCode::kInvalidArgument, "NO_ADDRESS",
+               absl::StrCat("no ", service, " is named: give its host:port"));
 }
 
 // Makes a repeated call recognisable; two in a row never coincide.
@@ -137,14 +136,12 @@ struct Client::Stubs {
         store_name(absl::StrCat("the adapter-store at ", o.store)),
         sync_name(absl::StrCat("the sync-orchestrator at ", o.orchestrator)) {}
 
-  absl::Status NoOrchestrator() const {
-    return NotNamed("sync-orchestrator", "--orchestrator", "LORRY_ORCHESTRATOR");
-  }
+  absl::Status NoOrchestrator() const { return NotNamed("sync-orchestrator"); }
   template <typename Request, typename Response>
   absl::StatusOr<Response> OfStore(grpc::Status (StoreStub::*method)(grpc::ClientContext*,
                                                                      const Request&, Response*),
                                    const Request& request) const {
-    if (store == nullptr) return NotNamed("adapter-store", "--store", "LORRY_STORE");
+    if (store == nullptr) return NotNamed("adapter-store");
     return Call(*store, method, request, timeout_ms, store_name, wait);
   }
   template <typename Request, typename Response>
