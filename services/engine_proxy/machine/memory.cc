@@ -16,20 +16,23 @@
 namespace lorry::proxy {
 namespace {
 
-// A call that was sent before, by this process or an earlier one, may be carried out after a look.
+// Two, as a call that was sent earlier, by this process or one before it, may be carried out only
+// after the first look.
 constexpr uint32_t kLooksToWake = 2;
 
 // Two in a row, because a request that has arrived may not be among what the engine shows yet.
 constexpr uint32_t kLooksIdle = 2;
 
-// Written down, as a probe that cannot tell it from the base model is not enough from now on.
+// Writes down that the engine slept since it loaded this: from now on it must be told from the base
+// model by its probe, or is loaded anew.
 void NoteSlept(Core& core, Residency& residency) {
   if (residency.loaded_on != core.boot || residency.slept_on == core.boot) return;
   residency.slept_on = core.boot;
   core.SaveName(residency);
 }
 
-// Nothing that the engine answered before says what it would answer now.
+// To be called when memory was released, or weights were changed: no answer of before counts any
+// more.
 void BelieveNothing(Core& core) {
   const uint64_t change = ++core.registry.changes;
   for (auto& [name, residency] : core.residencies) {
@@ -65,7 +68,7 @@ MemoryTags Released(const Core& core) {
 
 std::string Joined(const MemoryTags& tags) { return absl::StrJoin(tags, ", "); }
 
-// SGLang ends of memory that is to be released twice, or taken back twice; vLLM passes over it.
+// SGLang dies when memory is to be released twice, or taken back twice; vLLM ignores that.
 bool RefusesTwice(Core& core, uint64_t ticket, const MemoryTags& tags, bool is_release) {
   if (core.limits.kind != fleet::EngineKind::kSglang) return false;
   const MemoryTags released = Released(core);
@@ -76,12 +79,12 @@ bool RefusesTwice(Core& core, uint64_t ticket, const MemoryTags& tags, bool is_r
   if (twice.empty()) return false;
   AnswerNow(core, ticket, Outcome::kRefused, "MEMORY_CONFLICT",
             absl::StrCat(Joined(twice), is_release ? " is released already" : " is not released",
-                         ", as far as this proxy knows, and SGLang would end of the call"));
+                         ", as far as this proxy knows, and SGLang would die of the call"));
   return true;
 }
 
-// Of `tags`, those that nobody knows of. SGLang tells nothing, and no call of its is harmless to both
-// what is released and what is not.
+// Refuses a call for tags of which nobody knows whether SGLang has released them. SGLang does not
+// tell, and either call would end it if the tag is in the other state.
 bool RefusesDoubted(Core& core, uint64_t ticket, const MemoryTags& tags) {
   if (core.limits.kind != fleet::EngineKind::kSglang || !core.memory.record.has_value())
     return false;
@@ -89,10 +92,11 @@ bool RefusesDoubted(Core& core, uint64_t ticket, const MemoryTags& tags) {
   std::ranges::set_intersection(core.memory.record->doubted, tags,
                                 std::inserter(doubted, doubted.end()));
   if (doubted.empty()) return false;
-  AnswerNow(core, ticket, Outcome::kRefused, "MEMORY_CONFLICT",
-            absl::StrCat("whether SGLang has released its ", Joined(doubted),
-                         " is not known, as a call for that got no answer, and it would end of the "
-                         "wrong one: start the engine again, whose memory is all there then"));
+  AnswerNow(
+      core, ticket, Outcome::kRefused, "MEMORY_CONFLICT",
+      absl::StrCat("whether SGLang has released its ", Joined(doubted),
+                   " is not known, as a call for that got no answer, and SGLang would die of a "
+                   "wrong one: start the engine again, which then has all of its memory"));
   return true;
 }
 
@@ -107,7 +111,7 @@ bool RefusesAway(Core& core, uint64_t ticket) {
   return true;
 }
 
-// An earlier process of this proxy may have let some in, that are there still.
+// Whether requests may still run on adapters that an earlier process of this proxy let in.
 bool MayHaveOrphans(const Core& core) {
   return std::ranges::any_of(core.residencies, [&](const auto& entry) {
     const Residency& residency = entry.second;
@@ -121,13 +125,15 @@ bool IsDrained(const Core& core) {
   return is_shut && core.LiveRequests() == 0 && !MayHaveOrphans(core);
 }
 
-// What an earlier process let in goes on unseen by the door, and need not be any adapter's. SGLang
-// ends of memory that is released under it; vLLM ends at once what nobody waits for.
+// Whether the engine has no requests of an earlier process, of which the door knows nothing, and
+// which need not be on any adapter. SGLang dies when memory is released under such a request; vLLM
+// ends at once what no client waits for.
 bool IsAtRest(const Core& core) {
   return core.limits.kind != fleet::EngineKind::kSglang || core.memory.idle_on == core.boot;
 }
 
-// Otherwise the call waits.
+// Refuses a call that has waited too long for the engine to be at rest. False: it may go on
+// waiting.
 bool RefusesBusy(Core& core, uint64_t ticket) {
   Memory& memory = core.memory;
   if (!memory.idle_by.has_value()) {
@@ -137,7 +143,7 @@ bool RefusesBusy(Core& core, uint64_t ticket) {
   if (core.now < *memory.idle_by) return false;
   memory.idle_by.reset();
   AnswerNow(core, ticket, Outcome::kRefused, "ENGINE_BUSY",
-            "the engine has requests that this door does not know of, and SGLang would end of the "
+            "the engine has requests that this door does not know of, and SGLang would die of the "
             "call: end them, or ask again once they have ended");
   return true;
 }
@@ -167,7 +173,8 @@ void Pass(Core& core, uint64_t ticket, const Call& call) {
   core.effects.push_back(PassCall{memory.op, core.boot, ticket, core.config.framework_pause_ms});
 }
 
-// Written down before the engine hears of it, and settled by its answer.
+// Writes down, before the engine hears of the call, that what it names is in doubt; Settle ends
+// that.
 void Doubt(Core& core, AsleepRecord record, const MemoryTags& tags) {
   std::ranges::set_intersection(record.tags, tags,
                                 std::inserter(record.doubted, record.doubted.end()));
@@ -184,8 +191,9 @@ void Settle(Core& core, const MemoryTags& tags, bool is_release) {
   Release(core, std::move(record));
 }
 
-// Whoever was told that the engine has its memory again asks it at once. What it said of its sleep
-// before that is over; should somebody put it to sleep again, a look tells that begins from now on.
+// The caller sends requests as soon as it hears that the engine has its memory again. So what the
+// engine said of its sleep before does not count any more; should somebody put it to sleep again, a
+// look that begins from now on will tell.
 void Wake(Core& core, const WakeCall& call) {
   const std::optional<AsleepRecord>& record = core.memory.record;
   if (record.has_value() && std::ranges::includes(call.tags, record->tags))
@@ -236,7 +244,8 @@ bool Take(Core& core, uint64_t ticket, const WakeCall& call) {
   return true;
 }
 
-// A framework that holds a pause has seen to what runs: it may mean it to go on with the new weights.
+// A framework that holds a pause has seen to what runs: it may mean it to go on with the new
+// weights.
 bool Take(Core& core, uint64_t ticket, const WeightsCall& call) {
   if (RefusesAway(core, ticket)) return true;
   if (RefusesDoubted(core, ticket, {std::string(kWeightsTag)})) return true;
