@@ -98,7 +98,7 @@ void Plan(Core& core) {
   }
   AdvancePause(core);  // after a flip that it was held for, and never beside a call of the registry
   AdvanceEngine(core);
-  AskEngineLoadIfNeeded(core);
+  AskOccupancyIfNeeded(core);
   AnswerBindCalls(core);
   AnswerCalls(core);
   AdvanceObserved(core);

@@ -145,7 +145,7 @@ void AdvanceUncounted(Core& core) {
   }
 }
 
-void AskEngineLoadIfNeeded(Core& core) {
+void AskOccupancyIfNeeded(Core& core) {
   if (core.boot.empty() || !core.answers || core.occupancy_op != 0 || core.now < core.occupancy_due)
     return;
   const bool is_needed =

@@ -27,7 +27,7 @@ void HandleOccupancy(Core& core, const OccupancySeen& event);
 
 // Judges the engine's answer, and gives up on what has had its time.
 void AdvanceUncounted(Core& core);
-void AskEngineLoadIfNeeded(Core& core);
+void AskOccupancyIfNeeded(Core& core);
 std::optional<Tick> UncountedWakeAt(const Core& core);
 
 }  // namespace lorry::proxy
