@@ -1,6 +1,7 @@
 // The two kernels, as functions of a block: PackTile is what the training stream waits for,
-// FinishLeaf runs beside it. Bytes and hashes are the same on GPU and CPU; so are sums where products
-// and sums are not fused (nvcc --fmad=false). Each block writes memory that no other writes.
+// FinishLeaf runs beside it. Bytes and hashes are the same on GPU and CPU; so are sums where
+// products and sums are not fused (nvcc --fmad=false). Each block writes memory that no other
+// writes.
 #pragma once
 
 #include <cstdint>
@@ -224,8 +225,8 @@ struct LeafMemory {
 // One lane of a leaf, from the sums of its blocks.
 LORRY_HD inline uint64_t FinishLane(const View& view, uint64_t leaf, unsigned lane,
                                     const uint64_t* secret) {
-  constexpr unsigned kAhead =
-      16;  // loads at a time: the steps are short, the way to memory is long
+  // Loads that are under way at a time: the steps are short, and the way to memory is long.
+  constexpr unsigned kAhead = 16;
   const uint64_t length = LeafLength(leaf, view.image_bytes), mixed = MixedBlocks(length);
   const uint64_t* sums = view.sums + leaf * (kLeafBytes / kBlockBytes) * kLanes + lane;
   uint64_t value = FirstLane(lane);

@@ -15,7 +15,7 @@ namespace lorry::blob {
 struct LocalOptions {
   std::string root;             // created if its parent exists
   uint64_t free_bytes_min = 0;  // Create answers DISK_FULL rather than leave less than this free
-  // How long after a Seal the file for the next blob of that size is made.
+  // How long after a Seal a spare file for the next blob of that size is made (spare_files.h).
   std::chrono::milliseconds spare_after{1'000};
 };
 

@@ -52,8 +52,8 @@ struct DesiredRow {
 // Lag of a version outside of the pool's current lineage (another run's, or never activated here).
 inline constexpr uint32_t kLagNone = std::numeric_limits<uint32_t>::max();
 
-// What a version that the engine lists must do before it is LOADED: nothing more, answer a token, or
-// answer otherwise than the base model does; with kAuto the last where it is known that it must.
+// What a version that the engine lists must do before it is LOADED: nothing more, answer a token,
+// or answer otherwise than the base model does; with kAuto the last where it is known that it must.
 enum class ProbeRule { kAuto, kToken, kPresence, kDiffers };
 
 // A mean of 0.1 nats takes importance weights to 1.1, half of the way to where PPO usually clips
@@ -68,11 +68,11 @@ struct WantedVersion {
   Render render = Render::kPlain;
   bool must = false;  // MUST stays loaded; MAY leaves when room is needed
   bool load = true;   // false: fetch and verify only; another member tries it on an engine first
-  // `load` holds until more of this member's engines than these have died of it: whoever permitted
-  // it did not know of another death.
+  // How many of this member's engines had died of it when `load` was permitted. The permission ends
+  // with the next death, which whoever gave it did not know of.
   uint32_t deaths_allowed = 0;
-  // Nor does it hold on another boot than that which the document names: none of this member's group
-  // has proven the version yet, and this boot alone is to try it.
+  // `load` is permitted on the boot that the document names and on no other: nobody of this
+  // member's group has proven the version yet, and this boot alone is to try it.
   bool on_this_boot = false;
   uint32_t eviction_rank = 0;  // among MAY: the lowest leaves first
   uint32_t lag = kLagNone;     // versions activated after it in the current lineage
@@ -121,7 +121,9 @@ struct Desired {
   Term term;
   Revision revision;  // counts documents within the term, per member
   JournalId journal;  // the journal this document is bound to; a proxy with another refuses it
-  BootId boot;  // the engine boot it was computed for; informative for rows, binding for nothing
+  // The engine boot that it was computed for. Only WantedVersion::on_this_boot goes by it; all else
+  // holds for whatever boot there is.
+  BootId boot;
   std::vector<DesiredRow> rows;       // sorted by adapter
   std::vector<WantedVersion> wanted;  // sorted by name
   std::vector<AliasRoute> aliases;    // sorted by adapter, alias

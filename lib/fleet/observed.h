@@ -1,4 +1,4 @@
-// Observed: the whole document with which a member answers. Latest wins.
+// Observed: the whole document with which a member answers. The latest one counts.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ enum class ResidencyState { kAbsent, kFetching, kFetched, kLoading, kLoaded, kUn
 std::string_view ToString(ResidencyState state);
 std::string_view ToString(RowMode mode);
 
-// Whose failure it is that a residency is FAILED: what the orchestrator's verdicts on a version are
-// made of. `reason` and `detail` beside it are words for people and steer nothing.
+// Whose failure it is that a residency is FAILED. The orchestrator's verdicts on a version are made
+// of this; the `reason` and `detail` beside it are words for people and steer nothing.
 enum class Failure {
-  kNone,        // it is not FAILED
-  kMember,      // this member's own: the fetch, the disk, the connection, everything not below
-  kRefused,     // the engine answered, with a free slot and a file that it can read, that it does
-                // not take this adapter; `detail` has its words
+  kNone,     // it is not FAILED
+  kMember,   // this member's own: of the fetch, the disk, the connection, and all not named below
+  kRefused,  // the engine answered, with a free slot and a file that it can read, that it does
+             // not take this adapter; `detail` has its words
   kEngineHung,  // the engine lives, and did not answer its load or probe in time
   kMisfit,      // its shapes are not those of the engine's base model
 };
@@ -42,8 +42,8 @@ struct ObservedResidency {
   uint64_t bytes_done = 0;         // FETCHING
   uint64_t bytes_total = 0;
   uint32_t in_flight = 0;  // requests at the engine that the door counts on it
-  bool count_known =
-      true;  // false while there may be others: an earlier process', a lease holder's
+  // False while there may be others on it: those of an earlier process or of a lease's holder.
+  bool count_known = true;
   auto operator<=>(const ObservedResidency&) const = default;
 };
 
@@ -55,10 +55,13 @@ struct ObservedRow {
   uint64_t incarnation = 0;
   Epoch epoch;
   EngineName target;  // empty: nothing
-  Epoch barrier;      // the sync's that it is HELD or LOCKED for, or CLOSED while asked to; 0: none
-  Epoch revoked;      // the sync's whose hold its own deadline ended last; 0: none
-  // For people, while it waits for its engine to come to rest: what for, and first the word of
-  // docs/ERRORS.md where the engine could not be paused. Otherwise empty.
+  // Of the sync for which it is HELD or LOCKED, or CLOSED while asked to be either; 0: none.
+  Epoch barrier;
+  // Of the last sync whose hold ended here by its own deadline; 0: none.
+  Epoch revoked;
+  // For people, while the row waits for its engine to come to rest: what it waits for. Where the
+  // engine could not be paused this begins with the word of docs/ERRORS.md for that. Otherwise
+  // empty.
   std::string waits_for;
   auto operator<=>(const ObservedRow&) const = default;
 };
@@ -78,11 +81,11 @@ struct Killer {
 
 struct Observed {
   JournalId journal;
-  // Counts documents of one proxy process; a lower one is an old one overtaken.
+  // Counts the documents of one proxy process: one with a lower number is older, and was overtaken.
   uint64_t sequence = 0;
   BootId boot;        // empty while no engine answers
   Term term;          // the highest this proxy has accepted
-  Revision revision;  // of the Desired this reflects
+  Revision revision;  // of the Desired document that this one answers
   MemberHealth health = MemberHealth::kJoining;
   std::string health_detail;  // for people: the missing flag, what it waits for
   EngineLimits limits;

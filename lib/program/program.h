@@ -29,7 +29,7 @@ ABSL_DECLARE_FLAG(std::string, data_dir);
 
 namespace lorry::program {
 
-inline constexpr char kVersion[] = LORRY_VERSION;  // of CMakeLists.txt
+inline constexpr char kVersion[] = LORRY_VERSION;  // from CMakeLists.txt
 
 // Parses flags, sets up logging and signals, calls `run`, and turns what it returns into an exit
 // status: 0 after a drain, 1 with the error on stderr. Arguments that are no flags are an error.
@@ -46,7 +46,7 @@ void RaiseDescriptorLimit();
 rpc::ServerOptions ServerFlags();
 // From --auth-token-file and --tls-client-ca.
 absl::StatusOr<std::unique_ptr<rpc::Access>> AccessFlags();
-// --auth-token-file; empty: everybody on loopback.
+// --auth-token-file; empty: no token is asked for, and everybody on loopback may call.
 std::string TokensFile();
 // --tls-ca; empty: other services are dialled in plaintext.
 std::string DialledCa();
@@ -54,7 +54,7 @@ std::string DialledCa();
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
                                                     std::vector<std::string> idempotent);
 
-// A channel that shows no token, for servers where a ticket is all that is asked for. `tls_name`: of
+// A channel that shows no token, for servers that ask for a ticket alone. `tls_name`: the name in
 // the server's certificate; empty: the target's host.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> DialByTicket(const std::string& target,
                                                             const std::string& tls_name);
@@ -62,11 +62,13 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> DialByTicket(const std::string& t
 // --data-dir, created with its parents; INVALID_ARGUMENT when it is not named.
 absl::StatusOr<std::string> DataDir();
 
-// Says in the log, as `READY {json}` on stdout, and in --ready-file where one is named, where the
-// program listens. The file appears whole (written beside and renamed), once everything serves.
+// Says where the program listens: in the log, as `READY {json}` on stdout, and in --ready-file
+// where one is named. To be called once everything serves. The file is written under another name
+// and renamed, so that nobody reads half of it.
 absl::Status Ready(const std::map<std::string, std::string>& addresses);
 
-// Every flag's value as JSON, for /configz; of those that may hold secrets only that they are set.
+// The value of every flag as JSON, for /configz. Of flags that may hold secrets it says only
+// whether they are set.
 std::string FlagsJson();
 
 }  // namespace lorry::program

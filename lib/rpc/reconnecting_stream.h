@@ -67,8 +67,8 @@ class ReconnectingReader {
  public:
   using Reactor = grpc::ClientReadReactor<In>;
   struct Hooks {
-    std::function<void(grpc::ClientContext*, Reactor*)>
-        start;  // keeps the request alive until on_closed
+    // Keeps the request alive until on_closed.
+    std::function<void(grpc::ClientContext*, Reactor*)> start;
     std::function<void()> on_open = [] {};
     std::function<void(In)> on_message;
     std::function<void(absl::Status)> on_closed = [](const absl::Status&) {};

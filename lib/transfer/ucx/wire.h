@@ -1,5 +1,6 @@
-// The active-message headers of a UCX session: which range a message is about, in a few fixed
-// bytes. Tickets, refusals and the session's end travel on the gRPC stream beside it.
+// The headers of the active messages of a UCX session: a few bytes that say which range a message
+// is about. Tickets, refusals and the session's end travel on a gRPC stream that is open at the
+// same time.
 //
 // Pure functions. `Decode` reads hostile input: every length is bounded before it is used. Payloads
 // travel beside the header and are checked against its range by the caller.

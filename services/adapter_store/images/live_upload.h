@@ -1,4 +1,5 @@
-// One open upload in memory. Internal to images/; Uploads owns it, checks and transports share it.
+// One open upload in memory. Internal to images/; Uploads owns it, and checks and transports share
+// it.
 #pragma once
 
 #include <atomic>
@@ -36,26 +37,27 @@ struct Uploads::Live {
     MutexLock lock(mutex);
     return check != nullptr;
   }
-  // From here on what is committed is the sealed file, also by a retry.
+  // Seals the staged file; from then on a commit, a repeated one too, reads the sealed file.
   absl::Status Seal(blob::Store& blobs) LORRY_REQUIRES(io);
 
   const Upload record;  // as it was begun
   std::atomic<Tick> progress;
-  std::atomic<uint64_t> unledgered = 0;  // bytes that arrived since the last ledger
+  std::atomic<uint64_t> unledgered = 0;  // bytes that arrived since ranges were last written down
   ArrivedLeaves arrived;
 
-  // Set under `io`, once `target` or `sealed` is there. Until then an upload can be found, because
-  // it is announced before its file is allocated, but takes no range and cannot be committed.
+  // Set under `io`, once `target` or `sealed` is there. An upload can be found before that, as it
+  // is in the catalogue before its file is allocated; it then takes no range and cannot be
+  // committed.
   std::atomic<bool> opened = false;
 
   // Held while the file is created, synced, checked or sealed; taken before `mutex`.
   Mutex io;
   std::shared_ptr<blob::Staging> staging LORRY_GUARDED_BY(io);
-  std::shared_ptr<const blob::Mapping> sealed LORRY_GUARDED_BY(io);  // then `target` is null
+  std::shared_ptr<const blob::Mapping> sealed LORRY_GUARDED_BY(io);  // once set, `target` is null
 
   Mutex mutex;
   std::shared_ptr<transfer::PutTarget> target LORRY_GUARDED_BY(mutex);
-  // The one that runs; one that stored the version stays, for commits that come late.
+  // The check that runs. One that has stored the version stays here, for commits that come late.
   std::shared_ptr<Check> check LORRY_GUARDED_BY(mutex);
 };
 

@@ -108,7 +108,8 @@ absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
     LORRY_RETURN_IF_ERROR(catalog_.EndUpload(begun.upload.id, opened));
     return opened;
   }
-  // An end before `live` was findable did not reach it; any later one does.
+  // The upload may have been ended after it was recorded and before `live` was in the map, where
+  // whoever ended it would have found it. So its state is read once more.
   LORRY_ASSIGN_OR_RETURN(const Upload now, catalog_.GetUpload(begun.upload.id));
   if (now.state != UploadState::kOpen) {
     Drop(now.id);

@@ -45,7 +45,7 @@ Task<bool> Answer(Exchange& x, int status, std::string_view content_type, std::s
   head += "\r\n";
   const std::string_view sent_body = x.head.method == "HEAD" ? std::string_view() : body;
   const bool sent = co_await x.client.Write(head, sent_body);
-  co_return sent&& keep;
+  co_return (sent && keep);
 }
 
 Task<bool> PassOn(Exchange& x, int status, std::string_view content_type, std::string body) {

@@ -27,9 +27,10 @@ inline constexpr size_t kMaxBatch = 4096;
 inline constexpr size_t kMaxReferenceBytes = 256;
 // A client's own `rid`. One short `rid` of a batch is given back once for each of its prompts.
 inline constexpr size_t kMaxIdBytes = 1024;
-// What one body is counted for at most; vLLM's own limit of `n` is 16,384.
+// The most requests at the engine that one body is counted as; vLLM's own limit of `n` is 16,384.
 inline constexpr uint64_t kMaxEngineRequests = 1u << 20;
-// Each of them takes a connection to the engine and a slot of its batch.
+// The most single requests that one request is split into. Each takes a connection to the engine
+// and a place in the engine's batch.
 inline constexpr uint64_t kMaxSplit = 64;
 
 struct EngineFacts {
@@ -42,31 +43,31 @@ struct EngineFacts {
 };
 
 struct BodyFacts {
-  References adapters;  // one, or one for each of the batch; empty text: none
+  References adapters;  // one, or one for each prompt of the batch; an empty text names none
   bool adapter_is_list = false;
   std::string asked_model;  // JSON text of `model` where it names something
   std::string base_model;   // the text itself where it is a name of the engine's base model
   bool stream = false;
-  bool wants_prompt_logprobs = false;  // looked for where the engine dies of it
+  bool wants_prompt_logprobs = false;  // read only where the engine dies of it (EngineFacts)
   uint64_t n = 1;
   size_t batch = 0;  // 0: not a batch
   size_t prompts() const { return batch == 0 ? 1 : batch; }
-  uint32_t engine_requests = 1;         // that become of it at the engine, as far as the body says
+  uint32_t engine_requests = 1;  // how many requests the engine makes of it, as the body says
   std::vector<std::string> client_ids;  // `rid` as the client gave it, if it did
 
-  // Where things are in the body; kind kNull with length 0 where absent.
+  // Where these stand in the body; what is absent has the kind kNull and the length 0.
   JsonRange object, model, lora_path;
   JsonRange rid;                    // on vLLM `request_id`, which is left as it is
   std::vector<JsonRange> n_values;  // `sampling_params` may be a list, each with its own
   bool object_is_empty = false;
-  bool model_names_base = false;  // and no adapter
+  bool model_names_base = false;  // `model` names the base model, and no adapter
   bool model_has_colon = false;
 };
 
 enum class AdapterPlace { kLoraPath, kModel, kNowhere };
 enum class CountPlace { kNowhere, kBody, kSamplingParams };
 
-// Where SGLang reads what on its routes (srt/entrypoints/openai/protocol.py and
+// Which fields SGLang reads on its routes, and where (srt/entrypoints/openai/protocol.py and
 // srt/managers/io_struct.py, 0.5.23).
 struct ShapeRules {
   AdapterPlace adapter = AdapterPlace::kLoraPath;

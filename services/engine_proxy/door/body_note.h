@@ -2,7 +2,7 @@
 // `X-Lorry-Body: 1`: a field `lorry` in the JSON object, or in the last event of each sequence of a
 // stream. Every other byte stays.
 //
-// Pure, one thread's.
+// Pure; belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,12 @@ struct Span {
   VersionKey key;
 };
 
-// The value of `lorry`: what the headers say, as JSON. Without spans the field is left out.
+// The value of `lorry`: what the headers say, as JSON; with its field `spans` where there are any.
 std::string LorryObject(const Resolved& resolved, bool lag_known, std::span<const Span> spans);
 
-// What SGLang's `weight_version` of such a reply says, as JSON: the version's number. Empty: of the base
-// model, and of what a framework bound, which labels its engine by itself.
+// What `weight_version` says in SGLang's reply, as JSON: the version's number. Empty, so that the
+// reply stays as it is, for the base model and for what a framework bound, as frameworks label
+// their engine.
 std::string WeightVersion(const Resolved& resolved);
 
 // `json`, an object, with the field `lorry`.
@@ -37,20 +38,21 @@ std::string WithLorry(std::string json, const std::string& value);
 
 class BodyNote {
  public:
-  // A larger reply in one piece is not held until its end: it says nothing of spans.
+  // A JSON reply that is larger than this is not held until its end, and gets no spans.
   static constexpr size_t kHeldBytes = 1u << 20;
 
-  // `resolved`: one, or one for each prompt, of which each has `samples`.
+  // `resolved`: one for the whole request, or one for each prompt. Each prompt has `samples`
+  // samples.
   BodyNote(std::vector<Resolved> resolved, bool lag_known, size_t samples)
       : resolved_(std::move(resolved)), lag_known_(lag_known), samples_(samples) {}
   void Feed(std::string_view piece, bool end, std::string* out);
 
  private:
-  struct Blank {};  // nothing has come that tells a document from a stream
+  struct Blank {};  // not enough has come to tell a JSON document from a stream
   struct Json {
     std::string held;  // up to its end
   };
-  struct Passing {};  // nothing is left to be noted
+  struct Passing {};  // the rest passes as it is
   // What is held is passed on; `end`: it is the whole document.
   void PassJson(std::string json, bool end, std::string* out);
   void PassEvent(std::string_view event, std::string* out) const;

@@ -1,7 +1,7 @@
 // The client's side of one connection: what it sends, what it is told, and that it leaves.
 //
-// One shard's, one thread's. A client that closes, or half-closes, has left (as uvicorn sees it).
-// Shared, because the wait that watches the socket may end after the session.
+// Belongs to one shard and its thread. A client that closes, or half-closes, has left (as uvicorn
+// sees it). Shared, because the wait that watches the socket may end after the session.
 #pragma once
 
 #include <boost/beast/core/flat_buffer.hpp>
@@ -41,7 +41,8 @@ class Client : public std::enable_shared_from_this<Client> {
 
   // Between these two a request is served.
   void BeginRequest();
-  // The whole request is here: until it ends, a client that leaves is noticed although nobody reads.
+  // The whole request is here: until it ends, a client that leaves is noticed although nobody
+  // reads.
   void Watch() { watched_ = true; }
   void EndRequest();
   // At each sweep: whether a watched client has left, and from then on a wait for its leaving. A

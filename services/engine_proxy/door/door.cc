@@ -94,8 +94,8 @@ struct Door::State {
 
   Shared shared;
   std::vector<std::unique_ptr<Shard>> shards;
-  std::unique_ptr<Acceptor>
-      acceptor;  // of the first shard; the others get their sockets from there
+  // Of the first shard; the others get their sockets from there.
+  std::unique_ptr<Acceptor> acceptor;
   Mutex drain_mutex;
   std::vector<std::thread> threads;
   std::atomic<bool> over = false;  // the threads have ended, so nothing moves any more

@@ -50,11 +50,11 @@ struct DoorLimits {
   // The engine takes nothing of a request for so long.
   int64_t engine_write_ms = 300'000;
   int64_t engine_pool_ms = 4'000;  // uvicorn closes idle connections after 5 s
-  // A call of a framework's: longer than any that its owner lets go on. One that waits for running
-  // requests may last as long as they do.
+  // How long a framework's call may last: longer than its owner lets any go on. One that waits for
+  // running requests may last as long as they do.
   int64_t call_ms = 1'200'000;
-  // How often limits are looked at, so their precision. A request that lasts until the next look is
-  // watched for its client leaving from then on.
+  // How often limits are looked at, and so how precise they are. From the first look on that a
+  // request lives to see, it is noticed when its client leaves.
   int64_t sweep_ms = 250;
 };
 
@@ -74,12 +74,12 @@ struct DoorOptions {
   DoorLimits limits;
   size_t explained_requests = 4096;
   DoorObserver* observer = nullptr;  // outlives the door
-  // After every SetTable (from its thread), and when a name that nothing routes to has no request
-  // left (from any).
+  // Called after every SetTable, on its thread, and when a name that nothing routes to has no
+  // request left, on any.
   std::function<void(const Counts&)> on_counts;
-  // Once, when the door begins to drain; from whoever asked for it.
+  // Called once, when the door begins to drain, on the thread that asked for it.
   std::function<void()> on_draining;
-  // Once, when the door has drained: nobody is connected any more, and nobody can connect.
+  // Called once, when the door has drained: nobody is connected any more, and nobody can connect.
   std::function<void()> on_closed;
 };
 
@@ -102,21 +102,21 @@ class Door {
   void SetTable(proxy::DoorTable table);
   Counts Snapshot() const;
   uint32_t held() const;  // requests that wait here for another table
-  // Grows with every piece of a reply, to a request that is counted, which shows that the engine works:
-  // not with an error, nor with what its HTTP server says before it has passed the request on.
+  // Grows with every piece of a reply to a counted request that shows that the engine works: not
+  // with an error, nor with what its HTTP server sends before the engine has the request.
   uint64_t pieces_heard() const;
 
   std::optional<Explained> Explain(std::string_view request_id) const;
   std::vector<Explained> Recent(size_t limit) const;
 
   // Stops accepting and lets running requests end (replies say `Connection: close`); a request that
-  // waits here, or would have to, is refused with DRAINING. Blocks until
-  // none is left, at most `wait_ms`; false: some still run, and go on running. May be called again,
-  // to go on waiting, and beside Drain, which ends the wait.
+  // waits here, or would have to, is refused with DRAINING. Blocks until none is left, at most
+  // `wait_ms`; false: some still run, and go on running. May be called again, to go on waiting, and
+  // while Drain runs, which ends the wait.
   bool Quiesce(int64_t wait_ms);
   bool draining() const;  // nobody is admitted any more
-  // The same, then aborts what is left after `grace_ms` and joins the threads. Blocks. A second
-  // caller waits for the first.
+  // Quiesce for `grace_ms`, then aborts what is left and joins the threads. Blocks. A second caller
+  // waits for the first.
   void Drain(int64_t grace_ms);
 
  private:

@@ -64,8 +64,8 @@ struct Exchange {
   std::optional<ReplyRestorer> restorer;
   bool tells_versions = false;  // in `meta_info.weight_version` of the reply
   std::string engine_id;        // vLLM: the X-Request-Id that it gets; empty: the client's own
-  std::string
-      in_flight_why;  // policy asks for more than to finish, and why it finishes all the same
+  // Where policy asks for more than that it finishes: why it finishes all the same.
+  std::string in_flight_why;
   std::unique_ptr<ResumePlan> resume;  // null: it is not resumed
   std::unique_ptr<FlipWatch> flip;     // goes first; null: it finishes on the version it began with
 };

@@ -1,5 +1,5 @@
-// The last requests, by request id: what `lorry why <request-id>` reads. Thread-safe; bounded;
-// nothing of any body.
+// The last requests, by request id: what `lorry why <request-id>` reads. Thread-safe. Keeps a
+// bounded number of requests, and nothing of any body.
 #pragma once
 
 #include <cstddef>

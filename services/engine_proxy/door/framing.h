@@ -22,9 +22,8 @@
 namespace lorry::door {
 
 struct HeadLimits {
-  size_t bytes =
-      64 *
-      1024;  // llm-d allows 1 MiB, Envoy 60 KiB, nginx 4 x 8 KiB; traces and tokens fit in 64 KiB
+  // llm-d allows 1 MiB, Envoy 60 KiB, nginx 4 x 8 KiB; headers of tracing and tokens fit in 64 KiB.
+  size_t bytes = 64 * 1024;
   size_t fields = 100;  // Envoy's default
 };
 
@@ -102,8 +101,8 @@ class FieldNames {
   uint64_t seen_ = 0;
 };
 
-// "name: value" lines that may be forwarded; `drop` names those that the door writes itself or keeps
-// to itself.
+// "name: value" lines that may be forwarded; `drop` names those that the door writes itself or
+// keeps to itself.
 void AppendForwardable(std::span<const HeaderField> fields, const FieldNames& drop,
                        std::string* head);
 

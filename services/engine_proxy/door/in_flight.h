@@ -19,13 +19,15 @@ struct Exchange;
 struct Resolved;
 struct Shard;
 
-// Before the engine gets the request: gives it a FlipWatch if policy asks for one and the engine can
-// abort it; says in the exchange why not otherwise. On vLLM it also gives it an id of the door's.
+// Before the engine gets the request: gives it a FlipWatch if policy asks for one and the engine
+// can abort it; says in the exchange why not otherwise. On vLLM it also gives it an id of the
+// door's.
 void FollowFlips(Exchange& x);
 // On the shard's thread, after each new table.
 void TellFlips(Shard& shard);
 
-// Aborts a request at its engine when its row flips. One shard's, one thread's; the exchange's.
+// Aborts a request at its engine when its row flips. Belongs to the request's exchange, and so to
+// one shard and its thread.
 class FlipWatch {
  public:
   explicit FlipWatch(Exchange& x);

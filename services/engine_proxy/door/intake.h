@@ -19,18 +19,18 @@ class RequestReader {
 
   // The next request begins: what the last one left in the client's buffer is given up.
   void Begin();
-  // Its head. Nothing yet: await ReadMore and hand its result to Took, whose false is the connection's
-  // end.
+  // The request's head; nothing where it is not whole yet: then await ReadMore and hand its result
+  // to Took, which is false where the connection has ended.
   std::optional<std::variant<RequestHead, HeadProblem>> TakeHead();
   auto ReadMore() { return client_.ReadMore(kReadBytes); }
   bool Took(const Transferred& read);
 
   // True where the client has sent the whole body with its head, as it does with most: then `body`
-  // has it, counted by `lease`, and there is nothing for ReadBody to do. A body lies in the client's
-  // buffer until ForgetBody.
+  // has it, counted by `lease`, and there is nothing for ReadBody to do. A body lies in the
+  // client's buffer until ForgetBody.
   bool TakeBody(const RequestHead& head, std::string_view* body, BodyLease* lease);
-  // Nothing: `body` is whole, and counted by `lease`. A problem with status 0: the connection has
-  // ended, and nobody is left to be told.
+  // Reads the rest of the body. Nothing: `body` is whole, and counted by `lease`. A problem with
+  // status 0: the connection has ended, and nobody is left to be told.
   Task<std::optional<HeadProblem>> ReadBody(const RequestHead& head, std::string_view* body,
                                             BodyLease* lease);
   void ForgetBody();

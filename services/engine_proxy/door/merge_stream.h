@@ -1,7 +1,8 @@
 // Puts the event streams of n single requests together into the one stream that n > 1 would have
 // had: events pass as they come, each with the number of its sample.
 //
-// Pure, one thread's. Holds the event of each stream whose end has not come, and nothing else.
+// Pure; belongs to one thread. Of each stream it holds the event that has not come to its end yet,
+// and nothing else.
 #pragma once
 
 #include <string>
@@ -23,7 +24,7 @@ class StreamMerger {
   // A piece of the stream of `sample`; what the client may be sent now is appended to `out`.
   // INTERNAL ENGINE_REPLY_INVALID for what is no event of SGLang's.
   absl::Status Feed(size_t sample, std::string_view piece, std::string* out);
-  // All streams have ended: what is said once for all of them.
+  // All streams have ended: appends what the client is told once for all of them.
   absl::Status End(std::string* out);
   size_t held_bytes() const { return held_bytes_; }
 
@@ -37,7 +38,7 @@ class StreamMerger {
   std::vector<EventReader> events_;  // of each stream
   size_t held_bytes_ = 0;
   Usage usage_;
-  std::string usage_event_;  // the last one; it is sent once, with the tokens of all
+  std::string usage_event_;  // the last usage event; sent once, with the tokens of all streams
 };
 
 }  // namespace lorry::door

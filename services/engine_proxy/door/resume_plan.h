@@ -1,8 +1,8 @@
-// What may be resumed, and how a continuation is asked for and put behind what came before: one
-// sequence of tokens that several versions made.
+// Which requests may be resumed under another version, how the rest of their tokens is asked for,
+// and how it is joined to what came before: to one sequence of tokens that several versions made.
 //
-// Pure functions, any thread. Token ids, and log-probabilities with them, are exact; text is what
-// each version's share of the tokens decodes to.
+// Pure functions, any thread. Token ids are joined exactly, and log-probabilities with them; the
+// text is what each version's tokens decode to by themselves, one after the other.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,14 @@ namespace lorry::door {
 
 // Where a request's body keeps what differs in a continuation.
 struct ResumePlan {
-  JsonRange prompt;  // the list of token ids
-  JsonRange most;    // how many tokens may be generated
-  uint64_t most_tokens = 0;
+  JsonRange prompt;          // the list of token ids
+  JsonRange most;            // the number of tokens that may be generated,
+  uint64_t most_tokens = 0;  // and its value
 };
 
-// FAILED_PRECONDITION with the reason in the client's words: only token ids in and out, and only
-// what means the same when it begins anew behind the tokens that are there. SGLang /generate.
+// For requests to SGLang's /generate. FAILED_PRECONDITION, with a message for the client, for what
+// cannot be resumed: prompts that are no token ids, and all that would mean something else if it
+// began anew behind the tokens that are there.
 absl::StatusOr<ResumePlan> PlanResume(const BodyFacts& facts, const PaddedBody& body);
 
 // What SGLang answered, read for what a continuation needs.
@@ -38,7 +39,7 @@ absl::StatusOr<Generated> ReadGenerated(const PaddedBody& reply);
 std::vector<Edit> ContinuationEdits(const ResumePlan& plan, const PaddedBody& body,
                                     const Generated& before);
 
-// `reply` of a continuation as if it had generated what `before` says, too.
+// The `reply` to a continuation, changed so that it also has what was generated before it.
 absl::StatusOr<std::string> Continued(const PaddedBody& before, std::string reply);
 
 }  // namespace lorry::door

@@ -71,8 +71,8 @@ class UpstreamCall {
   bool has_body() const { return !parser_->is_done() || ends_with_connection_; }
 
   struct Piece {
-    std::span<const asio::const_buffer>
-        data;  // not empty, or the end, or a failure; until the next
+    // Valid until the next piece is read. Empty only at the end, or where the call failed.
+    std::span<const asio::const_buffer> data;
     bool end = false;
     CallResult result = CallResult::kOk;
   };

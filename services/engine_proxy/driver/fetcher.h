@@ -1,8 +1,8 @@
-// Fetches versions: manifest from the store, ranges from wherever it says unless the host has the
-// image already, a directory on the shelf in the end. While many fetch one image, that is from each
-// other.
-// Where the engine runs on several nodes, its followers fetch at the same time, and a fetch is done
-// when all have the directory.
+// Fetches versions: reads the manifest from the store, then, unless the host has the image already,
+// its ranges from where the store says, and makes a directory on the shelf of it. While many
+// proxies fetch one image, the store names other proxies to read it from. Where the engine runs on
+// several nodes, its followers fetch at the same time, and a fetch is done when all of them have
+// the directory.
 //
 // The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves,
 // config), so a range that agrees with its leaf is right wherever it came from. Work that blocks
@@ -47,8 +47,9 @@ using OnFetched = std::function<void(const std::string& transport, double second
 
 class Fetcher {
  public:
-  // `relay`: passes on what is fetched, and says what else than the store to read it from; null:
-  // the store alone. `ahead`: has some of it already; null: nothing.
+  // `relay`: passes on what is fetched, and knows from where else than the store to read it; null:
+  // only the store is read from. `ahead`: may have some of an image already; null: there is no such
+  // thing.
   Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
           Followers& followers, Relay* relay, ReadAhead* ahead, EventSink sink,
           OnFetched on_fetched);
@@ -63,7 +64,8 @@ class Fetcher {
   // LoadDone, unsent.
   void Confirm(const Load& load, std::function<void(const Load&)> engine);
 
-  // Bytes that arrived, by transport; "ahead": before they were a version's.
+  // Bytes that arrived, by transport; "ahead" are those that were read before their version was
+  // stored.
   std::map<std::string, uint64_t> fetched_bytes() const;
   // Versions that came here whole, by where their images were.
   struct Sources {

@@ -1,12 +1,13 @@
-// The adapter directories that the engine reads: one a name, complete before anything knows of it.
+// The adapter directories that the engine reads: one for each engine name, complete before anybody
+// hears of it.
 //
 //   <root>/pool/...                                recycled files (lib/transfer/image_pool.h)
 //   <root>/versions/<journal>/<engine name>/       adapter_model.safetensors, adapter_config.json;
 //                                                  nothing else: SGLang reads any *.safetensors
 //   <root>/manifests/<journal>/<engine name>.json  the config as published: proves the digest again
 //
-// Where the proxies of a host share a cache (host_cache.h), an image in versions/ is one more name of
-// the cache's file, which nobody writes.
+// Where the proxies of a host share a cache (host_cache.h), an image in versions/ is one more name
+// of the cache's file, which nobody writes.
 //
 // A name certifies its contents, so its path is the same for as long as the journal lives. A proxy
 // that lost its journal writes under another: it never touches a directory that the engine may have
@@ -44,8 +45,8 @@ class ImageShelf {
   // Removes what is empty; with `engine_ended` everything, as nobody has it open any more.
   void Close(bool engine_ended);
 
-  // What a fetch begins with: the image, whole and proven, or a file to fetch it into, and the right
-  // to fetch it for the whole host.
+  // What a fetch begins with: the image, whole and proven, where the host has it already; otherwise
+  // a file to fetch it into and the right to fetch it for the whole host.
   struct Start {
     std::unique_ptr<transfer::ImageFile> file;
     bool complete = false;
@@ -63,8 +64,8 @@ class ImageShelf {
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes);
   void GiveBack(std::unique_ptr<transfer::ImageFile> file) { pool_->Recycle(std::move(file)); }
 
-  // Makes the directory of `name` out of a fetched image; returns its path. `modules`, `render`:
-  // for the engine's config.
+  // Makes the directory of `name` out of a fetched image; returns its path. The engine's config is
+  // written from `config_json` as `traits` and `render` ask.
   absl::StatusOr<std::string> Place(const EngineName& name,
                                     std::unique_ptr<transfer::ImageFile> image,
                                     const std::string& config_json,
@@ -108,7 +109,7 @@ class ImageShelf {
   std::unique_ptr<HostCache> cache_;  // null: none
   Mutex mutex_;
   std::map<EngineName, std::unique_ptr<transfer::ImageFile>> placed_
-      LORRY_GUARDED_BY(mutex_);  // by this process, and its alone
+      LORRY_GUARDED_BY(mutex_);  // placed by this process, and used by it alone
 };
 
 }  // namespace lorry::proxy

@@ -26,8 +26,8 @@ class Proxy {
  public:
   struct Options {
     Config machine;
-    std::function<void(const absl::Status&)>
-        on_fatal;  // the journal cannot be written: the process must end
+    // The journal cannot be written: the process must end.
+    std::function<void(const absl::Status&)> on_fatal;
   };
   // Where effects end. All outlive the driver's Stop.
   struct Parts {

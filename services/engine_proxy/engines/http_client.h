@@ -1,9 +1,9 @@
 // HttpClient: bounded HTTP/1.1 calls to one server, as Asio coroutines.
 //
-// A connection per call: the engines close idle connections after 5 s, and a request that meets
-// such a close may or may not have been taken. Control calls are a few a second, a connect on
-// loopback is some 50 us. Nothing is retried and no redirect is followed. Thread-safe; calls run on
-// strands of the io_context, which must outlive them.
+// Each call makes a connection of its own: engines close idle connections after 5 s, and nobody
+// knows whether a request that was sent at that moment has been taken. There are a few control
+// calls a second, and a connect on loopback takes some 50 us. Nothing is retried and no redirect is
+// followed. Thread-safe; calls run on strands of the io_context, which must outlive them.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -48,10 +48,11 @@ class HttpClient {
 
   HttpClient(boost::asio::io_context& io, HttpTarget target);
 
-  // The reply, whatever its status. UNAVAILABLE ENGINE_UNREACHABLE: its machine says that nobody
-  // listens there. ABORTED ENGINE_UNREACHABLE: it was not reached (its name is not known, there is
-  // no way to it, no descriptor is left here), which says nothing of it; nothing was sent. UNKNOWN
-  // ENGINE_CONNECTION_BROKEN and DEADLINE_EXCEEDED ENGINE_TIMEOUT: the request may have been taken.
+  // The reply, whatever its status. UNAVAILABLE ENGINE_UNREACHABLE: the engine's machine says that
+  // nobody listens on the port. ABORTED ENGINE_UNREACHABLE: the machine was not reached (its name
+  // is not known, there is no route to it, no descriptor is left in this process), which says
+  // nothing of the engine. In both cases nothing was sent. UNKNOWN ENGINE_CONNECTION_BROKEN and
+  // DEADLINE_EXCEEDED ENGINE_TIMEOUT: the engine may have taken the request.
   boost::asio::awaitable<absl::StatusOr<HttpReply>> Call(HttpCall call,
                                                          Clock::time_point deadline) const;
 

@@ -37,7 +37,8 @@ fleet::WantedVersion WantedOf(const Core& core, const BindingRecord& record) {
 void Want(Core& core, const BindingRecord& record) {
   const auto [it, is_new] =
       core.bindings.wanted.emplace(record.name, Bound{WantedOf(core, record), record.path});
-  // Of two names for the same bytes the newer one says when they leave, and where they come from.
+  // Two names may stand for the same bytes: then the newer one decides when these make room, and
+  // from which directory they are read again.
   if (!is_new && it->second.wanted.eviction_rank < record.order)
     it->second = {WantedOf(core, record), record.path};
 }
@@ -108,19 +109,20 @@ void Commit(Core& core, const PendingBind& call) {
   Answer(core, call.asked, BindAnswer::kDone).order = call.made->order;
 }
 
-// What came of a call; nothing: it goes on.
+// What came of a call; none: it has not ended.
 struct End {
   BindAnswer answer = BindAnswer::kRefused;
   std::string reason, detail;
 };
 
-// Its directory was read just now.
+// What a call comes to when its directory has just been read.
 std::optional<End> EndOfRead(const Core& core, const BindingRead& read) {
   if (read.outcome != Outcome::kOk) {
     return End{read.missing ? BindAnswer::kNoDirectory : BindAnswer::kRefused, read.reason,
                read.detail};
   }
-  // Twelve digits of a hash: the same name stands for the same bytes, or nothing is done.
+  // The name has twelve digits of a hash, so that other bytes may have the same one: these are
+  // refused.
   if (core.residencies.at(read.name).digest != read.digest)
     return End{BindAnswer::kRefused, "NAME_RESERVED", "another adapter's name is the same"};
   const std::string why = fleet::WhyNotServable(core.limits, read.traits);
@@ -128,7 +130,7 @@ std::optional<End> EndOfRead(const Core& core, const BindingRead& read) {
   return std::nullopt;
 }
 
-// And its version was made.
+// What a call comes to once its directory was read and the adapter has an engine name.
 std::optional<End> EndOf(const Core& core, const PendingBind& call) {
   const Residency* residency = core.Find(call.made->name);
   if (residency == nullptr) return std::nullopt;
@@ -160,8 +162,8 @@ std::optional<End> LateEnd(const Core& core, const PendingBind& call) {
              absl::StrCat("it could not be used within ", core.config.bind_call_ms, " ms: ", why)};
 }
 
-// One at a time, and beside nothing that writes or removes a binding's directory, as nobody knows
-// whose directory comes of it before it was read.
+// Whether a directory may be read now: one at a time, and not while a binding's directory is
+// written or removed, as that may be the one that the bytes read belong to.
 bool MayRead(const Core& core) {
   if (core.bindings.reading != 0 || core.limits.kind == fleet::EngineKind::kUnknown) return false;
   return std::ranges::none_of(core.residencies, [](const auto& entry) {
@@ -211,7 +213,7 @@ void HandleBind(Core& core, const BindAsked& event) {
   core.bindings.calls.push_back(std::move(call));
 }
 
-// The unload happens when it can; nobody waits for it.
+// Answers at once. The adapter is unloaded as soon as that is possible, which nobody waits for.
 void HandleUnbind(Core& core, const UnbindAsked& event) {
   const BindAsked asked{.ticket = event.ticket, .client_name = event.client_name, .path = ""};
   if (const std::string why = WhyNoName(event.client_name); !why.empty()) {
@@ -232,7 +234,8 @@ void HandleBindingRead(Core& core, const BindingRead& event) {
   core.bindings.reading = 0;
   if (event.outcome == Outcome::kOk) {
     Residency& residency = core.residencies[event.name];
-    // Nor is it known of a name that the engine was found to list by which bytes it has it.
+    // Where the residency was made because the engine lists the name, its bytes are not known
+    // before.
     if (residency.digest.value.empty()) {
       residency.name = event.name;
       residency.key = BindingKey();
@@ -240,8 +243,8 @@ void HandleBindingRead(Core& core, const BindingRead& event) {
       residency.traits = event.traits;
       residency.render = event.render;
     }
-    // The engine may have loaded the name again by itself, from a directory that is gone, and be asked
-    // to unload it just now.
+    // UNLOADING: the engine may have loaded the name again by itself, from a directory that is
+    // gone, and have been asked to unload it.
     if (!event.path.empty() && residency.IsAny<at::Absent, at::Unloading>()) {
       residency.directory = Directory{.path = event.path, .proven = true};
       residency.loaded_on = BootId();
@@ -264,7 +267,7 @@ void HandleBindingRead(Core& core, const BindingRead& event) {
     Answer(core, asked, end->answer, std::move(end->reason), std::move(end->detail));
     return NoteWanted(core);
   }
-  // Whoever asks again takes it upon himself; not a third time.
+  // A caller that asks for what an engine has died of once gets one more try, and no third one.
   const auto killer = core.killers.find(event.name);
   if (killer != core.killers.end())
     core.bindings.deaths_allowed[event.name] = std::min<uint32_t>(killer->second.deaths, 1);

@@ -13,14 +13,15 @@ namespace lorry::proxy {
 // Whether a row that stands on it stays OPEN while it is not LOADED.
 bool IsOnDemand(const Core& core, const EngineName& name);
 
-// Whether it must be LOADED now: Desired says so, or it is loaded on demand and the row has yet to
-// follow the decision for it, which it does once the version was proven here.
+// Whether the version must be LOADED now: because Desired says so, or because it is loaded on
+// demand and has yet to be proven here, before which the row does not follow the decision for it.
 bool MustBeLoaded(const Core& core, const Residency& residency);
 
-// Its place among those that requests wait for, the first of which is 0; none: nobody waits for it.
+// Its place, from 0, in the order in which versions are loaded for requests that wait; none: no
+// request waits for it.
 std::optional<uint32_t> PlaceOf(const Core& core, const Residency& residency);
 
-// Whether it would be loaded now, but for a slot: it must be, or requests wait for it.
+// Whether it would be loaded now if it had a slot: because it must be, or requests wait for it.
 bool IsNeededNow(const Core& core, const Residency& residency);
 
 // For people: why requests of the row's target wait.

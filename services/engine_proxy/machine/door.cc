@@ -76,8 +76,8 @@ DoorTable Build(const Core& core) {
   return table;
 }
 
-// Whether the table still says what is so. A residency is among its routes exactly while no table
-// has closed it.
+// Whether the table still says what it should. A residency is among its routes exactly while no
+// table has closed it.
 bool IsUpToDate(const Core& core) {
   const DoorTable& table = core.table;
   if (core.table_stale || table.revision.value == 0 || table.boot != core.boot ||

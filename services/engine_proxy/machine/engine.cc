@@ -12,7 +12,7 @@ namespace lorry::proxy {
 namespace {
 
 void LeaveEngine(Core& core, const BootId& boot, Residency& residency) {
-  // Should the boot have been alive after all, its load or unload may yet happen.
+  // If the boot lives after all, its load or unload may still happen.
   if (residency.IsAny<at::Loading, at::Doubted, at::Unloading>()) residency.LeaveUncertain(boot);
   residency.changed_as_of = core.registry.changes;
   residency.evicting = false;
@@ -36,9 +36,9 @@ void EndBoot(Core& core) {
   for (auto& [name, residency] : core.residencies) LeaveEngine(core, boot, residency);
 }
 
-// Whether an earlier process of this proxy loaded it on this boot, so that requests that it admitted
-// or its probe may still run; also where its directory was found to be broken since, and what the
-// engine lists under its name is not believed.
+// Whether an earlier process of this proxy loaded it on this boot, so that requests that it
+// admitted or its probe may still run; also where its directory was found to be broken since, and
+// what the engine lists under its name is not believed.
 bool MayBeInUse(const Core& core, const Residency& residency) {
   const bool was_asked = residency.directory.has_value() && residency.directory->asked;
   return residency.loaded_on == core.boot || (was_asked && core.journal_boot == core.boot);

@@ -13,7 +13,7 @@ bool IsCompared(const Core& core, const Residency& residency) {
          residency.directory->compared_with == core.base_count;
 }
 
-// Tried again by itself, once `retry_at` has come.
+// Ends a fetch that is tried again at `retry_at` without anybody asking for it.
 void PutOff(Core& core, Residency& residency, const FetchFailed& event, int64_t wait_ms) {
   residency.retry_at = core.now + wait_ms;
   Move(core, residency, ResidencyEvent::kFetchPutOff);
@@ -33,17 +33,18 @@ bool IsMisfit(const Core& core, const Residency& residency) {
 
 bool MayFetch(const Core& core, const Residency& residency, uint32_t fetches) {
   if (!core.IsWanted(residency) || core.now < residency.retry_at) return false;
-  // Nobody knows whose directory comes of what is read now.
+  // The directory that is read for a call just now may turn out to be this binding's.
   if (core.bindings.reading != 0 && IsBinding(residency)) return false;
-  // SGLang loads a name again by itself: it goes before its directory is written anew.
+  // SGLang may load a listed name again by itself, so it has to be unloaded before its directory is
+  // written anew.
   return fetches < core.config.fetches_limit && !core.IsListed(residency);
 }
 
 bool MayDelete(const Core& core, const Residency& residency) {
   if (core.now < residency.retry_at) return false;
   if (core.bindings.reading != 0 && IsBinding(residency)) return false;
-  // Nobody can open what no engine was ever asked to read: it goes at once, so that publishing
-  // goes on beside an engine that is down without filling the memory.
+  // Nobody can have a directory open that no engine was ever asked to read. It is removed at once,
+  // so that versions which are published while an engine is down do not fill the memory.
   if (!residency.directory->asked && !core.IsListed(residency)) return true;
   if (core.boot.empty() || !core.answers || !core.FreshlyListed(residency)) return false;
   if (core.IsListed(residency) || MayBeRead(core, residency)) return false;

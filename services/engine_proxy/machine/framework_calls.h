@@ -14,14 +14,15 @@ namespace lorry::proxy {
 
 void HandleCall(Core& core, const CallMade& event);
 void HandleCallLeft(Core& core, const CallLeft& event);
-// Takes the calls whose turn has come; whether there was one.
+// Takes the calls whose turn has come. True: there was one.
 bool AdvanceCalls(Core& core);
 
-// Tells callers what this step has made of their calls, behind the door's table: whoever is told that
-// the engine has its memory back asks it at once.
+// Tells callers what came of their calls in this step. Their answers follow the door's table, as
+// whoever is told that the engine has its memory back sends requests at once.
 void AnswerCalls(Core& core);
 
-// Some call is to have the engine at rest once what is at work in its registry has ended.
+// Whether some call waits for the engine's registry to be quiet, so that nothing new may begin
+// there.
 bool IsRestAsked(const Core& core);
 void AnswerNow(Core& core, uint64_t ticket, Outcome outcome, std::string reason,
                std::string detail);

@@ -16,11 +16,11 @@
 namespace lorry::proxy {
 namespace {
 
-// A look at the engine that was under way when the connection broke may still bring good news of
-// before; the second one began after it.
+// A look at the engine that was under way when the connection broke may tell how the engine was
+// before that; the second one certainly began after it.
 constexpr uint32_t kLooksAfterDoubt = 2;
 
-// Of a load or a probe that did not succeed, on an engine that lives.
+// Whose failure it is when a load or a probe did not succeed, and the engine lives.
 fleet::Failure FailureOf(Outcome outcome) {
   if (outcome == Outcome::kRefused) return fleet::Failure::kRefused;
   return outcome == Outcome::kUnknown ? fleet::Failure::kEngineHung : fleet::Failure::kMember;
@@ -36,15 +36,16 @@ bool IsAsleepFor(const Core& core, const Residency& residency) {
   return core.asleep && !(IsBinding(residency) && IsAsleepWithWeights(core));
 }
 
-// The engine has loaded it again by itself, from a directory that was fetched since it was asked to: no
-// process deletes that unseen.
+// Notes that the engine has loaded the name again by itself, from a directory that was fetched
+// after the last load: from now on no process removes that without having seen that the engine does
+// not list it.
 void NoteReader(Core& core, Residency& residency) {
   if (!residency.directory.has_value() || residency.directory->asked) return;
   residency.directory->asked = true;
   core.SaveName(residency);
 }
 
-// The load ended, and the listing was asked for after that.
+// Judges a load that has ended, by a listing that was asked for after that.
 void JudgeLoad(Core& core, Residency& residency) {
   if (IsAsleepFor(core, residency)) {
     Move(core, residency, ResidencyEvent::kNotBelieved);
@@ -104,13 +105,13 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   if (residency == nullptr) return HearAccused(core, event.op, event.outcome);
   residency->changed_as_of = core.registry.call_ended_as_of = ++core.registry.changes;
   const bool is_outdated = std::get<at::Loading>(residency->phase).is_outdated;
-  // An engine that slept meanwhile does not hang.
+  // A load without an answer is no sign that the engine hangs, where it slept meanwhile.
   if (is_outdated && event.outcome == Outcome::kUnknown) {
     residency->LeaveUncertain(core.boot);
   } else {
     NoteAnswer(core, *residency, event.outcome);
   }
-  // What the engine has not heard of it does not die of.
+  // The engine cannot die of a load that never reached it.
   if (event.outcome == Outcome::kUnsent && !IsUncertain(core, *residency)) {
     EndTrial(*residency);
     core.SaveName(*residency);
@@ -119,14 +120,15 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
                     event.detail};
   if (event.outcome == Outcome::kBroken)
     return Doubt(core, *residency, /*was_probe=*/false, std::move(mishap));
-  // Whatever it answered, the list says what is there.
+  // Whatever the engine answered, its next listing decides.
   Move(core, *residency, ResidencyEvent::kAnswered);
   if (event.outcome != Outcome::kOk)
     std::get<at::Verifying>(residency->phase).mishap = std::move(mishap);
   if (is_outdated) Move(core, *residency, ResidencyEvent::kNotBelieved);
 }
 
-// The engine has lost it in a sleep, or had it under other weights: that says nothing of the version.
+// Fails what was found on the engine, which may have lost it in a sleep, or have had it under other
+// weights: that says nothing of the version, and it is loaded anew.
 void FailFound(Core& core, Residency& residency, at::Mishap mishap) {
   mishap.failure = fleet::Failure::kMember;
   residency.must_reload = true;
@@ -153,14 +155,14 @@ void HandleProbeDone(Core& core, const ProbeDone& event) {
   EndLeftTrials(core);
   ProbeVerdict verdict =
       JudgeProbe(residency->rules, residency->traits, event.answer, residency->apart_ppm);
-  // Nobody can tell whether the engine has lost it: loaded anew, it has not. While the engine sleeps
-  // nobody is served by it, and it is probed again afterwards.
+  // Where the probe cannot tell whether the engine has lost it in a sleep, it is loaded anew. While
+  // the engine sleeps this can wait: nobody is served by it, and it is probed again afterwards.
   const bool may_be_lost =
       residency->slept_on == core.boot && !core.asleep && !verdict.reason.empty();
   if (was_found && (!verdict.passes || may_be_lost))
     return FailFound(core, *residency, {{}, verdict.reason, verdict.detail});
   if (!verdict.passes) {
-    // The engine took it and does not apply it: a refusal in all but words.
+    // The engine took the version and does not apply it, which counts as a refusal.
     return Fail(core, *residency, ResidencyEvent::kFailed,
                 {fleet::Failure::kRefused, verdict.reason, verdict.detail});
   }
@@ -202,7 +204,8 @@ void AdvanceToLoad(Core& core, Residency& residency) {
 void AdoptListing(Core& core) {
   for (const auto& [name, path] : core.registry.listing) {
     if (core.residencies.contains(name)) continue;
-    // A proxy that lost its journal does not know a survivor's run, and can unload it without.
+    // A proxy that lost its journal does not know the run of a version that it finds, but need not
+    // know it to unload it.
     std::optional<VersionKey> key = fleet::KeyOfEngineName(name);
     if (!key.has_value()) continue;
     Residency& survivor = core.residencies[name];

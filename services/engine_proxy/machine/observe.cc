@@ -14,7 +14,7 @@ namespace lorry::proxy {
 namespace {
 
 fleet::MemberHealth HealthOf(const Core& core) {
-  // One that answers nothing serves nothing either, whatever it holds.
+  // An engine that does not answer serves nobody, whatever it has loaded.
   if (core.boot.empty() || !core.answers || core.problem.has_value() || !core.registry.IsListed())
     return fleet::MemberHealth::kJoining;
   if (core.asleep) return fleet::MemberHealth::kAsleep;
@@ -52,7 +52,8 @@ fleet::ResidencyState ToldStateOf(const Residency& residency) {
   using fleet::ResidencyState;
   switch (StateOf(residency)) {
     case proxy::ResidencyState::kAbsent:
-      // Between two tries of a fetch; why the first one ended is told with it.
+      // Between two tries of a fetch it counts as FETCHING, and why the last one ended is told with
+      // that.
       return std::get<at::Absent>(residency.phase).put_off.has_value() ? ResidencyState::kFetching
                                                                        : ResidencyState::kAbsent;
     case proxy::ResidencyState::kFetching:
@@ -80,17 +81,17 @@ fleet::ResidencyState ToldStateOf(const Residency& residency) {
 
 fleet::ResidencyState ToldState(const Core& core, const Residency& residency) {
   const fleet::ResidencyState state = ToldStateOf(residency);
-  // An engine may still end of it, wanted or not, which whoever lets others try the version must
-  // know. Of one that is FAILED they know it: it hung.
+  // The engine may still die of a load without an answer, wanted or not. The orchestrator must know
+  // that before it lets others try the version. Of one that is FAILED it knows: that one hung.
   const bool is_left = IsLeftOnTrial(core, residency) && !residency.Is<at::Failed>();
   if (is_left || state == fleet::ResidencyState::kLoading) return fleet::ResidencyState::kLoading;
-  // On the engine, but not verified, or on its way out: it holds a slot, and that is what matters.
+  // What the engine has and nobody wants counts as UNLOADING, as it holds a slot.
   const bool is_there = !residency.Is<at::Loaded>() && !core.IsWanted(residency) &&
                         !MaySurvive(core, residency) && core.IsListed(residency);
   return is_there ? fleet::ResidencyState::kUnloading : state;
 }
 
-// Why it stands where it is said to stand.
+// Why a residency is in the state that is reported of it.
 struct Why {
   fleet::Failure failure = fleet::Failure::kNone;
   bool no_slot = false;
@@ -138,7 +139,8 @@ fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residenc
   return out;
 }
 
-// The sync that the row admits nothing for. One that is CLOSED has nothing to hold, and answers so.
+// The epoch of the sync for which the row admits nothing. A CLOSED row admits nothing anyway, and
+// so answers a request to hold or to lock at once.
 Epoch BarrierOf(const Core& core, const AdapterName& adapter, const Row& row,
                 fleet::RowMode reported) {
   using fleet::RowMode;
@@ -154,7 +156,7 @@ fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row
   fleet::ObservedRow out;
   out.adapter = adapter;
   out.mode = ReportedModeOf(core, row);
-  // After a loss of the orchestrator's records this is what remembers.
+  // If the orchestrator loses its records, it learns from this what was decided.
   out.incarnation = row.record.incarnation;
   out.epoch = row.record.epoch;
   if (row.record.open) out.target = row.record.target;
@@ -165,7 +167,7 @@ fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row
   return out;
 }
 
-// Whether `sent` says of the residencies what is so now, but for the figures.
+// Whether the residencies as they were sent differ from what they are now in numbers alone.
 bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResidency>& sent) {
   auto said = sent.begin();
   for (const auto& [name, residency] : core.residencies) {
@@ -204,7 +206,7 @@ fleet::Observed WithoutResidencies(const Core& core) {
   return observed;
 }
 
-// Nothing but the figures of residencies has changed since the last document.
+// Whether nothing but numbers of residencies has changed since the last document.
 bool IsSaid(const Core& core) {
   fleet::Observed now = WithoutResidencies(core);
   const fleet::Observed& sent = core.sent;

@@ -9,8 +9,8 @@ namespace lorry::proxy {
 
 fleet::Observed Observe(const Core& core);
 
-// Sends Observed when something changed, or when the last one is old. Counts and bytes alone do not
-// hurry.
+// Sends Observed when something changed, or when the last one is old. Where only counts of requests
+// or of bytes changed, that waits for the next report that is due anyway.
 void AdvanceObserved(Core& core);
 
 std::string Describe(const Core& core);

@@ -18,8 +18,8 @@ using pause_at::Paused;
 using pause_at::Pausing;
 using pause_at::Resuming;
 
-// A pause without an answer may reach the engine after the resume that was sent later: by the time
-// that a second resume is answered, poll_ms after the first, it has.
+// A pause that got no answer may reach the engine after the resume that was sent later. It
+// certainly has by the time that a second resume, sent poll_ms after the first, is answered.
 constexpr uint32_t kResumesAfterDoubt = 2;
 
 void Enter(Pause& pause, PauseState next) {
@@ -81,7 +81,7 @@ bool EndsAll(fleet::PauseKind kind) {
   return kind == fleet::PauseKind::kAbort || kind == fleet::PauseKind::kWait;
 }
 
-// The rows that it was for wait for their requests instead.
+// Gives the pause up: the rows that it was for wait for their requests to end instead.
 void GiveUp(Core& core, const std::string& why) {
   for (const auto& [adapter, epoch] : core.pause.rows) {
     const auto row = core.rows.find(adapter);
@@ -90,7 +90,7 @@ void GiveUp(Core& core, const std::string& why) {
   core.pause.rows.clear();
 }
 
-// From here on it ends with this process.
+// Makes a framework's pause Lorry's own, which ends with this process at the latest.
 void TakeFromFramework(Core& core) {
   core.pause.by_framework = false;
   core.pause.record->framework_until = 0;
@@ -117,7 +117,7 @@ void BeginIfWanted(Core& core) {
 }
 
 void EndIfOverdue(Core& core) {
-  // Its time waits while memory is released, and begins anew then.
+  // While memory is released a pause has no deadline; its time begins anew afterwards.
   if (core.asleep) core.pause.until = core.now + core.config.framework_pause_ms;
   if (core.now < core.pause.until) return;
   ++core.pause.overdue;
@@ -223,11 +223,11 @@ bool IsPausedFor(const Core& core, const AdapterName& adapter, Epoch epoch) {
 void HandlePauseDone(Core& core, const PauseDone& event) {
   const auto* pausing = std::get_if<Pausing>(&core.pause.phase);
   if (pausing == nullptr || event.op == 0 || pausing->op != event.op) return;
-  // Asked again in vain it is paused as before, or otherwise.
+  // Where a pause on top of a framework's own fails, the engine is paused all the same.
   const bool holds = event.outcome == Outcome::kOk || pausing->is_again;
   if (core.pause.by_framework) {
     core.pause.is_doubtful = core.pause.is_doubtful || MayHaveHappened(event.outcome);
-    // Over a pause of an earlier process nothing ends that waits for the end of that one.
+    // Requests that wait for the end of an earlier process's pause are not ended by a new one.
     if (event.outcome == Outcome::kOk && EndsAll(core.pause.wanted.kind) && !core.pause.is_doubtful)
       core.pause.has_ended_all = true;
     AnswerServed(core, event.outcome, event.reason, event.detail);
@@ -259,7 +259,7 @@ void AdvancePause(Core& core) {
   if (!core.boot.empty() && pause.record->boot != core.boot) {
     pause.rows.clear();
     pause.by_framework = pause.is_doubtful = false;
-    // An engine that was to go on does.
+    // The boot that was paused has ended: whoever wanted the engine to go on has that now.
     AnswerServed(core, IsResuming(core) ? Outcome::kOk : Outcome::kBroken, "ENGINE_RESTARTED",
                  "the engine was started again meanwhile, and is not paused");
     Move(core, PauseEvent::kBootEnded);

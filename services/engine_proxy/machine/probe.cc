@@ -42,8 +42,8 @@ std::string Measured(const std::optional<fleet::ProbeComparison>& compared) {
                       ")");
 }
 
-// Whether the base model's answer is of interest. A version whose B are all zero answers as the base
-// model does, and is right to.
+// Whether the base model's answer is of interest. A version whose B are all zero answers as the
+// base model does, and is right to.
 bool IsComparedWithBase(fleet::ProbeRule rule, const fleet::VersionTraits& traits) {
   const bool asks = rule == fleet::ProbeRule::kAuto || rule == fleet::ProbeRule::kDiffers;
   return asks && !traits.all_b_zero;

@@ -9,7 +9,7 @@
 
 namespace lorry::proxy {
 
-// The adapter's policy.
+// What the adapter's policy says of probes.
 struct ProbeRules {
   fleet::ProbeRule rule = fleet::ProbeRule::kAuto;
   uint32_t gap_ppm = fleet::kProbeGapPpmDefault;
@@ -24,8 +24,8 @@ struct ProbeVerdict {
   std::string reason;  // passes: UNPROVEN or empty
   std::string detail;
 };
-// Of an answer that came to that question. `apart_ppm` is the most by which this engine's answers have
-// differed from the base model's before (ApartPpm).
+// Judges the answer to that question. `apart_ppm` is the most by which this engine's answers for
+// the version have differed from the base model's before (ApartPpm).
 ProbeVerdict JudgeProbe(const ProbeRules& rules, const fleet::VersionTraits& traits,
                         const fleet::ProbeAnswer& answer, uint32_t apart_ppm);
 

@@ -27,9 +27,9 @@ bool AwaitsRest(const Core& core, const fleet::DesiredRow& wanted, const Row& ro
   return wanted.mode == RowMode::kLocked && is_shut;
 }
 
-// A pause is still to come, or under way. A WEDGED engine is not paused: SGLang resumes only when an
-// abort has ended every request, and one that is stuck in the registry never ends. Nor is one whose
-// door drains, which waits for the very requests that a pause would keep.
+// A pause is still to come, or under way. A WEDGED engine is not paused: SGLang resumes only when
+// an abort has ended every request, and one that is stuck in the registry never ends. Nor is one
+// whose door drains, which waits for the very requests that a pause would keep.
 bool WillBePaused(const Core& core, const fleet::DesiredRow& wanted, const Row& row) {
   const bool can_be_asked = core.session && core.door == DoorState::kOpen && core.answers &&
                             !core.boot.empty() && !core.asleep && !core.IsWedged();

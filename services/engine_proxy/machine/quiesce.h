@@ -9,19 +9,22 @@
 
 namespace lorry::proxy {
 
-// An OPEN row that is to follow a decision holds first, unless it has held long enough for that one.
+// Whether a row that is to go to another version has to hold first: not where it has held for that
+// decision already, and was let go by its deadline.
 bool HoldsBeforeFlip(const fleet::DesiredRow& wanted, const Row& row);
 
-// A pause of the engine is to begin for the row: it is shut, and waits for nothing else.
+// Whether a pause of the engine is to begin for the row, which is shut and waits for nothing else.
 bool WantsPause(const Core& core, const fleet::DesiredRow& wanted, const Row& row);
 
-// A pause that was begun for the row in this epoch is to go on.
+// Whether a pause that was begun for the row in this epoch is to go on.
 bool NeedsPause(const Core& core, const fleet::DesiredRow& wanted, const Row& row, Epoch epoch);
 
-// Where the engine was not paused after all, the row waits for its requests to end.
+// Whether the engine is at rest for the row: it is paused, or, where it was not paused after all,
+// has no request left that the row has to wait for.
 bool IsAtRest(const Core& core, const fleet::DesiredRow& wanted, const Row& row);
 
-// For people; empty while the row waits for no such thing.
+// For people: what the row waits for before its engine is at rest; empty where it waits for
+// nothing.
 std::string WhatRestWaitsFor(const Core& core, const fleet::DesiredRow& wanted, const Row& row);
 
 }  // namespace lorry::proxy

@@ -39,9 +39,9 @@ OpId Begin(Core& core, Residency& residency) {
   return std::get<State>(residency.phase).op = core.NewOp();
 }
 
-// An engine that is paused, or does not go on yet, answers no token, nor does one without its memory:
-// that it lists the name must do. Only bindings get here, under a framework's pause, or where it
-// has the weights back.
+// An engine that is paused, or does not go on yet, answers no token, nor does one without its
+// memory: that it lists the name must do. Only bindings get here, under a framework's pause, or
+// where it has the weights back.
 fleet::ProbeQuestion QuestionTo(const Core& core, const Residency& r) {
   if (IsPaused(core) || core.asleep) return {.kind = fleet::ProbeKind::kPresence};
   return QuestionFor(r.rules, r.traits, r.directory->reference);
@@ -215,8 +215,8 @@ std::pair<Turn, uint32_t> TurnOf(const Core& core, const Residency& residency) {
   return {Turn::kLater, ~wanted->eviction_rank};
 }
 
-// Those that something may have to be done for, in their order; of equal ones those first that failed
-// least, so that one that hangs the engine does not keep the others from it.
+// Those that something may have to be done for, in their order; of equal ones those first that
+// failed least, so that one that hangs the engine does not keep the others from it.
 std::vector<Residency*> ByUrgency(Core& core) {
   using Urgency = std::tuple<Turn, uint32_t, uint32_t>;
   std::vector<std::pair<Urgency, Residency*>> order;

@@ -29,7 +29,8 @@ bool IsServing(const Core& core, const AdapterName& adapter, const Row& row) {
   return row.record.open && may_open && (core.IsLoaded(target) || IsOnDemand(core, target));
 }
 
-// What the row stands on survived, or that is not known yet: nothing is given up before.
+// Whether what the row stands on is loaded, or may be, as long as that is not known: until then the
+// row gives nothing up.
 bool MayServe(const Core& core, const Row& row) {
   if (!row.record.open) return false;
   const Residency* target = core.Find(row.record.target);
@@ -165,9 +166,9 @@ void Open(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   }
 }
 
-// Only for the epoch of a live hold, or where nothing was admitted anyway, and once the engine is at
-// rest where it must be. One that is LOCKED for an epoch that was broken off, without having heard
-// of that, goes from one promise to the next.
+// Only for the epoch of a live hold, or where nothing was admitted anyway, and once the engine is
+// at rest where it must be. One that is LOCKED for an epoch that was broken off, without having
+// heard of that, goes from one promise to the next.
 void Lock(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   if (wanted.epoch <= row.record.epoch || row.record.locked == wanted.epoch) return;
   const RowMode mode = ReportedModeOf(core, row);
@@ -218,8 +219,8 @@ void FollowTarget(Core& core, const AdapterName& adapter, Row& row) {
   Move(core, adapter, row, RowEvent::kHoldEnds);
 }
 
-// Said in a session alone: whoever closes its door while nobody is there to hear it goes on from its
-// journal when it is back.
+// Said in a session alone: whoever closes its door while nobody is there to hear it goes on from
+// its journal when it is back.
 void Leave(Core& core) {
   core.leaves = true;
   for (auto& [adapter, row] : core.rows) Move(core, adapter, row, RowEvent::kLeaves);

@@ -29,13 +29,13 @@ uint32_t OthersListed(const Core& core) {
                     [&](const auto& entry) { return core.Find(entry.first) == nullptr; }));
 }
 
-// A row stands on it and cannot do without.
+// Whether a row stands on it and cannot do without it.
 bool HoldsARow(const Core& core, const EngineName& name) {
   return core.IsRowTarget(name) && !IsOnDemand(core, name);
 }
 
-// Taken by what cannot leave for another: what MUST be loaded, what rows stand on, what clients to
-// whom it was leased may still use, what is not Lorry's.
+// How many slots cannot be freed for another version: those of what MUST be loaded, of what rows
+// stand on, of what clients may still use to whom it was leased, and of what Lorry has not loaded.
 uint32_t SlotsKept(const Core& core, const Residency& except) {
   uint32_t kept = OthersListed(core);
   for (const auto& [name, residency] : core.residencies) {
@@ -60,7 +60,7 @@ bool Claims(const Core& core, const Residency& residency) {
   if (!residency.IsAny<at::Fetched, at::Hashing, at::Checking, at::Deleting>()) return false;
   if (!core.IsWantedLoaded(residency) || core.IsListed(residency)) return false;
   if (MustBeLoaded(core, residency)) return true;
-  // Nobody leaves in vain.
+  // Nothing is unloaded where that would not give the slot that is needed.
   return PlaceOf(core, residency).has_value() &&
          SlotsKept(core, residency) + SlotsSpared(core, residency) < core.limits.slots;
 }
@@ -74,10 +74,11 @@ bool WaitsForASlot(const Core& core) {
   });
 }
 
-// Behind all that wait.
+// A place behind all that wait.
 constexpr uint32_t kNobody = std::numeric_limits<uint32_t>::max();
 
-// The first place in the line of those that are to be loaded for requests and are not on the engine.
+// The first place in the line of those that are to be loaded for requests and are not on the
+// engine.
 uint32_t FirstInLine(const Core& core) {
   uint32_t first = kNobody;
   for (const auto& [name, residency] : core.residencies) {
@@ -88,9 +89,9 @@ uint32_t FirstInLine(const Core& core) {
   return first;
 }
 
-// Of one on the engine: whether it may go, once it is idle. Whoever requests wait for is not put out
-// before they have begun, which some do once another adapter is there, too; only those that come
-// later in the line give way to `first`.
+// Whether a version that the engine has may be unloaded once it is idle. One that requests wait for
+// stays until these have begun, which a batch of several adapters does only once all of them are
+// there; only versions whose place is behind `first` give way to that one.
 bool MayLeave(const Core& core, const Residency& residency, uint32_t first) {
   if (residency.wanted == nullptr || MustBeLoaded(core, residency)) return false;
   if (IsJustBound(core, residency.name)) return false;
@@ -134,17 +135,18 @@ Tick NeededSince(const Core& core) {
   return since;
 }
 
-// Gives way, and still is in use.
+// Whether it is to give way, and still is in use.
 bool Yields(const Residency& residency) { return residency.evicting && residency.Is<at::Loaded>(); }
 
-// In use, and could give way.
+// Whether it is in use, and could give way.
 bool CouldYield(const Core& core, const Residency& residency, uint32_t first) {
   return residency.Is<at::Loaded>() && !residency.evicting && core.IsServed(residency.name) &&
          MayLeave(core, residency, first);
 }
 
-// Nobody is idle: adapters in use give way, so that their new requests wait behind those that waited
-// before; one more for each `yield_ms` that somebody has waited, and first who was loaded first.
+// Nobody is idle: adapters in use give way, so that their new requests wait behind those that
+// waited before; one more for each `yield_ms` that somebody has waited, and first who was loaded
+// first.
 bool GiveWay(Core& core, uint32_t first) {
   int64_t due = (core.now - NeededSince(core)) / core.config.yield_ms;
   Residency* next = nullptr;
@@ -158,7 +160,7 @@ bool GiveWay(Core& core, uint32_t first) {
   return true;
 }
 
-// Those that were to leave, still are in use, and need not leave any more.
+// Lets those stay that were to give way, still are in use, and need not give way any more.
 bool LetStay(Core& core) {
   bool any = false;
   for (auto& [name, residency] : core.residencies) {
@@ -204,7 +206,7 @@ void SaySlot(const Core& core, Residency& residency) {
                          "), keep fewer versions, or end a lease or an alias");
 }
 
-// Idle ones first; a busy one would not be gone any sooner than it is idle.
+// Idle versions are chosen first: a busy one could not be unloaded before it is idle anyway.
 bool MakeRoom(Core& core) {
   if (!WaitsForASlot(core)) return LetStay(core);
   const uint32_t first = FirstInLine(core);

@@ -9,7 +9,7 @@
 
 namespace lorry::proxy {
 
-// Taken, by ours and others'.
+// How many slots are taken, by Lorry's adapters and by others.
 uint32_t SlotsUsed(const Core& core);
 
 // Whether the version may be loaded into one now.
@@ -19,7 +19,7 @@ bool IsSlotFree(const Core& core, const Residency& residency);
 // something else, and a slot comes free for that without waiting for any request to end.
 bool LetsOthersFirst(const Core& core, const Residency& residency);
 
-// Says NO_SLOT of a FETCHED one while no version would make room, whatever is unloaded.
+// Sets NO_SLOT on a FETCHED version for which no unload could make room, and clears it otherwise.
 void SaySlot(const Core& core, Residency& residency);
 
 // Chooses who leaves where something that is to be loaded now has no slot, and lets those stay

@@ -43,7 +43,7 @@ bool Core::IsWantedLoaded(const Residency& residency) const {
   const auto killer = killers.find(residency.name);
   const uint32_t deaths = killer != killers.end() ? killer->second.deaths : 0;
   const bool is_bound = IsBound(residency.name);
-  // Nobody has said yet that what killed an engine here may be tried again.
+  // Before the first document nobody has permitted to try again what an engine here has died of.
   if (!desired.has_value() && !is_bound) return IsRowTarget(residency.name) && deaths == 0;
   const fleet::WantedVersion* wanted = residency.wanted;
   if (wanted == nullptr || !wanted->load || deaths > wanted->deaths_allowed) return false;
@@ -89,7 +89,7 @@ bool Core::IsListed(const Residency& residency) const {
 }
 
 bool Core::IsListedAsOurs(const Residency& residency) const {
-  // Whatever the engine has of a broken one is not what it should be.
+  // What the engine read from a broken directory is not what it should have.
   const bool is_whole = residency.directory.has_value() && !residency.directory->broken;
   return IsListed(residency) && residency.loaded_on == boot && is_whole &&
          registry.listing.at(residency.name) == residency.directory->path;

@@ -153,16 +153,16 @@ struct Registry {
   std::map<EngineName, std::string> listing;
   uint64_t changes = 0;           // loads and unloads that began or ended, and listings asked for
   uint64_t listed_as_of = 0;      // `changes` when the listing was asked for; 0: none on this boot
-  uint64_t call_ended_as_of = 0;  // and when a load or unload last ended
+  uint64_t call_ended_as_of = 0;  // `changes` when a load or unload last ended
   OpId op = 0;                    // List
-  uint64_t asked_as_of = 0;
-  Tick due = 0;    // the next, though nothing waits for it
-  Tick after = 0;  // not before: the last one failed
+  uint64_t asked_as_of = 0;       // `changes` when `op` was asked for
+  Tick due = 0;    // the next listing is asked for then at the latest, though nothing waits for it
+  Tick after = 0;  // and not before this, where the last one failed
 
   bool IsListed() const { return listed_as_of != 0; }
   bool SettledSince(uint64_t change) const { return listed_as_of > change; }
-  // Whether it shows what the last load or unload left behind. Slots are counted by no other: such
-  // an end also settles what was uncertain until then, one way or the other.
+  // Whether the listing was asked for after the last load or unload had ended. Slots are counted
+  // only then: before that, a load without an answer may or may not have happened.
   bool SlotsSettled() const { return SettledSince(call_ended_as_of); }
 };
 
@@ -182,8 +182,8 @@ struct Row {
   RowRecord record;
   RowPhase phase;
   Epoch revoked;  // the last hold that ended by its own deadline
-  // The pause for that epoch failed, and why, or it has ended by its own deadline: the row waits for
-  // requests to end instead.
+  // The pause for that epoch failed, and why, or it has ended by its own deadline: the row waits
+  // for requests to end instead.
   struct PauseGivenUp {
     Epoch epoch;
     std::string why;
@@ -238,8 +238,8 @@ struct Accused {
   EngineName name;
 };
 
-// What frameworks have released of the engine's memory, and the call that it is asked for as it came
-// (memory.h).
+// What frameworks have released of the engine's memory, and the call that it is asked for as it
+// came (memory.h).
 struct Memory {
   std::optional<bool> seen_asleep;  // as the engine says of itself
   // The last PassCall with an answer: what a look at the boot that it went to says is old where it
@@ -279,8 +279,8 @@ struct Bindings {
   std::deque<PendingBind> calls;                 // in their order
   OpId reading = 0;                              // ReadBinding
   uint64_t last_order = 0;
-  // Whoever was told that a name is bound has until then to send its first request: the target makes
-  // no room before.
+  // Whoever was told that a name is bound has until then to send its first request: the target
+  // makes no room before.
   std::map<EngineName, Tick> kept_until;
   // Engines here that ended of it, as its last caller knew or could have.
   std::map<EngineName, uint32_t> deaths_allowed;
@@ -297,9 +297,9 @@ struct Core {
   Term term;
   bool session = false;
   DoorState door = DoorState::kOpen;
-  bool leaves = false;                    // and the orchestrator is told so: no row moves any more
+  bool leaves = false;  // the orchestrator is told that the proxy leaves: no row moves any more
   std::optional<fleet::Desired> desired;  // accepted in this process
-  bool met = false;                       // every wanted version has a residency, which knows it
+  bool met = false;  // every wanted version has a residency, whose `wanted` points to it
   std::map<AdapterName, const fleet::DesiredRow*> wanted_rows;  // in `desired`
 
   // the engine
@@ -392,7 +392,7 @@ struct Core {
   uint32_t InFlight(const EngineName& name) const;
   uint32_t LatestInFlight(const EngineName& name) const;  // of these, what asked for `latest`
   uint64_t LiveRequests() const;
-  // Whether the newest listing is younger than what happened to the name, and names it.
+  // Whether the newest listing was asked for after the name was last loaded or unloaded.
   bool FreshlyListed(const Residency& residency) const {
     return registry.SettledSince(residency.changed_as_of);
   }

@@ -20,7 +20,7 @@ bool IsLeased(const Residency& residency) {
   return residency.wanted != nullptr && residency.wanted->leased;
 }
 
-// Whether the engine is asked, and time passes: not while more may come.
+// Whether the end of such requests is waited for, with a deadline; not while more of them may come.
 bool IsAwaited(const Residency& residency) {
   return residency.uncounted.has_value() && residency.uncounted->until.has_value();
 }
@@ -31,16 +31,20 @@ void End(Core& core, Residency& residency) {
   if (was_leased) core.SaveName(residency);
 }
 
-// Where the engine does not name them, it has none but the door's as long as it has no more than
-// those. A request that the engine has ended and the door has not would hide another one: compared
-// is the fewest that the door had, until it must know of every end that the engine knew.
+// Whether the engine has no request under the name. An engine that does not say which names its
+// requests use has none but the door's while it has no more requests than the door counts. A
+// request that has ended at the engine, and not yet at the door, would hide one that the door does
+// not know. So the engine's number is compared with the lowest count of the door from the moment of
+// the question until door_lag_ms after the answer.
 bool ShowsNone(const Core& core, const OccupancySeen& seen, const EngineName& name) {
   if (seen.names.has_value()) return !seen.names->contains(name);
   return seen.running_and_waiting <= core.live_low;
 }
 
-// More may come for as long as it is leased, but for what must leave all the same: what the engine
-// has of it is not believed, and is to be loaded anew. While the engine sleeps it cannot leave yet.
+// Begins to wait for the end of a lease holder's requests, or stops it. For as long as the name is
+// leased more of them may come, so that nothing is waited for, unless it has to be unloaded all the
+// same, as what the engine has of it is not believed. While the engine sleeps it cannot be unloaded
+// yet.
 void AwaitItsEnd(const Core& core, Residency& residency) {
   if (!residency.uncounted.has_value() || !residency.uncounted->leased) return;
   Uncounted& uncounted = *residency.uncounted;
@@ -63,8 +67,8 @@ void Judge(Core& core) {
 }
 
 // Requests that came under a pause wait in the engine until it goes on: they neither end with their
-// connection nor show in its load. What an earlier process let in came before a framework's pause that
-// this one has begun, and has ended with it where that ended all, but for bytes on their way.
+// connection nor show in its load. What an earlier process let in came before a framework's pause
+// that this one has begun, and has ended with it where that ended all, but for bytes on their way.
 void WaitOutThePause(Core& core) {
   core.occupancy_seen.reset();
   for (auto& [name, residency] : core.residencies) {
@@ -104,8 +108,8 @@ void BeginCounting(const Core& core, Residency& residency) {
   ForgetUncounted(residency);
   residency.known_on = core.boot;
   if (!residency.uncounted.has_value()) residency.uncounted = found;
-  // What an earlier process let in may wait there for the end of the pause, which is older than this
-  // one, though the engine dropped the name meanwhile.
+  // What an earlier process let in may wait there for the end of the pause, which is older than
+  // this one, though the engine dropped the name meanwhile.
   const bool is_older = core.pause.by_framework && core.pause.is_doubtful;
   if (is_older && !residency.uncounted.has_value())
     residency.uncounted = Uncounted{.until = core.now + core.config.orphans_ms};
@@ -119,7 +123,8 @@ void ForgetUncounted(Residency& residency) {
 
 bool MayHaveUncounted(const Core& core, const Residency& residency) {
   if (!residency.uncounted.has_value()) return false;
-  // What may yet be read may be there by now, and whoever had it leased asks for it again.
+  // A load without an answer may have happened since the listing, and clients whose lease has ended
+  // may use the name again.
   const bool may_have_come = MayBeRead(core, residency) && !IsLeased(residency);
   const bool is_absent =
       core.FreshlyListed(residency) && !core.IsListed(residency) && !may_have_come;

@@ -10,22 +10,24 @@
 
 namespace lorry::proxy {
 
-// It is on the engine: unless this process put it there, others may have used it.
+// To be called when a name was found on the engine: unless this process loaded it there, others may
+// have requests on it.
 void FindOnEngine(const Core& core, Residency& residency);
-// A new document says whether it is leased.
+// To be called when a new document says whether it is leased.
 void MeetLease(Core& core, Residency& residency);
-// This process loads it: from now on the door counts what comes to it. What is leased stays so.
+// To be called when this process loads it: from now on the door counts all requests to it, unless
+// it is leased.
 void BeginCounting(const Core& core, Residency& residency);
-// It is not on the engine. What is leased stays so.
+// To be called when it is not on the engine any more. What is leased stays leased.
 void ForgetUncounted(Residency& residency);
 
-// Whether requests may be on it now. A lease stays, and stands for none where the engine lists
-// nothing of that name for its clients to call.
+// Whether requests that the door does not count may be on it now. There are none of a lease's
+// holders while the engine does not list the name.
 bool MayHaveUncounted(const Core& core, const Residency& residency);
 
 void HandleOccupancy(Core& core, const OccupancySeen& event);
 
-// Judges the engine's answer, and gives up on what has had its time.
+// Judges what the engine answered, and no longer waits for names whose time is over.
 void AdvanceUncounted(Core& core);
 void AskOccupancyIfNeeded(Core& core);
 std::optional<Tick> UncountedWakeAt(const Core& core);

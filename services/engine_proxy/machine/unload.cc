@@ -38,16 +38,16 @@ bool MayUnloadAny(const Core& core) {
   return !core.IsWedged() && !IsRegistryTaken(core) && MayUnloadPaused(core);
 }
 
-// No call of its own is under way.
+// Whether no call for the name is under way.
 bool MayBeAsked(const Residency& residency) {
   return residency.IsAny<at::Absent, at::Fetched, at::Loaded, at::Failed>();
 }
 
-// Of one name, where MayUnloadAny: not routed by any table that some io_context still resolves by,
-// and nothing in flight.
+// Whether this name may be unloaded, where MayUnloadAny: no table by which some io_context still
+// resolves routes to it, and nothing is in flight on it.
 bool MayUnload(const Core& core, const Residency& residency) {
-  // What may yet be loaded, or read, is unloaded too: the answer says that the load is over, one way
-  // or the other.
+  // A name whose load got no answer is unloaded as well: the answer to the unload shows that the
+  // load is over, whether it happened or not.
   const bool may_be_read = MayBeAsked(residency) && MayBeRead(core, residency);
   if (!IsOnEngine(core, residency) && !may_be_read) return false;
   if (!IsLeaving(core, residency)) return false;
@@ -56,8 +56,8 @@ bool MayUnload(const Core& core, const Residency& residency) {
   return closed && IsIdle(core, residency);
 }
 
-// Whether it was done meanwhile is known by asking again: behind one that hangs the second hangs,
-// too, and passes what is left of the deadline.
+// Asks again for an unload whose answer this process will not get. If the first one hangs, the
+// second hangs behind it, and passes what is left of the deadline.
 void AskAgain(Core& core) {
   if (!core.unloading.has_value() || core.boot != core.unloading->boot) return;
   // Under a framework's pause one was sent only where it waits for nobody.
@@ -92,7 +92,7 @@ bool IsUnloading(const Core& core) {
 int64_t UnloadTimeLeft(const Core& core, const EngineName& name) {
   const int64_t whole = core.config.unload_deadline_ms;
   if (!core.unloading.has_value() || core.unloading->name != name) return whole;
-  // Time enough to be answered by an engine that has done it.
+  // At least as long as an engine needs to answer that has done it already.
   return std::clamp(core.unloading->until_tick - core.now, core.config.poll_ms, whole);
 }
 
@@ -109,11 +109,13 @@ bool IsLeaving(const Core& core, const Residency& residency) {
   if (MaySurvive(core, residency) && !gives_way) return false;
   const bool is_told = core.desired.has_value() || IsBinding(residency);
   if (leaves || !is_told) return leaves;
-  // To be written anew, once the engine has nothing of it and will not read it any more.
+  // Its directory is to be written anew, once the engine has nothing of it and will not read it any
+  // more.
   if (residency.directory.has_value() && residency.directory->broken) return true;
-  // Wanted, and not to be tried again now: what may come of the last try ends with this answer.
+  // It is wanted, but is not to be tried again now: after an unload no earlier load can happen any
+  // more.
   if (IsLeftOnTrial(core, residency) && !core.IsWantedLoaded(residency)) return true;
-  // Wanted, but what the engine has under this name is not what this journal loaded there.
+  // It is wanted, but what the engine has under its name is not what this journal had it load.
   return core.IsListed(residency) && !core.IsListedAsOurs(residency);
 }
 

@@ -1,4 +1,4 @@
-// Unload: when one may be sent, and what becomes of one that hangs. Never on a sync's path.
+// Unload: when one may be sent, and what becomes of one that hangs. No sync waits for an unload.
 #pragma once
 
 #include "services/engine_proxy/machine/state.h"
@@ -14,7 +14,8 @@ void Wedge(Core& core, const EngineName& name);
 // sends at most one unload. Whether what the door may route has changed.
 bool AdvanceUnloads(Core& core);
 
-// Whether it is on its way out: requests no longer resolve to it, except where a row stands on it.
+// Whether it is to be unloaded as soon as it is idle: new requests no longer resolve to it, except
+// where a row stands on it.
 bool IsLeaving(const Core& core, const Residency& residency);
 
 // Whether it is or may be in the engine, and nothing is under way for it.

@@ -10,7 +10,7 @@ bool IsInTrial(const Residency& residency) {
   return residency.IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>();
 }
 
-// What is asked for a token does not wait for the registry.
+// Whether its call is a probe, which asks for a token and does not wait for the engine's registry.
 bool IsProbed(const Residency& residency) {
   const auto* doubted = std::get_if<at::Doubted>(&residency.phase);
   return residency.Is<at::Probing>() || (doubted != nullptr && doubted->was_probe);
@@ -50,7 +50,7 @@ bool IsSomeoneOnTrial(const Core& core) {
 }
 
 bool IsLeftOnTrial(const Core& core, const Residency& residency) {
-  // After a restart it stands on the boot of the journal until the engine is seen.
+  // After a restart of the proxy the boot in the journal counts until the engine was seen.
   const BootId& boot = core.boot.empty() ? core.journal_boot : core.boot;
   return !boot.empty() && residency.tried_on == boot && residency.uncertain_on == boot &&
          !IsInTrial(residency);
@@ -68,7 +68,7 @@ void EndLeftTrials(Core& core) {
 void JudgeBoot(Core& core, const BootId& boot) {
   if (boot.empty()) return;
   core.accused.reset();
-  // Somebody ends a WEDGED engine: no load that hung there is to blame.
+  // A WEDGED engine is ended by somebody: no load that hung there is to blame.
   const bool was_wedged = core.wedged.has_value() && core.wedged->boot == boot;
   const Residency* first = nullptr;
   for (const auto& [name, residency] : core.residencies) {

@@ -1,14 +1,14 @@
-// Verdicts: what makes a version blamed here.
+// Verdicts: which version the proxy blames when its engine dies.
 //
 // A version is on trial on a boot from the moment the engine is asked to load it until the engine
-// has answered for it: by a token, or by words that end the matter. At most one version at a time
-// is loaded, verified, probed or doubted, so that an engine that dies names its killer. A call
-// that got no answer in time leaves its version on trial while others go on; if the engine dies
-// then, the one whose trial began first is blamed, because its call was the first to go wrong.
-// An engine that was gone before it could hear of the load did not die of it: where the load has no
-// answer yet, the verdict waits for that, and at the latest for the next boot.
-// Trials are in the journal: whoever notices the death, this process or the next one, blames the
-// same version. A WEDGED engine is restarted as it must be, and nobody is blamed for that.
+// has answered a token with it, has refused it, or has failed in a way that says nothing against
+// it. At most one version at a time is loaded, verified, probed or doubted, so that it is known
+// what an engine died of. A call that got no answer in time leaves its version on trial while other
+// versions are loaded; if the engine dies then, the version whose trial began first is blamed, as
+// its call was the first to go wrong. An engine that was gone before the load reached it did not
+// die of it: while the load has no answer the verdict waits for that, but not beyond the next boot.
+// Trials are in the journal, so that the next process blames the same version as this one would.
+// Nobody is blamed when a WEDGED engine ends, as it has to be restarted anyway.
 #pragma once
 
 #include "services/engine_proxy/machine/state.h"
@@ -18,19 +18,22 @@ namespace lorry::proxy {
 void BeginTrial(Core& core, Residency& residency);  // the caller writes it down
 void EndTrial(Residency& residency);                // likewise
 
-// Some version is loaded, verified, probed or doubted now.
+// Whether some version is loaded, verified, probed or doubted now.
 bool IsSomeoneOnTrial(const Core& core);
 
-// Its load there, asked for by this process or an earlier one, got no answer and may happen yet.
+// Whether it is on trial for a load that got no answer, asked for by this process or an earlier
+// one, and that may still happen.
 bool IsLeftOnTrial(const Core& core, const Residency& residency);
 
-// The engine answered a later call: what was only left on trial did it no harm.
+// The engine answered a later call, so that the loads without an answer have done it no harm: ends
+// their trials.
 void EndLeftTrials(Core& core);
 
-// That boot ended: blames whom it may concern, and ends its trials.
+// That boot ended: blames the version whose trial on it began first, and ends the boot's trials.
 void JudgeBoot(Core& core, const BootId& boot);
 
-// The answer to a load that the engine ended in, or before.
+// Takes the answer to a load during which, or before which, the engine ended: it is blamed unless
+// the load was never sent.
 void HearAccused(Core& core, OpId load, Outcome outcome);
 
 }  // namespace lorry::proxy

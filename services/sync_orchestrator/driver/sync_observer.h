@@ -1,7 +1,8 @@
-// Measures syncs from what is persisted, and by watches of its own, so that nobody else has to
-// look: how long each phase took, how syncs and the versions that waited for one ended.
+// Measures syncs: how long each phase took, and how syncs ended, and the versions that waited for
+// one. It derives this from the records that the machine persists and from watches that it opens
+// itself, so that the machine need not measure anything.
 //
-// Driver's thread for On..., any thread for Times.
+// The On... functions run on the driver's thread; Times may be called on any thread.
 #pragma once
 
 #include <functional>

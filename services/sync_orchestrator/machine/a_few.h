@@ -12,7 +12,7 @@
 
 namespace lorry::sync {
 
-// And how many there are beside.
+// The first four items, and how many more there are.
 inline std::string AFew(const std::vector<std::string>& items, std::string_view between = ", ") {
   constexpr size_t kNamed = 4;
   const size_t named = std::min(items.size(), kNamed);

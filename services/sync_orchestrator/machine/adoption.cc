@@ -35,7 +35,7 @@ Footing Judge(const Core& core) {
     case Worth::kLost:
       return Footing::kRecordsLost;
     case Worth::kNew:
-      // Whom nobody has ever heard of begins, whatever is stored.
+      // An orchestrator that nobody has ever heard of has lost nothing, whatever is stored.
       return core.remembered.has_value() || HighestIncarnationSeen(core) >= incarnation
                  ? Footing::kRecordsLost
                  : Footing::kSettled;
@@ -106,8 +106,8 @@ std::map<PoolId, Found> LastDecisions(const Core& core) {
 
 // --- why it is not adopted yet
 
-// A decision that only an absent door knows would be forgotten, and the door fall back behind it.
-// Lost records may not even name that door, so that all have the same time to attach.
+// A decision that only an absent door knows would be forgotten, and the door would fall back behind
+// it. Records that are gone do not even name that door, so every door has the same time to attach.
 std::string WhoMayStillAttach(const Core& core) {
   if (core.footing != Footing::kRecordsLost) return "";
   std::string words;
@@ -188,15 +188,15 @@ absl::Status WhyNotAdopted(const Core& core, const FleetAdopted& event,
 
 // --- adopting
 
-// What is waiting and running was begun by records that are not to be trusted, or with versions
-// that are gone: queues are filled again from what is stored.
+// Syncs that wait or run were begun by records that cannot be trusted, or with versions that are
+// gone: the queues are filled again from what is stored.
 void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
   PoolRecord& record = pool.record;
   if (last != nullptr) {
     record.epoch = std::max(record.epoch, last->highest);
     record.began = Epoch();
     pool.decided_at = core.now;  // members have yet to hear of it
-    // Whether it was decided behind a barrier is not known any more: by what is wanted today.
+    // Nobody knows any more whether it was decided behind a barrier: the policy of today decides.
     const AdapterInfo* info = core.FindAdapter(id.adapter);
     const bool barrier = info != nullptr && info->policy.mode == fleet::SyncMode::kBarrier;
     record.barrier = barrier ? last->activation.epoch : Epoch();
@@ -206,7 +206,7 @@ void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
     if (!record.considered.has_value() || *record.considered < last->activation.version.key)
       record.considered = last->activation.version.key;
   }
-  // A store that has forgotten it may number what it stores anew.
+  // A store that has forgotten this version may give its number to another one.
   if (record.considered.has_value() && !core.versions.contains(*record.considered))
     record.considered.reset();
   if (record.override_to.has_value() && !core.versions.contains(*record.override_to))
@@ -223,7 +223,7 @@ void Adopt(Core& core, const PoolId& id, Pool& pool, const Found* last) {
 void LoseRecords(Core& core) {
   core.meta.worth = Worth::kLost;
   core.Save(MetaKey(), core.meta);
-  // What is pinned now is what operators say from here on.
+  // Pins from before do not count: operators say from here on what is pinned.
   for (auto& [id, pool] : core.pools) {
     if (!pool.record.override_to.has_value()) continue;
     pool.record.override_to.reset();

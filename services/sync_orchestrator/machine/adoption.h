@@ -1,6 +1,7 @@
-// What the orchestrator remembers of the fleet, against what the store and the members remember of
-// it. Where one of them has lost its memory nothing is sent, decided, retired or released, however
-// long it lasts, until that memory is there again or an operator has what is left adopted.
+// Compares what the orchestrator remembers of the fleet with what the store and the members
+// remember of it. Where the orchestrator or the store has lost its memory nothing is sent, decided,
+// retired or released, however long that lasts, until the memory is back or an operator has what is
+// left adopted.
 #pragma once
 
 #include "services/sync_orchestrator/machine/state.h"
@@ -12,7 +13,7 @@ namespace lorry::sync {
 void LoseRecords(Core& core);
 
 void HandleAdopted(Core& core, const FleetAdopted& event);
-// First of the planners: the others go by Core::footing.
+// Runs before the other Advance... functions, which go by the Core::footing that it sets.
 void AdvanceAdoption(Core& core);
 
 }  // namespace lorry::sync

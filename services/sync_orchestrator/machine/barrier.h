@@ -1,8 +1,8 @@
 // The doors of a sync in mode BARRIER. Once enough engines have the version, every door of the pool
 // first keeps new requests waiting (HOLDING), then promises durably to admit none before it learns
 // the decision (LOCKING): no request of the old version begins anywhere once one of the new was
-// answered. Asked is every member of the pool that is not DEAD, whatever its engine does: its door
-// may be answering.
+// answered. Every member of the pool is asked that is not DEAD, whatever its engine does, as its
+// door may be answering.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,14 @@
 
 namespace lorry::sync {
 
-// The doors are asked to hold, or to lock: none has answered yet.
+// Has the doors asked to hold, or to lock; none counts as having answered yet.
 void AskDoors(Core& core, const PoolId& id, Pool& pool, SyncPhase phase);
 
-// Counts what the doors of those that are visited answer.
+// Counts what the doors of the visited members answer.
 void CountDoors(const Core& core, const PoolId& id, Pool& pool, const Visit& visit);
 
-// What has become of the phase; none while doors are waited for, or engines that have the version
-// and are away for a moment (not `enough`).
+// What ends the phase; none while doors are waited for, or, where not `enough` engines have the
+// version, those that have it and are away for a moment.
 std::optional<SyncEvent> WhatDoorsDid(const Core& core, const Pool& pool, bool enough,
                                       int64_t deadline_ms);
 

@@ -19,7 +19,8 @@ void Refuse(Pool& pool, const VersionKey& key) {
   }
 }
 
-// What is given up waits for nothing: the oldest such makes room for what can still be served.
+// A version that is given up has nothing to wait for: the oldest of these makes room for versions
+// that can still be served.
 void MakeRoom(const Core& core, const PoolId& id, std::vector<VersionKey>& pending) {
   if (pending.size() < core.config.backlog_limit) return;
   const auto given_up = std::ranges::find_if(
@@ -86,7 +87,7 @@ void HandleListed(Core& core, const StoreListed& event) {
   for (const AliasInfo& alias : event.aliases)
     core.aliases[{alias.adapter, alias.alias}] = alias.target;
   core.remembered = event.remembered;
-  // Deleted while this was not there to hear of it.
+  // They were deleted while this process did not run, or was cut off from the store.
   core.gone.clear();  // what a store had lost may be there again
   for (const auto& [id, pool] : core.pools) {
     if (!core.adapters.contains(id.adapter)) core.gone.insert(id.adapter);
@@ -138,7 +139,8 @@ void HandleHoldsAcked(Core& core, const HoldsAcked& event) {
   core.holds_acked = core.holds_record.acked = event.revision;
   core.remembered = HoldsMark{core.meta.term.incarnation, event.revision};
   core.SaveQuietly(HoldsKey(), core.holds_record);
-  // The store may meet any set that was sent since, and delete what that one leaves out.
+  // The store may receive any set that was sent since this one, and delete what that set leaves
+  // out.
   for (const VersionKey& key : sent->second) {
     const bool stays = std::all_of(sent, core.holds_sent.end(),
                                    [&](const auto& later) { return later.second.contains(key); });

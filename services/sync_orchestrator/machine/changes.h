@@ -1,6 +1,7 @@
-// What changed since the planners last looked, and for whom. This is the one place that says what
-// depends on what: whoever changes the state names what it was, and every planner finds here what
-// it has to look at again. Machine::CheckDerived compares with looking at everything.
+// What changed since the planners last looked, and for whom. This is the one place that knows what
+// depends on what: whoever changes the state calls the function for what it changed, and every
+// planner finds here what it has to look at again. Machine::CheckDerived compares that with looking
+// at all.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct PoolId {
   auto operator<=>(const PoolId&) const = default;
 };
 
-// A record's key (keys.h), and whose the record is, by which is known what depends on it.
+// A record's key (keys.h), and whom the record is about, which tells what depends on it.
 struct RecordKey {
   enum class Of { kFleet, kMember, kAdapter, kPool };
   std::string text;
@@ -52,7 +53,7 @@ class Changes {
   // The first of a group has come into a pool, or the last has left it.
   void Groups();
 
-  // Grows with each that may give a slot to a version that waits for one.
+  // Grows with each change that may give a slot to a version that waits for one.
   uint64_t count() const { return count_; }
 
   // Whether queues or syncs have something to look at.

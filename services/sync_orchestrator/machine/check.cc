@@ -1,4 +1,5 @@
-// Looking at what has changed against looking at everything.
+// Compares what the planners find by looking at what has changed with what a look at everything
+// finds.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -44,7 +45,7 @@ std::string WhoWasMissed(const Core& core) {
   return "";
 }
 
-// What is kept of something that is gone, and that nothing would end.
+// What is still kept of something that is gone, though nothing will ever remove it.
 std::string WhatStays(const Core& core) {
   const auto is_gone = [&](const VersionKey& key) {
     return core.FindVersion(key) == nullptr && !core.deleted.contains(key);

@@ -1,5 +1,4 @@
-// When something must be looked at again, for many things: the next one is found without looking at
-// the others.
+// Deadlines of many things, of which the next is found without looking at the others.
 #pragma once
 
 #include <map>
@@ -12,7 +11,7 @@
 
 namespace lorry::sync {
 
-// One deadline a key; a later Set replaces it, and one of nothing clears it.
+// One deadline for each key. A later Set replaces it, and a Set without a time clears it.
 template <typename Key>
 class Deadlines {
  public:
@@ -28,7 +27,7 @@ class Deadlines {
     queue_.erase({it->second, key});
     at_.erase(it);
   }
-  // Those that have passed, and forgets them.
+  // The keys whose deadlines have passed; their deadlines are cleared.
   std::vector<Key> TakeDue(Tick now) {
     std::vector<Key> due;
     while (!queue_.empty() && queue_.begin()->first <= now) {

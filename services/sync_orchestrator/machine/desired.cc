@@ -176,7 +176,8 @@ void DropFromDocuments(Core& core, const AdapterName& adapter) {
   for (auto& [id, member] : core.members) {
     if (!member.desired.parts.contains(adapter)) continue;
     Put(core, member, adapter, std::nullopt);
-    // It has answered what it was told, which was otherwise, and is told when it is back.
+    // A member that is away has answered a document that still had the adapter: the new number has
+    // it told when it is back.
     if (!IsServed(member)) member.desired.revision = Revision(member.desired.revision.value + 1);
   }
 }

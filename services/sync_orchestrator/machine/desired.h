@@ -1,5 +1,5 @@
-// Desired: the document of each member as parts, one for each adapter. A part is computed again when
-// something changed that it depends on (changes.h); members that want the same share it.
+// Desired: the document of each member as parts, one for each adapter. A part is computed again
+// when something changed that it depends on (changes.h); members that want the same share it.
 #pragma once
 
 #include "services/sync_orchestrator/machine/state.h"
@@ -9,19 +9,19 @@ namespace lorry::sync {
 // Computes again what has changed, and sends nothing.
 void RefreshDocuments(Core& core);
 
-// Says what changed, and again what was not answered for resend_ms.
+// Sends members what changed for them, and sends again what was not answered for resend_ms.
 void AdvanceDesired(Core& core);
 
-// Nothing is desired of the member any more, and nothing is held for it.
+// Forgets what is desired of the member, and what is held for it at the store.
 void DropDocument(Core& core, Member& member);
-// The adapter is gone, for members that have no session as well.
+// Takes the adapter, which is gone, out of all documents, also of members that have no session.
 void DropFromDocuments(Core& core, const AdapterName& adapter);
 
-// At the end of all steps of one Ready. Of the documents for one member the newest is sent alone: an
-// earlier one may follow a decision that a later step overtook, and that no record holds.
+// To be called at the end of all steps of one Ready. Each member is sent its newest document alone:
+// an earlier one may be by a decision that a later step replaced and that is in no record.
 void SendDocuments(Core& core);
 
-// The member has reported: a document that it answers is not sent again.
+// To be called when the member has reported: a document that this answers is not sent again.
 void NoteAnswer(Core& core, const Member& member);
 
 // Whether the member has answered all that its document says by now.

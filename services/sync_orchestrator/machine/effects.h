@@ -1,6 +1,6 @@
-// What the orchestrator's machine asks for, after the records of its Ready are durable. Effects
-// return nothing; latest wins for SetDesired (per member) and SetHolds; whatever is lost is sent
-// again by the machine.
+// What the orchestrator's machine asks its driver to do, once the records of the same Ready are
+// durable. Effects return nothing. Of SetDesired (per member) and of SetHolds only the latest
+// counts, and the machine sends again whatever was lost.
 #pragma once
 
 #include <cstdint>
@@ -59,13 +59,15 @@ struct MemberProgress {
   uint64_t bytes_done = 0;  // kFetching
   uint64_t bytes_total = 0;
   bool active = false;  // its door serves the version as `latest`
-  std::string dropped;  // why it takes no part: it left the sync, or its standing where not READY
+  // Why it takes no part: for what it dropped out of the sync, or its standing where that is not
+  // READY.
+  std::string dropped;
   auto operator<=>(const MemberProgress&) const = default;
 };
 
-// One state of WatchSync. The last one is final; the machine forgets the watch after it. Sent at
-// once when the state, its reason, epoch or successor changed; how far members are (done, members,
-// detail, progress) waits for its pace.
+// One state of WatchSync. The last one is final; the machine forgets the watch after it. It is sent
+// at once when the state, its reason, epoch or successor changed; where only members got further
+// (done, members, detail, progress), ten times a second at most.
 struct WatchEvent {
   enum class State {
     kWaiting,
@@ -97,8 +99,8 @@ struct NotifyWatch {
   WatchEvent event;
 };
 
-// Whether the orchestrator may decide anything: what it remembers of the fleet against what others
-// remember of it.
+// Whether the orchestrator may decide anything, which it may where it remembers of the fleet at
+// least what others remember.
 enum class Footing {
   kUnread,       // the store has not said yet what it holds, and what it remembers
   kSettled,      // it may
@@ -119,11 +121,10 @@ using Effect = std::variant<SetDesired, EndSession, SetHolds, NotifyWatch, Footi
 struct Resolved {  // of LeaseAsked
   // Of a release: the newest that was released; its key's adapter is empty when nothing was.
   VersionInfo version;
-  std::vector<fleet::Render>
-      renders;            // of the pool's engine kinds: engine names follow by MakeEngineName
-  uint32_t loaded = 0;    // READY members that have it LOADED now
-  uint32_t members = 0;   // READY members
-  uint32_t released = 0;  // leases that a release ended
+  std::vector<fleet::Render> renders;  // of the pool's engine kinds, for MakeEngineName
+  uint32_t loaded = 0;                 // READY members that have it LOADED now
+  uint32_t members = 0;                // READY members
+  uint32_t released = 0;               // leases that a release ended
 };
 struct Reply {
   RequestId request = 0;

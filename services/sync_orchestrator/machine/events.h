@@ -20,7 +20,9 @@ using SessionId = uint64_t;
 using RequestId = uint64_t;  // a driver's number for one call; answered by exactly one Reply
 using WatchId = uint64_t;    // a driver's number for one WatchSync
 
-// --- the store. One adapter as the store knows it.
+// --- the store
+
+// One adapter as the store knows it.
 struct AdapterInfo {
   AdapterName adapter;
   fleet::AdapterPolicy policy;
@@ -33,8 +35,8 @@ struct AliasInfo {
   VersionKey target;
   auto operator<=>(const AliasInfo&) const = default;
 };
-// Everything, at one revision: the answer to listing. Nothing is decided or retired before the
-// first one.
+// All that the store has, at one revision: how a watch of it begins. Nothing is decided or retired
+// before the first one.
 struct StoreListed {
   std::vector<AdapterInfo> adapters;
   std::vector<VersionInfo> versions;
@@ -42,9 +44,10 @@ struct StoreListed {
   // The last holder set of this orchestrator that the store accepted; none: it never heard of it.
   std::optional<HoldsMark> remembered = {};
 };
+// An adapter was created, its policy changed, or a run of it was opened.
 struct AdapterSet {
   AdapterInfo info;
-};  // created, its policy changed, or a run opened
+};
 struct AdapterDeleted {
   AdapterName adapter;
 };
@@ -57,12 +60,13 @@ struct VersionDeleted {
 struct AliasSet {
   AdapterName adapter;
   AliasName alias;
-  std::optional<VersionKey> target;
-};  // none: removed
+  std::optional<VersionKey> target;  // none: the alias was removed
+};
+// SetHolds was done.
 struct HoldsAcked {
   Revision revision;
-  std::vector<VersionKey> missing;
-};  // SetHolds was done
+  std::vector<VersionKey> missing;  // of the set, what the store has not
+};
 
 // --- members
 // How people and tools reach a member. The machine does nothing with it but keep it for as long as
@@ -90,9 +94,9 @@ struct MemberObserved {
 
 // --- clients and operators
 using fleet::Selector;
-// Resolve. A ttl of 0 releases what the holder leases of the adapter in the pool: where the
-// selector names a number that alone, otherwise everything, for what `latest`, `newest` and an
-// alias meant when they were leased may have moved on.
+// Resolve. A ttl of 0 releases: a selector with a number releases that version alone, any other all
+// that the holder leases of the adapter in the pool, as `latest`, `newest` or an alias may stand
+// for another version by now.
 struct LeaseAsked {
   RequestId request = 0;
   Selector selector;
@@ -116,14 +120,15 @@ struct MemberMarked {
   MemberMark mark;
   std::string why;
 };
-// After what was remembered of the fleet was lost, by the orchestrator or by the store.
+// An operator has what is left of the fleet adopted, after the orchestrator or the store has lost
+// what it remembered of it.
 struct FleetAdopted {
   RequestId request = 0;
   // Where doors serve something else than the newest that is stored, the newest is synced.
   // Otherwise each such pool has to be pinned before (OverrideSet).
   bool newest = false;
 };
-// Engines are asked again whether they take the version.
+// An operator wants engines to try the version again (`lorry retry`).
 struct VerdictLifted {
   RequestId request = 0;
   VersionKey version;

@@ -26,8 +26,8 @@ void Erase(Core& core, const PoolId& id, const Pool& pool) {
   core.without_slot.erase(id);
 }
 
-// What its pools have decided. Doors that are away may go on with that: what is decided for the next
-// of its name is later, by the floor.
+// Forgets what the adapter's pools have decided. Doors that are away may go on with that, so the
+// floor of epochs is raised: whatever is decided for the next adapter of the name is later.
 void ForgetPools(Core& core, const AdapterName& adapter) {
   DropFromDocuments(core, adapter);
   const Epoch before = core.meta.floor;
@@ -45,7 +45,7 @@ void ForgetPools(Core& core, const AdapterName& adapter) {
 }  // namespace
 
 void AdvanceForgetting(Core& core) {
-  // What a store has lost may be there again.
+  // While records or store are lost, what seems to be gone may come back.
   if (core.footing != Footing::kSettled) return;
   for (const AdapterName& adapter : std::exchange(core.gone, {})) ForgetPools(core, adapter);
   std::erase_if(core.deleted, [&](const VersionKey& key) {

@@ -5,8 +5,8 @@
 
 namespace lorry::sync {
 
-// Everything that is wanted, leased, waiting, being synced or decided: what the store must not
-// delete.
+// Finds what is wanted, leased, waiting, being synced or decided, and sends the store the set where
+// it changed.
 void AdvanceHolds(Core& core);
 
 }  // namespace lorry::sync

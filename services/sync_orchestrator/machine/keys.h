@@ -16,7 +16,7 @@ RecordKey SyncKey(const AdapterName& adapter, const PoolName& pool);
 RecordKey DecisionKey(const AdapterName& adapter, const PoolName& pool);
 RecordKey RequestsKey(const AdapterName& adapter, const PoolName& pool);
 RecordKey LeaseKey(const VersionKey& version, const PoolName& pool, const std::string& holder);
-// What keys of all leases of one adapter, or of one pool of it, begin with.
+// What the keys of all leases of one adapter, or of one of its pools, begin with.
 std::string LeaseKeyPrefix(const AdapterName& adapter);
 std::string LeaseKeyPrefix(const AdapterName& adapter, const PoolName& pool);
 RecordKey VerdictKey(const VersionKey& version);

@@ -167,7 +167,7 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
     core.Save(key, lease.record);
   }
   if (!is_held) {
-    // Not promised before the store has said that it keeps the version; asked for it is already.
+    // The store was asked to keep the version, and a lease is promised only once it has said so.
     return Answer(core, event.request,
                   Error(absl::StatusCode::kUnavailable, "HOLD_PENDING",
                         absl::StrCat("the store has not confirmed yet that it keeps ",
@@ -177,7 +177,7 @@ void HandleLeaseAsked(Core& core, const LeaseAsked& event) {
 }
 
 void AdvanceLeases(Core& core) {
-  // They end with what was lost found again, or adopted: until then nothing is retired.
+  // While records or store are lost nothing is retired, and no lease ends.
   if (core.footing != Footing::kSettled) return;
   for (const std::string& key : core.lease_due.TakeDue(core.now)) {
     const auto it = core.leases.find(key);

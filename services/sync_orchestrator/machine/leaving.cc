@@ -27,7 +27,7 @@ bool HasBarriers(const Core& core, const PoolName& pool) {
 }
 
 // The door of a LOST member may still be answering, which matters to a barrier: there it takes an
-// operator's word that it does not. Over records that may not be the last nobody is forgotten.
+// operator's word that it does not. While records may be lost nobody is forgotten.
 bool MayBeForgotten(const Core& core, const Member& member) {
   if (core.footing != Footing::kSettled) return false;
   if (member.record.dead) return true;

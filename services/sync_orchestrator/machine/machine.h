@@ -50,8 +50,9 @@ struct Config {
   // Engines of a group, dead or hung, that a version may cost; then it is POISONED or
   // STALLS_ENGINES.
   uint32_t deaths_limit = 2;
-  // A member that is LOST or DEAD is forgotten after this long, counted anew in each reign: a day, in
-  // which people see what became of it, and in which whoever was away for a night is still known.
+  // A member that is LOST or DEAD is forgotten after this long, counted anew in each reign: a day,
+  // in which people see what became of it, and in which whoever was away for a night is still
+  // known.
   int64_t forget_ms = int64_t{24} * 3'600'000;
   // Twice the largest fleet that one orchestrator was measured with (tests/bench/machine).
   size_t members_limit = 20'000;
@@ -61,8 +62,8 @@ struct Config {
 };
 
 struct Ready {
-  std::optional<MetaRecord>
-      fence;  // what "meta" must hold in storage for the transaction to happen; none: no meta yet
+  // What "meta" must hold in storage for the transaction to happen; none: there is no meta yet.
+  std::optional<MetaRecord> fence;
   std::vector<Record> records;
   std::vector<Effect> effects;
   std::vector<Reply> replies;

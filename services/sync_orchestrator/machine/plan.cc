@@ -17,8 +17,9 @@ void Plan(Core& core) {
   AdvanceAdoption(core);
   AdvanceRoster(core);
   AdvanceLeases(core);
-  // Each may give the others something to do; all stop by themselves. A decision lets another version
-  // begin, pools that follow it begin too, and may have decided at once: each takes a round.
+  // Each planner may give the others something to do, and in the end none has anything left. A
+  // decision lets another version begin, and pools that follow it may begin and decide at once:
+  // each takes a round.
   constexpr int kRounds = 16;
   for (int round = 0; round < kRounds; ++round) {
     AdvanceCatalogue(core);

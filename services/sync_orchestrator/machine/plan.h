@@ -1,4 +1,4 @@
-// The planners, in their order, after every event.
+// The planners: the Advance... functions of this folder, which run in one order after every event.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace lorry::sync {
 
 void Plan(Core& core);
 
-// What a look at everything would still do or see otherwise; empty when what has changed was all
-// there was to look at. For tests: it costs as much as everything does.
+// What the planners would still change if they looked at everything, and not only at what changed
+// since; empty: nothing. For tests, as it takes as long as everything does.
 std::string WhatWasMissed(const Core& core);
 
 }  // namespace lorry::sync

@@ -9,17 +9,17 @@
 
 namespace lorry::sync {
 
-// One member of a pool, and what it reports of one version: found once for all that is said of it.
+// One member of a pool, and what it reports of one version: looked up once, for all who tell it.
 struct Sight {
   const Member* member;
-  const EngineName* name = nullptr;  // of the version there
+  const EngineName* name = nullptr;  // the version's on that kind of engine
   const fleet::ObservedResidency* residency = nullptr;
   const fleet::ObservedRow* row = nullptr;
 };
 
-// Of all members that are not DEAD, by their names.
+// All members that are not DEAD, in the order of their names.
 struct Sights {
-  std::map<fleet::EngineKind, EngineName> names;
+  std::map<fleet::EngineKind, EngineName> names;  // the version's, on each kind of engine
   std::vector<Sight> members;
 };
 bool HasLoaded(const Sight& sight);
@@ -28,7 +28,7 @@ Sights Look(const Core& core, const PoolId& id, const VersionInfo& version);
 // Null when it is not one of them.
 const Sight* Find(const Sights& sights, const MemberId& member);
 
-// How far each of them is.
+// The same for people and tools: how far each member is.
 std::vector<MemberProgress> ProgressOf(const Core& core, const PoolId& id,
                                        const VersionInfo& version, const Sights& sights);
 

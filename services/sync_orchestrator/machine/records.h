@@ -75,10 +75,10 @@ struct Activation {
 // "pool/<adapter>/<pool>"
 struct PoolRecord {
   Epoch epoch;  // the highest given out, decided or not
-  std::vector<Activation>
-      history;  // of the current lineage, oldest first; the last is what is committed
-  std::vector<VersionKey>
-      pending;  // waits for a sync: the newest, or with skip NEVER a few, oldest first
+  // Of the current lineage, oldest first; the last is what is committed.
+  std::vector<Activation> history;
+  // What waits for a sync: the newest version, or with skip NEVER a few, oldest first.
+  std::vector<VersionKey> pending;
   std::vector<VersionKey> refused;  // the last few that a full queue turned away (SYNC_BACKLOG)
   std::optional<VersionKey> considered;   // the newest version ever queued or refused
   std::optional<VersionKey> override_to;  // an operator's; automatic syncs wait while it is set
@@ -209,7 +209,8 @@ struct VerdictRecord {
   VersionKey version;
   std::map<EngineGroup, GroupVerdict> groups;
   // Deaths that each member's journal counts; another journal of the member counts from the
-  // beginning. Some are in no group: an operator had excluded the member, or has lifted the verdict.
+  // beginning. Some are in no group: an operator had excluded the member, or has lifted the
+  // verdict.
   struct Reported {
     JournalId journal;  // empty in a record of before it was kept
     uint32_t deaths = 0;

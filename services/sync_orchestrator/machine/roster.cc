@@ -19,7 +19,7 @@
 namespace lorry::sync {
 namespace {
 
-// Of lost_after_ms: a reign waits no longer than this for members of the roster that come and go.
+// How many times lost_after_ms a reign waits, at most, for members of the roster that come and go.
 constexpr int64_t kGatherFactor = 2;
 
 void NoteReadiness(Core& core, Member& member) {
@@ -35,7 +35,7 @@ void NoteReadiness(Core& core, Member& member) {
   if (is_new || now_ready) core.Save(MemberKey(member.id), record);
 }
 
-// A pause that it told of holds until it tells of none.
+// A pause that the member has reported counts as holding until it reports none.
 void NotePause(const Core& core, Member& member, const fleet::Observed* was) {
   if (member.observed->paused.has_value() || (was != nullptr && was->paused.has_value()))
     member.paused_until = core.now;
@@ -55,7 +55,7 @@ const AdapterName& AdapterOf(const fleet::ObservedResidency& residency) {
 const AdapterName& KeyOf(const fleet::ObservedRow& row) { return row.adapter; }
 const EngineName& KeyOf(const fleet::ObservedResidency& residency) { return residency.name; }
 
-// Both sorted: adapters of elements that only one has, or that differ.
+// Of two sorted lists: the adapters whose elements differ, or are in one of the lists alone.
 template <typename T>
 void Compare(const std::vector<T>& a, const std::vector<T>& b, std::set<AdapterName>& differ) {
   auto x = a.begin();
@@ -72,8 +72,8 @@ void Compare(const std::vector<T>& a, const std::vector<T>& b, std::set<AdapterN
   }
 }
 
-// What depends on a report: all that depends on the member where it says something else of itself,
-// and else what depends on it for the adapters of which it does.
+// Notes what a report changes: where the member says something new of itself, all that depends on
+// the member; otherwise what depends on it for the adapters of which it says something new.
 void NoteChanges(Core& core, const Member& member, const fleet::Observed& was) {
   const auto itself = [](const fleet::Observed& o) {
     return std::tie(o.boot, o.term, o.health, o.health_detail, o.limits, o.engine_version,
@@ -87,7 +87,7 @@ void NoteChanges(Core& core, const Member& member, const fleet::Observed& was) {
   for (const AdapterName& adapter : differ) core.changed.Part(member.id, adapter);
 }
 
-// The failure for which it is EXCLUDED the longest; null when it is for none.
+// The failure for which the member is EXCLUDED the longest; null where it is not EXCLUDED for any.
 const MemberFailure* ExcludedFor(const Core& core, const Member& member) {
   const MemberFailure* longest = nullptr;
   for (const auto& [name, failure] : member.failures) {
@@ -112,8 +112,8 @@ void EndIt(Core& core, SessionId session, std::string_view reason, const std::st
       EndSession{session, Error(absl::StatusCode::kFailedPrecondition, reason, message)});
 }
 
-// Whether a member of this roster knows of a later reign, or of a later sync, decided or not: then it
-// is the records of this one that are not the last.
+// Whether a member of this roster knows of a later reign, or of a later sync, decided or not: then
+// it is the records of this one that are not the last.
 bool RemembersMore(const Core& core, const SessionOpened& event) {
   const auto it = core.members.find(event.member);
   const fleet::Observed& observed = event.observed;
@@ -180,8 +180,8 @@ void HandleSessionOpened(Core& core, SessionOpened event) {
                        " members; declare those dead that will not come back"));
     return;
   }
-  // Over records that are not known to be the last, any session stays, unserved: what it reports may
-  // be adopted.
+  // While records may be lost every session is kept, and sent nothing, as what it reports may have
+  // to be adopted.
   const bool is_certain = core.meta.worth == Worth::kSettled;
   if (is_certain && RemembersMore(core, event)) {
     LoseRecords(core);
@@ -306,12 +306,14 @@ void NoteStanding(Core& core, const Member& member) {
   core.changed.Member(member.id);
   FirstAfter due(core.now);
   if (!member.session.has_value()) due.At(member.lost_at + core.config.lost_after_ms);
-  // What keeps it from being forgotten may end: looked at now and then.
+  // What keeps the member from being forgotten may end without notice, so it is looked at now and
+  // then.
   const Tick forget_at = member.lost_at + core.config.forget_ms;
   if (!member.session.has_value())
     due.At(core.now < forget_at ? forget_at : core.now + core.config.retry_max_ms);
   for (const auto& [name, failure] : member.failures) {
-    // One that is over is forgotten as soon as nobody can ask for it: looked at now and then.
+    // A failure that is over is forgotten as soon as nobody can ask for its version any more, which
+    // is looked at now and then.
     const bool excludes = core.now < failure.until;
     due.At(excludes ? failure.until : core.now + core.config.retry_max_ms);
   }

@@ -14,29 +14,31 @@ void HandleSessionLost(Core& core, const SessionLost& event);
 void HandleObserved(Core& core, MemberObserved event);
 void HandleMarked(Core& core, const MemberMarked& event);
 
-// Its standing has changed, and may change with time.
+// To be called when the member's standing may have changed: has it looked at, now and again when
+// time alone may change it.
 void NoteStanding(Core& core, const Member& member);
 
-// Lets go who said goodbye, forgets failures that are over and members that were away for long
-// enough, and notices that the roster is gathered.
+// Lets members go that said goodbye, forgets failures that are over and members that were away for
+// long enough, and notices that the roster is gathered.
 void AdvanceRoster(Core& core);
 
-// Puts the member among those of its pool and group, whose engines meet the same fate; no group
-// takes it out.
+// Puts the member among those of its pool and group, whose engines take or refuse the same
+// versions; an empty group takes it out.
 void Place(Core& core, Member& member, const EngineGroup& group);
 
 // EXCLUDED for a while, longer with each time in a row: it failed what others have loaded. `words`
 // are for people.
 void Exclude(Core& core, Member& member, const EngineName& name, const std::string& words);
 
-// Nothing is begun with whoever comes first after a restart: true once every member of the roster
-// has attached, is LOST, or had until GatheredAt; then for the rest of the reign.
+// Whether syncs may begin after a restart, so that none begins with whoever happens to attach
+// first. True once every member of the roster has attached or is LOST, or GatheredAt has come; then
+// it stays true for the rest of the reign.
 bool IsGathered(const Core& core);
 Tick GatheredAt(const Core& core);  // at the latest
-// A session that ended, or has not begun in this reign yet, and is likely to come (back).
+// Whether its session has ended, or has not begun in this reign yet, and is likely to come (back).
 bool IsExpected(const Core& core, const Member& member);
 
-// What a member's standing is by: the first rule that holds (docs/machines.md).
+// The rules for a member's standing: the first that holds says what it is (docs/machines.md).
 struct StandingRule {
   std::string_view when;
   bool (*holds)(const Core&, const Member&);
@@ -56,7 +58,7 @@ bool CanBeAsked(const Core& core, const Member& member, const VersionInfo& versi
 // Lives of its engine that ended with the version on trial, as it reports them.
 uint32_t DeathsOf(const Core& core, const Member& member, const VersionInfo& version);
 
-// What it has of a name, or a version, on the boot it last reported; null when nothing.
+// What the member last reported of a name, or of a version; null where it reported nothing of it.
 const fleet::ObservedResidency* ResidencyIn(const fleet::Observed& observed,
                                             const EngineName& name);
 const fleet::ObservedResidency* ResidencyOf(const Member& member, const EngineName& name);

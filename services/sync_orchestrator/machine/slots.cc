@@ -23,7 +23,7 @@ bool IsServed(const Member& member, const EngineName& name) {
   return false;
 }
 
-// By its document.
+// The names of wanted versions in the member's document for which `is` holds.
 template <typename Is>
 std::set<EngineName> NamesThat(const Member& member, Is is) {
   std::set<EngineName> names;
@@ -41,7 +41,7 @@ std::set<EngineName> MustNames(const Member& member) {
 
 bool GivesWay(const fleet::WantedVersion& wanted) { return wanted.on_demand && !wanted.must; }
 
-// Never fewer than Holders, and known without names.
+// A number that is never below that of Holders, and is found without making sets of names.
 size_t HoldersAtMost(const Member& member) {
   size_t count = 0;
   for (const auto& [adapter, part] : member.desired.parts)

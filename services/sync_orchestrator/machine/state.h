@@ -46,8 +46,8 @@ struct Document {
 
 // What a member failed to load though others of its kind have it.
 struct MemberFailure {
-  uint32_t times = 0;  // in a row, for the backoff; until it loads this very name
-  Tick until = 0;      // EXCLUDED
+  uint32_t times = 0;  // in a row, for the backoff; back to 0 when it loads this very name
+  Tick until = 0;      // it is EXCLUDED until then
   std::string words;   // for people
 };
 
@@ -55,13 +55,16 @@ struct Member {
   MemberId id;
   MemberRecord record;
   std::optional<SessionId> session;
-  bool served = false;  // Desired may be sent: the roster names this session's journal, by a write
-                        // of this term
+  // Whether Desired may be sent to it: a record of the roster that this term wrote names this
+  // session's journal.
+  bool served = false;
   std::optional<fleet::Observed> observed;  // the last of this session, or of the last session
   Tick heard_at = 0;                        // when that came
   Contact contact;
-  Tick paused_until = 0;  // as far as it has told: under a pause of Lorry's it can load nothing
-  Tick lost_at = 0;       // without a session since; counts as LOST lost_after_ms later
+  // The last time at which it was known to be under a pause of Lorry's, in which it can load
+  // nothing.
+  Tick paused_until = 0;
+  Tick lost_at = 0;  // without a session since then; it counts as LOST lost_after_ms later
   Document desired;
   EngineGroup group;                           // of the engine that it last reported
   std::pair<PoolName, EngineGroup> placed_in;  // of Core::places
@@ -106,13 +109,13 @@ struct Pool {
     auto operator<=>(const Tally&) const = default;
   };
   Tally tally;
-  // A sync in mode BARRIER, once enough engines have its version: what doors were asked. A new
-  // reign begins without, and its documents end what they hold and lock.
+  // Of a sync in mode BARRIER, once enough engines have its version: what the doors were asked for.
+  // A new reign begins without it, and its documents have doors end what they hold and lock.
   struct Barrier {
-    Tick since = 0;               // they were asked to hold
-    bool locks = false;           // they were asked to lock
-    std::set<MemberId> waits_on;  // whose doors have not answered the last of both
-    bool hold_ended = false;      // one ended its hold by its own deadline
+    Tick since = 0;               // when they were asked to hold
+    bool locks = false;           // whether they were asked to lock, too
+    std::set<MemberId> waits_on;  // whose doors have not done what they were asked for last
+    bool hold_ended = false;      // one door ended its hold by its own deadline
     auto operator<=>(const Barrier&) const = default;
   };
   std::optional<Barrier> barrier;
@@ -122,14 +125,14 @@ struct Pool {
   std::optional<Tick> no_slot_since;
   Wait wait = Wait::kNothing;
   std::string detail;  // for people, of `wait`
-  // What members want of it now, each once, with the number of members.
+  // What members should have of the adapter now: each different part once, with how many share it.
   struct SharedPart {
     std::shared_ptr<const DesiredPart> part;
     size_t members = 0;
   };
   std::vector<SharedPart> parts;
 
-  // What of a sync is only its own goes with it.
+  // Forgets the sync, and what is kept for it alone.
   void EndSync() {
     sync.reset();
     tally = {};
@@ -152,45 +155,48 @@ struct WatchState {
   std::optional<WatchEvent> last;
   Tick told_at = 0;
   bool is_new = true;
-  bool more_to_tell = false;  // its progress went on since, and waits for its pace
-  // DELIVERING: one that does not serve it yet, and since when that is told.
+  bool more_to_tell = false;  // members got further since, which is told at a pace
+  // While DELIVERING: a member that does not serve it yet, and since when the state is DELIVERING.
   std::optional<MemberId> until;
   std::optional<Tick> delivers_since;
 };
 
-// Whether the engines of a group take a version, which some pool wants.
+// The question whether engines of this group take a version that some pool wants.
 struct Question {
   VersionKey version;
   EngineGroup group;
   auto operator<=>(const Question&) const = default;
 };
+// A member's try to load the version.
 struct Try {
   Tick since = 0;
-  // Since when another tries instead; it counts until the member has answered that, and has told
-  // what became of its engine.
+  // Since when somebody else tries instead. The try counts until the member has answered the
+  // document that told it so, and has told what became of its engine.
   std::optional<Tick> revoked = {};
   auto operator<=>(const Try&) const = default;
 };
+// What is under way to answer a question.
 struct Trial {
   VersionInfo version;
   // Who wants the version: the whole pool (true), or the members of its running sync.
   std::map<PoolId, bool> wanted_by;
   std::map<MemberId, Try> tries;  // under way, of those to whom GroupVerdict::leave was given
-  // Gave way to others, and where the version stood there: until it stands elsewhere, nobody who
-  // tries gives way to them again.
+  // Members that were slow and gave way to others, with the state that the version was in there.
+  // While it is in the same state, nobody who tries gives way to them again.
   std::map<MemberId, fleet::ResidencyState> slow;
   // Members whose engines may yet end because of the version though nobody told them to try.
   std::set<MemberId> at_risk;
   // Somebody tries, and has neither failed nor been told to stop.
   bool goes_on = false;
-  // Of those looked at last nobody could try: only somebody of whom something changed may.
+  // The last search found nobody who could try: only members of whom something changed are looked
+  // at.
   bool nobody = false;
 };
 
-// What a pool had come to when a set of holds was made.
+// How far a pool's syncs and decisions were when a set of holds was made.
 struct HeldFor {
-  Epoch begun;    // the last epoch that it gave a sync
-  Epoch decided;  // the last that has an end, COMMIT or ABORT
+  Epoch begun;    // the last epoch that a sync of it was given
+  Epoch decided;  // the last epoch whose sync has ended, by COMMIT or ABORT
   std::optional<VersionKey> override_to;
   auto operator<=>(const HeldFor&) const = default;
 };
@@ -204,7 +210,7 @@ struct Core {
 
   // the store, as last heard
   bool store_known = false;
-  std::optional<HoldsMark> remembered;  // the last holder set that it accepted; none: none ever
+  std::optional<HoldsMark> remembered;  // the last set of holds that it accepted, if it ever did
   Footing footing = Footing::kUnread;   // as adoption.h has found it last
   std::map<AdapterName, AdapterInfo> adapters;
   std::map<VersionKey, VersionInfo> versions;
@@ -219,9 +225,11 @@ struct Core {
   std::map<PoolId, Pool> pools;
   std::map<std::string, Lease> leases;  // by record key
   std::map<VersionKey, VerdictRecord> verdicts;
-  std::set<VersionKey> deleted;      // by the store, and what is known of them not forgotten yet
-  std::set<AdapterName> gone;        // likewise, or archived there: taken back they begin anew
-  std::map<Question, Trial> trials;  // of all that is open
+  // Versions that the store has deleted, of which something is remembered here still.
+  std::set<VersionKey> deleted;
+  // Adapters likewise, or archived at the store: one that is taken back begins anew.
+  std::set<AdapterName> gone;
+  std::map<Question, Trial> trials;  // of all questions that are open
   // Members that have reported and are not DEAD, by what they have in common.
   std::map<std::pair<PoolName, EngineGroup>, std::set<MemberId>> places;
   std::map<WatchId, WatchState> watches;
@@ -229,8 +237,9 @@ struct Core {
   // holders at the store
   HoldsRecord holds_record;
   std::set<VersionKey> holds;
-  // What else goes with a set: later decisions and pins make it a later one, so that the store
-  // knows of them by its number.
+  // What the last set of holds stands for besides. A later decision or pin makes a set with a
+  // higher number, even of the same versions, so that the store's number is never behind the
+  // decisions.
   std::map<PoolId, HeldFor> holds_for;
   Revision holds_revision;  // of the last sent in this reign; 0: none yet
   Revision holds_acked;
@@ -244,41 +253,43 @@ struct Core {
   uint64_t synced_at = 0;         // the count of changes at which AdvanceSyncs last began
   std::set<MemberId> unsent;      // whose documents differ from what they were told
   Deadlines<MemberId> resend;     // of documents that were not answered
-  std::set<PoolId> without_slot;  // that wait for one: whatever changes may give it
+  std::set<PoolId> without_slot;  // they wait for a slot, which any change may free
   Deadlines<PoolId> sync_due;
   Deadlines<Question> trial_due;
   Deadlines<MemberId> standing_due;
   Deadlines<std::string> lease_due;  // by record key
   Deadlines<WatchId> watch_due;
-  std::set<MemberId> unsaid;  // whose documents the next Ready sends
+  std::set<MemberId> unsaid;  // to whom the next Ready sends their documents
 
   // what came of the last steps
   std::map<std::string, std::optional<RecordValue>> dirty;
   std::vector<Effect> effects;
   std::vector<Reply> replies;
-  std::map<std::pair<VersionKey, fleet::Render>, EngineName>
-      names;                               // MakeEngineName hashes: once a name
+  // Engine names that were made: MakeEngineName hashes, so that each is made only once.
+  std::map<std::pair<VersionKey, fleet::Render>, EngineName> names;
   std::map<EngineName, VersionKey> named;  // the other way round
 
-  // Both say what changed, too.
+  // Save and Erase also note in `changed` what depends on the record.
   void Save(const RecordKey& key, RecordValue value) {
     changed.Record(key);
     SaveQuietly(key, std::move(value));
   }
-  // What depends on the record is said by the caller.
+  // Here the caller notes what depends on the record.
   void SaveQuietly(const RecordKey& key, RecordValue value) { dirty[key.text] = std::move(value); }
   void Erase(const RecordKey& key) {
     changed.Record(key);
     dirty[key.text] = std::nullopt;
   }
-  // One that is not there yet begins above every epoch that its name may have had.
+  // Makes the pool where it is not there yet, with epochs above all that its name may have had.
   Pool& PoolOf(const PoolId& id);
   void BeginAtFloor(Pool& pool) const;
   void SavePool(const PoolId& id, const Pool& pool);
   void SaveSync(const PoolId& id, const Pool& pool);
 
+  // The version's name on engines of this kind. From then on what members report under it counts,
+  // for deaths too.
   const EngineName& NameOf(const VersionInfo& version, fleet::EngineKind kind);
-  // The same, to look at: what is reported under a name that is not remembered concerns nobody yet.
+  // The same name, for queries: it is not remembered.
   EngineName NameIn(const VersionInfo& version, fleet::EngineKind kind) const;
   // The version's info from the store, or from a record that names it.
   const VersionInfo* FindVersion(const VersionKey& key) const;

@@ -68,8 +68,8 @@ bool IsWithheld(const Member& member, const fleet::ObservedResidency& residency)
          });
 }
 
-// As it was last seen. Why a member does not load what it has fetched and must have, its proxy does
-// not know where that is because others try it first.
+// What the member reported last. Where it does not load a version because another member tries it
+// first, its proxy does not know that, so the reason is added here.
 fleet::Observed Seen(const Core& core, const Member& member) {
   fleet::Observed observed = *member.observed;
   if (StandingOf(core, member) != MemberStanding::kReady) return observed;  // which says why

@@ -34,14 +34,14 @@ void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row) 
 
 namespace {
 
-// As it told last, of the boot that the sync froze.
+// Whether it had the version when it reported last, on the boot on which it takes part in the sync.
 bool HadIt(const Core& core, const SyncRecord& sync, const SyncMember& part) {
   const Member& member = core.members.at(part.member);
   if (!member.observed.has_value() || member.observed->boot != part.boot) return false;
   return IsLoaded(member, core.NameIn(sync.version, member.observed->limits.kind));
 }
 
-// Evidence counts only from a live session.
+// Whether it has the version, as a session that is open says.
 bool HasIt(const Core& core, const SyncRecord& sync, const SyncMember& part) {
   return core.members.at(part.member).session.has_value() && HadIt(core, sync, part);
 }
@@ -95,7 +95,7 @@ std::string WhyItDropped(const Core& core, const PoolId& id, const SyncRecord& s
   return WordsOf(*FailureOf(core, core.members.at(part.member), sync.version));
 }
 
-// Of one that takes part still.
+// Where a member stands that still takes part.
 Pool::Standing StandingIn(const Core& core, const SyncRecord& sync, const SyncMember& part) {
   if (HasIt(core, sync, part)) return Pool::Standing::kLoaded;
   const bool is_away = !core.members.at(part.member).session.has_value();
@@ -148,7 +148,7 @@ void Commit(Pool& pool) {
   if (sync.mode == fleet::SyncMode::kBarrier) pool.record.barrier = sync.epoch;
   pool.barriers_failed = 0;
   if (history.size() > kHistoryLimit) history.erase(history.begin());
-  // What was given up and is older now is nobody's next version any more.
+  // Versions of the queue that are older than this one will never be synced.
   std::erase_if(pool.record.pending, [&](const VersionKey& key) {
     return key.run == sync.version.key.run && key < sync.version.key;
   });
@@ -162,7 +162,7 @@ void AbortSync(const Core& core, const PoolId& id, Pool& pool, const fleet::Adap
   const bool goes_back =
       from_queue && (pool.record.pending.empty() || policy->skip == fleet::SkipRule::kNever);
   if (goes_back) pool.record.pending.insert(pool.record.pending.begin(), key);
-  // Doors that were held for nothing serve longer before they are asked again.
+  // Doors that were held in vain serve for longer, each time, before they are asked to hold again.
   pool.barriers_failed = pool.barrier.has_value() ? pool.barriers_failed + 1 : 0;
   pool.retry_at = core.now + core.Backoff(pool.barriers_failed);
 }
@@ -192,8 +192,8 @@ bool WasPaused(const Pool& pool, const Member& member) {
   return member.observed->paused.has_value() || member.paused_until > pool.sync_began;
 }
 
-// Those that are still without it at the deadline. Whoever has not what others of its kind have, and
-// could have it, is EXCLUDED for it.
+// Drops the members that are still without the version at the deadline. One whose group has proven
+// it, and that could have loaded it, is EXCLUDED for that.
 void DropTheSlow(Core& core, Pool& pool) {
   const VersionInfo& version = pool.sync->version;
   for (SyncMember& part : pool.sync->members) {

@@ -1,16 +1,17 @@
-// Syncs: one decision about `latest` of one (adapter, pool) at a time. Before the decision only
-// abort, after it only forward; delivering it is what Desired does. Called after every step, over
-// what has changed.
+// Syncs: one decision about `latest` of one (adapter, pool) at a time. Before the decision a sync
+// can only be broken off, after it only go on; members learn of the decision from their Desired
+// documents.
 #pragma once
 
 #include "services/sync_orchestrator/machine/state.h"
 
 namespace lorry::sync {
 
-// The pool's sync stands where the row says, and that is written down.
+// Moves the pool's sync to the phase that the table's row names, and writes that down.
 void Stand(Core& core, const PoolId& id, Pool& pool, const SyncTransition& row);
 
-// Drops members, decides running syncs, starts waiting ones, where something changed or is due.
+// Drops members, decides running syncs and starts waiting ones. Called after every step; looks only
+// at pools of which something changed or is due.
 void AdvanceSyncs(Core& core);
 
 void HandleOverride(Core& core, const OverrideSet& event);

@@ -58,21 +58,23 @@ fleet::ResidencyState StateOf(const Core& core, const Member& member, const Vers
   return residency != nullptr ? residency->state : fleet::ResidencyState::kAbsent;
 }
 
-// Its engine is full of what must stay, as it says.
+// Whether the member says that its engine is full of what must stay.
 bool HasNoSlot(const Core& core, const Member& member, const VersionInfo& version) {
   const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
   return residency != nullptr && residency->no_slot;
 }
 
-// It gave way, and the version stands there where it stood then.
+// Whether it was slow and gave way, and the version is still in the state there that it was in
+// then.
 bool IsSlow(const Core& core, const Trial& trial, const Member& member) {
   const auto slow = trial.slow.find(member.id);
   return slow != trial.slow.end() && slow->second == StateOf(core, member, trial.version);
 }
 
-// Lower goes first: who has a slot for it; then who has lost no engine of it, so that one that is
-// sick by itself does not speak for all; then who has not failed just now, has not failed others
-// either, has not refused it and was not slow.
+// The member with the lowest rank tries first: one that has a slot for the version; then one that
+// has lost no engine by it, so that an engine that is sick by itself does not decide for all; then
+// one that has not just failed it, is not EXCLUDED for other versions, has not refused it and was
+// not slow.
 auto RankOf(const Core& core, const Question& question, const Trial& trial, const Member& member) {
   const GroupVerdict& verdict = VerdictOf(core, question.group, question.version);
   const bool lost = verdict.deaths.contains(member.id) || verdict.hung.contains(member.id);
@@ -112,7 +114,7 @@ bool MayTry(const Core& core, const Question& question, const Trial& trial, cons
   const bool tries = its != trial.tries.end();
   const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
   if (tries && (its->second.revoked.has_value() || !failed)) return false;
-  // Whoever would fare no better takes nobody's place: leave would be passed around for ever.
+  // A member that would do no better takes no other's place, or the leave would go around for ever.
   const bool no_better = IsSlow(core, trial, member) || HasNoSlot(core, member, trial.version);
   if (trial.goes_on && no_better) return false;
   // Whoever has failed goes on alone (EndTries).
@@ -158,7 +160,7 @@ bool IsOver(const Core& core, const Question& question, const MemberId& member) 
   return !VerdictOf(core, question.group, question.version).leave.contains(member);
 }
 
-// Whether what its engine dies of will be told: its journal knows that it was let try.
+// Whether the member will report what its engine dies of, as its journal knows of the try.
 bool Tells(const Core& core, const Question& question, const Member& member) {
   const auto& leave = VerdictOf(core, question.group, question.version).leave;
   const auto its = leave.find(member.id);
@@ -171,8 +173,8 @@ bool HasWaited(const Core& core, const Try& its, int64_t ms) {
 
 // Its report shows that it knows it must not try; and its engine is there, or had the time to come
 // back in which a proxy tells what an engine died of. One that has lost its journal may have asked
-// for a load before, of which it will not tell. One whose engine is WEDGED loads nothing before that
-// is restarted, and by then its leave is over: it need not have heard anything.
+// for a load before, of which it will not tell. One whose engine is WEDGED loads nothing before
+// that is restarted, and by then its leave is over: it need not have heard anything.
 bool HasAnswered(const Core& core, const Question& question, const Member& member,
                  const Trial& trial, const Try& its) {
   if (!its.revoked.has_value() || !member.observed.has_value()) return false;
@@ -331,7 +333,8 @@ void Ask(const Core& core, const PoolId& id, const VersionKey& version, bool who
   }
 }
 
-// What nobody wants, and somebody may yet try by the leave of an earlier reign, or of before it was LOST.
+// Versions that nobody wants, and that somebody may still try, by leave from an earlier reign or
+// from before it was LOST.
 void AskWhatIsTried(const Core& core, const AdapterName& adapter,
                     std::map<Question, Trial>& asked) {
   for (auto it = core.verdicts.lower_bound({adapter, RunId(), VersionNumber()});
@@ -376,7 +379,8 @@ Question FirstQuestionOf(const AdapterName& adapter) {
   return {{adapter, RunId(), VersionNumber()}, EngineGroup()};
 }
 
-// Those go on who were given leave by an earlier reign, or before they were LOST.
+// Goes on with the tries of members that were given leave by an earlier reign, or before they were
+// LOST.
 void GoOn(Core& core, const Question& question, Trial& trial) {
   const auto given = VerdictOf(core, question.group, question.version).leave;
   for (const auto& [member, leave] : given) {
@@ -403,8 +407,8 @@ void OpenTrials(Core& core, const AdapterName& adapter, bool looks_back) {
     }
     GoOn(core, question, trial);
   }
-  // Nobody tries what has a verdict, or is not wanted any more; who was told to try may not have heard
-  // of that yet.
+  // Nobody tries what has a verdict, or is not wanted any more; who was told to try may not have
+  // heard of that yet.
   const auto is_tried = [&](const Question& question, const Trial& trial) {
     const Verdict known = VerdictOf(core, question.group, question.version).verdict;
     return known != Verdict::kProven && !trial.tries.empty();
@@ -434,7 +438,7 @@ std::set<AdapterName> WhatToAsk(const Core& core, Changes::Adapters changed) {
   std::set<AdapterName> all;
   for (const auto& [id, pool] : core.pools) all.insert(id.adapter);
   for (const auto& [question, trial] : core.trials) all.insert(question.version.adapter);
-  // Of an adapter that is gone somebody may still try a version, by leave from before.
+  // Somebody may still try a version of an adapter that is gone, by leave from before.
   for (const auto& [version, record] : core.verdicts) all.insert(version.adapter);
   return all;
 }
@@ -462,7 +466,7 @@ std::string WhoTries(const Core& core, const Member& member, const VersionKey& v
 
 Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version,
                         const GroupVerdict& verdict) {
-  // No verdict takes away what an engine has.
+  // What an engine has loaded it keeps, whatever the verdict.
   if (Is(core, member, version, fleet::ResidencyState::kLoaded)) return Permission::kLoad;
   if (IsBarred(core, verdict, member.id)) return Permission::kNo;
   if (verdict.verdict == Verdict::kProven) return Permission::kLoad;

@@ -1,8 +1,8 @@
 // Trials: which member of a group of engines loads a version before the others do (a canary),
-// whatever made the version wanted: a sync, an alias, a lease, or a newcomer that catches up. It
-// answers a token, and the version is PROVEN there; a slow one gets another beside it. A version
-// costs a group Config::deaths_limit engines at most, dead or hung: tries that are under way count,
-// so that no more are ever at risk.
+// whatever made the version wanted: a sync, an alias, a lease, or a newcomer that catches up. Once
+// its engine has answered a token the version is PROVEN in the group. Where a canary is slow,
+// another one tries beside it. A version costs a group Config::deaths_limit engines at most, dead
+// or hung; tries that are under way count towards that, so that no more engines are ever at risk.
 #pragma once
 
 #include <string>

@@ -29,7 +29,7 @@ void Save(Core& core, const VersionKey& version) {
   core.Save(VerdictKey(version), core.verdicts.at(version));
 }
 
-// It is nobody's but the trial's whose leave it is.
+// Saves a change of leave, which concerns only the trial that gave it.
 void SaveQuietly(Core& core, const VersionKey& version) {
   core.SaveQuietly(VerdictKey(version), core.verdicts.at(version));
 }
@@ -40,7 +40,7 @@ uint32_t Sum(const std::map<MemberId, uint32_t>& counts) {
   return sum;
 }
 
-// Whether the event means anything to what is known; it stands where the table says then.
+// Moves the verdict to where the table says. False: the event means nothing in its present state.
 bool Move(Core& core, GroupVerdict& verdict, VerdictEvent event) {
   const VerdictTransition* row = Take(VerdictTable(), core.taken.verdict, verdict.verdict, event);
   if (row == nullptr) return false;
@@ -48,10 +48,11 @@ bool Move(Core& core, GroupVerdict& verdict, VerdictEvent event) {
   return true;
 }
 
-// What the counts have come to.
+// Moves the verdict by what the counts amount to now.
 void Judge(Core& core, GroupVerdict& verdict) {
   const uint32_t limit = core.config.deaths_limit;
-  // Of what others of the group have loaded, the deaths of a single engine are its own (IsBarred).
+  // Where others of the group have loaded the version, the deaths of a single engine count against
+  // that engine alone (IsBarred).
   const bool are_its_own = verdict.verdict == Verdict::kProven && verdict.deaths.size() < 2;
   if (Sum(verdict.deaths) >= limit && !are_its_own) {
     Move(core, verdict, VerdictEvent::kDeaths);
@@ -69,9 +70,9 @@ void Judge(Core& core, GroupVerdict& verdict) {
 
 // --- for a version
 
-// Whether it matters that the member has loaded the version: somebody asks for it, or it was to try.
-// A reign that waits for the roster asks for nothing yet; the member may have died with its journal
-// before it does, and would be counted as an engine that the version cost.
+// Whether it matters that the member has loaded the version, as somebody wants to know, or told it
+// to try. A reign that waits for the roster asks for nothing yet; the member may have died with its
+// journal before it does, and would be counted as an engine that the version cost.
 bool IsTrial(const Core& core, const Member& member, const VersionKey& version) {
   return core.trials.contains({version, member.group}) ||
          VerdictOf(core, member.group, version).leave.contains(member.id);
@@ -83,7 +84,7 @@ void Prove(Core& core, const EngineGroup& group, const VersionKey& version,
   if (!Move(core, verdict, VerdictEvent::kLoaded)) return;
   verdict = GroupVerdict{.verdict = verdict.verdict, .deaths = std::move(verdict.deaths)};
   Save(core, version);
-  // Whoever failed what others load has failed by itself.
+  // A member that failed what others of its group load has failed by itself.
   for (const auto& [place, members] : core.places) {
     if (place.second != group) continue;
     for (const MemberId& id : members) {
@@ -97,7 +98,7 @@ void Prove(Core& core, const EngineGroup& group, const VersionKey& version,
 
 // --- against it
 
-// Of the deaths that its journal counts, those that are counted here already.
+// How many of the deaths that the member's journal counts are counted here already.
 uint32_t CountedOf(const VerdictRecord& record, const Member& member) {
   const auto reported = record.reported.find(member.id);
   if (reported == record.reported.end()) return 0;
@@ -105,7 +106,8 @@ uint32_t CountedOf(const VerdictRecord& record, const Member& member) {
   return journal.empty() || journal == member.record.journal ? deaths : 0;
 }
 
-// It is told what came of the member's try. The group for whose engines leave was given.
+// Ends the member's leave, as it has told what came of its try. Returns the group that the leave
+// was for.
 std::optional<EngineGroup> EndLeaveIn(VerdictRecord& record, const MemberId& member) {
   std::optional<EngineGroup> tried_in;
   for (auto& [group, verdict] : record.groups) {
@@ -121,13 +123,13 @@ void CountDeaths(Core& core, const Member& member, const EngineGroup& group,
   if (deaths <= before) return;
   std::optional<EngineGroup> tried_in;
   if (known != core.verdicts.end()) tried_in = EndLeaveIn(known->second, member.id);
-  // What engine that was is not known yet: it is counted once it is.
+  // It is not known yet what kind of engine died: the death is counted once it is known.
   if (!tried_in.has_value() && group.empty()) return;
   VerdictRecord& record = core.verdicts[version];
   record.version = version;
   record.reported[member.id] = {member.record.journal, deaths};
   const uint32_t more = deaths - before;
-  // An operator who restarts an engine excludes it first: those deaths are nobody's.
+  // An operator who restarts an engine excludes it first: such deaths count against nothing.
   if (!member.record.excluded) {
     GroupVerdict& verdict = record.groups[tried_in.value_or(group)];
     verdict.deaths[member.id] += more;
@@ -211,7 +213,8 @@ void ForgetRefusals(Core& core, const Member& member) {
   }
 }
 
-// What it says of its tries it says by the versions' names, which a reign may not have made yet.
+// Makes the engine names of the versions that the member may try, as it reports by these names, and
+// this reign may not have made them yet.
 void NameWhatItTries(Core& core, const MemberId& member) {
   for (const auto& [version, record] : core.verdicts) {
     const bool is_tried = std::ranges::any_of(
@@ -223,9 +226,9 @@ void NameWhatItTries(Core& core, const MemberId& member) {
   }
 }
 
-// The member is there, with this engine: what came of its tries. On the boot that leave was given for
-// it may still try; another one began after the try, and what the boot before died of its journal has
-// told, unless it is lost.
+// The member is there, with this engine: what came of its tries. On the boot that leave was given
+// for it may still try; another one began after the try, and what the boot before died of its
+// journal has told, unless it is lost.
 void JudgeLeave(Core& core, const Member& member) {
   const BootId& boot = member.observed->boot;
   if (boot.empty()) return;

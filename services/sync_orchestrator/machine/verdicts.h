@@ -1,6 +1,7 @@
-// Verdicts: what is known of loading a version into engines that meet the same fate with it. A
-// failure belongs to a member; what an engine's death, or several members, say of it belongs to the
-// version, and is durable. trials.h decides by them who may load a version.
+// Verdicts: what is known of loading a version into a group of engines, which are so much alike
+// that what happens to one of them will happen to the others. A failure belongs to a member. A
+// verdict, which takes an engine's death or the failures of several members, belongs to the version
+// and is durable. trials.h decides by verdicts who may load a version.
 #pragma once
 
 #include <string>
@@ -22,8 +23,8 @@ const GroupVerdict& VerdictOf(const Core& core, const EngineGroup& group,
 // Whether it keeps engines from loading the version: neither OPEN nor PROVEN.
 bool IsBar(const GroupVerdict& verdict);
 
-// Whether it keeps this member's engine from loading the version: as a bar does, or as that engine
-// died of what the group has PROVEN, as often as a version may cost a group.
+// Whether the version may not be loaded by this member's engine: because of such a verdict, or
+// because this engine, and it alone, died of a version that the group has PROVEN, too often.
 bool IsBarred(const Core& core, const Member& member, const VersionKey& version);
 bool IsBarred(const Core& core, const GroupVerdict& verdict, const MemberId& member);
 
@@ -39,12 +40,14 @@ uint32_t LivesSpent(const GroupVerdict& verdict);
 // its try is counted.
 void GiveLeave(Core& core, const EngineGroup& group, const VersionKey& version,
                const Member& member);
-// It did nothing with it, or nothing came of it.
+// Takes the leave back: the member did not use it, or nothing came of it.
 void EndLeave(Core& core, const EngineGroup& group, const VersionKey& version,
               const MemberId& member);
-// Of all that it was to try: it has said goodbye, and what its engine ends by is nobody's.
+// Takes back all of the member's leaves: it has said goodbye, and whatever ends its engine from
+// then on says nothing of any version.
 void EndLeaves(Core& core, const MemberId& member);
-// Nobody tells what came of it: it counts as an engine that hangs, until the member is back.
+// The member is LOST in its try, and nobody tells what came of it: that counts as an engine that
+// hangs, until the member is back.
 void LoseLeave(Core& core, const EngineGroup& group, const VersionKey& version,
                const MemberId& member);
 
@@ -52,11 +55,13 @@ void LoseLeave(Core& core, const EngineGroup& group, const VersionKey& version,
 // null for the first.
 void TakeEvidence(Core& core, Member& member, const fleet::Observed* before);
 
-// Evidence from before anybody asked whether the group takes the version: deaths under names that
-// were not made yet, and engines that have it since an earlier reign.
+// Counts evidence that came before anybody asked whether the group takes the version: deaths under
+// an engine name that nobody had asked for yet, and engines that have had it loaded since an
+// earlier reign.
 void LookBack(Core& core, const EngineGroup& group, const VersionInfo& version);
 
-// And what a member told while an operator had excluded it: a proxy tells each misfit once.
+// Counts what a member told while an operator had excluded it, as a proxy tells each misfit only
+// once.
 void LookBackAtMember(Core& core, const Member& member);
 
 void HandleVerdictLifted(Core& core, const VerdictLifted& event);

@@ -8,7 +8,7 @@
 
 namespace lorry::sync {
 
-// What of one is looked at: all of it, or what changed for these members alone.
+// What is looked at of a pool or a trial: all of it, or only what changed for these members.
 struct Visit {
   bool whole = false;
   std::set<MemberId> members;

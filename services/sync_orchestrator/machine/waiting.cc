@@ -47,7 +47,8 @@ std::string WhyUnfit(const Core& core, const Member& member, const VersionInfo& 
   return absl::StrCat(ToAbsl(ToString(standing)), reason.empty() ? "" : ", ", reason);
 }
 
-// With skip NEVER nothing passes a version that engines fail by themselves.
+// For people: with skip NEVER no newer version may pass one that engines fail by themselves, so
+// that more and more may wait behind it.
 std::string WhoWaitsBehind(const fleet::AdapterPolicy& policy, const Pool& pool) {
   if (policy.skip != fleet::SkipRule::kNever || pool.record.pending.size() < 2) return "";
   return absl::StrCat("; ", pool.record.pending.size() - 1,
@@ -61,12 +62,12 @@ struct Candidates {
   std::string unfit;                   // why others cannot, for people
 };
 
-// Behind what else is said of it.
+// For people: a few members, as the end of a longer text.
 std::string Beside(const std::vector<std::string>& members) {
   return members.empty() ? "" : absl::StrCat("; ", AFew(members, "; "));
 }
 
-// Those of the pool that are likely to come (back).
+// For people: the members of the pool that are likely to come (back).
 std::string WhoIsExpected(const Core& core, const PoolId& id) {
   std::vector<std::string> names;
   for (const MemberId& expected : core.expected) {
@@ -159,8 +160,8 @@ bool SomebodyCan(const Core& core, const PoolId& id, const VersionInfo& version)
   return !anybody;
 }
 
-// The first that waits and can be served: one that cannot does not stand in the way of those behind
-// it. The last where none can, so that it says why.
+// The first waiting version that can be served, so that one that cannot does not keep others
+// waiting. Where none can, the last one, which then says why.
 std::optional<VersionKey> FirstInLine(const Core& core, const PoolId& id, const Pool& pool) {
   for (const VersionKey& key : pool.record.pending) {
     const VersionInfo* version = core.FindVersion(key);

@@ -1,5 +1,5 @@
-// What waits to be synced in a pool that syncs nothing: which version is next, why it does not begin
-// yet, and its beginning.
+// What waits to be synced in a pool that syncs nothing: which version is next, why it does not
+// begin yet, and its beginning.
 #pragma once
 
 #include <optional>
@@ -24,10 +24,10 @@ std::string WhyNoneFits(const Core& core, const PoolId& id, const VersionInfo& v
 
 // Begins the next sync of a pool that has none, or says what it waits for.
 void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool);
-// Every pool says why nothing is decided in it.
+// While the orchestrator's or the store's memory is lost: has every pool say so to whoever waits.
 void SayWhatIsLost(Core& core);
 
-// `detail` is for people.
+// Notes what the pool's next sync waits for; `detail` is for people.
 void WaitFor(Core& core, const PoolId& id, Pool& pool, Wait wait, std::string detail = "");
 
 }  // namespace lorry::sync

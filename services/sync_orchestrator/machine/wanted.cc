@@ -12,7 +12,7 @@
 namespace lorry::sync {
 namespace {
 
-// kServed: a row serves it, which is MUST, unless it is loaded on demand; and then, too, until the
+// kServed: a row serves the version. That makes it MUST, unless it is loaded on demand and the
 // member's group has proven it.
 enum class Need { kMay, kServed, kMust };
 
@@ -36,7 +36,8 @@ class WantedSet {
     wanted.traits = version.traits;
     wanted.render = fleet::RenderFor(limits_.kind, version.traits);
     wanted.load = permission == Permission::kLoad;
-    // What is proven is loaded again after a death even while this is away to hear of it.
+    // A proven version may be loaded again after a death that this orchestrator, which may be away,
+    // has not heard of.
     const bool proven = verdict.verdict == Verdict::kProven;
     const bool on_demand = policy.residency == fleet::ResidencyRule::kOnDemand;
     const bool served_must = need == Need::kServed && !(on_demand && proven);
@@ -83,7 +84,8 @@ const Activation* ServedBy(const Core& core, const AdapterInfo& info, const Pool
   return nullptr;
 }
 
-// What the member's row stands on was decided for another adapter of the name, which is gone.
+// Whether the member's row stands on a decision for an earlier adapter of the same name, which is
+// gone.
 bool StandsOnAnother(const Core& core, const PoolRecord& pool, const fleet::ObservedRow* row) {
   if (pool.began.value == 0 || row == nullptr || row->target.empty()) return false;
   return row->incarnation != core.meta.term.incarnation || row->epoch < pool.began;

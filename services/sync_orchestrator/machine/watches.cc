@@ -63,8 +63,8 @@ WatchEvent Staging(const Core& core, const PoolId& id, const Pool& pool) {
   return event;
 }
 
-// Whether it may yet serve a decision: it has the version loaded, whatever else is said of it, or is
-// READY and no verdict keeps it from loading it. Whoever is expected back may, too.
+// Whether it may yet serve a decision: it has the version loaded, whatever else is said of it, or
+// is READY and no verdict keeps it from loading it. Whoever is expected back may, too.
 bool MayServe(const Core& core, const Member& member, const VersionInfo& version) {
   if (!member.session.has_value()) return IsExpected(core, member);
   const AdapterInfo* info = core.FindAdapter(version.key.adapter);
@@ -96,7 +96,8 @@ bool IsWaitedFor(const Core& core, const PoolId& id, const Member& member,
          MayServe(core, member, activation.version);
 }
 
-// The next such member from `from` on, around to it; none: all that can serve it do.
+// The next such member, looking from `from` to the end and then from the beginning; none: every
+// member that can serve the decision does.
 std::optional<MemberId> NextWaitedFor(const Core& core, const PoolId& id,
                                       const Activation& activation, const MemberId& from) {
   const auto middle = core.members.lower_bound(from);
@@ -177,7 +178,7 @@ void Tell(Core& core, WatchId id, WatchState& watch, WatchEvent view) {
   core.effects.emplace_back(NotifyWatch{id, std::move(view)});
 }
 
-// What a pool serves or syncs instead of a version that it will not come to any more.
+// What a pool serves or syncs instead of a version that it will never sync any more.
 std::optional<VersionKey> PassedBy(const Pool& pool, const VersionKey& version) {
   const PoolRecord& record = pool.record;
   const bool is_ahead = !record.considered.has_value() || version > *record.considered;
@@ -193,7 +194,8 @@ std::optional<VersionKey> PassedBy(const Pool& pool, const VersionKey& version) 
   return std::nullopt;
 }
 
-// Of a pool that follows another, or an alias: what it does not follow is never decided there.
+// For a pool that follows another pool or an alias: versions that these do not name are never
+// decided in it.
 WatchEvent Following(const Core& core, const PoolId& id, const Pool& pool,
                      const fleet::PoolSource& source, const VersionKey& version) {
   if (source.kind == fleet::PoolSource::Kind::kAlias) {
@@ -320,7 +322,7 @@ void Judge(Core& core, WatchId id, WatchState& watch) {
     view = WatchEvent{};
     view.reason = "UNKNOWN_VERSION";
   }
-  // Later decisions, of which there is no end, do not prolong it.
+  // Decisions go on coming, so later ones do not make the watch last longer.
   if (view.state == State::kDelivering) {
     if (!watch.delivers_since.has_value()) watch.delivers_since = core.now;
     if (core.now - *watch.delivers_since >= core.config.deliver_ms) {

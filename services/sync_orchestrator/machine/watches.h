@@ -8,11 +8,11 @@ namespace lorry::sync {
 void HandleWatchOpened(Core& core, const WatchOpened& event);
 void HandleWatchClosed(Core& core, const WatchClosed& event);
 
-// Tells each watch what changed for it. What is decided is told at once, and so is that all members
-// serve it; what members else change is told at a pace.
+// Tells each watch what changed for it. A decision is told at once, and so is that all members
+// serve it; what else members report is told ten times a second at most.
 void AdvanceWatches(Core& core);
 
-// Whether they differ in nothing but how far members are.
+// Whether the two differ in nothing but how far members are.
 bool SaysTheSame(const WatchEvent& a, const WatchEvent& b);
 
 // What a watch of `version` in `pool` would be told now.

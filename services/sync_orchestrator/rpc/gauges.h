@@ -38,8 +38,8 @@ class Gauges {
   Orchestrator& orchestrator_;
   const StoreLink& store_;
   const Clock& clock_;
-  std::map<std::pair<std::string, metrics::Labels>, bool>
-      shown_;  // true: set by the refresh at hand
+  // The gauges that are shown; true: set by the refresh that runs.
+  std::map<std::pair<std::string, metrics::Labels>, bool> shown_;
 };
 
 }  // namespace lorry::sync
