@@ -234,6 +234,24 @@ bool Oracle::IsOfAnother(const VersionKey& version, const VersionKey& decided) c
          lives->second.upper_bound(version.run) != lives->second.upper_bound(decided.run);
 }
 
+std::map<Epoch, std::set<VersionKey>> Oracle::CommitsOf(uint64_t incarnation,
+                                                        const AdapterName& adapter,
+                                                        const PoolName& pool) const {
+  std::map<Epoch, std::set<VersionKey>> commits;
+  const auto is_of_pool = [&](const EpochKey& id) {
+    return std::get<0>(id) == incarnation && std::get<1>(id) == adapter && std::get<2>(id) == pool;
+  };
+  const EpochKey from{incarnation, adapter, pool, Epoch()};
+  for (auto it = decided_.lower_bound(from); it != decided_.end() && is_of_pool(it->first); ++it) {
+    if (it->second.commit) commits[std::get<3>(it->first)].insert(it->second.version);
+  }
+  for (auto it = once_committed_.lower_bound(from);
+       it != once_committed_.end() && is_of_pool(it->first); ++it) {
+    commits[std::get<3>(it->first)].insert(it->second.begin(), it->second.end());
+  }
+  return commits;
+}
+
 void Oracle::ServedLatest(uint64_t incarnation, const PoolName& pool, Epoch known,
                           const VersionKey& version, uint32_t max_staleness) {
   const auto last = decided_.find(EpochKey{incarnation, version.adapter, pool, known});
@@ -242,16 +260,12 @@ void Oracle::ServedLatest(uint64_t incarnation, const PoolName& pool, Epoch know
                              ToString(last->second.version), " of another adapter is decided"));
   }
   std::set<VersionKey> since;  // decided on after it; one that came back counts once
-  const EpochKey from{incarnation, version.adapter, pool, Epoch()};
-  for (auto it = decided_.lower_bound(from); it != decided_.end(); ++it) {
-    const auto& [in, adapter, of, epoch] = it->first;
-    if (in != incarnation || adapter != version.adapter || of != pool) break;
-    if (!it->second.commit) continue;
-    if (it->second.version == version) {
+  for (const auto& [epoch, versions] : CommitsOf(incarnation, version.adapter, pool)) {
+    if (versions.contains(version)) {
       since.clear();
       if (epoch > known) return;  // it has heard of more since
     } else if (epoch <= known) {
-      since.insert(it->second.version);
+      since.insert(*versions.begin());
     }
   }
   if (since.size() > max_staleness) {

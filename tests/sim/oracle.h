@@ -96,6 +96,9 @@ class Oracle {
   void Remembered(const EpochKey& id, const VersionKey& version);
   bool IsOfAnother(const VersionKey& version, const VersionKey& decided) const;
   bool IsOver(const EpochKey& id) const;
+  // By epoch; one that was given out again has several.
+  std::map<Epoch, std::set<VersionKey>> CommitsOf(uint64_t incarnation, const AdapterName& adapter,
+                                                  const PoolName& pool) const;
 
   const std::function<Tick()>& now_;
   std::optional<std::string> violation_;

@@ -112,6 +112,17 @@ TEST_F(OlderRecords, LeaveStandingWhatDoorsWereTold) {
   EXPECT_NE(Violation(), "");
 }
 
+TEST_F(OlderRecords, MakeNoDoorLateThatFollowsWhatItWasTold) {
+  Decide(2, Version(2), true);
+  Decide(3, Version(3), true);
+  backup_[kPool] = sync::PoolRecord{.epoch = Epoch(2)};
+  oracle_.RecordsLost(/*is_remembered=*/false, backup_);
+  oracle_.ServedLatest(term_.incarnation, kRollout, Epoch(3), Version(3), 0);
+  EXPECT_EQ(Violation(), "");
+  oracle_.ServedLatest(term_.incarnation, kRollout, Epoch(3), Version(2), 0);
+  EXPECT_NE(Violation(), "");
+}
+
 TEST_F(OlderRecords, AdoptWhatADoorWasTold) {
   Decide(2, Version(2), true);
   backup_[kPool] = sync::PoolRecord{.epoch = Epoch(1)};
