@@ -5,12 +5,17 @@
 
 namespace lorry::sim {
 
-// With OK it answers a goodbye, whose record is written.
+// With OK it answers a goodbye, whose record is written: also where its process did not wait for that.
 void World::End(const sync::EndSession& effect) {
   const Session& session = sessions_.at(effect.session);
-  if (effect.status.ok() && session.open) {
+  SimProxy& proxy = *proxies_.at(session.member);
+  const bool is_back = std::ranges::any_of(sessions_, [&](const auto& entry) {
+    const auto& [id, other] = entry;
+    return id != effect.session && other.open && other.member == session.member;
+  });
+  if (effect.status.ok() && proxy.life() == session.life && !is_back) {
     left_.insert(session.member);
-    proxies_.at(session.member)->GoodbyeTaken();
+    proxy.GoodbyeTaken();
   }
   Break(effect.session);
 }
