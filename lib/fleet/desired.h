@@ -41,7 +41,8 @@ struct DesiredRow {
   // bring its engine to rest before it flips.
   int64_t hold_for_ms = 0;
   // OPEN: until `target` is LOADED here a row goes on with what was decided in this epoch or later,
-  // and else closes: the epoch of the last BARRIER, behind which nothing old is served.
+  // and else closes: the epoch of the last BARRIER, behind which nothing old is served. HELD and
+  // LOCKED: one that stands on something earlier closes at once.
   Epoch serve_from;
   // The engine comes to rest before the row is LOCKED, or flips from one version to another; of
   // kind NONE: it need not.

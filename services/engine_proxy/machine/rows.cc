@@ -185,6 +185,14 @@ void Close(Core& core, const fleet::DesiredRow& wanted, Row& row) {
   Move(core, wanted.adapter, row, RowEvent::kClose, &wanted);
 }
 
+// Whoever comes back in the middle of a barrier may stand on what was decided before the last one:
+// behind that it serves nothing, and there is nothing to hold.
+void LeaveBehind(Core& core, const fleet::DesiredRow& wanted, Row& row) {
+  const RowRecord& record = row.record;
+  if (!record.open || record.epoch >= wanted.serve_from || record.locked.value != 0) return;
+  Move(core, wanted.adapter, row, RowEvent::kCannotServe);
+}
+
 void Meet(Core& core, const fleet::DesiredRow& wanted) {
   Row& row = core.rows[wanted.adapter];
   const bool is_new = row.record == RowRecord();
@@ -200,10 +208,12 @@ void Meet(Core& core, const fleet::DesiredRow& wanted) {
     case RowMode::kOpen:
       return Open(core, wanted, row);
     case RowMode::kHeld:
+      LeaveBehind(core, wanted, row);
       if (wanted.epoch > row.record.epoch && wanted.epoch > row.revoked)
         Hold(core, wanted, row, core.now + wanted.hold_for_ms);
       return;
     case RowMode::kLocked:
+      LeaveBehind(core, wanted, row);
       return Lock(core, wanted, row);
     case RowMode::kClosed:
       return Close(core, wanted, row);

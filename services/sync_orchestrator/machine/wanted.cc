@@ -95,10 +95,13 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
                          const Member& member) {
   fleet::DesiredRow row;
   row.adapter = info.adapter;
+  const bool is_anothers = StandsOnAnother(core, pool.record, RowOf(member, info.adapter));
+  const Epoch serve_from = std::max(pool.record.barrier, is_anothers ? pool.record.began : Epoch());
   if (pool.barrier.has_value()) {
     row.mode = pool.barrier->locks ? fleet::RowMode::kLocked : fleet::RowMode::kHeld;
     row.epoch = pool.sync->epoch;
     row.hold_for_ms = info.policy.HoldLimitMs();
+    row.serve_from = serve_from;
     row.quiesce = fleet::QuiesceOf(info.policy);
     return row;
   }
@@ -109,8 +112,7 @@ fleet::DesiredRow RowFor(Core& core, const AdapterInfo& info, const Pool& pool,
     row.mode = fleet::RowMode::kOpen;
     row.epoch = served->epoch;
     row.target = core.NameOf(served->version, member.observed->limits.kind);
-    const bool is_anothers = StandsOnAnother(core, pool.record, RowOf(member, info.adapter));
-    row.serve_from = std::max(pool.record.barrier, is_anothers ? pool.record.began : Epoch());
+    row.serve_from = serve_from;
     row.quiesce = fleet::QuiesceOf(info.policy);
     if (row.quiesce.kind != fleet::PauseKind::kNone) row.hold_for_ms = info.policy.HoldLimitMs();
   }

@@ -86,8 +86,8 @@ class Bench {
       desired.wanted.push_back(wanted);
     }
     desired.rows = {{kMath, mode, Epoch(epoch),
-                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), kHoldForMs, Epoch(),
-                     quiesce_}};
+                     mode == fleet::RowMode::kOpen ? NameOf(1) : EngineName(), kHoldForMs,
+                     Epoch(serve_from_), quiesce_}};
     Tell(DesiredReceived{desired});
   }
   void Tell(const Event& event) {

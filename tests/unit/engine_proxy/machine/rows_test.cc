@@ -73,6 +73,29 @@ TEST(Rows, ALockWaitsUntilEveryContextOfTheDoorHolds) {
   EXPECT_EQ(Written(bench).locked, Epoch(2));
 }
 
+// It comes back while another barrier is under way: its old version is not what that may go back to.
+TEST(Rows, WhatIsFromBeforeABarrierIsNotServedInTheMiddleOfTheNextEither) {
+  for (const RowMode mode : {RowMode::kHeld, RowMode::kLocked}) {
+    Bench bench;
+    bench.Desire(2, {1});
+    ASSERT_EQ(bench.TheRow().mode, RowMode::kOpen);
+    bench.serve_from_ = 3;
+    bench.Row(mode, 4);
+    EXPECT_NE(bench.TheRow().mode, RowMode::kOpen);
+    EXPECT_FALSE(Written(bench).open);
+    bench.Pass(60'000);
+    EXPECT_NE(bench.TheRow().mode, RowMode::kOpen) << "there is no hold that could end";
+  }
+}
+
+TEST(Rows, WhatWasDecidedBehindTheLastBarrierIsHeldForTheNext) {
+  Bench bench;
+  bench.Desire(3, {1});
+  bench.serve_from_ = 3;
+  bench.Row(RowMode::kHeld, 4);
+  EXPECT_EQ(bench.TheRow().mode, RowMode::kHeld);
+}
+
 TEST(Rows, OfAnAdapterThatIsNotDesiredAnyMoreIsForgotten) {
   Bench bench;
   bench.Desire(1, {1});

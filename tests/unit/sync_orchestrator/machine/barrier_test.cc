@@ -298,6 +298,16 @@ TEST_F(Barrier, NothingFromBeforeItIsServedBehindIt) {
       << "what was decided behind the barrier may be served until then";
 }
 
+TEST_F(Barrier, NorInTheMiddleOfTheNext) {
+  Decide(2);
+  const Epoch second = fleet_.Row("e1").epoch;
+  Hold(3);
+  EXPECT_EQ(fleet_.Row("e1").serve_from, second) << "whoever comes back may stand on less";
+  Obey();
+  ASSERT_EQ(fleet_.Row("e1").mode, RowMode::kLocked);
+  EXPECT_EQ(fleet_.Row("e1").serve_from, second);
+}
+
 TEST_F(Barrier, IsOfItsSyncAndNotOfTodaysPolicy) {
   Lock(2);
   policy_.mode = fleet::SyncMode::kRolling;
