@@ -40,9 +40,8 @@ struct DesiredRow {
   // The member's own deadline, counted from the moment it holds: HELD, and OPEN where it holds to
   // bring its engine to rest before it flips.
   int64_t hold_for_ms = 0;
-  // OPEN: until `target` is LOADED here a row goes on with what was decided in this epoch or later,
-  // and else closes: the epoch of the last BARRIER, behind which nothing old is served. HELD and
-  // LOCKED: one that stands on something earlier closes at once.
+  // The epoch of the last BARRIER: behind it nothing old is served. OPEN: until `target` is LOADED
+  // a row goes on with this epoch or a later one, else closes. HELD, LOCKED: if older, it closes.
   Epoch serve_from;
   // The engine comes to rest before the row is LOCKED, or flips from one version to another; of
   // kind NONE: it need not.
