@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/allocate.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 
@@ -28,12 +29,6 @@ absl::Status Sync(const Fd& fd, const std::string& what) {
   if (fsync(fd.get()) == 0) return absl::OkStatus();
   return Error(absl::StatusCode::kDataLoss, "DISK_FAILED",
                absl::StrCat("syncing ", what, ": ", std::strerror(errno)));
-}
-
-absl::Status Allocate(const Fd& fd, uint64_t bytes) {
-  const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
-  if (error == 0) return absl::OkStatus();
-  return ErrnoStatus(error == EFBIG ? ENOSPC : error, absl::StrCat("allocating ", bytes, " bytes"));
 }
 
 }  // namespace
@@ -104,8 +99,10 @@ absl::StatusOr<uint64_t> SizeOf(const Fd& fd) {
 
 absl::StatusOr<Fd> CreateAllocated(const std::string& path, uint64_t bytes) {
   LORRY_ASSIGN_OR_RETURN(Fd fd, Fd::Open(path, O_RDWR | O_CREAT | O_EXCL));
-  absl::Status made = Allocate(fd, bytes);
-  if (made.ok()) made = SyncFile(fd);
+  const int error = Allocate(fd.get(), bytes);
+  absl::Status made = error == 0 ? SyncFile(fd)
+                                 : ErrnoStatus(error == EFBIG ? ENOSPC : error,
+                                               absl::StrCat("allocating ", bytes, " bytes"));
   if (made.ok()) return fd;
   unlink(path.c_str());
   return made;

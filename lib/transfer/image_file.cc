@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/allocate.h"
 #include "lib/base/check.h"
 #include "lib/base/error.h"
 #include "lib/transfer/ranges.h"
@@ -75,7 +76,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Create(const std::string& 
   };
   void* data = nullptr;
   if (bytes > 0) {
-    if (const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
+    if (const int error = Allocate(fd.get(), bytes); error != 0) {
       return fail(error, "allocate");
     }
     data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
