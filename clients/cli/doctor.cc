@@ -1,6 +1,5 @@
 #include "clients/cli/doctor.h"
 
-#include <algorithm>
 #include <ctime>
 #include <map>
 #include <set>
@@ -201,15 +200,13 @@ class Examination {
           JudgeCertificate(absl::StrCat("of the ", service), end, now,
                            "replace its --tls-cert and --tls-key; it reads them within a minute"));
     }
-    for (const std::string& file : {tls.ca, tls.cert}) {
+    for (const auto& [file, holds] :
+         {std::pair(tls.ca, rpc::Holds::kAuthorities), {tls.cert, rpc::Holds::kChain}}) {
       if (file.empty()) continue;
-      const auto ends = rpc::CertificateEnds(file);
-      findings_.push_back(JudgeCertificate(
-          absl::StrCat("in ", file),
-          ends.ok() ? std::optional(file == tls.ca ? *std::max_element(ends->begin(), ends->end())
-                                                   : *std::min_element(ends->begin(), ends->end()))
-                    : std::nullopt,
-          now, "replace that file"));
+      const auto end = rpc::EndOf(file, holds);
+      findings_.push_back(JudgeCertificate(absl::StrCat("in ", file),
+                                           end.ok() ? std::optional(*end) : std::nullopt, now,
+                                           "replace that file"));
     }
   }
 

@@ -5,6 +5,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <algorithm>
 #include <ctime>
 #include <memory>
 
@@ -40,6 +41,12 @@ absl::StatusOr<std::vector<int64_t>> CertificateEnds(const std::string& path) {
   if (!ends.empty()) return ends;
   return Error(absl::StatusCode::kInvalidArgument, "",
                absl::StrCat("no certificate can be read in ", path));
+}
+
+absl::StatusOr<int64_t> EndOf(const std::string& path, Holds holds) {
+  LORRY_ASSIGN_OR_RETURN(const std::vector<int64_t> ends, CertificateEnds(path));
+  const auto [first, last] = std::ranges::minmax(ends);
+  return holds == Holds::kChain ? first : last;
 }
 
 }  // namespace lorry::rpc

@@ -18,4 +18,9 @@ int64_t EndOf(const X509* certificate);
 // none.
 absl::StatusOr<std::vector<int64_t>> CertificateEnds(const std::string& path);
 
+// Until when a file is of use, by what is in it. A chain holds no longer than the first of it to end.
+// Of authorities the last is enough: while one is replaced by another, a file has both.
+enum class Holds { kChain, kAuthorities };
+absl::StatusOr<int64_t> EndOf(const std::string& path, Holds holds);
+
 }  // namespace lorry::rpc
