@@ -238,9 +238,9 @@ std::vector<Verb> LocalVerbs() {
            "are written where the other verbs and Python find them ($XDG_STATE_HOME/lorry/up.json, "
            "else ~/.local/state/lorry/up.json). When a service ends, the rest is stopped and the "
            "exit status is 1, unless --keep-going says otherwise. The engines' copies of adapters "
-           "lie "
-           "in /dev/shm/lorry-UID/MEMBER and stay there, as an engine may read them again and the "
-           "next `lorry up` goes on with them: delete MEMBER's once its engine is gone for good.",
+           "lie in /dev/shm/lorry-UID/MEMBER and stay there, as an engine may read them again and "
+           "the next `lorry up` goes on with them: delete MEMBER's once its engine is gone for "
+           "good.",
        .options = LocalOptions(),
        .examples = {"lorry up --engine http://127.0.0.1:30000",
                     "lorry up --engine 30000 --engine 30001 --data-dir /var/tmp/lorry"},

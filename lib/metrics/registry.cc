@@ -59,6 +59,7 @@ void RemoveFrom(prometheus::Family<Metric>& family, const Labels& labels) {
     family.Remove(&family.Add(labels));
   }
 }
+
 }  // namespace
 
 // prometheus::Build...().Register() hands out the known family for a known name and throws for one

@@ -11,20 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/temp_dir.h"
+
 namespace lorry {
 namespace {
 
 class FileLockTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string folder = ::testing::TempDir() + "file_lock_XXXXXX";
-    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-    path_ = folder + "/lock";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string folder_, path_;
+  const TempDir folder_;
+  const std::string path_ = folder_ / "lock";
 };
 
 TEST_F(FileLockTest, OneAtATimeHoldsIt) {
@@ -56,15 +51,15 @@ TEST_F(FileLockTest, TheFileIsThisUsersAlone) {
 }
 
 TEST_F(FileLockTest, WhatCannotBeOpenedIsNotHeld) {
-  const FileLock lock(folder_ + "/none/lock");
+  const FileLock lock(folder_ / "none/lock");
   EXPECT_EQ(lock.error(), ENOENT);
   EXPECT_FALSE(lock.held());
 }
 
 TEST_F(FileLockTest, ALinkIsNotFollowed) {
-  std::filesystem::create_symlink(folder_ + "/elsewhere", path_);
+  std::filesystem::create_symlink(folder_ / "elsewhere", path_);
   EXPECT_EQ(FileLock(path_).error(), ELOOP);
-  EXPECT_FALSE(std::filesystem::exists(folder_ + "/elsewhere"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "elsewhere"));
 }
 
 TEST_F(FileLockTest, OnlyItsHolderRemovesTheFile) {
