@@ -102,3 +102,53 @@ def test_a_gpu_that_fails_midway_fails_that_version_alone(fleet, large, bin_dir,
         landings.clear()
         run.publish(state, config=large.config, version=2, progress=False).wait("stored", 60)
     assert packed == [True, False]
+
+
+def test_a_gpu_is_given_up_before_anybody_hears_that_it_failed(fleet, large, bin_dir, monkeypatch):
+    monkeypatch.setenv("LORRY_GPU", str(bin_dir / "liblorry_gpu_cpu.so"))
+    monkeypatch.setattr(lorry.gpu, "_load", lorry.gpu.Packer)
+    happened, give_up, tell = [], lorry.gpu.Packer.give_up, lorry.gpu.Packing._tell
+    monkeypatch.setattr(lorry.gpu.Packer, "give_up", lambda packer, why: (happened.append("given up"), give_up(packer, why)))
+    monkeypatch.setattr(lorry.gpu.Packing, "_tell", lambda packing, **what: (happened.extend(what), tell(packing, **what)))
+    call = lorry.gpu.Packer.call
+
+    def call_or_fail(packer, name, *rest):
+        if name == "find":
+            raise lorry.LorryError("on the GPU: it fell off the bus", "", "INTERNAL")
+        call(packer, name, *rest)
+
+    monkeypatch.setattr(lorry.gpu.Packer, "call", call_or_fail)
+    state = {name: torch.from_numpy(array) for name, array in large.state.items()}
+    with pytest.raises(lorry.LorryError, match="off the bus"):
+        publish(fleet, "given-up", state, large.config)
+    assert happened[:2] == ["given up", "failed"]
+
+
+def test_a_publish_that_is_cancelled_ends_while_the_gpu_is_slow_and_the_next_is_packed(fleet, large, bin_dir, carrier, packed,
+                                                                                     monkeypatch):
+    monkeypatch.setenv("LORRY_GPU", str(bin_dir / "liblorry_gpu_cpu.so"))
+    monkeypatch.setattr(lorry.gpu, "_load", lorry.gpu.Packer)
+    call, landings = lorry.gpu.Packer.call, []
+    landing, ended = threading.Event(), threading.Event()
+
+    def call_and_wait(packer, name, *rest):
+        landings.extend([name] * (name == "land"))
+        if len(landings) == 4 and name == "land":
+            landing.set()
+            assert ended.wait(60)
+        call(packer, name, *rest)
+
+    monkeypatch.setattr(lorry.gpu.Packer, "call", call_and_wait)
+    state = {name: torch.from_numpy(array) for name, array in large.state.items()}
+    with lorry.open_run(f"cancelled-{carrier}", **fleet.addresses()) as run:
+        first = run.publish(state, config=large.config, version=1, progress=False)
+        assert landing.wait(60)
+        first.cancel()
+        with pytest.raises(lorry.Cancelled):
+            first.wait("stored", 30)
+        landed = len(landings)
+        ended.set()
+        for thread in [each for each in threading.enumerate() if each.name == "lorry-gpu"]:
+            thread.join(60)
+        run.publish(state, config=large.config, version=2, progress=False).wait("stored", 60)
+    assert (landed, packed) == (4, [True, True])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lorry.errors import LorryError, Refused
+from lorry.errors import Cancelled, LorryError, Refused
 from lorry.programs import find_program
 
 LEAF_BYTES = 1 << 20
@@ -120,7 +120,7 @@ class Packing:
         self._known = np.zeros(-(-image_bytes // LEAF_BYTES), dtype=np.uint8)
         self._hashes = np.zeros((len(self._known), 16), dtype=np.uint8)
         self._state = threading.Condition()
-        self._found = self._stopped = False
+        self._found = False
         self._failed: LorryError | None = None
         self._landed = 0
 
@@ -151,9 +151,13 @@ class Packing:
         self.check()
         return self._hashes[index].tobytes() if self._known[index] else None
 
+    def cancel(self) -> None:
+        """Whoever waits hears at once that the image is not wanted any more; the GPU is left after the bytes that are on their way."""
+        self._tell(failed=Cancelled("the upload was cancelled", "", "CANCELLED"))
+
     def close(self) -> None:
         """Nothing is written any more once this returns."""
-        self._stopped = True
+        self.cancel()
         self._thread.join()
 
     def _wait(self, reached: Any) -> None:
@@ -179,9 +183,9 @@ class Packing:
                 finally:
                     self._packer.call("free", self._job)
         except LorryError as error:
-            self._tell(failed=error)
-            if not isinstance(error, Refused):
+            if error.code == "INTERNAL":  # of the GPU; neither bad values nor a publish that was cancelled speak against it
                 self._packer.give_up(str(error))
+            self._tell(failed=error)  # last: who waited may publish again at once, and that version is packed without the GPU
 
     def _find(self) -> None:
         stats = np.zeros(len(self._names), dtype=_STATS)
@@ -195,15 +199,13 @@ class Packing:
     def _land(self, data: npt.NDArray[np.uint8]) -> None:
         spans = np.stack([self._begins, self._lengths], axis=1)
         landed, total = ctypes.c_uint64(), int(self._lengths.sum())
-        while landed.value < total:
-            if self._stopped:
-                raise LorryError("nobody wants the image any more", "", "CANCELLED")
+        while landed.value < total and self._failed is None:
             self._packer.call("land", self._job, data.ctypes.data, spans.ctypes.data, len(spans), ctypes.byref(landed))
             self._tell(landed=landed.value)
 
     def _tell(self, found: bool = True, landed: int = 0, failed: LorryError | None = None) -> None:
         with self._state:
-            self._found, self._landed, self._failed = found, landed, failed
+            self._found, self._landed, self._failed = found, landed, self._failed or failed
             self._state.notify_all()
 
 

@@ -123,6 +123,11 @@ class Image:
             return None
         return b"".join(self.checksum(at, min(at + LEAF_BYTES, size)) for at in range(0, size, LEAF_BYTES))
 
+    def cancel(self) -> None:
+        """Ends waits for what a GPU brings: they raise Cancelled."""
+        if self.packing is not None:
+            self.packing.cancel()
+
     def close(self) -> None:
         """Nothing is written to ``buffer`` any more."""
         if self.packing is not None:

@@ -85,6 +85,7 @@ class Uploader:
     def cancel(self) -> None:
         """Makes ``send`` raise Cancelled soon."""
         self._cancelled.set()
+        self._image.cancel()
         if self._call is not None:
             self._call.cancel()
         if self._mover is not None:
