@@ -17,30 +17,8 @@ constexpr std::chrono::seconds kProofAgeMax(60);
 
 Housekeeping::Housekeeping(Catalog& catalog, Uploads& uploads, Collector& collector,
                            int64_t interval_ms)
-    : catalog_(catalog),
-      uploads_(uploads),
-      collector_(collector),
-      interval_(interval_ms),
-      thread_([this] { Run(); }) {}
-
-Housekeeping::~Housekeeping() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
-  thread_.join();
-}
-
-void Housekeeping::Run() {
-  while (true) {
-    Sweep();
-    MutexLock lock(mutex_);
-    const auto until = std::chrono::steady_clock::now() + interval_;
-    while (!stopping_ && wake_.wait_until(mutex_, until) != std::cv_status::timeout) {
-    }
-    if (stopping_) return;
-  }
+    : catalog_(catalog), uploads_(uploads), collector_(collector), interval_ms_(interval_ms) {
+  loop_.PostAnswer([this] { Sweep(); });
 }
 
 void Housekeeping::ProveWritable() {
@@ -61,6 +39,7 @@ absl::Status Housekeeping::Writable() const {
 }
 
 void Housekeeping::Sweep() {
+  loop_.After(interval_ms_, [this] { Sweep(); });
   ProveWritable();
   uploads_.Sweep();
   if (const auto removed = collector_.Run(); !removed.ok()) {

@@ -4,10 +4,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "lib/base/mutex.h"
+#include "lib/runtime/loop.h"
 #include "services/adapter_store/catalog/catalog.h"
 #include "services/adapter_store/images/collector.h"
 #include "services/adapter_store/images/uploads.h"
@@ -18,29 +18,25 @@ class Housekeeping {
  public:
   // All outlive it.
   Housekeeping(Catalog& catalog, Uploads& uploads, Collector& collector, int64_t interval_ms);
-  ~Housekeeping();  // joins
   // Whether something could be written lately: OK; what the last try failed with; or UNAVAILABLE
   // when no try has ended for too long, as on a disk that hangs. Never blocks on the disk.
   absl::Status Writable() const LORRY_EXCLUDES(mutex_);
 
  private:
-  void Run();
-  void Sweep();
+  void Sweep();  // and again after the interval
   void ProveWritable() LORRY_EXCLUDES(mutex_);
 
   Catalog& catalog_;
   Uploads& uploads_;
   Collector& collector_;
-  const std::chrono::milliseconds interval_;
+  const int64_t interval_ms_;
   std::chrono::steady_clock::time_point next_tidy_;
   mutable Mutex mutex_;
-  CondVar wake_;
-  bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
   std::chrono::steady_clock::time_point next_proof_;
   absl::Status proof_ LORRY_GUARDED_BY(mutex_) = absl::UnavailableError("the store is starting");
   std::chrono::steady_clock::time_point proved_at_ LORRY_GUARDED_BY(mutex_) =
       std::chrono::steady_clock::now();
-  std::thread thread_;
+  runtime::Loop loop_{"housekeeping"};  // last: its thread ends before the rest goes
 };
 
 }  // namespace lorry::store

@@ -10,10 +10,10 @@
 #include "lib/base/error.h"
 #include "lib/rpc/callback_queue.h"
 #include "lib/rpc/status.h"
+#include "lib/runtime/loop.h"
 #include "lib/transfer/grpc/convert.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/grpc/streams.h"
-#include "lib/transfer/task_thread.h"
 #include "lorry/transfer/v1/transfer.grpc.pb.h"
 
 namespace lorry::transfer {
@@ -308,7 +308,7 @@ class GrpcTransport final : public Transport {
     if (!sane.ok()) {
       // From another thread, as the seam promises.
       ++shared_.counters.sessions_failed;
-      Later([this, on_done = std::move(on_done), sane] {
+      tasks_.PostAnswer([this, on_done = std::move(on_done), sane] {
         on_done({.status = sane, .transport = shared_.name});
       });
       return std::make_shared<NotStarted>();
@@ -320,11 +320,9 @@ class GrpcTransport final : public Transport {
     return stream;
   }
 
-  void Later(std::function<void()> task) { tasks_.Post(std::move(task)); }
-
   const std::shared_ptr<Channels> channels_;
   Shared shared_;
-  TaskThread tasks_;
+  runtime::Loop tasks_{"transfer-grpc"};
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace lorry::transfer {
 namespace ucx {
 
 absl::Status UcxClient::Init(const UcxDevices& devices) {
-  hasher_ = std::make_unique<TaskThread>();
+  hasher_ = std::make_unique<runtime::Loop>("transfer-hash");
   LORRY_ASSIGN_OR_RETURN(loop_, Loop::Start({lane_}, devices,
                                             {.busy = [this] { return !transfers_.empty(); },
                                              .on_tick = [this](Tick now) { HandleTick(now); }}));

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lib/base/mutex.h"
+#include "lib/runtime/loop.h"
 #include "lib/transfer/session.h"
-#include "lib/transfer/task_thread.h"
 #include "lib/transfer/ucx/attach_call.h"
 #include "lib/transfer/ucx/handshake.h"
 #include "lib/transfer/ucx/loop.h"
@@ -131,7 +131,7 @@ class UcxClient final : public Transport {
   UcxLane lane() const { return lane_; }
   Channels& channels() { return *channels_; }
   Loop& loop() { return *loop_; }
-  TaskThread& hasher() { return *hasher_; }
+  runtime::Loop& hasher() { return *hasher_; }
   Counters& counters() { return counters_; }
   void Forget(const std::shared_ptr<UcxTransfer>& transfer) LORRY_EXCLUDES(mutex_);
 
@@ -150,7 +150,7 @@ class UcxClient final : public Transport {
   CondVar ended_;
   int live_ LORRY_GUARDED_BY(mutex_) = 0;  // transfers that were not forgotten
   std::unique_ptr<Loop> loop_;
-  std::unique_ptr<TaskThread> hasher_;
+  std::unique_ptr<runtime::Loop> hasher_;
 };
 
 }  // namespace lorry::transfer::ucx

@@ -31,7 +31,7 @@ void AttachStream::OnClosed(const absl::Status& why) {
 
 absl::Status UcxService::Init() {
   LORRY_ASSIGN_OR_RETURN(secret_, HostSecret::Create());
-  hasher_ = std::make_unique<TaskThread>();
+  hasher_ = std::make_unique<runtime::Loop>("transfer-hash");
   std::vector<UcxLane> lanes;
   if (options_.shared_memory) lanes.push_back(UcxLane::kSharedMemory);
   if (!options_.devices.empty()) lanes.push_back(UcxLane::kNetwork);

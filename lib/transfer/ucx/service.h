@@ -14,9 +14,9 @@
 
 #include "lib/base/mutex.h"
 #include "lib/rpc/stream.h"
+#include "lib/runtime/loop.h"
 #include "lib/transfer/doorstep.h"
 #include "lib/transfer/session.h"
-#include "lib/transfer/task_thread.h"
 #include "lib/transfer/ucx/handshake.h"
 #include "lib/transfer/ucx/host_proof.h"
 #include "lib/transfer/ucx/loop.h"
@@ -140,7 +140,7 @@ class UcxService final : public GrpcTransferService {
 
   // For sessions.
   Loop& loop() { return *loop_; }
-  TaskThread& hasher() { return *hasher_; }
+  runtime::Loop& hasher() { return *hasher_; }
   const std::shared_ptr<Mailbox>& mailbox() { return mailbox_; }
   const HostSecret& secret() const { return *secret_; }
   const TicketKeys& keys() const { return keys_; }
@@ -191,7 +191,7 @@ class UcxService final : public GrpcTransferService {
   bool stopped_ LORRY_GUARDED_BY(mutex_) = false;
 
   std::unique_ptr<Loop> loop_;
-  std::unique_ptr<TaskThread> hasher_;
+  std::unique_ptr<runtime::Loop> hasher_;
   Rpc rpc_;
 };
 

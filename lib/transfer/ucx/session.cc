@@ -151,7 +151,7 @@ void Session::HandleGet(const Message& message) {
   if (!source_.leaves.empty())
     return SendRange(message, PieceChecksums(message.range, source_.bytes, source_.leaves));
   ++hashing_;
-  service_.hasher().Post([self = shared_from_this(), message] {
+  service_.hasher().PostAnswer([self = shared_from_this(), message] {
     auto pieces = PieceChecksums(message.range, self->source_.bytes, {});
     self->service_.loop().Post([self, message, pieces = std::move(pieces)]() mutable {
       --self->hashing_;
@@ -245,8 +245,8 @@ bool Session::TakeFirst() {
 
 void Session::Verify(Message message, std::shared_ptr<PutTarget::Slot> slot) {
   ++hashing_;
-  service_.hasher().Post([self = shared_from_this(), message = std::move(message),
-                          slot = std::move(slot)] {
+  service_.hasher().PostAnswer([self = shared_from_this(), message = std::move(message),
+                                slot = std::move(slot)] {
     absl::Status finished = self->target_->Finish(std::move(*slot), message.pieces);
     self->service_.loop().Post([self, finished, request = message.request, range = message.range] {
       --self->hashing_;

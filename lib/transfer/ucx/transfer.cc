@@ -228,7 +228,7 @@ void UcxTransfer::Pump() {
       Offer(request, PieceChecksums(range, job_.source, job_.leaves));
     } else {
       ++hashing_;
-      client_.hasher().Post([self = shared_from_this(), request, range] {
+      client_.hasher().PostAnswer([self = shared_from_this(), request, range] {
         auto pieces = PieceChecksums(range, self->job_.source, {});
         self->client_.loop().Post([self, request, pieces = std::move(pieces)]() mutable {
           --self->hashing_;
@@ -276,7 +276,7 @@ bool UcxTransfer::HandleData(const Incoming& incoming, const Message& message) {
 
 void UcxTransfer::Verify(uint32_t request, const Range& range, std::vector<Checksum> pieces) {
   ++hashing_;
-  client_.hasher().Post(
+  client_.hasher().PostAnswer(
       [self = shared_from_this(), request, range, pieces = std::move(pieces)]() mutable {
         absl::Status verified =
             VerifyRange(range, self->job_.destination.subspan(range.offset, range.length), pieces,

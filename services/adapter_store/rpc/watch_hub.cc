@@ -1,5 +1,6 @@
 #include "services/adapter_store/rpc/watch_hub.h"
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -62,63 +63,32 @@ WatchSession::WatchSession(WatchHub& hub, const v1::WatchRequest& request)
 void WatchSession::OnOpen() { hub_.Add(shared_from_this()); }
 void WatchSession::OnClosed(const absl::Status&) { hub_.Remove(this); }
 
-WatchHub::WatchHub(Catalog& catalog) : catalog_(catalog), thread_([this] { Run(); }) {}
-
-WatchHub::~WatchHub() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
-  thread_.join();
-}
+WatchHub::WatchHub(Catalog& catalog) : catalog_(catalog) {}
 
 void WatchHub::OnChanged() {
-  {
-    MutexLock lock(mutex_);
-    changed_ = true;
-  }
-  wake_.notify_all();
+  if (!will_serve_.exchange(true)) loop_.PostAnswer([this] { ServeAll(); });
 }
 
 void WatchHub::Add(std::shared_ptr<WatchSession> session) {
-  bool full = false;
-  {
-    MutexLock lock(mutex_);
-    full = sessions_.size() >= kWatchersMax;
-    if (!full) sessions_.emplace(session.get(), session);
-    changed_ = true;
-  }
-  wake_.notify_all();
-  if (full) {
-    session->Close(
-        Error(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
-              absl::StrCat(kWatchersMax, " watchers are served already; try again later")));
-  }
+  loop_.PostAnswer([this, session = std::move(session)] {
+    if (sessions_.size() >= kWatchersMax) {
+      return session->Close(
+          Error(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
+                absl::StrCat(kWatchersMax, " watchers are served already; try again later")));
+    }
+    sessions_.emplace(session.get(), session);
+    OnChanged();
+  });
 }
 
 void WatchHub::Remove(const WatchSession* session) {
-  std::shared_ptr<WatchSession> last;  // dropped after the lock
-  MutexLock lock(mutex_);
-  if (const auto it = sessions_.find(session); it != sessions_.end()) {
-    last = std::move(it->second);
-    sessions_.erase(it);
-  }
+  loop_.PostAnswer([this, session] { sessions_.erase(session); });
 }
 
-void WatchHub::Run() {
-  while (true) {
-    std::vector<std::shared_ptr<WatchSession>> sessions;
-    {
-      MutexLock lock(mutex_);
-      while (!changed_ && !stopping_) wake_.wait(mutex_);
-      if (stopping_) return;
-      changed_ = false;
-      for (const auto& [key, session] : sessions_) sessions.push_back(session);
-    }
-    for (const std::shared_ptr<WatchSession>& session : sessions) {
-      if (absl::Status served = Serve(*session); !served.ok()) session->Close(served);
-    }
+void WatchHub::ServeAll() {
+  will_serve_ = false;  // first: what is committed from here on is another pass's
+  for (const auto& [key, session] : sessions_) {
+    if (absl::Status served = Serve(*session); !served.ok()) session->Close(served);
   }
 }
 

@@ -6,14 +6,14 @@
 // REVISION_COMPACTED. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
-#include <thread>
 
-#include "lib/base/mutex.h"
 #include "lib/rpc/stream.h"
+#include "lib/runtime/loop.h"
 #include "lorry/store/v1/store.pb.h"
 #include "services/adapter_store/catalog/catalog.h"
 
@@ -47,14 +47,13 @@ class WatchHub {
   static constexpr size_t kQueuedMax = 1024;
 
   explicit WatchHub(Catalog& catalog);  // outlives the hub
-  ~WatchHub();
 
   void OnChanged();  // something was committed
   void Add(std::shared_ptr<WatchSession> session);
   void Remove(const WatchSession* session);
 
  private:
-  void Run();
+  void ServeAll();
   absl::Status Serve(WatchSession& session);
   absl::Status SendPicture(WatchSession& session);
   absl::Status Greet(WatchSession& session);
@@ -62,12 +61,9 @@ class WatchHub {
   v1::WatchResponse Describe(uint64_t revision, const std::vector<Change>& changes);
 
   Catalog& catalog_;
-  Mutex mutex_;
-  CondVar wake_;
-  bool changed_ LORRY_GUARDED_BY(mutex_) = false;
-  bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
-  std::map<const WatchSession*, std::shared_ptr<WatchSession>> sessions_ LORRY_GUARDED_BY(mutex_);
-  std::thread thread_;
+  std::atomic<bool> will_serve_ = false;  // everybody, and whatever is committed until then
+  std::map<const WatchSession*, std::shared_ptr<WatchSession>> sessions_;  // the loop's
+  runtime::Loop loop_{"watch-hub"};  // last: its thread ends before the rest goes
 };
 
 }  // namespace lorry::store
