@@ -12,6 +12,7 @@ import lorry
 import pytest
 from lorry.mover import Mover, MoverGone
 from testing.fleet import Fleet
+from testing.sockets import listeners
 from testing.waiting import until
 
 CHANNELS = {"ucx-shm", "grpc"}
@@ -122,6 +123,7 @@ def test_movers_end_with_a_trainer_that_is_killed_and_had_forked(fleet, mover, b
         assert trainer.stdout.readline() == "stored\n"
         pids = children(bin_dir / "lorry", trainer.pid)
         assert len(pids) == 1
+        assert [listener for pid in (trainer.pid, *pids) for listener in listeners(pid)] == [], "neither has a port of its own"
         trainer.kill()
         until(lambda: not any(pathlib.Path(f"/proc/{pid}/cmdline").exists() and pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
                               for pid in pids), "the mover ended")

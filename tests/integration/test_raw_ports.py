@@ -1,15 +1,20 @@
 """Bytes that no client of ours would send, at every port that each program listens on: all live, answer, and stay small."""
 
 import contextlib
+import os
 import random
 import re
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 
 import pytest
 from testing import engines
-from testing.engines import KINDS
+from testing.engines import KINDS, free_port
+from testing.fleet import Fleet
+from testing.nodes import OtherNode
 from testing.sockets import listeners, resident_bytes
 from testing.world import ADAPTER, World
 
@@ -150,3 +155,36 @@ def test_nothing_listens_that_was_not_asked_for(world):
         found = listeners(service.pid)
         assert {listener.port for listener in found} == told_ports(service), service.label
         assert all(listener.on_loopback for listener in found), service.label
+
+
+# Prints the ports that take a connection; what is dropped without a word is none of them.
+KNOCK = """
+import socket, sys
+for port in sys.argv[2:]:
+    try:
+        socket.create_connection((sys.argv[1], int(port)), timeout=5).close()
+        print(port)
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another network takes root")
+def test_nobody_on_another_network_reaches_a_port(world):
+    with OtherNode() as node, socket.create_server((node.host_address, 0)) as open_to_all:
+        ours = {listener.port for service in world.fleet.services() for listener in listeners(service.pid)}
+        assert ours
+        ports = map(str, [*ours, open_to_all.getsockname()[1]])
+        done = subprocess.run([*node.enter, sys.executable, "-c", KNOCK, node.host_address, *ports], text=True, capture_output=True, check=True)
+        assert done.stdout.split() == [str(open_to_all.getsockname()[1])], "the one that shows that knocking works"
+
+
+def test_every_program_takes_all_the_descriptors_that_it_may_have(bin_dir, tmp_path):
+    """A door's clients are as many as its descriptors; shells and service managers give 1,024 unless they are asked for more."""
+    fleet = Fleet(bin_dir, tmp_path, {"away": f"http://127.0.0.1:{free_port()}"})
+    for service in fleet.services():
+        service.enter = ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh"]
+    with fleet:
+        for service in fleet.services():
+            (most,) = service.samples("process_max_fds")
+            assert most > 256, service.label
