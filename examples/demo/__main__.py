@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import queue
 import re
 import shutil
 import signal
@@ -24,7 +25,7 @@ from demo.screen import Scene, Screen, Sync
 from demo.trainer import State, Trainer
 from demo.watch import Watcher
 from testing import engines
-from testing.fleet import Fleet
+from testing.fleet import Fleet, ServiceFailed
 
 BATCH = 24
 # Training on two cores that also run two engines: a batch takes seconds; a minute without one is a fault.
@@ -38,10 +39,15 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lorry-demo-"))
+    logs_stay = arguments.keep
     try:
         return Demo(arguments, folder).run()
+    except (engines.EngineFailed, ServiceFailed, TimeoutError) as failure:
+        logs_stay = True
+        print(f"\ndemo: {failure}\nThe logs stay in {folder}", file=sys.stderr)
+        return 1
     finally:
-        if not arguments.keep:
+        if not logs_stay:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -76,7 +82,8 @@ class Demo:
         model = engines.tiny_model() / "model"
         pair = [engines.real(kind, model, log_dir=self.folder / kind) for kind in ("sglang", "vllm")]
         with self.screen:
-            self.screen.say("starting SGLang and vLLM on the CPU (about a minute: Python imports)")
+            minutes = max(engine.start_deadline_s for engine in pair) / 60
+            self.screen.say(f"starting SGLang and vLLM on the CPU: about a minute, {minutes:.0f} at most; logs: {self.folder}")
             with engines.running(*pair), Fleet(os.environ["BIN_DIR"], self.folder, {e.kind: e.url for e in pair}) as fleet:
                 trainer = Trainer(model)
                 admin = lorry.Admin(**fleet.addresses())
@@ -157,7 +164,10 @@ def collect(clients: Clients, version: int) -> list[Rollout]:
     batch: list[Rollout] = []
     end = time.monotonic() + BATCH_DEADLINE_S
     while len(batch) < BATCH:
-        rollout = clients.fresh.get(timeout=max(0.1, end - time.monotonic()))
+        try:
+            rollout = clients.fresh.get(timeout=max(0.1, end - time.monotonic()))
+        except queue.Empty:
+            raise TimeoutError(f"{len(batch)} of {BATCH} answers of v{version} came in {BATCH_DEADLINE_S:.0f} s") from None
         if rollout.version == version:
             batch.append(rollout)
     return batch

@@ -58,6 +58,7 @@ class Screen:
         self._live = None if plain or not self.console.is_terminal else Live(
             get_renderable=self._render, console=self.console, refresh_per_second=4)
         self._rates: list[tuple[float, int]] = []
+        self._step_began = time.monotonic()
 
     def __enter__(self) -> Screen:
         if self._live:
@@ -70,7 +71,7 @@ class Screen:
 
     def say(self, step: str) -> None:
         """What is going on now."""
-        self._scene.step = step
+        self._scene.step, self._step_began = step, time.monotonic()
         if not self._live:
             self.console.print(f"  {step}")
 
@@ -87,11 +88,11 @@ class Screen:
         return Group(Panel(self._engines(), title="engines", title_align="left"),
                      Panel(self._syncs(), title="syncs, ms", title_align="left"),
                      Panel(self._training(), title="training", title_align="left"),
-                     Text(f" {self._scene.step}", style="dim"))
+                     Text(f" {time.monotonic() - self._step_began:.0f} s  {self._scene.step}", style="dim"))
 
     def _engines(self) -> Group:
         table = Table(box=None, pad_edge=False)
-        for column, width in (("engine", 8), ("state", 8), ("serves", 6), ("loaded", 14), ("on the way", 22), ("in flight", 14)):
+        for column, width in (("engine", 6), ("state", 8), ("serves", 6), ("loaded", 12), ("on the way", 20), ("in flight", 14)):
             table.add_column(column, min_width=width)
         for member in self._scene.status.get("members", []):
             observed = member.get("observed", {})
@@ -133,7 +134,7 @@ class Screen:
             by_version = Counter(r.version for r in list(self.clients.rollouts))
             recent = "  ".join(f"v{v} {n}" for v, n in sorted(by_version.items())[-5:])
             text.append(f"\nrollouts {len(self.clients.rollouts)} ({self._rate():.1f}/s)  failed "
-                        f"{len(self.clients.failures)}   by version: {recent}", style="none")
+                        f"{len(self.clients.failures)}\nby version: {recent}", style="none")
         return text
 
     def _rate(self) -> float:
