@@ -86,7 +86,7 @@ struct Registry::Impl {
 
 Registry::Registry(const BuildInfo& info) : impl_(std::make_unique<Impl>()) {
   AddGauge("lorry_build_info", "1; what runs is in the labels",
-           {{"service", info.service}, {"version", info.version}, {"revision", info.revision}})
+           {{"service", info.service}, {"version", info.version}})
       .Set(1);
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   AddGauge("process_start_time_seconds", "Unix time at which the program started").Set(now.count());

@@ -72,12 +72,11 @@ class Histogram {
 struct BuildInfo {
   std::string service;  // "adapter-store"
   std::string version;
-  std::string revision = {};
 };
 
 class Registry {
  public:
-  // Adds lorry_build_info{service,version,revision} = 1 and the process_... family.
+  // Adds lorry_build_info{service,version} = 1 and the process_... family.
   explicit Registry(const BuildInfo& info);
   ~Registry();
 
