@@ -178,7 +178,6 @@ TEST_F(HttpTest, AddsItselfToTheProxiesOnTheWay) {
   EXPECT_EQ(engine_->requests().at(1).Get("Via"), "1.1 a, 1.1 lorry");
 }
 
-// SGLang reads these instead of the body: ids would not be unique any more.
 TEST_F(HttpTest, TellsWhoseEachReplyWas) {
   struct Served : DoorObserver {
     void OnServed(const std::string& adapter, uint64_t reply_bytes) override {
@@ -202,6 +201,7 @@ TEST_F(HttpTest, TellsWhoseEachReplyWas) {
   EXPECT_EQ(served.bytes["policy"], sizes);
 }
 
+// SGLang reads these instead of the body: ids would not be unique any more.
 TEST_F(HttpTest, KeepsOverridingFieldsToItself) {
   StartEcho();
   EXPECT_EQ(Raw(Post("/generate", kAsk, "X-Override-Rid: r\r\nx-override-bootstrap-host: h\r\n")),
