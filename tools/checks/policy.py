@@ -7,12 +7,35 @@ import re
 
 from checks.tree import Finding, Tree, line_of
 
+PROTO = "proto/lorry/common/v1/adapter.proto"
+READER = "lib/rpc/policy_messages.cc"
 POLICY = "lib/fleet/policy.h"
 # Reading a field into a message or a record is not acting on it.
 _CODECS = re.compile(r"/(codec|records_json)\.cc$")
 
 
 def check(tree: Tree) -> list[Finding]:
+    return _unread(tree) + _idle(tree)
+
+
+def _unread(tree: Tree) -> list[Finding]:
+    """Fields that users can set, and that no message is read for."""
+    if PROTO not in tree.paths:
+        return []
+    text = tree.text(PROTO)
+    begin = text.index("message AdapterPolicy {")
+    end = text.index("\n}", begin)
+    reader = tree.text(READER) if READER in tree.paths else ""
+    return [
+        Finding(PROTO, line_of(text, begin + found.start(1)), "policy-field",
+                f"{READER} does not read `{found.group(1)}`, so that it does nothing where it is set: read it, or take it away")
+        for found in re.finditer(r"^  (?:repeated |optional )?\w+ (\w+) = \d+;", text[begin:end], re.MULTILINE)
+        if not re.search(rf"\bpolicy\.(has_)?{found.group(1)}\(\)", reader)
+    ]
+
+
+def _idle(tree: Tree) -> list[Finding]:
+    """Fields that are read, and that no service acts on."""
     if POLICY not in tree.paths:
         return []
     text = tree.text(POLICY)

@@ -89,6 +89,24 @@ class Policy(TreeCase):
         self.assertIn("`drain_deadline_ms`", self.findings[0].message)
         self.assertEqual(self.findings[0].line, 3)
 
+    def test_a_field_that_users_can_set_is_read(self):
+        proto = """\
+            message AdapterPolicy {
+              // ROLLING.
+              SyncMode mode = 1;
+              reserved 2;
+              repeated PoolRule pools = 3;
+              optional int64 drain_deadline_ms = 4;
+            }
+            message Other { uint32 unread = 1; }
+            """
+        files = {"proto/lorry/common/v1/adapter.proto": proto, "proto/CMakeLists.txt": "adapter.proto"}
+        reader = "Read(policy.mode(), policy.pools());\nif (policy.has_drain_deadline_ms()) {}\n"
+        self.is_fine("policy", files | {"lib/rpc/policy_messages.cc": reader})
+        self.breaks("policy", "policy-field", files | {"lib/rpc/policy_messages.cc": reader.replace("policy.pools()", "pools")})
+        self.assertIn("`pools`", self.findings[0].message)
+        self.assertEqual(self.findings[0].line, 5)
+
 
 class Sizes(TreeCase):
     def test_a_file_of_500_lines_passes_and_of_501_does_not(self):
