@@ -48,6 +48,18 @@ def test_a_version_without_effect_is_refused_where_policy_asks_for_a_difference(
         world.wait_serves(2)
 
 
+def test_images_go_with_the_proxy_of_an_engine_that_has_ended(states, make_adapter):
+    world = states
+    with world.open_run() as run:
+        world.publish(run, 1, make_adapter(1))
+    world.engines["vllm"].stop()
+    until(lambda: world.member("vllm").get("state") != "READY", "its end is noticed")
+    for proxy in world.fleet.proxies.values():
+        proxy.stop()
+    assert not (world.fleet.image_root / "vllm").exists()
+    assert list((world.fleet.image_root / "sglang").rglob("*.safetensors")), "an engine that goes on may read it again"
+
+
 def test_a_version_that_answers_like_the_base_is_served_where_policy_asks_for_a_token(states, make_adapter):
     world = states
     world.admin.set_policy(ADAPTER, {"stage_deadline_ms": 4000, "probe": "PROBE_MODE_TOKEN"})
