@@ -128,6 +128,13 @@ TEST_F(CatalogAdaptersTest, TheNewestStayAndWhatIsOlderLeavesWithEveryPublish) {
   EXPECT_THAT(Stored(), ElementsAre(6, 5, 4)) << "runs count together";
 }
 
+// A training run publishes for days, and nobody looks at its disk.
+TEST_F(CatalogAdaptersTest, WhatStaysIsBoundedWhereNobodySaysHowMuch) {
+  OpenRun();
+  for (uint64_t number = 1; number <= 40; ++number) ASSERT_THAT(Publish(number), IsOk());
+  EXPECT_EQ(Stored().size(), 32u);
+}
+
 TEST_F(CatalogAdaptersTest, NamedHeldAndKeptOnesStay) {
   Keep(1);
   OpenRun();
