@@ -246,6 +246,7 @@ def test_data_is_private(fleet):
         open_to_others = [f"{path} {path.stat().st_mode:o}" for path in files if path.stat().st_mode & 0o077]
         assert service.data_dir.stat().st_mode & 0o777 == 0o700
         assert not [f for f in open_to_others if ".db" in f], open_to_others
+    assert (fleet.image_root / "away").stat().st_mode & 0o777 == 0o700
 
 
 def test_settings_show_no_secrets(fleet):

@@ -94,11 +94,11 @@ class Engine {
   virtual void Inspect(Millis within, Answer<absl::StatusOr<EngineFacts>> answer) = 0;
   virtual void List(Millis within, Answer<absl::StatusOr<Listing>> answer) = 0;
 
-  // OK: `name` is registered with `path`, now or already. ALREADY_EXISTS ENGINE_NAME_TAKEN: the
-  // name has another path. INVALID_ARGUMENT ENGINE_REFUSED: the engine read the files and does not
-  // take the adapter; its own words say why. FAILED_PRECONDITION ENGINE_LOAD_FAILED: it could not
-  // read them, or had no memory. A load is never in place, and `name` is never one that had other
-  // contents.
+  // Answers OK once the engine has registered `name` with `path`, also where it had before.
+  // ALREADY_EXISTS ENGINE_NAME_TAKEN: the name has another path. INVALID_ARGUMENT ENGINE_REFUSED:
+  // the engine read the files and does not take the adapter; its own words say why.
+  // FAILED_PRECONDITION ENGINE_LOAD_FAILED: it could not read them, or had no memory. The caller
+  // never gives `name` to other contents, as engines may keep what they have under it.
   virtual void Load(const EngineName& name, const std::string& path, Millis within,
                     Answer<absl::Status> answer) = 0;
 
