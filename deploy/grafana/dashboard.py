@@ -36,7 +36,9 @@ SERVING = [
         ('histogram_quantile(0.5, sum by (le, phase) (rate(lorry_sync_phase_seconds_bucket{job=~"$job"}[$__rate_interval])))', "{{phase}} p50"),
         ('histogram_quantile(0.99, sum by (le, phase) (rate(lorry_sync_phase_seconds_bucket{job=~"$job"}[$__rate_interval])))', "{{phase}} p99"),
     ]),
-    ("Stored to serving", "s", "From a stored version until every engine that can serves it, waits included.", [
+    ("Publish to serving", "s", "Uploads, from their beginning until they are stored; and from a stored version until every engine that can serves it, waits included.", [
+        ('histogram_quantile(0.5, sum by (le) (rate(lorry_store_upload_seconds_bucket{job=~"$job"}[$__rate_interval])))', "uploads p50"),
+        ('histogram_quantile(0.99, sum by (le) (rate(lorry_store_upload_seconds_bucket{job=~"$job"}[$__rate_interval])))', "uploads p99"),
         (f"histogram_quantile(0.5, sum by (le, adapter) (rate(lorry_stored_to_serving_seconds_bucket{{{PER_POOL}}}[$__rate_interval])))", "{{adapter}} p50"),
         (f"histogram_quantile(0.99, sum by (le, adapter) (rate(lorry_stored_to_serving_seconds_bucket{{{PER_POOL}}}[$__rate_interval])))", "{{adapter}} p99"),
     ]),

@@ -92,9 +92,8 @@ class Server final : public StoreServer, private Observer {
                                                .now_unix_ms = options_.catalog.now_unix_ms}));
     LORRY_ASSIGN_OR_RETURN(catalog_, Catalog::Open(*kv_, options_.catalog));
     UploadsOptions uploads{.idle_deadline_ms = options_.catalog.ticket_life_ms};
-    uploads.on_ended = [this](std::string_view result, std::string_view reason) {
-      metrics_.UploadEnded(result, reason);
-    };
+    uploads.on_stored = [this](int64_t took_ms) { metrics_.UploadStored(took_ms); };
+    uploads.on_dead = [this](std::string_view reason) { metrics_.UploadEnded("dead", reason); };
     // The hub has what it needs before anybody can begin an upload.
     uploads.on_opened = [this](const Upload& upload) {
       if (upload_hub_.has_value()) upload_hub_->OnOpened(upload);

@@ -16,8 +16,19 @@ StoreMetrics::StoreMetrics(metrics::Registry& registry)
                                      "Unix time at which a version was last stored")),
       disk_free_(registry.AddGauge("lorry_store_disk_free_bytes",
                                    "Bytes that are free where the store keeps its data")),
+      upload_seconds_(registry.AddHistogram(
+          "lorry_store_upload_seconds",
+          "One upload that was stored: from its first BeginUpload until it is a version",
+          metrics::DurationBuckets())),
       evicted_(registry.AddCounter("lorry_store_gc_deleted_total",
                                    "Versions deleted because nothing held them any more")) {}
+
+void StoreMetrics::UploadStored(int64_t took_ms) {
+  UploadEnded("stored", "");
+  upload_seconds_.Observe(static_cast<double>(took_ms) / 1000);
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  last_stored_.Set(now.count());
+}
 
 void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason) {
   registry_
@@ -25,9 +36,6 @@ void StoreMetrics::UploadEnded(std::string_view result, std::string_view reason)
                   "Uploads that ended: result is stored or dead, reason says why one died",
                   {{"result", std::string(result)}, {"reason", std::string(reason)}})
       .Add();
-  if (result != "stored") return;
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  last_stored_.Set(now.count());
 }
 
 void StoreMetrics::Refresh(const std::string& data_dir) {

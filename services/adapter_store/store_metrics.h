@@ -17,6 +17,7 @@ class StoreMetrics {
  public:
   explicit StoreMetrics(metrics::Registry& registry);  // outlives it
 
+  void UploadStored(int64_t took_ms);
   void UploadEnded(std::string_view result, std::string_view reason);
   void Evicted(int versions) { evicted_.Add(versions); }
   // At a scrape: gauges from the catalogue, counters moved on to what a server counts.
@@ -28,6 +29,7 @@ class StoreMetrics {
  private:
   metrics::Registry& registry_;
   metrics::Gauge versions_, blob_bytes_, uploads_open_, last_stored_, disk_free_;
+  metrics::Histogram upload_seconds_;
   metrics::Counter evicted_;
   Mutex mutex_;
   std::map<std::string, transfer::TransportStats> last_ LORRY_GUARDED_BY(mutex_);

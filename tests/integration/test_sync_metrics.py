@@ -1,6 +1,7 @@
 """What is counted while nobody watches: how syncs ended and how long their phases took, and what an adapter was asked for."""
 
 import re
+import time
 
 import pytest
 from testing.engines import KINDS
@@ -25,6 +26,7 @@ def counted(world) -> dict[str, int]:
 
 
 def test_syncs_that_nobody_watches_are_counted_and_measured(world, steps):
+    began = time.time()
     for number in (1, 2, 3):
         steps.next("stored")
         world.wait_serves(number)
@@ -34,6 +36,10 @@ def test_syncs_that_nobody_watches_are_counted_and_measured(world, steps):
         ("active", "stage", "commit", "activate"), 3
     )
     assert (got["aborted"], got["superseded"], got["failed"]) == (0, 0, 0)
+    store = world.fleet.store
+    assert store.samples("lorry_store_upload_seconds_count") == [3.0]
+    assert 0 < store.samples("lorry_store_upload_seconds_sum")[0] < time.time() - began
+    assert began < store.samples("lorry_store_last_stored_timestamp_seconds")[0] < time.time()
 
 
 def test_a_version_that_was_overtaken_and_a_try_that_was_aborted(world, steps):

@@ -322,7 +322,7 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
   absl::StatusOr<Version> stored = checked.ok() ? Publish(*live, live->Seal(blobs_), *checked)
                                                 : absl::StatusOr<Version>(checked.status());
   if (stored.ok()) {
-    options_.on_ended("stored", "");
+    options_.on_stored(stored->stored_at_ms - live->record.begun_at_ms);
     Drop(live->record.id);
     return stored;
   }
@@ -377,7 +377,7 @@ absl::Status Uploads::EndWith(const UploadId& id, const absl::Status& why) {
 }
 
 void Uploads::OnUploadEnded(const Upload& upload) {
-  options_.on_ended("dead", ReasonOf(upload.why));
+  options_.on_dead(ReasonOf(upload.why));
   const std::shared_ptr<Live> live = Find(upload.id);
   if (live == nullptr) return;
   Drop(upload.id);

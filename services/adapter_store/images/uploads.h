@@ -34,9 +34,10 @@ struct UploadsOptions {
   // Rewritten pages cost the disk twice; every 64 MiB is a twentieth of a second of sending.
   uint64_t ledger_every_bytes = uint64_t{64} << 20;
   int check_threads = 2;  // each reads an image at memory speed
-  // "stored" with an empty reason, or "dead" with one. Must not block.
-  std::function<void(std::string_view result, std::string_view reason)> on_ended =
-      [](std::string_view, std::string_view) {};
+  // One became a version, so long after it was begun. Must not block.
+  std::function<void(int64_t took_ms)> on_stored = [](int64_t) {};
+  // One is dead. Must not block.
+  std::function<void(std::string_view reason)> on_dead = [](std::string_view) {};
   // One has begun to take ranges. Must not block.
   std::function<void(const Upload&)> on_opened = [](const Upload&) {};
 };

@@ -218,11 +218,13 @@ TEST_F(UploadsTest, ARangeThatComesAgainAndStallsHoldsUpNoCommit) {
 
 TEST_F(UploadsTest, AllCommitsJoinOneCheck) {
   std::atomic<int> stored = 0;
-  upload_options_.on_ended = [&](std::string_view result, std::string_view) {
-    stored += result == "stored" ? 1 : 0;
+  upload_options_.on_stored = [&](int64_t took_ms) {
+    ++stored;
+    EXPECT_EQ(took_ms, 4'000);
   };
   RestartAll();
   const UploadId id = BeginImage(7, adapter_)->upload.id;
+  now_ms_ += 4'000;  // a trainer that takes its time
   ASSERT_THAT(SendRest(id, adapter_), IsOk());
   std::latch all(16);
   std::vector<std::future<absl::StatusOr<Version>>> commits;
