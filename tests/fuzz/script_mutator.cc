@@ -27,6 +27,9 @@ constexpr std::string_view kTellingValues[] = {
     // 2^16 and 2^20 letters.
     "\"\x01p\"", "\"\x01t\""};
 
+// What programs forget most often.
+constexpr std::string_view kEmptyValues[] = {"[]", "[]", "{}", "\"\"", "null"};
+
 // The end of the JSON value that begins at `at`, as far as one can tell without parsing.
 size_t EndOfValue(std::string_view text, size_t at) {
   int depth = 0;
@@ -87,6 +90,7 @@ std::string NextTo(std::string_view value, Prng& prng) {
 std::string InsteadOf(std::string_view value, std::string_view script,
                       const std::vector<size_t>& places, Prng& prng) {
   constexpr int kTries = 16;
+  if (prng.Chance(200)) return std::string(kEmptyValues[prng.Below(std::size(kEmptyValues))]);
   if (KindOf(value) == '0' && prng.Chance(300)) return NextTo(value, prng);
   const bool any_kind = prng.Chance(600);
   std::string_view fresh;
