@@ -166,7 +166,7 @@ bool HasReason(World& world, SimProxy& proxy, const VersionKey& key) {
   const SimDirectory& contents = world.store().Contents(key);
   // What some engines of a group refuse, a verdict may keep from all of them.
   if (!proxy.engine().Takes(contents) || contents.harm == Harm::kRefusedBySome) return true;
-  if (world.sim().lives.DiedTwice(key)) return true;
+  if (world.sim().lives.CostTwo(key)) return true;
   return said == "NO_SLOT" && IsOvercommitted(world, proxy);
 }
 

@@ -11,7 +11,10 @@ std::string GroupOf(const fleet::EngineLimits& limits) {
                       absl::StrJoin(limits.engine_modules, ","));
 }
 
-void Lives::DiedTrying(const VersionKey& version) { ++tried_[version]; }
+void Lives::DiedTrying(const VersionKey& version, const BootId& boot) {
+  ++tried_[version];
+  hung_[version].extract(boot);
+}
 
 void Lives::Heard(const std::string& member, const BootId& boot) {
   const auto untold = untold_.find(member);
@@ -56,6 +59,14 @@ void Lives::SaidToKill(const VersionKey& version) {
 bool Lives::DiedTwice(const VersionKey& version) const {
   const auto tried = tried_.find(version);
   return tried != tried_.end() && tried->second >= 2;
+}
+
+bool Lives::CostTwo(const VersionKey& version) const {
+  const auto tried = tried_.find(version);
+  const auto hung = hung_.find(version);
+  return (tried != tried_.end() ? tried->second : 0) +
+             (hung != hung_.end() ? hung->second.size() : 0) >=
+         2;
 }
 
 }  // namespace lorry::sim

@@ -19,8 +19,11 @@ class Lives {
  public:
   explicit Lives(Oracle& oracle) : oracle_(oracle) {}
 
-  // An engine died while it loaded or first used it, of whatever.
-  void DiedTrying(const VersionKey& version);
+  // An engine died while it loaded or first used it, of whatever; where it hung before that, it was
+  // one life.
+  void DiedTrying(const VersionKey& version, const BootId& boot);
+  // Its proxy was given no answer to a load in time, of whatever.
+  void HungTrying(const VersionKey& version, const BootId& boot) { hung_[version].insert(boot); }
   // It was the version that killed it. A version costs at most two lives of a group, whatever asked
   // for it; each loss of records may cost as many again.
   void DiedOf(const VersionKey& version, const std::string& group, const std::string& member,
@@ -48,12 +51,15 @@ class Lives {
   // The fleet says of it that engines died: of two boots while they tried it, or it is innocent.
   void SaidToKill(const VersionKey& version);
   bool DiedTwice(const VersionKey& version) const;
+  // Of two boots that died or hung: what engines hang of may be said of it.
+  bool CostTwo(const VersionKey& version) const;
 
  private:
   Oracle& oracle_;
   uint32_t losses_ = 0;
   std::map<VersionKey, uint32_t> lifted_;
   std::map<VersionKey, uint32_t> tried_;
+  std::map<VersionKey, std::multiset<BootId>> hung_;  // and has not died since
   std::map<std::pair<VersionKey, std::string>, uint32_t> killed_;
   struct Death {
     std::pair<VersionKey, std::string> of;

@@ -104,17 +104,31 @@ TEST_F(LivesTest, WithItsJournalAProxyHasNothingToTellBeforeItSeesAnotherBoot) {
 }
 
 TEST_F(LivesTest, TheInnocentIsWhoseTriesEnginesSurvived) {
-  lives_.DiedTrying(kVersion);
+  lives_.DiedTrying(kVersion, BootId());
   EXPECT_FALSE(lives_.DiedTwice(kVersion));
-  lives_.DiedTrying(kVersion);
+  lives_.DiedTrying(kVersion, BootId());
   lives_.SaidToKill(kVersion);
   EXPECT_FALSE(IsBlamed());
 }
 
 TEST_F(LivesTest, AVersionThatIsSaidToKillAndDidNotIsCaught) {
-  lives_.DiedTrying(kVersion);
+  lives_.DiedTrying(kVersion, BootId());
   lives_.SaidToKill(kVersion);
   EXPECT_TRUE(IsBlamed());
+}
+
+TEST_F(LivesTest, WhoHungAndWhoDiedAreTwoAndMayBeSaidToHang) {
+  lives_.HungTrying(kVersion, BootId("e1.1"));
+  EXPECT_FALSE(lives_.CostTwo(kVersion));
+  lives_.DiedTrying(kVersion, BootId("e1.2"));
+  EXPECT_TRUE(lives_.CostTwo(kVersion));
+  EXPECT_FALSE(lives_.DiedTwice(kVersion));
+}
+
+TEST_F(LivesTest, AnEngineThatHungBeforeItDiedIsOne) {
+  lives_.HungTrying(kVersion, BootId("e1.1"));
+  lives_.DiedTrying(kVersion, BootId("e1.1"));
+  EXPECT_FALSE(lives_.CostTwo(kVersion));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ void SimProxy::MayTry(const VersionKey& key, const JournalId& journal) {
   const auto own = journal_.find("journal");
   const bool is_there =
       own != journal_.end() && std::get<proxy::JournalRecord>(own->second).journal == journal;
-  is_there ? (void)may_try_.insert(key) : sim_.lives.DiedTrying(key);
+  is_there ? (void)may_try_.insert(key) : sim_.lives.DiedTrying(key, BootId());
 }
 
 // What it has written down it may have asked for, also where it died before it did.
@@ -33,7 +33,7 @@ void SimProxy::NoteUnsent(const proxy::Event& event) {
   std::erase_if(unsent_, [&](const auto& asked) {
     const Unsent& unsent = asked.second;
     if (unsent.is_known || unsent.boot == seen->boot) return false;
-    sim_.lives.DiedTrying(unsent.key);
+    sim_.lives.DiedTrying(unsent.key, unsent.boot);
     return true;
   });
 }

@@ -190,7 +190,7 @@ void SimEngine::FinishLoad(const EngineName& name, const std::string& path, cons
 }
 
 void SimEngine::SeemsDead() {
-  for (const auto& [name, key] : unheard_) sim_.lives.DiedTrying(key);
+  for (const auto& [name, key] : unheard_) sim_.lives.DiedTrying(key, boot_);
 }
 
 void SimEngine::DieOf(const SimDirectory& directory) {

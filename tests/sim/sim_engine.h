@@ -52,6 +52,11 @@ class SimEngine {
   }
   // Its proxy takes it for dead, which it may be: what it was trying is blamed.
   void SeemsDead();
+  // Its proxy is given no answer to a load in time.
+  void Hung(const EngineName& name) {
+    if (const auto its = unheard_.find(name); its != unheard_.end())
+      sim_.lives.HungTrying(its->second, boot_);
+  }
   // Its proxy has heard, and written down, what the engine answered for the name last.
   void Heard(const EngineName& name) { unheard_.erase(name); }
   using Probed = std::function<void(proxy::Outcome, std::string reason, fleet::ProbeAnswer)>;

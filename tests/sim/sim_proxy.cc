@@ -107,7 +107,8 @@ void SimProxy::Kill(bool lose_journal) {
     Narrate(sim_, member_.value, lose_journal ? "dies and loses its journal" : "dies");
     sim_.coverage.Add(machine().rows_taken());
     driver_.Stop();
-    for (const auto& [op, unsent] : std::exchange(unsent_, {})) sim_.lives.DiedTrying(unsent.key);
+    for (const auto& [op, unsent] : std::exchange(unsent_, {}))
+      sim_.lives.DiedTrying(unsent.key, unsent.boot);
     // Their connections are gone, and what they asked for may have been written down.
     for (const auto& [ticket, call] : std::exchange(framework_.open, {})) {
       if (call.is_pause) framework_.may_hold_until = sim_.now() + kFrameworkPauseMs;
@@ -120,7 +121,8 @@ void SimProxy::Kill(bool lose_journal) {
   if (!lose_journal) return;
   sim_.oracle.JournalLost(journal_id_);
   sim_.lives.JournalLost(member_.value);
-  for (const VersionKey& key : std::exchange(may_try_, {})) sim_.lives.DiedTrying(key);
+  for (const VersionKey& key : std::exchange(may_try_, {}))
+    sim_.lives.DiedTrying(key, engine_.boot());
   journal_.clear();
   told_apart_.clear();
   unloads_.clear();
@@ -226,7 +228,11 @@ void SimProxy::NoteAnswers(const proxy::Event& event) {
     const bool is_answer = done.outcome != Outcome::kUnknown && done.outcome != Outcome::kBroken;
     if (is_last && is_answer && asked != asked_of_.end()) engine_.Heard(asked->second);
   };
-  if (const auto* load = std::get_if<proxy::LoadDone>(&event)) answered(*load);
+  if (const auto* load = std::get_if<proxy::LoadDone>(&event)) {
+    const auto asked = asked_of_.find(load->op);
+    if (load->outcome == Outcome::kUnknown && asked != asked_of_.end()) engine_.Hung(asked->second);
+    answered(*load);
+  }
   if (const auto* probe = std::get_if<proxy::ProbeDone>(&event)) answered(*probe);
   if (const auto* unload = std::get_if<proxy::UnloadDone>(&event)) answered(*unload);
 }

@@ -1,5 +1,12 @@
 // The machine's reasons as words: what people, records and messages read.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/error.h"
 #include "services/sync_orchestrator/machine/state.h"
+#include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
 
@@ -146,6 +153,39 @@ std::string_view ToString(Wait wait) {
       return "STALLS_ENGINES";
   }
   return "";
+}
+
+absl::Status StatusOf(const GroupVerdict& verdict, const VersionKey& version) {
+  return Error(absl::StatusCode::kFailedPrecondition, ToString(verdict.verdict),
+               absl::StrCat(ToString(version), ": ", Explain(verdict),
+                            "; publish another version, or lift the verdict to try it again"));
+}
+
+std::string Explain(const GroupVerdict& verdict) {
+  switch (verdict.verdict) {
+    case Verdict::kRefused:
+      return absl::StrCat("engines refuse it: ", verdict.words);
+    case Verdict::kPoisoned:
+      return "engines died while they loaded or probed it";
+    case Verdict::kStalls:
+      return "engines hang when they load or probe it";
+    case Verdict::kOpen:
+    case Verdict::kProven:
+      return "";
+  }
+  return "";
+}
+
+std::string ExplainBarred(const Core& core, const GroupVerdict& verdict) {
+  if (IsBar(verdict)) return Explain(verdict);
+  std::vector<std::string> names;
+  for (const auto& [member, deaths] : verdict.deaths) {
+    if (IsBarred(core, verdict, member)) names.push_back(member.value);
+  }
+  if (names.empty()) return "";
+  return absl::StrCat("the engine of ", absl::StrJoin(names, ", "),
+                      " died of it again and again, and others of its group have it: mend or "
+                      "replace that engine, then lift the verdict to try it again");
 }
 
 }  // namespace lorry::sync

@@ -185,15 +185,16 @@ std::string_view ToString(Verdict verdict);
 struct GroupVerdict {
   Verdict verdict = Verdict::kOpen;
   std::string words = {};  // an engine's own, of a refusal
-  // What it is made of. Engines that died or hung of it, by member and how often.
-  std::map<MemberId, uint32_t> deaths = {};
-  std::map<MemberId, uint32_t> hung = {};
-  struct Refusals {
-    BootId boot;
+  struct Tries {
+    BootId boot;  // of the last; empty in a record of before it was kept
     uint32_t tries = 0;
-    auto operator<=>(const Refusals&) const = default;
+    auto operator<=>(const Tries&) const = default;
   };
-  std::map<MemberId, Refusals> refusals = {};
+  // What it is made of. Engines that died or hung of it or refused it, by member and how often. One
+  // that hung and then died in the same try is among the dead alone.
+  std::map<MemberId, uint32_t> deaths = {};
+  std::map<MemberId, Tries> hung = {};
+  std::map<MemberId, Tries> refusals = {};
   // Who was given leave to try it, written down before it may, until it is known what came of that.
   struct Leave {
     BootId boot;        // that it holds for

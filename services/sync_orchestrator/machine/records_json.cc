@@ -150,14 +150,24 @@ Json Fields(const VerdictRecord& r) {
     Json refusals = Json::object();
     for (const auto& [member, refusal] : v.refusals)
       refusals[member.value] = {{"boot", refusal.boot.value}, {"tries", refusal.tries}};
+    Json hung = Json::object();
+    Json hung_on = Json::object();
+    for (const auto& [member, its] : v.hung) {
+      hung[member.value] = its.tries;
+      if (!its.boot.empty()) hung_on[member.value] = its.boot.value;
+    }
     Json leave = Json::object();
     for (const auto& [member, its] : v.leave) {
       leave[member.value] = {
           {"boot", its.boot.value}, {"journal", its.journal.value}, {"lost", its.lost}};
     }
-    groups[group.value] = {{"verdict", ToString(v.verdict)}, {"words", v.words},
-                           {"deaths", ToJson(v.deaths)},     {"hung", ToJson(v.hung)},
-                           {"refusals", refusals},           {"leave", leave}};
+    groups[group.value] = {{"verdict", ToString(v.verdict)},
+                           {"words", v.words},
+                           {"deaths", ToJson(v.deaths)},
+                           {"hung", hung},
+                           {"hung_on", hung_on},
+                           {"refusals", refusals},
+                           {"leave", leave}};
   }
   Json reported = Json::object();
   Json journals = Json::object();
@@ -254,7 +264,9 @@ VerdictRecord VerdictFrom(const Json& j) {
         FromText(item.at("verdict").get<std::string>(), Verdict::kStalls, Verdict::kRefused);
     v.words = item.value("words", "");
     v.deaths = CountsFrom(item.value("deaths", Json::object()));
-    v.hung = CountsFrom(item.value("hung", Json::object()));
+    const Json hung_on = item.value("hung_on", Json::object());
+    for (const auto& [member, tries] : CountsFrom(item.value("hung", Json::object())))
+      v.hung[member] = {BootId(hung_on.value(member.value, "")), tries};
     const Json refusals = item.value("refusals", Json::object());
     for (const auto& [member, refusal] : refusals.items()) {
       v.refusals[MemberId(member)] = {BootId(refusal.at("boot").get<std::string>()),

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -34,9 +33,9 @@ void SaveQuietly(Core& core, const VersionKey& version) {
   core.SaveQuietly(VerdictKey(version), core.verdicts.at(version));
 }
 
-uint32_t Sum(const std::map<MemberId, uint32_t>& counts) {
+uint32_t Deaths(const GroupVerdict& verdict) {
   uint32_t sum = 0;
-  for (const auto& [member, count] : counts) sum += count;
+  for (const auto& [member, count] : verdict.deaths) sum += count;
   return sum;
 }
 
@@ -54,7 +53,7 @@ void Judge(Core& core, GroupVerdict& verdict) {
   // Where others of the group have loaded the version, the deaths of a single engine count against
   // that engine alone (IsBarred).
   const bool are_its_own = verdict.verdict == Verdict::kProven && verdict.deaths.size() < 2;
-  if (Sum(verdict.deaths) >= limit && !are_its_own) {
+  if (Deaths(verdict) >= limit && !are_its_own) {
     Move(core, verdict, VerdictEvent::kDeaths);
   } else if (LivesSpent(verdict) >= limit) {
     Move(core, verdict, VerdictEvent::kLives);
@@ -106,14 +105,28 @@ uint32_t CountedOf(const VerdictRecord& record, const Member& member) {
   return journal.empty() || journal == member.record.journal ? deaths : 0;
 }
 
-// Ends the member's leave, as it has told what came of its try. Returns the group that the leave
-// was for.
-std::optional<EngineGroup> EndLeaveIn(VerdictRecord& record, const MemberId& member) {
-  std::optional<EngineGroup> tried_in;
+struct Tried {
+  EngineGroup group;
+  BootId boot;
+};
+
+// Ends the member's leave, as it has told what came of its try. Returns what the leave was for.
+std::optional<Tried> EndLeaveIn(VerdictRecord& record, const MemberId& member) {
+  std::optional<Tried> tried;
   for (auto& [group, verdict] : record.groups) {
-    if (verdict.leave.erase(member) > 0) tried_in = group;
+    const auto its = verdict.leave.extract(member);
+    if (!its.empty()) tried = {group, its.mapped().boot};
   }
-  return tried_in;
+  return tried;
+}
+
+// Engines that died of it. Where the one of this boot hung before, that was the same life. Without
+// a boot the death is of the last try, as its leave ended when it hung.
+void AddDeaths(GroupVerdict& verdict, const MemberId& member, uint32_t deaths, const BootId& boot) {
+  verdict.deaths[member] += deaths;
+  const auto hung = verdict.hung.find(member);
+  if (hung == verdict.hung.end() || (!boot.empty() && hung->second.boot != boot)) return;
+  if (--hung->second.tries == 0) verdict.hung.erase(hung);
 }
 
 void CountDeaths(Core& core, const Member& member, const EngineGroup& group,
@@ -121,18 +134,19 @@ void CountDeaths(Core& core, const Member& member, const EngineGroup& group,
   const auto known = core.verdicts.find(version);
   const uint32_t before = known != core.verdicts.end() ? CountedOf(known->second, member) : 0;
   if (deaths <= before) return;
-  std::optional<EngineGroup> tried_in;
-  if (known != core.verdicts.end()) tried_in = EndLeaveIn(known->second, member.id);
+  std::optional<Tried> tried;
+  if (known != core.verdicts.end()) tried = EndLeaveIn(known->second, member.id);
   // It is not known yet what kind of engine died: the death is counted once it is known.
-  if (!tried_in.has_value() && group.empty()) return;
+  if (!tried.has_value() && group.empty()) return;
+  if (!tried.has_value()) tried = {group, BootId()};
   VerdictRecord& record = core.verdicts[version];
   record.version = version;
   record.reported[member.id] = {member.record.journal, deaths};
   const uint32_t more = deaths - before;
   // An operator who restarts an engine excludes it first: such deaths count against nothing.
   if (!member.record.excluded) {
-    GroupVerdict& verdict = record.groups[tried_in.value_or(group)];
-    verdict.deaths[member.id] += more;
+    GroupVerdict& verdict = record.groups[tried->group];
+    AddDeaths(verdict, member.id, more, tried->boot);
     Judge(core, verdict);
   }
   Save(core, version);
@@ -161,12 +175,10 @@ void Blame(Core& core, const Member& member, const VersionKey& version,
   if (counted && !is_new) return;
   GroupVerdict& verdict = Of(core, member.group, version);
   verdict.words = WordsOf(residency);
-  if (refused) {
-    GroupVerdict::Refusals& refusals = verdict.refusals[member.id];
-    refusals.boot = member.observed->boot;
-    ++refusals.tries;
+  if (refused || hung) {
+    GroupVerdict::Tries& its = (refused ? verdict.refusals : verdict.hung)[member.id];
+    its = {member.observed->boot, its.tries + 1};
   }
-  if (hung) ++verdict.hung[member.id];
   // Computed from its bytes and the base model, which all of the group have: all would say so.
   if (misfit) Move(core, verdict, VerdictEvent::kMisfit);
   Judge(core, verdict);
@@ -244,7 +256,7 @@ void JudgeLeave(Core& core, const Member& member) {
       } else {
         verdict.leave.erase(it);
         const bool is_told = leave.journal == member.record.journal || member.record.excluded;
-        if (!is_told) ++verdict.deaths[member.id];
+        if (!is_told) AddDeaths(verdict, member.id, 1, leave.boot);
       }
       Judge(core, verdict);
       Save(core, version);
@@ -319,9 +331,14 @@ const GroupVerdict* GivenUp(const Core& core, const PoolId& id, const VersionKey
 }
 
 uint32_t LivesSpent(const GroupVerdict& verdict) {
-  const auto lost =
-      std::ranges::count_if(verdict.leave, [](const auto& its) { return its.second.lost; });
-  return Sum(verdict.deaths) + Sum(verdict.hung) + static_cast<uint32_t>(lost);
+  uint32_t lives = Deaths(verdict);
+  for (const auto& [member, its] : verdict.hung) lives += its.tries;
+  for (const auto& [member, leave] : verdict.leave) {
+    const auto hung = verdict.hung.find(member);
+    const bool is_counted = hung != verdict.hung.end() && hung->second.boot == leave.boot;
+    lives += leave.lost && !is_counted ? 1 : 0;
+  }
+  return lives;
 }
 
 void GiveLeave(Core& core, const EngineGroup& group, const VersionKey& version,
@@ -455,39 +472,6 @@ void HandleVerdictLifted(Core& core, const VerdictLifted& event) {
                                                            ToString(event.version))),
                                {},
                                {}});
-}
-
-absl::Status StatusOf(const GroupVerdict& verdict, const VersionKey& version) {
-  return Error(absl::StatusCode::kFailedPrecondition, ToString(verdict.verdict),
-               absl::StrCat(ToString(version), ": ", Explain(verdict),
-                            "; publish another version, or lift the verdict to try it again"));
-}
-
-std::string Explain(const GroupVerdict& verdict) {
-  switch (verdict.verdict) {
-    case Verdict::kRefused:
-      return absl::StrCat("engines refuse it: ", verdict.words);
-    case Verdict::kPoisoned:
-      return "engines died while they loaded or probed it";
-    case Verdict::kStalls:
-      return "engines hang when they load or probe it";
-    case Verdict::kOpen:
-    case Verdict::kProven:
-      return "";
-  }
-  return "";
-}
-
-std::string ExplainBarred(const Core& core, const GroupVerdict& verdict) {
-  if (IsBar(verdict)) return Explain(verdict);
-  std::vector<std::string> names;
-  for (const auto& [member, deaths] : verdict.deaths) {
-    if (IsBarred(core, verdict, member)) names.push_back(member.value);
-  }
-  if (names.empty()) return "";
-  return absl::StrCat("the engine of ", absl::StrJoin(names, ", "),
-                      " died of it again and again, and others of its group have it: mend or "
-                      "replace that engine, then lift the verdict to try it again");
 }
 
 }  // namespace lorry::sync

@@ -52,6 +52,54 @@ TEST_F(BlameTest, NorIsAHang) {
   EXPECT_THAT(Verdicts(), SizeIs(1));
 }
 
+TEST_F(BlameTest, AnEngineThatHangsAndThenDiesIsOneLife) {
+  fleet_.Join("e1");
+  const VersionKey key = fleet_.Publish(1);
+  fleet_.Alias("eval", key);  // it is asked for whatever becomes of its sync
+  fleet_.Fail("e1", key, Failure::kEngineHung);
+  fleet_.Die("e1", key);
+  EXPECT_THAT(Verdicts(), IsEmpty());
+  EXPECT_TRUE(fleet_.MayLoad("e1", 1));
+  fleet_.Fail("e1", key, Failure::kEngineHung);
+  ASSERT_THAT(Verdicts(), SizeIs(1)) << "in another life";
+  EXPECT_EQ(Verdicts()[0].verdict, Verdict::kStalls);
+}
+
+TEST_F(BlameTest, SoItIsWhereAnotherHasTakenOverBefore) {
+  for (const char* id : {"e1", "e2"}) fleet_.Join(id);
+  const VersionKey key = fleet_.Publish(1);
+  fleet_.Fail("e1", key, Failure::kEngineHung);
+  fleet_.Report("e1");
+  ASSERT_TRUE(fleet_.MayLoad("e2", 1));
+  fleet_.Die("e1", key);
+  EXPECT_THAT(Verdicts(), IsEmpty());
+  fleet_.Die("e2", key);
+  ASSERT_THAT(Verdicts(), SizeIs(1));
+  EXPECT_EQ(Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
+TEST_F(BlameTest, AnEngineThatHangsAndTheNextOneThatDiesAreTwo) {
+  fleet_.Join("e1");
+  const VersionKey key = fleet_.Publish(1);
+  fleet_.Alias("eval", key);
+  fleet_.Fail("e1", key, Failure::kEngineHung);
+  fleet_.Boot("e1");  // by somebody who saw it hang
+  ASSERT_TRUE(fleet_.MayLoad("e1", 1));
+  fleet_.Die("e1", key);
+  ASSERT_THAT(Verdicts(), SizeIs(1));
+  EXPECT_EQ(Verdicts()[0].verdict, Verdict::kStalls);
+}
+
+TEST_F(BlameTest, WhoIsLostAfterItsEngineHungIsOneLife) {
+  fleet_.Join("e1");
+  fleet_.Alias("eval", fleet_.Publish(1));
+  fleet_.Fail("e1", fleet_.versions_[0].key, Failure::kEngineHung);
+  fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
+  fleet_.Pass(fleet_.config_.lost_after_ms);
+  EXPECT_EQ(fleet_.StatusOf("e1").standing, MemberStanding::kLost);
+  EXPECT_THAT(Verdicts(), IsEmpty());
+}
+
 TEST_F(BlameTest, WhatFailedWhileTheMemberWasAwayIsCountedAsItComesBack) {
   fleet_.Join("e1");
   const VersionKey key = fleet_.Publish(1);

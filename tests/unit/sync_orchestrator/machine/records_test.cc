@@ -31,7 +31,7 @@ std::vector<RecordValue> Meant() {
                       {Verdict::kStalls,
                        "rank 64",
                        {{MemberId("e1"), 1}},
-                       {{MemberId("e2"), 1}},
+                       {{MemberId("e2"), {BootId(), 1}}},
                        {{MemberId("e3"), {BootId("b"), 2}}}}}},
                     {{MemberId("e1"), {JournalId(), 2}}}},
       RequestsRecord{{{"a\xff", version.key, Epoch(7)}, {"b", std::nullopt, Epoch(0)}}},
@@ -49,6 +49,10 @@ std::vector<RecordValue> Meant() {
       VerdictRecord{version.key,
                     {{EngineGroup("vllm 1"),
                       {.leave = {{MemberId("e1"), {BootId("b"), JournalId("j"), true}}}}}},
+                    {}},
+      // Since it is known which boot hung.
+      VerdictRecord{version.key,
+                    {{EngineGroup("vllm 1"), {.hung = {{MemberId("e2"), {BootId("b"), 1}}}}}},
                     {}},
       // Since decisions for adapters that are gone are forgotten.
       MetaRecord{Term{3, 4}, Worth::kSettled, Epoch(9)},
