@@ -1,5 +1,6 @@
 #include "tests/sim/sim_leader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,8 @@ void SharedRecords::Write(const std::vector<sync::Record>& changes) {
   for (const sync::Record& change : changes) {
     if (change.value.has_value()) {
       records[change.key] = *change.value;
+      if (const auto* meta = std::get_if<sync::MetaRecord>(&*change.value))
+        incarnation = std::max(incarnation, meta->term.incarnation);
     } else {
       records.erase(change.key);
     }

@@ -16,6 +16,9 @@ namespace lorry::sim {
 struct SharedRecords {
   sync::Records records;
   uint64_t writer = 0;  // the leader that has taken them over
+  // The highest of any records that there were: a clock, by which the next is taken where both
+  // records and store are lost, has gone on since.
+  uint64_t incarnation = 0;
   bool Holds(const std::optional<sync::MetaRecord>& fence) const;
   void Write(const std::vector<sync::Record>& changes);
   absl::StatusOr<sync::Records> Read() const;

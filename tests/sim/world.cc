@@ -150,8 +150,7 @@ void World::StartLeader() {
   leaders_[id] = std::make_unique<SimLeader>(sim_, shared_, id, std::move(hooks));
   current_leader_ = id;
   sync::Config config;
-  if (shared_.records.empty()) ++incarnations_;
-  config.new_incarnation = std::max<uint64_t>(1, incarnations_);
+  config.new_incarnation = shared_.incarnation + 1;
   config.forget_ms = forget_ms_.value_or(config.forget_ms);
   leaders_[id]->Start(config);
   all_had_time_at_ = sim_.now() + 2 * config.lost_after_ms;

@@ -132,7 +132,6 @@ class World {
   std::map<VersionKey, std::set<Leave>> leaves_;
   uint64_t current_leader_ = 0;
   uint64_t last_leader_ = 0;
-  uint64_t incarnations_ = 0;
   Tick all_had_time_at_ = 0;  // every proxy could have attached to the leader by then
   std::map<sync::SessionId, Session> sessions_;
   sync::SessionId last_session_ = 0;
