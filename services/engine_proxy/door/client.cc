@@ -39,6 +39,7 @@ Client::~Client() {
 }
 
 bool Client::Took(const Transferred& read) {
+  look_due_ = false;
   const auto& [error, n] = read;
   if (!error) in_.commit(n);
   return !error;
@@ -92,6 +93,7 @@ void Client::EndRequest() {
 }
 
 void Client::Look() {
+  if (std::exchange(look_due_, false) && HasEnded(link_.socket().native_handle())) return Close();
   if (!watched_ || waiting_ || left_) return;
   const int fd = link_.socket().native_handle();
   if (HasHungUp(fd)) return Leave();

@@ -24,13 +24,21 @@ void Set(int fd, int level, int option, int value) {
   (void)::setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-}  // namespace
+enum class Next { kNothingYet, kByte, kEnd };
 
-bool IsQuiet(int fd) {
+Next Peek(int fd) {
   char byte;
   const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  if (n > 0) return Next::kByte;
+  const bool later = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  return later ? Next::kNothingYet : Next::kEnd;
 }
+
+}  // namespace
+
+bool IsQuiet(int fd) { return Peek(fd) == Next::kNothingYet; }
+
+bool HasEnded(int fd) { return Peek(fd) == Next::kEnd; }
 
 bool HasHungUp(int fd) {
   pollfd events{fd, POLLRDHUP, 0};

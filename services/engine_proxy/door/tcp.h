@@ -8,6 +8,9 @@ namespace lorry::door {
 // Neither closed nor with bytes to read.
 bool IsQuiet(int fd);
 
+// All that the peer sent was read, and no more will come.
+bool HasEnded(int fd);
+
 // The peer closed, or will send nothing more; also seen behind bytes that nobody has read yet.
 bool HasHungUp(int fd);
 

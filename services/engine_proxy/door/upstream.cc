@@ -85,6 +85,9 @@ Task<CallResult> UpstreamCall::Start(std::span<const asio::const_buffer> request
     absl::InlinedVector<asio::const_buffer, 6> pieces(request.begin(), request.end());
     std::span<asio::const_buffer> left(pieces.data(), pieces.size());
     ErrorCode error = link.WriteNow(&left, &connection_->sent);
+    // As the pool has looked: an engine that answers at once is still slower than this.
+    ReadRoom::Known known = ReadRoom::Known::kIsQuiet;
+    if (!connection_->reused || error || !left.empty()) known = ReadRoom::Known::kNothing;
     if (!error && !left.empty()) {
       error = co_await link.WriteRest(left, limits_.engine_write_ms, &connection_->sent);
     }
@@ -95,7 +98,7 @@ Task<CallResult> UpstreamCall::Start(std::span<const asio::const_buffer> request
     std::optional<CallResult> result;
     if (error && connection_->reused) result = CallResult::kBroken;
     while (!result) {
-      const Transferred read = co_await ReadMore();
+      const Transferred read = co_await ReadMore(std::exchange(known, ReadRoom::Known::kNothing));
       result = HeadAfter(read);
     }
     const bool unread = result == CallResult::kBroken && connection_->reused && received_ == 0 &&

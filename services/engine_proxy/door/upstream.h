@@ -14,6 +14,7 @@
 
 #include "services/engine_proxy/door/door.h"
 #include "services/engine_proxy/door/net.h"
+#include "services/engine_proxy/door/read_room.h"
 #include "services/engine_proxy/door/reply_parser.h"
 
 namespace lorry::door {
@@ -93,10 +94,10 @@ class UpstreamCall {
   std::optional<CallResult> HeadAfter(const Transferred& read);
   std::optional<CallResult> ParseHead();
   // To be awaited: more in the connection's buffer; the result is for Took.
-  auto ReadMore() {
+  auto ReadMore(ReadRoom::Known known = ReadRoom::Known::kNothing) {
     connection_->link.ExpireIn(silence_ms_);
-    return connection_->link.socket().async_read_some(connection_->buffer.prepare(read_bytes_),
-                                                      kAwait);
+    return connection_->link.socket().async_read_some(
+        ReadRoom(connection_->buffer.prepare(read_bytes_), known), kAwait);
   }
   CallResult Took(const Transferred& read);
 

@@ -155,6 +155,40 @@ TEST_F(HttpTest, ClosesClientsThatDawdle) {
   EXPECT_TRUE(slow_body.AtEnd());
 }
 
+// One read takes these bytes, which the end came with: no event is left that would tell of it.
+TEST_F(HttpTest, SeesAnEndThatCameTogetherWithTheLastBytes) {
+  StartEcho();
+  const std::string asks = Post("/generate", kAsk);
+  for (const std::string& bytes :
+       {Get("/health"), asks.substr(0, asks.size() - 1), asks.substr(0, 9)}) {
+    Wire wire = Connect();
+    wire.Send(Get("/health"));  // what a new connection has is told once more
+    EXPECT_EQ(ReadMessage(wire).status(), 200);
+    ASSERT_EQ(::send(wire.fd(), bytes.data(), bytes.size(), MSG_MORE),
+              static_cast<ssize_t>(bytes.size()));
+    wire.HalfClose();  // sends both, in one segment
+    if (bytes.starts_with("GET")) {
+      EXPECT_EQ(ReadMessage(wire).status(), 200);
+    }
+    EXPECT_TRUE(wire.AtEnd()) << bytes;
+  }
+}
+
+TEST_F(HttpTest, ReadsARequestThatCameWhileTheLastOneWasServed) {
+  Gate second_sent;
+  StartBefore(
+      [&](const Message&, Wire& wire) { return second_sent.Wait() && wire.Send(JsonReply("{}")); });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", kAsk));
+  EXPECT_TRUE(testing::Eventually([&] { return engine_->requests().size() == 1; }));
+  wire.Send(Get("/health"));
+  // What came later on either thread was served: the door has been told of those bytes.
+  for (uint32_t i = 0; i < options_.threads; ++i) EXPECT_EQ(Ask(Get("/health")).status(), 200);
+  second_sent.Open();
+  EXPECT_EQ(ReadMessage(wire).body, "{}");
+  EXPECT_EQ(ReadMessage(wire).status(), 200);
+}
+
 TEST_F(HttpTest, IgnoresEmptyLinesBeforeARequest) {
   StartEcho();
   EXPECT_EQ(Raw("\r\n\r\n" + Post("/generate", kAsk)), 200);

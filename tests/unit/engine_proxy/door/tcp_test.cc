@@ -66,6 +66,20 @@ TEST(Tcp, SeesAHangUpBehindUnreadBytes) {
   EXPECT_TRUE(Eventually([&] { return HasHungUp(near.fd()); }));
 }
 
+TEST(Tcp, SeesTheEndOnceEverythingIsRead) {
+  auto [near, far] = Ends();
+  EXPECT_FALSE(HasEnded(near.fd()));
+  far.Send("unread");
+  far.HalfClose();
+  EXPECT_TRUE(Eventually([&] { return HasHungUp(near.fd()); }));
+  EXPECT_FALSE(HasEnded(near.fd()));
+  EXPECT_EQ(near.ReadExactly(6), "unread");
+  EXPECT_TRUE(HasEnded(near.fd()));
+  auto [reset, by] = Ends();
+  by.Reset();
+  EXPECT_TRUE(Eventually([&] { return HasEnded(reset.fd()); }));
+}
+
 // The engine's host may vanish in the middle of an answer that takes hours: its silence is noticed,
 // that of a live engine is not.
 TEST(Tcp, ProbesAPeerThatIsSilent) {
