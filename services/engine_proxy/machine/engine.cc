@@ -53,6 +53,7 @@ void BeginBoot(Core& core, const BootId& boot) {
     JudgeBoot(core, core.journal_boot);
     core.Save("boot", BootRecord{boot});
   }
+  core.accused.reset();  // of the boot that is seen again: it has not ended
   core.journal_boot = boot;
   if (core.wedged.has_value() && core.wedged->boot != boot) {
     core.wedged.reset();
@@ -100,8 +101,9 @@ void HandleLost(Core& core, const EngineLost& event) {
   core.answers = false;
   core.lost_why = event.why;
   if (!event.ended) return;
-  // This process never saw the engine: the boot in the journal is the one that ended.
-  if (core.boot.empty()) JudgeBoot(core, core.journal_boot);
+  // This process never saw the engine, or it has answered since it seemed to end: the boot in the
+  // journal is the one that ended.
+  if (core.boot.empty() && !core.accused.has_value()) JudgeBoot(core, core.journal_boot);
   EndBoot(core);
 }
 

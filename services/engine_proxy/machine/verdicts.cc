@@ -91,7 +91,9 @@ void JudgeBoot(Core& core, const BootId& boot) {
 void HearAccused(Core& core, OpId load, Outcome outcome) {
   if (!core.accused.has_value() || core.accused->load != load) return;
   const EngineName name = std::exchange(core.accused, std::nullopt)->name;
-  if (outcome != Outcome::kUnsent) Blame(core, name);
+  // It lived after it had seemed to end, and is to answer a token yet: the next look says more.
+  if (outcome == Outcome::kOk) return;
+  if (MayHaveHappened(outcome)) Blame(core, name);
   const auto it = core.residencies.find(name);
   if (it == core.residencies.end()) return;
   EndTrial(it->second);

@@ -6,7 +6,8 @@
 // what an engine died of. A call that got no answer in time leaves its version on trial while other
 // versions are loaded; if the engine dies then, the version whose trial began first is blamed, as
 // its call was the first to go wrong. An engine that was gone before the load reached it did not
-// die of it: while the load has no answer the verdict waits for that, but not beyond the next boot.
+// die of it, and one that answers the load has not ended: while the load has no answer the verdict
+// waits for that, but not beyond the next boot. Where the same boot is seen again, nobody is blamed.
 // Trials are in the journal, so that the next process blames the same version as this one would.
 // Nobody is blamed when a WEDGED engine ends, as it has to be restarted anyway.
 #pragma once
@@ -32,8 +33,8 @@ void EndLeftTrials(Core& core);
 // That boot ended: blames the version whose trial on it began first, and ends the boot's trials.
 void JudgeBoot(Core& core, const BootId& boot);
 
-// Takes the answer to a load during which, or before which, the engine ended: it is blamed unless
-// the load was never sent.
+// Takes the answer to a load during which, or before which, the engine seemed to end: it is blamed
+// unless the load was never sent, or the engine did answer.
 void HearAccused(Core& core, OpId load, Outcome outcome);
 
 }  // namespace lorry::proxy
