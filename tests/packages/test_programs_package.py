@@ -47,8 +47,8 @@ def test_a_version_is_served_where_there_is_only_python(environment, engine, tmp
                                  engines.tiny_model() / "adapters" / "v1")
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
-    for member in said["engines"]:  # /dev/shm is shared, so that the engine outside reads the images
-        shutil.rmtree(pathlib.Path("/dev/shm/lorry", member["member"]), ignore_errors=True)
+    for member in said["engines"]:  # /dev/shm is shared, so that the engine outside reads the images; in there everybody is root
+        shutil.rmtree(pathlib.Path("/dev/shm/lorry-0", member["member"]), ignore_errors=True)
     assert said["active"] == 1
     assert set(said["mapped"]) == {"lorry", "adapter-store", "sync-orchestrator", "engine-proxy"}
     for program, files in said["mapped"].items():

@@ -224,8 +224,9 @@ class Engine:
         return self.start().wait_ready()
 
     def close(self) -> None:
-        """Stops, and removes the logs if this handle made their folder."""
+        """Stops, and removes the logs if this handle made their folder, and what a `lorry up` in front of it left for its next one."""
         self.stop()
+        shutil.rmtree(f"/dev/shm/lorry-{os.geteuid()}/engine-{self.port}", ignore_errors=True)
         if self._own_logs:
             shutil.rmtree(self.log_dir, ignore_errors=True)
 
