@@ -17,7 +17,7 @@ namespace lorry::transfer {
 namespace {
 
 // Layout: format byte, key id, fields, HMAC over all before it.
-constexpr uint8_t kFormat = 1;
+constexpr uint8_t kFormat = 2;
 constexpr size_t kMacBytes = 32;
 
 absl::Status Refused(std::string_view why) {
@@ -48,7 +48,6 @@ std::string Encode(uint32_t key_id, const TicketClaims& claims) {
     out.Number(range.offset, 8);
     out.Number(range.length, 8);
   }
-  out.Text(claims.owner, kTicketTextBytesMax);
   out.Text(claims.peer, kTicketTextBytesMax);
   out.Number(static_cast<uint64_t>(claims.expires_unix_ms), 8);
   return out.Take();
@@ -60,7 +59,7 @@ absl::Status CheckLimits(const TicketClaims& claims) {
     return Error(absl::StatusCode::kInvalidArgument, "",
                  absl::StrCat("a ticket's ", ToAbsl(what), " is outside of its limits"));
   };
-  for (const std::string* text : {&claims.ticket_id, &claims.object, &claims.owner, &claims.peer}) {
+  for (const std::string* text : {&claims.ticket_id, &claims.object, &claims.peer}) {
     if (text->size() > kTicketTextBytesMax) return invalid("text");
   }
   if (claims.ticket_id.empty() || claims.object.empty()) return invalid("id or object");
@@ -86,7 +85,6 @@ TicketClaims Decode(ByteReader& in) {
     const uint64_t offset = in.Number(8);
     claims.ranges.push_back({offset, in.Number(8)});
   }
-  claims.owner = in.Text(kTicketTextBytesMax);
   claims.peer = in.Text(kTicketTextBytesMax);
   claims.expires_unix_ms = static_cast<int64_t>(in.Number(8));
   return claims;

@@ -2,7 +2,8 @@
 // shown to a transport with the first message. HMAC-SHA256 over every field, with the id of the key
 // that made it.
 //
-// A ticket is a bearer secret until it expires: it is never logged; its id is.
+// Where callers prove who they are, a ticket is of use to the one it was made for alone; elsewhere to
+// whoever has it, until it expires. It is never logged; its id is.
 #pragma once
 
 #include <array>
@@ -30,7 +31,6 @@ struct TicketClaims {
   std::string object;         // GET: the image's blob key; PUT: the upload id
   uint64_t image_bytes = 0;   // the whole image's length
   std::vector<Range> ranges;  // what may be moved; empty: the whole image
-  std::string owner;          // the replica that owns the upload or image; empty where there is one
   std::string peer;           // the caller who asked for it, and who alone may show it
   int64_t expires_unix_ms = 0;
   bool operator==(const TicketClaims&) const = default;
@@ -38,7 +38,7 @@ struct TicketClaims {
 
 // Limits of what is minted and of what is read before the HMAC is checked. With all of them at
 // their greatest a ticket has some 3 KiB: it must fit one UCX active-message header (8 KiB).
-inline constexpr size_t kTicketTextBytesMax = 256;  // each of ticket_id, object, owner, peer
+inline constexpr size_t kTicketTextBytesMax = 256;  // each of ticket_id, object, peer
 inline constexpr size_t kTicketRangesMax = 128;
 inline constexpr size_t kTicketBytesMax = 4096;
 

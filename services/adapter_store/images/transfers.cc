@@ -32,7 +32,6 @@ absl::StatusOr<std::string> Transfers::PutTicket(const Upload& upload, std::stri
                      .object = upload.id.value,
                      .image_bytes = upload.image_bytes,
                      .ranges = {},
-                     .owner = "",
                      .peer = std::string(peer),
                      .expires_unix_ms = options_.now_unix_ms() + options_.ticket_life_ms});
 }
@@ -44,7 +43,6 @@ absl::StatusOr<std::string> Transfers::GetTicket(const BlobKey& blob, uint64_t i
                      .object = blob.value,
                      .image_bytes = image_bytes,
                      .ranges = {},
-                     .owner = "",
                      .peer = std::string(peer),
                      .expires_unix_ms = options_.now_unix_ms() + options_.ticket_life_ms});
 }
@@ -73,7 +71,6 @@ absl::StatusOr<std::vector<transfer::Source>> Transfers::JoinFanOut(const Versio
                    .object = version.digest.value,
                    .image_bytes = version.image_bytes,
                    .ranges = {},
-                   .owner = "",
                    .peer = "",
                    .expires_unix_ms = options_.now_unix_ms() + kRelayTicketLifeMs}));
     sources.push_back({source.address, std::move(ticket)});

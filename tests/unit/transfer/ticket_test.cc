@@ -18,7 +18,6 @@ TicketClaims Claims() {
           .object = "upload-9",
           .image_bytes = 1000,
           .ranges = {{0, 10}, {500, 500}},
-          .owner = "store-0",
           .peer = "trainer",
           .expires_unix_ms = kNow + 1};
 }
@@ -94,8 +93,7 @@ TEST(Tickets, AtTheirLimitsFitOneHeader) {
   const auto keys = TicketKeys::Generate();
   TicketClaims claims = Claims();
   claims.image_bytes = kImageBytesMax;
-  claims.ticket_id = claims.object = claims.owner = claims.peer =
-      std::string(kTicketTextBytesMax, 'x');
+  claims.ticket_id = claims.object = claims.peer = std::string(kTicketTextBytesMax, 'x');
   claims.ranges.assign(kTicketRangesMax, {kImageBytesMax - 1, 1});
   const auto token = keys->Mint(claims);
   ASSERT_TRUE(token.ok()) << token.status();
@@ -103,8 +101,8 @@ TEST(Tickets, AtTheirLimitsFitOneHeader) {
   EXPECT_EQ(*keys->Verify(*token, kNow), claims);
   claims.ranges.push_back({0, 1});
   EXPECT_FALSE(keys->Mint(claims).ok());
-  for (std::string TicketClaims::*text : {&TicketClaims::ticket_id, &TicketClaims::object,
-                                          &TicketClaims::owner, &TicketClaims::peer}) {
+  for (std::string TicketClaims::*text :
+       {&TicketClaims::ticket_id, &TicketClaims::object, &TicketClaims::peer}) {
     claims = Claims();
     claims.*text = std::string(kTicketTextBytesMax + 1, 'x');
     EXPECT_FALSE(keys->Mint(claims).ok());
@@ -115,7 +113,7 @@ TEST(Tickets, AtTheirLimitsFitOneHeader) {
     EXPECT_FALSE(keys->Mint(claims).ok());
   }
   claims = Claims();
-  claims.owner = claims.peer = "";
+  claims.peer = "";
   claims.direction = Direction::kGet;
   EXPECT_EQ(*keys->Verify(*keys->Mint(claims), kNow), claims);
   claims.direction = static_cast<Direction>(9);
