@@ -50,7 +50,8 @@ absl::Status Run(runtime::Signals& signals) {
                                                  fatal = why;
                                                  signals.RequestStop();
                                                }}));
-  SyncObserver observer(PhaseMetrics(registry));
+  ServingMetrics serving(registry);
+  SyncObserver observer(PhaseMetrics(registry, serving));
 
   LORRY_ASSIGN_OR_RETURN(
       const std::shared_ptr<grpc::Channel> store,
@@ -62,7 +63,7 @@ absl::Status Run(runtime::Signals& signals) {
   rpc::Gate gate(*access, {.on_call = rpc::CallMetrics(registry)});
   SyncService service(gate, *orchestrator, store_link, clock, absl::GetFlag(FLAGS_cluster),
                       program::kVersion);
-  Gauges gauges(registry, *orchestrator, store_link, clock);
+  Gauges gauges(registry, *orchestrator, store_link, serving, clock);
   rpc::WatchCertificates(registry, program::ServerFlags().tls, program::DialledCa());
   LORRY_ASSIGN_OR_RETURN(
       const std::unique_ptr<metrics::AdminServer> admin,

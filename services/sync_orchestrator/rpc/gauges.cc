@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <memory>
+
+#include "lib/metrics/per_adapter.h"
 
 namespace lorry::sync {
 namespace {
@@ -15,9 +18,53 @@ constexpr MemberStanding kStandings[] = {MemberStanding::kJoining,  MemberStandi
                                          MemberStanding::kExcluded, MemberStanding::kLost,
                                          MemberStanding::kDead};
 
+constexpr char kToServing[] = "lorry_stored_to_serving_seconds";
+constexpr char kLastServing[] = "lorry_last_serving_timestamp_seconds";
+
+metrics::Labels LabelsOf(const std::string& adapter, const PoolName& pool) {
+  return {{"adapter", adapter}, {"pool", pool.value}};
+}
+
+// A gauge of many adapters says nothing, so that there is no `other` of them: those with the first
+// names are shown.
+std::set<std::string> FirstOf(const std::set<std::string>& adapters) {
+  const size_t shown = std::min(adapters.size(), metrics::kAdaptersMax);
+  return {adapters.begin(), std::next(adapters.begin(), static_cast<std::ptrdiff_t>(shown))};
+}
+
 }  // namespace
 
-SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry) {
+void ServingMetrics::OnServing(const AdapterName& adapter, const PoolName& pool, double seconds) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  MutexLock lock(mutex_);
+  const bool fits = pools_.contains(adapter.value) || pools_.size() < metrics::kAdaptersMax;
+  const std::string label = fits ? adapter.value : metrics::kOtherAdapters;
+  pools_[label].insert(pool);
+  registry_
+      .AddHistogram(kToServing,
+                    "From when the orchestrator saw a stored version until every engine that can "
+                    "serves it",
+                    metrics::DurationBuckets(), LabelsOf(label, pool))
+      .Observe(seconds);
+  registry_
+      .AddGauge(kLastServing, "Unix time at which a version was last served everywhere",
+                LabelsOf(label, pool))
+      .Set(now.count());
+}
+
+void ServingMetrics::KeepOnly(const std::set<std::string>& adapters) {
+  MutexLock lock(mutex_);
+  std::erase_if(pools_, [&](const auto& entry) {
+    if (entry.first == metrics::kOtherAdapters || adapters.contains(entry.first)) return false;
+    for (const PoolName& pool : entry.second) {
+      registry_.Remove(kToServing, LabelsOf(entry.first, pool));
+      registry_.Remove(kLastServing, LabelsOf(entry.first, pool));
+    }
+    return true;
+  });
+}
+
+SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry, ServingMetrics& serving) {
   auto phases = std::make_shared<std::map<std::string, metrics::Histogram, std::less<>>>();
   for (const char* phase : {"stage", "commit", "activate"}) {
     (*phases)[phase] =
@@ -32,22 +79,8 @@ SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry) {
   return {.phase = [phases](std::string_view phase,
                             double seconds) { phases->find(phase)->second.Observe(seconds); },
           .ended = [results](std::string_view result) { results->find(result)->second.Add(); },
-          .serving =
-              [&registry](const AdapterName& adapter, const PoolName& pool, double seconds) {
-                const metrics::Labels labels = {{"adapter", adapter.value}, {"pool", pool.value}};
-                registry
-                    .AddHistogram("lorry_stored_to_serving_seconds",
-                                  "From when the orchestrator saw a stored version until every "
-                                  "engine that can serves it",
-                                  metrics::DurationBuckets(), labels)
-                    .Observe(seconds);
-                const std::chrono::duration<double> now =
-                    std::chrono::system_clock::now().time_since_epoch();
-                registry
-                    .AddGauge("lorry_last_serving_timestamp_seconds",
-                              "Unix time at which a version was last served everywhere", labels)
-                    .Set(now.count());
-              }};
+          .serving = [&serving](const AdapterName& adapter, const PoolName& pool,
+                                double seconds) { serving.OnServing(adapter, pool, seconds); }};
 }
 
 int64_t LargestLag(const Status& status, const PoolStatus& pool) {
@@ -65,8 +98,12 @@ int64_t LargestLag(const Status& status, const PoolStatus& pool) {
 }
 
 Gauges::Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store,
-               const Clock& clock)
-    : registry_(registry), orchestrator_(orchestrator), store_(store), clock_(clock) {
+               ServingMetrics& serving, const Clock& clock)
+    : registry_(registry),
+      orchestrator_(orchestrator),
+      store_(store),
+      serving_(serving),
+      clock_(clock) {
   registry.OnScrape([this] { Refresh(); });
 }
 
@@ -79,13 +116,21 @@ void Gauges::Refresh() {
   const auto asked = orchestrator_.GetStatus(clock_.Now() + kStatusDeadlineMs);
   if (!asked.ok()) return;
   const std::shared_ptr<const Status> status = *asked;
+  const std::map<AdapterName, VersionKey> newest_of = store_.Newest();
+  std::set<std::string> adapters;
+  for (const PoolStatus& pool : status->pools) adapters.insert(pool.adapter.value);
+  for (const auto& [adapter, newest] : newest_of) adapters.insert(adapter.value);
+  serving_.KeepOnly(adapters);
+  const std::set<std::string> with_series = FirstOf(adapters);
   for (auto& [key, now] : shown_) now = false;
   for (const PoolStatus& pool : status->pools) {
+    if (!with_series.contains(pool.adapter.value)) continue;
     ShowPool(pool);
     ShowLag(*status, pool);
   }
   ShowMembers(*status);
-  for (const auto& [adapter, newest] : store_.Newest()) {
+  for (const auto& [adapter, newest] : newest_of) {
+    if (!with_series.contains(adapter.value)) continue;
     Set({"lorry_newest_version", "Newest version that the store holds in the current run"},
         {{"adapter", adapter.value}}, static_cast<double>(newest.number.value));
   }
@@ -104,7 +149,7 @@ void Gauges::Refresh() {
 }
 
 void Gauges::ShowPool(const PoolStatus& pool) {
-  const metrics::Labels labels = {{"adapter", pool.adapter.value}, {"pool", pool.pool.value}};
+  const metrics::Labels labels = LabelsOf(pool.adapter.value, pool.pool);
   if (pool.committed.has_value()) {
     Set({"lorry_sync_epoch", "Epoch of the last decision"}, labels,
         static_cast<double>(pool.committed->epoch.value));
@@ -134,7 +179,7 @@ void Gauges::ShowLag(const Status& status, const PoolStatus& pool) {
   if (!pool.committed.has_value()) return;
   const int64_t lag = LargestLag(status, pool);
   Set({"lorry_member_version_lag_max", "Largest lag of a READY member: decisions it is behind"},
-      {{"adapter", pool.adapter.value}, {"pool", pool.pool.value}}, static_cast<double>(lag));
+      LabelsOf(pool.adapter.value, pool.pool), static_cast<double>(lag));
 }
 
 }  // namespace lorry::sync

@@ -3,17 +3,35 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "lib/base/clock.h"
+#include "lib/base/mutex.h"
 #include "lib/metrics/registry.h"
 #include "services/sync_orchestrator/driver/orchestrator.h"
 #include "services/sync_orchestrator/rpc/store_link.h"
 
 namespace lorry::sync {
 
-SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry);
+// What is told of a version that is served everywhere. Its series go with their adapter, and past
+// 1,000 adapters the rest share `other`. Thread-safe.
+class ServingMetrics {
+ public:
+  explicit ServingMetrics(metrics::Registry& registry) : registry_(registry) {}
+  void OnServing(const AdapterName& adapter, const PoolName& pool, double seconds)
+      LORRY_EXCLUDES(mutex_);
+  void KeepOnly(const std::set<std::string>& adapters) LORRY_EXCLUDES(mutex_);
+
+ private:
+  metrics::Registry& registry_;
+  Mutex mutex_;
+  std::map<std::string, std::set<PoolName>> pools_ LORRY_GUARDED_BY(mutex_);  // by adapter
+};
+
+// Both outlive what is returned.
+SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry, ServingMetrics& serving);
 
 // How many decisions the row of the READY member that is furthest behind has missed. Decisions are
 // counted and epochs are not subtracted, because a sync that was broken off has used an epoch too.
@@ -23,7 +41,7 @@ int64_t LargestLag(const Status& status, const PoolStatus& pool);
 class Gauges {
  public:
   Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const StoreLink& store,
-         const Clock& clock);
+         ServingMetrics& serving, const Clock& clock);
 
  private:
   using Family = std::pair<std::string, std::string>;  // name, help
@@ -37,6 +55,7 @@ class Gauges {
   metrics::Registry& registry_;
   Orchestrator& orchestrator_;
   const StoreLink& store_;
+  ServingMetrics& serving_;
   const Clock& clock_;
   // The gauges that are shown; true: set by the refresh that runs.
   std::map<std::pair<std::string, metrics::Labels>, bool> shown_;

@@ -44,7 +44,7 @@ class Life {
  public:
   Life(kv::Store& kv, const std::string& store)
       : orchestrator_(Must(Orchestrator::Create(kv, clock_, {.on_fatal = &Fatal}))),
-        observer_(PhaseMetrics(registry_)),
+        observer_(PhaseMetrics(registry_, serving_)),
         link_(Must(rpc::MakeChannel({.target = store})), "orchestrator:fuzz", *orchestrator_),
         access_(Must(rpc::Access::Open("", /*certificates=*/false))),
         gate_(*access_) {
@@ -71,6 +71,7 @@ class Life {
 
   const SteadyClock clock_;
   metrics::Registry registry_{{.service = "sync-orchestrator", .version = "0"}};
+  ServingMetrics serving_{registry_};
   std::unique_ptr<Orchestrator> orchestrator_;
   SyncObserver observer_;
   StoreLink link_;

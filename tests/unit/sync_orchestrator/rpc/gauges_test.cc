@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "lib/metrics/per_adapter.h"
+
 namespace lorry::sync {
 namespace {
 
@@ -38,6 +45,37 @@ TEST(LargestLag, CountsDecisionsAndNotEpochs) {
   EXPECT_EQ(LargestLag(status, pool), 3);
   status.members.back().standing = MemberStanding::kLost;
   EXPECT_EQ(LargestLag(status, pool), 1);
+}
+
+// How many series of the name there are.
+int SeriesOf(metrics::Registry& registry, std::string_view name) {
+  return static_cast<int>(
+      std::ranges::count_if(absl::StrSplit(registry.Scrape(), '\n'), [&](std::string_view line) {
+        return line.starts_with(name) && line.find("adapter=") != std::string_view::npos;
+      }));
+}
+
+TEST(ServingMetrics, GoWithTheirAdapter) {
+  metrics::Registry registry{{.service = "sync-orchestrator", .version = "0"}};
+  ServingMetrics serving(registry);
+  serving.OnServing(kPolicy, kRollout, 0.5);
+  serving.OnServing(kPolicy, PoolName("eval"), 0.5);
+  serving.OnServing(AdapterName("critic"), kRollout, 0.5);
+  EXPECT_EQ(SeriesOf(registry, "lorry_last_serving_timestamp_seconds"), 3);
+  EXPECT_EQ(SeriesOf(registry, "lorry_stored_to_serving_seconds_count"), 3);
+  serving.KeepOnly({"critic"});
+  EXPECT_EQ(SeriesOf(registry, "lorry_last_serving_timestamp_seconds"), 1);
+  EXPECT_EQ(SeriesOf(registry, "lorry_stored_to_serving_seconds_count"), 1);
+}
+
+TEST(ServingMetrics, ThoseOfAThousandAdaptersAreAllThatThereAre) {
+  metrics::Registry registry{{.service = "sync-orchestrator", .version = "0"}};
+  ServingMetrics serving(registry);
+  const int many = static_cast<int>(metrics::kAdaptersMax) + 50;
+  for (int i = 0; i < many; ++i)
+    serving.OnServing(AdapterName(absl::StrCat("eval-", i)), kRollout, 0.5);
+  EXPECT_EQ(SeriesOf(registry, "lorry_last_serving_timestamp_seconds"), metrics::kAdaptersMax + 1)
+      << "with `other`, of the rest";
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ class StoreLinkTest : public ::testing::Test {
   const SteadyClock clock_;
   const std::unique_ptr<kv::Store> kv_ = kv::MakeMemoryStore();
   metrics::Registry registry_{{.service = "sync-orchestrator", .version = "0"}};
-  SyncObserver observer_{PhaseMetrics(registry_)};
+  ServingMetrics serving_{registry_};
+  SyncObserver observer_{PhaseMetrics(registry_, serving_)};
   fuzz::ScriptedStore store_;
   std::unique_ptr<Orchestrator> orchestrator_;
   std::unique_ptr<StoreLink> link_;
