@@ -1,6 +1,10 @@
 // The orchestrator's side of the store: follows its watch, turns changes into events, keeps its
 // holder set there.
 //
+// It keeps what the watch said, although the machine has it too: the picture comes in pieces, and
+// the machine takes it whole; and calls that only look (metrics, GetStatus, whether a name exists)
+// are answered from here, without a turn of the machine.
+//
 // Callbacks run on gRPC's threads and only translate and post; SetHolds runs on an executor of one
 // thread, newest set wins; CatchUp has one of its own. Owned by main; the orchestrator outlives it.
 #pragma once
