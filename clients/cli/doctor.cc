@@ -135,7 +135,7 @@ class Examination {
                         .keep = policy->keep.kind == fleet::KeepRule::Kind::kAll
                                     ? policy->max_staleness + 1
                                     : policy->KeepCount(),
-                        .on_demand = policy->residency == fleet::ResidencyRule::kOnDemand};
+                        .on_demand = policy->residency == fleet::ResidencyMode::kOnDemand};
       if (auto known = client_.GetAdapter(adapter.name()); known.ok()) {
         demand.aliases = static_cast<uint32_t>(known->aliases_size());
       }

@@ -54,7 +54,7 @@ inline constexpr uint32_t kLagNone = std::numeric_limits<uint32_t>::max();
 
 // What a version that the engine lists must do before it is LOADED: nothing more, answer a token,
 // or answer otherwise than the base model does; with kAuto the last where it is known that it must.
-enum class ProbeRule { kAuto, kToken, kPresence, kDiffers };
+enum class ProbeMode { kAuto, kToken, kPresence, kDiffers };
 
 // A mean of 0.1 nats takes importance weights to 1.1, half of the way to where PPO usually clips
 // them (1.2). Arithmetic in bf16 stays well below (docs/PERFORMANCE.md).
@@ -76,7 +76,7 @@ struct WantedVersion {
   bool on_this_boot = false;
   uint32_t eviction_rank = 0;  // among MAY: the lowest leaves first
   uint32_t lag = kLagNone;     // versions activated after it in the current lineage
-  ProbeRule probe = ProbeRule::kAuto;
+  ProbeMode probe = ProbeMode::kAuto;
   // kAuto: how far an engine's log-probabilities of the trainer's reference may be from the
   // trainer's in the mean, in millionths of a nat; 0: as far as they are.
   uint32_t probe_gap_ppm = kProbeGapPpmDefault;
@@ -95,10 +95,10 @@ struct AliasRoute {
   auto operator<=>(const AliasRoute&) const = default;
 };
 
-enum class StaleAction { kRefuse, kHold, kTag };
-enum class NoAdapterAction { kRefuse, kLatest, kBase };
+enum class StaleMode { kRefuse, kHold, kTag };
+enum class NoAdapterMode { kRefuse, kLatest, kBase };
 // What becomes of a running request of `latest` when its row flips to another version.
-enum class InFlightRule { kFinishOnOld, kAbort, kResumeOnNew };
+enum class InFlightMode { kFinishOnOld, kAbort, kResumeOnNew };
 
 // Engines compile or copy for seconds when they load, and others may wait before.
 inline constexpr int64_t kDemandWaitMsDefault = 30'000;
@@ -108,10 +108,10 @@ struct DoorRules {
   AdapterName adapter;
   RunId current_run;  // explicit versions (`policy@12`) resolve within it
   uint32_t max_staleness = 1;
-  StaleAction stale = StaleAction::kRefuse;
-  NoAdapterAction no_adapter = NoAdapterAction::kRefuse;
+  StaleMode stale = StaleMode::kRefuse;
+  NoAdapterMode no_adapter = NoAdapterMode::kRefuse;
   int64_t hold_limit_ms = 30'000;  // a request waits at most this long at a HELD row
-  InFlightRule in_flight = InFlightRule::kFinishOnOld;
+  InFlightMode in_flight = InFlightMode::kFinishOnOld;
   // A request waits at most this long for an adapter that is loaded on demand.
   int64_t demand_wait_ms = kDemandWaitMsDefault;
   auto operator<=>(const DoorRules&) const = default;

@@ -13,10 +13,10 @@
 namespace lorry::fleet {
 
 enum class SyncMode { kRolling, kBarrier };
-enum class SkipRule { kAllowed, kNever };
-enum class FlushRule { kAuto, kAlways, kNever };
+enum class SkipMode { kAllowed, kNever };
+enum class FlushMode { kAuto, kAlways, kNever };
 // Whether what is served stays loaded, or leaves while nobody asks for it and another needs the slot.
-enum class ResidencyRule { kResident, kOnDemand };
+enum class ResidencyMode { kResident, kOnDemand };
 
 // How many members must have a version before it may be decided: a count, or a share of the sync's
 // members, rounded up. Never less than one.
@@ -49,20 +49,20 @@ struct AdapterPolicy {
   std::map<PoolName, PoolSource> pools = {{PoolName("rollout"), PoolSource{}}};
   SyncMode mode = SyncMode::kRolling;
   MinEngines min_engines;
-  SkipRule skip = SkipRule::kAllowed;
-  InFlightRule in_flight = InFlightRule::kFinishOnOld;
+  SkipMode skip = SkipMode::kAllowed;
+  InFlightMode in_flight = InFlightMode::kFinishOnOld;
   uint32_t max_staleness = 1;
   KeepRule keep;
-  StaleAction stale = StaleAction::kRefuse;
-  NoAdapterAction no_adapter = NoAdapterAction::kRefuse;
+  StaleMode stale = StaleMode::kRefuse;
+  NoAdapterMode no_adapter = NoAdapterMode::kRefuse;
   PauseKind quiesce = PauseKind::kNone;
-  FlushRule flush = FlushRule::kAuto;
-  ProbeRule probe = ProbeRule::kAuto;
+  FlushMode flush = FlushMode::kAuto;
+  ProbeMode probe = ProbeMode::kAuto;
   uint32_t probe_gap_ppm = kProbeGapPpmDefault;  // as WantedVersion's
   int64_t stage_deadline_ms = 60'000;
   int64_t barrier_deadline_ms = 30'000;
   int64_t drain_deadline_ms = 600'000;
-  ResidencyRule residency = ResidencyRule::kResident;
+  ResidencyMode residency = ResidencyMode::kResident;
   int64_t demand_wait_ms = kDemandWaitMsDefault;
   uint64_t norm_limit = 0;      // largest Frobenius norm of one tensor; 0 = not judged
   uint64_t quota_bytes = 0;     // stored image bytes of all versions; 0 = not bounded

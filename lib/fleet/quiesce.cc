@@ -69,17 +69,17 @@ std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& trai
 
 std::string WhyNotTogether(const AdapterPolicy& policy) {
   const Row& row = RowOf(policy.quiesce);
-  if (policy.flush == FlushRule::kAlways && !row.flushes) {
+  if (policy.flush == FlushMode::kAlways && !row.flushes) {
     return absl::StrCat(
         "flush=always needs an engine that is at rest, and with quiesce=", ToAbsl(row.word),
         " none is: set quiesce to one of ", Words([](const Row& other) { return other.flushes; }),
         ", or flush=auto: versions never share cached keys and values");
   }
-  if (row.running == Running::kAreAborted && policy.in_flight != InFlightRule::kAbort) {
+  if (row.running == Running::kAreAborted && policy.in_flight != InFlightMode::kAbort) {
     return "quiesce=abort ends the requests in flight: say in_flight=abort as well, or set "
            "quiesce=drain";
   }
-  if (row.running == Running::kAreFrozen && policy.in_flight != InFlightRule::kFinishOnOld) {
+  if (row.running == Running::kAreFrozen && policy.in_flight != InFlightMode::kFinishOnOld) {
     return absl::StrCat("quiesce=", ToAbsl(row.word),
                         " freezes requests, which then go on: set in_flight=finish_on_old, or "
                         "quiesce=drain");
@@ -91,7 +91,7 @@ DesiredPause QuiesceOf(const AdapterPolicy& policy) {
   if (policy.quiesce == PauseKind::kNone) return {};
   return {.kind = policy.quiesce,
           .deadline_ms = policy.HoldLimitMs(),
-          .flush = policy.flush == FlushRule::kAlways};
+          .flush = policy.flush == FlushMode::kAlways};
 }
 
 }  // namespace lorry::fleet

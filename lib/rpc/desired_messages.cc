@@ -67,7 +67,7 @@ absl::StatusOr<fleet::WantedVersion> WantedFromProto(const pb::WantedVersion& wa
   out.must = wanted.must();
   out.eviction_rank = wanted.eviction_rank();
   out.lag = wanted.has_lag() ? wanted.lag() : fleet::kLagNone;
-  out.probe = fleet::ProbeRule::kToken;  // of an orchestrator that does not know the field yet
+  out.probe = fleet::ProbeMode::kToken;  // of an orchestrator that does not know the field yet
   if (wanted.probe() != cm::PROBE_MODE_UNSPECIFIED) {
     LORRY_ASSIGN_OR_RETURN(out.probe, ToPlain(kProbes, wanted.probe(), "WantedVersion.probe"));
   }

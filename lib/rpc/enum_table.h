@@ -36,21 +36,21 @@ const Plain* FindPlain(const EnumTable<Plain, Wire, N>& table, Wire value) {
 
 // What stands both in a policy and in what members are told of it; the first row is the default.
 inline constexpr std::array kStales{
-    std::pair{fleet::StaleAction::kRefuse, common::v1::STALE_MODE_REFUSE},
-    std::pair{fleet::StaleAction::kHold, common::v1::STALE_MODE_HOLD},
-    std::pair{fleet::StaleAction::kTag, common::v1::STALE_MODE_TAG}};
+    std::pair{fleet::StaleMode::kRefuse, common::v1::STALE_MODE_REFUSE},
+    std::pair{fleet::StaleMode::kHold, common::v1::STALE_MODE_HOLD},
+    std::pair{fleet::StaleMode::kTag, common::v1::STALE_MODE_TAG}};
 inline constexpr std::array kNoAdapters{
-    std::pair{fleet::NoAdapterAction::kRefuse, common::v1::NO_ADAPTER_MODE_REFUSE},
-    std::pair{fleet::NoAdapterAction::kLatest, common::v1::NO_ADAPTER_MODE_LATEST},
-    std::pair{fleet::NoAdapterAction::kBase, common::v1::NO_ADAPTER_MODE_BASE}};
+    std::pair{fleet::NoAdapterMode::kRefuse, common::v1::NO_ADAPTER_MODE_REFUSE},
+    std::pair{fleet::NoAdapterMode::kLatest, common::v1::NO_ADAPTER_MODE_LATEST},
+    std::pair{fleet::NoAdapterMode::kBase, common::v1::NO_ADAPTER_MODE_BASE}};
 inline constexpr std::array kInFlights{
-    std::pair{fleet::InFlightRule::kFinishOnOld, common::v1::IN_FLIGHT_MODE_FINISH_ON_OLD},
-    std::pair{fleet::InFlightRule::kAbort, common::v1::IN_FLIGHT_MODE_ABORT},
-    std::pair{fleet::InFlightRule::kResumeOnNew, common::v1::IN_FLIGHT_MODE_RESUME_ON_NEW}};
+    std::pair{fleet::InFlightMode::kFinishOnOld, common::v1::IN_FLIGHT_MODE_FINISH_ON_OLD},
+    std::pair{fleet::InFlightMode::kAbort, common::v1::IN_FLIGHT_MODE_ABORT},
+    std::pair{fleet::InFlightMode::kResumeOnNew, common::v1::IN_FLIGHT_MODE_RESUME_ON_NEW}};
 inline constexpr std::array kProbes{
-    std::pair{fleet::ProbeRule::kAuto, common::v1::PROBE_MODE_AUTO},
-    std::pair{fleet::ProbeRule::kToken, common::v1::PROBE_MODE_TOKEN},
-    std::pair{fleet::ProbeRule::kPresence, common::v1::PROBE_MODE_PRESENCE},
-    std::pair{fleet::ProbeRule::kDiffers, common::v1::PROBE_MODE_DIFFERS}};
+    std::pair{fleet::ProbeMode::kAuto, common::v1::PROBE_MODE_AUTO},
+    std::pair{fleet::ProbeMode::kToken, common::v1::PROBE_MODE_TOKEN},
+    std::pair{fleet::ProbeMode::kPresence, common::v1::PROBE_MODE_PRESENCE},
+    std::pair{fleet::ProbeMode::kDiffers, common::v1::PROBE_MODE_DIFFERS}};
 
 }  // namespace lorry::rpc

@@ -28,8 +28,8 @@ absl::Status Invalid(std::string_view what) {
 // The first row is the default, which UNSPECIFIED (0) stands for.
 constexpr std::array kModes{std::pair{fleet::SyncMode::kRolling, cm::SYNC_MODE_ROLLING},
                             std::pair{fleet::SyncMode::kBarrier, cm::SYNC_MODE_BARRIER}};
-constexpr std::array kSkips{std::pair{fleet::SkipRule::kAllowed, cm::SKIP_MODE_ALLOWED},
-                            std::pair{fleet::SkipRule::kNever, cm::SKIP_MODE_NEVER}};
+constexpr std::array kSkips{std::pair{fleet::SkipMode::kAllowed, cm::SKIP_MODE_ALLOWED},
+                            std::pair{fleet::SkipMode::kNever, cm::SKIP_MODE_NEVER}};
 constexpr std::array kQuiesces{std::pair{fleet::PauseKind::kNone, cm::QUIESCE_MODE_NONE},
                                std::pair{fleet::PauseKind::kAbort, cm::QUIESCE_MODE_ABORT},
                                std::pair{fleet::PauseKind::kRetract, cm::QUIESCE_MODE_RETRACT},
@@ -37,13 +37,13 @@ constexpr std::array kQuiesces{std::pair{fleet::PauseKind::kNone, cm::QUIESCE_MO
                                std::pair{fleet::PauseKind::kWait, cm::QUIESCE_MODE_WAIT},
                                std::pair{fleet::PauseKind::kKeep, cm::QUIESCE_MODE_KEEP},
                                std::pair{fleet::PauseKind::kDrain, cm::QUIESCE_MODE_DRAIN}};
-constexpr std::array kFlushes{std::pair{fleet::FlushRule::kAuto, cm::FLUSH_MODE_AUTO},
-                              std::pair{fleet::FlushRule::kAlways, cm::FLUSH_MODE_ALWAYS},
-                              std::pair{fleet::FlushRule::kNever, cm::FLUSH_MODE_NEVER}};
+constexpr std::array kFlushes{std::pair{fleet::FlushMode::kAuto, cm::FLUSH_MODE_AUTO},
+                              std::pair{fleet::FlushMode::kAlways, cm::FLUSH_MODE_ALWAYS},
+                              std::pair{fleet::FlushMode::kNever, cm::FLUSH_MODE_NEVER}};
 
 constexpr std::array kResidencies{
-    std::pair{fleet::ResidencyRule::kResident, cm::RESIDENCY_MODE_RESIDENT},
-    std::pair{fleet::ResidencyRule::kOnDemand, cm::RESIDENCY_MODE_ON_DEMAND}};
+    std::pair{fleet::ResidencyMode::kResident, cm::RESIDENCY_MODE_RESIDENT},
+    std::pair{fleet::ResidencyMode::kOnDemand, cm::RESIDENCY_MODE_ON_DEMAND}};
 
 template <typename Plain, typename Wire, size_t N>
 absl::Status Read(const EnumTable<Plain, Wire, N>& table, Wire value, std::string_view field,

@@ -130,7 +130,7 @@ std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync:
   const bool is_there = pool.committed.has_value() && pool.committed->version.key == *newest;
   if (is_there) return "";
   // With skip NEVER a full queue turned the newest away, and said so.
-  const bool never = policy.skip == fleet::SkipRule::kNever;
+  const bool never = policy.skip == fleet::SkipMode::kNever;
   if (never && pool.pending.empty() && pool.committed.has_value()) return "";
   // An engine died twice of what others have loaded, is asked for it no more, and none may pass it.
   if (never && pool.waits_for == "TOO_FEW_ENGINES" && !pool.pending.empty() &&

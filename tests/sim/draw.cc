@@ -90,7 +90,7 @@ fleet::AdapterPolicy DrawPolicy(Prng& prng) {
   fleet::AdapterPolicy policy;
   policy.stage_deadline_ms = kStageDeadlineMs;
   policy.max_staleness = static_cast<uint32_t>(prng.Below(3));
-  if (prng.Below(3) == 0) policy.skip = fleet::SkipRule::kNever;
+  if (prng.Below(3) == 0) policy.skip = fleet::SkipMode::kNever;
   switch (prng.Below(4)) {
     case 0:
       policy.min_engines = {false, 1 + static_cast<uint32_t>(prng.Below(3))};
@@ -105,7 +105,7 @@ fleet::AdapterPolicy DrawPolicy(Prng& prng) {
     policy.keep = {fleet::KeepRule::Kind::kCount, 1 + static_cast<uint32_t>(prng.Below(2))};
   if (prng.Below(12) == 0) policy.keep = {fleet::KeepRule::Kind::kAll, 0};
   if (prng.Below(4) == 0)
-    policy.stale = prng.Below(2) == 0 ? fleet::StaleAction::kHold : fleet::StaleAction::kTag;
+    policy.stale = prng.Below(2) == 0 ? fleet::StaleMode::kHold : fleet::StaleMode::kTag;
   return policy;
 }
 
@@ -121,10 +121,10 @@ void DrawQuiesce(Prng& prng, fleet::AdapterPolicy& policy) {
     policy.barrier_deadline_ms =
         500 + static_cast<int64_t>(prng.Below(kBarrierDeadlineMostMs - 500));
   // All that flush can.
-  policy.flush = fleet::FlushRule::kAlways;
-  policy.in_flight = fleet::InFlightRule::kAbort;
-  if (!fleet::WhyNotTogether(policy).empty()) policy.in_flight = fleet::InFlightRule::kFinishOnOld;
-  if (!fleet::WhyNotTogether(policy).empty()) policy.flush = fleet::FlushRule::kAuto;
+  policy.flush = fleet::FlushMode::kAlways;
+  policy.in_flight = fleet::InFlightMode::kAbort;
+  if (!fleet::WhyNotTogether(policy).empty()) policy.in_flight = fleet::InFlightMode::kFinishOnOld;
+  if (!fleet::WhyNotTogether(policy).empty()) policy.flush = fleet::FlushMode::kAuto;
 }
 
 Faults DrawFaults(Prng& prng) {

@@ -49,7 +49,7 @@ void SimProxy::CheckFresh(const AdapterName& adapter, const VersionKey& served) 
   for (const fleet::DesiredRow& row : known.rows) {
     if (row.adapter != adapter || row.mode != fleet::RowMode::kOpen) continue;
     for (const fleet::DoorRules& rules : known.rules) {
-      if (rules.adapter != adapter || rules.stale == fleet::StaleAction::kTag) continue;
+      if (rules.adapter != adapter || rules.stale == fleet::StaleMode::kTag) continue;
       sim_.oracle.ServedLatest(known.term.incarnation, pool_, row.epoch, served,
                                rules.max_staleness);
     }

@@ -129,7 +129,7 @@ class Run {
     if (!IsOnDemand()) return;
     const bool is_resident = mishaps_.rest.Below(6) == 0;
     policy.residency =
-        is_resident ? fleet::ResidencyRule::kResident : fleet::ResidencyRule::kOnDemand;
+        is_resident ? fleet::ResidencyMode::kResident : fleet::ResidencyMode::kOnDemand;
     policy.demand_wait_ms = kDemandWaitMs;
   }
 

@@ -98,7 +98,7 @@ class Player {
     policy.stage_deadline_ms = Number("deadline", 60'000);
     if (Number("keep", 0) > 0) policy.keep = {fleet::KeepRule::Kind::kCount, Number("keep", 0)};
     if (Has("mode=barrier")) policy.mode = fleet::SyncMode::kBarrier;
-    if (Has("skip=never")) policy.skip = fleet::SkipRule::kNever;
+    if (Has("skip=never")) policy.skip = fleet::SkipMode::kNever;
     if (Has("mode=barrier")) policy.mode = fleet::SyncMode::kBarrier;
     if (Has("quiesce=drain")) policy.quiesce = fleet::PauseKind::kDrain;
     if (Has("quiesce=wait")) policy.quiesce = fleet::PauseKind::kWait;

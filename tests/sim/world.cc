@@ -25,7 +25,7 @@ std::string_view ToString(sync::WatchEvent::State state) {
       return "HOLDING";
     case State::kLocking:
       return "LOCKING";
-    case State::kDelivering:
+    case State::kCommitted:
       return "DELIVERING";
     case State::kActive:
       return "ACTIVE";

@@ -114,7 +114,7 @@ absl::StatusOr<Policy> PolicyOf(const common::v1::AdapterPolicy& policy) {
              .max_tensor_norm = static_cast<double>(plain.norm_limit),
              .quota_versions = plain.quota_versions,
              .store_keep = plain.store_keep};
-  if (plain.no_adapter == fleet::NoAdapterAction::kLatest) {
+  if (plain.no_adapter == fleet::NoAdapterMode::kLatest) {
     for (const auto& [pool, source] : plain.pools) out.default_of.push_back(pool.value);
   }
   return out;

@@ -39,18 +39,18 @@ Refused Draining() {
       kRetryElsewhereS};
 }
 
-Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask, Held held,
-                                           int64_t* held_ms) {
+Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask,
+                                              Held held, int64_t* held_ms) {
   Timer timer(shard.io.get_executor());
   const HeldPlace place(shard, timer);
   if (!place.has_room()) {
-    co_return Outcome(
+    co_return Resolution(
         Refused{429, "DOOR_FULL",
                 "too many requests wait for a sync to end, or an adapter to be loaded", 1});
   }
   const LeaveHook hook(client, [&timer] { timer.cancel(); });
   const int64_t began_ms = NowMs();
-  Outcome outcome = std::move(held);
+  Resolution outcome = std::move(held);
   Demand demand;
   bool demanded = false;
   while (Held* still = std::get_if<Held>(&outcome)) {

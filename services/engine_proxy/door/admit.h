@@ -12,8 +12,8 @@ namespace lorry::door {
 
 // What becomes of a request that resolved to `held`: no longer `Held`; nothing when the client left
 // meanwhile. `held_ms` becomes how long it waited.
-Task<std::optional<Outcome>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask, Held held,
-                                           int64_t* held_ms);
+Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask,
+                                              Held held, int64_t* held_ms);
 
 // What is told to whoever waits, or would have to, while the door drains.
 Refused Draining();

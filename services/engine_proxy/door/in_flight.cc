@@ -21,7 +21,7 @@ using fleet::EngineKind;
 constexpr std::chrono::milliseconds kAbortAgain{1'000};
 
 bool HasFlipped(const proxy::DoorTable& table, const Resolved& resolved) {
-  if (resolved.in_flight == fleet::InFlightRule::kFinishOnOld) return false;
+  if (resolved.in_flight == fleet::InFlightMode::kFinishOnOld) return false;
   const proxy::DoorRow* row = table.FindRow(resolved.key.adapter);
   return row != nullptr && row->mode == fleet::RowMode::kOpen && row->target != resolved.name;
 }
@@ -69,7 +69,7 @@ std::string WhyItFinishes(const Exchange& x) {
 
 bool IsToBeResumed(const Exchange& x) {
   return std::any_of(x.resolved.begin(), x.resolved.end(), [](const Resolved& one) {
-    return one.in_flight == fleet::InFlightRule::kResumeOnNew;
+    return one.in_flight == fleet::InFlightMode::kResumeOnNew;
   });
 }
 
@@ -108,7 +108,7 @@ struct FlipWatch::Aborting {
 
 void FollowFlips(Exchange& x) {
   const bool follows = std::any_of(x.resolved.begin(), x.resolved.end(), [](const Resolved& one) {
-    return one.in_flight != fleet::InFlightRule::kFinishOnOld;
+    return one.in_flight != fleet::InFlightMode::kFinishOnOld;
   });
   if (!follows || !Generates(x)) return;
   x.in_flight_why = WhyItFinishes(x);

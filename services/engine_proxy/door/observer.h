@@ -27,7 +27,7 @@ class DoorObserver {
     (void)adapter, (void)reply_bytes;
   }
   // A running request's row flipped, and its policy is not to finish.
-  virtual void OnFlipped(fleet::InFlightRule rule) { (void)rule; }
+  virtual void OnFlipped(fleet::InFlightMode rule) { (void)rule; }
   // `reason` is a word of docs/ERRORS.md: bounded, good as a label.
   virtual void OnRefused(std::string_view reason) { (void)reason; }
   // A request waited for an adapter that is loaded on demand; it began, or was refused or left.

@@ -11,7 +11,7 @@
 namespace lorry::door {
 namespace {
 
-using fleet::NoAdapterAction;
+using fleet::NoAdapterMode;
 using fleet::RowMode;
 using fleet::Selector;
 using proxy::DoorBinding;
@@ -145,13 +145,13 @@ Result Open(const DoorTable& table, const DoorRow& row, const fleet::DoorRules& 
                               " here, below X-Lorry-Min-Version " + std::to_string(*min),
                           kRetrySoonS});
   }
-  if (row.behind && route->lag > rules.max_staleness && rules.stale != fleet::StaleAction::kTag) {
+  if (row.behind && route->lag > rules.max_staleness && rules.stale != fleet::StaleMode::kTag) {
     Refused stale{409, "STALE_VERSION",
                   ToString(route->key) + " is " + HowFarBehind(*route) + ", policy allows " +
                       std::to_string(rules.max_staleness) +
                       "; the engine is behind the fleet, ask another or wait",
                   kRetryLoadS};
-    if (rules.stale == fleet::StaleAction::kHold) return HoldAt(rules, std::move(stale));
+    if (rules.stale == fleet::StaleMode::kHold) return HoldAt(rules, std::move(stale));
     return stale;
   }
   return resolved;
@@ -190,10 +190,10 @@ Result Latest(const DoorTable& table, const DoorRow& row, std::optional<uint64_t
 bool AllowsBase(const DoorTable& table, const AdapterName& adapter) {
   if (!adapter.empty()) {
     const fleet::DoorRules* rules = table.FindRules(adapter);
-    return rules && rules->no_adapter == NoAdapterAction::kBase;
+    return rules && rules->no_adapter == NoAdapterMode::kBase;
   }
   return std::any_of(table.rules.begin(), table.rules.end(), [](const fleet::DoorRules& rules) {
-    return rules.no_adapter == NoAdapterAction::kBase;
+    return rules.no_adapter == NoAdapterMode::kBase;
   });
 }
 
@@ -203,11 +203,11 @@ Result NothingNamed(const DoorTable& table, std::optional<uint64_t> min) {
   size_t latest_count = 0;
   size_t base_count = 0;
   for (const fleet::DoorRules& rules : table.rules) {
-    if (rules.no_adapter == NoAdapterAction::kLatest) {
+    if (rules.no_adapter == NoAdapterMode::kLatest) {
       latest = &rules;
       ++latest_count;
     }
-    if (rules.no_adapter == NoAdapterAction::kBase) ++base_count;
+    if (rules.no_adapter == NoAdapterMode::kBase) ++base_count;
   }
   if (latest_count == 1) {
     if (const DoorRow* row = table.FindRow(latest->adapter)) return Latest(table, *row, min);

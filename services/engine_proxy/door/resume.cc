@@ -169,7 +169,7 @@ Task<bool> ResumedRequest::ResolveAnew() {
   x_.flip.reset();
   x_.admission.Release();
   const Ask ask{x_.asks.adapters, x_.min_version, 1};
-  Outcome outcome = x_.shard.shared.router.Resolve(ask);
+  Resolution outcome = x_.shard.shared.router.Resolve(ask);
   if (Held* held = std::get_if<Held>(&outcome)) {
     int64_t held_ms = 0;
     Held first = std::move(*held);

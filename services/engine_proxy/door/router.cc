@@ -30,7 +30,7 @@ bool IsRouted(const proxy::DoorTable& table, const EngineName& name) {
 }
 
 // All of them have to be loaded at once; the engine's last slot is for the next version.
-Outcome WaitForAll(Held away, std::set<AdapterName> adapters, uint32_t slots) {
+Resolution WaitForAll(Held away, std::set<AdapterName> adapters, uint32_t slots) {
   if (slots != 0 && adapters.size() > 1 && adapters.size() >= slots) {
     return Refused{400, "TOO_MANY_ADAPTERS",
                    "the request names " + std::to_string(adapters.size()) +
@@ -98,7 +98,7 @@ std::shared_ptr<const proxy::DoorTable> Router::table() const {
   return table_;
 }
 
-Outcome Router::Resolve(const Ask& ask) {
+Resolution Router::Resolve(const Ask& ask) {
   MutexLock lock(mutex_);
   if (table_->boot.empty() || table_->engine == fleet::EngineKind::kUnknown) {
     return Refused{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};

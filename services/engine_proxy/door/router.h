@@ -78,7 +78,7 @@ struct Resolved {
   std::optional<uint32_t> lag;  // none: unknown, or outside of the lineage
   bool is_latest = false;  // with epoch 0 too: its row stands on another incarnation's decision
   // Of `latest`: what becomes of the request when its row flips.
-  fleet::InFlightRule in_flight = fleet::InFlightRule::kFinishOnOld;
+  fleet::InFlightMode in_flight = fleet::InFlightMode::kFinishOnOld;
   bool on_demand = false;  // of `latest`: the adapter may leave the engine while nobody asks for it
   // By a framework's own name, which stands in key.adapter; on demand, too.
   bool is_binding = false;
@@ -123,7 +123,7 @@ struct Held {
   std::set<AdapterName> demands = {};
 };
 
-using Outcome = std::variant<Admitted, Held, Refused>;
+using Resolution = std::variant<Admitted, Held, Refused>;
 
 struct Counts {
   Revision revision;                         // every thread resolves by this table
@@ -147,7 +147,7 @@ class Router {
 
   void SetTable(proxy::DoorTable table) LORRY_EXCLUDES(mutex_);
   std::shared_ptr<const proxy::DoorTable> table() const LORRY_EXCLUDES(mutex_);
-  Outcome Resolve(const Ask& ask) LORRY_EXCLUDES(mutex_);
+  Resolution Resolve(const Ask& ask) LORRY_EXCLUDES(mutex_);
   // Of a request that is `Held` and `demands` adapters.
   Demand Wait(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
   Counts Snapshot() const LORRY_EXCLUDES(mutex_);

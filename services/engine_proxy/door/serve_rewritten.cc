@@ -147,20 +147,20 @@ Task<bool> SendAsCalls(Exchange& x) {
 Task<bool> Session::ServeRewritten(Exchange& x) {
   if (auto why = ReadAsk(x)) return Refuse(x, *std::move(why));
   client_.Watch();
-  Outcome outcome = shard_.shared.router.Resolve(AskOf(x));
+  Resolution outcome = shard_.shared.router.Resolve(AskOf(x));
   if (Held* held = std::get_if<Held>(&outcome)) return ServeHeld(x, std::move(*held));
   return ServeResolved(x, std::move(outcome));
 }
 
 Task<bool> Session::ServeHeld(Exchange& x, Held held) {
   const Ask ask = AskOf(x);
-  std::optional<Outcome> outcome =
+  std::optional<Resolution> outcome =
       co_await WaitWhileHeld(shard_, client_, ask, std::move(held), &x.record.held_ms);
   if (!outcome) co_return false;
   co_return co_await ServeResolved(x, *std::move(outcome));
 }
 
-Task<bool> Session::ServeResolved(Exchange& x, Outcome outcome) {
+Task<bool> Session::ServeResolved(Exchange& x, Resolution outcome) {
   if (Refused* refused = std::get_if<Refused>(&outcome)) return Refuse(x, std::move(*refused));
   Admitted& admitted = std::get<Admitted>(outcome);
   x.admission = std::move(admitted.admission);

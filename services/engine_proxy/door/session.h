@@ -18,7 +18,7 @@ class Session {
   Task<bool> Serve(Exchange& x);
   Task<bool> ServeRewritten(Exchange& x);
   Task<bool> ServeHeld(Exchange& x, Held held);
-  Task<bool> ServeResolved(Exchange& x, Outcome outcome);
+  Task<bool> ServeResolved(Exchange& x, Resolution outcome);
   Task<bool> SendRewritten(Exchange& x);
   Task<bool> ServeFetched(Exchange& x);
   Task<bool> ServeAbort(Exchange& x);

@@ -44,12 +44,12 @@ std::string Measured(const std::optional<fleet::ProbeComparison>& compared) {
 
 // Whether the base model's answer is of interest. A version whose B are all zero answers as the
 // base model does, and is right to.
-bool IsComparedWithBase(fleet::ProbeRule rule, const fleet::VersionTraits& traits) {
-  const bool asks = rule == fleet::ProbeRule::kAuto || rule == fleet::ProbeRule::kDiffers;
+bool IsComparedWithBase(fleet::ProbeMode rule, const fleet::VersionTraits& traits) {
+  const bool asks = rule == fleet::ProbeMode::kAuto || rule == fleet::ProbeMode::kDiffers;
   return asks && !traits.all_b_zero;
 }
 
-ProbeVerdict JudgeComparison(fleet::ProbeRule rule, const fleet::VersionTraits& traits,
+ProbeVerdict JudgeComparison(fleet::ProbeMode rule, const fleet::VersionTraits& traits,
                              const std::optional<fleet::ProbeComparison>& compared,
                              uint32_t apart_ppm) {
   if (compared.has_value() && Differs(*compared)) return {};
@@ -59,7 +59,7 @@ ProbeVerdict JudgeComparison(fleet::ProbeRule rule, const fleet::VersionTraits& 
             .detail = absl::StrCat(Measured(compared), ", and differed by ", apart_ppm / 1e6,
                                    " before: the engine does not apply it any more")};
   }
-  const bool must = rule == fleet::ProbeRule::kDiffers || traits.relative_norm_ppm > kMustDifferPpm;
+  const bool must = rule == fleet::ProbeMode::kDiffers || traits.relative_norm_ppm > kMustDifferPpm;
   if (must && compared.has_value()) {
     return {.passes = false,
             .reason = "PROBE_SAME_AS_BASE",
@@ -95,8 +95,8 @@ ProbeVerdict TooFar(const fleet::ReferenceGap& gap, double limit) {
 fleet::ProbeQuestion QuestionFor(const ProbeRules& rules, const fleet::VersionTraits& traits,
                                  const peft::Reference& reference) {
   using fleet::ProbeKind;
-  if (rules.rule == fleet::ProbeRule::kPresence) return {.kind = ProbeKind::kPresence};
-  if (rules.rule == fleet::ProbeRule::kAuto && !reference.empty())
+  if (rules.rule == fleet::ProbeMode::kPresence) return {.kind = ProbeKind::kPresence};
+  if (rules.rule == fleet::ProbeMode::kAuto && !reference.empty())
     return {.kind = ProbeKind::kReference, .reference = reference};
   const bool compares = IsComparedWithBase(rules.rule, traits);
   return {.kind = compares ? ProbeKind::kCompare : ProbeKind::kToken};

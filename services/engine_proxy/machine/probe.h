@@ -11,7 +11,7 @@ namespace lorry::proxy {
 
 // What the adapter's policy says of probes.
 struct ProbeRules {
-  fleet::ProbeRule rule = fleet::ProbeRule::kAuto;
+  fleet::ProbeMode rule = fleet::ProbeMode::kAuto;
   uint32_t gap_ppm = fleet::kProbeGapPpmDefault;
   auto operator<=>(const ProbeRules&) const = default;
 };

@@ -64,7 +64,7 @@ struct NameRecord {
   bool leased = false;  // to clients that call the engine directly, and may still be used by them
   // How it is fetched and probed before anybody has said what is desired: as it was last.
   fleet::VersionTraits traits = {};
-  fleet::ProbeRule probe = fleet::ProbeRule::kAuto;
+  fleet::ProbeMode probe = fleet::ProbeMode::kAuto;
   uint32_t probe_gap_ppm = fleet::kProbeGapPpmDefault;
   uint32_t apart_ppm = 0;  // how far it was seen to be from the base model; 0: not yet
   BootId slept_on;         // the boot that slept, or got other weights, since it loaded this

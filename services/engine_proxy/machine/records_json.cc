@@ -79,7 +79,7 @@ RecordValue NameFrom(const Json& j) {
   r.asked = Field<bool>(j, "asked", true);
   r.leased = Field<bool>(j, "leased");
   r.traits = fleet::TraitsFrom(j);
-  r.probe = static_cast<fleet::ProbeRule>(Field<int>(j, "probe"));
+  r.probe = static_cast<fleet::ProbeMode>(Field<int>(j, "probe"));
   r.probe_gap_ppm = Field<uint32_t>(j, "probe_gap_ppm", fleet::kProbeGapPpmDefault);
   r.apart_ppm = Field<uint32_t>(j, "apart_ppm");
   r.slept_on = BootId(Field<std::string>(j, "slept_on"));

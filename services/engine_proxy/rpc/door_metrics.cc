@@ -52,8 +52,8 @@ DoorMetrics::DoorMetrics(metrics::Registry& registry)
             }
           }) {}
 
-void DoorMetrics::OnFlipped(fleet::InFlightRule rule) {
-  (rule == fleet::InFlightRule::kAbort ? aborted_ : resumed_).Add();
+void DoorMetrics::OnFlipped(fleet::InFlightMode rule) {
+  (rule == fleet::InFlightMode::kAbort ? aborted_ : resumed_).Add();
 }
 
 void DoorMetrics::OnAdmitted(const std::string& adapter, std::optional<uint32_t> lag) {

@@ -24,7 +24,7 @@ class DoorMetrics : public door::DoorObserver {
   void OnReplied(const std::string& adapter, std::optional<uint32_t> lag) override
       LORRY_EXCLUDES(mutex_);
   void OnServed(const std::string& adapter, uint64_t reply_bytes) override LORRY_EXCLUDES(mutex_);
-  void OnFlipped(fleet::InFlightRule rule) override;
+  void OnFlipped(fleet::InFlightMode rule) override;
   void OnRefused(std::string_view reason) override LORRY_EXCLUDES(mutex_);
   void OnDemandWaited(double seconds) override;
   void OnFirstByte(double ms) override;

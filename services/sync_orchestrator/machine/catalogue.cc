@@ -30,7 +30,7 @@ void MakeRoom(const Core& core, const PoolId& id, std::vector<VersionKey>& pendi
 
 void Queue(const Core& core, const fleet::AdapterPolicy& policy, const PoolId& id, Pool& pool,
            const VersionKey& key) {
-  if (policy.skip == fleet::SkipRule::kAllowed) {
+  if (policy.skip == fleet::SkipMode::kAllowed) {
     pool.record.pending = {key};
   } else {
     MakeRoom(core, id, pool.record.pending);

@@ -74,7 +74,7 @@ struct WatchEvent {
     kStaging,
     kHolding,
     kLocking,
-    kDelivering,
+    kCommitted,
     kActive,
     kSuperseded,
     kFailed,
@@ -87,7 +87,7 @@ struct WatchEvent {
                             // MEMBER_UNREACHABLE; kFailed: POISONED, SYNC_BACKLOG, ...
   std::string detail;       // for people
   Epoch epoch;              // of the sync or the decision
-  // Members that have it LOADED (staging), or serve it (delivering, active): n of m.
+  // Members that have it LOADED (staging), or serve it (committed, active): n of m.
   uint32_t done = 0;
   uint32_t members = 0;
   VersionKey superseded_by;              // kSuperseded

@@ -151,7 +151,7 @@ SlotDemand DemandOf(const Core& core, const PoolName& pool) {
     const uint32_t window = WindowOf(info.policy);
     const auto aliased = static_cast<uint32_t>(named.aliased.size());
     const auto leased = static_cast<uint32_t>(named.leased.size());
-    if (info.policy.residency == fleet::ResidencyRule::kOnDemand) {
+    if (info.policy.residency == fleet::ResidencyMode::kOnDemand) {
       ++on_demand;
       demand.kept += aliased + leased;
       demand.needed += aliased + leased;

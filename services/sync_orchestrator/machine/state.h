@@ -158,7 +158,7 @@ struct WatchState {
   bool more_to_tell = false;  // members got further since, which is told at a pace
   // While DELIVERING: a member that does not serve it yet, and since when the state is DELIVERING.
   std::optional<MemberId> until;
-  std::optional<Tick> delivers_since;
+  std::optional<Tick> committed_since;
 };
 
 // The question whether engines of this group take a version that some pool wants.

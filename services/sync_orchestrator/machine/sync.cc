@@ -160,7 +160,7 @@ void AbortSync(const Core& core, const PoolId& id, Pool& pool, const fleet::Adap
   const bool from_queue = !pool.sync->overriding && policy != nullptr &&
                           policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished;
   const bool goes_back =
-      from_queue && (pool.record.pending.empty() || policy->skip == fleet::SkipRule::kNever);
+      from_queue && (pool.record.pending.empty() || policy->skip == fleet::SkipMode::kNever);
   if (goes_back) pool.record.pending.insert(pool.record.pending.begin(), key);
   // Doors that were held in vain serve for longer, each time, before they are asked to hold again.
   pool.barriers_failed = pool.barrier.has_value() ? pool.barriers_failed + 1 : 0;

@@ -50,7 +50,7 @@ std::string WhyUnfit(const Core& core, const Member& member, const VersionInfo& 
 // For people: with skip NEVER no newer version may pass one that engines fail by themselves, so
 // that more and more may wait behind it.
 std::string WhoWaitsBehind(const fleet::AdapterPolicy& policy, const Pool& pool) {
-  if (policy.skip != fleet::SkipRule::kNever || pool.record.pending.size() < 2) return "";
+  if (policy.skip != fleet::SkipMode::kNever || pool.record.pending.size() < 2) return "";
   return absl::StrCat("; ", pool.record.pending.size() - 1,
                       " newer wait behind it, as skip=never lets none pass: mend what keeps the "
                       "engines from it, or set skip=allowed, or pin another version");

@@ -39,7 +39,7 @@ class WantedSet {
     // A proven version may be loaded again after a death that this orchestrator, which may be away,
     // has not heard of.
     const bool proven = verdict.verdict == Verdict::kProven;
-    const bool on_demand = policy.residency == fleet::ResidencyRule::kOnDemand;
+    const bool on_demand = policy.residency == fleet::ResidencyMode::kOnDemand;
     const bool served_must = need == Need::kServed && !(on_demand && proven);
     wanted.must = wanted.must || need == Need::kMust || served_must;
     wanted.on_demand = on_demand;

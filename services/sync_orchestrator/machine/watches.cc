@@ -121,11 +121,11 @@ const Activation* ActivationOf(const Core& core, const PoolId& id, const Version
 }
 
 // Members of the pool that serve this decision or a later one, of those that could.
-WatchEvent Delivering(const Core& core, const PoolId& id, const Pool& pool,
-                      const Activation& activation) {
+WatchEvent Committed(const Core& core, const PoolId& id, const Pool& pool,
+                     const Activation& activation) {
   const Sights sights = Look(core, id, activation.version);
   WatchEvent event;
-  event.state = State::kDelivering;
+  event.state = State::kCommitted;
   event.epoch = activation.epoch;
   bool waits = false;
   for (const Sight& sight : sights.members) {
@@ -252,7 +252,7 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   if (it == core.pools.end()) return WatchEvent{};
   const Pool& pool = it->second;
   for (const Activation& activation : pool.record.history) {
-    if (activation.version.key == version) return Delivering(core, id, pool, activation);
+    if (activation.version.key == version) return Committed(core, id, pool, activation);
   }
   if (const GroupVerdict* given_up = GivenUp(core, id, version)) {
     return Final(State::kFailed, std::string(ToString(given_up->verdict)), Explain(*given_up));
@@ -290,8 +290,8 @@ namespace {
 // and it takes a look at each of them to tell it on.
 bool IsConcerned(const Core& core, const Changes::Scope& changed, WatchState& watch) {
   if (watch.is_new || changed.all || changed.adapters.contains(watch.version.adapter)) return true;
-  const bool delivers = watch.last.has_value() && watch.last->state == State::kDelivering;
-  if (!delivers || !watch.until.has_value()) return false;
+  const bool committed = watch.last.has_value() && watch.last->state == State::kCommitted;
+  if (!committed || !watch.until.has_value()) return false;
   const PoolId id{watch.version.adapter, watch.pool};
   const Activation* activation = ActivationOf(core, id, watch.version);
   if (activation == nullptr) return true;
@@ -309,7 +309,7 @@ std::optional<Tick> DueAt(const Core& core, const WatchState& watch) {
   if (watch.more_to_tell) due.At(watch.told_at + core.config.progress_ms);
   const auto pool = core.pools.find({watch.version.adapter, watch.pool});
   if (pool != core.pools.end()) due.At(pool->second.decided_at + core.config.deliver_ms);
-  if (watch.delivers_since.has_value()) due.At(*watch.delivers_since + core.config.deliver_ms);
+  if (watch.committed_since.has_value()) due.At(*watch.committed_since + core.config.deliver_ms);
   return due.first();
 }
 
@@ -323,9 +323,9 @@ void Judge(Core& core, WatchId id, WatchState& watch) {
     view.reason = "UNKNOWN_VERSION";
   }
   // Decisions go on coming, so later ones do not make the watch last longer.
-  if (view.state == State::kDelivering) {
-    if (!watch.delivers_since.has_value()) watch.delivers_since = core.now;
-    if (core.now - *watch.delivers_since >= core.config.deliver_ms) {
+  if (view.state == State::kCommitted) {
+    if (!watch.committed_since.has_value()) watch.committed_since = core.now;
+    if (core.now - *watch.committed_since >= core.config.deliver_ms) {
       view.state = State::kActive;
       view.final = true;
     }
@@ -333,7 +333,7 @@ void Judge(Core& core, WatchId id, WatchState& watch) {
   watch.until.reset();
   const PoolId pool{watch.version.adapter, watch.pool};
   const Activation* activation = ActivationOf(core, pool, watch.version);
-  if (view.state == State::kDelivering && !view.final && activation != nullptr)
+  if (view.state == State::kCommitted && !view.final && activation != nullptr)
     watch.until = NextWaitedFor(core, pool, *activation, MemberId());
   Tell(core, id, watch, std::move(view));
 }

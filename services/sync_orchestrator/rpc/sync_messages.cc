@@ -20,7 +20,7 @@ v1::SyncState StateOf(WatchEvent::State state) {
       return v1::SYNC_STATE_HOLDING;
     case WatchEvent::State::kLocking:
       return v1::SYNC_STATE_LOCKING;
-    case WatchEvent::State::kDelivering:
+    case WatchEvent::State::kCommitted:
       return v1::SYNC_STATE_COMMITTED;
     case WatchEvent::State::kActive:
       return v1::SYNC_STATE_ACTIVE;

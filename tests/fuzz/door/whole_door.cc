@@ -66,15 +66,15 @@ DoorLimits Limits() {
 }
 
 proxy::DoorTable TableOf(uint8_t variant) {
-  constexpr fleet::InFlightRule kRules[] = {fleet::InFlightRule::kFinishOnOld,
-                                            fleet::InFlightRule::kAbort,
-                                            fleet::InFlightRule::kResumeOnNew};
+  constexpr fleet::InFlightMode kRules[] = {fleet::InFlightMode::kFinishOnOld,
+                                            fleet::InFlightMode::kAbort,
+                                            fleet::InFlightMode::kResumeOnNew};
   const bool vllm = (variant & 1) != 0;
   TableMaker maker(vllm ? fleet::EngineKind::kVllm : fleet::EngineKind::kSglang);
   maker.Rules({.adapter = AdapterName("policy"),
                .current_run = RunId(1),
-               .no_adapter = variant / 2 % 6 == 5 ? fleet::NoAdapterAction::kLatest
-                                                  : fleet::NoAdapterAction::kRefuse,
+               .no_adapter = variant / 2 % 6 == 5 ? fleet::NoAdapterMode::kLatest
+                                                  : fleet::NoAdapterMode::kRefuse,
                .hold_limit_ms = kHoldMs,
                .in_flight = kRules[variant / 12 % 3]});
   maker.Loaded("policy", 11, 1).Loaded("policy", 12).Loaded("math", 3).Alias("policy", "eval", 11);

@@ -13,7 +13,7 @@ constexpr PauseKind kAll[] = {PauseKind::kNone,    PauseKind::kDrain,   PauseKin
                               PauseKind::kRetract, PauseKind::kInPlace, PauseKind::kWait,
                               PauseKind::kKeep};
 
-AdapterPolicy With(PauseKind kind, InFlightRule in_flight, FlushRule flush) {
+AdapterPolicy With(PauseKind kind, InFlightMode in_flight, FlushMode flush) {
   AdapterPolicy policy;
   policy.quiesce = kind;
   policy.in_flight = in_flight;
@@ -34,7 +34,7 @@ TEST(Quiesce, EachEngineHasItsOwnPausesAndBothDrain) {
 }
 
 TEST(Quiesce, WhatAnEngineLacksIsSaidWithWhatItHas) {
-  const AdapterPolicy policy = With(PauseKind::kKeep, InFlightRule::kFinishOnOld, FlushRule::kAuto);
+  const AdapterPolicy policy = With(PauseKind::kKeep, InFlightMode::kFinishOnOld, FlushMode::kAuto);
   EXPECT_EQ(WhyNotServable({.kind = EngineKind::kVllm}, {}, policy), "");
   EXPECT_THAT(WhyNotServable({.kind = EngineKind::kVllm, .rank_limit = 8}, {.rank_max = 9}, policy),
               HasSubstr("rank"));
@@ -46,38 +46,38 @@ TEST(Quiesce, WhatAnEngineLacksIsSaidWithWhatItHas) {
 TEST(Quiesce, AFlushNeedsAnEngineAtRest) {
   std::string can;
   for (const PauseKind kind : kAll) {
-    const InFlightRule in_flight =
-        kind == PauseKind::kAbort ? InFlightRule::kAbort : InFlightRule::kFinishOnOld;
-    EXPECT_EQ(WhyNotTogether(With(kind, in_flight, FlushRule::kAuto)), "");
-    EXPECT_EQ(WhyNotTogether(With(kind, in_flight, FlushRule::kNever)), "");
-    can += WhyNotTogether(With(kind, in_flight, FlushRule::kAlways)).empty() ? '1' : '0';
+    const InFlightMode in_flight =
+        kind == PauseKind::kAbort ? InFlightMode::kAbort : InFlightMode::kFinishOnOld;
+    EXPECT_EQ(WhyNotTogether(With(kind, in_flight, FlushMode::kAuto)), "");
+    EXPECT_EQ(WhyNotTogether(With(kind, in_flight, FlushMode::kNever)), "");
+    can += WhyNotTogether(With(kind, in_flight, FlushMode::kAlways)).empty() ? '1' : '0';
   }
   EXPECT_EQ(can, "0010011");
-  EXPECT_THAT(WhyNotTogether(With(PauseKind::kDrain, InFlightRule::kAbort, FlushRule::kAlways)),
+  EXPECT_THAT(WhyNotTogether(With(PauseKind::kDrain, InFlightMode::kAbort, FlushMode::kAlways)),
               HasSubstr("set quiesce to one of abort, wait, keep"));
 }
 
 TEST(Quiesce, WhatBecomesOfRequestsIsSaidInOneWay) {
-  for (const InFlightRule rule :
-       {InFlightRule::kFinishOnOld, InFlightRule::kAbort, InFlightRule::kResumeOnNew}) {
+  for (const InFlightMode rule :
+       {InFlightMode::kFinishOnOld, InFlightMode::kAbort, InFlightMode::kResumeOnNew}) {
     std::string can;
     for (const PauseKind kind : kAll)
-      can += WhyNotTogether(With(kind, rule, FlushRule::kAuto)).empty() ? '1' : '0';
-    EXPECT_EQ(can, rule == InFlightRule::kFinishOnOld ? "1101111"
-                   : rule == InFlightRule::kAbort     ? "1110010"
+      can += WhyNotTogether(With(kind, rule, FlushMode::kAuto)).empty() ? '1' : '0';
+    EXPECT_EQ(can, rule == InFlightMode::kFinishOnOld ? "1101111"
+                   : rule == InFlightMode::kAbort     ? "1110010"
                                                       : "1100010");
   }
 }
 
 TEST(Quiesce, WhatWaitsForRequestsHasTheTimeToDrain) {
-  AdapterPolicy policy = With(PauseKind::kKeep, InFlightRule::kFinishOnOld, FlushRule::kAlways);
+  AdapterPolicy policy = With(PauseKind::kKeep, InFlightMode::kFinishOnOld, FlushMode::kAlways);
   policy.barrier_deadline_ms = 5;
   policy.drain_deadline_ms = 70;
   EXPECT_EQ(QuiesceOf(policy), (DesiredPause{PauseKind::kKeep, 5, true}));
   policy.quiesce = PauseKind::kWait;
   EXPECT_EQ(QuiesceOf(policy), (DesiredPause{PauseKind::kWait, 75, true}));
   policy.quiesce = PauseKind::kDrain;
-  policy.flush = FlushRule::kAuto;
+  policy.flush = FlushMode::kAuto;
   EXPECT_EQ(QuiesceOf(policy), (DesiredPause{PauseKind::kDrain, 75, false}));
   policy.quiesce = PauseKind::kNone;
   EXPECT_EQ(QuiesceOf(policy), DesiredPause());

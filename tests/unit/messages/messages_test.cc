@@ -37,7 +37,7 @@ fleet::Desired SomeDesired() {
                      .load = false,
                      .eviction_rank = 2,
                      .lag = 0,
-                     .probe = fleet::ProbeRule::kDiffers,
+                     .probe = fleet::ProbeMode::kDiffers,
                      .probe_gap_ppm = 7,
                      .leased = true,
                      .on_demand = true}};
@@ -46,10 +46,10 @@ fleet::Desired SomeDesired() {
   desired.rules = {{.adapter = AdapterName("policy"),
                     .current_run = RunId(2),
                     .max_staleness = 3,
-                    .stale = fleet::StaleAction::kTag,
-                    .no_adapter = fleet::NoAdapterAction::kLatest,
+                    .stale = fleet::StaleMode::kTag,
+                    .no_adapter = fleet::NoAdapterMode::kLatest,
                     .hold_limit_ms = 10,
-                    .in_flight = fleet::InFlightRule::kAbort,
+                    .in_flight = fleet::InFlightMode::kAbort,
                     .demand_wait_ms = 11}};
   return desired;
 }
@@ -171,7 +171,7 @@ TEST(Messages, APolicySurvivesTheWire) {
   policy.max_staleness = 4;
   policy.keep = {fleet::KeepRule::Kind::kCount, 6};
   policy.min_engines = {.is_share = false, .value = 2};
-  policy.skip = fleet::SkipRule::kNever;
+  policy.skip = fleet::SkipMode::kNever;
   policy.stage_deadline_ms = 1'000;
   const auto back = PolicyFromProto(PolicyToProto(policy));
   ASSERT_TRUE(back.ok()) << back.status();

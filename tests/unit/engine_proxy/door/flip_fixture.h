@@ -17,7 +17,7 @@ inline std::string After(const std::string& body, const std::string& key, char e
 
 class FlipTest : public DoorTest {
  protected:
-  explicit FlipTest(fleet::InFlightRule rule) : rule_(rule) {}
+  explicit FlipTest(fleet::InFlightMode rule) : rule_(rule) {}
   // The scripts use what the tests own: a test whose script uses its variables ends them itself.
   void Stop() {
     door_.reset();
@@ -49,7 +49,7 @@ class FlipTest : public DoorTest {
   }
 
   fleet::EngineKind kind_ = fleet::EngineKind::kSglang;
-  fleet::InFlightRule rule_;
+  fleet::InFlightMode rule_;
 };
 
 }  // namespace lorry::door::testing

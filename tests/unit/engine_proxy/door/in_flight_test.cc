@@ -15,7 +15,7 @@ namespace lorry::door {
 namespace {
 
 using fleet::EngineKind;
-using fleet::InFlightRule;
+using fleet::InFlightMode;
 using testing::After;
 using testing::Chunk;
 using testing::Eventually;
@@ -36,7 +36,7 @@ constexpr const char* kAborted =
 
 class InFlightTest : public FlipTest {
  protected:
-  InFlightTest() : FlipTest(InFlightRule::kAbort) {}
+  InFlightTest() : FlipTest(InFlightMode::kAbort) {}
   void Start(ScriptedEngine::Script script, bool aborts_waiting = true) {
     StartOn(std::move(script), {.aborts_waiting = aborts_waiting});
   }
@@ -176,7 +176,7 @@ TEST_F(InFlightTest, NamedVersionsAndAliasesAreLeftAlone) {
 }
 
 TEST_F(InFlightTest, FinishesOnTheVersionThatItBeganWithByDefault) {
-  rule_ = InFlightRule::kFinishOnOld;
+  rule_ = InFlightMode::kFinishOnOld;
   Gate asked, go;
   Start([&](const Message& request, Wire& wire) {
     EXPECT_EQ(request.path(), "/generate");
@@ -226,8 +226,8 @@ TEST_F(InFlightTest, ARowThatIsHeldAbortsNothingBeforeItsDecision) {
 
 TEST_F(InFlightTest, ARequestIsCountedOnceHoweverManyOfItsRowsFlip) {
   struct Flips : DoorObserver {
-    void OnFlipped(InFlightRule rule) override {
-      EXPECT_EQ(rule, InFlightRule::kAbort);
+    void OnFlipped(InFlightMode rule) override {
+      EXPECT_EQ(rule, InFlightMode::kAbort);
       ++count;
     }
     std::atomic<int> count{0};
@@ -464,7 +464,7 @@ TEST_F(InFlightTest, SaysWhyARequestCanOnlyFinish) {
             "finish_on_old; SGLang takes no id on this route");
   EXPECT_EQ(why("/v1/embeddings", R"({"model":"policy","input":"a"})"), "")
       << "what computes no tokens is over soon, and nobody waits for more";
-  rule_ = InFlightRule::kResumeOnNew;
+  rule_ = InFlightMode::kResumeOnNew;
   EXPECT_EQ(why("/v1/chat/completions", R"({"model":"policy"})"),
             "finish_on_old; only SGLang's /generate is resumed");
   EXPECT_EQ(

@@ -31,7 +31,7 @@ inline std::string Event(const std::string& json) { return "data: " + json + "\n
 
 class ResumeTest : public FlipTest {
  protected:
-  ResumeTest() : FlipTest(fleet::InFlightRule::kResumeOnNew) {}
+  ResumeTest() : FlipTest(fleet::InFlightMode::kResumeOnNew) {}
   // `parts[i]` answers the i-th part; an abort opens the gate that it waits for.
   using Part = std::function<std::string(const std::string& rid)>;
   void Start(std::vector<Part> parts) {

@@ -9,14 +9,14 @@
 namespace lorry::door {
 namespace {
 
-using fleet::NoAdapterAction;
+using fleet::NoAdapterMode;
 using fleet::RowMode;
 using testing::NameOf;
 using testing::TableMaker;
 
 // The engine name, or "HELD", or the reason of the refusal.
 std::string AskOne(Router& router, Ask ask) {
-  const Outcome outcome = router.Resolve(std::move(ask));
+  const Resolution outcome = router.Resolve(std::move(ask));
   if (const auto* refused = std::get_if<Refused>(&outcome)) return refused->reason;
   if (const auto* held = std::get_if<Held>(&outcome)) return "HELD else " + held->too_late.reason;
   return std::get<Admitted>(outcome).resolved[0].name.value;
@@ -39,7 +39,7 @@ TEST_F(RouterBindingsTest, ABindingBeatsASelectorOfTheSameSpelling) {
                        .Binding("policy", "lorry.binding", 0)
                        .Binding("lora_v7", "lorry.binding", 9)
                        .Make());
-  const Outcome outcome = router_.Resolve({{"policy"}, std::nullopt});
+  const Resolution outcome = router_.Resolve({{"policy"}, std::nullopt});
   const auto* admitted = std::get_if<Admitted>(&outcome);
   ASSERT_NE(admitted, nullptr);
   const Resolved& resolved = admitted->resolved.front();
@@ -49,15 +49,15 @@ TEST_F(RouterBindingsTest, ABindingBeatsASelectorOfTheSameSpelling) {
   EXPECT_TRUE(resolved.is_binding);
   EXPECT_EQ(router_.Snapshot().in_flight.at(resolved.name), 1u);
 
-  const Outcome away = router_.Resolve({{"lora_v7"}, std::nullopt});
+  const Resolution away = router_.Resolve({{"lora_v7"}, std::nullopt});
   const auto* held = std::get_if<Held>(&away);
   ASSERT_NE(held, nullptr) << "it waits for its adapter";
   EXPECT_TRUE(held->demands.contains(AdapterName(NameOf("lorry.binding", 9).value)));
 
-  const Outcome unknown = router_.Resolve({{"lora_v8"}, std::nullopt});
+  const Resolution unknown = router_.Resolve({{"lora_v8"}, std::nullopt});
   ASSERT_NE(std::get_if<Refused>(&unknown), nullptr);
   EXPECT_NE(std::get<Refused>(unknown).message.find("lora_v7"), std::string::npos);
-  const Outcome numbered = router_.Resolve({{"policy"}, 3});
+  const Resolution numbered = router_.Resolve({{"policy"}, 3});
   ASSERT_NE(std::get_if<Refused>(&numbered), nullptr);
   EXPECT_EQ(std::get<Refused>(numbered).reason, "STALE_VERSION");
 }
@@ -81,7 +81,7 @@ TEST_F(RouterBindingsTest, ABindingMayHaveTheBaseModelsName) {
   TableMaker maker;
   maker.Rules({.adapter = AdapterName("policy"),
                .current_run = RunId(1),
-               .no_adapter = NoAdapterAction::kLatest});
+               .no_adapter = NoAdapterMode::kLatest});
   maker.Loaded("policy", 12).Row("policy", RowMode::kOpen, 12).Loaded("lorry.binding", 1);
   const auto names_base = [&] {
     return AskOne(router_, {.adapters = {""}, .base_model = "org/Base-7B"});
@@ -101,7 +101,7 @@ TEST_F(RouterBindingsTest, UnderAFrameworksPauseNamesAreReadOnceItIsOver) {
   router_.SetTable(maker.Make());
   for (const std::string name : {"lora_1", "policy", "policy@11", "lora_2"})
     EXPECT_EQ(Named(name), "HELD else HELD_TOO_LONG") << name;
-  const Outcome outcome = router_.Resolve({.adapters = {"lora_1"}});
+  const Resolution outcome = router_.Resolve({.adapters = {"lora_1"}});
   EXPECT_EQ(std::get<Held>(outcome).limit_ms, 900'000);
   EXPECT_TRUE(std::get<Held>(outcome).demands.empty());
   maker.raw().asleep = true;
@@ -109,7 +109,7 @@ TEST_F(RouterBindingsTest, UnderAFrameworksPauseNamesAreReadOnceItIsOver) {
   EXPECT_EQ(Named("lora_1"), "HELD else HELD_TOO_LONG") << "its memory is taken back before that";
   maker.raw().asleep = false;
   router_.SetTable(maker.Make());
-  const Outcome tokenize = router_.Resolve({.adapters = {"policy"}, .needs_no_token = true});
+  const Resolution tokenize = router_.Resolve({.adapters = {"policy"}, .needs_no_token = true});
   EXPECT_TRUE(std::holds_alternative<Admitted>(tokenize));
   maker.raw().framework_pause_ms = 0;
   maker.raw().bindings.front().target = NameOf("lorry.binding", 2);

@@ -19,13 +19,13 @@ TableMaker Ordinary() {
   maker.Alias("policy", "eval", 1);
   maker.Rules({.adapter = AdapterName("policy"),
                .current_run = RunId(1),
-               .no_adapter = fleet::NoAdapterAction::kBase});
+               .no_adapter = fleet::NoAdapterMode::kBase});
   return maker;
 }
 
 // The engine name, or the reason of the refusal.
 std::string AskOne(Router& router, const std::string& reference) {
-  const Outcome outcome = router.Resolve({{reference}, std::nullopt});
+  const Resolution outcome = router.Resolve({{reference}, std::nullopt});
   if (const auto* refused = std::get_if<Refused>(&outcome))
     return std::to_string(refused->status) + " " + refused->reason;
   return std::get<Admitted>(outcome).resolved[0].name.value;

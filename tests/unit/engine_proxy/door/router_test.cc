@@ -11,15 +11,14 @@
 namespace lorry::door {
 namespace {
 
-using fleet::NoAdapterAction;
+using fleet::NoAdapterMode;
 using fleet::RowMode;
-using fleet::StaleAction;
+using fleet::StaleMode;
 using testing::NameOf;
 using testing::TableMaker;
 
-fleet::DoorRules RulesOf(const std::string& adapter,
-                         NoAdapterAction none = NoAdapterAction::kRefuse,
-                         StaleAction stale = StaleAction::kRefuse) {
+fleet::DoorRules RulesOf(const std::string& adapter, NoAdapterMode none = NoAdapterMode::kRefuse,
+                         StaleMode stale = StaleMode::kRefuse) {
   return {
       .adapter = AdapterName(adapter), .current_run = RunId(1), .stale = stale, .no_adapter = none};
 }
@@ -27,7 +26,7 @@ fleet::DoorRules RulesOf(const std::string& adapter,
 // The engine name, or "HELD", or the reason of the refusal.
 std::string Ask1(Router& router, const std::string& reference,
                  std::optional<uint64_t> min = std::nullopt) {
-  Outcome outcome = router.Resolve({{reference}, min});
+  Resolution outcome = router.Resolve({{reference}, min});
   if (auto* refused = std::get_if<Refused>(&outcome)) {
     return std::to_string(refused->status) + " " + refused->reason;
   }
@@ -104,7 +103,7 @@ TEST_F(RouterTest, SaysHowAnAliasIsMadeAndWhatAdaptersAreCalledHere) {
 
 TEST_F(RouterTest, SuggestsTheNearestNames) {
   router_.SetTable(Ordinary().Make());
-  Outcome outcome = router_.Resolve({{"polcy"}, {}});
+  Resolution outcome = router_.Resolve({{"polcy"}, {}});
   EXPECT_NE(std::get<Refused>(outcome).message.find("did you mean policy"), std::string::npos);
   outcome = router_.Resolve({{"policy@evl"}, {}});
   EXPECT_NE(std::get<Refused>(outcome).message.find("did you mean policy@eval"), std::string::npos);
@@ -112,7 +111,7 @@ TEST_F(RouterTest, SuggestsTheNearestNames) {
 
 TEST_F(RouterTest, ListsWhatIsLoadedAsItCanBeAskedFor) {
   router_.SetTable(Ordinary().Make());
-  const Outcome outcome = router_.Resolve({{"policy@10"}, {}});
+  const Resolution outcome = router_.Resolve({{"policy@10"}, {}});
   EXPECT_EQ(std::get<Refused>(outcome).message,
             "policy@10 is not loaded at this engine; loaded of policy: policy@r2.9, policy@12, "
             "policy@11");
@@ -123,7 +122,7 @@ TEST_F(RouterTest, ListsWhatIsLoadedAsItCanBeAskedFor) {
 
 TEST_F(RouterTest, SaysHowToWriteWhatCannotBeRead) {
   router_.SetTable(Ordinary().Make());
-  const Outcome outcome = router_.Resolve({{"policy@Eval"}, {}});
+  const Resolution outcome = router_.Resolve({{"policy@Eval"}, {}});
   const std::string& message = std::get<Refused>(outcome).message;
   EXPECT_NE(message.find("write 12, r2.12"), std::string::npos) << message;
 }
@@ -189,13 +188,13 @@ TEST_F(RouterTest, AMinimumWaitsForLatestAndRefusesWhatIsNamed) {
       .Row("policy", RowMode::kOpen, 11)
       .Alias("policy", "eval", 11);
   router_.SetTable(maker.Make());
-  const Outcome latest = router_.Resolve({{"policy"}, 12});
+  const Resolution latest = router_.Resolve({{"policy"}, 12});
   ASSERT_TRUE(std::holds_alternative<Held>(latest));
   EXPECT_EQ(std::get<Held>(latest).too_late.status, 503);
   EXPECT_EQ(std::get<Held>(latest).too_late.reason, "CATCHING_UP");
   EXPECT_EQ(std::get<Held>(latest).limit_ms, fleet::DoorRules().hold_limit_ms);
   for (const char* named : {"policy@11", "policy@eval"}) {
-    const Outcome outcome = router_.Resolve({{named}, 12});
+    const Resolution outcome = router_.Resolve({{named}, 12});
     ASSERT_TRUE(std::holds_alternative<Refused>(outcome)) << named;
     EXPECT_EQ(std::get<Refused>(outcome).status, 409);
     EXPECT_EQ(std::get<Refused>(outcome).reason, "STALE_VERSION");
@@ -207,24 +206,24 @@ TEST_F(RouterTest, AMinimumWaitsForLatestAndRefusesWhatIsNamed) {
 }
 
 TEST_F(RouterTest, JudgesStaleness) {
-  const auto with = [&](StaleAction stale, uint32_t lag, bool known = true) {
+  const auto with = [&](StaleMode stale, uint32_t lag, bool known = true) {
     TableMaker maker;
     maker.raw().lag_known = known;
-    maker.Rules(RulesOf("policy", NoAdapterAction::kRefuse, stale));
+    maker.Rules(RulesOf("policy", NoAdapterMode::kRefuse, stale));
     maker.Loaded("policy", 1, lag).Row("policy", RowMode::kOpen, 1).Alias("policy", "eval", 1);
     router_.SetTable(maker.Make());
     return Ask1(router_, "policy");
   };
   const std::string served = NameOf("policy", 1).value;
-  EXPECT_EQ(with(StaleAction::kRefuse, 1), served);
-  EXPECT_EQ(with(StaleAction::kRefuse, 2), "409 STALE_VERSION");
+  EXPECT_EQ(with(StaleMode::kRefuse, 1), served);
+  EXPECT_EQ(with(StaleMode::kRefuse, 2), "409 STALE_VERSION");
   EXPECT_EQ(Ask1(router_, "policy@eval"), served) << "aliases are exempt";
   EXPECT_EQ(Ask1(router_, "policy@1"), served) << "explicit versions are exempt";
-  EXPECT_EQ(with(StaleAction::kHold, 2), "HELD else STALE_VERSION");
-  EXPECT_EQ(with(StaleAction::kTag, 2), served);
-  EXPECT_EQ(with(StaleAction::kRefuse, fleet::kLagNone), "409 STALE_VERSION") << "rolled back";
-  EXPECT_EQ(with(StaleAction::kRefuse, 1, false), served) << "the orchestrator is away";
-  EXPECT_EQ(with(StaleAction::kRefuse, 2, false), "409 STALE_VERSION") << "by what was known last";
+  EXPECT_EQ(with(StaleMode::kHold, 2), "HELD else STALE_VERSION");
+  EXPECT_EQ(with(StaleMode::kTag, 2), served);
+  EXPECT_EQ(with(StaleMode::kRefuse, fleet::kLagNone), "409 STALE_VERSION") << "rolled back";
+  EXPECT_EQ(with(StaleMode::kRefuse, 1, false), served) << "the orchestrator is away";
+  EXPECT_EQ(with(StaleMode::kRefuse, 2, false), "409 STALE_VERSION") << "by what was known last";
 }
 
 TEST_F(RouterTest, HonoursTheLowestVersionAsked) {
@@ -236,11 +235,11 @@ TEST_F(RouterTest, HonoursTheLowestVersionAsked) {
 
 TEST_F(RouterTest, LetsThePolicySayWhatNoAdapterMeans) {
   TableMaker one;
-  one.Rules(RulesOf("policy", NoAdapterAction::kLatest));
+  one.Rules(RulesOf("policy", NoAdapterMode::kLatest));
   router_.SetTable(one.Loaded("policy", 1).Row("policy", RowMode::kOpen, 1).Make());
   EXPECT_EQ(Ask1(router_, ""), NameOf("policy", 1).value);
   TableMaker base;
-  base.Rules(RulesOf("policy", NoAdapterAction::kBase));
+  base.Rules(RulesOf("policy", NoAdapterMode::kBase));
   router_.SetTable(base.Loaded("policy", 1).Row("policy", RowMode::kOpen, 1).Make());
   EXPECT_EQ(Ask1(router_, ""), "@base");
   EXPECT_EQ(Ask1(router_, "@base"), "@base");
@@ -254,7 +253,7 @@ TEST_F(RouterTest, LetsThePolicySayWhatNoAdapterMeans) {
 TEST_F(RouterTest, CountsUntilTheAdmissionEnds) {
   router_.SetTable(Ordinary().Make());
   {
-    Outcome outcome = router_.Resolve({{"policy", "policy@12", "policy@11", "critic"}, {}});
+    Resolution outcome = router_.Resolve({{"policy", "policy@12", "policy@11", "critic"}, {}});
     Admission moved = std::move(std::get<Admitted>(outcome).admission);
     const Counts counts = router_.Snapshot();
     EXPECT_EQ(counts.live, 1u);
@@ -269,9 +268,9 @@ TEST_F(RouterTest, CountsUntilTheAdmissionEnds) {
 
 TEST_F(RouterTest, CountsWhatTheEngineMakesOfARequest) {
   router_.SetTable(Ordinary().Make());
-  Outcome samples = router_.Resolve({{"policy"}, {}, 8});
+  Resolution samples = router_.Resolve({{"policy"}, {}, 8});
   EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 8u);
-  Outcome batch = router_.Resolve({{"policy", "critic"}, {}, 4});
+  Resolution batch = router_.Resolve({{"policy", "critic"}, {}, 4});
   EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 12u);
   EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("critic", 4)), 4u);
   EXPECT_EQ(router_.Snapshot().live, 2u) << "clients' requests";
@@ -283,8 +282,8 @@ TEST_F(RouterTest, CountsWhatTheEngineMakesOfARequest) {
 
 TEST_F(RouterTest, CountsApartWhatDidNotAskForLatest) {
   router_.SetTable(Ordinary().Alias("policy", "prod", 12).Make());
-  Outcome latest = router_.Resolve({{"policy"}, {}});
-  Outcome named = router_.Resolve({{"policy@12", "policy@prod", "policy"}, {}, 4});
+  Resolution latest = router_.Resolve({{"policy"}, {}});
+  Resolution named = router_.Resolve({{"policy@12", "policy@prod", "policy"}, {}, 4});
   EXPECT_EQ(router_.Snapshot().in_flight.at(NameOf("policy", 12)), 13u);
   EXPECT_EQ(router_.Snapshot().by_name.at(NameOf("policy", 12)), 8u);
   std::get<Admitted>(named).admission.Release();
@@ -296,14 +295,14 @@ TEST_F(RouterTest, CountsApartWhatDidNotAskForLatest) {
 
 TEST_F(RouterTest, AdmitsAllOrNothing) {
   router_.SetTable(Ordinary().Make());
-  const Outcome outcome = router_.Resolve({{"policy", "nope"}, {}});
+  const Resolution outcome = router_.Resolve({{"policy", "nope"}, {}});
   EXPECT_TRUE(std::holds_alternative<Refused>(outcome));
   EXPECT_EQ(router_.Snapshot().live, 0u);
 }
 
 TEST_F(RouterTest, SaysWhenAnUnroutedNameIsQuiet) {
   router_.SetTable(Ordinary().Make());
-  Outcome outcome = router_.Resolve({{"policy"}, {}});
+  Resolution outcome = router_.Resolve({{"policy"}, {}});
   TableMaker later = Ordinary();
   later.raw().rows[0].target = NameOf("policy", 11);
   later.raw().revision = Revision(2);
@@ -316,7 +315,7 @@ TEST_F(RouterTest, SaysWhenAnUnroutedNameIsQuiet) {
 
 TEST_F(RouterTest, SaysWhenANameThatLeavesIsQuietThoughAnAliasNamesIt) {
   router_.SetTable(Ordinary().Make());
-  Outcome outcome = router_.Resolve({{"policy"}, {}});
+  Resolution outcome = router_.Resolve({{"policy"}, {}});
   TableMaker later = Ordinary();
   later.raw().rows[0].target = EngineName();
   later.raw().rows[0].mode = fleet::RowMode::kClosed;
@@ -331,7 +330,7 @@ TEST_F(RouterTest, SaysWhenTheLastRequestOfAHeldRowEndedThoughAnAliasNamesItsVer
   TableMaker maker = Ordinary();
   maker.raw().aliases = {{AdapterName("policy"), AliasName("eval"), NameOf("policy", 12)}};
   router_.SetTable(maker.Make());
-  Outcome outcome = router_.Resolve({{"policy"}, {}});
+  Resolution outcome = router_.Resolve({{"policy"}, {}});
   HoldTheRow(maker);
   std::get<Admitted>(outcome).admission.Release();
   EXPECT_EQ(quiet_, 1) << "the row may wait for just that";
@@ -339,9 +338,9 @@ TEST_F(RouterTest, SaysWhenTheLastRequestOfAHeldRowEndedThoughAnAliasNamesItsVer
 
 TEST_F(RouterTest, SaysWhenTheLastRequestOfLatestAtAHeldRowEndedThoughOthersGoOn) {
   router_.SetTable(Ordinary().Make());
-  Outcome named = router_.Resolve({{"policy@12"}, {}});
-  Outcome another = router_.Resolve({{"policy@12"}, {}});
-  Outcome latest = router_.Resolve({{"policy"}, {}});
+  Resolution named = router_.Resolve({{"policy@12"}, {}});
+  Resolution another = router_.Resolve({{"policy@12"}, {}});
+  Resolution latest = router_.Resolve({{"policy"}, {}});
   HoldTheRow(Ordinary());
   std::get<Admitted>(another).admission.Release();
   EXPECT_EQ(quiet_, 0) << "nobody waits for it";
@@ -354,14 +353,14 @@ TEST_F(RouterTest, SaysWhenTheLastRequestOfLatestAtAHeldRowEndedThoughOthersGoOn
 TEST_F(RouterTest, RefusesBeyondItsLimit) {
   Router router(1, nullptr);
   router.SetTable(Ordinary().Make());
-  const Outcome first = router.Resolve({{"policy"}, {}});
+  const Resolution first = router.Resolve({{"policy"}, {}});
   EXPECT_TRUE(std::holds_alternative<Admitted>(first));
   EXPECT_EQ(Ask1(router, "policy"), "429 DOOR_FULL");
 }
 
 TEST_F(RouterTest, TellsWhatProducedAReply) {
   router_.SetTable(Ordinary().Make());
-  Outcome outcome = router_.Resolve({{"policy", "policy@11"}, {}});
+  Resolution outcome = router_.Resolve({{"policy", "policy@11"}, {}});
   const auto& resolved = std::get<Admitted>(outcome).resolved;
   EXPECT_EQ(resolved[0].epoch, Epoch(7));
   EXPECT_EQ(resolved[0].lag, 0u);
@@ -388,7 +387,7 @@ class OnDemandTest : public ::testing::Test {
     return {adapters.begin(), adapters.end()};
   }
   Held Wait(const std::string& adapter) {
-    Outcome outcome = router_.Resolve({{adapter}, std::nullopt});
+    Resolution outcome = router_.Resolve({{adapter}, std::nullopt});
     return std::get<Held>(std::move(outcome));
   }
 
@@ -424,7 +423,7 @@ TEST_F(OnDemandTest, ThoseThatWaitAreToldInTheOrderOfTheirFirstRequest) {
 }
 
 TEST_F(OnDemandTest, ABatchWaitsForAllOfItsAdaptersAlsoForThoseThatAreThere) {
-  Outcome outcome = router_.Resolve({{"critic", "policy"}, std::nullopt});
+  Resolution outcome = router_.Resolve({{"critic", "policy"}, std::nullopt});
   ASSERT_TRUE(std::holds_alternative<Held>(outcome));
   EXPECT_EQ(std::get<Held>(outcome).demands, Names({"critic", "policy"}));
   EXPECT_EQ(std::get<Held>(outcome).limit_ms, 40) << "the shortest of what their policies say";
@@ -442,7 +441,7 @@ TEST_F(OnDemandTest, ABatchWaitsForAllOfItsAdaptersAlsoForThoseThatAreThere) {
 TEST_F(OnDemandTest, ABatchOfMoreAdaptersThanTheEngineHoldsIsRefusedAtOnce) {
   slots_ = 2;
   Set({"critic"});
-  Outcome outcome = router_.Resolve({{"critic", "policy"}, std::nullopt});
+  Resolution outcome = router_.Resolve({{"critic", "policy"}, std::nullopt});
   ASSERT_TRUE(std::holds_alternative<Refused>(outcome));
   EXPECT_EQ(std::get<Refused>(outcome).reason, "TOO_MANY_ADAPTERS");
   EXPECT_EQ(std::get<Refused>(outcome).status, 400);
@@ -456,7 +455,7 @@ TEST_F(OnDemandTest, ABatchOfMoreAdaptersThanTheEngineHoldsIsRefusedAtOnce) {
 TEST_F(OnDemandTest, TellsWhenOneIsIdleAndWhichWasAskedLast) {
   Set({"critic", "policy"});
   for (const std::string adapter : {"policy", "critic"}) {
-    Outcome outcome = router_.Resolve({{adapter}, std::nullopt});
+    Resolution outcome = router_.Resolve({{adapter}, std::nullopt});
     ASSERT_TRUE(std::holds_alternative<Admitted>(outcome));
   }
   EXPECT_EQ(changes_, 2) << "each may leave now";

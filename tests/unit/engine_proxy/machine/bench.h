@@ -210,7 +210,7 @@ class Bench {
   peft::Reference reference_;  // of every image
   std::string differences_;    // of the base model that it was trained on
   std::vector<fleet::ProbeKind> probes_;
-  fleet::ProbeRule rule_ = fleet::ProbeRule::kAuto;  // of what is desired, with these traits
+  fleet::ProbeMode rule_ = fleet::ProbeMode::kAuto;  // of what is desired, with these traits
   uint32_t gap_ppm_ = fleet::kProbeGapPpmDefault;    // likewise
   fleet::VersionTraits traits_;
   Outcome unload_outcome_ = Outcome::kOk;

@@ -64,7 +64,7 @@ TEST(Failure, SaysWhoseItIs) {
   EXPECT_EQ(misfit.FailureOf(1), fleet::Failure::kMisfit);
   Bench ignored;
   ignored.compared_ = fleet::ProbeComparison{0, 0};
-  ignored.rule_ = fleet::ProbeRule::kDiffers;
+  ignored.rule_ = fleet::ProbeMode::kDiffers;
   ignored.Desire(0, {1});
   EXPECT_EQ(ignored.FailureOf(1), fleet::Failure::kRefused);
   Bench full;

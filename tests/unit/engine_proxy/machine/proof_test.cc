@@ -119,28 +119,28 @@ TEST(BaseModel, AnImageThatCannotBeReadIsLookedAtAgain) {
 TEST(Probe, EachRuleAsksForWhatItJudges) {
   const fleet::VersionTraits trained{.relative_norm_ppm = 10'000};
   const fleet::VersionTraits fresh{.all_b_zero = true};
-  using fleet::ProbeKind, fleet::ProbeRule;
-  const auto kind_for = [](ProbeRule rule, const fleet::VersionTraits& traits,
+  using fleet::ProbeKind, fleet::ProbeMode;
+  const auto kind_for = [](ProbeMode rule, const fleet::VersionTraits& traits,
                            const peft::Reference& reference = {}) {
     return QuestionFor({.rule = rule}, traits, reference).kind;
   };
-  EXPECT_EQ(kind_for(ProbeRule::kPresence, trained), ProbeKind::kPresence);
-  EXPECT_EQ(kind_for(ProbeRule::kToken, trained), ProbeKind::kToken);
-  EXPECT_EQ(kind_for(ProbeRule::kDiffers, trained), ProbeKind::kCompare);
-  EXPECT_EQ(kind_for(ProbeRule::kAuto, trained), ProbeKind::kCompare);
-  EXPECT_EQ(kind_for(ProbeRule::kAuto, fresh), ProbeKind::kToken);
-  EXPECT_EQ(kind_for(ProbeRule::kDiffers, fresh), ProbeKind::kToken)
+  EXPECT_EQ(kind_for(ProbeMode::kPresence, trained), ProbeKind::kPresence);
+  EXPECT_EQ(kind_for(ProbeMode::kToken, trained), ProbeKind::kToken);
+  EXPECT_EQ(kind_for(ProbeMode::kDiffers, trained), ProbeKind::kCompare);
+  EXPECT_EQ(kind_for(ProbeMode::kAuto, trained), ProbeKind::kCompare);
+  EXPECT_EQ(kind_for(ProbeMode::kAuto, fresh), ProbeKind::kToken);
+  EXPECT_EQ(kind_for(ProbeMode::kDiffers, fresh), ProbeKind::kToken)
       << "it answers as the base model does, and is right to";
-  EXPECT_EQ(kind_for(ProbeRule::kAuto, trained, kReference), ProbeKind::kReference);
-  EXPECT_EQ(kind_for(ProbeRule::kAuto, fresh, kReference), ProbeKind::kReference);
-  EXPECT_EQ(kind_for(ProbeRule::kDiffers, trained, kReference), ProbeKind::kCompare);
-  EXPECT_EQ(kind_for(ProbeRule::kToken, trained, kReference), ProbeKind::kToken);
+  EXPECT_EQ(kind_for(ProbeMode::kAuto, trained, kReference), ProbeKind::kReference);
+  EXPECT_EQ(kind_for(ProbeMode::kAuto, fresh, kReference), ProbeKind::kReference);
+  EXPECT_EQ(kind_for(ProbeMode::kDiffers, trained, kReference), ProbeKind::kCompare);
+  EXPECT_EQ(kind_for(ProbeMode::kToken, trained, kReference), ProbeKind::kToken);
   EXPECT_EQ(QuestionFor({}, trained, kReference).reference, kReference);
 }
 
 TEST(Probe, BeyondTheNoiseIsProof) {
   const auto judged = [](double difference, double noise, uint32_t ppm,
-                         fleet::ProbeRule rule = fleet::ProbeRule::kAuto) {
+                         fleet::ProbeMode rule = fleet::ProbeMode::kAuto) {
     const ProbeVerdict verdict =
         JudgeProbe({.rule = rule}, {.relative_norm_ppm = ppm},
                    {.compared = fleet::ProbeComparison{difference, noise}}, 0);
@@ -152,7 +152,7 @@ TEST(Probe, BeyondTheNoiseIsProof) {
   EXPECT_EQ(judged(0.015, 0.01, 10'000), "FAILS PROBE_SAME_AS_BASE") << "as two runs of the base";
   EXPECT_EQ(judged(0, 0, 0), "UNPROVEN") << "nobody knows that it must differ";
   EXPECT_EQ(judged(0, 0, 500), "UNPROVEN") << "bf16 may round it away";
-  EXPECT_EQ(judged(0, 0, 0, fleet::ProbeRule::kDiffers), "FAILS PROBE_SAME_AS_BASE");
+  EXPECT_EQ(judged(0, 0, 0, fleet::ProbeMode::kDiffers), "FAILS PROBE_SAME_AS_BASE");
   EXPECT_EQ(JudgeProbe({}, {.relative_norm_ppm = 10'000}, {}, 0).reason, "UNPROVEN")
       << "an engine without log-probabilities";
 }
@@ -372,7 +372,7 @@ TEST(Files, ThatAreWholeAreFetchedOnce) {
 
 TEST(Survivor, IsProbedAsItsPolicySaidLast) {
   Bench bench;
-  bench.rule_ = fleet::ProbeRule::kToken;
+  bench.rule_ = fleet::ProbeMode::kToken;
   bench.Desire(1, {1});
   ASSERT_EQ(bench.Told(1), "LOADED");
   bench.Start();  // and nobody is there to say what is desired
@@ -384,7 +384,7 @@ TEST(Survivor, IsProbedAsItsPolicySaidLast) {
 TEST(Survivor, IsProbedAsItsPolicySaysThatHasChangedSinceItWasLoaded) {
   Bench bench;
   bench.Desire(1, {1});
-  bench.rule_ = fleet::ProbeRule::kToken;
+  bench.rule_ = fleet::ProbeMode::kToken;
   bench.Desire(1, {1});
   bench.Start();
   bench.Pass(1'000);

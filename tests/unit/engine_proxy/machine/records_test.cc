@@ -26,7 +26,7 @@ std::vector<RecordValue> Meant() {
                    .all_b_zero = true,
                    .relative_norm_ppm = 7,
                    .modules = {"q_proj"}};
-  probed.probe = fleet::ProbeRule::kDiffers;
+  probed.probe = fleet::ProbeMode::kDiffers;
   probed.probe_gap_ppm = 9;
   NameRecord apart = probed;
   apart.apart_ppm = 500'000;

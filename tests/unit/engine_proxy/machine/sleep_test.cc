@@ -59,7 +59,7 @@ TEST_F(MemoryTest, WhatComesBackAsTheBaseModelIsUnloadedAndLoadedAgain) {
   bench_.asleep_ = true;
   bench_.See();
   bench_.asleep_ = false;
-  bench_.rule_ = fleet::ProbeRule::kDiffers;
+  bench_.rule_ = fleet::ProbeMode::kDiffers;
   bench_.Desire(1, {1});
   bench_.compared_ = fleet::ProbeComparison{0, 0};
   bench_.silent_ = {kUnloadEffect};
@@ -106,7 +106,7 @@ TEST_F(MemoryTest, ARestartedProxyKnowsWhatMayBeLost) {
 }
 
 TEST_F(MemoryTest, WhatFailsAfterItWasLoadedAgainHasFailedByItself) {
-  bench_.rule_ = fleet::ProbeRule::kDiffers;
+  bench_.rule_ = fleet::ProbeMode::kDiffers;
   bench_.Desire(1, {1});
   bench_.asleep_ = true;
   bench_.See();

@@ -195,7 +195,7 @@ TEST(Slots, AVersionThatAnAliasAndALeaseNameCountsOnce) {
 // One adapter that is loaded on demand.
 fleet::AdapterPolicy OnDemand() {
   fleet::AdapterPolicy policy;
-  policy.residency = fleet::ResidencyRule::kOnDemand;
+  policy.residency = fleet::ResidencyMode::kOnDemand;
   return policy;
 }
 

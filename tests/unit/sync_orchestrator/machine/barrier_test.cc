@@ -330,7 +330,7 @@ TEST_F(Barrier, OneThatComesMeanwhileOpensOnNothingOld) {
 
 TEST_F(Barrier, AsksForEnginesAtRestAndGivesThemTheTime) {
   policy_.quiesce = fleet::PauseKind::kWait;
-  policy_.flush = fleet::FlushRule::kAlways;
+  policy_.flush = fleet::FlushMode::kAlways;
   policy_.drain_deadline_ms = 70'000;
   fleet_.Policy(policy_);
   const int64_t limit_ms = policy_.barrier_deadline_ms + 70'000;

@@ -275,7 +275,7 @@ class Fleet {
   bool Wants(const std::string& id, uint64_t number) const {
     return WantedOn(id, number) != nullptr;
   }
-  std::optional<fleet::ProbeRule> Probe(const std::string& id, uint64_t number) const {
+  std::optional<fleet::ProbeMode> Probe(const std::string& id, uint64_t number) const {
     const fleet::WantedVersion* wanted = WantedOn(id, number);
     return wanted != nullptr ? std::optional(wanted->probe) : std::nullopt;
   }

@@ -310,7 +310,7 @@ TEST_F(Lost, WhatIsAdoptedIsDeliveredOnceItIsServed) {
   Rejoin();
   fleet_.Pass(fleet_.config_.deliver_ms);  // an operator takes his time
   EXPECT_TRUE(fleet_.Adopt().status.ok());
-  EXPECT_EQ(fleet_.told_.back().state, WatchEvent::State::kDelivering);
+  EXPECT_EQ(fleet_.told_.back().state, WatchEvent::State::kCommitted);
   EXPECT_FALSE(fleet_.told_.back().final);
   Settle();
   EXPECT_EQ(fleet_.told_.back().state, WatchEvent::State::kActive);

@@ -92,7 +92,7 @@ TEST(Sync, NewestWinsAmongThoseThatWaitButNotOverTheRunningOne) {
 TEST(Sync, SkipNeverQueuesAFewAndRefusesTheRest) {
   Fleet fleet;
   fleet::AdapterPolicy policy;
-  policy.skip = fleet::SkipRule::kNever;
+  policy.skip = fleet::SkipMode::kNever;
   fleet.Policy(policy);
   VersionKey last;
   for (uint64_t number = 1; number <= 9; ++number) last = fleet.Publish(number);
@@ -223,8 +223,8 @@ TEST(Desired, OfABatchTheNewestDocumentIsSentAlone) {
 }
 
 TEST(Desired, SaysHowTheVersionIsProbed) {
-  for (const fleet::ProbeRule rule : {fleet::ProbeRule::kAuto, fleet::ProbeRule::kToken,
-                                      fleet::ProbeRule::kPresence, fleet::ProbeRule::kDiffers}) {
+  for (const fleet::ProbeMode rule : {fleet::ProbeMode::kAuto, fleet::ProbeMode::kToken,
+                                      fleet::ProbeMode::kPresence, fleet::ProbeMode::kDiffers}) {
     Fleet fleet;
     fleet.Policy({.probe = rule});
     fleet.Join("e1");

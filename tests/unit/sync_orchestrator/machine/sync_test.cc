@@ -167,7 +167,7 @@ TEST_F(SyncTest, WhatWasAbortedIsTriedAgainLaterUnlessSomethingNewerWaits) {
 }
 
 TEST_F(SyncTest, WithSkipNeverWhatWasAbortedStaysInFrontOfTheOthers) {
-  fleet_.Policy({.skip = fleet::SkipRule::kNever});
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
   fleet_.Join("e1");
   const VersionKey first = fleet_.Publish(1);
   const VersionKey second = fleet_.Publish(2);
@@ -223,7 +223,7 @@ TEST_F(SyncTest, WhoeverIsPausedAtTheDeadlineIsNotBlamedEither) {
 
 // Nothing but an operator, or what keeps the engines from it, ends this: that is what skip=never says.
 TEST_F(SyncTest, WithSkipNeverAVersionThatEnginesFailByThemselvesSaysWhoWaitsBehindIt) {
-  fleet_.Policy({.skip = fleet::SkipRule::kNever});
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
   fleet_.Join("e1");
   const VersionKey first = fleet_.Publish(1);
   const VersionKey second = fleet_.Publish(2);
@@ -232,7 +232,7 @@ TEST_F(SyncTest, WithSkipNeverAVersionThatEnginesFailByThemselvesSaysWhoWaitsBeh
   ASSERT_EQ(fleet_.Pool().waits_for, "RETRY_LATER");
   EXPECT_THAT(fleet_.Pool().detail, ::testing::HasSubstr("1 newer wait behind it"));
   EXPECT_THAT(fleet_.Pool().detail, ::testing::HasSubstr("set skip=allowed"));
-  fleet_.Policy({.skip = fleet::SkipRule::kAllowed});
+  fleet_.Policy({.skip = fleet::SkipMode::kAllowed});
   fleet_.Pass(fleet_.config_.retry_min_ms);
   fleet_.Pass(60'000);  // it is tried once more
   ASSERT_TRUE(fleet_.Pool().sync.has_value());
@@ -283,7 +283,7 @@ TEST_F(SyncTest, WhoeverIsLostTakesNoFurtherPart) {
 // --- what is next
 
 TEST_F(SyncTest, WhatNoEngineHereCanServeDoesNotStandInTheWay) {
-  fleet_.Policy({.skip = fleet::SkipRule::kNever});
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
   fleet_.Join("e1");
   fleet_.Of("e1").limits.rank_limit = 16;
   fleet_.Report("e1");

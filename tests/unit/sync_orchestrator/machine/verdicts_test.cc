@@ -95,7 +95,7 @@ TEST_F(Pool, ADeathIsOfTheGroupThatTheEngineWasOf) {
 // that one's exclusion, and what comes next is not kept waiting by trying it again and again.
 TEST_F(Pool, WhoFailsAVersionIsNotAbleToServeItAfterItsExclusionEither) {
   fleet::AdapterPolicy policy = fleet_.adapter_.policy;
-  policy.skip = fleet::SkipRule::kNever;
+  policy.skip = fleet::SkipMode::kNever;
   policy.min_engines = {false, 2};
   fleet_.Policy(policy);
   fleet_.Join("s1", 0, kSglang);
@@ -233,7 +233,7 @@ TEST_F(Pool, WhatWaitsForAnExcludedMemberBeginsAsSoonAsThatLoadsWhatItFailed) {
 }
 
 TEST_F(Pool, WithSkipNeverWhatIsGivenUpDoesNotStandInTheWay) {
-  fleet_.Policy({.skip = fleet::SkipRule::kNever});
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
   const VersionKey second = fleet_.Publish(2);
   const VersionKey third = fleet_.Publish(3);
   fleet_.Fail("e1", second, Failure::kMisfit, "hidden size 96");
@@ -247,7 +247,7 @@ TEST_F(Pool, WithSkipNeverWhatIsGivenUpDoesNotStandInTheWay) {
 }
 
 TEST_F(Pool, WithSkipNeverWhatIsGivenUpFillsNoQueue) {
-  fleet_.Policy({.skip = fleet::SkipRule::kNever});
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
   const uint64_t last = 2 + fleet_.config_.backlog_limit;
   for (uint64_t number = 2; number < last; ++number) {
     const VersionKey key = fleet_.Publish(number);
@@ -326,7 +326,7 @@ TEST_F(Pool, TwoDeathsOfASingleEngineDoNotKeepOthersFromWhatTheyHaveProven) {
   EXPECT_FALSE(fleet_.Wants("e4", 2)) << "it costs no third engine";
   fleet_.Boot("e1");
   EXPECT_TRUE(fleet_.MayLoad("e1", 2));
-  EXPECT_EQ(Watch(second).state, WatchEvent::State::kDelivering) << "e1 is about to serve it again";
+  EXPECT_EQ(Watch(second).state, WatchEvent::State::kCommitted) << "e1 is about to serve it again";
   ASSERT_EQ(fleet_.Verdicts().size(), 1u);
   EXPECT_NE(fleet_.Verdicts()[0].words.find("engine of e4"), std::string::npos);
   fleet_.Restart();

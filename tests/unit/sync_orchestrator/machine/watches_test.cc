@@ -28,12 +28,12 @@ TEST(Watch, WaitsForWhoeverHasTheVersionLoadedWhateverElseIsSaidOfIt) {
   fleet.Step(WatchOpened{1, key, kRollout});
   fleet.Obey("a");
   fleet.Obey("b");
-  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering);
+  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kCommitted);
   fleet.Of("b").health = fleet::MemberHealth::kJoining;  // its engine answered with an error once
   fleet.Report("b");
   fleet.Obey("a");
   fleet.Pass(100);  // how far members are is told at a pace
-  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "b is about to serve it";
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kCommitted) << "b is about to serve it";
   EXPECT_EQ(fleet.told_.back().done, 1u);
   fleet.Obey("b");
   EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kActive);
@@ -119,7 +119,7 @@ TEST(Watch, IsNotProlongedByLaterDecisions) {
   fleet.Obey("a");
   fleet.Obey("b");
   fleet.Obey("a");
-  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "b has not opened it";
+  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kCommitted) << "b has not opened it";
   fleet.Pass(fleet.config_.deliver_ms / 2);
   const VersionKey second = fleet.Publish(2);
   fleet.Obey("a");
@@ -140,7 +140,7 @@ TEST(Watch, IsNotProlongedBySyncsThatAreBrokenOffMeanwhile) {
   fleet.Obey("a");
   fleet.Obey("b");
   fleet.Obey("a");
-  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "b has not opened it";
+  ASSERT_EQ(fleet.told_.back().state, WatchEvent::State::kCommitted) << "b has not opened it";
   fleet.Publish(2);
   fleet.Pass(fleet.config_.deliver_ms / 2);
   fleet.Override(first, "");
@@ -215,7 +215,7 @@ TEST(Watch, TellsBytesAtItsPaceAndTheNewestOnly) {
   fleet.Pass(100);
   EXPECT_EQ(fleet.told_.size(), told + 1) << "nothing is new";
   fleet.Obey("e1");
-  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kDelivering) << "a decision does not wait";
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kCommitted) << "a decision does not wait";
 }
 
 TEST(Watch, OfAPoolThatLosesItsLastMemberEndsAtItsPace) {
