@@ -71,6 +71,7 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"join", &Mishaps::join},
                                             {"stop", &Mishaps::stop},
                                             {"leave", &Mishaps::leave},
+                                            {"leave_loading", &Mishaps::leave_loading},
                                             {"forget", &Mishaps::forget},
                                             {"retry", &Mishaps::retry},
                                             {"on_demand", &Mishaps::on_demand},
@@ -193,6 +194,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   stop = Seldom(prng, 60);
   // Not of these numbers, so that seeds that are kept stay what they were.
   leave = IsOneIn(absl::StrCat("leave ", seed), 250) ? 40 : 0;
+  leave_loading = IsOneIn(absl::StrCat("leave_loading ", seed), 100) ? 200 : 0;
   forget = IsOneIn(absl::StrCat("forget ", seed), 250) ? 1'000 : 0;
   on_demand = IsOneIn(absl::StrCat("on_demand ", seed), 150) ? 1'000 : 0;
   long_pause = IsOneIn(absl::StrCat("long_pause ", seed), 100) ? 1'000 : 0;

@@ -2,6 +2,7 @@
 // of them never happen, so that the others meet each other more often.
 #pragma once
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ struct Mishaps {
   uint64_t join = 0;           // another member joins
   uint64_t stop = 0;           // an operator restarts an engine that loads
   uint64_t leave = 0;          // a proxy drains, says goodbye, and is started again later
+  uint64_t leave_loading = 0;  // and so it does as its engine loads
   uint64_t forget = 0;         // of seeds: who is away for seconds is forgotten
   uint64_t retry = 0;          // an operator lifts a verdict
   uint64_t store_older = 0;    // a backup of the store is restored
@@ -58,6 +60,7 @@ struct Mishaps {
   uint64_t full = 0;    // of seeds: engines end full of another fleet's names
   uint64_t meddle = 0;  // while doors are held or locked: whatever ends that
   bool Chance(uint64_t per_mille) { return per_mille > 0 && prng.Chance(per_mille); }
+  uint64_t Leaves(bool loads) const { return loads ? std::max(leave, leave_loading) : leave; }
 };
 
 // What a shrunk run does without, by name; everything else is as the seed drew it.

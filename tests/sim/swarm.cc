@@ -259,7 +259,8 @@ class Run {
         if (prng.Below(2) == 0) proxy->engine().Vanish();
       }
       if (mishaps_.Chance(mishaps_.move)) Move(*proxy);
-      if (IsOneIn(absl::StrCat(plan_.seed, member.value, sim_.now()), mishaps_.leave))
+      if (IsOneIn(absl::StrCat(plan_.seed, member.value, sim_.now()),
+                  mishaps_.Leaves(proxy->engine().IsLoading())))
         Leave(*proxy);
       if (mishaps_.Chance(mishaps_.stop) && proxy->engine().IsLoading()) world_.KillEngine(*proxy);
       const std::string text = absl::StrCat(plan_.seed, " ", member.value, " ", sim_.now());

@@ -192,7 +192,8 @@ void AdvanceToLoad(Core& core, Residency& residency) {
   if (core.IsListed(residency)) return;  // somebody else's under our name: the unloader's
   if (!core.registry.SlotsSettled()) return;
   SaySlot(core, residency);  // also where another engine tries first: that one may give way to this
-  if (!core.IsWantedLoaded(residency) || core.IsWedged()) return;
+  // Whoever has said goodbye is asked for nothing: the leave to try it is over.
+  if (!core.IsWantedLoaded(residency) || core.IsWedged() || core.leaves) return;
   const bool is_free = IsSlotFree(core, residency);
   NoteWait(core, residency, is_free);
   if (waits || !is_free || LetsOthersFirst(core, residency)) return;

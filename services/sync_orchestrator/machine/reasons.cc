@@ -5,7 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/state.h"
+#include "services/sync_orchestrator/machine/trials.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 
 namespace lorry::sync {
@@ -186,6 +188,16 @@ std::string ExplainBarred(const Core& core, const GroupVerdict& verdict) {
   return absl::StrCat("the engine of ", absl::StrJoin(names, ", "),
                       " died of it again and again, and others of its group have it: mend or "
                       "replace that engine, then lift the verdict to try it again");
+}
+
+std::string WhoTries(const Core& core, const Member& member, const VersionKey& version) {
+  const auto trial = core.trials.find({version, member.group});
+  std::vector<std::string> names;
+  if (trial != core.trials.end()) {
+    for (const auto& [id, its] : trial->second.tries) names.push_back(id.value);
+  }
+  if (names.empty()) return "an engine like it is to try it first, and none can now";
+  return absl::StrCat(AFew(names), names.size() == 1 ? " tries it first" : " try it first");
 }
 
 }  // namespace lorry::sync

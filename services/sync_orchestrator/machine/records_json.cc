@@ -158,8 +158,10 @@ Json Fields(const VerdictRecord& r) {
     }
     Json leave = Json::object();
     for (const auto& [member, its] : v.leave) {
-      leave[member.value] = {
-          {"boot", its.boot.value}, {"journal", its.journal.value}, {"lost", its.lost}};
+      leave[member.value] = {{"boot", its.boot.value},
+                             {"journal", its.journal.value},
+                             {"lost", its.lost},
+                             {"left", its.left}};
     }
     groups[group.value] = {{"verdict", ToString(v.verdict)},
                            {"words", v.words},
@@ -276,7 +278,7 @@ VerdictRecord VerdictFrom(const Json& j) {
     for (const auto& [member, its] : leave.items()) {
       v.leave[MemberId(member)] = {BootId(its.at("boot").get<std::string>()),
                                    JournalId(its.at("journal").get<std::string>()),
-                                   its.at("lost").get<bool>()};
+                                   its.at("lost").get<bool>(), its.value("left", false)};
     }
   }
   r.reported = ReportedFrom(j.at("reported"), j.value("journals", Json::object()));

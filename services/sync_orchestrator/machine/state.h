@@ -181,6 +181,7 @@ struct Trial {
   // Who wants the version: the whole pool (true), or the members of its running sync.
   std::map<PoolId, bool> wanted_by;
   std::map<MemberId, Try> tries;  // under way, of those to whom GroupVerdict::leave was given
+  std::map<MemberId, Tick> left;  // since when: who said goodbye, and whose engine may end of it
   // Members that were slow and gave way to others, with the state that the version was in there.
   // While it is in the same state, nobody who tries gives way to them again.
   std::map<MemberId, fleet::ResidencyState> slow;

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "lib/base/first_after.h"
-#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -215,6 +212,18 @@ void EndTries(Core& core, const Question& question, Trial& trial) {
   }
 }
 
+// Whoever has left is waited for as long as a load lasts; if it is back before, it tries again.
+void EndLeft(Core& core, const Question& question, Trial& trial) {
+  std::erase_if(trial.left, [&](const auto& its) {
+    const auto& leave = VerdictOf(core, question.group, question.version).leave;
+    const auto known = leave.find(its.first);
+    if (known == leave.end() || !known->second.left) return true;
+    if (core.now - its.second < kLoadEndsMs) return false;
+    EndLeave(core, question.group, question.version, its.first);
+    return true;
+  });
+}
+
 // Whether its engine may yet end because of the version though nobody told it to try, as far as
 // these records know.
 bool IsAtRisk(const Core& core, const Question& question, const Trial& trial,
@@ -244,7 +253,8 @@ bool IsAffordable(const Core& core, const Question& question, const Trial& trial
   const auto others = std::ranges::count_if(
       trial.at_risk, [&](const MemberId& id) { return !trial.tries.contains(id); });
   const uint32_t spent = LivesSpent(VerdictOf(core, question.group, question.version));
-  return spent + trial.tries.size() + static_cast<size_t>(others) < core.config.deaths_limit;
+  return spent + trial.tries.size() + trial.left.size() + static_cast<size_t>(others) <
+         core.config.deaths_limit;
 }
 
 // Stops the tries that are not loading yet. `next` tries beside the rest, if one more engine may be
@@ -290,12 +300,14 @@ std::optional<Tick> DueAt(const Core& core, const Question& question, const Tria
     due.At(*its.revoked + core.config.lost_after_ms);
     due.At(*its.revoked + kLoadEndsMs);
   }
+  for (const auto& [member, since] : trial.left) due.At(since + kLoadEndsMs);
   return due.first();
 }
 
 void AdvanceTrial(Core& core, const Question& question, Trial& trial, const Visit& visit) {
   const std::map<MemberId, Try> before = trial.tries;
   EndTries(core, question, trial);
+  EndLeft(core, question, trial);
   AssessRisk(core, question, trial, visit);
   const bool went_on = std::exchange(trial.goes_on, GoesOn(core, trial));
   if (trial.tries != before || visit.whole || trial.goes_on != went_on) trial.nobody = false;
@@ -385,7 +397,9 @@ void GoOn(Core& core, const Question& question, Trial& trial) {
   const auto given = VerdictOf(core, question.group, question.version).leave;
   for (const auto& [member, leave] : given) {
     if (leave.lost || trial.tries.contains(member)) continue;
-    if (core.members.contains(member)) {
+    if (leave.left) {
+      trial.left.try_emplace(member, core.now);
+    } else if (core.members.contains(member)) {
       trial.tries[member] = Try{core.now};
       core.changed.Part(member, question.version.adapter);
     } else {
@@ -401,6 +415,7 @@ void OpenTrials(Core& core, const AdapterName& adapter, bool looks_back) {
     const auto known = core.trials.find(question);
     if (known != core.trials.end()) {
       trial.tries = std::move(known->second.tries);
+      trial.left = std::move(known->second.left);
       trial.slow = std::move(known->second.slow);
     } else {
       LookBack(core, question.group, trial.version);
@@ -454,16 +469,6 @@ std::map<Question, Visit> WhatToVisit(Core& core) {
 
 }  // namespace
 
-std::string WhoTries(const Core& core, const Member& member, const VersionKey& version) {
-  const auto trial = core.trials.find({version, member.group});
-  std::vector<std::string> names;
-  if (trial != core.trials.end()) {
-    for (const auto& [id, its] : trial->second.tries) names.push_back(id.value);
-  }
-  if (names.empty()) return "an engine like it is to try it first, and none can now";
-  return absl::StrCat(AFew(names), names.size() == 1 ? " tries it first" : " try it first");
-}
-
 Permission PermissionOf(const Core& core, const Member& member, const VersionInfo& version,
                         const GroupVerdict& verdict) {
   // What an engine has loaded it keeps, whatever the verdict.
@@ -485,7 +490,9 @@ void AdvanceTrials(Core& core) {
   for (const auto& [question, visit] : WhatToVisit(core)) {
     const auto it = core.trials.find(question);
     AdvanceTrial(core, question, it->second, visit);
-    if (it->second.wanted_by.empty() && it->second.tries.empty()) core.trials.erase(it);
+    if (!it->second.wanted_by.empty() || !it->second.tries.empty()) continue;
+    core.trial_due.Clear(question);
+    core.trials.erase(it);
   }
 }
 

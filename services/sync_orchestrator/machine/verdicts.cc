@@ -250,12 +250,13 @@ void JudgeLeave(Core& core, const Member& member) {
       if (it == verdict.leave.end()) continue;
       const GroupVerdict::Leave leave = it->second;
       if (leave.boot == boot) {
-        if (!leave.lost) continue;
-        it->second.lost = false;
+        if (!leave.lost && !leave.left) continue;
+        it->second.lost = it->second.left = false;
         core.changed.Groups();  // it may try again
       } else {
         verdict.leave.erase(it);
-        const bool is_told = leave.journal == member.record.journal || member.record.excluded;
+        const bool is_told =
+            leave.journal == member.record.journal || member.record.excluded || leave.left;
         if (!is_told) AddDeaths(verdict, member.id, 1, leave.boot);
       }
       Judge(core, verdict);
@@ -353,16 +354,22 @@ void EndLeave(Core& core, const EngineGroup& group, const VersionKey& version,
 }
 
 // What an earlier process of it was let try, and took with its journal, this one does not tell of.
-void EndLeaves(Core& core, const MemberId& member) {
-  const JournalId journal = core.members.at(member).record.journal;
+void EndLeaves(Core& core, const MemberId& id) {
+  const Member& member = core.members.at(id);
   for (auto& [version, record] : core.verdicts) {
+    const VersionInfo* info = core.FindVersion(version);
+    const auto* its = info != nullptr ? ResidencyOf(core, member, *info) : nullptr;
+    const bool loads = its != nullptr && its->state == fleet::ResidencyState::kLoading;
     for (auto& [group, verdict] : record.groups) {
-      const auto its = verdict.leave.find(member);
-      if (its == verdict.leave.end()) continue;
-      if (its->second.journal == journal) {
-        EndLeave(core, group, version, member);
+      const auto leave = verdict.leave.find(id);
+      if (leave == verdict.leave.end()) continue;
+      if (leave->second.journal != member.record.journal) {
+        LoseLeave(core, group, version, id);
+      } else if (loads && !member.record.excluded) {
+        leave->second.left = true;
+        Save(core, version);
       } else {
-        LoseLeave(core, group, version, member);
+        EndLeave(core, group, version, id);
       }
     }
   }

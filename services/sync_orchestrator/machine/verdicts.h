@@ -44,7 +44,7 @@ void GiveLeave(Core& core, const EngineGroup& group, const VersionKey& version,
 void EndLeave(Core& core, const EngineGroup& group, const VersionKey& version,
               const MemberId& member);
 // Takes back all of the member's leaves: it has said goodbye, and whatever ends its engine from
-// then on says nothing of any version.
+// then on says nothing of any version. What it was loading its engine may end of when it is back.
 void EndLeaves(Core& core, const MemberId& member);
 // The member is LOST in its try, and nobody tells what came of it: that counts as an engine that
 // hangs, until the member is back.

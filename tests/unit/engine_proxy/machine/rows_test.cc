@@ -224,6 +224,16 @@ TEST(Goodbye, NoRowMovesAfterIt) {
   EXPECT_TRUE(Written(bench).waits);
 }
 
+TEST(Goodbye, NothingIsLoadedAfterIt) {
+  Bench bench;
+  bench.Desire(1, {1});
+  bench.Tell(DoorClosed{});
+  bench.Desire(1, {1, 2});
+  bench.Pass(5'000);
+  EXPECT_EQ(bench.Told(2), "FETCHED");
+  EXPECT_EQ(bench.loads_.size(), 1U);
+}
+
 TEST(Goodbye, ALockStaysWhatItIs) {
   Bench bench;
   bench.Desire(1, {1});

@@ -65,6 +65,68 @@ TEST_F(Goodbye, TellsNothingOfATryThatWentWithAnEarlierJournal) {
   EXPECT_FALSE(fleet_.MayLoad("e3", 1));
 }
 
+// Its proxy alone is started again, and its engine goes on loading.
+class GoodbyeInATry : public Goodbye {
+ protected:
+  GoodbyeInATry() {
+    for (const char* id : kAll) fleet_.Join(id);
+    key_ = fleet_.Publish(1);
+    fleet_.Alias("eval", key_);
+    fleet_.Set("e1", key_, fleet::ResidencyState::kLoading);
+    SayGoodbye("e1");
+  }
+  void IsBack() {
+    fleet_.Of("e1").leaves = false;
+    fleet_.Attach("e1");
+    fleet_.Report("e1");
+  }
+  VersionKey key_;
+};
+
+TEST_F(GoodbyeInATry, TheVersionCostsTwoEnginesAllTheSame) {
+  ASSERT_TRUE(fleet_.MayLoad("e2", 1));
+  fleet_.Die("e2", key_);
+  EXPECT_FALSE(fleet_.MayLoad("e2", 1)) << "the engine of e1 may yet die";
+  EXPECT_FALSE(fleet_.MayLoad("e3", 1));
+  IsBack();
+  EXPECT_FALSE(fleet_.MayLoad("e3", 1));
+  EXPECT_TRUE(fleet_.Verdicts().empty());
+  fleet_.Die("e1", key_);
+  ASSERT_EQ(fleet_.Verdicts().size(), 1U);
+  EXPECT_EQ(fleet_.Verdicts()[0].verdict, Verdict::kPoisoned);
+}
+
+TEST_F(GoodbyeInATry, SoItIsInTheNextReign) {
+  fleet_.Die("e2", key_);
+  fleet_.Restart();
+  fleet_.Alias("eval", key_);
+  for (const char* id : {"e2", "e3"}) fleet_.Rejoin(id, {});
+  fleet_.Pass(2 * fleet_.config_.lost_after_ms);
+  EXPECT_FALSE(fleet_.MayLoad("e2", 1));
+  EXPECT_FALSE(fleet_.MayLoad("e3", 1));
+  EXPECT_TRUE(fleet_.Verdicts().empty()) << "it is not LOST";
+}
+
+TEST_F(GoodbyeInATry, NobodyWaitsLongerThanALoadTakes) {
+  fleet_.Die("e2", key_);
+  fleet_.Pass(60'000);
+  EXPECT_NE(fleet_.MayLoad("e2", 1), fleet_.MayLoad("e3", 1)) << "one of them";
+}
+
+TEST_F(GoodbyeInATry, AnotherEngineThereIsNobodysDeath) {
+  for (const bool has_journal : {true, false}) {
+    if (!has_journal) fleet_.Evict("e1");
+    fleet_.Of("e1").boot = BootId("e1.another");
+    fleet_.Of("e1").residencies.clear();
+    IsBack();
+    EXPECT_TRUE(fleet_.Verdicts().empty());
+    fleet_.Set("e2", key_, fleet::ResidencyState::kFetched);
+    if (has_journal) SayGoodbye("e1");
+  }
+  fleet_.Die("e2", key_);
+  EXPECT_EQ(fleet_.Loaders(1), 1U);
+}
+
 TEST_F(Goodbye, HoldsNoBarrierUp) {
   Begin(Barrier());
   SayGoodbye("e2");

@@ -50,6 +50,11 @@ std::vector<RecordValue> Meant() {
                     {{EngineGroup("vllm 1"),
                       {.leave = {{MemberId("e1"), {BootId("b"), JournalId("j"), true}}}}}},
                     {}},
+      // Since whoever leaves in its try is remembered.
+      VerdictRecord{version.key,
+                    {{EngineGroup("vllm 1"),
+                      {.leave = {{MemberId("e1"), {BootId("b"), JournalId("j"), false, true}}}}}},
+                    {}},
       // Since it is known which boot hung.
       VerdictRecord{version.key,
                     {{EngineGroup("vllm 1"), {.hung = {{MemberId("e2"), {BootId("b"), 1}}}}}},
