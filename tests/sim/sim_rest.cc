@@ -43,11 +43,12 @@ void SimEngine::Resume() {
 void SimProxy::Do(const proxy::PauseEngine& effect) {
   if (!Reaches(effect.boot)) return Later(5, proxy::PauseDone{effect.op, Outcome::kUnknown});
   if (!sim_.Chance(sim_.faults.answer_lost)) return Pause(effect, sim_.now() + effect.deadline_ms);
-  // Nobody hears of it, and some of these happen after what was asked for later.
+  // Nobody hears of it, and some of these happen after what was asked for later; none happens once its
+  // journal is lost, as nobody could know.
   sim_.queue.In(sim_.Latency(kLateMs),
                 [this, boot = effect.boot, kind = effect.kind, journal = journals_] {
-                  if (engine_.up() && engine_.boot() == boot && journals_ == journal)
-                    PauseNow(kind);
+                  const bool is_known = journals_ == journal && !journal_.empty();
+                  if (engine_.up() && engine_.boot() == boot && is_known) PauseNow(kind);
                 });
   Later(5, proxy::PauseDone{effect.op, Outcome::kUnknown, "ENGINE_TIMEOUT"});
 }
