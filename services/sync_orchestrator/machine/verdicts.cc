@@ -126,7 +126,8 @@ void AddDeaths(GroupVerdict& verdict, const MemberId& member, uint32_t deaths, c
   verdict.deaths[member] += deaths;
   const auto hung = verdict.hung.find(member);
   if (hung == verdict.hung.end() || (!boot.empty() && hung->second.boot != boot)) return;
-  if (--hung->second.tries == 0) verdict.hung.erase(hung);
+  // It stays known: a report may tell of it again.
+  if (hung->second.tries > 0) --hung->second.tries;
 }
 
 void CountDeaths(Core& core, const Member& member, const EngineGroup& group,

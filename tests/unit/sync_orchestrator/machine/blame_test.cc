@@ -65,6 +65,20 @@ TEST_F(BlameTest, AnEngineThatHangsAndThenDiesIsOneLife) {
   EXPECT_EQ(Verdicts()[0].verdict, Verdict::kStalls);
 }
 
+// What hung is FAILED there until it is tried again, also on the next boot.
+TEST_F(BlameTest, NorIsItsHangCountedAgainInTheNextReign) {
+  fleet_.Join("e1");
+  const VersionKey key = fleet_.Publish(1);
+  fleet_.Alias("eval", key);
+  fleet_.Fail("e1", key, Failure::kEngineHung);
+  const std::vector<fleet::ObservedResidency> failed = fleet_.Of("e1").residencies;
+  fleet_.Die("e1", key);
+  fleet_.Restart();
+  fleet_.Of("e1").residencies = failed;
+  Again("e1");
+  EXPECT_THAT(Verdicts(), IsEmpty());
+}
+
 TEST_F(BlameTest, SoItIsWhereAnotherHasTakenOverBefore) {
   for (const char* id : {"e1", "e2"}) fleet_.Join(id);
   const VersionKey key = fleet_.Publish(1);
