@@ -93,7 +93,11 @@ void Client::EndRequest() {
 }
 
 void Client::Look() {
-  if (std::exchange(look_due_, false) && HasEnded(link_.socket().native_handle())) return Close();
+  if (std::exchange(look_due_, false) && HasEnded(link_.socket().native_handle())) {
+    // Not closed: the last bytes may be read already, and whoever awaits them not have run yet.
+    ErrorCode ignored;
+    link_.socket().cancel(ignored);
+  }
   if (!watched_ || waiting_ || left_) return;
   const int fd = link_.socket().native_handle();
   if (HasHungUp(fd)) return Leave();
