@@ -104,7 +104,7 @@ Task<bool> RefuseCall(Exchange& x, CallResult result) {
 
 Task<bool> Reject(Exchange& x, HeadProblem problem) {
   x.head.keep_alive = false;
-  x.kind = x.shard.shared.router.table()->engine;
+  x.kind = x.shard.Table().engine;
   Refused why{problem.status, "REQUEST_INVALID", std::move(problem.message)};
   if (problem.status == 503) why = {503, "DOOR_FULL", std::move(why.message), 1};
   co_await Refuse(x, std::move(why));

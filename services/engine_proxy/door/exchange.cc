@@ -41,9 +41,9 @@ Exchange::~Exchange() {
   record.reply_bytes = client.written();
   if (DoorObserver* observer = shard.shared.options.observer; observer && admission.held()) {
     observer->OnServed(resolved.front().label(), record.reply_bytes);
-    const std::shared_ptr<const proxy::DoorTable> table = shard.shared.router.table();
-    const proxy::DoorRoute* route = table->FindRoute(resolved.back().name);
-    const bool known = route != nullptr && table->lag_known && route->lag != fleet::kLagNone;
+    const proxy::DoorTable& table = shard.Table();
+    const proxy::DoorRoute* route = table.FindRoute(resolved.back().name);
+    const bool known = route != nullptr && table.lag_known && route->lag != fleet::kLagNone;
     observer->OnReplied(resolved.back().label(),
                         known ? std::optional<uint32_t>(route->lag) : std::nullopt);
   }

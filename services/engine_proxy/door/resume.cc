@@ -182,7 +182,7 @@ Task<bool> ResumedRequest::ResolveAnew() {
   if (admitted == nullptr) co_return false;
   x_.admission = std::move(admitted->admission);
   x_.resolved = std::move(admitted->resolved);
-  x_.lag_known = x_.shard.shared.router.table()->lag_known;
+  x_.lag_known = x_.shard.Table().lag_known;
   NameAnew();
   if (++parts_ < kMaxParts) x_.flip = std::make_unique<FlipWatch>(x_);
   co_return true;

@@ -80,12 +80,14 @@ void Demand::Release() {
 Router::Router(uint32_t max_live, std::function<void()> on_change)
     : max_live_(max_live),
       on_change_(std::move(on_change)),
-      table_(std::make_shared<const proxy::DoorTable>()) {}
+      table_(std::make_shared<const proxy::DoorTable>()),
+      newest_(table_.get()) {}
 
 void Router::SetTable(proxy::DoorTable table) {
   auto fresh = std::make_shared<const proxy::DoorTable>(std::move(table));
   MutexLock lock(mutex_);
   table_.swap(fresh);
+  newest_ = table_.get();
   known_.clear();
   std::erase_if(in_flight_, [](const auto& entry) { return entry.second.all == 0; });
   const proxy::DoorTable& current = *table_;

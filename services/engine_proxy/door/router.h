@@ -6,6 +6,7 @@
 // caller's.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -147,6 +148,10 @@ class Router {
 
   void SetTable(proxy::DoorTable table) LORRY_EXCLUDES(mutex_);
   std::shared_ptr<const proxy::DoorTable> table() const LORRY_EXCLUDES(mutex_);
+  // Makes `seen`, which its caller keeps, the table. Only a new one costs the lock.
+  void Follow(std::shared_ptr<const proxy::DoorTable>* seen) const LORRY_EXCLUDES(mutex_) {
+    if (seen->get() != newest_.load()) *seen = table();
+  }
   Resolution Resolve(const Ask& ask) LORRY_EXCLUDES(mutex_);
   // Of a request that is `Held` and `demands` adapters.
   Demand Wait(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
@@ -172,6 +177,7 @@ class Router {
   const std::function<void()> on_change_;
   mutable Mutex mutex_;
   std::shared_ptr<const proxy::DoorTable> table_ LORRY_GUARDED_BY(mutex_);
+  std::atomic<const proxy::DoorTable*> newest_;  // table_, and only to be compared
   // What texts came to by this table, which says it all; of those that came to something.
   std::unordered_map<std::string, Resolved> known_ LORRY_GUARDED_BY(mutex_);
   // Names whose last request has ended stay until the next table.

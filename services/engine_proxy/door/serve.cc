@@ -41,13 +41,13 @@ bool AsksFor(const PaddedBody& body, const std::vector<JsonField>& fields, std::
 }  // namespace
 
 Task<bool> Session::Serve(Exchange& x) {
-  const std::shared_ptr<const proxy::DoorTable> table = shard_.shared.router.table();
-  x.kind = table->engine;
+  const proxy::DoorTable& table = shard_.Table();
+  x.kind = table.engine;
   x.facts = shard_.shared.facts.load();
   x.route = ChooseRoute(x.kind, x.head.method, x.head.path,
                         {.unknown = shard_.shared.options.allow_unknown_routes,
                          .calls = shard_.shared.options.on_call != nullptr});
-  if (table->boot.empty() || x.kind == fleet::EngineKind::kUnknown) {
+  if (table.boot.empty() || x.kind == fleet::EngineKind::kUnknown) {
     Refused why{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
     return Refuse(x, std::move(why));
   }
@@ -90,11 +90,11 @@ Task<bool> Session::ServeFetched(Exchange& x) {
   if (reply.status != 200) {
     co_return co_await Answer(x, reply.status, reply.content_type, std::move(reply.body));
   }
-  const auto table = shard_.shared.router.table();
-  auto body = x.route.action == RouteAction::kModels  ? ModelsBody(reply.body, *table)
-              : x.route.action == RouteAction::kModel ? ModelBody(reply.body, *table, path)
+  const proxy::DoorTable& table = shard_.Table();
+  auto body = x.route.action == RouteAction::kModels  ? ModelsBody(reply.body, table)
+              : x.route.action == RouteAction::kModel ? ModelBody(reply.body, table, path)
                                                       : RedactedInfo(reply.body);
-  if (absl::IsNotFound(body.status()) && table->awaits_desired) {
+  if (absl::IsNotFound(body.status()) && table.awaits_desired) {
     co_return co_await Refuse(x, NotToldYet());
   }
   if (!body.ok()) {

@@ -165,7 +165,7 @@ Task<bool> Session::ServeResolved(Exchange& x, Resolution outcome) {
   Admitted& admitted = std::get<Admitted>(outcome);
   x.admission = std::move(admitted.admission);
   x.resolved = std::move(admitted.resolved);
-  x.lag_known = shard_.shared.router.table()->lag_known;
+  x.lag_known = shard_.Table().lag_known;
   if (DoorObserver* observer = shard_.shared.options.observer) {
     observer->OnAdmitted(x.resolved.front().label(), x.resolved.front().lag);
   }

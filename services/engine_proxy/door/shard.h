@@ -81,6 +81,12 @@ struct Shard {
   Shard(Shared& shared_state, Tcp::endpoint engine, uint64_t seed)
       : shared(shared_state), pool(io, sweeper, shared.options.limits, engine), prng(seed) {}
 
+  // Valid until this is called again: a thread keeps the table that it saw last, as all threads at
+  // one lock would slow each other down at every request.
+  const proxy::DoorTable& Table() {
+    shared.router.Follow(&table);
+    return *table;
+  }
   // A random id of 32 hex digits: unique, and no id is the prefix of another.
   std::string NewId();
 
@@ -92,6 +98,7 @@ struct Shard {
   asio::io_context io{1};
   UpstreamPool pool;
   Prng prng;
+  std::shared_ptr<const proxy::DoorTable> table;  // for Table()
 };
 
 }  // namespace lorry::door
