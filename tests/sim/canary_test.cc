@@ -102,6 +102,10 @@ TEST(Canary, AForgottenBindingIsCaught) {
   ExpectBreaks(Plant::kBindingIsNotWritten, "invariant 2");
 }
 
+TEST(Canary, GoingOnWithRecordsThatADoorKnowsToBeOlderIsCaught) {
+  ExpectBreaks(Plant::kDoorsAreNotBelieved, "invariant 18");
+}
+
 TEST(Canary, ServingWhatIsTooFarBehindIsCaught) {
   ExpectBreaks(Plant::kLagIsForgotten, "invariant 15");
 }

@@ -64,6 +64,7 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"pool_leaves", &Mishaps::pool_leaves},
                                             {"records_loss", &Mishaps::records_loss},
                                             {"records_older", &Mishaps::records_older},
+                                            {"both_older", &Mishaps::both_older},
                                             {"sleep", &Mishaps::sleep},
                                             {"quiesce", &Mishaps::quiesce},
                                             {"long_pause", &Mishaps::long_pause},
@@ -194,6 +195,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   stop = Seldom(prng, 60);
   // Not of these numbers, so that seeds that are kept stay what they were.
   leave = IsOneIn(absl::StrCat("leave ", seed), 250) ? 40 : 0;
+  both_older = IsOneIn(absl::StrCat("both_older ", seed), 300) ? 1'000 : 0;
   leave_loading = IsOneIn(absl::StrCat("leave_loading ", seed), 100) ? 200 : 0;
   forget = IsOneIn(absl::StrCat("forget ", seed), 250) ? 1'000 : 0;
   on_demand = IsOneIn(absl::StrCat("on_demand ", seed), 150) ? 1'000 : 0;

@@ -40,6 +40,7 @@ struct Mishaps {
   uint64_t pool_leaves = 0;    // of these changes: a pool is not the adapter's any more
   uint64_t records_loss = 0;   // the orchestrator begins another incarnation and adopts the fleet
   uint64_t records_older = 0;  // a backup is restored
+  uint64_t both_older = 0;     // of seeds: and with it the store's of the same moment
   uint64_t sleep = 0;          // an engine's memory is released for a while
   uint64_t quiesce = 0;        // of policies: engines come to rest before rows flip
   uint64_t long_pause = 0;     // of seeds: which may take longer than a stage deadline

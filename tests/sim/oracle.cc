@@ -141,7 +141,12 @@ void Oracle::TakenForTheLatest(const sync::Records& left) {
 void Oracle::Undecide(const EpochKey& id) {
   const auto its = decided_.find(id);
   if (its == decided_.end()) return;
-  if (its->second.commit) once_committed_[id].insert(its->second.version);
+  if (its->second.commit) {
+    once_committed_[id].insert(its->second.version);
+    const auto& [incarnation, adapter, pool, epoch] = id;
+    const auto last = committed_.find({adapter, pool});
+    if (last != committed_.end() && last->second == its->second.version) committed_.erase(last);
+  }
   decided_.erase(its);
 }
 

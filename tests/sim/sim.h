@@ -104,6 +104,7 @@ enum class Plant {
   kWaitIsNotReported,    // a door does not say which adapters its requests wait for
   kFrameworkIsIgnored,   // a proxy lets an engine go on though a framework paused it
   kFrameworkHasNoEnd,    // and never one that the framework forgets
+  kDoorsAreNotBelieved,  // an orchestrator does not see that a door knows of later decisions
 };
 
 class Queue {

@@ -33,6 +33,13 @@ void SharedRecords::Write(const std::vector<sync::Record>& changes) {
   }
 }
 
+Epoch SharedRecords::EpochOf(const AdapterName& adapter, const PoolName& pool) const {
+  const auto known = records.find(absl::StrCat("pool/", adapter.value, "/", pool.value));
+  if (known != records.end()) return std::get<sync::PoolRecord>(known->second).epoch;
+  const auto meta = records.find("meta");
+  return meta != records.end() ? std::get<sync::MetaRecord>(meta->second).floor : Epoch();
+}
+
 absl::StatusOr<sync::Records> SharedRecords::Read() const {
   return ReadBack(records, [](const std::string& text) { return sync::Decode(text); });
 }
@@ -77,10 +84,23 @@ void SimLeader::Step(const sync::Event& event) {
   ++sim_.steps;
   sim_.Trace("leader", event.index());
   if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), event);
-  driver_.machine().Step(sim_.now(), event);
+  const auto* opened = std::get_if<sync::SessionOpened>(&event);
+  const bool is_blind = opened != nullptr && sim_.plant == Plant::kDoorsAreNotBelieved;
+  driver_.machine().Step(sim_.now(), is_blind ? Unbelieved(*opened) : event);
   if (++steps_ % kStepsACheck != 0) return;
   const std::string missed = driver_.machine().CheckDerived();
   if (!missed.empty()) sim_.oracle.Violate(0, "what an event changes was missed: " + missed);
+}
+
+// What it says, but for what these records do not know of.
+sync::SessionOpened SimLeader::Unbelieved(sync::SessionOpened opened) const {
+  opened.observed.term = std::min(opened.observed.term, driver_.machine().term());
+  for (fleet::ObservedRow& row : opened.observed.rows) {
+    const Epoch known = shared_.EpochOf(row.adapter, opened.pool);
+    row.epoch = std::min(row.epoch, known);
+    row.barrier = std::min(row.barrier, known);
+  }
+  return opened;
 }
 
 bool SimLeader::Write(sync::Ready& ready) {

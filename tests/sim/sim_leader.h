@@ -22,6 +22,8 @@ struct SharedRecords {
   bool Holds(const std::optional<sync::MetaRecord>& fence) const;
   void Write(const std::vector<sync::Record>& changes);
   absl::StatusOr<sync::Records> Read() const;
+  // The last that was given out in the pool, or in any of its name that is gone.
+  Epoch EpochOf(const AdapterName& adapter, const PoolName& pool) const;
 };
 
 class SimLeader {
@@ -47,6 +49,7 @@ class SimLeader {
 
  private:
   void Step(const sync::Event& event);
+  sync::SessionOpened Unbelieved(sync::SessionOpened opened) const;  // a planted bug
   bool Write(sync::Ready& ready);
   // 11: whatever its members do, it ends by its stage deadline.
   void WatchSync(const std::string& key, const sync::SyncRecord& sync);

@@ -151,6 +151,7 @@ class Run {
     if (plant == Plant::kFenceIsIgnored || plant == Plant::kLowerTermIsObeyed)
       drawn.leader_zombie = drawn.leader_kill = 300;
     if (plant == Plant::kLeaseIsNotWritten) drawn.leader_kill = 100;
+    if (plant == Plant::kDoorsAreNotBelieved) mishaps_.records_older = mishaps_.both_older = 100;
     if (plant == Plant::kLockIsNotWritten) {
       // Behind an earlier barrier a row waits to be told anyway.
       mishaps_.policy_change = 200;
@@ -167,12 +168,11 @@ class Run {
     if (plant == Plant::kSleepIsNotWritten || plant == Plant::kLooksAreNeverOld)
       mishaps_.release = 200;
     if (plant == Plant::kSleepIsHidden) mishaps_.sleep = 100;
-    if (plant == Plant::kApartIsNotWritten) {
-      drawn.ignored = 300;
-      drawn.engine_kill = drawn.proxy_kill = 30;
-    }
+    if (plant == Plant::kApartIsNotWritten) drawn.engine_kill = drawn.proxy_kill = 30;
     if (plant == Plant::kMisfitIsLoaded) drawn.misfit_version = 300;
-    if (plant == Plant::kProbeIsBlind || plant == Plant::kGapIsBlind) drawn.ignored = 300;
+    if (plant == Plant::kProbeIsBlind || plant == Plant::kGapIsBlind ||
+        plant == Plant::kApartIsNotWritten)
+      drawn.ignored = 300;
     if (plant == Plant::kGoodbyeComesFirst) {
       // The others decide while one is away.
       mishaps_.leave = 60;
@@ -238,7 +238,7 @@ class Run {
       world_.LoseRecords();
       EndLeaders();
     }
-    if (mishaps_.records_older > 0 && prng.Below(10) == 0) world_.BackUpRecords();
+    if (mishaps_.records_older > 0 && prng.Below(10) == 0) world_.BackUp(mishaps_.both_older > 0);
     if (mishaps_.Chance(mishaps_.records_older)) {
       world_.RestoreRecords();
       EndLeaders();

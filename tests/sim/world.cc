@@ -141,7 +141,10 @@ void World::StartLeader() {
     if (const auto ask = leases_asked_.find(reply.request); ask != leases_asked_.end())
       NoteLease(ask->second, reply);
   };
-  hooks.taken = [this](const sync::Event& event) { Heard(event); };
+  hooks.taken = [this, id](const sync::Event& event) {
+    Heard(event);
+    if (const auto* opened = std::get_if<sync::SessionOpened>(&event)) CheckRemembered(id, *opened);
+  };
   hooks.died = [this, id] {
     for (auto& [session_id, session] : sessions_) {
       if (session.leader == id && session.open) Break(session_id);
@@ -189,50 +192,6 @@ void World::EndZombies() {
   for (auto& [id, leader] : leaders_) {
     if (id != current_leader_) leader->Kill();
   }
-}
-
-void World::RestoreStore() {
-  Narrate(sim_, "store", "is that of a backup");
-  const auto before = store_.versions();
-  store_.RestoreBackUp();
-  // What had been deleted was forgotten, with what engines died of it.
-  for (const auto& [key, version] : store_.versions()) {
-    if (!before.contains(key)) sim_.lives.ComesBack(key);
-  }
-  sim_.oracle.StoreForgot(StoreKnowsOfMore(), store_.held(), shared_.records);
-  BreakWatch(0);
-}
-
-// Whether the store remembers more than the records do.
-bool World::StoreKnowsOfMore() const {
-  const std::optional<sync::HoldsMark>& remembered = store_.remembered();
-  const auto meta = shared_.records.find("meta");
-  if (!remembered.has_value() || meta == shared_.records.end()) return remembered.has_value();
-  const auto& known = std::get<sync::MetaRecord>(meta->second);
-  const auto holds = shared_.records.find("holds");
-  const Revision sent =
-      holds != shared_.records.end() ? std::get<sync::HoldsRecord>(holds->second).sent : Revision();
-  return known.worth != sync::Worth::kSettled ||
-         *remembered > sync::HoldsMark{known.term.incarnation, sent};
-}
-
-void World::LoseRecords() {
-  Narrate(sim_, "records", "are lost");
-  shared_.records.clear();
-  left_.clear();
-  sim_.oracle.RecordsLost(StoreKnowsOfMore(), shared_.records);
-  sim_.lives.RecordsLost();
-  NoteLeavesAnew();
-}
-
-void World::RestoreRecords() {
-  if (backup_.empty()) return;
-  Narrate(sim_, "records", "are those of a backup");
-  shared_.records = backup_;
-  left_.clear();
-  sim_.oracle.RecordsLost(StoreKnowsOfMore(), shared_.records);
-  sim_.lives.RecordsLost();
-  NoteLeavesAnew();
 }
 
 void World::NoteLeaves(const sync::VerdictRecord& verdict) {

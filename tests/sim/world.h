@@ -40,7 +40,8 @@ class World {
   void EndZombies();     // leaders that go on beside their successor, as long as they write nothing
   void AbandonLeader();  // it goes on, nobody new dials it
   void LoseRecords();
-  void BackUpRecords() { backup_ = shared_.records; }
+  // With the store or without: whoever restores it restores both then.
+  void BackUp(bool whole);
   void RestoreStore();    // of its last backup, or to nothing at all
   void RestoreRecords();  // of the last backup, if there is one
   // An operator answers a leader that waits for FleetAdopted: in haste, which must be refused, or
@@ -99,6 +100,7 @@ class World {
   void Break(sync::SessionId session);
   // What a leader has taken in, of which a part tells what engines died of.
   void Heard(const sync::Event& event);
+  void CheckRemembered(uint64_t leader, const sync::SessionOpened& opened);
   bool StoreKnowsOfMore() const;
   void NoteLeaves(const sync::VerdictRecord& verdict);
   void NoteLeavesAnew();  // by records that were restored, or lost
@@ -127,6 +129,8 @@ class World {
   std::map<MemberId, std::unique_ptr<SimProxy>> proxies_;
   std::map<uint64_t, std::unique_ptr<SimLeader>> leaders_;
   sync::Records backup_;
+  bool is_backup_whole_ = false;
+  std::map<MemberId, JournalId> restored_;  // the roster of the backup that was restored last
   // Leave to try versions, as it stands in the records.
   using Leave = std::tuple<MemberId, BootId, JournalId>;
   std::map<VersionKey, std::set<Leave>> leaves_;
