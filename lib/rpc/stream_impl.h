@@ -25,8 +25,8 @@ void StreamWriter<Reactor, Out>::Begin(Gate& gate, grpc::CallbackServerContext& 
     return;
   }
   {
-    // Tells the client that it is admitted. Under the lock, so that a Close by another thread comes
-    // after.
+    // Tells the client that it is admitted. The registry has the stream, so another thread may have
+    // closed it already or be about to: nothing may be started after Finish, hence the lock.
     MutexLock lock(mutex_);
     if (!finished_) this->StartSendInitialMetadata();
   }
@@ -61,8 +61,8 @@ void StreamWriter<Reactor, Out>::Close(absl::Status status) {
 template <typename Reactor, typename Out>
 void StreamWriter<Reactor, Out>::Cancel(absl::Status status) {
   Close(std::move(status));
-  // self_ is set until OnDone, and the registry, which calls this, holds the stream: but context_
-  // is gRPC's and is gone after OnDone, which waits for this lock.
+  // The registry, which calls this, keeps the stream alive, but context_ is gRPC's and is gone once
+  // OnDone has returned. OnDone takes this lock to set done_, so context_ is valid here until then.
   MutexLock lock(mutex_);
   if (!done_) context_->TryCancel();
 }
@@ -98,7 +98,7 @@ void StreamWriter<Reactor, Out>::OnWriteDone(bool ok) {
     closing_ = true;
     why_ = absl::UnavailableError("the peer is gone");
   }
-  // A stream that ends well delivers what it has said: the last state of a WatchSync is its point.
+  // A stream that ends with OK first writes all that waits: WatchSync exists for its last state.
   if (closing_ && (!why_.ok() || outbox_.empty())) {
     FinishIfIdle();
   } else {

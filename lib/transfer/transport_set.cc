@@ -23,13 +23,15 @@ std::shared_ptr<Transfer> StartOn(Transport& transport, PushRequest request, OnR
   return transport.Push(std::move(request), std::move(on_range), std::move(done));
 }
 
-// Only this place failed: nothing moves there, or it has no room. Another may do better.
+// Only this place, a transport at an address, has failed: nothing moves there, or it takes no more
+// sessions. The next place may do better.
 bool FailedThereAlone(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || ReasonOf(status) == "TOO_MANY_SESSIONS";
 }
 
-// Only this peer failed. What is fetched is verified here, so one that lost the image, or its bytes,
-// says nothing of the others; what is pushed goes to one store, whose word it is.
+// Only this peer has failed. Fetched bytes are verified here, so that a peer which has lost the
+// image or has wrong bytes says nothing of the other peers. A push goes to one store, and all
+// places are addresses of it: its answer would be the same at each.
 bool FailedWithPeerAlone(const FetchRequest&, const absl::Status& status) {
   return !status.ok() && !absl::IsCancelled(status) && !absl::IsInvalidArgument(status);
 }
@@ -122,10 +124,12 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
   void Finish() {
     {
       MutexLock lock(mutex_);
-      current_ = nullptr;  // its callback holds this object: each would keep the other for ever
+      // The transfer's callback holds this object, so that each would keep the other for ever. No
+      // Start that is still under way may set it again.
+      current_ = nullptr;
       current_attempt_ = kAttemptsMax + 1;
     }
-    // The callbacks may own this object, too: each would keep the other for ever.
+    // The callbacks may own this object, too.
     on_range_ = nullptr;
     std::exchange(on_done_, nullptr)(std::move(total_));
   }
@@ -158,7 +162,8 @@ TransportSet::TransportSet(std::vector<std::unique_ptr<Transport>> transports)
     : transports_(std::move(transports)) {}
 
 TransportSet::~TransportSet() {
-  // In order: an attempt that fails may go on at a later transport, never at an earlier one.
+  // In order, which a vector does not promise: an attempt that ends as its transport is destroyed
+  // may go on at a later transport, which must still be there, but never at an earlier one.
   for (auto& transport : transports_) transport.reset();
 }
 

@@ -129,7 +129,7 @@ absl::StatusOr<BeginReply> Uploads::Begin(const BeginRequest& request) {
 }
 
 absl::Status Uploads::OpenFile(const std::shared_ptr<Live>& live) {
-  if (live->opened) return absl::OkStatus();  // joining does not wait for a check
+  if (live->opened) return absl::OkStatus();  // without `io`, which a running check holds
   MutexLock lock(live->io);
   if (live->opened) return absl::OkStatus();
   LORRY_ASSIGN_OR_RETURN(live->staging,
@@ -141,7 +141,8 @@ absl::Status Uploads::OpenFile(const std::shared_ptr<Live>& live) {
   return absl::OkStatus();
 }
 
-// The header is received like any range, so that a conflict with what is there is found.
+// The header is received like any range, so that it is compared with what is there of it already.
+// If all of it is there, an earlier Begin put it, and the catalogue has compared the two by hash.
 absl::Status Uploads::PutHeader(Live& live, std::string_view header) {
   const std::shared_ptr<PutTarget> target = live.Target();
   const transfer::Range range{.offset = 0, .length = header.size()};
@@ -219,7 +220,8 @@ absl::StatusOr<Version> Uploads::Ended(const UploadId& id, const Principal& prin
 
 absl::StatusOr<Standing> Uploads::Get(const UploadId& id, const Principal& principal) {
   Standing standing;
-  // Of an open upload everything is in memory: a thousand ranks may ask while the last one sends.
+  // Open uploads are answered from memory and not by the catalogue, as a thousand ranks may ask
+  // while the last one sends.
   if (const std::shared_ptr<Live> live = Find(id)) {
     standing.upload = live->record;
     LORRY_RETURN_IF_ERROR(CheckOwner(standing.upload, principal));
@@ -252,7 +254,7 @@ absl::StatusOr<Version> Uploads::Commit(const UploadId& id, Tick deadline,
   const std::shared_ptr<Live> live = Find(id);
   if (live == nullptr) return Ended(id, principal);
   LORRY_RETURN_IF_ERROR(CheckOwner(live->record, principal));
-  LORRY_RETURN_IF_ERROR(SweepOne(live));  // a conflict ends it before anything is checked
+  LORRY_RETURN_IF_ERROR(SweepOne(live));  // after a conflict, or if idle too long, it ends here
   LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<Check> check, StartCheck(live));
   MutexLock lock(live->mutex);
   while (!check->result.has_value()) {
@@ -296,7 +298,8 @@ absl::StatusOr<std::shared_ptr<Uploads::Check>> Uploads::StartCheck(
   LORRY_RETURN_IF_ERROR(checks_.Submit([this, live, check] {
     absl::StatusOr<Version> result = RunCheck(live);
     MutexLock guard(live->mutex);
-    // If the failure was not the image's own (a full disk, say), the next commit checks again.
+    // The next commit checks again, if the upload is still open: a bad image has ended it, but a
+    // full disk, say, has not.
     if (!result.ok()) live->check = nullptr;
     check->result = std::move(result);
     check->ended.notify_all();
@@ -312,8 +315,8 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
     image = live->sealed->bytes();
   } else {
     const std::shared_ptr<PutTarget> target = live->Target();
-    // Every byte has arrived, so whatever else is still being received is a repetition, which is
-    // received beside the image and refused when it ends: no byte of the image can change any more.
+    // Every byte has arrived. A range that is being received now repeats some of them: it goes to a
+    // buffer beside the image and is refused at its end, so that the image cannot change.
     target->End(Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE",
                       "every byte of this upload is here and it is being checked"));
     image = live->staging->bytes();
@@ -329,6 +332,7 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
   const absl::StatusOr<Upload> now = catalog_.GetUpload(live->record.id);
   const bool retry = now.ok() && now->state == UploadState::kOpen;
   if (retry && live->sealed == nullptr) {
+    // Ranges that are sent again find a target like the one ended above, with every byte received.
     SetTarget(live, live->staging,
               transfer::RangeSet(std::vector<transfer::Range>{{0, image.size()}}));
   }
@@ -361,7 +365,7 @@ absl::Status Uploads::Live::Seal(blob::Store& blobs) {
 absl::StatusOr<Version> Uploads::Publish(const Live& live, const absl::Status& sealed,
                                          const CheckOutcome& checked) {
   const Upload& upload = live.record;
-  // The disk refused to keep some of the bytes, and asking it again would prove nothing.
+  // The disk failed to keep some of the bytes. A second sync could succeed though they are lost.
   if (absl::IsDataLoss(sealed)) return EndWith(upload.id, sealed);
   LORRY_RETURN_IF_ERROR(sealed);
   LORRY_RETURN_IF_ERROR(catalog_.PutLeaves(upload.blob, checked.leaves));

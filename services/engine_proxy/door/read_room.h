@@ -1,10 +1,10 @@
-// Where a read puts bytes, and what is known of its socket, so that no read asks the kernel in vain.
+// A buffer to read into, with what is known of the socket: it saves system calls that find nothing.
 //
-// Asio tries each read at once and waits for its poller only where nothing is there yet: a system
-// call that finds nothing, for each side of each request. The poller tells of a socket's news once,
-// and Asio remembers whether it has told of any since a read was "exhausted"; but its reads of
-// streams never say that they were. These do: Asio makes its operations on this base, which it has
-// one of for each kind of buffer, and all else about them stays its own.
+// For each read Asio calls recv at once, and waits for epoll only if that finds nothing: one call
+// in vain for each side of each request. It leaves that recv out if the last read was "exhausted"
+// and epoll has reported nothing since; but its own reads from a TCP stream say so only at the
+// stream's end. Reads into a ReadRoom also say so earlier: the class below, which Asio derives its
+// read operations from, is specialized for this type of buffer. All else in them is Asio's.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -15,11 +15,11 @@ namespace lorry::door {
 struct ReadRoom : boost::asio::mutable_buffer {
   enum class Known {
     kNothing,
-    // The caller has just seen that nothing is there, and has not waited since. Not where an
-    // earlier read said kShortIsAll: this one skips its first try, which would come too late then.
+    // The caller has just seen that there is nothing to read: the first recv is skipped. Not on a
+    // socket with kShortIsAll reads: there the first recv may follow epoll's one report of bytes.
     kIsQuiet,
-    // A read that leaves room took all, so that the next one waits. That the peer ended the
-    // connection together with its last bytes is not noticed: whoever says this looks for it later.
+    // A read that does not fill the buffer has taken all, so that the next one waits for epoll. If
+    // the peer closed with its last bytes, no read notices: the caller has to look (Client::Look).
     kShortIsAll,
   };
   ReadRoom(boost::asio::mutable_buffer room, Known what)

@@ -13,8 +13,8 @@
 namespace lorry::door {
 namespace {
 
-// A request that lasts longer than this many decisions finishes on the version that it has then:
-// each costs the engine another pass over all its tokens.
+// A request is generated in at most so many parts, each by one version, and no flip aborts the last
+// one: each part costs the engine another pass over all tokens before it.
 constexpr int kMaxParts = 16;
 
 }  // namespace
@@ -52,6 +52,7 @@ Task<bool> ResumedRequest::RunPart() {
                        [this] { SpawnAborts(x_.shard, x_.live->WantAbort(), *x_.facts); });
   CallResult started = co_await call.Start(request, false);
   if (started == CallResult::kSilent) {
+    // The client hears that now, but the request is in flight until the engine has ended it.
     co_await BreakOff(WhyNoReply(started));
     started = co_await call.WaitForHead();
   }
@@ -91,8 +92,8 @@ Task<void> ResumedRequest::ReadStream(UpstreamCall& call) {
       continue;
     }
     if (piece.result != CallResult::kOk) {
-      // A break after a part's last event loses nothing. Before the head of the reply is sent, the
-      // abort of the part before can still be the whole answer.
+      // If the connection broke after the part's last event, nothing is lost. If the client has
+      // been sent nothing yet, what the parts before generated can be the whole, aborted answer.
       const bool is_missed = std::holds_alternative<Runs>(part_) && (stream_.told() || !before_);
       if (is_missed) co_await BreakOff(WhyNoReply(piece.result));
       co_return;
@@ -113,7 +114,7 @@ Task<void> ResumedRequest::ReadStream(UpstreamCall& call) {
 Task<void> ResumedRequest::BreakOff(Refused why) {
   if (x_.client.left()) co_return;
   x_.head.keep_alive = false;
-  if (stream_.told()) {  // it sees that the reply is cut
+  if (stream_.told()) {  // too late for an error: the client sees that its reply is cut off
     x_.record.reason = std::move(why.reason);
   } else {
     co_await Refuse(x_, std::move(why));
@@ -133,7 +134,7 @@ Task<void> ResumedRequest::OnEvent(std::string_view event) {
   std::string shown;
   if (taken.ok()) {
     AppendData(Shown(*std::move(taken), std::holds_alternative<Over>(part_)), &shown);
-  } else if (!before_) {  // of a continuation that fails the client sees the abort before it
+  } else if (!before_) {  // where a continuation fails, FinishStream sends the abort before it
     AppendEvent(event, &shown);
   }
   if (!shown.empty()) co_await stream_.Write(std::move(shown), false);
@@ -188,7 +189,7 @@ Task<bool> ResumedRequest::ResolveAnew() {
   co_return true;
 }
 
-// SGLang may still know the id that it has just aborted.
+// Each part has an id of its own, as SGLang may still know the one that it has just aborted.
 void ResumedRequest::NameAnew() {
   LiveIds& live_ids = x_.shard.shared.live_ids;
   live_ids.Remove(x_.client_ids, x_.live.get());
@@ -216,7 +217,7 @@ Task<bool> ResumedRequest::Finish() {
 
 Task<bool> ResumedRequest::FinishStream() {
   std::string rest;
-  // Nothing could go on behind the abort.
+  // No part has ended the sequence itself, so it ends with the abort of what was generated.
   const bool ends_as_before = before_ && !std::holds_alternative<Over>(part_);
   if (ends_as_before) AppendData(Shown(std::string(before_->view()), true), &rest);
   AppendData(kDoneData, &rest);

@@ -29,13 +29,13 @@ uint32_t OthersListed(const Core& core) {
                     [&](const auto& entry) { return core.Find(entry.first) == nullptr; }));
 }
 
-// Whether a row stands on it and cannot do without it.
+// Whether a row sends its requests to it and needs it loaded all the time (not only on demand).
 bool HoldsARow(const Core& core, const EngineName& name) {
   return core.IsRowTarget(name) && !IsOnDemand(core, name);
 }
 
-// How many slots cannot be freed for another version: those of what MUST be loaded, of what rows
-// stand on, of what clients may still use to whom it was leased, and of what Lorry has not loaded.
+// How many slots cannot be freed for another version: those of versions that MUST be loaded, that a
+// row needs, or that clients may use by a lease, and those of adapters that Lorry has not loaded.
 uint32_t SlotsKept(const Core& core, const Residency& except) {
   uint32_t kept = OthersListed(core);
   for (const auto& [name, residency] : core.residencies) {
@@ -47,7 +47,8 @@ uint32_t SlotsKept(const Core& core, const Residency& except) {
   return kept;
 }
 
-// The last slot is for what must be loaded next; nothing else stands in its way.
+// How many slots must stay free when this version is loaded: the last one is kept for the next
+// version that MUST be loaded.
 uint32_t SlotsSpared(const Core& core, const Residency& residency) {
   if (residency.wanted == nullptr || MustBeLoaded(core, residency)) return 0;
   // A framework has sized the engine for its own adapters: they may have every slot that nobody
@@ -55,7 +56,7 @@ uint32_t SlotsSpared(const Core& core, const Residency& residency) {
   return core.IsBound(residency.name) && PlaceOf(core, residency).has_value() ? 0 : 1;
 }
 
-// Whether it is to be loaded now, whatever has to leave for it.
+// Whether it is to be loaded now, so that other versions may be unloaded for it.
 bool Claims(const Core& core, const Residency& residency) {
   if (!residency.IsAny<at::Fetched, at::Hashing, at::Checking, at::Deleting>()) return false;
   if (!core.IsWantedLoaded(residency) || core.IsListed(residency)) return false;
@@ -89,9 +90,9 @@ uint32_t FirstInLine(const Core& core) {
   return first;
 }
 
-// Whether a version that the engine has may be unloaded once it is idle. One that requests wait for
-// stays until these have begun, which a batch of several adapters does only once all of them are
-// there; only versions whose place is behind `first` give way to that one.
+// Whether a version that the engine has may be unloaded once it is idle. If requests wait for it,
+// it stays until they have begun (a batch for several adapters begins only once all of them are
+// loaded), unless the place `first` in the line comes before its own.
 bool MayLeave(const Core& core, const Residency& residency, uint32_t first) {
   if (residency.wanted == nullptr || MustBeLoaded(core, residency)) return false;
   if (IsJustBound(core, residency.name)) return false;
@@ -100,8 +101,8 @@ bool MayLeave(const Core& core, const Residency& residency, uint32_t first) {
   return !HoldsARow(core, residency.name) && !is_awaited;
 }
 
-// Whether a slot comes free without waiting for any request to end: somebody leaves, or MakeRoom
-// would choose somebody who is idle.
+// Whether a slot comes free without waiting for any request to end: a version is being unloaded, or
+// is idle and about to be, or is idle and MakeRoom could choose it.
 bool ComesFree(const Core& core, uint32_t first) {
   bool is_refused = false;  // the engine has just refused to let somebody go, and is asked again
   bool may_leave = false;
@@ -116,8 +117,9 @@ bool ComesFree(const Core& core, uint32_t first) {
   return may_leave && !is_refused;
 }
 
-// Among those that may leave, the first is the one that is missed least: what no row stands on, the
-// oldest first; then the adapter whose last request is longest ago.
+// Of the versions that may be unloaded, the one with the lowest value goes: first those that no row
+// and no binding sends new requests to, by their eviction rank; then the one whose last request is
+// longest ago.
 auto WorthOf(const Core& core, const Residency& residency) {
   const bool is_served = core.IsServed(residency.name);
   const auto last = core.last_admitted.find(residency.name);
@@ -125,7 +127,7 @@ auto WorthOf(const Core& core, const Residency& residency) {
   return std::tuple(is_served, was_asked ? last->second : 0, residency.wanted->eviction_rank);
 }
 
-// Since when the first of those that need a slot has waited for one; now, where nobody does.
+// Since when the version that has waited longest for a slot has waited; now, if none waits.
 Tick NeededSince(const Core& core) {
   Tick since = core.now;
   for (const auto& [name, residency] : core.residencies) {
@@ -135,18 +137,18 @@ Tick NeededSince(const Core& core) {
   return since;
 }
 
-// Whether it is to give way, and still is in use.
+// Whether it was chosen to give way, and is still loaded.
 bool Yields(const Residency& residency) { return residency.evicting && residency.Is<at::Loaded>(); }
 
-// Whether it is in use, and could give way.
+// Whether new requests still come to it, and it could be chosen to give way.
 bool CouldYield(const Core& core, const Residency& residency, uint32_t first) {
   return residency.Is<at::Loaded>() && !residency.evicting && core.IsServed(residency.name) &&
          MayLeave(core, residency, first);
 }
 
-// Nobody is idle: adapters in use give way, so that their new requests wait behind those that
-// waited before; one more for each `yield_ms` that somebody has waited, and first who was loaded
-// first.
+// No version is idle, so one in use is chosen to give way: its new requests wait behind those that
+// wait already, until it is idle and can be unloaded. One more is chosen for each `yield_ms` that a
+// version has waited for a slot, in the order in which they were loaded.
 bool GiveWay(Core& core, uint32_t first) {
   int64_t due = (core.now - NeededSince(core)) / core.config.yield_ms;
   Residency* next = nullptr;
@@ -160,7 +162,7 @@ bool GiveWay(Core& core, uint32_t first) {
   return true;
 }
 
-// Lets those stay that were to give way, still are in use, and need not give way any more.
+// No slot is needed any more: lets those stay that were chosen to give way and are still loaded.
 bool LetStay(Core& core) {
   bool any = false;
   for (auto& [name, residency] : core.residencies) {

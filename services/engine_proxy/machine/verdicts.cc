@@ -10,7 +10,8 @@ bool IsInTrial(const Residency& residency) {
   return residency.IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>();
 }
 
-// Whether its call is a probe, which asks for a token and does not wait for the engine's registry.
+// Whether its call is a probe, which asks for a token and does not need the engine's registry of
+// adapters: that this registry hangs (the engine is WEDGED) explains no failure of a probe.
 bool IsProbed(const Residency& residency) {
   const auto* doubted = std::get_if<at::Doubted>(&residency.phase);
   return residency.Is<at::Probing>() || (doubted != nullptr && doubted->was_probe);
@@ -60,7 +61,8 @@ void EndLeftTrials(Core& core) {
   for (auto& [name, residency] : core.residencies) {
     const bool may_yet_be_loaded = residency.uncertain_on == core.boot;
     if (residency.tried_on != core.boot || may_yet_be_loaded || IsInTrial(residency)) continue;
-    residency.tried_on = BootId();  // not its trial: it has not answered a probe
+    // `trial` stays set: the name has not answered a probe yet, and its probe begins a new trial.
+    residency.tried_on = BootId();
     core.SaveName(residency);
   }
 }
@@ -68,7 +70,8 @@ void EndLeftTrials(Core& core) {
 void JudgeBoot(Core& core, const BootId& boot) {
   if (boot.empty()) return;
   core.accused.reset();
-  // A WEDGED engine is ended by somebody: no load that hung there is to blame.
+  // A WEDGED engine had to be restarted: its end is not the fault of a load that hung there. A
+  // version that was being probed may be blamed all the same.
   const bool was_wedged = core.wedged.has_value() && core.wedged->boot == boot;
   const Residency* first = nullptr;
   for (const auto& [name, residency] : core.residencies) {
@@ -91,7 +94,7 @@ void JudgeBoot(Core& core, const BootId& boot) {
 void HearAccused(Core& core, OpId load, Outcome outcome) {
   if (!core.accused.has_value() || core.accused->load != load) return;
   const EngineName name = std::exchange(core.accused, std::nullopt)->name;
-  // It lived after it had seemed to end, and is to answer a token yet: the next look says more.
+  // The engine has answered, so it did not end there. The version stays on trial until its probe.
   if (outcome == Outcome::kOk) return;
   if (MayHaveHappened(outcome)) Blame(core, name);
   const auto it = core.residencies.find(name);

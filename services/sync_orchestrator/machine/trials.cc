@@ -17,11 +17,11 @@
 namespace lorry::sync {
 namespace {
 
-// Proxies give up on a load that takes longer, and so do engines that live.
+// No load lasts longer: the proxy gives up on it then, and an engine that lives has ended it.
 constexpr int64_t kLoadEndsMs = 60'000;
 
-// How long one member tries before another tries beside it: longer than a load and a token take on
-// a healthy engine.
+// How long one member tries before another tries beside it: a share of the stage deadline, which
+// should be longer than a healthy engine takes to load a version and to answer a token.
 int64_t PatienceOf(const Core& core, const AdapterName& adapter) {
   const AdapterInfo* info = core.FindAdapter(adapter);
   const int64_t deadline = info != nullptr ? info->policy.stage_deadline_ms : 0;
@@ -55,14 +55,14 @@ fleet::ResidencyState StateOf(const Core& core, const Member& member, const Vers
   return residency != nullptr ? residency->state : fleet::ResidencyState::kAbsent;
 }
 
-// Whether the member says that its engine is full of what must stay.
+// Whether the member says that all slots of its engine hold adapters that must stay loaded.
 bool HasNoSlot(const Core& core, const Member& member, const VersionInfo& version) {
   const fleet::ObservedResidency* residency = ResidencyOf(core, member, version);
   return residency != nullptr && residency->no_slot;
 }
 
-// Whether it was slow and gave way, and the version is still in the state there that it was in
-// then.
+// Whether the member was so slow that another was let try, and the version is still in the same
+// residency state on it as at that time.
 bool IsSlow(const Core& core, const Trial& trial, const Member& member) {
   const auto slow = trial.slow.find(member.id);
   return slow != trial.slow.end() && slow->second == StateOf(core, member, trial.version);
@@ -111,10 +111,10 @@ bool MayTry(const Core& core, const Question& question, const Trial& trial, cons
   const bool tries = its != trial.tries.end();
   const bool failed = Is(core, member, trial.version, fleet::ResidencyState::kFailed);
   if (tries && (its->second.revoked.has_value() || !failed)) return false;
-  // A member that would do no better takes no other's place, or the leave would go around for ever.
+  // A member that was slow, or has no slot, replaces nobody, or they would take turns for ever.
   const bool no_better = IsSlow(core, trial, member) || HasNoSlot(core, member, trial.version);
   if (trial.goes_on && no_better) return false;
-  // Whoever has failed goes on alone (EndTries).
+  // A member that has failed tries again only while nobody else tries (EndTries).
   return !failed || trial.tries.size() == (tries ? 1 : 0);
 }
 
@@ -132,7 +132,8 @@ const Member* BestOf(const Core& core, const Question& question, const Trial& tr
   return best;
 }
 
-// Whether what the member heard last, or may hear yet, permits it to load the version.
+// Whether the member may think that it is permitted to load the version. Until it has answered its
+// newest document, an earlier one may permit it.
 bool HasLeave(const Core& core, const Member& member, const VersionInfo& version) {
   if (!IsAnswered(core, member)) return true;
   const auto part = member.desired.parts.find(version.key.adapter);
@@ -152,12 +153,12 @@ void Revoke(const Core& core, Try& its) {
   if (!its.revoked.has_value()) its.revoked = core.now;
 }
 
-// Whether its leave is over: it has had another boot since, or has told what the engine died of.
+// Whether its leave (GroupVerdict::leave) is off the record: it was ended, here or by verdicts.cc.
 bool IsOver(const Core& core, const Question& question, const MemberId& member) {
   return !VerdictOf(core, question.group, question.version).leave.contains(member);
 }
 
-// Whether the member will report what its engine dies of, as its journal knows of the try.
+// Whether the member will report if its engine dies in the try: it still has its journal of then.
 bool Tells(const Core& core, const Question& question, const Member& member) {
   const auto& leave = VerdictOf(core, question.group, question.version).leave;
   const auto its = leave.find(member.id);
@@ -168,10 +169,10 @@ bool HasWaited(const Core& core, const Try& its, int64_t ms) {
   return its.revoked.has_value() && core.now - *its.revoked >= ms;
 }
 
-// Its report shows that it knows it must not try; and its engine is there, or had the time to come
-// back in which a proxy tells what an engine died of. One that has lost its journal may have asked
-// for a load before, of which it will not tell. One whose engine is WEDGED loads nothing before
-// that is restarted, and by then its leave is over: it need not have heard anything.
+// Whether nothing more can come of a revoked try: the member has heard that it must not load, and
+// its engine runs, or was away for so long that its death would be reported by now. With a new
+// journal it may have asked for a load that it does not remember: that gets the time to end. A
+// WEDGED engine loads nothing before its restart, which ends the leave: its member need not hear.
 bool HasAnswered(const Core& core, const Question& question, const Member& member,
                  const Trial& trial, const Try& its) {
   if (!its.revoked.has_value() || !member.observed.has_value()) return false;
@@ -183,7 +184,7 @@ bool HasAnswered(const Core& core, const Question& question, const Member& membe
   return is_there || HasWaited(core, its, core.config.lost_after_ms);
 }
 
-// Nobody is there to tell: neither the member, nor its engine with a journal that knows of the try.
+// Whether nobody can say what came of the try: no member, or no engine and a new journal.
 bool IsUntold(const Core& core, const Question& question, const Member& member, const Try& its) {
   if (IsGone(core, member)) return true;
   const bool is_away = member.observed.has_value() && member.observed->boot.empty();
@@ -191,7 +192,7 @@ bool IsUntold(const Core& core, const Question& question, const Member& member, 
          HasWaited(core, its, core.config.lost_after_ms);
 }
 
-// A try that is over counts until the member has answered that it must not try again.
+// A try that was revoked still counts until the member has answered that it must not try again.
 void EndTries(Core& core, const Question& question, Trial& trial) {
   const bool alone = trial.tries.size() == 1;
   for (auto it = trial.tries.begin(); it != trial.tries.end();) {
@@ -212,7 +213,7 @@ void EndTries(Core& core, const Question& question, Trial& trial) {
   }
 }
 
-// Whoever has left is waited for as long as a load lasts; if it is back before, it tries again.
+// A member that said goodbye while it loaded keeps its leave until the load must have ended.
 void EndLeft(Core& core, const Question& question, Trial& trial) {
   std::erase_if(trial.left, [&](const auto& its) {
     const auto& leave = VerdictOf(core, question.group, question.version).leave;
@@ -224,8 +225,8 @@ void EndLeft(Core& core, const Question& question, Trial& trial) {
   });
 }
 
-// Whether its engine may yet end because of the version though nobody told it to try, as far as
-// these records know.
+// Whether the member reports that its engine loads the version, and so may end because of it,
+// whether or not it was told to try: IsAffordable counts each such engine only once.
 bool IsAtRisk(const Core& core, const Question& question, const Trial& trial,
               const Member& member) {
   const PoolId id{question.version.adapter, member.placed_in.first};
@@ -248,7 +249,7 @@ void AssessRisk(const Core& core, const Question& question, Trial& trial, const 
   }
 }
 
-// Whether no more than Config::deaths_limit engines end if one more tries.
+// Whether one more may try: at worst Config::deaths_limit engines end, that one included.
 bool IsAffordable(const Core& core, const Question& question, const Trial& trial) {
   const auto others = std::ranges::count_if(
       trial.at_risk, [&](const MemberId& id) { return !trial.tries.contains(id); });
@@ -257,8 +258,8 @@ bool IsAffordable(const Core& core, const Question& question, const Trial& trial
          core.config.deaths_limit;
 }
 
-// Stops the tries that are not loading yet. `next` tries beside the rest, if one more engine may be
-// risked.
+// Revokes the tries that are not loading yet, and notes which members were slow. `next` then tries
+// beside the rest, if one more engine may be risked.
 void GiveWay(Core& core, const Question& question, Trial& trial, const Member& next) {
   for (auto& [id, its] : trial.tries) {
     if (its.revoked.has_value()) continue;
@@ -273,7 +274,7 @@ void GiveWay(Core& core, const Question& question, Trial& trial, const Member& n
   GiveLeave(core, question.group, question.version, next);
 }
 
-// Whether another may have to try: those that do are slow, have failed or are over.
+// Whether another should try: nobody does, or all that do are slow, full, failed or revoked.
 bool IsStuck(const Core& core, const Question& question, const Trial& trial) {
   const int64_t patience = PatienceOf(core, question.version.adapter);
   const auto is_stuck = [&](const auto& its) {
@@ -316,7 +317,7 @@ void AdvanceTrial(Core& core, const Question& question, Trial& trial, const Visi
   if (may_go_on && IsStuck(core, question, trial)) {
     const Member* next = BestOf(core, question, trial, visit);
     trial.nobody = next == nullptr;
-    // The one that failed goes on where nobody else can try.
+    // If `next` tries already, it has failed and nobody else can try: it just goes on.
     if (next != nullptr && !trial.tries.contains(next->id)) GiveWay(core, question, trial, *next);
   } else {
     trial.nobody = false;  // nobody was looked for
@@ -345,8 +346,8 @@ void Ask(const Core& core, const PoolId& id, const VersionKey& version, bool who
   }
 }
 
-// Versions that nobody wants, and that somebody may still try, by leave from an earlier reign or
-// from before it was LOST.
+// Adds what somebody may still try though nobody wants it, by leave from an earlier reign (start of
+// the orchestrator), or from before it was LOST.
 void AskWhatIsTried(const Core& core, const AdapterName& adapter,
                     std::map<Question, Trial>& asked) {
   for (auto it = core.verdicts.lower_bound({adapter, RunId(), VersionNumber()});
@@ -391,8 +392,8 @@ Question FirstQuestionOf(const AdapterName& adapter) {
   return {{adapter, RunId(), VersionNumber()}, EngineGroup()};
 }
 
-// Goes on with the tries of members that were given leave by an earlier reign, or before they were
-// LOST.
+// Takes up the tries of members that have leave on record but no try here: an earlier reign gave it
+// to them, or they had it before they were LOST.
 void GoOn(Core& core, const Question& question, Trial& trial) {
   const auto given = VerdictOf(core, question.group, question.version).leave;
   for (const auto& [member, leave] : given) {
@@ -422,8 +423,8 @@ void OpenTrials(Core& core, const AdapterName& adapter, bool looks_back) {
     }
     GoOn(core, question, trial);
   }
-  // Nobody tries what has a verdict, or is not wanted any more; who was told to try may not have
-  // heard of that yet.
+  // No try begins for what has a verdict or is not wanted any more. Members that were told to try
+  // may not have heard of that yet: the trial stays until they have (EndTries).
   const auto is_tried = [&](const Question& question, const Trial& trial) {
     const Verdict known = VerdictOf(core, question.group, question.version).verdict;
     return known != Verdict::kProven && !trial.tries.empty();

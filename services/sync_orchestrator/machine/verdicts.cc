@@ -14,7 +14,7 @@
 namespace lorry::sync {
 namespace {
 
-// A refusal counts once two members say so, or one does so often.
+// A version is REFUSED once two members have reported a refusal, or one has reported three.
 constexpr size_t kRefusingMembers = 2;
 constexpr uint32_t kRefusalsOfOne = 3;
 
@@ -28,7 +28,7 @@ void Save(Core& core, const VersionKey& version) {
   core.Save(VerdictKey(version), core.verdicts.at(version));
 }
 
-// Saves a change of leave, which concerns only the trial that gave it.
+// Saves a change of `leave` without having anything planned anew: only its own trial uses it.
 void SaveQuietly(Core& core, const VersionKey& version) {
   core.SaveQuietly(VerdictKey(version), core.verdicts.at(version));
 }
@@ -69,9 +69,10 @@ void Judge(Core& core, GroupVerdict& verdict) {
 
 // --- for a version
 
-// Whether it matters that the member has loaded the version, as somebody wants to know, or told it
-// to try. A reign that waits for the roster asks for nothing yet; the member may have died with its
-// journal before it does, and would be counted as an engine that the version cost.
+// Whether the version is proven when this member has loaded it: its group has a trial of it, or
+// the member has leave to try it. After a restart of the orchestrator there are no trials until the
+// roster is gathered. If leave did not do, and the member were lost with its journal before that,
+// it would be counted as an engine that the version cost, though it had loaded it.
 bool IsTrial(const Core& core, const Member& member, const VersionKey& version) {
   return core.trials.contains({version, member.group}) ||
          VerdictOf(core, member.group, version).leave.contains(member.id);
@@ -83,7 +84,7 @@ void Prove(Core& core, const EngineGroup& group, const VersionKey& version,
   if (!Move(core, verdict, VerdictEvent::kLoaded)) return;
   verdict = GroupVerdict{.verdict = verdict.verdict, .deaths = std::move(verdict.deaths)};
   Save(core, version);
-  // A member that failed what others of its group load has failed by itself.
+  // It is not the version's fault that other members failed to load it: they are excluded.
   for (const auto& [place, members] : core.places) {
     if (place.second != group) continue;
     for (const MemberId& id : members) {
@@ -120,13 +121,14 @@ std::optional<Tried> EndLeaveIn(VerdictRecord& record, const MemberId& member) {
   return tried;
 }
 
-// Engines that died of it. Where the one of this boot hung before, that was the same life. Without
-// a boot the death is of the last try, as its leave ended when it hung.
+// Counts engines that died of it. If the engine of this boot was counted as hung before, that count
+// goes back by one, as it is the same engine. Without a boot (the leave had ended already, when the
+// engine hung) the death is taken to belong to the member's last try.
 void AddDeaths(GroupVerdict& verdict, const MemberId& member, uint32_t deaths, const BootId& boot) {
   verdict.deaths[member] += deaths;
   const auto hung = verdict.hung.find(member);
   if (hung == verdict.hung.end() || (!boot.empty() && hung->second.boot != boot)) return;
-  // It stays known: a report may tell of it again.
+  // The entry stays, even with 0 tries: a report may repeat that hang, and Blame must know it.
   if (hung->second.tries > 0) --hung->second.tries;
 }
 
@@ -161,8 +163,9 @@ void CountDeaths(Core& core, const Member& member, const EngineGroup& group) {
   }
 }
 
-// Against a version on which nothing is known. `is_new`: the failure was not in the report before;
-// one that was there before this session began was counted then, if at all.
+// Counts a failure against a version that is OPEN. `is_new`: an earlier report of this session did
+// not have it. Otherwise it counts only if no failure of this kind is counted for this member yet,
+// as that may be the same one.
 void Blame(Core& core, const Member& member, const VersionKey& version,
            const fleet::ObservedResidency& residency, bool is_new) {
   const GroupVerdict& before = VerdictOf(core, member.group, version);
@@ -180,7 +183,8 @@ void Blame(Core& core, const Member& member, const VersionKey& version,
     GroupVerdict::Tries& its = (refused ? verdict.refusals : verdict.hung)[member.id];
     its = {member.observed->boot, its.tries + 1};
   }
-  // Computed from its bytes and the base model, which all of the group have: all would say so.
+  // The member compared the version's shapes with the base model's. All of the group have the same
+  // base model, so one report is enough.
   if (misfit) Move(core, verdict, VerdictEvent::kMisfit);
   Judge(core, verdict);
   Save(core, version);
@@ -201,15 +205,15 @@ bool Fails(const Core& core, const Member& member, const VersionKey& version) {
          member.failures.contains(core.NameIn(*info, member.observed->limits.kind));
 }
 
-// Its shapes are not those of the base model of the member's engine. That stays so for as long as
-// the engine serves that base model, and is told once: it may be older than the question.
+// Whether the member reports that the version's shapes do not fit the base model of its engine. It
+// does not report that anew each time, so that what it said before the trial began counts as well.
 bool IsUnfit(const Member& member, const EngineName& name) {
   const fleet::ObservedResidency* residency = ResidencyOf(member, name);
   return residency != nullptr && residency->state == fleet::ResidencyState::kFailed &&
          residency->failure == fleet::Failure::kMisfit;
 }
 
-// A lone engine that refused versions is asked again once it was restarted.
+// If this member's engine alone has refused a version, and was restarted since, it is asked again.
 void ForgetRefusals(Core& core, const Member& member) {
   const BootId& boot = member.observed->boot;
   for (auto& [version, record] : core.verdicts) {
@@ -226,8 +230,8 @@ void ForgetRefusals(Core& core, const Member& member) {
   }
 }
 
-// Makes the engine names of the versions that the member may try, as it reports by these names, and
-// this reign may not have made them yet.
+// Computes the engine names of the versions that the member may try. Its reports speak of versions
+// by these names, and are understood only where the names were computed since this process began.
 void NameWhatItTries(Core& core, const MemberId& member) {
   for (const auto& [version, record] : core.verdicts) {
     const bool is_tried = std::ranges::any_of(
@@ -239,9 +243,10 @@ void NameWhatItTries(Core& core, const MemberId& member) {
   }
 }
 
-// The member is there, with this engine: what came of its tries. On the boot that leave was given
-// for it may still try; another one began after the try, and what the boot before died of its
-// journal has told, unless it is lost.
+// The member reports a running engine, which shows what came of its tries. If it is the boot that
+// the leave was given for, the try may go on. If it is another boot, the try is over, and a member
+// that still has its journal of that time has reported what the first boot died of. Without that
+// journal the boot counts as dead of the version, unless an operator or a goodbye explains its end.
 void JudgeLeave(Core& core, const Member& member) {
   const BootId& boot = member.observed->boot;
   if (boot.empty()) return;
@@ -354,7 +359,8 @@ void EndLeave(Core& core, const EngineGroup& group, const VersionKey& version,
   if (Of(core, group, version).leave.erase(member) > 0) SaveQuietly(core, version);
 }
 
-// What an earlier process of it was let try, and took with its journal, this one does not tell of.
+// If the member has another journal now than when it was given leave, it cannot report what came of
+// that try: the leave is not ended but counted as lost.
 void EndLeaves(Core& core, const MemberId& id) {
   const Member& member = core.members.at(id);
   for (auto& [version, record] : core.verdicts) {
@@ -391,9 +397,10 @@ void LoseLeave(Core& core, const EngineGroup& group, const VersionKey& version,
 
 void TakeEvidence(Core& core, Member& member, const fleet::Observed* before) {
   const fleet::Observed& observed = *member.observed;
-  // A death that is told now was met by the engine that was there before. What engine that is, a
-  // proxy that has just begun does not know yet: its deaths are counted once it does, but for those
-  // in a try, which leave was given for.
+  // A death that is reported now is that of the engine which the member had before, and counts in
+  // that engine's group. A proxy that has just started may not know its engine yet. If the member
+  // had no group before either, the death is counted by a later report, unless the member has leave
+  // for the version: that is on record under its group.
   const EngineGroup group = GroupOf(member);
   const bool is_new_boot = before == nullptr || before->boot != observed.boot;
   if (is_new_boot) NameWhatItTries(core, member.id);

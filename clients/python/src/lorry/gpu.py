@@ -1,7 +1,7 @@
 """Packs an adapter on the GPU that trains it, by ``liblorry_gpu.so`` (clients/gpu): one kernel instead of a copy for each tensor.
 
-The trainer's stream goes on as soon as the kernel has read the weights; the image's bytes come down while they are sent. Where there
-is no library, or the adapter is not wholly on one GPU, :mod:`lorry.image` copies tensor by tensor.
+The trainer's stream goes on as soon as the kernel has read the weights; the image is copied to the host piece by piece, while the
+pieces before are sent. Where there is no library, or the adapter is not wholly on one GPU, :mod:`lorry.image` copies tensor by tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from lorry.errors import Cancelled, LorryError, Refused
 from lorry.programs import find_program
 
-LEAF_BYTES = 1 << 20
+LEAF_BYTES = 1 << 20  # an image has one checksum for each so many bytes
 LIBRARY = "liblorry_gpu.so"
 
 _FORMATS = {"F32": 0, "F16": 1, "BF16": 2}
@@ -32,6 +32,7 @@ _TORCH = {"torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF1
 _SOURCE = np.dtype([("address", "u8"), ("rows", "u8"), ("columns", "u8"), ("row_stride", "i8"), ("column_stride", "i8"), ("begin", "u8"),
                     ("from", "u1"), ("to", "u1")], align=True)
 _STATS = np.dtype([("sum_squares", "f8"), ("finite", "u1"), ("zero", "u1")], align=True)
+# The parameters of lorry_gpu_open and so on: p is a pointer, L a uint64_t, i an int.
 _SIGNATURES = {"open": "ip", "pack": "ppLLpp", "find": "pppp", "land": "pppLp", "free": "p"}
 
 _log = logging.getLogger("lorry")
@@ -48,7 +49,7 @@ class Part:
 
 
 class Packer:
-    """The library, and the GPUs that it was opened for. Thread-safe. Lives as long as the process, as its memory is for the next image.
+    """The library, and the GPUs that it was opened for. Thread-safe. Lives as long as the process: the next image uses its memory again.
 
     Args:
         path: of the library.
@@ -63,7 +64,7 @@ class Packer:
         library.lorry_gpu_kind.restype = ctypes.c_char_p
         self._kind: str = library.lorry_gpu_kind().decode()
         self._devices: dict[int, ctypes.c_void_p] = {}  # by ordinal
-        self._draining: dict[int, threading.Lock] = {}
+        self._draining: dict[int, threading.Lock] = {}  # held while the image of one job is taken from that GPU
         self._packing = threading.Lock()
         self._works = True
 
@@ -74,7 +75,7 @@ class Packer:
             raise LorryError(f"on the GPU: {said.decode()}", "", "INTERNAL")
 
     def pack(self, parts: Sequence[Part], image_bytes: int) -> Packing | None:
-        """Queues the packing behind what the trainer's current stream holds; None where tensor by tensor is the way."""
+        """Queues the packing behind what the trainer's current stream holds; None where the tensors have to be copied one by one."""
         device = self._device_of(parts) if self._works else None
         if device is None:
             return None
@@ -125,7 +126,7 @@ class Packing:
         self._landed = 0
 
     def start(self, data: npt.NDArray[np.uint8], spans: Sequence[tuple[int, int]]) -> None:
-        """Brings the bytes of ``spans`` (begin, end), which are sorted, down to ``data``, on a thread of its own."""
+        """Starts a thread that copies the bytes of ``spans`` (begin, end), which are sorted, from the GPU to ``data``."""
         self._begins = np.array([begin for begin, _ in spans], dtype=np.uint64)
         self._lengths = np.array([end - begin for begin, end in spans], dtype=np.uint64)
         self._before = np.cumsum(self._lengths) - self._lengths  # bytes of the spans before each
@@ -133,7 +134,7 @@ class Packing:
         self._thread.start()
 
     def check(self) -> None:
-        """Waits until the values are known.
+        """Waits until the GPU has looked at every value.
 
         Raises:
             Refused: some are NaN or infinite.
@@ -142,7 +143,7 @@ class Packing:
         self._wait(lambda: self._found)
 
     def wait(self, end: int) -> int:
-        """Waits until all bytes before ``end`` are there; returns how far they are by now. Raises as ``check``."""
+        """Waits until the spans are in ``data`` up to the byte ``end``; returns how far they are by now. Raises as ``check``."""
         self._wait(lambda: self._end() >= end)
         return self._end()
 
@@ -152,27 +153,27 @@ class Packing:
         return self._hashes[index].tobytes() if self._known[index] else None
 
     def cancel(self) -> None:
-        """Whoever waits hears at once that the image is not wanted any more; the GPU is left after the bytes that are on their way."""
+        """Whoever waits gets Cancelled raised at once; the thread ends after the piece that it is copying."""
         self._tell(failed=Cancelled("the upload was cancelled", "", "CANCELLED"))
 
     def close(self) -> None:
-        """Nothing is written any more once this returns."""
+        """Cancels, and waits for the thread: nothing is written to ``data`` any more once this returns."""
         self.cancel()
         self._thread.join()
 
     def _wait(self, reached: Any) -> None:
-        with self._state:  # the thread ends in any case: the library waits ten minutes for the GPU at most
+        with self._state:  # without a timeout: the library waits at most ten minutes for the GPU, and then fails
             self._state.wait_for(lambda: self._failed is not None or reached())
         if self._failed is not None:
             raise self._failed
 
     def _end(self) -> int:
-        """Everything before this byte of the image has landed, as far as it is ours."""
+        """All bytes of the spans before this byte of the image are in ``data``."""
         at = int(np.searchsorted(self._before, self._landed, side="right")) - 1
         within = self._landed - int(self._before[at])
         if within < int(self._lengths[at]):
             return int(self._begins[at]) + within
-        return len(self._known) * LEAF_BYTES  # all of it
+        return len(self._known) * LEAF_BYTES  # all spans are: the image's end, or some bytes behind it
 
     def _drain(self, data: npt.NDArray[np.uint8]) -> None:
         try:
@@ -183,9 +184,9 @@ class Packing:
                 finally:
                     self._packer.call("free", self._job)
         except LorryError as error:
-            if error.code == "INTERNAL":  # of the GPU; neither bad values nor a publish that was cancelled speak against it
+            if error.code == "INTERNAL":  # the GPU has failed, and not the values: it is not used again
                 self._packer.give_up(str(error))
-            self._tell(failed=error)  # last: who waited may publish again at once, and that version is packed without the GPU
+            self._tell(failed=error)  # after give_up: whoever waits may publish again at once, then without the GPU
 
     def _find(self) -> None:
         stats = np.zeros(len(self._names), dtype=_STATS)
@@ -204,13 +205,14 @@ class Packing:
             self._tell(landed=landed.value)
 
     def _tell(self, found: bool = True, landed: int = 0, failed: LorryError | None = None) -> None:
+        """Wakes whoever waits. The defaults suit every call: bytes land only after ``_find``, and a failure overrides all."""
         with self._state:
             self._found, self._landed, self._failed = found, landed, self._failed or failed
             self._state.notify_all()
 
 
 def find_packer() -> Packer | None:
-    """Of the library that ``LORRY_GPU`` names, or that lies beside the ``lorry`` program; None without, or with LORRY_GPU=off."""
+    """A packer with the library that ``LORRY_GPU`` names or that lies beside ``lorry``; None without one, or with LORRY_GPU=off."""
     named, program = os.environ.get("LORRY_GPU", ""), find_program()
     if named == "off":
         return None
@@ -237,7 +239,7 @@ def _function(library: ctypes.CDLL, name: str, arguments: str) -> Any:
 
 
 def _row(part: Part) -> tuple[int, ...] | None:
-    """The part as the library sees it, a matrix; None where it cannot."""
+    """The part as an entry of ``_SOURCE``, which describes a matrix; None where it cannot be described so."""
     value, dtype = part.value, _TORCH.get(str(part.value.dtype))
     if dtype is None or part.dtype not in _FORMATS:
         return None
