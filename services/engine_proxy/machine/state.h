@@ -116,7 +116,7 @@ struct Residency {
   std::optional<Directory> directory;
   // The boot that was last asked to load it, until it is asked to unload it.
   BootId loaded_on;
-  // The boot that it is on trial on (verdicts.h); which trial of this journal it is.
+  // The boot that it is on trial on (verdicts.h), and the number of its last trial in this journal.
   BootId tried_on;
   uint64_t trial = 0;
   BootId slept_on;      // the boot that slept, or got other weights, since it loaded this

@@ -9,7 +9,7 @@
 // die of it, and one that answers the load has not ended: while the load has no answer the verdict
 // waits for that, but not beyond the next boot. Where the same boot is seen again, nobody is blamed.
 // Trials are in the journal, so that the next process blames the same version as this one would.
-// Nobody is blamed when a WEDGED engine ends, as it has to be restarted anyway.
+// The end of a WEDGED engine, which has to be restarted anyway, is blamed on a probe alone.
 #pragma once
 
 #include "services/engine_proxy/machine/state.h"

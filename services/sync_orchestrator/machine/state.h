@@ -185,7 +185,7 @@ struct Trial {
   // Members that were slow and gave way to others, with the state that the version was in there.
   // While it is in the same state, nobody who tries gives way to them again.
   std::map<MemberId, fleet::ResidencyState> slow;
-  // Members whose engines may yet end because of the version though nobody told them to try.
+  // Members that load it, told to or not: their engines may yet end because of the version.
   std::set<MemberId> at_risk;
   // Somebody tries, and has neither failed nor been told to stop.
   bool goes_on = false;
