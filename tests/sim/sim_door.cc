@@ -46,7 +46,7 @@ SimDoor::Answer SimDoor::Request(const Wish& wish) { return Ask(wish, {}); }
 
 SimDoor::Answer SimDoor::Ask(const Wish& wish, Waiting again) {
   if (is_closed_) return {{}, "nobody listens"};
-  door::Outcome outcome =
+  door::Resolution outcome =
       router_.Resolve({{wish.adapters.begin(), wish.adapters.end()}, {}, wish.children});
   if (const auto* refused = std::get_if<door::Refused>(&outcome)) return {{}, refused->reason};
   if (const auto* held = std::get_if<door::Held>(&outcome)) {
