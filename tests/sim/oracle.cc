@@ -128,7 +128,9 @@ void Oracle::TakenForTheLatest(const sync::Records& left) {
   const auto is_unknown = [&](const auto& entry) {
     const auto& [incarnation, adapter, pool, epoch] = entry.first;
     const auto known = begun.find({adapter, pool});
-    return incarnation == incarnation_ && known != begun.end() && epoch > known->second;
+    // A pool that these records do not know began after them.
+    const Epoch last = known != begun.end() ? known->second : left.empty() ? epoch : Epoch();
+    return incarnation == incarnation_ && epoch > last;
   };
   std::erase_if(started_, is_unknown);
   std::vector<EpochKey> unknown;
