@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -49,10 +51,10 @@ TEST(LargestLag, CountsDecisionsAndNotEpochs) {
 
 // How many series of the name there are.
 int SeriesOf(metrics::Registry& registry, std::string_view name) {
-  return static_cast<int>(
-      std::ranges::count_if(absl::StrSplit(registry.Scrape(), '\n'), [&](std::string_view line) {
-        return line.starts_with(name) && line.find("adapter=") != std::string_view::npos;
-      }));
+  const std::vector<std::string> lines = absl::StrSplit(registry.Scrape(), '\n');
+  return static_cast<int>(std::ranges::count_if(lines, [&](std::string_view line) {
+    return line.starts_with(name) && line.find("adapter=") != std::string_view::npos;
+  }));
 }
 
 TEST(ServingMetrics, GoWithTheirAdapter) {
@@ -74,7 +76,8 @@ TEST(ServingMetrics, ThoseOfAThousandAdaptersAreAllThatThereAre) {
   const int many = static_cast<int>(metrics::kAdaptersMax) + 50;
   for (int i = 0; i < many; ++i)
     serving.OnServing(AdapterName(absl::StrCat("eval-", i)), kRollout, 0.5);
-  EXPECT_EQ(SeriesOf(registry, "lorry_last_serving_timestamp_seconds"), metrics::kAdaptersMax + 1)
+  EXPECT_EQ(SeriesOf(registry, "lorry_last_serving_timestamp_seconds"),
+            static_cast<int>(metrics::kAdaptersMax) + 1)
       << "with `other`, of the rest";
 }
 
