@@ -64,7 +64,7 @@ def newest(world) -> int:
     return next((int(p["newest"]["number"]) for p in world.admin.status()["pools"] if p["adapter"] == ADAPTER), 0)
 
 
-def test_what_a_door_counts_of_an_adapter_ends_with_it(world, make_adapter):
+def test_what_is_counted_of_an_adapter_ends_with_it(world, make_adapter):
     name = "short-lived"
     with world.open_run(name) as run:
         world.publish(run, 1, make_adapter(1))
@@ -73,7 +73,9 @@ def test_what_a_door_counts_of_an_adapter_ends_with_it(world, make_adapter):
         assert world.doors[member].ask(name).status == 200
     assert world.metric(member, "lorry_door_adapter_requests_total", adapter=name) >= 3, "those that waited for it to be served too"
     assert world.metric(member, "lorry_door_adapter_reply_bytes_total", adapter=name) > 100
+    orchestrator = world.fleet.orchestrator
+    until(lambda: f'serving_timestamp_seconds{{adapter="{name}"' in orchestrator.metrics(), "it is served everywhere")
     world.admin.archive(name)
-    proxy = world.fleet.proxies[member]
-    until(lambda: f'adapter="{name}"' not in proxy.metrics(), "nothing is said of it any more")
-    assert f'adapter="{ADAPTER}"' in proxy.metrics()
+    for service in (world.fleet.proxies[member], orchestrator):
+        until(lambda s=service: f'adapter="{name}"' not in s.metrics(), "nothing is said of it any more")
+        assert f'adapter="{ADAPTER}"' in service.metrics()
