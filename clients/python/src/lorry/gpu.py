@@ -130,6 +130,7 @@ class Packing:
         self._begins = np.array([begin for begin, _ in spans], dtype=np.uint64)
         self._lengths = np.array([end - begin for begin, end in spans], dtype=np.uint64)
         self._before = np.cumsum(self._lengths) - self._lengths  # bytes of the spans before each
+        self._total = int(self._lengths.sum())
         self._thread = threading.Thread(target=self._drain, args=(data,), name="lorry-gpu", daemon=True)
         self._thread.start()
 
@@ -153,8 +154,9 @@ class Packing:
         return self._hashes[index].tobytes() if self._known[index] else None
 
     def cancel(self) -> None:
-        """Whoever waits gets Cancelled raised at once; the thread ends after the piece that it is copying."""
-        self._tell(failed=Cancelled("the upload was cancelled", "", "CANCELLED"))
+        """Whoever waits gets Cancelled raised at once; the thread ends after the piece that it is copying. Nothing once all is there."""
+        if not self._found or self._landed < self._total:
+            self._tell(failed=Cancelled("the upload was cancelled", "", "CANCELLED"))
 
     def close(self) -> None:
         """Cancels, and waits for the thread: nothing is written to ``data`` any more once this returns."""
@@ -199,8 +201,8 @@ class Packing:
 
     def _land(self, data: npt.NDArray[np.uint8]) -> None:
         spans = np.stack([self._begins, self._lengths], axis=1)
-        landed, total = ctypes.c_uint64(), int(self._lengths.sum())
-        while landed.value < total and self._failed is None:
+        landed = ctypes.c_uint64()
+        while landed.value < self._total and self._failed is None:
             self._packer.call("land", self._job, data.ctypes.data, spans.ctypes.data, len(spans), ctypes.byref(landed))
             self._tell(landed=landed.value)
 
