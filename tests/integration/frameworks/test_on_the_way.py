@@ -13,6 +13,8 @@ from testing.world import World
 def world(bin_dir, tiny, tmp_path, request):
     engine = engines.fake("sglang", tiny / "model", log_dir=tmp_path, name="sglang")
     with World(bin_dir, tmp_path, engine, proxy_flags={"bindings-root": tmp_path, **getattr(request, "param", {})}) as made:
+        # Until then a name that does not exist may be one that the door has not heard of yet.
+        until(lambda: made.doors["sglang"].ask("nobody").reason != "CATCHING_UP", "the door knows what is served")
         yield made
 
 
