@@ -31,7 +31,7 @@ test: ## build, then every test: C++, Python, simulation, fuzzers, engines, lint
 	-@tools/setup cuda  # without, all but clients/gpu/cuda_device.cu is built and tested
 	$(call compile_beside,tools venvs)
 	$(MAKE) --no-print-directory compile PRESET=fuzz TARGETS=fuzzers
-	ctest --test-dir $(BUILD) -j4 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)') || { tools/failures $(BUILD); exit 1; }
+	ctest --test-dir $(BUILD) -j3 --output-on-failure --no-tests=error $(if $(TESTS),-R '$(TESTS)') || { tools/failures $(BUILD); exit 1; }
 
 gpu: ## the part that packs on a GPU, with nvcc from PyPI; where there is a GPU, its checks and figures
 	tools/setup packages cuda
