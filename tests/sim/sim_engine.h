@@ -64,6 +64,8 @@ class SimEngine {
   // So many requests of it, which came without the door, nobody can know of.
   void Unload(const EngineName& name, int64_t deadline_ms, uint32_t unknown, Done done);
   std::map<EngineName, std::string> List();
+  // An unload waits for requests that its own counter will never see end: only a restart helps.
+  bool RegistryLocked() const { return locked_by_.has_value(); }
   bool Lists(const EngineName& name) const { return loaded_.contains(name); }
   // Whether it was asked to load the name from there, and still has it.
   bool HasFrom(const EngineName& name, const std::string& path) const;
@@ -141,7 +143,6 @@ class SimEngine {
   void CheckSlots(const EngineName& name);
   void MakeRoom(const EngineName& name);
   void ReloadByItself(const EngineName& name, const std::string& path);
-  bool RegistryLocked() const { return locked_by_.has_value(); }
   void FinishLoad(const EngineName& name, const std::string& path, const Done& done);
   void FinishUnload(const EngineName& name, const Done& done);
   Done WithDeadline(Done done);

@@ -28,12 +28,12 @@ void SimProxy::BeginOnFullEngine(int64_t paused_after_ms) {
   Later(paused_after_ms + kBindsAfterMs, binder_.BindNew(kNewName));
 }
 
-// Whoever has no room for it at all says NO_SLOT.
+// Whoever has no room for it at all says NO_SLOT. An engine whose registry hangs makes none.
 std::string SimProxy::WhyNoRoom() const {
   const bool is_asked =
       alive() && engine_.limits().slots != 0 && engine_.paused_since().has_value();
   if (!is_asked || machine().door_table().FindBinding(kNewName) != nullptr) return "";
-  if (binder_.last_refusal() == "NO_SLOT") return "";
+  if (binder_.last_refusal() == "NO_SLOT" || engine_.RegistryLocked()) return "";
   return absl::StrCat(member_.value, " makes no room for a framework that paused it");
 }
 
