@@ -200,8 +200,8 @@ struct GroupVerdict {
     BootId boot;        // that it holds for
     JournalId journal;  // that tells what its engine died of
     bool lost = false;  // the member was LOST or declared DEAD since; until it is back
-    bool left =
-        false;  // it said goodbye as it loaded it; until it is back, or no load lasts longer
+    // It said goodbye as it loaded it; until it is back, or no load lasts longer.
+    bool left = false;
     auto operator<=>(const Leave&) const = default;
   };
   std::map<MemberId, Leave> leave = {};
