@@ -55,8 +55,8 @@ struct Mishaps {
   uint64_t on_demand = 0;      // of seeds: most adapters are loaded on demand, more than slots
   uint64_t retire = 0;         // an adapter is archived, and taken back, or deleted and made again
   uint64_t framework = 0;      // for each engine: somebody at its door pauses it, or lets it go on
-  uint64_t release =
-      0;  // for each engine: somebody at its door releases its memory, or changes weights
+  // For each engine: somebody at its door releases its memory, or changes weights.
+  uint64_t release = 0;
   uint64_t bind = 0;    // each second, for each proxy: a framework binds or unbinds a name
   uint64_t full = 0;    // of seeds: engines end full of another fleet's names
   uint64_t meddle = 0;  // while doors are held or locked: whatever ends that

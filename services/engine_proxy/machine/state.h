@@ -324,8 +324,8 @@ struct Core {
   Tick occupancy_due = 0;
   std::optional<OccupancySeen> occupancy_seen;  // judged at judge_at
   Tick judge_at = 0;
-  uint64_t live_low =
-      0;  // the fewest requests that the door counted since the engine was asked for it
+  // The fewest requests that the door counted since the engine was asked for its occupancy.
+  uint64_t live_low = 0;
 
   std::map<EngineName, Residency> residencies;
   std::map<AdapterName, Row> rows;
