@@ -79,7 +79,7 @@ class Examination {
     }
     if (status_.members_size() == 0) {
       Add(Grade::kWarning, "no engine has attached",
-          "lorry up --engine URL, or engine-proxy --orchestrator " + context_.orchestrator());
+          "lorry attach --engine URL, or engine-proxy --orchestrator " + context_.orchestrator());
     }
   }
 

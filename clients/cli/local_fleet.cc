@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -76,6 +77,16 @@ absl::Status WriteSecret(const std::string& path, const std::string& text) {
 std::string HostPort(std::string address) {
   const size_t scheme = address.find("://");
   return scheme == std::string::npos ? address : address.substr(scheme + 3);
+}
+
+// Empty: none is shown, or its file cannot be read, which whoever dials says.
+std::string TokenOf(const client::ConnectOptions& services) {
+  std::string token = services.token;
+  if (token.empty() && !services.token_file.empty()) {
+    std::ifstream file(services.token_file);
+    file >> token;
+  }
+  return token;
 }
 
 }  // namespace
@@ -168,7 +179,11 @@ absl::Status LocalFleet::MakeToken() const {
   // Where the services run elsewhere, theirs is what this fleet shows them.
   const std::string shown = options_.services.has_value() ? options_.services->token : token;
   LORRY_RETURN_IF_ERROR(WriteSecret(InRun(kTokenFile), shown + "\n"));
-  return WriteSecret(InRun(kTokensFile), absl::StrCat("operator ", token, " lorry-up\n"));
+  std::string known = absl::StrCat("operator ", token, " lorry-up\n");
+  // Whoever shows the fleet's services theirs may look at this door: `lorry why`, `lorry doctor`.
+  const std::string theirs = options_.services.has_value() ? TokenOf(*options_.services) : "";
+  if (!theirs.empty()) absl::StrAppend(&known, "reader ", theirs, " the-fleet\n");
+  return WriteSecret(InRun(kTokensFile), known);
 }
 
 client::ConnectOptions LocalFleet::Services() const {

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kDrainTimeoutMs = 60'000;
 
 constexpr char kNoEngines[] =
-    "no engine has attached yet; `lorry up --engine URL` or engine-proxy --orchestrator brings "
-    "one\n";
+    "no engine has attached yet; `lorry attach --engine URL` or engine-proxy --orchestrator "
+    "brings one\n";
 
 // What is asked of a pool or an adapter that nobody has is answered by empty tables.
 std::string NoneOf(const std::string& pool) {

@@ -104,7 +104,7 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
                     "/v1/completions -H 'Content-Type: application/json' \\\n",
                     "    -d '{\"model\": \"policy\", \"prompt\": \"Hello\", \"max_tokens\": 8}'\n");
   } else {
-    out += "  lorry up --engine URL puts a door in front of a running engine\n";
+    out += "  lorry attach --engine URL puts a door in front of a running engine\n";
   }
   return out;
 }

@@ -15,6 +15,7 @@
 // makes. Each Ready states wake_at anew; none = not before the next event.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -95,6 +96,9 @@ class Driver {
   absl::Status Inspect(std::function<void(const M&)> look) {
     return mailbox_.Post(std::move(look));
   }
+  // The machine's time, which its ticks are of: the clock's without what turn_gap_max_ms leaves out.
+  // From any thread.
+  Tick Now() const { return clock_.Now() - not_counted_ms_; }
   // For looks: how many events the machine has taken. What a look sees is the same while this is.
   uint64_t steps() const { return steps_; }
   // What `look` returns, waited for until `deadline` of the driver's clock; not from its thread.
@@ -125,8 +129,8 @@ class Driver {
   Mailbox<Item> mailbox_;
   std::vector<Item> batch_;
   std::optional<Tick> wake_at_;
-  Tick turned_at_;              // by the clock
-  int64_t not_counted_ms_ = 0;  // of the clock, so far: turn_gap_max_ms
+  Tick turned_at_;                           // by the clock
+  std::atomic<int64_t> not_counted_ms_ = 0;  // of the clock, so far: turn_gap_max_ms
   Mutex mutex_;
   CondVar stop_wake_;
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;

@@ -84,7 +84,7 @@ Tick Driver<M, E>::TakeTick() {
   const int64_t gap = now - std::exchange(turned_at_, now);
   if (options_.turn_gap_max_ms.has_value())
     not_counted_ms_ += std::max<int64_t>(gap - *options_.turn_gap_max_ms, 0);
-  return now - not_counted_ms_;
+  return now - not_counted_ms_.load();
 }
 
 template <typename M, typename E>

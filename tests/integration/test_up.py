@@ -107,6 +107,10 @@ def test_doors_are_put_up_one_by_one(up, state, bin_dir, tiny):
             folders.append(json.loads(process.stdout.readline())["data_dir"])
         assert len(set(folders)) == 2, folders
         until(lambda: command(bin_dir, "status", home=state)[1].count("READY") >= 3, "all of them are there")
+        _, text = command(bin_dir, "doctor", home=state)
+        assert text.count(" READY") >= 2 and "token" not in text and "not answer" not in text, text
+        _, text = command(bin_dir, "why", "of-nobody", home=state)
+        assert "no answer" not in text, "the fleet's token is known at these doors, too: " + text
 
 
 def test_a_drain_waits_for_what_runs_and_aborts_nothing(up, engine, state, bin_dir):

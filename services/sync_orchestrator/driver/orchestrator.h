@@ -76,6 +76,8 @@ class Orchestrator {
 
   // One snapshot for all who ask before the next event.
   absl::StatusOr<std::shared_ptr<const Status>> GetStatus(Tick deadline);
+  // The time that ticks of a Status are of.
+  Tick Now() const { return driver_->Now(); }
 
  private:
   using MachineDriver = runtime::Driver<Machine, Event>;

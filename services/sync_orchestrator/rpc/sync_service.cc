@@ -151,7 +151,7 @@ absl::StatusOr<v1::GetStatusResponse> SyncService::StatusNow(const std::string& 
 
 v1::GetStatusResponse SyncService::Describe(const Status& status, const std::string& pool,
                                             const std::string& adapter) const {
-  v1::GetStatusResponse out = ToProto(status, store_.Newest(), pool, adapter, clock_.Now());
+  v1::GetStatusResponse out = ToProto(status, store_.Newest(), pool, adapter, orchestrator_.Now());
   out.set_version(version_);
   out.set_store_connected(store_.connected());
   return out;

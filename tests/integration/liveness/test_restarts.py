@@ -10,6 +10,8 @@ from testing.world import ADAPTER, Steps, Traffic, restart
 BACK_WITHIN_S = 25.0
 # Shorter than proxies take to give up a leader that is silent.
 SHORT_DEADLINE_MS = 5000
+# Members report more often than that, and the leader was stopped for longer.
+HEARD_WITHIN_MS = 3000
 # Each is in flight for six tokens of half a second, with a pause of as long as one.
 CLIENTS = 300
 TOKEN_DELAY_S = 0.5
@@ -75,6 +77,8 @@ def test_a_leader_that_stood_still_holds_it_against_nobody(crowd, make_adapter):
         world.fleet.orchestrator.resume()
         handle.wait("serving")
         assert world.doors["vllm-1"].ask(ADAPTER).headers["x-lorry-epoch"] == "2", "another sync was begun"
+        for member in world.engines:
+            until(lambda m=member: int(world.member(m)["observed_age_ms"]) < HEARD_WITHIN_MS, f"{member} is not said to be silent")
 
 
 def test_a_proxy_that_missed_a_decision_serves_on_while_the_store_is_away(crowd, make_adapter):

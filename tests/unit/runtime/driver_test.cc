@@ -110,6 +110,7 @@ TEST_F(DriverTest, TimeInWhichItDidNotTurnIsNotTheMachines) {
   clock_.Advance(60'000);  // the process was stopped
   driver.Turn();
   EXPECT_THAT(TakeActs(), IsEmpty()) << "one second has passed for the machine";
+  EXPECT_EQ(driver.Now(), clock_.Now() - 59'000);
   for (int second = 0; second < 3; ++second) {
     clock_.Advance(1'000);
     driver.Turn();
