@@ -5,8 +5,6 @@
 #include <iterator>
 #include <memory>
 
-#include "lib/metrics/per_adapter.h"
-
 namespace lorry::sync {
 namespace {
 
@@ -27,41 +25,42 @@ metrics::Labels LabelsOf(const std::string& adapter, const PoolName& pool) {
 
 // A gauge of many adapters says nothing, so that there is no `other` of them: those with the first
 // names are shown.
-std::set<std::string> FirstOf(const std::set<std::string>& adapters) {
+ServingMetrics::AdapterNames FirstOf(const ServingMetrics::AdapterNames& adapters) {
   const size_t shown = std::min(adapters.size(), metrics::kAdaptersMax);
   return {adapters.begin(), std::next(adapters.begin(), static_cast<std::ptrdiff_t>(shown))};
 }
 
 }  // namespace
 
+ServingMetrics::ServingMetrics(metrics::Registry& registry)
+    : registry_(registry),
+      labels_([](const std::string& adapter) { return adapter; },
+              [this](const std::string& adapter) LORRY_REQUIRES(mutex_) {
+                for (const PoolName& pool : pools_) {
+                  registry_.Remove(kToServing, LabelsOf(adapter, pool));
+                  registry_.Remove(kLastServing, LabelsOf(adapter, pool));
+                }
+              }) {}
+
 void ServingMetrics::OnServing(const AdapterName& adapter, const PoolName& pool, double seconds) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   MutexLock lock(mutex_);
-  const bool fits = pools_.contains(adapter.value) || pools_.size() < metrics::kAdaptersMax;
-  const std::string label = fits ? adapter.value : metrics::kOtherAdapters;
-  pools_[label].insert(pool);
+  pools_.insert(pool);
+  const metrics::Labels labels = LabelsOf(labels_.For(adapter.value), pool);
   registry_
       .AddHistogram(kToServing,
                     "From when the orchestrator saw a stored version until every engine that can "
                     "serves it",
-                    metrics::DurationBuckets(), LabelsOf(label, pool))
+                    metrics::DurationBuckets(), labels)
       .Observe(seconds);
   registry_
-      .AddGauge(kLastServing, "Unix time at which a version was last served everywhere",
-                LabelsOf(label, pool))
+      .AddGauge(kLastServing, "Unix time at which a version was last served everywhere", labels)
       .Set(now.count());
 }
 
-void ServingMetrics::KeepOnly(const std::set<std::string>& adapters) {
+void ServingMetrics::KeepOnly(const AdapterNames& adapters) {
   MutexLock lock(mutex_);
-  std::erase_if(pools_, [&](const auto& entry) {
-    if (entry.first == metrics::kOtherAdapters || adapters.contains(entry.first)) return false;
-    for (const PoolName& pool : entry.second) {
-      registry_.Remove(kToServing, LabelsOf(entry.first, pool));
-      registry_.Remove(kLastServing, LabelsOf(entry.first, pool));
-    }
-    return true;
-  });
+  labels_.KeepOnly(adapters);
 }
 
 SyncObserver::Sinks PhaseMetrics(metrics::Registry& registry, ServingMetrics& serving) {
@@ -117,11 +116,11 @@ void Gauges::Refresh() {
   if (!asked.ok()) return;
   const std::shared_ptr<const Status> status = *asked;
   const std::map<AdapterName, VersionKey> newest_of = store_.Newest();
-  std::set<std::string> adapters;
+  ServingMetrics::AdapterNames adapters;
   for (const PoolStatus& pool : status->pools) adapters.insert(pool.adapter.value);
   for (const auto& [adapter, newest] : newest_of) adapters.insert(adapter.value);
   serving_.KeepOnly(adapters);
-  const std::set<std::string> with_series = FirstOf(adapters);
+  const ServingMetrics::AdapterNames with_series = FirstOf(adapters);
   for (auto& [key, now] : shown_) now = false;
   for (const PoolStatus& pool : status->pools) {
     if (!with_series.contains(pool.adapter.value)) continue;

@@ -2,6 +2,7 @@
 // the status at each scrape.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
+#include "lib/metrics/per_adapter.h"
 #include "lib/metrics/registry.h"
 #include "services/sync_orchestrator/driver/orchestrator.h"
 #include "services/sync_orchestrator/rpc/store_link.h"
@@ -19,15 +21,17 @@ namespace lorry::sync {
 // 1,000 adapters the rest share `other`. Thread-safe.
 class ServingMetrics {
  public:
-  explicit ServingMetrics(metrics::Registry& registry) : registry_(registry) {}
+  using AdapterNames = std::set<std::string, std::less<>>;
+  explicit ServingMetrics(metrics::Registry& registry);
   void OnServing(const AdapterName& adapter, const PoolName& pool, double seconds)
       LORRY_EXCLUDES(mutex_);
-  void KeepOnly(const std::set<std::string>& adapters) LORRY_EXCLUDES(mutex_);
+  void KeepOnly(const AdapterNames& adapters) LORRY_EXCLUDES(mutex_);
 
  private:
   metrics::Registry& registry_;
   Mutex mutex_;
-  std::map<std::string, std::set<PoolName>> pools_ LORRY_GUARDED_BY(mutex_);  // by adapter
+  std::set<PoolName> pools_ LORRY_GUARDED_BY(mutex_);  // in which any was served
+  metrics::PerAdapter<std::string> labels_ LORRY_GUARDED_BY(mutex_);
 };
 
 // Both outlive what is returned.
