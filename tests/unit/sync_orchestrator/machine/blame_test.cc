@@ -27,6 +27,14 @@ class BlameTest : public ::testing::Test {
   void Refuse(const std::string& id, const VersionKey& key, int times = 1) {
     for (int i = 0; i < times; ++i) fleet_.Fail(id, key, Failure::kRefused, "rank");
   }
+  // Of a version that is asked for whatever becomes of its sync.
+  VersionKey HangAt(const std::string& id) {
+    fleet_.Join(id);
+    const VersionKey key = fleet_.Publish(1);
+    fleet_.Alias("eval", key);
+    fleet_.Fail(id, key, Failure::kEngineHung);
+    return key;
+  }
   std::vector<VerdictStatus> Verdicts() const { return fleet_.Verdicts(); }
 
   Fleet fleet_;
@@ -53,10 +61,7 @@ TEST_F(BlameTest, NorIsAHang) {
 }
 
 TEST_F(BlameTest, AnEngineThatHangsAndThenDiesIsOneLife) {
-  fleet_.Join("e1");
-  const VersionKey key = fleet_.Publish(1);
-  fleet_.Alias("eval", key);  // it is asked for whatever becomes of its sync
-  fleet_.Fail("e1", key, Failure::kEngineHung);
+  const VersionKey key = HangAt("e1");
   fleet_.Die("e1", key);
   EXPECT_THAT(Verdicts(), IsEmpty());
   EXPECT_TRUE(fleet_.MayLoad("e1", 1));
@@ -67,10 +72,7 @@ TEST_F(BlameTest, AnEngineThatHangsAndThenDiesIsOneLife) {
 
 // What hung is FAILED there until it is tried again, also on the next boot.
 TEST_F(BlameTest, NorIsItsHangCountedAgainInTheNextReign) {
-  fleet_.Join("e1");
-  const VersionKey key = fleet_.Publish(1);
-  fleet_.Alias("eval", key);
-  fleet_.Fail("e1", key, Failure::kEngineHung);
+  const VersionKey key = HangAt("e1");
   const std::vector<fleet::ObservedResidency> failed = fleet_.Of("e1").residencies;
   fleet_.Die("e1", key);
   fleet_.Restart();
@@ -93,10 +95,7 @@ TEST_F(BlameTest, SoItIsWhereAnotherHasTakenOverBefore) {
 }
 
 TEST_F(BlameTest, AnEngineThatHangsAndTheNextOneThatDiesAreTwo) {
-  fleet_.Join("e1");
-  const VersionKey key = fleet_.Publish(1);
-  fleet_.Alias("eval", key);
-  fleet_.Fail("e1", key, Failure::kEngineHung);
+  const VersionKey key = HangAt("e1");
   fleet_.Boot("e1");  // by somebody who saw it hang
   ASSERT_TRUE(fleet_.MayLoad("e1", 1));
   fleet_.Die("e1", key);
@@ -105,9 +104,7 @@ TEST_F(BlameTest, AnEngineThatHangsAndTheNextOneThatDiesAreTwo) {
 }
 
 TEST_F(BlameTest, WhoIsLostAfterItsEngineHungIsOneLife) {
-  fleet_.Join("e1");
-  fleet_.Alias("eval", fleet_.Publish(1));
-  fleet_.Fail("e1", fleet_.versions_[0].key, Failure::kEngineHung);
+  HangAt("e1");
   fleet_.Step(SessionLost{fleet_.SessionOf(MemberId("e1"))});
   fleet_.Pass(fleet_.config_.lost_after_ms);
   EXPECT_EQ(fleet_.StatusOf("e1").standing, MemberStanding::kLost);
