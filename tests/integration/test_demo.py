@@ -4,16 +4,20 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "examples"))
 
 from demo.screen import Scene, Screen  # noqa: E402
 from rich.console import Console  # noqa: E402
+from testing.processes import Mark  # noqa: E402
 
 LOADED = [{"engine_name": f"n{v}", "version": {"number": v}, "state": "RESIDENCY_STATE_LOADED", "in_flight": 1} for v in (98, 99)]
 COMING = {"engine_name": "n100", "version": {"number": 100}, "state": "RESIDENCY_STATE_FETCHING", "bytes_done": 1, "bytes_total": 4}
@@ -36,12 +40,12 @@ def test_nothing_is_cut_on_a_terminal_of_80_columns():
 
 # An engine that ends as it begins; everything else is as in `make demo`.
 BROKEN = """
-import sys
+import sys, tempfile
 from testing import engines
-import demo.__main__ as demo
+from demo import work as demo
 
 demo.engines.real = lambda kind, model, log_dir: engines.fake(kind, "/no/such/model", log_dir=log_dir)
-sys.argv = ["demo", "--plain"]
+sys.argv = ["demo", "--plain", "--folder", tempfile.mkdtemp()]
 sys.exit(demo.main())
 """
 
@@ -57,3 +61,59 @@ def test_an_engine_that_does_not_start_is_told_with_its_log(bin_dir, tmp_path):
     assert len(done.stderr.splitlines()) < 60, done.stderr
     assert list(pathlib.Path(said[2]).rglob("*.log"))
     shutil.rmtree(said[2])
+
+
+# What the demo's work is taken for here: it goes on whatever it is told, starts processes again and again, and each leaves a
+# child behind as engines do, which heeds no SIGTERM every other time.
+RESTLESS = """
+import itertools, signal, subprocess
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+for i in itertools.count():
+    script = "trap '' TERM; " * (i % 2) + "sleep 1000 & exec sleep %f" % (i % 5 / 1000)
+    subprocess.Popen(["sh", "-c", script], start_new_session=True)
+    print(i, flush=True)
+"""
+STAND_IN = """
+import sys
+import demo.__main__ as demo
+
+demo.GRACE_S = 1.0
+start = demo.os.posix_spawn
+demo.os.posix_spawn = lambda path, _, *rest, **more: start(path, [path, "-c", sys.argv[1]], *rest, **more)
+sys.exit(demo.main())
+"""
+
+
+@pytest.fixture
+def restless(tmp_path):
+    """Starts the demo with this work instead of its own; what a failed test leaves is killed."""
+    mark = Mark()
+
+    def start(work):
+        environment = mark.environment(os.environ) | {"PYTHONPATH": str(ROOT / "examples"), "TMPDIR": str(tmp_path)}
+        return subprocess.Popen([sys.executable, "-c", STAND_IN, work], env=environment, stdout=subprocess.PIPE), mark
+
+    yield start
+    for pid in mark.processes():
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whatever_the_work_is_at_nothing_is_left_of_it(restless, tmp_path, number):
+    demo, mark = restless(RESTLESS)
+    for _ in range(40):
+        demo.stdout.readline()
+    demo.send_signal(number)
+    demo.communicate(timeout=60)
+    assert demo.returncode == 128 + number
+    assert mark.processes() == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_work_that_is_killed_leaves_nothing_but_its_folder(restless, tmp_path):
+    demo, mark = restless(RESTLESS + "    if i == 40: import os; os.kill(os.getpid(), 9)")
+    demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert mark.processes() == {}
+    assert [path.name[:11] for path in tmp_path.iterdir()] == ["lorry-demo-"]

@@ -4,9 +4,9 @@ import os
 import pathlib
 import signal
 import subprocess
-import uuid
 
 import pytest
+from testing.processes import Mark
 from testing.waiting import until
 
 pytestmark = pytest.mark.real
@@ -14,14 +14,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class RunningDemo:
-    """One run in a session of its own, whose processes are known by a mark in their environment."""
+    """One run in a session of its own."""
 
     def __init__(self, bin_dir, folder, *arguments):
-        self._mark, self._log = f"LORRY_TEST_MARK={uuid.uuid4()}", folder / "log"
+        self._mark, self._log = Mark(), folder / "log"
         self.folder = folder / "tmp"
         self.folder.mkdir()
-        name, _, value = self._mark.partition("=")
-        environment = os.environ | {name: value, "BIN_DIR": os.fspath(bin_dir), "TMPDIR": os.fspath(self.folder)}
+        environment = self._mark.environment(os.environ) | {"BIN_DIR": os.fspath(bin_dir), "TMPDIR": os.fspath(self.folder)}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [ROOT / "examples" / "demo" / "run", "--plain", *arguments],
@@ -32,15 +31,10 @@ class RunningDemo:
         return self._log.read_text(errors="replace")
 
     def processes(self):
-        """Command lines of all that began with it, itself and children of children among them."""
-        found = {}
-        for entry in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                if self._mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue  # it ended meanwhile
-        return found
+        return self._mark.processes()
+
+    def left_behind(self):
+        return [*self.folder.glob("lorry-*"), *pathlib.Path("/dev/shm").glob(f"lorry-{self.process.pid}-*")]
 
     def kill(self):
         for pid in self.processes():
@@ -66,14 +60,22 @@ def test_the_demo_runs_to_its_end(start):
     assert demo.process.wait(600) == 0, demo.log()
     assert "✗" not in demo.log() and "answers recomputed with torch + peft" in demo.log(), demo.log()
     assert demo.processes() == {}
-    assert list(demo.folder.glob("lorry-*")) == []
+    assert demo.left_behind() == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_told_to_go_leaves_nothing(start, how):
+def is_starting(demo):
+    return all(any(kind in line for line in demo.processes().values()) for kind in ("sglang", "vllm"))
+
+
+def serves(demo):
+    return "rollouts of v1" in demo.log()
+
+
+@pytest.mark.parametrize(("how", "when"), [(signal.SIGINT, is_starting), (signal.SIGTERM, serves)])
+def test_a_demo_that_is_told_to_go_leaves_nothing(start, how, when):
     demo = start()
-    until(lambda: all(any(kind in line for line in demo.processes().values()) for kind in ("sglang", "vllm")), "engines start", 60.0)
+    until(lambda: when(demo) or demo.process.poll() is not None, "time to go", 600.0)
     demo.process.send_signal(how)
     assert demo.process.wait(60) == 128 + how, demo.log()
     assert demo.processes() == {}
-    assert list(demo.folder.glob("lorry-*")) == []
+    assert demo.left_behind() == []
