@@ -50,7 +50,7 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
   if (const auto* sync = std::get_if<sync::SyncRecord>(&*record.value)) {
     if (sync->mode == fleet::SyncMode::kBarrier) barriers_.insert(id(sync->epoch));
     const auto [it, is_new] = started_.emplace(id(sync->epoch), sync->version.key);
-    members_.emplace(id(sync->epoch), sync->share_of);
+    if (is_new) members_[id(sync->epoch)] = sync->share_of;  // lost records may give it anew
     staged_.insert(id(sync->epoch));
     if (!is_new && it->second != sync->version.key) {
       Violate(3, absl::StrCat("epoch ", sync->epoch.value, " syncs ", ToString(it->second), " and ",

@@ -56,7 +56,8 @@ void SimEngine::Kill() {
   leaked_.clear();
   locked_by_.reset();
   busy_until_ = 0;
-  asleep_ = released_ = false;
+  asleep_ = false;
+  released_.clear();
   paused_since_.reset();
   is_frozen_ = false;
   if (on_death_) on_death_();
@@ -69,7 +70,20 @@ void SimEngine::Forgotten() {
   for (const auto& [name, count] : std::exchange(direct_, {})) End(name, boot_, count);
   unseen_.clear();
   Resume();
-  released_ = false;
+  released_.clear();
+}
+
+// vLLM knows of one sleep, whoever put it there, and does nothing where it sleeps already.
+void SimEngine::SetAsleep(bool asleep) {
+  const bool sleeps_already = limits_.kind != fleet::EngineKind::kSglang && !released_.empty();
+  asleep_ = up_ && asleep && !sleeps_already;
+}
+
+void SimEngine::TakeBack(const proxy::MemoryTags& tags) {
+  const bool is_one_sleep = limits_.kind != fleet::EngineKind::kSglang;
+  if (is_one_sleep && asleep_ && released_.empty()) released_ = kMemoryTags;
+  for (const std::string& tag : tags) released_.erase(tag);
+  if (is_one_sleep && released_.empty()) asleep_ = false;
 }
 
 int64_t SimEngine::Serialised(int64_t takes) {

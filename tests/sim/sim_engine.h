@@ -11,6 +11,10 @@
 
 namespace lorry::sim {
 
+// What of it is released and taken back by itself.
+inline const proxy::MemoryTags kWeights = {"weights"};
+inline const proxy::MemoryTags kMemoryTags = {"kv_cache", "weights"};
+
 class SimEngine {
  public:
   SimEngine(Sim& sim, std::string id, fleet::EngineLimits limits, SimDisk& disk);
@@ -95,14 +99,20 @@ class SimEngine {
   uint32_t unseen(const EngineName& name) const;
 
   // Memory released, until it wakes or dies.
-  void SetAsleep(bool asleep) { asleep_ = up_ && asleep; }
+  void SetAsleep(bool asleep);
   bool asleep() const { return asleep_; }
   // By a framework, of which SGLang tells nobody. Requests, loads and probes would be its end.
-  void SetReleased(bool released) { released_ = up_ && released; }
-  bool released() const { return released_; }
+  void Release(const proxy::MemoryTags& tags) {
+    if (up_) released_.insert(tags.begin(), tags.end());
+  }
+  void TakeBack(const proxy::MemoryTags& tags);
+  const proxy::MemoryTags& released() const { return released_; }
+  // Also while it sleeps: they may be what was taken back first.
+  bool has_weights() const { return released_.empty() ? !asleep_ : !released_.contains("weights"); }
   std::optional<bool> SaysAsleep() const {
-    if (released_ && !asleep_ && limits_.kind == fleet::EngineKind::kSglang) return std::nullopt;
-    return asleep_ || released_;
+    const bool is_told = asleep_ || limits_.kind != fleet::EngineKind::kSglang;
+    if (!released_.empty() && !is_told) return std::nullopt;
+    return asleep_ || !released_.empty();
   }
   // Its memory is back, or its weights are others: what it had loaded is gone, or is applied no more
   // until it is loaded anew. Which, is drawn from the text.
@@ -177,7 +187,8 @@ class SimEngine {
   std::map<EngineName, uint32_t> unseen_;  // and of those, since it told its load
   uint64_t shown_ = 0;                     // times that it did
   std::map<EngineName, uint32_t> leaked_;  // ends that its own counter missed
-  bool asleep_ = false, released_ = false;
+  bool asleep_ = false;
+  proxy::MemoryTags released_;
   bool is_fragile_ = false;
   std::optional<Tick> paused_since_;
   bool has_aborted_ =

@@ -63,9 +63,17 @@ void SimProxy::Do(const proxy::AnswerCall& effect) {
   const SimFramework::Open call = open->second;
   framework_.open.erase(open);
   if (call.is_wake && effect.outcome == Outcome::kOk) {
-    framework_.asleep = BootId();
+    framework_.back.insert(call.tags.begin(), call.tags.end());
     framework_.woken = framework_.wakes_all.contains(passed_) && !engine_.asleep();
   }
+  // An earlier call, whose answer did not come, took that back.
+  const std::string_view told = effect.detail;
+  if (const size_t at = told.find(" is not released"); call.is_wake && at != told.npos) {
+    for (const std::string& tag : call.tags) {
+      if (told.substr(0, at).find(tag) != told.npos) framework_.back.insert(tag);
+    }
+  }
+  if (framework_.back == kMemoryTags) framework_.asleep = BootId();
   // Its remedy for what nobody knows.
   if (absl::StrContains(effect.detail, "start the engine again")) engine_.Kill();
   if (call.is_memory) return;

@@ -1,6 +1,9 @@
 // Frameworks that know nothing of Lorry, at the doors: they release the memory of engines and take it
 // again, and give them other weights.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/sim/narrate.h"
 #include "tests/sim/sim_proxy.h"
 
@@ -12,7 +15,6 @@ namespace {
 
 constexpr int64_t kWakesAgainMs = 2'000;
 constexpr int64_t kPatienceMs = 30'000;  // a request may run for ever
-const proxy::MemoryTags kTags = {"kv_cache", "weights"};
 
 }  // namespace
 
@@ -20,7 +22,9 @@ void SimProxy::FrameworkAsks(proxy::FrameworkCall call) {
   const uint64_t ticket = ++framework_.last;
   const bool is_wake = std::holds_alternative<proxy::WakeCall>(call);
   framework_.woken = false;
-  framework_.open[ticket] = {.at = sim_.now(), .is_memory = true, .is_wake = is_wake};
+  auto& open = framework_.open[ticket];
+  open = {.at = sim_.now(), .is_memory = true, .is_wake = is_wake};
+  if (is_wake) open.tags = std::get<proxy::WakeCall>(call).tags;
   framework_.memory[ticket] = call;
   Post(proxy::CallMade{ticket, std::move(call)});
   sim_.queue.In(kPatienceMs, [this, ticket, life = life_] {
@@ -32,7 +36,8 @@ void SimProxy::FrameworkReleases(int64_t lasts_ms) {
   if (!alive() || !framework_.open.empty() || !framework_.asleep.empty() || !engine_.up()) return;
   Narrate(sim_, member_.value, "a framework releases the memory");
   framework_.asleep = engine_.boot();
-  FrameworkAsks(proxy::ReleaseCall{kTags});
+  framework_.back.clear();
+  FrameworkAsks(proxy::ReleaseCall{kMemoryTags});
   FrameworkWakesIn(lasts_ms);
 }
 
@@ -44,13 +49,19 @@ void SimProxy::FrameworkWakesIn(int64_t ms) {
   });
 }
 
-// Until it is awake, whatever became of the release.
+// Until it is awake, whatever became of the release; in one call, or part by part.
 void SimProxy::FrameworkWakes() {
   if (engine_.boot() != framework_.asleep || !engine_.up()) framework_.asleep = BootId();
   if (framework_.asleep.empty()) return;
   if (alive() && framework_.open.empty()) {
-    Narrate(sim_, member_.value, "a framework takes the memory again");
-    FrameworkAsks(proxy::WakeCall{kTags});
+    proxy::MemoryTags tags = kMemoryTags;
+    for (const std::string& tag : framework_.back) tags.erase(tag);
+    const bool in_parts = tags.size() > 1 && IsOneIn("part " + engine_.boot().value, 330);
+    if (in_parts)
+      tags.erase(IsOneIn("first " + engine_.boot().value, 500) ? "weights" : "kv_cache");
+    Narrate(sim_, member_.value,
+            absl::StrCat("a framework takes ", absl::StrJoin(tags, ", "), " again"));
+    FrameworkAsks(proxy::WakeCall{std::move(tags)});
   }
   FrameworkWakesIn(kWakesAgainMs);
 }
@@ -62,10 +73,14 @@ void SimProxy::FrameworkUpdates(const std::string& text) {
   FrameworkAsks(proxy::WeightsCall{});
 }
 
-// 6: what the engine would end of.
-void SimProxy::CheckReleased(const std::string& what) {
-  if (engine_.up() && engine_.released())
-    sim_.oracle.Violate(6, absl::StrCat(what, " is moved on an engine whose memory is released"));
+// 6: what the engine would end of. A framework may load an adapter of its own before it takes the
+// rest of the memory, and room is made for that; but nothing else.
+void SimProxy::CheckReleased(const std::string& what, const proxy::MemoryTags& needed) {
+  if (!engine_.up()) return;
+  for (const std::string& tag : engine_.released()) {
+    if (needed.contains(tag))
+      sim_.oracle.Violate(6, absl::StrCat(what, " is moved on an engine that released its ", tag));
+  }
 }
 
 // What is known of its sleep here: by a look, unless that began before the engine was woken.
@@ -103,19 +118,29 @@ void SimProxy::Do(const proxy::PassCall& effect) {
   if (!is_wake && !is_frozen && engine_.RunningForAdapters() > 0)
     sim_.oracle.Violate(6,
                         absl::StrCat(member_.value, " has memory or weights taken from requests"));
-  if (is_sglang && (is_release || is_wake) && engine_.released() == is_release)
+  const proxy::MemoryTags& released = engine_.released();
+  proxy::MemoryTags tags;
+  if (const auto* it = std::get_if<proxy::ReleaseCall>(&call)) tags = it->tags;
+  if (const auto* it = std::get_if<proxy::WakeCall>(&call)) tags = it->tags;
+  const bool is_twice = std::ranges::any_of(
+      tags, [&](const std::string& tag) { return released.contains(tag) == is_release; });
+  if (is_sglang && is_twice)
     sim_.oracle.Violate(6, absl::StrCat(member_.value, " asks SGLang for what it would end of"));
   // A look at the engine may be under way.
   if (seen_boot_ == engine_.boot() && sim_.now() >= blind_until_) Told(Look());
-  const bool changes = is_wake ? engine_.released() : !is_release;
-  if (is_wake && journal_.contains("asleep")) framework_.wakes_all.insert(effect.op);
-  if (is_release) engine_.SetReleased(true);
+  // Weights that come back are others.
+  const bool changes =
+      is_wake ? tags.contains("weights") && released.contains("weights") : !is_release;
+  proxy::MemoryTags back = framework_.back;
+  back.insert(tags.begin(), tags.end());
+  if (is_wake && back == kMemoryTags && journal_.contains("asleep"))
+    framework_.wakes_all.insert(effect.op);
+  if (is_release) engine_.Release(tags);
   if (is_release) framework_.asleep = engine_.boot();
+  if (is_release) framework_.back.clear();
   // Its caller may have taken the release for lost with the life before, and is told otherwise now.
   if (is_release && framework_.wakes == 0) FrameworkWakesIn(kWakesAgainMs);
-  if (is_wake) engine_.SetReleased(false);
-  // It knows of one sleep, whoever put it there.
-  if (is_wake && !is_sglang) engine_.SetAsleep(false);
+  if (is_wake) engine_.TakeBack(tags);
   if (changes) engine_.Lose(absl::StrCat(framework_.loses, member_.value, sim_.now()));
   EngineChanged();
   const int64_t takes = sim_.Latency(500);

@@ -398,7 +398,8 @@ void SimProxy::Do(const proxy::List& effect) {
 
 void SimProxy::Do(const proxy::Load& effect) {
   CheckAwake(effect.name);
-  CheckReleased(effect.name.value);
+  const bool is_binding = effect.name.value.starts_with("lorry.binding-");
+  CheckReleased(effect.name.value, is_binding ? kWeights : kMemoryTags);
   unloads_.erase(effect.name);
   asked_of_[effect.op] = effect.name;
   unanswered_.insert(effect.op);
@@ -413,7 +414,8 @@ void SimProxy::Do(const proxy::Load& effect) {
 }
 
 void SimProxy::Do(const proxy::Probe& effect) {
-  CheckReleased(effect.name.value);
+  if (effect.question.kind != fleet::ProbeKind::kPresence)
+    CheckReleased(effect.name.value, kMemoryTags);
   asked_of_[effect.op] = effect.name;
   if (!Reaches(effect.boot)) {
     AskNobody(effect.op, effect.boot, PathOf(effect.name));
@@ -427,7 +429,7 @@ void SimProxy::Do(const proxy::Probe& effect) {
 }
 
 void SimProxy::Do(const proxy::Unload& effect) {
-  CheckReleased(effect.name.value);
+  CheckReleased(effect.name.value, kWeights);
   CheckAwake(effect.name);
   CheckUnload(effect.name);
   unloads_.insert(effect.name);

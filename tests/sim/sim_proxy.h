@@ -173,7 +173,7 @@ class SimProxy {
   void FrameworkWakes();
   void FrameworkWakesIn(int64_t ms);
   void NoteProbe(const proxy::ProbeDone& done);
-  void CheckReleased(const std::string& what);
+  void CheckReleased(const std::string& what, const proxy::MemoryTags& needed);
   void CheckWoken();
   void NoteSleep(const proxy::Event& event);
   proxy::EngineSeen Look() const;
@@ -244,10 +244,12 @@ class SimProxy {
       bool is_pause = false;
       Tick at = 0;
       bool is_memory = false, is_wake = false;
+      proxy::MemoryTags tags = {};
     };
     std::map<uint64_t, Open> open;                    // somebody waits for the answer
     std::map<uint64_t, proxy::FrameworkCall> memory;  // of this life
     BootId asleep;                                    // that is to be woken
+    proxy::MemoryTags back;                           // of its memory, as its caller was told
     std::set<proxy::OpId> wakes_all;  // of what the proxy knows to be released, by that call
     bool woken = false;               // it was told so, and nobody has put it to sleep since
     int wakes = 0;                    // that are to come

@@ -18,7 +18,7 @@ void SimProxy::Bind(Prng& prng, int64_t lasts_ms) {
 
 void SimProxy::BeginOnFullEngine(int64_t paused_after_ms) {
   constexpr int64_t kBindsAfterMs = 500;
-  if (!engine_.up() || engine_.asleep() || engine_.released()) return;
+  if (!engine_.up() || engine_.asleep() || !engine_.released().empty()) return;
   Kill(false);
   engine_.FillUp();
   Start();

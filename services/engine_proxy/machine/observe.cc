@@ -17,8 +17,9 @@ fleet::MemberHealth HealthOf(const Core& core) {
   // An engine that does not answer serves nobody, whatever it has loaded.
   if (core.boot.empty() || !core.answers || core.problem.has_value() || !core.registry.IsListed())
     return fleet::MemberHealth::kJoining;
-  if (core.asleep) return fleet::MemberHealth::kAsleep;
-  return core.IsWedged() ? fleet::MemberHealth::kWedged : fleet::MemberHealth::kReady;
+  // Also while it sleeps: it cannot take its memory back before it is started again.
+  if (core.IsWedged()) return fleet::MemberHealth::kWedged;
+  return core.asleep ? fleet::MemberHealth::kAsleep : fleet::MemberHealth::kReady;
 }
 
 std::string HealthDetail(const Core& core) {
@@ -27,8 +28,9 @@ std::string HealthDetail(const Core& core) {
   if (!core.answers) return absl::StrCat("the engine does not answer: ", core.lost_why);
   if (!core.registry.IsListed()) return "waits for the engine's list of adapters";
   if (core.IsWedged()) {
-    return absl::StrCat("the registry hangs since ", core.wedged->name.value,
-                        "; the engine serves what it has and needs a restart");
+    return absl::StrCat("the registry hangs since ", core.wedged->name.value, "; the engine ",
+                        core.asleep ? "cannot take its memory back" : "serves what it has",
+                        " and needs a restart");
   }
   if (core.asleep) return AsleepDetail(core);
   if (IsResuming(core)) {
