@@ -10,6 +10,7 @@
 #include "clients/cli/build_info.h"
 #include "clients/cli/reach.h"
 #include "clients/cli/remedies.h"
+#include "lib/base/counted.h"
 #include "lib/base/error.h"
 #include "lib/rpc/certificates.h"
 #include "lib/rpc/policy_messages.h"
@@ -62,7 +63,7 @@ class Examination {
     if (!adapters.ok()) return findings_.push_back(Unreachable("adapter-store", adapters.status()));
     adapters_ = *std::move(adapters);
     Add(Grade::kGood, absl::StrCat("adapter-store at ", context_.store(), " answers, ",
-                                   adapters_.size(), " adapters"));
+                                   Counted(adapters_.size(), "adapter")));
   }
 
   void LookAtOrchestrator() {
@@ -72,7 +73,7 @@ class Examination {
     }
     status_ = *std::move(status);
     Add(Grade::kGood, absl::StrCat("sync-orchestrator at ", context_.orchestrator(), " answers, ",
-                                   status_.members_size(), " engines on the roster"));
+                                   Counted(status_.members_size(), "engine"), " on the roster"));
     if (!status_.store_connected()) {
       Add(Grade::kBad, "the orchestrator does not reach the adapter-store",
           "start it with --store at the address that this line names: " + context_.store());
@@ -251,11 +252,21 @@ Finding JudgeCertificate(const std::string& whose, std::optional<int64_t> end, i
   if (!end) return {Grade::kBad, what + " cannot be read", renew};
   if (*end < now) return {Grade::kBad, what + " has ended", renew};
   const int64_t left_s = *end - now;
-  const std::string left = left_s < 2 * kDayS ? absl::StrCat(left_s / 3600, " hours")
-                                              : absl::StrCat(left_s / kDayS, " days");
+  const std::string left =
+      left_s < 2 * kDayS ? Counted(left_s / 3600, "hour") : Counted(left_s / kDayS, "day");
   if (left_s < kWarnS) return {Grade::kWarning, absl::StrCat(what, " ends in ", left), renew};
   return {Grade::kGood, absl::StrCat(what, " is good for ", left)};
 }
+
+namespace {
+
+// What somebody asked to have kept: "1 alias + 2 leases".
+std::string Held(const SlotDemand& demand) {
+  return absl::StrCat(Counted(demand.aliases, "alias", "aliases"), " + ",
+                      Counted(demand.leases, "lease"));
+}
+
+}  // namespace
 
 Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t slots,
                    const std::vector<SlotDemand>& demands) {
@@ -266,19 +277,18 @@ Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t s
       ++on_demand;
       needed += demand.aliases + demand.leases;
       if (demand.aliases + demand.leases == 0) continue;
-      terms.push_back(absl::StrCat(demand.adapter, " ", demand.aliases, " aliases + ",
-                                   demand.leases, " leases"));
+      terms.push_back(absl::StrCat(demand.adapter, " ", Held(demand)));
       continue;
     }
     needed += demand.keep + 1 + demand.aliases + demand.leases;
-    terms.push_back(absl::StrCat(demand.adapter, " ", demand.keep, " kept + 1 + ", demand.aliases,
-                                 " aliases + ", demand.leases, " leases"));
+    terms.push_back(absl::StrCat(demand.adapter, " ", demand.keep, " kept + 1 + ", Held(demand)));
   }
   if (on_demand > 0) {
     needed += 2;
     terms.push_back(absl::StrCat(on_demand, " on demand 1 shared + 1"));
   }
-  const std::string sum = absl::StrCat(needed, " slots (", absl::StrJoin(terms, "; "), ")");
+  const std::string sum =
+      absl::StrCat(Counted(needed, "slot"), " (", absl::StrJoin(terms, "; "), ")");
   if (slots == 0 && kind == fleet::EngineKind::kVllm) {
     return {Grade::kWarning,
             absl::StrCat(member, " has a slot limit that is not known; needs ", sum),
@@ -286,10 +296,11 @@ Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t s
             "least so many"};
   }
   if (slots == 0) return {Grade::kGood, absl::StrCat(member, " has no slot limit; needs ", sum)};
+  const std::string has = absl::StrCat(member, " has ", Counted(slots, "slot"), ", needs ", sum);
   if (needed <= slots) {
-    return {Grade::kGood, absl::StrCat(member, " has ", slots, " slots, needs ", sum)};
+    return {Grade::kGood, has};
   }
-  return {Grade::kBad, absl::StrCat(member, " has ", slots, " slots, needs ", sum),
+  return {Grade::kBad, has,
           "raise SGLang's --max-loaded-loras or vLLM's --max-cpu-loras, lower keep, or set "
           "residency=on_demand"};
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/context.h"
+#include "lib/base/counted.h"
 #include "lib/base/strings.h"
 
 namespace lorry::cli {
@@ -193,8 +194,7 @@ std::map<std::string, std::string> LinesOf(const StatusMessage& status) {
 
 // "e1, e2", "12 engines".
 std::string Named(const std::vector<std::string>& names) {
-  return names.size() > kNamedMax ? absl::StrCat(names.size(), " engines")
-                                  : absl::StrJoin(names, ", ");
+  return names.size() > kNamedMax ? Counted(names.size(), "engine") : absl::StrJoin(names, ", ");
 }
 
 // What several engines have in common is said once.

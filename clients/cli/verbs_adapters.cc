@@ -7,6 +7,7 @@
 #include "clients/cli/context.h"
 #include "clients/cli/policy_text.h"
 #include "clients/cli/verbs.h"
+#include "lib/base/counted.h"
 #include "lib/base/error.h"
 #include "lib/fleet/selector.h"
 
@@ -181,8 +182,8 @@ absl::StatusOr<int> DeleteWhole(Context& context, const std::string& adapter, bo
                        {"versions", uint64_t{deleted.versions()}},
                        {"bytes", deleted.bytes()}});
   } else {
-    context.Print(absl::StrCat(adapter, " is deleted, with ", deleted.versions(),
-                               deleted.versions() == 1 ? " version of " : " versions of ",
+    context.Print(absl::StrCat(adapter, " is deleted, with ",
+                               Counted(deleted.versions(), "version"), " of ",
                                Bytes(deleted.bytes()), "\n"));
   }
   return kOk;

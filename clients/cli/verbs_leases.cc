@@ -7,6 +7,7 @@
 #include "clients/cli/context.h"
 #include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
+#include "lib/base/counted.h"
 #include "lib/base/error.h"
 
 namespace lorry::cli {
@@ -61,10 +62,11 @@ absl::StatusOr<int> Lease(Context& context, const Arguments& arguments) {
   }
   if (!table.empty()) context.Print(table);
   const bool everywhere = got.members() > 0 && got.loaded() == got.members();
-  context.Print(absl::StrCat(
-      ToText(got.version()), " of ", got.version().adapter(), " is leased to ", request.holder(),
-      " for ", Age(got.ttl_ms()), "; loaded on ", got.loaded(), " of ", got.members(),
-      everywhere ? " engines\n" : " engines so far: ask again before you call the others\n"));
+  context.Print(
+      absl::StrCat(ToText(got.version()), " of ", got.version().adapter(), " is leased to ",
+                   request.holder(), " for ", Age(got.ttl_ms()), "; loaded on ", got.loaded(),
+                   " of ", Counted(got.members(), "engine"),
+                   everywhere ? "\n" : " so far: ask again before you call the others\n"));
   return kOk;
 }
 
@@ -78,8 +80,7 @@ absl::StatusOr<int> Release(Context& context, const Arguments& arguments) {
     context.Print(
         got.released() == 0
             ? absl::StrCat(request.holder(), " leases nothing of it; `lorry leases` lists them\n")
-            : absl::StrCat(got.released(), got.released() == 1 ? " lease" : " leases", " of ",
-                           request.holder(), " ended\n"));
+            : absl::StrCat(Counted(got.released(), "lease"), " of ", request.holder(), " ended\n"));
   }
   return kOk;
 }

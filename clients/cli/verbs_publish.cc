@@ -10,6 +10,7 @@
 #include "clients/cli/status_view.h"
 #include "clients/cli/verbs.h"
 #include "clients/cpp/peft_directory.h"
+#include "lib/base/counted.h"
 #include "lib/base/error.h"
 #include "lib/base/ids.h"
 #include "lib/fleet/selector.h"
@@ -109,8 +110,8 @@ absl::StatusOr<int> WaitServing(Context& context, client::Client& client,
     if (context.json()) return kOk;
     const auto& times = end.times();
     context.Print(absl::StrCat(context.Painted("✓", Colour::kGood), " serving on ", end.active(),
-                               " of ", end.members(), " engines, epoch ", end.epoch(), " (stage ",
-                               Milliseconds(times.stage_ms()), ", activate ",
+                               " of ", Counted(end.members(), "engine"), ", epoch ", end.epoch(),
+                               " (stage ", Milliseconds(times.stage_ms()), ", activate ",
                                Milliseconds(times.activate_ms()), ")\n"));
     return kOk;
   }

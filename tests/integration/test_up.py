@@ -77,6 +77,8 @@ def test_the_command_line_and_python_find_it_by_themselves(up, state, bin_dir, m
         assert run.publish(make_adapter(1), version=1).wait("serving", 60).active == 1
     code, text = command(bin_dir, "status", home=state)
     assert code == 0 and "policy" in text, text
+    _, text = command(bin_dir, "doctor", home=state)
+    assert "answers, 1 adapter\n" in text and "answers, 1 engine on the roster\n" in text, text
 
 
 def test_another_user_is_refused(up, bin_dir, tmp_path):

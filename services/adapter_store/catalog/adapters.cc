@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/counted.h"
 #include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
 #include "services/adapter_store/catalog/catalog.h"
@@ -132,8 +133,7 @@ absl::StatusOr<DeletedAdapter> Catalog::DeleteAdapter(const AdapterName& name, b
 absl::Status Catalog::CheckDeletable(const Adapter& adapter, bool with_versions) {
   if (adapter.versions > 0 && !with_versions) {
     return Error(absl::StatusCode::kFailedPrecondition, "ADAPTER_NOT_EMPTY",
-                 absl::StrCat(adapter.name.value, " has ", adapter.versions,
-                              adapter.versions == 1 ? " version" : " versions",
+                 absl::StrCat(adapter.name.value, " has ", Counted(adapter.versions, "version"),
                               " stored; delete them first, or say that all of them go"));
   }
   // Its aliases go with it; others that hold a version must let go first.

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/counted.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 #include "services/adapter_store/catalog/catalog.h"
@@ -44,8 +45,8 @@ struct Account {
       return absl::StrCat(total_bytes, " bytes in the store + ", bytes,
                           " of this image > its limit of ", total_bytes_max);
     }
-    return absl::StrCat(versions, " versions of ", ToAbsl(adapter), " + 1 > its quota of ",
-                        versions_max);
+    return absl::StrCat(Counted(versions, "version"), " of ", ToAbsl(adapter),
+                        " + 1 > its quota of ", versions_max);
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/counted.h"
 #include "lib/base/strings.h"
 #include "services/sync_orchestrator/machine/roster.h"
 
@@ -114,9 +115,10 @@ SlotVerdict CheckSlots(const Core& core, const std::vector<const Member*>& membe
     holders.erase(core.NameIn(version, member->observed->limits.kind));
     if (holders.size() + 1 <= slots) continue;
     verdict.without_slot.insert(member->id);
-    verdict.detail = absl::StrCat("engine ", member->id.value, " has ", slots, " adapter slots, ",
-                                  holders.size(), " are held by ", Join(holders),
-                                  "; raise its adapter limit, or drop an alias or a lease");
+    verdict.detail =
+        absl::StrCat("engine ", member->id.value, " has ", Counted(slots, "adapter slot"), ", ",
+                     Counted(holders.size(), "is", "are"), " held by ", Join(holders),
+                     "; raise its adapter limit, or drop an alias or a lease");
   }
   return verdict;
 }
@@ -133,8 +135,8 @@ std::string WhyNoSlotForLease(const Core& core, const PoolName& pool, const Vers
     on_demand.erase(name);
     const bool shares = !on_demand.empty();
     if (must.size() + 1 + (shares ? 1 : 0) <= slots) continue;
-    return absl::StrCat("engine ", id.value, " has ", slots, " adapter slots: ", must.size(),
-                        " would be held (", Join(must),
+    return absl::StrCat("engine ", id.value, " has ", Counted(slots, "adapter slot"), ": ",
+                        must.size(), " would be held (", Join(must),
                         ") and one must stay free for the next version",
                         shares ? ", another for what is loaded on demand" : "");
   }
@@ -177,15 +179,16 @@ SlotDemand DemandOf(const Core& core, const PoolName& pool) {
 SlotNeed NeedOf(const SlotDemand& demand, const fleet::EngineLimits& limits) {
   SlotNeed need{.needed = demand.needed, .kept = demand.kept};
   if (limits.slots != 0 && need.needed > limits.slots) {
-    need.shortage = absl::StrCat(
-        limits.slots, " adapter slots, ", need.needed, " are needed (", demand.arithmetic,
-        "): versions leave before their time, or the next one ", "waits with NO_SLOT; raise ",
-        ToAbsl(fleet::SlotsFlag(limits.kind)), ", or lower keep, aliases or leases");
+    need.shortage =
+        absl::StrCat(Counted(limits.slots, "adapter slot"), ", ", need.needed, " are needed (",
+                     demand.arithmetic, "): versions leave before their time, or the next one ",
+                     "waits with NO_SLOT; raise ", ToAbsl(fleet::SlotsFlag(limits.kind)),
+                     ", or lower keep, aliases or leases");
   }
   if (limits.batch_slots != 0 && need.kept > limits.batch_slots) {
     need.batch_cost = absl::StrCat(
-        "batches requests of ", limits.batch_slots, " adapters and keeps up to ", need.kept,
-        ": while more are asked for, requests wait for another's batch to end; raise ",
+        "batches requests of ", Counted(limits.batch_slots, "adapter"), " and keeps up to ",
+        need.kept, ": while more are asked for, requests wait for another's batch to end; raise ",
         ToAbsl(fleet::BatchFlag(limits.kind)), " where the memory allows it");
   }
   return need;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/counted.h"
 #include "lib/base/strings.h"
 #include "lib/fleet/quiesce.h"
 #include "services/sync_orchestrator/machine/a_few.h"
@@ -228,9 +229,10 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   }
   const uint32_t needed = policy->min_engines.Of(candidates.share_of);
   if (candidates.members.size() < needed) {
-    return WaitFor(core, id, pool, Wait::kTooFewEngines,
-                   absl::StrCat(candidates.members.size(), " engines are ready, ", needed,
-                                " are needed", candidates.unfit));
+    return WaitFor(
+        core, id, pool, Wait::kTooFewEngines,
+        absl::StrCat(Counted(candidates.members.size(), "engine is", "engines are"), " ready, ",
+                     Counted(needed, "is", "are"), " needed", candidates.unfit));
   }
   RefreshDocuments(core);  // by which slots are counted
   const SlotVerdict verdict = CheckSlots(core, candidates.members, next->version);

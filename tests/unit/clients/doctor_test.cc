@@ -31,6 +31,8 @@ TEST(JudgeCertificate, WarnsInItsLastWeek) {
             Said(Grade::kWarning, "the certificate of the store ends in 6 days"));
   EXPECT_EQ(judged(kNow + 30 * kHour),
             Said(Grade::kWarning, "the certificate of the store ends in 30 hours"));
+  EXPECT_EQ(judged(kNow + kHour + 1),
+            Said(Grade::kWarning, "the certificate of the store ends in 1 hour"));
   EXPECT_EQ(judged(kNow - 1), Said(Grade::kBad, "the certificate of the store has ended"));
   EXPECT_EQ(judged(std::nullopt), Said(Grade::kBad, "the certificate of the store cannot be read"));
 }
@@ -40,7 +42,7 @@ TEST(JudgeSlots, CountsWindowNextAliasesAndLeases) {
                                            {.adapter = "critic", .keep = 1, .leases = 2}};
   const Finding enough = JudgeSlots("e1", fleet::EngineKind::kVllm, 8, demands);
   EXPECT_EQ(enough.grade, Grade::kGood);
-  EXPECT_THAT(enough.what, HasSubstr("needs 8 slots"));
+  EXPECT_THAT(enough.what, HasSubstr("needs 8 slots (policy 2 kept + 1 + 1 alias + 0 leases; "));
   const Finding few = JudgeSlots("e1", fleet::EngineKind::kSglang, 7, demands);
   EXPECT_EQ(few.grade, Grade::kBad);
   EXPECT_THAT(few.remedy, HasSubstr("--max-loaded-loras"));

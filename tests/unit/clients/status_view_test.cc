@@ -213,9 +213,9 @@ TEST(StatusView, SaysOnceWhatSeveralEnginesHaveTooFewSlotsFor) {
   for (auto& member : *status.mutable_members()) {
     member.mutable_slot_need()->set_shortage("2 adapter slots, 3 are needed");
   }
-  status.mutable_members(1)->mutable_slot_need()->set_batch_cost("batches requests of 1 adapters");
+  status.mutable_members(1)->mutable_slot_need()->set_batch_cost("batches requests of 1 adapter");
   EXPECT_THAT(Warnings(status), ElementsAre("e1, e2: 2 adapter slots, 3 are needed",
-                                            "e2: batches requests of 1 adapters"));
+                                            "e2: batches requests of 1 adapter"));
 }
 
 TEST(StatusView, CallsSlotsUnknownWhereAnEngineThatHasALimitDoesNotTellIt) {

@@ -273,7 +273,7 @@ TEST(Slots, ASmallerBatchLimitIsAWarningWithItsCost) {
   fleet.Report("e1");
   EXPECT_EQ(fleet.Need("e1").shortage, "");
   EXPECT_THAT(fleet.Need("e1").batch_cost,
-              testing::AllOf(testing::HasSubstr("of 1 adapters and keeps up to 2"),
+              testing::AllOf(testing::HasSubstr("of 1 adapter and keeps up to 2"),
                              testing::HasSubstr("--max-loras")));
 }
 

@@ -111,7 +111,7 @@ TEST(Sync, WhoWaitsForEnginesIsToldWhatIsWrongWithThem) {
   const VersionKey key = fleet.Publish(1);
   EXPECT_EQ(fleet.Pool().waits_for, "TOO_FEW_ENGINES");
   EXPECT_EQ(fleet.Pool().detail,
-            "0 engines are ready, 1 are needed; e2: JOINING, ENGINE_LORA_DISABLED");
+            "0 engines are ready, 1 is needed; e2: JOINING, ENGINE_LORA_DISABLED");
   fleet.Join("e1");
   for (int i = 0; i < 3; ++i) fleet.Fail("e1", key, fleet::Failure::kRefused, "rank 64");
   EXPECT_EQ(fleet.Pool().waits_for, "REFUSED");
