@@ -176,11 +176,12 @@ Problem LoraDisabled(fleet::EngineKind kind) {
   if (kind == fleet::EngineKind::kSglang) {
     return {"ENGINE_LORA_DISABLED",
             "start SGLang with --enable-lora --max-lora-rank RANK --lora-target-modules all (or "
-            "the modules your "
-            "adapters train)"};
+            "the modules that your adapters train)"};
   }
   return {"ENGINE_LORA_DISABLED",
-          "start vLLM with --enable-lora --max-lora-rank RANK --max-loras N --max-cpu-loras M"};
+          "start vLLM with --enable-lora --max-lora-rank RANK --max-loras N --max-cpu-loras M, and "
+          "with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment, without which it loads none "
+          "while it runs"};
 }
 
 Problem RuntimeLoraDisabled() {

@@ -20,6 +20,7 @@ using fleet::EngineKind;
 using fleet::PauseKind;
 using fleet::ProbeKind;
 using std::chrono::milliseconds;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -323,8 +324,12 @@ TEST_P(DriverTest, LoraSwitchedOffIsNamedByThePreflightAndByLoads) {
   const auto facts = engine.Inspect();
   ASSERT_EQ(facts->problems.size(), 1u);
   EXPECT_EQ(facts->problems[0].reason, "ENGINE_LORA_DISABLED");
-  EXPECT_THAT(facts->problems[0].remedy, HasSubstr("--enable-lora"));
-  EXPECT_EQ(ReasonOf(engine.Load(Fresh(), Adapter("v1"))), "ENGINE_LORA_DISABLED");
+  // All that it takes, so that nobody starts it anew to be told of the next thing.
+  const char* needed = is_sglang() ? "--lora-target-modules" : "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1";
+  EXPECT_THAT(facts->problems[0].remedy, AllOf(HasSubstr("--enable-lora"), HasSubstr(needed)));
+  const absl::Status refused = engine.Load(Fresh(), Adapter("v1"));
+  EXPECT_EQ(ReasonOf(refused), "ENGINE_LORA_DISABLED");
+  EXPECT_THAT(refused.message(), HasSubstr(needed));
 }
 
 class SglangTest : public DriverTest {};
