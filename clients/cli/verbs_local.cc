@@ -20,6 +20,10 @@ constexpr int64_t kReadyTimeoutMs = 60'000;
 // An engine that runs already is recognised within a second or two.
 constexpr int64_t kEnginesTimeoutMs = 10'000;
 constexpr int64_t kEnginesLookMs = 100;
+// Of `lorry up` without --engine, which is of use where engines come later.
+constexpr char kNoEngine[] =
+    "no engine is attached: versions that are published are stored, and none is served";
+constexpr char kAttach[] = "lorry attach --engine http://127.0.0.1:30000";
 
 // Whole or not at all: other commands read it at any moment.
 absl::Status WriteUpFile(const nlohmann::json& addresses) {
@@ -96,15 +100,15 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
     table.Add({{text(engine, "member"), Colour::kBold}, text(engine, "door"), state, detail});
   }
   std::string out = table.Render(context.colour());
-  absl::StrAppend(&out, "\ndata and logs in ", text(up, "data_dir"), "; Ctrl-C stops everything\n",
-                  "\nin another terminal:\n",
-                  "  lorry publish DIR --adapter policy --wait serving\n", "  lorry watch\n");
+  absl::StrAppend(&out, "\ndata and logs in ", text(up, "data_dir"), "; Ctrl-C stops everything\n");
+  if (door.empty()) absl::StrAppend(&out, "\n", context.Painted(kNoEngine, Colour::kWarn), "\n");
+  absl::StrAppend(&out, "\nin another terminal:\n");
+  if (door.empty()) absl::StrAppend(&out, "  ", kAttach, "\n");
+  absl::StrAppend(&out, "  lorry publish DIR --adapter policy --wait serving\n", "  lorry watch\n");
   if (!door.empty()) {
     absl::StrAppend(&out, "  curl ", door,
                     "/v1/completions -H 'Content-Type: application/json' \\\n",
                     "    -d '{\"model\": \"policy\", \"prompt\": \"Hello\", \"max_tokens\": 8}'\n");
-  } else {
-    out += "  lorry attach --engine URL puts a door in front of a running engine\n";
   }
   return out;
 }
@@ -151,6 +155,7 @@ absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
   LORRY_RETURN_IF_ERROR(WriteUpFile(up));
   if (context.json()) {
     context.Print(up.dump() + "\n");
+    if (up["engines"].empty()) std::fprintf(stderr, "lorry: %s; next: %s\n", kNoEngine, kAttach);
   } else {
     LORRY_ASSIGN_OR_RETURN(const auto client,
                            client::Client::Connect({.store = up.value("store", ""),
@@ -240,7 +245,8 @@ std::vector<Verb> LocalVerbs() {
            "exit status is 1, unless --keep-going says otherwise. The engines' copies of adapters "
            "lie in /dev/shm/lorry-UID/MEMBER and stay there, as an engine may read them again and "
            "the next `lorry up` goes on with them: delete MEMBER's once its engine is gone for "
-           "good.",
+           "good. Without --engine versions are stored and none is served, until `lorry attach` "
+           "puts a door in front of an engine.",
        .options = LocalOptions(),
        .examples = {"lorry up --engine http://127.0.0.1:30000",
                     "lorry up --engine 30000 --engine 30001 --data-dir /var/tmp/lorry"},

@@ -51,6 +51,22 @@ def up(bin_dir, engine, state):
             assert process.wait(DEADLINE_S) == 0, (state / "up.log").read_text()
 
 
+@pytest.mark.parametrize("words", [["up"], ["up", "--json"]])
+def test_without_an_engine_it_says_so_and_what_comes_next(bin_dir, tmp_path, words):
+    """Two services that run look like success, and nothing can be served by them."""
+    with contextlib.ExitStack() as stack:
+        process = subprocess.Popen([bin_dir / "lorry", *words], env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        stack.callback(process.wait, DEADLINE_S)
+        stack.callback(process.send_signal, signal.SIGTERM)
+        said = ""
+        while "lorry attach --engine" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        assert "no engine is attached" in said and "none is served" in said, said
+
+
 def command(bin_dir, *words, home):
     done = subprocess.run([bin_dir / "lorry", *words], env=os.environ | {"XDG_STATE_HOME": str(home)}, text=True,
                           capture_output=True, timeout=DEADLINE_S, check=False)
