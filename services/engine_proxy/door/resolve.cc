@@ -73,13 +73,19 @@ std::string Typed(const DoorTable& table, const VersionKey& key) {
                           .number = key.number});
 }
 
-// The newest first, as they can be asked for.
-std::string LoadedVersions(const DoorTable& table, const AdapterName& adapter) {
+// As they can be asked for, the newest first; where a number was asked for, the nearest to it.
+std::string LoadedVersions(const DoorTable& table, const AdapterName& adapter,
+                           std::optional<VersionNumber> asked) {
   std::vector<VersionKey> loaded;
   for (const DoorRoute& route : table.routes) {
     if (route.key.adapter == adapter) loaded.push_back(route.key);
   }
   std::sort(loaded.rbegin(), loaded.rend());
+  const auto how_far = [&](const VersionKey& key) {
+    const uint64_t is = key.number.value, wanted = asked->value;
+    return is > wanted ? is - wanted : wanted - is;
+  };
+  if (asked.has_value()) std::ranges::stable_sort(loaded, {}, how_far);
   std::string out;
   for (size_t i = 0; i < std::min(loaded.size(), kListedVersions); ++i) {
     out += (i == 0 ? "" : ", ") + Typed(table, loaded[i]);
@@ -91,7 +97,20 @@ std::string LoadedVersions(const DoorTable& table, const AdapterName& adapter) {
 Refused NotLoaded(const DoorTable& table, const AdapterName& adapter, std::string_view reference) {
   return {409, "NOT_LOADED",
           std::string(reference) + " is not loaded at this engine; loaded of " + adapter.value +
-              ": " + LoadedVersions(table, adapter)};
+              ": " + LoadedVersions(table, adapter, {})};
+}
+
+// A table has what is loaded. Whether there ever was such a version the store alone knows, and a
+// request does not wait for it.
+Refused NumberNotLoaded(const DoorTable& table, const Selector& selector,
+                        std::string_view reference) {
+  const std::string& adapter = selector.adapter.value;
+  const std::string number = ToString(selector).substr(adapter.size() + 1);
+  return {409, "NOT_LOADED",
+          std::string(reference) + " is not loaded at this engine, and may never have been " +
+              "published: `lorry versions " + adapter + "` lists what is stored, `lorry lease " +
+              adapter + " " + number + "` has a stored version loaded; loaded of " + adapter +
+              ": " + LoadedVersions(table, selector.adapter, selector.number)};
 }
 
 Resolved From(const DoorTable& table, const DoorRoute& route, Epoch epoch) {
@@ -249,8 +268,9 @@ Result Named(const DoorTable& table, const Selector& selector, std::string_view 
     default:
       return Latest(table, *row, min);
   }
-  if (route == nullptr) return NotLoaded(table, selector.adapter, reference);
-  return Explicit(table, *route, min);
+  if (route != nullptr) return Explicit(table, *route, min);
+  if (selector.kind == Selector::Kind::kAlias) return NotLoaded(table, selector.adapter, reference);
+  return NumberNotLoaded(table, selector, reference);
 }
 
 Result Bound(const DoorTable& table, const DoorBinding& binding, std::optional<uint64_t> min) {

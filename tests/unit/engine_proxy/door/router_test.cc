@@ -111,13 +111,28 @@ TEST_F(RouterTest, SuggestsTheNearestNames) {
 
 TEST_F(RouterTest, ListsWhatIsLoadedAsItCanBeAskedFor) {
   router_.SetTable(Ordinary().Make());
-  const Resolution outcome = router_.Resolve({{"policy@10"}, {}});
+  const Resolution outcome = router_.Resolve({{"policy@best"}, {}});
   EXPECT_EQ(std::get<Refused>(outcome).message,
-            "policy@10 is not loaded at this engine; loaded of policy: policy@r2.9, policy@12, "
+            "policy@best is not loaded at this engine; loaded of policy: policy@r2.9, policy@12, "
             "policy@11");
   for (const char* listed : {"policy@r2.9", "policy@12", "policy@11"}) {
     EXPECT_TRUE(std::holds_alternative<Admitted>(router_.Resolve({{listed}, {}}))) << listed;
   }
+}
+
+TEST_F(RouterTest, ANumberThatIsNotLoadedMayNeverHaveBeenPublished) {
+  router_.SetTable(Ordinary().Make());
+  const auto said = [&](const char* reference) {
+    const Resolution outcome = router_.Resolve({{reference}, {}});
+    EXPECT_EQ(std::get<Refused>(outcome).reason, "NOT_LOADED");
+    return std::get<Refused>(outcome).message;
+  };
+  EXPECT_EQ(said("policy@99"),
+            "policy@99 is not loaded at this engine, and may never have been published: `lorry "
+            "versions policy` lists what is stored, `lorry lease policy 99` has a stored version "
+            "loaded; loaded of policy: policy@12, policy@11, policy@r2.9");
+  EXPECT_TRUE(said("policy@10").ends_with(": policy@r2.9, policy@11, policy@12")) << "the nearest";
+  EXPECT_NE(said("policy@r1.9").find("`lorry lease policy r1.9`"), std::string::npos);
 }
 
 TEST_F(RouterTest, SaysHowToWriteWhatCannotBeRead) {
