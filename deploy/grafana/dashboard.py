@@ -151,6 +151,9 @@ BYTES = [
         ('sum(lorry_store_uploads_open{job=~"$job"})', "uploads open"),
         ('sum(increase(lorry_store_gc_deleted_total{job=~"$job"}[$__rate_interval]))', "collected"),
     ]),
+    ("Stored bytes by adapter", "bytes", "What each adapter's stored images take: who fills the store's disk. A policy's quota_bytes and store_keep bound it.", [
+        ('sum by (adapter) (lorry_store_adapter_bytes{job=~"$job", adapter=~"$adapter|other"})', "{{adapter}}"),
+    ]),
     ("Uploads and transfer errors", "none", "Uploads that ended, by result and reason, and transfers that failed.", [
         ('sum by (result, reason) (increase(lorry_store_uploads_total{job=~"$job"}[$__rate_interval]))', "{{result}} {{reason}}"),
         (f"sum by (transport, reason) (increase(lorry_transfer_errors_total{{{PER_INSTANCE}}}[$__rate_interval]))", "{{transport}} {{reason}}"),

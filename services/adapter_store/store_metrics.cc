@@ -2,8 +2,25 @@
 
 #include <chrono>
 #include <filesystem>
+#include <set>
 
 namespace lorry::store {
+namespace {
+
+constexpr char kAdapterBytes[] = "lorry_store_adapter_bytes";
+constexpr size_t kAdaptersRead = 1'000;  // at once, of the catalogue
+
+absl::StatusOr<std::vector<Adapter>> AllAdapters(Catalog& catalog) {
+  std::vector<Adapter> all;
+  while (true) {
+    auto some = catalog.ListAdapters(all.empty() ? "" : all.back().name.value, kAdaptersRead);
+    if (!some.ok()) return some.status();
+    all.insert(all.end(), some->begin(), some->end());
+    if (some->size() < kAdaptersRead) return all;
+  }
+}
+
+}  // namespace
 
 StoreMetrics::StoreMetrics(metrics::Registry& registry)
     : registry_(registry),
@@ -21,7 +38,16 @@ StoreMetrics::StoreMetrics(metrics::Registry& registry)
           "One upload that was stored: from its first BeginUpload until it is a version",
           metrics::DurationBuckets())),
       evicted_(registry.AddCounter("lorry_store_gc_deleted_total",
-                                   "Versions deleted because nothing held them any more")) {}
+                                   "Versions deleted because nothing held them any more")),
+      shares_(
+          [&registry](const std::string& adapter) {
+            return Share{adapter,
+                         registry.AddGauge(kAdapterBytes, "Bytes of the adapter's stored images",
+                                           {{"adapter", adapter}})};
+          },
+          [&registry](const std::string& adapter) {
+            registry.Remove(kAdapterBytes, {{"adapter", adapter}});
+          }) {}
 
 void StoreMetrics::UploadStored(int64_t took_ms) {
   UploadEnded("stored", "");
@@ -50,6 +76,23 @@ void StoreMetrics::Refresh(Catalog& catalog) {
   versions_.Set(static_cast<double>(totals->versions));
   blob_bytes_.Set(static_cast<double>(totals->stored_bytes));
   uploads_open_.Set(static_cast<double>(totals->open_uploads));
+  RefreshShares(catalog);
+}
+
+void StoreMetrics::RefreshShares(Catalog& catalog) {
+  const absl::StatusOr<std::vector<Adapter>> adapters = AllAdapters(catalog);
+  if (!adapters.ok()) return;
+  std::set<std::string, std::less<>> names;
+  for (const Adapter& adapter : *adapters) names.insert(adapter.name.value);
+  MutexLock lock(mutex_);
+  shares_.KeepOnly(names);
+  std::map<std::string, uint64_t> bytes;
+  for (const Adapter& adapter : *adapters)
+    bytes[shares_.For(adapter.name.value).label] += adapter.stored_bytes;
+  has_others_ = has_others_ || bytes.contains(metrics::kOtherAdapters);
+  // Theirs does not end, and says 0 once every adapter has one of its own.
+  if (has_others_) bytes.try_emplace(metrics::kOtherAdapters, 0);
+  for (const auto& [label, sum] : bytes) shares_.For(label).bytes.Set(static_cast<double>(sum));
 }
 
 void StoreMetrics::Refresh(const std::string& transport, const transfer::TransportStats& stats) {

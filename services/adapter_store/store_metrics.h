@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/base/mutex.h"
+#include "lib/metrics/per_adapter.h"
 #include "lib/metrics/registry.h"
 #include "lib/transfer/transport.h"
 #include "services/adapter_store/catalog/catalog.h"
@@ -21,17 +22,26 @@ class StoreMetrics {
   void UploadEnded(std::string_view result, std::string_view reason);
   void Evicted(int versions) { evicted_.Add(versions); }
   // At a scrape: gauges from the catalogue, counters moved on to what a server counts.
-  void Refresh(Catalog& catalog);
+  void Refresh(Catalog& catalog) LORRY_EXCLUDES(mutex_);
   void Refresh(const std::string& data_dir);
   void Refresh(const std::string& transport, const transfer::TransportStats& stats)
       LORRY_EXCLUDES(mutex_);
 
  private:
+  // A gauge that stands for an adapter, or for all that are beyond the cap.
+  struct Share {
+    std::string label;
+    metrics::Gauge bytes;
+  };
+  void RefreshShares(Catalog& catalog) LORRY_EXCLUDES(mutex_);
+
   metrics::Registry& registry_;
   metrics::Gauge versions_, blob_bytes_, uploads_open_, last_stored_, disk_free_;
   metrics::Histogram upload_seconds_;
   metrics::Counter evicted_;
   Mutex mutex_;
+  metrics::PerAdapter<Share> shares_ LORRY_GUARDED_BY(mutex_);
+  bool has_others_ LORRY_GUARDED_BY(mutex_) = false;  // there is a gauge for those beyond the cap
   std::map<std::string, transfer::TransportStats> last_ LORRY_GUARDED_BY(mutex_);
 };
 

@@ -1,0 +1,63 @@
+// What a scrape says of the catalogue, adapter by adapter.
+#include "services/adapter_store/store_metrics.h"
+
+#include "tests/unit/adapter_store/catalog_dsl.h"
+
+namespace lorry::store {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class StoreMetricsTest : public CatalogTest {
+ protected:
+  // One version of 1,000 bytes, its number above those before.
+  void Store(const std::string& adapter, uint64_t number) {
+    if (number == 1) OpenRun(std::nullopt, adapter);
+    BeginUploadArgs args = Args(number);
+    args.key = Key(number, 0, adapter);
+    const auto begun = catalog_->BeginUpload(args);
+    ASSERT_THAT(begun, IsOk());
+    ASSERT_THAT(catalog_->StoreVersion(begun->upload.id, Image(absl::StrCat(adapter, ".", number))),
+                IsOk());
+  }
+  void Delete(const std::string& adapter) {
+    ASSERT_THAT(catalog_->DeleteAdapter(AdapterName(adapter), /*with_versions=*/true), IsOk());
+  }
+  std::string Scrape() {
+    metrics_.Refresh(*catalog_);
+    return registry_.Scrape();
+  }
+  static std::string Said(const std::string& adapter, uint64_t bytes) {
+    return absl::StrCat("lorry_store_adapter_bytes{adapter=\"", adapter, "\"} ", bytes, "\n");
+  }
+  metrics::Registry registry_{{.service = "test", .version = "0"}};
+  StoreMetrics metrics_{registry_};
+};
+
+TEST_F(StoreMetricsTest, SaysWhatEachAdapterTakes) {
+  Store("policy", 1);
+  Store("policy", 2);
+  Store("critic", 1);
+  EXPECT_THAT(Scrape(), AllOf(HasSubstr(Said("policy", 2000)), HasSubstr(Said("critic", 1000))));
+  Delete("critic");
+  EXPECT_THAT(Scrape(), AllOf(HasSubstr(Said("policy", 2000)), Not(HasSubstr("critic"))));
+}
+
+TEST_F(StoreMetricsTest, AddsUpThoseBeyondTheCap) {
+  for (size_t i = 0; i < metrics::kAdaptersMax; ++i)
+    ASSERT_THAT(catalog_->SetAdapter(AdapterName(absl::StrCat("a", i)), {}, std::nullopt), IsOk());
+  Store("z1", 1);
+  Store("z2", 1);
+  Store("z2", 2);
+  EXPECT_THAT(Scrape(), AllOf(HasSubstr(Said("a999", 0)), HasSubstr(Said("other", 3000)),
+                              Not(HasSubstr("\"z1\""))));
+  for (const char* gone : {"a1", "a2", "a3"}) Delete(gone);  // `other` has a place, too
+  EXPECT_THAT(Scrape(), AllOf(HasSubstr(Said("z1", 1000)), HasSubstr(Said("z2", 2000)),
+                              HasSubstr(Said("other", 0))))
+      << "they have room of their own now, and are counted once";
+}
+
+}  // namespace
+}  // namespace lorry::store
