@@ -60,6 +60,64 @@ def test_a_fleet_beside_a_trainer_serves_and_leaves_nothing_behind(pair, program
     assert list(tmp_path.iterdir()) == [], "what the user's own `lorry up` wrote would be untouched"
 
 
+def shared(engine):
+    """What is left of the adapters that proxies of this user wrote for the engine."""
+    return [path for path in pathlib.Path(f"/dev/shm/lorry-{os.geteuid()}/engine-{engine.port}").rglob("*") if path.is_file()]
+
+
+def publish(fleet, adapter):
+    with lorry.open_run("policy", **fleet.addresses()) as run:
+        run.publish(adapter, version=1).wait("serving", SERVING_S)
+
+
+def test_of_an_engine_that_has_ended_nothing_stays_in_shared_memory(tiny, program, make_adapter, tmp_path):
+    with engines.running(engines.fake("vllm", tiny / "model", log_dir=tmp_path)) as (engine,):
+        with lorry.local([engine.url], program=program) as fleet:
+            publish(fleet, make_adapter(1))
+            assert shared(engine)
+            engine.stop()  # a moment ago, of which the proxy may have noticed nothing yet
+        assert not shared(engine)
+
+
+NOTEBOOK = """
+import sys, lorry
+with lorry.local([sys.argv[1]], program=sys.argv[2]) as fleet, lorry.open_run("policy", **fleet.addresses()) as run:
+    run.publish(sys.argv[3], version=1).wait("serving", 60)
+print("closed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_an_engine_may_read_again_goes_when_both_have_ended(tiny, program, make_adapter, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(lorry.__file__).parents[1])}
+    with engines.running(engines.fake("vllm", tiny / "model", log_dir=tmp_path)) as (engine,):
+        notebook = subprocess.Popen([sys.executable, "-c", NOTEBOOK, engine.url, str(program), str(make_adapter(1))],
+                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        with notebook:
+            assert notebook.stdout.readline() == "closed\n"
+            assert shared(engine), "the engine has it loaded from there"
+            engine.stop()
+            notebook.stdin.close()
+            assert notebook.wait(DEADLINE_S) == 0
+        assert not shared(engine)
+
+
+def test_a_fleet_takes_away_what_is_its_own_alone(tiny, program, make_adapter, tmp_path):
+    """Beside what a fleet of another directory left, which that one goes on with."""
+    with engines.running(engines.fake("sglang", tiny / "model", log_dir=tmp_path)) as (engine,):
+        with lorry.local([engine.url], program=program, data_dir=tmp_path / "kept") as fleet:
+            publish(fleet, make_adapter(1))
+        kept = set(shared(engine))
+        assert kept
+        with lorry.local([engine.url], program=program):
+            pass
+        assert set(shared(engine)) == kept
+        with lorry.local([engine.url], program=program, data_dir=tmp_path / "kept") as fleet:
+            door = DoorClient("sglang", fleet.doors[engine.url])
+            until(lambda: door.ask("policy").status == 200, "it serves what it served", DEADLINE_S)
+            assert door.ask("policy").version == 1
+
+
 def test_versions_stay_where_a_directory_is_named(pair, program, make_adapter, tmp_path):
     for number in (1, 2):
         with lorry.local([pair["vllm"].url], program=program, data_dir=tmp_path) as fleet:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lorry.errors import LorryError
+from lorry.leftovers import Leftovers
 from lorry.programs import find_program, hold
 
 # The services are up within a second; a busy machine has taken ten.
@@ -55,7 +56,11 @@ class Fleet:
         return {name: value for name, value in told.items() if value}
 
     def close(self) -> None:
-        """Ends the programs. Requests that run may go on for 25 seconds; the engines run on, and clients call them directly again."""
+        """Ends the programs. Requests that run may go on for 25 seconds; the engines run on, and clients call them directly again.
+
+        Without a ``data_dir`` of yours what the programs wrote goes, too, but for the adapters in shared memory that an engine has loaded and
+        may read again: they go when this process ends, if the engine has ended by then, else with the next fleet in front of that engine.
+        """
         self._scratch.close()
 
     def __enter__(self) -> Fleet:
@@ -114,6 +119,9 @@ def _start(
 ) -> Fleet:
     with contextlib.ExitStack() as stack:
         scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lorry-")))
+        leftovers = Leftovers()
+        if data_dir is None:  # in a directory that stays is what the next fleet believes of them
+            stack.callback(leftovers.remove)
         command = [_program(program), *words, "--json", "--until-stdin-ends", f"--pool={pool}"]
         command.append(f"--data-dir={data_dir if data_dir is not None else scratch / 'data'}")
         command += [f"--engine={engine}" for engine in engines]
@@ -132,6 +140,7 @@ def _start(
             _end(process)
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
             raise LorryError(f"`{' '.join(command[:2])}` did not start: {log.read().strip()}", "SERVICE_NOT_READY", "ABORTED")
+        leftovers.began(json.loads(told)["engines"])
         return Fleet(process, json.loads(told), stack.pop_all())
 
 
