@@ -385,9 +385,9 @@ std::vector<std::string> Warnings(const StatusMessage& status) {
                                       ": engines died on it; publish the next number"));
     }
     if (pool.has_override()) {
-      warnings.push_back(absl::StrCat(pool.adapter(), " is pinned to ", ToText(pool.override()),
-                                      " in ", pool.pool(), "; lorry rollback ", pool.adapter(),
-                                      " --lift lets it go on"));
+      warnings.push_back(absl::StrCat(
+          pool.adapter(), " is pinned to ", ToText(pool.override()), " in ", pool.pool(),
+          ", and newer versions wait; lorry rollback ", pool.adapter(), " --lift ends the pin"));
     }
   }
   for (const std::string& warning : EngineWarnings(status)) warnings.push_back(warning);

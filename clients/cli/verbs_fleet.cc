@@ -108,12 +108,20 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
   return kOk;
 }
 
+// What a pool of the adapter is pinned to: " to v11", empty where none is or several may be meant.
+std::string PinOf(client::Client& client, const std::string& adapter, const std::string& pool) {
+  const auto status = client.Status(pool, adapter);
+  if (!status.ok() || status->pools_size() != 1 || !status->pools(0).has_override()) return "";
+  return " to " + ToText(status->pools(0).override());
+}
+
 absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
   const std::string adapter = arguments.At(0), pool = arguments.Text("pool");
   const bool lift = arguments.Has("lift");
   if (lift == !arguments.At(1).empty()) return Usage("rollback needs either a VERSION or --lift");
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   std::optional<common::v1::VersionRef> target;
+  const std::string pin = lift ? PinOf(*client, adapter, pool) : "";
   if (!lift) {
     LORRY_ASSIGN_OR_RETURN(const fleet::Selector version, fleet::ParseVersion(arguments.At(1)));
     LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, version, pool));
@@ -125,13 +133,15 @@ absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
                        {"pinned_to", lift ? "" : ToText(*target)},
                        {"epoch", set.epoch()}});
   } else {
-    context.Print(lift ? absl::StrCat(adapter,
-                                      " follows what is published again: what came since the pin "
-                                      "is decided now; without such a version what is served stays "
-                                      "until the next one\n")
-                       : absl::StrCat(adapter, " is pinned to ", ToText(*target),
-                                      "; `lorry status` shows the sync, `lorry rollback ", adapter,
-                                      " --lift` ends the pin\n"));
+    context.Print(
+        lift ? absl::StrCat(adapter, " is no longer pinned", pin,
+                            ": it follows what is published again. The newest version that was "
+                            "published since the pin is synced now; if there is none, what is "
+                            "served stays until the next publish, and nothing goes back to what "
+                            "was served before the pin. `lorry status` shows it\n")
+             : absl::StrCat(adapter, " is pinned to ", ToText(*target),
+                            "; `lorry status` shows the sync, `lorry rollback ", adapter,
+                            " --lift` ends the pin, and until then newer versions wait\n"));
   }
   return kOk;
 }
@@ -254,12 +264,13 @@ std::vector<Verb> FleetVerbs() {
        .options = {kPool, {.name = "once", .help = "show it once and end", .kind = Kind::kSwitch}},
        .run = Watch},
       {.name = "rollback",
-       .summary = "Pins a pool to a stored version, or lifts the pin",
-       .details = "A sync like any other; newer versions wait until the pin is lifted.",
+       .summary = "Pins a pool to a stored version, or with --lift ends the pin",
+       .details =
+           "Newer versions wait until --lift ends the pin; then the newest of them is synced.",
        .positionals = {{"ADAPTER", "the adapter's name"},
                        {"VERSION", "12, r2.12 or an alias", true}},
        .options = {{.name = "lift",
-                    .help = "follow what is published again",
+                    .help = "end the pin: the pool follows what is published again",
                     .kind = Kind::kSwitch},
                    {.name = "pool", .value = "NAME", .help = "the pool; default rollout"}},
        .examples = {"lorry rollback policy 11", "lorry rollback policy --lift"},

@@ -118,6 +118,15 @@ def test_an_adapter_is_created_archived_and_deleted_from_the_command_line(cli):
     assert "short-lived" not in cli("adapters")[1]
 
 
+def test_the_end_of_a_pin_says_what_it_was_and_what_comes_next(steps, cli):
+    assert cli("rollback", ADAPTER, str(steps.number))[0] == 0
+    code, out, err = cli("rollback", ADAPTER, "--lift")
+    assert code == 0, err
+    assert f"{ADAPTER} is no longer pinned to r1.{steps.number}: it follows what is published again" in out
+    assert "until the next publish" in out and "lorry status" in out, out
+    assert "no longer pinned:" in cli("rollback", ADAPTER, "--lift")[1], "there was none"
+
+
 def test_json_is_an_object_a_line_whatever_was_asked(steps, cli):
     """One shape for programs: `lorry VERB --json | while read -r line` works for every verb that answers."""
     newest = str(steps.number)
