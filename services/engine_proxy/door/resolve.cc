@@ -199,8 +199,10 @@ Result Latest(const DoorTable& table, const DoorRow& row, std::optional<uint64_t
       break;
   }
   if (row.catching_up) {
+    const std::string version = "the decided version of " + row.adapter.value;
     return Refused{503, "CATCHING_UP",
-                   "the decided version of " + row.adapter.value + " is still loading here",
+                   row.waits_for.empty() ? version + " is still loading here"
+                                         : version + " is not loaded here yet: " + row.waits_for,
                    kRetryLoadS};
   }
   return NotLoaded(table, row.adapter, row.adapter.value);

@@ -4,6 +4,7 @@
 
 #include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/memory.h"
+#include "services/engine_proxy/machine/observe.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/rows.h"
 #include "services/engine_proxy/machine/unload.h"
@@ -13,6 +14,13 @@ namespace {
 
 bool IsRouted(const Core& core, const Residency& residency) {
   return residency.Is<at::Loaded>() && !IsLeaving(core, residency);
+}
+
+// What status says of the engine and the version, where that is more than the time that a load takes.
+std::string WhyCatchingUp(const Core& core, const fleet::DesiredRow* wanted) {
+  if (std::string trouble = EngineTrouble(core); !trouble.empty()) return trouble;
+  const Residency* target = wanted != nullptr ? core.Find(wanted->target) : nullptr;
+  return target != nullptr && target->Is<at::Failed>() ? WhyAway(core, *target) : "";
 }
 
 DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {
@@ -27,6 +35,7 @@ DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {
   out.catching_up =
       out.mode == fleet::RowMode::kClosed &&
       (row.record.open || (wanted != nullptr && wanted->mode != fleet::RowMode::kClosed));
+  if (out.catching_up) out.waits_for = WhyCatchingUp(core, wanted);
   out.behind = out.mode == fleet::RowMode::kOpen && wanted != nullptr &&
                wanted->mode == fleet::RowMode::kOpen && wanted->epoch > row.record.epoch;
   out.on_demand = out.mode == fleet::RowMode::kOpen && IsOnDemand(core, row.record.target);

@@ -47,7 +47,7 @@ struct DoorRow {
   bool catching_up = false;
   bool behind = false;     // OPEN, and a later decision is known: the target's lag counts
   bool on_demand = false;  // OPEN, and the target may be away from the engine
-  std::string waits_for;   // for people: why it is, while requests wait
+  std::string waits_for;   // for people: why it is away, while requests wait or it is catching up
   auto operator<=>(const DoorRow&) const = default;
 };
 

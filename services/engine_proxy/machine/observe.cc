@@ -23,15 +23,7 @@ fleet::MemberHealth HealthOf(const Core& core) {
 }
 
 std::string HealthDetail(const Core& core) {
-  if (core.problem.has_value()) return *core.problem;
-  if (core.boot.empty()) return core.lost_why.empty() ? "waits for the engine" : core.lost_why;
-  if (!core.answers) return absl::StrCat("the engine does not answer: ", core.lost_why);
-  if (!core.registry.IsListed()) return "waits for the engine's list of adapters";
-  if (core.IsWedged()) {
-    return absl::StrCat("the registry hangs since ", core.wedged->name.value, "; the engine ",
-                        core.asleep ? "cannot take its memory back" : "serves what it has",
-                        " and needs a restart");
-  }
+  if (std::string trouble = EngineTrouble(core); !trouble.empty()) return trouble;
   if (core.asleep) return AsleepDetail(core);
   if (IsResuming(core)) {
     return "resuming: a pause is over, and the engine has not said yet that it goes on";
@@ -222,6 +214,19 @@ bool IsSaid(const Core& core) {
 }
 
 }  // namespace
+
+std::string EngineTrouble(const Core& core) {
+  if (core.problem.has_value()) return *core.problem;
+  if (core.boot.empty()) return core.lost_why.empty() ? "waits for the engine" : core.lost_why;
+  if (!core.answers) return absl::StrCat("the engine does not answer: ", core.lost_why);
+  if (!core.registry.IsListed()) return "waits for the engine's list of adapters";
+  if (core.IsWedged()) {
+    return absl::StrCat("the registry hangs since ", core.wedged->name.value, "; the engine ",
+                        core.asleep ? "cannot take its memory back" : "serves what it has",
+                        " and needs a restart");
+  }
+  return "";
+}
 
 fleet::Observed Observe(const Core& core) {
   fleet::Observed observed = WithoutResidencies(core);

@@ -13,6 +13,9 @@ fleet::Observed Observe(const Core& core);
 // or of bytes changed, that waits for the next report that is due anyway.
 void AdvanceObserved(Core& core);
 
+// Why the engine loads nothing now, for people; empty where nothing is known to keep it from that.
+std::string EngineTrouble(const Core& core);
+
 std::string Describe(const Core& core);
 
 }  // namespace lorry::proxy

@@ -157,6 +157,20 @@ TEST_F(RouterTest, FollowsTheRow) {
   EXPECT_EQ(with(RowMode::kClosed, true), "503 CATCHING_UP");
 }
 
+TEST_F(RouterTest, SaysWhatKeepsTheDecidedVersionAway) {
+  TableMaker maker;
+  maker.Row("policy", RowMode::kClosed, 0, /*catching_up=*/true);
+  const auto said = [&] {
+    router_.SetTable(maker.Make());
+    return std::get<Refused>(router_.Resolve({{"policy"}, {}})).message;
+  };
+  EXPECT_EQ(said(), "the decided version of policy is still loading here");
+  maker.raw().rows[0].waits_for = "the engine does not answer: ENGINE_TIMEOUT";
+  EXPECT_EQ(said(),
+            "the decided version of policy is not loaded here yet: the engine does not answer: "
+            "ENGINE_TIMEOUT");
+}
+
 // A proxy that has just started knows its journal's rows alone: a restart must not look like an
 // adapter, an alias or a policy that does not exist.
 TEST_F(RouterTest, CallsNothingUnknownBeforeItIsTold) {

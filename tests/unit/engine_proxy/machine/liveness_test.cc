@@ -169,5 +169,28 @@ TEST(Health, AFrozenEngineIsNotReady) {
   EXPECT_EQ(bench.machine_->Observe().health, MemberHealth::kReady);
 }
 
+DoorRow Door(const Bench& bench) { return bench.machine_->door_table().rows.at(0); }
+
+TEST(Health, TheDoorSaysOfAClosedRowWhatStatusSaysOfTheEngine) {
+  Bench bench;
+  bench.silent_ = {kLoadEffect};
+  bench.Desire(1, {1});
+  ASSERT_TRUE(Door(bench).catching_up);
+  EXPECT_EQ(Door(bench).waits_for, "") << "it loads, as every version does at first";
+  bench.Tell(EngineLost{.ended = false, .why = "ENGINE_TIMEOUT"});
+  EXPECT_EQ(Door(bench).waits_for, "the engine does not answer: ENGINE_TIMEOUT");
+  EXPECT_EQ(bench.machine_->Observe().health_detail, Door(bench).waits_for);
+  bench.See();
+  EXPECT_EQ(Door(bench).waits_for, "");
+}
+
+TEST(Health, TheDoorSaysWhyTheDecidedVersionFailed) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kFailed, "ENGINE_LOAD_FAILED", "no memory"};
+  bench.Desire(1, {1});
+  ASSERT_TRUE(Door(bench).catching_up);
+  EXPECT_EQ(Door(bench).waits_for, "it failed here: ENGINE_LOAD_FAILED, no memory");
+}
+
 }  // namespace
 }  // namespace lorry::proxy
