@@ -61,8 +61,10 @@ void Oracle::Durable(const Term& term, const sync::Record& record) {
     if (!pool->history.empty())
       Remembered(id(pool->history.back().epoch), pool->history.back().version.key);
     // One that was superseded in the very transaction that decided it has no decision of its own.
+    // One that was adopted was decided under the same epoch.
     for (const sync::Activation& activation : pool->history) {
-      if (started_.contains(id(activation.epoch)))
+      if (started_.contains(id(activation.epoch)) ||
+          WasDecidedBefore(id(activation.epoch), activation.version.key))
         decided_.emplace(id(activation.epoch),
                          sync::DecisionRecord{activation.epoch, activation.version.key, true});
     }
@@ -189,6 +191,15 @@ void Oracle::AdapterDeleted(const AdapterName& adapter, std::optional<RunId> nex
 
 // What a pool serves was committed; in a later incarnation, what was adopted of an earlier one.
 // (An older one of its history may have been superseded in the very transaction that decided it.)
+bool Oracle::WasDecidedBefore(const EpochKey& id, const VersionKey& version) const {
+  const auto& [incarnation, adapter, pool, epoch] = id;
+  return std::ranges::any_of(decided_, [&](const auto& entry) {
+    const auto& [its_incarnation, its_adapter, its_pool, its_epoch] = entry.first;
+    return its_incarnation < incarnation && its_adapter == adapter && its_pool == pool &&
+           its_epoch == epoch && entry.second.commit && entry.second.version == version;
+  });
+}
+
 void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
   if (decided_.contains(id)) return;
   const auto& [incarnation, adapter, pool, epoch] = id;

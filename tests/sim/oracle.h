@@ -93,6 +93,8 @@ class Oracle {
   void Reigns(const sync::MetaRecord& meta);
   void TakenForTheLatest(const sync::Records& left);
   void Undecide(const EpochKey& id);
+  // In an earlier incarnation.
+  bool WasDecidedBefore(const EpochKey& id, const VersionKey& version) const;
   void Remembered(const EpochKey& id, const VersionKey& version);
   bool IsOfAnother(const VersionKey& version, const VersionKey& decided) const;
   bool IsOver(const EpochKey& id) const;

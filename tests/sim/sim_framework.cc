@@ -45,11 +45,17 @@ void SimProxy::FrameworkCalls(const std::string& text) {
   });
 }
 
+// Its pause holds, or may hold, from now on; and on, if the engine sleeps.
+void SimProxy::MayHold() {
+  framework_.may_hold_until = sim_.now() + kFrameworkPauseMs;
+  framework_.sleeps_held = framework_.sleeps;
+}
+
 // What it asked for may be done all the same.
 void SimProxy::FrameworkLeaves(uint64_t ticket) {
   const auto open = framework_.open.find(ticket);
   if (open == framework_.open.end()) return;
-  if (open->second.is_pause) framework_.may_hold_until = sim_.now() + kFrameworkPauseMs;
+  if (open->second.is_pause) MayHold();
   framework_.open.erase(open);
   Post(proxy::CallLeft{ticket});
 }
@@ -81,7 +87,7 @@ void SimProxy::Do(const proxy::AnswerCall& effect) {
     if (effect.outcome != Outcome::kOk) return;  // it may have happened, and is ended
     framework_.boot = engine_.boot();
     framework_.must_hold_until = call.at + kFrameworkPauseMs;
-    framework_.may_hold_until = sim_.now() + kFrameworkPauseMs;
+    MayHold();
   } else if (effect.outcome == Outcome::kOk) {
     framework_.may_hold_until = std::min(framework_.may_hold_until, sim_.now());
   }

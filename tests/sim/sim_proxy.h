@@ -182,6 +182,7 @@ class SimProxy {
   void Do(const proxy::SendObserved& effect);
   void Do(const proxy::AnswerCall& effect);
   void CheckMayGoOn(const BootId& boot);
+  void MayHold();
   void FrameworkLeaves(uint64_t ticket);
   void Do(const proxy::ReadBinding& effect);
   void Do(const proxy::AnswerBinding& effect);

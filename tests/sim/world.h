@@ -130,7 +130,7 @@ class World {
   std::map<uint64_t, std::unique_ptr<SimLeader>> leaders_;
   sync::Records backup_;
   bool is_backup_whole_ = false;
-  std::map<MemberId, sync::MemberRecord> restored_;  // the roster of the backup restored last
+  std::map<MemberId, JournalId> restored_;  // the roster of the backup that was restored last
   // Leave to try versions, as it stands in the records.
   using Leave = std::tuple<MemberId, BootId, JournalId>;
   std::map<VersionKey, std::set<Leave>> leaves_;

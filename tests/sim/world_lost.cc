@@ -57,7 +57,7 @@ void World::RestoreRecords() {
   restored_.clear();
   for (const auto& [key, value] : backup_) {
     if (const auto* member = std::get_if<sync::MemberRecord>(&value))
-      restored_[MemberId(sync::LastPart(key))] = *member;
+      restored_[MemberId(sync::LastPart(key))] = member->journal;
   }
   left_.clear();
   sim_.oracle.RecordsLost(StoreKnowsOfMore(), shared_.records);
@@ -70,9 +70,7 @@ void World::CheckRemembered(uint64_t leader, const sync::SessionOpened& opened) 
   const fleet::Observed& said = opened.observed;
   const auto restored = restored_.find(opened.member);
   const auto meta = shared_.records.find("meta");
-  // Its rows are of the pool that it was in.
-  if (restored == restored_.end() || restored->second.journal != said.journal ||
-      restored->second.pool != opened.pool || shared_.writer != leader ||
+  if (restored == restored_.end() || restored->second != said.journal || shared_.writer != leader ||
       meta == shared_.records.end() || !shared_.records.contains("member/" + opened.member.value)) {
     return;
   }

@@ -113,13 +113,13 @@ void EndIt(Core& core, SessionId session, std::string_view reason, const std::st
 }
 
 // Whether a member of this roster knows of a later reign, or of a later sync, decided or not: then
-// it is the records of this one that are not the last.
+// it is the records of this one that are not the last. Its rows are of the pool that it opens a session
+// for, also where these records say another: a proxy forgets those of the pool that it leaves.
 bool RemembersMore(const Core& core, const SessionOpened& event) {
   const auto it = core.members.find(event.member);
   const fleet::Observed& observed = event.observed;
   if (it == core.members.end() || it->second.record.journal != observed.journal) return false;
   if (observed.term > core.meta.term) return true;
-  if (it->second.record.pool != event.pool) return false;
   return std::ranges::any_of(observed.rows, [&](const fleet::ObservedRow& row) {
     const auto pool = core.pools.find({row.adapter, event.pool});
     const Epoch known = pool != core.pools.end() ? pool->second.record.epoch : core.meta.floor;

@@ -42,6 +42,19 @@ TEST_F(SglangMemoryTest, ItSleepsOnHoweverOftenItIsSeen) {
   EXPECT_TRUE(bench_.Routed(1));
 }
 
+// As ASLEEP it would wait for a framework, whose calls are refused until the engine is started again.
+TEST_F(SglangMemoryTest, OneWhoseRegistryHangsIsWedgedAlsoWhileItSleeps) {
+  Release(kAll);
+  bench_.Desire(0, {});
+  bench_.unload_outcome_ = Outcome::kUnknown;
+  EXPECT_EQ(Answered(Wake(kWeights)), "ok");
+  bench_.Pass(20'000);
+  ASSERT_TRUE(IsShut());
+  EXPECT_EQ(Answered(Wake(kCache)), "ENGINE_WEDGED");
+  EXPECT_EQ(Health(), MemberHealth::kWedged);
+  EXPECT_THAT(Detail(), HasSubstr("needs a restart"));
+}
+
 TEST_F(SglangMemoryTest, WhoeverIsToldThatItIsAwakeFindsTheDoorOpen) {
   const uint64_t release = Release(kCache);
   EXPECT_TRUE(bench_.answered_asleep_.contains(release)) << "nobody is let in after the answer";

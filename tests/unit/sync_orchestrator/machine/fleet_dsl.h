@@ -46,13 +46,14 @@ class Fleet {
     Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), pool, observed});
   }
   // The same proxy attaches again, and knows the term given.
-  void Rejoin(const std::string& id, const Term& term) {
+  void Rejoin(const std::string& id, const Term& term, const PoolName& pool = kRollout) {
     fleet::Observed& observed = members_.at(MemberId(id));
     observed.term = term;
-    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), kRollout, observed});
+    Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), pool, observed});
   }
-  // The same proxy, started again for another pool.
+  // The same proxy, started again for another pool: it forgets the rows of this one.
   void Move(const std::string& id, const std::string& pool) {
+    Of(id).rows.clear();
     Step(SessionOpened{SessionOf(MemberId(id)), MemberId(id), PoolName(pool), Of(id)});
   }
   Revision DesiredRevision(const std::string& id) const {

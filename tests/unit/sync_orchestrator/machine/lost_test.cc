@@ -197,6 +197,13 @@ TEST_F(Lost, AMemberThatStandsOnALaterDecisionSaysSoToo) {
   EXPECT_EQ(Where(), Footing::kRecordsLost);
 }
 
+TEST_F(Lost, AMemberThatMovedSinceTheBackupSpeaksOfThePoolThatItIsIn) {
+  fleet_.Of("e1").rows[0].epoch = Epoch(9);
+  fleet_.Restart();
+  fleet_.Rejoin("e1", fleet_.DesiredTerm("e1"), PoolName("eval"));
+  EXPECT_EQ(Where(), Footing::kRecordsLost);
+}
+
 TEST_F(Lost, AMemberThatIsHeldStandsOnADecisionToo) {
   fleet_.Of("e1").rows[0].epoch = Epoch(9);
   fleet_.Of("e1").rows[0].mode = fleet::RowMode::kHeld;
