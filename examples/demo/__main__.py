@@ -43,6 +43,8 @@ def main() -> int:
         shutil.rmtree(images, ignore_errors=True)
     if told and "--keep" not in sys.argv:
         shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # where the work ended before it began, at words that it does not know
     if told:
         return 128 + told
     return ended.si_status if ended is not None and ended.si_code == os.CLD_EXITED else 1

@@ -66,8 +66,9 @@ def test_an_engine_that_does_not_start_is_told_with_its_log(bin_dir, tmp_path):
 # What the demo's work is taken for here: it goes on whatever it is told, starts processes again and again, and each leaves a
 # child behind as engines do, which heeds no SIGTERM every other time.
 RESTLESS = """
-import itertools, signal, subprocess
+import itertools, pathlib, signal, subprocess, sys
 
+pathlib.Path(sys.argv[2], "log").touch()
 signal.signal(signal.SIGTERM, lambda *_: None)
 for i in itertools.count():
     script = "trap '' TERM; " * (i % 2) + "sleep 1000 & exec sleep %f" % (i % 5 / 1000)
@@ -80,7 +81,7 @@ import demo.__main__ as demo
 
 demo.GRACE_S = 1.0
 start = demo.os.posix_spawn
-demo.os.posix_spawn = lambda path, _, *rest, **more: start(path, [path, "-c", sys.argv[1]], *rest, **more)
+demo.os.posix_spawn = lambda path, work, *rest, **more: start(path, [path, "-c", sys.argv[1], *work[4:]], *rest, **more)
 sys.exit(demo.main())
 """
 
@@ -117,3 +118,10 @@ def test_work_that_is_killed_leaves_nothing_but_its_folder(restless, tmp_path):
     assert demo.returncode == 1
     assert mark.processes() == {}
     assert [path.name[:11] for path in tmp_path.iterdir()] == ["lorry-demo-"]
+
+
+def test_words_that_it_does_not_know_leave_no_folder(bin_dir, tmp_path):
+    done = subprocess.run([ROOT / "examples" / "demo" / "run", "--nonsense"], text=True, capture_output=True, timeout=300, check=False,
+                          env=os.environ | {"BIN_DIR": str(bin_dir), "TMPDIR": str(tmp_path)})
+    assert done.returncode == 2 and "--nonsense" in done.stderr, done
+    assert list(tmp_path.glob("lorry-*")) == []
