@@ -6,8 +6,8 @@
 namespace lorry::store::fuzz {
 namespace {
 
-// Long enough for another call to come in meanwhile.
-constexpr std::chrono::milliseconds kSlow(5);
+// Long enough for other calls to come in meanwhile, also where every core is busy.
+constexpr std::chrono::milliseconds kSlow(20);
 
 }  // namespace
 

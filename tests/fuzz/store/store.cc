@@ -75,6 +75,7 @@ class Fuzzer {
 
   const TestAdapter image_ = MakeAdapter(1);
   const TestAdapter big_ = MakeAdapter(2, kBigWidth);
+  const CheckOutcome big_checked_ = CheckImage(big_.bytes(), big_.config, 0).value();
   std::unique_ptr<StoreWorld> world_;
   std::unique_ptr<RpcScript> rpcs_;
   std::string honest_upload_;
@@ -121,7 +122,7 @@ void Fuzzer::Do(const Command& command) {
     case 'U':
       return rpcs_->Set("found", world_->FindUpload(honest_upload_));
     case 'B': {
-      const auto ticket = world_->Publish("big", big_);
+      const auto ticket = world_->Publish("big", big_, big_checked_);
       if (ticket.ok()) big_ticket_ = *ticket;
       return;
     }

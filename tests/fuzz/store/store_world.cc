@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/base/check.h"
+#include "lib/base/digest.h"
 #include "tests/fuzz/script.h"
 
 namespace lorry::store::fuzz {
@@ -14,7 +15,7 @@ namespace {
 constexpr int64_t kTicketLifeMs = 600'000;
 // Whoever waits behind silent streams waits for this long: an input that has some should not cost what
 // a hundred others cost.
-constexpr Tick kTicketDeadlineMs = 300;
+constexpr Tick kTicketDeadlineMs = 100;
 constexpr int kReceiveBytesMax = 17 << 20;
 constexpr int kLooks = 20;
 constexpr std::chrono::milliseconds kLook(1);
@@ -104,20 +105,45 @@ absl::StatusOr<StoreWorld::Begun> StoreWorld::Begin(const std::string& adapter,
 }
 
 absl::StatusOr<std::string> StoreWorld::Publish(const std::string& adapter,
-                                                const TestAdapter& image) {
-  LORRY_ASSIGN_OR_RETURN(const Begun begun, Begin(adapter, image));
-  const UploadId id(begun.upload);
-  LORRY_ASSIGN_OR_RETURN(const auto target, uploads_->TargetOf(id));
-  for (const transfer::Range& range : target->missing()) {
-    LORRY_ASSIGN_OR_RETURN(auto slot, target->Begin(range));
-    const auto bytes = image.bytes().subspan(range.offset, range.length);
-    std::memcpy(slot.destination().data(), bytes.data(), bytes.size());
-    LORRY_RETURN_IF_ERROR(
-        target->Finish(std::move(slot), transfer::PieceChecksums(range.offset, bytes)));
+                                                const TestAdapter& image,
+                                                const CheckOutcome& checked) {
+  LORRY_ASSIGN_OR_RETURN(const Run run, catalog_->OpenRun({.adapter = AdapterName(adapter)}));
+  const VersionKey key{AdapterName(adapter), run.number, VersionNumber(1)};
+  LORRY_ASSIGN_OR_RETURN(
+      const BegunUpload begun,
+      catalog_->BeginUpload({.key = key,
+                             .attempt = 1,
+                             .image_bytes = image.image.size(),
+                             .header_bytes = image.header_bytes,
+                             .header_sha256 = ToHex(HashSha256(image.header())),
+                             .config_json = image.config,
+                             .canonical_config = checked.image.canonical_config}));
+  if (!begun.stored.has_value()) {
+    const absl::Status stored = Store(begun.upload, image, checked);
+    if (!stored.ok()) {
+      LORRY_RETURN_IF_ERROR(catalog_->EndUpload(begun.upload.id, stored));
+      return stored;
+    }
   }
-  LORRY_ASSIGN_OR_RETURN(const Version version, uploads_->Commit(id, clock_.Now() + 60'000));
-  LORRY_ASSIGN_OR_RETURN(Manifest manifest, transfers_->OpenFetch(version.key, "fuzzer"));
+  LORRY_ASSIGN_OR_RETURN(Manifest manifest, transfers_->OpenFetch(key, "fuzzer"));
   return std::move(manifest.ticket);
+}
+
+absl::StatusOr<std::string> StoreWorld::Publish(const std::string& adapter,
+                                                const TestAdapter& image) {
+  LORRY_ASSIGN_OR_RETURN(const CheckOutcome checked,
+                         CheckImage(image.bytes(), image.config, /*max_tensor_norm=*/0));
+  return Publish(adapter, image, checked);
+}
+
+absl::Status StoreWorld::Store(const Upload& upload, const TestAdapter& image,
+                               const CheckOutcome& checked) {
+  LORRY_ASSIGN_OR_RETURN(const auto staging,
+                         disk_.store().Create(upload.blob.value, image.image.size()));
+  std::memcpy(staging->bytes().data(), image.image.data(), image.image.size());
+  LORRY_RETURN_IF_ERROR(staging->Seal());
+  LORRY_RETURN_IF_ERROR(catalog_->PutLeaves(upload.blob, checked.leaves));
+  return catalog_->StoreVersion(upload.id, checked.image).status();
 }
 
 }  // namespace lorry::store::fuzz
