@@ -11,7 +11,7 @@ std::vector<Command> ReadScript(std::string_view bytes) {
     bytes.remove_prefix(std::min(bytes.size(), one.size() + 1));
     if (one.empty()) continue;
     const auto arg = static_cast<uint8_t>(one.size() > 1 ? one[1] - '0' : 0);
-    commands.push_back({one[0], arg, one.substr(std::min<size_t>(2, one.size()))});
+    commands.push_back({one[0], arg, one.substr(std::min(kHeadBytes, one.size()))});
   }
   return commands;
 }

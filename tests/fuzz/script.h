@@ -15,6 +15,7 @@
 namespace lorry::fuzz {
 
 inline constexpr char kSeparator = '\x1e';
+inline constexpr size_t kHeadBytes = 2;  // of a command: its letter and its digit
 inline constexpr char kManyBytes = '\x01';
 inline constexpr int kManyBytesLog2Max = 20;
 inline constexpr size_t kCommandsMax = 64;

@@ -1,15 +1,21 @@
 // Mutations that know what a script is made of: commands, and methods, numbers, paths and JSON values
-// inside of them; and crosses that take whole commands, or the method of one. Some mutations are
-// left to libFuzzer.
+// inside of them; and crosses that take whole commands, or the method or the target of one. Some
+// mutations are left to libFuzzer.
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "lib/base/prng.h"
+#include "tests/fuzz/call_edits.h"
+#include "tests/fuzz/json_text.h"
 #include "tests/fuzz/script.h"
 
 // libFuzzer's; absent in a replay.
@@ -17,8 +23,6 @@ extern "C" [[gnu::weak]] size_t LLVMFuzzerMutate(uint8_t* data, size_t size, siz
 
 namespace lorry::fuzz {
 namespace {
-
-constexpr size_t kHeadBytes = 2;  // of a command: its letter and its digit
 
 constexpr std::string_view kTellingValues[] = {
     "[]", "[]", "{}", "\"\"", "null", "true", "false", "0", "1", "-1", "2", "64", "65", "4096",
@@ -29,47 +33,6 @@ constexpr std::string_view kTellingValues[] = {
 
 // What programs forget most often.
 constexpr std::string_view kEmptyValues[] = {"[]", "[]", "{}", "\"\"", "null"};
-
-// The end of the JSON value that begins at `at`, as far as one can tell without parsing.
-size_t EndOfValue(std::string_view text, size_t at) {
-  int depth = 0;
-  bool quoted = false;
-  for (size_t i = at; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == kSeparator) return i;
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-      if (!quoted && depth == 0) return i + 1;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      ++depth;
-    } else if (c == ']' || c == '}') {
-      if (--depth < 0) return i;
-      if (depth == 0) return i + 1;
-    } else if (c == ',' && depth == 0) {
-      return i;
-    }
-  }
-  return text.size();
-}
-
-std::string_view ValueAt(std::string_view script, size_t at) {
-  return script.substr(at, EndOfValue(script, at) - at);
-}
-
-// Where values begin. The name of a field is none.
-std::vector<size_t> ValuesOf(std::string_view script) {
-  std::vector<size_t> places;
-  for (size_t i = 0; i + 1 < script.size(); ++i) {
-    if (script[i] != ':' && script[i] != '[' && script[i] != ',') continue;
-    const size_t end = script[i + 1] == '"' ? EndOfValue(script, i + 1) : script.size();
-    const bool is_name = end < script.size() && script[end] == ':';
-    if (!is_name) places.push_back(i + 1);
-  }
-  return places;
-}
 
 // The same for all values that can stand for each other in a message: text, numbers, lists, objects.
 char KindOf(std::string_view value) {
@@ -192,72 +155,9 @@ void ChangeRun(std::string& script, Prng& prng) {
   script[runs[prng.Below(runs.size())]] = static_cast<char>('`' + log2);
 }
 
-std::vector<std::string> Split(std::string_view script) {
-  std::vector<std::string> commands(1);
-  for (const char c : script) {
-    if (c == kSeparator) {
-      commands.emplace_back();
-    } else {
-      commands.back() += c;
-    }
-  }
-  return commands;
-}
-
-std::string Join(const std::vector<std::string>& commands) {
-  std::string script;
-  for (const std::string& command : commands) {
-    if (command.empty()) continue;
-    if (!script.empty()) script += kSeparator;
-    script += command;
-  }
-  return script;
-}
-
-// The commands that are calls of a method, "C0GetUpload {...}".
-std::vector<std::string*> Calls(std::vector<std::string>& commands) {
-  std::vector<std::string*> calls;
-  for (std::string& command : commands) {
-    if (command.starts_with('C') || command.starts_with('A')) calls.push_back(&command);
-  }
-  return calls;
-}
-
-std::string* OneCall(std::vector<std::string>& commands, Prng& prng) {
-  const std::vector<std::string*> calls = Calls(commands);
-  return calls.empty() ? nullptr : calls[prng.Below(calls.size())];
-}
-
-// Lets one call, or sometimes all of them, be waited for or not: what was in order becomes a race.
-void ChangeWaiting(std::string& script, Prng& prng) {
-  std::vector<std::string> commands = Split(script);
-  std::string* const one = OneCall(commands, prng);
-  if (one == nullptr) return;
-  const char how = one->front() == 'C' ? 'A' : 'C';
-  for (std::string* call : prng.Chance(300) ? Calls(commands) : std::vector{one}) {
-    call->front() = how;
-  }
-  script = Join(commands);
-}
-
-// Up to the space before its message.
-std::string_view MethodOf(std::string_view call) {
-  call.remove_prefix(std::min(kHeadBytes, call.size()));
-  return call.substr(0, call.find(' '));
-}
-
-// Asks what one call asks of the method of one of `others`: methods take much the same fields.
-void TakeMethod(std::vector<std::string>& commands, std::vector<std::string> others, Prng& prng) {
-  std::string* const call = OneCall(commands, prng);
-  const std::string* const other = OneCall(others, prng);
-  if (call == nullptr || other == nullptr || call->size() < kHeadBytes) return;
-  const std::string_view method = MethodOf(*other);
-  call->replace(kHeadBytes, MethodOf(*call).size(), method);
-}
-
 // Another digit for one command: which stream, or how many of them.
 void ChangeDigit(std::string& script, Prng& prng) {
-  std::vector<std::string> commands = Split(script);
+  Commands commands = Split(script);
   std::string& one = commands[prng.Below(commands.size())];
   if (one.size() > 1) one[1] = static_cast<char>('0' + prng.Below(64));
   script = Join(commands);
@@ -265,7 +165,7 @@ void ChangeDigit(std::string& script, Prng& prng) {
 
 // Repeats, drops, swaps or cuts one command.
 void ChangeCommands(std::string& script, Prng& prng) {
-  std::vector<std::string> commands = Split(script);
+  Commands commands = Split(script);
   std::string& one = commands[prng.Below(commands.size())];
   std::string& other = commands[prng.Below(commands.size())];
   switch (prng.Below(4)) {
@@ -286,12 +186,53 @@ void ChangeCommands(std::string& script, Prng& prng) {
   script = Join(commands);
 }
 
+// Edits of commands as edits of a script, and those that take from another script as ones that take
+// from the same.
+template <auto kEdit>
+void OfCommands(std::string& script, Prng& prng) {
+  Commands commands = Split(script);
+  kEdit(commands, prng);
+  script = Join(commands);
+}
+template <auto kEdit>
+void OfItself(std::string& script, Prng& prng) {
+  const Commands same = Split(script);
+  Commands commands = same;
+  kEdit(commands, same, prng);
+  script = Join(commands);
+}
+
 // One of the edits above. One that finds nothing of its kind in the script gives way to another.
 void Edit(std::string& script, Prng& prng) {
-  constexpr std::array kEdits = {&ChangeValue,   &ChangeValue,   &ChangeValue,  &ChangeCommands,
-                                 &ChangeNumber,  &ChangeNumber,  &ChangeNumber, &ChangeWaiting,
-                                 &ChangeWaiting, &ChangeWaiting, &ChangeRun,    &ChangePath,
-                                 &ChangePath,    &ChangeDigit};
+  constexpr auto kWaiting = &OfCommands<&ChangeWaiting>;
+  constexpr auto kTarget = &OfItself<&TakeTarget>;
+  constexpr auto kBeside = &OfItself<&AskBeside>;
+  constexpr auto kMethod = &OfItself<&TakeMethod>;
+  // As often as there are lines of it. What calls do to each other has half of them.
+  constexpr std::array kEdits = {&ChangeValue,
+                                 &ChangeValue,
+                                 &ChangeValue,
+                                 &ChangeNumber,
+                                 &ChangeNumber,
+                                 &ChangeNumber,
+                                 &ChangeRun,
+                                 &ChangePath,
+                                 &ChangePath,
+                                 &ChangeDigit,
+                                 &ChangeCommands,
+                                 kWaiting,
+                                 kWaiting,
+                                 kWaiting,
+                                 kWaiting,
+                                 kWaiting,
+                                 kWaiting,
+                                 kTarget,
+                                 kTarget,
+                                 kBeside,
+                                 kBeside,
+                                 kMethod,
+                                 &OfCommands<&Repeat>,
+                                 &OfCommands<&OpenMany>};
   constexpr int kTries = 8;
   const std::string before = script;
   for (int tries = 0; tries < kTries && script == before; ++tries) {
@@ -299,25 +240,53 @@ void Edit(std::string& script, Prng& prng) {
   }
 }
 
-// Some commands of another script, in their order, somewhere among its own; or a method of it.
-std::string Cross(std::string_view script, std::string_view other, Prng& prng) {
+// Some commands of another script, in their order, somewhere among its own.
+void TakeCommands(Commands& commands, const Commands& others, Prng& prng) {
   constexpr size_t kTakenMax = 4;
-  std::vector<std::string> commands = Split(script);
-  const std::vector<std::string> others = Split(other);
-  if (prng.Chance(300)) {
-    TakeMethod(commands, others, prng);
-    return Join(commands);
-  }
   const size_t from = prng.Below(others.size());
   const size_t count = std::min(others.size() - from, prng.Below(kTakenMax) + 1);
   const auto begin = others.begin() + static_cast<ptrdiff_t>(from);
   commands.insert(commands.begin() + static_cast<ptrdiff_t>(prng.Below(commands.size() + 1)), begin,
                   begin + static_cast<ptrdiff_t>(count));
+}
+
+// One script with something of another.
+std::string Cross(std::string_view script, std::string_view other, Prng& prng) {
+  constexpr std::array kCrosses = {&TakeCommands, &TakeCommands, &TakeMethod,
+                                   &TakeTarget,   &AskBeside,    &AskBeside};
+  Commands commands = Split(script);
+  kCrosses[prng.Below(kCrosses.size())](commands, Split(other), prng);
   return Join(commands);
 }
 
 }  // namespace
 }  // namespace lorry::fuzz
+
+namespace {
+
+// What was written by hand: the corpus that the search was started with.
+std::vector<std::string>& Written() {
+  static std::vector<std::string> written;
+  return written;
+}
+
+void ReadWritten(const char* argument) {
+  std::error_code none;
+  for (const auto& file : std::filesystem::directory_iterator(argument, none)) {
+    std::ifstream in(file.path(), std::ios::binary);
+    Written().emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+}
+
+// libFuzzer mutates most what is newest, and what reaches code that another input reached before
+// never. A program that runs some ten scripts a second would hardly be given what is one step from
+// those that were written: three of four mutations begin there.
+std::string InsteadOf(const uint8_t* data, size_t size, lorry::Prng& prng) {
+  if (!Written().empty() && prng.Chance(750)) return Written()[prng.Below(Written().size())];
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+}  // namespace
 
 // Where threads run, how often an edge was taken differs from run to run, and libFuzzer would keep
 // every input for that: those that matter would hardly be mutated again. What was written by hand is
@@ -325,8 +294,10 @@ std::string Cross(std::string_view script, std::string_view other, Prng& prng) {
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   static char no_counters[] = "-use_counters=0";
   static char keep_seeds[] = "-keep_seed=1";
+  static char no_entropy[] = "-entropic=0";
   static std::vector<char*> arguments(*argv, *argv + *argc);
-  arguments.insert(arguments.begin() + 1, {no_counters, keep_seeds});
+  for (const char* argument : arguments) ReadWritten(argument);
+  arguments.insert(arguments.begin() + 1, {no_counters, keep_seeds, no_entropy});
   arguments.push_back(nullptr);
   *argc = static_cast<int>(arguments.size()) - 1;
   *argv = arguments.data();
@@ -336,10 +307,10 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned int seed) {
   lorry::Prng prng(seed);
-  if (LLVMFuzzerMutate != nullptr && prng.Chance(200)) {
+  if (LLVMFuzzerMutate != nullptr && prng.Chance(100)) {
     return LLVMFuzzerMutate(data, size, max_size);
   }
-  std::string script(reinterpret_cast<const char*>(data), size);
+  std::string script = InsteadOf(data, size, prng);
   for (size_t edits = prng.Below(3) + 1; edits > 0; --edits) {
     lorry::fuzz::Edit(script, prng);
   }
@@ -352,9 +323,10 @@ extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* data, size_t size, co
                                             size_t other_size, uint8_t* out, size_t max_size,
                                             unsigned int seed) {
   lorry::Prng prng(seed);
-  std::string script = lorry::fuzz::Cross({reinterpret_cast<const char*>(data), size},
-                                          {reinterpret_cast<const char*>(other), other_size}, prng);
-  if (prng.Chance(500)) lorry::fuzz::Edit(script, prng);
+  const std::string one = InsteadOf(data, size, prng);
+  const std::string two = InsteadOf(other, other_size, prng);
+  std::string script = lorry::fuzz::Cross(one, two, prng);
+  if (prng.Chance(900)) lorry::fuzz::Edit(script, prng);
   script.resize(std::min(script.size(), max_size));
   std::memcpy(out, script.data(), script.size());
   return script.size();
