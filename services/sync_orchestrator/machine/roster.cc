@@ -120,6 +120,10 @@ bool RemembersMore(const Core& core, const SessionOpened& event) {
   const fleet::Observed& observed = event.observed;
   if (it == core.members.end() || it->second.record.journal != observed.journal) return false;
   if (observed.term > core.meta.term) return true;
+  // Records that were restored twice give a reign the number of another one, whose documents the
+  // member would take for later than those of this reign.
+  if (observed.term == core.meta.term && observed.revision > it->second.desired.revision)
+    return true;
   return std::ranges::any_of(observed.rows, [&](const fleet::ObservedRow& row) {
     const auto pool = core.pools.find({row.adapter, event.pool});
     const Epoch known = pool != core.pools.end() ? pool->second.record.epoch : core.meta.floor;

@@ -190,6 +190,20 @@ TEST_F(Lost, AMemberThatFollowsALaterReignSaysThatTheRecordsAreLost) {
   EXPECT_TRUE(fleet_.ended_.empty()) << "it stays: what it serves can be adopted";
 }
 
+TEST_F(Lost, AMemberThatObeysAnotherReignOfTheSameNumberSaysSoToo) {
+  const Records backup = fleet_.records_;
+  const auto older = fleet_.remembered_;
+  fleet_.Restart();
+  fleet_.Rejoin("e1", fleet_.DesiredTerm("e1"));
+  Settle();
+  const Term obeyed = fleet_.DesiredTerm("e1");
+  fleet_.remembered_ = older;
+  Restore(backup);
+  ASSERT_NE(Where(), Footing::kRecordsLost) << "so far nobody knows better";
+  fleet_.Rejoin("e1", obeyed);
+  EXPECT_EQ(Where(), Footing::kRecordsLost);
+}
+
 TEST_F(Lost, AMemberThatStandsOnALaterDecisionSaysSoToo) {
   fleet_.Of("e1").rows[0].epoch = Epoch(9);
   fleet_.Restart();
