@@ -59,7 +59,7 @@ def test_what_is_stored_but_not_loaded_says_so(world, member):
     until(lambda: world.loaded(member) == {(1, 2), (1, 3)}, "v1 left")
     answer = world.doors[member].ask("policy@1")
     assert (answer.status, answer.reason) == (409, "NOT_LOADED"), answer.body
-    assert answer.message.endswith("policy@3, policy@2"), answer.message
+    assert answer.message.endswith("policy@2, policy@3"), answer.message
 
 
 @pytest.mark.parametrize("member", KINDS)
