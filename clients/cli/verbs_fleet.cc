@@ -121,7 +121,7 @@ absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
   if (lift == !arguments.At(1).empty()) return Usage("rollback needs either a VERSION or --lift");
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   std::optional<common::v1::VersionRef> target;
-  const std::string pin = lift ? PinOf(*client, adapter, pool) : "";
+  const std::string pin = lift && !context.json() ? PinOf(*client, adapter, pool) : "";
   if (!lift) {
     LORRY_ASSIGN_OR_RETURN(const fleet::Selector version, fleet::ParseVersion(arguments.At(1)));
     LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, version, pool));

@@ -189,8 +189,6 @@ void Oracle::AdapterDeleted(const AdapterName& adapter, std::optional<RunId> nex
   std::erase_if(leases_, [&](const auto& lease) { return lease.first.first.adapter == adapter; });
 }
 
-// What a pool serves was committed; in a later incarnation, what was adopted of an earlier one.
-// (An older one of its history may have been superseded in the very transaction that decided it.)
 bool Oracle::WasDecidedBefore(const EpochKey& id, const VersionKey& version) const {
   const auto& [incarnation, adapter, pool, epoch] = id;
   return std::ranges::any_of(decided_, [&](const auto& entry) {
@@ -200,6 +198,8 @@ bool Oracle::WasDecidedBefore(const EpochKey& id, const VersionKey& version) con
   });
 }
 
+// What a pool serves was committed; in a later incarnation, what was adopted of an earlier one.
+// (An older one of its history may have been superseded in the very transaction that decided it.)
 void Oracle::Remembered(const EpochKey& id, const VersionKey& version) {
   if (decided_.contains(id)) return;
   const auto& [incarnation, adapter, pool, epoch] = id;

@@ -7,8 +7,8 @@
 // twice. If a call gets no answer, nobody knows whether SGLang has released what the call named,
 // and to ask it for either state could end it: only a new life of the engine ends that doubt. While
 // any memory is released, and while weights change, nothing is loaded, probed or unloaded, but for
-// IsAsleepWithWeights. What was loaded before is believed once it has been probed afterwards, and is
-// loaded again where the probe fails.
+// what IsAsleepWithWeights allows. What was loaded before is believed once it has been probed
+// afterwards, and is loaded again where the probe fails.
 #pragma once
 
 #include <cstdint>

@@ -113,8 +113,9 @@ void EndIt(Core& core, SessionId session, std::string_view reason, const std::st
 }
 
 // Whether a member of this roster knows of a later reign, or of a later sync, decided or not: then
-// it is the records of this one that are not the last. Its rows are of the pool that it opens a session
-// for, also where these records say another: a proxy forgets those of the pool that it leaves.
+// it is the records of this one that are not the last. Its rows are of the pool that it opens a
+// session for, also where these records say another: a proxy forgets those of the pool that it
+// leaves.
 bool RemembersMore(const Core& core, const SessionOpened& event) {
   const auto it = core.members.find(event.member);
   const fleet::Observed& observed = event.observed;
