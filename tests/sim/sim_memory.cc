@@ -16,15 +16,21 @@ namespace {
 constexpr int64_t kWakesAgainMs = 2'000;
 constexpr int64_t kPatienceMs = 30'000;  // a request may run for ever
 
+// None of a call that is not about memory.
+proxy::MemoryTags TagsOf(const proxy::FrameworkCall& call) {
+  if (const auto* release = std::get_if<proxy::ReleaseCall>(&call)) return release->tags;
+  if (const auto* wake = std::get_if<proxy::WakeCall>(&call)) return wake->tags;
+  return {};
+}
+
 }  // namespace
 
 void SimProxy::FrameworkAsks(proxy::FrameworkCall call) {
   const uint64_t ticket = ++framework_.last;
   const bool is_wake = std::holds_alternative<proxy::WakeCall>(call);
   framework_.woken = false;
-  auto& open = framework_.open[ticket];
-  open = {.at = sim_.now(), .is_memory = true, .is_wake = is_wake};
-  if (is_wake) open.tags = std::get<proxy::WakeCall>(call).tags;
+  framework_.open[ticket] = {
+      .at = sim_.now(), .is_memory = true, .is_wake = is_wake, .tags = TagsOf(call)};
   framework_.memory[ticket] = call;
   Post(proxy::CallMade{ticket, std::move(call)});
   sim_.queue.In(kPatienceMs, [this, ticket, life = life_] {
@@ -119,9 +125,7 @@ void SimProxy::Do(const proxy::PassCall& effect) {
     sim_.oracle.Violate(6,
                         absl::StrCat(member_.value, " has memory or weights taken from requests"));
   const proxy::MemoryTags& released = engine_.released();
-  proxy::MemoryTags tags;
-  if (const auto* it = std::get_if<proxy::ReleaseCall>(&call)) tags = it->tags;
-  if (const auto* it = std::get_if<proxy::WakeCall>(&call)) tags = it->tags;
+  const proxy::MemoryTags tags = TagsOf(call);
   const bool is_twice = std::ranges::any_of(
       tags, [&](const std::string& tag) { return released.contains(tag) == is_release; });
   if (is_sglang && is_twice)
