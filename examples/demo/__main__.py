@@ -6,6 +6,7 @@ starting an engine, which nobody would end then, or inside a lock or a destructo
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import os
@@ -41,13 +42,20 @@ def main() -> int:
     end_children(GRACE_S)
     for images in pathlib.Path("/dev/shm").glob(f"lorry-{pid}-*"):
         shutil.rmtree(images, ignore_errors=True)
-    if told and "--keep" not in sys.argv:
+    if told and not keeps():
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.rmdir()  # where the work ended before it began, at words that it does not know
     if told:
         return 128 + told
     return ended.si_status if ended is not None and ended.si_code == os.CLD_EXITED else 1
+
+
+def keeps() -> bool:
+    """Of the work's own words (work.py), and as it reads them: also shortened."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--keep", action="store_true")
+    return parser.parse_known_args()[0].keep
 
 
 def wait_for(pid: int) -> int:
