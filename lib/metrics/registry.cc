@@ -47,6 +47,9 @@ double Gauge::value() const { return gauge_ == nullptr ? 0 : gauge_->Value(); }
 void Histogram::Observe(double value) {
   if (histogram_ != nullptr) histogram_->Observe(value);
 }
+void Histogram::ObserveAll(const std::vector<double>& counts, double sum) {
+  if (histogram_ != nullptr) histogram_->ObserveMultiple(counts, sum);
+}
 
 namespace {
 

@@ -64,6 +64,9 @@ class Histogram {
   Histogram() = default;
   explicit Histogram(prometheus::Histogram* histogram) : histogram_(histogram) {}
   void Observe(double value);
+  // Many at once: how many are in each bucket, the one above all of them last, and what they add up
+  // to.
+  void ObserveAll(const std::vector<double>& counts, double sum);
 
  private:
   prometheus::Histogram* histogram_ = nullptr;

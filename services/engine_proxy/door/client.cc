@@ -39,7 +39,7 @@ Client::~Client() {
 }
 
 bool Client::Took(const Transferred& read) {
-  look_due_ = false;
+  link_.Took();
   const auto& [error, n] = read;
   if (!error) in_.commit(n);
   return !error;
@@ -93,11 +93,6 @@ void Client::EndRequest() {
 }
 
 void Client::Look() {
-  if (std::exchange(look_due_, false) && HasEnded(link_.socket().native_handle())) {
-    // Not closed: the last bytes may be read already, and whoever awaits them not have run yet.
-    ErrorCode ignored;
-    link_.socket().cancel(ignored);
-  }
   if (!watched_ || waiting_ || left_) return;
   const int fd = link_.socket().native_handle();
   if (HasHungUp(fd)) return Leave();

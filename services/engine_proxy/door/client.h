@@ -12,7 +12,6 @@
 #include <string>
 #include <string_view>
 
-#include "services/engine_proxy/door/read_room.h"
 #include "services/engine_proxy/door/shard.h"
 
 namespace lorry::door {
@@ -25,11 +24,7 @@ class Client : public std::enable_shared_from_this<Client> {
   // What came and was not used yet.
   beast::flat_buffer& in() { return in_; }
   // To be awaited: more of it, until the link expires; the result is for Took.
-  auto ReadMore(size_t room) {
-    look_due_ = true;
-    return link_.socket().async_read_some(ReadRoom(in_.prepare(room), ReadRoom::Known::kShortIsAll),
-                                          kAwait);
-  }
+  auto ReadMore(size_t room) { return link_.Read(in_.prepare(room)); }
   // False: the connection has ended.
   bool Took(const Transferred& read);
   // False: the client has left.
@@ -51,8 +46,7 @@ class Client : public std::enable_shared_from_this<Client> {
   void Watch() { watched_ = true; }
   void EndRequest();
   // At each sweep: whether a watched client has left, and from then on a wait for its leaving. A
-  // request that ends before the next sweep never pays for that wait. And whether one that is read
-  // from has ended together with what came last.
+  // request that ends before the next sweep never pays for that wait.
   void Look();
 
   bool left() const { return left_; }
@@ -75,7 +69,6 @@ class Client : public std::enable_shared_from_this<Client> {
   bool asked_ = false;    // it has sent a request
   bool waiting_ = false;  // for the socket to become readable
   bool left_ = false;
-  bool look_due_ = false;  // a read has begun since the last look
 };
 
 // While it lives, `on_left` is called once when the client leaves. One at a time.

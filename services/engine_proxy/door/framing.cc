@@ -262,14 +262,29 @@ bool IsHopByHop(std::string_view name, std::string_view connection) {
 }
 
 void AppendField(std::string_view name, std::string_view value, std::string* head) {
-  head->append(name).append(": ").append(value).append("\r\n");
+  // In one step: four appends would look for room four times, and a request has a dozen fields.
+  const size_t at = head->size();
+  head->resize(at + name.size() + value.size() + 4);
+  char* to = head->data() + at;
+  to = std::copy(name.begin(), name.end(), to);
+  *to++ = ':';
+  *to++ = ' ';
+  to = std::copy(value.begin(), value.end(), to);
+  *to++ = '\r';
+  *to = '\n';
 }
 
 void AppendForwardable(std::span<const HeaderField> fields, const FieldNames& drop,
                        std::string* head) {
+  // Nearly all say one of these two words, which name no field that could be forwarded.
+  const auto names_fields = [](std::string_view value) {
+    return !EqualsIgnoreCase(value, "keep-alive") && !EqualsIgnoreCase(value, "close");
+  };
   std::string connection;
   for (const HeaderField& field : fields) {
-    if (EqualsIgnoreCase(field.name, "connection")) connection.append(field.value).append(",");
+    if (EqualsIgnoreCase(field.name, "connection") && names_fields(field.value)) {
+      connection.append(field.value).append(",");
+    }
   }
   for (const HeaderField& field : fields) {
     if (!drop.Has(field.name) && !IsHopByHop(field.name, connection)) {

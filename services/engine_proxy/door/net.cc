@@ -1,10 +1,17 @@
 #include "services/engine_proxy/door/net.h"
 
+#include "services/engine_proxy/door/tcp.h"
+
 namespace lorry::door {
 
 void Sweeper::Sweep() {
   const int64_t now = NowMs();
   for (TimedSocket* timed : sockets_) {
+    // The kernel reports the end anew to whoever waits.
+    if (std::exchange(timed->look_due_, false) && HasEnded(timed->socket_.native_handle())) {
+      ErrorCode ignored;
+      timed->socket_.shutdown(Socket::shutdown_receive, ignored);
+    }
     if (timed->deadline_ > now) continue;
     timed->deadline_ = TimedSocket::kNever;
     timed->expired_ = true;

@@ -2,7 +2,7 @@
 //
 // Everything here belongs to one shard: one io_context, run by one thread, which alone touches it.
 // A timer per operation would cost a heap operation per read and write; one sweep every 250 ms
-// ends what is over its limit instead.
+// ends what is over its limit instead. It also ends reads that wait for a peer that has closed.
 #pragma once
 
 #include <boost/asio/as_tuple.hpp>
@@ -19,6 +19,8 @@
 #include <tuple>
 #include <unordered_set>
 #include <utility>
+
+#include "services/engine_proxy/door/read_room.h"
 
 namespace lorry::door {
 
@@ -71,6 +73,12 @@ class TimedSocket {
   }
   void NeverExpire() { deadline_ = kNever; }
   bool expired() const { return expired_; }
+  // To be awaited: what comes next, until the deadline; hand what it gives to Took. One at a time.
+  auto Read(asio::mutable_buffer room) {
+    look_due_ = true;
+    return socket_.async_read_some(ReadRoom(room), kAwait);
+  }
+  void Took() { look_due_ = false; }
   void Close() {
     ErrorCode ignored;
     socket_.close(ignored);
@@ -88,6 +96,7 @@ class TimedSocket {
   Socket socket_;
   int64_t deadline_ = kNever;
   bool expired_ = false;
+  bool look_due_ = false;  // a read has begun, and nobody has looked since whether it was the end
 };
 
 }  // namespace lorry::door

@@ -1,10 +1,15 @@
-// A buffer to read into, with what is known of the socket: it saves system calls that find nothing.
+// A buffer to read into, of which a read that does not fill it has taken all that was there: this
+// saves system calls that find nothing.
 //
 // For each read Asio calls recv at once, and waits for epoll only if that finds nothing: one call
-// in vain for each side of each request. It leaves that recv out if the last read was "exhausted"
-// and epoll has reported nothing since; but its own reads from a TCP stream say so only at the
-// stream's end. Reads into a ReadRoom also say so earlier: the class below, which Asio derives its
-// read operations from, is specialized for this type of buffer. All else in them is Asio's.
+// in vain for each side of each request, and for each event of a stream. It leaves that recv out if
+// the last read was "exhausted" and epoll has reported nothing since; but its own reads from a TCP
+// stream say so only at the stream's end. Reads into a ReadRoom also say so when they came short:
+// the class below, which Asio derives its read operations from, is specialized for this type of
+// buffer. All else in them is Asio's.
+//
+// A peer that closed with its last bytes has been reported together with them: the next read waits
+// for a report that does not come, and Sweeper looks for it (TimedSocket::Read).
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -13,18 +18,7 @@
 namespace lorry::door {
 
 struct ReadRoom : boost::asio::mutable_buffer {
-  enum class Known {
-    kNothing,
-    // The caller has just seen that there is nothing to read: the first recv is skipped. Not on a
-    // socket with kShortIsAll reads: there the first recv may follow epoll's one report of bytes.
-    kIsQuiet,
-    // A read that does not fill the buffer has taken all, so that the next one waits for epoll. If
-    // the peer closed with its last bytes, no read notices: the caller has to look (Client::Look).
-    kShortIsAll,
-  };
-  ReadRoom(boost::asio::mutable_buffer room, Known what)
-      : boost::asio::mutable_buffer(room), known(what) {}
-  Known known;
+  explicit ReadRoom(boost::asio::mutable_buffer room) : boost::asio::mutable_buffer(room) {}
 };
 
 }  // namespace lorry::door
@@ -38,21 +32,14 @@ class boost::asio::detail::reactive_socket_recv_op_base<lorry::door::ReadRoom> :
       : reactor_op(success, &Perform, when_done), socket_(socket), room_(room) {}
 
  private:
-  using Known = lorry::door::ReadRoom::Known;
   static status Perform(reactor_op* base) {
     auto* const op = static_cast<reactive_socket_recv_op_base*>(base);
-    if (op->room_.known == Known::kIsQuiet) {
-      op->room_.known = Known::kNothing;
-      return not_done;
-    }
     if (!socket_ops::non_blocking_recv1(op->socket_, op->room_.data(), op->room_.size(),
                                         /*flags=*/0,
                                         /*is_stream=*/true, op->ec_, op->bytes_transferred_)) {
       return not_done;
     }
-    const bool all =
-        op->room_.known == Known::kShortIsAll && op->bytes_transferred_ < op->room_.size();
-    return all || op->bytes_transferred_ == 0 ? done_and_exhausted : done;
+    return op->bytes_transferred_ < op->room_.size() ? done_and_exhausted : done;
   }
 
   const socket_type socket_;

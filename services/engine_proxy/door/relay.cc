@@ -1,8 +1,8 @@
 #include "services/engine_proxy/door/relay.h"
 
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "services/engine_proxy/door/answer.h"
 #include "services/engine_proxy/door/fetch.h"
 #include "services/engine_proxy/door/heads.h"
@@ -35,7 +35,7 @@ struct Relay {
   UpstreamCall call;
   std::string head;      // to the engine, then to the client; until it is sent
   std::string restored;  // with the client's own names, or gathered, until it is sent
-  std::vector<asio::const_buffer> out;
+  absl::InlinedVector<asio::const_buffer, 6> out;
   std::optional<AnswerWatch> watch;  // of a stream of SGLang's
   bool keep = false;                 // what the client is told of its connection
   bool gathers = false;              // nothing is sent before the end

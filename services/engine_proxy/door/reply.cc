@@ -109,19 +109,21 @@ std::vector<const Resolved*> Listed(const std::vector<Resolved>& resolved) {
   return listed;
 }
 
-// `text` of each, of one after the other; what the base model has not is "-".
+// `text` of each, one after the other; what the base model has not is "-".
 template <typename F>
-std::string Joined(std::span<const Resolved* const> resolved, F text) {
-  std::string joined;
+void AppendOfEach(std::string_view name, std::span<const Resolved* const> resolved, F text,
+                  std::string* head) {
+  head->append(name);
+  std::string_view before = ": ";
   for (const Resolved* one : resolved) {
-    if (!joined.empty()) joined += ", ";
+    head->append(std::exchange(before, ", "));
     if (one->name.empty()) {
-      joined += '-';
+      head->push_back('-');
     } else {
-      absl::StrAppend(&joined, text(*one));
+      absl::StrAppend(head, text(*one));
     }
   }
-  return joined;
+  head->append("\r\n");
 }
 
 }  // namespace
@@ -140,18 +142,17 @@ void AppendLorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,
     if (!adapters.empty()) adapters += ", ";
     adapters += one->name.empty() ? "@base" : one->key.adapter.value;
   }
-  const auto lag = [&](const Resolved& one) -> std::string {
-    if (!lag_known) return "unknown";
-    return one.lag ? std::to_string(*one.lag) : "none";
+  AppendField("X-Lorry-Adapter", adapters, head);
+  const auto each = [&](std::string_view name, auto text) {
+    AppendOfEach(name, listed, text, head);
   };
-  absl::StrAppend(
-      head, "X-Lorry-Adapter: ", adapters,  //
-      "\r\nX-Lorry-Version: ", Joined(listed, [](const Resolved& r) { return r.key.number.value; }),
-      "\r\nX-Lorry-Run: ", Joined(listed, [](const Resolved& r) { return r.key.run.value; }),
-      "\r\nX-Lorry-Epoch: ", Joined(listed, [](const Resolved& r) { return r.epoch.value; }),
-      "\r\nX-Lorry-Digest: ",
-      Joined(listed, [](const Resolved& r) -> const std::string& { return r.digest.value; }),
-      "\r\nX-Lorry-Lag: ", Joined(listed, lag), "\r\n");
+  each("X-Lorry-Version", [](const Resolved& r) { return r.key.number.value; });
+  each("X-Lorry-Run", [](const Resolved& r) { return r.key.run.value; });
+  each("X-Lorry-Epoch", [](const Resolved& r) { return r.epoch.value; });
+  each("X-Lorry-Digest", [](const Resolved& r) -> const std::string& { return r.digest.value; });
+  if (!lag_known) return each("X-Lorry-Lag", [](const Resolved&) { return "unknown"; });
+  each("X-Lorry-Lag",
+       [](const Resolved& r) { return r.lag ? std::to_string(*r.lag) : std::string("none"); });
 }
 
 std::string RefusalFields(const Refused& refused) {

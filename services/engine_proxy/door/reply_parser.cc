@@ -4,8 +4,7 @@ namespace lorry::door {
 namespace {
 
 constexpr uint32_t kHeadBytes = 64 * 1024;
-// Room for these at once saves growing step by step.
-constexpr size_t kUsualFields = 16;
+// Room for this at once saves growing step by step.
 constexpr size_t kUsualText = 512;
 
 }  // namespace
@@ -15,7 +14,6 @@ ReplyParser::ReplyParser(bool answers_head) {
   body_limit(boost::none);
   skip(answers_head);
   text_.reserve(kUsualText);
-  places_.reserve(kUsualFields);
 }
 
 std::string_view ReplyParser::Get(std::string_view name) const {
@@ -28,8 +26,8 @@ std::string_view ReplyParser::Get(std::string_view name) const {
   return {};
 }
 
-std::vector<HeaderField> ReplyParser::Fields() const {
-  std::vector<HeaderField> fields;
+ReplyParser::FieldList ReplyParser::Fields() const {
+  FieldList fields;
   fields.reserve(places_.size());
   const std::string_view text = text_;
   for (const Place& place : places_) {

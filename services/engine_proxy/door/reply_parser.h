@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "services/engine_proxy/door/framing.h"
@@ -23,7 +22,10 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
 class ReplyParser : public http::basic_parser<false> {
+  static constexpr size_t kUsualFields = 16;
+
  public:
+  using FieldList = absl::InlinedVector<HeaderField, kUsualFields>;
   // The reply to HEAD has no body, whatever its head says.
   explicit ReplyParser(bool answers_head);
 
@@ -31,7 +33,7 @@ class ReplyParser : public http::basic_parser<false> {
   // The first field of that name (any case), empty when absent.
   std::string_view Get(std::string_view name) const;
   // In order; valid while the parser lives and reads no further head.
-  std::vector<HeaderField> Fields() const;
+  FieldList Fields() const;
   // What the last put() found of the body; lies in the bytes that it was given.
   std::span<const asio::const_buffer> pieces() const { return pieces_; }
   void ForgetPieces() { pieces_.clear(); }
@@ -55,7 +57,7 @@ class ReplyParser : public http::basic_parser<false> {
   int status_ = 0;
   bool in_head_ = true;  // afterwards fields are trailers, which end here
   std::string text_;
-  std::vector<Place> places_;
+  absl::InlinedVector<Place, kUsualFields> places_;
   absl::InlinedVector<asio::const_buffer, 2> pieces_;
 };
 

@@ -24,9 +24,9 @@ class Writer {
  public:
   explicit Writer(const BodyFacts& facts) : facts_(facts), empty_(facts.object_is_empty) {}
   // Replaces the value at `at`, or adds the field.
-  void Set(std::string_view key, const JsonRange& at, const std::string& json_value) {
+  void Set(std::string_view key, const JsonRange& at, std::string json_value) {
     if (at.length > 0) {
-      edits.push_back({at.offset, at.length, json_value});
+      edits.push_back({at.offset, at.length, std::move(json_value)});
     } else {
       edits.push_back(InsertField(facts_.object, empty_, key, json_value));
       empty_ = false;  // later insertions come behind this one, at the same place
@@ -51,7 +51,8 @@ class Writer {
 // What `model` becomes at the engine, as JSON; empty where it stays as it is.
 std::string EngineModel(EngineKind kind, const ShapeRules& rules, const EngineFacts& engine,
                         const BodyFacts& facts, const EngineName& name) {
-  const std::string base = engine.base_models.empty() ? "" : engine.base_models.front();
+  static const std::string kNone;
+  const std::string& base = engine.base_models.empty() ? kNone : engine.base_models.front();
   if (kind == EngineKind::kVllm) return QuoteJson(name.empty() ? base : name.value);
   // Before 0.5.19 SGLang splits a name at its first colon, its own base model's too; "default" is
   // the name that its protocol has for a request without one, and is not looked at.
@@ -80,8 +81,8 @@ std::vector<Edit> RewriteEdits(EngineKind kind, BodyShape shape, const EngineFac
                                const std::vector<std::string>& ids) {
   const ShapeRules rules = RulesOf(shape);
   Writer writer(facts);
-  const std::string model = EngineModel(kind, rules, engine, facts, resolved[0].name);
-  if (!model.empty()) writer.Set("model", facts.model, model);
+  std::string model = EngineModel(kind, rules, engine, facts, resolved[0].name);
+  if (!model.empty()) writer.Set("model", facts.model, std::move(model));
   if (kind == EngineKind::kSglang && rules.adapter == AdapterPlace::kLoraPath) {
     writer.Set("lora_path", facts.lora_path,
                facts.adapter_is_list ? JsonList(resolved, JsonName) : JsonName(resolved[0]));

@@ -85,9 +85,6 @@ Task<CallResult> UpstreamCall::Start(std::span<const asio::const_buffer> request
     absl::InlinedVector<asio::const_buffer, 6> pieces(request.begin(), request.end());
     std::span<asio::const_buffer> left(pieces.data(), pieces.size());
     ErrorCode error = link.WriteNow(&left, &connection_->sent);
-    // As the pool has looked: an engine that answers at once is still slower than this.
-    ReadRoom::Known known = ReadRoom::Known::kIsQuiet;
-    if (!connection_->reused || error || !left.empty()) known = ReadRoom::Known::kNothing;
     if (!error && !left.empty()) {
       error = co_await link.WriteRest(left, limits_.engine_write_ms, &connection_->sent);
     }
@@ -98,7 +95,7 @@ Task<CallResult> UpstreamCall::Start(std::span<const asio::const_buffer> request
     std::optional<CallResult> result;
     if (error && connection_->reused) result = CallResult::kBroken;
     while (!result) {
-      const Transferred read = co_await ReadMore(std::exchange(known, ReadRoom::Known::kNothing));
+      const Transferred read = co_await ReadMore();
       result = HeadAfter(read);
     }
     const bool unread = result == CallResult::kBroken && connection_->reused && received_ == 0 &&
@@ -145,6 +142,7 @@ CallResult UpstreamCall::Took(const Transferred& read) {
   const auto& [error, n] = read;
   TimedSocket& link = connection_->link;
   link.NeverExpire();
+  link.Took();
   if (error && link.expired() && !cancelled_) return CallResult::kSilent;
   if (error) return CallResult::kBroken;
   connection_->buffer.commit(n);
@@ -175,7 +173,8 @@ Task<UpstreamCall::Piece> UpstreamCall::Read() {
     const CallResult took = Took(read);
     if (took == CallResult::kOk) continue;
     ErrorCode ended;
-    const bool closed = took == CallResult::kBroken && ends_with_connection_ && !cancelled_;
+    const bool closed =
+        std::get<0>(read) == asio::error::eof && ends_with_connection_ && !cancelled_;
     if (closed) parser_->put_eof(ended);
     if (parser_->is_done() && !ended) co_return Piece{{}, true};
     co_return Piece{{}, false, took};

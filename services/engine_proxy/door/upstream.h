@@ -14,7 +14,6 @@
 
 #include "services/engine_proxy/door/door.h"
 #include "services/engine_proxy/door/net.h"
-#include "services/engine_proxy/door/read_room.h"
 #include "services/engine_proxy/door/reply_parser.h"
 
 namespace lorry::door {
@@ -94,10 +93,9 @@ class UpstreamCall {
   std::optional<CallResult> HeadAfter(const Transferred& read);
   std::optional<CallResult> ParseHead();
   // To be awaited: more in the connection's buffer; the result is for Took.
-  auto ReadMore(ReadRoom::Known known = ReadRoom::Known::kNothing) {
+  auto ReadMore() {
     connection_->link.ExpireIn(silence_ms_);
-    return connection_->link.socket().async_read_some(
-        ReadRoom(connection_->buffer.prepare(read_bytes_), known), kAwait);
+    return connection_->link.Read(connection_->buffer.prepare(read_bytes_));
   }
   CallResult Took(const Transferred& read);
 

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <sstream>
+#include <string>
 
 #include "lib/metrics/per_adapter.h"
+#include "lib/metrics/tally.h"
 
 namespace lorry::metrics {
 namespace {
@@ -56,6 +59,33 @@ TEST(Registry, HandlesCount) {
   EXPECT_THAT(text, HasSubstr("lorry_test_version 5"));
   EXPECT_THAT(text, HasSubstr("lorry_test_seconds_bucket{le=\"1\"} 1"));
   EXPECT_EQ(bytes.value(), 4097);
+}
+
+// A value at a bucket's edge is in it, and one above all of them is counted, too.
+TEST(HistogramTally, ComesToWhatTheHistogramWouldHaveSeen) {
+  Registry registry(kInfo);
+  const Buckets buckets = {0.1, 1};
+  Histogram seen = registry.AddHistogram("lorry_test_seconds", "Seconds", buckets, {{"by", "x"}});
+  Histogram told = registry.AddHistogram("lorry_test_seconds", "Seconds", buckets, {{"by", "y"}});
+  HistogramTally tally(buckets);
+  for (const double value : {0.0, 0.1, 0.5, 1.0, 7.0, 8.0}) {
+    seen.Observe(value);
+    tally.Observe(value);
+    if (value == 0.5) tally.MoveTo(told);
+  }
+  tally.MoveTo(told);
+  tally.MoveTo(told);
+  std::istringstream lines(registry.Scrape());
+  std::string by_x, by_y;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t label = line.find("by=\"");
+    if (label == std::string::npos) continue;
+    std::string& of = line[label + 4] == 'x' ? by_x : by_y;
+    line[label + 4] = '-';
+    of += line + "\n";
+  }
+  EXPECT_THAT(by_x, HasSubstr("le=\"+Inf\"} 6"));
+  EXPECT_EQ(by_x, by_y);
 }
 
 TEST(Registry, TheSameNameAndLabelsAreTheSameMetric) {

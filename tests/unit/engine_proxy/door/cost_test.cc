@@ -167,6 +167,37 @@ TEST_F(Cost, OfSystemCallsIsWhatTwoSocketsNeed) {
   EXPECT_LE(each[kEpollWait], 2.1);
 }
 
+// Each event of a stream comes alone: one read and one write of it, and no read that finds nothing.
+TEST_F(Cost, OfAnEventIsOneReadAndOneWrite) {
+  constexpr int kEvents = 100;
+  options_.threads = 1;
+  options_.limits.sweep_ms = 60'000;
+  Gate read[kEvents];
+  StartBefore(
+      [&](const Message&, Wire& wire) {
+        wire.Send(StreamHead());
+        for (Gate& one : read) {
+          wire.Send(Chunk("data: {\"model\":\"x\"}\n\n"));
+          if (!one.Wait()) return false;
+        }
+        return wire.Send(Chunk(""));
+      },
+      fleet::EngineKind::kVllm);
+  Wire wire = Connect();
+  wire.Send(Post("/v1/completions", R"({"model":"policy","stream":true})"));
+  wire.ReadUntil("\n\n");
+  for (auto& one : spent) one = 0;
+  for (int i = 0; i + 1 < kEvents; ++i) {
+    read[i].Open();
+    wire.ReadUntil("\n\n");
+  }
+  EXPECT_LE(spent[kReceive], kEvents);
+  EXPECT_LE(spent[kSend], kEvents);
+  EXPECT_LE(spent[kEpollWait], kEvents + 1);
+  read[kEvents - 1].Open();
+  wire.ReadUntil("0\r\n\r\n");
+}
+
 // Three of them all threads share: to resolve the request, to end its count, and to note it. The table
 // is looked at without one. The others are Asio's own, a thread's.
 TEST_F(Cost, OfLocksDoesNotGrow) {

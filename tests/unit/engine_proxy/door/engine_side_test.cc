@@ -1,6 +1,7 @@
 // The door and an engine that is slow, closes, breaks off, or cannot be reached.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <string>
@@ -173,6 +174,47 @@ TEST_F(EngineSideTest, CutsTheConnectionWhereTheHeadWasSent) {
   wire.Send(Post("/generate", kAsk));
   const std::string got = wire.ReadAll();
   EXPECT_TRUE(got.ends_with("half")) << "and then the connection ends: " << got;
+  EXPECT_TRUE(BecomesQuiet());
+  EXPECT_TRUE(IsNoted("ENGINE_BROKE_OFF"));
+}
+
+// One read takes these bytes, which the end came with: no event is left that would tell of it.
+TEST_F(EngineSideTest, SeesAnEndThatCameTogetherWithTheLastBytes) {
+  for (const bool framed : {true, false}) {
+    door_.reset();
+    StartBefore([framed](const Message&, Wire& wire) {
+      const std::string head = framed ? StreamHead() : "HTTP/1.1 200 OK\r\n\r\n";
+      const std::string some = head + (framed ? Chunk("some") : "some");
+      EXPECT_EQ(::send(wire.fd(), some.data(), some.size(), MSG_MORE),
+                static_cast<ssize_t>(some.size()));
+      wire.HalfClose();  // sends both, in one segment
+      EXPECT_TRUE(wire.AtEnd());
+      return false;
+    });
+    Wire wire = Connect();
+    wire.Send(Post("/generate", kAsk));
+    const std::string got = wire.ReadUntil("0\r\n\r\n");
+    EXPECT_NE(got.find("4\r\nsome\r\n"), std::string::npos) << got;
+    EXPECT_EQ(got.ends_with("0\r\n\r\n"), !framed)
+        << "whole only where the end is the end: " << got;
+    EXPECT_TRUE(BecomesQuiet());
+  }
+}
+
+// What ends with its connection ends with a FIN. A reset is no end: there may have been more.
+TEST_F(EngineSideTest, CutsAReplyThatAResetEnds) {
+  Gate read;
+  StartBefore([&](const Message&, Wire& wire) {
+    wire.Send("HTTP/1.1 200 OK\r\n\r\nsome");
+    EXPECT_TRUE(read.Wait());
+    wire.Reset();
+    return false;
+  });
+  Wire wire = Connect();
+  wire.Send(Post("/generate", kAsk));
+  EXPECT_TRUE(wire.ReadUntil("some").ends_with("some"));
+  read.Open();
+  EXPECT_FALSE(wire.ReadUntil("0\r\n\r\n").ends_with("0\r\n\r\n"));
   EXPECT_TRUE(BecomesQuiet());
   EXPECT_TRUE(IsNoted("ENGINE_BROKE_OFF"));
 }

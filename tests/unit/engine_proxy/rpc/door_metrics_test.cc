@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <thread>
+#include <vector>
+
 namespace lorry::proxy {
 namespace {
 
@@ -27,6 +31,50 @@ TEST_F(DoorMetricsTest, CountsWhatEachAdapterIsAskedFor) {
   EXPECT_THAT(registry_.Scrape(),
               AllOf(HasSubstr(Requests("policy", 2)), HasSubstr(Requests("@base", 1)),
                     HasSubstr("lorry_door_adapter_reply_bytes_total{adapter=\"policy\"} 120\n")));
+}
+
+// More threads than there are rooms, and a scrape while they count.
+TEST_F(DoorMetricsTest, AddsUpWhatItsThreadsCount) {
+  constexpr int kThreads = 20;
+  constexpr int kEach = 100;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([this] {
+      for (int i = 0; i < kEach; ++i) {
+        metrics_.OnAdmitted("policy", 2);
+        metrics_.OnFirstByte(4);
+        metrics_.OnServed("policy", 3);
+        metrics_.OnReplied("policy", 3);
+        metrics_.OnDone(i % 2 == 0 ? 200 : 499, 0.5, 3);
+      }
+    });
+  }
+  registry_.Scrape();
+  for (std::thread& thread : threads) thread.join();
+  for (int scrape = 0; scrape < 2; ++scrape) {
+    const std::string text = registry_.Scrape();
+    EXPECT_THAT(text,
+                AllOf(HasSubstr(Requests("policy", 2000)),
+                      HasSubstr("lorry_door_adapter_reply_bytes_total{adapter=\"policy\"} 6000\n"),
+                      HasSubstr("lorry_door_requests_total{code=\"200\"} 1000\n"),
+                      HasSubstr("lorry_door_requests_total{code=\"499\"} 1000\n")));
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("lorry_door_first_byte_seconds_bucket{le=\"0.0025\"} 0\n"),
+                      HasSubstr("lorry_door_first_byte_seconds_bucket{le=\"0.005\"} 2000\n"),
+                      HasSubstr("lorry_door_request_seconds_sum 1000\n"),
+                      HasSubstr("lorry_door_admitted_lag_decisions_sum{adapter=\"policy\"} 4000\n"),
+                      HasSubstr("lorry_door_done_lag_decisions_sum{adapter=\"policy\"} 6000\n")));
+  }
+}
+
+// Between two scrapes, too, as nobody may scrape.
+TEST_F(DoorMetricsTest, CountsTooManyAdaptersTogether) {
+  for (size_t i = 0; i < metrics::kAdaptersMax + 5; ++i) {
+    metrics_.OnServed("adapter-" + std::to_string(i), 1);
+  }
+  const std::string text = registry_.Scrape();
+  EXPECT_THAT(text, AllOf(HasSubstr(Requests("adapter-0", 1)), HasSubstr(Requests("other", 5)),
+                          Not(HasSubstr("adapter-1002"))));
 }
 
 TEST_F(DoorMetricsTest, ForgetsAnAdapterThatHasLeft) {
