@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 namespace lorry::door {
 namespace {
@@ -83,7 +84,11 @@ Bytes BytesOf(std::string_view head) {
   const char* const last = head.data() + head.size() - 1;
   const char* at = head.data();
   for (; last - at >= kBlock; at += kBlock) Look<kBlock>(at, &seen);
-  for (; at < last; ++at) Look<1>(at, &seen);
+  if (at < last && last - head.data() >= kBlock) {
+    Look<kBlock>(last - kBlock, &seen);  // some of it once more
+  } else {
+    for (; at < last; ++at) Look<1>(at, &seen);
+  }
   if (head.front() == '\n' || *last == '\r' || *last == '\0') {
     seen.end_lines_alone = false;
   }
@@ -132,7 +137,24 @@ Problem ReadRequestLine(std::string_view line, RequestHead* head, std::string* a
   return std::nullopt;
 }
 
-Problem ReadField(std::string_view line, const Bytes& seen, RequestHead* head) {
+// Of a reply: "HTTP/1.1 200 OK". What stands behind the number is for people.
+Problem ReadStatusLine(std::string_view line, ReplyHead* head) {
+  constexpr std::string_view kVersion = "HTTP/1.";
+  constexpr size_t kNumberAt = kVersion.size() + 2;
+  constexpr size_t kNumberEnd = kNumberAt + 3;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (line.size() < kNumberEnd || !line.starts_with(kVersion) || line[kNumberAt - 1] != ' ' ||
+      (line[kNumberAt - 2] != '0' && line[kNumberAt - 2] != '1') || line[kNumberAt] == '0' ||
+      !std::all_of(line.begin() + kNumberAt, line.begin() + kNumberEnd, is_digit) ||
+      (line.size() > kNumberEnd && line[kNumberEnd] != ' ')) {
+    return Bad("the status line is not HTTP/1.1");
+  }
+  head->http11 = line[kNumberAt - 2] == '1';
+  std::from_chars(line.data() + kNumberAt, line.data() + kNumberEnd, head->status);
+  return std::nullopt;
+}
+
+Problem ReadField(std::string_view line, const Bytes& seen, Head* head) {
   if (line.front() == ' ' || line.front() == '\t') return Bad("a header line is folded");
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return Bad("a header line has no colon");
@@ -146,7 +168,7 @@ Problem ReadField(std::string_view line, const Bytes& seen, RequestHead* head) {
   return std::nullopt;
 }
 
-Problem ReadContentLength(std::string_view value, RequestHead* head) {
+Problem ReadContentLength(std::string_view value, Head* head) {
   if (head->content_length) return Bad("Content-Length is given twice");
   uint64_t length = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), length);
@@ -157,30 +179,51 @@ Problem ReadContentLength(std::string_view value, RequestHead* head) {
   return std::nullopt;
 }
 
-Problem ReadFraming(std::string_view authority, RequestHead* head) {
-  int hosts = 0;
-  int transfer_encodings = 0;
-  head->keep_alive = head->http11;
-  for (const HeaderField& field : head->fields) {
-    if (EqualsIgnoreCase(field.name, "content-length")) {
-      if (Problem problem = ReadContentLength(field.value, head)) return problem;
-    } else if (EqualsIgnoreCase(field.name, "transfer-encoding")) {
-      if (++transfer_encodings > 1) return Bad("Transfer-Encoding is given twice");
+// What each field says of the framing and of the connection.
+class FramingReader {
+ public:
+  explicit FramingReader(Head* head) : head_(*head) { head_.keep_alive = head_.http11; }
+
+  Problem Read(const HeaderField& field) {
+    if (EqualsIgnoreCase(field.name, "content-length"))
+      return ReadContentLength(field.value, &head_);
+    if (EqualsIgnoreCase(field.name, "transfer-encoding")) {
+      if (std::exchange(head_.chunked, true)) return Bad("Transfer-Encoding is given twice");
       if (!EqualsIgnoreCase(field.value, "chunked")) {
         return HeadProblem{501, "the only Transfer-Encoding understood here is chunked"};
       }
-      head->chunked = true;
-    } else if (EqualsIgnoreCase(field.name, "host")) {
+    } else if (EqualsIgnoreCase(field.name, "connection")) {
+      AnyListMember(field.value, [&](std::string_view token) {
+        if (EqualsIgnoreCase(token, "close")) head_.keep_alive = false;
+        if (EqualsIgnoreCase(token, "keep-alive") && !head_.http11) head_.keep_alive = true;
+        return false;
+      });
+    }
+    return std::nullopt;
+  }
+  // After all fields.
+  Problem Check() const {
+    if (head_.chunked && head_.content_length) {
+      return Bad("Content-Length and Transfer-Encoding exclude each other");
+    }
+    if (head_.chunked && !head_.http11) return Bad("HTTP/1.0 has no Transfer-Encoding");
+    return std::nullopt;
+  }
+
+ private:
+  Head& head_;
+};
+
+Problem ReadFraming(std::string_view authority, RequestHead* head) {
+  int hosts = 0;
+  FramingReader framing(head);
+  for (const HeaderField& field : head->fields) {
+    if (Problem problem = framing.Read(field)) return problem;
+    if (EqualsIgnoreCase(field.name, "host")) {
       if (++hosts > 1 || field.value.empty()) return Bad("there must be one Host with a value");
       if (!authority.empty() && !EqualsIgnoreCase(authority, field.value)) {
         return Bad("Host and the target's host differ");
       }
-    } else if (EqualsIgnoreCase(field.name, "connection")) {
-      AnyListMember(field.value, [&](std::string_view token) {
-        if (EqualsIgnoreCase(token, "close")) head->keep_alive = false;
-        if (EqualsIgnoreCase(token, "keep-alive") && !head->http11) head->keep_alive = true;
-        return false;
-      });
     } else if (EqualsIgnoreCase(field.name, "expect")) {
       if (!EqualsIgnoreCase(field.value, "100-continue")) {
         return HeadProblem{417, "the only expectation understood here is 100-continue"};
@@ -189,23 +232,43 @@ Problem ReadFraming(std::string_view authority, RequestHead* head) {
     }
   }
   if (head->http11 && hosts == 0) return Bad("HTTP/1.1 needs a Host");
-  if (head->chunked && head->content_length) {
-    return Bad("Content-Length and Transfer-Encoding exclude each other");
+  return framing.Check();
+}
+
+// Copies `bytes` into the head, reads the first line by `read_line`, and the fields.
+template <typename F>
+Problem ReadLines(std::string_view bytes, const HeadLimits& limits, Head* head, F read_line) {
+  if (bytes.size() > limits.bytes) return HeadProblem{431, "the request head is too large"};
+  auto kept = std::make_unique_for_overwrite<char[]>(bytes.size());
+  std::copy(bytes.begin(), bytes.end(), kept.get());
+  std::string_view raw(kept.get(), bytes.size());
+  head->raw = std::move(kept);
+  head->fields.reserve(kUsualFields);
+  constexpr std::string_view kStray = "a line does not end in CR LF alone";
+  const Bytes seen = BytesOf(raw);
+  std::string_view line;
+  if (!seen.end_lines_alone || !TakeLine(&raw, &line)) return Bad(kStray);
+  if (Problem problem = read_line(line)) return problem;
+  for (;;) {
+    if (!TakeLine(&raw, &line)) return Bad(kStray);
+    if (line.empty()) break;
+    if (head->fields.size() == limits.fields) return HeadProblem{431, "too many header fields"};
+    if (Problem problem = ReadField(line, seen, head)) return problem;
   }
-  if (head->chunked && !head->http11) return Bad("HTTP/1.0 has no Transfer-Encoding");
+  if (!raw.empty()) return Bad("bytes follow the head");
   return std::nullopt;
 }
 
 }  // namespace
 
-std::string_view RequestHead::Get(std::string_view name) const {
+std::string_view Head::Get(std::string_view name) const {
   for (const HeaderField& field : fields) {
     if (EqualsIgnoreCase(field.name, name)) return field.value;
   }
   return {};
 }
 
-std::string RequestHead::GetAll(std::string_view name) const {
+std::string Head::GetAll(std::string_view name) const {
   std::string all;
   for (const HeaderField& field : fields) {
     if (field.value.empty() || !EqualsIgnoreCase(field.name, name)) continue;
@@ -216,27 +279,28 @@ std::string RequestHead::GetAll(std::string_view name) const {
 }
 
 std::variant<RequestHead, HeadProblem> ReadHead(std::string_view bytes, const HeadLimits& limits) {
-  if (bytes.size() > limits.bytes) return HeadProblem{431, "the request head is too large"};
   RequestHead head;
-  auto kept = std::make_unique_for_overwrite<char[]>(bytes.size());
-  std::copy(bytes.begin(), bytes.end(), kept.get());
-  std::string_view raw(kept.get(), bytes.size());
-  head.raw = std::move(kept);
-  head.fields.reserve(kUsualFields);
   std::string authority;
-  constexpr std::string_view kStray = "a line does not end in CR LF alone";
-  const Bytes seen = BytesOf(raw);
-  std::string_view line;
-  if (!seen.end_lines_alone || !TakeLine(&raw, &line)) return *Bad(kStray);
-  if (Problem problem = ReadRequestLine(line, &head, &authority)) return *problem;
-  for (;;) {
-    if (!TakeLine(&raw, &line)) return *Bad(kStray);
-    if (line.empty()) break;
-    if (head.fields.size() == limits.fields) return HeadProblem{431, "too many header fields"};
-    if (Problem problem = ReadField(line, seen, &head)) return *problem;
+  Problem problem = ReadLines(bytes, limits, &head, [&](std::string_view line) {
+    return ReadRequestLine(line, &head, &authority);
+  });
+  if (!problem) problem = ReadFraming(authority, &head);
+  if (problem) return *std::move(problem);
+  return head;
+}
+
+std::variant<ReplyHead, HeadProblem> ReadReplyHead(std::string_view bytes,
+                                                   const HeadLimits& limits) {
+  ReplyHead head;
+  Problem problem = ReadLines(bytes, limits, &head,
+                              [&](std::string_view line) { return ReadStatusLine(line, &head); });
+  FramingReader framing(&head);
+  for (const HeaderField& field : head.fields) {
+    if (problem) break;
+    problem = framing.Read(field);
   }
-  if (!raw.empty()) return *Bad("bytes follow the head");
-  if (Problem problem = ReadFraming(authority, &head)) return *problem;
+  if (!problem) problem = framing.Check();
+  if (problem) return *std::move(problem);
   return head;
 }
 

