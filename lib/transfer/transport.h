@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,7 +36,9 @@ struct TransferOptions {
 struct Outcome {
   absl::Status status;
   RangeSet done;
-  uint64_t bytes = 0;     // moved by this transfer
+  uint64_t bytes = 0;  // moved by this transfer
+  uint64_t spared =
+      0;  // of these: bytes that did not travel, as they follow from FetchRequest::base
   std::string transport;  // the name of the transport that carried it, "ucx-shm"
 };
 
@@ -44,6 +47,15 @@ struct Outcome {
 using OnRange = std::function<void(const Range& range, std::span<const Checksum> pieces)>;
 using OnDone = std::function<void(Outcome outcome)>;
 
+// An older image, as long as the one that is fetched, that lies here whole and proven: a sender that has
+// it too may send what has changed since (delta.h). By gRPC alone.
+struct Base {
+  std::shared_ptr<const void> owner;  // keeps `bytes` mapped
+  std::span<const std::byte> bytes;
+  std::string
+      ticket;  // to read it from where the image is fetched: it shows what the sender may tell
+};
+
 struct FetchRequest {
   std::string address;  // "grpc://host:port"
   std::string ticket;
@@ -51,6 +63,7 @@ struct FetchRequest {
   std::span<std::byte> destination;  // as long as the image; stays mapped until OnDone
   std::vector<Checksum> leaves;  // the manifest's leaves where known: verified against them, not
                                  // only the sender's word
+  std::optional<Base> base;
   TransferOptions options;
 };
 

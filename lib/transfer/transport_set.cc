@@ -97,6 +97,7 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
  private:
   void HandleDone(Outcome outcome) {
     total_.bytes += outcome.bytes;
+    total_.spared += outcome.spared;
     for (const Range& range : outcome.done.Ranges()) total_.done.Add(range).IgnoreError();
     total_.transport = outcome.transport;
     total_.status = outcome.status;

@@ -76,10 +76,12 @@ absl::Status RunFollower(runtime::Signals& signals) {
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
   StoreClient store(channel);
   const std::unique_ptr<transfer::TransportSet> transports = MakeTransports();
+  const auto manifest_of = [&](const VersionKey& key) { return store.OpenFetch(key); };
   Agent agent(
       [&](const JournalId& journal) { return OpenShelf(member, journal); }, *transports,
-      [&](const VersionKey& key) { return store.OpenFetch(key); },
-      [&](const std::string& transport, double seconds) { metrics.OnFetched(transport, seconds); });
+      manifest_of,
+      [&](const std::string& transport, double seconds) { metrics.OnFetched(transport, seconds); },
+      [&](ImageShelf& shelf) { return OpenLastImages(shelf, manifest_of); });
   registry.OnScrape([&] { metrics.Show(agent.sources(), agent.fetched_bytes()); });
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Access> access, program::AccessFlags());
   rpc::Gate gate(*access, {.on_call = rpc::CallMetrics(registry)});

@@ -205,7 +205,8 @@ class App {
   std::unique_ptr<transfer::TransportSet> transports_;
   std::unique_ptr<RelayPort> relay_;  // null: images are passed on to nobody
   std::unique_ptr<Followers> followers_;
-  std::unique_ptr<ReadAhead> ahead_;  // null: images are read once they are versions
+  std::unique_ptr<LastImages> last_images_;  // null: images come as they are
+  std::unique_ptr<ReadAhead> ahead_;         // null: images are read once they are versions
   std::unique_ptr<UploadFollower> uploads_;
   std::unique_ptr<Fetcher> fetcher_;
   std::unique_ptr<BindingReader> binding_reader_;
@@ -331,14 +332,17 @@ absl::Status App::WireTransfers() {
                                            [this] { return shelf_->Paths(); });
   const auto join = [this](const auto&... offer) { return store_->JoinFanOut(offer...); };
   LORRY_ASSIGN_OR_RETURN(relay_, RelayPort::Open(join, &Advertised, absl::GetFlag(FLAGS_tls_name)));
-  ahead_ = OpenReadAhead(*shelf_, *transports_);
+  const auto manifest_of = [this](const VersionKey& key) { return store_->OpenFetch(key); };
+  last_images_ = OpenLastImages(*shelf_, manifest_of);
+  ahead_ = OpenReadAhead(*shelf_, *transports_, last_images_.get());
   if (ahead_ != nullptr) uploads_ = std::make_unique<UploadFollower>(channel, *ahead_, Relays());
   fetcher_ = std::make_unique<Fetcher>(
-      *shelf_, *transports_, [this](const VersionKey& key) { return store_->OpenFetch(key); },
-      *followers_, relay_ == nullptr ? nullptr : &relay_->relay(), ahead_.get(), Sink(),
+      *shelf_, *transports_, manifest_of, *followers_,
+      relay_ == nullptr ? nullptr : &relay_->relay(), ahead_.get(), Sink(),
       [this](const std::string& transport, double seconds) {
         metrics_.OnFetched(transport, seconds);
-      });
+      },
+      last_images_.get());
   LORRY_ASSIGN_OR_RETURN(binding_reader_,
                          MakeBindingReader(
                              followers_->empty(), *shelf_,

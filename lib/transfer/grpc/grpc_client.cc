@@ -5,12 +5,14 @@
 #include <chrono>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/rpc/callback_queue.h"
 #include "lib/rpc/status.h"
 #include "lib/runtime/loop.h"
+#include "lib/transfer/delta.h"
 #include "lib/transfer/grpc/convert.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/grpc/streams.h"
@@ -89,6 +91,7 @@ class ClientStream : public Transfer,
       }
       outcome.done = plan_.done();
       outcome.bytes = plan_.bytes();
+      outcome.spared = spared_;
     }
     Report(std::move(outcome));
   }
@@ -109,6 +112,7 @@ class ClientStream : public Transfer,
   std::shared_ptr<Owner> self_;
   Mutex mutex_;
   Plan plan_ LORRY_GUARDED_BY(mutex_);
+  uint64_t spared_ LORRY_GUARDED_BY(mutex_) = 0;  // as in Outcome
   absl::Status stopped_ LORRY_GUARDED_BY(mutex_);
   bool ended_ LORRY_GUARDED_BY(mutex_) = false;
 };
@@ -124,6 +128,7 @@ class FetchStream final : public grpc::ClientReadReactor<pb::GetResponse>,
     stub_ = std::move(stub);
     if (!Register()) return Report({.status = Cancelled(), .transport = shared_.name});
     message_.set_ticket(request_.ticket);
+    if (HasBase()) message_.set_base_ticket(request_.base->ticket);
     for (const Range& range : RangeSet(request_.ranges).Ranges()) {
       pb::ByteRange* asked = message_.add_ranges();
       asked->set_offset(range.offset);
@@ -153,19 +158,40 @@ class FetchStream final : public grpc::ClientReadReactor<pb::GetResponse>,
           absl::StrCat("the image has ", response_.opened().image_bytes(),
                        " bytes, the memory for it ", request_.destination.size()));
     }
+    if (response_.has_delta()) return Take(response_.delta());
     const pb::Chunk& chunk = response_.chunk();
     LORRY_ASSIGN_OR_RETURN(const Range range, ShapeOf(chunk));
+    LORRY_RETURN_IF_ERROR(Expect(range));
+    return Accept(range, BytesOf(chunk), ChecksumIn(chunk));
+  }
+  absl::Status Take(const pb::Delta& delta) {
+    if (!HasBase()) return ProtocolViolation("a delta to nothing");
+    LORRY_ASSIGN_OR_RETURN(const Range range, ShapeOf(delta));
+    LORRY_RETURN_IF_ERROR(Expect(range));
+    decoded_.resize(range.length);
+    LORRY_RETURN_IF_ERROR(DecodeDelta(
+        delta.data(), request_.base->bytes.subspan(range.offset, range.length), decoded_));
     {
       MutexLock lock(mutex_);
-      if (!stopped_.ok()) return stopped_;
-      Range expected;
-      if (!plan_.Next(expected) || expected != range)
-        return ProtocolViolation("bytes that were not asked for");
+      spared_ += range.length - std::min<uint64_t>(range.length, delta.data().size());
     }
-    const Checksum sum = ChecksumIn(chunk);
-    LORRY_RETURN_IF_ERROR(VerifyRange(range, BytesOf(chunk), std::span(&sum, 1), request_.leaves,
+    return Accept(range, decoded_, ChecksumIn(delta));
+  }
+  bool HasBase() const {
+    return request_.base && request_.base->bytes.size() == request_.destination.size();
+  }
+  absl::Status Expect(const Range& range) {
+    MutexLock lock(mutex_);
+    if (!stopped_.ok()) return stopped_;
+    Range expected;
+    if (!plan_.Next(expected) || expected != range)
+      return ProtocolViolation("bytes that were not asked for");
+    return absl::OkStatus();
+  }
+  absl::Status Accept(const Range& range, std::span<const std::byte> bytes, const Checksum& sum) {
+    LORRY_RETURN_IF_ERROR(VerifyRange(range, bytes, std::span(&sum, 1), request_.leaves,
                                       request_.destination.size()));
-    std::memcpy(request_.destination.data() + range.offset, chunk.data().data(), range.length);
+    std::memcpy(request_.destination.data() + range.offset, bytes.data(), range.length);
     shared_.counters.bytes_received += range.length;
     {
       MutexLock lock(mutex_);
@@ -178,6 +204,7 @@ class FetchStream final : public grpc::ClientReadReactor<pb::GetResponse>,
   std::unique_ptr<pb::TransferService::Stub> stub_;
   pb::GetRequest message_;
   pb::GetResponse response_;
+  std::vector<std::byte> decoded_;
 };
 
 class PushStream final : public grpc::ClientBidiReactor<pb::PutRequest, pb::PutResponse>,

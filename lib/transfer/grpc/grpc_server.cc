@@ -2,6 +2,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,7 @@
 #include "lib/base/error.h"
 #include "lib/rpc/callback_queue.h"
 #include "lib/rpc/status.h"
+#include "lib/transfer/delta.h"
 #include "lib/transfer/doorstep.h"
 #include "lib/transfer/grpc/convert.h"
 #include "lib/transfer/grpc/grpc_transport.h"
@@ -23,8 +26,6 @@ namespace {
 constexpr int kAskedRangesMax = 65'536;
 // As the PutRequest's comment says.
 constexpr int kMoreChunksMax = 4'096;
-// The same as lib/rpc's servers have.
-constexpr int kKeepaliveMs = 5'000;
 // How often a receiver hears that the bytes which it waits for are still coming: it leaves a place
 // where it hears nothing for kTrialIdleMs.
 constexpr Tick kStillComingMs = kTrialIdleMs / 4;
@@ -94,6 +95,12 @@ class Stream : public SweptStream, public std::enable_shared_from_this<Owner> {
     place_.Leave();
     return claims;
   }
+  // The right to one more image, which the caller need not have.
+  std::optional<TicketClaims> AlsoAdmitLocked(std::string_view ticket) LORRY_REQUIRES(mutex_) {
+    if (ticket.empty()) return std::nullopt;
+    auto claims = Admit(shared_.keys, ticket, Direction::kGet, caller_, shared_.counters);
+    return claims.ok() ? std::optional(*std::move(claims)) : std::nullopt;
+  }
   void HandleDone() {
     if (registered_) shared_.streams.Remove(this);
     --shared_.counters.sessions_open;
@@ -156,6 +163,7 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
       absl::Status status = claims.status();
       if (status.ok()) status = Choose(*claims, request);
       if (!status.ok()) return FinishLocked(std::move(status));
+      base_claims_ = AlsoAdmitLocked(request.base_ticket());
     }
     shared_.handler.OpenGet(*claims, [weak = weak_from_this()](absl::StatusOr<GetSource> source) {
       if (const auto self = weak.lock()) self->HandleOpened(std::move(source));
@@ -167,9 +175,9 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     busy_ = false;
     if (finished_) return;
     if (!ok) return FinishLocked(ConnectionLost("the receiver has gone"));
-    if (response_.has_chunk()) {
+    if (!response_.has_opened()) {
       Progress();
-      shared_.counters.bytes_sent += response_.chunk().data().size();
+      shared_.counters.bytes_sent += chunks_[next_ - 1].length;
     }
     SendNext();
   }
@@ -189,9 +197,25 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     waiting_ = !*here;
     if (waiting_) return;
     ++next_;
-    FillChunk(*response_.mutable_chunk(), range, source_.bytes.data() + range.offset,
-              PieceChecksums(range, source_.bytes, source_.leaves)[0]);
+    const Checksum sum = PieceChecksums(range, source_.bytes, source_.leaves)[0];
+    if (!FillDelta(range, sum)) {
+      FillChunk(*response_.mutable_chunk(), range, source_.bytes.data() + range.offset, sum);
+    }
     Send();
+  }
+  // False: the range is sent as it is.
+  bool FillDelta(const Range& range, const Checksum& sum) LORRY_REQUIRES(mutex_) {
+    if (base_.bytes.size() != source_.bytes.size()) return false;
+    std::optional<std::string> data =
+        EncodeDelta(base_.bytes.subspan(range.offset, range.length),
+                    source_.bytes.subspan(range.offset, range.length));
+    if (!data) return false;
+    pb::Delta& delta = *response_.mutable_delta();
+    delta.set_offset(range.offset);
+    delta.set_length(range.length);
+    delta.set_data(*std::move(data));
+    delta.set_checksum(sum.bytes.data(), sum.bytes.size());
+    return true;
   }
   void Send() LORRY_REQUIRES(mutex_) {
     busy_ = true;
@@ -227,16 +251,30 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
   }
 
   void HandleOpened(absl::StatusOr<GetSource> source) {
+    std::optional<TicketClaims> base;
+    {
+      MutexLock lock(mutex_);
+      if (finished_) return;
+      if (!source.ok()) return FinishLocked(source.status());
+      source_ = *std::move(source);
+      for (const Range& chunk : chunks_) {
+        if (absl::Status inside = CheckRange(chunk, source_.bytes.size()); !inside.ok()) {
+          return FinishLocked(std::move(inside));
+        }
+      }
+      Progress();
+      base = std::move(base_claims_);
+    }
+    if (!base) return SendOpened({});
+    // Not under the lock, as in Begin.
+    shared_.handler.OpenGet(*base, [weak = weak_from_this()](absl::StatusOr<GetSource> opened) {
+      if (const auto self = weak.lock()) self->SendOpened(std::move(opened).value_or(GetSource()));
+    });
+  }
+  void SendOpened(GetSource base) {
     MutexLock lock(mutex_);
     if (finished_) return;
-    if (!source.ok()) return FinishLocked(source.status());
-    source_ = *std::move(source);
-    for (const Range& chunk : chunks_) {
-      if (absl::Status inside = CheckRange(chunk, source_.bytes.size()); !inside.ok()) {
-        return FinishLocked(std::move(inside));
-      }
-    }
-    Progress();
+    if (base.arrivals == nullptr) base_ = std::move(base);
     response_.mutable_opened()->set_image_bytes(source_.bytes.size());
     Send();
   }
@@ -246,6 +284,8 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
   bool waiting_ LORRY_GUARDED_BY(mutex_) = false;  // for bytes that are still coming
   Tick sent_at_ LORRY_GUARDED_BY(mutex_) = 0;
   GetSource source_;
+  std::optional<TicketClaims> base_claims_ LORRY_GUARDED_BY(mutex_);
+  GetSource base_ LORRY_GUARDED_BY(mutex_);  // empty: none
   pb::GetResponse response_;
 };
 
@@ -400,65 +440,12 @@ class Service final : public GrpcTransferService {
   Rpc rpc_;
 };
 
-class GrpcServer final : public TransferServer {
- public:
-  GrpcServer(const std::string& host, int port,
-             std::vector<std::unique_ptr<GrpcTransferService>> services, std::string transport)
-      : services_(std::move(services)), transport_(std::move(transport)) {
-    rpc::HoldCallbackQueue();
-    grpc::ServerBuilder builder;
-    // Without this two servers may share a port, each getting some of the connections.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    // A write towards a stopped peer ends with its connection only, which is TCP_USER_TIMEOUT's
-    // work; gRPC sets that from the keepalive timeout.
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-    builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
-                             &port_);
-    for (const auto& service : services_) builder.RegisterService(service->service());
-    server_ = builder.BuildAndStart();
-    address_ = absl::StrCat("grpc://", host, ":", port_);
-  }
-  ~GrpcServer() override {
-    for (const auto& service : services_) service->Close();
-    if (server_ == nullptr) return;
-    server_->Shutdown();
-    server_->Wait();
-  }
-  bool listening() const { return server_ != nullptr && port_ != 0; }
-  std::string address() const override { return address_; }
-  TransportStats stats() const override {
-    for (const auto& service : services_) {
-      const auto stats = service->stats();
-      if (const auto found = stats.find(transport_); found != stats.end()) return found->second;
-    }
-    return {};
-  }
-
- private:
-  const std::vector<std::unique_ptr<GrpcTransferService>> services_;
-  const std::string transport_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
-};
-
 }  // namespace
 
 std::unique_ptr<GrpcTransferService> CreateGrpcTransferService(ServerLimits limits, rpc::Gate& gate,
                                                                const TicketKeys& keys,
                                                                TransferHandler& handler) {
   return std::make_unique<Service>(limits, gate, keys, handler);
-}
-
-absl::StatusOr<std::unique_ptr<TransferServer>> StartTransferServer(
-    const std::string& host, int port, std::vector<std::unique_ptr<GrpcTransferService>> services,
-    std::string transport) {
-  auto server = std::make_unique<GrpcServer>(host, port, std::move(services), std::move(transport));
-  if (!server->listening()) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", host, ":", port));
-  }
-  return server;
 }
 
 }  // namespace lorry::transfer

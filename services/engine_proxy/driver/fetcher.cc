@@ -73,13 +73,14 @@ struct Fetcher::Job {
 
 Fetcher::Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
                  Followers& followers, Relay* relay, ReadAhead* ahead, EventSink sink,
-                 OnFetched on_fetched)
+                 OnFetched on_fetched, LastImages* last)
     : shelf_(shelf),
       transports_(transports),
       source_(std::move(source)),
       followers_(followers),
       relay_(relay),
       ahead_(ahead),
+      last_(last),
       sink_(std::move(sink)),
       on_fetched_(std::move(on_fetched)),
       executor_({.name = "fetch", .threads = kThreads, .waiting_max = 256}) {}
@@ -155,6 +156,8 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   }
   request.destination = job->image->writable();
   request.leaves = job->manifest.leaves;
+  if (last_ != nullptr)
+    request.base = last_->BaseOf(job->fetch.key.adapter, job->manifest.image_bytes);
   auto started = transports_.Fetch(
       sources, std::move(request),
       [this, job](const transfer::Range& range, std::span<const transfer::Checksum>) {
@@ -175,8 +178,7 @@ absl::StatusOr<bool> Fetcher::Obtain(Job& job) {
       job.image = std::move(draft->file);
       job.ahead = std::move(draft->proven);
       job.bytes_done = job.ahead.bytes();
-      MutexLock lock(mutex_);
-      fetched_bytes_["ahead"] += job.ahead.bytes();
+      Count("ahead", job.ahead.bytes(), draft->spared);
       return false;
     }
   }
@@ -232,17 +234,14 @@ void Fetcher::OnRange(Job& job, const transfer::Range& range) {
 }
 
 void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome) {
-  {
-    MutexLock lock(mutex_);
-    fetched_bytes_[outcome.transport] += outcome.bytes;
-  }
+  Count(outcome.transport, outcome.bytes, outcome.spared);
   if (!outcome.status.ok()) return Fail(job, outcome.status, Whose::kPeers);
   TellOfCarrier(*job, outcome.transport);
   if (ahead_ != nullptr)
     ahead_->OnFetched(job->fetch.key.adapter, job->manifest.image_bytes, outcome.transport);
   on_fetched_(outcome.transport, static_cast<double>(SteadyClock().Now() - job->began) / 1e3);
-  spdlog::debug("fetched name={} bytes={} transport={}", job->fetch.name.value, outcome.bytes,
-                outcome.transport);
+  spdlog::debug("fetched name={} bytes={} spared={} transport={}", job->fetch.name.value,
+                outcome.bytes, outcome.spared, outcome.transport);
   Arrived(job);
 }
 
@@ -253,6 +252,13 @@ void Fetcher::Arrived(const std::shared_ptr<Job>& job) {
   if (absl::Status queued = executor_.Submit([this, job] { Finish(job, &Sources::store); });
       !queued.ok())
     Fail(job, queued);
+}
+
+void Fetcher::Count(const std::string& transport, uint64_t bytes, uint64_t spared) {
+  spared = std::min(spared, bytes);
+  MutexLock lock(mutex_);
+  fetched_bytes_[transport] += bytes - spared;
+  if (spared > 0) fetched_bytes_["delta"] += spared;
 }
 
 void Fetcher::TellOfCarrier(const Job& job, const std::string& transport) {
@@ -280,6 +286,7 @@ void Fetcher::Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source)
       fetch.name, std::move(job->image), job->manifest.config_json, fetch.traits, fetch.render);
   if (!path.ok()) return Fail(job, path.status());
   LORRY_FAULT_POINT("proxy.fetch.placed");
+  if (last_ != nullptr) last_->Placed(fetch);
   {
     MutexLock lock(mutex_);
     ++(sources_.*source);

@@ -23,24 +23,13 @@
 #include "services/engine_proxy/driver/event_sink.h"
 #include "services/engine_proxy/driver/followers.h"
 #include "services/engine_proxy/driver/image_shelf.h"
+#include "services/engine_proxy/driver/last_images.h"
+#include "services/engine_proxy/driver/manifest.h"
 #include "services/engine_proxy/driver/read_ahead.h"
 #include "services/engine_proxy/driver/relay.h"
 #include "services/engine_proxy/machine/effects.h"
 
 namespace lorry::proxy {
-
-// What the store says of a version's image.
-struct Manifest {
-  Digest digest;
-  uint64_t image_bytes = 0;
-  std::string config_json;
-  std::vector<transfer::Checksum> leaves;
-  std::string ticket;
-  std::vector<std::string> addresses;  // best first
-};
-
-// The store. Blocks within a deadline of its own; called on an executor.
-using ManifestSource = std::function<absl::StatusOr<Manifest>(const VersionKey& key)>;
 
 // One image came, by this transport, in so many seconds.
 using OnFetched = std::function<void(const std::string& transport, double seconds)>;
@@ -49,10 +38,10 @@ class Fetcher {
  public:
   // `relay`: passes on what is fetched, and knows from where else than the store to read it; null:
   // only the store is read from. `ahead`: may have some of an image already; null: there is no such
-  // thing.
+  // thing. `last`: what the next image of an adapter may be told by; null: images come as they are.
   Fetcher(ImageShelf& shelf, transfer::TransportSet& transports, ManifestSource source,
           Followers& followers, Relay* relay, ReadAhead* ahead, EventSink sink,
-          OnFetched on_fetched);
+          OnFetched on_fetched, LastImages* last = nullptr);
   ~Fetcher();  // cancels what runs
 
   void Start(const Fetch& fetch);
@@ -65,7 +54,7 @@ class Fetcher {
   void Confirm(const Load& load, std::function<void(const Load&)> engine);
 
   // Bytes that arrived, by transport; "ahead" are those that were read before their version was
-  // stored.
+  // stored, "delta" those that did not travel, as they follow from the last image.
   std::map<std::string, uint64_t> fetched_bytes() const;
   // Versions that came here whole, by where their images were.
   struct Sources {
@@ -80,6 +69,7 @@ class Fetcher {
   absl::StatusOr<bool> Obtain(Job& job);
   std::vector<transfer::Source> SourcesOf(Job& job);
   void OnRange(Job& job, const transfer::Range& range);
+  void Count(const std::string& transport, uint64_t bytes, uint64_t spared) LORRY_EXCLUDES(mutex_);
   void TellOfCarrier(const Job& job, const std::string& transport) LORRY_EXCLUDES(mutex_);
   void OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome);
   void Arrived(const std::shared_ptr<Job>& job);  // every byte of it
@@ -95,6 +85,7 @@ class Fetcher {
   Followers& followers_;
   Relay* const relay_;
   ReadAhead* const ahead_;
+  LastImages* const last_;
   const EventSink sink_;
   const OnFetched on_fetched_;
   mutable Mutex mutex_;

@@ -17,6 +17,8 @@
 namespace lorry::proxy {
 namespace {
 
+constexpr char kImageName[] = "/adapter_model.safetensors";
+
 namespace fs = std::filesystem;
 
 absl::Status DiskError(std::string_view what, const std::string& path, int error) {
@@ -137,7 +139,7 @@ absl::Status ImageShelf::Fill(const EngineName& name, transfer::ImageFile& image
   LORRY_RETURN_IF_ERROR(WriteFile(ManifestOf(name), config_json));
   LORRY_RETURN_IF_ERROR(WriteFile(config, rendered));
   LORRY_RETURN_IF_ERROR(image.Sync());
-  LORRY_RETURN_IF_ERROR(image.MoveTo(path + "/adapter_model.safetensors"));
+  LORRY_RETURN_IF_ERROR(image.MoveTo(path + kImageName));
   for (const std::string& made : {image.path(), config, path})
     LORRY_RETURN_IF_ERROR(OpenTo(readers_, made));
   return absl::OkStatus();
@@ -169,7 +171,7 @@ absl::StatusOr<peft::Adapter> ImageShelf::Read(const EngineName& name, const std
   LORRY_ASSIGN_OR_RETURN(const std::string config_json, ReadSmallFile(ManifestOf(name)));
   LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(config_json));
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<transfer::ImageFile> image,
-                         transfer::ImageFile::Open(path + "/adapter_model.safetensors"));
+                         transfer::ImageFile::Open(path + kImageName));
   LORRY_ASSIGN_OR_RETURN(const peft::ImageHeader header,
                          peft::ParseImageHeader(image->bytes(), image->size()));
   return peft::ValidateAdapter(header, config);
@@ -184,7 +186,7 @@ bool ImageShelf::Proves(const EngineName& name, const std::string& path, const D
   const absl::StatusOr<peft::Config> config = peft::ParseConfig(*config_json);
   if (!config.ok()) return false;
   const absl::StatusOr<std::unique_ptr<transfer::ImageFile>> image =
-      transfer::ImageFile::Open(path + "/adapter_model.safetensors");
+      transfer::ImageFile::Open(path + kImageName);
   if (!image.ok()) return false;
   const absl::StatusOr<std::string> canonical = peft::CanonicalConfig(*config);
   if (!canonical.ok()) return false;
@@ -196,6 +198,16 @@ bool ImageShelf::Proves(const EngineName& name, const std::string& path, const D
   const absl::StatusOr<std::string> rendered =
       Rendered(*config_json, adapter->traits.modules, render);
   return rendered.ok() && *rendered == *on_disk;
+}
+
+absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::OpenProven(const EngineName& name,
+                                                                            const Digest& digest,
+                                                                            fleet::Render render) {
+  // Opened before it is proved: from then on the pool leaves the file alone.
+  LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImageFile> image,
+                         transfer::ImageFile::Open(PathOf(name) + kImageName));
+  if (Proves(name, PathOf(name), digest, render)) return image;
+  return absl::NotFoundError("the image is not what it was");
 }
 
 absl::Status ImageShelf::Delete(const EngineName& name) {

@@ -75,6 +75,12 @@ class ImageShelf {
   bool Proves(const EngineName& name, const std::string& path, const Digest& digest,
               fleet::Render render);
 
+  // The same, with the image, which nobody writes over while this is held. NOT_FOUND where it is not
+  // there or not so.
+  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> OpenProven(const EngineName& name,
+                                                                  const Digest& digest,
+                                                                  fleet::Render render);
+
   // What the image in the directory adapts.
   absl::StatusOr<peft::Adapter> Read(const EngineName& name, const std::string& path);
   // Removes the directory; its file is recycled where nobody else uses it. OK when there is none.

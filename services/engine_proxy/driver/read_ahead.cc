@@ -21,17 +21,20 @@ struct ReadAhead::Reading {
 
   const ComingImage image;
   std::unique_ptr<transfer::ImageFile> file;  // null: not there yet, and nothing runs
+  std::optional<transfer::Base> base;
   std::shared_ptr<transfer::Transfer> transfer;
 
   Mutex mutex;
   CondVar ended_changed;
   bool ended LORRY_GUARDED_BY(mutex) = false;  // the transport has let go of the file
+  uint64_t spared LORRY_GUARDED_BY(mutex) = 0;
   std::vector<std::optional<transfer::Checksum>> leaves LORRY_GUARDED_BY(mutex);  // in the file
 };
 
-ReadAhead::ReadAhead(ImageShelf& shelf, transfer::Transport& transport)
+ReadAhead::ReadAhead(ImageShelf& shelf, transfer::Transport& transport, LastImages* last)
     : shelf_(shelf),
       transport_(transport),
+      last_(last),
       executor_({.name = "ahead", .threads = 1, .waiting_max = kReadingsMax}) {}
 
 ReadAhead::~ReadAhead() {
@@ -86,6 +89,10 @@ void ReadAhead::Start(const std::shared_ptr<Reading>& reading) {
   }
   for (const std::shared_ptr<Reading>& other : superseded) Discard(*other);
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> file = shelf_.Acquire(reading->image.bytes);
+  std::optional<transfer::Base> base;
+  if (last_ != nullptr && file.ok()) {
+    base = last_->BaseOf(reading->image.key.adapter, reading->image.bytes);
+  }
   MutexLock lock(mutex_);
   const auto it = std::ranges::find(readings_, reading);
   if (!file.ok()) {
@@ -95,6 +102,7 @@ void ReadAhead::Start(const std::shared_ptr<Reading>& reading) {
     shelf_.GiveBack(*std::move(file));  // its version was fetched meanwhile
   } else {
     reading->file = *std::move(file);
+    reading->base = std::move(base);
     Run(reading);
   }
 }
@@ -104,6 +112,7 @@ void ReadAhead::Run(const std::shared_ptr<Reading>& reading) {
   request.address = reading->image.source.address;
   request.ticket = reading->image.source.ticket;
   request.destination = reading->file->writable();
+  request.base = std::move(reading->base);
   request.options.deadline_ms = kDeadlineMs;
   const auto on_range = [reading](const transfer::Range& range,
                                   std::span<const transfer::Checksum> pieces) {
@@ -120,6 +129,7 @@ void ReadAhead::Run(const std::shared_ptr<Reading>& reading) {
                   ToString(reading->image.key), outcome.status.ToString());
     MutexLock lock(reading->mutex);
     reading->ended = true;
+    reading->spared = outcome.spared;
     reading->ended_changed.notify_all();
   };
   reading->transfer = transport_.Fetch(std::move(request), on_range, on_done);
@@ -153,6 +163,7 @@ std::optional<ReadAhead::Draft> ReadAhead::Take(const VersionKey& key, uint64_t 
   if (draft.file == nullptr) return std::nullopt;
   if (reading->image.bytes == bytes) {
     MutexLock lock(reading->mutex);
+    draft.spared = reading->spared;
     for (size_t i = 0; i < reading->leaves.size(); ++i) {
       // A set that is full leaves out what is then read again.
       if (reading->leaves[i] == leaves[i])

@@ -26,6 +26,7 @@
 #include "lib/runtime/executor.h"
 #include "lib/transfer/transport_set.h"
 #include "services/engine_proxy/driver/image_shelf.h"
+#include "services/engine_proxy/driver/last_images.h"
 
 namespace lorry::proxy {
 
@@ -42,7 +43,8 @@ class ReadAhead {
   static constexpr size_t kAdaptersMax = 64;
 
   // `transport`: one that waits for bytes which are still coming, gRPC.
-  ReadAhead(ImageShelf& shelf, transfer::Transport& transport);
+  // `last`: what an image may be told by; null: images come as they are.
+  ReadAhead(ImageShelf& shelf, transfer::Transport& transport, LastImages* last = nullptr);
   ~ReadAhead();  // cancels what runs
 
   // Who asks the store for uploads of these adapters from now on. Before the first fetch.
@@ -59,6 +61,7 @@ class ReadAhead {
   struct Draft {
     std::unique_ptr<transfer::ImageFile> file;
     transfer::RangeSet proven;
+    uint64_t spared = 0;  // bytes that did not travel (transfer::Outcome)
   };
   // None where nothing agrees with `leaves`. Ends the reading; returns once the file is this
   // caller's alone.
@@ -76,6 +79,7 @@ class ReadAhead {
 
   ImageShelf& shelf_;
   transfer::Transport& transport_;
+  LastImages* const last_;
   std::function<void(const std::set<AdapterName>&)> follow_ = [](const auto&) {};
   mutable Mutex mutex_;
   // And how large the last image of each was.

@@ -21,11 +21,12 @@ absl::Status StatusOf(const FetchFailed& failed) {
 }  // namespace
 
 Agent::Agent(OpenShelf open, transfer::TransportSet& transports, ManifestSource source,
-             OnFetched on_fetched)
+             OnFetched on_fetched, OpenLast open_last)
     : open_(std::move(open)),
       transports_(transports),
       source_(std::move(source)),
       on_fetched_(std::move(on_fetched)),
+      open_last_(std::move(open_last)),
       nobody_({}, JournalId(), "", [] { return std::set<std::string>(); }) {}
 
 Agent::~Agent() {
@@ -66,15 +67,17 @@ absl::Status Agent::TakeOn(const FollowerOrder& order) {
 absl::Status Agent::OpenFor(const JournalId& journal) {
   // Its events find their entries until it has ended.
   holding_.fetcher.reset();
+  holding_.last.reset();
   holding_.shelf.reset();
   {
     MutexLock lock(mutex_);
     entries_.clear();
   }
   LORRY_ASSIGN_OR_RETURN(holding_.shelf, open_(journal));
+  holding_.last = open_last_(*holding_.shelf);
   holding_.fetcher = std::make_unique<Fetcher>(
       *holding_.shelf, transports_, source_, nobody_, /*relay=*/nullptr, /*ahead=*/nullptr,
-      [this](const Event& event) { OnEvent(event); }, on_fetched_);
+      [this](const Event& event) { OnEvent(event); }, on_fetched_, holding_.last.get());
   journal_ = journal;
   revision_ = 0;
   return absl::OkStatus();

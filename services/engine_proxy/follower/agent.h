@@ -29,8 +29,11 @@ class Agent {
  public:
   // Opens the shelf of a journal; called anew when the leader comes with another one.
   using OpenShelf = std::function<absl::StatusOr<std::unique_ptr<ImageShelf>>(const JournalId&)>;
-  Agent(OpenShelf open, transfer::TransportSet& transports, ManifestSource source,
-        OnFetched on_fetched);
+  // What the next image of an adapter may be told by; null: images come as they are.
+  using OpenLast = std::function<std::unique_ptr<LastImages>(ImageShelf&)>;
+  Agent(
+      OpenShelf open, transfer::TransportSet& transports, ManifestSource source,
+      OnFetched on_fetched, OpenLast open_last = [](ImageShelf&) { return nullptr; });
   ~Agent();
 
   // As AskFollower. FAILED_PRECONDITION IMAGE_DIR_DIFFERS: the leader's path of the directory is
@@ -53,6 +56,7 @@ class Agent {
   // A journal's directories, and who fetches them.
   struct Holding {
     std::unique_ptr<ImageShelf> shelf;
+    std::unique_ptr<LastImages> last;
     std::unique_ptr<Fetcher> fetcher;
   };
   absl::Status TakeOn(const FollowerOrder& order) LORRY_REQUIRES(turn_);
@@ -68,6 +72,7 @@ class Agent {
   transfer::TransportSet& transports_;
   const ManifestSource source_;
   const OnFetched on_fetched_;
+  const OpenLast open_last_;
   Followers nobody_;  // a follower has none of its own
   // One order after the other; never held while anybody waits for a fetch.
   mutable Mutex turn_;

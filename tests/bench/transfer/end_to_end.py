@@ -76,14 +76,17 @@ class Rounds:
         self._number = 0
 
     def next(self) -> Round:
-        self._number += 1
         first = next(iter(self._state))
         self._state[first] = self._state[first].copy()
-        self._state[first][0, 0] = self._number
+        self._state[first][0, 0] = self._number + 1
+        return self.publish(self._state, self._config)
+
+    def publish(self, state: dict, config: dict) -> Round:
+        self._number += 1
         self._hold_loads(True)
         try:
             began = time.monotonic()
-            handle = self._run.publish(self._state, config=self._config, version=self._number, progress=False)
+            handle = self._run.publish(state, config=config, version=self._number, progress=False)
             laid_out = time.monotonic() - began
             handle.wait("stored", DEADLINE_S)
             stored = time.monotonic() - began
@@ -129,12 +132,17 @@ def serve(world: World) -> None:
 
 @contextlib.contextmanager
 def fleet(
-    bin_dir: str, folder: pathlib.Path, *adapters: str, prepare: Callable[[World], None] = lambda world: None
+    bin_dir: str,
+    folder: pathlib.Path,
+    *adapters: str,
+    prepare: Callable[[World], None] = lambda world: None,
+    model: dict = MODEL,
+    rank: int = RANK,
 ) -> Iterator[World]:
-    """The programs before two fake engines whose model is as wide as the adapter. `prepare` changes them before they start."""
+    """The programs before two fake engines of `model`, as wide as the adapter. `prepare` changes them before they start."""
     (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(MODEL))
-    pair = [engines.fake(kind, folder / "model", log_dir=folder, args=["--max-lora-rank", str(RANK)]) for kind in engines.KINDS]
+    (folder / "model" / "config.json").write_text(json.dumps(model))
+    pair = [engines.fake(kind, folder / "model", log_dir=folder, args=["--max-lora-rank", str(rank)]) for kind in engines.KINDS]
     world = World(bin_dir, folder, *pair)
     prepare(world)
     with world:

@@ -7,7 +7,6 @@ call of `publish` to both proxies having every byte, verified, beside what one w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pathlib
@@ -17,28 +16,8 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parents[2])]
-from testing.forwarder import Forwarder
 from transfer.end_to_end import Round, Rounds, fleet
-
-
-class SlowWire(Forwarder):
-    """Passes so many bytes a second in each direction."""
-
-    def __init__(self, target: str, bytes_s: float) -> None:
-        self._bytes_s = bytes_s
-        super().__init__(target)
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        loop = asyncio.get_running_loop()
-        free_at = loop.time()
-        while data := await reader.read(1 << 18):
-            writer.write(data)
-            await writer.drain()
-            free_at = max(free_at, loop.time() - 0.01) + len(data) / self._bytes_s
-            if (wait := free_at - loop.time()) > 0.002:
-                await asyncio.sleep(wait)
-        with contextlib.suppress(OSError):
-            writer.write_eof()
+from transfer.wires import slow
 
 
 def turns(bin_dir: str, read_ahead: bool, count: int, bytes_s: float) -> tuple[int, list[Round]]:
@@ -47,16 +26,7 @@ def turns(bin_dir: str, read_ahead: bool, count: int, bytes_s: float) -> tuple[i
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
 
-        def wires(world) -> None:
-            store = world.fleet.addresses()["store"]
-            for proxy in world.fleet.proxies.values():
-                wire = stack.enter_context(SlowWire(store, bytes_s))
-                proxy.flags |= {"store": wire.address, "ucx": "false", "read-ahead": str(read_ahead).lower()}
-            world.fleet.store.flags["ucx"] = "false"
-            trainer = {**world.fleet.addresses(), "store": stack.enter_context(SlowWire(store, bytes_s)).address}
-            world.fleet.addresses = lambda: trainer
-
-        world = stack.enter_context(fleet(bin_dir, folder, "policy", prepare=wires))
+        world = stack.enter_context(fleet(bin_dir, folder, "policy", prepare=slow(stack, bytes_s, **{"read-ahead": str(read_ahead).lower()})))
         rounds = Rounds(world, "policy")
         took = []
         for number in range(count + 1):
