@@ -51,7 +51,7 @@ bool MustBeLoaded(const Core& core, const Residency& residency) {
 }
 
 std::optional<uint32_t> PlaceOf(const Core& core, const Residency& residency) {
-  if (!IsOnDemand(core, residency.name)) return std::nullopt;
+  if (residency.wanted == nullptr || !residency.wanted->on_demand) return std::nullopt;
   if (core.IsBound(residency.name)) return PlaceOfBound(core, residency.name);
   if (core.waiting.empty()) return std::nullopt;
   const auto row = core.rows.find(residency.key.adapter);

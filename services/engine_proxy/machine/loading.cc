@@ -63,9 +63,9 @@ void JudgeLoad(Core& core, Residency& residency) {
 }
 
 // Since when it needs a slot that is not free.
-void NoteWait(const Core& core, Residency& residency, bool is_free) {
+void NoteWait(const Core& core, Residency& residency, bool needs_slot) {
   std::optional<Tick>& since = std::get<at::Fetched>(residency.phase).needs_slot_since;
-  if (is_free || !IsNeededNow(core, residency)) {
+  if (!needs_slot) {
     since.reset();
   } else if (!since.has_value()) {
     since = core.now;
@@ -194,8 +194,9 @@ void AdvanceToLoad(Core& core, Residency& residency) {
   SaySlot(core, residency);  // also where another engine tries first: that one may give way to this
   // Whoever has said goodbye is asked for nothing: the leave to try it is over.
   if (!core.IsWantedLoaded(residency) || core.IsWedged() || core.leaves) return;
-  const bool is_free = IsSlotFree(core, residency);
-  NoteWait(core, residency, is_free);
+  const bool is_needed = IsNeededNow(core, residency);
+  const bool is_free = (is_needed || !waits) && IsSlotFree(core, residency);
+  NoteWait(core, residency, is_needed && !is_free);
   if (waits || !is_free || LetsOthersFirst(core, residency)) return;
   core.must_went_first = MustBeLoaded(core, residency);
   if (!core.must_went_first && PlaceOf(core, residency).has_value()) ++core.demand_tally.loads;

@@ -234,6 +234,10 @@ Ready Machine::TakeReady() {
 
 JournalId Machine::journal() const { return state_->journal.journal; }
 Term Machine::term() const { return state_->term; }
+Revision Machine::revision() const {
+  return state_->desired.has_value() ? state_->desired->revision : Revision();
+}
+bool Machine::leaves() const { return state_->leaves; }
 fleet::Observed Machine::Observe() const { return proxy::Observe(*state_); }
 const DoorTable& Machine::door_table() const { return state_->table; }
 RowsTaken Machine::rows_taken() const { return state_->taken; }

@@ -120,6 +120,8 @@ class Machine {
   // For Attach's Hello, status pages and tests.
   JournalId journal() const;
   Term term() const;
+  Revision revision() const;  // of the Desired that it goes by
+  bool leaves() const;        // it says goodbye
   fleet::Observed Observe() const;
   const DoorTable& door_table() const;
   // How often each row of docs/machines.md was taken since Restore.

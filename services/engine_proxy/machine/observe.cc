@@ -1,6 +1,7 @@
 #include "services/engine_proxy/machine/observe.h"
 
-#include <tuple>
+#include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "services/engine_proxy/machine/memory.h"
@@ -135,18 +136,17 @@ fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residenc
 
 // The epoch of the sync for which the row admits nothing. A CLOSED row admits nothing anyway, and
 // so answers a request to hold or to lock at once.
-Epoch BarrierOf(const Core& core, const AdapterName& adapter, const Row& row,
-                fleet::RowMode reported) {
+Epoch BarrierOf(const fleet::DesiredRow* wanted, const Row& row, fleet::RowMode reported) {
   using fleet::RowMode;
   if (reported == RowMode::kHeld) return HeldEpoch(row);
   if (reported == RowMode::kLocked) return row.record.locked;
-  const fleet::DesiredRow* wanted = core.WantedRow(adapter);
   const bool asked = reported == RowMode::kClosed && wanted != nullptr &&
                      (wanted->mode == RowMode::kHeld || wanted->mode == RowMode::kLocked);
   return asked ? wanted->epoch : Epoch();
 }
 
 fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row& row) {
+  const fleet::DesiredRow* wanted = core.WantedRow(adapter);
   fleet::ObservedRow out;
   out.adapter = adapter;
   out.mode = ReportedModeOf(core, row);
@@ -154,10 +154,9 @@ fleet::ObservedRow RowOf(const Core& core, const AdapterName& adapter, const Row
   out.incarnation = row.record.incarnation;
   out.epoch = row.record.epoch;
   if (row.record.open) out.target = row.record.target;
-  out.barrier = BarrierOf(core, adapter, row, out.mode);
+  out.barrier = BarrierOf(wanted, row, out.mode);
   out.revoked = row.revoked;
-  if (const fleet::DesiredRow* wanted = core.WantedRow(adapter))
-    out.waits_for = WhatRestWaitsFor(core, *wanted, row);
+  if (wanted != nullptr) out.waits_for = WhatRestWaitsFor(core, *wanted, row);
   return out;
 }
 
@@ -181,36 +180,56 @@ bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResiden
   return said == sent.end();
 }
 
+Revision RevisionOf(const Core& core) {
+  return core.desired.has_value() ? core.desired->revision : Revision();
+}
+
+std::optional<fleet::DesiredPause> PausedOf(const Core& core) {
+  return IsPaused(core) ? std::optional(core.pause.wanted) : std::nullopt;
+}
+
 fleet::Observed WithoutResidencies(const Core& core) {
   fleet::Observed observed;
   observed.journal = core.journal.journal;
   observed.sequence = core.sequence;
   observed.boot = core.boot;
   observed.term = core.term;
-  if (core.desired.has_value()) observed.revision = core.desired->revision;
+  observed.revision = RevisionOf(core);
   observed.health = HealthOf(core);
   observed.health_detail = HealthDetail(core);
   observed.limits = core.limits;
   observed.engine_version = core.engine_version;
   observed.base_model = core.base_model;
   for (const auto& [adapter, row] : core.rows) observed.rows.push_back(RowOf(core, adapter, row));
-  if (IsPaused(core)) observed.paused = core.pause.wanted;
+  observed.paused = PausedOf(core);
   for (const auto& [name, killer] : core.killers) observed.killers.push_back({name, killer.deaths});
   observed.leaves = core.leaves;
   return observed;
 }
 
-// Whether nothing but numbers of residencies has changed since the last document.
+bool AreRowsSaid(const Core& core, const std::vector<fleet::ObservedRow>& sent) {
+  return std::ranges::equal(core.rows, sent, [&](const auto& entry, const auto& said) {
+    return RowOf(core, entry.first, entry.second) == said;
+  });
+}
+
+bool AreKillersSaid(const Core& core, const std::vector<fleet::Killer>& sent) {
+  return std::ranges::equal(core.killers, sent, [](const auto& entry, const auto& said) {
+    return entry.first == said.name && entry.second.deaths == said.deaths;
+  });
+}
+
+// Whether nothing but numbers of residencies has changed since the last document. After each event:
+// so the document is not made for it.
 bool IsSaid(const Core& core) {
-  fleet::Observed now = WithoutResidencies(core);
   const fleet::Observed& sent = core.sent;
-  return std::tie(now.journal, now.boot, now.term, now.revision, now.health, now.health_detail,
-                  now.limits, now.engine_version, now.base_model, now.rows, now.paused, now.killers,
-                  now.leaves) == std::tie(sent.journal, sent.boot, sent.term, sent.revision,
-                                          sent.health, sent.health_detail, sent.limits,
-                                          sent.engine_version, sent.base_model, sent.rows,
-                                          sent.paused, sent.killers, sent.leaves) &&
-         OnlyCountsDiffer(core, sent.residencies);
+  return core.term == sent.term && RevisionOf(core) == sent.revision &&
+         HealthOf(core) == sent.health && core.leaves == sent.leaves &&
+         PausedOf(core) == sent.paused && core.boot == sent.boot &&
+         core.journal.journal == sent.journal && core.limits == sent.limits &&
+         core.engine_version == sent.engine_version && core.base_model == sent.base_model &&
+         HealthDetail(core) == sent.health_detail && AreRowsSaid(core, sent.rows) &&
+         AreKillersSaid(core, sent.killers) && OnlyCountsDiffer(core, sent.residencies);
 }
 
 }  // namespace

@@ -207,6 +207,7 @@ bool IsPausedOrToBe(const Core& core) {
   if (IsPaused(core) || IsRestAsked(core) || core.memory.op != 0) return true;
   if (!core.desired.has_value()) return false;
   return std::ranges::any_of(core.desired->rows, [&](const fleet::DesiredRow& wanted) {
+    if (wanted.quiesce.kind == fleet::PauseKind::kNone) return false;
     const auto row = core.rows.find(wanted.adapter);
     return row != core.rows.end() && WantsPause(core, wanted, row->second);
   });

@@ -220,6 +220,7 @@ std::pair<Turn, uint32_t> TurnOf(const Core& core, const Residency& residency) {
 std::vector<Residency*> ByUrgency(Core& core) {
   using Urgency = std::tuple<Turn, uint32_t, uint32_t>;
   std::vector<std::pair<Urgency, Residency*>> order;
+  order.reserve(core.residencies.size());
   for (auto& [name, residency] : core.residencies) {
     if (!residency.IsAny<at::Absent, at::Fetching, at::Fetched, at::Failed>()) continue;
     const auto [turn, place] = TurnOf(core, residency);
@@ -228,6 +229,7 @@ std::vector<Residency*> ByUrgency(Core& core) {
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Residency*> residencies;
+  residencies.reserve(order.size());
   for (const auto& [urgency, residency] : order) residencies.push_back(residency);
   return residencies;
 }

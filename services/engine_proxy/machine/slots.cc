@@ -1,7 +1,10 @@
 #include "services/engine_proxy/machine/slots.h"
 
 #include <algorithm>
+#include <compare>
+#include <iterator>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -16,17 +19,36 @@
 namespace lorry::proxy {
 namespace {
 
-bool TakesSlot(const Core& core, const Residency& residency) {
+// Whatever the engine lists.
+bool HoldsASlot(const Core& core, const Residency& residency) {
   return residency.IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted, at::Loaded,
                          at::Unloading>() ||
-         IsUncertain(core, residency) || core.IsListed(residency);
+         IsUncertain(core, residency);
+}
+
+bool TakesSlot(const Core& core, const Residency& residency) {
+  return HoldsASlot(core, residency) || core.IsListed(residency);
+}
+
+// Calls `with` for each residency and whether the engine's list, of whatever age, has its name. Says
+// how many others the list has. Both are sorted.
+template <typename With>
+uint32_t CompareWithListing(const Core& core, With with) {
+  const auto& listing = core.registry.listing;
+  uint32_t others = 0;
+  auto listed = listing.begin();
+  for (const auto& [name, residency] : core.residencies) {
+    auto order = std::strong_ordering::less;
+    while (listed != listing.end() && (order = listed->first <=> name) < 0) ++listed, ++others;
+    const bool is_listed = listed != listing.end() && order == 0;
+    if (is_listed) ++listed;
+    with(residency, is_listed);
+  }
+  return others + static_cast<uint32_t>(std::distance(listed, listing.end()));
 }
 
 uint32_t OthersListed(const Core& core) {
-  const auto& listing = core.registry.listing;
-  return static_cast<uint32_t>(
-      std::count_if(listing.begin(), listing.end(),
-                    [&](const auto& entry) { return core.Find(entry.first) == nullptr; }));
+  return CompareWithListing(core, [](const Residency&, bool) {});
 }
 
 // Whether a row sends its requests to it and needs it loaded all the time (not only on demand).
@@ -39,10 +61,11 @@ bool HoldsARow(const Core& core, const EngineName& name) {
 uint32_t SlotsKept(const Core& core, const Residency& except) {
   uint32_t kept = OthersListed(core);
   for (const auto& [name, residency] : core.residencies) {
+    if (&residency == &except || !TakesSlot(core, residency)) continue;
     const bool in_use = residency.uncounted.has_value() && residency.uncounted->leased;
-    const bool must = MustBeLoaded(core, residency) && core.IsWantedLoaded(residency);
-    const bool stays = HoldsARow(core, name) || must || in_use;
-    if (&residency != &except && TakesSlot(core, residency) && stays) ++kept;
+    const bool stays = in_use || HoldsARow(core, name) ||
+                       (MustBeLoaded(core, residency) && core.IsWantedLoaded(residency));
+    if (stays) ++kept;
   }
   return kept;
 }
@@ -68,10 +91,12 @@ bool Claims(const Core& core, const Residency& residency) {
 
 bool WaitsForASlot(const Core& core) {
   if (core.limits.slots == 0) return false;
-  const uint32_t used = SlotsUsed(core);
+  std::optional<uint32_t> used;
   return std::any_of(core.residencies.begin(), core.residencies.end(), [&](const auto& entry) {
     const Residency& residency = entry.second;
-    return used + SlotsSpared(core, residency) >= core.limits.slots && Claims(core, residency);
+    if (!Claims(core, residency)) return false;
+    if (!used.has_value()) used = SlotsUsed(core);
+    return *used + SlotsSpared(core, residency) >= core.limits.slots;
   });
 }
 
@@ -176,11 +201,11 @@ bool LetStay(Core& core) {
 }  // namespace
 
 uint32_t SlotsUsed(const Core& core) {
-  uint32_t used = OthersListed(core);
-  for (const auto& [name, residency] : core.residencies) {
-    if (TakesSlot(core, residency)) ++used;
-  }
-  return used;
+  uint32_t ours = 0;
+  const uint32_t others = CompareWithListing(core, [&](const Residency& residency, bool is_listed) {
+    if (HoldsASlot(core, residency) || (is_listed && core.FreshlyListed(residency))) ++ours;
+  });
+  return others + ours;
 }
 
 bool IsSlotFree(const Core& core, const Residency& residency) {

@@ -14,6 +14,7 @@
 namespace lorry::sync {
 
 void Plan(Core& core) {
+  core.ForgetMade();
   AdvanceAdoption(core);
   AdvanceRoster(core);
   AdvanceLeases(core);

@@ -436,7 +436,7 @@ const fleet::ObservedResidency* ResidencyOf(const Core& core, const Member& memb
 }
 
 uint32_t DeathsOf(const Core& core, const Member& member, const VersionInfo& version) {
-  if (!member.observed.has_value()) return 0;
+  if (!member.observed.has_value() || member.observed->killers.empty()) return 0;
   const fleet::Killer* killer =
       Find(member.observed->killers, core.NameIn(version, member.observed->limits.kind),
            [](const fleet::Killer& k) -> const EngineName& { return k.name; });

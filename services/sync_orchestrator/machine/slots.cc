@@ -24,19 +24,32 @@ bool IsServed(const Member& member, const EngineName& name) {
   return false;
 }
 
+// Sorted, each once; they belong to the member.
+using Names = std::vector<std::string_view>;
+
+void Sort(Names& names) {
+  std::ranges::sort(names);
+  names.erase(std::ranges::unique(names).begin(), names.end());
+}
+
+bool Has(const Names& names, const EngineName& name) {
+  return std::ranges::binary_search(names, std::string_view(name.value));
+}
+
 // The names of wanted versions in the member's document for which `is` holds.
 template <typename Is>
-std::set<EngineName> NamesThat(const Member& member, Is is) {
-  std::set<EngineName> names;
+Names NamesThat(const Member& member, Is is) {
+  Names names;
   for (const auto& [adapter, part] : member.desired.parts) {
     for (const fleet::WantedVersion& wanted : part->wanted) {
-      if (is(wanted)) names.insert(wanted.name);
+      if (is(wanted)) names.push_back(wanted.name.value);
     }
   }
+  Sort(names);
   return names;
 }
 
-std::set<EngineName> MustNames(const Member& member) {
+Names MustNames(const Member& member) {
   return NamesThat(member, [](const fleet::WantedVersion& wanted) { return wanted.must; });
 }
 
@@ -53,22 +66,23 @@ size_t HoldersAtMost(const Member& member) {
 
 // Names that hold a slot on `member` and cannot leave it now. What is loaded on demand gives way,
 // in use or not: its proxy sees to it.
-std::set<EngineName> Holders(const Member& member) {
-  std::set<EngineName> holders = MustNames(member);
-  const std::set<EngineName> on_demand = NamesThat(member, GivesWay);
+Names Holders(const Member& member) {
+  Names holders = MustNames(member);
+  const Names on_demand = NamesThat(member, GivesWay);
   for (const fleet::ObservedResidency& residency : member.observed->residencies) {
+    if (!HoldsASlot(residency.state) || Has(on_demand, residency.name)) continue;
     const bool busy = residency.in_flight > 0 || !residency.count_known ||
                       residency.state != fleet::ResidencyState::kLoaded ||
                       IsServed(member, residency.name);
-    if (on_demand.contains(residency.name)) continue;
-    if (HoldsASlot(residency.state) && busy) holders.insert(residency.name);
+    if (busy) holders.push_back(residency.name.value);
   }
+  Sort(holders);
   return holders;
 }
 
-std::string Join(const std::set<EngineName>& names) {
-  return absl::StrJoin(names, ", ", [](std::string* out, const EngineName& name) {
-    absl::StrAppend(out, name.value);
+std::string Join(const Names& names) {
+  return absl::StrJoin(names, ", ", [](std::string* out, std::string_view name) {
+    absl::StrAppend(out, ToAbsl(name));
   });
 }
 
@@ -111,8 +125,9 @@ SlotVerdict CheckSlots(const Core& core, const std::vector<const Member*>& membe
   for (const Member* member : members) {
     const uint32_t slots = member->observed->limits.slots;
     if (slots == 0 || HoldersAtMost(*member) + 1 <= slots) continue;
-    std::set<EngineName> holders = Holders(*member);
-    holders.erase(core.NameIn(version, member->observed->limits.kind));
+    Names holders = Holders(*member);
+    if (holders.size() + 1 <= slots) continue;
+    std::erase(holders, core.NameIn(version, member->observed->limits.kind).value);
     if (holders.size() + 1 <= slots) continue;
     verdict.without_slot.insert(member->id);
     verdict.detail =
@@ -128,11 +143,12 @@ std::string WhyNoSlotForLease(const Core& core, const PoolName& pool, const Vers
     if (member.record.pool != pool || StandingOf(core, member) != MemberStanding::kReady) continue;
     const uint32_t slots = member.observed->limits.slots;
     if (slots == 0) continue;
-    std::set<EngineName> must = MustNames(member);
-    const EngineName name = core.NameIn(version, member.observed->limits.kind);
-    must.insert(name);
-    std::set<EngineName> on_demand = NamesThat(member, GivesWay);
-    on_demand.erase(name);
+    Names must = MustNames(member);
+    const EngineName& name = core.NameIn(version, member.observed->limits.kind);
+    must.push_back(name.value);
+    Sort(must);
+    Names on_demand = NamesThat(member, GivesWay);
+    std::erase(on_demand, name.value);
     const bool shares = !on_demand.empty();
     if (must.size() + 1 + (shares ? 1 : 0) <= slots) continue;
     return absl::StrCat("engine ", id.value, " has ", Counted(slots, "adapter slot"), ": ",

@@ -49,11 +49,18 @@ const EngineName& Core::NameOf(const VersionInfo& version, fleet::EngineKind kin
   return it->second;
 }
 
-EngineName Core::NameIn(const VersionInfo& version, fleet::EngineKind kind) const {
-  const fleet::Render render = fleet::RenderFor(kind, version.traits);
-  const auto known = names.find({version.key, render});
-  return known != names.end() ? known->second
-                              : fleet::MakeEngineName(version.key, version.digest, render);
+const EngineName& Core::NameIn(const VersionInfo& version, fleet::EngineKind kind) const {
+  const std::pair key(version.key, fleet::RenderFor(kind, version.traits));
+  const auto known = names.find(key);
+  if (known != names.end()) return known->second;
+  MadeName& its = made[key];
+  if (its.name.empty() || its.digest != version.digest)
+    its = {version.digest, fleet::MakeEngineName(version.key, version.digest, key.second)};
+  return its.name;
+}
+
+void Core::ForgetMade() {
+  if (made.size() > kMadeLimit) made.clear();
 }
 
 const VersionInfo* Core::FindVersion(const VersionKey& key) const {

@@ -29,6 +29,9 @@ inline constexpr size_t kRequestsLimit = 16;
 // Unacknowledged hold sets remembered; an acknowledgement of an older one is waited for again.
 inline constexpr size_t kHoldsSentLimit = 8;
 
+// Engine names that queries have made: more than versions wait at once.
+inline constexpr size_t kMadeLimit = 64;
+
 // The document that a member was sent, in parts: one for each adapter, shared by all members that
 // want the same.
 struct Document {
@@ -269,6 +272,12 @@ struct Core {
   // Engine names that were made: MakeEngineName hashes, so that each is made only once.
   std::map<std::pair<VersionKey, fleet::Render>, EngineName> names;
   std::map<EngineName, VersionKey> named;  // the other way round
+  // Of queries for others: what waits is asked for again and again.
+  struct MadeName {
+    Digest digest;
+    EngineName name;
+  };
+  mutable std::map<std::pair<VersionKey, fleet::Render>, MadeName> made;
 
   // Save and Erase also note in `changed` what depends on the record.
   void Save(const RecordKey& key, RecordValue value) {
@@ -290,8 +299,9 @@ struct Core {
   // The version's name on engines of this kind. From then on what members report under it counts,
   // for deaths too.
   const EngineName& NameOf(const VersionInfo& version, fleet::EngineKind kind);
-  // The same name, for queries: it is not remembered.
-  EngineName NameIn(const VersionInfo& version, fleet::EngineKind kind) const;
+  // The same name, for queries: it counts for nothing. Until ForgetMade.
+  const EngineName& NameIn(const VersionInfo& version, fleet::EngineKind kind) const;
+  void ForgetMade();
   // The version's info from the store, or from a record that names it.
   const VersionInfo* FindVersion(const VersionKey& key) const;
   std::vector<const LeaseRecord*> LeasesOf(const PoolId& id) const;

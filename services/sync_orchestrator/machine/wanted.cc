@@ -1,7 +1,6 @@
 #include "services/sync_orchestrator/machine/wanted.h"
 
 #include <algorithm>
-#include <map>
 #include <vector>
 
 #include "lib/fleet/quiesce.h"
@@ -29,8 +28,7 @@ class WantedSet {
     const Permission permission = PermissionOf(core_, member_, version, verdict);
     if (permission == Permission::kNo) return;
     const EngineName& name = core_.NameOf(version, limits_.kind);
-    fleet::WantedVersion& wanted = wanted_[name];
-    wanted.name = name;
+    fleet::WantedVersion& wanted = Find(name);
     wanted.key = version.key;
     wanted.digest = version.digest;
     wanted.traits = version.traits;
@@ -52,17 +50,23 @@ class WantedSet {
     wanted.probe_gap_ppm = policy.probe_gap_ppm;
   }
 
-  std::vector<fleet::WantedVersion> Take() {
-    std::vector<fleet::WantedVersion> sorted;
-    for (auto& [name, wanted] : wanted_) sorted.push_back(std::move(wanted));
-    return sorted;
-  }
+  std::vector<fleet::WantedVersion> Take() { return std::move(wanted_); }
 
  private:
+  // It is made where it is not there yet.
+  fleet::WantedVersion& Find(const EngineName& name) {
+    auto it = std::ranges::lower_bound(wanted_, name, {}, &fleet::WantedVersion::name);
+    if (it == wanted_.end() || it->name != name) {
+      it = wanted_.emplace(it);
+      it->name = name;
+    }
+    return *it;
+  }
+
   Core& core_;
   const Member& member_;
   const fleet::EngineLimits& limits_;
-  std::map<EngineName, fleet::WantedVersion> wanted_;
+  std::vector<fleet::WantedVersion> wanted_;  // sorted by name
 };
 
 // What the member should serve: the decision, unless a verdict keeps its engine from loading that;
