@@ -73,17 +73,16 @@ void SimEngine::Forgotten() {
   released_.clear();
 }
 
-// vLLM knows of one sleep, whoever put it there, and does nothing where it sleeps already.
+// vLLM does nothing where it sleeps already.
 void SimEngine::SetAsleep(bool asleep) {
-  const bool sleeps_already = limits_.kind != fleet::EngineKind::kSglang && !released_.empty();
+  const bool sleeps_already = KnowsOneSleep() && !released_.empty();
   asleep_ = up_ && asleep && !sleeps_already;
 }
 
 void SimEngine::TakeBack(const proxy::MemoryTags& tags) {
-  const bool is_one_sleep = limits_.kind != fleet::EngineKind::kSglang;
-  if (is_one_sleep && asleep_ && released_.empty()) released_ = kMemoryTags;
+  if (KnowsOneSleep() && asleep_ && released_.empty()) released_ = kMemoryTags;
   for (const std::string& tag : tags) released_.erase(tag);
-  if (is_one_sleep && released_.empty()) asleep_ = false;
+  if (KnowsOneSleep() && released_.empty()) asleep_ = false;
 }
 
 int64_t SimEngine::Serialised(int64_t takes) {

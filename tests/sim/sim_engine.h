@@ -110,8 +110,7 @@ class SimEngine {
   // Also while it sleeps: they may be what was taken back first.
   bool has_weights() const { return released_.empty() ? !asleep_ : !released_.contains("weights"); }
   std::optional<bool> SaysAsleep() const {
-    const bool is_told = asleep_ || limits_.kind != fleet::EngineKind::kSglang;
-    if (!released_.empty() && !is_told) return std::nullopt;
+    if (!released_.empty() && !asleep_ && !KnowsOneSleep()) return std::nullopt;
     return asleep_ || !released_.empty();
   }
   // Its memory is back, or its weights are others: what it had loaded is gone, or is applied no more
@@ -135,6 +134,8 @@ class SimEngine {
   void Vanish();  // one loaded name is dropped, as by the engine's own eviction
 
  private:
+  // vLLM knows of one sleep, whoever put it there; SGLang does not know of what is released.
+  bool KnowsOneSleep() const { return limits_.kind != fleet::EngineKind::kSglang; }
   enum class Applied { kAsTrained, kNotAtAll, kOtherwise };  // as with its alpha doubled
   struct Loaded {
     std::string path;
