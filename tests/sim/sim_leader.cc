@@ -40,8 +40,8 @@ Epoch SharedRecords::EpochOf(const AdapterName& adapter, const PoolName& pool) c
   return meta != records.end() ? std::get<sync::MetaRecord>(meta->second).floor : Epoch();
 }
 
-absl::StatusOr<sync::Records> SharedRecords::Read() const {
-  return ReadBack(records, [](const std::string& text) { return sync::Decode(text); });
+absl::StatusOr<sync::Records> SharedRecords::Read() {
+  return ReadBack(records, read, [](const std::string& text) { return sync::Decode(text); });
 }
 
 SimLeader::SimLeader(Sim& sim, SharedRecords& shared, uint64_t id, Hooks hooks)

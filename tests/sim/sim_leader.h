@@ -15,13 +15,14 @@ namespace lorry::sim {
 // the expected one, and nobody has taken them over since (kv::RecordJournal).
 struct SharedRecords {
   sync::Records records;
+  sync::Records read;   // some of them, and of earlier ones, as some leader has read them
   uint64_t writer = 0;  // the leader that has taken them over
   // The highest of any records that there were: a clock, by which the next is taken where both
   // records and store are lost, has gone on since.
   uint64_t incarnation = 0;
   bool Holds(const std::optional<sync::MetaRecord>& fence) const;
   void Write(const std::vector<sync::Record>& changes);
-  absl::StatusOr<sync::Records> Read() const;
+  absl::StatusOr<sync::Records> Read();
   // The last that was given out in the pool, or in any of its name that is gone.
   Epoch EpochOf(const AdapterName& adapter, const PoolName& pool) const;
 };

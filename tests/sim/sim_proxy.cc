@@ -62,7 +62,7 @@ void SimProxy::Start() {
   if (sim_.plant == Plant::kFrameworkHasNoEnd) config.framework_pause_ms *= 100;
   config.new_journal = JournalId(absl::StrCat(member_.value, "-j", ++journals_));
   const absl::StatusOr<proxy::Records> records =
-      ReadBack(journal_, [](const std::string& text) { return proxy::Decode(text); });
+      ReadBack(journal_, read_, [](const std::string& text) { return proxy::Decode(text); });
   if (!records.ok()) return sim_.oracle.Violate(0, std::string(records.status().message()));
   absl::StatusOr<proxy::Machine> machine = proxy::Machine::Restore(config, *records, sim_.now());
   if (!machine.ok()) return sim_.oracle.Violate(0, std::string(machine.status().message()));
@@ -181,7 +181,7 @@ void SimProxy::Step(const proxy::Event& event) {
   } else if (document->desired.term < machine().term()) {
     Refuse(document->desired);
   } else {
-    Obey(document->desired);
+    Obey(*document);
   }
   NoteRows();
   NotePauseWaits();
@@ -199,7 +199,8 @@ void SimProxy::Refuse(const fleet::Desired& desired) {
   sim_.oracle.StaleDocument(before, machine().Observe());
 }
 
-void SimProxy::Obey(const fleet::Desired& desired) {
+void SimProxy::Obey(const proxy::DesiredReceived& event) {
+  const fleet::Desired& desired = event.desired;
   std::erase_if(locked_, [&](const auto& lock) {
     return std::none_of(desired.rows.begin(), desired.rows.end(), [&](const auto& row) {
       const bool shut = row.mode == fleet::RowMode::kHeld || row.mode == fleet::RowMode::kLocked;
@@ -208,13 +209,11 @@ void SimProxy::Obey(const fleet::Desired& desired) {
   });
   NoteHolds(desired);
   // One that was overtaken on its way changes nothing, and nothing is judged by it.
-  const fleet::Observed before = machine().Observe();
-  const bool is_old = desired.term == before.term && desired.revision <= before.revision;
-  driver_.machine().Step(sim_.now(), proxy::DesiredReceived{desired});
+  const bool is_old = desired.term == machine().term() && desired.revision <= machine().revision();
+  driver_.machine().Step(sim_.now(), event);
   believed_dead_ = false;
-  if (!driver_.machine().Observe().leaves) has_left_ = false;
-  const fleet::Observed observed = machine().Observe();
-  const bool obeys = observed.term == desired.term && observed.revision == desired.revision;
+  if (!machine().leaves()) has_left_ = false;
+  const bool obeys = machine().term() == desired.term && machine().revision() == desired.revision;
   if (!is_old && obeys) stepped_.push_back(std::make_shared<const fleet::Desired>(desired));
 }
 

@@ -119,14 +119,14 @@ class SimProxy {
   bool Write(const proxy::Ready& ready);
   void Do(const proxy::Effect& effect);
   // As the machine takes a document.
-  void Obey(const fleet::Desired& desired);
+  void Obey(const proxy::DesiredReceived& event);
   void Refuse(const fleet::Desired& desired);
   // A call goes to the process that it is meant for, or to nobody.
   bool Reaches(const BootId& boot) const {
     return engine_.up() && engine_.boot() == boot && sim_.now() >= blind_until_;
   }
   void Check(const proxy::DoorTable& table);
-  void CheckProven(const proxy::DoorRoute& route);
+  void CheckProven(const fleet::Observed& observed, const proxy::DoorRoute& route);
   void CheckShut(const AdapterName& adapter);
   void CheckLatest(const door::Resolved& resolved);
   void CheckFresh(const AdapterName& adapter, const VersionKey& served);
@@ -196,7 +196,7 @@ class SimProxy {
   SimDisk disk_;
   SimEngine engine_;
   SimBinder binder_;
-  proxy::Records journal_;
+  proxy::Records journal_, read_;
   uint64_t journals_ = 0;
   JournalId journal_id_;
   uint64_t life_ = 0;

@@ -128,9 +128,7 @@ void SimProxy::CheckAwake(const EngineName& name) {
 }
 
 // 2: where something else answers, that was noticed, or is said not to be known.
-void SimProxy::CheckProven(const proxy::DoorRoute& route) {
-  if (!Reaches(machine().door_table().boot)) return;
-  const fleet::Observed observed = machine().Observe();
+void SimProxy::CheckProven(const fleet::Observed& observed, const proxy::DoorRoute& route) {
   const auto its = std::find_if(observed.residencies.begin(), observed.residencies.end(),
                                 [&](const auto& r) { return r.name == route.name; });
   if (its == observed.residencies.end() || its->state != fleet::ResidencyState::kLoaded) return;
@@ -152,8 +150,9 @@ bool SimProxy::OneIncarnation() const {
 
 void SimProxy::Check(const proxy::DoorTable& table) {
   // While it sleeps nothing is admitted; that the engine lists a name is all that can be known then.
-  for (const proxy::DoorRoute& route : table.routes) {
-    if (!table.asleep) CheckProven(route);
+  if (!table.asleep && !table.routes.empty() && Reaches(machine().door_table().boot)) {
+    const fleet::Observed observed = machine().Observe();
+    for (const proxy::DoorRoute& route : table.routes) CheckProven(observed, route);
   }
   for (const proxy::DoorRow& row : table.rows) {
     if (row.mode != fleet::RowMode::kOpen) continue;

@@ -7,7 +7,6 @@
 #include "lib/base/error.h"
 #include "tests/sim/draw.h"
 #include "tests/sim/narrate.h"
-#include "tests/sim/wire.h"
 
 namespace lorry::sim {
 namespace {
@@ -316,13 +315,12 @@ void World::Attach(const MemberId& member, uint64_t life) {
   const bool is_stale = sim_.Chance(sim_.faults.stale_hello);
   const fleet::Observed said = proxy.Hello(is_stale);
   if (is_stale || !proxy.TellsOfDeath()) sessions_[id].silent.insert(said.sequence);
-  const Bytes hello = Write(said);
+  const Wire<fleet::Observed>::Shared hello = told_[member].Carry(sim_.oracle, said);
   const uint64_t leader_id = current->id();
   sim_.queue.In(sim_.Latency(10), [this, id, member, life, hello, leader_id] {
     SimLeader* alive = Find(leader_id);
     if (alive == nullptr || !sessions_.at(id).open) return;
-    alive->Post(
-        sync::SessionOpened{id, member, sessions_.at(id).pool, ReadObserved(sim_.oracle, hello)});
+    alive->Post(sync::SessionOpened{id, member, sessions_.at(id).pool, *hello});
     if (sessions_.at(id).open && proxies_.at(member)->life() == life)
       proxies_.at(member)->SessionUp();
   });
@@ -352,12 +350,12 @@ void World::BreakAll(const MemberId& member, int64_t) {
 }
 
 void World::ToLeader(sync::SessionId id, const fleet::Observed& observed) {
-  const Bytes bytes = Write(observed);
   Session& session = sessions_.at(id);
   if (!proxies_.at(session.member)->TellsOfDeath()) session.silent.insert(observed.sequence);
-  Send(session.member, [this, id, bytes] {
+  const auto carried = told_[session.member].Carry(sim_.oracle, observed);
+  Send(session.member, [this, id, carried] {
     SimLeader* alive = Find(sessions_.at(id).leader);
-    if (alive != nullptr) alive->Post(sync::MemberObserved{id, ReadObserved(sim_.oracle, bytes)});
+    if (alive != nullptr) alive->Post(sync::MemberObserved{id, *carried});
   });
 }
 
@@ -365,10 +363,11 @@ void World::ToProxy(const sync::SetDesired& effect) {
   sim_.oracle.DesiredSent(effect.term);
   if (!sessions_.contains(effect.session)) return;
   const fleet::Desired& desired = desired_[effect.member] = effect.Whole();
-  Send(effect.member, [this, id = effect.session, bytes = Write(desired)] {
+  const auto carried = asked_[effect.member].Carry(sim_.oracle, desired);
+  Send(effect.member, [this, id = effect.session, carried] {
     const Session& session = sessions_.at(id);
     SimProxy& proxy = *proxies_.at(session.member);
-    if (proxy.life() == session.life) proxy.Receive(ReadDesired(sim_.oracle, bytes));
+    if (proxy.life() == session.life) proxy.Receive(*carried);
   });
 }
 

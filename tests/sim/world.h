@@ -12,6 +12,7 @@
 #include "tests/sim/sim_leader.h"
 #include "tests/sim/sim_proxy.h"
 #include "tests/sim/sim_store.h"
+#include "tests/sim/wire.h"
 
 namespace lorry::sim {
 
@@ -141,6 +142,8 @@ class World {
   sync::SessionId last_session_ = 0;
   std::map<MemberId, Tick> partitioned_until_;
   std::map<MemberId, fleet::Desired> desired_;
+  std::map<MemberId, Wire<fleet::Observed>> told_;  // by members
+  std::map<MemberId, Wire<fleet::Desired>> asked_;  // of them
   sync::RequestId last_request_ = 0;
   sync::WatchId last_watch_ = 0;
   struct Watched {
