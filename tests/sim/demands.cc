@@ -194,6 +194,9 @@ bool SaysWhyNothingMoves(World& world) {
   return nobody || reported;
 }
 
+namespace {
+
+// Why a request of what is loaded on demand waited in vain, where nothing excuses that.
 std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adapter) {
   const fleet::Desired& desired = world.desired(proxy.member());
   if (IsOvercommitted(world, proxy)) return "";
@@ -205,6 +208,32 @@ std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adap
     return absl::StrCat(proxy.member().value, " keeps requests of ", adapter.value, " waiting");
   }
   return "";
+}
+
+void Demand(World& world, const std::string& why_not) {
+  Oracle& oracle = world.sim().oracle;
+  if (!why_not.empty() && !oracle.violated()) oracle.Violate(13, why_not);
+}
+
+}  // namespace
+
+void AskForAll(World& world, int64_t wait_ms) {
+  constexpr int64_t kLastsMs = 500, kSlackMs = 1'000;
+  for (auto& [member, proxy] : world.proxies()) proxy->AskForAll(kLastsMs);
+  world.RunFor(wait_ms + kSlackMs);
+  for (auto& [member, proxy] : world.proxies()) {
+    for (const AdapterName& adapter : proxy->GivenUp())
+      Demand(world, WhyNotBrought(world, *proxy, adapter));
+  }
+}
+
+void AskForOwn(World& world) {
+  constexpr int64_t kLookMs = 1'000, kOverMs = 60'000;
+  for (auto& [member, proxy] : world.proxies()) proxy->FrameworkReleasesForOwn();
+  for (int64_t waited_ms = 0; waited_ms < kOverMs; waited_ms += kLookMs) {
+    world.RunFor(kLookMs);
+    for (auto& [member, proxy] : world.proxies()) Demand(world, proxy->WhyNoOwn());
+  }
 }
 
 std::string WhyUnsettled(World& world, const PoolName& pool_name) {

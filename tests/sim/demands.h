@@ -19,8 +19,12 @@ bool IsOvercommitted(World& world, SimProxy& proxy);
 // it is true.
 bool HasReason(World& world, SimProxy& proxy, const VersionKey& key);
 
-// Why a request of what is loaded on demand waited in vain, where nothing excuses that.
-std::string WhyNotBrought(World& world, SimProxy& proxy, const AdapterName& adapter);
+// 13: requests of every adapter that is loaded on demand, all at once, begin within their wait.
+void AskForAll(World& world, int64_t wait_ms);
+
+// 13: frameworks that have taken back the weights of their engines, and wait for adapters of their own
+// before they take the rest, get those.
+void AskForOwn(World& world);
 
 // What is not yet as it must be, and no reason for it is reported that is true; empty when all is.
 std::string WhyUnsettled(World& world, const PoolName& pool);

@@ -1,5 +1,7 @@
 #include "tests/sim/sim_binder.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "services/engine_proxy/machine/binding_name.h"
 
@@ -38,6 +40,10 @@ proxy::Event SimBinder::BindNew(const std::string& name) {
   files_[path] = ++last_bytes_;
   calls_[++last_ticket_] = {name, path, {DigestOf(last_bytes_)}, sim_.now()};
   return proxy::BindAsked{last_ticket_, name, path};
+}
+
+bool SimBinder::Awaits(const std::string& name) const {
+  return std::ranges::any_of(calls_, [&](const auto& call) { return call.second.name == name; });
 }
 
 SimDirectory SimBinder::Has(const std::string& path) const {

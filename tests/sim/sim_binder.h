@@ -19,8 +19,10 @@ class SimBinder {
 
   // A call at random; a directory is written anew before some.
   proxy::Event Draw(Prng& prng);
-  // A call for a name that nobody has bound, and whose directory nobody has read.
+  // A call for a name that only such calls are for, and new bytes in its directory.
   proxy::Event BindNew(const std::string& name);
+  // A call to bind it has no answer.
+  bool Awaits(const std::string& name) const;
   const std::string& last_refusal() const { return last_refusal_; }
   static std::string NameOf(uint64_t number) { return "l" + std::to_string(number); }
   static constexpr uint64_t kNames = 4;

@@ -1,6 +1,7 @@
 // Frameworks that know nothing of Lorry, at the doors: they release the memory of engines and take it
 // again, and give them other weights.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr int64_t kWakesAgainMs = 2'000;
 constexpr int64_t kPatienceMs = 30'000;  // a request may run for ever
+constexpr char kOwnName[] = "own";
 
 // None of a call that is not about memory.
 proxy::MemoryTags TagsOf(const proxy::FrameworkCall& call) {
@@ -43,8 +45,28 @@ void SimProxy::FrameworkReleases(int64_t lasts_ms) {
   Narrate(sim_, member_.value, "a framework releases the memory");
   framework_.asleep = engine_.boot();
   framework_.back.clear();
+  framework_.changed = framework_.bound = false;
   FrameworkAsks(proxy::ReleaseCall{kMemoryTags});
   FrameworkWakesIn(lasts_ms);
+}
+
+void SimProxy::FrameworkReleasesForOwn() {
+  const bool is_asleep =
+      !framework_.asleep.empty() || !engine_.released().empty() || engine_.asleep();
+  if (!alive() || !engine_.up() || is_asleep || !framework_.open.empty()) return;
+  framework_.must_bind = true;
+  FrameworkReleases(kWakesAgainMs);
+}
+
+// Whoever has no room for it says NO_SLOT, and an engine whose registry hangs loads nothing.
+std::string SimProxy::WhyNoOwn() const {
+  constexpr int64_t kLoadedWithinMs = 10'000;
+  if (!alive() || !framework_.must_bind || !framework_.bound || engine_.RegistryLocked()) return "";
+  if (!engine_.up() || engine_.boot() != framework_.bound_on) return "";
+  if (sim_.now() - framework_.bound_at < kLoadedWithinMs) return "";
+  const std::string& refusal = binder_.last_refusal();
+  if (!binder_.Awaits(kOwnName) && (refusal.empty() || refusal == "NO_SLOT")) return "";
+  return absl::StrCat(member_.value, " does not load what a framework waits for, ", refusal);
 }
 
 void SimProxy::FrameworkWakesIn(int64_t ms) {
@@ -55,16 +77,45 @@ void SimProxy::FrameworkWakesIn(int64_t ms) {
   });
 }
 
+bool SimProxy::ChangesBetweenParts() {
+  const bool changes = IsOneIn("changes between " + engine_.boot().value, 400);
+  if (std::exchange(framework_.changed, true) || !changes) return false;
+  Narrate(sim_, member_.value, "a framework changes the weights that it has back");
+  framework_.loses = "between";
+  FrameworkAsks(proxy::WeightsCall{});
+  return true;
+}
+
+bool SimProxy::BindsBetweenParts() {
+  const bool binds = framework_.must_bind || IsOneIn("own " + engine_.boot().value, 500);
+  if (std::exchange(framework_.bound, true) || !binds) return false;
+  Narrate(sim_, member_.value, "a framework waits for its own adapter");
+  framework_.bound_at = sim_.now();
+  framework_.bound_on = engine_.boot();
+  Post(binder_.BindNew(kOwnName));
+  return true;
+}
+
+// Some change the weights before they take the rest of the memory, and some wait for an adapter of
+// their own.
+bool SimProxy::IsBetweenParts() {
+  if (binder_.Awaits(kOwnName)) return true;
+  if (framework_.back != kWeights) return false;
+  const bool changes_first = IsOneIn("changes first " + engine_.boot().value, 500);
+  return (changes_first && ChangesBetweenParts()) || BindsBetweenParts() || ChangesBetweenParts();
+}
+
 // Until it is awake, whatever became of the release; in one call, or part by part.
 void SimProxy::FrameworkWakes() {
   if (engine_.boot() != framework_.asleep || !engine_.up()) framework_.asleep = BootId();
   if (framework_.asleep.empty()) return;
-  if (alive() && framework_.open.empty()) {
+  if (alive() && framework_.open.empty() && !IsBetweenParts()) {
     proxy::MemoryTags tags = kMemoryTags;
     for (const std::string& tag : framework_.back) tags.erase(tag);
-    const bool in_parts = tags.size() > 1 && IsOneIn("part " + engine_.boot().value, 330);
+    const bool must = framework_.must_bind;
+    const bool in_parts = tags.size() > 1 && (must || IsOneIn("part " + engine_.boot().value, 330));
     if (in_parts)
-      tags.erase(IsOneIn("first " + engine_.boot().value, 500) ? "weights" : "kv_cache");
+      tags.erase(!must && IsOneIn("first " + engine_.boot().value, 500) ? "weights" : "kv_cache");
     Narrate(sim_, member_.value,
             absl::StrCat("a framework takes ", absl::StrJoin(tags, ", "), " again"));
     FrameworkAsks(proxy::WakeCall{std::move(tags)});
@@ -142,6 +193,7 @@ void SimProxy::Do(const proxy::PassCall& effect) {
   if (is_release) engine_.Release(tags);
   if (is_release) framework_.asleep = engine_.boot();
   if (is_release) framework_.back.clear();
+  if (is_release) framework_.changed = framework_.bound = false;
   // Its caller may have taken the release for lost with the life before, and is told otherwise now.
   if (is_release && framework_.wakes == 0) FrameworkWakesIn(kWakesAgainMs);
   if (is_wake) engine_.TakeBack(tags);

@@ -71,6 +71,10 @@ class SimProxy {
   // And releases its memory, which it takes again after so long, or gives it other weights.
   void FrameworkReleases(int64_t lasts_ms);
   void FrameworkUpdates(const std::string& text);
+  // And takes the weights first, and waits for an adapter of its own before it takes the rest.
+  void FrameworkReleasesForOwn();
+  // Why it waits in vain; empty where it does not, or may.
+  std::string WhyNoOwn() const;
   // A framework at its door pauses the engine, or lets it go on: which, is drawn from the text.
   void FrameworkCalls(const std::string& text);
   // And every call of one was answered by now, unless its proxy died.
@@ -171,6 +175,9 @@ class SimProxy {
   void Do(const proxy::PassCall& effect);
   void FrameworkAsks(proxy::FrameworkCall call);
   void FrameworkWakes();
+  bool ChangesBetweenParts();
+  bool BindsBetweenParts();
+  bool IsBetweenParts();
   void FrameworkWakesIn(int64_t ms);
   void NoteProbe(const proxy::ProbeDone& done);
   void CheckReleased(const std::string& what, const proxy::MemoryTags& needed);
@@ -251,6 +258,10 @@ class SimProxy {
     std::map<uint64_t, proxy::FrameworkCall> memory;  // of this life
     BootId asleep;                                    // that is to be woken
     proxy::MemoryTags back;                           // of its memory, as its caller was told
+    bool changed = false, bound = false;  // between the two parts of it, if it does that at all
+    Tick bound_at = 0;
+    BootId bound_on;
+    bool must_bind = false;           // it does
     std::set<proxy::OpId> wakes_all;  // of what the proxy knows to be released, by that call
     bool woken = false;               // it was told so, and nobody has put it to sleep since
     int wakes = 0;                    // that are to come

@@ -422,24 +422,12 @@ class Run {
       Supervise();
       world_.RunFor(5 * kSecond);
       if (!WhyUnsettled(world_, kRollout).empty()) continue;
-      AskForAll();
+      AskForAll(world_, kDemandWaitMs);
+      if (mishaps_.release > 0) AskForOwn(world_);
       if (mishaps_.full > 0 && !Violated()) AskForRoom();
       return;
     }
     if (!Violated()) sim_.oracle.Violate(13, WhyUnsettled(world_, kRollout));
-  }
-
-  // 13: requests of every adapter that is loaded on demand, all at once, begin within their wait.
-  void AskForAll() {
-    constexpr int64_t kLastsMs = 500;
-    for (auto& [member, proxy] : world_.proxies()) proxy->AskForAll(kLastsMs);
-    world_.RunFor(kDemandWaitMs + kSecond);
-    for (auto& [member, proxy] : world_.proxies()) {
-      for (const AdapterName& adapter : proxy->GivenUp()) {
-        std::string why = WhyNotBrought(world_, *proxy, adapter);
-        if (!why.empty() && !Violated()) sim_.oracle.Violate(13, why);
-      }
-    }
   }
 
   // 13: a framework that pauses an engine full of another fleet's names gets room for its own, though
