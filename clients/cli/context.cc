@@ -1,6 +1,7 @@
 #include "clients/cli/context.h"
 
 #include <google/protobuf/util/json_util.h>
+#include <pwd.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -34,6 +35,17 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// As Python's pathlib finds it, which looks for the same file: a service manager may start programs
+// without $HOME. Empty: this user has none, as in most containers.
+std::string Home() {
+  if (std::string home = Environment("HOME"); !home.empty()) return home;
+  std::vector<char> room(1 << 14);
+  passwd entry = {};
+  passwd* found = nullptr;
+  const int failed = ::getpwuid_r(::getuid(), &entry, room.data(), room.size(), &found);
+  return failed == 0 && found != nullptr ? found->pw_dir : "";
+}
+
 std::string FirstOf(std::string a, std::string b, std::string c) {
   return !a.empty() ? std::move(a) : !b.empty() ? std::move(b) : std::move(c);
 }
@@ -46,7 +58,7 @@ std::string CodeWord(const absl::Status& status) { return absl::StatusCodeToStri
 std::string StateDir() {
   const std::string state = Environment("XDG_STATE_HOME");
   if (!state.empty()) return state + "/lorry";
-  return Environment("HOME") + "/.local/state/lorry";
+  return Home() + "/.local/state/lorry";
 }
 
 std::string UpFile() { return StateDir() + "/up.json"; }

@@ -24,7 +24,7 @@ namespace lorry::cli {
 inline constexpr int kOk = 0, kFailed = 1, kUsage = 2, kUnreachable = 3;
 
 // Where `lorry up` says what it runs: $XDG_STATE_HOME/lorry/up.json or
-// ~/.local/state/lorry/up.json.
+// ~/.local/state/lorry/up.json, also where $HOME is not set.
 std::string StateDir();
 std::string UpFile();
 // This program's file. Beside it are the services, where builds and packages put them.

@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -23,6 +22,7 @@
 #include "clients/cli/verb.h"
 #include "lib/base/digest.h"
 #include "lib/base/error.h"
+#include "lib/rpc/channel.h"
 
 namespace lorry::cli {
 namespace {
@@ -44,7 +44,8 @@ constexpr size_t kTokenBytes = 16;
 
 absl::Status CannotWrite(const std::string& path, int why) {
   return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
-               absl::StrCat(path, " cannot be written: ", std::strerror(why)));
+               absl::StrCat(path, " cannot be written: ", std::strerror(why),
+                            "; name another folder with --data-dir"));
 }
 
 // Held for as long as this process lives: another over the same folder would take its token away.
@@ -77,16 +78,6 @@ absl::Status WriteSecret(const std::string& path, const std::string& text) {
 std::string HostPort(std::string address) {
   const size_t scheme = address.find("://");
   return scheme == std::string::npos ? address : address.substr(scheme + 3);
-}
-
-// Empty: none is shown, or its file cannot be read, which whoever dials says.
-std::string TokenOf(const client::ConnectOptions& services) {
-  std::string token = services.token;
-  if (token.empty() && !services.token_file.empty()) {
-    std::ifstream file(services.token_file);
-    file >> token;
-  }
-  return token;
 }
 
 }  // namespace
@@ -181,7 +172,11 @@ absl::Status LocalFleet::MakeToken() const {
   LORRY_RETURN_IF_ERROR(WriteSecret(InRun(kTokenFile), shown + "\n"));
   std::string known = absl::StrCat("operator ", token, " lorry-up\n");
   // Whoever shows the fleet's services theirs may look at this door: `lorry why`, `lorry doctor`.
-  const std::string theirs = options_.services.has_value() ? TokenOf(*options_.services) : "";
+  std::string theirs;
+  if (options_.services.has_value()) {
+    LORRY_ASSIGN_OR_RETURN(
+        theirs, rpc::TokenToShow(options_.services->token, options_.services->token_file));
+  }
   if (!theirs.empty()) absl::StrAppend(&known, "reader ", theirs, " the-fleet\n");
   return WriteSecret(InRun(kTokensFile), known);
 }
@@ -271,7 +266,8 @@ absl::Status LocalFleet::Start() {
     std::filesystem::create_directories(std::filesystem::path(options_.data_dir) / folder, error);
     if (error) {
       return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
-                   absl::StrCat(options_.data_dir, " cannot be made: ", error.message()));
+                   absl::StrCat(options_.data_dir, " cannot be made: ", error.message(),
+                                "; name another folder with --data-dir"));
     }
   }
   LORRY_ASSIGN_OR_RETURN(lock_, LockFolder(InRun("lock"), options_.data_dir));

@@ -1,7 +1,9 @@
 // up and doctor: what concerns this machine.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -33,10 +35,14 @@ absl::Status WriteUpFile(const nlohmann::json& addresses) {
   std::ofstream file(part, std::ios::trunc);
   file << addresses.dump(2) << "\n";
   file.close();
+  const int failed = errno;
   if (file) std::filesystem::rename(part, UpFile(), error);
   if (file && !error) return absl::OkStatus();
+  const std::string why = error ? error.message() : std::strerror(failed);
   return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
-               absl::StrCat(UpFile(), " cannot be written; set XDG_STATE_HOME"));
+               absl::StrCat(UpFile(), " cannot be written: ", why,
+                            "; set XDG_STATE_HOME to a folder that can, by which the other verbs "
+                            "and Python find it"));
 }
 
 // Removes the file unless another `lorry up` has written its own meanwhile.

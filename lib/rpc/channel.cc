@@ -133,6 +133,15 @@ bool SendsTokenInClear(const ChannelOptions& options) {
   return token && options.tls.empty() && !IsLoopback(options.target);
 }
 
+absl::StatusOr<std::string> TokenToShow(const std::string& token, const std::string& token_file) {
+  std::string shown = token;
+  if (shown.empty()) {
+    LORRY_ASSIGN_OR_RETURN(shown, ReadFile(token_file));
+  }
+  absl::StripAsciiWhitespace(&shown);
+  return shown;
+}
+
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {
   if (SendsTokenInClear(options)) {
     spdlog::warn(
@@ -141,11 +150,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions&
   }
   HoldCallbackQueue();
   LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
-  std::string token = options.token;
-  if (token.empty()) {
-    LORRY_ASSIGN_OR_RETURN(token, ReadFile(options.token_file));
-  }
-  absl::StripAsciiWhitespace(&token);
+  LORRY_ASSIGN_OR_RETURN(std::string token, TokenToShow(options.token, options.token_file));
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (!token.empty()) {
     interceptors.push_back(std::make_unique<TokenInterceptorFactory>(std::move(token)));

@@ -44,6 +44,10 @@ bool IsLoopback(const std::string& address);
 // A token that leaves this machine unencrypted can be read by whoever carries it.
 bool SendsTokenInClear(const ChannelOptions& options);
 
+// `token`, or else what `token_file` holds, without the white space around it; empty: neither is
+// given. INVALID_ARGUMENT when the file cannot be read.
+absl::StatusOr<std::string> TokenToShow(const std::string& token, const std::string& token_file);
+
 // INVALID_ARGUMENT when a named file cannot be read. Connects on first use. Warns in the log where
 // a token goes in clear.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options);

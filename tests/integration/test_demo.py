@@ -18,6 +18,7 @@ sys.path.append(str(ROOT / "examples"))
 from demo.screen import Scene, Screen  # noqa: E402
 from rich.console import Console  # noqa: E402
 from testing.processes import Mark  # noqa: E402
+from testing.stranger import Stranger, missing  # noqa: E402
 
 LOADED = [{"engine_name": f"n{v}", "version": {"number": v}, "state": "RESIDENCY_STATE_LOADED", "in_flight": 1} for v in (98, 99)]
 COMING = {"engine_name": "n100", "version": {"number": 100}, "state": "RESIDENCY_STATE_FETCHING", "bytes_done": 1, "bytes_total": 4}
@@ -91,9 +92,11 @@ def restless(tmp_path):
     """Starts the demo with this work instead of its own; what a failed test leaves is killed."""
     mark = Mark()
 
-    def start(work):
-        environment = mark.environment(os.environ) | {"PYTHONPATH": str(ROOT / "examples"), "TMPDIR": str(tmp_path)}
-        return subprocess.Popen([sys.executable, "-c", STAND_IN, work], env=environment, stdout=subprocess.PIPE), mark
+    def start(work, stranger=None):
+        own = {"PYTHONPATH": str(ROOT / "examples"), "TMPDIR": str(stranger.scratch if stranger else tmp_path)}
+        enter = stranger.enter(mark.environment(own)) if stranger else []
+        return subprocess.Popen([*enter, sys.executable, "-B", "-c", STAND_IN, work], env=mark.environment(os.environ) | own,
+                                stdout=subprocess.PIPE), mark
 
     yield start
     for pid in mark.processes():
@@ -110,6 +113,19 @@ def test_whatever_the_work_is_at_nothing_is_left_of_it(restless, tmp_path, numbe
     assert demo.returncode == 128 + number
     assert mark.processes() == {}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_whoever_runs_it_nothing_is_left(restless, tmp_path):
+    with Stranger(tmp_path / "scratch") as stranger:
+        demo, mark = restless(RESTLESS, stranger)
+        for _ in range(40):
+            demo.stdout.readline()
+        demo.send_signal(signal.SIGTERM)
+        demo.communicate(timeout=60)
+        assert demo.returncode == 128 + signal.SIGTERM
+        assert mark.processes() == {}
+        assert [*stranger.scratch.iterdir(), *stranger.shared.iterdir()] == []
 
 
 def test_work_that_is_killed_leaves_nothing_but_its_folder(restless, tmp_path):

@@ -8,13 +8,15 @@ as those that a ``lorry up`` goes on with, are never touched.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 ROOT = pathlib.Path(f"/dev/shm/lorry-{os.geteuid()}")
@@ -80,9 +82,31 @@ def _remove_what_is_shared() -> None:
                 image.unlink()
         except OSError:
             pass  # another proxy took it
-    # A proxy that runs has a file among the claims.
-    if _remove_empty(ROOT / "claims"):
+    # A proxy that runs has a file among the claims, and has it locked.
+    if _remove_claims(ROOT / "claims"):
         _remove_empty(images, ROOT / ".images" / "claims", images.parent, ROOT)
+
+
+def _remove_claims(claims: pathlib.Path) -> bool:
+    """True: none is left, and the folder is not there any more. A proxy that was killed leaves its file."""
+    with contextlib.suppress(OSError), _locked(claims, os.O_DIRECTORY, fcntl.LOCK_EX):  # proxies claim engines one after the other
+        for claim in claims.glob("*.lock"):
+            with contextlib.suppress(OSError), _locked(claim, os.O_RDWR, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                claim.unlink()
+        return _remove_empty(claims)
+    return not claims.exists()
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path, flags: int, how: int) -> Iterator[None]:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how)
+        if os.fstat(descriptor).st_nlink == 0:
+            raise FileNotFoundError(path)  # somebody removed it before, and what has its name now is not locked
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_empty(*folders: pathlib.Path) -> bool:

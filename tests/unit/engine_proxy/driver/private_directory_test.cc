@@ -1,14 +1,20 @@
 // Directories and locks that another user of the host may have put in our way.
 #include "services/engine_proxy/driver/private_directory.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "services/engine_proxy/driver/engine_claim.h"
 
@@ -97,6 +103,43 @@ TEST_F(PrivateDirectoryTest, AnEngineIsClaimedOnce) {
   *first = FileLock();
   EXPECT_TRUE(fs::is_empty(root_ + "/claims")) << "the lock goes with its owner";
   EXPECT_TRUE(ClaimEngine(root_ + "/claims", "127.0.0.1", 30000).ok());
+}
+
+TEST_F(PrivateDirectoryTest, WhatAKilledProxyLeftGoesWithTheNextClaim) {
+  const std::string claims = root_ + "/claims";
+  auto lives = ClaimEngine(claims, "127.0.0.1", 30001);
+  std::ofstream(claims + "/engine-127.0.0.1-30002.lock");
+  auto next = ClaimEngine(claims, "127.0.0.1", 30000);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(std::distance(fs::directory_iterator(claims), {}), 2);
+  EXPECT_EQ(ReasonOf(ClaimEngine(claims, "127.0.0.1", 30001).status()), "ENGINE_CLAIMED");
+}
+
+// Proxies of one `lorry up` start together, after a life in which all were killed; and a program
+// that ends removes the directory where it is empty.
+TEST_F(PrivateDirectoryTest, WhoLooksForLeftClaimsIsInNobodysWay) {
+  const std::string claims = root_ + "/claims";
+  std::vector<std::thread> proxies;
+  for (uint16_t port = 30000; port < 30004; ++port) {
+    proxies.emplace_back([&, port] {
+      for (int life = 0; life < 300; ++life) {
+        {
+          const auto claim = ClaimEngine(claims, "127.0.0.1", port);
+          EXPECT_TRUE(claim.ok()) << claim.status();
+        }
+        if (life % 3 == 0) {
+          std::ofstream(absl::StrCat(claims, "/engine-127.0.0.1-", port + 1, ".lock"));
+        } else if (life % 8 == 1) {
+          const int turn = ::open(claims.c_str(), O_RDONLY | O_DIRECTORY);
+          ::flock(turn, LOCK_EX);
+          struct stat is = {};
+          if (::fstat(turn, &is) == 0 && is.st_nlink > 0) ::rmdir(claims.c_str());
+          ::close(turn);
+        }
+      }
+    });
+  }
+  for (std::thread& proxy : proxies) proxy.join();
 }
 
 TEST_F(PrivateDirectoryTest, NoOtherUserHoldsAClaim) {
