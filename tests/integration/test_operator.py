@@ -91,7 +91,7 @@ def test_the_command_line_shows_where_a_version_stands_on_each_engine(steps, mak
     assert "serving on 2 of 2 engines" in out
 
 
-def test_a_policy_that_contradicts_itself_is_refused(world, cli):
+def test_a_policy_that_contradicts_itself_is_refused(world, steps, cli):
     _, before, _ = cli("policy", ADAPTER)
     with pytest.raises(lorry.LorryError) as refused:
         world.admin.set_policy(ADAPTER, {"flush": "always"})
@@ -199,6 +199,7 @@ def test_a_late_retry_of_a_pin_changes_nothing(world, steps):
         return connection.call(connection.sync.SetOverride, request).epoch
 
     connection = lorry.Connection(**world.fleet.addresses())
+    steps.next()  # a pin needs one before it
     latest = world.latest()[1]
     try:
         epoch = pin(latest - 1, "first")
