@@ -1,7 +1,6 @@
 """What every suite with engines shares: which kind, and one pair of them for a whole run."""
 
 import pathlib
-import signal
 import sys
 
 import pytest
@@ -15,8 +14,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """A run that is asked to end takes its engines and services with it."""
-    signal.signal(signal.SIGTERM, lambda number, frame: pytest.exit("asked to end", 128 + number))
+    """A run that ends, and one that is asked to, takes its engines and services with it."""
+    from testing import outlive
+
+    outlive.guard(heeds_ctrl_c=True)
 
 
 @pytest.fixture(scope="session")

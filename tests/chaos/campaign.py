@@ -11,7 +11,6 @@ import os
 import pathlib
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -27,7 +26,7 @@ from judge import LATEST, RECOVERY_S, Judge  # noqa: E402
 from ledger import Fault, Ledger, Version  # noqa: E402
 from report import print_report  # noqa: E402
 from strikes import SECOND, STRIKES, Stage, Strike, strike  # noqa: E402
-from testing import engines  # noqa: E402
+from testing import engines, outlive  # noqa: E402
 from testing.crowd import Crowd  # noqa: E402
 from testing.waiting import NeverCame, moment, until  # noqa: E402
 from trainers import Trainer  # noqa: E402
@@ -179,7 +178,7 @@ def main() -> int:
     args = parse_args()
     seed = args.seed or random.SystemRandom().randrange(1, 1 << 31)
     members = [f"{kind}-{i}" for i in range(1, args.engines // 2 + 1) for kind in engines.KINDS]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything started here is ended
+    outlive.guard()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lorry-chaos-"))
     after_sleep = random.Random(seed).choice(["kept", "gone", "base"])  # what has become of adapters
     switches = {"token_delay_s": TOKEN_DELAY_S, "after_sleep": after_sleep}

@@ -80,7 +80,7 @@ STAND_IN = """
 import sys
 import demo.__main__ as demo
 
-demo.GRACE_S = 1.0
+demo.outlive.GRACE_S = 1.0
 start = demo.os.posix_spawn
 demo.os.posix_spawn = lambda path, work, *rest, **more: start(path, [path, "-c", sys.argv[1], *work[4:]], *rest, **more)
 sys.exit(demo.main())
@@ -93,7 +93,7 @@ def restless(tmp_path):
     mark = Mark()
 
     def start(work, stranger=None):
-        own = {"PYTHONPATH": str(ROOT / "examples"), "TMPDIR": str(stranger.scratch if stranger else tmp_path)}
+        own = {"PYTHONPATH": f"{ROOT / 'examples'}:{ROOT / 'tests'}", "TMPDIR": str(stranger.scratch if stranger else tmp_path)}
         enter = stranger.enter(mark.environment(own)) if stranger else []
         return subprocess.Popen([*enter, sys.executable, "-B", "-c", STAND_IN, work], env=mark.environment(os.environ) | own,
                                 stdout=subprocess.PIPE), mark

@@ -166,6 +166,7 @@ def test_a_backup_that_root_makes_comes_back_to_the_services_user(somebody, bin_
     (restore,) = re.findall(r"^rm -r (\S+) && cp -a (\S+) (\S+) ", (ROOT / "docs" / "OPERATIONS.md").read_text(), re.MULTILINE)
     assert restore[0] == restore[2], restore
     for part, folder in ("store", "adapter-store"), ("orchestrator", "sync-orchestrator"):
-        subprocess.run(f"rm -r {data / folder} && cp -a {copy / part} {data / folder}", shell=True, check=True)
+        subprocess.run(["rm", "-r", data / folder], check=True)
+        subprocess.run(["cp", "-a", copy / part, data / folder], check=True)
     with up(somebody, bin_dir, *words, environment=environment) as told:
         assert publish(told, make_adapter(2), 2) == [1, 2], "the run and version 2 are of after the copy, and are given again"
