@@ -179,20 +179,28 @@ std::string WhyNoneFits(const Core& core, const PoolId& id, const VersionInfo& v
   const fleet::AdapterPolicy* policy = core.FindPolicy(id);
   if (policy == nullptr || !IsGathered(core)) return "";
   std::vector<std::string> unfit;
+  bool by_limits = false;
   for (auto it = core.places.lower_bound({id.pool, EngineGroup()});
        it != core.places.end() && it->first.first == id.pool; ++it) {
     for (const MemberId& member_id : it->second) {
       const Member& member = core.members.at(member_id);
-      if (!member.session.has_value()) continue;  // below, where it is expected back
+      // Of those without a session, below, where it is expected back.
+      if (!member.session.has_value() || member.record.dead) continue;
+      const MemberStanding standing = StandingOf(core, member);
+      std::string why;
+      if (member.record.excluded) {  // until an operator's word, for which nobody waits
+        why = absl::StrCat("EXCLUDED, ", StandingReason(core, member));
+      } else if (member.observed.has_value() &&
+                 (standing == MemberStanding::kReady || standing == MemberStanding::kExcluded)) {
+        why = fleet::WhyNotServable(member.observed->limits, version.traits, *policy);
+        by_limits = true;
+      }
       // An engine that is away may be started again with other limits.
-      if (StandingOf(core, member) != MemberStanding::kReady) return "";
-      const std::string why =
-          fleet::WhyNotServable(member.observed->limits, version.traits, *policy);
       if (why.empty()) return "";
       unfit.push_back(absl::StrCat(member_id.value, ": ", why));
     }
   }
-  if (!WhoIsExpected(core, id).empty()) return "";
+  if (!by_limits || !WhoIsExpected(core, id).empty()) return "";
   return AFew(unfit, "; ");
 }
 

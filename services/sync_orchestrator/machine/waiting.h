@@ -19,7 +19,7 @@ std::optional<Candidate> CandidateOf(const Core& core, const PoolId& id);
 
 // Why no engine of the pool can serve the version, by the engines' own limits: what waits for it waits
 // in vain until somebody starts an engine with others. Empty while one may, and while one is away
-// that may come back with other limits.
+// that may come back with other limits. For who is DEAD, or EXCLUDED by an operator, nobody waits.
 std::string WhyNoneFits(const Core& core, const PoolId& id, const VersionInfo& version);
 
 // Begins the next sync of a pool that has none, or says what it waits for.

@@ -110,6 +110,31 @@ TEST(Watch, WaitsWhileAMemberIsAwayThatMayComeBackWithOtherLimits) {
   EXPECT_TRUE(fleet.told_.back().final) << "it did not come back";
 }
 
+TEST(Watch, WaitsForNobodyWhomAnOperatorTookAway) {
+  Fleet fleet;
+  for (const char* id : {"a", "b", "c"}) fleet.Join(id);
+  LimitRank(fleet, "a", 8);
+  fleet.Step(MemberMarked{1, MemberId("b"), MemberMark::kExcluded, "driver update"});
+  fleet.Step(MemberMarked{2, MemberId("c"), MemberMark::kDead, ""});
+  const VersionKey key = fleet.Publish(1, {.rank_max = 16});
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_TRUE(fleet.told_.back().final);
+  EXPECT_EQ(fleet.told_.back().reason, "ENGINE_LIMITS");
+  const std::string& detail = fleet.told_.back().detail;
+  EXPECT_NE(detail.find("a: rank 16"), std::string::npos) << detail;
+  EXPECT_NE(detail.find("b: EXCLUDED, driver update"), std::string::npos) << detail;
+  EXPECT_EQ(detail.find("c:"), std::string::npos) << detail;
+}
+
+TEST(Watch, WaitsWhereNoLimitsAreInTheWay) {
+  Fleet fleet;
+  fleet.Join("a");
+  fleet.Step(MemberMarked{1, MemberId("a"), MemberMark::kExcluded, "driver update"});
+  const VersionKey key = fleet.Publish(1, {.rank_max = 16});
+  fleet.Step(WatchOpened{1, key, kRollout});
+  EXPECT_FALSE(fleet.told_.back().final) << "somebody may include it again";
+}
+
 TEST(Watch, IsNotProlongedByLaterDecisions) {
   Fleet fleet;
   fleet.Join("a");
