@@ -15,6 +15,9 @@ ABSL_FLAG(uint64_t, door_head_bytes, kDefaults.head.bytes, "most bytes of a requ
 ABSL_FLAG(uint64_t, door_body_bytes, kDefaults.body_bytes, "most bytes of a request's body");
 ABSL_FLAG(uint64_t, door_all_bodies_bytes, kDefaults.all_bodies_bytes,
           "most bytes of all bodies that the engine has not answered yet");
+ABSL_FLAG(uint64_t, door_tensors_bytes, kDefaults.tensors_bytes,
+          "most bytes of a call that carries an adapter's tensors, and of all such calls together; "
+          "one that finds no room waits. The proxy needs four times as much");
 ABSL_FLAG(uint64_t, door_split_reply_bytes, kDefaults.split_reply_bytes,
           "most bytes of one reply of n, where the door splits n > 1");
 ABSL_FLAG(uint32_t, door_connections, kDefaults.connections,
@@ -87,6 +90,7 @@ absl::StatusOr<door::DoorLimits> DoorLimitFlags() {
       ReadBytes(FLAGS_door_head_bytes, "--door-head-bytes", &limits.head.bytes),
       ReadBytes(FLAGS_door_body_bytes, "--door-body-bytes", &limits.body_bytes),
       ReadBytes(FLAGS_door_all_bodies_bytes, "--door-all-bodies-bytes", &limits.all_bodies_bytes),
+      ReadBytes(FLAGS_door_tensors_bytes, "--door-tensors-bytes", &limits.tensors_bytes),
       ReadBytes(FLAGS_door_split_reply_bytes, "--door-split-reply-bytes",
                 &limits.split_reply_bytes),
       ReadCount(FLAGS_door_connections, "--door-connections", &limits.connections),

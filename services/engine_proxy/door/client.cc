@@ -8,9 +8,10 @@
 namespace lorry::door {
 namespace {
 
-// What a client may still be sending while it is told that its request is refused.
-constexpr size_t kLingerBytes = 256 * 1024;
-constexpr size_t kLingerRead = 16 * 1024;
+// What a client may still be sending while it is told that its request is refused: a body that is
+// too large, by clients that read nothing before they have sent it all.
+constexpr size_t kLingerBytes = 1u << 30;
+constexpr size_t kLingerRead = 64 * 1024;
 constexpr int64_t kLingerMs = 1'000;
 // A client that has connected while the door drains may still send its first request.
 constexpr int64_t kFirstRequestMs = 1'000;

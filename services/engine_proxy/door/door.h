@@ -34,6 +34,10 @@ struct DoorLimits {
   HeadLimits head;
   size_t body_bytes = 32u << 20;         // prompts as token lists of 1 M tokens are 8 MB
   size_t all_bodies_bytes = 512u << 20;  // of all requests together, before the engine has them
+  // Of bodies that carry an adapter, of one and of all together; one that finds no room waits. In
+  // base64 an adapter of rank 32 for a model of 8 B has 224 MB, and is there once for each rank of
+  // its engine. The proxy needs four times as much while it reads one.
+  size_t tensors_bytes = 512u << 20;
   size_t split_reply_bytes = 16u << 20;  // of one of n: logprobs of 32 k tokens are 4 MB
   uint32_t connections = 16'384;         // one descriptor each, and one at the engine
   uint32_t live_requests = 8'192;        // above any engine's own queue

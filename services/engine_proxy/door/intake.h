@@ -39,11 +39,14 @@ class RequestReader {
   static constexpr size_t kReadBytes = 4 * 1024;
   using Problem = std::optional<HeadProblem>;
   Task<Problem> ReadSized(size_t length, std::string_view* body, BodyLease* lease);
+  Task<bool> AwaitRoom(size_t bytes, BodyLease* lease);
   Task<Problem> ReadChunked(std::string_view* body, BodyLease* lease);
   Task<bool> ReadMoreOfBody(size_t room);
   std::string_view Here() const;  // what the client's buffer holds
-  HeadProblem TooLarge() const;
+  size_t MostBytes() const;
+  HeadProblem TooLarge(std::optional<size_t> length) const;
 
+  Shard& shard_;
   Client& client_;
   const DoorLimits& limits_;
   // Reads a chunked body, and keeps it; the head is given to it again for the framing.
@@ -52,6 +55,7 @@ class RequestReader {
   bool began_ = false;         // some of the head is here
   size_t head_bytes_ = 0;      // of the request that begins in the client's buffer
   size_t body_bytes_ = 0;      // of a body that lies in the client's buffer
+  bool has_tensors_ = false;   // the body whose rest is read
   bool continue_due_ = false;  // the client waits for "100 Continue"
 };
 

@@ -32,6 +32,8 @@ constexpr std::string_view kInvocations =
     "a header may name another adapter there than the body does; send the same body to its own "
     "route, such as /v1/chat/completions";
 
+constexpr std::string_view kFromTensors = "/load_lora_adapter_from_tensors";
+
 constexpr Route kSglang[] = {
     {"POST,PUT", "/generate", kRewrite, BodyShape::kGenerate},
     {"POST", "/v1/completions", kRewrite, BodyShape::kCompletion},
@@ -66,7 +68,7 @@ constexpr Route kSglang[] = {
     {"GET", "/metrics", kPass},
     {"POST", "/abort_request", RouteAction::kAbort},
     {"POST", "/load_lora_adapter", kCall},
-    {"POST", "/load_lora_adapter_from_tensors", kCall},
+    {"POST", kFromTensors, kCall},
     {"POST", "/register_lora_adapter", kRefuse, BodyShape::kNone, kRegister},
     {"POST", "/unload_lora_adapter", kCall},
     {"POST", "/pause_generation", kCall},
@@ -190,6 +192,10 @@ RouteChoice Refuse(int status, std::string message) {
 }
 
 }  // namespace
+
+bool CarriesTensors(std::string_view method, std::string_view path) {
+  return method == "POST" && path == kFromTensors;
+}
 
 RouteChoice ChooseRoute(EngineKind kind, std::string_view method, std::string_view path,
                         RoutesAllowed allowed) {

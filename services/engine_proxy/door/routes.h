@@ -64,6 +64,9 @@ struct RoutesAllowed {
   bool calls = false;    // of frameworks
 };
 
+// A body of such a call carries an adapter, and is as large.
+bool CarriesTensors(std::string_view method, std::string_view path);
+
 RouteChoice ChooseRoute(fleet::EngineKind kind, std::string_view method, std::string_view path,
                         RoutesAllowed allowed);
 

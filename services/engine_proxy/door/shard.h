@@ -53,6 +53,7 @@ struct Shared {
   std::atomic<uint32_t> held{0};
   std::atomic<uint32_t> calls{0};
   std::atomic<size_t> body_bytes{0};
+  std::atomic<size_t> tensors_bytes{0};   // of calls that carry tensors; not among the others
   std::atomic<uint64_t> pieces_heard{0};  // Door::pieces_heard
   std::string engine_authority;           // for Host; set before the threads start
 };
@@ -60,20 +61,35 @@ struct Shared {
 // Bytes of one request's body, counted among those of all requests until it goes.
 class BodyLease {
  public:
-  explicit BodyLease(Shared& shared) : shared_(shared) {}
+  explicit BodyLease(Shared& shared)
+      : all_(&shared.body_bytes), most_(shared.options.limits.all_bodies_bytes) {}
   ~BodyLease() { Resize(0); }
   BodyLease(const BodyLease&) = delete;
   BodyLease& operator=(const BodyLease&) = delete;
   // False: what all requests together hold is more than they may.
   bool Grow(size_t by) { return Resize(bytes_ + by); }
   bool Resize(size_t bytes) {
-    const size_t all = shared_.body_bytes += bytes - bytes_;
+    const size_t all = *all_ += bytes - bytes_;
     bytes_ = bytes;
-    return all <= shared_.options.limits.all_bodies_bytes;
+    return all <= most_;
+  }
+  // From here on it is counted among the calls that carry tensors. False: they leave no room for
+  // `bytes`, and it holds nothing.
+  bool HoldTensors(Shared& shared, size_t bytes) {
+    Resize(0);
+    all_ = &shared.tensors_bytes;
+    most_ = shared.options.limits.tensors_bytes;
+    size_t all = *all_;
+    do {
+      if (bytes > most_ || all > most_ - bytes) return false;
+    } while (!all_->compare_exchange_weak(all, all + bytes));
+    bytes_ = bytes;
+    return true;
   }
 
  private:
-  Shared& shared_;
+  std::atomic<size_t>* all_;
+  size_t most_;
   size_t bytes_ = 0;
 };
 

@@ -50,7 +50,7 @@ constexpr int kWarmUpInputs = 64;
 DoorLimits Limits() {
   DoorLimits limits;
   limits.body_bytes = (1 << 20) + (64 << 10);
-  limits.all_bodies_bytes = 2 * limits.body_bytes;
+  limits.all_bodies_bytes = limits.tensors_bytes = 2 * limits.body_bytes;
   limits.split_reply_bytes = 16 << 10;
   limits.connections = 64;
   limits.live_requests = 64;

@@ -1,4 +1,6 @@
 // Calls that somebody else answers: by whom, how long they are waited for, and what ends them.
+#include <gmock/gmock.h>
+
 #include <deque>
 
 #include "lib/base/mutex.h"
@@ -6,6 +8,8 @@
 
 namespace lorry::door::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Takes calls and keeps them until the test answers.
 class Owner {
@@ -189,6 +193,73 @@ TEST_F(CallTest, WhatNeedsNobodysStateIsPassedToTheEngine) {
   door_->SetEngineFacts({.aborts_waiting = false});
   EXPECT_EQ(Ask(Post("/abort_request", R"({"abort_all":true})")).status(), 403);
   EXPECT_EQ(owner_.taken(), 0u);
+}
+
+std::string Tensors(size_t bytes) {
+  return Post("/load_lora_adapter_from_tensors", std::string(bytes, 'A'));
+}
+
+TEST_F(CallTest, TensorsHaveALimitOfTheirOwn) {
+  options_.limits.body_bytes = 1'000;
+  options_.limits.tensors_bytes = 100'000;
+  Start();
+  Wire wire = Connect();
+  wire.Send(Tensors(100'000));
+  EXPECT_TRUE(Eventually([&] { return owner_.taken() == 1; }));
+  EXPECT_EQ(owner_.call(0).body.size(), 100'000u);
+  const Message large = Ask(Tensors(100'001));
+  EXPECT_EQ(large.status(), 413);
+  EXPECT_THAT(large.body, HasSubstr("100001 bytes, more than 100000"));
+  EXPECT_THAT(large.body, HasSubstr("--door-tensors-bytes"));
+  const Message other = Ask(Post("/pause_generation", std::string(1'001, ' ')));
+  EXPECT_EQ(other.status(), 413);
+  EXPECT_THAT(other.body, HasSubstr("1001 bytes, more than 1000"));
+  EXPECT_THAT(other.body, HasSubstr("--door-body-bytes"));
+}
+
+TEST_F(CallTest, TensorsThatFindNoRoomWaitForItAndHoldUpNothingElse) {
+  options_.limits.body_bytes = options_.limits.all_bodies_bytes = 1'000;
+  options_.limits.tensors_bytes = 100'000;
+  Start();
+  Wire first = Connect(), second = Connect();
+  first.Send(Tensors(60'000));
+  EXPECT_TRUE(Eventually([&] { return owner_.taken() == 1; }));
+  second.Send(Tensors(60'000));
+  EXPECT_EQ(Ask(Post("/generate", R"({"lora_path":"policy"})")).status(), 200);
+  EXPECT_EQ(owner_.taken(), 1u);
+  owner_.Answer(CallReply{200, "text/plain", "one"});
+  EXPECT_EQ(ReadMessage(first).body, "one");
+  EXPECT_TRUE(Eventually([&] { return owner_.taken() == 2; }));
+  owner_.Answer(CallReply{200, "text/plain", "two"});
+  EXPECT_EQ(ReadMessage(second).body, "two");
+}
+
+TEST_F(CallTest, TensorsThatWaitForRoomAreForgottenOnceTheirClientLeaves) {
+  options_.limits.body_bytes = 1'000;
+  options_.limits.tensors_bytes = 100'000;
+  options_.limits.connections = 2;
+  Start();
+  Wire first = Connect(), leaves = Connect();
+  first.Send(Tensors(60'000));
+  EXPECT_TRUE(Eventually([&] { return owner_.taken() == 1; }));
+  leaves.Send(Tensors(60'000));
+  EXPECT_FALSE(Connect().ReadUntil("\r\n\r\n").empty()) << "there is no room for a third";
+  leaves.Close();
+  EXPECT_TRUE(Eventually([&] { return Ask(Get("/health")).status() == 200; }));
+  EXPECT_EQ(owner_.taken(), 1u);
+}
+
+TEST_F(CallTest, TensorsThatWaitForRoomAreToldOfTheDoorsEnd) {
+  options_.limits.body_bytes = 1'000;
+  options_.limits.tensors_bytes = 100'000;
+  Start();
+  Wire first = Connect(), second = Connect();
+  first.Send(Tensors(60'000));
+  EXPECT_TRUE(Eventually([&] { return owner_.taken() == 1; }));
+  second.Send(Tensors(60'000));
+  EXPECT_EQ(Ask(Get("/health")).status(), 200);
+  door_->Drain(60'000);
+  EXPECT_EQ(ReasonOf(ReadMessage(second)), "DRAINING");
 }
 
 }  // namespace

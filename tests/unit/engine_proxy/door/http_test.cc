@@ -1,4 +1,5 @@
 // The door as an HTTP/1.1 server and client: framing, limits, backpressure, pooled connections.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -19,6 +20,7 @@ using testing::Chunk;
 using testing::DoorTest;
 using testing::Gate;
 using testing::Get;
+using ::testing::HasSubstr;
 using testing::JsonReply;
 using testing::Message;
 using testing::Post;
@@ -138,6 +140,16 @@ TEST_F(HttpTest, BoundsHeadsBodiesAndConnections) {
     Wire fourth = Connect();
     return fourth.ReadUntil("\r\n\r\n").find("DOOR_FULL") != std::string::npos;
   }));
+}
+
+// As http.client of Python, and all that is made of it.
+TEST_F(HttpTest, TellsClientsThatReadNothingBeforeTheyHaveSentAll) {
+  StartEcho();
+  Wire wire = Connect();
+  EXPECT_TRUE(wire.Send(Post("/generate", std::string(options_.limits.body_bytes + 1, ' '))));
+  const Message reply = ReadMessage(wire);
+  EXPECT_EQ(reply.status(), 413);
+  EXPECT_THAT(reply.body, HasSubstr("33554433 bytes, more than 33554432"));
 }
 
 TEST_F(HttpTest, ClosesClientsThatDawdle) {
