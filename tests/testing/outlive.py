@@ -91,7 +91,7 @@ def _end_children(grace_s: float) -> None:
             for number in numbers:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, number)
-        time.sleep(0.02)
+        signal.sigtimedwait({signal.SIGCHLD}, 0.02)
 
 
 def _reap() -> bool:
