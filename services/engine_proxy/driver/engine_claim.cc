@@ -5,9 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
@@ -20,15 +21,21 @@ namespace fs = std::filesystem;
 
 // The directory may be removed while it is made; nobody does that again and again.
 constexpr int kTries = 20;
+constexpr std::chrono::milliseconds kTurn{5'000};
+constexpr std::chrono::milliseconds kLook{5};
 
 // A lock on the directory itself while its files are looked at: who looks whether a file is locked
 // has it locked for a moment, and its owner-to-be would be refused. It waits, as nobody is longer at
-// it than a few system calls take.
+// it than a few system calls take; but who has it may have been stopped, and no proxy of the host
+// would start any more.
 class Turn {
  public:
   explicit Turn(const std::string& directory)
       : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
-    while (fd_ >= 0 && ::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+    const auto until = std::chrono::steady_clock::now() + kTurn;
+    while (fd_ >= 0 && !Take() && std::chrono::steady_clock::now() < until) {
+      // tidy: allow sleep: a bounded wait while the process starts; nothing tells of a lock's end
+      std::this_thread::sleep_for(kLook);
     }
   }
   ~Turn() {
@@ -37,14 +44,18 @@ class Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
+  bool is_others() const { return fd_ >= 0 && !taken_; }
   // False: whoever removed it, when it was empty, had the turn before.
   bool has_come() const {
     struct stat opened = {};
-    return fd_ >= 0 && ::fstat(fd_, &opened) == 0 && opened.st_nlink > 0;
+    return taken_ && ::fstat(fd_, &opened) == 0 && opened.st_nlink > 0;
   }
 
  private:
+  bool Take() { return taken_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0; }
+
   const int fd_;
+  bool taken_ = false;
 };
 
 // A proxy that was killed leaves its file.
@@ -82,6 +93,11 @@ absl::StatusOr<FileLock> ClaimEngine(const std::string& directory, const std::st
     made = MakePrivateDirectory(directory);
     const Turn turn(directory);
     if (made.ok() && turn.has_come()) return ClaimInTurn(directory, where, port);
+    if (turn.is_others()) {
+      return Error(absl::StatusCode::kUnavailable, "DISK_FAILED",
+                   absl::StrCat("another process has had ", directory,
+                                " locked for 5 s; `fuser` names it, end it"));
+    }
   }
   if (!made.ok()) return made;
   return Error(absl::StatusCode::kUnavailable, "DISK_FAILED",

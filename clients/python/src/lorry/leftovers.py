@@ -89,7 +89,8 @@ def _remove_what_is_shared() -> None:
 
 def _remove_claims(claims: pathlib.Path) -> bool:
     """True: none is left, and the folder is not there any more. A proxy that was killed leaves its file."""
-    with contextlib.suppress(OSError), _locked(claims, os.O_DIRECTORY, fcntl.LOCK_EX):  # proxies claim engines one after the other
+    # Proxies claim engines one after the other; what is left because one is at it goes with the next that looks.
+    with contextlib.suppress(OSError), _locked(claims, os.O_DIRECTORY, fcntl.LOCK_EX | fcntl.LOCK_NB):
         for claim in claims.glob("*.lock"):
             with contextlib.suppress(OSError), _locked(claim, os.O_RDWR, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 claim.unlink()

@@ -142,6 +142,17 @@ TEST_F(PrivateDirectoryTest, WhoLooksForLeftClaimsIsInNobodysWay) {
   for (std::thread& proxy : proxies) proxy.join();
 }
 
+// As a program that was stopped while it looked.
+TEST_F(PrivateDirectoryTest, WhoNeverEndsItsTurnIsNotWaitedForWithoutEnd) {
+  const std::string claims = root_ + "/claims";
+  ASSERT_TRUE(ClaimEngine(claims, "127.0.0.1", 30000).ok());
+  const int turn = ::open(claims.c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(turn, LOCK_EX), 0);
+  EXPECT_EQ(ReasonOf(ClaimEngine(claims, "127.0.0.1", 30000).status()), "DISK_FAILED");
+  ::close(turn);
+  EXPECT_TRUE(ClaimEngine(claims, "127.0.0.1", 30000).ok());
+}
+
 TEST_F(PrivateDirectoryTest, NoOtherUserHoldsAClaim) {
   fs::create_directory(root_ + "/claims");
   ::chmod((root_ + "/claims").c_str(), 01777);
