@@ -111,9 +111,12 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   } else {
     NoteAnswer(core, *residency, event.outcome);
   }
-  // The engine cannot die of a load that never reached it.
-  if (event.outcome == Outcome::kUnsent && !IsUncertain(core, *residency)) {
-    EndTrial(*residency);
+  // The engine cannot die of a load that never reached it, nor of one that it says has failed: it may
+  // end of something else before its next listing. That may still show the name, from a load before:
+  // then its probe begins a new trial.
+  const bool is_over = event.outcome != Outcome::kOk && !MayHaveHappened(event.outcome);
+  if (is_over && !IsUncertain(core, *residency)) {
+    event.outcome == Outcome::kUnsent ? EndTrial(*residency) : LeaveTrial(*residency);
     core.SaveName(*residency);
   }
   at::Mishap mishap{FailureOf(event.outcome), event.reason.empty() ? "LOAD_UNKNOWN" : event.reason,

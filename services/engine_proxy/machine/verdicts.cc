@@ -45,6 +45,9 @@ void EndTrial(Residency& residency) {
   residency.trial = 0;
 }
 
+// `trial` stays set: the name has not answered a probe yet, and its probe begins a new trial.
+void LeaveTrial(Residency& residency) { residency.tried_on = BootId(); }
+
 bool IsSomeoneOnTrial(const Core& core) {
   return std::any_of(core.residencies.begin(), core.residencies.end(),
                      [](const auto& entry) { return IsInTrial(entry.second); });
@@ -61,8 +64,7 @@ void EndLeftTrials(Core& core) {
   for (auto& [name, residency] : core.residencies) {
     const bool may_yet_be_loaded = residency.uncertain_on == core.boot;
     if (residency.tried_on != core.boot || may_yet_be_loaded || IsInTrial(residency)) continue;
-    // `trial` stays set: the name has not answered a probe yet, and its probe begins a new trial.
-    residency.tried_on = BootId();
+    LeaveTrial(residency);
     core.SaveName(residency);
   }
 }

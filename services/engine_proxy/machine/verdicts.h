@@ -18,6 +18,7 @@ namespace lorry::proxy {
 
 void BeginTrial(Core& core, Residency& residency);  // the caller writes it down
 void EndTrial(Residency& residency);                // likewise
+void LeaveTrial(Residency& residency);              // likewise; its probe begins another
 
 // Whether some version is loaded, verified, probed or doubted now.
 bool IsSomeoneOnTrial(const Core& core);

@@ -37,6 +37,20 @@ TEST(Verdicts, WhatTheEngineNeverHeardOfIsNotBlamed) {
   EXPECT_EQ(bench.DeathsOf(2), 0u);
 }
 
+// Also before the engine's next listing shows what came of it.
+TEST(Verdicts, WhatTheEngineFailedToLoadIsNotBlamedForItsEnd) {
+  for (const auto outcome : {Outcome::kFailed, Outcome::kRefused}) {
+    Bench bench;
+    bench.Desire(0, {1});
+    bench.load_answer_ = LoadDone{0, outcome, "DIRECTORY_UNREADABLE", ""};
+    bench.silent_ = {kListEffect};
+    bench.Desire(0, {1, 2});
+    ASSERT_EQ(bench.loads_.back(), Bench::NameOf(2));
+    bench.Reboot();
+    EXPECT_EQ(bench.DeathsOf(2), 0u);
+  }
+}
+
 // It was asked for the load in the moment in which somebody noticed that it had ended.
 TEST(Verdicts, AnEngineThatWasGoneBeforeTheLoadDidNotDieOfIt) {
   for (const auto outcome : {Outcome::kUnsent, Outcome::kBroken}) {
