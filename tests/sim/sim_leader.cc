@@ -35,7 +35,11 @@ void SharedRecords::Write(const std::vector<sync::Record>& changes) {
 
 Epoch SharedRecords::EpochOf(const AdapterName& adapter, const PoolName& pool) const {
   const auto known = records.find(absl::StrCat("pool/", adapter.value, "/", pool.value));
-  if (known != records.end()) return std::get<sync::PoolRecord>(known->second).epoch;
+  // One that was written before any epoch was given out begins at the floor with the next reign.
+  if (known != records.end()) {
+    const Epoch epoch = std::get<sync::PoolRecord>(known->second).epoch;
+    if (epoch.value != 0) return epoch;
+  }
   const auto meta = records.find("meta");
   return meta != records.end() ? std::get<sync::MetaRecord>(meta->second).floor : Epoch();
 }
