@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "lib/base/error.h"
+#include "lib/base/prng.h"
 #include "lib/transfer/checksum.h"
 
 namespace lorry::transfer {
@@ -14,18 +14,18 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-Bytes Random(size_t size, uint32_t seed) {
-  std::mt19937 random(seed);
+Bytes Random(size_t size, uint64_t seed) {
+  Prng random(seed);
   Bytes bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
   return bytes;
 }
 
 // As a small step changes numbers of two bytes: the low ones of some of them.
 Bytes AStepLater(Bytes bytes) {
-  std::mt19937 random(7);
+  Prng random(7);
   for (size_t i = 0; i + 1 < bytes.size(); i += 2) {
-    if (random() % 2 == 0) bytes[i] ^= static_cast<std::byte>(random() % 4);
+    if (random.Next() % 2 == 0) bytes[i] ^= static_cast<std::byte>(random.Next() % 4);
   }
   return bytes;
 }
@@ -81,11 +81,11 @@ TEST(Delta, ThatIsNoneIsRefused) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << bad.size();
     EXPECT_EQ(ReasonOf(refused), "RANGE_CORRUPT");
   }
-  std::mt19937 random(5);
+  Prng random(5);
   for (int i = 0; i < 20'000; ++i) {
     std::string mutant = good;
     for (int change = 0; change < 3; ++change) {
-      mutant[random() % mutant.size()] = static_cast<char>(random());
+      mutant[random.Next() % mutant.size()] = static_cast<char>(random.Next());
     }
     (void)DecodeDelta(mutant, base, out);  // writes nowhere else, which AddressSanitizer sees
   }
