@@ -6,10 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "lib/base/check.h"
 #include "lib/base/error.h"
-#include "lib/rpc/callback_queue.h"
 #include "lib/rpc/status.h"
 #include "lib/transfer/delta.h"
 #include "lib/transfer/doorstep.h"

@@ -13,7 +13,6 @@ void Sweeper::Sweep() {
       timed->socket_.shutdown(Socket::shutdown_receive, ignored);
     }
     if (timed->deadline_ > now) continue;
-    timed->deadline_ = TimedSocket::kNever;
     timed->expired_ = true;
     ErrorCode ignored;
     timed->socket_.cancel(ignored);  // completions run later, from the io_context

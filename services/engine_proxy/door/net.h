@@ -65,8 +65,9 @@ class TimedSocket {
   TimedSocket& operator=(const TimedSocket&) = delete;
 
   Socket& socket() { return socket_; }
-  // Pending operations end with an error once `ms` have passed; 0 is for ever. The connection stays
-  // as it is: whoever waited decides what becomes of it.
+  // Operations end with an error once `ms` have passed, also those that begin later, until another
+  // limit is set; 0 is for ever. The connection stays as it is: whoever waited decides what becomes
+  // of it.
   void ExpireIn(int64_t ms) {
     deadline_ = ms > 0 ? NowMs() + ms : kNever;
     expired_ = false;

@@ -5,10 +5,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <string>
 #include <utility>
 
+#include "services/engine_proxy/door/net.h"
 #include "tests/unit/engine_proxy/door/harness.h"
 
 namespace lorry::door {
@@ -54,6 +56,31 @@ TEST(Tcp, TellsThatThePeerMayHaveReadWhatWasSentBeforeItEnded) {
   far.Close();
   ASSERT_TRUE(near.AtEnd());
   EXPECT_FALSE(AcknowledgedOnly(near.fd(), 0));
+}
+
+// Where bytes had just come when the limit passed, nothing waits that could be ended: what waits next
+// is, so that nobody holds a connection for ever by sending at the right moment.
+TEST(TimedSocket, ALimitThatHasPassedEndsWhatBeginsAfterIt) {
+  auto [near, far] = Ends();
+  asio::io_context io{1};
+  Sweeper sweeper;
+  Socket socket(io.get_executor());
+  socket.assign(Tcp::v4(), ::dup(near.fd()));
+  TimedSocket timed(sweeper, std::move(socket));
+  timed.ExpireIn(1);
+  ASSERT_TRUE(Eventually([&] {
+    sweeper.Sweep();
+    return timed.expired();
+  }));
+  char byte;
+  ErrorCode ended;
+  timed.socket().async_read_some(asio::buffer(&byte, 1),
+                                 [&](const ErrorCode& error, size_t) { ended = error; });
+  io.poll();
+  EXPECT_FALSE(ended);
+  sweeper.Sweep();
+  io.poll();
+  EXPECT_EQ(ended, asio::error::operation_aborted);
 }
 
 TEST(Tcp, SeesAHangUpBehindUnreadBytes) {
