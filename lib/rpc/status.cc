@@ -67,7 +67,14 @@ absl::Status FromGrpc(const grpc::Status& status) {
   std::string reason = InfoOf(status).reason();
   // Whoever is not known is refused by gRPC's own security layer, which has no room for a reason.
   if (reason.empty() && known == absl::StatusCode::kUnauthenticated) reason = "UNAUTHENTICATED";
-  return Error(known, reason, status.error_message());
+  std::string message = status.error_message();
+  // A gRPC server says nothing about a call that it does not have.
+  if (message.empty() && known == absl::StatusCode::kUnimplemented) {
+    message =
+        "the service has no such call: it is older than this program, or another service answers "
+        "at this address";
+  }
+  return Error(known, reason, message);
 }
 
 ErrorMetadata MetadataOf(const grpc::Status& status) {

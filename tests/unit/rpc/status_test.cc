@@ -80,5 +80,13 @@ TEST(RpcStatus, LongErrorsFitTheMetadataLimit) {
   EXPECT_EQ(ReasonOf(FromGrpc(status)), "LONG");
 }
 
+TEST(RpcStatus, ACallThatAServiceDoesNotHaveIsSaidInWords) {
+  const absl::Status silent = FromGrpc(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, ""));
+  EXPECT_TRUE(absl::IsUnimplemented(silent));
+  EXPECT_NE(std::string(silent.message()).find("no such call"), std::string::npos);
+  const absl::Status said = FromGrpc(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "not for GPUs"));
+  EXPECT_EQ(said.message(), "not for GPUs");
+}
+
 }  // namespace
 }  // namespace lorry::rpc
