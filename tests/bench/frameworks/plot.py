@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import pathlib
+import sys
 from collections.abc import Callable, Sequence
-from html import escape
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from svg import document, line, text  # noqa: E402
 
 WIDTH, LEFT, RIGHT, PANEL, GAP, TOP = 820, 78, 24, 170, 54, 84
 # The first one is drawn broad and beneath: where both agree, both are seen.
@@ -22,16 +26,14 @@ def draw(told: dict) -> str:
         ("largest |importance weight − 1| of a token in the step", "weight_gap", _logarithmic(floor, 1e-2), _decades(floor, 1e-2), LIMIT),
     )
     height = TOP + len(panels) * (PANEL + GAP)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
-             f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-             _text(LEFT, 24, f"AstraFlow's loop for {steps} steps, twice with one seed ({told['seed']}); {told['servers']}", size=15)]
+    parts = [text(LEFT, 24, f"AstraFlow's loop for {steps} steps, twice with one seed ({told['seed']}); {told['servers']}", size=15)]
     for i, (_, words, colour, width) in enumerate(WAYS):
         x = LEFT + i * 240
-        parts += [f'<line x1="{x}" y1="40" x2="{x + 26}" y2="40" stroke="{colour}" stroke-width="{width}"/>', _text(x + 32, 44, words)]
+        parts += [line(x, 40, x + 26, 40, colour, width=width), text(x + 32, 44, words)]
     for i, panel in enumerate(panels):
         parts += _panel(told, steps, TOP + i * (PANEL + GAP), *panel)
-    parts.append(_text(WIDTH / 2, height - 14, "step", anchor="middle"))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    parts.append(text(WIDTH / 2, height - 14, "step", anchor="middle"))
+    return document(WIDTH, height, parts)
 
 
 def _panel(told: dict, steps: int, top: float, title: str, key: str, scale: Callable[[float], float], ticks: Sequence[float],
@@ -42,23 +44,19 @@ def _panel(told: dict, steps: int, top: float, title: str, key: str, scale: Call
     def y(value: float) -> float:
         return top + PANEL * (1 - scale(value))
 
-    parts = [_text(LEFT, top - 6, title)]
+    parts = [text(LEFT, top - 6, title)]
     for tick in ticks:
-        parts += [f'<line x1="{LEFT}" y1="{y(tick):.1f}" x2="{WIDTH - RIGHT}" y2="{y(tick):.1f}" stroke="#e3e6ea"/>',
-                  _text(LEFT - 8, y(tick) + 4, f"{tick:g}", anchor="end")]
+        parts += [line(LEFT, y(tick), WIDTH - RIGHT, y(tick)),
+                  text(LEFT - 8, y(tick) + 4, f"{tick:g}", anchor="end")]
     for step in range(0, steps + 1, max(steps // 5, 1)):
-        parts.append(_text(x(step), top + PANEL + 16, str(step), anchor="middle"))
+        parts.append(text(x(step), top + PANEL + 16, str(step), anchor="middle"))
     if limit is not None:
-        parts += [f'<line x1="{LEFT}" y1="{y(limit):.1f}" x2="{WIDTH - RIGHT}" y2="{y(limit):.1f}" stroke="#c0392b" stroke-dasharray="6 4"/>',
-                  _text(WIDTH - RIGHT - 4, y(limit) - 5, f"limit {limit:g}", anchor="end", colour="#c0392b")]
+        parts += [line(LEFT, y(limit), WIDTH - RIGHT, y(limit), "#c0392b", dashes="6 4"),
+                  text(WIDTH - RIGHT - 4, y(limit) - 5, f"limit {limit:g}", anchor="end", colour="#c0392b")]
     for way, _, colour, width in WAYS:
         points = " ".join(f"{x(i + 1):.1f},{y(step[key]):.1f}" for i, step in enumerate(told[way]))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
     return parts
-
-
-def _text(x: float, y: float, words: str, *, size: int = 12, anchor: str = "start", colour: str = "#24292f") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">{escape(words)}</text>'
 
 
 def _linear(low: float, high: float) -> Callable[[float], float]:
