@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/mutex.h"
+#include "lib/transfer/relay_address.h"
 #include "lib/transfer/session.h"
 
 namespace lorry::transfer {
@@ -36,6 +37,14 @@ bool FailedWithPeerAlone(const FetchRequest&, const absl::Status& status) {
   return !status.ok() && !absl::IsCancelled(status) && !absl::IsInvalidArgument(status);
 }
 bool FailedWithPeerAlone(const PushRequest&, const absl::Status&) { return false; }
+
+// Whether there was one.
+bool DropBase(FetchRequest& request) {
+  const bool had = request.base.has_value();
+  request.base.reset();
+  return had;
+}
+bool DropBase(PushRequest&) { return false; }
 
 // One transfer over several attempts. Each attempt's OnDone starts the next from the transport's
 // thread.
@@ -73,6 +82,7 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     Request request = request_;
     request.address = place.peer.address;
     request.ticket = place.peer.ticket;
+    if (IsRelay(place)) DropBase(request);  // which is shown no ticket of the store's
     request.options.deadline_ms = std::max<Tick>(1, ends_at_ - clock_.Now());
     if (!AtLastPlace()) {
       request.options.idle_deadline_ms = std::min(request.options.idle_deadline_ms, kTrialIdleMs);
@@ -101,8 +111,13 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     for (const Range& range : outcome.done.Ranges()) total_.done.Add(range).IgnoreError();
     total_.transport = outcome.transport;
     total_.status = outcome.status;
+    // Where an image was told by what has changed, the older one may be wrong on the other side, and
+    // the image sound: the same peer is asked for its bytes.
+    const bool told_wrong =
+        absl::IsDataLoss(outcome.status) && !IsRelay(places_[at_]) && DropBase(request_);
     const bool lost = absl::IsUnavailable(outcome.status);
-    const bool goes_on = lost || (FailedThereAlone(outcome.status) && !AtLastPlace()) ||
+    const bool goes_on = lost || told_wrong ||
+                         (FailedThereAlone(outcome.status) && !AtLastPlace()) ||
                          (FailedWithPeerAlone(request_, outcome.status) && AnotherPeerFollows());
     if (attempts_ >= kAttemptsMax || clock_.Now() >= ends_at_ || !goes_on) return Finish();
     std::vector<Range> missing;
@@ -110,11 +125,12 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
       for (const Range& left : outcome.done.Missing(range)) missing.push_back(left);
     }
     request_.ranges = std::move(missing);
-    if (outcome.bytes == 0 || !lost) ++at_;
+    if (!told_wrong && (outcome.bytes == 0 || !lost)) ++at_;
     if (at_ == places_.size()) return Finish();
     Start();
   }
 
+  static bool IsRelay(const Place& place) { return SchemeOf(place.peer.address) == kRelayScheme; }
   bool AtLastPlace() const { return at_ + 1 == places_.size(); }
   bool AnotherPeerFollows() const {
     return std::any_of(

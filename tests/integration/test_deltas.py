@@ -29,6 +29,14 @@ def a_step_later(folder, to):
     return to
 
 
+def flip_last_bit(path):
+    with open(path, "r+b") as image:
+        image.seek(-1, 2)
+        last = image.read(1)
+        image.seek(-1, 2)
+        image.write(bytes([last[0] ^ 1]))
+
+
 def spared(world, member):
     return sum(world.fleet.proxies[member].samples('lorry_proxy_fetch_bytes_total{transport="delta"'))
 
@@ -61,11 +69,7 @@ def test_a_version_that_was_changed_on_disk_tells_nothing(world, make_adapter, t
         world.published[version.digest] = run.number, 1, first
         world.wait_serves(1)
         for path in (world.fleet.image_root / "e1").glob("versions/*/*/adapter_model.safetensors"):
-            with open(path, "r+b") as image:
-                image.seek(-1, 2)
-                last = image.read(1)
-                image.seek(-1, 2)
-                image.write(bytes([last[0] ^ 1]))
+            flip_last_bit(path)
         second = a_step_later(first, tmp_path / "second")
         version = publisher.publish(2, RawImage.of(second))
         world.published[version.digest] = run.number, 2, second
@@ -74,3 +78,22 @@ def test_a_version_that_was_changed_on_disk_tells_nothing(world, make_adapter, t
             world.prove(world.doors[member].ask("policy"), version=2)
         assert spared(world, "e1") == 0
         assert spared(world, "e2") > 0
+
+
+@pytest.mark.parametrize("world", [{"read-ahead": "false"}], indirect=True)
+def test_a_version_that_has_rotted_at_the_store_keeps_no_newer_one_away(world, make_adapter, tmp_path):
+    """What the store tells by it does not fit, and the version's own bytes are sound."""
+    first = make_adapter(1)
+    with world.open_run() as run:
+        publisher = RawPublisher(world.fleet.addresses(), ADAPTER, run.number)
+        version = publisher.publish(1, RawImage.of(first))
+        world.published[version.digest] = run.number, 1, first
+        world.wait_serves(1)
+        [blob] = [path for path in world.fleet.store_dir.rglob("*") if path.is_file() and path.stat().st_size == RawImage.of(first).image_bytes]
+        flip_last_bit(blob)
+        second = a_step_later(first, tmp_path / "second")
+        version = publisher.publish(2, RawImage.of(second))
+        world.published[version.digest] = run.number, 2, second
+        world.wait_serves(2)
+        for member in MEMBERS:
+            world.prove(world.doors[member].ask("policy"), version=2)

@@ -26,14 +26,16 @@ class Scripted final : public Transport {
   struct Ended final : Transfer {
     void Cancel() override {}
   };
-  explicit Scripted(std::string name) : name_(std::move(name)) {}
+  explicit Scripted(std::string name, std::string scheme = "grpc")
+      : name_(std::move(name)), scheme_(std::move(scheme)) {}
 
   std::string_view name() const override { return name_; }
-  std::string_view scheme() const override { return "grpc"; }
+  std::string_view scheme() const override { return scheme_; }
   std::shared_ptr<Transfer> Fetch(FetchRequest request, OnRange, OnDone on_done) override {
     asked.push_back({request.address, request.ranges});
     EXPECT_EQ(request.ticket, "ticket of " + request.address);
     idle_ms = request.options.idle_deadline_ms;
+    if (request.base) bases.push_back(request.address);
     Outcome outcome{.status = absl::UnavailableError("lost"), .transport = name_};
     if (!script.empty()) {
       outcome = script.front();
@@ -47,10 +49,11 @@ class Scripted final : public Transport {
 
   std::deque<Outcome> script;
   std::vector<Asked> asked;
-  Tick idle_ms = 0;  // of the last one
+  std::vector<std::string> bases;  // addresses that were shown a base
+  Tick idle_ms = 0;                // of the last one
 
  private:
-  const std::string name_;
+  const std::string name_, scheme_;
 };
 
 Outcome Brought(absl::Status status, std::vector<Range> done) {
@@ -76,12 +79,13 @@ class TransportSetTest : public testing::Test {
     for (const std::string &address : addresses)
       sources.push_back({address, "ticket of " + address});
     std::optional<Outcome> ended;
-    set_->Fetch(sources, {.destination = into_}, {},
+    set_->Fetch(sources, {.destination = into_, .base = base_}, {},
                 [&](Outcome outcome) { ended = std::move(outcome); });
     return ended.value();
   }
 
   Bytes into_ = Bytes(100);
+  std::optional<Base> base_;
   Scripted *ucx_, *grpc_;
   std::unique_ptr<TransportSet> set_;
 };
@@ -157,6 +161,39 @@ TEST_F(TransportSetTest, DoesNotRetryWhatWillNotGetBetter) {
   ucx_->script = {Brought(Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT", ""), {{0, 40}})};
   EXPECT_EQ(ReasonOf(Fetch({"grpc://a"}).status), "RANGE_CORRUPT");
   EXPECT_THAT(grpc_->asked, IsEmpty());
+}
+
+// The older image may be the one that is wrong, and the store's as well as the one here.
+TEST_F(TransportSetTest, AsksForTheBytesWhereWhatHasChangedDoesNotFit) {
+  base_ = Base{.owner = nullptr, .bytes = into_, .ticket = "of the older one"};
+  ucx_->script = {Brought(Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT", ""), {{0, 40}}),
+                  Brought(absl::OkStatus(), {{40, 60}})};
+  EXPECT_TRUE(Fetch({"grpc://a"}).status.ok());
+  EXPECT_THAT(ucx_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{0, 100}}},
+                                       Scripted::Asked{"grpc://a", {{40, 60}}}));
+  EXPECT_THAT(ucx_->bases, ElementsAre("grpc://a"));
+  ucx_->script = {Brought(Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT", ""), {}),
+                  Brought(Error(absl::StatusCode::kDataLoss, "RANGE_CORRUPT", ""), {})};
+  EXPECT_EQ(ReasonOf(Fetch({"grpc://a"}).status), "RANGE_CORRUPT") << "once";
+  EXPECT_TRUE(ucx_->script.empty());
+}
+
+// A ticket for the older image is of use at the store alone, and relays are other members' programs.
+TEST_F(TransportSetTest, ShowsRelaysNoTicketOfTheStore) {
+  auto relays = std::make_unique<Scripted>("relay", "relay");
+  auto store = std::make_unique<Scripted>("grpc");
+  Scripted &at_relays = *relays, &at_store = *store;
+  std::vector<std::unique_ptr<Transport>> transports;
+  transports.push_back(std::move(relays));
+  transports.push_back(std::move(store));
+  set_ = std::make_unique<TransportSet>(std::move(transports));
+  base_ = Base{.owner = nullptr, .bytes = into_, .ticket = "of the older one"};
+  at_relays.script = {Brought(absl::DataLossError("other bytes"), {})};
+  at_store.script = {Brought(absl::OkStatus(), {{0, 100}})};
+  EXPECT_TRUE(Fetch({"relay://a", "grpc://store"}).status.ok());
+  EXPECT_EQ(at_relays.asked.size(), 1u);
+  EXPECT_THAT(at_relays.bases, IsEmpty());
+  EXPECT_THAT(at_store.bases, ElementsAre("grpc://store"));
 }
 
 TEST_F(TransportSetTest, GivesUpWhenNobodyHelps) {
