@@ -16,7 +16,7 @@
 #include "lib/program/program.h"
 #include "lib/program/reachable.h"
 #include "lib/rpc/call_metrics.h"
-#include "lib/rpc/certificate_metrics.h"
+#include "lib/rpc/credential_metrics.h"
 #include "services/engine_proxy/binding_flags.h"
 #include "services/engine_proxy/calls/call_desk.h"
 #include "services/engine_proxy/door/report.h"
@@ -24,6 +24,7 @@
 #include "services/engine_proxy/driver/base_model_finder.h"
 #include "services/engine_proxy/driver/engine_claim.h"
 #include "services/engine_proxy/driver/private_directory.h"
+#include "services/engine_proxy/driver/readiness.h"
 #include "services/engine_proxy/follow.h"
 #include "services/engine_proxy/image_flags.h"
 #include "services/engine_proxy/relay_port.h"
@@ -201,6 +202,7 @@ class App {
   std::unique_ptr<door::Door> door_;
   std::unique_ptr<EngineLink> engine_;
   std::unique_ptr<WedgeWatch> wedge_watch_;
+  Readiness readiness_;
   std::unique_ptr<StoreClient> store_;
   std::unique_ptr<transfer::TransportSet> transports_;
   std::unique_ptr<RelayPort> relay_;  // null: images are passed on to nobody
@@ -385,8 +387,7 @@ absl::Status App::IsReady() {
   if (door_->draining())
     return absl::UnavailableError("drained: the door opens again when the proxy is started again");
   LORRY_ASSIGN_OR_RETURN(const Proxy::View view, proxy_->GetView(clock_.Now() + kViewDeadlineMs));
-  if (view.observed.health != fleet::MemberHealth::kJoining) return absl::OkStatus();
-  return absl::UnavailableError("joining: " + view.observed.health_detail);
+  return readiness_.Judge(view.observed, view.table);
 }
 
 absl::Status App::Serve() {
@@ -406,7 +407,8 @@ absl::Status App::Serve() {
   metrics_.Watch(*proxy_, *fetcher_, *door_, clock_, *followers_,
                  [this] { return attach_->attached(); });
   if (relay_ != nullptr) relay_->Watch(registry_);
-  rpc::WatchCertificates(registry_, program::ServerFlags().tls, program::DialledCa());
+  rpc::WatchCredentials(registry_, program::ServerFlags().tls, program::DialledCa(),
+                        program::TokensFile());
   engine_->Start();
   if (wedge_watch_ != nullptr) wedge_watch_->Start();
   attach_->Start();
