@@ -1,6 +1,6 @@
 #include "lib/rpc/access.h"
 
-#include <sys/stat.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -91,13 +91,6 @@ absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path
   return callers;
 }
 
-// The modification time in ns, -1 when there is no such file.
-int64_t StampOf(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return -1;
-  return info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
-}
-
 Caller CallerOfCertificate(const grpc::AuthContext& peer) {
   Caller caller;
   for (const grpc::string_ref& uri : peer.FindPropertyValues("peer_uri")) {
@@ -138,6 +131,8 @@ std::string ToString(Roles roles) {
   return absl::StrJoin(words, ",");
 }
 
+absl::Status CheckTokensFile(const std::string& path) { return ReadTokens(path).status(); }
+
 absl::StatusOr<std::unique_ptr<Access>> Access::Open(std::string tokens_file, bool certificates) {
   std::unique_ptr<Access> access(new Access(std::move(tokens_file), certificates));
   MutexLock lock(access->mutex_);
@@ -146,11 +141,26 @@ absl::StatusOr<std::unique_ptr<Access>> Access::Open(std::string tokens_file, bo
 }
 
 absl::Status Access::Reload() {
-  const int64_t stamp = StampOf(tokens_file_);
-  if (stamp == tokens_stamp_ && stamp != -1) return absl::OkStatus();
+  const FileStamp stamp = StampOf(tokens_file_);
+  if (stamp == tokens_stamp_ && stamp.exists()) return absl::OkStatus();
   LORRY_ASSIGN_OR_RETURN(callers_, ReadTokens(tokens_file_));
   tokens_stamp_ = stamp;
   return absl::OkStatus();
+}
+
+// A file that is half-written or gone for a moment must not lock everybody out: the old tokens
+// stay. Whoever meant to take one back has to hear of it.
+void Access::Look() {
+  const absl::Status read = Reload();
+  std::string complaint(read.message());
+  if (complaint == complaint_) return;
+  complaint_ = std::move(complaint);
+  if (read.ok()) {
+    spdlog::info("{} was read again", tokens_file_);
+  } else {
+    spdlog::error("{}; until that is mended the tokens that were read before stay valid",
+                  complaint_);
+  }
 }
 
 std::optional<Caller> Access::FindToken(const std::string& token) {
@@ -160,9 +170,7 @@ std::optional<Caller> Access::FindToken(const std::string& token) {
   const int64_t now_ms = SteadyClock().Now();
   if (now_ms >= next_look_ms_) {
     next_look_ms_ = now_ms + kLookIntervalMs;
-    // A file that is half-written or gone for a moment must not lock everybody out: the old tokens
-    // stay.
-    (void)Reload();
+    Look();
   }
   const auto it = callers_.find(key);
   if (it == callers_.end()) return std::nullopt;

@@ -1,5 +1,6 @@
 // Who may call what: a role per call, from a bearer token or a client certificate. Thread-safe,
-// immutable but for the tokens, which are read again when their file changes.
+// immutable but for the tokens, which are read again when their file changes. While that cannot be
+// understood, which is logged, those of before stay valid.
 //
 // Tokens file: one `<role>[,<role>...] <token> [name] [adapters=<adapter>[,<adapter>...]]` a line,
 // `#` begins a comment. A token with `adapters=` may make only calls that concern one of those
@@ -23,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/mutex.h"
+#include "lib/rpc/file_stamp.h"
 
 namespace lorry::rpc {
 
@@ -71,6 +73,9 @@ struct Caller {
 // handler checks.
 inline constexpr std::string_view kOfCaller = "*";
 
+// OK, or what is wrong with which line.
+absl::Status CheckTokensFile(const std::string& path);
+
 class Access {
  public:
   // `tokens_file` may be empty; `certificates` says that the server asks clients for certificates.
@@ -93,12 +98,15 @@ class Access {
   Access(std::string tokens_file, bool certificates)
       : tokens_file_(std::move(tokens_file)), certificates_(certificates) {}
   absl::Status Reload() LORRY_REQUIRES(mutex_);
+  void Look() LORRY_REQUIRES(mutex_);
   std::optional<Caller> FindToken(const std::string& token);
 
   const std::string tokens_file_;
   const bool certificates_;
   Mutex mutex_;
-  int64_t tokens_stamp_ LORRY_GUARDED_BY(mutex_) = -1;  // mtime in ns of what was read
+  FileStamp tokens_stamp_ LORRY_GUARDED_BY(mutex_);  // of what was read
+  // What was said of a file that cannot be understood; empty: it can.
+  std::string complaint_ LORRY_GUARDED_BY(mutex_);
   // The file's time is asked at most once a second.
   int64_t next_look_ms_ LORRY_GUARDED_BY(mutex_) = 0;
   std::map<std::string, Caller> callers_

@@ -2,21 +2,27 @@
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/client_interceptor.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "lib/base/mutex.h"
 #include "lib/base/strings.h"
 #include "lib/rpc/callback_queue.h"
+#include "lib/rpc/file_stamp.h"
 
 namespace lorry::rpc {
 namespace {
@@ -33,11 +39,49 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text.str();
 }
 
+constexpr int64_t kLookIntervalMs = 1'000;
+
+// The token that calls show. One in a file may be replaced while the program runs, as the tokens
+// that a server knows may be. Any thread.
+class ShownToken {
+ public:
+  // `file` holds `token`, or is empty.
+  ShownToken(const std::string& token, std::string file)
+      : file_(std::move(file)), header_(absl::StrCat("Bearer ", token)) {}
+
+  std::string Header() LORRY_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    const Tick now = SteadyClock().Now();
+    if (!file_.empty() && now >= next_look_) {
+      next_look_ = now + kLookIntervalMs;
+      Look();
+    }
+    return header_;
+  }
+
+ private:
+  // A file that is gone or empty for a moment takes no token away.
+  void Look() LORRY_REQUIRES(mutex_) {
+    const FileStamp stamp = StampOf(file_);
+    if (stamp == stamp_) return;
+    const absl::StatusOr<std::string> token = TokenToShow("", file_);
+    if (!token.ok() || token->empty()) return;
+    header_ = absl::StrCat("Bearer ", *token);
+    stamp_ = stamp;
+  }
+
+  const std::string file_;
+  Mutex mutex_;
+  std::string header_ LORRY_GUARDED_BY(mutex_);
+  FileStamp stamp_ LORRY_GUARDED_BY(mutex_);
+  Tick next_look_ LORRY_GUARDED_BY(mutex_) = 0;
+};
+
 // gRPC refuses call credentials on plaintext channels, loopback or not; an interceptor adds the
 // header to any.
 class TokenInterceptor final : public grpc::experimental::Interceptor {
  public:
-  explicit TokenInterceptor(const std::string& header) : header_(header) {}
+  explicit TokenInterceptor(std::string header) : header_(std::move(header)) {}
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     using grpc::experimental::InterceptionHookPoints;
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
@@ -52,14 +96,15 @@ class TokenInterceptor final : public grpc::experimental::Interceptor {
 
 class TokenInterceptorFactory final : public grpc::experimental::ClientInterceptorFactoryInterface {
  public:
-  explicit TokenInterceptorFactory(std::string token) : header_(absl::StrCat("Bearer ", token)) {}
+  TokenInterceptorFactory(const std::string& token, std::string file)
+      : token_(token, std::move(file)) {}
   grpc::experimental::Interceptor* CreateClientInterceptor(
       grpc::experimental::ClientRpcInfo*) override {
-    return new TokenInterceptor(header_);
+    return new TokenInterceptor(token_.Header());
   }
 
  private:
-  const std::string header_;
+  ShownToken token_;
 };
 
 // gRPC's own retries, by service config: with a budget, so that a struggling server is not drowned
@@ -84,13 +129,38 @@ std::string RetryConfig(const std::vector<std::string>& idempotent) {
       .dump();
 }
 
+using grpc::experimental::FileWatcherCertificateProvider;
+
+// One for all channels of the same files: each has a thread of its own.
+std::shared_ptr<FileWatcherCertificateProvider> WatcherOf(const ClientTls& tls) {
+  static Mutex mutex;
+  static auto& watchers = *new std::map<std::tuple<std::string, std::string, std::string, int>,
+                                        std::weak_ptr<FileWatcherCertificateProvider>>();
+  MutexLock lock(mutex);
+  auto& known = watchers[{tls.ca, tls.cert, tls.key, tls.reread_s}];
+  std::shared_ptr<FileWatcherCertificateProvider> watcher = known.lock();
+  if (watcher == nullptr) {
+    watcher = std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.cert, tls.ca,
+                                                               static_cast<unsigned>(tls.reread_s));
+    known = watcher;
+  }
+  return watcher;
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(const ClientTls& tls) {
   if (tls.empty()) return grpc::InsecureChannelCredentials();
-  grpc::SslCredentialsOptions options;
-  LORRY_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(tls.ca));
-  LORRY_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile(tls.cert));
-  LORRY_ASSIGN_OR_RETURN(options.pem_private_key, ReadFile(tls.key));
-  return grpc::SslCredentials(options);
+  for (const std::string& file : {tls.ca, tls.cert, tls.key}) {
+    LORRY_RETURN_IF_ERROR(ReadFile(file).status());
+  }
+  if (tls.cert.empty() != tls.key.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "",
+                 "a client certificate needs both the certificate and its key");
+  }
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(WatcherOf(tls));
+  if (!tls.ca.empty()) options.watch_root_certs();
+  if (!tls.cert.empty()) options.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(options);
 }
 
 // Longer than a handshake takes with a machine that is busy, short enough for an address that
@@ -150,10 +220,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions&
   }
   HoldCallbackQueue();
   LORRY_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
-  LORRY_ASSIGN_OR_RETURN(std::string token, TokenToShow(options.token, options.token_file));
+  LORRY_ASSIGN_OR_RETURN(const std::string token, TokenToShow(options.token, options.token_file));
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (!token.empty()) {
-    interceptors.push_back(std::make_unique<TokenInterceptorFactory>(std::move(token)));
+    interceptors.push_back(std::make_unique<TokenInterceptorFactory>(
+        token, options.token.empty() ? options.token_file : ""));
   }
   return grpc::experimental::CreateCustomChannelWithInterceptors(
       options.target, credentials, MakeArguments(options), std::move(interceptors));

@@ -19,13 +19,15 @@ struct ClientTls {
       key;  // PEM files; `ca` alone checks the server, all three are mTLS; empty = plaintext
   // The name that the server's certificate must have; empty: the host of the target.
   std::string server_name = {};
+  int reread_s = 60;  // how often the files are looked at, so that renewed ones need no restart
   bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
 };
 
 struct ChannelOptions {
   std::string target;  // host:port, unix:path, dns:///name:port
   ClientTls tls = {};
-  // Sent as `authorization: Bearer ...`: `token` itself, or what `token_file` holds, read once.
+  // Sent as `authorization: Bearer ...`: `token` itself, or what `token_file` holds, which is read
+  // again when it changes.
   std::string token = {};
   std::string token_file = {};
   // Idempotent calls, "lorry.store.v1.StoreService/GetVersion" or "lorry.store.v1.StoreService" for

@@ -1,4 +1,5 @@
-// When the certificates that a program was given end, as a metric. Main's thread.
+// Whether what a program was given to know others and to be known by is of use, as metrics. Main's
+// thread.
 #pragma once
 
 #include <string>
@@ -9,9 +10,10 @@
 namespace lorry::rpc {
 
 // lorry_certificate_expiry_timestamp_seconds, for each file that is named: of `served`, and
-// `dialled_ca`, the authority that other services are checked by. Read at each scrape, as the server
-// reads a file again that was replaced.
-void WatchCertificates(metrics::Registry& registry, const ServerTls& served,
-                       const std::string& dialled_ca);
+// `dialled_ca`, the authority that other services are checked by; lorry_tokens_file_valid, of
+// `tokens_file` where it is not empty. Read at each scrape, as servers and channels read files again
+// that were replaced.
+void WatchCredentials(metrics::Registry& registry, const ServerTls& served,
+                      const std::string& dialled_ca, const std::string& tokens_file);
 
 }  // namespace lorry::rpc

@@ -57,7 +57,6 @@ class Doorkeeper final : public grpc::AuthMetadataProcessor {
 
 namespace {
 
-constexpr int kCertificatesRefreshS = 60;
 // How often stalled streams are looked for; a tenth of the shortest stall that makes sense.
 constexpr int64_t kWatchIntervalMs = 500;
 // Of shutdown_max_ms: what streams get to end by themselves, and what gRPC keeps for its own end.
@@ -108,7 +107,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Se
   using grpc::experimental::FileWatcherCertificateProvider;
   grpc::experimental::TlsServerCredentialsOptions options(
       std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.cert, tls.client_ca,
-                                                       kCertificatesRefreshS));
+                                                       tls.reread_s));
   options.watch_identity_key_cert_pairs();
   if (!tls.client_ca.empty()) {
     options.watch_root_certs();

@@ -23,9 +23,10 @@
 namespace lorry::rpc {
 
 // PEM files; all empty = plaintext. With `client_ca` clients must show a certificate signed by it
-// (mTLS). Files are read again every minute, so that rotated certificates need no restart.
+// (mTLS).
 struct ServerTls {
   std::string cert, key, client_ca;
+  int reread_s = 60;  // how often the files are looked at, so that renewed ones need no restart
   bool empty() const { return cert.empty() && key.empty() && client_ca.empty(); }
 };
 

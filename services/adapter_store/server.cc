@@ -17,7 +17,7 @@
 #include "lib/kv/sqlite/sqlite_store.h"
 #include "lib/metrics/admin_server.h"
 #include "lib/rpc/call_metrics.h"
-#include "lib/rpc/certificate_metrics.h"
+#include "lib/rpc/credential_metrics.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
 #include "services/adapter_store/housekeeping.h"
@@ -117,7 +117,7 @@ class Server final : public StoreServer, private Observer {
     LORRY_ASSIGN_OR_RETURN(access_,
                            rpc::Access::Open(options_.tokens_file, !tls.client_ca.empty()));
     gate_.emplace(*access_, rpc::Gate::Options{.on_call = rpc::CallMetrics(registry_)});
-    rpc::WatchCertificates(registry_, tls, /*dialled_ca=*/"");
+    rpc::WatchCredentials(registry_, tls, /*dialled_ca=*/"", options_.tokens_file);
     service_.emplace(
         StoreService::Parts{.gate = *gate_,
                             .catalog = *catalog_,

@@ -12,7 +12,7 @@
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
 #include "lib/rpc/call_metrics.h"
-#include "lib/rpc/certificate_metrics.h"
+#include "lib/rpc/credential_metrics.h"
 #include "services/engine_proxy/follower/agent.h"
 #include "services/engine_proxy/image_flags.h"
 #include "services/engine_proxy/rpc/fetch_metrics.h"
@@ -70,7 +70,8 @@ absl::Status RunFollower(runtime::Signals& signals) {
   const std::string member = absl::GetFlag(FLAGS_member);
   metrics::Registry registry({.service = "engine-proxy", .version = program::kVersion});
   FetchMetrics metrics(registry);
-  rpc::WatchCertificates(registry, program::ServerFlags().tls, program::DialledCa());
+  rpc::WatchCredentials(registry, program::ServerFlags().tls, program::DialledCa(),
+                        program::TokensFile());
   LORRY_ASSIGN_OR_RETURN(
       const std::shared_ptr<grpc::Channel> channel,
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));

@@ -9,7 +9,7 @@
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
 #include "lib/rpc/call_metrics.h"
-#include "lib/rpc/certificate_metrics.h"
+#include "lib/rpc/credential_metrics.h"
 #include "services/sync_orchestrator/driver/orchestrator.h"
 #include "services/sync_orchestrator/rpc/gauges.h"
 #include "services/sync_orchestrator/rpc/store_link.h"
@@ -64,7 +64,8 @@ absl::Status Run(runtime::Signals& signals) {
   SyncService service(gate, *orchestrator, store_link, clock, absl::GetFlag(FLAGS_cluster),
                       program::kVersion);
   Gauges gauges(registry, *orchestrator, store_link, serving, clock);
-  rpc::WatchCertificates(registry, program::ServerFlags().tls, program::DialledCa());
+  rpc::WatchCredentials(registry, program::ServerFlags().tls, program::DialledCa(),
+                        program::TokensFile());
   LORRY_ASSIGN_OR_RETURN(
       const std::unique_ptr<metrics::AdminServer> admin,
       metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),

@@ -3,10 +3,16 @@
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
+#include <chrono>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <optional>
+#include <sstream>
 
 #include "lib/base/error.h"
 #include "tests/testing/temp_dir.h"
@@ -37,6 +43,40 @@ absl::Status SayWithToken(EchoServer& server, const std::string& token) {
   const File file(token + "\n");
   return Say(*server.Stub({.token_file = token.empty() ? "" : file.path()}), "hello");
 }
+
+// Files are looked at again after a second or so; a call is made in each round.
+void WaitUntil(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(50);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      ADD_FAILURE() << "it never came to be";
+      return;
+    }
+  }
+}
+
+// What is logged while it lives. Each line goes to the stream under a lock of the sink's.
+class CapturedLog {
+ public:
+  CapturedLog() {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_)));
+  }
+  ~CapturedLog() { spdlog::set_default_logger(before_); }
+  // To be asked while nobody logs.
+  int Count(const std::string& words) const {
+    const std::string text = lines_.str();
+    int count = 0;
+    for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) {
+      ++count;
+    }
+    return count;
+  }
+
+ private:
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+  std::ostringstream lines_;
+};
 
 TEST(Roles, PermitWhatTheyContain) {
   EXPECT_TRUE(Roles(Role::kPublisher).Permits(Role::kPublisher));
@@ -152,6 +192,43 @@ TEST(Access, AFileThatCannotBeUnderstoodIsRefusedByLine) {
   EXPECT_FALSE(Access::Open("/nonexistent/tokens", false).ok());
 }
 
+// Whoever takes a token back and mistypes another line has taken nothing back: the log says so,
+// once.
+TEST(Access, AFileThatGoesWrongTakesNoTokenAwayButSaysSo) {
+  const File tokens(kTokens);
+  EchoServer server({}, {}, tokens.path());
+  ASSERT_TRUE(SayWithToken(server, "publisher-token-0001").ok());
+  const CapturedLog log;
+  std::ofstream(tokens.path()) << "engine short\n";
+  const auto complaints = [&] { return log.Count("expected `<role>"); };
+  WaitUntil([&] {
+    EXPECT_TRUE(SayWithToken(server, "publisher-token-0001").ok());
+    return complaints() == 1;
+  });
+  std::ofstream(tokens.path()) << "engine engine-token-00000001\n";
+  WaitUntil([&] { return !SayWithToken(server, "publisher-token-0001").ok(); });
+  EXPECT_EQ(complaints(), 1);
+}
+
+// Beside a server that knows the old one and the new one, a token is replaced without a restart.
+TEST(Dial, AnotherTokenInTheFileIsShown) {
+  const File tokens(kTokens);
+  EchoServer server({}, {}, tokens.path());
+  std::string name;
+  server.service.handler = [&](const Call& call) {
+    name = call.caller.name;
+    return absl::OkStatus();
+  };
+  const File shown("publisher-token-0001\n");
+  const auto stub = server.Stub({.token_file = shown.path()});
+  ASSERT_TRUE(Say(*stub, "hello").ok());
+  EXPECT_EQ(name, "trainer");
+  std::ofstream(shown.path()) << "operator-token-000001\n";
+  WaitUntil([&] { return Say(*stub, "hello").ok() && name == "alice"; });
+  std::ofstream(shown.path()) << "";
+  WaitUntil([&] { return Say(*stub, "hello").ok() && name == "alice"; });
+}
+
 TEST(Listen, ElsewhereThanLoopbackNeedsCredentialsOrAWord) {
   auto access = *Access::Open("", false);
   Gate gate(*access);
@@ -192,6 +269,13 @@ class Tls : public testing::Test {
   }
   static void TearDownTestSuite() { dir_.reset(); }
   static std::string At(const std::string& file) { return *dir_ / file; }
+  // The files of `name` become those of `who`, each at once.
+  static void Become(const std::string& name, const std::string& who) {
+    for (const std::string end : {".key", ".pem"}) {
+      std::filesystem::copy_file(At(who + end), At("unfinished"));
+      std::filesystem::rename(At("unfinished"), At(name + end));
+    }
+  }
   static absl::Status SayAs(EchoServer& server, const std::string& who) {
     ChannelOptions options{.target = "localhost:" + std::to_string(server.server->port()),
                            .tls = {.ca = At("ca.pem")}};
@@ -230,6 +314,43 @@ TEST_F(Tls, NoMessageOfAStrangerIsRead) {
   EXPECT_EQ(say("publisher-token-0001").code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(say("publisher-token-0002")), "UNAUTHENTICATED");
   EXPECT_EQ(ReasonOf(say("")), "UNAUTHENTICATED");
+}
+
+// A certificate that is renewed while the program runs is shown at the next connection.
+TEST_F(Tls, ARenewedClientCertificateIsShown) {
+  Become("me", "reader");
+  ServerOptions options{
+      .address = "localhost:0",
+      .tls = {.cert = At("server.pem"), .key = At("server.key"), .client_ca = At("ca.pem")}};
+  std::optional<EchoServer> server(std::in_place, options);
+  options.address = "localhost:" + std::to_string(server->server->port());
+  const auto stub = server->Stub(
+      {.target = options.address,
+       .tls = {.ca = At("ca.pem"), .cert = At("me.pem"), .key = At("me.key"), .reread_s = 1}});
+  ASSERT_EQ(Say(*stub, "hello").code(), absl::StatusCode::kPermissionDenied);
+  Become("me", "publisher");
+  WaitUntil([&] {
+    server.reset();
+    server.emplace(options);
+    return Say(*stub, "hello").ok();
+  });
+}
+
+TEST_F(Tls, ARenewedServerCertificateIsShown) {
+  Become("here", "reader");  // whose name is another
+  EchoServer server({.address = "localhost:0",
+                     .tls = {.cert = At("here.pem"), .key = At("here.key"), .reread_s = 1}});
+  const auto stub = server.Stub({.target = "localhost:" + std::to_string(server.server->port()),
+                                 .tls = {.ca = At("ca.pem")}});
+  ASSERT_EQ(Say(*stub, "hello").code(), absl::StatusCode::kUnavailable);
+  Become("here", "server");
+  WaitUntil([&] { return Say(*stub, "hello").ok(); });
+}
+
+TEST_F(Tls, ACertificateWithoutItsKeyIsRefused) {
+  const auto channel =
+      MakeChannel({.target = "localhost:1", .tls = {.ca = At("ca.pem"), .cert = At("reader.pem")}});
+  EXPECT_THAT(std::string(channel.status().message()), testing::HasSubstr("needs both"));
 }
 
 TEST_F(Tls, FilesThatCannotBeReadAreNamed) {

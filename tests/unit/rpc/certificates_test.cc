@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "lib/metrics/registry.h"
-#include "lib/rpc/certificate_metrics.h"
+#include "lib/rpc/credential_metrics.h"
 #include "tests/testing/temp_dir.h"
 
 namespace lorry::rpc {
@@ -59,8 +59,8 @@ TEST_F(Certificates, SayWhenTheyEnd) {
 TEST_F(Certificates, AreWatchedAsTheirFilesAre) {
   metrics::Registry registry({.service = "test", .version = "0"});
   const std::string cert = File("cert", {kLater, kSoon});
-  WatchCertificates(registry, {.cert = cert, .client_ca = File("ca", {kSoon, kLater})},
-                    File("dialled", {kLater}));
+  WatchCredentials(registry, {.cert = cert, .client_ca = File("ca", {kSoon, kLater})},
+                   File("dialled", {kLater}), "");
   const auto line = [](const char* flag, const char* value) {
     return "lorry_certificate_expiry_timestamp_seconds{flag=\"" + std::string(flag) + "\"} " +
            value + "\n";
@@ -77,8 +77,20 @@ TEST_F(Certificates, AreWatchedAsTheirFilesAre) {
 
 TEST_F(Certificates, AreNotSpokenOfWherePlaintextIs) {
   metrics::Registry registry({.service = "test", .version = "0"});
-  WatchCertificates(registry, {}, "");
+  WatchCredentials(registry, {}, "", "");
   EXPECT_THAT(registry.Scrape(), Not(HasSubstr("lorry_certificate_expiry_timestamp_seconds")));
+  EXPECT_THAT(registry.Scrape(), Not(HasSubstr("lorry_tokens_file_valid")));
+}
+
+TEST(TokensFile, IsWatched) {
+  const TempDir dir;
+  const std::string path = dir / "tokens";
+  metrics::Registry registry({.service = "test", .version = "0"});
+  WatchCredentials(registry, {}, "", path);
+  std::ofstream(path) << "reader reader-token-00000001\n";
+  EXPECT_THAT(registry.Scrape(), HasSubstr("lorry_tokens_file_valid 1\n"));
+  std::ofstream(path) << "reader short\n";
+  EXPECT_THAT(registry.Scrape(), HasSubstr("lorry_tokens_file_valid 0\n"));
 }
 
 }  // namespace
