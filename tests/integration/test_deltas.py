@@ -89,7 +89,7 @@ def test_a_version_that_has_rotted_at_the_store_keeps_no_newer_one_away(world, m
         version = publisher.publish(1, RawImage.of(first))
         world.published[version.digest] = run.number, 1, first
         world.wait_serves(1)
-        [blob] = [path for path in world.fleet.store_dir.rglob("*") if path.is_file() and path.stat().st_size == RawImage.of(first).image_bytes]
+        [blob] = [path for path in world.fleet.store.data_dir.rglob("*") if path.is_file() and path.stat().st_size == RawImage.of(first).image_bytes]
         flip_last_bit(blob)
         second = a_step_later(first, tmp_path / "second")
         version = publisher.publish(2, RawImage.of(second))
