@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
@@ -48,6 +50,10 @@ class Superseded(LorryError):
     def __init__(self, message: str, by: int) -> None:
         super().__init__(message, "SUPERSEDED", "ABORTED")
         self.by = by
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An error that comes out of another process (a pool's worker, a Ray actor) is made again there, by default of its text alone.
+        return type(self), (self.message, self.by), self.__dict__
 
 
 class Cancelled(LorryError):
