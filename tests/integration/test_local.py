@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -178,6 +179,25 @@ def test_a_forked_worker_does_not_keep_it_alive(pair, program):
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
         fleet.close()
+
+
+@pytest.fixture
+def many_descriptors():
+    """As of a trainer that has a thousand files open: the next descriptor has a number above 1100."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    while opened[-1] <= 1100:
+        opened.append(os.dup(opened[0]))
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_it_starts_in_a_process_with_many_descriptors(program, many_descriptors):
+    with lorry.local([], program=program) as fleet:
+        assert fleet.store
 
 
 def test_what_does_not_start_says_why(program, tmp_path):

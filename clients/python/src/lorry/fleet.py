@@ -157,10 +157,12 @@ def _program(program: str | os.PathLike[str] | None) -> str:
 def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
     """The addresses, which are printed once everything serves; empty: the program ended, or did not say them in time."""
     assert process.stdout is not None
+    ready = select.poll()  # a trainer may have more descriptors than select knows
+    ready.register(process.stdout, select.POLLIN)
     ends_at = time.monotonic() + timeout_s
     text = ""
     while not text.endswith("\n"):
-        if not select.select([process.stdout], [], [], max(ends_at - time.monotonic(), 0))[0]:
+        if not ready.poll(max(ends_at - time.monotonic(), 0) * 1000):
             return ""
         piece = os.read(process.stdout.fileno(), 65536).decode()
         if not piece:
