@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 import os
 import pathlib
@@ -71,7 +72,31 @@ def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[s
     fields = _plain(model.peft_config[name].to_dict())
     fields.update(config or {})
     _refuse_whole_modules(fields)
-    return get_peft_model_state_dict(model, adapter_name=name), fields
+    _refuse_other_vocabulary(getattr(model, "config", None), fields)
+    # By default PEFT asks the hub about the vocabulary, at every call.
+    return get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False), fields
+
+
+def _refuse_other_vocabulary(config: Any, fields: Mapping[str, Any]) -> None:
+    """Where the base model's config is on this machine, which it was loaded on."""
+    size, base = getattr(config, "vocab_size", None), fields.get("base_model_name_or_path")
+    known = _vocabulary_of(config.__class__, base, fields.get("revision")) if size and base else None
+    if known is not None and size != known:
+        raise Refused(f"the model's vocabulary was resized, from the {known} tokens of {base} to {size}, and engines have the former; train "
+                      "without added tokens, or sync merged weights instead", "EMBEDDING_UNSUPPORTED", "INVALID_ARGUMENT")
+
+
+@functools.lru_cache(maxsize=16)
+def _vocabulary_of(kind: Any, base: str, revision: str | None) -> int | None:
+    """Of a folder or of the hub's cache, by transformers' class of configs; None where it is in neither."""
+    from huggingface_hub import try_to_load_from_cache  # hf_hub_download has questions to the hub even about what is cached
+
+    try:
+        file = base if os.path.isdir(base) else try_to_load_from_cache(base, "config.json", revision=revision)
+        size = getattr(kind.from_pretrained(file), "vocab_size", None) if isinstance(file, str) else None
+    except (OSError, ValueError):
+        return None
+    return size if isinstance(size, int) else None
 
 
 def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:

@@ -1,0 +1,66 @@
+"""What is collected of a PeftModel, without a word to the hub that its base model came from."""
+
+from __future__ import annotations
+
+import pathlib
+import socket
+from typing import Any, NoReturn
+
+import huggingface_hub.constants
+import peft
+import peft.utils.save_and_load
+import pytest
+import transformers
+
+from lorry import state
+from lorry.errors import Refused
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dialled(*arguments: Any, **named: Any) -> NoReturn:
+        pytest.fail("the hub was asked")
+
+    monkeypatch.setattr(peft.utils.save_and_load, "check_file_exists_on_hf_hub", dialled)
+    monkeypatch.setattr(socket, "getaddrinfo", dialled)
+
+
+def model_on(base: str | pathlib.Path, *modules: str) -> Any:
+    """A PeftModel whose base model was loaded from there, as transformers notes it."""
+    config = transformers.LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    model = transformers.LlamaForCausalLM(config)
+    if isinstance(base, pathlib.Path):
+        model.save_pretrained(base)
+    model.name_or_path = model.config._name_or_path = str(base)
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=list(modules)))
+
+
+def test_a_base_model_of_the_hub_is_not_asked_for() -> None:
+    tensors, fields = state.collect(model_on("somebody/some-model", "q_proj"), None)
+    assert fields["base_model_name_or_path"] == "somebody/some-model"
+    assert sorted(name.rpartition(".lora_")[2] for name in tensors) == ["A.weight", "B.weight"]
+
+
+def test_what_the_hub_gave_before_is_compared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cache is laid out as huggingface_hub does it, by commits."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    cached = tmp_path / "models--somebody--another-model"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("a" * 40)
+    transformers.LlamaConfig(vocab_size=31).save_pretrained(cached / "snapshots" / ("a" * 40))
+    with pytest.raises(Refused, match="from the 31 tokens of somebody/another-model to 32"):
+        state.collect(model_on("somebody/another-model", "q_proj"), None)
+
+
+def test_trained_embeddings_are_there_to_be_refused(tmp_path: pathlib.Path) -> None:
+    tensors, _ = state.collect(model_on(tmp_path, "embed_tokens", "lm_head"), None)
+    assert {"lora_embedding_A", "lora_embedding_B", "lora_A", "lora_B"} <= {part for name in tensors for part in name.split(".")}
+
+
+def test_added_tokens_are_refused(tmp_path: pathlib.Path) -> None:
+    model = model_on(tmp_path, "q_proj")
+    assert len(state.collect(model, None)[0]) == 2
+    model.resize_token_embeddings(40)
+    with pytest.raises(Refused, match=r"resized, from the 32 tokens of .* to 40") as refused:
+        state.collect(model, None)
+    assert refused.value.reason == "EMBEDDING_UNSUPPORTED"
