@@ -17,11 +17,12 @@ from argparse import Namespace
 
 import pytest
 import torch
-from lorry import miles
+from lorry import PublishHandle, miles
+from lorry.astraflow import adopt
 from safetensors.torch import load_file
 from testing import engines
 from testing.engines import ROOT, SLOT_ARGS, http_json
-from testing.waiting import until
+from testing.waiting import DEADLINE_S, until
 from testing.world import World
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
@@ -120,6 +121,27 @@ def test_a_load_that_fails_leaves_the_name_as_it_was(world, make_adapter, tmp_pa
     assert engine.generate([5])[0] == "astra-failed@1"
     update(engine, make_adapter(2), 2)
     assert engine.generate([5])[0] == "astra-failed@2"
+
+
+def test_a_version_that_is_served_too_late_uses_up_its_number(world, make_adapter, monkeypatch):
+    """It is stored, so the next load cannot have its number."""
+    own_wait = PublishHandle.wait
+
+    def too_late(handle, until_, timeout):
+        own_wait(handle, "stored", DEADLINE_S)
+        raise TimeoutError(f"{handle} is stored, but not serving yet")
+
+    engine = RemoteInfEngine(world.fleet.door("sglang"))
+    with world.open_run("astra-late") as run:
+        adopt(engine, run)
+        update(engine, make_adapter(1), 1)
+        with monkeypatch.context() as late, pytest.raises(TimeoutError):
+            late.setattr(PublishHandle, "wait", too_late)
+            update(engine, make_adapter(2), 2)
+        assert engine.generate([5])[0] == "astra-late@1"
+        update(engine, make_adapter(3), 2)
+        name, reply = engine.generate([5])
+        assert name == "astra-late@3" and tokens_of(reply) == expected_tokens(make_adapter(3), [5], 4)
 
 
 # --- miles ---

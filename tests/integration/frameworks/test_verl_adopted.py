@@ -14,7 +14,7 @@ import types
 import pytest
 import torch
 import yaml
-from lorry.errors import SyncFailed
+from lorry.errors import LorryError, SyncFailed
 from peft import PeftModel
 from testing import engines, foreign
 from testing.engines import ROOT, SLOT_ARGS
@@ -168,11 +168,28 @@ def test_a_stream_of_adapter_tensors_is_published_too(world, manager, config):
     until(lambda: world.latest(ADAPTER)[1] == 3, "v3 is latest")
 
 
-def test_a_version_that_could_not_be_served_is_told_at_the_next(manager, config):
-    def refused(until_, timeout):
-        raise SyncFailed("r1.11: every engine refuses it", "ENGINE_REFUSED", "FAILED_PRECONDITION")
+def fails_with(error):
+    def wait(until_, timeout):
+        raise error
 
+    return types.SimpleNamespace(wait=wait)
+
+
+def test_a_version_that_could_not_be_served_is_told_once_at_the_next(world, manager, config):
     one = engine(config)
-    one._before = types.SimpleNamespace(wait=refused)
+    one._before = fails_with(SyncFailed("r1.11: every engine refuses it", "ENGINE_REFUSED", "FAILED_PRECONDITION"))
     with pytest.raises(SyncFailed, match="r1.11"):
         asyncio.run(one.send_weights(manager.training, global_steps=12))
+    asyncio.run(one.send_weights(manager.training, global_steps=12))
+    until(lambda: world.latest(ADAPTER)[1] == 12, "v12 is latest")
+
+
+def test_a_version_that_could_not_be_stored_is_told_once(manager, config):
+    stored = types.SimpleNamespace(wait=lambda until_, timeout: None)
+    handles = [fails_with(LorryError("the store is full", "QUOTA_EXCEEDED", "RESOURCE_EXHAUSTED")), stored]
+    one = engine(config)
+    one._run = types.SimpleNamespace(publish=lambda *_, **__: handles.pop(0))
+    with pytest.raises(LorryError, match="QUOTA_EXCEEDED"):
+        asyncio.run(one.send_weights(manager.training, global_steps=12))
+    asyncio.run(one.send_weights(manager.training, global_steps=12))
+    assert handles == []

@@ -22,22 +22,25 @@ SERVING_TIMEOUT_S = 300.0
 def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = SERVING_TIMEOUT_S) -> None:
     """Takes the place of what the engine does at its servers around an update of the adapter; full weights go as they went.
 
-    Versions are numbered from 1 in each run, as AstraFlow's are in each engine.
+    Versions are numbered from 1 in each run, as AstraFlow's are in each engine. A load that fails once its version is on its way to the
+    store has used up the number: the next one counts on, and until it is served requests name the version before.
 
     Args:
         engine: the RemoteInfEngine that is updated. ``evals``: those that ask by the same version.
         timeout_s: how long a version may take until engines serve it.
     """
     own_load = engine.load_weights_from_path
-    current: dict[str, Any] = {"version": 0}
+    published, served = 0, 0  # numbers of versions
 
     def load(path: str, use_lora: bool = False) -> None:
+        nonlocal published, served
         if not use_lora:
             own_load(path, use_lora)
             return
-        version = current["version"] + 1
-        run.publish(path, version=version).wait("serving", timeout_s)
-        current["version"] = version
+        handle = run.publish(path, version=published + 1)
+        published += 1
+        handle.wait("serving", timeout_s)
+        served = published
         for each in (engine, *evals):
             each.lora_initialized = True
 
@@ -45,7 +48,7 @@ def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = S
         def build(*args: Any, **kwargs: Any) -> Any:
             request = own_build(*args, **kwargs)
             if request.payload.get("lora_path"):
-                request.payload["lora_path"] = f"{run.adapter}@{current['version']}"
+                request.payload["lora_path"] = f"{run.adapter}@{served}"
             return request
 
         return build

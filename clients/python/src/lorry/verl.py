@@ -78,7 +78,8 @@ class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             weights: verl's training engine, or the adapter's (name, tensor) pairs.
 
         Raises:
-            ValueError: there is no adapter, or no step; LorryError: it cannot be stored, or the version before could not be served.
+            ValueError: there is no adapter, or no step; LorryError: it cannot be stored, or the version before could not be served, which
+                is told once and before anything is published.
         """
         if global_steps is None:
             raise ValueError("a version is numbered by its step; call update_weights(global_steps=...)")
@@ -98,11 +99,13 @@ class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     def _publish(self, tensors: Mapping[str, Any], config: Mapping[str, Any] | None, version: int) -> None:
         if self._run is None:
             self._run = open_run(self._adapter, group=ALONE, **self._arguments)
-        if self._before is not None:
+        before, self._before = self._before, None  # what became of it is told once; the step may then be sent again
+        if before is not None:
             with contextlib.suppress(TimeoutError, Superseded):  # this one comes in its place
-                self._before.wait("serving", _BEFORE_S)
-        self._before = self._run.publish(tensors, version=version, config=config)
-        self._before.wait("stored", self._timeout_s)
+                before.wait("serving", _BEFORE_S)
+        handle = self._run.publish(tensors, version=version, config=config)
+        handle.wait("stored", self._timeout_s)
+        self._before = handle
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:
         """No tensor: the engine's proxy has loaded the version when the actor says that it is served."""
