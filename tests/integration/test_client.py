@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import ssl
 import subprocess
 import time
 
@@ -13,6 +14,8 @@ import grpc
 import lorry
 import pytest
 from lorry.collectives import Ranks
+from lorry.credentials import Credentials
+from lorry.reach import check_tls
 from lorry.run import Run
 from lorry.sync.v1 import sync_pb2, sync_pb2_grpc
 from testing import certificates
@@ -103,6 +106,21 @@ def test_a_foreign_authority_is_named_as_such(tls_port, certs, tmp_path):
     foreign = certs | {"ca_file": str(certificates.authority(tmp_path / "foreign"))}
     with pytest.raises(lorry.LorryError, match="is not trusted.*authority that signed it"):
         lorry.open_run(ADAPTER, store=f"localhost:{tls_port}", **foreign)
+
+
+@pytest.mark.parametrize("trusted", ["ca.pem", "server.pem"])
+def test_what_grpc_can_use_is_no_failure_of_tls(tls_port, certs, monkeypatch, trusted):
+    """Else a restart of the store would end a training. Python 3.13 asks for more in certificates than gRPC does, and any Python for
+    the whole chain: here an authority without key usage, and a server's certificate that is trusted by itself."""
+    def strict(*arguments, own=ssl.create_default_context, **named):
+        context = own(*arguments, **named)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    shown = certs | {"ca_file": str(pathlib.Path(certs["ca_file"]).with_name(trusted))}
+    lorry.open_run(f"trusts-{trusted}", store=f"localhost:{tls_port}", **shown).close()
+    check_tls(f"localhost:{tls_port}", Credentials(**shown))
 
 
 def test_tls_to_a_store_in_plaintext_is_said_at_once(fleet, certs):

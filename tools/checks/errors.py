@@ -48,7 +48,7 @@ NO_REASON = {
                     "VERSION",
     "clients/python/src/lorry/admin.py": "SGLANG VLLM",
     "clients/python/src/lorry/policies.py": "UNSPECIFIED",
-    "clients/python/src/lorry/reach.py": "RECORD_LAYER WRONG_VERSION_NUMBER",
+    "clients/python/src/lorry/reach.py": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH RECORD_LAYER WRONG_VERSION_NUMBER",
     # gRPC's own words
     "lib/rpc/channel.cc": "UNAVAILABLE",
     "clients/python/src/lorry/": "ABORTED ALREADY_EXISTS CANCELLED DEADLINE_EXCEEDED FAILED_PRECONDITION INVALID_ARGUMENT NOT_FOUND "

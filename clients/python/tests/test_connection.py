@@ -13,6 +13,7 @@ from lorry import Admin, Connection, InsecureWarning, LorryError, connection, up
 from lorry.connection import may_pass
 from lorry.credentials import Credentials, is_loopback
 from lorry.store.v1 import store_pb2
+from lorry.sync.v1 import sync_pb2
 
 FAR = "192.0.2.1:7400"  # of the range that is for documentation
 
@@ -129,3 +130,16 @@ def test_who_does_not_answer_is_said_while_it_is_waited_for(monkeypatch: pytest.
     assert away.value.code == "UNAVAILABLE"
     (said,) = caplog.messages
     assert "adapter-store at 127.0.0.1:1 does not answer" in said and "trying again" in said
+
+
+def test_only_the_service_that_is_away_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one's certificate is no reason to give up on a service that restarts."""
+    looked: list[str] = []
+    monkeypatch.setattr(connection, "check_tls", lambda address, credentials: looked.append(address))
+    nobody = Connection("127.0.0.1:1", "127.0.0.1:2", budget_s=0.0)
+    for ask in (lambda: nobody.call(nobody.store.ListAdapters, store_pb2.ListAdaptersRequest()),
+                lambda: nobody.call(nobody.sync.GetStatus, sync_pb2.GetStatusRequest())):
+        with pytest.raises(LorryError, match="does not answer"):
+            ask()
+    nobody.check_tls()  # of a handle, which follows the orchestrator
+    assert looked == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:2"]

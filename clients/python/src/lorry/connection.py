@@ -74,9 +74,9 @@ class Connection:
         self.store_address = store
         self.store_channel = self.channel(store)
         self.store = store_pb2_grpc.StoreServiceStub(self.store_channel)
+        self._sync_address = orchestrator or ""
         self._sync_channel = self.channel(orchestrator, _STATUS_BYTES) if orchestrator else None
         self._sync = sync_pb2_grpc.SyncServiceStub(self._sync_channel) if self._sync_channel else None
-        self._addresses = [a for a in (store, orchestrator) if a]
 
     @property
     def sync(self) -> sync_pb2_grpc.SyncServiceStub:
@@ -127,7 +127,7 @@ class Connection:
                 raise failure
             if failure.code == "UNAVAILABLE" and not failure.reason:
                 if not looked:
-                    self.check_tls()
+                    check_tls(self._asked_by(method)[1], self.credentials)
                     looked = True
                 failure = self._away(method, failure)
             if time.monotonic() + pause_s > give_up_at:
@@ -140,14 +140,18 @@ class Connection:
 
     def _away(self, method: Callable[..., Any], failure: errors.LorryError) -> errors.LorryError:
         """The same failure, which says who does not answer."""
-        of_store = method in vars(self.store).values()
-        who = f"adapter-store at {self.store_address}" if of_store else f"sync-orchestrator at {self._addresses[-1]}"
-        return errors.of(f"the {who} does not answer ({failure.message}); check the address, and `lorry doctor`", "", failure.code)
+        who, address = self._asked_by(method)
+        return errors.of(f"the {who} at {address} does not answer ({failure.message}); check the address, and `lorry doctor`", "", failure.code)
+
+    def _asked_by(self, method: Callable[..., Any]) -> tuple[str, str]:
+        if method in vars(self.store).values():
+            return "adapter-store", self.store_address
+        return "sync-orchestrator", self._sync_address
 
     def check_tls(self) -> None:
-        """Raises LorryError TLS_FAILED where a service is away for this reason, which no patience mends."""
-        for address in self._addresses:
-            check_tls(address, self.credentials)
+        """For who follows the orchestrator without ``call``: raises LorryError TLS_FAILED where it is away for this reason, which no
+        patience mends."""
+        check_tls(self._sync_address, self.credentials)
 
     def close(self) -> None:
         """Ends all channels."""
