@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 
 import lorry
 import pytest
@@ -151,17 +152,53 @@ signal.pause()
 """
 
 
-def test_it_ends_with_a_trainer_that_is_killed(pair, program):
-    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(lorry.__file__).parents[1])}
-    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, pair["vllm"].url, str(program)], stdout=subprocess.PIPE, text=True,
-                               env=environment)
-    with trainer:
+def a_trainer(script, *words, tmp):
+    """A Python of its own, whose temporary folders are made in ``tmp``."""
+    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(lorry.__file__).parents[1]), "TMPDIR": str(tmp)}
+    return subprocess.Popen([sys.executable, "-c", script, *map(str, words)], stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_it_ends_with_a_trainer_that_is_killed(pair, program, monkeypatch, tmp_path):
+    """And what that one could not remove any more the next fleet removes, but nothing of fleets that live."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with lorry.local([], program=program) as living, a_trainer(TRAINER, pair["vllm"].url, program, tmp=tmp_path) as trainer:
+        of_living = set(tmp_path.iterdir())
         pid = int(trainer.stdout.readline())
         started = programs_of(pid)
         assert len(started) == 4
         trainer.send_signal(signal.SIGKILL)
         until(lambda: [p for p in started if pathlib.Path(f"/proc/{p}/cmdline").exists() and p in programs_of(p)] == [],
               "all of them end", DEADLINE_S)
+        assert len(set(tmp_path.iterdir()) - of_living) == 1, "the store's images among it"
+        with lorry.local([], program=program) as next_one:
+            assert {pathlib.Path(fleet.token_file).parents[2] for fleet in (living, next_one)} == set(tmp_path.iterdir())
+        assert set(tmp_path.iterdir()) == of_living
+    assert not list(tmp_path.iterdir())
+
+
+FORKING = """
+import os, sys, lorry
+program, adapter, closes = sys.argv[1:]
+fleet = lorry.local([], program=program)
+child = os.fork()
+if child == 0:
+    if closes == "yes":
+        fleet.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+with lorry.open_run("policy", **fleet.addresses()) as run:
+    run.publish(adapter, version=1).wait("stored", 60)
+print(os.listdir(os.environ["TMPDIR"]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("closes", ["yes", "no"])
+def test_a_forked_child_removes_nothing_of_its_parent(program, make_adapter, tmp_path, closes):
+    """Whether it ends by itself or out of a with block; and a script that closes nothing leaves nothing."""
+    with a_trainer(FORKING, program, make_adapter(1), closes, tmp=tmp_path) as trainer:
+        assert "lorry-local-" in trainer.stdout.read()
+        assert trainer.wait(DEADLINE_S) == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_forked_worker_does_not_keep_it_alive(pair, program):

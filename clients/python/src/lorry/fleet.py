@@ -6,18 +6,22 @@ They come with ``pip install lorry``, or are built from a checkout.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import select
+import shutil
 import subprocess
 import tempfile
 import time
+import weakref
+import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 from lorry.errors import LorryError
-from lorry.leftovers import Leftovers
+from lorry.leftovers import Leftovers, locked
 from lorry.programs import find_program, hold
 
 # The services are up within a second; a busy machine has taken ten.
@@ -25,6 +29,8 @@ START_TIMEOUT_S = 60.0
 # Doors let what runs go on for 25 s; then it has had its time, and so have the programs that end after them.
 _STOP_S = 60.0
 _LAST_WORDS_BYTES = 2000
+# Temporary folders of this host: several may share a file system without knowing each other's locks.
+_SCRATCH = f"lorry-local-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 
 
 class Fleet:
@@ -43,7 +49,7 @@ class Fleet:
         self.orchestrator: str = told["orchestrator"]
         self.token_file: str | None = told["token_file"] or None
         self._process = process
-        self._scratch = scratch
+        self._close = weakref.finalize(self, _close, scratch, os.getpid())  # also at this process's exit
 
     def addresses(self) -> dict[str, Any]:
         """What :func:`lorry.open_run`, :class:`lorry.Admin` and :class:`lorry.Connection` are to be told: ``open_run("policy",
@@ -60,8 +66,9 @@ class Fleet:
 
         Without a ``data_dir`` of yours what the programs wrote goes, too, but for the adapters in shared memory that an engine has loaded and
         may read again: they go when this process ends, if the engine has ended by then, else with the next fleet in front of that engine.
+        What a process that was killed left goes with the next fleet on this machine. In a forked child this does nothing.
         """
-        self._scratch.close()
+        self._close()
 
     def __enter__(self) -> Fleet:
         return self
@@ -117,8 +124,9 @@ def _start(
     words: list[str], engines: Sequence[str], data_dir: str | os.PathLike[str] | None, pool: str,
     base_model_config: str | os.PathLike[str] | None, program: str | os.PathLike[str] | None, timeout_s: float,
 ) -> Fleet:
+    _remove_orphans()
     with contextlib.ExitStack() as stack:
-        scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lorry-")))
+        scratch, log = _make_scratch(stack)
         leftovers = Leftovers()
         if data_dir is None:  # in a directory that stays is what the next fleet believes of them
             stack.callback(leftovers.remove)
@@ -127,7 +135,6 @@ def _start(
         command += [f"--engine={engine}" for engine in engines]
         if base_model_config is not None:
             command.append(f"--base-model-config={base_model_config}")
-        log = stack.enter_context((scratch / "log").open("w+", encoding="utf-8", errors="replace"))
         environment = dict(os.environ)
         if words[0] == "up":  # the file of a `lorry up` of this user's own stays as it is
             environment["XDG_STATE_HOME"] = str(scratch)
@@ -142,6 +149,34 @@ def _start(
             raise LorryError(f"`{' '.join(command[:2])}` did not start: {log.read().strip()}", "SERVICE_NOT_READY", "ABORTED")
         leftovers.began(json.loads(told)["engines"])
         return Fleet(process, json.loads(told), stack.pop_all())
+
+
+def _make_scratch(stack: contextlib.ExitStack) -> tuple[pathlib.Path, IO[str]]:
+    """A temporary folder, and the programs' log in it, which stays locked until this process and they have closed it."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    stack.callback(_remove_scratch, folder)
+    log = stack.enter_context((folder / "new").open("w+", encoding="utf-8", errors="replace"))
+    with contextlib.suppress(OSError):  # of a file system without locks, where nobody takes it for an orphan then
+        fcntl.flock(log, fcntl.LOCK_EX)
+        (folder / "new").rename(folder / "log")  # so nobody ever sees it unlocked
+    return folder, log
+
+
+def _remove_orphans() -> None:
+    """What fleets of processes left that were killed."""
+    for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError), locked(folder / "log", os.O_RDWR, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            _remove_scratch(folder)
+
+
+def _remove_scratch(folder: pathlib.Path) -> None:
+    shutil.rmtree(folder / "data", ignore_errors=True)  # first: where this does not come to its end, the log says that it is an orphan
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _close(scratch: contextlib.ExitStack, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child has a copy of all this, and its parent goes on
+        scratch.close()
 
 
 def _program(program: str | os.PathLike[str] | None) -> str:

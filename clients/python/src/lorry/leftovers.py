@@ -90,16 +90,17 @@ def _remove_what_is_shared() -> None:
 def _remove_claims(claims: pathlib.Path) -> bool:
     """True: none is left, and the folder is not there any more. A proxy that was killed leaves its file."""
     # Proxies claim engines one after the other; what is left because one is at it goes with the next that looks.
-    with contextlib.suppress(OSError), _locked(claims, os.O_DIRECTORY, fcntl.LOCK_EX | fcntl.LOCK_NB):
+    with contextlib.suppress(OSError), locked(claims, os.O_DIRECTORY, fcntl.LOCK_EX | fcntl.LOCK_NB):
         for claim in claims.glob("*.lock"):
-            with contextlib.suppress(OSError), _locked(claim, os.O_RDWR, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            with contextlib.suppress(OSError), locked(claim, os.O_RDWR, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 claim.unlink()
         return _remove_empty(claims)
     return not claims.exists()
 
 
 @contextlib.contextmanager
-def _locked(path: pathlib.Path, flags: int, how: int) -> Iterator[None]:
+def locked(path: pathlib.Path, flags: int, how: int) -> Iterator[None]:
+    """Holds the lock of what is there by that name. Raises OSError: it is not there, or another has it."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, how)
