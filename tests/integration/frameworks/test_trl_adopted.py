@@ -19,6 +19,7 @@ from lorry.errors import LorryError
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, get_peft_model
 from testing import engines
 from testing.engines import ROOT, SLOT_ARGS
+from testing.waiting import DEADLINE_S
 from testing.world import World
 from transformers import LlamaForCausalLM, TrainerCallback
 from trl import GRPOConfig
@@ -106,6 +107,15 @@ def tiny_trainer(tiny, tmp_path, model=None, peft_config=None, strategy="lora_ad
     data = adopted.grpo_trainer.Dataset.from_dict({"prompt": ["a", "b"]})
     return adopted.GRPOTrainer(model or str(tiny / "model"), len, args, data, peft_config=peft_config, vllm_sync_strategy=strategy,
                                lorry_run=run)
+
+
+def test_a_second_trainer_of_a_run_counts_on(world, tiny, tmp_path):
+    """Its steps begin at 0 again, a number that the run has used."""
+    settings = {"vllm_server_base_url": world.fleet.door("vllm"), "vllm_server_timeout": DEADLINE_S}
+    with world.open_run("trl-twice") as run:
+        for version in (0, 1):
+            tiny_trainer(tiny, tmp_path, peft_config=LoraConfig(), run=run, **settings).vllm_generation.sync_weights()
+            assert run.state_dict()["version"] == version
 
 
 REFUSED = {

@@ -35,7 +35,7 @@ class GRPOTrainer(_GRPOTrainer):  # type: ignore[misc]
 
     Args:
         vllm_sync_strategy: ``"weights"``: as TRL does. ``"lora_adapter"``: before each generation the active adapter is published, and once
-            it is served the door answers with it. Versions are numbered as the steps are; a second ``train()`` counts on.
+            it is served the door answers with it. Versions are numbered as the steps are; a second ``train()`` counts on, and so does a second trainer of the run.
         lorry_run: what :func:`lorry.open_run` gave, on every rank, once torch.distributed is initialised: ``GRPOConfig`` does so.
 
     Raises:
@@ -77,6 +77,9 @@ class AdapterGeneration(VLLMGeneration):  # type: ignore[misc]
             with _standing_in(vllm_client, "is_vllm_available", lambda *_, **__: True):
                 self.vllm_client = vllm_client.VLLMClient(base_url=url, connection_timeout=self.server_timeout)
             self.vllm_client.model = self._run.adapter
+        stored = self._run.state_dict()  # by a trainer before this one
+        if stored["run"] == self._run.number and stored["version"] is not None:
+            self._version = stored["version"]
 
     def sync_weights(self) -> None:
         """Publishes on every rank, each what it holds, and waits until the door serves it: ``vllm_server_timeout`` seconds at most.
