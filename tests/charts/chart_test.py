@@ -53,6 +53,23 @@ def lorry_containers(items: list[dict]) -> list[dict]:
     return [container for template in pod_templates(items) for container in lorry_containers_of(template)]
 
 
+def policies_of(items: list[dict]) -> list[dict]:
+    return [item["spec"] for item in items if item["kind"] == "NetworkPolicy"]
+
+
+# Policies that admit nobody by the namespace alone.
+NARROWED = ("--set", "networkPolicy.enabled=true", *(word for whom in ("clients", "monitoring") for word in (
+    "--set", f"networkPolicy.{whom}[0].namespaceSelector.matchLabels.team=rl")))
+
+
+def admits(policy: dict, labels: dict[str, str], port: int, same_namespace: bool = True) -> bool:
+    """Whether a rule that names the port lets a pod with these labels come, whatever labels its namespace has."""
+    return any({"protocol": "TCP", "port": port} in rule.get("ports", []) and
+               any((same_namespace or "namespaceSelector" in peer) and not (peer.get("namespaceSelector") or {}) and
+                   peer.get("podSelector", {}).get("matchLabels", {}).items() <= labels.items() for peer in rule["from"])
+               for rule in policy["ingress"])
+
+
 # A proxy's goodbye (2 s) and the end of its calls, on a busy machine.
 LEAVING_MS = 10_000
 
@@ -319,11 +336,10 @@ class EnginesOfSeveralNodes(unittest.TestCase):
     def test_the_certificate_has_the_followers_names_and_the_policy_lets_their_leader_in(self):
         (certificate,) = [i["spec"] for i in self.items if i["kind"] == "Certificate"]
         self.assertIn(f"*.{self.groups['metadata']['name']}.fleet.svc", certificate["dnsNames"])
-        (policy,) = [i["spec"] for i in self.items if i["kind"] == "NetworkPolicy" and i["metadata"]["name"].endswith("-proxies")]
-        admitted = [(peer["podSelector"]["matchLabels"], {p["port"] for p in rule["ports"]}) for rule in policy["ingress"] if "ports" in rule
-                    for peer in rule["from"] if "podSelector" in peer]
-        self.assertTrue(any(labels.items() <= self.leader["metadata"]["labels"].items() and ports == {"lorry-grpc", "lorry-admin"}
-                            for labels, ports in admitted), admitted)
+        policies = policies_of(objects("-f", str(CHART / "ci/nodes-values.yaml"), *NARROWED))
+        (policy,) = [p for p in policies if p["podSelector"]["matchLabels"].items() <= self.other["metadata"]["labels"].items()]
+        for port in self.follower["ports"]:
+            self.assertTrue(admits(policy, self.leader["metadata"]["labels"], port["containerPort"]), port)
 
 
 class Runbook(unittest.TestCase):
@@ -350,25 +366,56 @@ class TwoReleases(unittest.TestCase):
 class Policies(unittest.TestCase):
     def test_every_port_of_lorry_that_others_dial_is_covered(self):
         items = objects("-f", str(CHART / "ci/vllm-values.yaml"), "--set", "networkPolicy.enabled=true")
-        policies = [i["spec"] for i in items if i["kind"] == "NetworkPolicy"]
         for item in (i for i in items if i["kind"] in ("StatefulSet", "Deployment")):
             labels = item["spec"]["template"]["metadata"]["labels"]
-            own = [p for p in policies if p["podSelector"]["matchLabels"].items() <= labels.items()]
+            own = [p for p in policies_of(items) if p["podSelector"]["matchLabels"].items() <= labels.items()]
             self.assertEqual(len(own), 1, item["metadata"]["name"])
             covered = {port["port"] for rule in own[0]["ingress"] for port in rule["ports"]}
-            ports = {p["name"] for c in lorry_containers([item]) for p in c["ports"]}
+            ports = {p["containerPort"] for c in lorry_containers([item]) for p in c["ports"]}
             self.assertEqual(covered, ports)
+
+    def test_ports_of_sidecars_are_numbers(self):
+        """Services find their names from Kubernetes 1.32 on (kubernetes#127958), network plugins not all (calico#8881)."""
+        for values in VALUES:
+            items = objects("-f", str(values), "--set", "networkPolicy.enabled=true")
+            for policy in policies_of(items):
+                self.assertTrue(all(isinstance(p["port"], int) for rule in policy["ingress"] for p in rule.get("ports", [])), values.name)
+            named = {port["name"] for pod in pod_specs(items) for c in pod["containers"] for port in c.get("ports", [])}
+            for service in (i["spec"] for i in items if i["kind"] == "Service"):
+                for port in service["ports"]:
+                    self.assertTrue(isinstance(port["targetPort"], int) or port["targetPort"] in named, f"{values.name}: {port}")
+
+    def test_the_doors_service_reaches_the_door(self):
+        for values in ("vllm", "nodes"):
+            items = objects("-f", str(CHART / f"ci/{values}-values.yaml"), "--set", "proxy.ports.door=8420")
+            (service,) = [i["spec"] for i in items if i["kind"] == "Service" and i["metadata"]["name"].endswith("-door")]
+            self.assertEqual([port["targetPort"] for port in service["ports"]], [8420])
+
+    def test_helm_test_reaches_every_program_though_clients_are_narrowed(self):
+        items = objects("-f", str(CHART / "ci/vllm-values.yaml"), *NARROWED)
+        (doctor,) = [i["metadata"]["labels"] for i in items if i["kind"] == "Pod"]
+        ports = [p["containerPort"] for c in lorry_containers(items) for p in c["ports"] if p["name"].endswith("grpc")]
+        self.assertEqual(len(ports), 3)
+        for port in ports:
+            self.assertTrue(any(admits(policy, doctor, port) for policy in policies_of(items)), port)
+            self.assertFalse(any(admits(policy, {"app": "of a stranger"}, port) for policy in policies_of(items)), port)
+
+    def test_helm_test_reaches_proxies_of_the_fleet_in_other_namespaces(self):
+        (doctor,) = [i["metadata"]["labels"] for i in objects("--set", "fleet=lorry") if i["kind"] == "Pod"]
+        (policy,) = policies_of(objects("-f", str(CHART / "ci/joining-values.yaml"), *NARROWED))
+        doctor = {**doctor, "app.kubernetes.io/instance": "another"}
+        self.assertTrue(admits(policy, doctor, 7421, same_namespace=False))
 
     def test_a_relay_is_open_to_the_fleets_proxies_alone(self):
         items = objects("-f", str(CHART / "ci/vllm-values.yaml"), "--set", "networkPolicy.enabled=true")
-        rules = [rule for i in items if i["kind"] == "NetworkPolicy" for rule in i["spec"]["ingress"]
-                 if {"protocol": "TCP", "port": "lorry-relay"} in rule["ports"]]
+        rules = [rule for policy in policies_of(items) for rule in policy["ingress"] if {"protocol": "TCP", "port": 7423} in rule["ports"]]
         self.assertEqual([len(rule["ports"]) for rule in rules], [1])
         self.assertEqual([list(peer["podSelector"]["matchLabels"]) for peer in rules[0]["from"]], [["lorry.dev/fleet"]])
 
     def test_no_port_is_opened_for_relays_that_nobody_asked_for(self):
         items = objects("-f", str(CHART / "ci/sglang-values.yaml"), "--set", "networkPolicy.enabled=true")
         self.assertNotIn("relay", json.dumps(items))
+        self.assertNotIn("7423", json.dumps(items))
 
 
 class Flags(unittest.TestCase):

@@ -62,6 +62,16 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- .Values.fleet | default .Release.Name -}}
 {{- end -}}
 
+{{/* Whom policies admit to the gRPC of every program. */}}
+{{- define "lorry.ownPods" -}}
+- podSelector:
+    matchLabels: {app.kubernetes.io/instance: {{ .Release.Name }}, app.kubernetes.io/part-of: lorry}
+# Of this fleet in whatever namespace and release: engines' proxies, and the pod of `helm test`.
+- namespaceSelector: {}
+  podSelector:
+    matchLabels: {lorry.dev/fleet: {{ include "lorry.fleet" . }}}
+{{- end -}}
+
 {{- define "lorry.storeAddress" -}}
 {{- if .Values.store.enabled -}}
 {{ include "lorry.fullname" . }}-store.{{ .Release.Namespace }}.svc:{{ .Values.store.ports.grpc }}
