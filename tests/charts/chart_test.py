@@ -243,6 +243,11 @@ class Pods(unittest.TestCase):
         self.assertEqual(len(given), 2)
         self.assertLessEqual(given, served)
 
+    def test_a_program_has_its_name_while_it_is_not_ready(self):
+        """The orchestrator is not, while the store is away: `lorry status` has to find it, and so have proxies that start then."""
+        services = [i["spec"] for i in objects() if i["kind"] == "Service"]
+        self.assertEqual([(s["clusterIP"], s.get("publishNotReadyAddresses")) for s in services], [("None", True)] * 2)
+
 
 class Joining(unittest.TestCase):
     """ci/joining-values.yaml: engines in a namespace of their own, with a Lorry elsewhere."""

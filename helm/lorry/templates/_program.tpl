@@ -14,6 +14,9 @@ metadata:
 spec:
   # Headless: gRPC reaches the pod itself, and finds it again when it moves.
   clusterIP: None
+  # There is one pod, and nobody to go to in its place: without its store the orchestrator is not ready, and yet the one whom operators ask
+  # what is wrong, and to whom proxies that start again say that they are there.
+  publishNotReadyAddresses: true
   selector:
     {{- include "lorry.selectorLabels" $labels | nindent 4 }}
   ports:
