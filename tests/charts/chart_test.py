@@ -24,14 +24,14 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def render(*arguments: str) -> str:
-    done = run("helm", "template", "release", str(CHART), "--namespace", "fleet", *arguments)
+def render(*arguments: str, name: str = "release", namespace: str = "fleet") -> str:
+    done = run("helm", "template", name, str(CHART), "--namespace", namespace, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def objects(*arguments: str) -> list[dict]:
-    return [item for item in yaml.safe_load_all(render(*arguments)) if item]
+def objects(*arguments: str, **release: str) -> list[dict]:
+    return [item for item in yaml.safe_load_all(render(*arguments, **release)) if item]
 
 
 def pod_templates(items: list[dict]) -> list[dict]:
@@ -366,6 +366,18 @@ class TwoReleases(unittest.TestCase):
                           "Certificate", "PodMonitor", "PrometheusRule", "LeaderWorkerSet"}
         for values in VALUES:
             self.assertLessEqual({item["kind"] for item in objects("-f", str(values))}, in_a_namespace, values.name)
+
+    def test_of_one_name_or_one_fleet_have_each_program_scraped_once(self):
+        releases = [("lorry", "one", "vllm"), ("lorry", "two", "vllm"), ("engines", "one", "joining"), ("lorry", "three", "joining")]
+        pods, monitors = [], []
+        for name, namespace, values in releases:
+            items = objects("-f", str(CHART / f"ci/{values}-values.yaml"), "--set", "monitoring.podMonitor.enabled=true", name=name, namespace=namespace)
+            pods += [(namespace, template["metadata"]["labels"]) for template in pod_templates(items)]
+            monitors += [(namespace, item["spec"]) for item in items if item["kind"] == "PodMonitor"]
+        self.assertEqual(len(pods), 8)
+        for where, labels in pods:
+            by = [m for there, m in monitors if (there == where or m.get("namespaceSelector")) and m["selector"]["matchLabels"].items() <= labels.items()]
+            self.assertEqual(len(by), 1, (where, labels))
 
 
 class Policies(unittest.TestCase):

@@ -184,4 +184,5 @@ lifecycle:
 {{- define "lorry.engineProxy.podLabels" -}}
 lorry.dev/engine-proxy: "true"
 lorry.dev/fleet: {{ include "lorry.fleet" .root }}
+lorry.dev/release: {{ .root.Release.Name }}
 {{- end -}}
