@@ -121,7 +121,7 @@ class Chart(unittest.TestCase):
     def test_wrong_values_are_refused_before_anything_is_made(self):
         for setting in ("store.replicas=3", "proxy.pool=Rollout Pool", "engine.replicas=two", "store.ports.grpc=70000",
                         "image.pullPolicy=Sometimes", "store.persistence.size=lots", "storre.image.repository=x", "engine.nodes=0",
-                        "proxy.extraArgs={no-dashes}", "listenHost=10.0.0.1", "store.address=http://store:7400"):
+                        "proxy.extraArgs={no-dashes}", "engine.strategy.maxSurge=few", "engine.strategy.type=Recreate", "store.hold=yes", "listenHost=10.0.0.1", "store.address=http://store:7400"):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0, f"{setting} was accepted")
 
@@ -130,6 +130,7 @@ class Chart(unittest.TestCase):
                                  ("store.enabled=false", "store.address"), ("orchestrator.enabled=false,engine.enabled=true,engine.image=x", "orchestrator.address"),
                                  ("engine.enabled=true,engine.image=x,proxy.baseModel.volume=models", "proxy.baseModel.mountPath"),
                                  ("engine.enabled=true,engine.image=x,engine.terminationGracePeriodSeconds=60", "proxy.drainSeconds"),
+                                 ("engine.enabled=true,engine.image=x,engine.strategy.maxUnavailable=0", "engine.strategy"),
                                  ("tls.enabled=true,tls.existingSecret=x,tls.clientCertificates=false,auth.enabled=false", "auth.enabled")):
             done = run("helm", "template", "release", str(CHART), "--set", setting)
             self.assertNotEqual(done.returncode, 0)
@@ -345,6 +346,42 @@ class EnginesOfSeveralNodes(unittest.TestCase):
         (policy,) = [p for p in policies if p["podSelector"]["matchLabels"].items() <= self.other["metadata"]["labels"].items()]
         for port in self.follower["ports"]:
             self.assertTrue(admits(policy, self.leader["metadata"]["labels"], port["containerPort"]), port)
+
+
+class Upgrade(unittest.TestCase):
+    def rendered(self, values: str, *settings: str) -> dict[str, dict]:
+        items = objects("-f", str(CHART / f"ci/{values}-values.yaml"), *(word for setting in settings for word in ("--set", setting)))
+        return {f"{i['kind']} {i['metadata']['name'].removeprefix('release-lorry-')}": i["spec"] for i in items if "spec" in i}
+
+    def test_an_engine_is_replaced_without_a_gpu_to_spare_and_in_the_time_that_it_takes(self):
+        for startup in (1800, 7200):
+            spec = self.rendered("vllm", f"engine.startupSeconds={startup}")["Deployment engine"]
+            self.assertEqual(spec["strategy"], {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}})
+            self.assertGreater(spec["progressDeadlineSeconds"], startup + spec["template"]["spec"]["terminationGracePeriodSeconds"])
+        told = self.rendered("vllm", "engine.strategy.maxSurge=25%", "engine.strategy.maxUnavailable=0")["Deployment engine"]
+        self.assertEqual(told["strategy"]["rollingUpdate"], {"maxSurge": "25%", "maxUnavailable": 0})
+        groups = self.rendered("nodes")["LeaderWorkerSet engine"]
+        self.assertEqual(groups["rolloutStrategy"]["rollingUpdateConfiguration"], {"maxSurge": 0, "maxUnavailable": 1})
+
+    def test_what_is_held_stays_as_it_is(self):
+        def held(specs: dict[str, dict]) -> dict[str, bool]:
+            return {name: spec["updateStrategy"]["rollingUpdate"]["partition"] >= spec["replicas"] if "updateStrategy" in spec else
+                    spec["rolloutStrategy"]["rollingUpdateConfiguration"].get("partition", 0) >= spec["replicas"] if "rolloutStrategy" in spec else
+                    spec["paused"] for name, spec in specs.items() if "replicas" in spec}
+
+        for values, engine in (("vllm", "Deployment engine"), ("nodes", "LeaderWorkerSet engine")):
+            programs = {"StatefulSet store": False, "StatefulSet orchestrator": False, engine: False}
+            self.assertEqual(held(self.rendered(values)), programs)
+            self.assertEqual(held(self.rendered(values, "engine.hold=true")), {**programs, engine: True})
+            self.assertEqual(held(self.rendered(values, "orchestrator.hold=true", "engine.hold=true")),
+                             {**programs, "StatefulSet orchestrator": True, engine: True})
+
+    def test_the_commands_of_the_operators_page_have_values_that_exist(self):
+        page = (ROOT / "docs/OPERATIONS.md").read_text()
+        settings = re.findall(r"^helm .*--set (\S+)", page, re.MULTILINE)
+        self.assertGreater(len(settings), 2)
+        for setting in settings:
+            self.rendered("vllm", setting)
 
 
 class Runbook(unittest.TestCase):

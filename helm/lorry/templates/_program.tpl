@@ -33,6 +33,8 @@ metadata:
 spec:
   replicas: 1
   serviceName: {{ $full }}
+  # Pods below the partition stay as they are: the only one is number 0.
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: {{ if .values.hold }}1{{ else }}0{{ end }}}}
   persistentVolumeClaimRetentionPolicy:
     whenDeleted: {{ ternary "Retain" "Delete" .values.persistence.keepOnDelete }}
     whenScaled: Retain
