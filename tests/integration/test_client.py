@@ -314,6 +314,31 @@ def test_an_attempt_that_another_replaced_is_not_a_run_that_is_over(fleet, make_
     connection.close()
 
 
+def test_a_number_that_is_published_again_has_nothing_of_what_was_sent_before(fleet, make_adapter):
+    """As by a trainer whose step failed half-way and is done again."""
+    config = json.loads((make_adapter(1) / "adapter_config.json").read_text())
+    half = {name: lorry.Shard(t[: t.shape[0] // 2], tuple(t.shape), (0, 0)) for name, t in tensors(make_adapter(1)).items()}
+    whole = tensors(make_adapter(2))
+    with lorry.open_run("expected", **fleet.addresses()) as run:
+        expected = run.publish(whole, config=config, version=1)
+        expected.wait("stored", 60)
+    with lorry.open_run("again", **fleet.addresses()) as run:
+        first = run.publish(half, config=config, version=1)
+        until(lambda: first.bytes_done == first.bytes_total, "the store has the first half")
+        with pytest.raises(TimeoutError):
+            first.wait("stored", 0.1)
+        second = run.publish(whole, config=config, version=1)
+        second.wait("stored", 60)
+        assert second.digest == expected.digest
+        with pytest.raises(lorry.AttemptFenced):
+            first.wait("stored", 60)
+        repeated = run.publish(whole, config=config, version=1)
+        repeated.wait("stored", 60)
+        assert repeated.digest == expected.digest
+        with pytest.raises(lorry.VersionConflict, match="publish the next number"):
+            run.publish(tensors(make_adapter(3)), config=config, version=1).wait("stored", 60)
+
+
 def tensors(folder):
     from safetensors.numpy import load_file
 

@@ -36,9 +36,9 @@ def store(bin_dir, tmp_path):
         service.stop()
 
 
-def adapter(width, rows=RANKS):
+def adapter(width, rows=RANKS, seed=7):
     """Tensors of one module; `rows` output features."""
-    noise = np.random.default_rng(7)
+    noise = np.random.default_rng(seed)
     return {NAME.format("A"): noise.standard_normal((8, width), dtype=np.float32),
             NAME.format("B"): noise.standard_normal((rows, 8), dtype=np.float32)}
 
@@ -110,6 +110,48 @@ def test_a_thousand_ranks_commit_together(store):
                 process.kill()
     assert len(set(came.values())) == 1, [v for v in set(came.values()) if not v.startswith("sha256")][:5]
     assert next(iter(came.values())).startswith("sha256-xxh3:")
+
+
+# --- Ranks that disagree on how often a number was published ---
+
+
+def two_ranks(store, run):
+    return [lorry.run.Run(lorry.Connection(store.address), ADAPTER, run.number, 1, one_of(rank, 2)) for rank in range(2)]
+
+
+def rows_of(rank, state):
+    half = RANKS // 2
+    part = lorry.Shard(state[NAME.format("B")][rank * half : (rank + 1) * half], (RANKS, 8), (rank * half, 0))
+    return {**state, NAME.format("B"): part}
+
+
+def test_a_rank_that_published_a_number_less_often_is_fenced(store):
+    """And what the other sent first is in no image."""
+    with lorry.open_run(ADAPTER, store=store.address) as run:
+        ahead, behind = two_ranks(store, run)
+        first, second = adapter(64), adapter(64, seed=8)
+        begun = ahead.publish(rows_of(0, first), config=CONFIG, version=1)
+        until(lambda: begun.bytes_done == begun.bytes_total, "the first is sent")
+        again = ahead.publish(rows_of(0, second), config=CONFIG, version=1)
+        until(lambda: again.bytes_done == again.bytes_total, "the second is sent")
+        with pytest.raises(lorry.AttemptFenced):
+            behind.publish(rows_of(1, second), config=CONFIG, version=1).wait("stored", 60)
+        again.cancel()
+        handles = [rank.publish(rows_of(n, second), config=CONFIG, version=2) for n, rank in enumerate((ahead, behind))]
+        for handle in handles:
+            handle.wait("stored", 60)
+        assert handles[0].digest == handles[1].digest, "the next number is every rank's first"
+
+
+def test_a_version_that_a_rank_meant_otherwise_is_told(store):
+    """One rank's first publish of a number meets the other's first; the second of that other one cannot be what is stored."""
+    with lorry.open_run(ADAPTER, store=store.address) as run:
+        ahead, behind = two_ranks(store, run)
+        first, second = adapter(64), adapter(64, seed=8)
+        ahead.publish(rows_of(0, first), config=CONFIG, version=1)
+        behind.publish(rows_of(1, second), config=CONFIG, version=1).wait("stored", 60)
+        with pytest.raises(lorry.VersionConflict, match="which this process sent for it before"):
+            ahead.publish(rows_of(0, second), config=CONFIG, version=1).wait("stored", 60)
 
 
 # --- Columns ---

@@ -13,9 +13,12 @@ import torch
 
 from lorry import collectives
 from lorry.connection import Connection
-from lorry.errors import LorryError
+from lorry.errors import Cancelled, LorryError
+from lorry.image import Image, Piece
+from lorry.mover import Movers
 from lorry.run import CORRUPT_MAX, Run, open_run
 from lorry.store.v1 import store_pb2
+from lorry.upload import Uploader
 
 STATE = {
     "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(4, 8),
@@ -30,12 +33,16 @@ class ForgetfulStore:
     def __init__(self, corrupt: int) -> None:
         self.corrupt = corrupt
         self.begun = 0
+        self.aborted: list[str] = []
+        self.was_aborted = threading.Event()
+        self.attempts: list[int] = []
         self.kept: list[bool] = []
         self.configs: list[str] = []
         self.first_begun = threading.Event()
 
     def BeginUpload(self, request: store_pb2.BeginUploadRequest) -> store_pb2.BeginUploadResponse:
         self.begun += 1
+        self.attempts.append(request.attempt)
         self.kept.append(request.keep)
         self.configs.append(request.config_json)
         self.first_begun.set()
@@ -47,8 +54,17 @@ class ForgetfulStore:
         return store_pb2.CommitUploadResponse()
 
 
+    def AbortUpload(self, request: store_pb2.AbortUploadRequest) -> store_pb2.AbortUploadResponse:
+        self.aborted.append(request.upload_id)
+        self.was_aborted.set()
+        return store_pb2.AbortUploadResponse()
+
+    def GetUpload(self, request: store_pb2.GetUploadRequest) -> store_pb2.GetUploadResponse:
+        return store_pb2.GetUploadResponse(state=store_pb2.GetUploadResponse.STATE_DEAD)
+
+
 def run_on(store: ForgetfulStore) -> Run:
-    def call(method: Callable[[Any], Any], request: Any, budget_s: float) -> Any:
+    def call(method: Callable[[Any], Any], request: Any, budget_s: float = 0.0) -> Any:
         return method(request)
 
     connection = cast(Connection, SimpleNamespace(store=store, call=call))
@@ -66,6 +82,59 @@ def test_bytes_that_change_every_time_are_told_of() -> None:
     with pytest.raises(LorryError, match="RANGE_CORRUPT"):
         run_on(store).publish(STATE, version=1, config=CONFIG).wait("stored", 30)
     assert store.begun == CORRUPT_MAX + 1
+
+
+def test_a_publish_that_is_cancelled_while_the_store_begins_it_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, is_cancelled, sent = ForgetfulStore(corrupt=0), threading.Event(), []
+    begin = store.BeginUpload
+
+    def begin_late(request: store_pb2.BeginUploadRequest) -> store_pb2.BeginUploadResponse:
+        answer = begin(request)
+        assert is_cancelled.wait(30)
+        return answer
+
+    store.BeginUpload = begin_late  # type: ignore[method-assign]
+    monkeypatch.setattr(Uploader, "send", lambda self, begun: sent.append(begun.upload_id))
+    handle = run_on(store).publish(STATE, version=1, config=CONFIG)
+    assert store.first_begun.wait(30)
+    handle.cancel()
+    is_cancelled.set()
+    with pytest.raises(Cancelled):
+        handle.wait("stored", 30)
+    assert store.was_aborted.wait(30)
+    assert (sent, store.aborted) == ([], ["u1"])
+
+
+@pytest.mark.parametrize("is_mover", [True, False])
+def test_an_upload_that_is_cancelled_before_it_moves_never_does(monkeypatch: pytest.MonkeyPatch, is_mover: bool) -> None:
+    image = cast(Image, SimpleNamespace(pieces=[Piece(0, 10)], check=lambda: None, cancel=lambda: None))
+    uploader = Uploader(cast(Connection, None), cast(Movers, None), image, lambda length: None)
+    monkeypatch.setattr(uploader, "_move", lambda *_: is_mover)
+    monkeypatch.setattr(uploader, "_stream", lambda *_: pytest.fail("it moved"))
+    uploader.cancel()
+    with pytest.raises(Cancelled):
+        uploader.send(store_pb2.BeginUploadResponse(missing=[store_pb2.Range(offset=0, length=10)]))
+
+
+def test_each_publish_of_a_number_is_an_attempt_of_its_own_until_one_is_stored() -> None:
+    store = ForgetfulStore(corrupt=1000)
+    run = run_on(store)
+    for _ in range(2):
+        with pytest.raises(LorryError, match="RANGE_CORRUPT"):
+            run.publish(STATE, version=5, config=CONFIG).wait("stored", 30)
+    store.corrupt = 0
+    for number in (5, 5, 6):
+        run.publish(STATE, version=number, config=CONFIG).wait("stored", 30)
+    assert store.attempts == [1] * (CORRUPT_MAX + 1) + [2] * (CORRUPT_MAX + 1) + [3, 3, 1]
+
+
+def test_a_publish_that_is_refused_counts_as_the_other_ranks_count_it() -> None:
+    store = ForgetfulStore(corrupt=0)
+    run = run_on(store)
+    with pytest.raises(LorryError, match="TENSOR_UNKNOWN"):
+        run.publish({}, version=5, config=CONFIG)
+    run.publish(STATE, version=5, config=CONFIG).wait("stored", 30)
+    assert store.attempts == [2]
 
 
 def test_a_checkpoint_names_the_newest_version_that_is_stored() -> None:

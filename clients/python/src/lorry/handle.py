@@ -90,7 +90,7 @@ class PublishHandle:
         self._bytes_done = 0
         self._version: adapter_pb2.Version | None = None
         self._error: BaseException | None = None
-        self._cancelled = False
+        self._ended_by: errors.LorryError | None = None  # here, not at the store
         self._canceller: Callable[[], None] | None = None
         self._upload_id = ""
         self._watch: grpc.Call | None = None
@@ -138,17 +138,8 @@ class PublishHandle:
 
     def cancel(self) -> None:
         """Ends the upload at the store and every wait here. A version that is stored already stays stored."""
-        self._cancelled = True
-        if self._watch is not None:
-            self._watch.cancel()
-        if self._canceller is not None and not self._done.is_set():
-            self._canceller()
-        if self._upload_id and self._version is None:
-            request = store_pb2.AbortUploadRequest(upload_id=self._upload_id)
-            try:
-                self._connection.call(self._connection.store.AbortUpload, request, budget_s=2.0)
-            except errors.LorryError:
-                pass  # the upload dies by its idle deadline
+        self._end(errors.Cancelled(f"{self} was cancelled", "", "CANCELLED"))
+        self._abort()
 
     def __str__(self) -> str:
         return f"{self.adapter} r{self.run}.{self.number}"
@@ -230,15 +221,37 @@ class PublishHandle:
 
     def _set_canceller(self, canceller: Callable[[], None]) -> None:
         self._canceller = canceller
-        if self._cancelled:
+        if self._ended_by is not None:
             canceller()
 
     def _set_upload(self, upload_id: str) -> None:
         self._upload_id = upload_id
+        self._check_cancelled()  # while the store was asked
 
     def _check_cancelled(self) -> None:
-        if self._cancelled:
-            raise errors.Cancelled(f"{self} was cancelled", "", "CANCELLED")
+        if self._ended_by is not None:
+            raise self._ended_by
+
+    def _replace(self) -> None:
+        """The same number is published again."""
+        self._end(errors.AttemptFenced(f"{self} was published again; this publish of it is over", "ATTEMPT_FENCED",
+                                       "FAILED_PRECONDITION"))
+
+    def _end(self, why: errors.LorryError) -> None:
+        self._ended_by = self._ended_by or why
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._canceller is not None and not self._done.is_set():
+            self._canceller()
+
+    def _abort(self) -> None:
+        if not self._upload_id or self._version is not None:
+            return
+        request = store_pb2.AbortUploadRequest(upload_id=self._upload_id)
+        try:
+            self._connection.call(self._connection.store.AbortUpload, request, budget_s=2.0)
+        except (errors.LorryError, ValueError):  # ValueError: the channel was closed
+            pass  # the upload dies by its idle deadline
 
     def _stored(self, version: adapter_pb2.Version) -> None:
         self._version = version
@@ -246,9 +259,11 @@ class PublishHandle:
         self._done.set()
 
     def _failed(self, error: BaseException) -> None:
-        self._error = error
+        self._error = error = self._ended_by or error
         self.status = Status("FAILED", getattr(error, "reason", ""), str(error))
         self._done.set()
+        if self._ended_by is not None:
+            self._abort()  # what the store began after it was ended here
 
 
 def _word(progress: sync_pb2.MemberProgress) -> str:

@@ -25,14 +25,13 @@ from lorry.mover import Movers
 from lorry.reference import METADATA_KEY as REFERENCE_KEY
 from lorry.reference import Reference
 from lorry.store.v1 import store_pb2
+from lorry.tries import Tries, Try
 from lorry.upload import Uploader, chunks
 
 T = TypeVar("T")
 
 # A bar for uploads that a person would wait for; smaller ones are over before it could be read.
 PROGRESS_BAR_BYTES = 64 << 20
-# Numbers that a loop may repeat by mistake lie close together; a thousand take 100 KB.
-FINGERPRINTS_MAX = 1000
 # How often ranks ask whether the others have sent their slices. The first asks soonest, so that the version is stored
 # soon after the last byte; the others, which only learn of it, ask less often the more they are: together 256 times a second.
 COMMIT_PAUSE_MAX_S = 0.5
@@ -134,7 +133,7 @@ class Run:
     ) -> None:
         self.adapter = adapter
         self.number = number
-        self._attempt = attempt
+        self._tries = Tries(attempt)
         self._connection = connection
         self._ranks = ranks
         self._movers = Movers()
@@ -144,7 +143,6 @@ class Run:
         self._resumed_from = resumed_from  # (run, number)
         self._newest = -1  # that is stored, of this run; under _lock
         self._lock = threading.Lock()
-        self._stored: dict[int, bytes] = {}  # number → fingerprint of what this rank sent for it
 
     def publish(
         self,
@@ -163,6 +161,10 @@ class Run:
         queued by then, in torch's current stream, and what is queued there later comes after it.
 
         Every rank of a sharded model calls it with its own slices; nobody gathers for the others.
+
+        Published again, a number that is not stored begins anew, with nothing of what was sent for it: its earlier handle raises
+        AttemptFenced. One that is stored is success with the same bytes, else VersionConflict. Every rank must publish a number
+        equally often: where one rank may have left it out, publish the next number on all of them.
 
         Args:
             source: a PeftModel, a state dict (name → tensor, numpy array, DTensor or :class:`lorry.Shard`),
@@ -186,6 +188,7 @@ class Run:
         Raises:
             Refused: this can never be a version, and why.
         """
+        this = self._tries.begin(version)  # also what is refused below: the other ranks count this call, too
         tensors, fields = state.collect(source, config)
         if relative_norm is None and self._ranks.world_size == 1 and hasattr(source, "peft_config"):
             relative_norm = self._base_norms.relative_norm(source)
@@ -202,10 +205,10 @@ class Run:
         total = sum(p.length for p in image.pieces)
         if progress is None:
             progress = total >= PROGRESS_BAR_BYTES and sys.stderr.isatty() and self._ranks.rank == 0
-        handle = PublishHandle(self._connection, self.adapter, self.number, version, total)
+        this.handle = handle = PublishHandle(self._connection, self.adapter, self.number, version, total)
         thread = threading.Thread(
             target=self._publish,
-            args=(handle, image, json.dumps(fields, sort_keys=True), progress, keep),
+            args=(this, handle, image, json.dumps(fields, sort_keys=True), progress, keep),
             name=f"lorry-publish-{version}",
             daemon=True,
         )
@@ -237,7 +240,9 @@ class Run:
         computed = Reference.of(source, reference).to_json()  # on every rank, as any forward pass
         return self._ranks.from_first(lambda: computed)
 
-    def _publish(self, handle: PublishHandle, image: Image, config_json: str, progress: bool, keep: bool) -> None:
+    def _publish(
+        self, this: Try, handle: PublishHandle, image: Image, config_json: str, progress: bool, keep: bool
+    ) -> None:
         bar = tqdm(total=handle.bytes_total, unit="B", unit_scale=True, disable=not progress, file=sys.stderr,
                    desc=f"{self.adapter} v{handle.number}", leave=False)
 
@@ -248,59 +253,78 @@ class Run:
         uploader = Uploader(self._connection, self._movers, image, on_progress)
         handle._set_canceller(uploader.cancel)
         try:
-            version = self._upload(handle, image, config_json, uploader, keep)
+            version = self._upload(this, handle, image, config_json, uploader, keep)
+            this.is_stored = True
             with self._lock:  # an older version's upload may end after a newer one's
                 self._newest = max(self._newest, handle.number)
             handle._stored(version)
         except BaseException as error:  # the handle is where the caller looks
             handle._failed(error)
         finally:
+            this.handle = None
             bar.close()
             image.close()
             self._pool.give(image.buffer)
 
     def _upload(
-        self, handle: PublishHandle, image: Image, config_json: str, uploader: Uploader, keep: bool
+        self, this: Try, handle: PublishHandle, image: Image, config_json: str, uploader: Uploader, keep: bool
     ) -> adapter_pb2.Version:
+        image.check()
+        this.fingerprint = _fingerprint(image)
+        before = self._stored_before(this)
         request = store_pb2.BeginUploadRequest(
             version=adapter_pb2.VersionRef(adapter=self.adapter, run=self.number, number=handle.number),
-            attempt=self._attempt,
+            attempt=before.attempt if before is not None else this.attempt,
             header=image.header,
             config_json=config_json,
             image_bytes=image.data.nbytes,
             keep=keep,
         )
-        image.check()
-        fingerprint = _fingerprint(image)
         corrupt = 0
         for _ in range(TICKETS_MAX):
+            handle._check_cancelled()
             begun = self._ask(self._connection.store.BeginUpload, request)
             if begun.HasField("stored"):
-                self._check_same_bytes(handle, fingerprint)
+                # The store knows an attempt that comes again by its header; only this process can compare the bytes.
+                if before is not None and before.fingerprint != this.fingerprint:
+                    raise errors.VersionConflict(
+                        f"{handle} is stored with other bytes, which this process sent for it before; publish the next number",
+                        "VERSION_CONFLICT", "ALREADY_EXISTS")
                 handle._advance(handle.bytes_total)
                 stored: adapter_pb2.Version = begun.stored
                 return stored
+            this.upload_id = begun.upload_id
             handle._set_upload(begun.upload_id)
             try:
                 uploader.send(begun)
-                version = self._commit(handle, begun, uploader)
+                return self._commit(handle, begun, uploader)
             except errors.LorryError as error:
                 corrupt += error.reason == "RANGE_CORRUPT"  # of a commit: that upload is dead, the next begins anew
                 if error.reason not in ("TICKET_EXPIRED", "RANGE_CORRUPT") or corrupt > CORRUPT_MAX:
                     raise
-                continue
-            self._stored[handle.number] = fingerprint
-            while len(self._stored) > FINGERPRINTS_MAX:
-                del self._stored[next(iter(self._stored))]
-            return version
         raise errors.LorryError(f"{TICKETS_MAX} tickets expired before {handle} was sent", "TICKET_EXPIRED",
                                 "DEADLINE_EXCEEDED")
 
-    def _check_same_bytes(self, handle: PublishHandle, fingerprint: bytes) -> None:
-        # The store knows an attempt that comes again by its header; only this process can compare the bytes.
-        if self._stored.get(handle.number, fingerprint) != fingerprint:
-            raise errors.VersionConflict(f"{handle} is stored with other bytes, by this process; publish the next number",
-                                         "VERSION_CONFLICT", "ALREADY_EXISTS")
+    def _stored_before(self, this: Try) -> Try | None:
+        """The earlier publish of the number that became the version, if one did. From here on none of the others can: an upload
+        that is aborted is dead for all ranks, or was stored for all of them.
+        """
+        for one in this.before:
+            if one.is_stored or (one.upload_id and self._was_stored(one.upload_id)):
+                this.before = [one]
+                return one
+        this.before = []
+        return None
+
+    def _was_stored(self, upload_id: str) -> bool:
+        try:
+            self._ask(self._connection.store.AbortUpload, store_pb2.AbortUploadRequest(upload_id=upload_id))
+            upload = self._ask(self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=upload_id))
+            return bool(upload.state == store_pb2.GetUploadResponse.STATE_STORED)
+        except errors.LorryError as error:
+            if error.reason != "UNKNOWN_UPLOAD":
+                raise
+            return False  # it ended long ago
 
     def _commit(
         self, handle: PublishHandle, begun: store_pb2.BeginUploadResponse, uploader: Uploader
@@ -330,8 +354,8 @@ class Run:
                 missing, since = left, time.monotonic()
             elif time.monotonic() - since > idle_s:
                 raise errors.LorryError(
-                    f"{left} bytes of {self.adapter} v{handle.number} never came: another rank died or did not "
-                    "publish; call publish on every rank", "RANGES_MISSING", "DEADLINE_EXCEEDED")
+                    f"{left} bytes of {self.adapter} v{handle.number} never came: another rank died, or published it less or "
+                    "more often; call publish on every rank", "RANGES_MISSING", "DEADLINE_EXCEEDED")
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, longest_s)
 

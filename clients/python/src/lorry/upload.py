@@ -105,13 +105,15 @@ class Uploader:
             if not left:
                 return
             self._image.check()
+            if self._cancelled.is_set():  # before it began, or between two rounds
+                raise _cancelled()
             try:
                 if not self._move(begun, left):
                     self._stream(begun, left)
                 return
             except (grpc.RpcError, errors.LorryError) as error:
                 if self._cancelled.is_set():
-                    raise errors.Cancelled("the upload was cancelled", "", "CANCELLED") from None
+                    raise _cancelled() from None
                 failure = errors.from_rpc_error(error) if isinstance(error, grpc.RpcError) else error
                 if not may_pass(failure) and failure.code != "CANCELLED":  # by our own watchdog
                     raise failure from None
@@ -151,7 +153,7 @@ class Uploader:
                 mover.push({**request, "ranges": [(b, e - b) for b, e in now]}, IDLE_DEADLINE_S, self._moved)
         except MoverGone as error:
             if self._cancelled.is_set():
-                raise errors.Cancelled("the upload was cancelled", "", "CANCELLED") from None
+                raise _cancelled() from None
             self._movers.give_up(str(error))
             # What it sent is there, and what it did not is asked for again.
             raise errors.LorryError("the program that sends images ended", "", "UNAVAILABLE") from None
@@ -189,6 +191,8 @@ class Uploader:
 
         call = stub.Put(requests(), metadata=self._connection.metadata(), timeout=24 * 3600)
         self._call = call
+        if self._cancelled.is_set():  # just before the call was known
+            call.cancel()
         idle = _Watchdog(call, IDLE_DEADLINE_S)
         try:
             accepted = 0
@@ -205,6 +209,10 @@ class Uploader:
             ended.set()
             idle.stop()
             self._call = None
+
+
+def _cancelled() -> errors.Cancelled:
+    return errors.Cancelled("the upload was cancelled", "", "CANCELLED")
 
 
 def _bracketed(host: str) -> str:
