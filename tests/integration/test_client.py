@@ -8,10 +8,12 @@ import pathlib
 import re
 import ssl
 import subprocess
+import sys
 import time
 
 import grpc
 import lorry
+import lorry.on_the_way
 import pytest
 from lorry.collectives import Ranks
 from lorry.credentials import Credentials
@@ -283,6 +285,81 @@ def test_a_publish_with_a_timeout_waits_for_a_store_that_is_away(bin_dir, tmp_pa
         assert patient.returncode == 0
         with lorry.Admin(f"127.0.0.1:{port}") as admin:
             assert [v.number for v in admin.versions(ADAPTER)] == [1]
+
+
+# --- The end of a run, or of the process ---
+
+
+def test_the_end_of_a_run_waits_for_what_is_on_its_way(bin_dir, tmp_path, make_adapter, monkeypatch, caplog):
+    monkeypatch.setattr(lorry.on_the_way, "SAID_AFTER_S", 0.05)
+    with a_store(bin_dir, tmp_path) as port, Forwarder(f"127.0.0.1:{port}") as wire, concurrent.futures.ThreadPoolExecutor(1) as other:
+        with lorry.open_run(ADAPTER, store=wire.address) as run:
+            wire.cut()
+            handle = run.publish(make_adapter(1), version=1)
+            healed = other.submit(lambda: (until(lambda: "waits for" in caplog.text, "the block ends"), wire.heal()))
+        healed.result()
+        assert handle.done() and handle.digest
+
+
+@pytest.mark.parametrize(("left_by", "is_stored"), [(None, True), (SystemExit(0), True), (SystemExit(1), False), (KeyError("x"), False)])
+def test_an_exception_that_ends_a_run_cancels_what_is_on_its_way(bin_dir, tmp_path, make_adapter, left_by, is_stored):
+    with a_store(bin_dir, tmp_path) as port, Forwarder(f"127.0.0.1:{port}") as wire:
+        with contextlib.ExitStack() as caught:
+            if left_by is not None:
+                caught.enter_context(pytest.raises(type(left_by)))
+            with lorry.open_run(ADAPTER, store=wire.address) as run:
+                if not is_stored:
+                    wire.cut()
+                handle = run.publish(make_adapter(1), version=1)
+                if left_by is not None:
+                    raise left_by
+        with pytest.raises(lorry.Cancelled) if not is_stored else contextlib.nullcontext():
+            handle.wait("stored", DEADLINE_S)
+
+
+SCRIPT = """
+import sys, lorry, lorry.on_the_way
+lorry.on_the_way.END_PATIENCE_S = 1e9
+run = lorry.open_run("script", store=sys.argv[1])
+print("opened", flush=True)
+sys.stdin.readline()
+run.publish(sys.argv[2], version=1)
+print("published", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def a_script(bin_dir, folder, adapter, last_line):
+    """One that publishes to a store that goes away before, and has come to its last line; the process, the wire, the store's port."""
+    with a_store(bin_dir, folder) as port, Forwarder(f"127.0.0.1:{port}") as wire:
+        words = [sys.executable, "-c", SCRIPT + last_line, wire.address, adapter]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
+            try:
+                assert script.stdout.readline() == "opened\n"
+                wire.cut()
+                script.stdin.write("\n")
+                script.stdin.flush()
+                assert script.stdout.readline() == "published\n"
+                yield script, wire, port
+            finally:
+                script.kill()
+
+
+def test_a_script_that_ends_after_its_last_publish_loses_nothing(bin_dir, tmp_path, make_adapter):
+    with a_script(bin_dir, tmp_path, make_adapter(1), "") as (script, wire, port):
+        refused = wire.refused
+        until(lambda: wire.refused > refused, "it tries, though the script has ended")
+        wire.heal()
+        assert script.wait(DEADLINE_S) == 0
+        with lorry.Admin(f"127.0.0.1:{port}") as admin:
+            assert [v.number for v in admin.versions("script")] == [1]
+
+
+def test_a_script_that_fails_does_not_wait_and_says_what_is_lost(bin_dir, tmp_path, make_adapter):
+    with a_script(bin_dir, tmp_path, make_adapter(1), "raise KeyError") as (script, _, _):
+        _, said = script.communicate(timeout=DEADLINE_S)
+        assert script.returncode == 1
+        assert "script r1.1 was not stored when the process ended" in said, said
 
 
 # --- What an error says ---

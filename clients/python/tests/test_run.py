@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lorry import collectives
+from lorry import collectives, on_the_way
 from lorry.connection import Connection
 from lorry.errors import Cancelled, LorryError
 from lorry.image import Image, Piece
@@ -67,7 +68,7 @@ def run_on(store: ForgetfulStore) -> Run:
     def call(method: Callable[[Any], Any], request: Any, budget_s: float = 0.0) -> Any:
         return method(request)
 
-    connection = cast(Connection, SimpleNamespace(store=store, call=call))
+    connection = cast(Connection, SimpleNamespace(store=store, call=call, close=lambda: None))
     return Run(connection, "policy", 1, 1, collectives.Ranks())
 
 
@@ -135,6 +136,38 @@ def test_a_publish_that_is_refused_counts_as_the_other_ranks_count_it() -> None:
         run.publish({}, version=5, config=CONFIG)
     run.publish(STATE, version=5, config=CONFIG).wait("stored", 30)
     assert store.attempts == [2]
+
+
+def test_the_end_of_a_run_tells_of_what_was_lost_unless_somebody_was_told() -> None:
+    run = run_on(ForgetfulStore(corrupt=1000))
+    run.publish(STATE, version=5, config=CONFIG)
+    with pytest.raises(LorryError, match=r"policy r1\.5 not stored when the run ended: RANGE_CORRUPT") as failure:
+        run.close()
+    assert failure.value.reason == "RANGE_CORRUPT"
+    run = run_on(ForgetfulStore(corrupt=1000))
+    with pytest.raises(LorryError, match="RANGE_CORRUPT"):
+        run.publish(STATE, version=5, config=CONFIG).wait("stored", 30)
+    run.close()
+
+
+def test_an_interrupt_of_the_end_of_a_run_cancels_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, goes_on = ForgetfulStore(corrupt=0), threading.Event()
+
+    def commit(request: store_pb2.CommitUploadRequest) -> store_pb2.CommitUploadResponse:
+        assert goes_on.wait(30)
+        raise LorryError("", "RANGES_MISSING")
+
+    store.CommitUpload = commit  # type: ignore[method-assign]
+    run = run_on(store)
+    handle = run.publish(STATE, version=5, config=CONFIG)
+    assert store.first_begun.wait(30)
+    monkeypatch.setattr(on_the_way, "SAID_AFTER_S", 0.01)
+    monkeypatch.setattr(on_the_way, "_log", SimpleNamespace(warning=lambda *_: signal.raise_signal(signal.SIGINT)))
+    with pytest.raises(KeyboardInterrupt):
+        run.close()
+    goes_on.set()
+    with pytest.raises(Cancelled):
+        handle.wait("stored", 30)
 
 
 def test_a_checkpoint_names_the_newest_version_that_is_stored() -> None:

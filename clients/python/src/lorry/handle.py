@@ -90,6 +90,7 @@ class PublishHandle:
         self._bytes_done = 0
         self._version: adapter_pb2.Version | None = None
         self._error: BaseException | None = None
+        self._is_told = False  # that it failed
         self._ended_by: errors.LorryError | None = None  # here, not at the store
         self._canceller: Callable[[], None] | None = None
         self._upload_id = ""
@@ -130,6 +131,7 @@ class PublishHandle:
             if not self._done.wait(timeout):
                 raise TimeoutError(f"{self} is not stored yet: {self._bytes_done} of {self.bytes_total} bytes sent")
             if self._error is not None:
+                self._is_told = True
                 raise self._error
             return Serving(0, 0, 0) if until == "stored" else self._wait_serving(give_up_at)
         except KeyboardInterrupt:
@@ -244,14 +246,19 @@ class PublishHandle:
         if self._canceller is not None and not self._done.is_set():
             self._canceller()
 
-    def _abort(self) -> None:
+    def _abort(self) -> bool:
         if not self._upload_id or self._version is not None:
-            return
+            return True
         request = store_pb2.AbortUploadRequest(upload_id=self._upload_id)
         try:
             self._connection.call(self._connection.store.AbortUpload, request, budget_s=2.0)
         except (errors.LorryError, ValueError):  # ValueError: the channel was closed
-            pass  # the upload dies by its idle deadline
+            return False  # the upload dies by its idle deadline
+        return True
+
+    def _is_lost(self) -> bool:
+        """It failed, and nobody was told."""
+        return self._error is not None and self._ended_by is None and not self._is_told
 
     def _stored(self, version: adapter_pb2.Version) -> None:
         self._version = version

@@ -22,6 +22,7 @@ from lorry.gpu import find_packer
 from lorry.handle import PublishHandle
 from lorry.image import BufferPool, Image, build
 from lorry.mover import Movers
+from lorry.on_the_way import OnTheWay
 from lorry.reference import METADATA_KEY as REFERENCE_KEY
 from lorry.reference import Reference
 from lorry.store.v1 import store_pb2
@@ -134,6 +135,7 @@ class Run:
         self.adapter = adapter
         self.number = number
         self._tries = Tries(attempt)
+        self._on_the_way = OnTheWay()
         self._connection = connection
         self._ranks = ranks
         self._movers = Movers()
@@ -212,6 +214,7 @@ class Run:
             name=f"lorry-publish-{version}",
             daemon=True,
         )
+        self._on_the_way.add(handle)
         thread.start()
         return handle
 
@@ -371,12 +374,25 @@ class Run:
         return self._connection.call(method, request, PUBLISH_BUDGET_S)
 
     def close(self) -> None:
-        """Ends the connection; published versions stay."""
-        self._movers.close()
-        self._connection.close()
+        """Waits for what is on its way, each version as long as its upload is patient, and ends the connection; published versions
+        stay. Ctrl-C cancels what is on its way and is passed on.
+
+        A with block ends so, too. An exception that leaves it cancels what is on its way instead. A script that ends without either
+        waits as well, unless an exception ends it, and gives up what stands still for a minute.
+
+        Raises:
+            LorryError: versions were not stored, and no ``wait`` has said so: which, and why.
+        """
+        try:
+            self._on_the_way.finish()
+        finally:
+            self._movers.close()
+            self._connection.close()
 
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None and not (isinstance(error, SystemExit) and not error.code):
+            self._on_the_way.cancel()
         self.close()
