@@ -125,6 +125,18 @@ def rows_of(rank, state):
     return {**state, NAME.format("B"): part}
 
 
+def test_a_rank_that_publishes_alone_is_told_what_it_waits_for(store):
+    """Long before the store gives the upload up, where ranks that died or forgot to publish leave it."""
+    with lorry.open_run(ADAPTER, store=store.address) as run:
+        alone, other = two_ranks(store, run)
+        handle = alone.publish(rows_of(0, adapter(64)), config=CONFIG, version=1)
+        until(lambda: handle.status.reason == "RANGES_MISSING", "it has sent its own")
+        with pytest.raises(TimeoutError, match=f"{RANKS // 2 * 8 * 4} bytes of other ranks have not come: call publish"):
+            handle.wait("stored", 0.01)
+        other.publish(rows_of(1, adapter(64)), config=CONFIG, version=1).wait("stored", 60)
+        handle.wait("stored", 60)
+
+
 def test_a_rank_that_published_a_number_less_often_is_fenced(store):
     """And what the other sent first is in no image."""
     with lorry.open_run(ADAPTER, store=store.address) as run:

@@ -49,10 +49,10 @@ _NO_ENGINE = "none is attached to the adapter's pool; wait for \"stored\" where 
 
 @dataclass
 class Status:
-    """The latest that the orchestrator said of the version.
+    """The latest that store and orchestrator said of the version.
 
     Attributes:
-        state: UPLOADING, STORED_AT_STORE, then a ``lorry.sync.v1.SyncState``: WAITING, STAGING, ..., ACTIVE.
+        state: UPLOADING (reason RANGES_MISSING: this rank is done and waits for others), STORED_AT_STORE, then a ``lorry.sync.v1.SyncState``: WAITING, STAGING, ..., ACTIVE.
         reason, detail: why it waits or failed.
         members: engine → ACTIVE where its door serves the version, why it takes no part (NO_SLOT, LOST, ...), or where
             the version stands on it: ABSENT, FETCHING, FETCHED, LOADING, LOADED, FAILED. Kept up while ``wait`` waits.
@@ -129,7 +129,8 @@ class PublishHandle:
         give_up_at = None if timeout is None else time.monotonic() + timeout
         try:
             if not self._done.wait(timeout):
-                raise TimeoutError(f"{self} is not stored yet: {self._bytes_done} of {self.bytes_total} bytes sent")
+                why = f"; {self.status.detail}" if self.status.detail else ""
+                raise TimeoutError(f"{self} is not stored yet: {self._bytes_done} of {self.bytes_total} bytes sent{why}")
             if self._error is not None:
                 self._is_told = True
                 raise self._error
@@ -259,6 +260,13 @@ class PublishHandle:
     def _is_lost(self) -> bool:
         """It failed, and nobody was told."""
         return self._error is not None and self._ended_by is None and not self._is_told
+
+    def _say(self, missing: int) -> None:
+        """This rank has sent its part, and so many bytes are still missing."""
+        reason, detail = "CHECK_RUNNING", "the store checks what it was sent"
+        if missing:
+            reason, detail = "RANGES_MISSING", f"{missing} bytes of other ranks have not come: call publish on every rank, and look for one that died"
+        self.status = Status("UPLOADING", reason, detail)
 
     def _stored(self, version: adapter_pb2.Version) -> None:
         self._version = version

@@ -66,7 +66,7 @@ class OnTheWay:
         seen, since = None, time.monotonic()
         while self._pid == os.getpid() and (left := self._left()):
             now = [(handle.number, handle.bytes_done) for handle in left]
-            if now != seen:
+            if now != seen or any(handle.status.reason == "CHECK_RUNNING" for handle in left):
                 seen, since = now, time.monotonic()
             if time.monotonic() - since >= patience_s:
                 break

@@ -353,6 +353,7 @@ class Run:
                     raise
                 checking = error.reason == "CHECK_RUNNING"
             left = 0 if checking else self._send_what_is_missing(begun, uploader)
+            handle._say(left)
             if checking or left != missing:
                 missing, since = left, time.monotonic()
             elif time.monotonic() - since > idle_s:
