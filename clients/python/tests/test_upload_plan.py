@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from lorry.upload import CHUNK_BYTES, PIECES_MAX, chunks, intersect, messages
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lorry import errors
+from lorry.connection import Connection
+from lorry.image import Image, Piece
+from lorry.mover import Movers
+from lorry.store.v1 import store_pb2
+from lorry.upload import CHUNK_BYTES, PIECES_MAX, Uploader, chunks, intersect, messages
 
 
 def test_only_what_is_mine_and_missing_is_sent() -> None:
@@ -26,3 +36,31 @@ def test_small_pieces_go_together() -> None:
     large = [(0, CHUNK_BYTES), (CHUNK_BYTES, 2 * CHUNK_BYTES)]
     assert list(messages(large)) == [[large[0]], [large[1]]]
     assert list(messages([])) == []
+
+
+@pytest.mark.parametrize(("reason", "kind"), [
+    ("RUN_FENCED", errors.RunFenced), ("ATTEMPT_FENCED", errors.AttemptFenced), ("VERSION_TOO_OLD", errors.VersionConflict),
+])
+def test_an_upload_that_ended_while_nobody_was_connected_says_why(
+    monkeypatch: pytest.MonkeyPatch, reason: str, kind: type[errors.LorryError]
+) -> None:
+    dead = store_pb2.GetUploadResponse(state=store_pb2.GetUploadResponse.STATE_DEAD, reason=reason)
+
+    def call(answer: Any, request: Any, budget_s: float) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    store = SimpleNamespace(GetUpload=dead, CommitUpload=errors.of("what to do", reason, "FAILED_PRECONDITION"))
+    image = cast(Image, SimpleNamespace(pieces=[Piece(0, 10)], check=lambda: None))
+    uploader = Uploader(cast(Connection, SimpleNamespace(store=store, call=call)), cast(Movers, None), image, lambda length: None)
+
+    def broken(*_: Any) -> bool:
+        raise errors.LorryError("the connection broke", "", "UNAVAILABLE")
+
+    monkeypatch.setattr(uploader, "_move", broken)
+    with pytest.raises(kind, match="what to do"):
+        uploader.send(store_pb2.BeginUploadResponse(missing=[store_pb2.Range(offset=0, length=10)]))
+    store.CommitUpload = store_pb2.CommitUploadResponse()  # no store answers so
+    with pytest.raises(kind, match="ended at the store"):
+        uploader.send(store_pb2.BeginUploadResponse(missing=[store_pb2.Range(offset=0, length=10)]))

@@ -127,7 +127,11 @@ class Uploader:
                 self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id), PUBLISH_BUDGET_S
             )
             if answer.state == store_pb2.GetUploadResponse.STATE_DEAD:
-                raise errors.LorryError("the upload ended at the store", answer.reason, "ABORTED")
+                # What ended it is the answer to a commit, in the store's words.
+                self._connection.call(
+                    self._connection.store.CommitUpload, store_pb2.CommitUploadRequest(upload_id=begun.upload_id), PUBLISH_BUDGET_S
+                )
+                raise errors.of("the upload ended at the store", answer.reason, "ABORTED")
             missing = [(r.offset, r.offset + r.length) for r in answer.missing]
 
     def _move(self, begun: store_pb2.BeginUploadResponse, spans: list[Span]) -> bool:
