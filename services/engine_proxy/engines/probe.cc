@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
@@ -9,12 +10,18 @@
 namespace lorry::engines {
 namespace {
 
-// The largest difference of one log-probability; both have as many.
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+
+// The largest difference of one log-probability; both have as many, and numbers alone.
 double Gap(const ProbeReply& a, const ProbeReply& b) {
   double gap = 0;
   for (size_t i = 0; i < a.logprobs.size(); ++i)
     gap = std::max(gap, std::abs(a.logprobs[i] - b.logprobs[i]));
   return gap;
+}
+
+bool AreNumbers(const ProbeReply& reply) {
+  return std::ranges::all_of(reply.logprobs, [](double logprob) { return std::isfinite(logprob); });
 }
 
 }  // namespace
@@ -43,11 +50,22 @@ absl::Status JudgePresence(const Engine::Listing& listing, const EngineName& nam
                absl::StrCat("the engine does not list ", name.value));
 }
 
-std::optional<fleet::ProbeComparison> Compare(const ProbePair& base, const ProbePair& adapter) {
+std::optional<fleet::ProbeComparison> Compare(ProbePair base, ProbePair adapter) {
   const size_t count = base.first.logprobs.size();
-  if (count == 0) return std::nullopt;
   for (const ProbeReply* reply : {&base.second, &adapter.first, &adapter.second}) {
     if (reply->logprobs.size() != count) return std::nullopt;
+  }
+  // Where the base model's answer is no number, the adapter's need not be one either.
+  std::vector<bool> is_known(count);
+  for (size_t i = 0; i < count; ++i)
+    is_known[i] = std::isfinite(base.first.logprobs[i]) && std::isfinite(base.second.logprobs[i]);
+  for (ProbeReply* reply : {&base.first, &base.second, &adapter.first, &adapter.second}) {
+    size_t i = 0;
+    std::erase_if(reply->logprobs, [&](double) { return !is_known[i++]; });
+  }
+  if (base.first.logprobs.empty()) return std::nullopt;
+  if (!AreNumbers(adapter.first) || !AreNumbers(adapter.second)) {
+    return fleet::ProbeComparison{.difference = kNoNumber, .noise = Gap(base.first, base.second)};
   }
   const auto differences = {Gap(adapter.first, base.first), Gap(adapter.first, base.second),
                             Gap(adapter.second, base.first), Gap(adapter.second, base.second)};

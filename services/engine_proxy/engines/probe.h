@@ -28,10 +28,12 @@ absl::Status JudgePresence(const Engine::Listing& listing, const EngineName& nam
 struct ProbePair {
   ProbeReply first, second;
 };
-// Nothing when one of the four lacks log-probabilities.
-std::optional<fleet::ProbeComparison> Compare(const ProbePair& base, const ProbePair& adapter);
+// Nothing when one of the four lacks log-probabilities. The difference is NaN where the base model's
+// are numbers and the adapter's are not.
+std::optional<fleet::ProbeComparison> Compare(ProbePair base, ProbePair adapter);
 
-// `answered`: the engine's log-probabilities of each prompt. Nothing when it did not give all.
+// `answered`: the engine's log-probabilities of each prompt. Nothing when it did not give all. The
+// mean is no finite number where one of them is none.
 std::optional<fleet::ReferenceGap> GapTo(const peft::Reference& reference,
                                          const std::vector<std::vector<double>>& answered);
 

@@ -1,6 +1,8 @@
 // SGLang's replies, 0.5.9 to 0.5.23.
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -77,6 +79,14 @@ bool ReleasesWhatItAborts(absl::string_view version) {
   return IsSince(version, kFirst);
 }
 
+// Each is [log-probability, id, text]. SGLang writes null for NaN and for what is infinite.
+std::optional<double> LogprobIn(const Json& told) {
+  if (!told.is_array() || told.empty()) return std::nullopt;
+  if (told[0].is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (!told[0].is_number()) return std::nullopt;
+  return told[0].get<double>();
+}
+
 }  // namespace
 
 absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& reply) {
@@ -133,13 +143,11 @@ absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply) {
     return NoToken(reply);
   }
   ProbeReply token;
-  // Each is [log-probability, id, text]; the first token of a prompt has none.
   for (const char* key : {"input_token_logprobs", "output_token_logprobs"}) {
     const Json& logprobs = MemberOf(MemberOf(body, "meta_info"), key);
     if (!logprobs.is_array()) return token;
     for (const Json& logprob : logprobs) {
-      if (logprob.is_array() && !logprob.empty() && logprob[0].is_number())
-        token.logprobs.push_back(logprob[0].get<double>());
+      if (const auto said = LogprobIn(logprob)) token.logprobs.push_back(*said);
     }
   }
   return token;
@@ -153,13 +161,13 @@ absl::StatusOr<std::vector<double>> ParseSglangReference(const HttpReply& reply,
   const Json body = ParseJson(reply.body);
   const Json& told = MemberOf(MemberOf(body, "meta_info"), "input_token_logprobs");
   if (!told.is_array() || told.size() != prompt.tokens.size()) return logprobs;
-  // Each is [log-probability, id, text]; the first token of a prompt has none.
-  for (size_t i = 1; i < prompt.tokens.size(); ++i) {
+  for (size_t i = 1; i < prompt.tokens.size(); ++i) {  // the first token of a prompt has none
     const Json& its = told[i];
-    const bool is_said = its.is_array() && its.size() >= 2 && its[0].is_number() &&
-                         its[1].is_number_integer() && its[1] == prompt.tokens[i];
+    const std::optional<double> said = LogprobIn(its);
+    const bool is_said = said.has_value() && its.size() >= 2 && its[1].is_number_integer() &&
+                         its[1] == prompt.tokens[i];
     if (!is_said) return std::vector<double>();
-    logprobs.push_back(its[0].get<double>());
+    logprobs.push_back(*said);
   }
   return logprobs;
 }

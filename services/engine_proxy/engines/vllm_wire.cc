@@ -243,7 +243,8 @@ absl::StatusOr<ProbeReply> ParseVllmToken(const HttpReply& reply) {
 absl::StatusOr<std::vector<double>> ParseVllmReference(const HttpReply& reply,
                                                        const peft::ReferencePrompt& prompt) {
   std::vector<double> none;
-  if (reply.status >= 400 && reply.status < 500) return none;
+  const bool is_untold = reply.status >= 400 && reply.status < 500 && !SaysNotFinite(reply);
+  if (is_untold) return none;
   if (reply.status != 200) return StatusOfProbe(reply);
   const Json body = ParseJson(reply.body);
   const Json& choices = MemberOf(body, "choices");

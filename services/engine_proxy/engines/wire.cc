@@ -122,7 +122,15 @@ absl::Status NoToken(const HttpReply& reply) {
                absl::StrCat("the engine answered without a token: ", ErrorText(reply)));
 }
 
+bool SaysNotFinite(const HttpReply& reply) {
+  return reply.status >= 400 && absl::StrContains(ErrorText(reply), "not JSON compliant");
+}
+
 absl::Status StatusOfProbe(const HttpReply& reply) {
+  if (SaysNotFinite(reply)) {
+    return Error(absl::StatusCode::kInvalidArgument, "PROBE_NOT_FINITE",
+                 absl::StrCat("the engine's log-probabilities are no numbers: ", ErrorText(reply)));
+  }
   if (reply.status < 500) return StatusOfRefusal("probe", reply);
   return Error(absl::StatusCode::kInternal, "ENGINE_FAILED",
                absl::StrCat("probe: the engine failed: ", ErrorText(reply)));

@@ -53,22 +53,27 @@ absl::StatusOr<Models> ParseModels(const HttpReply& reply);
 
 absl::StatusOr<EngineFacts> ParseSglangInfo(const HttpReply& server_info);
 absl::StatusOr<Occupancy> ParseSglangOccupancy(const HttpReply& loads);
-// The log-probabilities of the tokens that were answered, and on SGLang of the probe's prompt but
-// for its first token. Empty where the engine gives none.
+// The log-probabilities of the tokens that were answered, and on SGLang of the probe's prompt.
+// Empty where the engine gives none; NaN where it gives what is no finite number, as of a prompt's
+// first token.
 struct ProbeReply {
   std::vector<double> logprobs;
 };
 // What one says to a 200 without a token: FAILED_PRECONDITION PROBE_FAILED.
 absl::Status NoToken(const HttpReply& reply);
-// And to anything else than 200: INTERNAL ENGINE_FAILED to a 5xx, as an engine answers that dies of
-// the probe, otherwise as StatusOfRefusal.
+// And to anything else than 200: INVALID_ARGUMENT PROBE_NOT_FINITE where vLLM has no numbers for the
+// log-probabilities, INTERNAL ENGINE_FAILED to a 5xx, as an engine answers that dies of the probe,
+// otherwise as StatusOfRefusal.
 absl::Status StatusOfProbe(const HttpReply& reply);
+// Python's words for a NaN that it is to write as JSON: vLLM answers with a 400 or a 500 then, and
+// SGLang writes null.
+bool SaysNotFinite(const HttpReply& reply);
 absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply);
 
 // The log-probabilities of a reference prompt's tokens but the first, as the engine has them; empty
 // where it does not give all of them, or does not take the question (a 4xx): not the adapter's
-// fault. SGLang tells them of one prompt; vLLM is asked for the next token after each beginning of
-// the prompt.
+// fault. NaN where it has no finite number. SGLang tells them of one prompt; vLLM is asked for the
+// next token after each beginning of the prompt.
 absl::StatusOr<std::vector<double>> ParseSglangReference(const HttpReply& reply,
                                                          const peft::ReferencePrompt& prompt);
 absl::StatusOr<std::vector<double>> ParseVllmReference(const HttpReply& reply,

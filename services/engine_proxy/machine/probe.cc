@@ -1,6 +1,7 @@
 #include "services/engine_proxy/machine/probe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -49,9 +50,20 @@ bool IsComparedWithBase(fleet::ProbeMode rule, const fleet::VersionTraits& trait
   return asks && !traits.all_b_zero;
 }
 
+ProbeVerdict NotFinite(const char* whose) {
+  return {
+      .passes = false,
+      .reason = "PROBE_NOT_FINITE",
+      .detail = absl::StrCat("its log-probabilities of ", whose,
+                             " are no numbers: the engine's arithmetic overflows with it; serve "
+                             "the model in bfloat16, and look at the adapter's norms")};
+}
+
 ProbeVerdict JudgeComparison(fleet::ProbeMode rule, const fleet::VersionTraits& traits,
                              const std::optional<fleet::ProbeComparison>& compared,
                              uint32_t apart_ppm) {
+  if (compared.has_value() && !std::isfinite(compared->difference))
+    return NotFinite("a prompt for which the base model's are");
   if (compared.has_value() && Differs(*compared)) return {};
   if (compared.has_value() && DifferedPlainly(*compared, apart_ppm)) {
     return {.passes = false,
@@ -106,7 +118,8 @@ ProbeVerdict JudgeProbe(const ProbeRules& rules, const fleet::VersionTraits& tra
                         const fleet::ProbeAnswer& answer, uint32_t apart_ppm) {
   if (const std::optional<fleet::ReferenceGap>& gap = answer.gap; gap.has_value()) {
     const double limit = rules.gap_ppm / 1e6;
-    if (limit > 0 && !(gap->mean <= limit)) return TooFar(*gap, limit);
+    if (!std::isfinite(gap->mean)) return NotFinite("the trainer's reference");
+    if (limit > 0 && gap->mean > limit) return TooFar(*gap, limit);
     if (TellsFromBase(*gap)) return {};
   }
   if (!IsComparedWithBase(rules.rule, traits)) return {};

@@ -166,6 +166,19 @@ TEST(Probe, AnAdapterThatIsAppliedToNothingIsNotServed) {
   EXPECT_FALSE(bench.Routed(1));
 }
 
+// A finite adapter may be too large for the engine's fp16.
+TEST(Probe, AnAdapterWhoseAnswersAreNoNumbersIsNotServed) {
+  for (const fleet::ProbeMode rule : {fleet::ProbeMode::kAuto, fleet::ProbeMode::kDiffers}) {
+    Bench bench;
+    bench.rule_ = rule;
+    bench.compared_ = fleet::ProbeComparison{std::nan(""), 0};
+    bench.Desire(1, {1});
+    EXPECT_EQ(bench.Told(1), "FAILED PROBE_NOT_FINITE");
+    EXPECT_EQ(bench.FailureOf(1), fleet::Failure::kRefused);
+    EXPECT_FALSE(bench.Routed(1));
+  }
+}
+
 TEST(Probe, WhatIsNotProvenIsServedAndSaidToBe) {
   Bench bench;
   bench.compared_ = fleet::ProbeComparison{0, 0};
@@ -230,7 +243,9 @@ TEST(Probe, AReferenceTellsWhetherTheEngineComputesWhatWasTrained) {
   EXPECT_EQ(judged(0.1, 0.5, 100'000), "") << "the limit itself is within it";
   EXPECT_EQ(judged(0.11, 0.5, 100'000, differs), "FAILS PROBE_GAP");
   EXPECT_EQ(judged(0.11, 0.5, 0, differs), "") << "only measured";
-  EXPECT_EQ(judged(std::nan(""), {}, 100'000, differs), "FAILS PROBE_GAP");
+  EXPECT_EQ(judged(std::nan(""), {}, 100'000, differs), "FAILS PROBE_NOT_FINITE");
+  EXPECT_EQ(judged(std::nan(""), 0.5, 0, differs), "FAILS PROBE_NOT_FINITE")
+      << "nothing to measure";
   EXPECT_EQ(judged(0.04, 0.04, 100'000, same), "FAILS PROBE_SAME_AS_BASE")
       << "within the limit, because the adapter changes so little";
   EXPECT_EQ(judged(0.03, 0.04, 100'000, differs), "");
