@@ -120,7 +120,9 @@ void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts, OpId 
 void EngineLink::OnFacts(const engines::EngineFacts& facts, OpId passed) {
   failures_ = 0;
   ended_ = false;
-  const bool is_new = facts.boot != boot_;
+  const bool is_new = facts.boot != last_boot_;
+  if (!is_new && boot_.empty()) spdlog::info("engine boot={} answers again", facts.boot.value);
+  boot_ = last_boot_ = facts.boot;
   const bool was_known = base_model_.model.has_value() || base_model_.unchecked;
   if (is_new || !was_known) base_model_ = options_.find_base_model(facts);
   std::vector<engines::Problem> problems = facts.problems, warnings = facts.warnings;
@@ -139,7 +141,6 @@ void EngineLink::OnFacts(const engines::EngineFacts& facts, OpId passed) {
                  facts.version,
                  base_model_.model.has_value() ? ToString(*base_model_.model) : "not known",
                  problems.size());
-    boot_ = facts.boot;
     if (!warnings.empty()) spdlog::warn("engine {}", TextOf(warnings));
     listeners_.on_facts(facts);
   }
@@ -152,6 +153,11 @@ void EngineLink::OnFacts(const engines::EngineFacts& facts, OpId passed) {
                    .warning = TextOf(warnings),
                    .base_model = base_model_.model,
                    .base_unchecked = base_model_.unchecked});
+}
+
+void EngineLink::NoteAnswer(const BootId& boot) {
+  failures_ = 0;
+  if (boot_.empty() && engine_ != nullptr && boot == last_boot_) boot_ = boot;
 }
 
 void EngineLink::With(const BootId& boot, std::function<void(engines::Engine&)> call,
@@ -345,7 +351,10 @@ void EngineLink::Run(const PassCall& pass, std::optional<engines::RawCall> call,
               if (reply.ok()) Judge(reply->status, done);
               spdlog::info("passed {}: {}", path,
                            reply.ok() ? std::to_string(reply->status) : done.reason);
-              if (reply.ok()) on_reply(*std::move(reply));
+              if (reply.ok()) {
+                NoteAnswer(pass.boot);
+                on_reply(*std::move(reply));
+              }
               passed_ = pass.op;
               sink_(std::move(done));
             });

@@ -52,7 +52,7 @@ class EngineLink {
   };
   // All on the link's thread.
   struct Listeners {
-    // Each new set of facts: the door needs them.
+    // Each new set of facts, once for each life of the engine: the door needs them.
     std::function<void(const engines::EngineFacts&)> on_facts;
     // How long a load took, however it went, and for how long the engine was paused.
     std::function<void(double seconds)> on_loaded;
@@ -92,6 +92,8 @@ class EngineLink {
   void Look();
   void LookAgain();
   void NotePauseEnded();
+  // That boot has answered a call, which is a sign of life though looks have failed meanwhile.
+  void NoteAnswer(const BootId& boot);
   // `passed` as it was when the look began.
   void OnFacts(const engines::EngineFacts& facts, OpId passed);
   void OnLook(const absl::StatusOr<engines::EngineFacts>& facts, OpId passed);
@@ -108,7 +110,8 @@ class EngineLink {
   boost::asio::steady_timer timer_;
   // The link's thread alone.
   std::unique_ptr<engines::Engine> engine_;
-  BootId boot_;
+  BootId boot_;                    // empty while it is lost
+  BootId last_boot_;               // the last one seen, lost or not
   FoundBaseModel base_model_;      // of that boot
   std::optional<Tick> paused_at_;  // asked for; until a resume is answered
   OpId passed_ = 0;                // the last PassCall whose answer was told

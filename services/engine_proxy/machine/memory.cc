@@ -264,6 +264,10 @@ void HandlePassDone(Core& core, const PassDone& event) {
   if (event.op == 0 || memory.op != event.op) return;
   memory.op = 0;
   memory.heard_since = event.op;
+  // The engine lives, though looks at it may have failed while it was at the call: its caller's next
+  // one is not refused until another look succeeds.
+  const bool is_answer = event.outcome != Outcome::kUnsent && !MayHaveHappened(event.outcome);
+  if (is_answer && core.boot == memory.passed_to) core.answers = true;
   AnswerServed(core, event.outcome, event.reason, event.detail);
   if (std::holds_alternative<WeightsCall>(memory.passing)) return BelieveNothing(core);
   if (MayHaveHappened(event.outcome)) return;  // it stays asleep, and in doubt

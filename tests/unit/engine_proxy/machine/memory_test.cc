@@ -249,6 +249,20 @@ TEST_F(MemoryTest, ALaterCallWaitsForOneWhoseCallerHasLeft) {
   EXPECT_EQ(Answered(wake), "ok");
 }
 
+// SGLang answers no look while it reads weights.
+TEST_F(MemoryTest, WhoHasAnsweredIsAskedForTheNextCallThoughLooksHaveFailed) {
+  bench_.pass_hangs_ = true;
+  const uint64_t update = Update();
+  bench_.Tell(EngineLost{.ended = false, .why = "ENGINE_TIMEOUT"});
+  AnswerPassed(Outcome::kOk);
+  EXPECT_EQ(Answered(update), "ok");
+  EXPECT_EQ(Answered(Update()), "waits");
+  EXPECT_EQ(passed(), 2u);
+  bench_.Tell(EngineLost{.ended = false, .why = "ENGINE_TIMEOUT"});
+  AnswerPassed(Outcome::kBroken);
+  EXPECT_EQ(Answered(Update()), "ENGINE_UNREACHABLE") << "no answer is no sign of life";
+}
+
 TEST_F(MemoryTest, WhereNoEngineAnswersItIsSaidAtOnce) {
   bench_.Tell(EngineLost{.ended = false, .why = "ENGINE_TIMEOUT"});
   EXPECT_EQ(Answered(Release()), "ENGINE_UNREACHABLE");

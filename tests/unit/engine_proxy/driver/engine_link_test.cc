@@ -1,0 +1,198 @@
+// The engine as the machine is told of it, over looks that fail. The engine is a few pages over
+// HTTP, in this process.
+#include "services/engine_proxy/driver/engine_link.h"
+
+#include <gmock/gmock.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lib/base/mutex.h"
+
+namespace lorry::proxy {
+namespace {
+
+namespace net = boost::asio;
+namespace http = boost::beast::http;
+using net::ip::tcp;
+
+// Answers each path with what it was given for that.
+class Pages {
+ public:
+  struct Page {
+    unsigned status = 200;
+    std::string body;
+    bool is_held = false;  // whoever asks waits until it is given anew
+  };
+
+  Pages()
+      : acceptor_(io_, tcp::endpoint(net::ip::make_address("127.0.0.1"), 0)),
+        port_(acceptor_.local_endpoint().port()),
+        thread_([this] { Accept(); }) {}
+  ~Pages() {
+    {
+      MutexLock lock(mutex_);
+      stops_ = true;
+      changed_.notify_all();
+    }
+    net::io_context io;
+    boost::system::error_code ignored;
+    tcp::socket(io).connect({net::ip::make_address("127.0.0.1"), port_}, ignored);  // wakes it
+    thread_.join();
+  }
+
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+  void Set(const std::string& path, Page page) {
+    MutexLock lock(mutex_);
+    pages_[path] = std::move(page);
+    changed_.notify_all();
+  }
+  // Until somebody waits for a page that is held.
+  void AwaitAskedFor(const std::string& path) {
+    MutexLock lock(mutex_);
+    while (!waited_for_.contains(path)) changed_.wait(mutex_);
+  }
+
+ private:
+  void Accept() {
+    std::vector<std::thread> answering;
+    for (;;) {
+      auto peer = std::make_shared<tcp::socket>(acceptor_.accept());
+      {
+        MutexLock lock(mutex_);
+        if (stops_) break;
+      }
+      answering.emplace_back([this, peer] { Answer(*peer); });
+    }
+    for (std::thread& thread : answering) thread.join();
+  }
+  void Answer(tcp::socket& peer) {
+    boost::system::error_code error;
+    boost::beast::flat_buffer buffer;
+    http::request<http::string_body> request;
+    http::read(peer, buffer, request, error);
+    if (error) return;
+    const Page page = PageAt(std::string(request.target()));
+    http::response<http::string_body> response(static_cast<http::status>(page.status), 11);
+    response.keep_alive(false);
+    response.body() = page.body;
+    response.prepare_payload();
+    http::write(peer, response, error);
+  }
+  Page PageAt(const std::string& path) {
+    MutexLock lock(mutex_);
+    for (; pages_[path].is_held && !stops_; changed_.wait(mutex_)) {
+      waited_for_.insert(path);
+      changed_.notify_all();
+    }
+    return pages_[path];
+  }
+
+  net::io_context io_;
+  tcp::acceptor acceptor_;
+  const uint16_t port_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, Page> pages_ LORRY_GUARDED_BY(mutex_);
+  std::set<std::string> waited_for_ LORRY_GUARDED_BY(mutex_);
+  bool stops_ LORRY_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+Pages::Page InfoOf(const std::string& life) {
+  return {200, R"({"enable_lora":true,"version":"0.5.23","served_model_name":"base",
+                   "startup_time":{"load_weight":)" +
+                   life + "}}"};
+}
+
+class EngineLinkTest : public ::testing::Test {
+ protected:
+  EngineLinkTest() {
+    pages_.Set("/v1/models", {200, R"({"data":[{"id":"base","owned_by":"sglang","root":"m"}]})"});
+    pages_.Set("/server_info", InfoOf("1"));
+    pages_.Set("/update", {200, "{}"});
+    link_.emplace(
+        EngineLink::Options{
+            .engine = {.url = pages_.url()},
+            .find_base_model = [](const auto&) { return FoundBaseModel{.unchecked = true}; },
+            .look_every_ms = 1,
+            .look_deadline_ms = 60'000},
+        [this](Event event) { Hear(std::move(event)); },
+        EngineLink::Listeners{.on_facts = [this](const auto&) { ++lives_; }});
+    link_->Start();
+  }
+  ~EngineLinkTest() override { link_.reset(); }
+
+  // Waits for the next event of this kind that comes after the last one that was waited for.
+  template <typename Kind>
+  Kind Next() {
+    MutexLock lock(mutex_);
+    for (;; changed_.wait(mutex_)) {
+      while (told_ < events_.size()) {
+        if (const auto* event = std::get_if<Kind>(&events_[told_++])) return *event;
+      }
+    }
+  }
+  // SGLang at work in its scheduler answers its own page with an error, or too late.
+  void Stall() { pages_.Set("/server_info", {503, "busy"}); }
+
+  Pages pages_;
+  int lives_ = 0;  // of the link's thread, told by its events
+  std::optional<EngineLink> link_;
+
+ private:
+  void Hear(Event event) {
+    MutexLock lock(mutex_);
+    events_.push_back(std::move(event));
+    changed_.notify_all();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Event> events_ LORRY_GUARDED_BY(mutex_);
+  size_t told_ LORRY_GUARDED_BY(mutex_) = 0;
+};
+
+TEST_F(EngineLinkTest, ALifeThatIsLostFromSightAndSeenAgainIsCountedOnce) {
+  const BootId boot = Next<EngineSeen>().boot;
+  Stall();
+  EXPECT_FALSE(Next<EngineLost>().ended);
+  pages_.Set("/server_info", InfoOf("1"));
+  EXPECT_EQ(Next<EngineSeen>().boot, boot);
+  EXPECT_EQ(lives_, 1);
+  Stall();
+  Next<EngineLost>();
+  pages_.Set("/server_info", InfoOf("2"));
+  EXPECT_NE(Next<EngineSeen>().boot, boot);
+  EXPECT_EQ(lives_, 2);
+}
+
+TEST_F(EngineLinkTest, WhoHasAnsweredACallIsAskedForTheNextOneThoughLooksHaveFailed) {
+  const BootId boot = Next<EngineSeen>().boot;
+  const auto update = [&](OpId op) {
+    link_->Run(PassCall{op, boot, /*ticket=*/1, /*deadline_ms=*/60'000},
+               engines::RawCall{"POST", "/update", "{}"}, [](const engines::RawReply&) {});
+  };
+  pages_.Set("/update", {.is_held = true});
+  update(1);
+  pages_.AwaitAskedFor("/update");
+  Stall();
+  Next<EngineLost>();
+  pages_.Set("/server_info", {.is_held = true});
+  pages_.AwaitAskedFor("/server_info");
+  pages_.Set("/update", {200, "{}"});
+  EXPECT_EQ(Next<PassDone>().outcome, Outcome::kOk);
+  update(2);
+  EXPECT_EQ(Next<PassDone>().outcome, Outcome::kOk);
+}
+
+}  // namespace
+}  // namespace lorry::proxy
