@@ -9,7 +9,8 @@
 ABSL_FLAG(std::string, on_wedged, "",
           "exec:COMMAND is run by /bin/sh -c once for each boot of the engine that hangs in its "
           "adapter registry and needs a restart; with LORRY_MEMBER, LORRY_ENGINE_URL and "
-          "LORRY_BOOT_ID in its environment, its output in this log; it ends with this program");
+          "LORRY_BOOT_ID in its environment; what it and what it leaves running write goes where "
+          "this program logs; it ends with this program, and what it leaves running does not");
 ABSL_FLAG(int64_t, on_wedged_limit_ms, 60'000, "then COMMAND and what it started are killed");
 
 namespace lorry::proxy {

@@ -126,7 +126,7 @@ def test_the_operators_command_runs_once_for_each_wedged_boot(wedged, make_adapt
         until(lambda: world.member("sglang")["state"] == "WEDGED", "the unload hangs", WEDGED_WITHIN_S)
         boot = world.member("sglang")["observed"]["boot_id"]
         until(ran, "the command runs")
-        until(lambda: "on-wedged: asked for a restart" in proxy.log_path.read_text(), "its output is in the log")
+        until(lambda: "\nasked for a restart\n" in proxy.log_path.read_text(), "its output is in the log")
         world.wait_serves(2)
 
         proxy.kill()

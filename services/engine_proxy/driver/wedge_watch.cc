@@ -1,7 +1,6 @@
 #include "services/engine_proxy/driver/wedge_watch.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <spdlog/spdlog.h>
@@ -21,12 +20,8 @@
 namespace lorry::proxy {
 namespace {
 
-// A command's output goes to the log line by line; more than a restart has to say is cut.
-constexpr size_t kOutputMax = 16'384;
 // Between two looks at whether the command has ended.
 constexpr int kPollMs = 50;
-// A pipe holds 64 KiB, and what the command left running in the background may write for ever.
-constexpr int kLastReads = 16;
 
 std::string FirstLineOf(const std::string& path) {
   std::ifstream file(path);
@@ -47,9 +42,11 @@ bool Write(const std::string& path, const std::string& line) {
   return written && rename(beside.c_str(), path.c_str()) == 0;
 }
 
-// /bin/sh -c COMMAND in a process group of its own, its output into `output`, none of our
-// descriptors, signals as they are by default; -1 where it cannot be started.
-pid_t Spawn(const std::string& command, std::vector<std::string> environment, int output) {
+// /bin/sh -c COMMAND in a process group of its own, its output where this process logs, none of our
+// other descriptors, signals as they are by default; -1 where it cannot be started. The command may
+// leave an engine running, which writes for longer than this process lives: a pipe to this process
+// would break under it, and what breaks ends a Python that prints.
+pid_t Spawn(const std::string& command, std::vector<std::string> environment) {
   const size_t given = environment.size();
   for (char** own = environ; *own != nullptr; ++own) {
     const std::string_view entry(*own);
@@ -68,8 +65,7 @@ pid_t Spawn(const std::string& command, std::vector<std::string> environment, in
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -88,38 +84,6 @@ pid_t Spawn(const std::string& command, std::vector<std::string> environment, in
   posix_spawn_file_actions_destroy(&actions);
   return child;
 }
-
-// What a command writes, as log lines.
-class OutputLog {
- public:
-  // Waits at most kPollMs for something to come; false: nothing did.
-  bool Read(int fd) {
-    pollfd ready{fd, POLLIN, 0};
-    if (poll(&ready, 1, kPollMs) <= 0) return false;
-    char buffer[4096];
-    const ssize_t count = read(fd, buffer, sizeof(buffer));
-    if (count <= 0) {
-      // Nobody writes any more; what is left is to wait for the end.
-      if (count == 0) poll(nullptr, 0, kPollMs);
-      return false;
-    }
-    const size_t kept = std::min(static_cast<size_t>(count), kOutputMax - logged_);
-    logged_ += kept;
-    line_.append(buffer, kept);
-    for (size_t end = line_.find('\n'); end != std::string::npos; end = line_.find('\n')) {
-      spdlog::info("on-wedged: {}", line_.substr(0, end));
-      line_.erase(0, end + 1);
-    }
-    return true;
-  }
-  ~OutputLog() {
-    if (!line_.empty()) spdlog::info("on-wedged: {}", line_);
-  }
-
- private:
-  size_t logged_ = 0;
-  std::string line_;
-};
 
 }  // namespace
 
@@ -175,38 +139,31 @@ void WedgeWatch::RunFor(const BootId& boot) {
         "on-wedged: {} cannot be written; a restart of this proxy may run the command again",
         options_.marker);
   }
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return spdlog::error("on-wedged: no pipe");
   std::vector<std::string> environment = options_.environment;
   environment.push_back("LORRY_BOOT_ID=" + boot.value);
   spdlog::warn("on-wedged: boot {} is wedged, runs: {}", boot.value, options_.command);
-  const pid_t child = Spawn(options_.command, std::move(environment), ends[1]);
-  close(ends[1]);
+  const pid_t child = Spawn(options_.command, std::move(environment));
   if (child < 0) {
     spdlog::error("on-wedged: the command cannot be started");
-  } else if (const std::optional<int> status = Await(child, ends[0]); !status.has_value()) {
+  } else if (const std::optional<int> status = Await(child); !status.has_value()) {
     spdlog::error("on-wedged: the command was killed, after at most {} ms", options_.limit_ms);
   } else if (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
     spdlog::info("on-wedged: the command is done");
   } else {
     spdlog::error("on-wedged: the command failed, wait status {}", *status);
   }
-  close(ends[0]);
 }
 
-std::optional<int> WedgeWatch::Await(pid_t child, int output) {
+std::optional<int> WedgeWatch::Await(pid_t child) {
   const SteadyClock clock;
   const Tick ends_at = clock.Now() + options_.limit_ms;
-  OutputLog log;
   int status = 0;
   while (waitpid(child, &status, WNOHANG) == 0) {
-    log.Read(output);
-    if (clock.Now() < ends_at && WaitFor(0)) continue;
+    if (clock.Now() < ends_at && WaitFor(kPollMs)) continue;
     kill(-child, SIGKILL);
     waitpid(child, &status, 0);
     return std::nullopt;
   }
-  for (int reads = 0; reads < kLastReads && log.Read(output); ++reads) continue;
   return status;
 }
 

@@ -44,7 +44,7 @@ class WedgeWatch {
   void Watch();
   void RunFor(const BootId& boot);
   // Exit status as waitpid gives it; nullopt: killed at the limit, or by Stop.
-  std::optional<int> Await(pid_t child, int output);
+  std::optional<int> Await(pid_t child);
   bool WaitFor(int64_t ms);  // false: Stop was called
 
   const Options options_;

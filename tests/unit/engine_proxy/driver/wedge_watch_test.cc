@@ -2,6 +2,7 @@
 #include "services/engine_proxy/driver/wedge_watch.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <fstream>
@@ -78,6 +79,19 @@ TEST_F(WedgeWatchTest, OneThatHangsIsKilledWithWhatItStarted) {
   while (IsAlive(Lines("pid")[0]) && std::chrono::steady_clock::now() < until) {
   }
   EXPECT_FALSE(IsAlive(Lines("pid")[0]));
+}
+
+// As an engine that the command starts again in the background, and that prints.
+TEST_F(WedgeWatchTest, WhatTheCommandLeavesRunningMayGoOnWriting) {
+  ASSERT_EQ(mkfifo(At("go").c_str(), 0600), 0);
+  Watch(
+      "(read line < " + At("go") + "; echo late; echo late >&2; echo $line > " + At("out") + ") &",
+      {"b1"});
+  std::ofstream(At("go")) << "lives\n";  // it has waited for this since the command ended
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (Lines("out").empty() && std::chrono::steady_clock::now() < until) {
+  }
+  EXPECT_THAT(Lines("out"), ElementsAre("lives"));
 }
 
 TEST_F(WedgeWatchTest, StopEndsIt) {
