@@ -121,6 +121,20 @@ class Pods(unittest.TestCase):
         self.assertNotIn("readOnly", written)
         self.assertIn(f"--image-dir={written['mountPath']}", pod["initContainers"][0]["args"])
 
+    def test_the_memory_limit_holds_images_and_program_and_tensors_in_calls(self):
+        (proxy,) = [c for c in lorry_containers(objects("-f", str(CHART / "ci/sglang-values.yaml"))) if c["name"] == "engine-proxy"]
+        values = yaml.safe_load((CHART / "values.yaml").read_text())["proxy"]
+        tensors_mib = int(re.search(r"size_t tensors_bytes = (\d+)u << 20", (SERVICES["engine-proxy"] / "door/door.h").read_text())[1])
+        images, limit = (int(size.removesuffix("Gi")) * 1024 for size in (values["imagesSizeLimit"], proxy["resources"]["limits"]["memory"]))
+        self.assertGreaterEqual(limit, images + 4 * tensors_mib + 1024)
+
+    def test_values_name_each_key_of_the_tokens_that_a_namespace_of_proxies_needs(self):
+        used = {path for item in objects("-f", str(CHART / "ci/joining-values.yaml")) for pod in ([item["spec"]] if item["kind"] == "Pod" else pod_specs([item]))
+                for c in pod.get("initContainers", []) + pod["containers"] for path in re.findall(r"/etc/lorry/auth/(\w+)", " ".join(c["args"]))}
+        self.assertEqual(used, {"tokens", "engine", "operator"})
+        said = re.search(r"In a namespace that has proxies only,(.*?)\nauth:", (CHART / "values.yaml").read_text(), re.DOTALL)[1]
+        self.assertLessEqual(used, set(re.findall(r"`(\w+)`", said)))
+
     def test_an_engine_of_another_user_may_read_the_images(self):
         """Images are readable by their user alone unless told otherwise, and the two containers rarely run as one user."""
         for values in ("vllm", "sglang", "joining"):
@@ -242,6 +256,11 @@ class EnginesOfSeveralNodes(unittest.TestCase):
             mounts = [{m["name"]: m["mountPath"] for m in c["volumeMounts"]} for c in (*lorry_containers_of(template), *template["spec"]["containers"])]
             self.assertEqual({m["lorry-images"] for m in mounts}, {"/dev/shm/lorry"})
 
+    def test_a_follower_gets_the_proxys_further_flags(self):
+        items = objects("-f", str(CHART / "ci/nodes-values.yaml"), "--set", "proxy.extraArgs={--fetch-deltas,--log-level=debug}")
+        proxies = [c for c in lorry_containers(items) if c["name"] == "engine-proxy"]
+        self.assertEqual([c["args"][-2:] for c in proxies], [["--fetch-deltas", "--log-level=debug"]] * 2)
+
     def test_rollouts_reach_leaders_alone(self):
         (door,) = [i for i in self.items if i["kind"] == "Service" and i["metadata"]["name"].endswith("-door")]
         reached = [door["spec"]["selector"].items() <= t["metadata"]["labels"].items() for t in (self.leader, self.other)]
@@ -295,6 +314,11 @@ class Flags(unittest.TestCase):
             for container in lorry_containers(objects("-f", str(values))):
                 with self.subTest(f"{values.name} {container['name']}"):
                     self.check(container["name"], container["args"], values.name)
+
+    def test_that_the_values_tell_of(self):
+        told = re.findall(r"^  #   (--[a-z-]+)", (CHART / "values.yaml").read_text(), re.MULTILINE)
+        self.assertEqual(len(told), 3)
+        self.check("engine-proxy", told, "values.yaml")
 
     def test_of_compose(self):
         compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())

@@ -114,6 +114,10 @@ proxy when it is to end. Who leads they know from the annotation and the environ
     - --image-dir=/dev/shm/lorry
     - --image-readers=all  # as the leader's
     {{- with include "lorry.credentialArgs" (dict "root" .root "as" "engine") | trim }}{{ . | nindent 4 }}{{- end }}
+    {{- with $proxy.extraArgs }}
+    # It is one program, and knows the flags that only a leader heeds.
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   env:
     # The leader's, which is the name of its pod.
     - name: LORRY_MEMBER
