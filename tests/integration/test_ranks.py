@@ -7,6 +7,7 @@ import time
 
 import lorry
 import lorry.connection
+import lorry.on_the_way
 import lorry.run
 import lorry.upload
 import numpy as np
@@ -164,6 +165,39 @@ def test_a_version_that_a_rank_meant_otherwise_is_told(store):
         behind.publish(rows_of(1, second), config=CONFIG, version=1).wait("stored", 60)
         with pytest.raises(lorry.VersionConflict, match="which this process sent for it before"):
             ahead.publish(rows_of(0, second), config=CONFIG, version=1).wait("stored", 60)
+
+
+# --- A trainer that is ahead of the store ---
+
+
+def test_ranks_that_publish_ahead_wait_for_each_other_and_are_stored_in_order(store, monkeypatch, caplog):
+    monkeypatch.setattr(lorry.on_the_way, "ON_THE_WAY_MAX", 2)
+    monkeypatch.setattr(lorry.on_the_way, "SAID_AFTER_S", 0.05)
+    numbers = range(6)
+    states = [adapter(64, seed=number) for number in numbers]
+    with lorry.open_run(ADAPTER, store=store.address) as run:
+        ranks = two_ranks(store, run)
+        handles, most = ([], []), [0, 0]
+
+        def publish_all(n):
+            for number in numbers:
+                handles[n].append(ranks[n].publish(rows_of(n, states[number]), config=CONFIG, version=number))
+                most[n] = max(most[n], sum(not handle.done() for handle in handles[n]))
+
+        ahead, behind = (threading.Thread(target=publish_all, args=(n,), daemon=True) for n in range(2))
+        ahead.start()
+        until(lambda: "publish waits, as 2 versions are on their way" in caplog.text, "the first rank waits for the other")
+        assert len(handles[0]) == 2
+        behind.start()
+        for thread in ahead, behind:
+            thread.join(60)
+        for pair in zip(*handles, strict=True):
+            for handle in pair:
+                handle.wait("stored", 60)
+            assert pair[0].digest == pair[1].digest
+        assert max(most) == 2
+    with lorry.Admin(store.address) as admin:
+        assert [v.number for v in admin.versions(ADAPTER)] == list(reversed(numbers))
 
 
 # --- Columns ---

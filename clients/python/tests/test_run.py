@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lorry import collectives, on_the_way
+from lorry import collectives, errors, on_the_way
 from lorry.connection import Connection
 from lorry.errors import Cancelled, LorryError
 from lorry.image import Image, Piece
@@ -37,12 +38,15 @@ class ForgetfulStore:
         self.aborted: list[str] = []
         self.was_aborted = threading.Event()
         self.attempts: list[int] = []
+        self.numbers: dict[str, int] = {}
+        self.committed: list[int] = []
         self.kept: list[bool] = []
         self.configs: list[str] = []
         self.first_begun = threading.Event()
 
     def BeginUpload(self, request: store_pb2.BeginUploadRequest) -> store_pb2.BeginUploadResponse:
         self.begun += 1
+        self.numbers[f"u{self.begun}"] = request.version.number
         self.attempts.append(request.attempt)
         self.kept.append(request.keep)
         self.configs.append(request.config_json)
@@ -52,6 +56,9 @@ class ForgetfulStore:
     def CommitUpload(self, request: store_pb2.CommitUploadRequest) -> store_pb2.CommitUploadResponse:
         if self.begun <= self.corrupt:
             raise LorryError("what arrived has changed since", "RANGE_CORRUPT", "DATA_LOSS")
+        if self.numbers[request.upload_id] < max(self.committed, default=0):
+            raise errors.of("numbers only increase within a run", "VERSION_TOO_OLD", "FAILED_PRECONDITION")
+        self.committed.append(self.numbers[request.upload_id])
         return store_pb2.CommitUploadResponse()
 
 
@@ -62,6 +69,13 @@ class ForgetfulStore:
 
     def GetUpload(self, request: store_pb2.GetUploadRequest) -> store_pb2.GetUploadResponse:
         return store_pb2.GetUploadResponse(state=store_pb2.GetUploadResponse.STATE_DEAD)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)
 
 
 def run_on(store: ForgetfulStore) -> Run:
@@ -184,23 +198,66 @@ def test_a_version_that_is_refused_is_none_to_go_on_from() -> None:
     assert run.state_dict()["version"] is None
 
 
-def test_an_older_upload_that_ends_late_does_not_set_a_checkpoint_back() -> None:
+def test_a_newer_version_is_stored_after_an_older_one_that_is_slow() -> None:
     store = ForgetfulStore(corrupt=0)
-    run, newer_is_stored = run_on(store), threading.Event()
+    run, goes_on = run_on(store), threading.Event()
     commit = store.CommitUpload
 
     def commit_in_turn(request: store_pb2.CommitUploadRequest) -> store_pb2.CommitUploadResponse:
         if request.upload_id == "u1":
-            assert newer_is_stored.wait(30)
+            assert goes_on.wait(30)
         return commit(request)
 
     store.CommitUpload = commit_in_turn  # type: ignore[method-assign]
     older = run.publish(STATE, version=5, config=CONFIG)
     assert store.first_begun.wait(30)
-    run.publish(STATE, version=6, config=CONFIG).wait("stored", 30)
-    newer_is_stored.set()
+    newer = run.publish(STATE, version=6, config=CONFIG)
+    until(lambda: newer.done() or newer.status.detail.startswith("it comes after policy r1.5: UPLOADING"))
+    goes_on.set()
     older.wait("stored", 30)
+    newer.wait("stored", 30)
+    assert store.committed == [5, 6]
     assert run.state_dict()["version"] == 6
+
+
+def test_a_newer_version_that_waits_for_an_older_one_can_be_cancelled_and_goes_on_without_it() -> None:
+    store, goes_on = ForgetfulStore(corrupt=0), threading.Event()
+    run = run_on(store)
+    commit = store.CommitUpload
+
+    def commit_in_turn(request: store_pb2.CommitUploadRequest) -> store_pb2.CommitUploadResponse:
+        if request.upload_id == "u1":
+            assert goes_on.wait(30)
+            raise LorryError("", "UPLOAD_DEAD")
+        return commit(request)
+
+    store.CommitUpload = commit_in_turn  # type: ignore[method-assign]
+    run.publish(STATE, version=5, config=CONFIG)
+    assert store.first_begun.wait(30)
+    second = run.publish(STATE, version=6, config=CONFIG)
+    third = run.publish(STATE, version=7, config=CONFIG)
+    second.cancel()
+    with pytest.raises(Cancelled):
+        second.wait("stored", 30)
+    goes_on.set()
+    third.wait("stored", 30)
+    assert store.committed == [7]
+
+
+def test_a_publish_that_finds_no_room_for_long_says_what_is_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_the_way, "PUBLISH_BUDGET_S", 0.0)
+    store, goes_on = ForgetfulStore(corrupt=0), threading.Event()
+    commit = store.CommitUpload
+    store.CommitUpload = lambda request: goes_on.wait(30) and commit(request)  # type: ignore[method-assign,assignment,return-value]
+    run = run_on(store)
+    for number in range(on_the_way.ON_THE_WAY_MAX):
+        last = run.publish(STATE, version=number, config=CONFIG)
+    with pytest.raises(LorryError, match=r"4 versions are on their way and none of them moves; policy r1\.0: UPLOADING") as failure:
+        run.publish(STATE, version=on_the_way.ON_THE_WAY_MAX, config=CONFIG)
+    assert failure.value.reason == "TOO_MANY_UPLOADS"
+    goes_on.set()
+    last.wait("stored", 30)
+    assert store.committed == list(range(on_the_way.ON_THE_WAY_MAX))
 
 
 def test_a_version_for_a_checkpoint_is_kept_and_others_are_not() -> None:

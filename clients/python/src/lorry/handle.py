@@ -261,11 +261,15 @@ class PublishHandle:
         """It failed, and nobody was told."""
         return self._error is not None and self._ended_by is None and not self._is_told
 
-    def _say(self, missing: int) -> None:
+    def _say_missing(self, missing: int) -> None:
         """This rank has sent its part, and so many bytes are still missing."""
-        reason, detail = "CHECK_RUNNING", "the store checks what it was sent"
         if missing:
-            reason, detail = "RANGES_MISSING", f"{missing} bytes of other ranks have not come: call publish on every rank, and look for one that died"
+            self._say(f"{missing} bytes of other ranks have not come: call publish on every rank, and look for one that died",
+                      "RANGES_MISSING")
+        else:
+            self._say("the store checks what it was sent", "CHECK_RUNNING")
+
+    def _say(self, detail: str, reason: str = "") -> None:
         self.status = Status("UPLOADING", reason, detail)
 
     def _stored(self, version: adapter_pb2.Version) -> None:

@@ -1,4 +1,4 @@
-"""Publishes that have not ended: who waits for them when a run, or the process, ends."""
+"""Publishes that have not ended: how many there may be, in which order they commit, and who waits for them at the end."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import time
 import weakref
 
 from lorry import errors
-from lorry.connection import SAID_AFTER_S
+from lorry.connection import PUBLISH_BUDGET_S, SAID_AFTER_S
 from lorry.handle import PublishHandle
 
+# Each has its image in memory, a thread and perhaps a child process; a trainer that is ahead of the store by more waits.
+ON_THE_WAY_MAX = 4
+# How soon a wait notices what does not wake it.
+LOOK_EVERY_S = 0.2
 # A script that has ended waits for what moves; what stands still for so long is given up, as nobody is there to decide.
 END_PATIENCE_S = 60.0
 _log = logging.getLogger("lorry")
@@ -25,9 +29,28 @@ class OnTheWay:
         self._handles: list[PublishHandle] = []  # those that have not ended, and the last
         self._pid = os.getpid()
 
-    def add(self, handle: PublishHandle) -> None:
+    def make_room(self) -> None:
+        """Waits until one more may be on its way.
+
+        Raises:
+            LorryError: TOO_MANY_UPLOADS: those that are have not moved for ten minutes.
+        """
+        stillness, began, is_said = _Stillness(), time.monotonic(), False
+        while len(left := self._left()) >= ON_THE_WAY_MAX:
+            if stillness.seconds(left) > PUBLISH_BUDGET_S:
+                raise errors.LorryError(f"{len(left)} versions are on their way and none of them moves; {left[0]}: {left[0].status}",
+                                        "TOO_MANY_UPLOADS", "RESOURCE_EXHAUSTED")
+            if not is_said and time.monotonic() - began > SAID_AFTER_S:
+                _log.warning("publish waits, as %d versions are on their way; %s: %s", len(left), left[0], left[0].status)
+                is_said = True
+            left[0]._done.wait(min(LOOK_EVERY_S, SAID_AFTER_S))
+
+    def add(self, handle: PublishHandle) -> list[PublishHandle]:
+        """Returns those with lower numbers, for ``wait_for_turn``."""
+        older = [other for other in self._left() if other.number < handle.number]
         self._handles = [*self._left(), handle]
         _wait_at_the_end(self)
+        return older
 
     def finish(self) -> None:
         """Waits until all have ended. Ctrl-C cancels them and is passed on.
@@ -63,17 +86,36 @@ class OnTheWay:
         return [handle for handle in self._handles if not handle.done()]
 
     def _finish_without_anybody(self, patience_s: float) -> None:
-        seen, since = None, time.monotonic()
+        stillness = _Stillness()
         while self._pid == os.getpid() and (left := self._left()):
-            now = [(handle.number, handle.bytes_done) for handle in left]
-            if now != seen or any(handle.status.reason == "CHECK_RUNNING" for handle in left):
-                seen, since = now, time.monotonic()
-            if time.monotonic() - since >= patience_s:
+            if stillness.seconds(left) >= patience_s:
                 break
-            left[0]._done.wait(0.2)
+            left[0]._done.wait(LOOK_EVERY_S)
         for handle in self._handles:
             if not handle.done() or handle._is_lost():
                 _log.error("%s was not stored when the process ended: %s", handle, handle.status)
+
+
+def wait_for_turn(handle: PublishHandle, older: list[PublishHandle]) -> None:
+    """Returns once these have ended: the store takes no version that is older than its newest."""
+    for other in older:
+        while not other._done.wait(LOOK_EVERY_S):
+            handle._check_cancelled()
+            handle._say(f"it comes after {other}: {other.status}")
+
+
+class _Stillness:
+    """For how long nothing has moved."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, int]] = []
+        self._since = time.monotonic()
+
+    def seconds(self, handles: list[PublishHandle]) -> float:
+        now = [(handle.number, handle.bytes_done) for handle in handles]
+        if now != self._seen or any(handle.status.reason == "CHECK_RUNNING" for handle in handles):
+            self._seen, self._since = now, time.monotonic()
+        return time.monotonic() - self._since
 
 
 _runs: weakref.WeakSet[OnTheWay] = weakref.WeakSet()

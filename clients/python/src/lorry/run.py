@@ -22,7 +22,7 @@ from lorry.gpu import find_packer
 from lorry.handle import PublishHandle
 from lorry.image import BufferPool, Image, build
 from lorry.mover import Movers
-from lorry.on_the_way import OnTheWay
+from lorry.on_the_way import OnTheWay, wait_for_turn
 from lorry.reference import METADATA_KEY as REFERENCE_KEY
 from lorry.reference import Reference
 from lorry.store.v1 import store_pb2
@@ -162,6 +162,9 @@ class Run:
         """Publishes ``source`` as ``version``; returns once its bytes are copied, so training may go on. On a GPU the copy may only be
         queued by then, in torch's current stream, and what is queued there later comes after it.
 
+        Versions become stored in the order of their numbers, each once the older ones of this run have ended. Four may be on their
+        way; with as many, this waits until one has ended, on each rank for itself.
+
         Every rank of a sharded model calls it with its own slices; nobody gathers for the others.
 
         Published again, a number that is not stored begins anew, with nothing of what was sent for it: its earlier handle raises
@@ -189,8 +192,10 @@ class Run:
 
         Raises:
             Refused: this can never be a version, and why.
+            LorryError: TOO_MANY_UPLOADS: four versions are on their way, and none of them has moved for ten minutes.
         """
         this = self._tries.begin(version)  # also what is refused below: the other ranks count this call, too
+        self._on_the_way.make_room()
         tensors, fields = state.collect(source, config)
         if relative_norm is None and self._ranks.world_size == 1 and hasattr(source, "peft_config"):
             relative_norm = self._base_norms.relative_norm(source)
@@ -208,13 +213,13 @@ class Run:
         if progress is None:
             progress = total >= PROGRESS_BAR_BYTES and sys.stderr.isatty() and self._ranks.rank == 0
         this.handle = handle = PublishHandle(self._connection, self.adapter, self.number, version, total)
+        older = self._on_the_way.add(handle)
         thread = threading.Thread(
             target=self._publish,
-            args=(this, handle, image, json.dumps(fields, sort_keys=True), progress, keep),
+            args=(this, handle, older, image, json.dumps(fields, sort_keys=True), progress, keep),
             name=f"lorry-publish-{version}",
             daemon=True,
         )
-        self._on_the_way.add(handle)
         thread.start()
         return handle
 
@@ -244,7 +249,7 @@ class Run:
         return self._ranks.from_first(lambda: computed)
 
     def _publish(
-        self, this: Try, handle: PublishHandle, image: Image, config_json: str, progress: bool, keep: bool
+        self, this: Try, handle: PublishHandle, older: list[PublishHandle], image: Image, config_json: str, progress: bool, keep: bool
     ) -> None:
         bar = tqdm(total=handle.bytes_total, unit="B", unit_scale=True, disable=not progress, file=sys.stderr,
                    desc=f"{self.adapter} v{handle.number}", leave=False)
@@ -256,9 +261,9 @@ class Run:
         uploader = Uploader(self._connection, self._movers, image, on_progress)
         handle._set_canceller(uploader.cancel)
         try:
-            version = self._upload(this, handle, image, config_json, uploader, keep)
+            version = self._upload(this, handle, older, image, config_json, uploader, keep)
             this.is_stored = True
-            with self._lock:  # an older version's upload may end after a newer one's
+            with self._lock:  # numbers may have been published in another order
                 self._newest = max(self._newest, handle.number)
             handle._stored(version)
         except BaseException as error:  # the handle is where the caller looks
@@ -270,7 +275,8 @@ class Run:
             self._pool.give(image.buffer)
 
     def _upload(
-        self, this: Try, handle: PublishHandle, image: Image, config_json: str, uploader: Uploader, keep: bool
+        self, this: Try, handle: PublishHandle, older: list[PublishHandle], image: Image, config_json: str, uploader: Uploader,
+        keep: bool,
     ) -> adapter_pb2.Version:
         image.check()
         this.fingerprint = _fingerprint(image)
@@ -300,6 +306,7 @@ class Run:
             handle._set_upload(begun.upload_id)
             try:
                 uploader.send(begun)
+                wait_for_turn(handle, older)
                 return self._commit(handle, begun, uploader)
             except errors.LorryError as error:
                 corrupt += error.reason == "RANGE_CORRUPT"  # of a commit: that upload is dead, the next begins anew
@@ -353,7 +360,7 @@ class Run:
                     raise
                 checking = error.reason == "CHECK_RUNNING"
             left = 0 if checking else self._send_what_is_missing(begun, uploader)
-            handle._say(left)
+            handle._say_missing(left)
             if checking or left != missing:
                 missing, since = left, time.monotonic()
             elif time.monotonic() - since > idle_s:
