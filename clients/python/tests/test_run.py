@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -196,6 +197,23 @@ def test_a_version_that_is_refused_is_none_to_go_on_from() -> None:
     with pytest.raises(LorryError, match="RANGE_CORRUPT"):
         run.publish(STATE, version=5, config=CONFIG).wait("stored", 30)
     assert run.state_dict()["version"] is None
+
+
+def test_a_fork_of_the_trainer_does_not_wait_for_the_parents_uploads() -> None:
+    store, goes_on = ForgetfulStore(corrupt=0), threading.Event()
+    commit = store.CommitUpload
+    store.CommitUpload = lambda request: goes_on.wait(60) and commit(request)  # type: ignore[method-assign,assignment,return-value]
+    run = run_on(store)
+    run.publish(STATE, version=5, config=CONFIG)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends it where it waits
+        run.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    goes_on.set()
+    run.close()
+    assert store.committed == [5]
 
 
 def test_a_newer_version_is_stored_after_an_older_one_that_is_slow() -> None:

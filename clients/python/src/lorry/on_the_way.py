@@ -83,11 +83,15 @@ class OnTheWay:
                 return  # the store is away: their idle deadline ends the others, too
 
     def _left(self) -> list[PublishHandle]:
+        if self._pid != os.getpid():
+            return []  # a fork: their threads are the parent's, and so is the wait for them
         return [handle for handle in self._handles if not handle.done()]
 
     def _finish_without_anybody(self, patience_s: float) -> None:
+        if self._pid != os.getpid():
+            return
         stillness = _Stillness()
-        while self._pid == os.getpid() and (left := self._left()):
+        while left := self._left():
             if stillness.seconds(left) >= patience_s:
                 break
             left[0]._done.wait(LOOK_EVERY_S)
