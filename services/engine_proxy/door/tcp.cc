@@ -1,8 +1,10 @@
 #include "services/engine_proxy/door/tcp.h"
 
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -24,21 +26,18 @@ void Set(int fd, int level, int option, int value) {
   (void)::setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-enum class Next { kNothingYet, kByte, kEnd };
-
-Next Peek(int fd) {
-  char byte;
-  const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (n > 0) return Next::kByte;
-  const bool later = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-  return later ? Next::kNothingYet : Next::kEnd;
-}
-
 }  // namespace
 
-bool IsQuiet(int fd) { return Peek(fd) == Next::kNothingYet; }
+bool IsQuiet(int fd) {
+  char byte;
+  const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}
 
-bool HasEnded(int fd) { return Peek(fd) == Next::kEnd; }
+bool HasEnded(int fd) {
+  int unread = 0;
+  return HasHungUp(fd) && ::ioctl(fd, SIOCINQ, &unread) == 0 && unread == 0;
+}
 
 bool HasHungUp(int fd) {
   pollfd events{fd, POLLRDHUP, 0};

@@ -8,7 +8,7 @@ namespace lorry::door {
 // Neither closed nor with bytes to read.
 bool IsQuiet(int fd);
 
-// All that the peer sent was read, and no more will come.
+// All that the peer sent was read, and no more will come. A reset is left for the next read to see.
 bool HasEnded(int fd);
 
 // The peer closed, or will send nothing more; also seen behind bytes that nobody has read yet.

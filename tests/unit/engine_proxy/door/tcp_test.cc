@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -81,6 +82,40 @@ TEST(TimedSocket, ALimitThatHasPassedEndsWhatBeginsAfterIt) {
   sweeper.Sweep();
   io.poll();
   EXPECT_EQ(ended, asio::error::operation_aborted);
+}
+
+// One event tells of both, and the read that takes the byte takes all: the sweep finds the end, and
+// leaves it to the next read to say which one it was. A reset is none of a reply that ends with its
+// connection.
+TEST(TimedSocket, AResetThatCameWithTheLastBytesIsReadAsOne) {
+  for (const bool is_reset : {true, false}) {
+    auto [near, far] = Ends();
+    asio::io_context io{1};
+    Sweeper sweeper;
+    Socket socket(io.get_executor());
+    socket.assign(Tcp::v4(), ::dup(near.fd()));
+    TimedSocket timed(sweeper, std::move(socket));
+    char room[8];
+    std::optional<ErrorCode> ended;
+    const auto read = [&] {
+      ended.reset();
+      timed.Read(asio::buffer(room))([&](Transferred result) { ended = std::get<0>(result); });
+      io.restart();
+      io.poll();
+    };
+    read();  // waits for the event
+    EXPECT_FALSE(ended);
+    far.Send("x");
+    is_reset ? far.Reset() : far.Close();
+    ASSERT_TRUE(Eventually([&] { return HasHungUp(near.fd()); }));
+    io.poll();
+    EXPECT_EQ(ended, ErrorCode());
+    read();
+    EXPECT_FALSE(ended) << "there is no second event";
+    sweeper.Sweep();
+    io.poll();
+    EXPECT_EQ(ended, is_reset ? ErrorCode(asio::error::connection_reset) : asio::error::eof);
+  }
 }
 
 TEST(Tcp, SeesAHangUpBehindUnreadBytes) {
