@@ -1,5 +1,6 @@
 #include "services/engine_proxy/door/client.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -12,7 +13,8 @@ namespace {
 // too large, by clients that read nothing before they have sent it all.
 constexpr size_t kLingerBytes = 1u << 30;
 constexpr size_t kLingerRead = 64 * 1024;
-constexpr int64_t kLingerMs = 1'000;
+constexpr int64_t kLingerIdleMs = 1'000;
+constexpr int64_t kLingerMs = 30'000;  // in all
 // A client that has connected while the door drains may still send its first request.
 constexpr int64_t kFirstRequestMs = 1'000;
 
@@ -73,10 +75,14 @@ Task<bool> Client::WriteRest(std::span<asio::const_buffer> pieces) {
 Task<void> Client::LingeringClose() {
   ErrorCode ignored;
   link_.socket().shutdown(Socket::shutdown_send, ignored);
-  link_.ExpireIn(kLingerMs);
   in_.consume(in_.size());
+  in_.shrink_to_fit();
+  const int64_t until_ms = NowMs() + kLingerMs;
   for (size_t dropped = 0; dropped < kLingerBytes; dropped += in_.size()) {
     in_.consume(in_.size());
+    const int64_t left_ms = until_ms - NowMs();
+    if (left_ms <= 0) break;
+    link_.ExpireIn(std::min(left_ms, kLingerIdleMs));
     const Transferred read = co_await ReadMore(kLingerRead);
     if (!Took(read)) break;
   }

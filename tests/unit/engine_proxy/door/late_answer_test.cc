@@ -1,5 +1,6 @@
-// Answers that take hours, under the limits that the program has without flags. Hours pass at once:
-// this file's clock_gettime stands before libc's, and a test moves it on.
+// Answers that take hours, and refused bodies that take seconds, under the limits that the program
+// has without flags. Hours pass at once: this file's clock_gettime stands before libc's, and a test
+// moves it on.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -17,14 +18,19 @@
 ABSL_DECLARE_FLAG(int64_t, door_engine_silence_ms);
 
 namespace {
-std::atomic<time_t> ahead_s{0};
+std::atomic<int64_t> ahead_ms{0};
 }  // namespace
 
 extern "C" int clock_gettime(clockid_t clock, timespec* at) noexcept {
   static const auto next =
       reinterpret_cast<decltype(&clock_gettime)>(::dlsym(RTLD_NEXT, "clock_gettime"));
   const int failed = next(clock, at);
-  if (failed == 0 && clock == CLOCK_MONOTONIC) at->tv_sec += ahead_s;
+  if (failed == 0 && clock == CLOCK_MONOTONIC) {
+    const int64_t ms = ahead_ms;
+    const int64_t ns = at->tv_nsec + ms % 1'000 * 1'000'000;
+    at->tv_sec += ms / 1'000 + ns / 1'000'000'000;
+    at->tv_nsec = ns % 1'000'000'000;
+  }
   return failed;
 }
 
@@ -42,7 +48,7 @@ using testing::ReadMessage;
 using testing::StreamHead;
 using testing::Wire;
 
-constexpr time_t kThreeHoursS = 3 * 3600;
+constexpr int64_t kThreeHoursMs = 3 * 3'600'000;
 constexpr const char* kWhole = R"({"model":"policy","prompt":"a"})";
 constexpr const char* kStream = R"({"model":"policy","prompt":"a","stream":true})";
 constexpr const char* kOfTwo = R"({"model":"policy","prompt":"a","n":2})";
@@ -92,7 +98,7 @@ class LateAnswer : public DoorTest {
       wires.back().Send(testing::Get("/health"));
       EXPECT_EQ(ReadMessage(wires.back()).status(), 200);
     }
-    ahead_s += kThreeHoursS;
+    ahead_ms += kThreeHoursMs;
     for (uint32_t i = 0; i < options_.threads; ++i) EXPECT_TRUE(wires[i].AtEnd()) << "was idle";
   }
   absl::FlagSaver flags_;
@@ -121,6 +127,41 @@ TEST_F(LateAnswer, IsGivenUpWhereAFlagSaysSo) {
     EXPECT_TRUE(read.starts_with("HTTP/1.1 200")) << read;
     EXPECT_EQ(read.find("[DONE]"), std::string::npos) << read;
   }
+}
+
+// Its client reads nothing before it has sent all, over a line on which that takes a while: a reset
+// would reach it instead of the answer.
+class RefusedBody : public DoorTest {
+ protected:
+  // How many of `pieces` it could send, of which the door reads one each `ms`.
+  int Send(Wire& wire, int pieces, int64_t ms) {
+    for (int sent = 0; sent < pieces; ++sent) {
+      if (!wire.Send("piece")) return sent;
+      // What came later on either thread was served: the door has read this piece.
+      for (uint32_t i = 0; i < options_.threads; ++i) {
+        EXPECT_EQ(Ask(testing::Get("/health")).status(), 200);
+      }
+      ahead_ms += ms;
+    }
+    return pieces;
+  }
+  Wire Begin() {
+    StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+    Wire wire = Connect();
+    wire.Send("POST /generate HTTP/1.1\r\nHost: door\r\nContent-Length: 99999999\r\n\r\n");
+    return wire;
+  }
+};
+
+TEST_F(RefusedBody, IsReadForAsLongAsItComes) {
+  Wire wire = Begin();
+  EXPECT_EQ(Send(wire, 30, 100), 30);
+  EXPECT_EQ(ReadMessage(wire).status(), 413);
+}
+
+TEST_F(RefusedBody, IsNotReadForEver) {
+  Wire wire = Begin();
+  EXPECT_LT(Send(wire, 200, 500), 100);
 }
 
 }  // namespace
