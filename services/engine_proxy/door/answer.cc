@@ -14,7 +14,7 @@ constexpr std::string_view kJson = "application/json";
 
 }  // namespace
 
-Refused WhyNoReply(CallResult result) {
+Refused WhyNoReply(CallResult result, std::string_view problem) {
   switch (result) {
     case CallResult::kUnreachable:
       return {503, "ENGINE_UNREACHABLE", "the engine takes no connection, or no request on it", 2};
@@ -24,6 +24,9 @@ Refused WhyNoReply(CallResult result) {
     case CallResult::kSilent:
       return {504, "ENGINE_TIMEOUT",
               "the engine sent nothing for as long as --door-engine-silence-ms allows"};
+    case CallResult::kInvalid:
+      return {502, "ENGINE_REPLY_INVALID",
+              "the engine's reply cannot be read: " + std::string(problem)};
     case CallResult::kBroken:
     case CallResult::kOk:
       break;
@@ -96,9 +99,9 @@ Task<bool> RefuseInvalid(Exchange& x, absl::Status why) {
   co_return co_await Refuse(x, std::move(refused));
 }
 
-Task<bool> RefuseCall(Exchange& x, CallResult result) {
+Task<bool> RefuseCall(Exchange& x, CallResult result, std::string problem) {
   if (x.client.left()) co_return false;
-  Refused why = WhyNoReply(result);
+  Refused why = WhyNoReply(result, problem);
   co_return co_await Refuse(x, std::move(why));
 }
 

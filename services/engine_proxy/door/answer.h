@@ -24,9 +24,9 @@ Task<bool> PassOn(Exchange& x, int status, std::string_view content_type, std::s
 bool MayHaveLostName(const Exchange& x, int status);
 bool HasLostName(const Exchange& x, int status, std::string_view body);
 Refused NameLost();
-// Why there is no reply of the engine to pass on.
-Task<bool> RefuseCall(Exchange& x, CallResult result);
-Refused WhyNoReply(CallResult result);
+// Why there is no reply of the engine to pass on; `problem` is UpstreamCall's.
+Task<bool> RefuseCall(Exchange& x, CallResult result, std::string problem = {});
+Refused WhyNoReply(CallResult result, std::string_view problem = {});
 Refused RepliesTooLarge();
 // A request that cannot be read: the bytes behind it cannot be trusted, so the connection ends.
 Task<bool> Reject(Exchange& x, HeadProblem problem);

@@ -33,7 +33,10 @@ Task<void> PostControl(Shard& shard, std::string_view path, const std::string& b
 Task<BufferedReply> Fetch(UpstreamCall& call, std::span<const asio::const_buffer> request,
                           size_t limit, BodyLease* held) {
   const CallResult started = co_await call.Start(request, false);
-  if (started != CallResult::kOk) co_return BufferedReply{.result = started};
+  if (started != CallResult::kOk) {
+    BufferedReply none{.result = started, .body = call.Problem(started)};
+    co_return none;
+  }
   co_return co_await Collect(call, limit, held);
 }
 
@@ -45,6 +48,7 @@ Task<BufferedReply> Collect(UpstreamCall& call, size_t limit, BodyLease* held) {
     const UpstreamCall::Piece piece = co_await call.Read();
     if (piece.result != CallResult::kOk) {
       reply.result = piece.result;
+      reply.body = call.Problem(piece.result);
       co_return reply;
     }
     for (const asio::const_buffer& data : piece.data) {

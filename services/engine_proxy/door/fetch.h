@@ -15,7 +15,7 @@ struct BufferedReply {
   CallResult result = CallResult::kOk;
   int status = 0;
   std::string content_type;
-  std::string body;
+  std::string body;  // where `result` is a failure: UpstreamCall::Problem
   bool too_large = false;
 };
 

@@ -238,7 +238,7 @@ Problem ReadFraming(std::string_view authority, RequestHead* head) {
 // Copies `bytes` into the head, reads the first line by `read_line`, and the fields.
 template <typename F>
 Problem ReadLines(std::string_view bytes, const HeadLimits& limits, Head* head, F read_line) {
-  if (bytes.size() > limits.bytes) return HeadProblem{431, "the request head is too large"};
+  if (bytes.size() > limits.bytes) return HeadProblem{431, "the head is too large"};
   auto kept = std::make_unique_for_overwrite<char[]>(bytes.size());
   std::copy(bytes.begin(), bytes.end(), kept.get());
   std::string_view raw(kept.get(), bytes.size());

@@ -121,7 +121,7 @@ Task<void> Relay::BreakOff(CallResult why) {
   const bool told = x.record.status != 0 && head.empty();
   x.head.keep_alive = false;
   if (!told) {
-    co_await RefuseCall(x, why);
+    co_await RefuseCall(x, why, call.Problem(why));
   } else if (x.record.reason.empty() && !x.client.left()) {
     x.record.reason = WhyNoReply(why).reason;
   }
@@ -145,7 +145,9 @@ Task<bool> RelayRequest(Exchange& x) {
     co_await relay.BreakOff(started);
     started = co_await relay.call.WaitForHead();
   }
-  if (started != CallResult::kOk) co_return co_await RefuseCall(x, started);
+  if (started != CallResult::kOk) {
+    co_return co_await RefuseCall(x, started, relay.call.Problem(started));
+  }
   relay.OnHead();
   for (;;) {
     std::optional<UpstreamCall::Piece> piece = relay.call.Next();

@@ -56,6 +56,16 @@ std::optional<size_t> ReplyParser::TakeHead(std::string_view bytes) {
   return size;
 }
 
+// Reads the head once more, as it is only asked for where a reply is refused.
+std::string ReplyParser::Problem(std::string_view bytes) const {
+  if (head_) return "its chunks are not framed as HTTP/1.1 says";
+  const size_t end = bytes.find(kHeadEnd);
+  if (end != std::string_view::npos) bytes = bytes.substr(0, end + kHeadEnd.size());
+  auto head = ReadReplyHead(bytes, kLimits);
+  HeadProblem* problem = std::get_if<HeadProblem>(&head);
+  return problem != nullptr ? std::move(problem->message) : "";
+}
+
 std::optional<size_t> ReplyParser::TakeChunks(std::string_view bytes) {
   boost::system::error_code error;
   const size_t size = chunks_->put(asio::buffer(bytes.data(), bytes.size()), error);

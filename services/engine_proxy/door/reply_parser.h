@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/container/inlined_vector.h"
@@ -31,6 +32,8 @@ class ReplyParser {
   // pieces() has. What it did not take is given to it again, with more behind. Nothing: this is no
   // reply of HTTP/1.1.
   std::optional<size_t> Take(std::string_view bytes);
+  // Then: what is wrong with these bytes.
+  std::string Problem(std::string_view bytes) const;
 
   bool has_head() const { return head_.has_value(); }
   // With a head:

@@ -57,7 +57,7 @@ Task<bool> ResumedRequest::RunPart() {
     started = co_await call.WaitForHead();
   }
   if (started != CallResult::kOk) {
-    PassInstead({.result = started});
+    PassInstead({.result = started, .body = call.Problem(started)});
   } else if (x_.asks.stream && HasBegunStream(call.reply())) {
     co_await ReadStream(call);
   } else {
@@ -95,7 +95,7 @@ Task<void> ResumedRequest::ReadStream(UpstreamCall& call) {
       // If the connection broke after the part's last event, nothing is lost. If the client has
       // been sent nothing yet, what the parts before generated can be the whole, aborted answer.
       const bool is_missed = std::holds_alternative<Runs>(part_) && (stream_.told() || !before_);
-      if (is_missed) co_await BreakOff(WhyNoReply(piece.result));
+      if (is_missed) co_await BreakOff(WhyNoReply(piece.result, call.Problem(piece.result)));
       co_return;
     }
     x_.OnBytes(/*engine_spoke=*/true);
@@ -207,7 +207,9 @@ Task<bool> ResumedRequest::Finish() {
       Refused why = RepliesTooLarge();
       co_return co_await Refuse(x_, std::move(why));
     }
-    if (other->result != CallResult::kOk) co_return co_await RefuseCall(x_, other->result);
+    if (other->result != CallResult::kOk) {
+      co_return co_await RefuseCall(x_, other->result, std::move(other->body));
+    }
     co_return co_await PassOn(x_, other->status, other->content_type, std::move(other->body));
   }
   std::string reply = Shown(std::string(before_->view()), true);

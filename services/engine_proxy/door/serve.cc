@@ -86,7 +86,9 @@ Task<bool> Session::ServeFetched(Exchange& x) {
   const std::string head = EngineHead(x, x.body.size());
   const std::array<asio::const_buffer, 2> request = {asio::buffer(head), asio::buffer(x.body)};
   BufferedReply reply = co_await Fetch(call, request, kControlReplyBytes);
-  if (reply.result != CallResult::kOk) co_return co_await RefuseCall(x, reply.result);
+  if (reply.result != CallResult::kOk) {
+    co_return co_await RefuseCall(x, reply.result, std::move(reply.body));
+  }
   if (reply.status != 200) {
     co_return co_await Answer(x, reply.status, reply.content_type, std::move(reply.body));
   }

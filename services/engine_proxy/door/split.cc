@@ -69,7 +69,9 @@ Task<bool> SplitCall::AnswerMerged() {
       Refused why = RepliesTooLarge();
       co_return co_await Refuse(x_, std::move(why));
     }
-    if (reply.result != CallResult::kOk) co_return co_await RefuseCall(x_, reply.result);
+    if (reply.result != CallResult::kOk) {
+      co_return co_await RefuseCall(x_, reply.result, std::move(reply.body));
+    }
     if (reply.status != 200) {
       co_return co_await PassOn(x_, reply.status, reply.content_type, std::move(reply.body));
     }

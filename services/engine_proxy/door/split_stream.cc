@@ -58,7 +58,7 @@ Task<void> SplitStream::ReadOne(size_t sample) {
     result = co_await call.WaitForHead();
   }
   if (result == CallResult::kOk) result = co_await ReadReply(call, sample);
-  if (result != CallResult::kOk) Fail(WhyNoReply(result));
+  if (result != CallResult::kOk) Fail(WhyNoReply(result, call.Problem(result)));
   --left_;
   changed_.cancel();
 }

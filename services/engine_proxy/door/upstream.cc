@@ -126,7 +126,7 @@ std::optional<CallResult> UpstreamCall::ParseHead() {
   for (;;) {
     if (!parser_) parser_.emplace(answers_head_);
     const std::optional<size_t> used = Parse();
-    if (!used) return CallResult::kBroken;
+    if (!used) return CallResult::kInvalid;
     buffer.consume(*used);
     if (!parser_->has_head()) return std::nullopt;
     if (parser_->status() >= 200) return CallResult::kOk;
@@ -134,9 +134,13 @@ std::optional<CallResult> UpstreamCall::ParseHead() {
   }
 }
 
-std::optional<size_t> UpstreamCall::Parse() {
+std::string_view UpstreamCall::Here() const {
   const auto bytes = connection_->buffer.data();
-  return parser_->Take({static_cast<const char*>(bytes.data()), bytes.size()});
+  return {static_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string UpstreamCall::Problem(CallResult result) const {
+  return result == CallResult::kInvalid ? parser_->Problem(Here()) : "";
 }
 
 CallResult UpstreamCall::Took(const Transferred& read) {
@@ -158,12 +162,12 @@ std::optional<UpstreamCall::Piece> UpstreamCall::Next() {
   parser_->ForgetPieces();
   const std::optional<size_t> used = Parse();
   used_ = used.value_or(0);
-  if (!used) return Piece{{}, false, CallResult::kBroken};
+  if (!used) return Piece{{}, false, CallResult::kInvalid};
   const Piece piece{parser_->pieces(), parser_->is_done()};
   if (piece.end) return piece;
   if (!piece.data.empty()) return piece;
   buffer.consume(std::exchange(used_, 0));
-  if (buffer.size() >= kBufferBytes) return Piece{{}, false, CallResult::kBroken};
+  if (buffer.size() >= kBufferBytes) return Piece{{}, false, CallResult::kInvalid};
   return std::nullopt;
 }
 

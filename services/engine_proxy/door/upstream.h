@@ -32,6 +32,7 @@ enum class CallResult {
   kUnreachable,  // the engine does not accept connections
   kNoSockets,    // this host has none left
   kBroken,       // the connection ended before the reply did
+  kInvalid,      // what came is no reply of HTTP/1.1
   kSilent,       // nothing came for longer than the limit; the call may still be read on
 };
 
@@ -85,12 +86,15 @@ class UpstreamCall {
 
   // Ends the call from outside of its coroutine: what waits gets an error.
   void Cancel();
+  // What is wrong with the reply; empty where that is not why the call ended with `result`.
+  std::string Problem(CallResult result) const;
   // After the end: the connection goes back to the pool if both sides keep it.
   void Finish();
 
  private:
-  // What lies in the connection's buffer, for the parser; nothing: it is no reply.
-  std::optional<size_t> Parse();
+  std::string_view Here() const;  // what lies in the connection's buffer
+  // Hands it to the parser; nothing: it is no reply.
+  std::optional<size_t> Parse() { return parser_->Take(Here()); }
   // What came says of the head: that it is whole or will never be, or nothing yet.
   std::optional<CallResult> HeadAfter(const Transferred& read);
   std::optional<CallResult> ParseHead();

@@ -1,10 +1,12 @@
 // The door and an engine that is slow, closes, breaks off, or cannot be reached.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 #include "tests/unit/engine_proxy/door/door_fixture.h"
 
@@ -16,6 +18,8 @@ using testing::Chunk;
 using testing::DoorTest;
 using testing::Eventually;
 using testing::Gate;
+using testing::Get;
+using ::testing::HasSubstr;
 using testing::JsonReply;
 using testing::Message;
 using testing::Post;
@@ -154,13 +158,40 @@ TEST_F(EngineSideTest, AnswersWhereAnEngineBreaksOffBeforeTheClientGotAHead) {
   for (const char* sent : {
            "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n",
            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense",
-           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
            "HTTP/1.1 200 OK\r\nContent-",
        }) {
     const Message reply = AfterBreakingOff(sent);
     EXPECT_EQ(reply.status(), 502) << sent;
     EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_BROKE_OFF") << sent;
     EXPECT_EQ(reply.Get("X-Lorry-Version"), "12") << sent;
+    EXPECT_TRUE(BecomesQuiet());
+  }
+}
+
+TEST_F(EngineSideTest, SaysWhatIsWrongWithAReplyThatCannotBeRead) {
+  const std::string ok = "HTTP/1.1 200 OK\r\n";
+  const std::string chunked = "Transfer-Encoding: chunked\r\n";
+  const std::pair<std::string, const char*> replies[] = {
+      {ok + "Content-Length: 4\r\nContent-Length: 4\r\n\r\nsome", "Content-Length is given twice"},
+      {ok + "Content-Length: 4\r\n" + chunked + "\r\nsome", "exclude each other"},
+      {"HTTP/1.0 200 OK\r\n" + chunked + "\r\nsome", "HTTP/1.0 has no Transfer-Encoding"},
+      {ok + "A: " + std::string(70'000, 'a'), "the head is too large"},
+      {ok + chunked + "\r\nnonsense\r\n", "chunks"},
+      {ok + chunked + "\r\nffffffffffffffffff\r\n", "chunks"}};
+  for (const auto& [sent, says] : replies) {
+    const Message reply = AfterBreakingOff(sent);
+    EXPECT_EQ(reply.status(), 502) << says;
+    EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_REPLY_INVALID") << says;
+    EXPECT_THAT(reply.body, HasSubstr(says));
+    EXPECT_EQ(reply.Get("X-Lorry-Version"), "12") << says;
+    for (const char* stream : {"false", "true"}) {
+      const Message split =
+          Ask(Post("/generate", R"({"lora_path":"policy","sampling_params":{"n":2},"stream":)" +
+                                    std::string(stream) + "}"));
+      EXPECT_EQ(split.status(), 502) << says << stream;
+      EXPECT_THAT(split.body, HasSubstr(says)) << stream;
+    }
+    EXPECT_EQ(Ask(Get("/v1/models")).Get("X-Lorry-Reason"), "ENGINE_REPLY_INVALID") << says;
     EXPECT_TRUE(BecomesQuiet());
   }
 }

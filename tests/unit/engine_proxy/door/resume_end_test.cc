@@ -75,7 +75,7 @@ TEST_F(ResumeTest, AStreamThatBreaksBeforeItsFirstEventIsAnswered) {
   Start({[](const auto&) { return StreamHead() + "no chunk\r\n"; }});
   const Message reply = Ask(Generation(true));
   EXPECT_EQ(reply.status(), 502);
-  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_BROKE_OFF");
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "ENGINE_REPLY_INVALID");
   EXPECT_EQ(reply.Get("Connection"), "close");
 }
 
