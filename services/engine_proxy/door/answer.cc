@@ -94,6 +94,10 @@ Refused RepliesTooLarge() {
           "the reply is larger than the door may hold; ask for fewer samples or tokens at once", 1};
 }
 
+Refused NoEngine() { return {503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2}; }
+
+Refused NotRouted(const Exchange& x) { return {x.route.status, "ROUTE_REFUSED", x.route.message}; }
+
 Task<bool> RefuseInvalid(Exchange& x, absl::Status why) {
   Refused refused{400, "REQUEST_INVALID", std::string(ToStd(why.message()))};
   co_return co_await Refuse(x, std::move(refused));
@@ -105,12 +109,11 @@ Task<bool> RefuseCall(Exchange& x, CallResult result, std::string problem) {
   co_return co_await Refuse(x, std::move(why));
 }
 
-Task<bool> Reject(Exchange& x, HeadProblem problem) {
+Task<bool> Reject(Exchange& x, Refused why) {
   x.head.keep_alive = false;
   x.kind = x.shard.Table().engine;
-  Refused why{problem.status, "REQUEST_INVALID", std::move(problem.message)};
-  if (problem.status == 503) why = {503, "DOOR_FULL", std::move(why.message), 1};
   co_await Refuse(x, std::move(why));
+  x.ForgetBody();
   co_await x.client.LingeringClose();
   co_return false;
 }

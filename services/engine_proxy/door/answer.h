@@ -28,7 +28,11 @@ Refused NameLost();
 Task<bool> RefuseCall(Exchange& x, CallResult result, std::string problem = {});
 Refused WhyNoReply(CallResult result, std::string_view problem = {});
 Refused RepliesTooLarge();
-// A request that cannot be read: the bytes behind it cannot be trusted, so the connection ends.
-Task<bool> Reject(Exchange& x, HeadProblem problem);
+Refused NoEngine();
+// Where its route is refused.
+Refused NotRouted(const Exchange& x);
+// A request that is not read to its end: nobody knows what the bytes behind it are, so the
+// connection ends.
+Task<bool> Reject(Exchange& x, Refused why);
 
 }  // namespace lorry::door

@@ -25,7 +25,7 @@
 
 namespace lorry::door {
 
-// Times are idle times: they start anew with every byte.
+// Times are idle times: they start anew with every byte. Tensors have one for all of them, too.
 //
 // No time limit ends a request that the engine has, unless engine_silence_ms is set: an answer may
 // take hours. It ends with its client, with the engine's process, or with the engine's host, whose

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "services/engine_proxy/door/routes.h"
+#include "services/engine_proxy/door/admit.h"
 #include "services/engine_proxy/door/tcp.h"
 
 namespace lorry::door {
@@ -17,12 +17,18 @@ constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr std::string_view kLineEnd = "\r\n";
 // A Content-Length is a claim: room beyond this is made as the bytes come. Most bodies fit.
 constexpr size_t kRoomAtOnce = 256 * 1024;
-// How often a call that carries tensors looks whether there is room for it.
+// How often a call that carries tensors looks whether there is room for it, and, while nothing of it
+// comes, whether the door drains.
 constexpr std::chrono::milliseconds kLookForRoom(50);
+constexpr int64_t kLookMs = 250;
+// Tensors that come more slowly keep those of others out for too long: 1 MiB a second.
+constexpr size_t kLeastBytesPerMs = (1u << 20) / 1'000;
 
-HeadProblem Ended() { return {0, ""}; }
+Refused Ended() { return {0, "", ""}; }
 
-HeadProblem NoRoom() { return {503, "the door holds too many bytes of request bodies; try again"}; }
+Refused NoRoom() {
+  return {503, "DOOR_FULL", "the door holds too many bytes of request bodies; try again", 1};
+}
 
 }  // namespace
 
@@ -74,12 +80,23 @@ bool RequestReader::TakeBody(const RequestHead& head, std::string_view* body, Bo
   return true;
 }
 
-Task<std::optional<HeadProblem>> RequestReader::ReadBody(const RequestHead& head,
-                                                         std::string_view* body, BodyLease* lease) {
+Task<std::optional<Refused>> RequestReader::ReadBody(const RequestHead& head,
+                                                     std::string_view* body, BodyLease* lease) {
   continue_due_ = head.expects_continue;
-  has_tensors_ = CarriesTensors(head.method, head.path);
+  has_tensors_ = false;
   return head.chunked ? ReadChunked(body, lease)
                       : ReadSized(head.content_length.value_or(0), body, lease);
+}
+
+Task<std::optional<Refused>> RequestReader::ReadTensors(const RequestHead& head, std::string* body,
+                                                        BodyLease* lease) {
+  continue_due_ = head.expects_continue;
+  has_tensors_ = true;
+  if (head.content_length) co_return co_await ReadSizedTensors(*head.content_length, body, lease);
+  std::string_view read;
+  Problem problem = co_await ReadChunked(&read, lease);
+  if (!problem) *body = std::move(parser_->get().body());
+  co_return problem;
 }
 
 void RequestReader::ForgetBody() {
@@ -90,34 +107,30 @@ void RequestReader::ForgetBody() {
 }
 
 // Until all of it fits, so that none waits for room with half of it. What the client sends meanwhile
-// waits in its socket. A door that drains ends the calls before it, and then this one.
-Task<bool> RequestReader::AwaitRoom(size_t bytes, BodyLease* lease) {
+// waits in its socket.
+Task<RequestReader::Problem> RequestReader::AwaitRoom(size_t bytes, BodyLease* lease) {
   const int64_t until_ms = NowMs() + limits_.call_ms;
   Timer timer(shard_.io.get_executor());
-  bool held = lease->HoldTensors(shard_.shared, bytes);
-  while (!held && NowMs() < until_ms) {
+  while (!lease->HoldTensors(shard_.shared, bytes)) {
+    if (NowMs() >= until_ms) co_return NoRoom();
     timer.expires_after(kLookForRoom);
     auto [ignored] = co_await timer.async_wait(kAwait);
     (void)ignored;
     if (HasHungUp(client_.link().socket().native_handle())) client_.Leave();
-    if (client_.left()) break;
-    held = lease->HoldTensors(shard_.shared, bytes);
+    if (client_.left()) co_return Ended();
+    if (shard_.shared.draining) co_return Draining();
   }
-  co_return held;
+  co_return std::nullopt;
 }
 
 // The framing was read with the head: what follows it are the body's bytes.
 Task<RequestReader::Problem> RequestReader::ReadSized(size_t length, std::string_view* body,
                                                       BodyLease* lease) {
   if (length > MostBytes()) co_return TooLarge(length);
-  if (has_tensors_) {
-    const bool held = co_await AwaitRoom(length, lease);
-    if (!held) co_return client_.left() ? Ended() : NoRoom();
-  }
   client_.in().consume(head_bytes_);
   for (;;) {
     const size_t here = Here().size();
-    const bool room = has_tensors_ || lease->Resize(std::min(here, length));
+    const bool room = lease->Resize(std::min(here, length));
     if (here >= length) break;
     if (!room) co_return NoRoom();
     const bool more = co_await ReadMoreOfBody(std::min(length - here, std::max(here, kRoomAtOnce)));
@@ -125,6 +138,27 @@ Task<RequestReader::Problem> RequestReader::ReadSized(size_t length, std::string
   }
   body_bytes_ = length;
   *body = Here().substr(0, length);
+  co_return std::nullopt;
+}
+
+Task<RequestReader::Problem> RequestReader::ReadSizedTensors(size_t length, std::string* body,
+                                                             BodyLease* lease) {
+  if (length > MostBytes()) co_return TooLarge(length);
+  Problem problem = co_await AwaitRoom(length, lease);
+  if (problem) co_return problem;
+  client_.in().consume(head_bytes_);
+  const int64_t until_ms =
+      NowMs() + limits_.body_ms + static_cast<int64_t>(length / kLeastBytesPerMs);
+  body->reserve(length);  // which the lease holds, and which takes memory as it is written to
+  *body = Here().substr(0, length);
+  size_t here = body->size();
+  client_.in().consume(here);
+  while (here < length) {
+    if (here == body->size()) body->resize(std::min(length, here + kRoomAtOnce));
+    problem = co_await ReadMoreTensors(asio::buffer(body->data() + here, body->size() - here),
+                                       until_ms, &here);
+    if (problem) co_return problem;
+  }
   co_return std::nullopt;
 }
 
@@ -142,7 +176,8 @@ Task<RequestReader::Problem> RequestReader::ReadChunked(std::string_view* body, 
     if (parser_->is_done()) break;
     if (error == http::error::body_limit) co_return TooLarge(std::nullopt);
     if ((error && error != http::error::need_more) || in.size() > limits_.head.bytes) {
-      co_return HeadProblem{400, "the body's framing is not HTTP/1.1: " + error.message()};
+      co_return Refused{400, "REQUEST_INVALID",
+                        "the body's framing is not HTTP/1.1: " + error.message()};
     }
     if (!room) co_return NoRoom();
     const bool more = co_await ReadMoreOfBody(kReadChunkBytes);
@@ -153,10 +188,9 @@ Task<RequestReader::Problem> RequestReader::ReadChunked(std::string_view* body, 
 }
 
 Task<bool> RequestReader::ReadMoreOfBody(size_t room) {
-  if (std::exchange(continue_due_, false)) {
-    const bool sent = co_await client_.Write("HTTP/1.1 100 Continue\r\n\r\n");
+  if (continue_due_) {
+    const bool sent = co_await SendContinue();
     if (!sent) co_return false;
-    client_.ForgetWritten();  // no part of the reply
   }
   client_.link().ExpireIn(limits_.body_ms);
   const Transferred read = co_await client_.ReadMore(room);
@@ -164,11 +198,42 @@ Task<bool> RequestReader::ReadMoreOfBody(size_t room) {
   co_return client_.Took(read);
 }
 
+// A door that drains would not take the call any more, so that it need not wait for the rest.
+Task<RequestReader::Problem> RequestReader::ReadMoreTensors(asio::mutable_buffer room,
+                                                            int64_t until_ms, size_t* read) {
+  if (continue_due_) {
+    const bool sent = co_await SendContinue();
+    if (!sent) co_return Ended();
+  }
+  TimedSocket& link = client_.link();
+  until_ms = std::min(until_ms, NowMs() + limits_.body_ms);
+  while (NowMs() < until_ms) {
+    if (shard_.shared.draining) co_return Draining();
+    link.ExpireIn(kLookMs);
+    const auto [error, n] = co_await link.Read(room);
+    link.NeverExpire();
+    link.Took();
+    *read += n;
+    if (!error) co_return std::nullopt;
+    if (!link.expired()) co_return Ended();
+  }
+  co_return Refused{408, "REQUEST_INVALID",
+                    "the tensors came too slowly; beyond --door-body-ms they must come at 1 MiB a "
+                    "second, as others wait for the room that they take"};
+}
+
+Task<bool> RequestReader::SendContinue() {
+  continue_due_ = false;
+  const bool sent = co_await client_.Write("HTTP/1.1 100 Continue\r\n\r\n");
+  client_.ForgetWritten();  // no part of the reply
+  co_return sent;
+}
+
 size_t RequestReader::MostBytes() const {
   return has_tensors_ ? limits_.tensors_bytes : limits_.body_bytes;
 }
 
-HeadProblem RequestReader::TooLarge(std::optional<size_t> length) const {
+Refused RequestReader::TooLarge(std::optional<size_t> length) const {
   const std::string most = std::to_string(length ? MostBytes() : limits_.body_bytes);
   std::string why = length ? "the body has " + std::to_string(*length) + " bytes, more than " + most
                            : "the body is larger than " + most + " bytes";
@@ -180,7 +245,7 @@ HeadProblem RequestReader::TooLarge(std::optional<size_t> length) const {
   } else {
     why += "; the proxy's --door-body-bytes allows more";
   }
-  return {413, std::move(why)};
+  return {413, "REQUEST_INVALID", std::move(why)};
 }
 
 }  // namespace lorry::door

@@ -5,6 +5,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <variant>
 
@@ -29,22 +30,31 @@ class RequestReader {
   // has it, counted by `lease`, and there is nothing for ReadBody to do. A body lies in the
   // client's buffer until ForgetBody.
   bool TakeBody(const RequestHead& head, std::string_view* body, BodyLease* lease);
-  // Reads the rest of the body. Nothing: `body` is whole, and counted by `lease`. A problem with
+  // Reads the rest of the body. Nothing: `body` is whole, and counted by `lease`. A refusal with
   // status 0: the connection has ended, and nobody is left to be told.
-  Task<std::optional<HeadProblem>> ReadBody(const RequestHead& head, std::string_view* body,
-                                            BodyLease* lease);
+  Task<std::optional<Refused>> ReadBody(const RequestHead& head, std::string_view* body,
+                                        BodyLease* lease);
+  // The same of a call that carries tensors, which may have far more than other bodies: it waits for
+  // the room of all of it, and then may not be slow, as others wait for that room. It is read into
+  // `body`, as copying it would stop whatever else its thread does.
+  Task<std::optional<Refused>> ReadTensors(const RequestHead& head, std::string* body,
+                                           BodyLease* lease);
   void ForgetBody();
 
  private:
   static constexpr size_t kReadBytes = 4 * 1024;
-  using Problem = std::optional<HeadProblem>;
+  using Problem = std::optional<Refused>;
   Task<Problem> ReadSized(size_t length, std::string_view* body, BodyLease* lease);
-  Task<bool> AwaitRoom(size_t bytes, BodyLease* lease);
+  Task<Problem> ReadSizedTensors(size_t length, std::string* body, BodyLease* lease);
+  Task<Problem> AwaitRoom(size_t bytes, BodyLease* lease);
   Task<Problem> ReadChunked(std::string_view* body, BodyLease* lease);
   Task<bool> ReadMoreOfBody(size_t room);
+  // Adds how many bytes came to `read`.
+  Task<Problem> ReadMoreTensors(asio::mutable_buffer room, int64_t until_ms, size_t* read);
+  Task<bool> SendContinue();
   std::string_view Here() const;  // what the client's buffer holds
   size_t MostBytes() const;
-  HeadProblem TooLarge(std::optional<size_t> length) const;
+  Refused TooLarge(std::optional<size_t> length) const;
 
   Shard& shard_;
   Client& client_;
@@ -55,7 +65,7 @@ class RequestReader {
   bool began_ = false;         // some of the head is here
   size_t head_bytes_ = 0;      // of the request that begins in the client's buffer
   size_t body_bytes_ = 0;      // of a body that lies in the client's buffer
-  bool has_tensors_ = false;   // the body whose rest is read
+  bool has_tensors_ = false;   // the body whose rest is read: it is of such a call
   bool continue_due_ = false;  // the client waits for "100 Continue"
 };
 

@@ -20,6 +20,9 @@ constexpr std::string_view kRegister =
 constexpr std::string_view kArealXccl =
     "its weights would reach the engine unseen; let AReaL update by way of the disk, which names a "
     "directory to /v1/load_lora_adapter";
+constexpr std::string_view kVllmTensors =
+    "vLLM has no such call; write the adapter to a directory and name it to "
+    "/v1/load_lora_adapter, or publish the version with lorry";
 constexpr std::string_view kSkyrlGenerate =
     "SkyRL's own server answers it for the base model, whatever `model` says, and not at all "
     "beside "
@@ -123,6 +126,7 @@ constexpr Route kVllm[] = {
     {"GET", "/is_sleeping", kPass},
     {"POST", "/v1/load_lora_adapter", kCall},
     {"POST", "/v1/unload_lora_adapter", kCall},
+    {"POST", kFromTensors, kRefuse, BodyShape::kNone, kVllmTensors},
     {"POST", "/load_lora_adapter/", kCall},
     {"POST", "/load_lora_adapter", kCall},
     {"POST", "/skyrl/v1/load_lora_adapter", kCall},

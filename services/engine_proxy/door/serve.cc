@@ -40,17 +40,18 @@ bool AsksFor(const PaddedBody& body, const std::vector<JsonField>& fields, std::
 
 }  // namespace
 
-Task<bool> Session::Serve(Exchange& x) {
+bool Session::Choose(Exchange& x) {
   const proxy::DoorTable& table = shard_.Table();
   x.kind = table.engine;
   x.facts = shard_.shared.facts.load();
   x.route = ChooseRoute(x.kind, x.head.method, x.head.path,
                         {.unknown = shard_.shared.options.allow_unknown_routes,
                          .calls = shard_.shared.options.on_call != nullptr});
-  if (table.boot.empty() || x.kind == fleet::EngineKind::kUnknown) {
-    Refused why{503, "ENGINE_UNREACHABLE", "no engine answers behind this door", 2};
-    return Refuse(x, std::move(why));
-  }
+  return !table.boot.empty() && x.kind != fleet::EngineKind::kUnknown;
+}
+
+Task<bool> Session::Serve(Exchange& x) {
+  if (!Choose(x)) return Refuse(x, NoEngine());
   switch (x.route.action) {
     case RouteAction::kHealth:
       return Answer(x, 200, kJson, "");
@@ -73,8 +74,7 @@ Task<bool> Session::Serve(Exchange& x) {
     case RouteAction::kRefuse:
       break;
   }
-  Refused why{x.route.status, "ROUTE_REFUSED", x.route.message};
-  return Refuse(x, std::move(why));
+  return Refuse(x, NotRouted(x));
 }
 
 Task<bool> Session::ServeFetched(Exchange& x) {

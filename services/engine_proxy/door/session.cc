@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "services/engine_proxy/door/answer.h"
+#include "services/engine_proxy/door/routes.h"
 
 namespace lorry::door {
 
@@ -23,17 +24,22 @@ Task<void> Session::Run() {
     if (!connected) break;
     if (HeadProblem* problem = std::get_if<HeadProblem>(&*head)) {
       Exchange x(shard_, client_, reader_, RequestHead{});
-      keep = co_await Reject(x, std::move(*problem));
+      Refused why{problem->status, "REQUEST_INVALID", std::move(problem->message)};
+      keep = co_await Reject(x, std::move(why));
     } else {
       Exchange x(shard_, client_, reader_, std::get<RequestHead>(*std::move(head)));
-      std::optional<HeadProblem> unread;
+      std::optional<Refused> unread;
       if (!reader_.TakeBody(x.head, &x.body, &x.lease)) {
+        if (CarriesTensors(x.head.method, x.head.path)) {
+          keep = co_await ServeTensors(x);
+          continue;
+        }
         unread = co_await reader_.ReadBody(x.head, &x.body, &x.lease);
       }
       if (!unread) {
         keep = co_await Serve(x);
       } else {
-        keep = unread->status != 0 && co_await Reject(x, std::move(*unread));
+        keep = unread->status != 0 && co_await Reject(x, *std::move(unread));
       }
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "services/engine_proxy/door/exchange.h"
 
@@ -16,6 +17,7 @@ class Session {
  private:
   // Each answers one request; true when the connection may carry another.
   Task<bool> Serve(Exchange& x);
+  Task<bool> ServeTensors(Exchange& x);
   Task<bool> ServeRewritten(Exchange& x);
   Task<bool> ServeHeld(Exchange& x, Held held);
   Task<bool> ServeResolved(Exchange& x, Resolution outcome);
@@ -24,6 +26,9 @@ class Session {
   Task<bool> ServeAbort(Exchange& x);
   Task<bool> ServeLabel(Exchange& x);
   Task<bool> ServeCall(Exchange& x);
+  Task<bool> HandOver(Exchange& x, std::string body);
+  // By its head: who answers it. False: no engine is there.
+  bool Choose(Exchange& x);
 
   Shard& shard_;
   Client& client_;

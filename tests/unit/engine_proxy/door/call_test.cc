@@ -1,5 +1,6 @@
 // Calls that somebody else answers: by whom, how long they are waited for, and what ends them.
 #include <gmock/gmock.h>
+#include <poll.h>
 
 #include <deque>
 
@@ -65,6 +66,10 @@ class CallTest : public DoorTest {
     wire.Send(Post("/pause_generation?a=1", R"({"mode":"abort"})", fields));
     EXPECT_TRUE(Eventually([&] { return owner_.taken() == before + 1; }));
     return wire;
+  }
+  // What came later on either thread was served.
+  void ServesWhatCameBefore() {
+    for (uint32_t i = 0; i < options_.threads; ++i) EXPECT_EQ(Ask(Get("/health")).status(), 200);
   }
   static std::string ReasonOf(const Message& reply) { return reply.Get("X-Lorry-Reason"); }
 
@@ -195,8 +200,16 @@ TEST_F(CallTest, WhatNeedsNobodysStateIsPassedToTheEngine) {
   EXPECT_EQ(owner_.taken(), 0u);
 }
 
-std::string Tensors(size_t bytes) {
-  return Post("/load_lora_adapter_from_tensors", std::string(bytes, 'A'));
+constexpr std::string_view kTensorsPath = "/load_lora_adapter_from_tensors";
+constexpr size_t kAllRoom = 100'000;
+
+std::string Tensors(size_t bytes, std::string_view fields = "") {
+  return Post(kTensorsPath, std::string(bytes, 'A'), fields);
+}
+// The beginning of as many as there is room for; the rest does not come.
+std::string BeginningOfTensors(std::string_view fields = "") {
+  const std::string whole = Tensors(kAllRoom, fields);
+  return whole.substr(0, whole.find("\r\n\r\n") + 5);
 }
 
 TEST_F(CallTest, TensorsHaveALimitOfTheirOwn) {
@@ -260,6 +273,91 @@ TEST_F(CallTest, TensorsThatWaitForRoomAreToldOfTheDoorsEnd) {
   EXPECT_EQ(Ask(Get("/health")).status(), 200);
   door_->Drain(60'000);
   EXPECT_EQ(ReasonOf(ReadMessage(second)), "DRAINING");
+}
+
+// A door that drains takes no call, so that it waits for none that is not whole.
+TEST_F(CallTest, ADrainWaitsForNoTensorsThatAreStillToCome) {
+  options_.limits.tensors_bytes = kAllRoom;
+  Start();
+  Wire stalls = Connect(), waits = Connect();
+  stalls.Send(BeginningOfTensors("Expect: 100-continue\r\n"));
+  EXPECT_THAT(stalls.ReadUntil("\r\n\r\n"), HasSubstr("100 Continue")) << "it has the room";
+  waits.Send(Tensors(kAllRoom));
+  ServesWhatCameBefore();
+  EXPECT_TRUE(door_->Quiesce(10'000));
+  EXPECT_EQ(ReasonOf(ReadMessage(stalls)), "DRAINING");
+  EXPECT_EQ(ReasonOf(ReadMessage(waits)), "DRAINING");
+  EXPECT_EQ(owner_.taken(), 0u);
+}
+
+TEST_F(CallTest, WhoLacksTheKeyTakesNoRoomForTensors) {
+  options_.limits.tensors_bytes = kAllRoom;
+  Start();
+  door_->SetEngineFacts({.control_authorization = "Bearer secret"});
+  Wire stalls = Connect();
+  stalls.Send(BeginningOfTensors());
+  const Message refused = ReadMessage(stalls);
+  EXPECT_EQ(refused.status(), 401);
+  EXPECT_EQ(refused.Get("Connection"), "close") << "nobody reads the rest of its body";
+  Wire other = Connect();
+  other.Send(Tensors(kAllRoom, "Authorization: Bearer secret\r\n"));
+  EXPECT_TRUE(Eventually([&] { return owner_.taken() == 1; }));
+}
+
+TEST_F(CallTest, TensorsThatNobodyTakesAreRefusedByTheirHead) {
+  const auto answer = [&](std::string_view fields) {
+    Wire wire = Connect();
+    wire.Send(BeginningOfTensors(fields));
+    return ReadMessage(wire);
+  };
+  Start();
+  EXPECT_EQ(answer("Content-Encoding: gzip\r\n").status(), 415);
+  door_->SetTable(PolicyTable(fleet::EngineKind::kVllm).Make());
+  const Message vllm = answer("");
+  EXPECT_EQ(vllm.status(), 403);
+  EXPECT_THAT(vllm.body, HasSubstr("/v1/load_lora_adapter"));
+  door_->SetTable({});
+  EXPECT_EQ(ReasonOf(answer("")), "ENGINE_UNREACHABLE");
+  options_.on_call = nullptr;
+  StartBefore(engine_->port());
+  const Message closed = answer("");
+  EXPECT_EQ(closed.status(), 403);
+  EXPECT_THAT(closed.body, HasSubstr("--framework-calls=on"));
+}
+
+TEST_F(CallTest, TensorsCountAmongTheCallsWhileTheyWaitForRoom) {
+  options_.limits.tensors_bytes = kAllRoom;
+  options_.limits.calls = 2;
+  Start();
+  Wire first = Connect(), second = Connect();
+  first.Send(Tensors(kAllRoom));
+  EXPECT_TRUE(Eventually([&] { return owner_.taken() == 1; }));
+  second.Send(Tensors(kAllRoom));
+  ServesWhatCameBefore();
+  const Message third = Ask(BeginningOfTensors());
+  EXPECT_EQ(third.status(), 503);
+  EXPECT_EQ(ReasonOf(third), "DOOR_FULL");
+  owner_.Answer(CallReply{200, "text/plain", "one"});
+  EXPECT_EQ(ReadMessage(first).body, "one");
+  EXPECT_TRUE(Eventually([&] { return owner_.taken() == 2; }));
+}
+
+// Others wait for the room of all of it.
+TEST_F(CallTest, TensorsMayNotComeSlowly) {
+  options_.limits.tensors_bytes = kAllRoom;
+  options_.limits.body_ms = 1'000;  // which each byte would begin anew
+  Start();
+  Wire wire = Connect();
+  wire.Send(BeginningOfTensors());
+  pollfd answered{wire.fd(), POLLIN, 0};
+  EXPECT_TRUE(Eventually([&] { return !wire.Send("A") || ::poll(&answered, 1, 0) > 0; }));
+  EXPECT_EQ(ReadMessage(wire).status(), 408);
+  Wire other = Connect();
+  other.Send(Tensors(kAllRoom));
+  EXPECT_TRUE(Eventually([&] {
+    wire.Send("A");
+    return owner_.taken() == 1;
+  })) << "though it still sends";
 }
 
 }  // namespace

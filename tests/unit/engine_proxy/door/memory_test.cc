@@ -86,6 +86,18 @@ TEST_F(DoorMemory, SendsOneBodyToAllSamples) {
   EXPECT_TRUE(BecomesQuiet());
 }
 
+// They may have most of the memory that the proxy has.
+TEST_F(DoorMemory, HandsTensorsOverWithoutACopy) {
+  options_.on_call = [](EngineCall call, CallTicket ticket) {
+    EXPECT_EQ(call.body.size(), kBodyBytes);
+    ticket.Answer(CallReply{200, "text/plain", ""});
+  };
+  engine_ = std::make_unique<ScriptedEngine>([](const Message&, Wire&) { return false; });
+  StartBefore(engine_->port());
+  const std::string request = Post("/load_lora_adapter_from_tensors", std::string(kBodyBytes, 'A'));
+  EXPECT_LT(MostFor(request), kBodyBytes + kBodyBytes / 8);
+}
+
 TEST_F(DoorMemory, KeepsNoRoomForBodiesOnConnectionsThatWait) {
   constexpr size_t kConnections = 64;
   constexpr size_t kEach = 32 * 1024;

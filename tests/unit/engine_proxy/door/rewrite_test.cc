@@ -302,6 +302,7 @@ TEST(Routes, EveryRouteHasOneAnswer) {
   }
   EXPECT_EQ(ChooseRoute(kSglang, "GET", "/generate", {.unknown = true}).status, 405);
   EXPECT_EQ(action(kSglang, "POST", "/register_lora_adapter", true), RouteAction::kRefuse);
+  EXPECT_EQ(action(kVllm, "POST", "/load_lora_adapter_from_tensors", true), RouteAction::kRefuse);
   EXPECT_EQ(action(kVllm, "POST", "/skyrl/v1/generate", true), RouteAction::kRefuse);
   for (const char* path : {"/areal_set_update_weight_meta_lora", "/areal_update_weights_lora",
                            "/areal_update_weights_lora_xccl"})
