@@ -341,7 +341,16 @@ void ForgetMemory(Core& core, const BootId& boot) {
   FollowSleep(core);
 }
 
-std::string AsleepDetail(const Core& core) {
+std::string RestDetail(const Core& core) {
+  if (!core.asleep) {
+    if (IsAsleepOrToBe(core))
+      return "asleep soon: a framework's call to release memory waits until what runs has ended";
+    if (IsUnderWay<WeightsCall>(core))
+      return "updating: a framework gives the engine other weights";
+    if (IsUpdatingOrTo(core))
+      return "updating soon: a framework's call to change weights waits until what runs has ended";
+    return "";
+  }
   const std::optional<AsleepRecord>& record = core.memory.record;
   if (!record.has_value()) return "asleep: it was put to sleep without this proxy";
   const bool is_sglang = core.limits.kind == fleet::EngineKind::kSglang;

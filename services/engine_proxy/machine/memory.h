@@ -48,6 +48,7 @@ std::optional<Tick> MemoryWakeAt(const Core& core);
 void HandleSaidAsleep(Core& core, const EngineSeen& seen);
 // To be called when the engine begins a new life, in which it has all of its memory.
 void ForgetMemory(Core& core, const BootId& boot);
-std::string AsleepDetail(const Core& core);
+// What has the engine rest, or will have once what runs has ended; empty where nothing does.
+std::string RestDetail(const Core& core);
 
 }  // namespace lorry::proxy

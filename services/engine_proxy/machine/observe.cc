@@ -20,12 +20,14 @@ fleet::MemberHealth HealthOf(const Core& core) {
     return fleet::MemberHealth::kJoining;
   // Also while it sleeps: it cannot take its memory back before it is started again.
   if (core.IsWedged()) return fleet::MemberHealth::kWedged;
-  return core.asleep ? fleet::MemberHealth::kAsleep : fleet::MemberHealth::kReady;
+  // Nor can it load anything once its door is shut for a framework's call: no sync waits for it.
+  const bool rests = IsAsleepOrToBe(core) || IsUpdatingOrTo(core);
+  return rests ? fleet::MemberHealth::kAsleep : fleet::MemberHealth::kReady;
 }
 
 std::string HealthDetail(const Core& core) {
   if (std::string trouble = EngineTrouble(core); !trouble.empty()) return trouble;
-  if (core.asleep) return AsleepDetail(core);
+  if (std::string detail = RestDetail(core); !detail.empty()) return detail;
   if (IsResuming(core)) {
     return "resuming: a pause is over, and the engine has not said yet that it goes on";
   }

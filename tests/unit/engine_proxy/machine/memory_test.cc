@@ -20,7 +20,6 @@ TEST_F(MemoryTest, TheCallIsPassedOnceWhatRunsHasEnded) {
   EXPECT_EQ(Answered(call), "waits");
   bench_.Pass(5'000);
   EXPECT_EQ(passed(), 0u);
-  EXPECT_EQ(Health(), MemberHealth::kReady);
   bench_.Count(1, 0);
   ASSERT_EQ(passed(), 1u);
   EXPECT_EQ(bench_.passed_[0].ticket, call);
@@ -29,6 +28,27 @@ TEST_F(MemoryTest, TheCallIsPassedOnceWhatRunsHasEnded) {
   EXPECT_EQ(Health(), MemberHealth::kAsleep);
   EXPECT_THAT(Detail(), HasSubstr("a framework released its kv_cache, weights"));
   EXPECT_FALSE(bench_.Routed(1));
+}
+
+// Nothing is loaded meanwhile, so no sync may wait for it.
+TEST_F(MemoryTest, TheFleetKnowsFromTheMomentOnThatTheDoorIsShut) {
+  const auto told = [&] { return bench_.sent_.health_detail; };
+  bench_.Count(1, 1);
+  const uint64_t release = Release();
+  EXPECT_EQ(bench_.sent_.health, MemberHealth::kAsleep);
+  EXPECT_THAT(told(), HasSubstr("call to release memory waits"));
+  bench_.Tell(CallLeft{release});
+  EXPECT_EQ(bench_.sent_.health, MemberHealth::kReady);
+  EXPECT_EQ(told(), "");
+  Update();
+  EXPECT_EQ(bench_.sent_.health, MemberHealth::kAsleep);
+  EXPECT_THAT(told(), HasSubstr("call to change weights waits"));
+  bench_.pass_hangs_ = true;
+  bench_.Count(1, 0);
+  EXPECT_EQ(bench_.sent_.health, MemberHealth::kAsleep);
+  EXPECT_THAT(told(), HasSubstr("gives the engine other weights"));
+  AnswerPassed(Outcome::kOk);
+  EXPECT_EQ(bench_.sent_.health, MemberHealth::kReady);
 }
 
 TEST_F(MemoryTest, RequestsThatAnEarlierProcessLetInAreWaitedFor) {
