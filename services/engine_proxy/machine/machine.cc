@@ -84,6 +84,16 @@ void Handle(Core& core, const Event& event) {
              event);
 }
 
+// Whoever comes while the engine is asked to pause must find the door shut: what still reaches the
+// engine is held there until it goes on.
+void PutTableBeforePause(std::vector<Effect>& effects) {
+  const auto is_pause = [](const Effect& e) { return std::holds_alternative<PauseEngine>(e); };
+  const auto is_table = [](const Effect& e) { return std::holds_alternative<SetDoorTable>(e); };
+  const auto pause = std::ranges::find_if(effects, is_pause);
+  const auto table = std::find_if(pause, effects.end(), is_table);
+  if (table != effects.end()) std::rotate(pause, table, table + 1);
+}
+
 void Plan(Core& core) {
   AdvanceUncounted(core);
   AdvanceMemory(core);
@@ -102,6 +112,7 @@ void Plan(Core& core) {
   AnswerBindCalls(core);
   AnswerCalls(core);
   AdvanceObserved(core);
+  PutTableBeforePause(core.effects);
 }
 
 absl::Status Invalid(const std::string& key) {

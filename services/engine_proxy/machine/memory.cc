@@ -20,6 +20,9 @@ namespace {
 // after the first look.
 constexpr uint32_t kLooksToWake = 2;
 
+// How long the last bytes of what a pause has ended may take from the engine to the door.
+constexpr int64_t kLastBytesMs = 5'000;
+
 // Two in a row, because a request that has arrived may not be among what the engine shows yet.
 constexpr uint32_t kLooksIdle = 2;
 
@@ -132,16 +135,40 @@ bool IsAtRest(const Core& core) {
   return core.limits.kind != fleet::EngineKind::kSglang || core.memory.idle_on == core.boot;
 }
 
-// Refuses a call that has waited too long for the engine to be at rest. False: it may go on
-// waiting.
-bool RefusesBusy(Core& core, uint64_t ticket) {
+// From now on the call in front waits for the engine to be at rest, if it has not before. Returns
+// since when.
+Tick BeginToWait(Core& core) {
   Memory& memory = core.memory;
   if (!memory.idle_by.has_value()) {
     memory.looks_idle = 0;
     memory.idle_by = core.now + core.config.idle_ms;
   }
-  if (core.now < *memory.idle_by) return false;
-  memory.idle_by.reset();
+  return *memory.idle_by - core.config.idle_ms;
+}
+
+// Whether the engine has requests though a framework's pause has ended all that it had. They came
+// just as that began, and are held until the engine goes on; or their last bytes are on their way to
+// the door.
+bool MayHoldLatecomers(const Core& core) {
+  return IsHeldByFramework(core) && core.pause.has_ended_all && core.LiveRequests() > 0;
+}
+
+// Refuses a call that would wait for those, and with it whoever is to let the engine go on, behind
+// it.
+bool RefusesLatecomers(Core& core, uint64_t ticket) {
+  if (!MayHoldLatecomers(core) || core.now < BeginToWait(core) + kLastBytesMs) return false;
+  core.memory.idle_by.reset();
+  AnswerNow(core, ticket, Outcome::kRefused, "PAUSE_CONFLICT",
+            "the engine holds requests that came just as its pause began, and whose memory would "
+            "be gone; continue it first");
+  return true;
+}
+
+// Refuses a call that has waited too long for the engine to be at rest. False: it may go on
+// waiting.
+bool RefusesBusy(Core& core, uint64_t ticket) {
+  if (core.now < BeginToWait(core) + core.config.idle_ms) return false;
+  core.memory.idle_by.reset();
   AnswerNow(core, ticket, Outcome::kRefused, "ENGINE_BUSY",
             "the engine has requests that this door does not know of, and SGLang would die of the "
             "call: end them, or ask again once they have ended");
@@ -225,6 +252,7 @@ bool Take(Core& core, uint64_t ticket, const ReleaseCall& call) {
               "first, or abort them");
     return true;
   }
+  if (RefusesLatecomers(core, ticket)) return true;
   if (IsEngineTaken(core) || !IsDrained(core)) return false;
   if (!IsAtRest(core)) return RefusesBusy(core, ticket);
   Pass(core, ticket, call);
@@ -305,13 +333,14 @@ void HandleSaidOccupancy(Core& core, const OccupancySeen& seen) {
 
 void AdvanceMemory(Core& core) {
   const bool waits = IsNext<ReleaseCall>(core) || IsNext<WeightsCall>(core);
-  if (!waits || IsAtRest(core)) core.memory.idle_by.reset();
+  if (!waits || (IsAtRest(core) && !MayHoldLatecomers(core))) core.memory.idle_by.reset();
 }
 
 std::optional<Tick> MemoryWakeAt(const Core& core) {
   if (!IsRestAwaited(core)) return std::nullopt;
   FirstAfter wake(core.now);
   wake.At(*core.memory.idle_by);
+  wake.At(*core.memory.idle_by - core.config.idle_ms + kLastBytesMs);
   wake.At(core.occupancy_due);
   return wake.first();
 }

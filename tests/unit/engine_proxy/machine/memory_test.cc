@@ -309,6 +309,32 @@ TEST_F(MemoryTest, WhatAnAbortingPauseEndsIsWaitedFor) {
   EXPECT_EQ(Answered(call), "ok");
 }
 
+// It came as the pause began, and is held until the engine goes on: that call would wait behind
+// this one.
+TEST_F(MemoryTest, WhatAnAbortingPauseHoldsIsNotWaitedForLong) {
+  for (const PauseKind kind : {PauseKind::kAbort, PauseKind::kWait}) {
+    bench_.Call(PauseCall{kind});
+    bench_.Count(1, 1);
+    const uint64_t call = Release();
+    const uint64_t go_on = bench_.Call(ContinueCall{});
+    EXPECT_EQ(Answered(call), "waits") << "for the last bytes of what the pause has ended";
+    bench_.PassAsAsked(6'000);
+    EXPECT_EQ(Answered(call), "PAUSE_CONFLICT");
+    EXPECT_EQ(Answered(go_on), "ok");
+    bench_.Count(1, 0);
+  }
+}
+
+TEST_F(MemoryTest, TheDoorIsShutBeforeTheEngineIsAskedToPause) {
+  bench_.machine_->Step(bench_.now(), CallMade{99, PauseCall{PauseKind::kAbort}});
+  std::vector<size_t> order;
+  for (const Effect& effect : bench_.machine_->TakeReady().effects) {
+    if (effect.index() == kPauseEffect || effect.index() == kTableEffect)
+      order.push_back(effect.index());
+  }
+  EXPECT_THAT(order, ::testing::ElementsAre(kTableEffect, kPauseEffect));
+}
+
 TEST_F(MemoryTest, ThePausesTimeWaitsWhileMemoryIsReleased) {
   bench_.Call(PauseCall{PauseKind::kAbort});
   Release();
