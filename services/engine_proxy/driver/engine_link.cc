@@ -232,12 +232,15 @@ void EngineLink::Run(const Probe& probe) {
                        spdlog::log(status.ok() ? spdlog::level::info : spdlog::level::warn,
                                    "probe name={} {}", probe.name.value,
                                    status.ok() ? "answered" : Text(status));
+                       // Shed until its deadline: there were others, and no answer.
+                       const bool is_shed = status.code() == absl::StatusCode::kResourceExhausted;
+                       const bool others_heard = listeners_.others().heard != before.heard;
                        sink_(ProbeDone{.op = probe.op,
-                                       .outcome = OutcomeOf(status),
+                                       .outcome = is_shed ? Outcome::kUnknown : OutcomeOf(status),
                                        .reason = ReasonOf(status),
                                        .detail = Text(status),
                                        .answer = answer.ok() ? *answer : fleet::ProbeAnswer(),
-                                       .others_heard = listeners_.others().heard != before.heard});
+                                       .others_heard = is_shed || others_heard});
                      });
       },
       [this, probe] {

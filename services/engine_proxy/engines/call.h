@@ -4,18 +4,23 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "lib/base/error.h"
 #include "services/engine_proxy/engines/engine.h"
 #include "services/engine_proxy/engines/http_client.h"
 #include "services/engine_proxy/engines/probe.h"
+#include "services/engine_proxy/engines/wire.h"
 
 namespace lorry::engines {
 
@@ -68,6 +73,24 @@ Task<absl::StatusOr<std::optional<fleet::ReferenceGap>>> AskReference(peft::Refe
     answered.push_back(*std::move(logprobs));
   }
   co_return GapTo(reference, answered);
+}
+
+// What the engine answers to a part of a probe that it did not shed. `ask()`: the task that asks.
+template <typename Ask>
+Task<absl::StatusOr<HttpReply>> AskUntilTaken(fleet::EngineKind kind, Ask ask,
+                                              HttpClient::Clock::time_point deadline) {
+  constexpr std::chrono::seconds kAskAgain{1};  // a full queue moves in that time
+  for (;;) {
+    auto reply = co_await ask();
+    if (!reply.ok() || !WasShed(kind, *reply)) co_return reply;
+    const auto again = HttpClient::Clock::now() + kAskAgain;
+    if (again >= deadline) {
+      co_return Error(absl::StatusCode::kResourceExhausted, "PROBE_BEHIND_OTHERS",
+                      absl::StrCat("the engine sheds the probe: ", ErrorText(*reply)));
+    }
+    boost::asio::steady_timer timer(co_await boost::asio::this_coro::executor, again);
+    co_await timer.async_wait(boost::asio::use_awaitable);
+  }
 }
 
 inline HttpClient::Clock::time_point DeadlineAfter(Engine::Millis within) {

@@ -102,7 +102,9 @@ class Engine {
   virtual void Load(const EngineName& name, const std::string& path, Millis within,
                     Answer<absl::Status> answer) = 0;
 
-  // NOT_FOUND ENGINE_NAME_UNKNOWN, FAILED_PRECONDITION PROBE_FAILED. While the engine is paused a
+  // NOT_FOUND ENGINE_NAME_UNKNOWN, FAILED_PRECONDITION PROBE_FAILED. RESOURCE_EXHAUSTED
+  // PROBE_BEHIND_OTHERS: until `within` it was shed for others' sake, however often it was asked
+  // again. While the engine is paused a
   // probe other than kPresence waits.
   virtual void Probe(const EngineName& name, fleet::ProbeQuestion question, Millis within,
                      Answer<absl::StatusOr<fleet::ProbeAnswer>> answer) = 0;

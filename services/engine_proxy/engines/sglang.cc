@@ -134,7 +134,8 @@ class SglangCalls {
         {"return_logprob", true},
         {"logprob_start_len", 0}};  // of the prompt, too
     if (!name.empty()) body["lora_path"] = name;
-    auto reply = co_await Post("/generate", body, api_key_, deadline);
+    auto reply = co_await AskUntilTaken(
+        kKind, [&] { return Post("/generate", body, api_key_, deadline); }, deadline);
     if (reply.ok() && IsUnknownAdapter(fleet::EngineKind::kSglang, *reply))
       co_return NameUnknown(name, *reply);
     co_return reply;

@@ -135,7 +135,8 @@ class VllmCalls {
   Task<absl::StatusOr<ProbeReply>> Token(std::string model, TimePoint deadline) {
     const Json body = {{"model", model},   {"prompt", ProbePrompt()}, {"max_tokens", 1},
                        {"temperature", 0}, {"ignore_eos", true},      {"logprobs", 0}};
-    const auto reply = co_await Post("/v1/completions", body, deadline);
+    const auto reply = co_await AskUntilTaken(
+        kKind, [&] { return Post("/v1/completions", body, deadline); }, deadline);
     if (!reply.ok()) co_return reply.status();
     if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(model, *reply);
     co_return ParseVllmToken(*reply);
@@ -159,7 +160,8 @@ class VllmCalls {
                        {"logprobs", 0},
                        {"logprob_token_ids", std::set<uint32_t>(tokens.begin() + 1, tokens.end())},
                        {"return_tokens_as_token_ids", true}};
-    const auto reply = co_await Post("/v1/completions", body, deadline);
+    const auto reply = co_await AskUntilTaken(
+        kKind, [&] { return Post("/v1/completions", body, deadline); }, deadline);
     if (!reply.ok()) co_return reply.status();
     if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(adapter, *reply);
     co_return ParseVllmReference(*reply, prompt);

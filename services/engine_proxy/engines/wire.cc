@@ -117,6 +117,20 @@ absl::Status StatusOfLoad(const EngineName& name, const HttpReply& reply) {
   return StatusOfRefusal("load " + name.value, reply);
 }
 
+bool WasShed(fleet::EngineKind kind, const HttpReply& reply) {
+  if (reply.status == 503) return true;
+  if (reply.status != 200) return false;
+  const Json body = ParseJson(reply.body);
+  if (kind == fleet::EngineKind::kSglang) {
+    const Json& finish = MemberOf(MemberOf(body, "meta_info"), "finish_reason");
+    return StringIn(finish, "type") == "abort";
+  }
+  const Json& choices = MemberOf(body, "choices");
+  return choices.is_array() && std::ranges::any_of(choices, [](const Json& choice) {
+           return StringIn(choice, "finish_reason") == "abort";
+         });
+}
+
 absl::Status NoToken(const HttpReply& reply) {
   return Error(absl::StatusCode::kFailedPrecondition, "PROBE_FAILED",
                absl::StrCat("the engine answered without a token: ", ErrorText(reply)));

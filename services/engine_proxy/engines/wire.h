@@ -68,6 +68,9 @@ absl::Status StatusOfProbe(const HttpReply& reply);
 // Python's words for a NaN that it is to write as JSON: vLLM answers with a 400 or a 500 then, and
 // SGLang writes null.
 bool SaysNotFinite(const HttpReply& reply);
+// Whether the engine ended a probe for others' sake, and not because of what it asks: its queue is
+// full, or somebody has all requests aborted.
+bool WasShed(fleet::EngineKind kind, const HttpReply& reply);
 absl::StatusOr<ProbeReply> ParseSglangToken(const HttpReply& reply);
 
 // The log-probabilities of a reference prompt's tokens but the first, as the engine has them; empty

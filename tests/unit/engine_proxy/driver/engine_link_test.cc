@@ -55,6 +55,11 @@ class Pages {
     pages_[path] = std::move(page);
     changed_.notify_all();
   }
+  // The next one who asks gets this, and everybody else what was given before.
+  void SetOnce(const std::string& path, Page page) {
+    MutexLock lock(mutex_);
+    once_[path] = std::move(page);
+  }
   // Until somebody waits for a page that is held.
   void AwaitAskedFor(const std::string& path) {
     MutexLock lock(mutex_);
@@ -89,6 +94,7 @@ class Pages {
   }
   Page PageAt(const std::string& path) {
     MutexLock lock(mutex_);
+    if (auto once = once_.extract(path)) return once.mapped();
     for (; pages_[path].is_held && !stops_; changed_.wait(mutex_)) {
       waited_for_.insert(path);
       changed_.notify_all();
@@ -101,7 +107,7 @@ class Pages {
   const uint16_t port_;
   Mutex mutex_;
   CondVar changed_;
-  std::map<std::string, Page> pages_ LORRY_GUARDED_BY(mutex_);
+  std::map<std::string, Page> pages_, once_ LORRY_GUARDED_BY(mutex_);
   std::set<std::string> waited_for_ LORRY_GUARDED_BY(mutex_);
   bool stops_ LORRY_GUARDED_BY(mutex_) = false;
   std::thread thread_;
@@ -119,17 +125,31 @@ class EngineLinkTest : public ::testing::Test {
     pages_.Set("/v1/models", {200, R"({"data":[{"id":"base","owned_by":"sglang","root":"m"}]})"});
     pages_.Set("/server_info", InfoOf("1"));
     pages_.Set("/update", {200, "{}"});
+  }
+  ~EngineLinkTest() override { link_.reset(); }
+
+  // The boot that is seen first.
+  BootId Connect(int64_t probe_deadline_ms = 60'000) {
     link_.emplace(
         EngineLink::Options{
             .engine = {.url = pages_.url()},
             .find_base_model = [](const auto&) { return FoundBaseModel{.unchecked = true}; },
             .look_every_ms = 1,
-            .look_deadline_ms = 60'000},
+            .look_deadline_ms = 60'000,
+            .probe_deadline_ms = probe_deadline_ms},
         [this](Event event) { Hear(std::move(event)); },
-        EngineLink::Listeners{.on_facts = [this](const auto&) { ++lives_; }});
+        EngineLink::Listeners{.on_facts = [this](const auto&) { ++lives_; },
+                              .others = [] { return EngineLink::Others(); }});
     link_->Start();
+    return Next<EngineSeen>().boot;
   }
-  ~EngineLinkTest() override { link_.reset(); }
+  ProbeDone AnswerToProbe(const BootId& boot) {
+    link_->Run(Probe{.op = 1,
+                     .boot = boot,
+                     .name = EngineName("math-v1"),
+                     .question = {.kind = fleet::ProbeKind::kToken}});
+    return Next<ProbeDone>();
+  }
 
   // Waits for the next event of this kind that comes after the last one that was waited for.
   template <typename Kind>
@@ -162,7 +182,7 @@ class EngineLinkTest : public ::testing::Test {
 };
 
 TEST_F(EngineLinkTest, ALifeThatIsLostFromSightAndSeenAgainIsCountedOnce) {
-  const BootId boot = Next<EngineSeen>().boot;
+  const BootId boot = Connect();
   Stall();
   EXPECT_FALSE(Next<EngineLost>().ended);
   pages_.Set("/server_info", InfoOf("1"));
@@ -176,7 +196,7 @@ TEST_F(EngineLinkTest, ALifeThatIsLostFromSightAndSeenAgainIsCountedOnce) {
 }
 
 TEST_F(EngineLinkTest, WhoHasAnsweredACallIsAskedForTheNextOneThoughLooksHaveFailed) {
-  const BootId boot = Next<EngineSeen>().boot;
+  const BootId boot = Connect();
   const auto update = [&](OpId op) {
     link_->Run(PassCall{op, boot, /*ticket=*/1, /*deadline_ms=*/60'000},
                engines::RawCall{"POST", "/update", "{}"}, [](const engines::RawReply&) {});
@@ -192,6 +212,24 @@ TEST_F(EngineLinkTest, WhoHasAnsweredACallIsAskedForTheNextOneThoughLooksHaveFai
   EXPECT_EQ(Next<PassDone>().outcome, Outcome::kOk);
   update(2);
   EXPECT_EQ(Next<PassDone>().outcome, Outcome::kOk);
+}
+
+constexpr char kFull[] = R"({"error":{"message":"The request queue is full."}})";
+constexpr char kAborted[] = R"({"output_ids":[],"meta_info":{"finish_reason":{"type":"abort"}}})";
+constexpr char kToken[] = R"({"output_ids":[164],"meta_info":{"finish_reason":{"type":"length"}}})";
+
+TEST_F(EngineLinkTest, AProbeThatIsAbortedForOthersSakeIsAskedAgain) {
+  pages_.Set("/generate", {200, kToken});
+  pages_.SetOnce("/generate", {200, kAborted});
+  const ProbeDone done = AnswerToProbe(Connect());
+  EXPECT_EQ(done.outcome, Outcome::kOk) << done.detail;
+}
+
+TEST_F(EngineLinkTest, OneThatIsShedUntilItsDeadlineWaitedBehindOthers) {
+  pages_.Set("/generate", {503, kFull});
+  const ProbeDone done = AnswerToProbe(Connect(/*probe_deadline_ms=*/900));
+  EXPECT_EQ(done.outcome, Outcome::kUnknown);
+  EXPECT_TRUE(done.others_heard) << done.detail;
 }
 
 }  // namespace

@@ -60,6 +60,25 @@ TEST(Probe, AnAdapterWithoutNumbersWhereTheBaseModelHasThemIsNotTheBaseModel) {
   EXPECT_EQ(difference(none, none), -1) << "an engine that answers nobody with numbers";
 }
 
+TEST(Probe, WhatTheEngineEndsForOthersSakeIsNoAnswer) {
+  const auto was_shed = [](fleet::EngineKind kind, std::string body, unsigned status = 200) {
+    return WasShed(kind, {status, std::move(body)});
+  };
+  using fleet::EngineKind;
+  for (const EngineKind kind : {EngineKind::kSglang, EngineKind::kVllm}) {
+    EXPECT_TRUE(was_shed(kind, R"({"error":{"message":"The request queue is full."}})", 503));
+    EXPECT_FALSE(was_shed(kind, R"({"error":{"message":"it died"}})", 500));
+    EXPECT_FALSE(was_shed(kind, R"({"output_ids":[164],"choices":[]})"));
+  }
+  EXPECT_TRUE(was_shed(EngineKind::kSglang, R"({"text":"","output_ids":[],"meta_info":
+      {"finish_reason":{"type":"abort","message":"Abort in waiting queue"}}})"));
+  EXPECT_FALSE(was_shed(EngineKind::kSglang, R"({"output_ids":[164],"meta_info":
+      {"finish_reason":{"type":"length","length":1}}})"));
+  EXPECT_TRUE(was_shed(EngineKind::kVllm, R"({"choices":[{"finish_reason":"length"},
+                                                         {"finish_reason":"abort"}]})"));
+  EXPECT_FALSE(was_shed(EngineKind::kVllm, R"({"choices":[{"finish_reason":"length"}]})"));
+}
+
 const peft::ReferencePrompt kThree{.tokens = {1, 40, 90}, .logprobs = {-2, -1}};
 
 TEST(Reference, SglangTellsItsPromptsLogprobs) {
