@@ -221,6 +221,19 @@ TEST_F(SyncTest, WhoeverIsPausedAtTheDeadlineIsNotBlamedEither) {
   EXPECT_EQ(fleet_.StatusOf("e3").standing, MemberStanding::kReady);
 }
 
+TEST_F(SyncTest, WhoeverFallsAsleepMeanwhileIsNeitherWaitedForNorBlamed) {
+  for (const char* id : {"e1", "e2", "e3"}) fleet_.Join(id);
+  const VersionKey key = fleet_.Publish(1);
+  for (const char* id : {"e1", "e2"}) fleet_.Set(id, key, ResidencyState::kLoaded);
+  ASSERT_EQ(fleet_.Committed(), 0u);
+  fleet_.Of("e3").health = fleet::MemberHealth::kAsleep;
+  fleet_.Report("e3");
+  EXPECT_EQ(fleet_.Committed(), 1u);
+  fleet_.Of("e3").health = fleet::MemberHealth::kReady;
+  fleet_.Report("e3");
+  EXPECT_EQ(fleet_.StatusOf("e3").standing, MemberStanding::kReady);
+}
+
 // Nothing but an operator, or what keeps the engines from it, ends this: that is what skip=never says.
 TEST_F(SyncTest, WithSkipNeverAVersionThatEnginesFailByThemselvesSaysWhoWaitsBehindIt) {
   fleet_.Policy({.skip = fleet::SkipMode::kNever});
