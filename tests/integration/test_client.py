@@ -125,6 +125,33 @@ def test_what_grpc_can_use_is_no_failure_of_tls(tls_port, certs, monkeypatch, tr
     check_tls(f"localhost:{tls_port}", Credentials(**shown))
 
 
+def test_a_trainer_goes_on_with_certificates_that_were_renewed(bin_dir, tmp_path, make_adapter):
+    """Here the authority, too: nothing that the trainer dialled with at first is of use any more."""
+    folder = tmp_path / "certs"
+
+    def renew():
+        ca = certificates.authority(folder)
+        certificates.signed(ca, "server", "DNS:localhost")
+        cert, key = certificates.signed(ca, "publisher", "URI:spiffe://lorry/role/operator")
+        return {"ca_file": str(ca), "cert_file": str(cert), "key_file": str(key)}
+
+    shown = renew()
+    port = free_port()
+    flags = {"listen": f"127.0.0.1:{port}", "ucx": "false", "tls-client-ca": folder / "ca.pem"}
+    flags |= {"tls-cert": folder / "server.pem", "tls-key": folder / "server.key"}
+    store = Service(bin_dir / "adapter-store", "store", tmp_path / "store", flags)
+    try:
+        store.start().wait_ready()
+        with lorry.open_run(ADAPTER, store=f"localhost:{port}", **shown) as run:
+            run.publish(make_adapter(1), version=1).wait("stored", DEADLINE_S)
+            store.stop()
+            renew()
+            store.start().wait_ready()
+            run.publish(make_adapter(2), version=2).wait("stored", DEADLINE_S)
+    finally:
+        store.stop()
+
+
 def test_tls_to_a_store_in_plaintext_is_said_at_once(fleet, certs):
     with pytest.raises(lorry.LorryError, match="speaks plaintext") as failure:
         lorry.open_run(ADAPTER, store=fleet.addresses()["store"], **certs)

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -72,11 +73,27 @@ class Connection:
             self.credentials = dataclasses.replace(self.credentials, token_file=up.token_file)
         self.budget_s = budget_s
         self.store_address = store
-        self.store_channel = self.channel(store)
-        self.store = store_pb2_grpc.StoreServiceStub(self.store_channel)
         self._sync_address = orchestrator or ""
-        self._sync_channel = self.channel(orchestrator, _STATUS_BYTES) if orchestrator else None
+        self._lock = threading.Lock()
+        self._dial()
+
+    def _dial(self) -> None:
+        files = self.credentials.files_of_tls()
+        self.store_channel = self.channel(self.store_address)
+        self.store = store_pb2_grpc.StoreServiceStub(self.store_channel)
+        self._sync_channel = self.channel(self._sync_address, _STATUS_BYTES) if self._sync_address else None
         self._sync = sync_pb2_grpc.SyncServiceStub(self._sync_channel) if self._sync_channel else None
+        self._dialled_with = files
+
+    def _dial_if_renewed(self) -> None:
+        """A channel shows and trusts for ever what lay in the files when it was made. Those of before end with what still uses them."""
+        with self._lock:
+            if self.credentials.files_of_tls() == self._dialled_with:
+                return
+            try:
+                self._dial()
+            except errors.LorryError as error:  # they are being replaced just now
+                _log.warning("%s", error.message)
 
     @property
     def sync(self) -> sync_pb2_grpc.SyncServiceStub:
@@ -115,6 +132,7 @@ class Connection:
         Raises:
             LorryError: what the server refused, or that it stayed away.
         """
+        who, address, name = self._asked_by(method)
         began = time.monotonic()
         give_up_at = began + (self.budget_s if budget_s is None else budget_s)
         pause_s, looked, is_said = 0.05, False, False
@@ -127,9 +145,12 @@ class Connection:
                 raise failure
             if failure.code == "UNAVAILABLE" and not failure.reason:
                 if not looked:
-                    check_tls(self._asked_by(method)[1], self.credentials)
+                    check_tls(address, self.credentials)
                     looked = True
-                failure = self._away(method, failure)
+                failure = errors.of(f"the {who} at {address} does not answer ({failure.message}); check the address, and `lorry doctor`", "",
+                                    failure.code)
+                self._dial_if_renewed()
+                method = getattr(self.store if address == self.store_address else self._sync, name, method)
             if time.monotonic() + pause_s > give_up_at:
                 raise failure
             if not is_said and time.monotonic() - began > SAID_AFTER_S:
@@ -138,20 +159,19 @@ class Connection:
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 2.0)
 
-    def _away(self, method: Callable[..., Any], failure: errors.LorryError) -> errors.LorryError:
-        """The same failure, which says who does not answer."""
-        who, address = self._asked_by(method)
-        return errors.of(f"the {who} at {address} does not answer ({failure.message}); check the address, and `lorry doctor`", "", failure.code)
-
-    def _asked_by(self, method: Callable[..., Any]) -> tuple[str, str]:
-        if method in vars(self.store).values():
-            return "adapter-store", self.store_address
-        return "sync-orchestrator", self._sync_address
+    def _asked_by(self, method: Callable[..., Any]) -> tuple[str, str, str]:
+        """Whom, where, and the method's name."""
+        for who, address, stub in (("adapter-store", self.store_address, self.store), ("sync-orchestrator", self._sync_address, self._sync)):
+            for name, known in vars(stub).items() if stub is not None else ():
+                if known is method:
+                    return who, address, name
+        return "service", self.store_address, ""  # of a channel that was just replaced
 
     def check_tls(self) -> None:
-        """For who follows the orchestrator without ``call``: raises LorryError TLS_FAILED where it is away for this reason, which no
-        patience mends."""
+        """For who follows the orchestrator without ``call`` and finds it away: raises LorryError TLS_FAILED where it is for this reason,
+        which no patience mends; with certificates that were renewed it is dialled anew."""
         check_tls(self._sync_address, self.credentials)
+        self._dial_if_renewed()
 
     def close(self) -> None:
         """Ends all channels."""

@@ -62,6 +62,11 @@ class Credentials:
         parts = [_read(f) if f is not None else None for f in (self.ca_file, self.key_file, self.cert_file)]
         return grpc.ssl_channel_credentials(*parts)
 
+    def files_of_tls(self) -> list[tuple[int, int]]:
+        """Tells files that were replaced from those of before."""
+        files = [file for file in (self.ca_file, self.cert_file, self.key_file) if file is not None and os.path.exists(file)]
+        return [(told.st_mtime_ns, told.st_ino) for told in map(os.stat, files)]
+
     def metadata(self) -> list[tuple[str, str]]:
         """Call metadata that carries the token. Raises LorryError: ARGUMENT_INVALID: the token file cannot be read."""
         token = self._bearer()
