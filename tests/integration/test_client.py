@@ -42,13 +42,18 @@ def a_store(bin_dir, folder, **flags):
         store.stop()
 
 
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    """The authority, a publisher's certificate and key."""
-    ca = certificates.authority(tmp_path_factory.mktemp("certs"))
+def make_certs(folder):
+    """An authority, the server's certificate, and what a publisher shows and trusts."""
+    ca = certificates.authority(folder)
     certificates.signed(ca, "server", "DNS:localhost")
     cert, key = certificates.signed(ca, "publisher", "URI:spiffe://lorry/role/operator")
     return {"ca_file": str(ca), "cert_file": str(cert), "key_file": str(key)}
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory):
+    """The authority, a publisher's certificate and key."""
+    return make_certs(tmp_path_factory.mktemp("certs"))
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +133,7 @@ def test_what_grpc_can_use_is_no_failure_of_tls(tls_port, certs, monkeypatch, tr
 def test_a_trainer_goes_on_with_certificates_that_were_renewed(bin_dir, tmp_path, make_adapter):
     """Here the authority, too: nothing that the trainer dialled with at first is of use any more."""
     folder = tmp_path / "certs"
-
-    def renew():
-        ca = certificates.authority(folder)
-        certificates.signed(ca, "server", "DNS:localhost")
-        cert, key = certificates.signed(ca, "publisher", "URI:spiffe://lorry/role/operator")
-        return {"ca_file": str(ca), "cert_file": str(cert), "key_file": str(key)}
-
-    shown = renew()
+    shown = make_certs(folder)
     port = free_port()
     flags = {"listen": f"127.0.0.1:{port}", "ucx": "false", "tls-client-ca": folder / "ca.pem"}
     flags |= {"tls-cert": folder / "server.pem", "tls-key": folder / "server.key"}
@@ -145,7 +143,7 @@ def test_a_trainer_goes_on_with_certificates_that_were_renewed(bin_dir, tmp_path
         with lorry.open_run(ADAPTER, store=f"localhost:{port}", **shown) as run:
             run.publish(make_adapter(1), version=1).wait("stored", DEADLINE_S)
             store.stop()
-            renew()
+            make_certs(folder)
             store.start().wait_ready()
             run.publish(make_adapter(2), version=2).wait("stored", DEADLINE_S)
     finally:

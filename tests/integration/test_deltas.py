@@ -29,6 +29,13 @@ def a_step_later(folder, to):
     return to
 
 
+def serve(world, publisher, run, number, folder):
+    """The version is published, and every member serves it."""
+    version = publisher.publish(number, RawImage.of(folder))
+    world.published[version.digest] = run.number, number, folder
+    world.wait_serves(number)
+
+
 def flip_last_bit(path):
     with open(path, "r+b") as image:
         image.seek(-1, 2)
@@ -48,9 +55,7 @@ def test_the_next_version_is_told_by_the_last_one(world, make_adapter, tmp_path)
         publisher = RawPublisher(world.fleet.addresses(), ADAPTER, run.number)
         folder = first
         for number in (1, 2, 3):
-            version = publisher.publish(number, RawImage.of(folder))
-            world.published[version.digest] = run.number, number, folder
-            world.wait_serves(number)
+            serve(world, publisher, run, number, folder)
             for member in MEMBERS:
                 world.prove(world.doors[member].ask("policy"), version=number)
                 if number == 1:
@@ -65,15 +70,11 @@ def test_a_version_that_was_changed_on_disk_tells_nothing(world, make_adapter, t
     first = make_adapter(1)
     with world.open_run() as run:
         publisher = RawPublisher(world.fleet.addresses(), ADAPTER, run.number)
-        version = publisher.publish(1, RawImage.of(first))
-        world.published[version.digest] = run.number, 1, first
-        world.wait_serves(1)
+        serve(world, publisher, run, 1, first)
         for path in (world.fleet.image_root / "e1").glob("versions/*/*/adapter_model.safetensors"):
             flip_last_bit(path)
         second = a_step_later(first, tmp_path / "second")
-        version = publisher.publish(2, RawImage.of(second))
-        world.published[version.digest] = run.number, 2, second
-        world.wait_serves(2)
+        serve(world, publisher, run, 2, second)
         for member in MEMBERS:
             world.prove(world.doors[member].ask("policy"), version=2)
         assert spared(world, "e1") == 0
@@ -86,14 +87,10 @@ def test_a_version_that_has_rotted_at_the_store_keeps_no_newer_one_away(world, m
     first = make_adapter(1)
     with world.open_run() as run:
         publisher = RawPublisher(world.fleet.addresses(), ADAPTER, run.number)
-        version = publisher.publish(1, RawImage.of(first))
-        world.published[version.digest] = run.number, 1, first
-        world.wait_serves(1)
+        serve(world, publisher, run, 1, first)
         [blob] = [path for path in world.fleet.store.data_dir.rglob("*") if path.is_file() and path.stat().st_size == RawImage.of(first).image_bytes]
         flip_last_bit(blob)
         second = a_step_later(first, tmp_path / "second")
-        version = publisher.publish(2, RawImage.of(second))
-        world.published[version.digest] = run.number, 2, second
-        world.wait_serves(2)
+        serve(world, publisher, run, 2, second)
         for member in MEMBERS:
             world.prove(world.doors[member].ask("policy"), version=2)

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 
 #include "lib/base/check.h"
 #include "lib/base/error.h"
@@ -13,6 +12,7 @@
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/memory/memory_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
+#include "tests/testing/eventually.h"
 
 namespace lorry::transfer {
 namespace {
@@ -176,13 +176,7 @@ std::unique_ptr<TransferServer> StartBoth(const TicketKeys& keys, TransferHandle
 }
 
 bool Eventually(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    // tidy: allow sleep: a bounded poll of another process, which cannot notify
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
+  return lorry::Eventually(condition, std::chrono::seconds(10));
 }
 
 OnDone Running::Promise() {

@@ -3,17 +3,15 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "lib/base/error.h"
+#include "tests/testing/captured_log.h"
 
 namespace lorry::metrics {
 namespace {
@@ -75,13 +73,9 @@ TEST_F(AdminServerTest, SaysWhereItIsReached) {
 // The admin port asks nobody who they are: an operator must hear that it can be reached.
 TEST_F(AdminServerTest, WarnsWhoListensOffLoopback) {
   const auto logged = [&](const char* address) {
-    std::ostringstream lines;
-    const auto before = spdlog::default_logger();
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines)));
+    const CapturedLog log;
     Start({.address = address});
-    spdlog::set_default_logger(before);
-    return lines.str();
+    return log.text();
   };
   for (const std::string address : {"0.0.0.0:0", "[::]:0"}) {
     EXPECT_THAT(logged(address.c_str()),

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <filesystem>
@@ -12,9 +10,10 @@
 #include <functional>
 #include <future>
 #include <optional>
-#include <sstream>
 
 #include "lib/base/error.h"
+#include "tests/testing/captured_log.h"
+#include "tests/testing/eventually.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/unit/rpc/echo_service.h"
 
@@ -46,37 +45,24 @@ absl::Status SayWithToken(EchoServer& server, const std::string& token) {
 
 // Files are looked at again after a second or so; a call is made in each round.
 void WaitUntil(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(50);
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      ADD_FAILURE() << "it never came to be";
-      return;
-    }
-  }
+  EXPECT_TRUE(Eventually(done, std::chrono::seconds(50))) << "it never came to be";
 }
 
-// What is logged while it lives. Each line goes to the stream under a lock of the sink's.
-class CapturedLog {
- public:
-  CapturedLog() {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_)));
-  }
-  ~CapturedLog() { spdlog::set_default_logger(before_); }
-  // To be asked while nobody logs.
-  int Count(const std::string& words) const {
-    const std::string text = lines_.str();
-    int count = 0;
-    for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) {
-      ++count;
-    }
-    return count;
-  }
+// Of each call that the server handles from now on.
+void NoteCaller(EchoServer& server, std::string& name) {
+  server.service.handler = [&name](const Call& call) {
+    name = call.caller.name;
+    return absl::OkStatus();
+  };
+}
 
- private:
-  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
-  std::ostringstream lines_;
-};
+int CountOf(const std::string& words, const std::string& text) {
+  int count = 0;
+  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) {
+    ++count;
+  }
+  return count;
+}
 
 TEST(Roles, PermitWhatTheyContain) {
   EXPECT_TRUE(Roles(Role::kPublisher).Permits(Role::kPublisher));
@@ -97,10 +83,7 @@ TEST(Access, AdmitsARoleThatSuffices) {
   const File tokens(kTokens);
   EchoServer server({}, {}, tokens.path());
   std::string name;
-  server.service.handler = [&](const Call& call) {
-    name = call.caller.name;
-    return absl::OkStatus();
-  };
+  NoteCaller(server, name);
   EXPECT_TRUE(SayWithToken(server, "publisher-token-0001").ok());
   EXPECT_EQ(name, "trainer");
   EXPECT_TRUE(SayWithToken(server, "operator-token-000001").ok());
@@ -158,10 +141,7 @@ TEST(Access, ATokenMayBeLimitedToAdapters) {
       "publisher unlimited-token-001\n");
   EchoServer server({}, {}, tokens.path());
   std::string name;
-  server.service.handler = [&](const Call& call) {
-    name = call.caller.name;
-    return absl::OkStatus();
-  };
+  NoteCaller(server, name);
   const auto verdict = [&](const std::string& token, const std::string& adapter) {
     server.service.adapter = adapter;
     const absl::Status said = SayWithToken(server, token);
@@ -200,7 +180,7 @@ TEST(Access, AFileThatGoesWrongTakesNoTokenAwayButSaysSo) {
   ASSERT_TRUE(SayWithToken(server, "publisher-token-0001").ok());
   const CapturedLog log;
   std::ofstream(tokens.path()) << "engine short\n";
-  const auto complaints = [&] { return log.Count("expected `<role>"); };
+  const auto complaints = [&] { return CountOf("expected `<role>", log.text()); };
   WaitUntil([&] {
     EXPECT_TRUE(SayWithToken(server, "publisher-token-0001").ok());
     return complaints() == 1;
@@ -215,10 +195,7 @@ TEST(Dial, AnotherTokenInTheFileIsShown) {
   const File tokens(kTokens);
   EchoServer server({}, {}, tokens.path());
   std::string name;
-  server.service.handler = [&](const Call& call) {
-    name = call.caller.name;
-    return absl::OkStatus();
-  };
+  NoteCaller(server, name);
   const File shown("publisher-token-0001\n");
   const auto stub = server.Stub({.token_file = shown.path()});
   ASSERT_TRUE(Say(*stub, "hello").ok());

@@ -15,6 +15,7 @@
 
 #include "lib/base/check.h"
 #include "services/engine_proxy/door/framing.h"
+#include "tests/testing/eventually.h"
 
 namespace lorry::door::testing {
 namespace {
@@ -254,13 +255,7 @@ std::vector<Message> ScriptedEngine::requests() const {
 }
 
 bool Eventually(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(kLimitS);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    // tidy: allow sleep: a bounded poll of counters that notify nobody
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
+  return lorry::Eventually(condition, std::chrono::seconds(kLimitS));
 }
 
 }  // namespace lorry::door::testing

@@ -36,6 +36,19 @@ std::pair<Wire, Wire> Ends() {
   return {std::move(near), std::move(far)};
 }
 
+// A socket of the door's at this end.
+struct Timed {
+  explicit Timed(const Wire& end) : socket(sweeper, Taken(end)) {}
+  Socket Taken(const Wire& end) {
+    Socket taken(io.get_executor());
+    taken.assign(Tcp::v4(), ::dup(end.fd()));
+    return taken;
+  }
+  asio::io_context io{1};
+  Sweeper sweeper;
+  TimedSocket socket;
+};
+
 TEST(Tcp, TellsWhetherThePeerCanHaveReadWhatWasSentLast) {
   auto [near, far] = Ends();
   near.Send("first");
@@ -63,11 +76,8 @@ TEST(Tcp, TellsThatThePeerMayHaveReadWhatWasSentBeforeItEnded) {
 // is, so that nobody holds a connection for ever by sending at the right moment.
 TEST(TimedSocket, ALimitThatHasPassedEndsWhatBeginsAfterIt) {
   auto [near, far] = Ends();
-  asio::io_context io{1};
-  Sweeper sweeper;
-  Socket socket(io.get_executor());
-  socket.assign(Tcp::v4(), ::dup(near.fd()));
-  TimedSocket timed(sweeper, std::move(socket));
+  Timed on(near);
+  auto& [io, sweeper, timed] = on;
   timed.ExpireIn(1);
   ASSERT_TRUE(Eventually([&] {
     sweeper.Sweep();
@@ -90,11 +100,8 @@ TEST(TimedSocket, ALimitThatHasPassedEndsWhatBeginsAfterIt) {
 TEST(TimedSocket, AResetThatCameWithTheLastBytesIsReadAsOne) {
   for (const bool is_reset : {true, false}) {
     auto [near, far] = Ends();
-    asio::io_context io{1};
-    Sweeper sweeper;
-    Socket socket(io.get_executor());
-    socket.assign(Tcp::v4(), ::dup(near.fd()));
-    TimedSocket timed(sweeper, std::move(socket));
+    Timed on(near);
+    auto& [io, sweeper, timed] = on;
     char room[8];
     std::optional<ErrorCode> ended;
     const auto read = [&] {

@@ -4,24 +4,16 @@
 #include <chrono>
 #include <functional>
 #include <string>
-#include <thread>
 
-#include "lib/base/clock.h"
 #include "lorry/store/v1/store.pb.h"
+#include "tests/testing/eventually.h"
 
 namespace lorry::sync {
 
 inline constexpr int64_t kPatienceMs = 30'000;
 
 inline bool Eventually(const std::function<bool()>& condition) {
-  const SteadyClock clock;
-  const Tick until = clock.Now() + kPatienceMs;
-  while (!condition()) {
-    if (clock.Now() > until) return false;
-    // tidy: allow sleep: a bounded poll of what gRPC's threads do, which notify nobody
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
+  return lorry::Eventually(condition, std::chrono::milliseconds(kPatienceMs));
 }
 
 inline store::v1::WatchResponse At(uint64_t revision, bool synced = false) {
