@@ -74,7 +74,8 @@ Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client, cons
     auto [ignored] = co_await timer.async_wait(kAwait);
     (void)ignored;
     if (client.left()) break;
-    outcome = shard.shared.router.Resolve(ask);
+    // A row may open because the door drains; whoever waited is refused all the same.
+    if (!shard.shared.draining) outcome = shard.shared.router.Resolve(ask);
   }
   *held_ms = NowMs() - began_ms;
   DoorObserver* const observer = shard.shared.options.observer;

@@ -402,6 +402,25 @@ TEST_F(DoorTest, ADrainAnswersWhatItHoldsAtOnce) {
   EXPECT_TRUE(engine_->requests().empty());
 }
 
+// The machine opens its rows as soon as it hears that the door drains, before the door has told
+// whoever waits.
+TEST_F(DoorTest, ADrainAnswersWhatItHoldsAlsoWhereTheRowOpensForIt) {
+  const auto table = [](RowMode mode) {
+    return PolicyTable().Row("math", mode, 1).Loaded("math", 1).Make();
+  };
+  options_.on_draining = [&] { door_->SetTable(table(RowMode::kOpen)); };
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  door_->SetTable(table(RowMode::kHeld));
+  Wire waits = Connect();
+  waits.Send(Post("/generate", R"({"lora_path":"math"})"));
+  ASSERT_TRUE(Eventually([&] { return door_->held() == 1; }));
+  EXPECT_TRUE(door_->Quiesce(10'000));
+  const Message reply = ReadMessage(waits);
+  EXPECT_EQ(reply.status(), 503);
+  EXPECT_EQ(reply.Get("X-Lorry-Reason"), "DRAINING");
+  EXPECT_TRUE(engine_->requests().empty());
+}
+
 // Who only waits for quiet ends nothing, and may wait again.
 TEST_F(DoorTest, WaitsForQuietWithoutAbortingAnything) {
   Gate answering;
