@@ -272,6 +272,7 @@ class Scheduler:
     def __init__(self, switches: Switches, limit: int):
         self.switches, self.limit = switches, limit
         self.requests: list[Request] = []
+        self.tokens = 0  # made so far, of all requests
         self.frozen = False
         self.changed = asyncio.Condition()
 
@@ -317,6 +318,7 @@ class Scheduler:
                     request.on_step()
                     position = len(request.tokens)
                     request.tokens.append(token_at(request.digest, request.ids, position))
+                    self.tokens += 1
                 yield request
             if not request.tokens:
                 yield request

@@ -387,7 +387,12 @@ def add_info_routes(app: FastAPI, engine: FakeSglang) -> None:
     @app.get("/v1/loads")
     async def loads() -> dict:
         running, waiting = engine.counts.shown()
-        load = {"dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": waiting}
+        load = {
+            "timestamp": engine.counts.published_at,
+            "dp_rank": 0,
+            "num_running_reqs": running,
+            "num_waiting_reqs": waiting,
+        }
         return {"timestamp": "", "version": VERSION, "loads": [load]}
 
 

@@ -403,6 +403,8 @@ def add_info_routes(app: FastAPI, engine: FakeVllm) -> None:
             f"vllm:num_requests_running{labels} {float(engine.scheduler.running)}\n"
             "# TYPE vllm:num_requests_waiting gauge\n"
             f"vllm:num_requests_waiting{labels} {float(engine.scheduler.waiting)}\n"
+            "# TYPE vllm:generation_tokens_total counter\n"
+            f"vllm:generation_tokens_total{labels} {float(engine.scheduler.tokens)}\n"
         )
         for state, is_it in (("awake", engine.awake), ("weights_offloaded", not engine.awake)):
             text += f'vllm:engine_sleep_state{{engine="0",model_name="{BASE}",sleep_state="{state}"}} {float(is_it)}\n'

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import json
 import random
+import time
 import uuid
 from collections import OrderedDict
 
@@ -42,6 +43,7 @@ class Counts:
         self._scheduler = scheduler
         self._published = (0, 0)
         self._steps = 0
+        self.published_at = time.time()
 
     def step(self, request: Request) -> None:
         """Before each token of it; the one that runs longest tells a step of all."""
@@ -51,10 +53,12 @@ class Counts:
         if not request.tokens or self._steps >= PUBLISH_STEPS:
             self._steps = 0
             self._published = len(decoding), self._scheduler.waiting
+            self.published_at = time.time()
 
     def shown(self) -> tuple[int, int]:
         if self._scheduler.frozen or not self._scheduler.requests:
             self._published = self._scheduler.running, self._scheduler.waiting
+            self.published_at = time.time()
         return self._published
 
 

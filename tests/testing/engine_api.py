@@ -169,6 +169,14 @@ class EngineApi:
 
         return total("running"), total("waiting")
 
+    def worked(self) -> float:
+        """Another number whenever it has computed meanwhile."""
+        if self.kind == "sglang":
+            return sum(r["timestamp"] for r in self.engine.call("GET", "/v1/loads")[1]["loads"])
+        text = self.engine.call("GET", "/metrics")[1]
+        made = re.findall(r"^vllm:generation_tokens_total{.*} (.*)$", text, re.M)
+        return sum(map(float, made))
+
     def boot_marker(self) -> str:
         if self.kind == "sglang":
             return json.dumps(

@@ -50,6 +50,12 @@ void Judge(unsigned status, PassDone& done) {
   done.reason = status >= 500 ? "ENGINE_FAILED" : "ENGINE_REFUSED";
 }
 
+// Since `before`, by the engine's own account; one of its requests may be the probe.
+bool HasWorkedForOthers(const engines::Occupancy& before, const engines::Occupancy& after) {
+  return after.running + after.waiting > 1 && before.worked.has_value() &&
+         before.worked != after.worked;
+}
+
 }  // namespace
 
 EngineLink::EngineLink(Options options, EventSink sink, Listeners listeners)
@@ -216,32 +222,61 @@ void EngineLink::Run(const Load& load) {
 }
 
 void EngineLink::Run(const Probe& probe) {
+  if (probe.question.kind == fleet::ProbeKind::kPresence) return Ask(probe, {});
+  // Clients that call the engine directly are seen by its own account alone.
+  GetOccupancy(probe.boot, [this, probe](std::optional<engines::Occupancy> before) {
+    Ask(probe, std::move(before));
+  });
+}
+
+void EngineLink::GetOccupancy(const BootId& boot,
+                              std::function<void(std::optional<engines::Occupancy>)> answer) {
+  With(
+      boot,
+      [this, answer](engines::Engine& engine) {
+        engine.GetOccupancy(Millis(options_.call_deadline_ms),
+                            [answer](absl::StatusOr<engines::Occupancy> load) {
+                              answer(load.ok() ? std::optional(*std::move(load)) : std::nullopt);
+                            });
+      },
+      [answer] { answer(std::nullopt); });
+}
+
+void EngineLink::Ask(const Probe& probe, std::optional<engines::Occupancy> before) {
   With(
       probe.boot,
-      [this, probe](engines::Engine& engine) {
-        const Others before = listeners_.others();
+      [this, probe, before](engines::Engine& engine) {
+        const Others others = listeners_.others();
+        const bool is_busy =
+            others.in_flight || (before.has_value() && before->running + before->waiting > 0);
         const int64_t deadline_ms =
-            before.in_flight ? options_.busy_probe_deadline_ms : options_.probe_deadline_ms;
+            is_busy ? options_.busy_probe_deadline_ms : options_.probe_deadline_ms;
         // Each prompt of a reference is a request of its own, and one for each of its tokens on vLLM.
         const auto prompts = static_cast<int64_t>(probe.question.reference.size());
         spdlog::info("probe name={} is asked for its first tokens", probe.name.value);
-        engine.Probe(probe.name, probe.question, Millis((1 + prompts) * deadline_ms),
-                     [this, probe, before](absl::StatusOr<fleet::ProbeAnswer> answer) {
-                       LORRY_FAULT_POINT("proxy.probe.answered");
-                       const absl::Status& status = answer.status();
-                       spdlog::log(status.ok() ? spdlog::level::info : spdlog::level::warn,
-                                   "probe name={} {}", probe.name.value,
-                                   status.ok() ? "answered" : Text(status));
-                       // Shed until its deadline: there were others, and no answer.
-                       const bool is_shed = status.code() == absl::StatusCode::kResourceExhausted;
-                       const bool others_heard = listeners_.others().heard != before.heard;
-                       sink_(ProbeDone{.op = probe.op,
-                                       .outcome = is_shed ? Outcome::kUnknown : OutcomeOf(status),
-                                       .reason = ReasonOf(status),
-                                       .detail = Text(status),
-                                       .answer = answer.ok() ? *answer : fleet::ProbeAnswer(),
-                                       .others_heard = is_shed || others_heard});
-                     });
+        engine.Probe(
+            probe.name, probe.question, Millis((1 + prompts) * deadline_ms),
+            [this, probe, before, others](absl::StatusOr<fleet::ProbeAnswer> answer) {
+              LORRY_FAULT_POINT("proxy.probe.answered");
+              const absl::Status& status = answer.status();
+              spdlog::log(status.ok() ? spdlog::level::info : spdlog::level::warn,
+                          "probe name={} {}", probe.name.value,
+                          status.ok() ? "answered" : Text(status));
+              // Shed until its deadline: there were others, and no answer.
+              const bool is_shed = status.code() == absl::StatusCode::kResourceExhausted;
+              ProbeDone done{.op = probe.op,
+                             .outcome = is_shed ? Outcome::kUnknown : OutcomeOf(status),
+                             .reason = ReasonOf(status),
+                             .detail = Text(status),
+                             .answer = answer.ok() ? *answer : fleet::ProbeAnswer(),
+                             .others_heard = is_shed || listeners_.others().heard != others.heard};
+              if (done.outcome != Outcome::kUnknown || done.others_heard || !before.has_value())
+                return sink_(std::move(done));
+              GetOccupancy(probe.boot, [this, done, before](auto after) mutable {
+                done.others_heard = after.has_value() && HasWorkedForOthers(*before, *after);
+                sink_(std::move(done));
+              });
+            });
       },
       [this, probe] {
         sink_(ProbeDone{.op = probe.op,

@@ -97,6 +97,11 @@ class EngineLink {
   // `passed` as it was when the look began.
   void OnFacts(const engines::EngineFacts& facts, OpId passed);
   void OnLook(const absl::StatusOr<engines::EngineFacts>& facts, OpId passed);
+  // nullopt: the engine does not say.
+  void GetOccupancy(const BootId& boot,
+                    std::function<void(std::optional<engines::Occupancy>)> answer);
+  // `before`: the engine's load before it was asked.
+  void Ask(const Probe& probe, std::optional<engines::Occupancy> before);
   // Runs `call` on the link's thread with the engine, or `otherwise` when there is none, or another
   // boot than asked.
   void With(const BootId& boot, std::function<void(engines::Engine&)> call,

@@ -67,6 +67,9 @@ struct Occupancy {
   uint64_t waiting = 0;
   // The adapters of these requests; SGLang does not say.
   std::optional<std::set<EngineName>> names = {};
+  // Another number whenever it has computed meanwhile: vLLM's tokens so far, the time of SGLang's
+  // last batch.
+  std::optional<double> worked = {};
 };
 
 // A call in the engine's own API, and what it answers, whatever that is.

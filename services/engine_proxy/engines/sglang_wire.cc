@@ -131,6 +131,8 @@ absl::StatusOr<Occupancy> ParseSglangOccupancy(const HttpReply& reply) {
   for (const Json& row : rows) {
     load.running += CountIn(row, "num_running_reqs");
     load.waiting += CountIn(row, "num_waiting_reqs");
+    const Json& at = MemberOf(row, "timestamp");
+    if (at.is_number()) load.worked = load.worked.value_or(0) + at.get<double>();
   }
   return load;
 }

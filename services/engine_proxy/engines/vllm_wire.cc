@@ -156,7 +156,12 @@ absl::StatusOr<Occupancy> ParseVllmOccupancy(const HttpReply& reply) {
   const auto running = CountOf(SumOfMetric(reply.body, ToStd(kRunning)));
   const auto waiting = CountOf(SumOfMetric(reply.body, ToStd(kWaiting)));
   if (!running || !waiting) return ToStatus(MetricsDisabled());
-  return Occupancy{*running, *waiting, BusyAdapters(ToAbsl(reply.body))};
+  Occupancy load{*running, *waiting, BusyAdapters(ToAbsl(reply.body))};
+  for (const char* name : {"vllm:prompt_tokens_total", "vllm:generation_tokens_total"}) {
+    if (const auto tokens = SumOfMetric(reply.body, name))
+      load.worked = load.worked.value_or(0) + *tokens;
+  }
+  return load;
 }
 
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& reply) {

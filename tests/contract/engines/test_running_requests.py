@@ -51,6 +51,16 @@ def test_the_engine_counts_what_runs(api):
     until(lambda: api.load_counts() == (0, 0), "nothing runs any more")
 
 
+def test_the_engine_tells_that_it_works(api):
+    """While it does: what it does for others tells a probe that waits behind them from one that stalls it."""
+    stream = api.stream(None, LONG)
+    stream.wait_for(1)
+    before = api.worked()
+    until(lambda: stream.ended or api.worked() > before, "it tells that it has gone on")
+    assert not stream.ended
+    stream.wait_end()
+
+
 def test_an_unload_under_a_running_request(api, adapters, fresh):
     """vLLM answers at once and the request goes on; SGLang answers when the request has ended."""
     name = fresh()

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "lib/base/mutex.h"
 
 namespace lorry::proxy {
@@ -129,14 +130,15 @@ class EngineLinkTest : public ::testing::Test {
   ~EngineLinkTest() override { link_.reset(); }
 
   // The boot that is seen first.
-  BootId Connect(int64_t probe_deadline_ms = 60'000) {
+  BootId Connect(int64_t probe_deadline_ms = 60'000, int64_t busy_probe_deadline_ms = 60'000) {
     link_.emplace(
         EngineLink::Options{
             .engine = {.url = pages_.url()},
             .find_base_model = [](const auto&) { return FoundBaseModel{.unchecked = true}; },
             .look_every_ms = 1,
             .look_deadline_ms = 60'000,
-            .probe_deadline_ms = probe_deadline_ms},
+            .probe_deadline_ms = probe_deadline_ms,
+            .busy_probe_deadline_ms = busy_probe_deadline_ms},
         [this](Event event) { Hear(std::move(event)); },
         EngineLink::Listeners{.on_facts = [this](const auto&) { ++lives_; },
                               .others = [] { return EngineLink::Others(); }});
@@ -231,6 +233,41 @@ TEST_F(EngineLinkTest, OneThatIsShedUntilItsDeadlineWaitedBehindOthers) {
   EXPECT_EQ(done.outcome, Outcome::kUnknown);
   EXPECT_TRUE(done.others_heard) << done.detail;
 }
+
+Pages::Page LoadsOf(int running, int waiting, double at) {
+  return {200, absl::StrFormat(
+                   R"({"loads":[{"num_running_reqs":%d,"num_waiting_reqs":%d,"timestamp":%f}]})",
+                   running, waiting, at)};
+}
+
+struct BehindCase {
+  const char* name;
+  Pages::Page before, after;
+  bool others_heard;
+};
+class EngineLinkBehindTest : public EngineLinkTest,
+                             public ::testing::WithParamInterface<BehindCase> {};
+
+// The door sees nothing of clients that call the engine directly. By its own account it is busy, and
+// so the probe gets the time of a busy engine.
+TEST_P(EngineLinkBehindTest, AProbeThatIsNotAnswered) {
+  pages_.Set("/generate", {.is_held = true});
+  pages_.Set("/v1/loads", GetParam().after);
+  pages_.SetOnce("/v1/loads", GetParam().before);
+  const ProbeDone done = AnswerToProbe(Connect(/*probe_deadline_ms=*/600'000,
+                                               /*busy_probe_deadline_ms=*/200));
+  EXPECT_EQ(done.outcome, Outcome::kUnknown);
+  EXPECT_EQ(done.others_heard, GetParam().others_heard) << done.detail;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, EngineLinkBehindTest,
+    ::testing::Values(
+        BehindCase{"WaitedWhereTheEngineGoesOn", LoadsOf(8, 3, 1), LoadsOf(8, 4, 2), true},
+        BehindCase{"StallsWhatStandsStill", LoadsOf(8, 3, 1), LoadsOf(8, 4, 1), false},
+        BehindCase{"StallsWhatWorksForItAlone", LoadsOf(1, 0, 1), LoadsOf(0, 1, 2), false},
+        BehindCase{"StallsWhatDoesNotSay", LoadsOf(8, 3, 1), {404, ""}, false}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace lorry::proxy

@@ -124,7 +124,11 @@ TEST(SglangLoads, AreSummedOverReplicas) {
       {200, R"({"loads":[{"num_running_reqs":2,"num_waiting_reqs":1},{"num_running_reqs":3}]})"});
   EXPECT_EQ(load->running, 5u);
   EXPECT_EQ(load->waiting, 1u);
+  EXPECT_FALSE(load->worked.has_value());
   EXPECT_FALSE(ParseSglangOccupancy({200, R"({"loads":[]})"}).ok());
+  EXPECT_EQ(ParseSglangOccupancy({200, R"({"loads":[{"timestamp":2.5},{"timestamp":1}]})"})->worked,
+            3.5)
+      << "any of several schedulers may have gone on";
 }
 
 TEST(Models, AdaptersAreTheCardsWithAParent) {
@@ -153,6 +157,12 @@ TEST(VllmMetrics, TellBootAndLoad) {
   const auto load = ParseVllmOccupancy({200, kVllmMetrics});
   EXPECT_EQ(load->running, 3u);
   EXPECT_EQ(load->waiting, 4u);
+  EXPECT_FALSE(load->worked.has_value());
+  const std::string tokens = std::string(kVllmMetrics) +
+                             "vllm:prompt_tokens_total{engine=\"0\"} 3.0\n"
+                             "vllm:generation_tokens_total{engine=\"0\"} 4.0\n"
+                             "vllm:generation_tokens_total{engine=\"1\"} 5.0\n";
+  EXPECT_EQ(ParseVllmOccupancy({200, tokens})->worked, 12);
   EXPECT_EQ(ReasonOf(ParseVllmBoot({200, ""}).status()), "ENGINE_VERSION_UNSUPPORTED");
   EXPECT_EQ(ReasonOf(ParseVllmOccupancy({200, ""}).status()), "ENGINE_METRICS_DISABLED");
 }
