@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import time
 import uuid
@@ -142,6 +143,8 @@ def add_generate_routes(app: FastAPI, engine: FakeVllm) -> None:
                 stream(requests, body, rid, chat), media_type="text/event-stream"
             )
         await engine.drain(requests)
+        if body.get("logprobs") is not None and any(math.isnan(r.jitter) for r in requests):
+            raise Refused(400, "BadRequestError", "Out of range float values are not JSON compliant: nan")
         replies = [render(r, body, rid, i, 0, chat, True) for i, r in enumerate(requests)]
         choices = [c for reply in replies for c in reply["choices"]]
         return replies[0] | {"choices": choices, "usage": usage(requests)}

@@ -36,6 +36,7 @@ class ForgetfulStore:
     def __init__(self, corrupt: int) -> None:
         self.corrupt = corrupt
         self.begun = 0
+        self.lock = threading.Lock()
         self.aborted: list[str] = []
         self.was_aborted = threading.Event()
         self.attempts: list[int] = []
@@ -46,13 +47,15 @@ class ForgetfulStore:
         self.first_begun = threading.Event()
 
     def BeginUpload(self, request: store_pb2.BeginUploadRequest) -> store_pb2.BeginUploadResponse:
-        self.begun += 1
-        self.numbers[f"u{self.begun}"] = request.version.number
+        with self.lock:  # several publishes may be on their way
+            self.begun += 1
+            upload_id = f"u{self.begun}"
+        self.numbers[upload_id] = request.version.number
         self.attempts.append(request.attempt)
         self.kept.append(request.keep)
         self.configs.append(request.config_json)
         self.first_begun.set()
-        return store_pb2.BeginUploadResponse(upload_id=f"u{self.begun}", ticket=b"t", idle_deadline_ms=1000)
+        return store_pb2.BeginUploadResponse(upload_id=upload_id, ticket=b"t", idle_deadline_ms=1000)
 
     def CommitUpload(self, request: store_pb2.CommitUploadRequest) -> store_pb2.CommitUploadResponse:
         if self.begun <= self.corrupt:
@@ -163,6 +166,52 @@ def test_the_end_of_a_run_tells_of_what_was_lost_unless_somebody_was_told() -> N
     with pytest.raises(LorryError, match="RANGE_CORRUPT"):
         run.publish(STATE, version=5, config=CONFIG).wait("stored", 30)
     run.close()
+
+
+def test_the_end_of_a_run_tells_of_what_was_lost_before_others_were_stored() -> None:
+    store = ForgetfulStore(corrupt=1000)
+    run = run_on(store)
+    for number in (5, 6, 7):
+        lost = run.publish(STATE, version=number, config=CONFIG)
+        until(lost.done)
+    store.corrupt = 0
+    run.publish(STATE, version=7, config=CONFIG).wait("stored", 30)  # so this one is not lost after all
+    with pytest.raises(LorryError, match=r"policy r1\.5, policy r1\.6 not stored when the run ended: RANGE_CORRUPT"):
+        run.close()
+
+
+def test_of_many_that_were_lost_the_log_tells_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(on_the_way, "LOST_MAX", 0)
+    monkeypatch.setattr(on_the_way, "_log", SimpleNamespace(error=lambda text, *words: said.append(text % words)))
+    run = run_on(ForgetfulStore(corrupt=1000))
+    for number in range(on_the_way.ON_THE_WAY_MAX + 2):
+        until(run.publish(STATE, version=number, config=CONFIG).done)
+    assert [line[:26] for line in said] == ["policy r1.0 was not stored"]
+    with pytest.raises(LorryError, match=r"policy r1\.1, .*, policy r1\.5 not stored"):
+        run.close()
+
+
+def test_a_publish_that_finds_no_thread_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ForgetfulStore(corrupt=0)
+    run = run_on(store)
+
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for number in range(on_the_way.ON_THE_WAY_MAX + 1):
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+            patch.setattr(threading.Thread, "start", no_thread)
+            run.publish(STATE, version=number, config=CONFIG)
+    run.publish(STATE, version=9, config=CONFIG).wait("stored", 30)
+    run.close()
+
+
+def test_what_is_stored_stays_so_when_its_number_is_published_again() -> None:
+    handle = run_on(ForgetfulStore(corrupt=0)).publish(STATE, version=5, config=CONFIG)
+    handle.wait("stored", 30)
+    handle._replace()
+    handle._check_cancelled()
 
 
 def test_an_interrupt_of_the_end_of_a_run_cancels_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@
 namespace lorry::proxy {
 namespace {
 
-// What a newcomer has still to do. A version that its engine has refused is not waited for: status
-// says so, and the other adapters are served meanwhile.
+// What a newcomer has still to do. A version that its engine has refused, or has no slot for, is not
+// waited for: status says so, and the other adapters are served meanwhile.
 absl::Status WhatIsOwed(const DoorTable& table) {
   const bool serves = std::ranges::any_of(
       table.rows, [](const DoorRow& row) { return row.mode != fleet::RowMode::kClosed; });

@@ -1,6 +1,7 @@
 // What both drivers' coroutines are built with.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
@@ -75,11 +76,16 @@ Task<absl::StatusOr<std::optional<fleet::ReferenceGap>>> AskReference(peft::Refe
   co_return GapTo(reference, answered);
 }
 
+inline HttpClient::Clock::time_point DeadlineAfter(Engine::Millis within) {
+  return HttpClient::Clock::now() + within;
+}
+
 // What the engine answers to a part of a probe that it did not shed. `ask()`: the task that asks.
 template <typename Ask>
-Task<absl::StatusOr<HttpReply>> AskUntilTaken(fleet::EngineKind kind, Ask ask,
-                                              HttpClient::Clock::time_point deadline) {
+Task<absl::StatusOr<HttpReply>> AskUntilTaken(fleet::EngineKind kind, Engine::Millis shed_for,
+                                              Ask ask, HttpClient::Clock::time_point deadline) {
   constexpr std::chrono::seconds kAskAgain{1};  // a full queue moves in that time
+  deadline = std::min(deadline, DeadlineAfter(shed_for));
   for (;;) {
     auto reply = co_await ask();
     if (!reply.ok() || !WasShed(kind, *reply)) co_return reply;
@@ -91,10 +97,6 @@ Task<absl::StatusOr<HttpReply>> AskUntilTaken(fleet::EngineKind kind, Ask ask,
     boost::asio::steady_timer timer(co_await boost::asio::this_coro::executor, again);
     co_await timer.async_wait(boost::asio::use_awaitable);
   }
-}
-
-inline HttpClient::Clock::time_point DeadlineAfter(Engine::Millis within) {
-  return HttpClient::Clock::now() + within;
 }
 
 }  // namespace lorry::engines

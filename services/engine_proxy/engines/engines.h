@@ -14,6 +14,9 @@ struct EngineOptions {
   std::string url;        // http://127.0.0.1:30000, the engine's own port
   std::string api_key;    // --api-key of the engine, for generating
   std::string admin_key;  // --admin-api-key of SGLang, for control calls; the api_key where empty
+  // How long a probe is asked again that the engine sheds. Pauses and other loads wait meanwhile, and
+  // get their turn before it is tried anew.
+  Engine::Millis shed_for{30'000};
 };
 
 // INVALID_ARGUMENT ENGINE_URL_INVALID. `io` must outlive the engine and its calls.

@@ -24,6 +24,7 @@ class SglangCalls {
 
   SglangCalls(boost::asio::io_context& io, HttpTarget target, EngineOptions options)
       : client_(io, std::move(target)),
+        shed_for_(options.shed_for),
         api_key_(std::move(options.api_key)),
         admin_key_(options.admin_key.empty() ? api_key_ : std::move(options.admin_key)) {}
 
@@ -135,7 +136,7 @@ class SglangCalls {
         {"logprob_start_len", 0}};  // of the prompt, too
     if (!name.empty()) body["lora_path"] = name;
     auto reply = co_await AskUntilTaken(
-        kKind, [&] { return Post("/generate", body, api_key_, deadline); }, deadline);
+        kKind, shed_for_, [&] { return Post("/generate", body, api_key_, deadline); }, deadline);
     if (reply.ok() && IsUnknownAdapter(fleet::EngineKind::kSglang, *reply))
       co_return NameUnknown(name, *reply);
     co_return reply;
@@ -206,6 +207,7 @@ class SglangCalls {
   }
 
   const HttpClient client_;
+  const Engine::Millis shed_for_;
   const std::string api_key_;
   const std::string admin_key_;
 };

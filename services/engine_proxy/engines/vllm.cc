@@ -24,7 +24,9 @@ class VllmCalls {
   static constexpr fleet::EngineKind kKind = fleet::EngineKind::kVllm;
 
   VllmCalls(boost::asio::io_context& io, HttpTarget target, EngineOptions options)
-      : client_(io, std::move(target)), api_key_(std::move(options.api_key)) {}
+      : client_(io, std::move(target)),
+        shed_for_(options.shed_for),
+        api_key_(std::move(options.api_key)) {}
 
   boost::asio::io_context& io() const { return client_.io(); }
 
@@ -136,7 +138,7 @@ class VllmCalls {
     const Json body = {{"model", model},   {"prompt", ProbePrompt()}, {"max_tokens", 1},
                        {"temperature", 0}, {"ignore_eos", true},      {"logprobs", 0}};
     const auto reply = co_await AskUntilTaken(
-        kKind, [&] { return Post("/v1/completions", body, deadline); }, deadline);
+        kKind, shed_for_, [&] { return Post("/v1/completions", body, deadline); }, deadline);
     if (!reply.ok()) co_return reply.status();
     if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(model, *reply);
     co_return ParseVllmToken(*reply);
@@ -161,7 +163,7 @@ class VllmCalls {
                        {"logprob_token_ids", std::set<uint32_t>(tokens.begin() + 1, tokens.end())},
                        {"return_tokens_as_token_ids", true}};
     const auto reply = co_await AskUntilTaken(
-        kKind, [&] { return Post("/v1/completions", body, deadline); }, deadline);
+        kKind, shed_for_, [&] { return Post("/v1/completions", body, deadline); }, deadline);
     if (!reply.ok()) co_return reply.status();
     if (IsUnknownAdapter(kKind, *reply)) co_return NameUnknown(adapter, *reply);
     co_return ParseVllmReference(*reply, prompt);
@@ -170,10 +172,17 @@ class VllmCalls {
   using Comparison = std::optional<fleet::ProbeComparison>;
   Task<absl::StatusOr<Comparison>> CompareTokens(std::string base, std::string adapter,
                                                  TimePoint deadline) {
+    const auto is_no_number = [](const absl::Status& status) {
+      return ReasonOf(status) == "PROBE_NOT_FINITE";
+    };
     const auto of_base = co_await BaseTokens(std::move(base), deadline);
-    if (!of_base.ok()) co_return of_base.status();
+    const bool is_comparable = !is_no_number(of_base.status());
+    if (is_comparable && !of_base.ok()) co_return of_base.status();
     const auto of_adapter = co_await TwoTokens(std::move(adapter), deadline);
+    // Where the base model's answer is no number, the adapter's need not be one either.
+    if (!is_comparable && is_no_number(of_adapter.status())) co_return Comparison();
     if (!of_adapter.ok()) co_return of_adapter.status();
+    if (!is_comparable) co_return Comparison();
     if (!of_base->has_value()) co_return Comparison();
     co_return Compare(**of_base, *of_adapter);
   }
@@ -295,6 +304,7 @@ class VllmCalls {
   }
 
   const HttpClient client_;
+  const Engine::Millis shed_for_;
   const std::string api_key_;
   mutable Mutex mutex_;
   Boot last_boot_ LORRY_GUARDED_BY(mutex_);  // the last one inspected

@@ -20,7 +20,10 @@ bool IsRouted(const Core& core, const Residency& residency) {
 std::string WhyCatchingUp(const Core& core, const fleet::DesiredRow* wanted) {
   if (std::string trouble = EngineTrouble(core); !trouble.empty()) return trouble;
   const Residency* target = wanted != nullptr ? core.Find(wanted->target) : nullptr;
-  return target != nullptr && target->Is<at::Failed>() ? WhyAway(core, *target) : "";
+  if (target == nullptr) return "";
+  const auto* fetched = std::get_if<at::Fetched>(&target->phase);
+  if (fetched != nullptr && fetched->no_slot.has_value()) return *fetched->no_slot;
+  return target->Is<at::Failed>() ? WhyAway(core, *target) : "";
 }
 
 DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {

@@ -236,7 +236,9 @@ class PublishHandle:
             raise self._ended_by
 
     def _replace(self) -> None:
-        """The same number is published again."""
+        """The same number is published again. What is stored already stays a success."""
+        if self._version is not None:
+            return
         self._end(errors.AttemptFenced(f"{self} was published again; this publish of it is over", "ATTEMPT_FENCED",
                                        "FAILED_PRECONDITION"))
 

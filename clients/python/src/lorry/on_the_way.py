@@ -15,6 +15,8 @@ from lorry.handle import PublishHandle
 
 # Each has its image in memory, a thread and perhaps a child process; a trainer that is ahead of the store by more waits.
 ON_THE_WAY_MAX = 4
+# Versions that were lost without anybody being told, of which the end of the run tells; earlier ones are in the log alone.
+LOST_MAX = 16
 # How soon a wait notices what does not wake it.
 LOOK_EVERY_S = 0.2
 # A script that has ended waits for what moves; what stands still for so long is given up, as nobody is there to decide.
@@ -26,7 +28,7 @@ class OnTheWay:
     """Those of one run. One thread of each process adds and finishes."""
 
     def __init__(self) -> None:
-        self._handles: list[PublishHandle] = []  # those that have not ended, and the last
+        self._handles: list[PublishHandle] = []  # those that have not ended, or were lost without a word, and the last
         self._pid = os.getpid()
 
     def make_room(self) -> None:
@@ -48,7 +50,12 @@ class OnTheWay:
     def add(self, handle: PublishHandle) -> list[PublishHandle]:
         """Returns those with lower numbers, for ``wait_for_turn``."""
         older = [other for other in self._left() if other.number < handle.number]
-        self._handles = [*self._left(), handle]
+        mine = self._handles if self._pid == os.getpid() else []
+        # One that is published again is not lost yet.
+        kept = [other for other in mine if not other.done() or (other._is_lost() and other.number != handle.number)]
+        for forgotten in kept[:-LOST_MAX - ON_THE_WAY_MAX]:
+            _log.error("%s was not stored: %s", forgotten, forgotten.status)
+        self._handles = [*kept[-LOST_MAX - ON_THE_WAY_MAX:], handle]
         _wait_at_the_end(self)
         return older
 

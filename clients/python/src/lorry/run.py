@@ -213,14 +213,19 @@ class Run:
         if progress is None:
             progress = total >= PROGRESS_BAR_BYTES and sys.stderr.isatty() and self._ranks.rank == 0
         this.handle = handle = PublishHandle(self._connection, self.adapter, self.number, version, total)
-        older = self._on_the_way.add(handle)
-        thread = threading.Thread(
-            target=self._publish,
-            args=(this, handle, older, image, json.dumps(fields, sort_keys=True), progress, keep),
-            name=f"lorry-publish-{version}",
-            daemon=True,
-        )
-        thread.start()
+        try:
+            older = self._on_the_way.add(handle)
+            threading.Thread(
+                target=self._publish,
+                args=(this, handle, older, image, json.dumps(fields, sort_keys=True), progress, keep),
+                name=f"lorry-publish-{version}",
+                daemon=True,
+            ).start()
+        except BaseException as error:  # where no thread can be started, nobody else ends it
+            handle._is_told = True
+            handle._failed(error)
+            self._let_go(this, image)
+            raise
         return handle
 
     def state_dict(self) -> dict[str, Any]:
@@ -269,10 +274,13 @@ class Run:
         except BaseException as error:  # the handle is where the caller looks
             handle._failed(error)
         finally:
-            this.handle = None
             bar.close()
-            image.close()
-            self._pool.give(image.buffer)
+            self._let_go(this, image)
+
+    def _let_go(self, this: Try, image: Image) -> None:
+        this.handle = None
+        image.close()
+        self._pool.give(image.buffer)
 
     def _upload(
         self, this: Try, handle: PublishHandle, older: list[PublishHandle], image: Image, config_json: str, uploader: Uploader,

@@ -308,6 +308,16 @@ TEST_P(DriverTest, NoiseIsMeasured) {
   EXPECT_LT(compared->noise, 0.01);
 }
 
+TEST_P(DriverTest, WhereTheBaseModelAnswersWithNoNumbersNothingIsCompared) {
+  if (is_sglang()) return;  // it writes null, which probe_test.cc has
+  Blocking engine = OwnFake({"--fake", R"({"logprob_noise": NaN})"});
+  const std::string name = Fresh();
+  EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
+  const auto answer = engine.Ask(name, ProbeKind::kCompare);
+  ASSERT_EQ(answer.status(), absl::OkStatus());
+  EXPECT_FALSE(answer->compared.has_value());
+}
+
 TEST_P(DriverTest, ARestartForgetsAdaptersAndHasAnotherBoot) {
   Blocking engine = OwnFake();
   const BootId first = engine.Inspect()->boot;

@@ -192,5 +192,15 @@ TEST(Health, TheDoorSaysWhyTheDecidedVersionFailed) {
   EXPECT_EQ(Door(bench).waits_for, "it failed here: ENGINE_LOAD_FAILED, no memory");
 }
 
+TEST(Health, TheDoorSaysThatTheDecidedVersionHasNoSlot) {
+  Bench bench(fleet::EngineKind::kSglang, /*slots=*/1);
+  bench.engine_[EngineName("theirs")] = "/theirs";
+  bench.Start();
+  bench.Desire(1, {1});
+  ASSERT_TRUE(Door(bench).catching_up);
+  EXPECT_EQ(bench.Told(1), "FETCHED NO_SLOT");
+  EXPECT_NE(Door(bench).waits_for.find("--max-loaded-loras"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lorry::proxy
