@@ -131,18 +131,17 @@ std::string RetryConfig(const std::vector<std::string>& idempotent) {
 
 using grpc::experimental::FileWatcherCertificateProvider;
 
-// One for all channels of the same files: each has a thread of its own.
+// One for all channels of the same files, as each has a thread of its own. Kept for good: gRPC's
+// channels hold what lies within it, and not it.
 std::shared_ptr<FileWatcherCertificateProvider> WatcherOf(const ClientTls& tls) {
   static Mutex mutex;
   static auto& watchers = *new std::map<std::tuple<std::string, std::string, std::string, int>,
-                                        std::weak_ptr<FileWatcherCertificateProvider>>();
+                                        std::shared_ptr<FileWatcherCertificateProvider>>();
   MutexLock lock(mutex);
-  auto& known = watchers[{tls.ca, tls.cert, tls.key, tls.reread_s}];
-  std::shared_ptr<FileWatcherCertificateProvider> watcher = known.lock();
+  auto& watcher = watchers[{tls.ca, tls.cert, tls.key, tls.reread_s}];
   if (watcher == nullptr) {
     watcher = std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.cert, tls.ca,
                                                                static_cast<unsigned>(tls.reread_s));
-    known = watcher;
   }
   return watcher;
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <future>
 #include <optional>
+#include <vector>
 
 #include "lib/base/error.h"
 #include "tests/testing/captured_log.h"
@@ -311,6 +312,21 @@ TEST_F(Tls, ARenewedClientCertificateIsShown) {
     server.emplace(options);
     return Say(*stub, "hello").ok();
   });
+}
+
+TEST_F(Tls, ChannelsOfTheSameFilesShareTheThreadThatReadsThem) {
+  const auto threads = [] {
+    using Entries = std::filesystem::directory_iterator;
+    return std::distance(Entries("/proc/self/task"), Entries());
+  };
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  const auto add = [&] {
+    channels.push_back(*MakeChannel({.target = "localhost:1", .tls = {.ca = At("ca.pem")}}));
+  };
+  add();
+  const auto before = threads();
+  for (int i = 0; i < 10; ++i) add();
+  EXPECT_LT(threads() - before, 10) << "gRPC may have started some of its own";
 }
 
 TEST_F(Tls, ARenewedServerCertificateIsShown) {

@@ -345,7 +345,7 @@ TEST_F(CallTest, TensorsCountAmongTheCallsWhileTheyWaitForRoom) {
 // Others wait for the room of all of it.
 TEST_F(CallTest, TensorsMayNotComeSlowly) {
   options_.limits.tensors_bytes = kAllRoom;
-  options_.limits.body_ms = 1'000;  // which each byte would begin anew
+  options_.limits.body_ms = 3'000;  // which each byte would begin anew
   Start();
   Wire wire = Connect();
   wire.Send(BeginningOfTensors());
