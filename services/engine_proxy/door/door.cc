@@ -164,6 +164,18 @@ Door::Door(DoorOptions options)
 
 Door::~Door() { Drain(0); }
 
+namespace {
+
+UpstreamPool::Endpoints Resolve(const DoorOptions& options, ErrorCode& error) {
+  asio::io_context io;
+  asio::ip::basic_resolver<Tcp, Executor> resolver(io.get_executor());
+  const auto found =
+      resolver.resolve(options.engine_host, std::to_string(options.engine_port), error);
+  return {found.begin(), found.end()};
+}
+
+}  // namespace
+
 absl::Status Door::Start() {
   State& state = *state_;
   const DoorOptions& options = state.shared.options;
@@ -171,11 +183,8 @@ absl::Status Door::Start() {
     return Error(absl::StatusCode::kUnavailable, reason, message);
   };
   ErrorCode error;
-  asio::io_context resolving;
-  asio::ip::basic_resolver<Tcp, Executor> resolver(resolving.get_executor());
-  const auto found =
-      resolver.resolve(options.engine_host, std::to_string(options.engine_port), error);
-  if (error || found.empty()) {
+  const UpstreamPool::Endpoints engine = Resolve(options, error);
+  if (engine.empty()) {
     return unavailable("ENGINE_UNREACHABLE", "cannot resolve the engine's host " +
                                                  options.engine_host + ": " + error.message());
   }
@@ -184,8 +193,7 @@ absl::Status Door::Start() {
       options.threads > 0 ? options.threads
                           : std::clamp(std::thread::hardware_concurrency(), 1u, kMaxDefaultThreads);
   for (uint32_t i = 0; i < threads; ++i) {
-    state.shards.push_back(
-        std::make_unique<Shard>(state.shared, found.begin()->endpoint(), RandomSeed()));
+    state.shards.push_back(std::make_unique<Shard>(state.shared, engine, RandomSeed()));
   }
   const auto address = asio::ip::make_address(options.listen_host, error);
   if (error) return unavailable("LISTEN_FAILED", options.listen_host + " is not an IP address");
@@ -215,6 +223,10 @@ uint16_t Door::port() const { return state_->port; }
 
 void Door::SetEngineFacts(EngineFacts facts) {
   state_->shared.facts.store(std::make_shared<const EngineFacts>(std::move(facts)));
+  ErrorCode error;
+  const UpstreamPool::Endpoints engine = Resolve(state_->shared.options, error);
+  if (!engine.empty())
+    state_->EachShard([engine](Shard& shard) { shard.pool.SetEndpoints(engine); });
 }
 
 void Door::SetTable(proxy::DoorTable table) {

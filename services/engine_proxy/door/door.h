@@ -99,7 +99,7 @@ class Door {
   absl::Status Start();
   uint16_t port() const;
 
-  // What the engine's driver found out; may change with every boot.
+  // What the engine's driver found out; may change with every boot, as may the address of its host.
   void SetEngineFacts(EngineFacts facts);
   // From its return on, no request is admitted by an older table. Requests waiting at HELD rows
   // resolve anew.

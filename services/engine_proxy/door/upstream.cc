@@ -1,5 +1,6 @@
 #include "services/engine_proxy/door/upstream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -39,13 +40,26 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::TakeIdle() {
 }
 
 Task<CallResult> UpstreamPool::Connect(std::unique_ptr<UpstreamConnection>* out) {
+  CallResult result = CallResult::kUnreachable;
+  const Endpoints endpoints = endpoints_;  // which may be set anew meanwhile
+  for (const Tcp::endpoint& at : endpoints) {
+    result = co_await Connect(at, out);
+    if (result != CallResult::kOk) continue;
+    const auto answers = std::find(endpoints_.begin(), endpoints_.end(), at);
+    if (answers != endpoints_.end()) std::iter_swap(endpoints_.begin(), answers);
+    break;
+  }
+  co_return result;
+}
+
+Task<CallResult> UpstreamPool::Connect(Tcp::endpoint at, std::unique_ptr<UpstreamConnection>* out) {
   auto connection = std::make_unique<UpstreamConnection>(sweeper_, Socket(io_.get_executor()));
   TimedSocket& link = connection->link;
   ErrorCode opened;
-  link.socket().open(endpoint_.protocol(), opened);
+  link.socket().open(at.protocol(), opened);
   if (opened) co_return WhyNoConnection(opened);
   link.ExpireIn(limits_.engine_connect_ms);
-  auto [error] = co_await link.socket().async_connect(endpoint_, kAwait);
+  auto [error] = co_await link.socket().async_connect(at, kAwait);
   link.NeverExpire();
   if (error) co_return WhyNoConnection(error);
   ErrorCode ignored;

@@ -38,19 +38,26 @@ enum class CallResult {
 
 class UpstreamPool {
  public:
-  UpstreamPool(asio::io_context& io, Sweeper& sweeper, const DoorLimits& limits, Tcp::endpoint at)
-      : io_(io), sweeper_(sweeper), limits_(limits), endpoint_(at) {}
+  // An engine's name may stand for several addresses, of which it need not listen on all:
+  // "localhost" is ::1 as well as 127.0.0.1.
+  using Endpoints = std::vector<Tcp::endpoint>;
+  UpstreamPool(asio::io_context& io, Sweeper& sweeper, const DoorLimits& limits, Endpoints at)
+      : io_(io), sweeper_(sweeper), limits_(limits), endpoints_(std::move(at)) {}
   // An idle connection that is still open; null where there is none.
   std::unique_ptr<UpstreamConnection> TakeIdle();
   Task<CallResult> Connect(std::unique_ptr<UpstreamConnection>* out);
   void GiveBack(std::unique_ptr<UpstreamConnection> connection);
   void CloseIdle();
+  // Of connections from now on.
+  void SetEndpoints(Endpoints at) { endpoints_ = std::move(at); }
 
  private:
+  Task<CallResult> Connect(Tcp::endpoint at, std::unique_ptr<UpstreamConnection>* out);
+
   asio::io_context& io_;
   Sweeper& sweeper_;
   const DoorLimits& limits_;
-  const Tcp::endpoint endpoint_;
+  Endpoints endpoints_;                                    // the one that answered last comes first
   std::vector<std::unique_ptr<UpstreamConnection>> idle_;  // the last one used is at the end
 };
 

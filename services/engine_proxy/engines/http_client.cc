@@ -58,17 +58,22 @@ http::request<http::string_body> MakeRequest(const HttpCall& call, const std::st
   return request;
 }
 
-// getaddrinfo has no deadline of its own, so a timer cancels the wait for it.
-net::awaitable<std::pair<error_code, tcp::resolver::results_type>> Resolve(
-    HttpTarget target, HttpClient::Clock::time_point deadline) {
+using Resolved = std::pair<error_code, tcp::resolver::results_type>;
+
+// getaddrinfo has no deadline of its own and cannot be cancelled, so a timer is waited for, which
+// ends early with the answer.
+net::awaitable<Resolved> Resolve(HttpTarget target, HttpClient::Clock::time_point deadline) {
   const auto executor = co_await net::this_coro::executor;
   auto resolver = std::make_shared<tcp::resolver>(executor);
-  net::steady_timer timer(executor, deadline);
-  timer.async_wait([resolver](const error_code& error) {
-    if (!error) resolver->cancel();
-  });
-  auto [error, results] = co_await resolver->async_resolve(target.host, target.port, kTuple);
-  co_return std::pair(error, std::move(results));
+  auto timer = std::make_shared<net::steady_timer>(executor, deadline);
+  auto resolved = std::make_shared<Resolved>(net::error::timed_out, tcp::resolver::results_type());
+  resolver->async_resolve(target.host, target.port,
+                          [resolver, timer, resolved](const error_code& error, auto results) {
+                            *resolved = {error, std::move(results)};
+                            timer->cancel();
+                          });
+  co_await timer->async_wait(kTuple);
+  co_return *resolved;
 }
 
 }  // namespace

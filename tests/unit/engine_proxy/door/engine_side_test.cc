@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/testing/names.h"
 #include "tests/unit/engine_proxy/door/door_fixture.h"
 
 namespace lorry::door {
@@ -51,6 +52,25 @@ TEST_F(EngineSideTest, ReusesConnectionsToTheEngine) {
     EXPECT_EQ(ReadMessage(wire).status(), 200);
   }
   EXPECT_EQ(engine_->connections(), 1);
+}
+
+// As "localhost" is ::1 first on most machines, and engines listen on 127.0.0.1.
+TEST_F(EngineSideTest, AnEngineThatListensOnOneOfItsNamesAddressesIsFound) {
+  SetName("both.test", {"127.0.0.2", "127.0.0.1"});
+  options_.engine_host = "both.test";
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).status(), 200);
+}
+
+// A container that is made anew has another address, and its name stands for that.
+TEST_F(EngineSideTest, AnEngineThatComesBackElsewhereIsFoundThere) {
+  SetName("moves.test", {"127.0.0.2"});
+  options_.engine_host = "moves.test";
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); });
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).status(), 503);
+  SetName("moves.test", {"127.0.0.1"});
+  door_->SetEngineFacts({.base_models = {"base"}});
+  EXPECT_EQ(Ask(Post("/generate", kAsk)).status(), 200);
 }
 
 // An engine that was started again has its port back before the proxy has loaded anything there.

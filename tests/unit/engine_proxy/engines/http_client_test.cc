@@ -17,6 +17,7 @@
 #include "services/engine_proxy/engines/call.h"
 #include "services/engine_proxy/engines/engine.h"
 #include "services/engine_proxy/engines/engines.h"
+#include "tests/testing/names.h"
 
 namespace lorry::engines {
 namespace {
@@ -98,6 +99,19 @@ TEST(HttpClient, ReadsChunkedBodies) {
 TEST(HttpClient, ResolvesNames) {
   OneShotServer server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
   EXPECT_TRUE(CallOf("localhost", server.port(), kGet).ok());
+}
+
+TEST(HttpClient, TheDeadlineCoversANameServerThatDoesNotAnswer) {
+  SetName("stuck.test", {});
+  net::io_context io;
+  const HttpClient client(io, {"stuck.test", "1"});
+  net::co_spawn(io, client.Call(kGet, HttpClient::Clock::now() + std::chrono::milliseconds(50)),
+                [](std::exception_ptr error, const absl::StatusOr<HttpReply>& reply) {
+                  EXPECT_FALSE(error);
+                  EXPECT_EQ(ReasonOf(reply.status()), "ENGINE_UNREACHABLE");
+                  SetName("stuck.test", {"127.0.0.1"});  // so that the thread that asks can end
+                });
+  io.run();
 }
 
 TEST(HttpClient, ARefusedConnectionMeansThatNothingHappened) {
