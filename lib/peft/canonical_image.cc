@@ -29,11 +29,13 @@ absl::StatusOr<std::string> WithoutStacks(const std::string& text) {
   return json.erase(kTargetParameters) > 0 ? json.dump(2) : text;
 }
 
+// A pattern by the name of what was taken apart would match none of the parts, which would be served
+// with another scaling than they were trained with.
 absl::Status CheckOneRank(const Config& config) {
   if (config.rank_pattern.empty() && config.alpha_pattern.empty()) return absl::OkStatus();
   return Error(absl::StatusCode::kInvalidArgument, "CONFIG_UNSUPPORTED",
-               "rank_pattern and alpha_pattern beside target_parameters cannot be carried over to "
-               "single experts; train them with one r and one lora_alpha");
+               "rank_pattern and alpha_pattern beside fused modules or stacked experts cannot be "
+               "carried over to their parts; train them with one r and one lora_alpha");
 }
 
 // The published config as it was written, but for target_modules, which become what the image has:
@@ -43,7 +45,7 @@ absl::StatusOr<std::string> Settle(std::string text, const NamePlan& plan) {
     LORRY_ASSIGN_OR_RETURN(text, WithoutStacks(text));
   }
   LORRY_ASSIGN_OR_RETURN(const Config config, ParseConfig(text));
-  if (plan.unstacked) LORRY_RETURN_IF_ERROR(CheckOneRank(config));
+  if (plan.unstacked || plan.split) LORRY_RETURN_IF_ERROR(CheckOneRank(config));
   if (config.target_modules.expression.empty() &&
       config.target_modules.names == plan.target_modules) {
     return text;

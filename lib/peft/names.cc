@@ -290,6 +290,7 @@ absl::StatusOr<NamePlan> PlanNames(std::span<const SourceTensor> sources, const 
     } else if (!parts.empty()) {
       LORRY_RETURN_IF_ERROR(Split(sources[i], i, name, parts, plan.tensors));
       for (const Part& part : parts) modules.emplace(part.module);
+      plan.split = true;
     } else {
       const uint64_t rows = sources[i].shape.empty() ? 0 : sources[i].shape[0];
       plan.tensors.push_back({CanonicalName(name), i, 0, rows});

@@ -62,6 +62,7 @@ struct NamePlan {
   std::vector<std::string> target_modules;  // last components, sorted
   // Experts were taken apart: target_modules says now what the config's target_parameters said.
   bool unstacked = false;
+  bool split = false;  // fused modules were
 };
 
 // Maps every source tensor or fails; nothing is dropped in silence, except the tensors of other

@@ -53,6 +53,20 @@ def test_a_fused_projection_computes_the_same_in_parts() -> None:
     deltas = [parts[f"{LAYER}self_attn.{m}.lora_B.weight"] @ parts[f"{LAYER}self_attn.{m}.lora_A.weight"] for m in ("q_proj", "k_proj", "v_proj")]
     assert torch.equal(torch.cat(deltas), b @ a)
     assert image.target_modules == ["k_proj", "q_proj", "v_proj"]
+    settled = state.settle({"target_parameters": ["mlp.experts.down_proj"]}, [*image.target_modules, "experts"], image.unstacked)
+    assert settled["target_parameters"], "experts that are still stacked"
+
+
+def test_an_alpha_of_a_fused_projection_is_not_lost_with_its_name() -> None:
+    fused = "model.layers.0.self_attn.qkv_proj"
+    tensors = {f"{fused}.lora_A.weight": torch.randn(4, 16), f"{fused}.lora_B.weight": torch.randn(32, 4)}
+    fields = {"r": 4, "lora_alpha": 16, "alpha_pattern": {"qkv_proj": 64}}
+    split = build(tensors, 0, 1, BufferPool(), base=LLAMA)
+    with pytest.raises(Refused, match="one lora_alpha") as refused:
+        state.settle(fields, split.target_modules, split.unstacked)
+    assert refused.value.reason == "CONFIG_UNSUPPORTED"
+    whole = build(tensors, 0, 1, BufferPool())
+    assert state.settle(fields, whole.target_modules, whole.unstacked)["alpha_pattern"] == {"qkv_proj": 64}
 
 
 @pytest.mark.parametrize("cut", ["rows", "columns"])

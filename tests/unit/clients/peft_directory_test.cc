@@ -80,8 +80,8 @@ TEST(PeftDirectory, AFusedProjectionIsSplitByTheBaseModel) {
   const std::string fused = "base_model.model.model.layers.0.self_attn.qkv_proj";
   dir.With(fused + ".lora_A.weight", 2, 8, 7);
   dir.With(fused + ".lora_B.weight", 16, 2, 100);
-  const auto image =
-      ReadPeftDirectory(dir.Write(), {.base_model_config = dir.path() + "/base.json"});
+  const ReadOptions options{.base_model_config = dir.path() + "/base.json"};
+  const auto image = ReadPeftDirectory(dir.Write(), options);
   ASSERT_TRUE(image.ok()) << image.status();
   EXPECT_EQ(image->header().tensors.size(), 6u);
   const std::string layer = "base_model.model.model.layers.0.self_attn.";
@@ -92,6 +92,12 @@ TEST(PeftDirectory, AFusedProjectionIsSplitByTheBaseModel) {
   EXPECT_EQ(FirstOf(*image, layer + "v_proj.lora_B.weight"), 124);
   EXPECT_EQ(nlohmann::json::parse(image->config_json())["target_modules"],
             nlohmann::json({"k_proj", "q_proj", "v_proj"}));
+
+  dir.Config(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "alpha_pattern": {"qkv_proj": 8},
+      "target_modules": ["qkv_proj"]})");
+  const auto patterned = ReadPeftDirectory(dir.Write(), options);
+  EXPECT_EQ(ReasonOf(patterned.status()), "CONFIG_UNSUPPORTED");
+  EXPECT_THAT(std::string(patterned.status().message()), HasSubstr("one lora_alpha"));
 }
 
 TEST(PeftDirectory, StackedExpertsAreTakenApartByTheBaseModel) {

@@ -77,7 +77,7 @@ class Image:
         buffer: the whole image; only ``pieces`` (and the header) hold meaning.
         pieces: what this rank has to send, sorted, coalesced.
         target_modules: the config's, as the image's names have them.
-        unstacked: experts were taken apart (:class:`lorry.names.Plan`).
+        unstacked: fused modules or stacked experts were taken apart (:class:`lorry.names.Plan`).
         packing: what still brings the bytes from a GPU; ``wait`` before they are read.
     """
 

@@ -60,7 +60,7 @@ class Plan:
     Attributes:
         tensors: of the image, sorted by name, each once.
         target_modules: last components of the adapted modules' paths, sorted: the config's ``target_modules``.
-        unstacked: experts were taken apart, so that the config's ``target_parameters`` is said by ``target_modules`` now.
+        unstacked: fused modules or stacked experts were taken apart, so that the config's names of them are gone.
     """
 
     tensors: list[Planned]
@@ -102,6 +102,7 @@ def plan(shapes: Mapping[str, Sequence[int]], base: Mapping[str, Any] | None = N
     tensors: list[Planned] = []
     adapters: set[str] = set()
     modules: set[str] = set()
+    unstacked = False
     stacks = _stacks(shapes, base) if base is not None else {}
     for source, shape in shapes.items():
         name = read_name(source)
@@ -112,9 +113,11 @@ def plan(shapes: Mapping[str, Sequence[int]], base: Mapping[str, Any] | None = N
         if name.path in stacks:
             tensors += _unstack(source, shape, name, stacks[name.path])
             modules |= stacks[name.path].parts.keys()
+            unstacked = True
         elif parts:
             tensors += _split(source, shape, name, parts)
             modules |= parts.keys()
+            unstacked = True
         else:
             tensors.append(Planned(name.canonical(), source, (0, shape[0] if shape else 0)))
             modules.add(name.module)
@@ -127,7 +130,7 @@ def plan(shapes: Mapping[str, Sequence[int]], base: Mapping[str, Any] | None = N
         if one.name == other.name:
             raise Refused(f'"{one.source}" and "{other.source}" both map to "{one.name}"; leave one out', "TENSOR_AMBIGUOUS",
                           "INVALID_ARGUMENT")
-    return Plan(tensors, sorted(modules), bool(stacks))
+    return Plan(tensors, sorted(modules), unstacked)
 
 
 def _split(source: str, shape: Sequence[int], name: LoraName, parts: Mapping[str, int]) -> list[Planned]:

@@ -45,15 +45,17 @@ def settle(config: Mapping[str, Any], target_modules: list[str], unstacked: bool
     """The config that belongs to an image: its modules as the image names them.
 
     Raises:
-        Refused: experts were taken apart, and the config has a rank or an alpha for some of them, by names that are gone.
+        Refused: modules were taken apart, and the config has ranks or alphas by names, which may be of those that are gone: the parts
+            would be served with another scaling than they were trained with.
     """
     fields = {**config, "target_modules": target_modules}
     if unstacked:
         for pattern in ("rank_pattern", "alpha_pattern"):
             if config.get(pattern):
-                raise Refused(f"{pattern} beside target_parameters cannot be carried over to single experts; train them with one r "
-                              "and one lora_alpha", "CONFIG_UNSUPPORTED", "INVALID_ARGUMENT")
-        fields["target_parameters"] = None
+                raise Refused(f"{pattern} beside fused modules or stacked experts cannot be carried over to their parts; train them with "
+                              "one r and one lora_alpha", "CONFIG_UNSUPPORTED", "INVALID_ARGUMENT")
+        if "experts" not in target_modules:  # they are said by target_modules now
+            fields["target_parameters"] = None
     return fields
 
 
