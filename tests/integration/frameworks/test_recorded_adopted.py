@@ -1,7 +1,8 @@
 """Frameworks that PyPI lacks, with `lorry.astraflow` and `lorry.miles`, by their interfaces as recorded here.
 
-AstraFlow: RemoteInfEngine of astraflow/raas/engine/remote_inf_engine.py, Infini-AI-Lab/astraflow at a20ca42, and the order of an update in
-raas/server/manager.py: pause, load, continue, then the version. miles: WeightTransferProtocol of
+AstraFlow: RemoteInfEngine of astraflow/raas/engine/remote_inf_engine.py and what sglang_remote.py has around it, Infini-AI-Lab/astraflow at a20ca42
+(its pull request 20) and at 343e808 (main), and what raas/server/manager.py does for an update: pause, load, continue, the version, and the eval
+engines' names. miles: WeightTransferProtocol of
 miles/backends/training_utils/weight_update/protocol.py, radixark/miles at 0274e4f5, and the order of WeightUpdater.update_weights beside it.
 """
 
@@ -57,14 +58,20 @@ class HttpRequest:
 
 
 class SGLangBackend:
-    def build_generation_request(self, req, with_lora):
+    def build_generation_request(self, req, lora_name):
         return HttpRequest("/generate", {"input_ids": req, "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True},
-                                         "return_logprob": True, **({"lora_path": "lora_1"} if with_lora else {})})
+                                         "return_logprob": True, **({"lora_path": lora_name} if lora_name else {})})
+
+
+class SGLangBackendOfMain(SGLangBackend):
+    def build_generation_request(self, req, with_lora):
+        return super().build_generation_request(req, "lora_1" if with_lora else None)
 
 
 class RemoteInfEngine:
-    def __init__(self, door):
-        self.backend, self.door, self.sent, self.lora_initialized, self.version = SGLangBackend(), door, [], False, 0
+    def __init__(self, door, backend):
+        self.backend, self.door, self.sent, self.version = backend, door, [], 0
+        self.lora_initialized, self._current_lora_name = False, None
 
     def load_weights_from_path(self, path, use_lora=False):
         assert not use_lora, "the door was not asked"
@@ -80,15 +87,26 @@ class RemoteInfEngine:
         self.version = version
 
     def generate(self, prompt):
-        request = self.backend.build_generation_request(prompt, with_lora=self.lora_initialized)
+        lora = self.lora_initialized if isinstance(self.backend, SGLangBackendOfMain) else self._current_lora_name
+        request = self.backend.build_generation_request(prompt, lora)
         return request.payload.get("lora_path"), http_json(request.method, self.door + request.endpoint, request.payload)
 
 
-def update(engine, path, version):
+class SGLangEngine:
+    def __init__(self, door, backend=SGLangBackend):
+        self._engine = RemoteInfEngine(door, backend())
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+
+def update(engine, path, version, evals=()):
     engine.pause_generation()
     engine.load_weights_from_path(str(path), use_lora=True)
     engine.continue_generation()
     engine.set_version(version)
+    for each in evals:
+        each._engine.lora_initialized, each._engine._current_lora_name = True, engine._engine._current_lora_name
 
 
 def tokens_of(reply):
@@ -97,15 +115,16 @@ def tokens_of(reply):
     return [entry[1] for entry in body["meta_info"]["output_token_logprobs"]]
 
 
-def test_astraflow_and_its_eval_engine_ask_by_what_is_served(world, make_adapter):
-    door = world.fleet.door("sglang")
-    engine, evals = RemoteInfEngine(door), RemoteInfEngine(door)
-    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, evals, "astra-policy")
+@pytest.mark.parametrize("backend", [SGLangBackend, SGLangBackendOfMain])
+def test_astraflow_and_its_eval_engine_ask_by_what_is_served(world, make_adapter, backend):
+    door, adapter = world.fleet.door("sglang"), f"astra-{backend.__name__.lower()}"
+    engine, evals = SGLangEngine(door, backend), SGLangEngine(door, backend)
+    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, evals, adapter)
     for version in range(1, 5):
-        update(engine, make_adapter(version), version)
+        update(engine, make_adapter(version), version, [evals])
         for each in (engine, evals):
             name, reply = each.generate([5, 17, 101, 33])
-            assert name == f"astra-policy@{version}"
+            assert name == f"{adapter}@{version}"
             assert tokens_of(reply) == expected_tokens(make_adapter(version), [5, 17, 101, 33], 4)
     assert engine.sent == [], "no server was called"
     engine.load_weights_from_path("/full")
@@ -113,8 +132,8 @@ def test_astraflow_and_its_eval_engine_ask_by_what_is_served(world, make_adapter
 
 
 def test_a_load_that_fails_leaves_the_name_as_it_was(world, make_adapter, tmp_path):
-    engine = RemoteInfEngine(world.fleet.door("sglang"))
-    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, RemoteInfEngine(""), "astra-failed")
+    engine = SGLangEngine(world.fleet.door("sglang"))
+    runpy.run_path(str(EXAMPLES / "use_astraflow.py"))["connect"](engine, SGLangEngine(""), "astra-failed")
     update(engine, make_adapter(1), 1)
     with pytest.raises(Exception, match="adapter_config.json"):
         update(engine, tmp_path, 2)
@@ -131,7 +150,7 @@ def test_a_version_that_is_served_too_late_uses_up_its_number(world, make_adapte
         own_wait(handle, "stored", DEADLINE_S)
         raise TimeoutError(f"{handle} is stored, but not serving yet")
 
-    engine = RemoteInfEngine(world.fleet.door("sglang"))
+    engine = SGLangEngine(world.fleet.door("sglang"))
     with world.open_run("astra-late") as run:
         adopt(engine, run)
         update(engine, make_adapter(1), 1)

@@ -2,9 +2,10 @@
 
     from lorry.astraflow import adopt
 
-    adopt(engine, lorry.open_run("math-policy"), evals=[eval_engine])      # RaaS' RemoteInfEngine; its addresses are doors
+    adopt(engine, lorry.open_run("math-policy"), evals=[eval_engine])      # RaaS' SGLangEngine; its addresses are doors
 
-Follows Infini-AI-Lab/astraflow (astraflow/raas/engine/remote_inf_engine.py at a20ca42), where an update is ``pause_generation``,
+Follows Infini-AI-Lab/astraflow (astraflow/raas/engine/remote_inf_engine.py at a20ca42, of its pull request 20, which asks for the name that was loaded
+last, and at 343e808, of main, which asks for ``lora_1`` once something was loaded), where an update is ``pause_generation``,
 ``load_weights_from_path(path, use_lora=True)`` and ``continue_generation``. Nothing is paused any more: what runs ends on its version, and a
 paused engine could not show that it applies the next. Names are flipped once that is served, of the eval engines too, which share the servers.
 """
@@ -26,9 +27,10 @@ def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = S
     store has used up the number: the next one counts on, and until it is served requests name the version before.
 
     Args:
-        engine: the RemoteInfEngine that is updated. ``evals``: those that ask by the same version.
+        engine: the SGLangEngine that is updated, or the RemoteInfEngine in it. ``evals``: those that ask by the same version.
         timeout_s: how long a version may take until engines serve it.
     """
+    engine, *others = (getattr(each, "_engine", each) for each in (engine, *evals))
     own_load = engine.load_weights_from_path
     published, served = 0, 0  # numbers of versions
 
@@ -41,8 +43,8 @@ def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = S
         published += 1
         handle.wait("serving", timeout_s)
         served = published
-        for each in (engine, *evals):
-            each.lora_initialized = True
+        for each in (engine, *others):
+            each.lora_initialized, each._current_lora_name = True, f"{run.adapter}@{served}"
 
     def named(own_build: Any) -> Any:
         def build(*args: Any, **kwargs: Any) -> Any:
@@ -55,7 +57,7 @@ def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = S
 
     engine.load_weights_from_path = load
     engine.pause_generation = engine.continue_generation = _nothing
-    for each in (engine, *evals):
+    for each in (engine, *others):
         each.backend.build_generation_request = named(each.backend.build_generation_request)
 
 
