@@ -1,4 +1,4 @@
-"""ART's model service with adapters through Lorry: what is added once a backend has made the service, whose requests go to a door."""
+"""ART's model service with adapters through Lorry: what is added once a backend has started the service, whose requests go to a door."""
 
 
 async def connect(service, adapter):
@@ -7,6 +7,6 @@ async def connect(service, adapter):
     from lorry.art import Transport
 
     transport = Transport(lorry.open_run(adapter), lorry.Admin())
-    transport.attach(service)
+    await transport.attach(service)
     # <<<
     return transport

@@ -101,6 +101,19 @@ def test_young_versions_and_keep_0_unload_nothing(make, saved, servers):
             server.answers_by(for_ever.name(version), saved(version)[1])
 
 
+def test_what_an_engine_was_launched_with_is_loaded_at_its_door(make, saved, servers, world):
+    """As `--lora-paths {lora_name}-v0=...` does, which the door does not see."""
+    client = make(KEEP)
+    (request,) = client.disk_requests(0, saved(0)[0])
+    for server in servers:
+        status, reply = http_json("POST", world.engines[server.member].url + request.endpoint, request.payload)
+        assert status == 200, reply
+        assert server.ask(client.name(0)).status == 404
+    client.run([request])
+    for server in servers:
+        server.answers_by(client.name(0), saved(0)[1])
+
+
 def test_without_lora_the_disk_path_is_the_engines(make, saved, servers, world):
     """Its case 5. What is loaded beside it is served afterwards as before."""
     client = make(KEEP)

@@ -60,7 +60,7 @@ class Training:
             pause_grace_period=0.0, request_retries=1, setup_timeout=60.0)
         self.meta = WeightUpdateMeta(type="disk", path=str(folder / "weight_update"), use_lora=True, lora_name=name, lora_keep_versions=keep)
         connect = runpy.run_path(str(EXAMPLE))["connect"]
-        self.rollout = connect(self.config, name, [world.fleet.door(kind).removeprefix("http://")], rank=0)
+        self.rollout = connect(self.config, name, [world.fleet.door(kind).removeprefix("http://")], rank=0, initial_lora=make_adapter(0))
 
     def update(self, version: int) -> float:
         """Seconds from the pause to the resumption."""
@@ -111,9 +111,10 @@ def training(world, make_adapter, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_last_versions_are_kept_and_those_before_them_unloaded(world, training, kind):
     run = training(f"lora-{kind}", kind=kind)
+    run.rolls_out(0)
     for version in range(1, 11):
         run.update(version)
-        for kept in range(max(1, version - KEEP + 1), version + 1):
+        for kept in range(max(0, version - KEEP + 1), version + 1):
             run.rolls_out(kept)
     for member in world.doors:
         until(lambda m=member: not world.reported(m, 6, run.name), f"v6 left {member}")

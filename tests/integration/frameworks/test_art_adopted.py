@@ -39,7 +39,8 @@ LocalBackend = foreign.class_of(
      "AdapterLeaseManager": managers.AdapterLeaseManager, "get_step_checkpoint_dir": checkpoint_dir, "get_model_dir": lambda model, art_path: art_path})
 UnslothService = foreign.class_of(
     "art/unsloth/service.py", "UnslothService",
-    ["register_lora_for_step", "_load_rollout_lora_for_step", "acquire_exact_adapter", "release_exact_adapter", "prune_loaded_adapters"], {})
+    ["rollout_weight_update_mode", "register_lora_for_step", "_load_rollout_lora_for_step", "acquire_exact_adapter", "release_exact_adapter",
+     "prune_loaded_adapters"], {})
 
 
 class Backend(LocalBackend):
@@ -64,11 +65,15 @@ def world(bin_dir, tiny, tmp_path_factory):
 
 @pytest.fixture
 def steps(world, make_adapter, tmp_path, monkeypatch):
-    """steps.train(step): as ART's service does once a step's checkpoint is written; steps.lease(step): as its trainer does for an evaluation."""
+    """Training that begins at step 0, which ART's service has given its vLLM. steps.train(step): as it does once a step's checkpoint is written;
+    steps.lease(step): as its trainer does for an evaluation."""
     addresses = world.fleet.addresses()
     monkeypatch.setenv("LORRY_STORE", addresses["store"])
     monkeypatch.setenv("LORRY_ORCHESTRATOR", addresses["orchestrator"])
     service, model = UnslothService(), types.SimpleNamespace(name=ADAPTER)
+    service.config, service.output_dir, service._latest_step = {}, str(tmp_path), 0
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "0000").symlink_to(make_adapter(0))
     transport = asyncio.run(runpy.run_path(str(EXAMPLE))["connect"](service, ADAPTER))
     backend = Backend(tmp_path, service)
 
@@ -102,6 +107,36 @@ def test_an_exact_step_is_leased_while_training_goes_on(world, steps):
     name = asyncio.run(evaluate())
     for member in world.doors:  # nobody holds it any more
         until(lambda m=member: world.doors[m].ask(name).status in (404, 409), f"{member} let v1 go")
+
+
+def test_rollouts_and_evaluations_begin_before_any_training(world, steps):
+    async def evaluate():
+        async with steps.lease(0):
+            steps.judge(steps.name(), 0)
+        steps.judge(f"{ADAPTER}@0", 0)
+
+    asyncio.run(evaluate())
+
+
+def test_a_step_that_is_registered_is_the_newest(world, steps, make_adapter):
+    asyncio.run(steps.service.register_lora_for_step(1, str(make_adapter(1))))
+    steps.judge(f"{ADAPTER}@{steps.service._latest_step}", 1)
+
+
+def test_a_service_that_is_not_supported_is_told(steps):
+    class MegatronService:
+        pass
+
+    class Proxy:  # as ART's, of a service in a child process
+        def __getattr__(self, name):
+            return getattr(steps.service, name)
+
+    in_flight = UnslothService()
+    in_flight.config = {"rollout_weight_update_mode": "in_flight_lora"}
+    for service in (MegatronService(), Proxy(), in_flight):
+        with pytest.raises(ValueError, match="in_process=True"):
+            asyncio.run(steps.transport.attach(service))
+        assert "acquire_exact_adapter" not in vars(service)
 
 
 def test_a_lease_ends_with_its_last_user(world, steps):

@@ -4,11 +4,13 @@
 
     lorry.Admin().create(lora_name, keep_policy(max_head_offpolicyness + 2))
     run = lorry.open_run(lora_name, group=lorry.ALONE) if rank == 0 else None      # rank 0 updates weights, every rank asks
+    run.publish(initial_lora, version=0).wait("serving", 300)      # on rank 0, before any rank rolls out
     rollout = rollout_engine(config.rollout, run)
     rollout.initialize(addr=["door-a:40001", "door-b:40001"])
 
 Follows AReaL 1.0.4, where a backend builds requests and RemoteInfEngine sends them: versions are saved, announced and waited for as they
-were, and what was the load and the unload at every server is one publish. Lorry unloads what the policy does not keep, when nobody uses it.
+were, and what was the load and the unload at every server is one publish. So is version 0, which rollouts ask for until the first update and
+which AReaL gives its servers at their launch (``--lora-paths {lora_name}-v0=...``): doors do not know what an engine was launched with. Lorry unloads what the policy does not keep, when nobody uses it.
 The single controller is not adopted, as each of its rollout workers updates by itself: point it at doors with AReaL's own calls.
 """
 

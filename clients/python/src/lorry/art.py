@@ -2,11 +2,12 @@
 
     from lorry.art import Transport
 
-    Transport(run, lorry.Admin()).attach(service)      # one of ART's model services; its requests go to a door
+    await Transport(run, lorry.Admin()).attach(service)      # ART's UnslothService, once it has started; its requests go to a door
 
 Follows openpipe-art 0.5.23: a backend asks its ``ModelService`` (art/local/service.py) to load what was trained, and for the name under which exactly
-one step answers (``exact_adapter_lease`` in art/local/backend.py). Both names are ``{adapter}@{step}``, which doors read. Steps are
-unloaded when the policy's ``keep`` and the leases allow, whatever ART prunes.
+one step answers (``exact_adapter_lease`` in art/local/backend.py). Both names are ``{adapter}@{step}``, which doors read. The step that training
+begins at, which ART gives its vLLM at its launch, doors learn of when the service is attached. Steps are unloaded when the policy's ``keep`` and the
+leases allow, whatever ART prunes.
 """
 
 from __future__ import annotations
@@ -41,24 +42,34 @@ class Transport:
         self._holder = f"art-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._leases: dict[int, tuple[int, asyncio.Task[None] | None]] = {}  # step → how many use it, and who renews it
 
-    def attach(self, service: Any) -> None:
-        """Takes the place of what ``service`` does at its vLLM: loading a step, holding one, unloading others."""
+    async def attach(self, service: Any) -> None:
+        """Takes the place of what ``service`` does at its vLLM: loading a step, holding one, unloading others. Publishes the step that the
+        service is at, so that rollouts can begin.
+
+        Args:
+            service: an UnslothService whose ``start_openai_server`` is over, as it is after ART's ``model.register(backend)``.
+
+        Raises:
+            ValueError: another service; LorryError, TimeoutError: the step is not served.
+        """
+        # Asked of the class, as ART's proxy of a service in a child process has whatever the service has.
+        if not hasattr(type(service), "_load_rollout_lora_for_step") or service.rollout_weight_update_mode != "step_lora":
+            raise ValueError(f"lorry.art needs ART's UnslothService in this process, with rollout_weight_update_mode=step_lora, and this is "
+                             f"another {type(service).__name__}; LocalBackend(in_process=True) keeps it here")
+
+        async def load(checkpoint_path: str, step: int) -> None:
+            await self._publish(checkpoint_path, step)
+            service._latest_step = step
+
+        service._load_rollout_lora_for_step = load  # all of the service's ways to train and to register a step end there
         service.acquire_exact_adapter = self.acquire_exact_adapter
         service.release_exact_adapter = self.release_exact_adapter
-        service.register_lora_for_step = self.register_lora_for_step
-        if hasattr(service, "_load_rollout_lora_for_step"):  # UnslothService, for which all of its ways to train end there
+        service.prune_loaded_adapters = _prunes_nothing
+        step = service._latest_step
+        await load(f"{service.output_dir}/checkpoints/{step:04d}", step)  # get_step_checkpoint_dir of art/utils/output_dirs.py
 
-            async def load(checkpoint_path: str, step: int) -> None:
-                await self.register_lora_for_step(step, checkpoint_path)
-                service._latest_step = step
-
-            service._load_rollout_lora_for_step = load
-        if hasattr(service, "prune_loaded_adapters"):
-            service.prune_loaded_adapters = _prunes_nothing
-
-    async def register_lora_for_step(self, step: int, checkpoint_dir: str) -> None:
-        """Publishes the directory as version ``step`` and waits until it is served. Raises LorryError, TimeoutError."""
-        handle = await asyncio.to_thread(self._run.publish, checkpoint_dir, version=step)
+    async def _publish(self, checkpoint_path: str, step: int) -> None:
+        handle = await asyncio.to_thread(self._run.publish, checkpoint_path, version=step)
         await asyncio.to_thread(handle.wait, "serving", self._timeout_s)
 
     async def acquire_exact_adapter(self, step: int, checkpoint_path: str) -> str:
