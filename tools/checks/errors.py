@@ -33,7 +33,7 @@ NO_REASON = {
     "clients/python/src/lorry/handle.py": "UPLOADING STORED_AT_STORE ACTIVE STORED FAILED ABSENT UNSPECIFIED",
     "clients/python/src/lorry/lora_args.py": "LORA",
     "clients/python/src/lorry/on_the_way.py": "RESOURCE_EXHAUSTED",
-    "clients/python/src/lorry/miles.py": "LORA LORRY_MILES_ADAPTER",
+    "clients/python/src/lorry/miles.py": "LORA",
     "clients/python/src/lorry/trl.py": "LORA",
     "clients/python/src/lorry/bench/": "MAX MEDIAN MIN MOVES PATH POST RATIO READY",
     "lib/blob/spare_files.cc": "SPARE",

@@ -1,9 +1,10 @@
 """A weight transfer protocol for miles that publishes the adapter through Lorry, in place of streaming it to every engine.
 
     --update-weight-transfer-mode external --custom-weight-transfer-protocol-path lorry.miles.protocol --lora-rank 32 ...
-    LORRY_MILES_ADAPTER=math-policy LORRY_STORE=store:7000 LORRY_ORCHESTRATOR=orchestrator:7001
+    LORRY_STORE=store:7000 LORRY_ORCHESTRATOR=orchestrator:7001
 
-Engines are external, and rollouts ask doors for ``math-policy``. Follows WeightTransferProtocol of radixark/miles
+Engines are external, and rollouts ask doors for ``miles_lora``, which is the adapter's name: miles knows no other (miles/utils/lora.py), so that each of
+several trainings needs a fleet of its own. Follows WeightTransferProtocol of radixark/miles
 (miles/backends/training_utils/weight_update/protocol.py at 0274e4f5), whose updater calls ``begin_sync``, hands the gathered adapter to
 ``send_bucket`` on sender ranks, then calls ``finalize`` and ``after_engines_resumed``. The engines are not paused, as a paused one
 could not show that it applies the version; what runs ends on the one before.
@@ -11,7 +12,6 @@ could not show that it applies the version; what runs ends on the one before.
 
 from __future__ import annotations
 
-import os
 import time
 from argparse import Namespace
 from collections.abc import Iterable
@@ -21,25 +21,22 @@ from lorry.collectives import ALONE, Ranks
 from lorry.run import Run, open_run
 
 SERVING_TIMEOUT_S = 300.0
-_VARIABLE = "LORRY_MILES_ADAPTER"
+ADAPTER = "miles_lora"
 
 
 def protocol(args: Namespace) -> Any:
     """What ``--custom-weight-transfer-protocol-path`` names: makes a WeightTransferProtocol, on each training rank.
 
     Raises:
-        ValueError: no adapter is named, or miles trains none.
+        ValueError: miles trains no adapter.
     """
     from miles.backends.training_utils.weight_update.hf_weight_iterator import WeightUpdatePlacement
     from miles.backends.training_utils.weight_update.protocol import WeightTransferProtocol
 
-    adapter = os.environ.get(_VARIABLE)
-    if not adapter:
-        raise ValueError(f"no adapter is named; set {_VARIABLE} to the name under which it is published")
     if not getattr(args, "lora_rank", 0):
         raise ValueError("lorry.miles sends adapters alone; set --lora-rank, or another --update-weight-transfer-mode")
     settings = {"supports_lora": True, "use_weight_update_session": False, "required_placement": WeightUpdatePlacement(gather_pp=True)}
-    return type("LorryProtocol", (_Publishing, WeightTransferProtocol), settings)(args, adapter)  # miles asks for its own class
+    return type("LorryProtocol", (_Publishing, WeightTransferProtocol), settings)(args)  # miles asks for its own class
 
 
 class _Publishing:
@@ -47,9 +44,8 @@ class _Publishing:
 
     update_weight_metrics: dict[str, float]
 
-    def __init__(self, args: Namespace, adapter: str) -> None:
+    def __init__(self, args: Namespace) -> None:
         super().__init__(args)  # type: ignore[call-arg]
-        self._adapter = adapter
         self._config = {"peft_type": "LORA", "r": args.lora_rank, "lora_alpha": args.lora_alpha}  # the modules are those of the tensors
         self._run: Run | None = None
         self._tensors: dict[str, Any] = {}
@@ -82,7 +78,7 @@ class _Publishing:
         if not self._tensors:
             raise RuntimeError("miles sent no LoRA weights; is the model wrapped with --lora-rank?")
         if self._run is None:
-            self._run = open_run(self._adapter, group=ALONE)
+            self._run = open_run(ADAPTER, group=ALONE)
         began = time.monotonic()
         self._run.publish(self._tensors, version=weight_version, config=self._config).wait("serving", SERVING_TIMEOUT_S)
         self._tensors = {}
