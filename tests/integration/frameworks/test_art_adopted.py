@@ -13,6 +13,7 @@ import sys
 import types
 
 import pytest
+from lorry.art import keep_policy
 from lorry.errors import LorryError
 from testing import engines, foreign
 from testing.engines import KINDS, ROOT, SLOT_ARGS
@@ -23,7 +24,8 @@ foreign.add_frameworks()
 
 EXAMPLE = ROOT / "examples" / "frameworks" / "use_art.py"
 ADAPTER = "art-policy"
-KEEP = 2
+OFF_POLICY = 2
+KEEP = OFF_POLICY + 1
 
 leases = foreign.load_file("art.adapter_leases", "art/adapter_leases.py")
 managers = foreign.load_file("art.local.adapter_leases", "art/local/adapter_leases.py")
@@ -59,7 +61,6 @@ def world(bin_dir, tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fleet")
     pair = [engines.fake(kind, tiny / "model", log_dir=folder, args=SLOT_ARGS[kind]) for kind in KINDS]
     with World(bin_dir, folder, *pair) as made:
-        made.admin.create(ADAPTER, {"keep": KEEP})
         yield made
 
 
@@ -74,7 +75,7 @@ def steps(world, make_adapter, tmp_path, monkeypatch):
     service.config, service.output_dir, service._latest_step = {}, str(tmp_path), 0
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "0000").symlink_to(make_adapter(0))
-    transport = asyncio.run(runpy.run_path(str(EXAMPLE))["connect"](service, ADAPTER))
+    transport = asyncio.run(runpy.run_path(str(EXAMPLE))["connect"](service, ADAPTER, OFF_POLICY))
     backend = Backend(tmp_path, service)
 
     async def train(step):
@@ -116,6 +117,19 @@ def test_rollouts_and_evaluations_begin_before_any_training(world, steps):
         steps.judge(f"{ADAPTER}@0", 0)
 
     asyncio.run(evaluate())
+
+
+def test_a_rollout_ends_on_its_step_while_that_is_young_enough(world, steps):
+    """By the name that LocalBackend's adapter_lease pins, which asks nothing of the service."""
+
+    async def roll_out():
+        for step in range(1, 2 + OFF_POLICY):
+            await steps.train(step)
+        steps.judge(f"{ADAPTER}@1", 1)
+
+    asyncio.run(roll_out())
+    assert world.admin.policy(ADAPTER)["keep"] == KEEP
+    assert keep_policy(None) == {"keep": "all"}
 
 
 def test_a_step_that_is_registered_is_the_newest(world, steps, make_adapter):

@@ -2,7 +2,9 @@
 
     from lorry.art import Transport
 
-    await Transport(run, lorry.Admin()).attach(service)      # ART's UnslothService, once it has started; its requests go to a door
+    admin = lorry.Admin()
+    admin.create(adapter, keep_policy(max_steps_off_policy))
+    await Transport(lorry.open_run(adapter), admin).attach(service)      # ART's UnslothService, once it has started; its requests go to a door
 
 Follows openpipe-art 0.5.23: a backend asks its ``ModelService`` (art/local/service.py) to load what was trained, and for the name under which exactly
 one step answers (``exact_adapter_lease`` in art/local/backend.py). Both names are ``{adapter}@{step}``, which doors read. The step that training
@@ -17,6 +19,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from lorry.admin import Admin
@@ -27,6 +30,12 @@ SERVING_TIMEOUT_S = 300.0
 # A trainer that dies leaves its leases for so long; renewed three times as often, one call may be lost.
 LEASE_S = 60.0
 _LOOK_AGAIN_S = 0.2
+
+
+def keep_policy(max_steps_off_policy: int | None) -> Mapping[str, Any]:
+    """The policy for what ART calls ``max_steps_off_policy``: a rollout, which asks by the step that it began with, finds it until it is so many
+    steps old; None means always."""
+    return {"keep": "all" if max_steps_off_policy is None else max_steps_off_policy + 1}
 
 
 class Transport:
