@@ -13,7 +13,6 @@ import types
 
 import pytest
 import torch
-import yaml
 from lorry.errors import LorryError, SyncFailed
 from peft import PeftModel
 from testing import engines, foreign
@@ -23,6 +22,7 @@ from testing.world import World
 from transformers import LlamaForCausalLM
 
 foreign.add_frameworks()
+from omegaconf import OmegaConf  # noqa: E402
 from verl.checkpoint_engine import base  # noqa: E402
 from verl.utils.fsdp_utils import collect_lora_params  # noqa: E402
 from verl.workers.config import CheckpointEngineConfig  # noqa: E402
@@ -40,12 +40,19 @@ def world(bin_dir, tiny, tmp_path_factory):
         yield made
 
 
+def checkpoint_engine(layered_summon):
+    """Its settings, of the example and what stands beside it in verl's own file."""
+    settings = OmegaConf.create({"actor_rollout_ref": {"rollout": {"layered_summon": layered_summon}}})
+    merged = OmegaConf.to_container(OmegaConf.merge(settings, OmegaConf.load(EXAMPLE)), resolve=True)
+    return CheckpointEngineConfig(**merged["actor_rollout_ref"]["rollout"]["checkpoint_engine"])
+
+
 @pytest.fixture
 def config(world, monkeypatch):
     addresses = world.fleet.addresses()
     monkeypatch.setenv("LORRY_STORE", addresses["store"])
     monkeypatch.setenv("LORRY_ORCHESTRATOR", addresses["orchestrator"])
-    return CheckpointEngineConfig(**yaml.safe_load(EXAMPLE.read_text())["actor_rollout_ref"]["rollout"]["checkpoint_engine"])
+    return checkpoint_engine(layered_summon=False)
 
 
 class TrainingEngine:
@@ -149,6 +156,19 @@ def test_each_step_is_served_once_rollouts_go_on(world, manager, tmp_path):
         assert answer.run == run_before + 1, "one run, opened once"
         world.judge(answer, tmp_path / f"v{step}")
     assert manager.rollout.received == []
+
+
+@pytest.mark.parametrize("layered_summon", [False, True])
+def test_the_adapter_is_gathered_as_verls_rollout_says(manager, layered_summon):
+    asked = {}
+
+    def get_per_tensor_param(**how):
+        asked.update(how)
+        return manager.training.get_per_tensor_param(**how)
+
+    (other,) = Group(checkpoint_engine(layered_summon), 1).engines
+    asyncio.run(other.send_weights(types.SimpleNamespace(get_per_tensor_param=get_per_tensor_param), global_steps=1))
+    assert asked == {"layered_summon": layered_summon, "base_sync_done": True}
 
 
 def engine(settings, **more):

@@ -43,11 +43,14 @@ class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         is_master: verl's: the actor's first rank.
         config: adapter_config.json's fields, where the backend is given a stream of tensors.
         timeout_s: how long a version may take until it is stored.
+        layered_summon: verl's ``rollout.layered_summon``, which it does not tell its backends: gather a layer at a time, where the whole model
+            does not fit the actor's GPU.
         run: as :func:`lorry.open_run`: ``store``, ``orchestrator``, ``token_file``, ``resume_from`` and so on.
     """
 
     def __init__(self, bucket_size: int, adapter: str, is_master: bool = False, config: Mapping[str, Any] | None = None,
-                 timeout_s: float = STORED_TIMEOUT_S, **run: Any) -> None:
+                 timeout_s: float = STORED_TIMEOUT_S, layered_summon: bool = False, **run: Any) -> None:
+        self._layered_summon = layered_summon
         self._adapter, self._config, self._timeout_s, self._arguments = adapter, config, timeout_s, run
         self._is_master = is_master
         self._run: Run | None = None
@@ -85,7 +88,7 @@ class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             raise ValueError("a version is numbered by its step; call update_weights(global_steps=...)")
         config = self._config
         if hasattr(weights, "get_per_tensor_param"):
-            weights, config = weights.get_per_tensor_param(base_sync_done=True)  # which means: the adapter alone
+            weights, config = weights.get_per_tensor_param(layered_summon=self._layered_summon, base_sync_done=True)  # which means: the adapter alone
         tensors = dict(weights)  # on every rank, as each tensor may be gathered on its way
         if not any("lora_" in name for name in tensors):
             raise ValueError("verl gave no LoRA tensor; set model.lora_rank and model.lora.merge=False, and backend: delta_sharded, to which "
