@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import runpy
 import sys
+import threading
 import types
 
 import pytest
@@ -17,7 +18,7 @@ from lorry.art import keep_policy
 from lorry.errors import LorryError
 from testing import engines, foreign
 from testing.engines import KINDS, ROOT, SLOT_ARGS
-from testing.waiting import until
+from testing.waiting import DEADLINE_S, until
 from testing.world import World
 
 foreign.add_frameworks()
@@ -167,6 +168,30 @@ def test_a_lease_ends_with_its_last_user(world, steps):
     asyncio.run(twice())
 
 
+def test_the_end_of_one_evaluation_leaves_the_lease_of_one_that_has_just_begun(world, steps):
+    own_release, began, acquired = steps.transport._admin.release, threading.Event(), threading.Event()
+
+    def slow_release(*lease):
+        began.set()
+        assert acquired.wait(DEADLINE_S)
+        return own_release(*lease)
+
+    async def overlap():
+        await steps.train(1)
+        await steps.service.acquire_exact_adapter(1, "")
+        steps.transport._admin.release = slow_release
+        ending = asyncio.create_task(steps.service.release_exact_adapter(1))
+        assert await asyncio.to_thread(began.wait, DEADLINE_S)
+        async with steps.lease(1):
+            acquired.set()
+            await ending
+            for step in range(2, 3 + KEEP):
+                await steps.train(step)
+            steps.judge(steps.name(), 1)
+
+    asyncio.run(overlap())
+
+
 def test_a_lease_is_renewed(world, steps):
     steps.transport._lease_s = 1.0
 
@@ -176,12 +201,12 @@ def test_a_lease_is_renewed(world, steps):
             renewed = asyncio.Event()
             lease, count = steps.transport._lease, 0
 
-            def counted(step):
+            def counted(step, holder):
                 nonlocal count
                 count += 1
                 if count == 6:  # two lifetimes
                     loop.call_soon_threadsafe(renewed.set)
-                return lease(step)
+                return lease(step, holder)
 
             loop = asyncio.get_running_loop()
             steps.transport._lease = counted

@@ -48,8 +48,7 @@ class Transport:
 
     def __init__(self, run: Run, admin: Admin, timeout_s: float = SERVING_TIMEOUT_S, lease_s: float = LEASE_S) -> None:
         self._run, self._admin, self._timeout_s, self._lease_s = run, admin, timeout_s, lease_s
-        self._holder = f"art-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._leases: dict[int, tuple[int, asyncio.Task[None] | None]] = {}  # step → how many use it, and who renews it
+        self._leases: dict[str, tuple[int, asyncio.Task[None]]] = {}  # holder → step, and who renews it
 
     async def attach(self, service: Any) -> None:
         """Takes the place of what ``service`` does at its vLLM: loading a step, holding one, unloading others. Publishes the step that the
@@ -82,7 +81,8 @@ class Transport:
         await asyncio.to_thread(handle.wait, "serving", self._timeout_s)
 
     async def acquire_exact_adapter(self, step: int, checkpoint_path: str) -> str:
-        """Leases the step until it is released as often as it was acquired; returns once every engine has it.
+        """Leases the step until it is released as often as it was acquired; returns once every engine has it. Each user has a lease of its
+        own, so that the end of one cannot take that of another which begins at the same moment.
 
         Returns:
             the name by which doors answer with that step and no other.
@@ -90,43 +90,41 @@ class Transport:
         Raises:
             LorryError: NO_SLOT, UNKNOWN_VERSION: the step was not published in this run; TimeoutError.
         """
-        users, renewing = self._leases.get(step, (0, None))
-        self._leases[step] = users + 1, renewing
+        holder = f"art-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         try:
-            await self._wait_until_ready(step)
-            users, renewing = self._leases[step]
-            self._leases[step] = users, renewing or asyncio.create_task(self._renew(step))
+            await self._wait_until_ready(step, holder)
         except BaseException:
-            await self.release_exact_adapter(step)
+            await self._release(step, holder)
             raise
+        self._leases[holder] = step, asyncio.create_task(self._renew(step, holder))
         return self._name(step)
 
     async def release_exact_adapter(self, step: int) -> None:
-        """Ends the lease with its last user."""
-        users, renewing = self._leases.pop(step)
-        if users > 1:
-            self._leases[step] = users - 1, renewing
-            return
-        if renewing is not None:
-            renewing.cancel()
-        with contextlib.suppress(LorryError):  # it ends by itself
-            await asyncio.to_thread(self._admin.release, self._name(step), self._holder)
+        """Ends one user's lease of the step."""
+        holder = next(holder for holder, (leased, _) in self._leases.items() if leased == step)
+        _, renewing = self._leases.pop(holder)
+        renewing.cancel()
+        await self._release(step, holder)
 
-    async def _wait_until_ready(self, step: int) -> None:
+    async def _release(self, step: int, holder: str) -> None:
+        with contextlib.suppress(LorryError):  # it ends by itself
+            await asyncio.to_thread(self._admin.release, self._name(step), holder)
+
+    async def _wait_until_ready(self, step: int, holder: str) -> None:
         give_up_at = time.monotonic() + self._timeout_s
-        while not (await asyncio.to_thread(self._lease, step)).ready:
+        while not (await asyncio.to_thread(self._lease, step, holder)).ready:
             if time.monotonic() > give_up_at:
                 raise TimeoutError(f"{self._name(step)} is not on every engine after {self._timeout_s:.0f} s")
             await asyncio.sleep(_LOOK_AGAIN_S)
 
-    async def _renew(self, step: int) -> None:
+    async def _renew(self, step: int, holder: str) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             with contextlib.suppress(LorryError):  # the next may pass; without a lease doors refuse the name
-                await asyncio.to_thread(self._lease, step)
+                await asyncio.to_thread(self._lease, step, holder)
 
-    def _lease(self, step: int) -> Any:
-        return self._admin.lease(self._name(step), self._holder, self._lease_s)
+    def _lease(self, step: int, holder: str) -> Any:
+        return self._admin.lease(self._name(step), holder, self._lease_s)
 
     def _name(self, step: int) -> str:
         return f"{self._run.adapter}@r{self._run.number}.{step}"
