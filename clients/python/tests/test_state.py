@@ -41,6 +41,15 @@ def test_a_base_model_of_the_hub_is_not_asked_for() -> None:
     assert sorted(name.rpartition(".lora_")[2] for name in tensors) == ["A.weight", "B.weight"]
 
 
+def test_a_model_of_transformers_with_an_adapter_is_told_to_be_none_of_pefts() -> None:
+    config = transformers.LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    model = transformers.LlamaForCausalLM(config)
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    with pytest.raises(Refused, match="cannot publish a LlamaForCausalLM: pass a PeftModel") as refused:
+        state.collect(model, None)
+    assert refused.value.reason == "SOURCE_UNKNOWN"
+
+
 def test_what_the_hub_gave_before_is_compared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cache is laid out as huggingface_hub does it, by commits."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))

@@ -34,7 +34,7 @@ def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str,
         fields = dict(_plain(config))
         _refuse_whole_modules(fields)
         return source, fields
-    if hasattr(source, "peft_config"):
+    if hasattr(source, "peft_config") and hasattr(source, "get_base_model"):  # models of transformers have the former after add_adapter
         return _peft_model(source, config)
     raise Refused(
         f"cannot publish a {type(source).__name__}: pass a PeftModel, a state dict with config=, or a directory",
