@@ -1,4 +1,5 @@
-"""AReaL's rollout engine with LoRA through Lorry: what stands in place of `RemoteSGLangEngine(config.rollout)` in an SPMD training script.
+"""AReaL's rollout engine with LoRA through Lorry: what stands in place of `RemoteSGLangEngine(config.rollout)` in an SPMD training script
+of your own. AReaL's PPOTrainer is none: it trains LoRA under its single controller alone, which takes doors by its own calls (docs/COMPATIBILITY.md).
 
 The script goes on as it was: actor.connect_engine(rollout, meta), actor.update_weights(meta.with_version(v)), rollout.set_version(v).
 """

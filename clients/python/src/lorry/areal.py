@@ -11,7 +11,8 @@
 Follows AReaL 1.0.4, where a backend builds requests and RemoteInfEngine sends them: versions are saved, announced and waited for as they
 were, and what was the load and the unload at every server is one publish. So is version 0, which rollouts ask for until the first update and
 which AReaL gives its servers at their launch (``--lora-paths {lora_name}-v0=...``): doors do not know what an engine was launched with. Lorry unloads what the policy does not keep, when nobody uses it.
-The single controller is not adopted, as each of its rollout workers updates by itself: point it at doors with AReaL's own calls.
+This is for SPMD scripts of your own that drive AReaL's engines: its PPOTrainer trains LoRA under the single controller alone. That is not adopted,
+as each of its rollout workers updates by itself: point it at doors with AReaL's own calls.
 """
 
 from __future__ import annotations
