@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "clients/cli/policy_text.h"
 #include "clients/cli/reach.h"
 #include "clients/cli/remedies.h"
 #include "lib/base/error.h"
@@ -147,6 +148,14 @@ absl::StatusOr<client::Client*> Context::Client() {
   return client_.get();
 }
 
+absl::StatusOr<std::string> Context::Pool(const std::string& adapter, const std::string& named) {
+  if (!named.empty()) return named;
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, Client());
+  const auto known = client->GetAdapter(adapter);
+  if (!known.ok()) return Annotate(known.status(), "which pool is meant, as --pool names none");
+  return OnlyPool(adapter, known->adapter().policy());
+}
+
 absl::StatusOr<common::v1::VersionRef> Context::Resolve(const std::string& adapter,
                                                         const fleet::Selector& version,
                                                         const std::string& pool) {
@@ -166,11 +175,12 @@ absl::StatusOr<common::v1::VersionRef> Context::Resolve(const std::string& adapt
       return newest.front().ref();
     }
     case Kind::kLatest: {
-      LORRY_ASSIGN_OR_RETURN(const auto status, client->Status(pool, adapter));
+      LORRY_ASSIGN_OR_RETURN(const std::string meant, Pool(adapter, pool));
+      LORRY_ASSIGN_OR_RETURN(const auto status, client->Status(meant, adapter));
       for (const auto& state : status.pools()) {
         if (state.has_latest()) return state.latest();
       }
-      return unknown("has no version that a pool decided on yet");
+      return unknown(absl::StrCat("has no version that pool ", meant, " decided on yet"));
     }
     case Kind::kBase:
       return unknown("is asked for its base model, which is no stored version");

@@ -67,8 +67,10 @@ class Context {
   // Columns of the terminal; elsewhere what a wide one has.
   size_t columns() const { return columns_; }
 
+  // `named`, else the pool of `adapter` that is meant without a name (OnlyPool).
+  absl::StatusOr<std::string> Pool(const std::string& adapter, const std::string& named);
   // The stored version that is meant: aliases and `newest` are asked of the store, `latest` of the
-  // orchestrator. The adapter counts of `adapter`.
+  // orchestrator, in the pool that Pool() finds. The adapter counts of `adapter`.
   absl::StatusOr<common::v1::VersionRef> Resolve(const std::string& adapter,
                                                  const fleet::Selector& version,
                                                  const std::string& pool);

@@ -300,4 +300,18 @@ absl::StatusOr<std::vector<PolicyLine>> DescribePolicy(const AdapterPolicy& poli
   return lines;
 }
 
+absl::StatusOr<std::string> OnlyPool(const std::string& adapter,
+                                     const common::v1::AdapterPolicy& policy) {
+  LORRY_ASSIGN_OR_RETURN(const fleet::AdapterPolicy read, rpc::PolicyFromProto(policy));
+  std::vector<std::string> all, published;
+  for (const auto& [name, source] : read.pools) {
+    all.push_back(name.value);
+    if (source.kind == fleet::PoolSource::Kind::kPublished) published.push_back(name.value);
+  }
+  const std::vector<std::string>& meant = published.empty() ? all : published;
+  if (meant.size() == 1) return meant.front();
+  return Usage(absl::StrCat(adapter, " has the pools ", absl::StrJoin(meant, " and "),
+                            ": say which one is meant by --pool"));
+}
+
 }  // namespace lorry::cli

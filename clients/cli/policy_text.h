@@ -28,4 +28,9 @@ struct PolicyLine {
 };
 absl::StatusOr<std::vector<PolicyLine>> DescribePolicy(const common::v1::AdapterPolicy& policy);
 
+// The pool of `adapter` that is meant where none is named: the one that follows what is published,
+// or the only one. USAGE names them where several may be meant, since order of names is no choice.
+absl::StatusOr<std::string> OnlyPool(const std::string& adapter,
+                                     const common::v1::AdapterPolicy& policy);
+
 }  // namespace lorry::cli

@@ -385,9 +385,10 @@ std::vector<std::string> Warnings(const StatusMessage& status) {
                                       ": engines died on it; publish the next number"));
     }
     if (pool.has_override()) {
-      warnings.push_back(absl::StrCat(
-          pool.adapter(), " is pinned to ", ToText(pool.override()), " in ", pool.pool(),
-          ", and newer versions wait; lorry rollback ", pool.adapter(), " --lift ends the pin"));
+      warnings.push_back(absl::StrCat(pool.adapter(), " is pinned to ", ToText(pool.override()),
+                                      " in ", pool.pool(),
+                                      ", and newer versions wait; lorry rollback ", pool.adapter(),
+                                      " --pool ", pool.pool(), " --lift ends the pin"));
     }
   }
   for (const std::string& warning : EngineWarnings(status)) warnings.push_back(warning);

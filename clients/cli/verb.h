@@ -71,6 +71,9 @@ struct Verb {
   std::function<absl::StatusOr<int>(Context&, const Arguments&)> run = {};
 };
 
+// --pool of verbs that take `latest` for a version.
+Option PoolOfLatest();
+
 // Options that every verb takes, before or after its name.
 const std::vector<Option>& GlobalOptions();
 

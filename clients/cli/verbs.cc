@@ -81,6 +81,12 @@ std::vector<Verb> AllVerbs() {
   return verbs;
 }
 
+Option PoolOfLatest() {
+  return {.name = "pool",
+          .value = "NAME",
+          .help = "whose latest is meant; needed where several pools follow what is published"};
+}
+
 const std::vector<Option>& GlobalOptions() {
   static const auto* options = new std::vector<Option>{
       {.name = "store",

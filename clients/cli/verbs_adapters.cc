@@ -87,7 +87,7 @@ absl::StatusOr<int> Alias(Context& context, const Arguments& arguments) {
   std::optional<common::v1::VersionRef> target;
   if (!remove) {
     LORRY_ASSIGN_OR_RETURN(const fleet::Selector version, fleet::ParseVersion(arguments.At(2)));
-    LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, version, ""));
+    LORRY_ASSIGN_OR_RETURN(target, context.Resolve(adapter, version, arguments.Text("pool")));
   }
   std::optional<uint64_t> expected;
   if (arguments.Has("expect")) expected = arguments.Number("expect");
@@ -242,7 +242,8 @@ std::vector<Verb> AdapterVerbs() {
                    {.name = "expect",
                     .value = "GENERATION",
                     .help = "refuse unless the alias has this generation (0: is new)",
-                    .kind = Kind::kNumber}},
+                    .kind = Kind::kNumber},
+                   PoolOfLatest()},
        .examples = {"lorry alias policy eval 12", "lorry alias policy eval --remove"},
        .run = Alias},
       {.name = "policy",

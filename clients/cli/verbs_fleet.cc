@@ -108,7 +108,7 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
   return kOk;
 }
 
-// What a pool of the adapter is pinned to: " to v11", empty where none is or several may be meant.
+// What the pool of the adapter is pinned to: " to v11", empty where it is not.
 std::string PinOf(client::Client& client, const std::string& adapter, const std::string& pool) {
   const auto status = client.Status(pool, adapter);
   if (!status.ok() || status->pools_size() != 1 || !status->pools(0).has_override()) return "";
@@ -116,10 +116,11 @@ std::string PinOf(client::Client& client, const std::string& adapter, const std:
 }
 
 absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
-  const std::string adapter = arguments.At(0), pool = arguments.Text("pool");
+  const std::string adapter = arguments.At(0);
   const bool lift = arguments.Has("lift");
   if (lift == !arguments.At(1).empty()) return Usage("rollback needs either a VERSION or --lift");
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const std::string pool, context.Pool(adapter, arguments.Text("pool")));
   std::optional<common::v1::VersionRef> target;
   const std::string pin = lift && !context.json() ? PinOf(*client, adapter, pool) : "";
   if (!lift) {
@@ -134,14 +135,15 @@ absl::StatusOr<int> Rollback(Context& context, const Arguments& arguments) {
                        {"epoch", set.epoch()}});
   } else {
     context.Print(
-        lift ? absl::StrCat(adapter, " is no longer pinned", pin,
-                            ": it follows what is published again. The newest version that was "
-                            "published since the pin is synced now; if there is none, what is "
-                            "served stays until the next publish, and nothing goes back to what "
-                            "was served before the pin. `lorry status` shows it\n")
-             : absl::StrCat(adapter, " is pinned to ", ToText(*target),
-                            "; `lorry status` shows the sync, `lorry rollback ", adapter,
-                            " --lift` ends the pin, and until then newer versions wait\n"));
+        lift
+            ? absl::StrCat(adapter, " in pool ", pool, " is no longer pinned", pin,
+                           ": it follows what is published again. The newest version that was "
+                           "published since the pin is synced now; if there is none, what is "
+                           "served stays until the next publish, and nothing goes back to what "
+                           "was served before the pin. `lorry status` shows it\n")
+            : absl::StrCat(adapter, " in pool ", pool, " is pinned to ", ToText(*target),
+                           "; `lorry status` shows the sync, `lorry rollback ", adapter, " --pool ",
+                           pool, " --lift` ends the pin, and until then newer versions wait\n"));
   }
   return kOk;
 }
@@ -150,7 +152,8 @@ absl::StatusOr<int> Retry(Context& context, const Arguments& arguments) {
   const std::string adapter = arguments.At(0);
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_ASSIGN_OR_RETURN(const fleet::Selector selector, fleet::ParseVersion(arguments.At(1)));
-  LORRY_ASSIGN_OR_RETURN(const auto version, context.Resolve(adapter, selector, ""));
+  LORRY_ASSIGN_OR_RETURN(const auto version,
+                         context.Resolve(adapter, selector, arguments.Text("pool")));
   LORRY_RETURN_IF_ERROR(client->LiftVerdict(version));
   if (context.json()) {
     context.PrintJson({{"version", ToText(version)}});
@@ -241,6 +244,12 @@ absl::StatusOr<int> Why(Context& context, const Arguments& arguments) {
 }
 
 const Option kPool{.name = "pool", .value = "NAME", .help = "of this pool only"};
+const Option kPinned{.name = "pool",
+                     .value = "NAME",
+                     .help = "the pool; needed where several follow what is published"};
+const Option kLift{.name = "lift",
+                   .help = "end the pin: the pool follows what is published again",
+                   .kind = Kind::kSwitch};
 const Option kNewest{.name = "newest",
                      .help = "what serves something older and is not pinned goes on to the newest",
                      .kind = Kind::kSwitch};
@@ -269,10 +278,7 @@ std::vector<Verb> FleetVerbs() {
            "Newer versions wait until --lift ends the pin; then the newest of them is synced.",
        .positionals = {{"ADAPTER", "the adapter's name"},
                        {"VERSION", "12, r2.12 or an alias", true}},
-       .options = {{.name = "lift",
-                    .help = "end the pin: the pool follows what is published again",
-                    .kind = Kind::kSwitch},
-                   {.name = "pool", .value = "NAME", .help = "the pool; default rollout"}},
+       .options = {kLift, kPinned},
        .examples = {"lorry rollback policy 11", "lorry rollback policy --lift"},
        .run = Rollback},
       {.name = "retry",
@@ -281,6 +287,7 @@ std::vector<Verb> FleetVerbs() {
            "One engine of each kind tries first. A version that is older than what its pools "
            "decided meanwhile is not synced by itself: pin it with `lorry rollback`.",
        .positionals = {{"ADAPTER", "the adapter's name"}, {"VERSION", "12, r2.12 or an alias"}},
+       .options = {PoolOfLatest()},
        .examples = {"lorry retry policy 12"},
        .run = Retry},
       {.name = "mark",

@@ -215,7 +215,7 @@ absl::StatusOr<int> Export(Context& context, const Arguments& arguments) {
   if (arguments.At(0) == adapter) selector.kind = fleet::Selector::Kind::kNewest;
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   LORRY_ASSIGN_OR_RETURN(const common::v1::VersionRef version,
-                         context.Resolve(adapter, selector, ""));
+                         context.Resolve(adapter, selector, arguments.Text("pool")));
   ProgressBar bar(absl::StrCat(adapter, " ", ToText(version)), context.bars());
   LORRY_ASSIGN_OR_RETURN(const common::v1::Version exported,
                          client->Export(version, arguments.At(1), arguments.Has("force"),
@@ -277,7 +277,8 @@ std::vector<Verb> PublishVerbs() {
                     .fallback = "stored"},
                    {.name = "pool",
                     .value = "NAME",
-                    .help = "the pool that --wait serving watches; default the policy's first"},
+                    .help = "the pool that --wait serving watches; default the first by name that "
+                            "follows what is published"},
                    kBaseModel,
                    kAdapterInFile},
        .examples = {"lorry publish out/step-7 --adapter policy --version 7 --wait serving",
@@ -307,7 +308,8 @@ std::vector<Verb> PublishVerbs() {
                        {"DIR", "made if it is missing"}},
        .options = {{.name = "force",
                     .help = "replace the adapter that DIR holds",
-                    .kind = Kind::kSwitch}},
+                    .kind = Kind::kSwitch},
+                   PoolOfLatest()},
        .examples = {"lorry export policy@best out/best"},
        .run = Export}};
 }

@@ -122,7 +122,7 @@ def test_the_end_of_a_pin_says_what_it_was_and_what_comes_next(steps, cli):
     assert cli("rollback", ADAPTER, str(steps.number))[0] == 0
     code, out, err = cli("rollback", ADAPTER, "--lift")
     assert code == 0, err
-    assert f"{ADAPTER} is no longer pinned to r1.{steps.number}: it follows what is published again" in out
+    assert f"{ADAPTER} in pool rollout is no longer pinned to r1.{steps.number}: it follows what is published again" in out
     assert "until the next publish" in out and "lorry status" in out, out
     assert "no longer pinned:" in cli("rollback", ADAPTER, "--lift")[1], "there was none"
 
@@ -224,6 +224,23 @@ def test_slots_that_the_policies_ask_for_are_told_with_the_arithmetic(world, ste
     assert "--max-cpu-loras" in out
     world.admin.set_policy(ADAPTER, {"keep": None})
     until(lambda: "shortage" not in world.member("vllm")["slot_need"], "it fits again")
+
+
+def test_where_several_pools_may_be_meant_none_is_guessed(world, cli, make_adapter):
+    """The last of this module: its second adapter takes slots."""
+    assert cli("create", "twins", "--set", "pools=canary,rollout")[0] == 0
+    code, _, err = cli("publish", make_adapter(1), "--adapter", "twins", "--wait", "serving", "--pool", "rollout")
+    assert code == 0, err
+    for said in ["rollback", "twins", "1"], ["rollback", "twins", "--lift"], ["alias", "twins", "now", "latest"]:
+        code, out, err = cli(*said)
+        assert code == 2 and "the pools canary and rollout: say which one is meant by --pool" in err, (said, out, err)
+    assert not any("override" in pool for pool in world.admin.status()["pools"])
+    assert cli("alias", "twins", "now", "latest", "--pool", "rollout")[1].startswith("twins@now is r1.1,")
+    assert "twins in pool rollout is pinned to v1;" in cli("rollback", "twins", "1", "--pool", "rollout")[1]
+    assert "twins in pool rollout is no longer pinned to r1.1:" in cli("rollback", "twins", "--lift", "--pool", "rollout")[1]
+    assert cli("policy", "twins", "--set", "pools=eval=@now,rollout")[0] == 0
+    assert json.loads(cli("rollback", "twins", "latest", "--json")[1])["pool"] == "rollout"
+    assert cli("rollback", "twins", "--lift")[0] == 0
 
 
 def pinned(world) -> int:

@@ -85,6 +85,25 @@ TEST(PolicyText, SaysWhatWouldDo) {
   EXPECT_THAT(refusal("pools=,"), HasSubstr("rollout"));
 }
 
+TEST(OnlyPool, IsTheOneThatFollowsWhatIsPublished) {
+  AdapterPolicy policy;
+  EXPECT_EQ(*OnlyPool("policy", policy), "rollout");
+  ASSERT_TRUE(SetField(policy, "pools=canary=rollout,eval=@best,rollout").ok());
+  EXPECT_EQ(*OnlyPool("policy", policy), "rollout");
+  ASSERT_TRUE(SetField(policy, "pools=eval=@best").ok());
+  EXPECT_EQ(*OnlyPool("policy", policy), "eval");
+}
+
+TEST(OnlyPool, NamesThoseThatMayBeMeant) {
+  AdapterPolicy policy;
+  for (const char* pools : {"pools=canary,rollout", "pools=canary=@a,rollout=@b"}) {
+    ASSERT_TRUE(SetField(policy, pools).ok());
+    const absl::Status refused = OnlyPool("policy", policy).status();
+    EXPECT_EQ(ReasonOf(refused), "USAGE") << pools;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("canary and rollout"));
+  }
+}
+
 TEST(PolicyText, EveryFieldIsExplained) {
   const auto& type = *common::v1::AdapterPolicy::descriptor();
   ASSERT_EQ(PolicySettings().size(), static_cast<size_t>(type.field_count()));

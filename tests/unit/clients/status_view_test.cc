@@ -192,7 +192,7 @@ TEST(StatusView, WarnsOfWhatNeedsSomebody) {
   status.mutable_pools(0)->mutable_override()->set_number(9);
   status.mutable_pools(0)->add_poisoned()->set_number(10);
   EXPECT_THAT(Warnings(status), ElementsAre(HasSubstr("adapter-store"), HasSubstr("POISONED"),
-                                            HasSubstr("rollback policy --lift")));
+                                            HasSubstr("rollback policy --pool rollout --lift")));
 }
 
 TEST(StatusView, SaysOnceWhySeveralEnginesCannotJoin) {
