@@ -13,7 +13,6 @@
 #include "lib/base/counted.h"
 #include "lib/base/error.h"
 #include "lib/rpc/certificates.h"
-#include "lib/rpc/policy_messages.h"
 
 namespace lorry::cli {
 namespace {
@@ -21,17 +20,6 @@ namespace {
 using Grade = Finding::Grade;
 using lorry::sync::v1::GetStatusResponse;
 using lorry::sync::v1::MemberStatus;
-
-Finding Unreachable(const std::string& what, const absl::Status& status) {
-  const std::string remedy = Remedy(ReasonOf(status));
-  return {Grade::kBad, absl::StrCat(what, ": ", std::string(status.message())),
-          remedy.empty() ? "start it with `lorry up`, or name it by --store and --orchestrator"
-                         : remedy};
-}
-
-bool Serves(const fleet::AdapterPolicy& policy, const std::string& pool) {
-  return policy.pools.contains(PoolName(pool));
-}
 
 // One examination; findings in the order in which a reader wants to mend them.
 class Examination {
@@ -58,20 +46,28 @@ class Examination {
     findings_.push_back({grade, std::move(what), std::move(remedy)});
   }
 
+  void AddUnreachable(const std::string& what, const absl::Status& status) {
+    const absl::Status why = context_.Explain(status);
+    const std::string remedy = Remedy(ReasonOf(why));
+    Add(Grade::kBad, absl::StrCat(what, ": ", std::string(why.message())),
+        remedy.empty() ? "start it with `lorry up`, or name it by --store and --orchestrator"
+                       : remedy);
+  }
+
   void LookAtStore() {
     auto adapters = client_.Adapters();
-    if (!adapters.ok()) return findings_.push_back(Unreachable("adapter-store", adapters.status()));
-    adapters_ = *std::move(adapters);
+    if (!adapters.ok()) return AddUnreachable("adapter-store", adapters.status());
     Add(Grade::kGood, absl::StrCat("adapter-store at ", context_.store(), " answers, ",
-                                   Counted(adapters_.size(), "adapter")));
+                                   Counted(adapters->size(), "adapter")));
   }
 
   void LookAtOrchestrator() {
     auto status = client_.Status();
-    if (!status.ok()) {
-      return findings_.push_back(Unreachable("sync-orchestrator", status.status()));
-    }
+    if (!status.ok()) return AddUnreachable("sync-orchestrator", status.status());
     status_ = *std::move(status);
+    for (MemberStatus& member : *status_.mutable_members()) {
+      if (member.state() == "DEAD") member.clear_admin_address();  // nobody expects an answer
+    }
     Add(Grade::kGood, absl::StrCat("sync-orchestrator at ", context_.orchestrator(), " answers, ",
                                    Counted(status_.members_size(), "engine"), " on the roster"));
     if (!status_.store_connected()) {
@@ -108,7 +104,7 @@ class Examination {
       Add(broken ? Grade::kBad : Grade::kWarning,
           absl::StrCat(name, " is ", member.state(), why.empty() ? "" : ": ", why), mend);
     }
-    LookAtSlots(member);
+    if (auto slots = JudgeSlots(member)) findings_.push_back(*std::move(slots));
   }
 
   void LookAtProxy(const MemberStatus& member, const ProxyAnswer& proxy) {
@@ -125,34 +121,6 @@ class Examination {
   static std::string RemedyOf(const std::string& why) {
     const size_t end = why.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
     return Remedy(why.substr(0, end));
-  }
-
-  void LookAtSlots(const MemberStatus& member) {
-    std::vector<SlotDemand> demands;
-    for (const store::v1::Adapter& adapter : adapters_) {
-      const auto policy = rpc::PolicyFromProto(adapter.policy());
-      if (!policy.ok() || !Serves(*policy, member.pool())) continue;
-      SlotDemand demand{.adapter = adapter.name(),
-                        .keep = policy->keep.kind == fleet::KeepRule::Kind::kAll
-                                    ? policy->max_staleness + 1
-                                    : policy->KeepCount(),
-                        .on_demand = policy->residency == fleet::ResidencyMode::kOnDemand};
-      if (auto known = client_.GetAdapter(adapter.name()); known.ok()) {
-        demand.aliases = static_cast<uint32_t>(known->aliases_size());
-      }
-      for (const auto& pool : status_.pools()) {
-        if (pool.adapter() == adapter.name() && pool.pool() == member.pool()) {
-          demand.leases = pool.leases();
-        }
-      }
-      demands.push_back(std::move(demand));
-    }
-    const auto& limits = member.observed().limits();
-    if (demands.empty() || member.observed().boot_id().empty()) return;
-    const bool is_vllm = limits.kind() == lorry::sync::v1::ENGINE_KIND_VLLM;
-    findings_.push_back(JudgeSlots(member.member(),
-                                   is_vllm ? fleet::EngineKind::kVllm : fleet::EngineKind::kSglang,
-                                   limits.slots(), demands));
   }
 
   void LookAtEngineVersions() {
@@ -213,7 +181,6 @@ class Examination {
 
   client::Client& client_;
   const Context& context_;
-  std::vector<store::v1::Adapter> adapters_;
   GetStatusResponse status_;
   std::vector<Finding> findings_;
 };
@@ -258,51 +225,23 @@ Finding JudgeCertificate(const std::string& whose, std::optional<int64_t> end, i
   return {Grade::kGood, absl::StrCat(what, " is good for ", left)};
 }
 
-namespace {
-
-// What somebody asked to have kept: "1 alias + 2 leases".
-std::string Held(const SlotDemand& demand) {
-  return absl::StrCat(Counted(demand.aliases, "alias", "aliases"), " + ",
-                      Counted(demand.leases, "lease"));
-}
-
-}  // namespace
-
-Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t slots,
-                   const std::vector<SlotDemand>& demands) {
-  uint32_t needed = 0, on_demand = 0;
-  std::vector<std::string> terms;
-  for (const SlotDemand& demand : demands) {
-    if (demand.on_demand) {
-      ++on_demand;
-      needed += demand.aliases + demand.leases;
-      if (demand.aliases + demand.leases == 0) continue;
-      terms.push_back(absl::StrCat(demand.adapter, " ", Held(demand)));
-      continue;
-    }
-    needed += demand.keep + 1 + demand.aliases + demand.leases;
-    terms.push_back(absl::StrCat(demand.adapter, " ", demand.keep, " kept + 1 + ", Held(demand)));
-  }
-  if (on_demand > 0) {
-    needed += 2;
-    terms.push_back(absl::StrCat(on_demand, " on demand 1 shared + 1"));
-  }
-  const std::string sum =
-      absl::StrCat(Counted(needed, "slot"), " (", absl::StrJoin(terms, "; "), ")");
-  if (slots == 0 && kind == fleet::EngineKind::kVllm) {
-    return {Grade::kWarning,
-            absl::StrCat(member, " has a slot limit that is not known; needs ", sum),
-            "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment, and --max-cpu-loras of at "
-            "least so many"};
-  }
-  if (slots == 0) return {Grade::kGood, absl::StrCat(member, " has no slot limit; needs ", sum)};
-  const std::string has = absl::StrCat(member, " has ", Counted(slots, "slot"), ", needs ", sum);
-  if (needed <= slots) {
-    return {Grade::kGood, has};
-  }
-  return {Grade::kBad, has,
-          "raise SGLang's --max-loaded-loras or vLLM's --max-cpu-loras, lower keep, or set "
-          "residency=on_demand"};
+std::optional<Finding> JudgeSlots(const MemberStatus& member) {
+  const auto& need = member.slot_need();
+  const auto& limits = member.observed().limits();
+  if (need.needed() == 0 || member.observed().boot_id().empty()) return std::nullopt;
+  const std::string needs = absl::StrCat("needs ", Counted(need.needed(), "slot"));
+  if (!need.shortage().empty())
+    return Finding{Grade::kBad, absl::StrCat(member.member(), ": ", need.shortage()),
+                   "raise that flag, lower keep, or set residency=on_demand"};
+  if (limits.slots() > 0)
+    return Finding{Grade::kGood, absl::StrCat(member.member(), " has ",
+                                              Counted(limits.slots(), "slot"), ", ", needs)};
+  if (limits.kind() != lorry::sync::v1::ENGINE_KIND_VLLM)
+    return Finding{Grade::kGood, absl::StrCat(member.member(), " has no slot limit; ", needs)};
+  return Finding{Grade::kWarning,
+                 absl::StrCat(member.member(), " has a slot limit that is not known; ", needs),
+                 "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment, and --max-cpu-loras "
+                 "of at least so many"};
 }
 
 std::string RenderFindings(const std::vector<Finding>& findings, bool colour) {

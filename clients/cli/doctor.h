@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "clients/cli/context.h"
-#include "lib/fleet/policy.h"
+#include "lorry/sync/v1/sync.pb.h"
 
 namespace lorry::cli {
 
@@ -19,19 +19,10 @@ struct Finding {
   std::string remedy = {};
 };
 
-// Slots that adapters need on a member, against those it has (docs/SEMANTICS.md §6): every adapter
-// of its pool wants its window and one to load the next into, and one for each alias and lease; those
-// that are loaded on demand share one, and one for the next. Pure.
-struct SlotDemand {
-  std::string adapter;
-  uint32_t keep = 2;  // fleet::AdapterPolicy::KeepCount()
-  uint32_t aliases = 0;
-  uint32_t leases = 0;
-  bool on_demand = false;
-};
-// No slots: SGLang has no limit then; vLLM always has one, and tells it in dev mode alone.
-Finding JudgeSlots(const std::string& member, fleet::EngineKind kind, uint32_t slots,
-                   const std::vector<SlotDemand>& demands);
+// The slots that a member needs, as the orchestrator counts them, against those that its engine has.
+// No limit that is told: SGLang has none then; vLLM always has one, and tells it in dev mode alone.
+// None: nothing is known of the engine, or nothing is to be served there. Pure.
+std::optional<Finding> JudgeSlots(const lorry::sync::v1::MemberStatus& member);
 
 // Who runs which version of Lorry, "this program" among them; a warning where two differ before the
 // last dot, as messages may have changed between them. Pure.

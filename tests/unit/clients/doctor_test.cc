@@ -15,6 +15,7 @@ namespace lorry::cli {
 namespace {
 
 using ::testing::HasSubstr;
+namespace pb = lorry::sync::v1;
 using Grade = Finding::Grade;
 
 TEST(JudgeCertificate, WarnsInItsLastWeek) {
@@ -37,32 +38,39 @@ TEST(JudgeCertificate, WarnsInItsLastWeek) {
   EXPECT_EQ(judged(std::nullopt), Said(Grade::kBad, "the certificate of the store cannot be read"));
 }
 
-TEST(JudgeSlots, CountsWindowNextAliasesAndLeases) {
-  const std::vector<SlotDemand> demands = {{.adapter = "policy", .keep = 2, .aliases = 1},
-                                           {.adapter = "critic", .keep = 1, .leases = 2}};
-  const Finding enough = JudgeSlots("e1", fleet::EngineKind::kVllm, 8, demands);
-  EXPECT_EQ(enough.grade, Grade::kGood);
-  EXPECT_THAT(enough.what, HasSubstr("needs 8 slots (policy 2 kept + 1 + 1 alias + 0 leases; "));
-  const Finding few = JudgeSlots("e1", fleet::EngineKind::kSglang, 7, demands);
-  EXPECT_EQ(few.grade, Grade::kBad);
-  EXPECT_THAT(few.remedy, HasSubstr("--max-loaded-loras"));
+pb::MemberStatus Needs(uint32_t needed, uint32_t slots, pb::EngineKind kind) {
+  pb::MemberStatus member;
+  member.set_member("e1");
+  member.mutable_slot_need()->set_needed(needed);
+  member.mutable_observed()->set_boot_id("b");
+  auto& limits = *member.mutable_observed()->mutable_limits();
+  limits.set_slots(slots);
+  limits.set_kind(kind);
+  return member;
 }
 
-TEST(JudgeSlots, AdaptersOnDemandShareOneSlotAndOneForTheNext) {
-  const std::vector<SlotDemand> demands = {{.adapter = "policy", .keep = 1},
-                                           {.adapter = "a", .on_demand = true},
-                                           {.adapter = "b", .aliases = 1, .on_demand = true}};
-  const Finding enough = JudgeSlots("e1", fleet::EngineKind::kVllm, 5, demands);
-  EXPECT_EQ(enough.grade, Grade::kGood) << enough.what;
-  EXPECT_THAT(enough.what, HasSubstr("2 on demand 1 shared + 1"));
+TEST(JudgeSlots, SaysWhatTheOrchestratorCounts) {
+  auto member = Needs(8, 8, pb::ENGINE_KIND_SGLANG);
+  EXPECT_EQ(JudgeSlots(member)->grade, Grade::kGood);
+  EXPECT_EQ(JudgeSlots(member)->what, "e1 has 8 slots, needs 8 slots");
+  member.mutable_slot_need()->set_shortage("7 adapter slots, 8 are needed");
+  EXPECT_EQ(JudgeSlots(member)->grade, Grade::kBad);
+  EXPECT_EQ(JudgeSlots(member)->what, "e1: 7 adapter slots, 8 are needed");
+  EXPECT_FALSE(JudgeSlots(member)->remedy.empty());
 }
 
 TEST(JudgeSlots, NoLimitIsGoodOnSglangAndUnknownOnVllm) {
-  const std::vector<SlotDemand> demands = {{.adapter = "policy"}};
-  EXPECT_EQ(JudgeSlots("e1", fleet::EngineKind::kSglang, 0, demands).grade, Grade::kGood);
-  const Finding unknown = JudgeSlots("e1", fleet::EngineKind::kVllm, 0, demands);
-  EXPECT_EQ(unknown.grade, Grade::kWarning);
-  EXPECT_THAT(unknown.remedy, HasSubstr("VLLM_SERVER_DEV_MODE=1"));
+  EXPECT_EQ(JudgeSlots(Needs(3, 0, pb::ENGINE_KIND_SGLANG))->grade, Grade::kGood);
+  const auto unknown = JudgeSlots(Needs(3, 0, pb::ENGINE_KIND_VLLM));
+  EXPECT_EQ(unknown->grade, Grade::kWarning);
+  EXPECT_THAT(unknown->remedy, HasSubstr("VLLM_SERVER_DEV_MODE=1"));
+}
+
+TEST(JudgeSlots, SaysNothingWhereNothingIsServedOrNoEngineIsKnown) {
+  EXPECT_FALSE(JudgeSlots(Needs(0, 8, pb::ENGINE_KIND_VLLM)).has_value());
+  auto unknown = Needs(3, 0, pb::ENGINE_KIND_VLLM);
+  unknown.mutable_observed()->clear_boot_id();
+  EXPECT_FALSE(JudgeSlots(unknown).has_value());
 }
 
 TEST(JudgeVersions, WarnsWhereMoreThanThePatchDiffers) {
