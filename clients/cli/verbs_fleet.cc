@@ -102,8 +102,13 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
       before = status;
     }
     std::fflush(stdout);
-    return !arguments.Has("once");
+    return true;
   };
+  if (arguments.Has("once")) {  // which has an end, and so a --timeout
+    LORRY_ASSIGN_OR_RETURN(const StatusMessage status, client->Status(arguments.Text("pool")));
+    show(status);
+    return kOk;
+  }
   LORRY_RETURN_IF_ERROR(client->Watch(arguments.Text("pool"), show));
   return kOk;
 }

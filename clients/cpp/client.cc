@@ -55,8 +55,10 @@ absl::StatusOr<Response> Call(Stub& stub,
   if (status.ok()) return response;
   if (!ReasonOf(status).empty()) return status;
   if (absl::IsUnavailable(status)) return Annotate(status, absl::StrCat(who, " does not answer"));
+  // Nobody was there all the while, or nobody who speaks: to the caller it is the same.
   if (absl::IsDeadlineExceeded(status)) {
-    return Annotate(status, absl::StrCat(who, " did not answer within ", timeout_ms, " ms"));
+    return absl::UnavailableError(absl::StrCat(who, " did not answer within ", timeout_ms,
+                                               " ms: ", std::string(status.message())));
   }
   return Annotate(status, who);
 }

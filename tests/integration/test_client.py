@@ -185,8 +185,16 @@ def test_the_command_line_says_why_tls_fails(bin_dir, tls_port, certs, fleet, ex
         (plain, ca, "speaks plaintext: leave --tls-ca"),
         (expired[0], {"LORRY_CA_FILE": expired[1]}, "has expired. Renew it"),
     ):
-        said = command_line(bin_dir, "adapters", LORRY_STORE=store, **shown)
-        assert "TLS_FAILED" in said and hint in said, said
+        for words in ["adapters"], ["adapters", "--timeout", "1s"], ["doctor"]:
+            said = command_line(bin_dir, *words, LORRY_STORE=store, **shown)
+            assert hint in said and ("TLS_FAILED" in said or words == ["doctor"]), (words, said)
+
+
+def test_nobody_at_an_address_is_said_by_the_exit_status_also_after_a_wait(bin_dir):
+    for words in ["adapters"], ["adapters", "--timeout", "500ms"]:
+        done = subprocess.run([bin_dir / "lorry", *words], env=os.environ | {"LORRY_STORE": f"127.0.0.1:{free_port()}"}, text=True,
+                              capture_output=True, timeout=60, check=False)
+        assert done.returncode == 3 and "not answer" in done.stderr and "`lorry doctor`" in done.stderr, (words, done)
 
 
 def test_the_end_of_a_certificate_is_seen_before_it_comes(bin_dir, tls_port, certs, tmp_path):

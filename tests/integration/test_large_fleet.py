@@ -21,9 +21,9 @@ REQUEST = "request-1"
 class Roster(sync_pb2_grpc.SyncServiceServicer):
     """An orchestrator whose engines have these admin addresses."""
 
-    def __init__(self, addresses):
+    def __init__(self, addresses, state="READY"):
         self._members = [
-            sync_pb2.MemberStatus(member=f"engine-{i}", state="READY", admin_address=at) for i, at in enumerate(addresses)]
+            sync_pb2.MemberStatus(member=f"engine-{i}", state=state, admin_address=at) for i, at in enumerate(addresses)]
 
     def GetStatus(self, request, context):
         return sync_pb2.GetStatusResponse(members=self._members)
@@ -68,8 +68,8 @@ def silent():
 
 @pytest.fixture
 def ask(bin_dir):
-    def run(addresses, *words):
-        with serving(sync_pb2_grpc.add_SyncServiceServicer_to_server, Roster(addresses)) as orchestrator:
+    def run(addresses, *words, state="READY"):
+        with serving(sync_pb2_grpc.add_SyncServiceServicer_to_server, Roster(addresses, state)) as orchestrator:
             done = subprocess.run([bin_dir / "lorry", "--json", "--orchestrator", orchestrator, *words], check=False,
                                   capture_output=True, text=True, timeout=DEADLINE_S)
         return [json.loads(line) for line in (done.stdout + done.stderr).splitlines()]
@@ -88,6 +88,18 @@ def test_doctor_names_each_of_a_fleet_that_does_not_answer(ask, silent):
     found = ask([silent] * ENGINES, "doctor")
     bad = {f["what"].split(":")[0] for f in found if silent in f["what"]}
     assert bad == {f"engine-{i}" for i in range(ENGINES)}
+
+
+def test_doctor_expects_no_answer_of_the_dead(ask, silent):
+    found = ask([silent], "doctor", state="DEAD")
+    assert not [f for f in found if silent in f["what"]]
+    assert [f["grade"] for f in found if f["what"].startswith("engine-0")] == ["warning"]
+
+
+def test_a_look_that_ends_takes_a_timeout(bin_dir, silent):
+    done = subprocess.run([bin_dir / "lorry", "watch", "--once", "--timeout", "500ms", "--orchestrator", silent], check=False,
+                          capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 3 and "did not answer" in done.stderr, done
 
 
 def test_why_finds_who_remembers_among_those_that_do_not_answer(ask, silent):

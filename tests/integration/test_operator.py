@@ -222,6 +222,7 @@ def test_slots_that_the_policies_ask_for_are_told_with_the_arithmetic(world, ste
     _, out, _ = cli("status")
     assert "901 are needed (policy 900 kept + 1 next + 0 aliased + 0 leased)" in out
     assert "--max-cpu-loras" in out
+    assert world.member("vllm")["slot_need"]["shortage"] in cli("doctor")[1]
     world.admin.set_policy(ADAPTER, {"keep": None})
     until(lambda: "shortage" not in world.member("vllm")["slot_need"], "it fits again")
 
