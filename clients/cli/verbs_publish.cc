@@ -24,27 +24,29 @@ constexpr int64_t kServingTimeoutMs = 300'000;
 constexpr uint64_t kBarBytesMin = uint64_t{32} << 20;
 
 // The run to publish in: the current one, or a new one where asked or where there is none.
-absl::StatusOr<uint64_t> PickRun(client::Client& client, const std::string& adapter,
-                                 const std::string& which) {
+absl::StatusOr<store::v1::Run> PickRun(client::Client& client, const std::string& adapter,
+                                       const std::string& which) {
   if (which == "current") {
     const auto known = client.GetAdapter(adapter);
     if (!known.ok() && !absl::IsNotFound(known.status())) return known.status();
-    if (known.ok() && known->adapter().current_run() > 0) return known->adapter().current_run();
+    // Newest first.
+    if (known.ok() && known->adapter().runs_size() > 0) return known->adapter().runs(0);
   }
   LORRY_ASSIGN_OR_RETURN(const auto opened, client.OpenRun({.adapter = adapter}));
-  return opened.run();
+  store::v1::Run run;
+  run.set_number(opened.run());
+  return run;
 }
 
-// `text` as a number; "next" is one above the newest of the run, 1 in an empty one.
-absl::StatusOr<uint64_t> PickNumber(client::Client& client, const std::string& adapter,
-                                    uint64_t run, const std::string& text) {
+// `text` as a number; "next" is one above all that the run has had, deleted or not, and above what
+// it went on from: the store takes nothing lower.
+absl::StatusOr<uint64_t> PickNumber(const store::v1::Run& run, const std::string& text) {
   uint64_t number = 0;
   if (absl::SimpleAtoi(text, &number)) return number;
   if (text != "next") {
     return Usage(absl::StrCat("--version=", text, " is neither a whole number nor next"));
   }
-  LORRY_ASSIGN_OR_RETURN(const auto newest, client.Versions(adapter, run, 1));
-  return newest.empty() ? 1 : newest.front().ref().number() + 1;
+  return std::max(run.newest(), run.resumed_from().number()) + 1;
 }
 
 absl::StatusOr<common::v1::Version> Upload(Context& context, client::Client& client,
@@ -130,12 +132,12 @@ absl::StatusOr<int> Publish(Context& context, const Arguments& arguments) {
   const std::string adapter = arguments.Text("adapter");
   LORRY_RETURN_IF_ERROR(CheckAdapterName(adapter));
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
-  LORRY_ASSIGN_OR_RETURN(const uint64_t run, PickRun(*client, adapter, arguments.Text("run")));
-  LORRY_ASSIGN_OR_RETURN(const uint64_t number,
-                         PickNumber(*client, adapter, run, arguments.Text("version")));
-  LORRY_ASSIGN_OR_RETURN(
-      const common::v1::Version stored,
-      Upload(context, *client, arguments.At(0), client::MakeRef(adapter, run, number), arguments));
+  LORRY_ASSIGN_OR_RETURN(const store::v1::Run run,
+                         PickRun(*client, adapter, arguments.Text("run")));
+  LORRY_ASSIGN_OR_RETURN(const uint64_t number, PickNumber(run, arguments.Text("version")));
+  LORRY_ASSIGN_OR_RETURN(const common::v1::Version stored,
+                         Upload(context, *client, arguments.At(0),
+                                client::MakeRef(adapter, run.number(), number), arguments));
   if (context.json()) context.PrintJson(stored);
   if (arguments.Text("wait") != "serving") return kOk;
   return WaitServing(context, *client, stored.ref(), arguments.Text("pool"));
@@ -193,7 +195,7 @@ absl::StatusOr<int> Import(Context& context, const Arguments& arguments) {
   }
   LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
   std::string adapter;
-  uint64_t run = 0;
+  store::v1::Run run;
   for (const Found& next : found) {
     if (next.named.adapter != adapter) {
       adapter = next.named.adapter;
@@ -201,7 +203,7 @@ absl::StatusOr<int> Import(Context& context, const Arguments& arguments) {
       LORRY_ASSIGN_OR_RETURN(run, PickRun(*client, adapter, arguments.Text("run")));
     }
     auto stored = Upload(context, *client, next.directory,
-                         client::MakeRef(adapter, run, next.named.number), arguments);
+                         client::MakeRef(adapter, run.number(), next.named.number), arguments);
     if (!stored.ok()) return Annotate(stored.status(), next.directory);
     if (context.json()) context.PrintJson(*stored);
   }
@@ -266,7 +268,8 @@ std::vector<Verb> PublishVerbs() {
                     .required = true},
                    {.name = "version",
                     .value = "N|next",
-                    .help = "the version's number; next is one above the run's newest",
+                    .help =
+                        "the version's number; next is one above what the run had or went on from",
                     .fallback = "next"},
                    kRun,
                    {.name = "wait",

@@ -1,0 +1,47 @@
+"""What the `lorry` command promises of itself. A store, and neither orchestrator nor engine."""
+
+import os
+import subprocess
+
+import lorry
+import pytest
+from testing.engines import free_port
+from testing.fleet import Service
+from testing.waiting import DEADLINE_S
+
+
+@pytest.fixture(scope="module")
+def store(bin_dir, tmp_path_factory):
+    """Its address."""
+    address = f"127.0.0.1:{free_port()}"
+    service = Service(bin_dir / "adapter-store", "store", tmp_path_factory.mktemp("store"), {"listen": address, "ucx": "false"})
+    try:
+        service.start().wait_ready()
+        yield address
+    finally:
+        service.stop()
+
+
+@pytest.fixture
+def cli(bin_dir, store):
+    """cli("status"): the program's exit code, stdout and stderr."""
+
+    def run(*words, **options):
+        kept = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        done = subprocess.run([bin_dir / "lorry", *words], env=os.environ | {"LORRY_STORE": store}, text=True, timeout=DEADLINE_S, check=False, **kept)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_the_next_number_is_one_that_the_store_takes(store, cli, make_adapter):
+    def publish_next(step):
+        code, out, err = cli("publish", make_adapter(step), "--adapter", "counted")
+        assert code == 0, err
+        return out.partition(",")[0].rpartition(" ")[2]
+
+    assert [publish_next(step) for step in (1, 2)] == ["r1.1", "r1.2"]
+    assert cli("delete", "counted", "2")[0] == 0
+    assert publish_next(3) == "r1.3", "the number of what was deleted stays taken"
+    lorry.open_run("counted", resume_from=3, store=store).close()
+    assert publish_next(4) == "r2.4"
