@@ -105,21 +105,18 @@ absl::StatusOr<int> Alias(Context& context, const Arguments& arguments) {
 absl::StatusOr<store::v1::Adapter> Adjusted(client::Client& client, const std::string& name,
                                             const std::vector<std::string>& assignments) {
   const auto known = client.GetAdapter(name);
-  if (assignments.empty()) {
-    if (!known.ok()) return known.status();
-    return known->adapter();
+  if (absl::IsNotFound(known.status())) {
+    return Error(
+        absl::StatusCode::kNotFound, ReasonOf(known.status()),
+        absl::StrCat(std::string(known.status().message()), "; `lorry create` makes a new one"));
   }
-  if (!known.ok() && !absl::IsNotFound(known.status())) return known.status();
-  common::v1::AdapterPolicy policy;
-  std::optional<uint64_t> generation;
-  if (known.ok()) {
-    policy = known->adapter().policy();
-    generation = known->adapter().generation();
-  }
+  LORRY_RETURN_IF_ERROR(known.status());
+  if (assignments.empty()) return known->adapter();
+  common::v1::AdapterPolicy policy = known->adapter().policy();
   for (const std::string& assignment : assignments) {
     LORRY_RETURN_IF_ERROR(SetField(policy, assignment));
   }
-  return client.SetPolicy(name, policy, generation);
+  return client.SetPolicy(name, policy, known->adapter().generation());
 }
 
 absl::StatusOr<int> Policy(Context& context, const Arguments& arguments) {

@@ -45,3 +45,9 @@ def test_the_next_number_is_one_that_the_store_takes(store, cli, make_adapter):
     assert publish_next(3) == "r1.3", "the number of what was deleted stays taken"
     lorry.open_run("counted", resume_from=3, store=store).close()
     assert publish_next(4) == "r2.4"
+
+
+def test_a_policy_of_nobody_creates_no_adapter(cli):
+    code, _, err = cli("policy", "misspelt", "--set", "keep=3")
+    assert code == 1 and "UNKNOWN_ADAPTER" in err and "`lorry create` makes a new one" in err, err
+    assert "misspelt" not in cli("adapters")[1]
