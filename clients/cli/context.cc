@@ -246,7 +246,7 @@ int Report(const absl::Status& status, const Verb* verb, bool json, bool colour)
                  object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
     std::fprintf(stderr, "%s %s: %s\n", Paint("lorry:", Colour::kBad, colour).c_str(), word.c_str(),
-                 message.c_str());
+                 Visible(message, "\n").c_str());
     if (!remedy.empty()) std::fprintf(stderr, "  → %s\n", remedy.c_str());
   }
   if (reason == "USAGE") return kUsage;

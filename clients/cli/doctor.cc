@@ -250,7 +250,8 @@ std::string RenderFindings(const std::vector<Finding>& findings, bool colour) {
     const Colour paint = finding.grade == Grade::kGood  ? Colour::kGood
                          : finding.grade == Grade::kBad ? Colour::kBad
                                                         : Colour::kWarn;
-    absl::StrAppend(&out, Paint(Mark(finding.grade), paint, colour), " ", finding.what, "\n");
+    absl::StrAppend(&out, Paint(Mark(finding.grade), paint, colour), " ", Visible(finding.what),
+                    "\n");
     if (!finding.remedy.empty()) absl::StrAppend(&out, "    → ", finding.remedy, "\n");
   }
   return out;

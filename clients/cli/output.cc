@@ -40,9 +40,32 @@ std::string Paint(std::string_view text, Colour colour, bool enabled) {
   return absl::StrCat(CodeOf(colour), ToAbsl(text), "\033[0m");
 }
 
+std::string Visible(std::string_view text, std::string_view kept) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    const bool is_control = byte < 0x20 || byte == 0x7f;
+    if (is_control && kept.find(c) == kept.npos) {
+      absl::StrAppendFormat(&out, "\\x%02x", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 size_t Width(std::string_view text) {
   return static_cast<size_t>(
       std::ranges::count_if(text, [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
+}
+
+Table::Table(std::vector<std::string> header) : header_(std::move(header)) {
+  for (std::string& title : header_) title = Visible(title);
+}
+
+void Table::Add(std::vector<Cell> row) {
+  for (Cell& cell : row) cell.text = Visible(cell.text);
+  rows_.push_back(std::move(row));
 }
 
 std::vector<size_t> Table::Widths() const {

@@ -18,6 +18,10 @@ enum class Colour { kPlain, kGood, kBad, kWarn, kDim, kBold };
 // `text` in the terminal's colour; as it is when `enabled` is false or the colour kPlain.
 std::string Paint(std::string_view text, Colour colour, bool enabled);
 
+// `text` with control characters as \x1b, but for those in `kept`: words of clients and engines are
+// shown, and move no cursor and end no line.
+std::string Visible(std::string_view text, std::string_view kept = "");
+
 struct Cell {
   std::string text;
   Colour colour = Colour::kPlain;
@@ -28,8 +32,8 @@ struct Cell {
 
 class Table {
  public:
-  explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
-  void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
+  explicit Table(std::vector<std::string> header);
+  void Add(std::vector<Cell> row);
   bool empty() const { return rows_.empty(); }
   // How wide its widest line is.
   size_t Columns() const;

@@ -30,7 +30,7 @@ std::string StatusScreen(const StatusMessage& status, const Context& context,
   const bool colour = context.colour();
   std::string screen;
   for (const std::string& warning : Warnings(status)) {
-    absl::StrAppend(&screen, Paint("! " + warning, Colour::kWarn, colour), "\n");
+    absl::StrAppend(&screen, Paint("! " + Visible(warning), Colour::kWarn, colour), "\n");
   }
   screen += status.members_size() == 0 ? NoneOf(pool)
                                        : EnginesByAdapter(status, context.columns()).Render(colour);
@@ -97,7 +97,7 @@ absl::StatusOr<int> Watch(Context& context, const Arguments& arguments) {
                                  StatusScreen(status, context, arguments.Text("pool"))));
     } else {
       for (const std::string& line : Changes(before, status)) {
-        context.Print(absl::StrCat(ClockTime(), " ", line, "\n"));
+        context.Print(absl::StrCat(ClockTime(), " ", Visible(line), "\n"));
       }
       before = status;
     }

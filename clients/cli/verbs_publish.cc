@@ -93,7 +93,7 @@ absl::StatusOr<int> WaitServing(Context& context, client::Client& client,
       return;
     }
     said = line;
-    std::fprintf(stderr, "  %s\n", line.c_str());
+    std::fprintf(stderr, "  %s\n", Visible(line).c_str());
   };
   LORRY_ASSIGN_OR_RETURN(
       const auto end,

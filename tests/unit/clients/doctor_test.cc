@@ -93,6 +93,10 @@ TEST(RenderFindings, MarksEachLineAndNamesTheRemedy) {
             "✓ fine\n! slow\n    → make it fast\n✗ broken\n    → mend it\n");
 }
 
+TEST(RenderFindings, ObeysNoWordsOfEngines) {
+  EXPECT_EQ(RenderFindings({{Grade::kGood, "e1 said \x1b[31m"}}, false), "✓ e1 said \\x1b[31m\n");
+}
+
 TEST(LookAtMachine, FindsSomethingToSayOfEachPart) {
   for (const Finding& finding : LookAtMachine()) {
     EXPECT_FALSE(finding.what.empty());

@@ -28,6 +28,16 @@ TEST(Table, EndsLinesWithoutSpaces) {
   EXPECT_EQ(table.Render(false), "A  B  C\nx\n");
 }
 
+TEST(Table, ShowsControlCharactersAndObeysNone) {
+  Table table({"ASKED", "STATE"});
+  table.Add({"a\x1b[2Jb\nc\x7f", "✓"});
+  EXPECT_EQ(table.Render(false),
+            "ASKED               STATE\n"
+            "a\\x1b[2Jb\\x0ac\\x7f  ✓\n");
+}
+
+TEST(Visible, KeepsWhatItIsTold) { EXPECT_EQ(Visible("a\nb\rc", "\n"), "a\nb\\x0dc"); }
+
 TEST(Words, SayAmountsShortly) {
   EXPECT_EQ(Bytes(0), "0 B");
   EXPECT_EQ(Bytes(1023), "1023 B");
