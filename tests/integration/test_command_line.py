@@ -1,5 +1,6 @@
 """What the `lorry` command promises of itself. A store, and neither orchestrator nor engine."""
 
+import json
 import os
 import subprocess
 
@@ -51,3 +52,16 @@ def test_a_policy_of_nobody_creates_no_adapter(cli):
     code, _, err = cli("policy", "misspelt", "--set", "keep=3")
     assert code == 1 and "UNKNOWN_ADAPTER" in err and "`lorry create` makes a new one" in err, err
     assert "misspelt" not in cli("adapters")[1]
+
+
+def test_output_that_is_lost_is_no_success(cli):
+    with open("/dev/full", "w") as full:
+        for words in ["adapters"], ["help"]:
+            code, _, err = cli(*words, stdout=full)
+            assert code == 1 and "standard output cannot be written: No space left on device" in err, (words, err)
+
+
+def test_a_slip_is_told_to_programs_as_json(cli):
+    code, out, err = cli("status", "--json", "--bogus")
+    said = json.loads(err)
+    assert code == 2 and not out and said["reason"] == "USAGE" and "--bogus" in said["message"] and said["remedy"], said
