@@ -5,6 +5,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -64,6 +66,16 @@ std::string StateDir() {
 
 std::string UpFile() { return StateDir() + "/up.json"; }
 
+nlohmann::json RunningUp() {
+  std::ifstream file(UpFile());
+  // A file that is being replaced or was broken off says nothing; flags and environment remain.
+  nlohmann::json up = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const bool has_pid = up.is_object() && up.contains("pid") && up["pid"].is_number_integer();
+  const pid_t pid = has_pid ? up["pid"].get<pid_t>() : 0;
+  const bool runs = pid > 0 && (::kill(pid, 0) == 0 || errno == EPERM);  // as another user
+  return runs ? up : nlohmann::json::object();
+}
+
 std::string OwnProgram() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).string();
@@ -84,12 +96,7 @@ Context::Context(const std::vector<Verb>& verbs, const Arguments& arguments)
 }
 
 void Context::FindAddresses() {
-  nlohmann::json up = nlohmann::json::object();
-  if (std::ifstream file(UpFile()); file) {
-    // A file that is being replaced or was broken off says nothing; flags and environment remain.
-    up = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (!up.is_object()) up = nlohmann::json::object();
-  }
+  const nlohmann::json up = RunningUp();
   const auto of_up = [&](const char* key) {
     return up.contains(key) && up[key].is_string() ? up[key].get<std::string>() : std::string();
   };

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,6 +28,9 @@ inline constexpr int kOk = 0, kFailed = 1, kUsage = 2, kUnreachable = 3;
 // ~/.local/state/lorry/up.json, also where $HOME is not set.
 std::string StateDir();
 std::string UpFile();
+// What it says of the fleet that runs; an empty object where none does: one that was killed leaves
+// its file behind. As Python's up_file.py reads it.
+nlohmann::json RunningUp();
 // This program's file. Beside it are the services, where builds and packages put them.
 std::string OwnProgram();
 

@@ -13,6 +13,7 @@
 #include "clients/cli/local_fleet.h"
 #include "clients/cli/verbs.h"
 #include "lib/base/error.h"
+#include "lib/base/file_lock.h"
 
 namespace lorry::cli {
 namespace {
@@ -45,14 +46,32 @@ absl::Status WriteUpFile(const nlohmann::json& addresses) {
                             "and Python find it"));
 }
 
-// Removes the file unless another `lorry up` has written its own meanwhile.
+// Removes the file where it is this process's.
 void RemoveUpFile() {
-  std::ifstream file(UpFile());
-  const nlohmann::json up = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   std::error_code ignored;
-  if (up.is_object() && up.value("pid", 0) == ::getpid()) {
-    std::filesystem::remove(UpFile(), ignored);
-  }
+  if (RunningUp().value("pid", 0) == ::getpid()) std::filesystem::remove(UpFile(), ignored);
+}
+
+// Whether the file is of a fleet that runs over another folder. It holds that folder's lock, while
+// its pid may be another process's after a restart of the machine.
+bool IsAnothers(const nlohmann::json& up, const std::string& data_dir) {
+  const std::string folder = up.value("data_dir", data_dir);
+  if (folder == data_dir) return false;
+  const FileLock lock(folder + "/run/lock");
+  return lock.error() == 0 && !lock.held();
+}
+
+// Where the other verbs and Python find the fleet, unless they find another that runs.
+absl::Status Announce(const nlohmann::json& addresses) {
+  const nlohmann::json known = RunningUp();
+  const auto text = [&](const char* key) { return addresses.value(key, std::string()); };
+  if (!IsAnothers(known, text("data_dir"))) return WriteUpFile(addresses);
+  std::fprintf(stderr,
+               "lorry: the other verbs and Python go on with the fleet of process %d; this one is "
+               "reached by --store %s --orchestrator %s --token-file %s\n",
+               known.value("pid", 0), text("store").c_str(), text("orchestrator").c_str(),
+               text("token_file").c_str());
+  return absl::OkStatus();
 }
 
 const lorry::sync::v1::MemberStatus* FindMember(const lorry::sync::v1::GetStatusResponse& status,
@@ -119,11 +138,21 @@ std::string Welcome(const nlohmann::json& up, const lorry::sync::v1::GetStatusRe
   return out;
 }
 
+bool IsUtf8(const nlohmann::json& text) {
+  using Broken = nlohmann::json::error_handler_t;  // what becomes of bytes that are not
+  return text.dump(-1, ' ', false, Broken::ignore) == text.dump(-1, ' ', false, Broken::replace);
+}
+
 absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments, const char* folder) {
   LocalFleetOptions options;
   options.data_dir = arguments.Text("data-dir");
   if (options.data_dir.empty()) options.data_dir = absl::StrCat(StateDir(), "/", folder);
   options.data_dir = std::filesystem::absolute(options.data_dir).lexically_normal().string();
+  if (!IsUtf8(options.data_dir))
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
+        "the folder's name is no UTF-8, and JSON tells it to others; name another one with "
+        "--data-dir");
   options.bin_dir = arguments.Has("bin-dir")
                         ? arguments.Text("bin-dir")
                         : std::filesystem::path(OwnProgram()).parent_path().string();
@@ -158,7 +187,7 @@ absl::StatusOr<int> Up(Context& context, const Arguments& arguments) {
   if (absl::IsCancelled(started)) return kOk;
   LORRY_RETURN_IF_ERROR(started);
   const nlohmann::json up = fleet.Addresses();
-  LORRY_RETURN_IF_ERROR(WriteUpFile(up));
+  LORRY_RETURN_IF_ERROR(Announce(up));
   if (context.json()) {
     context.Print(up.dump() + "\n");
     if (up["engines"].empty()) std::fprintf(stderr, "lorry: %s; next: %s\n", kNoEngine, kAttach);
@@ -247,7 +276,9 @@ std::vector<Verb> LocalVerbs() {
            "One adapter-store, one sync-orchestrator and one engine-proxy an engine, on free "
            "loopback ports. Their addresses, and the file of a token that only this user can read, "
            "are written where the other verbs and Python find them ($XDG_STATE_HOME/lorry/up.json, "
-           "else ~/.local/state/lorry/up.json). When a service ends, the rest is stopped and the "
+           "else ~/.local/state/lorry/up.json); a second fleet beside it, over another "
+           "--data-dir, says how it is reached instead. When a service ends, the rest is stopped "
+           "and the "
            "exit status is 1, unless --keep-going says otherwise. The engines' copies of adapters "
            "lie in /dev/shm/lorry-UID/MEMBER and stay there, as an engine may read them again and "
            "the next `lorry up` goes on with them: delete MEMBER's once its engine is gone for "

@@ -65,3 +65,8 @@ def test_a_slip_is_told_to_programs_as_json(cli):
     code, out, err = cli("status", "--json", "--bogus")
     said = json.loads(err)
     assert code == 2 and not out and said["reason"] == "USAGE" and "--bogus" in said["message"] and said["remedy"], said
+
+
+def test_a_folder_that_cannot_be_told_is_refused(cli, tmp_path):
+    code, _, err = cli("up", "--data-dir", os.fsencode(tmp_path) + b"/\xff")
+    assert code == 1 and "DATA_DIR_UNUSABLE" in err and "UTF-8" in err, err

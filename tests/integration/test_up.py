@@ -111,6 +111,44 @@ def test_a_second_one_is_told_of_the_first_and_leaves_it_alone(up, state, bin_di
     assert code == 0 and "policy" in text, text
 
 
+def test_a_second_one_over_another_folder_leaves_the_file_to_the_first(up, state, bin_dir, tmp_path):
+    file, log = state / "lorry" / "up.json", tmp_path / "log"
+    with log.open("w") as errors:
+        second = subprocess.Popen(
+            [bin_dir / "lorry", "up", "--json", "--data-dir", tmp_path / "other"], env=os.environ | {"XDG_STATE_HOME": str(state)},
+            stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            told = json.loads(second.stdout.readline())
+            assert json.loads(file.read_text()) == up
+            words = ["--store", told["store"], "--orchestrator", told["orchestrator"], "--token-file", told["token_file"]]
+            assert f"the fleet of process {up['pid']}; this one is reached by {' '.join(words)}" in log.read_text()
+            code, text = command(bin_dir, "status", *words, home=state)
+            assert code == 0 and "policy" not in text, text
+        finally:
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(DEADLINE_S) == 0, log.read_text()
+    assert json.loads(file.read_text()) == up
+
+
+def test_the_file_of_a_fleet_that_was_killed_counts_for_nothing(up, bin_dir, tmp_path):
+    file = tmp_path / "lorry" / "up.json"
+    file.parent.mkdir()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    file.write_text(json.dumps(up | {"pid": ended.pid}))
+    code, text = command(bin_dir, "adapters", home=tmp_path)
+    assert code == 1 and "NO_ADDRESS" in text, text
+    # Nor where another process has its pid: nobody holds that folder.
+    (tmp_path / "gone" / "run").mkdir(parents=True)
+    file.write_text(json.dumps(up | {"pid": os.getpid(), "data_dir": str(tmp_path / "gone")}))
+    with subprocess.Popen([bin_dir / "lorry", "up", "--json"], env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+                          stdout=subprocess.PIPE, text=True) as fleet:
+        told = json.loads(fleet.stdout.readline())
+        assert json.loads(file.read_text()) == told
+        fleet.send_signal(signal.SIGTERM)
+    assert not file.exists()
+
+
 def test_doors_are_put_up_one_by_one(up, state, bin_dir, tiny):
     """Each has its own folder, so that none takes another's token."""
     with contextlib.ExitStack() as stack:
