@@ -77,10 +77,14 @@ absl::Status Catalog::Announce(Draft& draft, News& news) {
   return absl::OkStatus();
 }
 
+std::string Catalog::BlobPrefix() const { return absl::StrCat("b-", instance_, "-"); }
+
+bool Catalog::HasNamed(const BlobKey& key) const { return key.value.starts_with(BlobPrefix()); }
+
 absl::StatusOr<std::string> Catalog::NewBlobKey(Draft& draft) {
   LORRY_ASSIGN_OR_RETURN(const uint64_t last, draft.GetNumber(keys::kNextId));
   draft.PutNumber(keys::kNextId, last + 1);
-  return absl::StrCat("b-", instance_, "-", last + 1);
+  return absl::StrCat(BlobPrefix(), last + 1);
 }
 
 absl::Status Catalog::RetireBlob(Draft& draft, const BlobKey& key, int64_t keep_ms) {

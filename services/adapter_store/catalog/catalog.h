@@ -188,6 +188,8 @@ class Catalog {
   absl::Status PutLeaves(const BlobKey& blob, std::string_view leaves);
   absl::StatusOr<std::string> GetLeaves(const BlobKey& blob);
   absl::StatusOr<std::vector<Blob>> ListBlobs();
+  // Whether the key is of this catalogue, and not of another instance.
+  bool HasNamed(const BlobKey& key) const;
   // Those that are DELETING, by an index.
   absl::StatusOr<std::vector<Blob>> ListDoomedBlobs();
   // Puts one that is DELETING into that index, where the store's first versions did not.
@@ -230,6 +232,7 @@ class Catalog {
   absl::Status Transact(Decide decide) LORRY_EXCLUDES(writer_);
   absl::Status Announce(Draft& draft, News& news);
 
+  std::string BlobPrefix() const;
   absl::StatusOr<std::string> NewBlobKey(Draft& draft);
   absl::StatusOr<Adapter> FindOrNew(Draft& draft, const AdapterName& name);
   absl::Status CheckInService(const Adapter& adapter);

@@ -1,5 +1,7 @@
 #include "services/adapter_store/images/collector.h"
 
+#include <spdlog/spdlog.h>
+
 #include <set>
 #include <string>
 
@@ -34,8 +36,21 @@ absl::Status Collector::LookAtAll(int& removed) {
     if (record.state != BlobState::kDeleting) continue;
     LORRY_RETURN_IF_ERROR(catalog_.IndexDoomedBlob(record.key));
   }
+  int foreign = 0;
   for (const blob::BlobInfo& file : files) {
-    if (!known.contains(file.key)) LORRY_RETURN_IF_ERROR(Remove(file.key, removed).status());
+    if (known.contains(file.key)) continue;
+    if (catalog_.HasNamed(BlobKey(file.key))) {
+      LORRY_RETURN_IF_ERROR(Remove(file.key, removed).status());
+    } else {
+      ++foreign;
+    }
+  }
+  if (foreign > 0) {
+    spdlog::warn(
+        "{} image files in blobs/ belong to another catalogue and are left alone: if catalog.db "
+        "was "
+        "lost or replaced, stop the store and put the right one back (docs/OPERATIONS.md)",
+        foreign);
   }
   return absl::OkStatus();
 }

@@ -7,8 +7,9 @@
 //
 // The first sweep looks at every file and every record: for files without a record, and for blobs
 // that were doomed before there was an index. The files are listed before the records: a file is
-// created after its record, so whatever is listed without one is garbage for good. One thread at a
-// time.
+// created after its record, so whatever is listed without one is garbage for good. Unless another
+// catalogue named it: then this one is new or somebody else's, and knows nothing of it. One thread
+// at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 #include <future>
 #include <latch>
 
-#include "services/adapter_store/catalog/keys.h"
 #include "tests/unit/adapter_store/images_dsl.h"
 
 namespace lorry::store {
@@ -393,68 +392,6 @@ TEST_F(UploadsTest, TheAnnouncedDigestIsCompared) {
   const UploadId id = uploads_->Begin(request)->upload.id;
   ASSERT_THAT(SendRest(id, adapter_), IsOk());
   EXPECT_THAT(Commit(id), IsError("DIGEST_MISMATCH"));
-}
-
-TEST_F(UploadsTest, GarbageIsCollectedAndNothingElse) {
-  ASSERT_THAT(PublishImage(7, adapter_), IsOk());
-  const UploadId dead = BeginImage(8, adapter_)->upload.id;
-  const UploadId open = BeginImage(9, adapter_)->upload.id;
-  ASSERT_THAT(blobs_->Create("b-orphan", 100), IsOk());
-  ASSERT_THAT(uploads_->Abort(dead), IsOk());
-  EXPECT_EQ(Files(), 4u);
-  EXPECT_EQ(*collector_->Run(), 2);
-  EXPECT_EQ(Files(), 2u);
-  ASSERT_THAT(SendRest(open, adapter_), IsOk());
-  EXPECT_THAT(Commit(open), IsOk());
-  EXPECT_EQ(*collector_->Run(), 0);
-}
-
-// A sweep costs what is being deleted, and not what is stored.
-TEST_F(UploadsTest, FilesAreListedOnceAndNotWithEverySweep) {
-  ASSERT_THAT(collector_->Run(), IsOk());
-  failing_.Fail(blob::BlobOp::kList, absl::InternalError("listed again"));
-  ASSERT_THAT(PublishImage(7, adapter_), IsOk());
-  ASSERT_THAT(uploads_->Abort(BeginImage(8, adapter_)->upload.id), IsOk());
-  EXPECT_THAT(collector_->Run(), IsOk());
-  failing_.Heal();
-  EXPECT_EQ(Files(), 1u);
-  EXPECT_THAT(catalog_->ListDoomedBlobs().value(), IsEmpty());
-}
-
-TEST_F(UploadsTest, ADeletedImageCanBeReadUntilItsTicketsAreOver) {
-  const auto version = PublishImage(7, adapter_);
-  ASSERT_THAT(catalog_->DeleteVersion(Key(7)), IsOk());
-  EXPECT_EQ(*collector_->Run(), 0);
-  EXPECT_THAT(blobs_->Open(version->blob.value), IsOk());
-  now_ms_ += options_.ticket_life_ms;
-  EXPECT_EQ(*collector_->Run(), 1);
-  EXPECT_FALSE(blobs_->Open(version->blob.value).ok());
-  EXPECT_THAT(catalog_->ListBlobs().value(), IsEmpty());
-}
-
-// The store's first versions kept no index of what is being deleted.
-TEST_F(UploadsTest, WhatWasDoomedBeforeThereWasAnIndexGoesToo) {
-  const UploadId dead = BeginImage(8, adapter_)->upload.id;
-  ASSERT_THAT(uploads_->Abort(dead), IsOk());
-  const std::vector<kv::Entry> index = kv::ListAll(*kv_, keys::kDoomed).value();
-  for (const kv::Entry& entry : index) {
-    ASSERT_THAT(kv_->Commit(kv::Transaction().Delete(entry.key)), IsOk());
-  }
-  ASSERT_THAT(catalog_->ListDoomedBlobs().value(), IsEmpty());
-  RestartAll();
-  EXPECT_EQ(*collector_->Run(), 1);
-  EXPECT_EQ(Files(), 0u);
-  EXPECT_THAT(catalog_->ListBlobs().value(), IsEmpty());
-}
-
-TEST_F(UploadsTest, AConnectionThatStillWritesPutsCollectingOff) {
-  const UploadId id = BeginImage(7, adapter_)->upload.id;
-  {
-    const auto target = *uploads_->TargetOf(id);
-    ASSERT_THAT(uploads_->Abort(id), IsOk());
-    EXPECT_EQ(*collector_->Run(), 0);
-  }
-  EXPECT_EQ(*collector_->Run(), 1);
 }
 
 }  // namespace
