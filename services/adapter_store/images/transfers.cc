@@ -80,7 +80,9 @@ absl::StatusOr<std::vector<transfer::Source>> Transfers::JoinFanOut(const Versio
 
 void Transfers::OpenGet(const transfer::TicketClaims& claims, GetOpened done) {
   const BlobKey blob(claims.object);
-  const absl::Status queued = threads_.Submit([this, blob, done] { done(SourceOf(blob)); });
+  const uint64_t bytes = claims.image_bytes;
+  const absl::Status queued =
+      threads_.Submit([this, blob, bytes, done] { done(SourceOf(blob, bytes)); });
   if (!queued.ok()) done(queued);
 }
 
@@ -91,7 +93,7 @@ void Transfers::OpenPut(const transfer::TicketClaims& claims, PutOpened done) {
   if (!queued.ok()) done(queued);
 }
 
-absl::StatusOr<transfer::GetSource> Transfers::SourceOf(const BlobKey& blob) {
+absl::StatusOr<transfer::GetSource> Transfers::SourceOf(const BlobKey& blob, uint64_t image_bytes) {
   if (std::optional<transfer::GetSource> coming = uploads_.Coming(blob)) return *std::move(coming);
   std::shared_ptr<const blob::Mapping> mapping;
   {
@@ -101,6 +103,14 @@ absl::StatusOr<transfer::GetSource> Transfers::SourceOf(const BlobKey& blob) {
   }
   if (mapping == nullptr) {
     LORRY_ASSIGN_OR_RETURN(mapping, blobs_.Open(blob.value));
+    // Transports rely on it: an image has the length of its leaves.
+    if (mapping->bytes().size() != image_bytes) {
+      return Error(absl::StatusCode::kDataLoss, "DISK_FAILED",
+                   absl::StrCat("the file of image ", blob.value, " has ", mapping->bytes().size(),
+                                " bytes and not ", image_bytes,
+                                ": put it back from a backup, or publish its version again under "
+                                "the next number"));
+    }
     MutexLock lock(mutex_);
     mapped_[blob] = mapping;
   }

@@ -59,7 +59,8 @@ class Transfers final : public transfer::TransferHandler {
   void OpenPut(const transfer::TicketClaims& claims, PutOpened done) override;
 
  private:
-  absl::StatusOr<transfer::GetSource> SourceOf(const BlobKey& blob) LORRY_EXCLUDES(mutex_);
+  absl::StatusOr<transfer::GetSource> SourceOf(const BlobKey& blob, uint64_t image_bytes)
+      LORRY_EXCLUDES(mutex_);
 
   Catalog& catalog_;
   blob::Store& blobs_;

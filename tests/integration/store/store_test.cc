@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <latch>
@@ -274,6 +275,21 @@ TEST_P(StoreTest, AFullDiskIsAnError) {
   Start();
   ASSERT_TRUE(client_->OpenRun("policy").ok());
   EXPECT_THAT(client_->Begin(Key(1), MakeAdapter(1)).status(), FailsWith("DISK_FULL"));
+}
+
+TEST_P(StoreTest, AnImageWhoseFileWasCutIsAnErrorAndHarmsNoOther) {
+  const TestAdapter adapter = MakeAdapter(1, /*width=*/100'000);  // of several leaves
+  ASSERT_TRUE(client_->OpenRun("policy").ok());
+  ASSERT_TRUE(client_->Publish(Key(7), adapter).ok());
+  for (const auto& file : std::filesystem::directory_iterator(root_ / "data/blobs/sealed")) {
+    std::filesystem::resize_file(file.path(), 4096);
+  }
+  ASSERT_TRUE(client_->Publish(Key(8), adapter).ok());
+  const absl::Status fetched = client_->Fetch(Key(7)).status();
+  EXPECT_THAT(fetched, FailsWith("DISK_FAILED"));
+  EXPECT_TRUE(absl::IsDataLoss(fetched));
+  EXPECT_THAT(std::string(fetched.message()), HasSubstr("4096 bytes and not"));
+  EXPECT_TRUE(*client_->Fetch(Key(8)) == adapter.image);
 }
 
 TEST_P(StoreTest, RolesAreAsked) {
