@@ -31,6 +31,13 @@ absl::StatusOr<std::optional<Upload>> FindUpload(Draft& draft, const UploadId& i
   return draft.Get<Upload>(keys::OfEndedUpload(id));
 }
 
+// A refusal, which ends the upload, and not records that cannot be read: those say nothing of it, and
+// a draft that stopped half-way must not be committed.
+bool IsVerdict(const absl::Status& status) {
+  return !ReasonOf(status).empty() && !absl::IsDataLoss(status) && !absl::IsUnavailable(status) &&
+         !absl::IsResourceExhausted(status);
+}
+
 // Not to be guessed: who knows it may ask for it, and tickets name it.
 absl::StatusOr<std::string> NewUploadId() {
   std::array<uint8_t, 16> random;
@@ -149,6 +156,7 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
     LORRY_ASSIGN_OR_RETURN(begun.stored, AlreadyStored(draft, args));
     if (begun.stored.has_value()) return absl::OkStatus();
     const absl::StatusOr<std::optional<Upload>> joined = JoinOrFence(draft, news, args);
+    if (!joined.ok() && !IsVerdict(joined.status())) return joined.status();
     if (!joined.ok()) {
       verdict = joined.status();
       return absl::OkStatus();
@@ -243,7 +251,7 @@ absl::StatusOr<Version> Catalog::StoreVersion(const UploadId& id, const CheckedI
       version = *std::move(published);
       return absl::OkStatus();
     }
-    if (ReasonOf(published.status()).empty()) return published.status();  // kv's, not the upload's
+    if (!IsVerdict(published.status())) return published.status();
     verdict = published.status();
     return End(draft, news, *std::move(upload), verdict);
   }));
@@ -255,7 +263,7 @@ absl::StatusOr<std::vector<Upload>> Catalog::ListOpenUploads() {
   return ListRecords<Upload>(store_, keys::kOpenUploads);
 }
 
-// Refuses before it writes anything: the caller then ends the upload on the same draft.
+// Gives its verdict before it writes anything: the caller then ends the upload on the same draft.
 absl::StatusOr<Version> Catalog::Publish(Draft& draft, News& news, Upload upload,
                                          const CheckedImage& image) {
   LORRY_ASSIGN_OR_RETURN(Adapter adapter, NeedAdapter(draft, upload.key.adapter));

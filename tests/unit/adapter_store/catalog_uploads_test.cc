@@ -1,3 +1,4 @@
+#include "services/adapter_store/catalog/keys.h"
 #include "tests/unit/adapter_store/catalog_dsl.h"
 
 namespace lorry::store {
@@ -32,6 +33,12 @@ class UploadsCatalogTest : public CatalogTest {
                                                         : "DELETING");
     }
     return states;
+  }
+  // Writes the entry; returns what it was.
+  std::string Write(const std::string& key, const std::string& value) {
+    const std::string before = kv_->Get(key).value()->value;
+    EXPECT_THAT(kv_->Commit(kv::Transaction().Put(key, value)), IsOk());
+    return before;
   }
   absl::Status SetQuota(uint64_t bytes, uint32_t versions = 0) {
     Policy policy;
@@ -236,6 +243,34 @@ TEST_F(UploadsCatalogTest, AnUnknownAdapterOrRunIsNamed) {
   BeginUploadArgs args = Args(1);
   args.key.adapter = AdapterName("nobody");
   EXPECT_THAT(catalog_->BeginUpload(args), IsError("UNKNOWN_ADAPTER"));
+}
+
+// The publish had written half of what it writes when the record of an old version could not be
+// read.
+TEST_F(UploadsCatalogTest, APublishThatFailsHalfWayLeavesNothing) {
+  options_.store_keep = 1;
+  Restart();
+  ASSERT_THAT(Publish(1), IsOk());
+  const UploadId id = Begin(2)->upload.id;
+  const uint64_t announced = announced_;
+  const std::string good = Write(keys::OfVersion(Key(1)), "no record");
+  EXPECT_THAT(catalog_->StoreVersion(id, Image("two")), IsError("CATALOG_CORRUPT"));
+  Write(keys::OfVersion(Key(1)), good);
+  EXPECT_THAT(Stored(), ElementsAre(1));
+  EXPECT_EQ(announced_, announced);
+  EXPECT_EQ(StateOf(id), "OPEN");
+  EXPECT_THAT(catalog_->StoreVersion(id, Image("two")), IsOk());
+  EXPECT_THAT(Stored(), ElementsAre(2));
+}
+
+TEST_F(UploadsCatalogTest, AFenceThatFailsHalfWayLeavesTheUploadOpen) {
+  const Upload upload = Begin(1)->upload;
+  const std::string good = Write(keys::OfBlob(upload.blob), "no record");
+  EXPECT_THAT(Begin(1, /*attempt=*/2), IsError("CATALOG_CORRUPT"));
+  Write(keys::OfBlob(upload.blob), good);
+  EXPECT_EQ(StateOf(upload.id), "OPEN");
+  EXPECT_THAT(Begin(1, /*attempt=*/2), IsOk());
+  EXPECT_THAT(ended_, ElementsAre(upload.id));
 }
 
 }  // namespace
