@@ -16,7 +16,8 @@ namespace {
 // For a suggestion: enough for people, cheap for a store of any size.
 constexpr uint32_t kNamesCompared = 1'000;
 
-// Versions that one transaction deletes, at some 600 bytes each and one for each of their aliases.
+// Versions that one transaction deletes, at some 600 bytes each and one for each of their aliases;
+// also what else an adapter has left behind, at some 100 bytes.
 constexpr size_t kDeletedAtOnce = 500;
 constexpr size_t kHoldersNamed = 4;
 
@@ -121,7 +122,9 @@ absl::StatusOr<DeletedAdapter> Catalog::DeleteAdapter(const AdapterName& name, b
         ++now.versions;
         now.bytes += version.image_bytes;
       }
-      done = some.size() < kDeletedAtOnce;
+      LORRY_ASSIGN_OR_RETURN(const size_t forgotten,
+                             ForgetSome(draft, name, kDeletedAtOnce - some.size()));
+      done = some.size() + forgotten < kDeletedAtOnce;
       return done ? Forget(draft, news, adapter) : absl::OkStatus();
     }));
     all.versions += now.versions;
@@ -153,18 +156,31 @@ absl::Status Catalog::CheckDeletable(const Adapter& adapter, bool with_versions)
                             "; archive it, and delete it once engines have let it go"));
 }
 
-// Deletes what an adapter without versions consists of.
+// What grows with each publish and run: how many entries of it go now.
+absl::StatusOr<size_t> Catalog::ForgetSome(Draft& draft, const AdapterName& name, size_t limit) {
+  size_t forgotten = 0;
+  for (const std::string& prefix :
+       {keys::AttemptsOf(name), keys::RequestsOf(name), keys::RunsOf(name)}) {
+    if (forgotten == limit) break;
+    LORRY_ASSIGN_OR_RETURN(
+        const std::vector<kv::Entry> some,
+        store_.List({.prefix = prefix, .start = "", .limit = limit - forgotten}));
+    for (const kv::Entry& entry : some) draft.Delete(entry.key);
+    forgotten += some.size();
+  }
+  return forgotten;
+}
+
+// Deletes what is left of an adapter then.
 absl::Status Catalog::Forget(Draft& draft, News& news, const Adapter& adapter) {
   const AdapterName& name = adapter.name;
   LORRY_RETURN_IF_ERROR(
       EndUploadsOf(draft, news, name,
                    Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
                          absl::StrCat("adapter ", name.value, " was deleted meanwhile"))));
-  for (const std::string& prefix : {keys::RunsOf(name), keys::RequestsOf(name),
-                                    keys::AttemptsOf(name), keys::AliasesOf(name)}) {
-    LORRY_ASSIGN_OR_RETURN(const std::vector<kv::Entry> entries, kv::ListAll(store_, prefix));
-    for (const kv::Entry& entry : entries) draft.Delete(entry.key);
-  }
+  LORRY_ASSIGN_OR_RETURN(const std::vector<kv::Entry> aliases,
+                         kv::ListAll(store_, keys::AliasesOf(name)));
+  for (const kv::Entry& alias : aliases) draft.Delete(alias.key);
   draft.Delete(keys::OfAdapter(name));
   draft.Put(keys::OfGoneAdapter(name),
             GoneAdapter{.last_run = adapter.last_run, .generation = adapter.generation});

@@ -1,6 +1,7 @@
 #include "services/adapter_store/catalog/catalog.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -212,6 +213,24 @@ absl::Status Catalog::ProveWritable() {
   });
 }
 
+// Nobody publishes in an earlier run any more.
+absl::Status Catalog::ListStaleAttempts(std::vector<std::string>& forget) {
+  LORRY_ASSIGN_OR_RETURN(const std::vector<Adapter> adapters,
+                         ListRecords<Adapter>(store_, keys::kAdapters));
+  for (const Adapter& adapter : adapters) {
+    if (adapter.current_run.value == 0) continue;
+    const VersionKey newest = {.adapter = adapter.name,
+                               .run = RunId(adapter.current_run.value - 1),
+                               .number = VersionNumber(std::numeric_limits<uint64_t>::max())};
+    LORRY_RETURN_IF_ERROR(ForEach(store_, keys::AttemptsOf(adapter.name), keys::OfAttempt(newest),
+                                  [&](const kv::Entry& mark) -> absl::StatusOr<bool> {
+                                    forget.push_back(mark.key);
+                                    return true;
+                                  }));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Catalog::Tidy() {
   const int64_t old = options_.now_unix_ms() - options_.dead_upload_kept_ms;
   std::vector<std::string> forget;
@@ -220,6 +239,7 @@ absl::Status Catalog::Tidy() {
   for (const Upload& upload : ended) {
     if (upload.ended_at_ms <= old) forget.push_back(keys::OfEndedUpload(upload.id));
   }
+  LORRY_RETURN_IF_ERROR(ListStaleAttempts(forget));
   bool more = true;
   while (more) {
     LORRY_RETURN_IF_ERROR(Transact([&](Draft& draft, News&) -> absl::Status {

@@ -213,7 +213,8 @@ class Catalog {
 
   // Writes something that nobody reads: whether the store can write at all.
   absl::Status ProveWritable();
-  // Housekeeping: forgets dead uploads and log entries that are old enough.
+  // Housekeeping: forgets dead uploads and log entries that are old enough, and attempts of earlier
+  // runs.
   absl::Status Tidy();
   absl::StatusOr<Totals> Count();
 
@@ -237,12 +238,14 @@ class Catalog {
   absl::StatusOr<Adapter> FindOrNew(Draft& draft, const AdapterName& name);
   absl::Status CheckInService(const Adapter& adapter);
   absl::Status CheckDeletable(const Adapter& adapter, bool with_versions);
+  absl::StatusOr<size_t> ForgetSome(Draft& draft, const AdapterName& name, size_t limit);
   absl::Status Forget(Draft& draft, News& news, const Adapter& adapter);
   absl::StatusOr<Adapter> NeedAdapter(Draft& draft, const AdapterName& name);
   absl::StatusOr<VersionKey> Resolve(VersionKey key);
   absl::Status NoSuchAdapter(const AdapterName& name);
   absl::Status NoSuchVersion(const VersionKey& key);
 
+  absl::Status ListStaleAttempts(std::vector<std::string>& forget);
   absl::Status FenceRun(Draft& draft, News& news, const AdapterName& adapter, RunId opened);
   absl::Status End(Draft& draft, News& news, Upload upload, const absl::Status& why);
   absl::Status EndUploadsOf(Draft& draft, News& news, const AdapterName& adapter,

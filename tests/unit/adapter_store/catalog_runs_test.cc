@@ -1,4 +1,6 @@
+#include "services/adapter_store/catalog/keys.h"
 #include "tests/unit/adapter_store/catalog_dsl.h"
+#include "tests/unit/kv/racing_store.h"
 
 namespace lorry::store {
 namespace {
@@ -75,6 +77,39 @@ TEST_F(RunsTest, ARunResumedAt80Publishes81AgainAndTheOldProcessIsRefused) {
             RunId(2));
   run_ = 1;
   EXPECT_THAT(Begin(102), IsError("RUN_FENCED"));
+}
+
+// A run leaves a mark of each version that it published: more than one transaction takes.
+class LongRunTest : public CatalogTest {
+ protected:
+  static constexpr size_t kMarks = 5'000;
+  static constexpr size_t kKeysMax = 1'500;  // of one transaction
+
+  LongRunTest() {
+    OpenRun();
+    kv::Transaction marks;
+    for (size_t i = 1; i <= kMarks; ++i) marks.Put(keys::OfAttempt(Key(i)), "{}");
+    EXPECT_THAT(kv_->Commit(marks), IsOk());
+    catalog_ = Catalog::Open(counting_, options_).value();
+  }
+  size_t Marks() { return kv::ListAll(*kv_, keys::AttemptsOf(AdapterName("policy")))->size(); }
+
+  kv::RacingStore counting_{*kv_};
+};
+
+TEST_F(LongRunTest, TheNextRunBeginsAndTheMarksGoByAndBy) {
+  OpenRun();
+  ASSERT_THAT(Begin(1), IsOk());
+  ASSERT_THAT(catalog_->Tidy(), IsOk());
+  EXPECT_EQ(Marks(), 1u);
+  EXPECT_LE(counting_.keys_max, kKeysMax);
+}
+
+TEST_F(LongRunTest, TheAdapterCanBeDeleted) {
+  ASSERT_THAT(catalog_->DeleteAdapter(AdapterName("policy"), false), IsOk());
+  EXPECT_EQ(Marks(), 0u);
+  EXPECT_LE(counting_.keys_max, kKeysMax);
+  EXPECT_EQ(OpenRun(), RunId(2));
 }
 
 TEST_F(RunsTest, TheVersionThatWasResumedFromMayBePublishedAgain) {

@@ -1,6 +1,7 @@
 // A store in which somebody else comes first. One thread.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@ class RacingStore final : public Store {
   }
   absl::StatusOr<uint64_t> Commit(const Transaction& transaction) override {
     ++commits;
+    keys_max = std::max(keys_max, transaction.puts.size() + transaction.deletes.size());
     if (!failure.ok()) return failure;
     if (const auto first = std::exchange(race, nullptr)) first();
     return store_.Commit(transaction);
@@ -36,6 +38,7 @@ class RacingStore final : public Store {
   std::function<void()> race;  // once, in front of the next commit
   absl::Status failure;        // of every commit
   int commits = 0;
+  size_t keys_max = 0;  // that one of them wrote
 
  private:
   Store& store_;
