@@ -2,6 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <utility>
+
+#include "lib/base/error.h"
+
 namespace lorry::store {
 namespace {
 
@@ -16,8 +20,12 @@ constexpr std::chrono::seconds kProofAgeMax(60);
 }  // namespace
 
 Housekeeping::Housekeeping(Catalog& catalog, Uploads& uploads, Collector& collector,
-                           int64_t interval_ms)
-    : catalog_(catalog), uploads_(uploads), collector_(collector), interval_ms_(interval_ms) {
+                           int64_t interval_ms, std::function<void(const absl::Status&)> on_fatal)
+    : catalog_(catalog),
+      uploads_(uploads),
+      collector_(collector),
+      interval_ms_(interval_ms),
+      on_fatal_(std::move(on_fatal)) {
   loop_.PostAnswer([this] { Sweep(); });
 }
 
@@ -27,6 +35,7 @@ void Housekeeping::ProveWritable() {
   next_proof_ = now + kProofInterval;
   absl::Status written = catalog_.ProveWritable();
   if (!written.ok()) spdlog::error("the store cannot write: {}", written.ToString());
+  if (ReasonOf(written) == "STORE_FAILED") on_fatal_(written);
   MutexLock lock(mutex_);
   proof_ = std::move(written);
   proved_at_ = std::chrono::steady_clock::now();

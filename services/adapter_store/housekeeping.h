@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/status.h"
 #include "lib/base/mutex.h"
@@ -16,8 +17,10 @@ namespace lorry::store {
 
 class Housekeeping {
  public:
-  // All outlive it.
-  Housekeeping(Catalog& catalog, Uploads& uploads, Collector& collector, int64_t interval_ms);
+  // All outlive it. `on_fatal` is told, on this object's thread, that nothing can be written until
+  // the database is opened again (STORE_FAILED).
+  Housekeeping(Catalog& catalog, Uploads& uploads, Collector& collector, int64_t interval_ms,
+               std::function<void(const absl::Status&)> on_fatal);
   // Whether something could be written lately: OK; what the last try failed with; or UNAVAILABLE
   // when no try has ended for too long, as on a disk that hangs. Never blocks on the disk.
   absl::Status Writable() const LORRY_EXCLUDES(mutex_);
@@ -30,6 +33,7 @@ class Housekeeping {
   Uploads& uploads_;
   Collector& collector_;
   const int64_t interval_ms_;
+  const std::function<void(const absl::Status&)> on_fatal_;
   std::chrono::steady_clock::time_point next_tidy_;
   mutable Mutex mutex_;
   std::chrono::steady_clock::time_point next_proof_;

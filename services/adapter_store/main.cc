@@ -1,4 +1,4 @@
-// adapter-store: flags in, one StoreServer, drain on SIGTERM.
+// adapter-store: flags in, one StoreServer, drain on SIGTERM or once it cannot write any more.
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -61,6 +61,11 @@ absl::StatusOr<StoreOptions> OptionsFromFlags() {
 absl::Status Serve(runtime::Signals& signals) {
   LORRY_ASSIGN_OR_RETURN(StoreOptions options, OptionsFromFlags());
   program::WarnOfOpenMemory(options.ucx_devices);
+  absl::Status fatal;  // written before Stop returns
+  options.on_fatal = [&](const absl::Status& why) {
+    fatal = why;
+    signals.RequestStop();
+  };
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<StoreServer> server,
                          StoreServer::Start(std::move(options)));
   LORRY_RETURN_IF_ERROR(
@@ -74,7 +79,7 @@ absl::Status Serve(runtime::Signals& signals) {
     std::fflush(nullptr);
     ::_exit(1);
   }
-  return absl::OkStatus();
+  return fatal;
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ class Server final : public StoreServer, private Observer {
     LORRY_RETURN_IF_ERROR(OpenData());
     LORRY_RETURN_IF_ERROR(uploads_->Recover());
     LORRY_RETURN_IF_ERROR(Listen());
-    housekeeping_.emplace(*catalog_, *uploads_, *collector_, options_.sweep_interval_ms);
+    housekeeping_.emplace(*catalog_, *uploads_, *collector_, options_.sweep_interval_ms,
+                          options_.on_fatal);
     LORRY_RETURN_IF_ERROR(StartAdmin());
     grpc_->SetServing(true);
     return absl::OkStatus();

@@ -20,6 +20,8 @@
 namespace lorry::store {
 namespace {
 
+using ::testing::HasSubstr;
+
 VersionKey Key(uint64_t run, uint64_t number) {
   return {.adapter = AdapterName("policy"), .run = RunId(run), .number = VersionNumber(number)};
 }
@@ -227,6 +229,28 @@ TEST_F(KillTest, AtAnyMoment) {
   EXPECT_EQ(acknowledged_.size(), number);
   std::printf("%d lives, %lu versions acknowledged, all whole\n", lives,
               static_cast<unsigned long>(number));
+}
+
+// After a write that failed nobody knows what the database holds, so that it refuses all others: the
+// store ends by itself, and the next one reads it again.
+TEST_F(KillTest, AWriteThatFailedEndsTheStore) {
+  const std::string data = Fresh();
+  {
+    StoreProcess store(data, "", log());
+    StoreClient client(store.grpc(), *transport_);
+    ASSERT_TRUE(client.OpenRun("policy", "first").ok());
+    ASSERT_TRUE(Publish(client, Key(1, 1)).ok());
+    store.LimitFiles(std::filesystem::file_size(data + "/catalog.db-wal"));
+    const int status = store.Wait();
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 1);
+  }
+  std::ifstream said(log());
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(said), {}), HasSubstr("STORE_FAILED"));
+  StoreProcess store(data, "", log());
+  StoreClient client(store.grpc(), *transport_);
+  ExpectWhole(client);
+  EXPECT_TRUE(Publish(client, Key(1, 2)).ok());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // adapter-store as a child process: started on free ports, killed at will.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ class StoreProcess {
       ::close(out[0]);
       ::close(out[1]);
       if (std::freopen(log.c_str(), "a", stderr) == nullptr) ::_exit(1);
+      ::signal(SIGXFSZ, SIG_IGN);  // a write beyond LimitFiles fails
       ::setenv("LORRY_FAULT", fault.c_str(), 1);
       const std::string data = "--data-dir=" + data_dir;
       ::execl(LORRY_STORE_BINARY, "adapter-store", data.c_str(), "--listen=127.0.0.1:0",
@@ -48,6 +50,11 @@ class StoreProcess {
   const std::string& grpc() const { return grpc_; }
   int admin_port() const { return admin_port_; }
   void Kill(int signal) { ::kill(pid_, signal); }
+  // No file may grow beyond it from now on.
+  void LimitFiles(uint64_t bytes) {
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+    if (::prlimit(pid_, RLIMIT_FSIZE, &limit, nullptr) != 0) std::abort();
+  }
   // The status of waitpid, once it has ended.
   int Wait() {
     int status = 0;

@@ -1,6 +1,7 @@
 #include "services/adapter_store/housekeeping.h"
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "tests/unit/adapter_store/images_dsl.h"
@@ -9,10 +10,10 @@ namespace lorry::store {
 namespace {
 
 // Refuses to write when told to.
-class FullStore final : public kv::Store {
+class RefusingStore final : public kv::Store {
  public:
   absl::StatusOr<uint64_t> Commit(const kv::Transaction& transaction) override {
-    if (full) return Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "as planned");
+    if (refuses) return how;
     return inner_->Commit(transaction);
   }
   absl::StatusOr<std::unique_ptr<kv::Snapshot>> TakeSnapshot() override {
@@ -24,7 +25,8 @@ class FullStore final : public kv::Store {
   absl::StatusOr<std::vector<kv::Entry>> List(const kv::Range& range) override {
     return inner_->List(range);
   }
-  std::atomic<bool> full = false;
+  absl::Status how;  // before the next
+  std::atomic<bool> refuses = false;
 
  private:
   const std::unique_ptr<kv::Store> inner_ = kv::MakeMemoryStore();
@@ -34,28 +36,46 @@ class HousekeepingTest : public ImagesTest {
  protected:
   // What the first proof said, once it was made.
   absl::Status FirstProof() {
-    Housekeeping housekeeping(*catalog_, *uploads_, *collector_, /*interval_ms=*/1);
+    Housekeeping housekeeping(*catalog_, *uploads_, *collector_, /*interval_ms=*/1,
+                              [this](const absl::Status& why) { fatal_.set_value(why); });
     while (true) {
       const absl::Status proof = housekeeping.Writable();
       if (!absl::IsUnavailable(proof)) return proof;
       std::this_thread::yield();
     }
   }
-  FullStore* full_ = nullptr;
+  void RefuseWrites(absl::Status how) {
+    auto refusing = std::make_unique<RefusingStore>();
+    RefusingStore& refuses = *refusing;
+    uploads_.reset();
+    kv_ = std::move(refusing);
+    RestartAll();
+    OpenRun();
+    refuses.how = std::move(how);
+    refuses.refuses = true;
+  }
+  bool EndsTheProgram() {
+    return fatal_.get_future().wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  std::promise<absl::Status> fatal_;
 };
 
 TEST_F(HousekeepingTest, AStoreThatCanWriteSaysSo) { EXPECT_THAT(FirstProof(), IsOk()); }
 
 TEST_F(HousekeepingTest, AStoreThatCanOnlyReadIsFoundOut) {
-  auto full = std::make_unique<FullStore>();
-  full_ = full.get();
-  uploads_.reset();
-  kv_ = std::move(full);
-  RestartAll();
-  OpenRun();
-  full_->full = true;
+  RefuseWrites(Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "as planned"));
   EXPECT_THAT(catalog_->Revision(), IsOk()) << "reading says nothing";
   EXPECT_THAT(FirstProof(), IsError("DISK_FULL"));
+  EXPECT_FALSE(EndsTheProgram()) << "there may be room again";
+}
+
+TEST_F(HousekeepingTest, AStoreThatRefusesAllWritesUntilItIsOpenedAgainEnds) {
+  RefuseWrites(Error(absl::StatusCode::kUnavailable, "STORE_FAILED", "as planned"));
+  {
+    Housekeeping housekeeping(*catalog_, *uploads_, *collector_, /*interval_ms=*/1,
+                              [this](const absl::Status& why) { fatal_.set_value(why); });
+    EXPECT_THAT(fatal_.get_future().get(), IsError("STORE_FAILED"));
+  }
 }
 
 }  // namespace
