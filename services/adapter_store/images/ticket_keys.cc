@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <openssl/rand.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +17,7 @@ namespace lorry::store {
 namespace {
 
 constexpr size_t kKeysKept = 2;
+constexpr int64_t kTryAgainMs = 60'000;
 
 // A key in the file, in this machine's byte order: the file does not leave its data directory.
 struct Record {
@@ -66,6 +68,9 @@ absl::Status RotatingKeys::RotateIfOld() {
       now - kept_.back().made_unix_ms < options_.life_ms) {
     return absl::OkStatus();
   }
+  if (!kept_.empty() && now >= failed_unix_ms_ && now - failed_unix_ms_ < kTryAgainMs) {
+    return absl::OkStatus();
+  }
   std::vector<Key> kept = kept_;
   Key fresh{.id = kept.empty() ? 1 : kept.back().id + 1, .made_unix_ms = now, .secret = {}};
   if (RAND_bytes(fresh.secret.data(), static_cast<int>(fresh.secret.size())) != 1) {
@@ -74,7 +79,13 @@ absl::Status RotatingKeys::RotateIfOld() {
   kept.push_back(fresh);
   if (kept.size() > kKeysKept) kept.erase(kept.begin());
   // On disk first: a ticket must not outlive its key by a crash.
-  LORRY_RETURN_IF_ERROR(Save(kept));
+  if (absl::Status saved = Save(kept); !saved.ok()) {
+    if (kept_.empty()) return saved;
+    spdlog::warn("tickets are signed with an old key, as no new one can be written: {}",
+                 std::string(saved.message()));
+    failed_unix_ms_ = now;
+    return absl::OkStatus();
+  }
   keys_.Add(fresh.id, fresh.secret);
   if (kept_.size() == kKeysKept) keys_.Remove(kept_.front().id);
   kept_ = std::move(kept);

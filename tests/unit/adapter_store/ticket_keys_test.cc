@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "lib/base/error.h"
@@ -80,6 +81,23 @@ TEST_F(RotatingKeysTest, AFileThatIsNoKeyMeansFreshOnes) {
   std::ofstream(path_) << "not a key";
   const auto keys = Open();
   EXPECT_EQ(Verdict(*keys, Ticket(*keys)), "good");
+}
+
+TEST_F(RotatingKeysTest, WhileNoKeyCanBeWrittenTheOldOneGoesOn) {
+  auto keys = Open();
+  const std::string in_the_way = path_ + ".new";
+  std::filesystem::create_directory(in_the_way);
+  now_ += kLifeMs;
+  EXPECT_EQ(Verdict(*keys, Ticket(*keys)), "good");
+  keys = Open();
+  const std::string ticket = Ticket(*keys);
+  EXPECT_EQ(Verdict(*keys, ticket), "good");
+  std::filesystem::remove(in_the_way);
+  for (int rotation = 0; rotation < 2; ++rotation) {
+    now_ += 60'000;  // the file is tried again
+    Ticket(*keys);
+  }
+  EXPECT_EQ(Verdict(*keys, ticket), "BAD_TICKET") << "its key should be forgotten";
 }
 
 TEST_F(RotatingKeysTest, AClockThatWasSetBackDoesNotKeepAKeyForEver) {
