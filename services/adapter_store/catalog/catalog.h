@@ -254,7 +254,8 @@ class Catalog {
   absl::StatusOr<std::optional<Version>> AlreadyStored(Draft& draft, const BeginUploadArgs& args);
   absl::StatusOr<std::optional<Upload>> JoinOrFence(Draft& draft, News& news,
                                                     const BeginUploadArgs& args);
-  absl::Status MakeRoom(Draft& draft, News& news, Adapter& adapter, const BeginUploadArgs& args);
+  absl::StatusOr<bool> MakeRoom(Draft& draft, News& news, Adapter& adapter,
+                                const BeginUploadArgs& args);
   absl::StatusOr<std::vector<Version>> Expendable(const Adapter& adapter);
   uint32_t StoreKeepOf(const Adapter& adapter) const;
   absl::Status DropOld(Draft& draft, News& news, Adapter& adapter);

@@ -18,8 +18,8 @@
 namespace lorry::store {
 namespace {
 
-// A policy that bounds what was unbounded lets versions leave over several publishes: one
-// transaction takes some 1,000 of them.
+// Of one transaction, which takes some 1,000. A policy that bounds what was unbounded lets versions
+// leave over several publishes, and a quota that was lowered over several transactions.
 constexpr int kDroppedAtOnce = 500;
 
 uint64_t OrUnlimited(uint64_t limit) {
@@ -35,6 +35,11 @@ struct Account {
   bool Fits(uint64_t bytes) const {
     return adapter_bytes + bytes <= adapter_bytes_max && total_bytes + bytes <= total_bytes_max &&
            versions + 1 <= versions_max;
+  }
+  void Remove(const Version& version) {
+    adapter_bytes -= version.image_bytes;
+    total_bytes -= version.image_bytes;
+    --versions;
   }
   std::string WhyNot(std::string_view adapter, uint64_t bytes) const {
     if (adapter_bytes + bytes > adapter_bytes_max) {
@@ -66,8 +71,10 @@ absl::StatusOr<std::vector<Version>> Catalog::Expendable(const Adapter& adapter)
   return versions;
 }
 
-absl::Status Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
-                               const BeginUploadArgs& args) {
+// False: some of the versions that are to leave are on the draft, which is committed before the next
+// of them.
+absl::StatusOr<bool> Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
+                                       const BeginUploadArgs& args) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> open, ListOpenUploads());
   LORRY_ASSIGN_OR_RETURN(const uint64_t stored, draft.GetNumber(keys::kBytes));
   const Policy& policy = adapter.policy;
@@ -93,21 +100,25 @@ absl::Status Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
     return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_UPLOADS",
                  absl::StrCat(open_count, " uploads are open; commit or abort some, or wait"));
   }
-  if (account.Fits(args.image_bytes)) return absl::OkStatus();
+  if (account.Fits(args.image_bytes)) return true;
 
-  LORRY_ASSIGN_OR_RETURN(const std::vector<Version> expendable, Expendable(adapter));
-  for (const Version& version : expendable) {
-    LORRY_RETURN_IF_ERROR(Remove(draft, news, adapter, version));
-    account.adapter_bytes -= version.image_bytes;
-    account.total_bytes -= version.image_bytes;
-    --account.versions;
-    ++news.evicted;
-    if (account.Fits(args.image_bytes)) return absl::OkStatus();
+  LORRY_ASSIGN_OR_RETURN(std::vector<Version> leaving, Expendable(adapter));
+  size_t count = 0;
+  while (count < leaving.size() && !account.Fits(args.image_bytes)) {
+    account.Remove(leaving[count++]);
   }
-  return Error(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
-               absl::StrCat(account.WhyNot(adapter.name.value, args.image_bytes),
-                            ", and what else is stored is held, kept or among the newest ",
-                            kNewestKept, "; raise the quota, drop aliases or delete versions"));
+  if (!account.Fits(args.image_bytes)) {
+    return Error(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
+                 absl::StrCat(account.WhyNot(adapter.name.value, args.image_bytes),
+                              ", and what else is stored is held, kept or among the newest ",
+                              kNewestKept, "; raise the quota, drop aliases or delete versions"));
+  }
+  leaving.resize(std::min<size_t>(count, kDroppedAtOnce));
+  for (const Version& version : leaving) {
+    LORRY_RETURN_IF_ERROR(Remove(draft, news, adapter, version));
+    ++news.evicted;
+  }
+  return leaving.size() == count;
 }
 
 uint32_t Catalog::StoreKeepOf(const Adapter& adapter) const {

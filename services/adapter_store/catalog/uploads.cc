@@ -142,8 +142,10 @@ absl::StatusOr<std::optional<Upload>> Catalog::JoinOrFence(Draft& draft, News& n
 absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
   BegunUpload begun;
   absl::Status verdict;  // an end that must be kept although this call fails
-  LORRY_RETURN_IF_ERROR(Transact([&](Draft& draft, News& news) -> absl::Status {
+  bool room = true;      // or it is made in one transaction after the other
+  const auto begin = [&](Draft& draft, News& news) -> absl::Status {
     begun = {};
+    room = true;
     verdict = absl::OkStatus();
     LORRY_ASSIGN_OR_RETURN(Adapter adapter, NeedAdapter(draft, args.key.adapter));
     LORRY_RETURN_IF_ERROR(CheckPlace(draft, adapter, args.key));
@@ -165,7 +167,8 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
       begun.upload = **joined;
       return absl::OkStatus();
     }
-    LORRY_RETURN_IF_ERROR(MakeRoom(draft, news, adapter, args));
+    LORRY_ASSIGN_OR_RETURN(room, MakeRoom(draft, news, adapter, args));
+    if (!room) return absl::OkStatus();
     Upload& upload = begun.upload;
     begun.fresh = true;
     LORRY_ASSIGN_OR_RETURN(const std::string id, NewUploadId());
@@ -189,7 +192,10 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
     draft.Put(keys::OfBlob(upload.blob),
               Blob{.key = upload.blob, .state = BlobState::kStaged, .bytes = args.image_bytes});
     return absl::OkStatus();
-  }));
+  };
+  do {
+    LORRY_RETURN_IF_ERROR(Transact(begin));
+  } while (!room);
   if (!verdict.ok()) return verdict;
   return begun;
 }

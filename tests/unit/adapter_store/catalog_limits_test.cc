@@ -3,6 +3,7 @@
 
 #include "services/adapter_store/catalog/keys.h"
 #include "tests/unit/adapter_store/catalog_dsl.h"
+#include "tests/unit/kv/racing_store.h"
 
 namespace lorry::store {
 namespace {
@@ -177,6 +178,23 @@ TEST_F(LimitsTest, WhatAnEarlierRunLeftIsRoom) {
   ASSERT_THAT(catalog_->BeginUpload(large), IsOk());
   EXPECT_THAT(Stored(), ElementsAre(3)) << "the newest few stay of the current run only";
   EXPECT_EQ(evicted_, 2);
+}
+
+TEST_F(LimitsTest, AQuotaThatWasLoweredMakesRoomInSeveralTransactions) {
+  options_.store_keep = 0;
+  Restart();
+  for (uint64_t number = 1; number <= 1'100; ++number) ASSERT_THAT(Publish(number), IsOk());
+  ASSERT_THAT(SetPolicy({.quota_versions = 4}), IsOk());
+  kv::RacingStore counting(*kv_);
+  const auto catalog = Catalog::Open(counting, options_).value();
+  catalog->SetObserver(this);
+  EXPECT_THAT(catalog->BeginUpload(Args(1'101)), IsError("QUOTA_EXCEEDED"));
+  EXPECT_EQ(evicted_, 0) << "versions leave for an upload alone";
+  ASSERT_THAT(SetPolicy({.quota_versions = 5}), IsOk());
+  ASSERT_THAT(catalog->BeginUpload(Args(1'101)), IsOk());
+  EXPECT_THAT(Stored(), ElementsAre(1'100, 1'099, 1'098, 1'097));
+  EXPECT_EQ(evicted_, 1'096);
+  EXPECT_LT(counting.keys_max, 3'000u);
 }
 
 TEST_F(LimitsTest, EveryRankStatesTheSame) {
