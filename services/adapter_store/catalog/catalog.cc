@@ -142,6 +142,14 @@ absl::Status Catalog::IndexDoomedBlob(const BlobKey& blob) {
   });
 }
 
+absl::Status Catalog::ShortenWait(const Blob& blob) {
+  if (blob.remove_after_ms <= options_.now_unix_ms() + options_.ticket_life_ms) {
+    return absl::OkStatus();
+  }
+  return Transact(
+      [&](Draft& draft, News&) { return RetireBlob(draft, blob.key, options_.ticket_life_ms); });
+}
+
 absl::Status Catalog::ForgetBlob(const BlobKey& blob) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<kv::Entry> leaves,
                          kv::ListAll(store_, keys::LeavesOf(blob)));

@@ -194,6 +194,9 @@ class Catalog {
   absl::StatusOr<std::vector<Blob>> ListDoomedBlobs();
   // Puts one that is DELETING into that index, where the store's first versions did not.
   absl::Status IndexDoomedBlob(const BlobKey& blob);
+  // Of one that is DELETING: at most as long as tickets live from now, where a clock that ran ahead
+  // has put it off for longer.
+  absl::Status ShortenWait(const Blob& blob);
   absl::Status ForgetBlob(const BlobKey& blob);  // after its file is gone
   // Which ranges of an open upload are known to be on disk, in the caller's own words.
   absl::Status PutLedger(const UploadId& id, std::string ledger);

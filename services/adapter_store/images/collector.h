@@ -14,6 +14,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "lib/blob/store.h"
@@ -27,17 +29,23 @@ class Collector {
   Collector(Catalog& catalog, blob::Store& blobs, std::function<int64_t()> now_unix_ms)
       : catalog_(catalog), blobs_(blobs), now_unix_ms_(std::move(now_unix_ms)) {}
 
-  // Removes what may go now; returns how many files went. What is still open is left for later.
+  // Removes what may go now; returns how many files went, or the first failure, which keeps none of
+  // the others. What is still open is left for later.
   absl::StatusOr<int> Run();
 
  private:
   Catalog& catalog_;
   blob::Store& blobs_;
-  absl::StatusOr<bool> Remove(const std::string& key, int& removed);
-  absl::Status LookAtAll(int& removed);
+  struct Swept {
+    int removed = 0;
+    absl::Status failed;  // the first
+  };
+  bool Remove(const std::string& key, Swept& swept);
+  absl::Status LookAtAll();
 
   const std::function<int64_t()> now_unix_ms_;
   bool looked_at_all_ = false;
+  std::vector<std::string> orphans_;  // files without a record that are still there
 };
 
 }  // namespace lorry::store

@@ -5,6 +5,7 @@
 namespace lorry::store {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class CollectorTest : public ImagesTest {
@@ -62,6 +63,38 @@ TEST_F(CollectorTest, WhatWasDoomedBeforeThereWasAnIndexGoesToo) {
   EXPECT_EQ(*collector_->Run(), 1);
   EXPECT_EQ(Files(), 0u);
   EXPECT_THAT(catalog_->ListBlobs().value(), IsEmpty());
+}
+
+TEST_F(CollectorTest, FilesThatCannotBeDeletedKeepNoOther) {
+  for (const uint64_t number : {8, 9}) {
+    ASSERT_THAT(uploads_->Abort(BeginImage(number, adapter_)->upload.id), IsOk());
+  }
+  const std::string orphan = "b-" + catalog_->instance() + "-99";
+  ASSERT_THAT(blobs_->Create(orphan, 100), IsOk());
+  int deletes = 0;
+  failing_.During(blob::BlobOp::kDelete, [&] {
+    return ++deletes > 2 ? absl::OkStatus()
+                         : Error(absl::StatusCode::kUnavailable, "DISK_FAILED", "as planned");
+  });
+  const absl::Status failed = collector_->Run().status();
+  EXPECT_THAT(failed, IsError("DISK_FAILED"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr(orphan));
+  EXPECT_EQ(Files(), 2u);
+  EXPECT_EQ(*collector_->Run(), 2);
+  EXPECT_THAT(catalog_->ListBlobs().value(), IsEmpty());
+}
+
+TEST_F(CollectorTest, AClockThatRanAheadKeepsNothing) {
+  ASSERT_THAT(PublishImage(7, adapter_), IsOk());
+  constexpr int64_t kAhead = 1'000'000'000;
+  now_ms_ += kAhead;
+  ASSERT_THAT(catalog_->DeleteVersion(Key(7)), IsOk());
+  now_ms_ -= kAhead;
+  EXPECT_EQ(*collector_->Run(), 0) << "somebody may read it";
+  now_ms_ += options_.ticket_life_ms - 1;
+  EXPECT_EQ(*collector_->Run(), 0);
+  now_ms_ += 1;
+  EXPECT_EQ(*collector_->Run(), 1);
 }
 
 TEST_F(CollectorTest, AConnectionThatStillWritesPutsCollectingOff) {
