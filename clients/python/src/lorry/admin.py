@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from lorry.common.v1 import adapter_pb2
 from lorry.connection import ADMIN_BUDGET_S, Connection
 from lorry.store.v1 import store_pb2
 from lorry.sync.v1 import fleet_pb2, sync_pb2
+
+# As sync-orchestrator counts its incarnations from.
+_BEGIN_OF_2026 = 490_896 * 3600
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,17 @@ class Admin:
         run, number = version if isinstance(version, tuple) else (self._adapter(adapter).current_run, version)
         request = store_pb2.DeleteVersionRequest(version=_ref(adapter, (run, number)))
         self._connection.call(self._connection.store.DeleteVersion, request)
+
+    def release_holder(self, holder: str) -> None:
+        """Lets go of every version that a holder keeps which will not come back, such as the orchestrator of a fleet that is
+        gone: ``orchestrator:NAME``, where its ``--cluster`` was NAME. One that is still there takes its records for lost.
+
+        Raises:
+            LorryError: HOLDS_STALE: it counts higher than a holder that began before now, which the message says.
+        """
+        # A holder counts within an incarnation, which is the second in which it began (sync-orchestrator's main).
+        request = store_pb2.SetHoldsRequest(holder=holder, incarnation=max(1, int(time.time()) - _BEGIN_OF_2026), revision=1)
+        self._connection.call(self._connection.store.SetHolds, request)
 
     def rollback(self, adapter: str, version: int | tuple[int, int] | None, pool: str = "") -> None:
         """Pins a pool to a stored version; None lifts the pin. Raises LorryError."""
