@@ -21,10 +21,33 @@
 #include "absl/flags/reflection.h"
 #include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+
+namespace lorry::program {
+
+struct LogLevel {
+  spdlog::level::level_enum value;
+};
+
+bool AbslParseFlag(absl::string_view text, LogLevel* level, std::string* error) {
+  const std::string name = absl::AsciiStrToLower(text);
+  level->value = spdlog::level::from_str(name);
+  // Whatever it does not know is "off" to spdlog.
+  const bool is_known = level->value != spdlog::level::off || name == "off";
+  if (!is_known) *error = "it is trace, debug, info, warn, error, critical or off";
+  return is_known;
+}
+
+std::string AbslUnparseFlag(LogLevel level) {
+  const auto name = spdlog::level::to_string_view(level.value);
+  return {name.data(), name.size()};
+}
+
+}  // namespace lorry::program
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:0",
           "host:port of the gRPC services; port 0 takes a free one");
@@ -46,7 +69,8 @@ ABSL_FLAG(std::string, tls_ca, "",
           "PEM file of the authority that signs other services' certificates");
 ABSL_FLAG(std::string, ready_file, "",
           "written once everything serves: a JSON object of addresses");
-ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error");
+ABSL_FLAG(lorry::program::LogLevel, log_level, {spdlog::level::info},
+          "trace, debug, info, warn, error, critical or off");
 
 namespace lorry::program {
 namespace {
@@ -84,7 +108,7 @@ void SetUpLogging(std::string_view name) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<OneLine>('v').set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %n %v");
   logger->set_formatter(std::move(formatter));
-  logger->set_level(spdlog::level::from_str(absl::GetFlag(FLAGS_log_level)));
+  logger->set_level(absl::GetFlag(FLAGS_log_level).value);
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);
 }

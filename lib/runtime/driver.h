@@ -67,14 +67,12 @@ class Driver {
   struct Hooks {
     std::function<Event()> tick;
     // Makes the records durable, under their fence if the machine has one; not called without any.
-    // RESOURCE_EXHAUSTED (nothing changed) is tried again and nothing else goes on meanwhile. Any
-    // other error ends the driver: another leader holds the term, or it is not known whether the
+    // RESOURCE_EXHAUSTED (nothing changed) is tried again and nothing else goes on meanwhile, which
+    // the log says. Any other error ends the driver: another leader holds the term, or it is not known whether the
     // records last, and only a restart, which reads them again, can tell.
     std::function<absl::Status(const Ready&)> persist;
     std::function<void(Effect)> run;        // begins it, never blocks
     std::function<void(Reply)> reply = {};  // needed if the machine has replies
-    // Each failed try of persist that will be repeated: log it, count it, report not ready.
-    std::function<void(const absl::Status&)> on_stuck = {};
     // The driver has ended; the process should too.
     std::function<void(const absl::Status&)> on_fatal = {};
   };

@@ -1,6 +1,8 @@
 // The templates of lib/runtime/driver.h.
 #pragma once
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -131,10 +133,13 @@ bool Driver<M, E>::CarryOut(Ready ready) {
 
 template <typename M, typename E>
 absl::Status Driver<M, E>::Persist(const Ready& ready) {
-  while (true) {
+  constexpr int kSaidEvery = 120;  // tries: a minute
+  for (int tries = 0;; ++tries) {
     absl::Status status = hooks_.persist(ready);
     if (status.code() != absl::StatusCode::kResourceExhausted) return status;
-    if (hooks_.on_stuck) hooks_.on_stuck(status);
+    if (tries % kSaidEvery == 0)
+      spdlog::error("the {} cannot write its records, and does nothing else until it can: {}",
+                    options_.name, std::string(status.message()));
     MutexLock lock(mutex_);
     if (stopping_) return status;
     stop_wake_.wait_for(mutex_, std::chrono::milliseconds(options_.persist_retry_ms));

@@ -14,9 +14,9 @@
 #include "lib/kv/sqlite/sqlite_store.h"
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
-#include "lib/program/reachable.h"
 #include "lib/rpc/call_metrics.h"
 #include "lib/rpc/credential_metrics.h"
+#include "services/engine_proxy/advertise_flags.h"
 #include "services/engine_proxy/binding_flags.h"
 #include "services/engine_proxy/calls/call_desk.h"
 #include "services/engine_proxy/door/report.h"
@@ -39,14 +39,9 @@ ABSL_FLAG(std::string, engine, "", "the engine's own URL: http://host:port");
 ABSL_FLAG(std::string, engine_key_file, "", "file with the engine's API key");
 ABSL_FLAG(std::string, engine_admin_key_file, "", "file with SGLang's admin API key");
 ABSL_FLAG(std::string, door_listen, "127.0.0.1:0", "host:port where rollout clients come in");
-ABSL_FLAG(std::string, advertise_host, "",
-          "host under which others reach the door and the gRPC services; default: where they "
-          "listen, and this machine's address where they listen on all of its addresses");
 ABSL_FLAG(std::string, tls_name, "",
           "a DNS name in the certificate of --tls-cert, by which clients check it where the "
           "advertised host is none of its names, as a pod's address; default: the host");
-ABSL_FLAG(std::string, door_advertise, "",
-          "host:port of the door alone, where it is reached through a port that is not its own");
 ABSL_FLAG(uint32_t, door_threads, 0, "threads of the door; 0: one a core, at most 4");
 ABSL_FLAG(bool, door_allow_unknown_routes, false,
           "pass requests of routes that the door does not know to the engine as they are");
@@ -99,12 +94,6 @@ absl::StatusOr<HostPort> EngineAt(std::string url) {
   return ParseHostPort(url, "--engine");
 }
 
-// What others dial to reach a port of this program.
-std::string Advertised(const HostPort& listens) {
-  const std::string host = absl::GetFlag(FLAGS_advertise_host);
-  return HostPort{host.empty() ? program::ReachableHost(listens) : host, listens.port}.ToString();
-}
-
 absl::Status CheckCallFlags() {
   const std::string calls = absl::GetFlag(FLAGS_framework_calls);
   if (calls != "on" && calls != "off" && calls != "auto")
@@ -138,6 +127,7 @@ absl::Status CheckFlags() {
   LORRY_RETURN_IF_ERROR(CheckName("--member", absl::GetFlag(FLAGS_member)));
   LORRY_RETURN_IF_ERROR(CheckWedgeFlags());
   LORRY_RETURN_IF_ERROR(CheckCallFlags());
+  LORRY_RETURN_IF_ERROR(CheckAdvertiseFlags());
   return CheckName("--pool", absl::GetFlag(FLAGS_pool));
 }
 
@@ -307,8 +297,7 @@ absl::Status App::WireEngine() {
           }});
   LORRY_RETURN_IF_ERROR(door_->Start());
   door_at_.port = door_->port();
-  const std::string advertised = absl::GetFlag(FLAGS_door_advertise);
-  door_address_ = "http://" + (advertised.empty() ? Advertised(door_at_) : advertised);
+  door_address_ = "http://" + AdvertisedDoor(door_at_);
   return absl::OkStatus();
 }
 
@@ -485,9 +474,10 @@ absl::Status Run(runtime::Signals& signals) {
   App app(signals);
   LORRY_RETURN_IF_ERROR(app.Open());
   LORRY_RETURN_IF_ERROR(app.Wire());
-  LORRY_RETURN_IF_ERROR(app.Serve());
-  signals.Wait();
-  return app.Drain();
+  const absl::Status served = app.Serve();
+  if (served.ok()) signals.Wait();
+  const absl::Status drained = app.Drain();
+  return served.ok() ? drained : served;
 }
 
 }  // namespace

@@ -433,3 +433,19 @@ def doctor(bin_dir, world):
     ran = subprocess.run([bin_dir / "lorry", "--json", *at, "doctor"], check=False, capture_output=True, text=True)
     assert ran.stdout, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("flag", "sentence"), [
+    ("--log-level=verbose", "it is trace, debug, info, warn, error, critical or off"),
+    ("--advertise-host=node1:8000", '--advertise-host is "node1:8000"; write a name or an address, without a port'),
+    ("--door-advertise=node1", '--door-advertise is "node1"; write it as host:port'),
+    ("--ready-file=/no/such/folder/file", "--ready-file=/no/such/folder/file cannot be written"),
+])
+def test_a_flag_that_cannot_be_used_ends_the_proxy_with_what_to_write(bin_dir, tmp_path, flag, sentence):
+    nobody = f"127.0.0.1:{free_port()}"
+    ended = subprocess.run(
+        [bin_dir / "engine-proxy", f"--engine=http://{nobody}", f"--store={nobody}", f"--orchestrator={nobody}", "--member=m",
+         f"--data-dir={tmp_path / 'data'}", f"--image-dir={tmp_path / 'images'}", "--goodbye-wait-ms=0", flag],
+        capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1, ended
+    assert sentence in ended.stderr, ended.stderr

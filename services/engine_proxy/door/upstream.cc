@@ -40,16 +40,18 @@ std::unique_ptr<UpstreamConnection> UpstreamPool::TakeIdle() {
 }
 
 Task<CallResult> UpstreamPool::Connect(std::unique_ptr<UpstreamConnection>* out) {
-  CallResult result = CallResult::kUnreachable;
+  CallResult failed = CallResult::kNoSockets;
   const Endpoints endpoints = endpoints_;  // which may be set anew meanwhile
   for (const Tcp::endpoint& at : endpoints) {
-    result = co_await Connect(at, out);
+    const CallResult result = co_await Connect(at, out);
+    // A refusal tells more than an address that this machine has no way to, as ::1 without IPv6.
+    if (result == CallResult::kUnreachable) failed = result;
     if (result != CallResult::kOk) continue;
     const auto answers = std::find(endpoints_.begin(), endpoints_.end(), at);
     if (answers != endpoints_.end()) std::iter_swap(endpoints_.begin(), answers);
-    break;
+    co_return result;
   }
-  co_return result;
+  co_return failed;
 }
 
 Task<CallResult> UpstreamPool::Connect(Tcp::endpoint at, std::unique_ptr<UpstreamConnection>* out) {

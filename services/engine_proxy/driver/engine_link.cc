@@ -85,25 +85,29 @@ void EngineLink::LookAgain() {
 }
 
 void EngineLink::Look() {
-  const Millis within(options_.look_deadline_ms);
-  if (engine_ != nullptr) {
-    return engine_->Inspect(within,
-                            [this, passed = passed_](absl::StatusOr<engines::EngineFacts> facts) {
-                              OnLook(facts, passed);
-                              LookAgain();
-                            });
-  }
-  engines::DetectEngine(io_, options_.engine, within,
+  if (engine_ != nullptr && !boot_.empty()) return Inspect();
+  // What comes back may be of another kind.
+  engines::DetectEngine(io_, options_.engine, Millis(options_.look_deadline_ms),
                         [this](absl::StatusOr<std::unique_ptr<engines::Engine>> engine) {
                           if (!engine.ok()) {
                             OnLook(engine.status(), passed_);
                             return LookAgain();
                           }
-                          engine_ = *std::move(engine);
-                          spdlog::info("engine kind={}",
-                                       std::string(fleet::ToString(engine_->kind())));
-                          Look();
+                          if (engine_ == nullptr || engine_->kind() != (*engine)->kind()) {
+                            engine_ = *std::move(engine);
+                            spdlog::info("engine kind={}",
+                                         std::string(fleet::ToString(engine_->kind())));
+                          }
+                          Inspect();
                         });
+}
+
+void EngineLink::Inspect() {
+  engine_->Inspect(Millis(options_.look_deadline_ms),
+                   [this, passed = passed_](absl::StatusOr<engines::EngineFacts> facts) {
+                     OnLook(facts, passed);
+                     LookAgain();
+                   });
 }
 
 void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts, OpId passed) {
@@ -118,7 +122,7 @@ void EngineLink::OnLook(const absl::StatusOr<engines::EngineFacts>& facts, OpId 
   if (!boot_.empty()) spdlog::warn("engine lost: {}", Text(facts.status()));
   boot_ = BootId();
   ended_ = ended;
-  if (ended) engine_.reset();  // what comes back may be of another kind
+  if (ended) engine_.reset();
   sink_(EngineLost{.ended = ended,
                    .why = absl::StrCat(ReasonOf(facts.status()), ": ", Text(facts.status()))});
 }
@@ -251,11 +255,12 @@ void EngineLink::Ask(const Probe& probe, std::optional<engines::Occupancy> befor
             others.in_flight || (before.has_value() && before->running + before->waiting > 0);
         const int64_t deadline_ms =
             is_busy ? options_.busy_probe_deadline_ms : options_.probe_deadline_ms;
-        // Each prompt of a reference is a request of its own, and one for each of its tokens on vLLM.
+        // Each prompt of a reference is a request of its own, and one for each of its tokens on
+        // vLLM. All are asked at once, and so wait for the engine's other requests once.
         const auto prompts = static_cast<int64_t>(probe.question.reference.size());
         spdlog::info("probe name={} is asked for its first tokens", probe.name.value);
         engine.Probe(
-            probe.name, probe.question, Millis((1 + prompts) * deadline_ms),
+            probe.name, probe.question, Millis(deadline_ms + prompts * options_.probe_deadline_ms),
             [this, probe, before, others](absl::StatusOr<fleet::ProbeAnswer> answer) {
               LORRY_FAULT_POINT("proxy.probe.answered");
               const absl::Status& status = answer.status();

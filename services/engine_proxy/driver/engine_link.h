@@ -90,6 +90,7 @@ class EngineLink {
 
  private:
   void Look();
+  void Inspect();
   void LookAgain();
   void NotePauseEnded();
   // That boot has answered a call, which is a sign of life though looks have failed meanwhile.

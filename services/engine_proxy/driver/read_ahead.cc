@@ -141,6 +141,7 @@ std::unique_ptr<transfer::ImageFile> ReadAhead::End(Reading& reading) {
   reading.transfer->Cancel();
   MutexLock lock(reading.mutex);
   while (!reading.ended) reading.ended_changed.wait(reading.mutex);
+  reading.transfer.reset();  // whose callbacks hold the reading
   return std::move(reading.file);
 }
 

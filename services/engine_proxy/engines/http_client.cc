@@ -76,6 +76,20 @@ net::awaitable<Resolved> Resolve(HttpTarget target, HttpClient::Clock::time_poin
   co_return *resolved;
 }
 
+// To the first that takes the connection. An address that refuses it tells more than one that this
+// machine has no way to, as ::1 without IPv6.
+net::awaitable<error_code> Connect(beast::tcp_stream& stream,
+                                   const tcp::resolver::results_type& addresses) {
+  error_code failed = net::error::host_not_found;
+  for (const auto& address : addresses) {
+    auto [error] = co_await stream.async_connect(address.endpoint(), kTuple);
+    if (!error || error == beast::error::timeout) co_return error;
+    if (failed != net::error::connection_refused) failed = error;
+    stream.close();
+  }
+  co_return failed;
+}
+
 }  // namespace
 
 absl::StatusOr<HttpTarget> ParseHttpUrl(std::string_view url) {
@@ -113,7 +127,7 @@ net::awaitable<absl::StatusOr<HttpReply>> HttpClient::Call(HttpCall call,
 
   beast::tcp_stream stream(co_await net::this_coro::executor);
   stream.expires_at(deadline);
-  auto [connect_error, endpoint] = co_await stream.async_connect(resolved.second, kTuple);
+  const error_code connect_error = co_await Connect(stream, resolved.second);
   // A busy engine accepts late; only a refused connection says that nobody is there.
   if (connect_error == beast::error::timeout) co_return Broken(name_, call, connect_error);
   if (connect_error) co_return Unreachable(name_, connect_error);

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <latch>
 #include <string>
 
 #include "lib/base/error.h"
+#include "tests/testing/captured_log.h"
 
 namespace lorry::runtime {
 namespace {
@@ -149,16 +151,17 @@ TEST_F(DriverTest, AFullDiskHoldsEffectsUntilThereIsRoom) {
   auto hooks = Hooks();
   hooks.persist = [&](const Adder::Ready&) {
     ++tries;
-    return tries < 3 ? Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "")
+    return tries < 3 ? Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "no room")
                      : absl::OkStatus();
   };
-  int stuck = 0;
-  hooks.on_stuck = [&](const absl::Status&) { ++stuck; };
+  CapturedLog log;
   Driver<Adder> driver({}, clock_, std::move(hooks), {.name = "test", .persist_retry_ms = 1});
   ASSERT_TRUE(driver.Post(1).ok());
   EXPECT_TRUE(driver.Turn());
   EXPECT_EQ(tries, 3);
-  EXPECT_EQ(stuck, 2);
+  const std::string said = log.text();
+  EXPECT_THAT(said, testing::HasSubstr("the test cannot write its records"));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << "it is said once a minute";
   EXPECT_THAT(TakeActs(), ElementsAre("effect 1", "reply 1"));
 }
 

@@ -198,6 +198,20 @@ TEST_F(EngineLinkTest, ALifeThatIsLostFromSightAndSeenAgainIsCountedOnce) {
   EXPECT_EQ(lives_, 2);
 }
 
+// A name may stand for nothing, or for another machine, between the two: no look is refused.
+TEST_F(EngineLinkTest, AnEngineOfAnotherKindIsRecognisedThoughNoLookWasRefused) {
+  Connect();
+  pages_.Set("/server_info", {404, "{}"});
+  pages_.Set("/get_server_info", {404, "{}"});
+  pages_.Set("/v1/models", {200, R"({"data":[{"id":"base","owned_by":"vllm","root":"m"}]})"});
+  pages_.Set("/version", {200, R"({"version":"0.32.0"})"});
+  pages_.Set("/metrics", {200,
+                          "process_start_time_seconds 1.5e+09\nvllm:num_requests_running 0\n"
+                          "vllm:num_requests_waiting 0\n"});
+  Next<EngineLost>();
+  EXPECT_EQ(Next<EngineSeen>().limits.kind, fleet::EngineKind::kVllm);
+}
+
 TEST_F(EngineLinkTest, WhoHasAnsweredACallIsAskedForTheNextOneThoughLooksHaveFailed) {
   const BootId boot = Connect();
   const auto update = [&](OpId op) {

@@ -150,6 +150,48 @@ TEST_F(ReadAheadTest, FollowsWhatCameByItsTransportAndIsNotTheWholeHosts) {
   of_host.OnFetched(AdapterName("a"), kBytes, "memory");
 }
 
+// Like gRPC's, its transfers hold whom they call back.
+class KeepsCallbacks final : public transfer::Transport {
+ public:
+  std::string_view name() const override { return "memory"; }
+  std::string_view scheme() const override { return "memory"; }
+  std::shared_ptr<transfer::Transfer> Fetch(transfer::FetchRequest, transfer::OnRange on_range,
+                                            transfer::OnDone on_done) override {
+    auto reads = std::make_shared<Reads>(std::move(on_range), std::move(on_done));
+    last_ = reads;
+    return reads;
+  }
+  std::shared_ptr<transfer::Transfer> Push(transfer::PushRequest, transfer::OnRange,
+                                           transfer::OnDone) override {
+    return nullptr;
+  }
+  transfer::TransportStats stats() const override { return {}; }
+  std::weak_ptr<transfer::Transfer> last_;
+
+ private:
+  struct Reads final : transfer::Transfer {
+    Reads(transfer::OnRange range, transfer::OnDone done)
+        : on_range(std::move(range)), on_done(std::move(done)) {}
+    void Cancel() override { on_done({.status = absl::CancelledError()}); }
+    const transfer::OnRange on_range;
+    const transfer::OnDone on_done;
+  };
+};
+
+TEST_F(ReadAheadTest, LetsGoOfWhomItReadFrom) {
+  KeepsCallbacks transport;
+  ReadAhead ahead{*shelf_, transport};
+  ahead.OnFetched(kKey.adapter, kBytes, "memory");
+  ahead.Begin({.key = kKey, .bytes = kBytes});
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (transport.last_.expired()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up);
+    std::this_thread::yield();
+  }
+  ahead.GiveUp();
+  EXPECT_TRUE(transport.last_.expired());
+}
+
 TEST_F(ReadAheadTest, FollowsABoundedNumber) {
   for (size_t i = 0; i <= ReadAhead::kAdaptersMax; ++i)
     ahead_.OnFetched(AdapterName("a" + std::to_string(i)), kBytes, "memory");

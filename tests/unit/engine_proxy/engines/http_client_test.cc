@@ -126,6 +126,13 @@ TEST(HttpClient, ARefusedConnectionMeansThatNothingHappened) {
   EXPECT_FALSE(MayHaveHappened(reply.status()));
 }
 
+// "localhost" is ::1 as well, to which a machine without IPv6 has no way.
+TEST(HttpClient, ARefusalTellsMoreThanAnAddressThatCannotBeReached) {
+  SetName("dual.test", {"127.0.0.1", "255.255.255.255"});
+  const auto reply = CallOf("dual.test", "1", kGet);
+  EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable) << reply.status();
+}
+
 TEST(HttpClient, WhatCannotBeReachedIsNotTakenForGone) {
   const auto reply = CallOf("255.255.255.255", "1", kGet);  // no connection can be made there
   EXPECT_EQ(reply.status().code(), absl::StatusCode::kAborted) << reply.status();
