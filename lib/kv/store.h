@@ -21,8 +21,9 @@
 
 namespace lorry::kv {
 
-// etcd refuses requests above 1.5 MiB; staying below keeps every implementation alike.
-inline constexpr size_t kTransactionBytesMax = 1 << 20;
+// A guard against what has gone wrong, far above what a service writes at once: the records of ten
+// thousand pools, of 64 decisions each, fit. SQLite takes up to a billion bytes in one value.
+inline constexpr size_t kTransactionBytesMax = 256 << 20;
 inline constexpr size_t kKeyBytesMax = 1024;
 
 struct Entry {

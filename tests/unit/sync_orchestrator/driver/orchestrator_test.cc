@@ -1,5 +1,7 @@
 #include "services/sync_orchestrator/driver/orchestrator.h"
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 #include "lib/kv/memory_store.h"
 
@@ -50,6 +52,48 @@ TEST_F(OrchestratorTest, KeepsNoSnapshotThatNobodyReads) {
   const std::weak_ptr<const Status> snapshot = Ask();
   Ask();  // the thread that made the first is done with it
   EXPECT_TRUE(snapshot.expired());
+}
+
+// Each pool's record holds its last 64 decisions, and one turn may write all of them: after an
+// absence, a new version of each is there at once.
+TEST(Orchestrator, OneTurnWritesTheFullRecordsOfManyPools) {
+  const auto store = kv::MakeMemoryStore();
+  const auto version = [](const AdapterName& adapter, uint64_t number) {
+    return VersionInfo{{adapter, RunId(1), VersionNumber(number)}, Digest{std::string(64, 'd')}};
+  };
+  const auto put = [&](const std::string& key, const RecordValue& value) {
+    ASSERT_TRUE(store->Commit(kv::Transaction().Put("orchestrator/" + key, Encode(value))).ok());
+  };
+  put("meta", MetaRecord{Term{1, 1}, Worth::kSettled});
+  StoreListed listed;
+  for (int i = 0; i < 60; ++i) {
+    const AdapterName adapter("adapter-" + std::to_string(i));
+    PoolRecord pool;
+    for (uint64_t number = 1; number <= 64; ++number)
+      pool.history.push_back({Epoch(number), version(adapter, number)});
+    pool.epoch = pool.history.back().epoch;
+    pool.considered = pool.history.back().version.key;
+    put("pool/" + adapter.value + "/rollout", pool);
+    listed.adapters.push_back({adapter, {}, RunId(1)});
+    listed.versions.push_back(version(adapter, 65));
+  }
+  absl::Status fatal;
+  ManualClock clock;
+  SilentStore holds;
+  SyncObserver observer{{}};
+  const auto orchestrator = *Orchestrator::Create(
+      *store, clock, {.machine = {}, .on_fatal = [&](const absl::Status& why) { fatal = why; }});
+  orchestrator->Connect(holds, observer);
+  orchestrator->Start();
+  orchestrator->PostAnswer(listed);
+  const auto status = orchestrator->GetStatus(kPatienceMs);
+  orchestrator->Stop();
+  ASSERT_TRUE(fatal.ok()) << fatal;
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ((*status)->pools.size(), 60U);
+  EXPECT_TRUE(std::ranges::none_of((*status)->pools, [](const PoolStatus& pool) {
+    return pool.pending.empty();
+  })) << "each waits for its new version";
 }
 
 }  // namespace
