@@ -1,9 +1,11 @@
-// Lists of a large fleet as people read them: the first few, enough to see what is wrong.
+// What a large fleet says, as people read it: the first few items and words, enough to see what is
+// wrong.
 #pragma once
 
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +22,16 @@ inline std::string AFew(const std::vector<std::string>& items, std::string_view 
   std::string text = absl::StrJoin(items.begin(), end, ToAbsl(between));
   if (named == items.size()) return text;
   return absl::StrCat(text, ToAbsl(between), "and ", items.size() - named, " more");
+}
+
+// What begins a traceback, say: a record may have one of each member. It ends with a whole
+// character, as records and messages are UTF-8.
+inline std::string Beginning(std::string words) {
+  size_t end = 400;
+  if (words.size() <= end) return words;
+  while (end > 0 && (words[end] & 0xC0) == 0x80) --end;
+  words.resize(end);
+  return words;
 }
 
 }  // namespace lorry::sync

@@ -10,6 +10,7 @@
 #include "lib/base/error.h"
 #include "lib/base/first_after.h"
 #include "lib/fleet/quiesce.h"
+#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/adoption.h"
 #include "services/sync_orchestrator/machine/desired.h"
 #include "services/sync_orchestrator/machine/keys.h"
@@ -160,10 +161,9 @@ void Place(Core& core, Member& member, const EngineGroup& group) {
 }
 
 void Exclude(Core& core, Member& member, const EngineName& name, const std::string& words) {
-  constexpr size_t kWordsBytes = 400;  // of a traceback, what begins it
   MemberFailure& failure = member.failures[name];
   failure.until = core.now + core.Backoff(++failure.times);
-  failure.words = words.substr(0, kWordsBytes);
+  failure.words = Beginning(words);
   NoteStanding(core, member);
 }
 

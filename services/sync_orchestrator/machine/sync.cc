@@ -7,6 +7,7 @@
 
 #include "lib/base/first_after.h"
 #include "lib/fleet/quiesce.h"
+#include "services/sync_orchestrator/machine/a_few.h"
 #include "services/sync_orchestrator/machine/barrier.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/roster.h"
@@ -109,7 +110,7 @@ void Count(Core& core, const PoolId& id, Pool& pool, size_t at) {
   if (part.dropped == Drop::kNone) {
     part.dropped = WhyDropped(core, id, sync, part);
     if (part.dropped != Drop::kNone) {
-      part.words = WhyItDropped(core, id, sync, part);
+      part.words = Beginning(WhyItDropped(core, id, sync, part));
       core.SaveQuietly(SyncKey(id.adapter, id.pool), sync);
       core.changed.Part(part.member, id.adapter);
     }

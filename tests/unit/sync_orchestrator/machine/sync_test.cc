@@ -270,6 +270,19 @@ TEST_F(SyncTest, NorDoesItCountThoughItHasTheVersion) {
   EXPECT_EQ(Why(), Abort::kStageDeadline) << "nobody who could serve it has it";
 }
 
+// The record may have as many of these as there are engines, and is text.
+TEST_F(SyncTest, OfWhatAMemberSaysInALongTextTheBeginningIsWrittenDown) {
+  for (const char* id : {"e1", "e2", "e3"}) fleet_.Join(id);
+  const VersionKey key = fleet_.Publish(1);
+  std::string traceback = "_";
+  for (int i = 0; i < 10'000; ++i) traceback += "\u00e9";
+  fleet_.Set("e1", key, ResidencyState::kLoaded);
+  fleet_.Fail("e2", key, Failure::kMember, traceback);
+  ASSERT_EQ(DropOf("e2"), Drop::kFailed);
+  EXPECT_THAT(fleet_.StatusOf("e2").reason, HasSubstr("FAILED: _"));
+  EXPECT_LT(Encode(fleet_.records_.at("sync/math/rollout")).size(), 1'000u);
+}
+
 TEST_F(SyncTest, WhoeverAnOperatorTakesAwayTakesNoFurtherPart) {
   fleet_.Policy({.min_engines = {.is_share = false, .value = 1}});
   for (const char* id : {"e1", "e2", "e3"}) fleet_.Join(id);
