@@ -155,13 +155,17 @@ void Commit(Pool& pool) {
   });
 }
 
-// The version waits again, unless something newer does already.
+// The version waits again, unless something newer does already: also where the pool was taken from
+// the policy, which may have it again, and considers each version once.
 void AbortSync(const Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy) {
   const VersionKey key = pool.sync->version.key;
-  const bool from_queue = !pool.sync->overriding && policy != nullptr &&
-                          policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished;
-  const bool goes_back =
-      from_queue && (pool.record.pending.empty() || policy->skip == fleet::SkipMode::kNever);
+  const AdapterInfo* info = core.FindAdapter(id.adapter);
+  const bool from_queue =
+      !pool.sync->overriding &&
+      (policy != nullptr ? policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished
+                         : pool.record.considered >= key);
+  const bool never_skips = info != nullptr && info->policy.skip == fleet::SkipMode::kNever;
+  const bool goes_back = from_queue && (pool.record.pending.empty() || never_skips);
   if (goes_back) pool.record.pending.insert(pool.record.pending.begin(), key);
   // Doors that were held in vain serve for longer, each time, before they are asked to hold again.
   pool.barriers_failed = pool.barrier.has_value() ? pool.barriers_failed + 1 : 0;

@@ -166,6 +166,20 @@ TEST_F(SyncTest, WhatWasAbortedIsTriedAgainLaterUnlessSomethingNewerWaits) {
   EXPECT_TRUE(fleet_.Pool().sync.has_value());
 }
 
+TEST_F(SyncTest, SoIsWhatAPolicyWithoutThePoolBrokeOffOnceItHasThePoolAgain) {
+  fleet_.Join("e1");
+  const VersionKey key = fleet_.Publish(1);
+  fleet::AdapterPolicy policy = fleet_.adapter_.policy;
+  const auto pools = std::exchange(policy.pools, {{kEval, {}}});
+  fleet_.Policy(policy);
+  EXPECT_EQ(Why(), Abort::kPolicyChanged);
+  policy.pools = pools;
+  fleet_.Policy(policy);
+  fleet_.Pass(fleet_.config_.retry_min_ms);
+  ASSERT_TRUE(fleet_.PoolOf(kRollout).sync.has_value());
+  EXPECT_EQ(fleet_.PoolOf(kRollout).sync->version.key, key);
+}
+
 TEST_F(SyncTest, WithSkipNeverWhatWasAbortedStaysInFrontOfTheOthers) {
   fleet_.Policy({.skip = fleet::SkipMode::kNever});
   fleet_.Join("e1");
