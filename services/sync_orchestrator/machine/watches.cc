@@ -178,20 +178,43 @@ void Tell(Core& core, WatchId id, WatchState& watch, WatchEvent view) {
   core.effects.emplace_back(NotifyWatch{id, std::move(view)});
 }
 
-// What a pool serves or syncs instead of a version that it will never sync any more.
-std::optional<VersionKey> PassedBy(const Pool& pool, const VersionKey& version) {
+// The source of a pool that takes its versions from somewhere else than what is published.
+const fleet::PoolSource* FollowedBy(const Core& core, const PoolId& id) {
+  const AdapterInfo* info = core.FindAdapter(id.adapter);
+  if (info == nullptr) return nullptr;
+  const auto source = info->policy.pools.find(id.pool);
+  const bool follows = source != info->policy.pools.end() &&
+                       source->second.kind != fleet::PoolSource::Kind::kPublished;
+  return follows ? &source->second : nullptr;
+}
+
+// What ends the wait for a version to which a pool will never come any more. A rollback passes newer
+// versions by; but an older one does not succeed what a newer run has fenced.
+std::optional<WatchEvent> WhatEnded(const Core& core, const PoolId& id, const Pool& pool,
+                                    const VersionKey& version) {
   const PoolRecord& record = pool.record;
-  const bool is_ahead = !record.considered.has_value() || version > *record.considered;
   const bool is_served = pool.committed() != nullptr && pool.committed()->version.key == version;
   const bool is_synced = pool.sync.has_value() && pool.sync->version.key == version;
-  if (is_ahead || is_served || is_synced || record.override_to == version ||
+  if (is_served || is_synced || record.override_to == version ||
       std::ranges::count(record.pending, version) > 0) {
     return std::nullopt;
   }
-  if (!record.pending.empty()) return record.pending.back();
-  if (pool.sync.has_value()) return pool.sync->version.key;
-  if (pool.committed() != nullptr) return pool.committed()->version.key;
-  return std::nullopt;
+  std::optional<VersionKey> by;
+  if (record.considered >= version) {
+    if (!record.pending.empty()) {
+      by = record.pending.back();
+    } else if (pool.sync.has_value()) {
+      by = pool.sync->version.key;
+    } else if (pool.committed() != nullptr) {
+      by = pool.committed()->version.key;
+    }
+  }
+  const AdapterInfo* info = core.FindAdapter(id.adapter);
+  const bool is_fenced =
+      info != nullptr && version.run < info->current_run && FollowedBy(core, id) == nullptr;
+  if (by.has_value() && (*by > version || !is_fenced)) return Superseded(*by);
+  if (!is_fenced) return std::nullopt;
+  return Final(State::kFailed, "RUN_FENCED", "a newer run was opened before it was decided");
 }
 
 // For a pool that follows another pool or an alias: versions that these do not name are never
@@ -208,24 +231,13 @@ WatchEvent Following(const Core& core, const PoolId& id, const Pool& pool,
   }
   const auto other = core.pools.find({id.adapter, source.pool});
   if (other == core.pools.end()) return Waiting(core, pool, version, id);
-  if (const std::optional<VersionKey> passed_by = PassedBy(other->second, version))
-    return Superseded(*passed_by);
+  if (auto ended = WhatEnded(core, other->first, other->second, version)) return *std::move(ended);
   WatchEvent event = Waiting(core, pool, version, id);
   if (event.final || !event.reason.empty()) return event;
   event.reason = ToString(other->second.wait);
   event.detail = absl::StrCat("the pool follows pool ", source.pool.value, ", which waits",
                               other->second.detail.empty() ? "" : ": ", other->second.detail);
   return event;
-}
-
-// The source of a pool that takes its versions from somewhere else than what is published.
-const fleet::PoolSource* FollowedBy(const Core& core, const PoolId& id) {
-  const AdapterInfo* info = core.FindAdapter(id.adapter);
-  if (info == nullptr) return nullptr;
-  const auto source = info->policy.pools.find(id.pool);
-  const bool follows = source != info->policy.pools.end() &&
-                       source->second.kind != fleet::PoolSource::Kind::kPublished;
-  return follows ? &source->second : nullptr;
 }
 
 }  // namespace
@@ -273,14 +285,7 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   }
   if (const fleet::PoolSource* source = FollowedBy(core, id))
     return Following(core, id, pool, *source, version);
-  if (record.considered.has_value() && version <= *record.considered) {
-    if (!record.pending.empty()) return Superseded(record.pending.back());
-    if (pool.sync.has_value()) return Superseded(pool.sync->version.key);
-    if (pool.committed() != nullptr) return Superseded(pool.committed()->version.key);
-  }
-  const AdapterInfo* info = core.FindAdapter(version.adapter);
-  if (info != nullptr && version.run < info->current_run)
-    return Final(State::kFailed, "RUN_FENCED", "a newer run was opened before it was decided");
+  if (auto ended = WhatEnded(core, id, pool, version)) return *std::move(ended);
   return Waiting(core, pool, version, id);
 }
 

@@ -204,6 +204,42 @@ TEST(Watch, OfAVersionWhoseRunWasFencedEnds) {
   EXPECT_EQ(fleet.told_.back().reason, "RUN_FENCED");
 }
 
+// What was decided before it is no successor of it: in its own pool, and in one that follows that.
+TEST(Watch, OfAVersionWhoseRunWasFencedAfterAnOlderOneWasDecidedEndsLikewise) {
+  Fleet fleet;
+  const PoolName eval("eval");
+  fleet::AdapterPolicy policy = fleet.adapter_.policy;
+  policy.pools[eval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
+  fleet.Policy(policy);
+  fleet.Join("e1");
+  fleet.Join("v1", 0, fleet::EngineKind::kVllm, eval);
+  fleet.Publish(1);
+  fleet.Obey("e1");
+  ASSERT_EQ(fleet.PoolOf(kRollout).committed->version.key.number, VersionNumber(1));
+  const VersionKey second = fleet.Publish(2);
+  fleet.Step(WatchOpened{1, second, kRollout});
+  fleet.Step(WatchOpened{2, second, eval});
+  fleet.told_.clear();
+  fleet.NewRun();
+  ASSERT_EQ(fleet.told_.size(), 2u);
+  for (const WatchEvent& told : fleet.told_) EXPECT_EQ(told.reason, "RUN_FENCED");
+}
+
+TEST(Watch, OfAVersionThatARollbackPassedByNamesWhatIsServedInstead) {
+  Fleet fleet;
+  fleet.Join("e1");
+  const VersionKey first = fleet.Publish(1);
+  fleet.Obey("e1");
+  const VersionKey second = fleet.Publish(2);
+  fleet.Obey("e1");
+  ASSERT_EQ(fleet.Committed(), 2u);
+  fleet.Override(first, "");
+  ASSERT_EQ(fleet.Committed(), 1u);
+  fleet.Step(WatchOpened{1, second, kRollout});
+  EXPECT_EQ(fleet.told_.back().state, WatchEvent::State::kSuperseded);
+  EXPECT_EQ(fleet.told_.back().superseded_by, first);
+}
+
 TEST(Watch, TellsHowFarEachMemberIs) {
   Fleet fleet;
   fleet.Join("e1");
