@@ -121,6 +121,8 @@ struct SyncRecord {
   // What a share of `min_engines` is a share of: the members that were READY, or were so in their
   // current or previous boot, when the sync began.
   uint32_t share_of = 0;
+  // Where the pool took the version from; another source in the policy ends the sync.
+  fleet::PoolSource source = {};
   const SyncMember* Find(const MemberId& member) const;  // null: it takes no part
   auto operator<=>(const SyncRecord&) const = default;
 };

@@ -128,6 +128,8 @@ Json Fields(const SyncRecord& r) {
           {"barrier", r.mode == fleet::SyncMode::kBarrier},
           {"overriding", r.overriding},
           {"share_of", r.share_of},
+          {"from_pool", r.source.pool.value},  // both empty: what is published
+          {"from_alias", r.source.alias.value},
           {"members", members}};
 }
 Json Fields(const DecisionRecord& r) {
@@ -240,6 +242,11 @@ SyncRecord SyncFrom(const Json& j) {
                          item.value("words", ToString(known) == dropped ? "" : dropped)});
   }
   r.share_of = j.value("share_of", static_cast<uint32_t>(r.members.size()));
+  r.source.pool = PoolName(j.value("from_pool", ""));
+  r.source.alias = AliasName(j.value("from_alias", ""));
+  using Kind = fleet::PoolSource::Kind;
+  if (!r.source.pool.empty()) r.source.kind = Kind::kPool;
+  if (!r.source.alias.empty()) r.source.kind = Kind::kAlias;
   return r;
 }
 DecisionRecord DecisionFrom(const Json& j) {

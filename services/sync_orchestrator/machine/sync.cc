@@ -155,18 +155,16 @@ void Commit(Pool& pool) {
   });
 }
 
-// The version waits again, unless something newer does already: also where the pool was taken from
-// the policy, which may have it again, and considers each version once.
-void AbortSync(const Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy* policy) {
-  const VersionKey key = pool.sync->version.key;
+// The version waits again, unless something newer does already: also where policy has changed, which
+// may be as it was again, and a pool considers each version once.
+void AbortSync(const Core& core, const PoolId& id, Pool& pool) {
+  const SyncRecord& sync = *pool.sync;
   const AdapterInfo* info = core.FindAdapter(id.adapter);
   const bool from_queue =
-      !pool.sync->overriding &&
-      (policy != nullptr ? policy->pools.at(id.pool).kind == fleet::PoolSource::Kind::kPublished
-                         : pool.record.considered >= key);
+      !sync.overriding && sync.source.kind == fleet::PoolSource::Kind::kPublished;
   const bool never_skips = info != nullptr && info->policy.skip == fleet::SkipMode::kNever;
-  const bool goes_back = from_queue && (pool.record.pending.empty() || never_skips);
-  if (goes_back) pool.record.pending.insert(pool.record.pending.begin(), key);
+  if (from_queue && (pool.record.pending.empty() || never_skips))
+    pool.record.pending.insert(pool.record.pending.begin(), sync.version.key);
   // Doors that were held in vain serve for longer, each time, before they are asked to hold again.
   pool.barriers_failed = pool.barrier.has_value() ? pool.barriers_failed + 1 : 0;
   pool.retry_at = core.now + core.Backoff(pool.barriers_failed);
@@ -179,8 +177,9 @@ std::optional<SyncEvent> WhatStops(const Core& core, const PoolId& id, const Poo
   const SyncRecord& sync = *pool.sync;
   if (!sync.overriding && pool.record.override_to.has_value()) return SyncEvent::kOverridden;
   if (sync.overriding && pool.record.override_to != sync.version.key) return SyncEvent::kOverridden;
-  const fleet::PoolSource& source = policy->pools.at(id.pool);
-  const bool published = source.kind == fleet::PoolSource::Kind::kPublished;
+  if (!sync.overriding && sync.source != policy->pools.at(id.pool))
+    return SyncEvent::kPolicyChanged;
+  const bool published = sync.source.kind == fleet::PoolSource::Kind::kPublished;
   if (!sync.overriding && published &&
       sync.version.key.run != core.adapters.at(id.adapter).current_run) {
     return SyncEvent::kRunFenced;
@@ -257,7 +256,7 @@ void AdvanceRunning(Core& core, const PoolId& id, Pool& pool, const Visit& visit
   if (row->to == SyncPhase::kIdle) {
     const bool commits = row->ask != SyncAsk::kAbort;
     pool.decision = DecisionRecord{pool.sync->epoch, pool.sync->version.key, commits, row->why};
-    commits ? Commit(pool) : AbortSync(core, id, pool, policy);
+    commits ? Commit(pool) : AbortSync(core, id, pool);
   }
   Stand(core, id, pool, *row);
 }

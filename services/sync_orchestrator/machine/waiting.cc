@@ -112,6 +112,7 @@ void Start(Core& core, const PoolId& id, Pool& pool, const fleet::AdapterPolicy&
   sync.mode = policy.mode;
   sync.overriding = next.overriding;
   sync.share_of = candidates.share_of;
+  sync.source = policy.pools.at(id.pool);
   for (const Member* member : candidates.members) {
     const bool fits = !without_slot.contains(member->id);
     sync.members.push_back(

@@ -271,10 +271,9 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   }
   if (pool.sync.has_value() && pool.sync->version.key == version) return Staging(core, id, pool);
   const PoolRecord& record = pool.record;
-  if (record.override_to == version ||
-      std::find(record.pending.begin(), record.pending.end(), version) != record.pending.end()) {
-    return Waiting(core, pool, version, id);
-  }
+  const fleet::PoolSource* source = FollowedBy(core, id);  // what is queued waits for no such one
+  const bool is_queued = source == nullptr && std::ranges::count(record.pending, version) > 0;
+  if (record.override_to == version || is_queued) return Waiting(core, pool, version, id);
   if (std::find(record.refused.begin(), record.refused.end(), version) != record.refused.end()) {
     return Final(
         State::kFailed, "SYNC_BACKLOG",
@@ -283,8 +282,7 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   if (core.store_known && core.FindVersion(version) == nullptr) {
     return Unknown("UNKNOWN_VERSION", "it is not stored");
   }
-  if (const fleet::PoolSource* source = FollowedBy(core, id))
-    return Following(core, id, pool, *source, version);
+  if (source != nullptr) return Following(core, id, pool, *source, version);
   if (auto ended = WhatEnded(core, id, pool, version)) return *std::move(ended);
   return Waiting(core, pool, version, id);
 }

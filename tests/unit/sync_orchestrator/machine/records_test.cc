@@ -62,6 +62,13 @@ std::vector<RecordValue> Meant() {
       // Since decisions for adapters that are gone are forgotten.
       MetaRecord{Term{3, 4}, Worth::kSettled, Epoch(9)},
       PoolRecord{Epoch(12), {}, {}, {}, std::nullopt, std::nullopt, Epoch(11), Epoch(9)},
+      // Since another source in the policy ends a sync.
+      SyncRecord{.epoch = Epoch(7),
+                 .version = version,
+                 .source = {fleet::PoolSource::Kind::kPool, PoolName("rollout"), {}}},
+      SyncRecord{.epoch = Epoch(7),
+                 .version = version,
+                 .source = {fleet::PoolSource::Kind::kAlias, {}, AliasName("best")}},
   };
 }
 

@@ -180,6 +180,39 @@ TEST_F(SyncTest, SoIsWhatAPolicyWithoutThePoolBrokeOffOnceItHasThePoolAgain) {
   EXPECT_EQ(fleet_.PoolOf(kRollout).sync->version.key, key);
 }
 
+TEST_F(SyncTest, APolicyThatTakesThePoolsVersionsFromElsewhereEndsTheSync) {
+  fleet_.Join("e1");
+  const VersionKey first = fleet_.Publish(1);
+  Settle({"e1"});
+  fleet_.Alias("best", first);
+  const VersionKey second = fleet_.Publish(2);
+  const fleet::AdapterPolicy published = fleet_.adapter_.policy;
+  fleet::AdapterPolicy aliased = published;
+  aliased.pools[kRollout] = {PoolSource::Kind::kAlias, {}, AliasName("best")};
+  fleet_.Policy(aliased);
+  EXPECT_EQ(Why(), Abort::kPolicyChanged);
+  Settle({"e1"});
+  EXPECT_EQ(CommittedIn(kRollout), 1u);
+  fleet_.Step(WatchOpened{1, second, kRollout});
+  EXPECT_EQ(fleet_.told_.back().state, WatchEvent::State::kStored) << "the alias does not name it";
+  fleet_.Policy(published);
+  fleet_.Pass(fleet_.config_.retry_min_ms);
+  ASSERT_TRUE(fleet_.Pool().sync.has_value());
+  EXPECT_EQ(fleet_.Pool().sync->version.key, second);
+}
+
+TEST_F(SyncTest, APinIsSyncedWhereverThePoolTakesItsVersionsFrom) {
+  fleet_.Join("e1");
+  fleet_.Publish(1);
+  const VersionKey second = fleet_.Publish(2);
+  fleet_.Override(second, "");
+  fleet::AdapterPolicy policy = fleet_.adapter_.policy;
+  policy.pools[kRollout] = {PoolSource::Kind::kAlias, {}, AliasName("best")};
+  fleet_.Policy(policy);
+  ASSERT_TRUE(fleet_.Pool().sync.has_value());
+  EXPECT_EQ(fleet_.Pool().sync->version.key, second);
+}
+
 TEST_F(SyncTest, WithSkipNeverWhatWasAbortedStaysInFrontOfTheOthers) {
   fleet_.Policy({.skip = fleet::SkipMode::kNever});
   fleet_.Join("e1");
