@@ -17,13 +17,14 @@ std::set<VersionKey> WhatToHold(const Core& core) {
   std::set<VersionKey> holds;
   for (const auto& [id, pool] : core.pools) {
     if (pool.sync.has_value()) holds.insert(pool.sync->version.key);
+    const fleet::AdapterPolicy* policy = core.FindPolicy(id);
+    if (policy == nullptr) continue;  // its record stays, and nobody is served by it
     for (const Pool::SharedPart& shared : pool.parts) {
       for (const fleet::WantedVersion& wanted : shared.part->wanted) holds.insert(wanted.key);
     }
     // The window that engines keep: what lies behind it is the store's own to keep or to delete.
-    const AdapterInfo* info = core.FindAdapter(id.adapter);
     const std::vector<Activation>& history = pool.record.history;
-    const size_t window = std::min<size_t>(history.size(), info ? info->policy.KeepCount() : 0);
+    const size_t window = std::min<size_t>(history.size(), policy->KeepCount());
     for (size_t i = history.size() - window; i < history.size(); ++i) {
       holds.insert(history[i].version.key);
     }

@@ -62,6 +62,21 @@ TEST_F(Gone, NorOfASyncThatRuns) {
   EXPECT_THAT(OfAdapters(), testing::IsEmpty());
 }
 
+// The pool alone, which another policy may have again.
+TEST_F(Gone, TheStoreKeepsNothingForAPoolThatNoPolicyHas) {
+  const VersionKey first = Serve(1);
+  fleet_.Override(first, "pin");
+  const VersionKey waits = fleet_.Publish(2);
+  ASSERT_TRUE(fleet_.Holds(first) && fleet_.Holds(waits));
+  const fleet::AdapterPolicy before = fleet_.adapter_.policy;
+  fleet::AdapterPolicy without = before;
+  without.pools = {{PoolName("eval"), {fleet::PoolSource::Kind::kAlias, {}, AliasName("best")}}};
+  fleet_.Policy(without);
+  EXPECT_THAT(fleet_.holds_.back(), testing::IsEmpty());
+  fleet_.Policy(before);
+  EXPECT_TRUE(fleet_.Holds(first) && fleet_.Holds(waits));
+}
+
 TEST_F(Gone, EpochsOfItsNameAreNotGivenOutAgain) {
   Serve(1);
   fleet_.Publish(2);  // whose epoch is given out, and not decided
