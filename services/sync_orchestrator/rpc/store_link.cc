@@ -43,6 +43,8 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
       watch_({.start =
                   [this](grpc::ClientContext* context, auto* reactor) {
                     MutexLock lock(mutex_);
+                    // Not in on_open: what is accepted before that is news to the watch, too.
+                    accepted_.reset();
                     request_.set_from_revision(cursor_);
                     request_.set_store(store_);
                     request_.set_holder(holder_);
@@ -58,7 +60,6 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
                       versions_.clear();
                       aliases_.clear();
                     }
-                    accepted_.reset();
                   },
               .on_message =
                   [this](store::v1::WatchResponse message) { OnMessage(std::move(message)); },

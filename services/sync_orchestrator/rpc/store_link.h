@@ -65,7 +65,7 @@ class StoreLink final : public HoldsPort {
   bool synced_ LORRY_GUARDED_BY(mutex_) = false;  // the present state was complete once
   uint64_t cursor_ LORRY_GUARDED_BY(mutex_) = 0;  // 0: the next watch begins with the present state
   std::string store_ LORRY_GUARDED_BY(mutex_);    // that the cursor is of
-  // Accepted since the watch began: later than what that says.
+  // Accepted since the watch was asked for: later than what that says.
   std::optional<HoldsMark> accepted_ LORRY_GUARDED_BY(mutex_);
   // Why the store refused the last set, which is said once. The executor's thread alone.
   std::string refusal_;

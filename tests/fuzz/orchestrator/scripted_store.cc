@@ -12,6 +12,11 @@ void ScriptedStore::Say(store::v1::WatchResponse message) { words_.Say(std::move
 
 void ScriptedStore::End(grpc::Status why) { words_.Say(std::move(why)); }
 
+void ScriptedStore::OpenLate() {
+  MutexLock lock(mutex_);
+  opens_late_ = true;
+}
+
 void ScriptedStore::Take(bool taken) {
   MutexLock lock(mutex_);
   taken_ = taken;
@@ -35,9 +40,9 @@ std::vector<store::v1::SetHoldsRequest> ScriptedStore::holds() {
 grpc::Status ScriptedStore::Watch(grpc::ServerContext* context,
                                   const store::v1::WatchRequest* request,
                                   grpc::ServerWriter<store::v1::WatchResponse>* writer) {
-  writer->SendInitialMetadata();
   {
     MutexLock lock(mutex_);
+    if (!opens_late_) writer->SendInitialMetadata();
     watches_.push_back(*request);
   }
   while (const auto word = words_.Next(*context)) {

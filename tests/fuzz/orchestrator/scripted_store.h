@@ -22,6 +22,8 @@ class ScriptedStore final : private store::v1::StoreService::Service {
   void Say(store::v1::WatchResponse message);
   // Ends the watch, after what was said before.
   void End(grpc::Status why);
+  // From now on a watch is open for its caller with its first word, not at once.
+  void OpenLate();
   // Whether holds are taken; at first they are.
   void Take(bool taken);
   // What each call that asks how far it has come is answered; at first it is not.
@@ -44,6 +46,7 @@ class ScriptedStore final : private store::v1::StoreService::Service {
   lorry::fuzz::ScriptedWords<Word> words_;
   Mutex mutex_;
   bool taken_ LORRY_GUARDED_BY(mutex_) = true;
+  bool opens_late_ LORRY_GUARDED_BY(mutex_) = false;
   Look look_ LORRY_GUARDED_BY(mutex_);
   std::vector<store::v1::WatchRequest> watches_ LORRY_GUARDED_BY(mutex_);
   std::vector<store::v1::SetHoldsRequest> holds_ LORRY_GUARDED_BY(mutex_);

@@ -39,6 +39,10 @@ class StoreLinkTest : public ::testing::Test {
     return store_.watches().at(number - 1);
   }
   bool Knows(const std::string& adapter) { return link_->Find(AdapterName(adapter)).has_value(); }
+  // Why nothing of the first pool is synced.
+  std::string WaitsFor() {
+    return (*orchestrator_->GetStatus(clock_.Now() + kPatienceMs))->pools.at(0).waits_for;
+  }
   // What was said is taken in by the link, and by the machine when it answers.
   Status Heard() {
     WatchResponse last = At(++last_);
@@ -142,10 +146,7 @@ TEST_F(StoreLinkTest, WhatTheStoreAcceptedSinceTheWatchBeganIsLaterThanWhatThatS
   store_.End(kAway);
   Watch(2);
   store_.Take(true);
-  const auto waits_for = [&] {
-    return (*orchestrator_->GetStatus(clock_.Now() + kPatienceMs))->pools.at(0).waits_for;
-  };
-  EXPECT_TRUE(Eventually([&] { return waits_for() != "HOLD_PENDING"; })) << "it is sent again";
+  EXPECT_TRUE(Eventually([&] { return WaitsFor() != "HOLD_PENDING"; })) << "it is sent again";
 
   store_.Say(At(7, true));
   EXPECT_EQ(Heard().footing, Footing::kSettled);
@@ -158,6 +159,23 @@ TEST_F(StoreLinkTest, WhatTheStoreAcceptedSinceTheWatchBeganIsLaterThanWhatThatS
   Watch(3);
   store_.Say(earlier);
   EXPECT_EQ(Heard().footing, Footing::kStoreLost) << "that watch began after it was accepted";
+}
+
+TEST_F(StoreLinkTest, SoIsWhatItAcceptedBeforeTheLinkHeardThatTheWatchIsOpen) {
+  Watch(1);
+  store_.Take(false);
+  WatchResponse whole = At(7, true);
+  AddAdapter(whole, "math");
+  AddVersion(whole, "math", 1);
+  store_.Say(whole);
+  EXPECT_TRUE(Eventually([&] { return !store_.holds().empty(); }));
+  store_.OpenLate();
+  store_.End(kAway);
+  Watch(2);
+  store_.Take(true);
+  EXPECT_TRUE(Eventually([&] { return WaitsFor() != "HOLD_PENDING"; })) << "it is sent again";
+  store_.Say(At(7, true));
+  EXPECT_EQ(Heard().footing, Footing::kSettled);
 }
 
 }  // namespace
