@@ -1,5 +1,6 @@
 #include "services/sync_orchestrator/machine/sync.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -138,12 +139,24 @@ void DropAndCount(Core& core, const PoolId& id, Pool& pool, const Visit& visit) 
   }
 }
 
-void Commit(Pool& pool) {
+// Whether what the pool has committed was rolled back where it took that from.
+bool IsRolledBack(const Core& core, const PoolId& id, const Pool& pool, const VersionKey& key) {
+  const fleet::PoolSource& source = pool.sync->source;
+  if (source.kind != fleet::PoolSource::Kind::kPool) return false;
+  const auto followed = core.pools.find({id.adapter, source.pool});
+  return followed != core.pools.end() &&
+         std::ranges::none_of(followed->second.record.history,
+                              [&](const Activation& a) { return a.version.key == key; });
+}
+
+void Commit(const Core& core, const PoolId& id, Pool& pool) {
   const SyncRecord& sync = *pool.sync;
   std::vector<Activation>& history = pool.record.history;
-  const bool new_lineage = sync.overriding || (!history.empty() && history.back().version.key.run !=
-                                                                       sync.version.key.run);
-  if (new_lineage) history.clear();
+  if (const Activation* before = pool.committed()) {
+    const VersionKey& key = before->version.key;
+    if (sync.overriding || key.run != sync.version.key.run || IsRolledBack(core, id, pool, key))
+      history.clear();
+  }
   std::erase_if(history, [&](const Activation& a) { return a.version.key == sync.version.key; });
   history.push_back({sync.epoch, sync.version});
   if (sync.mode == fleet::SyncMode::kBarrier) pool.record.barrier = sync.epoch;
@@ -256,7 +269,7 @@ void AdvanceRunning(Core& core, const PoolId& id, Pool& pool, const Visit& visit
   if (row->to == SyncPhase::kIdle) {
     const bool commits = row->ask != SyncAsk::kAbort;
     pool.decision = DecisionRecord{pool.sync->epoch, pool.sync->version.key, commits, row->why};
-    commits ? Commit(pool) : AbortSync(core, id, pool);
+    commits ? Commit(core, id, pool) : AbortSync(core, id, pool);
   }
   Stand(core, id, pool, *row);
 }

@@ -92,6 +92,40 @@ TEST_F(SyncTest, APoolThatFollowsAnotherTakesWhatThatDecidedWithItsOwnMembers) {
   EXPECT_EQ(CommittedIn(kEval), 1u);
 }
 
+// What was rolled back there is no earlier version of what is served here.
+TEST_F(SyncTest, APoolThatFollowsAnotherBeginsALineageWhereThatDoes) {
+  AddEval({PoolSource::Kind::kPool, kRollout, {}});
+  fleet_.Join("e1");
+  const auto history = [&] {
+    std::vector<uint64_t> numbers;
+    for (const Activation& a : fleet_.PoolOf(kEval).history)
+      numbers.push_back(a.version.key.number.value);
+    return numbers;
+  };
+  const VersionKey first = fleet_.Publish(1);
+  Settle({"e1", "v1"});
+  const VersionKey second = fleet_.Publish(2);
+  Settle({"e1", "v1"});
+  EXPECT_EQ(history(), (std::vector<uint64_t>{1, 2}));
+  fleet_.Override(first, "");
+  Settle({"e1", "v1"});
+  EXPECT_EQ(history(), std::vector<uint64_t>{1});
+  fleet_.Override(second, "");
+  Settle({"e1", "v1"});
+  ASSERT_EQ(history(), std::vector<uint64_t>{2});
+
+  Mark("v1", MemberMark::kExcluded);  // it misses the rollback
+  fleet_.Override(first, "");
+  Settle({"e1"});
+  fleet_.Override(std::nullopt, "");
+  fleet_.Publish(3);
+  Settle({"e1"});
+  ASSERT_EQ(CommittedIn(kRollout), 3u);
+  Mark("v1", MemberMark::kIncluded);
+  Settle({"v1"});
+  EXPECT_EQ(history(), std::vector<uint64_t>{3});
+}
+
 TEST_F(SyncTest, APoolThatFollowsAnAliasTakesWhatThatNamesAndOnceOnly) {
   AddEval({PoolSource::Kind::kAlias, {}, AliasName("best")});
   fleet_.Join("e1");
