@@ -10,9 +10,10 @@ import huggingface_hub.constants
 import peft
 import peft.utils.save_and_load
 import pytest
+import torch
 import transformers
 
-from lorry import state
+from lorry import norms, state
 from lorry.errors import Refused
 
 
@@ -48,6 +49,43 @@ def test_a_model_of_transformers_with_an_adapter_is_told_to_be_none_of_pefts() -
     with pytest.raises(Refused, match="cannot publish a LlamaForCausalLM: pass a PeftModel") as refused:
         state.collect(model, None)
     assert refused.value.reason == "SOURCE_UNKNOWN"
+
+
+def two_adapters() -> Any:
+    model = model_on("somebody/some-model", "q_proj")
+    model.add_adapter("rl", peft.LoraConfig(r=4, target_modules=["q_proj"]))
+    return model
+
+
+def test_the_adapter_that_computes_is_collected() -> None:
+    """PeftModel.active_adapter still says the other one."""
+    model = two_adapters()
+    torch.nn.init.ones_(next(weight for name, weight in model.named_parameters() if "lora_B.default" in name))
+    model.base_model.set_adapter("rl")
+    tensors, fields = state.collect(model, None)
+    assert fields["r"] == 4 and {min(tensor.shape) for tensor in tensors.values()} == {4}
+    assert norms.BaseNorms().relative_norm(model) == 0, "rl's lora_B is zero"
+
+
+def test_several_adapters_at_once_are_refused() -> None:
+    model = two_adapters()
+    model.base_model.set_adapter(["default", "rl"])
+    with pytest.raises(Refused, match=r"2 adapters are active, \['default', 'rl'\]") as refused:
+        state.collect(model, None)
+    assert refused.value.reason == "ADAPTER_AMBIGUOUS"
+    with pytest.raises(Refused, match="ADAPTER_AMBIGUOUS"):
+        norms.BaseNorms().relative_norm(model)
+
+
+def test_an_adapter_above_one_that_is_merged_is_refused() -> None:
+    model = two_adapters()
+    model.set_adapter("rl")
+    model.merge_adapter(["default"])
+    with pytest.raises(Refused, match=r"\['default'\] beside rl is merged into the model.*unmerge_adapter") as refused:
+        state.collect(model, None)
+    assert refused.value.reason == "ADAPTER_AMBIGUOUS"
+    model.unmerge_adapter()
+    assert state.collect(model, None)[1]["r"] == 4
 
 
 def test_what_the_hub_gave_before_is_compared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lorry.state import active_adapter
+
 #: The key in the image's metadata; its value is decimal digits.
 METADATA_KEY = "lorry.relative_norm_ppm"
 _PPM_MAX = 2**32 - 1
@@ -29,8 +31,7 @@ class BaseNorms:
         """
         import torch
 
-        active = model.active_adapter
-        name = active if isinstance(active, str) else active[0]
+        name = active_adapter(model)
         found = [
             (squared, abs(float(module.scaling[name])) / self._norms[path])
             for path, module in model.named_modules()

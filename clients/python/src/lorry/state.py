@@ -41,6 +41,26 @@ def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str,
         "SOURCE_UNKNOWN", "INVALID_ARGUMENT")
 
 
+def active_adapter(model: Any) -> str:
+    """The name of the one adapter that a PeftModel computes with.
+
+    ``model.active_adapter`` is not asked: ``model.base_model.set_adapter`` leaves it as it was.
+
+    Raises:
+        Refused: it computes with none, with several, or with one more that is merged into its weights.
+    """
+    active = list(model.active_adapters)
+    if len(active) != 1:
+        raise Refused(f"{len(active)} adapters are active, {active}; activate the one to train and publish: model.set_adapter(name)",
+                      "ADAPTER_AMBIGUOUS", "INVALID_ARGUMENT")
+    others = {name for module in model.modules() for name in getattr(module, "merged_adapters", ())} - set(active)
+    if others:
+        raise Refused(f"{sorted(others)} beside {active[0]} is merged into the model, which engines would compute without; call "
+                      "model.unmerge_adapter(), or save the merged model and serve that as the base model", "ADAPTER_AMBIGUOUS",
+                      "INVALID_ARGUMENT")
+    return str(active[0])
+
+
 def settle(config: Mapping[str, Any], target_modules: list[str], unstacked: bool) -> dict[str, Any]:
     """The config that belongs to an image: its modules as the image names them.
 
@@ -69,8 +89,7 @@ def _refuse_whole_modules(fields: Mapping[str, Any]) -> None:
 def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
     from peft import get_peft_model_state_dict
 
-    active = model.active_adapter
-    name = active if isinstance(active, str) else active[0]
+    name = active_adapter(model)
     fields = _plain(model.peft_config[name].to_dict())
     fields.update(config or {})
     _refuse_whole_modules(fields)

@@ -24,8 +24,9 @@ from trl.generation import vllm_client
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
-from lorry.errors import LorryError
+from lorry.errors import LorryError, Refused
 from lorry.run import Run
+from lorry.state import active_adapter
 
 STRATEGIES = ("weights", "lora_adapter")
 
@@ -116,9 +117,10 @@ def check_adapter(model: Any) -> None:
     """
     if not isinstance(model, PeftModel):
         raise ValueError('vllm_sync_strategy="lora_adapter" needs a PEFT model; pass peft_config=LoraConfig(...) or a PeftModel')
-    if len(model.active_adapters) != 1:
-        raise ValueError(f"{len(model.active_adapters)} adapters are active, {model.active_adapters}; activate the one to train")
-    config = model.peft_config[model.active_adapters[0]]
+    try:
+        config = model.peft_config[active_adapter(model)]
+    except Refused as error:
+        raise ValueError(str(error)) from None
     kind = getattr(config.peft_type, "value", config.peft_type)
     trained = {
         f"peft_type={kind}": kind != "LORA",
