@@ -1,12 +1,14 @@
 #include "lib/peft/validate.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 #include "lib/peft/names.h"
@@ -67,6 +69,33 @@ bool IsTargeted(const ModuleSet& targets, std::string_view path) {
   });
 }
 
+// The name of the part of the model that holds the module, if that sees or hears or leads from there
+// to the text model; else empty. Layers of the text model are none, however their modules are named.
+absl::string_view TowerOf(std::string_view path) {
+  static constexpr std::array<absl::string_view, 14> kWords = {
+      "tower", "visual", "vision", "vit",       "vpm",       "image",     "video",
+      "audio", "speech", "apm",    "connector", "projector", "resampler", "qformer"};
+  for (const absl::string_view part :
+       absl::StrSplit(ToAbsl(path.substr(0, path.find(".layers."))), '.')) {
+    for (const absl::string_view word : absl::StrSplit(part, '_')) {
+      if (std::find(kWords.begin(), kWords.end(), word) != kWords.end()) return part;
+    }
+  }
+  return "";
+}
+
+// SGLang leaves LoRA on towers out, or takes it for the text model's layer of the same number and
+// ends; vLLM leaves it out unless it has --enable-tower-connector-lora, which is experimental.
+absl::Status CheckTower(std::string_view path) {
+  const absl::string_view tower = TowerOf(path);
+  if (tower.empty()) return absl::OkStatus();
+  return Refuse("TOWER_UNSUPPORTED",
+                absl::StrCat(Quoted(path), " is of ", Quoted(ToStd(tower)),
+                             ", beside the text model, where engines leave LoRA out or die of it; "
+                             "train the text model alone: LoraConfig(exclude_modules=\".*",
+                             tower, ".*\")"));
+}
+
 absl::Status CheckPair(const Tensor& a, const Tensor& b, const Config& config,
                        std::string_view path) {
   if (a.shape[0] != b.shape[1]) {
@@ -124,6 +153,7 @@ absl::StatusOr<Adapter> ValidateAdapter(const ImageHeader& header, const Config&
                     absl::StrCat(Quoted(path), " has no ", pair.a ? "lora_B" : "lora_A",
                                  "; publish both tensors of every module"));
     }
+    LORRY_RETURN_IF_ERROR(CheckTower(path));
     const Tensor &a = header.tensors[*pair.a], &b = header.tensors[*pair.b];
     LORRY_RETURN_IF_ERROR(CheckPair(a, b, config, path));
     adapter.modules.push_back({.path = path,

@@ -85,6 +85,26 @@ def test_a_head_that_shares_its_name_with_a_layer_is_left_out(llama):
     assert trained == {"base_model.model.model.layers.0.lm_head.lora_A.default.weight"}
 
 
+@pytest.mark.parametrize("targets", ["all-linear", "q_proj,v_proj,o_proj"])
+def test_towers_are_left_out(targets):
+    """Their modules may be named as the text model's are. The store refuses LoRA on them."""
+    torch = pytest.importorskip("torch")
+    peft = pytest.importorskip("peft")
+
+    def layers(*names):
+        return torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.ModuleDict({n: torch.nn.Linear(4, 4) for n in names})])})
+
+    model = torch.nn.ModuleDict({
+        "vision_tower": torch.nn.ModuleDict({"encoder": layers("q_proj", "v_proj", "out_proj")}), "language_model": layers("q_proj", "o_proj"),
+        "multi_modal_projector": torch.nn.ModuleDict({"linear_1": torch.nn.Linear(4, 4)})})
+    args = LoraArgs(8, target_modules=targets)
+    if targets == "all-linear":
+        assert args.modules(model) == ("o_proj", "q_proj")
+    assert args.peft_config(model).exclude_modules == r"vision_tower\..*"
+    trained = {name.partition(".lora_A")[0] for name, _ in peft.get_peft_model(model, args.peft_config(model)).named_parameters() if "lora_A" in name}
+    assert trained == {f"base_model.model.language_model.layers.0.{name}" for name in ("q_proj", "o_proj")}
+
+
 def test_the_config_is_pefts(llama):
     config = LoraArgs(8, 32, "all-linear", use_rslora=True).peft_config(llama)
     assert (config.r, config.lora_alpha, config.use_rslora, set(config.target_modules)) == (8, 32, True, set(SEVEN))

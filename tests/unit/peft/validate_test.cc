@@ -81,6 +81,22 @@ TEST(Validate, NamesMustBeCanonicalLoraNames) {
               RefusedAs("MODULES_TO_SAVE_UNSUPPORTED"));
 }
 
+TEST(Validate, EnginesServeNoLoraBesideTheTextModel) {
+  const auto with = [](const char* path) { return Validate(TestImage().Module(path, 16, 16)); };
+  EXPECT_THAT(with("model.visual.blocks.0.attn.qkv"),
+              RefusedSaying("TOWER_UNSUPPORTED", "exclude_modules=\".*visual.*\""));
+  for (const char* path :
+       {"model.vision_tower.vision_model.encoder.layers.3.self_attn.q_proj",
+        "visual.layers.9.attn.q_proj", "thinker.audio_tower.conv_out",
+        "multi_modal_projector.linear_1", "model.embed_vision.embedding_projection"}) {
+    EXPECT_THAT(with(path), RefusedAs("TOWER_UNSUPPORTED")) << path;
+  }
+  for (const char* path : {"model.language_model.layers.3.self_attn.q_proj", "lm_head",
+                           "model.layers.3.self_attn.vision_expert_dense", "supervision.proj"}) {
+    EXPECT_THAT(with(path), IsOk()) << path;
+  }
+}
+
 TEST(Validate, OnlyTypesThatEnginesReadPass) {
   for (const Dtype dtype : {Dtype::kF64, Dtype::kI32, Dtype::kU8, Dtype::kF8E4M3, Dtype::kBool}) {
     EXPECT_THAT(Validate(TestImage().Module(kQ, 16, 16, 8, dtype)), RefusedAs("TENSOR_DTYPE"));
@@ -164,7 +180,7 @@ TEST(Validate, OfAnUnknownArchitectureTheSidesThatHiddenSizeSetsAreChecked) {
               RefusedAs("BASE_MODEL_MISMATCH"))
       << "no such layer";
   EXPECT_THAT(Fits(TestImage().Module("model.layers.0.mixer.in_proj", 3, 5), base), IsOk());
-  EXPECT_THAT(Fits(TestImage().Module("visual.layers.9.attn.q_proj", 3, 5), base), IsOk());
+  EXPECT_THAT(Fits(TestImage().Module("encoder.layers.9.attn.q_proj", 3, 5), base), IsOk());
 }
 
 TEST(Traits, SayWhatOthersMustKnow) {

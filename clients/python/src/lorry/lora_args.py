@@ -18,8 +18,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: In place of a list: every linear module of the model except its output head, as in PEFT.
+#: In place of a list: every linear module of the text model except its output head.
 ALL_LINEAR = "all-linear"
+# Parts that see or hear, or lead to the text model from there: the store refuses LoRA on them, by these words of lib/peft/validate.cc.
+_TOWER_WORDS = frozenset("tower visual vision vit vpm image video audio speech apm connector projector resampler qformer".split())
 # The store's limits, lib/peft/config.h.
 RANK_MAX = 4096
 ALPHA_MAX = 1e9
@@ -111,7 +113,8 @@ class LoraArgs:
         """The ``LoraConfig`` of PEFT, for a framework that wraps the model itself, such as ``GRPOTrainer(peft_config=...)``.
 
         Args:
-            model: the model to train, needed for "all-linear".
+            model: the model to train, needed for "all-linear", and where a part of it that sees or hears has modules of these names,
+                which are left out, as engines serve none there.
 
         Raises:
             ValueError: there is no LoRA, or no module is left of it.
@@ -125,11 +128,13 @@ class LoraArgs:
         modules = self.modules(model)
         if not modules:
             raise ValueError("--exclude-modules takes every one of --target-modules out; leave one in")
+        left_out = [re.escape(tower) + r"\..*" for tower in towers(model, modules)]
         head = output_head(model) if ALL_LINEAR in module_names(self.target_modules) else None
-        shared = head if head and head.rpartition(".")[2] in modules else None
+        if head and head.rpartition(".")[2] in modules:
+            left_out.append(re.escape(head))
         # PEFT takes a list's names for endings of paths and a text for an expression of the whole path.
         return LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=list(modules), use_rslora=self.use_rslora,
-                          exclude_modules=re.escape(shared) if shared else None, bias="none")
+                          exclude_modules="|".join(left_out) or None, bias="none")
 
     def wrap(self, model: Any) -> Any:
         """The model as a PeftModel with a trainable adapter, fresh or from ``adapter_path``; as it is without LoRA.
@@ -197,7 +202,7 @@ def module_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def linear_modules(model: Any) -> tuple[str, ...]:
-    """The last components of the names of a model's linear modules, sorted, without its output head.
+    """The last components of the names of the text model's linear modules, sorted, without its output head.
 
     Raises:
         ValueError: there is no model, it has an adapter already, or it has no linear module.
@@ -207,10 +212,25 @@ def linear_modules(model: Any) -> tuple[str, ...]:
     if hasattr(model, "peft_config"):
         raise ValueError('"all-linear" is derived from a model without adapters; pass model.unload(), or name the modules')
     head = output_head(model)
-    names = {path.rpartition(".")[2] for path, module in model.named_modules() if path != head and _is_linear(module)}
+    names = {path.rpartition(".")[2] for path, module in model.named_modules()
+             if path != head and _is_linear(module) and _tower_of(path) is None}
     if not names:
         raise ValueError(f"{type(model).__name__} has no linear module that LoRA could train; name the modules in --target-modules")
     return tuple(sorted(names))
+
+
+def towers(model: Any, names: Sequence[str]) -> list[str]:
+    """The paths of the parts that see or hear, or connect those with the text model, and have modules of these names."""
+    if model is None:
+        return []
+    return sorted({tower for path, _ in model.named_modules() for tower in [_tower_of(path)]
+                   if tower is not None and path != tower and path.endswith(tuple(f".{name}" for name in names))})
+
+
+def _tower_of(path: str) -> str | None:
+    """The path's beginning that ends with a tower's name. Layers of the text model are none, however their modules are named."""
+    parts = path.partition(".layers.")[0].split(".")
+    return next((".".join(parts[:i + 1]) for i, part in enumerate(parts) if not _TOWER_WORDS.isdisjoint(part.split("_"))), None)
 
 
 def output_head(model: Any) -> str | None:
