@@ -59,6 +59,21 @@ def test_a_model_says_what_its_tokens_and_its_bases_are_worth():
             assert base != logprobs
 
 
+def test_what_is_frozen_or_merged_stays_so():
+    _, model = tiny_peft_model()
+    frozen = {name for name, _ in model.named_parameters() if "lora_A" in name or "lora_" not in name}
+    for name, weight in model.named_parameters():
+        weight.requires_grad = name not in frozen
+    before = Reference.of(model, PROMPTS)
+    assert {name for name, weight in model.named_parameters() if not weight.requires_grad} == frozen
+    model.merge_adapter()
+    merged = Reference.of(model, PROMPTS)
+    assert all(module.merged_adapters == ["default"] for module in model.modules() if hasattr(module, "merged_adapters"))
+    assert {name for name, weight in model.named_parameters() if not weight.requires_grad} == frozen
+    for after, rows in ((merged.logprobs, before.logprobs), (merged.base, before.base)):
+        assert [value for row in after for value in row] == pytest.approx([value for row in rows for value in row], abs=1e-4)
+
+
 def test_the_base_model_is_written_down():
     _, model = tiny_peft_model()
     assert json.loads(base_model.describe(model)) == {"architecture": "llama"}

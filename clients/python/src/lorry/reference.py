@@ -51,7 +51,7 @@ class Reference:
     def of(cls, model: Any, prompts: Sequence[Sequence[int]]) -> Reference:
         """Computes it with a PeftModel as it is now.
 
-        Dropout is off meanwhile, gradients are not computed, and the model's modes are as before when it returns. Where the model is
+        Dropout is off meanwhile, gradients are not computed, and when it returns the model's modes, and what is frozen or merged, are as before. Where the model is
         sharded every rank calls it, as any forward pass.
 
         Args:
@@ -62,6 +62,9 @@ class Reference:
         import torch
 
         modes = [(module, module.training) for module in model.modules()]
+        # PEFT unfreezes the whole adapter where disable_adapter ends, and unmerges what was merged.
+        trained = [(weight, weight.requires_grad) for weight in model.parameters()]
+        merged = [(module, list(module.merged_adapters)) for module in model.modules() if getattr(module, "merged_adapters", None)]
         model.eval()
         try:
             with torch.no_grad():
@@ -73,6 +76,12 @@ class Reference:
         finally:
             for module, training in modes:
                 module.training = training
+            for weight, requires_grad in trained:
+                if weight.requires_grad != requires_grad:  # FSDP has weights that cannot be set, nor are they by PEFT
+                    weight.requires_grad = requires_grad
+            for module, names in merged:
+                if not module.merged_adapters:
+                    module.merge(adapter_names=names)
         return cls([list(prompt) for prompt in prompts], logprobs, base)
 
     def to_json(self) -> str:
