@@ -33,6 +33,14 @@ absl::Status ReadName(const json& fields, const char* name, std::string& to) {
   return absl::OkStatus();
 }
 
+// Trainers name the text model of one that also sees, "qwen2_5_vl_text", where files from before
+// transformers 4.52, which have its sizes beside the others, name the whole: "qwen2_5_vl".
+std::string_view WithoutText(std::string_view architecture) {
+  constexpr std::string_view kText = "_text";
+  if (architecture.ends_with(kText)) architecture.remove_suffix(kText.size());
+  return architecture;
+}
+
 std::string Quantised(const std::string& how) {
   return how.empty() ? "without quantisation" : absl::StrCat("quantised by ", how);
 }
@@ -51,7 +59,7 @@ absl::StatusOr<TrainedOn> ParseTrainedOn(std::string_view text) {
 
 bool IsOtherArchitecture(const TrainedOn& trained_on, const BaseModel& base) {
   return !trained_on.architecture.empty() && !base.architecture.empty() &&
-         trained_on.architecture != base.architecture;
+         WithoutText(trained_on.architecture) != WithoutText(base.architecture);
 }
 
 std::string Differences(const TrainedOn& trained_on, const BaseModel& base) {

@@ -42,5 +42,21 @@ TEST(TrainedOn, AnotherArchitectureIsAnotherModel) {
   EXPECT_EQ(ReasonOf(CheckFits(adapter, base)), "BASE_MODEL_MISMATCH");
 }
 
+TEST(TrainedOn, TheTextModelOfOneThatAlsoSeesIsTheSameModel) {
+  // As Qwen/Qwen2.5-VL-3B-Instruct has it: the text model's sizes are beside vision_config.
+  const auto base = ParseBaseModel(R"({"model_type":"qwen2_5_vl","hidden_size":64,
+    "num_hidden_layers":2,"vocab_size":512,"vision_config":{"hidden_size":9}})");
+  ASSERT_TRUE(base.ok()) << base.status();
+  Adapter adapter;
+  for (const char* architecture : {"qwen2_5_vl_text", "qwen2_5_vl"}) {
+    adapter.trained_on = {.said = true, .architecture = architecture};
+    EXPECT_TRUE(CheckFits(adapter, *base).ok()) << architecture;
+  }
+  for (const char* architecture : {"qwen2_vl_text", "qwen2_5_vl_vision", "_text"}) {
+    adapter.trained_on.architecture = architecture;
+    EXPECT_EQ(ReasonOf(CheckFits(adapter, *base)), "BASE_MODEL_MISMATCH") << architecture;
+  }
+}
+
 }  // namespace
 }  // namespace lorry::peft
