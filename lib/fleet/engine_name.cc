@@ -11,6 +11,13 @@ namespace {
 
 constexpr size_t kHashDigits = 12;
 
+// Engines keep these in one module, and take any name of it for all of them.
+std::string_view Fused(std::string_view module) {
+  if (module == "q_proj" || module == "k_proj" || module == "v_proj") return "qkv_proj";
+  if (module == "gate_proj" || module == "up_proj") return "gate_up_proj";
+  return module;
+}
+
 }  // namespace
 
 std::string_view ToString(EngineKind kind) {
@@ -106,8 +113,8 @@ std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& trai
   }
   if (!limits.engine_modules.empty()) {
     for (const std::string& module : traits.modules) {
-      if (std::find(limits.engine_modules.begin(), limits.engine_modules.end(), module) ==
-          limits.engine_modules.end()) {
+      if (std::none_of(limits.engine_modules.begin(), limits.engine_modules.end(),
+                       [&](const std::string& own) { return Fused(own) == Fused(module); })) {
         return absl::StrCat("module ", module,
                             " is not among the engine's --lora-target-modules; add it there");
       }

@@ -69,5 +69,15 @@ TEST(WhyNotServable, NamesTheFlagOrTheFieldToChange) {
             "");
 }
 
+TEST(WhyNotServable, AnEnginesFusedModuleIsThatOfItsParts) {
+  const EngineLimits fused{.kind = EngineKind::kSglang,
+                           .engine_modules = {"qkv_proj", "gate_up_proj"}};
+  EXPECT_EQ(WhyNotServable(fused, {.modules = {"gate_proj", "k_proj", "q_proj", "up_proj"}}), "");
+  EXPECT_THAT(WhyNotServable(fused, {.modules = {"o_proj", "q_proj"}}), HasSubstr("module o_proj"));
+  const EngineLimits one{.kind = EngineKind::kVllm, .engine_modules = {"q_proj", "down_proj"}};
+  EXPECT_EQ(WhyNotServable(one, {.modules = {"down_proj", "qkv_proj", "v_proj"}}), "");
+  EXPECT_THAT(WhyNotServable(one, {.modules = {"up_proj"}}), HasSubstr("module up_proj"));
+}
+
 }  // namespace
 }  // namespace lorry::fleet
