@@ -41,6 +41,18 @@ def test_mixed_dtypes_are_ordered_as_safetensors_orders_them(tmp_path: pathlib.P
     assert build(state, 0, 1, BufferPool()).data.tobytes() == whole_bytes(state, tmp_path)
 
 
+@pytest.mark.parametrize(("tensor", "remedy"), [
+    (torch.empty(0), r"deepspeed\.zero\.GatheredParameters"),  # as ZeRO-3 leaves it between steps
+    (torch.empty(8, 0), r"shape \[8, 0\] and no values"),
+    (torch.empty(8, 32, device="meta"), "on the meta device"),
+    (Shard(torch.empty(4, 32, device="meta"), (8, 32), (0, 0)), "on the meta device"),
+])
+def test_tensors_without_values_are_refused_by_name(tensor: torch.Tensor | Shard, remedy: str) -> None:
+    with pytest.raises(Refused, match=f'"{A}" .*{remedy}') as refused:
+        build({A: tensor, B: torch.randn(64, 8)}, 0, 1, BufferPool())
+    assert refused.value.reason == "TENSOR_ABSENT"
+
+
 def test_ranks_fill_disjoint_pieces_that_cover_the_data(tmp_path: pathlib.Path) -> None:
     a, b, k = torch.randn(8, 32), torch.randn(64, 8), torch.randn(4, 32)
     other = A.replace("q_proj", "k_proj")

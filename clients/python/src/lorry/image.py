@@ -208,6 +208,8 @@ def build(
         Refused: not a tensor state dict of a plain LoRA, or two names that mean one tensor.
     """
     sources = {name: _as_shard(value, (rank, world_size)) for name, value in state.items()}
+    for name, shard in sources.items():
+        _refuse_absent(name, shard)
     planned = plan({name: shard.global_shape for name, shard in sources.items()}, base)
     shards = {tensor.name: _casting(_part(sources[tensor.source], tensor), dtype) for tensor in planned.tensors}
     if not shards:
@@ -333,6 +335,16 @@ def _as_shard(value: Any, everyone: tuple[int, int]) -> Shard:
         return Shard(local, tuple(value.shape), tuple(offset), _replica(value))
     shape = tuple(np.shape(value))
     return Shard(value, shape, (0,) * len(shape), everyone)
+
+
+def _refuse_absent(name: str, shard: Shard) -> None:
+    """A part may be empty where a tensor has fewer rows than there are ranks; a whole one is not."""
+    if getattr(shard.local, "is_meta", False):
+        raise Refused(f'the tensor "{name}" is on the meta device and has no values; bring it onto a device before publishing',
+                      "TENSOR_ABSENT", "INVALID_ARGUMENT")
+    if 0 in shard.global_shape:
+        raise Refused(f'the tensor "{name}" has the shape {list(shard.global_shape)} and no values, as a placeholder of DeepSpeed ZeRO-3; publish '
+                      "within deepspeed.zero.GatheredParameters(parameters of the adapter), on every rank", "TENSOR_ABSENT", "INVALID_ARGUMENT")
 
 
 def _part(shard: Shard, tensor: Planned) -> Shard:
