@@ -219,9 +219,11 @@ absl::Status CheckOneAdapter(const std::set<std::string>& adapters) {
   for (const std::string& adapter : adapters) {
     if (shown.size() < 5) shown.push_back(Quoted(adapter));
   }
-  return Refuse("TENSOR_AMBIGUOUS",
-                absl::StrCat("the tensors are of ", adapters.size(), " adapters (",
-                             absl::StrJoin(shown, ", "), "); name the one to publish"));
+  return Refuse(
+      "TENSOR_AMBIGUOUS",
+      absl::StrCat("the tensors are of ", adapters.size(), " adapters (",
+                   absl::StrJoin(shown, ", "),
+                   "); leave those of the others out; lorry publish does so by --adapter-in-file"));
 }
 
 }  // namespace

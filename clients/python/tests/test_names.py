@@ -39,6 +39,12 @@ def test_names_follow_the_shared_vectors(vector: dict[str, Any]) -> None:
     assert found.target_modules == vector["target_modules"]
 
 
+def test_what_to_do_about_several_adapters_is_something_that_can_be_done() -> None:
+    shapes = {f"{LAYER}mlp.up_proj.lora_A.{adapter}.weight": (4, 16) for adapter in ("policy", "reference")}
+    with pytest.raises(Refused, match=r'2 adapters \("policy", "reference"\); leave those of the others out'):
+        plan(shapes)
+
+
 def tensors_of(data: Any) -> dict[str, torch.Tensor]:
     from safetensors.torch import load
 

@@ -77,7 +77,9 @@ TEST(Names, OneAdapterIsPublished) {
   }
   EXPECT_THAT(
       PlanNames(sources, nullptr),
-      RefusedSaying("TENSOR_AMBIGUOUS", "of 6 adapters (\"a\", \"b\", \"c\", \"d\", \"e\"); name"));
+      RefusedSaying(
+          "TENSOR_AMBIGUOUS",
+          "of 6 adapters (\"a\", \"b\", \"c\", \"d\", \"e\"); leave those of the others out"));
   const auto plan = PlanNames(sources, nullptr, "c");
   ASSERT_THAT(plan, IsOk());
   ASSERT_EQ(plan->tensors.size(), 1u);

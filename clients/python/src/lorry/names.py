@@ -123,8 +123,8 @@ def plan(shapes: Mapping[str, Sequence[int]], base: Mapping[str, Any] | None = N
             modules.add(name.module)
     if len(adapters) > 1:
         shown = ", ".join(f'"{a}"' for a in sorted(adapters)[:5])
-        raise Refused(f"the tensors are of {len(adapters)} adapters ({shown}); name the one to publish", "TENSOR_AMBIGUOUS",
-                      "INVALID_ARGUMENT")
+        raise Refused(f"the tensors are of {len(adapters)} adapters ({shown}); leave those of the others out, as "
+                      "get_peft_model_state_dict(model, adapter_name=...) does", "TENSOR_AMBIGUOUS", "INVALID_ARGUMENT")
     tensors.sort(key=lambda t: t.name)
     for one, other in pairwise(tensors):
         if one.name == other.name:
