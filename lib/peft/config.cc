@@ -152,9 +152,11 @@ absl::Status CheckOtherFields(const json& fields) {
     if (IsFalsy(value) || Contains(kRead, name) || Contains(kHarmless, name)) continue;
     if (name == "target_parameters") {
       return Refuse("CONFIG_UNSUPPORTED",
-                    "target_parameters adapts experts as one parameter, which each engine reads in "
-                    "another way; publish with the base model's config.json, by which experts are "
-                    "taken apart");
+                    absl::StrCat("target_parameters adapts experts as one parameter, which each "
+                                 "engine reads in another way; those of qwen2_moe and qwen3_moe "
+                                 "are taken apart by the base model's config.json, so publish with "
+                                 "it; of other models train without it or ",
+                                 ToAbsl(kSyncMerged)));
     }
     if (Contains(kUnsupported, name)) {
       return Refuse("CONFIG_UNSUPPORTED",

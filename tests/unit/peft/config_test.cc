@@ -118,6 +118,11 @@ TEST(Config, AMergedSyncIsOfferedForWhatEnginesLack) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("peft_type is \"IA3\""));
   EXPECT_THAT(ParseConfig(With({{"peft_type", 7}})),
               RefusedSaying("ADAPTER_KIND_UNSUPPORTED", "peft_type is missing"));
+  const auto stacked =
+      ParseConfig(With({{"target_parameters", {"experts.gate_up_proj"}}})).status();
+  EXPECT_THAT(std::string(stacked.message()),
+              testing::AllOf(testing::HasSubstr("those of qwen2_moe and qwen3_moe"),
+                             testing::HasSubstr("sync merged weights instead")));
   const auto unknown = ParseConfig(With({{"a_field_of_tomorrow", 1}})).status();
   EXPECT_THAT(std::string(unknown.message()), testing::HasSubstr("a_field_of_tomorrow"));
 }
