@@ -102,9 +102,9 @@ std::string WhyNotServable(const EngineLimits& limits, const VersionTraits& trai
                         "; restart the engine with a larger one or train with a smaller r");
   }
   if (traits.rank_or_alpha_pattern) {
-    return "rank_pattern and alpha_pattern are ignored by the engine, which would serve other "
-           "weights than were "
-           "trained; train with one r and one lora_alpha";
+    return "rank_pattern or alpha_pattern gives modules another rank or alpha, which SGLang and "
+           "older "
+           "vLLM ignore, so that Lorry serves it nowhere; train with one r and one lora_alpha";
   }
   if (traits.partial_groups && limits.kind == EngineKind::kSglang) {
     return "SGLang takes q, k and v of a layer together, and gate with up, and may die of an "

@@ -35,8 +35,7 @@ absl::StatusOr<std::string> RenderConfig(const Config& config, std::span<const s
   if (fold && !config.rank_pattern.empty()) {
     return Refuse("RENDER_INEXACT",
                   "rsLoRA with rank_pattern needs another lora_alpha for each rank, which this "
-                  "engine does not read; "
-                  "train with one r, or serve it with vLLM");
+                  "engine does not read; train with one r and one lora_alpha");
   }
   const double fold_factor = fold ? std::sqrt(static_cast<double>(config.r)) : 1;
   json alpha_pattern = json::object();

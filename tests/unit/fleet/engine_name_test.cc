@@ -64,7 +64,8 @@ TEST(WhyNotServable, NamesTheFlagOrTheFieldToChange) {
   EXPECT_THAT(WhyNotServable(sglang, {.modules = {"down_proj", "q_proj"}}),
               HasSubstr("down_proj is not among the engine's --lora-target-modules"));
   EXPECT_THAT(WhyNotServable(sglang, {.partial_groups = true}), HasSubstr("train with q_proj"));
-  EXPECT_THAT(WhyNotServable(unknown, {.rank_or_alpha_pattern = true}), HasSubstr("rank_pattern"));
+  EXPECT_THAT(WhyNotServable(unknown, {.rank_or_alpha_pattern = true}),
+              HasSubstr("Lorry serves it nowhere; train with one r and one lora_alpha"));
   EXPECT_EQ(WhyNotServable(unknown, {.rank_max = 512, .partial_groups = true, .modules = {"x"}}),
             "");
 }

@@ -96,7 +96,9 @@ TEST(Render, FoldingAPlainLoraChangesNothing) {
 
 TEST(Render, FoldingSeveralRanksIsRefused) {
   const Config config = ConfigWith({{"use_rslora", true}, {"rank_pattern", {{"q_proj", 4}}}});
-  EXPECT_THAT(RenderConfig(config, kModules, {.fold_rslora = true}), RefusedAs("RENDER_INEXACT"));
+  EXPECT_THAT(RenderConfig(config, kModules, {.fold_rslora = true}),
+              RefusedSaying("RENDER_INEXACT", "; train with one r and one lora_alpha"))
+      << "no other engine kind would take it";
 }
 
 }  // namespace
