@@ -24,6 +24,11 @@ constexpr uint64_t kProgressSteps = 20;
 // other proxies.
 constexpr int kThreads = 4;
 
+// The whole of a fetch: a minute to find somebody who sends, and what a source at a megabyte a second
+// needs. Slower ones would hold their places for hours; what stops sending is noticed much sooner,
+// by the idle deadline.
+Tick DeadlineOf(uint64_t bytes) { return static_cast<Tick>(60'000 + bytes / 1'000); }
+
 bool IsPermanent(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
@@ -156,6 +161,7 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   }
   request.destination = job->image->writable();
   request.leaves = job->manifest.leaves;
+  request.options.deadline_ms = DeadlineOf(job->manifest.image_bytes);
   if (last_ != nullptr)
     request.base = last_->BaseOf(job->fetch.key.adapter, job->manifest.image_bytes);
   auto started = transports_.Fetch(

@@ -47,7 +47,7 @@ bool FetchWatch::IsWorthIt(Tick now, int64_t mark) {
     mark_ = mark;
     heard_ = now;
   }
-  return now - heard_ < kSilentMs && now - began_ < kWaitMs;
+  return now - heard_ < kSilentMs;
 }
 
 }  // namespace lorry::proxy

@@ -31,21 +31,19 @@ std::vector<std::string> ImagesToRemove(const std::vector<CachedImage>& images,
                                         const HostCacheLimits& limits);
 
 // Whether it is worth waiting for another proxy's fetch. That proxy's end is the kernel's to tell;
-// this is about one that is stopped, or whose source is silent.
+// this is about one that is stopped, or whose source is silent. One that moves ends by its own
+// deadline, which grows with the image.
 class FetchWatch {
  public:
   // Without progress for so long: whoever waits helps itself. Longer than the slowest step that
   // tells nothing, the first touch of a fresh file (0.3 GB/s at worst, so 3 s for 1 GB).
   static constexpr Tick kSilentMs = 5'000;
-  // In all: as long as a transfer may take (transfer::TransferOptions::deadline_ms).
-  static constexpr Tick kWaitMs = 60'000;
 
-  explicit FetchWatch(Tick now) : began_(now), heard_(now) {}
+  explicit FetchWatch(Tick now) : heard_(now) {}
   // `mark` changes with the other's progress.
   bool IsWorthIt(Tick now, int64_t mark);
 
  private:
-  const Tick began_;
   Tick heard_;
   int64_t mark_ = 0;
 };

@@ -115,6 +115,48 @@ TEST_F(ShelfTest, AStoreThatIsAwayIsTriedAgain) {
   EXPECT_FALSE(std::get<FetchFailed>(end).permanent);
 }
 
+// Ends each fetch at once, and remembers how long it might have taken.
+class Hasty final : public transfer::Transport {
+ public:
+  explicit Hasty(Tick& allowed_ms) : allowed_ms_(allowed_ms) {}
+  std::string_view name() const override { return "hasty"; }
+  std::string_view scheme() const override { return "hasty"; }
+  std::shared_ptr<transfer::Transfer> Fetch(transfer::FetchRequest request, transfer::OnRange,
+                                            transfer::OnDone on_done) override {
+    allowed_ms_ = request.options.deadline_ms;
+    on_done({.status = absl::NotFoundError("gone")});
+    return std::make_shared<Ended>();
+  }
+  std::shared_ptr<transfer::Transfer> Push(transfer::PushRequest, transfer::OnRange,
+                                           transfer::OnDone) override {
+    return nullptr;
+  }
+  transfer::TransportStats stats() const override { return {}; }
+
+ private:
+  struct Ended final : transfer::Transfer {
+    void Cancel() override {}
+  };
+  Tick& allowed_ms_;
+};
+
+TEST_F(ShelfTest, ALargeImageMayComeSlowlyAsLongAsItComes) {
+  Tick allowed_ms = 0;
+  std::vector<std::unique_ptr<transfer::Transport>> one;
+  one.push_back(std::make_unique<Hasty>(allowed_ms));
+  transports_ = std::make_unique<transfer::TransportSet>(std::move(one));
+  Manifest large = ManifestNow().value();
+  large.image_bytes = uint64_t{96} << 20;
+  large.leaves.assign(large.image_bytes / transfer::kLeafBytes, {});
+  large.addresses = {"hasty://store"};
+  const auto config = peft::CanonicalConfig(*peft::ParseConfig(kConfig));
+  large.digest = *peft::DigestOf(large.image_bytes, large.leaves, *config);
+  const Event end = Run(Wanting(large.digest), [&](const VersionKey&) { return large; });
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+  EXPECT_GT(allowed_ms, 96'000) << "a megabyte a second is enough: "
+                                << std::get<FetchFailed>(end).detail;
+}
+
 TEST_F(ShelfTest, ADeletedVersionsFileIsUsedForTheNext) {
   const Fetch fetch = Wanting(stored_.digest);
   Run(fetch, [&](const VersionKey&) { return ManifestNow(); });
