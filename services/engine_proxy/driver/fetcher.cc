@@ -40,6 +40,12 @@ bool IsPermanent(const absl::Status& status) {
   }
 }
 
+// Says nothing of this member: nobody answers, or whoever does has as much to do as it takes.
+bool IsAway(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return absl::IsUnavailable(status) || reason == "TOO_MANY_SESSIONS" || reason == "SERVER_BUSY";
+}
+
 // What the manifest's own parts hash to must be what was asked for.
 absl::Status Prove(const Manifest& manifest, const Digest& wanted) {
   LORRY_ASSIGN_OR_RETURN(const peft::Config config, peft::ParseConfig(manifest.config_json));
@@ -308,7 +314,7 @@ void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status, 
   if (job->image != nullptr) shelf_.GiveBack(std::move(job->image));
   job->claim.reset();  // whoever waits for it tries by itself
   if (job->cancelled) return End(job, FetchCancelled{job->fetch.op});
-  const bool away = whose == Whose::kPeers && absl::IsUnavailable(status);
+  const bool away = whose == Whose::kPeers && IsAway(status);
   std::string reason = ReasonOf(status);
   if (reason.empty()) reason = away ? "FETCH_UNANSWERED" : "FETCH_FAILED";
   spdlog::warn("fetch failed name={} reason={} {}", job->fetch.name.value, reason,

@@ -115,6 +115,19 @@ TEST_F(ShelfTest, AStoreThatIsAwayIsTriedAgain) {
   EXPECT_FALSE(std::get<FetchFailed>(end).permanent);
 }
 
+// It has nothing against this member: a fleet that is larger than the store takes at once waits for
+// its turn.
+TEST_F(ShelfTest, AFullStoreIsAskedAgain) {
+  for (const char* reason : {"TOO_MANY_SESSIONS", "SERVER_BUSY"}) {
+    const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) {
+      return absl::StatusOr<Manifest>(Error(absl::StatusCode::kResourceExhausted, reason, "full"));
+    });
+    ASSERT_TRUE(std::holds_alternative<FetchFailed>(end));
+    EXPECT_TRUE(std::get<FetchFailed>(end).away) << reason;
+    EXPECT_EQ(std::get<FetchFailed>(end).reason, reason);
+  }
+}
+
 // Ends each fetch at once, and remembers how long it might have taken.
 class Hasty final : public transfer::Transport {
  public:
