@@ -116,14 +116,20 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     const bool told_wrong =
         absl::IsDataLoss(outcome.status) && !IsRelay(places_[at_]) && DropBase(request_);
     const bool lost = absl::IsUnavailable(outcome.status);
-    const bool goes_on = lost || told_wrong ||
-                         (FailedThereAlone(outcome.status) && !AtLastPlace()) ||
-                         (FailedWithPeerAlone(request_, outcome.status) && AnotherPeerFollows());
-    if (attempts_ >= kAttemptsMax || clock_.Now() >= ends_at_ || !goes_on) return Finish();
     std::vector<Range> missing;
     for (const Range& range : request_.ranges) {
       for (const Range& left : outcome.done.Missing(range)) missing.push_back(left);
     }
+    // All of it came, so that the bad end concerns nobody.
+    if ((lost || FailedWithPeerAlone(request_, outcome.status)) && missing.empty() &&
+        !request_.ranges.empty()) {
+      total_.status = absl::OkStatus();
+      return Finish();
+    }
+    const bool goes_on = lost || told_wrong ||
+                         (FailedThereAlone(outcome.status) && !AtLastPlace()) ||
+                         (FailedWithPeerAlone(request_, outcome.status) && AnotherPeerFollows());
+    if (attempts_ >= kAttemptsMax || clock_.Now() >= ends_at_ || !goes_on) return Finish();
     request_.ranges = std::move(missing);
     if (!told_wrong && (outcome.bytes == 0 || !lost)) ++at_;
     if (at_ == places_.size()) return Finish();

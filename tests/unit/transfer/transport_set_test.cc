@@ -112,6 +112,26 @@ TEST_F(TransportSetTest, GoesOnWithWhatIsMissing) {
   EXPECT_THAT(grpc_->asked, ElementsAre(Scripted::Asked{"grpc://a", {{40, 60}}}));
 }
 
+// An end that is lost, or a peer that goes wrong once it has sent everything, takes nothing away.
+TEST_F(TransportSetTest, WhatCameWholeIsThereHoweverItEnded) {
+  for (const absl::Status &said :
+       {absl::UnavailableError("lost"), absl::DeadlineExceededError("nothing moved")}) {
+    SCOPED_TRACE(said.ToString());
+    ucx_->asked.clear();
+    ucx_->script = {Brought(said, {{0, 100}})};
+    const Outcome outcome = Fetch({"grpc://a"});
+    EXPECT_TRUE(outcome.status.ok());
+    EXPECT_EQ(outcome.bytes, 100u);
+    EXPECT_EQ(ucx_->asked.size(), 1u);
+    EXPECT_THAT(grpc_->asked, IsEmpty());
+  }
+}
+
+TEST_F(TransportSetTest, AnImageWithoutBytesStillHasToBeAnswered) {
+  into_.clear();
+  EXPECT_TRUE(absl::IsUnavailable(Fetch({"grpc://a"}).status));
+}
+
 // What is fetched is verified here, so that one place that has it wrong says nothing of the others.
 TEST_F(TransportSetTest, FetchesElsewhereWhateverAPlaceSays) {
   for (const absl::Status &said :
