@@ -17,11 +17,11 @@ namespace lorry::client {
 namespace {
 
 // Whether going round again may help: the connection broke, the ticket grew old, another rank's
-// bytes are on their way, a check still runs.
+// bytes are on their way, a check still runs, the store has as much to do as it takes.
 bool MayHelp(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   if (reason == "TICKET_EXPIRED" || reason == "RANGES_MISSING" || reason == "CHECK_RUNNING" ||
-      reason == "RANGE_CORRUPT") {
+      reason == "RANGE_CORRUPT" || reason == "SERVER_BUSY" || reason == "TOO_MANY_SESSIONS") {
     return true;
   }
   return absl::IsUnavailable(status) || (absl::IsDeadlineExceeded(status) && reason.empty());

@@ -1,0 +1,70 @@
+// Publish where the store is busy.
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "clients/cpp/client.h"
+#include "clients/cpp/peft_directory.h"
+#include "lib/base/error.h"
+#include "lib/rpc/status.h"
+#include "lorry/store/v1/store.grpc.pb.h"
+#include "tests/unit/clients/adapter_dir.h"
+
+namespace lorry::client {
+namespace {
+
+// Refuses uploads in these words, one after another, and then has the version already.
+class BusyStore final : public store::v1::StoreService::Service {
+ public:
+  explicit BusyStore(std::deque<const char*> reasons) : reasons_(std::move(reasons)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~BusyStore() override { server_->Shutdown(); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  grpc::Status BeginUpload(grpc::ServerContext*, const store::v1::BeginUploadRequest*,
+                           store::v1::BeginUploadResponse* response) override {
+    if (reasons_.empty()) {
+      response->mutable_stored()->set_digest("of what is stored");
+      return grpc::Status::OK;
+    }
+    const char* reason = reasons_.front();
+    reasons_.pop_front();
+    return rpc::ToGrpc(Error(absl::StatusCode::kResourceExhausted, reason, "as many as it takes"));
+  }
+
+ private:
+  std::deque<const char*> reasons_;  // one client asks, one question after another
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+absl::StatusOr<common::v1::Version> PublishTo(const BusyStore& store) {
+  AdapterDir directory;
+  directory.With("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 2, 8)
+      .With("base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", 8, 2);
+  const auto image = ReadPeftDirectory(directory.Write());
+  if (!image.ok()) return image.status();
+  const auto client = Client::Connect({.store = store.address()});
+  if (!client.ok()) return client.status();
+  return (*client)->Publish(*image, MakeRef("policy", 1, 1), {});
+}
+
+TEST(Publish, WaitsForItsTurnAtAStoreThatIsFull) {
+  const BusyStore store({"SERVER_BUSY", "TOO_MANY_SESSIONS"});
+  const auto stored = PublishTo(store);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(stored->digest(), "of what is stored");
+}
+
+TEST(Publish, WhatWaitingDoesNotHelpIsSaidAtOnce) {
+  const BusyStore store({"TOO_MANY_UPLOADS"});
+  EXPECT_EQ(ReasonOf(PublishTo(store).status()), "TOO_MANY_UPLOADS");
+}
+
+}  // namespace
+}  // namespace lorry::client
