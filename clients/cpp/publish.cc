@@ -8,6 +8,7 @@
 #include "clients/cpp/client.h"
 #include "clients/cpp/peft_directory.h"
 #include "lib/base/error.h"
+#include "lib/base/file_lock.h"
 #include "lib/base/strings.h"
 #include "lib/peft/config.h"
 #include "lib/peft/digest.h"
@@ -67,12 +68,21 @@ absl::Status WriteText(const std::filesystem::path& path, const std::string& tex
                absl::StrCat(path.string(), " cannot be written"));
 }
 
-absl::Status PrepareDirectory(const std::filesystem::path& directory, bool replace) {
+// Makes the directory where there is none. Two exports at once would take away each other's half
+// images, or give one of them the final name: the lock keeps the second out.
+absl::StatusOr<FileLock> PrepareDirectory(const std::filesystem::path& directory, bool replace) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) {
     return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
                  absl::StrCat(directory.string(), " cannot be made: ", error.message()));
+  }
+  FileLock lock(directory / absl::StrCat(".", kImageFile, ".lock"), FileLock::File::kIsRemoved);
+  if (!lock.held()) {
+    return Error(absl::StatusCode::kInvalidArgument, "DIRECTORY_INVALID",
+                 absl::StrCat(directory.string(), lock.error() == 0
+                                                      ? " is written by another export just now"
+                                                      : " cannot be written"));
   }
   for (const char* name : {kConfigFile, kImageFile}) {
     if (!replace && std::filesystem::exists(directory / name, error)) {
@@ -82,7 +92,7 @@ absl::Status PrepareDirectory(const std::filesystem::path& directory, bool repla
                                 "directory, or ask to replace it"));
     }
   }
-  return absl::OkStatus();
+  return lock;
 }
 
 }  // namespace
@@ -135,7 +145,7 @@ absl::StatusOr<common::v1::Version> Client::Export(const common::v1::VersionRef&
                                                    const std::string& directory, bool replace,
                                                    const Progress& progress) {
   const std::filesystem::path target(directory);
-  LORRY_RETURN_IF_ERROR(PrepareDirectory(target, replace));
+  LORRY_ASSIGN_OR_RETURN(const FileLock lock, PrepareDirectory(target, replace));
   LORRY_ASSIGN_OR_RETURN(const store::v1::OpenFetchResponse manifest, OpenFetch(version));
   LORRY_ASSIGN_OR_RETURN(std::vector<peft::Leaf> leaves, ProvenLeaves(manifest));
 

@@ -1,14 +1,18 @@
-// Publish where the store is busy.
+// Publish and Export where the store or the directory is busy.
+#include <gmock/gmock.h>
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <filesystem>
 
 #include "clients/cpp/client.h"
 #include "clients/cpp/peft_directory.h"
 #include "lib/base/error.h"
+#include "lib/base/file_lock.h"
 #include "lib/rpc/status.h"
 #include "lorry/store/v1/store.grpc.pb.h"
+#include "tests/testing/temp_dir.h"
 #include "tests/unit/clients/adapter_dir.h"
 
 namespace lorry::client {
@@ -64,6 +68,26 @@ TEST(Publish, WaitsForItsTurnAtAStoreThatIsFull) {
 TEST(Publish, WhatWaitingDoesNotHelpIsSaidAtOnce) {
   const BusyStore store({"TOO_MANY_UPLOADS"});
   EXPECT_EQ(ReasonOf(PublishTo(store).status()), "TOO_MANY_UPLOADS");
+}
+
+// Each would remove the other's half image, and one would give it the final name.
+TEST(Export, OneAtATimeIntoADirectory) {
+  const TempDir directory;
+  const BusyStore store({});
+  const auto client = Client::Connect({.store = store.address()});
+  ASSERT_TRUE(client.ok());
+  const auto export_now = [&] {
+    return (*client)->Export(MakeRef("policy", 1, 1), directory.path(), true, {}).status();
+  };
+  {
+    const FileLock other(directory / ".adapter_model.safetensors.lock", FileLock::File::kIsRemoved);
+    ASSERT_TRUE(other.held());
+    const absl::Status refused = export_now();
+    EXPECT_EQ(ReasonOf(refused), "DIRECTORY_INVALID") << refused;
+    EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("another export"));
+  }
+  EXPECT_EQ(export_now().code(), absl::StatusCode::kUnimplemented) << "the store is asked";
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
 }  // namespace
