@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -33,6 +34,8 @@ constexpr size_t kRequestBytesMax = 8 << 10;
 // A connection that sends or takes nothing for this long is closed; scrapers keep theirs between
 // scrapes.
 constexpr auto kIdleLimit = std::chrono::seconds(75);
+// Before the next try where a connection cannot be taken in.
+constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
 Page Answer(const absl::Status& status) {
   if (status.ok()) return {.body = "ok\n"};
@@ -91,12 +94,21 @@ class BeastAdminServer final : public AdminServer {
 
  private:
   asio::awaitable<void> Accept() {
+    bool refused = false;
     while (true) {
       boost::system::error_code error;
       tcp::socket socket =
           co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
       if (error == asio::error::operation_aborted) co_return;
-      if (error) continue;
+      if (error) {
+        if (!std::exchange(refused, true))
+          spdlog::error("the admin port takes in nobody just now: {}", error.message());
+        // What cannot be taken in stays in the queue, so that the next try fails at once.
+        asio::steady_timer pause(context_, kAcceptPause);
+        co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+        continue;
+      }
+      refused = false;
       if (by_last_request_.size() >= kConnectionsMax) {
         by_last_request_.begin()->second->close();
         by_last_request_.erase(by_last_request_.begin());

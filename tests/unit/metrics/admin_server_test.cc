@@ -3,15 +3,22 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <spdlog/sinks/base_sink.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <ctime>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "lib/base/error.h"
 #include "tests/testing/captured_log.h"
+#include "tests/testing/eventually.h"
 
 namespace lorry::metrics {
 namespace {
@@ -38,6 +45,16 @@ std::string Get(const AdminServer& server, const std::string& path) {
   return Exchange(server.port(),
                   "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
 }
+
+// How many lines were logged, while they are.
+class CountedLines final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  std::atomic<int> said = 0;
+
+ private:
+  void sink_it_(const spdlog::details::log_msg&) override { ++said; }
+  void flush_() override {}
+};
 
 class AdminServerTest : public testing::Test {
  protected:
@@ -143,6 +160,34 @@ TEST_F(AdminServerTest, ACrowdOfSilentConnectionsLocksNobodyOut) {
   }
   EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200"));
   for (const int fd : crowd) close(fd);
+}
+
+// A connection that cannot be taken in stays in the queue, so that asking for it again and again
+// would take a whole core from a process that is in need already.
+TEST_F(AdminServerTest, WithoutAFreeDescriptorItPausesAndSaysSoOnce) {
+  const auto lines = std::make_shared<CountedLines>();
+  const auto log = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", lines));
+  auto server = Start();
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(server->port()))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  EXPECT_TRUE(Eventually([&] { return lines->said > 0; }, std::chrono::seconds(20)));
+  const std::clock_t used = std::clock();
+  EXPECT_EQ(poll(nullptr, 0, 400), 0);
+  EXPECT_LT(std::clock() - used, CLOCKS_PER_SEC / 20)
+      << "of the processor: it asks without a pause";
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(Get(*server, "/livez"), StartsWith("HTTP/1.1 200")) << "and goes on";
+  close(fd);
+  server.reset();
+  spdlog::set_default_logger(log);
+  EXPECT_EQ(lines->said, 1);
 }
 
 TEST_F(AdminServerTest, AnAddressThatCannotBeIsAnError) {
