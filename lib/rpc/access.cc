@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -29,6 +31,7 @@ constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kRoleUri = "/role/";
 constexpr std::string_view kAdapters = "adapters=";
 constexpr int64_t kLookIntervalMs = 1'000;
+constexpr auto kWritingPause = std::chrono::seconds(2);
 // A token that can be guessed is none: 128 bits in base64 are 22 characters.
 constexpr size_t kTokenBytesMin = 16;
 
@@ -59,7 +62,16 @@ bool ReadRest(std::istringstream& words, Caller& caller) {
   return true;
 }
 
-absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path) {
+// Whether nobody has written to the file for a while: whoever is at it has not paused for long.
+bool IsSettled(const std::string& path) {
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(path, error);
+  return !error && std::filesystem::file_time_type::clock::now() - written > kWritingPause;
+}
+
+// `again`: a file that was read before may be caught while it is written in place. It may be empty
+// yet, or end within a line, before the words that limit a token.
+absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path, bool again) {
   std::ifstream file(path);
   if (!file) {
     return Error(absl::StatusCode::kFailedPrecondition, "",
@@ -87,6 +99,13 @@ absl::StatusOr<std::map<std::string, Caller>> ReadTokens(const std::string& path
     // of 128 random bits tell nobody the token.
     if (caller.name.empty()) caller.name = "token-" + hash.substr(0, 8);
     callers[hash] = std::move(caller);
+    if (again && file.eof() && !IsSettled(path)) {
+      return Error(absl::StatusCode::kInvalidArgument, "",
+                   absl::StrCat(path, ":", number, ": ends within a line, and was just written"));
+    }
+  }
+  if (again && callers.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "", absl::StrCat(path, " names no token"));
   }
   return callers;
 }
@@ -131,7 +150,9 @@ std::string ToString(Roles roles) {
   return absl::StrJoin(words, ",");
 }
 
-absl::Status CheckTokensFile(const std::string& path) { return ReadTokens(path).status(); }
+absl::Status CheckTokensFile(const std::string& path) {
+  return ReadTokens(path, /*again=*/true).status();
+}
 
 absl::StatusOr<std::unique_ptr<Access>> Access::Open(std::string tokens_file, bool certificates) {
   std::unique_ptr<Access> access(new Access(std::move(tokens_file), certificates));
@@ -143,7 +164,7 @@ absl::StatusOr<std::unique_ptr<Access>> Access::Open(std::string tokens_file, bo
 absl::Status Access::Reload() {
   const FileStamp stamp = StampOf(tokens_file_);
   if (stamp == tokens_stamp_ && stamp.exists()) return absl::OkStatus();
-  LORRY_ASSIGN_OR_RETURN(callers_, ReadTokens(tokens_file_));
+  LORRY_ASSIGN_OR_RETURN(callers_, ReadTokens(tokens_file_, /*again=*/tokens_stamp_.exists()));
   tokens_stamp_ = stamp;
   return absl::OkStatus();
 }

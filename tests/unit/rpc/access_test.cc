@@ -191,6 +191,32 @@ TEST(Access, AFileThatGoesWrongTakesNoTokenAwayButSaysSo) {
   EXPECT_EQ(complaints(), 1);
 }
 
+// An editor or `cat new > tokens` empties the file before it fills it, and what it has written so
+// far may end anywhere: before the words that limit a token, for instance.
+TEST(Access, AFileThatIsJustWrittenLocksNobodyOutAndLiftsNoLimit) {
+  const std::string limited = "publisher limited-token-00001 small";
+  const File tokens(limited + " adapters=policy\n");
+  EchoServer server({}, {}, tokens.path());
+  server.service.adapter = "code";
+  const auto verdict = [&] { return ReasonOf(SayWithToken(server, "limited-token-00001")); };
+  const CapturedLog log;
+  const auto complains = [&](const std::string& words) {
+    WaitUntil([&] {
+      EXPECT_EQ(verdict(), "ADAPTER_DENIED");
+      return CountOf(words, log.text()) == 1;
+    });
+  };
+  std::ofstream(tokens.path()) << "# nobody yet\n";
+  complains("names no token");
+  std::ofstream(tokens.path()) << limited;
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::filesystem::last_write_time(tokens.path(), now + std::chrono::hours(1));
+  complains("ends within a line");
+  // A Secret's last line often has no end: nobody writes at it any more.
+  std::filesystem::last_write_time(tokens.path(), now - std::chrono::hours(1));
+  WaitUntil([&] { return verdict().empty(); });
+}
+
 // Beside a server that knows the old one and the new one, a token is replaced without a restart.
 TEST(Dial, AnotherTokenInTheFileIsShown) {
   const File tokens(kTokens);

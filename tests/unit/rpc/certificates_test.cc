@@ -89,6 +89,8 @@ TEST(TokensFile, IsWatched) {
   WatchCredentials(registry, {}, "", path);
   std::ofstream(path) << "reader reader-token-00000001\n";
   EXPECT_THAT(registry.Scrape(), HasSubstr("lorry_tokens_file_valid 1\n"));
+  std::ofstream(path) << "# nobody\n";
+  EXPECT_THAT(registry.Scrape(), HasSubstr("lorry_tokens_file_valid 0\n"));
   std::ofstream(path) << "reader short\n";
   EXPECT_THAT(registry.Scrape(), HasSubstr("lorry_tokens_file_valid 0\n"));
 }
