@@ -56,6 +56,8 @@ absl::StatusOr<Adapter> Catalog::SetAdapter(const AdapterName& name, Policy poli
     LORRY_ASSIGN_OR_RETURN(adapter, FindOrNew(draft, name));
     const uint64_t seen = exists.has_value() ? adapter.generation : 0;
     if (expected_generation.has_value() && *expected_generation != seen) {
+      // A repeated call, whose first answer was lost, finds what it did itself.
+      if (*expected_generation + 1 == seen && adapter.policy == policy) return absl::OkStatus();
       return Error(absl::StatusCode::kAborted, "ADAPTER_MOVED",
                    absl::StrCat("the policy of ", name.value, " has generation ", seen, ", not ",
                                 *expected_generation, "; read it again and decide again"));
@@ -111,6 +113,11 @@ absl::StatusOr<DeletedAdapter> Catalog::DeleteAdapter(const AdapterName& name, b
       // Every new hold writes one of these two, so that none slips in between.
       LORRY_RETURN_IF_ERROR(draft.GetNumber(keys::kHoldsStamp).status());
       LORRY_RETURN_IF_ERROR(draft.GetNumber(keys::kRevision).status());
+      // A repeated call, whose first answer was lost, finds what it did itself.
+      LORRY_ASSIGN_OR_RETURN(const auto exists, draft.GetText(keys::OfAdapter(name)));
+      LORRY_ASSIGN_OR_RETURN(const auto gone, draft.GetText(keys::OfGoneAdapter(name)));
+      done = gone.has_value() && !exists.has_value();
+      if (done) return absl::OkStatus();
       LORRY_ASSIGN_OR_RETURN(Adapter adapter, NeedAdapter(draft, name));
       LORRY_RETURN_IF_ERROR(CheckDeletable(adapter, with_versions));
       LORRY_ASSIGN_OR_RETURN(

@@ -135,6 +135,8 @@ TEST_F(RunsTest, APolicyMovesByCompareAndSwap) {
   const AdapterName name("policy");
   EXPECT_EQ(catalog_->SetAdapter(name, {.encoded = "a"}, 0)->generation, 1u);
   EXPECT_THAT(catalog_->SetAdapter(name, {.encoded = "b"}, 0), IsError("ADAPTER_MOVED"));
+  EXPECT_EQ(catalog_->SetAdapter(name, {.encoded = "a"}, 0)->generation, 1u)
+      << "a call that is repeated, as its answer was lost";
   EXPECT_EQ(catalog_->SetAdapter(name, {.encoded = std::string("\0\xff", 2)}, 1)->generation, 2u);
   Restart();
   EXPECT_EQ(catalog_->GetAdapter(name)->policy.encoded, std::string("\0\xff", 2));

@@ -105,6 +105,18 @@ TEST_F(VersionsTest, AliasesMoveByCompareAndSwap) {
   EXPECT_EQ(SetAlias("best", Key(2))->generation, 2u);  // already there: nothing moves
 }
 
+// Clients repeat a call whose answer was lost.
+TEST_F(VersionsTest, ARepeatedMoveOfAnAliasIsTheFirst) {
+  EXPECT_EQ(SetAlias("best", Key(1), 0)->generation, 1u);
+  EXPECT_EQ(SetAlias("best", Key(1), 0)->generation, 1u);
+  EXPECT_EQ(SetAlias("best", Key(2), 1)->generation, 2u);
+  EXPECT_EQ(SetAlias("best", Key(2), 1)->generation, 2u);
+  EXPECT_THAT(SetAlias("best", Key(2), 0), IsError("ALIAS_MOVED")) << "two moves ago";
+  EXPECT_THAT(SetAlias("best", std::nullopt, 2), IsOk());
+  EXPECT_THAT(SetAlias("best", std::nullopt, 2), IsOk());
+  EXPECT_THAT(LogAfter(4), ElementsAre("alias best", "alias best", "alias best"));
+}
+
 TEST_F(VersionsTest, AnAliasThatWasRemovedGoesOnCounting) {
   ASSERT_THAT(SetAlias("best", Key(1)), IsOk());
   EXPECT_EQ(SetAlias("best", std::nullopt, 1)->version, std::nullopt);
