@@ -207,8 +207,9 @@ bool UcxTransfer::HandleMessage(const Incoming& incoming) {
     return HandleData(incoming, *message);
   }
   const auto found = pending_.find(message->request);
+  // Its checksums are there once a range was offered: before, nobody can have received it.
   if (message->kind == Kind::kDone && job_.direction == Direction::kPut &&
-      found != pending_.end()) {
+      found != pending_.end() && !found->second.pieces.empty()) {
     client_.counters().bytes_sent += found->second.range.length;
     HandleRangeDone(message->request, found->second.pieces);
     return false;
