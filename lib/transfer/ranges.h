@@ -40,9 +40,10 @@ std::vector<Range> CutRanges(std::span<const Range> ranges, uint64_t range_bytes
 // A set of bytes, kept as disjoint ranges that do not touch.
 class RangeSet {
  public:
-  // 2^16 pieces: a 64 GB image received in alternating 1 MiB ranges, the worst order that an honest
-  // sender has; a hostile one meets the limit at some 4 MB of memory.
-  static constexpr size_t kPiecesMax = size_t{1} << 16;
+  // 2^20 pieces. The worst order that an honest sender has is a rank's columns of every row: each row
+  // is a piece until the other ranks' columns join them, 98,304 for large adapters and some hundred
+  // thousand with many experts. A hostile one meets the limit at some 64 MB of memory.
+  static constexpr size_t kPiecesMax = size_t{1} << 20;
 
   RangeSet() = default;
   explicit RangeSet(std::span<const Range> ranges);  // beyond the limit they are left out

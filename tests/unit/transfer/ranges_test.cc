@@ -43,6 +43,12 @@ TEST(RangeSet, RemovesTheMiddle) {
   EXPECT_EQ(set.bytes(), 5u);
 }
 
+// A rank that has some columns of every row, of an adapter with 98,304 rows in all.
+TEST(RangeSet, HasRoomForColumnsOfManyRows) {
+  RangeSet set;
+  for (uint64_t row = 0; row < 98'304; ++row) ASSERT_TRUE(set.Add({row * 64, 16}).ok()) << row;
+}
+
 TEST(RangeSet, IsBounded) {
   RangeSet set;
   for (uint64_t i = 0; i < RangeSet::kPiecesMax; ++i) ASSERT_TRUE(set.Add({2 * i, 1}).ok());
