@@ -149,7 +149,9 @@ absl::StatusOr<std::string> ResumedRequest::Take(std::string reply) {
   }
   if (!part.is_over) return joined;
   const uint64_t start = generated_.tokens;
-  const bool goes_on = part.is_aborted && x_.flip && x_.flip->flipped() &&
+  // Some SGLang list the last token alone where they abort a stream that waits in their queue again
+  // (tokenizer_manager.py, _handle_abort_req): nothing can go on behind tokens that are not known.
+  const bool goes_on = part.is_aborted && part.lists_all && x_.flip && x_.flip->flipped() &&
                        !x_.live->client_aborted() && start + part.tokens < plan_.most_tokens;
   // A part that was aborted before its first token says nothing that is worth keeping.
   const bool says_nothing = before_ && part.tokens == 0 && goes_on;

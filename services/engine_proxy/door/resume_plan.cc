@@ -141,7 +141,9 @@ absl::StatusOr<Generated> ReadGenerated(const PaddedBody& reply) {
   LORRY_ASSIGN_OR_RETURN(const Fields inner, ObjectFields(reply, meta->value));
   out.ids = Inside(reply, *ids);
   const auto commas = static_cast<uint64_t>(std::count(out.ids.begin(), out.ids.end(), ','));
-  out.tokens = IsBlank(out.ids) ? 0 : commas + 1;
+  const uint64_t listed = IsBlank(out.ids) ? 0 : commas + 1;
+  out.tokens = WholeNumber(reply, inner, "completion_tokens").value_or(listed);
+  out.lists_all = out.tokens == listed;
   const JsonField* finish = FindField(inner, "finish_reason");
   out.is_over = finish != nullptr && finish->value.kind != JsonKind::kNull;
   if (!out.is_over || finish->value.kind != JsonKind::kObject) return out;

@@ -28,8 +28,9 @@ absl::StatusOr<ResumePlan> PlanResume(const BodyFacts& facts, const PaddedBody& 
 
 // What SGLang answered, read for what a continuation needs.
 struct Generated {
-  std::string ids;  // as it wrote them, with commas between
-  uint64_t tokens = 0;
+  std::string ids;          // as it wrote them, with commas between
+  uint64_t tokens = 0;      // that it counts
+  bool lists_all = true;    // `ids` has all of them
   bool is_over = false;     // it ends the sequence
   bool is_aborted = false;  // by an abort
 };

@@ -64,6 +64,10 @@ TEST(ReadGenerated, TellsTokensAndHowItEnded) {
       R"({"text":null,"output_ids":[3,4],"meta_info":{"completion_tokens":2,"finish_reason":{"type":"abort","message":"x"}}})");
   EXPECT_EQ(aborted->ids, "3,4");
   EXPECT_EQ(aborted->tokens, 2u);
+  EXPECT_TRUE(aborted->lists_all);
+  const auto last = read(R"({"output_ids":[4],"meta_info":{"completion_tokens":2}})");
+  EXPECT_EQ(last->tokens, 2u);
+  EXPECT_FALSE(last->lists_all);
   EXPECT_TRUE(aborted->is_over && aborted->is_aborted);
   const auto stopped =
       read(R"({"output_ids":[ ],"meta_info":{"finish_reason":{"type":"length","length":1}}})");

@@ -78,6 +78,25 @@ TEST_F(ResumeTest, OneThatHadNoTokenBeginsAnew) {
   EXPECT_EQ(reply.body.find("spans"), std::string::npos) << "one version made it all";
 }
 
+// As SGLang aborts a stream that it had put back into its queue.
+TEST_F(ResumeTest, AStreamWhoseAbortListsOnlyItsLastTokenEndsWithIt) {
+  Start({[this](const auto& rid) {
+    wire_->Send(StreamHead() + Chunk(Event(Said(rid, "7,8,9", 3, "null"))));
+    Flip(12);
+    return Chunk(Event(Said(rid, "9", 3, kAborted)) + "data: [DONE]\n\n") + Chunk("");
+  }});
+  const Message reply = Ask(Post(
+      "/generate",
+      R"({"lora_path":"policy","input_ids":[1],"sampling_params":{"max_new_tokens":9},"stream":true})",
+      "X-Lorry-Body: 1\r\n"));
+  EXPECT_EQ(asked_.size(), 1u) << "nobody knows behind which tokens to go on";
+  EXPECT_NE(reply.body.find(R"("output_ids":[9],)"), std::string::npos) << reply.body;
+  EXPECT_NE(reply.body.find(R"("spans":[{"start":0,"end":3,"version":11,"run":1}])"),
+            std::string::npos)
+      << reply.body;
+  EXPECT_TRUE(reply.body.ends_with("data: [DONE]\n\n"));
+}
+
 TEST_F(ResumeTest, AsOftenAsItsRowFlips) {
   Start({FlipThen(12, [](const auto& rid) { return JsonReply(Said(rid, "7", 1, kAborted)); }),
          FlipThen(13, [](const auto& rid) { return JsonReply(Said(rid, "8", 1, kAborted)); }),
