@@ -38,7 +38,10 @@ constexpr std::string_view kSampling[] = {"max_new_tokens",
                                           "stop_token_ids",
                                           "no_stop_trim",
                                           "spaces_between_special_tokens"};
-// Of what SGLang writes into meta_info: lists with an entry a token, and what it says of the prompt.
+// Of what SGLang writes into meta_info: counts of tokens, lists with an entry a token, and what it
+// says of the prompt.
+constexpr std::string_view kCounts[] = {"completion_tokens", "reasoning_tokens",
+                                        "output_token_logprobs_length"};
 constexpr std::string_view kByToken[] = {"output_token_logprobs", "output_top_logprobs",
                                          "output_token_ids_logprobs"};
 constexpr std::string_view kOfPrompt[] = {"prompt_tokens", "cached_tokens", "input_token_logprobs",
@@ -92,13 +95,20 @@ absl::Status ContinueMeta(const PaddedBody& before, const JsonField& first, cons
   LORRY_ASSIGN_OR_RETURN(const Fields old, ObjectFields(before, first.value));
   LORRY_ASSIGN_OR_RETURN(const Fields now, ObjectFields(reply, second.value));
   const std::optional<uint64_t> tokens = WholeNumber(before, old, "completion_tokens");
-  const JsonField* count = FindField(now, "completion_tokens");
-  const auto more = count == nullptr ? std::nullopt : WholeNumber(reply, count->value);
-  if (!tokens || !more) return Malformed();
-  edits->push_back({count->value.offset, count->value.length, std::to_string(*tokens + *more)});
+  if (!tokens || !WholeNumber(reply, now, "completion_tokens")) return Malformed();
+  for (const std::string_view key : kCounts) {
+    const std::optional<uint64_t> was = WholeNumber(before, old, key);
+    const std::optional<uint64_t> is = WholeNumber(reply, now, key);
+    if (!was || !is) continue;
+    const JsonRange& at = FindField(now, key)->value;
+    edits->push_back({at.offset, at.length, std::to_string(*was + *is)});
+  }
   for (const std::string_view key : kByToken) {
     JoinLists(before, FindField(old, key), reply, FindField(now, key), edits);
   }
+  // What was aborted in SGLang's queue tells nothing of a prompt that was never computed, and without
+  // tokens its continuation has the same prompt.
+  if (*tokens == 0) return absl::OkStatus();
   for (const std::string_view key : kOfPrompt) {
     const JsonField* was = FindField(old, key);
     const JsonField* is = FindField(now, key);

@@ -92,6 +92,16 @@ TEST(Continued, IsOneReplyOfAllTokens) {
       R"({"text":"a\u00e9b","output_ids":[3,4,5],"meta_info":{"id":"y","finish_reason":{"type":"length"},"prompt_tokens":2,"cached_tokens":1,"completion_tokens":3,"input_token_logprobs":[],"output_token_logprobs":[[-0.50,3,null],[-1,4,null],[-2.0,5,null]],"e2e":1}})");
 }
 
+TEST(Continued, AddsUpWhatIsCounted) {
+  const PaddedBody before(std::string(
+      R"({"output_ids":[3,4],"meta_info":{"completion_tokens":2,"reasoning_tokens":1,"output_token_logprobs_length":2}})"));
+  EXPECT_EQ(
+      *Continued(
+          before,
+          R"({"output_ids":[5],"meta_info":{"output_token_logprobs_length":1,"reasoning_tokens":1,"completion_tokens":1}})"),
+      R"({"output_ids":[3,4,5],"meta_info":{"output_token_logprobs_length":3,"reasoning_tokens":2,"completion_tokens":3}})");
+}
+
 TEST(Continued, PartsWithoutTokensChangeNothing) {
   const PaddedBody nothing(
       std::string(R"({"text":"","output_ids":[],"meta_info":{"completion_tokens":0}})"));

@@ -62,19 +62,26 @@ TEST_F(ResumeTest, AStreamGoesOnAsOne) {
 }
 
 TEST_F(ResumeTest, OneThatHadNoTokenBeginsAnew) {
-  Start(
-      {FlipThen(
-           12,
-           [](const auto& rid) {
-             return JsonReply(
-                 R"({"text":"","output_ids":[],"meta_info":{"id":")" + rid +
-                 R"(","finish_reason":{"type":"abort","message":"Abort in waiting queue"},"completion_tokens":0}})");
-           }),
-       [](const auto& rid) { return JsonReply(Said(rid, "9", 1, kLength)); }});
+  const auto in_queue = [](const auto& rid) {
+    return JsonReply(
+        R"({"text":"","output_ids":[],"meta_info":{"id":")" + rid +
+        R"(","finish_reason":{"type":"abort","message":"Abort in waiting queue"},"input_token_logprobs":[],"input_top_logprobs":[],"completion_tokens":0}})");
+  };
+  const auto whole = [](const auto& rid) {
+    std::string said = Said(rid, "9", 1, kLength);
+    return JsonReply(said.insert(
+        said.find("\"prompt_tokens\""),
+        R"("input_token_logprobs":[[null,1,null],[-0.5,2,null]],"input_top_logprobs":[null,[]],)"));
+  };
+  Start({FlipThen(12, in_queue), whole});
   const Message reply = Ask(Generation(false));
   EXPECT_EQ(reply.Get("X-Lorry-Version"), "12");
   EXPECT_EQ(After(asked_.at(1), "\"input_ids\":", ']'), "[1,2");
   EXPECT_EQ(After(reply.body, "\"prompt_tokens\":", ','), "2");
+  EXPECT_NE(reply.body.find(R"("input_token_logprobs":[[null,1,null],[-0.5,2,null]])"),
+            std::string::npos)
+      << reply.body;
+  EXPECT_NE(reply.body.find(R"("input_top_logprobs":[null,[]])"), std::string::npos);
   EXPECT_EQ(reply.body.find("spans"), std::string::npos) << "one version made it all";
 }
 
