@@ -182,7 +182,7 @@ Task<bool> ResumedRequest::ResolveAnew() {
     outcome = *std::move(waited);
   }
   Admitted* admitted = std::get_if<Admitted>(&outcome);
-  if (admitted == nullptr) co_return false;
+  if (admitted == nullptr || x_.live->client_aborted()) co_return false;
   x_.admission = std::move(admitted->admission);
   x_.resolved = std::move(admitted->resolved);
   x_.lag_known = x_.shard.Table().lag_known;

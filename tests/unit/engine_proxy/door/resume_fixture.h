@@ -56,6 +56,13 @@ class ResumeTest : public FlipTest {
     };
     StartOn(script, {.cumulative_streams = true, .aborts_waiting = true});
   }
+  // On which nobody stands for the moment.
+  proxy::DoorTable HeldRow() const {
+    proxy::DoorTable held = On(11);
+    held.rows[0].mode = fleet::RowMode::kHeld;
+    held.rows[0].target = EngineName();
+    return held;
+  }
   void WaitForAbort() {
     Gate* gate = nullptr;
     {

@@ -264,12 +264,9 @@ TEST_F(ResumeTest, KeepsTheIdThatItBeganWith) {
 }
 
 TEST_F(ResumeTest, CountsNoVersionWhileItsRowIsHeld) {
-  proxy::DoorTable held = On(11);
-  held.rows[0].mode = fleet::RowMode::kHeld;
-  held.rows[0].target = EngineName();
   Start({FlipThen(12,
-                  [&](const auto& rid) {
-                    door_->SetTable(held);
+                  [this](const auto& rid) {
+                    door_->SetTable(HeldRow());
                     return JsonReply(Said(rid, "7", 1, kAborted));
                   }),
          [](const auto& rid) { return JsonReply(Said(rid, "9", 1, kLength)); }});
@@ -278,6 +275,23 @@ TEST_F(ResumeTest, CountsNoVersionWhileItsRowIsHeld) {
   EXPECT_TRUE(Eventually([this] { return !asked_.empty() && InFlight(11) == 0; }));
   door_->SetTable(On(12));
   EXPECT_EQ(ReadMessage(wire).Get("X-Lorry-Version"), "11, 12");
+  Stop();
+}
+
+TEST_F(ResumeTest, WhatItsClientAbortsWhileItsRowIsHeldGoesOnNoMore) {
+  Start({FlipThen(12, [this](const auto& rid) {
+    door_->SetTable(HeldRow());
+    return JsonReply(Said(rid, "7", 1, kAborted));
+  })});
+  Wire wire = Connect();
+  wire.Send(Generation(false));
+  EXPECT_TRUE(Eventually([this] { return !asked_.empty() && InFlight(11) == 0; }));
+  EXPECT_EQ(Ask(Post("/abort_request", R"({"rid":"mine"})")).status(), 200);
+  door_->SetTable(On(12));
+  const Message reply = ReadMessage(wire);
+  EXPECT_EQ(After(reply.body, "\"output_ids\":", ']'), "[7");
+  EXPECT_NE(reply.body.find("abort"), std::string::npos);
+  EXPECT_EQ(asked_.size(), 1u);
   Stop();
 }
 
