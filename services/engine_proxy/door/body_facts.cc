@@ -25,13 +25,14 @@ bool IsBase(const EngineFacts& engine, std::string_view model) {
 
 // What `model` says of an adapter. "base:policy" is SGLang's own form: it looks for the whole name
 // of its base model, which may have colons itself, and splits at the first colon otherwise
-// (serving_base.py, _parse_model_parameter).
+// (serving_base.py, _parse_model_parameter). On vLLM all of it is a name.
 std::string ReferenceInModel(EngineKind kind, const EngineFacts& engine, const std::string& model,
                              bool* names_base) {
   *names_base =
       model.empty() || IsBase(engine, model) || (kind == EngineKind::kSglang && model == "default");
   if (*names_base) return "";
-  size_t colon = kind == EngineKind::kSglang ? model.find(':') : std::string::npos;
+  if (kind != EngineKind::kSglang) return model;
+  size_t colon = model.find(':');
   size_t longest = 0;
   for (const std::string& base : engine.base_models) {
     if (base.size() < longest || model.size() <= base.size() || model[base.size()] != ':' ||

@@ -81,7 +81,8 @@ TEST(Rewrite, FindsTheAdapterWhereverItIsNamed) {
     EXPECT_EQ(Named(EngineKind::kSglang, kChat, text), adapter) << text;
   }
   EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"model":"org/Base-7B"})"), "");
-  EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"model":"base:policy"})"), "policy");
+  EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"model":"base:policy"})"), "base:policy")
+      << "a framework may have given that name";
   EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"model":"odd:policy"})"), "odd:policy");
   EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"lora_path":["a"]})"), "REQUEST_INVALID");
 }
