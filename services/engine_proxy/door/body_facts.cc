@@ -301,6 +301,9 @@ absl::StatusOr<BodyFacts> ReadBody(EngineKind kind, BodyShape shape, const Engin
   const ShapeRules rules = RulesOf(shape);
   if (kind != EngineKind::kSglang) {
     if (const JsonField* id = FindField(fields, "request_id")) facts.rid = id->value;
+    if (const JsonField* beams = FindField(fields, "use_beam_search")) {
+      LORRY_ASSIGN_OR_RETURN(facts.searches_beams, BoolValue(body, beams->value));
+    }
     facts.engine_requests = VllmRequests(body, fields, rules);
     facts.wants_prompt_logprobs =
         engine.dies_of_prompt_logprobs && WantsPromptLogprobs(body, fields, shape);

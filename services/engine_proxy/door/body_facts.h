@@ -48,6 +48,7 @@ struct BodyFacts {
   std::string asked_model;  // JSON text of `model` where it names something
   std::string base_model;   // the text itself where it is a name of the engine's base model
   bool stream = false;
+  bool searches_beams = false;         // vLLM: `use_beam_search`
   bool wants_prompt_logprobs = false;  // read only where the engine dies of it (EngineFacts)
   uint64_t n = 1;
   size_t batch = 0;  // 0: not a batch

@@ -38,8 +38,10 @@ bool Generates(const Exchange& x) {
 }
 
 // As vLLM calls them after X-Request-Id (_base_request_id and its callers, 0.32); one for each
-// prompt, whatever n is. None: they cannot be known.
+// prompt, whatever n is. None: they cannot be known. A beam search makes new requests for each
+// token, with ids that it draws.
 std::vector<std::string> VllmIds(const Exchange& x) {
+  if (x.asks.searches_beams) return {};
   const std::string& id = x.record.request_id;
   if (x.head.path == "/v1/chat/completions" || x.head.path == "/v1/messages") {
     return {"chatcmpl-" + id};

@@ -472,8 +472,11 @@ TEST_F(InFlightTest, SaysWhyARequestCanOnlyFinish) {
           R"({"lora_path":"policy","input_ids":[1],"sampling_params":{"max_new_tokens":9},"stream":true})"),
       "finish_on_old; --incremental-streaming-output");
   kind_ = EngineKind::kVllm;
-  EXPECT_EQ(why("/v1/responses", R"({"model":"policy"})"),
-            "finish_on_old; vLLM does not tell how it calls this request");
+  for (const char* path : {"/v1/responses", "/v1/chat/completions", "/v1/completions"}) {
+    EXPECT_EQ(why(path, R"({"model":"policy","use_beam_search":"yes"})"),
+              "finish_on_old; vLLM does not tell how it calls this request")
+        << path;
+  }
   EXPECT_EQ(
       why("/v1/completions", R"({"model":"policy","n":)" + std::to_string(kMaxBatch + 1) + "}"),
       "finish_on_old; vLLM does not tell how it calls this request");
