@@ -3,8 +3,11 @@
 #include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <chrono>
+#include <numeric>
 #include <utility>
 
+#include "services/engine_proxy/door/exchange.h"
 #include "services/engine_proxy/door/framing.h"
 #include "services/engine_proxy/door/json_splice.h"
 
@@ -12,6 +15,7 @@ namespace lorry::door {
 namespace {
 
 constexpr size_t kAbortReplyBytes = 64 * 1024;
+constexpr std::chrono::milliseconds kAbortAgain{1'000};
 
 // Whatever is answered: an abort is tried.
 Task<void> PostControl(Shard& shard, std::string_view path, const std::string& body,
@@ -26,6 +30,18 @@ Task<void> PostControl(Shard& shard, std::string_view path, const std::string& b
   const std::array<asio::const_buffer, 2> request = {asio::buffer(head), asio::buffer(body)};
   const BufferedReply ignored = co_await Fetch(call, request, kAbortReplyBytes);
   (void)ignored;
+}
+
+Task<void> AbortAgain(Shard& shard, std::weak_ptr<LiveRequest> live, std::vector<std::string> ids,
+                      std::string authorization) {
+  Timer timer(shard.io.get_executor());
+  for (;;) {
+    timer.expires_after(kAbortAgain);
+    auto [ignored] = co_await timer.async_wait(kAwait);
+    (void)ignored;
+    if (live.expired()) co_return;
+    co_await SendAborts(shard, ids, authorization);
+  }
 }
 
 }  // namespace
@@ -89,6 +105,24 @@ Task<void> SendVllmAborts(Shard& shard, std::vector<std::string> ids, std::strin
 void SpawnAborts(Shard& shard, std::vector<std::string> ids, const EngineFacts& facts) {
   if (ids.empty()) return;
   asio::co_spawn(shard.io, SendAborts(shard, std::move(ids), facts.control_authorization),
+                 asio::detached);
+}
+
+Task<void> AbortUnwanted(Shard& shard, std::shared_ptr<LiveRequest> live,
+                         std::vector<std::string> due, std::shared_ptr<const EngineFacts> facts) {
+  if (facts->aborts_waiting) {
+    std::vector<uint32_t> all(live->ids().size());
+    std::iota(all.begin(), all.end(), 0);
+    for (std::string& id : live->Answered(all)) due.push_back(std::move(id));
+  }
+  co_await SendAborts(shard, due, facts->control_authorization);
+  if (!facts->aborts_waiting || due.empty()) co_return;
+  asio::co_spawn(shard.io, AbortAgain(shard, live, std::move(due), facts->control_authorization),
+                 asio::detached);
+}
+
+void SpawnAbortOfAll(Exchange& x) {
+  asio::co_spawn(x.shard.io, AbortUnwanted(x.shard, x.live, x.live->WantAbort(), x.facts),
                  asio::detached);
 }
 

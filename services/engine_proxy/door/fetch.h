@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "services/engine_proxy/door/upstream.h"
 
 namespace lorry::door {
+
+struct Exchange;
 
 struct BufferedReply {
   CallResult result = CallResult::kOk;
@@ -33,6 +36,13 @@ Task<void> ReadToEnd(UpstreamCall& call);
 Task<void> SendAborts(Shard& shard, std::vector<std::string> ids, std::string authorization);
 // The same, for nobody to wait for.
 void SpawnAborts(Shard& shard, std::vector<std::string> ids, const EngineFacts& facts);
+// SGLang, rewritten: aborts what its client no longer wants, `due` of it at once. Where what waits
+// may be aborted too, all of it at once, and again until the request is over: the engine does not know
+// the id of one that it is still reading. Comes back when the engine was told for the first time.
+Task<void> AbortUnwanted(Shard& shard, std::shared_ptr<LiveRequest> live,
+                         std::vector<std::string> due, std::shared_ptr<const EngineFacts> facts);
+// The same of all of a request, for nobody to wait for.
+void SpawnAbortOfAll(Exchange& x);
 // Asks vLLM to abort these ids, in one call, which passes over those that it does not know.
 Task<void> SendVllmAborts(Shard& shard, std::vector<std::string> ids, std::string authorization);
 

@@ -130,7 +130,7 @@ Task<void> Relay::BreakOff(CallResult why) {
 
 void Relay::OnClientLeft() {
   if (!x.live) return call.Cancel();
-  SpawnAborts(x.shard, x.live->WantAbort(), *x.facts);
+  SpawnAbortOfAll(x);
 }
 
 }  // namespace

@@ -48,8 +48,7 @@ Task<bool> ResumedRequest::RunPart() {
   for (const std::string_view piece : body.pieces())
     request.emplace_back(piece.data(), piece.size());
   UpstreamCall call(x_.shard.pool, x_.shard.shared.options.limits);
-  const LeaveHook hook(x_.client,
-                       [this] { SpawnAborts(x_.shard, x_.live->WantAbort(), *x_.facts); });
+  const LeaveHook hook(x_.client, [this] { SpawnAbortOfAll(x_); });
   CallResult started = co_await call.Start(request, false);
   if (started == CallResult::kSilent) {
     // The client hears that now, but the request is in flight until the engine has ended it.

@@ -107,9 +107,9 @@ Task<bool> Session::ServeFetched(Exchange& x) {
   co_return co_await Answer(x, 200, kJson, *std::move(body));
 }
 
-// SGLang answers 200 whether or not it knew the id; so does the door. A request that streams is
-// aborted once its first token was seen, because SGLang leaks one that is aborted in its queue
-// (sglang#34205); one that does not stream shows no first token, and runs to its end.
+// SGLang answers 200 whether or not it knew the id; so does the door. Where SGLang leaks a request
+// that is aborted in its queue (sglang#34205), one that streams is aborted once its first token was
+// seen; one that does not stream shows none, and runs to its end.
 Task<bool> Session::ServeAbort(Exchange& x) {
   const PaddedBody body = PaddedBody::Lent(x.body);
   auto fields = ObjectFields(body);
@@ -131,8 +131,8 @@ Task<bool> Session::ServeAbort(Exchange& x) {
     co_return co_await Refuse(x, std::move(why));
   }
   for (const LiveIds::Target& target : shard_.shared.live_ids.Find(*id)) {
-    co_await SendAborts(shard_, target.request->ClientAborts(target.prompt),
-                        x.facts->control_authorization);
+    co_await AbortUnwanted(shard_, target.request, target.request->ClientAborts(target.prompt),
+                           x.facts);
   }
   co_return co_await Answer(x, 200, kJson, "");
 }

@@ -24,6 +24,7 @@ SplitCall::SplitCall(Exchange& x, const BodyFacts& facts)
 }
 
 Task<bool> SplitCall::Run() {
+  const LeaveHook hook(x_.client, [this] { SpawnAbortOfAll(x_); });
   for (size_t i = 0; i < replies_.size(); ++i) {
     asio::co_spawn(x_.shard.io, FetchOne(i), asio::detached);
   }

@@ -130,7 +130,7 @@ void SplitStream::Fail(Refused why) {
 }
 
 void SplitStream::Stop() {
-  SpawnAborts(x_.shard, x_.live->WantAbort(), *x_.facts);
+  SpawnAbortOfAll(x_);
   changed_.cancel();
   room_.cancel();
 }

@@ -1,6 +1,8 @@
 // The door from outside: what a client and an engine see of it.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
 #include <string>
 
 #include "tests/unit/engine_proxy/door/door_fixture.h"
@@ -290,6 +292,43 @@ TEST_F(DoorTest, GivesClientsTheirOwnIdsBack) {
   EXPECT_TRUE(aborted.Wait());
   wire.ReadUntil("0\r\n\r\n");
   EXPECT_TRUE(Eventually([&] { return door_->Explain("mine").has_value(); }));
+}
+
+// What waits in the engine may be aborted: no first token is waited for, which a plain reply does not
+// show. An engine that is still reading the request does not know it at first.
+TEST_F(DoorTest, AbortsAPlainRequestUntilItIsOver) {
+  std::atomic<int> asked{0};
+  std::atomic<int> told{0};
+  std::unique_ptr<Gate> aborted;
+  StartBefore([&](const Message& request, Wire& wire) {
+    if (request.path() == "/abort_request") {
+      if (++told > asked) aborted->Open();
+      return wire.Send(JsonReply(""));
+    }
+    ++asked;
+    EXPECT_TRUE(aborted->Wait());
+    return wire.Send(JsonReply(R"({"meta_info":{"finish_reason":{"type":"abort"}}})"));
+  });
+  door_->SetEngineFacts({.base_models = {"base"}, .aborts_waiting = true});
+  const auto ask = [&](const std::string& more, int requests) {
+    asked = told = 0;
+    aborted = std::make_unique<Gate>();
+    Wire wire = Connect();
+    wire.Send(Post("/generate", R"({"lora_path":"policy","rid":"mine",)" + more + "}"));
+    EXPECT_TRUE(Eventually([&] { return asked == requests; }));
+    return wire;
+  };
+  Wire waits = ask(R"("text":"a")", 1);
+  EXPECT_EQ(Ask(Post("/abort_request", R"({"rid":"mine"})")).status(), 200);
+  EXPECT_EQ(ReadMessage(waits).status(), 200);
+  EXPECT_TRUE(BecomesQuiet());
+  for (const int n : {1, 2}) {
+    ask(R"("sampling_params":{"n":)" + std::to_string(n) + "}", n).Close();
+    EXPECT_TRUE(BecomesQuiet()) << n;
+    EXPECT_GT(told, n);
+  }
+  door_.reset();
+  engine_.reset();
 }
 
 TEST_F(DoorTest, AnswersControlRoutesTruthfully) {
