@@ -301,6 +301,16 @@ absl::StatusOr<BodyFacts> ReadBody(EngineKind kind, BodyShape shape, const Engin
   const ShapeRules rules = RulesOf(shape);
   if (kind != EngineKind::kSglang) {
     if (const JsonField* id = FindField(fields, "request_id")) facts.rid = id->value;
+    const JsonField* background = FindField(fields, "background");
+    if (background != nullptr && shape == BodyShape::kResponses) {
+      LORRY_ASSIGN_OR_RETURN(const bool is_asked, BoolValue(body, background->value));
+      // It would be answered at once, and generate on an adapter that nobody counts any more.
+      if (is_asked) {
+        return Invalid(
+            "a response in the background cannot be fetched through this door; send it without "
+            "background");
+      }
+    }
     if (const JsonField* beams = FindField(fields, "use_beam_search")) {
       LORRY_ASSIGN_OR_RETURN(facts.searches_beams, BoolValue(body, beams->value));
     }

@@ -87,6 +87,18 @@ TEST(Rewrite, FindsTheAdapterWhereverItIsNamed) {
   EXPECT_EQ(Named(EngineKind::kVllm, kChat, R"({"lora_path":["a"]})"), "REQUEST_INVALID");
 }
 
+// vLLM answers it at once and generates behind the door's count, and the door fetches no response.
+TEST(Rewrite, RefusesResponsesInTheBackground) {
+  const auto named = [](const std::string& value) {
+    return Named(EngineKind::kVllm, BodyShape::kResponses,
+                 R"({"model":"policy","background":)" + value + "}");
+  };
+  EXPECT_EQ(named("true"), "REQUEST_INVALID");
+  EXPECT_EQ(named("1"), "REQUEST_INVALID");
+  EXPECT_EQ(named("false"), "policy");
+  EXPECT_EQ(named("null"), "policy");
+}
+
 TEST(Rewrite, ReadsBatches) {
   EXPECT_EQ(Named(EngineKind::kSglang, kGenerate,
                   R"({"text":["a","b","c"],"lora_path":["x",null,"y@2"]})"),
