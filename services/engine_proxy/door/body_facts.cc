@@ -140,11 +140,14 @@ absl::Status ReadBatch(const PaddedBody& body, const Fields& fields, const Shape
     if (field == nullptr || field->value.kind != JsonKind::kArray) continue;
     // One array of tokens may be far longer than any batch: its first byte tells them apart.
     const std::string_view text = body.Text(field->value);
-    const char first = text[text.find_first_not_of(" \t\r\n", 1)];
+    const size_t at = text.find_first_not_of(" \t\r\n", 1);
+    char first = text[at];
     // SGLang answers 400 for one of these and 500 or nothing for others.
     if (first == ']') return Invalid(std::string(key) + " is an empty list");
+    // A token is a list of numbers there, and a prompt a list of them.
+    if (key == "input_embeds") first = text[text.find_first_not_of(" \t\r\n", at + 1)];
     const bool nested = first == '[' || first == '"' || first == '{';
-    if (!nested || key == "input_embeds") continue;
+    if (!nested) continue;
     LORRY_ASSIGN_OR_RETURN(const std::vector<JsonRange> items,
                            ArrayElements(body, field->value, kMaxBatch));
     // An embedding of one text with its image is no batch (serving_embedding.py).
@@ -201,6 +204,13 @@ bool HasValue(const Fields& fields, std::string_view key) {
   return field != nullptr && field->value.kind != JsonKind::kNull;
 }
 
+// Where /inference/v1/generate of vLLM has what others have in the body.
+Fields VllmSamplingParams(const PaddedBody& body, const Fields& fields) {
+  const JsonField* params = FindField(fields, "sampling_params");
+  if (params == nullptr || params->value.kind != JsonKind::kObject) return {};
+  return ObjectFields(body, params->value).value_or(Fields());
+}
+
 // As vLLM reads them (to_sampling_params of its requests, 0.32): by name, and by `echo`, in a chat
 // whether or not it asks for log-probabilities besides.
 bool WantsPromptLogprobs(const PaddedBody& body, const Fields& fields, BodyShape shape) {
@@ -209,18 +219,18 @@ bool WantsPromptLogprobs(const PaddedBody& body, const Fields& fields, BodyShape
   if (echo != nullptr && BoolValue(body, echo->value).value_or(false) &&
       (shape == BodyShape::kChat || HasValue(fields, "logprobs")))
     return true;
-  const JsonField* params = FindField(fields, "sampling_params");
-  if (params == nullptr || params->value.kind != JsonKind::kObject) return false;
-  const absl::StatusOr<Fields> inner = ObjectFields(body, params->value);
-  return inner.ok() && HasValue(*inner, "prompt_logprobs");
+  return HasValue(VllmSamplingParams(body, fields), "prompt_logprobs");
 }
 
 // vLLM makes n requests of each prompt, and judges both fields itself: what it will refuse counts as
 // one.
 uint32_t VllmRequests(const PaddedBody& body, const Fields& fields, const ShapeRules& rules) {
   uint64_t requests = 1;
-  const JsonField* n = rules.n == CountPlace::kBody ? FindField(fields, "n") : nullptr;
-  if (n != nullptr) requests = CountValue(body, n->value).value_or(1);
+  const Fields params = VllmSamplingParams(body, fields);
+  for (const Fields* place : {&fields, &params}) {
+    const JsonField* n = rules.n == CountPlace::kBody ? FindField(*place, "n") : nullptr;
+    if (n != nullptr) requests = std::max(requests, CountValue(body, n->value).value_or(1));
+  }
   BodyFacts batch;
   if (ReadBatch(body, fields, rules, &batch).ok())
     requests = std::min(requests, kMaxEngineRequests) * batch.prompts();

@@ -394,8 +394,12 @@ TEST(BodyFacts, CountTheRequestsThatTheEngineMakesOfIt) {
   constexpr auto kS = EngineKind::kSglang, kV = EngineKind::kVllm;
   EXPECT_EQ(RequestsOf(kS, kGenerate, R"({"text":"x"})"), 1u);
   EXPECT_EQ(RequestsOf(kS, kGenerate, R"({"text":["x","y"],"sampling_params":{"n":8}})"), 16u);
+  EXPECT_EQ(RequestsOf(kS, kGenerate, R"({"input_embeds":[[0.5],[1]]})"), 1u);
+  EXPECT_EQ(RequestsOf(kS, kGenerate, R"({"input_embeds":[ [[0.5],[1]],[[1]]]})"), 2u);
   EXPECT_EQ(RequestsOf(kS, kChat, R"({"n":8})"), 8u);
   EXPECT_EQ(RequestsOf(kV, kChat, R"({"n":8})"), 8u);
+  EXPECT_EQ(RequestsOf(kV, kChat, R"({"sampling_params":{"n":8}})"), 8u)
+      << "/inference/v1/generate";
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[[1,2],[3]],"n":8})"), 16u);
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[1,2,3],"n":null})"), 1u);
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[],"n":"many"})"), 1u) << "vLLM refuses it";
