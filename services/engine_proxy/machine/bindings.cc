@@ -141,6 +141,8 @@ std::optional<End> EndOf(const Core& core, const PendingBind& call) {
   if (const auto* failed = std::get_if<at::Failed>(&residency->phase))
     return End{BindAnswer::kRefused, failed->mishap.reason, failed->mishap.detail};
   if (core.IsWedged()) return End{BindAnswer::kRefused, "ENGINE_WEDGED", WhyAway(core, *residency)};
+  if (std::string why = WhyUnservable(core, *residency); !why.empty())
+    return End{BindAnswer::kRefused, "ADAPTER_UNSERVABLE", std::move(why)};
   if (!core.IsWantedLoaded(*residency)) {
     return End{BindAnswer::kRefused, "POISONED",
                "an engine here ended while it loaded or tried this adapter; look at its weights"};

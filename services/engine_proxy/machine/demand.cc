@@ -67,6 +67,7 @@ std::string WhyAway(const Core& core, const Residency& residency) {
   if (const auto* failed = std::get_if<at::Failed>(&residency.phase))
     return absl::StrCat("it failed here: ", failed->mishap.reason, ", ", failed->mishap.detail);
   if (core.IsWedged()) return "the engine's registry hangs, and loads nothing before a restart";
+  if (std::string why = WhyUnservable(core, residency); !why.empty()) return why;
   if (!core.IsWantedLoaded(residency))
     return "this engine may not load it now: an engine died of it, or another one tries it first";
   if (residency.IsAny<at::Absent, at::Fetching, at::Cancelling>()) return "its files are fetched";
@@ -75,6 +76,16 @@ std::string WhyAway(const Core& core, const Residency& residency) {
   if (IsSlotFree(core, residency)) return "the engine is busy with another adapter or a pause";
   return absl::StrCat("the engine's ", core.limits.slots, " adapter slots are held by ",
                       WhoHoldsSlots(core));
+}
+
+std::string WhyUnservable(const Core& core, const Residency& residency) {
+  if (core.limits.kind == fleet::EngineKind::kUnknown) return "";
+  if (residency.render != fleet::RenderFor(core.limits.kind, residency.traits)) {
+    return "its files were written for another kind of engine, and this one would scale its "
+           "weights "
+           "otherwise; what a framework loaded it has to load again";
+  }
+  return fleet::WhyNotServable(core.limits, residency.traits);
 }
 
 }  // namespace lorry::proxy

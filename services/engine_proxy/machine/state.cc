@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/engine_proxy/machine/binding_name.h"
+#include "services/engine_proxy/machine/demand.h"
 
 namespace lorry::proxy {
 namespace {
@@ -40,6 +41,7 @@ bool Core::IsUnwanted(const Residency& residency) const {
 }
 
 bool Core::IsWantedLoaded(const Residency& residency) const {
+  if (!WhyUnservable(*this, residency).empty()) return false;
   const auto killer = killers.find(residency.name);
   const uint32_t deaths = killer != killers.end() ? killer->second.deaths : 0;
   const bool is_bound = IsBound(residency.name);

@@ -212,7 +212,7 @@ class Bench {
   std::vector<fleet::ProbeKind> probes_;
   fleet::ProbeMode rule_ = fleet::ProbeMode::kAuto;  // of what is desired, with these traits
   uint32_t gap_ppm_ = fleet::kProbeGapPpmDefault;    // likewise
-  fleet::VersionTraits traits_;
+  fleet::VersionTraits traits_;                      // and of bindings
   Outcome unload_outcome_ = Outcome::kOk;
   int checks_ = 0;
   int fetches_ = 0;
@@ -366,6 +366,8 @@ class Bench {
       return events_.push_back(read);
     }
     read.digest = Digest{found->second};
+    read.traits = traits_;
+    read.render = fleet::RenderFor(e.kind, traits_);
     read.name = BindingName(read.digest, read.render);
     if (!shelf_.contains(read.name)) read.path = "/" + read.name.value;
     shelf_.insert(read.name);

@@ -271,6 +271,49 @@ TEST_F(BindingsTest, LostFilesAreReadAgainAndOtherBytesAreRefused) {
   EXPECT_EQ(Serves("a"), "away") << "never by other bytes";
 }
 
+// vLLM scales an rsLoRA adapter as it should by its own config; SGLang does not, and needs another.
+TEST_F(BindingsTest, WhatWasWrittenForAnotherKindOfEngineIsNotLoaded) {
+  bench_.traits_.rslora = true;
+  ASSERT_EQ(Answered(Ask("a", "/d/one")), "done");
+  bench_.Stop();
+  bench_.engine_.clear();
+  bench_.loads_.clear();
+  bench_.boot_ = BootId("boot2");
+  bench_.limits_.kind = fleet::EngineKind::kSglang;
+  bench_.Start();
+  bench_.Look(3);
+  bench_.waiting_ = {AdapterName(Of("1").value)};
+  bench_.Report();
+  EXPECT_TRUE(bench_.loads_.empty());
+  EXPECT_EQ(Serves("a"), "away");
+  EXPECT_NE(bench_.machine_->door_table().FindBinding("a")->waits_for.find("load again"),
+            std::string::npos);
+  EXPECT_EQ(Answered(Ask("a", "/d/one")), "done") << "the remedy that it names";
+  EXPECT_EQ(bench_.loads_, std::vector{BindingName(Digest{"1"}, fleet::Render::kRsloraFolded)});
+  EXPECT_EQ(Serves("a"), "1");
+}
+
+TEST_F(BindingsTest, ACallIsRefusedWhereAnotherKindOfEngineComesMeanwhile) {
+  bench_.traits_.rslora = true;
+  bench_.silent_ = {kLoadEffect};
+  const uint64_t ticket = Ask("a", "/d/one");
+  bench_.Tell(EngineLost{true});
+  bench_.boot_ = BootId("boot2");
+  bench_.limits_.kind = fleet::EngineKind::kSglang;
+  bench_.See();
+  EXPECT_EQ(Answered(ticket), "ADAPTER_UNSERVABLE");
+}
+
+TEST_F(BindingsTest, WhatIsAboveTheLimitsOfTheNextEngineIsNotLoaded) {
+  bench_.traits_.rank_max = 64;
+  ASSERT_EQ(Answered(Ask("a", "/d/one")), "done");
+  bench_.limits_.rank_limit = 32;
+  bench_.loads_.clear();
+  bench_.Reboot();
+  bench_.Look(3);
+  EXPECT_TRUE(bench_.loads_.empty());
+}
+
 TEST_F(BindingsTest, TensorsAreReadOutOfTheirCall) {
   bench_.files_[kTensorsPath] = "t";
   bench_.Tell(BindAsked{++ticket_, "a", kTensorsPath, false, true});

@@ -170,6 +170,22 @@ TEST(Residency, ASurvivorIsServedAgainAfterARestartWithoutTheOrchestrator) {
   EXPECT_FALSE(bench.machine_->door_table().awaits_desired);
 }
 
+TEST(Residency, WhatARowStandsOnIsNotLoadedIntoAnotherKindOfEngine) {
+  Bench bench;
+  bench.traits_.rslora = true;
+  bench.Desire(1, {1});
+  ASSERT_TRUE(bench.Routed(1));
+  bench.Stop();
+  bench.engine_.clear();
+  bench.loads_.clear();
+  bench.boot_ = BootId("boot2");
+  bench.limits_.kind = fleet::EngineKind::kSglang;
+  bench.Start();
+  bench.Look(3);
+  EXPECT_TRUE(bench.loads_.empty());
+  EXPECT_EQ(bench.TheRow().mode, fleet::RowMode::kClosed);
+}
+
 TEST(Residency, ASurvivorOfALostJournalIsKnownByItsNameAndLeaves) {
   Bench bench;
   const EngineName stranger("other-v7-0123456789ab");
