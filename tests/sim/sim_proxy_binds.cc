@@ -56,11 +56,9 @@ void SimProxy::Do(const proxy::ReadBinding& effect) {
     read.digest = directory.digest;
     read.name = proxy::BindingName(read.digest, read.render);
     const std::string path = PathOf(read.name);
-    if (!disk_.contains(path)) {
-      // Nobody knows before it is read that an engine lists that name; but it is put there whole.
-      disk_[path] = std::move(directory);
-      read.path = path;
-    }
+    // Nobody knows before it is read that an engine lists that name; but it is put there whole.
+    const SimDirectory& there = disk_.try_emplace(path, std::move(directory)).first->second;
+    if (there.is_readable && there.digest == read.digest) read.path = path;
     Post(read);
   });
 }

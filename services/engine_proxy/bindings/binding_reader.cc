@@ -99,6 +99,9 @@ absl::StatusOr<BindingRead> BindingReader::ReadNew(const ReadBinding& read) {
   done.name = BindingName(done.digest, done.render);
   if (shelf_.Has(done.name)) {
     shelf_.GiveBack(std::move(image.file));
+    // Perhaps nobody remembers it.
+    const std::string path = shelf_.PathOf(done.name);
+    if (shelf_.Proves(done.name, path, done.digest, done.render)) done.path = path;
     return done;
   }
   LORRY_ASSIGN_OR_RETURN(done.path, shelf_.Place(done.name, std::move(image.file),

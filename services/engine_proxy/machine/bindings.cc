@@ -245,9 +245,9 @@ void HandleBindingRead(Core& core, const BindingRead& event) {
       residency.traits = event.traits;
       residency.render = event.render;
     }
-    // UNLOADING: the engine may have loaded the name again by itself, from a directory that is
-    // gone, and have been asked to unload it.
-    if (!event.path.empty() && residency.IsAny<at::Absent, at::Unloading>()) {
+    // Not only ABSENT: the engine may have loaded the name again by itself, from a directory that is
+    // gone, and have been asked to unload it; or its copy was lost, and could not be read again.
+    if (!event.path.empty() && !residency.directory.has_value()) {
       residency.directory = Directory{.path = event.path, .proven = true};
       residency.loaded_on = BootId();
       if (!Move(core, residency, ResidencyEvent::kFetched)) core.SaveName(residency);

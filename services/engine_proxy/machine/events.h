@@ -224,7 +224,7 @@ struct BindingRead {
   Digest digest;
   fleet::VersionTraits traits;
   fleet::Render render = fleet::Render::kPlain;
-  // Where it was written for the engine; empty: `name` had a directory already.
+  // Where it is written for the engine; empty: what `name` has there is broken.
   std::string path;
 };
 

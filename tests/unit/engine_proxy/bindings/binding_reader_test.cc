@@ -67,7 +67,9 @@ TEST_F(BindingReaderTest, TensorsHaveTheNameOfADirectoryWithThem) {
   ASSERT_EQ(directory.outcome, Outcome::kOk) << directory.detail;
   EXPECT_EQ(directory.digest, tensors.digest);
   EXPECT_EQ(directory.name, tensors.name);
-  EXPECT_EQ(directory.path, "") << "it is there already";
+  EXPECT_EQ(directory.path, tensors.path) << "it is there already";
+  std::ofstream(tensors.path + "/adapter_config.json") << "{}";
+  EXPECT_EQ(Reads(root_ / "a", 0).path, "") << "and is no more what it was";
 }
 
 TEST_F(BindingReaderTest, WhoeverHasLeftTakesHisTensorsAlong) {

@@ -325,6 +325,25 @@ TEST_F(BindingsTest, TensorsAreReadOutOfTheirCall) {
   EXPECT_EQ(bench_.read_ticket_, 0u);
 }
 
+TEST_F(BindingsTest, TensorsWhoseCopyWasLostAreTakenFromTheNextCall) {
+  bench_.files_[kTensorsPath] = "t";
+  bench_.Tell(BindAsked{++ticket_, "a", kTensorsPath, false, true});
+  ASSERT_EQ(Answered(ticket_), "done");
+  bench_.Stop();
+  bench_.engine_.clear();
+  bench_.boot_ = BootId("boot2");
+  bench_.hash_matches_ = false;  // the memory where its copy lay is gone
+  bench_.files_.clear();
+  bench_.Start();
+  bench_.Look(3);
+  ASSERT_EQ(Serves("a"), "away") << "no directory has them";
+  bench_.files_[kTensorsPath] = "t";
+  bench_.fetch_failure_ = FetchFailed{0, "BINDING_LOST", "", true, false};  // of any but a call
+  bench_.Tell(BindAsked{++ticket_, "a", kTensorsPath, false, true});
+  EXPECT_EQ(Answered(ticket_), "done");
+  EXPECT_EQ(Serves("a"), "t");
+}
+
 TEST_F(BindingsTest, TheOldestOfTooManyIsForgotten) {
   for (int i = 0; i < 65; ++i) {
     const std::string number = std::to_string(i);
