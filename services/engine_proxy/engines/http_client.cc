@@ -138,10 +138,16 @@ net::awaitable<absl::StatusOr<HttpReply>> HttpClient::Call(HttpCall call,
 
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
-  parser.body_limit(kMaxReplyBytes);
+  parser.body_limit(call.sift != nullptr ? kMaxSiftedBytes : kMaxReplyBytes);
   parser.header_limit(kMaxHeaderBytes);
-  auto [read_error, read] = co_await http::async_read(stream, buffer, parser, kTuple);
-  if (read_error) co_return Broken(name_, call, read_error);
+  parser.eager(true);
+  while (!parser.is_done()) {
+    auto [read_error, read] = co_await http::async_read_some(stream, buffer, parser, kTuple);
+    if (read_error) co_return Broken(name_, call, read_error);
+    const bool is_sifted = call.sift != nullptr && parser.is_header_done() &&
+                           parser.get().result() == http::status::ok;
+    if (is_sifted) call.sift(parser.get().body());
+  }
 
   auto message = parser.release();
   co_return HttpReply{message.result_int(), std::move(message.body())};

@@ -30,6 +30,9 @@ struct HttpCall {
   std::string path;    // with the query
   std::string body;    // sent as application/json when not empty
   std::string bearer;  // Authorization: Bearer, when not empty
+  // Of a 200 that may be long: takes out of what has come of it, of which the last line may not be
+  // whole, what its reader does not need.
+  void (*sift)(std::string& body) = nullptr;
 };
 
 struct HttpReply {
@@ -41,9 +44,11 @@ class HttpClient {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // /metrics of a real vLLM is 62 KB after a few adapters and grows by their names; a listing of
-  // 1,000 adapters is 300 KB. 16 MiB is far above both and still no burden.
+  // A listing of 1,000 adapters is 300 KB. 16 MiB is far above that and still no burden.
   static constexpr size_t kMaxReplyBytes = 16 << 20;
+  // Of what is sifted, so that little of it is kept: /metrics of a vLLM, which has a series for each
+  // set of adapters that was ever busy at once. The deadline ends it before.
+  static constexpr size_t kMaxSiftedBytes = 1 << 30;
   static constexpr size_t kMaxHeaderBytes = 64 << 10;
 
   HttpClient(boost::asio::io_context& io, HttpTarget target);

@@ -31,7 +31,7 @@ class VllmCalls {
   boost::asio::io_context& io() const { return client_.io(); }
 
   Task<absl::StatusOr<EngineFacts>> Inspect(TimePoint deadline) {
-    const auto metrics = co_await Get("/metrics", deadline);
+    const auto metrics = co_await Metrics(deadline);
     if (!metrics.ok()) co_return metrics.status();
     auto boot = ParseVllmBoot(*metrics);
     if (!boot.ok()) co_return boot.status();
@@ -104,7 +104,7 @@ class VllmCalls {
   }
 
   Task<absl::StatusOr<Occupancy>> GetOccupancy(TimePoint deadline) {
-    const auto reply = co_await Get("/metrics", deadline);
+    const auto reply = co_await Metrics(deadline);
     if (!reply.ok()) co_return reply.status();
     co_return ParseVllmOccupancy(*reply);
   }
@@ -269,6 +269,14 @@ class VllmCalls {
 
   Task<absl::StatusOr<HttpReply>> Get(std::string path, TimePoint deadline) {
     return client_.Call({.method = "GET", .path = std::move(path), .body = "", .bearer = api_key_},
+                        deadline);
+  }
+  Task<absl::StatusOr<HttpReply>> Metrics(TimePoint deadline) {
+    return client_.Call({.method = "GET",
+                         .path = "/metrics",
+                         .body = "",
+                         .bearer = api_key_,
+                         .sift = SiftVllmMetrics},
                         deadline);
   }
   Task<absl::StatusOr<HttpReply>> Post(std::string path, const Json& body, TimePoint deadline) {

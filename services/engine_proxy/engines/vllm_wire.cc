@@ -40,6 +40,10 @@ constexpr absl::string_view kRunning = "vllm:num_requests_running";
 constexpr absl::string_view kWaiting = "vllm:num_requests_waiting";
 // Declared where LoRA is on, whether or not it has samples yet.
 constexpr absl::string_view kLoraInfo = "vllm:lora_requests_info";
+constexpr absl::string_view kSleep = "vllm:engine_sleep_state";
+constexpr absl::string_view kTokens[] = {"vllm:prompt_tokens_total",
+                                         "vllm:generation_tokens_total"};
+constexpr absl::string_view kStarted = "process_start_time_seconds";
 
 bool IsDeclared(absl::string_view exposition, absl::string_view name) {
   return absl::StrContains(exposition, absl::StrCat("# TYPE ", name, " "));
@@ -49,7 +53,6 @@ bool IsDeclared(absl::string_view exposition, absl::string_view name) {
 // this, /is_sleeping, says true of an engine that is only paused, too.
 // None where it has no such metric.
 std::optional<bool> IsAsleep(absl::string_view exposition) {
-  constexpr absl::string_view kSleep = "vllm:engine_sleep_state";
   std::optional<bool> asleep;
   for (absl::string_view line : absl::StrSplit(exposition, '\n')) {
     const auto value = ValueOfSample(line, kSleep);
@@ -119,20 +122,28 @@ size_t CountSamples(absl::string_view exposition, absl::string_view name) {
   return count;
 }
 
-// The adapters of running and waiting requests. Each state of them ever seen is a series of its
-// own, and the time at which it was last so is its value. Data-parallel engines write into the same
+// The newest of two samples of kLoraInfo: each state of the adapters ever seen is a series of its
+// own, and the time at which it was last so is its value. None of what is no sample of it.
+absl::string_view Newer(absl::string_view state, absl::string_view line) {
+  const std::optional<double> at = ValueOfSample(line, kLoraInfo);
+  return at.has_value() && *at >= ValueOfSample(state, kLoraInfo).value_or(0) ? line : state;
+}
+
+// Whether a line, no sample of kLoraInfo, is read here.
+bool IsRead(absl::string_view line) {
+  if (IsDeclared(line, kRunning) || IsDeclared(line, kLoraInfo)) return true;
+  return std::ranges::any_of(
+      std::initializer_list{kRunning, kWaiting, kSleep, kTokens[0], kTokens[1], kStarted},
+      [&](absl::string_view name) { return ValueOfSample(line, name).has_value(); });
+}
+
+// The adapters of running and waiting requests. Data-parallel engines write into the same
 // series, so that each hides the others' adapters: nothing is known of theirs.
 std::optional<std::set<EngineName>> BusyAdapters(absl::string_view exposition) {
   if (!IsDeclared(exposition, kLoraInfo) || CountSamples(exposition, kRunning) > 1)
     return std::nullopt;
-  double newest = 0;
   absl::string_view state;  // none: no request has named an adapter yet
-  for (absl::string_view line : absl::StrSplit(exposition, '\n')) {
-    const std::optional<double> at = ValueOfSample(line, kLoraInfo);
-    if (!at || *at < newest) continue;
-    newest = *at;
-    state = line;
-  }
+  for (absl::string_view line : absl::StrSplit(exposition, '\n')) state = Newer(state, line);
   std::set<EngineName> names;
   for (const absl::string_view label : {"running_lora_adapters", "waiting_lora_adapters"}) {
     for (absl::string_view name : absl::StrSplit(LabelIn(state, label), ',', absl::SkipEmpty()))
@@ -151,14 +162,30 @@ std::optional<double> SumOfMetric(std::string_view exposition, std::string_view 
   return sum;
 }
 
+void SiftVllmMetrics(std::string& exposition) {
+  std::string kept;
+  absl::string_view state;
+  size_t at = 0;
+  for (size_t end; (end = exposition.find('\n', at)) != std::string::npos; at = end + 1) {
+    const absl::string_view line(exposition.data() + at, end - at);
+    if (absl::StartsWith(line, kLoraInfo)) {
+      state = Newer(state, line);
+    } else if (IsRead(line)) {
+      absl::StrAppend(&kept, line, "\n");
+    }
+  }
+  if (!state.empty()) absl::StrAppend(&kept, state, "\n");
+  exposition.replace(0, at, kept);
+}
+
 absl::StatusOr<Occupancy> ParseVllmOccupancy(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("GET /metrics", reply);
   const auto running = CountOf(SumOfMetric(reply.body, ToStd(kRunning)));
   const auto waiting = CountOf(SumOfMetric(reply.body, ToStd(kWaiting)));
   if (!running || !waiting) return ToStatus(MetricsDisabled());
   Occupancy load{*running, *waiting, BusyAdapters(ToAbsl(reply.body))};
-  for (const char* name : {"vllm:prompt_tokens_total", "vllm:generation_tokens_total"}) {
-    if (const auto tokens = SumOfMetric(reply.body, name))
+  for (const absl::string_view name : kTokens) {
+    if (const auto tokens = SumOfMetric(reply.body, ToStd(name)))
       load.worked = load.worked.value_or(0) + *tokens;
   }
   return load;
@@ -167,7 +194,7 @@ absl::StatusOr<Occupancy> ParseVllmOccupancy(const HttpReply& reply) {
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& reply) {
   if (reply.status != 200) return StatusOfRefusal("GET /metrics", reply);
   constexpr double kMsPerS = 1000;
-  const auto started_s = SumOfMetric(reply.body, "process_start_time_seconds");
+  const auto started_s = SumOfMetric(reply.body, ToStd(kStarted));
   const auto started_ms = CountOf(started_s.value_or(-1) * kMsPerS);
   if (!started_ms) {
     return Error(absl::StatusCode::kFailedPrecondition, "ENGINE_VERSION_UNSUPPORTED",

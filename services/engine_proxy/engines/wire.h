@@ -84,6 +84,8 @@ absl::StatusOr<std::vector<double>> ParseVllmReference(const HttpReply& reply,
 
 // The value of a metric summed over its series; nullopt when there is none.
 std::optional<double> SumOfMetric(std::string_view exposition, std::string_view name);
+// Leaves of a page of vLLM's metrics what is read here, and its last line, which may not be whole.
+void SiftVllmMetrics(std::string& exposition);
 absl::StatusOr<Occupancy> ParseVllmOccupancy(const HttpReply& metrics);
 absl::StatusOr<BootId> ParseVllmBoot(const HttpReply& metrics);
 // What a vLLM on a CPU calls its device.

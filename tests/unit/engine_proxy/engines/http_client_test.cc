@@ -166,6 +166,32 @@ TEST(HttpClient, AnEndlessBodyIsCutOff) {
             "ENGINE_CONNECTION_BROKEN");
 }
 
+// A vLLM that has served many adapters has a series for each set of them that was ever busy.
+TEST(Vllm, IsUnderstoodHoweverLongItsPageOfMetricsIs) {
+  const std::string states = [] {
+    std::string lines = "# TYPE vllm:lora_requests_info gauge\n";
+    for (int at = 0; lines.size() <= HttpClient::kMaxReplyBytes; ++at) {
+      lines += "vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"" +
+               std::string(200, 'a') + std::to_string(at) + "\",waiting_lora_adapters=\"\"} " +
+               std::to_string(at) + ".5\n";
+    }
+    return lines + "vllm:lora_requests_info{running_lora_adapters=\"b,c\"} 1.9e+09\n";
+  }();
+  const std::string page = "vllm:num_requests_running{engine=\"0\"} 2.0\n" + states +
+                           "vllm:num_requests_waiting{engine=\"0\"} 1.0";
+  OneShotServer server("HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(page.size()) +
+                       "\r\n\r\n" + page);
+  net::io_context io;
+  const auto vllm = MakeVllm(io, {.url = "http://127.0.0.1:" + server.port()}).value();
+  std::optional<absl::StatusOr<Occupancy>> load;
+  vllm->GetOccupancy(std::chrono::seconds(60), [&](auto answer) { load = std::move(answer); });
+  io.run();
+  ASSERT_TRUE(load->ok()) << load->status();
+  EXPECT_EQ((*load)->running, 2u);
+  EXPECT_EQ((*load)->waiting, 1u);
+  EXPECT_EQ((*load)->names, (std::set{EngineName("b"), EngineName("c")}));
+}
+
 TEST(ParseHttpUrl, TakesHostAndPort) {
   EXPECT_EQ(ParseHttpUrl("http://engine.local:30000")->port, "30000");
   EXPECT_EQ(ParseHttpUrl("http://engine.local/")->host, "engine.local");

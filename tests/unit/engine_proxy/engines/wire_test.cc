@@ -221,6 +221,38 @@ TEST(VllmMetrics, TellLoraAndItsBatchWithoutDevMode) {
   EXPECT_EQ(facts("").warnings[0].reason, "ENGINE_METRICS_DISABLED");
 }
 
+TEST(VllmMetrics, AreSiftedHoweverTheyCome) {
+  const std::string page = std::string(kVllmMetrics) +
+                           "# TYPE vllm:num_requests_running gauge\n"
+                           "# TYPE vllm:lora_requests_info gauge\n"
+                           "vllm:lora_requests_info{running_lora_adapters=\"a\"} 2.0\n"
+                           "vllm:prompt_tokens_total{engine=\"0\"} 3.0\n"
+                           "vllm:lora_requests_info{running_lora_adapters=\"b\"} 3.0\n"
+                           "vllm:lora_requests_info{running_lora_adapters=\"c\"} 1.0\n"
+                           "vllm:generation_tokens_total{engine=\"0\"} 4.0\n"
+                           "vllm:engine_sleep_state{sleep_state=\"awake\"} 0.0\n";
+  std::string whole = page, bytes;
+  SiftVllmMetrics(whole);
+  for (const char byte : page) {
+    bytes += byte;
+    SiftVllmMetrics(bytes);
+  }
+  EXPECT_LT(whole.size(), page.size());
+  for (const std::string& sifted : {whole, bytes}) {
+    EXPECT_EQ(ParseVllmBoot({200, sifted}).value(), ParseVllmBoot({200, page}).value());
+    const auto load = ParseVllmOccupancy({200, sifted});
+    EXPECT_EQ(load->running, 3u);
+    EXPECT_EQ(load->waiting, 4u);
+    EXPECT_EQ(load->worked, 7);
+    EngineFacts facts;
+    AddVllmMetrics(sifted, facts);
+    EXPECT_EQ(facts.asleep, true);
+    EXPECT_TRUE(facts.problems.empty() && facts.warnings.empty());
+  }
+  const auto at = whole.find("vllm:lora_requests_info{");
+  EXPECT_EQ(whole.find("\"b\"", at), whole.find("=\"", at) + 1) << "the newest is kept alone";
+}
+
 // What the engine is busy with, by its metrics; "-" where it does not say.
 std::string BusyWith(const std::string& exposition) {
   const std::string counts =
