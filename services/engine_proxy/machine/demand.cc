@@ -81,9 +81,8 @@ std::string WhyAway(const Core& core, const Residency& residency) {
 std::string WhyUnservable(const Core& core, const Residency& residency) {
   if (core.limits.kind == fleet::EngineKind::kUnknown) return "";
   if (residency.render != fleet::RenderFor(core.limits.kind, residency.traits)) {
-    return "its files were written for another kind of engine, and this one would scale its "
-           "weights "
-           "otherwise; what a framework loaded it has to load again";
+    return "its files were written for another kind of engine, which scales weights otherwise; "
+           "what a framework loaded it has to load again";
   }
   return fleet::WhyNotServable(core.limits, residency.traits);
 }
