@@ -83,7 +83,9 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
     request.address = place.peer.address;
     request.ticket = place.peer.ticket;
     if (IsRelay(place)) DropBase(request);  // which is shown no ticket of the store's
-    request.options.deadline_ms = std::max<Tick>(1, ends_at_ - clock_.Now());
+    // A relay that is slow, or says for ever that bytes will come, leaves time to ask another.
+    const Tick left = ends_at_ - clock_.Now();
+    request.options.deadline_ms = std::max<Tick>(1, IsRelay(place) ? left / 2 : left);
     if (!AtLastPlace()) {
       request.options.idle_deadline_ms = std::min(request.options.idle_deadline_ms, kTrialIdleMs);
     }
@@ -126,17 +128,24 @@ class Attempts final : public Transfer, public std::enable_shared_from_this<Atte
       total_.status = absl::OkStatus();
       return Finish();
     }
-    const bool goes_on = lost || told_wrong ||
+    const bool goes_on = lost || told_wrong || RelayFailed(outcome.status) ||
                          (FailedThereAlone(outcome.status) && !AtLastPlace()) ||
                          (FailedWithPeerAlone(request_, outcome.status) && AnotherPeerFollows());
     if (attempts_ >= kAttemptsMax || clock_.Now() >= ends_at_ || !goes_on) return Finish();
     request_.ranges = std::move(missing);
-    if (!told_wrong && (outcome.bytes == 0 || !lost)) ++at_;
+    const bool is_asked_again = lost && outcome.bytes > 0 && !IsRelay(places_[at_]);
+    if (!told_wrong && !is_asked_again) ++at_;
     if (at_ == places_.size()) return Finish();
     Start();
   }
 
   static bool IsRelay(const Place& place) { return SchemeOf(place.peer.address) == kRelayScheme; }
+  // Whatever it does: one that is stopped cancels its streams, and one that breaks the protocol is no
+  // fault of this request's.
+  bool RelayFailed(const absl::Status& status) {
+    MutexLock lock(mutex_);
+    return IsRelay(places_[at_]) && !status.ok() && !cancelled_;
+  }
   bool AtLastPlace() const { return at_ + 1 == places_.size(); }
   bool AnotherPeerFollows() const {
     return std::any_of(

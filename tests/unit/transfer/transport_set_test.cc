@@ -35,6 +35,7 @@ class Scripted final : public Transport {
     asked.push_back({request.address, request.ranges});
     EXPECT_EQ(request.ticket, "ticket of " + request.address);
     idle_ms = request.options.idle_deadline_ms;
+    deadline_ms = request.options.deadline_ms;
     if (request.base) bases.push_back(request.address);
     Outcome outcome{.status = absl::UnavailableError("lost"), .transport = name_};
     if (!script.empty()) {
@@ -49,8 +50,8 @@ class Scripted final : public Transport {
 
   std::deque<Outcome> script;
   std::vector<Asked> asked;
-  std::vector<std::string> bases;  // addresses that were shown a base
-  Tick idle_ms = 0;                // of the last one
+  std::vector<std::string> bases;     // addresses that were shown a base
+  Tick idle_ms = 0, deadline_ms = 0;  // of the last one
 
  private:
   const std::string name_, scheme_;
@@ -73,6 +74,16 @@ class TransportSetTest : public testing::Test {
     transports.push_back(std::move(ucx));
     transports.push_back(std::move(grpc));
     set_ = std::make_unique<TransportSet>(std::move(transports));
+  }
+  std::pair<Scripted *, Scripted *> SpeakToRelays() {
+    auto relays = std::make_unique<Scripted>("relay", "relay");
+    auto store = std::make_unique<Scripted>("grpc");
+    const std::pair<Scripted *, Scripted *> made{relays.get(), store.get()};
+    std::vector<std::unique_ptr<Transport>> transports;
+    transports.push_back(std::move(relays));
+    transports.push_back(std::move(store));
+    set_ = std::make_unique<TransportSet>(std::move(transports));
+    return made;
   }
   Outcome Fetch(const std::vector<std::string> &addresses) {
     std::vector<Source> sources;
@@ -200,20 +211,32 @@ TEST_F(TransportSetTest, AsksForTheBytesWhereWhatHasChangedDoesNotFit) {
 
 // A ticket for the older image is of use at the store alone, and relays are other members' programs.
 TEST_F(TransportSetTest, ShowsRelaysNoTicketOfTheStore) {
-  auto relays = std::make_unique<Scripted>("relay", "relay");
-  auto store = std::make_unique<Scripted>("grpc");
-  Scripted &at_relays = *relays, &at_store = *store;
-  std::vector<std::unique_ptr<Transport>> transports;
-  transports.push_back(std::move(relays));
-  transports.push_back(std::move(store));
-  set_ = std::make_unique<TransportSet>(std::move(transports));
+  const auto [at_relays, at_store] = SpeakToRelays();
   base_ = Base{.owner = nullptr, .bytes = into_, .ticket = "of the older one"};
-  at_relays.script = {Brought(absl::DataLossError("other bytes"), {})};
-  at_store.script = {Brought(absl::OkStatus(), {{0, 100}})};
+  at_relays->script = {Brought(absl::DataLossError("other bytes"), {})};
+  at_store->script = {Brought(absl::OkStatus(), {{0, 100}})};
   EXPECT_TRUE(Fetch({"relay://a", "grpc://store"}).status.ok());
-  EXPECT_EQ(at_relays.asked.size(), 1u);
-  EXPECT_THAT(at_relays.bases, IsEmpty());
-  EXPECT_THAT(at_store.bases, ElementsAre("grpc://store"));
+  EXPECT_EQ(at_relays->asked.size(), 1u);
+  EXPECT_THAT(at_relays->bases, IsEmpty());
+  EXPECT_THAT(at_store->bases, ElementsAre("grpc://store"));
+}
+
+// The store is asked after it, and for no byte twice.
+TEST_F(TransportSetTest, LeavesARelayWhateverItDoes) {
+  for (const absl::Status &said :
+       {absl::CancelledError("it was stopped"),
+        absl::InvalidArgumentError("bytes nobody asked for"), absl::UnavailableError("lost"),
+        absl::DeadlineExceededError("slow")}) {
+    SCOPED_TRACE(said.ToString());
+    const auto [at_relays, at_store] = SpeakToRelays();
+    at_relays->script = {Brought(said, {{0, 40}})};
+    at_store->script = {Brought(absl::OkStatus(), {{40, 60}})};
+    EXPECT_TRUE(Fetch({"relay://a", "grpc://store"}).status.ok());
+    EXPECT_EQ(at_relays->asked.size(), 1u);
+    EXPECT_THAT(at_store->asked, ElementsAre(Scripted::Asked{"grpc://store", {{40, 60}}}));
+    EXPECT_LE(at_relays->deadline_ms, TransferOptions{}.deadline_ms / 2) << "time is left";
+    EXPECT_GT(at_store->deadline_ms, TransferOptions{}.deadline_ms / 2);
+  }
 }
 
 TEST_F(TransportSetTest, GivesUpWhenNobodyHelps) {
