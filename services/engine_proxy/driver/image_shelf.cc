@@ -18,6 +18,7 @@ namespace lorry::proxy {
 namespace {
 
 constexpr char kImageName[] = "/adapter_model.safetensors";
+constexpr char kPool[] = "/pool";
 
 namespace fs = std::filesystem;
 
@@ -57,24 +58,31 @@ absl::StatusOr<std::string> Rendered(const std::string& config_json,
 ImageShelf::ImageShelf(std::string root, const JournalId& journal, const ImageReaders& readers,
                        std::unique_ptr<transfer::ImagePool> pool)
     : root_(std::move(root)),
+      journal_(journal),
       versions_(root_ + "/versions/" + journal.value),
       manifests_(root_ + "/manifests/" + journal.value),
       readers_(readers),
       pool_(std::move(pool)) {}
 
+absl::Status ImageShelf::MakeDirectories(const std::string& root, const JournalId& journal,
+                                         const ImageReaders& readers) {
+  for (const std::string& folder :
+       {std::string(), std::string("/versions"), "/versions/" + journal.value})
+    LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + folder, readers));
+  LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + "/manifests/" + journal.value));
+  return MakePrivateDirectory(root + kPool);
+}
+
 absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& root,
                                                              const JournalId& journal,
                                                              const ImageReaders& readers,
                                                              const std::string& host_cache) {
-  for (const char* folder : {"", "/versions"})
-    LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + folder, readers));
+  LORRY_RETURN_IF_ERROR(MakeDirectories(root, journal, readers));
   if (const std::string parent = UnsafeParentOf(root); !parent.empty()) {
     spdlog::warn("users who may write to {} could replace the images under {}", parent, root);
   }
-  LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + "/versions/" + journal.value, readers));
-  LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + "/manifests/" + journal.value));
   LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImagePool> pool,
-                         transfer::ImagePool::Open({.directory = root + "/pool"}));
+                         transfer::ImagePool::Open({.directory = root + kPool}));
   std::unique_ptr<ImageShelf> self(new ImageShelf(root, journal, readers, std::move(pool)));
   if (!host_cache.empty()) {
     LORRY_ASSIGN_OR_RETURN(self->cache_, HostCache::Open(host_cache, readers, *self->pool_));
@@ -99,10 +107,17 @@ absl::StatusOr<ImageShelf::Start> ImageShelf::Obtain(const HostCache::Wanted& wa
 }
 
 absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::Acquire(uint64_t bytes) {
-  if (cache_ == nullptr) return pool_->Acquire(bytes);
-  if (auto file = cache_->TakeUnused(bytes)) return file;
+  if (cache_ != nullptr) {
+    if (auto file = cache_->TakeUnused(bytes)) return file;
+  }
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> file = pool_->Acquire(bytes);
-  if (!absl::IsResourceExhausted(file.status())) return file;
+  // systemd empties /dev/shm of a user who has logged out (RemoveIPC).
+  if (absl::IsNotFound(file.status())) {
+    spdlog::warn("{} was removed and is made anew", root_);
+    LORRY_RETURN_IF_ERROR(MakeDirectories(root_, journal_, readers_));
+    return pool_->Acquire(bytes);
+  }
+  if (cache_ == nullptr || !absl::IsResourceExhausted(file.status())) return file;
   cache_->RemoveUnused();  // a full tmpfs may be full of what nobody uses
   return pool_->Acquire(bytes);
 }
@@ -121,7 +136,7 @@ void ImageShelf::Close(bool engine_ended) {
   if (cache_ != nullptr) cache_->RemoveUnused();
   cache_.reset();
   pool_.reset();
-  fs::remove_all(root_ + "/pool", error);
+  fs::remove_all(root_ + kPool, error);
   // remove() takes empty directories only: what an engine may yet read stays.
   const std::string parent = fs::path(root_).parent_path().string();
   for (const std::string& path : {versions_, manifests_, root_ + "/versions", root_ + "/manifests",

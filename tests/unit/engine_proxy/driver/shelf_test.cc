@@ -60,6 +60,14 @@ class ShelfTest : public ::testing::Test, protected OneImageStore {
   std::unique_ptr<ImageShelf> shelf_;
 };
 
+// As systemd's RemoveIPC does to /dev/shm when its user has logged out.
+TEST_F(ShelfTest, ADirectoryThatIsRemovedIsMadeAnew) {
+  fs::remove_all(root_);
+  const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
+  EXPECT_TRUE(shelf_->Has(Wanting(stored_.digest).name));
+}
+
 TEST_F(ShelfTest, AFetchedVersionIsADirectoryOfTwoFilesThatProvesItself) {
   const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
   ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
