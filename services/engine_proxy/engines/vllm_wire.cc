@@ -1,5 +1,6 @@
 // vLLM's replies, 0.27 to 0.32, Python frontend.
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -133,7 +134,7 @@ absl::string_view Newer(absl::string_view state, absl::string_view line) {
 bool IsRead(absl::string_view line) {
   if (IsDeclared(line, kRunning) || IsDeclared(line, kLoraInfo)) return true;
   return std::ranges::any_of(
-      std::initializer_list{kRunning, kWaiting, kSleep, kTokens[0], kTokens[1], kStarted},
+      std::array{kRunning, kWaiting, kSleep, kTokens[0], kTokens[1], kStarted},
       [&](absl::string_view name) { return ValueOfSample(line, name).has_value(); });
 }
 
