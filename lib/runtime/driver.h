@@ -68,8 +68,8 @@ class Driver {
     std::function<Event()> tick;
     // Makes the records durable, under their fence if the machine has one; not called without any.
     // RESOURCE_EXHAUSTED (nothing changed) is tried again and nothing else goes on meanwhile, which
-    // the log says. Any other error ends the driver: another leader holds the term, or it is not known whether the
-    // records last, and only a restart, which reads them again, can tell.
+    // the log says. Any other error ends the driver: another leader holds the term, or it is not
+    // known whether the records last, and only a restart, which reads them again, can tell.
     std::function<absl::Status(const Ready&)> persist;
     std::function<void(Effect)> run;        // begins it, never blocks
     std::function<void(Reply)> reply = {};  // needed if the machine has replies

@@ -3,7 +3,6 @@
 #include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <chrono>
 #include <numeric>
 #include <utility>
 
@@ -15,7 +14,6 @@ namespace lorry::door {
 namespace {
 
 constexpr size_t kAbortReplyBytes = 64 * 1024;
-constexpr std::chrono::milliseconds kAbortAgain{1'000};
 
 // Whatever is answered: an abort is tried.
 Task<void> PostControl(Shard& shard, std::string_view path, const std::string& body,

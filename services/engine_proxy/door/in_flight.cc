@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <chrono>
 #include <utility>
 
 #include "lib/base/strings.h"
@@ -15,10 +14,6 @@ namespace lorry::door {
 namespace {
 
 using fleet::EngineKind;
-
-// An engine does not know the id of a request that it is still reading, or keeps before a pause:
-// it is told again until the reply has ended.
-constexpr std::chrono::milliseconds kAbortAgain{1'000};
 
 bool HasFlipped(const proxy::DoorTable& table, const Resolved& resolved) {
   if (resolved.in_flight == fleet::InFlightMode::kFinishOnOld) return false;

@@ -55,35 +55,29 @@ absl::StatusOr<std::string> Rendered(const std::string& config_json,
 
 }  // namespace
 
-ImageShelf::ImageShelf(std::string root, const JournalId& journal, const ImageReaders& readers,
-                       std::unique_ptr<transfer::ImagePool> pool)
+ImageShelf::ImageShelf(std::string root, const JournalId& journal, const ImageReaders& readers)
     : root_(std::move(root)),
-      journal_(journal),
       versions_(root_ + "/versions/" + journal.value),
       manifests_(root_ + "/manifests/" + journal.value),
-      readers_(readers),
-      pool_(std::move(pool)) {}
+      readers_(readers) {}
 
-absl::Status ImageShelf::MakeDirectories(const std::string& root, const JournalId& journal,
-                                         const ImageReaders& readers) {
-  for (const std::string& folder :
-       {std::string(), std::string("/versions"), "/versions/" + journal.value})
-    LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + folder, readers));
-  LORRY_RETURN_IF_ERROR(MakePrivateDirectory(root + "/manifests/" + journal.value));
-  return MakePrivateDirectory(root + kPool);
+absl::Status ImageShelf::MakeDirectories() const {
+  for (const std::string& folder : {root_, root_ + "/versions", versions_})
+    LORRY_RETURN_IF_ERROR(MakePrivateDirectory(folder, readers_));
+  LORRY_RETURN_IF_ERROR(MakePrivateDirectory(manifests_));
+  return MakePrivateDirectory(root_ + kPool);
 }
 
 absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& root,
                                                              const JournalId& journal,
                                                              const ImageReaders& readers,
                                                              const std::string& host_cache) {
-  LORRY_RETURN_IF_ERROR(MakeDirectories(root, journal, readers));
+  std::unique_ptr<ImageShelf> self(new ImageShelf(root, journal, readers));
+  LORRY_RETURN_IF_ERROR(self->MakeDirectories());
   if (const std::string parent = UnsafeParentOf(root); !parent.empty()) {
     spdlog::warn("users who may write to {} could replace the images under {}", parent, root);
   }
-  LORRY_ASSIGN_OR_RETURN(std::unique_ptr<transfer::ImagePool> pool,
-                         transfer::ImagePool::Open({.directory = root + kPool}));
-  std::unique_ptr<ImageShelf> self(new ImageShelf(root, journal, readers, std::move(pool)));
+  LORRY_ASSIGN_OR_RETURN(self->pool_, transfer::ImagePool::Open({.directory = root + kPool}));
   if (!host_cache.empty()) {
     LORRY_ASSIGN_OR_RETURN(self->cache_, HostCache::Open(host_cache, readers, *self->pool_));
   }
@@ -114,7 +108,7 @@ absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::Acquire(uint64_
   // systemd empties /dev/shm of a user who has logged out (RemoveIPC).
   if (absl::IsNotFound(file.status())) {
     spdlog::warn("{} was removed and is made anew", root_);
-    LORRY_RETURN_IF_ERROR(MakeDirectories(root_, journal_, readers_));
+    LORRY_RETURN_IF_ERROR(MakeDirectories());
     return pool_->Acquire(bytes);
   }
   if (cache_ == nullptr || !absl::IsResourceExhausted(file.status())) return file;

@@ -100,10 +100,8 @@ class ImageShelf {
   void RemoveForeign(const std::set<std::string>& listed);
 
  private:
-  ImageShelf(std::string root, const JournalId& journal, const ImageReaders& readers,
-             std::unique_ptr<transfer::ImagePool> pool);
-  static absl::Status MakeDirectories(const std::string& root, const JournalId& journal,
-                                      const ImageReaders& readers);
+  ImageShelf(std::string root, const JournalId& journal, const ImageReaders& readers);
+  absl::Status MakeDirectories() const;
   absl::Status Fill(const EngineName& name, transfer::ImageFile& image,
                     const std::string& config_json, const std::string& rendered);
   std::string ManifestOf(const EngineName& name) const {
@@ -111,7 +109,6 @@ class ImageShelf {
   }
 
   const std::string root_;
-  const JournalId journal_;
   const std::string versions_, manifests_;  // this journal's
   const ImageReaders readers_;
   std::unique_ptr<transfer::ImagePool> pool_;
