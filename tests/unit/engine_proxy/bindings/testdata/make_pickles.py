@@ -4,7 +4,8 @@ and what must be refused, some of it by torch and some of it by hand. `pickle` a
 
     .venv/dev/bin/python tests/unit/engine_proxy/bindings/testdata/make_pickles.py
 
-torch writes addresses into its pickles, so that these differ from run to run where nothing else does.
+torch writes addresses into its pickles, so that these differ from run to run where nothing else does. What tensors of a GPU become is
+made where torch has one, and otherwise kept as it is.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def accepted() -> list[dict[str, Any]]:
     mixed = pair(torch.bfloat16) | {"x.lora_A.weight": torch.ones(3)}
     for name, tensors in (("bucket", plain), ("bucket_mixed", mixed)):
         made.append({"name": name, "bucket": True, "pickle": pickle.dumps(bucket(tensors)), "image": tensors})
+    if torch.cuda.is_available():
+        made += [{"name": name, "bucket": False, "pickle": dumped, "image": tensors} for name, dumped, tensors in on_a_gpu()[0]]
     for row in made:
         # Each on memory of its own, as safetensors asks for.
         copies = {name: tensor.detach().clone().contiguous() for name, tensor in row["image"].items()}
@@ -145,6 +148,24 @@ def by_torch() -> list[tuple[str, bytes, str]]:
         ("eval", pickle.dumps({A: Says(eval, "1")}), "TENSORS_INVALID"),
         ("torch_load", pickle.dumps({A: Says(torch.load, "/etc/passwd")}), "TENSORS_INVALID"),
     ]
+
+
+def on_a_gpu() -> tuple[list[tuple[str, bytes, Any]], list[tuple[str, bytes, str]]]:
+    """Accepted and refused, as by the others: pickle copies a GPU's bytes, torch.multiprocessing hands on where they lie."""
+    here = {dtype: pair(dtype) for dtype in (torch.float32, torch.bfloat16)}
+    there = {dtype: {name: tensor.cuda() for name, tensor in tensors.items()} for dtype, tensors in here.items()}
+    parameters = {name: torch.nn.Parameter(tensor) for name, tensor in there[torch.float32].items()}
+    good = [
+        ("gpu_f32", pickle.dumps(there[torch.float32]), here[torch.float32]),
+        ("gpu_bf16", pickle.dumps(there[torch.bfloat16]), here[torch.bfloat16]),
+        ("gpu_parameters", pickle.dumps(parameters), here[torch.float32]),
+    ]
+    bad = [
+        ("gpu_handles", forked(there[torch.float32]), "TENSORS_ELSEWHERE"),
+        ("gpu_handles_of_parameters", forked(parameters), "TENSORS_ELSEWHERE"),
+        ("gpu_handles_of_a_bucket", forked(bucket(there[torch.bfloat16])), "TENSORS_ELSEWHERE"),
+    ]
+    return good, bad
 
 
 def changed(replace: bytes, by: bytes) -> bytes:
@@ -231,7 +252,14 @@ def main() -> None:
         metadata = [FlattenedTensorMetadata(**vars(row["metadata"][0]) | fields), *row["metadata"][1:]]
         broken[f"bucket_{name}"] = row | {"metadata": metadata}
     bad += [{"name": name, "bucket": True, "pickle": text(pickle.dumps(value)), "reason": "TENSORS_INVALID"} for name, value in broken.items()]
-    (HERE / "torch_pickles.json").write_text(json.dumps({"accepted": good, "refused": bad}, indent=1) + "\n")
+    kept = HERE / "torch_pickles.json"
+    if torch.cuda.is_available():
+        bad += [{"name": name, "bucket": "bucket" in name, "pickle": text(dumped), "reason": reason} for name, dumped, reason in on_a_gpu()[1]]
+    else:
+        before = json.loads(kept.read_text())
+        good, bad = (rows + [row for row in before[key] if row["name"].startswith("gpu_")]
+                     for key, rows in (("accepted", good), ("refused", bad)))
+    kept.write_text(json.dumps({"accepted": good, "refused": bad}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
