@@ -42,9 +42,12 @@ __global__ void __launch_bounds__(kLeafThreads) Finish(View view) {
 
 // Makes a device the calling thread's for a while. What was before is brought back by the driver's
 // call: cudaSetDevice would take memory of device 0 for a context in each thread that never chose.
+// Meanwhile no call of this thread spoils a graph that the trainer captures, here or in a thread of
+// its own: by default CUDA ends a capture under way where any thread allocates.
 class Current {
  public:
   explicit Current(int ordinal) {
+    cudaThreadExchangeStreamCaptureMode(&capture_mode_);
     static const auto kGet =
         reinterpret_cast<decltype(&cuCtxGetCurrent)>(Driver("cuCtxGetCurrent"));
     if (kGet != nullptr) kGet(&before_);
@@ -54,6 +57,7 @@ class Current {
     static const auto kSet =
         reinterpret_cast<decltype(&cuCtxSetCurrent)>(Driver("cuCtxSetCurrent"));
     if (kSet != nullptr) kSet(before_);
+    cudaThreadExchangeStreamCaptureMode(&capture_mode_);
   }
 
  private:
@@ -64,6 +68,7 @@ class Current {
     return found;
   }
   CUcontext before_ = nullptr;
+  cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;
 };
 
 class CudaDevice : public Device {

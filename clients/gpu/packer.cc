@@ -43,7 +43,12 @@ Outcome Job::Land(unsigned char* image, std::span<const Span> spans, uint64_t& l
     for (const Span& span : spans) {
       if (span.begin > plan_.image_bytes || span.bytes > plan_.image_bytes - span.begin)
         return {"a span ends beyond the image"};
-      parts.push_back({packed_.memory + span.begin, image + span.begin, span.bytes});
+      const unsigned char* from = packed_.memory + span.begin;
+      if (!parts.empty() && parts.back().from + parts.back().bytes == from) {
+        parts.back().bytes += span.bytes;  // a copy takes its time however short it is
+      } else {
+        parts.push_back({from, image + span.begin, span.bytes});
+      }
     }
     drain_.emplace(device_, std::move(parts));
   }

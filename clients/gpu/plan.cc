@@ -115,9 +115,9 @@ Layout::Layout(const Plan& plan) {
   tables = take(plan.segments.size() * sizeof(Segment));
   tiles = take(plan.tiles.size() * sizeof(Tile));
   leaves = take(plan.leaves.size() * sizeof(uint32_t));
-  results = take(plan.segments.size() * sizeof(Partial));
-  hashes = take(plan.leaves.size() * 16);
-  end = at;
+  results = at;
+  hashes = results + plan.segments.size() * sizeof(Partial);
+  end = hashes + plan.leaves.size() * 16;
 }
 
 }  // namespace lorry::gpu

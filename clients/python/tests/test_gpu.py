@@ -176,6 +176,82 @@ def test_a_library_that_refuses_to_pack_costs_nothing_but_time(packer: Packer, m
 
 
 @pytest.fixture
+def on_cuda(packer: Packer) -> Packer:
+    if packer._kind != "cuda":
+        pytest.skip("streams and their order are a GPU's")
+    return packer
+
+
+def busy() -> None:
+    """A quarter of a second of work in the current stream."""
+    torch.cuda._sleep(500_000_000)
+
+
+def test_what_the_next_step_does_is_not_in_the_image(on_cuda: Packer) -> None:
+    weights = adapter(on_cuda, 8)
+    expected = landed(build(weights, 0, 1, BufferPool(), packer=on_cuda))
+    state = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    busy()
+    for name, tensor in weights.items():
+        state[name].copy_(tensor)
+    image = build(state, 0, 1, BufferPool(), packer=on_cuda)
+    for tensor in state.values():
+        tensor.fill_(7)
+    assert not torch.cuda.current_stream().query(), "nobody has waited for the step"
+    assert landed(image) == expected
+
+
+def test_the_stream_is_the_trainers_current_one(on_cuda: Packer) -> None:
+    state = adapter(on_cuda, 8)
+    expected = build(state, 0, 1, BufferPool()).data.tobytes()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        written = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        busy()
+        for name, tensor in state.items():
+            written[name].copy_(tensor)
+        image = build(written, 0, 1, BufferPool(), packer=on_cuda)
+    assert landed(image) == expected
+
+
+def test_a_graph_that_is_captured_is_not_spoilt(on_cuda: Packer) -> None:
+    state, out = adapter(on_cuda, 2), torch.zeros(4, device="cuda")
+    expected = build(state, 0, 1, BufferPool()).data.tobytes()
+    graph = torch.cuda.CUDAGraph()
+    with ThreadPoolExecutor(1) as other, torch.cuda.graph(graph):
+        out += 1
+        with pytest.raises(RuntimeError, match="captured into a graph"):
+            build(state, 0, 1, BufferPool(), packer=on_cuda)
+        # The first image of this packer: memory is taken while the graph is captured.
+        image = other.submit(build, state, 0, 1, BufferPool(), packer=on_cuda).result(60)
+        assert image.packing is not None and landed(image) == expected
+        out += 1
+    assert out.tolist() == [0] * 4
+    graph.replay()
+    torch.cuda.synchronize()
+    assert out.tolist() == [2] * 4
+
+
+def test_where_the_gpu_is_full_tensors_are_copied(on_cuda: Packer, caplog: pytest.LogCaptureFixture) -> None:
+    state = adapter(on_cuda, 100)
+    expected = build(state, 0, 1, BufferPool()).data.tobytes()
+    full: list[torch.Tensor] = []
+    for size in (1 << 30, 1 << 25, 1 << 21):
+        try:
+            while True:
+                full.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            pass
+    image = build(state, 0, 1, BufferPool(), packer=on_cuda)
+    full.clear()
+    torch.cuda.empty_cache()
+    assert image.packing is None and landed(image) == expected
+    assert "memory" in caplog.text
+    assert (torch.ones(3, device="cuda") + 1).tolist() == [2] * 3, "torch hears of no error that was not its own"
+
+
+@pytest.fixture
 def gate(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """4 MiB land; the rest does once this is set."""
     real, steps, go = packer.call, 0, threading.Event()

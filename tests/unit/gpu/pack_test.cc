@@ -232,6 +232,42 @@ TEST(Job, LandsNothingBeyondTheImage) {
   }
 }
 
+class CountingDevice : public CpuDevice {
+ public:
+  Outcome Copy(int buffer, const unsigned char* from, uint64_t bytes) override {
+    ++copies;
+    return CpuDevice::Copy(buffer, from, bytes);
+  }
+  int copies = 0;
+};
+
+TEST(Job, SpansThatTouchAreBroughtDownTogether) {
+  Prng prng(5);
+  Adapter adapter;
+  adapter.image_bytes = 64;
+  for (int i = 0; i < 100; ++i) AddTensor(adapter, prng, Format::kF32, Format::kF32, 2, 50);
+  const std::vector<unsigned char> expected = Expected(adapter);
+  CountingDevice device;
+  Job job(device);
+  ASSERT_TRUE(job.Pack(adapter.sources, adapter.image_bytes, nullptr).ok());
+  ASSERT_TRUE(job.Find().ok());
+  std::vector<Job::Span> spans;
+  for (const Source& source : adapter.sources) spans.push_back({source.begin, source.bytes()});
+  spans.erase(spans.begin() + 50);
+  std::vector<unsigned char> image(adapter.image_bytes);
+  device.copies = 0;
+  for (uint64_t landed = 0, before = 1; landed != before;) {
+    before = landed;
+    ASSERT_TRUE(job.Land(image.data(), spans, landed).ok());
+  }
+  EXPECT_EQ(device.copies, 2) << "one before and one after the span that is left out";
+  const Source& left_out = adapter.sources[50];
+  for (uint64_t at = 64; at < image.size(); ++at) {
+    const bool is_left_out = at >= left_out.begin && at < left_out.begin + left_out.bytes();
+    ASSERT_EQ(image[at], is_left_out ? 0 : expected[at]) << at;
+  }
+}
+
 TEST(Plan, RefusesWhatWouldBePackedWrongly) {
   const auto refuses = [](std::vector<Source> sources, uint64_t image_bytes) {
     Plan plan;

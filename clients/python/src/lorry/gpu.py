@@ -75,7 +75,11 @@ class Packer:
             raise LorryError(f"on the GPU: {said.decode()}", "", "INTERNAL")
 
     def pack(self, parts: Sequence[Part], image_bytes: int) -> Packing | None:
-        """Queues the packing behind what the trainer's current stream holds; None where the tensors have to be copied one by one."""
+        """Queues the packing behind what the trainer's current stream holds; None where the tensors have to be copied one by one.
+
+        Raises:
+            RuntimeError: that stream is being captured into a graph.
+        """
         device = self._device_of(parts) if self._works else None
         if device is None:
             return None
@@ -89,6 +93,8 @@ class Packer:
             if self._kind == "cuda":
                 import torch
 
+                if torch.cuda.is_current_stream_capturing():
+                    raise RuntimeError("the current CUDA stream is being captured into a graph: publish before or after the capture")
                 stream = torch.cuda.current_stream(device).cuda_stream
             with self._packing:
                 if ordinal not in self._devices:

@@ -6,6 +6,7 @@ multiple of 8. ``tests/test_image.py`` compares the bytes.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import mmap
@@ -388,10 +389,16 @@ def _bytes_of(shard: Shard) -> int:
 
 
 def _dtype(value: Any) -> str:
-    name = str(getattr(value, "dtype", type(value))).removeprefix("torch.")
-    if isinstance(value, StoredTensor) and name in _DTYPES:
-        return name
-    table = _NUMPY if isinstance(value, np.ndarray) else _TORCH
+    if isinstance(value, StoredTensor) and value.dtype in _DTYPES:
+        return value.dtype
+    dtype: Any = getattr(value, "dtype", type(value))
+    return _dtype_of(dtype, isinstance(value, np.ndarray))
+
+
+@functools.cache  # asked several times for each of 20,000 tensors
+def _dtype_of(dtype: Any, of_numpy: bool) -> str:
+    name = str(dtype).removeprefix("torch.")
+    table = _NUMPY if of_numpy else _TORCH
     if name not in table:
         raise Refused(
             f"a tensor has dtype {name}; adapters are float32, float16 or bfloat16: cast it before publishing",
