@@ -222,25 +222,27 @@ def build(
     data = buffer.data
     data[: len(header)] = np.frombuffer(header, dtype=np.uint8)
     mine = {name: shards[name] for index, name in enumerate(names) if index % shards[name].replica[1] == shards[name].replica[0]}
-    packing = _pack(packer, mine, offsets, data.nbytes) if packer is not None else None
+    packing, pieces = _pack(packer, mine, offsets, data.nbytes) if packer is not None else (None, [])
     if packing is None:
         pieces = _coalesce([piece for name, shard in mine.items() for piece in _copy(data, offsets[name], shard)])
     else:
-        pieces = _coalesce([_only_piece(offsets[name], shard) for name, shard in mine.items() if 0 not in np.shape(shard.local)])
         packing.start(data, [(piece.offset, piece.offset + piece.length) for piece in pieces])
     return Image(header, buffer, pieces, planned.target_modules, planned.unstacked, packing)
 
 
-def _pack(packer: Packer, shards: Mapping[str, Shard], offsets: Mapping[str, int], size: int) -> Packing | None:
-    parts = []
+def _pack(packer: Packer, shards: Mapping[str, Shard], offsets: Mapping[str, int], size: int) -> tuple[Packing | None, list[Piece]]:
+    """What brings the bytes, and where they go in the image."""
+    parts, pieces = [], []
     for name, shard in shards.items():
-        if tuple(np.shape(shard.local))[1:] != tuple(shard.global_shape)[1:]:
-            return None  # its rows are apart in the image
-        if 0 in np.shape(shard.local):
+        shape = np.shape(shard.local)
+        if shape[1:] != tuple(shard.global_shape[1:]):
+            return None, []  # its rows are apart in the image
+        if 0 in shape:
             continue
         value = shard.local.value if isinstance(shard.local, _Cast) else shard.local
-        parts.append(Part(name, _only_piece(offsets[name], shard).offset, value, _dtype(shard.local)))
-    return packer.pack(parts, size) if parts else None
+        pieces.append(_only_piece(offsets[name], shard))
+        parts.append(Part(name, pieces[-1].offset, value, _dtype(shard.local)))
+    return (packer.pack(parts, size) if parts else None), _coalesce(pieces)
 
 
 def _only_piece(base: int, shard: Shard) -> Piece:

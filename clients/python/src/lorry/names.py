@@ -6,6 +6,7 @@ checkpointing and PEFT. The vectors in tests/unit/peft/testdata/names.json are s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -68,6 +69,7 @@ class Plan:
     unstacked: bool = False
 
 
+@functools.lru_cache(maxsize=1 << 16)  # every step has the names of the step before
 def read_name(name: str) -> LoraName:
     """Reads a trainer's name.
 
