@@ -62,9 +62,6 @@ constexpr int64_t kWatchIntervalMs = 500;
 // Of shutdown_max_ms: what streams get to end by themselves, and what gRPC keeps for its own end.
 constexpr int64_t kStreamsGraceMs = 300;
 constexpr int64_t kGrpcGraceMs = 500;
-// Of that, for replies of calls that have ended and are not sent yet. Whoever watches the server's
-// health holds it for as long.
-constexpr int64_t kReplyGraceMs = 200;
 
 absl::Status CheckExposure(const ServerOptions& options, const Gate& gate) {
   if (IsLoopback(options.address)) return absl::OkStatus();
@@ -224,8 +221,9 @@ absl::Status Server::Shutdown() {
   auto stopped = std::make_shared<std::promise<void>>();
   std::future<void> done = stopped->get_future();
   std::shared_ptr<grpc::Server> server = std::move(server_);
-  std::thread([server, stopped] {
-    server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kReplyGraceMs));
+  const std::chrono::milliseconds reply_grace(options_.reply_grace_ms);
+  std::thread([server, stopped, reply_grace] {
+    server->Shutdown(std::chrono::system_clock::now() + reply_grace);
     stopped->set_value();
     // tidy: allow detach: it outlives a Shutdown that hangs, and owns what it uses
   }).detach();

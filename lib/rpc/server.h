@@ -53,6 +53,9 @@ struct ServerOptions {
   // read.
   int64_t stream_stall_max_ms = 10'000;
   int64_t shutdown_max_ms = 1'800;
+  // Of that, for replies of calls that have ended and are not sent yet. Whoever watches the server's
+  // health holds it for as long.
+  int64_t reply_grace_ms = 200;
 };
 
 class Doorkeeper;  // internal

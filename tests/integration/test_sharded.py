@@ -16,7 +16,7 @@ RANKS = 2
 RANKS_OF = multiprocessing.get_context("forkserver")
 RANKS_OF.set_forkserver_preload(["lorry", "safetensors.torch", "torch.distributed.device_mesh", "torch.distributed.tensor"])
 # An upload without progress for so long is dead; also the life of tickets, so that a sync must fit in.
-IDLE_S = 8
+IDLE_S = 25
 # A Python process that imports torch, on a busy machine.
 DEADLINE_S = 150
 

@@ -13,7 +13,6 @@ STAGE_DEADLINE_S = 3.0
 
 @pytest.fixture(scope="module")
 def steps(world, make_adapter):
-    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000)})
     with world.open_run() as run:
         yield Steps(world, run, make_adapter)
 
@@ -43,6 +42,7 @@ def test_syncs_that_nobody_watches_are_counted_and_measured(world, steps):
 
 
 def test_a_version_that_was_overtaken_and_a_try_that_was_aborted(world, steps):
+    world.admin.set_policy(ADAPTER, {"stage_deadline_ms": int(STAGE_DEADLINE_S * 1000)})
     for engine in world.engines.values():
         engine.set(hold_loads=True)
     steps.next("stored")

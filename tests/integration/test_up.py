@@ -174,7 +174,7 @@ def test_a_drain_waits_for_what_runs_and_aborts_nothing(up, engine, state, bin_d
     (here,) = up["engines"]
     engine.set(token_delay_s=0.2)
     client = http.client.HTTPConnection(here["door"].removeprefix("http://"), timeout=DEADLINE_S)
-    body = {"model": "policy", "prompt": [1, 2, 3], "max_tokens": 20, "ignore_eos": True, "stream": True}
+    body = {"model": "policy", "prompt": [1, 2, 3], "max_tokens": 2000, "ignore_eos": True, "stream": True}
     client.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
     reply = client.getresponse()
     first = reply.readline()
@@ -184,6 +184,7 @@ def test_a_drain_waits_for_what_runs_and_aborts_nothing(up, engine, state, bin_d
     assert code != 0 and "DRAINING" in text, text
     with pytest.raises(OSError):  # nobody else comes in
         urllib.request.urlopen(here["door"] + "/health", timeout=10)
+    engine.set(token_delay_s=0.0)
     assert b"data: [DONE]" in reply.read(), "it went on to its end"
     until(lambda: here["member"] not in command(bin_dir, "status", home=state)[1], "nobody asks again, and it leaves the fleet")
     code, text = command(bin_dir, "drain", here["member"], home=state)

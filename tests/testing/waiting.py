@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -38,3 +38,19 @@ def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S)
 def moment(seconds: float) -> None:
     """Lets a drawn moment pass, for faults that shall strike at any time; nothing may rely on it having passed."""
     _nothing_sets_it.wait(seconds)
+
+
+class Background:
+    """A call made on a thread; `returned_within` says whether it has come back."""
+
+    def __init__(self, call: Callable[..., Any], *args: Any) -> None:
+        self.result: Any = None
+        self._thread = threading.Thread(target=self._run, args=(call, args), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.result = call(*args)
+
+    def returned_within(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()

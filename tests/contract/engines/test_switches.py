@@ -4,8 +4,9 @@ import pytest
 from engine_core import expected_tokens, text_of
 from testing import engines
 from testing.engine_api import EngineApi
+from testing.engines import CALL_DEADLINE_S
 from testing.faults import DIE_AT_LOAD, DIE_AT_USE, HANG_AT_LOAD, Faults
-from testing.waiting import until
+from testing.waiting import Background, until
 
 pytestmark = pytest.mark.fake_only
 
@@ -63,11 +64,10 @@ def test_leaked_references_make_an_unload_hang(tmp_path, adapters, fresh):
     with engines.fake("sglang", log_dir=tmp_path, args=args, switches=switches) as engine:
         api, name = EngineApi(engine), fresh()
         api.load(name, adapters / "v1")
-        running = api.stream(None, 50)
+        running = api.stream(None, 2_000)  # until it is aborted
         running.wait_for(1)
         queued = api.stream(name, 5)
-        while engine.state()["waiting"] == 0:
-            pass
+        until(lambda: engine.state()["waiting"] > 0, "it waits behind the other")
         api.engine.call("POST", "/abort_request", {"abort_all": True})
         queued.wait_end()
         with pytest.raises(OSError):
@@ -146,10 +146,13 @@ def test_the_journal_tells_of_unloads_under_live_requests_and_of_names_loaded_ag
     with engines.fake("sglang", log_dir=tmp_path, switches=switches) as engine:
         api, name = EngineApi(engine), fresh()
         api.load(name, adapters / "v1")
-        running = api.stream(name, 50)
+        running = api.stream(name, 2_000)
         running.wait_for(1)
-        api.unload(name)
+        unload = Background(api.unload, name)
+        until(lambda: faults.events("unload"), "the unload has begun while it runs")
+        engine.set(token_delay_s=0.0)
         running.wait_end()
+        assert unload.returned_within(CALL_DEADLINE_S)
         api.generate(name)
         assert [(e["event"], e.get("live")) for e in faults.events()] == [
             ("boot", None), ("loaded", None), ("unload", 1), ("reloaded", None), ("loaded", None)
@@ -166,7 +169,7 @@ def test_vllms_workers_drop_what_is_idle_and_never_what_runs(tmp_path, adapters,
             api.load(anew, adapters / "v1")
             api.unload(anew)
         api.load(anew, adapters / "v1")
-        running = api.stream(anew, 500)
+        running = api.stream(anew, 20_000)
         for name in (other, more):
             api.load(name, adapters / "v2")
             seen = len(running.events)

@@ -78,7 +78,7 @@ TEST_F(Partly, AStreamThatNothingComesForEnds) {
   impatient.handler.ServePartly("image", image_, arrivals_);
   Bytes into(kSize);
   FetchRequest request = impatient.FetchOf("image", into);
-  request.options.deadline_ms = 5'000;
+  request.options.deadline_ms = 60'000;
   const Outcome outcome = FetchAndWait(*impatient.transport, request);
   EXPECT_EQ(outcome.status, IdleFor(700)) << "by whoever serves, though the reader hears of it";
 }

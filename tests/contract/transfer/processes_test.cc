@@ -25,7 +25,7 @@ class Processes : public TransportSuite {
             .options = kSmall};
   }
   static constexpr TransferOptions kSmall{
-      .range_bytes = kMiB, .in_flight = 2, .idle_deadline_ms = 2'000};
+      .range_bytes = kMiB, .in_flight = 2, .idle_deadline_ms = 10'000};
   const std::unique_ptr<TicketKeys> keys_ = TestKeys();
   const std::unique_ptr<Transport> transport_ = CreateTransport(GetParam());
 };
@@ -112,7 +112,7 @@ TEST_P(Processes, AStoppedServerMeetsTheIdleDeadline) {
 TEST_P(Processes, AStoppedClientMeetsTheServersIdleDeadline) {
   TestHandler handler;
   handler.Serve("image", MakeImage(kSize));
-  const auto server = StartServer(GetParam(), {.idle_deadline_ms = 300}, *keys_, handler);
+  const auto server = StartServer(GetParam(), {.idle_deadline_ms = 3'000}, *keys_, handler);
   Child client(
       {LORRY_TRANSFER_PEER, "fetch", GetParam(), std::to_string(kSize), "1", server->address()});
   ASSERT_TRUE(Eventually([&] { return server->stats().bytes_sent > 0; }));
@@ -127,7 +127,7 @@ TEST_P(Processes, AKilledClientLeavesAnUploadThatAnotherFinishes) {
     received += range.length;
     return absl::OkStatus();
   });
-  const auto server = StartServer(GetParam(), {.idle_deadline_ms = 2'000}, *keys_, handler);
+  const auto server = StartServer(GetParam(), {.idle_deadline_ms = 10'000}, *keys_, handler);
   Child client(
       {LORRY_TRANSFER_PEER, "push", GetParam(), std::to_string(kSize), "1", server->address()});
   ASSERT_TRUE(Eventually([&] { return received > 0; }));

@@ -176,7 +176,7 @@ std::unique_ptr<TransferServer> StartBoth(const TicketKeys& keys, TransferHandle
 }
 
 bool Eventually(const std::function<bool()>& condition) {
-  return lorry::Eventually(condition, std::chrono::seconds(10));
+  return lorry::Eventually(condition, std::chrono::seconds(60));
 }
 
 OnDone Running::Promise() {

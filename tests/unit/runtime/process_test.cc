@@ -12,6 +12,7 @@
 
 #include "lib/runtime/fault_point.h"
 #include "lib/runtime/signals.h"
+#include "tests/testing/temp_dir.h"
 
 namespace lorry::runtime {
 namespace {
@@ -89,7 +90,8 @@ TEST(FaultPoint, KillsTheProcessTheNthTime) {
 }
 
 TEST(FaultPoint, AFileNamesThePointAndIsRemovedByIt) {
-  const std::string file = testing::TempDir() + "fault";
+  const TempDir folder;
+  const std::string file = folder / "fault";
   for (const char* named : {"other.point", "test.point"}) {
     std::ofstream(file) << named << "\n";
     const int status = RunWithFault(("@" + file).c_str());

@@ -272,7 +272,7 @@ TEST_P(SeamTest, AProbeWaitsDuringAPauseUntilItsDeadline) {
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
   EXPECT_EQ(engine.SetPause(PauseKind::kAbort), absl::OkStatus());
-  const absl::Status status = engine.Probe(name, ProbeKind::kToken, milliseconds(300));
+  const absl::Status status = engine.Probe(name, ProbeKind::kToken, milliseconds(2000));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(engine.Probe(name, ProbeKind::kPresence), absl::OkStatus());
   EXPECT_EQ(engine.SetPause(PauseKind::kNone), absl::OkStatus());
@@ -283,7 +283,7 @@ TEST_P(DriverTest, ALoadThatTimedOutIsUnknownAndSettlesByLoadingAgain) {
   Blocking engine = OwnFake();
   const std::string name = Fresh();
   fake().Set(R"({"hold_loads": true})");
-  const absl::Status status = engine.Load(name, Adapter("v1"), milliseconds(300));
+  const absl::Status status = engine.Load(name, Adapter("v1"), milliseconds(2000));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(MayHaveHappened(status));
   fake().Set(R"({"hold_loads": false})");
@@ -357,8 +357,8 @@ TEST_P(SglangTest, AnUnloadThatHangsIsLeftAtItsDeadline) {
   Blocking engine = OwnFake({"--fake", R"({"unload_delay_s": 60})"});
   const std::string name = Fresh();
   EXPECT_EQ(engine.Load(name, Adapter("v1")), absl::OkStatus());
-  EXPECT_TRUE(MayHaveHappened(engine.Unload(name, milliseconds(300))));
-  EXPECT_TRUE(MayHaveHappened(engine.Load(Fresh(), Adapter("v2"), milliseconds(300))));
+  EXPECT_TRUE(MayHaveHappened(engine.Unload(name, milliseconds(2000))));
+  EXPECT_TRUE(MayHaveHappened(engine.Load(Fresh(), Adapter("v2"), milliseconds(2000))));
 }
 
 TEST_P(SglangTest, AWrongShapeEndsTheEngineAtItsProbe) {
