@@ -141,13 +141,11 @@ std::string Markdown(const std::vector<Verb>& verbs) {
       "Written by `lorry help --markdown` from the program's own table of verbs; a test compares "
       "the two.\n\n"
       "Tables are for people. `--json` prints one JSON object a line: one for each thing that a "
-      "list "
-      "names or a watch tells,\none in all where there is one answer; messages have the field "
-      "names "
-      "of the `.proto` files. An error is one line on\nstderr, `lorry: REASON: message`, and a "
-      "line "
-      "with what to do, or one object {reason, message, remedy};\n[ERRORS.md](ERRORS.md) lists all "
-      "reasons.\n\n";
+      "list names or a watch tells,\none in all where there is one answer; messages have the field "
+      "names of the `.proto` files. An error is one line on\nstderr, `lorry: REASON: message`, and "
+      "a second line with what to do where [ERRORS.md](ERRORS.md) says it, or with\n`--json` one "
+      "object {reason, message, remedy}. `lorry bench-sync` leaves the remedy out (empty in JSON): "
+      "look its\nreasons up in ERRORS.md, which lists all of them.\n\n";
   absl::StrAppend(&out, kStatuses, "\n## Options of every verb\n\n", OptionTable(GlobalOptions()));
   for (const Verb& verb : verbs) {
     absl::StrAppend(&out, "\n## ", verb.name, "\n\n", verb.summary, ".\n\n```\n", Synopsis(verb),

@@ -203,11 +203,13 @@ std::vector<Setting> Rules() {
        "Whether a paused engine drops its cached prefixes; always needs quiesce=abort, wait or "
        "keep. No version meets another one's, so that auto drops nothing. Default auto."},
       {"probe=auto|token|presence|differs",
-       "How an engine proves that it applies a version: its log-probabilities differ from the base "
-       "model's, it answers a token through it, or it lists it at its path. With auto they must be "
-       "the trainer's, where it published a reference, and must differ from the base model's where "
-       "the trainer said that the version changes the model enough; else a version that answers as "
-       "the base model does is served, and shown as UNPROVEN. Default auto."}};
+       "How an engine proves that it applies a version. differs: its log-probabilities differ from "
+       "the base model's. token: it generates one token with the version. presence: its list of "
+       "loaded adapters shows the version with the path that Lorry gave. auto: its "
+       "log-probabilities must match the trainer's "
+       "where the trainer published a reference, and differ from the base model's where the "
+       "trainer said that the version changes the model enough to be seen; otherwise a version "
+       "that answers as the base model does is served, and shown as UNPROVEN. Default auto."}};
 }
 
 // Times and sizes.
@@ -236,7 +238,7 @@ std::vector<Setting> Limits() {
       {"probe_gap=NATS",
        "With probe=auto: how far an engine's log-probabilities of the reference that the trainer "
        "published with a version may be from the trainer's in the mean, before it refuses the "
-       "version (PROBE_GAP); 0: as far as they are. Default 0.1."},
+       "version (PROBE_GAP); 0: any distance is accepted. Default 0.1."},
       {"residency=resident|on_demand",
        "Whether the version that is served stays loaded. With on_demand adapters share the slots "
        "of an engine: one that nobody asks for leaves when another needs its slot, and the next "

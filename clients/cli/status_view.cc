@@ -245,7 +245,7 @@ struct Alike {
   const MemberStatus* first;
 };
 
-// One each in a small fleet. In a large one engines that stand alike share a line: nobody reads
+// One each in a small fleet. In a large one engines in the same state share a line: nobody reads
 // thousands, and the few that differ would be lost among them.
 std::vector<Alike> EngineLines(const StatusMessage& status, const std::set<std::string>& adapters) {
   std::vector<Alike> lines;

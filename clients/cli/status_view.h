@@ -15,7 +15,7 @@ using StatusMessage = lorry::sync::v1::GetStatusResponse;
 bool IsLarge(const StatusMessage& status);
 // What each door serves and what is on its way there: engines down and adapters across where that
 // fits into `columns`, otherwise a line for each engine and adapter that it has something of. In a
-// large fleet engines that stand alike share a line.
+// large fleet engines in the same state share a line.
 Table EnginesByAdapter(const StatusMessage& status, size_t columns);
 // One line for each adapter and pool: the decision, the newest version, what runs or waits and why.
 Table Pools(const StatusMessage& status);

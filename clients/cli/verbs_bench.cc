@@ -109,8 +109,10 @@ std::vector<Verb> BenchVerbs() {
            "token. Says when merged weights would be the better choice. The engine should serve "
            "nobody meanwhile and have no door yet: a fleet of its own is put in front and taken "
            "away again, and so is what was loaded. Merged weights go by disk, and replace the "
-           "engine's until they are loaded from --base-model again. Written in Python: pip "
-           "install lorry, or lorry-client beside Debian's package; a checkout has it.",
+           "engine's until they are loaded from --base-model again. It is written in "
+           "Python: a checkout has it, as has each Python in which Lorry's wheels are installed. "
+           "They are not on PyPI yet: `make packages` writes them to build/release/packages, and "
+           "beside Debian's package lorry_client-*.whl alone is enough.",
        .positionals = {{"DIR", "adapter_config.json beside adapter_model.safetensors"}},
        .options = {{.name = "engine",
                     .value = "URL",

@@ -35,9 +35,9 @@ std::string StatusScreen(const StatusMessage& status, const Context& context,
   screen += status.members_size() == 0 ? NoneOf(pool)
                                        : EnginesByAdapter(status, context.columns()).Render(colour);
   if (IsLarge(status))
-    absl::StrAppend(&screen, status.members_size(),
-                    " engines, of which those that stand alike share a line; `lorry engines` lists "
-                    "them\n");
+    absl::StrAppend(
+        &screen, status.members_size(),
+        " engines; those in the same state share a line, and `lorry engines` lists each\n");
   if (status.pools_size() > 0) absl::StrAppend(&screen, "\n", Pools(status).Render(colour));
   if (!status.version().empty()) {
     const std::string line = absl::StrCat("sync-orchestrator ", status.version());
@@ -265,7 +265,7 @@ std::vector<Verb> FleetVerbs() {
   return {
       {.name = "status",
        .summary = "Shows what every engine serves and what each sync is doing",
-       .details = "Of more than 64 engines those that stand alike share a line.",
+       .details = "With more than 64 engines, those in the same state share a line.",
        .options = {kPool, {.name = "adapter", .value = "NAME", .help = "of this adapter only"}},
        .run = Status},
       {.name = "engines",

@@ -249,8 +249,8 @@ std::vector<Option> LocalOptions() {
       {.name = "pool", .value = "NAME", .help = "the engines' pool", .fallback = "rollout"},
       {.name = "base-model-config",
        .value = "FILE",
-       .help = "config.json of the engines' base model, where they do not tell it and have it "
-               "in no directory that is readable here"},
+       .help = "config.json of the engines' base model; needed only where the engine does not say "
+               "what its model is and its model directory cannot be read from here"},
       {.name = "base-model-unchecked",
        .help = "serve adapters without comparing their shapes with the base model's",
        .kind = Kind::kSwitch},
@@ -258,8 +258,8 @@ std::vector<Option> LocalOptions() {
        .help = "start a service that ended again, with growing pauses",
        .kind = Kind::kSwitch},
       {.name = "until-stdin-ends",
-       .help = "stop when standard input ends: for a program that holds it open, and whose end, "
-               "however it comes, is then the fleet's",
+       .help = "stop when standard input closes: lets a parent process take the fleet down with "
+               "it, even if the parent is killed",
        .kind = Kind::kSwitch},
       {.name = "bin-dir",
        .value = "DIR",
@@ -276,13 +276,13 @@ std::vector<Verb> LocalVerbs() {
            "One adapter-store, one sync-orchestrator and one engine-proxy an engine, on free "
            "loopback ports. Their addresses, and the file of a token that only this user can read, "
            "are written where the other verbs and Python find them ($XDG_STATE_HOME/lorry/up.json, "
-           "else ~/.local/state/lorry/up.json); a second fleet beside it, over another "
-           "--data-dir, says how it is reached instead. When a service ends, the rest is stopped "
-           "and the "
-           "exit status is 1, unless --keep-going says otherwise. The engines' copies of adapters "
-           "lie in /dev/shm/lorry-UID/MEMBER and stay there, as an engine may read them again and "
-           "the next `lorry up` goes on with them: delete MEMBER's once its engine is gone for "
-           "good. Without --engine versions are stored and none is served, until `lorry attach` "
+           "else ~/.local/state/lorry/up.json). While that fleet runs, a second one with another "
+           "--data-dir leaves the file alone and prints the addresses to reach it by. When a "
+           "service ends, the rest is stopped and the exit status is 1, unless --keep-going is "
+           "given. The engines' copies of adapters lie in /dev/shm/lorry-UID/MEMBER and stay "
+           "there, because an engine may read them again and the next `lorry up` goes on with "
+           "them: delete MEMBER's once its engine is gone for good. Without --engine versions are "
+           "stored and none is served, until `lorry attach` "
            "puts a door in front of an engine.",
        .options = LocalOptions(),
        .examples = {"lorry up --engine http://127.0.0.1:30000",
@@ -294,9 +294,8 @@ std::vector<Verb> LocalVerbs() {
        .details =
            "One engine-proxy an engine, on free loopback ports, for the store and the orchestrator "
            "that --store and --orchestrator name. Clients call the door instead of the engine. "
-           "When "
-           "a door ends, the others are stopped and the exit status is 1, unless --keep-going says "
-           "otherwise.",
+           "When a door ends, the others are stopped and the exit status is 1, unless "
+           "--keep-going is given.",
        .options = LocalOptions(),
        .examples = {"lorry attach --engine http://127.0.0.1:30000",
                     "lorry attach --engine 30000 --store store:7601 --orchestrator sync:7611"},
