@@ -59,9 +59,11 @@ std::string Text(const Way& way, const Context& context) {
         "engine.enabled=false where the chart runs the engine\n");
   }
   if (way.loaded.empty()) return out + "  nothing is loaded in the engine\n";
-  out +=
-      "  4. what is loaded stays, and its files must stay with it (the proxy's --data-dir). To be "
-      "rid of it, once nobody asks for it:\n";
+  absl::StrAppend(
+      &out,
+      "  4. what is loaded stays, and its files must stay with it: in the proxy's --image-dir, ",
+      "by default /dev/shm/lorry-UID/", way.member, " on the engine's host. To be rid of it, once ",
+      "nobody asks for it:\n");
   for (const std::string& name : way.loaded)
     absl::StrAppend(&out, "       curl -X POST ", way.engine, way.unload_path,
                     " -H 'Content-Type: application/json' -d '{\"lora_name\": \"", name, "\"}'\n");

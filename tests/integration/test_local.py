@@ -81,6 +81,14 @@ def test_of_an_engine_that_has_ended_nothing_stays_in_shared_memory(tiny, progra
         assert not shared(engine)
 
 
+def test_the_way_back_names_where_the_engines_files_are(pair, program, make_adapter):
+    with lorry.local([pair["vllm"].url], program=program) as fleet:
+        publish(fleet, make_adapter(1))
+        done = subprocess.run([program, "detach"], env=os.environ | fleet.environment(), text=True, capture_output=True, check=False)
+        named = done.stdout.partition("/dev/shm/lorry-UID/")[2].split()[0]
+        assert named == f"engine-{pair['vllm'].port}" and shared(pair["vllm"]), done
+
+
 NOTEBOOK = """
 import sys, lorry
 with lorry.local([sys.argv[1]], program=sys.argv[2]) as fleet, lorry.open_run("policy", **fleet.addresses()) as run:

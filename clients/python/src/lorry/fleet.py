@@ -109,7 +109,8 @@ def attach(
     Args:
         engine: URL of the SGLang or vLLM server.
         store, orchestrator, token_file: default as for :class:`lorry.Connection`.
-        data_dir: where the door keeps the adapters' files and what it promised; default a temporary directory, which goes with it.
+        data_dir: where the door keeps its journal and its log; default a temporary directory, which goes with it. The adapters' files, which
+            the engine reads, lie in ``/dev/shm/lorry-UID/MEMBER``.
         pool, base_model_config, program, timeout_s: as for :func:`local`.
 
     Raises:
