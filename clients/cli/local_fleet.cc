@@ -18,6 +18,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "clients/cli/verb.h"
 #include "lib/base/digest.h"
@@ -41,6 +42,11 @@ constexpr char kAnyPort[] = "127.0.0.1:0";
 constexpr char kTokenFile[] = "token";
 constexpr char kTokensFile[] = "tokens";
 constexpr size_t kTokenBytes = 16;
+
+// What ArgumentsOf gives an engine-proxy: a second value would silently replace it.
+constexpr char kOwnProxyFlags[] =
+    "data-dir ready-file auth-token-file listen admin-listen store token-file tls-ca tls-cert "
+    "tls-key orchestrator engine member pool door-listen base-model-config base-model-unchecked";
 
 absl::Status CannotWrite(const std::string& path, int why) {
   return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_UNUSABLE",
@@ -111,6 +117,16 @@ std::string MemberName(const std::string& engine_url) {
   name.erase(0, name.find_first_not_of('-'));
   constexpr size_t kNameMax = 63;
   return name.size() > kNameMax ? name.substr(name.size() - kNameMax) : name;
+}
+
+absl::Status CheckProxyFlag(const std::string& flag) {
+  const std::string name = absl::StrReplaceAll(flag.substr(0, flag.find('=')), {{"_", "-"}});
+  for (const absl::string_view own : absl::StrSplit(kOwnProxyFlags, ' ')) {
+    if (name != absl::StrCat("--", own) && name != absl::StrCat("--no", own)) continue;
+    return Usage(absl::StrCat("--proxy-flag=", flag, ": this command gives its proxies --", own,
+                              " itself; `lorry help` says which of its own options decides that"));
+  }
+  return absl::OkStatus();
 }
 
 LocalFleet::LocalFleet(LocalFleetOptions options) : options_(std::move(options)) {
@@ -222,6 +238,7 @@ std::vector<std::string> LocalFleet::ArgumentsOf(const Service& service) const {
       add(absl::StrCat("--base-model-config=", options_.base_model_config));
     }
     if (options_.base_model_unchecked) add("--base-model-unchecked");
+    for (const std::string& flag : options_.proxy_flags) add(flag);
   }
   return arguments;
 }

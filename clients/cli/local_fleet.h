@@ -26,8 +26,9 @@ struct LocalFleetOptions {
   std::string pool = "rollout";
   std::string base_model_config = {};  // these two as engine-proxy has them
   bool base_model_unchecked = false;
-  bool keep_going = false;        // start again what dies, with backoff
-  bool until_stdin_ends = false;  // an end of standard input asks to stop
+  std::vector<std::string> proxy_flags = {};  // more for every proxy; CheckProxyFlag took them
+  bool keep_going = false;                    // start again what dies, with backoff
+  bool until_stdin_ends = false;              // an end of standard input asks to stop
   // Where a store and an orchestrator run already; none: they are started.
   std::optional<client::ConnectOptions> services = {};
   int64_t ready_timeout_ms = 0;  // each service
@@ -37,6 +38,9 @@ struct LocalFleetOptions {
 absl::StatusOr<std::string> EngineUrl(const std::string& text);
 // "engine-30000" of an engine on loopback, "10-0-0-7-30000" of another: stable over restarts.
 std::string MemberName(const std::string& engine_url);
+
+// Refuses a flag that the fleet itself gives its proxies: "--member=x".
+absl::Status CheckProxyFlag(const std::string& flag);
 
 class LocalFleet {
  public:

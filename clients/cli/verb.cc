@@ -32,6 +32,11 @@ absl::Status CheckValue(const Option& option, const std::string& value) {
       if (ParseDuration(value).has_value()) return absl::OkStatus();
       return Usage(absl::StrCat("--", option.name, "=", value,
                                 " is no duration; write 30s, 5m, 2h or 1500ms"));
+    case Kind::kFlag:
+      if (value.starts_with("--") && value.find_first_not_of('-') == 2) return absl::OkStatus();
+      return Usage(absl::StrCat("--", option.name, "=", value,
+                                " is no flag; write it with its dashes: --", option.name,
+                                "=--name=value"));
     case Kind::kChoice: {
       const std::vector<std::string> choices = absl::StrSplit(option.value, '|');
       if (std::ranges::find(choices, value) != choices.end()) return absl::OkStatus();
@@ -125,7 +130,7 @@ class Parser {
       if (equals != std::string::npos) return Usage(absl::StrCat("--", name, " takes no value"));
     } else if (equals != std::string::npos) {
       value = word.substr(equals + 1);
-    } else if (++i < words.size() && !words[i].starts_with("--")) {
+    } else if (++i < words.size() && (option->kind == Kind::kFlag || !words[i].starts_with("--"))) {
       value = words[i];
     } else {
       return Usage(absl::StrCat("--", name, " needs a value: ", option->value));

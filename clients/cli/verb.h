@@ -15,7 +15,8 @@
 
 namespace lorry::cli {
 
-enum class Kind { kSwitch, kText, kNumber, kDuration, kChoice };
+// kFlag: a flag of another program, which begins with -- itself.
+enum class Kind { kSwitch, kText, kNumber, kDuration, kChoice, kFlag };
 
 struct Option {
   std::string name;   // "adapter" of --adapter

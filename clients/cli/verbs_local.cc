@@ -166,6 +166,8 @@ absl::StatusOr<LocalFleetOptions> OptionsFrom(const Arguments& arguments, const 
     LORRY_ASSIGN_OR_RETURN(const std::string url, EngineUrl(engine));
     options.engines.push_back(url);
   }
+  options.proxy_flags = arguments.Texts("proxy-flag");
+  for (const std::string& flag : options.proxy_flags) LORRY_RETURN_IF_ERROR(CheckProxyFlag(flag));
   return options;
 }
 
@@ -254,6 +256,12 @@ std::vector<Option> LocalOptions() {
       {.name = "base-model-unchecked",
        .help = "serve adapters without comparing their shapes with the base model's",
        .kind = Kind::kSwitch},
+      {.name = "proxy-flag",
+       .value = "--NAME=VALUE",
+       .help = "one more flag for every engine-proxy, as in --proxy-flag=--engine-key-file=FILE; "
+               "`engine-proxy --help` lists them",
+       .kind = Kind::kFlag,
+       .repeated = true},
       {.name = "keep-going",
        .help = "start a service that ended again, with growing pauses",
        .kind = Kind::kSwitch},
@@ -286,6 +294,7 @@ std::vector<Verb> LocalVerbs() {
            "puts a door in front of an engine.",
        .options = LocalOptions(),
        .examples = {"lorry up --engine http://127.0.0.1:30000",
+                    "lorry up --engine 30000 --proxy-flag=--engine-key-file=engine.key",
                     "lorry up --engine 30000 --engine 30001 --data-dir /var/tmp/lorry"},
        .run = Up},
       {.name = "attach",

@@ -29,7 +29,7 @@ from engine_core import (
 from engine_memory import add_vllm_memory_routes
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
-from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from vllm_state import BASE, FakeVllm, Refused
 
 VERSION = "0.32.0"
@@ -422,6 +422,17 @@ def add_info_routes(app: FastAPI, engine: FakeVllm) -> None:
         return PlainTextResponse(text)
 
 
+def ask_for_key(app: FastAPI, key: str) -> None:
+    """As AuthenticationMiddleware of vllm/entrypoints/serve/middleware/authenticate.py: these paths and no other."""
+    guarded = ("/v1", "/v2", "/inference", "/cohere")
+
+    @app.middleware("http")
+    async def check(http: HttpRequest, call_next):
+        if http.url.path.startswith(guarded) and http.headers.get("authorization") != f"Bearer {key}":
+            return JSONResponse({"error": "Unauthorized"}, 401)
+        return await call_next(http)
+
+
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
@@ -435,6 +446,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--max-num-seqs", type=int, default=8)
     parser.add_argument("--data-parallel-size", type=int, default=1)
     parser.add_argument("--api-server-count", type=int, default=1)
+    parser.add_argument("--api-key", help="what calls of /v1 and the like must show")
     parser.add_argument("--device", default="cuda", help="what it says it runs on")
     parser.add_argument(
         "--startup-delay", type=float, default=0.0, help="seconds before the port opens"
@@ -455,6 +467,8 @@ def main() -> None:
     switches.update(args.fake)
     app, engine = FastAPI(), FakeVllm(args, switches)
     app.add_exception_handler(Refused, lambda _, error: error.reply())
+    if args.api_key:
+        ask_for_key(app, args.api_key)
     adders = [add_generate_routes, add_other_model_routes, add_pooling_routes, add_responses_route, add_info_routes]
     # The real one has these routes only where its environment says so; unset means on here.
     if is_on("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):

@@ -81,6 +81,29 @@ def test_of_an_engine_that_has_ended_nothing_stays_in_shared_memory(tiny, progra
         assert not shared(engine)
 
 
+def test_a_fleet_passes_flags_on_to_its_proxies(tiny, program, make_adapter, tmp_path):
+    """The key of an engine that asks for one, say."""
+    key = tmp_path / "engine.key"
+    key.write_text("sesame\n")
+    with engines.running(engines.fake("vllm", tiny / "model", log_dir=tmp_path, args=["--api-key", "sesame"])) as (engine,):
+        with lorry.local([engine.url], program=program) as fleet, lorry.Admin(**fleet.addresses()) as admin:
+            until(lambda: "--engine-key-file" in str(admin.status()["members"]), "it says which flag takes the key", DEADLINE_S)
+        with lorry.local([engine.url], program=program, proxy_flags=[f"--engine-key-file={key}"]) as fleet:
+            publish(fleet, make_adapter(1))
+
+
+@pytest.mark.parametrize(("flag", "said"), [("engine-key-file=x", "is no flag"), ("--", "is no flag"), ("--member=x", "--member itself"),
+                                            ("--data_dir=x", "--data-dir itself"), ("--nobase_model_unchecked", "--base-model-unchecked itself")])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("verb", ["up", "attach"])
+def test_what_a_fleet_gives_its_proxies_itself_is_not_passed_on(program, tmp_path, verb, flag, said, apart):
+    words = ["--proxy-flag", flag] if apart else [f"--proxy-flag={flag}"]
+    done = subprocess.run([program, verb, "--engine=9", f"--data-dir={tmp_path}", *words], text=True, capture_output=True,
+                          timeout=SERVING_S, check=False)
+    assert done.returncode == 2 and said in done.stderr, done
+    assert list(tmp_path.iterdir()) == [], "before anything was started"
+
+
 def test_the_way_back_names_where_the_engines_files_are(pair, program, make_adapter):
     with lorry.local([pair["vllm"].url], program=program) as fleet:
         publish(fleet, make_adapter(1))

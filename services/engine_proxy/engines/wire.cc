@@ -89,8 +89,9 @@ absl::Status StatusOfRefusal(std::string_view what, const HttpReply& reply) {
     return Error(
         absl::StatusCode::kUnauthenticated, "ENGINE_UNAUTHORIZED",
         absl::StrCat(ToAbsl(what),
-                     ": the engine wants another key; give the proxy the engine's API key (", text,
-                     ")"));
+                     ": the engine wants another key: give the proxy a file with its API key by "
+                     "--engine-key-file, with SGLang's admin key by --engine-admin-key-file (",
+                     text, ")"));
   }
   if (absl::StrContains(text, "LoRA is not enabled")) {
     const bool vllm = absl::StrContains(text, "Use --enable-lora");

@@ -20,6 +20,7 @@ const std::vector<Verb>& Verbs() {
                    {.name = "count", .value = "N", .kind = Kind::kNumber, .fallback = "5"},
                    {.name = "wait", .value = "stored|serving", .kind = Kind::kChoice},
                    {.name = "set", .value = "F=V", .repeated = true},
+                   {.name = "pass", .value = "--NAME=VALUE", .kind = Kind::kFlag, .repeated = true},
                    {.name = "force", .kind = Kind::kSwitch}}},
       {.name = "status", .summary = "Shows"}};
   return *verbs;
@@ -48,6 +49,14 @@ TEST(Parse, OptionsStandAnywhereAndInBothSpellings) {
     EXPECT_TRUE(parsed->arguments.Has("force"));
     EXPECT_TRUE(parsed->arguments.Has("json"));
   }
+}
+
+TEST(Parse, AFlagOfAnotherProgramBeginsWithDashesItself) {
+  const auto parsed = Words("send out --adapter=a --pass --engine=x --pass=--force");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(parsed->arguments.Texts("pass"), ElementsAre("--engine=x", "--force"));
+  for (const char* wrong : {"--pass=engine=x", "--pass=--", "--pass=---x", "--pass -x"})
+    EXPECT_THAT(Refusal(std::string("send out --adapter=a ") + wrong), HasSubstr("is no flag"));
 }
 
 TEST(Parse, AGlobalOptionsValueIsNoVerb) {

@@ -80,7 +80,7 @@ class Fleet:
 def local(
     engines: Sequence[str] = (), *, data_dir: str | os.PathLike[str] | None = None, pool: str = "rollout",
     base_model_config: str | os.PathLike[str] | None = None, program: str | os.PathLike[str] | None = None,
-    timeout_s: float = START_TIMEOUT_S,
+    proxy_flags: Sequence[str] = (), timeout_s: float = START_TIMEOUT_S,
 ) -> Fleet:
     """A whole fleet on this machine: a store, an orchestrator, and a door in front of each engine, on free loopback ports.
 
@@ -90,19 +90,20 @@ def local(
         pool: the engines' pool.
         base_model_config: config.json of the engines' base model, where they do not tell it.
         program: the ``lorry`` command; default the one beside this Python, else on $PATH.
+        proxy_flags: more flags for every engine-proxy, such as ``["--engine-key-file=engine.key"]``; `engine-proxy --help` lists them.
         timeout_s: how long the programs may take to start.
 
     Raises:
         LorryError: ``BINARY_MISSING``: there is no such command; or the programs did not start, with their own words.
     """
-    return _start(["up"], engines, data_dir, pool, base_model_config, program, timeout_s)
+    return _start(["up"], engines, data_dir, pool, base_model_config, program, proxy_flags, timeout_s)
 
 
 def attach(
     engine: str, *, store: str | None = None, orchestrator: str | None = None, token_file: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None, pool: str = "rollout",
     base_model_config: str | os.PathLike[str] | None = None, program: str | os.PathLike[str] | None = None,
-    timeout_s: float = START_TIMEOUT_S,
+    proxy_flags: Sequence[str] = (), timeout_s: float = START_TIMEOUT_S,
 ) -> Fleet:
     """A door in front of one engine that runs, for a store and an orchestrator that run elsewhere: in a Ray actor that owns the engine, say.
 
@@ -110,20 +111,20 @@ def attach(
         engine: URL of the SGLang or vLLM server.
         store, orchestrator, token_file: default as for :class:`lorry.Connection`.
         data_dir: where the door keeps its journal and its log; default a temporary directory, which goes with it. The adapters' files, which
-            the engine reads, lie in ``/dev/shm/lorry-UID/MEMBER``.
-        pool, base_model_config, program, timeout_s: as for :func:`local`.
+            the engine reads, lie in ``/dev/shm/lorry-UID/MEMBER``, or where ``--image-dir=DIR`` in ``proxy_flags`` says.
+        pool, base_model_config, program, proxy_flags, timeout_s: as for :func:`local`.
 
     Raises:
         LorryError: as :func:`local`.
     """
     named = {"--store": store, "--orchestrator": orchestrator, "--token-file": token_file}
     words = [f"{flag}={value}" for flag, value in named.items() if value is not None]
-    return _start(["attach", *words], [engine], data_dir, pool, base_model_config, program, timeout_s)
+    return _start(["attach", *words], [engine], data_dir, pool, base_model_config, program, proxy_flags, timeout_s)
 
 
 def _start(
     words: list[str], engines: Sequence[str], data_dir: str | os.PathLike[str] | None, pool: str,
-    base_model_config: str | os.PathLike[str] | None, program: str | os.PathLike[str] | None, timeout_s: float,
+    base_model_config: str | os.PathLike[str] | None, program: str | os.PathLike[str] | None, proxy_flags: Sequence[str], timeout_s: float,
 ) -> Fleet:
     _remove_orphans()
     with contextlib.ExitStack() as stack:
@@ -134,6 +135,7 @@ def _start(
         command = [_program(program), *words, "--json", "--until-stdin-ends", f"--pool={pool}"]
         command.append(f"--data-dir={data_dir if data_dir is not None else scratch / 'data'}")
         command += [f"--engine={engine}" for engine in engines]
+        command += [f"--proxy-flag={flag}" for flag in proxy_flags]
         if base_model_config is not None:
             command.append(f"--base-model-config={base_model_config}")
         environment = dict(os.environ)
