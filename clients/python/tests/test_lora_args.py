@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -137,12 +138,28 @@ def test_engines_get_room_for_the_largest_rank(tmp_path):
     adapter = LoraArgs(adapter_path=saved(tmp_path, rank_pattern={"up_proj": 12}))
     assert adapter.max_rank == 12
     assert adapter.engine_args("sglang") == ["--enable-lora", "--max-lora-rank", "12", "--lora-target-modules", "q_proj"]
-    assert adapter.engine_args("vllm") == ["--enable-lora", "--max-lora-rank", "16"]
+    assert adapter.engine_args("vllm")[:3] == ["--enable-lora", "--max-lora-rank", "16"]
+
+
+@pytest.mark.parametrize(("keep", "slots"), [({}, "3"), ({"keep": 4}, "5")])
+def test_vllm_gets_slots_for_what_is_kept_and_the_next_version(keep, slots):
+    """It has one by default, and the next version is loaded before one leaves."""
+    assert LoraArgs(8, target_modules="q_proj").engine_args("vllm", **keep)[3:] == ["--max-loras", slots, "--max-cpu-loras", slots]
+
+
+def test_the_lines_of_the_modules_example_run(llama):
+    """As they stand in its docstring, one after the other."""
+    lines = re.findall("^    (.+)$", lora_args.__doc__, re.MULTILINE)
+    told = []
+    scope = {"LoraArgs": LoraArgs, "model": llama, "launch_engine": lambda *words: told.extend(words)}
+    exec("\n".join(lines), scope)
+    assert told == ["--enable-lora", "--max-lora-rank", "32", "--lora-target-modules", *(m for m in SEVEN if m != "up_proj")]
+    assert scope["model"].peft_config["default"].r == 32
 
 
 @pytest.mark.parametrize(("rank", "given"), [(1, "1"), (4, "8"), (8, "8"), (12, "16"), (200, "256"), (257, "320"), (512, "512")])
 def test_vllm_takes_some_ranks_only(rank, given):
-    assert LoraArgs(rank, target_modules="q_proj").engine_args("vllm")[-1] == given
+    assert LoraArgs(rank, target_modules="q_proj").engine_args("vllm")[2] == given
 
 
 @pytest.mark.parametrize(("make", "sentence"), [

@@ -1,8 +1,10 @@
 """The LoRA settings of a trainer's command line, checked before a model is loaded, and PEFT's ``LoraConfig`` out of them.
 
     args = LoraArgs(rank=32, alpha=64, target_modules="all-linear", exclude_modules="up_proj")
-    model = args.wrap(model)                            # a PeftModel, to be trained and published
     launch_engine(*args.engine_args("sglang", model))   # --enable-lora --max-lora-rank 32 --lora-target-modules ...
+    model = args.wrap(model)                            # a PeftModel, to be trained and published
+
+"all-linear" is derived from a model that has no adapter yet: ask for the engine's arguments before the model is wrapped.
 
 Rank, alpha and target modules have to be the same in the trainer and in the engines; here they are said once. Nothing of torch,
 transformers or PEFT is imported before a function is called that takes or gives a model or a config of theirs.
@@ -27,6 +29,8 @@ RANK_MAX = 4096
 ALPHA_MAX = 1e9
 # vLLM's --max-lora-rank takes these and no others (vllm/config/lora.py).
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+#: Of a policy that says nothing else: ``max_staleness`` + 1 versions stay loaded (docs/SEMANTICS.md §6).
+KEEP = 2
 _CONFIG_FILE = "adapter_config.json"
 
 
@@ -150,12 +154,14 @@ class LoraArgs:
             return PeftModel.from_pretrained(model, self.adapter_path, is_trainable=True)
         return get_peft_model(model, self.peft_config(model))
 
-    def engine_args(self, engine: str, model: Any = None) -> list[str]:
+    def engine_args(self, engine: str, model: Any = None, keep: int = KEEP) -> list[str]:
         """The command line's part that lets an engine serve this adapter; [] without LoRA.
 
         Args:
-            engine: "sglang" or "vllm". vLLM has no flag for modules; its rank is rounded up to the next that it takes.
-            model: as for :meth:`modules`.
+            engine: "sglang" or "vllm". vLLM has no flag for modules; its rank is rounded up to the next that it takes. It holds one adapter
+                unless it is told otherwise, so that it gets slots for ``keep`` versions and the next, which is loaded before one leaves.
+            model: as for :meth:`modules`, not wrapped yet.
+            keep: the ``keep`` of the adapter's policy. Add to vLLM's two numbers a slot for each alias and lease, and for other adapters.
 
         Raises:
             ValueError: another engine, or a rank above vLLM's largest.
@@ -171,7 +177,8 @@ class LoraArgs:
         if not fitting:
             raise ValueError(f"the adapter's largest rank is {rank} and vLLM serves {VLLM_RANKS[-1]} at most; train with a smaller "
                              "rank or serve with SGLang")
-        return ["--enable-lora", "--max-lora-rank", str(fitting[0])]
+        slots = str(keep + 1)
+        return ["--enable-lora", "--max-lora-rank", str(fitting[0]), "--max-loras", slots, "--max-cpu-loras", slots]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
