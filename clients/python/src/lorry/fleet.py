@@ -1,6 +1,6 @@
 """Lorry's programs beside a trainer or a notebook: started for engines that run already, and ended with this process, however it ends.
 
-They come with ``pip install lorry``, or are built from a checkout.
+They come with the wheel ``lorry``, which ``make packages`` builds and which is not on PyPI yet, or are built from a checkout.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ def _program(program: str | os.PathLike[str] | None) -> str:
         return os.fspath(program)
     found = find_program()
     if found is None:
-        raise LorryError("there is no lorry command beside this Python nor on $PATH; pip install lorry, or say program=",
+        raise LorryError("there is no lorry command beside this Python nor on $PATH; build it with `make packages` in a checkout and "
+                         "pip install its wheels (build/release/packages), as they are not on PyPI yet, or say program=",
                          "BINARY_MISSING", "FAILED_PRECONDITION")
     return found
 

@@ -1,4 +1,4 @@
-"""Lorry's programs as children of this process. They come with ``pip install lorry``, or are built from a checkout."""
+"""Lorry's programs as children of this process. They come with the wheel ``lorry``, or are built from a checkout."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Merged:
         try:
             from safetensors.torch import load_file
         except ImportError:
-            raise Failed('merging takes torch: pip install "lorry-client[torch]"') from None
+            raise Failed("merging takes torch: pip install torch safetensors beside Lorry's Python client") from None
         self._base = base
         self._weights: dict[str, Any] = {}
         for file in sorted(base.glob(_WEIGHTS)):
