@@ -120,7 +120,7 @@ packages: ## wheels and Debian packages of a release build, in build/release/pac
 	python3 packaging/build.py programs --bin-dir build/release/bin --out build/release/packages
 	cd build/release/packages && cpack -G DEB --config ../CPackConfig.cmake
 
-setup: ## install the packages, tools and Python environments only
+setup: ## install the packages, tools, Python environments and the CUDA compiler only
 	tools/setup
 
 clean: ## remove build outputs; installed tools and environments stay

@@ -4,7 +4,8 @@
 
     lorry.Admin().create(lora_name, keep_policy(max_head_offpolicyness + 2))
     run = lorry.open_run(lora_name, group=lorry.ALONE) if rank == 0 else None      # rank 0 updates weights, every rank asks
-    run.publish(initial_lora, version=0).wait("serving", 300)      # on rank 0, before any rank rolls out
+    if run is not None:
+        run.publish(initial_lora, version=0).wait("serving", 300)  # before any rank rolls out
     rollout = rollout_engine(config.rollout, run)
     rollout.initialize(addr=["door-a:40001", "door-b:40001"])
 

@@ -7,7 +7,8 @@
     await Transport(lorry.open_run(adapter), admin).attach(service)      # ART's UnslothService, once it has started; its requests go to a door
 
 Follows openpipe-art 0.5.23: a backend asks its ``ModelService`` (art/local/service.py) to load what was trained, and for the name under which exactly
-one step answers (``exact_adapter_lease`` in art/local/backend.py). Both names are ``{adapter}@{step}``, which doors read. The step that training
+one step answers (``exact_adapter_lease`` in art/local/backend.py). Rollouts ask for ``{adapter}@{step}`` and evaluations,
+under their lease, for ``{adapter}@r{run}.{step}``; doors read both. The step that training
 begins at, which ART gives its vLLM at its launch, doors learn of when the service is attached. Steps are unloaded when the policy's ``keep`` and the
 leases allow, whatever ART prunes.
 """
