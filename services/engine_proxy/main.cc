@@ -459,11 +459,11 @@ absl::Status App::Drain() {
   const absl::Status stopped = server_->Shutdown();
   admin_.reset();
   proxy_->Stop();  // whose effects reach the fetcher
+  binding_reader_.reset();
   fetcher_.reset();
   uploads_.reset();
   ahead_.reset();
   relay_.reset();
-  binding_reader_.reset();
   shelf_->Close(engine_->ended());
   return fatal_.ok() ? stopped : fatal_;
 }

@@ -194,20 +194,14 @@ absl::StatusOr<bool> Fetcher::Obtain(Job& job) {
       return false;
     }
   }
-  const auto obtain = [&] {
-    return shelf_.Obtain(
-        {.digest = job.fetch.digest, .bytes = manifest.image_bytes, .leaves = manifest.leaves},
-        [&job] { return job.cancelled.load(); });
-  };
-  absl::StatusOr<ImageShelf::Start> start = obtain();
-  if (ahead_ != nullptr && absl::IsResourceExhausted(start.status())) {
-    ahead_->GiveUp();  // what is wanted goes before what may be
-    start = obtain();
-  }
-  if (!start.ok()) return start.status();
-  job.image = std::move(start->file);
-  job.claim = std::move(start->claim);
-  return start->complete;
+  LORRY_ASSIGN_OR_RETURN(
+      ImageShelf::Start start,
+      shelf_.Obtain(
+          {.digest = job.fetch.digest, .bytes = manifest.image_bytes, .leaves = manifest.leaves},
+          [&job] { return job.cancelled.load(); }));
+  job.image = std::move(start.file);
+  job.claim = std::move(start.claim);
+  return start.complete;
 }
 
 // Relays first: that is what spares the store. A transport that does without either is tried before

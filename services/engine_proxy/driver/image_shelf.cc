@@ -101,6 +101,13 @@ absl::StatusOr<ImageShelf::Start> ImageShelf::Obtain(const HostCache::Wanted& wa
 }
 
 absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::Acquire(uint64_t bytes) {
+  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> file = AcquireSpare(bytes);
+  if (make_room_ == nullptr || !absl::IsResourceExhausted(file.status())) return file;
+  make_room_();  // what is wanted goes before what may be
+  return AcquireSpare(bytes);
+}
+
+absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::AcquireSpare(uint64_t bytes) {
   if (cache_ != nullptr) {
     if (auto file = cache_->TakeUnused(bytes)) return file;
   }

@@ -60,8 +60,13 @@ class ImageShelf {
 
   // Whether the host's proxies have images in common.
   bool IsShared() const { return cache_ != nullptr; }
-  // A file to write into. As ImagePool::Acquire.
+  // A file to write into. As ImagePool::Acquire, after `OnFull` where there was no room.
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> Acquire(uint64_t bytes);
+  // The same of room that nobody has to make.
+  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> AcquireSpare(uint64_t bytes);
+  // Who gives up what only may be wanted. Before the first Acquire; lives as long as anybody calls
+  // that.
+  void OnFull(std::function<void()> make_room) { make_room_ = std::move(make_room); }
   void GiveBack(std::unique_ptr<transfer::ImageFile> file) { pool_->Recycle(std::move(file)); }
 
   // Makes the directory of `name` out of a fetched image; returns its path. The engine's config is
@@ -113,6 +118,7 @@ class ImageShelf {
   const ImageReaders readers_;
   std::unique_ptr<transfer::ImagePool> pool_;
   std::unique_ptr<HostCache> cache_;  // null: none
+  std::function<void()> make_room_;   // null: there is nothing to give up
   Mutex mutex_;
   std::map<EngineName, std::unique_ptr<transfer::ImageFile>> placed_
       LORRY_GUARDED_BY(mutex_);  // placed by this process, and used by it alone

@@ -35,7 +35,9 @@ ReadAhead::ReadAhead(ImageShelf& shelf, transfer::Transport& transport, LastImag
     : shelf_(shelf),
       transport_(transport),
       last_(last),
-      executor_({.name = "ahead", .threads = 1, .waiting_max = kReadingsMax}) {}
+      executor_({.name = "ahead", .threads = 1, .waiting_max = kReadingsMax}) {
+  shelf_.OnFull([this] { GiveUp(); });
+}
 
 ReadAhead::~ReadAhead() {
   executor_.Stop();
@@ -88,7 +90,8 @@ void ReadAhead::Start(const std::shared_ptr<Reading>& reading) {
     readings_.push_back(reading);
   }
   for (const std::shared_ptr<Reading>& other : superseded) Discard(*other);
-  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> file = shelf_.Acquire(reading->image.bytes);
+  absl::StatusOr<std::unique_ptr<transfer::ImageFile>> file =
+      shelf_.AcquireSpare(reading->image.bytes);
   std::optional<transfer::Base> base;
   if (last_ != nullptr && file.ok()) {
     base = last_->BaseOf(reading->image.key.adapter, reading->image.bytes);

@@ -44,6 +44,7 @@ class ReadAhead {
 
   // `transport`: one that waits for bytes which are still coming, gRPC.
   // `last`: what an image may be told by; null: images come as they are.
+  // Gives up what came ahead where the shelf is full; so nobody takes files of it once this is gone.
   ReadAhead(ImageShelf& shelf, transfer::Transport& transport, LastImages* last = nullptr);
   ~ReadAhead();  // cancels what runs
 

@@ -2,7 +2,9 @@
 #include "services/engine_proxy/bindings/binding_reader.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -70,6 +72,32 @@ TEST_F(BindingReaderTest, TensorsHaveTheNameOfADirectoryWithThem) {
   EXPECT_EQ(directory.path, tensors.path) << "it is there already";
   std::ofstream(tensors.path + "/adapter_config.json") << "{}";
   EXPECT_EQ(Reads(root_ / "a", 0).path, "") << "and is no more what it was";
+}
+
+// While it lives, files have no room for more than a byte.
+class FullDisk {
+ public:
+  FullDisk() : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit full{.rlim_cur = 1, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &full);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+  }
+
+ private:
+  void (*const signal_)(int);
+  rlimit before_{};
+};
+
+TEST_F(BindingReaderTest, WhatOnlyMayBeWantedMakesRoomForIt) {
+  std::optional<FullDisk> full(std::in_place);
+  EXPECT_EQ(Reads(root_ / "a", 0).reason, "DISK_FULL");
+  shelf_->OnFull([&full] { full.reset(); });
+  const BindingRead read = Reads(root_ / "a", 0);
+  EXPECT_EQ(read.outcome, Outcome::kOk) << read.detail;
 }
 
 TEST_F(BindingReaderTest, WhoeverHasLeftTakesHisTensorsAlong) {
