@@ -30,6 +30,33 @@ class HeldPlace {
   bool has_room_ = false;
 };
 
+// While it lives, `timer` is cancelled when the client aborts the request.
+class AbortHook {
+ public:
+  AbortHook(Shard& shard, Timer& timer, std::shared_ptr<LiveRequest> live)
+      : shard_(shard), live_(std::move(live)) {
+    if (!live_) return;
+    live_->OnClientAborted([shard = &shard, at = &timer] {
+      asio::post(shard->io, [shard, at] {
+        if (shard->held.contains(at)) at->cancel();
+      });
+    });
+  }
+  ~AbortHook() {
+    if (live_) live_->OnClientAborted(nullptr);
+  }
+  AbortHook(const AbortHook&) = delete;
+  AbortHook& operator=(const AbortHook&) = delete;
+  bool aborted() const {
+    return shard_.shared.aborts_of_all != aborts_of_all_ || (live_ && live_->client_aborted());
+  }
+
+ private:
+  Shard& shard_;
+  const std::shared_ptr<LiveRequest> live_;
+  const uint64_t aborts_of_all_ = shard_.shared.aborts_of_all;
+};
+
 }  // namespace
 
 Refused Draining() {
@@ -39,7 +66,8 @@ Refused Draining() {
       kRetryElsewhereS};
 }
 
-Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client, const Ask& ask,
+Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client,
+                                              std::shared_ptr<LiveRequest> live, const Ask& ask,
                                               Held held, int64_t* held_ms) {
   Timer timer(shard.io.get_executor());
   const HeldPlace place(shard, timer);
@@ -49,11 +77,14 @@ Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client, cons
                 "too many requests wait for a sync to end, or an adapter to be loaded", 1});
   }
   const LeaveHook hook(client, [&timer] { timer.cancel(); });
+  const AbortHook abort(shard, timer, std::move(live));
+  const auto unwanted = [&] { return client.left() || abort.aborted(); };
   const int64_t began_ms = NowMs();
   Resolution outcome = std::move(held);
   Demand demand;
   bool demanded = false;
   while (Held* still = std::get_if<Held>(&outcome)) {
+    if (unwanted()) break;
     if (shard.shared.draining) {
       outcome = Draining();
       break;
@@ -73,14 +104,13 @@ Task<std::optional<Resolution>> WaitWhileHeld(Shard& shard, Client& client, cons
     timer.expires_after(std::chrono::milliseconds(left_ms));
     auto [ignored] = co_await timer.async_wait(kAwait);
     (void)ignored;
-    if (client.left()) break;
     // A row may open because the door drains; whoever waited is refused all the same.
-    if (!shard.shared.draining) outcome = shard.shared.router.Resolve(ask);
+    if (!unwanted() && !shard.shared.draining) outcome = shard.shared.router.Resolve(ask);
   }
   *held_ms = NowMs() - began_ms;
   DoorObserver* const observer = shard.shared.options.observer;
   if (demanded && observer != nullptr) observer->OnDemandWaited(*held_ms / 1e3);
-  if (client.left()) co_return std::nullopt;
+  if (std::holds_alternative<Held>(outcome) || client.left()) co_return std::nullopt;
   co_return outcome;
 }
 

@@ -209,6 +209,7 @@ absl::Status Door::Start() {
   }
   state.port = state.acceptor->local_endpoint().port();
   state.shared.listening = true;
+  state.shared.ask_held_again = [&state] { state.EachShard(AskHeldAgain); };
   for (auto& shard : state.shards) {
     asio::co_spawn(shard->io, SweepLoop(*shard), asio::detached);
   }

@@ -101,8 +101,16 @@ std::vector<std::string> LiveRequest::WantAbort(std::optional<uint32_t> prompt) 
 }
 
 std::vector<std::string> LiveRequest::ClientAborts(std::optional<uint32_t> prompt) {
-  client_aborted_ = true;
-  return WantAbort(prompt);
+  std::vector<std::string> due = WantAbort(prompt);
+  MutexLock lock(mutex_);
+  const bool all = std::ranges::all_of(states_, &State::unwanted);
+  if (all && !client_aborted_.exchange(true) && told_) told_();
+  return due;
+}
+
+void LiveRequest::OnClientAborted(std::function<void()> told) {
+  MutexLock lock(mutex_);
+  told_ = std::move(told);
 }
 
 AnswerWatch::AnswerWatch(std::shared_ptr<LiveRequest> live, uint32_t sample)

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -83,7 +84,10 @@ class LiveRequest {
   std::vector<std::string> WantAbort(std::optional<uint32_t> prompt = {}) LORRY_EXCLUDES(mutex_);
   // The same, by the client's own wish: nothing goes on behind it.
   std::vector<std::string> ClientAborts(std::optional<uint32_t> prompt) LORRY_EXCLUDES(mutex_);
+  // Whether its client wants none of it any more.
   bool client_aborted() const { return client_aborted_; }
+  // Who is told when that comes true, on the thread that tells it. Null: nobody.
+  void OnClientAborted(std::function<void()> told) LORRY_EXCLUDES(mutex_);
 
  private:
   // Of one id, which is to be aborted once both hold.
@@ -96,6 +100,7 @@ class LiveRequest {
   std::atomic<bool> client_aborted_{false};
   Mutex mutex_;
   std::vector<State> states_ LORRY_GUARDED_BY(mutex_);
+  std::function<void()> told_ LORRY_GUARDED_BY(mutex_);
 };
 
 // Learns from the stream of one sample which of its prompts the engine has begun to answer. Of one

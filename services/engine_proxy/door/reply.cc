@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/did_you_mean.h"
 #include "lib/base/error.h"
+#include "services/engine_proxy/door/events.h"
 #include "services/engine_proxy/door/framing.h"
 #include "services/engine_proxy/machine/binding_name.h"
 
@@ -90,6 +91,24 @@ std::string ErrorBody(fleet::EngineKind kind, std::string_view path, const Refus
   Json outer = {{"object", "error"}};
   outer.update(inner);
   return Dump(outer);
+}
+
+std::string AbortedBody(const std::vector<std::string>& ids, bool is_list, bool stream) {
+  Json all = Json::array();
+  std::string events;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Json reason = {{"type", "abort"}, {"message", "Abort in waiting queue"}};
+    Json one = {
+        {"text", ""},
+        {"output_ids", Json::array()},
+        {"meta_info", {{"id", ids[i]}, {"finish_reason", reason}, {"completion_tokens", 0}}}};
+    if (is_list && stream) one["index"] = i;
+    if (stream) AppendData(Dump(one), &events);
+    all.push_back(std::move(one));
+  }
+  if (!stream) return Dump(is_list ? all : all.front());
+  AppendData(kDoneData, &events);
+  return events;
 }
 
 namespace {

@@ -17,6 +17,10 @@ namespace lorry::door {
 // A JSON error body as a client of that engine and path expects it; the reason stands in `type`.
 std::string ErrorBody(fleet::EngineKind kind, std::string_view path, const Refused& refused);
 
+// What SGLang's /generate answers where these requests were aborted in its queue (srt/managers/
+// tokenizer_manager.py, _handle_abort_req); `is_list`: they are of a batch, or of n > 1.
+std::string AbortedBody(const std::vector<std::string>& ids, bool is_list, bool stream);
+
 // "X-Lorry-Adapter: ..." and so on, one line each; several versions in one request are joined by ",
 // " in order.
 void AppendLorryHeaders(const std::vector<Resolved>& resolved, bool lag_known,

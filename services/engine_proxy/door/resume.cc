@@ -175,7 +175,8 @@ Task<bool> ResumedRequest::ResolveAnew() {
   if (Held* held = std::get_if<Held>(&outcome)) {
     int64_t held_ms = 0;
     Held first = std::move(*held);
-    auto waited = co_await WaitWhileHeld(x_.shard, x_.client, ask, std::move(first), &held_ms);
+    auto waited =
+        co_await WaitWhileHeld(x_.shard, x_.client, x_.live, ask, std::move(first), &held_ms);
     x_.record.held_ms += held_ms;
     if (!waited) co_return false;
     outcome = *std::move(waited);

@@ -119,6 +119,8 @@ Task<bool> Session::ServeAbort(Exchange& x) {
   }
   if (AsksFor(body, *fields, "abort_all")) {
     if (auto why = WhyNotAbortAll(x)) co_return co_await Refuse(x, *std::move(why));
+    ++shard_.shared.aborts_of_all;
+    shard_.shared.ask_held_again();
     client_.Watch();
     co_return co_await RelayRequest(x);
   }

@@ -9,6 +9,7 @@
 #include "services/engine_proxy/door/answer.h"
 #include "services/engine_proxy/door/in_flight.h"
 #include "services/engine_proxy/door/relay.h"
+#include "services/engine_proxy/door/reply.h"
 #include "services/engine_proxy/door/resume.h"
 #include "services/engine_proxy/door/rewrite.h"
 #include "services/engine_proxy/door/session.h"
@@ -126,6 +127,23 @@ std::vector<std::string> WeightVersionsOf(const std::vector<Resolved>& resolved)
   return values;
 }
 
+// What its client has aborted before any engine had it. Clients of /generate take up again what was
+// aborted, and read that from the reply; to an error they ask anew.
+Task<bool> AnswerAborted(Exchange& x) {
+  Refused why{499, "REQUEST_ABORTED", "its client aborted it while it waited at the door"};
+  if (x.route.shape != BodyShape::kGenerate) co_return co_await Refuse(x, std::move(why));
+  x.record.reason = why.reason;
+  std::vector<std::string> ids;
+  for (uint32_t number = 0; number < x.ids.size(); ++number) {
+    ids.push_back(x.client_ids.empty() ? x.ids.At(number)
+                                       : x.client_ids.At(number % x.live->prompts()));
+  }
+  const bool is_list = x.asks.batch > 0 || x.asks.n > 1;
+  std::string body = AbortedBody(ids, is_list, x.asks.stream);
+  const std::string_view type = x.asks.stream ? "text/event-stream" : "application/json";
+  co_return co_await Answer(x, 200, type, std::move(body));
+}
+
 Task<bool> SendAsStreams(Exchange& x) {
   SplitStream stream(x, x.asks);
   co_return co_await stream.Run();
@@ -153,10 +171,12 @@ Task<bool> Session::ServeRewritten(Exchange& x) {
 }
 
 Task<bool> Session::ServeHeld(Exchange& x, Held held) {
+  if (x.kind == fleet::EngineKind::kSglang) NameSamples(x, x.asks);
   const Ask ask = AskOf(x);
   std::optional<Resolution> outcome =
-      co_await WaitWhileHeld(shard_, client_, ask, std::move(held), &x.record.held_ms);
-  if (!outcome) co_return false;
+      co_await WaitWhileHeld(shard_, client_, x.live, ask, std::move(held), &x.record.held_ms);
+  if (!outcome && client_.left()) co_return false;
+  if (!outcome) co_return co_await AnswerAborted(x);
   co_return co_await ServeResolved(x, *std::move(outcome));
 }
 
@@ -182,7 +202,7 @@ Task<bool> Session::ServeResolved(Exchange& x, Resolution outcome) {
 
 Task<bool> Session::SendRewritten(Exchange& x) {
   std::string model = ReplyModel(x.kind, x.route.shape, *x.facts, x.asks, x.resolved);
-  if (x.kind == fleet::EngineKind::kSglang) NameSamples(x, x.asks);
+  if (x.kind == fleet::EngineKind::kSglang && !x.live) NameSamples(x, x.asks);
   FollowFlips(x);
   if (!model.empty()) {
     if (!x.restorer) x.restorer.emplace();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/unit/engine_proxy/door/door_fixture.h"
 
@@ -168,6 +169,53 @@ TEST_F(DoorTest, HoldsRequestsUntilTheRowOpens) {
   open.raw().rows[0].target = NameOf("policy", 11);
   door_->SetTable(open.Make());
   EXPECT_EQ(ReadMessage(waiting).Get("X-Lorry-Version"), "11") << "resolved at release";
+}
+
+// One by its id, which /generate tells in the engine's words, and the rest all together.
+TEST_F(DoorTest, AHeldRequestThatIsAbortedIsOver) {
+  options_.on_call = [](EngineCall, CallTicket) {};
+  StartBefore([](const Message&, Wire& wire) { return wire.Send(JsonReply("")); });
+  door_->SetEngineFacts({.base_models = {"base"}, .aborts_waiting = true});
+  TableMaker held = PolicyTable();
+  held.raw().rules[0].hold_limit_ms = 600'000;
+  held.raw().rows[0].mode = RowMode::kHeld;
+  door_->SetTable(held.Make());
+  std::vector<Wire> waiting;
+  for (const char* body :
+       {R"({"lora_path":"policy","rid":"a"})", R"({"lora_path":"policy","rid":"b","stream":true})",
+        R"({"lora_path":"policy","rid":["c","d"],"text":["x","y"]})",
+        R"({"lora_path":"policy","text":"of nobody's choice"})"}) {
+    waiting.push_back(Connect());
+    waiting.back().Send(Post("/generate", body));
+  }
+  waiting.push_back(Connect());
+  waiting.back().Send(Post("/v1/completions", R"({"model":"policy","rid":"e"})"));
+  ASSERT_TRUE(Eventually([&] { return door_->held() == 5; }));
+  const auto abort = [&](const char* body) {
+    EXPECT_EQ(Ask(Post("/abort_request", body)).status(), 200);
+  };
+  abort(R"({"rid":"a"})");
+  const Message plain = ReadMessage(waiting[0]);
+  EXPECT_EQ(plain.status(), 200);
+  EXPECT_EQ(plain.body,
+            R"({"text":"","output_ids":[],"meta_info":{"id":"a","finish_reason":{"type":"abort",)"
+            R"("message":"Abort in waiting queue"},"completion_tokens":0}})");
+  abort(R"({"rid":"b"})");
+  const Message stream = ReadMessage(waiting[1]);
+  EXPECT_EQ(stream.body.rfind(R"(data: {"text":"",)", 0), 0u) << stream.body;
+  EXPECT_TRUE(stream.body.ends_with("\n\ndata: [DONE]\n\n")) << stream.body;
+  abort(R"({"rid":"c"})");
+  EXPECT_EQ(door_->held(), 3u) << "its other prompt is wanted";
+  abort(R"({"rid":"d"})");
+  const std::string batch = ReadMessage(waiting[2]).body;
+  EXPECT_EQ(batch.rfind(R"([{"text":"")", 0), 0u) << batch;
+  EXPECT_NE(batch.find(R"("id":"d")"), std::string::npos) << batch;
+  abort(R"({"abort_all":true})");
+  EXPECT_EQ(ReadMessage(waiting[3]).status(), 200);
+  const Message other = ReadMessage(waiting[4]);
+  EXPECT_EQ(other.status(), 499);
+  EXPECT_EQ(other.Get("X-Lorry-Reason"), "REQUEST_ABORTED");
+  for (const Message& request : engine_->requests()) EXPECT_EQ(request.path(), "/abort_request");
 }
 
 TEST_F(DoorTest, LetsAHeldRequestGo) {
