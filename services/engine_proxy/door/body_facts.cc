@@ -217,7 +217,7 @@ bool WantsPromptLogprobs(const PaddedBody& body, const Fields& fields, BodyShape
   if (HasValue(fields, "prompt_logprobs")) return true;
   const JsonField* echo = FindField(fields, "echo");
   if (echo != nullptr && BoolValue(body, echo->value).value_or(false) &&
-      (shape == BodyShape::kChat || HasValue(fields, "logprobs")))
+      (shape == BodyShape::kChat || shape == BodyShape::kChatBatch || HasValue(fields, "logprobs")))
     return true;
   return HasValue(VllmSamplingParams(body, fields), "prompt_logprobs");
 }
@@ -279,6 +279,8 @@ ShapeRules RulesOf(BodyShape shape) {
       return {.prompts = {"prompt"}, .n = CountPlace::kBody};
     case BodyShape::kChat:
       return {.n = CountPlace::kBody};
+    case BodyShape::kChatBatch:
+      return {.prompts = {"messages"}, .n = CountPlace::kBody};
     case BodyShape::kEmbedding:
       return {.prompts = {"input"}};
     case BodyShape::kMessages:

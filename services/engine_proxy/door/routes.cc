@@ -92,7 +92,7 @@ constexpr Route kVllm[] = {
     {"POST", "/v1/completions", kRewrite, BodyShape::kCompletion},
     {"POST", "/v1/chat/completions", kRewrite, BodyShape::kChat},
     {"POST", "/v1/responses", kRewrite, BodyShape::kResponses},
-    {"POST", "/v1/chat/completions/batch", kRewrite, BodyShape::kChat},
+    {"POST", "/v1/chat/completions/batch", kRewrite, BodyShape::kChatBatch},
     {"POST", "/v1/messages", kRewrite, BodyShape::kChat},
     {"POST", "/v1/messages/count_tokens", kRewrite, BodyShape::kTokens},
     {"POST", "/inference/v1/generate", kRewrite, BodyShape::kChat},

@@ -29,14 +29,15 @@ enum class RouteAction {
 };
 
 // Where a rewritten body keeps its prompts, its `n` and its adapter. vLLM reads the adapter from
-// `model` on every route and may be sent any `n`, so all its bodies are kChat, kResponses or
-// kTokens.
+// `model` on every route and may be sent any `n`, so all its bodies are kChat, kChatBatch,
+// kCompletion, kResponses or kTokens.
 enum class BodyShape {
   kNone,
   kGenerate,    // SGLang /generate: text | input_ids, sampling_params.n, lora_path
   kEncode,      // SGLang /encode, /classify: text | input_ids, lora_path
   kCompletion,  // OpenAI: prompt, n, model
   kChat,        // OpenAI: one conversation, n, model
+  kChatBatch,   // vLLM: as kChat, of a list of conversations
   kEmbedding,   // OpenAI: input, model
   kMessages,    // SGLang /v1/messages: reads an adapter from `model` alone
   kBaseOnly,    // SGLang routes that hand no adapter on

@@ -400,6 +400,8 @@ TEST(BodyFacts, CountTheRequestsThatTheEngineMakesOfIt) {
   EXPECT_EQ(RequestsOf(kV, kChat, R"({"n":8})"), 8u);
   EXPECT_EQ(RequestsOf(kV, kChat, R"({"sampling_params":{"n":8}})"), 8u)
       << "/inference/v1/generate";
+  const auto batch = ChooseRoute(kV, "POST", "/v1/chat/completions/batch", {}).shape;
+  EXPECT_EQ(RequestsOf(kV, batch, R"({"messages":[[{"role":"user"}], [{"role":"user"}]]})"), 2u);
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[[1,2],[3]],"n":8})"), 16u);
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[1,2,3],"n":null})"), 1u);
   EXPECT_EQ(RequestsOf(kV, kCompletion, R"({"prompt":[],"n":"many"})"), 1u) << "vLLM refuses it";
@@ -417,6 +419,7 @@ TEST(BodyFacts, TellRequestsForThePromptsLogprobsWhereTheEngineDiesOfThem) {
   EXPECT_TRUE(wants(kCompletion, R"({"prompt_logprobs":0})"));
   EXPECT_TRUE(wants(kCompletion, R"({"echo":true,"logprobs":0})"));
   EXPECT_TRUE(wants(kChat, R"({"echo":1})"));
+  EXPECT_TRUE(wants(kChatBatch, R"({"echo":true})"));
   EXPECT_TRUE(wants(kChat, R"({"sampling_params":{"prompt_logprobs":1}})"));
   EXPECT_FALSE(wants(kCompletion, R"({"prompt_logprobs":null,"logprobs":1})"));
   EXPECT_FALSE(wants(kCompletion, R"({"echo":true})"));
