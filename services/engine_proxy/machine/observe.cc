@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/engine_proxy/machine/demand.h"
 #include "services/engine_proxy/machine/memory.h"
 #include "services/engine_proxy/machine/pauses.h"
 #include "services/engine_proxy/machine/quiesce.h"
@@ -92,9 +94,10 @@ fleet::ResidencyState ToldState(const Core& core, const Residency& residency) {
 struct Why {
   fleet::Failure failure = fleet::Failure::kNone;
   bool no_slot = false;
-  std::string_view reason, detail;
+  std::string_view reason;
+  std::string detail;
 };
-Why WhyOf(const Residency& residency, fleet::ResidencyState told) {
+Why WhyOf(const Core& core, const Residency& residency, fleet::ResidencyState told) {
   const auto* absent = std::get_if<at::Absent>(&residency.phase);
   const auto* fetched = std::get_if<at::Fetched>(&residency.phase);
   const auto* failed = std::get_if<at::Failed>(&residency.phase);
@@ -108,6 +111,10 @@ Why WhyOf(const Residency& residency, fleet::ResidencyState told) {
   const bool has_no_slot = fetched != nullptr && fetched->no_slot.has_value();
   if (has_no_slot && told == fleet::ResidencyState::kFetched)
     return {.no_slot = true, .reason = "NO_SLOT", .detail = *fetched->no_slot};
+  if (told == fleet::ResidencyState::kFetched && core.IsWanted(residency)) {
+    std::string why = WhyUnservable(core, residency);
+    if (!why.empty()) return {.reason = "ADAPTER_UNSERVABLE", .detail = std::move(why)};
+  }
   return {};
 }
 
@@ -121,7 +128,7 @@ fleet::ObservedResidency ResidencyOf(const Core& core, const Residency& residenc
   out.name = residency.name;
   out.key = residency.key;
   out.state = ToldState(core, residency);
-  const Why why = WhyOf(residency, out.state);
+  const Why why = WhyOf(core, residency, out.state);
   out.failure = why.failure;
   out.no_slot = why.no_slot;
   out.reason = why.reason;
@@ -174,7 +181,7 @@ bool OnlyCountsDiffer(const Core& core, const std::vector<fleet::ObservedResiden
         said->key != residency.key || said->gap != GapOf(residency)) {
       return false;
     }
-    const Why why = WhyOf(residency, state);
+    const Why why = WhyOf(core, residency, state);
     if (said->failure != why.failure || said->reason != why.reason || said->detail != why.detail)
       return false;
     ++said;

@@ -288,6 +288,10 @@ TEST_F(BindingsTest, WhatWasWrittenForAnotherKindOfEngineIsNotLoaded) {
   EXPECT_EQ(Serves("a"), "away");
   EXPECT_NE(bench_.machine_->door_table().FindBinding("a")->waits_for.find("load again"),
             std::string::npos);
+  const fleet::Observed told = bench_.machine_->Observe();
+  ASSERT_EQ(told.residencies.size(), 1u);
+  EXPECT_EQ(told.residencies[0].reason, "ADAPTER_UNSERVABLE");
+  EXPECT_NE(told.residencies[0].detail.find("load again"), std::string::npos);
   EXPECT_EQ(Answered(Ask("a", "/d/one")), "done") << "the remedy that it names";
   EXPECT_EQ(bench_.loads_, std::vector{BindingName(Digest{"1"}, fleet::Render::kRsloraFolded)});
   EXPECT_EQ(Serves("a"), "1");
