@@ -75,7 +75,7 @@ struct Fetcher::Job {
   // Written by the executor before the transfer starts, read after it ended.
   Manifest manifest;
   std::unique_ptr<transfer::ImageFile> image;
-  transfer::RangeSet ahead;                      // of the image: here before the fetch began
+  transfer::RangeSet here;                       // what of it is proven to be the image's
   std::unique_ptr<HostCache::Claim> claim;       // other proxies of the host wait for this fetch
   std::shared_ptr<transfer::Arrivals> arrivals;  // and other hosts' for its bytes; null: none do
   Mutex mutex;
@@ -160,7 +160,7 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   }
   const std::vector<transfer::Source> sources = SourcesOf(*job);
   transfer::FetchRequest request;
-  request.ranges = job->ahead.Missing({0, job->manifest.image_bytes});
+  request.ranges = job->here.Missing({0, job->manifest.image_bytes});
   if (request.ranges.empty()) {
     Arrived(job);
     return absl::OkStatus();
@@ -182,15 +182,16 @@ absl::Status Fetcher::Begin(const std::shared_ptr<Job>& job) {
   return absl::OkStatus();
 }
 
-// A file to fetch into, with what came ahead of the fetch in it; true: the whole image.
+// A file to fetch into, with what came ahead of the fetch, or of one that failed, in it; true: the
+// whole image.
 absl::StatusOr<bool> Fetcher::Obtain(Job& job) {
   const Manifest& manifest = job.manifest;
   if (ahead_ != nullptr) {
     if (auto draft = ahead_->Take(job.fetch.key, manifest.image_bytes, manifest.leaves)) {
       job.image = std::move(draft->file);
-      job.ahead = std::move(draft->proven);
-      job.bytes_done = job.ahead.bytes();
-      Count("ahead", job.ahead.bytes(), draft->spared);
+      job.here = std::move(draft->proven);
+      job.bytes_done = job.here.bytes();
+      Count("ahead", job.here.bytes(), draft->spared);
       return false;
     }
   }
@@ -200,6 +201,8 @@ absl::StatusOr<bool> Fetcher::Obtain(Job& job) {
           {.digest = job.fetch.digest, .bytes = manifest.image_bytes, .leaves = manifest.leaves},
           [&job] { return job.cancelled.load(); }));
   job.image = std::move(start.file);
+  job.here = std::move(start.proven);
+  job.bytes_done = job.here.bytes();
   job.claim = std::move(start.claim);
   return start.complete;
 }
@@ -213,7 +216,7 @@ std::vector<transfer::Source> Fetcher::SourcesOf(Job& job) {
         relay_->Serve(job.fetch.name, job.fetch.digest, *job.image, job.manifest.leaves);
     if (arrivals.ok()) {
       job.arrivals = *std::move(arrivals);
-      for (const transfer::Range& range : job.ahead.Ranges()) job.arrivals->Add(range);
+      for (const transfer::Range& range : job.here.Ranges()) job.arrivals->Add(range);
       sources = relay_->Sources(job.fetch.key);
     } else {
       spdlog::warn("passed on to nobody: {}", std::string(arrivals.status().message()));
@@ -241,6 +244,8 @@ void Fetcher::OnRange(Job& job, const transfer::Range& range) {
 
 void Fetcher::OnDone(const std::shared_ptr<Job>& job, transfer::Outcome outcome) {
   Count(outcome.transport, outcome.bytes, outcome.spared);
+  // A set that is full leaves out what is then read again.
+  for (const transfer::Range& range : outcome.done.Ranges()) job->here.Add(range).IgnoreError();
   if (!outcome.status.ok()) return Fail(job, outcome.status, Whose::kPeers);
   TellOfCarrier(*job, outcome.transport);
   if (ahead_ != nullptr)
@@ -305,7 +310,11 @@ void Fetcher::Fail(const std::shared_ptr<Job>& job, const absl::Status& status, 
     relay_->Drop(job->fetch.name);
     job->arrivals->End(absl::UnavailableError("the relay's own fetch failed"));
   }
-  if (job->image != nullptr) shelf_.GiveBack(std::move(job->image));
+  if (job->image != nullptr && !job->cancelled && !job->here.empty()) {
+    shelf_.Keep(job->fetch.digest, std::move(job->image), std::move(job->here));
+  } else if (job->image != nullptr) {
+    shelf_.GiveBack(std::move(job->image));
+  }
   job->claim.reset();  // whoever waits for it tries by itself
   if (job->cancelled) return End(job, FetchCancelled{job->fetch.op});
   const bool away = whose == Whose::kPeers && IsAway(status);

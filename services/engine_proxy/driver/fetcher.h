@@ -2,7 +2,7 @@
 // its ranges from where the store says, and makes a directory on the shelf of it. While many
 // proxies fetch one image, the store names other proxies to read it from. Where the engine runs on
 // several nodes, its followers fetch at the same time, and a fetch is done when all of them have
-// the directory.
+// the directory. What came before a fetch failed is not fetched again by the next one.
 //
 // The manifest is proved by the digest before a byte is asked for: digest = H(length, leaves,
 // config), so a range that agrees with its leaf is right wherever it came from. Work that blocks

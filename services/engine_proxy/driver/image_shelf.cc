@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -93,8 +94,13 @@ absl::StatusOr<ImageShelf::Start> ImageShelf::Obtain(const HostCache::Wanted& wa
     if (!found.ok())
       spdlog::warn("fetching without the host's cache: {}", std::string(found.status().message()));
     if (found.ok() && found->image != nullptr)
-      return Start{.file = std::move(found->image), .complete = true, .claim = nullptr};
+      return Start{.file = std::move(found->image), .proven = {}, .complete = true, .claim = {}};
     if (found.ok()) start.claim = std::move(found->claim);
+  }
+  if (std::optional<Begun> begun = TakeBegun(wanted.digest)) {
+    start.file = std::move(begun->file);
+    start.proven = std::move(begun->proven);
+    return start;
   }
   LORRY_ASSIGN_OR_RETURN(start.file, Acquire(wanted.bytes));
   return start;
@@ -102,8 +108,10 @@ absl::StatusOr<ImageShelf::Start> ImageShelf::Obtain(const HostCache::Wanted& wa
 
 absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::Acquire(uint64_t bytes) {
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> file = AcquireSpare(bytes);
-  if (make_room_ == nullptr || !absl::IsResourceExhausted(file.status())) return file;
-  make_room_();  // what is wanted goes before what may be
+  if (!absl::IsResourceExhausted(file.status())) return file;
+  // What is wanted goes before what may be.
+  GiveUpBegun(0);
+  if (make_room_ != nullptr) make_room_();
   return AcquireSpare(bytes);
 }
 
@@ -121,6 +129,33 @@ absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::AcquireSpare(ui
   if (cache_ == nullptr || !absl::IsResourceExhausted(file.status())) return file;
   cache_->RemoveUnused();  // a full tmpfs may be full of what nobody uses
   return pool_->Acquire(bytes);
+}
+
+void ImageShelf::Keep(const Digest& digest, std::unique_ptr<transfer::ImageFile> file,
+                      transfer::RangeSet proven) {
+  {
+    MutexLock lock(mutex_);
+    begun_.push_back({digest, std::move(file), std::move(proven)});
+  }
+  GiveUpBegun(kBegunMax);
+}
+
+std::optional<ImageShelf::Begun> ImageShelf::TakeBegun(const Digest& digest) {
+  MutexLock lock(mutex_);
+  const auto it = std::ranges::find(begun_, digest, &Begun::digest);
+  if (it == begun_.end()) return std::nullopt;
+  std::optional<Begun> begun(std::move(*it));
+  begun_.erase(it);
+  return begun;
+}
+
+void ImageShelf::GiveUpBegun(size_t left) {
+  std::list<Begun> given_up;
+  {
+    MutexLock lock(mutex_);
+    while (begun_.size() > left) given_up.splice(given_up.end(), begun_, begun_.begin());
+  }
+  for (Begun& begun : given_up) GiveBack(std::move(begun.file));
 }
 
 void ImageShelf::Share(const Digest& digest, transfer::ImageFile& image) {

@@ -15,8 +15,10 @@
 #pragma once
 
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -28,6 +30,7 @@
 #include "lib/fleet/engine_name.h"
 #include "lib/peft/validate.h"
 #include "lib/transfer/image_pool.h"
+#include "lib/transfer/ranges.h"
 #include "services/engine_proxy/driver/host_cache.h"
 #include "services/engine_proxy/driver/private_directory.h"
 
@@ -49,12 +52,19 @@ class ImageShelf {
   // a file to fetch it into and the right to fetch it for the whole host.
   struct Start {
     std::unique_ptr<transfer::ImageFile> file;
+    transfer::RangeSet proven;  // what of the image is in a file that is not complete
     bool complete = false;
     std::unique_ptr<HostCache::Claim> claim;
   };
   // May block while another proxy fetches it, until `cancelled`. Otherwise as Acquire.
   absl::StatusOr<Start> Obtain(const HostCache::Wanted& wanted,
                                const std::function<bool()>& cancelled);
+  // What came of an image whose fetch has failed: the next one of it begins with that. Of
+  // kBegunMax images, until there is no room for others.
+  void Keep(const Digest& digest, std::unique_ptr<transfer::ImageFile> file,
+            transfer::RangeSet proven);
+  // As many as are fetched at a time.
+  static constexpr size_t kBegunMax = 2;
   // Gives a fetched image to the proxies of the host.
   void Share(const Digest& digest, transfer::ImageFile& image);
 
@@ -109,6 +119,14 @@ class ImageShelf {
   absl::Status MakeDirectories() const;
   absl::Status Fill(const EngineName& name, transfer::ImageFile& image,
                     const std::string& config_json, const std::string& rendered);
+  struct Begun {
+    Digest digest;
+    std::unique_ptr<transfer::ImageFile> file;
+    transfer::RangeSet proven;
+  };
+  std::optional<Begun> TakeBegun(const Digest& digest) LORRY_EXCLUDES(mutex_);
+  // All but the newest `left` of them.
+  void GiveUpBegun(size_t left) LORRY_EXCLUDES(mutex_);
   std::string ManifestOf(const EngineName& name) const {
     return manifests_ + "/" + name.value + ".json";
   }
@@ -121,7 +139,8 @@ class ImageShelf {
   std::function<void()> make_room_;   // null: there is nothing to give up
   Mutex mutex_;
   std::map<EngineName, std::unique_ptr<transfer::ImageFile>> placed_
-      LORRY_GUARDED_BY(mutex_);  // placed by this process, and used by it alone
+      LORRY_GUARDED_BY(mutex_);                      // placed by this process, and used by it alone
+  std::list<Begun> begun_ LORRY_GUARDED_BY(mutex_);  // oldest first
 };
 
 }  // namespace lorry::proxy

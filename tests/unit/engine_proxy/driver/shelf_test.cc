@@ -178,6 +178,79 @@ TEST_F(ShelfTest, ALargeImageMayComeSlowlyAsLongAsItComes) {
                                 << std::get<FetchFailed>(end).detail;
 }
 
+// Gives the first half of what it is asked for the first time, and all of it afterwards.
+class Halting final : public transfer::Transport {
+ public:
+  Halting(const Stored& stored, std::vector<std::vector<transfer::Range>>& asked)
+      : stored_(stored), asked_(asked) {}
+  std::string_view name() const override { return "halting"; }
+  std::string_view scheme() const override { return "memory"; }
+  std::shared_ptr<transfer::Transfer> Fetch(transfer::FetchRequest request, transfer::OnRange,
+                                            transfer::OnDone on_done) override {
+    const bool halts = asked_.empty();
+    asked_.push_back(request.ranges);
+    transfer::Outcome outcome{.status = halts ? absl::NotFoundError("gone") : absl::OkStatus()};
+    for (transfer::Range range : request.ranges) {
+      if (halts) range.length /= 2;
+      std::copy_n(stored_.bytes.begin() + static_cast<ptrdiff_t>(range.offset), range.length,
+                  request.destination.begin() + static_cast<ptrdiff_t>(range.offset));
+      EXPECT_TRUE(outcome.done.Add(range).ok());
+    }
+    on_done(std::move(outcome));
+    return std::make_shared<Ended>();
+  }
+  std::shared_ptr<transfer::Transfer> Push(transfer::PushRequest, transfer::OnRange,
+                                           transfer::OnDone) override {
+    return nullptr;
+  }
+  transfer::TransportStats stats() const override { return {}; }
+
+ private:
+  struct Ended final : transfer::Transfer {
+    void Cancel() override {}
+  };
+  const Stored& stored_;
+  std::vector<std::vector<transfer::Range>>& asked_;
+};
+
+class CutShelfTest : public ShelfTest {
+ protected:
+  CutShelfTest() {
+    std::vector<std::unique_ptr<transfer::Transport>> one;
+    one.push_back(std::make_unique<Halting>(stored_, asked_));
+    transports_ = std::make_unique<transfer::TransportSet>(std::move(one));
+  }
+  Event Run() {
+    return ShelfTest::Run(Wanting(stored_.digest),
+                          [&](const VersionKey&) { return ManifestNow(); });
+  }
+  bool Proves(const Event& end) {
+    return shelf_->Proves(Wanting(stored_.digest).name, std::get<FetchDone>(end).path,
+                          stored_.digest, fleet::Render::kRsloraFolded);
+  }
+
+  std::vector<std::vector<transfer::Range>> asked_;
+  const uint64_t bytes_ = stored_.bytes.size();
+};
+
+TEST_F(CutShelfTest, WhatCameBeforeAFetchFailedIsNotFetchedAgain) {
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(Run()));
+  const Event end = Run();
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
+  EXPECT_THAT(asked_[1], ::testing::ElementsAre(transfer::Range{bytes_ / 2, bytes_ - bytes_ / 2}));
+  EXPECT_TRUE(Proves(end));
+}
+
+TEST_F(CutShelfTest, ItIsGivenUpWhereRoomIsNeeded) {
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(Run()));
+  EXPECT_FALSE(shelf_->AcquireSpare(transfer::kImageBytesMax).ok()) << "no guess takes its room";
+  EXPECT_FALSE(shelf_->Acquire(transfer::kImageBytesMax).ok());
+  const Event end = Run();
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
+  EXPECT_THAT(asked_[1], ::testing::ElementsAre(transfer::Range{0, bytes_}));
+  EXPECT_TRUE(Proves(end));
+}
+
 TEST_F(ShelfTest, ADeletedVersionsFileIsUsedForTheNext) {
   const Fetch fetch = Wanting(stored_.digest);
   Run(fetch, [&](const VersionKey&) { return ManifestNow(); });
