@@ -129,9 +129,14 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Reopen(const std::string& 
 // default is SIGIO and would end the process; SIGURG is ignored by default.
 bool ImageFile::IsSole() const {
   struct stat info {};
-  if (!writable_ || fstat(fd_, &info) != 0 || info.st_nlink != 1) return false;
+  if (!writable_ || !IsWhole() || fstat(fd_, &info) != 0 || info.st_nlink != 1) return false;
   if (fcntl(fd_, F_SETSIG, SIGURG) != 0 || fcntl(fd_, F_SETLEASE, F_WRLCK) != 0) return false;
   return fcntl(fd_, F_SETLEASE, F_UNLCK) == 0;
+}
+
+bool ImageFile::IsWhole() const {
+  struct stat info {};
+  return fstat(fd_, &info) == 0 && static_cast<uint64_t>(info.st_size) >= size_;
 }
 
 ImageFile::~ImageFile() {

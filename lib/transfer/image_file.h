@@ -41,10 +41,15 @@ class ImageFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::span<std::byte> writable();  // CHECKs that the file was created or reopened, not opened
 
-  // Whether nobody else can read what is written here: the file is writable, has one name, and no
-  // other descriptor or mapping of it exists in any process. It stays so while nobody else knows
-  // its name.
+  // Whether nobody else can read what is written here: the file is writable, whole, has one name,
+  // and no other descriptor or mapping of it exists in any process. It stays so while nobody else
+  // knows its name.
   bool IsSole() const;
+
+  // Whether the file is still as long as it is mapped. Somebody of the same user can cut it, and
+  // whoever touches the bytes that it lost gets a SIGBUS: to be asked before a file is used that lay
+  // there for a while.
+  bool IsWhole() const;
 
   // Gives the file another name on the same file system instead of its present one; an existing file
   // of that name is replaced.

@@ -146,7 +146,9 @@ std::optional<ImageShelf::Begun> ImageShelf::TakeBegun(const Digest& digest) {
   if (it == begun_.end()) return std::nullopt;
   std::optional<Begun> begun(std::move(*it));
   begun_.erase(it);
-  return begun;
+  if (begun->file->IsWhole()) return begun;
+  GiveBack(std::move(begun->file));
+  return std::nullopt;
 }
 
 void ImageShelf::GiveUpBegun(size_t left) {

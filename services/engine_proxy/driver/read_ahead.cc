@@ -165,7 +165,7 @@ std::optional<ReadAhead::Draft> ReadAhead::Take(const VersionKey& key, uint64_t 
   }
   Draft draft{.file = End(*reading), .proven = {}};
   if (draft.file == nullptr) return std::nullopt;
-  if (reading->image.bytes == bytes) {
+  if (reading->image.bytes == bytes && draft.file->IsWhole()) {
     MutexLock lock(reading->mutex);
     draft.spared = reading->spared;
     for (size_t i = 0; i < reading->leaves.size(); ++i) {

@@ -25,6 +25,7 @@ absl::StatusOr<std::shared_ptr<transfer::Arrivals>> Relay::Serve(
   auto arrivals = std::make_shared<transfer::Arrivals>();
   MutexLock lock(mutex_);
   images_[name] = {digest,
+                   mapped,
                    {.owner = mapped,
                     .bytes = mapped->bytes().first(image.size()),
                     .leaves = std::move(leaves),
@@ -50,7 +51,7 @@ void Relay::OpenGet(const transfer::TicketClaims& claims, GetOpened done) {
   {
     MutexLock lock(mutex_);
     for (const auto& [name, image] : images_) {
-      if (image.digest.value != claims.object) continue;
+      if (image.digest.value != claims.object || !image.mapped->IsWhole()) continue;
       found = image.source;
       break;
     }

@@ -53,6 +53,7 @@ class Relay final : public transfer::TransferHandler {
  private:
   struct Image {
     Digest digest;
+    std::shared_ptr<const transfer::ImageFile> mapped;
     transfer::GetSource source;
   };
 

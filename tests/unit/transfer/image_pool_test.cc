@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -51,6 +52,22 @@ TEST_F(ImagePoolTest, DoesNotGiveAFileThatIsTooSmallOrMuchTooLarge) {
   auto larger = *pool->Acquire(kSize + 1), smaller = *pool->Acquire(kSize / 2);
   EXPECT_EQ(pool->counts().recycled, 0u);
   EXPECT_EQ(pool->counts().idle_bytes, kSize);
+}
+
+// By an operator, to make room: writing what the file lost would end the process.
+TEST_F(ImagePoolTest, AFileThatWasCutIsGivenToNobody) {
+  const auto pool = Open();
+  const auto cut = [](const std::string& path) { std::filesystem::resize_file(path, 10); };
+  auto in_use = *pool->Acquire(kSize), idle = *pool->Acquire(kSize);
+  cut(in_use->path());
+  EXPECT_FALSE(in_use->IsWhole());
+  pool->Recycle(std::move(in_use));
+  pool->Recycle(std::move(idle));
+  ASSERT_EQ(Files().size(), 1u);
+  cut(directory_ / Files()[0]);
+  std::ranges::fill((*pool->Acquire(kSize))->writable(), std::byte{1});
+  EXPECT_EQ(pool->counts().recycled, 0u);
+  EXPECT_EQ(pool->counts().idle_bytes, 0u);
 }
 
 TEST_F(ImagePoolTest, KeepsABoundedNumber) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "tests/testing/temp_dir.h"
@@ -74,6 +75,14 @@ TEST_F(ReadAheadTest, BytesOfAnotherAttemptAreNotTaken) {
   others[0].bytes[0] ^= 1;
   ReadAll();
   EXPECT_FALSE(ahead_.Take(kKey, kBytes, others).has_value());
+}
+
+TEST_F(ReadAheadTest, AFileThatWasCutIsNotTaken) {
+  ReadAll();
+  for (const auto& file : std::filesystem::directory_iterator(root_ / "shelf/pool")) {
+    if (file.file_size() == kBytes) std::filesystem::resize_file(file.path(), 10);
+  }
+  EXPECT_FALSE(Take().has_value());
 }
 
 TEST_F(ReadAheadTest, AnotherLengthIsAnotherImage) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "lib/transfer/image_pool.h"
 #include "lib/transfer/transport_set.h"
 #include "services/engine_proxy/driver/image_shelf.h"
@@ -71,6 +73,13 @@ TEST_F(RelayTest, KnowsNothingButWhatItServes) {
   Serve();
   EXPECT_TRUE(absl::IsNotFound(Open(Digest{"sha256-xxh3:2"}).status()));
   relay_.Drop(kName);
+  EXPECT_TRUE(absl::IsNotFound(Open().status()));
+}
+
+// By an operator, to make room: reading what the file lost would end the process.
+TEST_F(RelayTest, AnImageThatWasCutIsPassedOnToNobody) {
+  Serve();
+  std::filesystem::resize_file(image_->path(), kBytes - 1);
   EXPECT_TRUE(absl::IsNotFound(Open().status()));
 }
 

@@ -241,6 +241,16 @@ TEST_F(CutShelfTest, WhatCameBeforeAFetchFailedIsNotFetchedAgain) {
   EXPECT_TRUE(Proves(end));
 }
 
+TEST_F(CutShelfTest, AFileThatWasCutMeanwhileIsNotWrittenTo) {
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(Run()));
+  for (const auto& file : fs::directory_iterator(root_ + "/pool")) {
+    if (file.file_size() == bytes_) fs::resize_file(file.path(), 10);
+  }
+  const Event end = Run();
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
+  EXPECT_TRUE(Proves(end));
+}
+
 TEST_F(CutShelfTest, ItIsGivenUpWhereRoomIsNeeded) {
   ASSERT_TRUE(std::holds_alternative<FetchFailed>(Run()));
   EXPECT_FALSE(shelf_->AcquireSpare(transfer::kImageBytesMax).ok()) << "no guess takes its room";
