@@ -13,6 +13,7 @@
 #include "lib/peft/config.h"
 #include "lib/peft/digest.h"
 #include "lib/transfer/image_file.h"
+#include "lib/transfer/transport_set.h"
 
 namespace lorry::client {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 bool MayHelp(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   if (reason == "TICKET_EXPIRED" || reason == "RANGES_MISSING" || reason == "CHECK_RUNNING" ||
-      reason == "RANGE_CORRUPT" || reason == "SERVER_BUSY" || reason == "TOO_MANY_SESSIONS") {
+      reason == "RANGE_CORRUPT" || transfer::IsFull(status)) {
     return true;
   }
   return absl::IsUnavailable(status) || (absl::IsDeadlineExceeded(status) && reason.empty());

@@ -27,7 +27,7 @@ std::shared_ptr<Transfer> StartOn(Transport& transport, PushRequest request, OnR
 // Only this place, a transport at an address, has failed: nothing moves there, or it takes no more
 // sessions. The next place may do better.
 bool FailedThereAlone(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status) || ReasonOf(status) == "TOO_MANY_SESSIONS";
+  return absl::IsDeadlineExceeded(status) || IsFull(status);
 }
 
 // Only this peer has failed. Fetched bytes are verified here, so that a peer which has lost the
@@ -189,6 +189,11 @@ class Ended final : public Transfer {
 };
 
 }  // namespace
+
+bool IsFull(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return reason == "TOO_MANY_SESSIONS" || reason == "SERVER_BUSY";
+}
 
 TransportSet::TransportSet(std::vector<std::unique_ptr<Transport>> transports)
     : transports_(std::move(transports)) {}

@@ -24,6 +24,10 @@ struct Source {
   std::string ticket;
 };
 
+// Whoever was asked has as much to do as it takes: it has nothing against the request, and may be
+// asked again, or another one.
+bool IsFull(const absl::Status& status);
+
 class TransportSet {
  public:
   // In the order of preference.

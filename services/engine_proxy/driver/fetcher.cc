@@ -40,10 +40,9 @@ bool IsPermanent(const absl::Status& status) {
   }
 }
 
-// Says nothing of this member: nobody answers, or whoever does has as much to do as it takes.
+// Says nothing of this member.
 bool IsAway(const absl::Status& status) {
-  const std::string reason = ReasonOf(status);
-  return absl::IsUnavailable(status) || reason == "TOO_MANY_SESSIONS" || reason == "SERVER_BUSY";
+  return absl::IsUnavailable(status) || transfer::IsFull(status);
 }
 
 // What the manifest's own parts hash to must be what was asked for.

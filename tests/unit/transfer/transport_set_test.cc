@@ -177,9 +177,12 @@ TEST_F(TransportSetTest, LeavesAPlaceWhereNothingMoves) {
 }
 
 TEST_F(TransportSetTest, LeavesAPlaceThatIsFull) {
-  ucx_->script = {Brought(TooManySessions(1), {})};
-  grpc_->script = {Brought(absl::OkStatus(), {{0, 100}})};
-  EXPECT_TRUE(Fetch({"grpc://a"}).status.ok());
+  for (const absl::Status &full :
+       {TooManySessions(1), Error(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "")}) {
+    ucx_->script = {Brought(full, {})};
+    grpc_->script = {Brought(absl::OkStatus(), {{0, 100}})};
+    EXPECT_TRUE(Fetch({"grpc://a"}).status.ok()) << full;
+  }
 }
 
 TEST_F(TransportSetTest, HasNowhereToGoFromTheLastPlace) {
