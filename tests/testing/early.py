@@ -18,14 +18,14 @@ HEADER_LEAVES = 3
 HEADER_BYTES = HEADER_LEAVES * LEAF
 
 
-def padded(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """A copy of the adapter whose header fills three leaves and a little of a fourth."""
+def padded(folder: pathlib.Path, target: pathlib.Path, padding: int = HEADER_BYTES) -> pathlib.Path:
+    """A copy of the adapter whose header has so much more; by default it fills three leaves and a little of a fourth."""
     shutil.copytree(folder, target, dirs_exist_ok=True)
     path = target / "adapter_model.safetensors"
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     entries = json.loads(data[8 : 8 + length])
-    entries["__metadata__"] = {"format": "pt", "padding": "x" * HEADER_BYTES}
+    entries["__metadata__"] = {"format": "pt", "padding": "x" * padding}
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])

@@ -3,7 +3,8 @@
     with Forwarder(service.address) as wire:
         wire.address                     # what the client is told
         wire.cut(); wire.heal()          # connections break and new ones are refused, as long as it is cut
-        wire.freeze(); wire.heal()       # nothing passes, and nobody is told
+        wire.cut_after(1 << 20)          # the same, by itself, once so many bytes have passed
+    wire.freeze(); wire.heal()       # nothing passes, and nobody is told
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Forwarder:
         self._loop = asyncio.new_event_loop()
         self._open: set[asyncio.StreamWriter] = set()
         self._cut = False
+        self._left: int | None = None  # bytes that pass before it is cut; None: all
         self.refused = 0  # connections that came while it was cut
         self._flows: asyncio.Event
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -35,12 +37,19 @@ class Forwarder:
     def cut(self) -> None:
         self._on_loop(self._break)
 
+    def cut_after(self, byte_count: int) -> None:
+        def lay() -> None:
+            self._left = byte_count
+
+        self._on_loop(lay)
+
     def freeze(self) -> None:
         self._on_loop(lambda: self._flows.clear())
 
     def heal(self) -> None:
         def mend() -> None:
             self._cut = False
+            self._left = None
             self._flows.set()
 
         self._on_loop(mend)
@@ -99,6 +108,10 @@ class Forwarder:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK_BYTES):
             await self._flows.wait()
+            if self._left is not None:
+                self._left -= len(data)
+                if self._left < 0:
+                    return self._break()
             writer.write(data)
             await writer.drain()
         with contextlib.suppress(OSError):
