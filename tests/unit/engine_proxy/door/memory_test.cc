@@ -102,10 +102,7 @@ TEST_F(DoorMemory, KeepsNoRoomForBodiesOnConnectionsThatWait) {
   constexpr size_t kConnections = 64;
   constexpr size_t kEach = 32 * 1024;
   engine_ = std::make_unique<ScriptedEngine>(
-      [](const Message&, Wire& wire) {
-        wire.Send(JsonReply("{}"));
-        return false;
-      },
+      [](const Message&, Wire& wire) { return wire.Send(JsonReply("{}")); },
       /*keep_bodies=*/false);
   StartBefore(engine_->port());
   const std::string request = Post(
