@@ -78,6 +78,7 @@ class Examination {
       Add(Grade::kWarning, "no engine has attached",
           "lorry attach --engine URL, or engine-proxy --orchestrator " + context_.orchestrator());
     }
+    for (Finding& finding : JudgeDecisions(status_)) findings_.push_back(std::move(finding));
   }
 
   using ProxyAnswer = absl::StatusOr<engine::v1::GetStatusResponse>;
@@ -190,6 +191,24 @@ const char* Mark(Grade grade) {
 }
 
 }  // namespace
+
+std::vector<Finding> JudgeDecisions(const GetStatusResponse& status) {
+  if (!status.lost().empty())
+    return {{Grade::kBad, absl::StrCat(status.lost(), ": ", status.lost_detail()),
+             Remedy(status.lost())}};
+  std::vector<Finding> findings;
+  for (const lorry::sync::v1::PoolStatus& pool : status.pools()) {
+    const std::string& why = pool.running().reason();
+    if (why.empty() || why == "OVERRIDDEN" || why == "NEXT_VERSION") continue;
+    const std::string& detail = pool.running().detail();
+    findings.push_back(
+        {Grade::kWarning,
+         absl::StrCat(pool.adapter(), " ", ToText(pool.running_version()), " waits in ",
+                      pool.pool(), ": ", why, detail.empty() ? "" : ": ", detail),
+         Remedy(why)});
+  }
+  return findings;
+}
 
 Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name) {
   std::map<std::string, std::vector<std::string>> names;

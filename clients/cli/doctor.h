@@ -24,6 +24,10 @@ struct Finding {
 // None: nothing is known of the engine, or nothing is to be served there. Pure.
 std::optional<Finding> JudgeSlots(const lorry::sync::v1::MemberStatus& member);
 
+// Why the orchestrator decides nothing although it answers: its own records or the store's are lost; or
+// each pool whose version waits, but where an operator or the policy wants it so. Pure.
+std::vector<Finding> JudgeDecisions(const lorry::sync::v1::GetStatusResponse& status);
+
 // Who runs which version of Lorry, "this program" among them; a warning where two differ before the
 // last dot, as messages may have changed between them. Pure.
 Finding JudgeVersions(const std::map<std::string, std::string>& version_by_name);

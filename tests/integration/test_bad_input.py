@@ -396,7 +396,7 @@ def test_a_vllm_without_dev_mode_serves_and_says_what_is_not_known_of_it(bin_dir
         assert observed["health_detail"].startswith("ENGINE_DEV_MODE_OFF: "), observed
         assert "VLLM_SERVER_DEV_MODE=1" in observed["health_detail"]
         assert "slots" not in observed["limits"], observed["limits"]
-        findings = doctor(bin_dir, world)
+        _, findings = world.doctor(bin_dir)
         about = [f for f in findings if f["what"].startswith("vllm ") and f["grade"] != "good"]
         assert [f["grade"] for f in about] == ["warning", "warning"], findings
         assert "ENGINE_DEV_MODE_OFF" in about[0]["what"]
@@ -424,15 +424,7 @@ def test_a_vllm_without_dev_mode_and_without_lora_is_known_all_the_same(bin_dir,
         detail = until(found, "the engine was looked at")
         assert "--enable-lora" in detail
         assert world.member("vllm")["state"] == "JOINING"
-        assert any(f["grade"] == "bad" and "ENGINE_LORA_DISABLED" in f["what"] for f in doctor(bin_dir, world))
-
-
-def doctor(bin_dir, world):
-    """What `lorry doctor` finds: [{grade, what, remedy}]."""
-    at = [f"--{service}={address}" for service, address in world.fleet.addresses().items()]
-    ran = subprocess.run([bin_dir / "lorry", "--json", *at, "doctor"], check=False, capture_output=True, text=True)
-    assert ran.stdout, ran.stderr
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+        assert any(f["grade"] == "bad" and "ENGINE_LORA_DISABLED" in f["what"] for f in world.doctor(bin_dir)[1])
 
 
 @pytest.mark.parametrize(("flag", "sentence"), [

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import functools
 import http.client
+import json
 import os
 import pathlib
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -114,6 +116,13 @@ class World:
     def print_logs(self, lines: int = 30) -> None:
         for service in self.fleet.services():
             print(f"===== {service.label}\n{service.log_tail(lines)}")
+
+    def doctor(self, bin_dir: os.PathLike[str]) -> tuple[int, list[dict[str, str]]]:
+        """`lorry doctor`: its exit status, and what it finds: [{grade, what, remedy}]."""
+        at = [f"--{service}={address}" for service, address in self.fleet.addresses().items()]
+        ran = subprocess.run([pathlib.Path(bin_dir) / "lorry", "--json", *at, "doctor"], check=False, capture_output=True, text=True)
+        assert ran.stdout, ran.stderr
+        return ran.returncode, [json.loads(line) for line in ran.stdout.splitlines()]
 
     # --- Publishing ---
 

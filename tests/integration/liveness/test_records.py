@@ -72,7 +72,7 @@ def restore(world, service):
 
 
 @pytest.mark.parametrize("lose", ["wiped", "restored"])
-def test_nothing_is_decided_over_lost_records_until_the_fleet_is_adopted(at_five, make_adapter, lose):
+def test_nothing_is_decided_over_lost_records_until_the_fleet_is_adopted(bin_dir, at_five, make_adapter, lose):
     world, run = at_five
     leader = world.fleet.orchestrator
     with Traffic(world, workers=1) as traffic:
@@ -82,6 +82,8 @@ def test_nothing_is_decided_over_lost_records_until_the_fleet_is_adopted(at_five
         with pytest.raises(TimeoutError):
             handle.wait("serving", 3)
         assert world.latest()[1] in (0, 2), "nothing was decided"
+        status, findings = world.doctor(bin_dir)
+        assert status == 1 and any(f["grade"] == "bad" and f["what"].startswith("RECORDS_LOST: ") for f in findings), findings
         assert all(world.serves(member, 5) for member in world.engines), "nothing was unloaded"
         world.wait_ready(*world.engines)
         with pytest.raises(lorry.LorryError) as refused:

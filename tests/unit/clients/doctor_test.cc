@@ -73,6 +73,44 @@ TEST(JudgeSlots, SaysNothingWhereNothingIsServedOrNoEngineIsKnown) {
   EXPECT_FALSE(JudgeSlots(unknown).has_value());
 }
 
+TEST(JudgeDecisions, LostRecordsAreBroken) {
+  pb::GetStatusResponse status;
+  status.set_lost("RECORDS_LOST");
+  status.set_lost_detail("nothing is decided");
+  status.add_pools()->mutable_running()->set_reason("RECORDS_LOST");  // as each says then
+  const auto findings = JudgeDecisions(status);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].grade, Grade::kBad);
+  EXPECT_EQ(findings[0].what, "RECORDS_LOST: nothing is decided");
+  EXPECT_THAT(findings[0].remedy, HasSubstr("lorry adopt"));
+}
+
+TEST(JudgeDecisions, WarnsOfEachPoolThatCannotGoOn) {
+  pb::GetStatusResponse status;
+  const auto add = [&](const std::string& reason, const std::string& detail) {
+    pb::PoolStatus& pool = *status.add_pools();
+    pool.set_adapter("math");
+    pool.set_pool("rollout");
+    pool.mutable_running_version()->set_number(7);
+    pool.mutable_running()->set_reason(reason);
+    pool.mutable_running()->set_detail(detail);
+  };
+  add("", "e1 loads it");
+  add("OVERRIDDEN", "pinned");
+  add("NEXT_VERSION", "passed over");
+  EXPECT_TRUE(JudgeDecisions(status).empty()) << "it goes on, or somebody wants it so";
+  add("NO_SLOT", "8 of 8 slots are taken");
+  add("TOO_FEW_ENGINES", "");
+  const auto findings = JudgeDecisions(status);
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[0].what, "math v7 waits in rollout: NO_SLOT: 8 of 8 slots are taken");
+  EXPECT_EQ(findings[1].what, "math v7 waits in rollout: TOO_FEW_ENGINES");
+  for (const Finding& finding : findings) {
+    EXPECT_EQ(finding.grade, Grade::kWarning);
+    EXPECT_FALSE(finding.remedy.empty()) << finding.what;
+  }
+}
+
 TEST(JudgeVersions, WarnsWhereMoreThanThePatchDiffers) {
   EXPECT_EQ(JudgeVersions({{"sync-orchestrator", "0.1.0"}, {"this program", "0.1.0"}}).what,
             "everything is Lorry 0.1.0");
