@@ -162,6 +162,18 @@ class Pods(unittest.TestCase):
             for probe in ("startupProbe", "livenessProbe"):
                 self.assertIn(f"http://127.0.0.1:{engine['ports'][0]['containerPort']}/health", engine[probe]["exec"]["command"][-1])
 
+    def test_a_paused_sglang_answers_its_liveness_probe(self):
+        """Its /health generates a token, which fails during a pause, unless this variable says otherwise."""
+        name = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
+
+        def env(*arguments):
+            pods = [p for p in pod_specs(objects("-f", str(CHART / "ci/sglang-values.yaml"), *arguments)) if p.get("initContainers")]
+            return [e["value"] for pod in pods for c in pod["containers"] for e in c["env"] if e["name"] == name]
+
+        self.assertEqual(env(), ["false"])
+        self.assertEqual(env("--set", "engine.env[0].name=A,engine.env[0].value=b"), ["false"])
+        self.assertEqual(env("--set", f"engine.env[0].name={name}", "--set-string", "engine.env[0].value=0"), ["0"], "the user's own word")
+
     def test_every_mount_has_its_volume(self):
         for values in VALUES:
             for item in objects("-f", str(values)):

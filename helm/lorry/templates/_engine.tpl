@@ -45,10 +45,14 @@ spec:
       {{- end }}
       args:
         {{- toYaml (ternary .args .otherNodesArgs $leads) | nindent 8 }}
-      {{- with .env }}
-      env:
-        {{- toYaml . | nindent 8 }}
+      {{- $env := .env }}
+      {{- $name := "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION" }}
+      {{- if not (contains $name (toJson $env)) }}
+      # SGLang's /health generates a token by default, which fails while it is paused: the liveness probe would restart it.
+      {{- $env = append $env (dict "name" $name "value" "false") }}
       {{- end }}
+      env:
+        {{- toYaml $env | nindent 8 }}
       {{- if $leads }}
       ports:
         - {name: engine, containerPort: {{ .port }}}
