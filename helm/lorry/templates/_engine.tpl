@@ -56,18 +56,21 @@ spec:
       {{- if $leads }}
       ports:
         - {name: engine, containerPort: {{ .port }}}
-      # Asked inside the container: an engine that listens on 127.0.0.1 only, as it should, is not there for the kubelet.
+      # Asked inside the container: an engine that listens on 127.0.0.1 only, as it should, is not there for the kubelet. A restart for a
+      # failed probe has its own grace period: the preStop below runs then, too, and would wait for a proxy that goes on.
       {{- $ask := printf "import urllib.request as r; r.urlopen('http://127.0.0.1:%v%s', timeout=8)" .port .healthPath }}
       startupProbe:
         exec: {command: [python3, -c, {{ $ask | quote }}]}
         periodSeconds: 5
         timeoutSeconds: 10
         failureThreshold: {{ div .startupSeconds 5 }}
+        terminationGracePeriodSeconds: 30
       livenessProbe:
         exec: {command: [python3, -c, {{ $ask | quote }}]}
         periodSeconds: 10
         timeoutSeconds: 10
         failureThreshold: 6
+        terminationGracePeriodSeconds: 30
       {{- end }}
       {{- include "lorry.engineProxy.engineLifecycle" $args | nindent 6 }}
       resources:
