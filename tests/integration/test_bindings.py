@@ -177,6 +177,7 @@ def test_figures_say_where_bound_names_stand(framework, make_adapter, root):
         ok(framework.load(f"figures-{n}", folder))
     assert bound() == before + SLOTS + 1
     until(lambda: names("loaded") == SLOTS and names("away") == before + 1, "as many as there are slots are loaded, and none leaves")
+    assert framework.world.metric(framework.member, "lorry_proxy_versions_without_slot") == 0, "full as it should be"
     engine = framework.world.engines[framework.member]
     engine.set(load_error="no more of these")
     waits = threading.Thread(target=framework.ask, args=["figures-0"])

@@ -29,6 +29,10 @@ metrics::PerAdapter<metrics::Gauge> GaugeOfAdapters(metrics::Registry& registry,
 
 }  // namespace
 
+int64_t WithoutSlot(const fleet::Observed& observed) {
+  return std::ranges::count_if(observed.residencies, &fleet::ObservedResidency::no_slot);
+}
+
 ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
     : DoorMetrics(registry),
       registry_(registry),
@@ -79,6 +83,9 @@ ProxyMetrics::ProxyMetrics(metrics::Registry& registry)
                                   "Loaded versions that no row is open on")),
       slots_(registry.AddGauge("lorry_proxy_slots",
                                "Adapter slots of the engine; 0 when it has no bound")),
+      without_slot_(registry.AddGauge(
+          "lorry_proxy_versions_without_slot",
+          "Versions that are to be loaded, for which nothing may leave the engine")),
       wedged_(
           registry.AddGauge("lorry_proxy_wedged",
                             "1 while the engine must be restarted before it can load or unload")),
@@ -130,6 +137,7 @@ void ProxyMetrics::Refresh() {
   attached_gauge_.Set(attached_() ? 1 : 0);
   followers_answering_.Set(static_cast<double>(followers_->answering()));
   slots_.Set(view->observed.limits.slots);
+  without_slot_.Set(static_cast<double>(WithoutSlot(view->observed)));
   wedged_.Set(view->observed.health == fleet::MemberHealth::kWedged ? 1 : 0);
   paused_.Set(view->table.paused ? 1 : 0);
   held_.Set(door_->held());

@@ -2,6 +2,7 @@
 // each scrape.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,10 @@
 #include "services/engine_proxy/rpc/fetch_metrics.h"
 
 namespace lorry::proxy {
+
+// Versions that are to be loaded and for which nothing may leave the engine (NO_SLOT). An engine whose
+// slots are all taken is well where something may: one that loads on demand is always full.
+int64_t WithoutSlot(const fleet::Observed& observed);
 
 class ProxyMetrics final : public DoorMetrics {
  public:
@@ -60,8 +65,8 @@ class ProxyMetrics final : public DoorMetrics {
   metrics::PerAdapter<metrics::Gauge> observed_, in_flight_;
   metrics::PerAdapter<Gap> gaps_;
   std::function<bool()> attached_;
-  metrics::Gauge loaded_, retained_, slots_, wedged_, paused_, framework_paused_, live_, held_,
-      attached_gauge_, followers_answering_;
+  metrics::Gauge loaded_, retained_, slots_, without_slot_, wedged_, paused_, framework_paused_,
+      live_, held_, attached_gauge_, followers_answering_;
 };
 
 }  // namespace lorry::proxy
