@@ -12,6 +12,7 @@
 #include "lib/rpc/credential_metrics.h"
 #include "services/sync_orchestrator/driver/orchestrator.h"
 #include "services/sync_orchestrator/rpc/gauges.h"
+#include "services/sync_orchestrator/rpc/readiness.h"
 #include "services/sync_orchestrator/rpc/store_link.h"
 #include "services/sync_orchestrator/rpc/sync_service.h"
 
@@ -21,6 +22,9 @@ ABSL_FLAG(std::string, cluster, "lorry",
 
 namespace lorry::sync {
 namespace {
+
+// /readyz waits at most this long for the machine; whoever asks waits a few seconds.
+constexpr int64_t kReadyDeadlineMs = 1'000;
 
 // Seconds since 2026, for a fleet that neither records nor store remember: above what its members
 // may still do. Where the store remembers one, the next is the highest that anybody knows and one.
@@ -68,16 +72,12 @@ absl::Status Run(runtime::Signals& signals) {
                         program::TokensFile());
   LORRY_ASSIGN_OR_RETURN(
       const std::unique_ptr<metrics::AdminServer> admin,
-      metrics::AdminServer::Start({.address = absl::GetFlag(FLAGS_admin_listen),
-                                   .ready =
-                                       [&] {
-                                         return store_link.connected()
-                                                    ? absl::OkStatus()
-                                                    : absl::UnavailableError(
-                                                          "the adapter-store does not answer");
-                                       },
-                                   .config_json = program::FlagsJson},
-                                  registry));
+      metrics::AdminServer::Start(
+          {.address = absl::GetFlag(FLAGS_admin_listen),
+           .ready =
+               [&] { return IsReady(*orchestrator, store_link, clock.Now() + kReadyDeadlineMs); },
+           .config_json = program::FlagsJson},
+          registry));
   LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
                          rpc::Server::Start(program::ServerFlags(), gate, {&service}));
   orchestrator->Start();

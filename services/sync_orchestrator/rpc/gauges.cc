@@ -102,7 +102,10 @@ Gauges::Gauges(metrics::Registry& registry, Orchestrator& orchestrator, const St
       orchestrator_(orchestrator),
       store_(store),
       serving_(serving),
-      clock_(clock) {
+      clock_(clock),
+      answers_(registry.AddGauge("lorry_orchestrator_answers",
+                                 "1 where the orchestrator took a turn within a second of the "
+                                 "scrape; 0: the other gauges are of before")) {
   registry.OnScrape([this] { Refresh(); });
 }
 
@@ -113,6 +116,7 @@ void Gauges::Set(const Family& family, const metrics::Labels& labels, double val
 
 void Gauges::Refresh() {
   const auto asked = orchestrator_.GetStatus(clock_.Now() + kStatusDeadlineMs);
+  answers_.Set(asked.ok() ? 1 : 0);
   if (!asked.ok()) return;
   const std::shared_ptr<const Status> status = *asked;
   const std::map<AdapterName, VersionKey> newest_of = store_.Newest();

@@ -61,6 +61,7 @@ class Gauges {
   const StoreLink& store_;
   ServingMetrics& serving_;
   const Clock& clock_;
+  metrics::Gauge answers_;
   // The gauges that are shown; true: set by the refresh that runs.
   std::map<std::pair<std::string, metrics::Labels>, bool> shown_;
 };
