@@ -88,6 +88,39 @@ def test_a_backup_of_a_fleet_that_runs_is_whole_and_comes_back(crowd, make_adapt
     assert not traffic.broken
 
 
+def test_images_are_copied_until_a_pass_is_short(backup, monkeypatch, tmp_path):
+    source, target, real = tmp_path / "source", tmp_path / "target", backup.copy_images
+    source.mkdir()
+    (source / "b-1").touch()
+
+    def while_another_comes(*paths):
+        real(*paths)
+        (source / "b-2").touch()
+
+    monkeypatch.setattr(backup, "copy_images", while_another_comes)
+    monkeypatch.setattr(backup, "SHORT_S", 0)
+    backup.copy_most_images(source, target)
+    assert {image.name for image in target.iterdir()} == {"b-1", "b-2"}
+
+
+def test_a_copy_that_lacks_an_image_is_no_backup(crowd, make_adapter, backup, monkeypatch, tmp_path):
+    """As where an image was deleted before the last pass came to it."""
+    world = crowd("vllm-1")
+    store, orchestrator, real = world.fleet.store, world.fleet.orchestrator, backup.copy_images
+    with world.open_run() as run:
+        for number in 1, 2:
+            world.publish(run, number, make_adapter(number))
+    lacks = sorted(image.name for image in (store.data_dir / "blobs/sealed").iterdir())[1]
+
+    def all_but_one(source, target):
+        real(source, target)
+        (target / lacks).unlink(missing_ok=True)
+
+    monkeypatch.setattr(backup, "copy_images", all_but_one)
+    with pytest.raises(SystemExit, match=f"records name.*: {lacks}\\."):
+        backup.back_up(store.data_dir, orchestrator.data_dir, tmp_path / "copy")
+
+
 def test_the_command_makes_a_new_directory_of_its_own(crowd, make_adapter, tmp_path):
     world = crowd("vllm-1")
     with world.open_run() as run:
