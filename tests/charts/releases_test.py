@@ -40,6 +40,30 @@ class TwoReleases(unittest.TestCase):
         for values in VALUES:
             self.assertLessEqual({item["kind"] for item in objects("-f", str(values))}, in_a_namespace, values.name)
 
+    def test_of_one_name_in_two_namespaces_that_join_one_lorry_have_members_of_their_own(self):
+        """Pods of a group are called the same in each namespace; the orchestrator refuses the second of one name (ENGINE_CLAIMED)."""
+        joins = ("--set", "store.enabled=false,store.address=s.fleet.svc:7400,orchestrator.enabled=false,orchestrator.address=o.fleet.svc:7410")
+
+        def members(namespace, *arguments):
+            containers = lorry_containers(objects("-f", str(CHART / "ci/nodes-values.yaml"), *arguments, name="lorry", namespace=namespace))
+            named = [arg for c in containers for arg in c["args"] if arg.startswith("--member=")]
+            self.assertEqual(len(named), 2)
+            self.assertEqual(len(set(named)), 1, "a follower knows its leader's")
+            return named[0]
+
+        own, one, two = members("fleet"), members("one", *joins), members("two", *joins)
+        self.assertEqual(len({own, one, two}), 3)
+        # The longest name that a pod has, of a group below a thousand, and what a member's name may have.
+        self.assertLessEqual(len(one.removeprefix("--member=").replace("$(LORRY_MEMBER)", "x" * len(f"{'r' * 39}-engine-999"))), 63)
+
+    def test_of_a_long_name_have_pods(self):
+        """Kubernetes puts a StatefulSet's name and a hash, 11 characters, into a label of its pods, which has 63 at most."""
+        for values in VALUES:
+            items = objects("-f", str(values), "--set", f"fullnameOverride={'f' * 60}", name="r" * 53)
+            items += objects("-f", str(values), name="r" * 53)
+            names = [i["metadata"]["name"] + ("-999" if i["kind"] == "LeaderWorkerSet" else "") for i in items if i["kind"] in ("StatefulSet", "LeaderWorkerSet")]
+            self.assertLessEqual(max(map(len, names), default=0), 63 - 11, values.name)
+
     def test_of_one_name_or_one_fleet_have_each_program_scraped_once(self):
         releases = [("lorry", "one", "vllm"), ("lorry", "two", "vllm"), ("engines", "one", "joining"), ("lorry", "three", "joining")]
         pods, monitors = [], []

@@ -14,6 +14,10 @@ no port that anybody asks, and a follower instead of a proxy.
 {{- $args := dict "root" $root "engineUrl" (printf "http://127.0.0.1:%v" $root.Values.engine.port) -}}
 {{- if gt (int $root.Values.engine.nodes) 1 -}}
 {{- $_ := set $args "followers" (include "lorry.engine.followers" $root) -}}
+{{- if not $root.Values.orchestrator.enabled -}}
+{{/* A group's pods are called the same in each namespace, and releases of several may join one fleet. A member's name has 63 characters. */}}
+{{- $_ := set $args "member" (printf "$(LORRY_MEMBER)-%s" (sha256sum $root.Release.Namespace | trunc 8)) -}}
+{{- end -}}
 {{- end -}}
 {{- $_ := set $args "follows" (not $leads) -}}
 {{- with $root.Values.engine -}}
@@ -92,7 +96,7 @@ spec:
 {{- end -}}
 {{- end -}}
 
-{{/* The followers of the leader whose name is $(LORRY_MEMBER), by the names that its group's pods have. */}}
+{{/* The followers of the leader whose pod is $(LORRY_MEMBER), by the names that its group's pods have. */}}
 {{- define "lorry.engine.followers" -}}
 {{- $at := printf "%s.%s.svc:%v" (include "lorry.engineGroups" .) .Release.Namespace .Values.proxy.ports.grpc -}}
 {{- $addresses := list -}}

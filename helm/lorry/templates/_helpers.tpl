@@ -2,13 +2,17 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/*
+A StatefulSet's pods have its name and a revision's hash, eleven characters, in one label of 63; the longest name here ends in
+-orchestrator, or in -engine and the number of a LeaderWorkerSet's group. With more than 39 characters before that no pod is ever made.
+*/}}
 {{- define "lorry.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 39 | trimSuffix "-" -}}
 {{- else if contains (include "lorry.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 39 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "lorry.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "lorry.name" .) | trunc 39 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,7 +1,8 @@
 {{/*
 The engine-proxy beside an engine, in five pieces for the engine's pod. From this chart, or from a chart that has this one as
 a dependency, give them (dict "root" $lorry "engineUrl" "http://127.0.0.1:8000"), where $lorry has Chart, Release and Lorry's
-Values: `$` here, `.Subcharts.lorry` in the parent. "pool" may name another pool.
+Values: `$` here, `.Subcharts.lorry` in the parent. "pool" may name another pool; "member" is another name than the pod's, $(LORRY_MEMBER):
+two members of a fleet must not share theirs, as pods of StatefulSets in two namespaces do.
 
   initContainers:  {{- include "lorry.engineProxy.sidecar" $args | nindent 8 }}
   volumes:         {{- include "lorry.engineProxy.volumes" $args | nindent 8 }}
@@ -26,7 +27,7 @@ proxy when it is to end. Who leads they know from the annotation and the environ
   restartPolicy: Always
   args:
     - --engine={{ required "engineUrl: where the sidecar finds its engine" .engineUrl }}
-    - --member=$(LORRY_MEMBER)
+    - --member={{ .member | default "$(LORRY_MEMBER)" }}
     - --pool={{ .pool | default $proxy.pool }}
     - --door-listen={{ $values.listenHost }}:{{ $proxy.ports.door }}
     - --listen={{ $values.listenHost }}:{{ $proxy.ports.grpc }}
@@ -107,7 +108,7 @@ proxy when it is to end. Who leads they know from the annotation and the environ
   restartPolicy: Always
   args:
     - --follow
-    - --member=$(LORRY_MEMBER)
+    - --member={{ .member | default "$(LORRY_MEMBER)" }}
     - --listen={{ $values.listenHost }}:{{ $proxy.ports.grpc }}
     - --admin-listen={{ $values.listenHost }}:{{ $proxy.ports.admin }}
     - --store={{ include "lorry.storeAddress" .root }}
