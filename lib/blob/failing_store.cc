@@ -27,6 +27,22 @@ class FailingStaging final : public Staging {
   const std::string key_;
 };
 
+class FailingMapping final : public Mapping {
+ public:
+  FailingMapping(std::shared_ptr<const Mapping> inner, FailurePlan& plan, std::string_view key)
+      : inner_(std::move(inner)), plan_(plan), key_(key) {}
+  std::span<const std::byte> bytes() const override { return inner_->bytes(); }
+  absl::Status Load(uint64_t offset, uint64_t length) const override {
+    LORRY_RETURN_IF_ERROR(plan_.Before(BlobOp::kLoad, key_));
+    return inner_->Load(offset, length);
+  }
+
+ private:
+  const std::shared_ptr<const Mapping> inner_;
+  FailurePlan& plan_;
+  const std::string key_;
+};
+
 class FailingStore final : public Store {
  public:
   FailingStore(Store& inner, FailurePlan& plan) : inner_(inner), plan_(plan) {}
@@ -43,7 +59,8 @@ class FailingStore final : public Store {
   }
   absl::StatusOr<std::shared_ptr<const Mapping>> Open(std::string_view key) override {
     LORRY_RETURN_IF_ERROR(plan_.Before(BlobOp::kOpen, key));
-    return inner_.Open(key);
+    LORRY_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> mapping, inner_.Open(key));
+    return std::make_shared<FailingMapping>(std::move(mapping), plan_, key);
   }
   absl::Status Delete(std::string_view key) override {
     LORRY_RETURN_IF_ERROR(plan_.Before(BlobOp::kDelete, key));

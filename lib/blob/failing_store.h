@@ -8,7 +8,7 @@
 
 namespace lorry::blob {
 
-enum class BlobOp { kCreate, kResume, kOpen, kDelete, kList, kSync, kSeal };
+enum class BlobOp { kCreate, kResume, kOpen, kLoad, kDelete, kList, kSync, kSeal };
 
 class FailurePlan {
  public:

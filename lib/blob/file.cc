@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/allocate.h"
+#include "lib/base/check.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
 
@@ -80,8 +81,10 @@ void MappedFile::Unmap() {
   bytes_ = {};
 }
 
-absl::Status MappedFile::Load() const {
-  if (madvise(bytes_.data(), bytes_.size(), MADV_POPULATE_READ) == 0) return absl::OkStatus();
+absl::Status MappedFile::Load(uint64_t offset, uint64_t length) const {
+  LORRY_CHECK(offset % static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) == 0);
+  const std::span<std::byte> part = bytes_.subspan(offset, length);
+  if (madvise(part.data(), part.size(), MADV_POPULATE_READ) == 0) return absl::OkStatus();
   // Kernels before 5.14 do not know it: there, pages are read when they are touched.
   if (errno == EINVAL || errno == ENOSYS) return absl::OkStatus();
   if (errno != EFAULT && errno != EHWPOISON && errno != EIO) {

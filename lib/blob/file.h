@@ -47,9 +47,9 @@ class MappedFile {
   // disk is a SIGBUS.
   static absl::StatusOr<MappedFile> Map(const Fd& fd, bool writable);
   void Unmap();
-  // Reads all of it into memory. DATA_LOSS DISK_FAILED when the disk cannot give some of it, which
-  // without this call would be a SIGBUS for whoever touches those bytes first.
-  absl::Status Load() const;
+  // Reads a part, which begins at a page, into memory. DATA_LOSS DISK_FAILED when the disk cannot
+  // give some of it, which without this call would be a SIGBUS for whoever touches those bytes first.
+  absl::Status Load(uint64_t offset, uint64_t length) const;
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:

@@ -26,6 +26,9 @@ class LocalMapping final : public Mapping {
  public:
   explicit LocalMapping(MappedFile file) : file_(std::move(file)) {}
   std::span<const std::byte> bytes() const override { return file_.bytes(); }
+  absl::Status Load(uint64_t offset, uint64_t length) const override {
+    return file_.Load(offset, length);
+  }
 
  private:
   const MappedFile file_;
@@ -207,7 +210,6 @@ absl::StatusOr<std::shared_ptr<const Mapping>> LocalStore::Open(std::string_view
   if (absl::IsNotFound(fd.status())) return BlobMissing(key);
   LORRY_RETURN_IF_ERROR(fd.status());
   LORRY_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Map(*fd, /*writable=*/false));
-  LORRY_RETURN_IF_ERROR(file.Load());
   return std::make_shared<LocalMapping>(std::move(file));
 }
 

@@ -26,6 +26,7 @@ class MemoryMapping final : public Mapping {
  public:
   explicit MemoryMapping(std::shared_ptr<const Blob> blob) : blob_(std::move(blob)) {}
   std::span<const std::byte> bytes() const override { return blob_->bytes; }
+  absl::Status Load(uint64_t, uint64_t) const override { return absl::OkStatus(); }
 
  private:
   const std::shared_ptr<const Blob> blob_;

@@ -26,6 +26,10 @@ class Mapping {
  public:
   virtual ~Mapping() = default;
   virtual std::span<const std::byte> bytes() const = 0;
+  // Reads a part into memory, which takes as long as the disk does. Before those bytes are touched,
+  // since a disk that fails then ends the process. `offset` is a multiple of 1 MiB. DATA_LOSS
+  // DISK_FAILED when the disk does not give the part back; content is its reader's to check.
+  virtual absl::Status Load(uint64_t offset, uint64_t length) const = 0;
 };
 
 // A blob being written. Threads may write disjoint ranges of bytes() at once; Sync and Seal come
@@ -63,8 +67,8 @@ class Store {
   // Goes on with a staging that nobody holds: of a process that crashed. NOT_FOUND;
   // FAILED_PRECONDITION BLOB_BUSY.
   virtual absl::StatusOr<std::unique_ptr<Staging>> Resume(std::string_view key) = 0;
-  // NOT_FOUND, also for a staging. DATA_LOSS when its file was emptied, or DISK_FAILED when the disk
-  // does not give it back; content is its reader's to check.
+  // Maps a blob, of which nothing is read yet. NOT_FOUND, also for a staging; DATA_LOSS when its file
+  // was emptied.
   virtual absl::StatusOr<std::shared_ptr<const Mapping>> Open(std::string_view key) = 0;
   // Sealed or staging, durably gone when it returns. NOT_FOUND; BLOB_BUSY for a staging that
   // somebody holds.

@@ -1,5 +1,7 @@
 #include "services/adapter_store/images/transfers.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
@@ -8,7 +10,8 @@
 namespace lorry::store {
 namespace {
 
-// Opens that wait for a thread: as many as the transports allow connections, both together.
+// Opens that wait for a thread: as many as the transports allow connections, both together. An image
+// that is being read from the disk has the place of one of those that wait for it.
 constexpr size_t kOpensWaitingMax = 512;
 
 // A fetch begins with its ticket, and takes a minute at most.
@@ -82,7 +85,7 @@ void Transfers::OpenGet(const transfer::TicketClaims& claims, GetOpened done) {
   const BlobKey blob(claims.object);
   const uint64_t bytes = claims.image_bytes;
   const absl::Status queued =
-      threads_.Submit([this, blob, bytes, done] { done(SourceOf(blob, bytes)); });
+      threads_.Submit([this, blob, bytes, done] { Open(blob, bytes, done); });
   if (!queued.ok()) done(queued);
 }
 
@@ -93,30 +96,66 @@ void Transfers::OpenPut(const transfer::TicketClaims& claims, PutOpened done) {
   if (!queued.ok()) done(queued);
 }
 
-absl::StatusOr<transfer::GetSource> Transfers::SourceOf(const BlobKey& blob, uint64_t image_bytes) {
-  if (std::optional<transfer::GetSource> coming = uploads_.Coming(blob)) return *std::move(coming);
-  std::shared_ptr<const blob::Mapping> mapping;
+void Transfers::Open(const BlobKey& blob, uint64_t image_bytes, GetOpened done) {
+  if (std::optional<transfer::GetSource> coming = uploads_.Coming(blob)) {
+    return done(*std::move(coming));
+  }
+  auto mapping = Map(blob, image_bytes);
+  if (!mapping.ok()) return done(mapping.status());
+  std::shared_ptr<const blob::Mapping> loaded;
   {
     MutexLock lock(mutex_);
-    std::erase_if(mapped_, [](const auto& entry) { return entry.second.expired(); });
-    if (const auto it = mapped_.find(blob); it != mapped_.end()) mapping = it->second.lock();
-  }
-  if (mapping == nullptr) {
-    LORRY_ASSIGN_OR_RETURN(mapping, blobs_.Open(blob.value));
-    // Transports rely on it: an image has the length of its leaves.
-    if (mapping->bytes().size() != image_bytes) {
-      return Error(absl::StatusCode::kDataLoss, "DISK_FAILED",
-                   absl::StrCat("the file of image ", blob.value, " has ", mapping->bytes().size(),
-                                " bytes and not ", image_bytes,
-                                ": put it back from a backup, or publish its version again under "
-                                "the next number"));
+    std::erase_if(loaded_, [](const auto& entry) { return entry.second.expired(); });
+    if (const auto it = loaded_.find(blob); it != loaded_.end()) loaded = it->second.lock();
+    if (loaded == nullptr) {
+      std::vector<GetOpened>& waiting = loading_[blob];
+      waiting.push_back(std::move(done));
+      if (waiting.size() > 1) return;  // whoever came first has it read
     }
-    MutexLock lock(mutex_);
-    mapped_[blob] = mapping;
   }
+  if (loaded != nullptr) return done(SourceOf(blob, std::move(loaded)));
+  Load(blob, *mapping, 0);
+}
+
+absl::StatusOr<std::shared_ptr<const blob::Mapping>> Transfers::Map(const BlobKey& blob,
+                                                                    uint64_t image_bytes) {
+  LORRY_ASSIGN_OR_RETURN(std::shared_ptr<const blob::Mapping> mapping, blobs_.Open(blob.value));
+  // Transports rely on it: an image has the length of its leaves.
+  if (mapping->bytes().size() == image_bytes) return mapping;
+  return Error(absl::StatusCode::kDataLoss, "DISK_FAILED",
+               absl::StrCat("the file of image ", blob.value, " has ", mapping->bytes().size(),
+                            " bytes and not ", image_bytes,
+                            ": put it back from a backup, or publish its version again under the "
+                            "next number"));
+}
+
+// Reads the next part of an image, and queues up for the rest behind all that waits by then.
+void Transfers::Load(const BlobKey& blob, const std::shared_ptr<const blob::Mapping>& mapping,
+                     uint64_t offset) {
+  const uint64_t bytes = mapping->bytes().size();
+  const uint64_t end = std::min(bytes, offset + options_.load_bytes);
+  absl::Status loaded = mapping->Load(offset, end - offset);
+  if (loaded.ok() && end < bytes) {
+    loaded = threads_.Submit([this, blob, mapping, end] { Load(blob, mapping, end); });
+    if (loaded.ok()) return;
+  }
+  std::vector<GetOpened> waiting;
+  {
+    MutexLock lock(mutex_);
+    waiting = std::move(loading_.extract(blob).mapped());
+    if (loaded.ok()) loaded_[blob] = mapping;
+  }
+  const absl::StatusOr<transfer::GetSource> source =
+      loaded.ok() ? SourceOf(blob, mapping) : absl::StatusOr<transfer::GetSource>(loaded);
+  for (const GetOpened& done : waiting) done(source);
+}
+
+absl::StatusOr<transfer::GetSource> Transfers::SourceOf(
+    const BlobKey& blob, std::shared_ptr<const blob::Mapping> mapping) {
   LORRY_ASSIGN_OR_RETURN(const std::string leaves, catalog_.GetLeaves(blob));
+  const std::span<const std::byte> bytes = mapping->bytes();
   return transfer::GetSource{
-      .owner = mapping, .bytes = mapping->bytes(), .leaves = ToChecksums(leaves)};
+      .owner = std::move(mapping), .bytes = bytes, .leaves = ToChecksums(leaves)};
 }
 
 }  // namespace lorry::store

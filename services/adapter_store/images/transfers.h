@@ -38,6 +38,9 @@ class Transfers final : public transfer::TransferHandler {
     int64_t ticket_life_ms = 600'000;
     std::function<int64_t()> now_unix_ms = &transfer::NowUnixMs;
     FanOutOptions fan_out = {};
+    // Images are read from the disk so much at a time, in turns, so that one of many GB keeps no
+    // other waiting. 16 MiB: a tenth of a second of a slow disk.
+    uint64_t load_bytes = uint64_t{16} << 20;
   };
   // All outlive it.
   Transfers(Catalog& catalog, blob::Store& blobs, Uploads& uploads, RotatingKeys& keys,
@@ -59,8 +62,13 @@ class Transfers final : public transfer::TransferHandler {
   void OpenPut(const transfer::TicketClaims& claims, PutOpened done) override;
 
  private:
-  absl::StatusOr<transfer::GetSource> SourceOf(const BlobKey& blob, uint64_t image_bytes)
-      LORRY_EXCLUDES(mutex_);
+  void Open(const BlobKey& blob, uint64_t image_bytes, GetOpened done) LORRY_EXCLUDES(mutex_);
+  absl::StatusOr<std::shared_ptr<const blob::Mapping>> Map(const BlobKey& blob,
+                                                           uint64_t image_bytes);
+  void Load(const BlobKey& blob, const std::shared_ptr<const blob::Mapping>& mapping,
+            uint64_t offset) LORRY_EXCLUDES(mutex_);
+  absl::StatusOr<transfer::GetSource> SourceOf(const BlobKey& blob,
+                                               std::shared_ptr<const blob::Mapping> mapping);
 
   Catalog& catalog_;
   blob::Store& blobs_;
@@ -69,8 +77,10 @@ class Transfers final : public transfer::TransferHandler {
   const Options options_;
   FanOut fan_out_;
   Mutex mutex_;
-  // Images that somebody reads, so that a fan-out maps each once.
-  std::map<BlobKey, std::weak_ptr<const blob::Mapping>> mapped_ LORRY_GUARDED_BY(mutex_);
+  // Images that somebody reads, so that a fan-out reads each from the disk once.
+  std::map<BlobKey, std::weak_ptr<const blob::Mapping>> loaded_ LORRY_GUARDED_BY(mutex_);
+  // Images that are being read from the disk, with who waits for each.
+  std::map<BlobKey, std::vector<GetOpened>> loading_ LORRY_GUARDED_BY(mutex_);
   runtime::Executor threads_;  // last: its threads use the rest
 };
 

@@ -313,6 +313,9 @@ absl::StatusOr<Version> Uploads::RunCheck(const std::shared_ptr<Live>& live) {
   std::span<const std::byte> image;
   if (live->sealed != nullptr) {
     image = live->sealed->bytes();
+    absl::Status loaded = live->sealed->Load(0, image.size());
+    if (absl::IsDataLoss(loaded)) return EndWith(live->record.id, loaded);
+    LORRY_RETURN_IF_ERROR(loaded);
   } else {
     const std::shared_ptr<PutTarget> target = live->Target();
     // Every byte has arrived. A range that is being received now repeats some of them: it goes to a

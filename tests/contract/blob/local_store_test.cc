@@ -159,14 +159,15 @@ TEST(LocalStore, AnEmptiedFileIsDataLoss) {
 
 TEST(MappedFile, BytesThatTheDiskDoesNotGiveAreAnErrorAndNotASignal) {
   const TempDir dir;
-  const auto fd = CreateAllocated(dir / "a", 8 * kBytes);
+  const auto fd = CreateAllocated(dir / "a", 2 << 20);
   ASSERT_TRUE(fd.ok());
   const auto file = MappedFile::Map(*fd, /*writable=*/false);
   ASSERT_TRUE(file.ok());
-  EXPECT_TRUE(file->Load().ok());
+  EXPECT_TRUE(file->Load(0, 2 << 20).ok());
   // Pages behind the end of a file fault as those of a bad sector do.
-  ASSERT_EQ(ftruncate(fd->get(), kBytes), 0);
-  const absl::Status loaded = file->Load();
+  ASSERT_EQ(ftruncate(fd->get(), 1 << 20), 0);
+  EXPECT_TRUE(file->Load(0, 1 << 20).ok());
+  const absl::Status loaded = file->Load(1 << 20, 1 << 20);
   EXPECT_EQ(loaded.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ReasonOf(loaded), "DISK_FAILED");
 }

@@ -143,6 +143,7 @@ TEST_P(BlobContract, AMappingOutlivesItsBlob) {
   Store_("a", "hello");
   const auto mapping = *store_->Open("a");
   EXPECT_TRUE(store_->Delete("a").ok());
+  EXPECT_TRUE(mapping->Load(0, 5).ok());
   EXPECT_EQ(Text(*mapping), "hello");
 }
 

@@ -187,6 +187,18 @@ TEST_F(UploadsTest, ACrashAfterTheSealGoesOnFromTheSealedFile) {
   EXPECT_EQ(Commit(id)->digest, DigestOf(adapter_.bytes(), adapter_.config));
 }
 
+TEST_F(UploadsTest, ASealedFileThatTheDiskDoesNotGiveBackEndsItsUpload) {
+  const UploadId id = BeginImage(7, adapter_)->upload.id;
+  ASSERT_THAT(SendRest(id, adapter_), IsOk());
+  failing_.Fail(blob::BlobOp::kOpen, absl::UnavailableError("the process is about to die"));
+  EXPECT_TRUE(absl::IsUnavailable(Commit(id).status()));
+  failing_.Heal();
+  RestartAll();
+  failing_.Fail(blob::BlobOp::kLoad, Error(absl::StatusCode::kDataLoss, "DISK_FAILED", "gone"));
+  EXPECT_THAT(Commit(id), IsError("DISK_FAILED"));
+  EXPECT_EQ(StateOf(id), "DEAD DISK_FAILED");
+}
+
 TEST_F(UploadsTest, AnUploadWhoseFileIsNotOpenYetTakesNothingAndIsNotCommitted) {
   bool looked = false;
   failing_.During(blob::BlobOp::kCreate, [&] {
