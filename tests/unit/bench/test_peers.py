@@ -89,3 +89,18 @@ def test_what_is_interrupted_leaves_nothing(tmp_path, number):
     for pid in pids.read_text().split():
         assert not pathlib.Path("/proc", pid).exists()
     assert_nothing_left(table, tmp_path)
+
+
+def test_a_signal_is_not_lost_in_what_python_does_by_itself(tmp_path):
+    """What is raised while an object goes is dropped by Python."""
+    table, _ = start(tmp_path, """    def transfer(self): pass
+import os, signal, sys
+class Going:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(100): pass
+if sys.argv[0].endswith("table.py"): Going()
+""")
+    table.communicate(timeout=60)
+    assert table.returncode == 128 + signal.SIGTERM
+    assert_nothing_left(table, tmp_path)

@@ -13,7 +13,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
@@ -77,23 +76,23 @@ def ping(bin_dir: str) -> tuple[float | None, str]:
     return nanoseconds, "near" if nanoseconds < FAR_NS else "far" if nanoseconds < UNCLEAR_NS else "unclear"
 
 
-def take_turn(row: Row, rounds: int, bin_dir: str, install: bool) -> None:
+def take_turn(row: Row, options: argparse.Namespace, signals: turn.Signals) -> None:
     path = pathlib.Path(row.runner.__file__)
     try:
-        packages = environments.packages_of(path.stem, row.runner.PACKAGES, install)
-        measured = turn.measure(path, row.runner.ROWS[row.name], row.runner.PRINTS, row.bytes, row.receivers, rounds, bin_dir=bin_dir,
-                                packages=packages, state=lambda: ping(bin_dir))
+        packages = environments.packages_of(path.stem, row.runner.PACKAGES, options.install)
+        measured = turn.measure(path, row.runner.ROWS[row.name], row.runner.PRINTS, row.bytes, row.receivers, options.rounds,
+                                bin_dir=options.bin_dir, packages=packages, state=lambda: ping(options.bin_dir), signals=signals)
         row.rounds += [dataclasses.asdict(each) for each in measured]
     except Failed as failure:
         row.failed = str(failure)
 
 
-def measure(rows: list[Row], options: argparse.Namespace) -> None:
+def measure(rows: list[Row], options: argparse.Namespace, signals: turn.Signals) -> None:
     for number in range(options.turns):
         for row in rows:
             if not row.failed:
                 say(f"{row.bytes / 1e6:.0f} MB to {row.receivers}, turn {number + 1}/{options.turns}: {row.name}")
-                take_turn(row, options.rounds, options.bin_dir, options.install)
+                take_turn(row, options, signals)
     say("")
 
 
@@ -138,24 +137,23 @@ def asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def stop(number: int, _frame: object) -> None:
-    """^C and SIGTERM end the turn in order; another one does not disturb that."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 def main() -> int:
     options = asked()
     options.bin_dir = str(pathlib.Path(options.bin_dir).resolve())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    signals = turn.Signals()
     turn.adopt_orphans()
+    try:
+        return print_tables(options, signals)
+    except turn.Stopped:
+        return 128 + signals.number()
+
+
+def print_tables(options: argparse.Namespace, signals: turn.Signals) -> int:
     jobs = [(megabytes * 1_000_000, count) for megabytes in options.sizes for count in options.receivers]
     rows: list[Row] = []
     for size, receivers in jobs + [(LARGE_MB * 1_000_000, 1)] * options.large:
         some = rows_of(options.runners, size, receivers, options.only)
-        measure(some, options)
+        measure(some, options, signals)
         print(printed(some), flush=True)
         rows += some
         if options.json:

@@ -39,6 +39,26 @@ class Failed(Exception):
     """Why a peer has no figure."""
 
 
+class Stopped(Exception):
+    """A signal came."""
+
+
+class Signals:
+    """^C and SIGTERM, which end a turn where it waits for an answer. An exception of a signal's handler could come in the middle of what is
+    done in the end, or be lost."""
+
+    def __init__(self) -> None:
+        self.came, wake = os.pipe()  # readable for good, as nobody reads it but `number`
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+
+    def number(self) -> int:
+        """The first that came."""
+        return os.read(self.came, 1)[0]
+
+
 @dataclasses.dataclass(frozen=True)
 class Round:
     """Seconds from the signal to processes that wait until the last of them is done."""
@@ -52,8 +72,9 @@ class Round:
 class Processes:
     """The sender and the receivers of one turn."""
 
-    def __init__(self, runner: pathlib.Path, jobs: list[Job], packages: pathlib.Path | None) -> None:
+    def __init__(self, runner: pathlib.Path, jobs: list[Job], packages: pathlib.Path | None, signals: Signals) -> None:
         self._selector = selectors.DefaultSelector()
+        self._selector.register(signals.came, selectors.EVENT_READ, Signals)
         self._unread = [b""] * len(jobs)
         self._logs = [pathlib.Path(job.folder) / f"log-{job.number}" for job in jobs]
         self._round_s = ROUND_S + jobs[0].receivers * jobs[0].bytes / SLOWEST
@@ -132,13 +153,15 @@ class Processes:
             raise self._ended(number) from None
 
     def _gather(self, missing: set[int], deadline_s: float) -> dict[int, dict]:
-        """One line of each."""
+        """One line of each. Raises Stopped when a signal came."""
         answers: dict[int, dict] = {}
         end = time.monotonic() + deadline_s
         while missing - answers.keys():
             ready = self._selector.select(max(0.0, end - time.monotonic()))
             if not ready:
                 raise Failed(f"no answer within {deadline_s:.0f} s from process {min(missing - answers.keys())}")
+            if any(key.data is Signals for key, _ in ready):
+                raise Stopped
             for key, _ in ready:
                 read = os.read(key.fd, 1 << 20)
                 line, found, rest = (self._unread[key.data] + read).partition(b"\n")
@@ -157,11 +180,11 @@ class Processes:
 
 
 def measure(runner: pathlib.Path, row: dict, prints: tuple[str, ...], size: int, receivers: int, rounds: int, *, bin_dir: str,
-            packages: pathlib.Path | None, state: Callable[[], tuple[float | None, str]]) -> list[Round]:
-    """The rounds of one turn, each with the machine's state just before it. Raises Failed."""
+            packages: pathlib.Path | None, state: Callable[[], tuple[float | None, str]], signals: Signals) -> list[Round]:
+    """The rounds of one turn, each with the machine's state just before it. Raises Failed, Stopped."""
     with _folders() as (folder, memory):
         jobs = [Job(number, receivers, size, folder, memory, bin_dir, row) for number in range(receivers + 1)]
-        processes = Processes(runner, jobs, packages)
+        processes = Processes(runner, jobs, packages, signals)
         try:
             processes.prepare()
             measured = []
