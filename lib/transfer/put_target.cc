@@ -55,7 +55,7 @@ absl::Status PutTarget::Finish(Slot slot, std::span<const Checksum> claimed) {
     if (!slot.beside_.empty()) {
       LORRY_RETURN_IF_ERROR(MergeBeside(slot));
     }
-    if (absl::Status added = received_.Add(range); !added.ok()) return added;
+    LORRY_RETURN_IF_ERROR(AddReceived(range));
   }
   if (!options_.on_range) return absl::OkStatus();
   for (const Range& piece : fresh) {
@@ -72,6 +72,15 @@ absl::Status PutTarget::Finish(Slot slot, std::span<const Checksum> claimed) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status PutTarget::AddReceived(const Range& range) {
+  LORRY_RETURN_IF_ERROR(received_.Add(range));
+  if (!options_.on_pieces) return absl::OkStatus();
+  absl::Status kept = options_.on_pieces(received_.pieces());
+  // The pieces are more only where the range touches none of them, so that it can be taken out again.
+  if (!kept.ok()) received_.Remove(range);
+  return kept;
 }
 
 absl::Status PutTarget::MergeBeside(const Slot& slot) {

@@ -32,6 +32,10 @@ class PutTarget final : public ComingBytes, public std::enable_shared_from_this<
     // Runs on a transport's thread and must not block; a status other than OK ends the upload with
     // it. May be empty.
     std::function<absl::Status(const Range&, std::span<const Checksum>)> on_range;
+    // In how many pieces lies what has arrived, after each range. Must neither block nor call the
+    // target. A status other than OK refuses a range that makes them more, which stays missing. May
+    // be empty.
+    std::function<absl::Status(size_t)> on_pieces = {};
   };
 
   // Where one range is received. Destroying it unfinished leaves the range missing.
@@ -86,6 +90,7 @@ class PutTarget final : public ComingBytes, public std::enable_shared_from_this<
 
  private:
   explicit PutTarget(Options options);
+  absl::Status AddReceived(const Range& range) LORRY_REQUIRES(mutex_);
   absl::Status MergeBeside(const Slot& slot) LORRY_REQUIRES(mutex_);
   void Release(const Slot& slot) LORRY_EXCLUDES(mutex_);
 

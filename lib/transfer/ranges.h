@@ -62,6 +62,7 @@ class RangeSet {
 
   std::vector<Range> Ranges() const;
   uint64_t bytes() const { return bytes_; }
+  size_t pieces() const { return ends_.size(); }
   bool empty() const { return bytes_ == 0; }
   bool operator==(const RangeSet&) const = default;
 

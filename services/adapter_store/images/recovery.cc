@@ -14,7 +14,7 @@ using transfer::RangeSet;
 
 // A ledger of more pieces (some 25 bytes each) is not worth a transaction: it is written once the
 // gaps have closed.
-constexpr size_t kLedgerRangesMax = 16'384;
+constexpr size_t kLedgerRangesMax = PieceShares::kFree;
 
 std::string EncodeLedger(const std::vector<Range>& ranges) {
   nlohmann::json ledger = nlohmann::json::array();

@@ -57,6 +57,7 @@ Uploads::Uploads(Catalog& catalog, blob::Store& blobs, const Clock& clock, Uploa
       blobs_(blobs),
       clock_(clock),
       options_(std::move(options)),
+      shares_(PieceShares::Create(options_.pieces_max)),
       checks_(
           {.name = "checks", .threads = options_.check_threads, .waiting_max = kChecksWaitingMax}) {
 }
@@ -160,19 +161,20 @@ void Uploads::SetTarget(const std::shared_ptr<Live>& live,
                         transfer::RangeSet received) {
   std::weak_ptr<Live> weak = live;
   const std::span<std::byte> image = staging->bytes();  // the target keeps it mapped
-  auto target = PutTarget::Create(
-      {.owner = staging,
-       .bytes = image,
-       .received = std::move(received),
-       .on_range = [this, weak, image](const transfer::Range& range,
-                                       std::span<const transfer::Checksum> checksums) {
-         if (const std::shared_ptr<Live> upload = weak.lock()) {
-           upload->arrived.Add(range, checksums, image);
-           upload->progress = clock_.Now();
-           upload->unledgered += range.length;
-         }
-         return absl::OkStatus();
-       }});
+  PutTarget::Options options{.owner = staging, .bytes = image, .received = std::move(received)};
+  options.on_range = [this, weak, image](const transfer::Range& range,
+                                         std::span<const transfer::Checksum> checksums) {
+    if (const std::shared_ptr<Live> upload = weak.lock()) {
+      upload->arrived.Add(range, checksums, image);
+      upload->progress = clock_.Now();
+      upload->unledgered += range.length;
+    }
+    return absl::OkStatus();
+  };
+  options.on_pieces = [share = shares_->Open(live->record.owner)](size_t pieces) {
+    return share->Resize(pieces);
+  };
+  auto target = PutTarget::Create(std::move(options));
   MutexLock lock(live->mutex);
   live->target = std::move(target);
 }

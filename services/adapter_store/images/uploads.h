@@ -26,6 +26,7 @@
 #include "lib/transfer/server.h"
 #include "services/adapter_store/catalog/catalog.h"
 #include "services/adapter_store/images/check.h"
+#include "services/adapter_store/images/piece_shares.h"
 
 namespace lorry::store {
 
@@ -33,7 +34,8 @@ struct UploadsOptions {
   int64_t idle_deadline_ms = 600'000;  // the life of a ticket
   // Rewritten pages cost the disk twice; every 64 MiB is a twentieth of a second of sending.
   uint64_t ledger_every_bytes = uint64_t{64} << 20;
-  int check_threads = 2;  // each reads an image at memory speed
+  size_t pieces_max = PieceShares::kPiecesMax;  // over all uploads
+  int check_threads = 2;                        // each reads an image at memory speed
   // One became a version, so long after it was begun. Must not block.
   std::function<void(int64_t took_ms)> on_stored = [](int64_t) {};
   // One is dead. Must not block.
@@ -128,6 +130,7 @@ class Uploads {
   blob::Store& blobs_;
   const Clock& clock_;
   const UploadsOptions options_;
+  const std::shared_ptr<PieceShares> shares_;
   std::atomic<bool> leaving_ = false;
   mutable Mutex mutex_;
   std::map<UploadId, std::shared_ptr<Live>> live_ LORRY_GUARDED_BY(mutex_);

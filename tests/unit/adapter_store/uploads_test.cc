@@ -337,6 +337,42 @@ TEST_F(UploadsTest, AnotherPublisherTouchesNoUpload) {
   EXPECT_THAT(uploads_->Commit(id, clock_.Now(), alice), IsOk());
 }
 
+TEST_F(UploadsTest, WhoSendsScatteredKeepsNobodyElseOut) {
+  constexpr size_t kScattered = 100;
+  upload_options_.pieces_max = 3 * kScattered;
+  RestartAll();
+  const Principal mallory{.name = "mallory"}, alice{.name = "alice"};
+  std::map<std::string, uint64_t> runs;
+  for (const Principal& who : {mallory, alice}) {
+    runs[who.name] =
+        catalog_->OpenRun({.adapter = AdapterName(who.name), .principal = who})->number.value;
+  }
+  const auto begin = [&](uint64_t number, const Principal& who) {
+    BeginRequest request = Request(number, adapter_);
+    request.key = Key(number, runs[who.name], who.name);
+    request.principal = who;
+    return uploads_->Begin(request)->upload.id;
+  };
+  // Every other byte behind the header, until that is refused or all of them are there.
+  const auto scatter = [&](const UploadId& id) {
+    for (uint64_t at = adapter_.header_bytes + 1; at < adapter_.image.size(); at += 2) {
+      if (absl::Status sent = Send(id, adapter_, {at, 1}); !sent.ok()) return sent;
+    }
+    return absl::OkStatus();
+  };
+  const UploadId hostile = begin(1, mallory), honest = begin(1, alice);
+  EXPECT_THAT(scatter(hostile), IsError("TOO_MANY_RANGES"));
+  const absl::Status refused = scatter(begin(2, mallory));
+  EXPECT_THAT(refused, IsError("TOO_MANY_RANGES"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("of mallory"));
+  for (uint64_t piece = PieceShares::kFree + kScattered / 2; piece > 0; --piece) {
+    ASSERT_THAT(Send(honest, adapter_, {adapter_.header_bytes + 2 * piece, 1}), IsOk());
+  }
+  ASSERT_THAT(Send(honest, adapter_, FirstHalf(adapter_)), IsOk());
+  ASSERT_THAT(Send(honest, adapter_, SecondHalf(adapter_)), IsOk());
+  EXPECT_THAT(uploads_->Commit(honest, clock_.Now() + 60'000, alice), IsOk());
+}
+
 TEST_F(UploadsTest, WhatAnotherRankIsSendingIsTold) {
   const auto begun = BeginImage(7, adapter_);
   EXPECT_THAT(begun->in_flight, IsEmpty());

@@ -45,6 +45,27 @@ TEST_F(PutTargetTest, ReceivesInPlace) {
   EXPECT_THAT(target_->missing(), ElementsAre(Range{0, kMiB}, Range{2 * kMiB, 2 * kMiB}));
 }
 
+TEST(PutTarget, ARangeThatWouldBeAPieceTooManyStaysMissing) {
+  const Bytes image = MakeImage(4 * kMiB);
+  Bytes bytes(image.size());
+  const auto target = PutTarget::Create({.bytes = bytes, .on_pieces = [](size_t pieces) {
+                                           return pieces < 3 ? absl::OkStatus()
+                                                             : absl::ResourceExhaustedError("full");
+                                         }});
+  const auto put = [&](const Range& range) {
+    auto slot = *target->Begin(range);
+    std::memcpy(slot.destination().data(), image.data() + range.offset, range.length);
+    return target->Finish(std::move(slot), PieceChecksums(range, image, {}));
+  };
+  ASSERT_TRUE(put({0, 1000}).ok());
+  ASSERT_TRUE(put({2000, 1000}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(put({4000, 1000})));
+  EXPECT_THAT(target->received().Ranges(), ElementsAre(Range{0, 1000}, Range{2000, 1000}));
+  EXPECT_TRUE(put({1000, 1000}).ok()) << "what joins others takes no room";
+  EXPECT_TRUE(put({4000, 1000}).ok());
+  EXPECT_EQ(bytes[4500], image[4500]);
+}
+
 TEST_F(PutTargetTest, WhatHasArrivedMayBeReadAndStaysWhenTheRestNeverComes) {
   ASSERT_TRUE(Put({0, kMiB}, image_).ok());
   EXPECT_EQ(target_->bytes().data(), bytes_.data());
