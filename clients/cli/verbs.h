@@ -12,7 +12,7 @@ std::vector<Verb> DetachVerbs();   // detach
 std::vector<Verb> BenchVerbs();    // bench-sync
 std::vector<Verb> PublishVerbs();  // publish, import, export
 std::vector<Verb> FleetVerbs();    // status, engines, watch, rollback, mark, adopt, why
-std::vector<Verb> AdapterVerbs();  // adapters, versions, alias, policy, delete
+std::vector<Verb> AdapterVerbs();  // adapters, versions, alias, policy, delete, ...
 std::vector<Verb> LeaseVerbs();    // lease, release, leases
 std::vector<Verb> MoverVerbs();    // mover
 

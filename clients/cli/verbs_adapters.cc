@@ -1,4 +1,5 @@
-// adapters, versions, alias, policy, delete: what the store keeps.
+// adapters, versions, alias, policy, delete, release-holder: what the store keeps.
+#include <algorithm>
 #include <chrono>
 #include <map>
 
@@ -215,6 +216,61 @@ absl::StatusOr<int> Delete(Context& context, const Arguments& arguments) {
   return kOk;
 }
 
+// "policy r1.12" of each version that the holder keeps.
+absl::StatusOr<std::vector<std::string>> HeldBy(client::Client& client, const std::string& holder) {
+  std::vector<std::string> held;
+  LORRY_ASSIGN_OR_RETURN(const auto adapters, client.Adapters());
+  for (const auto& adapter : adapters) {
+    LORRY_ASSIGN_OR_RETURN(const auto versions, client.Versions(adapter.name()));
+    for (const auto& version : versions) {
+      const auto got = client.GetVersion(version.ref());
+      if (absl::IsNotFound(got.status())) continue;  // deleted since
+      LORRY_RETURN_IF_ERROR(got.status());
+      if (std::ranges::count(got->holders(), holder) == 0) continue;
+      held.push_back(absl::StrCat(adapter.name(), " ", ToText(version.ref())));
+    }
+  }
+  return held;
+}
+
+absl::StatusOr<int> ReleaseHolder(Context& context, const Arguments& arguments) {
+  const std::string& holder = arguments.At(0);
+  if (holder.starts_with("alias:")) {
+    return Usage("an alias is removed by `lorry alias ADAPTER NAME --remove`");
+  }
+  LORRY_ASSIGN_OR_RETURN(client::Client * client, context.Client());
+  LORRY_ASSIGN_OR_RETURN(const std::vector<std::string> held, HeldBy(*client, holder));
+  // The store would remember a misspelled name as another holder.
+  if (!held.empty()) LORRY_RETURN_IF_ERROR(client->ReleaseHolder(holder));
+  if (context.json()) {
+    for (const std::string& name : held) {
+      context.PrintJson({{"holder", holder}, {"released", name}});
+    }
+  } else if (held.empty()) {
+    context.Print(
+        absl::StrCat(holder, " holds nothing; what `lorry delete` says names who does\n"));
+  } else {
+    context.Print(absl::StrCat(holder, " lets go of ", Counted(held.size(), "version"), ": ",
+                               absl::StrJoin(held, ", "), "\n"));
+  }
+  return kOk;
+}
+
+Verb ReleaseHolderVerb() {
+  return {
+      .name = "release-holder",
+      .summary = "Lets go of all that the orchestrator of a fleet which is gone holds at the store",
+      .details =
+          "Nothing is deleted by it, but may be from then on. An orchestrator that is "
+          "still there takes its records for lost, decides nothing more and has to adopt "
+          "its fleet (`lorry adopt`).",
+      .positionals = {{"HOLDER",
+                       "as the refusal of `lorry delete` names it: orchestrator:NAME, where "
+                       "--cluster was NAME"}},
+      .examples = {"lorry release-holder orchestrator:old"},
+      .run = ReleaseHolder};
+}
+
 }  // namespace
 
 std::vector<Verb> AdapterVerbs() {
@@ -280,7 +336,8 @@ std::vector<Verb> AdapterVerbs() {
                     .help = "an adapter's versions go with it",
                     .kind = Kind::kSwitch}},
        .examples = {"lorry delete policy 12", "lorry delete policy --with-versions"},
-       .run = Delete}};
+       .run = Delete},
+      ReleaseHolderVerb()};
 }
 
 }  // namespace lorry::cli

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <random>
 #include <thread>
 #include <utility>
@@ -272,6 +273,16 @@ absl::Status Client::Delete(const common::v1::VersionRef& version) {
   store::v1::DeleteVersionRequest request;
   *request.mutable_version() = version;
   return stubs_->OfStore(&StoreStub::DeleteVersion, request).status();
+}
+
+absl::Status Client::ReleaseHolder(const std::string& holder) {
+  store::v1::SetHoldsRequest request;
+  request.set_holder(holder);
+  // A holder counts within an incarnation: the second, since 2026, in which it began.
+  constexpr int64_t kUnixSecondsOf2026 = int64_t{490'896} * 3'600;
+  request.set_incarnation(std::max<int64_t>(1, std::time(nullptr) - kUnixSecondsOf2026));
+  request.set_revision(1);
+  return stubs_->OfStore(&StoreStub::SetHolds, request).status();
 }
 
 absl::StatusOr<std::vector<store::v1::Adapter>> Client::Adapters() {
