@@ -19,6 +19,8 @@ ABSL_DECLARE_FLAG(int64_t, door_engine_silence_ms);
 
 namespace {
 std::atomic<int64_t> ahead_ms{0};
+// Where the clock stands still, but for what a test moves it on; 0: it goes.
+std::atomic<int64_t> stopped_ns{0};
 }  // namespace
 
 extern "C" int clock_gettime(clockid_t clock, timespec* at) noexcept {
@@ -26,6 +28,10 @@ extern "C" int clock_gettime(clockid_t clock, timespec* at) noexcept {
       reinterpret_cast<decltype(&clock_gettime)>(::dlsym(RTLD_NEXT, "clock_gettime"));
   const int failed = next(clock, at);
   if (failed == 0 && clock == CLOCK_MONOTONIC) {
+    if (const int64_t stopped = stopped_ns; stopped != 0) {
+      at->tv_sec = stopped / 1'000'000'000;
+      at->tv_nsec = stopped % 1'000'000'000;
+    }
     const int64_t ms = ahead_ms;
     const int64_t ns = at->tv_nsec + ms % 1'000 * 1'000'000;
     at->tv_sec += ms / 1'000 + ns / 1'000'000'000;
@@ -130,9 +136,16 @@ TEST_F(LateAnswer, IsGivenUpWhereAFlagSaysSo) {
 }
 
 // Its client reads nothing before it has sent all, over a line on which that takes a while: a reset
-// would reach it instead of the answer.
+// would reach it instead of the answer. The clock stands still, so that a machine on which the test
+// waits for its turn is not a client that sends nothing for a second.
 class RefusedBody : public DoorTest {
  protected:
+  RefusedBody() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    stopped_ns = now.tv_sec * 1'000'000'000 + now.tv_nsec - ahead_ms * 1'000'000;
+  }
+  ~RefusedBody() override { stopped_ns = 0; }
   // How many of `pieces` it could send, of which the door reads one each `ms`.
   int Send(Wire& wire, int pieces, int64_t ms) {
     for (int sent = 0; sent < pieces; ++sent) {
