@@ -240,8 +240,8 @@ void AdvanceWaiting(Core& core, const PoolId& id, Pool& pool) {
   if (candidates.members.size() < needed) {
     return WaitFor(
         core, id, pool, Wait::kTooFewEngines,
-        absl::StrCat(Counted(candidates.members.size(), "engine is", "engines are"), " ready, ",
-                     Counted(needed, "is", "are"), " needed", candidates.unfit));
+        absl::StrCat(Counted(candidates.members.size(), "engine is", "engines are"),
+                     " ready for it, ", Counted(needed, "is", "are"), " needed", candidates.unfit));
   }
   RefreshDocuments(core);  // by which slots are counted
   const SlotVerdict verdict = CheckSlots(core, candidates.members, next->version);

@@ -111,7 +111,7 @@ TEST(Sync, WhoWaitsForEnginesIsToldWhatIsWrongWithThem) {
   const VersionKey key = fleet.Publish(1);
   EXPECT_EQ(fleet.Pool().waits_for, "TOO_FEW_ENGINES");
   EXPECT_EQ(fleet.Pool().detail,
-            "0 engines are ready, 1 is needed; e2: JOINING, ENGINE_LORA_DISABLED");
+            "0 engines are ready for it, 1 is needed; e2: JOINING, ENGINE_LORA_DISABLED");
   fleet.Join("e1");
   for (int i = 0; i < 3; ++i) fleet.Fail("e1", key, fleet::Failure::kRefused, "rank 64");
   EXPECT_EQ(fleet.Pool().waits_for, "REFUSED");
@@ -191,7 +191,7 @@ TEST(Sync, AShareCountsEnginesThatRestartAndNoNewcomers) {
   fleet.Report("e6");
   fleet.Publish(1);
   EXPECT_EQ(fleet.Pool().waits_for, "TOO_FEW_ENGINES");
-  EXPECT_EQ(fleet.Pool().detail.substr(0, 37), "2 engines are ready, 3 are needed; e2");
+  EXPECT_EQ(fleet.Pool().detail.substr(0, 44), "2 engines are ready for it, 3 are needed; e2");
   for (const char* id : {"e2"}) {
     fleet.Of(id).boot = BootId("e2.2");
     fleet.Of(id).health = fleet::MemberHealth::kReady;

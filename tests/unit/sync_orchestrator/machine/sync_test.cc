@@ -447,7 +447,7 @@ TEST_F(SyncTest, AFewOfThoseThatAreNotReadyAreNamed) {
   }
   fleet_.Publish(1);
   EXPECT_EQ(fleet_.Pool().detail,
-            "0 engines are ready, 3 are needed; e1: JOINING; e2: JOINING; e3: JOINING; "
+            "0 engines are ready for it, 3 are needed; e1: JOINING; e2: JOINING; e3: JOINING; "
             "e4: JOINING; and 2 more");
   fleet_.Of("e1").health_detail = "ENGINE_LORA_DISABLED";
   fleet_.Report("e1");
