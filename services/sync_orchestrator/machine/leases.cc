@@ -28,7 +28,7 @@ absl::StatusOr<const VersionInfo*> Select(const Core& core, const Selector& sele
   const AdapterInfo* info = core.FindAdapter(selector.adapter);
   if (info == nullptr || !info->policy.pools.contains(pool)) {
     return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
-                 absl::StrCat("no adapter ", selector.adapter.value, " in pool ", pool.value));
+                 WhyNoPool(core, {selector.adapter, pool}));
   }
   const VersionInfo* version = nullptr;
   switch (selector.kind) {

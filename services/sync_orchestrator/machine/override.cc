@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/sync.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
@@ -17,7 +18,7 @@ absl::Status CheckOverride(const Core& core, const OverrideSet& event) {
   }
   if (core.FindPolicy({event.adapter, event.pool}) == nullptr) {
     return Error(absl::StatusCode::kNotFound, "UNKNOWN_ADAPTER",
-                 absl::StrCat("no adapter ", event.adapter.value, " in pool ", event.pool.value));
+                 WhyNoPool(core, {event.adapter, event.pool}));
   }
   if (!event.version.has_value()) return absl::OkStatus();
   if (event.version->adapter != event.adapter || core.FindVersion(*event.version) == nullptr) {

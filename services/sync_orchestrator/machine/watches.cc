@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/first_after.h"
 #include "lib/fleet/quiesce.h"
+#include "services/sync_orchestrator/machine/catalogue.h"
 #include "services/sync_orchestrator/machine/progress.h"
 #include "services/sync_orchestrator/machine/roster.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
@@ -259,7 +260,7 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   }
   // A pool that was taken from the policy keeps its record, and comes to no other version.
   if (core.store_known && core.FindPolicy(id) == nullptr)
-    return Unknown("UNKNOWN_ADAPTER", "no policy puts it into this pool");
+    return Unknown("UNKNOWN_ADAPTER", WhyNoPool(core, id));
   const auto it = core.pools.find(id);
   if (it == core.pools.end()) return WatchEvent{};
   const Pool& pool = it->second;

@@ -139,8 +139,11 @@ TEST(Leases, OfWhatIsNotThereAreRefused) {
   };
   EXPECT_EQ(why(kLatest, kRollout), "UNKNOWN_VERSION");
   EXPECT_EQ(why(kLatest, PoolName("nowhere")), "UNKNOWN_ADAPTER");
-  EXPECT_EQ(why({AdapterName("code"), Selector::Kind::kLatest, {}, {}, {}}, kRollout),
+  EXPECT_EQ(fleet.replies_.back().status.message(),
+            "the policy of math names no pool nowhere, only rollout");
+  EXPECT_EQ(why({AdapterName("mth"), Selector::Kind::kLatest, {}, {}, {}}, kRollout),
             "UNKNOWN_ADAPTER");
+  EXPECT_EQ(fleet.replies_.back().status.message(), "there is no adapter mth; did you mean math?");
   EXPECT_EQ(why({kMath, Selector::Kind::kAlias, AliasName("best"), {}, {}}, kRollout),
             "UNKNOWN_VERSION");
   EXPECT_TRUE(fleet.Leases().empty());

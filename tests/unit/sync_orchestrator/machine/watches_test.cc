@@ -189,6 +189,7 @@ TEST(Watch, EndsWhenItsPoolIsTakenFromThePolicy) {
   fleet.Policy(policy);
   EXPECT_TRUE(fleet.told_.back().final);
   EXPECT_EQ(fleet.told_.back().reason, "UNKNOWN_ADAPTER");
+  EXPECT_EQ(fleet.told_.back().detail, "the policy of math names no pool rollout, only eval");
 }
 
 // The run that would pass it has published nothing yet, and may never do.
