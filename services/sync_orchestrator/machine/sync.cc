@@ -139,7 +139,7 @@ void DropAndCount(Core& core, const PoolId& id, Pool& pool, const Visit& visit) 
   }
 }
 
-// Whether what the pool has committed was rolled back where it took that from.
+// Whether a version was rolled back, or left behind by a newer run, where the pool took it from.
 bool IsRolledBack(const Core& core, const PoolId& id, const Pool& pool, const VersionKey& key) {
   const fleet::PoolSource& source = pool.sync->source;
   if (source.kind != fleet::PoolSource::Kind::kPool) return false;
@@ -162,6 +162,12 @@ void Commit(const Core& core, const PoolId& id, Pool& pool) {
   if (sync.mode == fleet::SyncMode::kBarrier) pool.record.barrier = sync.epoch;
   pool.barriers_failed = 0;
   if (history.size() > kHistoryLimit) history.erase(history.begin());
+  // It did not come through the queue: from here on all that is newer is meant for the pool, once it
+  // takes what is published again.
+  if (!sync.overriding && sync.source.kind != fleet::PoolSource::Kind::kPublished) {
+    pool.record.considered = sync.version.key;
+    pool.record.pending.clear();
+  }
   // Versions of the queue that are older than this one will never be synced.
   std::erase_if(pool.record.pending, [&](const VersionKey& key) {
     return key.run == sync.version.key.run && key < sync.version.key;
@@ -196,6 +202,11 @@ std::optional<SyncEvent> WhatStops(const Core& core, const PoolId& id, const Poo
   if (!sync.overriding && published &&
       sync.version.key.run != core.adapters.at(id.adapter).current_run) {
     return SyncEvent::kRunFenced;
+  }
+  if (!sync.overriding && IsRolledBack(core, id, pool, sync.version.key)) {
+    const Activation* now = core.pools.at({id.adapter, sync.source.pool}).committed();
+    const bool is_older = now != nullptr && now->version.key.run > sync.version.key.run;
+    return is_older ? SyncEvent::kRunFenced : SyncEvent::kOverridden;
   }
   const GroupVerdict* given_up = GivenUp(core, id, sync.version.key);
   if (given_up == nullptr) return std::nullopt;

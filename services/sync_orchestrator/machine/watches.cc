@@ -189,6 +189,15 @@ const fleet::PoolSource* FollowedBy(const Core& core, const PoolId& id) {
   return follows ? &source->second : nullptr;
 }
 
+// A full queue turned it away.
+std::optional<WatchEvent> WhatRefused(const Core& core, const Pool& pool,
+                                      const VersionKey& version) {
+  if (std::ranges::count(pool.record.refused, version) == 0) return std::nullopt;
+  return Final(
+      State::kFailed, "SYNC_BACKLOG",
+      absl::StrCat("more than ", core.config.backlog_limit, " versions waited; publish slower"));
+}
+
 // What ends the wait for a version to which a pool will never come any more. A rollback passes newer
 // versions by; but an older one does not succeed what a newer run has fenced.
 std::optional<WatchEvent> WhatEnded(const Core& core, const PoolId& id, const Pool& pool,
@@ -232,6 +241,7 @@ WatchEvent Following(const Core& core, const PoolId& id, const Pool& pool,
   }
   const auto other = core.pools.find({id.adapter, source.pool});
   if (other == core.pools.end()) return Waiting(core, pool, version, id);
+  if (auto refused = WhatRefused(core, other->second, version)) return *std::move(refused);
   if (auto ended = WhatEnded(core, other->first, other->second, version)) return *std::move(ended);
   WatchEvent event = Waiting(core, pool, version, id);
   if (event.final || !event.reason.empty()) return event;
@@ -275,11 +285,7 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   const fleet::PoolSource* source = FollowedBy(core, id);  // what is queued waits for no such one
   const bool is_queued = source == nullptr && std::ranges::count(record.pending, version) > 0;
   if (record.override_to == version || is_queued) return Waiting(core, pool, version, id);
-  if (std::find(record.refused.begin(), record.refused.end(), version) != record.refused.end()) {
-    return Final(
-        State::kFailed, "SYNC_BACKLOG",
-        absl::StrCat("more than ", core.config.backlog_limit, " versions waited; publish slower"));
-  }
+  if (auto refused = WhatRefused(core, pool, version)) return *std::move(refused);
   if (core.store_known && core.FindVersion(version) == nullptr) {
     return Unknown("UNKNOWN_VERSION", "it is not stored");
   }

@@ -1,0 +1,127 @@
+// Where a pool takes its versions from: what it decides when that is rolled back, or changes.
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "services/sync_orchestrator/machine/state.h"
+#include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
+
+namespace lorry::sync {
+namespace {
+
+using fleet::PoolSource;
+
+const PoolName kEval("eval");
+
+class SourcesTest : public ::testing::Test {
+ protected:
+  SourcesTest() { fleet_.Join("e1"); }
+  // They load what is staged, and open what is decided.
+  void Settle(const std::vector<std::string>& ids) {
+    for (int round = 0; round < 3; ++round) {
+      for (const std::string& id : ids) fleet_.Obey(id);
+    }
+  }
+  void Take(const PoolName& pool, const PoolSource& source) {
+    fleet::AdapterPolicy policy = fleet_.adapter_.policy;
+    policy.pools[pool] = source;
+    fleet_.Policy(policy);
+  }
+  uint64_t CommittedIn(const PoolName& pool) const {
+    const PoolStatus status = fleet_.PoolOf(pool);
+    return status.committed.has_value() ? status.committed->version.key.number.value : 0;
+  }
+
+  const PoolSource alias_{PoolSource::Kind::kAlias, {}, AliasName("best")};
+  Fleet fleet_;
+};
+
+// It would be decided here after the operator's word against it, or after the newer run's.
+TEST_F(SourcesTest, WhatIsRolledBackWhereAPoolTakesItsVersionsFromEndsItsSyncThere) {
+  Take(kEval, {PoolSource::Kind::kPool, kRollout, {}});
+  fleet_.Join("v1", 0, fleet::EngineKind::kVllm, kEval);
+  const VersionKey first = fleet_.Publish(1);
+  Settle({"e1", "v1"});
+  fleet_.Publish(2);
+  Settle({"e1"});
+  ASSERT_EQ(fleet_.PoolOf(kEval).sync->version.key.number, VersionNumber(2));
+  fleet_.Publish(3);
+  Settle({"e1"});
+  ASSERT_EQ(fleet_.PoolOf(kEval).sync->version.key.number, VersionNumber(2)) << "it goes on";
+  fleet_.Override(first, "");
+  Settle({"e1"});
+  EXPECT_EQ(fleet_.PoolOf(kEval).last_decision->why, Abort::kOverridden);
+  EXPECT_EQ(CommittedIn(kEval), 1u);
+
+  fleet_.Override(std::nullopt, "");
+  fleet_.Publish(4);
+  Settle({"e1"});
+  ASSERT_EQ(fleet_.PoolOf(kEval).sync->version.key.number, VersionNumber(4));
+  fleet_.NewRun();
+  fleet_.Publish(1);
+  ASSERT_EQ(fleet_.PoolOf(kEval).sync->version.key.number, VersionNumber(4)) << "it is served";
+  Settle({"e1"});
+  EXPECT_EQ(fleet_.PoolOf(kEval).last_decision->why, Abort::kRunFenced);
+  EXPECT_EQ(fleet_.PoolOf(kEval).sync->version.key.run, RunId(2));
+}
+
+TEST_F(SourcesTest, APoolThatTookOlderVersionsFromElsewhereComesToTheNewestWhenItTakesThemAgain) {
+  const VersionKey first = fleet_.Publish(1);
+  Settle({"e1"});
+  fleet_.Publish(2);
+  Settle({"e1"});
+  fleet_.Alias("best", first);
+  Take(kRollout, alias_);
+  Settle({"e1"});
+  ASSERT_EQ(CommittedIn(kRollout), 1u);
+  Take(kRollout, {});
+  Settle({"e1"});
+  EXPECT_EQ(CommittedIn(kRollout), 2u);
+}
+
+TEST_F(SourcesTest, WhoWaitsInAPoolThatFollowsAnotherHearsWhatAFullQueueThereTurnedAway) {
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
+  Take(kEval, {PoolSource::Kind::kPool, kRollout, {}});
+  fleet_.Join("v1", 0, fleet::EngineKind::kVllm, kEval);
+  VersionKey last;
+  for (uint64_t number = 1; number <= fleet_.config_.backlog_limit + 2; ++number)
+    last = fleet_.Publish(number);
+  fleet_.Step(WatchOpened{1, last, kEval});
+  EXPECT_EQ(fleet_.told_.back().state, WatchEvent::State::kFailed);
+  EXPECT_EQ(fleet_.told_.back().reason, "SYNC_BACKLOG");
+}
+
+TEST_F(SourcesTest, NothingWaitsBehindWhatAPoolHasTakenFromElsewhere) {
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
+  fleet_.Publish(1);
+  Settle({"e1"});
+  Take(kRollout, alias_);
+  fleet_.Alias("best", fleet_.Publish(2));
+  Settle({"e1"});
+  ASSERT_EQ(CommittedIn(kRollout), 2u);
+  Take(kRollout, {});
+  fleet_.Publish(3);
+  Settle({"e1"});
+  EXPECT_EQ(CommittedIn(kRollout), 3u);
+}
+
+TEST_F(SourcesTest, WhatWaitedBeforeThatComesInItsOrder) {
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
+  const VersionKey first = fleet_.Publish(1);
+  Settle({"e1"});
+  fleet_.Alias("best", first);
+  fleet_.Publish(2);
+  Settle({"e1"});
+  fleet_.Publish(3);
+  Take(kRollout, alias_);
+  Settle({"e1"});
+  ASSERT_EQ(CommittedIn(kRollout), 1u);
+  Take(kRollout, {});
+  Settle({"e1"});
+  std::vector<uint64_t> numbers;
+  for (const Activation& a : fleet_.Pool().history) numbers.push_back(a.version.key.number.value);
+  EXPECT_EQ(numbers, (std::vector<uint64_t>{1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace lorry::sync
