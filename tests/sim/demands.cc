@@ -1,6 +1,7 @@
 #include "tests/sim/demands.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "lib/fleet/quiesce.h"
@@ -121,10 +122,29 @@ bool IsGivenUp(const sync::PoolStatus& pool) {
          pool.waits_for == "STALLS_ENGINES";
 }
 
-std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync::PoolStatus& pool) {
-  const std::optional<VersionKey> newest = world.store().Newest(pool.adapter);
+// What the pool should come to by the policy that its adapter has now.
+std::optional<VersionKey> GoalOf(World& world, const sync::Status& status,
+                                 const sync::PoolStatus& pool) {
+  const fleet::PoolSource source =
+      world.store().adapters().at(pool.adapter).policy.pools.at(pool.pool);
+  if (source.kind == fleet::PoolSource::Kind::kPublished) return world.store().Newest(pool.adapter);
+  if (source.kind == fleet::PoolSource::Kind::kAlias) {
+    const auto alias = world.store().aliases().find({pool.adapter, source.alias});
+    return alias != world.store().aliases().end() ? std::optional(alias->second) : std::nullopt;
+  }
+  for (const sync::PoolStatus& followed : status.pools) {
+    if (followed.adapter == pool.adapter && followed.pool == source.pool &&
+        followed.committed.has_value())
+      return followed.committed->version.key;
+  }
+  return std::nullopt;
+}
+
+std::string WhyNotAtGoal(World& world, const sync::Status& status, const sync::PoolStatus& pool) {
   const fleet::AdapterPolicy& policy = world.store().adapters().at(pool.adapter).policy;
-  if (!newest.has_value() || pool.waits_for == "NO_SLOT") return "";
+  if (!policy.pools.contains(pool.pool)) return "";
+  const std::optional<VersionKey> newest = GoalOf(world, status, pool);
+  if (!newest.has_value() || !world.store().Has(*newest) || pool.waits_for == "NO_SLOT") return "";
   // A verdict on what is harmless is no reason.
   if (IsGivenUp(pool) && world.store().Contents(*newest).harm != Harm::kNone) return "";
   const bool is_there = pool.committed.has_value() && pool.committed->version.key == *newest;
@@ -138,15 +158,43 @@ std::string WhyNotAtNewest(World& world, const sync::Status& status, const sync:
     return "";
   }
   // Fewer members than the policy wants are left of those that should be, and it says so.
+  const bool is_followed = policy.pools.at(pool.pool).kind != fleet::PoolSource::Kind::kPublished;
   uint32_t members = 0, ready = 0;
   for (const sync::MemberStatus& member : status.members) {
     if (member.pool != pool.pool) continue;
     ++members;
+    // An alias may name what none of them takes.
+    if (is_followed && HasReason(world, world.proxy(member.member.value), *newest)) continue;
     const fleet::EngineKind kind = world.proxy(member.member.value).engine().limits().kind;
     ready += member.standing == MemberStanding::kReady && fleet::CanQuiesce(kind, policy.quiesce);
   }
   if (pool.waits_for == "TOO_FEW_ENGINES" && policy.min_engines.Of(members) > ready) return "";
-  return absl::StrCat("the newest of ", pool.adapter.value, " was not decided");
+  return absl::StrCat(ToString(*newest), " was not decided in ", pool.pool.value);
+}
+
+// Who needs each version that the store keeps at the orchestrator's word.
+std::string WhyHeld(World& world, const sync::Status& status) {
+  std::set<VersionKey> needed;
+  for (const sync::MemberStatus& member : status.members) {
+    for (const fleet::WantedVersion& wanted : world.desired(member.member).wanted)
+      needed.insert(wanted.key);
+  }
+  for (const auto& [alias, key] : world.store().aliases()) needed.insert(key);
+  for (const sync::LeaseStatus& lease : status.leases) needed.insert(lease.record.version.key);
+  for (const sync::PoolStatus& pool : status.pools) {
+    if (pool.sync.has_value()) needed.insert(pool.sync->version.key);
+    const fleet::AdapterPolicy& policy = world.store().adapters().at(pool.adapter).policy;
+    if (!policy.pools.contains(pool.pool)) continue;
+    const size_t window = std::min<size_t>(pool.history.size(), policy.KeepCount());
+    for (size_t i = pool.history.size() - window; i < pool.history.size(); ++i)
+      needed.insert(pool.history[i].version.key);
+    needed.insert(pool.pending.begin(), pool.pending.end());
+    if (pool.override_to.has_value()) needed.insert(*pool.override_to);
+  }
+  for (const VersionKey& key : world.store().held()) {
+    if (!needed.contains(key)) return absl::StrCat(ToString(key), " is held for nobody");
+  }
+  return "";
 }
 
 }  // namespace
@@ -254,9 +302,9 @@ std::string WhyUnsettled(World& world, const PoolName& pool_name) {
   }
   if (!any_ready) return "";
   for (const sync::PoolStatus& pool : status.pools) {
-    if (pool.pool != pool_name) continue;
-    if (std::string why = WhyNotAtNewest(world, status, pool); !why.empty()) return why;
+    if (std::string why = WhyNotAtGoal(world, status, pool); !why.empty()) return why;
   }
+  if (std::string why = WhyHeld(world, status); !why.empty()) return why;
   return world.WhyWatchesHang();
 }
 

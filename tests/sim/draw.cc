@@ -56,7 +56,8 @@ const std::vector<FaultRow> kFaultRows = {{"drop", &Faults::drop},
                                           {"disk_slow", &Faults::disk_slow},
                                           {"disk_full", &Faults::disk_full},
                                           {"disk_fails", &Faults::disk_fails},
-                                          {"evict", &Faults::evict}};
+                                          {"evict", &Faults::evict},
+                                          {"words", &Faults::words}};
 
 const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_break},
                                             {"policy_change", &Mishaps::policy_change},
@@ -82,6 +83,10 @@ const std::vector<MishapRow> kMishapRows = {{"watch_break", &Mishaps::watch_brea
                                             {"release", &Mishaps::release},
                                             {"bind", &Mishaps::bind},
                                             {"full", &Mishaps::full},
+                                            {"source", &Mishaps::source},
+                                            {"pool_out", &Mishaps::pool_out},
+                                            {"roll_back", &Mishaps::roll_back},
+                                            {"many", &Mishaps::many},
                                             {"meddle", &Mishaps::meddle}};
 
 const std::vector<std::string> kWorkNames = {"requests", "aliases", "leases",  "overrides",
@@ -178,6 +183,7 @@ void DrawMore(uint64_t seed, Faults& faults) {
   Prng prng(seed ^ kMore);
   faults.direct = Seldom(prng, 500);
   faults.evict = Seldom(prng, 600);
+  faults.words = IsOneIn(absl::StrCat("words ", seed), 250) ? 1'000 : 0;
   // A journal on a disk that is lost with its process.
   if (IsOneIn(absl::StrCat("volatile ", seed), 50)) faults.journal_loss = 1'000;
 }
@@ -205,6 +211,10 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   release = IsOneIn(absl::StrCat("release ", seed), 200) ? 100 : 0;
   bind = IsOneIn(absl::StrCat("bind ", seed), 200) ? 400 : 0;
   full = IsOneIn(absl::StrCat("full ", seed), 250) ? 1'000 : 0;
+  source = IsOneIn(absl::StrCat("source ", seed), 150) ? 60 : 0;
+  pool_out = IsOneIn(absl::StrCat("pool_out ", seed), 150) ? 60 : 0;
+  roll_back = IsOneIn(absl::StrCat("roll_back ", seed), 150) ? 300 : 0;
+  many = IsOneIn(absl::StrCat("many ", seed), 20) ? 1'000 : 0;
   Prng more(~seed ^ kMore);
   move = Seldom(more, 30);
   retry = Seldom(more, 200);

@@ -57,9 +57,13 @@ struct Mishaps {
   uint64_t framework = 0;      // for each engine: somebody at its door pauses it, or lets it go on
   // For each engine: somebody at its door releases its memory, or changes weights.
   uint64_t release = 0;
-  uint64_t bind = 0;    // each second, for each proxy: a framework binds or unbinds a name
-  uint64_t full = 0;    // of seeds: engines end full of another fleet's names
-  uint64_t meddle = 0;  // while doors are held or locked: whatever ends that
+  uint64_t bind = 0;      // each second, for each proxy: a framework binds or unbinds a name
+  uint64_t full = 0;      // of seeds: engines end full of another fleet's names
+  uint64_t source = 0;    // for each adapter: a pool of it takes its versions from elsewhere
+  uint64_t pool_out = 0;  // for each adapter: a pool is not its any more, and some seconds later is
+  uint64_t roll_back = 0;  // for each adapter: of a pool whose versions another is syncing
+  uint64_t many = 0;       // of seeds: many more adapters, elsewhere, that publish all at once
+  uint64_t meddle = 0;     // while doors are held or locked: whatever ends that
   bool Chance(uint64_t per_mille) { return per_mille > 0 && prng.Chance(per_mille); }
   uint64_t Leaves(bool loads) const { return loads ? std::max(leave, leave_loading) : leave; }
 };

@@ -110,6 +110,26 @@ void Oracle::Reigns(const sync::MetaRecord& meta) {
   });
 }
 
+void Oracle::PolicyHas(const AdapterName& adapter,
+                       const std::map<PoolName, fleet::PoolSource>& pools) {
+  std::erase_if(committed_, [&](const auto& commit) {
+    return commit.first.first == adapter && !pools.contains(commit.first.second);
+  });
+}
+
+void Oracle::BeginsWith(const sync::Records& records) {
+  const Term term = std::get<sync::MetaRecord>(records.at("meta")).term;
+  for (const auto& [key, value] : records) {
+    const auto* pool = std::get_if<sync::PoolRecord>(&value);
+    if (pool == nullptr) continue;
+    for (const auto& [epoch, version] : pool->history) {
+      const EpochKey id{term.incarnation, AdapterName(sync::MiddlePart(key)),
+                        PoolName(sync::LastPart(key)), epoch};
+      decided_[id] = sync::DecisionRecord{epoch, version.key, true};
+    }
+  }
+}
+
 void Oracle::RecordsLost(bool is_remembered, const sync::Records& left) {
   leases_.clear();
   staged_.clear();
@@ -135,6 +155,10 @@ void Oracle::TakenForTheLatest(const sync::Records& left) {
     return incarnation == incarnation_ && epoch > last;
   };
   std::erase_if(started_, is_unknown);
+  std::erase_if(behind_, [&](const auto& entry) {
+    const auto& [incarnation, adapter, pool] = entry.first;
+    return is_unknown(std::pair(EpochKey{incarnation, adapter, pool, entry.second}, 0));
+  });
   std::vector<EpochKey> unknown;
   for (const auto& entry : decided_) {
     if (is_unknown(entry)) unknown.push_back(entry.first);

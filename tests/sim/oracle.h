@@ -37,6 +37,10 @@ class Oracle {
   // Told that an operator's word that a member is dead is durable.
   void OnDead(std::function<void(const MemberId&)> told) { on_dead_ = std::move(told); }
   void OnForgotten(std::function<void(const MemberId&)> told) { on_forgotten_ = std::move(told); }
+  // Of other pools of the adapter nobody is served: the store may delete what they have decided.
+  void PolicyHas(const AdapterName& adapter, const std::map<PoolName, fleet::PoolSource>& pools);
+  // What was decided before the run.
+  void BeginsWith(const sync::Records& records);
   // The records are gone, or older ones; whether the store remembers later ones. Where it does not,
   // older ones are taken for the latest, and what they were syncing is decided anew.
   void RecordsLost(bool is_remembered, const sync::Records& left);

@@ -73,6 +73,7 @@ struct Faults {
   uint64_t disk_fails = 0;  // whether it happened is not known, and the process ends
   // An engine's end takes its pod with it: the proxy, its journal and its directories.
   uint64_t evict = 0;
+  uint64_t words = 0;  // an engine says why it failed in a long text, and not in ASCII
   // No faults: what each of them takes at least, for tests that count them by the clock.
   int64_t message_ms = 0, write_ms = 0;
 };

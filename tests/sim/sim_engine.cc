@@ -440,6 +440,14 @@ void SimEngine::FillUp() {
   }
 }
 
+std::string SimEngine::Words(uint64_t call) const {
+  if (!IsOneIn(absl::StrCat("words ", boot_.value, call), sim_.faults.words)) return "";
+  constexpr size_t kTimes = 1'000;
+  std::string words = absl::StrCat(call);  // so that what is cut begins anywhere in a character
+  for (size_t i = 0; i < kTimes; ++i) words += "\u00e9";
+  return words;
+}
+
 void SimEngine::Vanish() {
   if (!up_ || loaded_.empty() || RegistryLocked()) return;
   auto it = loaded_.begin();

@@ -131,6 +131,8 @@ class SimEngine {
 
   // Another fleet has left names of its own there, as many as there were free slots.
   void FillUp();
+  // What it says of a call that it failed, for people: sometimes a traceback.
+  std::string Words(uint64_t call) const;
   void Vanish();  // one loaded name is dropped, as by the engine's own eviction
 
  private:

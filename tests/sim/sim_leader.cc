@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/kv/store.h"
 #include "tests/sim/narrate.h"
 #include "tests/sim/wire.h"
 
@@ -53,6 +54,7 @@ SimLeader::SimLeader(Sim& sim, SharedRecords& shared, uint64_t id, Hooks hooks)
       shared_(shared),
       id_(id),
       hooks_(std::move(hooks)),
+      sources_(sim.oracle, shared.begun),
       driver_(sim, {.step = [this](const sync::Event& event) { Step(event); },
                     .write = [this](sync::Ready& ready) { return Write(ready); },
                     .run = [this](const sync::Effect& effect) { Perform(effect); },
@@ -89,6 +91,7 @@ void SimLeader::Step(const sync::Event& event) {
   sim_.Trace("leader", event.index());
   if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), event);
   const auto* opened = std::get_if<sync::SessionOpened>(&event);
+  sources_.Heard(event);
   const bool is_blind = opened != nullptr && sim_.plant == Plant::kDoorsAreNotBelieved;
   driver_.machine().Step(sim_.now(), is_blind ? Unbelieved(*opened) : event);
   if (++steps_ % kStepsACheck != 0) return;
@@ -114,6 +117,8 @@ bool SimLeader::Write(sync::Ready& ready) {
   });
   const bool is_deposed = shared_.writer != id_ || !shared_.Holds(ready.fence);
   if (is_deposed && sim_.plant != Plant::kFenceIsIgnored) return false;
+  sources_.Writes(shared_.records, ready.records);
+  CheckSize(ready.records);
   shared_.Write(ready.records);
   for (const sync::Record& record : ready.records) {
     if (sim_.narrates) Narrate(sim_, absl::StrCat("leader", id_), record);
@@ -123,6 +128,25 @@ bool SimLeader::Write(sync::Ready& ready) {
       WatchSync(record.key, *sync);
   }
   return true;
+}
+
+// Of what members say some words are kept, and a store takes only so much at once.
+void SimLeader::CheckSize(const std::vector<sync::Record>& records) const {
+  constexpr size_t kFewWords = 1'000, kMany = 32;
+  size_t bytes = 0;
+  for (const sync::Record& record : records) {
+    if (!record.value.has_value()) continue;
+    if (records.size() >= kMany) bytes += record.key.size() + Encode(*record.value).size();
+    const auto* sync = std::get_if<sync::SyncRecord>(&*record.value);
+    if (sync == nullptr) continue;
+    for (const sync::SyncMember& member : sync->members) {
+      if (member.words.size() > kFewWords)
+        sim_.oracle.Violate(0, record.key + " has all that " + member.member.value + " says");
+    }
+  }
+  if (bytes > kv::kTransactionBytesMax)
+    sim_.oracle.Violate(0,
+                        absl::StrCat("a turn writes ", bytes, " bytes, more than a store takes"));
 }
 
 void SimLeader::WatchSync(const std::string& key, const sync::SyncRecord& sync) {
@@ -147,7 +171,10 @@ void SimLeader::Perform(const sync::Effect& effect) {
   if (const auto* desired = std::get_if<sync::SetDesired>(&effect)) hooks_.desired(*desired);
   if (const auto* end = std::get_if<sync::EndSession>(&effect)) hooks_.end_session(*end);
   if (const auto* holds = std::get_if<sync::SetHolds>(&effect)) hooks_.holds(*holds);
-  if (const auto* notify = std::get_if<sync::NotifyWatch>(&effect)) hooks_.notify(*notify);
+  if (const auto* notify = std::get_if<sync::NotifyWatch>(&effect)) {
+    sources_.Tells(*notify);
+    hooks_.notify(*notify);
+  }
 }
 
 void SimLeader::Finish(const sync::Ready& ready, const std::vector<sync::Event>& batch) {
@@ -160,6 +187,7 @@ void SimLeader::Finish(const sync::Ready& ready, const std::vector<sync::Event>&
         event);
     hooks_.taken(event);
   }
+  sources_.TurnIsOver();
 }
 
 }  // namespace lorry::sim

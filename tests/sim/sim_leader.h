@@ -8,6 +8,7 @@
 
 #include "services/sync_orchestrator/machine/machine.h"
 #include "tests/sim/sim_driver.h"
+#include "tests/sim/sources.h"
 
 namespace lorry::sim {
 
@@ -15,7 +16,8 @@ namespace lorry::sim {
 // the expected one, and nobody has taken them over since (kv::RecordJournal).
 struct SharedRecords {
   sync::Records records;
-  sync::Records read;   // some of them, and of earlier ones, as some leader has read them
+  sync::Records read;  // some of them, and of earlier ones, as some leader has read them
+  Begun begun;
   uint64_t writer = 0;  // the leader that has taken them over
   // The highest of any records that there were: a clock, by which the next is taken where both
   // records and store are lost, has gone on since.
@@ -52,6 +54,7 @@ class SimLeader {
   void Step(const sync::Event& event);
   sync::SessionOpened Unbelieved(sync::SessionOpened opened) const;  // a planted bug
   bool Write(sync::Ready& ready);
+  void CheckSize(const std::vector<sync::Record>& records) const;
   // 11: whatever its members do, it ends by its stage deadline.
   void WatchSync(const std::string& key, const sync::SyncRecord& sync);
   void Perform(const sync::Effect& effect);
@@ -63,6 +66,7 @@ class SimLeader {
   Hooks hooks_;
   std::map<std::string, Epoch> syncs_;  // by record key, as watched last
   uint64_t steps_ = 0;
+  Sources sources_;
   SimDriver<sync::Machine, sync::Event> driver_;
 };
 

@@ -408,7 +408,9 @@ void SimProxy::Do(const proxy::Load& effect) {
   }
   engine_.Load(effect.name, effect.path,
                [this, life = life_, op = effect.op](Outcome outcome, std::string reason) {
-                 if (life_ == life) Post(proxy::LoadDone{op, outcome, reason, ""});
+                 if (life_ != life) return;
+                 std::string words = outcome != Outcome::kOk ? engine_.Words(op) : "";
+                 Post(proxy::LoadDone{op, outcome, reason, std::move(words)});
                });
 }
 
@@ -423,7 +425,9 @@ void SimProxy::Do(const proxy::Probe& effect) {
   engine_.Probe(effect.name, effect.question.kind,
                 [this, life = life_, op = effect.op](Outcome outcome, std::string reason,
                                                      const fleet::ProbeAnswer& answer) {
-                  if (life_ == life) Post(proxy::ProbeDone{op, outcome, reason, "", answer});
+                  if (life_ != life) return;
+                  std::string words = outcome != Outcome::kOk ? engine_.Words(op) : "";
+                  Post(proxy::ProbeDone{op, outcome, reason, std::move(words), answer});
                 });
 }
 

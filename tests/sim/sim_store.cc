@@ -12,6 +12,7 @@ void SimStore::SetAdapter(const AdapterName& adapter, const fleet::AdapterPolicy
   info.adapter = adapter;
   info.policy = policy;
   policies_[adapter].emplace_back(sim_.now(), policy);
+  sim_.oracle.PolicyHas(adapter, policy.pools);
   if (!IsArchived(adapter)) Tell(sync::AdapterSet{info});
 }
 

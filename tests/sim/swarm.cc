@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/demands.h"
 #include "tests/sim/draw.h"
+#include "tests/sim/pools.h"
 #include "tests/sim/work.h"
 #include "tests/sim/world.h"
 
@@ -39,7 +40,8 @@ class Run {
         sim_(world_.sim()),
         mishaps_(plan.seed),
         binds_(plan.seed ^ kBinds),
-        work_(world_, plan_.without) {
+        work_(world_, plan_.without),
+        pools_(world_, mishaps_, plan.seed) {
     sim_.plant = plan.plant;
     sim_.narrates = plan.narrates;
   }
@@ -77,7 +79,7 @@ class Run {
   void DrawFleet() {
     fleet::AdapterPolicy policy = DrawPolicy(sim_.prng);
     DrawMode(policy);
-    const bool has_eval = Below(4) == 0 && Has("eval");
+    const bool has_eval = (Below(4) == 0 || MovesPools()) && Has("eval");
     const bool has_shadow = Below(4) == 0 && Has("shadow");
     if (has_eval) policy.pools[kEval] = {fleet::PoolSource::Kind::kPool, kRollout, {}};
     if (has_shadow)
@@ -100,6 +102,7 @@ class Run {
       world_.store().OpenRun(adapter);
       work_.Add(adapter);
     }
+    if (mishaps_.many > 0 && Has("many")) pools_.DrawPast();
     world_.StartLeader();
     const bool is_large = Below(kLargeOneIn) == 0;
     const uint64_t members =
@@ -110,6 +113,8 @@ class Run {
       AddMember(is_last && has_eval ? kEval : is_last && has_shadow ? kShadow : kRollout);
     }
   }
+
+  bool MovesPools() const { return mishaps_.source + mishaps_.pool_out + mishaps_.roll_back > 0; }
 
   void DrawMode(fleet::AdapterPolicy& policy) {
     if (mishaps_.Chance(mishaps_.barrier)) {
@@ -251,6 +256,8 @@ class Run {
       if (IsOneIn(absl::StrCat("retire ", plan_.seed, adapter.value, sim_.now()), mishaps_.retire))
         Retire(adapter);
     }
+    for (const AdapterName& adapter : work_.adapters()) pools_.Second(adapter);
+    pools_.PublishAtOnce();
     const bool is_small = world_.proxies().size() < kJoinsMost;
     if (mishaps_.Chance(mishaps_.join) && is_small) AddMember(kRollout);
     for (auto& [member, proxy] : world_.proxies()) {
@@ -364,7 +371,7 @@ class Run {
   void ChangePolicy(const AdapterName& adapter) {
     fleet::AdapterPolicy policy = DrawPolicy(mishaps_.prng);
     policy.pools = world_.store().adapters().at(adapter).policy.pools;
-    if (mishaps_.Chance(mishaps_.pool_leaves)) policy.pools.erase(kEval);
+    if (mishaps_.Chance(mishaps_.pool_leaves)) TakeOut(policy, kEval);
     DrawMode(policy);
     DrawResidency(policy);
     world_.store().SetAdapter(adapter, policy);
@@ -387,6 +394,7 @@ class Run {
     }
     for (const AdapterName& adapter : work_.adapters()) {
       world_.store().TakeBack(adapter);
+      pools_.Settle(adapter, kRollout);
       sync::OverrideSet lift{world_.NewRequest(), adapter, kRollout, std::nullopt};
       world_.Call(lift, lift.request);
       // Some aliases stay; some clients want to keep what they have.
@@ -397,6 +405,7 @@ class Run {
     for (int i = 0; i < 14 && !Violated(); ++i) {
       Supervise();
       world_.AdoptIfAsked();
+      pools_.LiftPins();
       world_.RunFor(5 * kSecond);
     }
     // 12: under endless publishing some version is decided.
@@ -414,6 +423,7 @@ class Run {
     if (!Violated() && sim_.oracle.commits() == before && !SaysWhyNothingMoves(world_)) {
       sim_.oracle.Violate(12, "nothing was decided under endless publishing");
     }
+    if (!Violated()) pools_.LetGoOnce(kRollout);
   }
 
   // 13: every live member reaches what is desired, or says why not.
@@ -478,6 +488,7 @@ class Run {
   Mishaps mishaps_;
   Prng binds_;  // of its own, so that other seeds stay what they are
   Work work_;
+  Pools pools_;
   uint32_t slots_ = 0;
 };
 

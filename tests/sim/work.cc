@@ -58,6 +58,10 @@ void Work::Publish(const AdapterName& adapter) {
 // The trainer goes back: a new run, whose numbers begin lower.
 void Work::Resume(const AdapterName& adapter) {
   const std::optional<VersionKey> newest = world_.store().Newest(adapter);
+  // Somebody waits for what the new run fences.
+  const bool is_watched =
+      newest.has_value() && IsOneIn(absl::StrCat("fenced ", adapter.value, sim_.now()), 700);
+  if (is_watched && without_.Has("watches")) world_.Watch(*newest, kRollout);
   world_.store().OpenRun(adapter);
   const uint64_t back = newest.has_value() ? newest->number.value / 2 + 1 : 1;
   world_.store().Publish(adapter, VersionNumber(back), Harm::kNone);

@@ -162,6 +162,12 @@ void World::StartLeader() {
 }
 
 void World::Heard(const sync::Event& event) {
+  const auto know = [this](const sync::AdapterInfo& info) {
+    sim_.oracle.PolicyHas(info.adapter, info.policy.pools);
+  };
+  if (const auto* set = std::get_if<sync::AdapterSet>(&event)) know(set->info);
+  if (const auto* listed = std::get_if<sync::StoreListed>(&event))
+    std::ranges::for_each(listed->adapters, know);
   const auto take = [this](Session& session, const fleet::Observed& observed) {
     session.sequence = observed.sequence;
     if (!session.silent.contains(observed.sequence))

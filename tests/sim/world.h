@@ -41,6 +41,8 @@ class World {
   void EndZombies();     // leaders that go on beside their successor, as long as they write nothing
   void AbandonLeader();  // it goes on, nobody new dials it
   void LoseRecords();
+  void BeginWith(sync::Records records);  // of earlier leaders, before the first here
+  const sync::Records& records() const { return shared_.records; }
   // With the store or without: whoever restores it restores both then.
   void BackUp(bool whole);
   void RestoreStore();    // of its last backup, or to nothing at all

@@ -33,6 +33,11 @@ bool World::StoreKnowsOfMore() const {
          *remembered > sync::HoldsMark{known.term.incarnation, sent};
 }
 
+void World::BeginWith(sync::Records records) {
+  sim_.oracle.BeginsWith(records);
+  shared_.records = std::move(records);
+}
+
 void World::LoseRecords() {
   Narrate(sim_, "records", "are lost");
   shared_.records.clear();
