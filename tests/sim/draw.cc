@@ -214,7 +214,7 @@ Mishaps::Mishaps(uint64_t seed) : prng(~seed), rest(~seed ^ kRest) {
   source = IsOneIn(absl::StrCat("source ", seed), 150) ? 60 : 0;
   pool_out = IsOneIn(absl::StrCat("pool_out ", seed), 150) ? 60 : 0;
   roll_back = IsOneIn(absl::StrCat("roll_back ", seed), 150) ? 300 : 0;
-  many = IsOneIn(absl::StrCat("many ", seed), 20) ? 1'000 : 0;
+  many = IsOneIn(absl::StrCat("many ", seed), 5) ? 1'000 : 0;
   Prng more(~seed ^ kMore);
   move = Seldom(more, 30);
   retry = Seldom(more, 200);
