@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "lib/base/error.h"
+#include "lib/base/utf8.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/rpc/fleet_parts.h"
 
@@ -10,8 +11,9 @@ namespace {
 
 namespace pb = lorry::sync::v1;
 
-// Reasons and details are sentences; longer ones are cut.
-constexpr size_t kTextBytesMax = 4096;
+// Reasons and details are sentences; longer ones are cut. Some are of engines: one that is no UTF-8
+// must not take the whole report with it.
+std::string Words(std::string_view words) { return Utf8(words, 4096); }
 
 constexpr std::array kStates{
     std::pair{fleet::ResidencyState::kAbsent, pb::RESIDENCY_STATE_UNSPECIFIED},
@@ -73,7 +75,7 @@ pb::BaseModel BaseToProto(const peft::BaseModel& base) {
 }
 
 peft::BaseModel BaseFromProto(const pb::BaseModel& base) {
-  return {.architecture = base.architecture().substr(0, kTextBytesMax),
+  return {.architecture = Words(base.architecture()),
           .hidden_size = base.hidden_size(),
           .layers = base.layers(),
           .complete = base.complete(),
@@ -85,8 +87,8 @@ peft::BaseModel BaseFromProto(const pb::BaseModel& base) {
           .experts = base.experts(),
           .expert_intermediate_size = base.expert_intermediate_size(),
           .shared_expert_intermediate_size = base.shared_expert_intermediate_size(),
-          .quantization = base.quantization().substr(0, kTextBytesMax),
-          .revision = base.revision().substr(0, kTextBytesMax)};
+          .quantization = Words(base.quantization()),
+          .revision = Words(base.revision())};
 }
 
 pb::ObservedRow RowToProto(const fleet::ObservedRow& row) {
@@ -98,7 +100,7 @@ pb::ObservedRow RowToProto(const fleet::ObservedRow& row) {
   out.set_incarnation(row.incarnation);
   out.set_barrier(row.barrier.value);
   out.set_revoked(row.revoked.value);
-  out.set_waits_for(row.waits_for);
+  out.set_waits_for(Words(row.waits_for));
   return out;
 }
 
@@ -111,7 +113,7 @@ absl::StatusOr<fleet::ObservedRow> RowFromProto(const pb::ObservedRow& row) {
   out.incarnation = row.incarnation();
   out.barrier = Epoch(row.barrier());
   out.revoked = Epoch(row.revoked());
-  out.waits_for = row.waits_for().substr(0, kTextBytesMax);
+  out.waits_for = Words(row.waits_for());
   return out;
 }
 
@@ -120,8 +122,8 @@ pb::ObservedResidency ResidencyToProto(const fleet::ObservedResidency& residency
   out.set_engine_name(residency.name.value);
   *out.mutable_version() = ToProto(residency.key);
   out.set_state(ToProto(residency.state));
-  out.set_reason(residency.reason);
-  out.set_detail(residency.detail);
+  out.set_reason(Words(residency.reason));
+  out.set_detail(Words(residency.detail));
   out.set_bytes_done(residency.bytes_done);
   out.set_bytes_total(residency.bytes_total);
   out.set_in_flight(residency.in_flight);
@@ -148,8 +150,8 @@ absl::StatusOr<fleet::ObservedResidency> ResidencyFromProto(
   LORRY_ASSIGN_OR_RETURN(out.name, EngineOf(residency.engine_name(), false));
   LORRY_ASSIGN_OR_RETURN(out.key, FromProto(residency.version()));
   LORRY_ASSIGN_OR_RETURN(out.state, ToPlain(kStates, residency.state(), "ObservedResidency.state"));
-  out.reason = residency.reason().substr(0, kTextBytesMax);
-  out.detail = residency.detail().substr(0, kTextBytesMax);
+  out.reason = Words(residency.reason());
+  out.detail = Words(residency.detail());
   out.bytes_done = residency.bytes_done();
   out.bytes_total = residency.bytes_total();
   out.in_flight = residency.in_flight();
@@ -185,9 +187,9 @@ pb::Observed ToProto(const fleet::Observed& observed) {
   *out.mutable_term() = ToProto(observed.term);
   out.set_revision(observed.revision.value);
   out.set_health(ToWire(kHealths, observed.health));
-  out.set_health_detail(observed.health_detail);
+  out.set_health_detail(Words(observed.health_detail));
   *out.mutable_limits() = LimitsToProto(observed.limits);
-  out.set_engine_version(observed.engine_version);
+  out.set_engine_version(Words(observed.engine_version));
   for (const fleet::ObservedRow& row : observed.rows) *out.add_rows() = RowToProto(row);
   for (const fleet::ObservedResidency& residency : observed.residencies) {
     *out.add_residencies() = ResidencyToProto(residency);
@@ -209,9 +211,9 @@ absl::StatusOr<fleet::Observed> FromProto(const pb::Observed& observed) {
   out.term = FromProto(observed.term());
   out.revision = Revision(observed.revision());
   LORRY_ASSIGN_OR_RETURN(out.health, ToPlain(kHealths, observed.health(), "Observed.health"));
-  out.health_detail = observed.health_detail().substr(0, kTextBytesMax);
+  out.health_detail = Words(observed.health_detail());
   LORRY_ASSIGN_OR_RETURN(out.limits, LimitsFromProto(observed.limits()));
-  out.engine_version = observed.engine_version().substr(0, kTextBytesMax);
+  out.engine_version = Words(observed.engine_version());
   LORRY_RETURN_IF_ERROR(ReadAll(observed.rows(), "rows", RowFromProto, out.rows));
   LORRY_RETURN_IF_ERROR(
       ReadAll(observed.residencies(), "residencies", ResidencyFromProto, out.residencies));

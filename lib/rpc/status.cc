@@ -2,6 +2,7 @@
 
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/base/utf8.h"
 #include "lorry/common/v1/status.pb.h"
 
 namespace lorry::rpc {
@@ -51,7 +52,7 @@ common::v1::RpcErrorInfo InfoOf(const grpc::Status& status) {
 
 grpc::Status ToGrpc(const absl::Status& status, const ErrorMetadata& metadata) {
   if (status.ok()) return grpc::Status::OK;
-  std::string message(status.message().substr(0, kMessageBytesMax));
+  const std::string message = Utf8(ToStd(status.message()), kMessageBytesMax);
   const auto code = static_cast<grpc::StatusCode>(status.code());
   if (ReasonOf(status).empty()) return grpc::Status(code, message);
   const std::string details = EncodeDetails(status, message, metadata);

@@ -123,7 +123,12 @@ void StreamWriter<Reactor, Out>::OnDone() {
 template <typename In, typename Out>
 void BidiStream<In, Out>::OnReadDone(bool ok) {
   if (!ok) {
-    this->Close(absl::OkStatus());
+    // gRPC says the same of a client that half-closes and of a message that cannot be parsed, whose
+    // fields until there are found in it.
+    this->Close(incoming_.ByteSizeLong() == 0
+                    ? absl::OkStatus()
+                    : Error(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                            "a message cannot be parsed; is every string of it UTF-8?"));
     return;
   }
   OnMessage(std::move(incoming_));

@@ -413,6 +413,23 @@ def test_a_vllm_without_dev_mode_serves_and_says_what_is_not_known_of_it(bin_dir
         world.prove(world.doors["vllm"].ask(ADAPTER), version=1)
 
 
+def test_an_engine_may_refuse_in_any_language(bin_dir, tiny, tmp_path):
+    engine = engines.fake("sglang", tiny / "model", log_dir=tmp_path)
+    with World(bin_dir, tmp_path, engine) as world, world.open_run() as run:
+        world.publish(run, 1, tiny / "adapters" / "v1")
+        world.wait_serves(1)
+        # What is cut to 500 bytes ends within a character.
+        engine.set(load_error="€" * 200)
+        with pytest.raises(lorry.SyncFailed) as failed:
+            run.publish(tiny / "adapters" / "v2", version=2).wait("serving", 60)
+        assert failed.value.reason == "REFUSED", failed.value
+        assert "€€€" in str(failed.value), failed.value
+        assert world.member("sglang")["state"] == "READY", "the version is to blame, not the engine"
+        engine.set(load_error="")
+        world.publish(run, 3, tiny / "adapters" / "v3")
+        world.wait_serves(3)
+
+
 def test_a_vllm_without_dev_mode_and_without_lora_is_known_all_the_same(bin_dir, tiny, tmp_path):
     bare = engines.fake("vllm", tiny / "model", log_dir=tmp_path, env=NO_DEV_MODE, args=["--no-enable-lora"])
     with World(bin_dir, tmp_path, bare, wait_ready=False) as world:

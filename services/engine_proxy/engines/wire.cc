@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/base/utf8.h"
 
 namespace lorry::engines {
 namespace {
@@ -79,8 +80,8 @@ std::string ErrorText(const HttpReply& reply) {
   std::string text = RawErrorText(ParseJson(reply.body));
   if (text.empty()) text = reply.body;
   if (text.empty()) text = absl::StrCat("HTTP status ", reply.status);
-  if (text.size() > kMaxErrorTextBytes) text = text.substr(0, kMaxErrorTextBytes) + "...";
-  return text;
+  const bool is_cut = text.size() > kMaxErrorTextBytes;
+  return Utf8(text, kMaxErrorTextBytes) + (is_cut ? "..." : "");
 }
 
 absl::Status StatusOfRefusal(std::string_view what, const HttpReply& reply) {

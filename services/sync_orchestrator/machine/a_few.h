@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/strings.h"
+#include "lib/base/utf8.h"
 
 namespace lorry::sync {
 
@@ -24,14 +24,7 @@ inline std::string AFew(const std::vector<std::string>& items, std::string_view 
   return absl::StrCat(text, ToAbsl(between), "and ", items.size() - named, " more");
 }
 
-// What begins a traceback, say: a record may have one of each member. It ends with a whole
-// character, as records and messages are UTF-8.
-inline std::string Beginning(std::string words) {
-  size_t end = 400;
-  if (words.size() <= end) return words;
-  while (end > 0 && (words[end] & 0xC0) == 0x80) --end;
-  words.resize(end);
-  return words;
-}
+// What begins a traceback, say: a record may have one of each member.
+inline std::string Beginning(std::string_view words) { return Utf8(words, 400); }
 
 }  // namespace lorry::sync

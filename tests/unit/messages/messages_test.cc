@@ -109,6 +109,19 @@ TEST(Messages, ObservedSurvivesTheWire) {
   EXPECT_TRUE(*back == SomeObserved());
 }
 
+TEST(Messages, WordsThatAreNotUtf8TakeNoReportWithThem) {
+  fleet::Observed observed = SomeObserved();
+  observed.residencies.at(0).detail = "caf\xe9";
+  observed.health_detail = std::string(4'095, 'x') + "é";
+  lorry::sync::v1::Observed parsed;
+  ASSERT_TRUE(parsed.ParseFromString(ToProto(observed).SerializeAsString()));
+  EXPECT_EQ(FromProto(parsed)->residencies.at(0).detail, "caf\uFFFD");
+  EXPECT_EQ(FromProto(parsed)->health_detail, std::string(4'095, 'x'));
+  // One of an older proxy, which does not cut them.
+  parsed.set_health_detail(observed.health_detail);
+  EXPECT_EQ(FromProto(parsed)->health_detail, std::string(4'095, 'x'));
+}
+
 TEST(Messages, NoSlotIsOnlyForWhatIsFetched) {
   fleet::Observed observed = SomeObserved();
   observed.residencies.at(1).state = fleet::ResidencyState::kLoaded;

@@ -80,6 +80,16 @@ TEST(RpcStatus, LongErrorsFitTheMetadataLimit) {
   EXPECT_EQ(ReasonOf(FromGrpc(status)), "LONG");
 }
 
+TEST(RpcStatus, ReasonsSurviveWordsThatAreNotUtf8OrAreCutWithinACharacter) {
+  const absl::Status raw = FromGrpc(ToGrpc(Error(absl::StatusCode::kInternal, "RAW", "caf\xe9")));
+  EXPECT_EQ(ReasonOf(raw), "RAW");
+  EXPECT_EQ(raw.message(), "caf\uFFFD");
+  const std::string most(2'047, 'x');
+  const absl::Status cut = FromGrpc(ToGrpc(Error(absl::StatusCode::kInternal, "CUT", most + "é")));
+  EXPECT_EQ(ReasonOf(cut), "CUT");
+  EXPECT_EQ(cut.message(), most);
+}
+
 TEST(RpcStatus, ACallThatAServiceDoesNotHaveIsSaidInWords) {
   const absl::Status silent = FromGrpc(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, ""));
   EXPECT_TRUE(absl::IsUnimplemented(silent));

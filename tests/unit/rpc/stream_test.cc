@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 
 #include "lib/base/error.h"
 #include "lib/rpc/reconnecting_stream.h"
@@ -126,6 +127,23 @@ TEST(Attach, ARefusedStreamIsNeverOpen) {
   EXPECT_EQ(ReasonOf(closed.at(0)), "UNAUTHENTICATED");
   client.stream.Stop();
   EXPECT_TRUE(client.opened.WaitForCount(0).empty());
+}
+
+TEST(Attach, AMessageThatCannotBeParsedIsNoGoodbye) {
+  EchoServer server;
+  const auto stub = server.Stub();
+  const auto end =
+      [&](const std::function<void(
+              grpc::ClientReaderWriter<echo::EchoRequest, echo::EchoResponse>&)>& say) {
+        grpc::ClientContext context;
+        SetDeadlineIn(context, 20'000);
+        const auto stream = stub->Attach(&context);
+        say(*stream);
+        return FromGrpc(stream->Finish());
+      };
+  EXPECT_EQ(ReasonOf(end([](auto& stream) { stream.Write(Request("caf\xe9")); })),
+            "MESSAGE_INVALID");
+  EXPECT_EQ(end([](auto& stream) { stream.WritesDone(); }), absl::OkStatus()) << "half-closed";
 }
 
 TEST(Attach, DialsUntilSomebodyAnswers) {

@@ -371,6 +371,14 @@ TEST(Errors, AreFoundWhereverTheEngineKeepsThem) {
   EXPECT_LT(ErrorText({500, std::string(100'000, 'x')}).size(), 600u);
 }
 
+TEST(Errors, AreUtf8WhateverTheEngineSays) {
+  std::string words;
+  for (int i = 0; i < 300; ++i) words += "é";
+  EXPECT_EQ(ErrorText({400, words}), words.substr(0, 500) + "...");
+  EXPECT_EQ(ErrorText({400, "x" + words}), "x" + words.substr(0, 498) + "...");
+  EXPECT_EQ(ErrorText({400, "caf\xe9"}), "caf\uFFFD");
+}
+
 TEST(Errors, KnowAMissingAdapterFromAMissingRoute) {
   const HttpReply sglang{
       400,
