@@ -10,18 +10,18 @@
 
 namespace lorry::rpc {
 
-// What both directions share: waiting for the end and the first sign of life.
+// What both directions share: waiting for the end, and whether anything was said before.
 class ConnectionState {
  public:
-  // True once the server admitted the stream.
+  // True when a message came.
   bool WaitDone() {
     MutexLock lock(mutex_);
     while (!done_) ended_.wait(mutex_);
-    return opened_;
+    return heard_;
   }
-  void SetOpened() {
+  void SetHeard() {
     MutexLock lock(mutex_);
-    opened_ = true;
+    heard_ = true;
   }
   // Notifies under the lock: the waiter may destroy this as soon as it has it.
   void SetDone() {
@@ -33,7 +33,7 @@ class ConnectionState {
  private:
   Mutex mutex_;
   CondVar ended_;
-  bool opened_ LORRY_GUARDED_BY(mutex_) = false;
+  bool heard_ LORRY_GUARDED_BY(mutex_) = false;
   bool done_ LORRY_GUARDED_BY(mutex_) = false;
 };
 
@@ -88,13 +88,13 @@ class ReconnectingStream<Out, In>::Connection final : public Reactor, public Dia
       MutexLock lock(mutex_);
       open_ = !ended_;
     }
-    state_.SetOpened();
     hooks_.on_open();
     // Not before: gRPC may report a message and the initial metadata in either order.
     this->StartRead(&incoming_);
   }
   void OnReadDone(bool ok) override {
     if (!ok) return EndWrites();
+    state_.SetHeard();
     hooks_.on_message(std::move(incoming_));
     incoming_ = In();
     this->StartRead(&incoming_);
@@ -158,13 +158,13 @@ class ReconnectingReader<In>::Connection final : public Reactor, public Dial {
  private:
   void OnReadInitialMetadataDone(bool ok) override {
     if (!ok) return;
-    state_.SetOpened();
     hooks_.on_open();
     // Not before: gRPC may report a message and the initial metadata in either order.
     this->StartRead(&incoming_);
   }
   void OnReadDone(bool ok) override {
     if (!ok) return;
+    state_.SetHeard();
     hooks_.on_message(std::move(incoming_));
     incoming_ = In();
     this->StartRead(&incoming_);

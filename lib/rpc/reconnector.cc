@@ -26,7 +26,9 @@ void Reconnector::Start() {
 
 void Reconnector::Redial() {
   MutexLock lock(mutex_);
-  if (current_ != nullptr) current_->Cancel();
+  if (current_ == nullptr) return;
+  redialled_ = true;
+  current_->Cancel();
 }
 
 void Reconnector::Finish() {
@@ -50,7 +52,12 @@ void Reconnector::Run() {
   Prng prng(backoff_.jitter_seed != 0 ? backoff_.jitter_seed : entropy);
   int failures = 0;
   while (const std::shared_ptr<Dial> dial = Begin()) {
-    failures = dial->Wait() ? 0 : failures + 1;
+    const auto began = std::chrono::steady_clock::now();
+    const bool heard = dial->Wait();
+    // Being admitted is not yet of use: a service may refuse whoever has said hello.
+    const bool lasted =
+        std::chrono::steady_clock::now() - began > std::chrono::milliseconds(backoff_.max_ms);
+    failures = redialled_.exchange(false) || heard || lasted ? 0 : failures + 1;
     Pause(BackoffMs(backoff_, failures, prng));
   }
 }

@@ -2,6 +2,7 @@
 // waits for the end, backs off, dials again.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,7 +22,8 @@ struct Backoff {
   uint64_t jitter_seed = 0;  // 0: from the process id and the time
 };
 
-// The wait before try `failures` + 1: doubles from min to max, less up to half by jitter.
+// The wait after so many tries in a row that were of no use: doubles from min to max, less up to
+// half by jitter.
 int64_t BackoffMs(const Backoff& backoff, int failures, Prng& prng);
 
 // One try to hold a stream open.
@@ -29,8 +31,7 @@ class Dial {
  public:
   virtual ~Dial() = default;
   virtual void Cancel() = 0;
-  // Blocks until the try has ended and its last callback has returned. True when the stream was
-  // open.
+  // Blocks until the try has ended and its last callback has returned. True when a message came.
   virtual bool Wait() = 0;
 };
 
@@ -54,6 +55,7 @@ class Reconnector {
   CondVar wake_;
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Dial> current_ LORRY_GUARDED_BY(mutex_);
+  std::atomic<bool> redialled_ = false;  // the try at hand ends because its owner wants another
   std::thread thread_;
 };
 

@@ -59,15 +59,16 @@ TEST(Backoff, DoublesWithJitterUpToItsLimit) {
 
 // A client of Attach whose events are collected.
 struct AttachClient {
-  explicit AttachClient(std::unique_ptr<echo::EchoService::Stub> with)
+  explicit AttachClient(std::unique_ptr<echo::EchoService::Stub> with, std::string hello = "hello",
+                        Backoff backoff = {.min_ms = 10, .max_ms = 100, .jitter_seed = 7})
       : stub(std::move(with)),
         stream({.start = [this](auto* context,
                                 auto* reactor) { stub->async()->Attach(context, reactor); },
-                .hello = [] { return Request("hello"); },
+                .hello = [hello] { return Request(hello); },
                 .on_open = [this] { opened.Add(true); },
                 .on_message = [this](echo::EchoResponse message) { heard.Add(message.text()); },
                 .on_closed = [this](absl::Status why) { closed.Add(std::move(why)); }},
-               {.min_ms = 10, .max_ms = 100, .jitter_seed = 7}) {
+               backoff) {
     stream.Start();
   }
   std::unique_ptr<echo::EchoService::Stub> stub;
@@ -116,6 +117,24 @@ TEST(Attach, AStreamThatIsFinishedGoesOnAndDialsNobodyOnceItHasEnded) {
     other.closed.WaitForCount(times);
   }
   EXPECT_EQ(finished.opened.WaitForCount(1).size(), 1u);
+}
+
+// Waits that never end, unless they begin anew.
+constexpr Backoff kPatient{.min_ms = 1, .max_ms = 3'600'000};
+
+TEST(Attach, WhoeverIsRefusedAfterItsHelloDialsLessAndLess) {
+  EchoServer server;
+  AttachClient refused(server.Stub(), "close", kPatient);
+  AttachClient heard(server.Stub(), "hello", kPatient);
+  // Each of these is a use of the stream, after which the next try is made at once.
+  constexpr size_t kTimes = 100;
+  for (size_t times = 1; times <= kTimes; ++times) {
+    ASSERT_EQ(heard.heard.WaitForCount(times).size(), times);
+    heard.stream.Send(Request("close"));
+    heard.closed.WaitForCount(times);
+  }
+  EXPECT_LT(refused.closed.WaitForCount(1).size(), kTimes / 5);
+  EXPECT_FALSE(refused.opened.WaitForCount(1).empty()) << "it was admitted each time";
 }
 
 TEST(Attach, ARefusedStreamIsNeverOpen) {
@@ -194,6 +213,22 @@ TEST(Watch, DeliversInOrder) {
   for (const char* text : {"1", "2", "3"}) EXPECT_TRUE(session->Send(Response(text)));
   EXPECT_THAT(heard.WaitForCount(3), ElementsAre("1", "2", "3"));
   reader.Stop();
+}
+
+TEST(Watch, OneThatIsRedialledIsNotPunished) {
+  EchoServer server;
+  const auto stub = server.Stub();
+  const echo::EchoRequest request;
+  ReconnectingReader<echo::EchoResponse> reader(
+      {.start = [&](auto* context,
+                    auto* reactor) { stub->async()->Watch(context, &request, reactor); },
+       .on_message = [](const echo::EchoResponse&) {}},
+      kPatient);
+  reader.Start();
+  for (size_t times = 1; times <= 30; ++times) {
+    ASSERT_EQ(server.service.watches.WaitForCount(times).size(), times);
+    reader.Redial();
+  }
 }
 
 // A reader that takes nothing: the window fills, then the FIFO.
