@@ -47,9 +47,10 @@ class Orchestrator {
   void Start();
   void Stop();
 
-  // Facts: the store's watch. RESOURCE_EXHAUSTED MAILBOX_FULL: the sender
-  // should come back.
+  // RESOURCE_EXHAUSTED MAILBOX_FULL: the sender should come back.
   absl::Status Post(Event event) { return driver_->Post(std::move(event)); }
+  // Facts, never refused: whoever has many of them asks first whether there is room.
+  bool HasRoom() const { return driver_->waiting() < runtime::DriverOptions().mailbox_max; }
   void PostAnswer(Event event) { driver_->PostAnswer(std::move(event)); }
 
   absl::StatusOr<SessionId> OpenSession(MemberId member, PoolName pool, fleet::Observed observed,

@@ -45,6 +45,7 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
                     MutexLock lock(mutex_);
                     // Not in on_open: what is accepted before that is news to the watch, too.
                     accepted_.reset();
+                    full_ = false;
                     request_.set_from_revision(cursor_);
                     request_.set_store(store_);
                     request_.set_holder(holder_);
@@ -61,8 +62,7 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
                       aliases_.clear();
                     }
                   },
-              .on_message =
-                  [this](store::v1::WatchResponse message) { OnMessage(std::move(message)); },
+              .on_message = [this](const store::v1::WatchResponse& message) { OnMessage(message); },
               .on_closed = [this](const absl::Status& why) { OnClosed(why); }}) {}
 
 StoreLink::~StoreLink() { Stop(); }
@@ -116,11 +116,18 @@ void StoreLink::OnClosed(const absl::Status& why) {
   if (why.code() == absl::StatusCode::kOutOfRange) cursor_ = 0;
 }
 
-// Facts must not be lost: a full mailbox ends the watch, which then goes on from the cursor.
 void StoreLink::Post(Event event) { orchestrator_.PostAnswer(std::move(event)); }
 
-void StoreLink::OnMessage(store::v1::WatchResponse message) {
+// Facts must not be lost: a full mailbox ends the watch, which then goes on from the cursor.
+void StoreLink::OnMessage(const store::v1::WatchResponse& message) {
+  if (!Take(message)) watch_.Redial();
+}
+
+// The whole message or, where the mailbox is full, nothing of it.
+bool StoreLink::Take(const store::v1::WatchResponse& message) {
   MutexLock lock(mutex_);
+  full_ = full_ || !orchestrator_.HasRoom();
+  if (full_) return false;
   for (const store::v1::Change& change : message.changes()) Apply(change);
   if (message.synced()) {
     synced_ = true;
@@ -141,6 +148,7 @@ void StoreLink::OnMessage(store::v1::WatchResponse message) {
   // A present state that is cut short has to begin again.
   if (synced_) cursor_ = message.revision();
   catch_up_.OnHeard();
+  return true;
 }
 
 void StoreLink::Apply(const store::v1::Change& change) {

@@ -49,7 +49,8 @@ class StoreLink final : public HoldsPort {
     HoldsMark mark;
     std::vector<VersionKey> versions;
   };
-  void OnMessage(store::v1::WatchResponse message);
+  void OnMessage(const store::v1::WatchResponse& message);
+  bool Take(const store::v1::WatchResponse& message);
   void OnClosed(const absl::Status& why);
   void Apply(const store::v1::Change& change) LORRY_REQUIRES(mutex_);
   void Forget(const AdapterName& adapter) LORRY_REQUIRES(mutex_);
@@ -65,6 +66,7 @@ class StoreLink final : public HoldsPort {
   bool synced_ LORRY_GUARDED_BY(mutex_) = false;  // the present state was complete once
   uint64_t cursor_ LORRY_GUARDED_BY(mutex_) = 0;  // 0: the next watch begins with the present state
   std::string store_ LORRY_GUARDED_BY(mutex_);    // that the cursor is of
+  bool full_ LORRY_GUARDED_BY(mutex_) = false;    // nothing more is taken from the watch at hand
   // Accepted since the watch was asked for: later than what that says.
   std::optional<HoldsMark> accepted_ LORRY_GUARDED_BY(mutex_);
   // Why the store refused the last set, which is said once. The executor's thread alone.

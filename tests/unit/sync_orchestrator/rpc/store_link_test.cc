@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -20,9 +21,31 @@ using store::v1::WatchResponse;
 
 const grpc::Status kAway(grpc::StatusCode::UNAVAILABLE, "restarting");
 
+// Records on a disk that may be full.
+class FullDisk final : public kv::Store {
+ public:
+  absl::StatusOr<std::optional<kv::Entry>> Get(std::string_view key) override {
+    return kept_->Get(key);
+  }
+  absl::StatusOr<std::vector<kv::Entry>> List(const kv::Range& range) override {
+    return kept_->List(range);
+  }
+  absl::StatusOr<uint64_t> Commit(const kv::Transaction& transaction) override {
+    if (is_full) return absl::ResourceExhaustedError("no space left on device");
+    return kept_->Commit(transaction);
+  }
+  absl::StatusOr<std::unique_ptr<kv::Snapshot>> TakeSnapshot() override {
+    return kept_->TakeSnapshot();
+  }
+  std::atomic<bool> is_full = false;
+
+ private:
+  const std::unique_ptr<kv::Store> kept_ = kv::MakeMemoryStore();
+};
+
 class StoreLinkTest : public ::testing::Test {
  protected:
-  StoreLinkTest() : orchestrator_(*Orchestrator::Create(*kv_, clock_, {})) {
+  StoreLinkTest() : orchestrator_(*Orchestrator::Create(disk_, clock_, {})) {
     link_ = std::make_unique<StoreLink>(*rpc::MakeChannel({.target = store_.address()}),
                                         "orchestrator:test", *orchestrator_);
     orchestrator_->Connect(*link_, observer_);
@@ -54,7 +77,7 @@ class StoreLinkTest : public ::testing::Test {
   }
 
   const SteadyClock clock_;
-  const std::unique_ptr<kv::Store> kv_ = kv::MakeMemoryStore();
+  FullDisk disk_;
   metrics::Registry registry_{{.service = "sync-orchestrator", .version = "0"}};
   ServingMetrics serving_{registry_};
   SyncObserver observer_{PhaseMetrics(registry_, serving_)};
@@ -77,6 +100,35 @@ TEST_F(StoreLinkTest, AWatchGoesOnFromWhatWasHeardOfThatStore) {
   EXPECT_EQ(Watch(2).store(), "s1");
   EXPECT_TRUE(Knows("math")) << "what was heard stays";
   EXPECT_EQ(link_->Newest().at(AdapterName("math")).number, VersionNumber(4));
+  EXPECT_EQ(Heard().pools.at(0).adapter, AdapterName("math"));
+}
+
+TEST_F(StoreLinkTest, WhileTheMailboxIsFullTheWatchBeginsAgainWhereItWas) {
+  Watch(1);
+  disk_.is_full = true;
+  WatchResponse whole = At(1, true);
+  AddAdapter(whole, "math");
+  AddVersion(whole, "math", 1);
+  store_.Say(whole);
+  constexpr uint64_t kFacts = 10'000;
+  const auto say = [&](uint64_t number) {
+    WatchResponse fact = At(number);
+    AddVersion(fact, "math", number);
+    store_.Say(fact);
+  };
+  for (uint64_t number = 2; number <= kFacts; ++number) say(number);
+  const uint64_t taken = Watch(2).from_revision();
+  EXPECT_GT(taken, 1u);
+  EXPECT_LT(taken, kFacts);
+  say(kFacts + 1);
+  EXPECT_EQ(Watch(3).from_revision(), taken) << "there is still no room";
+  disk_.is_full = false;
+  // A watch that ends still takes words, and drops them.
+  last_ = 2 * kFacts;
+  EXPECT_TRUE(Eventually([&] {
+    say(++last_);
+    return link_->Newest().at(AdapterName("math")).number.value > kFacts;
+  }));
   EXPECT_EQ(Heard().pools.at(0).adapter, AdapterName("math"));
 }
 
