@@ -4,6 +4,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -113,6 +114,11 @@ void SetUpLogging(std::string_view name) {
   spdlog::set_default_logger(logger);
 }
 
+void LogError(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  spdlog::error("{}{}{}", reason, reason.empty() ? "" : ": ", std::string(status.message()));
+}
+
 // Abseil knows flags by their C++ names; people, charts and compose files write --data-dir. In
 // place: a value never changes.
 void UnderscoreFlagNames(int argc, char** argv) {
@@ -148,8 +154,7 @@ int Main(int argc, char** argv, std::string_view name, std::string_view what_for
   runtime::Signals signals;
   const absl::Status status = run(signals);
   if (status.ok()) return 0;
-  const std::string reason = ReasonOf(status);
-  spdlog::error("{}{}{}", reason, reason.empty() ? "" : ": ", std::string(status.message()));
+  LogError(status);
   return 1;
 }
 
@@ -256,6 +261,14 @@ absl::Status Ready(const std::map<std::string, std::string>& addresses) {
     return Error(absl::StatusCode::kInvalidArgument, "",
                  absl::StrCat("--ready-file=", path, ": ", error.message()));
   return absl::OkStatus();
+}
+
+void LeaveUnless(const absl::Status& stopped, const absl::Status& fatal) {
+  if (stopped.ok()) return;
+  if (!fatal.ok()) LogError(fatal);
+  spdlog::error("leaving without waiting any longer: {}", std::string(stopped.message()));
+  std::fflush(nullptr);
+  ::_exit(1);
 }
 
 std::string FlagsJson() {

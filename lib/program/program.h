@@ -67,6 +67,11 @@ absl::StatusOr<std::string> DataDir();
 // and renamed, so that nobody reads half of it.
 absl::Status Ready(const std::map<std::string, std::string>& addresses);
 
+// For what Server::Shutdown returned, once nothing else runs. Unless it is OK, handlers still run and
+// use what the end of main would destroy: this says so, and `fatal` if that is why the program ends,
+// and ends the process at once with status 1.
+void LeaveUnless(const absl::Status& stopped, const absl::Status& fatal = absl::OkStatus());
+
 // The value of every flag as JSON, for /configz. Of flags that may hold secrets it says only
 // whether they are set.
 std::string FlagsJson();

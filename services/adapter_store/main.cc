@@ -1,8 +1,5 @@
 // adapter-store: flags in, one StoreServer, drain on SIGTERM or once it cannot write any more.
 #include <spdlog/spdlog.h>
-#include <unistd.h>
-
-#include <cstdio>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -74,11 +71,7 @@ absl::Status Serve(runtime::Signals& signals) {
                       {"admin", server->admin_address()}}));
   signals.Wait();
   spdlog::info("draining");
-  if (absl::Status stopped = server->Stop(); !stopped.ok()) {
-    spdlog::error("leaving without waiting any longer: {}", std::string(stopped.message()));
-    std::fflush(nullptr);
-    ::_exit(1);
-  }
+  program::LeaveUnless(server->Stop(), fatal);
   return fatal;
 }
 

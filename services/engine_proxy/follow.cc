@@ -98,7 +98,8 @@ absl::Status RunFollower(runtime::Signals& signals) {
   LORRY_RETURN_IF_ERROR(program::Ready({{"grpc", server->address()}, {"admin", admin->address()}}));
   signals.Wait();
   spdlog::info("draining");
-  return server->Shutdown();
+  program::LeaveUnless(server->Shutdown());
+  return absl::OkStatus();
 }
 
 }  // namespace lorry::proxy

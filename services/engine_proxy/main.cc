@@ -459,13 +459,14 @@ absl::Status App::Drain() {
   const absl::Status stopped = server_->Shutdown();
   admin_.reset();
   proxy_->Stop();  // whose effects reach the fetcher
+  program::LeaveUnless(stopped, fatal_);
   binding_reader_.reset();
   fetcher_.reset();
   uploads_.reset();
   ahead_.reset();
   relay_.reset();
   shelf_->Close(engine_->ended());
-  return fatal_.ok() ? stopped : fatal_;
+  return fatal_;
 }
 
 absl::Status Run(runtime::Signals& signals) {

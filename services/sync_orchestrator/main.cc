@@ -90,7 +90,8 @@ absl::Status Run(runtime::Signals& signals) {
   const absl::Status stopped = server->Shutdown();
   store_link.Stop();
   orchestrator->Stop();
-  return fatal.ok() ? stopped : fatal;
+  program::LeaveUnless(stopped, fatal);
+  return fatal;
 }
 
 }  // namespace

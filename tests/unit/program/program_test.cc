@@ -21,5 +21,13 @@ TEST(Program, TakesAllDescriptorsThatItMayHave) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+TEST(Program, LeavesAtOnceWhileHandlersRun) {
+  LeaveUnless(absl::OkStatus());
+  const auto leave = [] {
+    LeaveUnless(absl::DeadlineExceededError("Echo x1 still runs"), absl::DataLossError("the disk"));
+  };
+  EXPECT_EXIT(leave(), testing::ExitedWithCode(1), "");
+}
+
 }  // namespace
 }  // namespace lorry::program
