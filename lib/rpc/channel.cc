@@ -177,6 +177,9 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
   // a whole fleet dials at once is dialled again and again, and never answers in time.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHandshakeMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  // So is one that has moved to another address: gRPC asks for a name again after 30 s at the
+  // soonest.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1'000);
   if (!options.tls.empty() && !options.tls.server_name.empty()) {
     arguments.SetSslTargetNameOverride(options.tls.server_name);
   }

@@ -7,6 +7,7 @@ import os
 import pathlib
 import warnings
 
+import grpc
 import pytest
 
 from lorry import Admin, Connection, InsecureWarning, LorryError, connection, up_file
@@ -143,3 +144,16 @@ def test_only_the_service_that_is_away_is_looked_at(monkeypatch: pytest.MonkeyPa
             ask()
     nobody.check_tls()  # of a handle, which follows the orchestrator
     assert looked == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:2"]
+
+
+def test_a_service_that_has_moved_is_looked_up_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: dict[str, object] = {}
+    dial = grpc.insecure_channel
+
+    def noted(address: str, options: list[tuple[str, object]]) -> grpc.Channel:
+        dialled.update(options)
+        return dial(address, options)
+
+    monkeypatch.setattr(grpc, "insecure_channel", noted)
+    Connection("127.0.0.1:1")
+    assert dialled["grpc.dns_min_time_between_resolutions_ms"] == 1_000

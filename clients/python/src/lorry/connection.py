@@ -113,6 +113,7 @@ class Connection:
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2_000),  # gRPC's own grows to two minutes
+            ("grpc.dns_min_time_between_resolutions_ms", 1_000),  # a pod that has moved; gRPC's own is 30 s
             # A proxy variable of the environment must not catch calls between Lorry's own parts.
             ("grpc.enable_http_proxy", 0),
         ]
