@@ -280,7 +280,7 @@ std::string FlagsJson() {
         flag->CurrentValue() != flag->DefaultValue();
     flags[std::string(name)] = hidden ? "(set)" : flag->CurrentValue();
   }
-  return flags.dump(2);
+  return flags.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace lorry::program

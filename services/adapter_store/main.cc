@@ -52,6 +52,7 @@ absl::StatusOr<StoreOptions> OptionsFromFlags() {
   options.ahead_readers = absl::GetFlag(FLAGS_ahead_readers);
   options.sweep_interval_ms = absl::GetFlag(FLAGS_sweep_interval_ms);
   options.version = program::kVersion;
+  options.config_json = program::FlagsJson;
   return options;
 }
 

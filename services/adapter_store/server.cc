@@ -168,7 +168,8 @@ class Server final : public StoreServer, private Observer {
     });
     LORRY_ASSIGN_OR_RETURN(
         admin_, metrics::AdminServer::Start({.address = options_.admin_listen,
-                                             .ready = [this] { return housekeeping_->Writable(); }},
+                                             .ready = [this] { return housekeeping_->Writable(); },
+                                             .config_json = options_.config_json},
                                             registry_));
     return absl::OkStatus();
   }

@@ -250,8 +250,13 @@ def test_data_is_private(fleet):
 
 
 def test_settings_show_no_secrets(fleet):
-    with urllib.request.urlopen(f"http://{fleet.proxies['away'].addresses['admin']}/configz", timeout=10) as reply:
-        settings = json.load(reply)
+    def shown(service):
+        with urllib.request.urlopen(f"http://{service.addresses['admin']}/configz", timeout=10) as reply:
+            return json.load(reply)
+
+    for service in (fleet.store, fleet.orchestrator):
+        assert shown(service)["data_dir"] == str(service.data_dir)
+    settings = shown(fleet.proxies["away"])
     assert settings["on_wedged"] == "(set)"
     assert "hunter2" not in json.dumps(settings)
 

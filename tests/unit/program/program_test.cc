@@ -1,9 +1,12 @@
 #include "lib/program/program.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+
+#include "absl/flags/flag.h"
 
 namespace lorry::program {
 namespace {
@@ -19,6 +22,11 @@ TEST(Program, TakesAllDescriptorsThatItMayHave) {
   EXPECT_EQ(after.rlim_cur, std::min<rlim_t>(before.rlim_max, kMostDescriptors));
   EXPECT_EQ(after.rlim_max, before.rlim_max);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST(Program, ShowsFlagsThatAreNotUtf8) {
+  absl::SetFlag(&FLAGS_data_dir, "/caf\xe9");
+  EXPECT_THAT(FlagsJson(), testing::HasSubstr("/caf\uFFFD"));
 }
 
 TEST(Program, LeavesAtOnceWhileHandlersRun) {
