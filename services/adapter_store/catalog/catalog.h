@@ -34,8 +34,6 @@ inline constexpr size_t kRequestIdBytesMax = 64;
 // Three copies with JSON escapes must fit one transaction of 1 MiB; the longest seen has 100 KB.
 inline constexpr size_t kConfigBytesMax = 128 << 10;
 inline constexpr size_t kHolderBytesMax = 128;
-// One transaction holds some 10,000 references; an orchestrator needs tens per adapter.
-inline constexpr size_t kHeldVersionsMax = 5'000;
 inline constexpr size_t kHoldersMax = 1'000;
 inline constexpr size_t kAliasesMax = 1'000;  // of one adapter
 inline constexpr size_t kRunsListed = 100;

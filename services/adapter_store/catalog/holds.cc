@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/error.h"
 #include "lib/base/strings.h"
+#include "lib/fleet/held.h"
 #include "services/adapter_store/catalog/catalog.h"
 #include "services/adapter_store/catalog/draft.h"
 #include "services/adapter_store/catalog/keys.h"
@@ -122,10 +123,10 @@ absl::StatusOr<std::vector<VersionKey>> Catalog::SetHolds(const std::string& hol
                                                           HolderMark mark,
                                                           std::vector<VersionKey> versions) {
   LORRY_RETURN_IF_ERROR(CheckHolder(holder));
-  if (versions.size() > kHeldVersionsMax) {
+  if (versions.size() > fleet::kHeldVersionsMax) {
     return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_HOLDS",
                  absl::StrCat(holder, " asks to hold ", versions.size(), " versions; at most ",
-                              kHeldVersionsMax, " may be"));
+                              fleet::kHeldVersionsMax, " may be"));
   }
   for (VersionKey& key : versions) {
     LORRY_ASSIGN_OR_RETURN(key, Resolve(key));

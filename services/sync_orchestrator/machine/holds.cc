@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/fleet/held.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "services/sync_orchestrator/machine/verdicts.h"
 #include "services/sync_orchestrator/machine/waiting.h"
@@ -13,32 +14,49 @@
 namespace lorry::sync {
 namespace {
 
+// In the order of need, as there may be too many: aliases, whose versions the store keeps anyhow, are
+// the first to be left out, and then what engines keep of old versions.
 std::set<VersionKey> WhatToHold(const Core& core) {
   std::set<VersionKey> holds;
+  const auto hold = [&](const VersionKey& key) {
+    if (holds.size() < fleet::kHeldVersionsMax) holds.insert(key);
+  };
+  struct Window {
+    const std::vector<Activation>& history;
+    size_t size;
+  };
+  std::vector<Window> windows;
+  size_t longest = 0;
   for (const auto& [id, pool] : core.pools) {
-    if (pool.sync.has_value()) holds.insert(pool.sync->version.key);
+    if (pool.sync.has_value()) hold(pool.sync->version.key);
     const fleet::AdapterPolicy* policy = core.FindPolicy(id);
     if (policy == nullptr) continue;  // its record stays, and nobody is served by it
-    for (const Pool::SharedPart& shared : pool.parts) {
-      for (const fleet::WantedVersion& wanted : shared.part->wanted) holds.insert(wanted.key);
-    }
-    // The window that engines keep: what lies behind it is the store's own to keep or to delete.
     const std::vector<Activation>& history = pool.record.history;
-    const size_t window = std::min<size_t>(history.size(), policy->KeepCount());
-    for (size_t i = history.size() - window; i < history.size(); ++i) {
-      holds.insert(history[i].version.key);
-    }
+    windows.push_back({history, std::min<size_t>(history.size(), policy->KeepCount())});
+    longest = std::max(longest, windows.back().size);
     // What is given up may be deleted.
-    const auto hold = [&, id = id](const VersionKey& key) {
-      if (GivenUp(core, id, key) == nullptr) holds.insert(key);
+    const auto hold_next = [&, id = id](const VersionKey& key) {
+      if (GivenUp(core, id, key) == nullptr) hold(key);
     };
-    for (const VersionKey& key : pool.record.pending) hold(key);
-    if (pool.record.override_to.has_value()) hold(*pool.record.override_to);
-    if (const std::optional<Candidate> next = CandidateOf(core, id)) hold(next->version.key);
+    for (const VersionKey& key : pool.record.pending) hold_next(key);
+    if (pool.record.override_to.has_value()) hold_next(*pool.record.override_to);
+    if (const std::optional<Candidate> next = CandidateOf(core, id)) hold_next(next->version.key);
   }
-  for (const auto& [key, lease] : core.leases) holds.insert(lease.record.version.key);
+  for (const auto& [key, lease] : core.leases) hold(lease.record.version.key);
+  // The windows that engines keep: what lies behind is the store's own to keep or to delete.
+  for (size_t lag = 0; lag < longest; ++lag) {
+    for (const Window& window : windows) {
+      if (lag < window.size) hold(window.history[window.history.size() - 1 - lag].version.key);
+    }
+  }
+  for (const auto& [id, pool] : core.pools) {
+    if (core.FindPolicy(id) == nullptr) continue;
+    for (const Pool::SharedPart& shared : pool.parts) {
+      for (const fleet::WantedVersion& wanted : shared.part->wanted) hold(wanted.key);
+    }
+  }
   for (const auto& [alias, target] : core.aliases) {
-    if (core.FindAdapter(alias.first) != nullptr) holds.insert(target);
+    if (core.FindAdapter(alias.first) != nullptr) hold(target);
   }
   return holds;
 }

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "lib/fleet/held.h"
 #include "lib/rpc/channel.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/rpc/policy_messages.h"
@@ -13,6 +14,9 @@ namespace {
 // A holder set is a few thousand names at most; a store that cannot write it in this time is asked
 // again.
 constexpr int64_t kHoldsDeadlineMs = 5'000;
+
+// What the store says of a larger set; the machine asks for no larger one.
+constexpr char kTooMany[] = "TOO_MANY_HOLDS";
 
 absl::StatusOr<VersionInfo> VersionOf(const common::v1::Version& version) {
   VersionInfo out;
@@ -246,7 +250,14 @@ void StoreLink::SendHolds() {
     if (is_refused) refusal_ = ReasonOf(status);
     return;
   }
-  refusal_.clear();
+  const bool cut = holds->versions.size() >= fleet::kHeldVersionsMax;
+  if (cut && refusal_ != kTooMany) {
+    spdlog::warn(
+        "{}: more versions are needed than may be held; old ones that policies keep are the first "
+        "to be left out, and the store may delete them: lower keep",
+        kTooMany);
+  }
+  refusal_ = cut ? kTooMany : "";
   HoldsAcked acked{.revision = holds->mark.revision, .missing = {}};
   {
     MutexLock lock(mutex_);

@@ -1,6 +1,7 @@
 // What the catalogue counts, names, bounds and forgets.
 #include <functional>
 
+#include "lib/fleet/held.h"
 #include "services/adapter_store/catalog/keys.h"
 #include "tests/unit/adapter_store/catalog_dsl.h"
 #include "tests/unit/kv/racing_store.h"
@@ -139,8 +140,9 @@ TEST_F(LimitsTest, HoldsOfTheCurrentRunNeedNotNameIt) {
   ASSERT_THAT(catalog_->SetHolds("a", {1, 1}, {newest, Key(1), newest}), IsOk());
   EXPECT_THAT(*catalog_->HoldersOf(Key(2)), ElementsAre("a"));
   EXPECT_THAT(catalog_->SetHolds("a", {1, 1}, {Key(1), Key(2)}), IsOk()) << "the same again";
-  EXPECT_THAT(catalog_->SetHolds("a", {1, 2}, std::vector<VersionKey>(kHeldVersionsMax, Key(1))),
-              IsOk());
+  EXPECT_THAT(
+      catalog_->SetHolds("a", {1, 2}, std::vector<VersionKey>(fleet::kHeldVersionsMax, Key(1))),
+      IsOk());
 }
 
 TEST_F(LimitsTest, AQuotaSaysWhatItCounts) {

@@ -1,3 +1,4 @@
+#include "lib/fleet/held.h"
 #include "services/adapter_store/catalog/codec.h"
 #include "tests/unit/adapter_store/catalog_dsl.h"
 
@@ -93,7 +94,7 @@ TEST_F(VersionsTest, OldHoldsDoNotComeBack) {
   EXPECT_THAT(SetHolds(6, {}), IsError("HOLDS_STALE"));
   EXPECT_THAT(SetHolds(6, {}, "orchestrator:b"), IsOk());
   EXPECT_THAT(SetHolds(1, {}, "has/slash"), IsError("NAME_INVALID"));
-  EXPECT_THAT(SetHolds(8, std::vector<VersionKey>(kHeldVersionsMax + 1, Key(1))),
+  EXPECT_THAT(SetHolds(8, std::vector<VersionKey>(fleet::kHeldVersionsMax + 1, Key(1))),
               IsError("TOO_MANY_HOLDS"));
 }
 

@@ -1,5 +1,6 @@
 // What ends, and how much of it there may be: members, what is known of versions, leases.
 #include "lib/base/error.h"
+#include "lib/fleet/held.h"
 #include "services/sync_orchestrator/machine/keys.h"
 #include "tests/unit/sync_orchestrator/machine/fleet_dsl.h"
 
@@ -298,6 +299,25 @@ TEST(Roster, KeepsHowAMemberIsReachedForAsLongAsTheMember) {
   fleet.Step(SessionOpened{7, MemberId("e1"), kRollout, fleet.Of("e1"), {.door_address = "door"}});
   fleet.Step(SessionLost{7});
   EXPECT_EQ(fleet.StatusOf("e1").contact.door_address, "door");
+}
+
+TEST(Holds, OfWhatIsServedNextComeBeforeThoseOfAliases) {
+  Fleet fleet;
+  fleet.Join("e1");
+  AdapterInfo before{AdapterName("aliased"), {}, RunId(1)};
+  before.policy.pools = {{PoolName("eval"), {}}};
+  StoreListed listed{{before, fleet.adapter_}, {}, {}, fleet.remembered_};
+  for (uint64_t number = 1; number <= fleet::kHeldVersionsMax; ++number) {
+    listed.aliases.push_back({before.adapter,
+                              AliasName("a" + std::to_string(number)),
+                              {before.adapter, RunId(1), VersionNumber(number)}});
+  }
+  fleet.Step(std::move(listed));
+  EXPECT_EQ(fleet.holds_.back().size(), fleet::kHeldVersionsMax);
+  const VersionKey next = fleet.Publish(1);
+  EXPECT_EQ(fleet.holds_.back().size(), fleet::kHeldVersionsMax) << "the store takes no more";
+  EXPECT_TRUE(fleet.Holds(next));
+  EXPECT_TRUE(fleet.Wants("e1", 1));
 }
 
 TEST(Leases, AreLimited) {
