@@ -47,9 +47,11 @@ AskFollower MakeAskFollower(std::shared_ptr<grpc::Channel> channel, std::string 
     rpc::SetDeadlineIn(context, wait_ms + kAnswerMarginMs + kRoundTripMs);
     const absl::Status status = rpc::FromGrpc(stub->Follow(&context, request, &response));
     if (status.ok()) return response.placed();
-    const bool unanswered = absl::IsDeadlineExceeded(status) ||
-                            (absl::IsUnavailable(status) && ReasonOf(status) != "FETCH_UNANSWERED");
-    if (!unanswered) return status;
+    // Reasons come from a node that answers: its store is busy, or its disk fails. One that is
+    // shutting down will not answer the next call.
+    const std::string reason = ReasonOf(status);
+    const bool gone = absl::IsUnavailable(status) && (reason.empty() || reason == "SHUTTING_DOWN");
+    if (!gone && !absl::IsDeadlineExceeded(status)) return status;
     return Error(absl::StatusCode::kUnavailable, "FOLLOWER_UNANSWERED",
                  std::string(status.message()));
   };
