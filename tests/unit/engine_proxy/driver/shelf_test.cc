@@ -347,6 +347,21 @@ TEST_F(ShelfTest, AFollowerThatCannotHaveItFailsTheFetchAndLeavesNothing) {
   }
 }
 
+// Whatever it is that the follower lacks: the leader's bytes are as good when it comes back.
+TEST_F(ShelfTest, AnImageThatWaitsForAFollowerIsReadFromTheStoreOnce) {
+  std::vector<FollowerOrder> asked;
+  Followers away =
+      OneNode(false, Error(absl::StatusCode::kUnavailable, "FETCH_UNANSWERED", "no store"), asked);
+  const auto source = [&](const VersionKey&) { return ManifestNow(); };
+  const Event failed = Run(Wanting(stored_.digest), source, &away);
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(failed));
+  EXPECT_TRUE(std::get<FetchFailed>(failed).away);
+  store_.serves = false;
+  std::vector<FollowerOrder> asked_again;
+  Followers back = OneNode(true, true, asked_again);
+  EXPECT_TRUE(std::holds_alternative<FetchDone>(Run(Wanting(stored_.digest), source, &back)));
+}
+
 fs::perms ModeOf(const std::string& path) { return fs::status(path).permissions(); }
 
 TEST_F(ShelfTest, ImagesAreThisUsersAlone) {
