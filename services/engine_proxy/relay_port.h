@@ -31,10 +31,11 @@ class RelayPort {
   void Watch(metrics::Registry& registry);
 
  private:
-  explicit RelayPort(Relay::Join join) : relay_(std::move(join)) {}
+  explicit RelayPort(Relay::Join join) : relay_(std::move(join), clock_) {}
   absl::Status Listen(const std::function<std::string(const HostPort&)>& advertised,
                       const std::string& tls_name);
 
+  const SteadyClock clock_;
   Relay relay_;
   std::string address_;
   uint64_t counted_ = 0;  // of the bytes sent; the scraper's thread

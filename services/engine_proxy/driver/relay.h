@@ -3,8 +3,8 @@
 //
 // The store says who reads from whom (services/adapter_store/images/fan_out.h), and makes tickets
 // with a key that this object made: it opens images here and nothing else. What is passed on was
-// verified here, and is verified again by whoever reads it. Thread-safe; outlives the server of
-// relays and the fetcher.
+// verified here, and is verified again by whoever reads it. A reader that lags behind what is here
+// is sent elsewhere. Thread-safe; outlives the server of relays and the fetcher.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/fleet/engine_name.h"
 #include "lib/transfer/arrivals.h"
@@ -30,7 +31,8 @@ class Relay final : public transfer::TransferHandler {
   using Join = std::function<absl::StatusOr<std::vector<transfer::Source>>(
       const VersionKey& version, const std::string& address,
       const transfer::TicketKeys::Secret& key)>;
-  explicit Relay(Join join);
+  // `clock` outlives whatever is read here.
+  Relay(Join join, const Clock& clock);
 
   // What others dial; before the first fetch, once the server listens.
   void SetAddress(std::string address) { address_ = std::move(address); }
@@ -58,6 +60,7 @@ class Relay final : public transfer::TransferHandler {
   };
 
   const Join join_;
+  const Clock& clock_;
   transfer::TicketKeys::Secret key_;
   transfer::TicketKeys keys_;
   std::string address_;  // constant once anything is fetched

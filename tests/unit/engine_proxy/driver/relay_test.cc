@@ -41,6 +41,7 @@ class RelayTest : public testing::Test {
   std::unique_ptr<transfer::ImageFile> image_;
   std::string joined_as_;
   absl::Status store_;
+  ManualClock clock_;
   Relay relay_{
       [this](const VersionKey&, const std::string& address, const transfer::TicketKeys::Secret& key)
           -> absl::StatusOr<std::vector<transfer::Source>> {
@@ -53,7 +54,8 @@ class RelayTest : public testing::Test {
                                     .image_bytes = kBytes,
                                     .expires_unix_ms = transfer::NowUnixMs() + 60'000});
         return std::vector<transfer::Source>{{"relay://other:2", *ticket}};
-      }};
+      },
+      clock_};
 };
 
 TEST_F(RelayTest, PassesOnTheBytesThatAreFetchedAsTheyCome) {
@@ -66,6 +68,30 @@ TEST_F(RelayTest, PassesOnTheBytesThatAreFetchedAsTheyCome) {
   arrivals->Add({0, kBytes});
   EXPECT_TRUE(*source->arrivals->Has({0, kBytes}));
   EXPECT_TRUE(std::ranges::all_of(source->bytes, [](std::byte b) { return b == std::byte{7}; }));
+}
+
+// At a relay whose own network is slow, or that is given no time to run.
+TEST_F(RelayTest, AReaderThatLagsBehindIsSentElsewhere) {
+  Serve()->End(absl::OkStatus());
+  const auto source = Open();
+  ASSERT_TRUE(*source->arrivals->Has({0, 1}));
+  clock_.Advance(9'000);
+  EXPECT_TRUE(*source->arrivals->Has({1, 1})) << "a moment is nothing";
+  clock_.Advance(9'000);
+  EXPECT_TRUE(absl::IsUnavailable(source->arrivals->Has({2, 1}).status()));
+  EXPECT_TRUE(*Open()->arrivals->Has({2, 1})) << "another one may be faster";
+}
+
+TEST_F(RelayTest, AReaderThatHasWhatIsHereWaitsForTheRest) {
+  const auto arrivals = Serve();
+  const auto source = Open();
+  for (uint64_t at = 0; at < kBytes / 2; at += 1'000) {
+    ASSERT_FALSE(*source->arrivals->Has({at, 1'000}));
+    clock_.Advance(9'000);
+    arrivals->Add({at, 1'000});
+    ASSERT_TRUE(source->arrivals->Has({at, 1'000}).value_or(false)) << at;
+    clock_.Advance(1'000);
+  }
 }
 
 TEST_F(RelayTest, KnowsNothingButWhatItServes) {
@@ -88,7 +114,7 @@ TEST_F(RelayTest, TheStoresTicketsOpenItAndAnotherRelaysDoNot) {
   ASSERT_EQ(sources.size(), 1u);
   EXPECT_EQ(joined_as_, "relay://here:1");
   EXPECT_TRUE(relay_.keys().Verify(sources[0].ticket, transfer::NowUnixMs()).ok());
-  Relay other({});
+  Relay other({}, clock_);
   EXPECT_FALSE(other.keys().Verify(sources[0].ticket, transfer::NowUnixMs()).ok());
 }
 
