@@ -45,6 +45,19 @@ void NoteReader(Core& core, Residency& residency) {
   core.SaveName(residency);
 }
 
+// Tries it again in a moment, as nothing is known against it: the engine never heard of the load, or
+// one of its nodes reads the files yet.
+void PutOff(Core& core, Residency& residency, at::Mishap why) {
+  if (!Move(core, residency, ResidencyEvent::kNotBelieved)) return;
+  residency.retry_at = core.now + core.AwayBackoff(++residency.waits);
+  std::get<at::Fetched>(residency.phase).put_off = std::move(why);
+}
+
+bool IsPutOff(const Core& core, const Residency& residency) {
+  return std::get<at::Fetched>(residency.phase).put_off.has_value() &&
+         core.now < residency.retry_at;
+}
+
 // Judges a load that has ended, by a listing that was asked for after that.
 void JudgeLoad(Core& core, Residency& residency) {
   if (IsAsleepFor(core, residency)) {
@@ -59,6 +72,7 @@ void JudgeLoad(Core& core, Residency& residency) {
       std::get<at::Verifying>(residency.phase)
           .mishap.value_or(at::Mishap{fleet::Failure::kMember, "LOAD_VANISHED", ""});
   if (!IsUncertain(core, residency)) EndTrial(residency);
+  if (mishap.failure == fleet::Failure::kNone) return PutOff(core, residency, std::move(mishap));
   Fail(core, residency, ResidencyEvent::kNotListed, std::move(mishap));
 }
 
@@ -111,16 +125,18 @@ void HandleLoadDone(Core& core, const LoadDone& event) {
   } else {
     NoteAnswer(core, *residency, event.outcome);
   }
+  const bool is_unsent = event.outcome == Outcome::kUnsent;
   // The engine cannot die of a load that never reached it, nor of one that it says has failed: it may
   // end of something else before its next listing. That may still show the name, from a load before:
   // then its probe begins a new trial.
   const bool is_over = event.outcome != Outcome::kOk && !MayHaveHappened(event.outcome);
   if (is_over && !IsUncertain(core, *residency)) {
-    event.outcome == Outcome::kUnsent ? EndTrial(*residency) : LeaveTrial(*residency);
+    is_unsent ? EndTrial(*residency) : LeaveTrial(*residency);
     core.SaveName(*residency);
   }
-  at::Mishap mishap{FailureOf(event.outcome), event.reason.empty() ? "LOAD_UNKNOWN" : event.reason,
-                    event.detail};
+  if (!is_unsent) residency->waits = 0;
+  at::Mishap mishap{is_unsent ? fleet::Failure::kNone : FailureOf(event.outcome),
+                    event.reason.empty() ? "LOAD_UNKNOWN" : event.reason, event.detail};
   if (event.outcome == Outcome::kBroken)
     return Doubt(core, *residency, /*was_probe=*/false, std::move(mishap));
   // Whatever the engine answered, its next listing decides.
@@ -197,6 +213,7 @@ void AdvanceToLoad(Core& core, Residency& residency) {
   SaySlot(core, residency);  // also where another engine tries first: that one may give way to this
   // Whoever has said goodbye is asked for nothing: the leave to try it is over.
   if (!core.IsWantedLoaded(residency) || core.IsWedged() || core.leaves) return;
+  if (IsPutOff(core, residency)) return;
   const bool is_needed = IsNeededNow(core, residency);
   const bool is_free = (is_needed || !waits) && IsSlotFree(core, residency);
   NoteWait(core, residency, is_needed && !is_free);

@@ -108,6 +108,9 @@ Why WhyOf(const Core& core, const Residency& residency, fleet::ResidencyState to
   const bool is_put_off = absent != nullptr && absent->put_off.has_value();
   if (is_put_off && told == fleet::ResidencyState::kFetching)
     return {.reason = absent->put_off->reason, .detail = absent->put_off->detail};
+  const bool is_delayed = fetched != nullptr && fetched->put_off.has_value();
+  if (is_delayed && told == fleet::ResidencyState::kFetched)
+    return {.reason = fetched->put_off->reason, .detail = fetched->put_off->detail};
   const bool has_no_slot = fetched != nullptr && fetched->no_slot.has_value();
   if (has_no_slot && told == fleet::ResidencyState::kFetched)
     return {.no_slot = true, .reason = "NO_SLOT", .detail = *fetched->no_slot};

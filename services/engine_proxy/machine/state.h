@@ -37,6 +37,8 @@ struct Cancelling {
   OpId op = 0;
 };
 struct Fetched {
+  // Why its last load never reached the engine; it is tried again, and nobody is to blame.
+  std::optional<Mishap> put_off;
   // While no version would make room for it; for people.
   std::optional<std::string> no_slot;
   std::optional<Tick> needs_slot_since;  // while it would be loaded now, but for a slot
@@ -126,7 +128,7 @@ struct Residency {
   BootId may_be_read_on;
   uint64_t changed_as_of = 0;  // the registry's count when it was last loaded or unloaded
   uint32_t tries = 0;          // failures in a row
-  uint32_t waits = 0;          // fetches in a row that found nobody
+  uint32_t waits = 0;          // fetches or loads in a row that found nobody
   Tick retry_at = 0;
   Tick unload_after = 0;  // an engine may refuse, or answer and not do it
   bool evicting = false;  // MAY that makes room

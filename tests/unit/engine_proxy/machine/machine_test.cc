@@ -39,6 +39,22 @@ TEST(Residency, AFetchThatFailsHereIsFailedAfterAFewTries) {
   EXPECT_EQ(proxy.fetches_, 3);
 }
 
+// As where one of the engine's followers has to read the files again.
+TEST(Residency, ALoadThatNeverReachedTheEngineWaitsAndBlamesNobody) {
+  Bench proxy;
+  proxy.load_answer_ = LoadDone{0, Outcome::kUnsent, "FOLLOWER_FETCHES", "follower b:1"};
+  proxy.Desire(1, {1});
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(proxy.Told(1), "FETCHED FOLLOWER_FETCHES");
+    EXPECT_EQ(proxy.FailureOf(1), fleet::Failure::kNone);
+    proxy.Pass(1'000);
+  }
+  EXPECT_LE(proxy.loads_.size(), 20u) << "it is not asked without a pause";
+  proxy.load_answer_.reset();
+  proxy.PassAsAsked(2'000);
+  EXPECT_EQ(proxy.Told(1), "LOADED");
+}
+
 TEST(Failure, SaysWhoseItIs) {
   const auto of_load = [](Outcome outcome) {
     Bench bench;
