@@ -136,7 +136,8 @@ bool ImageFile::IsSole() const {
 
 bool ImageFile::IsWhole() const {
   struct stat info {};
-  return fstat(fd_, &info) == 0 && static_cast<uint64_t>(info.st_size) >= size_;
+  if (fstat(fd_, &info) != 0 || info.st_nlink == 0) return false;
+  return static_cast<uint64_t>(info.st_size) >= size_;
 }
 
 ImageFile::~ImageFile() {

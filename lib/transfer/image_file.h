@@ -46,9 +46,9 @@ class ImageFile {
   // knows its name.
   bool IsSole() const;
 
-  // Whether the file is still as long as it is mapped. Somebody of the same user can cut it, and
-  // whoever touches the bytes that it lost gets a SIGBUS: to be asked before a file is used that lay
-  // there for a while.
+  // Whether the file still has a name, and is as long as it is mapped. Somebody of the same user can
+  // cut it, and whoever touches the bytes that it lost gets a SIGBUS; or remove it, and it cannot be
+  // given a name any more. To be asked before a file is used that lay there for a while.
   bool IsWhole() const;
 
   // Gives the file another name on the same file system instead of its present one; an existing file

@@ -26,7 +26,8 @@ namespace fs = std::filesystem;
 constexpr std::chrono::milliseconds kLookEvery{5};
 
 absl::Status Failed(std::string_view verb, const std::string& path, int error) {
-  return Error(absl::StatusCode::kUnavailable, "DISK_FAILED",
+  return Error(error == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kUnavailable,
+               "DISK_FAILED",
                absl::StrCat("cannot ", std::string(verb), " ", path, ": ", std::strerror(error)));
 }
 
@@ -55,8 +56,9 @@ void HostCache::Claim::TellProgress() const { (void)::futimens(lock_.fd(), nullp
 
 HostCache::HostCache(std::string directory, std::string suffix, transfer::ImagePool& pool,
                      HostCacheLimits limits)
-    : images_(directory + "/images"),
-      claims_(directory + "/claims"),
+    : directory_(std::move(directory)),
+      images_(directory_ + "/images"),
+      claims_(directory_ + "/claims"),
       suffix_(std::move(suffix)),
       pool_(pool),
       limits_(limits) {}
@@ -68,7 +70,15 @@ absl::StatusOr<std::unique_ptr<HostCache>> HostCache::Open(const std::string& di
   const std::string group = readers.group.has_value() ? absl::StrCat("-", *readers.group) : "";
   const std::string suffix = absl::StrFormat("-%o%s", readers.files, group);
   std::unique_ptr<HostCache> self(new HostCache(directory, suffix, pool, limits));
-  for (const std::string& path : {directory, self->images_, self->claims_}) {
+  LORRY_RETURN_IF_ERROR(self->MakeDirectories());
+  LORRY_RETURN_IF_ERROR(CheckSameMount(self->claims_, pool));
+  self->RemoveFreeClaims();
+  self->Trim();
+  return self;
+}
+
+absl::Status HostCache::MakeDirectories() const {
+  for (const std::string& path : {directory_, images_, claims_}) {
     const absl::Status made = MakePrivateDirectory(path);
     if (ReasonOf(made) == "DIRECTORY_UNSAFE") {
       return Error(made.code(), "DIRECTORY_UNSAFE",
@@ -76,10 +86,7 @@ absl::StatusOr<std::unique_ptr<HostCache>> HostCache::Open(const std::string& di
     }
     LORRY_RETURN_IF_ERROR(made);
   }
-  LORRY_RETURN_IF_ERROR(CheckSameMount(self->claims_, pool));
-  self->RemoveFreeClaims();
-  self->Trim();
-  return self;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<HostCache::Found> HostCache::Find(const Wanted& wanted,

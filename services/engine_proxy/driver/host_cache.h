@@ -65,12 +65,14 @@ class HostCache {
                                                          HostCacheLimits limits = {});
 
   // Blocks while another proxy fetches it. The bytes are compared with `leaves`, whoever has put
-  // them there. CANCELLED once `cancelled` says so; UNAVAILABLE when the directory is gone.
+  // them there. CANCELLED once `cancelled` says so; NOT_FOUND when the directory is gone.
   absl::StatusOr<Found> Find(const Wanted& wanted, const std::function<bool()>& cancelled);
   // Gives a proven image to the others. Nobody may write it from now on.
   absl::Status Share(const Digest& digest, transfer::ImageFile& image);
   // The file of an image that nobody uses any more, to be written anew; null when there is none.
   std::unique_ptr<transfer::ImageFile> TakeUnused(uint64_t bytes);
+  // Also where somebody has removed them meanwhile.
+  absl::Status MakeDirectories() const;
   // Removes unused images beyond the limits; without limits, all of them.
   void Trim() { RemoveBeyond(limits_); }
   void RemoveUnused() { RemoveBeyond({.idle_bytes_max = 0, .idle_images_max = 0}); }
@@ -86,8 +88,8 @@ class HostCache {
   void RemoveFreeClaims();
   std::string NameOf(const Digest& digest) const { return digest.value + suffix_; }
 
-  const std::string images_, claims_;  // directories
-  const std::string suffix_;           // the same for proxies whose engines may read the same files
+  const std::string directory_, images_, claims_;
+  const std::string suffix_;  // the same for proxies whose engines may read the same files
   transfer::ImagePool& pool_;
   const HostCacheLimits limits_;
 };

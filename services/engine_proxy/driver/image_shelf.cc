@@ -69,6 +69,13 @@ absl::Status ImageShelf::MakeDirectories() const {
   return MakePrivateDirectory(root_ + kPool);
 }
 
+// systemd empties /dev/shm of a user who has logged out (RemoveIPC).
+absl::Status ImageShelf::MakeAnew() const {
+  spdlog::warn("{} was removed and is made anew", root_);
+  LORRY_RETURN_IF_ERROR(MakeDirectories());
+  return cache_ == nullptr ? absl::OkStatus() : cache_->MakeDirectories();
+}
+
 absl::StatusOr<std::unique_ptr<ImageShelf>> ImageShelf::Open(const std::string& root,
                                                              const JournalId& journal,
                                                              const ImageReaders& readers,
@@ -90,6 +97,8 @@ absl::StatusOr<ImageShelf::Start> ImageShelf::Obtain(const HostCache::Wanted& wa
   Start start;
   if (cache_ != nullptr) {
     absl::StatusOr<HostCache::Found> found = cache_->Find(wanted, cancelled);
+    if (absl::IsNotFound(found.status()) && MakeAnew().ok())
+      found = cache_->Find(wanted, cancelled);
     if (absl::IsCancelled(found.status())) return found.status();
     if (!found.ok())
       spdlog::warn("fetching without the host's cache: {}", std::string(found.status().message()));
@@ -120,10 +129,8 @@ absl::StatusOr<std::unique_ptr<transfer::ImageFile>> ImageShelf::AcquireSpare(ui
     if (auto file = cache_->TakeUnused(bytes)) return file;
   }
   absl::StatusOr<std::unique_ptr<transfer::ImageFile>> file = pool_->Acquire(bytes);
-  // systemd empties /dev/shm of a user who has logged out (RemoveIPC).
   if (absl::IsNotFound(file.status())) {
-    spdlog::warn("{} was removed and is made anew", root_);
-    LORRY_RETURN_IF_ERROR(MakeDirectories());
+    LORRY_RETURN_IF_ERROR(MakeAnew());
     return pool_->Acquire(bytes);
   }
   if (cache_ == nullptr || !absl::IsResourceExhausted(file.status())) return file;

@@ -117,6 +117,7 @@ class ImageShelf {
  private:
   ImageShelf(std::string root, const JournalId& journal, const ImageReaders& readers);
   absl::Status MakeDirectories() const;
+  absl::Status MakeAnew() const;
   absl::Status Fill(const EngineName& name, transfer::ImageFile& image,
                     const std::string& config_json, const std::string& rendered);
   struct Begun {

@@ -70,6 +70,14 @@ TEST_F(ImagePoolTest, AFileThatWasCutIsGivenToNobody) {
   EXPECT_EQ(pool->counts().idle_bytes, 0u);
 }
 
+TEST_F(ImagePoolTest, AFileThatWasRemovedIsGivenToNobody) {
+  const auto pool = Open();
+  pool->Recycle(*pool->Acquire(kSize));
+  std::filesystem::remove(directory_ / Files().at(0));
+  EXPECT_TRUE(std::filesystem::exists((*pool->Acquire(kSize))->path()));
+  EXPECT_EQ(pool->counts().recycled, 0u);
+}
+
 TEST_F(ImagePoolTest, KeepsABoundedNumber) {
   const auto pool = Open();
   std::vector<std::unique_ptr<ImageFile>> files;

@@ -68,6 +68,24 @@ TEST_F(ShelfTest, ADirectoryThatIsRemovedIsMadeAnew) {
   EXPECT_TRUE(shelf_->Has(Wanting(stored_.digest).name));
 }
 
+TEST_F(ShelfTest, WhatIsLeftOfADirectoryThatWasRemovedIsNotFetchedInto) {
+  const Fetch fetch = Wanting(stored_.digest);
+  const auto source = [&](const VersionKey&) { return ManifestNow(); };
+  Run(fetch, source);
+  ASSERT_TRUE(shelf_->Delete(fetch.name).ok());
+  fs::remove_all(root_);
+  EXPECT_TRUE(std::holds_alternative<FetchDone>(Run(fetch, source)));
+}
+
+TEST_F(ShelfTest, AHostsCacheThatIsRemovedIsMadeAnew) {
+  shelf_ = ImageShelf::Open(root_ + "/a", JournalId("j1"), {}, root_ + "/host").value();
+  fs::remove_all(root_ + "/host");
+  const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
+  EXPECT_FALSE(fs::is_empty(root_ + "/host/images"));
+  EXPECT_TRUE(fs::is_empty(root_ + "/host/claims"));
+}
+
 TEST_F(ShelfTest, AFetchedVersionIsADirectoryOfTwoFilesThatProvesItself) {
   const Event end = Run(Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); });
   ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
