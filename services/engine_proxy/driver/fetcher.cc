@@ -40,9 +40,11 @@ bool IsPermanent(const absl::Status& status) {
   }
 }
 
-// Says nothing of this member.
+// Says nothing of this member. A ticket that ends before its fetch does is taken anew by the next try,
+// which goes on with what is missing.
 bool IsAway(const absl::Status& status) {
-  return absl::IsUnavailable(status) || transfer::IsFull(status);
+  return absl::IsUnavailable(status) || transfer::IsFull(status) ||
+         ReasonOf(status) == "TICKET_EXPIRED";
 }
 
 // What the manifest's own parts hash to must be what was asked for.

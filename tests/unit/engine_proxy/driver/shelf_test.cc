@@ -196,18 +196,19 @@ TEST_F(ShelfTest, ALargeImageMayComeSlowlyAsLongAsItComes) {
                                 << std::get<FetchFailed>(end).detail;
 }
 
-// Gives the first half of what it is asked for the first time, and all of it afterwards.
+// Gives the first half of what it is asked for the first time, ending so, and all of it afterwards.
 class Halting final : public transfer::Transport {
  public:
-  Halting(const Stored& stored, std::vector<std::vector<transfer::Range>>& asked)
-      : stored_(stored), asked_(asked) {}
+  Halting(const Stored& stored, std::vector<std::vector<transfer::Range>>& asked,
+          const absl::Status& end)
+      : stored_(stored), asked_(asked), end_(end) {}
   std::string_view name() const override { return "halting"; }
   std::string_view scheme() const override { return "memory"; }
   std::shared_ptr<transfer::Transfer> Fetch(transfer::FetchRequest request, transfer::OnRange,
                                             transfer::OnDone on_done) override {
     const bool halts = asked_.empty();
     asked_.push_back(request.ranges);
-    transfer::Outcome outcome{.status = halts ? absl::NotFoundError("gone") : absl::OkStatus()};
+    transfer::Outcome outcome{.status = halts ? end_ : absl::OkStatus()};
     for (transfer::Range range : request.ranges) {
       if (halts) range.length /= 2;
       std::copy_n(stored_.bytes.begin() + static_cast<ptrdiff_t>(range.offset), range.length,
@@ -229,13 +230,14 @@ class Halting final : public transfer::Transport {
   };
   const Stored& stored_;
   std::vector<std::vector<transfer::Range>>& asked_;
+  const absl::Status& end_;
 };
 
 class CutShelfTest : public ShelfTest {
  protected:
   CutShelfTest() {
     std::vector<std::unique_ptr<transfer::Transport>> one;
-    one.push_back(std::make_unique<Halting>(stored_, asked_));
+    one.push_back(std::make_unique<Halting>(stored_, asked_, halt_));
     transports_ = std::make_unique<transfer::TransportSet>(std::move(one));
   }
   Event Run() {
@@ -248,6 +250,7 @@ class CutShelfTest : public ShelfTest {
   }
 
   std::vector<std::vector<transfer::Range>> asked_;
+  absl::Status halt_ = absl::NotFoundError("gone");
   const uint64_t bytes_ = stored_.bytes.size();
 };
 
@@ -267,6 +270,16 @@ TEST_F(CutShelfTest, AFileThatWasCutMeanwhileIsNotWrittenTo) {
   const Event end = Run();
   ASSERT_TRUE(std::holds_alternative<FetchDone>(end));
   EXPECT_TRUE(Proves(end));
+}
+
+// A fetch that lasts longer than its ticket ends where it has to connect again.
+TEST_F(CutShelfTest, AFetchThatOutlastsItsTicketGoesOnWithTheNext) {
+  halt_ = Error(absl::StatusCode::kPermissionDenied, "TICKET_EXPIRED", "too old");
+  const Event cut = Run();
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(cut));
+  EXPECT_TRUE(std::get<FetchFailed>(cut).away) << "however often, and at once";
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(Run()));
+  EXPECT_THAT(asked_[1], ::testing::ElementsAre(transfer::Range{bytes_ / 2, bytes_ - bytes_ / 2}));
 }
 
 TEST_F(CutShelfTest, ItIsGivenUpWhereRoomIsNeeded) {
