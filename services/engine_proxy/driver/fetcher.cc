@@ -290,8 +290,12 @@ void Fetcher::Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source)
     shelf_.Share(fetch.digest, *job->image);
     job->claim.reset();
   }
-  const absl::Status everywhere =
-      followers_.Await(job->placement, [&job] { return job->cancelled.load(); });
+  const uint64_t bytes = job->manifest.image_bytes;
+  const absl::Status everywhere = followers_.Await(
+      job->placement, [&job] { return job->cancelled.load(); },
+      [&](const std::string& whom) {
+        sink_(FetchProgress{fetch.op, bytes, bytes, whom});
+      });
   if (!everywhere.ok()) return Fail(job, everywhere, Whose::kPeers);
   if (job->cancelled) return Fail(job, absl::CancelledError("no longer wanted"));
   absl::StatusOr<std::string> path = shelf_.Place(

@@ -75,10 +75,14 @@ absl::Status Followers::Begin(const Placement& placement) {
   return absl::OkStatus();
 }
 
-absl::Status Followers::Await(const Placement& placement, const std::function<bool()>& cancelled) {
-  for (size_t node = 0; node < nodes_.size();) {
+absl::Status Followers::Await(const Placement& placement, const std::function<bool()>& cancelled,
+                              const Waits& waits) {
+  for (size_t node = 0, slow = nodes_.size(); node < nodes_.size();) {
     if (cancelled()) return absl::CancelledError("no longer wanted");
     LORRY_ASSIGN_OR_RETURN(const bool has, Ask(node, Order(&placement), kWaitMs));
+    if (!has && std::exchange(slow, node) != node)
+      waits(absl::StrCat("follower ", nodes_[node].address, " does not have ", placement.name.value,
+                         " yet"));
     if (has) ++node;
   }
   return absl::OkStatus();

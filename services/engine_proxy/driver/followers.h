@@ -65,7 +65,11 @@ class Followers {
   // Lets every node begin, and holds the directory there until End.
   absl::Status Begin(const Placement& placement);
   // Until every node has it. CANCELLED once `cancelled` says so; the status of the first failure.
-  absl::Status Await(const Placement& placement, const std::function<bool()>& cancelled);
+  // `waits` hears in words of each node that takes its time.
+  using Waits = std::function<void(const std::string& for_whom)>;
+  absl::Status Await(
+      const Placement& placement, const std::function<bool()>& cancelled,
+      const Waits& waits = [](const std::string&) {});
   // The fetch is over: from now on the directory stays where it is on the shelf.
   void End(const Placement& placement);
 

@@ -117,6 +117,7 @@ struct FetchProgress {
   OpId op = 0;
   uint64_t bytes_done = 0;
   uint64_t bytes_total = 0;
+  std::string waits_for = {};  // for people: another node that does not have it yet
 };
 struct FetchDone {  // the directory is complete, rendered, synced, and its digest is the wanted one
   OpId op = 0;

@@ -58,6 +58,7 @@ void HandleFetchProgress(Core& core, const FetchProgress& event) {
   auto& fetching = std::get<at::Fetching>(residency->phase);
   fetching.bytes_done = event.bytes_done;
   fetching.bytes_total = event.bytes_total;
+  fetching.waits_for = event.waits_for;
 }
 
 void HandleFetchDone(Core& core, const FetchDone& event) {

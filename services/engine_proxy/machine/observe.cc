@@ -99,6 +99,7 @@ struct Why {
 };
 Why WhyOf(const Core& core, const Residency& residency, fleet::ResidencyState told) {
   const auto* absent = std::get_if<at::Absent>(&residency.phase);
+  const auto* fetching = std::get_if<at::Fetching>(&residency.phase);
   const auto* fetched = std::get_if<at::Fetched>(&residency.phase);
   const auto* failed = std::get_if<at::Failed>(&residency.phase);
   const auto* loaded = std::get_if<at::Loaded>(&residency.phase);
@@ -108,6 +109,8 @@ Why WhyOf(const Core& core, const Residency& residency, fleet::ResidencyState to
   const bool is_put_off = absent != nullptr && absent->put_off.has_value();
   if (is_put_off && told == fleet::ResidencyState::kFetching)
     return {.reason = absent->put_off->reason, .detail = absent->put_off->detail};
+  if (fetching != nullptr && !fetching->waits_for.empty())
+    return {.reason = "FOLLOWER_FETCHES", .detail = fetching->waits_for};
   const bool is_delayed = fetched != nullptr && fetched->put_off.has_value();
   if (is_delayed && told == fleet::ResidencyState::kFetched)
     return {.reason = fetched->put_off->reason, .detail = fetched->put_off->detail};

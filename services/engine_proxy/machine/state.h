@@ -32,6 +32,7 @@ struct Absent {
 struct Fetching {
   OpId op = 0;
   uint64_t bytes_done = 0, bytes_total = 0;
+  std::string waits_for;  // another node that does not have it yet
 };
 struct Cancelling {
   OpId op = 0;

@@ -44,8 +44,11 @@ class ShelfTest : public ::testing::Test, protected OneImageStore {
         *shelf_, *transports_, std::move(source), followers != nullptr ? *followers : nobody_,
         /*relay=*/nullptr, /*ahead=*/nullptr,
         [&](Event event) {
-          if (std::holds_alternative<FetchProgress>(event)) return;
           const std::lock_guard lock(mutex);
+          if (const auto* progress = std::get_if<FetchProgress>(&event)) {
+            if (!progress->waits_for.empty()) waited_for_.push_back(progress->waits_for);
+            return;
+          }
           end = std::move(event);
           ended.notify_all();
         },
@@ -58,6 +61,7 @@ class ShelfTest : public ::testing::Test, protected OneImageStore {
 
   Followers nobody_{{}, JournalId("j1"), "", [] { return std::set<std::string>(); }};
   std::unique_ptr<ImageShelf> shelf_;
+  std::vector<std::string> waited_for_;
 };
 
 // As systemd's RemoveIPC does to /dev/shm when its user has logged out.
@@ -361,6 +365,16 @@ TEST_F(ShelfTest, AVersionIsThereOnceItsFollowersHaveIt) {
     EXPECT_EQ(order.place->contents.render, fetch.render);
     EXPECT_EQ(order.place->contents.traits, fetch.traits);
   }
+}
+
+TEST_F(ShelfTest, AFetchSaysWhichFollowerItWaitsFor) {
+  int asked = 0;
+  const AskFollower late = [&asked](const FollowerOrder&, int64_t) { return ++asked > 3; };
+  Followers followers({{"node:1", late}}, JournalId("j1"), "life",
+                      [] { return std::set<std::string>(); });
+  Run(
+      Wanting(stored_.digest), [&](const VersionKey&) { return ManifestNow(); }, &followers);
+  EXPECT_THAT(waited_for_, ::testing::ElementsAre(::testing::HasSubstr("node:1")));
 }
 
 TEST_F(ShelfTest, AFollowerThatCannotHaveItFailsTheFetchAndLeavesNothing) {

@@ -54,6 +54,14 @@ TEST(Followers, AFetchIsOverOnceEveryNodeHasTheDirectory) {
   EXPECT_EQ(nodes.orders[1].size(), 3u);
 }
 
+TEST(Followers, WhoTakesItsTimeIsNamedOnce) {
+  Nodes nodes({Nodes::Says{true}, Nodes::Says{false, false, false, true}});
+  std::vector<std::string> named;
+  const auto waits = [&named](const std::string& whom) { named.push_back(whom); };
+  ASSERT_TRUE(nodes.followers->Await(kPlacement, kNever, waits).ok());
+  EXPECT_THAT(named, ElementsAre(HasSubstr("node1:1")));
+}
+
 TEST(Followers, AllBeginBeforeAnyIsWaitedFor) {
   Nodes nodes({Nodes::Says{false}, Nodes::Says{false}});
   ASSERT_TRUE(nodes.followers->Begin(kPlacement).ok());

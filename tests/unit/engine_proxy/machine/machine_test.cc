@@ -39,6 +39,17 @@ TEST(Residency, AFetchThatFailsHereIsFailedAfterAFewTries) {
   EXPECT_EQ(proxy.fetches_, 3);
 }
 
+TEST(Residency, AFetchSaysWhichOtherNodeItWaitsFor) {
+  Bench proxy;
+  proxy.silent_ = {kFetchEffect};
+  proxy.Desire(1, {1});
+  EXPECT_EQ(proxy.Told(1), "FETCHING");
+  for (OpId op = 1; op < 50; ++op) proxy.Tell(FetchProgress{op, 10, 10, "follower b:1"});
+  EXPECT_EQ(proxy.Told(1), "FETCHING FOLLOWER_FETCHES");
+  for (OpId op = 1; op < 50; ++op) proxy.Tell(FetchDone{op, "/images/1"});
+  EXPECT_EQ(proxy.Told(1), "LOADED");
+}
+
 // As where one of the engine's followers has to read the files again.
 TEST(Residency, ALoadThatNeverReachedTheEngineWaitsAndBlamesNobody) {
   Bench proxy;
