@@ -346,6 +346,7 @@ void Fetcher::End(const std::shared_ptr<Job>& job, Event event) {
 }
 
 void Fetcher::Hash(const HashDirectory& hash) {
+  followers_.Doubt(hash.path);
   const auto work = [this, hash] {
     sink_(DirectoryHashed{hash.op, shelf_.Proves(hash.name, hash.path, hash.digest, hash.render)});
   };

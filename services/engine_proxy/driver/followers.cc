@@ -35,13 +35,16 @@ bool Followers::IsSilent(size_t node) const {
 }
 
 FollowerOrder Followers::Order(const Placement* placement) {
-  FollowerOrder order{.journal = journal_, .life = life_, .revision = 0, .paths = {}, .place = {}};
+  FollowerOrder order{.journal = journal_, .life = life_};
   if (placement != nullptr) order.place = *placement;
   // Listed and numbered under one lock, so that a higher number never tells of an earlier shelf.
   MutexLock lock(mutex_);
   order.revision = ++revision_;
   order.paths = list_();
   order.paths.insert(fetching_.begin(), fetching_.end());
+  std::erase_if(doubts_, [&](const auto& entry) { return !order.paths.contains(entry.first); });
+  const auto doubts = doubts_.find(placement == nullptr ? "" : placement->path);
+  if (doubts != doubts_.end()) order.doubts = doubts->second;
   return order;
 }
 
@@ -91,6 +94,12 @@ absl::Status Followers::Await(const Placement& placement, const std::function<bo
 void Followers::End(const Placement& placement) {
   MutexLock lock(mutex_);
   if (const auto its = fetching_.find(placement.path); its != fetching_.end()) fetching_.erase(its);
+}
+
+void Followers::Doubt(const std::string& path) {
+  if (empty()) return;
+  MutexLock lock(mutex_);
+  ++doubts_[path];
 }
 
 absl::Status Followers::Confirm(const Placement& placement) {

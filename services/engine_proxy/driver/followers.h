@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,6 +41,8 @@ struct FollowerOrder {
   uint64_t revision = 0;
   std::set<std::string> paths;     // of all directories that the leader has or fetches
   std::optional<Placement> place;  // fetch this one, where it is not there
+  // How often the leader has come to doubt it: at another number it is read and proven once more.
+  uint64_t doubts = 0;
 };
 
 // Answers whether `order.place` is there; at the latest after `wait_ms`, when it is being fetched.
@@ -73,6 +76,8 @@ class Followers {
   // The fetch is over: from now on the directory stays where it is on the shelf.
   void End(const Placement& placement);
 
+  // The directory may be what a load has failed of: no node is believed before it has read its own.
+  void Doubt(const std::string& path);
   // Whether every node has it now: the last question before a load.
   absl::Status Confirm(const Placement& placement);
   // Tells every node what may stay; one that did not answer last learns it when it is asked next.
@@ -89,8 +94,9 @@ class Followers {
   const ListPaths list_;
   mutable Mutex mutex_;
   uint64_t revision_ LORRY_GUARDED_BY(mutex_) = 0;
-  std::multiset<std::string> fetching_ LORRY_GUARDED_BY(mutex_);  // paths
-  std::set<size_t> silent_ LORRY_GUARDED_BY(mutex_);              // nodes that did not answer
+  std::multiset<std::string> fetching_ LORRY_GUARDED_BY(mutex_);     // paths
+  std::set<size_t> silent_ LORRY_GUARDED_BY(mutex_);                 // nodes that did not answer
+  std::map<std::string, uint64_t> doubts_ LORRY_GUARDED_BY(mutex_);  // by path
 };
 
 }  // namespace lorry::proxy

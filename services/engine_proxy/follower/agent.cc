@@ -48,7 +48,7 @@ absl::StatusOr<bool> Agent::Follow(const FollowerOrder& order, Tick until) {
     if (!paths_.contains(path))
       return Error(absl::StatusCode::kAborted, "ORDER_STALE",
                    absl::StrCat("a later order has no ", order.place->name.value));
-    Pursue(*order.place);
+    Pursue(*order.place, order.doubts);
   }
   return Await(order.place->name, until);
 }
@@ -108,7 +108,7 @@ void Agent::Keep(const std::set<std::string>& paths) {
   }
 }
 
-void Agent::Pursue(const Placement& placement) {
+void Agent::Pursue(const Placement& placement, uint64_t doubts) {
   const bool is_there = holding_.shelf->Has(placement.name);
   const auto& [key, digest, traits, render] = placement.contents;
   bool hash = false;
@@ -116,16 +116,18 @@ void Agent::Pursue(const Placement& placement) {
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(placement.name);
+    // What an earlier process placed, or a load has failed of, is believed once it was read again.
+    hash = is_there && found == entries_.end();
     if (found != entries_.end()) {
       const Phase phase = found->second.phase;
       if (phase == Phase::kFetching || phase == Phase::kHashing) return;
       if (phase == Phase::kFailed) return;  // which is told before it is tried again
-      if (phase == Phase::kPlaced && is_there) return;
+      hash = phase == Phase::kPlaced && is_there;
+      if (hash && found->second.doubts == doubts) return;
     }
-    // What an earlier process placed is believed once it was read again.
-    hash = is_there && found == entries_.end();
     op = ++last_op_;
-    entries_[placement.name] = {.op = op, .phase = hash ? Phase::kHashing : Phase::kFetching};
+    entries_[placement.name] = {
+        .op = op, .phase = hash ? Phase::kHashing : Phase::kFetching, .doubts = doubts};
   }
   if (hash) return holding_.fetcher->Hash({op, placement.name, digest, render, placement.path});
   holding_.fetcher->Start({.op = op,
@@ -174,7 +176,9 @@ void Agent::OnEvent(const Event& event) {
 void Agent::Settle(OpId op, Phase phase, absl::Status why) {
   MutexLock lock(mutex_);
   for (auto& [name, entry] : entries_) {
-    if (entry.op == op) entry = {.op = op, .phase = phase, .why = std::move(why)};
+    if (entry.op != op) continue;
+    entry.phase = phase;
+    entry.why = std::move(why);
   }
   changed_.notify_all();
 }

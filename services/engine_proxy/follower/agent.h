@@ -51,6 +51,7 @@ class Agent {
   struct Entry {
     OpId op = 0;
     Phase phase = Phase::kHashing;
+    uint64_t doubts = 0;    // the leader's, for which it was proven
     absl::Status why = {};  // it failed
   };
   // A journal's directories, and who fetches them.
@@ -62,7 +63,7 @@ class Agent {
   absl::Status TakeOn(const FollowerOrder& order) LORRY_REQUIRES(turn_);
   absl::Status OpenFor(const JournalId& journal) LORRY_REQUIRES(turn_);
   void Keep(const std::set<std::string>& paths) LORRY_REQUIRES(turn_);
-  void Pursue(const Placement& placement) LORRY_REQUIRES(turn_);
+  void Pursue(const Placement& placement, uint64_t doubts) LORRY_REQUIRES(turn_);
   absl::StatusOr<bool> Await(const EngineName& name, Tick until);
   void OnEvent(const Event& event);
   void Settle(OpId op, Phase phase, absl::Status why = {});

@@ -39,6 +39,7 @@ engine::v1::FollowRequest ToProto(const FollowerOrder& order) {
   out.set_life(order.life);
   out.set_revision(order.revision);
   for (const std::string& path : order.paths) out.add_paths(path);
+  out.set_doubts(order.doubts);
   if (!order.place.has_value()) return out;
   engine::v1::Placement& place = *out.mutable_place();
   place.set_engine_name(order.place->name.value);
@@ -63,6 +64,7 @@ absl::StatusOr<FollowerOrder> FromProto(const engine::v1::FollowRequest& request
   if (request.paths_size() > kPathsLimit)
     return rpc::BadMessage(absl::StrCat("more than ", kPathsLimit, " FollowRequest.paths"));
   out.paths.insert(request.paths().begin(), request.paths().end());
+  out.doubts = request.doubts();
   if (request.has_place()) {
     LORRY_ASSIGN_OR_RETURN(out.place, FromProto(request.place()));
   }

@@ -58,6 +58,13 @@ class AgentTest : public ::testing::Test, protected OneImageStore {
     return agent_->Follow(order, SteadyClock().Now() + kPatienceMs);
   }
   bool Has(const std::string& name) { return fs::exists(PathOf(name)); }
+  // Its last byte, under the follower's feet.
+  void Change(const std::string& name) {
+    std::fstream file(PathOf(name) + "/adapter_model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+  }
 
   uint64_t revision_ = 0;
   std::atomic<int> opened_{0}, fetches_{0};
@@ -121,14 +128,21 @@ TEST_F(AgentTest, AFollowerThatWasStartedAgainBelievesWhatItReads) {
 TEST_F(AgentTest, BytesThatChangedMeanwhileAreFetchedAgain) {
   ASSERT_TRUE(Follow(Next({}, kOne)).value());
   StartAgain();
-  {
-    std::fstream file(PathOf(kOne) + "/adapter_model.safetensors",
-                      std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(-1, std::ios::end);
-    file.put('x');
-  }
+  Change(kOne);
   EXPECT_FALSE(Follow(Next({}, kOne)).value());
   EXPECT_TRUE(Follow(Next({}, kOne)).value());
+  EXPECT_EQ(fetches_, 2);
+}
+
+// A load that failed may have failed of the files of one node.
+TEST_F(AgentTest, WhatTheLeaderDoubtsIsReadOnceMore) {
+  ASSERT_TRUE(Follow(Next({}, kOne)).value());
+  Change(kOne);
+  EXPECT_TRUE(Follow(Next({}, kOne)).value()) << "nobody reads it without a reason";
+  FollowerOrder order = Next({}, kOne);
+  order.doubts = 1;
+  EXPECT_FALSE(Follow(order).value());
+  EXPECT_TRUE(Follow(order).value());
   EXPECT_EQ(fetches_, 2);
 }
 

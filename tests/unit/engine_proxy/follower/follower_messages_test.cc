@@ -10,7 +10,7 @@ namespace {
 
 FollowerOrder AnOrder() {
   FollowerOrder order{
-      .journal = JournalId("j1"), .life = "a", .revision = 7, .paths = {"/x", "/y"}};
+      .journal = JournalId("j1"), .life = "a", .revision = 7, .paths = {"/x", "/y"}, .doubts = 3};
   const DirectoryContents contents{.key = {AdapterName("policy"), RunId(2), VersionNumber(1)},
                                    .digest = Digest{"sha256-xxh3:00"},
                                    .traits = {.rank_max = 8, .modules = {"q_proj"}},
@@ -28,6 +28,7 @@ TEST(FollowerMessages, AnOrderArrivesAsItWasSent) {
   EXPECT_EQ(came->life, sent.life);
   EXPECT_EQ(came->revision, sent.revision);
   EXPECT_EQ(came->paths, sent.paths);
+  EXPECT_EQ(came->doubts, sent.doubts);
   EXPECT_EQ(came->place->name, sent.place->name);
   EXPECT_EQ(came->place->path, sent.place->path);
   EXPECT_EQ(came->place->contents.key, sent.place->contents.key);

@@ -108,6 +108,15 @@ TEST(Followers, ALoadWaitsForANodeThatLostTheDirectory) {
   EXPECT_TRUE(nodes.followers->Confirm(kPlacement).ok());
 }
 
+TEST(Followers, ADirectoryThatIsDoubtedIsToBeProvenByEveryNode) {
+  Nodes nodes({Nodes::Says{true}});
+  nodes.shelf = {kPlacement.path};
+  EXPECT_TRUE(nodes.followers->Confirm(kPlacement).ok());
+  nodes.followers->Doubt(kPlacement.path);
+  EXPECT_TRUE(nodes.followers->Confirm(kPlacement).ok());
+  EXPECT_NE(nodes.orders[0][1].doubts, nodes.orders[0][0].doubts);
+}
+
 TEST(Followers, OneThatDoesNotAnswerIsNotWaitedForToTidyUp) {
   Nodes nodes({Nodes::Says{Silent(), true}, Nodes::Says{true}});
   EXPECT_EQ(nodes.followers->answering(), 2u);
