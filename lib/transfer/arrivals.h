@@ -15,6 +15,8 @@ class ComingBytes {
   // Whether `range` is there, from where it does not change any more; a status where it never will
   // be.
   virtual absl::StatusOr<bool> Has(const Range& range) const = 0;
+  // Whether whoever sends them may rest for minutes, so that a reader who waits that long is not idle.
+  virtual bool MayRest() const { return false; }
 };
 
 // Those that a relay fetches.

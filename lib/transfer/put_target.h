@@ -66,6 +66,7 @@ class PutTarget final : public ComingBytes, public std::enable_shared_from_this<
   std::span<const std::byte> bytes() const { return options_.bytes; }
   // What has arrived, also once the upload ended; the status that ended it for the rest.
   absl::StatusOr<bool> Has(const Range& range) const override LORRY_EXCLUDES(mutex_);
+  bool MayRest() const override { return true; }  // a trainer does; the upload has its own deadline
 
   // Reserves `range`. UNAVAILABLE RANGE_BUSY: another connection is receiving some of it (an
   // earlier one of the same sender, perhaps); try again in a moment. OUT_OF_RANGE BAD_RANGE; or the

@@ -172,7 +172,9 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     busy_ = false;
     if (finished_) return;
     if (!ok) return FinishLocked(ConnectionLost("the receiver has gone"));
-    if (!response_.has_opened()) {
+    if (response_.has_opened()) {
+      if (source_.arrivals != nullptr && source_.arrivals->MayRest()) Progress();
+    } else {
       Progress();
       shared_.counters.bytes_sent += chunks_[next_ - 1].length;
     }

@@ -1,4 +1,4 @@
-// Images that are still coming to whoever serves them: a relay's.
+// Images that are still coming to whoever serves them: a relay's, or an upload.
 #include <future>
 
 #include "lib/transfer/session.h"
@@ -81,6 +81,20 @@ TEST_F(Partly, AStreamThatNothingComesForEnds) {
   request.options.deadline_ms = 60'000;
   const Outcome outcome = FetchAndWait(*impatient.transport, request);
   EXPECT_EQ(outcome.status, IdleFor(700)) << "by whoever serves, though the reader hears of it";
+}
+
+// The reader of an upload is not idle while the trainer is; the upload ends where it is.
+TEST_F(Partly, AnUploadMayRestForLonger) {
+  constexpr Tick kIdleMs = 700;
+  World impatient("grpc", {.idle_deadline_ms = kIdleMs});
+  const auto upload = impatient.handler.Expect("upload", kSize);
+  impatient.handler.ServePartly("image", image_, upload);
+  Bytes into(kSize);
+  Running fetch(*impatient.transport, impatient.FetchOf("image", into));
+  std::promise<void> never;
+  never.get_future().wait_for(std::chrono::milliseconds(3 * kIdleMs));
+  upload->End(absl::AbortedError("another attempt"));
+  EXPECT_THAT(fetch.Wait(), EndsWithCode(StatusCode::kAborted, ""));
 }
 
 TEST_F(Partly, TheFirstEndCounts) {

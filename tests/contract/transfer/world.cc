@@ -87,7 +87,7 @@ void TestHandler::ServeWithLeaves(const std::string& object, Bytes image,
 }
 
 void TestHandler::ServePartly(const std::string& object, Bytes image,
-                              std::shared_ptr<const Arrivals> arrivals) {
+                              std::shared_ptr<const ComingBytes> arrivals) {
   Serve(object, std::move(image));
   MutexLock lock(mutex_);
   images_[object].arrivals = std::move(arrivals);

@@ -39,7 +39,7 @@ class TestHandler final : public TransferHandler {
   void Serve(const std::string& object, Bytes image, bool with_leaves = true);
   // Of which only what is in `arrivals` is there.
   void ServePartly(const std::string& object, Bytes image,
-                   std::shared_ptr<const Arrivals> arrivals);
+                   std::shared_ptr<const ComingBytes> arrivals);
   void ServeWithLeaves(const std::string& object, Bytes image, std::vector<Checksum> leaves);
   // A fresh upload of `bytes`, all 0xEE at first.
   std::shared_ptr<PutTarget> Expect(const std::string& object, uint64_t bytes,
