@@ -64,6 +64,15 @@ class TwoReleases(unittest.TestCase):
             names = [i["metadata"]["name"] + ("-999" if i["kind"] == "LeaderWorkerSet" else "") for i in items if i["kind"] in ("StatefulSet", "LeaderWorkerSet")]
             self.assertLessEqual(max(map(len, names), default=0), 63 - 11, values.name)
 
+    def test_that_can_have_pods_under_a_long_name_keep_it(self):
+        """A StatefulSet of another name has another volume, and a Service of another name is where nobody asks."""
+        alone = {"-store": ("orchestrator.enabled=false,orchestrator.address=o.fleet.svc:7410", 46),
+                 "-engine": ("store.enabled=false,store.address=s.fleet.svc:7400,orchestrator.enabled=false,orchestrator.address=o.fleet.svc:7410", 50)}
+        for ending, (values, length) in alone.items():
+            items = objects("-f", str(CHART / "ci/vllm-values.yaml"), "--set", f"fullnameOverride={'f' * 60},{values}")
+            names = [i["metadata"]["name"] for i in items if i["kind"] in ("StatefulSet", "Deployment")]
+            self.assertIn("f" * length + ending, names)
+
     def test_of_one_name_or_one_fleet_have_each_program_scraped_once(self):
         releases = [("lorry", "one", "vllm"), ("lorry", "two", "vllm"), ("engines", "one", "joining"), ("lorry", "three", "joining")]
         pods, monitors = [], []

@@ -3,16 +3,20 @@
 {{- end -}}
 
 {{/*
-A StatefulSet's pods have its name and a revision's hash, eleven characters, in one label of 63; the longest name here ends in
--orchestrator, or in -engine and the number of a LeaderWorkerSet's group. With more than 39 characters before that no pod is ever made.
+A StatefulSet's pods have its name and a revision's hash, eleven characters, in one label of 63, and no pod is ever made where that
+is too long. What a release can have decides: a name that ends in -orchestrator, or in -engine and the number of a LeaderWorkerSet's
+group; one that ends in -store; or a Deployment alone. Other names than before would be other volumes: a release that worked keeps its.
 */}}
 {{- define "lorry.fullname" -}}
+{{- $max := 50 -}}
+{{- if .Values.store.enabled -}}{{- $max = 46 -}}{{- end -}}
+{{- if or .Values.orchestrator.enabled (gt (int .Values.engine.nodes) 1) -}}{{- $max = 39 -}}{{- end -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 39 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc $max | trimSuffix "-" -}}
 {{- else if contains (include "lorry.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 39 | trimSuffix "-" -}}
+{{- .Release.Name | trunc $max | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "lorry.name" .) | trunc 39 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "lorry.name" .) | trunc $max | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 

@@ -173,7 +173,9 @@ class GetStream final : public grpc::ServerWriteReactor<pb::GetResponse>, public
     if (finished_) return;
     if (!ok) return FinishLocked(ConnectionLost("the receiver has gone"));
     if (response_.has_opened()) {
-      if (source_.arrivals != nullptr && source_.arrivals->MayRest()) Progress();
+      // Those who wait for a trainer that rests are the first to go where others want their places.
+      const bool has_room = 2 * shared_.admitted <= shared_.limits.sessions_max;
+      if (has_room && source_.arrivals != nullptr && source_.arrivals->MayRest()) Progress();
     } else {
       Progress();
       shared_.counters.bytes_sent += chunks_[next_ - 1].length;

@@ -189,6 +189,7 @@ absl::StatusOr<bool> Fetcher::Obtain(Job& job) {
   const Manifest& manifest = job.manifest;
   if (ahead_ != nullptr) {
     if (auto draft = ahead_->Take(job.fetch.key, manifest.image_bytes, manifest.leaves)) {
+      shelf_.Forget(job.fetch.digest);
       job.image = std::move(draft->file);
       job.here = std::move(draft->proven);
       job.bytes_done = job.here.bytes();
@@ -288,6 +289,7 @@ void Fetcher::Finish(const std::shared_ptr<Job>& job, uint64_t Sources::*source)
   const Fetch& fetch = job->fetch;
   if (source == &Sources::store) {
     shelf_.Share(fetch.digest, *job->image);
+    if (shelf_.IsShared()) job->here = {};  // it is found there again, and not kept beside it
     job->claim.reset();
   }
   const uint64_t bytes = job->manifest.image_bytes;

@@ -102,8 +102,10 @@ absl::StatusOr<ImageShelf::Start> ImageShelf::Obtain(const HostCache::Wanted& wa
     if (absl::IsCancelled(found.status())) return found.status();
     if (!found.ok())
       spdlog::warn("fetching without the host's cache: {}", std::string(found.status().message()));
-    if (found.ok() && found->image != nullptr)
+    if (found.ok() && found->image != nullptr) {
+      Forget(wanted.digest);
       return Start{.file = std::move(found->image), .proven = {}, .complete = true, .claim = {}};
+    }
     if (found.ok()) start.claim = std::move(found->claim);
   }
   if (std::optional<Begun> begun = TakeBegun(wanted.digest)) {
@@ -145,6 +147,10 @@ void ImageShelf::Keep(const Digest& digest, std::unique_ptr<transfer::ImageFile>
     begun_.push_back({digest, std::move(file), std::move(proven)});
   }
   GiveUpBegun(kBegunMax);
+}
+
+void ImageShelf::Forget(const Digest& digest) {
+  if (std::optional<Begun> begun = TakeBegun(digest)) GiveBack(std::move(begun->file));
 }
 
 std::optional<ImageShelf::Begun> ImageShelf::TakeBegun(const Digest& digest) {

@@ -63,6 +63,8 @@ class ImageShelf {
   // kBegunMax images, until there is no room for others.
   void Keep(const Digest& digest, std::unique_ptr<transfer::ImageFile> file,
             transfer::RangeSet proven);
+  // What was kept of an image that has come in another way.
+  void Forget(const Digest& digest);
   // As many as are fetched at a time.
   static constexpr size_t kBegunMax = 2;
   // Gives a fetched image to the proxies of the host.

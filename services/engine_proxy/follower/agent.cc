@@ -123,11 +123,15 @@ void Agent::Pursue(const Placement& placement, uint64_t doubts) {
       if (phase == Phase::kFetching || phase == Phase::kHashing) return;
       if (phase == Phase::kFailed) return;  // which is told before it is tried again
       hash = phase == Phase::kPlaced && is_there;
-      if (hash && found->second.doubts == doubts) return;
+      const bool is_proven =
+          doubts == 0 || (found->second.doubts == doubts && found->second.life == life_);
+      if (hash && is_proven) return;
     }
     op = ++last_op_;
-    entries_[placement.name] = {
-        .op = op, .phase = hash ? Phase::kHashing : Phase::kFetching, .doubts = doubts};
+    entries_[placement.name] = {.op = op,
+                                .phase = hash ? Phase::kHashing : Phase::kFetching,
+                                .doubts = doubts,
+                                .life = life_};
   }
   if (hash) return holding_.fetcher->Hash({op, placement.name, digest, render, placement.path});
   holding_.fetcher->Start({.op = op,

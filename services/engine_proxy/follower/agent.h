@@ -51,7 +51,8 @@ class Agent {
   struct Entry {
     OpId op = 0;
     Phase phase = Phase::kHashing;
-    uint64_t doubts = 0;    // the leader's, for which it was proven
+    uint64_t doubts = 0;  // the leader's, for which it was proven, and in which of its lives
+    std::string life = {};
     absl::Status why = {};  // it failed
   };
   // A journal's directories, and who fetches them.

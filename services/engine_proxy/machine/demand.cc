@@ -63,6 +63,11 @@ bool IsNeededNow(const Core& core, const Residency& residency) {
   return MustBeLoaded(core, residency) || PlaceOf(core, residency).has_value();
 }
 
+bool IsPutOff(const Core& core, const Residency& residency) {
+  const auto* fetched = std::get_if<at::Fetched>(&residency.phase);
+  return fetched != nullptr && fetched->put_off.has_value() && core.now < residency.retry_at;
+}
+
 std::string WhyAway(const Core& core, const Residency& residency) {
   if (const auto* failed = std::get_if<at::Failed>(&residency.phase))
     return absl::StrCat("it failed here: ", failed->mishap.reason, ", ", failed->mishap.detail);
@@ -73,6 +78,10 @@ std::string WhyAway(const Core& core, const Residency& residency) {
   if (residency.IsAny<at::Absent, at::Fetching, at::Cancelling>()) return "its files are fetched";
   if (residency.IsAny<at::Loading, at::Verifying, at::Probing, at::Doubted>())
     return "the engine is loading it now";
+  if (IsPutOff(core, residency)) {
+    const at::Mishap& why = *std::get<at::Fetched>(residency.phase).put_off;
+    return absl::StrCat("its load is tried again in a moment: ", why.reason, ", ", why.detail);
+  }
   if (IsSlotFree(core, residency)) return "the engine is busy with another adapter or a pause";
   return absl::StrCat("the engine's ", core.limits.slots, " adapter slots are held by ",
                       WhoHoldsSlots(core));

@@ -26,6 +26,8 @@ bool IsNeededNow(const Core& core, const Residency& residency);
 
 // For people: why requests of the row's target wait.
 std::string WhyAway(const Core& core, const Residency& residency);
+// Whether its load, of which the engine never heard, is tried again later than now.
+bool IsPutOff(const Core& core, const Residency& residency);
 
 // Why this engine would serve other weights than its digest certifies, or none; empty: it would not.
 // What was made for one engine may stand in a journal behind which another kind of engine comes.

@@ -23,7 +23,7 @@ std::string WhyCatchingUp(const Core& core, const fleet::DesiredRow* wanted) {
   if (target == nullptr) return "";
   const auto* fetched = std::get_if<at::Fetched>(&target->phase);
   if (fetched != nullptr && fetched->no_slot.has_value()) return *fetched->no_slot;
-  return target->Is<at::Failed>() ? WhyAway(core, *target) : "";
+  return target->Is<at::Failed>() || IsPutOff(core, *target) ? WhyAway(core, *target) : "";
 }
 
 DoorRow RowFor(const Core& core, const AdapterName& adapter, const Row& row) {

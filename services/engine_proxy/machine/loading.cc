@@ -53,11 +53,6 @@ void PutOff(Core& core, Residency& residency, at::Mishap why) {
   std::get<at::Fetched>(residency.phase).put_off = std::move(why);
 }
 
-bool IsPutOff(const Core& core, const Residency& residency) {
-  return std::get<at::Fetched>(residency.phase).put_off.has_value() &&
-         core.now < residency.retry_at;
-}
-
 // Judges a load that has ended, by a listing that was asked for after that.
 void JudgeLoad(Core& core, Residency& residency) {
   if (IsAsleepFor(core, residency)) {

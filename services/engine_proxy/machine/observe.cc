@@ -111,12 +111,11 @@ Why WhyOf(const Core& core, const Residency& residency, fleet::ResidencyState to
     return {.reason = absent->put_off->reason, .detail = absent->put_off->detail};
   if (fetching != nullptr && !fetching->waits_for.empty())
     return {.reason = "FOLLOWER_FETCHES", .detail = fetching->waits_for};
-  const bool is_delayed = fetched != nullptr && fetched->put_off.has_value();
-  if (is_delayed && told == fleet::ResidencyState::kFetched)
-    return {.reason = fetched->put_off->reason, .detail = fetched->put_off->detail};
   const bool has_no_slot = fetched != nullptr && fetched->no_slot.has_value();
   if (has_no_slot && told == fleet::ResidencyState::kFetched)
     return {.no_slot = true, .reason = "NO_SLOT", .detail = *fetched->no_slot};
+  if (IsPutOff(core, residency) && told == fleet::ResidencyState::kFetched)
+    return {.reason = fetched->put_off->reason, .detail = fetched->put_off->detail};
   if (told == fleet::ResidencyState::kFetched && core.IsWanted(residency)) {
     std::string why = WhyUnservable(core, residency);
     if (!why.empty()) return {.reason = "ADAPTER_UNSERVABLE", .detail = std::move(why)};

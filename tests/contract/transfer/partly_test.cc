@@ -97,6 +97,16 @@ TEST_F(Partly, AnUploadMayRestForLonger) {
   EXPECT_THAT(fetch.Wait(), EndsWithCode(StatusCode::kAborted, ""));
 }
 
+// Places that others want are not held by those who wait for a trainer that rests.
+TEST_F(Partly, AnUploadThatRestsGivesWayWhereTheHouseIsFull) {
+  constexpr Tick kIdleMs = 700;
+  World full("grpc", {.sessions_max = 1, .idle_deadline_ms = kIdleMs});
+  const auto upload = full.handler.Expect("upload", kSize);
+  full.handler.ServePartly("image", image_, upload);
+  Bytes into(kSize);
+  EXPECT_EQ(FetchAndWait(*full.transport, full.FetchOf("image", into)).status, IdleFor(kIdleMs));
+}
+
 TEST_F(Partly, TheFirstEndCounts) {
   arrivals_->End(absl::OkStatus());
   arrivals_->End(absl::UnavailableError("no more"));

@@ -286,6 +286,24 @@ TEST_F(CutShelfTest, AFetchThatOutlastsItsTicketGoesOnWithTheNext) {
   EXPECT_THAT(asked_[1], ::testing::ElementsAre(transfer::Range{bytes_ / 2, bytes_ - bytes_ / 2}));
 }
 
+TEST_F(CutShelfTest, ItIsGivenBackWhereAnotherOfTheHostHasTheImage) {
+  const std::string host = root_ + "/host";
+  shelf_ = ImageShelf::Open(root_ + "/a", JournalId("j1"), {}, host).value();
+  ASSERT_TRUE(std::holds_alternative<FetchFailed>(Run()));
+  auto ours =
+      std::exchange(shelf_, ImageShelf::Open(root_ + "/b", JournalId("j2"), {}, host).value());
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(Run()));
+  shelf_ = std::move(ours);
+  ASSERT_TRUE(std::holds_alternative<FetchDone>(Run()));
+  EXPECT_EQ(asked_.size(), 2u) << "the third found it in the host's cache";
+  const auto again = shelf_->AcquireSpare(bytes_);
+  ASSERT_TRUE(again.ok());
+  size_t images = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(root_ + "/a"))
+    images += entry.is_regular_file() && entry.file_size() >= bytes_ ? 1 : 0;
+  EXPECT_LE(images, 2u) << "what was kept is what is taken now, beside the one that is placed";
+}
+
 TEST_F(CutShelfTest, ItIsGivenUpWhereRoomIsNeeded) {
   ASSERT_TRUE(std::holds_alternative<FetchFailed>(Run()));
   EXPECT_FALSE(shelf_->AcquireSpare(transfer::kImageBytesMax).ok()) << "no guess takes its room";

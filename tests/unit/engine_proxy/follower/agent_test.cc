@@ -146,6 +146,19 @@ TEST_F(AgentTest, WhatTheLeaderDoubtsIsReadOnceMore) {
   EXPECT_EQ(fetches_, 2);
 }
 
+// Each life of the leader counts its doubts from one.
+TEST_F(AgentTest, ALeaderThatWasStartedAgainDoubtsAnew) {
+  FollowerOrder order = Next({}, kOne);
+  order.doubts = 1;
+  ASSERT_TRUE(Follow(order).value());
+  Change(kOne);
+  order.life = "b";
+  order.revision = 1;
+  EXPECT_FALSE(Follow(order).value());
+  EXPECT_TRUE(Follow(order).value());
+  EXPECT_EQ(fetches_, 2);
+}
+
 TEST_F(AgentTest, ADirectoryThatSomebodyRemovedIsFetchedAgain) {
   ASSERT_TRUE(Follow(Next({}, kOne)).value());
   fs::remove_all(PathOf(kOne));

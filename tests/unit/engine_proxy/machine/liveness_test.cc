@@ -192,6 +192,28 @@ TEST(Health, TheDoorSaysWhyTheDecidedVersionFailed) {
   EXPECT_EQ(Door(bench).waits_for, "it failed here: ENGINE_LOAD_FAILED, no memory");
 }
 
+TEST(Health, TheDoorSaysWhyALoadIsPutOff) {
+  Bench bench;
+  bench.load_answer_ = LoadDone{0, Outcome::kUnsent, "FOLLOWER_FETCHES", "follower b:1"};
+  bench.Desire(1, {1});
+  ASSERT_TRUE(Door(bench).catching_up);
+  EXPECT_EQ(Door(bench).waits_for,
+            "its load is tried again in a moment: FOLLOWER_FETCHES, follower b:1");
+}
+
+// Another takes the slot, and the follower has long got the files.
+TEST(Health, WhyALoadWasPutOffIsNotToldOnceItIsDueAgain) {
+  Bench bench(fleet::EngineKind::kSglang, /*slots=*/1);
+  bench.load_answer_ = LoadDone{0, Outcome::kUnsent, "FOLLOWER_FETCHES", "follower b:1"};
+  bench.Desire(1, {1});
+  ASSERT_EQ(bench.Told(1), "FETCHED FOLLOWER_FETCHES");
+  bench.load_answer_.reset();
+  bench.Desire(2, {1, 2});
+  ASSERT_EQ(bench.Told(2), "LOADED");
+  bench.Pass(5'000);
+  EXPECT_EQ(bench.Told(1), "FETCHED");
+}
+
 TEST(Health, TheDoorSaysThatTheDecidedVersionHasNoSlot) {
   Bench bench(fleet::EngineKind::kSglang, /*slots=*/1);
   bench.engine_[EngineName("theirs")] = "/theirs";
