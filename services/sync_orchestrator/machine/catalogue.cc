@@ -1,6 +1,8 @@
 #include "services/sync_orchestrator/machine/catalogue.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <utility>
@@ -22,28 +24,35 @@ void Refuse(Pool& pool, const VersionKey& key) {
   }
 }
 
-// A version that is given up has nothing to wait for: the oldest of these makes room for versions
-// that can still be served.
-void MakeRoom(const Core& core, const PoolId& id, std::vector<VersionKey>& pending) {
-  if (pending.size() < core.config.backlog_limit) return;
-  const auto given_up = std::ranges::find_if(
-      pending, [&](const VersionKey& key) { return GivenUp(core, id, key) != nullptr; });
-  if (given_up != pending.end()) pending.erase(given_up);
+// Makes room for the last `came`, which nobody has counted on yet. A version that is given up has
+// nothing to wait for, and goes first; then the oldest of these, so that the pool comes to the
+// newest of many that were stored while it took its versions from elsewhere.
+void MakeRoom(const Core& core, const PoolId& id, Pool& pool, std::ptrdiff_t came) {
+  std::vector<VersionKey>& pending = pool.record.pending;
+  while (came > 0 && pending.size() > core.config.backlog_limit) {
+    const auto first = pending.end() - came;
+    const auto out = std::find_if(pending.begin(), first, [&](const VersionKey& key) {
+      return GivenUp(core, id, key) != nullptr;
+    });
+    if (out == first) {
+      Refuse(pool, *out);
+      --came;
+    }
+    pending.erase(out);
+  }
 }
 
+// `stored` is not empty.
 void Queue(const Core& core, const fleet::AdapterPolicy& policy, const PoolId& id, Pool& pool,
-           const VersionKey& key) {
+           const std::vector<VersionKey>& stored) {
+  std::vector<VersionKey>& pending = pool.record.pending;
   if (policy.skip == fleet::SkipMode::kAllowed) {
-    pool.record.pending = {key};
+    pending = {stored.back()};
   } else {
-    MakeRoom(core, id, pool.record.pending);
-    if (pool.record.pending.size() < core.config.backlog_limit) {
-      pool.record.pending.push_back(key);
-    } else {
-      Refuse(pool, key);
-    }
+    pending.insert(pending.end(), stored.begin(), stored.end());
+    MakeRoom(core, id, pool, std::ssize(stored));
   }
-  pool.record.considered = key;
+  pool.record.considered = stored.back();
 }
 
 // Stored versions of `run` in order of their numbers, above `after` where one is given.
@@ -74,7 +83,7 @@ void AdvancePool(Core& core, const AdapterInfo& info, const fleet::PoolSource& s
     if (!pool.record.considered.has_value() && stored.size() > 1) {
       stored.erase(stored.begin(), stored.end() - 1);
     }
-    for (const VersionKey& key : stored) Queue(core, info.policy, id, pool, key);
+    if (!stored.empty()) Queue(core, info.policy, id, pool, stored);
   }
   if (pool.record != before) core.SavePool(id, pool);
 }

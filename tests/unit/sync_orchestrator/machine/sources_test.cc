@@ -32,6 +32,13 @@ class SourcesTest : public ::testing::Test {
     return status.committed.has_value() ? status.committed->version.key.number.value : 0;
   }
 
+  std::vector<uint64_t> HistoryIn(const PoolName& pool) const {
+    std::vector<uint64_t> numbers;
+    for (const Activation& a : fleet_.PoolOf(pool).history)
+      numbers.push_back(a.version.key.number.value);
+    return numbers;
+  }
+
   const PoolSource alias_{PoolSource::Kind::kAlias, {}, AliasName("best")};
   Fleet fleet_;
 };
@@ -118,9 +125,23 @@ TEST_F(SourcesTest, WhatWaitedBeforeThatComesInItsOrder) {
   ASSERT_EQ(CommittedIn(kRollout), 1u);
   Take(kRollout, {});
   Settle({"e1"});
-  std::vector<uint64_t> numbers;
-  for (const Activation& a : fleet_.Pool().history) numbers.push_back(a.version.key.number.value);
-  EXPECT_EQ(numbers, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(HistoryIn(kRollout), (std::vector<uint64_t>{1, 2, 3}));
+}
+
+TEST_F(SourcesTest, APoolComesToTheNewestOfMoreThanMayWaitWhenItTakesThemAgain) {
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
+  const VersionKey first = fleet_.Publish(1);
+  Settle({"e1"});
+  fleet_.Alias("best", first);
+  Take(kRollout, alias_);
+  const uint64_t newest = fleet_.config_.backlog_limit + 3;
+  const VersionKey second = fleet_.Publish(2);
+  for (uint64_t number = 3; number <= newest; ++number) fleet_.Publish(number);
+  Take(kRollout, {});
+  fleet_.Step(WatchOpened{1, second, kRollout});
+  EXPECT_EQ(fleet_.told_.back().reason, "SYNC_BACKLOG") << "the oldest makes room";
+  for (uint64_t number = 3; number <= newest; ++number) Settle({"e1"});
+  EXPECT_EQ(CommittedIn(kRollout), newest);
 }
 
 }  // namespace
