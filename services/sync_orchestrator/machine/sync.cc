@@ -144,9 +144,14 @@ bool IsRolledBack(const Core& core, const PoolId& id, const Pool& pool, const Ve
   const fleet::PoolSource& source = pool.sync->source;
   if (source.kind != fleet::PoolSource::Kind::kPool) return false;
   const auto followed = core.pools.find({id.adapter, source.pool});
-  return followed != core.pools.end() &&
-         std::ranges::none_of(followed->second.record.history,
-                              [&](const Activation& a) { return a.version.key == key; });
+  if (followed == core.pools.end()) return false;
+  const std::vector<Activation>& history = followed->second.record.history;
+  // What is older than a full history may only have been forgotten.
+  if (history.size() >= kHistoryLimit) {
+    const VersionKey& oldest = history.front().version.key;
+    if (key.run == oldest.run && key < oldest) return false;
+  }
+  return std::ranges::none_of(history, [&](const Activation& a) { return a.version.key == key; });
 }
 
 void Commit(const Core& core, const PoolId& id, Pool& pool) {

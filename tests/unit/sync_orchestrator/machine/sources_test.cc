@@ -144,5 +144,25 @@ TEST_F(SourcesTest, APoolComesToTheNewestOfMoreThanMayWaitWhenItTakesThemAgain) 
   EXPECT_EQ(CommittedIn(kRollout), newest);
 }
 
+// Not what its history has merely become too long to name.
+TEST_F(SourcesTest, APoolDecidesWhatItStagesHoweverFarTheFollowedOneGetsMeanwhile) {
+  Take(kEval, {PoolSource::Kind::kPool, kRollout, {}});
+  fleet_.Join("v1", 0, fleet::EngineKind::kVllm, kEval);
+  fleet_.Publish(1);
+  Settle({"e1", "v1"});
+  fleet_.Publish(2);
+  Settle({"e1"});
+  const uint64_t newest = 2 + kHistoryLimit + 1;
+  for (uint64_t number = 3; number <= newest; ++number) {
+    fleet_.Publish(number);
+    Settle({"e1"});
+  }
+  ASSERT_EQ(CommittedIn(kRollout), newest);
+  Settle({"v1"});
+  EXPECT_NE(fleet_.PoolOf(kEval).last_decision->why, Abort::kOverridden);
+  EXPECT_EQ(CommittedIn(kEval), newest);
+  EXPECT_EQ(HistoryIn(kEval), (std::vector<uint64_t>{1, 2, newest}));
+}
+
 }  // namespace
 }  // namespace lorry::sync
