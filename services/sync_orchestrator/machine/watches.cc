@@ -198,17 +198,19 @@ std::optional<WatchEvent> WhatRefused(const Core& core, const Pool& pool,
       absl::StrCat("more than ", core.config.backlog_limit, " versions waited; publish slower"));
 }
 
+bool IsComing(const Pool& pool, const VersionKey& version) {
+  const bool is_synced = pool.sync.has_value() && pool.sync->version.key == version;
+  return is_synced || pool.record.override_to == version ||
+         std::ranges::count(pool.record.pending, version) > 0;
+}
+
 // What ends the wait for a version to which a pool will never come any more. A rollback passes newer
 // versions by; but an older one does not succeed what a newer run has fenced.
 std::optional<WatchEvent> WhatEnded(const Core& core, const PoolId& id, const Pool& pool,
                                     const VersionKey& version) {
   const PoolRecord& record = pool.record;
   const bool is_served = pool.committed() != nullptr && pool.committed()->version.key == version;
-  const bool is_synced = pool.sync.has_value() && pool.sync->version.key == version;
-  if (is_served || is_synced || record.override_to == version ||
-      std::ranges::count(record.pending, version) > 0) {
-    return std::nullopt;
-  }
+  if (is_served || IsComing(pool, version)) return std::nullopt;
   std::optional<VersionKey> by;
   if (record.considered >= version) {
     if (!record.pending.empty()) {
@@ -241,7 +243,10 @@ WatchEvent Following(const Core& core, const PoolId& id, const Pool& pool,
   }
   const auto other = core.pools.find({id.adapter, source.pool});
   if (other == core.pools.end()) return Waiting(core, pool, version, id);
-  if (auto refused = WhatRefused(core, other->second, version)) return *std::move(refused);
+  // An operator may have pinned what its queue once turned away.
+  if (ActivationOf(core, other->first, version) == nullptr && !IsComing(other->second, version)) {
+    if (auto refused = WhatRefused(core, other->second, version)) return *std::move(refused);
+  }
   if (auto ended = WhatEnded(core, other->first, other->second, version)) return *std::move(ended);
   WatchEvent event = Waiting(core, pool, version, id);
   if (event.final || !event.reason.empty()) return event;
@@ -285,7 +290,9 @@ WatchEvent ViewOf(const Core& core, const VersionKey& version, const PoolName& p
   const fleet::PoolSource* source = FollowedBy(core, id);  // what is queued waits for no such one
   const bool is_queued = source == nullptr && std::ranges::count(record.pending, version) > 0;
   if (record.override_to == version || is_queued) return Waiting(core, pool, version, id);
-  if (auto refused = WhatRefused(core, pool, version)) return *std::move(refused);
+  if (source == nullptr) {
+    if (auto refused = WhatRefused(core, pool, version)) return *std::move(refused);
+  }
   if (core.store_known && core.FindVersion(version) == nullptr) {
     return Unknown("UNKNOWN_VERSION", "it is not stored");
   }

@@ -96,6 +96,32 @@ TEST_F(SourcesTest, WhoWaitsInAPoolThatFollowsAnotherHearsWhatAFullQueueThereTur
   fleet_.Step(WatchOpened{1, last, kEval});
   EXPECT_EQ(fleet_.told_.back().state, WatchEvent::State::kFailed);
   EXPECT_EQ(fleet_.told_.back().reason, "SYNC_BACKLOG");
+
+  fleet_.Of("v1").health = fleet::MemberHealth::kAsleep;
+  fleet_.Report("v1");
+  fleet_.Override(last, "");
+  fleet_.Step(WatchOpened{2, last, kEval});
+  EXPECT_FALSE(fleet_.told_.back().final) << "it is pinned there, and comes";
+  Settle({"e1"});
+  ASSERT_EQ(CommittedIn(kRollout), last.number.value);
+  fleet_.Override(std::nullopt, "");
+  fleet_.Step(WatchOpened{3, last, kEval});
+  EXPECT_EQ(fleet_.told_.back().reason, "TOO_FEW_ENGINES") << "it is served there";
+}
+
+TEST_F(SourcesTest, WhatAQueueTurnedAwayMayComeFromWhereAPoolTakesItsVersionsNow) {
+  fleet_.Policy({.skip = fleet::SkipMode::kNever});
+  VersionKey last;
+  for (uint64_t number = 1; number <= fleet_.config_.backlog_limit + 2; ++number)
+    last = fleet_.Publish(number);
+  fleet_.Alias("best", last);
+  fleet_.Step(WatchOpened{1, last, kRollout});
+  ASSERT_EQ(fleet_.told_.back().reason, "SYNC_BACKLOG");
+  fleet_.Of("e1").health = fleet::MemberHealth::kAsleep;
+  fleet_.Report("e1");
+  Take(kRollout, alias_);
+  fleet_.Step(WatchOpened{2, last, kRollout});
+  EXPECT_EQ(fleet_.told_.back().reason, "TOO_FEW_ENGINES") << "it comes once engines are there";
 }
 
 TEST_F(SourcesTest, NothingWaitsBehindWhatAPoolHasTakenFromElsewhere) {
