@@ -79,6 +79,7 @@ class ReconnectingReader {
   void Start() { reconnector_.Start(); }
   void Stop() { reconnector_.Stop(); }
   void Redial() { reconnector_.Redial(); }
+  void RedialInVain() { reconnector_.RedialInVain(); }
 
  private:
   class Connection;

@@ -31,6 +31,13 @@ void Reconnector::Redial() {
   current_->Cancel();
 }
 
+void Reconnector::RedialInVain() {
+  MutexLock lock(mutex_);
+  if (current_ == nullptr) return;
+  in_vain_ = true;
+  current_->Cancel();
+}
+
 void Reconnector::Finish() {
   {
     MutexLock lock(mutex_);
@@ -54,10 +61,12 @@ void Reconnector::Run() {
   while (const std::shared_ptr<Dial> dial = Begin()) {
     const auto began = std::chrono::steady_clock::now();
     const bool heard = dial->Wait();
+    const bool in_vain = in_vain_.exchange(false);
     // Being admitted is not yet of use: a service may refuse whoever has said hello.
     const bool lasted =
         std::chrono::steady_clock::now() - began > std::chrono::milliseconds(backoff_.max_ms);
-    failures = redialled_.exchange(false) || heard || lasted ? 0 : failures + 1;
+    const bool was_of_use = redialled_.exchange(false) || (heard && !in_vain) || lasted;
+    failures = was_of_use ? 0 : failures + 1;
     Pause(BackoffMs(backoff_, failures, prng));
   }
 }

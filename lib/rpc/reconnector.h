@@ -41,6 +41,9 @@ class Reconnector {
   ~Reconnector();  // Stop()
   void Start();
   void Redial();
+  // The same for an owner that could not take what it heard: as after a try of no use, the next one
+  // waits for longer each time.
+  void RedialInVain();
   // No try follows the one at hand, which goes on. From any thread, a callback included.
   void Finish();
   void Stop();  // cancels the try at hand and waits for its end; not from a callback
@@ -56,6 +59,7 @@ class Reconnector {
   bool stopping_ LORRY_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Dial> current_ LORRY_GUARDED_BY(mutex_);
   std::atomic<bool> redialled_ = false;  // the try at hand ends because its owner wants another
+  std::atomic<bool> in_vain_ = false;    // what was heard in it was of no use
   std::thread thread_;
 };
 

@@ -122,9 +122,10 @@ void StoreLink::OnClosed(const absl::Status& why) {
 
 void StoreLink::Post(Event event) { orchestrator_.PostAnswer(std::move(event)); }
 
-// Facts must not be lost: a full mailbox ends the watch, which then goes on from the cursor.
+// Facts must not be lost: a full mailbox ends the watch, which then goes on from the cursor. It may
+// be full for hours, as where the disk is, and each watch has the store read what this one missed.
 void StoreLink::OnMessage(const store::v1::WatchResponse& message) {
-  if (!Take(message)) watch_.Redial();
+  if (!Take(message)) watch_.RedialInVain();
 }
 
 // The whole message or, where the mailbox is full, nothing of it.

@@ -231,6 +231,38 @@ TEST(Watch, OneThatIsRedialledIsNotPunished) {
   }
 }
 
+TEST(Watch, WhoeverHearsInVainDialsLessAndLess) {
+  using Reader = ReconnectingReader<echo::EchoResponse>;
+  struct Client {
+    explicit Client(void (Reader::*redial)())
+        : reader(
+              {.start = [this](auto* context,
+                               auto* reactor) { stub->async()->Watch(context, &request, reactor); },
+               .on_message = [this, redial](const echo::EchoResponse&) { (reader.*redial)(); }},
+              kPatient) {
+      reader.Start();
+    }
+    // How often it has dialled, which is that often at least; hears a word each time.
+    size_t Hear(size_t at_least) {
+      const auto watches = server.service.watches.WaitForCount(at_least);
+      watches.back()->Send(Response("word"));
+      return watches.size();
+    }
+    EchoServer server;
+    const std::unique_ptr<echo::EchoService::Stub> stub = server.Stub();
+    const echo::EchoRequest request;
+    Reader reader;
+  };
+  Client in_vain(&Reader::RedialInVain), other(&Reader::Redial);
+  constexpr size_t kTimes = 100;
+  size_t dialled = 0;
+  for (size_t times = 1; times <= kTimes; ++times) {
+    ASSERT_GE(other.Hear(times), times);
+    dialled = in_vain.Hear(1);
+  }
+  EXPECT_LT(dialled, kTimes / 5);
+}
+
 // A reader that takes nothing: the window fills, then the FIFO.
 TEST(Watch, AReaderThatFallsBehindIsToldSo) {
   EchoServer server({.stream_stall_max_ms = 60'000});

@@ -10,6 +10,7 @@
 #include "lib/kv/memory_store.h"
 #include "lib/metrics/registry.h"
 #include "lib/rpc/channel.h"
+#include "lib/rpc/reconnecting_stream.h"
 #include "services/sync_orchestrator/rpc/gauges.h"
 #include "tests/fuzz/orchestrator/scripted_store.h"
 #include "tests/unit/sync_orchestrator/rpc/store_words.h"
@@ -130,6 +131,39 @@ TEST_F(StoreLinkTest, WhileTheMailboxIsFullTheWatchBeginsAgainWhereItWas) {
     return link_->Newest().at(AdapterName("math")).number.value > kFacts;
   }));
   EXPECT_EQ(Heard().pools.at(0).adapter, AdapterName("math"));
+}
+
+// It may be full for as long as the disk is, and each watch has the store read what was missed.
+TEST_F(StoreLinkTest, WhileTheMailboxIsFullItAsksTheStoreLessAndLess) {
+  Watch(1);
+  disk_.is_full = true;
+  store_.Say(At(1, true));
+  constexpr uint64_t kFacts = 10'000;
+  const auto say = [](fuzz::ScriptedStore& store, uint64_t number) {
+    WatchResponse fact = At(number);
+    AddVersion(fact, "math", number);
+    store.Say(fact);
+  };
+  for (uint64_t number = 2; number <= kFacts; ++number) say(store_, number);
+  Watch(2);
+  // Somebody who dials anew after each word, of which none is in vain.
+  fuzz::ScriptedStore other_store;
+  const auto stub =
+      store::v1::StoreService::NewStub(*rpc::MakeChannel({.target = other_store.address()}));
+  const store::v1::WatchRequest request;
+  rpc::ReconnectingReader<WatchResponse> other(
+      {.start = [&](auto* context,
+                    auto* reactor) { stub->async()->Watch(context, &request, reactor); },
+       .on_message = [&](const WatchResponse&) { other.Redial(); }});
+  other.Start();
+  const size_t before = store_.watches().size();
+  uint64_t number = kFacts;
+  EXPECT_TRUE(Eventually([&] {
+    say(store_, ++number);
+    say(other_store, number);
+    return other_store.watches().size() >= 12;
+  }));
+  EXPECT_LT(store_.watches().size() - before, 8u);
 }
 
 TEST_F(StoreLinkTest, APresentStateThatWasCutShortBeginsAgain) {
