@@ -23,10 +23,13 @@ absl::Status PieceShares::Share::Resize(size_t pieces) {
   const size_t had = all_->taken_by_[owner_];
   const size_t own = had - taken_ + wanted, all = all_->taken_ - taken_ + wanted;
   if (wanted > taken_ && own > all_->pieces_max_ - std::min(all, all_->pieces_max_)) {
-    return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_RANGES",
-                 absl::StrCat("the open uploads", owner_.empty() ? "" : " of ", owner_, " lie in ",
-                              had, " pieces too many to remember more; send ranges in order, or ",
-                              "commit or abort uploads"));
+    // It is no fault of this upload, which would be taken if others were not open: clients try again.
+    return Error(
+        absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
+        absl::StrCat("no more scattered pieces can be remembered: the open uploads",
+                     owner_.empty() ? "" : " of ", owner_, " lie in ", had, ", all together in ",
+                     all_->taken_, "; try again once some have been ",
+                     "committed or aborted, or send in order, for which there is room"));
   }
   taken_ = wanted;
   all_->taken_ = all;

@@ -35,8 +35,8 @@ class PieceShares : public std::enable_shared_from_this<PieceShares> {
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
     ~Share();
-    // The upload lies in so many pieces. RESOURCE_EXHAUSTED TOO_MANY_RANGES, changing nothing, when
-    // these are more than before and there is no room for them.
+    // The upload lies in so many pieces. RESOURCE_EXHAUSTED SERVER_BUSY, changing nothing, when
+    // these are more than before and other uploads leave no room for them.
     absl::Status Resize(size_t pieces);
 
    private:
