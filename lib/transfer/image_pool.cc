@@ -67,13 +67,16 @@ ImagePool::~ImagePool() {
 }
 
 std::unique_ptr<ImageFile> ImagePool::TakeIdle(uint64_t bytes) {
-  std::erase_if(idle_, [this](const std::unique_ptr<ImageFile>& file) {
-    if (file->IsWhole()) return false;
-    counts_.idle_bytes -= file->size();
+  for (auto it = idle_.begin(); it != idle_.end();) {
+    if ((*it)->IsWhole()) {
+      ++it;
+      continue;
+    }
+    counts_.idle_bytes -= (*it)->size();
     ++counts_.dropped;
-    file->Unlink().IgnoreError();
-    return true;
-  });
+    (*it)->Unlink().IgnoreError();
+    it = idle_.erase(it);
+  }
   auto best = idle_.end();
   for (auto it = idle_.begin(); it != idle_.end(); ++it) {
     if (FileServes((*it)->size(), bytes) &&
