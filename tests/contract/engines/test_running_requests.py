@@ -17,12 +17,13 @@ ATTEMPTS = 5
 @contextlib.contextmanager
 def slowly(api):
     """A fake takes its time for tokens, as no machine is too slow for what is tried meanwhile; a real engine takes its own."""
-    is_fake = hasattr(api.engine, "set")
-    if is_fake:
+    if api.engine.is_fake:
         api.engine.set(token_delay_s=0.1)
-    yield
-    if is_fake:
-        api.engine.set(token_delay_s=0.002)
+    try:
+        yield
+    finally:
+        if api.engine.is_fake:
+            api.engine.set(token_delay_s=0.002)
 
 
 def test_streams_repeat_themselves_on_sglang_and_go_on_on_vllm(api):
