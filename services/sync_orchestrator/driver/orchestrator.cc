@@ -129,6 +129,10 @@ absl::StatusOr<std::shared_ptr<const Status>> Orchestrator::GetStatus(Tick deadl
   return driver_->Ask([this](const Machine& machine) { return Snapshot(machine); }, deadline);
 }
 
+absl::Status Orchestrator::TakesTurn(Tick deadline) {
+  return driver_->Ask([](const Machine&) { return true; }, deadline).status();
+}
+
 // --- the driver's thread
 
 std::shared_ptr<const Status> Orchestrator::Snapshot(const Machine& machine) {

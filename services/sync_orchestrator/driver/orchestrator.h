@@ -2,7 +2,7 @@
 // out to the ports.
 //
 // Owned by main. The RPC layer calls in from gRPC's threads; every method is thread-safe and none
-// waits for the machine except Ask... and GetStatus, which wait until their deadline.
+// waits for the machine except Ask..., GetStatus and TakesTurn, which wait until their deadline.
 #pragma once
 
 #include <atomic>
@@ -77,6 +77,8 @@ class Orchestrator {
 
   // One snapshot for all who ask before the next event.
   absl::StatusOr<std::shared_ptr<const Status>> GetStatus(Tick deadline);
+  // Whether the machine takes a turn by then; costs it nothing, however large the fleet.
+  absl::Status TakesTurn(Tick deadline);
   // The time that ticks of a Status are of.
   Tick Now() const { return driver_->Now(); }
 

@@ -4,7 +4,7 @@ namespace lorry::sync {
 
 absl::Status IsReady(Orchestrator& orchestrator, const StoreLink& store, Tick deadline) {
   if (!store.connected()) return absl::UnavailableError("the adapter-store does not answer");
-  if (orchestrator.GetStatus(deadline).ok()) return absl::OkStatus();
+  if (orchestrator.TakesTurn(deadline).ok()) return absl::OkStatus();
   return absl::UnavailableError(
       "it takes no turn: it is busy, or cannot write its records, which its log says");
 }
