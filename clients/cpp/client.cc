@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
 #include "lib/base/error.h"
+#include "lib/fleet/held.h"
 #include "lib/rpc/status.h"
 #include "lorry/engine/v1/proxy.grpc.pb.h"
 #include "lorry/store/v1/store.grpc.pb.h"
@@ -278,9 +279,7 @@ absl::Status Client::Delete(const common::v1::VersionRef& version) {
 absl::Status Client::ReleaseHolder(const std::string& holder) {
   store::v1::SetHoldsRequest request;
   request.set_holder(holder);
-  // A holder counts within an incarnation: the second, since 2026, in which it began.
-  constexpr int64_t kUnixSecondsOf2026 = int64_t{490'896} * 3'600;
-  request.set_incarnation(std::max<int64_t>(1, std::time(nullptr) - kUnixSecondsOf2026));
+  request.set_incarnation(fleet::NewIncarnation(std::time(nullptr)));
   request.set_revision(1);
   return stubs_->OfStore(&StoreStub::SetHolds, request).status();
 }

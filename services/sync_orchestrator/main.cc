@@ -1,10 +1,11 @@
 // sync-orchestrator: wires store link, machine, RPC and metrics. Nothing is decided here.
 #include <spdlog/spdlog.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "absl/flags/flag.h"
 #include "lib/base/error.h"
+#include "lib/fleet/held.h"
 #include "lib/kv/sqlite/sqlite_store.h"
 #include "lib/metrics/admin_server.h"
 #include "lib/program/program.h"
@@ -26,15 +27,6 @@ namespace {
 // /readyz waits at most this long for the machine; whoever asks waits a few seconds.
 constexpr int64_t kReadyDeadlineMs = 1'000;
 
-// Seconds since 2026, for a fleet that neither records nor store remember: above what its members
-// may still do. Where the store remembers one, the next is the highest that anybody knows and one.
-uint64_t NewIncarnation() {
-  constexpr int64_t kUnixSecondsOf2026 = int64_t{490'896} * 3'600;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::max<int64_t>(
-      1, std::chrono::duration_cast<std::chrono::seconds>(now).count() - kUnixSecondsOf2026));
-}
-
 absl::Status Run(runtime::Signals& signals) {
   if (absl::GetFlag(FLAGS_store).empty()) {
     return Error(absl::StatusCode::kInvalidArgument, "",
@@ -47,13 +39,15 @@ absl::Status Run(runtime::Signals& signals) {
 
   metrics::Registry registry({.service = "sync-orchestrator", .version = program::kVersion});
   absl::Status fatal;
-  LORRY_ASSIGN_OR_RETURN(const std::unique_ptr<Orchestrator> orchestrator,
-                         Orchestrator::Create(*kv, clock,
-                                              {.machine = {.new_incarnation = NewIncarnation()},
-                                               .on_fatal = [&](const absl::Status& why) {
-                                                 fatal = why;
-                                                 signals.RequestStop();
-                                               }}));
+  LORRY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Orchestrator> orchestrator,
+      Orchestrator::Create(
+          *kv, clock,
+          {.machine = {.new_incarnation = fleet::NewIncarnation(std::time(nullptr))},
+           .on_fatal = [&](const absl::Status& why) {
+             fatal = why;
+             signals.RequestStop();
+           }}));
   ServingMetrics serving(registry);
   SyncObserver observer(PhaseMetrics(registry, serving));
 

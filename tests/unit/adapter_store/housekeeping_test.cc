@@ -1,36 +1,13 @@
 #include "services/adapter_store/housekeeping.h"
 
-#include <atomic>
 #include <future>
 #include <thread>
 
+#include "tests/testing/refusing_kv.h"
 #include "tests/unit/adapter_store/images_dsl.h"
 
 namespace lorry::store {
 namespace {
-
-// Refuses to write when told to.
-class RefusingStore final : public kv::Store {
- public:
-  absl::StatusOr<uint64_t> Commit(const kv::Transaction& transaction) override {
-    if (refuses) return how;
-    return inner_->Commit(transaction);
-  }
-  absl::StatusOr<std::unique_ptr<kv::Snapshot>> TakeSnapshot() override {
-    return inner_->TakeSnapshot();
-  }
-  absl::StatusOr<std::optional<kv::Entry>> Get(std::string_view key) override {
-    return inner_->Get(key);
-  }
-  absl::StatusOr<std::vector<kv::Entry>> List(const kv::Range& range) override {
-    return inner_->List(range);
-  }
-  absl::Status how;  // before the next
-  std::atomic<bool> refuses = false;
-
- private:
-  const std::unique_ptr<kv::Store> inner_ = kv::MakeMemoryStore();
-};
 
 class HousekeepingTest : public ImagesTest {
  protected:

@@ -22,6 +22,16 @@ class UploadsTest : public ImagesTest {
     return {.offset = adapter.header_bytes,
             .length = adapter.image.size() / 2 - adapter.header_bytes};
   }
+  // The upload's file is sealed, and no record says so.
+  UploadId CrashAfterTheSeal() {
+    const UploadId id = BeginImage(7, adapter_)->upload.id;
+    EXPECT_THAT(SendRest(id, adapter_), IsOk());
+    failing_.Fail(blob::BlobOp::kOpen, absl::UnavailableError("the process is about to die"));
+    EXPECT_TRUE(absl::IsUnavailable(Commit(id).status()));
+    failing_.Heal();
+    RestartAll();
+    return id;
+  }
   const TestAdapter adapter_ = MakeAdapter(7);
 };
 
@@ -176,12 +186,7 @@ TEST_F(UploadsTest, ASealThatFailsLeavesTheUploadOpenForAnotherCommit) {
 }
 
 TEST_F(UploadsTest, ACrashAfterTheSealGoesOnFromTheSealedFile) {
-  const UploadId id = BeginImage(7, adapter_)->upload.id;
-  ASSERT_THAT(SendRest(id, adapter_), IsOk());
-  failing_.Fail(blob::BlobOp::kOpen, absl::UnavailableError("the process is about to die"));
-  EXPECT_TRUE(absl::IsUnavailable(Commit(id).status()));
-  failing_.Heal();
-  RestartAll();
+  const UploadId id = CrashAfterTheSeal();
   EXPECT_EQ(StateOf(id), "OPEN");
   EXPECT_THAT(uploads_->Get(id)->missing, IsEmpty());
   EXPECT_THAT(Send(id, adapter_, SecondHalf(adapter_)), IsError("UPLOAD_COMPLETE"));
@@ -189,12 +194,7 @@ TEST_F(UploadsTest, ACrashAfterTheSealGoesOnFromTheSealedFile) {
 }
 
 TEST_F(UploadsTest, ASealedFileThatTheDiskDoesNotGiveBackEndsItsUpload) {
-  const UploadId id = BeginImage(7, adapter_)->upload.id;
-  ASSERT_THAT(SendRest(id, adapter_), IsOk());
-  failing_.Fail(blob::BlobOp::kOpen, absl::UnavailableError("the process is about to die"));
-  EXPECT_TRUE(absl::IsUnavailable(Commit(id).status()));
-  failing_.Heal();
-  RestartAll();
+  const UploadId id = CrashAfterTheSeal();
   failing_.Fail(blob::BlobOp::kLoad, Error(absl::StatusCode::kDataLoss, "DISK_FAILED", "gone"));
   EXPECT_THAT(Commit(id), IsError("DISK_FAILED"));
   EXPECT_EQ(StateOf(id), "DEAD DISK_FAILED");

@@ -158,28 +158,35 @@ TEST_F(ShelfTest, AFullStoreIsAskedAgain) {
   }
 }
 
-// Ends each fetch at once, and remembers how long it might have taken.
-class Hasty final : public transfer::Transport {
+// A transport of a test's own, which only fetches, and has ended when it returns.
+class Fetching : public transfer::Transport {
  public:
-  explicit Hasty(Tick& allowed_ms) : allowed_ms_(allowed_ms) {}
-  std::string_view name() const override { return "hasty"; }
-  std::string_view scheme() const override { return "hasty"; }
-  std::shared_ptr<transfer::Transfer> Fetch(transfer::FetchRequest request, transfer::OnRange,
-                                            transfer::OnDone on_done) override {
-    allowed_ms_ = request.options.deadline_ms;
-    on_done({.status = absl::NotFoundError("gone")});
-    return std::make_shared<Ended>();
-  }
+  std::string_view name() const override { return "fetching"; }
+  std::string_view scheme() const override { return "memory"; }
   std::shared_ptr<transfer::Transfer> Push(transfer::PushRequest, transfer::OnRange,
                                            transfer::OnDone) override {
     return nullptr;
   }
   transfer::TransportStats stats() const override { return {}; }
 
- private:
+ protected:
   struct Ended final : transfer::Transfer {
     void Cancel() override {}
   };
+};
+
+// Ends each fetch at once, and remembers how long it might have taken.
+class Hasty final : public Fetching {
+ public:
+  explicit Hasty(Tick& allowed_ms) : allowed_ms_(allowed_ms) {}
+  std::shared_ptr<transfer::Transfer> Fetch(transfer::FetchRequest request, transfer::OnRange,
+                                            transfer::OnDone on_done) override {
+    allowed_ms_ = request.options.deadline_ms;
+    on_done({.status = absl::NotFoundError("gone")});
+    return std::make_shared<Ended>();
+  }
+
+ private:
   Tick& allowed_ms_;
 };
 
@@ -191,7 +198,7 @@ TEST_F(ShelfTest, ALargeImageMayComeSlowlyAsLongAsItComes) {
   Manifest large = ManifestNow().value();
   large.image_bytes = uint64_t{96} << 20;
   large.leaves.assign(large.image_bytes / transfer::kLeafBytes, {});
-  large.addresses = {"hasty://store"};
+  large.addresses = {"memory://store"};
   const auto config = peft::CanonicalConfig(*peft::ParseConfig(kConfig));
   large.digest = *peft::DigestOf(large.image_bytes, large.leaves, *config);
   const Event end = Run(Wanting(large.digest), [&](const VersionKey&) { return large; });
@@ -201,13 +208,11 @@ TEST_F(ShelfTest, ALargeImageMayComeSlowlyAsLongAsItComes) {
 }
 
 // Gives the first half of what it is asked for the first time, ending so, and all of it afterwards.
-class Halting final : public transfer::Transport {
+class Halting final : public Fetching {
  public:
   Halting(const Stored& stored, std::vector<std::vector<transfer::Range>>& asked,
           const absl::Status& end)
       : stored_(stored), asked_(asked), end_(end) {}
-  std::string_view name() const override { return "halting"; }
-  std::string_view scheme() const override { return "memory"; }
   std::shared_ptr<transfer::Transfer> Fetch(transfer::FetchRequest request, transfer::OnRange,
                                             transfer::OnDone on_done) override {
     const bool halts = asked_.empty();
@@ -222,16 +227,8 @@ class Halting final : public transfer::Transport {
     on_done(std::move(outcome));
     return std::make_shared<Ended>();
   }
-  std::shared_ptr<transfer::Transfer> Push(transfer::PushRequest, transfer::OnRange,
-                                           transfer::OnDone) override {
-    return nullptr;
-  }
-  transfer::TransportStats stats() const override { return {}; }
 
  private:
-  struct Ended final : transfer::Transfer {
-    void Cancel() override {}
-  };
   const Stored& stored_;
   std::vector<std::vector<transfer::Range>>& asked_;
   const absl::Status& end_;

@@ -2,47 +2,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <memory>
-#include <optional>
-#include <string_view>
-#include <vector>
 
 #include "lib/base/error.h"
-#include "lib/kv/memory_store.h"
 #include "lib/metrics/registry.h"
 #include "lib/rpc/channel.h"
 #include "services/sync_orchestrator/rpc/gauges.h"
 #include "services/sync_orchestrator/rpc/readiness.h"
 #include "tests/fuzz/orchestrator/scripted_store.h"
+#include "tests/testing/refusing_kv.h"
 #include "tests/unit/sync_orchestrator/rpc/store_words.h"
 
 namespace lorry::sync {
 namespace {
 
 using ::testing::HasSubstr;
-
-class FillingStore final : public kv::Store {
- public:
-  void Fill(bool full) { full_ = full; }
-  absl::StatusOr<uint64_t> Commit(const kv::Transaction& transaction) override {
-    if (full_) return Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "no room");
-    return under_->Commit(transaction);
-  }
-  absl::StatusOr<std::unique_ptr<kv::Snapshot>> TakeSnapshot() override {
-    return under_->TakeSnapshot();
-  }
-  absl::StatusOr<std::optional<kv::Entry>> Get(std::string_view key) override {
-    return under_->Get(key);
-  }
-  absl::StatusOr<std::vector<kv::Entry>> List(const kv::Range& range) override {
-    return under_->List(range);
-  }
-
- private:
-  const std::unique_ptr<kv::Store> under_ = kv::MakeMemoryStore();
-  std::atomic<bool> full_ = false;
-};
 
 class SilentProxy final : public MemberSession {
   void SendDesired(const fleet::Desired&) override {}
@@ -51,7 +25,8 @@ class SilentProxy final : public MemberSession {
 
 TEST(FullDisk, IsSeenInReadinessAndMetricsUntilThereIsRoom) {
   const SteadyClock clock;
-  FillingStore kv;
+  RefusingStore kv;
+  kv.how = Error(absl::StatusCode::kResourceExhausted, "DISK_FULL", "no room");
   fuzz::ScriptedStore store;
   metrics::Registry registry{{.service = "sync-orchestrator", .version = "0"}};
   ServingMetrics serving(registry);
@@ -70,7 +45,7 @@ TEST(FullDisk, IsSeenInReadinessAndMetricsUntilThereIsRoom) {
   EXPECT_TRUE(Eventually([&] { return ready(kPatienceMs).ok(); }));
   EXPECT_THAT(registry.Scrape(), HasSubstr("\nlorry_orchestrator_answers 1\n"));
 
-  kv.Fill(true);
+  kv.refuses = true;
   fleet::Observed observed;
   observed.journal = JournalId("j");
   ASSERT_TRUE(orchestrator
@@ -80,7 +55,7 @@ TEST(FullDisk, IsSeenInReadinessAndMetricsUntilThereIsRoom) {
   EXPECT_TRUE(Eventually([&] { return !ready(1).ok(); }));
   EXPECT_THAT(registry.Scrape(), HasSubstr("\nlorry_orchestrator_answers 0\n"));
 
-  kv.Fill(false);
+  kv.refuses = false;
   EXPECT_TRUE(Eventually([&] { return ready(kPatienceMs).ok(); }));
   EXPECT_THAT(registry.Scrape(), HasSubstr("\nlorry_orchestrator_answers 1\n"));
   link.Stop();

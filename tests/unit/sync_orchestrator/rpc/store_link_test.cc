@@ -3,16 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 
-#include "lib/kv/memory_store.h"
 #include "lib/metrics/registry.h"
 #include "lib/rpc/channel.h"
 #include "lib/rpc/reconnecting_stream.h"
 #include "services/sync_orchestrator/rpc/gauges.h"
 #include "tests/fuzz/orchestrator/scripted_store.h"
+#include "tests/testing/refusing_kv.h"
 #include "tests/unit/sync_orchestrator/rpc/store_words.h"
 
 namespace lorry::sync {
@@ -21,28 +20,6 @@ namespace {
 using store::v1::WatchResponse;
 
 const grpc::Status kAway(grpc::StatusCode::UNAVAILABLE, "restarting");
-
-// Records on a disk that may be full.
-class FullDisk final : public kv::Store {
- public:
-  absl::StatusOr<std::optional<kv::Entry>> Get(std::string_view key) override {
-    return kept_->Get(key);
-  }
-  absl::StatusOr<std::vector<kv::Entry>> List(const kv::Range& range) override {
-    return kept_->List(range);
-  }
-  absl::StatusOr<uint64_t> Commit(const kv::Transaction& transaction) override {
-    if (is_full) return absl::ResourceExhaustedError("no space left on device");
-    return kept_->Commit(transaction);
-  }
-  absl::StatusOr<std::unique_ptr<kv::Snapshot>> TakeSnapshot() override {
-    return kept_->TakeSnapshot();
-  }
-  std::atomic<bool> is_full = false;
-
- private:
-  const std::unique_ptr<kv::Store> kept_ = kv::MakeMemoryStore();
-};
 
 class StoreLinkTest : public ::testing::Test {
  protected:
@@ -78,7 +55,7 @@ class StoreLinkTest : public ::testing::Test {
   }
 
   const SteadyClock clock_;
-  FullDisk disk_;
+  RefusingStore disk_;
   metrics::Registry registry_{{.service = "sync-orchestrator", .version = "0"}};
   ServingMetrics serving_{registry_};
   SyncObserver observer_{PhaseMetrics(registry_, serving_)};
@@ -106,7 +83,7 @@ TEST_F(StoreLinkTest, AWatchGoesOnFromWhatWasHeardOfThatStore) {
 
 TEST_F(StoreLinkTest, WhileTheMailboxIsFullTheWatchBeginsAgainWhereItWas) {
   Watch(1);
-  disk_.is_full = true;
+  disk_.refuses = true;
   WatchResponse whole = At(1, true);
   AddAdapter(whole, "math");
   AddVersion(whole, "math", 1);
@@ -123,7 +100,7 @@ TEST_F(StoreLinkTest, WhileTheMailboxIsFullTheWatchBeginsAgainWhereItWas) {
   EXPECT_LT(taken, kFacts);
   say(kFacts + 1);
   EXPECT_EQ(Watch(3).from_revision(), taken) << "there is still no room";
-  disk_.is_full = false;
+  disk_.refuses = false;
   // A watch that ends still takes words, and drops them.
   last_ = 2 * kFacts;
   EXPECT_TRUE(Eventually([&] {
@@ -136,7 +113,7 @@ TEST_F(StoreLinkTest, WhileTheMailboxIsFullTheWatchBeginsAgainWhereItWas) {
 // It may be full for as long as the disk is, and each watch has the store read what was missed.
 TEST_F(StoreLinkTest, WhileTheMailboxIsFullItAsksTheStoreLessAndLess) {
   Watch(1);
-  disk_.is_full = true;
+  disk_.refuses = true;
   store_.Say(At(1, true));
   constexpr uint64_t kFacts = 10'000;
   const auto say = [](fuzz::ScriptedStore& store, uint64_t number) {
