@@ -37,7 +37,8 @@ inline constexpr size_t kHolderBytesMax = 128;
 inline constexpr size_t kHoldersMax = 1'000;
 inline constexpr size_t kAliasesMax = 1'000;  // of one adapter
 inline constexpr size_t kRunsListed = 100;
-// Each open upload holds disk space and a mapping; ranks of one attempt share one.
+// Each open upload holds disk space and a mapping; ranks of one attempt share one. A publisher whose
+// name is known may have as many as are left for the others: alone half of all, two a third each.
 inline constexpr size_t kOpenUploadsMax = 256;
 // When a quota asks for room, these of the current run stay: a trainer may resume from any of them.
 inline constexpr size_t kNewestKept = 4;
@@ -256,7 +257,7 @@ class Catalog {
   absl::StatusOr<std::optional<Upload>> JoinOrFence(Draft& draft, News& news,
                                                     const BeginUploadArgs& args);
   absl::StatusOr<bool> MakeRoom(Draft& draft, News& news, Adapter& adapter,
-                                const BeginUploadArgs& args);
+                                const std::string& owner, const BeginUploadArgs& args);
   absl::StatusOr<std::vector<Version>> Expendable(const Adapter& adapter);
   uint32_t StoreKeepOf(const Adapter& adapter) const;
   absl::Status DropOld(Draft& draft, News& news, Adapter& adapter);

@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<Version>> Catalog::Expendable(const Adapter& adapter)
 // False: some of the versions that are to leave are on the draft, which is committed before the next
 // of them.
 absl::StatusOr<bool> Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapter,
-                                       const BeginUploadArgs& args) {
+                                       const std::string& owner, const BeginUploadArgs& args) {
   LORRY_ASSIGN_OR_RETURN(const std::vector<Upload> open, ListOpenUploads());
   LORRY_ASSIGN_OR_RETURN(const uint64_t stored, draft.GetNumber(keys::kBytes));
   const Policy& policy = adapter.policy;
@@ -85,20 +85,26 @@ absl::StatusOr<bool> Catalog::MakeRoom(Draft& draft, News& news, Adapter& adapte
                   .total_bytes_max = OrUnlimited(options_.total_bytes_max),
                   .versions = adapter.versions,
                   .versions_max = OrUnlimited(policy.quota_versions)};
-  size_t open_count = 0;
+  size_t open_count = 0, own_count = 0;
   for (const Upload& upload : open) {
     // One that this call has just fenced is still listed; its room is free again.
     LORRY_ASSIGN_OR_RETURN(const auto still, draft.GetText(keys::OfOpenUpload(upload.id)));
     if (!still.has_value()) continue;
     ++open_count;
+    if (upload.owner == owner) ++own_count;
     account.total_bytes += upload.image_bytes;
     if (upload.key.adapter != adapter.name) continue;
     account.adapter_bytes += upload.image_bytes;
     ++account.versions;
   }
-  if (open_count >= kOpenUploadsMax) {
-    return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_UPLOADS",
-                 absl::StrCat(open_count, " uploads are open; commit or abort some, or wait"));
+  const size_t left = kOpenUploadsMax - std::min(open_count, kOpenUploadsMax);
+  if (left == 0 || (!owner.empty() && own_count >= left)) {
+    const std::string whose = left == 0 ? ""
+                                        : absl::StrCat(", of them ", own_count, " of ", owner,
+                                                       ", as many as are left for all others");
+    return Error(
+        absl::StatusCode::kResourceExhausted, "TOO_MANY_UPLOADS",
+        absl::StrCat(open_count, " uploads are open", whose, "; commit or abort some, or wait"));
   }
   if (account.Fits(args.image_bytes)) return true;
 

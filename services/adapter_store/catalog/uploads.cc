@@ -167,7 +167,7 @@ absl::StatusOr<BegunUpload> Catalog::BeginUpload(const BeginUploadArgs& args) {
       begun.upload = **joined;
       return absl::OkStatus();
     }
-    LORRY_ASSIGN_OR_RETURN(room, MakeRoom(draft, news, adapter, args));
+    LORRY_ASSIGN_OR_RETURN(room, MakeRoom(draft, news, adapter, run->owner, args));
     if (!room) return absl::OkStatus();
     Upload& upload = begun.upload;
     begun.fresh = true;

@@ -226,6 +226,32 @@ TEST_F(UploadsCatalogTest, OpenUploadsAreBounded) {
   EXPECT_THAT(Begin(kOpenUploadsMax), IsError("TOO_MANY_UPLOADS"));
 }
 
+TEST_F(UploadsCatalogTest, APublisherLeavesRoomForOthersUploads) {
+  const auto begin = [&](const std::string& who, uint64_t number) {
+    BeginUploadArgs args = Args(number);
+    args.key.adapter = AdapterName(absl::StrCat("of ", who));
+    args.principal.name = who;
+    return catalog_->BeginUpload(args).status();
+  };
+  for (const std::string who : {"alice", "bob"}) {
+    const AdapterName adapter(absl::StrCat("of ", who));
+    ASSERT_THAT(catalog_->SetAdapter(adapter, {}, std::nullopt), IsOk());
+    ASSERT_THAT(catalog_->OpenRun({.adapter = adapter,
+                                   .resume_from = std::nullopt,
+                                   .expected_run = std::nullopt,
+                                   .request_id = "",
+                                   .principal = {.name = who}}),
+                IsOk());
+  }
+  for (uint64_t number = 0; number < kOpenUploadsMax / 2; ++number) {
+    ASSERT_THAT(begin("alice", number), IsOk());
+  }
+  const absl::Status refused = begin("alice", kOpenUploadsMax / 2);
+  EXPECT_THAT(refused, IsError("TOO_MANY_UPLOADS"));
+  EXPECT_THAT(refused.message(), HasSubstr("128 of alice"));
+  EXPECT_THAT(begin("bob", 1), IsOk());
+}
+
 TEST_F(UploadsCatalogTest, DeadUploadsAreForgottenLater) {
   now_ms_ = 10 * options_.dead_upload_kept_ms;
   const UploadId id = Begin(7)->upload.id;
