@@ -301,6 +301,18 @@ class EnginesOfSeveralNodes(unittest.TestCase):
             self.assertTrue(admits(policy, self.leader["metadata"]["labels"], port["containerPort"]), port)
 
 
+class Alerts(unittest.TestCase):
+    def alerts(self, *arguments):
+        rules = [item for item in objects("--set", "monitoring.prometheusRule.enabled=true", *arguments) if item["kind"] == "PrometheusRule"]
+        return [rule["alert"] for group in rules[0]["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+
+    def test_a_release_of_proxies_alone_misses_no_store(self):
+        """Where nothing but its proxies is scraped, what fires without a store would fire for ever."""
+        whole, proxies = self.alerts(), self.alerts("-f", str(CHART / "ci/joining-values.yaml"))
+        self.assertEqual(set(whole) - set(proxies), {"LorryStoreDown", "LorryOrchestratorDown"})
+        self.assertGreater(len(proxies), 15)
+
+
 class Runbook(unittest.TestCase):
     def links(self, *arguments):
         rules = [item for item in objects("--set", "monitoring.prometheusRule.enabled=true", *arguments) if item["kind"] == "PrometheusRule"]

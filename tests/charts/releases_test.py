@@ -4,7 +4,7 @@ import json
 import re
 import unittest
 
-from rendering import CHART, NARROWED, ROOT, VALUES, admits, lorry_containers, objects, pod_specs, pod_templates, policies_of
+from rendering import CHART, NARROWED, ROOT, VALUES, admits, lorry_containers, objects, pod_specs, pod_templates, policies_of, run
 
 
 class Joining(unittest.TestCase):
@@ -168,6 +168,30 @@ class Upgrade(unittest.TestCase):
             self.assertEqual(held(self.rendered(values, "engine.hold=true")), {**programs, engine: True})
             self.assertEqual(held(self.rendered(values, "orchestrator.hold=true", "engine.hold=true")),
                              {**programs, "StatefulSet orchestrator": True, engine: True})
+
+    def test_a_pod_that_never_became_ready_is_replaced_by_what_corrects_it(self):
+        """Kubernetes keeps it for ever where the pods of a StatefulSet go in order."""
+        specs = self.rendered("default")
+        for name in ("StatefulSet store", "StatefulSet orchestrator"):
+            self.assertEqual(specs[name]["podManagementPolicy"], "Parallel")
+
+    def test_an_autoscalers_number_of_engines_is_left_alone(self):
+        for values, engine in (("vllm", "Deployment engine"), ("nodes", "LeaderWorkerSet engine")):
+            self.assertNotIn("replicas", self.rendered(values, "engine.replicas=null")[engine])
+            self.assertEqual(self.rendered(values, "engine.replicas=0")[engine]["replicas"], 0)
+        refused = run("helm", "template", str(CHART), "-f", str(CHART / "ci/nodes-values.yaml"), "--set", "engine.replicas=null,engine.hold=true")
+        self.assertIn("engine.hold of engines of several nodes needs engine.replicas", refused.stderr)
+
+    def test_a_budget_counts_all_pods_of_an_engine(self):
+        items = objects("-f", str(CHART / "ci/nodes-values.yaml"), "--set", "engine.podDisruptionBudget.enabled=true")
+        (budget,) = [i["spec"]["selector"] for i in items if i["kind"] == "PodDisruptionBudget" and i["metadata"]["name"].endswith("-engine")]
+        (expression,) = budget["matchExpressions"]
+        of_engines = [labels for t in pod_templates(items) if (labels := t["metadata"]["labels"])["app.kubernetes.io/component"].startswith("engine")]
+        self.assertEqual(len(of_engines), 2)
+        for labels in of_engines:
+            self.assertLessEqual(budget["matchLabels"].items(), labels.items())
+            self.assertIn(labels[expression["key"]], expression["values"])
+        self.assertNotIn("store", expression["values"])
 
     def test_the_commands_of_the_operators_page_have_values_that_exist(self):
         page = (ROOT / "docs/OPERATIONS.md").read_text()

@@ -33,6 +33,8 @@ metadata:
 spec:
   replicas: 1
   serviceName: {{ $full }}
+  # Or a pod that never became ready would stay, as what is ordered waits for it, when an upgrade corrects what it was given.
+  podManagementPolicy: Parallel
   # Pods below the partition stay as they are: the only one is number 0.
   updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: {{ if .values.hold }}1{{ else }}0{{ end }}}}
   persistentVolumeClaimRetentionPolicy:
