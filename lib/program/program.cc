@@ -207,12 +207,12 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> DialByTicket(const std::string& t
   return rpc::MakeChannel(options);
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
-                                                    std::vector<std::string> idempotent) {
+absl::StatusOr<std::shared_ptr<rpc::FreshChannel>> Dial(const std::string& target,
+                                                        std::vector<std::string> idempotent) {
   rpc::ChannelOptions options = ChannelTo(target);
   options.token_file = absl::GetFlag(FLAGS_token_file);
   options.idempotent = std::move(idempotent);
-  return rpc::MakeChannel(options);
+  return rpc::FreshChannel::Open(options);
 }
 
 absl::StatusOr<std::string> DataDir() {

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/rpc/access.h"
-#include "lib/rpc/channel.h"
+#include "lib/rpc/fresh_channel.h"
 #include "lib/rpc/server.h"
 #include "lib/runtime/signals.h"
 
@@ -51,8 +51,8 @@ std::string TokensFile();
 // --tls-ca; empty: other services are dialled in plaintext.
 std::string DialledCa();
 // A channel to `target` with --token-file and --tls-ca. `idempotent`: as rpc::ChannelOptions.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const std::string& target,
-                                                    std::vector<std::string> idempotent);
+absl::StatusOr<std::shared_ptr<rpc::FreshChannel>> Dial(const std::string& target,
+                                                        std::vector<std::string> idempotent);
 
 // A channel that shows no token, for servers that ask for a ticket alone. `tls_name`: the name in
 // the server's certificate; empty: the target's host.

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -193,6 +194,16 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
   return arguments;
 }
 
+// Channels to one target are made again and again; what is to be said of it is said once.
+bool IsNews(const std::string& target) {
+  constexpr size_t kTargetsMax = 64;
+  static Mutex mutex;
+  static auto& told = *new std::set<std::string>();
+  MutexLock lock(mutex);
+  if (told.size() >= kTargetsMax) told.clear();
+  return told.insert(target).second;
+}
+
 }  // namespace
 
 bool IsLoopback(const std::string& address) {
@@ -215,7 +226,7 @@ absl::StatusOr<std::string> TokenToShow(const std::string& token, const std::str
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {
-  if (SendsTokenInClear(options)) {
+  if (SendsTokenInClear(options) && IsNews(options.target)) {
     spdlog::warn(
         "the token goes to {} unencrypted; name the authority of its certificate to use TLS",
         options.target);

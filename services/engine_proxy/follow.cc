@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<Follower>> FollowerFlags(const std::string& member) {
   std::vector<Follower> followers;
   for (const std::string& address : absl::GetFlag(FLAGS_followers)) {
     LORRY_RETURN_IF_ERROR(ParseHostPort(address, "--followers").status());
-    LORRY_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, program::Dial(address, {}));
+    LORRY_ASSIGN_OR_RETURN(std::shared_ptr<rpc::FreshChannel> channel, program::Dial(address, {}));
     followers.push_back({address, MakeAskFollower(std::move(channel), member)});
   }
   return followers;
@@ -73,7 +73,7 @@ absl::Status RunFollower(runtime::Signals& signals) {
   rpc::WatchCredentials(registry, program::ServerFlags().tls, program::DialledCa(),
                         program::TokensFile());
   LORRY_ASSIGN_OR_RETURN(
-      const std::shared_ptr<grpc::Channel> channel,
+      const std::shared_ptr<rpc::FreshChannel> channel,
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
   StoreClient store(channel);
   const std::unique_ptr<transfer::TransportSet> transports = MakeTransports();

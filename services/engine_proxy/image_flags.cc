@@ -50,9 +50,9 @@ std::unique_ptr<transfer::TransportSet> MakeTransports() {
   const auto devices = program::UcxDevices();
   program::WarnOfOpenMemory(devices);
   const auto dial = [](const std::string& target) {
-    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = program::Dial(target, {});
+    const auto channel = program::Dial(target, {});
     if (!channel.ok()) spdlog::warn("{}", std::string(channel.status().message()));
-    return channel.ok() ? *std::move(channel) : nullptr;
+    return channel.ok() ? (*channel)->Get() : nullptr;
   };
   return transfer::CreateTransports(
       {.shared_memory = program::UcxOn(),

@@ -314,7 +314,7 @@ absl::Status App::WireWedgeWatch() {
 
 absl::Status App::WireTransfers() {
   LORRY_ASSIGN_OR_RETURN(
-      const std::shared_ptr<grpc::Channel> channel,
+      const std::shared_ptr<rpc::FreshChannel> channel,
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/OpenFetch"}));
   store_ = std::make_unique<StoreClient>(channel);
   transports_ = MakeTransports();
@@ -345,7 +345,7 @@ absl::Status App::WireSessions() {
   LORRY_ASSIGN_OR_RETURN(access_, program::AccessFlags());
   gate_ = std::make_unique<rpc::Gate>(*access_,
                                       rpc::Gate::Options{.on_call = rpc::CallMetrics(registry_)});
-  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+  LORRY_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::FreshChannel> channel,
                          program::Dial(absl::GetFlag(FLAGS_orchestrator), {}));
   attach_ = std::make_unique<AttachClient>(
       channel,

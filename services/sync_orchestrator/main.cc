@@ -52,7 +52,7 @@ absl::Status Run(runtime::Signals& signals) {
   SyncObserver observer(PhaseMetrics(registry, serving));
 
   LORRY_ASSIGN_OR_RETURN(
-      const std::shared_ptr<grpc::Channel> store,
+      const std::shared_ptr<rpc::FreshChannel> store,
       program::Dial(absl::GetFlag(FLAGS_store), {"lorry.store.v1.StoreService/SetHolds"}));
   StoreLink store_link(store, "orchestrator:" + absl::GetFlag(FLAGS_cluster), *orchestrator);
   orchestrator->Connect(store_link, observer);

@@ -18,6 +18,19 @@ std::map<std::string, std::vector<std::string>>& Names() LORRY_REQUIRES(mutex) {
   return names;
 }
 
+std::map<std::string, int>& Lost() LORRY_REQUIRES(mutex) {
+  static auto& lost = *new std::map<std::string, int>();
+  return lost;
+}
+
+bool IsLost(const std::string& name) {
+  MutexLock lock(mutex);
+  const auto found = Lost().find(name);
+  if (found == Lost().end()) return false;
+  ++found->second;
+  return true;
+}
+
 // Nothing where the name is none of the test's.
 std::vector<std::string> AddressesOf(const std::string& name) {
   MutexLock lock(mutex);
@@ -31,8 +44,19 @@ std::vector<std::string> AddressesOf(const std::string& name) {
 
 void SetName(const std::string& name, std::vector<std::string> addresses) {
   MutexLock lock(mutex);
+  Lost().erase(name);
   Names()[name] = std::move(addresses);
   changed.notify_all();
+}
+
+void LoseName(const std::string& name) {
+  MutexLock lock(mutex);
+  Lost()[name] = 0;
+}
+
+int LookupsOf(const std::string& name) {
+  MutexLock lock(mutex);
+  return Lost().at(name);
 }
 
 }  // namespace lorry
@@ -41,6 +65,7 @@ extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo
                            addrinfo** found) {
   using GetAddrInfo = int(const char*, const char*, const addrinfo*, addrinfo**);
   static const auto real = reinterpret_cast<GetAddrInfo*>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (lorry::IsLost(node != nullptr ? node : "")) return EAI_NONAME;
   const auto addresses = lorry::AddressesOf(node != nullptr ? node : "");
   if (addresses.empty()) return real(node, service, hints, found);
   *found = nullptr;

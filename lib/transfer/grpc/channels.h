@@ -11,6 +11,9 @@
 namespace grpc {
 class Channel;
 }  // namespace grpc
+namespace lorry::rpc {
+class FreshChannel;
+}  // namespace lorry::rpc
 
 namespace lorry::transfer {
 
@@ -28,7 +31,7 @@ class Channels {
  private:
   const Dial dial_;
   Mutex mutex_;
-  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ LORRY_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<rpc::FreshChannel>> channels_ LORRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace lorry::transfer

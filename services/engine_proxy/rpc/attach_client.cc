@@ -1,6 +1,5 @@
 #include "services/engine_proxy/rpc/attach_client.h"
 
-#include <grpcpp/channel.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
@@ -11,13 +10,16 @@
 
 namespace lorry::proxy {
 
-AttachClient::AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Proxy& proxy)
-    : stub_(sync::v1::SyncService::NewStub(channel)),
+AttachClient::AttachClient(std::shared_ptr<rpc::FreshChannel> channel, Self self, Proxy& proxy)
+    : channel_(std::move(channel)),
       self_(std::move(self)),
       proxy_(proxy),
       observed_(proxy.first_observed()),
-      stream_({.start = [this](grpc::ClientContext* context,
-                               auto* reactor) { stub_->async()->Attach(context, reactor); },
+      stream_({.start =
+                   [this](grpc::ClientContext* context, auto* reactor) {
+                     const auto stub = sync::v1::SyncService::NewStub(channel_->Get());
+                     stub->async()->Attach(context, reactor);
+                   },
                .hello = [this] { return Hello(); },
                .on_open =
                    [this] {

@@ -10,6 +10,7 @@
 #include "lib/base/mutex.h"
 #include "lib/fleet/desired.h"
 #include "lib/fleet/observed.h"
+#include "lib/rpc/fresh_channel.h"
 #include "lib/rpc/reconnecting_stream.h"
 #include "lorry/sync/v1/sync.grpc.pb.h"
 #include "services/engine_proxy/driver/proxy.h"
@@ -26,7 +27,7 @@ class AttachClient {
     std::string admin_tls_name;
     std::string lorry_version;
   };
-  AttachClient(std::shared_ptr<grpc::Channel> channel, Self self, Proxy& proxy);
+  AttachClient(std::shared_ptr<rpc::FreshChannel> channel, Self self, Proxy& proxy);
 
   void SetAdminAddress(std::string address) {
     admin_address_ = std::move(address);
@@ -46,7 +47,7 @@ class AttachClient {
   void OnMessage(sync::v1::AttachResponse message);
   void OnClosed(const absl::Status& why);
 
-  const std::unique_ptr<sync::v1::SyncService::Stub> stub_;
+  const std::shared_ptr<rpc::FreshChannel> channel_;
   const Self self_;
   std::string admin_address_;
   Proxy& proxy_;

@@ -35,17 +35,16 @@ grpc::Status FollowerService::Follow(grpc::ServerContext* context,
                      {.effort = rpc::Effort::kWaits});
 }
 
-AskFollower MakeAskFollower(std::shared_ptr<grpc::Channel> channel, std::string member) {
-  const std::shared_ptr<engine::v1::FollowerService::Stub> stub =
-      engine::v1::FollowerService::NewStub(std::move(channel));
-  return [stub, member = std::move(member)](const FollowerOrder& order,
-                                            int64_t wait_ms) -> absl::StatusOr<bool> {
+AskFollower MakeAskFollower(std::shared_ptr<rpc::FreshChannel> channel, std::string member) {
+  return [channel = std::move(channel), member = std::move(member)](
+             const FollowerOrder& order, int64_t wait_ms) -> absl::StatusOr<bool> {
     engine::v1::FollowRequest request = ToProto(order);
     request.set_member(member);
     engine::v1::FollowResponse response;
     grpc::ClientContext context;
     rpc::SetDeadlineIn(context, wait_ms + kAnswerMarginMs + kRoundTripMs);
-    const absl::Status status = rpc::FromGrpc(stub->Follow(&context, request, &response));
+    const absl::Status status = rpc::FromGrpc(
+        engine::v1::FollowerService::NewStub(channel->Get())->Follow(&context, request, &response));
     if (status.ok()) return response.placed();
     // Reasons come from a node that answers: its store is busy, or its disk fails. One that is
     // shutting down will not answer the next call.

@@ -1,11 +1,10 @@
 // lorry.engine.v1.FollowerService on a node that follows, and its caller on the engine's first node.
 #pragma once
 
-#include <grpcpp/channel.h>
-
 #include <memory>
 #include <string>
 
+#include "lib/rpc/fresh_channel.h"
 #include "lib/rpc/gate.h"
 #include "lorry/engine/v1/follower.grpc.pb.h"
 #include "services/engine_proxy/driver/followers.h"
@@ -29,6 +28,6 @@ class FollowerService final : public engine::v1::FollowerService::Service {
 };
 
 // Asks the follower behind `channel`, for `member`.
-AskFollower MakeAskFollower(std::shared_ptr<grpc::Channel> channel, std::string member);
+AskFollower MakeAskFollower(std::shared_ptr<rpc::FreshChannel> channel, std::string member);
 
 }  // namespace lorry::proxy

@@ -1,9 +1,9 @@
 #include "services/engine_proxy/rpc/store_client.h"
 
 #include <cstring>
+#include <utility>
 
 #include "lib/base/error.h"
-#include "lib/rpc/channel.h"
 #include "lib/rpc/fleet_messages.h"
 #include "lib/rpc/status.h"
 
@@ -21,8 +21,12 @@ constexpr size_t kRelaysMax = 3;
 
 }  // namespace
 
-StoreClient::StoreClient(std::shared_ptr<grpc::Channel> channel)
-    : stub_(store::v1::StoreService::NewStub(channel)) {}
+StoreClient::StoreClient(std::shared_ptr<rpc::FreshChannel> channel)
+    : channel_(std::move(channel)) {}
+
+std::unique_ptr<store::v1::StoreService::Stub> StoreClient::Stub() const {
+  return store::v1::StoreService::NewStub(channel_->Get());
+}
 
 absl::StatusOr<Manifest> StoreClient::OpenFetch(const VersionKey& key) {
   store::v1::OpenFetchRequest request;
@@ -30,7 +34,7 @@ absl::StatusOr<Manifest> StoreClient::OpenFetch(const VersionKey& key) {
   store::v1::OpenFetchResponse response;
   grpc::ClientContext context;
   rpc::SetDeadlineIn(context, kOpenFetchDeadlineMs);
-  LORRY_RETURN_IF_ERROR(rpc::FromGrpc(stub_->OpenFetch(&context, request, &response)));
+  LORRY_RETURN_IF_ERROR(rpc::FromGrpc(Stub()->OpenFetch(&context, request, &response)));
   Manifest out;
   out.digest = Digest{response.version().digest()};
   out.image_bytes = response.version().image_bytes();
@@ -60,7 +64,7 @@ absl::StatusOr<std::vector<transfer::Source>> StoreClient::JoinFanOut(
   store::v1::JoinFanOutResponse response;
   grpc::ClientContext context;
   rpc::SetDeadlineIn(context, kJoinFanOutDeadlineMs);
-  LORRY_RETURN_IF_ERROR(rpc::FromGrpc(stub_->JoinFanOut(&context, request, &response)));
+  LORRY_RETURN_IF_ERROR(rpc::FromGrpc(Stub()->JoinFanOut(&context, request, &response)));
   std::vector<transfer::Source> sources;
   for (const auto& source : response.sources()) {
     if (sources.size() == kRelaysMax) break;

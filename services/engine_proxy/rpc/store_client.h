@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/rpc/fresh_channel.h"
 #include "lorry/store/v1/store.grpc.pb.h"
 #include "services/engine_proxy/driver/fetcher.h"
 
@@ -13,7 +14,7 @@ namespace lorry::proxy {
 
 class StoreClient {
  public:
-  explicit StoreClient(std::shared_ptr<grpc::Channel> channel);
+  explicit StoreClient(std::shared_ptr<rpc::FreshChannel> channel);
 
   absl::StatusOr<Manifest> OpenFetch(const VersionKey& key);
   // As Relay::Join.
@@ -22,7 +23,9 @@ class StoreClient {
       const transfer::TicketKeys::Secret& ticket_key);
 
  private:
-  const std::unique_ptr<store::v1::StoreService::Stub> stub_;
+  std::unique_ptr<store::v1::StoreService::Stub> Stub() const;
+
+  const std::shared_ptr<rpc::FreshChannel> channel_;
 };
 
 }  // namespace lorry::proxy

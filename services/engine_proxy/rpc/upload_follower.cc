@@ -1,7 +1,5 @@
 #include "services/engine_proxy/rpc/upload_follower.h"
 
-#include <grpcpp/channel.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -15,9 +13,9 @@ constexpr rpc::Backoff kBackoff{.min_ms = 500, .max_ms = 30'000};
 
 }  // namespace
 
-UploadFollower::UploadFollower(const std::shared_ptr<grpc::Channel>& channel, ReadAhead& ahead,
+UploadFollower::UploadFollower(std::shared_ptr<rpc::FreshChannel> channel, ReadAhead& ahead,
                                bool relays)
-    : stub_(store::v1::StoreService::NewStub(channel)),
+    : channel_(std::move(channel)),
       ahead_(ahead),
       reader_({.start =
                    [this](grpc::ClientContext* context, auto* reactor) {
@@ -25,7 +23,9 @@ UploadFollower::UploadFollower(const std::shared_ptr<grpc::Channel>& channel, Re
                        MutexLock lock(mutex_);
                        asked_ = wanted_;
                      }
-                     stub_->async()->FollowUploads(context, &asked_, reactor);
+                     store::v1::StoreService::NewStub(channel_->Get())
+                         ->async()
+                         ->FollowUploads(context, &asked_, reactor);
                    },
                .on_message =
                    [this](const store::v1::FollowUploadsResponse& message) { OnMessage(message); }},

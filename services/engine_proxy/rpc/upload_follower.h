@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lib/base/mutex.h"
+#include "lib/rpc/fresh_channel.h"
 #include "lib/rpc/reconnecting_stream.h"
 #include "lorry/store/v1/store.grpc.pb.h"
 #include "services/engine_proxy/driver/read_ahead.h"
@@ -16,14 +17,14 @@ namespace lorry::proxy {
 class UploadFollower {
  public:
   // From now on `ahead` has its uploads from here. `relays`: this proxy passes images on.
-  UploadFollower(const std::shared_ptr<grpc::Channel>& channel, ReadAhead& ahead, bool relays);
+  UploadFollower(std::shared_ptr<rpc::FreshChannel> channel, ReadAhead& ahead, bool relays);
   ~UploadFollower() { reader_.Stop(); }
 
  private:
   void Follow(const std::set<AdapterName>& adapters) LORRY_EXCLUDES(mutex_);
   void OnMessage(const store::v1::FollowUploadsResponse& message);
 
-  const std::unique_ptr<store::v1::StoreService::Stub> stub_;
+  const std::shared_ptr<rpc::FreshChannel> channel_;
   ReadAhead& ahead_;
   Mutex mutex_;
   store::v1::FollowUploadsRequest wanted_ LORRY_GUARDED_BY(mutex_);

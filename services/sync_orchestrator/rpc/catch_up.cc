@@ -10,8 +10,8 @@
 
 namespace lorry::sync {
 
-CatchUp::CatchUp(store::v1::StoreService::Stub& stub, std::function<bool(const Mark&)> has)
-    : stub_(stub), has_(std::move(has)) {}
+CatchUp::CatchUp(rpc::FreshChannel& store, std::function<bool(const Mark&)> has)
+    : store_(store), has_(std::move(has)) {}
 
 CatchUp::~CatchUp() { Stop(); }
 
@@ -57,7 +57,8 @@ void CatchUp::LookFor(Tick until) {
   grpc::ClientContext context;
   rpc::SetDeadlineAt(context, until);
   Mark mark;
-  const absl::Status looked = rpc::FromGrpc(stub_.GetRevision(&context, {}, &mark));
+  const auto stub = store::v1::StoreService::NewStub(store_.Get());
+  const absl::Status looked = rpc::FromGrpc(stub->GetRevision(&context, {}, &mark));
   for (Waiter& waiter : waiters_) {
     if (looked.ok() && !waiter.mark.has_value()) waiter.mark = mark;
   }

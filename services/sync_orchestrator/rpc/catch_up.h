@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "lib/base/clock.h"
+#include "lib/rpc/fresh_channel.h"
 #include "lib/runtime/loop.h"
 #include "lorry/store/v1/store.grpc.pb.h"
 
@@ -32,7 +33,7 @@ class CatchUp {
   using Done = std::function<void(const absl::Status&)>;
 
   // `has`: whether the watch has come to a mark. Both outlive this.
-  CatchUp(store::v1::StoreService::Stub& stub, std::function<bool(const Mark&)> has);
+  CatchUp(rpc::FreshChannel& store, std::function<bool(const Mark&)> has);
   ~CatchUp();
   // Whoever waits is answered, and whoever asks afterwards.
   void Stop();
@@ -57,7 +58,7 @@ class CatchUp {
   void Settle();
   void EndIf(const std::function<std::optional<absl::Status>(const Waiter&)>& end);
 
-  store::v1::StoreService::Stub& stub_;
+  rpc::FreshChannel& store_;
   const std::function<bool(const Mark&)> has_;
   const SteadyClock clock_;
   std::atomic<int> waiting_ = 0;

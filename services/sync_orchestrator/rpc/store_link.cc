@@ -37,13 +37,13 @@ absl::StatusOr<AdapterInfo> AdapterOf(const store::v1::Adapter& adapter) {
 
 }  // namespace
 
-StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
+StoreLink::StoreLink(std::shared_ptr<rpc::FreshChannel> channel, std::string holder,
                      Orchestrator& orchestrator)
-    : stub_(store::v1::StoreService::NewStub(channel)),
+    : channel_(std::move(channel)),
       holder_(std::move(holder)),
       orchestrator_(orchestrator),
       executor_({.name = "holds", .threads = 1, .waiting_max = 16}),
-      catch_up_(*stub_, [this](const CatchUp::Mark& mark) { return HasComeTo(mark); }),
+      catch_up_(*channel_, [this](const CatchUp::Mark& mark) { return HasComeTo(mark); }),
       watch_({.start =
                   [this](grpc::ClientContext* context, auto* reactor) {
                     MutexLock lock(mutex_);
@@ -53,7 +53,7 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
                     request_.set_from_revision(cursor_);
                     request_.set_store(store_);
                     request_.set_holder(holder_);
-                    stub_->async()->Watch(context, &request_, reactor);
+                    Stub()->async()->Watch(context, &request_, reactor);
                   },
               .on_open =
                   [this] {
@@ -70,6 +70,10 @@ StoreLink::StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder,
               .on_closed = [this](const absl::Status& why) { OnClosed(why); }}) {}
 
 StoreLink::~StoreLink() { Stop(); }
+
+std::unique_ptr<store::v1::StoreService::Stub> StoreLink::Stub() const {
+  return store::v1::StoreService::NewStub(channel_->Get());
+}
 
 void StoreLink::Start() { watch_.Start(); }
 
@@ -239,7 +243,7 @@ void StoreLink::SendHolds() {
   grpc::ClientContext context;
   rpc::SetDeadlineIn(context, kHoldsDeadlineMs);
   store::v1::SetHoldsResponse response;
-  const absl::Status status = rpc::FromGrpc(stub_->SetHolds(&context, request, &response));
+  const absl::Status status = rpc::FromGrpc(Stub()->SetHolds(&context, request, &response));
   if (!status.ok()) {
     // The machine sends it again. Not answered is ordinary while the store starts; refused is not:
     // another orchestrator sets them as well, or this one's credentials are not the store's.

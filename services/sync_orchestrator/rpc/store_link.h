@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lib/base/mutex.h"
+#include "lib/rpc/fresh_channel.h"
 #include "lib/rpc/reconnecting_stream.h"
 #include "lib/runtime/executor.h"
 #include "lorry/store/v1/store.grpc.pb.h"
@@ -27,7 +28,8 @@ namespace lorry::sync {
 class StoreLink final : public HoldsPort {
  public:
   // `holder` names this orchestrator's set at the store: "orchestrator:<cluster>".
-  StoreLink(std::shared_ptr<grpc::Channel> channel, std::string holder, Orchestrator& orchestrator);
+  StoreLink(std::shared_ptr<rpc::FreshChannel> channel, std::string holder,
+            Orchestrator& orchestrator);
   ~StoreLink() override;
 
   void Start();
@@ -57,8 +59,9 @@ class StoreLink final : public HoldsPort {
   void Post(Event event);
   bool HasComeTo(const CatchUp::Mark& mark) const;
   void SendHolds();
+  std::unique_ptr<store::v1::StoreService::Stub> Stub() const;
 
-  const std::unique_ptr<store::v1::StoreService::Stub> stub_;
+  const std::shared_ptr<rpc::FreshChannel> channel_;
   const std::string holder_;
   Orchestrator& orchestrator_;
   mutable Mutex mutex_;

@@ -45,7 +45,8 @@ class Life {
   Life(kv::Store& kv, const std::string& store)
       : orchestrator_(Must(Orchestrator::Create(kv, clock_, {.on_fatal = &Fatal}))),
         observer_(PhaseMetrics(registry_, serving_)),
-        link_(Must(rpc::MakeChannel({.target = store})), "orchestrator:fuzz", *orchestrator_),
+        link_(Must(rpc::FreshChannel::Open({.target = store})), "orchestrator:fuzz",
+              *orchestrator_),
         access_(Must(rpc::Access::Open("", /*certificates=*/false))),
         gate_(*access_) {
     orchestrator_->Connect(link_, observer_);

@@ -198,7 +198,7 @@ void Fuzzer::Run(std::string_view input) {
 
 void Fuzzer::Start() {
   life_ = std::make_unique<Life>(root_, fleet_.address());
-  const auto channel = Dial(life_->address());
+  const auto channel = Dial(life_->address())->Get();
   stub_ = engine::v1::FollowerService::NewStub(channel);
   rpcs_ = std::make_unique<RpcScript>(channel,
                                       std::vector<std::string>{"lorry.engine.v1.FollowerService"});

@@ -216,7 +216,7 @@ class Fuzzer {
   void Start() {
     drained_ = false;
     life_ = std::make_unique<Life>(*kv_, images_.path(), fleet_->address(), engine_->port());
-    rpcs_ = std::make_unique<RpcScript>(Dial(life_->address()),
+    rpcs_ = std::make_unique<RpcScript>(Dial(life_->address())->Get(),
                                         std::vector<std::string>{"lorry.engine.v1.ProxyService"});
     rpcs_->Set("name", name_);
     rpcs_->Set("digest", digest_);

@@ -14,7 +14,7 @@ constexpr int64_t kStoreDeadlineMs = 10'000;
 
 ScriptedFleet::ScriptedFleet(const std::string& store)
     : store_address_(store),
-      store_(store::v1::StoreService::NewStub(Dial(store))),
+      store_(store::v1::StoreService::NewStub(Dial(store)->Get())),
       server_({static_cast<sync::v1::SyncService::Service*>(this),
                static_cast<store::v1::StoreService::Service*>(this)}) {}
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "lib/rpc/channel.h"
+#include "lib/rpc/fresh_channel.h"
 #include "lib/transfer/ucx/transports.h"
 
 namespace lorry::proxy::fuzz {
@@ -20,8 +20,8 @@ T Must(absl::StatusOr<T> value) {
   std::abort();
 }
 
-inline std::shared_ptr<grpc::Channel> Dial(const std::string& target) {
-  return Must(rpc::MakeChannel({.target = target}));
+inline std::shared_ptr<rpc::FreshChannel> Dial(const std::string& target) {
+  return Must(rpc::FreshChannel::Open({.target = target}));
 }
 
 // By gRPC alone: UCX would be set up anew for each input.

@@ -1,11 +1,10 @@
 // Channels to names whose addresses change, as those of pods do.
-#include "lib/rpc/channel.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
+#include "lib/rpc/fresh_channel.h"
 #include "tests/testing/names.h"
 #include "tests/unit/rpc/echo_service.h"
 
@@ -26,6 +25,29 @@ TEST(Channel, AServiceThatHasMovedIsFoundAtItsNewAddress) {
   context.set_wait_for_ready(true);
   echo::EchoResponse response;
   EXPECT_EQ(FromGrpc(stub->Echo(&context, {}, &response)), absl::OkStatus());
+}
+
+TEST(Channel, ANameThatIsUnknownForLongIsAskedForAgainAsOftenAsTheServiceIsCalled) {
+  ASSERT_EQ(::setenv("GRPC_DNS_RESOLVER", "native", 1), 0);
+  const EchoServer server;
+  const ChannelOptions options{.target = "moves.test:" + std::to_string(server.server->port())};
+  ManualClock clock;
+  FreshChannel channel(
+      *MakeChannel(options), [&] { return *MakeChannel(options); }, clock);
+  const auto say = [&] { return Say(*echo::EchoService::NewStub(channel.Get()), "hello"); };
+
+  LoseName("moves.test");
+  constexpr int kCalls = 20;  // by itself gRPC would ask for the last of them after two minutes
+  for (int calls = 1; calls <= kCalls; ++calls) {
+    ASSERT_TRUE(absl::IsUnavailable(say()));
+    EXPECT_GE(LookupsOf("moves.test"), calls);
+    clock.Advance(FreshChannel::kLifeMs);
+  }
+  SetName("moves.test", {"127.0.0.1"});
+  EXPECT_EQ(say(), absl::OkStatus()) << "the first call after it is known";
+  const auto connected = channel.Get();
+  clock.Advance(FreshChannel::kLifeMs);
+  EXPECT_EQ(channel.Get(), connected) << "one that works stays";
 }
 
 }  // namespace

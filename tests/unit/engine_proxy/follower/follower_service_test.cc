@@ -20,7 +20,9 @@ class Node final : public engine::v1::FollowerService::Service {
     server_ = builder.BuildAndStart();
   }
   absl::Status Ask() {
-    const AskFollower ask = MakeAskFollower(server_->InProcessChannel({}), "member");
+    const AskFollower ask = MakeAskFollower(
+        std::make_shared<rpc::FreshChannel>(server_->InProcessChannel({}), [] { return nullptr; }),
+        "member");
     return ask({.journal = JournalId("j1"), .life = "a", .revision = 1, .paths = {}, .place = {}},
                /*wait_ms=*/30'000)
         .status();

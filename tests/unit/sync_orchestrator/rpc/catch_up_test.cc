@@ -117,7 +117,7 @@ class CatchUpTest : public ::testing::Test {
   // What is unknown is told soon.
   std::unique_ptr<Orchestrator> orchestrator_ =
       *Orchestrator::Create(*kv_, clock_, {.machine = {.lost_after_ms = 200}});
-  StoreLink link_{*rpc::MakeChannel({.target = store_.address()}), "orchestrator:test",
+  StoreLink link_{*rpc::FreshChannel::Open({.target = store_.address()}), "orchestrator:test",
                   *orchestrator_};
   std::unique_ptr<rpc::Access> access_ = *rpc::Access::Open("", /*certificates=*/false);
   rpc::Gate gate_{*access_};

@@ -32,7 +32,7 @@ TEST(FullDisk, IsSeenInReadinessAndMetricsUntilThereIsRoom) {
   ServingMetrics serving(registry);
   SyncObserver observer{{}};
   const auto orchestrator = *Orchestrator::Create(kv, clock, {});
-  StoreLink link(*rpc::MakeChannel({.target = store.address()}), "orchestrator:test",
+  StoreLink link(*rpc::FreshChannel::Open({.target = store.address()}), "orchestrator:test",
                  *orchestrator);
   orchestrator->Connect(link, observer);
   orchestrator->Start();

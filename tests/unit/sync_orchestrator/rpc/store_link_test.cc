@@ -24,7 +24,7 @@ const grpc::Status kAway(grpc::StatusCode::UNAVAILABLE, "restarting");
 class StoreLinkTest : public ::testing::Test {
  protected:
   StoreLinkTest() : orchestrator_(*Orchestrator::Create(disk_, clock_, {})) {
-    link_ = std::make_unique<StoreLink>(*rpc::MakeChannel({.target = store_.address()}),
+    link_ = std::make_unique<StoreLink>(*rpc::FreshChannel::Open({.target = store_.address()}),
                                         "orchestrator:test", *orchestrator_);
     orchestrator_->Connect(*link_, observer_);
     orchestrator_->Start();
