@@ -17,6 +17,7 @@ import torch
 from lorry import collectives, errors, on_the_way
 from lorry.connection import Connection
 from lorry.errors import Cancelled, LorryError
+from lorry.handle import PublishHandle
 from lorry.image import Image, Piece
 from lorry.mover import Movers
 from lorry.run import CORRUPT_MAX, Run, open_run
@@ -205,6 +206,58 @@ def test_a_publish_that_finds_no_thread_holds_up_no_other(monkeypatch: pytest.Mo
             run.publish(STATE, version=number, config=CONFIG)
     run.publish(STATE, version=9, config=CONFIG).wait("stored", 30)
     run.close()
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, run: Run, start: Callable[[threading.Thread], None]) -> PublishHandle:
+    """A publish that an interrupt leaves after `start` was called instead of its thread's."""
+    real = threading.Thread.start
+
+    def interrupt(thread: threading.Thread) -> None:
+        if not thread.name.startswith("lorry-publish"):
+            return real(thread)
+        start(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", interrupt)
+        run.publish(STATE, version=5, config=CONFIG)
+    return run._on_the_way._handles[-1]
+
+
+def test_an_interrupt_while_the_thread_starts_leaves_it_the_image_and_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, is_asked, goes_on = ForgetfulStore(corrupt=0), threading.Event(), threading.Event()
+    begin, start = store.BeginUpload, threading.Thread.start
+
+    def begin_late(request: store_pb2.BeginUploadRequest) -> store_pb2.BeginUploadResponse:
+        is_asked.set()
+        assert goes_on.wait(30)
+        return begin(request)
+
+    store.BeginUpload = begin_late  # type: ignore[method-assign]
+    run = run_on(store)
+
+    def start_and_wait(thread: threading.Thread) -> None:
+        start(thread)
+        assert is_asked.wait(30)
+
+    handle = interrupted(monkeypatch, run, start_and_wait)
+    assert run._pool._free == [], "the thread still reads it"
+    goes_on.set()
+    with pytest.raises(Cancelled):
+        handle.wait("stored", 30)
+    until(lambda: len(run._pool._free) > 0)
+    run.close()
+    assert (len(run._pool._free), store.committed, store.aborted) == (1, [], ["u1"])
+
+
+def test_an_interrupt_before_the_thread_runs_leaves_it_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, threads = ForgetfulStore(corrupt=0), list[threading.Thread]()
+    run = run_on(store)
+    handle = interrupted(monkeypatch, run, threads.append)
+    assert handle.done() and len(run._pool._free) == 1
+    threads[0].start()
+    threads[0].join(30)
+    assert (len(run._pool._free), store.begun) == (1, 0)
 
 
 def test_what_is_stored_stays_so_when_its_number_is_published_again() -> None:

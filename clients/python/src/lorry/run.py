@@ -213,18 +213,22 @@ class Run:
         if progress is None:
             progress = total >= PROGRESS_BAR_BYTES and sys.stderr.isatty() and self._ranks.rank == 0
         this.handle = handle = PublishHandle(self._connection, self.adapter, self.number, version, total)
+        taken = threading.Lock()  # by whoever ends it: its thread, or this one where that never comes to it
         try:
             older = self._on_the_way.add(handle)
             threading.Thread(
                 target=self._publish,
-                args=(this, handle, older, image, json.dumps(fields, sort_keys=True), progress, keep),
+                args=(taken, this, handle, older, image, json.dumps(fields, sort_keys=True), progress, keep),
                 name=f"lorry-publish-{version}",
                 daemon=True,
             ).start()
-        except BaseException as error:  # where no thread can be started, nobody else ends it
-            handle._is_told = True
-            handle._failed(error)
-            self._let_go(this, image)
+        except BaseException as error:  # no thread, or an interrupt while one starts, which may read the image by now
+            if taken.acquire(blocking=False):
+                handle._is_told = True
+                handle._failed(error)
+                self._let_go(this, image)
+            else:
+                handle.cancel()  # the caller gets no handle
             raise
         return handle
 
@@ -254,8 +258,11 @@ class Run:
         return self._ranks.from_first(lambda: computed)
 
     def _publish(
-        self, this: Try, handle: PublishHandle, older: list[PublishHandle], image: Image, config_json: str, progress: bool, keep: bool
+        self, taken: threading.Lock, this: Try, handle: PublishHandle, older: list[PublishHandle], image: Image, config_json: str,
+        progress: bool, keep: bool,
     ) -> None:
+        if not taken.acquire(blocking=False):
+            return
         bar = tqdm(total=handle.bytes_total, unit="B", unit_scale=True, disable=not progress, file=sys.stderr,
                    desc=f"{self.adapter} v{handle.number}", leave=False)
 
