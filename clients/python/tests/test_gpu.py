@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
@@ -275,6 +276,21 @@ def test_bytes_are_read_while_others_are_on_their_way(packer: Packer, gate: thre
     assert (image.data[:so_far] == expected[:so_far]).all()
     gate.set()
     assert landed(image) == expected.tobytes()
+
+
+def test_tensors_live_until_they_are_packed(packer: Packer, gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = adapter(packer, 12)
+    sources = [weakref.ref(tensor) for tensor in state.values()]
+    real, may_find = packer.call, threading.Event()
+    monkeypatch.setattr(packer, "call", lambda name, *rest: (name != "find" or may_find.wait(60)) and real(name, *rest))
+    image = build(state, 0, 1, BufferPool(), packer=packer)
+    state.clear()
+    assert all(source() is not None for source in sources), "their memory would be another tensor's before the kernel reads it"
+    may_find.set()
+    image.check()
+    assert all(source() is None for source in sources), "they would take room while the image comes down"
+    gate.set()
+    landed(image)
 
 
 def test_one_image_at_a_time_comes_down(packer: Packer, gate: threading.Event) -> None:

@@ -105,7 +105,7 @@ class Packer:
         except LorryError as error:
             self.give_up(str(error))
             return None
-        return Packing(self, job, self._draining[ordinal], [part.name for part in parts], image_bytes)
+        return Packing(self, job, self._draining[ordinal], parts, image_bytes)
 
     def give_up(self, why: str) -> None:
         """From here on tensors are copied one by one: what failed once would fail each time."""
@@ -122,8 +122,12 @@ class Packer:
 class Packing:
     """An image on its way from the GPU. ``start`` once; any thread may wait for what it brings."""
 
-    def __init__(self, packer: Packer, job: ctypes.c_void_p, draining: threading.Lock, names: list[str], image_bytes: int) -> None:
-        self._packer, self._job, self._draining, self._names = packer, job, draining, names
+    def __init__(self, packer: Packer, job: ctypes.c_void_p, draining: threading.Lock, parts: Sequence[Part], image_bytes: int) -> None:
+        self._packer, self._job, self._draining = packer, job, draining
+        self._names = [part.name for part in parts]
+        # Until they are packed. torch knows nothing of the kernel that reads them: were they freed, it would give their memory to the
+        # next tensors of the stream that they were made in, which need not be the one that waits for the kernel.
+        self._sources = [part.value for part in parts]
         self._known = np.zeros(-(-image_bytes // LEAF_BYTES), dtype=np.uint8)
         self._hashes = np.zeros((len(self._known), 16), dtype=np.uint8)
         self._state = threading.Condition()
@@ -199,6 +203,7 @@ class Packing:
     def _find(self) -> None:
         stats = np.zeros(len(self._names), dtype=_STATS)
         self._packer.call("find", self._job, stats.ctypes.data, self._known.ctypes.data, self._hashes.ctypes.data)
+        self._sources.clear()
         bad = np.flatnonzero(stats["finite"] == 0)
         if len(bad) > 0:
             raise Refused(f'"{self._names[bad[0]]}" holds NaN or infinity; the training step diverged, publish an earlier one',
