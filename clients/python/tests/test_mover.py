@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
 from lorry import errors
 from lorry.connection import Connection
+from lorry.gpu import Packing
 from lorry.image import Buffer, Image, Piece
 from lorry.mover import MOVED_BYTES_MIN, PIECE_BYTES_MIN, Mover, MoverGone, Movers
 from lorry.store.v1 import store_pb2
@@ -120,6 +124,48 @@ def test_a_mover_whose_push_was_refused_is_there_for_the_next(child: Child, monk
         uploader.send(store_pb2.BeginUploadResponse(missing=missing))
     (idle,) = movers._idle
     assert idle._process.poll() is None
+    movers.close()
+
+
+class SlowGpu:
+    """Brings nothing until it is told to cancel."""
+
+    def __init__(self) -> None:
+        self.is_waited_for, self.is_cancelled = threading.Event(), threading.Event()
+
+    def check(self) -> None: ...
+
+    def leaf(self, index: int) -> None: ...
+
+    def wait(self, end: int) -> int:
+        self.is_waited_for.set()
+        assert self.is_cancelled.wait(30)
+        raise errors.Cancelled("", "", "CANCELLED")
+
+    def cancel(self) -> None:
+        self.is_cancelled.set()
+
+
+def test_a_publish_from_a_gpu_that_is_cancelled_leaves_the_next_one_a_mover(movers: Movers) -> None:
+    slow = SlowGpu()
+    missing = store_pb2.BeginUploadResponse(missing=[store_pb2.Range(offset=0, length=MOVED_BYTES_MIN)])
+
+    def uploader_of(packing: SlowGpu | None) -> Uploader:
+        image = Image(b"", Buffer(MOVED_BYTES_MIN, shared=True), [Piece(0, MOVED_BYTES_MIN)], [], False, cast("Packing | None", packing))
+        return Uploader(Connection(store="127.0.0.1:1"), movers, image, print)
+
+    with ThreadPoolExecutor(1) as other:
+        first = uploader_of(slow)
+        sent = other.submit(first.send, missing)
+        assert slow.is_waited_for.wait(30)
+        mover = first._mover
+        assert mover is not None
+        first.cancel()
+        with pytest.raises(errors.Cancelled):
+            sent.result(30)
+    assert mover._process.poll() is not None and movers._idle == []
+    uploader_of(None).send(missing)
+    assert len(movers._idle) == 1, "it went by a child"
     movers.close()
 
 

@@ -86,10 +86,11 @@ class Uploader:
         """Makes ``send`` raise Cancelled soon."""
         self._cancelled.set()
         self._image.cancel()
-        if self._call is not None:
-            self._call.cancel()
-        if self._mover is not None:
-            self._mover.kill()
+        call, mover = self._call, self._mover  # send forgets them when they end
+        if call is not None:
+            call.cancel()
+        if mover is not None:
+            mover.kill()
 
     def send(self, begun: store_pb2.BeginUploadResponse) -> None:
         """Sends what is missing of this rank's pieces; returns when the store has all of it.
@@ -140,7 +141,7 @@ class Uploader:
         mover = self._movers.take(spans) if self._image.buffer.path is not None and port else None
         if mover is None:
             return False
-        self._mover = mover
+        works, self._mover = False, mover
         if self._cancelled.is_set():  # just before the mover was known
             mover.kill()
         # The address that the store advertises may be of a network that this host does not see: shared memory and gRPC both
@@ -155,18 +156,22 @@ class Uploader:
                 end = self._image.wait(min(spans[0][0] + MOVED_BYTES_MIN, spans[-1][1]))
                 now, spans = intersect(spans, [(0, end)]), intersect(spans, [(end, 1 << 63)])
                 mover.push({**request, "ranges": [(b, e - b) for b, e in now]}, IDLE_DEADLINE_S, self._moved)
+            works = True
         except MoverGone as error:
             if self._cancelled.is_set():
                 raise _cancelled() from None
             self._movers.give_up(str(error))
             # What it sent is there, and what it did not is asked for again.
             raise errors.LorryError("the program that sends images ended", "", "UNAVAILABLE") from None
-        except errors.LorryError:
-            self._movers.give(mover)
+        except errors.LorryError:  # it said what the store did
+            works = True
             raise
         finally:
-            self._mover = None
-        self._movers.give(mover)
+            self._mover = None  # before the look at _cancelled: from here on nobody ends it
+            if works and not self._cancelled.is_set():
+                self._movers.give(mover)
+            else:
+                mover.close()
         return True
 
     def _moved(self, length: int) -> None:
