@@ -149,7 +149,9 @@ def test_a_diverged_step_is_refused_before_anything_is_sent(packer: Packer, valu
     assert refused.value.reason == "TENSOR_NOT_FINITE"
     with pytest.raises(Refused):
         image.wait(image.data.nbytes)
-    image.close()
+    memory = weakref.ref(image.data)
+    image.release()
+    assert memory() is None, "whoever holds the refusal would hold it"
     assert landed(build(adapter(packer, 3), 0, 1, BufferPool(), packer=packer)), "the next version is packed again"
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +19,7 @@ from lorry import collectives, errors, on_the_way
 from lorry.connection import Connection
 from lorry.errors import Cancelled, LorryError
 from lorry.handle import PublishHandle
-from lorry.image import Image, Piece
+from lorry.image import Buffer, BufferPool, Image, Piece
 from lorry.mover import Movers
 from lorry.run import CORRUPT_MAX, Run, open_run
 from lorry.store.v1 import store_pb2
@@ -285,6 +286,25 @@ def test_an_interrupt_of_the_end_of_a_run_cancels_what_is_on_its_way(monkeypatch
     goes_on.set()
     with pytest.raises(Cancelled):
         handle.wait("stored", 30)
+
+
+@pytest.mark.parametrize("corrupt", [0, 1000])
+def test_a_handle_that_has_ended_holds_no_image(monkeypatch: pytest.MonkeyPatch, corrupt: int) -> None:
+    """Neither do the errors of those that were lost, which a run keeps for its end."""
+    images: list[weakref.ref[Image]] = []
+    memory: list[weakref.ref[Any]] = []
+    release = Image.release
+
+    def noted(image: Image) -> Buffer:
+        images.append(weakref.ref(image))
+        return release(image)
+
+    monkeypatch.setattr(Image, "release", noted)
+    monkeypatch.setattr(BufferPool, "give", lambda pool, buffer: memory.append(weakref.ref(buffer.data)))
+    handle = run_on(ForgetfulStore(corrupt)).publish(STATE, version=1, config=CONFIG)
+    until(lambda: len(memory) > 0 and memory[0]() is None)
+    assert handle.done() and (handle._error is not None) == (corrupt > 0)
+    until(lambda: corrupt > 0 or images[0]() is None)
 
 
 def test_a_checkpoint_names_the_newest_version_that_is_stored() -> None:

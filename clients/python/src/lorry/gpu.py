@@ -198,7 +198,8 @@ class Packing:
         except LorryError as error:
             if error.code == "INTERNAL":  # the GPU has failed, and not the values: it is not used again
                 self._packer.give_up(str(error))
-            self._tell(failed=error)  # after give_up: whoever waits may publish again at once, then without the GPU
+            # After give_up: whoever waits may publish again at once, then without the GPU. The traceback would keep `data`.
+            self._tell(failed=error.with_traceback(None))
 
     def _find(self) -> None:
         stats = np.zeros(len(self._names), dtype=_STATS)

@@ -222,9 +222,9 @@ class PublishHandle:
         # Bytes that a restarted store lacks are sent, and reported, once more.
         self._bytes_done = min(self._bytes_done + length, self.bytes_total)
 
-    def _set_canceller(self, canceller: Callable[[], None]) -> None:
+    def _set_canceller(self, canceller: Callable[[], None] | None) -> None:
         self._canceller = canceller
-        if self._ended_by is not None:
+        if self._ended_by is not None and canceller is not None:
             canceller()
 
     def _set_upload(self, upload_id: str) -> None:
@@ -246,8 +246,9 @@ class PublishHandle:
         self._ended_by = self._ended_by or why
         if self._watch is not None:
             self._watch.cancel()
-        if self._canceller is not None and not self._done.is_set():
-            self._canceller()
+        canceller = self._canceller  # its thread forgets it
+        if canceller is not None and not self._done.is_set():
+            canceller()
 
     def _abort(self) -> bool:
         if not self._upload_id or self._version is not None:

@@ -134,6 +134,12 @@ class Image:
         if self.packing is not None:
             self.packing.close()
 
+    def release(self) -> Buffer:
+        """As ``close``, and gives the memory up: whoever holds the image for longer, as the traceback of an error does, holds none."""
+        self.close()
+        buffer, self.buffer = self.buffer, Buffer(0, shared=False)
+        return buffer
+
 
 class Buffer:
     """Memory for one image.

@@ -226,7 +226,7 @@ class Run:
             if taken.acquire(blocking=False):
                 handle._is_told = True
                 handle._failed(error)
-                self._let_go(this, image)
+                self._let_go(this, handle, image)
             else:
                 handle.cancel()  # the caller gets no handle
             raise
@@ -282,12 +282,12 @@ class Run:
             handle._failed(error)
         finally:
             bar.close()
-            self._let_go(this, image)
+            self._let_go(this, handle, image)
 
-    def _let_go(self, this: Try, image: Image) -> None:
+    def _let_go(self, this: Try, handle: PublishHandle, image: Image) -> None:
         this.handle = None
-        image.close()
-        self._pool.give(image.buffer)
+        handle._set_canceller(None)
+        self._pool.give(image.release())
 
     def _upload(
         self, this: Try, handle: PublishHandle, older: list[PublishHandle], image: Image, config_json: str, uploader: Uploader,
