@@ -86,6 +86,18 @@ def test_credentials_come_from_arguments_then_from_the_environment(
     assert named.metadata() == [("authorization", "Bearer rotated")]
 
 
+def test_a_token_file_that_is_being_replaced_takes_no_token_away(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "token"
+    shown = Credentials(token_file=str(file))
+    with pytest.raises(LorryError, match="cannot be read"):
+        shown.metadata()
+    for text, header in [("", None), ("first", "Bearer first"), ("\n", "Bearer first"), (None, "Bearer first"), ("second", "Bearer second")]:
+        file.write_text(text) if text is not None else file.unlink()
+        assert dict(shown.metadata()).get("authorization") == header
+    file.unlink()
+    assert shown.as_fields() == {"token": "second"}, "a mover is told as much"
+
+
 def test_half_a_client_certificate_is_refused() -> None:
     with pytest.raises(LorryError, match="both cert_file and key_file"):
         Connection(FAR, cert_file="a.pem")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -22,7 +22,8 @@ class Credentials:
 
     Attributes:
         token: bearer token.
-        token_file: a file with one; read again at every call, so that a rotated token needs no restart.
+        token_file: a file with one; read again at every call, so that a rotated token needs no restart. While it is gone or empty, as
+            it may be for a moment when it is replaced, the token of before is shown.
         ca_file: the authority that signed the services' certificates; None: those that gRPC ships with.
         cert_file, key_file: this client's certificate and key, where the services ask for them (mTLS).
     """
@@ -32,6 +33,7 @@ class Credentials:
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    _shown: list[str] = field(default_factory=list, init=False, repr=False, compare=False)  # the last that was in token_file
 
     def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):
@@ -68,7 +70,7 @@ class Credentials:
         return [(told.st_mtime_ns, told.st_ino) for told in map(os.stat, files)]
 
     def metadata(self) -> list[tuple[str, str]]:
-        """Call metadata that carries the token. Raises LorryError: ARGUMENT_INVALID: the token file cannot be read."""
+        """Call metadata that carries the token. Raises LorryError: ARGUMENT_INVALID: the token file cannot be read, and never was."""
         token = self._bearer()
         return [("authorization", f"Bearer {token}")] if token else []
 
@@ -78,9 +80,17 @@ class Credentials:
         return {name: value for name, value in fields.items() if value}
 
     def _bearer(self) -> str | None:
-        if self.token is None and self.token_file is not None:
-            return _read(self.token_file).decode().strip()
-        return self.token
+        if self.token is not None or self.token_file is None:
+            return self.token
+        try:
+            token = _read(self.token_file).decode().strip()
+        except errors.LorryError:
+            if not self._shown:
+                raise
+            token = ""
+        if token:
+            self._shown[:] = [token]
+        return self._shown[0] if self._shown else None
 
     def warn_if_in_clear(self, address: str) -> None:
         """A token that leaves the machine unencrypted is never sent without a word."""
