@@ -127,6 +127,18 @@ def test_a_mover_whose_push_was_refused_is_there_for_the_next(child: Child, monk
     movers.close()
 
 
+def test_what_the_store_has_already_is_sent(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to one address was lost, another rank's commit began, and the store refuses the same bytes at the next address."""
+    said = '{"moved": 5}\n{"code": "FAILED_PRECONDITION", "reason": "UPLOAD_COMPLETE", "message": "every byte is here", "transport": "grpc"}'
+    monkeypatch.setenv("LORRY_MOVER", child(f"print({said!r})"))
+    movers, moved = Movers(), list[int]()
+    image = Image(b"", Buffer(MOVED_BYTES_MIN, shared=True), [Piece(0, MOVED_BYTES_MIN)], [], False)
+    uploader = Uploader(Connection(store="127.0.0.1:1"), movers, image, moved.append)
+    uploader.send(store_pb2.BeginUploadResponse(missing=[store_pb2.Range(offset=0, length=MOVED_BYTES_MIN)]))
+    assert moved == [5, MOVED_BYTES_MIN - 5]
+    movers.close()
+
+
 class SlowGpu:
     """Brings nothing until it is told to cancel."""
 

@@ -12,6 +12,7 @@
 #include "lib/base/file_lock.h"
 #include "lib/rpc/status.h"
 #include "lorry/store/v1/store.grpc.pb.h"
+#include "lorry/transfer/v1/transfer.grpc.pb.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/unit/clients/adapter_dir.h"
 
@@ -47,7 +48,45 @@ class BusyStore final : public store::v1::StoreService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-absl::StatusOr<common::v1::Version> PublishTo(const BusyStore& store) {
+// Has every byte already, and says so of each: another rank's commit has begun.
+class CompleteStore final : public store::v1::StoreService::Service,
+                            public transfer::v1::TransferService::Service {
+ public:
+  CompleteStore() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(static_cast<store::v1::StoreService::Service*>(this));
+    builder.RegisterService(static_cast<transfer::v1::TransferService::Service*>(this));
+    server_ = builder.BuildAndStart();
+  }
+  ~CompleteStore() override { server_->Shutdown(); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  grpc::Status BeginUpload(grpc::ServerContext*, const store::v1::BeginUploadRequest* request,
+                           store::v1::BeginUploadResponse* response) override {
+    response->set_upload_id("u");
+    response->set_ticket("t");
+    response->add_missing()->set_length(request->image_bytes());
+    response->add_addresses("grpc://" + address());
+    return grpc::Status::OK;
+  }
+  grpc::Status CommitUpload(grpc::ServerContext*, const store::v1::CommitUploadRequest*,
+                            store::v1::CommitUploadResponse* response) override {
+    response->mutable_version()->set_digest("of what was committed");
+    return grpc::Status::OK;
+  }
+  using Stream = grpc::ServerReaderWriter<transfer::v1::PutResponse, transfer::v1::PutRequest>;
+  grpc::Status Put(grpc::ServerContext*, Stream*) override {
+    return rpc::ToGrpc(Error(absl::StatusCode::kFailedPrecondition, "UPLOAD_COMPLETE", "commit"));
+  }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+template <typename Store>
+absl::StatusOr<common::v1::Version> PublishTo(const Store& store) {
   AdapterDir directory;
   directory.With("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 2, 8)
       .With("base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", 8, 2);
@@ -68,6 +107,13 @@ TEST(Publish, WaitsForItsTurnAtAStoreThatIsFull) {
 TEST(Publish, WhatWaitingDoesNotHelpIsSaidAtOnce) {
   const BusyStore store({"TOO_MANY_UPLOADS"});
   EXPECT_EQ(ReasonOf(PublishTo(store).status()), "TOO_MANY_UPLOADS");
+}
+
+TEST(Publish, WhatTheStoreHasAlreadyIsCommitted) {
+  const CompleteStore store;
+  const auto stored = PublishTo(store);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(stored->digest(), "of what was committed");
 }
 
 // Each would remove the other's half image, and one would give it the final name.

@@ -106,6 +106,7 @@ class Uploader:
             if not left:
                 return
             self._image.check()
+            before = self._accepted
             if self._cancelled.is_set():  # before it began, or between two rounds
                 raise _cancelled()
             try:
@@ -116,6 +117,9 @@ class Uploader:
                 if self._cancelled.is_set():
                     raise _cancelled() from None
                 failure = errors.from_rpc_error(error) if isinstance(error, grpc.RpcError) else error
+                if failure.reason == "UPLOAD_COMPLETE":  # another rank commits: an answer was lost, and no byte
+                    self._moved(sum(end - begin for begin, end in left) - (self._accepted - before))
+                    return
                 if not may_pass(failure) and failure.code != "CANCELLED":  # by our own watchdog
                     raise failure from None
             if self._accepted != sent:  # what moves has its budget anew
