@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from lorry import handle
+from lorry.common.v1 import adapter_pb2
 from lorry.connection import Connection
 from lorry.errors import SyncFailed
 from lorry.sync.v1 import sync_pb2
@@ -39,7 +40,7 @@ def stored(*answers: sync_pb2.WatchSyncResponse) -> handle.PublishHandle:
 
     connection = cast(Connection, SimpleNamespace(sync=SimpleNamespace(WatchSync=watch), metadata=lambda: []))
     made = handle.PublishHandle(connection, "policy", 1, 1, 0)
-    made._done.set()
+    made._stored(adapter_pb2.Version())
     return made
 
 

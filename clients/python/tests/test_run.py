@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lorry import collectives, errors, on_the_way
+from lorry import collectives, connection, errors, on_the_way
 from lorry.connection import Connection
 from lorry.errors import Cancelled, LorryError
 from lorry.handle import PublishHandle
@@ -85,7 +85,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def run_on(store: ForgetfulStore) -> Run:
-    def call(method: Callable[[Any], Any], request: Any, budget_s: float = 0.0) -> Any:
+    def call(method: Callable[[Any], Any], request: Any, budget_s: float = 0.0, stop: threading.Event | None = None) -> Any:
         return method(request)
 
     connection = cast(Connection, SimpleNamespace(store=store, call=call, close=lambda: None))
@@ -119,11 +119,46 @@ def test_a_publish_that_is_cancelled_while_the_store_begins_it_sends_nothing(mon
     handle = run_on(store).publish(STATE, version=1, config=CONFIG)
     assert store.first_begun.wait(30)
     handle.cancel()
-    is_cancelled.set()
     with pytest.raises(Cancelled):
         handle.wait("stored", 30)
+    assert not handle.done()
+    is_cancelled.set()
     assert store.was_aborted.wait(30)
     assert (sent, store.aborted) == ([], ["u1"])
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> tuple[Run, threading.Semaphore]:
+    """A run whose store is away, and what is released once for each call that was not answered."""
+    unanswered = threading.Semaphore(0)
+    monkeypatch.setattr(connection, "check_tls", lambda address, credentials: unanswered.release())
+    return Run(Connection(store="127.0.0.1:1"), "policy", 1, 1, collectives.Ranks()), unanswered
+
+
+def test_a_publish_can_be_cancelled_while_the_store_is_away(away: tuple[Run, threading.Semaphore]) -> None:
+    run, unanswered = away
+    handle = run.publish(STATE, version=1, config=CONFIG)
+    assert unanswered.acquire(timeout=30)
+    handle.cancel()
+    with pytest.raises(Cancelled):
+        handle.wait("stored", 30)
+    until(handle.done)
+    run.close()
+
+
+def test_a_number_may_be_published_again_and_again_while_the_store_is_away(
+    away: tuple[Run, threading.Semaphore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_the_way, "PUBLISH_BUDGET_S", 30.0)
+    run, unanswered = away
+    for _ in range(on_the_way.ON_THE_WAY_MAX + 1):
+        replaced = run.publish(STATE, version=5, config=CONFIG)
+        assert unanswered.acquire(timeout=30)
+    last = run.publish(STATE, version=5, config=CONFIG)
+    with pytest.raises(errors.AttemptFenced, match="published again"):
+        replaced.wait("stored", 30)
+    last.cancel()
+    run.close()
 
 
 @pytest.mark.parametrize("is_mover", [True, False])

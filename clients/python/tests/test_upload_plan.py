@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -46,7 +47,7 @@ def test_an_upload_that_ended_while_nobody_was_connected_says_why(
 ) -> None:
     dead = store_pb2.GetUploadResponse(state=store_pb2.GetUploadResponse.STATE_DEAD, reason=reason)
 
-    def call(answer: Any, request: Any, budget_s: float) -> Any:
+    def call(answer: Any, request: Any, budget_s: float, stop: threading.Event) -> Any:
         if isinstance(answer, Exception):
             raise answer
         return answer

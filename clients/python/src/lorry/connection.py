@@ -126,13 +126,15 @@ class Connection:
         """Call metadata that carries the token."""
         return self.credentials.metadata()
 
-    def call(self, method: Callable[..., T], request: Any, budget_s: float | None = None) -> T:
+    def call(self, method: Callable[..., T], request: Any, budget_s: float | None = None, stop: threading.Event | None = None) -> T:
         """Calls an idempotent unary method, again and again while the service is away or busy, for at most ``budget_s``
-        seconds (default: the connection's).
+        seconds (default: the connection's), and not again once ``stop`` is set.
 
         Raises:
+            Cancelled: ``stop`` was set.
             LorryError: what the server refused, or that it stayed away.
         """
+        stop = stop or threading.Event()
         who, address, name = self._asked_by(method)
         began = time.monotonic()
         give_up_at = began + (self.budget_s if budget_s is None else budget_s)
@@ -157,7 +159,8 @@ class Connection:
             if not is_said and time.monotonic() - began > SAID_AFTER_S:
                 _log.warning("%s; trying again for another %.0f s", failure.message, give_up_at - time.monotonic())
                 is_said = True
-            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            if stop.wait(pause_s * random.uniform(0.5, 1.0)):
+                raise errors.Cancelled(f"cancelled while it was tried again: {failure.message}", "", "CANCELLED")
             pause_s = min(2 * pause_s, 2.0)
 
     def _asked_by(self, method: Callable[..., Any]) -> tuple[str, str, str]:

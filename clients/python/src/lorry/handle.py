@@ -6,15 +6,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import grpc
 
 from lorry import errors
 from lorry.common.v1 import adapter_pb2
-from lorry.connection import Connection, may_pass
+from lorry.connection import PUBLISH_BUDGET_S, Connection, may_pass
 from lorry.store.v1 import store_pb2
 from lorry.sync.v1 import fleet_pb2, sync_pb2
+
+T = TypeVar("T")
 
 # What fits on a terminal's line or two; `status` has all of it.
 DETAIL_CHARACTERS_MAX = 160
@@ -86,7 +88,9 @@ class PublishHandle:
         self.bytes_total = bytes_total
         self.status = Status()
         self._connection = connection
-        self._done = threading.Event()
+        self._done = threading.Event()  # nobody works on it any more
+        self._ended = threading.Event()  # _ended_by is set
+        self._answered = threading.Event()  # either: whoever waits for "stored" need not wait for its thread
         self._bytes_done = 0
         self._version: adapter_pb2.Version | None = None
         self._error: BaseException | None = None
@@ -128,12 +132,13 @@ class PublishHandle:
             raise ValueError(f'until is "stored" or "serving", not {until!r}')
         give_up_at = None if timeout is None else time.monotonic() + timeout
         try:
-            if not self._done.wait(timeout):
+            if not self._answered.wait(timeout):
                 why = f"; {self.status.detail}" if self.status.detail else ""
                 raise TimeoutError(f"{self} is not stored yet: {self._bytes_done} of {self.bytes_total} bytes sent{why}")
-            if self._error is not None:
+            error = self._error if self._done.is_set() else self._ended_by
+            if error is not None:
                 self._is_told = True
-                raise self._error
+                raise error
             return Serving(0, 0, 0) if until == "stored" else self._wait_serving(give_up_at)
         except KeyboardInterrupt:
             self.cancel()
@@ -170,7 +175,7 @@ class PublishHandle:
                 if failure.code == "UNAVAILABLE" and not failure.reason:
                     self._connection.check_tls()
                 self.status = Status("UNKNOWN", failure.reason, failure.message)
-            time.sleep(min(pause_s, left) if left is not None else pause_s)
+            self._ended.wait(min(pause_s, left) if left is not None else pause_s)
             pause_s = min(2 * pause_s, 2.0)
 
     def _follow(self, timeout: float | None) -> Serving | None:
@@ -218,6 +223,10 @@ class PublishHandle:
 
     # --- The publishing thread's side ---
 
+    def _ask(self, method: Callable[..., T], request: Any) -> T:
+        """With a publish's patience, which ends with the handle."""
+        return self._connection.call(method, request, PUBLISH_BUDGET_S, self._ended)
+
     def _advance(self, length: int) -> None:
         # Bytes that a restarted store lacks are sent, and reported, once more.
         self._bytes_done = min(self._bytes_done + length, self.bytes_total)
@@ -244,6 +253,8 @@ class PublishHandle:
 
     def _end(self, why: errors.LorryError) -> None:
         self._ended_by = self._ended_by or why
+        self._ended.set()
+        self._answered.set()
         if self._watch is not None:
             self._watch.cancel()
         canceller = self._canceller  # its thread forgets it
@@ -279,11 +290,13 @@ class PublishHandle:
         self._version = version
         self.status = Status("STORED_AT_STORE")
         self._done.set()
+        self._answered.set()
 
     def _failed(self, error: BaseException) -> None:
         self._error = error = self._ended_by or error
         self.status = Status("FAILED", getattr(error, "reason", ""), str(error))
         self._done.set()
+        self._answered.set()
         if self._ended_by is not None:
             self._abort()  # what the store began after it was ended here
 

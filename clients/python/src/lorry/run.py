@@ -9,15 +9,15 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import xxhash
 from tqdm import tqdm
 
 from lorry import base_model, collectives, errors, norms, state
 from lorry.common.v1 import adapter_pb2
-from lorry.connection import PUBLISH_BUDGET_S, Connection
+from lorry.connection import Connection
 from lorry.gpu import find_packer
 from lorry.handle import PublishHandle
 from lorry.image import BufferPool, Image, build
@@ -28,8 +28,6 @@ from lorry.reference import Reference
 from lorry.store.v1 import store_pb2
 from lorry.tries import Tries, Try
 from lorry.upload import Uploader, chunks
-
-T = TypeVar("T")
 
 # A bar for uploads that a person would wait for; smaller ones are over before it could be read.
 PROGRESS_BAR_BYTES = 64 << 20
@@ -295,7 +293,7 @@ class Run:
     ) -> adapter_pb2.Version:
         image.check()
         this.fingerprint = _fingerprint(image)
-        before = self._stored_before(this)
+        before = self._stored_before(this, handle)
         request = store_pb2.BeginUploadRequest(
             version=adapter_pb2.VersionRef(adapter=self.adapter, run=self.number, number=handle.number),
             attempt=before.attempt if before is not None else this.attempt,
@@ -307,7 +305,7 @@ class Run:
         corrupt = 0
         for _ in range(TICKETS_MAX):
             handle._check_cancelled()
-            begun = self._ask(self._connection.store.BeginUpload, request)
+            begun = handle._ask(self._connection.store.BeginUpload, request)
             if begun.HasField("stored"):
                 # The store knows an attempt that comes again by its header; only this process can compare the bytes.
                 if before is not None and before.fingerprint != this.fingerprint:
@@ -330,21 +328,21 @@ class Run:
         raise errors.LorryError(f"{TICKETS_MAX} tickets expired before {handle} was sent", "TICKET_EXPIRED",
                                 "DEADLINE_EXCEEDED")
 
-    def _stored_before(self, this: Try) -> Try | None:
+    def _stored_before(self, this: Try, handle: PublishHandle) -> Try | None:
         """The earlier publish of the number that became the version, if one did. From here on none of the others can: an upload
         that is aborted is dead for all ranks, or was stored for all of them.
         """
         for one in this.before:
-            if one.is_stored or (one.upload_id and self._was_stored(one.upload_id)):
+            if one.is_stored or (one.upload_id and self._was_stored(handle, one.upload_id)):
                 this.before = [one]
                 return one
         this.before = []
         return None
 
-    def _was_stored(self, upload_id: str) -> bool:
+    def _was_stored(self, handle: PublishHandle, upload_id: str) -> bool:
         try:
-            self._ask(self._connection.store.AbortUpload, store_pb2.AbortUploadRequest(upload_id=upload_id))
-            upload = self._ask(self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=upload_id))
+            handle._ask(self._connection.store.AbortUpload, store_pb2.AbortUploadRequest(upload_id=upload_id))
+            upload = handle._ask(self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=upload_id))
             return bool(upload.state == store_pb2.GetUploadResponse.STATE_STORED)
         except errors.LorryError as error:
             if error.reason != "UNKNOWN_UPLOAD":
@@ -368,13 +366,13 @@ class Run:
             handle._check_cancelled()
             try:
                 request = store_pb2.CommitUploadRequest(upload_id=begun.upload_id)
-                version: adapter_pb2.Version = self._ask(self._connection.store.CommitUpload, request).version
+                version: adapter_pb2.Version = handle._ask(self._connection.store.CommitUpload, request).version
                 return version
             except errors.LorryError as error:
                 if error.reason not in ("RANGES_MISSING", "CHECK_RUNNING"):
                     raise
                 checking = error.reason == "CHECK_RUNNING"
-            left = 0 if checking else self._send_what_is_missing(begun, uploader)
+            left = 0 if checking else self._send_what_is_missing(handle, begun, uploader)
             handle._say_missing(left)
             if checking or left != missing:
                 missing, since = left, time.monotonic()
@@ -382,19 +380,16 @@ class Run:
                 raise errors.LorryError(
                     f"{left} bytes of {self.adapter} v{handle.number} never came: another rank died, or published it less or "
                     "more often; call publish on every rank", "RANGES_MISSING", "DEADLINE_EXCEEDED")
-            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            handle._ended.wait(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, longest_s)
 
-    def _send_what_is_missing(self, begun: store_pb2.BeginUploadResponse, uploader: Uploader) -> int:
+    def _send_what_is_missing(self, handle: PublishHandle, begun: store_pb2.BeginUploadResponse, uploader: Uploader) -> int:
         """Sends this rank's part of what the store lacks; returns how many bytes it lacked, those of other ranks too."""
-        upload = self._ask(self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id))
+        upload = handle._ask(self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id))
         begun.ClearField("missing")
         begun.missing.extend(upload.missing)
         uploader.send(begun)
         return sum(r.length for r in upload.missing)
-
-    def _ask(self, method: Callable[..., T], request: Any) -> T:
-        return self._connection.call(method, request, PUBLISH_BUDGET_S)
 
     def close(self) -> None:
         """Waits for what is on its way, each version as long as its upload is patient, and ends the connection; published versions

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import grpc
 
@@ -27,6 +28,7 @@ UNANSWERED_MAX = 16
 # A stream on which nothing is answered for this long is given up and resumed.
 IDLE_DEADLINE_S = 30.0
 
+T = TypeVar("T")
 Span = tuple[int, int]  # offset, end
 
 
@@ -126,18 +128,18 @@ class Uploader:
                 pause_s, sent, give_up_at = 0.1, self._accepted, time.monotonic() + PUBLISH_BUDGET_S
             elif time.monotonic() + pause_s > give_up_at:
                 raise failure
-            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            if self._cancelled.wait(pause_s * random.uniform(0.5, 1.0)):
+                raise _cancelled()
             pause_s = min(2 * pause_s, 2.0)
-            answer = self._connection.call(
-                self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id), PUBLISH_BUDGET_S
-            )
+            answer = self._ask(self._connection.store.GetUpload, store_pb2.GetUploadRequest(upload_id=begun.upload_id))
             if answer.state == store_pb2.GetUploadResponse.STATE_DEAD:
                 # What ended it is the answer to a commit, in the store's words.
-                self._connection.call(
-                    self._connection.store.CommitUpload, store_pb2.CommitUploadRequest(upload_id=begun.upload_id), PUBLISH_BUDGET_S
-                )
+                self._ask(self._connection.store.CommitUpload, store_pb2.CommitUploadRequest(upload_id=begun.upload_id))
                 raise errors.of("the upload ended at the store", answer.reason, "ABORTED")
             missing = [(r.offset, r.offset + r.length) for r in answer.missing]
+
+    def _ask(self, method: Callable[..., T], request: Any) -> T:
+        return self._connection.call(method, request, PUBLISH_BUDGET_S, self._cancelled)
 
     def _move(self, begun: store_pb2.BeginUploadResponse, spans: list[Span]) -> bool:
         """Whether a child process sent them."""
