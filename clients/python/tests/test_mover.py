@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
@@ -78,6 +80,35 @@ def test_whatever_a_child_does_is_one_error(child: Child, body: str) -> None:
 def test_a_child_that_says_nothing_is_ended(child: Child) -> None:
     with pytest.raises(MoverGone):
         push(child("time.sleep(600)  # tidy: allow sleep: it is ended before"), idle_s=0.2)
+
+
+@pytest.fixture
+def bounded() -> Iterator[None]:
+    """What would wait for ever fails instead."""
+
+    def over(*_: object) -> NoReturn:
+        raise AssertionError("it waits without a limit")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_child_that_reads_nothing_is_ended(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "lorry"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    script.chmod(0o755)
+    with contextlib.closing(Mover(str(script))) as mover, pytest.raises(MoverGone, match="read nothing"):
+        mover.push({**REQUEST, "leaves": "x" * 200_000}, 0.2, print)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_long_request_arrives_whole(child: Child) -> None:
+    with contextlib.closing(Mover(child(f"print({DONE!r}.replace('ucx-shm', str(len(json.loads(line)['leaves']))))"))) as mover:
+        assert mover.push({**REQUEST, "leaves": "x" * 2_000_000}, 30.0, print) == "2000000"
 
 
 @pytest.fixture

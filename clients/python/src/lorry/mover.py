@@ -14,7 +14,7 @@ import select
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import IO, Any
 
 from lorry import errors
 from lorry.programs import find_program, hold
@@ -44,6 +44,9 @@ class Mover:
     def __init__(self, program: str) -> None:
         self._process = subprocess.Popen([program, "mover"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                          start_new_session=True)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdin.fileno(), False)  # a child that does not read keeps nobody for longer than is said
         self._unread = b""
         hold(self._process)
 
@@ -51,18 +54,16 @@ class Mover:
         """Sends what ``request`` names (clients/cli/verbs_mover.cc), and returns what carried it, ``"ucx-shm"`` or ``"grpc"``.
 
         Args:
-            request: without the deadline, which is a day: the child is given up when it says nothing for ``idle_s`` seconds.
+            request: without the deadline, which is a day: the child is given up when it reads and says nothing for ``idle_s`` seconds.
             on_progress: called with the number of bytes that the store has acknowledged since the last call.
 
         Raises:
             MoverGone: it cannot send anything any more.
             LorryError: the store refused, or could not be reached.
         """
-        assert self._process.stdin is not None
         moved = 0
         try:
-            self._process.stdin.write(json.dumps({**request, "deadline_ms": 86_400_000}).encode() + b"\n")
-            self._process.stdin.flush()
+            self._write(json.dumps({**request, "deadline_ms": 86_400_000}).encode() + b"\n", idle_s)
             while True:
                 said = self._line(idle_s)
                 if "code" in said:
@@ -77,14 +78,18 @@ class Mover:
             raise errors.of(message, reason, code)
         return transport
 
+    def _write(self, text: bytes, idle_s: float) -> None:
+        left = memoryview(text)
+        while left:
+            if not _is_ready(self._stdin, select.POLLOUT, idle_s):
+                raise OSError(f"it read nothing for {idle_s:.0f} s")
+            left = left[os.write(self._stdin.fileno(), left) :]
+
     def _line(self, idle_s: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        ready = select.poll()  # a trainer may have more descriptors than select knows
-        ready.register(self._process.stdout, select.POLLIN)
         while b"\n" not in self._unread:
-            if not ready.poll(idle_s * 1000):
+            if not _is_ready(self._stdout, select.POLLIN, idle_s):
                 raise OSError(f"it said nothing for {idle_s:.0f} s")
-            piece = os.read(self._process.stdout.fileno(), 65536)
+            piece = os.read(self._stdout.fileno(), 65536)
             if not piece:
                 raise OSError("it ended")
             self._unread += piece
@@ -100,10 +105,15 @@ class Mover:
     def close(self) -> None:
         """As ``kill``, and gives its pipes back. Only when nobody pushes."""
         self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        for pipe in (self._stdin, self._stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def _is_ready(pipe: IO[bytes], event: int, idle_s: float) -> bool:
+    ready = select.poll()  # a trainer may have more descriptors than select knows
+    ready.register(pipe, event)
+    return bool(ready.poll(idle_s * 1000))
 
 
 class Movers:
