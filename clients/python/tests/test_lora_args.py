@@ -122,6 +122,14 @@ def test_an_adapter_is_trained_on_with_its_own_rank(llama, tmp_path):
     assert LoraArgs(4, adapter_path=str(tmp_path)) != args  # the same rank may be said again
 
 
+def test_an_adapter_to_train_on_is_no_config(llama, tmp_path):
+    """PEFT would make a fresh adapter of it, with B = 0, and a frozen one, as save_pretrained writes inference_mode."""
+    LoraArgs(4, 12, "q_proj,v_proj").wrap(llama).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["inference_mode"] is True
+    with pytest.raises(ValueError, match=r"a config carries no weights.*args\.wrap\(model\)"):
+        LoraArgs(adapter_path=str(tmp_path)).peft_config(llama)
+
+
 def test_without_a_rank_nothing_else_is_looked_at(llama):
     args = LoraArgs(0, math.nan, "all-linear", "q_proj")
     assert (args.enabled, args.modules(), args.max_rank, args.engine_args("vllm")) == (False, (), 0, [])

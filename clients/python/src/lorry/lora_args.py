@@ -121,14 +121,16 @@ class LoraArgs:
                 which are left out, as engines serve none there.
 
         Raises:
-            ValueError: there is no LoRA, or no module is left of it.
+            ValueError: there is no LoRA, or no module is left of it; or ``adapter_path`` is given: a config carries no weights, so that
+                the framework would begin with a fresh adapter, and one that is frozen, as ``save_pretrained`` writes ``inference_mode``.
         """
         from peft import LoraConfig
 
         if not self.enabled:
             raise ValueError("there is no LoRA to configure; give --lora-rank or --lora-adapter-path")
         if self.adapter_path is not None:
-            return LoraConfig.from_pretrained(self.adapter_path)
+            raise ValueError(f"a config carries no weights, and those in {self.adapter_path} are to be trained on; call args.wrap(model) "
+                             "and give the framework the PeftModel, without peft_config")
         modules = self.modules(model)
         if not modules:
             raise ValueError("--exclude-modules takes every one of --target-modules out; leave one in")
