@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import socket
 from typing import Any, NoReturn
@@ -111,3 +112,24 @@ def test_added_tokens_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(Refused, match=r"resized, from the 32 tokens of .* to 40") as refused:
         state.collect(model, None)
     assert refused.value.reason == "EMBEDDING_UNSUPPORTED"
+
+
+TENSORS = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 16)}
+
+
+def test_pefts_config_is_as_good_as_its_fields(tmp_path: pathlib.Path) -> None:
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"])
+    _, fields = state.collect(TENSORS, config)
+    assert (fields["r"], fields["target_modules"], fields["peft_type"]) == (2, ["q_proj"], "LORA")
+    assert json.loads(json.dumps(fields)) == fields == state.collect(TENSORS, config.to_dict())[1]
+    model = model_on(tmp_path / "base", "q_proj")
+    model.save_pretrained(tmp_path)
+    for source in (model, tmp_path):
+        assert state.collect(source, peft.LoraConfig(r=2, lora_alpha=3))[1]["lora_alpha"] == 3
+
+
+@pytest.mark.parametrize("config", ["adapter_config.json", ["q_proj"], 2])
+def test_what_is_no_config_is_told(config: Any) -> None:
+    with pytest.raises(Refused, match=r"config= is a (str|list|int); give adapter_config.json's fields: config.to_dict\(\)") as refused:
+        state.collect(TENSORS, config)
+    assert refused.value.reason == "CONFIG_MALFORMED"

@@ -149,7 +149,7 @@ class Run:
         source: Any,
         *,
         version: int,
-        config: Mapping[str, Any] | None = None,
+        config: Any = None,
         base_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
         relative_norm: float | None = None,
         reference: Reference | Sequence[Sequence[int]] | None = None,
@@ -173,7 +173,7 @@ class Run:
             source: a PeftModel, a state dict (name → tensor, numpy array, DTensor or :class:`lorry.Shard`),
                 or the path of a PEFT directory.
             version: the trainer's weight version, >= 0, above all that this run published.
-            config: adapter_config.json's fields; needed with a state dict.
+            config: adapter_config.json's fields, or PEFT's LoraConfig; needed with a state dict.
             base_config: the base model's config.json, its path or its fields, by which projections that the trainer fused
                 (``qkv_proj``, ``gate_up_proj``) and experts that are adapted as one parameter are taken apart as engines name
                 them. Default: of a PeftModel its own base model's.

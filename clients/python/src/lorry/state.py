@@ -19,21 +19,21 @@ _CONFIG_BYTES_MAX = 1 << 20
 _HEADER_BYTES_MAX = 16 << 20
 
 
-def collect(source: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
+def collect(source: Any, config: Any) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Tensors by name and the config's fields.
 
     Raises:
-        Refused: the source is none of the three, or lacks its config.
+        Refused: the source is none of the three, or lacks its config; or that is no config.
     """
+    config = _fields(config)
     if isinstance(source, (str, os.PathLike)):
         return _directory(pathlib.Path(source), config)
     if isinstance(source, Mapping):
         if config is None:
             raise Refused("a state dict needs config=: the fields of adapter_config.json", "CONFIG_MISSING",
                           "INVALID_ARGUMENT")
-        fields = dict(_plain(config))
-        _refuse_whole_modules(fields)
-        return source, fields
+        _refuse_whole_modules(config)
+        return source, config
     if hasattr(source, "peft_config") and hasattr(source, "get_base_model"):  # models of transformers have the former after add_adapter
         return _peft_model(source, config)
     raise Refused(
@@ -79,6 +79,18 @@ def settle(config: Mapping[str, Any], target_modules: list[str], unstacked: bool
     return fields
 
 
+def _fields(config: Any) -> dict[str, Any] | None:
+    """Of a mapping, or of PEFT's LoraConfig, which has them as one."""
+    if config is not None and not isinstance(config, Mapping) and hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if config is None:
+        return None
+    if not isinstance(config, Mapping):
+        raise Refused(f"config= is a {type(config).__name__}; give adapter_config.json's fields: config.to_dict()", "CONFIG_MALFORMED",
+                      "INVALID_ARGUMENT")
+    return dict(_plain(config))
+
+
 def _refuse_whole_modules(fields: Mapping[str, Any]) -> None:
     """Before any tensor is judged: those of whole modules look like trained embeddings, or like nothing known."""
     if fields.get("modules_to_save"):
@@ -86,7 +98,7 @@ def _refuse_whole_modules(fields: Mapping[str, Any]) -> None:
                       "merged weights instead", "MODULES_TO_SAVE_UNSUPPORTED", "INVALID_ARGUMENT")
 
 
-def _peft_model(model: Any, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
+def _peft_model(model: Any, config: dict[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
     from peft import get_peft_model_state_dict
 
     name = active_adapter(model)
@@ -120,7 +132,7 @@ def _vocabulary_of(kind: Any, base: str, revision: str | None) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _directory(path: pathlib.Path, config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
+def _directory(path: pathlib.Path, config: dict[str, Any] | None) -> tuple[Mapping[str, Any], dict[str, Any]]:
     file = path / "adapter_config.json"
     if not path.is_dir():
         raise Refused(f"{path} is no directory; name the one that save_pretrained wrote", "DIRECTORY_INVALID", "INVALID_ARGUMENT")
