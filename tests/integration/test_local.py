@@ -223,6 +223,26 @@ print(os.listdir(os.environ["TMPDIR"]), flush=True)
 """
 
 
+ADDRESSES_ALONE = """
+import gc, sys, urllib.request, lorry
+engine, program, adapter = sys.argv[1:]
+with lorry.open_run("policy", **lorry.local([], program=program).addresses()) as run:
+    gc.collect()
+    run.publish(adapter, version=1).wait("stored", 60)
+door = lorry.local([engine], program=program).doors[engine]
+gc.collect()
+print(urllib.request.urlopen(f"{door}/health", timeout=60).status, flush=True)
+"""
+
+
+def test_it_runs_on_where_its_addresses_alone_are_kept(pair, program, make_adapter, tmp_path):
+    """And ends with the process, as nobody can close it any more."""
+    with a_trainer(ADDRESSES_ALONE, pair["vllm"].url, program, make_adapter(1), tmp=tmp_path) as trainer:
+        assert trainer.stdout.read() == "200\n"
+        assert trainer.wait(DEADLINE_S) == 0
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("closes", ["yes", "no"])
 def test_a_forked_child_removes_nothing_of_its_parent(program, make_adapter, tmp_path, closes):
     """Whether it ends by itself or out of a with block; and a script that closes nothing leaves nothing."""

@@ -5,6 +5,7 @@ They come with the wheel ``lorry``, which ``make packages`` builds and which is 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -15,7 +16,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import weakref
 import zlib
 from collections.abc import Sequence
 from typing import IO, Any
@@ -35,7 +35,7 @@ _SCRATCH = f"lorry-local-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 
 class Fleet:
     """Programs that this process runs. They end with ``close``, at the end of ``with``, and with this process, also where it is killed:
-    they read a pipe that it alone holds open.
+    they read a pipe that it alone holds open. They do not end where only their addresses are kept and this object is forgotten.
 
     Attributes:
         doors: engine's URL → URL of the door in front of it: what clients call instead of the engine.
@@ -49,7 +49,8 @@ class Fleet:
         self.orchestrator: str = told["orchestrator"]
         self.token_file: str | None = told["token_file"] or None
         self._process = process
-        self._close = weakref.finalize(self, _close, scratch, os.getpid())  # also at this process's exit
+        self._scratch, self._owner = scratch, os.getpid()
+        atexit.register(self.close)  # which keeps this object until then, too
 
     def addresses(self) -> dict[str, Any]:
         """What :func:`lorry.open_run`, :class:`lorry.Admin` and :class:`lorry.Connection` are to be told: ``open_run("policy",
@@ -68,7 +69,9 @@ class Fleet:
         may read again: they go when this process ends, if the engine has ended by then, else with the next fleet in front of that engine.
         What a process that was killed left goes with the next fleet on this machine. In a forked child this does nothing.
         """
-        self._close()
+        if os.getpid() == self._owner:  # a forked child has a copy of all this, and its parent goes on
+            atexit.unregister(self.close)
+            self._scratch.close()
 
     def __enter__(self) -> Fleet:
         return self
@@ -175,11 +178,6 @@ def _remove_orphans() -> None:
 def _remove_scratch(folder: pathlib.Path) -> None:
     shutil.rmtree(folder / "data", ignore_errors=True)  # first: where this does not come to its end, the log says that it is an orphan
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _close(scratch: contextlib.ExitStack, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child has a copy of all this, and its parent goes on
-        scratch.close()
 
 
 def _program(program: str | os.PathLike[str] | None) -> str:
