@@ -11,7 +11,7 @@ import pytest
 from lorry import handle
 from lorry.common.v1 import adapter_pb2
 from lorry.connection import Connection
-from lorry.errors import SyncFailed
+from lorry.errors import LorryError, SyncFailed
 from lorry.sync.v1 import sync_pb2
 
 UNKNOWN = sync_pb2.WatchSyncResponse(state=sync_pb2.SYNC_STATE_FAILED, reason="UNKNOWN_VERSION", detail="it is not stored")
@@ -52,3 +52,14 @@ def test_what_the_orchestrator_never_hears_of_is_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(handle, "HEARD_WITHIN_S", 0.2)
     with pytest.raises(SyncFailed, match="UNKNOWN_VERSION"):
         stored(UNKNOWN).wait("serving", 30)
+
+
+def test_a_wait_after_the_end_of_its_run_says_so() -> None:
+    """gRPC's own ValueError is of a channel, which nobody who waits knows of."""
+    connection = Connection(store="127.0.0.1:1", orchestrator="127.0.0.1:1")
+    made = handle.PublishHandle(connection, "policy", 1, 7, 0)
+    made._done.set()
+    connection.close()
+    with pytest.raises(LorryError, match=r"^policy r1\.7 is stored; its run is closed: wait inside the with block"):
+        made.wait("serving", 30)
+    assert made.wait("stored") is not None

@@ -435,6 +435,15 @@ def test_a_publish_that_finds_no_room_for_long_says_what_is_in_the_way(monkeypat
     assert store.committed == list(range(on_the_way.ON_THE_WAY_MAX))
 
 
+def test_a_run_that_is_closed_publishes_nothing() -> None:
+    store = ForgetfulStore(corrupt=0)
+    with run_on(store) as run:
+        run.publish(STATE, version=5, config=CONFIG)
+    with pytest.raises(LorryError, match=r"^run 1 of policy is closed; publish inside the with block"):
+        run.publish(STATE, version=6, config=CONFIG)
+    assert store.committed == [5]
+
+
 def test_a_version_for_a_checkpoint_is_kept_and_others_are_not() -> None:
     store = ForgetfulStore(corrupt=0)
     run = run_on(store)

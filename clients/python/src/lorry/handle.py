@@ -182,7 +182,11 @@ class PublishHandle:
         request = sync_pb2.WatchSyncRequest(
             version=adapter_pb2.VersionRef(adapter=self.adapter, run=self.run, number=self.number)
         )
-        call = self._connection.sync.WatchSync(request, timeout=timeout, metadata=self._connection.metadata())
+        try:
+            call = self._connection.sync.WatchSync(request, timeout=timeout, metadata=self._connection.metadata())
+        except ValueError:  # gRPC's, of a channel that is closed
+            raise errors.LorryError(f"{self} is stored; its run is closed: wait inside the with block, or ask `lorry status`", "",
+                                    "FAILED_PRECONDITION") from None
         self._watch = call
         try:
             for progress in call:

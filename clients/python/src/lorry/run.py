@@ -141,6 +141,7 @@ class Run:
         self._packer = find_packer()
         self._base_norms = norms.BaseNorms()
         self._resumed_from = resumed_from  # (run, number)
+        self._is_closed = False
         self._newest = -1  # that is stored, of this run; under _lock
         self._lock = threading.Lock()
 
@@ -190,8 +191,11 @@ class Run:
 
         Raises:
             Refused: this can never be a version, and why.
-            LorryError: TOO_MANY_UPLOADS: four versions are on their way, and none of them has moved for ten minutes.
+            LorryError: TOO_MANY_UPLOADS: four versions are on their way, and none of them has moved for ten minutes. The run is closed.
         """
+        if self._is_closed:
+            raise errors.LorryError(f"run {self.number} of {self.adapter} is closed; publish inside the with block, or open a new run", "",
+                                    "FAILED_PRECONDITION")
         this = self._tries.begin(version)  # also what is refused below: the other ranks count this call, too
         self._on_the_way.make_room()
         tensors, fields = state.collect(source, config)
@@ -401,6 +405,7 @@ class Run:
         Raises:
             LorryError: versions were not stored, and no ``wait`` has said so: which, and why.
         """
+        self._is_closed = True
         try:
             self._on_the_way.finish()
         finally:
