@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import pathlib
 import types
 
 import pytest
@@ -22,11 +23,13 @@ from testing.world import World
 from transformers import LlamaForCausalLM
 
 foreign.add_frameworks()
+import verl  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from verl.checkpoint_engine import base  # noqa: E402
 from verl.utils.fsdp_utils import collect_lora_params  # noqa: E402
 from verl.workers.config import CheckpointEngineConfig  # noqa: E402
 
+VERL = pathlib.Path(verl.__file__).parent
 EXAMPLE = ROOT / "examples" / "frameworks" / "use_verl.yaml"
 ADAPTER = "verl-policy"
 ACTORS, ROLLOUTS = 2, 2
@@ -186,6 +189,27 @@ def test_a_stream_of_adapter_tensors_is_published_too(world, manager, config):
     tensors, fields = manager.training.get_per_tensor_param(base_sync_done=True)
     asyncio.run(engine(config, config=fields).send_weights(iter(tensors), global_steps=3))
     until(lambda: world.latest(ADAPTER)[1] == 3, "v3 is latest")
+
+
+def test_the_example_has_settings_that_verl_knows_and_a_mode_that_asks_its_backend():
+    """The other modes make no manager but one whose backend is "naive": not one version would be published."""
+    example = OmegaConf.load(EXAMPLE)
+    own = OmegaConf.load(VERL / "trainer" / "config" / "_generated_ppo_trainer.yaml")
+    settings = OmegaConf.merge(own, example)
+    assert own.keys() == settings.keys() and own.actor_rollout_ref.rollout.keys() == settings.actor_rollout_ref.rollout.keys()
+    assert settings.trainer.use_v1
+    trainers = {path.stem.removeprefix("trainer_"): path.read_text() for path in (VERL / "trainer" / "ppo" / "v1").glob("trainer_*.py")}
+    assert 'checkpoint_engine_config.backend = "naive"' in trainers["base"]
+    asking = {mode for mode, source in trainers.items() if mode != "base" and "CheckpointEngineManager(" in source}
+    assert settings.trainer.v1.trainer_mode in asking == {"separate_async"}
+    assert settings.actor_rollout_ref.hybrid_engine is False, "whose replicas get copies"
+    assert settings.actor_rollout_ref.rollout.agent.default_agent_loop != own.actor_rollout_ref.rollout.agent.default_agent_loop
+
+
+def test_a_replica_whose_rollouts_ask_no_door_refuses_its_first_update(config):
+    """It would answer with the base model, whatever the actor publishes."""
+    with pytest.raises(ValueError, match=r"base model for ever.*rollouts_at_doors=true"):
+        engine(config).receive_weights(global_steps=1)
 
 
 def fails_with(error):

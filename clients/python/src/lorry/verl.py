@@ -3,10 +3,13 @@
     actor_rollout_ref.rollout.checkpoint_engine:
       backend: delta_sharded                # see below
       custom_backend_module: lorry.verl     # imported by each of verl's workers before it asks for the backend
-      engine_kwargs: {delta_sharded: {adapter: math-policy, store: "store:7000", orchestrator: "orchestrator:7001"}}
+      engine_kwargs: {delta_sharded: {adapter: math-policy, rollouts_at_doors: true, store: "store:7000", orchestrator: "orchestrator:7001"}}
 
-Engines get the version from their proxies, and rollouts ask the doors for ``math-policy``; those that must not be answered by an older step say
-``X-Lorry-Min-Version``. Follows verl 0.9.1: its actor workers hand the training engine itself to the backend of one name, ``delta_sharded``
+Engines get the version from their proxies. Rollouts ask the doors for ``math-policy``, from an agent loop of yours
+(``rollout.agent.agent_loop_config_path``), as verl's own call its servers by Ray; those that must not be answered by an older step say
+``X-Lorry-Min-Version``. Of the trainer's modes (``trainer.v1.trainer_mode``) ``separate_async`` alone asks a backend, and with
+``actor_rollout_ref.hybrid_engine: false`` for all its replicas: ``sync``, the default, and ``colocate_async`` set it to "naive" and publish nothing
+(trainer/ppo/v1/trainer_base.py). A vLLM of verl's must have what ``delta_sharded`` asks of it (require_vllm_delta_support). Follows verl 0.9.1: its actor workers hand the training engine itself to the backend of one name, ``delta_sharded``
 (workers/engine_workers.py), and to any other a stream of the base model's or of merged weights. Importing this module takes that name,
 and ``lorry``, for streams that carry adapters. Replicas are paused while weights are sent (CheckpointEngineManager.update_weights), so
 that no engine could show there that it applies a version: it is stored then, and served once they go on.
@@ -45,12 +48,15 @@ class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         timeout_s: how long a version may take until it is stored.
         layered_summon: verl's ``rollout.layered_summon``, which it does not tell its backends: gather a layer at a time, where the whole model
             does not fit the actor's GPU.
+        rollouts_at_doors: that an agent loop of yours asks doors. Replicas refuse their first update where this does not say so: they get no
+            tensor, so that whoever calls them directly would be answered by the base model for ever.
         run: as :func:`lorry.open_run`: ``store``, ``orchestrator``, ``token_file``, ``resume_from`` and so on.
     """
 
     def __init__(self, bucket_size: int, adapter: str, is_master: bool = False, config: Mapping[str, Any] | None = None,
-                 timeout_s: float = STORED_TIMEOUT_S, layered_summon: bool = False, **run: Any) -> None:
-        self._layered_summon = layered_summon
+                 timeout_s: float = STORED_TIMEOUT_S, layered_summon: bool = False, rollouts_at_doors: bool = False,
+                 **run: Any) -> None:
+        self._layered_summon, self._rollouts_at_doors = layered_summon, rollouts_at_doors
         self._adapter, self._config, self._timeout_s, self._arguments = adapter, config, timeout_s, run
         self._is_master = is_master
         self._run: Run | None = None
@@ -110,7 +116,19 @@ class LorryCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         handle.wait("stored", self._timeout_s)
         self._before = handle
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:
-        """No tensor: the engine's proxy has loaded the version when the actor says that it is served."""
-        return
-        yield
+    def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:
+        """No tensor: the engine's proxy has loaded the version when the actor says that it is served.
+
+        Raises:
+            ValueError: no setting says that rollouts ask doors.
+        """
+        if not self._rollouts_at_doors:
+            raise ValueError("verl's own agent loops call this server by Ray, where it would answer with the base model for ever: lorry.verl has the "
+                             "adapter answered at doors alone. Ask those from an agent loop of yours (rollout.agent.agent_loop_config_path), and say so: "
+                             f"checkpoint_engine.engine_kwargs.delta_sharded.rollouts_at_doors=true, for {self._adapter}")
+        return _nothing()
+
+
+async def _nothing() -> AsyncIterator[tuple[str, Any]]:
+    return
+    yield
