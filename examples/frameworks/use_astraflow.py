@@ -1,4 +1,7 @@
-"""AstraFlow's RaaS with LoRA through Lorry: what is added where its manager has made the engines, whose addresses are doors."""
+"""AstraFlow's RaaS with LoRA through Lorry: what is added where its manager has made the engines, whose addresses are doors.
+
+In one RaaS process: the run that a second one opens fences the first.
+"""
 
 
 def connect(engine, eval_engine, adapter):

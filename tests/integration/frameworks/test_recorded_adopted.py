@@ -124,7 +124,7 @@ def test_astraflow_and_its_eval_engine_ask_by_what_is_served(world, make_adapter
         update(engine, make_adapter(version), version, [evals])
         for each in (engine, evals):
             name, reply = each.generate([5, 17, 101, 33])
-            assert name == f"{adapter}@{version}"
+            assert name == f"{adapter}@r1.{version}"
             assert tokens_of(reply) == expected_tokens(make_adapter(version), [5, 17, 101, 33], 4)
     assert engine.sent == [], "no server was called"
     engine.load_weights_from_path("/full")
@@ -137,9 +137,9 @@ def test_a_load_that_fails_leaves_the_name_as_it_was(world, make_adapter, tmp_pa
     update(engine, make_adapter(1), 1)
     with pytest.raises(Exception, match="adapter_config.json"):
         update(engine, tmp_path, 2)
-    assert engine.generate([5])[0] == "astra-failed@1"
+    assert engine.generate([5])[0] == "astra-failed@r1.1"
     update(engine, make_adapter(2), 2)
-    assert engine.generate([5])[0] == "astra-failed@2"
+    assert engine.generate([5])[0] == "astra-failed@r1.2"
 
 
 def test_a_version_that_is_served_too_late_uses_up_its_number(world, make_adapter, monkeypatch):
@@ -157,10 +157,25 @@ def test_a_version_that_is_served_too_late_uses_up_its_number(world, make_adapte
         with monkeypatch.context() as late, pytest.raises(TimeoutError):
             late.setattr(PublishHandle, "wait", too_late)
             update(engine, make_adapter(2), 2)
-        assert engine.generate([5])[0] == "astra-late@1"
+        assert engine.generate([5])[0] == "astra-late@r1.1"
         update(engine, make_adapter(3), 2)
         name, reply = engine.generate([5])
-        assert name == "astra-late@3" and tokens_of(reply) == expected_tokens(make_adapter(3), [5], 4)
+        assert name == "astra-late@r1.3" and tokens_of(reply) == expected_tokens(make_adapter(3), [5], 4)
+
+
+def test_a_raas_whose_run_is_over_is_answered_by_no_other_run(world, make_adapter):
+    """A second process of the same adapter counts from 1, too."""
+    first, second = (SGLangEngine(world.fleet.door("sglang")) for _ in range(2))
+    with world.open_run("astra-two") as run:
+        adopt(first, run)
+        update(first, make_adapter(1), 1)
+    with world.open_run("astra-two") as run:
+        adopt(second, run)
+        update(second, make_adapter(2), 1)
+    assert tokens_of(second.generate([5])[1]) == expected_tokens(make_adapter(2), [5], 4)
+    name, reply = first.generate([5])
+    assert name == "astra-two@r1.1"
+    assert reply[0] == 409 or tokens_of(reply) == expected_tokens(make_adapter(1), [5], 4)
 
 
 # --- miles ---

@@ -7,7 +7,8 @@
 Follows Infini-AI-Lab/astraflow (astraflow/raas/engine/remote_inf_engine.py at a20ca42, of its pull request 20, which asks for the name that was loaded
 last, and at 343e808, of main, which asks for ``lora_1`` once something was loaded), where an update is ``pause_generation``,
 ``load_weights_from_path(path, use_lora=True)`` and ``continue_generation``. Nothing is paused any more: what runs ends on its version, and a
-paused engine could not show that it applies the next. Names are flipped once that is served, of the eval engines too, which share the servers.
+paused engine could not show that it applies the next. Names are flipped once that is served, of the eval engines too, which share the servers. They
+name the run with the number, so that no other run's version can answer: one RaaS process updates an adapter, as the run of a second one fences the first's.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = S
     """
     engine, *others = (getattr(each, "_engine", each) for each in (engine, *evals))
     own_load = engine.load_weights_from_path
-    published, served = 0, 0  # numbers of versions
+
+    def name(number: int) -> str:
+        return f"{run.adapter}@r{run.number}.{number}"
+
+    published, served = 0, name(0)  # the last number, and what requests name
 
     def load(path: str, use_lora: bool = False) -> None:
         nonlocal published, served
@@ -42,15 +47,15 @@ def adopt(engine: Any, run: Run, evals: Sequence[Any] = (), timeout_s: float = S
         handle = run.publish(path, version=published + 1)
         published += 1
         handle.wait("serving", timeout_s)
-        served = published
+        served = name(published)
         for each in (engine, *others):
-            each.lora_initialized, each._current_lora_name = True, f"{run.adapter}@{served}"
+            each.lora_initialized, each._current_lora_name = True, served
 
     def named(own_build: Any) -> Any:
         def build(*args: Any, **kwargs: Any) -> Any:
             request = own_build(*args, **kwargs)
             if request.payload.get("lora_path"):
-                request.payload["lora_path"] = f"{run.adapter}@{served}"
+                request.payload["lora_path"] = served
             return request
 
         return build
