@@ -90,12 +90,20 @@ def die_half_way(rank, addresses, folder):
     run.publish(state, config=config, version=1).wait("stored", 4 * IDLE_S)
 
 
+def open_where_one_names_no_store(rank, addresses, folder):
+    if rank == 1:  # a node without LORRY_STORE, and without a `lorry up` of its own
+        os.environ["XDG_STATE_HOME"], addresses = str(folder), {}
+        os.environ.pop("LORRY_STORE", None)
+    lorry.open_run(ADAPTER, **addresses)
+
+
 JOBS = {
     "shards": publish(as_shard),
     "dtensors": publish(as_dtensor),
     "replicas": publish(as_replicated_dtensor),
     "whole tensors": publish_whole,
     "a death": die_half_way,
+    "no store": open_where_one_names_no_store,
 }
 
 
@@ -172,3 +180,14 @@ def test_a_rank_that_dies_is_noticed_by_the_other(world, serving, make_adapter, 
     assert world.latest() == before
     for member in KINDS:
         assert world.doors[member].ask(ADAPTER).status == 200
+
+
+def test_a_rank_that_cannot_open_the_run_is_told_to_all_and_fences_nobody(world, serving, tmp_path):
+    with world.open_run() as run:
+        before = run.number
+    results = run_ranks(world, tmp_path, tmp_path, "no store")
+    assert [results[r][0] for r in range(RANKS)] == ["NO_ADDRESS"] * RANKS, results
+    said = {text.splitlines()[0] for _, text in results.values()}
+    assert len(said) == 1 and "rank 1 of 2: no adapter-store named" in said.pop(), results
+    with world.open_run() as run:
+        assert run.number == before + 1

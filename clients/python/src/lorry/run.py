@@ -58,7 +58,7 @@ def open_run(
 ) -> Run:
     """Opens a run of ``adapter`` and fences the process that had the previous one.
 
-    Every rank of a torch.distributed job calls it; rank 0 asks the store, the others learn the answer.
+    Every rank of a torch.distributed job calls it; rank 0 asks the store, the others learn the answer. Where a rank fails, all raise its error.
 
     Args:
         adapter: ``^[a-z0-9][a-z0-9._-]{0,62}$``; created with the default policy if it is new.
@@ -74,10 +74,15 @@ def open_run(
         LorryError: the store refused or stayed away; ``UNKNOWN_VERSION``: the version to go on from is stored no longer.
         ValueError: ``resume_from`` is of another adapter, or no state of a run.
     """
-    wanted = _version_of(adapter, resume_from)
-    connection = Connection(store, orchestrator, token=token, token_file=token_file, ca_file=ca_file, cert_file=cert_file,
-                            key_file=key_file)
     ranks = collectives.Ranks(group)
+    failed: Exception | None = None
+    try:
+        wanted = _version_of(adapter, resume_from)
+        connection = Connection(store, orchestrator, token=token, token_file=token_file, ca_file=ca_file, cert_file=cert_file,
+                                key_file=key_file)
+    except Exception as error:
+        failed = error
+    ranks.raise_if_any(failed)  # before the old run is fenced
 
     def ask() -> tuple[int, int, tuple[int, int] | None]:
         request = store_pb2.OpenRunRequest(adapter=adapter, request_id=uuid.uuid4().hex)
