@@ -376,7 +376,11 @@ absl::Status App::IsReady() {
   if (door_->draining())
     return absl::UnavailableError("drained: the door opens again when the proxy is started again");
   LORRY_ASSIGN_OR_RETURN(const Proxy::View view, proxy_->GetView(clock_.Now() + kViewDeadlineMs));
-  return readiness_.Judge(view.observed, view.table);
+  const absl::Status judged = readiness_.Judge(view.observed, view.table);
+  const std::string detached = attach_->why_detached();
+  if (judged.ok() || detached.empty()) return judged;
+  return absl::UnavailableError(
+      absl::StrCat(judged.message(), "; no session with the orchestrator: ", detached));
 }
 
 absl::Status App::Serve() {

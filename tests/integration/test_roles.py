@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -22,6 +23,7 @@ from lorry.transfer.v1 import transfer_pb2
 from testing.engines import ROOT, free_port
 from testing.fleet import Fleet, Service
 from testing.raw_publish import RawImage
+from testing.waiting import until
 
 ADAPTER = "policy"  # which every request here is about
 # The operator last: its Drain ends the proxy.
@@ -238,6 +240,30 @@ def test_a_token_that_cannot_be_read_is_named(bin_dir, tmp_path, program, flags)
         capture_output=True, text=True, timeout=60, check=False, env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)})
     assert done.returncode > 0, f"no signal: {done.returncode}"
     assert str(missing) in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("token", "orchestrator", "why"), [
+    ("nobodys-token-0123456789", "", "cannot attach: UNAUTHENTICATED"),
+    (TOKENS["reader"].split()[1], "", "cannot attach: ROLE_MISSING"),
+    (TOKENS["engine"].split()[1], "127.0.0.1:1", "cannot attach: UNAVAILABLE")], ids=["unknown", "reader", "nobody there"])
+def test_a_proxy_that_cannot_attach_says_why(bin_dir, fleet, tmp_path, token, orchestrator, why):
+    own = tmp_path / "own"
+    own.write_text(token)
+    flags = fleet.proxies["away"].flags | {
+        "member": "refused", "engine": f"http://127.0.0.1:{free_port()}", "token-file": own, "door-listen": "127.0.0.1:0",
+        "listen": "127.0.0.1:0", "image-dir": fleet.image_root / "refused"}
+    if orchestrator:
+        flags["orchestrator"] = orchestrator
+    proxy = Service(bin_dir / "engine-proxy", "refused", tmp_path / "refused", flags)
+    try:
+        proxy.start().wait_ready()
+        until(lambda: why in proxy.log_tail(), "its log says why")
+        with pytest.raises(urllib.error.HTTPError) as not_ready:
+            urllib.request.urlopen(f"http://{proxy.addresses['admin']}/readyz", timeout=10)
+        assert why.partition(": ")[2] in not_ready.value.read().decode()
+    finally:
+        proxy.stop()
+    assert proxy.log_tail(1000).count(why) == 1, "once, however often it dials"
 
 
 def test_data_is_private(fleet):

@@ -27,6 +27,7 @@ AttachClient::AttachClient(std::shared_ptr<rpc::FreshChannel> channel, Self self
                        MutexLock lock(mutex_);
                        attached_ = true;
                      }
+                     outage_.End();
                      spdlog::info("attached member={} pool={}", self_.member, self_.pool);
                      proxy_.Post(SessionUp{});
                    },
@@ -87,8 +88,8 @@ void AttachClient::OnClosed(const absl::Status& why) {
   if (left) {
     spdlog::info("left the fleet; the door opens again when this program is started again");
     stream_.Finish();
-  } else if (was_attached) {
-    spdlog::warn("detached {} {}", ReasonOf(why), std::string(why.message()));
+  } else if (outage_.IsNews(why)) {
+    spdlog::warn("{}: {}", was_attached ? "detached" : "cannot attach", outage_.why());
   }
   if (was_attached) proxy_.Post(SessionDown{});
 }

@@ -11,6 +11,7 @@
 #include "lib/fleet/desired.h"
 #include "lib/fleet/observed.h"
 #include "lib/rpc/fresh_channel.h"
+#include "lib/rpc/outage.h"
 #include "lib/rpc/reconnecting_stream.h"
 #include "lorry/sync/v1/sync.grpc.pb.h"
 #include "services/engine_proxy/driver/proxy.h"
@@ -40,6 +41,8 @@ class AttachClient {
   // is still to come. False: the member may still be on the roster.
   bool WaitUntilLeft(int64_t limit_ms, int64_t away_ms);
   bool attached() const;
+  // Why it is not, as the last try ended; empty before that.
+  std::string why_detached() const { return outage_.why(); }
   fleet::Desired desired() const;  // the last that came
 
  private:
@@ -59,6 +62,7 @@ class AttachClient {
   bool left_ LORRY_GUARDED_BY(mutex_) = false;
   fleet::Observed observed_ LORRY_GUARDED_BY(mutex_);
   fleet::Desired desired_ LORRY_GUARDED_BY(mutex_);
+  rpc::Outage outage_;
   rpc::ReconnectingStream<sync::v1::AttachRequest, sync::v1::AttachResponse> stream_;
 };
 
