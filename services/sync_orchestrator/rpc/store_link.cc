@@ -119,9 +119,13 @@ bool StoreLink::HasComeTo(const CatchUp::Mark& mark) const {
 }
 
 void StoreLink::OnClosed(const absl::Status& why) {
-  MutexLock lock(mutex_);
-  connected_ = false;
-  if (why.code() == absl::StatusCode::kOutOfRange) cursor_ = 0;
+  {
+    MutexLock lock(mutex_);
+    connected_ = false;
+    if (why.code() == absl::StatusCode::kOutOfRange) cursor_ = 0;
+  }
+  if (outage_.IsNews(why))
+    spdlog::warn("the store is not followed, and is dialled again and again: {}", outage_.why());
 }
 
 void StoreLink::Post(Event event) { orchestrator_.PostAnswer(std::move(event)); }
@@ -137,6 +141,7 @@ bool StoreLink::Take(const store::v1::WatchResponse& message) {
   MutexLock lock(mutex_);
   full_ = full_ || !orchestrator_.HasRoom();
   if (full_) return false;
+  if (outage_.End()) spdlog::info("the store is followed");
   for (const store::v1::Change& change : message.changes()) Apply(change);
   if (message.synced()) {
     synced_ = true;
@@ -245,24 +250,24 @@ void StoreLink::SendHolds() {
   store::v1::SetHoldsResponse response;
   const absl::Status status = rpc::FromGrpc(Stub()->SetHolds(&context, request, &response));
   if (!status.ok()) {
-    // The machine sends it again. Not answered is ordinary while the store starts; refused is not:
-    // another orchestrator sets them as well, or this one's credentials are not the store's.
-    const bool is_refused = !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
-    const bool is_news = is_refused && ReasonOf(status) != refusal_;
-    spdlog::log(is_news ? spdlog::level::warn : spdlog::level::debug,
-                "holds revision={} not taken, and nothing new is served before they are: {} {}",
-                holds->mark.revision.value, ReasonOf(status), std::string(status.message()));
-    if (is_refused) refusal_ = ReasonOf(status);
+    // The machine sends it again. Of a store that is away the watch tells; a store that refuses
+    // has another orchestrator that sets them as well, or does not know this one's credentials, and
+    // one that does not answer may have a disk that hangs.
+    if (!absl::IsUnavailable(status) && not_held_.IsNews(status)) {
+      spdlog::warn("holds revision={} not taken, and nothing new is served before they are: {}",
+                   holds->mark.revision.value, not_held_.why());
+    }
     return;
   }
+  if (not_held_.End()) spdlog::info("holds revision={} taken", holds->mark.revision.value);
   const bool cut = holds->versions.size() >= fleet::kHeldVersionsMax;
-  if (cut && refusal_ != kTooMany) {
+  if (cut && !cut_) {
     spdlog::warn(
         "{}: more versions are needed than may be held; old ones that policies keep are the first "
         "to be left out, and the store may delete them: lower keep",
         kTooMany);
   }
-  refusal_ = cut ? kTooMany : "";
+  cut_ = cut;
   HoldsAcked acked{.revision = holds->mark.revision, .missing = {}};
   {
     MutexLock lock(mutex_);

@@ -17,6 +17,7 @@
 
 #include "lib/base/mutex.h"
 #include "lib/rpc/fresh_channel.h"
+#include "lib/rpc/outage.h"
 #include "lib/rpc/reconnecting_stream.h"
 #include "lib/runtime/executor.h"
 #include "lorry/store/v1/store.grpc.pb.h"
@@ -72,8 +73,9 @@ class StoreLink final : public HoldsPort {
   bool full_ LORRY_GUARDED_BY(mutex_) = false;    // nothing more is taken from the watch at hand
   // Accepted since the watch was asked for: later than what that says.
   std::optional<HoldsMark> accepted_ LORRY_GUARDED_BY(mutex_);
-  // Why the store refused the last set, which is said once. The executor's thread alone.
-  std::string refusal_;
+  rpc::Outage outage_;    // of the watch
+  rpc::Outage not_held_;  // sets that were refused, or not answered
+  bool cut_ = false;      // the last set left something out; the executor's thread alone
   store::v1::WatchRequest request_ LORRY_GUARDED_BY(mutex_);  // of the watch at hand
   std::map<AdapterName, AdapterInfo> adapters_ LORRY_GUARDED_BY(mutex_);
   std::map<VersionKey, VersionInfo> versions_ LORRY_GUARDED_BY(mutex_);

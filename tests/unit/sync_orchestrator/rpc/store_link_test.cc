@@ -11,6 +11,7 @@
 #include "lib/rpc/reconnecting_stream.h"
 #include "services/sync_orchestrator/rpc/gauges.h"
 #include "tests/fuzz/orchestrator/scripted_store.h"
+#include "tests/testing/captured_log.h"
 #include "tests/testing/refusing_kv.h"
 #include "tests/unit/sync_orchestrator/rpc/store_words.h"
 
@@ -54,6 +55,16 @@ class StoreLinkTest : public ::testing::Test {
     return **orchestrator_->GetStatus(clock_.Now() + kPatienceMs);
   }
 
+  // How often a line of the log says so. Ends the link, so that nobody logs meanwhile.
+  int Said(const std::string& words) {
+    link_->Stop();
+    const std::string text = log_.text();
+    int lines = 0;
+    for (size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) ++lines;
+    return lines;
+  }
+
+  const CapturedLog log_;
   const SteadyClock clock_;
   RefusingStore disk_;
   metrics::Registry registry_{{.service = "sync-orchestrator", .version = "0"}};
@@ -79,6 +90,25 @@ TEST_F(StoreLinkTest, AWatchGoesOnFromWhatWasHeardOfThatStore) {
   EXPECT_TRUE(Knows("math")) << "what was heard stays";
   EXPECT_EQ(link_->Newest().at(AdapterName("math")).number, VersionNumber(4));
   EXPECT_EQ(Heard().pools.at(0).adapter, AdapterName("math"));
+}
+
+// Its metric says that it is cut off, and sends the operator to the log.
+TEST_F(StoreLinkTest, WhyItIsCutOffIsSaidOnceForEachReason) {
+  const grpc::Status refused(grpc::StatusCode::PERMISSION_DENIED, "no such role");
+  Watch(1);
+  store_.Say(At(7, true));
+  Heard();
+  size_t watches = 1;
+  for (const grpc::Status& why : {kAway, kAway, refused, kAway, refused}) {
+    store_.End(why);
+    Watch(++watches);
+  }
+  Heard();
+  store_.End(kAway);
+  Watch(++watches);
+  EXPECT_EQ(Said("UNAVAILABLE: restarting"), 2) << "once before it was back, and once after";
+  EXPECT_EQ(Said("PERMISSION_DENIED: no such role"), 1);
+  EXPECT_EQ(Said("the store is followed"), 1);
 }
 
 TEST_F(StoreLinkTest, WhileTheMailboxIsFullTheWatchBeginsAgainWhereItWas) {
