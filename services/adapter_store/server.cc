@@ -20,6 +20,7 @@
 #include "lib/rpc/credential_metrics.h"
 #include "lib/transfer/grpc/grpc_transport.h"
 #include "lib/transfer/ucx/ucx_transport.h"
+#include "services/adapter_store/figures.h"
 #include "services/adapter_store/housekeeping.h"
 #include "services/adapter_store/rpc/store_service.h"
 #include "services/adapter_store/store_metrics.h"
@@ -159,9 +160,11 @@ class Server final : public StoreServer, private Observer {
   }
 
   absl::Status StartAdmin() {
-    registry_.OnScrape([this] {
+    figures_.emplace(registry_, [this] {
       metrics_.Refresh(*catalog_);
       metrics_.Refresh(options_.data_dir);
+    });
+    registry_.OnScrape([this] {
       for (const auto& service : transfer_services_) {
         for (const auto& [transport, stats] : service->stats()) metrics_.Refresh(transport, stats);
       }
@@ -199,6 +202,7 @@ class Server final : public StoreServer, private Observer {
   std::unique_ptr<rpc::Server> grpc_;
   std::vector<std::string> addresses_;
   std::optional<Housekeeping> housekeeping_;
+  std::optional<Figures> figures_;
   std::unique_ptr<metrics::AdminServer> admin_;
 };
 
