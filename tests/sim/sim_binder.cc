@@ -69,7 +69,7 @@ std::set<Digest> SimBinder::MayServe(const std::string& name) const {
   const auto known = stands_for_.find(name);
   if (known != stands_for_.end()) may = known->second;
   for (const auto& [ticket, call] : calls_) {
-    if (call.name == name) may.insert(call.maybe.begin(), call.maybe.end());
+    if (call.name == name && !call.is_overtaken) may.insert(call.maybe.begin(), call.maybe.end());
   }
   return may;
 }
@@ -82,6 +82,11 @@ void SimBinder::Answered(const proxy::AnswerBinding& answer, const proxy::DoorTa
   calls_.erase(it);
   last_refusal_ = answer.reason;
   if (answer.answer != proxy::BindAnswer::kDone) return;
+  if (call.is_overtaken)
+    sim_.oracle.Violate(2, absl::StrCat(call.name, " at ", member_, " is an older call's again"));
+  for (auto& [ticket, older] : calls_) {
+    if (ticket < answer.ticket && older.name == call.name) older.is_overtaken = true;
+  }
   const proxy::DoorBinding* binding = by.FindBinding(call.name);
   if (call.path.empty()) {
     stands_for_.erase(call.name);

@@ -45,6 +45,7 @@ class SimBinder {
     std::string path;        // empty: it unbinds
     std::set<Digest> maybe;  // what its directory had since it was made
     Tick made_at = 0;
+    bool is_overtaken = false;  // a later one for the name has been served: it may not be any more
   };
   std::set<Digest> MayServe(const std::string& name) const;
 

@@ -130,8 +130,18 @@ std::optional<End> EndOfRead(const Core& core, const BindingRead& read) {
   return std::nullopt;
 }
 
+// Engines take the calls on a name one after another, so that the newest decides: whoever called
+// before it must not take the name back by being slower. Directories are read in the calls' order.
+std::optional<End> EndByLater(const Core& core, const PendingBind& call) {
+  const auto bound = core.bindings.by_name.find(call.asked.client_name);
+  if (bound == core.bindings.by_name.end() || bound->second.order < call.made->order)
+    return std::nullopt;
+  return End{BindAnswer::kRefused, "BIND_SUPERSEDED", "a later call has bound this name"};
+}
+
 // What a call comes to once its directory was read and the adapter has an engine name.
 std::optional<End> EndOf(const Core& core, const PendingBind& call) {
+  if (std::optional<End> end = EndByLater(core, call); end.has_value()) return end;
   const Residency* residency = core.Find(call.made->name);
   if (residency == nullptr) return std::nullopt;
   if (residency->Is<at::Loaded>() && !IsLeaving(core, *residency)) {
@@ -189,6 +199,28 @@ void ReadNext(Core& core) {
   core.effects.push_back(std::move(read));
 }
 
+// True: some call has ended.
+bool EndCalls(Core& core) {
+  bool changed = false;
+  auto& calls = core.bindings.calls;
+  for (auto call = calls.begin(); call != calls.end();) {
+    std::optional<End> end = call->made.has_value() ? EndOf(core, *call) : std::nullopt;
+    if (!end.has_value()) end = LateEnd(core, *call);
+    if (!end.has_value()) {
+      ++call;
+      continue;
+    }
+    if (end->answer == BindAnswer::kDone) {
+      Commit(core, *call);
+    } else {
+      Answer(core, call->asked, end->answer, std::move(end->reason), std::move(end->detail));
+    }
+    call = calls.erase(call);
+    changed = true;
+  }
+  return changed;
+}
+
 }  // namespace
 
 void RestoreBinding(Core& core, const std::string& client_name, const BindingRecord& record) {
@@ -222,7 +254,13 @@ void HandleUnbind(Core& core, const UnbindAsked& event) {
     Answer(core, asked, BindAnswer::kRefused, "NAME_RESERVED", why);
     return;
   }
-  if (core.bindings.by_name.erase(event.client_name) == 0) {
+  const size_t ended = std::erase_if(core.bindings.calls, [&](const PendingBind& call) {
+    if (call.asked.client_name != event.client_name) return false;
+    Answer(core, call.asked, BindAnswer::kRefused, "BIND_SUPERSEDED",
+           "a later call has unloaded this name");
+    return true;
+  });
+  if (core.bindings.by_name.erase(event.client_name) == 0 && ended == 0) {
     Answer(core, asked, BindAnswer::kNotBound, "UNKNOWN_ADAPTER");
     return;
   }
@@ -285,25 +323,10 @@ bool IsJustBound(const Core& core, const EngineName& name) {
 }
 
 bool AdvanceBindings(Core& core) {
-  bool changed = false;
   std::erase_if(core.bindings.kept_until,
                 [&](const auto& kept) { return core.now >= kept.second; });
-  auto& calls = core.bindings.calls;
-  for (auto call = calls.begin(); call != calls.end();) {
-    std::optional<End> end = call->made.has_value() ? EndOf(core, *call) : std::nullopt;
-    if (!end.has_value()) end = LateEnd(core, *call);
-    if (!end.has_value()) {
-      ++call;
-      continue;
-    }
-    if (end->answer == BindAnswer::kDone) {
-      Commit(core, *call);
-    } else {
-      Answer(core, call->asked, end->answer, std::move(end->reason), std::move(end->detail));
-    }
-    call = calls.erase(call);
-    changed = true;
-  }
+  bool changed = false;
+  while (EndCalls(core)) changed = true;  // one that is served may end others before it
   if (changed) NoteWanted(core);
   ReadNext(core);
   return changed;
