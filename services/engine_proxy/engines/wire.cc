@@ -18,9 +18,11 @@ constexpr std::string_view kVllmLoadFailed = "Call to add_lora method failed";
 
 // What engines say of a load that fails, and not because of the adapter: the files are not there for
 // them, or there is no memory. SGLang takes a path that it does not find for a repository's name.
+// "(os error " ends whatever the system refuses to safetensors, which is written in Rust; torch says
+// "can't allocate memory" of the host's, where both engines keep adapters.
 constexpr std::string_view kNotOfTheAdapter[] = {
-    "Repo id must be",   "[Errno ",       "No such file", "No adapter found",
-    "Permission denied", "out of memory", "OutOfMemory"};
+    "Repo id must be",   "[Errno ",       "(os error ",  "No such file",         "No adapter found",
+    "Permission denied", "out of memory", "OutOfMemory", "can't allocate memory"};
 
 // SGLang puts it in error_message (LoRA routes), message (OpenAI routes) or error.message
 // (/generate); vLLM in error.message, error (pause routes) or detail (no such route).

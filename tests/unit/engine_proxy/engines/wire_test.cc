@@ -442,5 +442,21 @@ TEST(AlreadyLoaded, IsSuccessOnlyAtOurPath) {
   EXPECT_EQ(ReasonOf(JudgeAlreadyLoaded({}, name, "/a")), "ENGINE_LOAD_UNSETTLED");
 }
 
+// Recorded from torch 2.13 and safetensors 0.8 on a host without memory, as SGLang 0.5.23 has them.
+TEST(StatusOfLoad, AHostWithoutMemoryIsNotTheAdaptersFault) {
+  for (const char* words :
+       {"[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+        "you tried to allocate 281474976710656 bytes. Error code 12 (Cannot allocate memory)",
+        "Cannot allocate memory (os error 12)", "No such device (os error 19)",
+        "CUDA error: out of memory"}) {
+    const Json body = {{"error_message", words}};
+    const absl::Status status = StatusOfLoad(EngineName("a"), {400, body.dump()});
+    EXPECT_EQ(ReasonOf(status), "ENGINE_LOAD_FAILED") << words;
+    EXPECT_EQ(EndOf(status), End::kFailed) << words;
+  }
+  const Json body = {{"error_message", "Error while deserializing header: header too small"}};
+  EXPECT_EQ(EndOf(StatusOfLoad(EngineName("a"), {400, body.dump()})), End::kRefused);
+}
+
 }  // namespace
 }  // namespace lorry::engines
