@@ -13,7 +13,7 @@ import pytest
 from lorry import Admin, Connection, InsecureWarning, LorryError, connection, up_file
 from lorry.connection import may_pass
 from lorry.credentials import Credentials, is_loopback
-from lorry.store.v1 import store_pb2
+from lorry.store.v1 import store_pb2, store_pb2_grpc
 from lorry.sync.v1 import sync_pb2
 
 FAR = "192.0.2.1:7400"  # of the range that is for documentation
@@ -169,3 +169,26 @@ def test_a_service_that_has_moved_is_looked_up_again_soon(monkeypatch: pytest.Mo
     monkeypatch.setattr(grpc, "insecure_channel", noted)
     Connection("127.0.0.1:1")
     assert dialled["grpc.dns_min_time_between_resolutions_ms"] == 1_000
+
+
+@pytest.mark.parametrize(("redial_s", "anew"), [(0.0, True), (60.0, False)])
+def test_a_service_that_stays_away_is_asked_over_another_channel(monkeypatch: pytest.MonkeyPatch, redial_s: float, anew: bool) -> None:
+    """One that has looked for a name in vain for long looks for it once in two minutes, and the service may have been back since."""
+    asked: list[int] = []
+    stub_of = store_pb2_grpc.StoreServiceStub
+
+    def noted(channel: grpc.Channel) -> store_pb2_grpc.StoreServiceStub:
+        stub = stub_of(channel)
+        ask, number = stub.ListAdapters, len(made)
+        made.append(channel)
+        stub.ListAdapters = lambda *args, **kwargs: (asked.append(number), ask(*args, **kwargs))[1]
+        return stub
+
+    made: list[grpc.Channel] = []
+    monkeypatch.setattr(connection, "REDIAL_S", redial_s)
+    monkeypatch.setattr(store_pb2_grpc, "StoreServiceStub", noted)
+    nobody = Connection("127.0.0.1:1", budget_s=0.5)
+    with pytest.raises(LorryError, match="does not answer"):
+        nobody.call(nobody.store.ListAdapters, store_pb2.ListAdaptersRequest())
+    assert len(asked) > 2
+    assert asked == (list(range(len(asked))) if anew else [0] * len(asked))

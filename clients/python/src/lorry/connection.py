@@ -27,6 +27,9 @@ CALL_DEADLINE_S = 10.0
 RETRY_BUDGET_S = 60.0
 # Whoever waits for a service that is away is told so after this long.
 SAID_AFTER_S = 3.0
+# How old a channel that fails gets. gRPC asks a name server that does not know a name more and more rarely, down to once in two minutes,
+# and nothing but another channel makes it ask again; in Kubernetes the name of a service is unknown while its pod moves.
+REDIAL_S = 2.0
 _log = logging.getLogger("lorry")
 # A person waits at a prompt, and a wrong address is the likelier reason.
 ADMIN_BUDGET_S = 10.0
@@ -84,11 +87,14 @@ class Connection:
         self._sync_channel = self.channel(self._sync_address, _STATUS_BYTES) if self._sync_address else None
         self._sync = sync_pb2_grpc.SyncServiceStub(self._sync_channel) if self._sync_channel else None
         self._dialled_with = files
+        self._dialled_at = time.monotonic()
 
-    def _dial_if_renewed(self) -> None:
-        """A channel shows and trusts for ever what lay in the files when it was made. Those of before end with what still uses them."""
+    def _dial_anew(self) -> None:
+        """After nobody answered. A channel shows and trusts for ever what lay in the files when it was made, and hardly asks for a name again.
+        Those of before end with what still uses them."""
         with self._lock:
-            if self.credentials.files_of_tls() == self._dialled_with:
+            is_young = time.monotonic() - self._dialled_at < REDIAL_S
+            if is_young and self.credentials.files_of_tls() == self._dialled_with:
                 return
             try:
                 self._dial()
@@ -152,7 +158,7 @@ class Connection:
                     looked = True
                 failure = errors.of(f"the {who} at {address} does not answer ({failure.message}); check the address, and `lorry doctor`", "",
                                     failure.code)
-                self._dial_if_renewed()
+                self._dial_anew()
                 method = getattr(self.store if address == self.store_address else self._sync, name, method)
             if time.monotonic() + pause_s > give_up_at:
                 raise failure
@@ -175,7 +181,7 @@ class Connection:
         """For who follows the orchestrator without ``call`` and finds it away: raises LorryError TLS_FAILED where it is for this reason,
         which no patience mends; with certificates that were renewed it is dialled anew."""
         check_tls(self._sync_address, self.credentials)
-        self._dial_if_renewed()
+        self._dial_anew()
 
     def close(self) -> None:
         """Ends all channels."""
