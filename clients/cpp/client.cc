@@ -15,6 +15,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/error.h"
 #include "lib/fleet/held.h"
+#include "lib/rpc/fresh_channel.h"
 #include "lib/rpc/status.h"
 #include "lorry/engine/v1/proxy.grpc.pb.h"
 #include "lorry/store/v1/store.grpc.pb.h"
@@ -141,33 +142,36 @@ struct Client::Stubs {
         sync_name(absl::StrCat("the sync-orchestrator at ", o.orchestrator)) {}
 
   absl::Status NoOrchestrator() const { return NotNamed("sync-orchestrator"); }
+  std::unique_ptr<SyncStub> Sync() const {
+    return lorry::sync::v1::SyncService::NewStub(sync->Get());
+  }
   template <typename Request, typename Response>
   absl::StatusOr<Response> OfStore(grpc::Status (StoreStub::*method)(grpc::ClientContext*,
                                                                      const Request&, Response*),
                                    const Request& request) const {
     if (store == nullptr) return NotNamed("adapter-store");
-    return Call(*store, method, request, timeout_ms, store_name, wait);
+    const auto stub = store::v1::StoreService::NewStub(store->Get());
+    return Call(*stub, method, request, timeout_ms, store_name, wait);
   }
   template <typename Request, typename Response>
   absl::StatusOr<Response> OfSync(grpc::Status (SyncStub::*method)(grpc::ClientContext*,
                                                                    const Request&, Response*),
                                   const Request& request) const {
     if (sync == nullptr) return NoOrchestrator();
-    return Call(*sync, method, request, timeout_ms, sync_name, wait);
+    return Call(*Sync(), method, request, timeout_ms, sync_name, wait);
   }
 
   // Until something changes about the connection, at most kRedialMs.
-  static void Pause(grpc::Channel& channel) {
-    channel.WaitForStateChange(channel.GetState(true), std::chrono::system_clock::now() +
-                                                           std::chrono::milliseconds(kRedialMs));
+  static void Pause(rpc::FreshChannel& service) {
+    const std::shared_ptr<grpc::Channel> channel = service.Get();
+    channel->WaitForStateChange(channel->GetState(true), std::chrono::system_clock::now() +
+                                                             std::chrono::milliseconds(kRedialMs));
   }
 
   const int64_t timeout_ms;
   const bool wait;
-  const std::string store_name, sync_name;  // as messages name them
-  std::shared_ptr<grpc::Channel> store_channel, sync_channel;
-  std::unique_ptr<StoreStub> store;
-  std::unique_ptr<SyncStub> sync;
+  const std::string store_name, sync_name;         // as messages name them
+  std::shared_ptr<rpc::FreshChannel> store, sync;  // nullptr: not named
 };
 
 common::v1::VersionRef MakeRef(const std::string& adapter, uint64_t run, uint64_t number) {
@@ -199,8 +203,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ConnectOptions options) 
   if (!named.store.empty()) {
     rpc::ChannelOptions store = client->ChannelTo(named.store);
     store.idempotent = {"lorry.store.v1.StoreService"};
-    LORRY_ASSIGN_OR_RETURN(client->stubs_->store_channel, rpc::MakeChannel(store));
-    client->stubs_->store = store::v1::StoreService::NewStub(client->stubs_->store_channel);
+    LORRY_ASSIGN_OR_RETURN(client->stubs_->store, rpc::FreshChannel::Open(store));
   }
   if (!named.orchestrator.empty()) {
     rpc::ChannelOptions orchestrator = client->ChannelTo(named.orchestrator);
@@ -208,8 +211,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ConnectOptions options) 
     for (const char* call : {"GetStatus", "SetOverride", "MarkMember", "Resolve"}) {
       orchestrator.idempotent.push_back(absl::StrCat("lorry.sync.v1.SyncService/", call));
     }
-    LORRY_ASSIGN_OR_RETURN(client->stubs_->sync_channel, rpc::MakeChannel(orchestrator));
-    client->stubs_->sync = lorry::sync::v1::SyncService::NewStub(client->stubs_->sync_channel);
+    LORRY_ASSIGN_OR_RETURN(client->stubs_->sync, rpc::FreshChannel::Open(orchestrator));
   }
   return client;
 }
@@ -228,7 +230,7 @@ absl::StatusOr<store::v1::BeginUploadResponse> Client::BeginUpload(
   return stubs_->OfStore(&StoreStub::BeginUpload, request);
 }
 
-void Client::PauseBeforeRetry() { stubs_->Pause(*stubs_->store_channel); }
+void Client::PauseBeforeRetry() { stubs_->Pause(*stubs_->store); }
 
 absl::StatusOr<common::v1::Version> Client::Commit(const std::string& upload_id) {
   store::v1::CommitUploadRequest request;
@@ -358,7 +360,7 @@ absl::Status Client::Watch(const std::string& pool, const WatchFn& on_status) {
   grpc::ClientContext context;  // a watch lasts as long as its reader wants it to
   lorry::sync::v1::WatchRequest request;
   request.set_pool(pool);
-  const auto reader = stubs_->sync->Watch(&context, request);
+  const auto reader = stubs_->Sync()->Watch(&context, request);
   lorry::sync::v1::WatchResponse response;
   while (reader->Read(&response)) {
     if (on_status(response.status())) continue;
@@ -383,7 +385,7 @@ absl::StatusOr<lorry::sync::v1::WatchSyncResponse> Client::WatchSync(
   while (true) {
     grpc::ClientContext context;
     rpc::SetDeadlineAt(context, ends_at);
-    const auto reader = stubs_->sync->WatchSync(&context, request);
+    const auto reader = stubs_->Sync()->WatchSync(&context, request);
     lorry::sync::v1::WatchSyncResponse last, progress;
     while (reader->Read(&progress)) {
       last = progress;
@@ -401,7 +403,7 @@ absl::StatusOr<lorry::sync::v1::WatchSyncResponse> Client::WatchSync(
       return Annotate(ended.ok() ? absl::UnavailableError("the stream ended early") : ended,
                       stubs_->sync_name);
     }
-    stubs_->Pause(*stubs_->sync_channel);
+    stubs_->Pause(*stubs_->sync);
   }
 }
 
