@@ -23,7 +23,7 @@ LIBRARIES = {
 # A foreign header → where it may appear. One folder each, so that replacing the library is one folder's work.
 HOMES = {
     r"uc[pst]/": ("lib/transfer/ucx/", "tests/bench/"),
-    r"cuda(_runtime)?(_api)?\.h": ("clients/gpu/", "tests/gpu/"),
+    r"cuda(_runtime)?(_api)?\.h": ("clients/gpu/", "tests/gpu/", "tests/unit/gpu/"),
     r"sqlite3\.h": ("lib/kv/sqlite/",),
     r"prometheus/": ("lib/metrics/", "tests/unit/metrics/"),
     r"simdjson\.h": ("services/engine_proxy/door/", "tests/unit/", "tests/bench/", "tests/fuzz/"),

@@ -9,7 +9,7 @@ namespace lorry::gpu {
 
 Outcome CpuDevice::Pack(const Plan& plan, void*, Packed& packed) {
   const Layout layout(plan);
-  const uint64_t bytes = layout.end + 256;  // never none
+  const uint64_t bytes = (layout.end / 256 + 1) * 256;  // never none
   auto* taken = static_cast<unsigned char*>(std::aligned_alloc(256, bytes));
   std::memset(taken, 0xa5, bytes);
   const auto upload = [&](uint64_t at, const auto& table) {
